@@ -59,7 +59,12 @@ class Cluster:
     def fingerprint(self) -> str:
         """Return 16 hex digits that change when anything that decides a plan changes."""
         facts = {"spec": unstructure(self.spec), "gpu": unstructure(self.gpu)}
-        for name in ("left_out", "idle_usd_per_hour", "storage"):  # which decide no step
+        for name in (
+            "left_out",
+            "idle_usd_per_hour",
+            "storage",
+            "grid_g_co2_per_kwh",
+        ):  # which decide no step
             del facts["spec"][name]
         for node in facts["spec"]["nodes"]:
             del node["hosts"]  # nor do they

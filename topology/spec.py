@@ -112,7 +112,8 @@ class ClusterSpec:
     `idle_usd_per_hour` that of nodes of its pool that are none of its own and are paid for all the same.
 
     `left_out` names hosts, and GPUs of hosts, that were taken out before; they are in none of the other
-    fields (`topology.fabric.degraded`). `storage` are the places that checkpoints can go to, where known.
+    fields (`topology.fabric.degraded`). `storage` are the places that checkpoints can go to, where known;
+    `grid_g_co2_per_kwh` is what its electricity emits, where somebody said.
     """
 
     name: str
@@ -128,6 +129,7 @@ class ClusterSpec:
     left_out: tuple[str, ...] = ()
     storage: tuple[StorageSpec, ...] = ()
     idle_usd_per_hour: float = 0.0
+    grid_g_co2_per_kwh: float | None = None
 
     @property
     def num_gpus(self) -> int:

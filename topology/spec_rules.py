@@ -122,6 +122,8 @@ def _gpu(gpu: Gpu, path: str) -> Iterator[str]:
         yield f"{path}.peak_flop_per_s is empty, at least one precision is needed"
 
 
+MOST_PLACES = 8
+"""That checkpoints may go to: every chain of them is tried."""
 SURVIVALS = ("process", "disk", "node", "rack", "memory")
 """What a place of checkpoints can survive, as `costmodel.campaign.record.SURVIVED` says it."""
 
@@ -148,8 +150,9 @@ def _whole(spec: ClusterSpec) -> Iterator[str]:
         yield "nodes is empty, a cluster has at least one node"
     if spec.num_gpus > MAX_GPUS:
         yield f"it has {spec.num_gpus:g} GPUs, more than the {MAX_GPUS} that can be planned for"
+    yield from _at_most("top level", "storage", len(spec.storage), MOST_PLACES)
     dollars = {"usd_per_gpu_hour": spec.usd_per_gpu_hour or 0.0, "idle_usd_per_hour": spec.idle_usd_per_hour}
-    yield from _not_negative("top level", **dollars)
+    yield from _not_negative("top level", **dollars, grid_g_co2_per_kwh=spec.grid_g_co2_per_kwh or 0.0)
     for kind, names in (
         ("node", [node.name for node in spec.nodes if node.name]),
         ("host", [host for node in spec.nodes for host in node.hosts]),

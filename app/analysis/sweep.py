@@ -9,13 +9,21 @@ from app.reports.answer import Answer, Table, json_text
 from app.reports.layout_words import plan_words
 from app.reports.plan_headline import unit_of_work
 from planner.analysis.sweep import Point, gpu_of
-from topology.base.units import format_bytes, format_seconds
+from topology.base.units import format_bytes, format_seconds, three_digits
 
 
 def sweep_answer(points: Sequence[Point]) -> Answer:
     """Everything `plan sweep` says: one row a point."""
     records = tuple(point.row() for point in points)
     unit = unit_of_work(points[0].request)
+    ends = points[0].request.job.total_tokens is not None
+    at = ", ".join(
+        dict.fromkeys(
+            f"{gpu_of(point.request)} {format_percent(point.imposed_mfu)}"
+            for point in points
+            if point.imposed_mfu is not None
+        )
+    )
     table = Table(
         title="",
         columns=(
@@ -30,12 +38,15 @@ def sweep_answer(points: Sequence[Point]) -> Answer:
             "waiting",
             "memory",
             f"$ / B {unit}",
+            *(("days", "$ in all") if ends else ()),
             "layout",
         ),
-        rows=tuple(_row(point) for point in points),
-        align="lrrrrrrrrrrl",
+        rows=tuple(
+            (*(row := _row(point))[:-1], *(_finish(point) if ends else ()), row[-1]) for point in points
+        ),
+        align="lrrrrrrrrrr" + ("rr" if ends else "") + "l",
         note=f"efficiency: {unit}/s/GPU over that of the fewest GPUs; waiting: share of the step in "
-        "communication that nothing hides",
+        "communication that nothing hides" + (f"; days and $ in all at an imposed MFU: {at}" if at else ""),
     )
     names = dict.fromkeys(f"{point.request.model.name} · {point.request.stack}" for point in points)
     return Answer(
@@ -44,6 +55,14 @@ def sweep_answer(points: Sequence[Point]) -> Answer:
         document=lambda: json_text({"points": list(records)}),
         records=records,
     )
+
+
+def _finish(point: Point) -> tuple[str, str]:
+    """Days and dollars of the whole run, as cells."""
+    if point.finish is None:
+        return "–", "–"
+    days, usd = point.finish
+    return three_digits(days), format_usd(usd)
 
 
 def _row(point: Point) -> tuple[str, ...]:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+import typer
+
 from app.flags.job import takes_job
 from app.flags.shared import AsJson, InputFlag, ModuleFlag, OutputFile, OutputFormat
 from planner.questions.flags import Flags
+from topology.base.errors import InputError
 
 
 @takes_job("top")
@@ -13,6 +18,12 @@ def command(
     *,
     module: ModuleFlag = None,
     inputs: InputFlag = None,
+    mfu: Annotated[
+        str | None,
+        typer.Option(
+            "--mfu", help="Impose an MFU on days and dollars: 45%, or GPU=45%,GPU=38%.", metavar="SHARE"
+        ),
+    ] = None,
     as_json: AsJson = False,
     output: OutputFile = None,
     output_format: OutputFormat = None,
@@ -24,16 +35,29 @@ def command(
     from app.actions.plan import plan_found
     from app.analysis.sweep import sweep_answer
     from app.reports.answer import check_destination, emit
-    from planner.analysis.sweep import points_of, run_points, with_efficiency
+    from planner.analysis.sweep import imposed, points_of, run_points, shares_of, with_efficiency
     from planner.questions.traced import traced_name
     from planner.questions.training import understand
 
     check_destination(wanted=output_format, as_json=as_json, output=output)
+    shares = None if mfu is None else shares_of(mfu)
     points = points_of(flags)
+    _require_end(mfu, flags)
     requests = (understand(point).request for point in points)
     if module is not None or inputs is not None or traced_name(flags.model):
         from app.actions.module import understood_modules
 
         requests = (one.request for one in understood_modules(points, module or "", inputs))
-    answer = sweep_answer(with_efficiency(run_points(requests, plan_found)))
+    found = with_efficiency(run_points(requests, plan_found))
+    answer = sweep_answer(found if shares is None else tuple(imposed(found, shares)))
     return emit(answer, wanted=output_format, as_json=as_json, output=output)
+
+
+def _require_end(mfu: str | None, flags: Flags) -> None:
+    """Refuse an imposed MFU without tokens: it changes days and dollars alone."""
+    if mfu is not None and flags.tokens is None:
+        raise InputError(
+            what="an imposed MFU needs an end",
+            cause=f"--mfu {mfu} without --tokens: what it changes are days and dollars",
+            fix="add for example --tokens 260B",
+        )

@@ -17,15 +17,18 @@ from costmodel.campaign.record import Band, Campaign, FailureModel, Kept, LostSh
 from costmodel.campaign.simulate import Runs, simulate
 from costmodel.campaign.tiers import only
 from costmodel.campaign.worth import Price, usd_per_s, worth_of
-from topology.base.units import DAY
+from topology.base.units import DAY, KILO, WATT_HOUR
 from topology.spec import ClusterSpec
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 RUNS = 300
 """Campaigns that are simulated for a band."""
 _MOST_IN_ALL = 2.0
-MOST_FAILURES = 2000.0
-"""Of a simulated run; a longer one is a longer stretch of the same."""
+MOST_FAILURES = 500.0
+"""Of a simulated run; a longer one is a longer stretch of the same. Chance is then a few parts in a thousand
+of the time, the spread between sites a hundred times as much."""
+FOR_A_MEAN = 100
+"""Campaigns that are simulated for a mean; so many failures each."""
 
 
 def campaign(
@@ -56,9 +59,13 @@ def campaign(
     kept = chosen_places(job, course, world, cluster)
     found = _simulated(course, world, step_band_s, runs)
     why = why_invalid(course)
-    mean = expected(course) if not why else _shares(simulate(_shortened(course), runs, seed=1))
+    mean = (
+        expected(course) if not why else _shares(simulate(_shortened(course), min(runs, FOR_A_MEAN), seed=1))
+    )
     paid = usd_per_s(course, price)
     last = course.levels[-1]
+    energy = band(found.wall_s * job.power_w / WATT_HOUR / KILO) if job.power_w else None
+    grid = cluster.grid_g_co2_per_kwh
     return Campaign(
         useful_share=band(found.useful_share),
         days=band(found.wall_s / DAY),
@@ -82,9 +89,13 @@ def campaign(
                 stall_s=level.stall_s,
                 durable_s=level.durable_s,
                 load_s=level.load_s,
+                survives=level.survives,
             )
             for level, every in zip(course.levels, course.every_s, strict=True)
         ),
+        kwh=energy,
+        co2_kg=None if energy is None or grid is None else _scaled(energy, grid / 1000),
+        loader_bytes_per_s=job.loaded_bytes_per_s,
         worth=worth_of(job, only(world, kept), cluster, price, mean.useful),
         notes=_notes(world, cluster, why),
     )
@@ -96,18 +107,22 @@ def band(values: Floats) -> Band:
     return Band(p10=float(low), p50=float(middle), p90=float(high))
 
 
+def _scaled(one: Band, factor: float) -> Band:
+    """A band times a factor."""
+    return Band(p10=factor * one.p10, p50=factor * one.p50, p90=factor * one.p90)
+
+
 def _simulated(course: Course, world: FailureModel, step_band_s: tuple[float, float], runs: int) -> Runs:
     """Campaigns over the band of the step, the spread of the rate, and chance."""
     step = _lognormal(math.log(step_band_s[1] / step_band_s[0]) / TEN_TO_NINETY, runs, seed=2)
     rate = np.minimum(_lognormal(spread_of(world.site), runs, seed=3), _most_often(course))
-    short = _shortened(course)
-    stretch = course.work_s / short.work_s
-    found = simulate(short, runs, rate_factor=rate, work_factor=step)
+    part = np.minimum(1.0, MOST_FAILURES / (course.per_s * course.work_s * rate * step))
+    found = simulate(course, runs, rate_factor=rate, work_factor=step * part)
     return replace(
         found,
-        work_s=found.work_s * stretch,
-        wall_s=found.wall_s * stretch,
-        interruptions=found.interruptions * stretch,
+        work_s=found.work_s / part,
+        wall_s=found.wall_s / part,
+        interruptions=found.interruptions / part,
     )
 
 

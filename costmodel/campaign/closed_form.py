@@ -43,6 +43,8 @@ MOST_GROUPS = 0.2
 """Racks and switches in repair at a time up to which each is as good as alone."""
 MOST_AWAY_TOGETHER = 3
 """Of one size; four at a time are below one in ten thousand there."""
+MOST_EARLY = 0.0075
+"""Of a run that is overstated because it begins with no node in repair."""
 MOST_SLOW = 0.5
 """Share of slow time up to which spells and failures are as good as independent."""
 
@@ -77,12 +79,27 @@ def why_invalid(course: Course) -> str:
     repairs = [course.back_s(h) for h in course.hazards if h.nodes]
     if repairs and course.work_s < 5 * max(repairs):
         return "the run is shorter than five repairs: nodes in repair have no steady number yet"
+    if repairs and (early := _early_share(course, max(repairs))) > MOST_EARLY:
+        return (
+            f"{early:.1%} of the run is what nodes in repair do not cost before they have a steady number, "
+            f"valid to {MOST_EARLY:.2%}"
+        )
     if (
         sum(h.per_s for h in course.hazards if h.nodes > 1) * course.work_s < FEWEST_FAILURES
         and course.groups
     ):
         return f"fewer than {FEWEST_FAILURES:g} racks or switches are lost in the whole run"
     return ""
+
+
+def _early_share(course: Course, repair_s: float) -> float:
+    """Share of the run that a steady number of nodes in repair overstates: all are there when it begins.
+
+    What is lost for want of nodes, in the three repairs (with heavy tails) that it takes to be so many.
+    """
+    states = all_states(course)
+    lacking = 1 - sum(p * course.speed_without(k + away - course.spares) for k, away, p in states)
+    return lacking * 3 * repair_s / course.work_s
 
 
 def expected(course: Course) -> Shares:

@@ -28,6 +28,8 @@ class Job:
         gpus: That it runs on.
         replica_gpus: That hold the model once.
         checkpoint: What a checkpoint of it is made of.
+        loaded_bytes_per_s: That data loading must deliver while steps are made.
+        power_w: Of its GPUs together, at design power.
     """
 
     work_s: float
@@ -35,6 +37,8 @@ class Job:
     gpus: int
     replica_gpus: int
     checkpoint: CheckpointState
+    loaded_bytes_per_s: float = 0.0
+    power_w: float = 0.0
 
 
 def course_of(job: Job, world: FailureModel, cluster: ClusterSpec) -> Course:
@@ -46,6 +50,7 @@ def course_of(job: Job, world: FailureModel, cluster: ClusterSpec) -> Course:
     course = bare_course(job, world, cluster)
     require_storage(course, job.checkpoint, world, cluster)
     require_possible(course)
+    require_loader(job, world)
     chosen = _with_best_chain(job, world, cluster)
     return with_best_spares(chosen) if world.spares_for == "cost" else with_enough_spares(chosen)
 
@@ -166,6 +171,20 @@ def require_storage(
         f"a failure comes every {format_seconds(between_s)}",
         fix=f"give storage.write_bytes_per_s above {total_bytes / between_s:.4g}, that is "
         f"{format_bandwidth(total_bytes / between_s)}",
+    )
+
+
+def require_loader(job: Job, world: FailureModel) -> None:
+    """Refuse a loader that is slower than the steps of the plan, which do not wait for it."""
+    there = world.loader.bytes_per_s
+    if there is None or there >= job.loaded_bytes_per_s:
+        return
+    needed = job.loaded_bytes_per_s
+    raise InputError(
+        what="data loading is slower than the steps",
+        cause=f"steps take {format_bandwidth(needed)}, loader.bytes_per_s = {format_bandwidth(there)}",
+        fix=f"your loader must deliver {format_bandwidth(needed)}: give loader.bytes_per_s of at least "
+        f"{needed:.6g}",
     )
 
 

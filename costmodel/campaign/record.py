@@ -11,7 +11,7 @@ from typing import Literal
 
 from topology.base.errors import InputError
 from topology.spec import StorageSpec
-from topology.spec_rules import storage_problems
+from topology.spec_rules import MOST_PLACES, storage_problems
 
 Device = Literal["gpu", "node", "nic", "rack", "switch", "storage"]
 """What a cause is counted by: twice as many of them fail twice as often. There is one storage."""
@@ -33,6 +33,8 @@ Restart = Literal["in_process", "swap", "requeue"]
 
 MOST_EVENTS, MOST_DAYS, LONGEST_S = 1e7, 1e5, 1e7
 LEAST_S = 1e-3
+LEAST_COUNTED = 1e-3
+"""Of days that were watched; a minute and a half."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,12 +128,14 @@ class Site:
         """Refuse a site without devices, days or causes."""
         counts = ("gpus", "gpus_per_node", "nics_per_node", "nodes_per_rack", "nodes_per_switch", "days")
         positive = {name: getattr(self, name) for name in counts}
-        wrong = [f"{name} = {value:g}" for name, value in positive.items() if not 0 < value <= 10**7]
+        wrong = [
+            f"{name} = {value:g}" for name, value in positive.items() if not LEAST_COUNTED <= value <= 10**7
+        ]
         if wrong or not self.causes or not 0 <= self.planned <= MOST_EVENTS:
             raise InputError(
                 what=f"no rate follows from what {self.name!r} counted",
                 cause=", ".join(wrong) or ("no causes" if not self.causes else f"planned = {self.planned:g}"),
-                fix="give gpus, gpus_per_node and nics_per_node of at least 1, days above 0, and one cause",
+                fix="give gpus, gpus_per_node and nics_per_node of at least 1, 0.001 days or more, one cause",
             )
         for cause in self.causes:
             sizes = {"rack": self.nodes_per_rack, "switch": self.nodes_per_switch}
@@ -249,6 +253,23 @@ class Spot:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Loader:
+    """Data on their way to the ranks: bytes of a token (a sample of a module), and bytes a second of all."""
+
+    bytes_per_token: float | None = None
+    bytes_per_s: float | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what carries nothing."""
+        if not all(value is None or 0 < value <= 1e18 for value in (self.bytes_per_token, self.bytes_per_s)):
+            raise InputError(
+                what="this loader delivers nothing",
+                cause=f"bytes_per_token = {self.bytes_per_token}, bytes_per_s = {self.bytes_per_s}",
+                fix="give numbers above 0, or leave them out",
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FailureModel:
     """All that a campaign assumes of the world: who counted what failed, and how long everything takes.
 
@@ -272,9 +293,16 @@ class FailureModel:
     changed_share: float = 1.0
     spot: Spot | None = None
     spares_for: Literal["cost", "date"] = "cost"
+    loader: Loader = field(default_factory=Loader)
 
     def __post_init__(self) -> None:
         """Refuse places and shares that are none."""
+        if len(self.tiers) > MOST_PLACES:
+            raise InputError(
+                what="there are too many places for checkpoints",
+                cause=f"{len(self.tiers)} tiers",
+                fix=f"name {MOST_PLACES} or fewer",
+            )
         wrong = [line for i, one in enumerate(self.tiers) for line in storage_problems(one, f"tiers[{i}]")]
         if not 0 < self.changed_share <= 1:
             wrong.append(f"changed_share = {self.changed_share:g}, must be above 0 and at most 1")
@@ -336,6 +364,7 @@ class Kept:
     stall_s: float
     durable_s: float
     load_s: float
+    survives: Survival = "memory"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -345,6 +374,8 @@ class Campaign:
     Bands hold the step's own band, the spread of failure rates between sites, and chance. `by` says what
     answered, the closed form or the simulation; `bound_useful_share` is what no layout can beat, None where
     the closed form does not hold; `kept` are the places that checkpoints go to, nearest first.
+    `kwh` are those of its GPUs at design power from start to finish, `co2_kg` what the grid emits for them,
+    None where nobody said. `loader_bytes_per_s` is what data loading must deliver to all ranks.
     """
 
     useful_share: Band
@@ -363,5 +394,8 @@ class Campaign:
     failures: FailureModel
     by: Literal["closed form", "simulation"]
     kept: tuple[Kept, ...] = ()
+    kwh: Band | None = None
+    co2_kg: Band | None = None
+    loader_bytes_per_s: float = 0.0
     worth: tuple[Worth, ...] = ()
     notes: tuple[str, ...] = field(default=())

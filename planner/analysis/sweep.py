@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,7 +15,9 @@ from planner.questions.flags import Flags
 from planner.questions.training import DEFAULT_GPU, MOST_GPUS
 from planner.search.infeasible import Infeasible, cause_of
 from topology.base.counts import parse_counts
-from topology.base.errors import InputError
+from topology.base.errors import InputError, shown
+from topology.base.units import BILLION, DAY
+from topology.catalog import gpu_name
 
 MOST_POINTS = 1000
 
@@ -31,6 +34,26 @@ class Point:
     plan: Plan | None
     reason: str = ""
     scaling_efficiency: float = 0.0
+    imposed_mfu: float | None = None
+
+    @property
+    def imposed_step_s(self) -> float | None:
+        """Seconds of a step at the imposed MFU: its model FLOP over that share of the peak of all GPUs."""
+        if self.plan is None or self.imposed_mfu is None:
+            return None
+        return self.plan.estimate.step_time_s * self.plan.estimate.mfu / self.imposed_mfu
+
+    @property
+    def finish(self) -> tuple[float, float | None] | None:
+        """Days and dollars of all steps, at the imposed MFU or as planned; None without tokens or a plan."""
+        job = self.request.job
+        if self.plan is None or job.total_tokens is None:
+            return None
+        step_s = self.imposed_step_s or self.plan.estimate.step_time_s
+        usd = self.plan.estimate.usd_per_billion_tokens
+        days = math.ceil(job.total_tokens / job.tokens_per_step) * step_s / DAY
+        slower = step_s / self.plan.estimate.step_time_s
+        return days, None if usd is None else usd * slower * job.total_tokens / BILLION
 
     @property
     def communication_share(self) -> float:
@@ -40,6 +63,14 @@ class Point:
         estimate = self.plan.estimate
         waits = sum(getattr(estimate.time, f"{part}_s") for part in PARTS)
         return float(waits / estimate.step_time_s)
+
+    def _finished(self) -> dict[str, Any]:
+        """Days and dollars of a run with an end, and the MFU they are at where it is imposed."""
+        if self.finish is None:
+            return {}
+        days, usd = self.finish
+        said: dict[str, Any] = {} if self.imposed_mfu is None else {"imposed_mfu": self.imposed_mfu}
+        return {**said, "days": days, "usd": usd}
 
     def row(self) -> dict[str, Any]:
         """One point as flat data; keys carry units."""
@@ -71,8 +102,56 @@ class Point:
             "peak_memory_bytes": estimate.peak_memory_bytes,
             "usd_per_billion_tokens": estimate.usd_per_billion_tokens,
             "search_time_s": self.plan.search_time_s,
+            **self._finished(),
             **layout_record(self.plan.layout),
         }
+
+
+def imposed(points: Iterable[Point], shares: Mapping[str, float]) -> Iterator[Point]:
+    """The same points at the MFU that is imposed on their GPU; one under no name is that of all.
+
+    Raises:
+        InputError: a GPU has a share and no point.
+    """
+    known = tuple(points)
+    names = {gpu_of(point.request) for point in known}
+    for name in shares:
+        if name and name not in names:
+            raise InputError(
+                what=f"no point of the sweep has {shown(name)}",
+                cause=f"there are {', '.join(sorted(names))}",
+                fix="name its GPUs in --mfu, or one share for all",
+            )
+    for point in known:
+        share = shares.get(gpu_of(point.request), shares.get(""))
+        yield point if share is None else replace(point, imposed_mfu=share)
+
+
+def shares_of(text: str) -> Mapping[str, float]:
+    """MFU by GPU as people write it.
+
+    >>> shares_of("45%"), shares_of("a100-sxm-80gb=45%,a10=0.38")
+    ({'': 0.45}, {'a100-sxm-80gb': 0.45, 'a10': 0.38})
+
+    Raises:
+        InputError: a share is none.
+    """
+    found: dict[str, float] = {}
+    for part in text.split(","):
+        name, equals, share = part.rpartition("=")
+        try:
+            value = float(share.strip().removesuffix("%")) / (100 if share.strip().endswith("%") else 1)
+        except ValueError:
+            value = math.nan
+        gpu = gpu_name(name.strip()) if equals else ""
+        if not 0 < value <= 1 or gpu in found:
+            raise InputError(
+                what=f"--mfu {shown(text)} is no MFU",
+                cause=f"{shown(part)} is no share above 0 and at most 100 %, or a GPU is named twice",
+                fix="write --mfu 45%, or --mfu a100-sxm-80gb=45%,a10=38%",
+            )
+        found[gpu] = value
+    return found
 
 
 def points_of(flags: Flags) -> tuple[Flags, ...]:

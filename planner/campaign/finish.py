@@ -13,12 +13,15 @@ from costmodel.campaign.compose import Job
 from costmodel.campaign.failures import default_model, read_failures
 from costmodel.campaign.record import Campaign, FailureModel
 from costmodel.campaign.worth import Price
-from costmodel.models.spec import parameter_count
+from costmodel.models.spec import ModelSpec, parameter_count
 from planner.plan import Plan, stack_of
 from topology.base.errors import InputError
+from topology.builders import build
 from topology.pools.rates import mean_usd_per_gpu_hour
 from topology.spec import ClusterSpec
 
+SHORT_VOCABULARY = 65_500
+"""Below it megatron-core writes token numbers in 16 bits (`DType.optimal_dtype` of its indexed data sets)."""
 _SHARDED = 3
 """The ZeRO stage that saves fewest bytes of a parameter."""
 
@@ -86,6 +89,17 @@ def world_of(
     return replace(world, spares_for="date") if by_date else world
 
 
+def token_bytes(model: ModelSpec, world: FailureModel | None) -> float:
+    """Bytes of a token in a file of token numbers: two where the vocabulary allows, else four.
+
+    Those of megatron-core; of a sample of a module nobody knows, and it is 0 unless it is said.
+    """
+    said = None if world is None else world.loader.bytes_per_token
+    if said is None and model.module is not None:
+        return 0.0
+    return said or (2.0 if model.vocab_size < SHORT_VOCABULARY else 4.0)
+
+
 def campaign_of(plan: Plan, world: FailureModel) -> Campaign:
     """When a plan is finished in a world; see `with_campaign`."""
     request, estimate = plan.request, plan.estimate
@@ -98,7 +112,7 @@ def campaign_of(plan: Plan, world: FailureModel) -> Campaign:
     stack = stack_of(request)
     least = min(saved_bytes_per_parameter(stack, stage) for stage in range(_SHARDED + 1))
     return campaign(
-        job_of(plan),
+        job_of(plan, world),
         world,
         cluster,
         step_band_s=(estimate.lower_s, estimate.upper_s),
@@ -126,8 +140,8 @@ def finish_gap(plan: Plan) -> float | None:
     return max(0.0, 1 - step * found.mean_useful_share / found.bound_useful_share)
 
 
-def job_of(plan: Plan) -> Job:
-    """What of a plan a campaign reads."""
+def job_of(plan: Plan, world: FailureModel | None = None) -> Job:
+    """What of a plan a campaign reads, in a world that may say how many bytes a token is."""
     request, layout = plan.request, plan.layout
     tokens = request.job.total_tokens
     if tokens is None:
@@ -143,4 +157,8 @@ def job_of(plan: Plan) -> Job:
         gpus=layout.num_gpus,
         replica_gpus=layout.num_gpus // layout.dp,
         checkpoint=checkpoint_state(request.model, stack_of(request), layout, weights),
+        loaded_bytes_per_s=request.job.tokens_per_step
+        * token_bytes(request.model, world)
+        / plan.estimate.step_time_s,
+        power_w=layout.num_gpus * build(request.cluster).gpu.tdp_w,
     )

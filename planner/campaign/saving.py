@@ -17,14 +17,26 @@ def kept_checkpoints(campaign: Campaign) -> int:
     world = campaign.failures
     if all(cause.noticed != "corruption" for cause in world.site.causes):
         return LEAST_KEPT
-    return LEAST_KEPT + math.ceil(world.times.corruption_notice.seconds / campaign.checkpoint_interval_s)
+    return LEAST_KEPT + math.ceil(world.times.corruption_notice.seconds / _stored_every_s(campaign))
 
 
 def save_interval_steps(plan: Plan) -> int | None:
-    """Whole steps between two checkpoints, the nearest to the interval of the campaign; None without one."""
+    """Whole steps between two checkpoints on storage, nearest to its interval; None without a campaign."""
     if plan.campaign is None:
         return None
-    return max(1, round(plan.campaign.checkpoint_interval_s / plan.estimate.step_time_s))
+    return max(1, round(_stored_every_s(plan.campaign) / plan.estimate.step_time_s))
+
+
+def near_interval_steps(plan: Plan) -> int | None:
+    """Whole steps between two saves to the nearest place; None where checkpoints go to storage alone."""
+    if plan.campaign is None or len(plan.campaign.kept) < 2:
+        return None
+    return max(1, round(plan.campaign.kept[0].every_s / plan.estimate.step_time_s))
+
+
+def _stored_every_s(campaign: Campaign) -> float:
+    """Seconds of work between two checkpoints on the place that outlives all: what engines' savers write."""
+    return campaign.kept[-1].every_s if campaign.kept else campaign.checkpoint_interval_s
 
 
 def saving_facts(plan: Plan) -> dict[str, Any]:

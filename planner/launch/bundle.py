@@ -35,6 +35,7 @@ from planner.launch.node_order import (
     node_order,
     require_order,
 )
+from planner.launch.nvrx import resilience
 from planner.launch.preflight import preflight
 from planner.launch.programs import PLANNED_FILE, planned, told_to
 from planner.launch.ray import ray
@@ -67,13 +68,15 @@ def bundle(
         require_equal(where, how if entry.launcher is TORCHRUN else contract.title)
     settings, notes = told(plan, contract, nearest=nearest, cal=cal)
     order = node_order(plan, where, cal or tables_of(plan), lists_hosts=entry.lists_hosts)
-    notes = (*notes, *require_order(order, how, nearest=nearest))
+    beside, said = resilience(plan, contract)
+    notes = (*notes, *said, *require_order(order, how, nearest=nearest))
     program = dict([entry.program]) if entry.program else {}
     if contract.program:
         program = {PLANNED_FILE: planned(next(iter(settings)), settings[FILE])}
     files = {
         **settings,
         **program,
+        **beside,
         "environment.sh": environment(plan, contract, entry, where),
         "start.sh": start(entry, where, how),
         **lookup(order, how),

@@ -12,6 +12,7 @@ from planner.engines.formats import FORMATS, Files
 from planner.engines.judge import cost, is_the_plan, judge, refusal, require_runnable
 from planner.engines.limit import Variable
 from planner.launch.machines import Exported
+from planner.launch.nvrx import resilience
 from planner.launch.slurm import export_slurm
 from planner.plan import Plan
 from planner.problem import kinds_of_setting, setting_of, tables_of
@@ -45,7 +46,10 @@ def export_plan(
     files, notes = told(plan, CONTRACTS[name], nearest=nearest, cal=cal)
     (main, text), *others = files.items()
     every = (*notes, *_places(plan))
-    return Exported(target=name, file_name=main, text=text, notes=every, others=dict(others))
+    beside, said = resilience(plan, CONTRACTS[name])
+    return Exported(
+        target=name, file_name=main, text=text, notes=(*every, *said), others={**dict(others), **beside}
+    )
 
 
 def told(

@@ -2,24 +2,39 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
+import threading
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from app.flags.shared import AcceptChanges, AsJson, OutputFile, OutputFormat
+from topology.base.errors import InputError
 
 
 def command(
     *,
     runs: Annotated[
-        list[Path],
+        list[Path] | None,
         typer.Argument(metavar="RUN_DIR|LOG…", help="The folder of plan run, or logs, oldest first."),
-    ],
+    ] = None,
     plan: Annotated[
         Path | None,
         typer.Option("--plan", help="Its plan, with --tokens; that of the folder.", metavar="FILE"),
     ] = None,
+    prometheus: Annotated[
+        str | None,
+        typer.Option(
+            "--prometheus",
+            help="Stay, and answer GET /metrics here with how the run stands; loopback without a host.",
+            metavar="[HOST]:PORT",
+        ),
+    ] = None,
+    grafana: Annotated[
+        bool, typer.Option("--grafana", help="Print a Grafana dashboard of those metrics, as JSON, and end.")
+    ] = False,
     accept_changes: AcceptChanges = False,
     as_json: AsJson = False,
     output: OutputFile = None,
@@ -29,8 +44,21 @@ def command(
 
     Reads the metrics of plan run and the logs of Megatron-LM and torchtitan.
     """
+    if grafana:
+        from app.commands.watch.metrics import grafana as dashboard
+
+        sys.stdout.write(dashboard())
+        return 0
+    if not runs:
+        raise InputError(
+            what="there is nothing to watch",
+            cause="no folder of plan run and no log was named",
+            fix="write plan watch RUN_DIR, or plan watch train.log --plan PLAN.json",
+        )
+    from app.actions.scrape import address_of, scraped
     from app.commands.watch.answer import watch_answer
-    from app.commands.watch.read import plan_of_run, steps_of_runs
+    from app.commands.watch.metrics import Scrapes
+    from app.commands.watch.read import files_of, plan_of_run, steps_of_runs
     from app.reports.answer import check_destination, emit, note
     from app.requests.plan_file import read_plan
     from planner.analysis.campaign.watch import watched
@@ -38,4 +66,13 @@ def command(
     check_destination(wanted=output_format, as_json=as_json, output=output)
     read = read_plan(plan or plan_of_run(runs), accept_changes=accept_changes, say=note)
     answer = watch_answer(watched(read, steps_of_runs(runs)))
-    return emit(answer, wanted=output_format, as_json=as_json, output=output)
+    code = emit(answer, wanted=output_format, as_json=as_json, output=output)
+    if prometheus is None:
+        return code
+    host, _ = address_of(prometheus)
+    scrapes = Scrapes(files_of(runs), lambda: watched(read, steps_of_runs(runs)))
+    with scraped(prometheus, scrapes.text) as port:
+        note(f"http://{host}:{port}/metrics; Ctrl-C ends")
+        with contextlib.suppress(KeyboardInterrupt):
+            threading.Event().wait()
+    return code

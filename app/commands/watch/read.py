@@ -37,7 +37,13 @@ def plan_of_run(runs: Sequence[Path]) -> Path:
     )
 
 
+def files_of(runs: Sequence[Path]) -> list[Path]:
+    """The files that grow while these are watched."""
+    return [run / METRICS_FILE if run.is_dir() else run for run in runs]
+
+
 def steps_of_runs(runs: Sequence[Path]) -> list[LoggedStep]:
     """Every step that was logged, one file after the other."""
-    files = [run / METRICS_FILE if run.is_dir() else run for run in runs]
-    return [step for file in files for step in logged_steps(read_text(file, MOST_LOG_BYTES).splitlines())]
+    return [
+        step for file in files_of(runs) for step in logged_steps(read_text(file, MOST_LOG_BYTES).splitlines())
+    ]

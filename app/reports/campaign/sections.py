@@ -9,7 +9,7 @@ from app.quantities import format_percent, format_share, format_usd
 from app.reports.answer import Facts, Lines, Section, Table
 from costmodel.campaign.record import Band, Campaign, LostShare
 from topology.base.counts import counted
-from topology.base.units import DAY, HOUR, TB, format_seconds, three_digits
+from topology.base.units import DAY, HOUR, KILO, TB, format_bandwidth, format_seconds, three_digits
 
 
 def campaign_sections(found: Campaign, gap: float | None = None) -> tuple[Section, ...]:
@@ -54,9 +54,31 @@ def _facts(found: Campaign, gap: float | None) -> Facts:
         ("interruptions", f"{range_text(found.interruptions)}; {often}"),
         ("checkpoint", _checkpoint(found)),
         ("spares", f"{counted(found.spare_nodes, 'node')}, paid for"),
+        *(("energy", _energy(found.kwh, found.co2_kg)) for _ in (found.kwh,) if found.kwh is not None),
+        *(("loader", _loader(found)) for _ in (found,) if found.loader_bytes_per_s),
         *(("proof", _proof(gap)) for _ in (gap,) if gap is not None),
     )
     return Facts(title="Campaign", pairs=pairs)
+
+
+def _energy(kwh: Band | None, co2_kg: Band | None) -> str:
+    """Kilowatt-hours, and tonnes of carbon dioxide where the grid is known."""
+    if kwh is None:
+        return ""
+    emits = "emissions unstated: --set cluster.grid_g_co2_per_kwh=…"
+    if co2_kg is not None:
+        emits = f"{range_text(_thousandth(co2_kg))} t of CO₂"
+    return f"{range_text(_thousandth(kwh))} MWh of its GPUs at design power · {emits}"
+
+
+def _thousandth(band: Band) -> Band:
+    """A band in a unit a thousand times as large."""
+    return Band(p10=band.p10 / KILO, p50=band.p50 / KILO, p90=band.p90 / KILO)
+
+
+def _loader(found: Campaign) -> str:
+    """What data loading must deliver."""
+    return f"must deliver {format_bandwidth(found.loader_bytes_per_s)} of data to all ranks"
 
 
 def _proof(gap: float) -> str:

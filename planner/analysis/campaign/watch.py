@@ -43,6 +43,7 @@ class Watched:
         repeated_steps: Steps that were done again.
         wall_s: Seconds from the first line to the last; None where lines do not say when.
         useful_share: Of these; None likewise.
+        planned_useful_share: Of the whole run, in the median.
         days_left: To the last token, at the measured step and the useful share of the campaign.
         off: What is not as planned.
     """
@@ -55,6 +56,7 @@ class Watched:
     repeated_steps: int
     wall_s: float | None
     useful_share: float | None
+    planned_useful_share: float
     days_left: Band
     off: tuple[Off, ...]
 
@@ -94,6 +96,7 @@ def watched(plan: Plan, logged: Sequence[LoggedStep]) -> Watched:
         repeated_steps=repeated,
         wall_s=wall_s,
         useful_share=useful,
+        planned_useful_share=campaign.useful_share.p50,
         days_left=Band(p10=left_s / share.p90, p50=left_s / share.p50, p90=left_s / share.p10),
         off=tuple(_off(plan, campaign, step_s, restarts, wall_s)),
     )

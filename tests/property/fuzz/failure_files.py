@@ -25,6 +25,29 @@ _FILES: tuple[dict[str, Any], ...] = (
         "stragglers": {"prevalence": 0.01, "slowdown": 1.2, "spell": {"seconds": 86400}},
         "asynchronous": False,
     },
+    {
+        "site": {
+            **_SITE,
+            "nodes_per_rack": 4,
+            "nodes_per_switch": 32,
+            "causes": [
+                {"name": "rack", "events": 6, "device": "rack", "loses": "rack"},
+                {"name": "switch", "events": 3, "device": "switch", "loses": "rack"},
+                {"name": "storage", "events": 2, "device": "storage"},
+                {"name": "power", "events": 1, "loses": "memory"},
+            ],
+        },
+        "spot": {"per_hour": 0.01, "warning_s": 120, "replaced": {"seconds": 1800}},
+        "tiers": [
+            {"kind": "peer", "survives": "rack", "usd": 1e5},
+            {"kind": "nvme", "write_bytes_per_s": 5e9, "read_bytes_per_s": 9e9, "bytes": 1e13},
+            {"kind": "file-system", "write_bytes_per_s": 1e11, "read_bytes_per_s": 1e11},
+        ],
+        "times": {"rack_repair": {"seconds": 7200}, "outage": {"seconds": 600}},
+        "changed_share": 0.5,
+        "spares_for": "date",
+        "loader": {"bytes_per_token": 600, "bytes_per_s": 1e12},
+    },
 )
 
 

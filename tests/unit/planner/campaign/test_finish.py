@@ -102,3 +102,39 @@ def test_the_library_answers_with_the_campaign_of_the_command_line(tmp_path: Pat
     assert meshplan.plan("8b", gpus=8, top=1).campaign is None
     with pytest.raises(InputError, match="a campaign needs an end"):
         meshplan.plan("8b", gpus=8, top=1, failures=own)
+
+
+def test_a_run_says_its_energy_and_what_the_grid_emits() -> None:
+    """Design power of its GPUs from start to finish; emissions only where the grid was said."""
+    plan = planned()
+    said = replace(plan.request, cluster=replace(plan.request.cluster, grid_g_co2_per_kwh=400.0))
+    found, unsaid = with_campaign(replace(plan, request=said)).campaign, with_campaign(plan).campaign
+    assert found is not None
+    assert found.kwh is not None
+    assert found.co2_kg is not None
+    assert unsaid is not None
+    assert found.kwh.p50 == pytest.approx(found.days.p50 * 24 * 16384 * 700 / 1000)
+    assert found.co2_kg.p90 == pytest.approx(0.4 * found.kwh.p90)
+    assert (unsaid.kwh, unsaid.co2_kg) == (found.kwh, None)
+
+
+def test_a_loader_that_is_slower_than_the_steps_is_refused_with_what_it_must_deliver(tmp_path: Path) -> None:
+    """Four bytes a token of a vocabulary of 128,256; 620 of multimodal data make 1.9 GB/s."""
+    plan = planned()
+    usual = with_campaign(plan).campaign
+    rate = plan.request.job.tokens_per_step / plan.estimate.step_time_s
+    assert usual is not None
+    assert usual.loader_bytes_per_s == pytest.approx(4 * rate)
+    own = tmp_path / "ours.toml"
+    own.write_text("[loader]\nbytes_per_token = 620\nbytes_per_s = 1e9\n", encoding="utf-8")
+    with pytest.raises(InputError, match="data loading is slower") as refused:
+        finished(plan, own)
+    assert "your loader must deliver 1.91 GB/s" in refused.value.fix
+    least = float(refused.value.fix.rsplit(" ", 1)[1])
+    for factor in (1.001, 0.999):
+        own.write_text(f"[loader]\nbytes_per_token = 620\nbytes_per_s = {factor * least}\n", encoding="utf-8")
+        if factor > 1:
+            assert finished(plan, own).campaign is not None
+        else:
+            with pytest.raises(InputError):
+                finished(plan, own)
