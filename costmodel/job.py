@@ -10,6 +10,7 @@ from costmodel.kernels.precisions import TRAINING, TrainingPrecision
 from costmodel.models.sizes import LARGEST_SIZE
 from costmodel.updates.adapters import Adapter
 from costmodel.updates.compression import Compression, parse_compression
+from costmodel.updates.local_steps import LocalSteps, parse_local_steps
 from costmodel.updates.offload import Offload
 from costmodel.updates.optimizers import USUAL, require_known
 from topology.base.errors import InputError, shown
@@ -36,7 +37,7 @@ class TrainingJob:
     `global_batch_size` counts sequences. `total_tokens` and `deadline_s` are optional: the objective ``gpus``
     reads them, and a run knows from the tokens when it is done. With an `adapter` all other weights
     are frozen. What waits in host memory is `offload`; `gradient_compression` is how replicas
-    send gradients (`parse_compression`).
+    send gradients (`parse_compression`), `local_steps` how many steps they run apart (`parse_local_steps`).
     """
 
     sequence_length: int
@@ -48,10 +49,17 @@ class TrainingJob:
     adapter: Adapter | None = None
     offload: Offload | None = None
     gradient_compression: str | None = None
+    local_steps: str | None = None
 
     def __post_init__(self) -> None:
         """Refuse a job without tokens, or with an optimizer that is not known."""
         require_known(self.optimizer)
+        if self.apart and self.compression:
+            raise InputError(
+                what="workers that run apart send no compressed gradients",
+                cause=f"job.local_steps = {self.local_steps}, and gradients as {self.gradient_compression}",
+                fix="leave one of them out",
+            )
         if self.compression and self.adapter:
             raise InputError(
                 what="adapters are not trained with compressed gradients",
@@ -74,6 +82,11 @@ class TrainingJob:
     def compression(self) -> Compression | None:
         """How replicas send gradients; None as the engine does it."""
         return parse_compression(self.gradient_compression) if self.gradient_compression else None
+
+    @property
+    def apart(self) -> LocalSteps | None:
+        """How workers run apart between agreements; None where they sum gradients in every step."""
+        return parse_local_steps(self.local_steps) if self.local_steps else None
 
     @property
     def is_low_precision(self) -> bool:

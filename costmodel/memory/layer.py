@@ -228,11 +228,12 @@ def _head_memory(
     parameters = share.parameters[at.index] + tied_copy * trains
     frozen = share.frozen_bytes[at.index] + HALF_BYTES * tied_copy * (not trains)
     shards = table.tp if at.stack.timing.vocab_parallel_loss else 1
-    logits = table.microbatch_size * (at.job.sequence_length / table.cp) * (model.vocab_size / shards)
+    classes = model.module.head.logits if model.module else model.vocab_size / shards
+    logits = table.microbatch_size * (at.job.sequence_length / table.cp) * classes
     capped = HALF_BYTES * (model.final_logit_softcapping is not None)
     loss = (at.stack.memory.loss_bytes_per_logit + capped) * logits
     if model.module:
-        loss = share.saved_bytes[0][at.index]
+        loss = loss + share.saved_bytes[0][at.index]
     trained = with_uneven(state_bytes(at.each, parameters), table, share.uneven_bytes[at.index])
     waiting = (num_microbatches(table, at.job) - 1) * _HOLDS_ALL[table.schedule]
     kept = min(FLOAT_BYTES, at.stack.memory.loss_bytes_per_logit)

@@ -65,6 +65,7 @@ def bytes_per_parameter(table: LayoutTable, stack: SoftwareStack, job: TrainingJ
     offload = job.offload
     optimizer_bytes = kept_bytes(updated, stack) * (1 - offload.updated if offload else 1)
     optimizer_bytes += job.compression.kept_bytes(stack.memory.gradient_bytes) if job.compression else 0.0
+    optimizer_bytes += job.apart.kept_bytes if job.apart else 0.0
     on_gpu = 1 - stages[2] * bool(offload and offload.parameters)
 
     def after(ranks: npt.NDArray[Any]) -> State:

@@ -53,14 +53,18 @@ class TracedOp:
 class TracedBlock:
     """Blocks of one kind, or an end: what autograd saves of a sample, and what enters from the block before.
 
-    `parameters` counts each once, where it is first used.
+    `parameters` counts each once, where it is first used. `fused_saved_bytes` is what a compiler keeps, which
+    computes memory-bound operations again in the kernels of the backward. `logits` are those of a loss over
+    classes in the head, whose memory is the stack's and not in the bytes saved.
     """
 
     name: str
     parameters: int
     saved_bytes: float
+    fused_saved_bytes: float
     input_bytes: float
     ops: tuple[TracedOp, ...]
+    logits: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 No axis but the batch splits them: tensor, context and expert parallelism would need the meaning of each
 weight. Convolutions are priced by the product tables at the shape of their implicit product, what
-no table has by its roofline; what autograd saves is that of the trace, whatever fuses.
+no table has by its roofline; what is saved is what autograd keeps, or a compiler where the stack fuses.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def traced_ops(block: TracedBlock, stack: SoftwareStack, shard: ShardShape) -> t
     """Operations of one block on one rank; the last holds what the trace saves, and parameters."""
     T = shard.tokens
     ops = tuple(_FORMS[op.kind](op, stack, T) for op in block.ops)
-    kept = T * block.saved_bytes
+    kept = T * (block.fused_saved_bytes if stack.timing.fused_elementwise else block.saved_bytes)
     products = T * (block.input_bytes + sum(op.output_bytes for op in block.ops if op.kind != "pass"))
     state = elementwise(
         "saved", traffic_bytes=0.0, saved_bytes=kept, parameters=block.parameters, saved_bytes_op=products

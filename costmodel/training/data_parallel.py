@@ -74,6 +74,7 @@ def gradient_traffic(
     products: tuple[Vector, Vector] | None = None,
     from_host_s: tuple[float, float] = (0.0, 0.0),
     sent: tuple[Vector, Vector] | None = None,
+    local_steps: int = 1,
 ) -> GradientTraffic:
     """Seconds of the traffic between replicas.
 
@@ -94,6 +95,7 @@ def gradient_traffic(
             gathered, and taking its gradient there.
         sent: Of compressed gradients: uncompressed parameters of the same bytes, of the shapes of `dense` and
             `expert`.
+        local_steps: Steps that workers run apart; of a step is that part of what they exchange.
     """
     copies = table.replicas
     shards = np.minimum(table.shard_degree, copies)
@@ -114,7 +116,7 @@ def gradient_traffic(
         pieces = np.where(per_unit, stack.timing.messages_per_unit, 1.0)
         less = 1.0 if narrow is None else _share_sent(narrow, group.parameters, counts, per_unit)
         reduced = less * unit * stack.memory.gradient_reduce_bytes / pieces
-        reduce_s += share * pieces * _reduce(cal, hierarchy, table, group, reduced)
+        reduce_s += share * pieces * _reduce(cal, hierarchy, table, group, reduced, local_steps)
         gathered = unit * stack.memory.parameter_gather_bytes * (table.zero_stage > 0)
         gather_s += (
             share
@@ -158,6 +160,7 @@ def least_traffic(
     products: tuple[Vector, Vector] | None = None,
     from_host_s: tuple[float, float] = (0.0, 0.0),
     sent: tuple[Vector, Vector] | None = None,
+    local_steps: int = 1,
 ) -> GradientTraffic:
     """Each number of `gradient_traffic` at its least over the shard degrees that the stack can use."""
     partly = np.isin(table.zero_stage, stack.supports.partial_zero_stages)
@@ -181,6 +184,7 @@ def least_traffic(
         products=(products[0][:, rows], products[1][:, rows]) if products else None,
         from_host_s=from_host_s,
         sent=(sent[0][:, rows], sent[1][:, rows]) if sent else None,
+        local_steps=local_steps,
     )
     starts = np.cumsum(counts) - counts
     least = {name: np.minimum.reduceat(getattr(every, name), starts, axis=-1) for name in every.names()}
@@ -229,7 +233,12 @@ def _whole_updates(
 
 
 def _reduce(
-    cal: Calibration, hierarchy: Hierarchy, table: LayoutTable, group: _Replicas, message_bytes: Vector
+    cal: Calibration,
+    hierarchy: Hierarchy,
+    table: LayoutTable,
+    group: _Replicas,
+    message_bytes: Vector,
+    local_steps: int,
 ) -> Vector:
     """Sum gradients: all-reduce, or reduce-scatter and all-reduce of each shard among its replicas."""
     sharded = table.zero_stage > 0
@@ -238,4 +247,5 @@ def _reduce(
     whole = message_bytes / np.where(sharded, group.shards, 1)
     scattered = message_bytes * sharded
     seconds: Vector = collective_time(cal, hierarchy, "all_reduce", whole, outer, outer_stride)
+    seconds = seconds / local_steps
     return seconds + collective_time(cal, hierarchy, "reduce_scatter", scattered, group.shards, group.stride)

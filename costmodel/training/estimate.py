@@ -246,6 +246,11 @@ def _assumptions(q: Question) -> tuple[str, ...]:
         lines.append(
             f"gradients sent as {q.job.gradient_compression}: its statistical effect is not modelled"
         )
+    if q.job.local_steps:
+        lines.append(
+            f"workers run apart ({q.job.local_steps}), their exchange spread over the steps between: "
+            "the statistical effect is not modelled"
+        )
     if q.model.is_moe:
         lines.append("tokens are routed evenly to experts")
     if rates_of(q.cluster.spec) is not None:

@@ -262,6 +262,7 @@ def _replication(
         products=(products[0][:, shards], products[1][:, shards]) if products else None,
         from_host_s=from_host_s,
         sent=_sent(job, stack, (dense, expert), spared, shards),
+        local_steps=job.apart.steps if job.apart else 1,
     )
     probes = np.array(PROBE_BYTES)[:, None] * (distinct.pp > 1)
     small, large = collective_time(cal, hierarchy, "p2p", probes, distinct.pp, strides["pp"])

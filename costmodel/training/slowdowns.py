@@ -155,4 +155,5 @@ def _update_bytes(job: TrainingJob, stack: SoftwareStack) -> float:
     """
     state = optimizer(job.optimizer).state_bytes
     moved = 0.0 if state is None else 2 * (state - ADAM_STATE_BYTES)
+    moved += job.apart.moved_bytes if job.apart else 0.0
     return moved + (job.compression.moved_bytes(stack.memory.gradient_bytes) if job.compression else 0.0)

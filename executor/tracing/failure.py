@@ -26,7 +26,8 @@ def explain(error: BaseException, builder: str) -> tuple[str, str, str]:
         fix = "say that an input holds tokens, for example --input 8x128:long"
     elif "CUDA" in text or "cuda" in text:
         what, fix = f"{shortened(builder)} needs a GPU to run", "use operations that every device has"
-    return what, shortened(f"{type(error).__name__}: {text}{place_of(error)}", LONGEST), fix
+    place = place_of(error)
+    return what, shortened(f"{type(error).__name__}: {text}", LONGEST - len(place)) + place, fix
 
 
 def place_of(error: BaseException) -> str:

@@ -35,7 +35,7 @@ def of_configuration(config: Any) -> tuple[Any, str]:
     said = (getattr(config, "architectures", None) or [""])[0]
     kind = getattr(transformers, said, None)
     model = kind(config) if kind else transformers.AutoModel.from_config(config)
-    usual = _usual(config, model.main_input_name)
+    usual = _usual(config, model)
     return _called(config, model, tuple(usual)), ",".join(usual.values())
 
 
@@ -86,11 +86,12 @@ def _config(transformers: Any, name: str) -> Any:
         ) from None
 
 
-def _usual(config: Any, main: str) -> dict[str, str]:
+def _usual(config: Any, model: Any) -> dict[str, str]:
     """Eight samples of each input that a configuration says, by the name that the forward has for it."""
+    main = model.main_input_name
     text = config.get_text_config() if hasattr(config, "get_text_config") else config
     positions = getattr(text, "max_position_embeddings", None) or USUAL_TEXT
-    tokens = f"{SAMPLES}x{min(positions, LONGEST_TEXT)}:long"
+    tokens = f"{SAMPLES}x{min(positions - _padding(model), LONGEST_TEXT)}:long"
     if (
         main == "input_features"
         and hasattr(config, "num_mel_bins")
@@ -107,6 +108,13 @@ def _usual(config: Any, main: str) -> dict[str, str]:
     if vision := getattr(config, "vision_config", None):
         return {main: tokens, "pixel_values": _image(vision)}
     return {main: tokens, "decoder_input_ids": tokens} if config.is_encoder_decoder else {main: tokens}
+
+
+def _padding(model: Any) -> int:
+    """Rows of a table of positions that no token has: RoBERTa counts from behind that of padding."""
+    tables = [part for path, part in model.named_modules() if path.endswith("position_embeddings")]
+    rows = [one.padding_idx + 1 for one in tables if getattr(one, "padding_idx", None) is not None]
+    return max(rows, default=0)
 
 
 def _image(config: Any) -> str:

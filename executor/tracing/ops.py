@@ -9,8 +9,14 @@ from costmodel.models.traced import TracedOp
 from executor.tracing.record import Event
 
 HALF_BYTES = 2
+PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "convolution")
 CAUSAL_AT = {"_scaled_dot_product_flash_attention": 1, "_scaled_dot_product_efficient_attention": 2}
 """Where a fused kernel is told that it is causal, among its arguments that are no tensors."""
+
+
+def is_product(event: Event) -> bool:
+    """Whether an operation computes rather than moves: its backward reads its inputs from memory."""
+    return event.name in PRODUCTS or event.name in CAUSAL_AT
 
 
 def op_of(event: Event, batch: int) -> TracedOp | None:

@@ -17,11 +17,22 @@ from executor.tracing.known import is_causal as is_causal_mask
 
 GATHERS = ("embedding", "index_select", "index", "gather")
 """Operations that read of a table what they give, not all of it."""
+REPEATABLE = frozenset(
+    (
+        "_to_copy", "clone", "cat", "stack", "mean", "sum", "var_mean", "_softmax", "_log_softmax",
+        "_safe_softmax", "native_layer_norm", "_fused_rms_norm", "native_group_norm", "native_batch_norm",
+        "cudnn_batch_norm",
+    )
+)  # fmt: skip
+"""Memory-bound operations beside the pointwise ones."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Event:
-    """One operation: its name, what it reads and writes by storage and bytes, and shapes of its tensors."""
+    """One operation: its name, what it reads and writes by storage and bytes, and shapes of its tensors.
+
+    A `repeatable` one is memory-bound and gives the same again: a compiler may run it in the backward.
+    """
 
     name: str
     segment: int
@@ -30,6 +41,7 @@ class Event:
     shapes: list[tuple[int, ...]]
     output: tuple[int, ...]
     arguments: tuple[Any, ...]
+    repeatable: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
@@ -39,20 +51,24 @@ class Record:
     Attributes:
         segments: Path of the block of each segment, empty between blocks.
         events: Operations that compute or move something.
-        saved: Bytes that autograd saves first in each segment, by storage.
+        saved: Segment that saves first, and bytes, of what autograd keeps, by storage.
+        needed: Storages that the backward of each segment reads.
         differentiable: Storages whose values have a gradient.
         parameters: Path and elements of each parameter, by storage.
         used: Segments that read each parameter, by its storage.
         returned: Storages that the module gives back.
+        given: Storages of its inputs.
     """
 
     segments: list[str] = field(default_factory=lambda: [""])
     events: list[Event] = field(default_factory=list)
     saved: dict[int, tuple[int, int]] = field(default_factory=dict)
+    needed: dict[int, set[int]] = field(default_factory=dict)
     differentiable: set[int] = field(default_factory=set)
     parameters: dict[int, tuple[str, int]] = field(default_factory=dict)
     used: dict[int, set[int]] = field(default_factory=dict)
     returned: set[int] = field(default_factory=set)
+    given: set[int] = field(default_factory=set)
 
 
 def record_forward(module: Any, inputs: Sequence[Any]) -> Record:
@@ -64,7 +80,7 @@ def record_forward(module: Any, inputs: Sequence[Any]) -> Record:
     for name, parameter in module.named_parameters():
         record.parameters[_storage(parameter)] = (name, parameter.numel())
     hooks = list(_watch(module, record))
-    given = {_storage(tensor) for tensor in inputs}
+    record.given = given = {_storage(tensor) for tensor in inputs}
 
     def keep(tensor: Any) -> Any:
         """Note what autograd saves; parameters are kept anyway."""
@@ -72,7 +88,9 @@ def record_forward(module: Any, inputs: Sequence[Any]) -> Record:
         if storage not in record.parameters and storage not in given:
             alive.append(tensor)
             size = tensor.untyped_storage().nbytes()
-            record.saved.setdefault(storage, (len(record.segments) - 1, size))
+            segment = len(record.segments) - 1
+            record.saved.setdefault(storage, (segment, size))
+            record.needed.setdefault(segment, set()).add(storage)
         return tensor
 
     try:
@@ -152,8 +170,19 @@ def _note(record: Record, func: Any, args: Any, read: list[Any], written: list[A
             shapes=[tuple(x.shape) for x in read],
             output=tuple(written[0].shape),
             arguments=tuple(x for x in args if not isinstance(x, torch.Tensor)),
+            repeatable=_is_repeatable(func),
         )
     )
+
+
+def _is_repeatable(func: Any) -> bool:
+    """Whether a compiler may compute it again: pointwise, a norm, a copy; nothing random or in place."""
+    import torch
+
+    if func._schema.is_mutable or torch.Tag.nondeterministic_seeded in func.tags:  # noqa: SLF001 - as torch names it
+        return False
+    name = str(func.overloadpacket).removeprefix("aten.")
+    return torch.Tag.pointwise in func.tags or name in REPEATABLE
 
 
 @contextmanager

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from itertools import groupby
+from math import prod
 
 from costmodel.models.traced import TracedBlock, TracedModule, TracedOp
+from executor.tracing.fused import kept_when_fused
 from executor.tracing.ops import op_of, pass_of
 from executor.tracing.record import Event, Record
 
@@ -17,9 +20,11 @@ def table_of(record: Record, builder: str, inputs: Sequence[str], batch: int) ->
     """The table of a record that was made with a batch of so many samples."""
     _look_up_first(record)
     groups = _groups(record)
-    parts = [_block(record, group, batch) for group in groups]
-    tied = _tied(record, set(groups[0]), set(groups[-1])) if len(parts) > 2 else 0
+    tied = _tied(record, set(groups[0]), set(groups[-1])) if len(groups) > 2 else 0
     ends = _ends(record, groups, tied=bool(tied))
+    loss = _loss(record, groups[-1]) if len(groups) - 1 in ends else {}
+    kept = kept_when_fused(record, groups, loss.keys())
+    parts = [_block(record, group, kept[i], loss, batch) for i, group in enumerate(groups)]
     stem = parts[0] if ends else _nothing("stem")
     head = parts[-1] if len(parts) - 1 in ends else _nothing("head")
     kinds: list[TracedBlock] = []
@@ -99,8 +104,16 @@ def _crossing(record: Record, cut: int) -> dict[int, int]:
     return crossing
 
 
-def _block(record: Record, group: Sequence[int], batch: int) -> TracedBlock:
-    """The segments of one block together, per sample."""
+def _loss(record: Record, head: Sequence[int]) -> dict[int, int]:
+    """Storages of the logarithms of a loss over classes in the head, and how many they are."""
+    found = (event for event in record.events if event.segment in head and event.name == "_log_softmax")
+    return {storage: prod(event.output) for event in found for storage in event.writes}
+
+
+def _block(
+    record: Record, group: Sequence[int], kept: Mapping[int, int], loss: Mapping[int, int], batch: int
+) -> TracedBlock:
+    """The segments of one block together, per sample; what its loss keeps is the stack's to say."""
     events = [event for event in record.events if event.segment in group]
     mine = set(group)
     parameters = sum(
@@ -108,18 +121,21 @@ def _block(record: Record, group: Sequence[int], batch: int) -> TracedBlock:
         for storage, (_, elements) in record.parameters.items()
         if min(record.used.get(storage, {0})) in mine
     )
-    saved = sum(size for segment, size in record.saved.values() if segment in mine)
+    saved = {s: size for s, (segment, size) in record.saved.items() if segment in mine}
+    logits = sum(count for storage, count in loss.items() if storage in saved)
     entering = sum(_crossing(record, group[0]).values()) if group[0] else 0
     return TracedBlock(
         name=next((record.segments[i] for i in group if record.segments[i]), "ends"),
         parameters=parameters,
-        saved_bytes=saved / batch,
+        saved_bytes=sum(size for storage, size in saved.items() if storage not in loss) / batch,
+        fused_saved_bytes=sum(kept.values()) / batch,
+        logits=logits / batch,
         input_bytes=entering / batch,
-        ops=_ops(record, events, batch),
+        ops=_ops(record, events, kept.keys(), batch),
     )
 
 
-def _ops(record: Record, events: Sequence[Event], batch: int) -> tuple[TracedOp, ...]:
+def _ops(record: Record, events: Sequence[Event], kept: AbstractSet[int], batch: int) -> tuple[TracedOp, ...]:
     """Products and attention one by one, and all memory-bound work of a block as one pass."""
     found = [(event, op_of(event, batch)) for event in events]
     passes: list[TracedOp] = []
@@ -127,7 +143,7 @@ def _ops(record: Record, events: Sequence[Event], batch: int) -> tuple[TracedOp,
         if alone:
             some = [event for event, _ in run]
             outside = {s for event in record.events if event not in some for s in event.reads}
-            passes.append(pass_of(some, outside | record.returned | record.saved.keys(), batch))
+            passes.append(pass_of(some, outside | record.returned | kept, batch))
     ops = [op for _, op in found if op is not None]
     if passes:
         total = sum(op.bytes for op in passes)
@@ -143,4 +159,6 @@ def _tied(record: Record, stem: set[int], head: set[int]) -> int:
 
 def _nothing(name: str) -> TracedBlock:
     """An end that does nothing."""
-    return TracedBlock(name=name, parameters=0, saved_bytes=0.0, input_bytes=0.0, ops=())
+    return TracedBlock(
+        name=name, parameters=0, saved_bytes=0.0, fused_saved_bytes=0.0, input_bytes=0.0, ops=()
+    )

@@ -124,15 +124,17 @@ def offload_limit(title: str, words: Sequence[str] = ()) -> Limit:
 
 
 def compression_limit(title: str) -> Limit:
-    """The limit of an engine that is not told here how to compress gradients."""
+    """The limit of an engine that is not told here how to send less: compression, or workers apart."""
+
+    def said(s: Question) -> tuple[str, str]:
+        name = "gradient_compression" if s.job.gradient_compression else "local_steps"
+        return f"{name} = {getattr(s.job, name)}: {title} is not told it", f"leave job.{name} out"
+
     return Limit(
         name="compression",
         fields=(),
-        broken=lambda s, _: s.job.gradient_compression is not None,
-        says=lambda s, _: (
-            f"gradient_compression = {s.job.gradient_compression}: {title} is not told it",
-            "leave job.gradient_compression out",
-        ),
+        broken=lambda s, _: (s.job.gradient_compression or s.job.local_steps) is not None,
+        says=lambda s, _: said(s),
     )
 
 

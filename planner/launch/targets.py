@@ -23,6 +23,8 @@ OTHERS: Mapping[str, Callable[[Plan], Exported]] = {
     "slurm": export_slurm,
 }
 """Targets that are no engine, by name."""
+ALIASES: Mapping[str, str] = {"megatron-lm": "megatron", "megatron-core": "megatron"}
+"""Other words for a target: what the engine's own repository and its library are called."""
 TARGETS: tuple[str, ...] = (*FORMATS, *OTHERS)
 
 
@@ -40,7 +42,7 @@ def export_plan(
     Raises:
         InputError: the tool cannot run the plan, or cannot be told all of it.
     """
-    name = resolve(target, TARGETS, "export target")
+    name = resolve(target, TARGETS, "export target", ALIASES)
     if name not in FORMATS:
         return OTHERS[name](plan)
     files, notes = told(plan, CONTRACTS[name], nearest=nearest, cal=cal)

@@ -161,6 +161,24 @@ def _compressed(s: Setting, x: ParallelLayout) -> Violation:
     )
 
 
+def _apart_broken(s: Setting, t: LayoutTable) -> Mask | bool:
+    if s.job.apart is None:
+        return False
+    return np.asarray((t.zero_stage > 0) | (t.replicas == 1), dtype=bool)
+
+
+def _apart(s: Setting, x: ParallelLayout) -> Violation:
+    return Violation(
+        rule="workers-apart",
+        message=f"zero_stage = {x.zero_stage} and {x.replicas} replicas: workers run apart "
+        f"({s.job.local_steps}) where several share no state",
+        have=x.zero_stage,
+        need=0,
+        unit="",
+        hint="use zero_stage=0 and dp > 1, or leave job.local_steps out",
+    )
+
+
 _rule = functools.partial(Rule, lenient_at_one=False)
 
 SHARDING_RULES: tuple[Rule, ...] = (
@@ -182,6 +200,12 @@ SHARDING_RULES: tuple[Rule, ...] = (
         fields=("zero_stage", "dp", "cp"),
         broken=_compressed_broken,
         explain=_compressed,
+    ),
+    _rule(
+        name="workers-apart",
+        fields=("zero_stage", "dp", "cp"),
+        broken=_apart_broken,
+        explain=_apart,
     ),
     _rule(name="shard-degree", fields=("shard_degree", "dp", "cp"), broken=_shard_broken, explain=_shard),
     _rule(

@@ -112,7 +112,8 @@ def offload_notes(plan: Plan) -> tuple[str, ...]:
     if offload is None:
         return ()
     each, path = host_bytes(plan), host_path(plan.request.cluster)
-    gpus = max(node.gpus_per_node for node in plan.request.cluster.nodes)
+    nodes = plan.request.cluster.nodes  # that with least memory a GPU is the one that may not hold it
+    gpus = min(nodes, key=lambda node: node.host_memory_bytes / node.gpus_per_node).gpus_per_node
     node = f"{each * gpus / GIB:,.0f} GiB of a node of {gpus} GPUs"
     if path.memory_bytes is not None and each > path.memory_bytes:
         raise InputError(

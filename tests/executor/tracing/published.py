@@ -86,3 +86,16 @@ def looks_at_values() -> nn.Module:
             return -y
 
     return Chooses()
+
+
+class Selects(nn.Module):
+    """Keeps what is positive: how much that is depends on values."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """As many numbers as are positive."""
+        return x[x > 0]
+
+
+def selects() -> nn.Module:
+    """A module whose shapes depend on values."""
+    return Selects()

@@ -48,6 +48,20 @@ def test_the_line_of_a_module_that_looks_at_values_is_told() -> None:
     assert "published.py, line" in caught.value.cause
 
 
+def test_a_long_message_does_not_hide_the_line() -> None:
+    """Torch explains shapes that depend on values in a paragraph; the line stands behind what is left of it."""
+    with pytest.raises(InputError) as caught:
+        meshplan.plan_module(published.selects(), "2x4", gpus=2)
+    assert caught.value.what == "Selects looks at values"
+    assert caught.value.cause.endswith(f"(published.py, line {line_of('return x[x > 0]')})")
+
+
+def line_of(text: str) -> int:
+    """Where a line stands in the file of published modules."""
+    lines = Path(published.__file__).read_text(encoding="utf-8").splitlines()
+    return next(number for number, line in enumerate(lines, 1) if text in line)
+
+
 @pytest.mark.parametrize(
     ("module", "words", "says"),
     [

@@ -13,6 +13,7 @@ transformers = pytest.importorskip("transformers")
 
 from torch.utils.flop_counter import FlopCounterMode
 
+from examples.diffusion import dit, sdxl_unet
 from executor.tracing.of_transformers import of_configuration
 from executor.tracing.trace import example_inputs, trace_module
 
@@ -40,3 +41,29 @@ def test_a_published_model_has_its_parameters_and_products(name: str) -> None:
         with FlopCounterMode(display=False) as counted:
             module.bfloat16()(*inputs)
         assert found.forward_flop == pytest.approx(counted.get_total_flops() / 8, rel=0.01)
+
+
+DENOISERS = {"S": (33e6, 6.06e9), "B": (130e6, 23.01e9), "L": (458e6, 80.71e9), "XL": (675e6, 118.64e9)}
+"""Parameters and multiply-adds of one image: arXiv 2212.09748 table 4 (DiT with patches of 2)."""
+
+
+@pytest.mark.parametrize("name", DENOISERS)
+def test_a_diffusion_transformer_has_its_parameters_and_products(name: str) -> None:
+    """Within 1 % of its paper's table, which rounds."""
+    with torch.device("meta"):
+        module = dit(name)
+    found = trace_module(module, example_inputs("2x4x32x32,2,2:long"))
+    assert found.parameters == pytest.approx(DENOISERS[name][0], rel=0.01)
+    assert found.forward_flop / 2 == pytest.approx(DENOISERS[name][1], rel=0.01)
+
+
+def test_the_u_net_of_sdxl_has_its_parameters_and_products() -> None:
+    """2,567,463,684 parameters (its checkpoint's card, recalled), and the products of torch's counter."""
+    with torch.device("meta"):
+        module = sdxl_unet()
+    inputs = example_inputs("2x4x128x128,2,2x77x2048,2x2816")
+    found = trace_module(module, inputs)
+    assert found.parameters == 2_567_463_684
+    with FlopCounterMode(display=False) as counted:
+        module.bfloat16()(*inputs)
+    assert found.forward_flop == pytest.approx(counted.get_total_flops() / 2, rel=0.01)

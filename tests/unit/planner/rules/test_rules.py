@@ -142,6 +142,12 @@ CASES = [
         "zero_stage = 1, must be 0: gradients as fp16 are summed by replicas that share no state",
     ),
     (
+        "workers-apart",
+        {"tp": 4, "pp": 1, "dp": 2, "zero_stage": 1},
+        {"job": replace(JOB, local_steps="diloco:50")},
+        "zero_stage = 1 and 2 replicas: workers run apart (diloco:50) where several share no state",
+    ),
+    (
         "split-backward-zero",
         {"zero_stage": 2, "schedule": "zb-h1"},
         {"stack": stack("meshplan")},

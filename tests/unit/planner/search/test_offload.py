@@ -20,7 +20,7 @@ from planner.questions.offload import SHARES
 from planner.questions.training import understand
 from planner.search.given_layout import plan_of_layout
 from planner.search.infeasible import Infeasible
-from planner.search.offloaded import host_bytes
+from planner.search.offloaded import host_bytes, offload_notes
 from planner.search.search import search
 from planner.search.verify import verify
 from topology.base.errors import InputError, NoFeasiblePlanError
@@ -156,3 +156,14 @@ def test_an_engine_that_has_no_word_for_it_refuses() -> None:
     answer = search(asked(engine="meshplan", stack="meshplan", offload="optimizer:1"))
     assert isinstance(answer, Infeasible)
     assert "the executor cannot be told it" in json.dumps([rule.message for rule in answer.violations])
+
+
+def test_the_node_named_is_the_one_with_least_memory_a_gpu() -> None:
+    """Half the GPUs and a quarter of the memory: what the smaller node is to hold is said."""
+    plan = plan_of(asked(offload="optimizer:1", engine="any"))
+    cluster = plan.request.cluster
+    large = cluster.nodes[0]
+    small = replace(large, gpus_per_node=4, host_memory_bytes=large.host_memory_bytes / 4)
+    unlike = replace(plan.request, cluster=replace(cluster, nodes=(large, small)))
+    each = host_bytes(plan) / GIB
+    assert f"{each * 4:,.0f} GiB of a node of 4 GPUs" in offload_notes(replace(plan, request=unlike))[0]

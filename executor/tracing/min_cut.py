@@ -1,0 +1,89 @@
+"""What a compiled module keeps for its backward: the fewest bytes from which the rest is computed again.
+
+A compiler fuses memory-bound operations into the kernels of the backward, so it keeps one copy of what eager
+autograd saves several times (the fp32 copy of a norm's input, a gate beside its activation): a minimum cut
+between what cannot be computed again (products, attention, random numbers, what enters the block) and what
+the backward reads. What a product or attention reads in its backward has to lie in memory, and is kept.
+
+Source: `min_cut_rematerialization_partition` of torch (functorch/partitioners.py), whose rules these are.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+
+_Node = tuple[object, ...]
+SOURCE: _Node = ("source",)
+SINK: _Node = ("sink",)
+
+
+def fewest_kept(
+    sizes: Mapping[int, int],
+    made_of: Mapping[int, Iterable[int]],
+    needed: Iterable[int],
+    kept: Iterable[int],
+) -> set[int]:
+    """Values to keep so that every needed one is kept or made of kept ones, with the fewest bytes.
+
+    >>> sorted(fewest_kept({1: 2, 2: 4, 3: 4}, {2: [1], 3: [2]}, needed=[2, 3], kept=[]))
+    [1]
+    >>> sorted(fewest_kept({1: 2, 2: 4, 3: 1}, {3: [1, 2]}, needed=[3], kept=[]))
+    [3]
+
+    Args:
+        sizes: Bytes of each value.
+        made_of: What each is computed from; a value that is not in it cannot be computed again.
+        needed: Values that the backward reads.
+        kept: Values that are kept anyway.
+    """
+    held = set(kept)
+    room: dict[_Node, dict[_Node, float]] = {}
+
+    def join(a: _Node, b: _Node, most: float) -> None:
+        room.setdefault(a, {})[b] = room.get(a, {}).get(b, 0.0) + most
+        room.setdefault(b, {}).setdefault(a, 0.0)
+
+    reached, open_values = set[int](), [value for value in needed if value not in held]
+    for value in open_values:
+        join(("out", value), SINK, float("inf"))
+    while open_values:
+        value = open_values.pop()
+        if value in reached or value in held:
+            continue
+        reached.add(value)
+        join(("in", value), ("out", value), float(sizes[value]))
+        parents = made_of.get(value)
+        if parents is None:
+            join(SOURCE, ("in", value), float("inf"))
+            continue
+        for parent in parents:
+            if parent not in held:
+                join(("out", parent), ("in", value), float("inf"))
+                open_values.append(parent)
+    side = _source_side(room)
+    return held | {value for value in reached if ("in", value) in side and ("out", value) not in side}
+
+
+def _source_side(room: dict[_Node, dict[_Node, float]]) -> set[_Node]:
+    """Nodes on the source's side of a minimum cut (Edmonds and Karp 1972); `room` is used up."""
+    while True:
+        came: dict[_Node, _Node] = {SOURCE: SOURCE}
+        line = deque[_Node]([SOURCE])
+        while line and SINK not in came:
+            first = line.popleft()
+            for other, left in room.get(first, {}).items():
+                if left > 0 and other not in came:
+                    came[other] = first
+                    line.append(other)
+        if SINK not in came:
+            return set(came)
+        path = list[tuple[_Node, _Node]]()
+        node: _Node = SINK
+        while node != SOURCE:
+            path.append((came[node], node))
+            node = came[node]
+        flow = min(room[a][b] for a, b in path)
+        for a, b in path:
+            room[a][b] -= flow
+            room[b][a] += flow
