@@ -22,6 +22,7 @@ from app.figures.schedule.memory_over_time import memory_over_time
 from app.figures.step_time import PART_LABELS, waterfall
 from app.figures.tornado import tornado
 from app.pages.answer.money import show_money
+from app.pages.answer.timeline import show_timeline
 from app.pages.base.frame import (
     MOST_CACHED_PLANS,
     asked,
@@ -190,10 +191,12 @@ def _alternatives(plan: Plan) -> None:
 @guarded
 def _bubble(plan: Plan) -> None:
     """The simulated schedule, and the memory of its ranks while it runs."""
+    show_timeline(plan)
     events = schedule_of(plan, calibration_for(plan.request.cluster))
     if not events:
         st.info("There is no pipeline in this plan, so there is no bubble.")
         return
+    st.markdown("#### Why is there a bubble?")
     window = None
     if stretch(events, STRETCHES[1]) is not None:
         which = st.segmented_control(
