@@ -369,9 +369,7 @@ def watch_memory(port: int, server: int) -> None:
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument(
-        "--changes", type=int, help="50 sessions, so many changes each; asked: 200"
-    )
+    parser.add_argument("--changes", type=int, help="50 sessions, so many changes each; asked: 200")
     asked = parser.parse_args()
     if asked.changes:
         with dashboard() as (port, server):

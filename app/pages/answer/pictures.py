@@ -13,6 +13,7 @@ from typing import Any
 import streamlit as st
 
 from app.figures.curves import scaling_curve
+from app.figures.fabric_tree import fabric_tree, unfolds
 from app.figures.link_heat import link_heat
 from app.figures.memory import memory_bars
 from app.figures.network import network_map
@@ -235,7 +236,10 @@ def _network(plan: Plan) -> None:
     groups = axis_groups(plan, str(axis)) if axis else ()
     if any(load.busy for load in loads):
         draw(link_heat(loads), "link_heat")
-    draw(network_map(cluster, loads, groups), "network")
+    if unfolds(cluster, loads):
+        draw(fabric_tree(cluster.hierarchy.num_gpus, loads, groups, str(axis or "")), "network")
+    else:
+        draw(network_map(cluster, loads, groups), "network")
 
 
 def axis_groups(plan: Plan, axis: str) -> tuple[tuple[int, ...], ...]:

@@ -1,10 +1,12 @@
 """Pictures of time and place: memory over the schedule, a stretch of it, levels by axis; sums are the headline's."""
 
 import itertools
+import re
 
 import numpy as np
 import pytest
 
+from app.figures.fabric_tree import fabric_tree, row_sizes, unfolds
 from app.figures.link_heat import link_heat
 from app.figures.schedule.gantt import STRETCHES, schedule_gantt, stretch
 from app.figures.schedule.memory_over_time import drawn_ranks, held_over_time, memory_over_time
@@ -12,8 +14,9 @@ from app.figures.schedule.timeline import busy_s, timeline
 from app.figures.style import alt_text
 from app.store.profiles import lanes_from
 from costmodel.kernels.saved import calibration_for
+from costmodel.layout import ParallelLayout
 from planner.analysis.lanes import IN_PASSES, lanes_of
-from planner.analysis.link_load import link_load
+from planner.analysis.link_load import axis_load, link_load
 from planner.analysis.schedule import schedule_of
 from planner.plan import Plan
 from planner.problem import capacity_of_fullest
@@ -23,6 +26,7 @@ from planner.search.search import search
 from topology.base.errors import InputError
 from topology.base.units import GIB
 from topology.builders import build
+from topology.fabric.mesh import mesh
 
 
 @pytest.fixture(scope="module")
@@ -111,6 +115,28 @@ def test_predicted_and_measured_lanes_stand_one_above_the_other(plan):
     assert rows[-1] == "compute measured"
     assert "(predicted)" in alt_text(picture)
     assert "(measured)" in alt_text(picture)
+
+
+def test_a_large_fabric_is_a_tree_with_one_unit_of_every_level_opened():
+    """Five rows for 16,384 GPUs; counts multiply to all of them; what groups span is said where they do."""
+    cluster = build(understand(Flags(model="llama-3.1-405b", gpus="16384")).request.cluster)
+    layout = ParallelLayout(tp=8, pp=8, dp=256)
+    loads = axis_load(cluster.hierarchy, layout, "dp")
+    assert unfolds(cluster, loads)
+    sizes = row_sizes(cluster.hierarchy.num_gpus, loads)
+    assert sizes == [1, 8, 256, 1024, 16384]
+    groups = mesh([("pp", 8), ("dp", 256), ("tp", 8)]).groups("tp")
+    picture = fabric_tree(16384, loads, groups, "tp")
+    assert "Each of the 2,048 groups of tp, 8 GPUs, stays within one node of 8 GPUs." in alt_text(picture)
+    rows = [trace for trace in picture.data if trace.mode == "markers" and trace.x[0] is not None]
+    more = [int(re.search(r"and ([\d,]+) more", note.text).group(1).replace(",", ""))
+            for note in picture.layout.annotations if "more" in note.text]  # fmt: skip
+    assert [len(row.x) for row in rows] == [8, 8, 4, 8, 1]
+    assert more == [24, 8]
+    assert "each over 8 such units" in rows[0].hovertext
+    assert "each within one such unit" in rows[1].hovertext
+    small = build(understand(Flags(model="llama-3.1-8b", gpus="64")).request.cluster)
+    assert not unfolds(small, axis_load(small.hierarchy, ParallelLayout(tp=8, dp=8), "dp"))
 
 
 def test_a_stretch_of_a_schedule_has_room_for_every_number(plan):
