@@ -7,7 +7,7 @@
   const words = e => e.textContent.trim().replace(/\s+/g, " ").slice(0, 60);
   const seen = e => {
     const box = e.getBoundingClientRect(), style = getComputedStyle(e);
-    return box.width > 1 && box.height > 1 && style.visibility !== "hidden" && +style.opacity > 0.05;
+    return e.checkVisibility() && box.width > 1 && box.height > 1 && style.visibility !== "hidden" && +style.opacity > 0.05;
   };
   const scrolls = e => {
     for (let p = e.parentElement; p && p !== main; p = p.parentElement)

@@ -106,6 +106,15 @@ def write_run(folder: Path) -> None:
         for step in steps
     ]  # fmt: skip
     (folder / "metrics.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    events = [
+        {"ph": "X", "cat": "kernel", "name": name, "ts": 1000.0 * step + start, "dur": length}
+        for step in range(60)
+        for name, start, length in (
+            ("gemm", 0.0, 700.0), ("ncclDevKernel_AllGather_RING", 300.0, 500.0),
+            ("ncclDevKernel_ReduceScatter_RING", 650.0, 200.0),
+        )
+    ]  # fmt: skip
+    (folder / "trace-rank0.json").write_text(json.dumps({"traceEvents": events}), encoding="utf-8")
     status = {"state": "running", "step": 60, "history": []}
     (folder / "status.json").write_text(json.dumps(status), encoding="utf-8")
 

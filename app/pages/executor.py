@@ -12,12 +12,16 @@ import streamlit as st
 from app.actions.dash import RUN_FOLDER
 from app.figures.executor.run import run_line, step_time_figure
 from app.figures.executor.runs import runs_over_time
+from app.pages.answer.timeline import show_measured
 from app.pages.base.choices import choose, require_all_read
 from app.pages.base.frame import columns_of, draw, guarded, plain, table
 from app.quantities import format_percent, format_ratio
 from app.store.run_log import RunStep, checkpoints_of, read_state, read_steps, repeated_steps
 from app.store.runs import RunSummary, runs_in, summary_of
-from app.store.steps import unlike_device
+from app.store.steps import PLAN_FILE, unlike_device
+from planner.plan import Plan, from_json
+from topology.base.decode import read_text
+from topology.base.errors import InputError
 from topology.base.units import format_bytes, format_seconds, three_digits
 
 REFRESH_S = 3
@@ -39,6 +43,18 @@ def render() -> None:
         followed = runs[choose(st, "Run to follow", names, "run_name")]
     require_all_read()
     follow(followed)
+    st.markdown("#### What does a rank do when?")
+    show_measured(followed, plan_of_run(followed))
+
+
+def plan_of_run(folder: Path) -> Plan | None:
+    """The plan of a run that was on what its plan is for."""
+    if unlike_device(folder):
+        return None
+    try:
+        return from_json(read_text(folder / PLAN_FILE), PLAN_FILE)
+    except InputError:
+        return None
 
 
 def show_runs(folders: Sequence[Path]) -> None:

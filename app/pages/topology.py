@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import streamlit as st
 
+from app.figures.fabric_tree import fabric_tree, unfolds
 from app.figures.network import network_map
 from app.pages.base.choices import choose, require_all_read, write
 from app.pages.base.frame import draw, guarded, plain, planned
@@ -48,7 +49,12 @@ def render() -> None:
     h = cluster.hierarchy
     groups = groups_of(str(axis)) if axis in axes else ()
     loads = axis_load(h, layout, str(axis)) if axis in axes else idle_levels(h)
-    draw(network_map(cluster, loads, groups), "topology")
+    if unfolds(cluster, loads):
+        draw(fabric_tree(cluster.hierarchy.num_gpus, loads, groups, str(axis or "")), "topology")
+    else:
+        draw(network_map(cluster, loads, groups), "topology")
+    if axis in axes:
+        st.caption(f"Busy is meant while {axis} communicates, and nothing else does.")
     show_answer(replace(answer, headline=""))
 
 

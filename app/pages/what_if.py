@@ -11,14 +11,22 @@ from app.pages.answer.headline import show_actions, show_headline
 from app.pages.answer.money import limit_words
 from app.pages.answer.overflow import show_overflow
 from app.pages.answer.pictures import show_pictures
+from app.pages.answer.sliders import show_sliders
 from app.pages.base.carried import carried
 from app.pages.base.choices import require_all_read
-from app.pages.base.frame import draw, guarded, plain, planned, show_error
+from app.pages.base.frame import draw, guarded, is_known, plain, planned, show_error
 from app.pages.question.sidebar import Question, ask_job, load_change
 from app.pages.question.start import start_from_file
 from app.reports.plan_headline import headline
+from costmodel.kernels.saved import calibration_for
+from costmodel.layout import layout_words
+from planner.analysis.first_look import first_look
 from planner.plan import Plan, PlanRequest
 from planner.search.infeasible import Infeasible, no_plan
+from topology.base.units import format_seconds
+
+STANDS = "plan_that_stands"
+"""Where the session keeps the plan that it was last shown."""
 
 
 @guarded
@@ -28,7 +36,7 @@ def render() -> None:
     question = ask_job()
     require_all_read()
     understood = question.understood()
-    found = planned(understood.request)
+    found = planned_with_a_first_look(understood.request)
     if isinstance(found, Infeasible):
         title, *job = headline(understood.request).split(" · ")
         st.subheader(plain(title), anchor=False)
@@ -41,8 +49,29 @@ def render() -> None:
     limits = question.limits()
     if words := limit_words(found, limits):
         st.caption(plain(words))
+    show_sliders(found)
     show_actions(found, question.typed(), baseline)
     show_pictures(found, limits)
+
+
+def planned_with_a_first_look(request: PlanRequest) -> Plan | Infeasible:
+    """The answer, and until it is there what the layout that stands makes of the question."""
+    known: Plan | None = st.session_state.get(STANDS)
+    place = st.empty()
+    if known is not None and not is_known(request):
+        look = first_look(known, request, calibration_for(request.cluster))
+        if look is not None:
+            place.info(plain(first_words(look)), icon=":material/hourglass_top:")
+    found = planned(request)
+    place.empty()
+    st.session_state[STANDS] = found if isinstance(found, Plan) else None
+    return found
+
+
+def first_words(look: Plan) -> str:
+    """A first number in words; the best is no slower."""
+    estimate, layout = look.estimate, layout_words(look.layout)
+    return f"At most {format_seconds(estimate.step_time_s)} a step, with {layout}; looking for the best."
 
 
 def show_narrowed(plan: Plan) -> None:

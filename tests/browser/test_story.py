@@ -232,7 +232,7 @@ def test_every_page_is_whole_readable_and_stays_at_home(page, dashboard, name):
 def test_every_picture_has_words_for_those_who_cannot_see_it(page, dashboard):
     """Charts carry their reading as alt text, on every tab."""
     open_page(page, dashboard)
-    for tab, charts in (("Why is there a bubble?", 4), ("Which link hurts?", 4), ("What binds each op?", 3)):
+    for tab, charts in (("Why is there a bubble?", 5), ("Which link hurts?", 4), ("What binds each op?", 3)):
         page.get_by_role("tab", name=tab).click()
         page.get_by_role("tabpanel").locator("[data-testid=stPlotlyChart]").first.wait_for()
         settle(page)

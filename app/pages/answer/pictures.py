@@ -13,6 +13,7 @@ from typing import Any
 import streamlit as st
 
 from app.figures.curves import scaling_curve
+from app.figures.fabric_tree import fabric_tree, unfolds
 from app.figures.link_heat import link_heat
 from app.figures.memory import memory_bars
 from app.figures.network import network_map
@@ -22,6 +23,7 @@ from app.figures.schedule.memory_over_time import memory_over_time
 from app.figures.step_time import PART_LABELS, waterfall
 from app.figures.tornado import tornado
 from app.pages.answer.money import show_money
+from app.pages.answer.timeline import show_timeline
 from app.pages.base.frame import (
     MOST_CACHED_PLANS,
     asked,
@@ -190,10 +192,12 @@ def _alternatives(plan: Plan) -> None:
 @guarded
 def _bubble(plan: Plan) -> None:
     """The simulated schedule, and the memory of its ranks while it runs."""
+    show_timeline(plan)
     events = schedule_of(plan, calibration_for(plan.request.cluster))
     if not events:
         st.info("There is no pipeline in this plan, so there is no bubble.")
         return
+    st.markdown("#### Why is there a bubble?")
     window = None
     if stretch(events, STRETCHES[1]) is not None:
         which = st.segmented_control(
@@ -232,7 +236,10 @@ def _network(plan: Plan) -> None:
     groups = axis_groups(plan, str(axis)) if axis else ()
     if any(load.busy for load in loads):
         draw(link_heat(loads), "link_heat")
-    draw(network_map(cluster, loads, groups), "network")
+    if unfolds(cluster, loads):
+        draw(fabric_tree(cluster.hierarchy.num_gpus, loads, groups, str(axis or "")), "network")
+    else:
+        draw(network_map(cluster, loads, groups), "network")
 
 
 def axis_groups(plan: Plan, axis: str) -> tuple[tuple[int, ...], ...]:

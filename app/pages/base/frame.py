@@ -31,6 +31,8 @@ SPINNER_AFTER_S = 0.25
 MOST_UPLOAD_MIB = 2
 MOST_ROWS_IN_FULL = 30
 _NUMBER = re.compile(r"[-+−$]*[\d][\d,.]*( ?(%|[kMGT]?i?B(/s)?|[µmn]?s|h|days|k|M|T|TFLOP/s))?")
+_answered: dict[str, None] = {}
+"""Questions whose answers are kept, the oldest first."""
 _MARKUP = re.compile(r"([\\`*_{}\[\]()<>#+!|~$:-])")
 
 
@@ -79,6 +81,11 @@ def planned(request: PlanRequest) -> Plan | Infeasible:
     return found
 
 
+def is_known(request: PlanRequest) -> bool:
+    """Whether the question was answered lately, so that its answer is there at once."""
+    return request_key(request) in _answered
+
+
 def answered(request: PlanRequest) -> Plan | Infeasible:
     """The same without a word of waiting; for fields of a map."""
     found: Plan | Infeasible = _searched(request_key(request))
@@ -99,7 +106,11 @@ def request_key(request: PlanRequest) -> str:
 @st.cache_resource(max_entries=MOST_CACHED_PLANS, show_spinner=False)  # type: ignore[untyped-decorator]  # streamlit has no types here
 def _searched(key: str) -> Plan | Infeasible:
     """Search once per question; plans are immutable, so all sessions may share them."""
-    return asked(search, structure(json.loads(key), PlanRequest, "the question"))
+    found = asked(search, structure(json.loads(key), PlanRequest, "the question"))
+    _answered[key] = None
+    while len(_answered) > MOST_CACHED_PLANS:
+        _answered.pop(next(iter(_answered)), None)
+    return found
 
 
 def asked(function: Callable[Given, Answer], *args: Given.args, **kwargs: Given.kwargs) -> Answer:

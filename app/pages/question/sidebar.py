@@ -43,6 +43,9 @@ DEFAULT_MODEL, DEFAULT_GPUS = "llama-3.1-70b", "32"
 UPLOADED, MODEL_OR_CLUSTER = "uploaded file", "of a file"
 MODEL_FILE, CLUSTER_FILE = "config.json", "cluster.toml"
 BY_GPU = "GPUs by kind and number"
+COUNTS = tuple(str(2**power) for power in range(3, 15))
+LENGTHS = tuple(str(2**power) for power in range(11, 18))
+BATCHES = tuple(str(2**power) for power in range(6, 13))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,8 +160,7 @@ def _cluster() -> tuple[dict[str, str | None], ClusterSpec | None]:
             carry("cluster_spec", *known)
         return {}, known[0] if known else None
     left, right = st.columns(2)
-    counts = ["8", "16", "32", "64", "128", "256", "512", "1024", "2048", "4096", "8192", "16384"]
-    number = choose(right, "GPUs", counts, "gpus", default=DEFAULT_GPUS, free=True)
+    number = choose(right, "GPUs", COUNTS, "gpus", default=DEFAULT_GPUS, free=True)
     if name != BY_GPU:
         left.caption("GPUs of this machine")
         return {"cluster": name, "gpus": number}, None
@@ -169,11 +171,9 @@ def _cluster() -> tuple[dict[str, str | None], ClusterSpec | None]:
 def _job() -> dict[str, str | None]:
     """The job, the software and the objective."""
     left, right = st.columns(2)
-    lengths = ["2048", "4096", "8192", "16384", "32768", "65536", "131072"]
-    batches = ["64", "128", "256", "512", "1024", "2048", "4096"]
-    length = choose(left, "Sequence length", lengths, "sequence_length", default="8192", free=True)
+    length = choose(left, "Sequence length", LENGTHS, "sequence_length", default="8192", free=True)
     batch = choose(
-        right, "Global batch", batches, "global_batch_size", default="512", free=True,
+        right, "Global batch", BATCHES, "global_batch_size", default="512", free=True,
         help="Sequences in one optimizer step.",
     )  # fmt: skip
     precision = choose(left, "Precision", list(TRAINING), "precision")

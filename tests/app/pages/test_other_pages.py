@@ -241,6 +241,20 @@ def test_a_run_is_followed_with_its_restarts(open_page, monkeypatch, tmp_path):
     assert len(charts(page)) == 4
 
 
+def test_a_profiled_step_is_drawn_rank_by_rank(open_page, monkeypatch, tmp_path):
+    """Lanes by collective of the rank that the link names; a rank without a trace is refused."""
+    (tmp_path / "metrics.jsonl").write_text(log_line(1))
+    for rank, name in ((0, "ncclDevKernel_AllReduce"), (3, "ncclDevKernel_SendRecv")):
+        events = [{"ph": "X", "cat": "kernel", "name": name, "ts": 0.0, "dur": 5.0}]
+        (tmp_path / f"trace-rank{rank}.json").write_text(json.dumps({"traceEvents": events}))
+    monkeypatch.setenv("MESHPLAN_RUN", str(tmp_path))
+    assert "all-reduce 100 % (measured)" in words(open_page("executor"))
+    assert "send, receive 100 % (measured)" in words(open_page("executor", trace_rank="3"))
+    assert "error:" in words(open_page("executor", trace_rank="7"))
+    (tmp_path / "trace-rank3.json").write_text('{"traceEvents": [')
+    assert "trace-rank3.json is not valid JSON" in words(open_page("executor", trace_rank="3"))
+
+
 def test_a_run_that_failed_says_why(open_page, monkeypatch, tmp_path):
     """The three parts of its error."""
     (tmp_path / "metrics.jsonl").write_text(log_line(1))
