@@ -85,6 +85,8 @@ class StackTiming:
         gradient_overlap: Gradient reduction runs under the backward pass.
         parameter_overlap: The all-gather of updated parameters runs under the forward pass.
         fsdp_prefetch: The next layer's all-gather runs under this layer's compute.
+        copies_sharded: At ZeRO-3 parameters are copied out of a collective's buffer, and gradients into one.
+        regathers_recomputed: At ZeRO-3 the backward of a layer computed again gathers it once more.
         cp_overlap: Context-parallel exchanges hide under attention of the previous block.
         p2p_overlap: Pipeline sends hide under compute when interleaved.
         early_stop_recompute: Full recomputation ends before the last matrix product, which nobody needs.
@@ -112,6 +114,8 @@ class StackTiming:
     gradient_overlap: bool = True
     parameter_overlap: bool = True
     fsdp_prefetch: bool = True
+    copies_sharded: bool = False
+    regathers_recomputed: bool = False
     cp_overlap: bool = True
     p2p_overlap: bool = True
     early_stop_recompute: bool = False
@@ -121,15 +125,13 @@ class StackTiming:
     launch_blocking: bool = False
     overlaps_gradient_sum: bool = False
     product_time_ratio: float = constant(1.0, "ratio", "matrix products of this stack over the tables'")
-    # older NCCL, blocking streams
     tp_slowdown: float = constant(1.0, "ratio", "tensor-parallel collectives over nccl-tests of today")
     tp_overlap_share: float = constant(0.0, "share", "tensor-parallel transfers hidden under their product")
     expert_overlap_share: float = constant(0.0, "share", "expert all-to-all hidden under compute")
-    # late prefetch, memory and SM contention
+    # late prefetch
     fsdp_exposed_share: float = constant(
         0.08, "share", "shorter of compute and ZeRO-3 traffic that still shows"
     )
-    # a kernel that does not use Hopper's instructions is slower there
     attention_slowdown: float = constant(1.0, "ratio", "attention over the tables' kernel, before Hopper")
     attention_slowdown_hopper: float = constant(1.0, "ratio", "attention over it from Hopper on")
     host_s_per_layer: float = constant(0.0, "s", "host time to launch one layer's forward")
@@ -159,7 +161,7 @@ class StackMemory:
         gradients_on_demand: A gradient exists from its first microbatch's backward on, not all the step.
         weight_bytes: Bytes per parameter of the weights that compute reads.
         gradient_bytes: Bytes per parameter of the stored gradient.
-        bf16_sum_bytes: Bytes per parameter of the sum beside gradients in bf16 (those in fp16 have none).
+        bf16_sum_bytes: Bytes per parameter of the sum beside gradients in bf16 (fp32 ``grad_accum_dtype``).
         optimizer_bytes: Bytes per parameter of master weights and moments, and of what is sharded with them.
         moment_bytes: Those of AdamW's moments among them; other optimizers have their own instead.
         gradient_reduce_bytes: Bytes per parameter of gradient communication.
@@ -193,7 +195,6 @@ class StackMemory:
     fragmentation: float = constant(1.0, "ratio", "reserved over allocated memory of the caching allocator")
     context_bytes: float = constant(0.0, "GiB", "CUDA context and libraries on a GPU, outside the allocator")
     communicator_bytes: float = constant(0.0, "GiB", "buffers of one collective communicator")
-    # logits, their fp32 copy or softmax, and its gradient
     loss_bytes_per_logit: float = constant(10.0, "bytes", "alive per logit at the peak of the loss")
 
 

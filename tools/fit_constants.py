@@ -25,7 +25,7 @@ from fit_free import Values, bounds_of, predict, prior_centres, shipped
 from fit_sample import Sample, Vector, load_sample
 
 HUBER = 0.06  # residuals beyond this count linearly
-PRIOR = 3e-5  # loss of a relative change of one in a constant; runs cost half their squared residual
+PRIOR = 1e-4  # loss of a relative change of one in a constant; runs cost half their squared residual
 STEPS = 25
 
 

@@ -18,11 +18,8 @@ from costmodel.training.step_time import compose
 
 GLOBALS: Mapping[str, tuple[float, float, float]] = {
     "picojoule_per_flop": (1.0, 0.4, 2.0),
-    "clock_exponent": (0.5, 0.333, 1.0),
     "split_accumulation": (1.1, 1.0, 1.5),
-    "batched_matmul": (0.6, 0.25, 0.8),
-    "batched_matmul_head_exponent": (0.3, 0.0, 1.0),
-    "misaligned_head": (3.19, 1.0, 5.0),
+    "misaligned_head": (4.0, 1.0, 5.0),
     "scores_in_step": (0.82, 0.6, 2.0),
     "elementwise_in_step": (1.3, 1.0, 1.8),
     "loss_passes": (1.4, 0.8, 2.5),

@@ -95,6 +95,8 @@ def _expanded(f: Features, size: int) -> Features:
             "step_gather_s",
             "microbatch_reduce_s",
             "microbatch_gather_s",
+            "microbatch_gathered_bytes",
+            "microbatch_reduced_bytes",
             "updated_parameters",
             "update_s",
         )

@@ -18,6 +18,7 @@ from costmodel.job import TrainingJob
 from costmodel.kernels.precisions import TRAINING, TrainingPrecision
 from costmodel.layout import ParallelLayout
 from costmodel.models.spec import ModelSpec
+from costmodel.ops.op import FLOAT_BYTES
 from costmodel.runs.cells import Row, UnsupportedRunError, count, flag, number, refused, require_cells
 from costmodel.runs.layout import layout_of, recomputed_share
 from costmodel.runs.limits import refuse_faster_than_peak, refuse_larger_than_memory
@@ -170,13 +171,16 @@ def _stack(row: Row, recipe: RunRecipe) -> SoftwareStack:
     if "async tp" in note:
         timing = replace(timing, tp_overlap_share=max(timing.tp_overlap_share, ASYNC_TP_SHARE))
     if "token-drop" in note:
-        timing = replace(timing, drops_tokens=True)
+        # DeepEP drops none; HybridEP can, and is stated where it is used (Megatron-LM pull request 2176)
+        timing = replace(timing, drops_tokens=True, dispatches_once_per_node=False)
     if "_cg" in note or "cuda graph" in note:
         timing = replace(timing, cuda_graphs=True)
     if re.search(r"launch[ _]blocking", note):
         timing = replace(timing, launch_blocking=True)
     narrow = "fp8 activation store" in note
     memory = replace(stack.memory, keeps_narrow_gates=stack.memory.keeps_narrow_gates or narrow)
+    if "fp32 grad accumulation" in note:
+        memory = replace(memory, bf16_sum_bytes=FLOAT_BYTES)
     return replace(stack, timing=with_recipe(timing, recipe), memory=memory)
 
 

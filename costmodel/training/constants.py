@@ -34,8 +34,6 @@ class Constants:
     weight_gradient_gemm: float
     fp4_wide_share: float
     attention_backward: float
-    batched_matmul: float
-    batched_matmul_head_exponent: float
     misaligned_head: float
     scores_in_step: float
     score_backward: float
@@ -56,7 +54,6 @@ class Constants:
     step_fixed_s: float
     jitter: float
     host_backward: float
-    graph_host: float
     blocking_host: float
     expert_host_s: float
     routing_wait_s: float

@@ -42,6 +42,8 @@ class GradientTraffic(Columns):
         step_gather_s: All-gather of its updated parameters, once a step.
         microbatch_reduce_s: Gradient reduction in every microbatch.
         microbatch_gather_s: All-gather of its parameters before each use in every microbatch.
+        microbatch_gathered_bytes: What gathering them moves in the GPU's memory, which layers wait for.
+        microbatch_reduced_bytes: What that reduction moves there.
         updated_parameters: Parameters the rank updates after sharding.
         update_s: Products of the optimizer, and gathering what it needs whole.
         tied_s: Shape (layouts,): summing the gradients of tied embeddings held on two ranks, an all-reduce
@@ -53,6 +55,8 @@ class GradientTraffic(Columns):
     step_gather_s: Vector
     microbatch_reduce_s: Vector
     microbatch_gather_s: Vector
+    microbatch_gathered_bytes: Vector
+    microbatch_reduced_bytes: Vector
     updated_parameters: Vector
     update_s: Vector
     tied_s: Vector
@@ -105,7 +109,7 @@ def gradient_traffic(
         _Replicas(dense, copies, shards, strides["data"]),
         _Replicas(expert, table.expert_dp, table.expert_shard_degree, strides["expert_data"]),
     )
-    reduce_s, gather_s, updated = (np.zeros_like(dense) for _ in range(3))
+    reduce_s, gather_s, updated, whole = (np.zeros_like(dense) for _ in range(4))
     each_use = table.zero_stage >= SHARDS_PARAMETERS
     for group, narrow in zip(groups, sent or (None, None), strict=True):
         if not group.parameters.any():
@@ -124,25 +128,45 @@ def gradient_traffic(
             * collective_time(cal, hierarchy, "all_gather", gathered / pieces, group.shards, group.stride)
         )
         updated += group.parameters / np.where(table.zero_stage > 0, group.shards, 1)
+        whole += group.parameters * (group.shards > 1)
         moved = each_use * group.parameters / group.shards
         gather_s += from_host_s[0] * moved
         reduce_s += from_host_s[1] * moved
     for group, held in zip(groups, frozen or (), strict=False):
         messages = stack.timing.messages_per_unit
-        whole = held * each_use / messages
-        once = collective_time(cal, hierarchy, "all_gather", whole, group.shards, group.stride)
+        once = collective_time(
+            cal, hierarchy, "all_gather", held * each_use / messages, group.shards, group.stride
+        )
         gather_s += messages * once
+    gathered_bytes, reduced_bytes = _memory_bytes(stack)
     tied = tied_parameters * stack.memory.gradient_reduce_bytes * (table.pp > 1)
     return GradientTraffic(
         step_reduce_s=np.where(per_unit, 0.0, reduce_s),
         step_gather_s=np.where(each_use, 0.0, gather_s),
         microbatch_reduce_s=np.where(per_unit, reduce_s, 0.0),
         microbatch_gather_s=np.where(each_use, gather_s, 0.0),
+        microbatch_gathered_bytes=each_use * gathered_bytes * whole,
+        microbatch_reduced_bytes=each_use * reduced_bytes * whole,
         updated_parameters=updated,
         update_s=_whole_updates(cal, hierarchy, table, groups, products),
         tied_s=collective_time(cal, hierarchy, "p2p", tied, table.pp, strides["pp"]),
         network=crosses_node(hierarchy, copies, strides["data"]).astype(np.float64),
     )
+
+
+def _memory_bytes(stack: SoftwareStack) -> tuple[float, float]:
+    """Bytes that exchanging a sharded parameter moves in a GPU's memory: gathered, and its gradient reduced.
+
+    A ring writes what arrives and reads what it sends on: 2 passes to gather, 3 to sum (own part, arriving
+    part, result). Engines whose parameters and gradients do not live in the buffers of the collectives copy
+    them out, and in with a change of precision. Kernels wait for that: it takes their memory bandwidth.
+
+    Source: counted passes; torch FSDP2, torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py:
+    all_gather_copy_in, split_with_sizes_copy, chunk_cat.
+    """
+    gathered, reduced = stack.memory.parameter_gather_bytes, stack.memory.gradient_reduce_bytes
+    copies = stack.timing.copies_sharded
+    return (2 + 2 * copies) * gathered, 3 * reduced + copies * (HALF_BYTES + reduced)
 
 
 def least_traffic(

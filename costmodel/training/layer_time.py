@@ -32,8 +32,6 @@ Chosen, not fitted and without a published source: a thousand launches fit into 
 several layers, so the slower of the two sets the pace of a microbatch and hardly ever waits for the other.
 """
 
-BACKWARD_GEMMS = 2  # matrix products of unfused attention backward for each of its forward ones
-
 PRODUCT_PASSES = 3  # operations of a matrix product forward and backward over those forward
 ATTENTION_PASSES = 3.5  # the same of fused attention, whose backward computes the scores again
 
@@ -161,12 +159,11 @@ def _attention(part: PartTimes, e: Environment, c: Constants) -> tuple[Vector, V
     """Attention core forward and backward: fused kernel, or batched products and passes over the scores."""
     k = part.kernels
     fused = k.fused_attention_s * e.attention_slowdown
-    efficiency = c.batched_matmul * e.head_share**c.batched_matmul_head_exponent
-    matmuls = k.batched_matmul_s / efficiency * np.where(e.head_misaligned, c.misaligned_head, 1.0)
+    aligned = np.where(e.head_misaligned, c.misaligned_head, 1.0)
     scores = c.scores_in_step * k.scores_s
-    forward = fused + matmuls + scores
-    backward = c.attention_backward * fused + BACKWARD_GEMMS * matmuls + c.score_backward * scores
-    return forward, backward
+    forward = fused + aligned * k.batched_matmul_s + scores
+    products = aligned * k.batched_matmul_backward_s
+    return forward, c.attention_backward * fused + products + c.score_backward * scores
 
 
 def _accumulation(part: PartTimes, f: Features, c: Constants) -> Vector:
@@ -265,10 +262,7 @@ def _slower(c: Constants) -> float:
 def _host(part: PartTimes, f: Features, c: Constants) -> tuple[Vector, Vector]:
     """Host time to launch a layer forward and backward."""
     e = f.environment
-    launch = (
-        e.host_s_per_layer * np.where(e.cuda_graphs, c.graph_host, 1.0)
-        + c.expert_host_s * part.kernels.routed
-    )
+    launch = e.host_s_per_layer * (1 - e.cuda_graphs) + c.expert_host_s * part.kernels.routed
     collectives = TP_SYNCHRONISATIONS * e.host_s_per_collective * (f.tp > 1)
     return launch + collectives, c.host_backward * launch + collectives
 

@@ -48,7 +48,7 @@ class KernelTimes(Columns):
         fused_attention_s: Fused attention forward.
         product_flop: Operations of all matrix products forward.
         attention_flop: Operations of attention forward.
-        batched_matmul_s: The two products of unfused attention at the peak rate.
+        batched_matmul_s: The two products of unfused attention forward, then its four backward.
         scores_s: Memory passes over the scores of unfused attention.
         elementwise_s: Memory passes of norms, activations, residuals, casts and permutations, and scans.
         repeated_forward_s: Those matrix products of the forward pass that run again under ``selective``.
@@ -76,6 +76,7 @@ class KernelTimes(Columns):
     product_flop: Vector
     attention_flop: Vector
     batched_matmul_s: Vector
+    batched_matmul_backward_s: Vector
     scores_s: Vector
     elementwise_s: Vector
     repeated_forward_s: Vector
@@ -156,6 +157,7 @@ def _kernel_times(
     attention = [op for op in ops if op.kind is OpKind.ATTENTION]
     fused = [_fused_attention(cal, gpu, op) for op in attention if op.fused]
     unfused = [op for op in attention if not op.fused]
+    batched = [_batched_products(cal, gpu, op) for op in unfused]
     scores = [op.bytes for op in unfused] + [op.bytes for op in ops if op.kind is OpKind.SCORES]
     moved_elementwise = [op.bytes for op in ops if op.kind is OpKind.ELEMENTWISE]
     experts = [op.parameters for op in ops if op.kind is OpKind.GROUPED_GEMM]
@@ -183,7 +185,8 @@ def _kernel_times(
             [_trained_flop(op) for op in ops if op.kind in (*TABLED, OpKind.GROUPED_GEMM)], size
         ),
         attention_flop=_sum([op.flop for op in attention], size),
-        batched_matmul_s=_sum([op.flop for op in unfused], size) / gpu.peak("bf16"),
+        batched_matmul_s=_sum([scored + weighed for scored, weighed in batched], size),
+        batched_matmul_backward_s=_sum([scored + 3 * weighed for scored, weighed in batched], size),
         scores_s=scores_s,
         elementwise_s=elementwise_s,
         repeated_forward_s=gemm_seconds[0, 0, products].sum(axis=0),
@@ -362,6 +365,17 @@ def _fused_attention(cal: Calibration, gpu: Gpu, op: Op) -> Vector:
             )
             seconds = seconds + weight * alone.seconds / share
     return seconds
+
+
+def _batched_products(cal: Calibration, gpu: Gpu, op: Op) -> tuple[Vector, Vector]:
+    """The products of unfused attention: scores (s outputs of d inputs each) and weighed values (d of s).
+
+    One launch of all heads fills the GPU as one product of as many rows; backward has 1 of the first shape, 3
+    of the second.
+    """
+    rows = np.asarray(op.batch) * np.asarray(op.heads) * op.query_tokens
+    scored = gemm_time(cal, gpu, "bf16", rows, op.kv_tokens, op.head_dim)
+    return scored.seconds, gemm_time(cal, gpu, "bf16", rows, op.value_head_dim, op.kv_tokens).seconds
 
 
 def _scan(cal: Calibration, gpu: Gpu, op: Op) -> Vector:

@@ -284,6 +284,8 @@ def _nothing_exchanged(parts: int, layouts: int) -> tuple[GradientTraffic, tuple
         step_gather_s=of_parts,
         microbatch_reduce_s=of_parts,
         microbatch_gather_s=of_parts,
+        microbatch_gathered_bytes=of_parts,
+        microbatch_reduced_bytes=of_parts,
         updated_parameters=of_parts,
         update_s=of_parts,
         tied_s=none,

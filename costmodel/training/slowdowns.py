@@ -16,7 +16,6 @@ from costmodel.updates.optimizers import ADAM_STATE_BYTES, MASTER_BYTES, optimiz
 from topology.cluster import Cluster
 from topology.hardware.datasheets import generation_of
 
-FULL_HEAD = 128  # head size at which matrix units are filled
 PEER_TO_PEER = (
     "nvswitch",
     "nvlink-mesh",
@@ -34,7 +33,6 @@ class Environment:
         wide_over_narrow: Time of a product in sixteen bits over one in four, less one, if linear layers
             multiply in four; else 0.
         splits_accumulation: 1 if products for gradients keep partial sums in wider registers.
-        head_share: min(head size, 128)/128.
         head_misaligned: 1 if the head size is not a multiple of 8.
         product_time_ratio: Matrix products of the stack on this GPU over the tables'.
         attention_slowdown: Attention of the stack on this GPU over the measured fused kernel.
@@ -54,6 +52,7 @@ class Environment:
     gradient_overlap: Quantity
     parameter_overlap: Quantity
     fsdp_prefetch: Quantity
+    regathers_recomputed: Quantity
     fsdp_exposed_share: Quantity
     p2p_overlap: Quantity
     p2p_sharded: Quantity
@@ -72,7 +71,6 @@ class Environment:
     product_energy: Quantity
     wide_over_narrow: Quantity
     splits_accumulation: Quantity
-    head_share: Quantity
     head_misaligned: Quantity
     memory_bandwidth_bytes_per_s: Quantity
     static_experts: Quantity
@@ -104,7 +102,6 @@ def environment_of(model: ModelSpec, cluster: Cluster, job: TrainingJob, stack: 
         design_power_w=gpu.tdp_w,
         product_energy=PRECISIONS[record.linear].activation_bytes / HALF_BYTES,
         wide_over_narrow=gpu.peak("fp4") / gpu.peak("bf16") - 1 if job.precision == "nvfp4" else 0.0,
-        head_share=min(model.qk_head_dim, FULL_HEAD) / FULL_HEAD,
         head_misaligned=float(model.qk_head_dim % HEAD_STEP != 0),
         memory_bandwidth_bytes_per_s=gpu.memory_bandwidth_bytes_per_s,
         static_experts=float(

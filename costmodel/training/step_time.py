@@ -3,7 +3,7 @@
 One code path serves the scalar estimate (arrays of length one), the scoring of many layouts, and the fit of
 the constants over all measured runs. The equations:
 
-    ZeRO-3 layer  = max(layer, parameter traffic) + share · min(layer, parameter traffic)
+    ZeRO-3 layer  = max(layer, parameter traffic) + share · min(layer, parameter traffic) + its memory passes
     recomputed layer = forward and backward, each at least as long as an offloaded input travels
     tail          = reduction and gathering not hidden under the last backward and first forward,
                     then the optimizer
@@ -93,13 +93,18 @@ def compose(f: Features, c: Constants) -> CostColumns:
     away = e.inputs_away * input_bytes(f) / e.host_link_bytes_per_s
     layer_s, extra_s, forward_s, backward_s = [], [], [], []
     for run, step in enumerate(steps):
-        forward = _with_parameters(step.forward_s[f.placed_shard], traffic.gather[run], e)
+        out_s, in_s = (
+            traffic.gather_memory_s[run],
+            traffic.gather_memory_s[run] + traffic.scatter_memory_s[run],
+        )
+        forward = out_s + _with_parameters(step.forward_s[f.placed_shard], traffic.gather[run], e)
         exchange = traffic.gather[run] + traffic.scatter[run]
-        backward = _with_parameters(step.backward_s[base, f.placed_shard], exchange, e)
-        recomputing = _with_parameters(step.backward_s[full, f.placed_shard], exchange, e)
+        backward = in_s + _with_parameters(step.backward_s[base, f.placed_shard], exchange, e)
+        once_more = e.regathers_recomputed * traffic.gather[run]
+        recomputing = in_s + _with_parameters(step.backward_s[full, f.placed_shard], exchange + once_more, e)
         waits = np.maximum(0.0, away - forward) + np.maximum(0.0, away - recomputing)
         forward_s.append(forward)
-        backward_s.append(_with_parameters(step.backward_s[none, f.placed_shard], exchange, e))
+        backward_s.append(in_s + _with_parameters(step.backward_s[none, f.placed_shard], exchange, e))
         layer_s.append(stretch * (forward + backward))
         extra_s.append(stretch * (recomputing + waits - backward))
     first = embedding_seconds(f, c)[f.placed_shard] + traffic.gather[-2] + traffic.scatter[-2]
@@ -141,6 +146,8 @@ class _Traffic:
     tied: Vector
     updated: Vector
     update_s: Vector
+    gather_memory_s: Vector
+    scatter_memory_s: Vector
 
 
 def _scaled_traffic(f: Features, c: Constants) -> _Traffic:
@@ -155,6 +162,8 @@ def _scaled_traffic(f: Features, c: Constants) -> _Traffic:
         tied=(factor * t.tied_s)[at],
         updated=t.updated_parameters[:, at],
         update_s=t.update_s[:, at],
+        gather_memory_s=(t.microbatch_gathered_bytes / f.environment.memory_bandwidth_bytes_per_s)[:, at],
+        scatter_memory_s=(t.microbatch_reduced_bytes / f.environment.memory_bandwidth_bytes_per_s)[:, at],
     )
 
 
