@@ -297,13 +297,9 @@ class FailureModel:
 
     def __post_init__(self) -> None:
         """Refuse places and shares that are none."""
-        if len(self.tiers) > MOST_PLACES:
-            raise InputError(
-                what="there are too many places for checkpoints",
-                cause=f"{len(self.tiers)} tiers",
-                fix=f"name {MOST_PLACES} or fewer",
-            )
         wrong = [line for i, one in enumerate(self.tiers) for line in storage_problems(one, f"tiers[{i}]")]
+        if len(self.tiers) > MOST_PLACES:
+            wrong = [f"{len(self.tiers)} tiers, must be {MOST_PLACES} or fewer"]
         if not 0 < self.changed_share <= 1:
             wrong.append(f"changed_share = {self.changed_share:g}, must be above 0 and at most 1")
         if wrong:
