@@ -79,7 +79,7 @@ class Cause:
         if not 0 < self.events <= MOST_EVENTS:
             raise InputError(
                 what=f"the cause {self.name!r} has no rate",
-                cause=f"events = {self.events:g}",
+                cause=f"events = {self.events:g}, must be above 0: 1 is the fewest that is counted",
                 fix="leave the cause out, or give events of at least 1, the fewest that were counted",
             )
 
