@@ -79,7 +79,7 @@ class Cause:
         if not 0 < self.events <= MOST_EVENTS:
             raise InputError(
                 what=f"the cause {self.name!r} has no rate",
-                cause=f"events = {self.events:g}",
+                cause=f"events = {self.events:g}, must be above 0: 1 is the fewest that is counted",
                 fix="leave the cause out, or give events of at least 1, the fewest that were counted",
             )
 
@@ -297,13 +297,9 @@ class FailureModel:
 
     def __post_init__(self) -> None:
         """Refuse places and shares that are none."""
-        if len(self.tiers) > MOST_PLACES:
-            raise InputError(
-                what="there are too many places for checkpoints",
-                cause=f"{len(self.tiers)} tiers",
-                fix=f"name {MOST_PLACES} or fewer",
-            )
         wrong = [line for i, one in enumerate(self.tiers) for line in storage_problems(one, f"tiers[{i}]")]
+        if len(self.tiers) > MOST_PLACES:
+            wrong = [f"{len(self.tiers)} tiers, must be {MOST_PLACES} or fewer"]
         if not 0 < self.changed_share <= 1:
             wrong.append(f"changed_share = {self.changed_share:g}, must be above 0 and at most 1")
         if wrong:

@@ -91,7 +91,7 @@ def test_a_file_may_name_a_shipped_site_and_change_one_time(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("text", "cause"),
     [
-        (OWN.replace("events = 16", "events = 0"), "events = 0"),
+        (OWN.replace("events = 16", "events = 0"), "events = 0, must be above 0: 1 is the fewest"),
         (OWN.replace("events = 16", "events = -3"), "events = -3"),
         (OWN.replace("days = 30", "days = 0"), "days = 0"),
         (OWN.replace("days = 30", "days = 1e-320"), "days = 9.99989e-321"),

@@ -166,3 +166,10 @@ def test_places_that_are_none_are_refused(place: StorageSpec, said: str) -> None
     assert said in refused.value.cause
     with pytest.raises(InputError, match="cannot be kept so"):
         replace(WORLD, tiers=(place,))
+
+
+def test_more_places_than_can_be_tried_are_refused() -> None:
+    """Every chain of them is searched."""
+    with pytest.raises(InputError, match="cannot be kept so") as refused:
+        replace(WORLD, tiers=(FILES,) * 9)
+    assert "8 or fewer" in refused.value.cause
