@@ -1,4 +1,4 @@
-"""Steps of a running job with when they were logged: lines of `plan run`, Megatron-LM and torchtitan."""
+"""Steps of a running job with when they were logged: of `plan run`, Megatron-LM, NeMo and torchtitan."""
 
 from __future__ import annotations
 
@@ -19,6 +19,9 @@ _COLOUR = re.compile(r"\x1b\[[\d;]*m")
 _WHEN = re.compile(r"(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)")
 _MEGATRON = re.compile(
     r"\biteration\s+(\d{1,12})/\s*\d+ \|.{0,400}?elapsed time per iteration \((ms|s)\):\s*([\d.]{1,20})"
+)
+_NEMO = re.compile(
+    r"\bglobal_step[=:]\s*(\d{1,12})(?:\.0+)?\b.{0,400}?train_step_timing in s[=:]\s*([\d.]{1,20})"
 )
 _TORCHTITAN = re.compile(r"\bstep:\s*(\d{1,12})\s.{0,400}?\btps:\s*([\d,]{1,20})")
 
@@ -50,20 +53,26 @@ def logged_steps(lines: Iterable[str]) -> Iterator[LoggedStep]:
 
 
 def _of_log(line: str) -> LoggedStep | None:
-    """A line of Megatron-LM or torchtitan.
+    """A line of Megatron-LM, NeMo or torchtitan. NeMo counts the steps before this one.
 
     >>> _of_log("[2026-01-02 03:04:05] iteration 10/ 100 | elapsed time per iteration (ms): 5400.0 |")
     LoggedStep(step=10, step_s=5.4, tokens_per_s_per_gpu=None, at_s=1767323045.0)
     """
-    megatron, titan = _MEGATRON.search(line), _TORCHTITAN.search(line)
+    megatron, nemo, titan = _MEGATRON.search(line), _NEMO.search(line), _TORCHTITAN.search(line)
     if megatron:
         seconds = _positive(megatron[3]) * (1e-3 if megatron[2] == "ms" else 1)
-        known = 0 < seconds < LONGEST_STEP_S
-        return LoggedStep(step=int(megatron[1]), step_s=seconds, at_s=_when(line)) if known else None
+        return _timed(int(megatron[1]), seconds, line)
+    if nemo:
+        return _timed(int(nemo[1]) + 1, _positive(nemo[2]), line)
     if titan:
         rate = _positive(titan[2].replace(",", ""))
         return LoggedStep(step=int(titan[1]), tokens_per_s_per_gpu=rate, at_s=_when(line)) if rate else None
     return None
+
+
+def _timed(step: int, seconds: float, line: str) -> LoggedStep | None:
+    """A step whose seconds are printed; None where they are none."""
+    return LoggedStep(step=step, step_s=seconds, at_s=_when(line)) if 0 < seconds < LONGEST_STEP_S else None
 
 
 def _of_run(line: str) -> LoggedStep | None:

@@ -77,7 +77,7 @@ def watched(plan: Plan, logged: Sequence[LoggedStep]) -> Watched:
     if not logged:
         raise InputError(
             what="there is no step to watch",
-            cause="no line is one of plan run, Megatron-LM or torchtitan",
+            cause="no line is one of plan run, Megatron-LM, NeMo or torchtitan",
             fix="name the folder of plan run, or the log of the last or the first rank",
         )
     steps = math.ceil(tokens / plan.request.job.tokens_per_step)

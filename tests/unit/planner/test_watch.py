@@ -76,8 +76,8 @@ def test_tokens_alone_make_a_step() -> None:
     assert found.useful_share is None
 
 
-def test_lines_of_three_programs_are_steps() -> None:
-    """Those of `plan run`, Megatron-LM and torchtitan with its colours; others and half lines are not."""
+def test_lines_of_four_programs_are_steps() -> None:
+    """Those of `plan run`, Megatron-LM, NeMo and torchtitan with its colours; others and half lines are not."""
     lines = [
         '{"step": 7, "loss": 2.0, "step_time_s": 1.5}',
         '{"step": 8, "step_ti',
@@ -85,13 +85,16 @@ def test_lines_of_three_programs_are_steps() -> None:
         '{"step": 9, "step_time_s": -1.5}',
         " [2026-01-02 03:04:05.123] iteration       20/  100 | consumed samples: 640 | elapsed time per iteration (ms): 5400.5 | loss: 2",
         "[titan] 2026-01-02 03:04:05,678 - root - INFO - \x1b[31mstep: 30  \x1b[32mloss: 2.0  \x1b[36mtps: 7,123  \x1b[33mtflops: 10",
+        "Training epoch 0, iteration 39/99 | lr: 3e-05 | global_batch_size: 512 | global_step: 39 | reduced_train_loss: 2.1 | train_step_timing in s: 6.25 | consumed_samples: 20480",
+        "Epoch 0: :   0%|          | 3/300000 [01:22<2535:12:11, v_num=1, global_step=49.00, consumed_samples=6144.0, train_step_timing in s=20.40]",
+        "global_step: 51 | train_step_timing in s: nan",
         "iteration 5/ 9 | elapsed time per iteration (ms): 0 |",
         "step: many tps: none",
         "",
     ]
     found = list(logged_steps(lines))
     assert [(one.step, one.step_s, one.tokens_per_s_per_gpu) for one in found] == [
-        (7, 1.5, None), (20, 5.4005, None), (30, None, 7123.0),
+        (7, 1.5, None), (20, 5.4005, None), (30, None, 7123.0), (40, 6.25, None), (50, 20.4, None),
     ]  # fmt: skip
     assert found[0].at_s is None
     assert next(logged_steps(['{"step": 7, "step_time_s": 1.5, "at_s": 1767323045.0}'])).at_s == 1767323045.0
