@@ -21,6 +21,7 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -180,7 +181,8 @@ def ask_at_once(port: int, queries: Sequence[str]) -> list[float]:
     async def together() -> list[tuple[float, int]]:
         return await asyncio.gather(*(ask(port, query) for query in queries))
 
-    return [seconds for seconds, _ in asyncio.run(together())]
+    with ThreadPoolExecutor(1) as alone:  # the caller's thread may run a loop already
+        return [seconds for seconds, _ in alone.submit(asyncio.run, together()).result()]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

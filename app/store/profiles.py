@@ -60,7 +60,7 @@ def read_lanes(path: Path) -> tuple[Slice, ...]:
 def lanes_from(entries: Iterable[Any], name: str = "the trace") -> tuple[Slice, ...]:
     """Slices of events; those of a lane that touch are one.
 
-    >>> lanes_from([{"ph": "X", "cat": "kernel", "name": "gemm", "ts": 5.0, "dur": 2.0}])[0].end_s
+    >>> lanes_from([{"ph": "X", "cat": "kernel", "name": "gemm", "ts": 0.0, "dur": 2.0}])[0].end_s
     2e-06
     """
     found: dict[str, list[tuple[float, float]]] = defaultdict(list)

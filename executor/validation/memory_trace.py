@@ -9,7 +9,6 @@ Legend: ``P`` pipeline ranks, ``V`` virtual stages of a rank, ``M`` microbatches
 
 from __future__ import annotations
 
-import functools
 import multiprocessing
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -36,13 +35,17 @@ DEPTHS = (3, 5)  # layers of a stage traced instead when it has more
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageMemory:
-    """Peak of one pipeline rank: as traced, and as estimated for the executor's own stack, bytes."""
+    """Peak of one pipeline rank: as traced, and as estimated for the executor's own stack, bytes.
+
+    What is alive at the peak, by purpose; a peak early in a step finds fewer gradients than are kept later.
+    """
 
     stage: int
     weights_bytes: float
     gradients_bytes: float
     optimizer_bytes: float
     activations_bytes: float
+    kept_gradients_bytes: float
     peak_bytes: float
     estimate: MemoryBreakdown
     extrapolated: bool
@@ -84,8 +87,8 @@ def traced_memory(
     return tuple(
         StageMemory(
             stage=stage,
-            **{f"{purpose}_bytes": float(found.get(purpose, 0.0)) for purpose in _PURPOSES},
-            peak_bytes=sum(found.values()),
+            **{f"{traced}_bytes": float(found.get(traced, 0.0)) for traced in _TRACED},
+            peak_bytes=sum(found.get(purpose, 0.0) for purpose in _PURPOSES),
             estimate=estimates[stage],
             extrapolated=is_extrapolated(replace(task, stage=stage)),
         )
@@ -94,6 +97,7 @@ def traced_memory(
 
 
 _PURPOSES = ("weights", "gradients", "optimizer", "activations")
+_TRACED = (*_PURPOSES, "kept_gradients")
 
 
 def estimated_memory(task: RankTask, global_batch_size: int) -> tuple[MemoryBreakdown, ...]:
@@ -148,8 +152,8 @@ def extrapolate(task: RankTask, peaks: Sequence[Mapping[str, float]]) -> Mapping
         return peaks[0]
     low, high = peaks
     layers = _layers(task)
-    slope = {purpose: (high[purpose] - low[purpose]) / (DEPTHS[1] - DEPTHS[0]) for purpose in _PURPOSES}
-    return {purpose: low[purpose] + slope[purpose] * (layers - DEPTHS[0]) for purpose in _PURPOSES}
+    slope = {traced: (high[traced] - low[traced]) / (DEPTHS[1] - DEPTHS[0]) for traced in _TRACED}
+    return {traced: low[traced] + slope[traced] * (layers - DEPTHS[0]) for traced in _TRACED}
 
 
 def _layers(task: RankTask) -> int:
@@ -158,10 +162,13 @@ def _layers(task: RankTask) -> int:
 
 
 def few_microbatches(task: RankTask) -> RankTask:
-    """As many microbatches as bring the stage to its steady state."""
+    """As many microbatches as bring the stage to its steady state.
+
+    Without a pipeline the first makes the gradients and the last reduces them: one between has all of them.
+    """
     layout, M = task.layout, task.num_microbatches
     if layout.pp == 1:
-        return replace(task, num_microbatches=min(M, 2))
+        return replace(task, num_microbatches=min(M, 3 if layout.zero_stage < 3 else 2))
     of_M, of_P, of_s, constant = RECORDS[layout.schedule].settles_after
     enough = of_M * M + of_P * layout.pp + of_s * task.stage + constant
     return replace(task, num_microbatches=min(M, enough))
@@ -187,29 +194,41 @@ def _shallow(task: RankTask, depth: int) -> RankTask:
 
 
 def peak(task: RankTask) -> Mapping[str, float]:
-    """Bytes by purpose at the peak of the second step of a fake rank."""
+    """Bytes by purpose at the peak of the second step of a fake rank, and most bytes of kept gradients."""
     torch.set_num_threads(1)
+    kept = 0
     with fake_rank(task) as rank:
         tracker = PeakTracker()
         with tracker:
             for stage in rank.pipeline.stages:
                 for stored in stage.parameters:
                     tracker.mark((stored.detach(),), "optimizer" if stored.requires_grad else "weights")
-            rank.pipeline.after_compute = functools.partial(_mark_state, rank, tracker)
+
+            def mark() -> None:
+                """Tell gathered weights and stored gradients from activations."""
+                nonlocal kept
+                kept = max(kept, _mark_state(rank, tracker))
+
+            rank.pipeline.after_compute = mark
             rank.short_step()  # allocates what later steps find: optimizer state, FSDP's buffers
             tracker.mark(_optimizer_state(rank), "optimizer")
             tracker.forget_peak()
             rank.forward_backward()
             rank.update()
-        return {purpose: float(tracker.peak_by_purpose.get(purpose, 0)) for purpose in _PURPOSES}
+        found = {purpose: float(tracker.peak_by_purpose.get(purpose, 0)) for purpose in _PURPOSES}
+        return {**found, "kept_gradients": float(kept)}
 
 
-def _mark_state(rank: FakeRank, tracker: PeakTracker) -> None:
-    """Tell gathered weights and stored gradients from activations."""
+def _mark_state(rank: FakeRank, tracker: PeakTracker) -> int:
+    """Tell gathered weights and stored gradients from activations; bytes of the gradients."""
+    kept = 0
     for stage in rank.pipeline.stages:
         for record in torch_internals.sharded_parameters(stage.module):
             tracker.mark(torch_internals.gathered_weights(record), "weights")
-            tracker.mark(torch_internals.stored_gradients(record), "gradients")
+            stored = torch_internals.stored_gradients(record)
+            tracker.mark(stored, "gradients")
+            kept += sum(torch_internals.local_tensor(gradient).nbytes for gradient in stored)
+    return kept
 
 
 def _optimizer_state(rank: FakeRank) -> list[torch.Tensor]:

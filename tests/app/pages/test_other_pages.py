@@ -170,7 +170,7 @@ def test_the_serving_page_gives_the_plan_of_the_command(open_page):
     from planner.questions.flags import ServeFlags
     from planner.questions.serving import understand_serving
 
-    page = open_page("serving", model="llama-3.1-8b", serve_gpus="2", rate="1/s")
+    page = open_page("serving", model="llama-3.1-8b", serve_gpus="2", rate="1/s", weights="bf16")
     plan = find_fleet(
         understand_serving(
             ServeFlags(model="llama-3.1-8b", gpu="h100-sxm", gpus="2", input_tokens="2000", output_tokens="300",

@@ -102,7 +102,8 @@ def test_numerics_of_a_shrunk_plan_match_one_process(plan_of: Callable[..., Plan
 def traced(plan: Plan, peak_bytes: float) -> StageMemory:
     """A trace of the first pipeline rank, beside an estimate that is not the plan's."""
     twin = replace(plan.estimate.memory_by_stage[0], weights_bytes=1e9)
-    parts = dict.fromkeys(("weights_bytes", "gradients_bytes", "optimizer_bytes", "activations_bytes"), 0.0)
+    purposes = ("weights", "gradients", "optimizer", "activations", "kept_gradients")
+    parts = {f"{purpose}_bytes": 0.0 for purpose in purposes}
     return StageMemory(stage=0, peak_bytes=peak_bytes, estimate=twin, extrapolated=False, **parts)
 
 

@@ -17,6 +17,7 @@ from planner.questions.flags import Flags
 from planner.questions.training import understand
 from planner.search.search import search
 from topology.base.errors import InputError
+from topology.base.units import format_bandwidth
 
 PINS = ("tp=8", "pp=8", "tp=4", "zero_stage=0", "pp=32", "cp=2", "tp=1")
 
@@ -129,7 +130,7 @@ def test_a_loader_that_is_slower_than_the_steps_is_refused_with_what_it_must_del
     own.write_text("[loader]\nbytes_per_token = 620\nbytes_per_s = 1e9\n", encoding="utf-8")
     with pytest.raises(InputError, match="data loading is slower") as refused:
         finished(plan, own)
-    assert "your loader must deliver 1.91 GB/s" in refused.value.fix
+    assert f"your loader must deliver {format_bandwidth(620 * rate)}" in refused.value.fix
     least = float(refused.value.fix.rsplit(" ", 1)[1])
     for factor in (1.001, 0.999):
         own.write_text(f"[loader]\nbytes_per_token = 620\nbytes_per_s = {factor * least}\n", encoding="utf-8")
