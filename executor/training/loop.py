@@ -190,7 +190,10 @@ def train(trainer: Trainer) -> RunStatus:
                 break
             _warn(trainer, trainer.checkpointer.poll())
             if step >= next_checkpoint and step < trainer.settings.steps:
+                began_s = time.perf_counter()
                 _warn(trainer, trainer.checkpointer.save(step, step * trainer.global_batch_size))
+                if trainer.reporter is not None:
+                    trainer.reporter.saved(step, time.perf_counter() - began_s)
                 next_checkpoint = step + _interval(trainer, metrics.step_time_s)
         _final_checkpoint(trainer, step)
     if trainer.reporter is not None:

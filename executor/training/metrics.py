@@ -7,12 +7,13 @@ import math
 import sys
 import time
 import warnings
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from executor.training.evaluation import Evaluation
-from executor.training.settings import EVALUATIONS_FILE, METRICS_FILE
+from executor.training.settings import EVALUATIONS_FILE, METRICS_FILE, SAVES_FILE
 from topology.base.units import format_bytes, format_seconds
 
 MOST_NATS = 700.0  # whose exponential a float still holds
@@ -91,16 +92,24 @@ class Reporter:
 
     def evaluation(self, found: Evaluation) -> None:
         """Report a held-out loss everywhere."""
-        try:
-            with (self.folder / EVALUATIONS_FILE).open("a", encoding="utf-8") as lines:
-                lines.write(json.dumps({**asdict(found), "at_s": time.time()}) + "\n")
-        except OSError as error:
-            self.say(f"warning: {EVALUATIONS_FILE} could not be written ({error})")
+        self._append_to(EVALUATIONS_FILE, asdict(found))
         if self.board is not None:
             self.board.add_scalar("held_out_loss", found.loss, found.step)
         if self.wandb is not None:
             self.wandb.log({"held_out_loss": found.loss}, step=found.step)
         self.say(evaluation_line(found, self.steps))
+
+    def saved(self, step: int, held_s: float) -> None:
+        """Report seconds that steps waited while a checkpoint was copied aside."""
+        self._append_to(SAVES_FILE, {"step": step, "held_s": held_s})
+
+    def _append_to(self, name: str, values: Mapping[str, float]) -> None:
+        """Add a line to another file of the run; likewise."""
+        try:
+            with (self.folder / name).open("a", encoding="utf-8") as lines:
+                lines.write(json.dumps({**values, "at_s": time.time()}) + "\n")
+        except OSError as error:
+            self.say(f"warning: {name} could not be written ({error})")
 
     def _append(self, line: str) -> None:
         """Add a line to the metrics file; a full disk must not end the training that fills it."""

@@ -19,6 +19,7 @@ STATUS_FILE = "status.json"
 CHECKPOINTS = "checkpoints"
 METRICS_FILE = "metrics.jsonl"
 EVALUATIONS_FILE = "evaluations.jsonl"
+SAVES_FILE = "saves.jsonl"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -46,3 +46,19 @@ def test_what_is_not_there_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     """A folder that does not exist is not a question about its plan."""
     assert run(["watch", "/nonexistent/run"]) == 2
     assert "there is no '/nonexistent/run'" in capsys.readouterr().err
+
+
+def test_saves_and_a_scheduler_are_read_beside_the_steps(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A folder's own file of checkpoints, and Slurm's accounting by name; another file is refused."""
+    (folder / "saves.jsonl").write_text('{"step": 3, "held_s": 0.5, "at_s": 1e9}\n', encoding="utf-8")
+    events = tmp_path / "sacct.txt"
+    events.write_text("JobID|State|Start|End\n7|NODE_FAIL|2026-01-01T00:00:00|2026-01-01T00:10:00\n")
+    assert run(["watch", str(folder), "--events", str(events)]) == 0
+    told = capsys.readouterr().out
+    assert "holds steps up for 500 ms" in told
+    assert "interruptions" in told
+    assert "a node failed 1" in told
+    assert run(["watch", str(folder), "--events", str(folder / "metrics.jsonl")]) == 2
+    assert "is no list of events" in capsys.readouterr().err

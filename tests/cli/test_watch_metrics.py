@@ -16,7 +16,8 @@ from topology.base.errors import InputError
 
 WATCHED = Watched(
     step=900, steps=1000, step_s=2.5, planned_step_s=2.0, restarts=3, repeated_steps=40, wall_s=2000.0,
-    useful_share=0.8, planned_useful_share=0.95, days_left=Band(p10=1.0, p50=2.0, p90=3.0),
+    useful_share=0.8, planned_useful_share=0.95, held_s=40.0, planned_held_s=4.0,
+    interruptions={"a node failed": 3}, waited_s=600.0, days_left=Band(p10=1.0, p50=2.0, p90=3.0),
     off=(Off(cause='a "slow" step', change="look for one slow node"),),
 )  # fmt: skip
 ALERT = "meshplan_watch_alert"

@@ -26,11 +26,13 @@ def watch_answer(found: Watched) -> Answer:
         ("step time", f"{format_seconds(found.step_s)}, planned {format_seconds(found.planned_step_s)}"),
         ("restarts", f"{found.restarts}, {found.repeated_steps:,} steps done again"),
     )
-    sections: list[Section] = [Facts(title="Run", pairs=pairs)]
+    sections: list[Section] = [Facts(title="Run", pairs=(*pairs, *_stops(found)))]
     off = tuple(f"{one.cause}: {one.change}" for one in found.off) or ("nothing that was measured",)
     sections.append(Lines(title="Off against the plan", lines=off))
     record = {
-        one.name: getattr(found, one.name) for one in fields(found) if one.name not in ("days_left", "off")
+        one.name: getattr(found, one.name)
+        for one in fields(found)
+        if one.name not in ("days_left", "off", "interruptions")
     }
     return Answer(
         headline=f"step {found.step:,} of {found.steps:,} · {days}",
@@ -38,3 +40,17 @@ def watch_answer(found: Watched) -> Answer:
         document=lambda: json_text(unstructure(found)),
         records=(record,),
     )
+
+
+def _stops(found: Watched) -> tuple[tuple[str, str], ...]:
+    """Checkpoints and interruptions, where something said them."""
+    told = []
+    if found.held_s is not None:
+        planned = format_seconds(found.planned_held_s)
+        told.append(("checkpoint", f"holds steps up for {format_seconds(found.held_s)}, planned {planned}"))
+    if found.interruptions:
+        causes = " · ".join(f"{cause} {count}" for cause, count in found.interruptions.items())
+        told.append(("interruptions", causes))
+    if found.waited_s is not None:
+        told.append(("without nodes", format_seconds(found.waited_s)))
+    return tuple(told)

@@ -24,6 +24,15 @@ def command(
         Path | None,
         typer.Option("--plan", help="Its plan, with --tokens; that of the folder.", metavar="FILE"),
     ] = None,
+    events: Annotated[
+        Path | None,
+        typer.Option(
+            "--events",
+            help="What the scheduler says: sacct -j JOB -D -X -P --format=JobID,State,Start,End, "
+            "or kubectl get events -o json.",
+            metavar="FILE",
+        ),
+    ] = None,
     prometheus: Annotated[
         str | None,
         typer.Option(
@@ -42,7 +51,7 @@ def command(
 ) -> int:
     """Hold a running job against its plan: useful share so far, days left with their band, what is off.
 
-    Reads the metrics of plan run and the logs of Megatron-LM and torchtitan.
+    Reads the metrics of plan run and the logs of Megatron-LM, NeMo and torchtitan.
     """
     if grafana:
         from app.commands.watch.metrics import grafana as dashboard
@@ -58,19 +67,18 @@ def command(
     from app.actions.scrape import address_of, scraped
     from app.commands.watch.answer import watch_answer
     from app.commands.watch.metrics import Scrapes
-    from app.commands.watch.read import files_of, plan_of_run, steps_of_runs
+    from app.commands.watch.read import files_of, plan_of_run, watched_runs
     from app.reports.answer import check_destination, emit, note
     from app.requests.plan_file import read_plan
-    from planner.analysis.campaign.watch import watched
 
     check_destination(wanted=output_format, as_json=as_json, output=output)
     read = read_plan(plan or plan_of_run(runs), accept_changes=accept_changes, say=note)
-    answer = watch_answer(watched(read, steps_of_runs(runs)))
+    answer = watch_answer(watched_runs(read, runs, events))
     code = emit(answer, wanted=output_format, as_json=as_json, output=output)
     if prometheus is None:
         return code
     host, _ = address_of(prometheus)
-    scrapes = Scrapes(files_of(runs), lambda: watched(read, steps_of_runs(runs)))
+    scrapes = Scrapes(files_of(runs, events), lambda: watched_runs(read, runs, events))
     with scraped(prometheus, scrapes.text) as port:
         note(f"http://{host}:{port}/metrics; Ctrl-C ends")
         with contextlib.suppress(KeyboardInterrupt):

@@ -21,6 +21,13 @@ METRICS = (
     ("repeated_steps", "meshplan_watch_repeated_steps_total", "Steps that were done again."),
     ("useful_share", "meshplan_watch_useful_ratio", "Useful share of the time so far, 0 to 1."),
     ("planned_useful_share", "meshplan_watch_planned_useful_ratio", "Useful share by the plan, 0 to 1."),
+    ("held_s", "meshplan_watch_checkpoint_seconds", "Median wait of steps for a checkpoint, seconds."),
+    ("planned_held_s", "meshplan_watch_planned_checkpoint_seconds", "The same by the plan, seconds."),
+    (
+        "waited_s",
+        "meshplan_watch_without_nodes_seconds_total",
+        "Time without nodes, seconds.",
+    ),
     ("days_left.p10", "meshplan_watch_days_left_low", "Days left, tenth percentile."),
     ("days_left.p50", "meshplan_watch_days_left", "Days left, median."),
     ("days_left.p90", "meshplan_watch_days_left_high", "Days left, ninetieth percentile."),
@@ -114,7 +121,15 @@ def grafana() -> str:
             "increase(meshplan_watch_restarts_total[1d])",
             "increase(meshplan_watch_repeated_steps_total[1d])",
         ),
-        _panel(9, "table", "Cause and change", "none", 0, 22, 24, "", "meshplan_watch_alert"),
+        _panel(
+            9, "timeseries", "Steps wait for a checkpoint", seconds, 0, 22, 12, "{{__name__}}",
+            "meshplan_watch_checkpoint_seconds", "meshplan_watch_planned_checkpoint_seconds",
+        ),
+        _panel(
+            10, "timeseries", "Without nodes in a day", seconds, 12, 22, 12, "{{__name__}}",
+            "increase(meshplan_watch_without_nodes_seconds_total[1d])",
+        ),
+        _panel(11, "table", "Cause and change", "none", 0, 30, 24, "", "meshplan_watch_alert"),
     ]  # fmt: skip
     dashboard = {
         "__inputs": [

@@ -1,12 +1,16 @@
-"""Read what a run has logged so far: a folder of `plan run`, or logs."""
+"""Read what a run has logged so far, a folder of `plan run` or logs, and what its scheduler says."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
 
-from app.store.run_log import METRICS_FILE
-from planner.formats.progress import LoggedStep, logged_steps
+from executor.training.settings import METRICS_FILE, SAVES_FILE
+from planner.analysis.campaign.watch import NOBODY, Watched, watched
+from planner.formats.progress import logged_steps
+from planner.formats.saves import held_by_saves
+from planner.formats.scheduler import scheduled
+from planner.plan import Plan
 from topology.base.decode import read_text
 from topology.base.errors import InputError, shown
 
@@ -37,13 +41,19 @@ def plan_of_run(runs: Sequence[Path]) -> Path:
     )
 
 
-def files_of(runs: Sequence[Path]) -> list[Path]:
+def files_of(runs: Sequence[Path], events: Path | None = None) -> list[Path]:
     """The files that grow while these are watched."""
-    return [run / METRICS_FILE if run.is_dir() else run for run in runs]
+    logs = [run / METRICS_FILE if run.is_dir() else run for run in runs]
+    saves = [run / SAVES_FILE for run in runs if run.is_dir() and (run / SAVES_FILE).exists()]
+    return [*logs, *saves, *([] if events is None else [events])]
 
 
-def steps_of_runs(runs: Sequence[Path]) -> list[LoggedStep]:
-    """Every step that was logged, one file after the other."""
-    return [
-        step for file in files_of(runs) for step in logged_steps(read_text(file, MOST_LOG_BYTES).splitlines())
-    ]
+def watched_runs(plan: Plan, runs: Sequence[Path], events: Path | None = None) -> Watched:
+    """How a run stands by every line of its files, one file after the other, and by its scheduler's file.
+
+    Raises:
+        InputError: a file cannot be read, holds no step, or is not a scheduler's.
+    """
+    lines = [line for file in files_of(runs) for line in read_text(file, MOST_LOG_BYTES).splitlines()]
+    seen = NOBODY if events is None else scheduled(read_text(events, MOST_LOG_BYTES), events.name)
+    return watched(plan, list(logged_steps(lines)), list(held_by_saves(lines)), seen)

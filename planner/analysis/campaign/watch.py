@@ -9,17 +9,21 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from costmodel.campaign.record import Band, Campaign
 from planner.formats.progress import LoggedStep
+from planner.formats.scheduler import Scheduled, by_cause
 from planner.plan import Plan
 from topology.base.errors import InputError
 from topology.base.units import DAY, format_seconds
 
 RARE = 0.05
 """So seldom would as many restarts come at the planned rate that it is said."""
+WORTH_SAYING = 0.01
+"""Share of the run that must be lost beyond the plan before a cause without a band of its own is named."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +48,10 @@ class Watched:
         wall_s: Seconds from the first line to the last; None where lines do not say when.
         useful_share: Of these; None likewise.
         planned_useful_share: Of the whole run, in the median.
+        held_s: Median time that steps waited for a checkpoint; None where no line says.
+        planned_held_s: What was planned.
+        interruptions: How many of each cause, by the scheduler.
+        waited_s: Without nodes, by the scheduler; None where it does not say.
         days_left: To the last token, at the measured step and the useful share of the campaign.
         off: What is not as planned.
     """
@@ -57,12 +65,22 @@ class Watched:
     wall_s: float | None
     useful_share: float | None
     planned_useful_share: float
+    held_s: float | None
+    planned_held_s: float
+    interruptions: dict[str, int]
+    waited_s: float | None
     days_left: Band
     off: tuple[Off, ...]
 
 
-def watched(plan: Plan, logged: Sequence[LoggedStep]) -> Watched:
-    """Hold what was logged against a plan with a campaign.
+NOBODY = Scheduled(interruptions=(), waited_s=None)
+"""No scheduler was asked."""
+
+
+def watched(
+    plan: Plan, logged: Sequence[LoggedStep], held: Sequence[float] = (), seen: Scheduled = NOBODY
+) -> Watched:
+    """Hold what was logged, seconds that checkpoints held it up, and interruptions, against a campaign.
 
     Raises:
         InputError: the plan has no campaign, or nothing was logged.
@@ -87,6 +105,14 @@ def watched(plan: Plan, logged: Sequence[LoggedStep]) -> Watched:
     useful = None if wall_s is None else min(1.0, (last - logged[0].step) * step_s / wall_s)
     left_s = max(0, steps - last) * step_s / DAY
     share = campaign.useful_share
+    held_s = statistics.median(held) if held else None
+    stops = max(restarts, len(seen.failures))
+    off = (
+        *_slow(plan, step_s),
+        *_often(campaign, stops, wall_s),
+        *_held_up(campaign, held_s),
+        *_nodes(campaign, seen, wall_s),
+    )
     return Watched(
         step=last,
         steps=steps,
@@ -97,8 +123,12 @@ def watched(plan: Plan, logged: Sequence[LoggedStep]) -> Watched:
         wall_s=wall_s,
         useful_share=useful,
         planned_useful_share=campaign.useful_share.p50,
+        held_s=held_s,
+        planned_held_s=campaign.checkpoint_stall_s,
+        interruptions=by_cause(seen.interruptions),
+        waited_s=seen.waited_s,
         days_left=Band(p10=left_s / share.p90, p50=left_s / share.p50, p90=left_s / share.p10),
-        off=tuple(_off(plan, campaign, step_s, restarts, wall_s)),
+        off=off,
     )
 
 
@@ -127,27 +157,57 @@ def _wall_s(logged: Sequence[LoggedStep]) -> float | None:
     return None if first is None or last is None or last <= first else last - first
 
 
-def _off(plan: Plan, campaign: Campaign, step_s: float, restarts: int, wall_s: float | None) -> list[Off]:
-    """What lies outside the bands of the plan."""
-    found, planned = [], plan.estimate
+def _slow(plan: Plan, step_s: float) -> Iterator[Off]:
+    """A step beyond the band of its estimate."""
+    planned = plan.estimate
     if step_s > planned.upper_s:
-        found.append(
-            Off(
-                cause=f"a step takes {format_seconds(step_s)}, planned {format_seconds(planned.step_time_s)} "
-                f"and at most {format_seconds(planned.upper_s)}",
-                change="look for one slow node: plan bench --check PLAN.json on each",
-            )
+        yield Off(
+            cause=f"a step takes {format_seconds(step_s)}, planned {format_seconds(planned.step_time_s)} "
+            f"and at most {format_seconds(planned.upper_s)}",
+            change="look for one slow node: plan bench --check PLAN.json on each",
         )
-    if wall_s is not None:
-        mean = wall_s / campaign.mean_time_between_failures_s
-        if at_least(restarts, mean) < RARE:
-            found.append(
-                Off(
-                    cause=f"{restarts} restarts in {format_seconds(wall_s)}, planned {mean:.2g}",
-                    change="plan again with your own counts in --failures: the interval and spares follow",
-                )
+
+
+def _often(campaign: Campaign, stops: int, wall_s: float | None) -> Iterator[Off]:
+    """More interruptions than chance makes of the planned rate."""
+    mean = 0.0 if wall_s is None else wall_s / campaign.mean_time_between_failures_s
+    if wall_s is not None and at_least(stops, mean) < RARE:
+        yield Off(
+            cause=f"{stops} restarts in {format_seconds(wall_s)}, planned {mean:.2g}",
+            change="plan again with your own counts in --failures: the interval and spares follow",
+        )
+
+
+def _held_up(campaign: Campaign, held_s: float | None) -> Iterator[Off]:
+    """Checkpoints that cost more of the run than planned."""
+    planned, every = campaign.checkpoint_stall_s, campaign.checkpoint_interval_s
+    if held_s is not None and held_s - planned > WORTH_SAYING * every:
+        yield Off(
+            cause=f"a checkpoint holds steps up for {format_seconds(held_s)}, planned "
+            f"{format_seconds(planned)}: {100 * (held_s - planned) / (every + held_s):.1f} % of the run more",
+            change="save asynchronously, or plan again with the measured [storage] in --failures: "
+            "the interval follows",
+        )
+
+
+def _nodes(campaign: Campaign, seen: Scheduled, wall_s: float | None) -> Iterator[Off]:
+    """A node that fails again, and waiting for nodes that was not planned."""
+    named = Counter(one.node for one in seen.failures if one.node)
+    for node, times in named.most_common(1):
+        if times > 1:
+            yield Off(
+                cause=f"{times} of {len(seen.failures)} interruptions name node {node}",
+                change="leave it out of the allocation until it is repaired",
             )
-    return found
+    if wall_s is None or seen.waited_s is None:
+        return
+    waited, planned = seen.waited_s / wall_s, campaign.lost_share.waiting_for_nodes
+    if waited - planned > WORTH_SAYING:
+        yield Off(
+            cause=f"{100 * waited:.1f} % of the time went by without nodes, planned {100 * planned:.1f} %",
+            change=f"hold {campaign.spare_nodes + 1} or more spare nodes in the job; planned "
+            f"{campaign.spare_nodes}",
+        )
 
 
 def at_least(count: int, mean: float) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 from random import Random
 from typing import Any
 
@@ -83,14 +84,41 @@ def make_log(random: Random, story: list[str]) -> str:
 
 def watch_log(text: str, box: Box) -> object:
     """How the run of a log stands against a plan with an end."""
-    from app.commands.watch.read import steps_of_runs
-    from planner.analysis.campaign.watch import watched
+    from app.commands.watch.read import watched_runs
     from topology.base.decode import unstructure
 
-    found = watched(a_finished_plan(), steps_of_runs([box.file("train.log", text)]))
+    found = watched_runs(a_finished_plan(), [box.file("train.log", text)])
     if found.useful_share is not None and not 0 <= found.useful_share <= 1:
         raise AssertionError(f"a useful share of {found.useful_share}")
     return unstructure(found)
+
+
+_EVENTS = (
+    "JobID|State|Start|End\n" + "".join(
+        f"8|{state}|2026-01-0{n}T00:00:00|2026-01-0{n}T10:00:00\n8.batch|{state}||Unknown\n"
+        for n, state in ((1, "NODE_FAIL"), (2, "CANCELLED by 7"), (3, "COMPLETED"))
+    ),
+    json.dumps({"items": [
+        {"reason": "NodeNotReady", "lastTimestamp": f"2026-01-0{n}T00:00:00Z",
+         "involvedObject": {"kind": "Node", "name": "gpu-7"}}
+        for n in (1, 2)
+    ]}),
+)  # fmt: skip
+
+
+def make_events(random: Random, story: list[str]) -> str:
+    return mutated_text(random.choice(_EVENTS), random, story)
+
+
+def read_events(text: str, box: Box) -> object:
+    """What a scheduler says; time without nodes is never negative."""
+    from planner.formats.scheduler import by_cause, scheduled
+    from topology.base.decode import read_text
+
+    found = scheduled(read_text(box.file("events.txt", text)), "events.txt")
+    if found.waited_s is not None and not 0 <= found.waited_s < 1e15:
+        raise AssertionError(f"{found.waited_s} seconds without nodes")
+    return by_cause(found.interruptions)
 
 
 @functools.cache

@@ -91,6 +91,12 @@ LOGS = (
     "[9999-99-99 99:99:99] iteration 1/ 9 | elapsed time per iteration (ms): 1 |\n", "iteration " + "9" * 5000 + "/ 9 | elapsed time",
     "step: 1 " + "x" * 100_000 + "\n",
 )  # fmt: skip
+EVENTS = (
+    "", "\x00", _NESTED, "{}", "null", '{"items": 3}', '{"items": [{"reason": null}]}', '{"items": [{"reason": "Evicted", "lastTimestamp": 1e400}]}',
+    '{"items": [{"reason": "Evicted", "lastTimestamp": "2026-01-01T00:00:00Z", "involvedObject": "x"}]}',
+    "State|Start|End\n|||\n", "State|Start|End\nFAILED|0001-01-01T00:00:00+23:59|9999-12-31T23:59:59\n",
+    "State|Start|End\n|2026-01-01\n", 'State|Start|End\n"' + "x" * 200_000, "State|Start|End\nFAILED|" + "9" * 5000 + "|x\n",
+)  # fmt: skip
 _STORE = {"name": "x", "write_bytes_per_s": 1e11, "read_bytes_per_s": 1e11}
 FAILURES = (
     *(toml_of({"storage": {**_STORE, key: value}}) for key in ("write_bytes_per_s", "read_bytes_per_s") for value in (0, -1, 1e-300, 1e308, "fast")),

@@ -27,6 +27,7 @@ SURFACES: tuple[Surface, ...] = (
     Surface("cluster.toml", clusters.make_toml, clusters.read_toml, hostile.CLUSTERS, weight=100),
     Surface("failures.toml", failure_files.make_failures, failure_files.answer_failures, hostile.FAILURES, weight=20, ready=failure_files.a_plan),
     Surface("watched logs", failure_files.make_log, failure_files.watch_log, hostile.LOGS, weight=20, ready=failure_files.a_finished_plan),
+    Surface("scheduler events", failure_files.make_events, failure_files.read_events, hostile.EVENTS, weight=40),
     Surface("training runs", partial(kept.make_runs, kept.training_rows), kept.predict_runs, hostile.TRAINING, weight=20),
     Surface("serving runs", partial(kept.make_runs, kept.serving_rows), kept.predict_runs, hostile.SERVING, weight=20),
     Surface("command line", commands.make, words.run_words, hostile.COMMANDS, weight=4, asked=words.words_asked),

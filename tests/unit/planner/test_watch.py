@@ -9,10 +9,12 @@ from costmodel.layout import ParallelLayout
 from planner.analysis.campaign.watch import at_least, watched
 from planner.campaign.finish import with_campaign
 from planner.formats.progress import LoggedStep, logged_steps
+from planner.formats.saves import held_by_saves
+from planner.formats.scheduler import Interruption, Scheduled
 from planner.plan import Plan
 from tests.unit.planner.engines.priced import priced
 from topology.base.errors import InputError
-from topology.base.units import DAY
+from topology.base.units import DAY, format_seconds
 
 
 @cache
@@ -115,3 +117,44 @@ def test_nothing_to_watch_is_refused() -> None:
 def test_the_chance_of_so_many_is_poissons(count: int, mean: float, chance: float) -> None:
     """1 − 2/e of two at a mean of one; tables of the distribution for the others."""
     assert at_least(count, mean) == pytest.approx(chance, abs=5e-5)
+
+
+def test_longer_checkpoints_are_named_where_they_cost_the_run() -> None:
+    """As planned, nothing; by two hundredths of the interval more, with the share that they take."""
+    campaign = planned().campaign
+    assert campaign is not None
+    usual, longer = (
+        campaign.checkpoint_stall_s,
+        campaign.checkpoint_stall_s + 0.02 * campaign.checkpoint_interval_s,
+    )
+    still, off = (watched(planned(), steady(20), [held] * 3) for held in (usual, longer))
+    assert (still.off, still.held_s) == ((), usual)
+    assert [one.cause.startswith("a checkpoint holds steps up for") for one in off.off] == [True]
+    assert f"planned {format_seconds(usual)}: 2.0 % of the run more" in off.off[0].cause
+
+
+def test_held_steps_are_read_from_the_lines_of_engines() -> None:
+    """Megatron-LM's timer in milliseconds, the slowest rank; torchtitan's and plan run's seconds."""
+    lines = (
+        "  successfully saved checkpoint from iteration      10 to /ckpt",
+        "    save-checkpoint ................................: (4512.31, 4612.40)",
+        "[titan] root - INFO - Finished saving the checkpoint (or staging if async is enabled)in 1.50 seconds.",
+        '{"step": 10, "held_s": 0.25, "at_s": 1.0}',
+        '{"step": 10, "held_s": "soon"}',
+    )
+    assert list(held_by_saves(lines)) == [4.6124, 1.5, 0.25]
+
+
+def test_a_node_that_fails_again_and_waiting_for_nodes_are_named() -> None:
+    """Failures of the scheduler count where step numbers did not go back; nodes are asked for once more."""
+    lines = steady(101)
+    wall_s = lines[-1].at_s or 0.0
+    failures = tuple(Interruption(at_s=9.0 * i, cause="a node failed", node="gpu-7") for i in range(4))
+    found = watched(planned(), lines, (), Scheduled(interruptions=failures, waited_s=0.1 * wall_s))
+    assert found.interruptions == {"a node failed": 4}
+    planned_share = planned().campaign.lost_share.waiting_for_nodes  # type: ignore[union-attr]
+    assert [one.cause.split(" ", 2)[2] for one in found.off][1:] == [
+        "4 interruptions name node gpu-7",
+        f"of the time went by without nodes, planned {100 * planned_share:.1f} %",
+    ]
+    assert found.off[0].cause.startswith("4 restarts in")
