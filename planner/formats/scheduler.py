@@ -147,9 +147,8 @@ def _event(item: Mapping[str, Any]) -> Interruption | None:
     if cause is None or at_s is None:
         return None
     of = item.get("involvedObject") or item.get("regarding")
-    return Interruption(
-        at_s=at_s, cause=cause, node=str(of["name"])[:253] if of.get("kind") == "Node" else ""
-    )
+    named = isinstance(of, dict) and of.get("kind") == "Node"
+    return Interruption(at_s=at_s, cause=cause, node=str(of["name"])[:253] if named else "")
 
 
 def _at(text: str) -> float | None:
