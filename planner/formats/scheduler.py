@@ -147,8 +147,9 @@ def _event(item: Mapping[str, Any]) -> Interruption | None:
     if cause is None or at_s is None:
         return None
     of = item.get("involvedObject") or item.get("regarding")
-    named = isinstance(of, dict) and of.get("kind") == "Node"
-    return Interruption(at_s=at_s, cause=cause, node=str(of["name"])[:253] if named else "")
+    if not isinstance(of, dict) or of.get("kind") != "Node":
+        return Interruption(at_s=at_s, cause=cause)
+    return Interruption(at_s=at_s, cause=cause, node=str(of["name"])[:253])
 
 
 def _at(text: str) -> float | None:
