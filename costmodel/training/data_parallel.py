@@ -76,7 +76,7 @@ def gradient_traffic(
     tied_parameters: Vector,
     frozen: tuple[Vector, Vector] | None = None,
     products: tuple[Vector, Vector] | None = None,
-    from_host_s: tuple[float, float] = (0.0, 0.0),
+    from_host_s: tuple[float, float, float] = (0.0, 0.0, 0.0),
     sent: tuple[Vector, Vector] | None = None,
     local_steps: int = 1,
 ) -> GradientTraffic:
@@ -96,7 +96,7 @@ def gradient_traffic(
             each use at ZeRO-3, never reduced.
         products: Seconds of an optimizer's matrix products of a rank's matrices, of the same shapes.
         from_host_s: Of a parameter that ZeRO-3 shards: bringing its weight from the host before it is
-            gathered, and taking its gradient there.
+            gathered, and taking its gradient there; then that of a byte of frozen weights.
         sent: Of compressed gradients: uncompressed parameters of the same bytes, of the shapes of `dense` and
             `expert`.
         local_steps: Steps that workers run apart; of a step is that part of what they exchange.
@@ -137,7 +137,7 @@ def gradient_traffic(
         once = collective_time(
             cal, hierarchy, "all_gather", held * each_use / messages, group.shards, group.stride
         )
-        gather_s += messages * once
+        gather_s += messages * once + from_host_s[2] * held * each_use / group.shards
     gathered_bytes, reduced_bytes = _memory_bytes(stack)
     tied = tied_parameters * stack.memory.gradient_reduce_bytes * (table.pp > 1)
     return GradientTraffic(
@@ -182,7 +182,7 @@ def least_traffic(
     tied_parameters: Vector,
     frozen: tuple[Vector, Vector] | None = None,
     products: tuple[Vector, Vector] | None = None,
-    from_host_s: tuple[float, float] = (0.0, 0.0),
+    from_host_s: tuple[float, float, float] = (0.0, 0.0, 0.0),
     sent: tuple[Vector, Vector] | None = None,
     local_steps: int = 1,
 ) -> GradientTraffic:

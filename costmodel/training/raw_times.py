@@ -235,7 +235,7 @@ def _replication(
     *,
     products: tuple[Vector, Vector] | None,
     spared: tuple[Vector, Vector] | None,
-    from_host_s: tuple[float, float],
+    from_host_s: tuple[float, float, float],
     any_sharding: bool,
 ) -> tuple[GradientTraffic, tuple[Vector, Vector], Index]:
     """Replica traffic and pipeline sends of every distinct replication, and the one of each layout."""

@@ -211,7 +211,7 @@ ACCELERATE = Contract(
     title="Accelerate",
     package="accelerate",
     releases=("1.10", "1.15"),
-    stacks=("pytorch",),
+    stacks=("pytorch", "trl"),
     settings=SETTINGS,
     limits=(
         HALF_ONLY,

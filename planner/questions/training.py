@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from costmodel.job import TrainingJob
+from costmodel.kernels.level import StackLevel
 from costmodel.kernels.precisions import TRAINING
 from costmodel.models.catalog import model as find_model
 from costmodel.models.spec import ModelSpec
-from costmodel.stack import StackLevel
 from costmodel.updates.adapters import parse_adapter
 from planner.plan import FREE, OBJECTIVES, Objective, PlanRequest
 from planner.questions.engine import stack_and_engine, usual_engine
