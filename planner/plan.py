@@ -39,6 +39,8 @@ RECOMPUTED_LAYERS = "recomputed_layers"
 """Pin beside ``recompute``: how many layers of every pipeline rank ``full`` recomputes, if that is given."""
 
 Objective = Literal["step-time", "cost", "gpus", "memory"]
+RENTS_WHAT_IT_USES: frozenset[Objective] = frozenset({"cost", "gpus"})
+"""Objectives whose answer says how many GPUs to rent; under others idle ones are there and paid for."""
 OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
 
 

@@ -14,8 +14,7 @@ from costmodel.campaign.failures import default_model, read_failures
 from costmodel.campaign.record import Campaign, FailureModel
 from costmodel.campaign.worth import Price
 from costmodel.models.spec import ModelSpec
-from planner.bounds.objective import goal_of_plan
-from planner.plan import Plan, stack_of
+from planner.plan import RENTS_WHAT_IT_USES, Plan, stack_of
 from topology.base.errors import InputError
 from topology.builders import build
 from topology.pools.rates import mean_usd_per_gpu_hour
@@ -108,7 +107,7 @@ def campaign_of(plan: Plan, world: FailureModel) -> Campaign:
     usd = mean_usd_per_gpu_hour(cluster, plan.layout.num_gpus)
     price = None
     if usd is not None:
-        rented = 0 if goal_of_plan(plan).rents_what_it_uses else plan.idle_gpus
+        rented = 0 if request.objective in RENTS_WHAT_IT_USES else plan.idle_gpus
         idle = 1 + rented / plan.layout.num_gpus
         price = Price(usd_per_gpu_hour=usd * idle, gpus_per_node=cluster.num_gpus / cluster.num_nodes)
     stack = stack_of(request)
