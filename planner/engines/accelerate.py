@@ -48,10 +48,16 @@ def _degrees(given: Given) -> dict[str, Any]:
         "layout.dp": copies * shards,
         "layout.tp": tp,
         "layout.cp": cp,
-        "layout.cp_kind": "ulysses" if ulysses > 1 else "ring",
+        "layout.cp_kind": "ulysses" if ulysses > 1 else _exchange(given, ring),
         "layout.zero_stage": stage,
         "layout.shard_degree": None if whole else shards * cp,
     }
+
+
+def _exchange(given: Given, ring: int) -> str:
+    """How keys and values come together: all at once unless the file says from rank to rank."""
+    at_once = str(given[f"{_P}cp_comm_strategy"]).lower() != "alltoall"
+    return "allgather" if ring > 1 and at_once else "ring"
 
 
 def _write_degrees(facts: Facts) -> dict[str, Any]:
@@ -77,6 +83,7 @@ def _write_degrees(facts: Facts) -> dict[str, Any]:
         f"{_P}tp_size": facts["layout.tp"],
         f"{_P}cp_size": 1 if ulysses else cp,
         f"{_P}sp_size": cp if ulysses else 1,
+        f"{_P}cp_comm_strategy": "alltoall" if facts["layout.cp_kind"] == "ring" else "allgather",
         "use_cpu": False,
     }
 
@@ -99,6 +106,7 @@ _DEGREES = Setting(
         *(Word(name=f"{_F}{name}", kind="any", aliases=(f"fsdp_config.{name}",), states=states)
           for name, states in _SHARDING.items()),
         *(Word(name=f"{_P}{name}_size", kind="int", states=states) for name, states in _SIZES.items()),
+        Word(name=f"{_P}cp_comm_strategy", default="allgather"),
         Word(name="use_cpu", kind="flag", default=False),
     ),
     fields=tuple(f"layout.{name}" for name in ("dp", "tp", "cp", "cp_kind", "zero_stage", "shard_degree")),
