@@ -81,7 +81,7 @@ TRACED_FAMILIES: Mapping[str, tuple[str, ...]] = {
     "timm": ("deit", "eva", "maxvit", "vit_"),
     "transformers": (
         "bert", "roberta", "distilbert", "deberta", "electra", "modernbert", "t5", "mt5", "bart", "whisper",
-        "wav2vec2", "clip", "siglip", "vit", "mamba", "rwkv",
+        "wav2vec2", "clip", "siglip", "vit", "mamba", "mamba", "rwkv",
     ),
     "diffusers": ("dit", "unet", "sdxl", "sd3", "flux"),
 }  # fmt: skip
@@ -91,7 +91,7 @@ TRACED_FAMILIES: Mapping[str, tuple[str, ...]] = {
 def traced_as(name: str) -> str:
     """How a model is named that a library builds and the catalog does not describe; "" of any other name.
 
-    >>> traced_as("resnet50"), traced_as("mamba2-2.7b"), traced_as("71b")
+    >>> traced_as("resnet50"), traced_as("whisper-base"), traced_as("71b")
     ('torchvision:resnet50', 'PATH/config.json, its own, which transformers reads', '')
     """
     said = name.strip().lower()

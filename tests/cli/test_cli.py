@@ -114,7 +114,7 @@ def test_every_listed_command_has_a_file_with_help():
     [
         (("--model", "71b", "--gpus", "8"), "unknown model '71b'"),
         (("--model", "resnet50", "--gpus", "8"), "use --model torchvision:resnet50"),
-        (("--model", "mamba2-2.7b", "--gpus", "8"), "PATH/config.json, its own, which transformers reads"),
+        (("--model", "whisper-base", "--gpus", "8"), "PATH/config.json, its own, which transformers reads"),
         (("--model", "8b", "--gpus", "8", "--offload", "nvme"), "--offload parameters"),
         (("--model", "8b", "--gpus", "8", "--offload", "optimizer:0.5:nvme"), "not known"),
         (("--model", "llama-3.1-70", "--gpus", "8", "--gpu", "h10"), "GPU 'h10'"),
