@@ -182,6 +182,30 @@ def _read_precision(given: Given) -> dict[str, Any]:
     return {"job.precision": named} if named in ("bf16", "fp16", "fp8") else {}
 
 
+_ON_HOST = {"parameters": f"{_F}offload_params", "activations": f"{_F}activation_checkpointing_offload"}
+OFFLOADS = ("parameters", "activations", "parameters+activations")
+
+
+def _write_offload(facts: Facts) -> dict[str, Any]:
+    kinds = str(facts["job.offload"] or "").split("+")
+    return {word: True for kind, word in _ON_HOST.items() if kind in kinds}
+
+
+def _read_offload(given: Given) -> dict[str, Any]:
+    kinds = [kind for kind, word in _ON_HOST.items() if str(given[word]).lower() == "true"]
+    return {"job.offload": "+".join(kinds) or None}
+
+
+_OFFLOAD = Setting(
+    words=(
+        Word(name=_ON_HOST["parameters"], kind="any", states="said.offload_param"),
+        Word(name=_ON_HOST["activations"], kind="any"),
+    ),
+    fields=("job.offload",),
+    write=_write_offload,
+    read=_read_offload,
+)
+
 SETTINGS = (
     _DEGREES,
     Setting(
@@ -191,14 +215,7 @@ SETTINGS = (
         read=_read_precision,
     ),
     _RECOMPUTE,
-    Setting(
-        words=(Word(name=f"{_F}offload_params", kind="any", states="said.offload_param"),),
-        fields=("job.offload",),
-        write=lambda facts: {f"{_F}offload_params": True} if facts["job.offload"] else {},
-        read=lambda given: {
-            "job.offload": "parameters" if str(given[f"{_F}offload_params"]).lower() == "true" else None
-        },
-    ),
+    _OFFLOAD,
     _BATCH,
     *PROGRAM,
     fixed("layout.sequence_parallel", always=False),
@@ -224,7 +241,16 @@ ACCELERATE = Contract(
     limits=(
         HALF_ONLY,
         compression_limit("Accelerate"),
-        offload_limit("Accelerate", ("parameters",)),
+        offload_limit("Accelerate", OFFLOADS),
+        Limit(
+            name="offload-of-inputs",
+            fields=("zero_stage",),
+            broken=lambda s, t: (t.zero_stage == 0) & bool(s.job.offload and s.job.offload.activations),
+            says=lambda _, x: (
+                f"zero_stage = {x.zero_stage}: FSDP2 alone offloads the inputs of recomputed layers",
+                "set zero_stage=2 or 3, or leave activations out of --offload",
+            ),
+        ),
         *(axis_limit(axis, in_code("Accelerate")) for axis in ("pp", "ep", "expert_tp")),
         TENSORS_ALONE,
         WHOLE_LAYERS,
