@@ -144,7 +144,7 @@ def memory_pieces(
         working_bytes=working,
         recompute_working_bytes=recompute_working,
         first_backward_relief=_first_backward_relief(layers, stack),
-        buffer_bytes=stack.memory.bucket_bytes * (table.replicas > 1),
+        buffer_bytes=(job.bucket_bytes or stack.memory.bucket_bytes) * (table.replicas > 1),
         runtime_bytes=stack.memory.context_bytes + stack.memory.communicator_bytes * _communicators(table),
         fragmentation=stack.memory.fragmentation,
     )

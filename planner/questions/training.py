@@ -22,6 +22,7 @@ from planner.questions.flags import Flags
 from planner.questions.modules import recompute_modules
 from planner.questions.offload import offload_of, offload_pins, require_offloadable
 from planner.questions.settings import override, override_cluster, settings_by_group
+from planner.questions.traced import require_of_a_module
 from planner.rules.check import said_pins
 from topology.base.counts import parse_count, parse_share
 from topology.base.errors import InputError, shown
@@ -88,6 +89,8 @@ def understand(
         memory_headroom=_headroom(flags),
         anchor=_anchor(flags.anchor, stack) if flags.anchor else None,
     )
+    if model.module:
+        require_of_a_module(job, request.pins)
     notes = _notes(flags, request)
     if flags.objective in SAID_OF_A_RUN:
         notes = (*notes, _said_of_a_run(flags.objective or "", request.job))
