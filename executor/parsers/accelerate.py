@@ -50,7 +50,7 @@ def judge(case: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "layout.tp": degrees.tp_size,
         "layout.cp": cp * sp,
-        **({"layout.cp_kind": "ulysses" if sp > 1 else "ring"} if cp * sp > 1 else {}),
+        **({"layout.cp_kind": exchange(degrees)} if cp * sp > 1 else {}),
         "layout.dp": replicas,
         "layout.zero_stage": (3 if plugin.reshard_after_forward else 2) if plugin else 0,
         **(
@@ -63,6 +63,13 @@ def judge(case: Mapping[str, Any]) -> dict[str, Any]:
         "job.global_batch_size": trainer["per_device_train_batch_size"] * steps * replicas,
         "job.precision": config.mixed_precision,
     }
+
+
+def exchange(degrees: Any) -> str:
+    """How keys and values come together: its ring is an all-to-all with the next rank, one chunk at a time."""
+    if degrees.sp_size > 1:
+        return "ulysses"
+    return "ring" if degrees.cp_handler.cp_comm_strategy == "alltoall" else "allgather"
 
 
 def again(plugin: Any, trainer: Mapping[str, Any]) -> bool:

@@ -14,7 +14,7 @@ from planner.serving.board import enumerate_options
 from planner.serving.fleet import run_pools
 from planner.serving.integer_program import Selection
 from planner.serving.plan import ServingPlan, ServingRequest
-from planner.serving.replica import OUTPUT_ONLY, PROMPT_ONLY, Option, Rejected
+from planner.serving.replica import OUTPUT_ONLY, PROMPT_ONLY, Option
 from topology.builders import default_cluster
 from topology.fabric.hierarchy import Hierarchy
 
