@@ -3,10 +3,14 @@
     python tools/fit_bands.py ../shared/data/training_runs_v2.csv    # after leave_out.py
 
 writes bands.toml and evidence.json. Every run that was left out has a residual r = log(measured / predicted)
-and keys that no run has which was left in. The half width of its band is w, w² = Σ (term · times)², and the
-terms minimise the quantile loss of |r| against w at the level `LEVEL`: each is the spread that one more thing
+and keys that no run has which was left in. The half width of its band is w, w² = λ² + Σ (term · times)².
+
+λ is the level of a stranger: how far publishers of an engine lie from what was predicted without them, the
+root mean square over publishers of their mean dense residual. Few publishers say little, so the mean over
+engines counts beside them as `PRIOR` publishers more; it alone is the level of an engine without any.
+The terms minimise the quantile loss of |r| against w at `QUANTILE`: each is the spread that one more thing
 unknown adds. Sources weigh in by the root of their rows, as in the fit of the constants, and the four ways of
-leaving out alike. A band is judged on a group that neither constants nor terms have seen (`nested`).
+leaving out alike. A band is judged on a group that neither constants, levels nor terms have seen (`nested`).
 
 No constant of memory is fitted. The spread of peaks is that of the engine's own measured ones.
 """
@@ -18,7 +22,7 @@ import json
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import combinations
 from pathlib import Path
@@ -42,10 +46,12 @@ from costmodel.training.bands import BANDS_FILE, QUANTILE_80, Doubts, deviations
 Vector = NDArray[np.float64]
 KEPT = Path(__file__).resolve().parents[1] / "docs" / "data" / "cross_validation.csv"
 WAYS = ("vendors", "generations", "models", "layouts")
-TERMS = ("shape", "level", "unmeasured", "experts", "untabled_gpu")
-LEVEL = 0.90
-"""Quantile that the terms are fitted at: of few groups, one that was not seen keeps within it less often, and
-with this level the groups left out of the terms, too, are covered in about 80 %."""
+TERMS = ("shape", "unmeasured", "experts", "untabled_gpu")
+QUANTILE = 0.85
+"""That the terms are fitted at: of few groups, one that was not seen keeps within it less often, and at this
+one the groups left out of the terms, too, are covered in about 80 %."""
+PRIOR = 2.0
+"""Publishers that the mean over engines counts for: with fewer of its own it says more than they."""
 LEAST = 1e-5  # of the square of the first term: a band has a width
 
 
@@ -57,7 +63,10 @@ class Residual:
         name: Its id.
         way: How it was left out.
         group: With which others.
-        size: |log(measured / predicted)|.
+        engine: Its family.
+        source: Who published it.
+        value: log(measured / predicted).
+        stranger: Of a publisher and engine together that no run left in has.
         times: How often every term applies.
         weight: Of its source, over the root of the source's rows.
     """
@@ -65,9 +74,30 @@ class Residual:
     name: str
     way: str
     group: str
-    size: float
+    engine: str
+    source: str
+    value: float
+    stranger: bool
     times: tuple[float, ...]
     weight: float
+
+    @property
+    def size(self) -> float:
+        """How far it is off, either way."""
+        return abs(self.value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """Squared half widths: the level of a stranger by engine and of other engines, and the terms."""
+
+    levels: Mapping[str, float]
+    other: float
+    squares: Vector
+
+    def level(self, r: Residual) -> float:
+        """The part of a stranger's level."""
+        return self.levels.get(r.engine, self.other) if r.stranger else 0.0
 
 
 def kept_columns() -> dict[str, dict[str, str]]:
@@ -92,9 +122,9 @@ def table_of(results: Sequence[RunResult]) -> dict[str, dict[str, dict[str, int]
     )
 
 
-def times_of(doubts: Doubts, *, stranger: bool) -> tuple[float, ...]:
+def times_of(doubts: Doubts) -> tuple[float, ...]:
     """How often every term applies, in the order of `TERMS`."""
-    return (1.0, float(stranger), float(doubts.unmeasured), float(doubts.experts), float(doubts.untabled_gpu))
+    return (1.0, float(doubts.unmeasured), float(doubts.experts), float(doubts.untabled_gpu))
 
 
 def time_residuals(results: Sequence[RunResult]) -> list[Residual]:
@@ -115,11 +145,12 @@ def time_residuals(results: Sequence[RunResult]) -> list[Residual]:
             for r in held:
                 doubts = left_out_evidence(r, table)
                 seconds, measured = float(kept[r.name][f"held_out_{way}_s"]), r.measured_step_time_s or 1.0
-                times = times_of(doubts, stranger=kept[r.name]["vendors"] not in known)
                 found.append(
                     Residual(
-                        name=r.name, way=way, group=group, size=abs(float(np.log(measured / seconds))),
-                        times=times, weight=rows[r.group["source"]] ** -0.5,
+                        name=r.name, way=way, group=group, engine=doubts.engine, source=r.group["source"],
+                        value=float(np.log(measured / seconds)),
+                        stranger=kept[r.name]["vendors"] not in known,
+                        times=times_of(doubts), weight=rows[r.group["source"]] ** -0.5,
                     )
                 )  # fmt: skip
     return found
@@ -166,9 +197,33 @@ def memory_coverage(results: Sequence[RunResult]) -> float:
     return inside / sum(count**0.5 for count in rows.values())
 
 
-def fit_terms(residuals: Sequence[Residual], start: Vector | None = None) -> Vector:
-    """Squares of the terms with the least quantile loss; each is moved in turn while that lowers it."""
+def levels_of(residuals: Sequence[Residual]) -> tuple[dict[str, float], float]:
+    """Squared half widths of the level of an unknown publisher, by engine, and of an engine without any.
+
+    Experts have a term of their own, so dense runs say it.
+    """
+    values: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for r in residuals:
+        if r.way == "vendors" and not r.times[TERMS.index("experts")]:
+            values[r.engine][r.source].append(r.value)
+    own = {
+        engine: [float(np.mean(each)) ** 2 for each in of.values()] for engine, of in sorted(values.items())
+    }
+    other = float(np.mean([np.mean(squares) for squares in own.values()]))
+    shrunk = {name: (sum(each) + PRIOR * other) / (len(each) + PRIOR) for name, each in own.items()}
+    return {name: QUANTILE_80**2 * square for name, square in shrunk.items()}, QUANTILE_80**2 * other
+
+
+def fit_terms(residuals: Sequence[Residual], start: Terms | None = None) -> Terms:
+    """Levels, and squares of the terms of least quantile loss; each is moved in turn while that lowers it.
+
+    What a stranger's runs add is the level, so they say nothing of keys that nobody has measured.
+    """
+    levels, other = levels_of(residuals)
+    found = Terms(levels=levels, other=other, squares=np.full(len(TERMS), 0.01))
     times = np.array([r.times for r in residuals])
+    times[[r.stranger for r in residuals], TERMS.index("unmeasured")] = 0.0
+    level = np.array([found.level(r) for r in residuals])
     size = np.array([r.size for r in residuals])
     weight = np.array([r.weight for r in residuals])
     way = np.array([r.way for r in residuals])
@@ -176,10 +231,10 @@ def fit_terms(residuals: Sequence[Residual], start: Vector | None = None) -> Vec
         weight[way == name] /= weight[way == name].sum()
 
     def loss(squares: Vector) -> float:
-        over = size - np.sqrt(times @ squares)
-        return float((weight * np.where(over > 0, LEVEL * over, (LEVEL - 1) * over)).sum())
+        over = size - np.sqrt(times @ squares + level)
+        return float((weight * np.where(over > 0, QUANTILE * over, (QUANTILE - 1) * over)).sum())
 
-    squares = np.full(times.shape[1], 0.01) if start is None else start.copy()
+    squares = found.squares if start is None else start.squares.copy()
     step = np.full(len(squares), 2.0)
     best = loss(squares)
     while step.max() > 1.01:
@@ -188,17 +243,18 @@ def fit_terms(residuals: Sequence[Residual], start: Vector | None = None) -> Vec
             for value in (now * step[j], now / step[j], 0.0):
                 tried = squares.copy()
                 tried[j] = max(value, LEAST) if j == 0 else value
-                if (found := loss(tried)) < best * (1 - 1e-9):
-                    squares, best = tried, found
+                if (lower := loss(tried)) < best * (1 - 1e-9):
+                    squares, best = tried, lower
                     break
             else:
                 step[j] = 1 + 0.7 * (step[j] - 1)
-    return squares
+    return replace(found, squares=squares)
 
 
-def widths(residuals: Sequence[Residual], squares: Vector) -> Vector:
+def widths(residuals: Sequence[Residual], terms: Terms) -> Vector:
     """Half widths of the bands of these runs, of the logarithm."""
-    return np.asarray(np.sqrt(np.array([r.times for r in residuals]) @ squares))
+    times, level = np.array([r.times for r in residuals]), np.array([terms.level(r) for r in residuals])
+    return np.asarray(np.sqrt(times @ terms.squares + level))
 
 
 def nested(
@@ -210,8 +266,8 @@ def nested(
     for way, group in sorted({(r.way, r.group) for r in residuals if r.way in ways}):
         held = [r for r in residuals if (r.way, r.group) == (way, group)]
         names = {r.name for r in held}
-        squares = fit_terms([r for r in residuals if r.name not in names], everything)
-        for r, width in zip(held, widths(held, squares).tolist(), strict=True):
+        terms = fit_terms([r for r in residuals if r.name not in names], everything)
+        for r, width in zip(held, widths(held, terms).tolist(), strict=True):
             found[way, r.name] = (width, r.size <= width)
     return found
 
@@ -248,9 +304,12 @@ def tie_difference(results: Sequence[RunResult]) -> float:
     return float(np.expm1(weighted_quantile(pairs, 0.8)))
 
 
-def bands_toml(time: Vector, memory: Mapping[str, float], tie: float, rows: int, table_name: str) -> str:
+def bands_toml(time: Terms, memory: Mapping[str, float], tie: float, rows: int, table_name: str) -> str:
     """The file of deviations; what is no residual's (headroom, recurrent layers) stays as it is."""
-    t = dict(zip(TERMS, (np.sqrt(time) / QUANTILE_80).tolist(), strict=True))
+    t = dict(zip(TERMS, (np.sqrt(time.squares) / QUANTILE_80).tolist(), strict=True))
+    levels = "\n".join(
+        f"{engine} = {square**0.5 / QUANTILE_80:.3f}" for engine, square in time.levels.items()
+    )
     m = "\n".join(f"{engine} = {width / QUANTILE_80:.3f}" for engine, width in memory.items())
     kept, scans, today = (
         deviations()["headroom"],
@@ -264,12 +323,15 @@ def bands_toml(time: Vector, memory: Mapping[str, float], tie: float, rows: int,
 # The 80 % interval is exp(±1.28·σ), σ² the sum of the squares of the terms that apply.
 
 [time]
-level = {t["level"]:.3f}         # publisher and engine together never measured: containers, drivers, clocks
+level = {time.other**0.5 / QUANTILE_80:.3f}         # of a publisher, on an engine that nobody published
 shape = {t["shape"]:.3f}         # layouts of one user
 unmeasured = {t["unmeasured"]:.3f}    # times the root of how many keys no run of engine and generation has
 experts = {t["experts"]:.3f}       # routing imbalance and dispatch generations
 untabled_gpu = {t["untabled_gpu"]:.3f}  # no kernel tables of this very GPU
 {dated}
+[time.engines]  # level of a publisher never measured, on these: containers, drivers, clocks, versions
+{levels}
+
 [memory]
 {dated}
 [memory.engines]  # peaks of its worst source; the widest where none is (in the precision, with experts)

@@ -221,8 +221,13 @@ def chance_table(results: Sequence[RunResult]) -> str:
 def terms_text() -> str:
     """The terms of the band in percent."""
     time = deviations()["time"]
-    named = {name: percent(math.expm1(QUANTILE_80 * float(time[name]))) for name in TERMS}
-    return ", ".join(f"*{name}* {value}" for name, value in named.items())
+    named = {name: time[name] for name in TERMS} | {
+        f"level on {engine}": level for engine, level in time["engines"].items()
+    }
+    named["level on others"] = time["level"]
+    return ", ".join(
+        f"*{name}* {percent(math.expm1(QUANTILE_80 * float(value)))}" for name, value in named.items()
+    )
 
 
 def page(kinds: Sequence[Sequence[RunResult]], residuals: Sequence[Residual], held: Held) -> str:

@@ -1,4 +1,4 @@
-"""Write what the first command of the README prints between its transcript markers.
+"""Write what commands print between the transcript markers of the pages that show them.
 
 Run `python tools/write_transcript.py` with the package installed, after any change of the cost model.
 """
@@ -10,23 +10,32 @@ import shlex
 import subprocess
 from pathlib import Path
 
-README = Path(__file__).resolve().parents[1] / "README.md"
-COMMAND = "plan --model 70b --gpus 32"
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = {
+    ROOT / "README.md": ("plan --model 70b --gpus 32", ""),
+    ROOT / "docs" / "campaign.md": ("plan --model 405b --gpus 16384 --tokens 15T", "Campaign"),
+}
+"""The command that a page shows, and the one section of its answer, where not all."""
 OPEN, CLOSE = "<!-- transcript -->", "<!-- /transcript -->"
 
 
-def transcript() -> str:
+def transcript(command: str, section: str) -> str:
     """The command and its standard output, as a fenced block."""
-    done = subprocess.run(shlex.split(COMMAND), capture_output=True, text=True, check=True)
+    done = subprocess.run(shlex.split(command), capture_output=True, text=True, check=True)
     lines = [line.rstrip() for line in done.stdout.rstrip().splitlines()]
-    return "\n".join(["```text", f"$ {COMMAND}", *lines, "```"])
+    if section:
+        start = lines.index(section)
+        lines = lines[start : lines.index("", start)]
+    return "\n".join(["```text", f"$ {command}", *lines, "```"])
 
 
 def main() -> None:
-    """Replace the block between the markers."""
-    text = README.read_text(encoding="utf-8")
-    block = f"{OPEN}\n{transcript()}\n{CLOSE}"
-    README.write_text(re.sub(f"{OPEN}.*?{CLOSE}", lambda _: block, text, flags=re.DOTALL), encoding="utf-8")
+    """Replace the blocks between the markers."""
+    for page, (command, section) in PAGES.items():
+        text = page.read_text(encoding="utf-8")
+        block = f"{OPEN}\n{transcript(command, section)}\n{CLOSE}"
+        written = re.sub(f"{OPEN}.*?{CLOSE}", lambda _, block=block: block, text, flags=re.DOTALL)
+        page.write_text(written, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -133,6 +133,7 @@ def with_trade_offs(asked: Asked, *, sensitivity: bool, pareto: bool) -> Serving
     """The fleet, and what each limit costs and which replicas no other beats, where that was asked."""
     from app.terminal.progress import waiting
     from planner.analysis.serving.fleets import find_fleet
+    from planner.analysis.serving.processes import by_processes
 
     if sensitivity:
         from planner.analysis.serving.limit_steps import check_limits, with_sensitivity
@@ -143,8 +144,8 @@ def with_trade_offs(asked: Asked, *, sensitivity: bool, pareto: bool) -> Serving
 
         check_outputs(asked)
     steps = ["searching"]
-    with waiting(lambda: steps[-1]):
-        plan = find_fleet(asked, tell=steps.append)
+    with by_processes(len(asked.requests)) as each, waiting(lambda: steps[-1]):
+        plan = find_fleet(asked, tell=steps.append, each=each)
         plan = with_sensitivity(asked, plan) if sensitivity else plan
         return with_frontier(asked, plan) if pareto else plan
 

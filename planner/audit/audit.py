@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 
 from costmodel.accuracy.anchor import FURTHEST, stack_level
 from costmodel.estimate import Estimate
+from costmodel.evidence.keys import engine_family
+from costmodel.evidence.table import unmeasured
 from costmodel.kernels.saved import calibration_for
 from costmodel.kernels.tables import Calibration, load_calibration
 from costmodel.stack import StackLevel
@@ -151,7 +153,12 @@ def level_of(found: Audit, name: str) -> StackLevel:
         raise InputError(
             "this log is of another job", cause, "see what was assumed: the GPU, the model, the batch"
         )
-    level = stack_level(request.stack, [(ratio, Doubts(experts=request.model.is_moe))])
+    doubts = Doubts(
+        experts=request.model.is_moe,
+        unmeasured=len(unmeasured(predicted.evidence)),
+        engine=engine_family(request.stack),
+    )
+    level = stack_level(request.stack, [(ratio, doubts)])
     return replace(level, name=name)
 
 

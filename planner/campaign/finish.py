@@ -14,6 +14,7 @@ from costmodel.campaign.failures import default_model, read_failures
 from costmodel.campaign.record import Campaign, FailureModel
 from costmodel.campaign.worth import Price
 from costmodel.models.spec import ModelSpec, parameter_count
+from planner.bounds.objective import goal_of_plan
 from planner.plan import Plan, stack_of
 from topology.base.errors import InputError
 from topology.builders import build
@@ -107,7 +108,8 @@ def campaign_of(plan: Plan, world: FailureModel) -> Campaign:
     usd = mean_usd_per_gpu_hour(cluster, plan.layout.num_gpus)
     price = None
     if usd is not None:
-        idle = 1 + plan.idle_gpus / plan.layout.num_gpus
+        rented = 0 if goal_of_plan(plan).rents_what_it_uses else plan.idle_gpus
+        idle = 1 + rented / plan.layout.num_gpus
         price = Price(usd_per_gpu_hour=usd * idle, gpus_per_node=cluster.num_gpus / cluster.num_nodes)
     stack = stack_of(request)
     least = min(saved_bytes_per_parameter(stack, stage) for stage in range(_SHARDED + 1))

@@ -129,12 +129,12 @@ def time_unit(value: float) -> tuple[float, str]:
 
 
 def format_bandwidth(value: float) -> str:
-    """Return a bandwidth in GB/s.
+    """Return a bandwidth in GB/s, below a tenth of one in MB/s.
 
-    >>> format_bandwidth(450e9)
-    '450 GB/s'
+    >>> format_bandwidth(450e9), format_bandwidth(12.3e6)
+    ('450 GB/s', '12.3 MB/s')
     """
-    return f"{three_digits(value / GB)} GB/s"
+    return f"{three_digits(value / GB)} GB/s" if value >= 0.1 * GB else f"{three_digits(value / MEGA)} MB/s"
 
 
 def format_nic(value: float) -> str:

@@ -65,7 +65,7 @@ def _energy(kwh: Band | None, co2_kg: Band | None) -> str:
     """Kilowatt-hours, and tonnes of carbon dioxide where the grid is known."""
     if kwh is None:
         return ""
-    emits = "emissions unstated: --set cluster.grid_g_co2_per_kwh=…"
+    emits = "emissions unstated: give cluster.grid_g_co2_per_kwh"
     if co2_kg is not None:
         emits = f"{range_text(_thousandth(co2_kg))} t of CO₂"
     return f"{range_text(_thousandth(kwh))} MWh of its GPUs at design power · {emits}"

@@ -5,11 +5,13 @@ Fleets of every GPU kind, precision and mode contend; the best of them is the pl
 
 from __future__ import annotations
 
+import functools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 from costmodel.kernels.tables import load_calibration
+from costmodel.serving.load import Load
 from planner.analysis.serving.contenders import (
     Contender,
     Worth,
@@ -18,36 +20,43 @@ from planner.analysis.serving.contenders import (
     worth_showing,
 )
 from planner.analysis.serving.mixed_fleets import cheapest_mixed, mixed_summary
+from planner.analysis.serving.processes import Each
 from planner.deployment.vllm_sglang import commands
 from planner.questions.serving import Asked
 from planner.serving.board import enumerate_options
 from planner.serving.plan import FleetSummary, ServingInfeasible, ServingPlan, ServingRequest
 from planner.serving.search import check_request, finished_plan, miss
 from topology.base.errors import InputError, NoFeasiblePlanError
+from topology.fabric.hierarchy import Hierarchy
 
 Tell = Callable[[str], None]
 
 
-def find_fleet(asked: Asked, *, tell: Tell = lambda _: None) -> ServingPlan:
-    """Compare every kind; raise the nearest miss when none serves the job. `tell` hears how far it is."""
+def find_fleet(asked: Asked, *, tell: Tell = lambda _: None, each: Each = map) -> ServingPlan:
+    """Compare every kind; raise the nearest miss when none serves the job.
+
+    Args:
+        asked: The question.
+        tell: Hears how far it is.
+        each: How boards are searched: one after the other, or by several processes (`by_processes`).
+    """
     cal, started = load_calibration(), time.perf_counter()
-    contenders: list[Contender] = []
     refused: list[tuple[ServingRequest, InputError]] = []
+    fit: list[tuple[ServingRequest, Hierarchy]] = []
     for request, hierarchy in asked.requests:
-        tell(f"laying out {request.model.name} in {request.weights[0]} on {request.gpu}")
         try:
             check_request(request, hierarchy.gpu)
+            fit.append((request, hierarchy))
         except InputError as problem:
             refused.append((request, problem))
-            continue
-        board = enumerate_options(cal, request, hierarchy)
-        proposed = request.weights[0] not in asked.shown_only
-        contenders += contenders_of(request, hierarchy, board, proposed=proposed)
+    search = functools.partial(_searched, trace=asked.trace, shown=asked.shown_only)
+    searched, contenders = iter(each(search, fit)), list[Contender]()
+    for number, (request, _) in enumerate(fit, 1):
+        where = f"{request.model.name} in {request.weights[0]} on {request.gpu}"
+        tell(f"comparing {number} of {len(fit)}: {where}")
+        contenders += next(searched)
     best: Contender | None = None
-    for number, one in enumerate(contenders, 1):
-        where = f"{one.request.gpu} {one.request.weights[0]} {one.request.modes[0]}"
-        tell(f"comparing {number} of {len(contenders)}: {where}")
-        one.search(cal, asked.trace)
+    for one in contenders:
         if one.proposed and one.plan is not None and (best is None or _worth(one) < _worth(best)):
             best = one
     if best is None:
@@ -63,6 +72,18 @@ def find_fleet(asked: Asked, *, tell: Tell = lambda _: None) -> ServingPlan:
     dropped = list(dict.fromkeys(_dropped(request, problem.what) for request, problem in refused))
     plan = replace(plan, other_fleets=(*others, *dropped))
     return replace(plan, commands=commands(plan))
+
+
+def _searched(
+    one: tuple[ServingRequest, Hierarchy], *, trace: Load | None, shown: Collection[str]
+) -> Sequence[Contender]:
+    """The contenders of one GPU kind and precision, each with its best fleet."""
+    cal, (request, hierarchy) = load_calibration(), one
+    board = enumerate_options(cal, request, hierarchy)
+    found = contenders_of(request, hierarchy, board, proposed=request.weights[0] not in shown)
+    for contender in found:
+        contender.search(cal, trace)
+    return found
 
 
 def _mixed(asked: Asked, contenders: Sequence[Contender], plan: ServingPlan) -> list[FleetSummary]:

@@ -82,6 +82,7 @@ def test_the_level_and_the_shape_make_up_the_band() -> None:
     doubts = Doubts(untabled_gpu=True, experts=True, unmeasured=3)
     assert math.hypot(level_deviation(doubts), shape_deviation(doubts)) == time_deviation(doubts)
     assert level_deviation(Doubts()) == deviations()["time"]["level"]
+    assert level_deviation(Doubts(engine="megatron-core")) == deviations()["time"]["engines"]["megatron-core"]
 
 
 def held_out_rows() -> dict[str, list[RunResult]]:

@@ -105,6 +105,30 @@ def test_the_library_answers_with_the_campaign_of_the_command_line(tmp_path: Pat
         meshplan.plan("8b", gpus=8, top=1, failures=own)
 
 
+def test_a_campaign_pays_for_the_gpus_that_its_plan_pays_for() -> None:
+    """Asked for the least money a plan says how many to rent: its campaign bills those, and its spares."""
+    asked = Flags(
+        model="8b", gpus="64", global_batch_size="8", tokens="10B", top="1", objective="cost",
+        settings=("layout.tp=8",),
+    )  # fmt: skip
+    request = understand(asked).request
+    fewest = search(request)
+    assert isinstance(fewest, Plan)
+    assert fewest.idle_gpus > 0
+    rented, held = (
+        with_campaign(replace(fewest, request=replace(request, objective=objective))).campaign
+        for objective in ("cost", "step-time")
+    )
+    assert rented is not None
+    assert held is not None
+    assert rented.usd is not None
+    assert held.usd is not None
+    node = request.cluster.nodes[0].gpus_per_node
+    gpus = fewest.layout.num_gpus + node * rented.spare_nodes
+    assert rented.usd.p50 == pytest.approx(rented.days.p50 * 24 * gpus * 6.88, rel=1e-3)
+    assert held.usd.p50 == pytest.approx(rented.usd.p50 * 64 / fewest.layout.num_gpus, rel=0.05)
+
+
 def test_a_run_says_its_energy_and_what_the_grid_emits() -> None:
     """Design power of its GPUs from start to finish; emissions only where the grid was said."""
     plan = planned()
