@@ -75,8 +75,8 @@ class RoutedExperts:
     def more_kernels(self) -> int:
         """The activation of the shared experts, if any.
 
-        The measured expert kernels hold the rest: top-k, sort, permutation, activation, weighted sum. With one
-        token and an expert cut into 32 they take 19 us on a B200 and 37 us on an H100, ten times two launches.
+        The measured expert kernels hold the rest: top-k, sort, permutation, activation, weighted sum. Of one
+        token, and experts cut into 32, they take 19 us on a B200 and 37 on an H100, many times two launches.
         """
         return int(self.shared_width > 0)
 

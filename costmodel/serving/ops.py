@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from costmodel.kernels import compute
 from costmodel.kernels.collectives import collective_time
 from costmodel.kernels.tables import Calibration
-from costmodel.models.spec import LayerKind, ModelSpec, layer_runs
+from costmodel.models.spec import LayerKind, layer_runs
 from costmodel.serving.deployment import (
     Deployment,
     dtype_of,
@@ -210,7 +210,8 @@ def small_kernels(deployment: Deployment, kind: LayerKind) -> int:
     """
     model = deployment.model
     kinds = model.attention.more_kernels + model.feed_forward(kind.mlp).more_kernels
-    quantised = dtype_of(deployment, "attention") in QUANTISED_ACTIVATIONS
+    dtype = dtype_of(deployment, "attention")
+    quantised = dtype in QUANTISED_ACTIVATIONS and dtype in deployment.hierarchy.gpu.peak_flop_per_s
     return 4 + quantised + 2 * model.qk_norm + kinds
 
 
