@@ -106,6 +106,28 @@ def _dispatch(words: list[str]) -> int:
     return result if isinstance(result, int) else ANSWERED
 
 
+SAID_OTHERWISE = {
+    "--seq": "--sequence-length 8k", "--seq-length": "--sequence-length 8k",
+    "--batch": "--global-batch-size 512", "--batch-size": "--global-batch-size 512",
+    "--optimizer": "--set job.optimizer=NAME",
+    "--engine": "--for NAME", "--diloco": "--set job.local_steps=diloco:100",
+    "--compression": "--set job.gradient_compression=fp16", "--lora": "--adapter lora:r=16",
+    "--qlora": "--adapter qlora:r=16", "--recompute": "--set layout.recompute=full",
+    "--zero": "--set layout.zero_stage=3", "--microbatch": "--set layout.microbatch_size=1",
+    **{f"--{axis}": f"--set layout.{axis}=2" for axis in ("tp", "pp", "cp", "ep", "dp")},
+}  # fmt: skip
+"""Words of other programs, and what says the same here."""
+
+
+TRAINING_COMMANDS = (DEFAULT_COMMAND, "sweep")
+
+
+def _meant(what: str) -> str:
+    """What says here what an option of another program says; "" where it is none."""
+    option = what.partition(" (")[0].rpartition(" ")[2]
+    return SAID_OTHERWISE.get(option, "")
+
+
 def _usage_error(error: typer.TyperException, words: list[str], chosen: str) -> InputError:
     """Say what of a command line could not be read, in three lines."""
     what = error.format_message().rstrip(".") or "unreadable command line"
@@ -113,6 +135,8 @@ def _usage_error(error: typer.TyperException, words: list[str], chosen: str) -> 
     if not chosen:
         close = suggest(words[0], COMMANDS, count=2) if words else ()
         fix = f"did you mean {' or '.join(close)}?" if close else f"the commands are {', '.join(COMMANDS)}"
+    elif chosen in TRAINING_COMMANDS and (meant := _meant(what)):
+        what, fix = what.partition(" (")[0], f"write {meant}; see `plan {chosen} --help`"
     return InputError(what=what, cause=f"the command line was: plan {' '.join(words)}", fix=fix)
 
 

@@ -23,8 +23,11 @@ LONGEST_S = 1e12
 """Thirty thousand years, in seconds."""
 MOST_IN_FLIGHT = 10**6
 """Requests at a time; more are several services."""
+LARGEST_BUCKET = 1e13
+"""Bytes of a gradient bucket; all gradients of the largest model are one of as many."""
 _LARGEST: Mapping[str, float] = {
-    "request_rate_per_s": MOST_PER_S, "total_tokens": MOST_TOKENS, "concurrency": MOST_IN_FLIGHT,
+    "bucket_bytes": LARGEST_BUCKET, "request_rate_per_s": MOST_PER_S, "total_tokens": MOST_TOKENS,
+    "concurrency": MOST_IN_FLIGHT,
     **dict.fromkeys(("deadline_s", "ttft_s", "tpot_s", "end_to_end_s"), LONGEST_S),
 }  # fmt: skip
 """Of what a job asks for; of all else `LARGEST_SIZE`."""
@@ -37,7 +40,8 @@ class TrainingJob:
     `global_batch_size` counts sequences. `total_tokens` and `deadline_s` are optional: the objective ``gpus``
     reads them, and a run knows from the tokens when it is done. With an `adapter` all other weights
     are frozen. What waits in host memory is `offload`; `gradient_compression` is how replicas
-    send gradients (`parse_compression`), `local_steps` how many steps they run apart (`parse_local_steps`).
+    send gradients (`parse_compression`), `local_steps` how many steps they run apart (`parse_local_steps`);
+    replicas that keep whole gradients send them in buckets of `bucket_bytes`, where that is said.
     """
 
     sequence_length: int
@@ -50,6 +54,7 @@ class TrainingJob:
     offload: Offload | None = None
     gradient_compression: str | None = None
     local_steps: str | None = None
+    bucket_bytes: float | None = None
 
     def __post_init__(self) -> None:
         """Refuse a job without tokens, or with an optimizer that is not known."""
@@ -68,7 +73,7 @@ class TrainingJob:
             )
         _require_positive("training job", "sequence_length", self.sequence_length)
         _require_positive("training job", "global_batch_size", self.global_batch_size)
-        for name in ("total_tokens", "deadline_s"):
+        for name in ("total_tokens", "deadline_s", "bucket_bytes"):
             value = getattr(self, name)
             if value is not None:
                 _require_positive("training job", name, value)

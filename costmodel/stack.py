@@ -12,40 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from costmodel.kernels.level import StackLevel
 from costmodel.layout import PLAIN_SCHEDULE, CpKind, Recompute, Schedule
 from topology.base.errors import InputError
 
 STACKS_FILE = Path(__file__).parent / "data" / "stacks.toml"
-FURTHEST_LEVEL = 100.0
-"""A step this many times as long as predicted, or as short, is another job, not another level."""
-WIDEST = 5.0
-"""Deviation of a logarithm beyond which a level says nothing."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StackLevel:
-    """Measured over predicted step time of a stack profile, from own runs (`costmodel.accuracy.anchor`).
-
-    Attributes:
-        stack: The profile it corrects.
-        level: Factor on predicted step time.
-        deviation: Standard deviation of its logarithm that remains.
-        runs: Measured steps it rests on.
-        name: What the runs are remembered under, or the file they came from.
-    """
-
-    stack: str
-    level: float
-    deviation: float
-    runs: int
-    name: str = ""
-
-    def __post_init__(self) -> None:
-        """Refuse a level that no runs can give: it would make every time negative or absurd."""
-        if not (1 / FURTHEST_LEVEL <= self.level <= FURTHEST_LEVEL and 0 <= self.deviation <= WIDEST):
-            said = f"level {self.level:g}, deviation {self.deviation:g}"
-            fix = f"a level is at most {FURTHEST_LEVEL:g}, one over it at least; a deviation {WIDEST:g}"
-            raise InputError(f"the level of {self.stack} is out of reach", said, fix)
 
 
 def constant(value: float, unit: str, meaning: str) -> float:
@@ -155,6 +126,16 @@ class StackMemory:
             projection beside its reduced part, and the rows that experts exchange.
         keeps_gathered_keys: All-gathered context parallelism keeps the keys and values of all ranks, and a
             mask, from forward to backward; otherwise they are gathered again.
+        keeps_wide_norms: A norm is a chain of operations in fp32 (eager Hugging Face): it keeps its input in
+            fp32 and, where its weight is trained, the normed values in sixteen bits.
+        frees_in_backward: The backward of a layer runs operation by operation, and what the later ones kept
+            is free before the earlier ones need room (eager autograd).
+        ends_in_root_unit: Embedding and head are one unit, gathered all the step; the head's gradient waits
+            in it, in the gather precision, until the end.
+        sums_context_in_fp32: All-gathered context parallelism goes through the gathered keys block by block
+            and sums gradients in fp32, those of keys and values on their way from rank to rank (torch).
+        keeps_expert_outputs: Routing weights multiply what experts give back, which is kept for their
+            gradient; otherwise they are applied at the activation.
         keeps_wide_inputs: Linear layers of fewer than sixteen bits keep their input in sixteen (torchao).
         keeps_narrow_gates: In eight-bit jobs the input of a feed-forward's activation is kept in eight bits.
         keeps_half_the_products: ``selective-op`` keeps only every second matrix product.
@@ -177,6 +158,11 @@ class StackMemory:
     keeps_activated_gate: bool = True
     keeps_partial_sums: bool = False
     keeps_gathered_keys: bool = False
+    keeps_wide_norms: bool = False
+    frees_in_backward: bool = False
+    ends_in_root_unit: bool = False
+    sums_context_in_fp32: bool = False
+    keeps_expert_outputs: bool = False
     keeps_wide_inputs: bool = False
     keeps_narrow_gates: bool = False
     keeps_half_the_products: bool = False

@@ -15,9 +15,10 @@ from typing import Any, Literal, get_args
 from costmodel.campaign.record import Campaign
 from costmodel.estimate import Estimate
 from costmodel.job import TrainingJob
+from costmodel.kernels.level import StackLevel
 from costmodel.layout import ParallelLayout, layout_record, layout_words
 from costmodel.models.spec import ModelSpec
-from costmodel.stack import SoftwareStack, StackLevel, stack
+from costmodel.stack import SoftwareStack, stack
 from topology.base.decode import document_of, structure, unstructure
 from topology.base.units import format_seconds
 from topology.fabric.mesh import Mesh
@@ -38,6 +39,8 @@ RECOMPUTED_LAYERS = "recomputed_layers"
 """Pin beside ``recompute``: how many layers of every pipeline rank ``full`` recomputes, if that is given."""
 
 Objective = Literal["step-time", "cost", "gpus", "memory"]
+RENTS_WHAT_IT_USES: frozenset[Objective] = frozenset({"cost", "gpus"})
+"""Objectives whose answer says how many GPUs to rent; under others idle ones are there and paid for."""
 OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
 
 

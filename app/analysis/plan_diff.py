@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import groupby
 from typing import Any
 
 from app.quantities import format_percent, format_share, format_usd
@@ -12,6 +13,9 @@ from planner.analysis.compare import Comparison, compare
 from planner.analysis.diff import QuantityChange, diff
 from planner.plan import Plan
 from topology.base.units import format_bytes, format_seconds, three_digits
+
+LONGEST_LIST = 16
+"""Elements of a list that a cell holds one by one."""
 
 
 def diff_answer(first: Plan, second: Plan, first_name: str = "A", second_name: str = "B") -> Answer:
@@ -100,7 +104,16 @@ def _write(name: str) -> Callable[[float | None], str]:
 
 
 def _cell(value: object) -> str:
-    """A choice in one cell."""
+    """A choice in one cell; of a list as long as a deep pipeline, equal neighbours together.
+
+    >>> _cell([5, 6, 6, 5]), _cell([0, *[1] * 126, 0])
+    ('5-6-6-5', '0-126×1-0')
+    """
+    if isinstance(value, list) and len(value) > LONGEST_LIST:
+        runs = [(one, len(list(same))) for one, same in groupby(value)]
+        return "-".join(
+            f"{length}×{one}" if length > 2 else "-".join([str(one)] * length) for one, length in runs
+        )
     if isinstance(value, list):
         return "-".join(map(str, value))
     return "–" if value is None else str(value)

@@ -11,7 +11,7 @@ from app.reports.plan_headline import cluster_of
 from costmodel.layout import LayoutTable, ParallelLayout, layout_words, num_microbatches
 from costmodel.parallel.axes import AXES, STAGE_AXES
 from costmodel.pipeline.schedules import RECORDS
-from planner.plan import Alternative, Plan, PlanRequest
+from planner.plan import RENTS_WHAT_IT_USES, Alternative, Plan, PlanRequest
 from topology.base.units import format_seconds
 from topology.discover.places import MOST_NAMED
 from topology.fabric.degraded import host_names, left_out_words
@@ -31,7 +31,7 @@ def layout_facts(plan: Plan) -> Facts:
         ("pipeline", pipeline_text(request, layout)),
         ("sharding", f"{sharding_text(layout)}; {recompute_text(plan)}"),
     ]
-    if idle_gpus and request.objective in ("cost", "gpus"):
+    if idle_gpus and request.objective in RENTS_WHAT_IT_USES:
         pairs.append(("not needed", f"{idle_gpus:,} GPUs, not counted in any figure"))
     elif idle_gpus:
         reason = "using fewer is faster or is all that divides"

@@ -21,8 +21,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from costmodel.accuracy.training import RunResult
+from costmodel.kernels.level import StackLevel
 from costmodel.serving.levels import ServingLevel
-from costmodel.stack import StackLevel
 from costmodel.training.bands import Doubts, interval, level_deviation, shape_deviation, time_deviation
 
 MOST_LEFT_OUT = 1000  # rows; leaving one out of more changes nothing that can be seen

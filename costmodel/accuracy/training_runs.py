@@ -26,6 +26,7 @@ from costmodel.runs.model import model_of
 from costmodel.runs.recipe import RunRecipe, not_priced, recipe_of, with_recipe
 from costmodel.stack import SoftwareStack, stack_of_framework, stacks
 from costmodel.updates.adapters import EXAMPLE, parse_adapter
+from costmodel.updates.offload import Offload, parse_offload
 from topology.base.errors import InputError, shown
 from topology.base.units import GBIT, GIB
 from topology.builders import default_cluster
@@ -127,6 +128,8 @@ def read_run(row: Row, index: int = 0, *, trust_paths: bool = False) -> Training
     stack = _stack(row, recipe)
     if not row.get("sequence_parallel") and layout.tp > 1 and stack.supports.sequence_parallel_default:
         layout = replace(layout, sequence_parallel=True)
+    if layout.cp_kind not in stack.supports.cp_kinds and stack.supports.cp_kinds:
+        layout = replace(layout, cp_kind=stack.supports.cp_kinds[0])
     model, cluster, job = (
         model_of(row, stack),
         _cluster(row, layout, trust_paths=trust_paths),
@@ -209,7 +212,16 @@ def _job(row: Row, layout: ParallelLayout) -> TrainingJob:
         global_batch_size=batch,
         precision=_PRECISIONS[name],
         adapter=parse_adapter(row["adapter"]) if row.get("adapter") else None,
+        offload=_offload(row),
     )
+
+
+def _offload(row: Row) -> Offload | None:
+    """What waits in host memory: by its column as on a command line, or by the words of the note."""
+    said = row.get("offload", "")
+    if not said and re.search(r"\bactivations? offload", row.get("note", "").lower()):
+        said = "activations"
+    return parse_offload(said)[0] if said else None
 
 
 def _cluster(row: Row, layout: ParallelLayout, *, trust_paths: bool) -> Cluster:

@@ -73,6 +73,7 @@ def campaign(
         interruptions=band(found.interruptions),
         checkpoint_interval_s=course.every_s[0],
         checkpoint_bytes=job.checkpoint.total_bytes,
+        base_bytes=job.checkpoint.base_bytes,
         checkpoint_write_s=world.changed_share * job.checkpoint.total_bytes / kept[-1].write_bytes_per_s,
         checkpoint_stall_s=last.stall_s,
         spare_nodes=course.spares,

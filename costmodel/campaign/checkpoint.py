@@ -1,7 +1,8 @@
 """What a checkpoint is made of.
 
-An engine saves what it cannot compute again: the weights that compute reads, the fp32 master copy and the two
-moments; never gradients. Every distinct byte is written once, replicas share the writing.
+An engine saves what it cannot compute again: the weights that compute reads, the fp32 master copy and the
+optimizer's moments; never gradients. Every distinct byte is written once, replicas share the writing. Of a
+job that trains adapters these are the adapters' own: a restart reads the frozen base where the run found it.
 
 Legend: ``w`` bytes a parameter of weights, ``o`` of master copy and moments.
 """
@@ -11,14 +12,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from costmodel.job import TrainingJob
 from costmodel.layout import ParallelLayout
-from costmodel.models.spec import ModelSpec, parameter_count
+from costmodel.memory.state import kept_bytes
+from costmodel.models.spec import ModelSpec, layer_runs, parameter_count
+from costmodel.ops.cuts import ops_of_parts
+from costmodel.ops.op import Op, ShardShape
+from costmodel.ops.updates import uneven_state_bytes
 from costmodel.stack import SoftwareStack
+from costmodel.updates.optimizers import USUAL, optimizer
 
 ADAM_BYTES = 12.0
 """fp32 master weights and two fp32 moments of a parameter; what a stack keeps beyond is scratch."""
 WEIGHT_BYTES = 2.0
 """bf16 weights; copies in eight bits are derived, and not saved."""
+BASE_BYTES = 2.0
+"""Of a frozen parameter where it is read from: published in sixteen bits, and quantised once it is there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,41 +39,85 @@ class CheckpointState:
         per_rank_bytes: What the fullest rank copies aside and writes.
         weights_per_rank_bytes: Weights that the fullest rank must hold again after a restart.
         writers: Ranks that write.
+        base_bytes: Frozen weights, which no checkpoint holds; a restart reads them where the run found them.
     """
 
     total_bytes: float
     per_rank_bytes: float
     weights_per_rank_bytes: float
     writers: int
+    base_bytes: float = 0.0
 
 
-def saved_bytes_per_parameter(stack: SoftwareStack, zero_stage: int = 0) -> float:
-    """Bytes that a checkpoint holds of a parameter: w + o.
+def saved_bytes_per_parameter(stack: SoftwareStack, zero_stage: int = 0, updated_by: str = USUAL) -> float:
+    """Bytes that a checkpoint holds of a trained parameter: w + o.
 
     14 with weights beside the master copy, 12 where sharded weights are gathered from it, 10 where there is
-    no master copy (OPT-175B, bf16 engines keep fewer).
+    no master copy (OPT-175B, bf16 engines keep fewer) or moments have sixteen bits.
 
     >>> from costmodel.stack import stack
     >>> saved_bytes_per_parameter(stack("megatron-core"))
     14.0
+    >>> saved_bytes_per_parameter(stack("megatron-core"), updated_by="adamw-bf16")
+    10.0
     """
-    from_master = stack.memory.gathers_from_master and zero_stage >= 3
-    return (0.0 if from_master else WEIGHT_BYTES) + min(stack.memory.optimizer_bytes, ADAM_BYTES)
+    updated = optimizer(updated_by)
+    from_master = stack.memory.gathers_from_master and updated.has_master and zero_stage >= 3
+    return (0.0 if from_master else WEIGHT_BYTES) + min(kept_bytes(updated, stack), ADAM_BYTES)
+
+
+def saved_bytes(model: ModelSpec, job: TrainingJob, stack: SoftwareStack, zero_stage: int = 0) -> float:
+    """Bytes of a checkpoint: of all parameters, or of those of the adapters where a job trains them alone.
+
+    Args:
+        model: The model; its distinct parameters are written once.
+        job: Its optimizer, and its adapter if it has one.
+        stack: What the engine keeps of a parameter.
+        zero_stage: Of the layout.
+
+    Returns:
+        (w + o)·trained parameters, what the optimizer keeps of some of them alone, and what workers that
+        run apart keep of their last agreement.
+    """
+    updated = optimizer(job.optimizer)
+    each = saved_bytes_per_parameter(stack, zero_stage, job.optimizer)
+    each += job.apart.kept_bytes if job.apart else 0.0
+    if job.adapter is None and updated.is_plain:
+        return each * parameter_count(model)
+    found = 0.0
+    for count, ops, matrices in _parts(model, job, stack):
+        uneven = 0.0 if updated.is_plain else float(uneven_state_bytes(ops, updated, matrices=matrices))
+        found += count * (each * float(sum(op.parameters for op in ops)) + uneven)
+    return found
+
+
+def _parts(
+    model: ModelSpec, job: TrainingJob, stack: SoftwareStack
+) -> list[tuple[int, tuple[Op, ...], bool]]:
+    """Layers of every run and both ends on one GPU: how many, operations, whether matrices are updated so."""
+    whole = ShardShape(sequence_length=float(job.sequence_length))
+    *layers, embedding, head = ops_of_parts(model, job, stack, whole)
+    runs = [(run.count, ops, True) for run, ops in zip(layer_runs(model), layers, strict=True)]
+    return [*runs, (1, embedding, False), (1, head, False)]
 
 
 def checkpoint_state(
-    model: ModelSpec, stack: SoftwareStack, layout: ParallelLayout, weights_of_stage_bytes: Sequence[float]
+    model: ModelSpec,
+    job: TrainingJob,
+    stack: SoftwareStack,
+    layout: ParallelLayout,
+    weights_of_stage_bytes: Sequence[float],
 ) -> CheckpointState:
     """Bytes of a checkpoint under a layout.
 
     Args:
-        model: The model; its distinct parameters are written once.
+        model: The model.
+        job: What of it is trained, and by which optimizer.
         stack: What the engine keeps of a parameter.
         layout: Ranks of the job.
         weights_of_stage_bytes: Weights of a rank of each stage, as in the memory of the plan.
     """
-    each = saved_bytes_per_parameter(stack, layout.zero_stage)
-    total = each * parameter_count(model)
+    total = saved_bytes(model, job, stack, layout.zero_stage)
     mean = sum(weights_of_stage_bytes) / len(weights_of_stage_bytes)
     fullest = max(weights_of_stage_bytes)
     return CheckpointState(
@@ -72,4 +125,5 @@ def checkpoint_state(
         per_rank_bytes=total / layout.num_gpus * (fullest / mean if mean else 1.0),
         weights_per_rank_bytes=fullest,
         writers=layout.num_gpus,
+        base_bytes=0.0 if job.adapter is None else BASE_BYTES * parameter_count(model),
     )

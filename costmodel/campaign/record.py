@@ -371,7 +371,8 @@ class Campaign:
     answered, the closed form or the simulation; `bound_useful_share` is what no layout can beat, None where
     the closed form does not hold; `kept` are the places that checkpoints go to, nearest first.
     `kwh` are those of its GPUs at design power from start to finish, `co2_kg` what the grid emits for them,
-    None where nobody said. `loader_bytes_per_s` is what data loading must deliver to all ranks.
+    None where nobody said. `loader_bytes_per_s` is what data loading must deliver to all ranks. `base_bytes`
+    are frozen weights, which `checkpoint_bytes` do not hold: a restart reads them where the run found them.
     """
 
     useful_share: Band
@@ -393,5 +394,6 @@ class Campaign:
     kwh: Band | None = None
     co2_kg: Band | None = None
     loader_bytes_per_s: float = 0.0
+    base_bytes: float = 0.0
     worth: tuple[Worth, ...] = ()
     notes: tuple[str, ...] = field(default=())

@@ -90,7 +90,8 @@ def last_written_s(state: CheckpointState, world: FailureModel, cluster: Cluster
 def _level(state: CheckpointState, world: FailureModel, cluster: ClusterSpec, place: StorageSpec) -> Level:
     """What a checkpoint on one place takes.
 
-    Where only what changed is written, a restart reads the whole and the last change.
+    Where only what changed is written, a restart reads the whole and the last change; frozen weights come
+    from the world's own storage, whatever place the checkpoint is on.
     """
     host = min(node.host_bandwidth_bytes_per_s for node in cluster.nodes)
     nic = min(node.nic_bandwidth_bytes_per_s or host for node in cluster.nodes)
@@ -98,7 +99,7 @@ def _level(state: CheckpointState, world: FailureModel, cluster: ClusterSpec, pl
     share = world.changed_share
     read = 1.0 if share == 1.0 else 1.0 + share
     own = state.per_rank_bytes
-    spread_s = state.weights_per_rank_bytes / nic
+    spread_s = state.weights_per_rank_bytes / nic + state.base_bytes / world.storage.read_bytes_per_s
     aside_s = world.times.stall.seconds + share * own / host
     match place.kind:
         case "host":

@@ -55,6 +55,7 @@ def layer_share(
     *,
     updated: Optimizer | None = None,
     matrices: bool = True,
+    frees: bool = False,
 ) -> LayerShare:
     """Sums over the operations of one layer (or of an end), one entry per cut.
 
@@ -64,6 +65,7 @@ def layer_share(
         hidden_size: H.
         updated: An optimizer that keeps more of some parameters than of others.
         matrices: Whether its matrices are updated as matrices.
+        frees: Whether its backward frees what its operations kept one by one.
     """
     uneven = 0.0 if updated is None else uneven_state_bytes(ops, updated, matrices=matrices)
     experts = [op for op in ops if op.kind is OpKind.GROUPED_GEMM]
@@ -74,7 +76,7 @@ def layer_share(
         parameters=zero + _total([op.parameters for op in ops]) - expert_parameters,
         expert_parameters=zero + expert_parameters,
         saved_bytes=np.stack([zero + of_policy for of_policy in kept]),
-        working_bytes=zero + working_bytes(ops),
+        working_bytes=zero + working_bytes(ops, frees=frees),
         block_bytes=zero + _total([op.saved_bytes - op.saved_bytes_selective for op in ops if op.relaunched]),
         matrix_parameters=zero + _total([op.n * op.k for op in ops if op.kind in LINEAR and not op.frozen]),
         frozen_bytes=zero + _total([op.frozen_bytes for op in ops if op.kind is not OpKind.GROUPED_GEMM]),
@@ -107,22 +109,27 @@ def saved_bytes(ops: Sequence[Op], policy: str, shard: ShardShape, hidden_size: 
     return _total([op.saved_bytes for op in ops])
 
 
-def working_bytes(ops: Sequence[Op]) -> Quantity:
+def working_bytes(ops: Sequence[Op], *, frees: bool = False) -> Quantity:
     """Largest temporaries of one operation backward, in bytes.
 
     A linear needs its whole input and the gradients of input and output; unfused attention needs the
     gradients of the scores before and after softmax; attention of a split sequence the buffers of its
     exchange.
+
+    Args:
+        ops: Operations of a layer.
+        frees: Whether what operations after it had kept is free by then.
     """
-    sizes = [
-        HALF_BYTES * np.maximum(op.experts, 1) * op.m * (op.n + 2 * op.k) for op in ops if op.kind in LINEAR
-    ]
-    unfused = [op for op in ops if op.kind is OpKind.ATTENTION and not op.fused]
-    sizes += [2 * HALF_BYTES * op.batch * op.heads * op.query_tokens * op.kv_tokens for op in unfused]
-    sizes += [op.working_bytes for op in ops]
     largest: Quantity = 0.0
-    for size in sizes:
-        largest = np.maximum(largest, size)
+    freed: Quantity = 0.0
+    for op in reversed(ops):
+        size = op.working_bytes
+        if op.kind in LINEAR:
+            size = np.maximum(size, HALF_BYTES * np.maximum(op.experts, 1) * op.m * (op.n + 2 * op.k))
+        if op.kind is OpKind.ATTENTION and not op.fused:
+            size = np.maximum(size, 2 * HALF_BYTES * op.batch * op.heads * op.query_tokens * op.kv_tokens)
+        largest = np.maximum(largest, size - freed)
+        freed = freed + frees * op.saved_bytes
     return largest
 
 

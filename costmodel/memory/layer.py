@@ -20,6 +20,7 @@ from costmodel.memory.state import (
     bytes_per_parameter,
     frozen_unit_bytes,
     head_unit_bytes,
+    root_unit_bytes,
     state_bytes,
     unit_bytes,
     with_frozen,
@@ -123,7 +124,14 @@ def memory_pieces(
 
     def share(at: int, ops: Sequence[Op]) -> LayerShare:
         """Sums over operations, once per distinct cut."""
-        return layer_share(ops, known.shard, model.hidden_size, updated=updated, matrices=at < ends)
+        return layer_share(
+            ops,
+            known.shard,
+            model.hidden_size,
+            updated=updated,
+            matrices=at < ends,
+            frees=stack.memory.frees_in_backward,
+        )
 
     *shares, embedding, head = (share(at, part) for at, part in enumerate(known.parts))
     layers = tuple(_layer_memory(of_run, context) for of_run in shares)
@@ -136,7 +144,7 @@ def memory_pieces(
         working_bytes=working,
         recompute_working_bytes=recompute_working,
         first_backward_relief=_first_backward_relief(layers, stack),
-        buffer_bytes=stack.memory.bucket_bytes * (table.replicas > 1),
+        buffer_bytes=(job.bucket_bytes or stack.memory.bucket_bytes) * (table.replicas > 1),
         runtime_bytes=stack.memory.context_bytes + stack.memory.communicator_bytes * _communicators(table),
         fragmentation=stack.memory.fragmentation,
     )
@@ -154,6 +162,11 @@ class _Context:
     each: BytesPerParameter
     paired: npt.NDArray[np.bool_] | bool
 
+    @property
+    def parameters_away(self) -> bool:
+        """Whether what ZeRO-3 shards waits in host memory."""
+        return self.job.offload is not None and self.job.offload.parameters
+
 
 def _layer_memory(share: LayerShare, at: _Context) -> LayerMemory:
     """Pieces of one layer under each layout's own policy and sharding."""
@@ -168,7 +181,7 @@ def _layer_memory(share: LayerShare, at: _Context) -> LayerMemory:
     beside = beside + frozen_unit_bytes(frozen + frozen_experts, at.table, at.stack)
     state = with_uneven(state_bytes(at.each, parameters, experts), at.table, share.uneven_bytes[at.index])
     return LayerMemory(
-        state=with_frozen(state, at.table, at.stack, frozen, frozen_experts),
+        state=with_frozen(state, at.table, at.stack, frozen, frozen_experts, away=at.parameters_away),
         saved_bytes=share.saved_bytes[policy, at.index],
         saved_bytes_recomputed=(1 - away) * share.saved_bytes[full][at.index],
         working_bytes=working[at.index] + unit_bytes(parameters + experts, at.table, at.stack) + beside,
@@ -205,11 +218,14 @@ def _embedding_memory(share: LayerShare, at: _Context) -> EndMemory:
     if np.any(masks):
         M = num_microbatches(table, at.job)
         masks = masks * in_flight(table.schedule, table.pp, table.virtual_stages, M, 0)
-    unit = 0 if at.stack.memory.reduces_by_unit else unit_bytes(parameters, table, at.stack)
     frozen = share.frozen_bytes[at.index]
-    unit = unit + (0 if at.stack.memory.reduces_by_unit else frozen_unit_bytes(frozen, table, at.stack))
+    unit: Quantity = 0.0
+    if at.stack.memory.ends_in_root_unit:
+        unit = root_unit_bytes(parameters, frozen, table, at.stack, waits=at.model.tie_word_embeddings)
+    elif not at.stack.memory.reduces_by_unit:
+        unit = unit_bytes(parameters, table, at.stack) + frozen_unit_bytes(frozen, table, at.stack)
     trained = with_uneven(state_bytes(at.each, parameters), table, share.uneven_bytes[at.index])
-    state = with_frozen(trained, table, at.stack, frozen)
+    state = with_frozen(trained, table, at.stack, frozen, away=at.parameters_away)
     return EndMemory(state=state, activation_bytes=masks + unit)
 
 
@@ -241,11 +257,13 @@ def _head_memory(
     if at.stack.memory.reduces_by_unit:
         peak = head_unit_bytes(HALF_BYTES * logits, loss, parameters, frozen, table, at.stack, working)
         room = np.minimum(peak, recompute_working)
+    elif at.stack.memory.ends_in_root_unit:
+        peak, room = loss + root_unit_bytes(parameters, frozen, table, at.stack, waits=True), 0 * loss
     else:
         unit = unit_bytes(parameters, table, at.stack) + frozen_unit_bytes(frozen, table, at.stack)
         peak, room = loss + unit, 0 * loss
     return EndMemory(
-        state=with_frozen(trained, table, at.stack, frozen),
+        state=with_frozen(trained, table, at.stack, frozen, away=at.parameters_away),
         activation_bytes=peak + held,
         recompute_room_bytes=room,
     )

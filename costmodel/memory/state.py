@@ -127,11 +127,13 @@ def with_frozen(
     stack: SoftwareStack,
     frozen_bytes: Quantity,
     frozen_expert_bytes: Quantity = 0.0,
+    *,
+    away: bool = False,
 ) -> State:
     """The state with weights that are not trained: they have neither gradients nor moments.
 
     They are sharded at ZeRO-3 alone: w/N, or w; an engine whose units are gathered at every stage has both,
-    w + w/N, at ZeRO-0 2·w.
+    w + w/N, at ZeRO-0 2·w. What ZeRO-3 shards is in host memory where parameters are offloaded.
 
     Args:
         state: Of what is trained.
@@ -139,12 +141,13 @@ def with_frozen(
         stack: Whether its units are gathered.
         frozen_bytes: Weights of the rank, routed experts excluded.
         frozen_expert_bytes: Weights of its routed experts.
+        away: Whether parameters are offloaded.
     """
     if not (np.any(frozen_bytes) or np.any(frozen_expert_bytes)):
         return state
     whole = 1 - np.greater_equal(table.zero_stage, 3)
     gathers = stack.memory.gathers_from_master and stack.memory.reduces_by_unit
-    kept = np.maximum(1 - whole, float(gathers))
+    kept = np.maximum(1 - whole, float(gathers)) * (whole if away else 1)
     alone = np.less(table.zero_stage, 1)
     dense = frozen_bytes * (whole + kept / np.where(alone, 1, np.minimum(table.shard_degree, table.replicas)))
     expert = frozen_expert_bytes * (whole + kept / np.where(alone, 1, table.expert_shard_degree))
@@ -190,6 +193,23 @@ def unit_bytes(
         gathered + whole * stack.memory.parameter_gather_bytes + reduced * stack.memory.gradient_reduce_bytes
     )
     return parameters * per_parameter
+
+
+def root_unit_bytes(
+    parameters: Quantity, frozen_bytes: Quantity, table: LayoutTable, stack: SoftwareStack, *, waits: bool
+) -> Quantity:
+    """What an end holds all the step where both ends are one unit: its weights, and a gradient that waits.
+
+    Args:
+        parameters: Trained parameters of the end on a rank before sharding.
+        frozen_bytes: Frozen weights of it.
+        table: The layouts; gathered at ZeRO-3, a whole gradient exists from ZeRO-2 on.
+        stack: Bytes per gathered parameter.
+        waits: Whether its gradient is there before the layers' backward: of the head, or tied to it.
+    """
+    gathers, reduces = (np.greater_equal(table.zero_stage, stage) for stage in (3, 2))
+    held = gathers + reduces * float(waits)
+    return parameters * stack.memory.parameter_gather_bytes * held + gathers * frozen_bytes
 
 
 def head_unit_bytes(

@@ -59,9 +59,48 @@ def library_of_config(path: str) -> str:
 
 def listed_model(name: str) -> ModelSpec:
     """Give the catalogued model of this lenient name; no file is looked for, so the name may be anybody's."""
+    from topology.base.errors import UnknownNameError
     from topology.base.names import resolve
 
-    return _entry(resolve(name, model_names(), "model", _parsed("aliases")))
+    try:
+        return _entry(resolve(name, model_names(), "model", _parsed("aliases")))
+    except UnknownNameError as unknown:
+        if traced := traced_as(name):
+            cause = "it is of a family that is traced, not described"
+            raise UnknownNameError(
+                unknown.what, cause, f"use --model {traced}", unknown.suggestions
+            ) from None
+        raise
+
+
+TRACED_FAMILIES: Mapping[str, tuple[str, ...]] = {
+    "torchvision": (
+        "resnet", "resnext", "wide_resnet", "convnext", "efficientnet", "densenet", "vgg", "mobilenet",
+        "regnet", "swin",
+    ),
+    "timm": ("deit", "eva", "maxvit", "vit_"),
+    "transformers": (
+        "bert", "roberta", "distilbert", "deberta", "electra", "modernbert", "t5", "mt5", "bart", "whisper",
+        "wav2vec2", "clip", "siglip", "vit", "mamba", "mamba", "rwkv",
+    ),
+    "diffusers": ("dit", "unet", "sdxl", "sd3", "flux"),
+}  # fmt: skip
+"""How names of families begin that `transformers`, `torchvision`, `timm` and `diffusers` build."""
+
+
+def traced_as(name: str) -> str:
+    """How a model is named that a library builds and the catalog does not describe; "" of any other name.
+
+    >>> traced_as("resnet50"), traced_as("whisper-base"), traced_as("71b")
+    ('torchvision:resnet50', 'PATH/config.json, its own, which transformers reads', '')
+    """
+    said = name.strip().lower()
+    for library, beginnings in TRACED_FAMILIES.items():
+        if said.startswith(beginnings):
+            if library in ("torchvision", "timm"):
+                return f"{library}:{said.replace('-', '_')}"
+            return f"PATH/config.json, its own, which {library} reads"
+    return ""
 
 
 def _of_repository(name: str) -> ModelSpec:

@@ -155,6 +155,38 @@ def _nemotron_h(r: ConfigReader) -> dict[str, Any]:
     }  # fmt: skip
 
 
+LONGEST_WITHOUT_POSITIONS = 1_048_576
+"""Tokens of a sequence that nothing limits: no position is learned, no key kept."""
+
+
+def _mamba2_alone(r: ConfigReader) -> dict[str, Any]:
+    """Mamba-2 without attention: every layer is one mixer, and its heads stand for those of attention."""
+    if r.flag("use_bias", default=False):
+        r.problems.append("use_bias = true is not supported")
+    if not r.flag("use_conv_bias", default=True):
+        r.problems.append("use_conv_bias = false is not supported")
+    layers, hidden = r.size("num_hidden_layers"), r.size("hidden_size")
+    recurrence = _mamba2(r, "num_heads", "head_dim", "state_size", "n_groups")
+    if recurrence.value_width != r.size("expand", default=2) * hidden:
+        r.problems.append(f"num_heads x head_dim = {recurrence.value_width} is not expand x hidden_size")
+    return {
+        "num_layers": layers,
+        "hidden_size": hidden,
+        "intermediate_size": recurrence.value_width,
+        "num_attention_heads": recurrence.value_heads,
+        "num_key_value_heads": recurrence.value_heads,
+        "head_dim": recurrence.value_dim,
+        "vocab_size": r.size("vocab_size"),
+        "max_sequence_length": r.size("max_position_embeddings", default=LONGEST_WITHOUT_POSITIONS),
+        "tie_word_embeddings": r.flag("tie_word_embeddings", default=False),
+        "norm_epsilon": r.positive("layer_norm_epsilon", 1e-5),
+        "activation": r.activation("hidden_act", "silu"),
+        "gated_mlp": False,
+        "layer_pattern": "M" * layers,
+        "recurrence": recurrence,
+    }
+
+
 def _mamba2(r: ConfigReader, heads: str, head_dim: str, state: str, groups: str) -> Recurrence:
     """Mamba-2 under a family's keys."""
     return Recurrence(
@@ -297,6 +329,7 @@ HYBRID_FAMILIES: Mapping[str, Callable[[ConfigReader], dict[str, Any]]] = {
     "qwen3_5_moe": _qwen_hybrid_moe,
     "qwen3_5_moe_text": _qwen_hybrid_moe,
     "nemotron_h": _nemotron_h,
+    "mamba2": _mamba2_alone,
     "granitemoehybrid": _granite_hybrid,
     "kimi_linear": _kimi_linear,
     "minimax": _minimax,

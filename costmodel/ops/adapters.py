@@ -45,23 +45,26 @@ def adapted(
         if beside:
             found += _adapter(op, adapter, stack)
         keeps = beside or (op.input_is_shared and (block == "attention" or block in adapter.targets))
-        found += _frozen(op, job, stack, keeps_input=keeps, wide=beside)
+        base = frozen_weight_bytes(op, job, block)
+        found += _frozen(op, job, stack, base, keeps_input=keeps, wide=beside)
     return tuple(found)
 
 
-def frozen_weight_bytes(op: Op, job: TrainingJob) -> float:
-    """Bytes of a frozen weight: quantised, or sixteen bits; none is updated, so none has a master copy."""
-    quantised = None if job.adapter is None else job.adapter.quantised_bytes
+def frozen_weight_bytes(op: Op, job: TrainingJob, block: AdapterTarget | None) -> float:
+    """Bytes of a frozen weight: quantised, or sixteen bits; none is updated, so none has a master copy.
+
+    The head is a matrix of no block and stays as it is (bitsandbytes' `skip_modules`).
+    """
+    quantised = None if job.adapter is None or block is None else job.adapter.quantised_bytes
     return quantised if op.kind in LINEAR and quantised is not None else HALF_BYTES
 
 
 def _frozen(
-    op: Op, job: TrainingJob, stack: SoftwareStack, *, keeps_input: bool, wide: bool
+    op: Op, job: TrainingJob, stack: SoftwareStack, width: float, *, keeps_input: bool, wide: bool
 ) -> tuple[Op, ...]:
     """One operation frozen: a product keeps no input of its own, a quantised one is widened every time."""
     if op.kind is OpKind.COLLECTIVE:
         return (op,)
-    width = frozen_weight_bytes(op, job)
     still = replace(op, frozen=True, parameters=0, frozen_bytes=width * op.parameters)
     if op.kind not in LINEAR:
         return (still,)
@@ -71,10 +74,10 @@ def _frozen(
     still = replace(
         still, saved_bytes=op.saved_bytes * share, saved_bytes_selective=op.saved_bytes_selective * share
     )
-    multiplied = job.adapter is None or job.adapter.base == "half"
+    multiplied = width == HALF_BYTES
     multiplied |= job.adapter is not None and job.adapter.base == "fp8" and job.is_low_precision
     if multiplied:
-        narrow = job.adapter is not None and job.adapter.base == "fp8"
+        narrow = width < HALF_BYTES
         return (still, *((_transposed(op),) * narrow))
     return (_widened(op, width), still)
 
@@ -104,7 +107,8 @@ def _adapter(op: Op, adapter: Adapter, stack: SoftwareStack) -> tuple[Op, ...]:
 
     The sum with the frozen product moves 3·m·n forward, that of the two input gradients 3·m·k backward; where
     passes are not fused each of j adapters adds its own, and scaling moves 2·m·n each way. Dropout moves
-    its input twice and a mask of a byte, forward and backward: 10·m·k bytes in all.
+    its input twice and a mask of a byte, forward and backward: 10·m·k bytes in all; the mask is kept, and in
+    the place of the input what is left of it, by each of j adapters where passes are not fused.
     """
     r, j = adapter.rank, op.joins
     if op.kind is OpKind.GROUPED_GEMM:
@@ -117,10 +121,11 @@ def _adapter(op: Op, adapter: Adapter, stack: SoftwareStack) -> tuple[Op, ...]:
         down = gemm(f"{op.name}_adapter_down", m=op.m, n=j * r, k=op.k, saved_elements=0)
         up = gemm(f"{op.name}_adapter_up", m=op.m, n=op.n, k=r, saved_elements=0)
         kept, rows = HALF_BYTES * op.m * j * r, op.m
-    if adapter.dropout:
-        kept = kept + rows * op.k  # a byte of mask for every input
-    up = replace(up, saved_bytes=kept, saved_bytes_selective=kept)
     fused = stack.timing.fused_elementwise
+    if adapter.dropout:
+        dropped = 1 if fused else j
+        kept = kept + rows * op.k * (dropped + HALF_BYTES * (dropped - 1))
+    up = replace(up, saved_bytes=kept, saved_bytes_selective=kept)
     moved = 3 * rows * (op.n + op.k * (1 if fused else j)) + (0 if fused else 4 * rows * op.n)
     moved = moved + (5 * rows * op.k if adapter.dropout else 0)
     add = elementwise(f"{op.name}_adapter_add", traffic_bytes=HALF_BYTES * moved / CHARGED_PASSES)

@@ -30,6 +30,7 @@ from costmodel.ops.op import (
     enter_tensor_parallel,
     gemm,
     leave_tensor_parallel,
+    norm_saved_bytes,
     reduced_elements,
     repeat,
 )
@@ -123,9 +124,8 @@ def _grouped_projections(
         saved_elements=shard.sharded_tokens * H,
     )
     qkv = replace(qkv, joins=QUERY_KEY_VALUE)
-    norms = elementwise(
-        "qk_norm", traffic_bytes=2 * qk_bytes, saved_bytes=qk_bytes, parameters=2 * d, count=2
-    )
+    kept = norm_saved_bytes(qk_bytes, wide=stack.memory.keeps_wide_norms, trained=job.adapter is None)
+    norms = elementwise("qk_norm", traffic_bytes=2 * qk_bytes, saved_bytes=kept, parameters=2 * d, count=2)
     accesses = 2 if stack.timing.fused_elementwise else 4
     positions = elementwise("rotary", traffic_bytes=accesses * qk_bytes, count=2)
     return (qkv, *(norms,) * model.qk_norm, *(positions,) * (model.learned_positions == 0))
@@ -256,7 +256,10 @@ def _exchange_working_bytes(model: ModelSpec, stack: SoftwareStack, shard: Shard
     of the whole sequence and as many gradients beside those of q and o, 2·c·(k + v) + q + o; the ring a block
     to send, one to receive, the gradients that travel with both and those of its own q, k, v, o,
     5·(k + v) + q + o; Ulysses all gradients of the swapped q, k, v and one of q packed, received and joined,
-    (k + v) + 4·q.
+    (k + v) + 4·q. Where the all-gather sums block by block in fp32 (`_templated_ring_attention_backward` of
+    torch) there are the keys and values of all and those it sent, c + 1; their gradients in fp32 as a sum,
+    packed, and received, 2 each, and of a block, 1; of the queries the sum in fp32, what a half of it is
+    added to, and a block's, 2 + 2 + 1; and the gradient of the output: (c + 8)·(k + v) + 5·q + o.
     """
     T, cp = shard.tokens, shard.cp
     heads = model.num_attention_heads / shard.tp
@@ -264,7 +267,8 @@ def _exchange_working_bytes(model: ModelSpec, stack: SoftwareStack, shard: Shard
     value_dim = attended_value_dim(model, stack)
     q, o = HALF_BYTES * T * heads * model.qk_head_dim, HALF_BYTES * T * heads * value_dim
     kv = HALF_BYTES * T * kv_heads * (model.qk_head_dim + value_dim)
-    held = {"ring": 5 * kv + q + o, "ulysses": kv + 4 * q, "allgather": 2 * cp * kv + q + o}
+    gathered = (cp + 8) * kv + 5 * q + o if stack.memory.sums_context_in_fp32 else 2 * cp * kv + q + o
+    held = {"ring": 5 * kv + q + o, "ulysses": kv + 4 * q, "allgather": gathered}
     total: Quantity = 0.0
     for name, size in held.items():
         total = total + size * (shard.cp_kind == CP_KINDS.index(name)) * (cp > 1)

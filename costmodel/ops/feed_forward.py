@@ -66,13 +66,15 @@ def expert_ops(model: ModelSpec, job: TrainingJob, stack: SoftwareStack, shard: 
 
     The experts of a layer live in the dp·cp·tp block: each rank routes T/tp of the tokens, sends K copies
     over ``ep``, and gathers over ``expert_tp``, which cuts the matrices of an expert. Routing weights are
-    applied at the activation, so that combining keeps nothing.
+    applied at the activation, so that combining keeps nothing; or at the outputs, which are kept, and whose
+    gradient exists before and after the weights at once.
     """
     H, t = model.hidden_size, shard.sharded_tokens
     sent = HALF_BYTES * shard.tokens / shard.tp * model.num_experts_per_token * H
     there = EIGHT_BIT_SHARE if job.is_low_precision and stack.timing.dispatches_in_eight_bits else 1.0
     kept = sent * (shard.ep > 1) * stack.memory.keeps_partial_sums
     moved = sent * _moves_per_copy(model, stack, shard)
+    weighed = sent * stack.memory.keeps_expert_outputs
     router = gemm(
         "router",
         m=t,
@@ -97,7 +99,10 @@ def expert_ops(model: ModelSpec, job: TrainingJob, stack: SoftwareStack, shard: 
         *_weight_traffic(model, stack, shard),
         *_experts(model, job, stack, shard),
         *_expert_traffic("combine", "reduce_scatter", sent, shard, model, narrow_backward=there),
-        elementwise("unpermute", traffic_bytes=moved, saved_bytes_op=kept),
+        replace(
+            elementwise("unpermute", traffic_bytes=moved, saved_bytes=weighed, saved_bytes_op=kept),
+            working_bytes=2 * weighed,
+        ),
         *shared,
     )
 

@@ -39,6 +39,7 @@ from costmodel.ops.op import (
     enter_tensor_parallel,
     gemm,
     leave_tensor_parallel,
+    norm_saved_bytes,
     repeat,
     repeat_block,
 )
@@ -84,14 +85,15 @@ def _mixer(
     if kind.attention == "none":
         return ()
     recurrent = kind.attention == "recurrence"
-    norm = _norm(model, "attention_norm", stack, shard, keeps_layer_input=True)
+    trained = job.adapter is None
+    norm = _norm(model, "attention_norm", stack, shard, keeps_layer_input=True, trained=trained)
     again = "layernorm" in stack.timing.recomputed_modules and not model.attention.shares_keys
     inner = model.num_attention_heads * model.value_head_dim
     return (
         repeat(norm) if again and not recurrent else norm,
         *_cast(model, "attention_cast", recurrence_of(model).value_width if recurrent else inner, job, shard),
         *(recurrence_ops if recurrent else attention_ops)(model, kind, job, stack, shard),
-        *_post_norm(model, "attention_post_norm", stack, shard),
+        *_post_norm(model, "attention_post_norm", stack, shard, trained=trained),
         _residual(model, "attention_residual", stack, shard),
     )
 
@@ -103,13 +105,14 @@ def _feed_forward(
     if kind.mlp == "none":
         return ()
     alone = kind.attention == "none"
-    norm = _norm(model, "mlp_norm", stack, shard, keeps_layer_input=alone)
+    trained = job.adapter is None
+    norm = _norm(model, "mlp_norm", stack, shard, keeps_layer_input=alone, trained=trained)
     norms = (norm,) if alone or norms_of(model, kind) > 1 else ()
     cast = _cast(model, "mlp_cast", model.feed_forward().inner_size, job, shard)
     block = feed_forward_ops(model, kind, job, stack, shard)
     return (
         *_repeated(kind, stack.timing.recomputed_modules, norms, cast, block),
-        *_post_norm(model, "mlp_post_norm", stack, shard),
+        *_post_norm(model, "mlp_post_norm", stack, shard, trained=trained),
         _residual(model, "mlp_residual", stack, shard),
     )
 
@@ -142,9 +145,11 @@ def _keeping_half(op: Op) -> Op:
     return replace(op, saved_bytes_op=op.saved_bytes_op / 2) if op.kind in LINEAR else op
 
 
-def _post_norm(model: ModelSpec, name: str, stack: SoftwareStack, shard: ShardShape) -> tuple[Op, ...]:
+def _post_norm(
+    model: ModelSpec, name: str, stack: SoftwareStack, shard: ShardShape, *, trained: bool
+) -> tuple[Op, ...]:
     """A norm after a block, where a model has one."""
-    return (_norm(model, name, stack, shard),) if model.norms_per_layer > 2 else ()
+    return (_norm(model, name, stack, shard, trained=trained),) if model.norms_per_layer > 2 else ()
 
 
 def _keeping_wide_inputs(op: Op) -> Op:
@@ -245,14 +250,20 @@ def model_flop_per_step(model: ModelSpec, job: TrainingJob) -> float:
 
 
 def _norm(
-    model: ModelSpec, name: str, stack: SoftwareStack, shard: ShardShape, *, keeps_layer_input: bool = False
+    model: ModelSpec,
+    name: str,
+    stack: SoftwareStack,
+    shard: ShardShape,
+    *,
+    keeps_layer_input: bool = False,
+    trained: bool = True,
 ) -> Op:
     """Give a norm over the hidden size: reads, writes, keeps its input (unfused: through an fp32 copy)."""
     size = HALF_BYTES * shard.sharded_tokens * model.hidden_size
     return elementwise(
         name,
         traffic_bytes=size * (2 if stack.timing.fused_elementwise else 4),
-        saved_bytes=size,
+        saved_bytes=norm_saved_bytes(size, wide=stack.memory.keeps_wide_norms, trained=trained),
         saved_bytes_op=size if keeps_layer_input else 0,
         parameters=norm_parameters(model, model.hidden_size),
     )

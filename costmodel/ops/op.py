@@ -144,6 +144,15 @@ class Op:
     trait: Literal["", "one_operand_layout"] = ""
 
 
+def norm_saved_bytes(size: Quantity, *, wide: bool, trained: bool) -> Quantity:
+    """What a norm keeps of an input of `size` bytes in sixteen bits: it; or, `wide`, an fp32 copy of it.
+
+    A chain of operations in fp32 keeps x in fp32 for the square and the product with 1/rms, and the normed
+    values in sixteen bits for the gradient of a weight that is trained.
+    """
+    return size * (FLOAT_BYTES / HALF_BYTES + trained) if wide else size
+
+
 def gemm(
     name: str,
     *,

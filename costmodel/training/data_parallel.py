@@ -48,6 +48,7 @@ class GradientTraffic(Columns):
         update_s: Products of the optimizer, and gathering what it needs whole.
         tied_s: Shape (layouts,): summing the gradients of tied embeddings held on two ranks, an all-reduce
             that sends the message once each way.
+        last_bucket_s: Shape (layouts,): reducing the bucket that is full last, when no backward is left.
         network: Shape (layouts,): 1 where the replicas of a rank sit on several nodes.
     """
 
@@ -60,6 +61,7 @@ class GradientTraffic(Columns):
     updated_parameters: Vector
     update_s: Vector
     tied_s: Vector
+    last_bucket_s: Vector
     network: Vector
 
 
@@ -76,9 +78,10 @@ def gradient_traffic(
     tied_parameters: Vector,
     frozen: tuple[Vector, Vector] | None = None,
     products: tuple[Vector, Vector] | None = None,
-    from_host_s: tuple[float, float] = (0.0, 0.0),
+    from_host_s: tuple[float, float, float] = (0.0, 0.0, 0.0),
     sent: tuple[Vector, Vector] | None = None,
     local_steps: int = 1,
+    bucket_bytes: float | None = None,
 ) -> GradientTraffic:
     """Seconds of the traffic between replicas.
 
@@ -96,10 +99,12 @@ def gradient_traffic(
             each use at ZeRO-3, never reduced.
         products: Seconds of an optimizer's matrix products of a rank's matrices, of the same shapes.
         from_host_s: Of a parameter that ZeRO-3 shards: bringing its weight from the host before it is
-            gathered, and taking its gradient there.
+            gathered, and taking its gradient there; then that of a byte of frozen weights.
         sent: Of compressed gradients: uncompressed parameters of the same bytes, of the shapes of `dense` and
             `expert`.
         local_steps: Steps that workers run apart; of a step is that part of what they exchange.
+        bucket_bytes: Of the gradients that are reduced at once where they are reduced once a step; None for
+            what a fitted overlap has seen.
     """
     copies = table.replicas
     shards = np.minimum(table.shard_degree, copies)
@@ -110,6 +115,7 @@ def gradient_traffic(
         _Replicas(expert, table.expert_dp, table.expert_shard_degree, strides["expert_data"]),
     )
     reduce_s, gather_s, updated, whole = (np.zeros_like(dense) for _ in range(4))
+    last_s = np.zeros(dense.shape[1])
     each_use = table.zero_stage >= SHARDS_PARAMETERS
     for group, narrow in zip(groups, sent or (None, None), strict=True):
         if not group.parameters.any():
@@ -119,7 +125,13 @@ def gradient_traffic(
         share = group.parameters / np.maximum(unit, 1e-30)
         pieces = np.where(per_unit, stack.timing.messages_per_unit, 1.0)
         less = 1.0 if narrow is None else _share_sent(narrow, group.parameters, counts, per_unit)
-        reduced = less * unit * stack.memory.gradient_reduce_bytes / pieces
+        reduced = less * unit * stack.memory.gradient_reduce_bytes
+        if bucket_bytes is not None:
+            pieces = np.where(per_unit, pieces, np.maximum(1.0, reduced / bucket_bytes))
+        reduced = reduced / pieces
+        if bucket_bytes is not None:
+            each = _reduce(cal, hierarchy, table, group, reduced, local_steps)
+            last_s = np.maximum(last_s, np.where(per_unit, 0.0, each)[0])
         reduce_s += share * pieces * _reduce(cal, hierarchy, table, group, reduced, local_steps)
         gathered = unit * stack.memory.parameter_gather_bytes * (table.zero_stage > 0)
         gather_s += (
@@ -137,7 +149,7 @@ def gradient_traffic(
         once = collective_time(
             cal, hierarchy, "all_gather", held * each_use / messages, group.shards, group.stride
         )
-        gather_s += messages * once
+        gather_s += messages * once + from_host_s[2] * held * each_use / group.shards
     gathered_bytes, reduced_bytes = _memory_bytes(stack)
     tied = tied_parameters * stack.memory.gradient_reduce_bytes * (table.pp > 1)
     return GradientTraffic(
@@ -149,6 +161,7 @@ def gradient_traffic(
         microbatch_reduced_bytes=each_use * reduced_bytes * whole,
         updated_parameters=updated,
         update_s=_whole_updates(cal, hierarchy, table, groups, products),
+        last_bucket_s=last_s,
         tied_s=collective_time(cal, hierarchy, "p2p", tied, table.pp, strides["pp"]),
         network=crosses_node(hierarchy, copies, strides["data"]).astype(np.float64),
     )
@@ -182,9 +195,10 @@ def least_traffic(
     tied_parameters: Vector,
     frozen: tuple[Vector, Vector] | None = None,
     products: tuple[Vector, Vector] | None = None,
-    from_host_s: tuple[float, float] = (0.0, 0.0),
+    from_host_s: tuple[float, float, float] = (0.0, 0.0, 0.0),
     sent: tuple[Vector, Vector] | None = None,
     local_steps: int = 1,
+    bucket_bytes: float | None = None,
 ) -> GradientTraffic:
     """Each number of `gradient_traffic` at its least over the shard degrees that the stack can use."""
     partly = np.isin(table.zero_stage, stack.supports.partial_zero_stages)
@@ -209,6 +223,7 @@ def least_traffic(
         from_host_s=from_host_s,
         sent=(sent[0][:, rows], sent[1][:, rows]) if sent else None,
         local_steps=local_steps,
+        bucket_bytes=bucket_bytes,
     )
     starts = np.cumsum(counts) - counts
     least = {name: np.minimum.reduceat(getattr(every, name), starts, axis=-1) for name in every.names()}

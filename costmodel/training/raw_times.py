@@ -235,7 +235,7 @@ def _replication(
     *,
     products: tuple[Vector, Vector] | None,
     spared: tuple[Vector, Vector] | None,
-    from_host_s: tuple[float, float],
+    from_host_s: tuple[float, float, float],
     any_sharding: bool,
 ) -> tuple[GradientTraffic, tuple[Vector, Vector], Index]:
     """Replica traffic and pipeline sends of every distinct replication, and the one of each layout."""
@@ -263,6 +263,7 @@ def _replication(
         from_host_s=from_host_s,
         sent=_sent(job, stack, (dense, expert), spared, shards),
         local_steps=job.apart.steps if job.apart else 1,
+        bucket_bytes=job.bucket_bytes,
     )
     probes = np.array(PROBE_BYTES)[:, None] * (distinct.pp > 1)
     small, large = collective_time(cal, hierarchy, "p2p", probes, distinct.pp, strides["pp"])
@@ -289,6 +290,7 @@ def _nothing_exchanged(parts: int, layouts: int) -> tuple[GradientTraffic, tuple
         updated_parameters=of_parts,
         update_s=of_parts,
         tied_s=none,
+        last_bucket_s=none,
         network=none,
     )
     return traffic, (none, none), np.zeros(layouts, dtype=np.intp)

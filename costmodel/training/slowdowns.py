@@ -133,16 +133,16 @@ def _offloaded(cluster: Cluster, job: TrainingJob, stack: SoftwareStack) -> dict
     }
 
 
-def from_host_seconds(cluster: Cluster, job: TrainingJob, stack: SoftwareStack) -> tuple[float, float]:
+def from_host_seconds(cluster: Cluster, job: TrainingJob, stack: SoftwareStack) -> tuple[float, float, float]:
     """Seconds of an offloaded parameter's weight on its way to the GPU, and of its gradient on the way back.
 
-    A stack that gathers from its master weights brings those, in fp32.
+    A stack that gathers from its master weights brings those, in fp32. Last those of a frozen byte.
     """
     if job.offload is None or not job.offload.parameters:
-        return 0.0, 0.0
+        return 0.0, 0.0, 0.0
     weight = MASTER_BYTES if stack.memory.gathers_from_master else stack.memory.weight_bytes
     link = host_path(cluster.spec).link_bytes_per_s
-    return weight / link, stack.memory.gradient_bytes / link
+    return weight / link, stack.memory.gradient_bytes / link, 1 / link
 
 
 def _update_bytes(job: TrainingJob, stack: SoftwareStack) -> float:

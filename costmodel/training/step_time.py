@@ -144,6 +144,7 @@ class _Traffic:
     step_gather: Vector
     step_reduce: Vector
     tied: Vector
+    last_bucket: Vector
     updated: Vector
     update_s: Vector
     gather_memory_s: Vector
@@ -160,6 +161,7 @@ def _scaled_traffic(f: Features, c: Constants) -> _Traffic:
         step_gather=(factor * t.step_gather_s)[:, at],
         step_reduce=(factor * t.step_reduce_s)[:, at],
         tied=(factor * t.tied_s)[at],
+        last_bucket=(factor * t.last_bucket_s)[at],
         updated=t.updated_parameters[:, at],
         update_s=t.update_s[:, at],
         gather_memory_s=(t.microbatch_gathered_bytes / f.environment.memory_bandwidth_bytes_per_s)[:, at],
@@ -182,7 +184,8 @@ def _tail(
     overlap: exposed = κ·R + (1 − κ)·max(0, R − w·B) and likewise for A, so the tail is the largest of four
     linear forms. What is recomputed is no part of B: it delays gradients by as much as it hides. With
     interleaving the early chunks finish early: the window holds 1 + P(V − 1)/V
-    microbatches instead of one, with P at most M.
+    microbatches instead of one, with P at most M. Of buckets whose size was said the last, b, is full when
+    there is no backward left: κ·(R − b) + b + (1 − κ)·max(0, R − b − w·B), on the rank that ends last.
     """
     e, n = f.environment, f.layout_numbers
     in_window = np.minimum(n.pp, n.num_microbatches) * (n.virtual_stages - 1) / n.virtual_stages
@@ -198,6 +201,7 @@ def _tail(
     shown_r[:-2] -= (1 - stays_r) * window * backward_s
     shown_a[:-2] -= (1 - stays_a) * window * forward_s
     forms = np.stack([every, every + shown_a, every + shown_r, every + shown_a + shown_r])
+    forms[:2, -2] += (1 - stays_r) * traffic.last_bucket
     forms *= stretch
     forms += update
     return forms[:, :-2], forms[:, -2], forms[:, -1]

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 OffloadKind = Literal["optimizer", "activations", "parameters"]
 KINDS: tuple[OffloadKind, ...] = get_args(OffloadKind)
 EXAMPLE = "optimizer:0.5"
+DISKS = {"nvme", "ssd", "disk"}
 
 HOST_EFFICIENCY = 0.53
 """Share of host memory's rate that an update on the processor reaches.
@@ -96,6 +97,8 @@ def parse_offload(text: str) -> tuple[Offload, bool]:
     open_share = False
     for part in text.strip().lower().split("+"):
         name, colon, share = (word.strip() for word in part.partition(":"))
+        if DISKS & {name, *share.split(":")}:
+            raise _no_disk(part)
         if name not in KINDS:
             raise _refused(f"{shown(name)} is none of {', '.join(KINDS)}")
         if name in said:
@@ -148,6 +151,17 @@ def _share(text: str) -> float:
         return float(text)
     except ValueError:
         raise _refused(f"{shown(text)} is no share") from None
+
+
+def _no_disk(part: str) -> InputError:
+    """The three lines of an offload to a node's own disks (ZeRO-Infinity)."""
+    return InputError(
+        "nothing is offloaded to NVMe",
+        f"{shown(part)}: host memory is the one place that is priced; what of a disk's rate updates reach is "
+        "not known",
+        "write --offload parameters or --offload optimizer, which wait in host memory; where that is too "
+        "small, take more nodes, or say --set cluster.host_memory_bytes=2TiB",
+    )
 
 
 def _refused(cause: str) -> InputError:

@@ -10,9 +10,9 @@ from costmodel.accuracy.anchor import FURTHEST, stack_level
 from costmodel.estimate import Estimate
 from costmodel.evidence.keys import engine_family
 from costmodel.evidence.table import unmeasured
+from costmodel.kernels.level import StackLevel
 from costmodel.kernels.saved import calibration_for
 from costmodel.kernels.tables import Calibration, load_calibration
-from costmodel.stack import StackLevel
 from costmodel.training.bands import Doubts
 from costmodel.training.estimate import estimate
 from planner.audit.changes import Change, Running, changes_of

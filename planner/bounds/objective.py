@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from planner.plan import Objective, Plan, PlanRequest
+from planner.plan import RENTS_WHAT_IT_USES, Objective, Plan, PlanRequest
 from topology.base.errors import InputError
 from topology.pools.kinds import kinds_of
 from topology.pools.rates import Rates, by_node, mean_usd_per_gpu_hour, rates_of, unpriced, usd_per_hour
@@ -37,7 +37,7 @@ class Goal:
     @property
     def rents_what_it_uses(self) -> bool:
         """Whether the answer says how many GPUs to rent; otherwise idle ones are there and paid for."""
-        return self.objective in ("cost", "gpus")
+        return self.objective in RENTS_WHAT_IT_USES
 
     def score(self, num_gpus: Any, step_s: Any, paid: Any = None) -> Vector:
         """Score of layouts that use this many GPUs and take these seconds per step.

@@ -8,14 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from costmodel.campaign.answer import campaign
-from costmodel.campaign.checkpoint import checkpoint_state, saved_bytes_per_parameter
+from costmodel.campaign.checkpoint import checkpoint_state, saved_bytes
 from costmodel.campaign.compose import Job
 from costmodel.campaign.failures import default_model, read_failures
 from costmodel.campaign.record import Campaign, FailureModel
 from costmodel.campaign.worth import Price
-from costmodel.models.spec import ModelSpec, parameter_count
-from planner.bounds.objective import goal_of_plan
-from planner.plan import Plan, stack_of
+from costmodel.models.spec import ModelSpec
+from planner.plan import RENTS_WHAT_IT_USES, Plan, stack_of
 from topology.base.errors import InputError
 from topology.builders import build
 from topology.pools.rates import mean_usd_per_gpu_hour
@@ -108,17 +107,17 @@ def campaign_of(plan: Plan, world: FailureModel) -> Campaign:
     usd = mean_usd_per_gpu_hour(cluster, plan.layout.num_gpus)
     price = None
     if usd is not None:
-        rented = 0 if goal_of_plan(plan).rents_what_it_uses else plan.idle_gpus
+        rented = 0 if request.objective in RENTS_WHAT_IT_USES else plan.idle_gpus
         idle = 1 + rented / plan.layout.num_gpus
         price = Price(usd_per_gpu_hour=usd * idle, gpus_per_node=cluster.num_gpus / cluster.num_nodes)
     stack = stack_of(request)
-    least = min(saved_bytes_per_parameter(stack, stage) for stage in range(_SHARDED + 1))
+    least = min(saved_bytes(request.model, request.job, stack, stage) for stage in range(_SHARDED + 1))
     return campaign(
         job_of(plan, world),
         world,
         cluster,
         step_band_s=(estimate.lower_s, estimate.upper_s),
-        least_bytes=least * parameter_count(request.model),
+        least_bytes=least,
         price=price,
     )
 
@@ -158,7 +157,7 @@ def job_of(plan: Plan, world: FailureModel | None = None) -> Job:
         step_s=plan.estimate.step_time_s,
         gpus=layout.num_gpus,
         replica_gpus=layout.num_gpus // layout.dp,
-        checkpoint=checkpoint_state(request.model, stack_of(request), layout, weights),
+        checkpoint=checkpoint_state(request.model, request.job, stack_of(request), layout, weights),
         loaded_bytes_per_s=request.job.tokens_per_step
         * token_bytes(request.model, world)
         / plan.estimate.step_time_s,

@@ -48,10 +48,16 @@ def _degrees(given: Given) -> dict[str, Any]:
         "layout.dp": copies * shards,
         "layout.tp": tp,
         "layout.cp": cp,
-        "layout.cp_kind": "ulysses" if ulysses > 1 else "ring",
+        "layout.cp_kind": "ulysses" if ulysses > 1 else _exchange(given, ring),
         "layout.zero_stage": stage,
         "layout.shard_degree": None if whole else shards * cp,
     }
+
+
+def _exchange(given: Given, ring: int) -> str:
+    """How keys and values come together: all at once unless the file says from rank to rank."""
+    at_once = str(given[f"{_P}cp_comm_strategy"]).lower() != "alltoall"
+    return "allgather" if ring > 1 and at_once else "ring"
 
 
 def _write_degrees(facts: Facts) -> dict[str, Any]:
@@ -77,6 +83,7 @@ def _write_degrees(facts: Facts) -> dict[str, Any]:
         f"{_P}tp_size": facts["layout.tp"],
         f"{_P}cp_size": 1 if ulysses else cp,
         f"{_P}sp_size": cp if ulysses else 1,
+        f"{_P}cp_comm_strategy": "alltoall" if facts["layout.cp_kind"] == "ring" else "allgather",
         "use_cpu": False,
     }
 
@@ -99,6 +106,7 @@ _DEGREES = Setting(
         *(Word(name=f"{_F}{name}", kind="any", aliases=(f"fsdp_config.{name}",), states=states)
           for name, states in _SHARDING.items()),
         *(Word(name=f"{_P}{name}_size", kind="int", states=states) for name, states in _SIZES.items()),
+        Word(name=f"{_P}cp_comm_strategy", default="allgather"),
         Word(name="use_cpu", kind="flag", default=False),
     ),
     fields=tuple(f"layout.{name}" for name in ("dp", "tp", "cp", "cp_kind", "zero_stage", "shard_degree")),
@@ -174,6 +182,30 @@ def _read_precision(given: Given) -> dict[str, Any]:
     return {"job.precision": named} if named in ("bf16", "fp16", "fp8") else {}
 
 
+_ON_HOST = {"parameters": f"{_F}offload_params", "activations": f"{_F}activation_checkpointing_offload"}
+OFFLOADS = ("parameters", "activations", "parameters+activations")
+
+
+def _write_offload(facts: Facts) -> dict[str, Any]:
+    kinds = str(facts["job.offload"] or "").split("+")
+    return {word: True for kind, word in _ON_HOST.items() if kind in kinds}
+
+
+def _read_offload(given: Given) -> dict[str, Any]:
+    kinds = [kind for kind, word in _ON_HOST.items() if str(given[word]).lower() == "true"]
+    return {"job.offload": "+".join(kinds) or None}
+
+
+_OFFLOAD = Setting(
+    words=(
+        Word(name=_ON_HOST["parameters"], kind="any", states="said.offload_param"),
+        Word(name=_ON_HOST["activations"], kind="any"),
+    ),
+    fields=("job.offload",),
+    write=_write_offload,
+    read=_read_offload,
+)
+
 SETTINGS = (
     _DEGREES,
     Setting(
@@ -183,14 +215,7 @@ SETTINGS = (
         read=_read_precision,
     ),
     _RECOMPUTE,
-    Setting(
-        words=(Word(name=f"{_F}offload_params", kind="any", states="said.offload_param"),),
-        fields=("job.offload",),
-        write=lambda facts: {f"{_F}offload_params": True} if facts["job.offload"] else {},
-        read=lambda given: {
-            "job.offload": "parameters" if str(given[f"{_F}offload_params"]).lower() == "true" else None
-        },
-    ),
+    _OFFLOAD,
     _BATCH,
     *PROGRAM,
     fixed("layout.sequence_parallel", always=False),
@@ -211,12 +236,21 @@ ACCELERATE = Contract(
     title="Accelerate",
     package="accelerate",
     releases=("1.10", "1.15"),
-    stacks=("pytorch",),
+    stacks=("pytorch", "trl"),
     settings=SETTINGS,
     limits=(
         HALF_ONLY,
         compression_limit("Accelerate"),
-        offload_limit("Accelerate", ("parameters",)),
+        offload_limit("Accelerate", OFFLOADS),
+        Limit(
+            name="offload-of-inputs",
+            fields=("zero_stage",),
+            broken=lambda s, t: (t.zero_stage == 0) & bool(s.job.offload and s.job.offload.activations),
+            says=lambda _, x: (
+                f"zero_stage = {x.zero_stage}: FSDP2 alone offloads the inputs of recomputed layers",
+                "set zero_stage=2 or 3, or leave activations out of --offload",
+            ),
+        ),
         *(axis_limit(axis, in_code("Accelerate")) for axis in ("pp", "ep", "expert_tp")),
         TENSORS_ALONE,
         WHOLE_LAYERS,

@@ -15,6 +15,7 @@ from costmodel.updates.adapters import AdapterKind
 from planner.engines.fields import Facts, layout_facts, model_facts
 from planner.engines.setting import Given, Setting
 from planner.problem import Setting as _Question
+from topology.base.units import format_bytes
 from topology.hardware.gpu import Gpu
 
 Question: TypeAlias = _Question
@@ -123,17 +124,23 @@ def offload_limit(title: str, words: Sequence[str] = ()) -> Limit:
     )
 
 
+SENT = ("gradient_compression", "local_steps", "bucket_bytes")
+"""Fields of a job that say how replicas send gradients."""
+
+
 def compression_limit(title: str) -> Limit:
     """The limit of an engine that is not told here how to send less: compression, or workers apart."""
 
     def said(s: Question) -> tuple[str, str]:
-        name = "gradient_compression" if s.job.gradient_compression else "local_steps"
-        return f"{name} = {getattr(s.job, name)}: {title} is not told it", f"leave job.{name} out"
+        name = next(name for name in SENT if getattr(s.job, name) is not None)
+        value = getattr(s.job, name)
+        said = format_bytes(value) if isinstance(value, float) else value
+        return f"{name} = {said}: {title} is not told it", f"leave job.{name} out"
 
     return Limit(
         name="compression",
         fields=(),
-        broken=lambda s, _: (s.job.gradient_compression or s.job.local_steps) is not None,
+        broken=lambda s, _: any(getattr(s.job, name) is not None for name in SENT),
         says=lambda s, _: said(s),
     )
 

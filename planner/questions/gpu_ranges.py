@@ -31,6 +31,12 @@ def read_gpu_range(text: str, largest: int) -> tuple[int, int]:
     ((1, 576), (8, 1000))
     """
     first, last = text.split(RANGE, 1)
+    if not last.strip():
+        raise InputError(
+            what=f"{FLAG} {text} is no range",
+            cause="it has no end, and a search needs one",
+            fix=f"write for example {text}1024",
+        )
     high = parse_count(last, FLAG, largest=largest)
     low = parse_count(first, FLAG, largest=largest) if first.strip() else 1
     if low > high:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
+from costmodel.job import TrainingJob
 from costmodel.models.catalog import library_of_config
 from costmodel.models.traced import LIBRARIES
 from planner.plan import FREE
@@ -53,3 +56,36 @@ def of_a_module(flags: Flags) -> Flags:
             fix="leave out --for, or use --for any",
         )
     return replace(flags, engine=FREE, stack=flags.stack or STACK)
+
+
+UNCUT = ("tp", "cp", "ep", "expert_tp")
+"""Axes that split a sample, a matrix or experts; what a trace has of these nobody named."""
+
+
+def require_of_a_module(job: TrainingJob, pins: Mapping[str, Any]) -> None:
+    """Refuse what only described transformers are planned with, rather than price it as if it were not asked.
+
+    Raises:
+        InputError: For adapters, for fewer than sixteen bits, and for an axis that splits a sample.
+    """
+    described = "a decoder is described by its config.json, and has all of it"
+    if job.adapter is not None:
+        raise InputError(
+            what="adapters of a traced module are not planned",
+            cause=f"{job.adapter.words}: a trace has products, and no names of what they project",
+            fix=f"leave --adapter out; {described}",
+        )
+    if job.is_low_precision:
+        raise InputError(
+            what="a traced module is planned in sixteen bits",
+            cause=f"its operations were traced in bf16, and the job is in {job.precision}",
+            fix=f"use --precision bf16; {described}",
+        )
+    for axis in UNCUT:
+        degree = pins.get(axis, 1)
+        if isinstance(degree, int) and degree > 1:
+            raise InputError(
+                what=f"a traced module is not split by {axis}",
+                cause=f"layout.{axis} = {degree}: what can be cut, and where sums follow, is not traced",
+                fix=f"leave layout.{axis} out: replicas, ZeRO and stages are planned; {described}",
+            )

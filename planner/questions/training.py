@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from costmodel.job import TrainingJob
+from costmodel.kernels.level import StackLevel
 from costmodel.kernels.precisions import TRAINING
 from costmodel.models.catalog import model as find_model
 from costmodel.models.spec import ModelSpec
-from costmodel.stack import StackLevel
 from costmodel.updates.adapters import parse_adapter
 from planner.plan import FREE, OBJECTIVES, Objective, PlanRequest
 from planner.questions.engine import stack_and_engine, usual_engine
@@ -22,6 +22,7 @@ from planner.questions.flags import Flags
 from planner.questions.modules import recompute_modules
 from planner.questions.offload import offload_of, offload_pins, require_offloadable
 from planner.questions.settings import override, override_cluster, settings_by_group
+from planner.questions.traced import require_of_a_module
 from planner.rules.check import said_pins
 from topology.base.counts import parse_count, parse_share
 from topology.base.errors import InputError, shown
@@ -88,6 +89,8 @@ def understand(
         memory_headroom=_headroom(flags),
         anchor=_anchor(flags.anchor, stack) if flags.anchor else None,
     )
+    if model.module:
+        require_of_a_module(job, request.pins)
     notes = _notes(flags, request)
     if flags.objective in SAID_OF_A_RUN:
         notes = (*notes, _said_of_a_run(flags.objective or "", request.job))

@@ -14,6 +14,7 @@ from costmodel.layout import PLAIN_SCHEDULE, LayoutTable, ParallelLayout
 from costmodel.pipeline.schedules import column
 from planner.problem import Setting
 from planner.rules.rule import Mask, Rule, Violation, largest_divisor, not_offered
+from topology.base.units import format_bytes
 
 _SPLITS_BACKWARD = column(lambda schedule: schedule.splits_backward)
 
@@ -161,6 +162,24 @@ def _compressed(s: Setting, x: ParallelLayout) -> Violation:
     )
 
 
+def _buckets_broken(s: Setting, t: LayoutTable) -> Mask | bool:
+    if s.job.bucket_bytes is None:
+        return False
+    return np.asarray((t.zero_stage > 1) & (t.replicas > 1), dtype=bool)
+
+
+def _buckets(s: Setting, x: ParallelLayout) -> Violation:
+    return Violation(
+        rule="gradient-buckets",
+        message=f"zero_stage = {x.zero_stage}, must be 0 or 1: sharded gradients are reduced layer by layer, "
+        f"not in buckets of {format_bytes(s.job.bucket_bytes or 0)}",
+        have=x.zero_stage,
+        need=1,
+        unit="",
+        hint="use zero_stage=0 or 1, or leave job.bucket_bytes out",
+    )
+
+
 def _apart_broken(s: Setting, t: LayoutTable) -> Mask | bool:
     if s.job.apart is None:
         return False
@@ -200,6 +219,12 @@ SHARDING_RULES: tuple[Rule, ...] = (
         fields=("zero_stage", "dp", "cp"),
         broken=_compressed_broken,
         explain=_compressed,
+    ),
+    _rule(
+        name="gradient-buckets",
+        fields=("zero_stage", "dp", "cp"),
+        broken=_buckets_broken,
+        explain=_buckets,
     ),
     _rule(
         name="workers-apart",

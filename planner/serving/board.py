@@ -23,6 +23,7 @@ from planner.serving.replica import (
     Rejected,
     build_option,
     rate_bound_per_s,
+    within_end_to_end,
 )
 from planner.serving.space import deployment_of, serving_layouts
 from topology.fabric.hierarchy import Hierarchy
@@ -83,6 +84,7 @@ def enumerate_options(cal: Calibration, request: ServingRequest, hierarchy: Hier
     """Every replica that could take part, with the bound on its capacity; the others counted by reason."""
     host_gpus = hierarchy.gpus_per_host if request.num_gpus is not None else 1
     board = Board(options=[], capacities_per_s=[], ceilings_per_s=[], host_gpus=host_gpus)
+    built: list[Option] = []
     phases = phases_of(request.modes)
     most = min(request.num_gpus or hierarchy.num_gpus, hierarchy.num_gpus)
     layouts = serving_layouts(
@@ -107,8 +109,14 @@ def enumerate_options(cal: Calibration, request: ServingRequest, hierarchy: Hier
                     board.pruned[option.reason] += 1
                     board.rejected.append(option)
                     continue
-                board.options.append(option)
-                board.capacities_per_s.append(rate_bound_per_s(option))
+                built.append(option)
+    for one in within_end_to_end(built):
+        if isinstance(one, Rejected):
+            board.pruned[one.reason] += 1
+            board.rejected.append(one)
+            continue
+        board.options.append(one)
+        board.capacities_per_s.append(rate_bound_per_s(one))
     board.ceilings_per_s = list(board.capacities_per_s)
     return board
 

@@ -85,8 +85,9 @@ def broken_limits(option: Option, simulation: Simulation, *, phase: str) -> tupl
         limits.append(("ttft", simulation.ttft_s, job.ttft_s))
     if phase != PROMPT_ONLY and job.tpot_s is not None and job.output_tokens > 1:
         limits.append(("tpot", simulation.tpot_s, job.tpot_s))
-    if phase == WHOLE and job.end_to_end_s is not None:
-        limits.append(("end_to_end", simulation.end_to_end_s, job.end_to_end_s))
+    stay_s = job.end_to_end_s if phase == WHOLE else option.stay_s
+    if stay_s is not None:
+        limits.append(("end_to_end", simulation.end_to_end_s, stay_s))
     found = [
         name
         for name, values, limit in limits
@@ -133,8 +134,8 @@ def _is_lost(option: Option, load: Load, seen: Replica) -> bool:
         late = np.minimum(first, seen.clock) - arrival > job.ttft_s
         if late.sum() >= _too_many(len(late), job.percentile):
             return True
-    if option.phase == WHOLE and job.end_to_end_s is not None:
-        late = np.minimum(last, seen.clock) - arrival > job.end_to_end_s
+    if option.stay_s is not None:
+        late = np.minimum(last, seen.clock) - arrival > option.stay_s
         if late.sum() >= _too_many(len(late), job.percentile):
             return True
     if option.phase != PROMPT_ONLY and job.tpot_s is not None and job.output_tokens > 1:

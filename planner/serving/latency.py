@@ -79,6 +79,21 @@ class LeastLatency:
         last = self._stages_s if self.job.output_tokens == 1 and not _spread(self.job) else 0.0
         return self._outside_s + last + max(self.prompt_s(p) + self._decode_s(o, lag=0) for p, o in pairs)
 
+    @property
+    def any_prompt_s(self) -> float:
+        """Least seconds that any request stays with a prefill worker."""
+        return self.prompt_s(_shortest(self.job.input_tokens, self.job.input_tokens_p99))
+
+    @property
+    def any_outputs_s(self) -> float:
+        """Least seconds that any request stays with a decode worker."""
+        return self._decode_s(_shortest(self.job.output_tokens, self.job.output_tokens_p99), lag=1)
+
+    @property
+    def outputs_s(self) -> float:
+        """Least seconds with a decode worker of the requests at this share."""
+        return self._decode_s(self._output, lag=1)
+
     def prompt_s(self, tokens: float) -> float:
         """Least seconds until the first stage has computed a prompt, whatever shares its steps."""
         new = max(int(tokens - tokens * self.job.cached_share), 1)

@@ -9,6 +9,7 @@ the batch that the cache and the limit allow.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -35,7 +36,8 @@ class Option:
     """A replica that could be deployed.
 
     `phase` is whole, prefill (prompts only) or decode (outputs only). `schedulers` are the ways in which it
-    may be scheduled (one for each size of prompt chunks), and `rules` the one in use.
+    may be scheduled (one for each size of prompt chunks), and `rules` the one in use. `stay_s` is how long a
+    request may stay under an end-to-end limit: the whole of it, or of a pool what the other takes least.
     """
 
     deployment: Deployment
@@ -44,6 +46,7 @@ class Option:
     times: StepTimes
     job: ServingJob
     phase: str = WHOLE
+    stay_s: float | None = None
 
     @property
     def num_gpus(self) -> int:
@@ -109,7 +112,13 @@ def build_option(
         if capacity >= 2 * longest + deployment.stack.kv_block_tokens
     )
     return Option(
-        deployment=deployment, rules=schedulers[0], schedulers=schedulers, times=times, job=job, phase=phase
+        deployment=deployment,
+        rules=schedulers[0],
+        schedulers=schedulers,
+        times=times,
+        job=job,
+        phase=phase,
+        stay_s=job.end_to_end_s,
     )
 
 
@@ -158,6 +167,37 @@ def least_latency(
         most_riders=times.max_batch,
         share=job.percentile / 100 if share is None else share,
     )
+
+
+def within_end_to_end(options: Sequence[Option]) -> list[Option | Rejected]:
+    """Options, those of pools with what the fastest of the other pool leaves of an end-to-end limit.
+
+    No request is faster through both pools than through the fastest of each, so what a pool alone cannot do
+    in what is left no fleet of it can.
+    """
+    pools = [one for one in options if one.phase != WHOLE and one.stay_s is not None]
+    least = {id(one): _least(one) for one in pools}
+    prompts = min((least[id(one)].any_prompt_s for one in pools if one.phase == PROMPT_ONLY), default=0.0)
+    outputs = min((least[id(one)].any_outputs_s for one in pools if one.phase == OUTPUT_ONLY), default=0.0)
+    found: list[Option | Rejected] = []
+    for one in options:
+        if one.phase == WHOLE or one.stay_s is None:
+            found.append(one)
+            continue
+        own, at = least[id(one)], one.phase == PROMPT_ONLY
+        stay_s, needed_s = (
+            one.stay_s - (outputs if at else prompts),
+            own.prompts_ttft_s if at else own.outputs_s,
+        )
+        lost = Rejected(reason="end-to-end time", best_ttft_s=own.ttft_s, best_tpot_s=own.tpot_s)
+        found.append(replace(one, stay_s=stay_s) if needed_s <= stay_s else lost)
+    return found
+
+
+def _least(option: Option) -> LeastLatency:
+    """Bounds on the latencies of an option."""
+    budgets = tuple(rules.token_budget for rules in option.schedulers)
+    return least_latency(option.times, option.job, option.deployment.stack, budgets)
 
 
 def _broken_limit(least: LeastLatency, job: ServingJob, phase: str) -> Rejected | None:

@@ -113,6 +113,10 @@ def test_every_listed_command_has_a_file_with_help():
     ("arguments", "expected"),
     [
         (("--model", "71b", "--gpus", "8"), "unknown model '71b'"),
+        (("--model", "resnet50", "--gpus", "8"), "use --model torchvision:resnet50"),
+        (("--model", "whisper-base", "--gpus", "8"), "PATH/config.json, its own, which transformers reads"),
+        (("--model", "8b", "--gpus", "8", "--offload", "nvme"), "--offload parameters"),
+        (("--model", "8b", "--gpus", "8", "--offload", "optimizer:0.5:nvme"), "not known"),
         (("--model", "llama-3.1-70", "--gpus", "8", "--gpu", "h10"), "GPU 'h10'"),
         (("--model", "llama", "--gpus", "8"), "llama-3.1-70b"),
         (("--model", "8b", "--gpus", "8", "--gpu", "h100x"), "h100-sxm"),
@@ -150,6 +154,20 @@ def test_every_listed_command_has_a_file_with_help():
 def test_a_wrong_flag_is_answered_in_three_lines(arguments, expected):
     """What is wrong, the numbers, and the change that fixes it; nothing on stdout, no traceback."""
     assert_three_lines(plan("estimate", *arguments), expected)
+
+
+@pytest.mark.parametrize(
+    ("command", "words", "expected"),
+    [
+        ("train", ("--gpus", "8.."), "8..1024"),
+        ("train", ("--gpus", "8", "--optimizer", "muon"), "--set job.optimizer=NAME"),
+        ("train", ("--gpus", "8", "--tp", "4"), "--set layout.tp=2"),
+        ("sweep", ("--gpus", "8", "--qlora", "4"), "--adapter qlora:r=16"),
+    ],
+)
+def test_words_of_other_programs_are_answered_with_our_own(command, words, expected):
+    """An option that is none here, and what says the same."""
+    assert_three_lines(plan(command, "--model", "8b", *words), expected)
 
 
 def test_an_unknown_command_suggests_the_nearest():

@@ -12,7 +12,7 @@ from app.pages.base.frame import MOST_CACHED_PLANS, MOST_UPLOAD_MIB, AwaitedFile
 from app.requests.uploads import read_anchor_upload
 from costmodel.accuracy.anchor import Anchor
 from costmodel.accuracy.kept_anchors import kept_anchors
-from costmodel.stack import StackLevel
+from costmodel.kernels.level import StackLevel
 from planner.plan import PlanRequest
 from planner.questions.flags import Flags
 from topology.base.errors import InputError

@@ -9,7 +9,10 @@ from app.quantities import format_percent, format_share, format_usd
 from app.reports.answer import Facts, Lines, Section, Table
 from costmodel.campaign.record import Band, Campaign, LostShare
 from topology.base.counts import counted
-from topology.base.units import DAY, HOUR, KILO, TB, format_bandwidth, format_seconds, three_digits
+from topology.base.units import DAY, GB, HOUR, KILO, TB, format_bandwidth, format_seconds, three_digits
+
+LEAST_TB = 0.1
+"""Smaller checkpoints are told in gigabytes."""
 
 
 def campaign_sections(found: Campaign, gap: float | None = None) -> tuple[Section, ...]:
@@ -89,7 +92,10 @@ def _proof(gap: float) -> str:
 
 def _checkpoint(found: Campaign) -> str:
     """How often, how large, how long."""
-    size = f"{three_digits(found.checkpoint_bytes / TB)} TB"
+    size = _size(found.checkpoint_bytes)
+    if found.base_bytes:
+        base = f"the frozen base, {_size(found.base_bytes)}, is not saved"
+        size += f" of adapters and their optimizer state ({base})"
     write = f"written in {format_seconds(found.checkpoint_write_s)}"
     stall = f"steps wait {format_seconds(found.checkpoint_stall_s)}"
     every = f"every {format_seconds(found.checkpoint_interval_s)} of work"
@@ -97,6 +103,11 @@ def _checkpoint(found: Campaign) -> str:
         each = [f"{one.name} every {format_seconds(one.every_s)}" for one in found.kept]
         every = f"{', '.join(each)} of work"
     return f"{every}: {size}, {write}, {stall}"
+
+
+def _size(bytes_: float) -> str:
+    """Terabytes as storage is sold; gigabytes where there is little."""
+    return f"{three_digits(bytes_ / TB)} TB" if bytes_ >= LEAST_TB * TB else f"{three_digits(bytes_ / GB)} GB"
 
 
 def _shares(found: Campaign) -> Table:

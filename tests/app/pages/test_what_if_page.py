@@ -17,7 +17,7 @@ from app.requests.links import flags_of_words
 from costmodel.accuracy.anchor import Anchor
 from costmodel.accuracy.kept_anchors import remember
 from costmodel.estimate import PART_NAMES
-from costmodel.stack import StackLevel
+from costmodel.kernels.level import StackLevel
 from planner.campaign.finish import with_campaign
 from planner.explain import explain
 from planner.plan import Plan, from_json, to_json

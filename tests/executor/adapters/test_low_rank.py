@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +11,9 @@ pytest.importorskip("torch")
 
 import torch
 
+from costmodel.campaign.checkpoint import saved_bytes
+from costmodel.job import TrainingJob
+from costmodel.stack import stack
 from costmodel.updates.adapters import Adapter, parse_adapter
 from executor.adapters.low_rank import add_adapter, is_added
 from executor.model.transformer import build_model
@@ -127,6 +131,35 @@ def test_peft_computes_the_same() -> None:
                 assert float(gap) < TOLERANCE, name
         for optimizer in optimizers:
             optimizer.step()
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # PEFT asks transformers by an older name
+@pytest.mark.parametrize("words", ["lora:r=4", "lora:r=8,targets=attention", "dora:r=4,targets=mlp"])
+def test_a_checkpoint_counts_what_peft_saves(words: str, tmp_path: Path) -> None:
+    """Every number of PEFT's file of adapters, and nothing else; the file is those and their names."""
+    transformers, peft = pytest.importorskip("transformers"), pytest.importorskip("peft")
+    from safetensors.torch import load_file
+
+    adapter = parse_adapter(words)
+    named = {
+        "attention": ("q_proj", "k_proj", "v_proj", "o_proj"),
+        "mlp": ("gate_proj", "up_proj", "down_proj"),
+    }
+    config = transformers.LlamaConfig(
+        vocab_size=DENSE.vocab_size, hidden_size=32, intermediate_size=64, num_hidden_layers=4,
+        num_attention_heads=4, num_key_value_heads=2, head_dim=8, tie_word_embeddings=False,
+    )  # fmt: skip
+    asked = peft.LoraConfig(
+        r=adapter.rank,
+        use_dora=adapter.kind == "dora",
+        target_modules=[name for target in adapter.targets for name in named[target]],
+    )
+    theirs = peft.get_peft_model(transformers.LlamaForCausalLM(config), asked)
+    theirs.save_pretrained(tmp_path)
+    stored = load_file(tmp_path / "adapter_model.safetensors")
+    job = TrainingJob(sequence_length=16, global_batch_size=4, adapter=adapter)
+    ours = saved_bytes(DENSE, job, stack("pytorch"))
+    assert ours == 14 * sum(tensor.numel() for tensor in stored.values())
 
 
 def _peft_name(name: str, named: dict[str, torch.nn.Parameter]) -> str:

@@ -74,3 +74,21 @@ def test_what_is_no_question_about_a_module_is_refused(module: object, words: di
     """A class, an engine that is told transformers, a word that no flag has."""
     with pytest.raises(InputError, match=says):
         meshplan.plan_module(module, "2x4", **{"gpus": 2, **words})
+
+
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [
+        ({"adapter": "lora:r=4"}, "adapters of a traced module are not planned"),
+        ({"precision": "fp8"}, "a traced module is planned in sixteen bits"),
+        ({"set": {"layout.tp": 2}}, "a traced module is not split by tp"),
+        ({"set": {"layout.cp": 2}}, "a traced module is not split by cp"),
+    ],
+)
+def test_what_a_trace_does_not_know_is_refused(words: dict[str, object], what: str) -> None:
+    """Not priced as if it had not been asked."""
+    module = torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(2)))
+    with pytest.raises(InputError) as caught:
+        meshplan.plan_module(module, "4x64", gpus=2, **words)
+    assert caught.value.what == what
+    assert "config.json" in caught.value.fix

@@ -15,11 +15,12 @@ from random import Random
 from typing import Any
 
 from costmodel.job import TrainingJob
+from costmodel.kernels.level import StackLevel
 from costmodel.kernels.tables import Calibration
 from costmodel.layout import ParallelLayout
 from costmodel.models.spec import ModelSpec
 from costmodel.pipeline.stage_costs import StageSplit, memory_of_stages, step_time
-from costmodel.stack import StackLevel, stacks
+from costmodel.stack import stacks
 from costmodel.training.stages import stage_costs
 from planner.engines.contracts import CONTRACTS
 from planner.plan import FREE, PlanRequest

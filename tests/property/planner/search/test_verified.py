@@ -5,8 +5,8 @@ from random import Random
 
 import pytest
 
+from costmodel.kernels.level import StackLevel
 from costmodel.kernels.tables import load_calibration
-from costmodel.stack import StackLevel
 from planner.plan import OBJECTIVES, Plan, PlanRequest, from_json, to_json
 from planner.problem import setting_of
 from planner.search.given_layout import plan_of_layout

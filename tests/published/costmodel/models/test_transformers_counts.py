@@ -27,6 +27,10 @@ CONFIGS: Mapping[str, Mapping[str, Any]] = {
         "num_key_value_heads": 2, "head_dim": 64, "vocab_size": 1000, "n_routed_experts": 8,
         "moe_intermediate_size": 96, "moe_shared_expert_intermediate_size": 160, "num_experts_per_tok": 2,
     },
+    "mamba2": {
+        "hidden_size": 512, "num_heads": 16, "head_dim": 64, "state_size": 32, "n_groups": 2, "num_hidden_layers": 3,
+        "vocab_size": 1000,
+    },
     "kimi_linear": {
         "hidden_size": 512, "intermediate_size": 1024, "moe_intermediate_size": 64, "num_hidden_layers": 6,
         "num_attention_heads": 4, "num_key_value_heads": 4, "vocab_size": 1000, "num_local_experts": 8,

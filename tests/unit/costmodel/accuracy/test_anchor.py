@@ -10,7 +10,7 @@ import pytest
 
 from costmodel.accuracy.anchor import Anchor, anchored, fit_anchor, left_one_out, stack_level
 from costmodel.accuracy.training import RunResult
-from costmodel.stack import StackLevel
+from costmodel.kernels.level import StackLevel
 from costmodel.training.bands import Doubts, deviations, level_deviation, shape_deviation, time_deviation
 
 CROSS_VALIDATION = Path(__file__).parents[4] / "docs" / "data" / "cross_validation.csv"

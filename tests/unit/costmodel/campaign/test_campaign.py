@@ -8,6 +8,7 @@ from costmodel.campaign.answer import campaign
 from costmodel.campaign.checkpoint import (
     CheckpointState,
     checkpoint_state,
+    saved_bytes,
     saved_bytes_per_parameter,
 )
 from costmodel.campaign.closed_form import at_full_strength, expected
@@ -24,6 +25,7 @@ from costmodel.memory.stage import memory_by_stage
 from costmodel.models.catalog import model
 from costmodel.models.spec import parameter_count
 from costmodel.stack import stack
+from costmodel.updates.adapters import parse_adapter
 from topology.base.errors import InputError
 from topology.base.units import DAY
 from topology.builders import default_cluster
@@ -58,6 +60,7 @@ def answer(**changed: object) -> Campaign:
     )
 
 
+TRAINING = TrainingJob(sequence_length=4096, global_batch_size=64)
 LAYOUTS = [
     ParallelLayout(tp=8, pp=1, dp=4, zero_stage=1, shard_degree=4),
     ParallelLayout(tp=4, pp=2, dp=4, zero_stage=1, shard_degree=4),
@@ -71,9 +74,8 @@ def test_a_checkpoint_is_the_state_that_lies_on_the_ranks(layout: ParallelLayout
     """Optimizer state of all ranks, and the weights of one replica, as the memory of the plan has them."""
     spec, engine = model("70b"), stack("megatron-core")
     even = [spec.num_layers // layout.pp] * layout.pp
-    training = TrainingJob(sequence_length=4096, global_batch_size=64)
-    stages = memory_by_stage(spec, training, engine, layout, [(n,) for n in even], [(0,)] * layout.pp)
-    ours = checkpoint_state(spec, engine, layout, [stage.weights_bytes for stage in stages])
+    stages = memory_by_stage(spec, TRAINING, engine, layout, [(n,) for n in even], [(0,)] * layout.pp)
+    ours = checkpoint_state(spec, TRAINING, engine, layout, [stage.weights_bytes for stage in stages])
     ranks = layout.num_gpus // layout.pp
     held = sum(stage.optimizer_bytes * ranks + stage.weights_bytes * layout.tp for stage in stages)
     assert ours.total_bytes == pytest.approx(held, rel=0.002)
@@ -85,6 +87,72 @@ def test_an_engine_that_gathers_from_its_master_copy_saves_no_weights_beside_it(
     """Twelve bytes a parameter where weights are sharded, fourteen otherwise."""
     each = [saved_bytes_per_parameter(stack("torchtitan"), stage) for stage in (1, 3)]
     assert each == [14.0, 12.0]
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "each"),
+    [
+        ("adamw", 14),
+        ("adamw-bf16", 10),
+        ("adamw-no-master", 10),
+        ("adamw-pure-bf16", 6),
+        ("lion", 10),
+        ("sgd", 6),
+    ],
+)
+def test_a_checkpoint_has_the_moments_of_its_optimizer(optimizer: str, each: int) -> None:
+    """Weights in sixteen bits, an fp32 master copy where it updates one, and its own moments."""
+    asked = replace(TRAINING, optimizer=optimizer)
+    spec = model("llama-2-7b")
+    assert saved_bytes(spec, asked, stack("megatron-core")) == each * parameter_count(spec)
+
+
+def test_a_checkpoint_of_muon_has_two_moments_of_what_is_no_matrix() -> None:
+    """Four bytes of momentum of a matrix, eight of AdamW of the embedding, the head and the norms."""
+    spec = model("llama-2-7b")
+    others = 2 * 32_000 * 4096 + 65 * 4096
+    whole = 10 * parameter_count(spec) + 4 * others
+    assert saved_bytes(spec, replace(TRAINING, optimizer="muon"), stack("megatron-core")) == whole
+
+
+def test_workers_that_run_apart_save_their_last_agreement() -> None:
+    """DiLoCo keeps outer weights and momentum, eight bytes a parameter."""
+    spec, engine = model("llama-2-7b"), stack("megatron-core")
+    apart = replace(TRAINING, local_steps="diloco:100")
+    more = saved_bytes(spec, apart, engine) - saved_bytes(spec, TRAINING, engine)
+    assert more == 8 * parameter_count(spec)
+
+
+ADAPTERS = [
+    ("lora:r=16", 39_976_960),  # as PEFT prints for all seven matrices of Llama-2-7B
+    ("lora:r=8,targets=attention", 8_388_608),
+    ("qlora:r=16", 39_976_960),
+    ("dora:r=16", 39_976_960 + 32 * 42_496),
+]
+
+
+@pytest.mark.parametrize(("adapter", "trained"), ADAPTERS)
+def test_a_checkpoint_of_adapters_has_no_frozen_weight(adapter: str, trained: int) -> None:
+    """Fourteen bytes of what PEFT trains; the base, in sixteen bits whatever it is kept in, is read beside it."""
+    spec, layout = model("llama-2-7b"), ParallelLayout(dp=8)
+    asked = replace(TRAINING, adapter=parse_adapter(adapter))
+    state = checkpoint_state(spec, asked, stack("megatron-core"), layout, [1e9])
+    assert (state.total_bytes, state.per_rank_bytes) == (14 * trained, 14 * trained / 8)
+    assert state.base_bytes == 2 * parameter_count(spec)
+    assert checkpoint_state(spec, TRAINING, stack("megatron-core"), layout, [1e9]).base_bytes == 0
+
+
+def test_a_restart_reads_the_frozen_base_from_storage() -> None:
+    """Wherever the checkpoint lies, its load is longer by the base over the storage's rate."""
+    state = job(0.56e9).checkpoint
+    beside = replace(state, base_bytes=140e9)
+    world = replace(WORLD, peer_memory=True)
+    for with_base, without in zip(
+        chains_of(beside, world, CLUSTER), chains_of(state, world, CLUSTER), strict=True
+    ):
+        for one, other in zip(with_base, without, strict=True):
+            assert one.load_s - other.load_s == pytest.approx(140e9 / world.storage.read_bytes_per_s)
+            assert (one.stall_s, one.durable_s) == (other.stall_s, other.durable_s)
 
 
 def test_checkpoints_wait_for_storage_or_go_on() -> None:
@@ -175,7 +243,7 @@ def test_no_layout_beats_the_bound_on_its_useful_share(peer_memory: bool, asynch
         layout = ParallelLayout(tp=tp, pp=pp, dp=dp, zero_stage=1, shard_degree=dp)
         for uneven in (1.0, 1.6):
             stages = [weights / (tp * pp)] * (pp - 1) + [uneven * weights / (tp * pp)]
-            state = checkpoint_state(spec, engine, layout, stages)
+            state = checkpoint_state(spec, TRAINING, engine, layout, stages)
             one = replace(job(), checkpoint=state, gpus=layout.num_gpus, step_s=step_s)
             bound = bound_useful_share(one, least, world, CLUSTER)
             share = expected(course_of(one, world, CLUSTER)).useful

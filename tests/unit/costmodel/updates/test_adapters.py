@@ -23,6 +23,7 @@ from costmodel.stack import SoftwareStack, stack
 from costmodel.training.op_times import kernel_times
 from costmodel.training.raw_times import features_of
 from costmodel.updates.adapters import Adapter, parse_adapter
+from costmodel.updates.offload import parse_offload
 from planner.plan import PlanRequest
 from planner.search.infeasible import Infeasible
 from planner.search.search import search
@@ -117,6 +118,28 @@ def test_a_quantised_base_is_a_quarter_of_its_weights(zero_stage: int) -> None:
     assert float(np.ravel(state.weights_bytes)[0]) == pytest.approx(frozen + own)
     assert float(np.ravel(state.gradients_bytes)[0]) == pytest.approx(4 * adapters / shards)
     assert float(np.ravel(state.optimizer_bytes)[0]) == pytest.approx(12 * adapters / shards)
+
+
+def test_embedding_and_head_of_a_quantised_base_stay_in_sixteen_bits() -> None:
+    """As bitsandbytes leaves them: two bytes of each, and no widening before the head's product."""
+    spec = model("llama-2-70b")
+    *_, embedding, head = parts(spec, job("qlora:r=16"), stack("pytorch"))
+    assert sum(op.frozen_bytes for op in embedding) == 2 * 32_000 * 8192
+    assert sum(op.frozen_bytes for op in head) == 2 * (32_000 + 1) * 8192
+    assert not [op for op in head if "widen" in op.name]
+
+
+def test_every_adapter_of_its_own_drops_its_own_input() -> None:
+    """Where passes are not fused, q, k and v keep three dropped inputs and three masks; fused, one of each."""
+    spec, shard = model("llama-2-7b"), ShardShape(sequence_length=4096.0)
+    for profile, copies in (("pytorch", 3), ("megatron-core", 1)):
+        whole, dropped = (
+            layer_share(parts(spec, job(text), stack(profile))[0], shard, 4096).saved_bytes[0]
+            for text in ("lora:targets=attention", "lora:targets=attention,dropout=0.1")
+        )
+        inputs = 4096 * 4096
+        masks = (copies + 1) * inputs  # one more of the output's product
+        assert dropped - whole == masks + 2 * (copies - 1) * inputs
 
 
 def test_only_gradients_of_adapters_are_reduced_and_the_base_is_gathered() -> None:
@@ -242,6 +265,14 @@ def test_a_training_row_may_name_its_adapter() -> None:
     """In the column `adapter`, as on the command line."""
     row = read_benchmark(lora_table(), CAL).rows[0]
     assert read_run({**row, "adapter": "dora:r=4"}).job.adapter == parse_adapter("dora:r=4")
+
+
+def test_a_training_row_may_say_what_it_offloads() -> None:
+    """In the column `offload`, as on the command line, or in the words of its note."""
+    row = read_benchmark(lora_table(), CAL).rows[0]
+    said = [{"offload": "parameters"}, {"note": "checkpoint activations offloaded to CPU"}, {}]
+    found = [read_run({**row, **more}).job.offload for more in said]
+    assert found == [parse_offload("parameters")[0], parse_offload("activations")[0], None]
 
 
 def test_every_linear_of_an_adapted_layer_is_frozen() -> None:

@@ -13,11 +13,13 @@ from costmodel.layout import LayoutTable, ParallelLayout
 from costmodel.memory.layer import memory_pieces
 from costmodel.memory.stage import memory_by_stage
 from costmodel.models.catalog import model
+from costmodel.models.spec import layer_parameters, layer_runs, parameter_count
 from costmodel.stack import SoftwareStack, stack
 from costmodel.training.constants import default_constants
 from costmodel.training.raw_times import features_of, input_bytes
 from costmodel.training.slowdowns import environment_of
 from costmodel.training.step_time import compose, update_seconds_per_parameter
+from costmodel.updates.adapters import parse_adapter
 from costmodel.updates.offload import (
     HOST_EFFICIENCY,
     IN_TRANSIT,
@@ -170,3 +172,22 @@ def test_parameters_travel_in_every_microbatch() -> None:
     assert added[1] == pytest.approx(parameters * 4 / link)  # torchtitan gathers from its fp32 master weights
     back = (away.microbatch_reduce_s - here.microbatch_reduce_s)[0]
     assert back[1] == pytest.approx(parameters * torchtitan.memory.gradient_bytes / link)
+
+
+def test_an_offloaded_base_of_adapters_leaves_the_gpu_and_travels() -> None:
+    """Frozen weights are what ZeRO-3 shards too: none stays, two bytes of each come before every use."""
+    profile = stack("pytorch")
+    lora = replace(JOB, adapter=parse_adapter("lora:r=16"))
+    layout = ParallelLayout(dp=8, zero_stage=3, recompute="full")
+    away = replace(lora, offload=parse_offload("parameters")[0])
+    here, gone = memory_of(lora, layout, profile), memory_of(away, layout, profile)
+    assert here["weights_bytes"] == 2 * parameter_count(LLAMA) / 8
+    assert gone["weights_bytes"] == 0
+    assert gone["activations_bytes"] == here["activations_bytes"]
+    rows = LayoutTable.from_rows([layout])
+    still, moved = (
+        features_of(LLAMA, CLUSTER, job, profile, rows, CAL).traffic.microbatch_gather_s[0, 0]
+        for job in (lora, away)
+    )
+    frozen = 2 * layer_parameters(LLAMA, layer_runs(LLAMA)[0].kind)
+    assert moved - still == pytest.approx(frozen / 8 / (LINK_EFFICIENCY * 64 * GB), rel=0.02)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import meshplan
+from app.reports.campaign.sections import campaign_sections
 from costmodel.campaign.closed_form import expected
 from costmodel.campaign.compose import course_of
 from costmodel.campaign.failures import default_model
@@ -163,3 +164,16 @@ def test_a_loader_that_is_slower_than_the_steps_is_refused_with_what_it_must_del
         else:
             with pytest.raises(InputError):
                 finished(plan, own)
+
+
+def test_a_plan_of_adapters_says_what_its_checkpoints_hold() -> None:
+    """Adapters of all seven matrices of Llama-2-7B and their state, and that the base is not among them."""
+    plan = meshplan.plan("llama-2-7b", gpus=8, adapter="lora:r=16", tokens="1B", top=1)
+    found = plan.campaign
+    assert found is not None
+    assert found.checkpoint_bytes in (14 * 39_976_960, 12 * 39_976_960)
+    text = "\n".join(str(section) for section in campaign_sections(found))
+    size = f"{found.checkpoint_bytes / 1e9:.3g} GB of adapters and their optimizer state"
+    assert f"{size} (the frozen base, 13.5 GB, is not saved)" in text
+    gap = finish_gap(plan)
+    assert gap is None or 0 <= gap < 0.01

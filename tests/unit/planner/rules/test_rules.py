@@ -142,6 +142,12 @@ CASES = [
         "zero_stage = 1, must be 0: gradients as fp16 are summed by replicas that share no state",
     ),
     (
+        "gradient-buckets",
+        {"tp": 4, "pp": 1, "dp": 2, "zero_stage": 2},
+        {"job": replace(JOB, bucket_bytes=25e6)},
+        "zero_stage = 2, must be 0 or 1: sharded gradients are reduced layer by layer",
+    ),
+    (
         "workers-apart",
         {"tp": 4, "pp": 1, "dp": 2, "zero_stage": 1},
         {"job": replace(JOB, local_steps="diloco:50")},

@@ -6,8 +6,8 @@ import pytest
 
 from costmodel.estimate import Estimate
 from costmodel.job import TrainingJob
+from costmodel.kernels.level import StackLevel
 from costmodel.models.catalog import model
-from costmodel.stack import StackLevel
 from planner.plan import Plan, PlanRequest, from_json, to_json
 from planner.search.search import search
 from topology.builders import default_cluster

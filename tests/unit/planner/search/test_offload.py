@@ -133,6 +133,12 @@ def test_a_setting_says_the_same() -> None:
         ("torchtitan", "parameters", ("config.training.enable_cpu_offload = True",)),
         ("deepspeed", "parameters", ('"offload_param"', '"offload_optimizer"')),
         ("accelerate", "parameters", ("fsdp_offload_params: true",)),
+        ("accelerate", "activations", ("fsdp_activation_checkpointing_offload: true",)),
+        (
+            "accelerate",
+            "parameters+activations",
+            ("fsdp_offload_params: true", "checkpointing_offload: true"),
+        ),
     ],
 )
 def test_engines_are_told_and_say_it_back(engine: str, words: str, told: tuple[str, ...]) -> None:
