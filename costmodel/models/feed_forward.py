@@ -32,7 +32,7 @@ class DenseFeedForward:
     """One block that every token goes through."""
 
     name: ClassVar[FeedForwardName] = "dense"
-    more_kernels: ClassVar[int] = 0
+    more_kernels: ClassVar[int] = 1  # the activation
     copies: ClassVar[int] = 0
     router_parameters: ClassVar[int] = 0
     expert_parameters: ClassVar[int] = 0
@@ -62,7 +62,6 @@ class RoutedExperts:
     """Experts of which a router chooses some for every token, and experts that all tokens share."""
 
     name: ClassVar[FeedForwardName] = "moe"
-    more_kernels: ClassVar[int] = 6  # softmax and top-k, sort, permutation, weighted sum, shared experts
 
     matrices: Matrices
     experts: int
@@ -71,6 +70,15 @@ class RoutedExperts:
     shared_width: int
     router_bias: bool
     shared_gate: bool = False
+
+    @property
+    def more_kernels(self) -> int:
+        """The activation of the shared experts, if any.
+
+        The measured expert kernels hold the rest: top-k, sort, permutation, activation, weighted sum. Of one
+        token, and experts cut into 32, they take 19 us on a B200 and 37 on an H100, many times two launches.
+        """
+        return int(self.shared_width > 0)
 
     @property
     def inner_size(self) -> int:

@@ -45,7 +45,7 @@ def decode_parts_s(cal: Calibration, deployment: Deployment, batch: int, context
         parts["weights"] += run.count * (block - experts - moved)
         parts["experts"] += run.count * experts
         parts["communication"] += run.count * moved
-        parts["small kernels"] += run.count * small_kernels(deployment.model, run.kind) * stack.kernel_s
+        parts["small kernels"] += run.count * small_kernels(deployment, run.kind) * stack.kernel_s
     parts = {name: seconds * stack.kernel_level for name, seconds in parts.items()}
     parts["attention"] = layout.pp * float(decode_attention_s(cal, deployment, m, context)[0])
     parts["head"] = layout.pp * float(head_s(cal, deployment, m)[0]) / layout.pp

@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from costmodel.kernels import compute
 from costmodel.kernels.collectives import collective_time
 from costmodel.kernels.tables import Calibration
-from costmodel.models.spec import LayerKind, ModelSpec, layer_runs
+from costmodel.models.spec import LayerKind, layer_runs
 from costmodel.serving.deployment import (
     Deployment,
     dtype_of,
@@ -32,6 +32,10 @@ Floats = NDArray[np.float64]
 
 ACTIVATION_BYTES = 2.0  # activations travel between ranks in bf16
 CUSTOM_ALL_REDUCE_MOST_BYTES = 8 * MIB
+QUANTISED_ACTIVATIONS = (
+    "fp8",
+    "fp4",
+)  # formats in which both factors of a product are; others are weight-only
 
 
 def linear_s(
@@ -49,7 +53,7 @@ def linear_s(
     for run in layer_runs(deployment.model):
         block = feed_forward_s(cal, deployment, run.kind, m, captured=captured, shared=shared)
         one = projections_s(cal, deployment, m) + block
-        one = one + small_kernels(deployment.model, run.kind) * stack.kernel_s
+        one = one + small_kernels(deployment, run.kind) * stack.kernel_s
         one = one + elementwise_s(deployment, m)
         total = total + one * run.count * share
         layers += run.count * share
@@ -197,14 +201,18 @@ def elementwise_s(deployment: Deployment, m: Floats) -> Floats:
     return np.asarray(m * per_token * ACTIVATION_BYTES / rate, dtype=np.float64)
 
 
-def small_kernels(model: ModelSpec, kind: LayerKind) -> int:
-    """Kernels of one layer besides GEMMs, attention and reductions.
+def small_kernels(deployment: Deployment, kind: LayerKind) -> int:
+    """Kernels of one layer besides GEMMs, attention, experts and reductions.
 
-    Every layer: two norms with residuals, rotary, cache write, activation, quantisation of an input; then
-    those of its kinds of attention and feed-forward.
+    Every layer: two norms with residuals, rotary, cache write, and one that quantises what attention gives to
+    its output projection where that multiplies in eight or four bits (a norm or an activation quantises what
+    it writes itself); then those of its kinds of attention and feed-forward.
     """
+    model = deployment.model
     kinds = model.attention.more_kernels + model.feed_forward(kind.mlp).more_kernels
-    return 6 + 2 * model.qk_norm + kinds
+    dtype = dtype_of(deployment, "attention")
+    quantised = dtype in QUANTISED_ACTIVATIONS and dtype in deployment.hierarchy.gpu.peak_flop_per_s
+    return 4 + quantised + 2 * model.qk_norm + kinds
 
 
 def decode_attention_s(
