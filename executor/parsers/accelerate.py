@@ -66,7 +66,7 @@ def judge(case: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def exchange(degrees: Any) -> str:
-    """How keys and values come together: its ring is an all-to-all with the next rank, one chunk at a time."""
+    """How keys and values come together: its ring is an all-to-all, one chunk at a time."""
     if degrees.sp_size > 1:
         return "ulysses"
     return "ring" if degrees.cp_handler.cp_comm_strategy == "alltoall" else "allgather"
