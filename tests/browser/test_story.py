@@ -253,9 +253,11 @@ def test_everything_can_be_done_from_the_keyboard(page, dashboard):
     for wanted in ("Compare", "Model", "Tensor (tp)", "Pin as baseline", "Take home", "What else was close?"):
         assert any(wanted in name for name in reached), (wanted, sorted(reached))
     box = page.get_by_test_id("stSelectbox").filter(has_text="Tensor (tp)").locator("input").first
+    settle(page)
     box.focus()
     page.keyboard.press("ControlOrMeta+A")
     page.keyboard.type("8")
+    page.get_by_role("option", name="8", exact=True).wait_for()
     page.keyboard.press("Enter")
     page.wait_for_url(re.compile("tp=8"))
     settle(page)
