@@ -62,6 +62,7 @@ def record(plan: ServingPlan) -> dict[str, object]:
         "pp": decode.layout.pp,
         "attention_dp": decode.layout.attention_dp,
         "ep": decode.layout.ep,
+        "dcp": decode.layout.dcp,
         "request_rate_per_s": estimate.request_rate_per_s,
         "tokens_per_s_per_gpu": estimate.tokens_per_s_per_gpu,
         "ttft_p50_s": estimate.ttft.p50_s,
@@ -96,7 +97,7 @@ def _configuration(plan: ServingPlan) -> Facts:
     pairs.append(("measured", _evidence(plan)))
     if (best := plan.evidence.best_measured) is not None:
         served = f"{three_digits(best.capacity_requests_per_s)} requests/s"
-        pairs.append(("without stages", f"{best.label}: {best.num_gpus} GPUs, {served}"))
+        pairs.append(("as measured", f"{best.label}: {best.num_gpus} GPUs, {served}, {best.why}"))
     proof = f"{optimality.certainty} in {format_seconds(plan.search_time_s)}, of {optimality.scope}"
     pairs.append(("search", f"{counted}, {proof}"))
     return Facts(title="Configuration", pairs=tuple(pairs))

@@ -53,6 +53,7 @@ class ServingStack:
         spare_blocks: Pages that admission keeps free for every running request besides.
         holds_slot: A prompt whose cache moves to a decode pool counts as running until it has moved.
         pools_with_stages: Pools whose cache its connector moves when their replicas have pipeline stages.
+        decode_context_parallel: Tensor-parallel ranks with the same heads can hold a part of the tokens each.
         kv_block_tokens: Tokens of one page of the KV cache.
         memory_fraction: The engine's memory setting, by default.
         earlier_memory_fraction: That of versions before `memory_fraction_since`.
@@ -125,6 +126,7 @@ class ServingStack:
     as_of: str
     makers: tuple[str, ...] = ("nvidia", "amd")
     """Makers of the GPUs that it runs on."""
+    decode_context_parallel: bool = False
     pcie_workspace_bytes: float | None = None
     defaults: tuple[SchedulerDefault, ...] = ()
     chunk_sizes: tuple[int, ...] = ()

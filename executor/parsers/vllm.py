@@ -35,6 +35,7 @@ def judge(case: Mapping[str, Any]) -> dict[str, Any]:
         "tp": said.tensor_parallel_size,
         "pp": said.pipeline_parallel_size,
         "attention_dp": said.data_parallel_size,
+        "dcp": said.decode_context_parallel_size,
         "running": said.max_num_seqs,
         "tokens": said.max_num_batched_tokens,
         "longest": said.max_model_len,

@@ -202,6 +202,7 @@ def _vllm(plan: ServingPlan, pool: PoolPlan, role: str, port: int) -> list[str]:
     words += _given("--tensor-parallel-size", layout.tp) + _given("--pipeline-parallel-size", layout.pp)
     words += _given("--data-parallel-size", layout.attention_dp)
     words += ["--enable-expert-parallel"] if layout.ep > 1 else []
+    words += _given("--decode-context-parallel-size", layout.dcp)
     default = _default(plan)
     words += _unless(default.max_batch, "--max-num-seqs", -(-pool.max_batch // layout.attention_dp))
     words += _unless(default.token_budget, "--max-num-batched-tokens", pool.token_budget)

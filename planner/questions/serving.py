@@ -36,7 +36,7 @@ FLEET_NODE_GPUS = 64  # hierarchy on which replicas of a fleet without a size ar
 ROOM = 0.75  # share of all memory that weights may take where a machine is chosen: the rest is for requests
 MOST_SPARE = 64  # workers of a pool that may be lost; more is another fleet
 DEFAULT_INPUT, DEFAULT_OUTPUT = 2000, 300
-PINS = ("tp", "pp", "attention_dp", "ep")
+PINS = ("tp", "pp", "attention_dp", "ep", "dcp")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,12 +127,24 @@ def _request(
         weights=(weights,),
         modes=compared_modes(flags),
         objective=objective,
-        pins=serving_pins(flags.settings) | drafted_pins(job, engine),
+        pins=_pins(flags, engine) | drafted_pins(job, engine),
         usd_per_gpu_hour=dollars if dollars is not None else (budget.usd_per_gpu_hour if budget else None),
         level=_level(flags.anchor, engine, gpu) if flags.anchor else None,
         offer=offer,
         spare=_spare(flags),
     )
+
+
+def _pins(flags: ServeFlags, engine: str) -> dict[str, int]:
+    """Degrees that were fixed, of those that the engine has."""
+    pins = serving_pins(flags.settings)
+    if pins.get("dcp", 1) > 1 and not serving_stack(engine).decode_context_parallel:
+        raise InputError(
+            what=f"{engine} holds all tokens of a head on every rank",
+            cause=f"--set layout.dcp={pins['dcp']}, decode context parallelism",
+            fix="ask for --engine vllm, or leave layout.dcp out",
+        )
+    return pins
 
 
 def _spare(flags: ServeFlags) -> int:

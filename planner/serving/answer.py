@@ -18,7 +18,7 @@ from costmodel.serving.breakdown import decode_parts_s
 from costmodel.serving.memory import memory_breakdown
 from planner.serving.alternatives import FleetRunnerUp
 from planner.serving.capacity import after_warm_up
-from planner.serving.evidence import fleet_evidence
+from planner.serving.evidence import fleet_evidence, unmeasured_in
 from planner.serving.fleet import FleetRun
 from planner.serving.plan import (
     Headroom,
@@ -50,7 +50,7 @@ def plan_of_fleet(
     *,
     optimality: ServingOptimality,
     runners_up: Sequence[FleetRunnerUp],
-    without_stages: FleetRun | None = None,
+    measured: FleetRun | None = None,
     headroom: Headroom | None = None,
     search_time_s: float,
 ) -> ServingPlan:
@@ -71,7 +71,7 @@ def plan_of_fleet(
         estimate=estimate_fleet(cal, request, hierarchy, run, headroom),
         alternatives=tuple(_alternative(request, run, other) for other in runners_up),
         optimality=optimality,
-        evidence=_evidence(run, without_stages),
+        evidence=_evidence(run, measured),
         rental=rental,
         search_time_s=search_time_s,
         assumptions=_assumptions(request, hierarchy.gpu),
@@ -91,17 +91,17 @@ def rental_of(request: ServingRequest, run: FleetRun) -> Rental | None:
     return Rental(offer=offer, machines=machines, idle_gpus=machines * offer.gpus - run.num_gpus)
 
 
-def _evidence(run: FleetRun, plain: FleetRun | None) -> ServingEvidence:
+def _evidence(run: FleetRun, measured: FleetRun | None) -> ServingEvidence:
     """Measured runs behind the fleet, and the best fleet beside it where it has what no run has."""
     found = fleet_evidence(run)
     best = None
-    if plain is not None:
-        workers = [(plain.prefill_workers, plain.prefill), (plain.decode_workers, plain.decode)]
+    if measured is not None:
+        workers = [(measured.prefill_workers, measured.prefill), (measured.decode_workers, measured.decode)]
         best = ServingAlternative(
             label=", ".join(f"{count} × {option.label}" for count, option in workers if option is not None),
-            num_gpus=plain.num_gpus,
-            capacity_requests_per_s=plain.request_rate_per_s,
-            why="has no pipeline stages",
+            num_gpus=measured.num_gpus,
+            capacity_requests_per_s=measured.request_rate_per_s,
+            why=f"has no {' or '.join(unmeasured_in(run))}",
         )
     return ServingEvidence(rows=found.rows, not_measured=found.not_measured, best_measured=best)
 

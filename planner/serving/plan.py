@@ -34,7 +34,7 @@ class ServingRequest:
     """What is asked: a model, the job, the GPUs that may be used, and what "best" means.
 
     `num_gpus` is the fleet to fill (None: find the smallest or cheapest one). `modes` says whether prompts
-    and outputs may, or must, run on different GPUs. `pins` fixes tp, pp, attention_dp or ep. `level` is
+    and outputs may, or must, run on different GPUs. `pins` fixes tp, pp, attention_dp, ep or dcp. `level` is
     that of the user's own server (`plan calibrate`). `offer` is the machine that is rented as a whole, at the
     price of which `usd_per_gpu_hour` is the part of a GPU; without one GPUs are counted and priced one by
     one. `spare` more workers of each pool are had, so that the limits hold with as many lost.
@@ -218,7 +218,7 @@ class ServingAlternative:
 class ServingEvidence:
     """Measured runs of the plan's mode, engine, GPU and attention, and its properties that no run has.
 
-    `best_measured` is the best fleet without pipeline stages, where the plan has them.
+    `best_measured` is the best fleet without the axes that no run has, where the plan has them.
     """
 
     rows: int

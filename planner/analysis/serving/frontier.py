@@ -15,6 +15,7 @@ from dataclasses import replace
 import numpy as np
 
 from costmodel.kernels.tables import Calibration, load_calibration
+from costmodel.serving.bands import unmeasured_axes
 from planner.questions.serving import Asked
 from planner.serving.board import RESOLUTION, enumerate_options
 from planner.serving.capacity import closed_run
@@ -73,7 +74,7 @@ def operating_points(
         ),
     )
     options = enumerate_options(cal, free, hierarchy).options
-    plain = [option for option in options if option.deployment.layout.pp == 1]
+    plain = [option for option in options if not unmeasured_axes(option.deployment.layout)]
     for option in plain or options:
         for concurrency in loads_up_to(option.rules.max_batch):
             points = (_point(request, one, concurrency) for one in with_chunks(option))

@@ -65,6 +65,8 @@ def varied(number: int) -> ServingPlan:
     else:
         name, workers, layout = MIXTURES[turn - 2 * len(SIZES)]
         plan, later = resized(engine, None, (1, 8)), turn % 2 == 0
+        if engine == "vllm" and layout.tp == 8:
+            layout = replace(layout, dcp=2)  # two ranks have the same of its four heads of keys and values
         plan = replace(plan, mode="aggregated", decode=replace(plan.decode, workers=workers, layout=layout))
     wanted = model(name)
     weights = "fp8" if later and name == "70b" else published_weights(wanted) or "bf16"

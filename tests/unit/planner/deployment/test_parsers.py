@@ -52,6 +52,7 @@ def expected(plan: ServingPlan, engine: str) -> list[dict[str, object]]:
             "tokens": None if tokens == default.token_budget else tokens,
             "port": one.port,
             "transfer": bool(one.role) if vllm else one.role or "null",
+            **({"dcp": layout.dcp} if vllm else {}),
         }
         found += [common] * len(server_commands(plan, one))
     return found
