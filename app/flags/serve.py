@@ -74,6 +74,13 @@ SERVE_FLAGS: Final[Mapping[str, Any]] = {
     "drafter": Annotated[
         str | None, typer.Option("--drafter", help="mtp, eagle3, or a small model.", metavar="WHAT")
     ],
+    "adapter": Annotated[
+        str | None,
+        typer.Option("--adapter", help="Requests name LoRA adapters: lora:r=16.", metavar="KIND:…"),
+    ],
+    "adapters": Annotated[
+        str | None, typer.Option("--adapters", help="How many are held at once; default 1.", metavar="N")
+    ],
     "burstiness": Annotated[
         str | None, typer.Option("--burstiness", help="Variation of arrival gaps; 1 is Poisson.")
     ],

@@ -123,6 +123,7 @@ def evidence_of(deployment: Deployment, mode: str) -> Evidence:
     checks = (
         *((name, False) for name in unmeasured_axes(layout)),
         ("speculation", not deployment.draft_tokens),
+        ("adapters of requests", not deployment.adapters),
         (f"{mode} {own.engine}", _rows(Kind(mode=mode, engine=own.engine)) > 0),
         (
             f"attention data parallelism of {own.engine}",

@@ -16,6 +16,7 @@ from typing import Literal
 from costmodel.models.catalog import listed_model
 from costmodel.models.spec import ModelSpec, layer_kinds, recurrent_state_bytes
 from costmodel.serving.engine import ServingStack
+from costmodel.updates.adapters import Adapter
 from topology.base.errors import InputError, shown
 from topology.base.units import format_bytes
 from topology.fabric.hierarchy import Hierarchy
@@ -112,6 +113,7 @@ class Deployment:
     """One replica: model, precision, layout, engine, and the fabric it runs on.
 
     `drafter` is mtp, eagle3, or a model by name; "" drafts in no time and no memory (n-grams of the prompt).
+    `adapters` of the kind of `adapter` are held at once, of which every request names one.
     """
 
     model: ModelSpec
@@ -124,6 +126,8 @@ class Deployment:
     draft_tokens: int = 0
     acceptance: float = 0.0
     drafter: str = ""
+    adapter: Adapter | None = None
+    adapters: int = 0
 
     def __post_init__(self) -> None:
         """Refuse a model whose decode nobody measured: its layers keep a state, or choose what they read."""
@@ -205,6 +209,8 @@ def draft_of(deployment: Deployment) -> Deployment | None:
         draft_tokens=0,
         acceptance=0.0,
         drafter="",
+        adapter=None,
+        adapters=0,
     )
 
 

@@ -16,6 +16,7 @@ from costmodel.models.spec import (
     layer_runs,
     norm_parameters,
 )
+from costmodel.serving.adapters import adapters_layer_bytes
 from costmodel.serving.deployment import (
     Deployment,
     draft_of,
@@ -68,7 +69,7 @@ def draft_weights_bytes(deployment: Deployment) -> float:
 
 
 def layer_weights_bytes(deployment: Deployment, kind: LayerKind) -> float:
-    """Bytes of one layer's weights on one GPU."""
+    """Bytes of one layer's weights on one GPU, and of the adapters beside them."""
     model, layout = deployment.model, deployment.layout
     attention, block = model.attention, model.feed_forward(kind.mlp)
     whole = attention.replicated_parameters
@@ -79,7 +80,8 @@ def layer_weights_bytes(deployment: Deployment, kind: LayerKind) -> float:
     narrow = weight_bytes(dtype_of(deployment, "mlp"))
     experts = block.expert_parameters / layout.stage_gpus * weight_bytes(dtype_of(deployment, "experts"))
     common = block.common_parameters / layout.tp * narrow
-    return fixed + experts + common + block.router_parameters * NORM_BYTES
+    adapters = adapters_layer_bytes(deployment, kind)
+    return fixed + experts + common + block.router_parameters * NORM_BYTES + adapters
 
 
 def workspace_bytes(deployment: Deployment, *, token_budget: int, max_batch: int) -> float:

@@ -19,6 +19,7 @@ from costmodel.kernels import compute
 from costmodel.kernels.collectives import collective_time
 from costmodel.kernels.tables import Calibration
 from costmodel.models.spec import LayerKind, layer_runs
+from costmodel.serving.adapters import adapters_s
 from costmodel.serving.deployment import Deployment, dtype_of, weight_bytes
 from costmodel.serving.experts import routed_experts
 from topology.base.units import MIB
@@ -47,7 +48,7 @@ def linear_s(
         block = feed_forward_s(cal, deployment, run.kind, m, captured=captured, shared=shared)
         one = projections_s(cal, deployment, m) + block
         one = one + small_kernels(deployment, run.kind) * stack.kernel_s
-        one = one + elementwise_s(deployment, m)
+        one = one + elementwise_s(deployment, m) + adapters_s(deployment, run.kind, m)
         total = total + one * run.count * share
         layers += run.count * share
     total = total * stack.kernel_level

@@ -33,6 +33,8 @@ def judge(case: Mapping[str, Any]) -> dict[str, Any]:
         "tp": said.tp_size,
         "pp": said.pp_size,
         "attention_dp": said.attn_dp_size,
+        "adapters": said.max_loras_per_batch if said.enable_lora else 0,
+        "rank": said.max_lora_rank if said.enable_lora else 0,
         "ep": said.ep_size,
         "running": said.max_running_requests,
         "tokens": said.chunked_prefill_size,

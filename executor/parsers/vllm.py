@@ -36,6 +36,8 @@ def judge(case: Mapping[str, Any]) -> dict[str, Any]:
         "pp": said.pipeline_parallel_size,
         "attention_dp": said.data_parallel_size,
         "dcp": said.decode_context_parallel_size,
+        "adapters": said.max_loras if said.enable_lora else 0,
+        "rank": said.max_lora_rank if said.enable_lora else 0,
         "running": said.max_num_seqs,
         "tokens": said.max_num_batched_tokens,
         "longest": said.max_model_len,

@@ -312,6 +312,13 @@ def _assumptions(request: ServingRequest, gpu: Gpu) -> tuple[str, ...]:
     drafts = f"{job.draft_tokens} draft tokens a step, {job.acceptance:.0%} of them accepted"
     by = f"by {job.drafter}, its time and memory counted" if job.drafter else "at no cost of their own"
     speculation = (f"{drafts}; drafted {by}",) if job.draft_tokens else ()
+    named = (
+        (
+            f"every request names one of {job.adapters} adapters, {job.adapter.words}, all held and named alike",
+        )
+        if job.adapter is not None
+        else ()
+    )
     level = request.level
     factors = f"host × {level.host:.3g}, kernels × {level.kernel:.3g}" if level else ""
     own = (f"your own server's levels: {factors}",) if level else ()
@@ -324,6 +331,7 @@ def _assumptions(request: ServingRequest, gpu: Gpu) -> tuple[str, ...]:
     )
     return (
         *speculation,
+        *named,
         *own,
         *widened,
         *spare,

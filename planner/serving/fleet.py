@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from costmodel.serving.disaggregated import PoolRules, Transfer, simulate_pools, transfer_of
-from costmodel.serving.load import Lengths, Load, open_load, thin
-from costmodel.serving.simulator import Simulation, simulate
+from costmodel.serving.simulation.disaggregated import PoolRules, Transfer, simulate_pools, transfer_of
+from costmodel.serving.simulation.load import Lengths, Load, open_load, thin
+from costmodel.serving.simulation.simulator import Simulation, simulate
 from planner.serving.capacity import after_warm_up, closed_run, load_at, meets
 from planner.serving.integer_program import Selection, machines_of
 from planner.serving.replica import OUTPUT_ONLY, PROMPT_ONLY, WHOLE, Option

@@ -17,7 +17,7 @@ from dataclasses import replace
 
 from costmodel.kernels.tables import Calibration
 from costmodel.serving.engine import serving_stack, serving_stacks
-from costmodel.serving.load import Load
+from costmodel.serving.simulation.load import Load
 from planner.serving.alternatives import runners_up, widest_margin
 from planner.serving.answer import plan_of_fleet
 from planner.serving.board import (

@@ -140,4 +140,6 @@ def deployment_of(
         draft_tokens=job.draft_tokens,
         acceptance=job.acceptance,
         drafter=job.drafter,
+        adapter=job.adapter,
+        adapters=job.adapters,
     )

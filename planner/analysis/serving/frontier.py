@@ -16,7 +16,7 @@ import numpy as np
 
 from costmodel.kernels.tables import Calibration, load_calibration
 from costmodel.serving.bands import unmeasured_axes
-from planner.questions.serving import Asked
+from planner.questions.serving.understand import Asked
 from planner.serving.board import RESOLUTION, enumerate_options
 from planner.serving.capacity import closed_run
 from planner.serving.plan import FrontierPoint, ServingPlan, ServingRequest

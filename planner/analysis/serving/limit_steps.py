@@ -13,7 +13,7 @@ from typing import Any
 
 from costmodel.job import ServingJob
 from planner.analysis.serving.fleets import find_fleet
-from planner.questions.serving import Asked
+from planner.questions.serving.understand import Asked
 from planner.serving.plan import LimitRelaxed, ServingPlan
 from topology.base.errors import InputError, NoFeasiblePlanError
 

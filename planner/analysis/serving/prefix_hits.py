@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from costmodel.serving.load import Load
-from costmodel.serving.prefix_cache import POLICIES, Policy, prefix_hits
+from costmodel.serving.simulation.load import Load
+from costmodel.serving.simulation.prefix_cache import POLICIES, Policy, prefix_hits
 from planner.serving.plan import ServingPlan
 
 MOST_LOOKED_UP = 1_000_000

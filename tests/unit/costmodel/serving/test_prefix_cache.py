@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from costmodel.serving.load import HASH_BLOCK_TOKENS, Load
-from costmodel.serving.prefix_cache import POLICIES, prefix_hits
+from costmodel.serving.simulation.load import HASH_BLOCK_TOKENS, Load
+from costmodel.serving.simulation.prefix_cache import POLICIES, prefix_hits
 
 AMPLE = 1e9
 

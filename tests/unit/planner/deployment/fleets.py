@@ -8,6 +8,7 @@ from costmodel.job import ServingJob
 from costmodel.kernels.tables import load_calibration
 from costmodel.models.catalog import model
 from costmodel.serving.deployment import ServingLayout, published_weights
+from costmodel.updates.adapters import Adapter
 from planner.serving.plan import ServingPlan, ServingRequest
 from planner.serving.search import search_serving
 from topology.builders import default_cluster
@@ -70,10 +71,13 @@ def varied(number: int) -> ServingPlan:
         plan = replace(plan, mode="aggregated", decode=replace(plan.decode, workers=workers, layout=layout))
     wanted = model(name)
     weights = "fp8" if later and name == "70b" else published_weights(wanted) or "bf16"
+    adapted = engine != "trtllm" and name == "8b" and turn % 3 == 0  # of rank 24, in buffers of rank 32
     job = replace(
         plan.request.job,
         input_tokens_p99=4000 if turn % 2 else None,
         output_tokens_p99=900 if turn % 3 else None,
+        adapter=Adapter(rank=24) if adapted else None,
+        adapters=8 if adapted else 0,
     )
     amd = later and engine != "trtllm" and turn % 4 == 1
     request = replace(plan.request, model=wanted, job=job, gpu="mi300x" if amd else plan.request.gpu)

@@ -53,6 +53,8 @@ def expected(plan: ServingPlan, engine: str) -> list[dict[str, object]]:
             "port": one.port,
             "transfer": bool(one.role) if vllm else one.role or "null",
             **({"dcp": layout.dcp} if vllm else {}),
+            "adapters": plan.request.job.adapters,
+            "rank": 32 if plan.request.job.adapters else 0,
         }
         found += [common] * len(server_commands(plan, one))
     return found

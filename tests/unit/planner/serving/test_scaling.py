@@ -9,8 +9,8 @@ import pytest
 from costmodel.job import ServingJob
 from costmodel.kernels.tables import load_calibration
 from costmodel.models.catalog import model
-from costmodel.serving.load import Lengths, open_load
-from costmodel.serving.simulator import simulate
+from costmodel.serving.simulation.load import Lengths, open_load
+from costmodel.serving.simulation.simulator import simulate
 from planner.analysis.serving.rehearsal import rehearsed
 from planner.analysis.serving.scaling import scaling_of
 from planner.serving.autoscale import ScalingPolicy

@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.serving.deployment import Deployment
-from costmodel.serving.load import Load
 from costmodel.serving.memory import kv_bytes_per_token
-from costmodel.serving.replica import NEVER, Replica, Scheduler
-from costmodel.serving.simulator import Simulation
+from costmodel.serving.simulation.load import Load
+from costmodel.serving.simulation.replica import NEVER, Replica, Scheduler
+from costmodel.serving.simulation.simulator import Simulation
 from costmodel.serving.step_table import StepTimes
 from topology.fabric.hierarchy import p2p_bandwidth
 

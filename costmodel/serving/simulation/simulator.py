@@ -1,7 +1,7 @@
 """Event simulation of one replica under a load: from step times to latencies.
 
 Open loads arrive at their times; in a closed loop the next request is sent when one finishes. The replica
-itself, with what its scheduler does, is in `costmodel.serving.replica`.
+itself, with what its scheduler does, is in `costmodel.serving.simulation.replica`.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from heapq import heapify, heappop, heappush
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.serving.load import Load
-from costmodel.serving.replica import NEVER, Replica, Scheduler
+from costmodel.serving.simulation.load import Load
+from costmodel.serving.simulation.replica import NEVER, Replica, Scheduler
 from costmodel.serving.step_table import StepTimes
 from topology.base.errors import InputError
 

@@ -14,11 +14,12 @@ from costmodel.models.spec import ModelSpec, parameter_count
 from costmodel.serving.deployment import KvDtype, Weights, weight_bytes
 from costmodel.serving.engine import serving_stack
 from costmodel.serving.levels import ServingLevel
-from costmodel.serving.load import Load, mean_rate_per_s, most_p99_per_mean, read_trace
-from planner.questions.compared import compared_modes, compared_weights, one_of, shown_only_of
+from costmodel.serving.simulation.load import Load, mean_rate_per_s, most_p99_per_mean, read_trace
 from planner.questions.flags import ServeFlags
-from planner.questions.offers import Renting, in_smaller_machines, nodes_for, offered, renting
-from planner.questions.speculation import drafted_pins, speculated, speculation_note
+from planner.questions.serving.adapters import served_adapters
+from planner.questions.serving.compared import compared_modes, compared_weights, one_of, shown_only_of
+from planner.questions.serving.offers import Renting, in_smaller_machines, nodes_for, offered, renting
+from planner.questions.serving.speculation import drafted_pins, speculated, speculation_note
 from planner.questions.training import DEFAULT_GPU, MOST_GPUS
 from planner.questions.words import number_of, share_of
 from planner.serving.plan import ServingObjective, ServingRequest
@@ -68,7 +69,7 @@ def understand_serving(
         )
     model = model or find_model(flags.model or "")
     trace = read_trace(flags.trace) if flags.trace is not None else None
-    job = job or replace(_job(flags, trace), **speculated(flags, model))
+    job = job or replace(_job(flags, trace), **speculated(flags, model), **served_adapters(flags, model))
     objective = one_of(flags.objective or "usd", get_args(ServingObjective), "--objective")
     found = renting(flags)
     fabrics, left_out = offered(found, _fabrics(flags, job))

@@ -15,7 +15,7 @@ from typing import Final, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.serving.load import Load
+from costmodel.serving.simulation.load import Load
 
 Policy = Literal["round-robin", "least-loaded", "prefix-aware"]
 POLICIES: Final[tuple[Policy, ...]] = get_args(Policy)
