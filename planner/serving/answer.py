@@ -313,9 +313,7 @@ def _assumptions(request: ServingRequest, gpu: Gpu) -> tuple[str, ...]:
     by = f"by {job.drafter}, its time and memory counted" if job.drafter else "at no cost of their own"
     speculation = (f"{drafts}; drafted {by}",) if job.draft_tokens else ()
     named = (
-        (
-            f"every request names one of {job.adapters} adapters, {job.adapter.words}, all held and named alike",
-        )
+        (f"every request names one of {job.adapters} adapters, {job.adapter.words}, all named alike",)
         if job.adapter is not None
         else ()
     )
