@@ -47,6 +47,8 @@ class LoadWords(TypedDict, total=False):
     draft_tokens: CountWord
     acceptance: float | str
     drafter: str
+    router: str
+    kv_offload: float | str
     adapter: str
     adapters: CountWord
     burstiness: float | str

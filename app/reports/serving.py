@@ -198,6 +198,16 @@ def _tight_limits(plan: ServingPlan) -> Lines:
     return Lines(title="Limits inside the error band", lines=tuple(lines))
 
 
+def _found(plan: ServingPlan) -> list[tuple[str, str]]:
+    """What caches had of the prompts, where a trace names their blocks and a router was named."""
+    found = plan.estimate.prompts_found
+    if found is None:
+        return []
+    hosts = f", {found.on_hosts:.0%} on hosts" if plan.request.host_cache_bytes else ""
+    share = f"{found.found:.0%} of their tokens found in caches{hosts}"
+    return [("prompts", f"{share}, by a {found.router} router")]
+
+
 def _throughput(plan: ServingPlan) -> Facts:
     """Rates, headroom, money, energy, and what bounds them."""
     estimate = plan.estimate
@@ -210,6 +220,7 @@ def _throughput(plan: ServingPlan) -> Facts:
         ("output tokens", f"{tokens}/s, {per_gpu}/s per GPU in use"),
         ("busy", f"{estimate.utilisation:.0%}, mean batch {batch}, mean queue {queue}"),
         ("KV cache", f"{estimate.kv_used_share:.0%} used at the peak, {estimate.preemptions} preemptions"),
+        *_found(plan),
         ("bound by", estimate.bound_by),
         ("energy", f"{three_digits(estimate.wh_per_query)} Wh per query"),
     ]

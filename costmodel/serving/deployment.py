@@ -113,7 +113,8 @@ class Deployment:
     """One replica: model, precision, layout, engine, and the fabric it runs on.
 
     `drafter` is mtp, eagle3, or a model by name; "" drafts in no time and no memory (n-grams of the prompt).
-    `adapters` of the kind of `adapter` are held at once, of which every request names one.
+    `adapters` of the kind of `adapter` are held at once, of which every request names one. Copies of its
+    cache take `host_cache_bytes` of its hosts' memory.
     """
 
     model: ModelSpec
@@ -128,6 +129,7 @@ class Deployment:
     drafter: str = ""
     adapter: Adapter | None = None
     adapters: int = 0
+    host_cache_bytes: float = 0.0
 
     def __post_init__(self) -> None:
         """Refuse a model whose decode nobody measured: its layers keep a state, or choose what they read."""
@@ -211,6 +213,7 @@ def draft_of(deployment: Deployment) -> Deployment | None:
         drafter="",
         adapter=None,
         adapters=0,
+        host_cache_bytes=0.0,
     )
 
 

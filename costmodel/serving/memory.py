@@ -26,6 +26,8 @@ from costmodel.serving.deployment import (
     stage_layers,
     weight_bytes,
 )
+from costmodel.updates.offload import LINK_EFFICIENCY
+from topology.base.errors import InputError
 from topology.hardware.datasheets import gpu_sheets
 
 SAMPLING_BYTES = 22.0
@@ -142,6 +144,32 @@ def kv_capacity_tokens(
     block = deployment.stack.kv_block_tokens
     tokens = parts.kv_cache_bytes / kv_bytes_per_token(deployment, context)
     return max(int(tokens // block), 0) * block * ranks
+
+
+def host_cache_tokens(deployment: Deployment, context: float) -> float:
+    """Tokens of `context` long requests whose cache the hosts' memory holds beside one replica.
+
+    Every rank copies its own part, heads that several ranks hold as many times.
+    """
+    ranks = deployment.layout.tp * deployment.layout.pp
+    return deployment.host_cache_bytes / (kv_bytes_per_token(deployment, context) * ranks)
+
+
+def host_read_s_per_token(deployment: Deployment, context: float) -> float:
+    """Seconds to read one token's cache back from the host, every GPU over its own path.
+
+    Raises:
+        InputError: a GPU whose path to the host is not known.
+    """
+    gpu = deployment.hierarchy.gpu.name
+    sheet = gpu_sheets().get(gpu)
+    if sheet is None:
+        raise InputError(
+            what=f"the path of {gpu} to its host is not known",
+            cause="--kv-offload reads caches back from host memory",
+            fix="name a GPU of the catalog (plan gpus), or leave --kv-offload out",
+        )
+    return kv_bytes_per_token(deployment, context) / (LINK_EFFICIENCY * sheet.host_bandwidth_bytes_per_s)
 
 
 def memory_breakdown(

@@ -33,6 +33,7 @@ def judge(case: Mapping[str, Any]) -> dict[str, Any]:
         "tp": said.tp_size,
         "pp": said.pp_size,
         "attention_dp": said.attn_dp_size,
+        "host": said.hicache_size if said.enable_hierarchical_cache else 0,
         "adapters": said.max_loras_per_batch if said.enable_lora else 0,
         "rank": said.max_lora_rank if said.enable_lora else 0,
         "ep": said.ep_size,

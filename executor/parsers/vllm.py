@@ -35,6 +35,7 @@ def judge(case: Mapping[str, Any]) -> dict[str, Any]:
         "tp": said.tensor_parallel_size,
         "pp": said.pipeline_parallel_size,
         "attention_dp": said.data_parallel_size,
+        "host": said.kv_offloading_size or 0,
         "dcp": said.decode_context_parallel_size,
         "adapters": said.max_loras if said.enable_lora else 0,
         "rank": said.max_lora_rank if said.enable_lora else 0,

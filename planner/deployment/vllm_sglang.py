@@ -23,6 +23,7 @@ from planner.deployment.placement import Server, address, nodes_of, servers_of
 from planner.deployment.router import EVERYWHERE, router_files, router_words
 from planner.launch.kubernetes import PORT, RDMA_RESOURCE, TOKEN_SECRET, Workload, manifest
 from planner.serving.plan import PoolPlan, ServingPlan
+from topology.base.units import GB, GIB, format_bytes
 from topology.hardware.datasheets import sheet_named
 
 HUB = "https://huggingface.co/"
@@ -70,7 +71,7 @@ def option_files(plan: ServingPlan) -> dict[str, str]:
 def router(plan: ServingPlan) -> list[str]:
     """The words that start what spreads requests over the servers; none before a single one."""
     servers = servers_of(plan)
-    return router_words(plan.request.engine, servers, nodes=nodes_of(servers))
+    return router_words(plan.request.engine, servers, nodes=nodes_of(servers), policy=plan.request.router)
 
 
 def _shown(plan: ServingPlan) -> dict[str, list[str]]:
@@ -183,6 +184,8 @@ def notes(plan: ServingPlan) -> tuple[str, ...]:
         found.append(f"put a checkpoint in place of {placeholder}: the published weights have another format")
     if (head := drafter_checkpoint(plan)).startswith("<"):
         found.append(f"put a drafter that was trained for the model in place of {head}")
+    if host := plan.request.host_cache_bytes:
+        found.append(f"every server keeps {format_bytes(host)} of caches in the memory of its hosts")
     if plan.request.job.adapter is not None:
         found.append("name your adapters: --lora-modules NAME=PATH of vLLM, --lora-paths NAME=PATH of SGLang")
     return tuple(found)
@@ -215,6 +218,8 @@ def _vllm(plan: ServingPlan, pool: PoolPlan, role: str, port: int) -> list[str]:
     words += _quantization(plan) + (["--kv-cache-dtype", "fp8"] if plan.kv_dtype == "fp8" else [])
     words += _memory("--gpu-memory-utilization", plan) + _speculation(plan)
     words += _adapted(plan, "--max-loras")
+    if host := plan.request.host_cache_bytes:
+        words += ["--kv-offloading-size", f"{host / GIB:g}"]
     if role:
         config = _NIXL | {"kv_role": _KV_ROLES[role]}
         words += ["--kv-transfer-config", json.dumps(config, separators=(",", ":"))]
@@ -238,6 +243,9 @@ def _sglang(plan: ServingPlan, pool: PoolPlan, role: str, port: int) -> list[str
     words += _unless(_default(plan).token_budget, "--chunked-prefill-size", chunk)
     words += _quantization(plan) + _memory("--mem-fraction-static", plan) + _drafted_by_sglang(plan)
     words += _adapted(plan, "--max-loras-per-batch")
+    if host := plan.request.host_cache_bytes:
+        of_a_rank = max(int(host / GB / layout.num_gpus), 1)
+        words += ["--enable-hierarchical-cache", "--hicache-size", str(of_a_rank)]
     words += ["--kv-cache-dtype", "fp8_e4m3"] if plan.kv_dtype == "fp8" else []
     if role:
         words += ["--disaggregation-mode", role, "--disaggregation-transfer-backend", "nixl"]

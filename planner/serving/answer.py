@@ -25,6 +25,7 @@ from planner.serving.plan import (
     LimitCheck,
     Percentiles,
     PoolPlan,
+    PromptsFound,
     Rental,
     ServingAlternative,
     ServingEstimate,
@@ -148,6 +149,7 @@ def estimate_fleet(
         usd_per_million_output_tokens=money["output"],
         wh_per_query=float(watt_hours(1.0 / rate, gpus, gpu.tdp_w)),
         bound_by=bound_by(run, parts, mean_batch=batch),
+        prompts_found=_found(request, run),
         step_parts_s=parts,
         limits=_limits(request, bands, ttft, tpot, whole),
         headroom=headroom,
@@ -203,6 +205,13 @@ def bound_by(run: FleetRun, parts: Mapping[str, float], *, mean_batch: float) ->
         else ""
     )
     return f"{words[largest]} ({share:.0%} of a decode step){tail}"
+
+
+def _found(request: ServingRequest, run: FleetRun) -> PromptsFound | None:
+    """What the fleet's caches had of the prompts; None where every prompt was computed in full."""
+    if run.hits is None:
+        return None
+    return PromptsFound(router=request.router, found=run.hits.rate, on_hosts=run.hits.host_rate)
 
 
 def _pool(option: Option, workers: int) -> PoolPlan:
@@ -268,7 +277,8 @@ def _prompt_share(run: FleetRun, mean_batch: float) -> float:
         prompts = run.prefill.num_gpus * run.prefill_workers
         return prompts / (prompts + run.decode.num_gpus * run.decode_workers)
     job, times = run.decode.job, run.decode.times
-    prompt = times.prefill_s(round(job.input_tokens * (1 - job.cached_share)))
+    cached = run.hits.rate if run.hits is not None else job.cached_share
+    prompt = times.prefill_s(round(job.input_tokens * (1 - cached)))
     batch = max(round(mean_batch), 1)
     context = job.input_tokens + job.output_tokens / 2
     decode = (job.output_tokens - 1) * times.decode_s(batch, batch * context) / batch / times.tokens_per_step
@@ -317,6 +327,11 @@ def _assumptions(request: ServingRequest, gpu: Gpu) -> tuple[str, ...]:
         if job.adapter is not None
         else ()
     )
+    followed = (
+        ("prompts meet the blocks that were used last, those of running requests evicted like others",)
+        if request.router
+        else ()
+    )
     level = request.level
     factors = f"host × {level.host:.3g}, kernels × {level.kernel:.3g}" if level else ""
     own = (f"your own server's levels: {factors}",) if level else ()
@@ -330,6 +345,7 @@ def _assumptions(request: ServingRequest, gpu: Gpu) -> tuple[str, ...]:
     return (
         *speculation,
         *named,
+        *followed,
         *own,
         *widened,
         *spare,

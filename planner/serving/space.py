@@ -142,4 +142,5 @@ def deployment_of(
         drafter=job.drafter,
         adapter=job.adapter,
         adapters=job.adapters,
+        host_cache_bytes=request.host_cache_bytes,
     )

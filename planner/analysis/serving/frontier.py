@@ -19,8 +19,9 @@ from costmodel.serving.bands import unmeasured_axes
 from planner.questions.serving.understand import Asked
 from planner.serving.board import RESOLUTION, enumerate_options
 from planner.serving.capacity import closed_run
-from planner.serving.plan import FrontierPoint, ServingPlan, ServingRequest
+from planner.serving.plan import ServingPlan, ServingRequest
 from planner.serving.replica import Option, with_chunks
+from planner.serving.trade_offs import FrontierPoint
 from topology.base.errors import InputError
 from topology.base.units import HOUR, MEGA
 from topology.fabric.hierarchy import Hierarchy

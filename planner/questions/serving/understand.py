@@ -17,6 +17,7 @@ from costmodel.serving.levels import ServingLevel
 from costmodel.serving.simulation.load import Load, mean_rate_per_s, most_p99_per_mean, read_trace
 from planner.questions.flags import ServeFlags
 from planner.questions.serving.adapters import served_adapters
+from planner.questions.serving.caches import counted_caches, most_found
 from planner.questions.serving.compared import compared_modes, compared_weights, one_of, shown_only_of
 from planner.questions.serving.offers import Renting, in_smaller_machines, nodes_for, offered, renting
 from planner.questions.serving.speculation import drafted_pins, speculated, speculation_note
@@ -73,6 +74,10 @@ def understand_serving(
     objective = one_of(flags.objective or "usd", get_args(ServingObjective), "--objective")
     found = renting(flags)
     fabrics, left_out = offered(found, _fabrics(flags, job))
+    caches = counted_caches(flags, trace)
+    if trace is not None and caches:
+        trace = replace(trace, router=caches["router"])
+        job = replace(job, cached_share=most_found(trace))
     requests = [
         (_request(flags, model, job, gpu, weights, objective, found, hierarchy), hierarchy)
         for gpu, hierarchy in fabrics
@@ -89,6 +94,7 @@ def understand_serving(
             for gpu, one in in_smaller_machines(found, fabrics)
             for weights in compared_weights(flags, model, one.gpu)
         ]
+    requests = [(replace(request, **caches), hierarchy) for request, hierarchy in requests]
     shown_only = shown_only_of(flags, model) & {request.weights[0] for request, _ in requests}
     compared = (
         f"{' and '.join(sorted(shown_only))}: compared, not proposed, being another checkpoint (--weights)"

@@ -11,6 +11,7 @@ from costmodel.serving.deployment import ServingLayout, published_weights
 from costmodel.updates.adapters import Adapter
 from planner.serving.plan import ServingPlan, ServingRequest
 from planner.serving.search import search_serving
+from topology.base.units import GB, GIB
 from topology.builders import default_cluster
 
 Size: TypeAlias = tuple[int, int]
@@ -80,6 +81,9 @@ def varied(number: int) -> ServingPlan:
         adapters=8 if adapted else 0,
     )
     amd = later and engine != "trtllm" and turn % 4 == 1
-    request = replace(plan.request, model=wanted, job=job, gpu="mi300x" if amd else plan.request.gpu)
+    host = 128 * (GIB if engine == "vllm" else GB) if engine != "trtllm" and turn % 4 == 2 else 0.0
+    request = replace(
+        plan.request, host_cache_bytes=host, model=wanted, job=job, gpu="mi300x" if amd else plan.request.gpu
+    )
     kv = "fp8" if turn % 5 == 4 else "bf16"
     return replace(plan, request=request, weights=weights, kv_dtype=kv)
