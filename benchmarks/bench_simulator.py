@@ -11,8 +11,8 @@ import time
 from costmodel.job import ServingJob
 from costmodel.kernels.tables import load_calibration
 from costmodel.models.catalog import model
-from costmodel.serving.load import Lengths, open_load
-from costmodel.serving.simulator import simulate
+from costmodel.serving.simulation.load import Lengths, open_load
+from costmodel.serving.simulation.simulator import simulate
 from planner.serving.board import enumerate_options
 from planner.serving.plan import ServingRequest
 from planner.serving.replica import rate_bound_per_s

@@ -108,6 +108,7 @@ class ServingJob:
     `cached_share` is the share of a prompt that a prefix cache already holds; `draft_tokens` are speculated
     per step by `drafter` (mtp, eagle3 or a model's name) and accepted at rate `acceptance`.
     `memory_fraction` is the engine's memory setting, in 0…1, in place of its default.
+    Every request names one of `adapters` adapters like `adapter`, all of them held at once.
     """
 
     input_tokens: int
@@ -128,6 +129,8 @@ class ServingJob:
     drafter: str = ""
     burstiness: float = 1.0
     memory_fraction: float | None = None
+    adapter: Adapter | None = None
+    adapters: int = 0
 
     def __post_init__(self) -> None:
         """Refuse a job without tokens or load."""

@@ -10,7 +10,7 @@ from costmodel.job import ServingJob
 from costmodel.models.spec import ModelSpec
 from planner.analysis.serving.fleets import find_fleet
 from planner.questions.flags import ServeFlags
-from planner.questions.serving import understand_serving
+from planner.questions.serving.understand import understand_serving
 from planner.questions.words import CountWord, Model, require_known, setting_words, text_of
 from planner.serving.plan import ServingPlan
 from topology.base.errors import InputError
@@ -47,6 +47,10 @@ class LoadWords(TypedDict, total=False):
     draft_tokens: CountWord
     acceptance: float | str
     drafter: str
+    router: str
+    kv_offload: float | str
+    adapter: str
+    adapters: CountWord
     burstiness: float | str
     memory_fraction: float | str
     anchor: str

@@ -15,9 +15,9 @@ from planner.questions.flags import ServeFlags
 
 if TYPE_CHECKING:
     from app.reports.answer import Answer
+    from planner.analysis.serving.autoscale import ScalingPolicy
     from planner.deployment.autoscale import Scaling
-    from planner.questions.serving import Asked
-    from planner.serving.autoscale import ScalingPolicy
+    from planner.questions.serving.understand import Asked
     from planner.serving.plan import ServingPlan
 
 
@@ -86,7 +86,7 @@ def command(
     file to write to.
     """
     from app.reports.answer import check_destination, emit, note
-    from planner.questions.serving import understand_serving
+    from planner.questions.serving.understand import understand_serving
 
     tokens, destination = split_output(output)
     policy = _policy(start_up) if autoscale or start_up is None else _refuse_start_up(start_up)
@@ -152,8 +152,8 @@ def with_trade_offs(asked: Asked, *, sensitivity: bool, pareto: bool) -> Serving
 
 def _policy(start_up: str | None) -> ScalingPolicy:
     """How a fleet is scaled: an idle replica is kept for twice as long as it would take to have it back."""
-    from planner.questions.serving import parse_time
-    from planner.serving.autoscale import ScalingPolicy
+    from planner.analysis.serving.autoscale import ScalingPolicy
+    from planner.questions.serving.understand import parse_time
 
     start_up_s = parse_time(start_up, "--start-up") or ScalingPolicy().start_up_s
     return ScalingPolicy(start_up_s=start_up_s, cool_down_s=2 * start_up_s)

@@ -74,6 +74,25 @@ SERVE_FLAGS: Final[Mapping[str, Any]] = {
     "drafter": Annotated[
         str | None, typer.Option("--drafter", help="mtp, eagle3, or a small model.", metavar="WHAT")
     ],
+    "router": Annotated[
+        str | None,
+        typer.Option(
+            "--router",
+            help="Of a trace with hash_ids count what caches have: round-robin, least-loaded, prefix-aware.",
+            metavar="POLICY",
+        ),
+    ],
+    "kv_offload": Annotated[
+        str | None,
+        typer.Option("--kv-offload", help="Host memory of a server for caches (`200GB`).", metavar="BYTES"),
+    ],
+    "adapter": Annotated[
+        str | None,
+        typer.Option("--adapter", help="Requests name LoRA adapters: lora:r=16.", metavar="KIND:…"),
+    ],
+    "adapters": Annotated[
+        str | None, typer.Option("--adapters", help="How many are held at once; default 1.", metavar="N")
+    ],
     "burstiness": Annotated[
         str | None, typer.Option("--burstiness", help="Variation of arrival gaps; 1 is Poisson.")
     ],

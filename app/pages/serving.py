@@ -16,7 +16,7 @@ from app.reports.serving import serving_answer
 from costmodel.models.catalog import model_aliases, model_names
 from planner.analysis.serving.fleets import find_fleet
 from planner.questions.flags import ServeFlags
-from planner.questions.serving import understand_serving
+from planner.questions.serving.understand import understand_serving
 from planner.serving.plan import ServingPlan
 from topology.base.errors import InputError
 from topology.base.units import format_seconds, parse_seconds

@@ -9,8 +9,8 @@ import numpy as np
 from app.quantities import format_usd
 from app.reports.answer import Answer, Table, json_text
 from costmodel.kernels.tables import load_calibration
-from costmodel.serving.load import Load, mean_rate_per_s
-from planner.serving.autoscale import ScalingPolicy, ScalingRun, autoscale
+from costmodel.serving.simulation.load import Load, mean_rate_per_s
+from planner.analysis.serving.autoscale import ScalingPolicy, ScalingRun, autoscale
 from planner.serving.plan import ServingPlan
 from planner.serving.search import replica_capacity_per_s
 from topology.base.errors import InputError

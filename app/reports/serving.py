@@ -62,6 +62,7 @@ def record(plan: ServingPlan) -> dict[str, object]:
         "pp": decode.layout.pp,
         "attention_dp": decode.layout.attention_dp,
         "ep": decode.layout.ep,
+        "dcp": decode.layout.dcp,
         "request_rate_per_s": estimate.request_rate_per_s,
         "tokens_per_s_per_gpu": estimate.tokens_per_s_per_gpu,
         "ttft_p50_s": estimate.ttft.p50_s,
@@ -96,7 +97,7 @@ def _configuration(plan: ServingPlan) -> Facts:
     pairs.append(("measured", _evidence(plan)))
     if (best := plan.evidence.best_measured) is not None:
         served = f"{three_digits(best.capacity_requests_per_s)} requests/s"
-        pairs.append(("without stages", f"{best.label}: {best.num_gpus} GPUs, {served}"))
+        pairs.append(("as measured", f"{best.label}: {best.num_gpus} GPUs, {served}, {best.why}"))
     proof = f"{optimality.certainty} in {format_seconds(plan.search_time_s)}, of {optimality.scope}"
     pairs.append(("search", f"{counted}, {proof}"))
     return Facts(title="Configuration", pairs=tuple(pairs))
@@ -197,6 +198,16 @@ def _tight_limits(plan: ServingPlan) -> Lines:
     return Lines(title="Limits inside the error band", lines=tuple(lines))
 
 
+def _found(plan: ServingPlan) -> list[tuple[str, str]]:
+    """What caches had of the prompts, where a trace names their blocks and a router was named."""
+    found = plan.estimate.prompts_found
+    if found is None:
+        return []
+    hosts = f", {found.on_hosts:.0%} on hosts" if plan.request.host_cache_bytes else ""
+    share = f"{found.found:.0%} of their tokens found in caches{hosts}"
+    return [("prompts", f"{share}, by a {found.router} router")]
+
+
 def _throughput(plan: ServingPlan) -> Facts:
     """Rates, headroom, money, energy, and what bounds them."""
     estimate = plan.estimate
@@ -209,6 +220,7 @@ def _throughput(plan: ServingPlan) -> Facts:
         ("output tokens", f"{tokens}/s, {per_gpu}/s per GPU in use"),
         ("busy", f"{estimate.utilisation:.0%}, mean batch {batch}, mean queue {queue}"),
         ("KV cache", f"{estimate.kv_used_share:.0%} used at the peak, {estimate.preemptions} preemptions"),
+        *_found(plan),
         ("bound by", estimate.bound_by),
         ("energy", f"{three_digits(estimate.wh_per_query)} Wh per query"),
     ]

@@ -18,12 +18,12 @@ from costmodel.kernels.tables import Calibration
 from costmodel.runs.cells import UnsupportedRunError
 from costmodel.serving.benchmarks import benchmark_named, polling_steps
 from costmodel.serving.deployment import Deployment
-from costmodel.serving.disaggregated import PoolRules, simulate_pools, transfer_of
 from costmodel.serving.engine import ServingStack
-from costmodel.serving.load import Lengths, Load, closed_load
 from costmodel.serving.memory import kv_capacity_tokens
-from costmodel.serving.replica import Scheduler
-from costmodel.serving.simulator import Simulation, simulate
+from costmodel.serving.simulation.disaggregated import PoolRules, simulate_pools, transfer_of
+from costmodel.serving.simulation.load import Lengths, Load, closed_load
+from costmodel.serving.simulation.replica import Scheduler
+from costmodel.serving.simulation.simulator import Simulation, simulate
 from costmodel.serving.step import step_times
 from costmodel.serving.step_table import StepTimes
 from topology.fabric.hierarchy import Hierarchy

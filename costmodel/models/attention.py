@@ -61,6 +61,16 @@ class GroupedAttention:
         return self.num_key_value_heads
 
     @property
+    def cached_groups(self) -> int:
+        """Heads of keys and values that ranks can cache apart."""
+        return self.num_key_value_heads
+
+    @property
+    def decode_widths(self) -> tuple[int, int]:
+        """Numbers of a head's query and output while it decodes."""
+        return self.qk_head_dim, self.value_head_dim
+
+    @property
     def parameters(self) -> int:
         """H·(a + 2g)·d + a·d·H, another H·a·d with a gate, biases, head norms and sinks."""
         H, a, g, d = self.hidden_size, self.num_attention_heads, self.num_key_value_heads, self.head_dim
@@ -140,6 +150,16 @@ class LatentAttention:
     def decode_width(self) -> int:
         """Multiplications of a head with one cached position that may bound a decode kernel: 2r + rope."""
         return 2 * self.rank + self.rotary_dim
+
+    @property
+    def cached_groups(self) -> int:
+        """Heads of keys and values that ranks can cache apart: the latent is one."""
+        return 1
+
+    @property
+    def decode_widths(self) -> tuple[int, int]:
+        """Numbers of a head's query and output while it decodes on the latent: r + rope, and r."""
+        return self.rank + self.rotary_dim, self.rank
 
     @property
     def replicated_parameters(self) -> int:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from math import exp, hypot, log
 from pathlib import Path
 
-from costmodel.serving.deployment import Deployment
+from costmodel.serving.deployment import Deployment, ServingLayout
 
 _FILE = Path(__file__).parents[1] / "data" / "serving_bands.toml"
 FEWEST_ROWS = 20  # runs of which quantiles 0.1 and 0.9 are taken
@@ -121,8 +121,9 @@ def evidence_of(deployment: Deployment, mode: str) -> Evidence:
     gpu, layout = deployment.hierarchy.gpu.name, deployment.layout
     own = Kind(mode=mode, engine=deployment.stack.name, gpu=gpu, attention_dp=layout.attention_dp > 1)
     checks = (
-        ("pipeline stages", layout.pp == 1),
+        *((name, False) for name in unmeasured_axes(layout)),
         ("speculation", not deployment.draft_tokens),
+        ("adapters of requests", not deployment.adapters),
         (f"{mode} {own.engine}", _rows(Kind(mode=mode, engine=own.engine)) > 0),
         (
             f"attention data parallelism of {own.engine}",
@@ -135,9 +136,20 @@ def evidence_of(deployment: Deployment, mode: str) -> Evidence:
     return Evidence(
         tpot=_widened(found.tpot, len(missing)),
         ttft=_widened(found.ttft, len(missing)),
-        rows=0 if layout.pp > 1 else _rows(own),
+        rows=0 if unmeasured_axes(layout) else _rows(own),
         not_measured=tuple(missing),
     )
+
+
+def unmeasured_axes(layout: ServingLayout) -> tuple[str, ...]:
+    """Axes of a layout that no measured run has, in words.
+
+    >>> from costmodel.serving.deployment import ServingLayout
+    >>> unmeasured_axes(ServingLayout(tp=8, dcp=8)), unmeasured_axes(ServingLayout(tp=8))
+    (('decode context parallelism',), ())
+    """
+    axes = (("pipeline stages", layout.pp), ("decode context parallelism", layout.dcp))
+    return tuple(name for name, degree in axes if degree > 1)
 
 
 def _rows(kind: Kind) -> int:

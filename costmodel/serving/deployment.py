@@ -1,7 +1,8 @@
 """What is deployed: a model in some precision, split over GPUs in some layout, run by an engine.
 
 Legend: tp tensor-parallel, pp pipeline stages, attention_dp ranks that each hold whole attention and share
-the experts, ep the ranks that split the experts; expert_tp = tp·attention_dp/ep.
+the experts, ep the ranks that split the experts; expert_tp = tp·attention_dp/ep; dcp the tensor-parallel
+ranks with the same key/value heads that hold every dcp-th token of the cache each (decode context parallel).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Literal
 from costmodel.models.catalog import listed_model
 from costmodel.models.spec import ModelSpec, layer_kinds, recurrent_state_bytes
 from costmodel.serving.engine import ServingStack
+from costmodel.updates.adapters import Adapter
 from topology.base.errors import InputError, shown
 from topology.base.units import format_bytes
 from topology.fabric.hierarchy import Hierarchy
@@ -38,10 +40,11 @@ class ServingLayout:
     pp: int = 1
     attention_dp: int = 1
     ep: int = 1
+    dcp: int = 1
 
     def __post_init__(self) -> None:
         """Refuse degrees that do not divide one another."""
-        for name in ("tp", "pp", "attention_dp", "ep"):
+        for name in ("tp", "pp", "attention_dp", "ep", "dcp"):
             if getattr(self, name) < 1:
                 raise InputError(
                     what="the serving layout is not possible",
@@ -53,6 +56,12 @@ class ServingLayout:
                 what="the serving layout is not possible",
                 cause=f"ep = {self.ep} does not divide tp·attention_dp = {self.stage_gpus}",
                 fix="choose ep among the divisors of tp·attention_dp",
+            )
+        if self.tp % self.dcp:
+            raise InputError(
+                what="the serving layout is not possible",
+                cause=f"dcp = {self.dcp} does not divide tp = {self.tp}",
+                fix="choose dcp among the divisors of tp",
             )
 
     @property
@@ -73,7 +82,13 @@ class ServingLayout:
     @property
     def label(self) -> str:
         """Short name, such as tp8 or tp4·pp2 or dp8·ep8."""
-        parts = (("tp", self.tp), ("pp", self.pp), ("dp", self.attention_dp), ("ep", self.ep))
+        parts = (
+            ("tp", self.tp),
+            ("pp", self.pp),
+            ("dp", self.attention_dp),
+            ("ep", self.ep),
+            ("dcp", self.dcp),
+        )
         return "·".join(f"{name}{degree}" for name, degree in parts if degree > 1) or "tp1"
 
 
@@ -98,6 +113,8 @@ class Deployment:
     """One replica: model, precision, layout, engine, and the fabric it runs on.
 
     `drafter` is mtp, eagle3, or a model by name; "" drafts in no time and no memory (n-grams of the prompt).
+    `adapters` of the kind of `adapter` are held at once, of which every request names one. Copies of its
+    cache take `host_cache_bytes` of its hosts' memory.
     """
 
     model: ModelSpec
@@ -110,6 +127,9 @@ class Deployment:
     draft_tokens: int = 0
     acceptance: float = 0.0
     drafter: str = ""
+    adapter: Adapter | None = None
+    adapters: int = 0
+    host_cache_bytes: float = 0.0
 
     def __post_init__(self) -> None:
         """Refuse a model whose decode nobody measured: its layers keep a state, or choose what they read."""
@@ -191,6 +211,9 @@ def draft_of(deployment: Deployment) -> Deployment | None:
         draft_tokens=0,
         acceptance=0.0,
         drafter="",
+        adapter=None,
+        adapters=0,
+        host_cache_bytes=0.0,
     )
 
 
@@ -257,6 +280,8 @@ def kv_token_bytes_per_layer(deployment: Deployment) -> float:
     """Bytes of KV cache of one token in one layer on one GPU.
 
     Grouped-query: 2·g·d·bytes/min(tp, g) (heads are replicated once tp exceeds them); latent attention stores
-    (r + rope) numbers once per rank, whatever tp (DeepSeek-V2, arXiv 2405.04434, §2.1).
+    (r + rope) numbers once per rank, whatever tp (DeepSeek-V2, arXiv 2405.04434, §2.1). Decode context
+    parallel ranks hold a dcp-th of the tokens each in place of all of them.
     """
-    return deployment.model.attention.cached_numbers(deployment.layout.tp) * deployment.kv_bytes
+    layout = deployment.layout
+    return deployment.model.attention.cached_numbers(layout.tp) * deployment.kv_bytes / layout.dcp

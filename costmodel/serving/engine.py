@@ -53,6 +53,7 @@ class ServingStack:
         spare_blocks: Pages that admission keeps free for every running request besides.
         holds_slot: A prompt whose cache moves to a decode pool counts as running until it has moved.
         pools_with_stages: Pools whose cache its connector moves when their replicas have pipeline stages.
+        decode_context_parallel: Tensor-parallel ranks with the same heads can hold a part of the tokens each.
         kv_block_tokens: Tokens of one page of the KV cache.
         memory_fraction: The engine's memory setting, by default.
         earlier_memory_fraction: That of versions before `memory_fraction_since`.
@@ -79,6 +80,7 @@ class ServingStack:
             under sustained full power.
         widens_fp8: GPU generations without eight-bit floats on which it serves fp8 weights all the same,
             widened to bf16 as they are read (Marlin, W8A16).
+        adapter_ranks: Ranks that buffers of served adapters come in; empty where it is told of none here.
         eight_bit_cache: Quantised checkpoints come with an eight-bit cache unless the user says otherwise.
         request_s: Mean time from sending a request until the scheduler has it (HTTP, tokenisation).
         response_s: Time from a request's first token until its client sees it (streaming).
@@ -125,6 +127,8 @@ class ServingStack:
     as_of: str
     makers: tuple[str, ...] = ("nvidia", "amd")
     """Makers of the GPUs that it runs on."""
+    decode_context_parallel: bool = False
+    adapter_ranks: tuple[int, ...] = ()
     pcie_workspace_bytes: float | None = None
     defaults: tuple[SchedulerDefault, ...] = ()
     chunk_sizes: tuple[int, ...] = ()

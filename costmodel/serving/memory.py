@@ -16,6 +16,7 @@ from costmodel.models.spec import (
     layer_runs,
     norm_parameters,
 )
+from costmodel.serving.adapters import adapters_layer_bytes
 from costmodel.serving.deployment import (
     Deployment,
     draft_of,
@@ -25,6 +26,8 @@ from costmodel.serving.deployment import (
     stage_layers,
     weight_bytes,
 )
+from costmodel.updates.offload import LINK_EFFICIENCY
+from topology.base.errors import InputError
 from topology.hardware.datasheets import gpu_sheets
 
 SAMPLING_BYTES = 22.0
@@ -68,7 +71,7 @@ def draft_weights_bytes(deployment: Deployment) -> float:
 
 
 def layer_weights_bytes(deployment: Deployment, kind: LayerKind) -> float:
-    """Bytes of one layer's weights on one GPU."""
+    """Bytes of one layer's weights on one GPU, and of the adapters beside them."""
     model, layout = deployment.model, deployment.layout
     attention, block = model.attention, model.feed_forward(kind.mlp)
     whole = attention.replicated_parameters
@@ -79,7 +82,8 @@ def layer_weights_bytes(deployment: Deployment, kind: LayerKind) -> float:
     narrow = weight_bytes(dtype_of(deployment, "mlp"))
     experts = block.expert_parameters / layout.stage_gpus * weight_bytes(dtype_of(deployment, "experts"))
     common = block.common_parameters / layout.tp * narrow
-    return fixed + experts + common + block.router_parameters * NORM_BYTES
+    adapters = adapters_layer_bytes(deployment, kind)
+    return fixed + experts + common + block.router_parameters * NORM_BYTES + adapters
 
 
 def workspace_bytes(deployment: Deployment, *, token_budget: int, max_batch: int) -> float:
@@ -140,6 +144,32 @@ def kv_capacity_tokens(
     block = deployment.stack.kv_block_tokens
     tokens = parts.kv_cache_bytes / kv_bytes_per_token(deployment, context)
     return max(int(tokens // block), 0) * block * ranks
+
+
+def host_cache_tokens(deployment: Deployment, context: float) -> float:
+    """Tokens of `context` long requests whose cache the hosts' memory holds beside one replica.
+
+    Every rank copies its own part, heads that several ranks hold as many times.
+    """
+    ranks = deployment.layout.tp * deployment.layout.pp
+    return deployment.host_cache_bytes / (kv_bytes_per_token(deployment, context) * ranks)
+
+
+def host_read_s_per_token(deployment: Deployment, context: float) -> float:
+    """Seconds to read one token's cache back from the host, every GPU over its own path.
+
+    Raises:
+        InputError: a GPU whose path to the host is not known.
+    """
+    gpu = deployment.hierarchy.gpu.name
+    sheet = gpu_sheets().get(gpu)
+    if sheet is None:
+        raise InputError(
+            what=f"the path of {gpu} to its host is not known",
+            cause="--kv-offload reads caches back from host memory",
+            fix="name a GPU of the catalog (plan gpus), or leave --kv-offload out",
+        )
+    return kv_bytes_per_token(deployment, context) / (LINK_EFFICIENCY * sheet.host_bandwidth_bytes_per_s)
 
 
 def memory_breakdown(

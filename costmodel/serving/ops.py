@@ -19,12 +19,8 @@ from costmodel.kernels import compute
 from costmodel.kernels.collectives import collective_time
 from costmodel.kernels.tables import Calibration
 from costmodel.models.spec import LayerKind, layer_runs
-from costmodel.serving.deployment import (
-    Deployment,
-    dtype_of,
-    kv_token_bytes_per_layer,
-    weight_bytes,
-)
+from costmodel.serving.adapters import adapters_s
+from costmodel.serving.deployment import Deployment, dtype_of, weight_bytes
 from costmodel.serving.experts import routed_experts
 from topology.base.units import MIB
 
@@ -32,10 +28,8 @@ Floats = NDArray[np.float64]
 
 ACTIVATION_BYTES = 2.0  # activations travel between ranks in bf16
 CUSTOM_ALL_REDUCE_MOST_BYTES = 8 * MIB
-QUANTISED_ACTIVATIONS = (
-    "fp8",
-    "fp4",
-)  # formats in which both factors of a product are; others are weight-only
+# formats in which both factors of a product are; others are weight-only
+QUANTISED_ACTIVATIONS = ("fp8", "fp4")
 
 
 def linear_s(
@@ -54,7 +48,7 @@ def linear_s(
         block = feed_forward_s(cal, deployment, run.kind, m, captured=captured, shared=shared)
         one = projections_s(cal, deployment, m) + block
         one = one + small_kernels(deployment, run.kind) * stack.kernel_s
-        one = one + elementwise_s(deployment, m)
+        one = one + elementwise_s(deployment, m) + adapters_s(deployment, run.kind, m)
         total = total + one * run.count * share
         layers += run.count * share
     total = total * stack.kernel_level
@@ -234,13 +228,35 @@ def decode_attention_s(
             full = (1 - windowed) * full + windowed * in_window
         streamed = stack.attention_share * np.maximum(full - launch, 0.0)
         total = total + (stack.attention_s + streamed) * run.count / layout.pp
-    return total * stack.kernel_level
+    joined = model.num_layers / layout.pp * joining_s(cal, deployment, batch)
+    return (total + joined) * stack.kernel_level
+
+
+def joining_s(cal: Calibration, deployment: Deployment, batch: ArrayLike) -> Floats:
+    """Seconds of one layer in which decode-context-parallel ranks bring queries together and sum outputs.
+
+    An all-gather of the queries of all their heads, one of the log-sum-exp of each (four bytes), and a
+    reduce-scatter of the outputs, in bf16, of every token of `batch` requests (vLLM 0.33's ag_rs backend).
+    Latent queries are r + rope wide and their outputs r.
+    """
+    model, layout, n = deployment.model, deployment.layout, deployment.layout.dcp
+    rows = np.asarray(batch, dtype=np.float64) * (1 + deployment.draft_tokens)
+    if n == 1:
+        return np.zeros_like(rows)
+    heads = rows * model.num_attention_heads / layout.tp * n
+    query, value = model.attention.decode_widths
+    parts = (("all_gather", 2.0 * query), ("all_gather", 4.0), ("reduce_scatter", 2.0 * value))
+    seconds = (collective_time(cal, deployment.hierarchy, op, heads * each, n, 1) for op, each in parts)
+    return np.asarray(sum(seconds), dtype=np.float64)
 
 
 def prefill_attention_s(
     cal: Calibration, deployment: Deployment, query: ArrayLike, past: ArrayLike
 ) -> Floats:
-    """Seconds of prefill attention of one stage for one prompt chunk of `query` tokens after `past` ones."""
+    """Seconds of prefill attention of one stage for one prompt chunk of `query` tokens after `past` ones.
+
+    Ranks that hold a part of the tokens each gather what is cached of the `past` ones first.
+    """
     model, layout = deployment.model, deployment.layout
     q, seen = np.asarray(query, dtype=np.float64), np.asarray(query, dtype=np.float64) + np.asarray(past)
     heads: dict[str, Any] = {
@@ -260,6 +276,10 @@ def prefill_attention_s(
             in_window = compute.attention_prefill(cal, gpu, **heads, window=model.sliding_window).seconds
             one = (1 - windowed) * full + windowed * in_window
         total = total + one * run.count / layout.pp
+    if layout.dcp > 1:
+        cached = np.asarray(past) * model.attention.cached_numbers(layout.tp) * deployment.kv_bytes
+        gathered = collective_time(cal, deployment.hierarchy, "all_gather", cached, layout.dcp, 1)
+        total = total + gathered * model.num_layers / layout.pp
     return total * deployment.stack.kernel_level
 
 
@@ -268,11 +288,12 @@ def _decode_layer_s(cal: Calibration, deployment: Deployment, batch: ArrayLike, 
 
     A latent entry of r + rope numbers takes the place of keys and values of a head half as wide. Its
     products are 2·heads·(2r + rope) FLOP per cached number, enough to be bound by compute when a rank holds
-    all heads.
+    all heads. Of dcp ranks each takes the heads of all on its part of the tokens.
     """
     model, tp, gpu = deployment.model, deployment.layout.tp, deployment.hierarchy.gpu
-    width = kv_token_bytes_per_layer(deployment) / deployment.kv_bytes
-    heads = model.num_attention_heads / tp
+    dcp = deployment.layout.dcp
+    width = model.attention.cached_numbers(tp)
+    heads, context = model.num_attention_heads / tp * dcp, np.asarray(context) / dcp
     kv_heads = model.attention.cached_heads(tp)
     seconds = compute.attention_decode(
         cal,

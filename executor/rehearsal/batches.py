@@ -15,10 +15,10 @@ from math import ceil, inf
 
 import numpy as np
 
-from costmodel.serving.disaggregated import PoolRules
-from costmodel.serving.load import Load
-from costmodel.serving.replica import Replica
-from costmodel.serving.simulator import GOLDEN
+from costmodel.serving.simulation.disaggregated import PoolRules
+from costmodel.serving.simulation.load import Load
+from costmodel.serving.simulation.replica import Replica
+from costmodel.serving.simulation.simulator import GOLDEN
 
 _NOBODY = np.empty(0, dtype=np.int64)
 _EMPTY = Load(

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-from costmodel.serving.disaggregated import PoolRules
+from costmodel.serving.simulation.disaggregated import PoolRules
 from topology.base.atomic import write_atomically
 from topology.base.decode import read_json, structure, unstructure
 from topology.base.errors import InputError

@@ -15,7 +15,7 @@ from planner.deployment.multi_node import by_hand
 from planner.deployment.placement import Server, nodes_of, servers_of
 from planner.deployment.vllm_sglang import benchmark, kubernetes, notes, option_files, router, server_commands
 from planner.engines.quoting import one_line, shell
-from planner.launch.kubernetes import NO_MANIFEST, PORT
+from planner.launch.kubernetes import BY_TURNS, NO_MANIFEST, PORT
 from planner.serving.plan import ServingPlan, serving_to_json
 from topology.base.errors import InputError
 from topology.base.units import format_seconds, three_digits
@@ -41,6 +41,13 @@ def folder(
             what="--autoscale writes files for plain Kubernetes",
             cause=f"--deploy {','.join(forms)} has no manifest that they scale",
             fix="add kubernetes to --deploy, or leave out --autoscale",
+        )
+    others = [form for form in forms or () if form != "scripts"]
+    if others and plan.request.router not in BY_TURNS:
+        raise InputError(
+            what=f"a {plan.request.router} router is written for scripts alone",
+            cause=f"--deploy {','.join(others)}, where another one is in front, by rules of its own",
+            fix="use --deploy scripts, or --router round-robin",
         )
     files = _scripts(plan) if forms is None or "scripts" in forms else {}
     if forms is None or "kubernetes" in forms:

@@ -15,14 +15,20 @@ from planner.launch.kubernetes import PORT
 OPTIONS_FILE = "router.yaml"
 NGINX_FILE = "router.conf"
 EVERYWHERE = "0.0.0.0"  # noqa: S104  # clients and other nodes reach it
-_EVEN = ("--policy", "round_robin")
+_POLICIES = {
+    "": "round_robin",
+    "round-robin": "round_robin",
+    "least-loaded": "power_of_two",
+    "prefix-aware": "cache_aware",
+}
+"""Policies of both routers by ours; power_of_two takes the less loaded of two."""
 
 
-def router_words(engine: str, servers: Sequence[Server], *, nodes: int) -> list[str]:
-    """The words that start the router; none before a single server."""
+def router_words(engine: str, servers: Sequence[Server], *, nodes: int, policy: str = "") -> list[str]:
+    """The words that start the router, by turns unless a policy is named; none before a single server."""
     if len(servers) == 1:
         return []
-    return {"vllm": _vllm, "sglang": _sglang, "trtllm": _trtllm}[engine](servers, nodes)
+    return {"vllm": _vllm, "sglang": _sglang, "trtllm": _trtllm}[engine](servers, nodes, _POLICIES[policy])
 
 
 def router_files(engine: str, servers: Sequence[Server], *, nodes: int) -> dict[str, str]:
@@ -37,18 +43,19 @@ def authority(server: Server, nodes: int) -> str:
     return f"{address(server.nodes[0]) if nodes > 1 else '127.0.0.1'}:{server.port}"
 
 
-def _vllm(servers: Sequence[Server], nodes: int) -> list[str]:
+def _vllm(servers: Sequence[Server], nodes: int, policy: str) -> list[str]:
     """`vllm-router`."""
-    words = ["vllm-router", "--host", EVERYWHERE, "--port", str(PORT), *_EVEN]
+    words = ["vllm-router", "--host", EVERYWHERE, "--port", str(PORT), "--policy", policy]
     if not servers[0].role:
         return [*words, "--worker-urls", *(f"http://{authority(one, nodes)}" for one in servers)]
     urls = [word for one in servers for word in (f"--{one.role}", f"http://{authority(one, nodes)}")]
     return [*words, "--vllm-pd-disaggregation", *urls]
 
 
-def _sglang(servers: Sequence[Server], nodes: int) -> list[str]:
+def _sglang(servers: Sequence[Server], nodes: int, policy: str) -> list[str]:
     """`sglang_router.launch_router`; of a prefill server it is told the bootstrap port too."""
-    words = ["python", "-m", "sglang_router.launch_router", "--host", EVERYWHERE, "--port", str(PORT), *_EVEN]
+    words = ["python", "-m", "sglang_router.launch_router", "--host", EVERYWHERE, "--port", str(PORT)]
+    words += ["--policy", policy]
     if not servers[0].role:
         return [*words, "--worker-urls", *(f"http://{authority(one, nodes)}" for one in servers)]
     urls: list[str] = []
@@ -58,7 +65,7 @@ def _sglang(servers: Sequence[Server], nodes: int) -> list[str]:
     return [*words, "--pd-disaggregation", *urls]
 
 
-def _trtllm(servers: Sequence[Server], _nodes: int) -> list[str]:
+def _trtllm(servers: Sequence[Server], _nodes: int, _policy: str) -> list[str]:
     """`trtllm-serve disaggregated`, or nginx."""
     if servers[0].role:
         return ["trtllm-serve", "disaggregated", "-c", OPTIONS_FILE]

@@ -15,6 +15,7 @@ from dataclasses import replace
 
 from costmodel.models.catalog import listed_model
 from costmodel.models.spec import ModelSpec
+from costmodel.serving.adapters import buffer_rank
 from costmodel.serving.deployment import published_weights
 from costmodel.serving.engine import SchedulerDefault, scheduler_default, serving_stack
 from planner.deployment.multi_node import node_commands, node_notes
@@ -22,6 +23,7 @@ from planner.deployment.placement import Server, address, nodes_of, servers_of
 from planner.deployment.router import EVERYWHERE, router_files, router_words
 from planner.launch.kubernetes import PORT, RDMA_RESOURCE, TOKEN_SECRET, Workload, manifest
 from planner.serving.plan import PoolPlan, ServingPlan
+from topology.base.units import GB, GIB, format_bytes
 from topology.hardware.datasheets import sheet_named
 
 HUB = "https://huggingface.co/"
@@ -30,6 +32,8 @@ _AT_LOAD = ("vllm", "sglang")
 _NIXL = {"kv_connector": "NixlConnector"}
 """It pulls: a decode server fetches a cache from the prefill server that it is told of."""
 _KV_ROLES = {"prefill": "kv_producer", "decode": "kv_consumer"}
+_PRODUCTS = {"attention": ("qkv_proj", "o_proj"), "mlp": ("gate_up_proj", "down_proj")}
+"""Packed products that have adapters, by the block whose they are."""
 _FORMATS = {"bf16": "BF16", "fp8": "FP8", "int8": "GPTQ-Int8", "int4": "AWQ", "fp4": "NVFP4"}
 MOST_SHOWN = 16
 """Servers up to which every command is shown."""
@@ -67,7 +71,7 @@ def option_files(plan: ServingPlan) -> dict[str, str]:
 def router(plan: ServingPlan) -> list[str]:
     """The words that start what spreads requests over the servers; none before a single one."""
     servers = servers_of(plan)
-    return router_words(plan.request.engine, servers, nodes=nodes_of(servers))
+    return router_words(plan.request.engine, servers, nodes=nodes_of(servers), policy=plan.request.router)
 
 
 def _shown(plan: ServingPlan) -> dict[str, list[str]]:
@@ -180,6 +184,10 @@ def notes(plan: ServingPlan) -> tuple[str, ...]:
         found.append(f"put a checkpoint in place of {placeholder}: the published weights have another format")
     if (head := drafter_checkpoint(plan)).startswith("<"):
         found.append(f"put a drafter that was trained for the model in place of {head}")
+    if host := plan.request.host_cache_bytes:
+        found.append(f"every server keeps {format_bytes(host)} of caches in the memory of its hosts")
+    if plan.request.job.adapter is not None:
+        found.append("name your adapters: --lora-modules NAME=PATH of vLLM, --lora-paths NAME=PATH of SGLang")
     return tuple(found)
 
 
@@ -202,12 +210,16 @@ def _vllm(plan: ServingPlan, pool: PoolPlan, role: str, port: int) -> list[str]:
     words += _given("--tensor-parallel-size", layout.tp) + _given("--pipeline-parallel-size", layout.pp)
     words += _given("--data-parallel-size", layout.attention_dp)
     words += ["--enable-expert-parallel"] if layout.ep > 1 else []
+    words += _given("--decode-context-parallel-size", layout.dcp)
     default = _default(plan)
     words += _unless(default.max_batch, "--max-num-seqs", -(-pool.max_batch // layout.attention_dp))
     words += _unless(default.token_budget, "--max-num-batched-tokens", pool.token_budget)
     words += ["--max-model-len", "auto"]
     words += _quantization(plan) + (["--kv-cache-dtype", "fp8"] if plan.kv_dtype == "fp8" else [])
     words += _memory("--gpu-memory-utilization", plan) + _speculation(plan)
+    words += _adapted(plan, "--max-loras")
+    if host := plan.request.host_cache_bytes:
+        words += ["--kv-offloading-size", f"{host / GIB:g}"]
     if role:
         config = _NIXL | {"kv_role": _KV_ROLES[role]}
         words += ["--kv-transfer-config", json.dumps(config, separators=(",", ":"))]
@@ -230,6 +242,10 @@ def _sglang(plan: ServingPlan, pool: PoolPlan, role: str, port: int) -> list[str
     chunk = pool.token_budget * layout.attention_dp
     words += _unless(_default(plan).token_budget, "--chunked-prefill-size", chunk)
     words += _quantization(plan) + _memory("--mem-fraction-static", plan) + _drafted_by_sglang(plan)
+    words += _adapted(plan, "--max-loras-per-batch")
+    if host := plan.request.host_cache_bytes:
+        of_a_rank = max(int(host / GB / layout.num_gpus), 1)
+        words += ["--enable-hierarchical-cache", "--hicache-size", str(of_a_rank)]
     words += ["--kv-cache-dtype", "fp8_e4m3"] if plan.kv_dtype == "fp8" else []
     if role:
         words += ["--disaggregation-mode", role, "--disaggregation-transfer-backend", "nixl"]
@@ -307,6 +323,17 @@ def drafter_checkpoint(plan: ServingPlan) -> str:
     if job.drafter == "eagle3":
         return f"<EAGLE-3 head of {checkpoint(plan.request.model)}>"
     return checkpoint(listed_model(job.drafter))
+
+
+def _adapted(plan: ServingPlan, slots: str) -> list[str]:
+    """Adapters of requests: slots of a batch, and the rank and the products of their buffers."""
+    job = plan.request.job
+    if job.adapter is None:
+        return []
+    rank = buffer_rank(serving_stack(plan.request.engine), job.adapter)
+    products = [name for target in job.adapter.targets for name in _PRODUCTS[target]]
+    words = ["--enable-lora", slots, str(job.adapters), "--max-lora-rank", str(rank)]
+    return [*words, "--lora-target-modules", *products]
 
 
 def _speculation(plan: ServingPlan) -> list[str]:

@@ -26,6 +26,8 @@ PORT = 8000
 DOOR = "http"
 """Name of that port in a pod."""
 NO_MANIFEST = "# no manifest"
+BY_TURNS = ("", "round-robin")
+"""Routers whose requests a Service sends as well."""
 OPTIONS_DIRECTORY = "/etc/server-options"
 _IMAGES = {
     "vllm": "vllm/vllm-openai:v0.33.0",
@@ -67,6 +69,8 @@ def manifest(
     Of pools that are `scaled` by another object it does not say how many workers they have.
     """
     engine = plan.request.engine
+    if plan.request.router not in BY_TURNS:
+        return _refused_router(plan)
     if engine in _SEVERAL_NODES and any(plan.nodes_of(one.pool) > 1 for one in workloads):
         return _refusal(plan)
     head = "".join(f"# {note}\n" for note in notes)
@@ -82,6 +86,14 @@ def engine_image(plan: ServingPlan) -> str:
     """The engine's image for the maker of the GPUs."""
     engine, maker = plan.request.engine, maker_of(sheet_named(plan.request.gpu).gpu())
     return maker.images.get(engine, _IMAGES[engine])
+
+
+def _refused_router(plan: ServingPlan) -> str:
+    """Why there is none: a Service knows no prefixes."""
+    return (
+        f"{NO_MANIFEST}: a Service sends requests by turns, this plan counts a {plan.request.router} router\n"
+        "# run the commands, or ask for --router round-robin\n"
+    )
 
 
 def _refusal(plan: ServingPlan) -> str:

@@ -60,6 +60,10 @@ class ServeFlags:
     draft_tokens: str | None = None
     acceptance: str | None = None
     drafter: str | None = None
+    router: str | None = None
+    kv_offload: str | None = None
+    adapter: str | None = None
+    adapters: str | None = None
     burstiness: str | None = None
     memory_fraction: str | None = None
     usd_per_gpu_hour: str | None = None

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from costmodel.serving.load import Load
+from costmodel.serving.simulation.load import Load
 from planner.serving.board import Board, fail, learn, settle
 from planner.serving.capacity import able
 from planner.serving.fleet import FleetRun, run_fleet

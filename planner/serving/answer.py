@@ -18,13 +18,14 @@ from costmodel.serving.breakdown import decode_parts_s
 from costmodel.serving.memory import memory_breakdown
 from planner.serving.alternatives import FleetRunnerUp
 from planner.serving.capacity import after_warm_up
-from planner.serving.evidence import fleet_evidence
+from planner.serving.evidence import fleet_evidence, unmeasured_in
 from planner.serving.fleet import FleetRun
 from planner.serving.plan import (
     Headroom,
     LimitCheck,
     Percentiles,
     PoolPlan,
+    PromptsFound,
     Rental,
     ServingAlternative,
     ServingEstimate,
@@ -50,7 +51,7 @@ def plan_of_fleet(
     *,
     optimality: ServingOptimality,
     runners_up: Sequence[FleetRunnerUp],
-    without_stages: FleetRun | None = None,
+    measured: FleetRun | None = None,
     headroom: Headroom | None = None,
     search_time_s: float,
 ) -> ServingPlan:
@@ -71,7 +72,7 @@ def plan_of_fleet(
         estimate=estimate_fleet(cal, request, hierarchy, run, headroom),
         alternatives=tuple(_alternative(request, run, other) for other in runners_up),
         optimality=optimality,
-        evidence=_evidence(run, without_stages),
+        evidence=_evidence(run, measured),
         rental=rental,
         search_time_s=search_time_s,
         assumptions=_assumptions(request, hierarchy.gpu),
@@ -91,17 +92,17 @@ def rental_of(request: ServingRequest, run: FleetRun) -> Rental | None:
     return Rental(offer=offer, machines=machines, idle_gpus=machines * offer.gpus - run.num_gpus)
 
 
-def _evidence(run: FleetRun, plain: FleetRun | None) -> ServingEvidence:
+def _evidence(run: FleetRun, measured: FleetRun | None) -> ServingEvidence:
     """Measured runs behind the fleet, and the best fleet beside it where it has what no run has."""
     found = fleet_evidence(run)
     best = None
-    if plain is not None:
-        workers = [(plain.prefill_workers, plain.prefill), (plain.decode_workers, plain.decode)]
+    if measured is not None:
+        workers = [(measured.prefill_workers, measured.prefill), (measured.decode_workers, measured.decode)]
         best = ServingAlternative(
             label=", ".join(f"{count} × {option.label}" for count, option in workers if option is not None),
-            num_gpus=plain.num_gpus,
-            capacity_requests_per_s=plain.request_rate_per_s,
-            why="has no pipeline stages",
+            num_gpus=measured.num_gpus,
+            capacity_requests_per_s=measured.request_rate_per_s,
+            why=f"has no {' or '.join(unmeasured_in(run))}",
         )
     return ServingEvidence(rows=found.rows, not_measured=found.not_measured, best_measured=best)
 
@@ -148,6 +149,7 @@ def estimate_fleet(
         usd_per_million_output_tokens=money["output"],
         wh_per_query=float(watt_hours(1.0 / rate, gpus, gpu.tdp_w)),
         bound_by=bound_by(run, parts, mean_batch=batch),
+        prompts_found=_found(request, run),
         step_parts_s=parts,
         limits=_limits(request, bands, ttft, tpot, whole),
         headroom=headroom,
@@ -203,6 +205,13 @@ def bound_by(run: FleetRun, parts: Mapping[str, float], *, mean_batch: float) ->
         else ""
     )
     return f"{words[largest]} ({share:.0%} of a decode step){tail}"
+
+
+def _found(request: ServingRequest, run: FleetRun) -> PromptsFound | None:
+    """What the fleet's caches had of the prompts; None where every prompt was computed in full."""
+    if run.hits is None:
+        return None
+    return PromptsFound(router=request.router, found=run.hits.rate, on_hosts=run.hits.host_rate)
 
 
 def _pool(option: Option, workers: int) -> PoolPlan:
@@ -268,7 +277,8 @@ def _prompt_share(run: FleetRun, mean_batch: float) -> float:
         prompts = run.prefill.num_gpus * run.prefill_workers
         return prompts / (prompts + run.decode.num_gpus * run.decode_workers)
     job, times = run.decode.job, run.decode.times
-    prompt = times.prefill_s(round(job.input_tokens * (1 - job.cached_share)))
+    cached = run.hits.rate if run.hits is not None else job.cached_share
+    prompt = times.prefill_s(round(job.input_tokens * (1 - cached)))
     batch = max(round(mean_batch), 1)
     context = job.input_tokens + job.output_tokens / 2
     decode = (job.output_tokens - 1) * times.decode_s(batch, batch * context) / batch / times.tokens_per_step
@@ -312,6 +322,16 @@ def _assumptions(request: ServingRequest, gpu: Gpu) -> tuple[str, ...]:
     drafts = f"{job.draft_tokens} draft tokens a step, {job.acceptance:.0%} of them accepted"
     by = f"by {job.drafter}, its time and memory counted" if job.drafter else "at no cost of their own"
     speculation = (f"{drafts}; drafted {by}",) if job.draft_tokens else ()
+    named = (
+        (f"every request names one of {job.adapters} adapters, {job.adapter.words}, all named alike",)
+        if job.adapter is not None
+        else ()
+    )
+    followed = (
+        ("prompts meet the blocks that were used last, those of running requests evicted like others",)
+        if request.router
+        else ()
+    )
     level = request.level
     factors = f"host × {level.host:.3g}, kernels × {level.kernel:.3g}" if level else ""
     own = (f"your own server's levels: {factors}",) if level else ()
@@ -324,6 +344,8 @@ def _assumptions(request: ServingRequest, gpu: Gpu) -> tuple[str, ...]:
     )
     return (
         *speculation,
+        *named,
+        *followed,
         *own,
         *widened,
         *spare,

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from costmodel.kernels.tables import Calibration
+from costmodel.serving.deployment import Deployment
+from costmodel.serving.engine import serving_stack
 from costmodel.serving.step_table import StepTimes
 from planner.serving.capacity import MOST_REPLICAS, able, best_bracket, replicas
 from planner.serving.fleet import FleetRun
@@ -29,6 +31,8 @@ from planner.serving.space import deployment_of, serving_layouts
 from topology.fabric.hierarchy import Hierarchy
 
 _STAGES_IN_POOLS = "has stages, whose cache the engine cannot move between pools"
+_TOKENS_IN_POOLS = "has tokens apart, whose cache the engine cannot move between pools"
+_TOKENS_OF_PROMPTS = "has tokens apart, which are for decoding"
 
 RESOLUTION = 0.02  # capacities are told apart to this share
 FIRST_SHARE = 1.5  # of the replicas that its bound asks for an option is first tried with; grows as it fails
@@ -93,6 +97,7 @@ def enumerate_options(cal: Calibration, request: ServingRequest, hierarchy: Hier
         domain_gpus=hierarchy.gpus_per_node,
         host_gpus=hierarchy.gpus_per_host,
         pins=request.pins,
+        shares_cache=serving_stack(request.engine).decode_context_parallel,
     )
     for weights in request.weights:
         for layout in layouts:
@@ -100,9 +105,9 @@ def enumerate_options(cal: Calibration, request: ServingRequest, hierarchy: Hier
             tables: dict[int, StepTimes] = {}
             for phase in phases:
                 board.enumerated += 1
-                if phase != WHOLE and layout.pp > 1 and phase not in deployment.stack.pools_with_stages:
-                    board.pruned[_STAGES_IN_POOLS] += 1
-                    board.rejected.append(Rejected(reason=_STAGES_IN_POOLS))
+                if (reason := _not_moved(deployment, phase)) is not None:
+                    board.pruned[reason] += 1
+                    board.rejected.append(Rejected(reason=reason))
                     continue
                 option = build_option(cal, deployment, request.job, phase=phase, tables=tables)
                 if isinstance(option, Rejected):
@@ -119,6 +124,19 @@ def enumerate_options(cal: Calibration, request: ServingRequest, hierarchy: Hier
         board.capacities_per_s.append(rate_bound_per_s(one))
     board.ceilings_per_s = list(board.capacities_per_s)
     return board
+
+
+def _not_moved(deployment: Deployment, phase: str) -> str | None:
+    """Why the cache of a pool's replicas does not come from, or go to, the other pool; None where it does."""
+    layout = deployment.layout
+    if phase == WHOLE:
+        return None
+    if layout.pp > 1 and phase not in deployment.stack.pools_with_stages:
+        return _STAGES_IN_POOLS
+    if layout.dcp > 1 and phase == PROMPT_ONLY:
+        return _TOKENS_OF_PROMPTS
+    whole = deployment.model.attention.name == "latent" and layout.dcp == layout.tp
+    return _TOKENS_IN_POOLS if layout.dcp > 1 and not whole else None
 
 
 def learn(board: Board, i: int, *, needed_per_s: float) -> None:

@@ -10,9 +10,9 @@ from math import ceil
 
 import numpy as np
 
-from costmodel.serving.load import Lengths, Load, closed_load, open_load
-from costmodel.serving.replica import Replica
-from costmodel.serving.simulator import Simulation, simulate, simulate_while
+from costmodel.serving.simulation.load import Lengths, Load, closed_load, open_load
+from costmodel.serving.simulation.replica import Replica
+from costmodel.serving.simulation.simulator import Simulation, simulate, simulate_while
 from planner.serving.replica import (
     OUTPUT_ONLY,
     PROMPT_ONLY,

@@ -1,7 +1,7 @@
 """What was measured of a fleet, and the best fleet of what was.
 
-A fleet with pipeline stages rests on no measured run. The best one without them is found on the same board,
-so what was simulated already is not simulated again.
+A fleet with pipeline stages or decode context parallelism rests on no measured run. The best one without them
+is found on the same board, so what was simulated already is not simulated again.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from costmodel.serving.bands import AGGREGATED, DISAGGREGATED, Evidence, evidence_of
+from costmodel.serving.bands import AGGREGATED, DISAGGREGATED, Evidence, evidence_of, unmeasured_axes
 from planner.serving.board import Board
 from planner.serving.fleet import FleetRun
 
@@ -22,21 +22,21 @@ def fleet_evidence(run: FleetRun) -> Evidence:
     return max(found, key=lambda one: (len(one.not_measured), -one.rows))
 
 
-def has_stages(run: FleetRun) -> bool:
-    """Whether a pool of the fleet is a pipeline."""
-    return any(pool is not None and pool.deployment.layout.pp > 1 for pool in (run.decode, run.prefill))
+def unmeasured_in(run: FleetRun) -> tuple[str, ...]:
+    """Axes of the fleet's pools that no measured run has, in words."""
+    pools = (run.decode, run.prefill)
+    found = (name for pool in pools if pool for name in unmeasured_axes(pool.deployment.layout))
+    return tuple(dict.fromkeys(found))
 
 
-def best_without_stages(
-    run: FleetRun, board: Board, find: Callable[[Board], FleetRun | None]
-) -> FleetRun | None:
-    """The best fleet without pipeline stages beside one with them; None where there is none, or no need."""
-    return find(without_stages(board)) if has_stages(run) else None
+def best_measured(run: FleetRun, board: Board, find: Callable[[Board], FleetRun | None]) -> FleetRun | None:
+    """The best fleet of measured axes beside one of others; None where there is none, or no need."""
+    return find(measured_part(board)) if unmeasured_in(run) else None
 
 
-def without_stages(board: Board) -> Board:
-    """The board's options without pipeline stages, with what is known of them."""
-    kept = [i for i, option in enumerate(board.options) if option.deployment.layout.pp == 1]
+def measured_part(board: Board) -> Board:
+    """The board's options of measured axes, with what is known of them."""
+    kept = [i for i, option in enumerate(board.options) if not unmeasured_axes(option.deployment.layout)]
     place = {i: at for at, i in enumerate(kept)}
     return replace(
         board,

@@ -11,9 +11,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from costmodel.serving.disaggregated import PoolRules, Transfer, simulate_pools, transfer_of
-from costmodel.serving.load import Lengths, Load, open_load, thin
-from costmodel.serving.simulator import Simulation, simulate
+from costmodel.serving.memory import host_cache_tokens, host_read_s_per_token
+from costmodel.serving.simulation.disaggregated import PoolRules, Transfer, simulate_pools, transfer_of
+from costmodel.serving.simulation.load import Lengths, Load, open_load, thin
+from costmodel.serving.simulation.prefix_cache import Hits, prefix_hits, routed
+from costmodel.serving.simulation.simulator import Simulation, simulate, simulate_apart
 from planner.serving.capacity import after_warm_up, closed_run, load_at, meets
 from planner.serving.integer_program import Selection, machines_of
 from planner.serving.replica import OUTPUT_ONLY, PROMPT_ONLY, WHOLE, Option
@@ -27,6 +29,7 @@ class FleetRun:
     """A simulated fleet: the replicas, the simulation of one of them (or of both pools).
 
     And the rate of the fleet. Spare workers are in `num_gpus` alone: what is simulated is the fleet without.
+    `hits` are what its caches were found to have, where they were followed.
     """
 
     selection: Selection
@@ -37,6 +40,7 @@ class FleetRun:
     simulation: Simulation
     request_rate_per_s: float
     kept: bool
+    hits: Hits | None = None
 
     @property
     def margin(self) -> float:
@@ -79,8 +83,13 @@ def run_fleet(
     chosen = {options[i].phase: (options[i], count) for i, count in selection.counts.items()}
     if WHOLE in chosen:
         option, count = chosen[WHOLE]
-        load = thin(trace, count) if trace is not None else load_at(option, rate / count)
-        simulation = simulate(option.times, option.rules, load)
+        hits = _hits(option, count, trace)
+        if hits is not None and trace is not None:
+            load = routed(trace, hits, s_per_host_token=_read_s(option))
+            simulation = simulate_apart(option.times, option.rules, load, count)
+        else:
+            load = thin(trace, count) if trace is not None else load_at(option, rate / count)
+            simulation = simulate(option.times, option.rules, load)
         return FleetRun(
             selection=selection,
             decode=option,
@@ -90,6 +99,7 @@ def run_fleet(
             simulation=simulation,
             request_rate_per_s=rate,
             kept=meets(option, simulation),
+            hits=hits,
         )
     (prompts, prompt_count), (outputs, output_count) = chosen[PROMPT_ONLY], chosen[OUTPUT_ONLY]
     return run_pools(selection, (prompts, prompt_count), (outputs, output_count), rate, trace)
@@ -117,6 +127,9 @@ def run_pools(
             burstiness=job.burstiness,
         )
     )
+    hits = _hits(prefill, prefill_workers, trace)
+    if hits is not None:
+        load = routed(load, hits, s_per_host_token=_read_s(prefill))
     simulation = simulate_pools(
         PoolRules(workers=prefill_workers, times=prefill.times, rules=prefill.rules),
         PoolRules(workers=decode_workers, times=decode.times, rules=decode.rules),
@@ -132,7 +145,29 @@ def run_pools(
         simulation=simulation,
         request_rate_per_s=rate,
         kept=_whole_meets(decode, simulation),
+        hits=hits,
     )
+
+
+def _hits(option: Option, workers: int, trace: Load | None) -> Hits | None:
+    """What the caches of the workers that compute prompts have of a trace; None where none are counted."""
+    if trace is None or not trace.router:
+        return None
+    context = option.job.input_tokens + option.job.output_tokens
+    return prefix_hits(
+        trace,
+        replicas=workers,
+        capacity_tokens=option.rules.kv_capacity_tokens,
+        policy=trace.router,
+        host_tokens=host_cache_tokens(option.deployment, context),
+    )
+
+
+def _read_s(option: Option) -> float:
+    """Seconds to read a token's cache back from the host; 0 where none is kept there."""
+    if not option.deployment.host_cache_bytes:
+        return 0.0
+    return host_read_s_per_token(option.deployment, option.job.input_tokens + option.job.output_tokens)
 
 
 def transfer_between(prefill: Option, decode: Option) -> Transfer:

@@ -16,12 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.job import ServingJob
-from costmodel.serving.load import lognormal_parameters
+from costmodel.serving.simulation.load import lognormal_parameters
 from costmodel.serving.step_table import StepTimes
 
 Floats = NDArray[np.float64]
 
-MEMO_TOKENS = 15  # chunks this much apart share one remembered attention time (`costmodel.serving.replica`)
+MEMO_TOKENS = 15  # chunks this much apart share one remembered attention time (`simulation.replica`)
 FEWEST_COUNTED = 300  # requests behind the percentile of the shortest simulation, about
 OUTSIDE_SLACK = 0.1  # how far the spread of few requests' times outside the engine is from even
 

@@ -17,6 +17,8 @@ from costmodel.memory.stage import MemoryBreakdown
 from costmodel.models.spec import ModelSpec
 from costmodel.serving.deployment import KvDtype, ServingLayout, Weights
 from costmodel.serving.levels import ServingLevel
+from costmodel.serving.simulation.load import Router
+from planner.serving.trade_offs import FrontierPoint, LimitRelaxed
 from topology.base.decode import document_of, structure, unstructure
 from topology.hardware.offers import Offer
 
@@ -34,10 +36,12 @@ class ServingRequest:
     """What is asked: a model, the job, the GPUs that may be used, and what "best" means.
 
     `num_gpus` is the fleet to fill (None: find the smallest or cheapest one). `modes` says whether prompts
-    and outputs may, or must, run on different GPUs. `pins` fixes tp, pp, attention_dp or ep. `level` is
+    and outputs may, or must, run on different GPUs. `pins` fixes tp, pp, attention_dp, ep or dcp. `level` is
     that of the user's own server (`plan calibrate`). `offer` is the machine that is rented as a whole, at the
     price of which `usd_per_gpu_hour` is the part of a GPU; without one GPUs are counted and priced one by
-    one. `spare` more workers of each pool are had, so that the limits hold with as many lost.
+    one. `spare` more workers of each pool are had, so that the limits hold with as many lost. A `router` of
+    some policy has the caches that a trace's prompts meet counted, with `host_cache_bytes` of each replica's
+    hosts; "" sends requests by turns, and every prompt is computed in full.
     """
 
     model: ModelSpec
@@ -53,6 +57,8 @@ class ServingRequest:
     level: ServingLevel | None = None
     offer: Offer | None = None
     spare: int = 0
+    router: Router = ""
+    host_cache_bytes: float = 0.0
 
     @property
     def machine_gpus(self) -> int:
@@ -135,6 +141,18 @@ class Headroom:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PromptsFound:
+    """What caches had of a trace's prompts, by the router in front: shares of all prompt tokens.
+
+    `on_hosts` is the part of `found` that was read back from host memory.
+    """
+
+    router: str
+    found: float
+    on_hosts: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServingEstimate:
     """What the fleet does under its load.
 
@@ -166,6 +184,7 @@ class ServingEstimate:
     step_parts_s: Mapping[str, float]
     limits: Mapping[str, LimitCheck] = field(default_factory=dict)
     headroom: Headroom | None = None
+    prompts_found: PromptsFound | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,7 +237,7 @@ class ServingAlternative:
 class ServingEvidence:
     """Measured runs of the plan's mode, engine, GPU and attention, and its properties that no run has.
 
-    `best_measured` is the best fleet without pipeline stages, where the plan has them.
+    `best_measured` is the best fleet without the axes that no run has, where the plan has them.
     """
 
     rows: int
@@ -254,55 +273,6 @@ class FleetSummary:
     certainty: str = ""
     least_usd_per_hour: float | None = None
     proposed: bool = True
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LimitRelaxed:
-    """The answer to the same question with one limit relaxed by a step.
-
-    `limit` is ttft, tpot, end_to_end or percentile, `asked` and `relaxed` its values in seconds (the
-    percentile in per cent). What is saved is against the plan it stands beside, and negative where the other
-    fleet needs more of it. A fleet of a given size saves nothing and serves `more_requests_per_s` instead.
-    """
-
-    limit: str
-    asked: float
-    relaxed: float
-    gpu: str
-    weights: Weights
-    label: str
-    num_gpus: int
-    usd_per_hour: float | None
-    saved_gpus: int = 0
-    saved_usd_per_hour: float | None = None
-    more_requests_per_s: float = 0.0
-
-    @property
-    def changes(self) -> bool:
-        """Whether the answer is another one: fewer GPUs, fewer dollars, or more requests."""
-        saved = (self.saved_gpus, self.saved_usd_per_hour or 0.0, self.more_requests_per_s)
-        return any(saved)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FrontierPoint:
-    """A replica with so many requests in flight that no other serves both a user and a GPU faster.
-
-    Output tokens a second: of the replica by its GPUs, and of one user, 1/median time per output token.
-    `token_budget` are the tokens of a step. Latencies are at the job's percentile; the limit on the first
-    token holds, `kept` says whether the others do. Dollars are those of the GPUs' time, all put on output.
-    """
-
-    label: str
-    num_gpus: int
-    token_budget: int
-    concurrency: int
-    tokens_per_s_per_user: float
-    tokens_per_s_per_gpu: float
-    ttft_s: float
-    tpot_s: float
-    usd_per_million_output_tokens: float | None
-    kept: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,7 @@ from costmodel.kernels.tables import Calibration
 from costmodel.serving.deployment import Deployment
 from costmodel.serving.engine import ServingStack, scheduler_default
 from costmodel.serving.memory import kv_capacity_tokens
-from costmodel.serving.replica import Scheduler
+from costmodel.serving.simulation.replica import Scheduler
 from costmodel.serving.step import step_times
 from costmodel.serving.step_table import StepTimes
 from planner.serving.latency import LeastLatency, least_attention_s

@@ -17,7 +17,7 @@ from dataclasses import replace
 
 from costmodel.kernels.tables import Calibration
 from costmodel.serving.engine import serving_stack, serving_stacks
-from costmodel.serving.load import Load
+from costmodel.serving.simulation.load import Load
 from planner.serving.alternatives import runners_up, widest_margin
 from planner.serving.answer import plan_of_fleet
 from planner.serving.board import (
@@ -32,7 +32,7 @@ from planner.serving.board import (
 )
 from planner.serving.capacity import best_chunk
 from planner.serving.closed_loop import closed_runners_up, search_closed
-from planner.serving.evidence import best_without_stages
+from planner.serving.evidence import best_measured
 from planner.serving.fleet import FleetRun, run_fleet
 from planner.serving.headroom import at_rate, broken_at, fleet_label, headroom_of
 from planner.serving.infeasible import infeasible_fleet, serves_weights
@@ -108,7 +108,7 @@ def finished_plan(
         best = best_run(request, part, trace)
         return None if best is None else best[0]
 
-    plain = best_without_stages(run, board, best_of)
+    measured = best_measured(run, board, best_of)
     sized = request.num_gpus is not None and not closed and trace is None
     return plan_of_fleet(
         cal,
@@ -117,7 +117,7 @@ def finished_plan(
         run,
         optimality=optimality,
         runners_up=losers,
-        without_stages=plain,
+        measured=measured,
         headroom=headroom_of(run) if sized else None,
         search_time_s=time.perf_counter() - started_s,
     )

@@ -1,6 +1,6 @@
 """Which ways of splitting a replica are considered.
 
-Every legal combination of tp, pp, attention data parallel and ep.
+Every legal combination of tp, pp, attention data parallel and ep, also with decode context parallelism.
 
 Tensor parallelism stays inside a scale-up domain; attention data parallelism and expert parallelism go
 together and only for mixtures of experts, where whole attention on every rank pays (latent attention above
@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from costmodel.models.spec import ModelSpec
+from costmodel.models.spec import ModelSpec, layer_runs
 from costmodel.serving.deployment import Deployment, ServingLayout, Weights
 from costmodel.serving.engine import serving_stack
 from costmodel.serving.levels import at_levels
@@ -30,6 +30,7 @@ def serving_layouts(
     domain_gpus: int,
     host_gpus: int,
     pins: Mapping[str, int] | None = None,
+    shares_cache: bool = False,
 ) -> tuple[ServingLayout, ...]:
     """Layouts of one replica that engines can start.
 
@@ -39,6 +40,7 @@ def serving_layouts(
         domain_gpus: GPUs that share a scale-up domain.
         host_gpus: GPUs of one host.
         pins: degrees by name that are not chosen.
+        shares_cache: whether the engine has decode context parallelism.
 
     >>> from costmodel.models.catalog import model
     >>> [layout.label for layout in serving_layouts(model("8b"), most_gpus=4, domain_gpus=8, host_gpus=8)]
@@ -60,12 +62,35 @@ def serving_layouts(
             if dp > 1 and tp <= domain_gpus and tp * dp <= limit and model.num_experts % (tp * dp) == 0
         ]
     pinned = pins or {}
+    if shares_cache:
+        found += [
+            replace(layout, dcp=dcp)
+            for layout in found
+            for dcp in _cache_degrees(model, layout, pinned.get("dcp"))
+        ]
     return tuple(
         layout
         for layout in found
         if _tiles_hosts(layout, host_gpus)
         and all(getattr(layout, name) == degree for name, degree in pinned.items())
     )
+
+
+def _cache_degrees(model: ModelSpec, layout: ServingLayout, pinned: int | None) -> tuple[int, ...]:
+    """Ranks that may share the tokens of one cache: all that hold the same heads, or as many as are pinned.
+
+    tp of latent attention, tp/g of grouped heads where that divides the queries of each (vLLM 0.33,
+    `ModelConfig.verify_with_parallel_config`). Unless pinned, of one stage without attention ranks; not for
+    windows, whose layers hold few tokens.
+    """
+    same = layout.tp // model.attention.cached_groups
+    queries = model.num_attention_heads // model.attention.cached_groups
+    windowed = any(run.kind.sliding_share for run in layer_runs(model))
+    if pinned is not None:
+        degrees: tuple[int, ...] = (pinned,)
+    else:
+        degrees = (same,) if layout.pp == layout.attention_dp == 1 else ()
+    return tuple(n for n in degrees if 1 < n <= same and layout.tp % n == queries % n == 0 and not windowed)
 
 
 def _tiles_hosts(layout: ServingLayout, host_gpus: int) -> bool:
@@ -115,4 +140,7 @@ def deployment_of(
         draft_tokens=job.draft_tokens,
         acceptance=job.acceptance,
         drafter=job.drafter,
+        adapter=job.adapter,
+        adapters=job.adapters,
+        host_cache_bytes=request.host_cache_bytes,
     )

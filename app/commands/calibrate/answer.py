@@ -17,8 +17,8 @@ from costmodel.calibration.serving_levels import fit_serving_levels
 from costmodel.kernels.tables import load_calibration
 from costmodel.serving.deployment import KvDtype, ServingLayout, Weights
 from costmodel.serving.engine import serving_stack
-from planner.questions.compared import one_of
-from planner.questions.serving import PINS, serving_pins
+from planner.questions.serving.compared import one_of
+from planner.questions.serving.understand import PINS, serving_pins
 from planner.questions.training import DEFAULT_GPU
 from topology.base.errors import InputError
 from topology.catalog import gpu_name

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from app.quantities import format_usd
 from app.reports.answer import Table
-from planner.serving.plan import FrontierPoint, ServingPlan
+from planner.serving.plan import ServingPlan
+from planner.serving.trade_offs import FrontierPoint
 from topology.base.units import format_seconds, three_digits
 
 

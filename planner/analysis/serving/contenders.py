@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from costmodel.kernels.tables import Calibration
-from costmodel.serving.load import Load
+from costmodel.serving.simulation.load import Load
 from planner.serving.answer import plan_of_fleet
 from planner.serving.board import Board, has_fleet
 from planner.serving.infeasible import infeasible_fleet

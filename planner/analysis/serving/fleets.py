@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 from costmodel.kernels.tables import load_calibration
-from costmodel.serving.load import Load
+from costmodel.serving.simulation.load import Load
 from planner.analysis.serving.contenders import (
     Contender,
     Worth,
@@ -22,7 +22,7 @@ from planner.analysis.serving.contenders import (
 from planner.analysis.serving.mixed_fleets import cheapest_mixed, mixed_summary
 from planner.analysis.serving.processes import Each
 from planner.deployment.vllm_sglang import commands
-from planner.questions.serving import Asked
+from planner.questions.serving.understand import Asked
 from planner.serving.board import enumerate_options
 from planner.serving.plan import FleetSummary, ServingInfeasible, ServingPlan, ServingRequest
 from planner.serving.search import check_request, finished_plan, miss

@@ -15,11 +15,13 @@ from dataclasses import replace
 import numpy as np
 
 from costmodel.kernels.tables import Calibration, load_calibration
-from planner.questions.serving import Asked
+from costmodel.serving.bands import unmeasured_axes
+from planner.questions.serving.understand import Asked
 from planner.serving.board import RESOLUTION, enumerate_options
 from planner.serving.capacity import closed_run
-from planner.serving.plan import FrontierPoint, ServingPlan, ServingRequest
+from planner.serving.plan import ServingPlan, ServingRequest
 from planner.serving.replica import Option, with_chunks
+from planner.serving.trade_offs import FrontierPoint
 from topology.base.errors import InputError
 from topology.base.units import HOUR, MEGA
 from topology.fabric.hierarchy import Hierarchy
@@ -73,7 +75,7 @@ def operating_points(
         ),
     )
     options = enumerate_options(cal, free, hierarchy).options
-    plain = [option for option in options if option.deployment.layout.pp == 1]
+    plain = [option for option in options if not unmeasured_axes(option.deployment.layout)]
     for option in plain or options:
         for concurrency in loads_up_to(option.rules.max_batch):
             points = (_point(request, one, concurrency) for one in with_chunks(option))

@@ -13,8 +13,9 @@ from typing import Any
 
 from costmodel.job import ServingJob
 from planner.analysis.serving.fleets import find_fleet
-from planner.questions.serving import Asked
-from planner.serving.plan import LimitRelaxed, ServingPlan
+from planner.questions.serving.understand import Asked
+from planner.serving.plan import ServingPlan
+from planner.serving.trade_offs import LimitRelaxed
 from topology.base.errors import InputError, NoFeasiblePlanError
 
 STEPS = {"ttft": 2.0, "tpot": 4 / 3, "end_to_end": 1.5}

@@ -13,6 +13,7 @@ from itertools import permutations
 
 import numpy as np
 
+from costmodel.serving.bands import unmeasured_axes
 from planner.serving.board import Board, learn_share
 from planner.serving.capacity import after_warm_up, replicas
 from planner.serving.fleet import FleetRun, run_pools
@@ -158,7 +159,7 @@ def mixed_summary(mixed: Mixed) -> FleetSummary:
     percentile = job.percentile
     tokens = (job.input_tokens + job.output_tokens) / MEGA
     layouts = run.prefill.deployment.layout, run.decode.deployment.layout
-    staged = ("pipeline stages",) if max(layout.pp for layout in layouts) > 1 else ()
+    unmeasured = dict.fromkeys(name for layout in layouts for name in unmeasured_axes(layout))
     return FleetSummary(
         gpu=f"{prompts.gpu} + {outputs.gpu}",
         weights=prompts.weights[0],
@@ -174,7 +175,7 @@ def mixed_summary(mixed: Mixed) -> FleetSummary:
         tpot_s=float(np.nanpercentile(run.simulation.tpot_s[steady], percentile))
         if job.output_tokens > 1
         else None,
-        not_measured=(*staged, "two kinds of GPU"),
+        not_measured=(*unmeasured, "two kinds of GPU"),
         certainty="proven" if mixed.proven else "best-found",
         proposed=False,
     )

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from costmodel.serving.load import Load
-from costmodel.serving.prefix_cache import POLICIES, Policy, prefix_hits
+from costmodel.serving.simulation.load import Load, Policy
+from costmodel.serving.simulation.prefix_cache import POLICIES, prefix_hits
 from planner.serving.plan import ServingPlan
 
 MOST_LOOKED_UP = 1_000_000
@@ -45,5 +45,13 @@ def hits_in_words(plan: ServingPlan, trace: Load) -> str:
     pool = plan.prefill or plan.decode
     return (
         f"prefix caches of {pool.workers} × {pool.kv_capacity_tokens:,} tokens would find of "
-        f"{followed(plan, trace):,} prompts, by router: {rates}; the plan computes every prompt in full"
+        f"{followed(plan, trace):,} prompts, by router: {rates}; {_counted(plan)}"
+    )
+
+
+def _counted(plan: ServingPlan) -> str:
+    """Whether the plan counts what is found."""
+    router = plan.request.router
+    return (
+        f"the plan counts {router}" if router else "the plan computes every prompt in full (--router POLICY)"
     )

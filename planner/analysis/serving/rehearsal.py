@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.kernels.tables import Calibration
-from costmodel.serving.disaggregated import PoolRules, Transfer, simulate_pools, transfer_of
-from costmodel.serving.load import Lengths, Load, closed_load, open_load, thin
-from costmodel.serving.simulator import simulate
+from costmodel.serving.simulation.disaggregated import PoolRules, Transfer, simulate_pools, transfer_of
+from costmodel.serving.simulation.load import Lengths, Load, closed_load, open_load, thin
+from costmodel.serving.simulation.simulator import simulate
 from planner.serving.plan import ServingPlan
 from planner.serving.replica import OUTPUT_ONLY, PROMPT_ONLY, WHOLE, Rejected, build_option
 from planner.serving.space import deployment_of

@@ -6,9 +6,9 @@ from dataclasses import replace
 from math import ceil
 
 from costmodel.kernels.tables import Calibration
-from costmodel.serving.simulator import simulate
+from costmodel.serving.simulation.simulator import simulate
+from planner.analysis.serving.autoscale import ScalingPolicy
 from planner.deployment.autoscale import PoolScaling, Scaling
-from planner.serving.autoscale import ScalingPolicy
 from planner.serving.capacity import after_warm_up, capacity_per_s, load_at
 from planner.serving.plan import PoolPlan, ServingPlan
 from planner.serving.replica import (

@@ -8,7 +8,7 @@ import pytest
 from app.actions.rehearse import PERCENTILES, WORDS, Rehearsal, hierarchy_of, rehearsal_table, rehearse
 from planner.analysis.serving.fleets import find_fleet
 from planner.questions.flags import ServeFlags
-from planner.questions.serving import Asked, understand_serving
+from planner.questions.serving.understand import Asked, understand_serving
 from planner.serving.plan import ServingPlan
 from tests.unit.planner.deployment.fleets import resized
 from topology.base.errors import InputError

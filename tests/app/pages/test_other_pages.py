@@ -168,7 +168,7 @@ def test_the_serving_page_gives_the_plan_of_the_command(open_page):
     """Fleet size, latency and price are those of `plan serve`."""
     from planner.analysis.serving.fleets import find_fleet
     from planner.questions.flags import ServeFlags
-    from planner.questions.serving import understand_serving
+    from planner.questions.serving.understand import understand_serving
 
     page = open_page("serving", model="llama-3.1-8b", serve_gpus="2", rate="1/s", weights="bf16")
     plan = find_fleet(

@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 import numpy as np
 import pytest
 
-from costmodel.serving.disaggregated import PoolRules
-from costmodel.serving.load import Load
-from costmodel.serving.replica import Replica, Scheduler
-from costmodel.serving.simulator import simulate
+from costmodel.serving.simulation.disaggregated import PoolRules
+from costmodel.serving.simulation.load import Load
+from costmodel.serving.simulation.replica import Replica, Scheduler
+from costmodel.serving.simulation.simulator import simulate
 from costmodel.serving.step_table import AttentionGrid, StepTimes
 from executor.rehearsal.batches import Batches, Request
 from executor.rehearsal.http import asking, events

@@ -20,10 +20,10 @@ from costmodel.kernels.tables import Calibration, load_calibration
 from costmodel.models.catalog import model
 from costmodel.serving.deployment import Deployment
 from costmodel.serving.engine import scheduler_default
-from costmodel.serving.load import Lengths, Load, closed_load, open_load
 from costmodel.serving.memory import kv_capacity_tokens
-from costmodel.serving.replica import Scheduler
-from costmodel.serving.simulator import Simulation, simulate
+from costmodel.serving.simulation.load import Lengths, Load, closed_load, open_load
+from costmodel.serving.simulation.replica import Scheduler
+from costmodel.serving.simulation.simulator import Simulation, simulate
 from costmodel.serving.step import step_times
 from costmodel.serving.step_table import StepTimes
 from planner.serving.plan import ServingInfeasible, ServingPlan, ServingRequest

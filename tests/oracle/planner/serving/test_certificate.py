@@ -8,8 +8,8 @@ import pytest
 
 from costmodel.job import ServingJob
 from costmodel.models.catalog import model
-from costmodel.serving.load import Lengths, closed_load, open_load
-from costmodel.serving.simulator import simulate
+from costmodel.serving.simulation.load import Lengths, closed_load, open_load
+from costmodel.serving.simulation.simulator import simulate
 from planner.serving.board import RESOLUTION, enumerate_options
 from planner.serving.capacity import phase_load
 from planner.serving.integer_program import select_fleet

@@ -7,7 +7,7 @@ import pytest
 
 from costmodel.job import ServingJob
 from costmodel.models.catalog import model
-from costmodel.serving.simulator import simulate
+from costmodel.serving.simulation.simulator import simulate
 from planner.analysis.serving.mixed_fleets import cheapest_mixed, mixed_summary
 from planner.serving.board import Board, enumerate_options
 from planner.serving.capacity import load_at, meets

@@ -8,7 +8,7 @@ import pytest
 
 from costmodel.job import ServingJob
 from costmodel.models.catalog import model
-from costmodel.serving.simulator import simulate
+from costmodel.serving.simulation.simulator import simulate
 from planner.serving.board import enumerate_options
 from planner.serving.capacity import load_at, meets, serves
 from planner.serving.integer_program import Selection, machines_of, most_useful

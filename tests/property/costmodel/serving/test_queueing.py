@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodel.serving.disaggregated import Fleet, PoolRules, Transfer, simulate_pools
-from costmodel.serving.load import Lengths, Load, closed_load, open_load
-from costmodel.serving.replica import Scheduler
-from costmodel.serving.simulator import simulate
+from costmodel.serving.simulation.disaggregated import Fleet, PoolRules, Transfer, simulate_pools
+from costmodel.serving.simulation.load import Lengths, Load, closed_load, open_load
+from costmodel.serving.simulation.replica import Scheduler
+from costmodel.serving.simulation.simulator import simulate
 from costmodel.serving.step_table import AttentionGrid, StepTimes
 
 NO_ATTENTION = AttentionGrid(query_tokens=(0, 10**6), past_tokens=(0, 10**6), seconds=((0, 0), (0, 0)))

@@ -31,7 +31,7 @@ from costmodel.kernels.tables import load_calibration
 from costmodel.runs.cells import UnsupportedRunError
 from costmodel.serving.bands import evidence_of
 from costmodel.serving.engine import serving_stack
-from costmodel.serving.simulator import simulate
+from costmodel.serving.simulation.simulator import simulate
 from costmodel.serving.step import step_times
 from topology.builders import default_cluster
 

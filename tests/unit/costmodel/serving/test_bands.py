@@ -61,6 +61,7 @@ def test_kinds_of_one_engine_differ() -> None:
         ("vllm", "h100-sxm", {"tp": 2, "pp": 2}, ("pipeline stages",)),
         ("vllm", "l40s", {"tp": 2}, ("vllm on l40s",)),
         ("vllm", "h100-sxm", {"attention_dp": 4, "ep": 4}, ("attention data parallelism of vllm",)),
+        ("vllm", "h100-sxm", {"tp": 8, "dcp": 2}, ("decode context parallelism",)),
         ("vllm", "mi300x", {"pp": 2}, ("pipeline stages", "vllm on mi300x")),
     ],
 )

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from costmodel.serving.load import Lengths, mean_rate_per_s, open_load, read_trace, thin
+from costmodel.serving.simulation.load import Lengths, mean_rate_per_s, open_load, read_trace, thin
 from topology.base.errors import InputError
 
 

@@ -8,8 +8,10 @@ from costmodel.job import ServingJob
 from costmodel.kernels.tables import load_calibration
 from costmodel.models.catalog import model
 from costmodel.serving.deployment import ServingLayout, published_weights
+from costmodel.updates.adapters import Adapter
 from planner.serving.plan import ServingPlan, ServingRequest
 from planner.serving.search import search_serving
+from topology.base.units import GB, GIB
 from topology.builders import default_cluster
 
 Size: TypeAlias = tuple[int, int]
@@ -65,15 +67,23 @@ def varied(number: int) -> ServingPlan:
     else:
         name, workers, layout = MIXTURES[turn - 2 * len(SIZES)]
         plan, later = resized(engine, None, (1, 8)), turn % 2 == 0
+        if engine == "vllm" and layout.tp == 8:
+            layout = replace(layout, dcp=2)  # two ranks have the same of its four heads of keys and values
         plan = replace(plan, mode="aggregated", decode=replace(plan.decode, workers=workers, layout=layout))
     wanted = model(name)
     weights = "fp8" if later and name == "70b" else published_weights(wanted) or "bf16"
+    adapted = engine != "trtllm" and name == "8b" and turn % 3 == 0  # of rank 24, in buffers of rank 32
     job = replace(
         plan.request.job,
         input_tokens_p99=4000 if turn % 2 else None,
         output_tokens_p99=900 if turn % 3 else None,
+        adapter=Adapter(rank=24) if adapted else None,
+        adapters=8 if adapted else 0,
     )
     amd = later and engine != "trtllm" and turn % 4 == 1
-    request = replace(plan.request, model=wanted, job=job, gpu="mi300x" if amd else plan.request.gpu)
+    host = 128 * (GIB if engine == "vllm" else GB) if engine != "trtllm" and turn % 4 == 2 else 0.0
+    request = replace(
+        plan.request, host_cache_bytes=host, model=wanted, job=job, gpu="mi300x" if amd else plan.request.gpu
+    )
     kv = "fp8" if turn % 5 == 4 else "bf16"
     return replace(plan, request=request, weights=weights, kv_dtype=kv)

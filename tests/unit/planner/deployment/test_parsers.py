@@ -12,6 +12,7 @@ from planner.deployment.placement import servers_of
 from planner.deployment.vllm_sglang import server_commands
 from planner.serving.plan import ServingPlan
 from tests.unit.planner.deployment.fleets import SIXTY, varied
+from topology.base.units import GB, GIB
 from topology.catalog import gpus
 
 STARTS = {"vllm": ["vllm", "serve"], "sglang": ["python", "-m", "sglang.launch_server"]}
@@ -52,6 +53,10 @@ def expected(plan: ServingPlan, engine: str) -> list[dict[str, object]]:
             "tokens": None if tokens == default.token_budget else tokens,
             "port": one.port,
             "transfer": bool(one.role) if vllm else one.role or "null",
+            **({"dcp": layout.dcp} if vllm else {}),
+            "host": plan.request.host_cache_bytes // (GIB if vllm else GB * layout.num_gpus),
+            "adapters": plan.request.job.adapters,
+            "rank": 32 if plan.request.job.adapters else 0,
         }
         found += [common] * len(server_commands(plan, one))
     return found

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from planner.serving.autoscale import ScalingPolicy, autoscale
+from planner.analysis.serving.autoscale import ScalingPolicy, autoscale
 
 
 def day(rate_per_s: float = 4.0) -> np.ndarray:

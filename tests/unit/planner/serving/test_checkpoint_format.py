@@ -9,7 +9,7 @@ from costmodel.models.sizes import WeightFormat
 from planner.analysis.serving.fleets import find_fleet
 from planner.deployment.vllm_sglang import served_checkpoint
 from planner.questions.flags import ServeFlags
-from planner.questions.serving import Asked, understand_serving
+from planner.questions.serving.understand import Asked, understand_serving
 from topology.base.errors import InputError
 
 

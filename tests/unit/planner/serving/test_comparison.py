@@ -9,7 +9,7 @@ from costmodel.kernels.tables import load_calibration
 from planner.analysis.serving.contenders import summary_of
 from planner.analysis.serving.fleets import find_fleet
 from planner.questions.flags import ServeFlags
-from planner.questions.serving import Asked, understand_serving
+from planner.questions.serving.understand import Asked, understand_serving
 from planner.serving.plan import ServingPlan, serving_from_json, serving_to_json
 from planner.serving.search import search_serving
 from topology.base.errors import InputError

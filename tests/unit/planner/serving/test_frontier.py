@@ -14,9 +14,10 @@ from planner.analysis.serving.frontier import (
     with_frontier,
 )
 from planner.questions.flags import ServeFlags
-from planner.questions.serving import Asked, understand_serving
+from planner.questions.serving.understand import Asked, understand_serving
 from planner.serving.board import RESOLUTION
-from planner.serving.plan import FrontierPoint, serving_from_json, serving_to_json
+from planner.serving.plan import serving_from_json, serving_to_json
+from planner.serving.trade_offs import FrontierPoint
 from topology.base.errors import InputError
 
 

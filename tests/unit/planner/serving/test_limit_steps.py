@@ -5,8 +5,9 @@ import pytest
 from planner.analysis.serving.fleets import find_fleet
 from planner.analysis.serving.limit_steps import check_limits, with_sensitivity
 from planner.questions.flags import ServeFlags
-from planner.questions.serving import Asked, understand_serving
-from planner.serving.plan import LimitRelaxed, ServingPlan, serving_from_json, serving_to_json
+from planner.questions.serving.understand import Asked, understand_serving
+from planner.serving.plan import ServingPlan, serving_from_json, serving_to_json
+from planner.serving.trade_offs import LimitRelaxed
 from topology.base.errors import InputError
 
 

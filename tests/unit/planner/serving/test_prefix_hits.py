@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from costmodel.serving.prefix_cache import prefix_hits
+from costmodel.serving.simulation.prefix_cache import prefix_hits
 from planner.analysis.serving.prefix_hits import hit_rates, hits_in_words
 from tests.unit.costmodel.serving.test_prefix_cache import conversations
 from tests.unit.planner.deployment.fleets import planned, resized

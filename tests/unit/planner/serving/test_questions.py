@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from costmodel.serving.load import lognormal_parameters, most_p99_per_mean
+from costmodel.serving.simulation.load import lognormal_parameters, most_p99_per_mean
 from planner.analysis.serving.fleets import find_fleet
 from planner.questions.flags import ServeFlags
-from planner.questions.serving import understand_serving
+from planner.questions.serving.understand import understand_serving
 from topology.base.errors import InputError
 
 SMALL = ServeFlags(model="8b", input_tokens="1000", output_tokens="200", rate="0.01/s")

@@ -9,11 +9,11 @@ import pytest
 from costmodel.job import ServingJob
 from costmodel.kernels.tables import load_calibration
 from costmodel.models.catalog import model
-from costmodel.serving.load import Lengths, open_load
-from costmodel.serving.simulator import simulate
+from costmodel.serving.simulation.load import Lengths, open_load
+from costmodel.serving.simulation.simulator import simulate
+from planner.analysis.serving.autoscale import ScalingPolicy
 from planner.analysis.serving.rehearsal import rehearsed
 from planner.analysis.serving.scaling import scaling_of
-from planner.serving.autoscale import ScalingPolicy
 from planner.serving.plan import ServingPlan, ServingRequest
 from planner.serving.search import search_serving
 from tests.unit.planner.deployment.fleets import planned

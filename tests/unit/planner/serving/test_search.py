@@ -13,7 +13,7 @@ from costmodel.serving.bands import AGGREGATED, evidence_of
 from costmodel.serving.deployment import Deployment, ServingLayout, stage_layers
 from costmodel.serving.engine import serving_stack
 from costmodel.serving.memory import kv_bytes_per_token
-from costmodel.serving.simulator import simulate
+from costmodel.serving.simulation.simulator import simulate
 from planner.deployment.vllm_sglang import commands
 from planner.serving.answer import chance_kept
 from planner.serving.board import enumerate_options, lower

@@ -19,7 +19,7 @@ from math import ceil, sqrt
 
 import numpy as np
 
-from costmodel.serving.load import Load
+from costmodel.serving.simulation.load import Load
 from costmodel.serving.step_table import StepTimes
 
 NEVER = float("inf")

@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.serving.deployment import Deployment
-from costmodel.serving.load import Load
 from costmodel.serving.memory import kv_bytes_per_token
-from costmodel.serving.replica import NEVER, Replica, Scheduler
-from costmodel.serving.simulator import Simulation
+from costmodel.serving.simulation.load import Load
+from costmodel.serving.simulation.replica import NEVER, Replica, Scheduler
+from costmodel.serving.simulation.simulator import Simulation
 from costmodel.serving.step_table import StepTimes
 from topology.fabric.hierarchy import p2p_bandwidth
 
@@ -54,6 +54,7 @@ class Fleet:
         "_latency_s",
         "_load",
         "_seen",
+        "_sent",
         "_transfer",
         "_workers",
         "arrival_s",
@@ -92,7 +93,11 @@ class Fleet:
         self._holder: dict[int, Replica] = {}
         first = min(load.concurrency, len(load)) if load.concurrency else 0
         self.arrival_s: list[float] = [0.0] * first if load.concurrency else load.arrival_s.tolist()
-        self.events: list[tuple[float, int, bool]] = [(at, i, False) for i, at in enumerate(self.arrival_s)]
+        late: list[float] = load.lookup_s.tolist() if len(load.lookup_s) else [0.0] * len(self.arrival_s)
+        self.events: list[tuple[float, int, bool]] = [
+            (at + late[i], i, False) for i, at in enumerate(self.arrival_s)
+        ]
+        self._sent: list[int] = load.replica.tolist()
         heapify(self.events)
         self.done = 0
 
@@ -120,9 +125,12 @@ class Fleet:
         return first, next_s
 
     def _deliver(self, at_s: float, i: int, prompt_done: bool) -> bool:
-        """Give a request to the least loaded worker of its phase; whether that was idle."""
-        pool = self.decode if prompt_done else self.prefill
-        worker = min(pool, key=lambda candidate: (candidate.load, candidate.clock))
+        """Give a request to the worker its router names, or the least loaded; whether that was idle."""
+        if self._sent and not prompt_done:
+            worker = self.prefill[self._sent[i]]
+        else:
+            pool = self.decode if prompt_done else self.prefill
+            worker = min(pool, key=lambda candidate: (candidate.load, candidate.clock))
         idle = worker.idle
         if idle:
             worker.clock = max(worker.clock, at_s)

@@ -1,7 +1,7 @@
 """Event simulation of one replica under a load: from step times to latencies.
 
 Open loads arrive at their times; in a closed loop the next request is sent when one finishes. The replica
-itself, with what its scheduler does, is in `costmodel.serving.replica`.
+itself, with what its scheduler does, is in `costmodel.serving.simulation.replica`.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from heapq import heapify, heappop, heappush
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.serving.load import Load
-from costmodel.serving.replica import NEVER, Replica, Scheduler
+from costmodel.serving.simulation.load import Load, thin
+from costmodel.serving.simulation.replica import NEVER, Replica, Scheduler
 from costmodel.serving.step_table import StepTimes
 from topology.base.errors import InputError
 
@@ -27,7 +27,8 @@ ASKED_EVERY = 200  # arrivals and ends of requests after which an open load is l
 class Simulation:
     """What one simulated replica did; arrays are per request, `step_*` per jump of equal steps.
 
-    `restarts` are those of the `preemptions` that met a prompt half computed.
+    `restarts` are those of the `preemptions` that met a prompt half computed. Of several `replicas` that were
+    simulated apart requests are in their common order, and `busy_s` is that of the mean replica.
     """
 
     arrival_s: Floats
@@ -43,6 +44,7 @@ class Simulation:
     peak_kv_tokens: float
     busy_s: float
     admitted_s: Floats
+    replicas: int = 1
 
     @property
     def ttft_s(self) -> Floats:
@@ -80,8 +82,8 @@ class Simulation:
 
     @property
     def mean_queue(self) -> float:
-        """Requests waiting for admission, averaged over time."""
-        return float((self.admitted_s - self.arrival_s).sum()) / self.makespan_s
+        """Requests waiting for admission at a replica, averaged over time."""
+        return float((self.admitted_s - self.arrival_s).sum()) / self.makespan_s / self.replicas
 
 
 def simulate(times: StepTimes, rules: Scheduler, load: Load) -> Simulation:
@@ -94,6 +96,31 @@ def simulate(times: StepTimes, rules: Scheduler, load: Load) -> Simulation:
     if found is None:
         raise RuntimeError("a simulation that nothing ends has no end")
     return found
+
+
+def simulate_apart(times: StepTimes, rules: Scheduler, load: Load, replicas: int) -> Simulation:
+    """Serve an open load on replicas to which a router has sent its requests, each simulated with its own."""
+    of_each = [np.flatnonzero(load.replica == which) for which in range(replicas)]
+    busy = [which for which in range(replicas) if len(of_each[which])]
+    runs = [simulate(times, rules, thin(load, replicas, which)) for which in busy]
+    order = np.argsort(np.concatenate([of_each[which] for which in busy]), kind="stable")
+
+    def joined(name: str) -> Floats:
+        return np.concatenate([getattr(run, name) for run in runs])
+
+    per_request = ("arrival_s", "first_token_s", "finish_s", "admitted_s")
+    per_step = ("step_s", "step_count", "step_batch")
+    return Simulation(
+        **{name: joined(name)[order] for name in per_request},
+        **{name: joined(name) for name in per_step},
+        output_tokens=load.output_tokens,
+        preemptions=sum(run.preemptions for run in runs),
+        restarts=sum(run.restarts for run in runs),
+        prefilled_tokens=sum(run.prefilled_tokens for run in runs),
+        peak_kv_tokens=max(run.peak_kv_tokens for run in runs),
+        busy_s=sum(run.busy_s for run in runs) / replicas,
+        replicas=replicas,
+    )
 
 
 def simulate_while(
@@ -132,7 +159,7 @@ def _drive_open(
     replica: Replica, load: Load, outside: Floats, hopeful: Callable[[Replica], bool]
 ) -> list[float] | None:
     """Send the requests at their arrival times; each reaches the engine after its time outside."""
-    ready = load.arrival_s + outside
+    ready = load.arrival_s + outside + (load.lookup_s if len(load.lookup_s) else 0.0)
     order: list[int] = np.argsort(ready, kind="stable").tolist()
     sent: list[float] = ready[order].tolist()
     count, upcoming, asked = len(load), 0, ASKED_EVERY

@@ -11,8 +11,9 @@ import csv
 import io
 import itertools
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +37,9 @@ TRACE_COLUMNS = {
     ),
 }  # fmt: skip
 """Of one's own files, the Azure LLM traces, Vidur's, Mooncake's and BurstGPT's."""
+Policy = Literal["round-robin", "least-loaded", "prefix-aware"]
+Router = Literal["", "round-robin", "least-loaded", "prefix-aware"]
+"""A policy, or none where caches are not followed."""
 HASHES = "hash_ids"
 HASH_BLOCK_TOKENS = 512
 """Tokens that one hash of a prefix stands for in the Mooncake traces (github.com/kvcache-ai/Mooncake)."""
@@ -71,7 +75,9 @@ class Load:
 
     `arrival_s` is empty in a closed loop, where `concurrency` says how many are in flight.
     `cached_tokens` are prompt tokens whose KV a prefix cache already holds. `block_hashes` name the blocks of
-    `hash_block_tokens` tokens of each prompt, where a trace does, each with all before it.
+    `hash_block_tokens` tokens of each prompt, where a trace does, each with all before it. Where a `router`
+    of this policy is in front, caches are followed: it sends each request to a `replica`, where that waits
+    `lookup_s` for what is read of its cache. Both are empty of requests sent by turns.
     """
 
     input_tokens: Ints
@@ -81,6 +87,9 @@ class Load:
     concurrency: int | None = None
     block_hashes: tuple[tuple[int, ...], ...] = ()
     hash_block_tokens: int = HASH_BLOCK_TOKENS
+    replica: Ints = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    lookup_s: Floats = field(default_factory=lambda: np.empty(0))
+    router: Router = ""
 
     def __len__(self) -> int:
         """Count of requests."""
@@ -170,16 +179,19 @@ def closed_load(
 
 
 def thin(load: Load, replicas: int, which: int = 0) -> Load:
-    """The share of an open load that one of `replicas` receives under round-robin routing."""
-    pick = slice(which, None, replicas)
+    """The share of an open load that one of `replicas` receives, by turns unless a router has sent them."""
+    pick = (
+        np.flatnonzero(load.replica == which) if len(load.replica) else np.arange(which, len(load), replicas)
+    )
     return Load(
         input_tokens=load.input_tokens[pick],
         output_tokens=load.output_tokens[pick],
         cached_tokens=load.cached_tokens[pick],
         arrival_s=load.arrival_s[pick],
         concurrency=load.concurrency,
-        block_hashes=load.block_hashes[pick],
+        block_hashes=tuple(load.block_hashes[i] for i in pick) if load.block_hashes else (),
         hash_block_tokens=load.hash_block_tokens,
+        lookup_s=load.lookup_s[pick] if len(load.lookup_s) else load.lookup_s,
     )
 
 

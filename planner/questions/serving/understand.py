@@ -14,11 +14,13 @@ from costmodel.models.spec import ModelSpec, parameter_count
 from costmodel.serving.deployment import KvDtype, Weights, weight_bytes
 from costmodel.serving.engine import serving_stack
 from costmodel.serving.levels import ServingLevel
-from costmodel.serving.load import Load, mean_rate_per_s, most_p99_per_mean, read_trace
-from planner.questions.compared import compared_modes, compared_weights, one_of, shown_only_of
+from costmodel.serving.simulation.load import Load, mean_rate_per_s, most_p99_per_mean, read_trace
 from planner.questions.flags import ServeFlags
-from planner.questions.offers import Renting, in_smaller_machines, nodes_for, offered, renting
-from planner.questions.speculation import drafted_pins, speculated, speculation_note
+from planner.questions.serving.adapters import served_adapters
+from planner.questions.serving.caches import counted_caches, most_found
+from planner.questions.serving.compared import compared_modes, compared_weights, one_of, shown_only_of
+from planner.questions.serving.offers import Renting, in_smaller_machines, nodes_for, offered, renting
+from planner.questions.serving.speculation import drafted_pins, speculated, speculation_note
 from planner.questions.training import DEFAULT_GPU, MOST_GPUS
 from planner.questions.words import number_of, share_of
 from planner.serving.plan import ServingObjective, ServingRequest
@@ -36,7 +38,7 @@ FLEET_NODE_GPUS = 64  # hierarchy on which replicas of a fleet without a size ar
 ROOM = 0.75  # share of all memory that weights may take where a machine is chosen: the rest is for requests
 MOST_SPARE = 64  # workers of a pool that may be lost; more is another fleet
 DEFAULT_INPUT, DEFAULT_OUTPUT = 2000, 300
-PINS = ("tp", "pp", "attention_dp", "ep")
+PINS = ("tp", "pp", "attention_dp", "ep", "dcp")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,10 +70,14 @@ def understand_serving(
         )
     model = model or find_model(flags.model or "")
     trace = read_trace(flags.trace) if flags.trace is not None else None
-    job = job or replace(_job(flags, trace), **speculated(flags, model))
+    job = job or replace(_job(flags, trace), **speculated(flags, model), **served_adapters(flags, model))
     objective = one_of(flags.objective or "usd", get_args(ServingObjective), "--objective")
     found = renting(flags)
     fabrics, left_out = offered(found, _fabrics(flags, job))
+    caches = counted_caches(flags, trace)
+    if trace is not None and caches:
+        trace = replace(trace, router=caches["router"])
+        job = replace(job, cached_share=most_found(trace))
     requests = [
         (_request(flags, model, job, gpu, weights, objective, found, hierarchy), hierarchy)
         for gpu, hierarchy in fabrics
@@ -88,6 +94,7 @@ def understand_serving(
             for gpu, one in in_smaller_machines(found, fabrics)
             for weights in compared_weights(flags, model, one.gpu)
         ]
+    requests = [(replace(request, **caches), hierarchy) for request, hierarchy in requests]
     shown_only = shown_only_of(flags, model) & {request.weights[0] for request, _ in requests}
     compared = (
         f"{' and '.join(sorted(shown_only))}: compared, not proposed, being another checkpoint (--weights)"
@@ -127,12 +134,24 @@ def _request(
         weights=(weights,),
         modes=compared_modes(flags),
         objective=objective,
-        pins=serving_pins(flags.settings) | drafted_pins(job, engine),
+        pins=_pins(flags, engine) | drafted_pins(job, engine),
         usd_per_gpu_hour=dollars if dollars is not None else (budget.usd_per_gpu_hour if budget else None),
         level=_level(flags.anchor, engine, gpu) if flags.anchor else None,
         offer=offer,
         spare=_spare(flags),
     )
+
+
+def _pins(flags: ServeFlags, engine: str) -> dict[str, int]:
+    """Degrees that were fixed, of those that the engine has."""
+    pins = serving_pins(flags.settings)
+    if pins.get("dcp", 1) > 1 and not serving_stack(engine).decode_context_parallel:
+        raise InputError(
+            what=f"{engine} holds all tokens of a head on every rank",
+            cause=f"--set layout.dcp={pins['dcp']}, decode context parallelism",
+            fix="ask for --engine vllm, or leave layout.dcp out",
+        )
+    return pins
 
 
 def _spare(flags: ServeFlags) -> int:

@@ -1,0 +1,1 @@
+"""Requests of a load through the steps of replicas, event by event."""

@@ -1,0 +1,1 @@
+"""From the words of `plan serve` to its requests."""
