@@ -139,6 +139,9 @@ def exact_split(costs: StageCosts) -> tuple[float, StageSplit | None]:
     return best_s, best
 
 
+LeastParts = tuple[float, float, float]
+"""Seconds of the slowest rank, of all ranks together, and of the longest tail."""
+
 Recomputed = tuple[Integers, Floats, npt.NDArray[np.bool_]]
 """Recomputed layers, their seconds, and whether they suffice, of every rank and choice."""
 
@@ -203,20 +206,18 @@ def fewest_recomputed(costs: StageCosts, counts: Integers, spare_bytes: float) -
 
 
 def bound_tables(
-    costs: StageCosts, tables: RankTables, *, thresholds: int = THRESHOLDS
+    costs: StageCosts, tables: RankTables, *, thresholds: int = THRESHOLDS, least: LeastParts | None = None
 ) -> tuple[float, list[list[int]]]:
     """Bound over all tabulated splits, and those of least sum for each slowest rank that was tried.
 
     (M − β)·max + β·Σ is least either at one of the first few possible values of the slowest rank, each
     tried with its own least sum, or beyond them, where the next value and the unrestricted least sum bound
-    it.
+    it. `least` are the tables' `least_parts`, where they are known.
     """
     M, beta = costs.num_microbatches, costs.bubble_weight
-    slowest = least_of(tables, tables.seconds, np.maximum)
+    slowest, total, tail = least or least_parts(tables)
     if not np.isfinite(slowest):
         return math.inf, []
-    tail = least_of(tables, tables.tails, np.maximum)
-    total = least_of(tables, tables.seconds, np.add)
     later = distinct(tables.seconds[tables.seconds > slowest])
     values = [slowest, *later[np.isfinite(later)][: thresholds - 1]]
     beyond = later[len(values) - 1] if len(later) >= len(values) else math.inf
@@ -226,6 +227,15 @@ def bound_tables(
         paths.append(path)
         bounds.append((M - beta) * value + beta * least_of(tables, _capped(tables, value), np.add))
     return min(bounds) + tail + costs.constant_s, paths
+
+
+def least_parts(tables: RankTables) -> LeastParts:
+    """The slowest rank, the sum over ranks and the longest tail, each the least there is over all splits."""
+    slowest = least_of(tables, tables.seconds, np.maximum)
+    if not np.isfinite(slowest):
+        return math.inf, math.inf, math.inf
+    total = least_of(tables, tables.seconds, np.add)
+    return slowest, total, least_of(tables, tables.tails, np.maximum)
 
 
 def wider_bound(costs: StageCosts, width: int) -> float:
@@ -258,32 +268,41 @@ def _evened(tables: RankTables, slowest: float) -> Floats:
 def least_of(tables: RankTables, values: Floats, combine: np.ufunc) -> float:
     """Least combined value of consuming all layers rank by rank."""
     reached, before = _start(tables)
-    for rank in values[:-1]:
-        reached[:] = combine(before, rank).min(axis=1)
-    return float(combine(before[-1], values[-1][-1]).min())
+    *ranks, last = _choices_first(values)
+    ending_here = np.empty(before.shape)
+    for rank in ranks:
+        combine(before, rank, out=ending_here)
+        np.minimum.reduce(ending_here, axis=0, out=reached)
+    return float(combine(before[:, -1], last[:, -1]).min())
 
 
 def _start(tables: RankTables) -> tuple[Floats, Floats]:
-    """Value of every state while nothing is consumed, and a view of it: of the state before every choice.
+    """Value of every state while nothing is consumed, and a view of it: before every choice, of every state.
 
     A choice takes one layer more than the one beside it, so the states before choices are a window that
-    slides over the values; states before the first are infinite.
+    slides over the values; states before the first are infinite. Choices come first, so that the least of
+    them is found for all states at once.
     """
     states, choices = tables.before.shape
     padded = np.full(choices + states, np.inf)
     padded[choices] = 0.0
     each = padded.itemsize
-    before = np.ndarray((states, choices), buffer=padded, offset=(choices - 1) * each, strides=(each, -each))
+    before = np.ndarray((choices, states), buffer=padded, offset=(choices - 1) * each, strides=(-each, each))
     return padded[choices:], before
+
+
+def _choices_first(values: Floats) -> Floats:
+    """Values of (ranks, states, choices) as (ranks, choices, states)."""
+    return np.ascontiguousarray(values.transpose(0, 2, 1))
 
 
 def path_of(tables: RankTables, values: Floats) -> list[int]:
     """Choices of every rank that consume all layers with the least sum of values; empty when impossible."""
     (reached, before), choices = _start(tables), []
-    for rank in values:
+    for rank in _choices_first(values):
         ending_here = before + rank
-        choices.append(ending_here.argmin(axis=1))
-        reached[:] = ending_here.min(axis=1)
+        choices.append(ending_here.argmin(axis=0))
+        np.minimum.reduce(ending_here, axis=0, out=reached)
     at = len(tables.before) - 1
     if not np.isfinite(reached[at]):
         return []

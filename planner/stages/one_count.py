@@ -21,6 +21,7 @@ from planner.plan import Recomputes
 from planner.stages.dynamic_program import (
     SPARE_BYTES,
     Integers,
+    LeastParts,
     RankTables,
     Recomputed,
     StageBound,
@@ -28,6 +29,7 @@ from planner.stages.dynamic_program import (
     bound_tables,
     chunk_splits,
     least_of,
+    least_parts,
     rank_tables,
     split_of_path,
     wider_bound,
@@ -119,9 +121,10 @@ def _of_ranks(costs: StageCosts, recomputes: Recomputes, free: StageBound) -> St
         if best is not None and _beyond(costs, width, count) >= best_s:
             break
         tables = _tables(costs, width, timed=count, kept=count)
-        if best is not None and _floor(costs, tables) >= best_s:
+        least = least_parts(tables)
+        if best is not None and _floor(costs, least) >= best_s:
             continue
-        bound_s, paths = bound_tables(costs, tables, thresholds=FEW_THRESHOLDS)
+        bound_s, paths = bound_tables(costs, tables, thresholds=FEW_THRESHOLDS, least=least)
         least_s = min(least_s, bound_s)
         for path in paths:
             split = _strictly(split_of_path(tables, path), count)
@@ -164,15 +167,13 @@ def _strictly(split: StageSplit, count: int) -> StageSplit:
 
 def _beyond(costs: StageCosts, width: int, count: int) -> float:
     """Step time that no number from `count` up beats: its seconds, the memory of recomputing all layers."""
-    return _floor(costs, _tables(costs, width, timed=count, kept=sum(costs.runs)))
+    return _floor(costs, least_parts(_tables(costs, width, timed=count, kept=sum(costs.runs))))
 
 
-def _floor(costs: StageCosts, tables: RankTables) -> float:
-    """The slowest rank, the sum and the longest tail, each the least there is."""
+def _floor(costs: StageCosts, least: LeastParts) -> float:
+    """Step time of the slowest rank, the sum and the longest tail, each the least there is."""
     M, beta = costs.num_microbatches, costs.bubble_weight
-    slowest = least_of(tables, tables.seconds, np.maximum)
-    total = least_of(tables, tables.seconds, np.add)
-    tail = least_of(tables, tables.tails, np.maximum)
+    slowest, total, tail = least
     return (M - beta) * slowest + beta * total + tail + costs.constant_s
 
 
