@@ -70,6 +70,14 @@ def command(
     pareto: Annotated[
         bool, typer.Option("--pareto", help="Tokens/s/GPU against tokens/s/user, as a frontier of replicas.")
     ] = False,
+    services: Annotated[
+        Path | None,
+        typer.Option(
+            "--services",
+            help="Plan one fleet for the services of a TOML file.",
+            metavar="FILE",
+        ),
+    ] = None,
     as_json: AsJson = False,
     output: Annotated[
         str | None,
@@ -95,6 +103,10 @@ def command(
     forms = _forms(deploy, save_dir) if deploy is not None else None
     check_destination(wanted=output_format, as_json=as_json, output=destination)
     flags = replace(flags, output_tokens=tokens or flags.output_tokens)
+    if services is not None:
+        alone = (autoscale, rehearse, sensitivity, pareto, manifest, save_dir)
+        answer = serve_several(services, flags, alone=any(map(bool, alone)))
+        return emit(answer, wanted=output_format, as_json=as_json, output=destination)
     if autoscale and flags.mode is None:
         flags = replace(flags, mode="aggregated")
     asked = understand_serving(flags)
@@ -148,6 +160,27 @@ def with_trade_offs(asked: Asked, *, sensitivity: bool, pareto: bool) -> Serving
         plan = find_fleet(asked, tell=steps.append, each=each)
         plan = with_sensitivity(asked, plan) if sensitivity else plan
         return with_frontier(asked, plan) if pareto else plan
+
+
+def serve_several(path: Path, flags: ServeFlags, *, alone: bool) -> Answer:
+    """The fleet of several services; `alone` says that something was asked that is told of one."""
+    from app.reports.services import services_answer
+    from app.terminal.progress import waiting
+    from planner.analysis.serving.processes import by_processes
+    from planner.analysis.serving.services import find_shared
+    from planner.questions.serving.services import read_services
+    from topology.base.errors import InputError
+
+    if alone:
+        raise InputError(
+            what="that is told of one service",
+            cause=f"--services {path}, and --autoscale, --rehearse, --sensitivity, --pareto or files of one",
+            fix="plan the service alone with it; `--json` has every service's whole plan",
+        )
+    services = read_services(path, flags)
+    steps = ["searching"]
+    with by_processes(len(services[0].asked.requests)) as each, waiting(lambda: steps[-1]):
+        return services_answer(find_shared(services, tell=steps.append, each=each))
 
 
 def _policy(start_up: str | None) -> ScalingPolicy:
