@@ -164,7 +164,7 @@ def with_trade_offs(asked: Asked, *, sensitivity: bool, pareto: bool) -> Serving
 
 def serve_several(path: Path, flags: ServeFlags, *, alone: bool) -> Answer:
     """The fleet of several services; `alone` says that something was asked that is told of one."""
-    from app.reports.services import services_answer
+    from app.reports.serving.services import services_answer
     from app.terminal.progress import waiting
     from planner.analysis.serving.processes import by_processes
     from planner.analysis.serving.services import find_shared
@@ -206,7 +206,7 @@ def _refuse_start_up(start_up: str) -> ScalingPolicy:
 def _scaling(plan: ServingPlan, asked: Asked, policy: ScalingPolicy) -> Scaling:
     """By what the fleet's pools are scaled, up to the peak of a trace where there is one."""
     from app.actions.rehearse import hierarchy_of
-    from app.reports.autoscale import peak_rate
+    from app.reports.serving.autoscale import peak_rate
     from costmodel.kernels.tables import load_calibration
     from planner.analysis.serving.scaling import scaling_of
 
@@ -218,10 +218,10 @@ def _scaling(plan: ServingPlan, asked: Asked, policy: ScalingPolicy) -> Scaling:
 def answered(plan: ServingPlan, asked: Asked, *, policy: ScalingPolicy | None = None) -> Answer:
     """The fleet as an answer, or the fleet followed through the trace by a policy."""
     if policy is not None:
-        from app.reports.autoscale import autoscale_answer
+        from app.reports.serving.autoscale import autoscale_answer
 
         return autoscale_answer(plan, asked.trace, policy)
-    from app.reports.serving import serving_answer
+    from app.reports.serving.plan import serving_answer
 
     return serving_answer(plan)
 

@@ -6,7 +6,7 @@ import json
 
 from app.quantities import format_usd
 from app.reports.answer import Answer, Facts, Table
-from app.reports.serving import record
+from app.reports.serving.plan import record
 from planner.analysis.serving.services import ServedTogether, SharedFleet
 from planner.serving.plan import serving_to_json
 from topology.base.units import format_seconds, three_digits
