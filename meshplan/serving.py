@@ -10,6 +10,7 @@ from costmodel.job import ServingJob
 from costmodel.models.spec import ModelSpec
 from planner.analysis.serving.fleets import find_fleet
 from planner.questions.flags import ServeFlags
+from planner.questions.serving.services import FIELD_OF_WORD, UNIT_OF_WORD
 from planner.questions.serving.understand import understand_serving
 from planner.questions.words import CountWord, Model, require_known, setting_words, text_of
 from planner.serving.plan import ServingPlan
@@ -60,13 +61,6 @@ class LoadWords(TypedDict, total=False):
     set: Mapping[str, object]
 
 
-_FIELD_OF_WORD = {
-    "input": "input_tokens",
-    "output": "output_tokens",
-    "e2e": "end_to_end",
-    "kv": "kv_dtype",
-}
-_UNIT_OF_WORD = {"ttft": "s", "tpot": "s", "e2e": "s", "rate": "/s"}
 _OF_A_FLEET = (
     *("gpus", "gpu", "cluster", "weights", "engine", "mode", "objective", "usd_per_gpu_hour", "set"),
     *("provider", "spare"),
@@ -102,7 +96,7 @@ def serve(model: Model, **words: Unpack[LoadWords]) -> ServingPlan:
 def _flags(model: str | None, words: Mapping[str, Any]) -> ServeFlags:
     """Words as a command line would have them."""
     flags: dict[str, Any] = {
-        _FIELD_OF_WORD.get(word, word): text_of(value, unit=_UNIT_OF_WORD.get(word, ""))
+        FIELD_OF_WORD.get(word, word): text_of(value, unit=UNIT_OF_WORD.get(word, ""))
         for word, value in words.items()
         if word not in ("set", "trace")
     }

@@ -70,6 +70,14 @@ def command(
     pareto: Annotated[
         bool, typer.Option("--pareto", help="Tokens/s/GPU against tokens/s/user, as a frontier of replicas.")
     ] = False,
+    services: Annotated[
+        Path | None,
+        typer.Option(
+            "--services",
+            help="Plan one fleet for the services of a TOML file.",
+            metavar="FILE",
+        ),
+    ] = None,
     as_json: AsJson = False,
     output: Annotated[
         str | None,
@@ -95,6 +103,10 @@ def command(
     forms = _forms(deploy, save_dir) if deploy is not None else None
     check_destination(wanted=output_format, as_json=as_json, output=destination)
     flags = replace(flags, output_tokens=tokens or flags.output_tokens)
+    if services is not None:
+        alone = (autoscale, rehearse, sensitivity, pareto, manifest, save_dir)
+        answer = serve_several(services, flags, alone=any(map(bool, alone)))
+        return emit(answer, wanted=output_format, as_json=as_json, output=destination)
     if autoscale and flags.mode is None:
         flags = replace(flags, mode="aggregated")
     asked = understand_serving(flags)
@@ -150,6 +162,27 @@ def with_trade_offs(asked: Asked, *, sensitivity: bool, pareto: bool) -> Serving
         return with_frontier(asked, plan) if pareto else plan
 
 
+def serve_several(path: Path, flags: ServeFlags, *, alone: bool) -> Answer:
+    """The fleet of several services; `alone` says that something was asked that is told of one."""
+    from app.reports.serving.services import services_answer
+    from app.terminal.progress import waiting
+    from planner.analysis.serving.processes import by_processes
+    from planner.analysis.serving.services import find_shared
+    from planner.questions.serving.services import read_services
+    from topology.base.errors import InputError
+
+    if alone:
+        raise InputError(
+            what="that is told of one service",
+            cause=f"--services {path}, and --autoscale, --rehearse, --sensitivity, --pareto or files of one",
+            fix="plan the service alone with it; `--json` has every service's whole plan",
+        )
+    services = read_services(path, flags)
+    steps = ["searching"]
+    with by_processes(len(services[0].asked.requests)) as each, waiting(lambda: steps[-1]):
+        return services_answer(find_shared(services, tell=steps.append, each=each))
+
+
 def _policy(start_up: str | None) -> ScalingPolicy:
     """How a fleet is scaled: an idle replica is kept for twice as long as it would take to have it back."""
     from planner.analysis.serving.autoscale import ScalingPolicy
@@ -173,7 +206,7 @@ def _refuse_start_up(start_up: str) -> ScalingPolicy:
 def _scaling(plan: ServingPlan, asked: Asked, policy: ScalingPolicy) -> Scaling:
     """By what the fleet's pools are scaled, up to the peak of a trace where there is one."""
     from app.actions.rehearse import hierarchy_of
-    from app.reports.autoscale import peak_rate
+    from app.reports.serving.autoscale import peak_rate
     from costmodel.kernels.tables import load_calibration
     from planner.analysis.serving.scaling import scaling_of
 
@@ -185,10 +218,10 @@ def _scaling(plan: ServingPlan, asked: Asked, policy: ScalingPolicy) -> Scaling:
 def answered(plan: ServingPlan, asked: Asked, *, policy: ScalingPolicy | None = None) -> Answer:
     """The fleet as an answer, or the fleet followed through the trace by a policy."""
     if policy is not None:
-        from app.reports.autoscale import autoscale_answer
+        from app.reports.serving.autoscale import autoscale_answer
 
         return autoscale_answer(plan, asked.trace, policy)
-    from app.reports.serving import serving_answer
+    from app.reports.serving.plan import serving_answer
 
     return serving_answer(plan)
 

@@ -12,7 +12,7 @@ from app.pages.base.choices import choose, require_all_read, write
 from app.pages.base.frame import asked, draw, guarded, plain, show_error
 from app.pages.base.sections import show_answer
 from app.quantities import format_usd
-from app.reports.serving import serving_answer
+from app.reports.serving.plan import serving_answer
 from costmodel.models.catalog import model_aliases, model_names
 from planner.analysis.serving.fleets import find_fleet
 from planner.questions.flags import ServeFlags

@@ -141,6 +141,10 @@ def evidence_of(deployment: Deployment, mode: str) -> Evidence:
     )
 
 
+UNMEASURED_AXES = ("pipeline stages", "decode context parallelism")
+"""Axes that no measured run has, in words."""
+
+
 def unmeasured_axes(layout: ServingLayout) -> tuple[str, ...]:
     """Axes of a layout that no measured run has, in words.
 
@@ -148,8 +152,8 @@ def unmeasured_axes(layout: ServingLayout) -> tuple[str, ...]:
     >>> unmeasured_axes(ServingLayout(tp=8, dcp=8)), unmeasured_axes(ServingLayout(tp=8))
     (('decode context parallelism',), ())
     """
-    axes = (("pipeline stages", layout.pp), ("decode context parallelism", layout.dcp))
-    return tuple(name for name, degree in axes if degree > 1)
+    degrees = zip(UNMEASURED_AXES, (layout.pp, layout.dcp), strict=True)
+    return tuple(name for name, degree in degrees if degree > 1)
 
 
 def _rows(kind: Kind) -> int:

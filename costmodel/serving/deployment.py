@@ -143,6 +143,11 @@ class Deployment:
             raise InputError(what, f"a query reads {model.index_topk} keys that an indexer chose", fix)
 
     @property
+    def expert_copies(self) -> int:
+        """Experts held twice, so that every expert-parallel rank has as many: −E mod ep."""
+        return -self.model.num_experts % self.layout.ep if self.model.is_moe else 0
+
+    @property
     def kv_bytes(self) -> float:
         """Bytes of one number in the KV cache."""
         return 1.0 if self.kv_dtype == "fp8" else 2.0

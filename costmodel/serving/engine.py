@@ -80,6 +80,7 @@ class ServingStack:
             under sustained full power.
         widens_fp8: GPU generations without eight-bit floats on which it serves fp8 weights all the same,
             widened to bf16 as they are read (Marlin, W8A16).
+        expert_copies: Experts may be held twice, so that any number of ranks has as many of them each.
         adapter_ranks: Ranks that buffers of served adapters come in; empty where it is told of none here.
         eight_bit_cache: Quantised checkpoints come with an eight-bit cache unless the user says otherwise.
         request_s: Mean time from sending a request until the scheduler has it (HTTP, tokenisation).
@@ -128,6 +129,7 @@ class ServingStack:
     makers: tuple[str, ...] = ("nvidia", "amd")
     """Makers of the GPUs that it runs on."""
     decode_context_parallel: bool = False
+    expert_copies: bool = False
     adapter_ranks: tuple[int, ...] = ()
     pcie_workspace_bytes: float | None = None
     defaults: tuple[SchedulerDefault, ...] = ()

@@ -80,7 +80,8 @@ def layer_weights_bytes(deployment: Deployment, kind: LayerKind) -> float:
     )
     fixed = on_rank + model.norms_per_layer * norm_parameters(model, model.hidden_size) * NORM_BYTES
     narrow = weight_bytes(dtype_of(deployment, "mlp"))
-    experts = block.expert_parameters / layout.stage_gpus * weight_bytes(dtype_of(deployment, "experts"))
+    held = block.expert_parameters * (1 + deployment.expert_copies / max(model.num_experts, 1))
+    experts = held / layout.stage_gpus * weight_bytes(dtype_of(deployment, "experts"))
     common = block.common_parameters / layout.tp * narrow
     adapters = adapters_layer_bytes(deployment, kind)
     return fixed + experts + common + block.router_parameters * NORM_BYTES + adapters

@@ -120,7 +120,7 @@ def experts_s(cal: Calibration, deployment: Deployment, m: Floats) -> Floats:
         hidden_size=model.hidden_size,
         intermediate_size=model.moe_intermediate_size,
         top_k=model.num_experts_per_token,
-        num_experts=model.num_experts,
+        num_experts=model.num_experts + deployment.expert_copies,
         moe_tp=layout.expert_tp,
         moe_ep=layout.ep,
         mxfp4_share=deployment.stack.mxfp4_share,

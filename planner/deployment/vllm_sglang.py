@@ -210,6 +210,8 @@ def _vllm(plan: ServingPlan, pool: PoolPlan, role: str, port: int) -> list[str]:
     words += _given("--tensor-parallel-size", layout.tp) + _given("--pipeline-parallel-size", layout.pp)
     words += _given("--data-parallel-size", layout.attention_dp)
     words += ["--enable-expert-parallel"] if layout.ep > 1 else []
+    if copies := -plan.request.model.num_experts % layout.ep if layout.ep > 1 else 0:
+        words += ["--enable-eplb", "--eplb-config", json.dumps({"num_redundant_experts": copies})]
     words += _given("--decode-context-parallel-size", layout.dcp)
     default = _default(plan)
     words += _unless(default.max_batch, "--max-num-seqs", -(-pool.max_batch // layout.attention_dp))
@@ -238,6 +240,8 @@ def _sglang(plan: ServingPlan, pool: PoolPlan, role: str, port: int) -> list[str
     if layout.attention_dp > 1:
         words += ["--attn-dp-size", str(layout.attention_dp)]
     words += _given("--ep-size", layout.ep)
+    if copies := -plan.request.model.num_experts % layout.ep if layout.ep > 1 else 0:
+        words += ["--ep-num-redundant-experts", str(copies)]
     words += ["--max-running-requests", str(pool.max_batch)]
     chunk = pool.token_budget * layout.attention_dp
     words += _unless(_default(plan).token_budget, "--chunked-prefill-size", chunk)

@@ -98,6 +98,7 @@ def enumerate_options(cal: Calibration, request: ServingRequest, hierarchy: Hier
         host_gpus=hierarchy.gpus_per_host,
         pins=request.pins,
         shares_cache=serving_stack(request.engine).decode_context_parallel,
+        copies_experts=serving_stack(request.engine).expert_copies,
     )
     for weights in request.weights:
         for layout in layouts:

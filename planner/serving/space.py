@@ -20,7 +20,8 @@ from planner.serving.plan import ServingRequest
 from topology.fabric.hierarchy import Hierarchy
 
 PIPELINES = (1, 2, 3, 4, 6, 8)
-LARGEST_REPLICA = 64  # GPUs; wider single replicas than any published deployment of the engines
+LARGEST_REPLICA = 72  # GPUs; wider single replicas than any published deployment of the engines
+MOST_COPIES = 0.25  # of the experts that are held twice so that a whole domain has as many on every GPU
 
 
 def serving_layouts(
@@ -31,6 +32,7 @@ def serving_layouts(
     host_gpus: int,
     pins: Mapping[str, int] | None = None,
     shares_cache: bool = False,
+    copies_experts: bool = False,
 ) -> tuple[ServingLayout, ...]:
     """Layouts of one replica that engines can start.
 
@@ -41,6 +43,7 @@ def serving_layouts(
         host_gpus: GPUs of one host.
         pins: degrees by name that are not chosen.
         shares_cache: whether the engine has decode context parallelism.
+        copies_experts: whether it holds some experts twice.
 
     >>> from costmodel.models.catalog import model
     >>> [layout.label for layout in serving_layouts(model("8b"), most_gpus=4, domain_gpus=8, host_gpus=8)]
@@ -56,10 +59,10 @@ def serving_layouts(
     ]
     if model.is_moe:
         found += [
-            ServingLayout(tp=tp, attention_dp=dp, ep=tp * dp)
-            for dp in _powers(limit)
+            ServingLayout(tp=tp, attention_dp=ranks // tp, ep=ranks)
             for tp in (1, 2)
-            if dp > 1 and tp <= domain_gpus and tp * dp <= limit and model.num_experts % (tp * dp) == 0
+            for ranks in _expert_ranks(model, limit, domain_gpus, copied=copies_experts)
+            if tp <= domain_gpus and ranks % tp == 0 and ranks > tp
         ]
     pinned = pins or {}
     if shares_cache:
@@ -74,6 +77,17 @@ def serving_layouts(
         if _tiles_hosts(layout, host_gpus)
         and all(getattr(layout, name) == degree for name, degree in pinned.items())
     )
+
+
+def _expert_ranks(model: ModelSpec, limit: int, domain_gpus: int, *, copied: bool) -> tuple[int, ...]:
+    """Ranks that may share the experts: powers of two that divide them, and a whole domain with some copied.
+
+    An NVL72 is no power of two: its 72 GPUs hold 256 experts and 32 of them twice.
+    """
+    even = tuple(n for n in _powers(limit) if model.num_experts % n == 0)
+    copies = -model.num_experts % domain_gpus
+    whole = copied and domain_gpus <= limit and copies <= MOST_COPIES * model.num_experts
+    return even if not whole or domain_gpus in even else (*even, domain_gpus)
 
 
 def _cache_degrees(model: ModelSpec, layout: ServingLayout, pinned: int | None) -> tuple[int, ...]:

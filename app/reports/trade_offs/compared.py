@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from app.quantities import format_usd
 from app.reports.answer import Table
+from costmodel.serving.bands import UNMEASURED_AXES
 from planner.analysis.serving.contenders import summary_of
 from planner.serving.plan import FleetSummary, ServingPlan
 from topology.base.units import format_seconds, three_digits
@@ -75,9 +76,9 @@ def _rented(one: FleetSummary) -> str:
 
 
 def _measured(one: FleetSummary) -> str:
-    """Measured runs behind a fleet, and whether stages are what none of them has."""
-    stages = any("stages" in name for name in one.not_measured)
-    return f"{one.rows or 'no'} runs{_STAGED if stages else ''}"
+    """Measured runs behind a fleet, and whether an axis is what none of them has."""
+    axes = any(name in UNMEASURED_AXES for name in one.not_measured)
+    return f"{one.rows or 'no'} runs{_STAGED if axes else ''}"
 
 
 def _hourly(one: FleetSummary) -> str:
@@ -98,8 +99,9 @@ def _note(plan: ServingPlan, found: Sequence[FleetSummary]) -> str:
     parts = [_NOT_PROPOSED] if any(not one.proposed and one.mode != "mixed" for one in found) else []
     if any(one.mode == "mixed" for one in found):
         parts.append("two kinds: shown, but no deployment of them is written")
-    if any("stages" in name for one in found for name in one.not_measured):
-        parts.append("² pipeline stages: not measured")
+    axes = [axis for axis in UNMEASURED_AXES if any(axis in one.not_measured for one in found)]
+    if axes:
+        parts.append(f"² {', '.join(axes)}: not measured")
     if plan.request.num_gpus is None:
         parts.append(f"smallest fleet: {smallest.num_gpus} × {smallest.gpu} {smallest.weights}")
     return "; ".join([*parts, *(f"{', '.join(who)}: {why}" for why, who in missing.items())])

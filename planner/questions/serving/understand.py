@@ -24,9 +24,11 @@ from planner.questions.serving.speculation import drafted_pins, speculated, spec
 from planner.questions.training import DEFAULT_GPU, MOST_GPUS
 from planner.questions.words import number_of, share_of
 from planner.serving.plan import ServingObjective, ServingRequest
+from planner.serving.space import LARGEST_REPLICA
 from topology.base.counts import parse_count
 from topology.base.errors import InputError
 from topology.base.units import parse_rate, parse_seconds
+from topology.builders import default_cluster
 from topology.catalog import cluster as named_cluster
 from topology.catalog import gpu_name, price
 from topology.catalog import gpus as known_gpus
@@ -223,11 +225,16 @@ def _fabrics(flags: ServeFlags, job: ServingJob) -> list[tuple[str, Hierarchy]]:
     if flags.cluster:
         found = named_cluster(flags.cluster, parse_count(flags.gpus, "--gpus") if flags.gpus else None)
         return [(found.gpu.name, found.hierarchy)]
-    size = parse_count(flags.gpus, "--gpus", largest=MOST_GPUS) if flags.gpus else FLEET_NODE_GPUS
+    asked = parse_count(flags.gpus, "--gpus", largest=MOST_GPUS) if flags.gpus else None
     named = [gpu_name(name) for name in flags.gpu.split(",")] if flags.gpu else []
     alone = flags.gpus or capacity_asked(flags, job)
     kinds = named or ([DEFAULT_GPU] if alone else [kind for kind in FLEET_KINDS if kind in known_gpus()])
-    return [(kind, nodes_for(kind, size, of=FLEET_NODE_GPUS)) for kind in kinds]
+    return [(kind, nodes_for(kind, asked or _laid_out(kind), of=_laid_out(kind))) for kind in kinds]
+
+
+def _laid_out(kind: str) -> int:
+    """GPUs on which replicas of a fleet without a size are laid out: a whole domain where that is larger."""
+    return max(FLEET_NODE_GPUS, default_cluster(kind, LARGEST_REPLICA).hierarchy.gpus_per_node)
 
 
 def _job(flags: ServeFlags, trace: Load | None) -> ServingJob:

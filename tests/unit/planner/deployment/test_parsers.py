@@ -6,12 +6,14 @@ from dataclasses import replace
 
 import pytest
 
+from costmodel.models.catalog import model
+from costmodel.serving.deployment import ServingLayout
 from costmodel.serving.engine import scheduler_default, serving_stack
 from executor.parsers.ask import VARIABLE, answers, interpreter
 from planner.deployment.placement import servers_of
 from planner.deployment.vllm_sglang import server_commands
 from planner.serving.plan import ServingPlan
-from tests.unit.planner.deployment.fleets import SIXTY, varied
+from tests.unit.planner.deployment.fleets import SIXTY, resized, varied
 from topology.base.units import GB, GIB
 from topology.catalog import gpus
 
@@ -98,3 +100,17 @@ def test_engines_read_every_drafter(engine: str) -> None:
         assert any(word.startswith("--speculative-") for word in words)
         cases.append(case_of_words(words_of(engine, words)))
     assert [one for one in answers(engine, cases, python) if "error" in one] == []
+
+
+@pytest.mark.parametrize("engine", STARTS)
+def test_engines_read_that_experts_of_a_rack_are_held_twice(engine: str) -> None:
+    """256 experts on 72 GPUs, 32 of them twice."""
+    python = interpreter(engine)
+    if python is None:
+        pytest.skip(f"no interpreter has {engine}: see {VARIABLE}")
+    plan = resized(engine, None, (1, 8))
+    pool = replace(plan.decode, workers=1, layout=ServingLayout(attention_dp=72, ep=72))
+    rack = replace(plan, decode=pool, request=replace(plan.request, model=model("deepseek-r1"), gpu="gb200"))
+    words = next(iter(server_commands(rack, servers_of(rack)[0]).values()))
+    assert any(word in ("32", '{"num_redundant_experts": 32}') for word in words)
+    assert "error" not in answers(engine, [case_of_words(words_of(engine, words))], python)[0]

@@ -21,7 +21,7 @@ DOCUMENTED = {
     # docs.vllm.ai, "vllm serve" CLI reference
     "vllm": {
         "--port", "--tensor-parallel-size", "--pipeline-parallel-size", "--data-parallel-size",
-        "--enable-expert-parallel", "--decode-context-parallel-size", "--enable-lora", "--max-loras",
+        "--enable-expert-parallel", "--decode-context-parallel-size", "--enable-eplb", "--eplb-config", "--enable-lora", "--max-loras",
         "--max-lora-rank", "--lora-target-modules", "--max-num-seqs", "--max-num-batched-tokens", "--max-model-len",
         "--quantization", "--kv-cache-dtype",
         "--kv-transfer-config", "--gpu-memory-utilization", "--speculative-config",
