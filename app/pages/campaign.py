@@ -23,7 +23,7 @@ from app.pages.base.sections import show_section
 from app.pages.question.sidebar import ask_job
 from app.quantities import format_percent, format_sum
 from app.reports.campaign.sections import campaign_sections
-from app.reports.plan_headline import headline
+from app.reports.plan_headline import headline, run_s
 from costmodel.campaign.course import Course
 from costmodel.campaign.record import Band, Campaign
 from costmodel.layout import layout_words
@@ -60,7 +60,7 @@ def render() -> None:
     if plan.campaign is not None:
         show_numbers(plan.campaign)
         show_pictures(plan, int(seed))
-        for section in campaign_sections(plan.campaign):
+        for section in campaign_sections(plan.campaign, run_s(plan.request, plan.estimate)):
             show_section(section)
 
 

@@ -11,7 +11,7 @@ from app.errors import NO_FEASIBLE_PLAN
 from app.quantities import format_percent, format_share
 from app.reports.answer import Answer, Facts, Lines, Section, Table
 from app.reports.layout_words import layout_facts, other_nodes, plan_words
-from app.reports.plan_headline import headline, headline_facts
+from app.reports.plan_headline import headline, headline_facts, run_s
 from app.reports.plan_tables import memory_table, time_table
 from costmodel.layout import num_axes
 from planner.plan import Optimality, Plan, to_json
@@ -52,7 +52,7 @@ def _campaign(plan: Plan) -> tuple[Section, ...]:
     from app.reports.campaign.sections import campaign_sections
     from planner.campaign.finish import finish_gap
 
-    return campaign_sections(plan.campaign, finish_gap(plan))
+    return campaign_sections(plan.campaign, run_s(plan.request, plan.estimate), finish_gap(plan))
 
 
 def proof_facts(optimality: Optimality, search_time_s: float) -> Facts:

@@ -180,11 +180,20 @@ def price_text(cluster: ClusterSpec) -> str:
     return f"{text}, with ${idle:.2f} an hour of idle nodes," if idle else text
 
 
+def steps_of(request: PlanRequest) -> int:
+    """Steps that all tokens of the job take."""
+    return -(-(request.job.total_tokens or 0) // request.job.tokens_per_step)
+
+
+def run_s(request: PlanRequest, estimate: Estimate) -> float:
+    """Seconds of all steps of the job, one after the other."""
+    return steps_of(request) * estimate.step_time_s
+
+
 def run_text(request: PlanRequest, estimate: Estimate) -> str:
     """Time and money for all tokens of the job."""
-    tokens = request.job.total_tokens or 0
-    steps = -(-tokens // request.job.tokens_per_step)
-    total_s = steps * estimate.step_time_s
+    tokens, steps = request.job.total_tokens or 0, steps_of(request)
+    total_s = run_s(request, estimate)
     asked, taken = f"{format_count(tokens)} {unit_of_work(request)}", format_duration(total_s)
     text = f"{asked} in {format_count(steps)} steps take {taken}"
     if estimate.usd_per_step is not None:

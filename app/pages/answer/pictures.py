@@ -46,7 +46,7 @@ from app.reports.answer import Answer, Section
 from app.reports.campaign.sections import campaign_sections
 from app.reports.explain import explanation_answer
 from app.reports.layout_words import UNLIKE, layer_words, other_nodes
-from app.reports.plan_headline import cluster_of
+from app.reports.plan_headline import cluster_of, run_s
 from costmodel.estimate import PART_NAMES
 from costmodel.kernels.saved import calibration_for
 from costmodel.layout import layout_words, num_microbatches
@@ -140,8 +140,9 @@ def _finished(plan: Plan) -> None:
 @st.cache_resource(max_entries=MOST_CACHED_PLANS, show_spinner="Running it to its end, many times")  # type: ignore[untyped-decorator]
 def finished(key: str, _plan: Plan) -> tuple[Section, ...]:  # noqa: ARG001 - the key is what is cached by
     """The campaign of a plan in words; simulated once per question."""
-    campaign = asked(with_campaign, _plan).campaign
-    return () if campaign is None else campaign_sections(campaign)
+    plan = asked(with_campaign, _plan)
+    alone_s = run_s(plan.request, plan.estimate)
+    return () if plan.campaign is None else campaign_sections(plan.campaign, alone_s)
 
 
 @st.cache_resource(max_entries=MOST_CACHED_PLANS, show_spinner="Planning with one change at a time")  # type: ignore[untyped-decorator]

@@ -15,14 +15,15 @@ LEAST_TB = 0.1
 """Smaller checkpoints are told in gigabytes."""
 
 
-def campaign_sections(found: Campaign, gap: float | None = None) -> tuple[Section, ...]:
+def campaign_sections(found: Campaign, steps_s: float, gap: float | None = None) -> tuple[Section, ...]:
     """What a plan says of its campaign: the answer, the shares of its time, what changes are worth.
 
     Args:
         found: The campaign.
+        steps_s: Seconds of its steps alone.
         gap: By what share another choice could finish earlier, from `planner.campaign.finish.finish_gap`.
     """
-    sections: list[Section] = [_facts(found, gap), _shares(found)]
+    sections: list[Section] = [_facts(found, steps_s, gap), _shares(found, steps_s)]
     if found.worth:
         sections.append(Lines(title="What changes are worth", lines=tuple(_worth(found))))
     sections.append(Lines(title="Assumed of failures", lines=found.notes))
@@ -39,7 +40,7 @@ def finish_text(found: Campaign) -> str:
     return f"finished in {range_text(found.days)} days{money}, {useful} (80 % bands)"
 
 
-def _facts(found: Campaign, gap: float | None) -> Facts:
+def _facts(found: Campaign, steps_s: float, gap: float | None) -> Facts:
     """The answer, and what to set for it."""
     middle = f"{three_digits(found.days.p50)} days"
     if found.usd is not None:
@@ -52,7 +53,7 @@ def _facts(found: Campaign, gap: float | None) -> Facts:
         ("in the middle", f"{middle}, {format_percent(found.useful_share.p50)} useful"),
         (
             "mean",
-            f"{share} useful by the {found.by}{best}",
+            f"{three_digits(mean_days(found, steps_s))} days, {share} useful by the {found.by}{best}",
         ),
         ("interruptions", f"{range_text(found.interruptions)}; {often}"),
         ("checkpoint", _checkpoint(found)),
@@ -110,16 +111,22 @@ def _size(bytes_: float) -> str:
     return f"{three_digits(bytes_ / TB)} TB" if bytes_ >= LEAST_TB * TB else f"{three_digits(bytes_ / GB)} GB"
 
 
-def _shares(found: Campaign) -> Table:
-    """Where the time of the run goes, largest first."""
+def mean_days(found: Campaign, steps_s: float) -> float:
+    """Days of a run whose steps are as planned and whose failures are as on average."""
+    return steps_s / found.mean_useful_share / DAY
+
+
+def _shares(found: Campaign, steps_s: float) -> Table:
+    """Where the time of the run goes, largest first: of steps as planned, with the mean of failures."""
     parts = {field.name: getattr(found.lost_share, field.name) for field in fields(LostShare)}
     lost = sorted(((share, name) for name, share in parts.items() if share > 0), reverse=True)
     rows = [("useful", found.mean_useful_share), *((name.replace("_", " "), share) for share, name in lost)]
-    days = found.days.p50
+    days = mean_days(found, steps_s)
+    told = [(name, format_share(share), three_digits(share * days)) for name, share in rows]
     return Table(
-        title="Time of the run",
+        title="Time of the run, steps as planned and failures as on average",
         columns=("", "share", "days"),
-        rows=tuple((name, format_share(share), three_digits(share * days)) for name, share in rows),
+        rows=(*told, ("total", "100 %", three_digits(days))),
     )
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 import meshplan
-from app.reports.campaign.sections import campaign_sections
+from app.reports.campaign.sections import campaign_sections, mean_days
+from app.reports.plan_headline import run_s
 from costmodel.campaign.closed_form import expected
 from costmodel.campaign.compose import course_of
 from costmodel.campaign.failures import default_model
@@ -172,8 +173,22 @@ def test_a_plan_of_adapters_says_what_its_checkpoints_hold() -> None:
     found = plan.campaign
     assert found is not None
     assert found.checkpoint_bytes in (14 * 39_976_960, 12 * 39_976_960)
-    text = "\n".join(str(section) for section in campaign_sections(found))
+    text = "\n".join(str(section) for section in campaign_sections(found, run_s(plan.request, plan.estimate)))
     size = f"{found.checkpoint_bytes / 1e9:.3g} GB of adapters and their optimizer state"
     assert f"{size} (the frozen base, 13.5 GB, is not saved)" in text
     gap = finish_gap(plan)
     assert gap is None or 0 <= gap < 0.01
+
+
+def test_the_time_of_a_run_adds_up_to_its_steps_and_what_is_lost() -> None:
+    """Useful days are those of the steps alone, as the headline has them, and the parts are the whole."""
+    plan = meshplan.plan("70b", gpus=1024, tokens="2T", top=1)
+    assert plan.campaign is not None
+    steps_s = run_s(plan.request, plan.estimate)
+    (table,) = (
+        one for one in campaign_sections(plan.campaign, steps_s) if one.title.startswith("Time of the run")
+    )
+    days = {name: float(cells[-1]) for name, *cells in table.rows}  # type: ignore[union-attr]  # a table
+    assert days["useful"] == pytest.approx(steps_s / 86_400, rel=0.01)
+    assert days["total"] == pytest.approx(mean_days(plan.campaign, steps_s), rel=0.01)
+    assert sum(days.values()) - days["total"] == pytest.approx(days["total"], rel=0.02)
