@@ -24,11 +24,13 @@ Floats: TypeAlias = npt.NDArray[np.float64]
 RUNS = 300
 """Campaigns that are simulated for a band."""
 _MOST_IN_ALL = 2.0
-MOST_FAILURES = 500.0
-"""Of a simulated run; a longer one is a longer stretch of the same. Chance is then a few parts in a thousand
-of the time, the spread between sites a hundred times as much."""
+MOST_FAILURES = 200.0
+"""Of a run that is simulated for a band; a longer one is a longer stretch of the same. Chance is then a few
+parts in a thousand of the time, the spread between sites a hundred times as much."""
 FOR_A_MEAN = 100
-"""Campaigns that are simulated for a mean; so many failures each."""
+"""Campaigns that are simulated for a mean."""
+FAILURES_OF_A_MEAN = 500.0
+"""Of each of them."""
 
 
 def campaign(
@@ -137,7 +139,7 @@ def _most_often(course: Course) -> float:
 def _shortened(course: Course) -> Course:
     """The same run, as long as is worth simulating."""
     failures = course.per_s * course.work_s
-    return replace(course, work_s=course.work_s * min(1.0, MOST_FAILURES / failures))
+    return replace(course, work_s=course.work_s * min(1.0, FAILURES_OF_A_MEAN / failures))
 
 
 def _lognormal(sigma: float, count: int, seed: int) -> Floats:
