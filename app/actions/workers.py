@@ -28,6 +28,8 @@ from topology.base.units import GIB, format_bytes
 MOST_WORKERS: Final = 8
 MOST_ANSWER_S: Final = 120.0
 MOST_MEMORY_BYTES: Final = 2 * GIB
+ASKED_EVERY_S: Final = 1.0
+"""After which it is asked whether an answer is still wanted."""
 MOST_WAITING: Final = 64
 """Questions of one visitor that wait; those of pages that were left wait too."""
 Given = ParamSpec("Given")
@@ -60,12 +62,27 @@ class Workers:
             args: pickled, as the answer is.
             kwargs: likewise.
         """
-        worker = self._take(visitor)
+        return self.ask_while(lambda: None, visitor, function, *args, **kwargs)
+
+    def ask_while(
+        self,
+        wanted: Callable[[], None],
+        visitor: str,
+        function: Callable[Given, Answer],
+        *args: Given.args,
+        **kwargs: Given.kwargs,
+    ) -> Answer:
+        """The same, as long as the answer is wanted: what `wanted` raises gives the question up.
+
+        It is called now and then, the first time after a while: a process that works on what nobody wants is
+        stopped, and another takes as long to start as a small question takes.
+        """
+        worker = self._take(visitor, wanted)
         kept = None
         try:
             if worker is None or worker.process.poll() is not None:
                 worker = self._start()
-            answer = self._answered(worker, (function, args, kwargs))
+            answer = self._answered(worker, (function, args, kwargs), wanted)
             kept = worker
         finally:
             if kept is None and worker is not None:
@@ -75,6 +92,12 @@ class Workers:
             raise answer
         return answer  # type: ignore[no-any-return]  # it is what `function` returned
 
+    @property
+    def waiting(self) -> int:
+        """Questions that wait for a place."""
+        with self._changed:
+            return len(self._waiting)
+
     def close(self) -> None:
         """Stop the processes that nobody waits for."""
         with self._changed:
@@ -82,7 +105,7 @@ class Workers:
                 worker.end()
             self._free = [None] * len(self._free)
 
-    def _take(self, visitor: str) -> _Worker | None:
+    def _take(self, visitor: str, wanted: Callable[[], None]) -> _Worker | None:
         """Wait for a place; None is one where no process runs yet."""
         with self._changed:
             if list(self._waiting.values()).count(visitor) >= MOST_WAITING:
@@ -94,13 +117,20 @@ class Workers:
             ticket = next(self._tickets)
             self._waiting[ticket] = visitor
             try:
-                self._changed.wait_for(lambda: self._free and self._next() == ticket)
+                while not self._changed.wait_for(
+                    lambda: self._free and self._next() == ticket, ASKED_EVERY_S
+                ):
+                    wanted()
                 self._under_way[visitor] += 1
                 self._turns[visitor] = next(self._tickets)
                 return self._free.pop()
             finally:
                 del self._waiting[ticket]
                 self._changed.notify_all()
+
+    def _is_turn_of(self, ticket: int) -> bool:
+        """Whether a place is free and the ticket is the next."""
+        return bool(self._free) and self._next() == ticket
 
     def _next(self) -> int:
         """Ticket of the visitor with fewest questions under way, whose last turn is longest ago."""
@@ -133,11 +163,15 @@ class Workers:
             )
         return _Worker(process, ours)
 
-    def _answered(self, worker: _Worker, question: Any) -> Any:
+    def _answered(self, worker: _Worker, question: Any, wanted: Callable[[], None]) -> Any:
         """The answer of a process, or an InputError that says why there is none."""
         try:
             worker.connection.send(question)
-            if not worker.connection.poll(self._answer_s):
+            left_s = self._answer_s
+            while left_s > ASKED_EVERY_S and not worker.connection.poll(ASKED_EVERY_S):
+                left_s -= ASKED_EVERY_S
+                wanted()
+            if not worker.connection.poll(left_s):
                 raise InputError(
                     what="this takes too long to be answered here",
                     cause=f"no answer within {self._answer_s:.0f} s; others wait",

@@ -18,6 +18,7 @@ from app.pages.base.choices import arrive
 from planner.plan import Plan, PlanRequest
 from planner.search.infeasible import Infeasible
 from planner.search.search import search
+from topology.base.counts import counted
 from topology.base.decode import structure, unstructure
 from topology.base.errors import InputError
 
@@ -76,7 +77,9 @@ def hasten_spinners() -> None:
 
 def planned(request: PlanRequest) -> Plan | Infeasible:
     """The answer of the planner; equal requests of all sessions are searched once."""
-    with st.spinner(f"Searching layouts on {request.cluster.num_gpus:,} GPUs", show_time=True):
+    ahead = 0 if is_known(request) else workers().waiting
+    before = f", {counted(ahead, 'question')} before it" if ahead else ""
+    with st.spinner(f"Searching layouts on {request.cluster.num_gpus:,} GPUs{before}", show_time=True):
         found: Plan | Infeasible = _searched(request_key(request))
     return found
 
@@ -114,9 +117,14 @@ def _searched(key: str) -> Plan | Infeasible:
 
 
 def asked(function: Callable[Given, Answer], *args: Given.args, **kwargs: Given.kwargs) -> Answer:
-    """What a function answers, computed in a process of the pool; one address is one visitor there."""
-    visitor = st.context.ip_address or getattr(get_script_run_ctx(), "session_id", "")
-    return workers().ask(visitor, function, *args, **kwargs)
+    """What a function answers, computed in a process of the pool; one address is one visitor there.
+
+    A question that was changed meanwhile is given up: Streamlit's check ends this run of the page.
+    """
+    context = get_script_run_ctx()
+    visitor = st.context.ip_address or getattr(context, "session_id", "")
+    wanted = (lambda: None) if context is None else context.yield_check
+    return workers().ask_while(wanted, visitor, function, *args, **kwargs)
 
 
 def draw(figure: go.Figure, key: str, **options: Any) -> Any:

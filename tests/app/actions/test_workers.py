@@ -138,3 +138,37 @@ def test_a_process_ends_with_its_server():
     while worker.exists() and "State:\tZ" not in (worker / "status").read_text():
         assert time.monotonic() < deadline
         time.sleep(0.05)
+
+
+class ChangedError(Exception):
+    """The visitor asks something else."""
+
+
+def _changed():
+    raise ChangedError
+
+
+def test_what_nobody_wants_any_more_is_given_up_at_once(one):
+    """Its process ends, whoever asks next has another; what is wanted is answered as before."""
+    first = one.ask("me", os.getpid)
+    began = time.monotonic()
+    with pytest.raises(ChangedError):
+        one.ask_while(_changed, "me", time.sleep, MANY_S)
+    assert time.monotonic() - began < MANY_S / 4
+    assert not Path(f"/proc/{first}").exists()
+    assert (
+        one.ask_while(_changed, "me", os.getpid) != first
+    )  # soon answered, so it is not asked whether it is wanted
+
+
+def test_a_question_that_waits_can_be_given_up_too(one):
+    """It leaves the line, and those behind it are answered."""
+    with ThreadPoolExecutor() as threads:
+        long = threads.submit(one.ask, "you", time.sleep, 4)
+        while not one._under_way:
+            time.sleep(0.01)
+        with pytest.raises(ChangedError):
+            one.ask_while(_changed, "me", os.getpid)
+        assert one.waiting == 0
+        assert one.ask("me", os.getpid) != os.getpid()
+        long.result()
