@@ -41,7 +41,8 @@ class TrainingJob:
     reads them, and a run knows from the tokens when it is done. With an `adapter` all other weights
     are frozen. What waits in host memory is `offload`; `gradient_compression` is how replicas
     send gradients (`parse_compression`), `local_steps` how many steps they run apart (`parse_local_steps`);
-    replicas that keep whole gradients send them in buckets of `bucket_bytes`, where that is said.
+    replicas that keep whole gradients send them in buckets of `bucket_bytes`, where that is said. Of a number
+    of expert-parallel ranks the busiest has `expert_load` times the mean's tokens, where that was measured.
     """
 
     sequence_length: int
@@ -55,6 +56,7 @@ class TrainingJob:
     gradient_compression: str | None = None
     local_steps: str | None = None
     bucket_bytes: float | None = None
+    expert_load: tuple[tuple[int, float], ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse a job without tokens, or with an optimizer that is not known."""
@@ -71,6 +73,13 @@ class TrainingJob:
                 cause=f"job.gradient_compression = {self.gradient_compression}, and an adapter",
                 fix="leave one of them out",
             )
+        for ranks, factor in self.expert_load:
+            if not (1 <= ranks <= LARGEST_SIZE and factor * (1 + 1e-9) >= 1 and factor <= ranks * (1 + 1e-9)):
+                raise InputError(
+                    what="training job is not possible",
+                    cause=f"the busiest of {shown(ranks)} ranks has {shown(factor)} times the mean's tokens",
+                    fix=f"a share of the busiest lies between 1 and {shown(ranks)}",
+                )
         _require_positive("training job", "sequence_length", self.sequence_length)
         _require_positive("training job", "global_batch_size", self.global_batch_size)
         for name in ("total_tokens", "deadline_s", "bucket_bytes"):

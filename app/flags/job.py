@@ -20,6 +20,7 @@ FLAGS: Final[Mapping[str, Any]] = {
     "global_batch_size": options.GlobalBatchSize,
     "precision": options.PrecisionFlag,
     "adapter": options.AdapterFlag,
+    "expert_load": options.ExpertLoadFlag,
     "recompute_modules": options.RecomputeModules,
     "offload": options.OffloadFlag,
     "stack": options.Stack,

@@ -74,6 +74,14 @@ AdapterFlag: TypeAlias = Annotated[
         metavar="KIND:r=R,…",
     ),
 ]
+ExpertLoadFlag: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--expert-load",
+        help="Measured tokens of every expert, a line a layer: ranks wait for the busiest.",
+        metavar="FILE",
+    ),
+]
 RecomputeModules: TypeAlias = Annotated[
     str | None,
     typer.Option(

@@ -18,6 +18,7 @@ from costmodel.models.feed_forward import FeedForwardName
 from costmodel.models.routing import Places, places_reached
 from costmodel.models.spec import LayerKind, ModelSpec
 from costmodel.ops.attention import linear_dtype
+from costmodel.ops.expert_load import busiest
 from costmodel.ops.op import (
     FLOAT_BYTES,
     HALF_BYTES,
@@ -67,10 +68,11 @@ def expert_ops(model: ModelSpec, job: TrainingJob, stack: SoftwareStack, shard: 
     The experts of a layer live in the dp·cp·tp block: each rank routes T/tp of the tokens, sends K copies
     over ``ep``, and gathers over ``expert_tp``, which cuts the matrices of an expert. Routing weights are
     applied at the activation, so that combining keeps nothing; or at the outputs, which are kept, and whose
-    gradient exists before and after the weights at once.
+    gradient exists before and after the weights at once. Of a measured load the busiest rank counts.
     """
     H, t = model.hidden_size, shard.sharded_tokens
-    sent = HALF_BYTES * shard.tokens / shard.tp * model.num_experts_per_token * H
+    most = busiest(job.expert_load, shard.ep)
+    sent = most * HALF_BYTES * shard.tokens / shard.tp * model.num_experts_per_token * H
     there = EIGHT_BIT_SHARE if job.is_low_precision and stack.timing.dispatches_in_eight_bits else 1.0
     kept = sent * (shard.ep > 1) * stack.memory.keeps_partial_sums
     moved = sent * _moves_per_copy(model, stack, shard)
@@ -95,10 +97,10 @@ def expert_ops(model: ModelSpec, job: TrainingJob, stack: SoftwareStack, shard: 
         replace(router, input_is_shared=True),
         gate,
         elementwise("permute", traffic_bytes=moved, saved_bytes_op=kept),
-        *_expert_traffic("dispatch", "all_gather", sent, shard, model, narrow_forward=there),
+        *_expert_traffic("dispatch", "all_gather", sent, most, shard, model, narrow_forward=there),
         *_weight_traffic(model, stack, shard),
         *_experts(model, job, stack, shard),
-        *_expert_traffic("combine", "reduce_scatter", sent, shard, model, narrow_backward=there),
+        *_expert_traffic("combine", "reduce_scatter", sent, most, shard, model, narrow_backward=there),
         replace(
             elementwise("unpermute", traffic_bytes=moved, saved_bytes=weighed, saved_bytes_op=kept),
             working_bytes=2 * weighed,
@@ -133,6 +135,7 @@ def _expert_traffic(
     name: str,
     op: str,
     sent: Quantity,
+    most: Quantity,
     shard: ShardShape,
     model: ModelSpec,
     *,
@@ -145,7 +148,7 @@ def _expert_traffic(
     backward.
     """
     crossing = sent * (shard.ep > 1)
-    gathered = HALF_BYTES * routed_tokens(model, shard) * model.hidden_size * (shard.expert_tp > 1)
+    gathered = most * HALF_BYTES * routed_tokens(model, shard) * model.hidden_size * (shard.expert_tp > 1)
     gather = op == "all_gather"
     return (
         communicate(name, "all_to_all", "ep", narrow_forward * crossing),
@@ -174,7 +177,7 @@ def _experts(model: ModelSpec, job: TrainingJob, stack: SoftwareStack, shard: Sh
     """Grouped GEMMs of the local experts around their activation."""
     H, F, gates = model.hidden_size, model.moe_intermediate_size / shard.expert_tp, 1 + model.gated_mlp
     experts = model.num_experts / shard.ep
-    m = routed_tokens(model, shard) / experts
+    m = busiest(job.expert_load, shard.ep) * routed_tokens(model, shard) / experts
     dtype, bias = linear_dtype(job), model.mlp_bias
     activation = _activation(model, "expert_activation", m * experts * F, job, stack)
     down = grouped_gemm("expert_down", experts=experts, m=m, n=H, k=F, dtype=dtype, bias=H * bias)

@@ -20,6 +20,7 @@ class Flags:
     global_batch_size: str | None = None
     precision: str | None = None
     adapter: str | None = None
+    expert_load: str | None = None
     recompute_modules: str | None = None
     offload: str | None = None
     stack: str | None = None

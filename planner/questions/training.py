@@ -18,6 +18,7 @@ from costmodel.models.spec import ModelSpec
 from costmodel.updates.adapters import parse_adapter
 from planner.plan import FREE, OBJECTIVES, Objective, PlanRequest
 from planner.questions.engine import stack_and_engine, usual_engine
+from planner.questions.expert_load import read_expert_load
 from planner.questions.flags import Flags
 from planner.questions.modules import recompute_modules
 from planner.questions.offload import offload_of, offload_pins, require_offloadable
@@ -227,6 +228,7 @@ def _job(flags: Flags, model: ModelSpec, num_gpus: int) -> TrainingJob:
         global_batch_size=batch,
         precision=_one_of(flags.precision or precisions[0], precisions, "precision"),
         adapter=parse_adapter(flags.adapter) if flags.adapter else None,
+        expert_load=read_expert_load(flags.expert_load, model) if flags.expert_load else (),
         total_tokens=parse_count(flags.tokens, "--tokens") if flags.tokens else None,
         deadline_s=parse_seconds(flags.deadline, "30d") if flags.deadline else None,
     )

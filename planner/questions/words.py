@@ -31,9 +31,10 @@ class JobWords(TypedDict, total=False):
     `gpus`, `seq` (tokens), `batch` (sequences) and `tokens` are numbers or texts such as ``"128k"``;
     `deadline` is seconds or a text such as ``"30d"``. `cluster` is a name, a file or a value, `without`
     hosts to leave out of it, `degraded` what ails others (``"node4:gpu3"``); `stack` and `precision` are
-    names, `adapter` is one (``"lora:r=16"``), `recompute_modules` are parts of a layer, `offload` is what
-    waits in host memory (``"optimizer:0.5"``), `engine` is that of whose limits the plan keeps, ``any`` for
-    none. `job` takes the place of the words that describe one.
+    names, `adapter` is one (``"lora:r=16"``), `expert_load` is a file of measured tokens by expert,
+    `recompute_modules` are parts of a layer, `offload` is what waits in host memory (``"optimizer:0.5"``),
+    `engine` is that of whose limits the plan keeps, ``any`` for none. `job` takes the place of the words that
+    describe one.
     `layout` pins every field of a layout, `set` single fields: ``{"layout.tp": 8, "cluster.count": 4}``.
     `anchor` is a table of your own runs, or the name it is kept under.
     """
@@ -47,6 +48,7 @@ class JobWords(TypedDict, total=False):
     batch: CountWord
     precision: str
     adapter: str
+    expert_load: str | Path
     recompute_modules: str | Sequence[str]
     offload: str
     tokens: CountWord
@@ -86,6 +88,7 @@ class GridWords(TypedDict, total=False):
     batch: CountWord | Sequence[int]
     precision: str
     adapter: str
+    expert_load: str | Path
     recompute_modules: str | Sequence[str]
     offload: str
     tokens: CountWord
@@ -100,7 +103,7 @@ class GridWords(TypedDict, total=False):
 
 
 _FIELD_OF_WORD = {"seq": "sequence_length", "batch": "global_batch_size"}
-_OF_A_JOB = ("seq", "batch", "precision", "adapter", "offload", "tokens", "deadline")
+_OF_A_JOB = ("seq", "batch", "precision", "adapter", "expert_load", "offload", "tokens", "deadline")
 
 
 def request_of(model: Model | PlanRequest, words: Mapping[str, Any], known: type) -> PlanRequest:

@@ -290,8 +290,9 @@ def test_a_missing_package_is_named() -> None:
 
 def test_the_words_are_those_of_the_flags() -> None:
     """Every flag of `plan train` and `plan serve` has a word, and every word of a search is one of a sweep."""
-    from meshplan.serving import _FIELD_OF_WORD, LoadWords
+    from meshplan.serving import LoadWords
     from planner.questions.flags import Flags, ServeFlags
+    from planner.questions.serving.services import FIELD_OF_WORD
     from planner.questions.words import _FIELD_OF_WORD as NAMES
     from planner.questions.words import GridWords, SearchWords
 
@@ -299,5 +300,5 @@ def test_the_words_are_those_of_the_flags() -> None:
     said = {NAMES.get(word, word) for word in words} - {"job", "layout", "set", "failures", "min_gpus"}
     assert said == {field.name for field in fields(Flags)} - {"model", "settings"}
     assert set(GridWords.__annotations__) == words - {"job", "top", "failures", "min_gpus"}
-    load = {_FIELD_OF_WORD.get(word, word) for word in LoadWords.__annotations__} - {"job", "set"}
+    load = {FIELD_OF_WORD.get(word, word) for word in LoadWords.__annotations__} - {"job", "set"}
     assert load == {field.name for field in fields(ServeFlags)} - {"model", "settings"}
