@@ -25,7 +25,7 @@ QUESTION = (
     "memory_headroom", "anchor", "objective", "deadline", "budget", "per_node", "nic", "price",
     "oversubscription",
     "tp", "pp", "dp", "cp", "ep", "expert_tp", "virtual_stages", "microbatch_size", "zero_stage", "recompute",
-    "schedule", "set",
+    "schedule", "set", "engine", "adapter", "offload", "recompute_modules", "without", "degraded",
 )  # fmt: skip
 """What the widgets of the question bind: a step back sets these."""
 PARAMETERS = (

@@ -19,6 +19,7 @@ from app.pages.question.anchor import (
 )
 from app.pages.question.axes import choose_axes, pin
 from app.pages.question.history import show_history
+from app.pages.question.more import more_of_the_job
 from app.requests.links import apply_change
 from app.requests.uploads import read_cluster_upload, read_model_upload
 from costmodel.accuracy.anchor import Anchor
@@ -97,6 +98,7 @@ def ask_job() -> Question:
             st, "Budget, $", "", "budget", max_chars=12, placeholder="5M",
             help="Drawn where money is; plans are not chosen by it.",
         )  # fmt: skip
+        job |= more_of_the_job()
         settings = choose_axes()
         settings += _fabric(cluster_flags) if cluster is None else ()
     recall_is_over()

@@ -10,15 +10,21 @@ import streamlit as st
 from app.actions.dash import PLAN_VARIABLE
 from app.pages.base.carried import carry
 from app.pages.question.axes import pins_of
+from app.pages.question.more import USUAL_ENGINE
 from app.pages.question.sidebar import BY_GPU, UPLOADED
 from app.requests.plan_file import read_claims
 from costmodel.accuracy.kept_anchors import kept_anchors
+from costmodel.job import TrainingJob
 from costmodel.models.catalog import models
 from planner.plan import PlanRequest
+from planner.questions.engine import usual_engine
+from topology.base.errors import InputError
 from topology.builders import default_cluster
 from topology.spec import ClusterSpec
 
 _STARTED = "started_from_file"
+_OF_SETTINGS = ("optimizer", "gradient_compression", "local_steps", "bucket_bytes")
+"""Fields of a job that are said as settings."""
 
 
 def start_from_file() -> None:
@@ -35,6 +41,12 @@ def start_from_file() -> None:
 def widget_values(request: PlanRequest) -> dict[str, str]:
     """Value of every widget for a request; a model or cluster without a name is carried as an upload is."""
     job = request.job
+    if job.expert_load:
+        raise InputError(
+            what="the dashboard asks nothing of measured tokens by expert",
+            cause="the plan was made with --expert-load, a file that no link can carry",
+            fix="plan explain, diff and verify take it; plan it anew without the file for the dashboard",
+        )
     values = {
         "sequence_length": str(job.sequence_length),
         "global_batch_size": str(job.global_batch_size),
@@ -42,6 +54,11 @@ def widget_values(request: PlanRequest) -> dict[str, str]:
         "stack": request.stack,
         "objective": request.objective,
         "tokens": "" if job.total_tokens is None else str(job.total_tokens),
+        "deadline": "" if job.deadline_s is None else f"{job.deadline_s:g}s",
+        "adapter": "" if job.adapter is None else job.adapter.words,
+        "offload": "" if job.offload is None else job.offload.words,
+        "recompute_modules": ",".join(request.recompute_modules),
+        "engine": USUAL_ENGINE if request.engine == usual_engine(request)[0] else request.engine,
         "memory_headroom": "" if request.memory_headroom is None else str(request.memory_headroom),
     }
     if request.anchor is not None and request.anchor.name in kept_anchors():
@@ -51,7 +68,13 @@ def widget_values(request: PlanRequest) -> dict[str, str]:
     else:
         carry("model_spec", request.model)
         values["model"] = UPLOADED
-    axes, others = pins_of([f"layout.{name}={_typed(value)}" for name, value in request.pins.items()])
+    pinned = [f"layout.{name}={_typed(value)}" for name, value in request.pins.items()]
+    usual = TrainingJob(sequence_length=job.sequence_length, global_batch_size=job.global_batch_size)
+    changed = {
+        name: getattr(job, name) for name in _OF_SETTINGS if getattr(job, name) != getattr(usual, name)
+    }
+    said = [f"job.{name}={value}" for name, value in changed.items()]
+    axes, others = pins_of([*pinned, *said])
     return values | cluster_values(request.cluster) | axes | {"set": others}
 
 

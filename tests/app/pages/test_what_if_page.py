@@ -284,6 +284,50 @@ def test_a_plan_file_opens_on_its_own_question(open_page, monkeypatch, tmp_path)
     assert numbers(page)["Step time"] == format_seconds(plan.estimate.step_time_s)
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"engine": "torchtitan", "stack": "torchtitan"},
+        {"engine": "any"},
+        {"adapter": "qlora:r=8,targets=attention"},
+        {"offload": "optimizer:0.5", "engine": "any"},
+        {"recompute_modules": "core_attn,mlp", "settings": ("recompute=selective",)},
+        {"settings": ("job.optimizer=muon", "tp=2"), "engine": "any"},
+        {"deadline": "9000d"},
+    ],
+)
+def test_a_plan_file_with_more_of_a_job_opens_on_all_of_it(open_page, monkeypatch, tmp_path, said):
+    """Engine, adapter, what waits on hosts, modules, optimizer: none was dropped, and the same plan stands."""
+    plan = plan_of(**said)
+    path = tmp_path / "plan.json"
+    path.write_text(to_json(plan))
+    monkeypatch.setenv("MESHPLAN_PLAN", str(path))
+    page = open_page("what_if")
+    assert not page.exception
+    assert numbers(page)["Step time"] == format_seconds(plan.estimate.step_time_s)
+    job = plan.request.job
+    for key, value in {"adapter": job.adapter, "offload": job.offload}.items():
+        assert page.text_input(key=key).value == ("" if value is None else value.words)
+
+
+def test_more_of_a_job_is_asked_by_its_boxes_and_by_a_link(open_page):
+    """As on the command line; what there is not is refused with its three lines."""
+    page = open_page("what_if", **SMALL, adapter="lora:r=16")
+    assert numbers(page)["Step time"] == format_seconds(plan_of(adapter="lora:r=16").estimate.step_time_s)
+    assert "is no kind" in words(open_page("what_if", **SMALL, adapter="nora:r=16"))
+    assert "deepspeed" in words(open_page("what_if", **SMALL, engine="deepspeeed"))
+
+
+def test_a_plan_with_measured_experts_is_refused_not_opened_as_another(open_page, monkeypatch, tmp_path):
+    """A link carries no file."""
+    load = tmp_path / "load.txt"
+    load.write_text("4 1 1 1 1 1 1 2")
+    path = tmp_path / "plan.json"
+    path.write_text(to_json(plan_of(model="mixtral-8x7b", gpus="16", expert_load=str(load))))
+    monkeypatch.setenv("MESHPLAN_PLAN", str(path))
+    assert "measured tokens by expert" in words(open_page("what_if"))
+
+
 def test_a_kept_anchor_sets_the_level_of_the_page_and_of_a_plan_file(open_page, monkeypatch, tmp_path):
     """Steps kept by `plan accuracy --anchor --name` lengthen the step here as on the command line."""
     monkeypatch.setenv("MESHPLAN_DATA", str(tmp_path))

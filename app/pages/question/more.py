@@ -1,0 +1,44 @@
+"""What few questions say of a job: whose engine it keeps to, adapters, offloading, hosts left out."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from app.pages.base.choices import choose, write
+from planner.engines.contracts import CONTRACTS
+from planner.plan import FREE
+
+USUAL_ENGINE = "that of the stack"
+
+
+def more_of_the_job() -> dict[str, str | None]:
+    """Draw the boxes, and read the flags that they are; None where a box says nothing."""
+    with st.expander("More of the job"):
+        engine = choose(
+            st, "For engine", (USUAL_ENGINE, *CONTRACTS, FREE), "engine",
+            help="Whose limits the plan keeps; any for none.",
+        )  # fmt: skip
+        adapter = write(
+            st, "Adapter", "", "adapter", max_chars=80, placeholder="lora:r=16,targets=attention+mlp",
+            help="Trained beside frozen weights.",
+        )  # fmt: skip
+        offload = write(
+            st, "Waits in host memory", "", "offload", max_chars=60, placeholder="optimizer:0.5",
+            help="optimizer, parameters, activations, with + between.",
+        )  # fmt: skip
+        modules = write(
+            st, "Recompute modules", "", "recompute_modules", max_chars=120, placeholder="core_attn,mlp",
+            help="What selective recomputation repeats.",
+        )  # fmt: skip
+        without = write(st, "Hosts left out", "", "without", max_chars=200, placeholder="node[3-5]")
+        degraded = write(
+            st, "Hosts that something ails", "", "degraded", max_chars=200, placeholder="node4:gpu3"
+        )
+    return {
+        "engine": None if engine == USUAL_ENGINE else engine,
+        "adapter": adapter or None,
+        "offload": offload or None,
+        "recompute_modules": modules or None,
+        "without": without or None,
+        "degraded": degraded or None,
+    }
