@@ -6,8 +6,10 @@ from app.quantities import format_count, format_duration, format_percent, format
 from app.reports.answer import Facts
 from costmodel.estimate import Estimate
 from costmodel.evidence.table import unmeasured
+from costmodel.job import TrainingJob
 from costmodel.kernels.precisions import TRAINING
 from costmodel.training.bands import LIKELY
+from costmodel.updates.optimizers import USUAL
 from planner.plan import FREE, Plan, PlanRequest
 from planner.problem import capacity_of_fullest
 from topology.base.counts import counted
@@ -26,8 +28,24 @@ def headline(request: PlanRequest) -> str:
     if request.model.module is not None:
         batch = counted(job.global_batch_size, "sample")
     where = f"{cluster.num_gpus:,} × {kinds}"
-    launched = "" if request.engine == FREE else f" · for {request.engine}"
-    return f"{request.model.name} on {where} · {batch} · {job.precision} · {request.stack}{launched}"
+    launched = () if request.engine == FREE else (f"for {request.engine}",)
+    return " · ".join(
+        (f"{request.model.name} on {where}", batch, job.precision, *unusual(job), request.stack, *launched)
+    )
+
+
+def unusual(job: TrainingJob) -> tuple[str, ...]:
+    """What of a job is not as most have it, in words."""
+    said = (
+        job.adapter and job.adapter.words,
+        job.optimizer != USUAL and job.optimizer,
+        job.offload and f"offload {job.offload.words}",
+        job.gradient_compression and f"gradients as {job.gradient_compression}",
+        job.local_steps and f"workers apart, {job.local_steps}",
+        job.bucket_bytes and f"buckets of {format_bytes(job.bucket_bytes)}",
+        job.expert_load and "experts as measured",
+    )
+    return tuple(words for words in said if words)
 
 
 def unit_of_work(request: PlanRequest) -> str:

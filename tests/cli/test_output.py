@@ -13,6 +13,7 @@ from app.reports.answer import Answer, Facts, Lines, Table, bar, choose_format, 
 from app.reports.plan import plan_answer
 from planner.analysis.diff import changed_choices, changed_quantities
 from planner.plan import Plan, from_json
+from tests.cli.commands import plan
 from topology.base.counts import parse_count, parse_counts
 from topology.base.errors import InputError
 
@@ -213,3 +214,19 @@ def test_the_formula_of_mfu_is_that_of_the_estimate(example_plan):
     twice = replace(example_plan.request, cluster=default_cluster("h100-sxm", 64).spec)
     assert "× 32 ×" in mfu_text(example_plan.request, example_plan.estimate)
     assert mfu_text(twice, example_plan.estimate) == mfu_text(example_plan.request, example_plan.estimate)
+
+
+@pytest.mark.parametrize(
+    ("said", "named"),
+    [
+        (("--adapter", "lora:r=16"), "bf16 · lora:r=16,targets=attention+mlp ·"),
+        (("--set", "job.optimizer=muon"), "bf16 · muon ·"),
+        (("--offload", "optimizer:0.5"), "bf16 · offload optimizer:0.5 ·"),
+        (("--set", "job.gradient_compression=fp16"), "bf16 · gradients as fp16 ·"),
+        ((), "bf16 · megatron-core ·"),
+    ],
+)
+def test_the_headline_names_what_few_jobs_have(said, named):
+    """Two plans of unlike jobs are told apart by their first line."""
+    done = plan("--model", "8b", "--gpus", "8", *said)
+    assert named in next(line for line in done.stdout.splitlines() if line.startswith("llama-3.1-8b on"))
