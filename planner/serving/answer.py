@@ -6,6 +6,7 @@ Percentiles with their band, money, energy, what it is bound by, who lost and wh
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from math import erf, log, sqrt
 
 import numpy as np
@@ -53,6 +54,7 @@ def plan_of_fleet(
     runners_up: Sequence[FleetRunnerUp],
     measured: FleetRun | None = None,
     headroom: Headroom | None = None,
+    drawn_anew: Mapping[str, tuple[float, float]] | None = None,
     search_time_s: float,
 ) -> ServingPlan:
     """Write the plan of a simulated fleet."""
@@ -69,7 +71,7 @@ def plan_of_fleet(
         num_gpus=run.num_gpus,
         idle_gpus=rented - run.num_gpus,
         gpus_per_node=hierarchy.gpus_per_host,
-        estimate=estimate_fleet(cal, request, hierarchy, run, headroom),
+        estimate=replace(estimate_fleet(cal, request, hierarchy, run, headroom), drawn_anew=drawn_anew or {}),
         alternatives=tuple(_alternative(request, run, other) for other in runners_up),
         optimality=optimality,
         evidence=_evidence(run, measured),

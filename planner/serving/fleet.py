@@ -6,7 +6,7 @@ are simulated together, because a finished prompt is an arrival of the other poo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -21,6 +21,8 @@ from planner.serving.integer_program import Selection, machines_of
 from planner.serving.replica import OUTPUT_ONLY, PROMPT_ONLY, WHOLE, Option
 
 FLEET_REQUESTS = 2000  # requests of the final simulation of a fleet
+LOADS = 5  # that are drawn for the interval of a latency
+STUDENT = 2.776  # of four degrees of freedom, 95 % between both ends
 SOON_S = 1e-9  # latencies below this are as good as none
 
 
@@ -76,7 +78,12 @@ class FleetRun:
 
 
 def run_fleet(
-    options: Sequence[Option], selection: Selection, rate_per_s: float | None, trace: Load | None = None
+    options: Sequence[Option],
+    selection: Selection,
+    rate_per_s: float | None,
+    trace: Load | None = None,
+    *,
+    seed: int = 0,
 ) -> FleetRun:
     """Simulate the selection at the rate asked for, or at what it is believed to serve."""
     rate = rate_per_s if rate_per_s is not None else selection.rate_per_s
@@ -88,7 +95,7 @@ def run_fleet(
             load = routed(trace, hits, s_per_host_token=_read_s(option))
             simulation = simulate_apart(option.times, option.rules, load, count)
         else:
-            load = thin(trace, count) if trace is not None else load_at(option, rate / count)
+            load = thin(trace, count) if trace is not None else load_at(option, rate / count, seed=seed)
             simulation = simulate(option.times, option.rules, load)
         return FleetRun(
             selection=selection,
@@ -102,7 +109,7 @@ def run_fleet(
             hits=hits,
         )
     (prompts, prompt_count), (outputs, output_count) = chosen[PROMPT_ONLY], chosen[OUTPUT_ONLY]
-    return run_pools(selection, (prompts, prompt_count), (outputs, output_count), rate, trace)
+    return run_pools(selection, (prompts, prompt_count), (outputs, output_count), rate, trace, seed=seed)
 
 
 def run_pools(
@@ -111,6 +118,8 @@ def run_pools(
     outputs: tuple[Option, int],
     rate: float,
     trace: Load | None = None,
+    *,
+    seed: int = 0,
 ) -> FleetRun:
     """Simulate a prefill pool and a decode pool together, of one kind of GPU or of two."""
     (prefill, prefill_workers), (decode, decode_workers) = prompts, outputs
@@ -125,6 +134,7 @@ def run_pools(
             outputs=Lengths(mean=job.output_tokens, p99=job.output_tokens_p99),
             cached_share=job.cached_share,
             burstiness=job.burstiness,
+            seed=seed,
         )
     )
     hits = _hits(prefill, prefill_workers, trace)
@@ -147,6 +157,35 @@ def run_pools(
         kept=_whole_meets(decode, simulation),
         hits=hits,
     )
+
+
+def drawn_anew(run: FleetRun) -> Mapping[str, tuple[float, float]]:
+    """Latencies at the job's percentile over loads drawn anew: 95 % intervals of their mean, by limit.
+
+    mean ± t·s/√n of n loads of the same rate and lengths, t of n − 1 degrees of freedom.
+    """
+    pools = [(run.decode, run.decode_workers)]
+    pools += [(run.prefill, run.prefill_workers)] if run.prefill is not None else []
+    counts = {i: workers for i, (_, workers) in enumerate(pools)}
+    selection = Selection(counts=counts, rate_per_s=run.request_rate_per_s, num_gpus=run.num_gpus)
+    options = [option for option, _ in pools]
+    again = (run_fleet(options, selection, run.request_rate_per_s, seed=seed) for seed in range(1, LOADS))
+    found = [_at_percentile(one) for one in (run, *again)]
+    intervals = {}
+    for name in found[0]:
+        each = np.array([one[name] for one in found])
+        half = STUDENT * float(each.std(ddof=1)) / LOADS**0.5
+        intervals[name] = (float(each.mean()) - half, float(each.mean()) + half)
+    return intervals
+
+
+def _at_percentile(run: FleetRun) -> dict[str, float]:
+    """Latencies of a run at the job's percentile after its warm-up, by limit, seconds."""
+    steady, level = after_warm_up(run.simulation), run.decode.job.percentile
+    found = {"ttft": run.simulation.ttft_s, "end_to_end": run.simulation.end_to_end_s}
+    if run.decode.job.output_tokens > 1:
+        found["tpot"] = run.simulation.tpot_s
+    return {name: float(np.nanpercentile(values[steady], level)) for name, values in found.items()}
 
 
 def _hits(option: Option, workers: int, trace: Load | None) -> Hits | None:

@@ -33,7 +33,7 @@ from planner.serving.board import (
 from planner.serving.capacity import best_chunk
 from planner.serving.closed_loop import closed_runners_up, search_closed
 from planner.serving.evidence import best_measured
-from planner.serving.fleet import FleetRun, run_fleet
+from planner.serving.fleet import FleetRun, drawn_anew, run_fleet
 from planner.serving.headroom import at_rate, broken_at, fleet_label, headroom_of
 from planner.serving.infeasible import infeasible_fleet, serves_weights
 from planner.serving.integer_program import (
@@ -109,6 +109,7 @@ def finished_plan(
         return None if best is None else best[0]
 
     measured = best_measured(run, board, best_of)
+    again = drawn_anew(run) if not closed and trace is None else {}
     sized = request.num_gpus is not None and not closed and trace is None
     return plan_of_fleet(
         cal,
@@ -119,6 +120,7 @@ def finished_plan(
         runners_up=losers,
         measured=measured,
         headroom=headroom_of(run) if sized else None,
+        drawn_anew=again,
         search_time_s=time.perf_counter() - started_s,
     )
 

@@ -10,6 +10,7 @@ from app.reports.answer import Answer, Facts, Lines, Section, Table
 from app.reports.trade_offs.compared import comparison_table
 from app.reports.trade_offs.frontier import frontier_table
 from app.reports.trade_offs.limits import sensitivity_table
+from planner.serving.fleet import LOADS
 from planner.serving.headroom import breaks
 from planner.serving.plan import Percentiles, PoolPlan, Rental, ServingPlan, serving_to_json
 from topology.base.units import format_bytes, format_seconds, three_digits
@@ -156,7 +157,20 @@ def _latencies(plan: ServingPlan) -> Table:
         title="Latency",
         columns=("", "p50", "band (80 %)", "p90", "p99", f"limit at p{job.percentile:g}"),
         rows=rows,
+        note=_drawn_anew(plan),
     )
+
+
+def _drawn_anew(plan: ServingPlan) -> str:
+    """Between which ends a latency lies when the load is drawn anew; nothing where it was not."""
+    names = {"ttft": "first token", "tpot": "each token", "end_to_end": "end to end"}
+    told = (
+        f"{words} {format_seconds(ends[0])} to {format_seconds(ends[1])}"
+        for name, words in names.items()
+        if (ends := plan.estimate.drawn_anew.get(name)) is not None
+    )
+    found = ", ".join(told)
+    return f"p{plan.request.job.percentile:g} over {LOADS} loads drawn anew, 95 %: {found}" if found else ""
 
 
 def _latency(name: str, latency: Percentiles, limit_s: float | None) -> tuple[str, ...]:
