@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -100,6 +100,8 @@ def command(
     policy = _policy(start_up) if autoscale or start_up is None else _refuse_start_up(start_up)
     if autoscale and (sensitivity or pareto):
         _refuse_two_answers("--sensitivity" if sensitivity else "--pareto")
+    if flags.router or flags.kv_offload:
+        _refuse_beside_caches({"--autoscale": autoscale, "--rehearse": rehearse, "--pareto": pareto})
     forms = _forms(deploy, save_dir) if deploy is not None else None
     check_destination(wanted=output_format, as_json=as_json, output=destination)
     flags = replace(flags, output_tokens=tokens or flags.output_tokens)
@@ -128,6 +130,19 @@ def command(
         scaling = _scaling(plan, asked, policy) if autoscale else None
         write_deployment(plan, save_dir, scaling=scaling, forms=forms)
     return emit(answer, wanted=output_format, as_json=as_json, output=destination)
+
+
+def _refuse_beside_caches(asked: Mapping[str, bool]) -> None:
+    """Refuse what follows no caches beside a question that counts them."""
+    from topology.base.errors import InputError
+
+    others = [flag for flag, given in asked.items() if given]
+    if others:
+        raise InputError(
+            what="caches are counted of a fleet under its trace alone",
+            cause=f"{', '.join(others)} beside --router or --kv-offload sends requests that name no blocks",
+            fix=f"leave {' and '.join(others)} out, or ask without --router and --kv-offload",
+        )
 
 
 def _refuse_two_answers(flag: str) -> None:

@@ -102,6 +102,8 @@ def test_json_is_one_document_with_units_in_its_keys() -> None:
         (("--model", "70b", "--gpus", "8", "--weights", "fp3"), 2, "unknown --weights"),
         (("--model", "70b", "--gpus", "8", "--autoscale"), 2, "--trace is missing"),
         (("--model", "70b", "--gpus", "8", "--start-up", "3min"), 2, "add --autoscale"),
+        (("--model", "70b", "--router", "prefix-aware", "--pareto"), 2, "name no blocks"),
+        (("--model", "70b", "--kv-offload", "200GB", "--rehearse"), 2, "leave --rehearse out"),
         (("--model", "70b", "--gpus", "8", "--acceptance", "0.7"), 2, "--draft-tokens is missing"),
         (("--model", "70b", "--draft-tokens", "3", "--drafter", "mtp"), 2, "no layer that predicts"),
         (("--model", "70b", "--draft-tokens", "3", "--drafter", "qwen3-0.6b"), 2, "its vocabulary has"),
