@@ -103,11 +103,7 @@ def _alone(fleets: Sequence[ServedTogether]) -> SharedFleet:
 
 def _sharing(fleets: Sequence[ServedTogether], offer: Offer, apart: float | None) -> SharedFleet:
     """All replicas on as few machines as hold them, the largest placed first."""
-    workers = [
-        (pool.layout.num_gpus, pool.workers + one.plan.request.spare)
-        for one in fleets
-        for _, pool in one.plan.pools
-    ]
+    workers = [(pool.layout.num_gpus, pool.workers) for one in fleets for _, pool in one.plan.pools]
     machines = machines_of(workers, offer.gpus)
     return SharedFleet(
         fleets=tuple(fleets),

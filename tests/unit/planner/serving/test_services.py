@@ -121,3 +121,13 @@ def test_files_of_one_service_are_refused_beside_several(tmp_path: Path) -> None
     """They would put two servers on one GPU."""
     with pytest.raises(InputError, match="told of one service"):
         serve_several(written(tmp_path, SMALL), H100, alone=True)
+
+
+def test_spare_workers_are_counted_once(tmp_path: Path) -> None:
+    """One more of each pool, on the same machines."""
+    flags = ServeFlags(gpu="h100-sxm", weights="fp8", mode="aggregated", provider="aws", spare="1")
+    plain, spared = shared(tmp_path, LARGE, SMALL), shared(tmp_path, LARGE, SMALL, flags=flags)
+    assert spared.num_gpus > plain.num_gpus
+    placed = sum(pool.num_gpus for one in spared.fleets for _, pool in one.plan.pools)
+    assert placed == spared.num_gpus
+    assert spared.offer is None or spared.machines == -(-placed // spared.offer.gpus)
