@@ -17,10 +17,11 @@ from costmodel.models.hf_experts import EXPERT_FAMILIES
 from costmodel.models.hf_hybrid import HYBRID_FAMILIES
 from costmodel.models.hf_reader import ConfigReader
 from costmodel.models.pattern import period_of
-from costmodel.models.sizes import WeightFormat
+from costmodel.models.sizes import LARGEST_SIZE, WeightFormat
 from costmodel.models.spec import ModelSpec
 from topology.base.decode import as_text, read_json
 from topology.base.errors import InputError, shown
+from topology.base.units import BILLION
 
 _MISSING = object()
 
@@ -83,7 +84,42 @@ def model_of_config(config: Mapping[str, Any], *, name: str, source: str = "") -
     if pattern := sizes.get("layer_pattern"):
         sizes["layer_pattern"] = period_of(pattern)
     departures = tuple(dict.fromkeys(reader.departures))
-    return ModelSpec(name=name, source=source, unmodelled=departures, weight_format=weight_format, **sizes)
+    return ModelSpec(
+        name=name,
+        source=source,
+        unmodelled=departures,
+        left_out=towers_of(whole),
+        weight_format=weight_format,
+        **sizes,
+    )
+
+
+def towers_of(config: Mapping[str, Any]) -> str:
+    """What a configuration has besides its language model, with the size of a tower where it says it.
+
+    A layer of a tower has 4·h² parameters of attention and 2·h·F of its feed-forward, norms and biases apart.
+
+    >>> sizes = {"num_hidden_layers": 24, "hidden_size": 1024, "intermediate_size": 4096}
+    >>> towers_of({"vision_config": sizes}), towers_of({"model_type": "llama"})
+    ('a vision tower of 24 layers (0.3 B parameters) and what joins it', '')
+    """
+    towers = [(kind, config.get(f"{kind}_config")) for kind in ("vision", "audio")]
+    found = [f"{kind} tower{_tower_size(tower)}" for kind, tower in towers if isinstance(tower, dict)]
+    if not found:
+        return ""
+    articles = [f"an {one}" if one.startswith("a") else f"a {one}" for one in found]
+    return f"{' and '.join(articles)} and what joins {'it' if len(found) == 1 else 'them'}"
+
+
+def _tower_size(tower: Mapping[str, Any]) -> str:
+    """Layers and parameters of a tower; nothing where a size is missing, or none."""
+    layers = tower.get("num_hidden_layers", tower.get("depth"))
+    stated = (layers, tower.get("hidden_size"), tower.get("intermediate_size"))
+    sizes = [one for one in stated if type(one) is int and 0 < one <= LARGEST_SIZE]
+    if len(sizes) < len(stated):
+        return ""
+    count, h, inner = sizes
+    return f" of {count} layers ({count * (4 * h * h + 2 * h * inner) / BILLION:.1f} B parameters)"
 
 
 def stated_format(config: Mapping[str, Any]) -> WeightFormat:

@@ -63,14 +63,13 @@ class ModelSpec:
     """One decoder-only transformer.
 
     MLA sizes (`kv_lora_rank` > 0) and expert sizes (`num_experts` > 0) are zero when the model has none.
-    `intermediate_size` is the feed-forward of dense layers; experts have `moe_intermediate_size`;
-    `shared_expert_size` is the feed-forward size of all shared experts of a layer together.
-    With `sliding_window_pattern` p > 0 every p-th layer has full attention and the others a window; with 0
-    the last `num_sliding_layers` have one. Norms ending in ``1p`` multiply by 1 + weight.
-    `layer_pattern` has one letter a layer (`costmodel.models.pattern`) where layers differ otherwise; then
-    `num_dense_layers` is 0, and `recurrence` is the mixer of those without attention. `attention_gate`
-    multiplies the output of attention by as many sigmoids, `shared_expert_gate` that of shared experts by
-    one. With `index_topk` k > 0 an indexer of its own heads chooses k keys for a query (DeepSeek-V3.2).
+    `intermediate_size` is of dense layers, `moe_intermediate_size` of an expert, `shared_expert_size` of
+    all shared experts together. With `sliding_window_pattern` p > 0 every p-th layer has full attention,
+    others a window; with 0 the last `num_sliding_layers` have one. Norms ending in ``1p`` multiply by 1 +
+    weight. `layer_pattern` has a letter a layer (`costmodel.models.pattern`) where layers differ otherwise;
+    then `num_dense_layers` is 0, and `recurrence` mixes where there is no attention. `attention_gate`
+    multiplies what attention gives by as many sigmoids, `shared_expert_gate` that of shared experts by one.
+    With `index_topk` k > 0 an indexer of its own heads chooses k keys for a query (DeepSeek-V3.2).
 
     No cost depends on these:
 
@@ -80,7 +79,7 @@ class ModelSpec:
     - `attn_logit_softcapping`, `final_logit_softcapping`: c·tanh(x/c) of scores and logits, None without.
     - `scale_embeddings`: embeddings times √H; `router_aux_loss_coef`: weight of the loss balancing experts.
     - `weight_format` of the checkpoint, where its ``config.json`` names one: what it is served in by default.
-    - `unmodelled`: settings of its ``config.json`` that no field holds; it is planned, exported, not built.
+    - `unmodelled`: settings of its ``config.json`` without a field, not built; `left_out`: its towers.
     """
 
     name: str
@@ -134,6 +133,7 @@ class ModelSpec:
     router_bias: bool = False
     router_aux_loss_coef: float = 0.0
     unmodelled: tuple[str, ...] = ()
+    left_out: str = ""
     weight_format: WeightFormat = ""
     module: TracedModule | None = None
     source: str = ""

@@ -281,6 +281,12 @@ def _one_of(name: str, choices: Sequence[T], kind: str) -> T:
     return next(choice for choice in choices if str(choice) == found)
 
 
+def left_out_note(model: ModelSpec) -> str:
+    """What of a model that also sees is not planned, and how all of it is."""
+    whole = f"; --model transformers:{model.source} traces all of it" if model.source else ""
+    return f"the language model of {model.name} alone is planned, without {model.left_out}{whole}"
+
+
 def _notes(flags: Flags, request: PlanRequest) -> tuple[str, ...]:
     """Say what a lenient name was understood as."""
     meant = (
@@ -288,7 +294,8 @@ def _notes(flags: Flags, request: PlanRequest) -> tuple[str, ...]:
         ("GPU", flags.gpu, request.cluster.nodes[0].gpu),
         ("stack", flags.stack, request.stack),
     )
-    return tuple(
+    alone = (left_out_note(request.model),) if request.model.left_out else ()
+    return alone + tuple(
         f"{kind} {written} is {name}"
         for kind, written, name in meant
         if written

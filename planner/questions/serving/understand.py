@@ -385,4 +385,6 @@ def _notes(flags: ServeFlags, model: ModelSpec, job: ServingJob) -> tuple[str, .
         notes.append(f"no load and no GPUs were given: what {whole} serves (--rate, --gpus)")
     elif flags.gpus is None and flags.gpu is None and flags.cluster is None:
         notes.append(f"GPU kinds compared: {', '.join(FLEET_KINDS)} (--gpu names others)")
+    if model.left_out:
+        notes.append(f"the language model of {model.name} alone is served, without {model.left_out}")
     return (*notes, *speculation_note(flags, model))
