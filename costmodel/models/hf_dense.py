@@ -208,8 +208,8 @@ def _gpt2(r: ConfigReader) -> dict[str, Any]:
 DENSE_FAMILIES: Mapping[str, Callable[[ConfigReader], dict[str, Any]]] = {
     "llama": _llama,
     "mistral": mistral,
-    "qwen2": _qwen2,
-    "qwen3": _qwen3,
+    **dict.fromkeys(("qwen2", "qwen2_vl", "qwen2_vl_text", "qwen2_5_vl", "qwen2_5_vl_text"), _qwen2),
+    **dict.fromkeys(("qwen3", "qwen3_vl_text"), _qwen3),
     "phi3": _phi3,
     "smollm3": _smollm3,
     "olmo2": _olmo2,

@@ -255,7 +255,7 @@ def _gpt_oss_rotary(r: ConfigReader) -> Rotary:
 
 EXPERT_FAMILIES: Mapping[str, Callable[[ConfigReader], dict[str, Any]]] = {
     "mixtral": _mixtral,
-    "qwen3_moe": _qwen3_moe,
+    **dict.fromkeys(("qwen3_moe", "qwen3_vl_moe_text"), _qwen3_moe),
     "deepseek_v2": _deepseek_v2,
     "deepseek_v3": _deepseek_v3,
     "kimi_k2": _deepseek_v3,

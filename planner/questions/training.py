@@ -283,7 +283,11 @@ def _one_of(name: str, choices: Sequence[T], kind: str) -> T:
 
 def left_out_note(model: ModelSpec) -> str:
     """What of a model that also sees is not planned, and how all of it is."""
-    whole = f"; --model transformers:{model.source} traces all of it" if model.source else ""
+    whole = (
+        f"; --model transformers:{model.source} traces all of it, where that library can"
+        if model.source
+        else ""
+    )
     return f"the language model of {model.name} alone is planned, without {model.left_out}{whole}"
 
 

@@ -606,3 +606,16 @@ def test_a_model_that_also_sees_says_what_of_it_is_left_out():
     assert "and an audio tower and what joins them" in model_of_config(both, name="omni").left_out
     understood = understand(Flags(model="x", gpus="8"), model=seeing)
     assert any("without a vision tower" in note for note in understood.notes)
+
+
+@pytest.mark.parametrize("family", ["qwen2_vl", "qwen2_5_vl", "qwen2_5_vl_text"])
+def test_the_language_model_of_qwen_vl_is_qwens(family):
+    """Qwen2.5-VL-7B without its tower is Qwen2.5-7B; its rotary positions in three parts cost nothing."""
+    text = {
+        "model_type": family, "hidden_size": 3584, "intermediate_size": 18944, "num_hidden_layers": 28,
+        "num_attention_heads": 28, "num_key_value_heads": 4, "vocab_size": 152064, "tie_word_embeddings": False,
+        "max_position_embeddings": 128000, "rope_scaling": {"type": "mrope", "mrope_section": [16, 24, 24]},
+    }  # fmt: skip
+    told = model_of_config({**text, "vision_config": {"depth": 32, "hidden_size": 1280}}, name="vl")
+    assert parameter_count(told) == parameter_count(model("qwen2.5-7b")) == 7_615_616_512
+    assert told.left_out == "a vision tower and what joins it"
