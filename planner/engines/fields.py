@@ -38,8 +38,10 @@ from planner.plan import Plan, stack_of
 Facts = Mapping[str, Any]
 """Values by field."""
 
-UNTOLD = ("model.name", "model.source", "model.as_of", "model.weight_format", "model.module")
-"""Fields of a model that say nothing of what it computes, and the traced module, which no engine is told."""
+UNTOLD = (
+    "model.name", "model.source", "model.as_of", "model.weight_format", "model.module", "model.left_out",
+)  # fmt: skip
+"""What says nothing of the computation that is planned, and the traced module, which no engine is told."""
 
 
 def facts_of(plan: Plan) -> dict[str, Any]:
