@@ -19,31 +19,21 @@ SERVE_FLAGS: Final[Mapping[str, Any]] = {
         str | None, typer.Option("--gpu", help="GPU kind, or several with commas.", metavar="NAME")
     ],
     "cluster": options.ClusterName,
-    "input_tokens": Annotated[str | None, typer.Option("--input", help="Mean prompt tokens.", metavar="N")],
-    "output_tokens": Annotated[
-        str | None, typer.Option("--output-tokens", help="Mean output tokens.", metavar="N")
-    ],
+    "input_tokens": options.InputTokens,
+    "output_tokens": options.OutputTokens,
     "input_p99": Annotated[
         str | None, typer.Option("--input-p99", help="99th percentile of prompt tokens.", metavar="N")
     ],
     "output_p99": Annotated[
         str | None, typer.Option("--output-p99", help="99th percentile of output tokens.", metavar="N")
     ],
-    "rate": Annotated[
-        str | None, typer.Option("--rate", help="Requests per second (`20/s`).", metavar="RATE")
-    ],
-    "concurrency": Annotated[
-        str | None, typer.Option("--concurrency", help="Requests in flight.", metavar="N")
-    ],
+    "rate": options.RequestRate,
+    "concurrency": options.Concurrency,
     "trace": Annotated[
         Path | None, typer.Option("--trace", help="CSV or JSONL of arrival_s,input_tokens,output_tokens.")
     ],
-    "ttft": Annotated[
-        str | None, typer.Option("--ttft", help="Limit on the time to first token.", metavar="TIME")
-    ],
-    "tpot": Annotated[
-        str | None, typer.Option("--tpot", help="Limit on the time per output token.", metavar="TIME")
-    ],
+    "ttft": options.TtftLimit,
+    "tpot": options.TpotLimit,
     "end_to_end": Annotated[
         str | None, typer.Option("--e2e", help="Limit on the whole request.", metavar="TIME")
     ],

@@ -145,6 +145,24 @@ Settings: TypeAlias = Annotated[
         "--set", help="Pin any field: layout.tp=8, job.optimizer=adamw … (repeat).", metavar="FIELD=VALUE"
     ),
 ]
+InputTokens: TypeAlias = Annotated[
+    str | None, typer.Option("--input", help="Mean prompt tokens.", metavar="N")
+]
+OutputTokens: TypeAlias = Annotated[
+    str | None, typer.Option("--output-tokens", help="Mean output tokens.", metavar="N")
+]
+RequestRate: TypeAlias = Annotated[
+    str | None, typer.Option("--rate", help="Requests per second (`20/s`).", metavar="RATE")
+]
+Concurrency: TypeAlias = Annotated[
+    str | None, typer.Option("--concurrency", help="Requests in flight.", metavar="N")
+]
+TtftLimit: TypeAlias = Annotated[
+    str | None, typer.Option("--ttft", help="Limit on the time to first token.", metavar="TIME")
+]
+TpotLimit: TypeAlias = Annotated[
+    str | None, typer.Option("--tpot", help="Limit on the time per output token.", metavar="TIME")
+]
 MemoryHeadroom: TypeAlias = Annotated[
     str | None,
     typer.Option(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
+from dataclasses import replace
 
 import streamlit as st
 
@@ -16,13 +18,17 @@ from app.pages.question.anchor import anchor_with
 from app.pages.question.sidebar import ask_job
 from app.reports.answer import Section
 from app.reports.audit.report import audit_answer
+from app.reports.audit.server import server_answer
 from app.reports.layout_words import layer_words
 from app.requests.uploads import ANCHOR_LOG, read_texts_upload
 from costmodel.estimate import Estimate
 from costmodel.layout import layout_words
 from planner.audit.audit import Audit, audited_texts, level_of
+from planner.audit.serving.audit import ServingAudit
+from planner.audit.serving.load import LOAD_WORDS
+from planner.audit.serving.texts import audited_server_texts
 from planner.problem import capacity_of_fullest
-from planner.questions.flags import Flags
+from planner.questions.flags import Flags, ServeFlags
 from topology.base.errors import InputError
 from topology.builders import build
 
@@ -41,15 +47,26 @@ def render() -> None:
         st, "Variables that a script reads", "", "audit_env", max_chars=200, placeholder="NNODES=4 GPUS=8",
         help="As they would be set where the job starts, with spaces between.",
     )  # fmt: skip
+    load = write(
+        st, "The load of a server", "", "audit_load", max_chars=200,
+        placeholder="--concurrency 64 --input 2000 --output-tokens 300 --ttft 2s",
+        help="Of files that serve, where neither a benchmark's result nor a client's command is among them: "
+        "--rate or --concurrency, --input, --output-tokens, --ttft and --tpot as plan audit takes them.",
+    )  # fmt: skip
     if not files:
         st.info(
             "Drop a script, a configuration or a log of Megatron-LM, torchtitan, DeepSpeed, Accelerate, NeMo "
-            "and others. What they do not say is taken from the question in the sidebar, and named below.",
+            "and others, or of a server of vLLM, SGLang or TensorRT-LLM with what a benchmark client wrote. "
+            "What they do not say is taken from the question in the sidebar, and named below.",
             icon=":material/upload_file:",
         )
         return
-    found = audit_of(tuple((file.name, file.getvalue()) for file in files), question.flags, said)
-    show_audit(found)
+    sent = tuple((file.name, file.getvalue()) for file in files)
+    served = server_audit_of(sent, question.flags, said, load)
+    if served is not None:
+        show_server(served)
+        return
+    show_audit(audit_of(sent, question.flags, said))
 
 
 @st.cache_data(max_entries=MOST_CACHED_PLANS, show_spinner="Reading the job, and planning it anew")  # type: ignore[untyped-decorator]
@@ -57,6 +74,35 @@ def audit_of(files: Sequence[tuple[str, bytes]], flags: Flags, variables: str) -
     """The audit of uploaded files; made once."""
     found: Audit = asked(audited_texts, read_texts_upload(files), flags, variables_of(variables))
     return found
+
+
+@st.cache_data(max_entries=MOST_CACHED_PLANS, show_spinner="Reading the server, and planning it anew")  # type: ignore[untyped-decorator]
+def server_audit_of(
+    files: Sequence[tuple[str, bytes]], flags: Flags, variables: str, load: str
+) -> ServingAudit | None:
+    """The audit of uploaded files that serve; None where they do not."""
+    texts = read_texts_upload(files)
+    found: ServingAudit | None = asked(
+        audited_server_texts, texts, load_of(load), variables_of(variables), gpu=flags.gpu
+    )
+    return found
+
+
+def load_of(said: str) -> ServeFlags:
+    """The load of a server, as it is typed.
+
+    >>> load_of("--concurrency 64 --input 2000").input_tokens
+    '2000'
+    """
+    words = said.split()
+    found: dict[str, str] = {}
+    for flag, value in itertools.zip_longest(words[::2], words[1::2]):
+        name = LOAD_WORDS.get(flag)
+        if name is None or value is None:
+            cause, fix = f"{flag} is none of {', '.join(LOAD_WORDS)} with a value", "write --concurrency 64"
+            raise InputError(f"{said[:40]} is no load of a server", cause, fix)
+        found[name] = value
+    return replace(ServeFlags(), **found)  # type: ignore[arg-type]  # all of them are texts
 
 
 def variables_of(said: str) -> dict[str, str]:
@@ -73,6 +119,16 @@ def variables_of(said: str) -> dict[str, str]:
             raise InputError(f"{setting} is no variable", cause, fix)
         found[name] = value
     return found
+
+
+def show_server(found: ServingAudit) -> None:
+    """Draw everything that `plan audit` says of a server."""
+    answer = server_answer(found)
+    st.markdown(f"**{plain(answer.headline)}**")
+    if found.fits is False:
+        st.warning("As its files have it, the server holds no request.", icon=":material/warning:")
+    for section in answer.sections:
+        show_section(section)
 
 
 def show_audit(found: Audit) -> None:

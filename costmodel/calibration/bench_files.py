@@ -48,19 +48,23 @@ class Figures:
 
 def read_bench(path: Path) -> tuple[Figures, ...]:
     """Every benchmark of a file."""
-    documents = _documents(path)
+    return figures_of(read_text(path, MOST_BYTES), str(path))
+
+
+def figures_of(text: str, name: str) -> tuple[Figures, ...]:
+    """Every benchmark of the text of a file, which errors call by this name."""
+    documents = _documents(text.strip(), name)
     return tuple(
-        _figures(document, _place(path, at, len(documents))) for at, document in enumerate(documents)
+        _figures(document, _place(name, at, len(documents))) for at, document in enumerate(documents)
     )
 
 
-def _place(path: Path, at: int, count: int) -> str:
-    return str(path) if count == 1 else f"{path}, line {at + 1}"
+def _place(name: str, at: int, count: int) -> str:
+    return name if count == 1 else f"{name}, line {at + 1}"
 
 
-def _documents(path: Path) -> list[Mapping[str, Any]]:
-    """The objects of a JSON or JSON-lines file."""
-    text = read_text(path, MOST_BYTES).strip()
+def _documents(text: str, path: str) -> list[Mapping[str, Any]]:
+    """The objects of JSON or JSON lines."""
     try:
         found = [json_value(text)]
     except (ValueError, RecursionError) as whole:

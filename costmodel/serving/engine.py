@@ -54,6 +54,7 @@ class ServingStack:
         holds_slot: A prompt whose cache moves to a decode pool counts as running until it has moved.
         pools_with_stages: Pools whose cache its connector moves when their replicas have pipeline stages.
         decode_context_parallel: Tensor-parallel ranks with the same heads can hold a part of the tokens each.
+        splits_attention_ranks: Attention ranks can be of several GPUs; else they are of one each.
         kv_block_tokens: Tokens of one page of the KV cache.
         memory_fraction: The engine's memory setting, by default.
         earlier_memory_fraction: That of versions before `memory_fraction_since`.
@@ -129,6 +130,7 @@ class ServingStack:
     makers: tuple[str, ...] = ("nvidia", "amd")
     """Makers of the GPUs that it runs on."""
     decode_context_parallel: bool = False
+    splits_attention_ranks: bool = True
     expert_copies: bool = False
     adapter_ranks: tuple[int, ...] = ()
     pcie_workspace_bytes: float | None = None

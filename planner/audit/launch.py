@@ -18,6 +18,8 @@ MOST_COMMANDS = 300
 """Of a script; a published one has some fifty."""
 LEAST_WORDS = 2
 """Words of an engine that make a command a launch."""
+_CLIENTS = ("bench", "bench_serving", "sglang.bench_serving")
+"""Words of a command that sends requests to a server."""
 _FENCE = re.compile(r"^\s*```+[^\n`]*\n(.*?)^\s*```+", re.MULTILINE | re.DOTALL)
 _HYDRA = re.compile(r"[+~]{0,2}[A-Za-z_][\w.\[\]-]*(?:\.[\w\[\]-]+)+=.*|[+~]{0,2}[a-z_]\w*=.+", re.DOTALL)
 _OPTION = re.compile(r"--?[A-Za-z][\w.-]*(?:=.*)?", re.DOTALL)
@@ -95,6 +97,24 @@ def launch_of(text: str, given: Mapping[str, str], beside: Mapping[str, str]) ->
     return Launch((*variables, *_directives(script)), family, 1, known), script
 
 
+def client_of(text: str, given: Mapping[str, str]) -> dict[str, str] | None:
+    """What the first benchmark client of a script is told, by its flags with underscores; None without one.
+
+    >>> client_of("vllm bench serve --model m --request-rate 4 --random-input-len 1000", {})
+    {'model': 'm', 'request_rate': '4', 'random_input_len': '1000'}
+    """
+    for command in followed(text, given=given).started[:MOST_COMMANDS]:
+        if _is_client(command.words):
+            settings = settings_of_words(command.words)
+            return {one.path[-1]: str(one.value) for one in settings if one.value != NOT_KNOWN}
+    return None
+
+
+def _is_client(words: Sequence[Text]) -> bool:
+    """Whether a command sends requests instead of serving them."""
+    return any(word.text.rpartition("/")[2] in _CLIENTS for word in words[:6])
+
+
 def _whole_lists(commands: Sequence[Started]) -> list[Started]:
     """Commands; lines of options in a row are one list of arguments."""
     found: list[Started] = []
@@ -134,6 +154,8 @@ def _kept_command(values: Sequence[Text], given: Mapping[str, str]) -> list[Star
 
 def _launch(command: Started, lines: Sequence[str]) -> Launch | None:
     """A command as a launch, if an engine knows its words."""
+    if _is_client(command.words):
+        return None
     settings = settings_of_words(command.words, lines)
     programs = [text.text for text in command.words if not text.text.startswith("-")][:12]
     if any(
@@ -208,10 +230,16 @@ def settings_of_words(words: Sequence[Text], lines: Sequence[str] = ()) -> tuple
             found.extend(settings_of_words([Text(part, line) for part in text.split()], lines))
         elif _HYDRA.fullmatch(text) and not text.startswith("/"):
             found.extend(_setting(name.lstrip("+~"), [value], line))
-        elif text == "serve" and at < len(words) and not words[at].text.startswith("-"):
+        elif _takes_model(text, words[at:]):
             found.extend(_setting("serve", [words[at].text], line))
     last = {setting.name: setting for setting in found}  # of a flag given twice the last counts
     return tuple(last.values())
+
+
+def _takes_model(text: str, rest: Sequence[Text]) -> bool:
+    """Whether the word after this one is the model that a server is started with."""
+    serves = text in ("serve", "trtllm-serve") and bool(rest)
+    return serves and rest[0].text not in ("serve", "disaggregated") and not rest[0].text.startswith("-")
 
 
 def _is_option(text: str) -> bool:

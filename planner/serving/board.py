@@ -91,14 +91,16 @@ def enumerate_options(cal: Calibration, request: ServingRequest, hierarchy: Hier
     built: list[Option] = []
     phases = phases_of(request.modes)
     most = min(request.num_gpus or hierarchy.num_gpus, hierarchy.num_gpus)
+    engine = serving_stack(request.engine)
     layouts = serving_layouts(
         request.model,
         most_gpus=most,
         domain_gpus=hierarchy.gpus_per_node,
         host_gpus=hierarchy.gpus_per_host,
         pins=request.pins,
-        shares_cache=serving_stack(request.engine).decode_context_parallel,
-        copies_experts=serving_stack(request.engine).expert_copies,
+        shares_cache=engine.decode_context_parallel,
+        copies_experts=engine.expert_copies,
+        splits_ranks=engine.splits_attention_ranks,
     )
     for weights in request.weights:
         for layout in layouts:

@@ -122,6 +122,47 @@ def build_option(
     )
 
 
+def started_option(
+    cal: Calibration,
+    deployment: Deployment,
+    job: ServingJob,
+    *,
+    max_batch: int | None,
+    token_budget: int | None,
+) -> Option | Rejected:
+    """A replica as a server was started: its own batch and tokens of a step, whatever limits they keep.
+
+    Args:
+        cal: Kernel and collective tables.
+        deployment: What was started.
+        job: The load.
+        max_batch: Requests that run at once, over all attention ranks; None is the engine's default.
+        token_budget: Tokens of a step of an attention rank; None is the engine's default.
+    """
+    stack, ranks = deployment.stack, deployment.layout.attention_dp
+    default = scheduler_default(stack, deployment.hierarchy.gpu)
+    budget = token_budget or token_budgets(deployment, job, WHOLE)[0]
+    batch = min(max_batch or default.max_batch * ranks or MOST_BATCH, MOST_BATCH)
+    context = job.input_tokens + job.output_tokens
+    longest = (job.input_tokens_p99 or job.input_tokens) + (job.output_tokens_p99 or job.output_tokens)
+    capacity = kv_capacity_tokens(deployment, token_budget=budget, max_batch=MOST_BATCH, context=context)
+    if capacity < longest + stack.kv_block_tokens:
+        return Rejected(reason="does not fit in memory")
+    most = int(max(min(capacity // context, batch), ranks))
+    rules = _scheduler(stack, budget, most, capacity)
+    times = step_times(
+        cal,
+        deployment,
+        max_batch=most,
+        token_budget=budget,
+        input_tokens=job.input_tokens,
+        output_tokens=job.output_tokens,
+    )
+    return Option(
+        deployment=deployment, rules=rules, schedulers=(rules,), times=times, job=job, stay_s=job.end_to_end_s
+    )
+
+
 def holds_requests(deployment: Deployment, job: ServingJob, token_budget: int) -> bool:
     """Whether the cache that the weights leave holds two of the longest requests."""
     longest = (job.input_tokens_p99 or job.input_tokens) + (job.output_tokens_p99 or job.output_tokens)

@@ -33,6 +33,7 @@ def serving_layouts(
     pins: Mapping[str, int] | None = None,
     shares_cache: bool = False,
     copies_experts: bool = False,
+    splits_ranks: bool = True,
 ) -> tuple[ServingLayout, ...]:
     """Layouts of one replica that engines can start.
 
@@ -44,6 +45,7 @@ def serving_layouts(
         pins: degrees by name that are not chosen.
         shares_cache: whether the engine has decode context parallelism.
         copies_experts: whether it holds some experts twice.
+        splits_ranks: whether attention ranks may be of several GPUs.
 
     >>> from costmodel.models.catalog import model
     >>> [layout.label for layout in serving_layouts(model("8b"), most_gpus=4, domain_gpus=8, host_gpus=8)]
@@ -60,7 +62,7 @@ def serving_layouts(
     if model.is_moe:
         found += [
             ServingLayout(tp=tp, attention_dp=ranks // tp, ep=ranks)
-            for tp in (1, 2)
+            for tp in ((1, 2) if splits_ranks else (1,))
             for ranks in _expert_ranks(model, limit, domain_gpus, copied=copies_experts)
             if tp <= domain_gpus and ranks % tp == 0 and ranks > tp
         ]

@@ -107,7 +107,7 @@ def test_the_table_is_no_wider_than_the_screen(capsys, tmp_path, monkeypatch, co
 def test_a_serving_file_gives_its_layout(capsys):
     found = document(capsys, str(FILES / "vllm_page.md"))
     assert (found["engine"], found["layout"]) == ("vLLM", {"dp": 8, "ep": 8})
-    assert found["predicted"] is None
+    assert (found["server"]["layout"], found["loads"]) == ("dp8·ep8", [])
 
 
 def test_the_table_names_places_changes_and_what_was_assumed(capsys, tmp_path):
@@ -204,3 +204,63 @@ def test_what_runs_it_elsewhere_gives_flags_that_it_has(capsys, name):
     assert run(["audit", "--help"]) == 0
     assert given
     assert given <= set(re.findall(r"--[a-z-]+", capsys.readouterr().out))
+
+
+SERVER = "vllm serve meta-llama/Llama-3.1-8B --max-num-seqs 16\n"
+CLIENT = "vllm bench serve --random-input-len 1000 --random-output-len 200 --max-concurrency 64\n"
+
+
+def test_a_server_is_judged_under_what_its_client_measured(capsys, tmp_path):
+    """Its document has the load, the measurement, the prediction, the best and what to set."""
+    (tmp_path / "serve.sh").write_text(SERVER, encoding="utf-8")
+    figures = {
+        "backend": "vllm", "completed": 640, "total_input_tokens": 640_000, "total_output_tokens": 128_000,
+        "request_throughput": 8.0, "mean_ttft_ms": 500.0, "mean_tpot_ms": 20.0, "max_concurrency": 64,
+    }  # fmt: skip
+    (tmp_path / "bench.json").write_text(json.dumps(figures), encoding="utf-8")
+    files = (str(tmp_path / "serve.sh"), str(tmp_path / "bench.json"))
+    found = document(capsys, *files)
+    (load,) = found["loads"]
+    assert found["engine"] == "vLLM"
+    assert (
+        found["server"] | {"num_gpus": 1, "max_batch": 16, "layout": "tp1", "weights": "bf16"}
+        == found["server"]
+    )
+    assert load["measured"]["mean_tpot_s"] == 0.02
+    assert load["predicted"]["requests_per_s"] < load["best"]["requests_per_s"]
+    assert any(change["set"] == ["without --max-num-seqs"] for change in load["changes"])
+    assert found["behind_by"] == load["behind_by"] > 0.5
+    document(capsys, *files, "--fail-above", "20%", code=4)
+
+
+def test_a_server_is_judged_under_the_load_of_the_client_that_a_script_starts(capsys, tmp_path):
+    (tmp_path / "serve.sh").write_text(SERVER + CLIENT, encoding="utf-8")
+    (load,) = document(capsys, str(tmp_path / "serve.sh"))["loads"]
+    assert (load["concurrency"], load["input_tokens"], load["output_tokens"]) == ("64", "1000", "200")
+    assert run(["audit", str(tmp_path / "serve.sh")]) == 0
+    assert "48 of 64 requests" in capsys.readouterr().out
+    (load,) = document(capsys, str(tmp_path / "serve.sh"), "--rate", "2/s", "--ttft", "1s")["loads"]
+    assert (load["rate"], load["concurrency"], load["said"]) == ("2/s", None, "as asked")
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "what"),
+    [
+        (SERVER, ["--gpus", "8"], "these files start a server"),
+        (SERVER, ["--rate", "2/s", "--anchor", "mine"], "the level of a server is not kept"),
+        (SERVER, ["--rate", "2/s", "--concurrency", "3"], "two loads were given"),
+        ("vllm serve Qwen/Qwen3-32B -tp 3", ["--rate", "2/s"], "is not split so"),
+        ("torchrun t.py --num-layers 2 --tensor-model-parallel-size 2", ["--rate", "2/s"], "start no server"),
+    ],
+)
+def test_words_of_the_other_kind_of_job_are_refused(capsys, tmp_path, text, words, what):
+    (tmp_path / "run.sh").write_text(text, encoding="utf-8")
+    assert run(["audit", str(tmp_path / "run.sh"), *words]) == 2
+    assert what in capsys.readouterr().err
+
+
+def test_a_server_without_a_load_says_which_flag_is_missing(capsys, tmp_path):
+    (tmp_path / "serve.sh").write_text(SERVER, encoding="utf-8")
+    assert document(capsys, str(tmp_path / "serve.sh"))["missing"] == [
+        "--rate or --concurrency, or what a benchmark client wrote"
+    ]

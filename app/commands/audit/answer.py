@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 
 from app.errors import FAILED_AUDIT
 from app.reports.answer import Answer, note
 from app.reports.audit.report import audit_answer
+from app.reports.audit.server import server_answer
 from app.terminal.progress import waiting
 from costmodel.accuracy.anchor import Anchor
 from costmodel.accuracy.kept_anchors import remember
+from costmodel.calibration.bench_files import MOST_BYTES as RESULT_BYTES
 from planner.audit.audit import Audit, audited, calibration_of, level_of
-from planner.audit.read import read_files
-from planner.questions.flags import Flags
+from planner.audit.read import MOST_BYTES, Reading, read_files
+from planner.audit.serving.load import LOAD_WORDS, is_result
+from planner.audit.serving.texts import judged
+from planner.questions.flags import Flags, ServeFlags
 from topology.base.counts import parse_share
+from topology.base.decode import read_text
 from topology.base.errors import InputError
 
 
@@ -25,18 +31,87 @@ class AuditQuestion:
     env: tuple[str, ...] = ()
     fail_above: str | None = None
     anchor: str | None = None
+    load: ServeFlags = field(default_factory=ServeFlags)
 
 
 def audit_answer_of(question: AuditQuestion, flags: Flags) -> Answer:
     """Read the files, judge them, and tell it."""
     limit = parse_share(question.fail_above, "--fail-above") if question.fail_above else None
-    reading = read_files(question.files, _variables(question.env))
+    given, results = _variables(question.env), _results(question.files)
+    reading = read_files(_without(question.files, results), given)
+    if reading.family.serves:
+        return _server_answer(question, flags, reading, results, given, limit)
+    _refuse_load(question, results)
     with waiting("auditing"):
         found = audited(reading, flags, calibration_of(reading, flags))
     answer = audit_answer(found)
     if question.anchor is not None:
         note(_kept(found, question.anchor))
     return replace(answer, exit_code=FAILED_AUDIT) if fails(found, limit) else answer
+
+
+def _server_answer(
+    question: AuditQuestion,
+    flags: Flags,
+    reading: Reading,
+    results: Mapping[str, str],
+    given: Mapping[str, str],
+    limit: float | None,
+) -> Answer:
+    """Judge a server, and tell it."""
+    if question.anchor is not None:
+        raise InputError(
+            what="the level of a server is not kept by an audit",
+            cause=f"--anchor {question.anchor} beside a file that serves",
+            fix=f"plan calibrate --serving BENCH.json --name {question.anchor}",
+        )
+    _refuse_training(flags)
+    texts = {path: read_text(path, int(MOST_BYTES)) for path in reading.kinds}
+    with waiting("auditing"):
+        found = judged(reading, texts, results, question.load, given, model=flags.model, gpu=flags.gpu)
+    behind = limit is not None and found.behind_by is not None and found.behind_by > limit
+    answer = server_answer(found)
+    return replace(answer, exit_code=FAILED_AUDIT) if found.fits is False or behind else answer
+
+
+def _refuse_training(flags: Flags) -> None:
+    """Refuse what is said of a training job beside a server."""
+    said = [name for name, value in asdict(flags).items() if value and name not in ("model", "gpu")]
+    if said:
+        raise InputError(
+            what="these files start a server, which trains nothing",
+            cause=f"{', '.join(said)}: of a training job",
+            fix="say --model, --gpu and the load of the server (--rate or --concurrency, --input) alone",
+        )
+
+
+def _results(files: Sequence[str]) -> dict[str, str]:
+    """What benchmark clients wrote, of these files."""
+    texts = {path: read_text(path, RESULT_BYTES) for path in files if path.endswith((".json", ".jsonl"))}
+    return {path: text for path, text in texts.items() if is_result(path, text)}
+
+
+def _without(files: Sequence[str], results: Mapping[str, str]) -> tuple[str, ...]:
+    """Files that say how a job is started."""
+    left = tuple(path for path in files if path not in results)
+    if files and not left:
+        raise InputError(
+            what="a measurement alone is no server",
+            cause=f"{', '.join(results)}: what a benchmark client wrote",
+            fix="name the script that starts the server too, or plan accuracy and plan calibrate for runs",
+        )
+    return left
+
+
+def _refuse_load(question: AuditQuestion, results: Mapping[str, str]) -> None:
+    """Refuse a load of requests beside a training job."""
+    said = [word for word, name in LOAD_WORDS.items() if getattr(question.load, name)]
+    if said or results:
+        raise InputError(
+            what="these files start no server",
+            cause=f"{', '.join((*said, *results))}: a load of requests",
+            fix="leave it out, or name the script that serves",
+        )
 
 
 def _variables(settings: tuple[str, ...]) -> dict[str, str]:

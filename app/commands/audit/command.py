@@ -8,8 +8,18 @@ from typing import Annotated
 import typer
 
 from app.flags.job import takes_job
-from app.flags.shared import AsJson, OutputFile, OutputFormat
-from planner.questions.flags import Flags
+from app.flags.shared import (
+    AsJson,
+    Concurrency,
+    InputTokens,
+    OutputFile,
+    OutputFormat,
+    OutputTokens,
+    RequestRate,
+    TpotLimit,
+    TtftLimit,
+)
+from planner.questions.flags import Flags, ServeFlags
 
 
 @takes_job("without", "degraded", "objective", "memory_headroom", "top", "tokens", "deadline", "anchor")
@@ -43,6 +53,12 @@ def command(
             "--anchor", help="Keep what a log measured under this name, for plan --anchor.", metavar="NAME"
         ),
     ] = None,
+    rate: RequestRate = None,
+    concurrency: Concurrency = None,
+    input_tokens: InputTokens = None,
+    output_tokens: OutputTokens = None,
+    ttft: TtftLimit = None,
+    tpot: TpotLimit = None,
     as_json: AsJson = False,
     output: OutputFile = None,
     output_format: OutputFormat = None,
@@ -51,13 +67,19 @@ def command(
 
     Prints what was read where and what was assumed, settings that are illegal, contradictory or slow,
     predicted against measured, the distance to the proven best, and changes in the file's own words. Exit
-    code 4: it will not fit, or is beyond --fail-above.
+    code 4: it will not fit, or is beyond --fail-above. A server is judged under the load that a benchmark
+    client's result among the files tells, or --rate or --concurrency.
     """
     from app.commands.audit.answer import AuditQuestion, audit_answer_of
     from app.reports.answer import check_destination, emit
 
     check_destination(wanted=output_format, as_json=as_json, output=output)
+    load = ServeFlags(
+        rate=rate, concurrency=concurrency, input_tokens=input_tokens, output_tokens=output_tokens, ttft=ttft,
+        tpot=tpot,
+    )  # fmt: skip
     question = AuditQuestion(
-        files=tuple(str(path) for path in files), env=tuple(env or ()), fail_above=fail_above, anchor=anchor
-    )
+        files=tuple(str(path) for path in files), env=tuple(env or ()), fail_above=fail_above, anchor=anchor,
+        load=load,
+    )  # fmt: skip
     return emit(audit_answer_of(question, flags), wanted=output_format, as_json=as_json, output=output)

@@ -6,6 +6,7 @@ from typing import Any
 
 from app.quantities import format_share
 from app.reports.answer import Answer, Facts, Lines, Section, Table, json_text
+from app.reports.audit.facts import fact_record, facts_table, place
 from costmodel.layout import layout_words
 from costmodel.models.spec import ModelSpec
 from planner.audit.audit import Audit
@@ -14,7 +15,6 @@ from planner.audit.facts import Fact
 from topology.base.units import format_bytes, format_seconds
 
 SCHEMA_VERSION = 1
-_MOST_FACTS = 60
 LEAST_DOUBT = 0.15
 """Share below the proven best from which a measurement is of another job than the one that is priced."""
 _SHOWN = ("layout", "job", "model", "cluster")
@@ -22,9 +22,9 @@ _SHOWN = ("layout", "job", "model", "cluster")
 
 def audit_answer(found: Audit) -> Answer:
     """Everything an audit says."""
-    sections: list[Section] = [_files(found), _facts_table(found)]
+    sections: list[Section] = [_files(found), facts_table(found.reading, _shown(found))]
     if found.findings:
-        rows = tuple((f.kind, f.message, f.fix, _place(f.file, f.line)) for f in found.findings)
+        rows = tuple((f.kind, f.message, f.fix, place(f.file, f.line)) for f in found.findings)
         sections.append(
             Table(
                 title="Wrong or slow",
@@ -80,38 +80,6 @@ def _shown(found: Audit) -> list[Fact]:
     """Facts of a job, in the order of groups."""
     facts = found.reading.facts.found.values()
     return [fact for group in _SHOWN for fact in facts if fact.name.partition(".")[0] == group]
-
-
-def _facts_table(found: Audit) -> Table:
-    """What was read where: by its line, and its file where there are several."""
-    several = len(found.reading.kinds) > 1
-    rows = tuple(
-        (
-            fact.name.partition(".")[2],
-            _text(fact.value),
-            _place(fact.file, fact.line) if several else str(fact.line or ""),
-            _said(fact),
-        )
-        for fact in _shown(found)[:_MOST_FACTS]
-    )
-    columns = ("field", "value", "where" if several else "line", "said")
-    return Table(title="Read", columns=columns, rows=rows, align="lrll" if several else "lrrl", wraps=(3,))
-
-
-def _said(fact: Fact) -> str:
-    """The word that states a fact, or how else it is known."""
-    if fact.how != "stated":
-        return f"{fact.how}: {fact.said[:60]}"
-    return fact.word if fact.word and fact.said == f"{fact.word} {fact.value}" else fact.said[:60]
-
-
-def _text(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _place(file: str, line: int) -> str:
-    """File and line, as editors take them."""
-    return f"{file.rpartition('/')[2]}:{line}" if file and line else ""
 
 
 def _times(found: Audit) -> Facts:
@@ -188,7 +156,7 @@ def audit_document(found: Audit) -> dict[str, Any]:
     name = found.reading.facts.value("said.model")
     if name:
         document["model"]["name"] = name
-    document["facts"] = [_fact_record(fact) for fact in _shown(found)]
+    document["facts"] = [fact_record(fact) for fact in _shown(found)]
     document["findings"] = [
         {"kind": f.kind, "rule": f.rule, "message": f.message, "fix": f.fix, "file": f.file, "line": f.line}
         for f in found.findings
@@ -202,18 +170,6 @@ def audit_document(found: Audit) -> dict[str, Any]:
     document["missing"] = list(found.job.missing)
     document["assumed"] = list(found.doubts)
     return document
-
-
-def _fact_record(fact: Fact) -> dict[str, Any]:
-    """A fact with its place."""
-    return {
-        "field": fact.name,
-        "value": fact.value,
-        "how": fact.how,
-        "file": fact.file,
-        "line": fact.line,
-        "said": fact.said,
-    }
 
 
 def _measured_record(found: Audit) -> dict[str, Any] | None:

@@ -146,8 +146,15 @@ def _request(
 
 def _pins(flags: ServeFlags, engine: str) -> dict[str, int]:
     """Degrees that were fixed, of those that the engine has."""
-    pins = serving_pins(flags.settings)
-    if pins.get("dcp", 1) > 1 and not serving_stack(engine).decode_context_parallel:
+    pins, stack = serving_pins(flags.settings), serving_stack(engine)
+    if pins.get("tp", 1) > 1 and pins.get("attention_dp", 1) > 1 and not stack.splits_attention_ranks:
+        ranks = pins["tp"] * pins["attention_dp"]
+        raise InputError(
+            what=f"the attention ranks of {engine} are of one GPU each",
+            cause=f"--set layout.tp={pins['tp']} beside layout.attention_dp={pins['attention_dp']}",
+            fix=f"ask for layout.tp=1 and layout.attention_dp={ranks}, or --engine vllm",
+        )
+    if pins.get("dcp", 1) > 1 and not stack.decode_context_parallel:
         raise InputError(
             what=f"{engine} holds all tokens of a head on every rank",
             cause=f"--set layout.dcp={pins['dcp']}, decode context parallelism",

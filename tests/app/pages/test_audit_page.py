@@ -99,3 +99,15 @@ def test_the_page_waits_for_files(open_page):
     page = open_page("audit", **SMALL)
     assert "Drop a script" in words(page)
     assert "error:" not in words(page)
+
+
+def test_a_dropped_server_is_audited_under_the_load_that_is_typed(open_page):
+    """As `plan audit` says it; a load that cannot be read is refused."""
+    page = open_page("audit", **SMALL)
+    page.text_input(key="audit_load").set_value("--concurrency 64 --input 1000 --output-tokens 200")
+    script = b"vllm serve meta-llama/Llama-3.1-8B --max-num-seqs 16"
+    page.file_uploader(key="audit_files").upload("serve.sh", script).run()
+    assert "serve.sh: a server of vLLM" in words(page)
+    assert "error:" not in words(page)
+    page.text_input(key="audit_load").set_value("64").run()
+    assert "is no load of a server" in words(page)

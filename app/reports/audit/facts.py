@@ -1,0 +1,56 @@
+"""What was read where: facts of files with the words and the line that state them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from app.reports.answer import Table
+from planner.audit.facts import Fact
+from planner.audit.read import Reading
+
+_MOST_FACTS = 60
+
+
+def facts_table(reading: Reading, shown: Sequence[Fact]) -> Table:
+    """What was read where: by its line, and its file where there are several."""
+    several = len(reading.kinds) > 1
+    rows = tuple(
+        (
+            fact.name.partition(".")[2],
+            _text(fact.value),
+            place(fact.file, fact.line) if several else str(fact.line or ""),
+            _said(fact),
+        )
+        for fact in shown[:_MOST_FACTS]
+    )
+    columns = ("field", "value", "where" if several else "line", "said")
+    return Table(title="Read", columns=columns, rows=rows, align="lrll" if several else "lrrl", wraps=(3,))
+
+
+def _said(fact: Fact) -> str:
+    """The word that states a fact, or how else it is known."""
+    if fact.how != "stated":
+        return f"{fact.how}: {fact.said[:60]}"
+    return fact.word if fact.word and fact.said == f"{fact.word} {fact.value}" else fact.said[:60]
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def place(file: str, line: int) -> str:
+    """File and line, as editors take them."""
+    return f"{file.rpartition('/')[2]}:{line}" if file and line else ""
+
+
+def fact_record(fact: Fact) -> dict[str, Any]:
+    """A fact with its place."""
+    return {
+        "field": fact.name,
+        "value": fact.value,
+        "how": fact.how,
+        "file": fact.file,
+        "line": fact.line,
+        "said": fact.said,
+    }

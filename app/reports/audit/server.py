@@ -1,0 +1,234 @@
+"""What `plan audit` says of a server: as it was started, what was measured, what the same GPUs could."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from app.quantities import format_share
+from app.reports.answer import Answer, Lines, Section, Table, json_text
+from app.reports.answer import Facts as Pairs
+from app.reports.audit.facts import fact_record, facts_table
+from costmodel.calibration.bench_files import Figures
+from planner.audit.facts import Fact
+from planner.audit.serving.audit import LoadAudit, ServingAudit
+from planner.audit.serving.changes import LEAST_GAIN, ServerChange, best_per_s
+from planner.serving.plan import ServingPlan
+from topology.base.units import format_seconds
+
+SCHEMA_VERSION = 1
+_GROUPS = ("layout", "said", "cluster")
+
+
+def server_answer(found: ServingAudit) -> Answer:
+    """Everything an audit of a server says."""
+    sections: list[Section] = [_started(found), facts_table(found.reading, _shown(found))]
+    rows = tuple((one.load.said, *finding) for one in found.loads for finding in one.findings)
+    if rows:
+        columns = ("under", "what", "help")
+        sections.append(Table(title="Wrong or slow", columns=columns, rows=rows, align="lll", wraps=(1, 2)))
+    sections.extend(section for one in found.loads for section in _load_sections(one))
+    if not found.loads:
+        sections.append(Pairs(title="Load", pairs=(("predicted", "not without what is missing"),)))
+    if found.doubts:
+        sections.append(Lines(title="Taken for granted", lines=found.doubts))
+    document = _document(found)
+    return Answer(
+        headline=_headline(found),
+        sections=tuple(sections),
+        document=lambda: json_text(document),
+        records=tuple(document["loads"]),
+    )
+
+
+def _headline(found: ServingAudit) -> str:
+    """What was read, in a line."""
+    names = ", ".join(path.rpartition("/")[2] for path in found.reading.kinds)
+    return f"{names}: a server of {found.reading.family.name}"
+
+
+def _started(found: ServingAudit) -> Pairs:
+    """The server, as far as it is known."""
+    pairs: list[tuple[str, str]] = [
+        (path.rpartition("/")[2], kind) for path, kind in found.reading.kinds.items()
+    ]
+    server = found.server
+    if server is not None:
+        copies = f"{server.replicas} × " if server.replicas > 1 else ""
+        pairs.append(("layout", f"{copies}{server.layout.label} {server.weights}"))
+        pairs.append(("on", f"{server.num_gpus} × {server.gpu}"))
+        pairs.append(("model", server.model.name))
+    if found.missing:
+        pairs.append(("missing", ", ".join(found.missing)))
+    return Pairs(title="", pairs=tuple(pairs))
+
+
+def _shown(found: ServingAudit) -> list[Fact]:
+    """Facts of a server, in the order of groups."""
+    facts = found.reading.facts.found.values()
+    return [fact for group in _GROUPS for fact in facts if fact.name.partition(".")[0] == group]
+
+
+def _load_sections(one: LoadAudit) -> list[Section]:
+    """A server under one load."""
+    columns = ("", "requests/s", "first token", "per token", "")
+    rows = []
+    if one.load.figures is not None:
+        figures = one.load.figures
+        rows.append(
+            ("measured", f"{one.measured_per_s:.3g}", *_times(figures.ttft_s, figures.tpot_s), "means")
+        )
+        if one.running is not None:
+            means = _times(one.running.ttft_s, one.running.tpot_s)
+            rows.append(("predicted", f"{one.running.requests_per_s:.3g}", *means, "means"))
+    if one.running is not None:
+        now = one.running.plan.estimate
+        words = f"medians; {one.running.broken}" if one.running.broken else "medians"
+        medians = _times(now.ttft.p50_s, now.tpot.p50_s)
+        rows.append(("predicted", f"{one.running.requests_per_s:.3g}", *medians, words))
+    if one.best is not None and (one.behind_by is None or one.behind_by > LEAST_GAIN):
+        estimate = one.best.estimate
+        label = f"medians; {one.best.decode.workers} × {one.best.decode.layout.label}"
+        rate = f"{best_per_s(one.best):.3g}"
+        rows.append(("best", rate, *_times(estimate.ttft.p50_s, estimate.tpot.p50_s), label))
+    title = f"Under {_load_words(one)}, {one.load.said}"
+    if not rows:
+        return [Pairs(title=title, pairs=(("predicted", "not of a server that does not start"),))]
+    sections: list[Section] = [
+        Table(title=title, columns=columns, rows=tuple(rows), align="lrrrl", note=_distance(one))
+    ]
+    if one.changes:
+        sections.append(_changes(one))
+    return sections
+
+
+def _load_words(one: LoadAudit) -> str:
+    """A load in a few words."""
+    flags = one.load.flags
+    many = f"{flags.concurrency} in flight" if flags.concurrency else f"{flags.rate}"
+    lengths = f"{flags.input_tokens or '2000'} + {flags.output_tokens or '300'} tokens"
+    return f"{many} of {lengths}"
+
+
+def _times(ttft_s: float, tpot_s: float) -> tuple[str, str]:
+    return format_seconds(ttft_s), format_seconds(tpot_s)
+
+
+def _distance(one: LoadAudit) -> str:
+    """How far a server is from the best one, in a sentence."""
+    if one.behind_by is None:
+        return ""
+    if one.behind_by <= LEAST_GAIN:
+        return "nothing on these GPUs was found to carry more"
+    more = f"the best server of these GPUs carries {format_share(one.behind_by, signed=True)} requests"
+    evidence = one.best.evidence if one.best is not None else None
+    if evidence is None or not evidence.not_measured:
+        return more
+    beside = evidence.best_measured
+    known = f"; {beside.label}: {beside.capacity_requests_per_s:.3g}/s" if beside is not None else ""
+    return f"{more}; not measured of it: {', '.join(evidence.not_measured)}{known}"
+
+
+def _changes(one: LoadAudit) -> Table:
+    """What would carry more, in the engine's words."""
+    rows = tuple(
+        (
+            f"{change.requests_per_s:.3g}/s",
+            *_times(change.ttft_s, change.tpot_s),
+            "all of it" if change.whole else "alone",
+            " ".join(word.replace(" ", "\u00a0") for word in change.set),
+        )
+        for change in one.changes
+    )
+    columns = ("carries", "first token", "per token", "", "set")
+    return Table(title="Changes", columns=columns, rows=rows, align="rrrll", wraps=(4,))
+
+
+def _document(found: ServingAudit) -> dict[str, Any]:
+    """An audit of a server as data."""
+    server = found.server
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "files": [{"file": path, "kind": kind} for path, kind in found.reading.kinds.items()],
+        "engine": found.reading.family.name,
+        "server": None
+        if server is None
+        else {
+            "model": server.model.name,
+            "gpu": server.gpu,
+            "num_gpus": server.num_gpus,
+            "replicas": server.replicas,
+            "layout": server.layout.label,
+            "weights": server.weights,
+            "kv_dtype": server.kv_dtype,
+            "max_batch": server.max_batch,
+            "token_budget": server.token_budget,
+        },
+        "layout": {
+            fact.name.removeprefix("layout."): fact.value
+            for fact in _shown(found)
+            if fact.name.startswith("layout.")
+        },
+        "facts": [fact_record(fact) for fact in _shown(found)],
+        "loads": [_load_record(one) for one in found.loads],
+        "behind_by": found.behind_by,
+        "fits": found.fits,
+        "missing": list(found.missing),
+        "assumed": list(found.doubts),
+    }
+
+
+def _load_record(one: LoadAudit) -> dict[str, Any]:
+    """A server under one load."""
+    flags = one.load.flags
+    return {
+        "said": one.load.said,
+        "concurrency": flags.concurrency,
+        "rate": flags.rate,
+        "input_tokens": flags.input_tokens,
+        "output_tokens": flags.output_tokens,
+        "measured": _measured(one.load.figures, one.measured_per_s),
+        "predicted": None
+        if one.running is None
+        else {
+            "requests_per_s": one.running.requests_per_s,
+            "mean_ttft_s": one.running.ttft_s,
+            "mean_tpot_s": one.running.tpot_s,
+            "broken": one.running.broken,
+        },
+        "best": None if one.best is None else _best(one.best),
+        "behind_by": one.behind_by,
+        "findings": [{"message": what, "fix": fix} for what, fix in one.findings],
+        "changes": [_change(change) for change in one.changes],
+        "fits": one.fits,
+    }
+
+
+def _measured(figures: Figures | None, per_s: float | None) -> dict[str, Any] | None:
+    """What a client measured."""
+    if figures is None:
+        return None
+    return {
+        "requests_per_s": per_s, "mean_ttft_s": figures.ttft_s, "mean_tpot_s": figures.tpot_s,
+        "tool": figures.tool,
+    }  # fmt: skip
+
+
+def _best(plan: ServingPlan) -> dict[str, Any]:
+    """The best server of the same GPUs."""
+    return {
+        "requests_per_s": best_per_s(plan),
+        "layout": plan.decode.layout.label,
+        "servers": plan.decode.workers,
+        "p50_ttft_s": plan.estimate.ttft.p50_s,
+        "p50_tpot_s": plan.estimate.tpot.p50_s,
+        "status": plan.optimality.status,
+        "gap": plan.optimality.gap,
+    }
+
+
+def _change(change: ServerChange) -> dict[str, Any]:
+    """One change."""
+    return {
+        "set": list(change.set), "whole": change.whole, "requests_per_s": change.requests_per_s,
+        "p50_ttft_s": change.ttft_s, "p50_tpot_s": change.tpot_s,
+    }  # fmt: skip

@@ -1,0 +1,1 @@
+"""Servers of other people's files: what was started, what was measured of it, what would serve more."""

@@ -1,0 +1,146 @@
+"""A server judged: what it does under its load, what the same GPUs could, and which settings that takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from costmodel.kernels.tables import Calibration
+from planner.analysis.serving.fleets import find_fleet
+from planner.audit.read import Reading
+from planner.audit.serving.changes import ServerChange, best_per_s, changes_of
+from planner.audit.serving.load import ServedLoad
+from planner.audit.serving.running import Running, running
+from planner.audit.serving.server import Server, Unknown
+from planner.questions.flags import ServeFlags
+from planner.questions.serving.understand import Asked, understand_serving
+from planner.serving.plan import ServingPlan, ServingRequest
+from planner.serving.replica import Rejected
+from topology.base.errors import NoFeasiblePlanError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadAudit:
+    """A server under one load, and the best of the same GPUs; a finding is what is wrong and what helps."""
+
+    load: ServedLoad
+    running: Running | None = None
+    best: ServingPlan | None = None
+    changes: tuple[ServerChange, ...] = ()
+    findings: tuple[tuple[str, str], ...] = ()
+    fits: bool = True
+
+    @property
+    def measured_per_s(self) -> float | None:
+        """Requests a second that were measured: those in flight over how long one stayed (Little)."""
+        figures = self.load.figures
+        if figures is None:
+            return None
+        return figures.concurrency / (figures.ttft_s + (figures.output_tokens - 1) * figures.tpot_s)
+
+    @property
+    def behind_by(self) -> float | None:
+        """Share by which the best server of these GPUs carries more requests, both as predicted."""
+        if self.best is None or self.running is None or not self.running.requests_per_s:
+            return None
+        return best_per_s(self.best) / self.running.requests_per_s - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingAudit:
+    """Everything that an audit says of a server."""
+
+    reading: Reading
+    server: Server | None = None
+    loads: tuple[LoadAudit, ...] = ()
+    missing: tuple[str, ...] = ()
+    doubts: tuple[str, ...] = ()
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether the server holds its requests; None where that is not known."""
+        return all(one.fits for one in self.loads) if self.loads else None
+
+    @property
+    def behind_by(self) -> float | None:
+        """The largest distance over all loads."""
+        return max((one.behind_by for one in self.loads if one.behind_by is not None), default=None)
+
+
+def audited_server(
+    cal: Calibration, reading: Reading, server: Server | Unknown, loads: Sequence[ServedLoad]
+) -> ServingAudit:
+    """Judge a server under every load."""
+    doubts = tuple(dict.fromkeys(reading.doubts))
+    if isinstance(server, Unknown):
+        return ServingAudit(reading=reading, missing=server.missing, doubts=doubts)
+    if not loads:
+        lacks = ("--rate or --concurrency, or what a benchmark client wrote",)
+        return ServingAudit(reading=reading, server=server, missing=lacks, doubts=(*doubts, *server.assumed))
+    judged = tuple(_under(cal, server, load) for load in loads)
+    return ServingAudit(reading=reading, server=server, loads=judged, doubts=(*doubts, *server.assumed))
+
+
+def _under(cal: Calibration, server: Server, load: ServedLoad) -> LoadAudit:
+    """A server under one load."""
+    asked = understand_serving(_flags(server, load.flags), model=server.model)
+    request, hierarchy = asked.requests[0]
+    findings = tuple(_findings(server, request))
+    now = running(cal, server, request, hierarchy)
+    best, none = _best(asked)
+    findings += none
+    if isinstance(now, Rejected):
+        longest = f"the server {now.reason}: its weights leave the cache less room than one request needs"
+        findings += ((longest, "start it on more GPUs, or with smaller weights, cache or requests"),)
+        return LoadAudit(load=load, best=best, findings=findings, fits=False)
+    changes = changes_of(cal, server, request, hierarchy, now=now, best=best)
+    return LoadAudit(load=load, running=now, best=best, changes=changes, findings=findings)
+
+
+def _flags(server: Server, load: ServeFlags) -> ServeFlags:
+    """The question whose answer is the best server of these GPUs, with the same checkpoint and cache."""
+    return replace(
+        load,
+        model=server.model.name,
+        gpus=str(server.num_gpus),
+        gpu=server.gpu,
+        engine=server.engine,
+        weights=server.weights,
+        kv_dtype=server.kv_dtype,
+        memory_fraction=None if server.memory_fraction is None else str(server.memory_fraction),
+        mode="aggregated",
+    )
+
+
+def _best(asked: Asked) -> tuple[ServingPlan | None, tuple[tuple[str, str], ...]]:
+    """The server of the same GPUs that carries most; why there is none, and what would help."""
+    most = tuple((_unrated(request), hierarchy) for request, hierarchy in asked.requests)
+    try:
+        return find_fleet(replace(asked, requests=most)), ()
+    except NoFeasiblePlanError as none:
+        return None, ((f"{none.what}: {none.cause}", none.fix),)
+
+
+def _unrated(request: ServingRequest) -> ServingRequest:
+    """The same question for what the GPUs carry at most."""
+    return replace(request, job=replace(request.job, request_rate_per_s=None))
+
+
+def _findings(server: Server, request: ServingRequest) -> Iterator[tuple[str, str]]:
+    """What of the settings is wrong for the load, with what helps."""
+    job = request.job
+    longest = (job.input_tokens_p99 or job.input_tokens) + (job.output_tokens_p99 or job.output_tokens)
+    if server.longest is not None and server.longest < longest:
+        yield (
+            f"requests of {longest} tokens are refused: the server takes {server.longest}",
+            f"allow at least {longest} tokens, or leave the limit to the engine",
+        )
+    in_flight = -(-(job.concurrency or 0) // server.replicas)
+    if server.max_batch is not None and server.max_batch < in_flight:
+        waiting = in_flight - server.max_batch
+        yield (
+            f"{waiting} of {in_flight} requests in flight always wait: {server.max_batch} run at once",
+            "raise the limit on requests that run, or leave it to the engine",
+        )
+    for text in server.slow:
+        yield text, "leave it out"

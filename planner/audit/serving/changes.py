@@ -1,0 +1,131 @@
+"""What would let a server carry more: the best of its GPUs as a whole, and one thing at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from costmodel.kernels.tables import Calibration
+from costmodel.serving.engine import scheduler_default, serving_stack
+from planner.audit.serving.running import Running, running
+from planner.audit.serving.server import Server
+from planner.deployment.vllm_sglang import engine_words, trtllm_options
+from planner.serving.plan import PoolPlan, ServingPlan, ServingRequest
+from planner.serving.replica import Rejected
+from topology.fabric.hierarchy import Hierarchy
+
+LEAST_GAIN = 0.01
+"""Share of requests that a change gains, at least, to be told: less is the simulation's own step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerChange:
+    """Words to set, or to leave out, and the requests a second that the server then carries.
+
+    `whole` is all that the best server does otherwise; the others change one thing. Latencies are medians,
+    seconds.
+    """
+
+    set: tuple[str, ...]
+    requests_per_s: float
+    ttft_s: float
+    tpot_s: float
+    whole: bool = False
+
+
+def best_per_s(plan: ServingPlan) -> float:
+    """What the best server carries: what it answers in a closed loop, else what it was found to serve."""
+    return plan.estimate.capacity_requests_per_s
+
+
+def changes_of(
+    cal: Calibration,
+    server: Server,
+    request: ServingRequest,
+    hierarchy: Hierarchy,
+    *,
+    now: Running,
+    best: ServingPlan | None,
+) -> tuple[ServerChange, ...]:
+    """What carries more requests within the same limits: all of the best server, then what gains most alone.
+
+    Args:
+        cal: Kernel and collective tables.
+        server: As it was started.
+        request: Its load and its GPUs.
+        hierarchy: Their fabric.
+        now: What it does.
+        best: The best server of these GPUs.
+    """
+    found = []
+    if best is not None and best_per_s(best) > (1 + LEAST_GAIN) * now.requests_per_s:
+        words = _otherwise(now.plan, best, best.decode)
+        found.append(_change(words, best, best_per_s(best), whole=True))
+    for other in _neighbours(server, hierarchy):
+        job = replace(request.job, kv_dtype=other.kv_dtype, memory_fraction=other.memory_fraction)
+        then = running(cal, other, replace(request, job=job), hierarchy)
+        if isinstance(then, Rejected) or (then.broken and not now.broken):
+            continue
+        if then.requests_per_s > (1 + LEAST_GAIN) * now.requests_per_s:
+            alike = replace(then.plan.decode, max_batch=now.plan.decode.max_batch)
+            lifted = server.max_batch is not None and other.max_batch is None
+            words = (
+                (f"without {_BATCH[server.engine]}",) if lifted else _otherwise(now.plan, then.plan, alike)
+            )
+            found.append(_change(words, then.plan, then.requests_per_s))
+    return tuple(sorted(found, key=lambda one: (not one.whole, -one.requests_per_s)))
+
+
+_BATCH = {"vllm": "--max-num-seqs", "sglang": "--max-running-requests", "trtllm": "--max_batch_size"}
+
+
+def _change(
+    words: tuple[str, ...], then: ServingPlan, requests_per_s: float, *, whole: bool = False
+) -> ServerChange:
+    """To another server."""
+    return ServerChange(
+        set=words,
+        requests_per_s=requests_per_s,
+        ttft_s=then.estimate.ttft.p50_s,
+        tpot_s=then.estimate.tpot.p50_s,
+        whole=whole,
+    )
+
+
+def _neighbours(server: Server, hierarchy: Hierarchy) -> Iterator[Server]:
+    """The server with one thing otherwise: the engine's own limits, another chunk, a smaller cache format."""
+    stack = serving_stack(server.engine)
+    default = scheduler_default(stack, hierarchy.gpu)
+    if server.max_batch is not None:
+        yield replace(server, max_batch=None)
+    budgets = {default.token_budget, *stack.chunk_sizes} if stack.chunked else set()
+    for budget in sorted(budgets - {server.token_budget or default.token_budget}):
+        yield replace(server, token_budget=budget)
+    if server.memory_fraction is not None and server.memory_fraction < stack.memory_fraction:
+        yield replace(server, memory_fraction=None)
+    if server.kv_dtype != "fp8":
+        yield replace(server, kv_dtype="fp8")
+
+
+def _otherwise(now: ServingPlan, then: ServingPlan, pool: PoolPlan) -> tuple[str, ...]:
+    """Words of an engine that a pool has and the server has not, as one would write them."""
+    old, new = _told(now, now.decode), _told(then, pool)
+    changed = [f"{flag} {value}".strip() for flag, value in new.items() if old.get(flag) != value]
+    gone = [f"without {flag}" for flag in old if flag not in new]
+    copies = [f"{then.decode.workers} such servers"] if then.decode.workers != now.decode.workers else []
+    return (*changed, *gone, *copies)
+
+
+def _told(plan: ServingPlan, pool: PoolPlan) -> dict[str, str]:
+    """Flags of the command that starts a pool and their values, and what its options file holds."""
+    found: dict[str, str] = {}
+    flag = ""
+    for word in engine_words(plan, pool, ""):
+        if word.startswith("--"):
+            flag = word
+            found[flag] = ""
+        elif flag:
+            found[flag] = f"{found[flag]} {word}".strip()
+    if plan.request.engine == "trtllm" and (options := trtllm_options(plan, pool, "")):
+        found["--extra_llm_api_options"] = f"FILE of {' '.join(options.split())}"
+    return found

@@ -1,0 +1,94 @@
+"""Under which load a server is judged: what a benchmark measured, what a client is told, or what was asked.
+
+A client's result says its load and what came of it; a script that starts `vllm bench serve` or
+`sglang.bench_serving` says the load alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from costmodel.calibration.bench_files import Figures, figures_of
+from planner.audit.launch import client_of
+from planner.questions.flags import ServeFlags
+
+MOST_LOADS = 8
+"""That are judged of one server: each is a search of its own."""
+LOAD_WORDS = {
+    "--rate": "rate", "--concurrency": "concurrency", "--input": "input_tokens",
+    "--output-tokens": "output_tokens", "--ttft": "ttft", "--tpot": "tpot",
+}  # fmt: skip
+"""What may be said of the load of a server, and the field of `ServeFlags`."""
+_RESULT_WORDS = ('"mean_ttft_ms"', '"time_to_first_token"')
+_LENGTHS = {
+    "input_tokens": ("random_input_len", "random_input", "sharegpt_input_len", "input_len"),
+    "output_tokens": ("random_output_len", "random_output", "sharegpt_output_len", "output_len"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedLoad:
+    """A load, in the words of `plan serve`, who said it, and what was measured under it."""
+
+    flags: ServeFlags
+    said: str
+    figures: Figures | None = None
+
+
+def is_result(name: str, text: str) -> bool:
+    """Whether a file is what a benchmark client wrote."""
+    return Path(name).suffix in (".json", ".jsonl") and any(word in text for word in _RESULT_WORDS)
+
+
+def loads_of(
+    results: Mapping[str, str], texts: Mapping[str, str], asked: ServeFlags, given: Mapping[str, str]
+) -> tuple[ServedLoad, ...]:
+    """Every load to judge a server under; none where nobody said one.
+
+    Args:
+        results: What benchmark clients wrote, by name; their loads are what was measured.
+        texts: Scripts by name; the first client that one starts counts where nothing was measured.
+        asked: Load and limits in the user's words. Limits hold for every load; a load holds over the files'.
+        given: Variables of the environment that scripts read.
+    """
+    if asked.rate or asked.concurrency:
+        return (ServedLoad(flags=asked, said="as asked"),)
+    found = [
+        ServedLoad(flags=_of_figures(asked, figures), said=path.rpartition("/")[2], figures=figures)
+        for path, text in results.items()
+        for figures in figures_of(text, path)
+    ]
+    if found:
+        return tuple(found[:MOST_LOADS])
+    for name, text in texts.items():
+        client = client_of(text, given)
+        if client is not None and (flags := _of_client(asked, client)) is not None:
+            return (ServedLoad(flags=flags, said=f"the client that {name.rpartition('/')[2]} starts"),)
+    return ()
+
+
+def _of_figures(asked: ServeFlags, figures: Figures) -> ServeFlags:
+    """The load that a client measured."""
+    return replace(
+        asked,
+        concurrency=str(figures.concurrency),
+        input_tokens=str(figures.input_tokens),
+        output_tokens=str(figures.output_tokens),
+        input_p99=None,
+        output_p99=None,
+    )
+
+
+def _of_client(asked: ServeFlags, client: Mapping[str, str]) -> ServeFlags | None:
+    """The load that a client is told; None where it sends all at once or says no lengths."""
+    rate, limit = client.get("request_rate", "inf"), client.get("max_concurrency")
+    said = {
+        name: getattr(asked, name) or next((client[word] for word in words if word in client), None)
+        for name, words in _LENGTHS.items()
+    }
+    told = replace(asked, input_tokens=said["input_tokens"], output_tokens=said["output_tokens"])
+    if limit is not None:
+        return replace(told, concurrency=limit)
+    return None if rate == "inf" else replace(told, rate=f"{rate}/s")

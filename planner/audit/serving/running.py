@@ -1,0 +1,115 @@
+"""A server as it was started, under a load: its plan, its latencies, and what it carries."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from costmodel.kernels.tables import Calibration
+from planner.audit.serving.server import Server
+from planner.serving.answer import plan_of_fleet
+from planner.serving.board import RESOLUTION
+from planner.serving.capacity import bracket_per_s
+from planner.serving.fleet import FleetRun, run_closed, run_fleet
+from planner.serving.headroom import broken, broken_at
+from planner.serving.integer_program import Selection
+from planner.serving.plan import Headroom, ServingOptimality, ServingPlan, ServingRequest
+from planner.serving.replica import Option, Rejected, rate_bound_per_s, started_option
+from planner.serving.space import deployment_of
+from topology.base.errors import InputError
+from topology.fabric.hierarchy import Hierarchy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Running:
+    """A server under a load: its plan, means over its requests, and what it carries.
+
+    Attributes:
+        plan: As `plan serve` would have told it.
+        ttft_s: Mean time to first token, seconds.
+        tpot_s: Mean time per further output token, seconds.
+        requests_per_s: In a closed loop what it answers, else the highest rate within the limits.
+        broken: What breaks under the load, in words.
+    """
+
+    plan: ServingPlan
+    ttft_s: float
+    tpot_s: float
+    requests_per_s: float
+    broken: str
+
+
+def running(
+    cal: Calibration, server: Server, request: ServingRequest, hierarchy: Hierarchy
+) -> Running | Rejected:
+    """The server under the load of a request, or why it holds none of it."""
+    option = _started(cal, server, request, hierarchy)
+    return option if isinstance(option, Rejected) else _under_load(cal, server, request, hierarchy, option)
+
+
+def _started(
+    cal: Calibration, server: Server, request: ServingRequest, hierarchy: Hierarchy
+) -> Option | Rejected:
+    """A replica of the server."""
+    model, layout = server.model, server.layout
+    if model.num_attention_heads % layout.tp or layout.pp > model.num_layers:
+        raise InputError(
+            what=f"{model.name} is not split so",
+            cause=f"tp {layout.tp} of {model.num_attention_heads} heads, pp {layout.pp} of "
+            f"{model.num_layers} layers",
+            fix="give tp among the divisors of the heads, and at most a stage a layer",
+        )
+    return started_option(
+        cal,
+        deployment_of(request, hierarchy, server.weights, layout),
+        request.job,
+        max_batch=server.max_batch,
+        token_budget=server.token_budget,
+    )
+
+
+def _under_load(
+    cal: Calibration, server: Server, request: ServingRequest, hierarchy: Hierarchy, option: Option
+) -> Running:
+    """Its plan, as it was started."""
+    run, headroom = _run(server, request, option)
+    plan = plan_of_fleet(
+        cal,
+        request,
+        hierarchy,
+        run,
+        optimality=_AS_GIVEN,
+        runners_up=(),
+        headroom=headroom,
+        search_time_s=0.0,
+    )
+    return Running(
+        plan=plan,
+        ttft_s=float(np.mean(run.simulation.ttft_s)),
+        tpot_s=float(np.nanmean(run.simulation.tpot_s)),
+        requests_per_s=plan.estimate.capacity_requests_per_s,
+        broken=broken_at(run),
+    )
+
+
+_AS_GIVEN = ServingOptimality(
+    status="best-found",
+    bound=float("inf"),
+    value=0.0,
+    enumerated=1,
+    pruned={},
+    simulated=1,
+    scope="one server",
+)
+
+
+def _run(server: Server, request: ServingRequest, option: Option) -> tuple[FleetRun, Headroom | None]:
+    """Its simulation, and under an open load the rates between which it breaks."""
+    rate, count = request.job.request_rate_per_s, server.replicas
+    if rate is None:
+        return run_closed(option, count, request.job.concurrency or 1, which=0), None
+    selection = Selection(counts={0: count}, rate_per_s=rate, num_gpus=server.num_gpus)
+    run = run_fleet([option], selection, rate)
+    served, failed = bracket_per_s(option, most_per_s=1.01 * rate_bound_per_s(option), precision=RESOLUTION)
+    return run, Headroom(served_per_s=count * served, failed_per_s=count * failed, broken=broken(run))

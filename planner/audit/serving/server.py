@@ -1,0 +1,180 @@
+"""What a server was started with: model, split, cache and batch, from the facts of its files.
+
+Engines count differently. vLLM's tp is that of attention and its limits are of one attention rank; the tp of
+SGLang and TensorRT-LLM counts every GPU of a stage, and SGLang divides its prompt chunk by attention ranks
+(their server arguments; written by `planner.deployment.vllm_sglang`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from costmodel.accuracy.checkpoint_names import WEIGHTS_OF_NAME, checkpoint_model, checkpoint_weights
+from costmodel.models.catalog import model as find_model
+from costmodel.models.spec import ModelSpec
+from costmodel.serving.deployment import KvDtype, ServingLayout, Weights, published_weights
+from costmodel.serving.engine import serving_stack
+from planner.audit.facts import Facts
+from planner.audit.read import Reading
+from planner.questions.training import DEFAULT_GPU
+from topology.base.errors import InputError
+from topology.catalog import gpu_name
+
+_UNPRICED = {
+    "said.speculation": "a server without speculation: the share of drafts accepted is in no file "
+    "(plan serve --draft-tokens asks with it)",
+    "said.transfer": "a whole server: this one is of a pool of two",
+    "said.role": "a whole server: this one is of a pool of two",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Server:
+    """A server as it was started; limits that are None are the engine's own.
+
+    Attributes:
+        engine: By the name of its profile.
+        model: What it serves.
+        gpu: The kind of GPU.
+        layout: How a replica is split.
+        replicas: Copies of the model that the server starts and spreads requests over.
+        weights: Precision of its checkpoint, or to which it is quantised at load.
+        kv_dtype: Format of its cache.
+        memory_fraction: The engine's memory setting.
+        max_batch: Requests of a replica that run at once, over all attention ranks.
+        token_budget: Tokens of a step of an attention rank.
+        longest: Tokens of the longest request that it takes.
+        assumed: What was taken for granted.
+        slow: Settings that are not priced and make it slower than predicted.
+    """
+
+    engine: str
+    model: ModelSpec
+    gpu: str
+    layout: ServingLayout
+    replicas: int
+    weights: Weights
+    kv_dtype: KvDtype
+    memory_fraction: float | None
+    max_batch: int | None
+    token_budget: int | None
+    longest: int | None
+    assumed: tuple[str, ...] = ()
+    slow: tuple[str, ...] = ()
+
+    @property
+    def num_gpus(self) -> int:
+        """GPUs of all replicas."""
+        return self.replicas * self.layout.num_gpus
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unknown:
+    """Why files are no server that can be priced: what nobody said, as the flag that says it."""
+
+    missing: tuple[str, ...] = field(default=())
+
+
+def server_of(reading: Reading, *, model: str | None, gpu: str | None) -> Server | Unknown:
+    """The server of files.
+
+    Args:
+        reading: What the files say.
+        model: A model that holds over the files.
+        gpu: A kind of GPU that holds over the files.
+
+    Raises:
+        InputError: A value of the files is not possible.
+    """
+    facts = reading.facts
+    missing = [why for name, why in _UNPRICED.items() if name in facts.found]
+    named = str(facts.value("said.model") or "")
+    if not (model or named):
+        missing.append("--model")
+    if missing:
+        return Unknown(missing=tuple(dict.fromkeys(missing)))
+    assumed: list[str] = []
+    spec = find_model(model) if model else checkpoint_model(named)
+    engine = serving_stack(reading.family.name)
+    kind = gpu_name(gpu) if gpu else _gpu(reading, assumed)
+    layout, replicas = _split(engine.name, facts, spec)
+    sequences, budget = facts.count("said.max_sequences"), facts.count("said.token_budget")
+    if engine.name == "sglang":
+        budget = budget and max(budget // layout.attention_dp, 1)
+    else:
+        sequences = sequences and sequences * layout.attention_dp
+    eager = "cuda graphs are off (enforce_eager): every step also waits for its launches, not priced"
+    return Server(
+        engine=engine.name,
+        model=spec,
+        gpu=kind,
+        layout=layout,
+        replicas=replicas,
+        weights=_weights(facts, named, spec, assumed),
+        kv_dtype="fp8" if "fp8" in str(facts.value("said.kv_dtype") or "").lower() else "bf16",
+        memory_fraction=_share(facts.value("said.memory_share")),
+        max_batch=sequences,
+        token_budget=budget,
+        longest=facts.count("said.max_length"),
+        assumed=tuple(assumed),
+        slow=(eager,) if facts.truth("said.eager") else (),
+    )
+
+
+def _gpu(reading: Reading, assumed: list[str]) -> str:
+    """The one kind that files mention, else the usual one."""
+    if len(reading.gpus) == 1:
+        assumed.append(f"on {reading.gpus[0]}, which the files mention (--gpu)")
+        return reading.gpus[0]
+    assumed.append(f"on {DEFAULT_GPU}: no file names one kind of GPU (--gpu)")
+    return DEFAULT_GPU
+
+
+def _split(engine: str, facts: Facts, model: ModelSpec) -> tuple[ServingLayout, int]:
+    """How a replica is split, and how many the server starts."""
+    tp, pp, dp, ep, dcp = (
+        facts.count(name) or 1 for name in ("layout.tp", "layout.pp", "layout.dp", "layout.ep", "said.dcp")
+    )
+    if engine == "vllm":
+        ranks = dp if model.is_moe else 1
+        ep = tp * ranks if model.is_moe and facts.truth("said.expert_parallel") else 1
+        return ServingLayout(tp=tp, pp=pp, attention_dp=ranks, ep=ep, dcp=dcp), dp // ranks
+    if engine == "sglang":
+        together = facts.count("said.attention_ranks") or (dp if facts.truth("said.attention_dp") else 1)
+        copies = 1 if together > 1 else dp
+    else:
+        together, copies = (tp if facts.truth("said.attention_dp") else 1), 1
+    if tp % together:
+        raise InputError(
+            what="the attention ranks do not divide the server",
+            cause=f"{together} attention ranks share {tp} GPUs",
+            fix=f"give attention ranks among the divisors of {tp}",
+        )
+    return ServingLayout(tp=tp // together, pp=pp, attention_dp=together, ep=ep), copies
+
+
+def _weights(facts: Facts, named: str, model: ModelSpec, assumed: list[str]) -> Weights:
+    """Precision: as quantised at load, as the checkpoint's name says, or as published."""
+    said = str(facts.value("said.precision") or "").lower()
+    known = next(
+        (WEIGHTS_OF_NAME[word] for word in (said, said.partition("_")[0]) if word in WEIGHTS_OF_NAME), None
+    )
+    if known is None:
+        known = checkpoint_weights(named) if named else published_weights(model) or "bf16"
+        assumed.append(f"weights are {known}, by the name of the checkpoint")
+    return known
+
+
+def _share(value: object) -> float | None:
+    """A share of the memory; None where none is said."""
+    try:
+        share = float(str(value))
+    except ValueError:
+        return None
+    if not 0 < share <= 1:
+        raise InputError(
+            what="the server's memory setting is not possible",
+            cause=f"it takes {share:g} of a GPU's memory",
+            fix="give a share of at most 1, such as 0.9",
+        )
+    return share

@@ -1,0 +1,202 @@
+"""A server of somebody's script: read as our own commands are written, judged as our own plans are."""
+
+from __future__ import annotations
+
+import functools
+import json
+import shlex
+
+import pytest
+
+from costmodel.kernels.tables import load_calibration
+from planner.analysis.serving.fleets import find_fleet
+from planner.audit.read import read_texts
+from planner.audit.serving.audit import LoadAudit, audited_server
+from planner.audit.serving.changes import LEAST_GAIN
+from planner.audit.serving.load import ServedLoad, is_result, loads_of
+from planner.audit.serving.server import Server, Unknown, server_of
+from planner.deployment.vllm_sglang import benchmark, engine_words, trtllm_options
+from planner.questions.flags import ServeFlags
+from planner.questions.serving.understand import understand_serving
+from planner.serving.plan import ServingPlan
+
+CAL = load_calibration()
+QUESTIONS = {
+    f"{engine}-{name}": (engine, words)
+    for engine in ("vllm", "sglang", "trtllm")
+    for name, words in {
+        "dense": {
+            "model": "8b", "gpus": "2", "gpu": "h100-sxm", "weights": "bf16", "settings": ("layout.tp=2",)
+        },
+        "experts": {"model": "deepseek-v3", "gpus": "8", "gpu": "h200-sxm", "kv_dtype": "fp8"},
+        "pinned": {
+            "model": "qwen3-30b-a3b", "gpus": "2", "gpu": "h100-sxm", "memory_fraction": "0.8",
+            "weights": "bf16", "settings": ("layout.tp=2", "layout.attention_dp=1"),
+        },
+    }.items()
+}  # fmt: skip
+
+
+@functools.cache
+def plan_of(name: str) -> ServingPlan:
+    """The best server of a question's GPUs, with 64 requests in flight."""
+    engine, words = QUESTIONS[name]
+    asked = ServeFlags(**words, engine=engine, concurrency="64", mode="aggregated")
+    return find_fleet(understand_serving(asked))
+
+
+def read_as_written(plan: ServingPlan) -> Server:
+    """A plan's own command, as somebody's script."""
+    texts = {"serve.sh": shlex.join(engine_words(plan, plan.decode, ""))}
+    if plan.request.engine == "trtllm" and (options := trtllm_options(plan, plan.decode, "")):
+        texts["server-options.yaml"] = options
+    found = server_of(read_texts(texts), model=plan.request.model.name, gpu=plan.request.gpu)
+    assert isinstance(found, Server)
+    return found
+
+
+@pytest.mark.parametrize("name", QUESTIONS)
+def test_what_is_written_reads_back(name: str) -> None:
+    plan = plan_of(name)
+    found = read_as_written(plan)
+    assert found.engine == plan.request.engine
+    assert found.layout == plan.decode.layout
+    assert found.kv_dtype == plan.kv_dtype
+    assert found.weights == plan.weights
+    assert found.memory_fraction == plan.request.job.memory_fraction
+    if found.max_batch is not None:  # of a rank each, rounded up
+        assert 0 <= found.max_batch - plan.decode.max_batch < plan.decode.layout.attention_dp
+    if found.token_budget is not None:
+        assert found.token_budget == plan.decode.token_budget
+
+
+@pytest.mark.parametrize("name", QUESTIONS)
+def test_the_best_server_is_not_behind_itself(name: str) -> None:
+    """Its own rate is predicted, and nothing that the search may choose carries more."""
+    plan = plan_of(name)
+    if plan.decode.workers > 1:
+        pytest.skip("several servers are several commands")
+    engine, words = QUESTIONS[name]
+    load = ServedLoad(flags=ServeFlags(**words, engine=engine, concurrency="64"), said="as asked")
+    found = under(read_as_written(plan), load)
+    assert found.running is not None
+    assert found.running.requests_per_s == pytest.approx(plan.estimate.request_rate_per_s, rel=0.01)
+    assert found.behind_by == pytest.approx(0, abs=0.01)
+    assert not [change for change in found.changes if change.whole]
+
+
+def under(server: Server, load: ServedLoad) -> LoadAudit:
+    """A server under one load."""
+    return audited_server(CAL, read_texts({"s.sh": "vllm serve m -tp 1"}), server, (load,)).loads[0]
+
+
+def server(words: str, **over: str) -> Server:
+    """The server of a command."""
+    found = server_of(read_texts({"s.sh": words}), model=over.get("model"), gpu=over.get("gpu", "h100-sxm"))
+    assert isinstance(found, Server), found
+    return found
+
+
+@pytest.mark.parametrize(
+    ("words", "label", "replicas"),
+    [
+        ("vllm serve meta-llama/Llama-3.1-8B -tp 2 --data-parallel-size 4", "tp2", 4),
+        ("vllm serve Qwen/Qwen3-30B-A3B -tp 2 --data-parallel-size 2 --enable-expert-parallel", "tp2·dp2·ep4", 1),
+        ("python -m vllm.entrypoints.openai.api_server --model Qwen/Qwen3-32B --tensor-parallel-size=4", "tp4", 1),
+        ("python -m sglang.launch_server --model-path Qwen/Qwen3-32B --tp 2 --dp 4", "tp2", 4),
+        ("python -m sglang.launch_server --model-path deepseek-ai/DeepSeek-V3 --tp 8 --dp 8 --enable-dp-attention",
+         "dp8", 1),
+        ("trtllm-serve Qwen/Qwen3-32B --tp_size 4 --pp_size 2", "tp4·pp2", 1),
+        ("trtllm-serve serve Qwen/Qwen3-32B --tp_size 4", "tp4", 1),
+    ],
+)  # fmt: skip
+def test_engines_count_in_their_own_ways(words: str, label: str, replicas: int) -> None:
+    found = server(words)
+    assert (found.layout.label, found.replicas) == (label, replicas)
+
+
+def test_limits_are_of_all_attention_ranks() -> None:
+    """Those of vLLM and TensorRT-LLM are of one rank, SGLang's of the server; its chunk is divided."""
+    expert = "--enable-expert-parallel --data-parallel-size 4"
+    one = server(f"vllm serve Qwen/Qwen3-30B-A3B {expert} --max-num-seqs 64 --max-num-batched-tokens 4096")
+    assert (one.max_batch, one.token_budget) == (256, 4096)
+    ranks = "--tp 4 --attn-dp-size 4 --max-running-requests 64 --chunked-prefill-size 4096"
+    two = server(f"python -m sglang.launch_server --model-path Qwen/Qwen3-30B-A3B {ranks}")
+    assert (two.max_batch, two.token_budget, two.layout.attention_dp) == (64, 1024, 4)
+
+
+def test_speculation_and_pools_are_not_priced_as_if_they_were_not_there() -> None:
+    for words in ('--speculative-config \'{"method": "mtp"}\'', "--kv-transfer-config '{}'"):
+        found = server_of(
+            read_texts({"s.sh": f"vllm serve Qwen/Qwen3-32B -tp 4 {words}"}), model=None, gpu=None
+        )
+        assert isinstance(found, Unknown)
+        assert found.missing
+
+
+def test_a_limit_below_the_load_is_found_and_lifting_it_carries_more() -> None:
+    load = ServedLoad(flags=ServeFlags(concurrency="64"), said="as asked")
+    found = under(server("vllm serve meta-llama/Llama-3.1-8B --max-num-seqs 16 --max-model-len 2000"), load)
+    texts = [what for what, _ in found.findings]
+    assert "48 of 64 requests in flight always wait: 16 run at once" in texts
+    assert "requests of 2300 tokens are refused: the server takes 2000" in texts
+    alone = {change.set: change for change in found.changes if not change.whole}
+    assert alone["without --max-num-seqs",].requests_per_s > 1.5 * found.running.requests_per_s
+    best = next(change for change in found.changes if change.whole)
+    assert found.behind_by == pytest.approx(best.requests_per_s / found.running.requests_per_s - 1)
+    assert best.requests_per_s >= (1 - LEAST_GAIN) * max(
+        change.requests_per_s for change in found.changes if "fp8" not in " ".join(change.set)
+    )
+
+
+def test_a_rate_beyond_what_a_server_carries_is_told() -> None:
+    flags = ServeFlags(rate="200/s", ttft="2s", tpot="50ms")
+    found = under(server("vllm serve meta-llama/Llama-3.1-8B"), ServedLoad(flags=flags, said="as asked"))
+    assert found.running.broken
+    assert 0 < found.running.requests_per_s < 200
+
+
+def test_a_server_that_holds_no_request_does_not_fit() -> None:
+    found = under(server("vllm serve meta-llama/Llama-3.1-70B -tp 2", gpu="l40s"),
+                  ServedLoad(flags=ServeFlags(concurrency="4"), said="as asked"))  # fmt: skip
+    assert not found.fits
+    assert found.running is None
+
+
+def result() -> str:
+    """What `vllm bench serve --save-result` writes."""
+    figures = {
+        "backend": "vllm", "model_id": "m", "completed": 640, "total_input_tokens": 640_000,
+        "total_output_tokens": 128_000, "request_throughput": 8.0, "mean_ttft_ms": 500.0,
+        "mean_tpot_ms": 37.6884422110553, "max_concurrency": 64,
+    }  # fmt: skip
+    return json.dumps(figures)
+
+
+def test_a_result_says_load_and_measurement() -> None:
+    text = result()
+    assert is_result("bench.json", text)
+    assert not is_result("settings.json", "{}")
+    assert not is_result("serve.sh", text)
+    (load,) = loads_of({"bench.json": text}, {}, ServeFlags(ttft="2s"), {})
+    assert (load.flags.concurrency, load.flags.input_tokens, load.flags.output_tokens) == (
+        "64",
+        "1000",
+        "200",
+    )
+    assert load.flags.ttft == "2s"
+    found = under(server("vllm serve meta-llama/Llama-3.1-8B"), load)
+    assert found.measured_per_s == pytest.approx(8.0)  # 64 in flight for 0.5 + 199 · 0.0377 s
+
+
+def test_the_client_of_a_script_says_the_load() -> None:
+    texts = {"s.sh": shlex.join(benchmark(plan_of("vllm-dense")))}
+    (load,) = loads_of({}, texts, ServeFlags(), {})
+    assert (load.flags.concurrency, load.flags.input_tokens, load.flags.output_tokens) == (
+        "64",
+        "2000",
+        "300",
+    )
+    asked = ServeFlags(rate="3/s", input_tokens="10")
+    assert loads_of({}, texts, asked, {})[0].flags == asked
+    assert loads_of({}, {"s.sh": "vllm bench serve --model m --random-input-len 9"}, ServeFlags(), {}) == ()
