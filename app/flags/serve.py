@@ -22,10 +22,20 @@ SERVE_FLAGS: Final[Mapping[str, Any]] = {
     "input_tokens": options.InputTokens,
     "output_tokens": options.OutputTokens,
     "input_p99": Annotated[
-        str | None, typer.Option("--input-p99", help="99th percentile of prompt tokens.", metavar="N")
+        str | None,
+        typer.Option(
+            "--input-p99",
+            help="99th percentile of prompt tokens; of a rate 4 times the mean, or alike.",
+            metavar="N",
+        ),
     ],
     "output_p99": Annotated[
-        str | None, typer.Option("--output-p99", help="99th percentile of output tokens.", metavar="N")
+        str | None,
+        typer.Option(
+            "--output-p99",
+            help="99th percentile of output tokens; of a rate 2.8 times the mean, or alike.",
+            metavar="N",
+        ),
     ],
     "rate": options.RequestRate,
     "concurrency": options.Concurrency,

@@ -14,7 +14,7 @@ from costmodel.serving.simulation.load import Load
 from planner.serving.board import Board, fail, learn, settle
 from planner.serving.capacity import able
 from planner.serving.fleet import FleetRun, run_fleet
-from planner.serving.integer_program import MOST_FLEET_GPUS, Selection, select_fleet
+from planner.serving.integer_program import Selection, select_fleet
 from planner.serving.plan import ServingRequest
 from planner.serving.replica import Option
 
@@ -110,7 +110,7 @@ def runners_up(
         selection = select_fleet(
             board.options,
             board.capacities_per_s,
-            most_gpus=request.num_gpus or MOST_FLEET_GPUS,
+            most_gpus=board.most_gpus,
             rate_per_s=request.job.request_rate_per_s,
             excluded=excluded,
             machine_gpus=request.machine_gpus,

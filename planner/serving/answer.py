@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.estimate import watt_hours
+from costmodel.job import ServingJob
 from costmodel.kernels.tables import Calibration
 from costmodel.serving.bands import Band, Evidence
 from costmodel.serving.breakdown import decode_parts_s
@@ -317,7 +318,6 @@ def _narrower(run: FleetRun, other: FleetRun) -> str:
 def _assumptions(request: ServingRequest, gpu: Gpu) -> tuple[str, ...]:
     """What the numbers rest on."""
     job = request.job
-    spread = "log-normal by their p99" if job.input_tokens_p99 or job.output_tokens_p99 else "all alike"
     poisson = "Poisson" if job.burstiness == 1 else f"gaps of variation {job.burstiness:g}"
     closed = job.concurrency is not None and job.request_rate_per_s is None
     arrivals = f"the next one when one of {job.concurrency} ends" if closed else poisson
@@ -351,11 +351,28 @@ def _assumptions(request: ServingRequest, gpu: Gpu) -> tuple[str, ...]:
         *own,
         *widened,
         *spare,
-        f"request lengths: {spread}; arrivals: {arrivals}",
+        f"request lengths: {lengths_in_words(job)}; arrivals: {arrivals}",
         "replicas share the load evenly",
         f"limits hold at the {job.percentile:g}th percentile of requests after warm-up",
         "energy at the GPUs' TDP",
     )
+
+
+def lengths_in_words(job: ServingJob) -> str:
+    """How the lengths of a job's requests spread.
+
+    >>> lengths_in_words(ServingJob(input_tokens=2000, output_tokens=300, input_tokens_p99=8000))
+    'prompts log-normal, 8000 tokens at p99, outputs all alike'
+    """
+    sides = (
+        ("prompts", job.input_tokens, job.input_tokens_p99),
+        ("outputs", job.output_tokens, job.output_tokens_p99),
+    )
+    told = [
+        f"{name} log-normal, {p99} tokens at p99" if p99 and p99 > mean else f"{name} all alike"
+        for name, mean, p99 in sides
+    ]
+    return ", ".join(told)
 
 
 NORMAL_P90 = 1.2815515655446004  # 90th percentile of the standard normal distribution

@@ -15,7 +15,7 @@ from costmodel.serving.engine import serving_stack
 from costmodel.serving.step_table import StepTimes
 from planner.serving.capacity import MOST_REPLICAS, able, best_bracket, replicas
 from planner.serving.fleet import FleetRun
-from planner.serving.integer_program import Selection
+from planner.serving.integer_program import MOST_FLEET_GPUS, Selection, select_fleet
 from planner.serving.plan import Mode, ServingRequest
 from planner.serving.replica import (
     OUTPUT_ONLY,
@@ -37,6 +37,11 @@ _TOKENS_OF_PROMPTS = "has tokens apart, which are for decoding"
 RESOLUTION = 0.02  # capacities are told apart to this share
 FIRST_SHARE = 1.5  # of the replicas that its bound asks for an option is first tried with; grows as it fails
 MOST_SHARE = 3.0
+MOST_OVER, FEWEST_LOOKED = 16, 256
+"""GPUs up to which a fleet is looked for: so many times those that no fleet can do with less of, or so many.
+
+One that keeps its limits on more of them alone would stand all but idle.
+"""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -49,7 +54,7 @@ class Board:
     by option, `possible` options do so in some number, and `first_share` is that of the bound's number which
     is tried first. `runs` are the best kept runs of a closed loop, by option. `lowered` has the phases of
     which capacities were cut because a whole fleet broke a limit. Workers are placed on hosts of `host_gpus`
-    where the GPUs are given (1: on any).
+    where the GPUs are given (1: on any), and fleets are looked for up to `most_gpus`.
     """
 
     options: list[Option]
@@ -68,6 +73,7 @@ class Board:
     enumerated: int = 0
     rejected: list[Rejected] = field(default_factory=list)
     host_gpus: int = 1
+    most_gpus: int = MOST_FLEET_GPUS
 
 
 def phases_of(modes: Sequence[Mode]) -> list[str]:
@@ -126,7 +132,24 @@ def enumerate_options(cal: Calibration, request: ServingRequest, hierarchy: Hier
         board.options.append(one)
         board.capacities_per_s.append(rate_bound_per_s(one))
     board.ceilings_per_s = list(board.capacities_per_s)
+    board.most_gpus = request.num_gpus or _looked_for(request, board)
     return board
+
+
+def _looked_for(request: ServingRequest, board: Board) -> int:
+    """GPUs up to which a fleet for a rate is looked for, by what its modes need at least."""
+    rate, least = request.job.request_rate_per_s, 0
+    for mode in request.modes if rate is not None else ():
+        phases = phases_of((mode,))
+        capacities = [
+            capacity if option.phase in phases else 0.0
+            for option, capacity in zip(board.options, board.capacities_per_s, strict=True)
+        ]
+        found = select_fleet(board.options, capacities, most_gpus=MOST_FLEET_GPUS, rate_per_s=rate)
+        least = max(least, found.num_gpus if found is not None else 0)
+    return (
+        min(max(MOST_OVER * least, FEWEST_LOOKED), MOST_FLEET_GPUS) if rate is not None else MOST_FLEET_GPUS
+    )
 
 
 def _not_moved(deployment: Deployment, phase: str) -> str | None:

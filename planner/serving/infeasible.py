@@ -33,10 +33,11 @@ def _too_large(request: ServingRequest, hierarchy: Hierarchy) -> ServingInfeasib
     memory = format_bytes(hierarchy.gpu.memory_bytes)
     narrower = fitting_weights(request, hierarchy)
     instead = f", or --weights {' or '.join(narrower)}" if narrower else ""
+    inputs, outputs = job.input_tokens_p99 or job.input_tokens, job.output_tokens_p99 or job.output_tokens
+    longest = f"{inputs} + {outputs}"
     return ServingInfeasible(
         what=f"{request.model.name} in {'/'.join(request.weights)} does not fit on {size} × {request.gpu}",
-        cause=f"no layout leaves room for two requests of {job.input_tokens} + {job.output_tokens} tokens "
-        f"in {memory} each",
+        cause=f"no layout leaves room for two requests of {longest} tokens in {memory} each",
         fix=f"use more or larger GPUs{instead}",
     )
 

@@ -37,7 +37,6 @@ from planner.serving.fleet import FleetRun, drawn_anew, run_fleet
 from planner.serving.headroom import at_rate, broken_at, fleet_label, headroom_of
 from planner.serving.infeasible import infeasible_fleet, serves_weights
 from planner.serving.integer_program import (
-    MOST_FLEET_GPUS,
     Selection,
     most_useful,
     select_fleet,
@@ -213,7 +212,7 @@ def best_selection(
             rate if option.phase in phases else 0.0
             for option, rate in zip(board.options, capacities_per_s, strict=True)
         ],
-        most_gpus=request.num_gpus or MOST_FLEET_GPUS,
+        most_gpus=board.most_gpus,
         rate_per_s=request.job.request_rate_per_s,
         simulated=board.exact,
         machine_gpus=request.machine_gpus,
@@ -312,7 +311,7 @@ def _no_fleet(request: ServingRequest, board: Board, fastest: FleetRun | None) -
         cause = (
             f"their capacity within the limits is {'' if measured else 'at most '}{capacity:.3g} requests/s"
         )
-    size = f"{request.num_gpus}" if request.num_gpus else f"up to {MOST_FLEET_GPUS}"
+    size = f"{request.num_gpus}" if request.num_gpus else f"up to {board.most_gpus}"
     asked = (
         f"{three_digits(job.request_rate_per_s)} requests/s"
         if job.request_rate_per_s
@@ -333,7 +332,7 @@ def _ceiling_per_s(request: ServingRequest, board: Board) -> tuple[float, bool]:
     best = select_fleet(
         board.options,
         board.ceilings_per_s,
-        most_gpus=request.num_gpus or MOST_FLEET_GPUS,
+        most_gpus=board.most_gpus,
         rate_per_s=None,
         host_gpus=board.host_gpus,
         spare=request.spare,

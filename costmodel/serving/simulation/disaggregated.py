@@ -46,16 +46,18 @@ class Fleet:
     """The state of two pools and of the requests between them."""
 
     __slots__ = (
+        "_blocked",
         "_closed",
         "_count",
-        "_decoders",
         "_entered",
         "_holder",
         "_latency_s",
         "_load",
+        "_ready",
         "_seen",
         "_sent",
         "_transfer",
+        "_turn",
         "_workers",
         "arrival_s",
         "decode",
@@ -84,13 +86,13 @@ class Fleet:
         ]
         self.decode = [Replica(decode.times, decode.rules, outputs) for _ in range(decode.workers)]
         self._workers = self.prefill + self.decode
-        self._decoders = frozenset(map(id, self.decode))
         self._latency_s = transfer.latency_s
         self._transfer = (transfer.latency_s + transfer.s_per_token * load.input_tokens).tolist()
         self._load, self._count, self._closed = load, len(load), bool(load.concurrency)
-        self._seen = dict.fromkeys(map(id, self._workers), 0)
-        self._entered = dict.fromkeys(map(id, self.decode), 0)
-        self._holder: dict[int, Replica] = {}
+        self._seen, self._entered, self._turn = ([0] * len(self._workers) for _ in range(3))
+        self._holder: dict[int, int] = {}
+        self._ready: list[tuple[float, int, int]] = []
+        self._blocked: set[int] = set()
         first = min(load.concurrency, len(load)) if load.concurrency else 0
         self.arrival_s: list[float] = [0.0] * first if load.concurrency else load.arrival_s.tolist()
         late: list[float] = load.lookup_s.tolist() if len(load.lookup_s) else [0.0] * len(self.arrival_s)
@@ -103,63 +105,82 @@ class Fleet:
 
     def run(self) -> None:
         """Serve every request."""
-        earliest, next_s = self._earliest()
         while self.done < self._count:
-            if self.events and (earliest is None or self.events[0][0] <= earliest.clock):
-                if self._deliver(*heappop(self.events)):
-                    earliest, next_s = self._earliest()
-            elif earliest is not None:
-                self._step(earliest, next_s)
-                earliest, next_s = self._earliest()
+            self._drop_stale()
+            earliest_s = self._ready[0][0] if self._ready else NEVER
+            if self.events and self.events[0][0] <= earliest_s:
+                self._deliver(*heappop(self.events))
+            elif self._ready:
+                self._step(self._ready[0][1])
 
-    def _earliest(self) -> tuple[Replica | None, float]:
-        """The worker whose next event comes first, None when none has one, and the clock of the one after."""
-        first, first_s, next_s = None, NEVER, NEVER
-        for worker in self._workers:
-            clock = worker.clock
-            if clock < next_s and not worker.idle and not worker.blocked:
-                if clock < first_s:
-                    first, first_s, next_s = worker, clock, first_s
-                else:
-                    next_s = clock
-        return first, next_s
+    def _drop_stale(self) -> None:
+        """Forget times at which a worker was ready before it changed."""
+        ready, turn = self._ready, self._turn
+        while ready and ready[0][2] != turn[ready[0][1]]:
+            heappop(ready)
 
-    def _deliver(self, at_s: float, i: int, prompt_done: bool) -> bool:
-        """Give a request to the worker its router names, or the least loaded; whether that was idle."""
-        if self._sent and not prompt_done:
-            worker = self.prefill[self._sent[i]]
+    def _changed(self, at: int) -> None:
+        """Note when worker `at` has its next event, if it has one, and whether it is blocked."""
+        worker = self._workers[at]
+        self._turn[at] += 1
+        if worker.idle:
+            self._blocked.discard(at)
+        elif worker.blocked:
+            self._blocked.add(at)
         else:
+            self._blocked.discard(at)
+            heappush(self._ready, (worker.clock, at, self._turn[at]))
+
+    def _deliver(self, at_s: float, i: int, prompt_done: bool) -> None:
+        """Give a request to the worker its router names, or the least loaded."""
+        if self._sent and not prompt_done:
+            at = self._sent[i]
+        else:
+            first = len(self.prefill) if prompt_done else 0
             pool = self.decode if prompt_done else self.prefill
-            worker = min(pool, key=lambda candidate: (candidate.load, candidate.clock))
+            at = first + min(range(len(pool)), key=lambda one: (pool[one].load, pool[one].clock))
+        worker = self._workers[at]
         idle = worker.idle
         if idle:
             worker.clock = max(worker.clock, at_s)
         worker.waiting.append(i)
-        return idle
+        if idle:
+            self._changed(at)
 
-    def _step(self, worker: Replica, next_s: float) -> None:
-        """Advance one worker by an event, and pass on what it finished; no other has one before `next_s`."""
-        decoding = id(worker) in self._decoders
+    def _step(self, at: int) -> None:
+        """Advance worker `at`, whose next event is the first, by an event, and pass on what it finished."""
+        heappop(self._ready)
+        self._drop_stale()
+        worker, decoding = self._workers[at], at >= len(self.prefill)
         horizon = self.events[0][0] if self.events else NEVER
         if decoding:
+            next_s = self._ready[0][0] if self._ready else NEVER
             horizon = min(horizon, next_s + self._latency_s)
-            if any(one.blocked for one in self.prefill):  # what it lets go may be sent on at once
+            if self._blocked:  # what it lets go may be sent on at once
                 horizon = worker.clock
         worker.advance(horizon)
         if decoding:
-            self._fetch(worker)
+            self._fetch(at)
         finished = worker.finished
-        for i in finished[self._seen[id(worker)] :]:
+        for i in finished[self._seen[at] :]:
             if not decoding:
-                self._holder[i] = worker
+                self._holder[i] = at
             self._pass_on(i, worker.finish_s[i], decoding=decoding)
-        self._seen[id(worker)] = len(finished)
+        self._seen[at] = len(finished)
+        self._changed(at)
 
-    def _fetch(self, worker: Replica) -> None:
+    def _fetch(self, at: int) -> None:
         """Free the caches of those that a decode worker has admitted, where they were computed."""
-        for i in worker.entered[self._entered[id(worker)] :]:
-            self._holder.pop(i).let_go(i, worker.admitted_s[i])
-        self._entered[id(worker)] = len(worker.entered)
+        worker = self._workers[at]
+        for i in worker.entered[self._entered[at] :]:
+            self._let_go(i, worker.admitted_s[i])
+        self._entered[at] = len(worker.entered)
+
+    def _let_go(self, i: int, at_s: float) -> None:
+        """Free the cache of a prompt where it was computed."""
+        at = self._holder.pop(i)
+        self._workers[at].let_go(i, at_s)
+        self._changed(at)
 
     def _pass_on(self, i: int, at_s: float, *, decoding: bool) -> None:
         """A prompt goes to the decode pool; a finished request makes room for the next of a closed loop."""
@@ -167,7 +188,7 @@ class Fleet:
             heappush(self.events, (at_s + self._transfer[i], i, True))
             return
         if not decoding:
-            self._holder.pop(i).let_go(i, at_s)
+            self._let_go(i, at_s)
         self.done += 1
         if self._closed and len(self.arrival_s) < self._count:
             heappush(self.events, (at_s, len(self.arrival_s), False))

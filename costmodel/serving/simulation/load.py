@@ -13,6 +13,7 @@ import itertools
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import NormalDist
 from typing import Literal
 
 import numpy as np
@@ -28,6 +29,9 @@ Ints = NDArray[np.int64]
 
 MOST_REQUESTS = 500_000
 """Requests of a trace: an hour of the busiest published service."""
+CUT = 2
+"""99th percentiles of lengths beyond which none is drawn: a replica that is offered holds as many."""
+TAIL = 1e-12  # levels of a distribution nearer to its ends are not drawn
 NORMAL_P99 = 2.3263478740408408  # 99th percentile of the standard normal distribution
 TRACE_COLUMNS = {
     "arrival_s": ("arrival_s", "arrived_at", "timestamp"),
@@ -49,8 +53,9 @@ HASH_BLOCK_TOKENS = 512
 class Lengths:
     """Tokens of one side of a request: their nominal number, and how it spreads.
 
-    `p99` gives a log-normal with `mean` and that 99th percentile; `lowest_share` a uniform distribution from
-    that share of `mean` up to `mean` itself (how benchmark clients randomise); neither gives a constant.
+    `p99` gives a log-normal with `mean` and that 99th percentile, whose few longest are cut at `CUT` times
+    that; `lowest_share` a uniform distribution from that share of `mean` up to `mean` itself (how benchmark
+    clients randomise); neither gives a constant.
     """
 
     mean: float
@@ -61,12 +66,22 @@ class Lengths:
         """Draw `count` lengths in tokens, each at least one."""
         if self.p99 is not None and self.p99 > self.mean:
             mu, sigma = lognormal_parameters(self.mean, self.p99)
-            drawn = rng.lognormal(mu, sigma, count)
+            drawn = np.minimum(np.exp(mu + sigma * _normals(count, rng)), CUT * self.p99)
         elif self.lowest_share is not None:
             drawn = rng.uniform(self.lowest_share * self.mean, self.mean, count)
         else:
             drawn = np.full(count, self.mean)
         return np.maximum(np.rint(drawn), 1).astype(np.int64)
+
+
+def _normals(count: int, rng: np.random.Generator) -> Floats:
+    """Standard normal numbers in random order, one from each of `count` equally likely strata.
+
+    Few requests of a long tail have then the mean and the percentiles of all, whatever the seed.
+    """
+    levels = (rng.permutation(count) + rng.random(count)) / count
+    inverse = NormalDist().inv_cdf
+    return np.array([inverse(min(max(level, TAIL), 1 - TAIL)) for level in levels.tolist()])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

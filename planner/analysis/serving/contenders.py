@@ -64,7 +64,7 @@ class Contender:
     @property
     def why_not(self) -> str:
         """Why it has no fleet."""
-        size = self.request.num_gpus or "any number of"
+        size = self.request.num_gpus or f"up to {self.board.most_gpus}"
         if has_fleet(self.board, self.request.modes):
             return f"no fleet of {size} GPUs keeps the limits"
         missed: ServingInfeasible = infeasible_fleet(self.request, self.hierarchy, self.board.rejected)

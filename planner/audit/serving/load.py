@@ -13,6 +13,7 @@ from pathlib import Path
 from costmodel.calibration.bench_files import Figures, figures_of
 from planner.audit.launch import client_of
 from planner.questions.flags import ServeFlags
+from planner.questions.serving.lengths import ALIKE
 
 MOST_LOADS = 8
 """That are judged of one server: each is a search of its own."""
@@ -76,8 +77,6 @@ def _of_figures(asked: ServeFlags, figures: Figures) -> ServeFlags:
         concurrency=str(figures.concurrency),
         input_tokens=str(figures.input_tokens),
         output_tokens=str(figures.output_tokens),
-        input_p99=None,
-        output_p99=None,
     )
 
 
@@ -88,7 +87,10 @@ def _of_client(asked: ServeFlags, client: Mapping[str, str]) -> ServeFlags | Non
         name: getattr(asked, name) or next((client[word] for word in words if word in client), None)
         for name, words in _LENGTHS.items()
     }
-    told = replace(asked, input_tokens=said["input_tokens"], output_tokens=said["output_tokens"])
+    told = replace(
+        asked, input_tokens=said["input_tokens"], output_tokens=said["output_tokens"], input_p99=ALIKE,
+        output_p99=ALIKE,
+    )  # fmt: skip
     if limit is not None:
         return replace(told, concurrency=limit)
     return None if rate == "inf" else replace(told, rate=f"{rate}/s")

@@ -6,7 +6,7 @@ One for each GPU kind and precision that may be used.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, get_args
+from typing import get_args
 
 from costmodel.job import ServingJob
 from costmodel.models.catalog import model as find_model
@@ -14,11 +14,12 @@ from costmodel.models.spec import ModelSpec, parameter_count
 from costmodel.serving.deployment import KvDtype, Weights, weight_bytes
 from costmodel.serving.engine import serving_stack
 from costmodel.serving.levels import ServingLevel
-from costmodel.serving.simulation.load import Load, mean_rate_per_s, most_p99_per_mean, read_trace
+from costmodel.serving.simulation.load import Load, mean_rate_per_s, read_trace
 from planner.questions.flags import ServeFlags
 from planner.questions.serving.adapters import served_adapters
 from planner.questions.serving.caches import counted_caches, most_found
 from planner.questions.serving.compared import compared_modes, compared_weights, one_of, shown_only_of
+from planner.questions.serving.lengths import length_notes, lengths_of
 from planner.questions.serving.offers import Renting, in_smaller_machines, nodes_for, offered, renting
 from planner.questions.serving.speculation import drafted_pins, speculated, speculation_note
 from planner.questions.training import DEFAULT_GPU, MOST_GPUS
@@ -39,7 +40,6 @@ FLEET_KINDS = ("h100-sxm", "h200-sxm", "b200-sxm", "a100-sxm-80gb", "l40s")
 FLEET_NODE_GPUS = 64  # hierarchy on which replicas of a fleet without a size are laid out
 ROOM = 0.75  # share of all memory that weights may take where a machine is chosen: the rest is for requests
 MOST_SPARE = 64  # workers of a pool that may be lost; more is another fleet
-DEFAULT_INPUT, DEFAULT_OUTPUT = 2000, 300
 PINS = ("tp", "pp", "attention_dp", "ep", "dcp")
 
 
@@ -72,7 +72,9 @@ def understand_serving(
         )
     model = model or find_model(flags.model or "")
     trace = read_trace(flags.trace) if flags.trace is not None else None
-    job = job or replace(_job(flags, trace), **speculated(flags, model), **served_adapters(flags, model))
+    job = job or replace(
+        _job(flags, trace, model), **speculated(flags, model), **served_adapters(flags, model)
+    )
     objective = one_of(flags.objective or "usd", get_args(ServingObjective), "--objective")
     found = renting(flags)
     fabrics, left_out = offered(found, _fabrics(flags, job))
@@ -244,7 +246,7 @@ def _laid_out(kind: str) -> int:
     return max(FLEET_NODE_GPUS, default_cluster(kind, LARGEST_REPLICA).hierarchy.gpus_per_node)
 
 
-def _job(flags: ServeFlags, trace: Load | None) -> ServingJob:
+def _job(flags: ServeFlags, trace: Load | None, model: ModelSpec) -> ServingJob:
     """Read the job; lengths of a trace are its own."""
     given = [
         name
@@ -257,7 +259,7 @@ def _job(flags: ServeFlags, trace: Load | None) -> ServingJob:
     ]
     if len(given) > 1:
         raise InputError(what="two loads were given", cause=" and ".join(given), fix=f"give {given[0]} alone")
-    lengths = _lengths(flags, trace)
+    lengths = lengths_of(flags, trace, model)
     rate = parse_rate(flags.rate) if flags.rate else (mean_rate_per_s(trace) if trace is not None else None)
     if trace is not None and rate == float("inf"):
         raise InputError(
@@ -286,32 +288,6 @@ def _job(flags: ServeFlags, trace: Load | None) -> ServingJob:
         if flags.memory_fraction
         else None,
     )
-
-
-def _lengths(flags: ServeFlags, trace: Load | None) -> dict[str, Any]:
-    """Mean and 99th percentile of input and output, as given or as traced."""
-    if trace is not None:
-        import numpy as np
-
-        return {
-            "input_tokens": max(round(float(trace.input_tokens.mean())), 1),
-            "output_tokens": max(round(float(trace.output_tokens.mean())), 1),
-            "input_tokens_p99": round(float(np.percentile(trace.input_tokens, 99))),
-            "output_tokens_p99": round(float(np.percentile(trace.output_tokens, 99))),
-        }
-    tokens = {
-        "input_tokens": parse_count(flags.input_tokens, "--input", binary=True)
-        if flags.input_tokens
-        else DEFAULT_INPUT,
-        "output_tokens": parse_count(flags.output_tokens, "--output", binary=True)
-        if flags.output_tokens
-        else DEFAULT_OUTPUT,
-    }
-    return {
-        **tokens,
-        "input_tokens_p99": _p99(flags.input_p99, tokens["input_tokens"], "--input-p99"),
-        "output_tokens_p99": _p99(flags.output_p99, tokens["output_tokens"], "--output-p99"),
-    }
 
 
 def serving_pins(settings: tuple[str, ...]) -> dict[str, int]:
@@ -363,28 +339,10 @@ def _cached(text: str) -> float:
     return share
 
 
-def _p99(text: str | None, mean: int, flag: str) -> int | None:
-    """A 99th percentile of lengths that some log-normal with this mean has."""
-    if not text:
-        return None
-    p99 = parse_count(text, flag, binary=True)
-    most = int(mean * most_p99_per_mean())
-    if not mean <= p99 <= most:
-        raise InputError(
-            what=f"{flag} {text} is not possible",
-            cause=f"a log-normal with a mean of {mean} tokens has a 99th percentile of {mean} to {most}",
-            fix="give one of those, or the lengths themselves by --trace",
-        )
-    return p99
-
-
 def _notes(flags: ServeFlags, model: ModelSpec, job: ServingJob) -> tuple[str, ...]:
     """What was assumed."""
     notes = [f"model {flags.model} is {model.name}"] if flags.model != model.name else []
-    if flags.trace is None and (flags.input_tokens is None or flags.output_tokens is None):
-        notes.append(
-            f"requests of {job.input_tokens} input and {job.output_tokens} output tokens (--input, --output)"
-        )
+    notes += length_notes(flags, job)
     if model.weight_format and flags.weights is None:
         notes.append(f"weights are {model.weight_format}, as the checkpoint's config.json says (--weights)")
     if capacity_asked(flags, job):
