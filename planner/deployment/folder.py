@@ -10,10 +10,18 @@ import re
 from collections.abc import Mapping, Sequence
 
 from planner.deployment.autoscale import Scaling, autoscale_files
+from planner.deployment.client import LENGTHS_FILE, client_words, lengths_file, spreads
 from planner.deployment.forms import form_files, form_steps
 from planner.deployment.multi_node import by_hand
 from planner.deployment.placement import Server, nodes_of, servers_of
-from planner.deployment.vllm_sglang import benchmark, kubernetes, notes, option_files, router, server_commands
+from planner.deployment.vllm_sglang import (
+    kubernetes,
+    notes,
+    option_files,
+    router,
+    served_checkpoint,
+    server_commands,
+)
 from planner.engines.quoting import one_line, shell
 from planner.launch.kubernetes import BY_TURNS, NO_MANIFEST, PORT
 from planner.serving.plan import ServingPlan, serving_to_json
@@ -83,6 +91,8 @@ def _scripts(plan: ServingPlan) -> dict[str, str]:
             plan, servers, [name for name, text in options.items() if _ADDRESS.search(text)]
         )
     files["loadtest.sh"] = _load_test(plan)
+    if spreads(plan.request.job):
+        files[LENGTHS_FILE] = lengths_file(plan.request.job)
     if nodes > 1:
         files["hosts.sh"] = _hosts(nodes)
     for name, text in options.items():
@@ -157,7 +167,7 @@ def _load_test(plan: ServingPlan) -> str:
         f"  if curl --silent --fail --max-time 5 --output /dev/null {url}; then break; fi",
         "  sleep 5",
         "done",
-        f"exec {_line(benchmark(plan))}",
+        f"exec {_line(client_words(plan, served_checkpoint(plan), from_file=True))}",
         "",
     ])  # fmt: skip
 

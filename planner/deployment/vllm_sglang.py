@@ -18,6 +18,7 @@ from costmodel.models.spec import ModelSpec
 from costmodel.serving.adapters import buffer_rank
 from costmodel.serving.deployment import published_weights
 from costmodel.serving.engine import SchedulerDefault, scheduler_default, serving_stack
+from planner.deployment.client import client_notes, client_words
 from planner.deployment.multi_node import node_commands, node_notes
 from planner.deployment.placement import Server, address, nodes_of, servers_of
 from planner.deployment.router import EVERYWHERE, router_files, router_words
@@ -45,8 +46,8 @@ def commands(plan: ServingPlan) -> dict[str, str]:
         **{name: shlex.join(words) for name, words in _shown(plan).items()},
         **option_files(plan),
         **({"router": shlex.join(words)} if (words := router(plan)) else {}),
-        **({"notes": "\n".join(notes(plan))} if notes(plan) else {}),
-        "benchmark": shlex.join(benchmark(plan)),
+        **({"notes": "\n".join(told)} if (told := (*notes(plan), *client_notes(plan))) else {}),
+        "benchmark": shlex.join(client_words(plan, served_checkpoint(plan))),
         "kubernetes": kubernetes(plan),
     }
 
@@ -145,24 +146,6 @@ def _at_load(plan: ServingPlan) -> bool:
 def engine_words(plan: ServingPlan, pool: PoolPlan, role: str, port: int = PORT) -> list[str]:
     """The words of the server of a pool."""
     return {"vllm": _vllm, "sglang": _sglang, "trtllm": _trtllm}[plan.request.engine](plan, pool, role, port)
-
-
-def benchmark(plan: ServingPlan) -> list[str]:
-    """The client command that measures what the plan predicts."""
-    job = plan.request.job
-    load = (
-        ["--max-concurrency", str(job.concurrency), "--num-prompts", str(10 * job.concurrency)]
-        if job.concurrency is not None
-        else ["--request-rate", f"{plan.estimate.request_rate_per_s:.4g}", "--num-prompts", "1000"]
-    )
-    return [
-        "vllm", "bench", "serve", "--backend", "openai", "--base-url", f"http://localhost:{PORT}",
-        "--model", served_checkpoint(plan), "--dataset-name", "random",
-        "--random-input-len", str(job.input_tokens),
-        "--random-output-len", str(job.output_tokens),
-        "--ignore-eos", *load, "--percentile-metrics", "ttft,tpot,itl,e2el",
-        "--metric-percentiles", "50,90,99",
-    ]  # fmt: skip
 
 
 def _pod_notes(plan: ServingPlan) -> tuple[str, ...]:

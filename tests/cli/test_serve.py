@@ -210,7 +210,11 @@ def test_a_folder_that_starts_the_fleet_is_written_into_an_empty_one(tmp_path: P
     assert {"node0.sh", "loadtest.sh", "README.md", "plan.json", "kubernetes.yaml"} <= {
         path.name for path in folder.iterdir()
     }
-    assert "--random-input-len 500" in (folder / "loadtest.sh").read_text(encoding="utf-8")
+    assert "--dataset-path lengths.csv" in (folder / "loadtest.sh").read_text(encoding="utf-8")
+    rows = [row.split(",") for row in (folder / "lengths.csv").read_text(encoding="utf-8").splitlines()[1:]]
+    means = [sum(int(row[column]) for row in rows) / len(rows) for column in (2, 3)]
+    assert (len(rows), {row[1] for row in rows}) == (1000, {"GPT-4"})  # the rows that vLLM's reader takes
+    assert means == [pytest.approx(500, rel=0.02), pytest.approx(50, rel=0.02)]
     again = serve(*question, "--save-dir", str(folder))
     assert again.returncode == 2
     assert "there are files in it" in again.stderr

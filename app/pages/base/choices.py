@@ -31,8 +31,8 @@ QUESTION = (
 PARAMETERS = (
     *QUESTION, "picture", "axis", "vary", "outcome", "topology_axis", "topology_layout",
     "axis_order", "by", "serve_gpus", "input", "output", "ttft", "tpot", "percentile", "weights", "rate",
-    "curve", "campaign_run", "frontier", "offers", "stretch", "run_name", "audit_env", "audit_load", "lane_rank",
-    "trace_rank",
+    "curve", "campaign_run", "frontier", "offers", "stretch", "run_name", "audit_env", "audit_load",
+    "lane_rank", "trace_rank",
 )  # fmt: skip
 """What the widgets of any page bind; a test finds them in the pages."""
 CARRIED = ("baseline", "with", "model_spec", "cluster_spec", "anchor_spec")

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from planner.deployment.client import client_words
 from planner.deployment.folder import folder
 from planner.deployment.placement import nodes_of, servers_of
-from planner.deployment.vllm_sglang import benchmark, router, server_commands
+from planner.deployment.vllm_sglang import router, served_checkpoint, server_commands
 from planner.serving.plan import ServingPlan
 from tests.unit.planner.deployment.fleets import SIXTY, SIZES, Size, resized, varied
 
@@ -84,7 +85,7 @@ def test_scripts_run_the_commands_of_the_plan_with_addresses_filled_in(
         filled(words) for one in servers for at, words in server_commands(plan, one).items() if at == node
     ]
     assert ran(f"node{node}.sh", len(expected)) == sorted(expected)
-    assert ran("loadtest.sh") == [benchmark(plan)]
+    assert ran("loadtest.sh") == [client_words(plan, served_checkpoint(plan))]
     if len(servers) > 1:
         assert ran("router.sh") == [filled(router(plan))]
         read = [file for file in (path / "router.yaml", path / "router.conf") if file.exists()]

@@ -15,7 +15,8 @@ from planner.audit.serving.audit import LoadAudit, audited_server
 from planner.audit.serving.changes import LEAST_GAIN
 from planner.audit.serving.load import ServedLoad, is_result, loads_of
 from planner.audit.serving.server import Server, Unknown, server_of
-from planner.deployment.vllm_sglang import benchmark, engine_words, trtllm_options
+from planner.deployment.client import client_words
+from planner.deployment.vllm_sglang import engine_words, trtllm_options
 from planner.questions.flags import ServeFlags
 from planner.questions.serving.understand import understand_serving
 from planner.serving.plan import ServingPlan
@@ -190,7 +191,7 @@ def test_a_result_says_load_and_measurement() -> None:
 
 
 def test_the_client_of_a_script_says_the_load() -> None:
-    texts = {"s.sh": shlex.join(benchmark(plan_of("vllm-dense")))}
+    texts = {"s.sh": shlex.join(client_words(plan_of("vllm-dense"), "m"))}
     (load,) = loads_of({}, texts, ServeFlags(), {})
     assert (load.flags.concurrency, load.flags.input_tokens, load.flags.output_tokens) == (
         "64",
