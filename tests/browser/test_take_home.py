@@ -17,6 +17,7 @@ def test_every_picture_is_an_svg_and_a_png(page, dashboard, tmp_path):
     charts = page.get_by_test_id("stPlotlyChart").count()
     page.get_by_text("Take a picture home").click()
     listed = page.get_by_label("Picture", exact=True).locator("option")
+    listed.first.wait_for(state="attached")
     assert listed.count() == charts >= 3
     for number in range(charts):
         page.get_by_label("Picture", exact=True).select_option(str(number))

@@ -61,6 +61,7 @@ export default function ({ parentElement }) {
     image.src = `data:image/svg+xml;charset=utf-8,${encodeURIComponent(text)}`;
   };
   details.ontoggle = list;
+  if (details.open) list();
   at("which").onfocus = list;
   at("svg").onclick = () => take(false);
   at("png").onclick = () => take(true);
