@@ -99,7 +99,7 @@ def show_fleet_numbers(plan: ServingPlan) -> None:
         (f"Per token, {at}", format_seconds(estimate.limits["tpot"].predicted_s)),
         ("Tokens/s/GPU", f"{estimate.tokens_per_s_per_gpu:,.0f}"),
         ("Serves", f"{estimate.capacity_requests_per_s:.3g}/s"),
-        ("$ per M output tokens", format_usd(estimate.usd_per_million_output_tokens)),
+        ("$ per M output", format_usd(estimate.usd_per_million_output_tokens)),
     )
     row = st.container(key="numbers")
     for column, (label, text) in zip(row.columns(len(values), gap="small"), values, strict=True):

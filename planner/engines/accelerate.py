@@ -21,8 +21,10 @@ from planner.engines.limit import Limit, Question, Variable, compression_limit, 
 from planner.engines.program import PROGRAM
 from planner.engines.quoting import yaml
 from planner.engines.setting import Given, Setting, Word, fixed
+from topology.base.units import MIB
 
 _F, _P, _T = "fsdp_config.fsdp_", "parallelism_config.parallelism_config_", "trainer."
+_BUCKET = f"{_T}ddp_bucket_cap_mb"
 CONFIG, ARGUMENTS = "accelerate.yaml", "training_args.json"
 
 
@@ -206,6 +208,25 @@ _OFFLOAD = Setting(
     read=_read_offload,
 )
 
+
+def _write_buckets(facts: Facts) -> dict[str, Any]:
+    said, replicas = facts.get("job.bucket_bytes"), facts["layout.dp"] * facts["layout.cp"]
+    return {_BUCKET: int(said // MIB)} if said and replicas > 1 else {}
+
+
+def _read_buckets(given: Given) -> dict[str, Any]:
+    """Bytes of a bucket of DDP, which FSDP2 has none of."""
+    said = None if _degrees(given)["layout.zero_stage"] else given[_BUCKET]
+    return {} if said is None else {"job.bucket_bytes": float(said * MIB)}
+
+
+_BUCKETS = Setting(
+    words=(Word(name=_BUCKET, kind="int", states="said.bucket_mib"),),
+    fields=("job.bucket_bytes",),
+    write=_write_buckets,
+    read=_read_buckets,
+)
+
 SETTINGS = (
     _DEGREES,
     Setting(
@@ -217,6 +238,7 @@ SETTINGS = (
     _RECOMPUTE,
     _OFFLOAD,
     _BATCH,
+    _BUCKETS,
     *PROGRAM,
     fixed("layout.sequence_parallel", always=False),
     fixed("layout.pp", always=1),
@@ -231,6 +253,19 @@ def _copies_alone_broken(_: Question, t: LayoutTable) -> Any:
     return (shards == 1) & (t.dp > 1) & ((t.tp > 1) | (t.cp > 1))
 
 
+_BUCKETS_OF_DDP = Limit(
+    name="buckets",
+    fields=("zero_stage", "dp", "cp"),
+    broken=lambda s, t: (
+        s.job.bucket_bytes is not None
+        and (t.replicas > 1) & ((t.zero_stage > 0) | (s.job.bucket_bytes % MIB > 0))
+    ),
+    says=lambda s, x: (
+        f"bucket_bytes = {s.job.bucket_bytes:g}, zero_stage = {x.zero_stage}: DDP alone has whole MiB",
+        "set zero_stage=0, and give job.bucket_bytes in whole MiB",
+    ),
+)
+
 ACCELERATE = Contract(
     engine="accelerate",
     title="Accelerate",
@@ -240,7 +275,7 @@ ACCELERATE = Contract(
     settings=SETTINGS,
     limits=(
         HALF_ONLY,
-        compression_limit("Accelerate"),
+        compression_limit("Accelerate", told=("bucket_bytes",)),
         offload_limit("Accelerate", OFFLOADS),
         Limit(
             name="offload-of-inputs",
@@ -251,6 +286,7 @@ ACCELERATE = Contract(
                 "set zero_stage=2 or 3, or leave activations out of --offload",
             ),
         ),
+        _BUCKETS_OF_DDP,
         *(axis_limit(axis, in_code("Accelerate")) for axis in ("pp", "ep", "expert_tp")),
         TENSORS_ALONE,
         WHOLE_LAYERS,

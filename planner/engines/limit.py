@@ -128,11 +128,12 @@ SENT = ("gradient_compression", "local_steps", "bucket_bytes")
 """Fields of a job that say how replicas send gradients."""
 
 
-def compression_limit(title: str) -> Limit:
-    """The limit of an engine that is not told here how to send less: compression, or workers apart."""
+def compression_limit(title: str, told: Sequence[str] = ()) -> Limit:
+    """The limit of an engine that is not told here how to send gradients, but for the fields of `told`."""
+    untold = [name for name in SENT if name not in told]
 
     def said(s: Question) -> tuple[str, str]:
-        name = next(name for name in SENT if getattr(s.job, name) is not None)
+        name = next(name for name in untold if getattr(s.job, name) is not None)
         value = getattr(s.job, name)
         said = format_bytes(value) if isinstance(value, float) else value
         return f"{name} = {said}: {title} is not told it", f"leave job.{name} out"
@@ -140,7 +141,7 @@ def compression_limit(title: str) -> Limit:
     return Limit(
         name="compression",
         fields=(),
-        broken=lambda s, _: any(getattr(s.job, name) is not None for name in SENT),
+        broken=lambda s, _: any(getattr(s.job, name) is not None for name in untold),
         says=lambda s, _: said(s),
     )
 

@@ -78,7 +78,7 @@ def _rented(one: FleetSummary) -> str:
 def _measured(one: FleetSummary) -> str:
     """Measured runs behind a fleet, and whether an axis is what none of them has."""
     axes = any(name in UNMEASURED_AXES for name in one.not_measured)
-    return f"{one.rows or 'no'} runs{_STAGED if axes else ''}"
+    return f"{one.rows or 'no'} run{'s' * (one.rows != 1)}{_STAGED if axes else ''}"
 
 
 def _hourly(one: FleetSummary) -> str:

@@ -16,6 +16,7 @@ from planner.engines.limit import (
     offload_limit,
     optimizer_limit,
 )
+from planner.engines.megatron_lm.buckets import BUCKETS, BUCKETS_CUT
 from planner.engines.megatron_lm.layout import LAYOUT_SETTINGS, OPTIMIZERS
 from planner.engines.megatron_lm.limits import LIMITS, orders_kernels_by_queue
 from planner.engines.megatron_lm.model import MODEL_SETTINGS
@@ -35,7 +36,7 @@ SAVING = value(
     aliases=("--persistent-save-interval",),
     when=lambda facts: facts.get("campaign.save_interval_steps") is not None,  # a job that is read has none
 )
-SETTINGS = (*LAYOUT_SETTINGS, *MODEL_SETTINGS, *OTHER_WORDS, SAVING)
+SETTINGS = (*LAYOUT_SETTINGS, *MODEL_SETTINGS, *OTHER_WORDS, BUCKETS, SAVING)
 
 
 def _many_queues(facts: Facts, gpu: Gpu) -> bool:
@@ -140,7 +141,8 @@ MEGATRON = Contract(
     limits=(
         model_limit("Megatron-LM", SETTINGS),
         adapter_limit("Megatron-LM"),
-        compression_limit("Megatron-LM"),
+        compression_limit("Megatron-LM", told=("bucket_bytes",)),
+        BUCKETS_CUT,
         offload_limit("Megatron-LM", (ALL_OFFLOADED,)),
         optimizer_limit("Megatron-LM", tuple(OPTIMIZERS.values())),
         _WHOLE_MATRICES,

@@ -85,13 +85,18 @@ def _dtype(given: Given, word: str) -> str:
     return found
 
 
-def _read(given: Given) -> dict[str, Any]:
-    """Bytes of gradients and of their reduction, and of the optimizer's state."""
-    grads, master, first, second = (_dtype(given, word) for word in DTYPES)
-    narrow = given["--grad-reduce-in-bf16"] or grads == "bf16"
+def reduced_bytes(given: Given) -> float:
+    """Bytes of a gradient, kept and reduced."""
+    narrow = given["--grad-reduce-in-bf16"] or _dtype(given, GRADS) == "bf16"
     if given["--fp16"]:
         narrow = not given["--accumulate-allreduce-grads-in-fp32"]
-    wide = _BYTES["bf16" if narrow else "fp32"]
+    return _BYTES["bf16" if narrow else "fp32"]
+
+
+def _read(given: Given) -> dict[str, Any]:
+    """Bytes of gradients and of their reduction, and of the optimizer's state."""
+    _, master, first, second = (_dtype(given, word) for word in DTYPES)
+    wide = reduced_bytes(given)
     found: dict[str, Any] = {
         "stack.gradient_bytes": wide,
         "stack.gradient_reduce_bytes": wide,
