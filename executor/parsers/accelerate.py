@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from executor.parsers.hollow import pretend
+from topology.base.units import MIB
 
 pretend()
-SHARDED = "FSDP"
+SHARDED, _BUCKET = "FSDP", "ddp_bucket_cap_mb"
 
 
 def launched(path: str) -> dict[str, str]:
@@ -62,6 +63,7 @@ def judge(case: Mapping[str, Any]) -> dict[str, Any]:
         "layout.microbatch_size": trainer["per_device_train_batch_size"],
         "job.global_batch_size": trainer["per_device_train_batch_size"] * steps * replicas,
         "job.precision": config.mixed_precision,
+        **({"job.bucket_bytes": trainer[_BUCKET] * MIB} if _BUCKET in trainer else {}),
     }
 
 

@@ -90,7 +90,15 @@ def judge(case: Mapping[str, Any]) -> dict[str, Any]:
         "job.sequence_length": args.seq_length,
         "model.num_layers": args.num_layers,
         **stages(config),
+        **buckets(args),
     }
+
+
+def buckets(args: argparse.Namespace) -> dict[str, Any]:
+    """Bytes of a gradient bucket, where a size is given and `DistributedDataParallel` cuts by it."""
+    if args.ddp_bucket_size is None or not args.overlap_grad_reduce:
+        return {}
+    return {"job.bucket_bytes": args.ddp_bucket_size * (4 if args.accumulate_allreduce_grads_in_fp32 else 2)}
 
 
 def zero_stage(args: argparse.Namespace) -> int:

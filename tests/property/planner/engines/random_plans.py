@@ -31,7 +31,8 @@ MODELS = ("llama-3.1-8b", "gpt-3-13b", "mixtral-8x7b", "qwen3-30b-a3b", "deepsee
 DRAWN = 12_000
 GPUS = ("h100-sxm", "h100-sxm", "a100-sxm-80gb", "b200-sxm", "gb200")
 PRECISIONS = ("bf16", "bf16", "fp16", "fp8", "mxfp8")
-OF_A_TABLE = 40
+BUCKETS_BYTES = (None, None, 25.0 * 2**20)
+OF_A_TABLE = 20
 
 
 def drawn(seed: int) -> LayoutTable:
@@ -113,7 +114,12 @@ def random_plans(engine: str, seed: int | str) -> Iterator[Told]:
     clusters = [default_cluster(gpu, 256) for gpu in GPUS]
     while True:
         spec, profile, cluster = model(r.choice(MODELS)), r.choice(contract.stacks), r.choice(clusters)
-        job = TrainingJob(sequence_length=2048, global_batch_size=64, precision=r.choice(PRECISIONS))
+        job = TrainingJob(
+            sequence_length=2048,
+            global_batch_size=64,
+            precision=r.choice(PRECISIONS),
+            bucket_bytes=r.choice(BUCKETS_BYTES),
+        )
         setting = Setting(model=spec, cluster=cluster, job=job, stack=stack(profile), engine=engine)
         table = drawn(r.getrandbits(32))
         keep, _ = legal(setting, table)
