@@ -18,7 +18,7 @@ from costmodel.accuracy.kept_anchors import with_levels
 from costmodel.accuracy.training import predict_rows
 from costmodel.accuracy.training_runs import read_rows
 from costmodel.kernels.tables import load_calibration
-from costmodel.models.hf_config import read_config
+from costmodel.models.hf.config import read_config
 from costmodel.models.spec import ModelSpec
 from planner.audit.audit import Audit, audited_texts, level_of
 from planner.plan import Plan, from_json

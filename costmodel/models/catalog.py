@@ -52,7 +52,7 @@ def library_of_config(path: str) -> str:
     """The library that reads a ``config.json`` of a family not described here; "" of any other model."""
     if not (path.endswith(".json") or os.path.isdir(path)):  # noqa: PTH112 - Path.is_dir may raise
         return ""
-    from costmodel.models.hf_config import library_of
+    from costmodel.models.hf.config import library_of
 
     return library_of(path)
 
@@ -146,7 +146,7 @@ def _download(name: str) -> str:
 
 def _read(path: str) -> ModelSpec:
     """Give the model of a ``config.json``."""
-    from costmodel.models.hf_config import read_config
+    from costmodel.models.hf.config import read_config
 
     return read_config(path)
 

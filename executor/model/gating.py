@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from costmodel.models.hf_experts import SWIGLU_ALPHA
+from costmodel.models.hf.experts import SWIGLU_ALPHA
 from costmodel.models.spec import Activation, ModelSpec
 
 _GELU = {"gelu": "none", "gelu_tanh": "tanh"}

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from costmodel.models.hf_config import model_of_config
+from costmodel.models.hf.config import model_of_config
 from costmodel.models.rotary import RopeScaling
 from costmodel.models.spec import Activation, ModelSpec, is_sliding
 from topology.base.errors import InputError

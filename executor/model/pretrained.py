@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from safetensors import SafetensorError, safe_open
 
-from costmodel.models.hf_config import read_config
+from costmodel.models.hf.config import read_config
 from costmodel.models.spec import ModelSpec
 from executor.comm.cuts import Cuts
 from executor.model.hf_names import source_of

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from costmodel.models.catalog import model, model_names
-from costmodel.models.hf_config import model_of_config
+from costmodel.models.hf.config import model_of_config
 from executor.model.hf_config import published_config
 from topology.base.errors import InputError
 

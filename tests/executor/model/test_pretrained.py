@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 
 from costmodel.layout import ParallelLayout
 from costmodel.models.catalog import model as find_model
-from costmodel.models.hf_config import read_config
+from costmodel.models.hf.config import read_config
 from costmodel.models.rotary import Rotary
 from costmodel.models.routing import Routing
 from costmodel.models.spec import ModelSpec, parameter_count

@@ -18,7 +18,7 @@ torch = pytest.importorskip("torch")
 
 from safetensors.torch import save_file
 
-from costmodel.models.hf_config import read_config
+from costmodel.models.hf.config import read_config
 from costmodel.models.rotary import Rotary
 from costmodel.models.spec import ModelSpec, parameter_count
 from executor.model.hf_config import published_config

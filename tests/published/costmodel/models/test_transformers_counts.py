@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from costmodel.models.hf_config import model_of_config
+from costmodel.models.hf.config import model_of_config
 from costmodel.models.spec import layer_runs, parameter_count
 
 CONFIGS: Mapping[str, Mapping[str, Any]] = {

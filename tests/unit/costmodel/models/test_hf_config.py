@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from costmodel.models.catalog import model
-from costmodel.models.hf_config import model_of_config, read_config
+from costmodel.models.hf.config import model_of_config, read_config
 from costmodel.models.spec import ModelSpec, is_sliding, parameter_count
 from planner.questions.flags import Flags
 from planner.questions.training import understand

@@ -12,8 +12,8 @@ import pytest
 
 from costmodel.models import catalog
 from costmodel.models.catalog import model
-from costmodel.models.hf_config import model_of_config, read_config
-from costmodel.models.hf_reader import ConfigReader
+from costmodel.models.hf.config import model_of_config, read_config
+from costmodel.models.hf.reader import ConfigReader
 from topology.base.errors import InputError
 
 SIZES = {

@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from costmodel.models.hf_dense import DENSE_FAMILIES
-from costmodel.models.hf_experts import EXPERT_FAMILIES
-from costmodel.models.hf_hybrid import HYBRID_FAMILIES
-from costmodel.models.hf_reader import ConfigReader
+from costmodel.models.hf.dense import DENSE_FAMILIES
+from costmodel.models.hf.experts import EXPERT_FAMILIES
+from costmodel.models.hf.hybrid import HYBRID_FAMILIES
+from costmodel.models.hf.reader import ConfigReader
 from costmodel.models.pattern import period_of
 from costmodel.models.sizes import LARGEST_SIZE, WeightFormat
 from costmodel.models.spec import ModelSpec

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from costmodel.models.hf_dense import attention_biases, decoder, mistral
-from costmodel.models.hf_reader import ConfigReader
-from costmodel.models.hf_rotary import read_rotary
+from costmodel.models.hf.dense import attention_biases, decoder, mistral
+from costmodel.models.hf.reader import ConfigReader
+from costmodel.models.hf.rotary import read_rotary
 from costmodel.models.rotary import Rotary
 from costmodel.models.routing import Routing
 

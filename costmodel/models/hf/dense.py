@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from costmodel.models.hf_reader import ConfigReader
-from costmodel.models.hf_rotary import read_rotary, read_rotary_by_layer
+from costmodel.models.hf.reader import ConfigReader
+from costmodel.models.hf.rotary import read_rotary, read_rotary_by_layer
 
 
 def decoder(r: ConfigReader, *, tied: bool = False, epsilon: float = 1e-6, **defaults: int) -> dict[str, Any]:

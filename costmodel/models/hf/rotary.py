@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from costmodel.models.hf_reader import ConfigReader
+from costmodel.models.hf.reader import ConfigReader
 from costmodel.models.rotary import RopeScaling, RopeScalingKind, Rotary
 from topology.base.errors import shown
 

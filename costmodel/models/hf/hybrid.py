@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from costmodel.models.hf_dense import attention_biases, decoder
-from costmodel.models.hf_reader import ConfigReader
-from costmodel.models.hf_rotary import read_rotary
+from costmodel.models.hf.dense import attention_biases, decoder
+from costmodel.models.hf.reader import ConfigReader
+from costmodel.models.hf.rotary import read_rotary
 from costmodel.models.recurrence import Recurrence
 from costmodel.models.routing import Routing
 from topology.base.errors import shown

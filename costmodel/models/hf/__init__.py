@@ -1,0 +1,1 @@
+"""Hugging Face configurations, family by family."""
