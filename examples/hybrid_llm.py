@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from costmodel.models.spec import LayerKind, embedding_parameters, head_parameters, layer_parameters
+from costmodel.models.parameters import embedding_parameters, head_parameters, layer_parameters
+from costmodel.models.spec import LayerKind
 from examples.llm_ranks import SETTINGS, SMALL, layout, losses_of, train_rank
 from examples.support import report, start
 from executor.validation.reference import Case, run_reference

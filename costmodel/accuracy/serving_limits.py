@@ -5,7 +5,7 @@ from __future__ import annotations
 from costmodel.accuracy.checkpoint_names import checkpoint_model
 from costmodel.accuracy.serving_runs import ServingRun
 from costmodel.kernels.precisions import PRECISIONS
-from costmodel.models.spec import active_parameter_count
+from costmodel.models.parameters import active_parameter_count
 from costmodel.runs.cells import UnsupportedRunError
 from topology.base.units import format_bandwidth, format_flop_per_s, format_seconds
 from topology.catalog import gpu

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from costmodel.job import TrainingJob
 from costmodel.layout import ParallelLayout
 from costmodel.memory.state import kept_bytes
-from costmodel.models.spec import ModelSpec, layer_runs, parameter_count
+from costmodel.models.parameters import parameter_count
+from costmodel.models.spec import ModelSpec, layer_runs
 from costmodel.ops.cuts import ops_of_parts
 from costmodel.ops.op import Op, ShardShape
 from costmodel.ops.updates import uneven_state_bytes

@@ -2,7 +2,7 @@
 
 One rank's share is described: pass a `ShardShape` of degrees (numbers, or arrays of many layouts) and every
 field of every `Op` broadcasts. With all degrees 1 the table is the whole layer, and its parameters sum to
-`spec.layer_parameters` exactly.
+`parameters.layer_parameters` exactly.
 
 Legend: ``T`` tokens of a rank, ``H`` hidden size, ``V`` vocabulary, ``S`` sequence length.
 """
@@ -17,14 +17,8 @@ import numpy as np
 from costmodel.job import TrainingJob
 from costmodel.kernels.precisions import PRECISIONS
 from costmodel.layout import Quantity
-from costmodel.models.spec import (
-    LayerKind,
-    ModelSpec,
-    layer_runs,
-    norm_parameters,
-    norms_of,
-    recurrence_of,
-)
+from costmodel.models.parameters import norm_parameters, norms_of
+from costmodel.models.spec import LayerKind, ModelSpec, layer_runs, recurrence_of
 from costmodel.ops.adapters import adapted
 from costmodel.ops.attention import attended_pairs, attention_ops
 from costmodel.ops.feed_forward import feed_forward_ops

@@ -10,7 +10,8 @@ import functools
 from costmodel.job import TrainingJob
 from costmodel.kernels.precisions import PRECISIONS, TRAINING
 from costmodel.layout import ParallelLayout
-from costmodel.models.spec import ModelSpec, layer_runs, parameter_count
+from costmodel.models.parameters import parameter_count
+from costmodel.models.spec import ModelSpec, layer_runs
 from costmodel.ops.layer import model_flop_per_step
 from costmodel.runs.cells import UnsupportedRunError
 from topology.base.units import format_bytes, format_flop_per_s, format_seconds

@@ -11,11 +11,8 @@ Legend: ``H`` hidden, ``V`` vocabulary, ``m`` tokens of the largest step.
 from __future__ import annotations
 
 from costmodel.memory.stage import MemoryBreakdown
-from costmodel.models.spec import (
-    LayerKind,
-    layer_runs,
-    norm_parameters,
-)
+from costmodel.models.parameters import norm_parameters
+from costmodel.models.spec import LayerKind, layer_runs
 from costmodel.serving.adapters import adapters_layer_bytes
 from costmodel.serving.deployment import (
     Deployment,

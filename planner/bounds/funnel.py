@@ -31,7 +31,8 @@ from costmodel.layout import (
     num_microbatches,
 )
 from costmodel.memory.stage import memory_form, memory_pieces
-from costmodel.models.spec import active_parameter_count, embedding_parameters, layer_runs
+from costmodel.models.parameters import active_parameter_count, embedding_parameters
+from costmodel.models.spec import layer_runs
 from costmodel.ops.shards import distinct_rows
 from costmodel.parallel.axes import LAYER_AXES, RANK_AXES
 from costmodel.pipeline.schedules import column

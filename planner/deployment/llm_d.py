@@ -14,7 +14,7 @@ from __future__ import annotations
 from math import ceil
 from typing import Any, Final
 
-from costmodel.models.spec import parameter_count
+from costmodel.models.parameters import parameter_count
 from costmodel.serving.deployment import weight_bytes
 from planner.deployment.dynamo import token_variable
 from planner.deployment.vllm_sglang import engine_words, served_checkpoint

@@ -9,7 +9,7 @@ import pytest
 
 from app.cli import run
 from costmodel.models.catalog import model, model_names
-from costmodel.models.spec import parameter_count
+from costmodel.models.parameters import parameter_count
 
 
 def test_the_table_has_a_line_per_model(capsys: pytest.CaptureFixture[str]) -> None:

@@ -32,7 +32,7 @@ def command(
 
 def model_record(spec: ModelSpec) -> dict[str, Any]:
     """Give one model as a flat record: its sizes, and what they make."""
-    from costmodel.models.spec import active_parameter_count, parameter_count
+    from costmodel.models.parameters import active_parameter_count, parameter_count
     from topology.base.decode import unstructure
 
     counts = {"parameters": parameter_count(spec), "active_parameters": active_parameter_count(spec)}
@@ -91,7 +91,8 @@ def _row(record: Mapping[str, Any]) -> tuple[str, ...]:
 def _describe(spec: ModelSpec) -> Answer:
     """Give one model part by part."""
     from app.reports.answer import Answer, Facts, Table, json_text
-    from costmodel.models.spec import embedding_parameters, head_parameters, layer_parameters, layer_runs
+    from costmodel.models.parameters import embedding_parameters, head_parameters, layer_parameters
+    from costmodel.models.spec import layer_runs
 
     record = model_record(spec)
     runs = layer_runs(spec)

@@ -10,7 +10,8 @@ from typing import get_args
 
 from costmodel.job import ServingJob
 from costmodel.models.catalog import model as find_model
-from costmodel.models.spec import ModelSpec, parameter_count
+from costmodel.models.parameters import parameter_count
+from costmodel.models.spec import ModelSpec
 from costmodel.serving.deployment import KvDtype, Weights, weight_bytes
 from costmodel.serving.engine import serving_stack
 from costmodel.serving.levels import ServingLevel

@@ -17,9 +17,10 @@ from safetensors.torch import save_file
 from costmodel.layout import ParallelLayout
 from costmodel.models.catalog import model as find_model
 from costmodel.models.hf.config import read_config
+from costmodel.models.parameters import parameter_count
 from costmodel.models.rotary import Rotary
 from costmodel.models.routing import Routing
-from costmodel.models.spec import ModelSpec, parameter_count
+from costmodel.models.spec import ModelSpec
 from executor.bench.local_ranks import run_ranks
 from executor.comm.mesh import build_meshes
 from executor.model.pretrained import pretrained_state, read_state_dict

@@ -19,8 +19,9 @@ torch = pytest.importorskip("torch")
 from safetensors.torch import save_file
 
 from costmodel.models.hf.config import read_config
+from costmodel.models.parameters import parameter_count
 from costmodel.models.rotary import Rotary
-from costmodel.models.spec import ModelSpec, parameter_count
+from costmodel.models.spec import ModelSpec
 from executor.model.hf_config import published_config
 from executor.model.hf_publish import targets
 from executor.model.pretrained import read_state_dict

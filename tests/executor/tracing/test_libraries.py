@@ -11,7 +11,8 @@ pytest.importorskip("transformers")
 
 import meshplan
 from app.cli import run
-from costmodel.models.spec import ModelSpec, parameter_count
+from costmodel.models.parameters import parameter_count
+from costmodel.models.spec import ModelSpec
 from costmodel.ops.module_spec import spec_of_module
 from executor.tracing.process import traced_by_process
 from tests.cli import commands

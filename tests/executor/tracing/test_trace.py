@@ -115,7 +115,8 @@ def test_a_table_survives_its_file() -> None:
 
 def test_a_traced_model_counts_its_module() -> None:
     """Parameters and blocks of the model to plan are those of the module."""
-    from costmodel.models.spec import layer_order, parameter_count
+    from costmodel.models.parameters import parameter_count
+    from costmodel.models.spec import layer_order
 
     found = traced(on_meta(lambda: ResNet(50)), "4x3x224x224")
     spec = spec_of_module(found)

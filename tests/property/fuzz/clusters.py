@@ -26,7 +26,8 @@ def make_config(random: Random, story: list[str]) -> str:
 def read_config(text: str, box: Box) -> object:
     from app.requests.uploads import read_model_upload
     from costmodel.models.catalog import model
-    from costmodel.models.spec import active_parameter_count, layer_runs, parameter_count
+    from costmodel.models.parameters import active_parameter_count, parameter_count
+    from costmodel.models.spec import layer_runs
 
     path = box.file("config.json", text)
     spec = model(str(path)) if len(text) % 4 else read_model_upload("config.json", path.read_bytes())

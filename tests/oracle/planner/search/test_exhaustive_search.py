@@ -29,8 +29,9 @@ from costmodel.layout import (
     num_microbatches,
 )
 from costmodel.memory.stage import held_microbatches, holds_ends, stage_parts
+from costmodel.models.parameters import parameter_count
 from costmodel.models.recurrence import Recurrence
-from costmodel.models.spec import ModelSpec, layer_order, layer_runs, parameter_count
+from costmodel.models.spec import ModelSpec, layer_order, layer_runs
 from costmodel.pipeline.stages import ranks_of_chunks, runs_of_ranks
 from planner.bounds.priced import Priced, price
 from planner.plan import PlanRequest

@@ -10,7 +10,7 @@ from costmodel.accuracy.serving_predictions import Latency, predict
 from costmodel.accuracy.serving_runs import read_serving_run
 from costmodel.kernels.tables import load_calibration
 from costmodel.models.catalog import model
-from costmodel.models.spec import active_parameter_count
+from costmodel.models.parameters import active_parameter_count
 from costmodel.serving.deployment import weight_bytes
 
 CAL = load_calibration()

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from costmodel.job import TrainingJob
 from costmodel.kernels.tables import load_calibration
 from costmodel.models.catalog import model as find_model
-from costmodel.models.spec import ModelSpec, parameter_count
+from costmodel.models.parameters import parameter_count
+from costmodel.models.spec import ModelSpec
 from costmodel.pipeline.stage_costs import StageSplit, step_time
 from costmodel.training.stages import stage_costs
 from planner.plan import Plan, PlanRequest, from_json, to_json

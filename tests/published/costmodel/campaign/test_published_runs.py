@@ -24,7 +24,7 @@ from costmodel.campaign.interval import ettr, with_best_interval, young_daly_s
 from costmodel.campaign.record import Duration, FailureModel, Storage
 from costmodel.campaign.simulate import simulate
 from costmodel.models.catalog import model
-from costmodel.models.spec import parameter_count
+from costmodel.models.parameters import parameter_count
 from costmodel.stack import stack
 from topology.base.errors import InputError
 from topology.base.units import DAY, GB, GIB, HOUR, TB

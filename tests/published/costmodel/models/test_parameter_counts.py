@@ -3,7 +3,7 @@
 import pytest
 
 from costmodel.models.catalog import model, model_names
-from costmodel.models.spec import active_parameter_count, embedding_parameters, parameter_count
+from costmodel.models.parameters import active_parameter_count, embedding_parameters, parameter_count
 
 SAFETENSORS = "total of the safetensors index on the model's page at huggingface.co"
 

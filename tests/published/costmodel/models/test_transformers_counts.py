@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from costmodel.models.hf.config import model_of_config
-from costmodel.models.spec import layer_runs, parameter_count
+from costmodel.models.parameters import parameter_count
+from costmodel.models.spec import layer_runs
 
 CONFIGS: Mapping[str, Mapping[str, Any]] = {
     "qwen3_next": {

@@ -23,7 +23,7 @@ from costmodel.job import TrainingJob
 from costmodel.layout import ParallelLayout
 from costmodel.memory.stage import memory_by_stage
 from costmodel.models.catalog import model
-from costmodel.models.spec import parameter_count
+from costmodel.models.parameters import parameter_count
 from costmodel.stack import stack
 from costmodel.updates.adapters import parse_adapter
 from topology.base.errors import InputError

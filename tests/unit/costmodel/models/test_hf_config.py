@@ -12,7 +12,8 @@ import pytest
 
 from costmodel.models.catalog import model
 from costmodel.models.hf.config import model_of_config, read_config
-from costmodel.models.spec import ModelSpec, is_sliding, parameter_count
+from costmodel.models.parameters import parameter_count
+from costmodel.models.spec import ModelSpec, is_sliding
 from planner.questions.flags import Flags
 from planner.questions.training import understand
 from topology.base.errors import InputError

@@ -7,8 +7,9 @@ import pytest
 
 import costmodel
 from costmodel.models.catalog import model, models
+from costmodel.models.parameters import layer_parameters
 from costmodel.models.routing import Routing
-from costmodel.models.spec import LayerKind, LayerRun, ModelSpec, layer_parameters, layer_runs
+from costmodel.models.spec import LayerKind, LayerRun, ModelSpec, layer_runs
 from topology.base.decode import read_toml, toml_tables, toml_value
 from topology.base.errors import InputError, UnknownNameError
 

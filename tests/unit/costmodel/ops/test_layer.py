@@ -5,13 +5,8 @@ import pytest
 from costmodel.job import TrainingJob
 from costmodel.layout import CP_KINDS
 from costmodel.models.catalog import model, model_names
-from costmodel.models.spec import (
-    ModelSpec,
-    active_parameter_count,
-    embedding_parameters,
-    layer_runs,
-    parameter_count,
-)
+from costmodel.models.parameters import active_parameter_count, embedding_parameters, parameter_count
+from costmodel.models.spec import ModelSpec, layer_runs
 from costmodel.ops.layer import (
     ShardShape,
     embedding_ops,

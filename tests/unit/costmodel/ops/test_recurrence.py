@@ -8,12 +8,12 @@ from costmodel.job import TrainingJob
 from costmodel.kernels.tables import load_calibration
 from costmodel.memory.activations import saved_bytes
 from costmodel.models.catalog import model
+from costmodel.models.parameters import layer_parameters
 from costmodel.models.recurrence import Recurrence
 from costmodel.models.spec import (
     LayerKind,
     ModelSpec,
     layer_order,
-    layer_parameters,
     layer_runs,
     recurrence_of,
     recurrent_state_bytes,

@@ -2,7 +2,8 @@
 
 import pytest
 
-from costmodel.models.spec import ModelSpec, parameter_count
+from costmodel.models.parameters import parameter_count
+from costmodel.models.spec import ModelSpec
 from costmodel.runs.cells import UnsupportedRunError
 from costmodel.runs.model import model_of
 from costmodel.stack import stack

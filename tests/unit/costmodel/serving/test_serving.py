@@ -7,7 +7,7 @@ import pytest
 
 from costmodel.kernels.tables import load_calibration
 from costmodel.models.catalog import model
-from costmodel.models.spec import parameter_count
+from costmodel.models.parameters import parameter_count
 from costmodel.serving.breakdown import decode_parts_s
 from costmodel.serving.deployment import Deployment, ServingLayout, draft_of, stage_layers
 from costmodel.serving.engine import serving_stack, serving_stacks

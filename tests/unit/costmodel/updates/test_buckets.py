@@ -12,7 +12,7 @@ from costmodel.kernels.collectives import collective_time
 from costmodel.kernels.tables import load_calibration
 from costmodel.layout import LayoutTable, ParallelLayout
 from costmodel.models.catalog import model
-from costmodel.models.spec import parameter_count
+from costmodel.models.parameters import parameter_count
 from costmodel.stack import stack
 from costmodel.training.estimate import estimate
 from costmodel.training.raw_times import features_of

@@ -9,7 +9,7 @@ import pytest
 
 import meshplan
 from costmodel.job import TrainingJob
-from costmodel.models.spec import parameter_count
+from costmodel.models.parameters import parameter_count
 from costmodel.ops.compressed import spared_parameters
 from costmodel.ops.op import gemm
 from costmodel.updates.compression import parse_compression

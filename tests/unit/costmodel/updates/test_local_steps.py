@@ -8,7 +8,7 @@ import pytest
 
 import meshplan
 from costmodel.job import TrainingJob
-from costmodel.models.spec import parameter_count
+from costmodel.models.parameters import parameter_count
 from costmodel.updates.local_steps import parse_local_steps
 from planner.plan import Plan
 from topology.base.errors import InputError, NoFeasiblePlanError

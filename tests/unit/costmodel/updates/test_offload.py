@@ -13,7 +13,8 @@ from costmodel.layout import LayoutTable, ParallelLayout
 from costmodel.memory.layer import memory_pieces
 from costmodel.memory.stage import memory_by_stage
 from costmodel.models.catalog import model
-from costmodel.models.spec import layer_parameters, layer_runs, parameter_count
+from costmodel.models.parameters import layer_parameters, parameter_count
+from costmodel.models.spec import layer_runs
 from costmodel.stack import SoftwareStack, stack
 from costmodel.training.constants import default_constants
 from costmodel.training.raw_times import features_of, input_bytes

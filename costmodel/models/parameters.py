@@ -1,0 +1,74 @@
+"""How many parameters the sizes of a model make: checked against every published count.
+
+Legend: ``H`` hidden size.
+"""
+
+from __future__ import annotations
+
+from costmodel.models.feed_forward import block_parameters
+from costmodel.models.spec import LayerKind, ModelSpec, layer_runs, recurrence_of
+
+
+def norm_parameters(model: ModelSpec, width: int) -> int:
+    """Parameters of one normalisation over `width`: a scale, and a shift for layer norms."""
+    return width * (1 if model.norm.startswith("rms") else 2)
+
+
+def layer_parameters(model: ModelSpec, kind: LayerKind) -> int:
+    """Parameters of one layer of this kind, all experts included."""
+    norms = norms_of(model, kind) * norm_parameters(model, model.hidden_size)
+    return mixer_parameters(model, kind) + norms + block_parameters(model.feed_forward(kind.mlp))
+
+
+def norms_of(model: ModelSpec, kind: LayerKind) -> int:
+    """Norms over the hidden size in a layer of this kind; a block alone has its half of them."""
+    alone = "none" in (kind.attention, kind.mlp)
+    return model.norms_per_layer // 2 if alone else model.norms_per_layer
+
+
+def mixer_parameters(model: ModelSpec, kind: LayerKind) -> int:
+    """Parameters of what mixes the tokens of a layer of this kind."""
+    if kind.attention == "none":
+        return 0
+    if kind.attention == "recurrence":
+        return recurrence_of(model).parameters(model.hidden_size)
+    return model.attention.parameters
+
+
+def whole_mixer_parameters(model: ModelSpec, kind: LayerKind) -> int:
+    """Those of them that every tensor-parallel rank holds."""
+    if kind.attention == "none":
+        return 0
+    if kind.attention == "recurrence":
+        return recurrence_of(model).whole_parameters(model.hidden_size)
+    return model.attention.replicated_parameters
+
+
+def embedding_parameters(model: ModelSpec) -> int:
+    """Parameters of the token embedding and, where positions are learned, theirs."""
+    return (model.vocab_size + model.learned_positions) * model.hidden_size
+
+
+def head_parameters(model: ModelSpec) -> int:
+    """Parameters of the final norm and of the output projection (none of its own when tied)."""
+    projection = 0 if model.tie_word_embeddings else model.vocab_size * model.hidden_size
+    return projection + norm_parameters(model, model.hidden_size)
+
+
+def parameter_count(model: ModelSpec) -> int:
+    """All parameters of the model, as published (multi-token prediction modules excluded).
+
+    >>> from costmodel.models.catalog import model
+    >>> parameter_count(model("llama-3.1-70b"))
+    70553706496
+    """
+    if model.module:
+        return model.module.parameters
+    layers = sum(run.count * layer_parameters(model, run.kind) for run in layer_runs(model))
+    return embedding_parameters(model) + layers + head_parameters(model)
+
+
+def active_parameter_count(model: ModelSpec) -> int:
+    """Parameters that one token passes through: only the chosen experts of each layer."""
+    idle = sum(run.count * model.feed_forward(run.kind.mlp).idle_parameters for run in layer_runs(model))
+    return parameter_count(model) - idle
