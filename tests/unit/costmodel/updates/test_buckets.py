@@ -91,11 +91,11 @@ def test_sharded_gradients_and_engines_that_are_not_told_are_refused() -> None:
     """ZeRO-3 reduces by layer; a plan for an engine says what it is not told."""
     asked = PlanRequest(model=SPEC, cluster=CLUSTER.spec, job=in_buckets(25 * MB), stack="pytorch")
     sharded = search(replace(asked, pins={"zero_stage": 3, "dp": 16}))
-    told = search(replace(asked, engine="accelerate"))
+    told = search(replace(asked, engine="deepspeed"))
     assert isinstance(sharded, Infeasible)
     assert "gradient-buckets" in str(sharded)
     assert isinstance(told, Infeasible)
-    assert "accelerate-compression" in str(told)
+    assert "deepspeed-compression" in str(told)
 
 
 @pytest.mark.parametrize("size", [0.0, -1.0, 1e30])
