@@ -43,6 +43,7 @@ class TrainingJob:
     send gradients (`parse_compression`), `local_steps` how many steps they run apart (`parse_local_steps`);
     replicas that keep whole gradients send them in buckets of `bucket_bytes`, where that is said. Of a number
     of expert-parallel ranks the busiest has `expert_load` times the mean's tokens, where that was measured.
+    Of a model that sees, a sequence has `images` of `image_tokens` each; None: one, of the usual size.
     """
 
     sequence_length: int
@@ -57,6 +58,8 @@ class TrainingJob:
     local_steps: str | None = None
     bucket_bytes: float | None = None
     expert_load: tuple[tuple[int, float], ...] = ()
+    images: int | None = None
+    image_tokens: int | None = None
 
     def __post_init__(self) -> None:
         """Refuse a job without tokens, or with an optimizer that is not known."""
@@ -82,7 +85,7 @@ class TrainingJob:
                 )
         _require_positive("training job", "sequence_length", self.sequence_length)
         _require_positive("training job", "global_batch_size", self.global_batch_size)
-        for name in ("total_tokens", "deadline_s", "bucket_bytes"):
+        for name in ("total_tokens", "deadline_s", "bucket_bytes", "images", "image_tokens"):
             value = getattr(self, name)
             if value is not None:
                 _require_positive("training job", name, value)

@@ -43,6 +43,8 @@ def unusual(job: TrainingJob) -> tuple[str, ...]:
         job.gradient_compression and f"gradients as {job.gradient_compression}",
         job.local_steps and f"workers apart, {job.local_steps}",
         job.bucket_bytes and f"buckets of {format_bytes(job.bucket_bytes)}",
+        job.images and counted(job.images, "image"),
+        job.image_tokens and f"{counted(job.image_tokens, 'token')} an image",
         job.expert_load and "experts as measured",
     )
     return tuple(words for words in said if words)

@@ -30,6 +30,7 @@ from costmodel.models.sizes import tied_parameters
 from costmodel.models.spec import ModelSpec
 from costmodel.ops.cuts import Cuts, cuts_of
 from costmodel.ops.op import FLOAT_BYTES, HALF_BYTES, Op
+from costmodel.ops.tower import tower_shard
 from costmodel.parallel.axes import AXES
 from costmodel.pipeline.in_flight import in_flight
 from costmodel.pipeline.pairing import paired_share
@@ -124,10 +125,11 @@ def memory_pieces(
 
     def share(at: int, ops: Sequence[Op]) -> LayerShare:
         """Sums over operations, once per distinct cut."""
+        seen = model.tower if at == 0 else None
         return layer_share(
             ops,
-            known.shard,
-            model.hidden_size,
+            tower_shard(seen, job, known.shard) if seen else known.shard,
+            (seen or model).hidden_size,
             updated=updated,
             matrices=at < ends,
             frees=stack.memory.frees_in_backward,

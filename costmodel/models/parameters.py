@@ -5,8 +5,11 @@ Legend: ``H`` hidden size.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from costmodel.models.feed_forward import block_parameters
-from costmodel.models.spec import LayerKind, ModelSpec, layer_runs, recurrence_of
+from costmodel.models.spec import LayerKind, ModelSpec, decoder_of, encoder_of, layer_runs, recurrence_of
+from topology.base.units import BILLION
 
 
 def norm_parameters(model: ModelSpec, width: int) -> int:
@@ -16,6 +19,9 @@ def norm_parameters(model: ModelSpec, width: int) -> int:
 
 def layer_parameters(model: ModelSpec, kind: LayerKind) -> int:
     """Parameters of one layer of this kind, all experts included."""
+    if kind.tower and model.tower:
+        encoder = encoder_of(model.tower)
+        return layer_parameters(encoder, layer_runs(encoder)[0].kind) + model.tower.layer_extra
     norms = norms_of(model, kind) * norm_parameters(model, model.hidden_size)
     return mixer_parameters(model, kind) + norms + block_parameters(model.feed_forward(kind.mlp))
 
@@ -45,8 +51,13 @@ def whole_mixer_parameters(model: ModelSpec, kind: LayerKind) -> int:
 
 
 def embedding_parameters(model: ModelSpec) -> int:
-    """Parameters of the token embedding and, where positions are learned, theirs."""
-    return (model.vocab_size + model.learned_positions) * model.hidden_size
+    """Parameters of the token embedding and, where positions are learned, theirs; of the tower's two ends."""
+    return (model.vocab_size + model.learned_positions) * model.hidden_size + tower_end_parameters(model)
+
+
+def tower_end_parameters(model: ModelSpec) -> int:
+    """Parameters of what stands before and after the layers of a tower, none without one."""
+    return model.tower.end_parameters if model.tower else 0
 
 
 def head_parameters(model: ModelSpec) -> int:
@@ -68,7 +79,18 @@ def parameter_count(model: ModelSpec) -> int:
     return embedding_parameters(model) + layers + head_parameters(model)
 
 
+def without_tower(model: ModelSpec) -> ModelSpec:
+    """The language model alone, which says what of the model is left out."""
+    if (tower := model.tower) is None:
+        return model
+    alone = replace(decoder_of(model), left_out="")
+    size = (parameter_count(model) - parameter_count(alone)) / BILLION
+    words = f"a vision tower of {tower.num_layers} layers and what joins it ({size:.1f} B parameters)"
+    return replace(alone, left_out=f"{words} and {model.left_out}" if model.left_out else words)
+
+
 def active_parameter_count(model: ModelSpec) -> int:
-    """Parameters that one token passes through: only the chosen experts of each layer."""
+    """Parameters that one token passes through: only the chosen experts of each layer, and no tower."""
+    model = decoder_of(model)
     idle = sum(run.count * model.feed_forward(run.kind.mlp).idle_parameters for run in layer_runs(model))
     return parameter_count(model) - idle

@@ -25,7 +25,8 @@ from costmodel.models.pattern import LETTERS, Block, letters_of, segments_of
 from costmodel.models.recurrence import FLOAT_BYTES, HALF_BYTES, Recurrence
 from costmodel.models.rotary import Rotary
 from costmodel.models.routing import Routing
-from costmodel.models.sizes import WeightFormat, check_sizes
+from costmodel.models.sizes import LARGEST_SIZE, WeightFormat, check_sizes
+from costmodel.models.tower import Tower
 from costmodel.models.traced import TracedModule
 
 AttentionPattern = Literal["full", "sliding", "mla", "recurrence", "none"]
@@ -37,16 +38,17 @@ Activation = Literal["silu", "gelu", "gelu_tanh", "relu2"]
 class LayerKind:
     """What distinguishes one transformer layer from another of the same model.
 
-    `traced` is its place among the kinds of a traced `module`. `sliding_share` is the fraction of its
-    layers whose attention is windowed: alternating patterns (Gemma, gpt-oss) are one kind of average costs.
-    A hybrid's layers mix tokens by attention or by its recurrence; layers of one block alone have ``none``
-    for the other.
+    `traced` is its place among the kinds of a traced `module`; layers of a `tower` are not the decoder's.
+    `sliding_share` is the fraction of its layers whose attention is windowed: alternating patterns (Gemma,
+    gpt-oss) are one kind of average costs. A hybrid's layers mix tokens by attention or by its recurrence;
+    layers of one block alone have ``none`` for the other.
     """
 
     attention: AttentionPattern
     mlp: Block
     sliding_share: float = 0.0
     traced: int | None = None
+    tower: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +70,7 @@ class ModelSpec:
     weight. `layer_pattern` has a letter a layer (`costmodel.models.pattern`) where layers differ otherwise;
     then `num_dense_layers` is 0, and `recurrence` mixes where there is no attention. `attention_gate`
     multiplies what attention gives by as many sigmoids, `shared_expert_gate` that of shared experts by one.
+    A model that also sees has a `tower`, whose layers come first and count among the `num_layers`.
     With `index_topk` k > 0 an indexer of its own heads chooses k keys for a query (DeepSeek-V3.2).
 
     No cost depends on these:
@@ -78,7 +81,7 @@ class ModelSpec:
     - `attn_logit_softcapping`, `final_logit_softcapping`: c·tanh(x/c) of scores and logits, None without.
     - `scale_embeddings`: embeddings times √H; `router_aux_loss_coef`: weight of the loss balancing experts.
     - `weight_format` of the checkpoint, where its ``config.json`` names one: what it is served in by default.
-    - `unmodelled`: settings of its ``config.json`` without a field, not built; `left_out`: its towers.
+    - `unmodelled`: settings of its ``config.json`` without a field; `left_out`: towers not described.
     """
 
     name: str
@@ -133,6 +136,7 @@ class ModelSpec:
     router_aux_loss_coef: float = 0.0
     unmodelled: tuple[str, ...] = ()
     left_out: str = ""
+    tower: Tower | None = None
     weight_format: WeightFormat = ""
     module: TracedModule | None = None
     source: str = ""
@@ -208,6 +212,40 @@ class ModelSpec:
         return self.attention.value_head_dim
 
 
+TOWER_LAYER = LayerKind(attention="full", mlp="dense", tower=True)
+"""A layer of a tower."""
+
+
+def decoder_of(model: ModelSpec) -> ModelSpec:
+    """The language model of a model that also sees."""
+    if model.tower is None:
+        return model
+    return replace(model, num_layers=model.num_layers - model.tower.num_layers, tower=None)
+
+
+def encoder_of(tower: Tower) -> ModelSpec:
+    """The layers of a tower as those of a model; half a window, since it has patches on both sides."""
+    windowed = tower.num_layers - tower.full_layers if tower.window_patches else 0
+    return ModelSpec(
+        name="tower",
+        num_layers=tower.num_layers,
+        hidden_size=tower.hidden_size,
+        intermediate_size=tower.intermediate_size,
+        num_attention_heads=tower.num_attention_heads,
+        num_key_value_heads=tower.num_attention_heads,
+        head_dim=tower.hidden_size // tower.num_attention_heads,
+        vocab_size=1,
+        max_sequence_length=LARGEST_SIZE,
+        gated_mlp=tower.gated_mlp,
+        norm=tower.norm,
+        qkv_bias=tower.qkv_bias,
+        attention_output_bias=tower.output_bias,
+        mlp_bias=tower.mlp_bias,
+        sliding_window=max(1, tower.window_patches // 2) if windowed else None,
+        num_sliding_layers=windowed,
+    )
+
+
 def is_sliding(model: ModelSpec, layer: int) -> bool:
     """Whether the attention of a layer (from 0) is windowed.
 
@@ -248,6 +286,9 @@ def layer_runs(model: ModelSpec) -> tuple[LayerRun, ...]:
     >>> [(run.kind.mlp, run.count) for run in layer_runs(model("deepseek-v3"))]
     [('dense', 3), ('moe', 58)]
     """
+    if model.tower:
+        seeing = LayerRun(kind=TOWER_LAYER, count=model.tower.num_layers)
+        return (seeing, *layer_runs(decoder_of(model)))
     if model.module:
         kinds = [LayerKind(attention="none", mlp="none", traced=i) for i in range(len(model.module.kinds))]
         return tuple(LayerRun(kind=k, count=n) for k, n in zip(kinds, model.module.counts, strict=True))
@@ -271,6 +312,9 @@ def layer_order(model: ModelSpec) -> tuple[tuple[int, int], ...]:
     >>> layer_order(model("deepseek-v3"))
     ((0, 3), (1, 58))
     """
+    if model.tower:
+        rest = layer_order(decoder_of(model))
+        return ((0, model.tower.num_layers), *((kind + 1, count) for kind, count in rest))
     if model.module:
         return model.module.order
     if model.layer_pattern:
@@ -313,7 +357,9 @@ def layer_kinds(model: ModelSpec) -> str:
     titles = {"recurrence": model.recurrence.title if model.recurrence else "", "none": ""}
     blocks = {"dense": "feed-forward", "moe": "experts", "none": ""}
     kinds = [
-        (run.count, titles.get(run.kind.attention, "attention"), blocks[run.kind.mlp])
+        (run.count, "vision")
+        if run.kind.tower
+        else (run.count, titles.get(run.kind.attention, "attention"), blocks[run.kind.mlp])
         for run in layer_runs(model)
     ]
     return ", ".join(f"{count} × {' + '.join(filter(None, parts))}" for count, *parts in kinds)

@@ -44,6 +44,6 @@ def ops_of_parts(
     """Operations of a layer of every run, then of the embedding, then of the head."""
     return (
         *(layer_ops(model, run.kind, job, stack, shard) for run in layer_runs(model)),
-        adapted(embedding_ops(model, stack, shard), None, job, stack),
+        adapted(embedding_ops(model, job, stack, shard), None, job, stack),
         adapted(head_ops(model, stack, shard), None, job, stack),
     )

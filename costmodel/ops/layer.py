@@ -18,7 +18,7 @@ from costmodel.job import TrainingJob
 from costmodel.kernels.precisions import PRECISIONS
 from costmodel.layout import Quantity
 from costmodel.models.parameters import norm_parameters, norms_of
-from costmodel.models.spec import LayerKind, ModelSpec, layer_runs, recurrence_of
+from costmodel.models.spec import LayerKind, ModelSpec, encoder_of, layer_runs, recurrence_of
 from costmodel.ops.adapters import adapted
 from costmodel.ops.attention import attended_pairs, attention_ops
 from costmodel.ops.feed_forward import feed_forward_ops
@@ -38,6 +38,7 @@ from costmodel.ops.op import (
     repeat_block,
 )
 from costmodel.ops.recurrence import recurrence_ops
+from costmodel.ops.tower import both_ways, tower_end_ops, tower_shard
 from costmodel.ops.traced import traced_ops
 from costmodel.stack import SoftwareStack
 
@@ -60,6 +61,18 @@ def layer_ops(
     """Operations of one layer on one rank: its mixer, then its feed-forward, each normed and added."""
     if model.module and kind.traced is not None:
         return traced_ops(model.module.kinds[kind.traced], stack, shard)
+    if model.tower and kind.tower:
+        seen = tower_shard(model.tower, job, shard)
+        encoder = encoder_of(model.tower)
+        alike = replace(layer_runs(encoder)[0].kind, tower=True)
+        return both_ways(_layer_ops(encoder, alike, job, stack, seen))
+    return _layer_ops(model, kind, job, stack, shard)
+
+
+def _layer_ops(
+    model: ModelSpec, kind: LayerKind, job: TrainingJob, stack: SoftwareStack, shard: ShardShape
+) -> tuple[Op, ...]:
+    """The same of the layers of one transformer; beside adapters a tower is frozen."""
     mixer, block = _mixer(model, kind, job, stack, shard), _feed_forward(model, kind, job, stack, shard)
     ops = (*mixer, *block)
     if stack.memory.keeps_half_the_products:
@@ -68,6 +81,8 @@ def layer_ops(
         ops = tuple(_keeping_wide_inputs(op) for op in ops)
     if job.adapter is None:
         return ops
+    if kind.tower:
+        return adapted(ops, None, job, stack)
     at = len(mixer)
     return (*adapted(ops[:at], "attention", job, stack), *adapted(ops[at:], "mlp", job, stack))
 
@@ -154,8 +169,13 @@ def _keeping_wide_inputs(op: Op) -> Op:
     )
 
 
-def embedding_ops(model: ModelSpec, stack: SoftwareStack, shard: ShardShape) -> tuple[Op, ...]:
-    """Token embedding of the first stage: a lookup in a vocabulary shard, summed over tp, and its dropout."""
+def embedding_ops(
+    model: ModelSpec, job: TrainingJob, stack: SoftwareStack, shard: ShardShape
+) -> tuple[Op, ...]:
+    """Token embedding of the first stage: a lookup in a vocabulary shard, summed over tp, and its dropout.
+
+    The two ends of a tower are with it.
+    """
     if model.module:
         return traced_ops(model.module.stem, stack, shard)
     T, t, H = shard.tokens, shard.sharded_tokens, model.hidden_size
@@ -165,7 +185,8 @@ def embedding_ops(model: ModelSpec, stack: SoftwareStack, shard: ShardShape) -> 
         saved_bytes=t * H * stack.timing.dropout,
         parameters=model.vocab_size * H / shard.tp + model.learned_positions * H,
     )
-    return (lookup, *leave_tensor_parallel("embedding", shard, H))
+    ends = tower_end_ops(model.tower, job, stack, shard) if model.tower else ()
+    return (lookup, *leave_tensor_parallel("embedding", shard, H), *ends)
 
 
 def head_ops(model: ModelSpec, stack: SoftwareStack, shard: ShardShape) -> tuple[Op, ...]:
@@ -238,8 +259,9 @@ def model_flop_per_step(model: ModelSpec, job: TrainingJob) -> float:
     ideal = stack("ideal")
     layers = [(run.count, layer_ops(model, run.kind, job, ideal, shard)) for run in layer_runs(model)]
     head = adapted(head_ops(model, ideal, shard), None, job, ideal)
-    forward = sum(count * forward_flop(ops) for count, ops in layers) + forward_flop(head)
-    spared = sum(count * _frozen_flop(ops) for count, ops in layers) + _frozen_flop(head)
+    first = adapted(embedding_ops(model, job, ideal, shard), None, job, ideal) if model.tower else ()
+    forward = sum(count * forward_flop(ops) for count, ops in layers) + forward_flop((*first, *head))
+    spared = sum(count * _frozen_flop(ops) for count, ops in layers) + _frozen_flop((*first, *head))
     return float(job.global_batch_size * (3 * forward - spared))
 
 

@@ -18,10 +18,12 @@ from costmodel.layout import SCHEDULES, LayoutTable, ParallelLayout
 from costmodel.memory.stage import MemoryBreakdown, MemoryPieces, holds_ends, stage_memory
 from costmodel.models.sizes import is_unmeasured
 from costmodel.models.spec import ModelSpec, layer_order, layer_runs
+from costmodel.models.tower import Tower
 from costmodel.ops.attention import linear_dtype
 from costmodel.ops.cuts import ops_of_parts
 from costmodel.ops.layer import forward_flop, model_flop_per_step
 from costmodel.ops.op import OpKind, ShardShape
+from costmodel.ops.tower import images_of
 from costmodel.pipeline.even_split import even_split
 from costmodel.pipeline.stage_costs import AnyStages, StageCosts, StageSplit, recomputed_layers, step_time
 from costmodel.stack import SoftwareStack
@@ -38,6 +40,7 @@ from costmodel.training.constants import Constants, default_constants
 from costmodel.training.priced import price_layouts
 from costmodel.training.raw_times import Features
 from costmodel.training.stages import stage_costs_of
+from topology.base.counts import counted
 from topology.cluster import Cluster
 from topology.pools.rates import mean_usd_per_gpu_hour, rates_of
 
@@ -242,6 +245,8 @@ def _assumptions(q: Question) -> tuple[str, ...]:
     ]
     if q.model.module:
         lines.append("traced in bf16 without a loss: a token is a sample, its kernels were not measured")
+    if q.model.tower:
+        lines.append(_seen(q.model.tower, q.job))
     if q.job.gradient_compression:
         lines.append(
             f"gradients sent as {q.job.gradient_compression}: its statistical effect is not modelled"
@@ -256,6 +261,16 @@ def _assumptions(q: Question) -> tuple[str, ...]:
     if rates_of(q.cluster.spec) is not None:
         lines.append(f"price {q.cluster.spec.price_source}, {q.cluster.spec.price_as_of}")
     return (*lines, *q.cluster.notes)
+
+
+def _seen(tower: Tower, job: TrainingJob) -> str:
+    """What the tower is taken to see of a sequence."""
+    images, patches = images_of(tower, job)
+    return (
+        f"{counted(images, 'image')} of {counted(patches // tower.merge, 'token')} a sequence (job.images, "
+        "job.image_tokens), dealt to context ranks; a tensor rank computes the tower whole; messages between "
+        "stages are the decoder's"
+    )
 
 
 def _steps(count: int) -> str:

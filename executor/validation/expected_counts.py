@@ -42,7 +42,7 @@ def ops_by_part(task: RankTask) -> dict[str, tuple[tuple[Op, ...], int]]:
         if count:
             parts[name] = (layer_ops(spec, run.kind, job, profile, shard), count)
     if task.stage == 0:
-        parts["embedding"] = (embedding_ops(spec, profile, shard), 1)
+        parts["embedding"] = (embedding_ops(spec, job, profile, shard), 1)
     if task.stage == len(task.layers_of_stage) - 1:
         parts["head"] = (head_ops(spec, profile, shard), 1)
     return parts

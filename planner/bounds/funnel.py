@@ -32,7 +32,7 @@ from costmodel.layout import (
 )
 from costmodel.memory.stage import memory_form, memory_pieces
 from costmodel.models.parameters import active_parameter_count, embedding_parameters
-from costmodel.models.spec import layer_runs
+from costmodel.models.spec import decoder_of, layer_runs
 from costmodel.ops.shards import distinct_rows
 from costmodel.parallel.axes import LAYER_AXES, RANK_AXES
 from costmodel.pipeline.schedules import column
@@ -95,7 +95,8 @@ def least_gpus(setting: Setting, step_s: float) -> float:
 
     G ≥ level · 6 · parameters · tokens / (peak · step), the products of parameters alone.
     """
-    parameters = active_parameter_count(setting.model) - embedding_parameters(setting.model)
+    decoder = decoder_of(setting.model)
+    parameters = active_parameter_count(decoder) - embedding_parameters(decoder)
     flop = TRAINING_FLOP_PER_PARAMETER * parameters * setting.job.tokens_per_step
     fastest = max(setting.cluster.gpu.peak_flop_per_s.values())
     return setting.stack.level * flop / (fastest * step_s)

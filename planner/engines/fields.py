@@ -40,8 +40,9 @@ Facts = Mapping[str, Any]
 
 UNTOLD = (
     "model.name", "model.source", "model.as_of", "model.weight_format", "model.module", "model.left_out",
+    "model.tower",
 )  # fmt: skip
-"""What says nothing of the computation that is planned, and the traced module, which no engine is told."""
+"""What says nothing of the computation, and what no engine is told: a traced module, a tower."""
 
 
 def facts_of(plan: Plan) -> dict[str, Any]:

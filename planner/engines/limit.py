@@ -72,7 +72,12 @@ def layers_limit(title: str) -> Limit:
             "use --for deepspeed or --for accelerate, which train the model's own module",
         )
 
-    return Limit(name="layer-kinds", fields=(), broken=lambda s, _: bool(s.model.layer_pattern), says=says)
+    return Limit(
+        name="layer-kinds",
+        fields=(),
+        broken=lambda s, _: bool(s.model.layer_pattern or s.model.tower),
+        says=says,
+    )
 
 
 def model_limit(title: str, settings: Sequence[Setting]) -> Limit:

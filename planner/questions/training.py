@@ -22,6 +22,7 @@ from planner.questions.expert_load import read_expert_load
 from planner.questions.flags import Flags
 from planner.questions.modules import recompute_modules
 from planner.questions.offload import offload_of, offload_pins, require_offloadable
+from planner.questions.seen import require_seen
 from planner.questions.settings import override, override_cluster, settings_by_group
 from planner.questions.traced import require_of_a_module
 from planner.rules.check import said_pins
@@ -92,6 +93,7 @@ def understand(
     )
     if model.module:
         require_of_a_module(job, request.pins)
+    require_seen(job, model)
     notes = _notes(flags, request)
     if flags.objective in SAID_OF_A_RUN:
         notes = (*notes, _said_of_a_run(flags.objective or "", request.job))

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from costmodel.layout import CP_KINDS, DEGREES, SCHEDULES, LayoutTable, ParallelLayout, Quantity
-from costmodel.models.spec import ModelSpec, layer_runs, recurrence_of
+from costmodel.models.spec import ModelSpec, decoder_of, layer_runs, recurrence_of
 from costmodel.pipeline.schedules import column
 from costmodel.training.rank_strides import axis_strides
 from planner.problem import Setting
@@ -94,7 +94,7 @@ def _key_heads(model: ModelSpec) -> dict[str, int]:
 
 def _feed_forward_widths(model: ModelSpec) -> dict[str, int]:
     """Widths that tensor parallelism cuts: the dense feed-forward and the shared experts, where present."""
-    widths = dict(model.feed_forward(run.kind.mlp).common_width for run in layer_runs(model))
+    widths = dict(model.feed_forward(run.kind.mlp).common_width for run in layer_runs(decoder_of(model)))
     return {name: width for name, width in widths.items() if width > 0}
 
 

@@ -23,7 +23,7 @@ from topology.builders import default_cluster
 from topology.spec import ClusterSpec
 
 _STARTED = "started_from_file"
-_OF_SETTINGS = ("optimizer", "gradient_compression", "local_steps", "bucket_bytes")
+_OF_SETTINGS = ("optimizer", "gradient_compression", "local_steps", "bucket_bytes", "images", "image_tokens")
 """Fields of a job that are said as settings."""
 
 

@@ -16,6 +16,7 @@ from costmodel.models.hf.dense import DENSE_FAMILIES
 from costmodel.models.hf.experts import EXPERT_FAMILIES
 from costmodel.models.hf.hybrid import HYBRID_FAMILIES
 from costmodel.models.hf.reader import ConfigReader
+from costmodel.models.hf.towers import tower_of
 from costmodel.models.pattern import period_of
 from costmodel.models.sizes import LARGEST_SIZE, WeightFormat
 from costmodel.models.spec import ModelSpec
@@ -70,6 +71,8 @@ def model_of_config(config: Mapping[str, Any], *, name: str, source: str = "") -
     """
     whole = config
     config, family = _language_model(whole)
+    if "tie_word_embeddings" in whole and config is not whole:
+        config = {"tie_word_embeddings": whole["tie_word_embeddings"], **config}
     if not isinstance(family, str) or family not in _FAMILIES:
         cause = "missing key model_type" if family is _MISSING else f"model_type {shown(family)} is not known"
         raise InputError(
@@ -78,17 +81,21 @@ def model_of_config(config: Mapping[str, Any], *, name: str, source: str = "") -
     reader = ConfigReader(config=config)
     weight_format = stated_format(whole) or stated_format(config)
     sizes = _FAMILIES[family](reader)
+    tower = tower_of(whole, sizes["hidden_size"], reader.problems)
     if reader.problems:
         cause = "; ".join(dict.fromkeys(reader.problems))
         raise InputError(f"{source or name} is not a complete {family} configuration", cause, _FIX)
     if pattern := sizes.get("layer_pattern"):
         sizes["layer_pattern"] = period_of(pattern)
+    if tower is not None:
+        sizes["num_layers"] += tower.num_layers
     departures = tuple(dict.fromkeys(reader.departures))
     return ModelSpec(
         name=name,
         source=source,
         unmodelled=departures,
-        left_out=towers_of(whole),
+        left_out=towers_of({**whole, "vision_config": None} if tower else whole),
+        tower=tower,
         weight_format=weight_format,
         **sizes,
     )

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from costmodel.accuracy.checkpoint_names import WEIGHTS_OF_NAME, checkpoint_model, checkpoint_weights
 from costmodel.models.catalog import model as find_model
+from costmodel.models.parameters import without_tower
 from costmodel.models.spec import ModelSpec
 from costmodel.serving.deployment import KvDtype, ServingLayout, Weights, published_weights
 from costmodel.serving.engine import serving_stack
@@ -94,7 +95,7 @@ def server_of(reading: Reading, *, model: str | None, gpu: str | None) -> Server
     if missing:
         return Unknown(missing=tuple(dict.fromkeys(missing)))
     assumed: list[str] = []
-    spec = find_model(model) if model else checkpoint_model(named)
+    spec = without_tower(find_model(model) if model else checkpoint_model(named))
     engine = serving_stack(reading.family.name)
     kind = gpu_name(gpu) if gpu else _gpu(reading, assumed)
     layout, replicas = _split(engine.name, facts, spec)

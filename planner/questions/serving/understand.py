@@ -10,7 +10,7 @@ from typing import get_args
 
 from costmodel.job import ServingJob
 from costmodel.models.catalog import model as find_model
-from costmodel.models.parameters import parameter_count
+from costmodel.models.parameters import parameter_count, without_tower
 from costmodel.models.spec import ModelSpec
 from costmodel.serving.deployment import KvDtype, Weights, weight_bytes
 from costmodel.serving.engine import serving_stack
@@ -71,7 +71,7 @@ def understand_serving(
         raise InputError(
             what="no model was named", cause="--model is missing", fix="add for example --model 70b"
         )
-    model = model or find_model(flags.model or "")
+    model = without_tower(model or find_model(flags.model or ""))
     trace = read_trace(flags.trace) if flags.trace is not None else None
     job = job or replace(
         _job(flags, trace, model), **speculated(flags, model), **served_adapters(flags, model)

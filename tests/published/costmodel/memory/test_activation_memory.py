@@ -75,10 +75,10 @@ def test_equation_3_all_layers_of_the_first_stage_hold_what_one_stage_would() ->
 
 def test_section_4_3_embedding_and_head_terms() -> None:
     """Embedding dropout sbh, final norm 2sbh, head input 2sbh, fp32 logits 4sbv, the last three on the last stage."""
-    spec = model("megatron-22b")
+    spec, job = model("megatron-22b"), TrainingJob(sequence_length=2048, global_batch_size=1)
     shard = ShardShape(sequence_length=2048)
     b, s, h, v = 1, 2048, spec.hidden_size, spec.vocab_size
-    embedding = sum(op.saved_bytes for op in embedding_ops(spec, STACK, shard))
+    embedding = sum(op.saved_bytes for op in embedding_ops(spec, job, STACK, shard))
     head = sum(op.saved_bytes for op in head_ops(spec, STACK, shard))
     assert (embedding, head) == (s * b * h, 2 * s * b * h + 2 * s * b * h + 4 * s * b * v)
 

@@ -27,7 +27,7 @@ def ops_of(
 ) -> list[Op]:
     """Every operation of the whole model, layers repeated."""
     shard, profile = ShardShape(sequence_length=float(job.sequence_length), **degrees), stack(name)
-    ops = [*embedding_ops(spec, profile, shard), *head_ops(spec, profile, shard)]
+    ops = [*embedding_ops(spec, job, profile, shard), *head_ops(spec, profile, shard)]
     for run in layer_runs(spec):
         ops += run.count * list(layer_ops(spec, run.kind, job, profile, shard))
     return ops
@@ -220,6 +220,6 @@ def test_model_flop_follow_the_narayanan_formula() -> None:
 def test_the_embedding_of_a_rank_is_its_vocabulary_shard() -> None:
     """A lookup holds V/tp rows and all positions."""
     spec = model("gpt-3-175b")
-    (lookup, *_) = embedding_ops(spec, stack("ideal"), ShardShape(sequence_length=S, tp=4))
+    (lookup, *_) = embedding_ops(spec, JOB, stack("ideal"), ShardShape(sequence_length=S, tp=4))
     assert lookup.parameters == spec.vocab_size * 12288 / 4 + 2048 * 12288
     assert embedding_parameters(spec) == (spec.vocab_size + 2048) * 12288

@@ -1,0 +1,66 @@
+"""A vision tower as operations of one rank: its layers over the patches of a microbatch, and its two ends.
+
+Every image is a sequence of its own, and its patches attend to each other both ways. Ranks of tensor
+parallelism hold the tower whole, those of context parallelism deal whole images among themselves.
+
+Legend: ``P`` patches of a rank's microbatch, ``h`` width of the tower.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from costmodel.job import TrainingJob
+from costmodel.layout import Quantity
+from costmodel.models.tower import Tower
+from costmodel.ops.op import HALF_BYTES, Op, OpKind, ShardShape, elementwise, gemm
+from costmodel.stack import SoftwareStack
+
+BOTH_WAYS = 2  # pairs of attention without a mask, of those of the causal kernel
+
+
+def images_of(tower: Tower, job: TrainingJob) -> tuple[int, int]:
+    """Images of a sequence, and patches of each."""
+    return job.images or 1, tower.merge * (job.image_tokens or tower.image_tokens)
+
+
+def tower_shard(tower: Tower, job: TrainingJob, shard: ShardShape) -> ShardShape:
+    """What one rank sees of a layer of the tower: its images as sequences, cut by nothing."""
+    images, patches = images_of(tower, job)
+    dealt = np.ceil(shard.microbatch_size * images / shard.cp)
+    alone = {name: one + 0 * shard.tp for name, one in (("tp", 1), ("cp", 1), ("ep", 1), ("expert_tp", 1))}
+    return ShardShape(sequence_length=float(patches), microbatch_size=dealt, **alone)
+
+
+def both_ways(ops: Sequence[Op]) -> tuple[Op, ...]:
+    """The same operations, whose attention has no causal mask."""
+    return tuple(
+        replace(op, batch=BOTH_WAYS * op.batch, flop=BOTH_WAYS * op.flop)
+        if op.kind is OpKind.ATTENTION
+        else op
+        for op in ops
+    )
+
+
+def tower_end_ops(tower: Tower, job: TrainingJob, stack: SoftwareStack, shard: ShardShape) -> tuple[Op, ...]:
+    """What turns pixels into patches before the tower, and patches into the decoder's tokens after it."""
+    seen = tower_shard(tower, job, shard)
+    P, h = seen.tokens, tower.hidden_size
+    tokens = P / tower.merge
+    patches = gemm("patches", m=P, n=h, k=tower.patch_values, saved_elements=P * tower.patch_values)
+    join = [
+        gemm(f"join {number}", m=tokens, n=n, k=k, saved_elements=tokens * k)
+        for number, (k, n) in enumerate(tower.join)
+    ]
+    held = sum(op.parameters for op in (patches, *join))
+    passes: Quantity = 4 * HALF_BYTES * P * h
+    others = elementwise(
+        "patch norms",
+        traffic_bytes=passes * (1 if stack.timing.fused_elementwise else 2),
+        saved_bytes=HALF_BYTES * P * h,
+        parameters=tower.end_parameters - held,
+    )
+    return (patches, *join, others)
