@@ -96,7 +96,7 @@ def plan_to_run(plan_file: Path | None, flags: Flags, *, accept_changes: bool = 
     """Read the plan, which is verified and must fit its GPU, or make one for the meshplan stack."""
     from app.actions.plan import find_plan
     from app.reports.answer import note
-    from app.requests.plan_file import read_plan, require_described
+    from app.requests.plan_file import read_plan, require_built
     from planner.questions.training import understand
     from planner.rules.verdict import require_room
     from topology.base.errors import InputError
@@ -114,7 +114,7 @@ def plan_to_run(plan_file: Path | None, flags: Flags, *, accept_changes: bool = 
         )
     read = read_plan(plan_file, accept_changes=accept_changes, say=note)
     require_trained_as_planned(read)
-    return require_room(require_described(read, "plan run"))
+    return require_room(require_built(read, "plan run"))
 
 
 def require_trained_as_planned(plan: Plan) -> None:

@@ -28,12 +28,12 @@ def command(
     from app.extras import require_torch
     from app.reports.answer import check_destination, emit, note
     from app.reports.validation import validation_answer
-    from app.requests.plan_file import read_plan, require_described
+    from app.requests.plan_file import read_plan, require_built
     from app.terminal.progress import waiting
     from planner.rules.verdict import require_room
 
     check_destination(wanted=output_format, as_json=as_json, output=output)
-    read = require_described(read_plan(plan, accept_changes=accept_changes, say=note), "plan validate")
+    read = require_built(read_plan(plan, accept_changes=accept_changes, say=note), "plan validate")
     wanted = require_room(read)
     require_torch("plan validate")
     with waiting("starting torch"):

@@ -43,6 +43,17 @@ def _piped() -> str:
         raise InputError("standard input is no text", cause, "pipe what plan --json prints") from None
 
 
+def require_built(plan: Plan, command: str) -> Plan:
+    """Refuse the plan of a model that the executor cannot build: a traced module, or one that sees."""
+    if plan.request.model.tower is None:
+        return require_described(plan, command)
+    raise InputError(
+        what=f"{command} does not take the plan of a model that sees",
+        cause=f"{shown(plan.request.model.name)} has a vision tower, the executor builds decoders",
+        fix="plan with --for accelerate or --for deepspeed, which train the model's own module",
+    )
+
+
 def require_described(plan: Plan, command: str) -> Plan:
     """Refuse the plan of a traced module where its layers would have to be named or built."""
     if plan.request.model.module is None:

@@ -15,7 +15,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from costmodel.models.hf.config import read_config
-from costmodel.models.spec import ModelSpec
+from costmodel.models.spec import ModelSpec, decoder_of
 from executor.comm.cuts import Cuts
 from executor.model.hf_names import source_of
 from topology.base.errors import InputError
@@ -87,7 +87,7 @@ def pretrained_state(path: Path, spec: ModelSpec) -> Mapping[str, torch.Tensor]:
     """Read a state dict for a model; a config.json beside it must describe the very same one."""
     config = (path if path.is_dir() else path.parent) / "config.json"
     if config.is_file():
-        differences = differing(spec, read_config(config))
+        differences = differing(spec, decoder_of(read_config(config)))
         if differences:
             raise InputError(
                 what=f"the pretrained weights are not those of {spec.name}",
@@ -97,7 +97,7 @@ def pretrained_state(path: Path, spec: ModelSpec) -> Mapping[str, torch.Tensor]:
     return read_state_dict(path)
 
 
-_NOT_COMPUTED = {"name", "source", "as_of", "max_sequence_length", "router_aux_loss_coef"}
+_NOT_COMPUTED = {"name", "source", "as_of", "max_sequence_length", "router_aux_loss_coef", "left_out"}
 
 
 def differing(planned: object, published: object, prefix: str = "") -> list[str]:

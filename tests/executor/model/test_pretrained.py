@@ -230,6 +230,18 @@ def test_the_config_beside_the_weights_must_be_of_the_planned_model(tmp_path: Pa
     assert error.value.cause.endswith("rotary.theta (planned 10000.0, published 500000.0)")
 
 
+@pytest.mark.parametrize("family", ["llava", "another"])
+def test_the_text_part_of_a_model_that_sees_may_be_trained_alone(tmp_path: Path, family: str) -> None:
+    """Whether its tower is described or not, the planned decoder is the one beside the weights."""
+    tower = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2,
+             "image_size": 56, "patch_size": 14}  # fmt: skip
+    whole = {"model_type": family, "text_config": LLAMA, "vision_config": tower}
+    (tmp_path / "config.json").write_text(json.dumps(whole))
+    (tmp_path / "alone.json").write_text(json.dumps(LLAMA))
+    write_safetensors(tmp_path / "model.safetensors", {"a.weight": torch.ones(4)})
+    assert list(pretrained_state(tmp_path, read_config(tmp_path / "alone.json"))) == ["a.weight"]
+
+
 @pytest.mark.parametrize(
     "extra",
     [

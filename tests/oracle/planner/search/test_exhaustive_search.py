@@ -39,6 +39,7 @@ from planner.problem import Setting, setting_of
 from planner.rules.check import check, legal
 from planner.search.best_first import explore
 from planner.search.search import certificate
+from tests.unit.costmodel.models.small_towers import seeing
 from topology.base.units import GIB
 from topology.builders import default_cluster
 from topology.catalog import gpu
@@ -96,6 +97,8 @@ def requests(draw: st.DrawFn) -> PlanRequest:
         hidden=draw(st.sampled_from([1024, 4096])),
         kv_heads=draw(st.sampled_from([2, 8])),
     )
+    if tower_layers := draw(st.sampled_from([0, 0, 0, 1, 3])):
+        model = seeing(model, tower_layers, draw(st.sampled_from([128, 1024])))
     num_gpus = draw(st.sampled_from([1, 2, 2, 3, 4, 4, 6, 8, 16]))
     share = draw(st.sampled_from([0.3, 0.6, 1.0, 1.2, 1.5, 2.0, 4.0]))
     memory = 3 * GIB + share * 18 * parameter_count(model) / num_gpus
@@ -109,6 +112,7 @@ def requests(draw: st.DrawFn) -> PlanRequest:
         job=TrainingJob(
             sequence_length=draw(st.sampled_from([256, 2048])),
             global_batch_size=draw(st.sampled_from([2, 6, 8])),
+            images=draw(st.sampled_from([None, 3])) if tower_layers else None,
         ),
         stack=draw(
             st.sampled_from(

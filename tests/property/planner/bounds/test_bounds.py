@@ -15,6 +15,7 @@ from costmodel.job import TrainingJob
 from costmodel.kernels.tables import load_calibration
 from costmodel.layout import LayoutTable, num_microbatches
 from costmodel.models.catalog import model
+from costmodel.models.spec import ModelSpec
 from costmodel.training.score import evaluate
 from planner.bounds.funnel import (
     best_placement_times,
@@ -36,6 +37,7 @@ from planner.space.degrees import combinations
 from planner.space.unfold import eased, pipelines, placements, variants
 from tests.oracle.planner.search.plain_enumeration import exact_steps, setting_of
 from tests.oracle.planner.search.random_requests import case_of
+from tests.unit.costmodel.models.small_towers import seeing
 from topology.builders import default_cluster, gpu_named
 
 CAL = load_calibration()
@@ -139,7 +141,15 @@ LADDER = (
     ("deepseek-v2-lite", "gb200", 144, "ideal", 4_096, 144),
     ("gpt-oss-20b", "mi300x", 16, "megatron-core", 4_096, 16),
     ("qwen3-30b-a3b", "h100-sxm", 32, "megatron-bridge-overlap", 4_096, 64),
+    ("llama-3.1-8b that sees", "h100-sxm", 32, "megatron-core", 8_192, 64),
+    ("mixtral-8x7b that sees", "mi300x", 16, "pytorch", 4_096, 32),
 )
+
+
+def named(name: str) -> ModelSpec:
+    """A model of the catalog, or one that sees."""
+    spec = model(name.removesuffix(" that sees"))
+    return seeing(spec, 24, 2048) if name.endswith("that sees") else spec
 
 
 @pytest.mark.slow
@@ -149,7 +159,7 @@ def test_no_even_split_of_a_catalog_model_beats_a_bound(
 ) -> None:
     """On whole machines, memory aside, the even split of 300 cores' layouts is no faster than any bound."""
     request = PlanRequest(
-        model=model(name),
+        model=named(name),
         cluster=replace(
             default_cluster(gpu, gpus).spec, gpus=(replace(gpu_named(gpu), memory_bytes=2.0**45),)
         ),
