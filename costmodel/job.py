@@ -43,7 +43,8 @@ class TrainingJob:
     send gradients (`parse_compression`), `local_steps` how many steps they run apart (`parse_local_steps`);
     replicas that keep whole gradients send them in buckets of `bucket_bytes`, where that is said. Of a number
     of expert-parallel ranks the busiest has `expert_load` times the mean's tokens, where that was measured.
-    Of a model that sees, a sequence has `images` of `image_tokens` each; None: one, of the usual size.
+    Of a model that sees, a sequence has `images` of `image_tokens` each; None: one, of the usual size. A
+    `frozen_tower` is not trained, what joins it to the decoder is; beside an adapter it always is.
     """
 
     sequence_length: int
@@ -60,6 +61,7 @@ class TrainingJob:
     expert_load: tuple[tuple[int, float], ...] = ()
     images: int | None = None
     image_tokens: int | None = None
+    frozen_tower: bool = False
 
     def __post_init__(self) -> None:
         """Refuse a job without tokens, or with an optimizer that is not known."""
@@ -104,6 +106,11 @@ class TrainingJob:
     def apart(self) -> LocalSteps | None:
         """How workers run apart between agreements; None where they sum gradients in every step."""
         return parse_local_steps(self.local_steps) if self.local_steps else None
+
+    @property
+    def trains_tower(self) -> bool:
+        """Whether gradients reach what the model sees with."""
+        return self.adapter is None and not self.frozen_tower
 
     @property
     def is_low_precision(self) -> bool:

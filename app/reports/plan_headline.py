@@ -45,6 +45,7 @@ def unusual(job: TrainingJob) -> tuple[str, ...]:
         job.bucket_bytes and f"buckets of {format_bytes(job.bucket_bytes)}",
         job.images and counted(job.images, "image"),
         job.image_tokens and f"{counted(job.image_tokens, 'token')} an image",
+        job.frozen_tower and "tower frozen",
         job.expert_load and "experts as measured",
     )
     return tuple(words for words in said if words)

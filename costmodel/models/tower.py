@@ -1,7 +1,9 @@
 """What a model sees with: an encoder of image patches before its decoder, and what joins the two.
 
-Source: configurations and modules of ``transformers`` (`costmodel.models.hf.towers`). Every image is a sequence of its own whose patches all attend to each other; `merge` patches become one token
+Every image is a sequence of its own whose patches all attend to each other; `merge` patches become one token
 of the decoder's sequence, which the `join` turns into the decoder's width.
+
+Source: configurations and modules of ``transformers`` (`costmodel.models.hf.towers`).
 
 Legend: ``h`` width of the tower, ``H`` of the decoder.
 """

@@ -63,7 +63,7 @@ def _frozen(
     op: Op, job: TrainingJob, stack: SoftwareStack, width: float, *, keeps_input: bool, wide: bool
 ) -> tuple[Op, ...]:
     """One operation frozen: a product keeps no input of its own, a quantised one is widened every time."""
-    if op.kind is OpKind.COLLECTIVE:
+    if op.kind is OpKind.COLLECTIVE or op.forward_only:
         return (op,)
     still = replace(op, frozen=True, parameters=0, frozen_bytes=width * op.parameters)
     if op.kind not in LINEAR:

@@ -38,7 +38,7 @@ from costmodel.ops.op import (
     repeat_block,
 )
 from costmodel.ops.recurrence import recurrence_ops
-from costmodel.ops.tower import both_ways, tower_end_ops, tower_shard
+from costmodel.ops.tower import both_ways, tower_end_ops, tower_shard, untrained
 from costmodel.ops.traced import traced_ops
 from costmodel.stack import SoftwareStack
 
@@ -65,14 +65,15 @@ def layer_ops(
         seen = tower_shard(model.tower, job, shard)
         encoder = encoder_of(model.tower)
         alike = replace(layer_runs(encoder)[0].kind, tower=True)
-        return both_ways(_layer_ops(encoder, alike, job, stack, seen))
+        ops = both_ways(_layer_ops(encoder, alike, replace(job, adapter=None), stack, seen))
+        return ops if job.trains_tower else untrained(ops)
     return _layer_ops(model, kind, job, stack, shard)
 
 
 def _layer_ops(
     model: ModelSpec, kind: LayerKind, job: TrainingJob, stack: SoftwareStack, shard: ShardShape
 ) -> tuple[Op, ...]:
-    """The same of the layers of one transformer; beside adapters a tower is frozen."""
+    """The same of the layers of one transformer."""
     mixer, block = _mixer(model, kind, job, stack, shard), _feed_forward(model, kind, job, stack, shard)
     ops = (*mixer, *block)
     if stack.memory.keeps_half_the_products:
@@ -81,8 +82,6 @@ def _layer_ops(
         ops = tuple(_keeping_wide_inputs(op) for op in ops)
     if job.adapter is None:
         return ops
-    if kind.tower:
-        return adapted(ops, None, job, stack)
     at = len(mixer)
     return (*adapted(ops[:at], "attention", job, stack), *adapted(ops[at:], "mlp", job, stack))
 
@@ -236,8 +235,11 @@ def forward_flop(ops: Sequence[Op]) -> Quantity:
 
 
 def _frozen_flop(ops: Sequence[Op]) -> Quantity:
-    """Operations of the weight gradients that frozen products do not have."""
-    return sum((op.flop for op in ops if op.frozen and op.kind in LINEAR), start=0.0)
+    """Operations of the gradients that are not computed: of frozen weights, and of what nothing is before."""
+    weights = sum(
+        (op.flop for op in ops if op.frozen and not op.forward_only and op.kind in LINEAR), start=0.0
+    )
+    return weights + sum((2 * op.flop for op in ops if op.forward_only), start=0.0)
 
 
 def model_flop_per_step(model: ModelSpec, job: TrainingJob) -> float:

@@ -101,7 +101,8 @@ class Op:
     `costmodel.kernels.collectives.collective_time`; `phase` says when
     it runs, and `cover` what it may hide under. A product `joins` so many matrices side by side. Where
     another operation needs the kept input for its own gradient, `input_is_shared`. A `frozen` operation has
-    no weight gradient, no trained parameters, and `frozen_bytes` of weights. A pass with a `trait` runs only
+    no weight gradient, no trained parameters, and `frozen_bytes` of weights; one that runs `forward_only`
+    has no gradient of its input either, as nothing before it is trained. A pass with a `trait` runs only
     where the GPU's generation has it. `name` is a label for people: nothing is decided by it.
     """
 
@@ -141,6 +142,7 @@ class Op:
     input_is_shared: bool = False
     frozen: bool = False
     frozen_bytes: Quantity = 0
+    forward_only: bool = False
     trait: Literal["", "one_operand_layout"] = ""
 
 

@@ -45,6 +45,18 @@ def both_ways(ops: Sequence[Op]) -> tuple[Op, ...]:
     )
 
 
+def untrained(ops: Sequence[Op]) -> tuple[Op, ...]:
+    """The same operations of weights that are not trained, before anything that is: they keep nothing."""
+    return tuple(op if op.kind is OpKind.COLLECTIVE else _untrained(op) for op in ops)
+
+
+def _untrained(op: Op) -> Op:
+    return replace(
+        op, frozen=True, forward_only=True, parameters=0, frozen_bytes=HALF_BYTES * op.parameters,
+        saved_bytes=0, saved_bytes_selective=0, saved_bytes_op=0, working_bytes=0,
+    )  # fmt: skip
+
+
 def tower_end_ops(tower: Tower, job: TrainingJob, stack: SoftwareStack, shard: ShardShape) -> tuple[Op, ...]:
     """What turns pixels into patches before the tower, and patches into the decoder's tokens after it."""
     seen = tower_shard(tower, job, shard)
@@ -55,12 +67,14 @@ def tower_end_ops(tower: Tower, job: TrainingJob, stack: SoftwareStack, shard: S
         gemm(f"join {number}", m=tokens, n=n, k=k, saved_elements=tokens * k)
         for number, (k, n) in enumerate(tower.join)
     ]
-    held = sum(op.parameters for op in (patches, *join))
-    passes: Quantity = 4 * HALF_BYTES * P * h
-    others = elementwise(
-        "patch norms",
+    passes: Quantity = 2 * HALF_BYTES * P * h
+    places = elementwise(
+        "patch positions",
         traffic_bytes=passes * (1 if stack.timing.fused_elementwise else 2),
         saved_bytes=HALF_BYTES * P * h,
-        parameters=tower.end_parameters - held,
+        parameters=tower.stem_parameters - patches.parameters,
     )
-    return (patches, *join, others)
+    held = tower.join_parameters - sum(op.parameters for op in join)
+    norms = elementwise("join norms", traffic_bytes=2 * HALF_BYTES * P * h, parameters=held)
+    stem = (patches, places)
+    return (*(stem if job.trains_tower else untrained(stem)), norms, *join)

@@ -266,10 +266,11 @@ def _assumptions(q: Question) -> tuple[str, ...]:
 def _seen(tower: Tower, job: TrainingJob) -> str:
     """What the tower is taken to see of a sequence."""
     images, patches = images_of(tower, job)
+    trained = "" if job.trains_tower else "; the tower is frozen, what joins it is trained"
     return (
         f"{counted(images, 'image')} of {counted(patches // tower.merge, 'token')} a sequence (job.images, "
         "job.image_tokens), dealt to context ranks; a tensor rank computes the tower whole; messages between "
-        "stages are the decoder's"
+        f"stages are the decoder's{trained}"
     )
 
 

@@ -120,6 +120,7 @@ def layer_step(part: PartTimes, f: Features, c: Constants) -> LayerStep:
     backward = (
         inputs + attention_b + c.elementwise_backward * elementwise + weight + _accumulation(part, f, c)
     )
+    backward = k.trains * backward
     tp_f, tp_b = _tensor_transfers(part, f, c, inputs, weight)
     cp_f, cp_b = _context_transfers(part, e, c, attention_f, attention_b)
     ep_f, ep_b = _expert_transfers(part, f, c, forward, backward)
@@ -139,11 +140,13 @@ def layer_step(part: PartTimes, f: Features, c: Constants) -> LayerStep:
         np.zeros_like(forward), modules,
         partly * (gemm * k.forward_s + tp_f) + elementwise, gpu_f - skipped,
     ])  # fmt: skip
+    recomputed_wait, repeated = k.trains * recomputed_wait, k.trains * repeated
     again = k.relaunched_share * host_f
     recomputed_host = np.stack([np.zeros_like(host_f), again, partly * host_f, host_f])
     return LayerStep(
         forward_s=_launched(gpu_f, host_f, e, c) + wait + skew,
-        backward_s=_launched(gpu_b + repeated, host_b + recomputed_host, e, c) + skew + recomputed_wait,
+        backward_s=k.trains * (_launched(gpu_b + repeated, host_b + recomputed_host, e, c) + skew)
+        + recomputed_wait,
         forward_share=forward / np.maximum(forward + backward, 1e-30),
         weight_share=weight / np.maximum(forward + backward, 1e-30),
         compute_s=forward + backward,
@@ -151,7 +154,7 @@ def layer_step(part: PartTimes, f: Features, c: Constants) -> LayerStep:
         cp_s=cp_f + cp_b,
         ep_s=ep_f + ep_b,
         recomputed_s=repeated,
-        host_s=host_f + host_b + wait,
+        host_s=host_f + k.trains * host_b + wait,
     )
 
 

@@ -20,6 +20,7 @@ from costmodel.kernels.tables import Calibration
 from costmodel.ops.op import TABLED, Cover, Op, OpKind
 from costmodel.ops.shards import distinct_rows
 from costmodel.parallel.axes import AXES
+from costmodel.training.passes import has_backward, relaunched_share, trained_flop
 from topology.base.columns import Columns
 from topology.fabric.hierarchy import Hierarchy, members_per_unit, nodes_spanned
 from topology.hardware.datasheets import generation_of
@@ -29,7 +30,7 @@ Vector = NDArray[np.float64]
 Reached: TypeAlias = Callable[[NDArray[np.int64]], Vector]
 """Places that a token reaches, over its copies, by the number of places."""
 
-WEIGHT_GRADIENT = 2  # place of the weight gradient among the three products of a matrix
+INPUT_GRADIENT, WEIGHT_GRADIENT = 1, 2  # places of the gradients among the three products of a matrix
 FEW_CUTS = 64  # cuts whose products are looked up faster one by one than sorted into distinct ones
 
 
@@ -61,6 +62,7 @@ class KernelTimes(Columns):
         expert_parameters: Parameters of its routed experts.
         routed: 1 if tokens are routed to experts, else 0.
         extrapolated_share: Share of the matrix-product time that was read outside its table.
+        trains: 1 if it has a backward, else 0.
         frozen_bytes: Weights of the rank that are not trained, outside routed experts.
         frozen_expert_bytes: Those of its routed experts.
     """
@@ -89,6 +91,7 @@ class KernelTimes(Columns):
     expert_parameters: Vector
     routed: Vector
     extrapolated_share: Vector
+    trains: Vector
     frozen_bytes: Vector
     frozen_expert_bytes: Vector
 
@@ -182,7 +185,7 @@ def _kernel_times(
         grouped_weight_gradient_s=grouped[2],
         fused_attention_s=_sum(fused, size),
         product_flop=_sum(
-            [_trained_flop(op) for op in ops if op.kind in (*TABLED, OpKind.GROUPED_GEMM)], size
+            [trained_flop(op) for op in ops if op.kind in (*TABLED, OpKind.GROUPED_GEMM)], size
         ),
         attention_flop=_sum([op.flop for op in attention], size),
         batched_matmul_s=_sum([scored + weighed for scored, weighed in batched], size),
@@ -192,7 +195,7 @@ def _kernel_times(
         repeated_forward_s=gemm_seconds[0, 0, products].sum(axis=0),
         repeated_elementwise_s=elementwise_time(cal, gpu, passes).seconds if np.any(passes) else passes,
         repeated_grouped_s=repeated_grouped[0],
-        relaunched_share=np.full(size, _relaunched_share(ops)),
+        relaunched_share=np.full(size, relaunched_share(ops)),
         reroutes=np.full(size, float(any(op.kind is OpKind.GROUPED_GEMM and op.relaunched for op in ops))),
         repeats_attention=np.full(size, float(any(op.kind is OpKind.ATTENTION for op in again))),
         dense_parameters=_sum(others, size),
@@ -200,19 +203,9 @@ def _kernel_times(
         routed=np.full(size, float(bool(experts))),
         extrapolated_share=gemm_seconds[1].sum(axis=(0, 1)) / total,
         frozen_bytes=_sum([op.frozen_bytes for op in still if op.kind is not OpKind.GROUPED_GEMM], size),
+        trains=np.full(size, float(has_backward(ops))),
         frozen_expert_bytes=_sum([op.frozen_bytes for op in still if op.kind is OpKind.GROUPED_GEMM], size),
     )
-
-
-def _trained_flop(op: Op) -> Any:
-    """Operations of a product forward, less a third where its weights are frozen: one of three passes."""
-    return op.flop * (2 / 3) if op.frozen else op.flop
-
-
-def _relaunched_share(ops: Sequence[Op]) -> float:
-    """Kernels that the host launches again under ``selective``, over all of a forward pass."""
-    kernels = [op for op in ops if op.kind is not OpKind.COLLECTIVE]
-    return sum(op.relaunched for op in kernels) / max(len(kernels), 1)
 
 
 def transfer_times(
@@ -315,6 +308,7 @@ def _gemm_seconds(cal: Calibration, gpu: Gpu, gemms: Sequence[Op], size: int) ->
         beyond = found.seconds * found.extrapolated
         seconds[0][:, rows], seconds[1][:, rows] = found.seconds[..., cut], beyond[..., cut]
     seconds[:, WEIGHT_GRADIENT, [i for i, op in enumerate(gemms) if op.frozen]] = 0.0
+    seconds[:, INPUT_GRADIENT, [i for i, op in enumerate(gemms) if op.forward_only]] = 0.0
     return seconds
 
 

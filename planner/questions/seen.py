@@ -12,6 +12,7 @@ from topology.base.errors import InputError
 def require_seen(job: TrainingJob, model: ModelSpec) -> None:
     """Refuse images that no tower sees, that it cannot make, or that a sequence does not hold."""
     said = [f"job.{name}" for name in ("images", "image_tokens") if getattr(job, name) is not None]
+    said += ["job.frozen_tower"] * job.frozen_tower
     if (tower := model.tower) is None:
         if said:
             raise InputError(

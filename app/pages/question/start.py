@@ -23,7 +23,10 @@ from topology.builders import default_cluster
 from topology.spec import ClusterSpec
 
 _STARTED = "started_from_file"
-_OF_SETTINGS = ("optimizer", "gradient_compression", "local_steps", "bucket_bytes", "images", "image_tokens")
+_OF_SETTINGS = (
+    "optimizer", "gradient_compression", "local_steps", "bucket_bytes", "images", "image_tokens",
+    "frozen_tower",
+)  # fmt: skip
 """Fields of a job that are said as settings."""
 
 

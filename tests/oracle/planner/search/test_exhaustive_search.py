@@ -113,6 +113,7 @@ def requests(draw: st.DrawFn) -> PlanRequest:
             sequence_length=draw(st.sampled_from([256, 2048])),
             global_batch_size=draw(st.sampled_from([2, 6, 8])),
             images=draw(st.sampled_from([None, 3])) if tower_layers else None,
+            frozen_tower=bool(tower_layers) and draw(st.booleans()),
         ),
         stack=draw(
             st.sampled_from(

@@ -11,6 +11,7 @@ import pytest
 from costmodel.job import TrainingJob
 from costmodel.layout import ParallelLayout
 from costmodel.memory.layer import memory_pieces
+from costmodel.memory.stage import memory_by_stage
 from costmodel.models.catalog import model
 from costmodel.models.hf.config import model_of_config
 from costmodel.models.parameters import embedding_parameters, layer_parameters, parameter_count, without_tower
@@ -18,6 +19,7 @@ from costmodel.models.spec import decoder_of, layer_order, layer_runs
 from costmodel.ops.layer import embedding_ops, forward_flop, layer_ops, model_flop_per_step
 from costmodel.ops.op import ShardShape
 from costmodel.stack import stack
+from costmodel.updates.adapters import Adapter
 from tests.unit.costmodel.models.small_towers import seeing
 
 S = 8192
@@ -84,6 +86,54 @@ def test_a_recomputed_layer_keeps_its_patches() -> None:
     )
     full = [float(np.ravel(layer.saved_bytes_recomputed)[0]) for layer in pieces.layers]
     assert full == [2 * 4 * 4 * 64 * 1024, 2 * S * 4096]
+
+
+def layer_times(job: TrainingJob) -> tuple[Any, Any]:
+    """Costs of the stages of one GPU, and what its memory is made of."""
+    from costmodel.kernels.tables import load_calibration
+    from costmodel.training.stages import stage_costs
+    from topology.builders import default_cluster
+
+    layout, profile = ParallelLayout(recompute="full"), stack("megatron-core")
+    costs = stage_costs(MODEL, default_cluster("h100-sxm", 8), job, profile, layout, load_calibration())
+    return costs, memory_pieces(MODEL, job, profile, layout)
+
+
+@pytest.mark.parametrize(
+    "job", [replace(JOB, frozen_tower=True), replace(JOB, adapter=Adapter(kind="lora", rank=8))]
+)
+def test_a_frozen_tower_runs_forward_alone(job: TrainingJob) -> None:
+    """A third of its FLOP, no gradients, no state but its weights, nothing kept, nothing to run again."""
+    shard = ShardShape(sequence_length=float(S))
+    run = layer_runs(MODEL)[0]
+    ops = layer_ops(MODEL, run.kind, job, stack("megatron-core"), shard)
+    assert sum(op.parameters + op.saved_bytes + op.working_bytes for op in ops) == 0
+    assert sum(op.frozen_bytes for op in ops) == 2 * layer_parameters(MODEL, run.kind)
+    many = 100  # images, so that kernels take longer than their launches
+    trained, _ = layer_times(replace(JOB, images=many))
+    frozen, pieces = layer_times(replace(job, images=many))
+    assert frozen.recompute_s[0] == 0 < trained.recompute_s[0]
+    assert 0.2 < frozen.layer_s[0] / trained.layer_s[0] < 0.4
+    assert float(np.ravel(pieces.layers[0].saved_bytes_recomputed)[0]) == 0
+    if job.adapter is None:
+        assert frozen.layer_s[1] == trained.layer_s[1]
+        ends = tower_flop(MODEL, JOB)
+        spared = model_flop_per_step(MODEL, JOB) - model_flop_per_step(MODEL, job)
+        assert 0.95 < spared / (2 * ends) < 1
+
+
+def test_a_frozen_tower_has_no_optimizer_state() -> None:
+    """Of 16 or 18 bytes a parameter two are left, but of what joins it."""
+    profile = stack("megatron-core")
+
+    def static(job: TrainingJob) -> float:
+        (found,) = memory_by_stage(MODEL, job, profile, ParallelLayout(), ((24, 32),), ((0, 0),))
+        return found.weights_bytes + found.gradients_bytes + found.optimizer_bytes
+
+    assert MODEL.tower is not None
+    still = 24 * layer_parameters(MODEL, layer_runs(MODEL)[0].kind) + MODEL.tower.stem_parameters
+    spared = static(JOB) - static(replace(JOB, frozen_tower=True))
+    assert spared == pytest.approx(16 * still, rel=1e-6)
 
 
 SIGLIP = {"hidden_size": 144, "intermediate_size": 430, "num_hidden_layers": 3, "num_attention_heads": 4,
