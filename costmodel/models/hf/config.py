@@ -71,8 +71,9 @@ def model_of_config(config: Mapping[str, Any], *, name: str, source: str = "") -
     """
     whole = config
     config, family = _language_model(whole)
-    if "tie_word_embeddings" in whole and config is not whole:
-        config = {"tie_word_embeddings": whole["tie_word_embeddings"], **config}
+    if config is not whole and isinstance(family, str):
+        tied = {name: whole[name] for name in ("tie_word_embeddings",) if name in whole}
+        config = {**_UNSAID_WITHIN.get(family, {}), **tied, **config}
     if not isinstance(family, str) or family not in _FAMILIES:
         cause = "missing key model_type" if family is _MISSING else f"model_type {shown(family)} is not known"
         raise InputError(
@@ -177,6 +178,24 @@ _METHODS: tuple[tuple[tuple[str, ...], WeightFormat], ...] = (
     (("w4a16_awq", "w4a8_awq", "int4_awq"), "int4"),
 )
 
+
+_UNSAID_WITHIN: Mapping[str, Mapping[str, int]] = {
+    family: dict(zip(
+        ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
+         "num_key_value_heads", "vocab_size", "max_position_embeddings"), sizes, strict=True,
+    ))
+    for family, sizes in {
+        "llama": (4096, 11008, 32, 32, 32, 32000, 2048),
+        "mistral": (4096, 14336, 32, 32, 8, 32000, 131072),
+        "qwen2": (4096, 22016, 32, 32, 32, 151936, 32768),
+        "gemma3_text": (2304, 9216, 26, 8, 4, 262208, 131072),
+        "llama4_text": (5120, 8192, 48, 40, 8, 202048, 131072),
+    }.items()
+}  # fmt: skip
+"""Sizes that a language model inside another configuration leaves out where they are its family's defaults.
+
+Source: the configuration classes of transformers 5.23; a file of the language model alone states them.
+"""
 
 _FIX = "give the config.json that was published with the model"
 

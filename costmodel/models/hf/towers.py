@@ -244,16 +244,20 @@ def _named(v: ConfigReader, usual: str) -> dict[str, Any]:
     return _ENCODERS[name](v)
 
 
+_WITH_NEWLINES = ("llava_next", "llava_onevision")
+
+
 def _llava(v: ConfigReader, whole: ConfigReader, hidden_size: int) -> Tower:
-    """LLaVA: every patch a token, two matrices."""
+    """LLaVA: every patch a token, two matrices; of images in tiles a token that ends a line."""
     found = _named(v, "clip_vision_model")
     after, patches = found.pop("after"), found.pop("image_patches", USUAL_TOKENS)
     h, bias = found["hidden_size"], whole.flag("multimodal_projector_bias", default=True)
     joined = _linear(h, hidden_size, bias=bias) + _linear(hidden_size, hidden_size, bias=bias)
+    newline = hidden_size * (whole.config.get("model_type") in _WITH_NEWLINES)
     return Tower(
         **found,
         join=((h, hidden_size), (hidden_size, hidden_size)),
-        join_parameters=after + joined,
+        join_parameters=after + joined + newline,
         image_tokens=patches,
     )
 
@@ -342,6 +346,8 @@ _TOWERS: Mapping[str, Callable[[ConfigReader, ConfigReader, int], Tower]] = {
     "qwen3_5_moe": _qwen35,
     "gemma3": _gemma3,
     "llava": _llava,
+    "llava_next": _llava,
+    "llava_onevision": _llava,
     "mistral3": _mistral3,
     "internvl": _internvl,
     "llama4": _llama4,

@@ -46,6 +46,12 @@ CONFIGS: Mapping[str, tuple[str, Mapping[str, Any], Mapping[str, Any]]] = {
     ),
     "llava": ("llama", {**_PLAIN, "model_type": "clip_vision_model"}, {"tie_word_embeddings": False}),
     "llava of pixtral": ("mistral", {**_PLAIN, "model_type": "pixtral"}, {"tie_word_embeddings": False}),
+    "llava_next": ("mistral", {**_PLAIN, "model_type": "clip_vision_model"}, {"tie_word_embeddings": False}),
+    "llava_onevision": (
+        "qwen2",
+        {**_PLAIN, "model_type": "siglip_vision_model", "vision_use_head": False},
+        {"tie_word_embeddings": False},
+    ),
     "mistral3": ("mistral", {**_PLAIN, "model_type": "pixtral"}, {"tie_word_embeddings": False}),
     "internvl": (
         "qwen2",
@@ -90,6 +96,27 @@ def test_a_model_that_sees_has_the_parameters_that_transformers_gives_it(case: s
     parameters = {id(one): one.numel() for one in built.parameters()}
     assert parameter_count(spec) == sum(parameters.values())
     assert sum(run.count for run in layer_runs(spec)) == spec.num_layers
+
+
+@pytest.mark.parametrize(
+    ("family", "text"),
+    [("llava", "llama"), ("llava", "mistral"), ("llava_onevision", "qwen2"), ("gemma3", "gemma3_text")],
+)
+def test_sizes_that_a_language_model_inside_leaves_out_are_its_familys(family: str, text: str) -> None:
+    """As published files of LLaVA and Pixtral have it: only what differs is written."""
+    transformers = pytest.importorskip("transformers")
+    torch = pytest.importorskip("torch")
+    vision = {**_PLAIN, "model_type": "siglip_vision_model", "vision_use_head": False}
+    config = {
+        "text_config": {"model_type": text, "num_hidden_layers": 2},
+        "vision_config": vision,
+        "tie_word_embeddings": text == "gemma3_text",
+    }
+    spec = model_of_config({"model_type": family, **config}, name=family)
+    built_from = transformers.AutoConfig.for_model(family, **config)
+    with torch.device("meta"):
+        built = transformers.AutoModelForImageTextToText.from_config(built_from)
+    assert parameter_count(spec) == sum({id(one): one.numel() for one in built.parameters()}.values())
 
 
 def decoder(family: str, *sizes: int, **more: Any) -> dict[str, Any]:
