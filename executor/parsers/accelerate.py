@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from executor.parsers.hollow import pretend
-from topology.base.units import MIB
 
 pretend()
 SHARDED, _BUCKET = "FSDP", "ddp_bucket_cap_mb"
+_MIB = 1024**2  # here again: an engine's interpreter has nothing of the house
 
 
 def launched(path: str) -> dict[str, str]:
@@ -63,7 +63,7 @@ def judge(case: Mapping[str, Any]) -> dict[str, Any]:
         "layout.microbatch_size": trainer["per_device_train_batch_size"],
         "job.global_batch_size": trainer["per_device_train_batch_size"] * steps * replicas,
         "job.precision": config.mixed_precision,
-        **({"job.bucket_bytes": trainer[_BUCKET] * MIB} if _BUCKET in trainer else {}),
+        **({"job.bucket_bytes": trainer[_BUCKET] * _MIB} if _BUCKET in trainer else {}),
     }
 
 

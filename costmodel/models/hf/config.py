@@ -181,15 +181,15 @@ _METHODS: tuple[tuple[tuple[str, ...], WeightFormat], ...] = (
 
 _UNSAID_WITHIN: Mapping[str, Mapping[str, int]] = {
     family: dict(zip(
-        ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
-         "num_key_value_heads", "vocab_size", "max_position_embeddings"), sizes, strict=True,
+        ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size",
+         "max_position_embeddings", "num_key_value_heads"), sizes, strict=False,
     ))
     for family, sizes in {
-        "llama": (4096, 11008, 32, 32, 32, 32000, 2048),
-        "mistral": (4096, 14336, 32, 32, 8, 32000, 131072),
-        "qwen2": (4096, 22016, 32, 32, 32, 151936, 32768),
-        "gemma3_text": (2304, 9216, 26, 8, 4, 262208, 131072),
-        "llama4_text": (5120, 8192, 48, 40, 8, 202048, 131072),
+        "llama": (4096, 11008, 32, 32, 32000, 2048),  # as many key/value heads as heads
+        "mistral": (4096, 14336, 32, 32, 32000, 131072, 8),
+        "qwen2": (4096, 22016, 32, 32, 151936, 32768, 32),
+        "gemma3_text": (2304, 9216, 26, 8, 262208, 131072, 4),
+        "llama4_text": (5120, 8192, 48, 40, 202048, 131072, 8),
     }.items()
 }  # fmt: skip
 """Sizes that a language model inside another configuration leaves out where they are its family's defaults.
