@@ -30,7 +30,7 @@ from topology.hardware.datasheets import gpu_sheets
 SAMPLING_BYTES = 22.0
 """Bytes of one logit while a batch is sampled: bf16, a float copy, its sorted copy with indices, and
 probabilities. Engines profile their memory with a batch that does all of it."""
-MOST_SAMPLED = 1024  # requests that engines sample at once, by default, on large GPUs
+MOST_SAMPLED = 1024  # requests that a scheduler's engine samples at once, by default, on large GPUs
 NORM_BYTES = 2.0  # norms and the router stay in bf16
 
 
@@ -93,7 +93,7 @@ def workspace_bytes(deployment: Deployment, *, token_budget: int, max_batch: int
     block = model.feed_forward()
     inner = 2 * (model.query_size + 2 * block.inner_size) / layout.tp
     width = (4 + block.copies) * model.hidden_size + inner
-    rows = min(max_batch, MOST_SAMPLED) / layout.attention_dp
+    rows = min(max_batch / layout.attention_dp, MOST_SAMPLED)
     return token_budget * width * 2.0 + rows * model.vocab_size * SAMPLING_BYTES
 
 

@@ -101,6 +101,13 @@ class StepTimes:
         fixed = self.graph_linear_s[batch] + self.decode_attention_s[batch]
         return fixed + self.decode_attention_s_per_token[batch] * kv_tokens
 
+    def decode_steps_s(self, most: int, context: float) -> NDArray[np.float64]:
+        """Seconds of decode steps of 1…`most` requests with `context` tokens each; shape (most,)."""
+        upto = slice(1, most + 1)
+        batch = np.arange(1, most + 1)
+        fixed = np.asarray(self.graph_linear_s[upto]) + np.asarray(self.decode_attention_s[upto])
+        return np.asarray(fixed + np.asarray(self.decode_attention_s_per_token[upto]) * (batch * context))
+
     def linear_at(self, tokens: int, mean: int) -> float:
         """Seconds of the linear part at `tokens` of the busiest rank and `mean` tokens per rank."""
         seconds = _at(self.linear_s, tokens)
@@ -111,6 +118,11 @@ class StepTimes:
     def prefill_s(self, tokens: int, past: int = 0) -> float:
         """Seconds of a step that computes one prompt chunk, on one rank, and nothing else."""
         return self.linear_at(tokens, -(-tokens // self.ranks)) + self.prefill_attention.at(tokens, past)
+
+    @cached_property
+    def chunks_s(self) -> dict[tuple[int, int], float]:
+        """Seconds of prompt attention that simulations have looked up, by chunk and past tokens."""
+        return {}
 
     @cached_property
     def linear(self) -> NDArray[np.float64]:

@@ -36,7 +36,7 @@ from planner.serving.plan import (
     ServingPlan,
     ServingRequest,
 )
-from planner.serving.replica import MOST_BATCH, Option
+from planner.serving.replica import Option, most_requests
 from topology.base.units import HOUR, MEGA
 from topology.fabric.hierarchy import Hierarchy
 from topology.hardware.gpu import Gpu
@@ -123,8 +123,7 @@ def estimate_fleet(
     ttft, tpot = simulation.ttft_s[steady], simulation.tpot_s[steady]
     whole = simulation.end_to_end_s[steady]
     rate = run.request_rate_per_s
-    steps = max(float(simulation.step_count.sum()), 1.0)
-    batch = float((simulation.step_batch * simulation.step_count).sum()) / steps
+    batch = simulation.mean_batch
     parts = decode_parts_s(
         cal, run.decode.deployment, max(round(batch), 1), job.input_tokens + job.output_tokens / 2
     )
@@ -226,7 +225,9 @@ def _pool(option: Option, workers: int) -> PoolPlan:
         max_batch=rules.max_batch,
         token_budget=rules.token_budget,
         kv_capacity_tokens=rules.kv_capacity_tokens,
-        memory=memory_breakdown(option.deployment, token_budget=rules.token_budget, max_batch=MOST_BATCH),
+        memory=memory_breakdown(
+            option.deployment, token_budget=rules.token_budget, max_batch=most_requests(option.deployment)
+        ),
     )
 
 

@@ -6,67 +6,108 @@ Everything is deterministic and independent of the fleet that the replica is use
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 from math import ceil
 
 import numpy as np
 
-from costmodel.serving.simulation.load import Lengths, Load, closed_load, open_load
-from costmodel.serving.simulation.replica import Replica
+from costmodel.job import ServingJob
+from costmodel.serving.simulation.load import Lengths, Load, closed_load, open_load, outputs_of, prompts_of
+from costmodel.serving.simulation.replica import NEVER, Replica
 from costmodel.serving.simulation.simulator import Simulation, simulate, simulate_while
 from planner.serving.replica import (
     OUTPUT_ONLY,
     PROMPT_ONLY,
     WHOLE,
     Option,
-    fastest_tpot_s,
-    fastest_ttft_s,
     with_chunks,
 )
 
-FEWEST_REQUESTS, MOST_REQUESTS = 400, 2000
+ALONE, ALONE_REQUESTS = 0.2, 200  # requests in flight up to which none meets another, and how many show that
+BEYOND, RAREST = 8, 1e-3  # counted requests beyond a percentile, down to one in a thousand
+FEWEST_COUNTED, FEWEST_FILLING, MOST_FILLING = 800, 128, 8192
+FILLS = 1.5  # times what is in flight comes before latencies count, and half of that, at least, after it
+SHORT_WAIT_S, SHORT_SHARE = 0.5, 0.02  # a wait that may grow: seconds, and share of a load's time
+ROUNDS, FEWEST_ROUNDS, MOST_ROUNDS = 10, 40, 2000  # of a closed loop, and its requests
 MOST_REPLICAS = 4096  # more are not tried
-WARM_UP_SHARE = 0.2  # share of a simulated open load that fills the replica and is not counted
+UNCOUNTED_SHARE = 0.2  # of a trace, and of loads of several services
 
 
 def load_at(option: Option, rate_per_s: float, *, seed: int = 0) -> Load:
-    """An open load long enough to fill the replica several times over.
+    """An open load of one replica, or of its phase alone."""
+    load = filled_load(option.job, rate_per_s, in_flight(option, rate_per_s), seed=seed)
+    return load if option.phase == WHOLE else phase_load(load, option.phase)
 
-    It depends on no limit: of two questions that differ in a limit alone, the looser is asked of the same
-    requests, so what keeps the tighter one keeps it too.
+
+def filled_load(job: ServingJob, rate_per_s: float, in_flight: float, *, seed: int = 0) -> Load:
+    """An open load of the job: requests that fill what serves it, and then enough for its percentile.
+
+    Nothing depends on a limit: of two questions that differ in one, the looser is asked of the same requests,
+    so what keeps the tighter one keeps it too. Fillings are powers of two, so loads of nearly the same rate
+    are the same requests, nearer together. Lengths are drawn by strata: few that never meet show them all.
     """
-    job = option.job
-    stay_s = fastest_ttft_s(option.times, job.input_tokens)
-    if option.phase != PROMPT_ONLY:
-        stay_s += job.output_tokens * 2 * fastest_tpot_s(option.times, job.input_tokens)
-    count = int(np.clip(8 * rate_per_s * stay_s, FEWEST_REQUESTS, MOST_REQUESTS))
+    filling = min(max(1 << ceil(FILLS * in_flight - 1).bit_length(), FEWEST_FILLING), MOST_FILLING)
+    counted = max(ceil(BEYOND / max(1 - job.percentile / 100, RAREST)), FEWEST_COUNTED, filling // 2)
+    if in_flight < ALONE:
+        filling, counted = 1, ALONE_REQUESTS
+    drawn = _drawn(
+        filling,
+        counted,
+        Lengths(mean=job.input_tokens, p99=job.input_tokens_p99),
+        Lengths(mean=job.output_tokens, p99=job.output_tokens_p99),
+        job.cached_share,
+        job.burstiness,
+        seed,
+    )
+    return replace(drawn, arrival_s=drawn.arrival_s / rate_per_s)
+
+
+@lru_cache(maxsize=256)
+def _drawn(
+    filling: int,
+    counted: int,
+    inputs: Lengths,
+    outputs: Lengths,
+    cached_share: float,
+    burstiness: float,
+    seed: int,
+) -> Load:
+    """Requests that arrive once a second."""
     load = open_load(
-        rate_per_s=rate_per_s,
-        count=count,
-        inputs=Lengths(mean=job.input_tokens, p99=job.input_tokens_p99),
-        outputs=Lengths(mean=job.output_tokens, p99=job.output_tokens_p99),
-        cached_share=job.cached_share,
-        burstiness=job.burstiness,
+        rate_per_s=1.0,
+        count=filling + counted,
+        inputs=inputs,
+        outputs=outputs,
+        cached_share=cached_share,
+        burstiness=burstiness,
         seed=seed,
     )
-    return load if option.phase == WHOLE else phase_load(load, option.phase)
+    return replace(load, filling=filling)
+
+
+def in_flight(option: Option, rate_per_s: float) -> float:
+    """Requests that a replica works on at a rate, about; at most its tables' batch.
+
+    Little: the least b of which b = rate · outputs · step(b), where steps that hold prompts alone take the
+    share of the time that their seconds are; the prompts themselves as if each had the replica alone.
+    """
+    job, times = option.job, option.times
+    prompt = max(int(job.input_tokens * (1 - job.cached_share)), 1)
+    prompts = rate_per_s * times.prefill_s(prompt) if option.phase != OUTPUT_ONLY else 0.0
+    if option.phase == PROMPT_ONLY or job.output_tokens == 1:
+        return prompts
+    step_s = times.decode_steps_s(times.max_batch, job.input_tokens + job.output_tokens / 2)
+    needed = (
+        rate_per_s * job.output_tokens / times.tokens_per_step * step_s / max(1 - prompts / times.ranks, 1e-9)
+    )
+    enough = np.arange(1, times.max_batch + 1) >= needed
+    outputs = max(float(needed[0]), float(np.argmax(enough))) if enough.any() else float(times.max_batch)
+    return prompts + outputs
 
 
 def phase_load(load: Load, phase: str) -> Load:
     """The part of a load that a prefill or a decode worker sees."""
-    if phase == PROMPT_ONLY:
-        outputs = np.ones(len(load), dtype=np.int64)
-        return Load(
-            input_tokens=load.input_tokens,
-            output_tokens=outputs,
-            cached_tokens=load.cached_tokens,
-            arrival_s=load.arrival_s,
-        )
-    return Load(
-        input_tokens=load.input_tokens,
-        output_tokens=load.output_tokens,
-        cached_tokens=load.input_tokens,
-        arrival_s=load.arrival_s,
-    )
+    return prompts_of(load) if phase == PROMPT_ONLY else outputs_of(load)
 
 
 def meets(option: Option, simulation: Simulation) -> bool:
@@ -97,19 +138,21 @@ def broken_limits(option: Option, simulation: Simulation, *, phase: str) -> tupl
 
 
 def after_warm_up(simulation: Simulation) -> slice:
-    """The requests that count: those after the warm-up."""
-    return slice(int(WARM_UP_SHARE * len(simulation.finish_s)), None)
+    """The requests that count: those after the ones that fill, or of other loads after a fifth."""
+    return slice(simulation.filling or int(UNCOUNTED_SHARE * len(simulation.finish_s)), None)
 
 
 def is_stable(simulation: Simulation) -> bool:
     """Whether waiting stopped growing.
 
-    The last third waits no more than 4/3 of the middle third, or than half a second: a steady queue waits
-    as long in both, one that grows evenly from nothing 5/3 as long in the last.
+    The last third waits no more than 4/3 of the middle third: a steady queue waits as long in both, one that
+    grows evenly from nothing 5/3 as long in the last. Or it waits for no longer than half a second, nor than
+    in a queue that grows by a fortieth of what arrives.
     """
-    wait = simulation.admitted_s - simulation.arrival_s
+    wait, arrival = simulation.admitted_s - simulation.arrival_s, simulation.arrival_s
     third = len(wait) // 3
-    return float(wait[-third:].mean()) <= max(4 / 3 * float(wait[third : 2 * third].mean()), 0.5)
+    short_s = min(SHORT_WAIT_S, SHORT_SHARE * float(arrival[-1] - arrival[0]))
+    return float(wait[-third:].mean()) <= max(4 / 3 * float(wait[third : 2 * third].mean()), short_s)
 
 
 def serves(option: Option, rate_per_s: float) -> bool:
@@ -118,33 +161,60 @@ def serves(option: Option, rate_per_s: float) -> bool:
     Which ends when more requests are beyond a limit than its percentile lets be, whatever the others do.
     """
     load = load_at(option, rate_per_s)
-    found = simulate_while(option.times, option.rules, load, lambda seen: not _is_lost(option, load, seen))
+    late = _Late(option, load)
+    found = simulate_while(option.times, option.rules, load, lambda seen: not late.too_many(seen))
     return found is not None and meets(option, found)
 
 
-def _is_lost(option: Option, load: Load, seen: Replica) -> bool:
-    """Whether a limit is broken already by the requests of which that is certain.
+class _Late:
+    """The requests of a load that are certain to be beyond a limit, each looked at once.
 
-    A first token that is still to come is as late as it is now, at least.
+    Those that fill meet a replica that is not full yet, so those after them are late more often: where as
+    many of the first are late as may be of all that count, nothing is waited for.
     """
-    job, counted = option.job, slice(int(WARM_UP_SHARE * len(load)), None)
-    first, last = (np.asarray(times_s[counted]) for times_s in (seen.first_token_s, seen.finish_s))
-    arrival = load.arrival_s[counted]
-    if option.phase != OUTPUT_ONLY and job.ttft_s is not None:
-        late = np.minimum(first, seen.clock) - arrival > job.ttft_s
-        if late.sum() >= _too_many(len(late), job.percentile):
-            return True
-    if option.stay_s is not None:
-        late = np.minimum(last, seen.clock) - arrival > option.stay_s
-        if late.sum() >= _too_many(len(late), job.percentile):
-            return True
-    if option.phase != PROMPT_ONLY and job.tpot_s is not None and job.output_tokens > 1:
-        tokens = load.output_tokens[counted] - 1
-        least = np.minimum(last, seen.clock) - np.minimum(first + option.times.response_s, last)
-        late = (tokens > 0) & (last <= seen.clock) & (least > job.tpot_s * tokens * (1 + 1e-12))
-        if late.sum() >= _too_many(int((tokens > 0).sum()), job.percentile):
-            return True
-    return False
+
+    __slots__ = ("_arrival_s", "_beyond", "_ended", "_filling", "_limits", "_most", "_started", "_tokens")
+
+    def __init__(self, option: Option, load: Load) -> None:
+        """Nobody has arrived."""
+        job, counted = option.job, load.output_tokens[load.filling :]
+        prompts, outputs = option.phase != OUTPUT_ONLY, option.phase != PROMPT_ONLY and job.output_tokens > 1
+        self._limits = (
+            job.ttft_s if prompts and job.ttft_s is not None else NEVER,
+            job.tpot_s * (1 + 1e-12) if outputs and job.tpot_s is not None else NEVER,
+            option.stay_s if option.stay_s is not None else NEVER,
+            option.times.response_s,
+        )
+        most, several = (
+            _too_many(int(count), job.percentile) for count in (len(counted), (counted > 1).sum())
+        )
+        self._most = most, max(several, 1), most
+        self._arrival_s: list[float] = load.arrival_s.tolist()
+        self._tokens: list[int] = (load.output_tokens - 1).tolist()
+        self._filling, self._started, self._ended = load.filling, 0, 0
+        self._beyond = [0, 0, 0], [0, 0, 0]  # among those that fill, and among those that count
+
+    def too_many(self, seen: Replica) -> bool:
+        """Whether a percentile is beyond its limit whatever the others do.
+
+        A first token that is still to come is as late as it is now, at least.
+        """
+        ttft_s, tpot_s, stay_s, response_s = self._limits
+        first_s, arrival_s, filling = seen.first_token_s, self._arrival_s, self._filling
+        at, clock = self._started, seen.clock
+        if ttft_s < NEVER:
+            while at < len(first_s) and (first_s[at] < NEVER or clock - arrival_s[at] > ttft_s):
+                self._beyond[at >= filling][0] += min(first_s[at], clock) - arrival_s[at] > ttft_s
+                at += 1
+            self._started = at
+        if tpot_s < NEVER or stay_s < NEVER:
+            for i in seen.finished[self._ended :]:
+                last_s, tokens, beyond = seen.finish_s[i], self._tokens[i], self._beyond[i >= filling]
+                beyond[1] += tokens > 0 and last_s - min(first_s[i] + response_s, last_s) > tpot_s * tokens
+                beyond[2] += last_s - arrival_s[i] > stay_s
+            self._ended = len(seen.finished)
+        (first, each, whole), most = map(max, *self._beyond), self._most
+        return first >= most[0] or each >= most[1] or whole >= most[2]
 
 
 def _too_many(count: int, percentile: float) -> int:
@@ -225,7 +295,7 @@ def closed_run(option: Option, concurrency: int) -> Simulation:
     job, inside = option.job, min(concurrency, option.rules.max_batch)
     load = closed_load(
         concurrency=inside,
-        count=int(np.clip(10 * inside, 40, MOST_REQUESTS)),
+        count=int(np.clip(ROUNDS * inside, FEWEST_ROUNDS, MOST_ROUNDS)),
         inputs=Lengths(mean=job.input_tokens, p99=job.input_tokens_p99),
         outputs=Lengths(mean=job.output_tokens, p99=job.output_tokens_p99),
         cached_share=job.cached_share,

@@ -13,14 +13,16 @@ import numpy as np
 
 from costmodel.serving.memory import host_cache_tokens, host_read_s_per_token
 from costmodel.serving.simulation.disaggregated import PoolRules, Transfer, simulate_pools, transfer_of
-from costmodel.serving.simulation.load import Lengths, Load, open_load, thin
+from costmodel.serving.simulation.load import Load, thin
 from costmodel.serving.simulation.prefix_cache import Hits, prefix_hits, routed
 from costmodel.serving.simulation.simulator import Simulation, simulate, simulate_apart
-from planner.serving.capacity import after_warm_up, closed_run, load_at, meets
+from planner.serving.capacity import after_warm_up, closed_run, filled_load, in_flight, load_at, meets
 from planner.serving.integer_program import Selection, machines_of
 from planner.serving.replica import OUTPUT_ONLY, PROMPT_ONLY, WHOLE, Option
 
-FLEET_REQUESTS = 2000  # requests of the final simulation of a fleet
+FILLED = (
+    1300.0  # requests in flight up to which pools are filled; each of more workers was, when it was alone
+)
 LOADS = 5  # that are drawn for the interval of a latency
 STUDENT = 2.776  # of four degrees of freedom, 95 % between both ends
 SOON_S = 1e-9  # latencies below this are as good as none
@@ -123,20 +125,8 @@ def run_pools(
 ) -> FleetRun:
     """Simulate a prefill pool and a decode pool together, of one kind of GPU or of two."""
     (prefill, prefill_workers), (decode, decode_workers) = prompts, outputs
-    job = decode.job
-    load = (
-        trace
-        if trace is not None
-        else open_load(
-            rate_per_s=rate,
-            count=FLEET_REQUESTS,
-            inputs=Lengths(mean=job.input_tokens, p99=job.input_tokens_p99),
-            outputs=Lengths(mean=job.output_tokens, p99=job.output_tokens_p99),
-            cached_share=job.cached_share,
-            burstiness=job.burstiness,
-            seed=seed,
-        )
-    )
+    at_work = decode_workers * in_flight(decode, rate / decode_workers)
+    load = trace if trace is not None else filled_load(decode.job, rate, min(at_work, FILLED), seed=seed)
     hits = _hits(prefill, prefill_workers, trace)
     if hits is not None:
         load = routed(load, hits, s_per_host_token=_read_s(prefill))

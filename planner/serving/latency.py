@@ -104,7 +104,8 @@ class LeastLatency:
         if not self.chunked:
             return self._linear_s(new) + least_attention_s(self.times, new, chunks=1)
         steps = ceil(new / budget)
-        full = budget if self.times.stages == 1 else max(budget - self.most_riders, 1)
+        room = budget * self.times.ranks - self.most_riders
+        full = budget if self.times.stages == 1 else max(min(budget, room), 1)
         rest = min(new - (steps - 1) * budget, full)
         linear = (steps - 1) * self._linear_s(full) + self._linear_s(rest)
         return linear + least_attention_s(self.times, new, chunks=steps + 1)

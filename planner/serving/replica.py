@@ -27,7 +27,9 @@ from planner.serving.latency import LeastLatency, least_attention_s
 
 Floats = NDArray[np.float64]
 
-MOST_BATCH = 512  # the engines' default limit on running requests is of this order
+MOST_BATCH = 512
+"""Requests of an attention rank at once: vLLM 0.33 captures no graph of a larger step by itself
+(`_set_cudagraph_sizes`); measured runs have up to 1,024."""
 PROMPT_ONLY, OUTPUT_ONLY, WHOLE = "prefill", "decode", "whole"
 
 
@@ -69,6 +71,11 @@ class Rejected:
     best_tpot_s: float | None = None
 
 
+def most_requests(deployment: Deployment) -> int:
+    """Requests that a replica runs at once at most; each of its attention ranks schedules its own."""
+    return MOST_BATCH * deployment.layout.attention_dp
+
+
 def build_option(
     cal: Calibration,
     deployment: Deployment,
@@ -83,14 +90,14 @@ def build_option(
     """
     context = job.input_tokens + job.output_tokens
     longest = (job.input_tokens_p99 or job.input_tokens) + (job.output_tokens_p99 or job.output_tokens)
-    budgets = token_budgets(deployment, job, phase)
+    budgets, most_batch = token_budgets(deployment, job, phase), most_requests(deployment)
     capacities = [
-        kv_capacity_tokens(deployment, token_budget=budget, max_batch=MOST_BATCH, context=context)
+        kv_capacity_tokens(deployment, token_budget=budget, max_batch=most_batch, context=context)
         for budget in budgets
     ]
     if not holds_requests(deployment, job, min(budgets)):
         return Rejected(reason="does not fit in memory")
-    batch = int(max(min(max(capacities) // context, MOST_BATCH), deployment.layout.attention_dp))
+    batch = int(max(min(max(capacities) // context, most_batch), deployment.layout.attention_dp))
     tables = {} if tables is None else tables
     if batch not in tables or len(tables[batch].linear_s) <= max(budgets):
         tables[batch] = step_times(
@@ -142,10 +149,11 @@ def started_option(
     stack, ranks = deployment.stack, deployment.layout.attention_dp
     default = scheduler_default(stack, deployment.hierarchy.gpu)
     budget = token_budget or token_budgets(deployment, job, WHOLE)[0]
-    batch = min(max_batch or default.max_batch * ranks or MOST_BATCH, MOST_BATCH)
+    most_batch = most_requests(deployment)
+    batch = min(max_batch or default.max_batch * ranks or most_batch, most_batch)
     context = job.input_tokens + job.output_tokens
     longest = (job.input_tokens_p99 or job.input_tokens) + (job.output_tokens_p99 or job.output_tokens)
-    capacity = kv_capacity_tokens(deployment, token_budget=budget, max_batch=MOST_BATCH, context=context)
+    capacity = kv_capacity_tokens(deployment, token_budget=budget, max_batch=most_batch, context=context)
     if capacity < longest + stack.kv_block_tokens:
         return Rejected(reason="does not fit in memory")
     most = int(max(min(capacity // context, batch), ranks))
@@ -169,7 +177,7 @@ def holds_requests(deployment: Deployment, job: ServingJob, token_budget: int) -
     capacity = kv_capacity_tokens(
         deployment,
         token_budget=token_budget,
-        max_batch=MOST_BATCH,
+        max_batch=most_requests(deployment),
         context=job.input_tokens + job.output_tokens,
     )
     return capacity >= 2 * longest + deployment.stack.kv_block_tokens
@@ -290,11 +298,10 @@ def largest_batch(times: StepTimes, job: ServingJob, most: int) -> int:
     """Largest batch whose decode step, without prompts, still meets the limit on the time per token."""
     if job.tpot_s is None:
         return most
-    context = job.input_tokens + job.output_tokens / 2
-    within = [
-        b for b in range(1, most + 1) if times.decode_s(b, b * context) / times.tokens_per_step <= job.tpot_s
-    ]
-    return max(within, default=1)
+    batch = np.arange(1, most + 1)
+    step_s = times.decode_steps_s(most, job.input_tokens + job.output_tokens / 2)
+    within = batch[step_s / times.tokens_per_step <= job.tpot_s]
+    return int(within.max(initial=1))
 
 
 def rate_bound_per_s(option: Option) -> float:
@@ -320,7 +327,8 @@ def _most_chunks(option: Option) -> int:
     """Most chunks of a prompt: the rest of one step, full steps, and the start of another."""
     if not option.rules.chunked:
         return 1
-    full = min(rules.token_budget for rules in option.schedulers) - option.rules.max_batch
+    budget = min(rules.token_budget for rules in option.schedulers)
+    full = min(budget, budget * option.times.ranks - option.rules.max_batch)
     return 2 + option.job.input_tokens // max(full, 1)
 
 

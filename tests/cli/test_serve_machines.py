@@ -26,7 +26,7 @@ def plan_of(*arguments: str) -> dict[str, Any]:
 
 def test_gpu_kinds_are_ranked_by_the_bill_of_whole_machines() -> None:
     """12 × B200 are two machines and cost more than the four machines of 32 × H100."""
-    load = ("--model", "70b", "--rate", "100/s", "--input", "1000", "--output", "200", "--ttft", "500ms")
+    load = ("--model", "70b", "--rate", "92/s", "--input", "1000", "--output", "200", "--ttft", "500ms")
     load += ("--input-p99", "alike", "--output-p99", "alike")
     plan = plan_of(*load, "--weights", "fp8", "--mode", "aggregated", "--gpu", "h100-sxm,b200-sxm")
     rental = plan["rental"]

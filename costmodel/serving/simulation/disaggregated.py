@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from costmodel.serving.deployment import Deployment
 from costmodel.serving.memory import kv_bytes_per_token
-from costmodel.serving.simulation.load import Load
+from costmodel.serving.simulation.load import Load, outputs_of, prompts_of
 from costmodel.serving.simulation.replica import NEVER, Replica, Scheduler
-from costmodel.serving.simulation.simulator import Simulation
+from costmodel.serving.simulation.simulator import Simulation, Window
 from costmodel.serving.step_table import StepTimes
 from topology.fabric.hierarchy import p2p_bandwidth
 
@@ -46,6 +46,7 @@ class Fleet:
     """The state of two pools and of the requests between them."""
 
     __slots__ = (
+        "_arrived",
         "_blocked",
         "_closed",
         "_count",
@@ -64,23 +65,12 @@ class Fleet:
         "done",
         "events",
         "prefill",
+        "window",
     )
 
     def __init__(self, prefill: PoolRules, decode: PoolRules, transfer: Transfer, load: Load) -> None:
         """Idle pools at time zero and the first arrivals of the load."""
-        ones = np.ones(len(load), dtype=np.int64)
-        prompts = Load(
-            input_tokens=load.input_tokens,
-            output_tokens=ones,
-            cached_tokens=load.cached_tokens,
-            arrival_s=load.arrival_s,
-        )
-        outputs = Load(
-            input_tokens=load.input_tokens,
-            output_tokens=load.output_tokens,
-            cached_tokens=load.input_tokens,
-            arrival_s=load.arrival_s,
-        )
+        prompts, outputs = prompts_of(load), outputs_of(load)
         self.prefill = [
             Replica(prefill.times, prefill.rules, prompts, keeps=True) for _ in range(prefill.workers)
         ]
@@ -101,7 +91,13 @@ class Fleet:
         ]
         self._sent: list[int] = load.replica.tolist()
         heapify(self.events)
-        self.done = 0
+        self.done = self._arrived = 0
+        self.window = Window(load)
+
+    @property
+    def busy_s(self) -> float:
+        """Seconds that the mean worker was busy."""
+        return sum(worker.busy_s for worker in self._workers) / len(self._workers)
 
     def run(self) -> None:
         """Serve every request."""
@@ -133,6 +129,10 @@ class Fleet:
 
     def _deliver(self, at_s: float, i: int, prompt_done: bool) -> None:
         """Give a request to the worker its router names, or the least loaded."""
+        if not prompt_done:
+            self._arrived += 1
+            if self._arrived >= self.window.next:
+                self.window.passes(self._arrived, at_s, self.busy_s)
         if self._sent and not prompt_done:
             at = self._sent[i]
         else:
@@ -205,9 +205,12 @@ def simulate_pools(prefill: PoolRules, decode: PoolRules, transfer: Transfer, lo
     first = np.min([worker.finish_s for worker in fleet.prefill], axis=0)
     last = np.min([worker.finish_s for worker in fleet.decode], axis=0)
     single = load.output_tokens == 1
-    steps = np.array([step for worker in fleet.decode for step in worker.steps] or [(0.0, 0, 0)], dtype=float)
+    steps = np.array(
+        [step for worker in fleet.decode for step in worker.steps] or [(0.0, 0, 0, 0.0)], dtype=float
+    )
     workers = fleet.prefill + fleet.decode
     finish = np.where(single, first, last)
+    busy_s, window_s = fleet.window.closed(fleet.busy_s, float(finish.max()))
     return Simulation(
         arrival_s=np.asarray(fleet.arrival_s),
         first_token_s=np.minimum(first + prefill.times.response_s, finish),
@@ -217,11 +220,14 @@ def simulate_pools(prefill: PoolRules, decode: PoolRules, transfer: Transfer, lo
         step_s=steps[:, 0],
         step_count=steps[:, 1],
         step_batch=steps[:, 2],
+        step_end_s=steps[:, 3],
         preemptions=sum(worker.preemptions for worker in workers),
         restarts=sum(worker.restarts for worker in workers),
         prefilled_tokens=sum(worker.prefilled_tokens for worker in workers),
         peak_kv_tokens=max(worker.peak_kv for worker in fleet.decode),
-        busy_s=sum(worker.busy_s for worker in workers) / len(workers),
+        busy_s=busy_s,
+        window_s=window_s,
+        filling=load.filling,
     )
 
 

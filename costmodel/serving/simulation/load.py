@@ -11,7 +11,7 @@ import csv
 import io
 import itertools
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import NormalDist
 from typing import Literal
@@ -105,6 +105,8 @@ class Load:
     replica: Ints = field(default_factory=lambda: np.empty(0, dtype=np.int64))
     lookup_s: Floats = field(default_factory=lambda: np.empty(0))
     router: Router = ""
+    filling: int = 0
+    """First requests of an open load, which fill what serves it: nothing is averaged while they arrive."""
 
     def __len__(self) -> int:
         """Count of requests."""
@@ -149,7 +151,8 @@ def open_load(
 
     `burstiness` is the coefficient of variation of the gaps (1 = Poisson).
 
-    Gaps are gamma distributed with shape 1/burstiness², as in the benchmark clients of vLLM and SGLang.
+    Gaps are gamma distributed with shape 1/burstiness², as in the benchmark clients of vLLM and SGLang, and
+    add up to count/rate, so that the load has the rate asked for: Poisson arrivals, given how many there are.
     """
     if not 0 < rate_per_s < float("inf"):
         raise InputError(
@@ -160,6 +163,7 @@ def open_load(
     rng = np.random.default_rng(seed)
     shape = 1.0 / burstiness**2
     gaps = rng.gamma(shape, 1.0 / (rate_per_s * shape), count)
+    gaps *= count / (rate_per_s * gaps.sum())
     drawn_inputs, drawn_outputs = inputs.draw(count, rng), outputs.draw(count, rng)
     return Load(
         input_tokens=drawn_inputs,
@@ -191,6 +195,16 @@ def closed_load(
         arrival_s=np.empty(0),
         concurrency=concurrency,
     )
+
+
+def prompts_of(load: Load) -> Load:
+    """The part of a load that a worker of prompts sees: it ends with the first token."""
+    return replace(load, output_tokens=np.ones(len(load), dtype=np.int64))
+
+
+def outputs_of(load: Load) -> Load:
+    """The part of a load that a worker of outputs sees: prompts that were computed elsewhere."""
+    return replace(load, cached_tokens=load.input_tokens)
 
 
 def thin(load: Load, replicas: int, which: int = 0) -> Load:

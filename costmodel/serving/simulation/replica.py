@@ -54,8 +54,8 @@ class Replica:
     """The state of one simulated replica; `advance` performs its next event."""
 
     __slots__ = (
-        "_admitted", "_batch", "_context", "_decoding_kv", "_finish_step", "_heap", "_held", "_keeps", "_kv",
-        "_left", "_memo", "_prefilling", "_remaining", "_rules", "_running", "_stall",
+        "_admitted", "_batch", "_chunks_s", "_context", "_decoding_kv", "_finish_step", "_heap", "_held",
+        "_keeps", "_kv", "_left", "_prefilling", "_remaining", "_rules", "_running", "_stall",
         "_start_step", "_step", "_steps_left", "_times", "_unseen", "_unseen_done", "admitted_s",
         "busy_s", "clock", "entered", "finish_s", "finished", "first_token_s", "peak_kv", "preemptions",
         "prefilled_tokens", "restarts", "steps", "waiting",
@@ -79,14 +79,14 @@ class Replica:
         self._prefilling: deque[int] = deque()
         self._step = self._batch = self._running = 0
         self._kv = self._decoding_kv = self._remaining = self._stall = 0.0
-        self._memo: dict[tuple[int, int], float] = {}
+        self._chunks_s = times.chunks_s
         self._unseen: list[int] = []
         self._unseen_done: list[int] = []
         self.waiting: deque[int] = deque()
         self.first_token_s, self.finish_s, self.admitted_s = [NEVER] * count, [NEVER] * count, [NEVER] * count
         self.finished: list[int] = []
         self.entered: list[int] = []
-        self.steps: list[tuple[float, int, int]] = []
+        self.steps: list[tuple[float, int, int, float]] = []
         self.preemptions = self.restarts = self.prefilled_tokens = 0
         self.clock = self.peak_kv = self.busy_s = 0.0
 
@@ -172,14 +172,13 @@ class Replica:
         step, or of the next one where prompts have a step of their own.
         """
         rules = self._rules
-        running = self._running
-        if running >= rules.max_batch:
+        if (running := self._running) >= rules.max_batch:
             return False
         grown = self._times.tokens_per_step
         growth = rules.output_reserve * (self._remaining + self._steps_left[i]) * grown
         step = (self._batch if rules.mixed or not running else running + 1) * grown
-        needed = max(growth, rules.spare_blocks * rules.kv_block_tokens * running, step)
-        return self._kv + self._held[i] + needed <= rules.kv_capacity_tokens
+        spare = rules.spare_blocks * rules.kv_block_tokens * running
+        return self._kv + self._held[i] + max(step, growth, spare) <= rules.kv_capacity_tokens
 
     def _rounded(self, tokens: int) -> float:
         """Tokens of the cache blocks that hold `tokens`."""
@@ -207,7 +206,7 @@ class Replica:
             self._show(self.clock)
         self.prefilled_tokens += tokens
         if riders:
-            self.steps.append((prompt_s + rider_s, 1, riders))
+            self.steps.append((prompt_s + rider_s, 1, riders, self.clock))
             self._decoded(1)
         else:
             self._stall += prompt_s
@@ -225,13 +224,14 @@ class Replica:
         while (budget > 0 or not tokens) and (prefilling or (waiting and self._admit())):
             i = prefilling[0]
             left = self._left[i]
-            room = max(min(budget, rules.token_budget), 1) if rules.chunked else left
+            room = (min(budget, rules.token_budget) if budget > 0 else 1) if rules.chunked else left
             if not rules.chunked and tokens and left > budget:
                 break
-            chunk = min(left, room)
+            chunk = min(room, left)
             seconds = self._attention_s(chunk, self._context[i] - left)
             tokens, budget, attention = tokens + chunk, budget - chunk, attention + seconds
-            largest, widest = max(largest, chunk), max(widest, seconds)
+            largest = max(largest, chunk)
+            widest = max(widest, seconds)
             self._left[i] = left - chunk
             if left > chunk:
                 break
@@ -239,11 +239,10 @@ class Replica:
         return tokens, largest, attention, widest, done
 
     def _attention_s(self, chunk: int, past: int) -> float:
-        """Prefill attention of a chunk, remembered for all within sixteen tokens of it."""
-        key = (chunk >> 4, past >> 4)
-        found = self._memo.get(key)
+        """Prefill attention of a chunk, remembered: simulations of one replica send it the same prompts."""
+        found = self._chunks_s.get((chunk, past))
         if found is None:
-            found = self._memo[key] = self._times.prefill_attention.at(chunk, past)
+            found = self._chunks_s[chunk, past] = self._times.prefill_attention.at(chunk, past)
         return found
 
     def _start_decoding(self, i: int, first_s: float) -> None:
@@ -275,28 +274,32 @@ class Replica:
         self._drop_stale()
         k = self._heap[0][0] - self._step
         grown = b * times.tokens_per_step
-        room = int((rules.kv_capacity_tokens - self._kv) // grown)
-        k = max(min(k, room, most_steps or k), 1)
-        if self._unseen_done:
+        k = min(k, int((rules.kv_capacity_tokens - self._kv) // grown))
+        if most_steps and k > most_steps:
+            k = most_steps
+        if k < 1 or self._unseen_done:
             k = 1
         slope = times.decode_attention_s_per_token[b]
         first = times.graph_linear_s[b] + times.decode_attention_s[b] + slope * self._decoding_kv
         curve = slope * grown / 2
         if horizon_s < NEVER and not self.waiting and self._running < rules.max_batch:
-            wait = max(horizon_s - self.clock, 0.0)
-            k = min(k, max(ceil(2 * wait / (first + sqrt(first * first + 4 * curve * wait))), 1))
+            wait = horizon_s - self.clock
+            if wait <= first:
+                k = 1
+            elif k > 1:
+                k = min(k, ceil(2 * wait / (first + sqrt(first * first + 4 * curve * wait))))
         seconds = k * first + curve * k * (k - 1)
         if self._unseen or self._unseen_done:
             self._show(self.clock + first)
         self.clock += seconds
-        self.busy_s += seconds * self._stages_used(b)
+        self.busy_s += seconds if times.stages == 1 else seconds * self._stages_used(b)
         if self._stall:
-            self.steps.append((first + self._stall, 1, b))
+            self.steps.append((first + self._stall, 1, b, self.clock))
             self._stall = 0.0
             if k > 1:
-                self.steps.append(((seconds - first) / (k - 1), k - 1, b))
+                self.steps.append(((seconds - first) / (k - 1), k - 1, b, self.clock))
         else:
-            self.steps.append((seconds / k, k, b))
+            self.steps.append((seconds / k, k, b, self.clock))
         self._decoded(k)
 
     def _stages_used(self, batch: int) -> float:
@@ -330,8 +333,9 @@ class Replica:
     def _show(self, at_s: float) -> None:
         """Let the clients of a lagged engine see the tokens of the previous step."""
         if self._rules.lagged:
+            first = self.first_token_s
             for i in self._unseen:
-                self.first_token_s[i] = max(self.first_token_s[i], at_s)
+                first[i] = max(first[i], at_s)
             for i in self._unseen_done:
                 self.finish_s[i] = max(self.finish_s[i], at_s)
                 self.finished.append(i)

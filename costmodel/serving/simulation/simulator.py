@@ -20,7 +20,7 @@ from topology.base.errors import InputError
 
 Floats = NDArray[np.float64]
 GOLDEN = (5**0.5 - 1) / 2
-ASKED_EVERY = 200  # arrivals and ends of requests after which an open load is looked at again
+ASKED_EVERY = 32  # arrivals and ends of requests after which an open load is looked at again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +28,8 @@ class Simulation:
     """What one simulated replica did; arrays are per request, `step_*` per jump of equal steps.
 
     `restarts` are those of the `preemptions` that met a prompt half computed. Of several `replicas` that were
-    simulated apart requests are in their common order, and `busy_s` is that of the mean replica.
+    simulated apart requests are in their common order, and `busy_s` is that of the mean replica. It is of the
+    `window_s` in which an open load that `filling` requests have filled it arrives, or of the whole run.
     """
 
     arrival_s: Floats
@@ -38,13 +39,16 @@ class Simulation:
     step_s: Floats
     step_count: Floats
     step_batch: Floats
+    step_end_s: Floats
     preemptions: int
     restarts: int
     prefilled_tokens: int
     peak_kv_tokens: float
     busy_s: float
+    window_s: float
     admitted_s: Floats
     replicas: int = 1
+    filling: int = 0
 
     @property
     def ttft_s(self) -> Floats:
@@ -77,13 +81,54 @@ class Simulation:
 
     @property
     def utilisation(self) -> float:
-        """Share of the run in which a pipeline stage computed, averaged over the stages."""
-        return self.busy_s / self.makespan_s
+        """Share of the window in which a pipeline stage computed, averaged over the stages."""
+        return self.busy_s / self.window_s
 
     @property
     def mean_queue(self) -> float:
-        """Requests waiting for admission at a replica, averaged over time."""
-        return float((self.admitted_s - self.arrival_s).sum()) / self.makespan_s / self.replicas
+        """Requests waiting for admission at a replica, averaged over the window."""
+        waited = (self.admitted_s - self.arrival_s)[self.filling :]
+        return float(waited.sum()) / self.window_s / self.replicas
+
+    @property
+    def mean_batch(self) -> float:
+        """Requests that decode in a step, averaged over the steps of the window."""
+        count = self.step_count
+        if self.filling:
+            ends, (first, last) = self.step_end_s, self.arrival_s[[self.filling, -1]]
+            inside = np.where((ends >= first) & (ends <= last), count, 0.0)
+            count = inside if inside.any() else count
+        return float((self.step_batch * count).sum()) / max(float(count.sum()), 1.0)
+
+
+class Window:
+    """The time over which a simulation is averaged.
+
+    From the first arrival after those that fill to the last one; of a load without any, the whole run.
+    """
+
+    def __init__(self, load: Load) -> None:
+        """Nothing has arrived; a load that nothing fills has no end but the run's."""
+        count = len(load)
+        self._marks: list[float] = [load.filling + 1, count, NEVER] if load.filling else [NEVER]
+        self._seen: list[tuple[float, float]] = []
+
+    @property
+    def next(self) -> float:
+        """Arrivals after which it has to be told."""
+        return self._marks[len(self._seen)]
+
+    def passes(self, arrived: int, clock_s: float, busy_s: float) -> None:
+        """So many have arrived, and who serves them was busy for so long until now."""
+        while arrived >= self.next:
+            self._seen.append((clock_s, busy_s))
+
+    def closed(self, busy_s: float, end_s: float) -> tuple[float, float]:
+        """Seconds that were busy, and of how many, once all is served."""
+        if len(self._seen) < 2 or self._seen[0][0] >= self._seen[1][0]:
+            return busy_s, end_s
+        (first_s, before_s), (last_s, until_s) = self._seen
+        return until_s - before_s, last_s - first_s
 
 
 def simulate(times: StepTimes, rules: Scheduler, load: Load) -> Simulation:
@@ -109,7 +154,7 @@ def simulate_apart(times: StepTimes, rules: Scheduler, load: Load, replicas: int
         return np.concatenate([getattr(run, name) for run in runs])
 
     per_request = ("arrival_s", "first_token_s", "finish_s", "admitted_s")
-    per_step = ("step_s", "step_count", "step_batch")
+    per_step = ("step_s", "step_count", "step_batch", "step_end_s")
     return Simulation(
         **{name: joined(name)[order] for name in per_request},
         **{name: joined(name) for name in per_step},
@@ -119,7 +164,9 @@ def simulate_apart(times: StepTimes, rules: Scheduler, load: Load, replicas: int
         prefilled_tokens=sum(run.prefilled_tokens for run in runs),
         peak_kv_tokens=max(run.peak_kv_tokens for run in runs),
         busy_s=sum(run.busy_s for run in runs) / replicas,
+        window_s=max(run.makespan_s for run in runs),
         replicas=replicas,
+        filling=0,
     )
 
 
@@ -131,13 +178,17 @@ def simulate_while(
     replica = Replica(times, rules, load)
     outside = outside_s(times.request_s, len(load))
     closed = bool(load.concurrency)
+    window = Window(load)
     arrival_s = (
-        _drive_closed(replica, load, outside) if closed else _drive_open(replica, load, outside, hopeful)
+        _drive_closed(replica, load, outside)
+        if closed
+        else _drive_open(replica, load, outside, hopeful, window)
     )
     if arrival_s is None:
         return None
     finish_s = np.asarray(replica.finish_s)
-    steps = np.array(replica.steps or [(0.0, 0, 0)], dtype=float)
+    steps = np.array(replica.steps or [(0.0, 0, 0, 0.0)], dtype=float)
+    busy_s, window_s = window.closed(replica.busy_s, float(finish_s.max()))
     return Simulation(
         arrival_s=np.asarray(arrival_s),
         first_token_s=np.minimum(np.asarray(replica.first_token_s) + times.response_s, finish_s),
@@ -147,28 +198,34 @@ def simulate_while(
         step_s=steps[:, 0],
         step_count=steps[:, 1],
         step_batch=steps[:, 2],
+        step_end_s=steps[:, 3],
         preemptions=replica.preemptions,
         restarts=replica.restarts,
         prefilled_tokens=replica.prefilled_tokens,
         peak_kv_tokens=replica.peak_kv,
-        busy_s=replica.busy_s,
+        busy_s=busy_s,
+        window_s=window_s,
+        filling=load.filling,
     )
 
 
 def _drive_open(
-    replica: Replica, load: Load, outside: Floats, hopeful: Callable[[Replica], bool]
+    replica: Replica, load: Load, outside: Floats, hopeful: Callable[[Replica], bool], window: Window
 ) -> list[float] | None:
     """Send the requests at their arrival times; each reaches the engine after its time outside."""
     ready = load.arrival_s + outside + (load.lookup_s if len(load.lookup_s) else 0.0)
     order: list[int] = np.argsort(ready, kind="stable").tolist()
     sent: list[float] = ready[order].tolist()
-    count, upcoming, asked = len(load), 0, ASKED_EVERY
+    count, upcoming, asked, mark = len(load), 0, ASKED_EVERY, window.next
     sent.append(NEVER)
     waiting, finished, advance = replica.waiting, replica.finished, replica.advance
     while len(finished) < count:
         while sent[upcoming] <= replica.clock:
             waiting.append(order[upcoming])
             upcoming += 1
+        if upcoming >= mark:
+            window.passes(upcoming, replica.clock, replica.busy_s)
+            mark = window.next
         if upcoming + len(finished) >= asked:
             asked += ASKED_EVERY
             if not hopeful(replica):

@@ -32,7 +32,7 @@ from topology.base.errors import InputError
 from topology.builders import default_cluster
 from topology.fabric.hierarchy import Hierarchy
 
-ENGINE_BATCH = 512
+ENGINE_BATCH = 512  # of an attention rank
 EXTRA_CHUNKS = (2048, 8192)
 JUST_ABOVE = 1.002  # of a bound: what a fleet must not serve
 
@@ -138,7 +138,7 @@ def kinds(question: Question) -> list[Kind]:
 def _schedulers(deployment: Deployment, job: ServingJob, phase: str) -> Iterator[Kind]:
     """One replica under each size of its chunks."""
     stack, layout = deployment.stack, deployment.layout
-    context = job.input_tokens + job.output_tokens
+    context, most = job.input_tokens + job.output_tokens, ENGINE_BATCH * layout.attention_dp
     longest = (job.input_tokens_p99 or job.input_tokens) + (job.output_tokens_p99 or job.output_tokens)
     if stack.chunked:
         default = scheduler_default(stack, deployment.hierarchy.gpu).token_budget
@@ -146,21 +146,21 @@ def _schedulers(deployment: Deployment, job: ServingJob, phase: str) -> Iterator
     else:
         sizes = [max(stack.token_budget, job.input_tokens_p99 or job.input_tokens)]
     cache_of = {
-        size: kv_capacity_tokens(deployment, token_budget=size, max_batch=ENGINE_BATCH, context=context)
+        size: kv_capacity_tokens(deployment, token_budget=size, max_batch=most, context=context)
         for size in sizes
     }
     room = {size: held for size, held in cache_of.items() if held >= 2 * longest + stack.kv_block_tokens}
     if not room:
         return
-    batch = max(min(max(cache_of.values()) // context, ENGINE_BATCH), layout.attention_dp)
+    batch = max(min(max(cache_of.values()) // context, most), layout.attention_dp)
     times = step_times(
         calibration(), deployment, max_batch=batch, token_budget=max(sizes),
         input_tokens=job.input_tokens, output_tokens=job.output_tokens,
     )  # fmt: skip
-    most = _most_running(times, job, batch)
+    running = _most_running(times, job, batch)
     for size, held in room.items():
         rules = Scheduler(
-            token_budget=size, max_batch=most, kv_capacity_tokens=held, mixed=stack.mixed,
+            token_budget=size, max_batch=running, kv_capacity_tokens=held, mixed=stack.mixed,
             chunked=stack.chunked, output_reserve=stack.output_reserve,
             spare_blocks=stack.spare_blocks, holds_slot=stack.holds_slot,
             kv_block_tokens=stack.kv_block_tokens, lagged=stack.lagged,
@@ -178,30 +178,69 @@ def _most_running(times: StepTimes, job: ServingJob, batch: int) -> int:
     return max([b for b, seconds in enumerate(step, 1) if seconds <= job.tpot_s], default=1)
 
 
-def load_of(kind: Kind, job: ServingJob, rate_per_s: float) -> Load:
-    """The open load that stands for a rate, as the phase sees it."""
-    times = kind.times
-    first_s = times.prefill_s(job.input_tokens) * times.stages + times.request_s + times.response_s
-    each_s = job.tpot_s or 2 * times.decode_s(1, job.input_tokens) / times.tokens_per_step
-    load = open_load(
+def load_of(kind: Kind, job: ServingJob, rate_per_s: float) -> tuple[Load, int]:
+    """The open load that stands for a rate, as the phase sees it, and how many requests come before any counts.
+
+    Three halves of what is in flight, up to a power of two and 128 at least, fill the replica. Of those after
+    them 800 count, or eight beyond the percentile, or half as many as fill it. Where requests never meet, 200.
+    """
+    working = working_of(kind, job, rate_per_s)
+    filling = 128
+    while filling < 1.5 * working:
+        filling *= 2
+    counted = max(800, filling // 2, -int(-8 // max(1 - job.percentile / 100, 1e-3)))
+    if working < 0.2:
+        filling, counted = 1, 200
+    return seen_by(kind, spread_load(job, rate_per_s, filling + counted)), filling
+
+
+def spread_load(job: ServingJob, rate_per_s: float, count: int) -> Load:
+    """An open load of so many requests of the job, with its lengths."""
+    return open_load(
         rate_per_s=rate_per_s,
-        count=int(min(max(8 * rate_per_s * (first_s + job.output_tokens * each_s), 400), 2000)),
+        count=count,
         inputs=Lengths(mean=job.input_tokens, p99=job.input_tokens_p99),
         outputs=Lengths(mean=job.output_tokens, p99=job.output_tokens_p99),
         cached_share=job.cached_share,
         burstiness=job.burstiness,
     )
-    return seen_by(kind, load)
+
+
+def working_of(kind: Kind, job: ServingJob, rate_per_s: float) -> float:
+    """Requests at work by Little's law: seconds of prompts alone, and the least batch that keeps up."""
+    times = kind.times
+    prompts = 0.0
+    if kind.phase != "decode":
+        prompts = rate_per_s * times.prefill_s(max(int(job.input_tokens * (1 - job.cached_share)), 1))
+    if kind.phase == "prefill" or job.output_tokens == 1:
+        return prompts
+    context, share = job.input_tokens + job.output_tokens / 2, max(1 - prompts / times.ranks, 1e-9)
+    steps_per_s = rate_per_s * job.output_tokens / times.tokens_per_step / share
+    alone = steps_per_s * times.decode_s(1, context)
+    for batch in range(1, times.max_batch + 1):
+        if steps_per_s * times.decode_s(batch, batch * context) <= batch:
+            return prompts + max(alone, batch - 1)
+    return prompts + times.max_batch
 
 
 def keeps(kind: Kind, job: ServingJob, rate_per_s: float) -> bool:
     """Whether one replica keeps the limits of its phase at this rate, its queue not growing for ever."""
-    found = simulate(kind.times, kind.rules, load_of(kind, job, rate_per_s))
-    first = int(0.2 * len(found.finish_s))
+    load, first = load_of(kind, job, rate_per_s)
+    found = simulate(kind.times, kind.rules, load)
+    return (
+        steady(found) and within(found, job, kind.phase, first) and rate_per_s <= sustained_per_s(kind, job)
+    )
+
+
+def steady(found: Simulation) -> bool:
+    """Whether the last third of the requests waits about as long as the middle one, or for no time at all.
+
+    None at all is half a second, or a fiftieth of the time in which they arrive.
+    """
     third = len(found.finish_s) // 3
     wait = found.admitted_s - found.arrival_s
-    steady = wait[-third:].mean() <= max(4 / 3 * wait[third : 2 * third].mean(), 0.5)
-    return bool(steady) and within(found, job, kind.phase, first) and rate_per_s <= sustained_per_s(kind, job)
+    nothing = min(0.5, 0.02 * float(found.arrival_s[-1] - found.arrival_s[0]))
+    return bool(wait[-third:].mean() <= max(4 / 3 * wait[third : 2 * third].mean(), nothing))
 
 
 def keeps_up_to(kind: Kind, job: ServingJob, rate_per_s: float) -> bool:

@@ -307,7 +307,7 @@ def test_runners_up_of_a_closed_loop_are_the_other_fleets_that_were_simulated() 
 
 def test_runners_up_that_were_not_simulated_lose_by_at_least_what_their_bound_says() -> None:
     """The bound of every other replica is below what the winner serves, so only that one was simulated."""
-    plan = fleet("8b", "h100-sxm", 4, ttft_s=1.0)
+    plan = fleet("8b", "h100-sxm", 4, ttft_s=1.0, input_tokens=100)
     assert plan.optimality.simulated == 1
     assert plan.alternatives
     for other in plan.alternatives:
