@@ -21,8 +21,7 @@ from costmodel.serving.step_table import StepTimes
 
 Floats = NDArray[np.float64]
 
-MEMO_TOKENS = 15  # chunks this much apart share one remembered attention time (`simulation.replica`)
-FEWEST_COUNTED = 300  # requests behind the percentile of the shortest simulation, about
+FEWEST_COUNTED = 200  # requests behind the percentile of the shortest simulation
 OUTSIDE_SLACK = 0.1  # how far the spread of few requests' times outside the engine is from even
 
 
@@ -102,13 +101,13 @@ class LeastLatency:
     def _chunks_s(self, new: int, budget: int) -> float:
         """A prompt that is cut is cut where a step is full; its last chunk is no shorter than alone."""
         if not self.chunked:
-            return self._linear_s(new) + least_attention_s(self.times, new, chunks=1)
+            return self._linear_s(new) + least_attention_s(self.times, new)
         steps = ceil(new / budget)
         room = budget * self.times.ranks - self.most_riders
         full = budget if self.times.stages == 1 else max(min(budget, room), 1)
         rest = min(new - (steps - 1) * budget, full)
         linear = (steps - 1) * self._linear_s(full) + self._linear_s(rest)
-        return linear + least_attention_s(self.times, new, chunks=steps + 1)
+        return linear + least_attention_s(self.times, new)
 
     def _linear_s(self, tokens: int) -> float:
         """Least linear seconds of a step of at least so many tokens."""
@@ -171,14 +170,13 @@ def length_at(mean: int, p99: int | None, share: float) -> float:
     return max(min(exp(mu + sigma * NormalDist().inv_cdf(level)), float(mean)), 1.0)
 
 
-def least_attention_s(times: StepTimes, new_tokens: float, *, chunks: int) -> float:
-    """Least seconds of attention of a prompt cut into at most so many chunks.
+def least_attention_s(times: StepTimes, new_tokens: float) -> float:
+    """Least seconds of attention of a prompt, however it is cut: its chunks hold new_tokens²/2 pairs or more.
 
     Seconds per query–key pair are least at a grid point, because the interpolation of q·past + q²/2 lies
-    above it; chunks c with c − 15 of their tokens counted hold at least (Σ(c − 15))²/2 pairs.
+    above it.
     """
-    counted = max(new_tokens - MEMO_TOKENS * chunks, 0.0)
-    return _least_pair_s(times) * counted * counted / 2
+    return _least_pair_s(times) * new_tokens * new_tokens / 2
 
 
 def _least_pair_s(times: StepTimes) -> float:

@@ -315,21 +315,12 @@ def rate_bound_per_s(option: Option) -> float:
     prompt = job.input_tokens * (1 - job.cached_share)
     steps = (job.output_tokens - 1) / times.tokens_per_step
     fixed, slope = _line_below(times.linear)
-    prompt_s = (prompt * slope + least_attention_s(times, prompt, chunks=_most_chunks(option))) / times.ranks
+    prompt_s = (prompt * slope + least_attention_s(times, prompt)) / times.ranks
     token_s = _decode_share_s(option, fixed, slope)
     if rules.output_reserve < 1:
         token_s = min(token_s, job.input_tokens * slope / times.ranks)
     busy = (option.phase != OUTPUT_ONLY) * prompt_s + (option.phase != PROMPT_ONLY) * steps * token_s
     return 1.0 / max(busy, 1e-9)
-
-
-def _most_chunks(option: Option) -> int:
-    """Most chunks of a prompt: the rest of one step, full steps, and the start of another."""
-    if not option.rules.chunked:
-        return 1
-    budget = min(rules.token_budget for rules in option.schedulers)
-    full = min(budget, budget * option.times.ranks - option.rules.max_batch)
-    return 2 + option.job.input_tokens // max(full, 1)
 
 
 def _decode_share_s(option: Option, fixed_s: float, slope_s: float) -> float:
