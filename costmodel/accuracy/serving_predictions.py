@@ -22,7 +22,7 @@ from costmodel.serving.engine import ServingStack
 from costmodel.serving.memory import kv_capacity_tokens
 from costmodel.serving.simulation.disaggregated import PoolRules, simulate_pools, transfer_of
 from costmodel.serving.simulation.load import Lengths, Load, closed_load
-from costmodel.serving.simulation.replica import Scheduler
+from costmodel.serving.simulation.scheduler import Scheduler
 from costmodel.serving.simulation.simulator import Simulation, simulate
 from costmodel.serving.step import step_times
 from costmodel.serving.step_table import StepTimes
@@ -213,6 +213,7 @@ def scheduler_of(deployment: Deployment, run: ServingRun, *, batch: int) -> Sche
         holds_slot=stack.holds_slot,
         kv_block_tokens=stack.kv_block_tokens,
         lagged=stack.lagged,
+        balance_steps=stack.balance_steps,
     )
 
 

@@ -54,6 +54,8 @@ class ServingStack:
         holds_slot: A prompt whose cache moves to a decode pool counts as running until it has moved.
         pools_with_stages: Pools whose cache its connector moves when their replicas have pipeline stages.
         decode_context_parallel: Tensor-parallel ranks with the same heads can hold a part of the tokens each.
+        balance_steps: Decode steps that prompts wait at most until every attention rank has one, where it is
+            asked for; 0 where it cannot be.
         splits_attention_ranks: Attention ranks can be of several GPUs; else they are of one each.
         kv_block_tokens: Tokens of one page of the KV cache.
         memory_fraction: The engine's memory setting, by default.
@@ -130,6 +132,7 @@ class ServingStack:
     makers: tuple[str, ...] = ("nvidia", "amd")
     """Makers of the GPUs that it runs on."""
     decode_context_parallel: bool = False
+    balance_steps: int = 0
     splits_attention_ranks: bool = True
     expert_copies: bool = False
     adapter_ranks: tuple[int, ...] = ()

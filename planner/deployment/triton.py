@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from planner.deployment.placement import Server, nodes_of, servers_of
-from planner.deployment.vllm_sglang import longest_request, served_checkpoint
+from planner.deployment.vllm_sglang import balance, longest_request, served_checkpoint
 from planner.engines.quoting import one_line, yaml
 from planner.serving.plan import PoolPlan, ServingPlan
 from topology.base.errors import InputError
@@ -87,6 +87,7 @@ def model_yaml(plan: ServingPlan, pool: PoolPlan) -> dict[str, Any]:
         "pipeline_parallel_size": layout.pp,
         **experts,
         **({"enable_attention_dp": True} if layout.attention_dp > 1 else {}),
+        **({"attention_dp_config": balance(pool)} if pool.balance_steps else {}),
         "max_batch_size": -(-pool.max_batch // layout.attention_dp),
         "max_num_tokens": pool.token_budget,
         "max_seq_len": longest_request(plan),

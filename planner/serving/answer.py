@@ -224,6 +224,7 @@ def _pool(option: Option, workers: int) -> PoolPlan:
         workers=workers,
         max_batch=rules.max_batch,
         token_budget=rules.token_budget,
+        balance_steps=rules.balance_steps,
         kv_capacity_tokens=rules.kv_capacity_tokens,
         memory=memory_breakdown(
             option.deployment, token_budget=rules.token_budget, max_batch=most_requests(option.deployment)

@@ -44,12 +44,15 @@ def filled_load(job: ServingJob, rate_per_s: float, in_flight: float, *, seed: i
 
     Nothing depends on a limit: of two questions that differ in one, the looser is asked of the same requests,
     so what keeps the tighter one keeps it too. Fillings are powers of two, so loads of nearly the same rate
-    are the same requests, nearer together. Lengths are drawn by strata: few that never meet show them all.
+    are the same requests, nearer together.
     """
     filling = min(max(1 << ceil(FILLS * in_flight - 1).bit_length(), FEWEST_FILLING), MOST_FILLING)
     counted = max(ceil(BEYOND / max(1 - job.percentile / 100, RAREST)), FEWEST_COUNTED, filling // 2)
-    if in_flight < ALONE:
-        filling, counted = 1, ALONE_REQUESTS
+    return _drawn_at(job, rate_per_s, filling, counted, seed)
+
+
+def _drawn_at(job: ServingJob, rate_per_s: float, filling: int, counted: int, seed: int = 0) -> Load:
+    """So many requests of the job at a rate; those of another rate are the same, further apart."""
     drawn = _drawn(
         filling,
         counted,
@@ -158,9 +161,20 @@ def is_stable(simulation: Simulation) -> bool:
 def serves(option: Option, rate_per_s: float) -> bool:
     """Whether one replica keeps the limits at this rate, by simulation.
 
-    Which ends when more requests are beyond a limit than its percentile lets be, whatever the others do.
+    Lengths are drawn by strata: few requests that hardly meet show them all, so where they keep the limits no
+    more are asked. A simulation ends when more requests are beyond a limit than its percentile lets be,
+    whatever the others do.
     """
-    load = load_at(option, rate_per_s)
+    working = in_flight(option, rate_per_s)
+    if working < ALONE:
+        few = _drawn_at(option.job, rate_per_s, 1, ALONE_REQUESTS)
+        if _keeps(option, few if option.phase == WHOLE else phase_load(few, option.phase)):
+            return True
+    return _keeps(option, load_at(option, rate_per_s))
+
+
+def _keeps(option: Option, load: Load) -> bool:
+    """Whether the limits hold in this load."""
     late = _Late(option, load)
     found = simulate_while(option.times, option.rules, load, lambda seen: not late.too_many(seen))
     return found is not None and meets(option, found)
@@ -169,8 +183,8 @@ def serves(option: Option, rate_per_s: float) -> bool:
 class _Late:
     """The requests of a load that are certain to be beyond a limit, each looked at once.
 
-    Those that fill meet a replica that is not full yet, so those after them are late more often: where as
-    many of the first are late as may be of all that count, nothing is waited for.
+    Those that fill find a shorter queue than those after them: where more of them have a late first token
+    than may be of as many, and than may be of all that count, nothing is waited for.
     """
 
     __slots__ = ("_arrival_s", "_beyond", "_ended", "_filling", "_limits", "_most", "_started", "_tokens")
@@ -185,14 +199,13 @@ class _Late:
             option.stay_s if option.stay_s is not None else NEVER,
             option.times.response_s,
         )
-        most, several = (
-            _too_many(int(count), job.percentile) for count in (len(counted), (counted > 1).sum())
-        )
-        self._most = most, max(several, 1), most
+        sizes = len(counted), int((counted > 1).sum()), load.filling
+        most, several, filling = (max(_too_many(size, job.percentile), 1) for size in sizes)
+        self._most = most, several, most, max(most, filling)
         self._arrival_s: list[float] = load.arrival_s.tolist()
         self._tokens: list[int] = (load.output_tokens - 1).tolist()
         self._filling, self._started, self._ended = load.filling, 0, 0
-        self._beyond = [0, 0, 0], [0, 0, 0]  # among those that fill, and among those that count
+        self._beyond = [0, 0, 0, 0]  # first tokens, other tokens, stays; first tokens of those that fill
 
     def too_many(self, seen: Replica) -> bool:
         """Whether a percentile is beyond its limit whatever the others do.
@@ -200,21 +213,26 @@ class _Late:
         A first token that is still to come is as late as it is now, at least.
         """
         ttft_s, tpot_s, stay_s, response_s = self._limits
-        first_s, arrival_s, filling = seen.first_token_s, self._arrival_s, self._filling
+        first_s, arrival_s, filling, beyond = seen.first_token_s, self._arrival_s, self._filling, self._beyond
         at, clock = self._started, seen.clock
         if ttft_s < NEVER:
-            while at < len(first_s) and (first_s[at] < NEVER or clock - arrival_s[at] > ttft_s):
-                self._beyond[at >= filling][0] += min(first_s[at], clock) - arrival_s[at] > ttft_s
+            while at < len(first_s):
+                known_s = min(first_s[at], seen.finish_s[at], clock)
+                if known_s == clock and clock - arrival_s[at] <= ttft_s:
+                    break
+                beyond[3 * (at < filling)] += known_s - arrival_s[at] > ttft_s
                 at += 1
             self._started = at
         if tpot_s < NEVER or stay_s < NEVER:
             for i in seen.finished[self._ended :]:
-                last_s, tokens, beyond = seen.finish_s[i], self._tokens[i], self._beyond[i >= filling]
-                beyond[1] += tokens > 0 and last_s - min(first_s[i] + response_s, last_s) > tpot_s * tokens
-                beyond[2] += last_s - arrival_s[i] > stay_s
+                if i >= filling:
+                    last_s, tokens = seen.finish_s[i], self._tokens[i]
+                    beyond[1] += (
+                        tokens > 0 and last_s - min(first_s[i] + response_s, last_s) > tpot_s * tokens
+                    )
+                    beyond[2] += last_s - arrival_s[i] > stay_s
             self._ended = len(seen.finished)
-        (first, each, whole), most = map(max, *self._beyond), self._most
-        return first >= most[0] or each >= most[1] or whole >= most[2]
+        return any(late >= most for late, most in zip(beyond, self._most, strict=True))
 
 
 def _too_many(count: int, percentile: float) -> int:

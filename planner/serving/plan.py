@@ -82,7 +82,10 @@ class Rental:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolPlan:
-    """Equal workers: how many, and how each is split and scheduled."""
+    """Equal workers: how many, and how each is split and scheduled.
+
+    `balance_steps` are decode steps that prompts wait at most until every attention rank has one.
+    """
 
     layout: ServingLayout
     workers: int
@@ -90,6 +93,7 @@ class PoolPlan:
     token_budget: int
     kv_capacity_tokens: int
     memory: MemoryBreakdown
+    balance_steps: int = 0
 
     @property
     def num_gpus(self) -> int:

@@ -20,7 +20,7 @@ from costmodel.kernels.tables import Calibration
 from costmodel.serving.deployment import Deployment
 from costmodel.serving.engine import ServingStack, scheduler_default
 from costmodel.serving.memory import kv_capacity_tokens
-from costmodel.serving.simulation.replica import Scheduler
+from costmodel.serving.simulation.scheduler import Scheduler
 from costmodel.serving.step import step_times
 from costmodel.serving.step_table import StepTimes
 from planner.serving.latency import LeastLatency, least_attention_s
@@ -114,8 +114,9 @@ def build_option(
         return broken
     most = batch if phase == PROMPT_ONLY else largest_batch(times, job, batch)
     schedulers = tuple(
-        _scheduler(deployment.stack, budget, most, capacity)
+        _scheduler(deployment.stack, budget, most, capacity, balance_steps=steps)
         for budget, capacity in zip(budgets, capacities, strict=True)
+        for steps in balances(deployment, phase)
         if capacity >= 2 * longest + deployment.stack.kv_block_tokens
     )
     return Option(
@@ -136,6 +137,7 @@ def started_option(
     *,
     max_batch: int | None,
     token_budget: int | None,
+    balance_steps: int = 0,
 ) -> Option | Rejected:
     """A replica as a server was started: its own batch and tokens of a step, whatever limits they keep.
 
@@ -145,6 +147,7 @@ def started_option(
         job: The load.
         max_batch: Requests that run at once, over all attention ranks; None is the engine's default.
         token_budget: Tokens of a step of an attention rank; None is the engine's default.
+        balance_steps: Decode steps that prompts wait until every attention rank has one.
     """
     stack, ranks = deployment.stack, deployment.layout.attention_dp
     default = scheduler_default(stack, deployment.hierarchy.gpu)
@@ -157,7 +160,7 @@ def started_option(
     if capacity < longest + stack.kv_block_tokens:
         return Rejected(reason="does not fit in memory")
     most = int(max(min(capacity // context, batch), ranks))
-    rules = _scheduler(stack, budget, most, capacity)
+    rules = _scheduler(stack, budget, most, capacity, balance_steps=balance_steps)
     times = step_times(
         cal,
         deployment,
@@ -263,7 +266,18 @@ def _broken_limit(least: LeastLatency, job: ServingJob, phase: str) -> Rejected 
     return Rejected(reason=reason, best_ttft_s=ttft, best_tpot_s=best_tpot) if reason else None
 
 
-def _scheduler(stack: ServingStack, token_budget: int, max_batch: int, kv_capacity_tokens: int) -> Scheduler:
+def balances(deployment: Deployment, phase: str) -> tuple[int, ...]:
+    """For how many decode steps prompts may wait for those of other attention ranks: as measured, or none.
+
+    A pool computes prompts or outputs, so there nothing is held up.
+    """
+    steps = deployment.stack.balance_steps if deployment.layout.attention_dp > 1 and phase == WHOLE else 0
+    return (steps, 0) if steps else (0,)
+
+
+def _scheduler(
+    stack: ServingStack, token_budget: int, max_batch: int, kv_capacity_tokens: int, *, balance_steps: int
+) -> Scheduler:
     """The engine's scheduler with this budget, batch and cache."""
     return Scheduler(
         token_budget=token_budget,
@@ -276,6 +290,7 @@ def _scheduler(stack: ServingStack, token_budget: int, max_batch: int, kv_capaci
         holds_slot=stack.holds_slot,
         kv_block_tokens=stack.kv_block_tokens,
         lagged=stack.lagged,
+        balance_steps=balance_steps,
     )
 
 

@@ -162,6 +162,7 @@ def _document(found: ServingAudit) -> dict[str, Any]:
             "kv_dtype": server.kv_dtype,
             "max_batch": server.max_batch,
             "token_budget": server.token_budget,
+            "balance_steps": server.balance_steps,
         },
         "layout": {
             fact.name.removeprefix("layout."): fact.value

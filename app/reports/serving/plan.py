@@ -130,9 +130,11 @@ def _evidence(plan: ServingPlan) -> str:
 def _pool(pool: PoolPlan) -> str:
     """One pool in words."""
     gpus = f"{pool.num_gpus} GPU{'s' * (pool.num_gpus > 1)}"
+    steps = pool.balance_steps
+    waits = f"; a prompt waits up to {steps} steps for one on every attention rank" if steps else ""
     return (
         f"{pool.workers} × {pool.layout.label} ({gpus}), up to {pool.max_batch} requests, "
-        f"{pool.token_budget} tokens a step, KV cache of {pool.kv_capacity_tokens:,} tokens"
+        f"{pool.token_budget} tokens a step, KV cache of {pool.kv_capacity_tokens:,} tokens{waits}"
     )
 
 

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from costmodel.serving.deployment import Deployment
 from costmodel.serving.memory import kv_bytes_per_token
 from costmodel.serving.simulation.load import Load, outputs_of, prompts_of
-from costmodel.serving.simulation.replica import NEVER, Replica, Scheduler
+from costmodel.serving.simulation.replica import NEVER, Replica
+from costmodel.serving.simulation.scheduler import Scheduler
 from costmodel.serving.simulation.simulator import Simulation, Window
 from costmodel.serving.step_table import StepTimes
 from topology.fabric.hierarchy import p2p_bandwidth

@@ -13,41 +13,16 @@ Legend: ``b`` decoding requests, ``K`` tokens in their caches, ``g`` tokens per 
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
 from heapq import heappop, heappush
 from math import ceil, sqrt
 
 import numpy as np
 
 from costmodel.serving.simulation.load import Load
+from costmodel.serving.simulation.scheduler import Scheduler
 from costmodel.serving.step_table import StepTimes
 
 NEVER = float("inf")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scheduler:
-    """How an engine forms a step, and what it has room for.
-
-    `token_budget` is the most tokens of one step and rank, `mixed` whether prompt tokens and decoding
-    requests share a step, `chunked` whether a prompt may span steps, `output_reserve` the share of the
-    outputs still to come that admission keeps free in the KV cache (1 never preempts, 0 relies on
-    preemption), `spare_blocks` the blocks that it keeps free for every running request besides. `lagged`
-    engines prepare the next step while one runs, so the tokens of a step are seen when the next one ends. A
-    prompt whose cache moves to another worker keeps that cache until then, and with `holds_slot` its place
-    among the running ones too.
-    """
-
-    token_budget: int
-    max_batch: int
-    kv_capacity_tokens: int
-    mixed: bool = True
-    chunked: bool = True
-    output_reserve: float = 0.0
-    kv_block_tokens: int = 16
-    lagged: bool = False
-    spare_blocks: int = 1
-    holds_slot: bool = True
 
 
 class Replica:
@@ -55,7 +30,7 @@ class Replica:
 
     __slots__ = (
         "_admitted", "_batch", "_chunks_s", "_context", "_decoding_kv", "_finish_step", "_heap", "_held",
-        "_keeps", "_kv", "_left", "_prefilling", "_remaining", "_rules", "_running", "_stall",
+        "_held_since", "_keeps", "_kv", "_left", "_prefilling", "_remaining", "_rules", "_running", "_stall",
         "_start_step", "_step", "_steps_left", "_times", "_unseen", "_unseen_done", "admitted_s",
         "busy_s", "clock", "entered", "finish_s", "finished", "first_token_s", "peak_kv", "preemptions",
         "prefilled_tokens", "restarts", "steps", "waiting",
@@ -78,6 +53,7 @@ class Replica:
         self._admitted: list[int] = []
         self._prefilling: deque[int] = deque()
         self._step = self._batch = self._running = 0
+        self._held_since = -1
         self._kv = self._decoding_kv = self._remaining = self._stall = 0.0
         self._chunks_s = times.chunks_s
         self._unseen: list[int] = []
@@ -134,7 +110,7 @@ class Replica:
         grown = self._batch * self._times.tokens_per_step
         if self._kv + grown > self._rules.kv_capacity_tokens and self._running > 1:
             self._preempt()
-        elif self._prefilling or (self.waiting and self._admit()):
+        elif self._prefilling or (self.waiting and not self._holds_back() and self._admit()):
             self._prefill_step()
         elif self._batch:
             self._decode_jump(horizon_s, most_steps)
@@ -142,6 +118,19 @@ class Replica:
             self._show(self.clock)
         elif horizon_s > self.clock:
             self.clock = horizon_s
+
+    def _holds_back(self) -> bool:
+        """Whether the oldest prompt waits until every attention rank has one to compute in the same step."""
+        rules, ranks = self._rules, self._times.ranks
+        if not rules.balance_steps or ranks == 1:
+            return False
+        alone = self._batch >= ranks and len(self.waiting) < ranks
+        held = alone and self._left[self.waiting[0]] > 0 and self._has_room(self.waiting[0])
+        if held and self._held_since < 0:
+            self._held_since = self._step
+        if not held or self._step - self._held_since >= rules.balance_steps:
+            self._held_since = -1
+        return self._held_since >= 0
 
     def _admit(self) -> bool:
         """Move the oldest waiting request into prefill if a slot and the cache have room for it.
@@ -277,12 +266,15 @@ class Replica:
         k = min(k, int((rules.kv_capacity_tokens - self._kv) // grown))
         if most_steps and k > most_steps:
             k = most_steps
+        held = self._held_since >= 0
+        if held:
+            k = min(k, self._held_since + rules.balance_steps - self._step)
         if k < 1 or self._unseen_done:
             k = 1
         slope = times.decode_attention_s_per_token[b]
         first = times.graph_linear_s[b] + times.decode_attention_s[b] + slope * self._decoding_kv
         curve = slope * grown / 2
-        if horizon_s < NEVER and not self.waiting and self._running < rules.max_batch:
+        if horizon_s < NEVER and (held or not self.waiting) and self._running < rules.max_batch:
             wait = horizon_s - self.clock
             if wait <= first:
                 k = 1

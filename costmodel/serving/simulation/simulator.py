@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.serving.simulation.load import Load, thin
-from costmodel.serving.simulation.replica import NEVER, Replica, Scheduler
+from costmodel.serving.simulation.replica import NEVER, Replica
+from costmodel.serving.simulation.scheduler import Scheduler
 from costmodel.serving.step_table import StepTimes
 from topology.base.errors import InputError
 

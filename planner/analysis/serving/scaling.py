@@ -74,6 +74,7 @@ def _worker(cal: Calibration, plan: ServingPlan, hierarchy: Hierarchy, role: str
     rules = replace(
         option.rules,
         token_budget=pool.token_budget,
+        balance_steps=pool.balance_steps,
         max_batch=pool.max_batch,
         kv_capacity_tokens=pool.kv_capacity_tokens,
     )

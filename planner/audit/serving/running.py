@@ -66,6 +66,7 @@ def _started(
         request.job,
         max_batch=server.max_batch,
         token_budget=server.token_budget,
+        balance_steps=server.balance_steps,
     )
 
 

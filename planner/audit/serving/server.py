@@ -44,6 +44,7 @@ class Server:
         memory_fraction: The engine's memory setting.
         max_batch: Requests of a replica that run at once, over all attention ranks.
         token_budget: Tokens of a step of an attention rank.
+        balance_steps: Decode steps that prompts wait at most until every attention rank has one.
         longest: Tokens of the longest request that it takes.
         assumed: What was taken for granted.
         slow: Settings that are not priced and make it slower than predicted.
@@ -60,6 +61,7 @@ class Server:
     max_batch: int | None
     token_budget: int | None
     longest: int | None
+    balance_steps: int = 0
     assumed: tuple[str, ...] = ()
     slow: tuple[str, ...] = ()
 
@@ -116,6 +118,7 @@ def server_of(reading: Reading, *, model: str | None, gpu: str | None) -> Server
         memory_fraction=_share(facts.value("said.memory_share")),
         max_batch=sequences,
         token_budget=budget,
+        balance_steps=(facts.count("said.balance_steps") or 50) if facts.truth("said.balance") else 0,
         longest=facts.count("said.max_length"),
         assumed=tuple(assumed),
         slow=(eager,) if facts.truth("said.eager") else (),

@@ -11,7 +11,8 @@ import pytest
 
 from costmodel.serving.simulation.disaggregated import PoolRules
 from costmodel.serving.simulation.load import Load
-from costmodel.serving.simulation.replica import Replica, Scheduler
+from costmodel.serving.simulation.replica import Replica
+from costmodel.serving.simulation.scheduler import Scheduler
 from costmodel.serving.simulation.simulator import simulate
 from costmodel.serving.step_table import AttentionGrid, StepTimes
 from executor.rehearsal.batches import Batches, Request

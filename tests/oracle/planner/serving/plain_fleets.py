@@ -22,7 +22,7 @@ from costmodel.serving.deployment import Deployment
 from costmodel.serving.engine import scheduler_default
 from costmodel.serving.memory import kv_capacity_tokens
 from costmodel.serving.simulation.load import Lengths, Load, closed_load, open_load
-from costmodel.serving.simulation.replica import Scheduler
+from costmodel.serving.simulation.scheduler import Scheduler
 from costmodel.serving.simulation.simulator import Simulation, simulate
 from costmodel.serving.step import step_times
 from costmodel.serving.step_table import StepTimes
@@ -136,8 +136,10 @@ def kinds(question: Question) -> list[Kind]:
 
 
 def _schedulers(deployment: Deployment, job: ServingJob, phase: str) -> Iterator[Kind]:
-    """One replica under each size of its chunks."""
+    """One replica under each size of its chunks; none in a pool whose cache the engine cannot move."""
     stack, layout = deployment.stack, deployment.layout
+    if phase != "whole" and layout.pp > 1 and phase not in stack.pools_with_stages:
+        return
     context, most = job.input_tokens + job.output_tokens, ENGINE_BATCH * layout.attention_dp
     longest = (job.input_tokens_p99 or job.input_tokens) + (job.output_tokens_p99 or job.output_tokens)
     if stack.chunked:
@@ -158,14 +160,15 @@ def _schedulers(deployment: Deployment, job: ServingJob, phase: str) -> Iterator
         input_tokens=job.input_tokens, output_tokens=job.output_tokens,
     )  # fmt: skip
     running = _most_running(times, job, batch)
-    for size, held in room.items():
+    waits = stack.balance_steps if layout.attention_dp > 1 and phase == "whole" else 0
+    for (size, held), steps in product(room.items(), {waits, 0}):
         rules = Scheduler(
             token_budget=size, max_batch=running, kv_capacity_tokens=held, mixed=stack.mixed,
             chunked=stack.chunked, output_reserve=stack.output_reserve,
             spare_blocks=stack.spare_blocks, holds_slot=stack.holds_slot,
-            kv_block_tokens=stack.kv_block_tokens, lagged=stack.lagged,
+            kv_block_tokens=stack.kv_block_tokens, lagged=stack.lagged, balance_steps=steps,
         )  # fmt: skip
-        name = f"{phase} {layout.label} {deployment.weights} {size}"
+        name = f"{phase} {layout.label} {deployment.weights} {size} {steps}"
         yield Kind(name=name, phase=phase, num_gpus=layout.num_gpus, times=times, rules=rules)
 
 
@@ -182,15 +185,13 @@ def load_of(kind: Kind, job: ServingJob, rate_per_s: float) -> tuple[Load, int]:
     """The open load that stands for a rate, as the phase sees it, and how many requests come before any counts.
 
     Three halves of what is in flight, up to a power of two and 128 at least, fill the replica. Of those after
-    them 800 count, or eight beyond the percentile, or half as many as fill it. Where requests never meet, 200.
+    them 800 count, or eight beyond the percentile, or half as many as fill it.
     """
     working = working_of(kind, job, rate_per_s)
     filling = 128
     while filling < 1.5 * working:
         filling *= 2
     counted = max(800, filling // 2, -int(-8 // max(1 - job.percentile / 100, 1e-3)))
-    if working < 0.2:
-        filling, counted = 1, 200
     return seen_by(kind, spread_load(job, rate_per_s, filling + counted)), filling
 
 
@@ -226,10 +227,18 @@ def working_of(kind: Kind, job: ServingJob, rate_per_s: float) -> float:
 def keeps(kind: Kind, job: ServingJob, rate_per_s: float) -> bool:
     """Whether one replica keeps the limits of its phase at this rate, its queue not growing for ever."""
     load, first = load_of(kind, job, rate_per_s)
+    if working_of(kind, job, rate_per_s) < 0.2 and _few_keep(kind, job, rate_per_s):
+        return True
     found = simulate(kind.times, kind.rules, load)
     return (
         steady(found) and within(found, job, kind.phase, first) and rate_per_s <= sustained_per_s(kind, job)
     )
+
+
+def _few_keep(kind: Kind, job: ServingJob, rate_per_s: float) -> bool:
+    """Whether two hundred requests, which hardly meet, keep the limits."""
+    found = simulate(kind.times, kind.rules, seen_by(kind, spread_load(job, rate_per_s, 201)))
+    return steady(found) and within(found, job, kind.phase, 1)
 
 
 def steady(found: Simulation) -> bool:

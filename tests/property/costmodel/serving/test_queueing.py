@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from costmodel.serving.simulation.disaggregated import Fleet, PoolRules, Transfer, simulate_pools
 from costmodel.serving.simulation.load import Lengths, Load, closed_load, open_load
-from costmodel.serving.simulation.replica import Scheduler
+from costmodel.serving.simulation.scheduler import Scheduler
 from costmodel.serving.simulation.simulator import simulate
 from costmodel.serving.step_table import AttentionGrid, StepTimes
 
@@ -53,6 +53,7 @@ requests = st.lists(
     st.sampled_from((0.0, 0.3, 1.0)),
     st.sampled_from((1, 4)),
     st.sampled_from((0, 1)),
+    st.sampled_from((0, 20)),
 )
 def test_every_request_and_every_token_is_served_exactly_once(
     drawn: list[tuple[int, int, float]],
@@ -62,12 +63,13 @@ def test_every_request_and_every_token_is_served_exactly_once(
     reserve: float,
     ranks: int,
     spare_blocks: int,
+    balance_steps: int,
 ) -> None:
     """No scheduler loses or repeats a request, a prompt token or an output token, nor overfills the cache."""
     load = given_lengths([i for i, _, _ in drawn], [o for _, o, _ in drawn], [g for _, _, g in drawn])
     rules = Scheduler(
         token_budget=512, max_batch=8, kv_capacity_tokens=6000, mixed=mixed, chunked=chunked,
-        output_reserve=reserve, lagged=lagged, spare_blocks=spare_blocks,
+        output_reserve=reserve, lagged=lagged, spare_blocks=spare_blocks, balance_steps=balance_steps,
     )  # fmt: skip
     done = simulate(step_times(max_batch=8, ranks=ranks), rules, load)
     assert np.isfinite(done.finish_s).all()
@@ -81,6 +83,27 @@ def test_every_request_and_every_token_is_served_exactly_once(
     else:
         assert done.prefilled_tokens > int(load.input_tokens.sum())
         assert decoded == int((load.output_tokens - 1).sum()) - (done.preemptions - done.restarts)
+
+
+def test_prompts_wait_until_every_attention_rank_has_one() -> None:
+    """Of four ranks that decode: for the fourth prompt, for the steps allowed at most, never where one idles."""
+    rules = Scheduler(token_budget=512, max_batch=16, kv_capacity_tokens=60_000, balance_steps=20)
+    times, step_s = step_times(max_batch=16, ranks=4), 0.0102
+    decoding, late = [100] * 4, 8 * step_s
+
+    def first_tokens(later: list[float], *, running: int = 4) -> list[float]:
+        """Seconds from sending prompts, at `later` after the first ones have begun to decode, to their tokens."""
+        inputs = decoding[:running] + [100] * len(later)
+        sent = [0.0] * running + [1.0 + at for at in later]
+        load = given_lengths(inputs, [1000] * len(inputs), np.diff([0.0, *sent]).tolist())
+        return simulate(times, rules, load).ttft_s[running:].tolist()
+
+    together = first_tokens([0.0, 0.0, 0.0, late])
+    assert together[:3] == pytest.approx([late] * 3, abs=3 * step_s)
+    assert together[3] < 3 * step_s
+    alone = first_tokens([0.0])
+    assert alone[0] == pytest.approx(20 * step_s, abs=3 * step_s)
+    assert first_tokens([0.0], running=3)[0] < 3 * step_s
 
 
 @settings(max_examples=40, deadline=None)

@@ -7,7 +7,7 @@ import pytest
 
 from costmodel.serving.simulation.load import HASH_BLOCK_TOKENS, Load, thin
 from costmodel.serving.simulation.prefix_cache import POLICIES, prefix_hits, routed
-from costmodel.serving.simulation.replica import Scheduler
+from costmodel.serving.simulation.scheduler import Scheduler
 from costmodel.serving.simulation.simulator import simulate, simulate_apart
 from costmodel.serving.step_table import AttentionGrid, StepTimes
 

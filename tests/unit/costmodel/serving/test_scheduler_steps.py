@@ -10,7 +10,8 @@ import pytest
 
 from costmodel.serving.engine import serving_stack
 from costmodel.serving.simulation.load import Load
-from costmodel.serving.simulation.replica import Replica, Scheduler
+from costmodel.serving.simulation.replica import Replica
+from costmodel.serving.simulation.scheduler import Scheduler
 from costmodel.serving.step_table import AttentionGrid, StepTimes
 
 RECORDED = json.loads(gzip.decompress(Path(__file__).with_name("vllm_scheduler.json.gz").read_bytes()))

@@ -81,11 +81,14 @@ DOCUMENTED_ROUTERS = {
     # nvidia.github.io/TensorRT-LLM, Disaggregated Serving; nginx(8) has none of two hyphens
     "trtllm": set(),
 }
-# nvidia.github.io/TensorRT-LLM, LLM API reference: fields of LlmArgs, KvCacheConfig, CacheTransceiverConfig
+# nvidia.github.io/TensorRT-LLM, LLM API reference: fields of LlmArgs, KvCacheConfig, CacheTransceiverConfig,
+# AttentionDpConfig
 DOCUMENTED_OPTIONS = {
     "enable_attention_dp", "disable_overlap_scheduler", "kv_cache_config", "kv_cache_config.dtype",
     "cache_transceiver_config", "cache_transceiver_config.backend", "speculative_config",
-    "speculative_config.decoding_type", "speculative_config.num_nextn_predict_layers",
+    "speculative_config.decoding_type", "speculative_config.num_nextn_predict_layers", "attention_dp_config",
+    "attention_dp_config.enable_balance", "attention_dp_config.timeout_iters",
+    "attention_dp_config.batching_wait_iters",
 }  # fmt: skip
 CASES = {
     "pipelined bf16": ("70b", "bf16", "bf16", {"tp": 2, "pp": 2}, "aggregated"),

@@ -65,6 +65,7 @@ def test_what_is_written_reads_back(name: str) -> None:
     assert found.kv_dtype == plan.kv_dtype
     assert found.weights == plan.weights
     assert found.memory_fraction == plan.request.job.memory_fraction
+    assert found.balance_steps == plan.decode.balance_steps
     if found.max_batch is not None:  # of a rank each, rounded up
         assert 0 <= found.max_batch - plan.decode.max_batch < plan.decode.layout.attention_dp
     if found.token_budget is not None:
@@ -124,6 +125,23 @@ def test_limits_are_of_all_attention_ranks() -> None:
     ranks = "--tp 4 --attn-dp-size 4 --max-running-requests 64 --chunked-prefill-size 4096"
     two = server(f"python -m sglang.launch_server --model-path Qwen/Qwen3-30B-A3B {ranks}")
     assert (two.max_batch, two.token_budget, two.layout.attention_dp) == (64, 1024, 4)
+
+
+def test_prompts_of_attention_ranks_wait_as_the_options_say() -> None:
+    """Only where balance is on, and then for as long as is said, or for the engine's own fifty steps."""
+    command = "trtllm-serve deepseek-ai/DeepSeek-R1 --tp_size 8 --extra_llm_api_options o.yaml"
+    for options, steps in (
+        ("enable_balance: true, timeout_iters: 30", 30),
+        ("enable_balance: true", 50),
+        ("timeout_iters: 30", 0),
+    ):
+        texts = {
+            "s.sh": command,
+            "o.yaml": f"enable_attention_dp: true\nattention_dp_config: {{{options}}}\n",
+        }
+        found = server_of(read_texts(texts), model=None, gpu="h200-sxm")
+        assert isinstance(found, Server)
+        assert (found.balance_steps, found.layout.attention_dp) == (steps, 8)
 
 
 def test_speculation_and_pools_are_not_priced_as_if_they_were_not_there() -> None:
