@@ -39,8 +39,8 @@ def in_flight(
     6.0
 
     Sources: Narayanan et al. 2021 §2.2 and Megatron-LM's warm-up count; Qi et al. 2023 (ZB-H1, ZB-2p); Qi
-    et al. 2024 (ZBV, V-Half); DualPipeV's reference order, which holds 2P + 1 half stages (the V of DeepSeek-V3's DualPipe,
-    whose table 2 says P + 1 for whole ones).
+    et al. 2024 (ZBV, V-Half); DualPipeV's reference order, which holds 2P + 1 half stages (the V of
+    DeepSeek-V3's DualPipe, whose table 2 says P + 1 for whole ones).
     """
     P, V = pp, virtual_stages
     of_M, of_P, of_VP, of_s, constant = _HELD[:, np.asarray(schedule)]

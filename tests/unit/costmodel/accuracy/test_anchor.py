@@ -3,6 +3,7 @@
 import csv
 import math
 from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -132,3 +133,12 @@ def test_where_a_source_is_off_as_a_whole_one_run_takes_a_third_of_the_median_er
     before, after = drawn_errors(0.05)
     assert len(after) > 2000
     assert np.median(after) <= 2 / 3 * np.median(before)
+
+
+def test_a_host_that_nobody_timed_widens_the_band_where_launches_set_the_step() -> None:
+    """By how far hosts of engines differ; not where kernels hide launches, nor where runs say the host's time."""
+    known = Doubts(engine="torchtitan", host_bound=1.0)
+    guessed = replace(known, host_measured=False)
+    assert level_deviation(replace(guessed, host_bound=0.0)) == level_deviation(known)
+    expected = math.hypot(level_deviation(known), deviations()["time"]["hosts"]["difference"])
+    assert level_deviation(guessed) == pytest.approx(expected)
