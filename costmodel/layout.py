@@ -24,7 +24,7 @@ from topology.base.errors import InputError, shown
 Quantity: TypeAlias = float | npt.NDArray[Any]
 """A number, or an array of numbers that broadcasts against its neighbours."""
 
-Schedule = Literal["gpipe", "1f1b", "interleaved", "zb-h1", "zbv", "dualpipev"]
+Schedule = Literal["gpipe", "1f1b", "interleaved", "zb-h1", "zbv", "dualpipev", "zb-2p", "v-half"]
 PLAIN_SCHEDULE: Schedule = "1f1b"  # what one chunk per rank means where nothing else is said
 INTERLEAVED_SCHEDULE: Schedule = "interleaved"  # what several mean
 

@@ -225,6 +225,7 @@ def terms_text() -> str:
         f"level on {engine}": level for engine, level in time["engines"].items()
     }
     named["level on others"] = time["level"]
+    named["host"] = time["hosts"]["difference"]
     return ", ".join(
         f"*{name}* {percent(math.expm1(QUANTILE_80 * float(value)))}" for name, value in named.items()
     )

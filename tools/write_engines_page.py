@@ -12,6 +12,7 @@ from costmodel.job import TrainingJob
 from costmodel.kernels.precisions import TRAINING
 from costmodel.layout import RECOMPUTES, SCHEDULES, LayoutTable, ParallelLayout
 from costmodel.models.catalog import model
+from costmodel.pipeline.schedules import RECORDS
 from costmodel.stack import stack
 from planner.engines.contract import Contract
 from planner.engines.contracts import CONTRACTS
@@ -98,7 +99,7 @@ CELLS: dict[str, dict[str, Any]] = {
     "ZeRO-2 in a pipeline": {"zero_stage": 2, "pp": 2}, "ZeRO-3 in a pipeline": {"zero_stage": 3, "pp": 2},
     "ZeRO-3 within a part": {"zero_stage": 3, "shard_degree": 4},
     **{f"schedule {name}": {"pp": 2, "schedule": name, "virtual_stages": n}
-       for name, n in zip(SCHEDULES, (1, 1, 2, 1, 2, 2), strict=True)},
+       for name, n in ((name, RECORDS[name].chunks or 2) for name in SCHEDULES)},
     **{f"recompute {name}": {"recompute": name} for name in RECOMPUTES if name != "none"},
     "replicas outside stages": {"pp": 2, "dp": 4, "axis_order": ("dp", "pp", "cp", "tp")},
 }  # fmt: skip

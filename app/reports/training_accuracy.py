@@ -20,6 +20,7 @@ from topology.base.units import GIB, format_seconds
 
 DEFAULT_WORST = 5
 MOST_REASONS = 8
+SHOWN_HOST_BOUND = 0.5
 _HEADS = (
     "n", "median", "mean", "p90", "bias", "in band", "memory n", "median", "p90", "OOM seen", "OOM false",
     "rank", "regret",
@@ -173,7 +174,12 @@ def doubt_words(result: RunResult) -> str:
     """What widens the band of a row."""
     doubts = result.doubts
     missing = unmeasured(evidence_for(result.footing)) if result.footing else ()
-    words = {"experts": doubts.experts, "no tables of this GPU": doubts.untabled_gpu}
+    guessed = not doubts.host_measured and doubts.host_bound > SHOWN_HOST_BOUND
+    words = {
+        "experts": doubts.experts,
+        "no tables of this GPU": doubts.untabled_gpu,
+        "launches of an engine whose host was not timed": guessed,
+    }
     return ", ".join(
         (
             *(word for word, applies in words.items() if applies),

@@ -196,7 +196,9 @@ def _result(
 ) -> RunResult:
     """One row beside its prediction."""
     rests_on = footing(run.model, run.cluster, run.job, run.stack, run.layout)
-    doubts = doubts_of(rests_on, evidence_for(rests_on), untabled_gpu=not tabled)
+    doubts = doubts_of(
+        rests_on, evidence_for(rests_on), untabled_gpu=not tabled, host_share=float(scores.host_share[at])
+    )
     seconds, peak = float(scores.step_time_s[at]), float(scores.peak_memory_bytes[at])
     memory = peak if run.process_memory else float(scores.peak_allocated_bytes[at])
     deviation = memory_deviation(doubts)

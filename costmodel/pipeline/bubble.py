@@ -98,6 +98,57 @@ def dualpipev_bubble(
     return np.asarray(longest / gaps)
 
 
+def zb_2p_bubble(
+    _ranks: ArrayLike, _microbatches: ArrayLike, forward: ArrayLike, weight: ArrayLike
+) -> Vector:
+    """β = max(0, B − F, F + B − 2W) of ZB-2p, M ≥ 2P − 1, whose ranks go into the next step as they finish.
+
+    Where ranks wait for each other instead, P − 1 forwards show as in every schedule with one chunk a rank.
+
+    >>> zb_2p_bubble(8, 16, [1 / 3, 0.3, 0.3], [1 / 3, 0.4, 0.25]).round(3).tolist()
+    [0.0, 0.0, 0.25]
+
+    Source: Qi et al. 2023 (arXiv 2401.10241) table 1, F + B − 2W; the maximum from the simulation.
+    """
+    F, W = np.asarray(forward), np.asarray(weight)
+    B = 1 - F - W
+    return np.asarray(np.maximum(np.maximum(B - F, F + B - 2 * W), 0.0))
+
+
+def v_half_bubble(ranks: ArrayLike, microbatches: ArrayLike, forward: ArrayLike, weight: ArrayLike) -> Vector:
+    """β of V-Half, M ≥ P, where B ≥ F (an upper estimate where B < F ≤ B + W/2).
+
+    With e = 1 for even P, else 0, h = ⌊P/2⌋:
+
+        2·(P − 1)·β = max{(P − 1)·(F + 2B),  (P − 1 + 2e)·F + (2P − 2 − e)·B,
+                          (P − 1 + 2e)·F + 3·(P − 1)·B − h·W,  (P − 1)·F + (3P − 3 + e)·B − h·W,
+                          (2P + 3e)·F + (2P − 4 − e)·B + W + M·(2B − 2F − W),
+                          (2P + e)·F + (2P − 4)·B + W + M·(2B − 2F − W)}
+
+    The last two stall every microbatch where B > F + W/2, as where all activations are recomputed.
+
+    >>> [round(float(v_half_bubble(8, M, 1 / 3, 1 / 3)), 3) for M in (8, 64)]
+    [0.619, 0.619]
+
+    Source: longest paths through `costmodel.pipeline.v_schedules.v_half_order`.
+    """
+    P, M = np.asarray(ranks, dtype=np.float64), np.asarray(microbatches, dtype=np.float64)
+    F, W = np.asarray(forward), np.asarray(weight)
+    B = np.maximum(F, 1 - F - W)
+    e, h = 1 - P % 2, P // 2
+    stall = W + M * (2 * B - 2 * F - W)
+    longest = (P - 1) * (F + 2 * B)
+    for path in (
+        (P - 1 + 2 * e) * F + (2 * P - 2 - e) * B,
+        (P - 1 + 2 * e) * F + 3 * (P - 1) * B - h * W,
+        (P - 1) * F + (3 * P - 3 + e) * B - h * W,
+        (2 * P + 3 * e) * F + (2 * P - 4 - e) * B + stall,
+        (2 * P + e) * F + (2 * P - 4) * B + stall,
+    ):
+        longest = np.maximum(longest, path)
+    return np.asarray(longest / 2 / np.maximum(P - 1, 1))
+
+
 def waited_sends(
     ranks: Quantity, num_microbatches: Quantity, virtual_stages: Quantity = 1, shown: Quantity = 1.0
 ) -> NDArray[np.float64]:

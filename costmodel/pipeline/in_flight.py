@@ -12,6 +12,7 @@ from costmodel.pipeline.schedules import chunks_per_rank, column
 
 _HELD = column(lambda schedule: schedule.held).astype(np.float64).T
 _SPLITS_BACKWARD = column(lambda schedule: schedule.splits_backward)
+_HELD_WHOLE = column(lambda schedule: schedule.held_whole)
 _V_SHAPED = column(lambda schedule: schedule.v_shaped)
 
 
@@ -21,7 +22,7 @@ def in_flight(
     """Microbatches whose activations of a whole stage are held at the peak.
 
     GPipe M; 1F1B P − s; interleaved (2(P − s − 1) + (V − 1)·P + 1)/V, in chunks of 1/V stage; ZB-H1 P; ZBV P;
-    DualPipeV P + 1/2; never more than M.
+    DualPipeV P + 1/2; ZB-2p 2P − 1; V-Half ⌊P/2⌋ + 1; never more than M.
 
     Args:
         schedule: Code of `layout.SCHEDULES`.
@@ -37,14 +38,16 @@ def in_flight(
     >>> float(in_flight(SCHEDULES.index("1f1b"), 8, 1, 64, 2))
     6.0
 
-    Sources: Narayanan et al. 2021 §2.2 and Megatron-LM's warm-up count; Qi et al. 2023 (ZB-H1); Qi et al.
-    2024 (ZBV); DualPipeV's reference order, which holds 2P + 1 half stages (the V of DeepSeek-V3's DualPipe,
-    whose table 2 says P + 1 for whole ones).
+    Sources: Narayanan et al. 2021 §2.2 and Megatron-LM's warm-up count; Qi et al. 2023 (ZB-H1, ZB-2p); Qi
+    et al. 2024 (ZBV, V-Half); DualPipeV's reference order, which holds 2P + 1 half stages (the V of
+    DeepSeek-V3's DualPipe, whose table 2 says P + 1 for whole ones).
     """
     P, V = pp, virtual_stages
     of_M, of_P, of_VP, of_s, constant = _HELD[:, np.asarray(schedule)]
     held = of_M * num_microbatches + of_P * P + of_VP * (V * P) + of_s * stage + constant
-    limited: Quantity = np.minimum(held / chunks_per_rank(schedule, V), num_microbatches)
+    microbatches = held / chunks_per_rank(schedule, V)
+    whole = np.where(_HELD_WHOLE[np.asarray(schedule)], np.floor(microbatches), microbatches)
+    limited: Quantity = np.minimum(whole, num_microbatches)
     return limited
 
 

@@ -1,4 +1,4 @@
-"""In which order each rank of a looped pipeline computes: GPipe, 1F1B, interleaved 1F1B and zero-bubble H1.
+"""In which order each rank of a looped pipeline computes: GPipe, 1F1B, interleaved, zero-bubble H1, H2.
 
 Rank r holds the chunks r, r + P, r + 2P, … Orders are fixed before the step; what is timed and what is run is
 the same list. The V-shaped orders are in `costmodel.pipeline.v_schedules`.
@@ -67,9 +67,34 @@ def zero_bubble_order(ranks: int, chunks: int, microbatches: int, rank: int) -> 
 
     Source: Qi et al. 2023 (arXiv 2401.10241) §3; torch.distributed.pipelining ScheduleInterleavedZeroBubble.
     """
-    order: list[Pass] = []
-    for kind, stage, m in one_forward_one_backward_order(ranks, chunks, microbatches, rank):
-        order.append(("F" if kind == "F" else "B", stage, m))
-        if kind != "F" and m >= rank:
-            order.append(("W", stage, m - rank))
-    return order + [("W", rank, m) for m in range(max(0, microbatches - rank), microbatches)]
+    return _split(one_forward_one_backward_order(ranks, chunks, microbatches, rank), microbatches, rank)
+
+
+def double_zero_bubble_order(ranks: int, _chunks: int, microbatches: int, rank: int) -> list[Pass]:
+    """ZB-H2: twice as many forwards ahead as in 1F1B, and weight gradients 2r microbatches late.
+
+    A rank's first input gradient arrives when its forwards ahead are done, and what the last ranks have put
+    off lasts as long as the drain, so no rank waits between its first pass and its last.
+
+    >>> [f"{kind}{m}" for kind, _, m in double_zero_bubble_order(2, 1, 3, 0)]
+    ['F0', 'F1', 'F2', 'B0', 'W0', 'B1', 'W1', 'B2', 'W2']
+
+    Source: Qi et al. 2023 (arXiv 2401.10241) §2.2, figure 3, whose automatic form of this memory is ZB-2p.
+    """
+    ahead = min(2 * (ranks - rank - 1), microbatches)
+    order: list[Pass] = [("F", rank, m) for m in range(ahead)]
+    for m in range(microbatches):
+        order += [("F", rank, ahead + m)] if ahead + m < microbatches else []
+        order.append(("BW", rank, m))
+    return _split(order, microbatches, 2 * rank)
+
+
+def _split(order: list[Pass], microbatches: int, lag: int) -> list[Pass]:
+    """An order with backwards cut in two, weight gradients `lag` microbatches after input gradients."""
+    found: list[Pass] = []
+    for kind, stage, m in order:
+        found.append(("F" if kind == "F" else "B", stage, m))
+        if kind != "F" and m >= lag:
+            found.append(("W", stage, m - lag))
+    stage = order[0][1]
+    return found + [("W", stage, m) for m in range(max(0, microbatches - lag), microbatches)]

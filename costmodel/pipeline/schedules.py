@@ -24,9 +24,22 @@ from costmodel.layout import (
     Quantity,
     Schedule,
 )
-from costmodel.pipeline.bubble import ClosedForm, dualpipev_bubble, zb_h1_bubble, zbv_bubble
-from costmodel.pipeline.orders import Pass, gpipe_order, one_forward_one_backward_order, zero_bubble_order
-from costmodel.pipeline.v_schedules import dualpipev_order, zbv_order
+from costmodel.pipeline.bubble import (
+    ClosedForm,
+    dualpipev_bubble,
+    v_half_bubble,
+    zb_2p_bubble,
+    zb_h1_bubble,
+    zbv_bubble,
+)
+from costmodel.pipeline.orders import (
+    Pass,
+    double_zero_bubble_order,
+    gpipe_order,
+    one_forward_one_backward_order,
+    zero_bubble_order,
+)
+from costmodel.pipeline.v_schedules import dualpipev_order, v_half_order, zbv_order
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +53,10 @@ class ScheduleRecord:
         splits_backward: Some weight gradients come later than their input gradients, and fill the drain.
         pairs_microbatches: A forward runs beside the backward of another microbatch.
         held: Chunks in flight at the peak: coefficients of M, P, V·P, s and 1 (`in_flight` has the sources).
+        held_whole: What is held is a whole number of microbatches, rounded down.
+        runs_over: A rank goes into the next step when it is done, without waiting for the others: gradient
+            norms are checked afterwards, and a step that should not have been taken is taken back.
+        may_stall: The steady state can be slower than the slowest rank.
         bubble: Share β of the fill and drain that shows; None where it is 1/V.
         microbatches_per_rank: Below this, the steady state is never reached.
         runs_unfilled: It also runs with fewer, unless an engine refuses.
@@ -59,6 +76,9 @@ class ScheduleRecord:
     v_shaped: bool = False
     splits_backward: bool = False
     pairs_microbatches: bool = False
+    held_whole: bool = False
+    runs_over: bool = False
+    may_stall: bool = False
     bubble: ClosedForm | None = None
     microbatches_per_rank: int = 1
     runs_unfilled: bool = False
@@ -128,7 +148,7 @@ RECORDS: Mapping[Schedule, ScheduleRecord] = {
         splits_backward=True,
         bubble=zbv_bubble,
         engine_names={"torchtitan": "ZBVZeroBubble"},
-        run_names=("zbh2", "zbv"),
+        run_names=("zbv",),
     ),
     "dualpipev": ScheduleRecord(
         order=lambda ranks, _, microbatches, rank: dualpipev_order(ranks, microbatches, rank),
@@ -144,6 +164,27 @@ RECORDS: Mapping[Schedule, ScheduleRecord] = {
         engine_names={"torchtitan": "DualPipeV"},
         run_names=("dualpipe", "dualpipev"),
     ),
+    "zb-2p": ScheduleRecord(
+        order=double_zero_bubble_order,
+        held=(0, 2, 0, 0, -1),
+        splits_backward=True,
+        runs_over=True,
+        bubble=zb_2p_bubble,
+        microbatches_per_rank=2,
+        run_names=("zbh2", "zb2p"),
+    ),
+    "v-half": ScheduleRecord(
+        order=lambda ranks, _, microbatches, rank: v_half_order(ranks, microbatches, rank),
+        chunks=2,
+        v_shaped=True,
+        empty_ends=True,
+        held=(0, 1, 0, 0, 2),
+        held_whole=True,
+        splits_backward=True,
+        may_stall=True,
+        bubble=v_half_bubble,
+        run_names=("vhalf", "zbvhalf"),
+    ),
 }
 
 
@@ -151,7 +192,7 @@ def column(fact: Callable[[ScheduleRecord], Any]) -> NDArray[Any]:
     """One fact of every schedule, indexed by its code in a `LayoutTable`.
 
     >>> column(lambda schedule: schedule.v_shaped).sum()
-    np.int64(2)
+    np.int64(3)
     """
     return np.array([fact(RECORDS[name]) for name in SCHEDULES])
 
@@ -162,8 +203,8 @@ _FIXED_CHUNKS = column(lambda schedule: schedule.chunks or 0)
 def chunks_per_rank(schedule: Quantity, virtual_stages: Quantity) -> Quantity:
     """Chunks of a rank under a schedule (code): its own number, or the layout's where it takes any.
 
-    >>> chunks_per_rank(np.arange(6), 3).tolist()
-    [1, 1, 3, 1, 2, 2]
+    >>> chunks_per_rank(np.arange(8), 3).tolist()
+    [1, 1, 3, 1, 2, 2, 1, 2]
     """
     fixed = _FIXED_CHUNKS[np.asarray(schedule)]
     return np.where(fixed, fixed, virtual_stages)

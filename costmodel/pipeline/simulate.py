@@ -2,12 +2,13 @@
 
 The search compares layouts by a closed form of the step; this plays every pass of every microbatch on every
 rank. Past the fill of the pipeline each further microbatch takes as long as the slowest rank, so long steps
-are played for a few rounds and continued at that pace.
+are played for a few rounds and continued at that pace, or at that of the last round where a schedule stalls.
 """
 
 from __future__ import annotations
 
 from costmodel.layout import ParallelLayout
+from costmodel.pipeline.schedules import RECORDS
 from costmodel.pipeline.simulator import StageSeconds, simulate_step
 from costmodel.pipeline.stage_costs import (
     AnyStages,
@@ -37,9 +38,14 @@ def simulated_step_s(costs: AnyStages, layout: ParallelLayout, split: StageSplit
     M = costs.num_microbatches
     played = min(M, SIMULATED_ROUNDS * layout.pp)
     slowest = float(microbatch_seconds(costs, split).max())
-    makespan_s = simulate_step(layout, played, chunk_seconds(costs, layout, split)).makespan_s
+    record, chunks = RECORDS[layout.schedule], chunk_seconds(costs, layout, split)
+    timeline = simulate_step(layout, played, chunks)
+    played_s = timeline.span_s if record.runs_over else timeline.makespan_s
+    if record.may_stall and played < M:
+        before_s = simulate_step(layout, played - layout.pp, chunks).makespan_s
+        slowest = max(slowest, (played_s - before_s) / layout.pp)
     tail_s = float(tail_seconds(costs, split).max())
-    return makespan_s + (M - played) * slowest + tail_s + costs.constant_s
+    return played_s + (M - played) * slowest + tail_s + costs.constant_s
 
 
 def chunk_seconds(costs: AnyStages, layout: ParallelLayout, split: StageSplit) -> StageSeconds:

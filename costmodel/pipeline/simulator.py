@@ -59,6 +59,16 @@ class Timeline:
     events: tuple[Event, ...]
     makespan_s: float
 
+    @property
+    def span_s(self) -> float:
+        """Longest time from a rank's first pass to its last: what a step takes if ranks run into the next."""
+        first: dict[int, float] = {}
+        last: dict[int, float] = {}
+        for event in self.events:
+            first.setdefault(event.rank, event.start_s)
+            last[event.rank] = max(last.get(event.rank, 0.0), event.end_s)
+        return max(end_s - first[rank] for rank, end_s in last.items())
+
 
 def simulate_step(layout: ParallelLayout, num_microbatches: int, seconds: StageSeconds) -> Timeline:
     """Play one step of a schedule.

@@ -1,4 +1,4 @@
-"""In which order each rank of a V-shaped pipeline computes: ZBV and DualPipeV, as torch implements them.
+"""In which order each rank of a V-shaped pipeline computes: ZBV, DualPipeV as torch has them, V-Half.
 
 Rank r holds the chunks r (on the way down) and 2P − 1 − r (on the way up). Both orders are fixed before the
 step, from equal passes; passes that are not equal wait for each other in that order.
@@ -12,6 +12,9 @@ from __future__ import annotations
 from collections import Counter, deque
 
 from costmodel.pipeline.orders import Pass, PassKind
+
+V_HALF_PERIOD = 6
+"""Passes of a rank and microbatch: forward, input and weight gradient of both of its chunks."""
 
 
 def zbv_order(ranks: int, microbatches: int, rank: int) -> list[Pass]:
@@ -60,6 +63,40 @@ def dualpipev_order(ranks: int, microbatches: int, rank: int) -> list[Pass]:
     take.times(later, ("BW", up), ("F", up), ("BW", down))
     _drain(take, down, up, rank, later)
     return take.order
+
+
+def v_half_order(ranks: int, microbatches: int, rank: int) -> list[Pass]:
+    """V-Half: ZBV under a limit of memory, ⌊P/2⌋ + 1 microbatches in flight on every rank.
+
+    A microbatch takes places of a fixed pattern that comes again every six passes, slower on the way down
+    than up so that ranks hold as long as each other; weight gradients take the places that are left, oldest
+    first. Ranks then run these passes as soon as they can.
+
+    Source: Qi et al. 2024 (arXiv 2405.15362) sections 3 and 4, the building block of V-Half, squeezed.
+    Their code also moves passes of fill and drain into earlier gaps, which is not done here.
+
+    >>> [f"{kind}{stage}" for kind, stage, _ in v_half_order(2, 1, 1)]
+    ['F1', 'F2', 'B2', 'W2', 'B1', 'W1']
+    """
+    down, up = rank, 2 * ranks - 1 - rank
+    odd = 3 * (ranks % 2 == 0)
+    starts = (2 * rank, 3 * ranks - rank - 2, 3 * ranks + odd + 2 * rank - 1, 6 * ranks + odd - rank - 2)
+    kinds: tuple[tuple[PassKind, int], ...] = (("F", down), ("F", up), ("B", up), ("B", down))
+    placed = {
+        start + V_HALF_PERIOD * m: (kind, stage, m)
+        for (kind, stage), start in zip(kinds, starts, strict=True)
+        for m in range(microbatches)
+    }
+    order: list[Pass] = []
+    waiting: deque[Pass] = deque()
+    for place in range(max(placed) + 1):
+        if place in placed:
+            kind, stage, m = placed[place]
+            order.append((kind, stage, m))
+            waiting += [("W", stage, m)] if kind == "B" else []
+        elif waiting:
+            order.append(waiting.popleft())
+    return [*order, *waiting]
 
 
 def _drain(take: _Order, down: int, up: int, rank: int, later: int) -> None:

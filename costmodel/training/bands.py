@@ -17,6 +17,7 @@ from typing import Any
 
 from costmodel.evidence.keys import EXPERTS, Footing
 from costmodel.evidence.table import Evidence, unmeasured, unmeasured_memory
+from costmodel.training.layer_time import SHARPNESS
 
 BANDS_FILE = Path(__file__).parents[1] / "data" / "bands.toml"
 QUANTILE_80 = 1.2816  # standard deviations that hold 80 % of a normal distribution around its centre
@@ -34,6 +35,8 @@ class Doubts:
         unmeasured: Keys of the step that no measured run of this engine on this GPU generation has.
         unmeasured_memory: Keys of the peak that no measured peak of this engine has.
         engine: Family of the engine.
+        host_bound: How far the step follows the host's time: 1 where launches set it, 0 where they hide.
+        host_measured: Runs say how long the host of this engine takes for a layer; else it is a guess.
     """
 
     untabled_gpu: bool = False
@@ -42,13 +45,26 @@ class Doubts:
     unmeasured: int = 0
     unmeasured_memory: int = 0
     engine: str = ""
+    host_bound: float = 0.0
+    host_measured: bool = True
 
 
 def doubts_of(
-    one: Footing, evidence: Sequence[Evidence], *, untabled_gpu: bool, recurrent: bool = False
+    one: Footing,
+    evidence: Sequence[Evidence],
+    *,
+    untabled_gpu: bool,
+    recurrent: bool = False,
+    host_share: float = 0.0,
 ) -> Doubts:
-    """Doubts of an estimate that rests on this, with this evidence."""
+    """Doubts of an estimate that rests on this, with this evidence.
+
+    A layer takes the smooth maximum of kernels and host, whose derivative by the host is its share of the
+    maximum to the power of that maximum.
+    """
     return Doubts(
+        host_bound=host_share**SHARPNESS,
+        host_measured=one.engine in deviations()["time"]["hosts"]["engines"],
         untabled_gpu=untabled_gpu,
         experts=any(key.name == EXPERTS for key in one.keys),
         unmeasured=len(unmeasured(evidence)),
@@ -83,11 +99,13 @@ def level_deviation(doubts: Doubts) -> float:
     """The part that all runs of one user share, and that one measured step of theirs reveals.
 
     Publishers of one engine agree more than those of another, and an engine that nobody published is as far
-    off as engines are in the mean.
+    off as engines are in the mean. Where launches set the step of an engine whose host no run has timed,
+    it is as far off as hosts of engines differ.
     """
     table = deviations()["time"]
     level = table["engines"].get(doubts.engine, table["level"])
-    return math.hypot(level, table["untabled_gpu"] * doubts.untabled_gpu)
+    host = 0.0 if doubts.host_measured else table["hosts"]["difference"] * doubts.host_bound
+    return math.hypot(level, table["untabled_gpu"] * doubts.untabled_gpu, host)
 
 
 def shape_deviation(doubts: Doubts) -> float:

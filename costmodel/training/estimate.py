@@ -114,7 +114,8 @@ def estimate_and_costs(
     )  # fmt: skip
     time = time_breakdown([priced.features], c, costs, split)
     memory = rank_memory(priced.pieces, layout, costs, split)
-    return answer(question, priced.features, costs, split, time, memory), costs
+    host_share = float(priced.costs.host_share[0])
+    return answer(question, priced.features, costs, split, time, memory, host_share), costs
 
 
 def rank_memory(
@@ -144,13 +145,16 @@ def answer(
     split: StageSplit,
     time: TimeBreakdown,
     memory: tuple[MemoryBreakdown, ...],
+    host_share: float,
 ) -> Estimate:
     """Put the estimate together from its parts."""
     seconds = step_time(costs, split)
     rests_on = footing(q.model, q.cluster, q.job, q.stack, q.layout)
     evidence = evidence_for(rests_on)
     tabled = stand_in(q.cal, q.cluster.gpu) == q.cluster.gpu.name
-    doubts = doubts_of(rests_on, evidence, untabled_gpu=not tabled, recurrent=is_unmeasured(q.model))
+    doubts = doubts_of(
+        rests_on, evidence, untabled_gpu=not tabled, recurrent=is_unmeasured(q.model), host_share=host_share
+    )
     lower_s, upper_s = interval(seconds, time_deviation(doubts, _level_deviation(q.stack)))
     peak, deviation = max(stage.total_bytes for stage in memory), memory_deviation(doubts)
     memory_lower, memory_upper = interval(peak, deviation)

@@ -108,7 +108,17 @@ def estimate_unlike(
     for kind in used:
         of_kind = tuple(one for one, its in zip(memory, kind_of_stage, strict=True) if its == kind)
         there = replace(q, cluster=each[kind])
-        answers.append(answer(there, priced[kind].features, costs, split, time, of_kind))
+        answers.append(
+            answer(
+                there,
+                priced[kind].features,
+                costs,
+                split,
+                time,
+                of_kind,
+                float(priced[kind].costs.host_share[0]),
+            )
+        )
     stages = [kind_of_stage.count(kind) / layout.pp for kind in used]
     rented = q.paid_gpus == layout.num_gpus
     paid_share = stages if rented else [each[kind].num_gpus / q.cluster.num_gpus for kind in used]

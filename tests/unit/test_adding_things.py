@@ -369,8 +369,8 @@ def test_a_schedule_is_added_in_three_places(tree: Path) -> None:
     """A toy schedule with a record, a name and a stack is planned, timed, run, exported and read from runs."""
     pytest.importorskip("torch")
     edit(tree / "costmodel/pipeline/schedules.py", "\n}\n\n\ndef column(", TOY_SCHEDULE)
-    edit(tree / "costmodel/layout.py", '"dualpipev"]', '"dualpipev", "toy"]')
-    ideal = '"dualpipev"]\nempty_end_chunks = true'
+    edit(tree / "costmodel/layout.py", '"v-half"]', '"v-half", "toy"]')
+    ideal = '"v-half"]\nempty_end_chunks = true'
     edit(tree / "costmodel/data/stacks.toml", ideal, ideal.replace("]", ', "toy"]'))
     assert printed(tree, ASKED_OF_SCHEDULE) == "Toy\n"
 

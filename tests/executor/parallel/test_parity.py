@@ -162,6 +162,7 @@ CASES = {
     ),
     "zb-h1": Case(spec=DENSE, layout=layout(pp=4, schedule="zb-h1"), num_microbatches=8),
     "zb-h1-tp2": Case(spec=DENSE, layout=layout(tp=2, pp=2, schedule="zb-h1")),
+    "v-half": Case(spec=DENSE, layout=layout(pp=2, virtual_stages=2, schedule="v-half")),
     "zbv": Case(spec=DENSE, layout=layout(pp=2, virtual_stages=2, schedule="zbv")),
     "dualpipev": Case(
         spec=WIDE, layout=layout(pp=2, virtual_stages=2, schedule="dualpipev"), num_microbatches=6

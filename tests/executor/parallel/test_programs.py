@@ -19,6 +19,8 @@ COMBINATIONS = [
         ("zb-h1", 1),
         ("zbv", 2),
         ("dualpipev", 2),
+        ("zb-2p", 1),
+        ("v-half", 2),
     )
     for ranks in (1, 2, 3, 4, 8)
     for microbatches in (1, 2, 4, 6, 8, 16)

@@ -51,11 +51,11 @@ def test_zero_bubble_schedules_hold_what_their_papers_state(pp: int, microbatche
     assert held == [min(pp, microbatches), min(pp, microbatches)]
 
 
-@pytest.mark.parametrize("schedule", ["zb-h1", "zbv", "dualpipev"])
+@pytest.mark.parametrize("schedule", ["zb-h1", "zbv", "dualpipev", "zb-2p", "v-half"])
 @pytest.mark.parametrize("pp", [2, 4, 8])
 def test_split_backwards_hold_what_the_orders_of_the_executor_hold(schedule: Schedule, pp: int) -> None:
     """A forward holds its chunk until its weight gradients are done, which keep as much as it did."""
-    chunks = 1 if schedule == "zb-h1" else 2
+    chunks = 1 if schedule in ("zb-h1", "zb-2p") else 2
     for rank, order in enumerate(orders(schedule, pp, chunks, 4 * pp)):
         changes = {"F": 1, "B": -1, "I": 0, "W": -1}
         held = itertools.accumulate(changes[action.kind] for action in order)

@@ -138,7 +138,7 @@ def splits_of(s: Setting, layout: ParallelLayout) -> tuple[Rows, ...]:
 
 def _v_shaped(layout: ParallelLayout) -> bool:
     """Whether chunks go down the ranks and up again."""
-    return layout.pp > 1 and layout.schedule in ("zbv", "dualpipev")
+    return layout.pp > 1 and layout.schedule in ("zbv", "dualpipev", "v-half")
 
 
 def told_splits(s: Setting, layout: ParallelLayout) -> tuple[StageSplit, ...]:

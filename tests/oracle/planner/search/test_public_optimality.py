@@ -37,7 +37,7 @@ VALUES: Mapping[str, tuple[Any, ...]] = {
     "expert_tp": DEGREES,
     "virtual_stages": (1, 2, 3, 4),
     "microbatch_size": (1, 2, 3, 4, 6, 8),
-    "schedule": ("gpipe", "1f1b", "interleaved", "zb-h1", "zbv", "dualpipev"),
+    "schedule": ("gpipe", "1f1b", "interleaved", "zb-h1", "zbv", "dualpipev", "zb-2p", "v-half"),
     "zero_stage": (0, 1, 2, 3),
     "recompute": ("none", "selective", "selective-op", "full"),
     "sequence_parallel": (False, True),

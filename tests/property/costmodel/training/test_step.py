@@ -39,7 +39,7 @@ SPARSE = ModelSpec(
 )  # fmt: skip
 
 
-PIPELINES: tuple[Schedule, ...] = ("gpipe", "1f1b", "interleaved", "zb-h1", "zbv")
+PIPELINES: tuple[Schedule, ...] = ("gpipe", "1f1b", "interleaved", "zb-h1", "zbv", "zb-2p", "v-half")
 
 
 @st.composite
@@ -54,7 +54,7 @@ def layouts(draw: st.DrawFn) -> ParallelLayout:
         dp=dp,
         ep=draw(st.sampled_from([1, dp])),
         cp=draw(st.sampled_from([1, 2])),
-        virtual_stages=2 if schedule in ("interleaved", "zbv") and pp > 1 else 1,
+        virtual_stages=2 if schedule in ("interleaved", "zbv", "v-half") and pp > 1 else 1,
         microbatch_size=draw(st.sampled_from([1, 2])),
         schedule=schedule,
         zero_stage=draw(st.sampled_from([0, 1, 2, 3])),

@@ -9,6 +9,7 @@ from costmodel.kernels.tables import load_calibration
 from costmodel.layout import ParallelLayout, Schedule
 from costmodel.models.catalog import model
 from costmodel.pipeline.even_split import even_split
+from costmodel.pipeline.schedules import RECORDS
 from costmodel.pipeline.simulate import simulated_step_s
 from costmodel.pipeline.stage_costs import StageCosts, StageSplit, step_time
 from costmodel.stack import stack
@@ -42,13 +43,16 @@ def split_backward(
 ) -> tuple[ParallelLayout, StageCosts, StageSplit]:
     """70B on eight ranks under a schedule that splits the backward, its costs and its even split."""
     job = TrainingJob(sequence_length=8192, global_batch_size=global_batch_size)
-    layout = ParallelLayout(tp=4, pp=8, virtual_stages=1 if schedule == "zb-h1" else 2, schedule=schedule)
+    layout = ParallelLayout(tp=4, pp=8, virtual_stages=RECORDS[schedule].chunks or 2, schedule=schedule)
     cluster = default_cluster("h100-sxm", 32)
     costs = stage_costs(model("llama-3.1-70b"), cluster, job, stack("ideal"), layout, CAL)
     return layout, costs, even_split((80,), layout)
 
 
-FEW_MICROBATCHES = [("zb-h1", 8), ("zb-h1", 12), ("zbv", 8), ("zbv", 12), ("zbv", 64), ("dualpipev", 16)]
+FEW_MICROBATCHES = [
+    ("zb-h1", 8), ("zb-h1", 12), ("zbv", 8), ("zbv", 12), ("zbv", 64), ("dualpipev", 16), ("zb-2p", 16),
+    ("zb-2p", 64), ("v-half", 8), ("v-half", 12), ("v-half", 64),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("schedule", "global_batch_size"), FEW_MICROBATCHES)
