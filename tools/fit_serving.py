@@ -5,7 +5,8 @@
 Gauss–Newton on log constants. Residuals are log(predicted/measured) of TPOT and TTFT over the scatter that
 repeated publications show. Rows far off lose their weight, so that those which contradict their own columns
 do not steer; every model on one GPU counts as at most `GROUP_ROWS` rows, since its rows share their errors;
-and each constant is held by a prior that says what is plausible where a sample says nothing.
+and each constant is held by a prior that says what is plausible where a sample says nothing. First tokens
+weigh the less the more they hang on whether the client sent requests of one length.
 
 A model left out is predicted anew with the constants that the other models and the prior give, the residuals
 linearised at the fit of all rows. `--every` thins the rows that are fitted, not those that are predicted.
@@ -29,7 +30,8 @@ from numpy.typing import NDArray
 
 from costmodel.accuracy.checkpoint_names import checkpoint_model
 from costmodel.accuracy.serving import fabric
-from costmodel.accuracy.serving_predictions import predict
+from costmodel.accuracy.serving_limits import refuse_unstated_machines
+from costmodel.accuracy.serving_predictions import length_shares, predict
 from costmodel.accuracy.serving_runs import read_serving_run
 from costmodel.kernels.tables import load_calibration
 from costmodel.runs.cells import UnsupportedRunError
@@ -72,11 +74,29 @@ def errors(job: Job) -> Floats:
     for index, row in enumerate(rows):
         try:
             run = read_serving_run(row, index)
+            refuse_unstated_machines(row, run, fabric(run.gpu))
             latency = predict(cal, run, fabric(run.gpu), stack)
         except (UnsupportedRunError, InputError):
             continue
         found[index] = np.log([latency.tpot_s / run.tpot_s, latency.ttft_s / run.ttft_s])
     return found
+
+
+def lengths_matter(job: Job) -> Floats:
+    """By how much, in logarithms, the first token of rows hangs on the lengths that their client sent."""
+    rows, stack = job
+    cal = load_calibration()
+    gap = np.zeros(len(rows))
+    for index, row in enumerate(rows):
+        try:
+            run = read_serving_run(row, index)
+            shares = length_shares(run) if run.prefill is None else ()
+            each = [dataclasses.replace(run, lowest_length_share=share) for share in shares]
+            found = [predict(cal, one, fabric(run.gpu), stack).ttft_s for one in each]
+        except (UnsupportedRunError, InputError):
+            continue
+        gap[index] = float(np.ptp(np.log(found))) if found else 0.0
+    return gap
 
 
 def with_constants(stack: ServingStack, theta: Floats) -> ServingStack:
@@ -87,11 +107,16 @@ def with_constants(stack: ServingStack, theta: Floats) -> ServingStack:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Linearised:
-    """Log errors of rows near one set of log constants: `residual` (rows, 2), `jacobian` (rows, 2, n)."""
+    """Log errors of rows near one set of log constants: `residual` (rows, 2), `jacobian` (rows, 2, n).
+
+    `told` (rows, 2) is the weight of what a row tells of them: all of its time per token, and of its first
+    token the less the more that hangs on the client's lengths, which no column states.
+    """
 
     theta: Floats
     residual: Floats
     jacobian: Floats
+    told: Floats
     groups: tuple[str, ...]
 
     def take(self, rows: Sequence[int]) -> Linearised:
@@ -100,6 +125,7 @@ class Linearised:
             self,
             residual=self.residual[rows],
             jacobian=self.jacobian[rows],
+            told=self.told[rows],
             groups=tuple(self.groups[i] for i in rows),
         )
 
@@ -114,7 +140,12 @@ def linearised(
     residual, *others = (np.where(known, one, 0.0) for one in found)
     slopes = np.stack([(other - residual) / STEP for other in others], axis=-1)
     groups = tuple(f"{row['model']} {row['gpu']}" for row in rows)
-    return Linearised(theta=theta, residual=residual, jacobian=slopes, groups=groups)
+    parts = [(rows[start::PARTS], with_constants(stack, theta)) for start in range(PARTS)]
+    gap = np.zeros(len(rows))
+    for start, part in enumerate(pool.map(lengths_matter, parts)):
+        gap[start::PARTS] = part
+    told = np.stack([np.ones_like(gap), 1 / (1 + (gap / SCATTER[1]) ** 2)], axis=1)
+    return Linearised(theta=theta, residual=residual, jacobian=slopes, told=told, groups=groups)
 
 
 def solve(around: Linearised) -> Floats:
@@ -128,7 +159,7 @@ def solve(around: Linearised) -> Floats:
     theta = around.theta
     for _ in range(REWEIGHTINGS):
         off = start + slopes @ theta
-        weight = share / (1 + (off / FAR) ** 2) ** 2
+        weight = share * around.told / (1 + (off / FAR) ** 2) ** 2
         pull = np.einsum("rqi,rq,rqj->ij", slopes, weight, slopes) + np.diag(stiffness)
         push = stiffness * centre - np.einsum("rqi,rq,rq->i", slopes, weight, start)
         theta = np.linalg.solve(pull, push)

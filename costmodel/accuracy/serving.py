@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.accuracy.serving_limits import refuse_faster_than_machine
+from costmodel.accuracy.serving_limits import refuse_faster_than_machine, refuse_unstated_machines
 from costmodel.accuracy.serving_predictions import Latency, predict
 from costmodel.accuracy.serving_runs import ServingRun, read_serving_run
 from costmodel.kernels.tables import Calibration
@@ -147,6 +147,7 @@ def _predict_row(row: Row, index: int, cal: Calibration, known: _Known) -> Servi
     try:
         run = read_serving_run(row, index)
         refuse_faster_than_machine(run)
+        refuse_unstated_machines(row, run, fabric(run.gpu))
         latency = known.of(cal, run)
     except Exception as failure:  # noqa: BLE001 - one row of a user's table must not cost them the others
         expected = isinstance(failure, UnsupportedRunError | InputError)

@@ -1,4 +1,7 @@
-"""Serving runs that cannot have been: tokens before their weights are read, prompts faster than the peak."""
+"""Serving runs that cannot have been, or do not say where.
+
+Tokens before their weights are read, prompts faster than the peak, replicas over machines none states.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,10 @@ from costmodel.accuracy.checkpoint_names import checkpoint_model
 from costmodel.accuracy.serving_runs import ServingRun
 from costmodel.kernels.precisions import PRECISIONS
 from costmodel.models.parameters import active_parameter_count
-from costmodel.runs.cells import UnsupportedRunError
+from costmodel.runs.cells import Row, UnsupportedRunError, degree
 from topology.base.units import format_bandwidth, format_flop_per_s, format_seconds
 from topology.catalog import gpu
+from topology.fabric.hierarchy import Hierarchy
 
 
 def refuse_faster_than_machine(run: ServingRun) -> None:
@@ -35,3 +39,20 @@ def refuse_faster_than_machine(run: ServingRun) -> None:
             f"ttft_s = {run.ttft_s:g}, yet 2 × {active:,} parameters × {run.input_tokens:,} tokens "
             f"/ ({layout.num_gpus} × {format_flop_per_s(peak)}) = {format_seconds(prompt_s)}: from a cache?"
         )
+
+
+def refuse_unstated_machines(row: Row, run: ServingRun, hierarchy: Hierarchy) -> None:
+    """Refuse an aggregated replica whose experts are split twice over more GPUs than a machine has.
+
+    Engines are told tp and ep of the same GPUs; tables that multiply the two read like replicas of several
+    machines. `num_gpus` tells one from the other; without it neither is guessed.
+    """
+    layout, node = run.decode.layout, hierarchy.gpus_per_node
+    expert_tp, ep = degree(row, "moe_tp"), degree(row, "moe_ep")
+    if run.prefill is not None or min(expert_tp, ep) == 1 or layout.num_gpus <= node or row.get("num_gpus"):
+        return
+    raise UnsupportedRunError(
+        f"moe_tp·moe_ep = {expert_tp}·{ep} = {layout.stage_gpus} GPUs of one replica are "
+        f"{layout.num_gpus / node:.3g} machines of {node} {run.gpu}, which no num_gpus states: "
+        "two degrees of the same GPUs?"
+    )

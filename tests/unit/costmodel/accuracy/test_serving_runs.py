@@ -221,6 +221,44 @@ def test_a_run_faster_than_its_machine_is_refused_with_the_division(
     assert fitting.status == "ok"
 
 
+MIXTURE = {"model": "openai/gpt-oss-120b", "precision": "nvfp4"}
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [
+        {"tp": "64", "moe_tp": "8", "moe_ep": "8"},
+        {"tp": "16", "moe_tp": "4", "moe_ep": "4"},
+        {"tp": "1", "attention_dp": "16", "moe_tp": "4", "moe_ep": "4", "concurrency": "2"},
+    ],
+)
+def test_experts_split_twice_over_machines_that_nothing_states_are_refused(cells: dict[str, str]) -> None:
+    """64 = 8·8 GPUs may be eight machines or two degrees of one: `num_gpus` says which, and none is guessed."""
+    degrees = f"moe_tp·moe_ep = {cells['moe_tp']}·{cells['moe_ep']}"
+    gpus = int(cells["moe_tp"]) * int(cells["moe_ep"])
+    silent, stated = predict_serving_rows(
+        [{**ROW, **MIXTURE, **cells}, {**ROW, **MIXTURE, **cells, "num_gpus": str(gpus)}], CAL
+    )
+    assert silent.status == "unsupported"
+    assert silent.reason.startswith(f"{degrees} = {gpus} GPUs of one replica are {gpus // 8} machines of 8")
+    assert stated.status == "ok"
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [
+        {"tp": "4", "moe_tp": "2", "moe_ep": "2"},
+        {"tp": "16", "moe_tp": "16", "moe_ep": "1"},
+        {"tp": "16", "moe_tp": "1", "moe_ep": "16"},
+        {"gpu": "gb200", "tp": "16", "moe_tp": "4", "moe_ep": "4"},
+    ],
+)
+def test_experts_split_once_or_within_a_domain_are_read(cells: dict[str, str]) -> None:
+    """Four GPUs are in one machine, a rack is one domain, and one degree of sixteen is not two."""
+    (result,) = predict_serving_rows([{**ROW, **MIXTURE, **cells}], CAL)
+    assert result.status == "ok", result.reason
+
+
 def test_no_row_fails_the_table() -> None:
     """Nonsense beside a good row is reported, and the good one predicted."""
     rows = [ROW, {**ROW, "model": "no/such-model"}, {**ROW, "gpu": "abacus"}, {}, {**ROW, "tp": "3"}]
@@ -333,7 +371,7 @@ def sample(shared_dir: Path) -> list[ServingResult]:
 def test_published_runs_are_predicted_as_well_as_the_documentation_says(sample: list[ServingResult]) -> None:
     """Medians of the whole table are 7.0, 21.5, 9.2 and 41 %; a sample of it has a quarter more at most.
 
-    Only disaggregated rows without their workers are refused.
+    Refused are disaggregated rows without their workers, and replicas over machines that no num_gpus states.
     """
     summaries = {s.group: s for s in summarise_serving(sample)}
     aggregated, apart = summaries["aggregated"], summaries["disaggregated"]
@@ -341,9 +379,10 @@ def test_published_runs_are_predicted_as_well_as_the_documentation_says(sample: 
     assert aggregated.ttft_median_error < 1.1 * 0.215
     assert apart.tpot_median_error < 1.25 * 0.092
     assert apart.ttft_median_error < 1.25 * 0.41
-    (refused,) = {result.reason for result in sample if result.status != "ok"}
-    assert refused.startswith("no prefill_workers, decode_workers, concurrency or decode_batch of a disagg")
-    assert refused.endswith("decode_workers · decode_attention_dp = ? · ? · 1 requests in flight")
+    refused = {result.reason for result in sample if result.status != "ok"}
+    pools = {reason for reason in refused if "of a disaggregated run" in reason}
+    assert {reason.split(",")[0] for reason in pools} == {"no prefill_workers"}
+    assert all("which no num_gpus states" in reason for reason in refused - pools)
 
 
 @pytest.mark.slow
