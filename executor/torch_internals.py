@@ -20,6 +20,7 @@ functional_collectives = torch.ops._c10d_functional  # noqa: SLF001
 
 _flash_cpu = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu  # noqa: SLF001
 _grouped = torch.ops.aten._grouped_mm.default  # noqa: SLF001
+_scaled = torch.ops.aten._scaled_mm_v2.default  # noqa: SLF001
 _flash_cpu_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward  # noqa: SLF001
 _flash = torch.ops.aten._scaled_dot_product_flash_attention  # noqa: SLF001
 _flash_backward = torch.ops.aten._scaled_dot_product_flash_attention_backward  # noqa: SLF001
@@ -98,6 +99,7 @@ def selective_checkpoint_contexts() -> Callable[[], tuple[Any, Any]]:
         aten.addmm.default,
         aten.bmm.default,
         _grouped,
+        _scaled,
         _flash.default,
         _efficient.default,
         _flash_cpu.default,

@@ -206,11 +206,11 @@ def check_run(plan: Plan, run: RunSettings) -> None:
     from topology.base.errors import InputError
 
     job = plan.request.job
-    if job.precision != "bf16":
+    if job.precision not in ("bf16", "fp8"):
         raise InputError(
-            what="meshplan trains in bf16 or fp32",
+            what="meshplan trains in bf16, fp32 or fp8",
             cause=f"the plan's precision is {job.precision}",
-            fix="plan with --precision bf16, or export the plan to a framework that has it",
+            fix="plan with --precision bf16 or fp8, or export the plan to a framework that has it",
         )
     if Path(run.plan_file).exists():
         earlier, asked = read_claims(Path(run.plan_file)).request, plan.request

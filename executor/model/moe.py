@@ -100,6 +100,7 @@ class Router(Linear):
     tracing and one-rank measurements need (losses mean nothing).
     """
 
+    may_be_narrow = False
     balanced: bool = False
 
     def __init__(self, spec: ModelSpec) -> None:

@@ -26,6 +26,7 @@ from executor.data import source as data
 from executor.data.blend import TokenSource
 from executor.data.held_out import HeldOut
 from executor.model.pretrained import pretrained_state
+from executor.model.products import require_eight_bits
 from executor.parallel.compiled import compile_layers
 from executor.parallel.device import device_memory_bytes, device_name, peak_memory_bytes
 from executor.parallel.parallelize import COMPUTE_DTYPES
@@ -96,6 +97,8 @@ def prepare(settings: RunSettings, plan: Plan, device: torch.device) -> Trainer:
     The process group exists already. Values that a checkpoint brings are neither drawn nor read before it.
     """
     spec, layout, job = plan.request.model, plan.layout, plan.request.job
+    if job.precision == "fp8":
+        require_eight_bits(device)
     meshes = build_meshes(layout, device.type, experts=spec.is_moe)
     microbatches = job.global_batch_size // (layout.dp * layout.microbatch_size)
     pipeline = build_pipeline(
@@ -107,6 +110,7 @@ def prepare(settings: RunSettings, plan: Plan, device: torch.device) -> Trainer:
         layers_of_stage=plan.layers_of_stage,
         recompute_of_stage=plan.recompute_of_stage,
         precision=settings.precision,
+        eight_bits=job.precision == "fp8",
         router_loss=settings.router_loss,
         adapter=job.adapter,
         device=device,
