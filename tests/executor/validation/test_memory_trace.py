@@ -82,9 +82,7 @@ CASES = {
     "8b ZeRO-3 recomputed": Case(
         model=EIGHT, layout=ParallelLayout(dp=8, zero_stage=3, recompute="full"), sequence_length=8192
     ),
-    "8b ZeRO-3 in eight bits": Case(
-        model=EIGHT, layout=ParallelLayout(dp=8, zero_stage=3), layers=4, eight_bits=True
-    ),
+    "8b ZeRO-3 in eight bits": Case(model=EIGHT, layout=ParallelLayout(dp=8, zero_stage=3), eight_bits=True),
     "70b first stage in eight bits": Case(
         model=SEVENTY,
         layout=ParallelLayout(tp=8, pp=4, **ZERO_1),
