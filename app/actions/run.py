@@ -35,6 +35,7 @@ class RunFlags:
     device: str
     fp32: bool
     compiles: bool
+    async_tp: bool
     seed: int
     learning_rate: float
     warmup_steps: int | None
@@ -73,6 +74,7 @@ def run_settings(flags: RunFlags, plan: Plan) -> RunSettings:
         device=device_named(flags.device),
         precision="fp32" if flags.fp32 else "bf16",
         compiles=flags.compiles,
+        async_tp=flags.async_tp,
         seed=flags.seed,
         learning_rate=flags.learning_rate,
         warmup_steps=steps // 100 if flags.warmup_steps is None else flags.warmup_steps,
@@ -201,6 +203,7 @@ def check_run(plan: Plan, run: RunSettings) -> None:
 
     from app.requests.plan_file import read_claims
     from executor.data.source import open_source
+    from executor.launch.overlaps import check_overlaps
     from executor.launch.supervise import check_doors
     from executor.training.settings import held_out
     from topology.base.errors import InputError
@@ -231,6 +234,8 @@ def check_run(plan: Plan, run: RunSettings) -> None:
     check_doors(run, os.environ)
     if run.compiles:
         _check_compiler(run.device)
+    if run.async_tp:
+        check_overlaps(plan, run.device)
     _check_documents(run, plan)
     open_source(
         run.data,

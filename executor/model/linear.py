@@ -22,6 +22,7 @@ from torch.nn import functional
 
 from executor.comm.collectives import all_gather, reduce_scatter
 from executor.comm.tensor_parallel import SEQUENCE_DIM, TensorAxis, enter, leave, local
+from executor.model import overlapped
 from executor.model.products import SAME, Products
 
 WeightGradients = Callable[[], list[tuple[torch.Tensor, torch.Tensor]]]
@@ -193,7 +194,9 @@ class RowLinear(nn.Linear):
         """Project the last dimension and leave the split region; an adapter's part leaves with it."""
         axis, delayed = self.axis, self.delayed
         scatters = axis is not None and axis.size > 1 and axis.sequence_parallel
-        if delayed is not None and scatters and self.weight.requires_grad:
+        if axis is not None and overlaps(axis, self.products, (self,)):
+            y = overlapped.project_scattered(x, self.weight, Leaf(self.weight), axis, delayed)
+        elif delayed is not None and scatters and self.weight.requires_grad:
             y = _ScatteredProjection.apply(
                 x, local(self.weight), Leaf(self.weight), axis, delayed, self.products
             )
@@ -263,6 +266,12 @@ def _sum_of_gemms(
     return total.unflatten(0, rows[0].shape[:-1])
 
 
+def overlaps(axis: TensorAxis, products: Products, linears: Sequence[Linear | RowLinear]) -> bool:
+    """Whether messages of a split region run under its products: of whole weights that are trained."""
+    plain = all(linear.lora_A is None and linear.weight.requires_grad for linear in linears)
+    return axis.overlaps and products is SAME and plain
+
+
 def project_together(
     x: torch.Tensor, linears: Sequence[Linear], axis: TensorAxis | None
 ) -> list[torch.Tensor]:
@@ -270,6 +279,11 @@ def project_together(
     if axis is None or axis.size == 1 or not axis.sequence_parallel:
         x = enter(x, axis)
         return [Linear.forward(linear, x) for linear in linears]
+    if overlaps(axis, linears[0].products, linears):
+        shards = [linear.weight for linear in linears]
+        whole = overlapped.project_gathered(x, shards, tuple(map(Leaf, shards)), axis, linears[0].delayed)
+        pairs = zip(whole, linears, strict=True)
+        return [y if linear.bias is None else y + local(linear.bias) for y, linear in pairs]
     narrow = [linear.lora_A for linear in linears if linear.lora_A is not None]
     weights = [linear.weight for linear in (*linears, *narrow)]
     results = _GatheredProjections.apply(

@@ -108,6 +108,7 @@ def build_pipeline(
     recompute_of_stage: Sequence[int] | None = None,
     precision: ComputeDtype = "bf16",
     eight_bits: bool = False,
+    overlaps: bool = False,
     router_loss: float | None = None,
     adapter: Adapter | None = None,
     device: torch.device,
@@ -124,6 +125,7 @@ def build_pipeline(
         recompute_of_stage: Recomputed layers of each pipeline rank; all by default.
         precision: What passes compute in.
         eight_bits: Whether the projections of layers multiply in eight bits.
+        overlaps: Whether tensor-parallel messages run under their products.
         router_loss: Coefficient of the routers' balancing loss; the model's own by default.
         adapter: What is trained alone, beside frozen weights.
         device: Where the stages live.
@@ -150,6 +152,7 @@ def build_pipeline(
             sequence_length=sequence_length,
             recompute_layers=recomputed,
             precision=precision,
+            overlaps=overlaps,
         )
         balance = balance_routers(
             module,

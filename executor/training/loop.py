@@ -28,7 +28,7 @@ from executor.data.held_out import HeldOut
 from executor.model.pretrained import pretrained_state
 from executor.model.products import require_eight_bits
 from executor.parallel.compiled import compile_layers
-from executor.parallel.device import device_memory_bytes, device_name, peak_memory_bytes
+from executor.parallel.device import device_memory_bytes, device_name, peak_memory_bytes, require_nvlink
 from executor.parallel.parallelize import COMPUTE_DTYPES
 from executor.parallel.pipeline import Pipeline, build_pipeline, run_step
 from executor.parallel.weights import initialize, load_state_dict, materialize
@@ -100,6 +100,8 @@ def prepare(settings: RunSettings, plan: Plan, device: torch.device) -> Trainer:
     if job.precision == "fp8":
         require_eight_bits(device)
     meshes = build_meshes(layout, device.type, experts=spec.is_moe)
+    if settings.async_tp:
+        require_nvlink(device, _local_ranks(dist.get_process_group_ranks(meshes.group("tp"))))
     microbatches = job.global_batch_size // (layout.dp * layout.microbatch_size)
     pipeline = build_pipeline(
         spec,
@@ -111,6 +113,7 @@ def prepare(settings: RunSettings, plan: Plan, device: torch.device) -> Trainer:
         recompute_of_stage=plan.recompute_of_stage,
         precision=settings.precision,
         eight_bits=job.precision == "fp8",
+        overlaps=settings.async_tp,
         router_loss=settings.router_loss,
         adapter=job.adapter,
         device=device,
@@ -158,6 +161,12 @@ def prepare(settings: RunSettings, plan: Plan, device: torch.device) -> Trainer:
         damaged=damaged,
         held_out=held_out(settings, plan),
     )
+
+
+def _local_ranks(ranks: list[int]) -> list[int]:
+    """Places on this node of ranks of the run, -1 for those of other nodes."""
+    each = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    return [rank % each if rank // each == dist.get_rank() // each else -1 for rank in ranks]
 
 
 def _begin(pipeline: Pipeline, state: Mapping[str, torch.Tensor] | None, *, seed: int) -> None:

@@ -45,6 +45,7 @@ class Case:
     optimizer: str = "adamw"
     adapter: Adapter | None = None
     eight_bits: bool = False
+    overlaps: bool = False
 
     @property
     def global_batch_size(self) -> int:
@@ -163,6 +164,7 @@ def _rank(_rank: int, case: Case, settings: OptimizerSettings) -> tuple[list[flo
         recompute_of_stage=case.recompute_of_stage,
         precision="fp32",
         eight_bits=case.eight_bits,
+        overlaps=case.overlaps,
         adapter=case.adapter,
         device=CPU,
     )
