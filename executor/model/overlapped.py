@@ -12,16 +12,14 @@ Legend: ``k`` input size, ``n`` output size.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from executor import torch_internals
 from executor.comm.collectives import all_gather
 from executor.comm.tensor_parallel import SEQUENCE_DIM, TensorAxis, local
-
-if TYPE_CHECKING:
-    from executor.model.linear import DelayedGradients, Leaf
+from executor.model.delayed import DelayedGradients, Leaf
 
 
 def gather_multiply(

@@ -30,7 +30,8 @@ from executor.adapters.low_rank import add_adapter
 from executor.comm.collectives import ProcessGroup
 from executor.comm.mesh import Meshes
 from executor.model.attention.documents import Documents
-from executor.model.linear import DelayedGradients, Linear, RowLinear, WeightGradients, accumulate
+from executor.model.delayed import DelayedGradients, WeightGradients, accumulate
+from executor.model.linear import Linear, RowLinear
 from executor.model.load_balance import Balance
 from executor.model.moe import Experts, balance_routers
 from executor.model.products import multiply_in_eight_bits
