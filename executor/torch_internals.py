@@ -20,6 +20,7 @@ functional_collectives = torch.ops._c10d_functional  # noqa: SLF001
 
 _flash_cpu = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu  # noqa: SLF001
 _grouped = torch.ops.aten._grouped_mm.default  # noqa: SLF001
+_scaled = torch.ops.aten._scaled_mm_v2.default  # noqa: SLF001
 _flash_cpu_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward  # noqa: SLF001
 _flash = torch.ops.aten._scaled_dot_product_flash_attention  # noqa: SLF001
 _flash_backward = torch.ops.aten._scaled_dot_product_flash_attention_backward  # noqa: SLF001
@@ -55,6 +56,34 @@ def flash_attention_backward(
         gradient, *inputs, out, lse, cum_q, cum_k, max_q, max_k, 0.0, causal, seed, offset, scale=scale
     )
     return grads[0], grads[1], grads[2]
+
+
+def gather_multiply(
+    x: torch.Tensor, matrices: list[torch.Tensor], dim: int, group: Any
+) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    """Gather x along `dim` and multiply it by matrices, one under the other on GPUs."""
+    symmetric = importlib.import_module("torch.distributed._symmetric_memory")
+    operator = torch.ops.symm_mem.fused_all_gather_matmul
+    run = operator if x.is_cuda else symmetric._fused_all_gather_matmul_fallback  # noqa: SLF001
+    whole, results = run(x, matrices, dim, group.group_name, return_A=True)
+    return whole, list(results)
+
+
+def multiply_scatter(x: torch.Tensor, matrix: torch.Tensor, dim: int, group: Any) -> torch.Tensor:
+    """Multiply x by a matrix, sum over the group, keep a part of `dim`, one under the other on GPUs."""
+    symmetric = importlib.import_module("torch.distributed._symmetric_memory")
+    operator = torch.ops.symm_mem.fused_matmul_reduce_scatter
+    run = operator if x.is_cuda else symmetric._fused_matmul_reduce_scatter_fallback  # noqa: SLF001
+    result: torch.Tensor = run(x, matrix, "sum", dim, group.group_name)
+    return result
+
+
+def nvlinks() -> list[list[int]]:
+    """How many NVLinks this machine's GPUs have to each other, by torch's index of a GPU."""
+    compiled = importlib.import_module("torch._C")
+    detect = compiled._distributed_c10d._detect_dma_connectivity  # noqa: SLF001
+    found: list[list[int]] = detect(compiled._autograd.DeviceType.CUDA, "nvlink").matrix  # noqa: SLF001
+    return found
 
 
 class _Keeping(TorchDispatchMode):
@@ -98,6 +127,7 @@ def selective_checkpoint_contexts() -> Callable[[], tuple[Any, Any]]:
         aten.addmm.default,
         aten.bmm.default,
         _grouped,
+        _scaled,
         _flash.default,
         _efficient.default,
         _flash_cpu.default,

@@ -35,6 +35,7 @@ class RunFlags:
     device: str
     fp32: bool
     compiles: bool
+    async_tp: bool
     seed: int
     learning_rate: float
     warmup_steps: int | None
@@ -73,6 +74,7 @@ def run_settings(flags: RunFlags, plan: Plan) -> RunSettings:
         device=device_named(flags.device),
         precision="fp32" if flags.fp32 else "bf16",
         compiles=flags.compiles,
+        async_tp=flags.async_tp,
         seed=flags.seed,
         learning_rate=flags.learning_rate,
         warmup_steps=steps // 100 if flags.warmup_steps is None else flags.warmup_steps,
@@ -201,16 +203,17 @@ def check_run(plan: Plan, run: RunSettings) -> None:
 
     from app.requests.plan_file import read_claims
     from executor.data.source import open_source
+    from executor.launch.overlaps import check_overlaps
     from executor.launch.supervise import check_doors
     from executor.training.settings import held_out
     from topology.base.errors import InputError
 
     job = plan.request.job
-    if job.precision != "bf16":
+    if job.precision not in ("bf16", "fp8"):
         raise InputError(
-            what="meshplan trains in bf16 or fp32",
+            what="meshplan trains in bf16, fp32 or fp8",
             cause=f"the plan's precision is {job.precision}",
-            fix="plan with --precision bf16, or export the plan to a framework that has it",
+            fix="plan with --precision bf16 or fp8, or export the plan to a framework that has it",
         )
     if Path(run.plan_file).exists():
         earlier, asked = read_claims(Path(run.plan_file)).request, plan.request
@@ -231,6 +234,8 @@ def check_run(plan: Plan, run: RunSettings) -> None:
     check_doors(run, os.environ)
     if run.compiles:
         _check_compiler(run.device)
+    if run.async_tp:
+        check_overlaps(plan, run.device)
     _check_documents(run, plan)
     open_source(
         run.data,

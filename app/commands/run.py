@@ -8,6 +8,7 @@ from typing import Annotated, TypeAlias
 import typer
 
 from app.flags.run import (
+    AsyncTP,
     CheckpointEvery,
     ClipNorm,
     Compile,
@@ -103,6 +104,7 @@ def command(
     device: Device = "auto",
     fp32: Fp32 = False,
     compile: Compile = False,  # noqa: A002 - the name of the flag
+    async_tp: AsyncTP = False,
     seed: Seed = 0,
     learning_rate: LearningRate = 3e-4,
     warmup_steps: WarmupSteps = None,
@@ -139,7 +141,7 @@ def command(
     how = training_run.RunFlags(
         folder=folder, data=data, document_end=document_end, eval_data=eval_data,
         eval_interval=eval_interval, eval_batches=eval_batches, steps=steps, pretrained=pretrained,
-        device=device, fp32=fp32, compiles=compile, seed=seed, learning_rate=learning_rate,
+        device=device, fp32=fp32, compiles=compile, async_tp=async_tp, seed=seed, learning_rate=learning_rate,
         warmup_steps=warmup_steps, rate_shape=lr_schedule,
         decay_steps=decay_steps, weight_decay=weight_decay, clip_norm=clip_norm,
         router_loss=router_loss, checkpoint_every=checkpoint_every,

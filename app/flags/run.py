@@ -63,6 +63,10 @@ Compile: TypeAlias = Annotated[
     bool,
     typer.Option("--compile", help="Put layers through torch.compile; plans are of eager ones."),
 ]
+AsyncTP: TypeAlias = Annotated[
+    bool,
+    typer.Option("--async-tp", help="Run tensor-parallel messages under products, over NVLink; not planned."),
+]
 Seed: TypeAlias = Annotated[int, typer.Option("--seed", help="Seed of initial values and data order.")]
 LearningRate: TypeAlias = Annotated[float, typer.Option("--learning-rate", help="Peak learning rate.")]
 WarmupSteps: TypeAlias = Annotated[

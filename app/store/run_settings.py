@@ -41,6 +41,7 @@ class RunFile:
     device: str | None = None
     fp32: bool | None = None
     compile: bool | None = None
+    async_tp: bool | None = None
     seed: int | None = None
     learning_rate: float | None = None
     warmup_steps: int | None = None

@@ -29,12 +29,16 @@ LOGITS_AT_ONCE = 1 << 24  # whose fp32 scores the loss holds: 64 MiB
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorAxis:
-    """This rank's place on the tp axis; `sequence_parallel` splits activations between regions."""
+    """This rank's place on the tp axis; `sequence_parallel` splits activations between regions.
+
+    With `overlaps` their messages run under the products beside them (`executor.model.overlapped`).
+    """
 
     group: ProcessGroup
     size: int
     rank: int
     sequence_parallel: bool
+    overlaps: bool = False
 
 
 def local(parameter: torch.Tensor) -> torch.Tensor:

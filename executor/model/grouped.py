@@ -15,7 +15,7 @@ import torch
 from torch.nn import functional
 
 from executor.comm.tensor_parallel import local
-from executor.model.linear import DelayedGradients, Leaf
+from executor.model.delayed import DelayedGradients, Leaf
 
 
 def ends_of(counts: torch.Tensor) -> torch.Tensor:

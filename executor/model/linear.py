@@ -11,60 +11,18 @@ Legend: ``k`` input size, ``n`` output size, ``t`` ranks of the tensor axis.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import nn
-from torch.distributed.tensor import DTensor
 from torch.nn import functional
 
 from executor.comm.collectives import all_gather, reduce_scatter
 from executor.comm.tensor_parallel import SEQUENCE_DIM, TensorAxis, enter, leave, local
-
-WeightGradients = Callable[[], list[tuple[torch.Tensor, torch.Tensor]]]
-"""Parameters and their gradients, computed when called."""
-
-
-class DelayedGradients:
-    """Weight-gradient products of a stage that wait; `recording` says whether to add to them."""
-
-    def __init__(self) -> None:
-        self.recording = False
-        self._delayed: deque[WeightGradients] = deque()
-
-    def add(self, gradients: WeightGradients) -> None:
-        """Put one product off."""
-        self._delayed.append(gradients)
-
-    def take(self) -> deque[WeightGradients]:
-        """Hand over what has been put off so far."""
-        delayed, self._delayed = self._delayed, deque()
-        return delayed
-
-
-def accumulate(parameter: torch.Tensor, gradient: torch.Tensor) -> None:
-    """Add a gradient of this rank's part to the parameter's gradient; call it without recording a graph."""
-    if isinstance(parameter, DTensor):
-        gradient = DTensor.from_local(
-            gradient,
-            parameter.device_mesh,
-            parameter.placements,
-            run_check=False,
-            shape=parameter.shape,
-            stride=parameter.stride(),
-        )
-    if parameter.grad is None:
-        parameter.grad = gradient
-    else:
-        parameter.grad += gradient
-
-
-class Leaf(NamedTuple):
-    """A parameter that autograd shall not see as an input."""
-
-    parameter: torch.Tensor
+from executor.model import overlapped
+from executor.model.delayed import DelayedGradients, Leaf
+from executor.model.products import SAME, Products
 
 
 class _DelayedLinear(torch.autograd.Function):
@@ -72,32 +30,38 @@ class _DelayedLinear(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: torch.Tensor, weight: torch.Tensor, leaf: Leaf, delayed: DelayedGradients
+        ctx: Any,
+        x: torch.Tensor,
+        weight: torch.Tensor,
+        leaf: Leaf,
+        delayed: DelayedGradients | None,
+        products: Products,
     ) -> torch.Tensor:
         ctx.save_for_backward(x, weight)
-        ctx.parameter, ctx.delayed = leaf.parameter, delayed
-        return functional.linear(x, weight)
+        ctx.parameter, ctx.delayed, ctx.products = leaf.parameter, delayed, products
+        return products.forward(x, weight)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None, None, None]:
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         x, weight = ctx.saved_tensors
-        gradient = gradients[0]
-
-        def weight_gradient() -> torch.Tensor:
-            return gradient.flatten(0, -2).t() @ x.flatten(0, -2)
-
-        if not ctx.delayed.recording:
-            return gradient @ weight, weight_gradient(), None, None
-        parameter = ctx.parameter
-        ctx.delayed.add(lambda: [(parameter, weight_gradient())])
-        return gradient @ weight, None, None, None
+        gradient, products, parameter = gradients[0], ctx.products, ctx.parameter
+        d_x = products.of_input(gradient, weight)
+        if ctx.delayed is None or not ctx.delayed.recording:
+            return d_x, products.of_weight(gradient, x), None, None, None
+        ctx.delayed.add(lambda: [(parameter, products.of_weight(gradient, x))])
+        return d_x, None, None, None, None
 
 
-def project(x: torch.Tensor, parameter: torch.Tensor, delayed: DelayedGradients | None) -> torch.Tensor:
+def project(
+    x: torch.Tensor,
+    parameter: torch.Tensor,
+    delayed: DelayedGradients | None,
+    products: Products = SAME,
+) -> torch.Tensor:
     """Multiply rows x (…, k) by a weight parameter (n, k)."""
-    if delayed is None or not parameter.requires_grad:
+    if products is SAME and (delayed is None or not parameter.requires_grad):
         return functional.linear(x, local(parameter))
-    result: torch.Tensor = _DelayedLinear.apply(x, local(parameter), Leaf(parameter), delayed)
+    result: torch.Tensor = _DelayedLinear.apply(x, local(parameter), Leaf(parameter), delayed, products)
     return result
 
 
@@ -105,9 +69,11 @@ class Linear(nn.Linear):
     """A projection by the rows of its weight that this rank holds (column-parallel when split).
 
     `lora_A` and `lora_B` are the matrices of an adapter, `scale` the factor of their product
-    (`executor.adapters.low_rank`).
+    (`executor.adapters.low_rank`); `products` is what it multiplies in.
     """
 
+    may_be_narrow = True
+    products: Products = SAME
     delayed: DelayedGradients | None = None
     scale: float = 1.0
 
@@ -123,9 +89,9 @@ class Linear(nn.Linear):
 
     def alone(self, x: torch.Tensor) -> torch.Tensor:
         """Project the last dimension by the weight itself."""
-        if self.delayed is None:
+        if self.delayed is None and self.products is SAME:
             return functional.linear(x, local(self.weight), None if self.bias is None else local(self.bias))
-        y = project(x, self.weight, self.delayed)
+        y = project(x, self.weight, self.delayed, self.products)
         return y if self.bias is None else y + local(self.bias)
 
     def adapted(self, y: torch.Tensor, narrow: torch.Tensor) -> torch.Tensor:
@@ -144,30 +110,34 @@ class _ScatteredProjection(torch.autograd.Function):
         leaf: Leaf,
         axis: TensorAxis,
         delayed: DelayedGradients,
+        products: Products,
     ) -> torch.Tensor:
         ctx.save_for_backward(x, weight)
-        ctx.parameter, ctx.axis, ctx.delayed = leaf.parameter, axis, delayed
-        return reduce_scatter(functional.linear(x, weight), SEQUENCE_DIM, axis.group)
+        ctx.parameter, ctx.axis, ctx.delayed, ctx.products = leaf.parameter, axis, delayed, products
+        return reduce_scatter(products.forward(x, weight), SEQUENCE_DIM, axis.group)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         x, weight = ctx.saved_tensors
-        part, axis, parameter = gradients[0], ctx.axis, ctx.parameter
+        part, axis, parameter, products = gradients[0], ctx.axis, ctx.parameter, ctx.products
         whole = all_gather(part, SEQUENCE_DIM, axis.group)
+        d_x = products.of_input(whole, weight)
 
-        def weight_gradient(gradient: torch.Tensor) -> torch.Tensor:
-            return gradient.flatten(0, -2).t() @ x.flatten(0, -2)
+        def weight_gradient(gradient: torch.Tensor) -> list[tuple[torch.Tensor, torch.Tensor]]:
+            return [(parameter, products.of_weight(gradient, x))]
 
         if not ctx.delayed.recording:
-            return whole @ weight, weight_gradient(whole), None, None, None
-        ctx.delayed.add(lambda: [(parameter, weight_gradient(all_gather(part, SEQUENCE_DIM, axis.group)))])
-        return whole @ weight, None, None, None, None
+            return d_x, weight_gradient(whole)[0][1], None, None, None, None
+        ctx.delayed.add(lambda: weight_gradient(all_gather(part, SEQUENCE_DIM, axis.group)))
+        return d_x, None, None, None, None, None
 
 
 class RowLinear(nn.Linear):
     """A projection by the columns of its weight that this rank holds, summed before the bias."""
 
     axis: TensorAxis | None = None
+    may_be_narrow = True
+    products: Products = SAME
     delayed: DelayedGradients | None = None
     scale: float = 1.0
 
@@ -180,10 +150,14 @@ class RowLinear(nn.Linear):
         """Project the last dimension and leave the split region; an adapter's part leaves with it."""
         axis, delayed = self.axis, self.delayed
         scatters = axis is not None and axis.size > 1 and axis.sequence_parallel
-        if delayed is not None and scatters and self.weight.requires_grad:
-            y = _ScatteredProjection.apply(x, local(self.weight), Leaf(self.weight), axis, delayed)
+        if axis is not None and overlaps(axis, self.products, (self,)):
+            y = overlapped.project_scattered(x, self.weight, Leaf(self.weight), axis, delayed)
+        elif delayed is not None and scatters and self.weight.requires_grad:
+            y = _ScatteredProjection.apply(
+                x, local(self.weight), Leaf(self.weight), axis, delayed, self.products
+            )
         else:
-            y = project(x, self.weight, delayed)
+            y = project(x, self.weight, delayed, self.products)
             if self.lora_A is not None and self.lora_B is not None:
                 y = y + self.scale * self.lora_B.alone(self.lora_A.alone(x))
             y = leave(y, axis)
@@ -199,24 +173,29 @@ class _GatheredProjections(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: torch.Tensor, leaves: tuple[Leaf, ...], axis: TensorAxis, delayed: Any, *weights: Any
+        ctx: Any,
+        x: torch.Tensor,
+        leaves: tuple[Leaf, ...],
+        axis: TensorAxis,
+        delayed: DelayedGradients | None,
+        products: Products,
+        *weights: torch.Tensor,
     ) -> tuple[torch.Tensor, ...]:
         ctx.save_for_backward(x, *weights)
-        ctx.leaves, ctx.axis, ctx.delayed = leaves, axis, delayed
+        ctx.leaves, ctx.axis, ctx.delayed, ctx.products = leaves, axis, delayed, products
         whole = all_gather(x, SEQUENCE_DIM, axis.group)
-        rows, shape = whole.flatten(0, -2), whole.shape[:-1]
-        return tuple((rows @ weight.t()).unflatten(0, shape) for weight in weights)
+        return tuple(products.forward(whole, weight) for weight in weights)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[Any, ...]:
         x, *weights = ctx.saved_tensors
-        leaves, axis, delayed = ctx.leaves, ctx.axis, ctx.delayed
-        d_x = reduce_scatter(_sum_of_gemms(gradients, weights), SEQUENCE_DIM, axis.group)
+        leaves, axis, delayed, products = ctx.leaves, ctx.axis, ctx.delayed, ctx.products
+        d_x = reduce_scatter(_sum_of_gemms(gradients, weights, products), SEQUENCE_DIM, axis.group)
         trained = [place for place, leaf in enumerate(leaves) if leaf.parameter.requires_grad]
 
         def weight_gradients() -> list[torch.Tensor]:
-            whole = all_gather(x, SEQUENCE_DIM, axis.group).flatten(0, -2)
-            return [gradients[place].flatten(0, -2).t() @ whole for place in trained]
+            whole = all_gather(x, SEQUENCE_DIM, axis.group)
+            return [products.of_weight(gradients[place], whole) for place in trained]
 
         found: list[torch.Tensor | None] = [None] * len(weights)
         if trained and delayed is not None and delayed.recording:
@@ -225,15 +204,28 @@ class _GatheredProjections(torch.autograd.Function):
         elif trained:
             for place, gradient in zip(trained, weight_gradients(), strict=True):
                 found[place] = gradient
-        return (d_x, None, None, None, *found)
+        return (d_x, None, None, None, None, *found)
 
 
-def _sum_of_gemms(rows: Sequence[torch.Tensor], matrices: Sequence[torch.Tensor]) -> torch.Tensor:
+def _sum_of_gemms(
+    rows: Sequence[torch.Tensor], matrices: Sequence[torch.Tensor], products: Products
+) -> torch.Tensor:
     """Σ rows_i (…, n_i) times matrix_i (n_i, k), accumulated in place."""
+    if products is not SAME:
+        total = products.of_input(rows[0], matrices[0])
+        for row, matrix in zip(rows[1:], matrices[1:], strict=True):
+            total += products.of_input(row, matrix)
+        return total
     total = rows[0].flatten(0, -2) @ matrices[0]
     for row, matrix in zip(rows[1:], matrices[1:], strict=True):
         total.addmm_(row.flatten(0, -2), matrix)
     return total.unflatten(0, rows[0].shape[:-1])
+
+
+def overlaps(axis: TensorAxis, products: Products, linears: Sequence[Linear | RowLinear]) -> bool:
+    """Whether messages of a split region run under its products: of whole weights that are trained."""
+    plain = all(linear.lora_A is None and linear.weight.requires_grad for linear in linears)
+    return axis.overlaps and products is SAME and plain
 
 
 def project_together(
@@ -243,10 +235,20 @@ def project_together(
     if axis is None or axis.size == 1 or not axis.sequence_parallel:
         x = enter(x, axis)
         return [Linear.forward(linear, x) for linear in linears]
+    if overlaps(axis, linears[0].products, linears):
+        shards = [linear.weight for linear in linears]
+        whole = overlapped.project_gathered(x, shards, tuple(map(Leaf, shards)), axis, linears[0].delayed)
+        pairs = zip(whole, linears, strict=True)
+        return [y if linear.bias is None else y + local(linear.bias) for y, linear in pairs]
     narrow = [linear.lora_A for linear in linears if linear.lora_A is not None]
     weights = [linear.weight for linear in (*linears, *narrow)]
     results = _GatheredProjections.apply(
-        x, tuple(Leaf(w) for w in weights), axis, linears[0].delayed, *(local(w) for w in weights)
+        x,
+        tuple(Leaf(w) for w in weights),
+        axis,
+        linears[0].delayed,
+        linears[0].products,
+        *(local(w) for w in weights),
     )
     inner = iter(results[len(linears) :])
     found = []
@@ -259,6 +261,7 @@ def project_together(
 class Head(Linear):
     """The projection onto the vocabulary: a split region of its own, left with logits still split."""
 
+    may_be_narrow = False
     axis: TensorAxis | None = None
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

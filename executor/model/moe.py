@@ -21,9 +21,10 @@ from costmodel.models.routing import Routing
 from costmodel.models.spec import ModelSpec
 from executor.comm.collectives import ProcessGroup, all_gather, all_to_all, reduce_scatter
 from executor.comm.tensor_parallel import local
+from executor.model.delayed import DelayedGradients
 from executor.model.gating import activate, gate_of, weighted_gated
 from executor.model.grouped import add_weighted_bias, ends_of, expert_of_row, multiply_groups
-from executor.model.linear import DelayedGradients, Linear
+from executor.model.linear import Linear
 from executor.model.load_balance import Balance
 
 
@@ -100,6 +101,7 @@ class Router(Linear):
     tracing and one-rank measurements need (losses mean nothing).
     """
 
+    may_be_narrow = False
     balanced: bool = False
 
     def __init__(self, spec: ModelSpec) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 
+from executor import torch_internals
 from topology.base.errors import InputError
 
 DEVICES = Path("/dev")
@@ -31,6 +33,30 @@ def choose_device(name: str, local_rank: int) -> torch.device:
             fix="mend its driver or install torch for CUDA, or say --device cpu",
         )
     return torch.device("cpu")
+
+
+def require_nvlink(device: torch.device, local_ranks: Sequence[int]) -> None:
+    """Refuse to overlap messages of ranks whose GPUs are not all linked to each other by NVLink.
+
+    Args:
+        device: of this rank.
+        local_ranks: indices on this node of the ranks that this one sends to; negative for another node's.
+    """
+    cause = ""
+    if device.type != "cuda":
+        cause = f"this rank is on a {device.type}"
+    elif min(local_ranks) < 0:
+        cause = "the ranks of a tensor-parallel group are on several nodes"
+    else:
+        links = torch_internals.nvlinks()
+        apart = [(a, b) for a in local_ranks for b in local_ranks if a != b and not links[a][b]]
+        cause = f"GPUs {apart[0][0]} and {apart[0][1]} have no NVLink to each other" if apart else ""
+    if cause:
+        raise InputError(
+            what="--async-tp needs NVLink between the ranks of a tensor-parallel group",
+            cause=cause,
+            fix="leave --async-tp out, or plan with a tp that one NVLink domain holds",
+        )
 
 
 def device_name(device: torch.device) -> str:

@@ -39,6 +39,7 @@ def parallelize(
     sequence_length: int,
     recompute_layers: int = 0,
     precision: ComputeDtype = "bf16",
+    overlaps: bool = False,
 ) -> CausalLM:
     """Give this rank its part of `model` (or of a pipeline stage), in place.
 
@@ -49,6 +50,7 @@ def parallelize(
         sequence_length: Tokens of a whole sequence.
         recompute_layers: Layers of this stage to recompute, first ones first, by `layout.recompute`.
         precision: What the forward and backward passes compute in; parameters stay fp32.
+        overlaps: Whether tensor-parallel messages run under their products, with sequence parallelism.
     """
     _check(model, layout)
     tensor = TensorAxis(
@@ -56,6 +58,7 @@ def parallelize(
         size=layout.tp,
         rank=meshes.coordinate("tp"),
         sequence_parallel=layout.sequence_parallel and layout.tp > 1,
+        overlaps=overlaps and layout.sequence_parallel and layout.tp > 1,
     )
     _split_parameters(model, meshes)
     if model.adapter is not None:

@@ -30,9 +30,11 @@ from executor.adapters.low_rank import add_adapter
 from executor.comm.collectives import ProcessGroup
 from executor.comm.mesh import Meshes
 from executor.model.attention.documents import Documents
-from executor.model.linear import DelayedGradients, Linear, RowLinear, WeightGradients, accumulate
+from executor.model.delayed import DelayedGradients, WeightGradients, accumulate
+from executor.model.linear import Linear, RowLinear
 from executor.model.load_balance import Balance
 from executor.model.moe import Experts, balance_routers
+from executor.model.products import multiply_in_eight_bits
 from executor.model.transformer import CausalLM, build_model
 from executor.parallel.parallelize import COMPUTE_DTYPES, ComputeDtype, parallelize
 from executor.parallel.programs import Action, Step, consumer, programs, stages_of_rank
@@ -106,6 +108,8 @@ def build_pipeline(
     layers_of_stage: Sequence[int] | None = None,
     recompute_of_stage: Sequence[int] | None = None,
     precision: ComputeDtype = "bf16",
+    eight_bits: bool = False,
+    overlaps: bool = False,
     router_loss: float | None = None,
     adapter: Adapter | None = None,
     device: torch.device,
@@ -121,6 +125,8 @@ def build_pipeline(
         layers_of_stage: Layers of each of the pp·V stages in model order; even by default.
         recompute_of_stage: Recomputed layers of each pipeline rank; all by default.
         precision: What passes compute in.
+        eight_bits: Whether the projections of layers multiply in eight bits.
+        overlaps: Whether tensor-parallel messages run under their products.
         router_loss: Coefficient of the routers' balancing loss; the model's own by default.
         adapter: What is trained alone, beside frozen weights.
         device: Where the stages live.
@@ -138,6 +144,8 @@ def build_pipeline(
         module = build_model(spec, layers=layers, first=index == 0, last=index == total - 1)
         if adapter is not None:
             add_adapter(module, adapter)
+        if eight_bits:
+            multiply_in_eight_bits(module.model.layers)
         parallelize(
             module,
             layout,
@@ -145,6 +153,7 @@ def build_pipeline(
             sequence_length=sequence_length,
             recompute_layers=recomputed,
             precision=precision,
+            overlaps=overlaps,
         )
         balance = balance_routers(
             module,

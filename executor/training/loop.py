@@ -26,8 +26,9 @@ from executor.data import source as data
 from executor.data.blend import TokenSource
 from executor.data.held_out import HeldOut
 from executor.model.pretrained import pretrained_state
+from executor.model.products import require_eight_bits
 from executor.parallel.compiled import compile_layers
-from executor.parallel.device import device_memory_bytes, device_name, peak_memory_bytes
+from executor.parallel.device import device_memory_bytes, device_name, peak_memory_bytes, require_nvlink
 from executor.parallel.parallelize import COMPUTE_DTYPES
 from executor.parallel.pipeline import Pipeline, build_pipeline, run_step
 from executor.parallel.weights import initialize, load_state_dict, materialize
@@ -96,7 +97,11 @@ def prepare(settings: RunSettings, plan: Plan, device: torch.device) -> Trainer:
     The process group exists already. Values that a checkpoint brings are neither drawn nor read before it.
     """
     spec, layout, job = plan.request.model, plan.layout, plan.request.job
+    if job.precision == "fp8":
+        require_eight_bits(device)
     meshes = build_meshes(layout, device.type, experts=spec.is_moe)
+    if settings.async_tp:
+        require_nvlink(device, _local_ranks(dist.get_process_group_ranks(meshes.group("tp"))))
     microbatches = job.global_batch_size // (layout.dp * layout.microbatch_size)
     pipeline = build_pipeline(
         spec,
@@ -107,6 +112,8 @@ def prepare(settings: RunSettings, plan: Plan, device: torch.device) -> Trainer:
         layers_of_stage=plan.layers_of_stage,
         recompute_of_stage=plan.recompute_of_stage,
         precision=settings.precision,
+        eight_bits=job.precision == "fp8",
+        overlaps=settings.async_tp,
         router_loss=settings.router_loss,
         adapter=job.adapter,
         device=device,
@@ -154,6 +161,12 @@ def prepare(settings: RunSettings, plan: Plan, device: torch.device) -> Trainer:
         damaged=damaged,
         held_out=held_out(settings, plan),
     )
+
+
+def _local_ranks(ranks: list[int]) -> list[int]:
+    """Places on this node of ranks of the run, -1 for those of other nodes."""
+    each = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    return [rank % each if rank // each == dist.get_rank() // each else -1 for rank in ranks]
 
 
 def _begin(pipeline: Pipeline, state: Mapping[str, torch.Tensor] | None, *, seed: int) -> None:

@@ -29,9 +29,10 @@ class RunSettings:
     `folder` holds everything the run writes. `checkpoint_every` counts steps, 0 for the interval that Young
     and Daly suggest. `eval_data` is evaluated every `eval_interval` steps and after the last, `eval_batches`
     global batches of it, 0 for all. Attention stops at the token `document_end`. `compiles` puts layers
-    through `torch.compile`. `router_loss` weighs the routers' balancing loss, None for the model's own
-    weight. `interface` is where ranks of several nodes listen, `env` names variables that ranks are given,
-    `run_key` is the file of the key that signs checkpoints.
+    through `torch.compile`, `async_tp` runs tensor-parallel messages under products. `router_loss` weighs the
+    routers' balancing loss, None for the model's own weight. `interface` is where ranks of several nodes
+    listen, `env` names variables that ranks are given, `run_key` is the file of the key that signs
+    checkpoints.
     """
 
     folder: str
@@ -46,6 +47,7 @@ class RunSettings:
     device: Literal["auto", "cpu", "cuda"] = "auto"
     precision: Literal["fp32", "bf16"] = "bf16"
     compiles: bool = False
+    async_tp: bool = False
     seed: int = 0
     learning_rate: float = 3e-4
     warmup_steps: int = 0

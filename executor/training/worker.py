@@ -68,6 +68,7 @@ def _run(settings: RunSettings) -> int:
     import torch
     import torch.distributed as dist
 
+    from executor.parallel.affinity import bind
     from executor.parallel.device import choose_device
     from executor.torch_internals import quiet_known_warnings
     from executor.training import loop
@@ -82,8 +83,12 @@ def _run(settings: RunSettings) -> int:
     device = choose_device(settings.device, int(environment["LOCAL_RANK"]))
     if device.type == "cpu":
         torch.set_num_threads(max(1, (os.cpu_count() or 1) // int(environment["LOCAL_WORLD_SIZE"])))
+    bound = bind(device)
     loop.start_process_group(device, environment, environment.get(MEETING))
-    status = loop.train(loop.prepare(settings, plan, device))
+    trainer = loop.prepare(settings, plan, device)
+    if bound and environment.get(RESTARTS, "0") == "0":
+        trainer.say(bound)
+    status = loop.train(trainer)
     if dist.get_rank() == 0 and not (status.state == "stopped" and _goes_on(environment)):
         loop.record_status(settings, status)
     dist.barrier()

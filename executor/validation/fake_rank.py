@@ -43,6 +43,7 @@ class RankTask:
     recompute_of_stage: tuple[int, ...]
     stage: int
     precision: ComputeDtype = "bf16"
+    eight_bits: bool = False
     optimizer: str = "adamw"
     adapter: Adapter | None = None
 
@@ -74,6 +75,7 @@ def build_rank(task: RankTask, device: torch.device) -> Pipeline:
         layers_of_stage=task.layers_of_stage,
         recompute_of_stage=task.recompute_of_stage,
         precision=task.precision,
+        eight_bits=task.eight_bits,
         adapter=task.adapter,
         device=device,
     )

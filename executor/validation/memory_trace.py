@@ -104,7 +104,10 @@ def estimated_memory(task: RankTask, global_batch_size: int) -> tuple[MemoryBrea
     """What the cost model says of every pipeline rank under the executor's own stack."""
     layout, spec = task.layout, task.spec
     job = TrainingJob(
-        sequence_length=task.sequence_length, global_batch_size=global_batch_size, adapter=task.adapter
+        sequence_length=task.sequence_length,
+        global_batch_size=global_batch_size,
+        adapter=task.adapter,
+        precision="fp8" if task.eight_bits else "bf16",
     )
     rows = [layers_of_rank(spec, layout, task.layers_of_stage, rank) for rank in range(layout.pp)]
     recomputed = [

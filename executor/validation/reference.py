@@ -15,6 +15,7 @@ from executor.bench.local_ranks import run_ranks
 from executor.comm.mesh import build_meshes
 from executor.comm.tensor_parallel import token_losses
 from executor.model.moe import balance_routers
+from executor.model.products import multiply_in_eight_bits
 from executor.model.transformer import CausalLM, build_model
 from executor.parallel.pipeline import build_pipeline, run_step
 from executor.parallel.weights import assemble, initialize, parts
@@ -43,6 +44,8 @@ class Case:
     seed: int = 0
     optimizer: str = "adamw"
     adapter: Adapter | None = None
+    eight_bits: bool = False
+    overlaps: bool = False
 
     @property
     def global_batch_size(self) -> int:
@@ -80,6 +83,8 @@ def run_reference(case: Case, settings: OptimizerSettings) -> Outcome:
     model = build_model(case.spec)
     if case.adapter is not None:
         add_adapter(model, case.adapter)
+    if case.eight_bits:
+        multiply_in_eight_bits(model.model.layers)
     initialize(model, None, seed=case.seed, device=CPU)
     balance_routers(
         model,
@@ -158,6 +163,8 @@ def _rank(_rank: int, case: Case, settings: OptimizerSettings) -> tuple[list[flo
         layers_of_stage=case.layers_of_stage,
         recompute_of_stage=case.recompute_of_stage,
         precision="fp32",
+        eight_bits=case.eight_bits,
+        overlaps=case.overlaps,
         adapter=case.adapter,
         device=CPU,
     )

@@ -29,7 +29,7 @@ from executor.validation.memory_trace import (
 )
 from executor.validation.one_rank import measure_rank
 from executor.validation.progress import Progress, results
-from executor.validation.reference import compare, run_layout, run_reference
+from executor.validation.reference import Case, Difference, compare, run_layout, run_reference
 from executor.validation.report import Check, Numerics, RankMeasurement, StageTerm, ValidationReport, Verdict
 from executor.validation.shrink import small_case
 from planner.engines.own import OWN
@@ -41,6 +41,9 @@ from topology.pools.kinds import kinds_of
 
 MEMORY_TOLERANCE = 0.05
 NUMERIC_TOLERANCE = 1e-5
+EIGHT_BITS_LOSS, EIGHT_BITS_GRADIENTS = 1e-2, 0.1
+"""The same in eight bits: a value that another order of sums pushes across a boundary moves by a sixteenth,
+and what comes after it rounds otherwise. Gradients then differ as much as eight bits do from sixteen."""
 COUNTED_LAYERS = 2  # per stage: one of each kind
 COUNTED_MICROBATCHES = 2
 PROCESSES = 2
@@ -128,6 +131,7 @@ def task_of(plan: Plan) -> RankTask:
         stage=0,
         optimizer=request.job.optimizer,
         adapter=request.job.adapter,
+        eight_bits=request.job.precision == "fp8",
     )
 
 
@@ -219,17 +223,14 @@ def judged_memory(
 
 
 def check_numerics(plan: Plan, alive: Alive = lambda _: None) -> tuple[Check, Numerics | None]:
-    """Train the shrunk plan and one process side by side, in fp32."""
+    """Train the shrunk plan and one process side by side, in fp32; in eight bits once more, where it is."""
     start, case = time.monotonic(), small_case(plan)
-    settings = OptimizerSettings(learning_rate=1e-2, warmup_steps=1, total_steps=10)
+    cases = [case, *([replace(case, eight_bits=True)] if task_of(plan).eight_bits else [])]
     try:
-        outcome = run_layout(case, settings, timeout_s=NUMERICS_TIMEOUT_S, alive=lambda: alive(0.0))
+        first, *narrow = [_difference(each, alive) for each in cases]
     except (RankError, InputError) as error:
         reason = next(line for line in str(error).splitlines() if line)
         return _check("numerics", False, f"the shrunk plan does not run: {reason}", start), None  # noqa: FBT003
-    with ThreadPoolExecutor(1) as beside:  # the ranks, which were forked, have ended
-        (reference,) = results([beside.submit(run_reference, case, settings)], alive)
-    difference = compare(reference, outcome)
     layout = case.layout
     degrees = " ".join(
         f"{axis}={getattr(layout, axis)}"
@@ -240,18 +241,26 @@ def check_numerics(plan: Plan, alive: Alive = lambda _: None) -> tuple[Check, Nu
         layout=f"{degrees or 'one rank'} {layout.schedule} ZeRO-{layout.zero_stage}",
         ranks=layout.num_gpus,
         steps=case.steps,
-        loss=difference.loss,
-        gradient=difference.gradient,
-        worst=difference.worst,
+        loss=first.loss,
+        gradient=first.gradient,
+        worst=first.worst,
     )
-    largest = max(difference.loss, difference.gradient)
-    detail = (
-        f"{found.layout} over {found.steps} steps: loss within {found.loss:.1e}, "
-        f"gradients within {found.gradient:.1e} (worst {found.worst})"
+    largest = max(first.loss, first.gradient)
+    said = [f"loss within {each.loss:.1e}, gradients within {each.gradient:.1e}" for each in (first, *narrow)]
+    detail = f"{found.layout} over {found.steps} steps: {'; in eight bits '.join(said)} (worst {found.worst})"
+    good = largest <= NUMERIC_TOLERANCE and all(
+        each.loss <= EIGHT_BITS_LOSS and each.gradient <= EIGHT_BITS_GRADIENTS for each in narrow
     )
-    return _check(
-        "numerics", largest <= NUMERIC_TOLERANCE, detail, start, largest, "relative difference"
-    ), found
+    return _check("numerics", good, detail, start, largest, "relative difference"), found
+
+
+def _difference(case: Case, alive: Alive) -> Difference:
+    """How far a layout on forked ranks is from one process."""
+    settings = OptimizerSettings(learning_rate=1e-2, warmup_steps=1, total_steps=10)
+    outcome = run_layout(case, settings, timeout_s=NUMERICS_TIMEOUT_S, alive=lambda: alive(0.0))
+    with ThreadPoolExecutor(1) as beside:  # the ranks, which were forked, have ended
+        (reference,) = results([beside.submit(run_reference, case, settings)], alive)
+    return compare(reference, outcome)
 
 
 def check_gpu(plan: Plan, alive: Alive = lambda _: None) -> tuple[Check, tuple[RankMeasurement, ...]]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -88,6 +89,41 @@ def model_limit(title: str, settings: Sequence[Setting]) -> Limit:
         return f"{title} would compute another model than {s.model.name}: {differs}", "use another model"
 
     return Limit(name="model", fields=(), broken=lambda s, _: bool(untold(settings, s.model)), says=says)
+
+
+def whole_width(model: ModelSpec) -> int:
+    """Largest number that divides the sides of products that no rank cuts."""
+    latent = model.kv_lora_rank and model.kv_lora_rank + model.qk_rope_head_dim
+    return math.gcd(model.hidden_size, model.moe_intermediate_size, model.q_lora_rank, latent)
+
+
+def split_width(model: ModelSpec) -> int:
+    """Largest number that divides the sides of products that tensor parallelism cuts."""
+    heads, shared = model.num_attention_heads, model.shared_expert_size
+    widths = [heads * model.qk_head_dim, heads * model.value_head_dim, shared]
+    widths += [model.attention.whole_heads * model.head_dim] * model.attention.shares_keys
+    widths += [model.intermediate_size] if not model.is_moe or model.num_dense_layers else []
+    return math.gcd(*widths)
+
+
+def columns_limit(multiples: Mapping[str, int]) -> Limit:
+    """The limit of an engine whose products in eight bits have sides of such multiples, by precision."""
+
+    def broken(s: Question, t: LayoutTable) -> npt.NDArray[np.bool_] | bool:
+        multiple = multiples.get(s.job.precision)
+        if multiple is None:
+            return False
+        split = np.asarray(split_width(s.model) % (multiple * t.tp) != 0, dtype=bool)
+        return split | (whole_width(s.model) % multiple != 0)
+
+    def says(s: Question, x: ParallelLayout) -> tuple[str, str]:
+        multiple, split, whole = multiples[s.job.precision], split_width(s.model), whole_width(s.model)
+        equation = f"columns {split} % ({multiple}·tp {x.tp}) = {split % (multiple * x.tp)}"
+        if whole % multiple:
+            equation = f"columns {whole} % {multiple} = {whole % multiple}"
+        return f"{equation}, must be 0 for {s.job.precision}", "use a smaller tp, or --precision bf16"
+
+    return Limit(name="columns-of-eight-bits", fields=("tp",), broken=broken, says=says)
 
 
 def adapter_limit(title: str, kinds: Sequence[AdapterKind] = ()) -> Limit:

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
+import numpy as np
+
 from costmodel.layout import LayoutTable, ParallelLayout
 from planner.engines.contract import Contract
 from planner.engines.fields import facts_of
@@ -13,6 +15,7 @@ from planner.engines.limit import (
     Limit,
     Question,
     adapter_limit,
+    columns_limit,
     compression_limit,
     layers_limit,
     offload_limit,
@@ -59,6 +62,60 @@ def _adapted(s: Question, _: ParallelLayout) -> tuple[str, str]:
 ADAPTED = Limit(name="adapted", fields=(), broken=_adapted_broken, says=_adapted)
 """What of an adapter the executor does not compute."""
 
+_MULTIPLE = {"fp8": 16}
+"""Sides of a product in eight bits: its kernels read sixteen bytes of a row."""
+
+
+def _unlike(s: Question) -> tuple[str, str]:
+    """What of a job in eight bits the executor does not compute so, and what helps; empty where it does."""
+    if s.job.precision not in ("bf16", *_MULTIPLE):
+        return "the executor multiplies in bf16, or in eight bits by rows (fp8)", "use --precision bf16"
+    if s.job.is_low_precision and s.model.is_moe:
+        return "the executor multiplies routed experts in sixteen bits", "use --precision bf16"
+    if s.job.is_low_precision and s.job.adapter is not None:
+        return "the executor trains adapters in sixteen bits", "use --precision bf16"
+    return "", ""
+
+
+def _tokens_broken(s: Question, t: LayoutTable) -> np.ndarray | bool:
+    multiple = _MULTIPLE.get(s.job.precision)
+    return False if multiple is None else t.microbatch_size * s.job.sequence_length % (multiple * t.cp) != 0
+
+
+def _tokens(s: Question, x: ParallelLayout) -> tuple[str, str]:
+    multiple, tokens = _MULTIPLE[s.job.precision], x.microbatch_size * s.job.sequence_length
+    left = tokens % (multiple * x.cp)
+    return (
+        f"tokens of a microbatch {tokens} % ({multiple}·cp {x.cp}) = {left}, must be 0 for {s.job.precision}",
+        "use a smaller cp, or --precision bf16",
+    )
+
+
+def _partial_broken(s: Question, t: LayoutTable) -> np.ndarray | bool:
+    return False if s.model.attention.shares_keys or not s.job.is_low_precision else np.greater(t.tp, 1)
+
+
+PRECISION_LIMITS = (
+    Limit(
+        name="precision",
+        fields=(),
+        broken=lambda s, _: bool(_unlike(s)[0]),
+        says=lambda s, _: (f"precision = {s.job.precision}: {_unlike(s)[0]}", _unlike(s)[1]),
+    ),
+    columns_limit(_MULTIPLE),
+    Limit(name="tokens-of-eight-bits", fields=("microbatch_size", "cp"), broken=_tokens_broken, says=_tokens),
+    Limit(
+        name="partial-sums-of-eight-bits",
+        fields=("tp",),
+        broken=_partial_broken,
+        says=lambda s, x: (
+            f"precision = {s.job.precision} with tp {x.tp}: ranks would round parts of latent gradients",
+            "use tp = 1, or --precision bf16",
+        ),
+    ),
+)
+"""What of eight bits the executor does not compute, or its kernels do not take."""
+
 OWN = Contract(
     engine="meshplan",
     title="Meshplan",
@@ -73,15 +130,7 @@ OWN = Contract(
         compression_limit("the executor"),
         offload_limit("the executor"),
         optimizer_limit("the executor", ("adamw", "muon")),
-        Limit(
-            name="precision",
-            fields=(),
-            broken=lambda s, _: s.job.is_low_precision,
-            says=lambda s, _: (
-                f"precision = {s.job.precision}: the executor multiplies in sixteen bits",
-                "use --precision bf16",
-            ),
-        ),
+        *PRECISION_LIMITS,
     ),
     recomputes="per-rank",
     built_in=dict.fromkeys(_BUILT_IN, "the executor's own code, executor/"),

@@ -6,17 +6,13 @@ in sixteen bits, as they are priced.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
-from costmodel.layout import LayoutTable, ParallelLayout
-from costmodel.models.spec import ModelSpec
+from costmodel.layout import LayoutTable
 from planner.engines.fields import Facts
-from planner.engines.limit import Limit, Question
+from planner.engines.limit import Limit, Question, columns_limit
 from planner.engines.setting import Given, Setting, Word
 
 
@@ -114,37 +110,6 @@ def _other_scales(s: Question, _: LayoutTable) -> bool:
     return s.job.precision == "mxfp8" and not s.cluster.gpu.architecture.startswith(SCALES_BLOCKS)
 
 
-def whole_width(model: ModelSpec) -> int:
-    """Largest number that divides the sides of products that no rank cuts."""
-    latent = model.kv_lora_rank and model.kv_lora_rank + model.qk_rope_head_dim
-    return math.gcd(model.hidden_size, model.moe_intermediate_size, model.q_lora_rank, latent)
-
-
-def split_width(model: ModelSpec) -> int:
-    """Largest number that divides the sides of products that tensor parallelism cuts."""
-    heads, shared = model.num_attention_heads, model.shared_expert_size
-    widths = [heads * model.qk_head_dim, heads * model.value_head_dim, shared]
-    widths += [model.attention.whole_heads * model.head_dim] * model.attention.shares_keys
-    widths += [model.intermediate_size] if not model.is_moe or model.num_dense_layers else []
-    return math.gcd(*widths)
-
-
-def _narrow_broken(s: Question, t: LayoutTable) -> np.ndarray | bool:
-    multiple = _MULTIPLE.get(s.job.precision)
-    if multiple is None:
-        return False
-    split = np.asarray(split_width(s.model) % (multiple * t.tp) != 0, dtype=bool)
-    return split | (whole_width(s.model) % multiple != 0)
-
-
-def _narrow(s: Question, x: ParallelLayout) -> tuple[str, str]:
-    multiple, split, whole = _MULTIPLE[s.job.precision], split_width(s.model), whole_width(s.model)
-    equation = f"columns {split} % ({multiple}·tp {x.tp}) = {split % (multiple * x.tp)}"
-    if whole % multiple:
-        equation = f"columns {whole} % {multiple} = {whole % multiple}"
-    return f"{equation}, must be 0 for {s.job.precision}", "use a smaller tp, or --precision bf16"
-
-
 PRECISION_LIMITS = (
     Limit(
         name="precision",
@@ -164,5 +129,5 @@ PRECISION_LIMITS = (
             "use --precision fp8",
         ),
     ),
-    Limit(name="columns-of-eight-bits", fields=("tp",), broken=_narrow_broken, says=_narrow),
+    columns_limit(_MULTIPLE),
 )

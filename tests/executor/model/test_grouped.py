@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from costmodel.models.catalog import model
+from executor.model.delayed import DelayedGradients
 from executor.model.grouped import add_weighted_bias, ends_of, multiply_groups
-from executor.model.linear import DelayedGradients
 from executor.model.moe import MoE
 
 COUNTS = [[3, 0, 5, 2], [0, 0, 0, 9], [1, 1, 1, 1], [4, 4, 0, 0]]

@@ -120,6 +120,23 @@ def test_every_count_equals_the_cost_model(name: str) -> None:
     assert sum(term.measured > 0 for term in terms) == len(terms) >= 9
 
 
+@pytest.mark.parametrize("recompute", ["none", "selective-op"])
+def test_products_in_eight_bits_are_counted_alike(recompute: str) -> None:
+    """They are as many, and messages stay in sixteen bits."""
+    task = RankTask(
+        spec=DENSE,
+        layout=ParallelLayout(tp=2, dp=2, pp=2, zero_stage=1, recompute=recompute, **SP),  # type: ignore[arg-type]
+        sequence_length=32,
+        num_microbatches=2,
+        layers_of_stage=(2, 2),
+        recompute_of_stage=(0, 0),
+        stage=1,
+        eight_bits=True,
+    )
+    terms = compare_counts(task)
+    assert {term.name: term.measured for term in terms} == {term.name: term.expected for term in terms}
+
+
 def test_a_difference_is_named() -> None:
     """A wrong expectation is reported by part, phase, axis and kind."""
     from collections import Counter

@@ -39,6 +39,7 @@ class Case:
     layers: int | None = None
     num_microbatches: int = 32
     adapter: str = ""
+    eight_bits: bool = False
 
     @property
     def task(self) -> RankTask:
@@ -59,6 +60,7 @@ class Case:
             recompute_of_stage=recomputed,
             stage=self.stage,
             adapter=parse_adapter(self.adapter) if self.adapter else None,
+            eight_bits=self.eight_bits,
         )
 
 
@@ -79,6 +81,13 @@ CASES = {
     "7b ZeRO-3": Case(model=SEVEN, layout=ParallelLayout(dp=8, zero_stage=3)),
     "8b ZeRO-3 recomputed": Case(
         model=EIGHT, layout=ParallelLayout(dp=8, zero_stage=3, recompute="full"), sequence_length=8192
+    ),
+    "8b ZeRO-3 in eight bits": Case(model=EIGHT, layout=ParallelLayout(dp=8, zero_stage=3), eight_bits=True),
+    "70b first stage in eight bits": Case(
+        model=SEVENTY,
+        layout=ParallelLayout(tp=8, pp=4, **ZERO_1),
+        sequence_length=8192,
+        eight_bits=True,
     ),
     "8b recomputed by operator": Case(
         model=EIGHT,

@@ -1,0 +1,107 @@
+"""What only a GPU can show: one rank of a large plan, with random data and weights, beside its estimate.
+
+``pytest -m gpu tests/executor/gpu`` on a machine with one GPU. None has run it yet.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from costmodel.kernels.tables import load_calibration
+from costmodel.layout import ParallelLayout, num_microbatches
+from costmodel.models.catalog import model
+from planner.plan import Plan
+from planner.problem import setting_of
+from planner.search.verify import estimate_anew
+from tests.executor.conftest import make_plan
+from topology.builders import default_cluster
+from topology.hardware.device_names import gpu_of_device
+
+torch = pytest.importorskip("torch")
+
+from executor.model.grouped import ends_of, multiply_groups
+from executor.model.products import EIGHT_BITS, FIRST_CAPABILITY
+from executor.parallel.affinity import bind
+from executor.validation.validate import check_gpu
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="this machine has no CUDA device"),
+]
+
+MEMORY, TIME = 0.05, 0.10
+LAYOUTS = {
+    "ZeRO-3": ParallelLayout(dp=8, zero_stage=3),
+    "tensor parallel": ParallelLayout(tp=4, dp=2, zero_stage=1, sequence_parallel=True),
+    "recomputed": ParallelLayout(dp=8, zero_stage=3, recompute="full"),
+}
+
+
+def planned(gpu: str, name: str, layout: ParallelLayout) -> Plan:
+    """A plan of eight such GPUs for a model, estimated by the cost model."""
+    plan = make_plan(layout, spec=model(name), batch=64, sequence=4096)
+    recomputed = (plan.layers_of_stage[0] * (layout.recompute == "full"),)
+    request = replace(plan.request, cluster=default_cluster(gpu, 8).spec)
+    plan = replace(plan, request=request, recompute_of_stage=recomputed)
+    return estimate_anew(plan, setting_of(request), load_calibration())
+
+
+def gpu_here() -> str:
+    """The catalogue's name of this machine's GPU."""
+    found = torch.cuda.get_device_properties(0)
+    return gpu_of_device(found.name, float(found.total_memory))
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_a_rank_allocates_and_takes_what_is_estimated(name: str) -> None:
+    """Peak memory within 5 %; a microbatch forward and backward within 10 % of its computation."""
+    plan = planned(gpu_here(), "llama-3.1-8b", LAYOUTS[name])
+    check, (measured,) = check_gpu(plan)
+    assert check.verdict == "holds", check.detail
+    assert measured.estimated_bytes == pytest.approx(measured.peak_bytes, rel=MEMORY)
+    time = plan.estimate.time
+    each_s = (time.compute_s + time.recompute_s) / num_microbatches(plan.layout, plan.request.job)
+    assert measured.forward_s + measured.backward_s == pytest.approx(each_s, rel=TIME)
+
+
+def test_products_in_eight_bits_are_those_of_a_cpu() -> None:
+    """The same values are multiplied; sums of bf16 results may round otherwise."""
+    if torch.cuda.get_device_capability() < FIRST_CAPABILITY:
+        pytest.skip("this GPU has no units for eight bits")
+    generator = torch.Generator().manual_seed(0)
+    x, weight, gradient = (
+        torch.randn(shape, generator=generator).bfloat16() for shape in ((256, 512), (384, 512), (256, 384))
+    )
+    for product, left, right in (
+        (EIGHT_BITS.forward, x, weight),
+        (EIGHT_BITS.of_input, gradient, weight),
+        (EIGHT_BITS.of_weight, gradient, x),
+    ):
+        here, there = product(left, right), product(left.cuda(), right.cuda()).cpu()
+        assert torch.allclose(here.float(), there.float(), rtol=2**-7, atol=1e-2 * float(here.abs().max()))
+
+
+def test_experts_multiply_without_waiting_for_the_host() -> None:
+    """No row count is asked for: a synchronisation would be an error; equal to one product an expert."""
+    counts = torch.tensor([32, 0, 96, 128])
+    rows = torch.randn(256, 64, device="cuda", dtype=torch.bfloat16)
+    weight = torch.randn(4, 128, 64, device="cuda", dtype=torch.bfloat16)
+    ends = ends_of(counts.cuda())
+    multiply_groups(rows, weight, ends, None)  # what is chosen at first may wait
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        found = multiply_groups(rows, weight, ends, None)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    parts = rows.split(counts.tolist())
+    expected = torch.cat([part @ matrix.t() for part, matrix in zip(parts, weight, strict=True)])
+    assert torch.allclose(
+        found.float(), expected.float(), rtol=2**-7, atol=1e-2 * float(expected.abs().max())
+    )
+
+
+def test_a_rank_is_bound_or_says_why_not() -> None:
+    """Linux knows the address that torch gives."""
+    assert bind(torch.device("cuda", 0)).endswith(("not bound", "nodes"))

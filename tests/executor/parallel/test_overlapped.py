@@ -1,0 +1,79 @@
+"""Tensor parallelism whose messages run under its products computes what one process computes."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from app.cli import run
+from costmodel.layout import ParallelLayout
+from planner.plan import Plan
+from topology.base.errors import InputError
+
+torch = pytest.importorskip("torch")
+
+from executor import torch_internals
+from executor.parallel.device import require_nvlink
+from executor.validation.reference import Case, compare, run_layout, run_reference
+from tests.executor.parallel.test_parity import DENSE, GPT, MOE, SETTINGS, TOLERANCE, shallow
+from tests.executor.training.test_commands import plan_file
+
+SP = {"sequence_parallel": True}
+CASES = {
+    "tp2": Case(spec=DENSE, layout=ParallelLayout(tp=2, **SP)),
+    "tp2-dp2-zero3": Case(
+        spec=DENSE, layout=ParallelLayout(tp=2, dp=2, zero_stage=3, microbatch_size=2, **SP)
+    ),
+    "zb-h1": Case(spec=DENSE, layout=ParallelLayout(tp=2, pp=2, schedule="zb-h1", **SP)),
+    "biases-cp2": Case(spec=GPT, layout=ParallelLayout(tp=2, cp=2, **SP)),
+    "experts": Case(spec=MOE, layout=ParallelLayout(ep=2, tp=2, dp=2, zero_stage=1, **SP)),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_overlapped_layout_computes_what_one_process_computes(name: str) -> None:
+    """Loss of three steps and every gradient of the first within 1e-5: torch's fallback, on gloo ranks."""
+    case = dataclasses.replace(shallow(CASES[name]), steps=3, overlaps=True)
+    difference = compare(run_reference(case, SETTINGS), run_layout(case, SETTINGS))
+    assert (difference.loss <= TOLERANCE, difference.gradient <= TOLERANCE) == (True, True), difference
+
+
+@pytest.mark.parametrize(
+    ("layout", "device", "cause"),
+    [
+        (ParallelLayout(dp=2), "auto", "the plan has tp = 1: no tensor-parallel messages"),
+        (ParallelLayout(tp=2), "auto", "the plan has no sequence parallelism"),
+        (ParallelLayout(tp=2, **SP), "cpu", "ranks on a CPU map no memory into each other"),
+        (ParallelLayout(tp=2, **SP), "auto", "this rank is on a cpu"),
+    ],
+)
+def test_nothing_is_overlapped_without_gpus(
+    layout: ParallelLayout,
+    device: str,
+    cause: str,
+    estimated_plan_of: Callable[..., Plan],
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """Three lines: by the launcher where it can know, otherwise by the ranks."""
+    if torch.cuda.is_available() and device == "auto":
+        pytest.skip("this machine has GPUs")
+    words = ["run", plan_file(tmp_path, estimated_plan_of(layout)), "--run-dir", str(tmp_path / "run")]
+    assert run([*words, "--device", device, "--async-tp", "--steps", "1"]) == 2
+    errors = capfd.readouterr().err
+    assert cause in errors
+    assert [line.split(":")[0] for line in errors.splitlines()][-3:] == ["error", "cause", "help"]
+
+
+def test_gpus_without_links_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two pairs under two PCIe switches, as torch tells NVLink: within a pair only."""
+    pairs = [[0, 4, 0, 0], [4, 0, 0, 0], [0, 0, 0, 4], [0, 0, 4, 0]]
+    monkeypatch.setattr(torch_internals, "nvlinks", lambda: pairs)
+    require_nvlink(torch.device("cuda", 2), [2, 3])
+    with pytest.raises(InputError, match="GPUs 1 and 2 have no NVLink to each other"):
+        require_nvlink(torch.device("cuda", 1), [1, 2])
+    with pytest.raises(InputError, match="on several nodes"):
+        require_nvlink(torch.device("cuda", 0), [0, -1])
