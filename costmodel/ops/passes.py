@@ -1,7 +1,7 @@
 """Accesses of memory-bound work: how often a norm, rotary positions and a loss read or write an activation.
 
-An access is one read or one write of the tensor in sixteen bits; in fp32 it is two. Stacks are of three kinds:
-fused (one kernel reads and writes), eager around an fp32 copy, and chains of torch's operations.
+An access is one read or one write of the tensor in sixteen bits; in fp32 it is two. Stacks are of three
+kinds: fused (one kernel reads and writes), eager around an fp32 copy, and chains of torch's operations.
 """
 
 from __future__ import annotations

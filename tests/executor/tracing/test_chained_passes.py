@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch")
+pytest.importorskip("torch")
 pytest.importorskip("transformers")
+
+import torch
 
 from costmodel.ops.passes import LOSS_CHAIN_BYTES, NORM_CHAIN, ROTARY_CHAIN
 from executor.tracing.ops import pass_of
@@ -43,7 +45,7 @@ def test_rotary_positions_are_ten_accesses_of_queries_and_keys() -> None:
     """The tables of cosines and sines are shared by all heads."""
     from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
-    class Rotary(torch.nn.Module):
+    class Rotary(torch.nn.Module):  # type: ignore[misc, unused-ignore]
         """Turns queries and keys."""
 
         def forward(self, q: Any, k: Any, cos: Any, sin: Any) -> Any:
@@ -61,7 +63,7 @@ def test_a_loss_moves_fourteen_bytes_a_logit() -> None:
     """It reads one logarithm of each row, not all of them."""
     from transformers.loss.loss_utils import ForCausalLMLoss
 
-    class Loss(torch.nn.Module):
+    class Loss(torch.nn.Module):  # type: ignore[misc, unused-ignore]
         """Of logits and what comes next."""
 
         def forward(self, logits: Any, labels: Any) -> Any:
