@@ -39,6 +39,8 @@ class StackTiming:
         messages_per_unit: Collectives in which ZeRO-2 and 3 send what belongs to one layer.
         flash_attention: Attention is fused: the S² scores are neither stored nor passed over.
         fused_elementwise: Norm, bias, activation and residual run as fused kernels (compile or hand-written).
+        chained_modules: Root-mean-square norms, rotary positions and the loss are chains of kernels as
+            transformers writes them, each of which reads and writes memory; layer norms are one of torch's.
         dispatches_weights: Routing weights travel to the experts in a message of their own.
         dispatches_once_per_node: A token is sent once to every node that holds some of its experts and copied
             there (DeepEP, HybridEP); otherwise every expert is sent its own copy.
@@ -72,6 +74,7 @@ class StackTiming:
     messages_per_unit: float = 1.0
     flash_attention: bool = True
     fused_elementwise: bool = True
+    chained_modules: bool = False
     dispatches_weights: bool = False
     dispatches_once_per_node: bool = False
     pairs_expert_passes: bool = False

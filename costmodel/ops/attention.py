@@ -34,6 +34,7 @@ from costmodel.ops.op import (
     reduced_elements,
     repeat,
 )
+from costmodel.ops.passes import FUSED, norm_accesses, rotary_accesses
 from costmodel.stack import SoftwareStack
 
 RING_ROWS = 0.75
@@ -125,9 +126,11 @@ def _grouped_projections(
     )
     qkv = replace(qkv, joins=QUERY_KEY_VALUE)
     kept = norm_saved_bytes(qk_bytes, wide=stack.memory.keeps_wide_norms, trained=job.adapter is None)
-    norms = elementwise("qk_norm", traffic_bytes=2 * qk_bytes, saved_bytes=kept, parameters=2 * d, count=2)
-    accesses = 2 if stack.timing.fused_elementwise else 4
-    positions = elementwise("rotary", traffic_bytes=accesses * qk_bytes, count=2)
+    passes = norm_accesses(model, stack) if stack.timing.chained_modules else FUSED
+    norms = elementwise(
+        "qk_norm", traffic_bytes=passes * qk_bytes, saved_bytes=kept, parameters=2 * d, count=2
+    )
+    positions = elementwise("rotary", traffic_bytes=rotary_accesses(stack) * qk_bytes, count=2)
     return (qkv, *(norms,) * model.qk_norm, *(positions,) * (model.learned_positions == 0))
 
 
@@ -145,7 +148,7 @@ def _latent_projections(
     down = gemm("kv_down", m=rows, n=r + rope, k=H, dtype=dtype, saved_elements=t * H)
     norm = elementwise("kv_norm", traffic_bytes=4 * rows * r, saved_bytes=HALF_BYTES * rows * r, parameters=r)
     up = gemm("kv_up", m=T, n=kv_width, k=r, dtype=dtype, saved_elements=rows * r)
-    accesses = 2 if stack.timing.fused_elementwise else 4
+    accesses = rotary_accesses(stack)
     rotary = elementwise("rotary", traffic_bytes=accesses * HALF_BYTES * T * (2 * query_width), count=3)
     if not q:
         query: tuple[Op, ...] = (gemm("query", m=T, n=query_width, k=H, dtype=dtype, saved_elements=0),)

@@ -37,6 +37,7 @@ from costmodel.ops.op import (
     repeat,
     repeat_block,
 )
+from costmodel.ops.passes import loss_bytes_moved, norm_accesses
 from costmodel.ops.recurrence import recurrence_ops
 from costmodel.ops.tower import both_ways, tower_end_ops, tower_shard, untrained
 from costmodel.ops.traced import traced_ops
@@ -191,8 +192,7 @@ def embedding_ops(
 def head_ops(model: ModelSpec, stack: SoftwareStack, shard: ShardShape) -> tuple[Op, ...]:
     """Final norm, output projection on a vocabulary shard, and fp32 loss of the last stage.
 
-    The projection of a tied model has no parameters of its own here. The loss reads the logits, writes
-    and reads their fp32 softmax.
+    The projection of a tied model has no parameters of its own here.
     """
     if model.module:
         return traced_ops(model.module.head, stack, shard)
@@ -207,7 +207,7 @@ def head_ops(model: ModelSpec, stack: SoftwareStack, shard: ShardShape) -> tuple
         output_elements=0,
     )
     loss = elementwise(
-        "loss", traffic_bytes=logits * (HALF_BYTES + 2 * FLOAT_BYTES), saved_bytes=FLOAT_BYTES * logits
+        "loss", traffic_bytes=logits * loss_bytes_moved(stack), saved_bytes=FLOAT_BYTES * logits
     )
     return (
         _norm(model, "final_norm", stack, shard),
@@ -280,7 +280,7 @@ def _norm(
     size = HALF_BYTES * shard.sharded_tokens * model.hidden_size
     return elementwise(
         name,
-        traffic_bytes=size * (2 if stack.timing.fused_elementwise else 4),
+        traffic_bytes=size * norm_accesses(model, stack),
         saved_bytes=norm_saved_bytes(size, wide=stack.memory.keeps_wide_norms, trained=trained),
         saved_bytes_op=size if keeps_layer_input else 0,
         parameters=norm_parameters(model, model.hidden_size),

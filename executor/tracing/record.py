@@ -15,8 +15,8 @@ from executor.tracing.blocks import blocks_of
 from executor.tracing.known import Known
 from executor.tracing.known import is_causal as is_causal_mask
 
-GATHERS = ("embedding", "index_select", "index", "gather")
-"""Operations that read of a table what they give, not all of it."""
+GATHERS = ("embedding", "index_select", "index", "gather", "nll_loss_forward", "nll_loss2d_forward")
+"""Operations that read of a table what they give, not all of it; a loss reads one logarithm of each row."""
 REPEATABLE = frozenset(
     (
         "_to_copy", "clone", "cat", "stack", "mean", "sum", "var_mean", "_softmax", "_log_softmax",

@@ -1,0 +1,50 @@
+"""Accesses of memory-bound work: how often a norm, rotary positions and a loss read or write an activation.
+
+An access is one read or one write of the tensor in sixteen bits; in fp32 it is two. Stacks are of three
+kinds: fused (one kernel reads and writes), eager around an fp32 copy, and chains of torch's operations.
+"""
+
+from __future__ import annotations
+
+from costmodel.models.spec import ModelSpec
+from costmodel.stack import SoftwareStack
+
+FUSED = 2  # one read, one write
+COPIED = 4  # through a copy
+NORM_CHAIN = 18
+"""To fp32 3, square 4, mean 2, times the inverse root 4, to sixteen bits 3, times the weight 2."""
+ROTARY_CHAIN = 10
+"""Times the cosine 2, the half negated 1, both halves joined 2, times the sine 2, their sum 3."""
+FUSED_LOSS_BYTES = 10
+"""Logits read in sixteen bits, their fp32 softmax written and read."""
+LOSS_CHAIN_BYTES = 14
+"""Logits read in sixteen bits and written in fp32, read again, their logarithms written."""
+
+
+def norm_accesses(model: ModelSpec, stack: SoftwareStack) -> int:
+    """Accesses of one norm.
+
+    Source: transformers models/llama/modeling_llama.py, LlamaRMSNorm.forward: six kernels over the whole.
+    A layer norm is one kernel of torch there (torch.nn.LayerNorm).
+    """
+    if stack.timing.chained_modules:
+        return NORM_CHAIN if model.norm.startswith("rms") else FUSED
+    return FUSED if stack.timing.fused_elementwise else COPIED
+
+
+def rotary_accesses(stack: SoftwareStack) -> int:
+    """Accesses of rotary positions of queries or keys.
+
+    Source: transformers models/llama/modeling_llama.py, apply_rotary_pos_emb and rotate_half.
+    """
+    if stack.timing.chained_modules:
+        return ROTARY_CHAIN
+    return FUSED if stack.timing.fused_elementwise else COPIED
+
+
+def loss_bytes_moved(stack: SoftwareStack) -> int:
+    """Bytes that the loss of one logit reads and writes.
+
+    Source: transformers loss/loss_utils.py, ForCausalLMLoss: logits to fp32, then torch's cross entropy.
+    """
+    return LOSS_CHAIN_BYTES if stack.timing.chained_modules else FUSED_LOSS_BYTES
