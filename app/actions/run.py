@@ -235,7 +235,7 @@ def check_run(plan: Plan, run: RunSettings) -> None:
     if run.compiles:
         _check_compiler(run.device)
     if run.async_tp:
-        check_overlaps(plan, run.device)
+        check_overlaps(plan, run.device, fp32=run.precision == "fp32")
     _check_documents(run, plan)
     open_source(
         run.data,

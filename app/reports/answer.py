@@ -173,6 +173,8 @@ def write_folder(folder: Path, files: Mapping[str, str]) -> None:
         raise InputError(what=f"cannot write into {folder}", cause=cause, fix=fix) from error
     if crowded:
         raise InputError(what=f"cannot write into {folder}", cause="there are files in it", fix=fix)
+    for name in files:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
     for name, text in files.items():
         write_file(folder / name, text, fix=fix)
 

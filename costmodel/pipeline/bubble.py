@@ -116,7 +116,7 @@ def zb_2p_bubble(
 
 
 def v_half_bubble(ranks: ArrayLike, microbatches: ArrayLike, forward: ArrayLike, weight: ArrayLike) -> Vector:
-    """β of V-Half, M ≥ P, where B ≥ F (an upper estimate where B < F ≤ B + W/2).
+    """β of V-Half, M ≥ P, where B ≥ F (an upper estimate where B < F ≤ B + W/2, too low beyond).
 
     With e = 1 for even P, else 0, h = ⌊P/2⌋:
 

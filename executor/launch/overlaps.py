@@ -10,9 +10,9 @@ from planner.plan import Plan
 from topology.base.errors import InputError
 
 
-def check_overlaps(plan: Plan, device: str) -> None:
-    """Refuse a plan without such messages, in a format without such kernels, or without GPUs."""
-    layout, precision = plan.layout, plan.request.job.precision
+def check_overlaps(plan: Plan, device: str, *, fp32: bool = False) -> None:
+    """Refuse a plan without such messages, a format without such kernels, or ranks without GPUs."""
+    layout, precision = plan.layout, "fp32" if fp32 else plan.request.job.precision
     causes = {
         f"the plan has tp = {layout.tp}: no tensor-parallel messages": layout.tp == 1,
         "the plan has no sequence parallelism, whose messages these are": not layout.sequence_parallel,

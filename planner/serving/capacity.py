@@ -24,11 +24,12 @@ from planner.serving.replica import (
 )
 
 ALONE, ALONE_REQUESTS = 0.2, 200  # requests in flight up to which none meets another, and how many show that
-BEYOND, RAREST = 8, 1e-3  # counted requests beyond a percentile, down to one in a thousand
-FEWEST_COUNTED, FEWEST_FILLING, MOST_FILLING = 800, 128, 8192
+BEYOND, RAREST = 8, 2e-3  # counted requests beyond a percentile, down to one in five hundred
+FEWEST_COUNTED, FEWEST_FILLING, MOST_FILLING = 800, 128, 32768
 FILLS = 1.5  # times what is in flight comes before latencies count, and half of that, at least, after it
 SHORT_WAIT_S, SHORT_SHARE = 0.5, 0.02  # a wait that may grow: seconds, and share of a load's time
 ROUNDS, FEWEST_ROUNDS, MOST_ROUNDS = 10, 40, 2000  # of a closed loop, and its requests
+FEWEST_FILLED = 4  # rounds of a closed loop, however many are in flight
 MOST_REPLICAS = 4096  # more are not tried
 UNCOUNTED_SHARE = 0.2  # of a trace, and of loads of several services
 
@@ -166,7 +167,7 @@ def serves(option: Option, rate_per_s: float) -> bool:
     whatever the others do.
     """
     working = in_flight(option, rate_per_s)
-    if working < ALONE:
+    if working < ALONE and ALONE_REQUESTS * (1 - option.job.percentile / 100) >= 2:
         few = _drawn_at(option.job, rate_per_s, 1, ALONE_REQUESTS)
         if _keeps(option, few if option.phase == WHOLE else phase_load(few, option.phase)):
             return True
@@ -313,7 +314,7 @@ def closed_run(option: Option, concurrency: int) -> Simulation:
     job, inside = option.job, min(concurrency, option.rules.max_batch)
     load = closed_load(
         concurrency=inside,
-        count=int(np.clip(ROUNDS * inside, FEWEST_ROUNDS, MOST_ROUNDS)),
+        count=max(min(ROUNDS * inside, max(MOST_ROUNDS, FEWEST_FILLED * inside)), FEWEST_ROUNDS),
         inputs=Lengths(mean=job.input_tokens, p99=job.input_tokens_p99),
         outputs=Lengths(mean=job.output_tokens, p99=job.output_tokens_p99),
         cached_share=job.cached_share,

@@ -202,6 +202,25 @@ def test_commands_are_printed_on_one_line_each() -> None:
         assert any(line.endswith(f" {told[name]}") for line in lines)
 
 
+def test_a_folder_may_hold_folders(tmp_path: Path) -> None:
+    """A model repository of Triton is one of them."""
+    question = (
+        "--model",
+        "8b",
+        "--gpus",
+        "1",
+        "--gpu",
+        "h100-sxm",
+        "--engine",
+        "trtllm",
+        "--mode",
+        "aggregated",
+    )
+    done = serve(*question, "--deploy", "triton", "--save-dir", str(tmp_path / "fleet"))
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "fleet" / "triton-models" / "tensorrt_llm" / "1" / "model.yaml").is_file()
+
+
 def test_a_folder_that_starts_the_fleet_is_written_into_an_empty_one(tmp_path: Path) -> None:
     """Scripts, load test and README; a second time the files of the first are not mixed with."""
     question = ("--model", "8b", "--gpus", "2", "--gpu", "h100-sxm", "--input", "500", "--output", "50")

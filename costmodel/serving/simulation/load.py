@@ -163,6 +163,12 @@ def open_load(
     rng = np.random.default_rng(seed)
     shape = 1.0 / burstiness**2
     gaps = rng.gamma(shape, 1.0 / (rate_per_s * shape), count)
+    if not gaps.sum() > 0:
+        raise InputError(
+            what="burstiness is too large for a load of this size",
+            cause=f"with burstiness = {burstiness:g} all of {count} gaps between requests are nothing",
+            fix="give a smaller one, such as 10",
+        )
     gaps *= count / (rate_per_s * gaps.sum())
     drawn_inputs, drawn_outputs = inputs.draw(count, rng), outputs.draw(count, rng)
     return Load(

@@ -17,6 +17,7 @@ from costmodel.serving.deployment import KvDtype, ServingLayout, Weights, publis
 from costmodel.serving.engine import serving_stack
 from planner.audit.facts import Facts
 from planner.audit.read import Reading
+from planner.formats.settings import whole
 from planner.questions.training import DEFAULT_GPU
 from topology.base.errors import InputError
 from topology.catalog import gpu_name
@@ -118,7 +119,7 @@ def server_of(reading: Reading, *, model: str | None, gpu: str | None) -> Server
         memory_fraction=_share(facts.value("said.memory_share")),
         max_batch=sequences,
         token_budget=budget,
-        balance_steps=(facts.count("said.balance_steps") or 50) if facts.truth("said.balance") else 0,
+        balance_steps=_balance_steps(facts),
         longest=facts.count("said.max_length"),
         assumed=tuple(assumed),
         slow=(eager,) if facts.truth("said.eager") else (),
@@ -167,6 +168,12 @@ def _weights(facts: Facts, named: str, model: ModelSpec, assumed: list[str]) -> 
         known = checkpoint_weights(named) if named else published_weights(model) or "bf16"
         assumed.append(f"weights are {known}, by the name of the checkpoint")
     return known
+
+
+def _balance_steps(facts: Facts) -> int:
+    """As said where balance is on, fifty where nothing is (TensorRT-LLM's AttentionDpConfig)."""
+    said = whole(facts.value("said.balance_steps"))
+    return (50 if said is None else said) if facts.truth("said.balance") else 0
 
 
 def _share(value: object) -> float | None:

@@ -114,9 +114,9 @@ def model_parts(layers_of_stage: Sequence[int]) -> list[list[str]]:
 def _write_pipeline(facts: Facts) -> dict[str, Any]:
     if facts["layout.pp"] == 1:
         return {}
-    names = {ours: theirs for theirs, ours in _SCHEDULES.items()}
+    named = [theirs for theirs, ours in _SCHEDULES.items() if ours == facts["layout.schedule"]]
     return {
-        f"{_P}pipeline_parallel_schedule": names[facts["layout.schedule"]],
+        **{f"{_P}pipeline_parallel_schedule": name for name in named},
         f"{_P}module_fqns_per_model_part": model_parts(facts["split.layers"]),
     }
 

@@ -1,6 +1,6 @@
 """What only a GPU can show: one rank of a large plan, with random data and weights, beside its estimate.
 
-``pytest -m gpu tests/executor/gpu`` on a machine with one GPU. None has run it yet.
+``pytest -n 0 -m gpu tests/executor/gpu`` on a machine with one GPU, one after the other. None has run it yet.
 """
 
 from __future__ import annotations

@@ -191,7 +191,7 @@ def load_of(kind: Kind, job: ServingJob, rate_per_s: float) -> tuple[Load, int]:
     filling = 128
     while filling < 1.5 * working:
         filling *= 2
-    counted = max(800, filling // 2, -int(-8 // max(1 - job.percentile / 100, 1e-3)))
+    counted = max(800, filling // 2, -int(-8 // max(1 - job.percentile / 100, 2e-3)))
     return seen_by(kind, spread_load(job, rate_per_s, filling + counted)), filling
 
 
@@ -227,18 +227,10 @@ def working_of(kind: Kind, job: ServingJob, rate_per_s: float) -> float:
 def keeps(kind: Kind, job: ServingJob, rate_per_s: float) -> bool:
     """Whether one replica keeps the limits of its phase at this rate, its queue not growing for ever."""
     load, first = load_of(kind, job, rate_per_s)
-    if working_of(kind, job, rate_per_s) < 0.2 and _few_keep(kind, job, rate_per_s):
-        return True
     found = simulate(kind.times, kind.rules, load)
     return (
         steady(found) and within(found, job, kind.phase, first) and rate_per_s <= sustained_per_s(kind, job)
     )
-
-
-def _few_keep(kind: Kind, job: ServingJob, rate_per_s: float) -> bool:
-    """Whether two hundred requests, which hardly meet, keep the limits."""
-    found = simulate(kind.times, kind.rules, seen_by(kind, spread_load(job, rate_per_s, 201)))
-    return steady(found) and within(found, job, kind.phase, 1)
 
 
 def steady(found: Simulation) -> bool:
@@ -327,7 +319,7 @@ def closed_rate(kind: Kind, job: ServingJob, replicas: int) -> float | None:
     each = -(-(job.concurrency or 1) // replicas)
     load = closed_load(
         concurrency=each,
-        count=min(max(10 * each, 40), 2000),
+        count=max(min(10 * each, max(2000, 4 * each)), 40),
         inputs=Lengths(mean=job.input_tokens, p99=job.input_tokens_p99),
         outputs=Lengths(mean=job.output_tokens, p99=job.output_tokens_p99),
         cached_share=job.cached_share,

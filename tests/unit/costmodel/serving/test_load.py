@@ -92,6 +92,14 @@ def test_thinning_shares_every_request_once() -> None:
     assert sorted(np.concatenate([part.arrival_s for part in parts]).tolist()) == load.arrival_s.tolist()
 
 
+def test_gaps_of_nothing_are_refused() -> None:
+    """So bursty that all requests come at once have no rate."""
+    with pytest.raises(InputError, match="burstiness"):
+        open_load(
+            rate_per_s=5.0, count=200, inputs=Lengths(mean=10), outputs=Lengths(mean=10), burstiness=1000.0
+        )
+
+
 def test_a_rate_of_zero_is_refused() -> None:
     """There is nothing to serve."""
     with pytest.raises(InputError, match="no load to serve"):

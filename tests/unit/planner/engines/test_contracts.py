@@ -106,3 +106,15 @@ def test_a_value_of_another_kind_is_none() -> None:
     for value in (True, 1.5, "many", "9" * 40):
         with pytest.raises((TypeError, ValueError)):
             typed(Word(name="x", kind="int"), value)
+
+
+def test_torchtitan_is_told_no_schedule_that_it_has_no_word_for() -> None:
+    """What it would run instead then differs from the plan, and is refused with both."""
+    facts = {"layout.pp": 2, "split.layers": [1, 1], "layout.schedule": "v-half"}
+    told = [
+        setting.write(facts)
+        for setting in CONTRACTS["torchtitan"].settings
+        if "layout.schedule" in setting.fields
+    ]
+    assert told
+    assert not [word for words in told for word in words if word.endswith("pipeline_parallel_schedule")]

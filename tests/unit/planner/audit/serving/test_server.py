@@ -133,6 +133,7 @@ def test_prompts_of_attention_ranks_wait_as_the_options_say() -> None:
     for options, steps in (
         ("enable_balance: true, timeout_iters: 30", 30),
         ("enable_balance: true", 50),
+        ("enable_balance: true, timeout_iters: 0", 0),
         ("timeout_iters: 30", 0),
     ):
         texts = {
