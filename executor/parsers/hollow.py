@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.abc
 import importlib.machinery
+import sys
 import types
 import typing
 import warnings
@@ -85,8 +86,12 @@ class Hollow(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 def pretend() -> None:
-    """Import torch before the packages it would ask for, and compile nothing."""
+    """Import torch before the packages it would ask for, and compile nothing.
+
+    torchao, which may lie beside the borrowed torch, would run kernels of packages that are empty here.
+    """
     warnings.simplefilter("ignore")
+    sys.modules.setdefault("torchao", None)  # type: ignore[arg-type]  # as Python marks what cannot be imported
     if not hasattr(typing, "override"):
         typing.override = lambda found: found  # type: ignore[attr-defined]  # Python 3.11
     import torch
