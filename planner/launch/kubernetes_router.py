@@ -13,7 +13,7 @@ from typing import Final
 
 ROUTER: Final = "router"
 PACKAGES: Final[Mapping[str, str]] = {"vllm": "vllm-router==0.1.17", "sglang": "sglang-router==0.3.2"}
-"""Routers as packages (pypi.org, as of 2026-11-23); neither has an image of the engine's version."""
+"""Routers as Python packages (as of 2026-11-23); neither has an image of the engine's version."""
 IMAGE: Final = "python:3.12-slim"
 _START: Final[Mapping[str, tuple[str, ...]]] = {
     "vllm": ("vllm-router", "--vllm-pd-disaggregation"),

@@ -37,7 +37,7 @@ UNCOUNTED_SHARE = 0.2  # of a trace, and of loads of several services
 def load_at(option: Option, rate_per_s: float, *, seed: int = 0) -> Load:
     """An open load of one replica, or of its phase alone."""
     load = filled_load(option.job, rate_per_s, in_flight(option, rate_per_s), seed=seed)
-    return load if option.phase == WHOLE else phase_load(load, option.phase)
+    return phase_load(load, option.phase)
 
 
 def filled_load(job: ServingJob, rate_per_s: float, in_flight: float, *, seed: int = 0) -> Load:
@@ -110,7 +110,9 @@ def in_flight(option: Option, rate_per_s: float) -> float:
 
 
 def phase_load(load: Load, phase: str) -> Load:
-    """The part of a load that a prefill or a decode worker sees."""
+    """The part of a load that a worker of this phase sees."""
+    if phase == WHOLE:
+        return load
     return prompts_of(load) if phase == PROMPT_ONLY else outputs_of(load)
 
 
@@ -169,7 +171,7 @@ def serves(option: Option, rate_per_s: float) -> bool:
     working = in_flight(option, rate_per_s)
     if working < ALONE and ALONE_REQUESTS * (1 - option.job.percentile / 100) >= 2:
         few = _drawn_at(option.job, rate_per_s, 1, ALONE_REQUESTS)
-        if _keeps(option, few if option.phase == WHOLE else phase_load(few, option.phase)):
+        if _keeps(option, phase_load(few, option.phase)):
             return True
     return _keeps(option, load_at(option, rate_per_s))
 
