@@ -82,8 +82,8 @@ class StackTiming:
     pairs_expert_passes: bool = False
     dispatches_in_eight_bits: bool = False
     drops_tokens: bool = False
-    static_experts_blackwell: bool = False
     launches_experts_singly: bool = False
+    static_experts_blackwell: bool = False
     gathers_before_latent: bool = False
     pads_value_heads: bool = False
     dropout: bool = False
