@@ -36,6 +36,7 @@ _COUNTS = (
     "num_experts_per_token",
     "moe_intermediate_size",
     "shared_expert_size",
+    "moe_latent_size",
     "num_dense_layers",
 )
 _EXPERT_SIZES = ("num_experts_per_token", "moe_intermediate_size")

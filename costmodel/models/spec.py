@@ -65,8 +65,9 @@ class ModelSpec:
 
     MLA sizes (`kv_lora_rank` > 0) and expert sizes (`num_experts` > 0) are zero when the model has none.
     `intermediate_size` is of dense layers, `moe_intermediate_size` of an expert, `shared_expert_size` of
-    all shared experts together. With `sliding_window_pattern` p > 0 every p-th layer has full attention,
-    others a window; with 0 the last `num_sliding_layers` have one. Norms ending in ``1p`` multiply by 1 +
+    all shared experts together; with `moe_latent_size` L > 0 tokens are projected to L numbers on their way to
+    routed experts, and back after them (Nemotron 3). With `sliding_window_pattern` p > 0 every p-th layer has
+    full attention, others a window; with 0 the last `num_sliding_layers` have one. Norms ending in ``1p`` multiply by 1 +
     weight. `layer_pattern` has a letter a layer (`costmodel.models.pattern`) where layers differ otherwise;
     then `num_dense_layers` is 0, and `recurrence` mixes where there is no attention. `attention_gate`
     multiplies what attention gives by as many sigmoids, `shared_expert_gate` that of shared experts by one.
@@ -129,6 +130,7 @@ class ModelSpec:
     num_experts_per_token: int = 0
     moe_intermediate_size: int = 0
     shared_expert_size: int = 0
+    moe_latent_size: int = 0
     shared_expert_gate: bool = False
     num_dense_layers: int = 0
     routing: Routing = field(default_factory=Routing)
@@ -192,6 +194,7 @@ class ModelSpec:
             copies=self.num_experts_per_token,
             width=self.moe_intermediate_size,
             shared_width=self.shared_expert_size,
+            latent=self.moe_latent_size,
             router_bias=self.router_bias,
             shared_gate=self.shared_expert_gate,
         )

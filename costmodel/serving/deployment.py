@@ -141,6 +141,8 @@ class Deployment:
             raise InputError(what, cause, fix)
         if model.index_topk:
             raise InputError(what, f"a query reads {model.index_topk} keys that an indexer chose", fix)
+        if width := model.moe_latent_size:
+            raise InputError(what, f"routed experts are {width} numbers wide, in a latent space", fix)
 
     @property
     def expert_copies(self) -> int:

@@ -28,6 +28,13 @@ CONFIGS: Mapping[str, Mapping[str, Any]] = {
         "num_key_value_heads": 2, "head_dim": 64, "vocab_size": 1000, "n_routed_experts": 8,
         "moe_intermediate_size": 96, "moe_shared_expert_intermediate_size": 160, "num_experts_per_tok": 2,
     },
+    "nemotron_h latent": {
+        "hidden_size": 512, "hybrid_override_pattern": "MEM*E", "intermediate_size": 768, "mamba_num_heads": 8,
+        "mamba_head_dim": 32, "ssm_state_size": 64, "n_groups": 2, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "head_dim": 64, "vocab_size": 1000, "n_routed_experts": 8,
+        "moe_intermediate_size": 96, "moe_shared_expert_intermediate_size": 160, "num_experts_per_tok": 2,
+        "moe_latent_size": 128,
+    },
     "mamba2": {
         "hidden_size": 512, "num_heads": 16, "head_dim": 64, "state_size": 32, "n_groups": 2, "num_hidden_layers": 3,
         "vocab_size": 1000,
@@ -71,11 +78,12 @@ def test_a_family_has_the_parameters_that_transformers_gives_it(family: str) -> 
     """The two agree exactly, but for router biases, which transformers holds as buffers."""
     transformers = pytest.importorskip("transformers")
     torch = pytest.importorskip("torch")
-    config = transformers.AutoConfig.for_model(family, **CONFIGS[family])
+    family, sizes = family.split(maxsplit=1)[0], CONFIGS[family]
+    config = transformers.AutoConfig.for_model(family, **sizes)
     with torch.device("meta"):
         config.pad_token_id = None  # beyond so small a vocabulary
         built = transformers.AutoModelForCausalLM.from_config(config)
     parameters = {id(parameter): parameter.numel() for parameter in built.parameters()}
-    spec = model_of_config({"model_type": family, **CONFIGS[family]}, name=family)
+    spec = model_of_config({"model_type": family, **sizes}, name=family)
     assert parameter_count(replace(spec, router_bias=False)) == sum(parameters.values())
     assert sum(run.count for run in layer_runs(spec)) == spec.num_layers
