@@ -65,12 +65,13 @@ class ModelSpec:
 
     MLA sizes (`kv_lora_rank` > 0) and expert sizes (`num_experts` > 0) are zero when the model has none.
     `intermediate_size` is of dense layers, `moe_intermediate_size` of an expert, `shared_expert_size` of
-    all shared experts together; with `moe_latent_size` L > 0 tokens are projected to L numbers on their way to
-    routed experts, and back after them (Nemotron 3). With `sliding_window_pattern` p > 0 every p-th layer has
-    full attention, others a window; with 0 the last `num_sliding_layers` have one. Norms ending in ``1p`` multiply by 1 +
-    weight. `layer_pattern` has a letter a layer (`costmodel.models.pattern`) where layers differ otherwise;
-    then `num_dense_layers` is 0, and `recurrence` mixes where there is no attention. `attention_gate`
-    multiplies what attention gives by as many sigmoids, `shared_expert_gate` that of shared experts by one.
+    all shared experts together; with `moe_latent_size` L > 0 tokens are projected to L numbers on their way
+    to routed experts, and back after them (Nemotron 3). With `sliding_window_pattern` p > 0 every p-th layer
+    has full attention, others a window; with 0 the last `num_sliding_layers` have one. Norms ending in ``1p``
+    multiply by 1 + weight. `layer_pattern` has a letter a layer (`costmodel.models.pattern`) where layers
+    differ otherwise; then `num_dense_layers` is 0, and `recurrence` mixes where there is no attention.
+    `attention_gate` multiplies what attention gives by as many sigmoids, `shared_expert_gate` that of shared
+    experts by one.
     A model that also sees has a `tower`, whose layers come first and count among the `num_layers`.
     With `index_topk` k > 0 an indexer of its own heads chooses k keys for a query (DeepSeek-V3.2).
 
