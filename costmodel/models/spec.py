@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from costmodel.models.attention import AttentionKind, GroupedAttention, LatentAttention
+from costmodel.models.compressed_attention import CompressedAttention, Compression, Reach
 from costmodel.models.feed_forward import (
     DenseFeedForward,
     FeedForwardKind,
@@ -29,7 +30,7 @@ from costmodel.models.sizes import LARGEST_SIZE, WeightFormat, check_sizes
 from costmodel.models.tower import Tower
 from costmodel.models.traced import TracedModule
 
-AttentionPattern = Literal["full", "sliding", "mla", "recurrence", "none"]
+AttentionPattern = Literal["full", "sliding", "mla", "recurrence", "none", "window", "heavy", "sparse"]
 NormKind = Literal["rmsnorm", "rmsnorm1p", "layernorm", "layernorm1p"]
 Activation = Literal["silu", "gelu", "gelu_tanh", "relu2"]
 
@@ -73,7 +74,9 @@ class ModelSpec:
     `attention_gate` multiplies what attention gives by as many sigmoids, `shared_expert_gate` that of shared
     experts by one.
     A model that also sees has a `tower`, whose layers come first and count among the `num_layers`.
-    With `index_topk` k > 0 an indexer of its own heads chooses k keys for a query (DeepSeek-V3.2).
+    With `index_topk` k > 0 an indexer of its own heads chooses k keys for a query (DeepSeek-V3.2); with a
+    `compression`, k of the entries that stand for several tokens each (DeepSeek-V4). Layers pass on
+    `residual_streams` of the hidden size.
 
     No cost depends on these:
 
@@ -116,6 +119,8 @@ class ModelSpec:
     attention_gate: bool = False
     layer_pattern: str = ""
     recurrence: Recurrence | None = None
+    compression: Compression | None = None
+    residual_streams: int = 1
     sliding_window: int | None = None
     num_sliding_layers: int = 0
     sliding_window_pattern: int = 0
@@ -157,6 +162,17 @@ class ModelSpec:
     @property
     def attention(self) -> AttentionKind:
         """The record of its attention."""
+        if self.compression:
+            return CompressedAttention(
+                hidden_size=self.hidden_size,
+                num_attention_heads=self.num_attention_heads,
+                head_dim=self.head_dim,
+                rotary_dim=int(self.head_dim * self.rotary.fraction),
+                query_rank=self.q_lora_rank,
+                index_heads=self.index_heads,
+                index_head_dim=self.index_head_dim,
+                compression=self.compression,
+            )
         if self.kv_lora_rank:
             return LatentAttention(
                 hidden_size=self.hidden_size,
@@ -199,6 +215,11 @@ class ModelSpec:
             router_bias=self.router_bias,
             shared_gate=self.shared_expert_gate,
         )
+
+    @property
+    def residual_width(self) -> int:
+        """Numbers of a token that one layer passes to the next."""
+        return self.residual_streams * self.hidden_size
 
     @property
     def query_size(self) -> int:
@@ -358,7 +379,11 @@ def layer_kinds(model: ModelSpec) -> str:
     >>> layer_kinds(model("qwen3-next-80b-a3b"))
     '36 × Gated DeltaNet + experts, 12 × attention + experts'
     """
-    titles = {"recurrence": model.recurrence.title if model.recurrence else "", "none": ""}
+    titles = {
+        "recurrence": model.recurrence.title if model.recurrence else "",
+        "none": "",
+        **{reach: f"{reach} attention" for reach in ("window", "heavy", "sparse")},
+    }
     blocks = {"dense": "feed-forward", "moe": "experts", "none": ""}
     kinds = [
         (run.count, "vision")
@@ -367,6 +392,11 @@ def layer_kinds(model: ModelSpec) -> str:
         for run in layer_runs(model)
     ]
     return ", ".join(f"{count} × {' + '.join(filter(None, parts))}" for count, *parts in kinds)
+
+
+def reach_of(kind: LayerKind) -> Reach:
+    """How far layers of compressed attention see; others see everything, or as their windows say."""
+    return kind.attention if kind.attention in ("heavy", "sparse") else "window"
 
 
 def recurrence_of(model: ModelSpec) -> Recurrence:

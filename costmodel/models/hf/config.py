@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from costmodel.models.hf.compressed import COMPRESSED_FAMILIES
 from costmodel.models.hf.dense import DENSE_FAMILIES
 from costmodel.models.hf.experts import EXPERT_FAMILIES
 from costmodel.models.hf.hybrid import HYBRID_FAMILIES
@@ -199,4 +200,4 @@ Source: the configuration classes of transformers 5.23; a file of the language m
 
 _FIX = "give the config.json that was published with the model"
 
-_FAMILIES = {**DENSE_FAMILIES, **EXPERT_FAMILIES, **HYBRID_FAMILIES}
+_FAMILIES = {**DENSE_FAMILIES, **EXPERT_FAMILIES, **HYBRID_FAMILIES, **COMPRESSED_FAMILIES}

@@ -316,6 +316,8 @@ MODEL_SETTINGS: tuple[Setting, ...] = (
     fixed("model.moe_latent_size", always=0),
     fixed("model.layer_pattern", always=""),
     fixed("model.recurrence", always=None),
+    fixed("model.compression", always=None),
+    fixed("model.residual_streams", always=1),
     fixed("model.unmodelled", always=()),
 )  # fmt: skip
 """In the order in which they are written."""

@@ -61,6 +61,20 @@ CONFIGS: Mapping[str, Mapping[str, Any]] = {
         "vocab_size": 1000, "max_position_embeddings": 4096, "kv_lora_rank": 64, "q_lora_rank": 96,
         "qk_nope_head_dim": 48, "qk_rope_head_dim": 16, "v_head_dim": 32,
     },
+    "deepseek_v4": {
+        "hidden_size": 512, "moe_intermediate_size": 64, "num_hidden_layers": 5, "num_attention_heads": 4,
+        "num_key_value_heads": 1, "head_dim": 64, "q_lora_rank": 96, "n_routed_experts": 8, "num_experts_per_tok": 2,
+        "vocab_size": 1000, "max_position_embeddings": 4096, "o_groups": 2, "o_lora_rank": 32, "index_n_heads": 4,
+        "index_head_dim": 16, "index_topk": 8, "hc_mult": 3, "compress_ratios": [0, 128, 4, 128, 4, 0],
+    },
+    "deepseek_v4 by kinds": {
+        "hidden_size": 512, "moe_intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+        "num_key_value_heads": 1, "head_dim": 64, "q_lora_rank": 96, "n_routed_experts": 8, "num_experts_per_tok": 2,
+        "vocab_size": 1000, "max_position_embeddings": 4096, "o_groups": 2, "o_lora_rank": 32, "index_n_heads": 4,
+        "index_head_dim": 16, "index_topk": 8,
+        "layer_types": ["compressed_sparse_attention", "heavily_compressed_attention"],
+        "compress_rates": {"compressed_sparse_attention": 8, "heavily_compressed_attention": 64},
+    },
     "llama4_text": {
         "hidden_size": 512, "intermediate_size": 256, "intermediate_size_mlp": 640, "num_hidden_layers": 4,
         "num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 64, "vocab_size": 1000,
