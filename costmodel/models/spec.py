@@ -379,19 +379,25 @@ def layer_kinds(model: ModelSpec) -> str:
     >>> layer_kinds(model("qwen3-next-80b-a3b"))
     '36 × Gated DeltaNet + experts, 12 × attention + experts'
     """
+    return ", ".join(f"{run.count} × {kind_title(model, run.kind)}" for run in layer_runs(model))
+
+
+def kind_title(model: ModelSpec, kind: LayerKind) -> str:
+    """What a layer of this kind is made of, for people.
+
+    >>> from costmodel.models.catalog import model
+    >>> [kind_title(model("deepseek-v3"), run.kind) for run in layer_runs(model("deepseek-v3"))]
+    ['attention + feed-forward', 'attention + experts']
+    """
+    if kind.tower:
+        return "vision"
     titles = {
         "recurrence": model.recurrence.title if model.recurrence else "",
         "none": "",
         **{reach: f"{reach} attention" for reach in ("window", "heavy", "sparse")},
     }
     blocks = {"dense": "feed-forward", "moe": "experts", "none": ""}
-    kinds = [
-        (run.count, "vision")
-        if run.kind.tower
-        else (run.count, titles.get(run.kind.attention, "attention"), blocks[run.kind.mlp])
-        for run in layer_runs(model)
-    ]
-    return ", ".join(f"{count} × {' + '.join(filter(None, parts))}" for count, *parts in kinds)
+    return " + ".join(filter(None, (titles.get(kind.attention, "attention"), blocks[kind.mlp])))
 
 
 def reach_of(kind: LayerKind) -> Reach:
