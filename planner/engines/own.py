@@ -23,6 +23,7 @@ from planner.engines.limit import (
 )
 from planner.engines.setting import Setting, value
 from planner.plan import Plan, from_json, to_json
+from topology.builders import generations_of
 
 _TOLD = (
     *(f"layout.{field.name}" for field in fields(ParallelLayout)),
@@ -70,6 +71,11 @@ def _unlike(s: Question) -> tuple[str, str]:
     """What of a job in eight bits the executor does not compute so, and what helps; empty where it does."""
     if s.job.precision not in ("bf16", *_MULTIPLE):
         return "the executor multiplies in bf16, or in eight bits by rows (fp8)", "use --precision bf16"
+    if s.job.is_low_precision and any(one.fp8_fnuz for one in generations_of(s.cluster.spec)):
+        return (
+            f"the executor rounds to e4m3fn, {s.cluster.gpu.name} multiplies e4m3fnuz",
+            "use --precision bf16",
+        )
     if s.job.is_low_precision and s.model.is_moe:
         return "the executor multiplies routed experts in sixteen bits", "use --precision bf16"
     if s.job.is_low_precision and s.job.adapter is not None:
