@@ -117,6 +117,7 @@ def prepare(settings: RunSettings, plan: Plan, device: torch.device) -> Trainer:
         overlaps=settings.async_tp,
         router_loss=settings.router_loss,
         adapter=job.adapter,
+        compression=job.gradient_compression,
         device=device,
     )
     if settings.compiles:

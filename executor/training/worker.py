@@ -85,7 +85,7 @@ def _run(settings: RunSettings) -> int:
     loop.check_world(plan, int(environment["WORLD_SIZE"]))
     device = choose_device(settings.device, int(environment["LOCAL_RANK"]))
     if device.type == "cpu":
-        torch.set_num_threads(max(1, (os.cpu_count() or 1) // int(environment["LOCAL_WORLD_SIZE"])))
+        torch.set_num_threads(max(1, _cores() // int(environment["LOCAL_WORLD_SIZE"])))
     bound = bind(device)
     loop.start_process_group(device, environment, environment.get(MEETING), environment.get(ENDPOINT) or None)
     if settings.preflight and device.type == "cuda" and environment.get(RESTARTS, "0") == "0":
@@ -99,6 +99,11 @@ def _run(settings: RunSettings) -> int:
     dist.barrier()
     dist.destroy_process_group()
     return 0
+
+
+def _cores() -> int:
+    """Cores that a scheduler has left this process."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _goes_on(environment: Mapping[str, str]) -> bool:

@@ -46,6 +46,7 @@ class RankTask:
     eight_bits: bool = False
     optimizer: str = "adamw"
     adapter: Adapter | None = None
+    compression: str | None = None
 
 
 @contextlib.contextmanager
@@ -77,6 +78,7 @@ def build_rank(task: RankTask, device: torch.device) -> Pipeline:
         precision=task.precision,
         eight_bits=task.eight_bits,
         adapter=task.adapter,
+        compression=task.compression,
         device=device,
     )
     for stage in pipeline.stages:

@@ -40,10 +40,13 @@ def started(
     call += ["--fp32", "--steps", str(steps), "--interface", loopback(), "--json", *words]
     told = {name: value.replace("NODE", str(node)) for name, value in job.items()}
     with (run.parent / f"said-{node}").open("a", encoding="utf-8") as said:
-        return subprocess.Popen(
+        launcher = subprocess.Popen(
             call, env={**os.environ, **told}, stdout=said, stderr=subprocess.STDOUT,
             text=True,
         )  # fmt: skip
+    cores = sorted(os.sched_getaffinity(0))  # as a machine has its own: ranks take a thread for each
+    os.sched_setaffinity(launcher.pid, {cores[node % len(cores)]})
+    return launcher
 
 
 @pytest.mark.slow
