@@ -249,6 +249,8 @@ def _assumptions(q: Question) -> tuple[str, ...]:
     ]
     if q.model.module:
         lines.append("traced in bf16 without a loss: a token is a sample, its kernels were not measured")
+        if q.layout.tp > 1 and q.model.module.whole:
+            lines.append(f"tensor ranks multiply whole: {'; '.join(q.model.module.whole)}")
     if q.model.tower:
         lines.append(_seen(q.model.tower, q.job))
     if q.job.gradient_compression:
