@@ -357,7 +357,7 @@ def layer_kinds(model: ModelSpec) -> str:
     titles = {"recurrence": model.recurrence.title if model.recurrence else "", "none": ""}
     blocks = {"dense": "feed-forward", "moe": "experts", "none": ""}
     kinds = [
-        (run.count, "vision")
+        (run.count, model.tower.sense if model.tower else "")
         if run.kind.tower
         else (run.count, titles.get(run.kind.attention, "attention"), blocks[run.kind.mlp])
         for run in layer_runs(model)
