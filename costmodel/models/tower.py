@@ -44,7 +44,7 @@ class Tower:
         full_layers: Layers without a window.
         sense: What it is given.
         before: Products before that of patches, each with an activation: (rows a patch, inputs, outputs).
-        patch_kept: Numbers of its input that the product of patches keeps, where windows overlap; 0: all of them.
+        patch_kept: Numbers of its input that the product of patches keeps where windows overlap; 0: all.
     """
 
     num_layers: int

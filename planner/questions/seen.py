@@ -26,7 +26,7 @@ def require_seen(job: TrainingJob, model: ModelSpec) -> None:
     if job.image_tokens is not None and not tower.any_size and job.image_tokens != tower.image_tokens:
         raise InputError(
             what=f"{one} of {model.name} has {counted(tower.image_tokens, 'token')}",
-            cause=f"job.image_tokens = {job.image_tokens}, and its tower {tower.verb} {tower.given}s of one size",
+            cause=f"job.image_tokens = {job.image_tokens}; its tower {tower.verb} {tower.given}s of one size",
             fix=f"leave it out; job.images says how many {tower.given}s{tiles} a sequence has",
         )
     images, patches = images_of(tower, job)
@@ -35,7 +35,7 @@ def require_seen(job: TrainingJob, model: ModelSpec) -> None:
     if seen > job.sequence_length:
         raise InputError(
             what=f"the {tower.given}s of a sequence do not fit into it",
-            cause=f"{counted(images, tower.given)} of {counted(patches // tower.merge, 'token')} are {seen:,} of "
-            f"{counted(job.sequence_length, 'token')}",
+            cause=f"{counted(images, tower.given)} of {counted(patches // tower.merge, 'token')} are "
+            f"{seen:,} of {counted(job.sequence_length, 'token')}",
             fix=f"give fewer with --set job.images=1{smaller}, or a longer --sequence-length",
         )

@@ -15,7 +15,7 @@ from executor.tracing.of_transformers import of_configuration
 from executor.tracing.record import Record, record_forward
 from executor.tracing.table import groups_of
 from executor.tracing.trace import example_inputs
-from topology.base.errors import InputError
+from topology.base.errors import InputError, NoFeasiblePlanError
 
 FAMILIES = {
     "llama": "LlamaForCausalLM",
