@@ -275,8 +275,8 @@ def _seen(tower: Tower, job: TrainingJob) -> str:
     trained = "" if job.trains_tower else "; the tower is frozen, what joins it is trained"
     return (
         f"{counted(images, tower.given)} of {counted(patches // tower.merge, 'token')} a sequence "
-        "(job.images, job.image_tokens), dealt to context ranks; a tensor rank computes the tower whole; messages between "
-        f"stages are the decoder's{trained}"
+        "(job.images, job.image_tokens), dealt to context ranks; a tensor rank computes the tower whole; "
+        f"messages between stages are the decoder's{trained}"
     )
 
 
