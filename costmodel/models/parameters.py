@@ -105,7 +105,7 @@ def without_tower(model: ModelSpec) -> ModelSpec:
         return model
     alone = replace(decoder_of(model), left_out="")
     size = (parameter_count(model) - parameter_count(alone)) / BILLION
-    words = f"a vision tower of {tower.num_layers} layers and what joins it ({size:.1f} B parameters)"
+    words = f"{tower.named} of {tower.num_layers} layers and what joins it ({size:.1f} B parameters)"
     return replace(alone, left_out=f"{words} and {model.left_out}" if model.left_out else words)
 
 

@@ -390,7 +390,7 @@ def kind_title(model: ModelSpec, kind: LayerKind) -> str:
     ['attention + feed-forward', 'attention + experts']
     """
     if kind.tower:
-        return "vision"
+        return model.tower.sense if model.tower else ""
     titles = {
         "recurrence": model.recurrence.title if model.recurrence else "",
         "none": "",
