@@ -78,6 +78,7 @@ def drawn(seed: int) -> Case:
         lagged=bool(rng.integers(2)),
         spare_blocks=int(rng.integers(2)),
         balance_steps=int(rng.choice([0, 0, 20])),
+        gather_steps=int(rng.choice([0, 5])),
     )
     return Case(times=times, rules=rules, load=load)
 
