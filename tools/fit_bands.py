@@ -61,8 +61,8 @@ one the groups left out of the terms, too, are covered in about 80 %."""
 PRIOR = 2.0
 """Publishers that the mean over engines counts for: with fewer of its own it says more than they."""
 OF_MEAN_SIZE = math.sqrt(math.pi / 2)
-"""Deviation of a normal distribution over the mean size of its draws: of a handful of engines, one that is far
-off moves the mean of sizes less than their mean square."""
+"""Deviation of a normal distribution over the mean size of its draws: of a handful of engines, one that is
+far off moves the mean of sizes less than their mean square."""
 LEAST = 1e-5  # of the square of the first term: a band has a width
 
 
