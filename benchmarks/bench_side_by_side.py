@@ -22,11 +22,12 @@ QUESTIONS = """
     --ttft 1s --tpot 30ms
 13.1 --model 8b --weights bf16 --gpus 8 --gpu h100 --input 1000 --output 200 --ttft 500ms --tpot 20ms
 12.2 --model 70b --weights bf16 --rate 100/s --gpu b200 --input 1000 --output 200 --ttft 500ms --tpot 60ms
-29.8 --model deepseek-r1 --gpus 32 --gpu h200 --engine trtllm --input 4000 --output 1000 --ttft 3s --tpot 50ms
+29.8 --model deepseek-r1 --weights fp8 --gpus 32 --gpu h200 --engine trtllm --input 4000 --output 1000 \
+    --ttft 3s --tpot 50ms
 26.3 --model qwen3-235b --weights fp8 --gpus 8 --gpu h200 --engine trtllm --input 4000 --output 500 \
     --ttft 1s --tpot 30ms
 54.9 --model gpt-oss-120b --gpus 8 --gpu h100 --input 1000 --output 500 --ttft 1s --tpot 15ms
-49.5 --model deepseek-r1 --gpus 72 --gpu gb200 --engine trtllm --input 4000 --output 1000 \
+49.5 --model deepseek-r1 --weights fp8 --gpus 72 --gpu gb200 --engine trtllm --input 4000 --output 1000 \
     --ttft 3s --tpot 50ms
 6.8 --model 70b --weights bf16 --gpus 8 --gpu h100 --input 100000 --output 500 --ttft 30s --tpot 50ms
 7.6 --model 70b --weights bf16 --gpus 8 --gpu h100 --input 4000 --output 500 --cached 0.5 \
