@@ -45,11 +45,12 @@ def _piped() -> str:
 
 def require_built(plan: Plan, command: str) -> Plan:
     """Refuse the plan of a model that the executor cannot build: a traced module, or one that sees."""
-    if plan.request.model.tower is None:
+    tower = plan.request.model.tower
+    if tower is None:
         return require_described(plan, command)
     raise InputError(
-        what=f"{command} does not take the plan of a model that sees",
-        cause=f"{shown(plan.request.model.name)} has a vision tower, the executor builds decoders",
+        what=f"{command} does not take the plan of a model that {tower.verb}",
+        cause=f"{shown(plan.request.model.name)} has {tower.named}, the executor builds decoders",
         fix="plan with --for accelerate or --for deepspeed, which train the model's own module",
     )
 

@@ -83,7 +83,7 @@ def footing(
         *([Key(name=f"adapter {job.adapter.kind}", used=job.adapter.words)] if job.adapter else []),
         *([Key(name="compression", used=f"gradients {how}")] if (how := job.gradient_compression) else []),
         *([Key(name="buckets", used="gradients in buckets of a size")] if job.bucket_bytes else []),
-        *([Key(name="tower", used="a vision tower")] if model.tower else []),
+        *([Key(name="tower", used=model.tower.named)] if model.tower else []),
         *([Key(name="local steps", used=f"workers apart, {how}")] if (how := job.local_steps) else []),
         *([Key(name="offload", used=f"offload {job.offload.words}")] if job.offload else []),
     )

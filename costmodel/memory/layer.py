@@ -129,7 +129,7 @@ def memory_pieces(
         return layer_share(
             ops,
             tower_shard(seen, job, known.shard) if seen else known.shard,
-            (seen.hidden_size if job.trains_tower else 0) if seen else model.hidden_size,
+            (seen.hidden_size if job.trains_tower else 0) if seen else model.residual_width,
             updated=updated,
             matrices=at < ends,
             frees=stack.memory.frees_in_backward,
@@ -246,7 +246,9 @@ def _head_memory(
     parameters = share.parameters[at.index] + tied_copy * trains
     frozen = share.frozen_bytes[at.index] + HALF_BYTES * tied_copy * (not trains)
     shards = table.tp if at.stack.timing.vocab_parallel_loss else 1
-    classes = model.module.head.logits if model.module else model.vocab_size / shards
+    classes = model.vocab_size / shards
+    if model.module:
+        classes = model.module.head.logits / (shards if model.module.head.loss_rows else 1)
     logits = table.microbatch_size * (at.job.sequence_length / table.cp) * classes
     capped = HALF_BYTES * (model.final_logit_softcapping is not None)
     loss = (at.stack.memory.loss_bytes_per_logit + capped) * logits

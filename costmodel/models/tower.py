@@ -1,9 +1,10 @@
-"""What a model sees with: an encoder of image patches before its decoder, and what joins the two.
+"""What a model sees or hears with: an encoder before its decoder, and what joins the two.
 
 Every image is a sequence of its own whose patches all attend to each other; `merge` patches become one token
-of the decoder's sequence, which the `join` turns into the decoder's width.
+of the decoder's sequence, which the `join` turns into the decoder's width. Of a tower that hears a clip of
+sound stands for an image, and a frame of it for a patch.
 
-Source: configurations and modules of ``transformers`` (`costmodel.models.hf.towers`).
+Source: configurations and modules of ``transformers`` (`costmodel.models.hf.towers`, `hearing`).
 
 Legend: ``h`` width of the tower, ``H`` of the decoder.
 """
@@ -14,11 +15,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 TowerNorm = Literal["rmsnorm", "layernorm"]
+Sense = Literal["vision", "audio"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tower:
-    """One vision tower.
+    """One tower.
 
     Attributes:
         num_layers: Layers of the tower, all alike.
@@ -40,6 +42,9 @@ class Tower:
         any_size: Whether images have any number of tokens, `image_tokens` being a usual one.
         window_patches: Patches that attend to each other in windowed layers, 0 without such.
         full_layers: Layers without a window.
+        sense: What it is given.
+        before: Products before that of patches, each with an activation: (rows a patch, inputs, outputs).
+        patch_kept: Numbers of its input that the product of patches keeps where windows overlap; 0: all.
     """
 
     num_layers: int
@@ -61,6 +66,24 @@ class Tower:
     any_size: bool = False
     window_patches: int = 0
     full_layers: int = 0
+    sense: Sense = "vision"
+    before: tuple[tuple[int, int, int], ...] = ()
+    patch_kept: int = 0
+
+    @property
+    def given(self) -> str:
+        """What it is given one of: a sequence of patches, or of frames."""
+        return "image" if self.sense == "vision" else "clip"
+
+    @property
+    def verb(self) -> str:
+        """What a model does with it."""
+        return "sees" if self.sense == "vision" else "hears"
+
+    @property
+    def named(self) -> str:
+        """What it is, with an article."""
+        return f"{'an' if self.sense == 'audio' else 'a'} {self.sense} tower"
 
     @property
     def end_parameters(self) -> int:

@@ -13,12 +13,16 @@ from typing import Literal
 
 from topology.base.errors import InputError, shown
 
-TracedKind = Literal["product", "convolution", "attention", "roofline", "pass"]
+TracedKind = Literal["product", "convolution", "attention", "roofline", "pass", "enter", "leave", "whole"]
+TracedCut = Literal["", "tokens", "columns", "rows", "inside"]
+"""What tensor parallelism divides of an operation: nothing, its tokens where the sequence is split, columns
+or rows of its weight, or all of it, between columns and rows."""
 
 LIBRARIES = ("transformers", "torchvision", "timm", "diffusers")
 """Whose models are named ``LIBRARY:NAME`` and traced."""
 LARGEST_NUMBER = 1e18  # of any count of one sample; the largest models compute 1e16 FLOP a sample
 MOST_OPS = 20_000  # of all kinds of block together; a block of a large model has about a hundred
+LARGEST_UNITS = 10**6
 MOST_BLOCKS = 1024  # as for described models
 
 
@@ -29,7 +33,11 @@ class TracedOp:
     A product computes (m, k) @ (k, n); a convolution the same with m output pixels, n output channels and k
     numbers under its window. Attention has its heads and sizes. `roofline` is what no table has (batched and
     grouped products). A `pass` is all memory-bound work of a block: `bytes` as if neighbours were fused,
-    `eager_bytes` one kernel after the other.
+    `eager_bytes` one kernel after the other. Ranks of tensor parallelism exchange `bytes` where hidden states
+    `enter` columns, where sums `leave` rows, and where an end has `whole` what blocks have split.
+
+    `cut` says what tensor parallelism divides of its arithmetic; of its bytes it divides `cut_share`, and
+    `token_share` where the sequence is split, of `eager_bytes` their `eager` ones.
     """
 
     kind: TracedKind
@@ -47,6 +55,11 @@ class TracedOp:
     bytes: float = 0.0
     eager_bytes: float = 0.0
     output_bytes: float = 0.0
+    cut: TracedCut = ""
+    cut_share: float = 0.0
+    token_share: float = 0.0
+    eager_cut_share: float = 0.0
+    eager_token_share: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +68,9 @@ class TracedBlock:
 
     `parameters` counts each once, where it is first used. `fused_saved_bytes` is what a compiler keeps, which
     computes memory-bound operations again in the kernels of the backward. `logits` are those of a loss over
-    classes in the head, whose memory is the stack's and not in the bytes saved.
+    classes in the head, whose memory is the stack's and not in the bytes saved. Tensor parallelism divides
+    what is `cut` of parameters and bytes, and the `token` bytes where the sequence is split; a loss over
+    classes that it divides has `loss_rows`.
     """
 
     name: str
@@ -65,6 +80,12 @@ class TracedBlock:
     input_bytes: float
     ops: tuple[TracedOp, ...]
     logits: float = 0.0
+    cut_parameters: int = 0
+    cut_saved_bytes: float = 0.0
+    token_saved_bytes: float = 0.0
+    cut_fused_saved_bytes: float = 0.0
+    token_fused_saved_bytes: float = 0.0
+    loss_rows: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +100,11 @@ class TracedModule:
         stem: What runs before the first block.
         head: What runs after the last.
         tied_parameters: Parameters of the stem that the head uses too.
+        units: Heads, widths or channels that its degree divides, common to all blocks; 1 where nothing is.
+        uncut: Why it divides nothing, or "".
+        tokens: What the sequence between blocks is divided by, at most; 0 where it is not.
+        whole: Matrices of blocks that ranks of tensor parallelism multiply whole, and why.
+        classes: Rows of the table and classes of the head that are divided; 0 where neither is.
     """
 
     builder: str
@@ -88,6 +114,11 @@ class TracedModule:
     stem: TracedBlock
     head: TracedBlock
     tied_parameters: int = 0
+    units: int = 1
+    uncut: str = ""
+    tokens: int = 0
+    classes: int = 0
+    whole: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse a table that no trace can have written."""
@@ -128,6 +159,20 @@ def flop_of(block: TracedBlock) -> float:
     return sum(op.flop for op in block.ops)
 
 
+def _cut_twice(op: TracedOp) -> bool:
+    """Whether more of an operation's bytes is divided than there are."""
+    return max(op.cut_share + op.token_share, op.eager_cut_share + op.eager_token_share) > 1 + 1e-9
+
+
+def _cut_more(part: TracedBlock) -> bool:
+    """Whether more of a block is divided than it has."""
+    return (
+        part.cut_parameters > part.parameters
+        or part.cut_saved_bytes + part.token_saved_bytes > part.saved_bytes * (1 + 1e-9)
+        or part.cut_fused_saved_bytes + part.token_fused_saved_bytes > part.fused_saved_bytes * (1 + 1e-9)
+    )
+
+
 def _problem(module: TracedModule, parts: tuple[TracedBlock, ...]) -> str:
     """What is wrong with a table, or nothing."""
     order = module.order
@@ -146,7 +191,13 @@ def _problem(module: TracedModule, parts: tuple[TracedBlock, ...]) -> str:
         for value in asdict(record).values()
         if isinstance(value, int | float)
     ]
-    numbers.append(float(module.tied_parameters))
+    numbers += [float(value) for value in (module.tied_parameters, module.tokens, module.classes)]
+    if not 1 <= module.units <= LARGEST_UNITS:
+        return f"it is cut into {module.units} units, not 1 to {LARGEST_UNITS:,}"
+    if any(_cut_twice(record) for record in records if isinstance(record, TracedOp)):
+        return "more than all bytes of an operation are divided"
+    if any(_cut_more(part) for part in parts):
+        return "more of a block is divided than it has"
     if not all(math.isfinite(value) and 0 <= value <= LARGEST_NUMBER for value in numbers):
         return f"a number is negative, or larger than {LARGEST_NUMBER:.0e}"
     return ""

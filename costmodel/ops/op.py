@@ -299,7 +299,7 @@ def reduced_elements(shard: ShardShape, size: int, *, keeps_partial_sums: bool) 
     return (shard.sharded_tokens + partial * shard.tokens) * size
 
 
-def enter_tensor_parallel(name: str, shard: ShardShape, hidden_size: int) -> tuple[Op, ...]:
+def enter_tensor_parallel(name: str, shard: ShardShape, hidden_size: float) -> tuple[Op, ...]:
     """Collectives entering a tensor-parallel region (``g`` of Korthikanti et al. 2022, figure 5).
 
     With sequence parallelism: all-gather forward; backward the reduce-scatter of its gradient, and the
@@ -316,7 +316,7 @@ def enter_tensor_parallel(name: str, shard: ShardShape, hidden_size: int) -> tup
     )
 
 
-def leave_tensor_parallel(name: str, shard: ShardShape, hidden_size: int) -> tuple[Op, ...]:
+def leave_tensor_parallel(name: str, shard: ShardShape, hidden_size: float) -> tuple[Op, ...]:
     """Collectives leaving a tensor-parallel region (``ḡ`` of Korthikanti et al. 2022, figure 5)."""
     message = HALF_BYTES * shard.tokens * hidden_size * (shard.tp > 1)
     sharded = message * shard.sequence_parallel

@@ -1,4 +1,4 @@
-"""A vision tower as operations of one rank: its layers over the patches of a microbatch, and its two ends.
+"""A tower as operations of one rank: its layers over the patches of a microbatch, and its two ends.
 
 Every image is a sequence of its own, and its patches attend to each other both ways. Ranks of tensor
 parallelism hold the tower whole, those of context parallelism deal whole images among themselves.
@@ -62,7 +62,9 @@ def tower_end_ops(tower: Tower, job: TrainingJob, stack: SoftwareStack, shard: S
     seen = tower_shard(tower, job, shard)
     P, h = seen.tokens, tower.hidden_size
     tokens = P / tower.merge
-    patches = gemm("patches", m=P, n=h, k=tower.patch_values, saved_elements=P * tower.patch_values)
+    kept = P * (tower.patch_kept or tower.patch_values)
+    patches = gemm("patches", m=P, n=h, k=tower.patch_values, saved_elements=kept)
+    before = [op for product in tower.before for op in _before(*product, P)]
     join = [
         gemm(f"join {number}", m=tokens, n=n, k=k, saved_elements=tokens * k)
         for number, (k, n) in enumerate(tower.join)
@@ -72,9 +74,18 @@ def tower_end_ops(tower: Tower, job: TrainingJob, stack: SoftwareStack, shard: S
         "patch positions",
         traffic_bytes=passes * (1 if stack.timing.fused_elementwise else 2),
         saved_bytes=HALF_BYTES * P * h,
-        parameters=tower.stem_parameters - patches.parameters,
+        parameters=tower.stem_parameters - patches.parameters - sum(op.parameters for op in before),
     )
     held = tower.join_parameters - sum(op.parameters for op in join)
     norms = elementwise("join norms", traffic_bytes=2 * HALF_BYTES * P * h, parameters=held)
-    stem = (patches, places)
+    stem = (*before, patches, places)
     return (*(stem if job.trains_tower else untrained(stem)), norms, *join)
+
+
+def _before(rows: int, inputs: int, outputs: int, patches: Quantity) -> tuple[Op, ...]:
+    """A product before that of patches, whose input is data, and the activation after it."""
+    size = HALF_BYTES * patches * rows * outputs
+    return (
+        gemm("frames", m=patches * rows, n=outputs, k=inputs, saved_elements=0),
+        elementwise("frame activation", traffic_bytes=2 * size, saved_bytes=size),
+    )

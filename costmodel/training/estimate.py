@@ -249,6 +249,8 @@ def _assumptions(q: Question) -> tuple[str, ...]:
     ]
     if q.model.module:
         lines.append("traced in bf16 without a loss: a token is a sample, its kernels were not measured")
+        if q.layout.tp > 1 and q.model.module.whole:
+            lines.append(f"tensor ranks multiply whole: {'; '.join(q.model.module.whole)}")
     if q.model.tower:
         lines.append(_seen(q.model.tower, q.job))
     if q.job.gradient_compression:
@@ -272,9 +274,9 @@ def _seen(tower: Tower, job: TrainingJob) -> str:
     images, patches = images_of(tower, job)
     trained = "" if job.trains_tower else "; the tower is frozen, what joins it is trained"
     return (
-        f"{counted(images, 'image')} of {counted(patches // tower.merge, 'token')} a sequence (job.images, "
-        "job.image_tokens), dealt to context ranks; a tensor rank computes the tower whole; messages between "
-        f"stages are the decoder's{trained}"
+        f"{counted(images, tower.given)} of {counted(patches // tower.merge, 'token')} a sequence "
+        "(job.images, job.image_tokens), dealt to context ranks; a tensor rank computes the tower whole; "
+        f"messages between stages are the decoder's{trained}"
     )
 
 

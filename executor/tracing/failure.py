@@ -10,6 +10,8 @@ from topology.base.errors import shortened
 
 LONGEST = 300  # characters of a message of somebody's code
 
+INSTALLED = frozenset(("site-packages", "dist-packages"))  # folders of packages, of another environment too
+
 
 def explain(error: BaseException, builder: str) -> tuple[str, str, str]:
     """What stopped a trace, the line of the user's code, and what helps."""
@@ -37,6 +39,6 @@ def place_of(error: BaseException) -> str:
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
-        if not frame.filename.startswith((*others, "<"))
+        if not frame.filename.startswith((*others, "<")) and INSTALLED.isdisjoint(Path(frame.filename).parts)
     ]
     return f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from math import prod
 
 from costmodel.models.traced import TracedOp
@@ -30,17 +31,64 @@ def op_of(event: Event, batch: int) -> TracedOp | None:
     return _attention(event, batch) if event.name in CAUSAL_AT else None
 
 
-def pass_of(events: Sequence[Event], read_later: set[int], batch: int) -> TracedOp:
-    """Neighbouring memory-bound operations: fused they read what comes from outside and write what leaves."""
+def pass_of(
+    events: Sequence[Event],
+    read_later: AbstractSet[int],
+    batch: int,
+    *,
+    cut: AbstractSet[int] = frozenset(),
+    by_tokens: AbstractSet[int] = frozenset(),
+) -> TracedOp:
+    """Neighbouring memory-bound operations: fused they read what comes from outside and write what leaves.
+
+    Args:
+        events: The operations.
+        read_later: Storages that others read.
+        batch: Samples.
+        cut: Storages that tensor parallelism divides.
+        by_tokens: Storages that are divided where the sequence is split.
+    """
     made: dict[int, int] = {}
     outside: dict[int, int] = {}
     for event in events:
         outside |= {s: size for s, size in event.reads.items() if s not in made}
         made |= event.writes
-    leaving = sum(size for storage, size in made.items() if storage in read_later)
-    eager = sum(_traffic(event) for event in events)
-    fused = min(eager, sum(outside.values()) + leaving)
-    return TracedOp(kind="pass", bytes=fused / batch, eager_bytes=eager / batch)
+    leaving = {storage: size for storage, size in made.items() if storage in read_later}
+    alone = [pair for event in events for pair in (*event.reads.items(), *event.writes.items())]
+    together = [*outside.items(), *leaving.items()]
+    eager, fused = _bytes(alone), _bytes(together)
+    return TracedOp(
+        kind="pass",
+        bytes=min(eager, fused) / batch,
+        eager_bytes=eager / batch,
+        cut_share=_bytes(together, cut) / (fused or 1),
+        token_share=_bytes(together, by_tokens) / (fused or 1),
+        eager_cut_share=_bytes(alone, cut) / (eager or 1),
+        eager_token_share=_bytes(alone, by_tokens) / (eager or 1),
+    )
+
+
+def passes_together(passes: Sequence[TracedOp]) -> TracedOp:
+    """All memory-bound work of a block as one pass."""
+
+    def mean(share: str, size: str) -> float:
+        total = sum(getattr(op, size) for op in passes)
+        return float(sum(getattr(op, share) * getattr(op, size) for op in passes) / (total or 1.0))
+
+    return TracedOp(
+        kind="pass",
+        bytes=sum(op.bytes for op in passes),
+        eager_bytes=sum(op.eager_bytes for op in passes),
+        cut_share=mean("cut_share", "bytes"),
+        token_share=mean("token_share", "bytes"),
+        eager_cut_share=mean("eager_cut_share", "eager_bytes"),
+        eager_token_share=mean("eager_token_share", "eager_bytes"),
+    )
+
+
+def _bytes(sizes: Sequence[tuple[int, int]], some: AbstractSet[int] | None = None) -> int:
+    """Sum of sizes by storage, of all or of some."""
+    return sum(size for storage, size in sizes if some is None or storage in some)
 
 
 def _traffic(event: Event) -> int:

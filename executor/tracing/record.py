@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from costmodel.models.traced import TracedCut
 from executor.tracing.blocks import blocks_of
 from executor.tracing.known import Known
 from executor.tracing.known import is_causal as is_causal_mask
@@ -42,6 +43,29 @@ class Event:
     output: tuple[int, ...]
     arguments: tuple[Any, ...]
     repeatable: bool = False
+    cut: TracedCut = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A tensor as an operation sees it: which one, its memory, its shape."""
+
+    tensor: int
+    storage: int
+    shape: tuple[int, ...]
+
+
+@dataclass(slots=True, kw_only=True)
+class Step:
+    """Any operation, views too, with its arguments in order, tensors as `Seen`; its event, if it has one."""
+
+    name: str
+    segment: int
+    arguments: tuple[Any, ...]
+    words: dict[str, Any]
+    outputs: tuple[Seen, ...]
+    pointwise: bool
+    event: Event | None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -51,6 +75,7 @@ class Record:
     Attributes:
         segments: Path of the block of each segment, empty between blocks.
         events: Operations that compute or move something.
+        steps: All of them, those that only look at a tensor another way too.
         saved: Segment that saves first, and bytes, of what autograd keeps, by storage.
         needed: Storages that the backward of each segment reads.
         differentiable: Storages whose values have a gradient.
@@ -62,6 +87,7 @@ class Record:
 
     segments: list[str] = field(default_factory=lambda: [""])
     events: list[Event] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)
     saved: dict[int, tuple[int, int]] = field(default_factory=dict)
     needed: dict[int, set[int]] = field(default_factory=dict)
     differentiable: set[int] = field(default_factory=set)
@@ -139,13 +165,35 @@ def _dispatching(record: Record, alive: list[Any], known: Known) -> Any:
             read = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
             written = [x for x in tree_leaves(found) if isinstance(x, torch.Tensor)]
             alive.extend((*read, *written))
-            _note(record, func, args, read, written)
+            event = _note(record, func, args, read, written)
+            record.steps.append(_step(record, func, args, kwargs, written, event))
             return found
 
     return Recorder()
 
 
-def _note(record: Record, func: Any, args: Any, read: list[Any], written: list[Any]) -> None:
+def _step(record: Record, func: Any, args: Any, kwargs: Any, written: list[Any], event: Event | None) -> Step:
+    """One operation with what it takes and gives, no tensor held."""
+    import torch
+    from torch.utils._pytree import tree_map
+
+    def seen(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        return Seen(id(value), _storage(value), tuple(value.shape))
+
+    return Step(
+        name=str(func.overloadpacket).removeprefix("aten."),
+        segment=len(record.segments) - 1,
+        arguments=tuple(tree_map(seen, args)),
+        words=tree_map(seen, kwargs or {}),
+        outputs=tuple(seen(x) for x in written),
+        pointwise=torch.Tag.pointwise in func.tags,
+        event=event,
+    )
+
+
+def _note(record: Record, func: Any, args: Any, read: list[Any], written: list[Any]) -> Event | None:
     """Write one operation down, unless it only looks at its input another way or allocates."""
     import torch
 
@@ -158,7 +206,7 @@ def _note(record: Record, func: Any, args: Any, read: list[Any], written: list[A
         record.differentiable |= {_storage(x) for x in written if x.is_floating_point()}
     views = outputs.keys() <= inputs.keys() and not func._schema.is_mutable  # noqa: SLF001 - how torch names it
     if views or not outputs or "empty" in str(func):
-        return
+        return None
     if str(func.overloadpacket).removeprefix("aten.") in GATHERS:
         inputs = {storage: min(size, sum(outputs.values())) for storage, size in inputs.items()}
     record.events.append(
@@ -173,6 +221,7 @@ def _note(record: Record, func: Any, args: Any, read: list[Any], written: list[A
             repeatable=_is_repeatable(func),
         )
     )
+    return record.events[-1]
 
 
 def _is_repeatable(func: Any) -> bool:

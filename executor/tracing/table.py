@@ -2,29 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from itertools import groupby
 from math import prod
 
 from costmodel.models.traced import TracedBlock, TracedModule, TracedOp
-from executor.tracing.fused import kept_when_fused
-from executor.tracing.ops import op_of, pass_of
+from executor.tracing.divided import Divided, divide, shares
+from executor.tracing.min_cut import kept_when_fused
+from executor.tracing.ops import op_of, pass_of, passes_together
 from executor.tracing.record import Event, Record
 
 MOST_CROSSING = 3  # tensors with a gradient that a pipeline sends: hidden states, an encoder's, a shared bias
+
+MOST_NAMED = 8  # matrices that are told to be whole
 
 
 def table_of(record: Record, builder: str, inputs: Sequence[str], batch: int) -> TracedModule:
     """The table of a record that was made with a batch of so many samples."""
     _look_up_first(record)
-    groups = _groups(record)
+    groups = groups_of(record)
     tied = _tied(record, set(groups[0]), set(groups[-1])) if len(groups) > 2 else 0
     ends = _ends(record, groups, tied=bool(tied))
     loss = _loss(record, groups[-1]) if len(groups) - 1 in ends else {}
     kept = kept_when_fused(record, groups, loss.keys())
-    parts = [_block(record, group, kept[i], loss, batch) for i, group in enumerate(groups)]
+    divided = divide(record, groups, ends, batch)
+    parts = [_block(record, group, kept[i], loss, batch, divided) for i, group in enumerate(groups)]
+    for end in divided.gathered:
+        parts[end] = _end(parts[end], parts[end or 1].input_bytes)
     stem = parts[0] if ends else _nothing("stem")
     head = parts[-1] if len(parts) - 1 in ends else _nothing("head")
     kinds: list[TracedBlock] = []
@@ -38,7 +44,8 @@ def table_of(record: Record, builder: str, inputs: Sequence[str], batch: int) ->
     runs = tuple((kind, len(list(same))) for kind, same in groupby(order))
     return TracedModule(
         builder=builder, inputs=tuple(inputs), kinds=tuple(kinds), order=runs,
-        stem=stem, head=head, tied_parameters=tied,
+        stem=stem, head=head, tied_parameters=tied, units=divided.units, uncut=divided.uncut,
+        tokens=divided.tokens, classes=divided.classes, whole=divided.whole[:MOST_NAMED],
     )  # fmt: skip
 
 
@@ -64,7 +71,7 @@ def _look_up_first(record: Record) -> None:
         record.used[storage] = (record.used[storage] - middle) | stays | {0}
 
 
-def _groups(record: Record) -> list[list[int]]:
+def groups_of(record: Record) -> list[list[int]]:
     """Segments of the stem, of each block, and of the head; what lies between blocks runs with the next."""
     last = len(record.segments)
     blocks = [i for i, path in enumerate(record.segments) if path]
@@ -111,44 +118,79 @@ def _loss(record: Record, head: Sequence[int]) -> dict[int, int]:
 
 
 def _block(
-    record: Record, group: Sequence[int], kept: Mapping[int, int], loss: Mapping[int, int], batch: int
+    record: Record,
+    group: Sequence[int],
+    kept: Mapping[int, int],
+    loss: Mapping[int, int],
+    batch: int,
+    divided: Divided,
 ) -> TracedBlock:
     """The segments of one block together, per sample; what its loss keeps is the stack's to say."""
     events = [event for event in record.events if event.segment in group]
     mine = set(group)
-    parameters = sum(
-        elements
+    parameters = {
+        storage: elements
         for storage, (_, elements) in record.parameters.items()
         if min(record.used.get(storage, {0})) in mine
-    )
+    }
     saved = {s: size for s, (segment, size) in record.saved.items() if segment in mine}
+    held = {storage: size for storage, size in saved.items() if storage not in loss}
     logits = sum(count for storage, count in loss.items() if storage in saved)
     entering = sum(_crossing(record, group[0]).values()) if group[0] else 0
     return TracedBlock(
         name=next((record.segments[i] for i in group if record.segments[i]), "ends"),
-        parameters=parameters,
-        saved_bytes=sum(size for storage, size in saved.items() if storage not in loss) / batch,
-        fused_saved_bytes=sum(kept.values()) / batch,
+        parameters=sum(parameters.values()),
+        saved_bytes=_of(held) / batch,
+        fused_saved_bytes=_of(kept) / batch,
         logits=logits / batch,
+        loss_rows=divided.loss_rows / batch if logits else 0.0,
         input_bytes=entering / batch,
-        ops=_ops(record, events, kept.keys(), batch),
+        ops=_ops(record, events, kept.keys(), batch, divided),
+        cut_parameters=_of(parameters, divided.cut),
+        cut_saved_bytes=_of(held, divided.cut) / batch,
+        token_saved_bytes=_of(held, divided.by_tokens) / batch,
+        cut_fused_saved_bytes=_of(kept, divided.cut) / batch,
+        token_fused_saved_bytes=_of(kept, divided.by_tokens) / batch,
     )
 
 
-def _ops(record: Record, events: Sequence[Event], kept: AbstractSet[int], batch: int) -> tuple[TracedOp, ...]:
-    """Products and attention one by one, and all memory-bound work of a block as one pass."""
+def _of(sizes: Mapping[int, int], some: AbstractSet[int] | None = None) -> int:
+    """Sum of sizes by storage, of all or of some."""
+    return sum(size for storage, size in sizes.items() if some is None or storage in some)
+
+
+def _end(block: TracedBlock, hidden_bytes: float) -> TracedBlock:
+    """An end that gathers what is split by tokens between blocks."""
+    return replace(block, ops=(*block.ops, TracedOp(kind="whole", bytes=hidden_bytes)))
+
+
+def _ops(
+    record: Record, events: Sequence[Event], kept: AbstractSet[int], batch: int, divided: Divided
+) -> tuple[TracedOp, ...]:
+    """Products and attention one by one, what ranks exchange, and all memory-bound work as one pass."""
     found = [(event, op_of(event, batch)) for event in events]
     passes: list[TracedOp] = []
     for alone, run in groupby(found, key=lambda pair: pair[1] is None):
         if alone:
             some = [event for event, _ in run]
             outside = {s for event in record.events if event not in some for s in event.reads}
-            passes.append(pass_of(some, outside | record.returned | kept, batch))
-    ops = [op for _, op in found if op is not None]
+            later = outside | record.returned | kept
+            passes.append(pass_of(some, later, batch, cut=divided.cut, by_tokens=divided.by_tokens))
+    ops = [one for event, op in found for one in _with_messages(event, op, batch, divided)]
     if passes:
-        total = sum(op.bytes for op in passes)
-        ops.append(TracedOp(kind="pass", bytes=total, eager_bytes=sum(op.eager_bytes for op in passes)))
+        ops.append(passes_together(passes))
     return tuple(ops)
+
+
+def _with_messages(event: Event, op: TracedOp | None, batch: int, divided: Divided) -> Iterator[TracedOp]:
+    """What enters its columns, an operation, and what leaves its rows."""
+    if id(event) in divided.enters:
+        yield TracedOp(kind="enter", bytes=divided.enters[id(event)] / batch)
+    if op is not None:
+        cut, tokens = (part / batch / (op.bytes or 1.0) for part in shares(event, divided))
+        yield replace(op, cut=event.cut, cut_share=cut, token_share=tokens)
+    if id(event) in divided.leaves:
+        yield TracedOp(kind="leave", bytes=divided.leaves[id(event)] / batch)
 
 
 def _tied(record: Record, stem: set[int], head: set[int]) -> int:

@@ -17,22 +17,25 @@ def require_seen(job: TrainingJob, model: ModelSpec) -> None:
         if said:
             raise InputError(
                 what=f"{model.name} sees no images",
-                cause=f"{' and '.join(said)} given, and it has no vision tower that is described",
+                cause=f"{' and '.join(said)} given, and it has no tower that is described",
                 fix=f"leave {' and '.join(said)} out, or give the config.json of a model that sees",
             )
         return
+    seeing = tower.sense == "vision"
+    one, tiles = ("an image", ", or tiles of one,") if seeing else ("a clip", "")
     if job.image_tokens is not None and not tower.any_size and job.image_tokens != tower.image_tokens:
         raise InputError(
-            what=f"an image of {model.name} has {counted(tower.image_tokens, 'token')}",
-            cause=f"job.image_tokens = {job.image_tokens}, and its tower sees images of one size",
-            fix="leave it out; job.images says how many images, or tiles of one, a sequence has",
+            what=f"{one} of {model.name} has {counted(tower.image_tokens, 'token')}",
+            cause=f"job.image_tokens = {job.image_tokens}; its tower {tower.verb} {tower.given}s of one size",
+            fix=f"leave it out; job.images says how many {tower.given}s{tiles} a sequence has",
         )
     images, patches = images_of(tower, job)
     seen = images * (patches // tower.merge)
+    smaller = " or job.image_tokens=256" if tower.any_size else ""
     if seen > job.sequence_length:
         raise InputError(
-            what="the images of a sequence do not fit into it",
-            cause=f"{counted(images, 'image')} of {counted(patches // tower.merge, 'token')} are {seen:,} of "
-            f"{counted(job.sequence_length, 'token')}",
-            fix="give fewer with --set job.images=1 or job.image_tokens=256, or a longer --sequence-length",
+            what=f"the {tower.given}s of a sequence do not fit into it",
+            cause=f"{counted(images, tower.given)} of {counted(patches // tower.merge, 'token')} are "
+            f"{seen:,} of {counted(job.sequence_length, 'token')}",
+            fix=f"give fewer with --set job.images=1{smaller}, or a longer --sequence-length",
         )

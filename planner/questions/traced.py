@@ -8,7 +8,7 @@ from typing import Any
 
 from costmodel.job import TrainingJob
 from costmodel.models.catalog import library_of_config
-from costmodel.models.traced import LIBRARIES
+from costmodel.models.traced import LIBRARIES, TracedModule
 from planner.plan import FREE
 from planner.questions.flags import Flags
 from topology.base.errors import InputError
@@ -58,15 +58,16 @@ def of_a_module(flags: Flags) -> Flags:
     return replace(flags, engine=FREE, stack=flags.stack or STACK)
 
 
-UNCUT = ("tp", "cp", "ep", "expert_tp")
-"""Axes that split a sample, a matrix or experts; what a trace has of these nobody named."""
+UNCUT = ("cp", "ep", "expert_tp")
+"""Axes that split a sample or experts; what a trace has of these nobody named."""
 
 
-def require_of_a_module(job: TrainingJob, pins: Mapping[str, Any]) -> None:
+def require_of_a_module(module: TracedModule, job: TrainingJob, pins: Mapping[str, Any]) -> None:
     """Refuse what only described transformers are planned with, rather than price it as if it were not asked.
 
     Raises:
-        InputError: For adapters, for fewer than sixteen bits, and for an axis that splits a sample.
+        InputError: For adapters, for fewer than sixteen bits, for an axis that splits a sample, and for
+            tensor parallelism of blocks that it cannot divide.
     """
     described = "a decoder is described by its config.json, and has all of it"
     if job.adapter is not None:
@@ -80,6 +81,12 @@ def require_of_a_module(job: TrainingJob, pins: Mapping[str, Any]) -> None:
             what="a traced module is planned in sixteen bits",
             cause=f"its operations were traced in bf16, and the job is in {job.precision}",
             fix=f"use --precision bf16; {described}",
+        )
+    if module.uncut and isinstance(pins.get("tp", 1), int) and pins.get("tp", 1) > 1:
+        raise InputError(
+            what="a traced module is not split by tp",
+            cause=f"layout.tp = {pins['tp']}: {module.uncut}",
+            fix=f"leave layout.tp out: replicas, ZeRO and stages are planned; {described}",
         )
     for axis in UNCUT:
         degree = pins.get(axis, 1)

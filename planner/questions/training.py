@@ -92,7 +92,7 @@ def understand(
         anchor=_anchor(flags.anchor, stack) if flags.anchor else None,
     )
     if model.module:
-        require_of_a_module(job, request.pins)
+        require_of_a_module(model.module, job, request.pins)
     require_seen(job, model)
     notes = _notes(flags, request)
     if flags.objective in SAID_OF_A_RUN:

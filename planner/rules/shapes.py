@@ -13,19 +13,18 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import numpy.typing as npt
 
-from costmodel.layout import CP_KINDS, DEGREES, SCHEDULES, LayoutTable, ParallelLayout, Quantity
-from costmodel.models.spec import ModelSpec, decoder_of, layer_runs, recurrence_of
+from costmodel.layout import DEGREES, SCHEDULES, LayoutTable, ParallelLayout, Quantity
+from costmodel.models.spec import ModelSpec, decoder_of, layer_runs
 from costmodel.pipeline.schedules import column
 from costmodel.training.rank_strides import axis_strides
 from planner.problem import Setting
 from planner.rules.rule import Mask, Rule, Violation, largest_divisor
+from planner.rules.sequences import SEQUENCE_RULES
 
 _EMPTY_ENDS = column(lambda schedule: schedule.empty_ends)
 
 MOST_VOCABULARY_PADDING = 0.01
 """Stacks pad the vocabulary to a multiple of tp; past this share the padding is work worth refusing."""
-
-_ULYSSES = CP_KINDS.index("ulysses")
 
 
 def _degrees_broken(_: Setting, t: LayoutTable) -> Mask:
@@ -85,7 +84,7 @@ def _divides(name: str, axis: str, sizes: Callable[[ModelSpec], Mapping[str, int
 
 
 def _query_heads(model: ModelSpec) -> dict[str, int]:
-    return {"num_attention_heads": model.num_attention_heads}
+    return {"heads and channels" if model.module else "num_attention_heads": model.num_attention_heads}
 
 
 def _key_heads(model: ModelSpec) -> dict[str, int]:
@@ -108,13 +107,25 @@ def _recurrence_heads(model: ModelSpec) -> dict[str, int]:
 
 
 def _recurrence_broken(s: Setting, t: LayoutTable) -> Mask:
-    return np.asarray((t.cp > 1) & (s.model.recurrence is not None), dtype=bool)
+    return np.asarray((t.cp > 1) & bool(s.model.recurrence or s.model.compression), dtype=bool)
+
+
+def _in_order(model: ModelSpec) -> str:
+    """What of a model cannot be cut along a sequence."""
+    return (
+        f"the state of {model.recurrence.title}" if model.recurrence else "what makes entries of many tokens"
+    )
+
+
+def _output_groups(model: ModelSpec) -> dict[str, int]:
+    """Groups of outputs that tensor parallelism splits compressed attention by."""
+    return {"output_groups": model.compression.output_groups} if model.compression else {}
 
 
 def _recurrence(s: Setting, x: ParallelLayout) -> Violation:
     return Violation(
         rule="recurrence-context",
-        message=f"cp = {x.cp}: the state of {recurrence_of(s.model).title} goes through a sequence in order",
+        message=f"cp = {x.cp}: {_in_order(s.model)} goes through a sequence in order",
         have=x.cp,
         need=1,
         unit="",
@@ -257,47 +268,6 @@ def _batch(s: Setting, x: ParallelLayout) -> Violation:
     )
 
 
-def _sequence_split_broken(s: Setting, t: LayoutTable) -> Mask:
-    balance = 1 + ((t.cp > 1) & (t.cp_kind != _ULYSSES))
-    return np.asarray(
-        s.job.sequence_length % (t.cp * balance * (1 + (t.tp - 1) * t.sequence_parallel)) != 0, dtype=bool
-    )
-
-
-def _sequence_split(s: Setting, x: ParallelLayout) -> Violation:
-    balance = 2 if x.cp > 1 and x.cp_kind != "ulysses" else 1
-    shards = x.cp * balance * (x.tp if x.sequence_parallel else 1)
-    terms = f"cp {x.cp}" + " · 2 (causal balance)" * (balance == 2) + f" · tp {x.tp}" * x.sequence_parallel
-    S = s.job.sequence_length
-    return Violation(
-        rule="sequence-split",
-        message=f"sequence_length % ({terms}) = {S} % {shards} = {S % shards}, must be 0",
-        have=S % shards,
-        need=0,
-        unit="tokens",
-        hint=f"use a sequence length of {-(-S // shards) * shards}",
-    )
-
-
-def _ulysses_broken(s: Setting, t: LayoutTable) -> Mask:
-    groups = s.model.attention.whole_heads
-    return np.asarray((t.cp_kind == _ULYSSES) & (groups % (t.tp * t.cp) != 0), dtype=bool)
-
-
-def _ulysses(s: Setting, x: ParallelLayout) -> Violation:
-    groups = s.model.attention.whole_heads
-    return Violation(
-        rule="ulysses-heads",
-        message=f"num_key_value_heads % (tp·cp) = {groups} % ({x.tp}·{x.cp}) = {groups % (x.tp * x.cp)}, "
-        "must be 0: "
-        "Ulysses gives every rank whole heads",
-        have=groups % (x.tp * x.cp),
-        need=0,
-        unit="heads",
-        hint="use cp_kind=ring, or a smaller cp",
-    )
-
-
 def _sequence_limit_broken(s: Setting, _: LayoutTable) -> bool:
     return s.job.sequence_length > s.model.max_sequence_length
 
@@ -350,6 +320,7 @@ SHAPE_RULES: tuple[Rule, ...] = (
     _divides("kv-heads", "tp", _key_heads),
     _divides("feed-forward", "tp", _feed_forward_widths),
     _divides("recurrence-heads", "tp", _recurrence_heads),
+    _divides("output-groups", "tp", _output_groups),
     Rule(name="recurrence-context", fields=("cp",), broken=_recurrence_broken, explain=_recurrence),
     Rule(name="vocabulary", fields=("tp",), broken=_vocabulary_broken, explain=_vocabulary),
     Rule(name="experts", fields=("ep", "expert_tp"), broken=_experts_broken, explain=_experts),
@@ -378,14 +349,7 @@ SHAPE_RULES: tuple[Rule, ...] = (
         name="even-layers", fields=("pp", "virtual_stages"), broken=_even_layers_broken, explain=_even_layers
     ),
     Rule(name="batch", fields=("dp", "microbatch_size"), broken=_batch_broken, explain=_batch),
-    Rule(
-        name="sequence-split",
-        fields=("cp", "tp", "sequence_parallel", "cp_kind"),
-        broken=_sequence_split_broken,
-        explain=_sequence_split,
-        lenient_at_one=False,
-    ),
-    Rule(name="ulysses-heads", fields=("cp_kind", "tp", "cp"), broken=_ulysses_broken, explain=_ulysses),
+    *SEQUENCE_RULES,
     Rule(
         name="node-alignment",
         fields=("tp", "axis_order", "dp", "cp", "pp"),

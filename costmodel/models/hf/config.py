@@ -12,8 +12,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from costmodel.models.hf.compressed import COMPRESSED_FAMILIES
 from costmodel.models.hf.dense import DENSE_FAMILIES
 from costmodel.models.hf.experts import EXPERT_FAMILIES
+from costmodel.models.hf.hearing import hearing_of
 from costmodel.models.hf.hybrid import HYBRID_FAMILIES
 from costmodel.models.hf.reader import ConfigReader
 from costmodel.models.hf.towers import tower_of
@@ -73,7 +75,8 @@ def model_of_config(config: Mapping[str, Any], *, name: str, source: str = "") -
     config, family = _language_model(whole)
     if config is not whole and isinstance(family, str):
         tied = {name: whole[name] for name in ("tie_word_embeddings",) if name in whole}
-        config = {**_UNSAID_WITHIN.get(family, {}), **tied, **config}
+        unsaid = _UNSAID_OF.get(str(whole.get("model_type")), _UNSAID_WITHIN.get(family, {}))
+        config = {**unsaid, **tied, **config}
     if not isinstance(family, str) or family not in _FAMILIES:
         cause = "missing key model_type" if family is _MISSING else f"model_type {shown(family)} is not known"
         raise InputError(
@@ -82,7 +85,9 @@ def model_of_config(config: Mapping[str, Any], *, name: str, source: str = "") -
     reader = ConfigReader(config=config)
     weight_format = stated_format(whole) or stated_format(config)
     sizes = _FAMILIES[family](reader)
-    tower = tower_of(whole, sizes["hidden_size"], reader.problems)
+    tower = tower_of(whole, sizes["hidden_size"], reader.problems) or hearing_of(
+        whole, sizes["hidden_size"], reader.problems
+    )
     if reader.problems:
         cause = "; ".join(dict.fromkeys(reader.problems))
         raise InputError(f"{source or name} is not a complete {family} configuration", cause, _FIX)
@@ -95,7 +100,7 @@ def model_of_config(config: Mapping[str, Any], *, name: str, source: str = "") -
         name=name,
         source=source,
         unmodelled=departures,
-        left_out=towers_of({**whole, "vision_config": None} if tower else whole),
+        left_out=towers_of({**whole, f"{tower.sense}_config": None} if tower else whole),
         tower=tower,
         weight_format=weight_format,
         **sizes,
@@ -121,8 +126,9 @@ def towers_of(config: Mapping[str, Any]) -> str:
 
 def _tower_size(tower: Mapping[str, Any]) -> str:
     """Layers and parameters of a tower; nothing where a size is missing, or none."""
-    layers = tower.get("num_hidden_layers", tower.get("depth"))
-    stated = (layers, tower.get("hidden_size"), tower.get("intermediate_size"))
+    layers = tower.get("num_hidden_layers", tower.get("depth", tower.get("encoder_layers")))
+    width = tower.get("hidden_size", tower.get("d_model"))
+    stated = (layers, width, tower.get("intermediate_size", tower.get("encoder_ffn_dim")))
     sizes = [one for one in stated if type(one) is int and 0 < one <= LARGEST_SIZE]
     if len(sizes) < len(stated):
         return ""
@@ -197,6 +203,14 @@ _UNSAID_WITHIN: Mapping[str, Mapping[str, int]] = {
 Source: the configuration classes of transformers 5.23; a file of the language model alone states them.
 """
 
+_UNSAID_OF: Mapping[str, Mapping[str, int]] = {
+    "voxtral": {
+        "hidden_size": 3072, "intermediate_size": 8192, "num_hidden_layers": 30, "num_attention_heads": 32,
+        "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 131072, "max_position_embeddings": 131072,
+    },
+}  # fmt: skip
+"""The same of models that give their language model other defaults."""
+
 _FIX = "give the config.json that was published with the model"
 
-_FAMILIES = {**DENSE_FAMILIES, **EXPERT_FAMILIES, **HYBRID_FAMILIES}
+_FAMILIES = {**DENSE_FAMILIES, **EXPERT_FAMILIES, **HYBRID_FAMILIES, **COMPRESSED_FAMILIES}

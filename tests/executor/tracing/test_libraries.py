@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -11,9 +12,14 @@ pytest.importorskip("transformers")
 
 import meshplan
 from app.cli import run
+from costmodel.job import TrainingJob
 from costmodel.models.parameters import parameter_count
-from costmodel.models.spec import ModelSpec
+from costmodel.models.spec import ModelSpec, layer_runs
+from costmodel.models.traced import TracedBlock, TracedOp
+from costmodel.ops.cuts import ops_of_parts
 from costmodel.ops.module_spec import spec_of_module
+from costmodel.ops.op import Op, ShardShape
+from costmodel.stack import stack
 from executor.tracing.process import traced_by_process
 from tests.cli import commands
 
@@ -59,6 +65,76 @@ def test_a_traced_llama_costs_what_the_described_one_does(
     second = meshplan.estimate(described, seq=4096, **words).estimate
     assert first.step_time_s == pytest.approx(second.step_time_s, rel=0.03)
     assert first.peak_memory_bytes == pytest.approx(second.peak_memory_bytes, rel=0.03)
+
+
+def joined(model: ModelSpec) -> ModelSpec:
+    """Products that read the same columns' input side by side, as described models have queries, keys, values."""
+    assert model.module is not None
+
+    def of_block(block: TracedBlock) -> TracedBlock:
+        ops: list[TracedOp] = []
+        for op in block.ops:
+            last = ops[-1] if ops else None
+            if last and (op.kind, op.cut, op.m, op.k) == (last.kind, last.cut, last.m, last.k) and op.n:
+                output = last.output_bytes + op.output_bytes
+                ops[-1] = replace(last, n=last.n + op.n, flop=last.flop + op.flop, output_bytes=output)
+            else:
+                ops.append(op)
+        return replace(block, ops=tuple(ops))
+
+    return replace(model, module=replace(model.module, kinds=tuple(map(of_block, model.module.kinds))))
+
+
+@pytest.mark.parametrize("sequence_parallel", [False, True])
+@pytest.mark.parametrize("tp", [2, 4, 8])
+@pytest.mark.parametrize("stack", ["torchtitan", "megatron-core", "pytorch", "trl"])
+def test_a_traced_llama_is_split_as_the_described_one_is(
+    llamas: tuple[ModelSpec, ModelSpec], stack: str, tp: int, sequence_parallel: bool
+) -> None:
+    """Step and peak within 3 % on tensor ranks too, both kinds of GPU, kept or recomputed."""
+    traced, described = llamas
+    assert traced.module is not None
+    assert (traced.module.units, traced.module.tokens, traced.module.classes) == (8, 4096, 128256)
+    for gpu in ("b200-sxm", "h100-sxm"):
+        for recompute in ("none", "full"):
+            pins = {
+                "layout.tp": tp, "layout.dp": 8 // tp, "layout.zero_stage": 2, "layout.recompute": recompute,
+                "layout.microbatch_size": 1, "layout.sequence_parallel": sequence_parallel,
+            }  # fmt: skip
+            words = {"gpus": 8, "gpu": gpu, "batch": 64, "stack": stack, "engine": "any", "set": pins}
+            first = meshplan.estimate(joined(traced), seq=1, **words).estimate
+            second = meshplan.estimate(described, seq=4096, **words).estimate
+            assert first.step_time_s == pytest.approx(second.step_time_s, rel=0.03)
+            assert first.peak_memory_bytes == pytest.approx(second.peak_memory_bytes, rel=0.03)
+
+
+@pytest.mark.parametrize("sequence_parallel", [False, True])
+def test_a_tensor_rank_of_a_traced_llama_has_what_one_of_the_described_one_has(
+    llamas: tuple[ModelSpec, ModelSpec], sequence_parallel: bool
+) -> None:
+    """Parameters, FLOP and the bytes of every kind of message, each exactly."""
+    traced, described = llamas
+    job, priced = TrainingJob(sequence_length=4096, global_batch_size=8), stack("megatron-core")
+    for tp in (2, 4, 8):
+        ranks = {"tp": tp, "sequence_parallel": sequence_parallel}
+        found, expected = (
+            sums_of(ops_of_parts(model, replace(job, sequence_length=length), priced, shard), model)
+            for model, length in ((traced, 1), (described, 4096))
+            for shard in (ShardShape(sequence_length=length, **ranks),)
+        )
+        assert found == pytest.approx(expected, rel=1e-9)
+
+
+def sums_of(parts: tuple[tuple[Op, ...], ...], model: ModelSpec) -> dict[str, float]:
+    """Of all layers and ends: parameters, FLOP, and bytes of messages by collective and phase."""
+    found: dict[str, float] = {}
+    counts = [*(run.count for run in layer_runs(model)), 1, 1]
+    for count, ops in zip(counts, parts, strict=True):
+        for op in ops:
+            kind = f"{op.collective} {op.phase} {op.cover.value}" if op.collective else "products"
+            found[kind] = found.get(kind, 0.0) + count * float(op.collective_bytes or op.flop)
+            found["parameters"] = found.get("parameters", 0.0) + count * float(op.parameters)
+    return {kind: total for kind, total in found.items() if total}
 
 
 def test_a_traced_llama_has_the_plan_of_the_described_one(llamas: tuple[ModelSpec, ModelSpec]) -> None:

@@ -9,6 +9,9 @@ import pytest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from examples import diffusion
 from examples.diffusion import DiT
 from executor.tracing.of_transformers import of_configuration
 from executor.tracing.trace import example_inputs, trace_module
@@ -36,6 +39,10 @@ SWIN = {
     "window_size": 4,
     "patch_size": 4,
 }
+MAMBA2 = {
+    "hidden_size": 64, "num_heads": 8, "head_dim": 16, "state_size": 16, "n_groups": 2, "num_hidden_layers": 2,
+    "chunk_size": 8, **WORDS,
+}  # fmt: skip
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "bert": ("BertModel", READS),
     "roberta": ("RobertaModel", {**READS, "max_position_embeddings": 514, "vocab_size": 600}),
@@ -48,6 +55,8 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "convnext": ("ConvNextForImageClassification", CONVNEXT),
     "swin": ("SwinForImageClassification", SWIN),
     "llama": ("LlamaModel", {**READS, "num_key_value_heads": 2}),
+    "mamba": ("MambaModel", {"hidden_size": 64, "state_size": 16, "num_hidden_layers": 2, **WORDS}),
+    "mamba2": ("Mamba2Model", MAMBA2),
 }
 """Small, without a loss but that of CLIP, whose logarithms are in bf16."""
 
@@ -98,7 +107,8 @@ def real(tensor: Any) -> Any:
 def test_a_family_keeps_what_autograd_keeps(family: str) -> None:
     """Attention written out, so that the processor and the trace run the same operations."""
     kind, sizes = FAMILIES[family]
-    config = transformers.AutoConfig.for_model(family, **{**QUIET, **sizes}, attn_implementation="eager")
+    written = {} if family.startswith("mamba") else {**QUIET, "attn_implementation": "eager"}
+    config = transformers.AutoConfig.for_model(family, **written, **sizes)
     config.architectures = [kind]
     module, usual = of_configuration(config)
     inputs = [real(one) for one in example_inputs(usual.replace("x512:", "x32:"))]
@@ -112,3 +122,59 @@ def test_a_diffusion_transformer_keeps_what_autograd_keeps() -> None:
     inputs = [real(one) for one in example_inputs("2x4x32x32,2,2:long")]
     expected = kept_by_autograd(module.bfloat16(), inputs) + 3 * 24
     assert kept_by_table(module, inputs) == pytest.approx(expected, rel=1e-9)
+
+
+RANDOM_STATE = 24  # bytes that the fused attention of a GPU keeps, and that of a processor does not
+
+
+def attentions(module: Any) -> int:
+    """Attentions of a denoiser."""
+    return sum(isinstance(part, diffusion.Attention) for part in module.modules())
+
+
+def test_a_small_u_net_keeps_what_autograd_keeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Convolutions, group norms, skips and cross-attention, with numbers."""
+    sizes = {"WIDTHS": (32, 64, 128), "HEAD": 16, "GROUPS": 8, "TEXT": 48, "TIME": 64, "ADDED": 40}
+    for name, size in sizes.items():
+        monkeypatch.setattr(diffusion, name, size)
+    module = diffusion.sdxl_unet().bfloat16()
+    inputs = [real(one) for one in example_inputs("2x4x32x32,2,2x7x48,2x40")]
+    expected = kept_by_autograd(module, inputs) + RANDOM_STATE * attentions(module)
+    assert kept_by_table(module, inputs) == pytest.approx(expected, rel=1e-9)
+
+
+def test_the_u_net_of_sdxl_keeps_what_autograd_keeps() -> None:
+    """At its published size and 1,024 x 1,024 pixels, on fake tensors of a processor: 13.8 GB of two images."""
+    kept: dict[int, int] = {}
+    alive: list[Any] = []
+    rows: list[int] = []
+    words = "2x4x128x128,2,2x77x2048,2x2816"
+    fake, before = FakeTensorMode(), torch.get_default_dtype()
+    try:
+        torch.set_default_dtype(torch.bfloat16)
+        with fake:
+            module = diffusion.sdxl_unet()
+            inputs = [torch.zeros(one.shape, dtype=one.dtype) for one in example_inputs(words)]
+    finally:
+        torch.set_default_dtype(before)
+    known = {one.untyped_storage()._cdata for one in (*module.parameters(), *inputs)}
+    for norm in module.modules():
+        if isinstance(norm, torch.nn.LayerNorm):
+            norm.register_forward_hook(
+                lambda one, _, out: rows.append(out.numel() // one.normalized_shape[0])
+            )
+
+    def keep(tensor: Any) -> Any:
+        alive.append(tensor)
+        storage = tensor.untyped_storage()
+        if storage._cdata not in known:
+            kept[storage._cdata] = storage.nbytes()
+        return tensor
+
+    with fake, torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t):
+        alive.append(module(*inputs))
+    wider = 2 * 2 * sum(rows)  # mean and deviation of a norm, in fp32 on a GPU
+    with torch.device("meta"):
+        traced = diffusion.sdxl_unet()
+    expected = sum(kept.values()) + wider + RANDOM_STATE * attentions(traced)
+    assert kept_by_table(traced, example_inputs(words)) == pytest.approx(expected, rel=1e-9)

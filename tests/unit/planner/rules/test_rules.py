@@ -21,6 +21,7 @@ from topology.builders import build, default_cluster
 
 LLAMA = model("llama-3.1-70b")
 MIXTRAL = model("mixtral-8x7b")
+COMPRESSED = model("deepseek-v4-flash")
 HYBRID = model("nemotron-h-56b")
 JOB = TrainingJob(sequence_length=8192, global_batch_size=1024)
 LEGAL = ParallelLayout(tp=8, pp=4, dp=1)
@@ -56,6 +57,18 @@ CASES = [
         {"tp": 4, "cp": 2},
         {"model": HYBRID},
         "cp = 2: the state of Mamba-2 goes through a sequence in order",
+    ),
+    (
+        "output-groups",
+        {"tp": 16, "pp": 2},
+        {"model": COMPRESSED},
+        "output_groups % tp = 8 % 16 = 8, must be 0",
+    ),
+    (
+        "recurrence-context",
+        {"tp": 4, "cp": 2},
+        {"model": COMPRESSED},
+        "cp = 2: what makes entries of many tokens goes through a sequence in order",
     ),
     ("feed-forward", {"tp": 5}, {}, "intermediate_size % tp = 28672 % 5 = 2, must be 0"),
     ("experts", {"ep": 2}, {}, "ep·expert_tp = 2·1 but llama-3.1-70b has no experts"),
