@@ -163,7 +163,7 @@ def points_of(flags: Flags) -> tuple[Flags, ...]:
     lengths = _listed(flags.sequence_length, "--sequence-length", binary=True)
     batches = _listed(flags.global_batch_size, "--global-batch-size")
     named = [_named(text) for text in (flags.model, flags.stack, flags.precision, flags.gpu)]
-    grid = list(itertools.product(*named, gpus, lengths, batches, _optimizers(flags)))
+    grid: list[tuple[Any, ...]] = list(itertools.product(*named, gpus, lengths, batches, _optimizers(flags)))
     if len(grid) > MOST_POINTS:
         raise InputError(
             what=f"a sweep of {len(grid):,} points is too long", cause=f"at most {MOST_POINTS:,} are planned",
