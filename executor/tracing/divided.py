@@ -195,7 +195,7 @@ def _split_sequence(
     """Find whether the sequence can be split between blocks, and which memory is then."""
     lengths = [_length(record, own, batch, cuts) for group, own in enumerate(steps) if group not in ends]
     last = max(ends, default=0)
-    head = last if last else None
+    head = last or None
     found.tokens = gcd(*lengths) if min(lengths) > 1 else 0
     if head is not None and _length(record, steps[head], batch, cuts) not in (lengths[-1], 0):
         found.tokens *= not any(at in cuts.columns for at, _ in steps[head])
