@@ -19,7 +19,6 @@ from costmodel.training.step_time import compose
 GLOBALS: Mapping[str, tuple[float, float, float]] = {
     "picojoule_per_flop": (1.0, 0.4, 2.0),
     "split_accumulation": (1.1, 1.0, 1.5),
-    "misaligned_head": (4.0, 1.0, 5.0),
     "scores_in_step": (0.82, 0.6, 2.0),
     "elementwise_in_step": (1.3, 1.0, 1.8),
     "loss_passes": (1.4, 0.8, 2.5),
@@ -31,6 +30,7 @@ GLOBALS: Mapping[str, tuple[float, float, float]] = {
     "step_fixed_s": (0.006, 0.0, 0.03),
     "jitter": (0.004, 0.0, 0.012),
     "expert_host_s": (0.0012, 0.0, 3e-3),
+    "expert_launch_s": (1e-4, 0.0, 5e-4),
     "routing_wait_s": (0.003, 0.0, 6e-3),
     "operation_recompute": (0.5, 0.2, 1.0),
 }

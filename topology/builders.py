@@ -9,6 +9,7 @@ from topology.cluster import Cluster
 from topology.fabric.degraded import left_out_words
 from topology.fabric.wiring import in_tree_order
 from topology.hardware.datasheets import (
+    Generation,
     Machine,
     fabrics,
     generation_of,
@@ -36,7 +37,7 @@ def build(spec: ClusterSpec) -> Cluster:
     require_valid(spec)
     if spec.switches:
         spec = replace(spec, nodes=in_tree_order(spec))
-    kinds = _gpus_of(spec)
+    kinds = gpus_of(spec)
     left_out = tuple(f"left out: {words}" for words in left_out_words(spec))
     if len(kinds) == 1:
         return Cluster(spec=spec, gpu=kinds[spec.nodes[0].gpu], notes=left_out)
@@ -47,10 +48,15 @@ def build(spec: ClusterSpec) -> Cluster:
 
 def makers_of(spec: ClusterSpec) -> tuple[str, ...]:
     """Return who made the GPUs of a cluster, each maker once."""
-    return tuple(dict.fromkeys(generation_of(gpu).maker for gpu in _gpus_of(spec).values()))
+    return tuple(dict.fromkeys(one.maker for one in generations_of(spec)))
 
 
-def _gpus_of(spec: ClusterSpec) -> dict[str, Gpu]:
+def generations_of(spec: ClusterSpec) -> tuple[Generation, ...]:
+    """What the architectures of a cluster's GPUs can do, one for each kind of GPU."""
+    return tuple(generation_of(gpu) for gpu in gpus_of(spec).values())
+
+
+def gpus_of(spec: ClusterSpec) -> dict[str, Gpu]:
     """Return the GPUs of a cluster by the name that its nodes have for them."""
     described = {gpu.name: gpu for gpu in spec.gpus}
     return {node.gpu: described.get(node.gpu) or gpu_named(node.gpu) for node in spec.nodes}

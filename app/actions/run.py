@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 STACK = "meshplan"
 DEFAULT_STEPS = 100
-STATE_LIMITS = ("adapter", "adapted", "compression", "offload", "optimizer")
+STATE_LIMITS = ("adapter", "adapted", "compression", "compressed", "offload", "optimizer")
 """Limits of the executor that no choice of a layout changes."""
 
 
@@ -49,6 +49,9 @@ class RunFlags:
     profile_step: int | None
     wandb: bool
     interface: str | None
+    preflight: bool
+    nnodes: str | None
+    rdzv_endpoint: str | None
     env: tuple[str, ...]
     run_key: Path | None
 
@@ -88,6 +91,9 @@ def run_settings(flags: RunFlags, plan: Plan) -> RunSettings:
         profile_step=flags.profile_step,
         wandb=flags.wandb,
         interface=flags.interface,
+        preflight=flags.preflight,
+        nnodes=flags.nnodes,
+        rdzv_endpoint=flags.rdzv_endpoint,
         env=flags.env,
         run_key=None if flags.run_key is None else str(flags.run_key.resolve()),
     )
@@ -203,8 +209,8 @@ def check_run(plan: Plan, run: RunSettings) -> None:
 
     from app.requests.plan_file import read_claims
     from executor.data.source import open_source
+    from executor.launch.doors import check_doors
     from executor.launch.overlaps import check_overlaps
-    from executor.launch.supervise import check_doors
     from executor.training.settings import held_out
     from topology.base.errors import InputError
 
@@ -231,7 +237,7 @@ def check_run(plan: Plan, run: RunSettings) -> None:
         raise InputError(
             what="torch is not installed", cause="plan run trains with it", fix='pip install "meshplan[run]"'
         )
-    check_doors(run, os.environ)
+    check_doors(run, plan, os.environ)
     if run.compiles:
         _check_compiler(run.device)
     if run.async_tp:

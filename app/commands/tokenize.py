@@ -13,7 +13,11 @@ from app.flags.shared import AsJson
 def command(
     *,
     texts: Annotated[
-        list[Path], typer.Argument(help="UTF-8 texts, one document each, or JSON lines.", metavar="FILE...")
+        list[Path],
+        typer.Argument(
+            help="UTF-8 texts, one document each, JSON lines, Parquet or Arrow, or their folder.",
+            metavar="FILE...",
+        ),
     ],
     tokenizer: Annotated[
         Path,
@@ -22,7 +26,9 @@ def command(
     output: Annotated[
         Path, typer.Option("--output", "-o", help="NAME: writes NAME.bin and NAME.idx.", metavar="NAME")
     ],
-    field: Annotated[str, typer.Option("--field", help="Key of a JSON line's text.")] = "text",
+    field: Annotated[
+        str, typer.Option("--field", help="Key of a JSON line's text, or a table's column.")
+    ] = "text",
     document_end: Annotated[
         int | None,
         typer.Option("--document-end", min=0, help="Token after a document; the tokenizer's by default."),

@@ -121,6 +121,29 @@ Interface: TypeAlias = Annotated[
         metavar="NAME",
     ),
 ]
+Preflight: TypeAlias = Annotated[
+    bool,
+    typer.Option(
+        "--preflight/--no-preflight",
+        help="Compare GPUs, their health, network cards and an all-reduce with the plan before it starts.",
+    ),
+]
+Nnodes: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--nnodes",
+        help="Nodes of the run, where what starts them does not say; MIN:MAX goes on with MIN of them.",
+        metavar="MIN:MAX",
+    ),
+]
+RdzvEndpoint: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--rdzv-endpoint",
+        help="Where ranks of several nodes meet on the first of them; a file of the run's folder without.",
+        metavar="HOST:PORT",
+    ),
+]
 Environment: TypeAlias = Annotated[
     list[str] | None,
     typer.Option("--env", help="Give ranks this variable of the environment too.", metavar="NAME"),

@@ -282,7 +282,7 @@ def machines_answer(clusters: Sequence[Mapping[str, Any]]) -> Answer:
             if m["nics_per_node"]
             else "none",
             format_usd(m["usd_per_gpu_hour"]) if m["usd_per_gpu_hour"] is not None else "",
-            str(m["price_as_of"]),
+            str(m["price_as_of"]) or UNPRICED,
         )
         for m in clusters
     )
@@ -301,6 +301,10 @@ def machines_answer(clusters: Sequence[Mapping[str, Any]]) -> Answer:
     )
 
 
+UNPRICED = "none published"
+"""Where the catalog has no price: nobody lists one that is dated, so none is guessed."""
+
+
 def _gpu_row(gpu: Gpu, price: Price | None) -> tuple[str, ...]:
     peaks = (gpu.peak_flop_per_s.get(dtype) for dtype in _DTYPES)
     return (
@@ -311,7 +315,7 @@ def _gpu_row(gpu: Gpu, price: Price | None) -> tuple[str, ...]:
         *(format_flop_per_s(peak).split(" ", maxsplit=1)[0] if peak else "" for peak in peaks),
         f"{gpu.tdp_w:.0f} W",
         format_usd(price.usd_per_gpu_hour) if price else "",
-        price.as_of if price else "",
+        price.as_of if price else UNPRICED,
     )
 
 

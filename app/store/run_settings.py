@@ -57,6 +57,9 @@ class RunFile:
     profile_step: int | None = None
     wandb: bool | None = None
     interface: str | None = None
+    preflight: bool | None = None
+    nnodes: str | None = None
+    rdzv_endpoint: str | None = None
     env: tuple[str, ...] | None = None
     run_key: str | None = None
     versions: dict[str, str] = field(default_factory=dict)

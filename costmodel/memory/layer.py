@@ -129,7 +129,7 @@ def memory_pieces(
         return layer_share(
             ops,
             tower_shard(seen, job, known.shard) if seen else known.shard,
-            (seen.hidden_size if job.trains_tower else 0) if seen else model.hidden_size,
+            (seen.hidden_size if job.trains_tower else 0) if seen else model.residual_width,
             updated=updated,
             matrices=at < ends,
             frees=stack.memory.frees_in_backward,

@@ -1,6 +1,6 @@
 """The kinds of attention, one record each: its heads, parameters, cache and projections.
 
-Both answer to the same names, so what is asked of a layer is asked of `ModelSpec.attention` and no reader
+All answer to the same names, so what is asked of a layer is asked of `ModelSpec.attention` and no reader
 tells the kinds apart by their sizes. A kind that computes with other operations has them in
 `costmodel.ops.attention`, `executor.model.transformer` and the exporters, by `name`.
 
@@ -15,7 +15,9 @@ from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 
-AttentionName = Literal["grouped", "latent"]
+from costmodel.models.compressed_attention import CompressedAttention
+
+AttentionName = Literal["grouped", "latent", "compressed"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,4 +196,4 @@ class LatentAttention:
         )
 
 
-AttentionKind: TypeAlias = GroupedAttention | LatentAttention
+AttentionKind: TypeAlias = GroupedAttention | LatentAttention | CompressedAttention

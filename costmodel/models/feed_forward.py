@@ -6,7 +6,7 @@ Both answer to the same names; what they compute is in `costmodel.ops.feed_forwa
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, TypeAlias
 
 FeedForwardName = Literal["dense", "moe"]
@@ -35,6 +35,7 @@ class DenseFeedForward:
     more_kernels: ClassVar[int] = 1  # the activation
     copies: ClassVar[int] = 0
     router_parameters: ClassVar[int] = 0
+    latent_parameters: ClassVar[int] = 0
     expert_parameters: ClassVar[int] = 0
     idle_parameters: ClassVar[int] = 0
 
@@ -70,6 +71,18 @@ class RoutedExperts:
     shared_width: int
     router_bias: bool
     shared_gate: bool = False
+    latent: int = 0
+
+    @property
+    def expert_matrices(self) -> Matrices:
+        """The matrices of a routed expert: of the latent width where tokens are projected to one."""
+        return replace(self.matrices, hidden_size=self.latent) if self.latent else self.matrices
+
+    @property
+    def latent_parameters(self) -> int:
+        """Parameters of the projections to the latent width of routed experts and back: 2·H·L, biases."""
+        H, L = self.matrices.hidden_size, self.latent
+        return 2 * H * L + (H + L) * self.matrices.bias if L else 0
 
     @property
     def more_kernels(self) -> int:
@@ -103,12 +116,12 @@ class RoutedExperts:
     @property
     def expert_parameters(self) -> int:
         """Parameters of all routed experts: what expert parallelism splits."""
-        return self.experts * self.matrices.parameters(self.width)
+        return self.experts * self.expert_matrices.parameters(self.width)
 
     @property
     def idle_parameters(self) -> int:
         """Parameters of the experts that a token is not sent to."""
-        return (self.experts - self.copies) * self.matrices.parameters(self.width)
+        return (self.experts - self.copies) * self.expert_matrices.parameters(self.width)
 
 
 FeedForwardKind: TypeAlias = DenseFeedForward | RoutedExperts
@@ -116,4 +129,5 @@ FeedForwardKind: TypeAlias = DenseFeedForward | RoutedExperts
 
 def block_parameters(block: FeedForwardKind) -> int:
     """All parameters of a block."""
-    return block.common_parameters + block.router_parameters + block.expert_parameters
+    beside = block.router_parameters + block.latent_parameters
+    return block.common_parameters + beside + block.expert_parameters

@@ -7,8 +7,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from costmodel.models.compressed_attention import CompressedAttention
 from costmodel.models.feed_forward import block_parameters
-from costmodel.models.spec import LayerKind, ModelSpec, decoder_of, encoder_of, layer_runs, recurrence_of
+from costmodel.models.spec import (
+    LayerKind,
+    ModelSpec,
+    decoder_of,
+    encoder_of,
+    layer_runs,
+    reach_of,
+    recurrence_of,
+)
+from costmodel.models.streams import BLOCKS, connection_parameters, last_sum_parameters
 from topology.base.units import BILLION
 
 
@@ -23,6 +33,7 @@ def layer_parameters(model: ModelSpec, kind: LayerKind) -> int:
         encoder = encoder_of(model.tower)
         return layer_parameters(encoder, layer_runs(encoder)[0].kind) + model.tower.layer_extra
     norms = norms_of(model, kind) * norm_parameters(model, model.hidden_size)
+    norms += BLOCKS * connection_parameters(model.hidden_size, model.residual_streams)
     return mixer_parameters(model, kind) + norms + block_parameters(model.feed_forward(kind.mlp))
 
 
@@ -38,7 +49,7 @@ def mixer_parameters(model: ModelSpec, kind: LayerKind) -> int:
         return 0
     if kind.attention == "recurrence":
         return recurrence_of(model).parameters(model.hidden_size)
-    return model.attention.parameters
+    return model.attention.parameters + _compressor_parameters(model, kind)
 
 
 def whole_mixer_parameters(model: ModelSpec, kind: LayerKind) -> int:
@@ -47,7 +58,15 @@ def whole_mixer_parameters(model: ModelSpec, kind: LayerKind) -> int:
         return 0
     if kind.attention == "recurrence":
         return recurrence_of(model).whole_parameters(model.hidden_size)
-    return model.attention.replicated_parameters
+    return model.attention.replicated_parameters + _compressor_parameters(model, kind)
+
+
+def _compressor_parameters(model: ModelSpec, kind: LayerKind) -> int:
+    """Parameters of what makes entries of several tokens, where a layer has it."""
+    attention = model.attention
+    if not isinstance(attention, CompressedAttention):
+        return 0
+    return attention.compressor_parameters(reach_of(kind))
 
 
 def embedding_parameters(model: ModelSpec) -> int:
@@ -61,9 +80,10 @@ def tower_end_parameters(model: ModelSpec) -> int:
 
 
 def head_parameters(model: ModelSpec) -> int:
-    """Parameters of the final norm and of the output projection (none of its own when tied)."""
+    """Parameters of the final norm and of the output projection (none if tied), and of the last sum."""
     projection = 0 if model.tie_word_embeddings else model.vocab_size * model.hidden_size
-    return projection + norm_parameters(model, model.hidden_size)
+    last = last_sum_parameters(model.hidden_size, model.residual_streams)
+    return projection + norm_parameters(model, model.hidden_size) + last
 
 
 def parameter_count(model: ModelSpec) -> int:

@@ -1,7 +1,8 @@
 """Layers that are not all alike, one letter each, in the words of published hybrids.
 
 A whole layer mixes tokens and then feeds forward; a layer of Nemotron-H is one of these blocks alone, written
-as its ``hybrid_override_pattern`` writes it. A pattern shorter than the model repeats.
+as its ``hybrid_override_pattern`` writes it. Compressed attention is of three reaches (DeepSeek-V4). A
+pattern shorter than the model repeats.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Literal
 
 from costmodel.models.feed_forward import FeedForwardName
 
-Mixer = Literal["attention", "recurrence", "none"]
+Mixer = Literal["attention", "recurrence", "none", "window", "heavy", "sparse"]
 Block = FeedForwardName | Literal["none"]
 
 LETTERS: Mapping[str, tuple[Mixer, Block]] = {
@@ -24,6 +25,9 @@ LETTERS: Mapping[str, tuple[Mixer, Block]] = {
     "M": ("recurrence", "none"),
     "-": ("none", "dense"),
     "E": ("none", "moe"),
+    "W": ("window", "moe"),
+    "H": ("heavy", "moe"),
+    "S": ("sparse", "moe"),
 }
 
 

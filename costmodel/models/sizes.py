@@ -32,10 +32,12 @@ _COUNTS = (
     "index_heads",
     "index_head_dim",
     "index_topk",
+    "residual_streams",
     "num_experts",
     "num_experts_per_token",
     "moe_intermediate_size",
     "shared_expert_size",
+    "moe_latent_size",
     "num_dense_layers",
 )
 _EXPERT_SIZES = ("num_experts_per_token", "moe_intermediate_size")
@@ -79,7 +81,7 @@ def check_sizes(model: Any) -> None:
 
 def is_unmeasured(model: Any) -> bool:
     """Whether its layers have kernels of which only the roofline is known."""
-    return model.recurrence is not None or model.module is not None
+    return any(part is not None for part in (model.recurrence, model.compression, model.module))
 
 
 def tied_parameters(model: Any) -> int:
@@ -90,13 +92,17 @@ def tied_parameters(model: Any) -> int:
 
 
 def _check_recurrence(model: Any) -> None:
-    """Refuse a pattern and a recurrence that do not belong together, and sizes that no recurrence has."""
+    """Refuse a pattern and a mixer that do not belong together, and sizes that no recurrence has."""
     letters = letters_of(model.layer_pattern, model.num_layers) if model.layer_pattern else ""
     mixers, blocks = {LETTERS[c][0] for c in letters}, {LETTERS[c][1] for c in letters}
     if (model.recurrence is not None) != ("recurrence" in mixers):
         cause = (
             f"layer_pattern {shown(model.layer_pattern)} with{'' if model.recurrence else 'out'} a recurrence"
         )
+        raise _impossible(model, cause, "give both, or neither")
+    if (model.compression is not None) != bool(mixers & {"window", "heavy", "sparse"}):
+        joined = "with" if model.compression else "without"
+        cause = f"layer_pattern {shown(model.layer_pattern)} {joined} compressed attention"
         raise _impossible(model, cause, "give both, or neither")
     if letters and (model.is_moe != ("moe" in blocks) or model.num_dense_layers):
         counts = f"num_experts = {model.num_experts}, num_dense_layers = {model.num_dense_layers}"

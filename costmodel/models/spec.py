@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from costmodel.models.attention import AttentionKind, GroupedAttention, LatentAttention
+from costmodel.models.compressed_attention import CompressedAttention, Compression, Reach
 from costmodel.models.feed_forward import (
     DenseFeedForward,
     FeedForwardKind,
@@ -29,7 +30,7 @@ from costmodel.models.sizes import LARGEST_SIZE, WeightFormat, check_sizes
 from costmodel.models.tower import Tower
 from costmodel.models.traced import TracedModule
 
-AttentionPattern = Literal["full", "sliding", "mla", "recurrence", "none"]
+AttentionPattern = Literal["full", "sliding", "mla", "recurrence", "none", "window", "heavy", "sparse"]
 NormKind = Literal["rmsnorm", "rmsnorm1p", "layernorm", "layernorm1p"]
 Activation = Literal["silu", "gelu", "gelu_tanh", "relu2"]
 
@@ -65,13 +66,17 @@ class ModelSpec:
 
     MLA sizes (`kv_lora_rank` > 0) and expert sizes (`num_experts` > 0) are zero when the model has none.
     `intermediate_size` is of dense layers, `moe_intermediate_size` of an expert, `shared_expert_size` of
-    all shared experts together. With `sliding_window_pattern` p > 0 every p-th layer has full attention,
-    others a window; with 0 the last `num_sliding_layers` have one. Norms ending in ``1p`` multiply by 1 +
-    weight. `layer_pattern` has a letter a layer (`costmodel.models.pattern`) where layers differ otherwise;
-    then `num_dense_layers` is 0, and `recurrence` mixes where there is no attention. `attention_gate`
-    multiplies what attention gives by as many sigmoids, `shared_expert_gate` that of shared experts by one.
+    all shared experts together; with `moe_latent_size` L > 0 tokens are projected to L numbers on their way
+    to routed experts, and back after them (Nemotron 3). With `sliding_window_pattern` p > 0 every p-th layer
+    has full attention, others a window; with 0 the last `num_sliding_layers` have one. Norms ending in ``1p``
+    multiply by 1 + weight. `layer_pattern` has a letter a layer (`costmodel.models.pattern`) where layers
+    differ otherwise; then `num_dense_layers` is 0, and `recurrence` mixes where there is no attention.
+    `attention_gate` multiplies what attention gives by as many sigmoids, `shared_expert_gate` that of shared
+    experts by one.
     A model that also sees has a `tower`, whose layers come first and count among the `num_layers`.
-    With `index_topk` k > 0 an indexer of its own heads chooses k keys for a query (DeepSeek-V3.2).
+    With `index_topk` k > 0 an indexer of its own heads chooses k keys for a query (DeepSeek-V3.2); with a
+    `compression`, k of the entries that stand for several tokens each (DeepSeek-V4). Layers pass on
+    `residual_streams` of the hidden size.
 
     No cost depends on these:
 
@@ -114,6 +119,8 @@ class ModelSpec:
     attention_gate: bool = False
     layer_pattern: str = ""
     recurrence: Recurrence | None = None
+    compression: Compression | None = None
+    residual_streams: int = 1
     sliding_window: int | None = None
     num_sliding_layers: int = 0
     sliding_window_pattern: int = 0
@@ -129,6 +136,7 @@ class ModelSpec:
     num_experts_per_token: int = 0
     moe_intermediate_size: int = 0
     shared_expert_size: int = 0
+    moe_latent_size: int = 0
     shared_expert_gate: bool = False
     num_dense_layers: int = 0
     routing: Routing = field(default_factory=Routing)
@@ -154,6 +162,17 @@ class ModelSpec:
     @property
     def attention(self) -> AttentionKind:
         """The record of its attention."""
+        if self.compression:
+            return CompressedAttention(
+                hidden_size=self.hidden_size,
+                num_attention_heads=self.num_attention_heads,
+                head_dim=self.head_dim,
+                rotary_dim=int(self.head_dim * self.rotary.fraction),
+                query_rank=self.q_lora_rank,
+                index_heads=self.index_heads,
+                index_head_dim=self.index_head_dim,
+                compression=self.compression,
+            )
         if self.kv_lora_rank:
             return LatentAttention(
                 hidden_size=self.hidden_size,
@@ -192,9 +211,15 @@ class ModelSpec:
             copies=self.num_experts_per_token,
             width=self.moe_intermediate_size,
             shared_width=self.shared_expert_size,
+            latent=self.moe_latent_size,
             router_bias=self.router_bias,
             shared_gate=self.shared_expert_gate,
         )
+
+    @property
+    def residual_width(self) -> int:
+        """Numbers of a token that one layer passes to the next."""
+        return self.residual_streams * self.hidden_size
 
     @property
     def query_size(self) -> int:
@@ -354,15 +379,30 @@ def layer_kinds(model: ModelSpec) -> str:
     >>> layer_kinds(model("qwen3-next-80b-a3b"))
     '36 × Gated DeltaNet + experts, 12 × attention + experts'
     """
-    titles = {"recurrence": model.recurrence.title if model.recurrence else "", "none": ""}
+    return ", ".join(f"{run.count} × {kind_title(model, run.kind)}" for run in layer_runs(model))
+
+
+def kind_title(model: ModelSpec, kind: LayerKind) -> str:
+    """What a layer of this kind is made of, for people.
+
+    >>> from costmodel.models.catalog import model
+    >>> [kind_title(model("deepseek-v3"), run.kind) for run in layer_runs(model("deepseek-v3"))]
+    ['attention + feed-forward', 'attention + experts']
+    """
+    if kind.tower:
+        return model.tower.sense if model.tower else ""
+    titles = {
+        "recurrence": model.recurrence.title if model.recurrence else "",
+        "none": "",
+        **{reach: f"{reach} attention" for reach in ("window", "heavy", "sparse")},
+    }
     blocks = {"dense": "feed-forward", "moe": "experts", "none": ""}
-    kinds = [
-        (run.count, model.tower.sense if model.tower else "")
-        if run.kind.tower
-        else (run.count, titles.get(run.kind.attention, "attention"), blocks[run.kind.mlp])
-        for run in layer_runs(model)
-    ]
-    return ", ".join(f"{count} × {' + '.join(filter(None, parts))}" for count, *parts in kinds)
+    return " + ".join(filter(None, (titles.get(kind.attention, "attention"), blocks[kind.mlp])))
+
+
+def reach_of(kind: LayerKind) -> Reach:
+    """How far layers of compressed attention see; others see everything, or as their windows say."""
+    return kind.attention if kind.attention in ("heavy", "sparse") else "window"
 
 
 def recurrence_of(model: ModelSpec) -> Recurrence:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,11 +69,12 @@ def expert_ops(model: ModelSpec, job: TrainingJob, stack: SoftwareStack, shard: 
     The experts of a layer live in the dp·cp·tp block: each rank routes T/tp of the tokens, sends K copies
     over ``ep``, and gathers over ``expert_tp``, which cuts the matrices of an expert. Routing weights are
     applied at the activation, so that combining keeps nothing; or at the outputs, which are kept, and whose
-    gradient exists before and after the weights at once. Of a measured load the busiest rank counts.
+    gradient exists before and after the weights at once. Of a measured load the busiest rank counts. Experts
+    of a latent width are sent that width: each rank projects its T/tp tokens to it, and what comes back.
     """
     H, t = model.hidden_size, shard.sharded_tokens
     most = busiest(job.expert_load, shard.ep)
-    sent = most * HALF_BYTES * shard.tokens / shard.tp * model.num_experts_per_token * H
+    sent = most * HALF_BYTES * shard.tokens / shard.tp * model.num_experts_per_token * _routed_width(model)
     there = EIGHT_BIT_SHARE if job.is_low_precision and stack.timing.dispatches_in_eight_bits else 1.0
     kept = sent * (shard.ep > 1) * stack.memory.keeps_partial_sums
     moved = sent * _moves_per_copy(model, stack, shard)
@@ -96,6 +98,7 @@ def expert_ops(model: ModelSpec, job: TrainingJob, stack: SoftwareStack, shard: 
     return (
         replace(router, input_is_shared=True),
         gate,
+        *_latent(model, job, shard, "latent_down"),
         elementwise("permute", traffic_bytes=moved, saved_bytes_op=kept),
         *_expert_traffic("dispatch", "all_gather", sent, most, shard, model, narrow_forward=there),
         *_weight_traffic(model, stack, shard),
@@ -105,8 +108,29 @@ def expert_ops(model: ModelSpec, job: TrainingJob, stack: SoftwareStack, shard: 
             elementwise("unpermute", traffic_bytes=moved, saved_bytes=weighed, saved_bytes_op=kept),
             working_bytes=2 * weighed,
         ),
+        *_latent(model, job, shard, "latent_up"),
         *shared,
     )
+
+
+def _routed_width(model: ModelSpec) -> int:
+    """Numbers of a token that go to its routed experts."""
+    return model.moe_latent_size or model.hidden_size
+
+
+def _latent(
+    model: ModelSpec, job: TrainingJob, shard: ShardShape, name: Literal["latent_down", "latent_up"]
+) -> tuple[Op, ...]:
+    """The projection to the experts' latent width, whose input the router keeps, or the one back.
+
+    Both are whole on every tensor-parallel rank, for its own tokens (Nemotron 3, arXiv 2512.20856).
+    """
+    if not (L := model.moe_latent_size):
+        return ()
+    t, H, dtype = shard.sharded_tokens, model.hidden_size, linear_dtype(job)
+    if name == "latent_down":
+        return (gemm(name, m=t, n=L, k=H, dtype=dtype, bias=L * model.mlp_bias, saved_elements=0),)
+    return (gemm(name, m=t, n=H, k=L, dtype=dtype, bias=H * model.mlp_bias, saved_elements=t * L),)
 
 
 def _moves_per_copy(model: ModelSpec, stack: SoftwareStack, shard: ShardShape) -> Quantity:
@@ -148,7 +172,8 @@ def _expert_traffic(
     backward.
     """
     crossing = sent * (shard.ep > 1)
-    gathered = most * HALF_BYTES * routed_tokens(model, shard) * model.hidden_size * (shard.expert_tp > 1)
+    width = _routed_width(model)
+    gathered = most * HALF_BYTES * routed_tokens(model, shard) * width * (shard.expert_tp > 1)
     gather = op == "all_gather"
     return (
         communicate(name, "all_to_all", "ep", narrow_forward * crossing),
@@ -175,7 +200,7 @@ def _weight_traffic(model: ModelSpec, stack: SoftwareStack, shard: ShardShape) -
 
 def _experts(model: ModelSpec, job: TrainingJob, stack: SoftwareStack, shard: ShardShape) -> tuple[Op, ...]:
     """Grouped GEMMs of the local experts around their activation."""
-    H, F, gates = model.hidden_size, model.moe_intermediate_size / shard.expert_tp, 1 + model.gated_mlp
+    H, F, gates = _routed_width(model), model.moe_intermediate_size / shard.expert_tp, 1 + model.gated_mlp
     experts = model.num_experts / shard.ep
     m = busiest(job.expert_load, shard.ep) * routed_tokens(model, shard) / experts
     dtype, bias = linear_dtype(job), model.mlp_bias

@@ -9,7 +9,7 @@ Legend: ``T`` tokens of a rank, ``H`` hidden size, ``V`` vocabulary, ``S`` seque
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -21,6 +21,7 @@ from costmodel.models.parameters import norm_parameters, norms_of
 from costmodel.models.spec import LayerKind, ModelSpec, encoder_of, layer_runs, recurrence_of
 from costmodel.ops.adapters import adapted
 from costmodel.ops.attention import attended_pairs, attention_ops
+from costmodel.ops.compressed_attention import compressed_attention_ops
 from costmodel.ops.feed_forward import feed_forward_ops
 from costmodel.ops.op import (
     FLOAT_BYTES,
@@ -39,6 +40,7 @@ from costmodel.ops.op import (
 )
 from costmodel.ops.passes import loss_bytes_moved, norm_accesses
 from costmodel.ops.recurrence import recurrence_ops
+from costmodel.ops.streams import first_streams, last_sum, streams_after, streams_before
 from costmodel.ops.tower import both_ways, tower_end_ops, tower_shard, untrained
 from costmodel.ops.traced import traced_ops
 from costmodel.stack import SoftwareStack
@@ -99,12 +101,20 @@ def _mixer(
     again = "layernorm" in stack.timing.recomputed_modules and not model.attention.shares_keys
     inner = model.num_attention_heads * model.value_head_dim
     return (
+        *streams_before(model, "attention", shard),
         repeat(norm) if again and not recurrent else norm,
         *_cast(model, "attention_cast", recurrence_of(model).value_width if recurrent else inner, job, shard),
-        *(recurrence_ops if recurrent else attention_ops)(model, kind, job, stack, shard),
+        *_mixer_ops(model, kind)(model, kind, job, stack, shard),
         *_post_norm(model, "attention_post_norm", stack, shard, trained=trained),
-        _residual(model, "attention_residual", stack, shard),
+        *_residual(model, "attention", stack, shard),
     )
+
+
+def _mixer_ops(model: ModelSpec, kind: LayerKind) -> Callable[..., tuple[Op, ...]]:
+    """What gives the operations of a mixer between its norm and its residual."""
+    if kind.attention == "recurrence":
+        return recurrence_ops
+    return compressed_attention_ops if model.compression else attention_ops
 
 
 def _feed_forward(
@@ -120,9 +130,10 @@ def _feed_forward(
     cast = _cast(model, "mlp_cast", model.feed_forward().inner_size, job, shard)
     block = feed_forward_ops(model, kind, job, stack, shard)
     return (
+        *streams_before(model, "mlp", shard),
         *_repeated(kind, stack.timing.recomputed_modules, norms, cast, block),
         *_post_norm(model, "mlp_post_norm", stack, shard, trained=trained),
-        _residual(model, "mlp_residual", stack, shard),
+        *_residual(model, "mlp", stack, shard),
     )
 
 
@@ -186,7 +197,7 @@ def embedding_ops(
         parameters=model.vocab_size * H / shard.tp + model.learned_positions * H,
     )
     ends = tower_end_ops(model.tower, job, stack, shard) if model.tower else ()
-    return (lookup, *leave_tensor_parallel("embedding", shard, H), *ends)
+    return (lookup, *leave_tensor_parallel("embedding", shard, H), *first_streams(model, shard), *ends)
 
 
 def head_ops(model: ModelSpec, stack: SoftwareStack, shard: ShardShape) -> tuple[Op, ...]:
@@ -210,6 +221,7 @@ def head_ops(model: ModelSpec, stack: SoftwareStack, shard: ShardShape) -> tuple
         "loss", traffic_bytes=logits * loss_bytes_moved(stack), saved_bytes=FLOAT_BYTES * logits
     )
     return (
+        *last_sum(model, shard),
         _norm(model, "final_norm", stack, shard),
         *enter_tensor_parallel("head", shard, H),
         replace(projection, parameters=0.0) if model.tie_word_embeddings else projection,
@@ -287,14 +299,17 @@ def _norm(
     )
 
 
-def _residual(model: ModelSpec, name: str, stack: SoftwareStack, shard: ShardShape) -> Op:
+def _residual(model: ModelSpec, block: str, stack: SoftwareStack, shard: ShardShape) -> tuple[Op, ...]:
     """Addition to the residual stream: 2 reads, 1 write, and with dropout a one-byte mask that is kept."""
+    if model.residual_streams > 1:
+        return streams_after(model, block, shard)
     elements = shard.sharded_tokens * model.hidden_size
-    return elementwise(
-        name,
+    added = elementwise(
+        f"{block}_residual",
         traffic_bytes=(3 * HALF_BYTES + stack.timing.dropout) * elements,
         saved_bytes=elements * stack.timing.dropout,
     )
+    return (added,)
 
 
 def _cast(model: ModelSpec, name: str, inner: int, job: TrainingJob, shard: ShardShape) -> tuple[Op, ...]:

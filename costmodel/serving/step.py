@@ -50,7 +50,7 @@ def step_times(
     host = host_s(
         stack, rank_of.astype(np.float64), graph[rank_of] + attention[rank_of] + slope[rank_of] * cached
     )
-    return StepTimes(
+    times = StepTimes(
         linear_s=tuple(linear.tolist()),
         shared_s=tuple(shared.tolist()),
         graph_linear_s=tuple((graph[rank_of] + host).tolist()),
@@ -63,6 +63,8 @@ def step_times(
         request_s=stack.request_s,
         response_s=stack.response_s,
     )
+    vars(times)["linear"] = linear  # which bounds look at before anything is simulated
+    return times
 
 
 def host_s(stack: ServingStack, requests: Floats, step_s: Floats) -> Floats:

@@ -16,6 +16,7 @@ them.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -47,6 +48,19 @@ class AttentionGrid:
         v = (past - self.past_tokens[j]) / (self.past_tokens[j + 1] - self.past_tokens[j])
         low, high = self.seconds[i], self.seconds[i + 1]
         return (1 - u) * ((1 - v) * low[j] + v * low[j + 1]) + u * ((1 - v) * high[j] + v * high[j + 1])
+
+    def along(self, query: int, past: int, count: int) -> Iterator[float]:
+        """The same for each of `count` chunks of a prompt, of `query` tokens each, the first after `past`."""
+        i = min(max(bisect_right(self.query_tokens, query) - 1, 0), len(self.query_tokens) - 2)
+        u = (query - self.query_tokens[i]) / (self.query_tokens[i + 1] - self.query_tokens[i])
+        low, high, knots = self.seconds[i], self.seconds[i + 1], self.past_tokens
+        last = len(knots) - 2
+        j = min(max(bisect_right(knots, past) - 1, 0), last)
+        for at in range(past, past + count * query, query):
+            while j < last and at >= knots[j + 1]:
+                j += 1
+            v = (at - knots[j]) / (knots[j + 1] - knots[j])
+            yield (1 - u) * ((1 - v) * low[j] + v * low[j + 1]) + u * ((1 - v) * high[j] + v * high[j + 1])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,10 +117,9 @@ class StepTimes:
 
     def decode_steps_s(self, most: int, context: float) -> NDArray[np.float64]:
         """Seconds of decode steps of 1…`most` requests with `context` tokens each; shape (most,)."""
-        upto = slice(1, most + 1)
-        batch = np.arange(1, most + 1)
-        fixed = np.asarray(self.graph_linear_s[upto]) + np.asarray(self.decode_attention_s[upto])
-        return np.asarray(fixed + np.asarray(self.decode_attention_s_per_token[upto]) * (batch * context))
+        fixed, slope = self.decoding
+        cached = np.arange(1, most + 1) * context
+        return np.asarray(fixed[1 : most + 1] + slope[1 : most + 1] * cached)
 
     def linear_at(self, tokens: int, mean: int) -> float:
         """Seconds of the linear part at `tokens` of the busiest rank and `mean` tokens per rank."""
@@ -123,6 +136,20 @@ class StepTimes:
     def chunks_s(self) -> dict[tuple[int, int], float]:
         """Seconds of prompt attention that simulations have looked up, by chunk and past tokens."""
         return {}
+
+    @cached_property
+    def decoding(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Seconds of a decode step with empty caches, and of a token in them, at 0…max_batch requests."""
+        fixed = np.asarray(self.graph_linear_s) + np.asarray(self.decode_attention_s)
+        return fixed, np.asarray(self.decode_attention_s_per_token)
+
+    @cached_property
+    def least_pair_s(self) -> float:
+        """Least seconds of prompt attention per query–key pair, on its grid."""
+        grid = self.prefill_attention
+        query = np.asarray(grid.query_tokens)[:, None]
+        pairs = query * np.asarray(grid.past_tokens)[None, :] + query * query / 2
+        return float((np.asarray(grid.seconds) / pairs).min())
 
     @cached_property
     def linear(self) -> NDArray[np.float64]:

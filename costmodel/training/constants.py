@@ -56,6 +56,7 @@ class Constants:
     host_backward: float
     blocking_host: float
     expert_host_s: float
+    expert_launch_s: float
     routing_wait_s: float
     operation_recompute: float
 

@@ -127,7 +127,7 @@ def layer_step(part: PartTimes, f: Features, c: Constants) -> LayerStep:
     gpu_f, gpu_b = forward + tp_f + cp_f + ep_f, backward + tp_b + cp_b + ep_b
     host_f, host_b = _host(part, f, c)
     skipped = e.early_stop_recompute * gemm * k.last_forward_s
-    wait = c.routing_wait_s * k.routed * (1 - e.static_experts)
+    wait = _routing_wait(part, e, c, gemm * k.grouped_forward_s)
     skew = _socket_skew(f, c)
     partly = c.operation_recompute
     recomputed_wait = np.stack([
@@ -211,6 +211,23 @@ def _socket_skew(f: Features, c: Constants) -> Vector:
 def _launched(kernels: Vector, host: Vector, e: Environment, c: Constants) -> Vector:
     """Time of kernels that a host launches: it runs ahead of them, or waits for each where launches block."""
     return np.where(e.launch_blocking, kernels + c.blocking_host * host, smooth_max(kernels, host))
+
+
+def _routing_wait(part: PartTimes, e: Environment, c: Constants, experts: Vector) -> Vector:
+    """Wait of a forward for the routing of its tokens, if experts take as many as come.
+
+        wait = sync + max(0, local experts · launch − expert products)
+
+    The host asks how many tokens each expert gets, so the GPU is idle when it launches them; where it does so
+    one expert after the other, products of few rows are over before the next are there.
+
+    Source: NVIDIA/TransformerEngine issue 1499: slices and tensors of every expert are the host time of
+    grouped linear layers.
+    """
+    k = part.kernels
+    launches = c.expert_launch_s * k.local_experts * e.launches_experts_singly * (1 - e.cuda_graphs)
+    late = np.maximum(0.0, launches - experts)
+    return np.asarray(k.routed * (1 - e.static_experts) * (c.routing_wait_s + late))
 
 
 def _context_transfers(

@@ -61,6 +61,7 @@ class KernelTimes(Columns):
         dense_parameters: Parameters of the rank outside routed experts.
         expert_parameters: Parameters of its routed experts.
         routed: 1 if tokens are routed to experts, else 0.
+        local_experts: Routed experts of the rank.
         extrapolated_share: Share of the matrix-product time that was read outside its table.
         trains: 1 if it has a backward, else 0.
         frozen_bytes: Weights of the rank that are not trained, outside routed experts.
@@ -90,6 +91,7 @@ class KernelTimes(Columns):
     dense_parameters: Vector
     expert_parameters: Vector
     routed: Vector
+    local_experts: Vector
     extrapolated_share: Vector
     trains: Vector
     frozen_bytes: Vector
@@ -201,6 +203,7 @@ def _kernel_times(
         dense_parameters=_sum(others, size),
         expert_parameters=_sum(experts, size),
         routed=np.full(size, float(bool(experts))),
+        local_experts=_local_experts(ops, size),
         extrapolated_share=gemm_seconds[1].sum(axis=(0, 1)) / total,
         frozen_bytes=_sum([op.frozen_bytes for op in still if op.kind is not OpKind.GROUPED_GEMM], size),
         trains=np.full(size, float(has_backward(ops))),
@@ -334,6 +337,12 @@ def _grouped(cal: Calibration, gpu: Gpu, gemms: Sequence[Op], size: int) -> Vect
         forward, backward = grouped_gemm_time(cal, gpu, op.dtype, rows, *sides, op.experts).seconds
         total += np.stack([forward, backward, np.zeros_like(backward) if op.frozen else backward])
     return total
+
+
+def _local_experts(ops: Sequence[Op], size: int) -> Vector:
+    """Routed experts of a rank: those of any of its expert products."""
+    held = [op.experts for op in ops if op.kind is OpKind.GROUPED_GEMM]
+    return _full(held[0], size) if held else np.zeros(size)
 
 
 def _fused_attention(cal: Calibration, gpu: Gpu, op: Op) -> Vector:

@@ -194,7 +194,7 @@ def features_of(
         runs=tuple(times[:-2]),
         embedding=times[-2],
         head=times[-1],
-        hidden_elements=placed.microbatch_size * (job.sequence_length / placed.cp) * model.hidden_size,
+        hidden_elements=placed.microbatch_size * (job.sequence_length / placed.cp) * model.residual_width,
         single=single[first].astype(np.float64),
         paired=paired[first],
         tp=placed.tp.astype(np.float64),

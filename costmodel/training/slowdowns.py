@@ -74,6 +74,7 @@ class Environment:
     head_misaligned: Quantity
     memory_bandwidth_bytes_per_s: Quantity
     static_experts: Quantity
+    launches_experts_singly: Quantity
     update_bytes: Quantity = 0.0
     host_updated: Quantity = 0.0
     host_update_s: Quantity = 0.0

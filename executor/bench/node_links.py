@@ -37,7 +37,7 @@ TIMEOUT = timedelta(minutes=10)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seat:
-    """One rank of the measurement, as torchrun or Slurm numbers it."""
+    """One rank of the measurement, as torchrun, MPI or Slurm numbers it."""
 
     rank: int
     world: int
@@ -74,6 +74,8 @@ def seat_of(environment: Mapping[str, str]) -> Seat:
     """
     for rank, world, local in (
         ("RANK", "WORLD_SIZE", "LOCAL_RANK"),
+        ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
+        ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"),
         ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
     ):
         if rank in environment and world in environment:
@@ -83,7 +85,7 @@ def seat_of(environment: Mapping[str, str]) -> Seat:
             return Seat(rank=number, world=count, local=here)
     raise InputError(
         what="plan bench --nodes is started once for every rank of the allocation",
-        cause="neither torchrun's RANK nor Slurm's SLURM_PROCID is set",
+        cause="neither torchrun's RANK nor MPI's nor Slurm's SLURM_PROCID is set",
         fix="srun --ntasks-per-node=GPUS plan bench --nodes …, or torchrun … -m app bench --nodes …",
     )
 

@@ -15,10 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from executor.data.indexed import write_indexed
+from executor.data.tables import TABLES, rows
 from topology.base.errors import InputError
 
 AT_ONCE = 1000  # documents that are in memory together
 CONFIG = "tokenizer_config.json"
+LINES = (".jsonl", ".json", ".ndjson")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +37,7 @@ class Tokenized:
 def tokenize(
     texts: Sequence[Path], tokenizer: Path, index: Path, *, field: str = "text", end: int | None = None
 ) -> Tokenized:
-    """Write the documents of text files (one each) and JSON lines (one a line, in `field`) as `index`.
+    """Write documents as `index`: text files (one each), lines and rows of tables (one each, by `field`).
 
     Raises InputError for files that are no text or no JSON, and where no end-of-document token is known.
     """
@@ -103,9 +105,19 @@ def _end_of(known: Any, path: Path) -> int:
 
 
 def _documents(path: Path, field: str) -> Iterator[str]:
-    """Documents of a file, read as they are asked for."""
+    """Documents of a file, or of a folder's files in the order of their names, read as they are asked for."""
+    if path.is_dir():
+        files = sorted(one for one in path.rglob("*") if one.suffix in (*LINES, *TABLES) and _is_data(one))
+        if not files:
+            raise _not_text(path, f"no file in it ends with {', '.join((*TABLES, *LINES))}")
+        for file in files:
+            yield from _documents(file, field)
+        return
+    if path.suffix in TABLES:
+        yield from rows(path, field)
+        return
     try:
-        if path.suffix not in (".jsonl", ".json", ".ndjson"):
+        if path.suffix not in LINES:
             yield path.read_text(encoding="utf-8")
             return
         with path.open(encoding="utf-8") as lines:
@@ -113,11 +125,21 @@ def _documents(path: Path, field: str) -> Iterator[str]:
                 if line.strip():
                     yield _text_of(line, field, f"{path}, line {number}")
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(
-            what=f"{path} cannot be read as text",
-            cause=str(error),
-            fix="give UTF-8 text (one document a file) or JSON lines (one a line)",
-        ) from error
+        raise _not_text(path, str(error)) from error
+
+
+def _is_data(path: Path) -> bool:
+    """Whether a file of a folder holds documents: a dataset that was saved says of itself in others."""
+    return path.name not in ("dataset_info.json", "state.json", "dataset_dict.json", CONFIG)
+
+
+def _not_text(path: Path, cause: str) -> InputError:
+    """Say that there are no documents."""
+    return InputError(
+        what=f"{path} cannot be read as text",
+        cause=cause,
+        fix="give UTF-8 text (one document a file), JSON lines, Parquet or Arrow, or a folder of these",
+    )
 
 
 def _text_of(line: str, field: str, where: str) -> str:

@@ -23,7 +23,7 @@ from types import FrameType
 from executor.launch.nodes import Nodes
 from executor.training.manifest import steps_on_disk
 from executor.training.settings import CHECKPOINTS
-from executor.training.worker import LAUNCHER, MEETING, RANKS_FOLDER, RESTARTS
+from executor.training.worker import ENDPOINT, LAUNCHER, MEETING, RANKS_FOLDER, RESTARTS
 
 MOST_RESTARTS = 3  # between one new checkpoint and the next
 NOTICE_S = 30  # between a signal and the kill: Kubernetes' default, and about that of spot instances
@@ -38,7 +38,8 @@ WORKER = "executor.training.worker"
 class Team:
     """The ranks that one node starts.
 
-    `folder` is the run's, which the file descriptor `lock` holds; in `meeting` all ranks meet. `over` says
+    `folder` is the run's, which the file descriptor `lock` holds; in `meeting` all ranks meet, or at the
+    `endpoint` of the first node. `over` says
     that a node is gone or comes, which ends an attempt, and `in_order` that it has time for a checkpoint;
     `may_restart` waits until that is known after one has failed.
     `waiting` are processes that were started meanwhile, to take the places of ranks when it is.
@@ -51,6 +52,7 @@ class Team:
     environment: Mapping[str, str]
     meeting: Path
     lock: int
+    endpoint: str | None = None
     notice_s: int = NOTICE_S
     max_restarts: int = MOST_RESTARTS
     over: Callable[[], bool] = lambda: False
@@ -143,6 +145,7 @@ def _started(team: Team, attempt: int, local: int) -> subprocess.Popen[bytes]:
         LAUNCHER: os.getpid(),
         RESTARTS: attempt,
         MEETING: team.meeting / f"store-{attempt}",
+        ENDPOINT: team.endpoint or "",
     }
     environment = {**team.environment, **{name: str(value) for name, value in place.items()}}
     if not team.waiting:

@@ -1,4 +1,4 @@
-"""The machines of a run: what Slurm says of them, and the network on which their ranks may listen."""
+"""The machines of a run: their names, and the network on which their ranks may listen."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ from dataclasses import dataclass, replace
 
 from topology.base.errors import InputError
 
-NODE_COUNTS = ("SLURM_STEP_NUM_NODES", "SLURM_JOB_NUM_NODES", "SLURM_NNODES")
-LAUNCHERS_PER_NODE = "SLURM_STEP_TASKS_PER_NODE"
 _GET_FLAGS, _UP_AND_RUNNING = 0x8913, 0x41  # SIOCGIFFLAGS; IFF_UP with IFF_RUNNING
 LOOPBACKS = ("lo", "lo0")
 _WHOLE = re.compile(r"[0-9]{1,10}")
@@ -22,50 +20,29 @@ _REPEATED = re.compile(r"([1-9][0-9]{0,5})(?:\(x([1-9][0-9]{0,5})\))?")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nodes:
-    """The machines of a run as one of them sees it; `launch` names this start of it, the same on each."""
+    """The machines of a run as one of them sees it; `launch` names this start of it, the same on each.
+
+    `least` nodes are enough to go on (0: nobody said), `come` of them start now, as `told_by` says.
+    """
 
     count: int = 1
     rank: int = 0
     launch: str = ""
-
-
-def nodes_of_slurm(environment: Mapping[str, str]) -> Nodes:
-    """Read Slurm's variables; one local node without them.
-
-    >>> nodes_of_slurm({"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "2", "SLURM_NODEID": "1"})
-    Nodes(count=2, rank=1, launch='7.0.0')
-    """
-    launchers = environment.get(LAUNCHERS_PER_NODE, "1")
-    if any(count > 1 for count in repeated_counts(LAUNCHERS_PER_NODE, launchers)):
-        raise InputError(
-            what="Slurm starts plan run more than once on a node",
-            cause=f"{LAUNCHERS_PER_NODE} is {launchers!r}; one launcher starts all ranks of its node",
-            fix="start it with srun --ntasks-per-node=1",
-        )
-    name = next((known for known in NODE_COUNTS if known in environment), NODE_COUNTS[-1])
-    count = whole_number(environment, name, default=1, least=1)
-    if count == 1:
-        return Nodes()
-    rank = whole_number(environment, "SLURM_NODEID", default=0)
-    if rank >= count:
-        raise _unreadable("SLURM_NODEID", str(rank), f"a number below {name} = {count}")
-    parts = [
-        whole_number(environment, f"SLURM_{word}", default=0)
-        for word in ("JOB_ID", "STEP_ID", "RESTART_COUNT")
-    ]
-    return Nodes(count=count, rank=rank, launch=".".join(map(str, parts)))
+    least: int = 0
+    come: int = 1
+    told_by: str = ""
 
 
 def placed(nodes: Nodes, hosts: Sequence[str], environment: Mapping[str, str]) -> Nodes:
     """The rank that a plan gives this machine: the place of its name among the plan's hosts.
 
-    Slurm numbers nodes by their names' order. Where the plan has no names, or ``HOSTS=any`` says so, its
-    number stands.
+    A launcher numbers nodes as it likes, Slurm by their names' order. Where the plan has no names, or
+    ``HOSTS=any`` says so, its number stands.
 
     Args:
-        nodes: the machines as Slurm numbers them.
+        nodes: the machines as their launcher numbers them.
         hosts: names by the plan's rank of their node, none where its cluster has none.
-        environment: where Slurm and the user say what this machine is called.
+        environment: where the launcher and the user say what this machine is called.
     """
     if nodes.count == 1 or not hosts or environment.get("HOSTS") == "any":
         return nodes
@@ -76,7 +53,7 @@ def placed(nodes: Nodes, hosts: Sequence[str], environment: Mapping[str, str]) -
         raise InputError(
             what="the plan is for other hosts than the job's",
             cause=f"{cause}{', '.join(sorted(mine))}, one of {nodes.count}",
-            fix="plan anew on this job's allocation, or set HOSTS=any to take Slurm's order of nodes",
+            fix="plan anew on this job's allocation, or set HOSTS=any to take the launcher's order of nodes",
         )
     return replace(nodes, rank=found[0])
 
@@ -88,7 +65,7 @@ def names_here(environment: Mapping[str, str]) -> set[str]:
 
 
 def repeated_counts(name: str, text: str) -> tuple[int, ...]:
-    """Read Slurm's counts by node, each with how many nodes it holds for.
+    """Read counts by node as Slurm writes them, each with how many nodes it holds for.
 
     >>> repeated_counts("SLURM_STEP_TASKS_PER_NODE", "2(x3),1")
     (2, 1)
@@ -96,7 +73,7 @@ def repeated_counts(name: str, text: str) -> tuple[int, ...]:
     found = [_REPEATED.fullmatch(part) for part in text.split(",")]
     counts = tuple(int(match[1]) for match in found if match is not None)
     if len(counts) < len(found):
-        raise _unreadable(name, text, "counts as Slurm writes them, like 1(x2)")
+        raise unreadable(name, text, "counts as Slurm writes them, like 1(x2)")
     return counts
 
 
@@ -104,16 +81,17 @@ def whole_number(environment: Mapping[str, str], name: str, *, default: int, lea
     """Read one count."""
     text = environment.get(name, str(default))
     if _WHOLE.fullmatch(text) is None or int(text) < least:
-        raise _unreadable(name, text, f"a whole number of at least {least}")
+        raise unreadable(name, text, f"a whole number of at least {least}")
     return int(text)
 
 
-def _unreadable(name: str, value: str, wanted: str) -> InputError:
-    """Name a variable that says nothing usable."""
+def unreadable(name: str, value: str, wanted: str) -> InputError:
+    """Name a variable, or a flag, that says nothing usable."""
+    alone = f"set it as its launcher does, or unset {name} to run on this machine alone"
     return InputError(
         what=f"{name} cannot be read",
         cause=f"{name} is {value[:80]!r}, expected {wanted}",
-        fix=f"start from a Slurm job, or unset {name} to run on this machine alone",
+        fix=f"give {name} {wanted}" if name.startswith("-") else alone,
     )
 
 

@@ -18,12 +18,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from executor.launch.agent import MOST_RESTARTS, NOTICE_S, Team, end_waiting, run_team
-from executor.launch.environment import check_named, environment_of_ranks
+from executor.launch.doors import hosts_of, ranks_per_node, require_even
+from executor.launch.environment import environment_of_ranks
 from executor.launch.membership import beating
-from executor.launch.nodes import Nodes, link_up, listening_interface, nodes_of_slurm, placed
+from executor.launch.nodes import Nodes, link_up, listening_interface, placed
+from executor.launch.preflight import check_node
 from executor.launch.run_lock import cannot_write, held
-from executor.launch.turns import PLAN_FILE, Crew, Replan, Turns
-from executor.training.manifest import read_key
+from executor.launch.schedulers import nodes_here, told
+from executor.launch.turns import PLAN_FILE, Crew, Replan, Turns, telling
 from executor.training.settings import (
     CHECKPOINTS,
     RUN_FILE,
@@ -39,40 +41,8 @@ from planner.plan import Plan, from_json, to_json
 from topology.base.atomic import write_atomically
 from topology.base.decode import read_text
 from topology.base.errors import InputError
-from topology.builders import build
-from topology.fabric.seats import hosts_by_rank
-from topology.pools.kinds import kinds_of, stages_on
 
 MEETINGS = ".meetings"
-
-
-def ranks_per_node(num_gpus: int, nodes: int) -> int:
-    """Ranks on each node; GPUs must fill nodes evenly."""
-    if num_gpus % nodes:
-        raise InputError(
-            what="the plan does not fill the nodes",
-            cause=f"{num_gpus} ranks over {nodes} nodes",
-            fix="plan for a multiple of the number of nodes",
-        )
-    return num_gpus // nodes
-
-
-def require_even(plan: Plan) -> None:
-    """Refuse a plan whose stages are on nodes of unlike numbers of GPUs: a launcher divides ranks evenly."""
-    kinds = kinds_of(plan.request.cluster)
-    if len({kinds[kind].gpus_per_node for kind in plan.kind_of_stage}) > 1:
-        raise InputError(
-            what="plan run starts as many ranks on every node",
-            cause=f"this plan has {', '.join(stages_on(plan.request.cluster, plan.kind_of_stage))}",
-            fix="write a bundle: plan export --to meshplan --launcher torchrun --save-dir DIR",
-        )
-
-
-def check_doors(settings: RunSettings, environment: Mapping[str, str]) -> None:
-    """Refuse a run whose nodes, network, variables or key are not there."""
-    listening_interface(nodes_of_slurm(environment), settings.interface)
-    check_named(settings.env, environment)
-    read_key(settings.run_key)
 
 
 def launch_command(run_file: Path) -> list[str]:
@@ -144,14 +114,31 @@ class Supervision:
 
 def supervise(settings: RunSettings, plan: Plan, supervision: Supervision) -> RunStatus:
     """Run to the end; after repeated crashes continue on fewer GPUs when that is allowed."""
-    nodes = nodes_of_slurm(os.environ)
-    run = _on_one_node if nodes.count == 1 else _on_several_nodes
-    return run(settings, plan, supervision, nodes)
+    nodes = nodes_here(os.environ, settings.nnodes)
+    if nodes.count == 1:
+        return _on_one_node(settings, plan, supervision, nodes)
+    supervision.say(told(nodes))
+    each = ranks_per_node(plan.layout.num_gpus, nodes.count)
+    return _on_several_nodes(settings, plan, _with_least(supervision, nodes.least * each), nodes)
+
+
+def _with_least(supervision: Supervision, num_gpus: int) -> Supervision:
+    """The fewest GPUs of ``--nnodes MIN:MAX`` beside ``--min-gpus``, which says it too."""
+    least = supervision.min_gpus
+    if least is not None and num_gpus and least != num_gpus:
+        raise InputError(
+            what="--nnodes contradicts --min-gpus",
+            cause=f"MIN nodes have {num_gpus} GPUs, --min-gpus is {least}",
+            fix="give one of them",
+        )
+    return replace(supervision, min_gpus=least or num_gpus or None)
 
 
 def _on_one_node(settings: RunSettings, plan: Plan, supervision: Supervision, nodes: Nodes) -> RunStatus:
     """Ranks of this machine meet in a folder of its own."""
     folder = Path(settings.folder)
+    if settings.preflight:
+        check_node(plan, range(plan.layout.num_gpus), device=settings.device)
     with held(folder, supervision.say) as lock:
         beside = supervision.beside
         while True:
@@ -172,12 +159,15 @@ def _on_several_nodes(settings: RunSettings, plan: Plan, supervision: Supervisio
     """Ranks meet in the run's folder; there the nodes also agree on who is left."""
     require_even(plan)
     folder, each = Path(settings.folder), ranks_per_node(plan.layout.num_gpus, nodes.count)
-    hosts = hosts_by_rank(plan.mesh, build(plan.request.cluster).spec, each)
-    hosts = () if os.environ.get("HOSTS") == "any" else hosts
+    hosts = () if os.environ.get("HOSTS") == "any" else hosts_of(plan, each)
     nodes = placed(nodes, hosts, os.environ)
     with held(folder, supervision.say, nodes.rank) as lock:
         meetings = meetings_of(folder, nodes.launch)
         interface = listening_interface(nodes, settings.interface)
+        if settings.preflight:
+            ranks = range(nodes.rank * each, (nodes.rank + 1) * each)
+            with telling(meetings, nodes.rank):
+                check_node(plan, ranks, device=settings.device)
         with beating(meetings, nodes.rank, lambda: link_up(interface)) as table:
             turns = Turns(
                 table=table,
@@ -236,8 +226,10 @@ def _turn_by_turn(
             return read_status(folder) or RunStatus(state="running")
         num_local, after = ranks_per_node(turn.plan.layout.num_gpus, turn.nodes.count), turn.number
         run_file = turn.place / RUN_FILE
+        first_leads = turn.members.nodes[0] == 0  # whose address the endpoint is
         team = replace(
             _team(settings, supervision, turn.nodes, num_local, run_file, turn.place, lock),
+            endpoint=settings.rdzv_endpoint if first_leads and turn.nodes.count > 1 else None,
             over=turn.over,
             in_order=turn.in_order,
             may_restart=turn.may_restart,

@@ -6,8 +6,10 @@ living node of the lowest number decides on the next. If that one goes silent to
 
 from __future__ import annotations
 
+import contextlib
+import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NoReturn
@@ -19,6 +21,7 @@ from executor.launch.nodes import Nodes
 from executor.training.settings import CHECKPOINTS, RUN_FILE, RunSettings, json_text, read_status
 from executor.training.worker import JOIN
 from planner.plan import Plan, from_json, to_json
+from topology.base.atomic import write_atomically
 from topology.base.decode import read_text
 from topology.base.errors import InputError
 from topology.builders import build
@@ -27,6 +30,7 @@ from topology.fabric.seats import hosts_by_rank
 MEETING_S = 600  # nodes of a job may start so long after the first
 PLAN_FILE = "plan.json"
 OVER = "over"
+_REFUSED = "refused-"
 
 Replan = Callable[[int, tuple[str, ...]], Plan | None]
 
@@ -87,6 +91,26 @@ def _seated(crew: Crew, free: Sequence[int], plan: Plan) -> tuple[int, ...]:
     names = hosts_by_rank(plan.mesh, build(plan.request.cluster).spec, min(num_gpus, crew.per_node))
     nodes = tuple(crew.hosts.index(name) for name in names if name in crew.hosts)
     return nodes if nodes and len(nodes) == len(names) and set(nodes) <= set(free) else ()
+
+
+@contextlib.contextmanager
+def telling(folder: Path, node: int) -> Iterator[None]:
+    """Let the other nodes know why this one does not come, so that they do not wait for it."""
+    word = folder / f"{_REFUSED}{node}"
+    word.unlink(missing_ok=True)
+    try:
+        yield
+    except InputError as error:
+        write_atomically(word, json.dumps((error.what, error.cause, error.fix)))
+        raise
+
+
+def require_none_refused(folder: Path) -> None:
+    """End the start of a run of which a node will not come, by that node's own words."""
+    for word in folder.glob(f"{_REFUSED}[0-9]*"):
+        what, cause, fix = json.loads(read_text(str(word)))
+        node = word.name.removeprefix(_REFUSED)
+        raise InputError(what=f"node {node} does not start: {what}", cause=cause, fix=fix)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,6 +188,8 @@ class Turns:
             status = read_status(Path(self.settings.folder))
             if under_way and status is not None and status.state != "running":
                 return None
+            if not under_way:
+                require_none_refused(self.table.folder)
             if under_way or self._complete(time.monotonic() - since_s):
                 self.settle(number, members, failure, under_way=under_way)
             time.sleep(LOOK_S)
@@ -200,8 +226,8 @@ class Turns:
         return Joining(table=self.table, members=members, checkpoints=checkpoints, helps=helps)
 
     def _complete(self, waited_s: float) -> bool:
-        """Whether every node has come to the start of a run, or has had the time to."""
-        return waited_s >= MEETING_S or len(self.table.living()) == self.crew.count
+        """Whether every node that was started has come to the start of a run, or has had the time to."""
+        return waited_s >= MEETING_S or len(self.table.living()) >= self.nodes.come
 
     def settle(self, number: int, members: Members, failure: str, *, under_way: bool) -> None:
         """Decide on the next turn if that falls to this node and no rank of the last runs any more.

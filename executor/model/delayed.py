@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -51,3 +51,23 @@ class Leaf(NamedTuple):
     """A parameter that autograd shall not see as an input."""
 
     parameter: torch.Tensor
+
+
+def now_or_later(
+    leaves: Sequence[Leaf],
+    gradients_of: Callable[[Sequence[int]], list[torch.Tensor]],
+    delayed: DelayedGradients | None,
+) -> list[torch.Tensor | None]:
+    """Gradients of the weights that are trained, by their places among the leaves; None of all others.
+
+    Those that are put off are None too: `gradients_of` those places is then called when they are taken.
+    """
+    trained = [place for place, leaf in enumerate(leaves) if leaf.parameter.requires_grad]
+    found: list[torch.Tensor | None] = [None] * len(leaves)
+    if trained and delayed is not None and delayed.recording:
+        parameters = [leaves[place].parameter for place in trained]
+        delayed.add(lambda: list(zip(parameters, gradients_of(trained), strict=True)))
+    elif trained:
+        for place, gradient in zip(trained, gradients_of(trained), strict=True):
+            found[place] = gradient
+    return found

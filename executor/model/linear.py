@@ -21,7 +21,7 @@ from torch.nn import functional
 from executor.comm.collectives import all_gather, reduce_scatter
 from executor.comm.tensor_parallel import SEQUENCE_DIM, TensorAxis, enter, leave, local
 from executor.model import overlapped
-from executor.model.delayed import DelayedGradients, Leaf
+from executor.model.delayed import DelayedGradients, Leaf, now_or_later
 from executor.model.products import SAME, Products
 
 
@@ -191,20 +191,12 @@ class _GatheredProjections(torch.autograd.Function):
         x, *weights = ctx.saved_tensors
         leaves, axis, delayed, products = ctx.leaves, ctx.axis, ctx.delayed, ctx.products
         d_x = reduce_scatter(_sum_of_gemms(gradients, weights, products), SEQUENCE_DIM, axis.group)
-        trained = [place for place, leaf in enumerate(leaves) if leaf.parameter.requires_grad]
 
-        def weight_gradients() -> list[torch.Tensor]:
+        def weight_gradients(places: Sequence[int]) -> list[torch.Tensor]:
             whole = all_gather(x, SEQUENCE_DIM, axis.group)
-            return [products.of_weight(gradients[place], whole) for place in trained]
+            return [products.of_weight(gradients[place], whole) for place in places]
 
-        found: list[torch.Tensor | None] = [None] * len(weights)
-        if trained and delayed is not None and delayed.recording:
-            parameters = [leaves[place].parameter for place in trained]
-            delayed.add(lambda: list(zip(parameters, weight_gradients(), strict=True)))
-        elif trained:
-            for place, gradient in zip(trained, weight_gradients(), strict=True):
-                found[place] = gradient
-        return (d_x, None, None, None, None, *found)
+        return (d_x, None, None, None, None, *now_or_later(leaves, weight_gradients, delayed))
 
 
 def _sum_of_gemms(

@@ -19,7 +19,7 @@ import torch
 from executor import torch_internals
 from executor.comm.collectives import all_gather
 from executor.comm.tensor_parallel import SEQUENCE_DIM, TensorAxis, local
-from executor.model.delayed import DelayedGradients, Leaf
+from executor.model.delayed import DelayedGradients, Leaf, now_or_later
 
 
 def gather_multiply(
@@ -59,20 +59,12 @@ class _GatheredProjections(torch.autograd.Function):
         rows = gradients[0] if len(gradients) == 1 else torch.cat(gradients, -1)
         matrix = weights[0] if len(weights) == 1 else torch.cat(weights)
         d_x = multiply_scatter(rows, matrix, axis)
-        trained = [place for place, leaf in enumerate(leaves) if leaf.parameter.requires_grad]
 
-        def weight_gradients() -> list[torch.Tensor]:
+        def weight_gradients(places: Sequence[int]) -> list[torch.Tensor]:
             whole = all_gather(x, SEQUENCE_DIM, axis.group).flatten(0, -2)
-            return [gradients[place].flatten(0, -2).t() @ whole for place in trained]
+            return [gradients[place].flatten(0, -2).t() @ whole for place in places]
 
-        found: list[torch.Tensor | None] = [None] * len(weights)
-        if trained and delayed is not None and delayed.recording:
-            parameters = [leaves[place].parameter for place in trained]
-            delayed.add(lambda: list(zip(parameters, weight_gradients(), strict=True)))
-        elif trained:
-            for place, gradient in zip(trained, weight_gradients(), strict=True):
-                found[place] = gradient
-        return (d_x, None, None, None, *found)
+        return (d_x, None, None, None, *now_or_later(leaves, weight_gradients, delayed))
 
 
 class _ScatteredProjection(torch.autograd.Function):

@@ -21,6 +21,7 @@ from topology.base.errors import InputError
 FORMAT = torch.float8_e4m3fn
 LEAST = 1e-12  # largest value of a row that is taken for one of zeros, as torchao does
 FIRST_CAPABILITY = (8, 9)  # of GPUs that multiply in eight bits
+OTHER_FORMAT = "gfx94"  # of MI300's kind, as torchao knows them
 MULTIPLE = 16  # of every side of a product: the kernels read rows of sixteen bytes
 _MANTISSA_BITS, _BIAS = 23, 127  # of fp32
 _LARGEST_MANTISSA = 0x600000  # 448 = 1.75 · 2⁸
@@ -117,6 +118,13 @@ def require_eight_bits(device: torch.device) -> None:
     """Refuse a GPU without units for eight bits; a CPU computes the same numbers slowly."""
     if device.type != "cuda":
         return
+    architecture = getattr(torch.cuda.get_device_properties(device), "gcnArchName", "")
+    if architecture.startswith(OTHER_FORMAT):
+        raise InputError(
+            what="this GPU multiplies another format of eight bits",
+            cause=f"{torch.cuda.get_device_name(device)} ({architecture}) takes e4m3fnuz, not e4m3fn",
+            fix="plan with --precision bf16, or for other GPUs",
+        )
     have = torch.cuda.get_device_capability(device)
     if have < FIRST_CAPABILITY:
         raise InputError(

@@ -295,6 +295,7 @@ def check_layers(spec: ModelSpec) -> None:
     causes = {
         f"it has {layer_kinds(spec)}, and layers here are all alike": spec.layer_pattern,
         f"its queries attend to {spec.index_topk} keys that an indexer chose": spec.index_topk,
+        f"its experts are {spec.moe_latent_size} wide, its layers {spec.hidden_size}": spec.moe_latent_size,
         "its attention and feed-forward share a norm": spec.norms_per_layer == 1,
     }
     for cause in (cause for cause, holds in causes.items() if holds):

@@ -40,6 +40,7 @@ def parallelize(
     recompute_layers: int = 0,
     precision: ComputeDtype = "bf16",
     overlaps: bool = False,
+    alone: bool = False,
 ) -> CausalLM:
     """Give this rank its part of `model` (or of a pipeline stage), in place.
 
@@ -51,6 +52,7 @@ def parallelize(
         recompute_layers: Layers of this stage to recompute, first ones first, by `layout.recompute`.
         precision: What the forward and backward passes compute in; parameters stay fp32.
         overlaps: Whether tensor-parallel messages run under their products, with sequence parallelism.
+        alone: Whether gradients of replicas are left as they are: who sums them does so itself.
     """
     _check(model, layout)
     tensor = TensorAxis(
@@ -69,7 +71,7 @@ def parallelize(
         positions = sequence_positions(sequence_length, layout.cp, cp_rank, layout.cp_kind)
     model.positions = positions
     _set_recompute(model, layout, recompute_layers)
-    _shard_state(model, layout, meshes, precision)
+    _shard_state(model, layout, meshes, precision, alone=alone)
     return model
 
 
@@ -191,13 +193,19 @@ def _set_recompute(model: CausalLM, layout: ParallelLayout, count: int) -> None:
             layer.recompute = True
 
 
-def _shard_state(model: CausalLM, layout: ParallelLayout, meshes: Meshes, precision: ComputeDtype) -> None:
-    """Wrap layers, their experts and the rest in FSDP units that follow the ZeRO stage."""
+def _shard_state(
+    model: CausalLM, layout: ParallelLayout, meshes: Meshes, precision: ComputeDtype, *, alone: bool
+) -> None:
+    """Wrap layers, their experts and the rest in FSDP units that follow the ZeRO stage.
+
+    Where replicas stand `alone` FSDP knows of no other rank, and reduces nothing.
+    """
     compute = COMPUTE_DTYPES[precision]
     policy = MixedPrecisionPolicy(param_dtype=compute, reduce_dtype=torch.float32, cast_forward_inputs=False)
     options: dict[str, Any] = {"mp_policy": policy, "reshard_after_forward": layout.zero_stage >= 3}
     untrained = {p for name, p in model.named_parameters() if not sharding.rule(name).is_state}
-    shard = functools.partial(fully_shard, mesh=meshes.shard_mesh, ignored_params=untrained, **options)
+    dense_mesh = meshes.dense["shard"] if alone else meshes.shard_mesh
+    shard = functools.partial(fully_shard, mesh=dense_mesh, ignored_params=untrained, **options)
     for layer in model.model.layers.values():
         if isinstance(layer.mlp, MoE):
             fully_shard(
@@ -213,7 +221,7 @@ def _shard_state(model: CausalLM, layout: ParallelLayout, meshes: Meshes, precis
     for module in model.modules():
         if not isinstance(module, FSDPModule):
             continue
-        mesh = meshes.expert_shard_mesh if isinstance(module, Experts) else meshes.shard_mesh
+        mesh = meshes.expert_shard_mesh if isinstance(module, Experts) else dense_mesh
         if mesh.size() > 1:  # alone there is nothing to divide, and dividing by one would be a copy
             module.set_gradient_divide_factor(1.0)
             module.set_force_sum_reduction_for_comms(True)

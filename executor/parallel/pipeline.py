@@ -36,6 +36,7 @@ from executor.model.load_balance import Balance
 from executor.model.moe import Experts, balance_routers
 from executor.model.products import multiply_in_eight_bits
 from executor.model.transformer import CausalLM, build_model
+from executor.parallel.compressed import sum_narrow
 from executor.parallel.parallelize import COMPUTE_DTYPES, ComputeDtype, parallelize
 from executor.parallel.programs import Action, Step, consumer, programs, stages_of_rank
 from executor.parallel.stages import check_split, even_layers, recompute_counts
@@ -86,6 +87,7 @@ class Pipeline:
     device: torch.device
     spans: list[Span] | None = field(default=None)
     after_compute: Callable[[], None] | None = None
+    compression: str | None = None
 
     @property
     def is_first(self) -> bool:
@@ -112,6 +114,7 @@ def build_pipeline(
     overlaps: bool = False,
     router_loss: float | None = None,
     adapter: Adapter | None = None,
+    compression: str | None = None,
     device: torch.device,
 ) -> Pipeline:
     """Build this rank's stages, without values (see `executor.parallel.weights.initialize`), and its program.
@@ -129,6 +132,7 @@ def build_pipeline(
         overlaps: Whether tensor-parallel messages run under their products.
         router_loss: Coefficient of the routers' balancing loss; the model's own by default.
         adapter: What is trained alone, beside frozen weights.
+        compression: Format in which replicas sum gradients, fp16 or bf16; as they are stored by default.
         device: Where the stages live.
     """
     total = layout.pp * layout.virtual_stages
@@ -154,6 +158,7 @@ def build_pipeline(
             recompute_layers=recomputed,
             precision=precision,
             overlaps=overlaps,
+            alone=compression is not None,
         )
         balance = balance_routers(
             module,
@@ -175,6 +180,7 @@ def build_pipeline(
         hidden_shape=(layout.microbatch_size, sequence_length // parts, spec.hidden_size),
         hidden_dtype=COMPUTE_DTYPES[precision],
         device=device,
+        compression=compression,
     )
 
 
@@ -368,6 +374,9 @@ def run_step(
         torch_internals.reduce_gradients(stage.module)
     for _, work in run.sent:
         work.wait()
+    if pipeline.compression is not None:
+        replicas = pipeline.meshes.dense["replicate"].get_group()
+        sum_narrow([stage.module for stage in pipeline.stages], replicas, pipeline.compression)
     return run.loss
 
 

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from executor.comm.meeting import store
 from executor.comm.mesh import build_meshes
 from executor.data import source as data
 from executor.data.blend import TokenSource
@@ -116,6 +117,7 @@ def prepare(settings: RunSettings, plan: Plan, device: torch.device) -> Trainer:
         overlaps=settings.async_tp,
         router_loss=settings.router_loss,
         adapter=job.adapter,
+        compression=job.gradient_compression,
         device=device,
     )
     if settings.compiles:
@@ -164,9 +166,10 @@ def prepare(settings: RunSettings, plan: Plan, device: torch.device) -> Trainer:
 
 
 def _local_ranks(ranks: list[int]) -> list[int]:
-    """Places on this node of ranks of the run, -1 for those of other nodes."""
-    each = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    return [rank % each if rank // each == dist.get_rank() // each else -1 for rank in ranks]
+    """Places on this node of ranks of the run, -1 for those of other nodes: a node has consecutive ranks."""
+    here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    first = dist.get_rank() - int(os.environ.get("LOCAL_RANK", "0"))
+    return [rank - first if first <= rank < first + here else -1 for rank in ranks]
 
 
 def _begin(pipeline: Pipeline, state: Mapping[str, torch.Tensor] | None, *, seed: int) -> None:
@@ -361,10 +364,12 @@ def _profiled(trainer: Trainer, step: int) -> Iterator[None]:
     recorded.export_chrome_trace(str(Path(trainer.settings.folder) / f"trace-rank{dist.get_rank()}.json"))
 
 
-def start_process_group(device: torch.device, environment: dict[str, str], meeting: str | None) -> None:
+def start_process_group(
+    device: torch.device, environment: dict[str, str], meeting: str | None, endpoint: str | None = None
+) -> None:
     """Join the other ranks, with gloo beside NCCL so that checkpoints can talk while training does.
 
-    They meet in a file; without one at the address that torchrun has given.
+    They meet in a file, or at an endpoint; without either at the address that torchrun has given.
     """
     options: dict[str, Any] = {"timeout": COLLECTIVE_TIMEOUT}
     backend = "gloo"
@@ -372,7 +377,7 @@ def start_process_group(device: torch.device, environment: dict[str, str], meeti
         backend, options["device_id"] = "cpu:gloo,cuda:nccl", device
     rank, ranks = int(environment["RANK"]), int(environment["WORLD_SIZE"])
     if meeting is not None:
-        options["store"] = dist.FileStore(meeting, ranks)
+        options["store"] = store(meeting, rank, ranks, endpoint_text=endpoint)
     dist.init_process_group(backend, rank=rank, world_size=ranks, **options)
 
 

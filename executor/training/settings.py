@@ -31,8 +31,9 @@ class RunSettings:
     global batches of it, 0 for all. Attention stops at the token `document_end`. `compiles` puts layers
     through `torch.compile`, `async_tp` runs tensor-parallel messages under products. `router_loss` weighs the
     routers' balancing loss, None for the model's own weight. `interface` is where ranks of several nodes
-    listen, `env` names variables that ranks are given, `run_key` is the file of the key that signs
-    checkpoints.
+    listen, `nnodes` says how many of them (or MIN:MAX), at `rdzv_endpoint` of the first their ranks meet (in
+    a file without). `env` names variables that ranks are given, `run_key` is the file of the key that signs
+    checkpoints. `preflight` has nodes compared with the plan before anything is started.
     """
 
     folder: str
@@ -61,8 +62,11 @@ class RunSettings:
     profile_step: int | None = None
     wandb: bool = False
     interface: str | None = None
+    nnodes: str | None = None
+    rdzv_endpoint: str | None = None
     env: tuple[str, ...] = ()
     run_key: str | None = None
+    preflight: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,6 +25,7 @@ RANKS_FOLDER = ".ranks"
 FAILED = 1
 LAUNCHER = "MESHPLAN_LAUNCHER"  # process that started the ranks, if that is ours
 MEETING = "MESHPLAN_MEETING"  # file in which ranks meet; without it torchrun's own store
+ENDPOINT = "MESHPLAN_ENDPOINT"  # HOST:PORT where they meet instead
 RESTARTS = "TORCHELASTIC_RESTART_COUNT"  # by torchrun's name
 JOIN = "join"  # beside the meeting: these ranks end in order, and the run goes on
 LOST_PEER = ("Connection closed by peer", "Connection reset by peer", "Timed out waiting", "NCCL error")
@@ -68,8 +69,10 @@ def _run(settings: RunSettings) -> int:
     import torch
     import torch.distributed as dist
 
+    from costmodel.kernels.tables import load_calibration
     from executor.parallel.affinity import bind
     from executor.parallel.device import choose_device
+    from executor.parallel.link_check import check_links
     from executor.torch_internals import quiet_known_warnings
     from executor.training import loop
     from planner.plan import from_json
@@ -82,9 +85,11 @@ def _run(settings: RunSettings) -> int:
     loop.check_world(plan, int(environment["WORLD_SIZE"]))
     device = choose_device(settings.device, int(environment["LOCAL_RANK"]))
     if device.type == "cpu":
-        torch.set_num_threads(max(1, (os.cpu_count() or 1) // int(environment["LOCAL_WORLD_SIZE"])))
+        torch.set_num_threads(max(1, _cores() // int(environment["LOCAL_WORLD_SIZE"])))
     bound = bind(device)
-    loop.start_process_group(device, environment, environment.get(MEETING))
+    loop.start_process_group(device, environment, environment.get(MEETING), environment.get(ENDPOINT) or None)
+    if settings.preflight and device.type == "cuda" and environment.get(RESTARTS, "0") == "0":
+        check_links(plan, device, load_calibration())
     trainer = loop.prepare(settings, plan, device)
     if bound and environment.get(RESTARTS, "0") == "0":
         trainer.say(bound)
@@ -94,6 +99,11 @@ def _run(settings: RunSettings) -> int:
     dist.barrier()
     dist.destroy_process_group()
     return 0
+
+
+def _cores() -> int:
+    """Cores that a scheduler has left this process."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _goes_on(environment: Mapping[str, str]) -> bool:

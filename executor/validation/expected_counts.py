@@ -21,6 +21,7 @@ from costmodel.ops.layer import embedding_ops, head_ops, layer_ops
 from costmodel.ops.op import Op, OpKind
 from costmodel.ops.shards import shard_of
 from costmodel.stack import SoftwareStack, stack
+from costmodel.updates.compression import parse_compression
 from executor.comm.mesh import dense_grid, expert_grid
 from executor.validation.counts import BACKWARD_ATTENTION_GEMMS, Key, StepCounts, count_step
 from executor.validation.fake_rank import RankTask
@@ -165,13 +166,19 @@ def _add_replicas(
             continue
         reductions = task.num_microbatches if layout.zero_stage >= 2 else 1
         gathers = 2 * task.num_microbatches if layout.zero_stage >= 3 else 1
-        reduced = whole * profile.memory.gradient_reduce_bytes
+        reduced = whole * sent_bytes(task, profile)
         gathered = whole * profile.memory.parameter_gather_bytes
         if N > 1:
             _step(found, "all_gather", f"{axis}shard", gathers * count, gathers * gathered)
             _step(found, "reduce_scatter", f"{axis}shard", reductions * count, reductions * reduced)
         if R > 1:
             _step(found, "all_reduce", f"{axis}replicate", reductions * count, reductions * reduced / N)
+
+
+def sent_bytes(task: RankTask, profile: SoftwareStack) -> float:
+    """Bytes of a gradient that replicas send."""
+    whole = profile.memory.gradient_reduce_bytes
+    return parse_compression(task.compression).value_bytes(whole) if task.compression else whole
 
 
 def same_replicas(layout: ParallelLayout) -> bool:

@@ -46,6 +46,7 @@ class RankTask:
     eight_bits: bool = False
     optimizer: str = "adamw"
     adapter: Adapter | None = None
+    compression: str | None = None
 
 
 @contextlib.contextmanager
@@ -77,6 +78,7 @@ def build_rank(task: RankTask, device: torch.device) -> Pipeline:
         precision=task.precision,
         eight_bits=task.eight_bits,
         adapter=task.adapter,
+        compression=task.compression,
         device=device,
     )
     for stage in pipeline.stages:
@@ -93,16 +95,19 @@ def first_rank_of_stage(layout: ParallelLayout, stage: int) -> int:
 
 @dataclass(slots=True, kw_only=True)
 class FakeRank:
-    """A rank without values, ready to run steps."""
+    """A rank ready to run steps; its tokens are all zero, or drawn from `vocabulary` of them."""
 
     task: RankTask
     pipeline: Pipeline
     optimizer: ShardedAdamW
+    vocabulary: int = 1
 
     def run_microbatches(self) -> None:
         """Run a step's microbatches."""
         shape = (self.task.num_microbatches, self.task.layout.microbatch_size, self.task.sequence_length)
         tokens = torch.zeros(shape, dtype=torch.long, device=self.pipeline.device)
+        if self.vocabulary > 1:
+            tokens.random_(self.vocabulary)
         tokens = tokens[..., : self.task.sequence_length // self.task.layout.cp]
         tokens_per_step = self.task.num_microbatches * self.task.sequence_length * self.task.layout.dp
         run_step(self.pipeline, tokens, tokens, mean_loss(self.pipeline, tokens_per_step))

@@ -1,7 +1,8 @@
 """One GPU plays one rank of a full-size plan: real kernels, and a process group whose messages go nowhere.
 
-Values are garbage, so routing is balanced and the loss means nothing; memory and the time of each chunk of
-computation are real. Communication, overlap and bubbles cannot be seen this way.
+Weights and tokens are drawn, but what other ranks would send is not there, so routing is balanced and the
+loss means nothing; memory and the time of each chunk of computation are real. Communication, overlap and
+bubbles cannot be seen this way.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from dataclasses import replace
 
 import torch
 
-from executor.parallel.weights import materialize
+from executor.parallel.weights import initialize
 from executor.training.muon import sharded_optimizer
 from executor.validation.fake_rank import (
     FakeRank,
@@ -33,16 +34,8 @@ def measure_rank(task: RankTask) -> RankMeasurement:
     torch.cuda.set_device(device)
     task = few_microbatches(task)
     with fake_group(task.layout.num_gpus, first_rank_of_stage(task.layout, task.stage)):
-        pipeline = build_rank(task, device)
-        for stage in pipeline.stages:
-            materialize(stage.module, device)
-            for parameter in stage.module.parameters():
-                torch.nn.init.constant_(parameter, 0.0)
-        rank = FakeRank(
-            task=task,
-            pipeline=pipeline,
-            optimizer=sharded_optimizer(task.optimizer, pipeline, settings_of(task)),
-        )
+        rank = drawn_rank(task, device)
+        pipeline = rank.pipeline
         pipeline.after_compute = torch.cuda.synchronize
         for step in range(STEPS):
             pipeline.spans = [] if step == STEPS - 1 else None
@@ -51,6 +44,18 @@ def measure_rank(task: RankTask) -> RankMeasurement:
             torch.cuda.synchronize()
         memory_bytes = float(torch.cuda.get_device_properties(device).total_memory)
         return replace(_summary(rank), gpu=torch.cuda.get_device_name(device), gpu_memory_bytes=memory_bytes)
+
+
+def drawn_rank(task: RankTask, device: torch.device) -> FakeRank:
+    """A rank inside a fake group whose weights are drawn as training draws them, and its tokens at random.
+
+    Products of zeros draw less power, and a GPU then clocks higher than it does in training.
+    """
+    pipeline = build_rank(task, device)
+    for stage in pipeline.stages:
+        initialize(stage.module, pipeline.meshes, seed=0, device=device)
+    optimizer = sharded_optimizer(task.optimizer, pipeline, settings_of(task))
+    return FakeRank(task=task, pipeline=pipeline, optimizer=optimizer, vocabulary=task.spec.vocab_size)
 
 
 def _summary(rank: FakeRank) -> RankMeasurement:

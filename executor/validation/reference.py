@@ -46,6 +46,7 @@ class Case:
     adapter: Adapter | None = None
     eight_bits: bool = False
     overlaps: bool = False
+    compression: str | None = None
 
     @property
     def global_batch_size(self) -> int:
@@ -166,6 +167,7 @@ def _rank(_rank: int, case: Case, settings: OptimizerSettings) -> tuple[list[flo
         eight_bits=case.eight_bits,
         overlaps=case.overlaps,
         adapter=case.adapter,
+        compression=case.compression,
         device=CPU,
     )
     for stage in pipeline.stages:

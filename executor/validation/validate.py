@@ -132,6 +132,7 @@ def task_of(plan: Plan) -> RankTask:
         optimizer=request.job.optimizer,
         adapter=request.job.adapter,
         eight_bits=request.job.precision == "fp8",
+        compression=request.job.gradient_compression,
     )
 
 

@@ -9,7 +9,7 @@ from costmodel.kernels.attention import attention_prefill
 from costmodel.kernels.compute import elementwise_time, gemm_time, grouped_gemm_time
 from costmodel.kernels.saved import calibration_for
 from costmodel.kernels.tables import Calibration
-from costmodel.models.spec import layer_runs
+from costmodel.models.spec import kind_title, layer_runs
 from costmodel.ops.layer import head_ops, layer_ops
 from costmodel.ops.op import Op, OpKind
 from costmodel.ops.shards import shard_of
@@ -53,7 +53,7 @@ def op_points(plan: Plan) -> tuple[OpPoint, ...]:
     found: list[OpPoint] = []
     for run in runs:
         ops = layer_ops(request.model, run.kind, request.job, stack, shard)
-        where = f", {run.kind.attention} {run.kind.mlp} layers" if len(runs) > 1 else ""
+        where = f", {kind_title(request.model, run.kind)}" if len(runs) > 1 else ""
         found += _points(ops, gpu, cal, calls=run.count, where=where)
     return (*found, *_points(head_ops(request.model, stack, shard), gpu, cal, calls=1, where=""))
 

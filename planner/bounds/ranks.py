@@ -27,6 +27,7 @@ from costmodel.models.spec import layer_order, layer_runs
 from costmodel.pipeline.schedules import column
 from costmodel.pipeline.stages import Order, ends_may_be_empty
 from costmodel.training.step_time import CostColumns
+from planner.bounds.chunks import chunk_bounds
 from planner.bounds.funnel import ROUNDING
 from planner.bounds.positions import slowest_by_position
 from planner.bounds.priced import Priced
@@ -71,14 +72,21 @@ def variant_bounds(setting: Setting, priced: Priced, plain_s: Vector, cutoff_s: 
         for kinds in _bounding(setting, counts):
             bounds = _rank_bounds(setting, chosen, counts, kinds, cutoff_s[part])
             result[part] = np.maximum(result[part], bounds)
+    if _alternate(setting, counts):
+        left = np.flatnonzero(result <= cutoff_s * (1 + ROUNDING))
+        result[left] = np.maximum(result[left], chunk_bounds(setting, priced.take(left)))
     return result
 
 
 def _bounding(setting: Setting, counts: Vector) -> list[list[int]]:
     """Kinds whose layers are bounded together: the largest run; of kinds that alternate also all of them."""
     largest = [int(counts.argmax())]
-    alternate = len(layer_order(setting.model)) > len(counts)
-    return [largest, list(range(len(counts)))] if alternate else [largest]
+    return [largest, list(range(len(counts)))] if _alternate(setting, counts) else [largest]
+
+
+def _alternate(setting: Setting, counts: Vector) -> bool:
+    """Whether kinds of layers alternate, instead of being one run each."""
+    return len(layer_order(setting.model)) > len(counts)
 
 
 def _equal_pipelines(pp: npt.NDArray[np.int64], index: Index) -> Iterator[Index]:

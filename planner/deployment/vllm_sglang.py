@@ -258,10 +258,14 @@ def _trtllm(plan: ServingPlan, pool: PoolPlan, role: str, port: int) -> list[str
 
 
 def balance(pool: PoolPlan) -> dict[str, bool | int]:
-    """TensorRT-LLM's `attention_dp_config`: for how many steps prompts wait for those of other ranks."""
+    """TensorRT-LLM's `attention_dp_config`: how many steps prompts wait for those of other ranks."""
     if not pool.balance_steps:
         return {}
-    return {"enable_balance": True, "timeout_iters": pool.balance_steps, "batching_wait_iters": 0}
+    return {
+        "enable_balance": True,
+        "timeout_iters": pool.balance_steps,
+        "batching_wait_iters": pool.gather_steps,
+    }
 
 
 def trtllm_options(plan: ServingPlan, pool: PoolPlan, role: str) -> str:
@@ -306,8 +310,13 @@ def _quantization(plan: ServingPlan) -> list[str]:
 
 
 def _memory(flag: str, plan: ServingPlan) -> list[str]:
-    """The engine's memory setting, where it was asked for; else the engine takes its default."""
-    fraction = plan.request.job.memory_fraction
+    """The engine's memory setting, where it was asked for; else the engine takes its default.
+
+    SGLang's is no constant: it would size the cache otherwise than was planned.
+    """
+    stack, fraction = serving_stack(plan.request.engine), plan.request.job.memory_fraction
+    if fraction is None and stack.fraction_of == "static":
+        fraction = stack.memory_fraction
     return [] if fraction is None else [flag, f"{fraction:g}"]
 
 

@@ -94,7 +94,9 @@ def model_limit(title: str, settings: Sequence[Setting]) -> Limit:
 def whole_width(model: ModelSpec) -> int:
     """Largest number that divides the sides of products that no rank cuts."""
     latent = model.kv_lora_rank and model.kv_lora_rank + model.qk_rope_head_dim
-    return math.gcd(model.hidden_size, model.moe_intermediate_size, model.q_lora_rank, latent)
+    return math.gcd(
+        model.hidden_size, model.moe_intermediate_size, model.moe_latent_size, model.q_lora_rank, latent
+    )
 
 
 def split_width(model: ModelSpec) -> int:

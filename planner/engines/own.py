@@ -23,11 +23,13 @@ from planner.engines.limit import (
 )
 from planner.engines.setting import Setting, value
 from planner.plan import Plan, from_json, to_json
+from topology.builders import generations_of
 
 _TOLD = (
     *(f"layout.{field.name}" for field in fields(ParallelLayout)),
     "split.layers", "split.recompute",
     "job.sequence_length", "job.global_batch_size", "job.precision", "job.optimizer", "job.adapter",
+    "job.gradient_compression",
 )  # fmt: skip
 SETTINGS: tuple[Setting, ...] = tuple(value(name, name, "any") for name in _TOLD)
 _BUILT_IN = (
@@ -62,6 +64,42 @@ def _adapted(s: Question, _: ParallelLayout) -> tuple[str, str]:
 ADAPTED = Limit(name="adapted", fields=(), broken=_adapted_broken, says=_adapted)
 """What of an adapter the executor does not compute."""
 
+SUMMED_IN = ("fp16", "bf16")
+"""Formats in which the executor's replicas sum gradients."""
+
+
+def _compressed_broken(s: Question, t: LayoutTable) -> np.ndarray | bool:
+    if s.job.gradient_compression is None:
+        return False
+    other = (t.tp > 1) | (t.pp > 1) | (t.cp > 1) | (t.ep > 1) | (t.zero_stage > 0)
+    return np.asarray(other, dtype=bool) | (s.job.gradient_compression not in SUMMED_IN) | s.model.is_moe
+
+
+def _compressed(s: Question, x: ParallelLayout) -> tuple[str, str]:
+    how = s.job.gradient_compression
+    if how not in SUMMED_IN:
+        return f"gradients as {how}: the executor sums them in {' or '.join(SUMMED_IN)}", (
+            f"use --set job.gradient_compression={SUMMED_IN[1]}, or leave it out"
+        )
+    why = (
+        f"{s.model.name} has experts"
+        if s.model.is_moe
+        else f"ZeRO-{x.zero_stage}, tp·pp·cp·ep = {x.tp}·{x.pp}·{x.cp}·{x.ep}"
+    )
+    return (
+        f"gradients as {how} of {why}: the executor compresses those of whole dense replicas",
+        "use zero_stage=0 with dp alone, or leave job.gradient_compression out",
+    )
+
+
+COMPRESSED = Limit(
+    name="compressed",
+    fields=("tp", "pp", "cp", "ep", "zero_stage"),
+    broken=_compressed_broken,
+    says=_compressed,
+)
+"""Which gradients the executor compresses, and how."""
+
 _MULTIPLE = {"fp8": 16}
 """Sides of a product in eight bits: its kernels read sixteen bytes of a row."""
 
@@ -70,6 +108,11 @@ def _unlike(s: Question) -> tuple[str, str]:
     """What of a job in eight bits the executor does not compute so, and what helps; empty where it does."""
     if s.job.precision not in ("bf16", *_MULTIPLE):
         return "the executor multiplies in bf16, or in eight bits by rows (fp8)", "use --precision bf16"
+    if s.job.is_low_precision and any(one.fp8_fnuz for one in generations_of(s.cluster.spec)):
+        return (
+            f"the executor rounds to e4m3fn, {s.cluster.gpu.name} multiplies e4m3fnuz",
+            "use --precision bf16",
+        )
     if s.job.is_low_precision and s.model.is_moe:
         return "the executor multiplies routed experts in sixteen bits", "use --precision bf16"
     if s.job.is_low_precision and s.job.adapter is not None:
@@ -127,7 +170,8 @@ OWN = Contract(
         layers_limit("the executor"),
         adapter_limit("the executor", ("lora",)),
         ADAPTED,
-        compression_limit("the executor"),
+        compression_limit("the executor", told=("gradient_compression",)),
+        COMPRESSED,
         offload_limit("the executor"),
         optimizer_limit("the executor", ("adamw", "muon")),
         *PRECISION_LIMITS,

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from costmodel.layout import DEGREES, SCHEDULES, LayoutTable, ParallelLayout, Quantity
-from costmodel.models.spec import ModelSpec, decoder_of, layer_runs, recurrence_of
+from costmodel.models.spec import ModelSpec, decoder_of, layer_runs
 from costmodel.pipeline.schedules import column
 from costmodel.training.rank_strides import axis_strides
 from planner.problem import Setting
@@ -107,13 +107,25 @@ def _recurrence_heads(model: ModelSpec) -> dict[str, int]:
 
 
 def _recurrence_broken(s: Setting, t: LayoutTable) -> Mask:
-    return np.asarray((t.cp > 1) & (s.model.recurrence is not None), dtype=bool)
+    return np.asarray((t.cp > 1) & bool(s.model.recurrence or s.model.compression), dtype=bool)
+
+
+def _in_order(model: ModelSpec) -> str:
+    """What of a model cannot be cut along a sequence."""
+    return (
+        f"the state of {model.recurrence.title}" if model.recurrence else "what makes entries of many tokens"
+    )
+
+
+def _output_groups(model: ModelSpec) -> dict[str, int]:
+    """Groups of outputs that tensor parallelism splits compressed attention by."""
+    return {"output_groups": model.compression.output_groups} if model.compression else {}
 
 
 def _recurrence(s: Setting, x: ParallelLayout) -> Violation:
     return Violation(
         rule="recurrence-context",
-        message=f"cp = {x.cp}: the state of {recurrence_of(s.model).title} goes through a sequence in order",
+        message=f"cp = {x.cp}: {_in_order(s.model)} goes through a sequence in order",
         have=x.cp,
         need=1,
         unit="",
@@ -308,6 +320,7 @@ SHAPE_RULES: tuple[Rule, ...] = (
     _divides("kv-heads", "tp", _key_heads),
     _divides("feed-forward", "tp", _feed_forward_widths),
     _divides("recurrence-heads", "tp", _recurrence_heads),
+    _divides("output-groups", "tp", _output_groups),
     Rule(name="recurrence-context", fields=("cp",), broken=_recurrence_broken, explain=_recurrence),
     Rule(name="vocabulary", fields=("tp",), broken=_vocabulary_broken, explain=_vocabulary),
     Rule(name="experts", fields=("ep", "expert_tp"), broken=_experts_broken, explain=_experts),

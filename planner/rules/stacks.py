@@ -29,6 +29,7 @@ from topology.hardware.datasheets import generation_of
 
 _FIXED_CHUNKS = column(lambda schedule: schedule.chunks or 0)
 _IN_GROUPS = column(lambda schedule: schedule.in_groups)
+_SPLITS_BACKWARD = column(lambda schedule: schedule.splits_backward)
 _EMPTY_ENDS = column(lambda schedule: schedule.empty_ends)
 
 
@@ -37,11 +38,25 @@ def _codes(names: tuple[str, ...], every: tuple[str, ...]) -> list[int]:
 
 
 def _schedule_broken(s: Setting, t: LayoutTable) -> Mask:
-    return (t.pp > 1) & ~np.isin(t.schedule, _codes(s.stack.supports.schedules, SCHEDULES))
+    offered = np.isin(t.schedule, _codes(s.stack.supports.schedules, SCHEDULES))
+    plain = t.schedule == SCHEDULES.index(PLAIN_SCHEDULE)  # what a layout without a pipeline says
+    return np.asarray(
+        np.where(t.pp > 1, ~offered, _SPLITS_BACKWARD[t.schedule] | ~(offered | plain)), dtype=bool
+    )
 
 
 def _schedule(s: Setting, x: ParallelLayout) -> Violation:
-    return not_offered(s, "schedule", x.schedule, s.stack.supports.schedules)
+    if x.pp > 1 or x.schedule not in s.stack.supports.schedules:
+        return not_offered(s, "schedule", x.schedule, s.stack.supports.schedules)
+    return Violation(
+        rule="schedule-offered",
+        message=f"schedule = {x.schedule} puts weight gradients off to fill a pipeline's bubble, "
+        "and pp = 1 has none",
+        have=x.pp,
+        need=2,
+        unit="stages",
+        hint=f"use pp=2 or more, or schedule={PLAIN_SCHEDULE}",
+    )
 
 
 def _chunks_broken(_: Setting, t: LayoutTable) -> Mask:

@@ -127,7 +127,6 @@ def estimate_fleet(
     parts = decode_parts_s(
         cal, run.decode.deployment, max(round(batch), 1), job.input_tokens + job.output_tokens / 2
     )
-    gpu = hierarchy.gpu
     gpus = request.num_gpus or run.num_gpus
     money = _money(request, run, gpus, mean_batch=batch)
     bands = fleet_evidence(run)
@@ -149,7 +148,7 @@ def estimate_fleet(
         usd_per_query=money["query"],
         usd_per_million_input_tokens=money["input"],
         usd_per_million_output_tokens=money["output"],
-        wh_per_query=float(watt_hours(1.0 / rate, gpus, gpu.tdp_w)),
+        wh_per_query=float(watt_hours(1.0 / rate, gpus, hierarchy.gpu.tdp_w)),
         bound_by=bound_by(run, parts, mean_batch=batch),
         prompts_found=_found(request, run),
         step_parts_s=parts,
@@ -225,6 +224,7 @@ def _pool(option: Option, workers: int) -> PoolPlan:
         max_batch=rules.max_batch,
         token_budget=rules.token_budget,
         balance_steps=rules.balance_steps,
+        gather_steps=rules.gather_steps,
         kv_capacity_tokens=rules.kv_capacity_tokens,
         memory=memory_breakdown(
             option.deployment, token_budget=rules.token_budget, max_batch=most_requests(option.deployment)

@@ -235,7 +235,8 @@ class _Late:
                     )
                     beyond[2] += last_s - arrival_s[i] > stay_s
             self._ended = len(seen.finished)
-        return any(late >= most for late, most in zip(beyond, self._most, strict=True))
+        first, other, stay, filled = self._most
+        return beyond[0] >= first or beyond[1] >= other or beyond[2] >= stay or beyond[3] >= filled
 
 
 def _too_many(count: int, percentile: float) -> int:

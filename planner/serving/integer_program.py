@@ -168,7 +168,7 @@ def _pairs_served(
     excluded: frozenset[frozenset[int]],
     spare: int,
 ) -> list[dict[int, int]]:
-    """The best numbers of workers of every pair of pools that all GPUs can hold, and no worker more.
+    """The best numbers of workers of the best pairs of pools that all GPUs can hold, and no worker more.
 
     Every number of prefill workers is tried, beside as many decode workers as there is room for.
     """
@@ -189,15 +189,17 @@ def _pairs_served(
             left = beside[sizes[i], sizes[j]][1 + spare :][: len(prompts)]
             outputs[: len(left), at, of] = left - spare
     served = np.minimum(prompts[:, None, None] * rates[first][:, None], outputs * rates[second])
-    best = np.where(outputs > 0, served, -1.0).argmax(axis=0)
+    served = np.where(outputs > 0, served, -1.0)
+    best, top = served.argmax(axis=0), served.max(axis=0)
+    for at, of in np.ndindex(top.shape) if excluded else ():
+        if frozenset((first[at], second[of])) in excluded:
+            top[at, of] = -1.0
     found = []
-    for at, i in enumerate(first):
-        for of, j in enumerate(second):
-            most = int(best[at, of])
-            counts = {i: int(prompts[most]), j: int(outputs[most, at, of])}
-            if counts[j] > 0 and frozenset((i, j)) not in excluded:
-                rate = served_per_s(options, capacities_per_s, counts)
-                found.append({k: min(counts[k], _enough(rate, capacities_per_s[k])) for k in counts})
+    for at, of in np.argwhere((top >= 0) & (top >= top.max() * (1 - 2 * LEAST_MORE))).tolist():
+        i, j, most = first[at], second[of], int(best[at, of])
+        counts = {i: int(prompts[most]), j: int(outputs[most, at, of])}
+        rate = served_per_s(options, capacities_per_s, counts)
+        found.append({k: min(counts[k], _enough(rate, capacities_per_s[k])) for k in counts})
     return found
 
 

@@ -176,15 +176,7 @@ def least_attention_s(times: StepTimes, new_tokens: float) -> float:
     Seconds per query–key pair are least at a grid point, because the interpolation of q·past + q²/2 lies
     above it.
     """
-    return _least_pair_s(times) * new_tokens * new_tokens / 2
-
-
-def _least_pair_s(times: StepTimes) -> float:
-    """Least seconds per query–key pair on the grid."""
-    grid = times.prefill_attention
-    query = np.asarray(grid.query_tokens)[:, None]
-    pairs = query * np.asarray(grid.past_tokens)[None, :] + query * query / 2
-    return float((np.asarray(grid.seconds) / pairs).min())
+    return times.least_pair_s * new_tokens * new_tokens / 2
 
 
 def _shortest(mean: int, p99: int | None) -> float:

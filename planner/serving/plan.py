@@ -84,7 +84,8 @@ class Rental:
 class PoolPlan:
     """Equal workers: how many, and how each is split and scheduled.
 
-    `balance_steps` are decode steps that prompts wait at most until every attention rank has one.
+    `balance_steps` are decode steps that prompts wait at most until every attention rank has one, and
+    `gather_steps` those that they wait for others after that.
     """
 
     layout: ServingLayout
@@ -94,6 +95,7 @@ class PoolPlan:
     kv_capacity_tokens: int
     memory: MemoryBreakdown
     balance_steps: int = 0
+    gather_steps: int = 0
 
     @property
     def num_gpus(self) -> int:

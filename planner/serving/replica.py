@@ -138,6 +138,7 @@ def started_option(
     max_batch: int | None,
     token_budget: int | None,
     balance_steps: int = 0,
+    gather_steps: int = 0,
 ) -> Option | Rejected:
     """A replica as a server was started: its own batch and tokens of a step, whatever limits they keep.
 
@@ -148,6 +149,7 @@ def started_option(
         max_batch: Requests that run at once, over all attention ranks; None is the engine's default.
         token_budget: Tokens of a step of an attention rank; None is the engine's default.
         balance_steps: Decode steps that prompts wait until every attention rank has one.
+        gather_steps: Decode steps that they wait after that for others.
     """
     stack, ranks = deployment.stack, deployment.layout.attention_dp
     default = scheduler_default(stack, deployment.hierarchy.gpu)
@@ -161,6 +163,7 @@ def started_option(
         return Rejected(reason="does not fit in memory")
     most = int(max(min(capacity // context, batch), ranks))
     rules = _scheduler(stack, budget, most, capacity, balance_steps=balance_steps)
+    rules = replace(rules, gather_steps=gather_steps)
     times = step_times(
         cal,
         deployment,

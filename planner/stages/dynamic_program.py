@@ -239,10 +239,11 @@ def least_parts(tables: RankTables) -> LeastParts:
 
 
 def wider_bound(costs: StageCosts, width: int) -> float:
-    """Step time that no split beats in which some rank takes more layers than `width`."""
+    """Step time that no split beats in which some rank takes more layers than `width`: that many in a row."""
     M, beta = costs.num_microbatches, costs.bubble_weight
     work = sum(n * t for n, t in zip(costs.runs, costs.layer_s, strict=True)) + sum(costs.fixed_s)
-    slowest = (width + 1) * min(costs.layer_s)
+    before_s = np.asarray(counts_before(in_order(costs.runs, costs.order))) @ np.asarray(costs.layer_s)
+    slowest = float((before_s[width + 1 :] - before_s[: -width - 1]).min())
     return (M - beta) * slowest + beta * work + _mean_tail(costs) + costs.constant_s
 
 

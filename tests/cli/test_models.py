@@ -42,7 +42,9 @@ def test_one_model_is_described_part_by_part(capsys: pytest.CaptureFixture[str])
     out = capsys.readouterr().out
     assert out.startswith("deepseek-v3: 671,026,419,200 parameters")
     assert [
-        word for word in ("embedding", "dense layer", "moe layer", "final norm and head") if word not in out
+        word
+        for word in ("embedding", "attention + feed-forward", "attention + experts", "final norm and head")
+        if word not in out
     ] == []
 
 

@@ -183,3 +183,12 @@ def test_a_plan_names_the_nodes_that_idle(capsys: pytest.CaptureFixture[str], tm
     out = answer(capsys, *words)
     assert "idle nodes  b" in out
     assert "left out    c" in out
+
+
+def test_a_missing_price_is_said_not_left_blank(capsys: pytest.CaptureFixture[str]) -> None:
+    """Every GPU and machine has a dated price, or the words that none is published."""
+    for words in (("gpus",), ("gpus", "--machines")):
+        rows = [line for line in answer(capsys, *words).splitlines()[3:] if line.startswith("  ")]
+        listed = [row for row in rows if not row.strip().startswith("sources")]
+        assert listed
+        assert all(("$" in row) != row.rstrip().endswith("none published") for row in listed)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import re
+from pathlib import Path
 
 import pytest
 
@@ -80,3 +81,47 @@ def test_compressed_gradients_send_what_is_predicted(capsys: pytest.CaptureFixtu
     whole, half, factors = measured
     assert half == pytest.approx(whole / 2, rel=1e-5)  # six digits are printed
     assert factors < whole / 10
+
+
+@pytest.mark.slow
+def test_a_served_pipeline_picks_the_tokens_of_one_process(capsys: pytest.CaptureFixture[str]) -> None:
+    """First tokens of all prompts; together they take less than one after the other, as predicted."""
+    rows = run("pipeline_serving", capsys, "--prompts", "6")
+    assert rows["first tokens as in one process"] == (6, 6)
+    predicted, measured = rows["busy share of the ranks"]
+    assert predicted == pytest.approx(measured, abs=0.25)
+    assert predicted > 1.5 / 4  # of four stages more than one works at a time
+
+
+@pytest.mark.slow
+def test_a_straggler_costs_what_is_predicted_and_changes_no_loss(capsys: pytest.CaptureFixture[str]) -> None:
+    """Half of one host's pauses longer: the step grows by them, and losses are the same to the last digit."""
+    rows = run("straggler", capsys, "--slower", "3")
+    predicted, measured = rows["share of all GPUs lost to it"]
+    assert measured == pytest.approx(predicted, abs=0.2)
+    losses = [values for row, values in rows.items() if row.startswith("loss of step")]
+    assert len(losses) == 3
+    assert all(even == slow for even, slow in losses)
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_without_a_killed_node(capsys: pytest.CaptureFixture[str]) -> None:
+    """Every step is there once, with the loss of a run that nobody disturbed."""
+    rows = run("killed_node", capsys)
+    steps = rows.pop("steps without a gap")
+    losses = [values for row, values in rows.items() if row.startswith("loss of step")]
+    assert (steps[0] == steps[1], len(losses)) == (True, 2)
+    assert all(disturbed == pytest.approx(calm, rel=1e-5) for calm, disturbed in losses)
+
+
+def test_the_page_shows_what_every_example_prints() -> None:
+    """Each that it names by its command has a table below; none has another's."""
+    page = (Path(__file__).parents[2] / "examples" / "README.md").read_text(encoding="utf-8")
+    named = re.findall(r"`python -m examples\.(\w+)`", page)
+    assert named == re.findall(r"^`(\w+)`$", page, re.MULTILINE)
+    folder = {
+        path.stem
+        for path in (Path(__file__).parents[2] / "examples").glob("*.py")
+        if "def main" in path.read_text()
+    }
+    assert folder - set(named) <= {"diffusion"}

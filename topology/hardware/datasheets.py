@@ -74,6 +74,7 @@ class Generation:
     nvfp4: bool = False
     mxfp8: bool = False
     one_operand_layout: bool = False
+    fp8_fnuz: bool = False
     nvidia_driver: int = 0
     maker: Literal["nvidia", "amd"] = "nvidia"
     source: str

@@ -92,7 +92,7 @@ def _describe(spec: ModelSpec) -> Answer:
     """Give one model part by part."""
     from app.reports.answer import Answer, Facts, Table, json_text
     from costmodel.models.parameters import embedding_parameters, head_parameters, layer_parameters
-    from costmodel.models.spec import layer_runs
+    from costmodel.models.spec import kind_title, layer_runs
 
     record = model_record(spec)
     runs = layer_runs(spec)
@@ -100,7 +100,7 @@ def _describe(spec: ModelSpec) -> Answer:
         ("embedding", embedding_parameters(spec), 1),
         *(
             (
-                f"{run.kind.mlp} layer, {run.kind.attention} attention",
+                f"layer: {kind_title(spec, run.kind)}",
                 layer_parameters(spec, run.kind),
                 run.count,
             )

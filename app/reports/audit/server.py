@@ -163,6 +163,7 @@ def _document(found: ServingAudit) -> dict[str, Any]:
             "max_batch": server.max_batch,
             "token_budget": server.token_budget,
             "balance_steps": server.balance_steps,
+            "gather_steps": server.gather_steps,
         },
         "layout": {
             fact.name.removeprefix("layout."): fact.value

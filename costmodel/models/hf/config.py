@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from costmodel.models.hf.compressed import COMPRESSED_FAMILIES
 from costmodel.models.hf.dense import DENSE_FAMILIES
 from costmodel.models.hf.experts import EXPERT_FAMILIES
 from costmodel.models.hf.hearing import hearing_of
@@ -212,4 +213,4 @@ _UNSAID_OF: Mapping[str, Mapping[str, int]] = {
 
 _FIX = "give the config.json that was published with the model"
 
-_FAMILIES = {**DENSE_FAMILIES, **EXPERT_FAMILIES, **HYBRID_FAMILIES}
+_FAMILIES = {**DENSE_FAMILIES, **EXPERT_FAMILIES, **HYBRID_FAMILIES, **COMPRESSED_FAMILIES}

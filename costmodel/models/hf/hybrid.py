@@ -118,10 +118,10 @@ def _nemotron_h(r: ConfigReader) -> dict[str, Any]:
     for key in ("use_bias", "mamba_proj_bias"):
         if r.flag(key, default=False):
             r.problems.append(f"{key} = true is not supported")
-    if r.config.get("moe_latent_size"):
-        r.problems.append("moe_latent_size (experts of a narrower hidden size) is not supported")
     if not r.flag("use_conv_bias", default=True):
         r.problems.append("use_conv_bias = false is not supported")
+    if "E" in pattern and r.flag("mlp_bias", default=False):
+        r.problems.append("mlp_bias = true beside experts is not supported")
     r.departures.append(_NO_POSITIONS)
     hidden, heads = r.size("hidden_size"), r.size("num_attention_heads")
     experts = {
@@ -130,6 +130,7 @@ def _nemotron_h(r: ConfigReader) -> dict[str, Any]:
         "moe_intermediate_size": r.size("moe_intermediate_size", default=7688),
         "shared_expert_size": r.size("moe_shared_expert_intermediate_size", default=7688)
         * r.count("n_shared_experts", 1),
+        "moe_latent_size": r.count("moe_latent_size"),
         "routing": _sigmoid_routing(r),
         "router_bias": True,
     }

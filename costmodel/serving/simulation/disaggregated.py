@@ -19,7 +19,8 @@ from costmodel.serving.memory import kv_bytes_per_token
 from costmodel.serving.simulation.load import Load, outputs_of, prompts_of
 from costmodel.serving.simulation.replica import NEVER, Replica
 from costmodel.serving.simulation.scheduler import Scheduler
-from costmodel.serving.simulation.simulator import Simulation, Window
+from costmodel.serving.simulation.simulator import Simulation
+from costmodel.serving.simulation.window import Window
 from costmodel.serving.step_table import StepTimes
 from topology.fabric.hierarchy import p2p_bandwidth
 
@@ -138,8 +139,7 @@ class Fleet:
             at = self._sent[i]
         else:
             first = len(self.prefill) if prompt_done else 0
-            pool = self.decode if prompt_done else self.prefill
-            at = first + min(range(len(pool)), key=lambda one: (pool[one].load, pool[one].clock))
+            at = first + _least_loaded(self.decode if prompt_done else self.prefill)
         worker = self._workers[at]
         idle = worker.idle
         if idle:
@@ -194,6 +194,16 @@ class Fleet:
         if self._closed and len(self.arrival_s) < self._count:
             heappush(self.events, (at_s, len(self.arrival_s), False))
             self.arrival_s.append(at_s)
+
+
+def _least_loaded(pool: list[Replica]) -> int:
+    """The worker with the fewest requests; of equals the one whose clock is behind, then the first."""
+    chosen, fewest = 0, pool[0].load
+    for at in range(1, len(pool)):
+        load = pool[at].load
+        if load < fewest or (load == fewest and pool[at].clock < pool[chosen].clock):
+            chosen, fewest = at, load
+    return chosen
 
 
 def simulate_pools(prefill: PoolRules, decode: PoolRules, transfer: Transfer, load: Load) -> Simulation:

@@ -29,9 +29,9 @@ class Replica:
     """The state of one simulated replica; `advance` performs its next event."""
 
     __slots__ = (
-        "_admitted", "_batch", "_chunks_s", "_context", "_decoding_kv", "_finish_step", "_heap", "_held",
-        "_held_since", "_keeps", "_kv", "_left", "_prefilling", "_remaining", "_rules", "_running", "_stall",
-        "_start_step", "_step", "_steps_left", "_times", "_unseen", "_unseen_done", "admitted_s",
+        "_admitted", "_batch", "_chunks_s", "_context", "_decoding_kv", "_finish_step", "_gathers", "_heap",
+        "_held", "_held_until", "_keeps", "_kv", "_left", "_prefilling", "_remaining", "_rules", "_running",
+        "_stall", "_start_step", "_step", "_steps_left", "_times", "_unseen", "_unseen_done", "admitted_s",
         "busy_s", "clock", "entered", "finish_s", "finished", "first_token_s", "peak_kv", "preemptions",
         "prefilled_tokens", "restarts", "steps", "waiting",
     )  # fmt: skip
@@ -53,7 +53,7 @@ class Replica:
         self._admitted: list[int] = []
         self._prefilling: deque[int] = deque()
         self._step = self._batch = self._running = 0
-        self._held_since = -1
+        self._held_until, self._gathers = -1, False
         self._kv = self._decoding_kv = self._remaining = self._stall = 0.0
         self._chunks_s = times.chunks_s
         self._unseen: list[int] = []
@@ -120,17 +120,23 @@ class Replica:
             self.clock = horizon_s
 
     def _holds_back(self) -> bool:
-        """Whether the oldest prompt waits until every attention rank has one to compute in the same step."""
+        """Whether the oldest prompt waits until every attention rank has one to compute in the same step.
+
+        And, once every rank has, until more have come.
+        """
         rules, ranks = self._rules, self._times.ranks
         if not rules.balance_steps or ranks == 1:
             return False
-        alone = self._batch >= ranks and len(self.waiting) < ranks
-        held = alone and self._left[self.waiting[0]] > 0 and self._has_room(self.waiting[0])
-        if held and self._held_since < 0:
-            self._held_since = self._step
-        if not held or self._step - self._held_since >= rules.balance_steps:
-            self._held_since = -1
-        return self._held_since >= 0
+        first, gathers = self.waiting[0], len(self.waiting) >= ranks
+        if self._batch < ranks or not self._left[first] or not self._has_room(first):
+            self._held_until = -1
+            return False
+        if self._held_until < 0 or gathers != self._gathers:
+            self._gathers = gathers
+            self._held_until = self._step + (rules.gather_steps if gathers else rules.balance_steps)
+        if self._step >= self._held_until:
+            self._held_until = -1
+        return self._held_until >= 0
 
     def _admit(self) -> bool:
         """Move the oldest waiting request into prefill if a slot and the cache have room for it.
@@ -266,9 +272,9 @@ class Replica:
         k = min(k, int((rules.kv_capacity_tokens - self._kv) // grown))
         if most_steps and k > most_steps:
             k = most_steps
-        held = self._held_since >= 0
+        held = self._held_until >= 0
         if held:
-            k = min(k, self._held_since + rules.balance_steps - self._step)
+            k = min(k, self._held_until - self._step)
         if k < 1 or self._unseen_done:
             k = 1
         slope = times.decode_attention_s_per_token[b]

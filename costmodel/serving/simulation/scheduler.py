@@ -16,7 +16,8 @@ class Scheduler:
     engines prepare the next step while one runs, so the tokens of a step are seen when the next one ends. A
     prompt whose cache moves to another worker keeps that cache until then, and with `holds_slot` its place
     among the running ones too. Where attention ranks step together, prompts wait for up to `balance_steps`
-    decode steps until every rank has one to compute, as long as every rank decodes (0: they do not).
+    decode steps until every rank has one to compute, as long as every rank decodes (0: they do not), and once
+    every rank has one for `gather_steps` more, so that others join them.
     """
 
     token_budget: int
@@ -30,3 +31,4 @@ class Scheduler:
     spare_blocks: int = 1
     holds_slot: bool = True
     balance_steps: int = 0
+    gather_steps: int = 0

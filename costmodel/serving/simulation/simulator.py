@@ -6,7 +6,7 @@ itself, with what its scheduler does, is in `costmodel.serving.simulation.replic
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 
@@ -14,14 +14,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.serving.simulation.load import Load, thin
+from costmodel.serving.simulation.open_run import OpenRun
 from costmodel.serving.simulation.replica import NEVER, Replica
 from costmodel.serving.simulation.scheduler import Scheduler
+from costmodel.serving.simulation.window import Window
 from costmodel.serving.step_table import StepTimes
 from topology.base.errors import InputError
 
 Floats = NDArray[np.float64]
 GOLDEN = (5**0.5 - 1) / 2
-ASKED_EVERY = 32  # arrivals and ends of requests after which an open load is looked at again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,43 +103,13 @@ class Simulation:
         return float((self.step_batch * count).sum()) / max(float(count.sum()), 1.0)
 
 
-class Window:
-    """The time over which a simulation is averaged.
-
-    From the first arrival after those that fill to the last one; of a load without any, the whole run.
-    """
-
-    def __init__(self, load: Load) -> None:
-        """Nothing has arrived; a load that nothing fills has no end but the run's."""
-        count = len(load)
-        self._marks: list[float] = [load.filling + 1, count, NEVER] if load.filling else [NEVER]
-        self._seen: list[tuple[float, float]] = []
-
-    @property
-    def next(self) -> float:
-        """Arrivals after which it has to be told."""
-        return self._marks[len(self._seen)]
-
-    def passes(self, arrived: int, clock_s: float, busy_s: float) -> None:
-        """So many have arrived, and who serves them was busy for so long until now."""
-        while arrived >= self.next:
-            self._seen.append((clock_s, busy_s))
-
-    def closed(self, busy_s: float, end_s: float) -> tuple[float, float]:
-        """Seconds that were busy, and of how many, once all is served."""
-        if len(self._seen) < 2 or self._seen[0][0] >= self._seen[1][0]:
-            return busy_s, end_s
-        (first_s, before_s), (last_s, until_s) = self._seen
-        return until_s - before_s, last_s - first_s
-
-
 def simulate(times: StepTimes, rules: Scheduler, load: Load) -> Simulation:
     """Serve the whole load on one replica and return when every request got its first and last token.
 
     Open loads arrive at their times; in a closed loop the next request is sent when one finishes.
     Every request is served and every token counted exactly once (property-tested).
     """
-    found = simulate_while(times, rules, load, lambda _: True)
+    found = _simulated(times, rules, load, lambda _: True)
     if found is None:
         raise RuntimeError("a simulation that nothing ends has no end")
     return found
@@ -174,21 +145,35 @@ def simulate_apart(times: StepTimes, rules: Scheduler, load: Load, replicas: int
 def simulate_while(
     times: StepTimes, rules: Scheduler, load: Load, hopeful: Callable[[Replica], bool]
 ) -> Simulation | None:
-    """The same, or None as soon as it is no longer hopeful, which is asked now and then in an open load."""
+    """The same, or None as soon as it is no longer hopeful, which is asked now and then in an open load.
+
+    Steps are left out: whoever asks whether limits hold looks at requests.
+    """
+    return _simulated(times, rules, load, hopeful, stepwise=False)
+
+
+def _simulated(
+    times: StepTimes,
+    rules: Scheduler,
+    load: Load,
+    hopeful: Callable[[Replica], bool],
+    *,
+    stepwise: bool = True,
+) -> Simulation | None:
+    """Serve the load as long as that is hopeful; with what each jump of equal steps was, where asked."""
     _check_fits(times, rules, load)
-    replica = Replica(times, rules, load)
-    outside = outside_s(times.request_s, len(load))
-    closed = bool(load.concurrency)
-    window = Window(load)
-    arrival_s = (
-        _drive_closed(replica, load, outside)
-        if closed
-        else _drive_open(replica, load, outside, hopeful, window)
-    )
-    if arrival_s is None:
-        return None
+    outside, window = outside_s(times.request_s, len(load)), Window(load)
+    replica: Replica
+    if load.concurrency:
+        replica = Replica(times, rules, load)
+        arrival_s: Sequence[float] | Floats = _drive_closed(replica, load, outside)
+    else:
+        replica = run = OpenRun(times, rules, load)
+        if not run.serve(*_sent_openly(load, outside), window, hopeful):
+            return None
+        arrival_s = load.arrival_s
     finish_s = np.asarray(replica.finish_s)
-    steps = np.array(replica.steps or [(0.0, 0, 0, 0.0)], dtype=float)
+    steps = np.array((replica.steps if stepwise else []) or [(0.0, 0, 0, 0.0)], dtype=float)
     busy_s, window_s = window.closed(replica.busy_s, float(finish_s.max()))
     return Simulation(
         arrival_s=np.asarray(arrival_s),
@@ -210,29 +195,11 @@ def simulate_while(
     )
 
 
-def _drive_open(
-    replica: Replica, load: Load, outside: Floats, hopeful: Callable[[Replica], bool], window: Window
-) -> list[float] | None:
-    """Send the requests at their arrival times; each reaches the engine after its time outside."""
+def _sent_openly(load: Load, outside: Floats) -> tuple[list[int], list[float]]:
+    """Numbers of the requests as they reach the engine, each after its time outside, and when; then never."""
     ready = load.arrival_s + outside + (load.lookup_s if len(load.lookup_s) else 0.0)
-    order: list[int] = np.argsort(ready, kind="stable").tolist()
-    sent: list[float] = ready[order].tolist()
-    count, upcoming, asked, mark = len(load), 0, ASKED_EVERY, window.next
-    sent.append(NEVER)
-    waiting, finished, advance = replica.waiting, replica.finished, replica.advance
-    while len(finished) < count:
-        while sent[upcoming] <= replica.clock:
-            waiting.append(order[upcoming])
-            upcoming += 1
-        if upcoming >= mark:
-            window.passes(upcoming, replica.clock, replica.busy_s)
-            mark = window.next
-        if upcoming + len(finished) >= asked:
-            asked += ASKED_EVERY
-            if not hopeful(replica):
-                return None
-        advance(sent[upcoming])
-    return list(load.arrival_s)
+    order = np.argsort(ready, kind="stable")
+    return order.tolist(), [*ready[order].tolist(), NEVER]
 
 
 def _drive_closed(replica: Replica, load: Load, outside: Floats) -> list[float]:

@@ -51,6 +51,7 @@ def rehearsed(cal: Calibration, plan: ServingPlan, hierarchy: Hierarchy, *, span
             option.rules,
             token_budget=pool.token_budget,
             balance_steps=pool.balance_steps,
+            gather_steps=pool.gather_steps,
             max_batch=pool.max_batch,
             kv_capacity_tokens=pool.kv_capacity_tokens,
         )

@@ -75,6 +75,7 @@ def _worker(cal: Calibration, plan: ServingPlan, hierarchy: Hierarchy, role: str
         option.rules,
         token_budget=pool.token_budget,
         balance_steps=pool.balance_steps,
+        gather_steps=pool.gather_steps,
         max_batch=pool.max_batch,
         kv_capacity_tokens=pool.kv_capacity_tokens,
     )

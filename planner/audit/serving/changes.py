@@ -101,8 +101,9 @@ def _neighbours(server: Server, hierarchy: Hierarchy) -> Iterator[Server]:
     budgets = {default.token_budget, *stack.chunk_sizes} if stack.chunked else set()
     for budget in sorted(budgets - {server.token_budget or default.token_budget}):
         yield replace(server, token_budget=budget)
-    for steps in {stack.balance_steps, 0} - {server.balance_steps} if server.layout.attention_dp > 1 else ():
-        yield replace(server, balance_steps=steps)
+    waits = {(stack.balance_steps, 0), (0, 0)} - {(server.balance_steps, server.gather_steps)}
+    for steps, more in sorted(waits) if server.layout.attention_dp > 1 else ():
+        yield replace(server, balance_steps=steps, gather_steps=more)
     if server.memory_fraction is not None and server.memory_fraction < stack.memory_fraction:
         yield replace(server, memory_fraction=None)
     if server.kv_dtype != "fp8":

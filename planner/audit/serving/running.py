@@ -67,6 +67,7 @@ def _started(
         max_batch=server.max_batch,
         token_budget=server.token_budget,
         balance_steps=server.balance_steps,
+        gather_steps=server.gather_steps,
     )
 
 

@@ -46,6 +46,7 @@ class Server:
         max_batch: Requests of a replica that run at once, over all attention ranks.
         token_budget: Tokens of a step of an attention rank.
         balance_steps: Decode steps that prompts wait at most until every attention rank has one.
+        gather_steps: Decode steps that they wait for others after that.
         longest: Tokens of the longest request that it takes.
         assumed: What was taken for granted.
         slow: Settings that are not priced and make it slower than predicted.
@@ -63,6 +64,7 @@ class Server:
     token_budget: int | None
     longest: int | None
     balance_steps: int = 0
+    gather_steps: int = 0
     assumed: tuple[str, ...] = ()
     slow: tuple[str, ...] = ()
 
@@ -119,7 +121,8 @@ def server_of(reading: Reading, *, model: str | None, gpu: str | None) -> Server
         memory_fraction=_share(facts.value("said.memory_share")),
         max_batch=sequences,
         token_budget=budget,
-        balance_steps=_balance_steps(facts),
+        balance_steps=_balanced(facts, "said.balance_steps", 50),
+        gather_steps=_balanced(facts, "said.gather_steps", 10),
         longest=facts.count("said.max_length"),
         assumed=tuple(assumed),
         slow=(eager,) if facts.truth("said.eager") else (),
@@ -170,10 +173,10 @@ def _weights(facts: Facts, named: str, model: ModelSpec, assumed: list[str]) -> 
     return known
 
 
-def _balance_steps(facts: Facts) -> int:
-    """As said where balance is on, fifty where nothing is (TensorRT-LLM's AttentionDpConfig)."""
-    said = whole(facts.value("said.balance_steps"))
-    return (50 if said is None else said) if facts.truth("said.balance") else 0
+def _balanced(facts: Facts, name: str, default: int) -> int:
+    """Steps as said where balance is on, where nothing is the default of TensorRT-LLM's AttentionDpConfig."""
+    said = whole(facts.value(name))
+    return (default if said is None else said) if facts.truth("said.balance") else 0
 
 
 def _share(value: object) -> float | None:

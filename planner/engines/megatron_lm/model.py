@@ -313,8 +313,11 @@ MODEL_SETTINGS: tuple[Setting, ...] = (
     fixed("model.rotary.sliding_theta", always=None),
     *(fixed(f"model.{name}", always=False) for name in ("attention_gate", "shared_expert_gate")),
     *(fixed(f"model.{name}", always=0) for name in ("index_heads", "index_head_dim", "index_topk")),
+    fixed("model.moe_latent_size", always=0),
     fixed("model.layer_pattern", always=""),
     fixed("model.recurrence", always=None),
+    fixed("model.compression", always=None),
+    fixed("model.residual_streams", always=1),
     fixed("model.unmodelled", always=()),
 )  # fmt: skip
 """In the order in which they are written."""

@@ -45,6 +45,11 @@ def alive(process: int) -> bool:
 
 def addresses(processes: tuple[int, ...]) -> frozenset[str]:
     """Addresses on which processes listen."""
+    return frozenset(address for address, _ in endpoints(processes))
+
+
+def endpoints(processes: tuple[int, ...]) -> frozenset[tuple[str, int]]:
+    """Addresses and ports on which processes listen."""
     inodes = set()
     for process in processes:
         for descriptor in Path(f"/proc/{process}/fd").glob("*"):
@@ -59,7 +64,8 @@ def addresses(processes: tuple[int, ...]) -> frozenset[str]:
         for line in Path(table).read_text().splitlines()[1:]:
             fields = line.split()
             if fields[3] == LISTENING and fields[9] in inodes:
-                found.add(address(fields[1].partition(":")[0]))
+                words, _, port = fields[1].partition(":")
+                found.add((address(words), int(port, 16)))
     return frozenset(found)
 
 

@@ -31,6 +31,7 @@ pytestmark = [
 STEPS, BATCH = 15, 12
 RECOVERED_S = 30.0
 LOST = ("node2", "node10")  # in the midst of the ranks, then rank 0 with the node that would decide next
+ENDPOINT = "node10:29511"  # of the first: ranks meet there until that node is lost, then in a file
 CUT = LOST[:1]  # its link goes down: it lives, reaches the files, and no other host
 LAUNCHER = """
 import sys
@@ -70,7 +71,7 @@ def settings(run: Path) -> RunSettings:
     """A short run with frequent checkpoints."""
     base = RunSettings(
         folder="", plan_file="", steps=STEPS, device="cpu", precision="fp32", checkpoint_every=3,
-        interface=INTERFACE,
+        interface=INTERFACE, rdzv_endpoint=ENDPOINT,
     )  # fmt: skip
     return with_plan(base, run)
 

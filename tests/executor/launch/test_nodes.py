@@ -12,8 +12,9 @@ import pytest
 from app.cli import run
 from costmodel.layout import ParallelLayout
 from executor.launch.environment import check_named, environment_of_ranks, import_path
-from executor.launch.nodes import Nodes, interfaces, listening_interface, loopback, nodes_of_slurm, placed
+from executor.launch.nodes import Nodes, interfaces, listening_interface, loopback, placed
 from executor.launch.run_lock import LOCK_FILE, held
+from executor.launch.schedulers import nodes_here
 from executor.launch.supervise import meetings_of
 from planner.plan import Plan, to_json
 from topology.base.errors import InputError
@@ -26,13 +27,18 @@ JOB = {
 }
 
 
+def of_slurm(*, rank: int, launch: str) -> Nodes:
+    """One of two nodes."""
+    return Nodes(count=2, rank=rank, launch=launch, come=2, told_by="Slurm")
+
+
 def test_a_job_of_two_nodes_is_read() -> None:
     """Each start of a run has its own name, the same on every node."""
-    assert nodes_of_slurm(JOB) == Nodes(count=2, rank=1, launch="7.0.0")
+    assert nodes_here(JOB) == of_slurm(rank=1, launch="7.0.0")
     again = {**JOB, "SLURM_STEP_ID": "3", "SLURM_RESTART_COUNT": "1"}
-    assert nodes_of_slurm(again) == Nodes(count=2, rank=1, launch="7.3.1")
-    assert nodes_of_slurm({}) == Nodes()
-    assert nodes_of_slurm({**JOB, "SLURM_STEP_NUM_NODES": "1"}) == Nodes()  # srun --nodes=1 in a larger job
+    assert nodes_here(again) == of_slurm(rank=1, launch="7.3.1")
+    assert nodes_here({}) == Nodes()
+    assert nodes_here({**JOB, "SLURM_STEP_NUM_NODES": "1"}) == Nodes()  # srun --nodes=1 in a larger job
 
 
 @pytest.mark.parametrize("value", ["abc", "", "2(x3)", "0", "-1", "1.5", "²", "9" * 5000, "../7"])
@@ -44,7 +50,7 @@ def test_a_variable_that_is_no_count_is_named(name: str, value: str) -> None:
     if value == "0" and name in ("SLURM_NODEID", "SLURM_JOB_ID"):
         return
     with pytest.raises(InputError) as raised:
-        nodes_of_slurm({**JOB, name: value})
+        nodes_here({**JOB, name: value})
     assert (raised.value.what, repr(value[:80]) in raised.value.cause) == (f"{name} cannot be read", True)
     assert f"unset {name}" in raised.value.fix
 
@@ -53,21 +59,21 @@ def test_a_variable_that_is_no_count_is_named(name: str, value: str) -> None:
 def test_several_launchers_on_a_node_are_refused(value: str) -> None:
     """Slurm's repeated counts are read; one launcher starts all ranks of its node."""
     with pytest.raises(InputError, match="more than once on a node"):
-        nodes_of_slurm({**JOB, "SLURM_STEP_TASKS_PER_NODE": value})
+        nodes_here({**JOB, "SLURM_STEP_TASKS_PER_NODE": value})
 
 
 @pytest.mark.parametrize("value", ["", "abc", "1(x", "1(x0)", "1,,1", "-1"])
 def test_counts_by_node_that_slurm_does_not_write_are_named(value: str) -> None:
     """As any other variable."""
     with pytest.raises(InputError, match="SLURM_STEP_TASKS_PER_NODE cannot be read"):
-        nodes_of_slurm({**JOB, "SLURM_STEP_TASKS_PER_NODE": value})
+        nodes_here({**JOB, "SLURM_STEP_TASKS_PER_NODE": value})
 
 
 def test_a_node_has_the_rank_of_its_place_in_the_plan() -> None:
     """By its name, whatever Slurm numbers it; a job of other hosts is refused unless its order is taken."""
-    second, hosts = nodes_of_slurm(JOB), ("node9.cluster", "node10")
+    second, hosts = nodes_here(JOB), ("node9.cluster", "node10")
     here = JOB | {"SLURMD_NODENAME": "node9"}
-    assert placed(second, hosts, here) == Nodes(count=2, rank=0, launch="7.0.0")
+    assert placed(second, hosts, here) == of_slurm(rank=0, launch="7.0.0")
     assert placed(second, (), here) == placed(second, hosts, here | {"HOSTS": "any"}) == second
     for wrong in (("node1", "node2"), ("node9", "node9.b"), ("node9", "node10", "node11")):
         with pytest.raises(InputError, match="other hosts than the job's"):
@@ -77,7 +83,7 @@ def test_a_node_has_the_rank_of_its_place_in_the_plan() -> None:
 def test_a_rank_beyond_the_nodes_is_named() -> None:
     """Node 2 of two nodes, counted from 0."""
     with pytest.raises(InputError, match="a number below SLURM_JOB_NUM_NODES = 2"):
-        nodes_of_slurm({**JOB, "SLURM_NODEID": "2"})
+        nodes_here({**JOB, "SLURM_NODEID": "2"})
 
 
 def test_the_command_line_says_it_in_three_lines(

@@ -1,39 +1,52 @@
-"""Two launchers play two nodes of a Slurm job on this machine: their ranks meet in the run's folder, and nowhere else."""
+"""Two launchers play two nodes of a job on this machine: their ranks meet in the run's folder, or where they are told."""
 
 from __future__ import annotations
 
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("torch")
 
+from app.cli import run as main
 from costmodel.layout import ParallelLayout
 from executor.launch.nodes import loopback
+from executor.launch.supervise import MEETINGS
 from executor.training.settings import METRICS_FILE
 from executor.training.worker import RANKS_FOLDER
 from planner.plan import Plan, to_json
-from tests.executor.launch.processes import addresses, family, wait_for
+from tests.executor.launch.processes import addresses, endpoints, family, wait_for
 
 STEPS = 12
 
 
-def started(plan: Path, run: Path, node: int, steps: int, *words: str) -> subprocess.Popen[str]:
+SLURM = {
+    "SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "2", "SLURM_STEP_TASKS_PER_NODE": "1(x2)", "SLURM_NODEID": "NODE",
+}  # fmt: skip
+
+
+def started(
+    plan: Path, run: Path, node: int, steps: int, *words: str, job: Mapping[str, str] = SLURM
+) -> subprocess.Popen[str]:
     """A launcher that takes itself for one of two nodes."""
     call = [sys.executable, "-P", "-m", "app", "run", str(plan), "--run-dir", str(run), "--device", "cpu"]
     call += ["--fp32", "--steps", str(steps), "--interface", loopback(), "--json", *words]
-    job = {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "2", "SLURM_STEP_TASKS_PER_NODE": "1(x2)"}
+    told = {name: value.replace("NODE", str(node)) for name, value in job.items()}
     with (run.parent / f"said-{node}").open("a", encoding="utf-8") as said:
-        return subprocess.Popen(
-            call, env={**os.environ, **job, "SLURM_NODEID": str(node)}, stdout=said, stderr=subprocess.STDOUT,
+        launcher = subprocess.Popen(
+            call, env={**os.environ, **told}, stdout=said, stderr=subprocess.STDOUT,
             text=True,
         )  # fmt: skip
+    cores = sorted(os.sched_getaffinity(0))  # as a machine has its own: ranks take a thread for each
+    os.sched_setaffinity(launcher.pid, {cores[node % len(cores)]})
+    return launcher
 
 
 @pytest.mark.slow
@@ -119,3 +132,92 @@ def test_a_node_that_comes_back_joins_at_a_checkpoint_and_takes_over(
     last = rows[-1]["step"]
     steps = {row["step"]: row["samples"] for row in rows if row["step"] <= last}
     assert steps == {step: 8 * step for step in range(1, last + 1)}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="reads Linux's /proc")
+def test_pods_of_an_indexed_job_meet_at_an_endpoint_and_go_on_with_the_fewest_nodes(
+    estimated_plan_of: Callable[..., Plan], tmp_path: Path
+) -> None:
+    """Kill −9 of a rank: both start again, by the same port. Kill −9 of the second pod: the first goes on alone."""
+    plan, run = tmp_path / "wanted.json", tmp_path / "run"
+    plan.write_text(to_json(estimated_plan_of(ParallelLayout(dp=2, zero_stage=1))), encoding="utf-8")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        endpoint = f"127.0.0.1:{free.getsockname()[1]}"
+    metrics, words = (
+        run / METRICS_FILE,
+        ("--nnodes", "1:2", "--rdzv-endpoint", endpoint, "--checkpoint-every", "5"),
+    )
+    pods = {"JOB_COMPLETION_INDEX": "NODE", "KUBERNETES_SERVICE_HOST": "10.0.0.1"}
+    launchers = [started(plan, run, node, 1_000_000, *words, job=pods) for node in (1, 0)]
+
+    def lines() -> int:
+        return metrics.read_text().count("\n") if metrics.exists() else 0
+
+    try:
+        assert wait_for(lambda: lines() >= 6), (tmp_path / "said-0").read_text()
+        ranks = [int((run / RANKS_FOLDER / str(rank)).read_text()) for rank in range(2)]
+        assert [addresses((rank,)) for rank in ranks] == [{"127.0.0.1"}, {"127.0.0.1"}]
+        assert [endpoint in listening_at(rank) for rank in ranks] == [True, False]
+        assert not list((run / MEETINGS).glob("*/turn-*/store-*"))
+        os.kill(ranks[1], signal.SIGKILL)
+        assert wait_for(lambda: "a rank died: all are started again" in (tmp_path / "said-0").read_text())
+        before = lines()
+        assert wait_for(lambda: lines() > before + 2)
+        for process in family(launchers[0].pid):
+            os.kill(process, signal.SIGKILL)
+        launchers[0].wait()
+        alone = "node 1 silent for 10 s: continuing on 1 of 2 nodes, 1 of 2 GPUs"
+        assert wait_for(lambda: alone in (tmp_path / "said-0").read_text())
+        before = lines()
+        assert wait_for(lambda: lines() > before + 1)
+        launchers[1].send_signal(signal.SIGTERM)
+        assert launchers[1].wait(timeout=60) == 0
+    finally:
+        for launcher in launchers:
+            launcher.kill()
+            launcher.wait()
+    assert "started by Kubernetes: node 0 (from 0) of 2 nodes" in (tmp_path / "said-0").read_text()
+
+
+def test_an_endpoint_that_is_not_the_first_nodes_is_refused(
+    estimated_plan_of: Callable[..., Plan],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """On that node, before anything is written: a port that is taken, an address of another; what is no address."""
+    plan, run = tmp_path / "wanted.json", tmp_path / "run"
+    plan.write_text(to_json(estimated_plan_of(ParallelLayout(dp=2, zero_stage=1))), encoding="utf-8")
+    for name, value in SLURM.items():
+        monkeypatch.setenv(name, value.replace("NODE", "0"))
+    words = [
+        "run",
+        str(plan),
+        "--run-dir",
+        str(run),
+        "--device",
+        "cpu",
+        "--interface",
+        loopback(),
+        "--dry-run",
+    ]
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        cases = {
+            f"127.0.0.1:{taken.getsockname()[1]}": "the first node cannot listen at 127.0.0.1",
+            "192.0.2.1:29500": "the first node cannot listen at 192.0.2.1:29500",
+            "29500": "--rdzv-endpoint cannot be read",
+            "host:0": "--rdzv-endpoint cannot be read",
+        }
+        for endpoint, what in cases.items():
+            assert main([*words, "--rdzv-endpoint", endpoint]) == 2
+            said = capsys.readouterr().err.splitlines()[-3:]
+            assert [line.partition(":")[0] for line in said] == ["error", "cause", "help"]
+            assert what in said[0]
+    assert not run.exists()
+    assert main([*words, "--rdzv-endpoint", "127.0.0.1:29500"]) == 0
+
+
+def listening_at(process: int) -> str:
+    """Addresses with their ports on which a process listens."""
+    return " ".join(f"{address}:{port}" for address, port in endpoints((process,)))

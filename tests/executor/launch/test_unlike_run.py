@@ -12,11 +12,14 @@ import pytest
 
 pytest.importorskip("torch", reason="torch is not installed")
 
+import torch.distributed as dist
+
 from app.actions.planned_checks import check_fits
 from app.store.steps import is_device
 from costmodel.job import TrainingJob
 from costmodel.kernels.tables import load_calibration
 from costmodel.layout import ParallelLayout
+from executor.training.loop import _local_ranks
 from executor.training.optimizer import OptimizerSettings
 from executor.validation.reference import Case, compare, run_layout, run_reference
 from executor.validation.report import RankMeasurement
@@ -118,3 +121,17 @@ def _measured(stage: int) -> RankMeasurement:
     gpu, memory = "NVIDIA A100-SXM4-80GB", 80.0 * GIB
     times = {"forward_s": 1.0, "backward_s": 1.0, "peak_bytes": 1.0, "estimated_bytes": 1.0}
     return RankMeasurement(stage=stage, gpu=gpu, gpu_memory_bytes=memory, **times)
+
+
+@pytest.mark.parametrize(
+    ("rank", "local", "here", "expected"),
+    [(0, 0, 2, [0, 1, -1, -1, -1]), (3, 1, 3, [-1, -1, 0, 1, 2]), (4, 2, 3, [-1, -1, 0, 1, 2])],
+)
+def test_ranks_know_who_shares_their_node_where_nodes_are_unlike(
+    rank: int, local: int, here: int, expected: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two ranks on the first node and three on the second, as torchrun tells each."""
+    monkeypatch.setattr(dist, "get_rank", lambda: rank)
+    monkeypatch.setenv("LOCAL_RANK", str(local))
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", str(here))
+    assert _local_ranks([0, 1, 2, 3, 4]) == expected

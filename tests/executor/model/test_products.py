@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
+
+from topology.base.errors import InputError
 
 torch = pytest.importorskip("torch")
 
 from executor.model import products
-from executor.model.products import EIGHT_BITS, LEAST, factors, multiply_in_eight_bits, rounded
+from executor.model.products import (
+    EIGHT_BITS,
+    LEAST,
+    factors,
+    multiply_in_eight_bits,
+    require_eight_bits,
+    rounded,
+)
 from executor.model.transformer import build_model
 
 LARGEST = 448.0  # of e4m3
@@ -94,3 +105,20 @@ def test_projections_of_layers_are_narrow_and_nothing_else() -> None:
     narrow = {name for name, m in whole.named_modules() if getattr(m, "products", None) is EIGHT_BITS}
     assert {name.rpartition(".")[2] for name in narrow} == {"q_proj", "k_proj", "v_proj", "o_proj"}
     assert products.SAME.eight_bits is False
+
+
+def test_a_gpu_that_multiplies_another_format_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """MI300's units read e4m3fnuz, whatever capability torch gives them; those of MI350 read what we write."""
+    device = torch.device("cuda", 0)
+
+    def plays(architecture: str) -> None:
+        found = SimpleNamespace(gcnArchName=architecture)
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: found)
+
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 4))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "AMD Instinct MI300X")
+    plays("gfx942:sramecc+:xnack-")
+    with pytest.raises(InputError, match=r"MI300X \(gfx942:sramecc\+:xnack-\) takes e4m3fnuz"):
+        require_eight_bits(device)
+    plays("gfx950:sramecc+:xnack-")
+    require_eight_bits(device)

@@ -10,12 +10,14 @@ import pytest
 
 from app.cli import run
 from costmodel.layout import ParallelLayout
+from costmodel.updates.adapters import parse_adapter
 from planner.plan import Plan
 from topology.base.errors import InputError
 
 torch = pytest.importorskip("torch")
 
 from executor import torch_internals
+from executor.launch.overlaps import check_overlaps
 from executor.parallel.device import require_nvlink
 from executor.validation.reference import Case, compare, run_layout, run_reference
 from tests.executor.parallel.test_parity import DENSE, GPT, MOE, SETTINGS, TOLERANCE, shallow
@@ -66,6 +68,26 @@ def test_nothing_is_overlapped_without_gpus(
     errors = capfd.readouterr().err
     assert cause in errors
     assert [line.split(":")[0] for line in errors.splitlines()][-3:] == ["error", "cause", "help"]
+
+
+def test_what_else_has_no_such_messages_is_named(plan_of: Callable[..., Plan]) -> None:
+    """Products in another format, and adapted projections: told before anything is started."""
+    plan = plan_of(ParallelLayout(tp=2, **SP))
+    check_overlaps(plan, "cuda")
+    asked = plan.request
+    eight = dataclasses.replace(
+        plan, request=dataclasses.replace(asked, job=dataclasses.replace(asked.job, precision="fp8"))
+    )
+    adapter = dataclasses.replace(asked.job, adapter=parse_adapter("lora:r=4"))
+    adapted = dataclasses.replace(plan, request=dataclasses.replace(asked, job=adapter))
+    for refused, fp32, cause in (
+        (eight, False, "the plan multiplies in fp8: such products are not overlapped"),
+        (plan, True, "the plan multiplies in fp32: such products are not overlapped"),
+        (adapted, False, "the plan trains an adapter: its projections are not overlapped"),
+    ):
+        with pytest.raises(InputError) as raised:
+            check_overlaps(refused, "cuda", fp32=fp32)
+        assert (raised.value.what, raised.value.cause) == ("--async-tp would overlap nothing", cause)
 
 
 def test_gpus_without_links_are_named(monkeypatch: pytest.MonkeyPatch) -> None:

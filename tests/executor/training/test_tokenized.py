@@ -13,9 +13,10 @@ pytest.importorskip("torch")
 tokenizers = pytest.importorskip("tokenizers")
 
 from app.cli import run
-from executor.data import tokenized
+from executor.data import tables, tokenized
 from executor.data.indexed import open_indexed, write_indexed
 from executor.data.source import open_source
+from topology.base.errors import InputError
 
 TEXTS = ["the cat sat", "a dog, the cat", "", "sat sat sat"]
 
@@ -110,4 +111,61 @@ def test_what_cannot_be_read_is_refused(
     errors = capsys.readouterr().err
     assert said in errors
     assert [one.split(":")[0] for one in errors.splitlines()] == ["error", "cause", "help"]
+    assert not list(tmp_path.glob("out*"))
+
+
+def table_files(folder: Path) -> dict[str, Path]:
+    """The same documents as Parquet in two parts, as an Arrow stream like `save_to_disk` writes, and as a file."""
+    arrow = pytest.importorskip("pyarrow")
+    parquet, ipc = pytest.importorskip("pyarrow.parquet"), pytest.importorskip("pyarrow.ipc")
+    found = {name: folder / name for name in ("parquet", "stream", "file")}
+    for made in found.values():
+        made.mkdir()
+
+    def table(some: list[str]) -> object:
+        return arrow.table({"id": list(range(len(some))), "text": some})
+
+    for part, some in enumerate((TEXTS[:3], TEXTS[3:])):
+        parquet.write_table(
+            table(some), found["parquet"] / f"train-0000{part}-of-00002.parquet", row_group_size=2
+        )
+        name = f"data-0000{part}-of-00002.arrow"
+        with ipc.new_stream(found["stream"] / name, table(some).schema) as stream:
+            stream.write_table(table(some), max_chunksize=2)
+        with ipc.new_file(found["file"] / name, table(some).schema) as file:
+            file.write_table(table(some))
+    (found["stream"] / "dataset_info.json").write_text("{}")
+    (found["stream"] / "state.json").write_text('{"_data_files": []}')
+    return found
+
+
+@pytest.mark.parametrize("form", ["parquet", "stream", "file"])
+@pytest.mark.parametrize("at_once", [1, 1000])
+def test_tables_are_read_as_lines_are(
+    form: str, at_once: int, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A Hugging Face dataset's folder: its parts in the order of their names, every row a document."""
+    monkeypatch.setattr(tables, "ROWS_AT_ONCE", at_once)
+    files = table_files(tmp_path)
+    tokenized.tokenize([folder / "corpus.jsonl"], folder, tmp_path / "lines.idx")
+    said = tokenized.tokenize([files[form]], folder, tmp_path / "rows.idx")
+    assert open_indexed(tmp_path / "rows.idx").tolist() == open_indexed(tmp_path / "lines.idx").tolist()
+    assert said.documents == len(TEXTS)
+
+
+def test_tables_that_hold_no_text_are_refused(folder: Path, tmp_path: Path) -> None:
+    """Another column, a column of numbers, a file cut off, a folder without any."""
+    whole = next(iter(table_files(tmp_path)["parquet"].iterdir()))
+    cut = tmp_path / "cut.parquet"
+    cut.write_bytes(whole.read_bytes()[:-20])
+    (tmp_path / "empty").mkdir()
+    for path, field, said in (
+        (whole, "body", "has id, text"),
+        (whole, "id", "row 1 has int"),
+        (cut, "text", "cut.parquet cannot be read as a table"),
+        (tmp_path / "empty", "text", "no file in it ends with .parquet, .arrow, .jsonl"),
+    ):
+        with pytest.raises(InputError) as raised:
+            tokenized.tokenize([path], folder, tmp_path / "out.idx", field=field)
+        assert said in str(raised.value)
     assert not list(tmp_path.glob("out*"))

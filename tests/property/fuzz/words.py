@@ -28,6 +28,13 @@ def words_asked(text: str) -> frozenset[str]:
     return frozenset(json.loads(text))
 
 
+LAUNCHERS: Mapping[str, str] = {
+    "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_LOCAL_SIZE": "1", "PMIX_RANK": "1",
+    "PMIX_NAMESPACE": "prterun-vm-18357@1", "PMI_SIZE": "2", "PMI_RANK": "1", "MPI_LOCALNRANKS": "1",
+    "JOB_COMPLETION_INDEX": "1", "PET_NNODES": "1:2", "PET_NODE_RANK": "1", "RAY_JOB_ID": "02000000", "RANK": "1",
+    "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "1", "SKYPILOT_NUM_NODES": "2", "SKYPILOT_NODE_RANK": "1",
+    "SKYPILOT_NODE_IPS": "10.0.0.1\n10.0.0.2", "SKYPILOT_TASK_ID": "sky-1_a_1", "SKYPILOT_NUM_GPUS_PER_NODE": "8",
+}  # fmt: skip
 SLURM: Mapping[str, str] = {
     "SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "2", "SLURM_NNODES": "2", "SLURM_NODEID": "1",
     "SLURM_JOB_NODELIST": "gpu[03-04,07],cpu1", "SLURM_STEP_NUM_NODES": "2", "SLURM_STEP_TASKS_PER_NODE": "1(x2)",
@@ -38,6 +45,7 @@ SLURM: Mapping[str, str] = {
 def make_environment(random: Random, story: list[str]) -> str:
     names = (
         *SLURM,
+        *LAUNCHERS,
         "LC_ALL",
         "COLUMNS",
         "NO_COLOR",
@@ -49,6 +57,8 @@ def make_environment(random: Random, story: list[str]) -> str:
         "OMP_NUM_THREADS",
     )
     found = {**SLURM} if random.random() < 0.7 else {}
+    if random.random() < 0.3:
+        found = {name: value for name, value in LAUNCHERS.items() if random.random() < 0.7}
     for _ in range(random.choice((1, 1, 2, 3))):
         name = random.choice(names)
         value = random.choice(
@@ -74,7 +84,7 @@ def make_environment(random: Random, story: list[str]) -> str:
 def read_environment(text: str, box: Box) -> object:
     from costmodel.accuracy.kept_anchors import kept_anchors
     from costmodel.kernels.saved import saved_measurements
-    from executor.launch.nodes import nodes_of_slurm
+    from executor.launch.schedulers import nodes_here
 
     given = {name: value.replace("CANARY", str(box.folder)) for name, value in json.loads(text).items()}
     kept = dict(os.environ)
@@ -82,12 +92,12 @@ def read_environment(text: str, box: Box) -> object:
         os.environ.update({name: value.encode(errors="replace").decode() for name, value in given.items()})
         kept_anchors()
         saved_measurements()
-        if not given.keys() <= SLURM.keys():
+        if not given.keys() <= SLURM.keys() | LAUNCHERS.keys():
             run_command(["models", "8b"])
     finally:
         os.environ.clear()
         os.environ.update(kept)
-    nodes = nodes_of_slurm(given)
+    nodes = nodes_here(given)
     if not 0 <= nodes.rank < nodes.count:
         raise AssertionError(f"nodes of no sense: {nodes}")
     return None

@@ -29,6 +29,7 @@ from costmodel.layout import (
     num_microbatches,
 )
 from costmodel.memory.stage import held_microbatches, holds_ends, stage_parts
+from costmodel.models.compressed_attention import Compression
 from costmodel.models.parameters import parameter_count
 from costmodel.models.recurrence import Recurrence
 from costmodel.models.spec import ModelSpec, layer_order, layer_runs
@@ -48,6 +49,10 @@ from topology.spec import ClusterSpec
 RELATIVE = 1e-6
 CAL = load_calibration()
 Vector = npt.NDArray[np.float64]
+COMPRESSED: dict[str, Any] = {
+    "compression": Compression(output_groups=4, output_rank=64), "q_lora_rank": 128, "residual_streams": 4,
+    "sliding_window": 128, "index_heads": 4, "index_head_dim": 32, "index_topk": 64,
+}  # fmt: skip
 
 
 def small_model(
@@ -58,7 +63,8 @@ def small_model(
     return ModelSpec(
         name="small",
         layer_pattern=pattern,
-        recurrence=recurrence if pattern else None,
+        recurrence=recurrence if set(pattern) & set("lLM") else None,
+        **(COMPRESSED if "S" in pattern else {}),
         num_layers=max(layers, len(pattern)),
         hidden_size=hidden,
         intermediate_size=4 * hidden,
@@ -87,7 +93,7 @@ def cluster_with_memory(num_gpus: int, memory_bytes: float) -> ClusterSpec:
 def requests(draw: st.DrawFn) -> PlanRequest:
     """Small requests: dense and mixtures of experts, odd layer counts, often tight memory, sometimes a pin."""
     experts = draw(st.sampled_from([0, 0, 4]))
-    hybrids = ["lLA", "ME*", "LaA"] if experts else ["la", "M-*-", "lla"]
+    hybrids = ["lLA", "ME*", "LaA", "WSH"] if experts else ["la", "M-*-", "lla"]
     model = small_model(
         layers=draw(st.integers(1, 6)),
         experts=experts,

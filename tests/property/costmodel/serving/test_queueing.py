@@ -54,6 +54,7 @@ requests = st.lists(
     st.sampled_from((1, 4)),
     st.sampled_from((0, 1)),
     st.sampled_from((0, 20)),
+    st.sampled_from((0, 5)),
 )
 def test_every_request_and_every_token_is_served_exactly_once(
     drawn: list[tuple[int, int, float]],
@@ -64,12 +65,14 @@ def test_every_request_and_every_token_is_served_exactly_once(
     ranks: int,
     spare_blocks: int,
     balance_steps: int,
+    gather_steps: int,
 ) -> None:
     """No scheduler loses or repeats a request, a prompt token or an output token, nor overfills the cache."""
     load = given_lengths([i for i, _, _ in drawn], [o for _, o, _ in drawn], [g for _, _, g in drawn])
     rules = Scheduler(
         token_budget=512, max_batch=8, kv_capacity_tokens=6000, mixed=mixed, chunked=chunked,
         output_reserve=reserve, lagged=lagged, spare_blocks=spare_blocks, balance_steps=balance_steps,
+        gather_steps=gather_steps,
     )  # fmt: skip
     done = simulate(step_times(max_batch=8, ranks=ranks), rules, load)
     assert np.isfinite(done.finish_s).all()
@@ -104,6 +107,23 @@ def test_prompts_wait_until_every_attention_rank_has_one() -> None:
     alone = first_tokens([0.0])
     assert alone[0] == pytest.approx(20 * step_s, abs=3 * step_s)
     assert first_tokens([0.0], running=3)[0] < 3 * step_s
+
+
+@pytest.mark.parametrize("gather_steps", [0, 10])
+def test_prompts_of_all_ranks_wait_for_others_as_long_as_is_said(gather_steps: int) -> None:
+    """Of four ranks that decode: a prompt on each, and one more that comes within the wait and joins them."""
+    rules = Scheduler(
+        token_budget=512, max_batch=16, kv_capacity_tokens=60_000, balance_steps=20, gather_steps=gather_steps
+    )
+    times, step_s = step_times(max_batch=16, ranks=4), 0.0102
+    later = [1.0] * 4 + [1.0 + 5 * step_s]
+    load = given_lengths([100] * 9, [1000] * 9, np.diff([0.0, *[0.0] * 4, *later]).tolist())
+    found = simulate(times, rules, load).ttft_s[4:]
+    assert found[:4] == pytest.approx([gather_steps * step_s] * 4, abs=3 * step_s)
+    if gather_steps:
+        assert found[4] == pytest.approx(found[0] - 5 * step_s, abs=1e-9)
+    else:
+        assert found[4] == pytest.approx(20 * step_s, abs=3 * step_s)
 
 
 @settings(max_examples=40, deadline=None)

@@ -28,6 +28,13 @@ CONFIGS: Mapping[str, Mapping[str, Any]] = {
         "num_key_value_heads": 2, "head_dim": 64, "vocab_size": 1000, "n_routed_experts": 8,
         "moe_intermediate_size": 96, "moe_shared_expert_intermediate_size": 160, "num_experts_per_tok": 2,
     },
+    "nemotron_h latent": {
+        "hidden_size": 512, "hybrid_override_pattern": "MEM*E", "intermediate_size": 768, "mamba_num_heads": 8,
+        "mamba_head_dim": 32, "ssm_state_size": 64, "n_groups": 2, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "head_dim": 64, "vocab_size": 1000, "n_routed_experts": 8,
+        "moe_intermediate_size": 96, "moe_shared_expert_intermediate_size": 160, "num_experts_per_tok": 2,
+        "moe_latent_size": 128,
+    },
     "mamba2": {
         "hidden_size": 512, "num_heads": 16, "head_dim": 64, "state_size": 32, "n_groups": 2, "num_hidden_layers": 3,
         "vocab_size": 1000,
@@ -54,6 +61,20 @@ CONFIGS: Mapping[str, Mapping[str, Any]] = {
         "vocab_size": 1000, "max_position_embeddings": 4096, "kv_lora_rank": 64, "q_lora_rank": 96,
         "qk_nope_head_dim": 48, "qk_rope_head_dim": 16, "v_head_dim": 32,
     },
+    "deepseek_v4": {
+        "hidden_size": 512, "moe_intermediate_size": 64, "num_hidden_layers": 5, "num_attention_heads": 4,
+        "num_key_value_heads": 1, "head_dim": 64, "q_lora_rank": 96, "n_routed_experts": 8, "num_experts_per_tok": 2,
+        "vocab_size": 1000, "max_position_embeddings": 4096, "o_groups": 2, "o_lora_rank": 32, "index_n_heads": 4,
+        "index_head_dim": 16, "index_topk": 8, "hc_mult": 3, "compress_ratios": [0, 128, 4, 128, 4, 0],
+    },
+    "deepseek_v4 by kinds": {
+        "hidden_size": 512, "moe_intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+        "num_key_value_heads": 1, "head_dim": 64, "q_lora_rank": 96, "n_routed_experts": 8, "num_experts_per_tok": 2,
+        "vocab_size": 1000, "max_position_embeddings": 4096, "o_groups": 2, "o_lora_rank": 32, "index_n_heads": 4,
+        "index_head_dim": 16, "index_topk": 8,
+        "layer_types": ["compressed_sparse_attention", "heavily_compressed_attention"],
+        "compress_rates": {"compressed_sparse_attention": 8, "heavily_compressed_attention": 64},
+    },
     "llama4_text": {
         "hidden_size": 512, "intermediate_size": 256, "intermediate_size_mlp": 640, "num_hidden_layers": 4,
         "num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 64, "vocab_size": 1000,
@@ -71,11 +92,12 @@ def test_a_family_has_the_parameters_that_transformers_gives_it(family: str) -> 
     """The two agree exactly, but for router biases, which transformers holds as buffers."""
     transformers = pytest.importorskip("transformers")
     torch = pytest.importorskip("torch")
-    config = transformers.AutoConfig.for_model(family, **CONFIGS[family])
+    family, sizes = family.split(maxsplit=1)[0], CONFIGS[family]
+    config = transformers.AutoConfig.for_model(family, **sizes)
     with torch.device("meta"):
         config.pad_token_id = None  # beyond so small a vocabulary
         built = transformers.AutoModelForCausalLM.from_config(config)
     parameters = {id(parameter): parameter.numel() for parameter in built.parameters()}
-    spec = model_of_config({"model_type": family, **CONFIGS[family]}, name=family)
+    spec = model_of_config({"model_type": family, **sizes}, name=family)
     assert parameter_count(replace(spec, router_bias=False)) == sum(parameters.values())
     assert sum(run.count for run in layer_runs(spec)) == spec.num_layers

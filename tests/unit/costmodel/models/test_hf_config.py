@@ -354,7 +354,7 @@ HYBRID = CONFIGS["nemotron-3-nano-30b-a3b"]
 @pytest.mark.parametrize(
     ("config", "cause"),
     [
-        ({**HYBRID, "moe_latent_size": 1024}, "moe_latent_size"),
+        ({**HYBRID, "mlp_bias": True}, "mlp_bias"),
         ({**HYBRID, "hybrid_override_pattern": "MEX"}, "hybrid_override_pattern"),
         ({**HYBRID, "use_bias": True}, "use_bias"),
         ({**CONFIGS["qwen3-next-80b-a3b"], "mlp_only_layers": [0]}, "mlp_only_layers"),

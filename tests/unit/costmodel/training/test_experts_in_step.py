@@ -88,6 +88,51 @@ def test_experts_that_drop_tokens_wait_for_no_routing() -> None:
     assert step_s(dropping, layout) < step_s(dropless, layout)
 
 
+def forward_s(profile: SoftwareStack, microbatch: int, ep: int) -> tuple[float, float]:
+    """Seconds of a layer's forward at full clocks on a rank of Qwen3-30B, and of its expert products alone."""
+    job = TrainingJob(sequence_length=4096, global_batch_size=1024)
+    table = LayoutTable.from_rows([ParallelLayout(dp=16, ep=ep, microbatch_size=microbatch)])
+    f = features_of(QWEN, default_cluster("h100-sxm", 16), job, profile, table, CAL)
+    constants = replace(default_constants(), picojoule_per_flop=0.0)
+    step = layer_step(f.runs[0], f, constants)
+    return float(step.forward_s[0]), float(f.runs[0].kernels.grouped_forward_s[0])
+
+
+@pytest.mark.parametrize("ep", [4, 8, 16])
+@pytest.mark.parametrize("microbatch", [1, 2, 4, 8])
+def test_experts_launched_one_by_one_take_as_long_as_their_launches(microbatch: int, ep: int) -> None:
+    """The GPU is idle when they start: 128/ep launches, or the products where these last longer."""
+    singly = stack("megatron-bridge")
+    at_once = replace(singly, timing=replace(singly.timing, launches_experts_singly=False))
+    slow, products = forward_s(singly, microbatch, ep)
+    fast, _ = forward_s(at_once, microbatch, ep)
+    launches = QWEN.num_experts / ep * default_constants().expert_launch_s
+    assert slow - fast == pytest.approx(max(0.0, launches - products), abs=1e-12)
+
+
+def test_few_rows_an_expert_wait_and_many_do_not() -> None:
+    """Both sides of the test above occur."""
+    launches = QWEN.num_experts / 8 * default_constants().expert_launch_s
+    assert forward_s(stack("megatron-bridge"), 1, 8)[1] < launches < forward_s(stack("megatron-bridge"), 8, 8)[1]
+
+
+@pytest.mark.parametrize("drops", [True, False])
+def test_experts_whose_shapes_are_known_are_not_waited_for(drops: bool) -> None:
+    """Tokens that are dropped, or graphs around the step, leave no launch for after the routing."""
+    profile = stack("megatron-bridge-26.06")
+    known = {"drops_tokens": True} if drops else {"cuda_graphs": True}
+    singly = replace(profile, timing=replace(profile.timing, **known))
+    at_once = replace(singly, timing=replace(singly.timing, launches_experts_singly=False))
+    assert forward_s(singly, 1, 4) == forward_s(at_once, 1, 4)
+
+
+@pytest.mark.parametrize("name", ["torchtitan", "hai-llm", "meshplan"])
+def test_engines_with_one_kernel_for_all_experts_launch_no_single_ones(name: str) -> None:
+    """torch's grouped_mm and DeepGEMM; Transformer Engine's grouped linear layers loop over cuBLAS."""
+    assert not stack(name).timing.launches_experts_singly
+    assert stack("megatron-core").timing.launches_experts_singly
+
+
 def test_graphs_around_experts_exist_on_blackwell_only() -> None:
     """The newer containers change nothing on Hopper."""
     layout = ParallelLayout(dp=16, ep=8)

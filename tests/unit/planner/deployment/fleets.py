@@ -67,6 +67,8 @@ def varied(number: int) -> ServingPlan:
     else:
         name, workers, layout = MIXTURES[turn - 2 * len(SIZES)]
         plan, later = resized(engine, None, (1, 8)), turn % 2 == 0
+        if engine == "trtllm" and layout.attention_dp > 1:  # its attention ranks are of one GPU
+            layout = replace(layout, tp=1, attention_dp=layout.stage_gpus)
         if engine == "vllm" and layout.tp == 8:
             layout = replace(layout, dcp=2)  # two ranks have the same of its four heads of keys and values
         plan = replace(plan, mode="aggregated", decode=replace(plan.decode, workers=workers, layout=layout))

@@ -10,12 +10,21 @@ import pytest
 from costmodel.job import TrainingJob
 from costmodel.layout import ParallelLayout
 from costmodel.models.catalog import model
+from costmodel.models.spec import Routing
 from costmodel.stack import stack
 from costmodel.updates.adapters import parse_adapter
 from planner.rules.check import check
 from topology.builders import default_cluster
 
-ODD = "odd"
+ODD, DENSE_LATENT = "odd", "dense with latent attention"
+DENSE = {
+    "num_experts": 0, "num_experts_per_token": 0, "moe_intermediate_size": 0, "shared_expert_size": 0,
+    "num_dense_layers": 0, "router_bias": False, "routing": Routing(),
+}  # fmt: skip
+CHANGED: dict[str, tuple[str, dict[str, Any]]] = {
+    ODD: ("llama-3.1-8b", {"intermediate_size": 14336 + 64}),
+    DENSE_LATENT: ("deepseek-v3", DENSE),
+}
 TP = {"tp": 8, "sequence_parallel": True}
 
 
@@ -24,13 +33,58 @@ def said(
 ) -> dict[str, str]:
     """What each broken rule of the executor says of a layout."""
     asked = TrainingJob(**{"sequence_length": 4096, "global_batch_size": 64, "precision": precision, **job})
-    odd = {"intermediate_size": 14336 + 64} if name == ODD else {}
-    spec = replace(model("llama-3.1-8b" if odd else name), **odd)
+    named, changed = CHANGED.get(name, (name, {}))
+    spec = replace(model(named), **changed)
     cluster = default_cluster(gpu, 8)
     found = check(
         spec, cluster, asked, stack("meshplan"), replace(ParallelLayout(), **layout), engine="meshplan"
     )
     return {v.rule: f"{v.message}; {v.hint}" for v in found if v.rule.startswith("meshplan-")}
+
+
+@pytest.mark.parametrize("gpu", ["h100-sxm", "mi355x"])
+def test_gpus_whose_units_read_the_same_format_are_taken(gpu: str) -> None:
+    """AMD's from CDNA 4 on, as NVIDIA's."""
+    assert said("llama-3.1-8b", {"dp": 8, "zero_stage": 3}, gpu=gpu) == {}
+
+
+def test_latent_attention_is_whole_without_tensor_parallelism() -> None:
+    """Nothing is a sum of parts then, and a model with heads' own keys has none to begin with."""
+    assert "meshplan-partial-sums-of-eight-bits" not in said(DENSE_LATENT, {"dp": 8})
+    assert "meshplan-partial-sums-of-eight-bits" not in said("llama-3.1-8b", TP)
+    assert "meshplan-partial-sums-of-eight-bits" not in said(DENSE_LATENT, TP, precision="bf16")
+
+
+ADAPTERS = {
+    "lora:r=8": (
+        "mixtral-8x7b",
+        {},
+        "adapters of routed experts: the executor has none; use targets=",
+    ),
+    "lora:r=16,base=fp8": (
+        "llama-3.1-8b",
+        {},
+        "base=fp8, dropout=0: weights have sixteen bits, nothing is dropped; leave base and dropout out",
+    ),
+    "lora:r=16,dropout=0.1": (
+        "llama-3.1-8b",
+        {},
+        "dropout=0.1: weights have sixteen bits, nothing is dropped",
+    ),
+    "lora:r=16": (
+        "llama-3.1-8b",
+        {"optimizer": "muon"},
+        "an adapter with muon: it is trained by AdamW; use --set",
+    ),
+}
+
+
+@pytest.mark.parametrize("words", ADAPTERS)
+def test_adapters_that_are_not_trained_so_are_refused(words: str) -> None:
+    """Of experts, over a narrow base, with dropout, by another optimizer: each by its own words."""
+    name, job, expected = ADAPTERS[words]
+    found = said(name, {"dp": 8}, precision="bf16", adapter=parse_adapter(words), **job)
+    assert expected in found["meshplan-adapted"], found
 
 
 @pytest.mark.parametrize("layout", [{"dp": 8, "zero_stage": 3}, TP])
@@ -46,6 +100,27 @@ def test_dense_models_are(layout: dict[str, Any]) -> None:
         ("llama-3.1-8b", {"dp": 8}, {"precision": "fp16"}, "precision", "the executor multiplies in bf16"),
         ("mixtral-8x7b", {"dp": 8}, {}, "precision", "routed experts in sixteen bits; use --precision bf16"),
         ("llama-3.1-8b", {"dp": 8}, {"adapter": parse_adapter("lora:r=16")}, "precision", "adapters"),
+        (
+            "llama-3.1-8b",
+            {"dp": 8},
+            {"gpu": "mi300x"},
+            "precision",
+            "the executor rounds to e4m3fn, mi300x multiplies e4m3fnuz; use --precision bf16",
+        ),
+        (
+            "deepseek-v3",
+            {"dp": 8},
+            {},
+            "precision",
+            "routed experts in sixteen bits",
+        ),
+        (
+            DENSE_LATENT,
+            TP,
+            {},
+            "partial-sums-of-eight-bits",
+            "with tp 8: ranks would round parts of latent gradients; use tp = 1, or --precision bf16",
+        ),
         (
             "llama-3.1-8b",
             {"cp": 8},
@@ -69,3 +144,30 @@ def test_others_are_refused_with_their_numbers(
     found = said(name, layout, **more)
     assert f"meshplan-{rule}" in found
     assert words in found[f"meshplan-{rule}"]
+
+
+@pytest.mark.parametrize(
+    ("name", "layout", "kind", "words"),
+    [
+        (
+            "llama-3.1-8b",
+            {"dp": 8, "zero_stage": 0},
+            "powersgd:4",
+            "the executor sums them in fp16 or bf16; use",
+        ),
+        ("llama-3.1-8b", {"dp": 4, "tp": 2, "sequence_parallel": True}, "bf16", "tp·pp·cp·ep = 2·1·1·1"),
+        ("llama-3.1-8b", {"dp": 8, "zero_stage": 1}, "bf16", "gradients as bf16 of ZeRO-1"),
+        ("mixtral-8x7b", {"dp": 8, "zero_stage": 0}, "fp16", "mixtral-8x7b has experts"),
+        ("llama-3.1-8b", {"dp": 8, "zero_stage": 0}, "fp16", ""),
+        ("llama-3.1-8b", {"dp": 8, "zero_stage": 0}, "bf16", ""),
+    ],
+)
+def test_gradients_are_compressed_of_whole_dense_replicas(
+    name: str, layout: dict[str, Any], kind: str, words: str
+) -> None:
+    """In sixteen bits, by dp alone; everything else says why."""
+    found = said(name, layout, precision="bf16", gradient_compression=kind)
+    assert words in found["meshplan-compressed"] if words else "meshplan-compressed" not in found
+    assert "meshplan-compression" not in found
+    late = said(name, {"dp": 8, "zero_stage": 0}, precision="bf16", local_steps="diloco:100")
+    assert "local_steps = diloco:100: the executor is not told it" in late["meshplan-compression"]

@@ -14,7 +14,7 @@ import pytest
 from costmodel.job import TrainingJob
 from costmodel.kernels.tables import load_calibration
 from costmodel.models.catalog import model
-from executor.launch.supervise import require_even
+from executor.launch.doors import require_even
 from executor.parsers import ask
 from planner.engines.contracts import CONTRACTS
 from planner.engines.fields import facts_of

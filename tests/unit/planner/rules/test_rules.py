@@ -10,7 +10,8 @@ from costmodel.job import TrainingJob
 from costmodel.layout import AXIS_ORDERS, CP_KINDS, RECOMPUTES, SCHEDULES, LayoutTable, ParallelLayout
 from costmodel.memory.stage import MemoryBreakdown
 from costmodel.models.catalog import model
-from costmodel.stack import SoftwareStack, stack
+from costmodel.pipeline.schedules import RECORDS
+from costmodel.stack import SoftwareStack, stack, stacks
 from planner.rules.check import RULES, Setting, check, check_memory, check_pins, legal, parse_pins
 from planner.rules.rule import Rule
 from tests.unit.topology.pools.test_kinds import pool
@@ -20,6 +21,7 @@ from topology.builders import build, default_cluster
 
 LLAMA = model("llama-3.1-70b")
 MIXTRAL = model("mixtral-8x7b")
+COMPRESSED = model("deepseek-v4-flash")
 HYBRID = model("nemotron-h-56b")
 JOB = TrainingJob(sequence_length=8192, global_batch_size=1024)
 LEGAL = ParallelLayout(tp=8, pp=4, dp=1)
@@ -55,6 +57,18 @@ CASES = [
         {"tp": 4, "cp": 2},
         {"model": HYBRID},
         "cp = 2: the state of Mamba-2 goes through a sequence in order",
+    ),
+    (
+        "output-groups",
+        {"tp": 16, "pp": 2},
+        {"model": COMPRESSED},
+        "output_groups % tp = 8 % 16 = 8, must be 0",
+    ),
+    (
+        "recurrence-context",
+        {"tp": 4, "cp": 2},
+        {"model": COMPRESSED},
+        "cp = 2: what makes entries of many tokens goes through a sequence in order",
     ),
     ("feed-forward", {"tp": 5}, {}, "intermediate_size % tp = 28672 % 5 = 2, must be 0"),
     ("experts", {"ep": 2}, {}, "ep·expert_tp = 2·1 but llama-3.1-70b has no experts"),
@@ -114,6 +128,18 @@ CASES = [
         {"schedule": "zb-h1"},
         {},
         "schedule = zb-h1, but megatron-core has only 1f1b, interleaved",
+    ),
+    (
+        "schedule-offered",
+        {"pp": 1, "dp": 4, "schedule": "zbv"},
+        {"stack": stack("torchtitan")},
+        "schedule = zbv puts weight gradients off to fill a pipeline's bubble, and pp = 1 has none",
+    ),
+    (
+        "schedule-offered",
+        {"pp": 1, "dp": 4, "schedule": "v-half"},
+        {},
+        "schedule = v-half, but megatron-core has only 1f1b, interleaved",
     ),
     ("virtual-stages", {"virtual_stages": 2}, {}, "virtual_stages = 2, must be 1 with schedule 1f1b"),
     ("virtual-stages", {"schedule": "interleaved"}, {}, "virtual_stages = 1, must be at least 2"),
@@ -327,6 +353,15 @@ def random_layout(r: Random) -> ParallelLayout:
         cp_kind=r.choice(CP_KINDS),
         axis_order=r.choice(AXIS_ORDERS),
     )
+
+
+@pytest.mark.parametrize("name", [name for name in SCHEDULES if RECORDS[name].splits_backward])
+def test_a_schedule_of_a_pipeline_does_not_escape_where_there_is_none(name: str) -> None:
+    """Whatever stack: one rank has no bubble, and gradients put off for it would be reduced late for nothing."""
+    for profile in stacks().values():
+        alone = replace(LEGAL, pp=1, dp=4, schedule=name)
+        assert "schedule-offered" in broken(alone, setting(stack=profile)), profile.name
+        assert "schedule-offered" not in broken(replace(alone, schedule="1f1b"), setting(stack=profile))
 
 
 def test_pins_that_contradict_each_other_are_refused_with_the_equation() -> None:

@@ -64,8 +64,10 @@ def test_what_is_written_reads_back(name: str) -> None:
     assert found.layout == plan.decode.layout
     assert found.kv_dtype == plan.kv_dtype
     assert found.weights == plan.weights
-    assert found.memory_fraction == plan.request.job.memory_fraction
+    told = {"sglang": 0.88}.get(plan.request.engine)  # who would compute another where none is told
+    assert found.memory_fraction == (plan.request.job.memory_fraction or told)
     assert found.balance_steps == plan.decode.balance_steps
+    assert found.gather_steps == 0
     if found.max_batch is not None:  # of a rank each, rounded up
         assert 0 <= found.max_batch - plan.decode.max_batch < plan.decode.layout.attention_dp
     if found.token_budget is not None:
@@ -128,13 +130,15 @@ def test_limits_are_of_all_attention_ranks() -> None:
 
 
 def test_prompts_of_attention_ranks_wait_as_the_options_say() -> None:
-    """Only where balance is on, and then for as long as is said, or for the engine's own fifty steps."""
+    """Only where balance is on, and then for as long as is said, or for the engine's own fifty and ten steps."""
     command = "trtllm-serve deepseek-ai/DeepSeek-R1 --tp_size 8 --extra_llm_api_options o.yaml"
-    for options, steps in (
-        ("enable_balance: true, timeout_iters: 30", 30),
-        ("enable_balance: true", 50),
-        ("enable_balance: true, timeout_iters: 0", 0),
-        ("timeout_iters: 30", 0),
+    for options, steps, more in (
+        ("enable_balance: true, timeout_iters: 30", 30, 10),
+        ("enable_balance: true, timeout_iters: 30, batching_wait_iters: 0", 30, 0),
+        ("enable_balance: true, batching_wait_iters: 25", 50, 25),
+        ("enable_balance: true", 50, 10),
+        ("enable_balance: true, timeout_iters: 0", 0, 10),
+        ("timeout_iters: 30, batching_wait_iters: 25", 0, 0),
     ):
         texts = {
             "s.sh": command,
@@ -142,7 +146,7 @@ def test_prompts_of_attention_ranks_wait_as_the_options_say() -> None:
         }
         found = server_of(read_texts(texts), model=None, gpu="h200-sxm")
         assert isinstance(found, Server)
-        assert (found.balance_steps, found.layout.attention_dp) == (steps, 8)
+        assert (found.balance_steps, found.gather_steps, found.layout.attention_dp) == (steps, more, 8)
 
 
 def test_speculation_and_pools_are_not_priced_as_if_they_were_not_there() -> None:

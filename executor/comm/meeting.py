@@ -1,0 +1,82 @@
+"""Where ranks meet: in a file, or of several nodes at ``--rdzv-endpoint HOST:PORT``, by torchrun's name.
+
+HOST is the run's first node. Its rank 0 listens there and on no other address of it. When that node is lost,
+ranks meet in a file of the run's folder again, as they do without.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from topology.base.errors import InputError
+
+if TYPE_CHECKING:
+    from torch.distributed import Store
+
+_WORDS = re.compile(r"(?:\[([0-9A-Fa-f:.%]+)\]|([^\[\]:]+)):([0-9]{1,5})")
+BACKLOG = 4096
+"""Ranks that may knock at once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """A host and a port of it."""
+
+    host: str
+    port: int
+
+
+def endpoint(text: str) -> Endpoint:
+    """Read HOST:PORT; an IPv6 address stands in brackets.
+
+    >>> endpoint("node0:29500"), endpoint("[fd00::1]:29500").host
+    (Endpoint(host='node0', port=29500), 'fd00::1')
+    """
+    match = _WORDS.fullmatch(text)
+    if match is None or not 0 < int(match[3]) < 2**16:
+        raise InputError(
+            what="--rdzv-endpoint cannot be read",
+            cause=f"it is {text[:80]!r}, expected HOST:PORT with a port from 1 to 65535",
+            fix="give the run's first node and a port that is free there: --rdzv-endpoint HOST:29500",
+        )
+    return Endpoint(host=match[1] or match[2], port=int(match[3]))
+
+
+def listening(where: Endpoint) -> socket.socket:
+    """A socket that listens at that address of this machine and at no other."""
+    try:
+        found = socket.getaddrinfo(where.host, where.port, type=socket.SOCK_STREAM)
+        family, _, _, _, address = found[0]
+        return socket.create_server(address[:2], family=family, backlog=BACKLOG)
+    except OSError as error:
+        raise InputError(
+            what=f"the first node cannot listen at {where.host}:{where.port}",
+            cause=f"{socket.gethostname()}: {error.strerror or error}",
+            fix="give --rdzv-endpoint a name or address of the first node, and a port that is free there",
+        ) from error
+
+
+def require_here(where: Endpoint) -> None:
+    """Refuse, on the first node, an address that is not its own or a port that is taken."""
+    listening(where).close()
+
+
+def store(where: str, rank: int, ranks: int, *, endpoint_text: str | None) -> Store:
+    """What ranks meet in: a file by its path, or what rank 0 serves at an endpoint, anew each time."""
+    import torch.distributed as dist
+
+    if endpoint_text is None:
+        return dist.FileStore(where, ranks)
+    there = endpoint(endpoint_text)
+    descriptor = listening(there).detach() if rank == 0 else None
+    return dist.TCPStore(
+        there.host,
+        there.port,
+        ranks,
+        is_master=rank == 0,
+        wait_for_workers=False,
+        master_listen_fd=descriptor,
+    )

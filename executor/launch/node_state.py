@@ -1,0 +1,206 @@
+"""How a node is: what its GPUs' own tool says of each, and the rate of its network cards.
+
+Words: ``nvidia-smi --help-query-gpu``; rocm-smi's ``--json``; the kernel's files of RDMA devices, network
+interfaces and of amdgpu's memory errors.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from topology.base.units import GBIT, MIB
+
+SYS_CLASS = Path("/sys/class")
+MOST_SECONDS = 30
+"""Of a tool; one that takes longer waits for a driver that does not answer."""
+THROTTLES = {
+    0x8: "hardware slowdown",
+    0x20: "thermal slowdown by software",
+    0x40: "thermal slowdown by hardware",
+    0x80: "power brake of the machine",
+}
+"""Bits of NVML's clock event reasons that slow a GPU although it has work (nvml.h); idle and caps do not."""
+_FIELDS = (
+    "index", "uuid", "name", "memory.total", "memory.free", "clocks_event_reasons.active", "clocks.sm",
+    "clocks.max.sm", "ecc.errors.uncorrected.volatile.total", "remapped_rows.pending",
+    "remapped_rows.failure", "driver_version",
+)  # fmt: skip
+_OLDER = {"clocks_event_reasons.active": "clocks_throttle_reasons.active"}  # before driver 535
+_RATE = re.compile(r"([0-9]+(?:\.[0-9]+)?) Gb/sec")
+_ERRORS = re.compile(r"ue: *([0-9]+)")
+
+Tool = Callable[[Sequence[str]], str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuState:
+    """One GPU, as its tool calls it; what the tool does not say is None or empty."""
+
+    index: int
+    uuid: str = ""
+    name: str
+    memory_bytes: float
+    free_bytes: float
+    driver: str = ""
+    throttles: tuple[str, ...] = ()
+    clock_mhz: int | None = None
+    most_mhz: int | None = None
+    uncorrected_errors: int | None = None
+    remaps: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeState:
+    """The GPUs of a node that this process may use, and bytes/s of its cards one way, None where unknown."""
+
+    gpus: tuple[GpuState, ...]
+    nic_bytes_per_s: float | None
+
+
+def node_state(
+    environment: Mapping[str, str], *, tool: Tool | None = None, sys_class: Path = SYS_CLASS
+) -> NodeState | None:
+    """How this node is; None where there is no tool of a GPU's maker."""
+    ask = _output if tool is None else tool
+    gpus = from_nvidia(ask) or from_rocm(ask, sys_class)
+    if not gpus:
+        return None
+    return NodeState(gpus=visible(gpus, environment), nic_bytes_per_s=nic_rate(sys_class))
+
+
+def from_nvidia(ask: Tool) -> tuple[GpuState, ...]:
+    """What ``nvidia-smi`` says, in the words of today's drivers or of those before 535."""
+    for names in (_FIELDS, tuple(_OLDER.get(name, name) for name in _FIELDS)):
+        words = ("nvidia-smi", f"--query-gpu={','.join(names)}", "--format=csv,noheader,nounits")
+        rows = [[cell.strip() for cell in line.split(",")] for line in ask(words).splitlines()]
+        found = tuple(_of_row(dict(zip(_FIELDS, row, strict=True))) for row in rows if _is_row(row))
+        if found:
+            return found
+    return ()
+
+
+def _is_row(row: Sequence[str]) -> bool:
+    """Whether a line tells of a GPU, and is no message."""
+    return len(row) == len(_FIELDS) and row[0].isdecimal() and row[3].isdecimal() and row[4].isdecimal()
+
+
+def _of_row(row: Mapping[str, str]) -> GpuState:
+    """One line; a field that a GPU does not have is ``[N/A]``."""
+    try:
+        reasons = int(row["clocks_event_reasons.active"], 16)
+    except ValueError:
+        reasons = 0
+    remaps = {"remapped_rows.pending": "rows wait to be remapped", "remapped_rows.failure": "a row is lost"}
+    return GpuState(
+        index=int(row["index"]),
+        uuid=row["uuid"],
+        name=row["name"],
+        memory_bytes=int(row["memory.total"]) * MIB,
+        free_bytes=int(row["memory.free"]) * MIB,
+        driver=row["driver_version"],
+        throttles=tuple(word for bit, word in THROTTLES.items() if reasons & bit),
+        clock_mhz=_number(row["clocks.sm"]),
+        most_mhz=_number(row["clocks.max.sm"]),
+        uncorrected_errors=_number(row["ecc.errors.uncorrected.volatile.total"]),
+        remaps=tuple(
+            word for name, word in remaps.items() if row[name] not in ("No", "0") and _said(row[name])
+        ),
+    )
+
+
+def _said(text: str) -> bool:
+    return not text.startswith("[")
+
+
+def _number(text: str) -> int | None:
+    return int(text) if text.isdecimal() else None
+
+
+def from_rocm(ask: Tool, sys_class: Path) -> tuple[GpuState, ...]:
+    """What ``rocm-smi`` says, and the kernel of each card's errors of memory."""
+    words = ("rocm-smi", "--showproductname", "--showmeminfo", "vram", "--showdriverversion", "--json")
+    text = ask(words)
+    try:
+        told = json.loads(text[text.index("{") :])  # warnings may stand before it
+    except ValueError:
+        return ()
+    driver = str(told.get("system", {}).get("Driver version", ""))
+    cards = [
+        (name, card) for name, card in told.items() if name.startswith("card") and isinstance(card, dict)
+    ]
+    return tuple(
+        GpuState(
+            index=place,
+            name=str(card.get("Card Series") or card.get("Card series") or ""),
+            memory_bytes=float(card["VRAM Total Memory (B)"]),
+            free_bytes=float(card["VRAM Total Memory (B)"]) - float(card["VRAM Total Used Memory (B)"]),
+            driver=driver,
+            uncorrected_errors=_memory_errors(sys_class / "drm" / name),
+        )
+        for place, (name, card) in enumerate(cards)
+        if "VRAM Total Memory (B)" in card and "VRAM Total Used Memory (B)" in card
+    )
+
+
+def _memory_errors(card: Path) -> int | None:
+    """Uncorrected errors that amdgpu has counted of a card's memory."""
+    match = _ERRORS.search(_text(card / "device" / "ras" / "umc_err_count"))
+    return None if match is None else int(match[1])
+
+
+def visible(gpus: Sequence[GpuState], environment: Mapping[str, str]) -> tuple[GpuState, ...]:
+    """The GPUs that a process may use, in its own order: tools show all of the node."""
+    names = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
+    listed = next((environment[name] for name in names if environment.get(name)), "")
+    if not listed:
+        return tuple(gpus)
+    by_word = {str(gpu.index): gpu for gpu in gpus} | {gpu.uuid: gpu for gpu in gpus if gpu.uuid}
+    found = [by_word.get(word.strip()) for word in listed.split(",")]
+    return tuple(gpu for gpu in found if gpu is not None)
+
+
+def nic_rate(sys_class: Path = SYS_CLASS) -> float | None:
+    """Bytes/s one way of all cards: of the fabric (InfiniBand, RoCE), or of Ethernet if that is more.
+
+    A card of the fabric over Ethernet is seen both ways, so they are not added; virtual interfaces have no
+    device, and a port that is down no rate.
+    """
+    fabric = sum(
+        float(match[1]) * GBIT
+        for port in sys_class.glob("infiniband/*/ports/*")
+        if (match := _RATE.match(_text(port / "rate"))) and "DOWN" not in _text(port / "state").upper()
+    )
+    ethernet = sum(_megabits(sys_class)) * GBIT / 1000
+    return max(fabric, ethernet) or None
+
+
+def _megabits(sys_class: Path) -> Iterator[int]:
+    """Mbit/s of every card of Ethernet that is up."""
+    for device in sys_class.glob("net/*/device"):
+        text = _text(device.parent / "speed").strip()
+        if text.isdecimal():  # -1 or nothing where the link is down
+            yield int(text)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")[:4096]
+    except OSError:
+        return ""
+
+
+def _output(words: Sequence[str]) -> str:
+    """What a tool prints; nothing where it is not there or fails."""
+    if shutil.which(words[0]) is None:
+        return ""
+    try:
+        done = subprocess.run(words, capture_output=True, timeout=MOST_SECONDS, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return "" if done.returncode else done.stdout.decode("utf-8", "replace")

@@ -1,0 +1,74 @@
+"""`plan run` sums gradients as its plan says, goes on where it was stopped, and refuses what it would not do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+from app.cli import run
+from costmodel.kernels.tables import load_calibration
+from costmodel.layout import ParallelLayout
+from planner.plan import Plan
+from planner.problem import setting_of
+from planner.search.verify import estimate_anew
+from tests.executor.training.test_commands import run_words
+from tests.executor.training.test_training import losses
+
+
+def sent_as(plan: Plan, kind: str) -> Plan:
+    """The same plan for a job whose replicas send gradients so."""
+    request = replace(plan.request, job=replace(plan.request.job, gradient_compression=kind))
+    anew = estimate_anew(replace(plan, request=request), setting_of(request), load_calibration())
+    return replace(anew, assumptions=anew.estimate.assumptions)
+
+
+@pytest.mark.slow
+def test_a_run_sums_as_planned_and_resumes(estimated_plan_of: Callable[..., Plan], tmp_path: Path) -> None:
+    """Near the losses of whole gradients, not equal to them; stopped after three steps it ends as if it had not been."""
+    plan = estimated_plan_of(ParallelLayout(dp=2, zero_stage=0))
+    for name, asked in (("whole", plan), ("narrow", sent_as(plan, "bf16")), ("twice", sent_as(plan, "bf16"))):
+        words = run_words(tmp_path, asked, tmp_path / name)
+        for steps in ("3", "6") if name == "twice" else ("6",):
+            rate = ("--lr-schedule", "constant", "--warmup-steps", "0")
+            assert run([*words, "--steps", steps, *rate]) == 0
+    whole, narrow, twice = (losses(tmp_path / name) for name in ("whole", "narrow", "twice"))
+    assert narrow == pytest.approx(whole, rel=1e-3)
+    assert narrow != whole
+    assert twice == narrow
+
+
+@pytest.mark.parametrize(
+    ("kind", "layout", "said"),
+    [
+        (
+            "powersgd:4",
+            ParallelLayout(dp=2, zero_stage=0),
+            "gradients as powersgd:4: the executor sums them in fp16 or bf16",
+        ),
+        (
+            "int8",
+            ParallelLayout(dp=2, zero_stage=0),
+            "gradients as int8: the executor sums them in fp16 or bf16",
+        ),
+    ],
+)
+def test_what_is_not_summed_so_is_refused(
+    kind: str,
+    layout: ParallelLayout,
+    said: str,
+    estimated_plan_of: Callable[..., Plan],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """In three lines, before anything is written."""
+    words = run_words(tmp_path, sent_as(estimated_plan_of(layout), kind), tmp_path / "run")
+    assert run([*words, "--steps", "1"]) == 1
+    errors = capsys.readouterr().err
+    assert said in errors
+    assert [line.split(":")[0] for line in errors.splitlines()][-3:] == ["error", "cause", "help"]
+    assert not (tmp_path / "run").exists()
