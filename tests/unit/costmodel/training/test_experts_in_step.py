@@ -113,7 +113,9 @@ def test_experts_launched_one_by_one_take_as_long_as_their_launches(microbatch: 
 def test_few_rows_an_expert_wait_and_many_do_not() -> None:
     """Both sides of the test above occur."""
     launches = QWEN.num_experts / 8 * default_constants().expert_launch_s
-    assert forward_s(stack("megatron-bridge"), 1, 8)[1] < launches < forward_s(stack("megatron-bridge"), 8, 8)[1]
+    assert (
+        forward_s(stack("megatron-bridge"), 1, 8)[1] < launches < forward_s(stack("megatron-bridge"), 8, 8)[1]
+    )
 
 
 @pytest.mark.parametrize("drops", [True, False])
