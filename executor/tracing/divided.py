@@ -255,4 +255,6 @@ def _tokens_of(step: Step, batch: int) -> int:
         return 0
     if len(shape) == 2:  # samples and tokens in one
         return shape[0] // batch if shape[0] % batch == 0 else 0
-    return shape[1] if len(shape) > 2 and shape[0] == batch else 0
+    if len(shape) > 2 and batch in shape[:2]:  # in either order
+        return shape[1] if shape[0] == batch else shape[0]
+    return 0
