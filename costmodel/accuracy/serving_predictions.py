@@ -97,6 +97,7 @@ def closed_loop_pools(
     per_worker = -(-run.concurrency // run.decode.workers)
     decode_rules = scheduler_of(outputs, run, batch=per_worker)
     prefill_rules = scheduler_of(prompts, run, batch=run.concurrency)
+    prefill_rules = replace(prefill_rules, lagged=prefill_rules.lagged and prompts.stack.prefill_lagged)
     pools = (
         PoolRules(
             workers=prefill.workers, times=_times(cal, prompts, run, prefill_rules), rules=prefill_rules

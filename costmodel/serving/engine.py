@@ -45,6 +45,7 @@ class ServingStack:
         mixed: Prompt tokens and decoding requests share a step (otherwise prompts run alone, first).
         chunked: A prompt may span several steps.
         lagged: The next step is prepared while one runs, so a step's tokens are seen one step later.
+        prefill_lagged: So it is in a pool that computes prompts, where whole replicas are.
         token_budget: Most tokens of a step on one rank in measured runs that do not state it.
         defaults: What its server takes by itself, by the memory of the GPU, the largest first.
         chunk_sizes: Tokens of a step that are tried besides the default.
@@ -132,6 +133,7 @@ class ServingStack:
     makers: tuple[str, ...] = ("nvidia", "amd")
     """Makers of the GPUs that it runs on."""
     decode_context_parallel: bool = False
+    prefill_lagged: bool = True
     balance_steps: int = 0
     splits_attention_ranks: bool = True
     expert_copies: bool = False

@@ -70,9 +70,10 @@ def servers_of(plan: ServingPlan) -> tuple[Server, ...]:
     order = sorted(range(len(wanted)), key=lambda i: -wanted[i][2].layout.num_gpus)
     used: list[int] = []  # GPUs taken of each node
     places: dict[int, tuple[tuple[int, ...], tuple[int, ...]]] = {}
+    full: dict[int, int] = {}
     for i in order:
         pool = wanted[i][2]
-        places[i] = _place(used, pool.layout.num_gpus, plan.nodes_of(pool), plan.gpus_per_node)
+        places[i] = _place(used, full, pool.layout.num_gpus, plan.nodes_of(pool), plan.gpus_per_node)
     return tuple(
         Server(role=role, number=n, pool=pool, nodes=places[i][0], gpus=places[i][1], alone=len(wanted) == 1)
         for i, (role, n, pool) in enumerate(wanted)
@@ -84,12 +85,17 @@ def nodes_of(servers: Sequence[Server]) -> int:
     return 1 + max(max(one.nodes) for one in servers)
 
 
-def _place(used: list[int], gpus: int, nodes: int, per_node: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Nodes and GPUs of the next worker; `used` is told."""
+def _place(
+    used: list[int], full: dict[int, int], gpus: int, nodes: int, per_node: int
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Nodes and GPUs of the next worker; `used` is told, and `full`, nodes without room for so many GPUs."""
     here = -(-gpus // nodes)
     if nodes == 1:
-        free = next((node for node, taken in enumerate(used) if taken + here <= per_node), None)
-        if free is not None:
+        free = full.get(here, 0)
+        while free < len(used) and used[free] + here > per_node:
+            free += 1
+        full[here] = free
+        if free < len(used):
             used[free] += here
             return (free,), tuple(range(used[free] - here, used[free]))
     first = len(used)

@@ -13,7 +13,8 @@ import numpy as np
 
 from costmodel.job import ServingJob
 from costmodel.serving.simulation.load import Lengths, Load, closed_load, open_load, outputs_of, prompts_of
-from costmodel.serving.simulation.replica import NEVER, Replica
+from costmodel.serving.simulation.replica import Replica
+from costmodel.serving.simulation.requests import NEVER
 from costmodel.serving.simulation.simulator import Simulation, simulate, simulate_while
 from planner.serving.replica import (
     OUTPUT_ONLY,

@@ -114,7 +114,7 @@ def build_option(
         return broken
     most = batch if phase == PROMPT_ONLY else largest_batch(times, job, batch)
     schedulers = tuple(
-        _scheduler(deployment.stack, budget, most, capacity, balance_steps=steps)
+        _scheduler(deployment.stack, budget, most, capacity, phase=phase, balance_steps=steps)
         for budget, capacity in zip(budgets, capacities, strict=True)
         for steps in balances(deployment, phase)
         if capacity >= 2 * longest + deployment.stack.kv_block_tokens
@@ -162,7 +162,7 @@ def started_option(
     if capacity < longest + stack.kv_block_tokens:
         return Rejected(reason="does not fit in memory")
     most = int(max(min(capacity // context, batch), ranks))
-    rules = _scheduler(stack, budget, most, capacity, balance_steps=balance_steps)
+    rules = _scheduler(stack, budget, most, capacity, phase=WHOLE, balance_steps=balance_steps)
     rules = replace(rules, gather_steps=gather_steps)
     times = step_times(
         cal,
@@ -279,7 +279,13 @@ def balances(deployment: Deployment, phase: str) -> tuple[int, ...]:
 
 
 def _scheduler(
-    stack: ServingStack, token_budget: int, max_batch: int, kv_capacity_tokens: int, *, balance_steps: int
+    stack: ServingStack,
+    token_budget: int,
+    max_batch: int,
+    kv_capacity_tokens: int,
+    *,
+    phase: str,
+    balance_steps: int,
 ) -> Scheduler:
     """The engine's scheduler with this budget, batch and cache."""
     return Scheduler(
@@ -292,7 +298,7 @@ def _scheduler(
         spare_blocks=stack.spare_blocks,
         holds_slot=stack.holds_slot,
         kv_block_tokens=stack.kv_block_tokens,
-        lagged=stack.lagged,
+        lagged=stack.lagged and (phase != PROMPT_ONLY or stack.prefill_lagged),
         balance_steps=balance_steps,
     )
 

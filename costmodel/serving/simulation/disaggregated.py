@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from costmodel.serving.deployment import Deployment
 from costmodel.serving.memory import kv_bytes_per_token
 from costmodel.serving.simulation.load import Load, outputs_of, prompts_of
-from costmodel.serving.simulation.replica import NEVER, Replica
+from costmodel.serving.simulation.replica import Replica
+from costmodel.serving.simulation.requests import NEVER, Requests
 from costmodel.serving.simulation.scheduler import Scheduler
 from costmodel.serving.simulation.simulator import Simulation
 from costmodel.serving.simulation.window import Window
@@ -34,6 +35,11 @@ class PoolRules:
     workers: int
     times: StepTimes
     rules: Scheduler
+
+    def requests_of(self, load: Load) -> Requests:
+        """What the workers note of the requests of a load."""
+        g, block = self.times.tokens_per_step, self.rules.kv_block_tokens
+        return Requests.of(load, tokens_per_step=g, block_tokens=block)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,10 +79,11 @@ class Fleet:
     def __init__(self, prefill: PoolRules, decode: PoolRules, transfer: Transfer, load: Load) -> None:
         """Idle pools at time zero and the first arrivals of the load."""
         prompts, outputs = prompts_of(load), outputs_of(load)
+        computed, decoded = prefill.requests_of(prompts), decode.requests_of(outputs)
         self.prefill = [
-            Replica(prefill.times, prefill.rules, prompts, keeps=True) for _ in range(prefill.workers)
+            Replica(prefill.times, prefill.rules, computed, keeps=True) for _ in range(prefill.workers)
         ]
-        self.decode = [Replica(decode.times, decode.rules, outputs) for _ in range(decode.workers)]
+        self.decode = [Replica(decode.times, decode.rules, decoded) for _ in range(decode.workers)]
         self._workers = self.prefill + self.decode
         self._latency_s = transfer.latency_s
         self._transfer = (transfer.latency_s + transfer.s_per_token * load.input_tokens).tolist()
@@ -213,8 +220,7 @@ def simulate_pools(prefill: PoolRules, decode: PoolRules, transfer: Transfer, lo
     """
     fleet = Fleet(prefill, decode, transfer, load)
     fleet.run()
-    first = np.min([worker.finish_s for worker in fleet.prefill], axis=0)
-    last = np.min([worker.finish_s for worker in fleet.decode], axis=0)
+    first, last = np.asarray(fleet.prefill[0].finish_s), np.asarray(fleet.decode[0].finish_s)
     single = load.output_tokens == 1
     steps = np.array(
         [step for worker in fleet.decode for step in worker.steps] or [(0.0, 0, 0, 0.0)], dtype=float
@@ -226,7 +232,7 @@ def simulate_pools(prefill: PoolRules, decode: PoolRules, transfer: Transfer, lo
         arrival_s=np.asarray(fleet.arrival_s),
         first_token_s=np.minimum(first + prefill.times.response_s, finish),
         finish_s=finish,
-        admitted_s=np.min([worker.admitted_s for worker in fleet.prefill], axis=0),
+        admitted_s=np.asarray(fleet.prefill[0].admitted_s),
         output_tokens=load.output_tokens,
         step_s=steps[:, 0],
         step_count=steps[:, 1],

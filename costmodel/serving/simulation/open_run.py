@@ -16,7 +16,8 @@ from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 from math import ceil, sqrt
 
-from costmodel.serving.simulation.replica import NEVER, Replica
+from costmodel.serving.simulation.replica import Replica
+from costmodel.serving.simulation.requests import NEVER
 from costmodel.serving.simulation.window import Window
 
 ASKED_EVERY = 32  # arrivals and ends of requests after which an open load is looked at again

@@ -16,13 +16,10 @@ from collections import deque
 from heapq import heappop, heappush
 from math import ceil, sqrt
 
-import numpy as np
-
 from costmodel.serving.simulation.load import Load
+from costmodel.serving.simulation.requests import NEVER, Requests
 from costmodel.serving.simulation.scheduler import Scheduler
 from costmodel.serving.step_table import StepTimes
-
-NEVER = float("inf")
 
 
 class Replica:
@@ -36,19 +33,18 @@ class Replica:
         "prefilled_tokens", "restarts", "steps", "waiting",
     )  # fmt: skip
 
-    def __init__(self, times: StepTimes, rules: Scheduler, load: Load, *, keeps: bool = False) -> None:
-        """An idle replica at time zero; `load` gives the lengths of the requests it may be sent.
+    def __init__(
+        self, times: StepTimes, rules: Scheduler, load: Load | Requests, *, keeps: bool = False
+    ) -> None:
+        """An idle replica at time zero; `load` has the requests it may be sent, alone or with other replicas.
 
         One that `keeps` holds the cache of a finished request until it is told to `let_go`.
         """
-        count, g = len(load), times.tokens_per_step
         self._times, self._rules, self._keeps = times, rules, keeps
-        self._left: list[int] = (load.input_tokens - load.cached_tokens).tolist()
-        self._context: list[int] = load.input_tokens.tolist()
-        self._steps_left: list[int] = (1 + np.ceil((load.output_tokens - 1) / g)).astype(int).tolist()
-        self._finish_step, self._start_step = [-1] * count, [0] * count
-        block = rules.kv_block_tokens
-        self._held: list[float] = (-(-load.input_tokens // block) * block).astype(float).tolist()
+        block, g = rules.kv_block_tokens, times.tokens_per_step
+        own = load if isinstance(load, Requests) else Requests.of(load, tokens_per_step=g, block_tokens=block)
+        self._left, self._context, self._steps_left = own.left, own.context, own.steps_left
+        self._held, self._finish_step, self._start_step = own.held, own.finish_step, own.start_step
         self._heap: list[tuple[int, int]] = []
         self._admitted: list[int] = []
         self._prefilling: deque[int] = deque()
@@ -59,7 +55,7 @@ class Replica:
         self._unseen: list[int] = []
         self._unseen_done: list[int] = []
         self.waiting: deque[int] = deque()
-        self.first_token_s, self.finish_s, self.admitted_s = [NEVER] * count, [NEVER] * count, [NEVER] * count
+        self.first_token_s, self.finish_s, self.admitted_s = own.first_token_s, own.finish_s, own.admitted_s
         self.finished: list[int] = []
         self.entered: list[int] = []
         self.steps: list[tuple[float, int, int, float]] = []

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from costmodel.serving.simulation.load import Load, thin
 from costmodel.serving.simulation.open_run import OpenRun
-from costmodel.serving.simulation.replica import NEVER, Replica
+from costmodel.serving.simulation.replica import Replica
+from costmodel.serving.simulation.requests import NEVER
 from costmodel.serving.simulation.scheduler import Scheduler
 from costmodel.serving.simulation.window import Window
 from costmodel.serving.step_table import StepTimes

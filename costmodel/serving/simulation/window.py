@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from costmodel.serving.simulation.load import Load
-from costmodel.serving.simulation.replica import NEVER
+from costmodel.serving.simulation.requests import NEVER
 
 
 class Window:

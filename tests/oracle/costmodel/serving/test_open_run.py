@@ -7,7 +7,8 @@ import pytest
 
 from costmodel.serving.simulation.load import Lengths, Load, open_load, outputs_of, prompts_of
 from costmodel.serving.simulation.open_run import OpenRun
-from costmodel.serving.simulation.replica import NEVER, Replica
+from costmodel.serving.simulation.replica import Replica
+from costmodel.serving.simulation.requests import NEVER
 from costmodel.serving.simulation.scheduler import Scheduler
 from costmodel.serving.simulation.window import Window
 from costmodel.serving.step_table import AttentionGrid, StepTimes

@@ -166,7 +166,8 @@ def _schedulers(deployment: Deployment, job: ServingJob, phase: str) -> Iterator
             token_budget=size, max_batch=running, kv_capacity_tokens=held, mixed=stack.mixed,
             chunked=stack.chunked, output_reserve=stack.output_reserve,
             spare_blocks=stack.spare_blocks, holds_slot=stack.holds_slot,
-            kv_block_tokens=stack.kv_block_tokens, lagged=stack.lagged, balance_steps=steps,
+            kv_block_tokens=stack.kv_block_tokens, balance_steps=steps,
+            lagged=stack.lagged and not (stack.name == "trtllm" and phase == "prefill"),  # no overlap scheduler
         )  # fmt: skip
         name = f"{phase} {layout.label} {deployment.weights} {size} {steps}"
         yield Kind(name=name, phase=phase, num_gpus=layout.num_gpus, times=times, rules=rules)

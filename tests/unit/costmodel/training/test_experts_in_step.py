@@ -130,7 +130,7 @@ def test_experts_whose_shapes_are_known_are_not_waited_for(drops: bool) -> None:
 
 @pytest.mark.parametrize("name", ["torchtitan", "hai-llm", "meshplan"])
 def test_engines_with_one_kernel_for_all_experts_launch_no_single_ones(name: str) -> None:
-    """torch's grouped_mm and DeepGEMM; Transformer Engine's grouped linear layers loop over cuBLAS."""
+    """Those of torch's grouped_mm and DeepGEMM; Transformer Engine's grouped linear layers loop over cuBLAS."""
     assert not stack(name).timing.launches_experts_singly
     assert stack("megatron-core").timing.launches_experts_singly
 

@@ -139,6 +139,18 @@ def test_pools_have_stages_where_the_connector_moves_their_cache(
     assert ("whole", 2) in found
 
 
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
+def test_first_tokens_of_a_pool_are_seen_when_its_engine_shows_them(engine: str) -> None:
+    """A step later where the next one is prepared meanwhile, which TensorRT-LLM's context servers do not."""
+    request = ServingRequest(
+        model=model("8b"), job=ServingJob(input_tokens=1000, output_tokens=100), gpu="h100-sxm", num_gpus=1,
+        modes=("aggregated", "disaggregated"), engine=engine,
+    )  # fmt: skip
+    board = enumerate_options(CAL, request, default_cluster("h100-sxm", 1).hierarchy)
+    later = {option.phase: option.rules.lagged for option in board.options}
+    assert later == {"whole": True, "prefill": engine != "trtllm", "decode": True}
+
+
 @pytest.mark.parametrize("phase", ["prefill", "decode", "whole"])
 def test_the_requests_that_try_a_replica_do_not_depend_on_its_limits(phase: str) -> None:
     """Or a looser limit, tried by other requests, could be found harder to keep."""
