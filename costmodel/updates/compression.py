@@ -89,7 +89,7 @@ def _sparse(text: str) -> InputError:
     most = 2 * NARROW_BYTES["bf16"] / (KEPT_VALUE_BYTES * share)
     return InputError(
         f"job.gradient_compression = {shown(text)} is not planned",
-        f"every rank gathers what all others keep, {KEPT_VALUE_BYTES} bytes a value: of 1 % kept more than sums "
-        f"in bf16 from {most:.0f} replicas on; no engine here has it",
+        f"each rank gathers what all others keep, {KEPT_VALUE_BYTES} bytes a value: of 1 % more than sums in "
+        f"bf16 from {most:.0f} replicas on; no engine here has it",
         f"write {FACTORED}:4, int8 or bf16, which are summed",
     )

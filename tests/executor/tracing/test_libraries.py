@@ -149,6 +149,19 @@ def test_a_traced_llama_has_the_plan_of_the_described_one(llamas: tuple[ModelSpe
     assert first.estimate.step_time_s == pytest.approx(second.estimate.step_time_s, rel=0.03)
 
 
+def test_on_tensor_ranks_too_the_plan_is_that_of_the_described_one(
+    llamas: tuple[ModelSpec, ModelSpec],
+) -> None:
+    """128 H100 for 32 sequences: four tensor ranks, two stages of nine chunks, the sequence split."""
+    traced, described = llamas
+    words = {"gpus": 128, "batch": 32, "stack": "megatron-core", "engine": "any", "set": {"layout.cp": 1}}
+    first, second = (meshplan.plan(one, seq=seq, **words) for one, seq in ((traced, 1), (described, 4096)))
+    assert (first.layout.tp, first.layout.pp, first.layout.sequence_parallel) == (4, 2, True)
+    assert first.layout == second.layout
+    assert first.estimate.step_time_s == pytest.approx(second.estimate.step_time_s, rel=0.03)
+    assert first.estimate.peak_memory_bytes == pytest.approx(second.estimate.peak_memory_bytes, rel=0.03)
+
+
 @pytest.mark.parametrize(
     ("model", "says"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -14,7 +15,7 @@ from executor.tracing.cuts import find_cuts
 from executor.tracing.of_transformers import of_configuration
 from executor.tracing.record import Record, record_forward
 from executor.tracing.table import groups_of
-from executor.tracing.trace import example_inputs
+from executor.tracing.trace import example_inputs, trace_module
 from topology.base.errors import InputError, NoFeasiblePlanError
 
 FAMILIES = {
@@ -112,3 +113,27 @@ def test_ranks_that_do_not_divide_a_trace_are_refused(tp: int, rule: str) -> Non
     pins = {"layout.tp": tp, "layout.sequence_parallel": tp > 3}
     with pytest.raises(NoFeasiblePlanError, match=rule):
         meshplan.plan_module(module, "4x16x512", gpus=96, set=pins)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"units": 0}, {"uncut": "x\x1b[31m"}, {"whole": ("a" * 3000,)}, {"whole": ("a",) * 40},
+        {"tokens": -1}, {"classes": -5},
+    ],
+)  # fmt: skip
+def test_a_table_that_no_trace_wrote_is_refused(more: dict[str, object]) -> None:
+    """Numbers out of bounds, and text that a terminal would obey."""
+    module = torch.nn.Sequential(*(Gated() for _ in range(2)))
+    table = trace_module(module, example_inputs("4x16x512"))
+    with pytest.raises(InputError, match="not one of a trace"):
+        replace(table, **more)
+
+
+@pytest.mark.parametrize("more", [{"cut_parameters": 10**9}, {"cut_saved_bytes": 1e15}])
+def test_more_than_there_is_cannot_be_divided(more: dict[str, object]) -> None:
+    """Of a block's parameters, and of what it saves."""
+    module = torch.nn.Sequential(*(Gated() for _ in range(2)))
+    table = trace_module(module, example_inputs("4x16x512"))
+    with pytest.raises(InputError, match="more of a block is divided than it has"):
+        replace(table, kinds=(replace(table.kinds[0], **more), *table.kinds[1:]))
