@@ -2,7 +2,7 @@
 
 All answer to the same names, so what is asked of a layer is asked of `ModelSpec.attention` and no reader
 tells the kinds apart by their sizes. A kind that computes with other operations has them in
-`costmodel.ops.attention`, `executor.model.transformer` and the exporters, by `name`.
+`costmodel.ops.mixers.attention`, `executor.model.transformer` and the exporters, by `name`.
 
 Legend: ``H`` hidden size, ``a`` query heads, ``g`` key/value heads, ``d`` head size, ``q`` and ``r`` the
 query and key/value ranks of latent attention; each of ``ways`` tensor-parallel ranks holds its heads.

@@ -18,8 +18,8 @@ from costmodel.layout import Quantity
 from costmodel.models.feed_forward import FeedForwardName
 from costmodel.models.routing import Places, places_reached
 from costmodel.models.spec import LayerKind, ModelSpec
-from costmodel.ops.attention import linear_dtype
 from costmodel.ops.expert_load import busiest
+from costmodel.ops.mixers.attention import linear_dtype
 from costmodel.ops.op import (
     FLOAT_BYTES,
     HALF_BYTES,

@@ -9,7 +9,7 @@ Legend: ``T`` tokens of a rank, ``H`` hidden size, ``V`` vocabulary, ``S`` seque
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -17,12 +17,14 @@ import numpy as np
 from costmodel.job import TrainingJob
 from costmodel.kernels.precisions import PRECISIONS
 from costmodel.layout import Quantity
+from costmodel.models.attention import AttentionName
 from costmodel.models.parameters import norm_parameters, norms_of
 from costmodel.models.spec import LayerKind, ModelSpec, encoder_of, layer_runs, recurrence_of
 from costmodel.ops.adapters import adapted
-from costmodel.ops.attention import attended_pairs, attention_ops
-from costmodel.ops.compressed_attention import compressed_attention_ops
 from costmodel.ops.feed_forward import feed_forward_ops
+from costmodel.ops.mixers.attention import attended_pairs, attention_ops
+from costmodel.ops.mixers.compressed_attention import compressed_attention_ops
+from costmodel.ops.mixers.recurrence import recurrence_ops
 from costmodel.ops.op import (
     FLOAT_BYTES,
     HALF_BYTES,
@@ -39,7 +41,6 @@ from costmodel.ops.op import (
     repeat_block,
 )
 from costmodel.ops.passes import loss_bytes_moved, norm_accesses
-from costmodel.ops.recurrence import recurrence_ops
 from costmodel.ops.streams import first_streams, last_sum, streams_after, streams_before
 from costmodel.ops.tower import both_ways, tower_end_ops, tower_shard, untrained
 from costmodel.ops.traced import traced_ops
@@ -110,11 +111,17 @@ def _mixer(
     )
 
 
+ATTENTIONS: Mapping[AttentionName, Callable[..., tuple[Op, ...]]] = {
+    "grouped": attention_ops,
+    "latent": attention_ops,
+    "compressed": compressed_attention_ops,
+}
+"""What gives the operations of each kind of attention."""
+
+
 def _mixer_ops(model: ModelSpec, kind: LayerKind) -> Callable[..., tuple[Op, ...]]:
     """What gives the operations of a mixer between its norm and its residual."""
-    if kind.attention == "recurrence":
-        return recurrence_ops
-    return compressed_attention_ops if model.compression else attention_ops
+    return recurrence_ops if kind.attention == "recurrence" else ATTENTIONS[model.attention.name]
 
 
 def _feed_forward(

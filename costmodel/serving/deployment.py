@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Literal
 
 from costmodel.models.catalog import listed_model
-from costmodel.models.spec import ModelSpec, layer_kinds, recurrent_state_bytes
+from costmodel.models.kinds import layer_kinds
+from costmodel.models.spec import ModelSpec, recurrent_state_bytes
 from costmodel.serving.engine import ServingStack
 from costmodel.updates.adapters import Adapter
 from topology.base.errors import InputError, shown

@@ -19,9 +19,9 @@ from costmodel.memory.stage import MemoryBreakdown, MemoryPieces, holds_ends, st
 from costmodel.models.sizes import is_unmeasured
 from costmodel.models.spec import ModelSpec, layer_order, layer_runs
 from costmodel.models.tower import Tower
-from costmodel.ops.attention import linear_dtype
 from costmodel.ops.cuts import ops_of_parts
 from costmodel.ops.layer import forward_flop, model_flop_per_step
+from costmodel.ops.mixers.attention import linear_dtype
 from costmodel.ops.op import OpKind, ShardShape
 from costmodel.ops.tower import images_of
 from costmodel.pipeline.even_split import even_split

@@ -203,7 +203,7 @@ def _kernel_times(
         dense_parameters=_sum(others, size),
         expert_parameters=_sum(experts, size),
         routed=np.full(size, float(bool(experts))),
-        local_experts=_local_experts(ops, size),
+        local_experts=_sum([op.experts for op in ops if op.kind is OpKind.GROUPED_GEMM][:1], size),
         extrapolated_share=gemm_seconds[1].sum(axis=(0, 1)) / total,
         frozen_bytes=_sum([op.frozen_bytes for op in still if op.kind is not OpKind.GROUPED_GEMM], size),
         trains=np.full(size, float(has_backward(ops))),
@@ -337,12 +337,6 @@ def _grouped(cal: Calibration, gpu: Gpu, gemms: Sequence[Op], size: int) -> Vect
         forward, backward = grouped_gemm_time(cal, gpu, op.dtype, rows, *sides, op.experts).seconds
         total += np.stack([forward, backward, np.zeros_like(backward) if op.frozen else backward])
     return total
-
-
-def _local_experts(ops: Sequence[Op], size: int) -> Vector:
-    """Routed experts of a rank: those of any of its expert products."""
-    held = [op.experts for op in ops if op.kind is OpKind.GROUPED_GEMM]
-    return _full(held[0], size) if held else np.zeros(size)
 
 
 def _fused_attention(cal: Calibration, gpu: Gpu, op: Op) -> Vector:

@@ -21,7 +21,8 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from costmodel.models.attention import AttentionName
-from costmodel.models.spec import ModelSpec, is_sliding, layer_kinds
+from costmodel.models.kinds import layer_kinds
+from costmodel.models.spec import ModelSpec, is_sliding
 from costmodel.updates.adapters import Adapter
 from executor.comm.tensor_parallel import TensorAxis, VocabEmbedding, local
 from executor.model.attention.attend import ContextAxis, attend

@@ -16,8 +16,8 @@ import numpy as np
 from costmodel.job import TrainingJob
 from costmodel.layout import ParallelLayout
 from costmodel.models.spec import ModelSpec, layer_runs
-from costmodel.ops.attention import attended_pairs
 from costmodel.ops.layer import embedding_ops, head_ops, layer_ops
+from costmodel.ops.mixers.attention import attended_pairs
 from costmodel.ops.op import Op, OpKind
 from costmodel.ops.shards import shard_of
 from costmodel.stack import SoftwareStack, stack

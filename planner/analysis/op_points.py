@@ -9,7 +9,8 @@ from costmodel.kernels.attention import attention_prefill
 from costmodel.kernels.compute import elementwise_time, gemm_time, grouped_gemm_time
 from costmodel.kernels.saved import calibration_for
 from costmodel.kernels.tables import Calibration
-from costmodel.models.spec import kind_title, layer_runs
+from costmodel.models.kinds import kind_title
+from costmodel.models.spec import layer_runs
 from costmodel.ops.layer import head_ops, layer_ops
 from costmodel.ops.op import Op, OpKind
 from costmodel.ops.shards import shard_of

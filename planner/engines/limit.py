@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from costmodel.layout import LayoutTable, ParallelLayout
-from costmodel.models.spec import ModelSpec, layer_kinds
+from costmodel.models.kinds import layer_kinds
+from costmodel.models.spec import ModelSpec
 from costmodel.updates.adapters import AdapterKind
 from planner.engines.fields import Facts, layout_facts, model_facts
 from planner.engines.setting import Given, Setting

@@ -19,8 +19,8 @@ from costmodel.models.catalog import models
 from costmodel.models.feed_forward import FeedForwardName
 from costmodel.models.recurrence import _SCANS, _SHAPES, TITLES, RecurrenceName
 from costmodel.models.spec import layer_runs
-from costmodel.ops.attention import _PROJECTIONS
 from costmodel.ops.feed_forward import _BLOCKS
+from costmodel.ops.layer import ATTENTIONS
 from costmodel.parallel.axes import AXES, LAYER_AXES, PARTS, RANK_AXES, AxisName
 from costmodel.pipeline.schedules import RECORDS
 from costmodel.training.op_times import PART_TRANSFERS, TransferTimes
@@ -405,7 +405,7 @@ def test_the_sidebar_offers_every_axis() -> None:
 
 def test_every_kind_of_attention_and_feed_forward_has_ops() -> None:
     """Kinds of the records, of their ops and of the catalogued models are the same."""
-    assert set(_PROJECTIONS) == set(get_args(AttentionName)) == {m.attention.name for m in models().values()}
+    assert set(ATTENTIONS) == set(get_args(AttentionName)) == {m.attention.name for m in models().values()}
     blocks = {run.kind.mlp for m in models().values() for run in layer_runs(m)}
     assert set(_BLOCKS) == set(get_args(FeedForwardName)) == blocks - {"none"}
 

@@ -91,8 +91,9 @@ def _row(record: Mapping[str, Any]) -> tuple[str, ...]:
 def _describe(spec: ModelSpec) -> Answer:
     """Give one model part by part."""
     from app.reports.answer import Answer, Facts, Table, json_text
+    from costmodel.models.kinds import kind_title
     from costmodel.models.parameters import embedding_parameters, head_parameters, layer_parameters
-    from costmodel.models.spec import kind_title, layer_runs
+    from costmodel.models.spec import layer_runs
 
     record = model_record(spec)
     runs = layer_runs(spec)

@@ -8,8 +8,8 @@ from costmodel.job import TrainingJob
 from costmodel.layout import CP_KINDS
 from costmodel.memory.activations import saved_bytes
 from costmodel.models.catalog import model
-from costmodel.ops.attention import attention_ops
 from costmodel.ops.layer import layer_runs
+from costmodel.ops.mixers.attention import attention_ops
 from costmodel.ops.op import Op, OpKind, ShardShape
 from costmodel.stack import SoftwareStack, stack
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from costmodel.job import TrainingJob
 from costmodel.models.spec import LayerKind, ModelSpec, recurrence_of
-from costmodel.ops.attention import linear_dtype
+from costmodel.ops.mixers.attention import linear_dtype
 from costmodel.ops.op import (
     FLOAT_BYTES,
     HALF_BYTES,

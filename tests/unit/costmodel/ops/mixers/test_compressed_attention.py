@@ -11,8 +11,8 @@ from costmodel.memory.activations import saved_bytes
 from costmodel.models.catalog import model
 from costmodel.models.parameters import layer_parameters, parameter_count
 from costmodel.models.spec import LayerKind, ModelSpec, layer_runs
-from costmodel.ops.compressed_attention import seen_pairs
 from costmodel.ops.layer import ShardShape, embedding_ops, forward_flop, head_ops, layer_ops
+from costmodel.ops.mixers.compressed_attention import seen_pairs
 from costmodel.ops.op import LINEAR, Op
 from costmodel.serving.deployment import Deployment, ServingLayout
 from costmodel.serving.engine import serving_stack

@@ -17,7 +17,7 @@ from costmodel.job import TrainingJob
 from costmodel.layout import Quantity
 from costmodel.models.compressed_attention import CompressedAttention, Reach
 from costmodel.models.spec import LayerKind, ModelSpec, reach_of
-from costmodel.ops.attention import attended_pairs, linear_dtype
+from costmodel.ops.mixers.attention import attended_pairs, linear_dtype
 from costmodel.ops.op import (
     FLOAT_BYTES,
     HALF_BYTES,

@@ -1,0 +1,1 @@
+"""What mixes the tokens of a layer, as operations: attention in its kinds, and recurrences."""
