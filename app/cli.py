@@ -30,7 +30,7 @@ COMMANDS: Final[dict[str, str]] = {
     "estimate": "Estimate one given layout.",
     "serve": "Plan a serving fleet for a load and its latency limits.",
     "explain": "Say what binds a plan, why the runner-up lost, what would help.",
-    "sweep": "Plan over GPU counts, GPU kinds, lengths and batches.",
+    "sweep": "Plan over GPUs, lengths, batches, models, stacks and precisions.",
     "diff": "Compare two plans.",
     "audit": "Read a job of another engine, and say what is wrong or slow with it.",
     "accuracy": "Predict measured runs, published or your own, and print the errors.",

@@ -48,8 +48,8 @@ class StackTiming:
             the other exchanges tokens, where the schedule has such pairs.
         dispatches_in_eight_bits: Tokens to experts, and gradients, go out in eight bits if the job is narrow.
         drops_tokens: Experts take a fixed number of tokens and drop the rest, so that shapes are known.
-        launches_experts_singly: Every expert's products are launched on their own (Transformer Engine's grouped
-            linear layers, a loop over cuBLAS), not those of all in one kernel (torch's grouped_mm, DeepGEMM).
+        launches_experts_singly: Every expert's products are launched on their own (Transformer Engine's
+            grouped linear layers, a loop over cuBLAS), not those of all in one kernel (torch's grouped_mm).
         static_experts_blackwell: On Blackwell products read on the GPU how many tokens an expert gets.
         gathers_before_latent: With sequence parallelism the replicated down-projections of latent attention
             run on the whole sequence, not on each rank's part.
@@ -82,8 +82,8 @@ class StackTiming:
     pairs_expert_passes: bool = False
     dispatches_in_eight_bits: bool = False
     drops_tokens: bool = False
-    static_experts_blackwell: bool = False
     launches_experts_singly: bool = False
+    static_experts_blackwell: bool = False
     gathers_before_latent: bool = False
     pads_value_heads: bool = False
     dropout: bool = False

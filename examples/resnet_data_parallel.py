@@ -1,6 +1,6 @@
 """ResNet-style CNN on CIFAR-shaped images with data parallelism.
 
-    python -m examples.resnet_data_parallel [--ranks 2]
+    python -m examples.resnet_data_parallel [--ranks 2 4]
 
 The images are synthetic (a fixed random image per class, with noise); the network is ResNet-20 (He 2016
 §4.2), whose batch norms see the batch of their own rank.
@@ -59,12 +59,13 @@ def images(step: int, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Train on several ranks and print predicted against measured."""
+    """Train on one rank and on several, and print predicted against measured."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4])
     parser.add_argument("--steps", type=int, default=10)
     chosen = parser.parse_args(arguments)
-    compare("ResNet-20", resnet20, images, ranks=chosen.ranks, steps=chosen.steps)
+    for ranks in chosen.ranks:
+        compare("ResNet-20", resnet20, images, ranks=ranks, steps=chosen.steps)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from examples.llm_ranks import RankRun, layout, losses_of, train_rank
 from examples.support import report, start
 from executor.validation.reference import Case
 
-HOSTS, SLOW, PAUSE_S = 8, 5, 0.1
+HOSTS, SLOW, PAUSE_S = 8, 5, 0.25
 ONE_BILLION = model("llama-3.2-1b")
 SPEC = replace(
     ONE_BILLION,

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
@@ -59,6 +60,9 @@ QUANTILE = 0.84
 one the groups left out of the terms, too, are covered in about 80 %."""
 PRIOR = 2.0
 """Publishers that the mean over engines counts for: with fewer of its own it says more than they."""
+OF_MEAN_SIZE = math.sqrt(math.pi / 2)
+"""Deviation of a normal distribution over the mean size of its draws: of a handful of engines, one that is
+far off moves the mean of sizes less than their mean square."""
 LEAST = 1e-5  # of the square of the first term: a band has a width
 
 
@@ -234,7 +238,8 @@ def levels_of(residuals: Sequence[Residual]) -> tuple[dict[str, float], float]:
     own = {
         engine: [float(np.mean(each)) ** 2 for each in of.values()] for engine, of in sorted(values.items())
     }
-    other = float(np.mean([np.mean(squares) for squares in own.values()]))
+    sizes = [np.sqrt(np.mean(squares)) for squares in own.values()]
+    other = float(OF_MEAN_SIZE * np.mean(sizes)) ** 2
     shrunk = {name: (sum(each) + PRIOR * other) / (len(each) + PRIOR) for name, each in own.items()}
     return {name: QUANTILE_80**2 * square for name, square in shrunk.items()}, QUANTILE_80**2 * other
 

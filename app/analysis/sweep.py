@@ -11,11 +11,15 @@ from app.reports.plan_headline import unit_of_work
 from planner.analysis.sweep import Point, gpu_of
 from topology.base.units import format_bytes, format_seconds, three_digits
 
+NAMED = ("model", "stack", "precision", "optimizer")
+"""What has a column where points differ in it."""
+
 
 def sweep_answer(points: Sequence[Point]) -> Answer:
     """Everything `plan sweep` says: one row a point."""
     records = tuple(point.row() for point in points)
     unit = unit_of_work(points[0].request)
+    varying = [name for name in NAMED if len({record[name] for record in records}) > 1]
     ends = points[0].request.job.total_tokens is not None
     at = ", ".join(
         dict.fromkeys(
@@ -27,6 +31,7 @@ def sweep_answer(points: Sequence[Point]) -> Answer:
     table = Table(
         title="",
         columns=(
+            *varying,
             "GPU",
             "GPUs",
             "sequence",
@@ -42,15 +47,21 @@ def sweep_answer(points: Sequence[Point]) -> Answer:
             "layout",
         ),
         rows=tuple(
-            (*(row := _row(point))[:-1], *(_finish(point) if ends else ()), row[-1]) for point in points
+            (
+                *(str(record[name]) for name in varying),
+                *(row := _row(point))[:-1],
+                *(_finish(point) if ends else ()),
+                row[-1],
+            )
+            for point, record in zip(points, records, strict=True)
         ),
-        align="lrrrrrrrrrr" + ("rr" if ends else "") + "l",
+        align="l" * len(varying) + "lrrrrrrrrrr" + ("rr" if ends else "") + "l",
         note=f"efficiency: {unit}/s/GPU over that of the fewest GPUs; waiting: share of the step in "
         "communication that nothing hides" + (f"; days and $ in all at an imposed MFU: {at}" if at else ""),
     )
     names = dict.fromkeys(f"{point.request.model.name} · {point.request.stack}" for point in points)
     return Answer(
-        headline=" · ".join(names) + f" · {len(points)} points",
+        headline=", ".join(names) + f" · {len(points)} points",
         sections=(table,),
         document=lambda: json_text({"points": list(records)}),
         records=records,

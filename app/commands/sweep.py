@@ -1,7 +1,8 @@
-"""`plan sweep`: the best plan over GPU counts, GPU kinds, sequence lengths and batches."""
+"""`plan sweep`: the best plan over GPUs, lengths, batches, models, stacks, precisions and optimizers."""
 
 from __future__ import annotations
 
+from itertools import groupby
 from typing import Annotated
 
 import typer
@@ -30,7 +31,8 @@ def command(
 ) -> int:
     """Plan every point of a grid: --gpus 8..256 --gpu h100-sxm,b200-sxm --sequence-length 4k,32k.
 
-    Lists are separated by commas; 8..256 doubles. Points without a plan say why and do not stop the sweep.
+    Lists are separated by commas, of --model, --stack, --precision and --set job.optimizer=adamw,muon too;
+    8..256 doubles. Points without a plan say why and do not stop the sweep.
     """
     from app.actions.plan import plan_found
     from app.analysis.sweep import sweep_answer
@@ -43,11 +45,22 @@ def command(
     shares = None if mfu is None else shares_of(mfu)
     points = points_of(flags)
     _require_end(mfu, flags)
+    traced = {bool(module or inputs or traced_name(point.model)) for point in points}
+    if len(traced) > 1:
+        raise InputError(
+            what="a sweep counts tokens or samples, not both",
+            cause=f"--model {flags.model}: some are traced, whose tokens nobody knows, others are described",
+            fix="sweep over each kind by itself",
+        )
     requests = (understand(point).request for point in points)
-    if module is not None or inputs is not None or traced_name(flags.model):
+    if True in traced:
         from app.actions.module import understood_modules
 
-        requests = (one.request for one in understood_modules(points, module or "", inputs))
+        requests = (
+            one.request
+            for _, alike in groupby(points, key=lambda point: point.model)
+            for one in understood_modules(tuple(alike), module or "", inputs)
+        )
     found = with_efficiency(run_points(requests, plan_found))
     answer = sweep_answer(found if shares is None else tuple(imposed(found, shares)))
     return emit(answer, wanted=output_format, as_json=as_json, output=output)

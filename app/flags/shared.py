@@ -57,7 +57,11 @@ SequenceLength: TypeAlias = Annotated[
 GlobalBatchSize: TypeAlias = Annotated[
     str | None,
     typer.Option(
-        "--global-batch-size", "-b", help="Sequences in one step; 256..1024 takes the best.", metavar="N"
+        "--global-batch-size",
+        "--batch",
+        "-b",
+        help="Sequences in one step; 256..1024 takes the best.",
+        metavar="N",
     ),
 ]
 _FIRST, *_OTHERS, _LAST = TRAINING

@@ -146,7 +146,7 @@ def _latent_projections(
     query_width = heads * model.qk_head_dim
     kv_width = heads * (model.qk_nope_head_dim + model.v_head_dim)
     down = gemm("kv_down", m=rows, n=r + rope, k=H, dtype=dtype, saved_elements=t * H)
-    norm = elementwise("kv_norm", traffic_bytes=4 * rows * r, saved_bytes=HALF_BYTES * rows * r, parameters=r)
+    norm = _latent_norm("kv_norm", model, job, stack, rows * r, parameters=r)
     up = gemm("kv_up", m=T, n=kv_width, k=r, dtype=dtype, saved_elements=rows * r)
     accesses = rotary_accesses(stack)
     rotary = elementwise("rotary", traffic_bytes=accesses * HALF_BYTES * T * (2 * query_width), count=3)
@@ -155,9 +155,7 @@ def _latent_projections(
     else:
         query = (
             gemm("query_down", m=rows, n=q, k=H, dtype=dtype, saved_elements=0),
-            elementwise(
-                "query_norm", traffic_bytes=4 * rows * q, saved_bytes=HALF_BYTES * rows * q, parameters=q
-            ),
+            _latent_norm("query_norm", model, job, stack, rows * q, parameters=q),
             gemm("query_up", m=T, n=query_width, k=q, dtype=dtype, saved_elements=rows * q),
         )
     if "layernorm" in modules:
@@ -168,6 +166,20 @@ def _latent_projections(
         query = (*kept, repeat(drop_input(query_up)))
         norm, up, rotary = repeat(norm), repeat(drop_input(up)), repeat(rotary)
     return (*query, down, norm, up, rotary, *_indexer(model, dtype, shard))
+
+
+def _latent_norm(
+    name: str, model: ModelSpec, job: TrainingJob, stack: SoftwareStack, numbers: Quantity, parameters: int
+) -> Op:
+    """A norm of what queries, or keys and values, are projected down to: one kernel, or a chain of them."""
+    size, chained = HALF_BYTES * numbers, stack.timing.chained_modules
+    wide = chained and stack.memory.keeps_wide_norms
+    return elementwise(
+        name,
+        traffic_bytes=size * (norm_accesses(model, stack) if chained else FUSED),
+        saved_bytes=norm_saved_bytes(size, wide=wide, trained=job.adapter is None),
+        parameters=parameters,
+    )
 
 
 def _indexer(model: ModelSpec, dtype: str, shard: ShardShape) -> tuple[Op, ...]:

@@ -20,6 +20,9 @@ all-to-all in eight bits, summed, and gathered in eight bits: the traffic of an 
 FACTORED = "powersgd"
 LEAST_GAIN = 2
 """A matrix goes as factors where these are smaller by more than this (`min_compression_rate` of torch)."""
+SPARSE = ("topk", "top-k", "randomk", "random-k", "dgc")
+KEPT_VALUE_BYTES = 6
+"""A kept value in sixteen bits and where it stood."""
 LARGEST_RANK = 128
 """Up to it factoring is bound by memory: 6·r FLOP for some forty bytes of a gradient in fp32."""
 FACTOR_PASSES = 9
@@ -67,6 +70,8 @@ def parse_compression(text: str) -> Compression:
         InputError: If it is none of them.
     """
     kind, colon, rank = (word.strip() for word in text.strip().lower().partition(":"))
+    if kind in SPARSE:
+        raise _sparse(text)
     if kind == FACTORED and colon and rank.isdecimal() and 1 <= int(rank[:9]) <= LARGEST_RANK:
         return Compression(kind=kind, rank=int(rank))
     if kind in NARROW_BYTES and not colon:
@@ -75,4 +80,16 @@ def parse_compression(text: str) -> Compression:
         what=f"job.gradient_compression = {shown(text)} is no compression of gradients",
         cause=f"there are {', '.join(NARROW_BYTES)} and {FACTORED}:R with a rank R of 1 to {LARGEST_RANK}",
         fix=f"write for example --set job.gradient_compression={FACTORED}:4",
+    )
+
+
+def _sparse(text: str) -> InputError:
+    """The three lines of gradients of which only the largest are sent, as others gather them."""
+    share = 0.01
+    most = 2 * NARROW_BYTES["bf16"] / (KEPT_VALUE_BYTES * share)
+    return InputError(
+        f"job.gradient_compression = {shown(text)} is not planned",
+        f"every rank gathers what all others keep, {KEPT_VALUE_BYTES} bytes a value: of 1 % kept more than sums in "
+        f"bf16 from {most:.0f} replicas on; no engine here has it",
+        f"write {FACTORED}:4, int8 or bf16, which are summed",
     )

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, get_args
 
 from topology.base.errors import InputError, shown
+from topology.base.units import TB
 
 if TYPE_CHECKING:
     from topology.spec import ClusterSpec
@@ -157,8 +158,8 @@ def _no_disk(part: str) -> InputError:
     """The three lines of an offload to a node's own disks (ZeRO-Infinity)."""
     return InputError(
         "nothing is offloaded to NVMe",
-        f"{shown(part)}: host memory is the one place that is priced; what of a disk's rate updates reach is "
-        "not known",
+        f"{shown(part)}: an update reads and writes {UPDATE_BYTES:g} bytes of each parameter, "
+        f"{UPDATE_BYTES * 70e9 / TB:.1f} TB a step of 70B; what of a disk's rate it reaches is not known",
         "write --offload parameters or --offload optimizer, which wait in host memory; where that is too "
         "small, take more nodes, or say --set cluster.host_memory_bytes=2TiB",
     )

@@ -22,14 +22,14 @@ _REPEATED = re.compile(r"([1-9][0-9]{0,5})(?:\(x([1-9][0-9]{0,5})\))?")
 class Nodes:
     """The machines of a run as one of them sees it; `launch` names this start of it, the same on each.
 
-    `least` nodes are enough to go on (0: nobody said), `come` of them start now, as `told_by` says.
+    `least` nodes are enough to go on (0: nobody said), `come` start now (0: all), as `told_by` says.
     """
 
     count: int = 1
     rank: int = 0
     launch: str = ""
     least: int = 0
-    come: int = 1
+    come: int = 0
     told_by: str = ""
 
 

@@ -188,9 +188,12 @@ class Turns:
             status = read_status(Path(self.settings.folder))
             if under_way and status is not None and status.state != "running":
                 return None
-            if not under_way:
+            waited_s = time.monotonic() - since_s
+            if (
+                not under_way and waited_s >= SILENT_S
+            ):  # what an earlier start left has been taken back by then
                 require_none_refused(self.table.folder)
-            if under_way or self._complete(time.monotonic() - since_s):
+            if under_way or self._complete(waited_s):
                 self.settle(number, members, failure, under_way=under_way)
             time.sleep(LOOK_S)
 
@@ -227,7 +230,7 @@ class Turns:
 
     def _complete(self, waited_s: float) -> bool:
         """Whether every node that was started has come to the start of a run, or has had the time to."""
-        return waited_s >= MEETING_S or len(self.table.living()) >= self.nodes.come
+        return waited_s >= MEETING_S or len(self.table.living()) >= (self.nodes.come or self.crew.count)
 
     def settle(self, number: int, members: Members, failure: str, *, under_way: bool) -> None:
         """Decide on the next turn if that falls to this node and no rank of the last runs any more.

@@ -194,7 +194,8 @@ def _split_sequence(
 ) -> None:
     """Find whether the sequence can be split between blocks, and which memory is then."""
     lengths = [_length(record, own, batch, cuts) for group, own in enumerate(steps) if group not in ends]
-    head = max(ends) if ends and max(ends) else None
+    last = max(ends, default=0)
+    head = last or None
     found.tokens = gcd(*lengths) if min(lengths) > 1 else 0
     if head is not None and _length(record, steps[head], batch, cuts) not in (lengths[-1], 0):
         found.tokens *= not any(at in cuts.columns for at, _ in steps[head])
@@ -254,4 +255,6 @@ def _tokens_of(step: Step, batch: int) -> int:
         return 0
     if len(shape) == 2:  # samples and tokens in one
         return shape[0] // batch if shape[0] % batch == 0 else 0
-    return shape[1] if len(shape) > 2 and shape[0] == batch else 0
+    if len(shape) > 2 and batch in shape[:2]:  # in either order
+        return shape[1] if shape[0] == batch else shape[0]
+    return 0

@@ -15,7 +15,7 @@ INSTALLED = frozenset(("site-packages", "dist-packages"))  # folders of packages
 
 def explain(error: BaseException, builder: str) -> tuple[str, str, str]:
     """What stopped a trace, the line of the user's code, and what helps."""
-    text = str(error).splitlines()[0] if str(error) else type(error).__name__
+    text = str(error).strip().partition("\n")[0] or type(error).__name__
     fix = "correct that line; `python -c` with the builder and a real input shows the whole error"
     what = f"{shortened(builder)} cannot be traced"
     if isinstance(error, MemoryError) or "can't allocate memory" in text or "not enough memory" in text:

@@ -34,6 +34,12 @@ def of_configuration(config: Any) -> tuple[Any, str]:
     config.use_cache = False
     said = (getattr(config, "architectures", None) or [""])[0]
     kind = getattr(transformers, said, None)
+    if kind is None and type(config) not in transformers.AutoModel._model_mapping:  # noqa: SLF001 - no other says
+        raise InputError(
+            what=f"transformers {transformers.__version__} names no model of {shown(config.model_type)}",
+            cause="its configuration has no architectures, or one that is not there, and no usual model",
+            fix="give the config.json of a part of it that is a model, or --module with what builds it",
+        )
     model = kind(config) if kind else transformers.AutoModel.from_config(config)
     usual = _usual(config, model)
     return _called(config, model, tuple(usual)), ",".join(usual.values())

@@ -1,9 +1,10 @@
-"""The best plan at every point of a grid: GPU counts, GPU kinds, sequence lengths, batches."""
+"""The best plan at every point of a grid: GPUs, lengths, batches, models, stacks, precisions, optimizers."""
 
 from __future__ import annotations
 
 import itertools
 import math
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,14 +21,15 @@ from topology.base.units import BILLION, DAY
 from topology.catalog import gpu_name
 
 MOST_POINTS = 1000
+OPTIMIZER = "job.optimizer="
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
     """One point of a sweep: what was asked, and the plan or the reason there is none.
 
-    `scaling_efficiency` is tokens/s/GPU over that of the fewest GPUs with a plan for the same question: kind
-    of GPU, sequence length, batch. 0 where there is no plan.
+    `scaling_efficiency` is tokens/s/GPU over that of the fewest GPUs with a plan for the same question: all
+    but the number of GPUs. 0 where there is no plan.
     """
 
     request: PlanRequest
@@ -83,6 +85,7 @@ class Point:
             "global_batch_size": request.job.global_batch_size,
             "precision": request.job.precision,
             "stack": request.stack,
+            "optimizer": request.job.optimizer,
             "status": "infeasible" if self.plan is None else self.plan.optimality.status,
             "reason": self.reason,
         }
@@ -159,17 +162,40 @@ def points_of(flags: Flags) -> tuple[Flags, ...]:
     gpus = _listed(flags.gpus, "--gpus", largest=MOST_GPUS)
     lengths = _listed(flags.sequence_length, "--sequence-length", binary=True)
     batches = _listed(flags.global_batch_size, "--global-batch-size")
-    kinds = [name.strip() for name in flags.gpu.split(",")] if flags.gpu else [flags.gpu]
-    grid = list(itertools.product(kinds, gpus, lengths, batches))
+    named = [_named(text) for text in (flags.model, flags.stack, flags.precision, flags.gpu)]
+    grid: list[tuple[Any, ...]] = list(itertools.product(*named, gpus, lengths, batches, _optimizers(flags)))
     if len(grid) > MOST_POINTS:
         raise InputError(
             what=f"a sweep of {len(grid):,} points is too long", cause=f"at most {MOST_POINTS:,} are planned",
             fix="list fewer values",
         )  # fmt: skip
     return tuple(
-        replace(flags, gpu=kind, gpus=count, sequence_length=length, global_batch_size=batch)
-        for kind, count, length, batch in grid
-    )
+        replace(
+            flags, model=model, stack=stack, precision=precision, gpu=kind, gpus=count,
+            sequence_length=length, global_batch_size=batch, settings=settings,
+        )
+        for model, stack, precision, kind, count, length, batch, settings in grid
+    )  # fmt: skip
+
+
+def _named(text: str | None) -> Sequence[str | None]:
+    """Names of one flag, separated by commas; a file may have commas in its own.
+
+    >>> _named("bf16,fp8"), _named(None)
+    (('bf16', 'fp8'), (None,))
+    """
+    if not text or os.path.exists(text):  # noqa: PTH110 - Path.exists raises on a name that is too long
+        return (text,)
+    return tuple(name.strip() for name in text.split(","))
+
+
+def _optimizers(flags: Flags) -> Sequence[tuple[str, ...]]:
+    """Settings of every optimizer that is listed, ``job.optimizer=adamw,muon``; else as they are."""
+    others = tuple(one for one in flags.settings if not one.startswith(OPTIMIZER))
+    listed = [one.removeprefix(OPTIMIZER) for one in flags.settings if one not in others]
+    if len(listed) != 1:
+        return (flags.settings,)
+    return tuple((*others, f"{OPTIMIZER}{name.strip()}") for name in listed[0].split(","))
 
 
 def _listed(
@@ -196,7 +222,7 @@ def run_points(
 def with_efficiency(points: Iterable[Point]) -> tuple[Point, ...]:
     """The same points, each beside the fewest GPUs that answer the same question."""
     known = tuple(points)
-    first: dict[tuple[str, int, int], tuple[int, float]] = {}
+    first: dict[tuple[object, ...], tuple[int, float]] = {}
     for point in known:
         if point.plan is not None:
             here = (point.request.cluster.num_gpus, point.plan.estimate.tokens_per_s_per_gpu)
@@ -212,10 +238,11 @@ def with_efficiency(points: Iterable[Point]) -> tuple[Point, ...]:
     )
 
 
-def _question(point: Point) -> tuple[str, int, int]:
+def _question(point: Point) -> tuple[object, ...]:
     """What points have in common that differ in GPUs alone."""
-    job = point.request.job
-    return gpu_of(point.request), job.sequence_length, job.global_batch_size
+    request, job = point.request, point.request.job
+    asked = (job.sequence_length, job.global_batch_size, job.precision, job.optimizer)
+    return gpu_of(request), request.model.name, request.stack, *asked
 
 
 def gpu_of(request: PlanRequest) -> str:

@@ -42,13 +42,20 @@ def settings_by_group(settings: Sequence[str]) -> dict[str, dict[str, str]]:
     return groups
 
 
+TEXTS = ("str", "str | None")
+"""Types of fields that hold text, which may look like a number: their own reader says what there is."""
+
+
 def override(value: T, settings: Mapping[str, str], group: str) -> T:
     """Replace fields of a dataclass by text, decoded as a file's would be."""
     if not settings:
         return value
     known = [field.name for field in fields(value)]  # type: ignore[arg-type]  # T is always a dataclass here
     _require_known(settings, known, group)
-    data = unstructure(value) | {name: _plain(text) for name, text in settings.items()}
+    texts = {field.name for field in fields(value) if field.type in TEXTS}  # type: ignore[arg-type]
+    plain = {name: _plain(text) for name, text in settings.items()}
+    numbers = {name for name, found in plain.items() if isinstance(found, int | float)} & texts
+    data = unstructure(value) | plain | {name: settings[name] for name in numbers}
     return structure(data, type(value), f"--set {group}.…")
 
 

@@ -88,7 +88,8 @@ def _query_heads(model: ModelSpec) -> dict[str, int]:
 
 
 def _key_heads(model: ModelSpec) -> dict[str, int]:
-    return {"num_key_value_heads": model.attention.whole_heads} if model.attention.shares_keys else {}
+    grouped = model.attention.shares_keys and not model.module  # heads of a trace are its units
+    return {"num_key_value_heads": model.attention.whole_heads} if grouped else {}
 
 
 def _feed_forward_widths(model: ModelSpec) -> dict[str, int]:
@@ -134,7 +135,8 @@ def _recurrence(s: Setting, x: ParallelLayout) -> Violation:
 
 
 def _vocabulary_broken(s: Setting, t: LayoutTable) -> Mask:
-    return (-s.model.vocab_size) % t.tp > MOST_VOCABULARY_PADDING * s.model.vocab_size
+    rows = s.model.module.classes if s.model.module else s.model.vocab_size
+    return np.asarray((-rows) % t.tp > MOST_VOCABULARY_PADDING * rows, dtype=bool) & (rows > 0)
 
 
 def _vocabulary(s: Setting, x: ParallelLayout) -> Violation:

@@ -117,6 +117,8 @@ def test_every_listed_command_has_a_file_with_help():
         (("--model", "whisper-base", "--gpus", "8"), "PATH/config.json, its own, which transformers reads"),
         (("--model", "8b", "--gpus", "8", "--offload", "nvme"), "--offload parameters"),
         (("--model", "8b", "--gpus", "8", "--offload", "optimizer:0.5:nvme"), "not known"),
+        (("--model", "8b", "--gpus", "8", "--set", "job.gradient_compression=topk:0.01"), "from 67 replicas"),
+        (("--model", "8b", "--gpus", "8", "--set", "job.local_steps=50"), "there are average:H, diloco:H"),
         (("--model", "llama-3.1-70", "--gpus", "8", "--gpu", "h10"), "GPU 'h10'"),
         (("--model", "llama", "--gpus", "8"), "llama-3.1-70b"),
         (("--model", "8b", "--gpus", "8", "--gpu", "h100x"), "h100-sxm"),

@@ -163,23 +163,27 @@ def toml_tables(text: str) -> dict[str, str]:
     return {table[1 : table.index("]")]: table for table in tables}
 
 
-def read_json(path: str | Path) -> Any:
-    """Return the content of a JSON file; NaN and infinities are refused."""
+def read_json(path: str | Path, *, named_constants: bool = False) -> Any:
+    """Return the content of a JSON file; NaN and infinities are refused, or kept as their names, no numbers.
+
+    Python writes ``Infinity``, which JSON has not: published configurations of Mamba-2 hold one.
+    """
     text = read_text(path, MAX_JSON_BYTES)
     try:
-        return json_value(text)
+        return json_value(text, named_constants=named_constants)
     except (ValueError, RecursionError) as error:
         fix = "the file may be truncated: correct it at that place"
         raise InputError(f"{path} is not valid JSON", str(error), fix) from None
 
 
-def json_value(text: str) -> Any:
+def json_value(text: str, *, named_constants: bool = False) -> Any:
     """Return the value of a JSON text.
 
     Raises ValueError for what is not JSON, a number that no float holds, or half of a surrogate pair;
     RecursionError for what is nested too deeply.
     """
-    value = json.loads(text, parse_constant=_refuse_constant, parse_int=_whole, parse_float=_finite)
+    constant = str if named_constants else _refuse_constant
+    value = json.loads(text, parse_constant=constant, parse_int=_whole, parse_float=_finite)
     if _SURROGATE.search(text):
         json.dumps(value, ensure_ascii=False).encode()
     return value

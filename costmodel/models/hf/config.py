@@ -54,7 +54,7 @@ def _decoded(path: str | Path) -> tuple[Path, Any]:
     file = Path(path)
     if os.path.isfile(file / "config.json"):  # noqa: PTH113 - Path.is_file raises on a name that is too long
         file = file / "config.json"
-    return file, read_json(file)
+    return file, read_json(file, named_constants=True)
 
 
 def _language_model(config: Mapping[str, Any]) -> tuple[Mapping[str, Any], object]:

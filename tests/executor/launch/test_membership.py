@@ -14,7 +14,7 @@ from costmodel.layout import ParallelLayout
 from executor.launch.membership import SILENT_S, Heard, Members, Table
 from executor.launch.nodes import Nodes
 from executor.launch.supervise import begin_run, with_plan
-from executor.launch.turns import Crew, Turn, Turns, chosen
+from executor.launch.turns import Crew, Turn, Turns, chosen, require_none_refused, telling
 from executor.training.settings import CHECKPOINTS, RunSettings, RunStatus, write_json
 from planner.plan import Plan
 from topology.base.errors import InputError
@@ -23,10 +23,12 @@ from topology.base.errors import InputError
 class Job:
     """Nodes of one GPU each, as many tables on one folder, and a clock."""
 
-    def __init__(self, folder: Path, plan_of: Callable[..., Plan], count: int = 4, min_gpus: int = 2) -> None:
+    def __init__(
+        self, folder: Path, plan_of: Callable[..., Plan], count: int = 4, min_gpus: int = 2, come: int = 0
+    ) -> None:
         self.folder, self.now_s, self.said = folder, 0.0, list[str]()
         self.plans = {gpus: plan_of(ParallelLayout(dp=gpus), batch=12) for gpus in range(1, count + 1)}
-        self.count, self.min_gpus = count, min_gpus
+        self.count, self.min_gpus, self.come = count, min_gpus, come
         (folder / "meeting").mkdir()
         self.nodes = {node: self.launched(node) for node in range(count)}
 
@@ -40,7 +42,7 @@ class Job:
         return Turns(
             table=Table(folder=self.folder / "meeting", node=node),
             crew=crew,
-            nodes=Nodes(count=self.count, rank=node, launch="7"),
+            nodes=Nodes(count=self.count, rank=node, launch="7", come=self.come),
             settings=with_plan(settings, self.folder),
             say=self.said.append,
             write=lambda _plan: None,
@@ -103,6 +105,34 @@ def test_the_first_turn_waits_for_every_node(tmp_path: Path, plan_of: Callable[.
     job.pass_s(2, range(4))
     job.settle(0)
     assert job.nodes[0].table.latest() == 0
+
+
+def test_a_job_that_was_given_fewer_nodes_than_the_most_begins_with_them(
+    tmp_path: Path, plan_of: Callable[..., Plan]
+) -> None:
+    """Of 2:4 a scheduler gave three: nobody waits for the fourth, which is a spare if it comes."""
+    job = Job(tmp_path, plan_of, come=3)
+    job.pass_s(2, (0, 1))
+    job.settle(0)
+    assert job.nodes[0].table.latest() == -1
+    job.pass_s(2, (0, 1, 2))
+    job.settle(0)
+    assert job.members().nodes == (0, 1, 2)
+    assert job.turn(0).plan.layout.num_gpus == 3
+    assert "not all nodes came: continuing on 3 of 4 nodes, 3 of 4 GPUs" in job.said
+
+
+def test_nobody_waits_for_a_node_that_does_not_start(job: Job) -> None:
+    """What it is not fit for is told by its own words to those that wait; once it is mended it takes them back."""
+    meeting = job.folder / "meeting"
+    with pytest.raises(InputError), telling(meeting, 2):
+        raise InputError(what="this node is hot", cause="GPU 3", fix="mend it")
+    with pytest.raises(InputError) as raised:
+        require_none_refused(meeting)
+    assert str(raised.value).splitlines()[0] == "error: node 2 does not start: this node is hot"
+    with telling(meeting, 2):
+        pass
+    require_none_refused(meeting)
 
 
 def test_of_two_claims_one_wins(job: Job) -> None:

@@ -11,7 +11,13 @@ pytest.importorskip("transformers")
 
 import torch
 
+from costmodel.job import TrainingJob
+from costmodel.models.catalog import model
+from costmodel.models.spec import layer_runs
+from costmodel.ops.layer import layer_ops
+from costmodel.ops.op import ShardShape
 from costmodel.ops.passes import LOSS_CHAIN_BYTES, NORM_CHAIN, ROTARY_CHAIN
+from costmodel.stack import stack
 from executor.tracing.ops import pass_of
 from executor.tracing.record import record_forward
 
@@ -32,6 +38,22 @@ def test_a_norm_is_eighteen_accesses() -> None:
     for kind in (LlamaRMSNorm, Qwen3RMSNorm):
         norm = kind(WIDTH).to(device="meta", dtype=torch.bfloat16)
         assert moved(norm, x) == pytest.approx(NORM_CHAIN * 2 * TOKENS * WIDTH, rel=0.002)
+
+
+def test_norms_of_latent_attention_are_chains_too() -> None:
+    """DeepSeek-V3's are of its queries' and keys' ranks; a described layer reads and writes as often."""
+    from transformers.models.deepseek_v3.modeling_deepseek_v3 import DeepseekV3RMSNorm
+
+    spec = model("deepseek-v3")
+    job = TrainingJob(sequence_length=TOKENS, global_batch_size=1)
+    ops = layer_ops(
+        spec, layer_runs(spec)[0].kind, job, stack("pytorch"), ShardShape(sequence_length=float(TOKENS))
+    )
+    for name, rank in (("query_norm", 1536), ("kv_norm", 512)):
+        [norm] = [op for op in ops if op.name == name]
+        built = DeepseekV3RMSNorm(rank).to(device="meta", dtype=torch.bfloat16)
+        x = torch.empty(1, TOKENS, rank, dtype=torch.bfloat16, device="meta")
+        assert norm.bytes == pytest.approx(moved(built, x), rel=0.002)
 
 
 def test_a_layer_norm_is_two_accesses() -> None:

@@ -40,6 +40,7 @@ from planner.problem import Setting, setting_of
 from planner.rules.check import check, legal
 from planner.search.best_first import explore
 from planner.search.search import certificate
+from tests.unit.costmodel.models.small_modules import traced
 from tests.unit.costmodel.models.small_towers import seeing
 from topology.base.units import GIB
 from topology.builders import default_cluster
@@ -105,6 +106,9 @@ def requests(draw: st.DrawFn) -> PlanRequest:
     )
     if tower_layers := draw(st.sampled_from([0, 0, 0, 1, 3])):
         model = seeing(model, tower_layers, draw(st.sampled_from([128, 1024])))
+    if module := draw(st.sampled_from([False] * 5 + [True])):
+        tower_layers, tokens = 0, draw(st.sampled_from([0, 256]))
+        model = traced(draw(st.integers(1, 4)), tokens=tokens, recognised=draw(st.booleans()))
     num_gpus = draw(st.sampled_from([1, 2, 2, 3, 4, 4, 6, 8, 16]))
     share = draw(st.sampled_from([0.3, 0.6, 1.0, 1.2, 1.5, 2.0, 4.0]))
     memory = 3 * GIB + share * 18 * parameter_count(model) / num_gpus
@@ -116,7 +120,7 @@ def requests(draw: st.DrawFn) -> PlanRequest:
         model=model,
         cluster=cluster_with_memory(num_gpus, memory),
         job=TrainingJob(
-            sequence_length=draw(st.sampled_from([256, 2048])),
+            sequence_length=1 if module else draw(st.sampled_from([256, 2048])),
             global_batch_size=draw(st.sampled_from([2, 6, 8])),
             images=draw(st.sampled_from([None, 3])) if tower_layers else None,
             frozen_tower=bool(tower_layers) and draw(st.booleans()),
@@ -310,3 +314,30 @@ def test_the_search_finds_the_optimum_of_exhaustive_enumeration(request: PlanReq
     s = done.setting
     assert check(s.model, s.cluster, s.job, s.stack, done.best.layout) == ()
     assert done.best.peak_memory_bytes <= s.memory_budget_bytes * (1 + RELATIVE)
+
+
+@pytest.mark.parametrize("pins", [{}, {"tp": 2}], ids=["free", "tp 2"])
+@pytest.mark.parametrize("share", [0.5, 1.2, 4.0])
+@pytest.mark.parametrize("tokens", [0, 256])
+@pytest.mark.parametrize("num_gpus", [2, 4, 8])
+def test_traced_blocks_on_tensor_ranks_are_searched_in_full(
+    num_gpus: int, tokens: int, share: float, pins: dict[str, Any]
+) -> None:
+    """With a sequence that can be split and without, memory tight and wide: the optimum of all layouts."""
+    model = traced(3, tokens=tokens)
+    memory = 3 * GIB + share * 18 * parameter_count(model) / num_gpus
+    request = PlanRequest(
+        memory_headroom=0.0,
+        model=model,
+        cluster=cluster_with_memory(num_gpus, memory),
+        job=TrainingJob(sequence_length=1, global_batch_size=8),
+        stack="torchtitan",
+        pins=pins,
+    )
+    best_s = exhaustive(request)
+    done = explore(request, CAL)
+    if isinstance(done, tuple) or done.best is None:
+        assert math.isinf(best_s)
+        return
+    assert done.best.step_time_s == pytest.approx(best_s, rel=RELATIVE)
+    assert certificate(done, done.best).status == "proven"

@@ -37,6 +37,7 @@ from planner.space.degrees import combinations
 from planner.space.unfold import eased, pipelines, placements, variants
 from tests.oracle.planner.search.plain_enumeration import exact_steps, setting_of
 from tests.oracle.planner.search.random_requests import case_of
+from tests.unit.costmodel.models.small_modules import traced
 from tests.unit.costmodel.models.small_towers import seeing
 from topology.builders import default_cluster, gpu_named
 
@@ -143,11 +144,15 @@ LADDER = (
     ("qwen3-30b-a3b", "h100-sxm", 32, "megatron-bridge-overlap", 4_096, 64),
     ("llama-3.1-8b that sees", "h100-sxm", 32, "megatron-core", 8_192, 64),
     ("mixtral-8x7b that sees", "mi300x", 16, "pytorch", 4_096, 32),
+    ("traced", "h100-sxm", 32, "torchtitan", 1, 128),
+    ("traced", "b200-sxm", 16, "pytorch", 1, 64),
 )
 
 
 def named(name: str) -> ModelSpec:
-    """A model of the catalog, or one that sees."""
+    """A model of the catalog, one that sees, or a traced module."""
+    if name == "traced":
+        return traced(23)
     spec = model(name.removesuffix(" that sees"))
     return seeing(spec, 24, 2048) if name.endswith("that sees") else spec
 

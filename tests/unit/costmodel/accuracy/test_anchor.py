@@ -117,25 +117,27 @@ def drawn_errors(far_by: float) -> tuple[list[float], list[float]]:
 
 
 def test_one_random_run_of_an_unseen_source_lowers_its_errors() -> None:
-    """From 5.3 to 5.0 % in the median of the second data set, 7.6 to 7.0 in the mean.
+    """From 6.9 to 6.6 % in the mean of the second data set, 14.3 to 13.6 at nine in ten.
 
-    At nine in ten it is 14.5 and 14.7: the sources that were off as a whole no longer are as far off.
+    In the median 4.7 stays: half of the rows are as near as one run of their source says.
     """
     before, after = drawn_errors(0.0)
     assert len(after) > 5000
-    assert np.median(after) < np.median(before)
     assert np.mean(after) < np.mean(before)
-    assert np.quantile(after, 0.9) < 1.02 * np.quantile(before, 0.9)
+    assert np.quantile(after, 0.9) < np.quantile(before, 0.9)
+    assert np.median(after) < 1.02 * np.median(before)
 
 
-def test_where_a_source_is_off_as_a_whole_one_run_takes_three_tenths_of_the_median_error() -> None:
-    """From 8.3 to 5.7 %, of sources a twentieth off or more in the median: a level that nobody had measured.
+def test_where_a_source_is_off_as_a_whole_one_run_takes_three_tenths_of_the_error() -> None:
+    """From 7.3 to 4.8 %, of sources a twentieth off or more in the median: a level that nobody had measured.
 
-    Of those a tenth off or more the rows are as far from each other, so it takes less there.
+    As much of the mean, 11.1 to 7.4 %, and of what nine in ten stay below, 25.9 to 16.5.
     """
     before, after = drawn_errors(0.05)
-    assert len(after) > 2000
+    assert len(after) > 1500
     assert np.median(after) <= 0.7 * np.median(before)
+    assert np.mean(after) <= 0.7 * np.mean(before)
+    assert np.quantile(after, 0.9) <= 0.7 * np.quantile(before, 0.9)
 
 
 def test_a_host_that_nobody_timed_widens_the_band_where_launches_set_the_step() -> None:

@@ -376,6 +376,19 @@ def test_a_file_and_a_folder_are_read_alike(tmp_path: Path) -> None:
     assert (model(str(folder)), read_config(folder / "config.json").name) == (read_config(folder), "my-llama")
 
 
+def test_a_constant_that_python_writes_is_no_number(tmp_path: Path) -> None:
+    """Configurations of Mamba-2 hold an infinite limit of time steps; where a size is one, it is refused."""
+    file = tmp_path / "config.json"
+    sizes = {"n_layer": 12, "n_embd": 768, "n_head": 12, "n_positions": 1024, "vocab_size": 50257}
+    told = {"model_type": "gpt2", "time_step_limit": [0.0, float("inf")], **sizes}
+    file.write_text(json.dumps(told), encoding="utf-8")
+    assert "Infinity" in file.read_text(encoding="utf-8")
+    assert read_config(file).num_layers == 12
+    file.write_text(json.dumps({**told, "n_layer": float("inf")}), encoding="utf-8")
+    with pytest.raises(InputError, match="n_layer"):
+        read_config(file)
+
+
 def test_biases_of_a_llama_variant_are_counted() -> None:
     """attention_bias adds q, k, v and o biases; mlp_bias adds those of the three matrices."""
     biased = model_of_config({**LLAMA, "attention_bias": True, "mlp_bias": True}, name="biased")

@@ -113,7 +113,9 @@ def test_experts_launched_one_by_one_take_as_long_as_their_launches(microbatch: 
 def test_few_rows_an_expert_wait_and_many_do_not() -> None:
     """Both sides of the test above occur."""
     launches = QWEN.num_experts / 8 * default_constants().expert_launch_s
-    assert forward_s(stack("megatron-bridge"), 1, 8)[1] < launches < forward_s(stack("megatron-bridge"), 8, 8)[1]
+    assert (
+        forward_s(stack("megatron-bridge"), 1, 8)[1] < launches < forward_s(stack("megatron-bridge"), 8, 8)[1]
+    )
 
 
 @pytest.mark.parametrize("drops", [True, False])
@@ -128,7 +130,7 @@ def test_experts_whose_shapes_are_known_are_not_waited_for(drops: bool) -> None:
 
 @pytest.mark.parametrize("name", ["torchtitan", "hai-llm", "meshplan"])
 def test_engines_with_one_kernel_for_all_experts_launch_no_single_ones(name: str) -> None:
-    """torch's grouped_mm and DeepGEMM; Transformer Engine's grouped linear layers loop over cuBLAS."""
+    """Those of torch's grouped_mm and DeepGEMM; Transformer Engine's grouped linear layers loop over cuBLAS."""
     assert not stack(name).timing.launches_experts_singly
     assert stack("megatron-core").timing.launches_experts_singly
 
