@@ -282,11 +282,14 @@ def seen_by(kind: Kind, load: Load) -> Load:
 
 
 def within(found: Simulation, job: ServingJob, phase: str, first: int) -> bool:
-    """Whether the requests from `first` on keep the limits of the phase at the job's percentile."""
+    """Whether the requests from `first` on keep the limits of the phase at the job's percentile.
+
+    A request stays with a pool for a part of its end-to-end time, so no longer than that may take.
+    """
     limits = (
         (found.ttft_s, job.ttft_s, phase != "decode"),
         (found.tpot_s, job.tpot_s, phase != "prefill" and job.output_tokens > 1),
-        (found.end_to_end_s, job.end_to_end_s, phase == "whole"),
+        (found.end_to_end_s, job.end_to_end_s, True),
     )
     return all(
         limit is None or not counts or float(np.nanpercentile(values[first:], job.percentile)) <= limit
