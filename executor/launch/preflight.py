@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from executor.launch.host_room import check_room, has_gpu
 from executor.launch.node_state import SYS_CLASS, GpuState, NodeState, Tool, node_state
 from planner.plan import Plan
 from topology.base.errors import InputError
@@ -41,7 +42,7 @@ def check_node(
     tool: Tool | None = None,
     sys_class: Path = SYS_CLASS,
 ) -> None:
-    """Refuse a node that is not as the plan has it; a node without GPUs of its own is left to the ranks.
+    """Refuse a node that is not as the plan has it, or without GPUs and too small for its ranks.
 
     Args:
         plan: what is to run.
@@ -53,6 +54,8 @@ def check_node(
     """
     state = None if device == "cpu" else node_state(environment, tool=tool, sys_class=sys_class)
     if state is None:
+        if device == "cpu" or (device == "auto" and not has_gpu()):
+            check_room(plan, ranks, lambda rank: allocated_bytes(plan, rank))
         return
     found = list(differences(plan, ranks, state))
     if found:
@@ -103,6 +106,11 @@ def stage_of(plan: Plan, rank: int) -> int:
 def peak_bytes(plan: Plan, rank: int) -> float:
     """Peak memory that is estimated of a rank."""
     return plan.estimate.memory_by_stage[stage_of(plan, rank)].total_bytes
+
+
+def allocated_bytes(plan: Plan, rank: int) -> float:
+    """What tensors of a rank take at its peak by the estimate, without what a GPU's runtime keeps."""
+    return plan.estimate.memory_by_stage[stage_of(plan, rank)].allocated_bytes
 
 
 def _of_kind(node: NodeSpec, planned: Gpu, gpu: GpuState) -> Iterator[Difference]:

@@ -15,9 +15,11 @@ pytest.importorskip("torch")
 
 import torch
 
+from app.cli import run
 from costmodel.kernels.tables import load_calibration
 from costmodel.layout import ParallelLayout
 from executor.bench.local_ranks import run_ranks
+from executor.launch.host_room import RANK_BYTES, check_room, free_bytes
 from executor.launch.node_state import from_nvidia, from_rocm, nic_rate, node_state, visible
 from executor.launch.nodes import loopback
 from executor.launch.preflight import check_node, peak_bytes, stage_of
@@ -302,3 +304,32 @@ def test_the_planned_rate_is_that_of_the_cluster() -> None:
     seconds = planned_all_reduce_s(plan(), load_calibration(), size)
     assert 225e9 < size / seconds * 2 * 7 / 8 < 450e9
     assert planned_all_reduce_s(plan(nodes=2), load_calibration(), size) > seconds
+
+
+def test_a_machine_without_gpus_holds_what_its_memory_holds(tmp_path: Path) -> None:
+    """Eight ranks of 30 GiB and what each takes before a model, in what Linux says is free."""
+    asked, meminfo = make_plan(ParallelLayout(dp=8)), tmp_path / "meminfo"
+    meminfo.write_text("MemTotal: 25165824 kB\nMemAvailable:   23068672 kB\n", encoding="ascii")
+    free = free_bytes(meminfo)
+    assert free == 22 * GIB
+    check_room(asked, range(8), lambda _: 2 * GIB, free)
+    check_room(asked, range(8), lambda _: 30 * GIB, 8 * (30 * GIB + RANK_BYTES))
+    with pytest.raises(InputError) as raised:
+        check_room(asked, range(8), lambda _: 30 * GIB, free)
+    assert "cannot hold 8 ranks" in raised.value.what
+    assert "they take 242 GiB of its own memory, 22 GiB are free" in raised.value.cause
+    assert free_bytes(tmp_path / "none") is None
+
+
+def test_a_plan_for_many_gpus_starts_nothing_on_a_machine_without(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A 70B plan is refused in three lines before any process is started, on a node or on its GPUs' absence."""
+    written = tmp_path / "wanted.json"
+    assert run(["--model", "70b", "--gpus", "32", "-o", str(written)]) == 0
+    capsys.readouterr()
+    folder = tmp_path / "run"
+    assert run(["run", str(written), "--run-dir", str(folder), "--device", "cpu"]) == 2
+    said = capsys.readouterr().err
+    assert "error: this machine, without GPUs, cannot hold 32 ranks of the plan" in said
+    assert not folder.exists()
