@@ -148,12 +148,12 @@ def test_cards_are_those_that_are_up(tmp_path: Path) -> None:
 
 
 def test_a_node_as_planned_is_taken(tmp_path: Path) -> None:
-    """With its cards, too; a run on a CPU and a machine without tools are not looked at."""
+    """With its cards, too; of a run on a CPU and a machine without tools only memory is looked at."""
     assert refused(nvidia(*h100s()), plan()) == ""
     assert refused(nvidia(*h100s()), plan(nodes=2), cards(tmp_path, "400 Gb/sec (4X NDR)")) == ""
     assert refused(nvidia(*h100s()), plan(nodes=2)) == ""  # no card can be read
-    assert refused(lambda _: "", plan()) == ""
-    check_node(plan(), range(8), device="cpu", environment={}, tool=nvidia(RTX))
+    assert refused(lambda _: "", plan(peak=32 * MIB)) == ""
+    check_node(plan(peak=32 * MIB), range(8), device="cpu", environment={}, tool=nvidia(RTX))
     assert node_state({}, tool=lambda _: "") is None
 
 
