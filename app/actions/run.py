@@ -211,10 +211,12 @@ def check_run(plan: Plan, run: RunSettings) -> None:
     from executor.data.source import open_source
     from executor.launch.doors import check_doors
     from executor.launch.overlaps import check_overlaps
+    from executor.model.layer_limits import check_modelled
     from executor.training.settings import held_out
     from topology.base.errors import InputError
 
     job = plan.request.job
+    check_modelled(plan.request.model)
     if job.precision not in ("bf16", "fp8"):
         raise InputError(
             what="meshplan trains in bf16, fp32 or fp8",

@@ -21,6 +21,7 @@ _POSITIVE = (
     "head_dim",
     "vocab_size",
     "max_sequence_length",
+    "residual_streams",
 )
 _COUNTS = (
     "norms_per_layer",
@@ -32,7 +33,6 @@ _COUNTS = (
     "index_heads",
     "index_head_dim",
     "index_topk",
-    "residual_streams",
     "num_experts",
     "num_experts_per_token",
     "moe_intermediate_size",
@@ -73,6 +73,7 @@ def check_sizes(model: Any) -> None:
         cause = f"layer_pattern has {shown(min(unknown))}"
         raise _impossible(model, cause, f"give one of {''.join(LETTERS)} for every layer")
     _check_recurrence(model)
+    _check_compression(model)
     for name in ("num_dense_layers", "num_sliding_layers"):
         if not 0 <= getattr(model, name) <= model.num_layers:
             cause = f"{name} {getattr(model, name)} of num_layers {model.num_layers}"
@@ -117,6 +118,20 @@ def _check_recurrence(model: Any) -> None:
     if not 0 <= r.conv_kernel <= LARGEST_SIZE or r.value_heads % r.key_heads:
         cause = f"conv_kernel {r.conv_kernel}, {r.value_heads} value heads of {r.key_heads} key heads"
         raise _impossible(model, cause, "give a number of value heads that the key heads divide")
+
+
+def _check_compression(model: Any) -> None:
+    """Refuse sizes that no compressed attention has."""
+    if (c := model.compression) is None:
+        return
+    for name in ("output_groups", "output_rank", "sparse_rate", "heavy_rate"):
+        if not 0 < getattr(c, name) <= LARGEST_SIZE:
+            cause = f"{name} = {getattr(c, name)} of its compressed attention"
+            raise _impossible(model, cause, f"give {name} between 1 and {LARGEST_SIZE}")
+    if model.num_attention_heads * model.head_dim % c.output_groups:
+        width = f"{model.num_attention_heads} heads x {model.head_dim}"
+        cause = f"{width} numbers in {c.output_groups} groups of outputs"
+        raise _impossible(model, cause, "give a number of groups that divides them")
 
 
 def _impossible(model: Any, cause: str, fix: str) -> InputError:

@@ -21,18 +21,17 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from costmodel.models.attention import AttentionName
-from costmodel.models.kinds import layer_kinds
 from costmodel.models.spec import ModelSpec, is_sliding
 from costmodel.updates.adapters import Adapter
 from executor.comm.tensor_parallel import TensorAxis, VocabEmbedding, local
 from executor.model.attention.attend import ContextAxis, attend
 from executor.model.attention.documents import Documents
 from executor.model.gating import activate, gate_of, gated
+from executor.model.layer_limits import check_modelled
 from executor.model.linear import Head, Linear, RowLinear, project_together
 from executor.model.moe import MoE
 from executor.model.norms import LayerNorm, RmsNorm, soft_cap
 from executor.model.rotary import Rope, deinterleave, latent_score_factor, rotary_size, rotary_tables, rotate
-from topology.base.errors import InputError
 
 LATENT_NORM_EPSILON = 1e-6  # DeepSeek's published code gives these norms its default, whatever rms_norm_eps
 
@@ -289,33 +288,6 @@ def _call(function: Callable[..., torch.Tensor], *inputs: torch.Tensor, recomput
         return function(*inputs)
     result: torch.Tensor = checkpoint(function, *inputs, use_reentrant=False, preserve_rng_state=False)
     return result
-
-
-def check_layers(spec: ModelSpec) -> None:
-    """Refuse a model with layers that the executor has no module for, whatever else it computes."""
-    causes = {
-        f"it has {layer_kinds(spec)}, and layers here are all alike": spec.layer_pattern,
-        f"its queries attend to {spec.index_topk} keys that an indexer chose": spec.index_topk,
-        f"its experts are {spec.moe_latent_size} wide, its layers {spec.hidden_size}": spec.moe_latent_size,
-        "its attention and feed-forward share a norm": spec.norms_per_layer == 1,
-    }
-    for cause in (cause for cause, holds in causes.items() if holds):
-        raise InputError(
-            what=f"{spec.name} cannot be built by the executor",
-            cause=cause,
-            fix="plan it, and train its own module: plan --for deepspeed or --for accelerate",
-        )
-
-
-def check_modelled(spec: ModelSpec) -> None:
-    """Refuse a model that would be built but compute something else than the published one."""
-    check_layers(spec)
-    if spec.unmodelled:
-        raise InputError(
-            what=f"{spec.name} cannot be built as it is published",
-            cause=f"the executor does not compute {'; '.join(spec.unmodelled)}",
-            fix="plan and export it (`plan export`), or remove the setting from its config.json",
-        )
 
 
 def build_model(

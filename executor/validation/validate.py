@@ -16,7 +16,7 @@ import torch
 from costmodel.layout import AXIS_FIELDS, PLAIN_SCHEDULE, num_microbatches
 from costmodel.models.spec import with_layers
 from executor.bench.local_ranks import RankError
-from executor.model.transformer import check_layers
+from executor.model.layer_limits import check_layers
 from executor.training.optimizer import OptimizerSettings
 from executor.validation.expected_counts import STACK, Term, compare_counts
 from executor.validation.fake_rank import RankTask

@@ -14,7 +14,14 @@ import numpy as np
 
 from costmodel.layout import DEFAULT_AXIS_ORDER, LayoutTable
 from planner.engines.contract import Contract
-from planner.engines.deepspeed import HALF_ONLY, TENSORS_ALONE, WHOLE_LAYERS, axis_limit, in_code
+from planner.engines.deepspeed import (
+    HALF_ONLY,
+    TENSORS_ALONE,
+    UNCUT_COMPRESSION,
+    WHOLE_LAYERS,
+    axis_limit,
+    in_code,
+)
 from planner.engines.dotted import flat, nested
 from planner.engines.fields import Facts
 from planner.engines.limit import Limit, Question, Variable, compression_limit, offload_limit
@@ -288,6 +295,7 @@ ACCELERATE = Contract(
         ),
         _BUCKETS_OF_DDP,
         *(axis_limit(axis, in_code("Accelerate")) for axis in ("pp", "ep", "expert_tp")),
+        UNCUT_COMPRESSION,
         TENSORS_ALONE,
         WHOLE_LAYERS,
         Limit(

@@ -181,6 +181,28 @@ def axis_limit(axis: str, why: str) -> Limit:
     )
 
 
+EXPERTS_UNCUT = Limit(
+    name="experts-of-tensor-ranks",
+    fields=("tp",),
+    broken=lambda s, t: (t.tp > 1) & s.model.is_moe,
+    says=lambda s, x: (
+        f"tp = {x.tp}: AutoTP 0.19 knows no way to divide {s.model.num_experts} experts (moe_tp_experts)",
+        "set tp=1",
+    ),
+)
+
+UNCUT_COMPRESSION = Limit(
+    name="compressed-attention",
+    fields=("tp",),
+    broken=lambda s, t: (t.tp > 1) & (s.model.compression is not None),
+    says=lambda _, x: (
+        f"tp = {x.tp}: transformers keeps attention to compressed keys whole on every tensor rank",
+        "set tp=1",
+    ),
+)
+"""What transformers' own plan of DeepSeek-V4 divides is its routed experts alone (5.23)."""
+
+
 def _low(s: Question, _: object) -> bool:
     return s.job.is_low_precision
 
@@ -220,6 +242,7 @@ DEEPSPEED = Contract(
         offload_limit("DeepSpeed", ("parameters",)),
         *(axis_limit(axis, in_code("DeepSpeed")) for axis in ("pp", "cp", "ep", "expert_tp")),
         TENSORS_ALONE,
+        EXPERTS_UNCUT,
         WHOLE_LAYERS,
         Limit(
             name="groups-of-shards",

@@ -51,6 +51,17 @@ class Variable:
     needed: Callable[[Facts, Gpu], bool] = lambda _facts, _gpu: True
 
 
+MOST_TOLD = 3
+"""Fields of a model that a refusal names; the others are counted."""
+LONGEST = 60
+
+
+def _brief(value: object) -> str:
+    """A value of a field in few letters."""
+    text = str(value)
+    return "none" if value in ("", (), None) else text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
+
+
 def untold(settings: Sequence[Setting], model: ModelSpec) -> tuple[str, ...]:
     """Fields of a model that settings read back otherwise, each with what it is and what it would be."""
     facts = {**layout_facts(ParallelLayout()), **model_facts(model)}
@@ -59,7 +70,7 @@ def untold(settings: Sequence[Setting], model: ModelSpec) -> tuple[str, ...]:
     given = Given(words, {word.name: word for setting in settings for word in setting.words})
     told = {name: found for setting in mine for name, found in setting.read(given).items()}
     return tuple(
-        f"{name} = {said}, there {told[name]}"
+        f"{name} = {_brief(said)}, there {_brief(told[name])}"
         for name, said in facts.items()
         if name.startswith("model.") and told.get(name, said) != said
     )
@@ -86,7 +97,9 @@ def model_limit(title: str, settings: Sequence[Setting]) -> Limit:
     """The limit of an engine that cannot be told every model."""
 
     def says(s: Question, _: ParallelLayout) -> tuple[str, str]:
-        differs = "; ".join(untold(settings, s.model))
+        every = untold(settings, s.model)
+        more = f"; and {len(every) - MOST_TOLD} more" if len(every) > MOST_TOLD else ""
+        differs = "; ".join(every[:MOST_TOLD]) + more
         return f"{title} would compute another model than {s.model.name}: {differs}", "use another model"
 
     return Limit(name="model", fields=(), broken=lambda s, _: bool(untold(settings, s.model)), says=says)

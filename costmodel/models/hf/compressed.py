@@ -18,7 +18,7 @@ from topology.base.errors import shown
 
 _SPARSE, _HEAVY = "compressed_sparse_attention", "heavily_compressed_attention"
 _LETTERS = {"sliding_attention": "W", _SPARSE: "S", _HEAVY: "H"}
-_RATES = {"sparse_rate": 4, "heavy_rate": 128}
+_SPARSE_RATE, _HEAVY_RATE = 4, 128
 _OF_RATIO = {0: "W", 4: "S", 128: "H"}
 DEPARTURES = (
     "attention to compressed keys (DeepSeek-V4)",
@@ -31,10 +31,18 @@ def _deepseek_v4(r: ConfigReader) -> dict[str, Any]:
     """DeepSeek-V4: one key for all heads, experts on every layer, four residual streams."""
     r.departures.extend(DEPARTURES)
     for key in ("attention_bias", "mlp_bias"):
-        r.expects(key, usual=False)
+        if r.flag(key, default=False):
+            r.problems.append(f"{key} = true is not supported")
+    if r.count("n_shared_experts", 1) != 1:
+        r.problems.append("n_shared_experts other than 1 is not supported")
+    if r.size("hc_mult", default=4) == 1:
+        r.problems.append("hc_mult = 1 is not supported")
     r.expects("scoring_func", "sqrtsoftplus")
     inner, head = r.size("moe_intermediate_size"), r.size("head_dim", default=512)
     rope = r.size("qk_rope_head_dim", default=round(head * r.positive("partial_rotary_factor", 64 / 512)))
+    if rope > head or rope % 2:
+        r.problems.append(f"{rope} of {head} dimensions of a head cannot be turned in pairs")
+        rope = 2
     rates = r.within(r.table("compress_rates") or {})
     return {
         **decoder(r, intermediate=inner, kv_heads=1, head_dim=head),
@@ -45,10 +53,8 @@ def _deepseek_v4(r: ConfigReader) -> dict[str, Any]:
         "compression": Compression(
             output_groups=r.size("o_groups", default=8),
             output_rank=r.size("o_lora_rank", default=1024),
-            sparse_rate=rates.size(
-                _SPARSE, default=r.size("compress_rate_csa", default=_RATES["sparse_rate"])
-            ),
-            heavy_rate=rates.size(_HEAVY, default=r.size("compress_rate_hca", default=_RATES["heavy_rate"])),
+            sparse_rate=r.size("compress_rate_csa", default=rates.size(_SPARSE, default=_SPARSE_RATE)),
+            heavy_rate=r.size("compress_rate_hca", default=rates.size(_HEAVY, default=_HEAVY_RATE)),
         ),
         "residual_streams": r.size("hc_mult", default=4),
         "index_heads": r.size("index_n_heads", default=64),
@@ -57,7 +63,7 @@ def _deepseek_v4(r: ConfigReader) -> dict[str, Any]:
         "num_experts": r.size("n_routed_experts", "num_local_experts"),
         "num_experts_per_token": r.size("num_experts_per_tok", default=6),
         "moe_intermediate_size": inner,
-        "shared_expert_size": inner * r.count("n_shared_experts", 1),
+        "shared_expert_size": inner,
         "routing": Routing(
             scoring_func="sigmoid",
             norm_topk_prob=r.flag("norm_topk_prob", default=True),

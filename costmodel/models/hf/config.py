@@ -15,7 +15,7 @@ from typing import Any
 from costmodel.models.hf.compressed import COMPRESSED_FAMILIES
 from costmodel.models.hf.dense import DENSE_FAMILIES
 from costmodel.models.hf.experts import EXPERT_FAMILIES
-from costmodel.models.hf.hearing import hearing_of
+from costmodel.models.hf.hearing import HEARING_FAMILIES, hearing_of
 from costmodel.models.hf.hybrid import HYBRID_FAMILIES
 from costmodel.models.hf.reader import ConfigReader
 from costmodel.models.hf.towers import tower_of
@@ -77,6 +77,8 @@ def model_of_config(config: Mapping[str, Any], *, name: str, source: str = "") -
         tied = {name: whole[name] for name in ("tie_word_embeddings",) if name in whole}
         unsaid = _UNSAID_OF.get(str(whole.get("model_type")), _UNSAID_WITHIN.get(family, {}))
         config = {**unsaid, **tied, **config}
+        if str(whole.get("model_type")) in HEARING_FAMILIES:  # tied by the whole configuration alone
+            config |= {"tie_word_embeddings": tied.get("tie_word_embeddings", False)}
     if not isinstance(family, str) or family not in _FAMILIES:
         cause = "missing key model_type" if family is _MISSING else f"model_type {shown(family)} is not known"
         raise InputError(

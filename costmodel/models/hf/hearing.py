@@ -113,3 +113,6 @@ _TOWERS: Mapping[str, Callable[[ConfigReader, ConfigReader, int], Tower]] = {
     "voxtral": _voxtral,
     "audioflamingo3": _flamingo,
 }
+
+HEARING_FAMILIES = frozenset(_TOWERS)
+"""Families of whole configurations whose tower that hears is described."""

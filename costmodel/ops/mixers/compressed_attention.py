@@ -192,7 +192,10 @@ def _outputs(
     stack: SoftwareStack,
     shard: ShardShape,
 ) -> tuple[Op, ...]:
-    """Outputs of each group of heads to its rank, and of all groups back: g/tp products of (a·d/g, o)."""
+    """Outputs of each group of heads to its rank, and of all groups back: g/tp products of (a·d/g, o).
+
+    One product of g·o/tp outputs has the FLOP and weights of them all; what is read is the input of all.
+    """
     T, H, tp, dtype = shard.tokens, model.hidden_size, shard.tp, linear_dtype(job)
     g, o = attention.compression.output_groups, attention.compression.output_rank
     width = attention.num_attention_heads * attention.head_dim
@@ -205,5 +208,11 @@ def _outputs(
         dtype=dtype,
         saved_elements=T * g * o / tp,
         output_elements=reduced_elements(shard, H, keeps_partial_sums=stack.memory.keeps_partial_sums),
+    )
+    moved = T * (g * o + width) / tp
+    into = replace(
+        into,
+        bytes=HALF_BYTES * (moved + into.parameters),
+        working_bytes=HALF_BYTES * (moved + T * width / tp),
     )
     return (replace(into, input_is_shared=True), back)

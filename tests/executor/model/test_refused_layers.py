@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from costmodel.models.catalog import model
-from executor.model.transformer import build_model, check_layers
+from executor.model.layer_limits import check_layers
+from executor.model.transformer import build_model
 from topology.base.errors import InputError
 
 

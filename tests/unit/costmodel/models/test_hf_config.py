@@ -637,3 +637,40 @@ def test_the_language_model_of_qwen_vl_is_qwens(family):
     described = family != "qwen2_5_vl_text"
     assert (told.tower is not None) == described
     assert alone.left_out.startswith(f"a vision tower{' of 32 layers' * described} and what joins it")
+
+
+V4: dict[str, Any] = {
+    "model_type": "deepseek_v4", "hidden_size": 512, "moe_intermediate_size": 64, "num_hidden_layers": 3,
+    "num_attention_heads": 8, "head_dim": 64, "q_lora_rank": 96, "n_routed_experts": 8, "vocab_size": 1000,
+    "max_position_embeddings": 4096, "o_groups": 2, "o_lora_rank": 32, "index_n_heads": 4, "index_head_dim": 16,
+    "qk_rope_head_dim": 16, "num_experts_per_tok": 2,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("change", "cause"),
+    [
+        ({"mlp_bias": True}, "mlp_bias"),
+        ({"n_shared_experts": 2}, "n_shared_experts other than 1"),
+        ({"hc_mult": 1}, "hc_mult = 1"),
+        ({"qk_rope_head_dim": 640}, "640 of 64 dimensions"),
+        ({"qk_rope_head_dim": 7}, "7 of 64 dimensions"),
+        ({"o_groups": 3}, "8 heads x 64 numbers in 3 groups"),
+        ({"compress_ratios": [4]}, "does not name 3 layers"),
+        ({"compress_ratios": [4, 5, 128]}, "5 is not one of 0, 4, 128"),
+        ({"layer_types": "x"}, "does not name 3 layers"),
+    ],
+)
+def test_a_deepseek_v4_that_cannot_be_is_refused(change: dict[str, Any], cause: str) -> None:
+    """Sizes that transformers would not build, or builds otherwise than is counted here."""
+    with pytest.raises(InputError) as raised:
+        model_of_config({**V4, **change}, name="v4")
+    assert cause in raised.value.cause
+
+
+def test_a_rate_of_its_own_wins_over_the_table() -> None:
+    """As transformers folds legacy words in."""
+    both = {"compress_rates": {"compressed_sparse_attention": 16}, "compress_rate_csa": 8}
+    spec = model_of_config({**V4, **both}, name="v4")
+    assert spec.compression is not None
+    assert spec.compression.sparse_rate == 8
