@@ -2,7 +2,8 @@
 
 `python benchmarks/bench_side_by_side.py [--times 3]`: medians within their limits, no pipeline stages,
 requests of one length, one pool and two in one command, as that tool counts them. Least CPU seconds of whole
-commands, and over them those of AIConfigurator 0.12.0 (23 Nov 2026; Mixtral was stopped after 120).
+commands, and over them those of AIConfigurator 0.12.0 (23 Nov 2026, beside other work: a quieter machine
+flatters the ratio; Mixtral was stopped after 120).
 """
 
 from __future__ import annotations

@@ -87,7 +87,7 @@ def model_yaml(plan: ServingPlan, pool: PoolPlan) -> dict[str, Any]:
         "pipeline_parallel_size": layout.pp,
         **experts,
         **({"enable_attention_dp": True} if layout.attention_dp > 1 else {}),
-        **({"attention_dp_config": balance(pool)} if pool.balance_steps else {}),
+        **({"attention_dp_config": waits} if (waits := balance(pool)) else {}),
         "max_batch_size": -(-pool.max_batch // layout.attention_dp),
         "max_num_tokens": pool.token_budget,
         "max_seq_len": longest_request(plan),

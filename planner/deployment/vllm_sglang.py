@@ -259,7 +259,7 @@ def _trtllm(plan: ServingPlan, pool: PoolPlan, role: str, port: int) -> list[str
 
 def balance(pool: PoolPlan) -> dict[str, bool | int]:
     """TensorRT-LLM's `attention_dp_config`: how many steps prompts wait for those of other ranks."""
-    if not pool.balance_steps:
+    if not (pool.balance_steps or pool.gather_steps):
         return {}
     return {
         "enable_balance": True,
@@ -271,8 +271,9 @@ def balance(pool: PoolPlan) -> dict[str, bool | int]:
 def trtllm_options(plan: ServingPlan, pool: PoolPlan, role: str) -> str:
     """The YAML of what `trtllm-serve` has no flag for: attention ranks, the cache, and its transfer."""
     lines = ["enable_attention_dp: true"] if pool.layout.attention_dp > 1 else []
-    lines += ["attention_dp_config:"] if pool.balance_steps else []
-    lines += [f"  {key}: {json.dumps(value)}" for key, value in balance(pool).items()]
+    waits = balance(pool)
+    lines += ["attention_dp_config:"] if waits else []
+    lines += [f"  {key}: {json.dumps(value)}" for key, value in waits.items()]
     cache = ["  dtype: fp8"] if plan.kv_dtype == "fp8" else []
     lines += ["kv_cache_config:", *cache] if cache else []
     lines += ["cache_transceiver_config:", "  backend: DEFAULT"] if role else []

@@ -249,6 +249,7 @@ def test_a_server_is_judged_under_the_load_of_the_client_that_a_script_starts(ca
         (SERVER, ["--gpus", "8"], "these files start a server"),
         (SERVER, ["--rate", "2/s", "--anchor", "mine"], "the level of a server is not kept"),
         (SERVER, ["--rate", "2/s", "--concurrency", "3"], "two loads were given"),
+        (SERVER, ["--rate", "2/s", "--output", "500"], "--output 500 of an audit is a file"),
         ("vllm serve Qwen/Qwen3-32B -tp 3", ["--rate", "2/s"], "is not split so"),
         ("torchrun t.py --num-layers 2 --tensor-model-parallel-size 2", ["--rate", "2/s"], "start no server"),
     ],
@@ -264,3 +265,27 @@ def test_a_server_without_a_load_says_which_flag_is_missing(capsys, tmp_path):
     assert document(capsys, str(tmp_path / "serve.sh"))["missing"] == [
         "--rate or --concurrency, or what a benchmark client wrote"
     ]
+
+
+def test_a_bare_number_is_no_file_to_write_to(capsys, tmp_path, monkeypatch):
+    """`plan serve --output 500` are tokens; here the mistake is told in three lines, and nothing is written."""
+    monkeypatch.chdir(tmp_path)
+    Path("serve.sh").write_text(SERVER, encoding="utf-8")
+    for flag in ("--output", "-o"):
+        assert run(["audit", "serve.sh", "--rate", "2/s", flag, "500"]) == 2
+        told = capsys.readouterr().err.strip().splitlines()
+        assert len(told) == 3
+        assert "--output-tokens 500" in told[2]
+    assert not Path("500").exists()
+    assert run(["audit", "serve.sh", "--rate", "2/s", "--output-tokens", "200", "--output", "500.txt"]) == 0
+    assert "+ 200 tokens" in Path("500.txt").read_text(encoding="utf-8")
+
+
+def test_the_memory_share_of_sglang_that_nobody_said_is_told(capsys, tmp_path):
+    """It would compute one: ours is taken for granted, unless the server has its own."""
+    command = "python -m sglang.launch_server --model-path meta-llama/Llama-3.1-8B --attention-backend fa3"
+    for more, said in (("", True), (" --mem-fraction-static 0.8", False)):
+        (tmp_path / "serve.sh").write_text(command + more, encoding="utf-8")
+        assert run(["audit", str(tmp_path / "serve.sh"), "--concurrency", "8"]) == 0
+        told = capsys.readouterr().out.partition("Taken for granted")[2]
+        assert ("take 0.88 of the memory" in told) is said

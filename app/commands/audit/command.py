@@ -20,6 +20,7 @@ from app.flags.shared import (
     TtftLimit,
 )
 from planner.questions.flags import Flags, ServeFlags
+from topology.base.errors import InputError, shortened
 
 
 @takes_job("without", "degraded", "objective", "memory_headroom", "top", "tokens", "deadline", "anchor")
@@ -73,6 +74,7 @@ def command(
     from app.commands.audit.answer import AuditQuestion, audit_answer_of
     from app.reports.answer import check_destination, emit
 
+    _refuse_number(output)
     check_destination(wanted=output_format, as_json=as_json, output=output)
     load = ServeFlags(
         rate=rate, concurrency=concurrency, input_tokens=input_tokens, output_tokens=output_tokens, ttft=ttft,
@@ -83,3 +85,13 @@ def command(
         load=load,
     )  # fmt: skip
     return emit(audit_answer_of(question, flags), wanted=output_format, as_json=as_json, output=output)
+
+
+def _refuse_number(output: Path | None) -> None:
+    """Refuse a bare number as a file: `plan serve` takes the tokens of an output under the same flag."""
+    if output is not None and str(output).isdecimal():
+        raise InputError(
+            what=f"--output {shortened(str(output))} of an audit is a file to write to",
+            cause="a bare number looks like the tokens of an output",
+            fix=f"say --output-tokens {shortened(str(output))}, or a file with an ending, such as report.txt",
+        )

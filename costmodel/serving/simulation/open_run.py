@@ -68,7 +68,7 @@ class OpenRun(Replica):
         capacity, max_batch, token_budget = rules.kv_capacity_tokens, rules.max_batch, rules.token_budget
         mixed, chunked, lagged = rules.mixed, rules.chunked, rules.lagged
         reserve, spare = rules.output_reserve, rules.spare_blocks * rules.kv_block_tokens
-        balance = rules.balance_steps > 0 and ranks > 1
+        balance = rules.balance_steps + rules.gather_steps > 0 and ranks > 1
         linear_s, shared_s, last = times.linear_s, times.shared_s, len(times.linear_s) - 1
         graph_s, fixed_s = times.graph_linear_s, times.decode_attention_s
         slope_s = times.decode_attention_s_per_token

@@ -121,7 +121,7 @@ class Replica:
         And, once every rank has, until more have come.
         """
         rules, ranks = self._rules, self._times.ranks
-        if not rules.balance_steps or ranks == 1:
+        if not (rules.balance_steps or rules.gather_steps) or ranks == 1:
             return False
         first, gathers = self.waiting[0], len(self.waiting) >= ranks
         if self._batch < ranks or not self._left[first] or not self._has_room(first):

@@ -104,7 +104,8 @@ def _neighbours(server: Server, hierarchy: Hierarchy) -> Iterator[Server]:
     waits = {(stack.balance_steps, 0), (0, 0)} - {(server.balance_steps, server.gather_steps)}
     for steps, more in sorted(waits) if server.layout.attention_dp > 1 else ():
         yield replace(server, balance_steps=steps, gather_steps=more)
-    if server.memory_fraction is not None and server.memory_fraction < stack.memory_fraction:
+    own = stack.fraction_of != "static"  # else what the server takes by itself is no constant
+    if own and server.memory_fraction is not None and server.memory_fraction < stack.memory_fraction:
         yield replace(server, memory_fraction=None)
     if server.kv_dtype != "fp8":
         yield replace(server, kv_dtype="fp8")

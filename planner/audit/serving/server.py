@@ -19,7 +19,7 @@ from planner.audit.facts import Facts
 from planner.audit.read import Reading
 from planner.formats.settings import whole
 from planner.questions.training import DEFAULT_GPU
-from topology.base.errors import InputError
+from topology.base.errors import InputError, shown
 from topology.catalog import gpu_name
 
 _UNPRICED = {
@@ -28,6 +28,12 @@ _UNPRICED = {
     "said.transfer": "a whole server: this one is of a pool of two",
     "said.role": "a whole server: this one is of a pool of two",
 }
+
+_WAITS = {
+    "said.balance_steps": ("timeout_iters", 50),
+    "said.gather_steps": ("batching_wait_iters", 10),
+}
+"""Words of TensorRT-LLM's AttentionDpConfig, and the steps that it takes where they are left out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,6 +115,13 @@ def server_of(reading: Reading, *, model: str | None, gpu: str | None) -> Server
         budget = budget and max(budget // layout.attention_dp, 1)
     else:
         sequences = sequences and sequences * layout.attention_dp
+    steps, more = _waits(facts, layout, assumed)
+    memory = _share(facts.value("said.memory_share"))
+    if memory is None and engine.fraction_of == "static":
+        assumed.append(
+            f"weights and cache take {engine.memory_fraction:g} of the memory, as plans set it "
+            "(--mem-fraction-static): none is given, and the engine computes one by a rule of its own"
+        )
     eager = "cuda graphs are off (enforce_eager): every step also waits for its launches, not priced"
     return Server(
         engine=engine.name,
@@ -118,11 +131,11 @@ def server_of(reading: Reading, *, model: str | None, gpu: str | None) -> Server
         replicas=replicas,
         weights=_weights(facts, named, spec, assumed),
         kv_dtype="fp8" if "fp8" in str(facts.value("said.kv_dtype") or "").lower() else "bf16",
-        memory_fraction=_share(facts.value("said.memory_share")),
+        memory_fraction=memory,
         max_batch=sequences,
         token_budget=budget,
-        balance_steps=_balanced(facts, "said.balance_steps", 50),
-        gather_steps=_balanced(facts, "said.gather_steps", 10),
+        balance_steps=steps,
+        gather_steps=more,
         longest=facts.count("said.max_length"),
         assumed=tuple(assumed),
         slow=(eager,) if facts.truth("said.eager") else (),
@@ -173,10 +186,26 @@ def _weights(facts: Facts, named: str, model: ModelSpec, assumed: list[str]) -> 
     return known
 
 
-def _balanced(facts: Facts, name: str, default: int) -> int:
-    """Steps as said where balance is on, where nothing is the default of TensorRT-LLM's AttentionDpConfig."""
-    said = whole(facts.value(name))
-    return (default if said is None else said) if facts.truth("said.balance") else 0
+def _waits(facts: Facts, layout: ServingLayout, assumed: list[str]) -> tuple[int, int]:
+    """Decode steps that prompts wait for other ranks and then for more prompts; none where balance is off."""
+    if not facts.truth("said.balance"):
+        return 0, 0
+    found = []
+    for name, (word, default) in _WAITS.items():
+        said = facts.value(name)
+        steps = default if said is None else whole(said)
+        if steps is None or steps < 0:
+            raise InputError(
+                what=f"the server's {word} is no number of steps",
+                cause=f"attention_dp_config has {word}: {shown(said)}",
+                fix=f"give a whole number of at least 0, such as {default}",
+            )
+        if said is None and layout.attention_dp > 1:
+            assumed.append(
+                f"{word} is {default}, TensorRT-LLM's default: attention_dp_config does not say it"
+            )
+        found.append(steps)
+    return found[0], found[1]
 
 
 def _share(value: object) -> float | None:

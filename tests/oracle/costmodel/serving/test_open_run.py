@@ -122,6 +122,7 @@ def test_every_number_is_that_of_one_event_after_the_other(block: int) -> None:
 def test_what_is_drawn_has_all_that_is_rare() -> None:
     """Full caches, prompts computed again, prompts of many chunks beside decoding requests, several stages."""
     seen = {"preempted": 0, "restarted": 0, "chunks": 0, "stages": 0, "ranks": 0, "single": 0, "computed": 0}
+    seen["gathers"] = 0
     for seed in range(200):
         case = drawn(seed)
         run = OpenRun(case.times, case.rules, case.load)
@@ -132,7 +133,9 @@ def test_what_is_drawn_has_all_that_is_rare() -> None:
             case.rules.chunked and case.load.input_tokens.max() > 4 * case.rules.token_budget
         )
         seen["stages"] += case.times.stages > 1
-        seen["ranks"] += case.times.ranks > 1 and not case.rules.balance_steps
+        waits = case.rules.balance_steps or case.rules.gather_steps
+        seen["ranks"] += case.times.ranks > 1 and not waits
+        seen["gathers"] += case.times.ranks > 1 and case.rules.gather_steps > case.rules.balance_steps
         seen["single"] += bool(case.load.output_tokens.max() == 1)
         seen["computed"] += bool((case.load.cached_tokens == case.load.input_tokens).all())
     assert min(seen.values()) >= 5, seen

@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
+import yaml
 
 from costmodel.job import ServingJob
 from costmodel.kernels.tables import load_calibration
 from costmodel.models.catalog import model
-from planner.deployment.vllm_sglang import checkpoint, commands
+from planner.deployment.vllm_sglang import checkpoint, commands, trtllm_options
 from planner.serving.plan import ServingPlan, ServingRequest
 from planner.serving.search import search_serving
 from topology.builders import default_cluster
@@ -315,3 +316,13 @@ def test_a_memory_fraction_is_the_plans_and_the_servers(engine: str, flag: str) 
     told = shlex.split(first(commands(usual)))
     assert told[told.index(flag) + 1] == "0.88" if engine == "sglang" else flag not in told
     assert asked.decode.memory.kv_cache_bytes < usual.decode.memory.kv_cache_bytes
+
+
+@pytest.mark.parametrize(("steps", "more"), [(0, 0), (60, 0), (0, 10), (60, 10)])
+def test_either_wait_of_attention_ranks_is_told(steps: int, more: int) -> None:
+    """TensorRT-LLM counts both apart, so one of them is on without the other."""
+    plan = planned("trtllm", "attention ranks")
+    pool = replace(plan.decode, balance_steps=steps, gather_steps=more)
+    told = yaml.safe_load(trtllm_options(plan, pool, ""))
+    wanted = {"enable_balance": True, "timeout_iters": steps, "batching_wait_iters": more}
+    assert told.get("attention_dp_config") == (wanted if steps or more else None)

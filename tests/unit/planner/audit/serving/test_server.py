@@ -20,6 +20,7 @@ from planner.deployment.vllm_sglang import engine_words, trtllm_options
 from planner.questions.flags import ServeFlags
 from planner.questions.serving.understand import understand_serving
 from planner.serving.plan import ServingPlan
+from topology.base.errors import InputError
 
 CAL = load_calibration()
 QUESTIONS = {
@@ -129,9 +130,22 @@ def test_limits_are_of_all_attention_ranks() -> None:
     assert (two.max_batch, two.token_budget, two.layout.attention_dp) == (64, 1024, 4)
 
 
+SGLANG = "python -m sglang.launch_server --model-path meta-llama/Llama-3.1-8B"
+
+
+def balanced(options: str) -> Server:
+    """A server of TensorRT-LLM whose eight attention ranks have these options of balance."""
+    texts = {
+        "s.sh": "trtllm-serve deepseek-ai/DeepSeek-R1 --tp_size 8 --extra_llm_api_options o.yaml",
+        "o.yaml": f"enable_attention_dp: true\nattention_dp_config: {{{options}}}\n",
+    }
+    found = server_of(read_texts(texts), model=None, gpu="h200-sxm")
+    assert isinstance(found, Server)
+    return found
+
+
 def test_prompts_of_attention_ranks_wait_as_the_options_say() -> None:
     """Only where balance is on, and then for as long as is said, or for the engine's own fifty and ten steps."""
-    command = "trtllm-serve deepseek-ai/DeepSeek-R1 --tp_size 8 --extra_llm_api_options o.yaml"
     for options, steps, more in (
         ("enable_balance: true, timeout_iters: 30", 30, 10),
         ("enable_balance: true, timeout_iters: 30, batching_wait_iters: 0", 30, 0),
@@ -140,13 +154,46 @@ def test_prompts_of_attention_ranks_wait_as_the_options_say() -> None:
         ("enable_balance: true, timeout_iters: 0", 0, 10),
         ("timeout_iters: 30, batching_wait_iters: 25", 0, 0),
     ):
-        texts = {
-            "s.sh": command,
-            "o.yaml": f"enable_attention_dp: true\nattention_dp_config: {{{options}}}\n",
-        }
-        found = server_of(read_texts(texts), model=None, gpu="h200-sxm")
-        assert isinstance(found, Server)
+        found = balanced(options)
         assert (found.balance_steps, found.gather_steps, found.layout.attention_dp) == (steps, more, 8)
+
+
+@pytest.mark.parametrize("word", ["timeout_iters", "batching_wait_iters"])
+@pytest.mark.parametrize("value", ["many", "1.5", "-3", "true"])
+def test_steps_that_are_no_whole_number_are_refused(word: str, value: str) -> None:
+    """Where balance is on; the default would be another server."""
+    with pytest.raises(InputError) as refused:
+        balanced(f"enable_balance: true, {word}: {value}")
+    assert len(str(refused.value).splitlines()) == 3
+    assert word in refused.value.what
+    assert value in refused.value.cause.lower()
+    assert balanced(f"{word}: {value}").balance_steps == 0
+
+
+def test_steps_that_nobody_said_are_taken_for_granted() -> None:
+    def told(options: str) -> list[str]:
+        return [text.partition(",")[0] for text in balanced(options).assumed if "_iters" in text]
+
+    assert told("enable_balance: true") == ["timeout_iters is 50", "batching_wait_iters is 10"]
+    assert told("enable_balance: true, timeout_iters: 30") == ["batching_wait_iters is 10"]
+    assert told("enable_balance: true, timeout_iters: 30, batching_wait_iters: 0") == []
+    assert told("enable_balance: false") == []
+
+
+def test_more_memory_than_a_server_of_sglang_was_given_is_not_advised() -> None:
+    """What it takes by itself is no constant, and vLLM's is."""
+    load = ServedLoad(flags=ServeFlags(concurrency="256"), said="as asked")
+    one = under(server(f"{SGLANG} --mem-fraction-static 0.3"), load)
+    assert not [change for change in one.changes if "mem-fraction" in " ".join(change.set)]
+    two = under(server("vllm serve meta-llama/Llama-3.1-8B --gpu-memory-utilization 0.35"), load)
+    assert [change for change in two.changes if change.set == ("without --gpu-memory-utilization",)]
+
+
+def test_the_memory_share_of_sglang_is_taken_for_granted_where_none_is_said() -> None:
+    assert any("take 0.88 of the memory" in text for text in server(SGLANG).assumed)
+    said = server(f"{SGLANG} --mem-fraction-static 0.8")
+    others = (said, server("vllm serve meta-llama/Llama-3.1-8B"), balanced("enable_balance: true"))
+    assert not [text for other in others for text in other.assumed if "of the memory" in text]
 
 
 def test_speculation_and_pools_are_not_priced_as_if_they_were_not_there() -> None:
