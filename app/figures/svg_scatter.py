@@ -12,7 +12,7 @@ from html import escape
 
 from app.figures.style import SERIES
 
-WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 760, 460, 64, 200, 30, 48
+WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 815, 460, 64, 255, 30, 48
 MOST_GROUPS = 14
 _INK, _GRID = "#44505e", "#d5dae1"
 _STEPS = (1, 2, 5)
