@@ -15,6 +15,7 @@ from executor.launch.nodes import Nodes, repeated_counts, unreadable, whole_numb
 from topology.base.errors import InputError
 
 NODE_RANK = "NODE_RANK"
+PET_NNODES = "PET_NNODES"
 _SAFE = re.compile(r"[A-Za-z0-9_@.-]{1,120}")
 _RANGE = re.compile(r"([0-9]{1,10})(?::([0-9]{1,10}))?")
 
@@ -183,13 +184,13 @@ def nodes_here(environment: Mapping[str, str], asked: str | None = None) -> Node
 
 def recognised(environment: Mapping[str, str]) -> Place | None:
     """The innermost launcher's word; those it cannot run inside of must say the same."""
-    places = [_place(one, environment) for one in SCHEDULERS if _is_there(one, environment)]
-    if not places:
+    there = [one for one in SCHEDULERS if _is_there(one, environment)]
+    if not there:
         return None
-    inner = places[0]
-    for other in places[1:]:
-        if other.scheduler.name not in inner.scheduler.inside:
-            _check_agree(inner, other)
+    inner = _place(there[0], environment)
+    for other in there[1:]:
+        if other.name not in inner.scheduler.inside:
+            _check_agree(inner, _place(other, environment))
     return inner
 
 
@@ -233,6 +234,8 @@ def told(nodes: Nodes) -> str:
 
 def _alone(environment: Mapping[str, str], most: int, least: int) -> Nodes:
     """Without a launcher's word: this node, or the place among several that the environment gives it."""
+    if most == 0:
+        _check_ranked(environment)
     if most <= 1:
         return Nodes()
     if NODE_RANK not in environment:
@@ -246,6 +249,18 @@ def _alone(environment: Mapping[str, str], most: int, least: int) -> Nodes:
     if rank >= most:
         raise unreadable(NODE_RANK, str(rank), f"a number below --nnodes = {most}")
     return Nodes(count=most, rank=rank, launch="nodes", least=least, come=most, told_by=NODE_RANK)
+
+
+def _check_ranked(environment: Mapping[str, str]) -> None:
+    """Refuse a pod of several that has no rank, as of an elastic PyTorchJob without a master."""
+    text = environment.get(PET_NNODES)
+    most = node_range(PET_NNODES, text)[1] if text is not None else 0
+    if most > 1:
+        raise InputError(
+            what=f"nothing says which of {most} nodes this is",
+            cause=f"{PET_NNODES} is {text}, and neither PET_NODE_RANK nor RANK is set",
+            fix=f"set PET_NODE_RANK on each pod, from 0 to {most - 1}, or give --nnodes 1 for this pod alone",
+        )
 
 
 def _is_there(scheduler: Scheduler, environment: Mapping[str, str]) -> bool:

@@ -176,6 +176,20 @@ def test_the_inner_launcher_counts() -> None:
     for inner in (OPEN_MPI, SKYPILOT):
         assert nodes_here({**pods, **inner}) == nodes_here(inner)
     assert nodes_here({**SLURM, **PMIX}) == nodes_here(SLURM)  # srun --mpi=pmix
+    shell = {**SLURM, "SLURM_STEP_TASKS_PER_NODE": "4(x2)"}  # of srun -n8 --pty bash
+    assert nodes_here({**shell, **OPEN_MPI}) == nodes_here(OPEN_MPI)
+    assert refused(shell)[0] == "Slurm starts plan run more than once on a node"
+
+
+def test_a_pod_of_several_without_a_rank_is_refused() -> None:
+    """An elastic PyTorchJob without a master: each pod would train alone."""
+    elastic = {"PET_NNODES": "2:4", "PET_RDZV_BACKEND": "c10d", "KUBERNETES_SERVICE_HOST": "10.0.0.1"}
+    what, cause, fix = refused(elastic)
+    assert (what, "PET_NNODES is 2:4" in cause) == ("nothing says which of 4 nodes this is", True)
+    assert "set PET_NODE_RANK on each pod, from 0 to 3" in fix
+    assert nodes_here({**elastic, "PET_NODE_RANK": "1"}).rank == 1
+    assert nodes_here({**elastic, "NODE_RANK": "1"}, "2:4").rank == 1
+    assert nodes_here(elastic, "1") == nodes_here({"PET_NNODES": "1"}) == Nodes()
 
 
 @pytest.mark.parametrize(
