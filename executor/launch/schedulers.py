@@ -232,6 +232,13 @@ def told(nodes: Nodes) -> str:
     return f"started by {nodes.told_by}: node {nodes.rank} (from 0) of {some}"
 
 
+def alone_hint(nodes: Nodes, environment: Mapping[str, str]) -> str:
+    """What helps where nobody else comes: in a job's shell Slurm starts a command on the first node alone."""
+    if nodes.told_by != "Slurm" or "SLURM_STEP_ID" in environment:
+        return ""
+    return f"; start it {next(one.once for one in SCHEDULERS if one.name == nodes.told_by)}"
+
+
 def _alone(environment: Mapping[str, str], most: int, least: int) -> Nodes:
     """Without a launcher's word: this node, or the place among several that the environment gives it."""
     if most == 0:
