@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from executor.launch.nodes import Nodes, repeated_counts, unreadable, whole_number
+from executor.launch.nodes import Nodes, VariableError, repeated_counts, unreadable, whole_number
 from topology.base.errors import InputError
 
 NODE_RANK = "NODE_RANK"
@@ -158,6 +158,15 @@ def nodes_here(environment: Mapping[str, str], asked: str | None = None) -> Node
     >>> nodes_here({"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "2", "SLURM_NODEID": "1"})
     Nodes(count=2, rank=1, launch='7.0.0', least=0, come=2, told_by='Slurm')
     """
+    try:
+        return _nodes_here(environment, asked)
+    except VariableError as error:
+        alone = _or_alone(environment) if asked is None else ""
+        raise InputError(error.what, error.cause, f"{error.fix}{alone}") from error
+
+
+def _nodes_here(environment: Mapping[str, str], asked: str | None) -> Nodes:
+    """The same, without a word on what else helps."""
     least, most = node_range("--nnodes", asked) if asked is not None else (0, 0)
     place = recognised(environment)
     if place is None:
@@ -305,16 +314,26 @@ def _check_once(scheduler: Scheduler, environment: Mapping[str, str]) -> None:
         )
 
 
+def _or_alone(environment: Mapping[str, str]) -> str:
+    """Which counts to unset to run on this machine alone, where that has this effect."""
+    there = next((one for one in SCHEDULERS if _is_there(one, environment)), None)
+    counts = [name for name in there.count if name in environment] if there else []
+    rest = {name: value for name, value in environment.items() if name not in counts}
+    if not counts or any(_is_there(one, rest) for one in SCHEDULERS):
+        return ""
+    return f", or unset {' and '.join(counts)} to run on this machine alone"
+
+
 def _check_hosts(scheduler: Scheduler, environment: Mapping[str, str], name: str, count: int) -> None:
     """Refuse a list of hosts of another length than the count of nodes."""
     if not environment.get(scheduler.hosts):
         return
     listed = len(environment[scheduler.hosts].split())
     if listed != count:
-        raise InputError(
+        raise VariableError(
             what=f"{scheduler.name} contradicts itself",
             cause=f"{name} is {count}, {scheduler.hosts} lists {listed}",
-            fix=f"set both as {scheduler.name} does, or unset {name} to run on this machine alone",
+            fix=f"set both as {scheduler.name} does",
         )
 
 

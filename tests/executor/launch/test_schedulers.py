@@ -151,6 +151,16 @@ def test_a_variable_that_is_no_count_is_named(name: str, value: str) -> None:
             assert refused({**environment, variable: value})[0] == f"{variable} cannot be read"
 
 
+def test_to_run_alone_is_offered_where_the_count_is_all_that_is_set() -> None:
+    """Of MPI in a Slurm job, Slurm would count instead; a flag says something else; a pod's index stays."""
+    bad = {**OPEN_MPI, "OMPI_COMM_WORLD_RANK": "x"}
+    assert "alone" not in refused(bad)[2]  # PMIx is still there
+    without = {name: value for name, value in bad.items() if not name.startswith("PMIX")}
+    assert refused(without)[2].endswith("or unset OMPI_COMM_WORLD_SIZE to run on this machine alone")
+    for environment, asked in (({**without, **SLURM}, None), (without, "2"), ({"NODE_RANK": "x"}, "2")):
+        assert "alone" not in refused(environment, asked)[2]
+
+
 @pytest.mark.parametrize("name", SAYS_ALL)
 def test_a_rank_beyond_the_nodes_is_named(name: str) -> None:
     """Node 2 of two, counted from 0."""
