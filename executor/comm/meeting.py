@@ -58,6 +58,7 @@ def require_reachable(where: Endpoint, *, loopback: bool) -> None:
         found = ipaddress.ip_address(_address(where)[1][0].partition("%")[0])
     except (OSError, UnicodeError):
         return
+    found = getattr(found, "ipv4_mapped", None) or found
     if found.is_unspecified or (found.is_loopback and not loopback):
         why = "every address of a machine" if found.is_unspecified else "this machine alone"
         raise InputError(

@@ -225,7 +225,7 @@ def test_an_endpoint_that_is_not_the_first_nodes_is_refused(
 
 def test_nodes_of_several_machines_do_not_meet_on_loopback() -> None:
     """Unless that is the network that they were given; a name that is not known here is not judged."""
-    for text in ("127.0.0.1:29500", "[::1]:29500", "localhost:29500"):
+    for text in ("127.0.0.1:29500", "[::1]:29500", "[::ffff:127.0.0.1]:29500", "localhost:29500"):
         require_reachable(endpoint(text), loopback=True)
         with pytest.raises(InputError, match="this machine alone"):
             require_reachable(endpoint(text), loopback=False)
