@@ -22,7 +22,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
-from examples.support import device, report, start
+from examples.support import device, report, start, whole
 
 WIDTH, LAYERS, HEADS, VOCABULARY, LENGTH, CLASSES, BATCH = 96, 2, 4, 256, 32, 4, 8
 BUCKET_MB = 1024  # one bucket: gloo would mix up the products of several, which end in any order
@@ -117,8 +117,8 @@ def fine_tune(rank: int, kind: str, steps: int) -> tuple[float, float, int]:
 def main(arguments: list[str] | None = None) -> None:
     """Fine-tune three times and print predicted against measured."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--ranks", type=int, default=4)
-    parser.add_argument("--steps", type=int, default=30)
+    parser.add_argument("--ranks", type=whole, default=4)
+    parser.add_argument("--steps", type=whole, default=30)
     chosen = parser.parse_args(arguments)
     for kind in KINDS:
         first, last, sent = start(fine_tune, chosen.ranks, kind, chosen.steps)[0]

@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from examples.data_parallel import compare
+from examples.support import whole
 
 BATCH = 64
 CLASSES = 10
@@ -52,8 +53,8 @@ def digits(step: int, rank: int, data: str | None) -> tuple[torch.Tensor, torch.
 def main(arguments: list[str] | None = None) -> None:
     """Train on several ranks and print predicted against measured."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--ranks", type=whole, default=2)
+    parser.add_argument("--steps", type=whole, default=20)
     parser.add_argument("--data")
     chosen = parser.parse_args(arguments)
     batches = functools.partial(digits, data=chosen.data)

@@ -21,7 +21,7 @@ import torch.distributed as dist
 from costmodel.layout import ParallelLayout
 from costmodel.models.catalog import model
 from costmodel.models.spec import ModelSpec
-from examples.support import device, device_type, report, start, synchronize
+from examples.support import device, device_type, report, start, synchronize, whole
 from executor.comm.mesh import build_meshes
 from executor.model.transformer import build_model
 from executor.parallel.pipeline import build_pipeline, run_forward
@@ -113,7 +113,7 @@ def alone(count: int) -> tuple[int, ...]:
 def main(arguments: list[str] | None = None) -> None:
     """Serve, and print predicted against measured."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--prompts", type=int, default=12)
+    parser.add_argument("--prompts", type=whole, default=12)
     count = parser.parse_args(arguments).prompts
     crowded = device_type(STAGES) == "cpu" and (os.cpu_count() or 1) < STAGES
     found = start(serve, STAGES, count, PAUSE_S if crowded else 0.0)

@@ -15,6 +15,7 @@ from torch import nn
 from torch.nn import functional
 
 from examples.data_parallel import compare
+from examples.support import whole
 
 BATCH = 16
 CLASSES = 10
@@ -61,8 +62,8 @@ def images(step: int, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
 def main(arguments: list[str] | None = None) -> None:
     """Train on one rank and on several, and print predicted against measured."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4])
-    parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--ranks", type=whole, nargs="+", default=[2, 4])
+    parser.add_argument("--steps", type=whole, default=10)
     chosen = parser.parse_args(arguments)
     for ranks in chosen.ranks:
         compare("ResNet-20", resnet20, images, ranks=ranks, steps=chosen.steps)

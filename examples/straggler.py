@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from costmodel.models.catalog import model
 from examples.llm_ranks import RankRun, layout, losses_of, train_rank
-from examples.support import report, start
+from examples.support import factor, report, start
 from executor.validation.reference import Case
 
 HOSTS, SLOW, PAUSE_S = 8, 5, 0.25
@@ -41,9 +41,9 @@ def host(rank: int, slower: float) -> RankRun:
 def main(arguments: list[str] | None = None) -> None:
     """Train twice and print predicted against measured."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--slower", type=float, default=1.5)
+    parser.add_argument("--slower", type=factor, default=1.5)
     slower = parser.parse_args(arguments).slower
-    even, uneven = (start(host, HOSTS, factor) for factor in (1.0, slower))
+    even, uneven = (start(host, HOSTS, times) for times in (1.0, slower))
     as_planned = min(run.step_s[-1] for run in even)
     measured = min(run.step_s[-1] for run in uneven)
     added = 3 * CASE.num_microbatches * PAUSE_S * (slower - 1)  # a forward pass and twice as long backward

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import math
 import os
 import statistics
 import time
@@ -17,6 +19,24 @@ from topology.base.units import format_seconds
 os.environ.setdefault(
     "PYTORCH_NVML_BASED_CUDA_CHECK", "1"
 )  # look for GPUs without touching them before forking
+
+
+def whole(text: str) -> int:
+    """A count that is given on the command line: at least 1."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number of at least 1")
+    return int(text)
+
+
+def factor(text: str) -> float:
+    """How many times as long something takes: at least 1."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 1 <= value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of at least 1")
+    return value
 
 
 def device_type(ranks: int) -> str:

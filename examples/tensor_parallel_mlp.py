@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch.nn import functional
 
-from examples.support import all_reduce, device, median_seconds, report, start
+from examples.support import all_reduce, device, median_seconds, report, start, whole
 
 TOKENS, HIDDEN, INNER = 256, 512, 2048
 
@@ -56,7 +56,7 @@ def serve(_rank: int) -> dict[str, float]:
 def main(arguments: list[str] | None = None) -> None:
     """Run on several ranks and print predicted against measured."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--ranks", type=whole, default=2)
     found = start(serve, parser.parse_args(arguments).ranks)
     worst = {name: max(rank[name] for rank in found) for name in found[0]}
     predicted = worst["shard"] + worst["reduce"]

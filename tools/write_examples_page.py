@@ -34,6 +34,9 @@ def page(text: str, again: list[str]) -> str:
     old, _, tail = rest.partition(END)
     known = dict(BLOCK.findall(old))
     names = list(dict.fromkeys(COMMAND.findall(head)))
+    unknown = [name for name in again if name not in names]
+    if unknown:
+        raise SystemExit(f"{PAGE.name} names no example {', '.join(unknown)}; it has {', '.join(names)}")
     found = {
         name: printed(name) if name in again or not again or name not in known else known[name]
         for name in names

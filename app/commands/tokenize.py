@@ -45,9 +45,14 @@ def command(
     found = tokenize(texts, tokenizer, index, field=field, end=document_end)
     document = asdict(found)
     train = f"plan run --data {found.index} --document-end {found.document_end}"
+    read = ", ".join(f"{count:,} of {folder}" for folder, count in found.files.items())
+    skipped = f"; {found.skipped:,} others are left out" if found.skipped else ""
     answer = Answer(
         headline=f"{found.documents:,} documents, {found.tokens:,} tokens written",
-        sections=(Facts(title="", pairs=(("train", train),), copied=True),),
+        sections=(
+            Facts(title="", pairs=(("files read", f"{read}{skipped}"),)),
+            Facts(title="", pairs=(("train", train),), copied=True),
+        ),
         document=lambda: json_text(document),
         records=(document,),
     )

@@ -76,16 +76,17 @@ def seat_of(environment: Mapping[str, str]) -> Seat:
         ("RANK", "WORLD_SIZE", "LOCAL_RANK"),
         ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
         ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"),
+        ("PMI_RANK", "PMI_SIZE", "PMI_LOCAL_RANK"),
         ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
     ):
-        if rank in environment and world in environment:
+        if {rank, world, local} <= environment.keys():
             number, count, here = (
                 whole_number(environment, name, default=0) for name in (rank, world, local)
             )
             return Seat(rank=number, world=count, local=here)
     raise InputError(
         what="plan bench --nodes is started once for every rank of the allocation",
-        cause="neither torchrun's RANK nor MPI's nor Slurm's SLURM_PROCID is set",
+        cause="rank, number and local rank are not set, by torchrun, MPI or Slurm",
         fix="srun --ntasks-per-node=GPUS plan bench --nodes …, or torchrun … -m app bench --nodes …",
     )
 

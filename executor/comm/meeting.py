@@ -6,9 +6,11 @@ ranks meet in a file of the run's folder again, as they do without.
 
 from __future__ import annotations
 
+import ipaddress
 import re
 import socket
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from topology.base.errors import InputError
@@ -45,16 +47,44 @@ def endpoint(text: str) -> Endpoint:
     return Endpoint(host=match[1] or match[2], port=int(match[3]))
 
 
+def require_reachable(where: Endpoint, *, loopback: bool) -> None:
+    """Refuse, for several nodes, what is every address of a machine, and one that no other node reaches.
+
+    Args:
+        where: as the user gives it; a name that is not known here is left to those that need it.
+        loopback: whether all nodes are on this machine.
+    """
+    try:
+        found = ipaddress.ip_address(_address(where)[1][0].partition("%")[0])
+    except (OSError, UnicodeError):
+        return
+    found = getattr(found, "ipv4_mapped", None) or found
+    if found.is_unspecified or (found.is_loopback and not loopback):
+        why = "every address of a machine" if found.is_unspecified else "this machine alone"
+        raise InputError(
+            what=f"nodes cannot meet at --rdzv-endpoint {where.host}:{where.port}",
+            cause=f"{where.host} is {found}, {why}",
+            fix="give the address of the first node on the job's network: --rdzv-endpoint HOST:29500",
+        )
+
+
+def _address(where: Endpoint) -> tuple[socket.AddressFamily, tuple[str, int]]:
+    """The first address that a name has here."""
+    found = socket.getaddrinfo(where.host, where.port, type=socket.SOCK_STREAM)
+    family, _, _, _, address = found[0]
+    return family, (str(address[0]), int(address[1]))
+
+
 def listening(where: Endpoint) -> socket.socket:
     """A socket that listens at that address of this machine and at no other."""
     try:
-        found = socket.getaddrinfo(where.host, where.port, type=socket.SOCK_STREAM)
-        family, _, _, _, address = found[0]
-        return socket.create_server(address[:2], family=family, backlog=BACKLOG)
-    except OSError as error:
+        family, address = _address(where)
+        return socket.create_server(address, family=family, backlog=BACKLOG)
+    except (OSError, UnicodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else None
         raise InputError(
             what=f"the first node cannot listen at {where.host}:{where.port}",
-            cause=f"{socket.gethostname()}: {error.strerror or error}",
+            cause=f"{socket.gethostname()}: {reason or error}",
             fix="give --rdzv-endpoint a name or address of the first node, and a port that is free there",
         ) from error
 
@@ -65,14 +95,17 @@ def require_here(where: Endpoint) -> None:
 
 
 def store(where: str, rank: int, ranks: int, *, endpoint_text: str | None) -> Store:
-    """What ranks meet in: a file by its path, or what rank 0 serves at an endpoint, anew each time."""
+    """What ranks meet in: a file by its path, or what rank 0 serves at an endpoint, anew each time.
+
+    Ranks of another attempt may still knock there: keys begin with the end of the path: start, turn, attempt.
+    """
     import torch.distributed as dist
 
     if endpoint_text is None:
         return dist.FileStore(where, ranks)
     there = endpoint(endpoint_text)
     descriptor = listening(there).detach() if rank == 0 else None
-    return dist.TCPStore(
+    served = dist.TCPStore(
         there.host,
         there.port,
         ranks,
@@ -80,3 +113,4 @@ def store(where: str, rank: int, ranks: int, *, endpoint_text: str | None) -> St
         wait_for_workers=False,
         master_listen_fd=descriptor,
     )
+    return dist.PrefixStore("/".join(Path(where).parts[-3:]), served)

@@ -33,16 +33,23 @@ def rows(path: Path, field: str) -> Iterator[str]:
     number = 0
     try:
         for batch in _batches(path, field):
+            batch.validate(full=True)  # what is damaged is read beyond its end otherwise
             for text in batch.column(0).to_pylist():
                 number += 1
+                if text is None:
+                    raise InputError(
+                        what=f"a document has no text in {field!r}",
+                        cause=f"{path}, row {number} is null",
+                        fix="write the table without such rows, or name another column: --field NAME",
+                    )
                 if not isinstance(text, str):
                     raise _no_text(field, f"{path}, row {number} has {type(text).__name__}")
                 yield text
-    except (OSError, pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+    except (OSError, UnicodeError, pa.ArrowException) as error:
         raise InputError(
             what=f"{path} cannot be read as a table",
-            cause=str(error).splitlines()[0][:200],
-            fix="write it again: it is cut off, or no Parquet or Arrow",
+            cause=(str(error).splitlines() or [type(error).__name__])[0][:200],
+            fix="write it again: it is damaged, its text is not UTF-8, or it is no Parquet or Arrow",
         ) from error
 
 
@@ -70,9 +77,15 @@ def _batches(path: Path, field: str) -> Iterator[Any]:
 
 
 def _require(names: list[str], field: str, path: Path) -> None:
-    """Refuse a table without the column."""
+    """Refuse a table without the column, or with several of its name."""
     if field not in names:
         raise _no_text(field, f"{path} has {', '.join(names)[:200]}")
+    if names.count(field) > 1:
+        raise InputError(
+            what=f"several columns are called {field!r}",
+            cause=f"{path} has {', '.join(names)[:200]}",
+            fix="write the table with a name of its own for each column",
+        )
 
 
 def _no_text(field: str, cause: str) -> InputError:

@@ -8,7 +8,8 @@ is Megatron's form (`executor.data.indexed`), so a run, Megatron-LM and NeMo rea
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -21,17 +22,23 @@ from topology.base.errors import InputError
 AT_ONCE = 1000  # documents that are in memory together
 CONFIG = "tokenizer_config.json"
 LINES = (".jsonl", ".json", ".ndjson")
+TEXT = ".txt"  # of a folder; a file that is named is text unless its name says otherwise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tokenized:
-    """What was written: the index, its documents and tokens, and the token that ends each document."""
+    """What was written: the index, its documents and tokens, and the token that ends each document.
+
+    `files` counts those that were read, by their folder; `skipped` those of folders that hold no documents.
+    """
 
     index: str
     documents: int
     tokens: int
     document_end: int
     vocab_size: int
+    files: Mapping[str, int]
+    skipped: int = 0
 
 
 def tokenize(
@@ -50,18 +57,33 @@ def tokenize(
             cause=f"token {last}, {tokenizer} has {size}",
             fix=f"give one of 0 to {size - 1}: --document-end ID",
         )
-    documents = (text for path in texts for text in _documents(path, field))
+    files, skipped = _files(texts)
+    documents = (text for path in files for text in _documents(path, field))
     lengths = write_indexed(index, _encoded(known, documents, last), vocab_size=size)
     return Tokenized(
-        index=str(index), documents=len(lengths), tokens=sum(lengths), document_end=last, vocab_size=size
+        index=str(index),
+        documents=len(lengths),
+        tokens=sum(lengths),
+        document_end=last,
+        vocab_size=size,
+        files=dict(Counter(str(path.parent) for path in files)),
+        skipped=skipped,
     )
 
 
 def _encoded(known: Any, documents: Iterator[str], last: int) -> Iterator[Sequence[int]]:
     """Token ids of each document, closed by its end; nothing else is added to the text."""
+    count = 0
     while some := list(islice(documents, AT_ONCE)):
+        count += len(some)
         for encoded in known.encode_batch(some, add_special_tokens=False):
             yield [*encoded.ids, last]
+    if not count:
+        raise InputError(
+            what="there is no document to write",
+            cause="the files have no rows or lines",
+            fix="give files that hold text",
+        )
 
 
 def _tokenizer(path: Path) -> Any:
@@ -104,15 +126,26 @@ def _end_of(known: Any, path: Path) -> int:
     return int(found)
 
 
+def _files(texts: Sequence[Path]) -> tuple[list[Path], int]:
+    """The files to read, a folder's in the order of their names, and how many of its others are left out."""
+    found, skipped = list[Path](), 0
+    for path in texts:
+        if not path.exists():
+            raise _not_text(path, "there is no such file or folder")
+        if not path.is_dir():
+            found.append(path)
+            continue
+        inside = sorted(one for one in path.rglob("*") if one.is_file() and _is_data(one))
+        held = [one for one in inside if one.suffix in (*LINES, *TABLES, TEXT)]
+        if not held:
+            raise _not_text(path, f"no file in it ends with {', '.join((*TABLES, *LINES, TEXT))}")
+        found += held
+        skipped += len(inside) - len(held)
+    return found, skipped
+
+
 def _documents(path: Path, field: str) -> Iterator[str]:
-    """Documents of a file, or of a folder's files in the order of their names, read as they are asked for."""
-    if path.is_dir():
-        files = sorted(one for one in path.rglob("*") if one.suffix in (*LINES, *TABLES) and _is_data(one))
-        if not files:
-            raise _not_text(path, f"no file in it ends with {', '.join((*TABLES, *LINES))}")
-        for file in files:
-            yield from _documents(file, field)
-        return
+    """Documents of a file, read as they are asked for."""
     if path.suffix in TABLES:
         yield from rows(path, field)
         return

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from executor.comm.meeting import endpoint, require_here
+from executor.comm.meeting import endpoint, require_here, require_reachable
 from executor.launch.environment import check_named
-from executor.launch.nodes import listening_interface, placed
+from executor.launch.nodes import LOOPBACKS, listening_interface, placed
 from executor.launch.schedulers import check_gpus, nodes_here
 from executor.training.manifest import read_key
 from executor.training.settings import RunSettings
@@ -45,11 +45,13 @@ def check_doors(settings: RunSettings, plan: Plan, environment: Mapping[str, str
     each = ranks_per_node(plan.layout.num_gpus, nodes.count)
     if settings.device != "cpu":
         check_gpus(environment, each)
-    listening_interface(nodes, settings.interface)
+    interface = listening_interface(nodes, settings.interface)
     if settings.rdzv_endpoint is not None:
         where = endpoint(settings.rdzv_endpoint)
-        if nodes.count > 1 and placed(nodes, hosts_of(plan, each), environment).rank == 0:
-            require_here(where)
+        if nodes.count > 1:
+            require_reachable(where, loopback=interface in LOOPBACKS)
+            if placed(nodes, hosts_of(plan, each), environment).rank == 0:
+                require_here(where)
     check_named(settings.env, environment)
     read_key(settings.run_key)
 

@@ -6,6 +6,7 @@ interfaces and of amdgpu's memory errors.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import shutil
@@ -19,6 +20,8 @@ from topology.base.units import GBIT, MIB
 SYS_CLASS = Path("/sys/class")
 MOST_SECONDS = 30
 """Of a tool; one that takes longer waits for a driver that does not answer."""
+KILLED_S = 1
+"""That a killed tool is waited for: what hangs in a driver may never end."""
 THROTTLES = {
     0x8: "hardware slowdown",
     0x20: "thermal slowdown by software",
@@ -33,9 +36,14 @@ _FIELDS = (
 )  # fmt: skip
 _OLDER = {"clocks_event_reasons.active": "clocks_throttle_reasons.active"}  # before driver 535
 _RATE = re.compile(r"([0-9]+(?:\.[0-9]+)?) Gb/sec")
+_ACTIVE = "4:"  # of 1: DOWN, 2: INIT, 3: ARMED, 4: ACTIVE, 5: ACTIVE_DEFER (ib_verbs.h)
 _ERRORS = re.compile(r"ue: *([0-9]+)")
 
 Tool = Callable[[Sequence[str]], str]
+
+
+class ToolError(Exception):
+    """A tool that is there and does not answer, by the first line of what it says."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,10 +65,14 @@ class GpuState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeState:
-    """The GPUs of a node that this process may use, and bytes/s of its cards one way, None where unknown."""
+    """The GPUs of a node that this process may use, and bytes/s of its cards one way, None where unknown.
+
+    `failure` is what the tool says where it tells of no GPU.
+    """
 
     gpus: tuple[GpuState, ...]
     nic_bytes_per_s: float | None
+    failure: str = ""
 
 
 def node_state(
@@ -68,21 +80,44 @@ def node_state(
 ) -> NodeState | None:
     """How this node is; None where there is no tool of a GPU's maker."""
     ask = _output if tool is None else tool
-    gpus = from_nvidia(ask) or from_rocm(ask, sys_class)
-    if not gpus:
-        return None
-    return NodeState(gpus=visible(gpus, environment), nic_bytes_per_s=nic_rate(sys_class))
+    failure = ""
+    for read in (from_nvidia, lambda ask: from_rocm(ask, sys_class)):
+        try:
+            gpus = read(ask)
+        except ToolError as error:
+            failure = failure or str(error)
+            continue
+        if gpus:
+            return NodeState(gpus=visible(gpus, environment), nic_bytes_per_s=nic_rate(sys_class))
+    return NodeState(gpus=(), nic_bytes_per_s=None, failure=failure) if failure else None
 
 
 def from_nvidia(ask: Tool) -> tuple[GpuState, ...]:
-    """What ``nvidia-smi`` says, in the words of today's drivers or of those before 535."""
+    """What ``nvidia-smi`` says, in the words of today's drivers or those before 535; nothing without it."""
+    failure: ToolError | None = None
     for names in (_FIELDS, tuple(_OLDER.get(name, name) for name in _FIELDS)):
         words = ("nvidia-smi", f"--query-gpu={','.join(names)}", "--format=csv,noheader,nounits")
-        rows = [[cell.strip() for cell in line.split(",")] for line in ask(words).splitlines()]
+        try:
+            text = ask(words)
+        except ToolError as error:
+            failure = failure or error
+            continue
+        rows = [[cell.strip() for cell in line.split(",")] for line in text.splitlines()]
         found = tuple(_of_row(dict(zip(_FIELDS, row, strict=True))) for row in rows if _is_row(row))
         if found:
             return found
+        if text.strip():
+            failure = failure or _failed(words, text)
+    if failure is not None:
+        raise failure
     return ()
+
+
+def _failed(words: Sequence[str], text: str) -> ToolError:
+    """A tool that tells of no GPU, by the first line that is no row of one."""
+    lines = (line.strip() for line in text.splitlines())
+    said = next((line for line in lines if line and not _is_row([c.strip() for c in line.split(",")])), "")
+    return ToolError(f"{words[0]}: {said[:200] or 'it fails and says nothing'}")
 
 
 def _is_row(row: Sequence[str]) -> bool:
@@ -129,23 +164,28 @@ def from_rocm(ask: Tool, sys_class: Path) -> tuple[GpuState, ...]:
     try:
         told = json.loads(text[text.index("{") :])  # warnings may stand before it
     except ValueError:
-        return ()
-    driver = str(told.get("system", {}).get("Driver version", ""))
-    cards = [
-        (name, card) for name, card in told.items() if name.startswith("card") and isinstance(card, dict)
-    ]
-    return tuple(
-        GpuState(
-            index=place,
-            name=str(card.get("Card Series") or card.get("Card series") or ""),
-            memory_bytes=float(card["VRAM Total Memory (B)"]),
-            free_bytes=float(card["VRAM Total Memory (B)"]) - float(card["VRAM Total Used Memory (B)"]),
-            driver=driver,
-            uncorrected_errors=_memory_errors(sys_class / "drm" / name),
+        told = {}
+    system = told.get("system")
+    driver = str(system.get("Driver version", "")) if isinstance(system, dict) else ""
+    found = []
+    for place, name in enumerate(name for name in told if name.startswith("card")):
+        card = told[name] if isinstance(told[name], dict) else {}
+        total, used = (_number(str(card.get(f"VRAM Total {word}Memory (B)", ""))) for word in ("", "Used "))
+        if total is None or used is None:  # "N/A"
+            continue
+        found.append(
+            GpuState(
+                index=place,
+                name=str(card.get("Card Series") or card.get("Card series") or ""),
+                memory_bytes=total,
+                free_bytes=total - used,
+                driver=driver,
+                uncorrected_errors=_memory_errors(sys_class / "drm" / name),
+            )
         )
-        for place, (name, card) in enumerate(cards)
-        if "VRAM Total Memory (B)" in card and "VRAM Total Used Memory (B)" in card
-    )
+    if text.strip() and not found:
+        raise _failed(words, text)
+    return tuple(found)
 
 
 def _memory_errors(card: Path) -> int | None:
@@ -155,26 +195,37 @@ def _memory_errors(card: Path) -> int | None:
 
 
 def visible(gpus: Sequence[GpuState], environment: Mapping[str, str]) -> tuple[GpuState, ...]:
-    """The GPUs that a process may use, in its own order: tools show all of the node."""
+    """The GPUs that a process may use, in its own order: tools show all of the node.
+
+    As CUDA reads it: nothing is none, a name may be cut short, and the first unknown word ends the list. To
+    AMD's runtime nothing is all.
+    """
     names = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
-    listed = next((environment[name] for name in names if environment.get(name)), "")
-    if not listed:
+    if any(gpu.uuid for gpu in gpus):
+        listed = environment.get(names[0])
+    else:
+        listed = next((environment[name] for name in names if environment.get(name)), None)
+    if listed is None:
         return tuple(gpus)
-    by_word = {str(gpu.index): gpu for gpu in gpus} | {gpu.uuid: gpu for gpu in gpus if gpu.uuid}
-    found = [by_word.get(word.strip()) for word in listed.split(",")]
-    return tuple(gpu for gpu in found if gpu is not None)
+    found: list[GpuState] = []
+    for word in map(str.strip, listed.split(",")):
+        meant = [gpu for gpu in gpus if word == str(gpu.index) or (word and gpu.uuid.startswith(word))]
+        if len(meant) != 1:
+            break
+        found += meant
+    return tuple(found)
 
 
 def nic_rate(sys_class: Path = SYS_CLASS) -> float | None:
     """Bytes/s one way of all cards: of the fabric (InfiniBand, RoCE), or of Ethernet if that is more.
 
     A card of the fabric over Ethernet is seen both ways, so they are not added; virtual interfaces have no
-    device, and a port that is down no rate.
+    device, and a port that is not active no rate.
     """
     fabric = sum(
         float(match[1]) * GBIT
         for port in sys_class.glob("infiniband/*/ports/*")
-        if (match := _RATE.match(_text(port / "rate"))) and "DOWN" not in _text(port / "state").upper()
+        if (match := _RATE.match(_text(port / "rate"))) and _text(port / "state").startswith(_ACTIVE)
     )
     ethernet = sum(_megabits(sys_class)) * GBIT / 1000
     return max(fabric, ethernet) or None
@@ -196,11 +247,23 @@ def _text(path: Path) -> str:
 
 
 def _output(words: Sequence[str]) -> str:
-    """What a tool prints; nothing where it is not there or fails."""
+    """What a tool prints; nothing where it is not there."""
     if shutil.which(words[0]) is None:
         return ""
     try:
-        done = subprocess.run(words, capture_output=True, timeout=MOST_SECONDS, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return "" if done.returncode else done.stdout.decode("utf-8", "replace")
+        tool = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    except OSError as error:
+        raise ToolError(f"{words[0]}: {error.strerror}") from error
+    try:
+        said, wrong = tool.communicate(timeout=MOST_SECONDS)
+    except subprocess.TimeoutExpired as error:
+        tool.kill()
+        for pipe in (tool.stdout, tool.stderr):
+            if pipe is not None:
+                pipe.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            tool.wait(KILLED_S)
+        raise ToolError(f"{words[0]}: no answer in {MOST_SECONDS} s") from error
+    if tool.returncode:
+        raise _failed(words, (said + b"\n" + wrong).decode("utf-8", "replace"))
+    return said.decode("utf-8", "replace")

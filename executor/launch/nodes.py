@@ -33,6 +33,10 @@ class Nodes:
     told_by: str = ""
 
 
+class VariableError(InputError):
+    """A launcher's variable that says nothing usable."""
+
+
 def placed(nodes: Nodes, hosts: Sequence[str], environment: Mapping[str, str]) -> Nodes:
     """The rank that a plan gives this machine: the place of its name among the plan's hosts.
 
@@ -87,12 +91,10 @@ def whole_number(environment: Mapping[str, str], name: str, *, default: int, lea
 
 def unreadable(name: str, value: str, wanted: str) -> InputError:
     """Name a variable, or a flag, that says nothing usable."""
-    alone = f"set it as its launcher does, or unset {name} to run on this machine alone"
-    return InputError(
-        what=f"{name} cannot be read",
-        cause=f"{name} is {value[:80]!r}, expected {wanted}",
-        fix=f"give {name} {wanted}" if name.startswith("-") else alone,
-    )
+    what, cause = f"{name} cannot be read", f"{name} is {value[:80]!r}, expected {wanted}"
+    if name.startswith("-"):
+        return InputError(what=what, cause=cause, fix=f"give {name} {wanted}")
+    return VariableError(what=what, cause=cause, fix="set it as its launcher does")
 
 
 def interfaces() -> tuple[str, ...]:

@@ -69,6 +69,9 @@ def check_node(
 
 def differences(plan: Plan, ranks: range, state: NodeState) -> Iterator[Difference]:
     """All that differs, what weighs most first."""
+    if state.failure:
+        yield Difference(cause=state.failure, fix="mend the driver, leave this node out")
+        return
     node, gpus = node_of(plan, ranks), state.gpus[: len(ranks)]
     planned = gpus_of(plan.request.cluster)[node.gpu]
     if len(gpus) < len(ranks):
@@ -161,7 +164,7 @@ def _of_health(gpu: GpuState) -> Iterator[Difference]:
 
 
 def _of_driver(planned: Gpu, gpus: tuple[GpuState, ...]) -> Iterator[Difference]:
-    """A driver that is older than the GPU, or not the same for all."""
+    """A driver that is older than the GPU."""
     generation = generation_of(planned)
     first = generation.nvidia_driver
     for driver in dict.fromkeys(gpu.driver for gpu in gpus if gpu.driver):

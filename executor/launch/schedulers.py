@@ -11,10 +11,11 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from executor.launch.nodes import Nodes, repeated_counts, unreadable, whole_number
+from executor.launch.nodes import Nodes, VariableError, repeated_counts, unreadable, whole_number
 from topology.base.errors import InputError
 
 NODE_RANK = "NODE_RANK"
+PET_NNODES = "PET_NNODES"
 _SAFE = re.compile(r"[A-Za-z0-9_@.-]{1,120}")
 _RANGE = re.compile(r"([0-9]{1,10})(?::([0-9]{1,10}))?")
 
@@ -157,6 +158,15 @@ def nodes_here(environment: Mapping[str, str], asked: str | None = None) -> Node
     >>> nodes_here({"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "2", "SLURM_NODEID": "1"})
     Nodes(count=2, rank=1, launch='7.0.0', least=0, come=2, told_by='Slurm')
     """
+    try:
+        return _nodes_here(environment, asked)
+    except VariableError as error:
+        alone = _or_alone(environment) if asked is None else ""
+        raise InputError(error.what, error.cause, f"{error.fix}{alone}") from error
+
+
+def _nodes_here(environment: Mapping[str, str], asked: str | None) -> Nodes:
+    """The same, without a word on what else helps."""
     least, most = node_range("--nnodes", asked) if asked is not None else (0, 0)
     place = recognised(environment)
     if place is None:
@@ -183,13 +193,13 @@ def nodes_here(environment: Mapping[str, str], asked: str | None = None) -> Node
 
 def recognised(environment: Mapping[str, str]) -> Place | None:
     """The innermost launcher's word; those it cannot run inside of must say the same."""
-    places = [_place(one, environment) for one in SCHEDULERS if _is_there(one, environment)]
-    if not places:
+    there = [one for one in SCHEDULERS if _is_there(one, environment)]
+    if not there:
         return None
-    inner = places[0]
-    for other in places[1:]:
-        if other.scheduler.name not in inner.scheduler.inside:
-            _check_agree(inner, other)
+    inner = _place(there[0], environment)
+    for other in there[1:]:
+        if other.name not in inner.scheduler.inside:
+            _check_agree(inner, _place(other, environment))
     return inner
 
 
@@ -231,8 +241,17 @@ def told(nodes: Nodes) -> str:
     return f"started by {nodes.told_by}: node {nodes.rank} (from 0) of {some}"
 
 
+def alone_hint(nodes: Nodes, environment: Mapping[str, str]) -> str:
+    """What helps where nobody else comes: in a job's shell Slurm starts a command on the first node alone."""
+    if nodes.told_by != "Slurm" or "SLURM_STEP_ID" in environment:
+        return ""
+    return f"; start it {next(one.once for one in SCHEDULERS if one.name == nodes.told_by)}"
+
+
 def _alone(environment: Mapping[str, str], most: int, least: int) -> Nodes:
     """Without a launcher's word: this node, or the place among several that the environment gives it."""
+    if most == 0:
+        _check_ranked(environment)
     if most <= 1:
         return Nodes()
     if NODE_RANK not in environment:
@@ -246,6 +265,18 @@ def _alone(environment: Mapping[str, str], most: int, least: int) -> Nodes:
     if rank >= most:
         raise unreadable(NODE_RANK, str(rank), f"a number below --nnodes = {most}")
     return Nodes(count=most, rank=rank, launch="nodes", least=least, come=most, told_by=NODE_RANK)
+
+
+def _check_ranked(environment: Mapping[str, str]) -> None:
+    """Refuse a pod of several that has no rank, as of an elastic PyTorchJob without a master."""
+    text = environment.get(PET_NNODES)
+    most = node_range(PET_NNODES, text)[1] if text is not None else 0
+    if most > 1:
+        raise InputError(
+            what=f"nothing says which of {most} nodes this is",
+            cause=f"{PET_NNODES} is {text}, and neither PET_NODE_RANK nor RANK is set",
+            fix=f"set PET_NODE_RANK on each pod, from 0 to {most - 1}, or give --nnodes 1 for this pod alone",
+        )
 
 
 def _is_there(scheduler: Scheduler, environment: Mapping[str, str]) -> bool:
@@ -283,16 +314,26 @@ def _check_once(scheduler: Scheduler, environment: Mapping[str, str]) -> None:
         )
 
 
+def _or_alone(environment: Mapping[str, str]) -> str:
+    """Which counts to unset to run on this machine alone, where that has this effect."""
+    there = next((one for one in SCHEDULERS if _is_there(one, environment)), None)
+    counts = [name for name in there.count if name in environment] if there else []
+    rest = {name: value for name, value in environment.items() if name not in counts}
+    if not counts or any(_is_there(one, rest) for one in SCHEDULERS):
+        return ""
+    return f", or unset {' and '.join(counts)} to run on this machine alone"
+
+
 def _check_hosts(scheduler: Scheduler, environment: Mapping[str, str], name: str, count: int) -> None:
     """Refuse a list of hosts of another length than the count of nodes."""
     if not environment.get(scheduler.hosts):
         return
     listed = len(environment[scheduler.hosts].split())
     if listed != count:
-        raise InputError(
+        raise VariableError(
             what=f"{scheduler.name} contradicts itself",
             cause=f"{name} is {count}, {scheduler.hosts} lists {listed}",
-            fix=f"set both as {scheduler.name} does, or unset {name} to run on this machine alone",
+            fix=f"set both as {scheduler.name} does",
         )
 
 

@@ -24,8 +24,8 @@ from executor.launch.membership import beating
 from executor.launch.nodes import Nodes, link_up, listening_interface, placed
 from executor.launch.preflight import check_node
 from executor.launch.run_lock import cannot_write, held
-from executor.launch.schedulers import nodes_here, told
-from executor.launch.turns import PLAN_FILE, Crew, Replan, Turns, telling
+from executor.launch.schedulers import alone_hint, nodes_here, told
+from executor.launch.turns import PLAN_FILE, Crew, Replan, Turns, earlier_words, telling
 from executor.training.settings import (
     CHECKPOINTS,
     RUN_FILE,
@@ -163,6 +163,7 @@ def _on_several_nodes(settings: RunSettings, plan: Plan, supervision: Supervisio
     nodes = placed(nodes, hosts, os.environ)
     with held(folder, supervision.say, nodes.rank) as lock:
         meetings = meetings_of(folder, nodes.launch)
+        earlier = earlier_words(meetings, nodes.rank)
         interface = listening_interface(nodes, settings.interface)
         if settings.preflight:
             ranks = range(nodes.rank * each, (nodes.rank + 1) * each)
@@ -183,6 +184,8 @@ def _on_several_nodes(settings: RunSettings, plan: Plan, supervision: Supervisio
                 say=supervision.say,
                 write=lambda plan: write_run(settings, plan),
                 begin=lambda: _begin(folder, meetings, supervision.beside),
+                earlier=earlier,
+                hint=alone_hint(nodes, os.environ),
             )
             waiting = list[subprocess.Popen[bytes]]()
             try:

@@ -10,6 +10,7 @@ import contextlib
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NoReturn
@@ -28,9 +29,15 @@ from topology.builders import build
 from topology.fabric.seats import hosts_by_rank
 
 MEETING_S = 600  # nodes of a job may start so long after the first
+MOST_NAMED = 4
 PLAN_FILE = "plan.json"
 OVER = "over"
 _REFUSED = "refused-"
+_CAME = "came-"
+EARLIER_S = 60.0
+"""Nodes of one start come within this of each other; what one said longer ago was of another start."""
+Word = tuple[str, int, int]
+"""A file: name, when it was written in ns, its number."""
 
 Replan = Callable[[int, tuple[str, ...]], Plan | None]
 
@@ -105,9 +112,33 @@ def telling(folder: Path, node: int) -> Iterator[None]:
         raise
 
 
-def require_none_refused(folder: Path) -> None:
-    """End the start of a run of which a node will not come, by that node's own words."""
-    for word in folder.glob(f"{_REFUSED}[0-9]*"):
+def earlier_words(folder: Path, node: int) -> frozenset[Word]:
+    """What nodes said of an earlier start, where launchers give all starts one name.
+
+    A word that is younger than `EARLIER_S` by the folder's own clock counts: it may be of this start, from a
+    node that was quicker.
+    """
+    mark = folder / f"{_CAME}{node}"
+    mark.touch()
+    before_ns = mark.stat().st_mtime_ns - round(EARLIER_S * 1e9)
+    return frozenset(word for word in _words(folder).values() if word[1] < before_ns)
+
+
+def _words(folder: Path) -> dict[Path, Word]:
+    """The words of nodes that do not come, as they lie there."""
+    found = {}
+    for path in folder.glob(f"{_REFUSED}[0-9]*"):
+        with contextlib.suppress(FileNotFoundError):  # its node has just taken it back
+            about = path.stat()
+            found[path] = (path.name, about.st_mtime_ns, about.st_ino)
+    return found
+
+
+def require_none_refused(folder: Path, earlier: AbstractSet[Word] = frozenset()) -> None:
+    """End the start of a run of which a node will not come, by that node's words if not `earlier`."""
+    for word, seen in _words(folder).items():
+        if seen in earlier:
+            continue
         what, cause, fix = json.loads(read_text(str(word)))
         node = word.name.removeprefix(_REFUSED)
         raise InputError(what=f"node {node} does not start: {what}", cause=cause, fix=fix)
@@ -154,7 +185,8 @@ class Turn:
 class Turns:
     """The turns of a run on several nodes; `write` writes the run for its user before a turn begins.
 
-    `begin` is told when nothing of an earlier start goes on: it marks the run as running.
+    `begin` is told when nothing of an earlier start goes on: it marks the run as running. `earlier` are
+    words of nodes about an earlier start, `hint` says what may be wrong where nodes do not come.
     """
 
     table: Table
@@ -164,6 +196,8 @@ class Turns:
     say: Callable[[str], None]
     write: Callable[[Plan], object]
     begin: Callable[[], None]
+    earlier: AbstractSet[Word] = frozenset()
+    hint: str = ""
 
     def following(self, after: int, failure: str) -> Turn | None:
         """Wait for the next turn that has ranks here; None when the run has ended meanwhile.
@@ -172,7 +206,7 @@ class Turns:
             after: the last turn that had ranks here, -1 for none.
             failure: how its ranks ended.
         """
-        known, under_way, since_s = after, after >= 0, time.monotonic()
+        known, under_way, since_s, told = after, after >= 0, time.monotonic(), False
         while True:
             number = self.table.latest()
             members = self.table.members(number) if number >= 0 else Members()
@@ -191,11 +225,21 @@ class Turns:
             waited_s = time.monotonic() - since_s
             if (
                 not under_way and waited_s >= SILENT_S
-            ):  # what an earlier start left has been taken back by then
-                require_none_refused(self.table.folder)
+            ):  # nodes that were mended have taken theirs back by then
+                require_none_refused(self.table.folder, self.earlier)
+                if not told and not self._complete(waited_s):
+                    told = True
+                    self.say(self.waiting())
             if under_way or self._complete(waited_s):
                 self.settle(number, members, failure, under_way=under_way)
             time.sleep(LOOK_S)
+
+    def waiting(self) -> str:
+        """For whom this node waits, and how long."""
+        living = self.table.living()
+        missing = [node for node in range(self.nodes.come or self.crew.count) if node not in living]
+        more = f" and {len(missing) - MOST_NAMED} more" if len(missing) > MOST_NAMED else ""
+        return f"waiting for {self.crew.named(missing[:MOST_NAMED])}{more}, up to {MEETING_S} s{self.hint}"
 
     def taken(self, number: int, members: Members) -> Turn:
         """Take this node's place in a turn."""

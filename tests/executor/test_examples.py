@@ -10,6 +10,8 @@ import pytest
 
 pytest.importorskip("torch")
 
+from tools.write_examples_page import PAGE, page
+
 NUMBER = r"(-?[\d.,e+-]+)(%| ms| s|)"
 
 
@@ -40,6 +42,28 @@ def test_data_parallel_examples_report_scaling(name: str, capsys: pytest.Capture
     assert set(rows) == {"step_s", "communication share", "scaling efficiency"}
     assert all(value > 0 for value in (*rows["step_s"], *rows["scaling efficiency"]))
     assert all(0 <= share < 1 for share in rows["communication share"])
+
+
+@pytest.mark.parametrize(
+    ("name", "flag", "value"),
+    [
+        ("pipeline_serving", "--prompts", "0"),
+        ("tensor_parallel_mlp", "--ranks", "0"),
+        ("mnist_data_parallel", "--steps", "-1"),
+        ("resnet_data_parallel", "--ranks", "two"),
+        ("compressed_gradients", "--ranks", "0"),
+        ("straggler", "--slower", "0"),
+        ("straggler", "--slower", "nan"),
+    ],
+)
+def test_counts_and_factors_are_at_least_one(
+    name: str, flag: str, value: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Others are refused before a rank starts."""
+    with pytest.raises(SystemExit) as raised:
+        importlib.import_module(f"examples.{name}").main([f"{flag}={value}"])
+    assert raised.value.code == 2
+    assert f"argument {flag}: {value!r} is no" in capsys.readouterr().err
 
 
 def test_tensor_parallel_mlp_agrees_with_one_device(capsys: pytest.CaptureFixture[str]) -> None:
@@ -125,3 +149,9 @@ def test_the_page_shows_what_every_example_prints() -> None:
         if "def main" in path.read_text()
     }
     assert folder - set(named) <= {"diffusion"}
+
+
+def test_the_page_is_not_written_for_a_name_that_it_has_not() -> None:
+    """A typo runs nothing."""
+    with pytest.raises(SystemExit, match=r"names no example stragler; it has .*straggler"):
+        page(PAGE.read_text(encoding="utf-8"), ["stragler"])

@@ -15,6 +15,8 @@ SHEET_TOLERANCE = 0.05
 """Share of the nominal memory that a driver may hold back; parts of one family differ by more."""
 
 _MAKERS = frozenset({"nvidia", "tesla", "geforce", "amd", "instinct"})
+_ASIDE = frozenset({"oam", "ac", "vf"})
+"""The module of an AMD board, its cooling by air, a whole board in a virtual machine: the same GPU."""
 _FORM = re.compile(r"(sxm|pcie|nvl)\d?")
 _MEMORY = re.compile(r"\d+gb|hbm\d\w?")
 
@@ -47,11 +49,11 @@ def gpu_of_device(name: str, memory_bytes: float) -> str:
 
 
 def _family(name: str) -> tuple[str, ...]:
-    """Words of a name that are neither maker, form nor memory."""
+    """Words of a name that are neither maker, form, memory nor what is aside."""
     return tuple(
         word
         for word in words(name)
-        if word not in _MAKERS and not _FORM.fullmatch(word) and not _MEMORY.fullmatch(word)
+        if word not in _MAKERS | _ASIDE and not _FORM.fullmatch(word) and not _MEMORY.fullmatch(word)
     )
 
 

@@ -128,6 +128,11 @@ def test_ranks_are_those_of_the_hosts_that_the_cluster_names() -> None:
     with pytest.raises(InputError, match="another number of nodes"):
         ranks_of_hosts(unnamed, [(["a"], "a"), (["b"], "b")])
     assert seat_of({"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1"}).rank == 5
+    slurm = {"SLURM_PROCID": "3", "SLURM_NTASKS": "8", "SLURM_LOCALID": "3"}
+    assert seat_of({"PMI_RANK": "3", "PMI_SIZE": "8", **slurm}).local == 3  # srun --mpi=pmi2
+    assert seat_of({"PMI_RANK": "3", "PMI_SIZE": "8", "PMI_LOCAL_RANK": "1"}).local == 1
+    with pytest.raises(InputError, match="started once for every rank"):
+        seat_of({"PMI_RANK": "3", "PMI_SIZE": "8"})
 
 
 def test_outside_an_allocation_it_says_how_it_is_started() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,10 +13,21 @@ import pytest
 pytest.importorskip("torch")
 
 from costmodel.layout import ParallelLayout
+from executor.launch import turns as turns_module
 from executor.launch.membership import SILENT_S, Heard, Members, Table
 from executor.launch.nodes import Nodes
+from executor.launch.schedulers import alone_hint
 from executor.launch.supervise import begin_run, with_plan
-from executor.launch.turns import Crew, Turn, Turns, chosen, require_none_refused, telling
+from executor.launch.turns import (
+    EARLIER_S,
+    Crew,
+    Turn,
+    Turns,
+    chosen,
+    earlier_words,
+    require_none_refused,
+    telling,
+)
 from executor.training.settings import CHECKPOINTS, RunSettings, RunStatus, write_json
 from planner.plan import Plan
 from topology.base.errors import InputError
@@ -133,6 +146,43 @@ def test_nobody_waits_for_a_node_that_does_not_start(job: Job) -> None:
     with telling(meeting, 2):
         pass
     require_none_refused(meeting)
+
+
+def test_words_of_an_earlier_start_end_none(job: Job) -> None:
+    """Where all starts have one name; what is said anew, or a moment before this node came, is of this one."""
+    meeting = job.folder / "meeting"
+
+    def refuse() -> Path:
+        with pytest.raises(InputError), telling(meeting, 2):
+            raise InputError(what="this node is hot", cause="GPU 3", fix="mend it")
+        return meeting / "refused-2"
+
+    refuse()
+    assert earlier_words(meeting, 0) == frozenset()
+    old_s = time.time() - 2 * EARLIER_S
+    os.utime(meeting / "refused-2", (old_s, old_s))
+    earlier = earlier_words(meeting, 0)
+    require_none_refused(meeting, earlier)
+    refuse()
+    with pytest.raises(InputError, match="node 2 does not start"):
+        require_none_refused(meeting, earlier)
+
+
+def test_it_is_said_for_whom_a_node_waits(
+    tmp_path: Path, plan_of: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once, and in a Slurm job's shell what starts the others."""
+    job = Job(tmp_path, plan_of)
+    job.pass_s(2, (0, 2))
+    turns = job.nodes[0]
+    monkeypatch.setattr(turns_module, "SILENT_S", 0.0)
+    monkeypatch.setattr(turns_module, "MEETING_S", 0.3)
+    monkeypatch.setattr(turns_module, "LOOK_S", 0.05)
+    turns.hint = alone_hint(Nodes(told_by="Slurm"), {"SLURM_JOB_ID": "7"})
+    assert alone_hint(Nodes(told_by="Slurm"), {"SLURM_STEP_ID": "0"}) == alone_hint(Nodes(), {}) == ""
+    assert turns.following(-1, "") is not None
+    waits = [line for line in job.said if line.startswith("waiting")]
+    assert waits == ["waiting for node 1, node 3, up to 0.3 s; start it with srun --ntasks-per-node=1"]
 
 
 def test_of_two_claims_one_wins(job: Job) -> None:

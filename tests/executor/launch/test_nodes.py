@@ -52,7 +52,10 @@ def test_a_variable_that_is_no_count_is_named(name: str, value: str) -> None:
     with pytest.raises(InputError) as raised:
         nodes_here({**JOB, name: value})
     assert (raised.value.what, repr(value[:80]) in raised.value.cause) == (f"{name} cannot be read", True)
-    assert f"unset {name}" in raised.value.fix
+    counts = [one for one in ("SLURM_STEP_NUM_NODES", "SLURM_JOB_NUM_NODES") if one in JOB or one == name]
+    alone = f"or unset {' and '.join(counts)} to run on this machine alone"
+    assert raised.value.fix == f"set it as its launcher does, {alone}"
+    assert nodes_here({one: text for one, text in JOB.items() if one not in counts}) == Nodes()
 
 
 @pytest.mark.parametrize("value", ["8", "2(x3)", "1,8", "1(x2),2"])

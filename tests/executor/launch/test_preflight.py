@@ -19,8 +19,9 @@ from app.cli import run
 from costmodel.kernels.tables import load_calibration
 from costmodel.layout import ParallelLayout
 from executor.bench.local_ranks import run_ranks
+from executor.launch import node_state as state_of_node
 from executor.launch.host_room import RANK_BYTES, check_room, free_bytes
-from executor.launch.node_state import from_nvidia, from_rocm, nic_rate, node_state, visible
+from executor.launch.node_state import ToolError, from_nvidia, from_rocm, nic_rate, node_state, visible
 from executor.launch.nodes import loopback
 from executor.launch.preflight import check_node, peak_bytes, stage_of
 from executor.parallel import link_check
@@ -106,7 +107,9 @@ def test_an_older_driver_is_asked_in_its_own_words() -> None:
         return INVALID if "clocks_event_reasons" in words[1] else H100.format(i=0)
 
     assert len(from_nvidia(older)) == 1
-    assert from_nvidia(nvidia(INVALID)) == from_nvidia(lambda _: "") == ()
+    assert from_nvidia(lambda _: "") == ()
+    with pytest.raises(ToolError, match="nvidia-smi: Field"):
+        from_nvidia(nvidia(INVALID))
 
 
 def test_gpus_of_amd_are_read_by_their_own_tool(tmp_path: Path) -> None:
@@ -126,7 +129,42 @@ def test_gpus_of_amd_are_read_by_their_own_tool(tmp_path: Path) -> None:
     )
     assert (first.uncorrected_errors, second.uncorrected_errors) == (None, 2)
     assert second.free_bytes == 206141652992 - 155551616000
-    assert from_rocm(lambda _: "no json", tmp_path) == ()
+    assert from_rocm(lambda _: "", tmp_path) == ()
+    with pytest.raises(ToolError, match="rocm-smi: no json"):
+        from_rocm(lambda _: "no json", tmp_path)
+
+
+@pytest.mark.parametrize("odd", ['"N/A"', "null", '{"VRAM Total Memory (B)": "N/A"}'])
+def test_a_card_that_tells_no_memory_is_left_out(odd: str, tmp_path: Path) -> None:
+    """The others keep their numbers; a driver that is no table is none."""
+    card = '{"VRAM Total Memory (B)": "8", "VRAM Total Used Memory (B)": "2", "Card Series": "MI"}'
+    text = f'{{"card0": {odd}, "card1": {card}, "system": "N/A"}}'
+    (only,) = from_rocm(lambda _: text, tmp_path)
+    assert (only.index, only.free_bytes, only.driver) == (1, 6, "")
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ("echo 'Unable to determine the device handle: GPU is lost.'; exit 15", "handle: GPU is lost."),
+        ("echo 'NVIDIA-SMI has failed' >&2; exit 9", "nvidia-smi: NVIDIA-SMI has failed"),
+        ("exec sleep 60", "nvidia-smi: no answer in 0.2 s"),
+        ("exit 1", "nvidia-smi: it fails and says nothing"),
+    ],
+)
+def test_a_tool_that_does_not_answer_is_a_difference(
+    script: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A GPU is lost, the driver hangs: not the same as a machine without the tool."""
+    asked = tmp_path / "nvidia-smi"
+    asked.write_text(f"#!/bin/sh\n{script}\n")
+    asked.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(state_of_node, "MOST_SECONDS", 0.2 if "sleep" in script else 20)
+    with pytest.raises(InputError) as raised:
+        check_node(plan(peak=32 * MIB), range(8), device="auto", environment={})
+    assert said in raised.value.cause
+    assert "--no-preflight" in raised.value.fix
 
 
 def test_gpus_that_the_process_may_use_are_looked_at() -> None:
@@ -134,13 +172,17 @@ def test_gpus_that_the_process_may_use_are_looked_at() -> None:
     gpus = from_nvidia(nvidia(*h100s(4)))
     assert [gpu.index for gpu in visible(gpus, {"CUDA_VISIBLE_DEVICES": "3,GPU-6c01"})] == [3, 0]
     assert visible(gpus, {}) == gpus
+    assert visible(gpus, {"CUDA_VISIBLE_DEVICES": ""}) == ()
+    for listed, found in (("1,7,2", [1]), ("GPU-6c2,0", [2, 0]), ("GPU-6c", []), ("-1", []), ("0,,1", [0])):
+        assert [gpu.index for gpu in visible(gpus, {"CUDA_VISIBLE_DEVICES": listed})] == found
 
 
 def test_cards_are_those_that_are_up(tmp_path: Path) -> None:
     """Of the fabric, or of Ethernet where that is more; virtual interfaces and what is down do not count."""
     assert nic_rate(tmp_path) is None
     assert nic_rate(cards(tmp_path / "a", "400 Gb/sec (4X NDR)")) == 3200 * GBIT
-    assert nic_rate(cards(tmp_path / "b", "400 Gb/sec (4X NDR)", state="1: DOWN")) is None
+    for state in ("1: DOWN", "2: INIT", "3: ARMED"):
+        assert nic_rate(cards(tmp_path / state[0], "400 Gb/sec (4X NDR)", state=state)) is None
     for name, speed, real in (("eth0", "400000", True), ("eth1", "-1", True), ("docker0", "10000", False)):
         (tmp_path / "net" / name / ("device" if real else "")).mkdir(parents=True)
         (tmp_path / "net" / name / "speed").write_text(speed)

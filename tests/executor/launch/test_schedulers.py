@@ -151,6 +151,16 @@ def test_a_variable_that_is_no_count_is_named(name: str, value: str) -> None:
             assert refused({**environment, variable: value})[0] == f"{variable} cannot be read"
 
 
+def test_to_run_alone_is_offered_where_the_count_is_all_that_is_set() -> None:
+    """Of MPI in a Slurm job, Slurm would count instead; a flag says something else; a pod's index stays."""
+    bad = {**OPEN_MPI, "OMPI_COMM_WORLD_RANK": "x"}
+    assert "alone" not in refused(bad)[2]  # PMIx is still there
+    without = {name: value for name, value in bad.items() if not name.startswith("PMIX")}
+    assert refused(without)[2].endswith("or unset OMPI_COMM_WORLD_SIZE to run on this machine alone")
+    for environment, asked in (({**without, **SLURM}, None), (without, "2"), ({"NODE_RANK": "x"}, "2")):
+        assert "alone" not in refused(environment, asked)[2]
+
+
 @pytest.mark.parametrize("name", SAYS_ALL)
 def test_a_rank_beyond_the_nodes_is_named(name: str) -> None:
     """Node 2 of two, counted from 0."""
@@ -176,6 +186,20 @@ def test_the_inner_launcher_counts() -> None:
     for inner in (OPEN_MPI, SKYPILOT):
         assert nodes_here({**pods, **inner}) == nodes_here(inner)
     assert nodes_here({**SLURM, **PMIX}) == nodes_here(SLURM)  # srun --mpi=pmix
+    shell = {**SLURM, "SLURM_STEP_TASKS_PER_NODE": "4(x2)"}  # of srun -n8 --pty bash
+    assert nodes_here({**shell, **OPEN_MPI}) == nodes_here(OPEN_MPI)
+    assert refused(shell)[0] == "Slurm starts plan run more than once on a node"
+
+
+def test_a_pod_of_several_without_a_rank_is_refused() -> None:
+    """An elastic PyTorchJob without a master: each pod would train alone."""
+    elastic = {"PET_NNODES": "2:4", "PET_RDZV_BACKEND": "c10d", "KUBERNETES_SERVICE_HOST": "10.0.0.1"}
+    what, cause, fix = refused(elastic)
+    assert (what, "PET_NNODES is 2:4" in cause) == ("nothing says which of 4 nodes this is", True)
+    assert "set PET_NODE_RANK on each pod, from 0 to 3" in fix
+    assert nodes_here({**elastic, "PET_NODE_RANK": "1"}).rank == 1
+    assert nodes_here({**elastic, "NODE_RANK": "1"}, "2:4").rank == 1
+    assert nodes_here(elastic, "1") == nodes_here({"PET_NNODES": "1"}) == Nodes()
 
 
 @pytest.mark.parametrize(

@@ -17,12 +17,14 @@ pytest.importorskip("torch")
 
 from app.cli import run as main
 from costmodel.layout import ParallelLayout
+from executor.comm.meeting import endpoint, require_reachable, store
 from executor.launch.nodes import loopback
 from executor.launch.supervise import MEETINGS
 from executor.training.settings import METRICS_FILE
 from executor.training.worker import RANKS_FOLDER
 from planner.plan import Plan, to_json
 from tests.executor.launch.processes import addresses, endpoints, family, wait_for
+from topology.base.errors import InputError
 
 STEPS = 12
 
@@ -143,10 +145,10 @@ def test_pods_of_an_indexed_job_meet_at_an_endpoint_and_go_on_with_the_fewest_no
     plan, run = tmp_path / "wanted.json", tmp_path / "run"
     plan.write_text(to_json(estimated_plan_of(ParallelLayout(dp=2, zero_stage=1))), encoding="utf-8")
     with socket.create_server(("127.0.0.1", 0)) as free:
-        endpoint = f"127.0.0.1:{free.getsockname()[1]}"
+        place = f"127.0.0.1:{free.getsockname()[1]}"
     metrics, words = (
         run / METRICS_FILE,
-        ("--nnodes", "1:2", "--rdzv-endpoint", endpoint, "--checkpoint-every", "5"),
+        ("--nnodes", "1:2", "--rdzv-endpoint", place, "--checkpoint-every", "5"),
     )
     pods = {"JOB_COMPLETION_INDEX": "NODE", "KUBERNETES_SERVICE_HOST": "10.0.0.1"}
     launchers = [started(plan, run, node, 1_000_000, *words, job=pods) for node in (1, 0)]
@@ -158,7 +160,7 @@ def test_pods_of_an_indexed_job_meet_at_an_endpoint_and_go_on_with_the_fewest_no
         assert wait_for(lambda: lines() >= 6), (tmp_path / "said-0").read_text()
         ranks = [int((run / RANKS_FOLDER / str(rank)).read_text()) for rank in range(2)]
         assert [addresses((rank,)) for rank in ranks] == [{"127.0.0.1"}, {"127.0.0.1"}]
-        assert [endpoint in listening_at(rank) for rank in ranks] == [True, False]
+        assert [place in listening_at(rank) for rank in ranks] == [True, False]
         assert not list((run / MEETINGS).glob("*/turn-*/store-*"))
         os.kill(ranks[1], signal.SIGKILL)
         assert wait_for(lambda: "a rank died: all are started again" in (tmp_path / "said-0").read_text())
@@ -206,16 +208,40 @@ def test_an_endpoint_that_is_not_the_first_nodes_is_refused(
         cases = {
             f"127.0.0.1:{taken.getsockname()[1]}": "the first node cannot listen at 127.0.0.1",
             "192.0.2.1:29500": "the first node cannot listen at 192.0.2.1:29500",
+            "node..x:29500": "the first node cannot listen at node..x:29500",
+            "0.0.0.0:29500": "nodes cannot meet at --rdzv-endpoint 0.0.0.0:29500",
+            "[::]:29500": "nodes cannot meet at --rdzv-endpoint :::29500",
             "29500": "--rdzv-endpoint cannot be read",
             "host:0": "--rdzv-endpoint cannot be read",
         }
-        for endpoint, what in cases.items():
-            assert main([*words, "--rdzv-endpoint", endpoint]) == 2
+        for place, what in cases.items():
+            assert main([*words, "--rdzv-endpoint", place]) == 2
             said = capsys.readouterr().err.splitlines()[-3:]
             assert [line.partition(":")[0] for line in said] == ["error", "cause", "help"]
             assert what in said[0]
     assert not run.exists()
     assert main([*words, "--rdzv-endpoint", "127.0.0.1:29500"]) == 0
+
+
+def test_nodes_of_several_machines_do_not_meet_on_loopback() -> None:
+    """Unless that is the network that they were given; a name that is not known here is not judged."""
+    for text in ("127.0.0.1:29500", "[::1]:29500", "[::ffff:127.0.0.1]:29500", "localhost:29500"):
+        require_reachable(endpoint(text), loopback=True)
+        with pytest.raises(InputError, match="this machine alone"):
+            require_reachable(endpoint(text), loopback=False)
+    for text in ("192.0.2.1:29500", "node..x:29500"):
+        require_reachable(endpoint(text), loopback=False)
+
+
+def test_attempts_at_an_endpoint_do_not_share_keys() -> None:
+    """A rank of another attempt that still knocks sees nothing; paths differ by where nodes have the folder."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        text = f"127.0.0.1:{free.getsockname()[1]}"
+    first = store("/a/run/7/turn-0/store-0", 0, 2, endpoint_text=text)
+    peer = store("/b/run/7/turn-0/store-0", 1, 2, endpoint_text=text)
+    later = store("/b/run/7/turn-0/store-1", 1, 2, endpoint_text=text)
+    first.set("key", "value")
+    assert (peer.check(["key"]), later.check(["key"])) == (True, False)
 
 
 def listening_at(process: int) -> str:

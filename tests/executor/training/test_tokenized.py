@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -154,18 +155,68 @@ def test_tables_are_read_as_lines_are(
 
 
 def test_tables_that_hold_no_text_are_refused(folder: Path, tmp_path: Path) -> None:
-    """Another column, a column of numbers, a file cut off, a folder without any."""
+    """Another column, a column of numbers, a file cut off, a folder without any, a table of no rows."""
+    pa, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     whole = next(iter(table_files(tmp_path)["parquet"].iterdir()))
     cut = tmp_path / "cut.parquet"
     cut.write_bytes(whole.read_bytes()[:-20])
     (tmp_path / "empty").mkdir()
+    parquet.write_table(pa.table({"text": pa.array([], pa.string())}), tmp_path / "no.parquet")
+    parquet.write_table(pa.table({"text": ["a", None]}), tmp_path / "null.parquet")
     for path, field, said in (
         (whole, "body", "has id, text"),
         (whole, "id", "row 1 has int"),
         (cut, "text", "cut.parquet cannot be read as a table"),
+        (tmp_path / "no.parquet", "text", "there is no document to write"),
+        (tmp_path / "null.parquet", "text", "row 2 is null"),
+        (tmp_path / "missing.parquet", "text", "there is no such file or folder"),
         (tmp_path / "empty", "text", "no file in it ends with .parquet, .arrow, .jsonl"),
     ):
         with pytest.raises(InputError) as raised:
             tokenized.tokenize([path], folder, tmp_path / "out.idx", field=field)
         assert said in str(raised.value)
     assert not list(tmp_path.glob("out*"))
+
+
+@pytest.mark.parametrize(
+    ("damage", "names", "said"),
+    [
+        ((struct.pack("<ii", 0, 77), struct.pack("<ii", 0, 10**9)), ["text"], "cannot be read as a table"),
+        ((b"abab", b"\xff\xfeab"), ["text"], "Invalid UTF8"),
+        ((b"", b""), ["text", "text"], "several columns are called 'text'"),
+    ],
+)
+def test_a_damaged_table_is_refused(
+    damage: tuple[bytes, bytes], names: list[str], said: str, tmp_path: Path
+) -> None:
+    """Text beyond the file's end, which is a crash unless it is looked for; bytes that are no text; a name twice."""
+    pa, ipc = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.ipc")
+    batch = pa.RecordBatch.from_arrays([pa.array(["ab" * 38 + "c"])] * len(names), names)
+    written = tmp_path / "bad.arrow"
+    with ipc.new_stream(written, batch.schema) as stream:
+        stream.write_batch(batch)
+    before, found, after = written.read_bytes().rpartition(damage[0] or names[0].encode())  # columns are last
+    assert found
+    written.write_bytes(before + (damage[1] or found) + after)
+    with pytest.raises(InputError) as raised:
+        list(tables.rows(written, "text"))
+    assert said in str(raised.value)
+    assert str(raised.value).count("\n") == 2
+
+
+def test_a_folder_tells_what_was_read_of_it(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its parts are joined, text files too; what holds no documents is counted."""
+    for name, text in (("train/a.txt", "the cat"), ("test/b.jsonl", '{"text": "sat"}'), ("README.md", "x")):
+        (tmp_path / "in" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "in" / name).write_text(text)
+    asked = ["tokenize", str(tmp_path / "in"), "--tokenizer", str(folder), "-o", str(tmp_path / "out")]
+    assert run(asked) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "2 documents" in said
+    assert "1 others are left out" in said
+    assert run([*asked, "--json"]) == 0
+    read = json.loads(capsys.readouterr().out)
+    assert read["files"] == {str(tmp_path / "in" / part): 1 for part in ("test", "train")}
+    assert read["skipped"] == 1

@@ -27,7 +27,10 @@ from topology.hardware.device_names import gpu_of_device
         ("NVIDIA A10G", 22.1, "a10g"),
         ("Tesla V100-SXM2-16GB", 15.8, "v100-sxm-16gb"),
         ("NVIDIA GeForce RTX 4090", 23.6, "rtx-4090"),
+        ("NVIDIA B300 SXM6 AC", 268.6, "b300-sxm"),
         ("AMD Instinct MI300X", 191.7, "mi300x"),
+        ("AMD Instinct MI300X OAM", 192.0, "mi300x"),
+        ("AMD Instinct MI300X VF", 191.7, "mi300x"),
     ],
 )
 def test_a_driver_name_is_its_own_part(name, memory_gib, part):
@@ -44,6 +47,8 @@ def test_a_driver_name_is_its_own_part(name, memory_gib, part):
         ("NVIDIA GeForce RTX 4090 D", 23.6),
         ("Tesla V100-PCIE-32GB", 31.7),
         ("NVIDIA T4", 14.6),
+        ("AMD Instinct MI300X VF", 24.0),  # a part of one
+        ("AMD Instinct MI250X / MI250", 64.0),  # a die of either; the catalog has the module
         ("", 80.0),
     ],
 )
