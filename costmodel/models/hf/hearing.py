@@ -14,14 +14,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from costmodel.models.hf.reader import ConfigReader
+from costmodel.models.hf.towers import LAYER_NORM
 from costmodel.models.tower import Tower
 
 WINDOW = 3
 """Columns of a spectrogram, or frames, under either convolution."""
 STRIDE = 2
 """Columns of a spectrogram for a frame."""
-LAYER_NORM = 2
-"""Parameters of a layer norm of width one: a scale and a shift."""
 UNBIASED = 2
 """Biases of queries and values; keys of Whisper have none."""
 
