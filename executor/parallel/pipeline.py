@@ -36,7 +36,7 @@ from executor.model.load_balance import Balance
 from executor.model.moe import Experts, balance_routers
 from executor.model.products import multiply_in_eight_bits
 from executor.model.transformer import CausalLM, build_model
-from executor.parallel.compressed import sum_narrow
+from executor.parallel.compressed import Compressor, Replica
 from executor.parallel.parallelize import COMPUTE_DTYPES, ComputeDtype, parallelize
 from executor.parallel.programs import Action, Step, consumer, programs, stages_of_rank
 from executor.parallel.stages import check_split, even_layers, recompute_counts
@@ -87,7 +87,7 @@ class Pipeline:
     device: torch.device
     spans: list[Span] | None = field(default=None)
     after_compute: Callable[[], None] | None = None
-    compression: str | None = None
+    replica: Replica | None = None
 
     @property
     def is_first(self) -> bool:
@@ -132,7 +132,7 @@ def build_pipeline(
         overlaps: Whether tensor-parallel messages run under their products.
         router_loss: Coefficient of the routers' balancing loss; the model's own by default.
         adapter: What is trained alone, beside frozen weights.
-        compression: Format in which replicas sum gradients, fp16 or bf16; as they are stored by default.
+        compression: How replicas sum gradients, as a job says it; as they are stored by default.
         device: Where the stages live.
     """
     total = layout.pp * layout.virtual_stages
@@ -169,6 +169,10 @@ def build_pipeline(
             groups=_sequence_groups(layout, meshes),
         )
         stages.append(Stage(index=index, module=module, delayed=_delay(module, layout), balance=balance))
+    replica = None
+    if compression is not None:
+        models, group = [stage.module for stage in stages], meshes.dense["replicate"].get_group()
+        replica = Replica(compressor=Compressor.of(compression), models=models, group=group)
     parts = layout.cp * (layout.tp if layout.sequence_parallel else 1)
     return Pipeline(
         spec=spec,
@@ -180,7 +184,7 @@ def build_pipeline(
         hidden_shape=(layout.microbatch_size, sequence_length // parts, spec.hidden_size),
         hidden_dtype=COMPUTE_DTYPES[precision],
         device=device,
-        compression=compression,
+        replica=replica,
     )
 
 
@@ -374,9 +378,8 @@ def run_step(
         torch_internals.reduce_gradients(stage.module)
     for _, work in run.sent:
         work.wait()
-    if pipeline.compression is not None:
-        replicas = pipeline.meshes.dense["replicate"].get_group()
-        sum_narrow([stage.module for stage in pipeline.stages], replicas, pipeline.compression)
+    if pipeline.replica is not None:
+        pipeline.replica.sum()
     return run.loss
 
 

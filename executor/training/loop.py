@@ -141,7 +141,11 @@ def prepare(settings: RunSettings, plan: Plan, device: torch.device) -> Trainer:
         settings.data, vocab_size=spec.vocab_size, sequence_length=job.sequence_length, seed=settings.seed
     )
     checkpointer = Checkpointer(
-        folder / CHECKPOINTS, optimizer, keep=settings.keep_checkpoints, key=read_key(settings.run_key)
+        folder / CHECKPOINTS,
+        optimizer,
+        keep=settings.keep_checkpoints,
+        key=read_key(settings.run_key),
+        replica=pipeline.replica,
     )
     adapts = job.adapter is not None  # whose checkpoints hold its matrices alone
     if adapts:
@@ -192,6 +196,8 @@ def train(trainer: Trainer) -> RunStatus:
         trainer.say(f"checkpoint of step {step} is damaged, using an older one")
     if manifest is not None:
         trainer.say(f"resuming after step {start}, {manifest.samples} samples seen")
+        if trainer.checkpointer.told:
+            trainer.say(trainer.checkpointer.told)
     every = trainer.settings.checkpoint_every or FIRST_CHECKPOINT_STEPS
     next_checkpoint = start + every
     step = start
