@@ -27,7 +27,7 @@ from costmodel.pipeline.schedules import RECORDS
 from costmodel.updates.adapters import Adapter
 from executor import torch_internals
 from executor.adapters.low_rank import add_adapter
-from executor.comm.collectives import ProcessGroup
+from executor.comm.collectives import ProcessGroup, arrive
 from executor.comm.mesh import Meshes
 from executor.model.attention.documents import Documents
 from executor.model.delayed import DelayedGradients, WeightGradients, accumulate
@@ -259,7 +259,7 @@ class _Run:
         """Start sending the result of `action`."""
         tensor = self.outgoing.pop(action)
         while len(self.sent) >= MOST_SENDS:
-            self.sent.popleft()[1].wait()
+            arrive(self.sent.popleft()[1])
         self.sent.append((tensor, dist.isend(tensor, group=self.pipeline.meshes.group("pp"), group_dst=peer)))
 
     def deliver(self, action: Action, result: torch.Tensor) -> None:
@@ -276,7 +276,7 @@ class _Run:
         """Take the input of a computation, waiting for its message."""
         tensor, work = self.inputs.pop(action)
         if work is not None:
-            work.wait()
+            arrive(work)
         self.ready_s = time.perf_counter()
         return tensor
 
@@ -377,7 +377,7 @@ def run_step(
     for stage in pipeline.stages if RECORDS[pipeline.layout.schedule].splits_backward else ():
         torch_internals.reduce_gradients(stage.module)
     for _, work in run.sent:
-        work.wait()
+        arrive(work)
     if pipeline.replica is not None:
         pipeline.replica.sum()
     return run.loss
@@ -395,5 +395,5 @@ def run_forward(
     with torch.no_grad():
         run.through(step for step in pipeline.program if step.action.kind == "F")
     for _, work in run.sent:
-        work.wait()
+        arrive(work)
     return run.loss

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from executor import torch_internals
 from executor.comm.meeting import store
 from executor.comm.mesh import build_meshes
 from executor.data import source as data
@@ -101,6 +102,7 @@ def prepare(settings: RunSettings, plan: Plan, device: torch.device) -> Trainer:
     if job.precision == "fp8":
         require_eight_bits(device)
     meshes = build_meshes(layout, device.type, experts=spec.is_moe)
+    torch_internals.bound_groups(COLLECTIVE_TIMEOUT)
     if settings.async_tp:
         require_nvlink(device, _local_ranks(dist.get_process_group_ranks(meshes.group("tp"))))
     microbatches = job.global_batch_size // (layout.dp * layout.microbatch_size)
