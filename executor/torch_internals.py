@@ -6,9 +6,11 @@ Nothing else in the executor touches a name of torch that begins with an undersc
 from __future__ import annotations
 
 import importlib
+import json
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -348,6 +350,38 @@ def process_group_of(argument: Any) -> Any:
 def group_name(group: Any) -> str:
     """Name by which functional collectives know a group."""
     return str(group.group_name)
+
+
+def named_groups() -> dict[str, tuple[str, list[int]]]:
+    """Process groups of this rank by name: what each is for, and its ranks; those of one rank left out."""
+    import torch.distributed as dist
+    from torch.distributed import distributed_c10d
+
+    found = {}
+    for group, name in list(distributed_c10d._world.pg_names.items()):  # noqa: SLF001
+        ranks = dist.get_process_group_ranks(group)
+        if len(ranks) > 1:
+            found[str(name)] = (str(group.group_desc), ranks)
+    return found
+
+
+def bound_groups(timeout: timedelta) -> None:
+    """Give every group of this rank a timeout: but for the first they have torch's, half an hour on gloo."""
+    from torch.distributed import distributed_c10d
+
+    for group in distributed_c10d._world.pg_names:  # noqa: SLF001
+        distributed_c10d._set_pg_timeout(timeout, group)  # noqa: SLF001
+
+
+def flight_record() -> list[tuple[str, str, int]]:
+    """The last collectives of this rank in their order: group by name, operation, its number in the group."""
+    dump = getattr(importlib.import_module("torch._C._distributed_c10d"), "_dump_fr_trace_json", None)
+    entries = [] if dump is None else json.loads(dump()).get("entries", [])
+    return [
+        (str(e["process_group"][0]), str(e["profiling_name"]).partition(":")[2], int(e["collective_seq_id"]))
+        for e in entries
+        if not e["is_p2p"]
+    ]
 
 
 FLASH_FORWARD = (_flash_cpu.default, _flash.default)

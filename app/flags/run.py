@@ -140,7 +140,7 @@ RdzvEndpoint: TypeAlias = Annotated[
     str | None,
     typer.Option(
         "--rdzv-endpoint",
-        help="Where ranks of several nodes meet on the first of them; a file of the run's folder without.",
+        help="Where ranks of several nodes meet on the first of them; nodes that nothing numbers do so.",
         metavar="HOST:PORT",
     ),
 ]

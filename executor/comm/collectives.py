@@ -18,6 +18,16 @@ from executor.torch_internals import functional_collectives as _functional
 
 ProcessGroup = Any
 """A torch ``ProcessGroup``; torch is untyped here."""
+MESSAGE = "while waiting for a message between pipeline stages"
+
+
+def arrive(work: Any) -> None:
+    """Wait for a message between stages; an error is marked as one of it."""
+    try:
+        work.wait()
+    except RuntimeError as error:
+        error.add_note(MESSAGE)
+        raise
 
 
 def all_gather(x: torch.Tensor, dim: int, group: ProcessGroup) -> torch.Tensor:

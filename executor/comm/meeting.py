@@ -89,6 +89,17 @@ def listening(where: Endpoint) -> socket.socket:
         ) from error
 
 
+def is_here(where: Endpoint) -> bool:
+    """Whether an endpoint's address is one of this machine's."""
+    try:
+        family, address = _address(where)
+        with socket.socket(family, socket.SOCK_STREAM) as any_port:
+            any_port.bind((address[0], 0))
+    except (OSError, UnicodeError):
+        return False
+    return True
+
+
 def require_here(where: Endpoint) -> None:
     """Refuse, on the first node, an address that is not its own or a port that is taken."""
     listening(where).close()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from executor.comm.meeting import endpoint, require_here, require_reachable
+from executor.comm.meeting import endpoint, is_here, require_here, require_reachable
 from executor.launch.environment import check_named
-from executor.launch.nodes import LOOPBACKS, listening_interface, placed
+from executor.launch.nodes import LOOPBACKS, UNNUMBERED, listening_interface, placed
 from executor.launch.schedulers import check_gpus, nodes_here
 from executor.training.manifest import read_key
 from executor.training.settings import RunSettings
@@ -41,7 +41,7 @@ def require_even(plan: Plan) -> None:
 
 def check_doors(settings: RunSettings, plan: Plan, environment: Mapping[str, str]) -> None:
     """Refuse a run whose nodes, network, variables or key are not there."""
-    nodes = nodes_here(environment, settings.nnodes)
+    nodes = nodes_here(environment, settings.nnodes, settings.rdzv_endpoint)
     each = ranks_per_node(plan.layout.num_gpus, nodes.count)
     if settings.device != "cpu":
         check_gpus(environment, each)
@@ -49,8 +49,10 @@ def check_doors(settings: RunSettings, plan: Plan, environment: Mapping[str, str
     if settings.rdzv_endpoint is not None:
         where = endpoint(settings.rdzv_endpoint)
         if nodes.count > 1:
-            require_reachable(where, loopback=interface in LOOPBACKS)
-            if placed(nodes, hosts_of(plan, each), environment).rank == 0:
+            alone = interface in LOOPBACKS
+            require_reachable(where, loopback=alone)
+            rank = placed(nodes, hosts_of(plan, each), environment).rank
+            if rank == 0 or (rank == UNNUMBERED and not alone and is_here(where)):
                 require_here(where)
     check_named(settings.env, environment)
     read_key(settings.run_key)

@@ -156,19 +156,24 @@ class Table:
 
     def claim(self, turn: int, members: Members, files: Mapping[str, str]) -> bool:
         """Publish the members of a turn with what they start; whether nobody else had."""
-        draft = self.folder / f".draft-{secrets.token_hex(8)}"
-        draft.mkdir(mode=0o700)
-        try:
-            for name, text in {**files, _MEMBERS: json.dumps(unstructure(members))}.items():
-                write_atomically(draft / name, text)
-            draft.rename(self.place(turn))  # fails on a folder that holds something
-        except OSError:
-            if not self.place(turn).exists():
-                raise
-            return False
-        finally:
-            shutil.rmtree(draft, ignore_errors=True)
-        return True
+        return publish(self.place(turn), {**files, _MEMBERS: json.dumps(unstructure(members))})
+
+
+def publish(place: Path, files: Mapping[str, str]) -> bool:
+    """Make a folder appear whole, with these files by name; whether nobody else had made it."""
+    draft = place.with_name(f".draft-{secrets.token_hex(8)}")
+    draft.mkdir(mode=0o700)
+    try:
+        for name, text in files.items():
+            write_atomically(draft / name, text)
+        draft.rename(place)  # fails on a folder that holds something
+    except OSError:
+        if not place.exists():
+            raise
+        return False
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+    return True
 
 
 def _beats(folder: Path) -> Iterator[tuple[int, Beat]]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from topology.base.errors import InputError
 
 _GET_FLAGS, _UP_AND_RUNNING = 0x8913, 0x41  # SIOCGIFFLAGS; IFF_UP with IFF_RUNNING
+UNNUMBERED = -1
 LOOPBACKS = ("lo", "lo0")
 _WHOLE = re.compile(r"[0-9]{1,10}")
 _REPEATED = re.compile(r"([1-9][0-9]{0,5})(?:\(x([1-9][0-9]{0,5})\))?")
@@ -22,7 +23,8 @@ _REPEATED = re.compile(r"([1-9][0-9]{0,5})(?:\(x([1-9][0-9]{0,5})\))?")
 class Nodes:
     """The machines of a run as one of them sees it; `launch` names this start of it, the same on each.
 
-    `least` nodes are enough to go on (0: nobody said), `come` start now (0: all), as `told_by` says.
+    `least` nodes are enough to go on (0: nobody said), `come` start now (0: all), as `told_by` says. `rank`
+    is `UNNUMBERED` of one whose number is still to be claimed.
     """
 
     count: int = 1
@@ -66,6 +68,11 @@ def names_here(environment: Mapping[str, str]) -> set[str]:
     """What this machine may be called: by the user, by Slurm, by itself; also without its domain."""
     full = {environment.get("NODE_NAME", ""), environment.get("SLURMD_NODENAME", ""), socket.gethostname()}
     return {name for one in full - {""} for name in (one, one.partition(".")[0])}
+
+
+def name_here(environment: Mapping[str, str]) -> str:
+    """What this machine is called, by the user, else by Slurm, else by itself."""
+    return environment.get("NODE_NAME") or environment.get("SLURMD_NODENAME") or socket.gethostname()
 
 
 def repeated_counts(name: str, text: str) -> tuple[int, ...]:

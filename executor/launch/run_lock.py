@@ -6,6 +6,7 @@ import contextlib
 import datetime as dt
 import os
 import socket
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from topology.base.errors import InputError
 
 LOCK_FILE = ".lock"
 _HOLDER_BYTES = 200
+_ASKED_S = 0.1
 
 
 @contextlib.contextmanager
@@ -23,11 +25,15 @@ def held(folder: Path, say: Callable[[str], None], node: int = 0) -> Iterator[in
     """
     import fcntl
 
-    path = folder / (f"{LOCK_FILE}-{node}" if node else LOCK_FILE)
+    path = _path(folder, node)
     descriptor = _opened(path)
     try:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:  # or a node asked at this moment who holds it
+                time.sleep(_ASKED_S)
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise InputError(
                 what=f"another run is under way in {folder}",
@@ -42,6 +48,30 @@ def held(folder: Path, say: Callable[[str], None], node: int = 0) -> Iterator[in
         yield descriptor
     finally:
         os.close(descriptor)
+
+
+def holder_of(folder: Path, node: int) -> str:
+    """What a launcher that holds a node's lock wrote of itself; empty where none does, or no locks are."""
+    try:
+        descriptor = os.open(_path(folder, node), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return ""
+    try:
+        import fcntl
+
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return _holder(descriptor)
+    except OSError:
+        return ""
+    finally:
+        os.close(descriptor)
+    return ""
+
+
+def _path(folder: Path, node: int) -> Path:
+    """The lock of a node of a run."""
+    return folder / (f"{LOCK_FILE}-{node}" if node else LOCK_FILE)
 
 
 def _opened(path: Path) -> int:

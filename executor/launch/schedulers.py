@@ -2,7 +2,7 @@
 
 A launcher is recognised by its variables alone. Where one runs inside another, the inner one's word counts;
 two of which neither can have started the other must agree. What none of them says, the user does:
-``--nnodes``, and ``NODE_RANK`` in the environment.
+``--nnodes``, and ``NODE_RANK`` in the environment or ``--rdzv-endpoint``, by which nodes number themselves.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from executor.launch.nodes import Nodes, VariableError, repeated_counts, unreadable, whole_number
+from executor.launch.nodes import UNNUMBERED, Nodes, VariableError, repeated_counts, unreadable, whole_number
 from topology.base.errors import InputError
 
-NODE_RANK = "NODE_RANK"
+NODE_RANK, RDZV_ENDPOINT = "NODE_RANK", "--rdzv-endpoint"
 PET_NNODES = "PET_NNODES"
 _SAFE = re.compile(r"[A-Za-z0-9_@.-]{1,120}")
 _RANGE = re.compile(r"([0-9]{1,10})(?::([0-9]{1,10}))?")
@@ -148,29 +148,30 @@ class Place:
     rank: int
 
 
-def nodes_here(environment: Mapping[str, str], asked: str | None = None) -> Nodes:
+def nodes_here(environment: Mapping[str, str], asked: str | None = None, meet: str | None = None) -> Nodes:
     """The nodes of the run as this one sees them, from its launcher and ``--nnodes``; else this node alone.
 
     Args:
         environment: variables of this process.
         asked: ``--nnodes``, a number or MIN:MAX.
+        meet: ``--rdzv-endpoint``, where nodes that nothing numbers do so (`executor.launch.numbers`).
 
     >>> nodes_here({"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "2", "SLURM_NODEID": "1"})
     Nodes(count=2, rank=1, launch='7.0.0', least=0, come=2, told_by='Slurm')
     """
     try:
-        return _nodes_here(environment, asked)
+        return _nodes_here(environment, asked, meet)
     except VariableError as error:
         alone = _or_alone(environment) if asked is None else ""
         raise InputError(error.what, error.cause, f"{error.fix}{alone}") from error
 
 
-def _nodes_here(environment: Mapping[str, str], asked: str | None) -> Nodes:
+def _nodes_here(environment: Mapping[str, str], asked: str | None, meet: str | None) -> Nodes:
     """The same, without a word on what else helps."""
     least, most = node_range("--nnodes", asked) if asked is not None else (0, 0)
     place = recognised(environment)
     if place is None:
-        return _alone(environment, most, least)
+        return _alone(environment, most, least, meet)
     name = place.scheduler.name
     if place.count is None and not most:
         raise InputError(
@@ -238,28 +239,42 @@ def told(nodes: Nodes) -> str:
     some = (
         f"{nodes.come} of at most {nodes.count} nodes" if nodes.come < nodes.count else f"{nodes.count} nodes"
     )
-    return f"started by {nodes.told_by}: node {nodes.rank} (from 0) of {some}"
+    how = "numbered" if nodes.told_by == RDZV_ENDPOINT else "started"
+    return f"{how} by {nodes.told_by}: node {nodes.rank} (from 0) of {some}"
 
 
-def alone_hint(nodes: Nodes, environment: Mapping[str, str]) -> str:
-    """What helps where nobody else comes: in a job's shell Slurm starts a command on the first node alone."""
+def alone_hint(nodes: Nodes, environment: Mapping[str, str], meet: str | None = None) -> str:
+    """What helps where others do not come: in a job's shell Slurm starts a command on the first node alone.
+
+    Nodes that number themselves learn who the first one is.
+    """
+    if nodes.told_by == RDZV_ENDPOINT and nodes.rank:
+        return f"; node 0 is the one whose address is that of {RDZV_ENDPOINT} {meet}"
     if nodes.told_by != "Slurm" or "SLURM_STEP_ID" in environment:
         return ""
     return f"; start it {next(one.once for one in SCHEDULERS if one.name == nodes.told_by)}"
 
 
-def _alone(environment: Mapping[str, str], most: int, least: int) -> Nodes:
+def _alone(environment: Mapping[str, str], most: int, least: int, meet: str | None) -> Nodes:
     """Without a launcher's word: this node, or the place among several that the environment gives it."""
-    if most == 0:
+    if most == 0 and meet is None:
         _check_ranked(environment)
+    elif most == 0 and PET_NNODES in environment:
+        least, most = node_range(PET_NNODES, environment[PET_NNODES])
     if most <= 1:
         return Nodes()
+    if NODE_RANK not in environment and meet is not None:
+        launch = f"at-{re.sub('[^A-Za-z0-9_.-]', '-', meet)[:100]}"
+        return Nodes(
+            count=most, rank=UNNUMBERED, launch=launch, least=least, come=most, told_by=RDZV_ENDPOINT
+        )
     if NODE_RANK not in environment:
         known = ", ".join(one.name for one in SCHEDULERS)
         raise InputError(
             what=f"nothing says which of {most} nodes this is",
             cause=f"{NODE_RANK} is not set, and no launcher is recognised ({known})",
-            fix=f"set {NODE_RANK} on each node, from 0 to {most - 1}, or leave --nnodes out",
+            fix=f"give {RDZV_ENDPOINT} HOST:PORT, by which nodes number themselves, set {NODE_RANK} on each "
+            f"node, from 0 to {most - 1}, or leave --nnodes out",
         )
     rank = whole_number(environment, NODE_RANK, default=0)
     if rank >= most:
@@ -275,7 +290,8 @@ def _check_ranked(environment: Mapping[str, str]) -> None:
         raise InputError(
             what=f"nothing says which of {most} nodes this is",
             cause=f"{PET_NNODES} is {text}, and neither PET_NODE_RANK nor RANK is set",
-            fix=f"set PET_NODE_RANK on each pod, from 0 to {most - 1}, or give --nnodes 1 for this pod alone",
+            fix=f"give {RDZV_ENDPOINT} HOST:PORT, or set PET_NODE_RANK on each pod, from 0 to {most - 1}, "
+            "or give --nnodes 1 for this pod alone",
         )
 
 

@@ -21,7 +21,8 @@ from executor.launch.agent import MOST_RESTARTS, NOTICE_S, Team, end_waiting, ru
 from executor.launch.doors import hosts_of, ranks_per_node, require_even
 from executor.launch.environment import environment_of_ranks
 from executor.launch.membership import beating
-from executor.launch.nodes import Nodes, link_up, listening_interface, placed
+from executor.launch.nodes import UNNUMBERED, Nodes, link_up, listening_interface, placed
+from executor.launch.numbers import numbered, numbers_of
 from executor.launch.preflight import check_node
 from executor.launch.run_lock import cannot_write, held
 from executor.launch.schedulers import alone_hint, nodes_here, told
@@ -114,10 +115,9 @@ class Supervision:
 
 def supervise(settings: RunSettings, plan: Plan, supervision: Supervision) -> RunStatus:
     """Run to the end; after repeated crashes continue on fewer GPUs when that is allowed."""
-    nodes = nodes_here(os.environ, settings.nnodes)
+    nodes = nodes_here(os.environ, settings.nnodes, settings.rdzv_endpoint)
     if nodes.count == 1:
         return _on_one_node(settings, plan, supervision, nodes)
-    supervision.say(told(nodes))
     each = ranks_per_node(plan.layout.num_gpus, nodes.count)
     return _on_several_nodes(settings, plan, _with_least(supervision, nodes.least * each), nodes)
 
@@ -160,7 +160,12 @@ def _on_several_nodes(settings: RunSettings, plan: Plan, supervision: Supervisio
     require_even(plan)
     folder, each = Path(settings.folder), ranks_per_node(plan.layout.num_gpus, nodes.count)
     hosts = () if os.environ.get("HOSTS") == "any" else hosts_of(plan, each)
-    nodes = placed(nodes, hosts, os.environ)
+    nodes, numbers = placed(nodes, hosts, os.environ), None
+    if nodes.rank == UNNUMBERED and settings.rdzv_endpoint is not None:
+        meetings = meetings_of(folder, nodes.launch)
+        numbers = numbers_of(meetings, folder, nodes, settings.rdzv_endpoint, os.environ)
+        nodes = numbered(nodes, numbers, supervision.say)
+    supervision.say(told(nodes))
     with held(folder, supervision.say, nodes.rank) as lock:
         meetings = meetings_of(folder, nodes.launch)
         earlier = earlier_words(meetings, nodes.rank)
@@ -169,7 +174,12 @@ def _on_several_nodes(settings: RunSettings, plan: Plan, supervision: Supervisio
             ranks = range(nodes.rank * each, (nodes.rank + 1) * each)
             with telling(meetings, nodes.rank):
                 check_node(plan, ranks, device=settings.device)
-        with beating(meetings, nodes.rank, lambda: link_up(interface)) as table:
+        mine = nodes.rank
+
+        def linked() -> bool:
+            return link_up(interface) and (numbers is None or numbers.holds(mine))
+
+        with beating(meetings, mine, linked) as table:
             turns = Turns(
                 table=table,
                 crew=Crew(
@@ -184,8 +194,9 @@ def _on_several_nodes(settings: RunSettings, plan: Plan, supervision: Supervisio
                 say=supervision.say,
                 write=lambda plan: write_run(settings, plan),
                 begin=lambda: _begin(folder, meetings, supervision.beside),
+                check=lambda: None if numbers is None else numbers.require(mine),
                 earlier=earlier,
-                hint=alone_hint(nodes, os.environ),
+                hint=alone_hint(nodes, os.environ, settings.rdzv_endpoint),
             )
             waiting = list[subprocess.Popen[bytes]]()
             try:
@@ -196,8 +207,9 @@ def _on_several_nodes(settings: RunSettings, plan: Plan, supervision: Supervisio
 
 def meetings_of(folder: Path, launch: str) -> Path:
     """The folder, which nobody else can open, in which the nodes of this start of a run meet."""
-    _refuse_links(folder)
     with _writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        _refuse_links(folder)
         for part in (folder / MEETINGS, folder / MEETINGS / launch):
             part.mkdir(mode=0o700, exist_ok=True)
             _refuse_links(part)

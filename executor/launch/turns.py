@@ -185,8 +185,9 @@ class Turn:
 class Turns:
     """The turns of a run on several nodes; `write` writes the run for its user before a turn begins.
 
-    `begin` is told when nothing of an earlier start goes on: it marks the run as running. `earlier` are
-    words of nodes about an earlier start, `hint` says what may be wrong where nodes do not come.
+    `begin` is told when nothing of an earlier start goes on: it marks the run as running. `check` ends a node
+    that is none of the run's any more. `earlier` are words of nodes about an earlier start, `hint` says what
+    may be wrong where nodes do not come.
     """
 
     table: Table
@@ -196,6 +197,7 @@ class Turns:
     say: Callable[[str], None]
     write: Callable[[Plan], object]
     begin: Callable[[], None]
+    check: Callable[[], None] = lambda: None
     earlier: AbstractSet[Word] = frozenset()
     hint: str = ""
 
@@ -208,6 +210,7 @@ class Turns:
         """
         known, under_way, since_s, told = after, after >= 0, time.monotonic(), False
         while True:
+            self.check()
             number = self.table.latest()
             members = self.table.members(number) if number >= 0 else Members()
             if number > after and self.table.mine.token in members.tokens:

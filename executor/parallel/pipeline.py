@@ -27,7 +27,7 @@ from costmodel.pipeline.schedules import RECORDS
 from costmodel.updates.adapters import Adapter
 from executor import torch_internals
 from executor.adapters.low_rank import add_adapter
-from executor.comm.collectives import ProcessGroup
+from executor.comm.collectives import ProcessGroup, arrive
 from executor.comm.mesh import Meshes
 from executor.model.attention.documents import Documents
 from executor.model.delayed import DelayedGradients, WeightGradients, accumulate
@@ -36,7 +36,7 @@ from executor.model.load_balance import Balance
 from executor.model.moe import Experts, balance_routers
 from executor.model.products import multiply_in_eight_bits
 from executor.model.transformer import CausalLM, build_model
-from executor.parallel.compressed import sum_narrow
+from executor.parallel.compressed import Compressor, Replica
 from executor.parallel.parallelize import COMPUTE_DTYPES, ComputeDtype, parallelize
 from executor.parallel.programs import Action, Step, consumer, programs, stages_of_rank
 from executor.parallel.stages import check_split, even_layers, recompute_counts
@@ -87,7 +87,7 @@ class Pipeline:
     device: torch.device
     spans: list[Span] | None = field(default=None)
     after_compute: Callable[[], None] | None = None
-    compression: str | None = None
+    replica: Replica | None = None
 
     @property
     def is_first(self) -> bool:
@@ -132,7 +132,7 @@ def build_pipeline(
         overlaps: Whether tensor-parallel messages run under their products.
         router_loss: Coefficient of the routers' balancing loss; the model's own by default.
         adapter: What is trained alone, beside frozen weights.
-        compression: Format in which replicas sum gradients, fp16 or bf16; as they are stored by default.
+        compression: How replicas sum gradients, as a job says it; as they are stored by default.
         device: Where the stages live.
     """
     total = layout.pp * layout.virtual_stages
@@ -169,6 +169,10 @@ def build_pipeline(
             groups=_sequence_groups(layout, meshes),
         )
         stages.append(Stage(index=index, module=module, delayed=_delay(module, layout), balance=balance))
+    replica = None
+    if compression is not None:
+        models, group = [stage.module for stage in stages], meshes.dense["replicate"].get_group()
+        replica = Replica(compressor=Compressor.of(compression), models=models, group=group)
     parts = layout.cp * (layout.tp if layout.sequence_parallel else 1)
     return Pipeline(
         spec=spec,
@@ -180,7 +184,7 @@ def build_pipeline(
         hidden_shape=(layout.microbatch_size, sequence_length // parts, spec.hidden_size),
         hidden_dtype=COMPUTE_DTYPES[precision],
         device=device,
-        compression=compression,
+        replica=replica,
     )
 
 
@@ -255,7 +259,7 @@ class _Run:
         """Start sending the result of `action`."""
         tensor = self.outgoing.pop(action)
         while len(self.sent) >= MOST_SENDS:
-            self.sent.popleft()[1].wait()
+            arrive(self.sent.popleft()[1])
         self.sent.append((tensor, dist.isend(tensor, group=self.pipeline.meshes.group("pp"), group_dst=peer)))
 
     def deliver(self, action: Action, result: torch.Tensor) -> None:
@@ -272,7 +276,7 @@ class _Run:
         """Take the input of a computation, waiting for its message."""
         tensor, work = self.inputs.pop(action)
         if work is not None:
-            work.wait()
+            arrive(work)
         self.ready_s = time.perf_counter()
         return tensor
 
@@ -373,10 +377,9 @@ def run_step(
     for stage in pipeline.stages if RECORDS[pipeline.layout.schedule].splits_backward else ():
         torch_internals.reduce_gradients(stage.module)
     for _, work in run.sent:
-        work.wait()
-    if pipeline.compression is not None:
-        replicas = pipeline.meshes.dense["replicate"].get_group()
-        sum_narrow([stage.module for stage in pipeline.stages], replicas, pipeline.compression)
+        arrive(work)
+    if pipeline.replica is not None:
+        pipeline.replica.sum()
     return run.loss
 
 
@@ -392,5 +395,5 @@ def run_forward(
     with torch.no_grad():
         run.through(step for step in pipeline.program if step.action.kind == "F")
     for _, work in run.sent:
-        work.wait()
+        arrive(work)
     return run.loss

@@ -13,6 +13,7 @@ import shutil
 import threading
 import time
 import warnings
+from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 
 from costmodel.campaign.failures import default_site, seconds_between, sites, usual_devices
 from costmodel.campaign.interval import young_daly_s
+from executor.parallel.compressed import Replica
 from executor.training.checkpoint_reader import open_checkpoint
 from executor.training.manifest import (
     MANIFEST,
@@ -58,8 +60,17 @@ class _Pending:
 class Checkpointer:
     """Writes and reads the checkpoints of one run; every rank makes the same calls in the same order."""
 
-    def __init__(self, root: Path, optimizer: ShardedAdamW, *, keep: int, key: bytes | None = None) -> None:
+    def __init__(
+        self,
+        root: Path,
+        optimizer: ShardedAdamW,
+        *,
+        keep: int,
+        key: bytes | None = None,
+        replica: Replica | None = None,
+    ) -> None:
         self.root, self.optimizer, self.keep, self.key = root, optimizer, keep, key
+        self.replica, self.told = replica, ""
         self.rank, self.ranks = dist.get_rank(), dist.get_world_size()
         self.control = dist.new_group(backend="gloo")
         self.writers = dist.new_group(backend="gloo")
@@ -84,7 +95,8 @@ class Checkpointer:
         result: Future[list[StoredFile]] = Future()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            staged = dcp.async_save(self._state(), checkpoint_id=folder, process_group=self.writers)
+            beside = {} if self.replica is None else self.replica.state()
+            staged = dcp.async_save(self._state() | beside, checkpoint_id=folder, process_group=self.writers)
         threading.Thread(target=self._write, args=(staged, folder, result), daemon=True).start()
         self.pending = _Pending(
             step=step, samples=samples, folder=folder, result=result, started_s=time.monotonic()
@@ -186,10 +198,18 @@ class Checkpointer:
         reader = open_checkpoint(folder, manifest)
         for slot in self.optimizer.slots:
             self.optimizer.forget(slot, manifest.step)
+
+        def read(state: Mapping[str, torch.Tensor]) -> None:
+            dcp.load(dict(state), storage_reader=reader, process_group=self.control)
+
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             try:
-                dcp.load(self._state(), storage_reader=reader, process_group=self.control)
+                read(self._state())
+                if self.replica is not None:
+                    saved = reader.metadata.state_dict_metadata
+                    sizes = {name: about.size.numel() for name, about in saved.items()}
+                    self.told = self.replica.restore(sizes, read)
             except CheckpointException as error:  # no `Exception`: it would leave without a word
                 raise RuntimeError(f"{folder} cannot be loaded: {_reason(error)}") from error
 

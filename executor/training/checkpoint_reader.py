@@ -79,7 +79,7 @@ class _Inert(pickle.Unpickler):
         return self.classes.setdefault((module, name), type(name, (_Record,), {}))
 
 
-def open_checkpoint(folder: Path, manifest: Manifest) -> FileSystemReader:
+def open_checkpoint(folder: Path, manifest: Manifest) -> Reader:
     """Open a checkpoint for torch to load; what its manifest does not list is not opened."""
     files = frozenset(stored.name for stored in manifest.files)
     try:
@@ -91,10 +91,10 @@ def open_checkpoint(folder: Path, manifest: Manifest) -> FileSystemReader:
             cause=f"{METADATA}: {error or type(error).__name__}",
             fix="give another --run-dir, or remove that folder to go on from an older checkpoint",
         ) from error
-    return _Reader(folder, metadata)
+    return Reader(folder, metadata)
 
 
-class _Reader(FileSystemReader):  # type: ignore[misc, unused-ignore]
+class Reader(FileSystemReader):  # type: ignore[misc, unused-ignore]
     """torch's reader with metadata that were read before."""
 
     def __init__(self, folder: Path, metadata: Metadata) -> None:

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from executor import torch_internals
 from executor.comm.meeting import store
 from executor.comm.mesh import build_meshes
 from executor.data import source as data
@@ -101,6 +102,7 @@ def prepare(settings: RunSettings, plan: Plan, device: torch.device) -> Trainer:
     if job.precision == "fp8":
         require_eight_bits(device)
     meshes = build_meshes(layout, device.type, experts=spec.is_moe)
+    torch_internals.bound_groups(COLLECTIVE_TIMEOUT)
     if settings.async_tp:
         require_nvlink(device, _local_ranks(dist.get_process_group_ranks(meshes.group("tp"))))
     microbatches = job.global_batch_size // (layout.dp * layout.microbatch_size)
@@ -141,7 +143,11 @@ def prepare(settings: RunSettings, plan: Plan, device: torch.device) -> Trainer:
         settings.data, vocab_size=spec.vocab_size, sequence_length=job.sequence_length, seed=settings.seed
     )
     checkpointer = Checkpointer(
-        folder / CHECKPOINTS, optimizer, keep=settings.keep_checkpoints, key=read_key(settings.run_key)
+        folder / CHECKPOINTS,
+        optimizer,
+        keep=settings.keep_checkpoints,
+        key=read_key(settings.run_key),
+        replica=pipeline.replica,
     )
     adapts = job.adapter is not None  # whose checkpoints hold its matrices alone
     if adapts:
@@ -192,6 +198,8 @@ def train(trainer: Trainer) -> RunStatus:
         trainer.say(f"checkpoint of step {step} is damaged, using an older one")
     if manifest is not None:
         trainer.say(f"resuming after step {start}, {manifest.samples} samples seen")
+        if trainer.checkpointer.told:
+            trainer.say(trainer.checkpointer.told)
     every = trainer.settings.checkpoint_every or FIRST_CHECKPOINT_STEPS
     next_checkpoint = start + every
     step = start

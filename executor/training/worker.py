@@ -47,9 +47,25 @@ def main(arguments: list[str]) -> int:
             if LAUNCHER not in os.environ:  # which says it once, for all ranks
                 sys.stderr.write(f"{error}\n")
         except Exception as error:  # noqa: BLE001 - whatever it is, the launcher restarts and the file tells
-            sys.stderr.write(f"{crash_line(error, _keep_traceback(Path(settings.folder)))}\n")
+            kept_in = _keep_traceback(Path(settings.folder))
+            sys.stderr.write(f"{_hang_line(error, kept_in) or crash_line(error, kept_in)}\n")
         sys.stderr.flush()
     os._exit(FAILED)  # other ranks may wait for this one: do not wait for them
+
+
+def _hang_line(error: Exception, kept_in: str) -> str:
+    """One line for a collective that timed out, which says who has not come; empty where nothing did."""
+    from executor.comm.hangs import hang_line
+
+    if MEETING not in os.environ:
+        return ""
+    line = hang_line(error, _stands(os.environ), int(os.environ.get("RANK", "0")))
+    return f"{line}; see {kept_in}" if line else ""
+
+
+def _stands(environment: Mapping[str, str]) -> Path:
+    """Folder beside the meeting in which ranks of an attempt say where they stand when one has hung."""
+    return Path(environment[MEETING]).parent / f"stands-{environment.get(RESTARTS, '0')}"
 
 
 def _told() -> str:
@@ -70,6 +86,7 @@ def _run(settings: RunSettings) -> int:
     import torch.distributed as dist
 
     from costmodel.kernels.tables import load_calibration
+    from executor.comm.hangs import answer_when_asked
     from executor.parallel.affinity import bind
     from executor.parallel.device import choose_device
     from executor.parallel.link_check import check_links
@@ -88,6 +105,8 @@ def _run(settings: RunSettings) -> int:
         torch.set_num_threads(max(1, _cores() // int(environment["LOCAL_WORLD_SIZE"])))
     bound = bind(device)
     loop.start_process_group(device, environment, environment.get(MEETING), environment.get(ENDPOINT) or None)
+    if MEETING in environment:
+        answer_when_asked(_stands(environment), int(environment["RANK"]))
     if settings.preflight and device.type == "cuda" and environment.get(RESTARTS, "0") == "0":
         check_links(plan, device, load_calibration())
     trainer = loop.prepare(settings, plan, device)

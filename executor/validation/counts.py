@@ -85,7 +85,8 @@ class _CountingMode(TorchDispatchMode):
         name = function._schema.name  # noqa: SLF001
         space, _, operator = name.partition("::")
         if space == "_c10d_functional" and operator in _FUNCTIONAL:
-            axis = self._axis_of_group.get(str(args[-1]), "")
+            group = f"replicas {args[-1]}" if self.part == "step" else str(args[-1])
+            axis = self._axis_of_group.get(group, "")
             self._message(_FUNCTIONAL[operator], axis, max(_bytes(args[0]), _bytes(result)))
         elif space == "c10d" and operator in _FSDP:
             self._reduction(_FSDP[operator], args)
@@ -97,7 +98,9 @@ class _CountingMode(TorchDispatchMode):
         return result
 
     def _phase(self) -> str:
-        """Forward, or backward."""
+        """Forward, or backward; of what follows them, the step."""
+        if self.part == "step":
+            return "step"
         return "backward" if torch_internals.in_backward() else "forward"
 
     def _message(self, kind: str, axis: str, size_bytes: int) -> None:
@@ -261,6 +264,8 @@ def count_step(task: RankTask) -> tuple[StepCounts, Parameters]:
     plain = replace(task.layout, schedule=PLAIN_SCHEDULE, recompute="none")
     with fake_rank(replace(task, layout=plain)) as rank:
         mode = _CountingMode(axes_by_group(rank.pipeline))
+        if rank.pipeline.replica is not None:
+            rank.pipeline.replica.compressor.begins = functools.partial(setattr, mode, "part", "step")
         with mode, _following(rank.pipeline.stages[0].module, mode):
             rank.run_microbatches()
         return mode.counts, count_parameters(rank.pipeline)

@@ -16,18 +16,22 @@ import numpy as np
 from costmodel.job import TrainingJob
 from costmodel.layout import ParallelLayout
 from costmodel.models.spec import ModelSpec, layer_runs
+from costmodel.ops.compressed import spared_parameters
 from costmodel.ops.layer import embedding_ops, head_ops, layer_ops
 from costmodel.ops.mixers.attention import attended_pairs
-from costmodel.ops.op import Op, OpKind
+from costmodel.ops.op import TABLED, Op, OpKind
 from costmodel.ops.shards import shard_of
+from costmodel.ops.updates import matrices_of
 from costmodel.stack import SoftwareStack, stack
-from costmodel.updates.compression import parse_compression
+from costmodel.updates.compression import Compression, parse_compression
 from executor.comm.mesh import dense_grid, expert_grid
+from executor.parallel.narrow import padded
 from executor.validation.counts import BACKWARD_ATTENTION_GEMMS, Key, StepCounts, count_step
 from executor.validation.fake_rank import RankTask
 
 STACK = "meshplan"
 MOST_LAYERS = 1000  # of a model: shares of windowed layers are fractions of fewer
+FACTOR_PRODUCTS = 3  # of a matrix with factors: two that make them, one that joins them
 BACKWARD_LINEAR_GEMMS = 2  # of a linear layer: gradients of its input and of its weight
 
 
@@ -166,19 +170,58 @@ def _add_replicas(
             continue
         reductions = task.num_microbatches if layout.zero_stage >= 2 else 1
         gathers = 2 * task.num_microbatches if layout.zero_stage >= 3 else 1
-        reduced = whole * sent_bytes(task, profile)
+        reduced = whole * profile.memory.gradient_reduce_bytes
         gathered = whole * profile.memory.parameter_gather_bytes
         if N > 1:
             _step(found, "all_gather", f"{axis}shard", gathers * count, gathers * gathered)
             _step(found, "reduce_scatter", f"{axis}shard", reductions * count, reductions * reduced)
-        if R > 1:
+        if R > 1 and task.compression is not None:
+            _add_compressed(found, task, units, parse_compression(task.compression), R)
+        elif R > 1:
             _step(found, "all_reduce", f"{axis}replicate", reductions * count, reductions * reduced / N)
 
 
-def sent_bytes(task: RankTask, profile: SoftwareStack) -> float:
-    """Bytes of a gradient that replicas send."""
-    whole = profile.memory.gradient_reduce_bytes
-    return parse_compression(task.compression).value_bytes(whole) if task.compression else whole
+def _add_compressed(
+    found: StepCounts, task: RankTask, units: Mapping[str, int], how: Compression, R: int
+) -> None:
+    """Add sums of whole replicas' compressed gradients, by unit; factors are multiplied in the step.
+
+    Bytes are the cost model's: those of a value times the parameters that are not spared. In eight bits a
+    unit is filled up to whole blocks for every rank, and goes once to the ranks that add it and once back.
+    """
+    whole = stack(STACK).memory.gradient_reduce_bytes
+    dense, _ = expected_parameters(task)
+    if "embedding" not in units and "head" in units:  # one unit with the head
+        dense["head"] += dense.pop("embedding", 0)
+    ops = {part: of_part for part, (of_part, _) in ops_by_part(task).items()}
+    for part, count in units.items():
+        parameters = dense[part] // count
+        size = how.value_bytes(whole) * parameters
+        if how.kind == "int8":
+            filled = how.value_bytes(whole) * padded(parameters, R)
+            _step(found, "all_to_all", "replicate", count, count * filled)
+            _step(found, "all_gather", "replicate", count, count * filled)
+            continue
+        spared = float(spared_parameters(ops[part], how, experts=False))
+        messages = 3 if spared else 1  # what goes whole, and two factors
+        _step(found, "all_reduce", "replicate", count * messages, count * (size - whole * spared))
+        if spared:
+            key = Key(part="step", phase="step", kind="gemm")
+            found.flop[key] += count * FACTOR_PRODUCTS * 2 * round(_factored_products(ops[part], how))
+
+
+def _factored_products(ops: Sequence[Op], how: Compression) -> float:
+    """Multiplications of matrices by their factors of rank r: Σ r·m·n."""
+    total = 0.0
+    for op in ops:
+        if (
+            op.kind in TABLED
+            and np.any(op.parameters)
+            and float(spared_parameters((op,), how, experts=False))
+        ):
+            each, m, n = (float(value) for value in matrices_of(op))
+            total += each * min(how.rank, m) * m * n
+    return total
 
 
 def same_replicas(layout: ParallelLayout) -> bool:

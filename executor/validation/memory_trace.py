@@ -105,6 +105,7 @@ def estimated_memory(task: RankTask, global_batch_size: int) -> tuple[MemoryBrea
         global_batch_size=global_batch_size,
         adapter=task.adapter,
         precision="fp8" if task.eight_bits else "bf16",
+        gradient_compression=task.compression,
     )
     rows = [layers_of_rank(spec, layout, task.layers_of_stage, rank) for rank in range(layout.pp)]
     recomputed = [
@@ -246,4 +247,6 @@ def _optimizer_state(rank: FakeRank) -> list[torch.Tensor]:
     """What is kept of every parameter."""
     adam = [value for state in rank.optimizer.adamw.state.values() for value in state.values()]
     kept = [value for slot in rank.optimizer.slots for value in rank.optimizer.moments(slot).values()]
-    return [value for value in (*adam, *kept) if isinstance(value, torch.Tensor)]
+    replica = rank.pipeline.replica
+    missed = [] if replica is None else [each.error for each in replica.compressor.kept.values()]
+    return [value for value in (*adam, *kept, *missed) if isinstance(value, torch.Tensor)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -17,6 +17,9 @@ from executor.comm.tensor_parallel import token_losses
 from executor.model.moe import balance_routers
 from executor.model.products import multiply_in_eight_bits
 from executor.model.transformer import CausalLM, build_model
+from executor.parallel.compressed import Compressor, units
+from executor.parallel.factors import seeds
+from executor.parallel.narrow import added, sum_rounded
 from executor.parallel.pipeline import build_pipeline, run_step
 from executor.parallel.weights import assemble, initialize, parts
 from executor.training.batches import mean_loss, my_microbatches
@@ -64,11 +67,15 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """Largest relative differences of two outcomes; `worst` names the gradient that differs most."""
+    """Largest relative differences of two outcomes; `worst` names the gradient that differs most.
+
+    `together` is that of all gradients as one vector.
+    """
 
     loss: float
     gradient: float
     worst: str
+    together: float
 
 
 def batch_of(case: Case, step: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -94,20 +101,56 @@ def run_reference(case: Case, settings: OptimizerSettings) -> Outcome:
         sequence_length=case.sequence_length,
         global_batch_size=case.global_batch_size,
     )
+    compressors = (
+        [] if case.compression is None else [Compressor.of(case.compression) for _ in range(case.layout.dp)]
+    )
     update = _update_of(model, case, settings)
     losses: list[float] = []
     gradients: dict[str, torch.Tensor] = {}
     for step in range(case.steps):
         tokens, targets = batch_of(case, step)
         model.zero_grad()
-        loss = token_losses(model(tokens), targets, None, case.spec.vocab_size).mean()
-        loss.backward()
+        if compressors:
+            loss = _summed_compressed(model, case, compressors, tokens, targets)
+        else:
+            loss = token_losses(model(tokens), targets, None, case.spec.vocab_size).mean()
+            loss.backward()
         gradients = gradients or {
             n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None
         }
         losses.append(loss.item())
         update(learning_rate(settings, step))
     return Outcome(losses=tuple(losses), gradients=gradients)
+
+
+def _summed_compressed(
+    model: CausalLM,
+    case: Case,
+    compressors: Sequence[Compressor],
+    tokens: torch.Tensor,
+    targets: torch.Tensor,
+) -> torch.Tensor:
+    """Leave the sum of what replicas send, each one's part of the batch after the other; gives the loss."""
+    losses, sent = [], list[dict[str, torch.Tensor]]()
+    for mine, wanted in zip(tokens.chunk(case.layout.dp), targets.chunk(case.layout.dp), strict=True):
+        model.zero_grad()
+        loss = token_losses(model(mine), wanted, None, case.spec.vocab_size).sum() / tokens.numel()
+        loss.backward()
+        losses.append(loss.detach())
+        sent.append({name: p.grad for name, p in model.named_parameters() if p.grad is not None})
+    replicas = len(compressors)
+    for (unit, parameters), seed in zip(units(model).items(), seeds(), strict=False):
+        of_unit = [{name: each[name] for name in parameters if name in each} for each in sent]
+        pairs = zip(compressors, of_unit, strict=True)
+        for messages in zip(
+            *(each.messages(unit, mine, seed, replicas) for each, mine in pairs), strict=True
+        ):
+            total = sum_rounded(messages) if compressors[0].how.kind == "int8" else added(messages)
+            for message in messages:
+                message.copy_(total)
+    for name, parameter in model.named_parameters():
+        parameter.grad = sent[0].get(name)
+    return torch.stack(losses).sum()
 
 
 def _update_of(model: CausalLM, case: Case, settings: OptimizerSettings) -> Callable[[float], None]:
@@ -196,7 +239,15 @@ def compare(reference: Outcome, outcome: Outcome) -> Difference:
         name: _gap(outcome.gradients.get(name), true, floor) for name, true in reference.gradients.items()
     }
     worst = max(gaps, key=lambda name: gaps[name])
-    return Difference(loss=loss, gradient=gaps[worst], worst=worst)
+    together = _gap(_joined(outcome, reference), _joined(reference, reference), 0.0)
+    return Difference(loss=loss, gradient=gaps[worst], worst=worst, together=together)
+
+
+def _joined(outcome: Outcome, reference: Outcome) -> torch.Tensor | None:
+    """All gradients as one vector, by the names of another outcome; None where one is missing."""
+    if not reference.gradients.keys() <= outcome.gradients.keys():
+        return None
+    return torch.cat([outcome.gradients[name].flatten() for name in reference.gradients])
 
 
 def _gap(mine: torch.Tensor | None, true: torch.Tensor, floor: float) -> float:

@@ -11,6 +11,7 @@ from typing import Any
 from costmodel.layout import AXIS_FIELDS, PLAIN_SCHEDULE, ParallelLayout
 from costmodel.models.spec import ModelSpec, with_layers
 from costmodel.parallel.axes import RANK_AXES
+from costmodel.updates.compression import parse_compression
 from executor.validation.reference import Case
 from planner.plan import Plan
 
@@ -19,6 +20,7 @@ SMALL = 2  # degree of an axis that the plan uses
 KEEP_FIRST = tuple(name for name in AXIS_FIELDS if name in RANK_AXES)  # axes that stay when not all fit
 SEQUENCE_LENGTH = 32
 STEPS = 3
+SMALL_RANK = 4
 
 
 def small_case(plan: Plan, most_ranks: int = MOST_RANKS) -> Case:
@@ -37,7 +39,18 @@ def small_case(plan: Plan, most_ranks: int = MOST_RANKS) -> Case:
         steps=STEPS,
         optimizer=plan.request.job.optimizer,
         adapter=plan.request.job.adapter,
+        compression=small_compression(plan.request.job.gradient_compression),
     )
+
+
+def small_compression(text: str | None) -> str | None:
+    """The same compression, of a rank that factors narrow matrices.
+
+    >>> small_compression("powersgd:32"), small_compression("bf16")
+    ('powersgd:4', 'bf16')
+    """
+    how = None if text is None else parse_compression(text)
+    return text if how is None or not how.factors else f"{how.kind}:{min(how.rank, SMALL_RANK)}"
 
 
 def small_layout(layout: ParallelLayout, most_ranks: int, *, experts: bool) -> ParallelLayout:

@@ -15,6 +15,7 @@ import torch
 
 from costmodel.layout import AXIS_FIELDS, PLAIN_SCHEDULE, num_microbatches
 from costmodel.models.spec import with_layers
+from costmodel.updates.compression import Compression, parse_compression
 from executor.bench.local_ranks import RankError
 from executor.model.layer_limits import check_layers
 from executor.training.optimizer import OptimizerSettings
@@ -29,7 +30,7 @@ from executor.validation.memory_trace import (
 )
 from executor.validation.one_rank import measure_rank
 from executor.validation.progress import Progress, results
-from executor.validation.reference import Case, Difference, compare, run_layout, run_reference
+from executor.validation.reference import Case, Difference, Outcome, compare, run_layout, run_reference
 from executor.validation.report import Check, Numerics, RankMeasurement, StageTerm, ValidationReport, Verdict
 from executor.validation.shrink import small_case
 from planner.engines.own import OWN
@@ -224,11 +225,13 @@ def judged_memory(
 
 
 def check_numerics(plan: Plan, alive: Alive = lambda _: None) -> tuple[Check, Numerics | None]:
-    """Train the shrunk plan and one process side by side, in fp32; in eight bits once more, where it is."""
+    """Train the shrunk plan and one process side by side, in fp32; once more as it rounds, where it does."""
     start, case = time.monotonic(), small_case(plan)
-    cases = [case, *([replace(case, eight_bits=True)] if task_of(plan).eight_bits else [])]
+    whole = replace(case, compression=None)
     try:
-        first, *narrow = [_difference(each, alive) for each in cases]
+        first, exact = _difference(whole, alive)
+        narrow = [_eight_bits(whole, alive)] if task_of(plan).eight_bits else []
+        narrow += [] if case.compression is None else [_compressed(case, exact, alive)]
     except (RankError, InputError) as error:
         reason = next(line for line in str(error).splitlines() if line)
         return _check("numerics", False, f"the shrunk plan does not run: {reason}", start), None  # noqa: FBT003
@@ -247,21 +250,57 @@ def check_numerics(plan: Plan, alive: Alive = lambda _: None) -> tuple[Check, Nu
         worst=first.worst,
     )
     largest = max(first.loss, first.gradient)
-    said = [f"loss within {each.loss:.1e}, gradients within {each.gradient:.1e}" for each in (first, *narrow)]
-    detail = f"{found.layout} over {found.steps} steps: {'; in eight bits '.join(said)} (worst {found.worst})"
-    good = largest <= NUMERIC_TOLERANCE and all(
-        each.loss <= EIGHT_BITS_LOSS and each.gradient <= EIGHT_BITS_GRADIENTS for each in narrow
-    )
+    said = f"loss within {first.loss:.1e}, gradients within {first.gradient:.1e}"
+    detail = f"{found.layout} over {found.steps} steps: {'; '.join((said, *(each for each, _ in narrow)))}"
+    detail = f"{detail} (worst {found.worst})"
+    good = largest <= NUMERIC_TOLERANCE and all(holds for _, holds in narrow)
     return _check("numerics", good, detail, start, largest, "relative difference"), found
 
 
-def _difference(case: Case, alive: Alive) -> Difference:
-    """How far a layout on forked ranks is from one process."""
+def _eight_bits(case: Case, alive: Alive) -> tuple[str, bool]:
+    """How far the layout is from one process where both multiply in eight bits, and whether that is near."""
+    found, _ = _difference(replace(case, eight_bits=True), alive)
+    said = f"in eight bits loss within {found.loss:.1e}, gradients within {found.gradient:.1e}"
+    return said, found.loss <= EIGHT_BITS_LOSS and found.gradient <= EIGHT_BITS_GRADIENTS
+
+
+def _compressed(case: Case, whole: Outcome, alive: Alive) -> tuple[str, bool]:
+    """The same of compressed gradients; `whole` is what one process computes without."""
+    found, narrow = _difference(case, alive)
+    bound = compressed_tolerance(parse_compression(case.compression or ""), compare(whole, narrow).together)
+    said = (
+        f"gradients as {case.compression} loss within {found.loss:.1e}, gradients within "
+        f"{found.together:.1e} of {bound:.1e}"
+    )
+    return said, found.loss <= NUMERIC_TOLERANCE and found.together <= bound
+
+
+def compressed_tolerance(how: Compression, lost: float) -> float:
+    """How far gradients may be that replicas compress: factors as whole ones, rounded values further.
+
+        √(δ·u),  u = √12·lost
+
+    Another order of sums moves a value by δ. It then crosses a boundary of values that lie u apart once in
+    u/δ, and rounds to one that is u away: that is the root of the mean square. Rounding itself loses u/√12 of
+    a value, which is measured here.
+
+    Args:
+        how: The compression.
+        lost: Relative difference that it makes to all gradients as one vector, in one process.
+
+    >>> round(compressed_tolerance(parse_compression("bf16"), 2.0**-7 / 12**0.5), 5)
+    0.00028
+    """
+    return NUMERIC_TOLERANCE if how.factors else (NUMERIC_TOLERANCE * 12**0.5 * lost) ** 0.5
+
+
+def _difference(case: Case, alive: Alive) -> tuple[Difference, Outcome]:
+    """How far a layout on forked ranks is from one process, and what that computes."""
     settings = OptimizerSettings(learning_rate=1e-2, warmup_steps=1, total_steps=10)
     outcome = run_layout(case, settings, timeout_s=NUMERICS_TIMEOUT_S, alive=lambda: alive(0.0))
     with ThreadPoolExecutor(1) as beside:  # the ranks, which were forked, have ended
         (reference,) = results([beside.submit(run_reference, case, settings)], alive)
-    return compare(reference, outcome)
+    return compare(reference, outcome), reference
 
 
 def check_gpu(plan: Plan, alive: Alive = lambda _: None) -> tuple[Check, tuple[RankMeasurement, ...]]:

@@ -64,23 +64,16 @@ def _adapted(s: Question, _: ParallelLayout) -> tuple[str, str]:
 ADAPTED = Limit(name="adapted", fields=(), broken=_adapted_broken, says=_adapted)
 """What of an adapter the executor does not compute."""
 
-SUMMED_IN = ("fp16", "bf16")
-"""Formats in which the executor's replicas sum gradients."""
-
 
 def _compressed_broken(s: Question, t: LayoutTable) -> np.ndarray | bool:
     if s.job.gradient_compression is None:
         return False
     other = (t.tp > 1) | (t.pp > 1) | (t.cp > 1) | (t.ep > 1) | (t.zero_stage > 0)
-    return np.asarray(other, dtype=bool) | (s.job.gradient_compression not in SUMMED_IN) | s.model.is_moe
+    return np.asarray(other, dtype=bool) | s.model.is_moe
 
 
 def _compressed(s: Question, x: ParallelLayout) -> tuple[str, str]:
     how = s.job.gradient_compression
-    if how not in SUMMED_IN:
-        return f"gradients as {how}: the executor sums them in {' or '.join(SUMMED_IN)}", (
-            f"use --set job.gradient_compression={SUMMED_IN[1]}, or leave it out"
-        )
     why = (
         f"{s.model.name} has experts"
         if s.model.is_moe

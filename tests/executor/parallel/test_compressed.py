@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 from costmodel.layout import ParallelLayout
 from executor.bench.local_ranks import run_ranks
 from executor.model.transformer import build_model
-from executor.parallel.compressed import sum_narrow
+from executor.parallel.compressed import Compressor
 from executor.parallel.weights import initialize
 from executor.training.optimizer import learning_rate
 from executor.validation.expected_counts import compare_counts
@@ -92,7 +92,7 @@ def _summed(rank: int, kind: str, tied: bool) -> dict[str, bool]:
     theirs = {name: p.grad.clone() for name, p in model.named_parameters()}
     for name, parameter in model.named_parameters():
         parameter.grad = given[name] / dist.get_world_size()  # our losses are shares of one mean
-    sum_narrow([model], dist.group.WORLD, kind)
+    Compressor.of(kind).sum([model], dist.group.WORLD)
     return {name: torch.equal(p.grad, theirs[name]) for name, p in model.named_parameters()}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,8 @@ from planner.search.verify import estimate_anew
 from tests.executor.training.test_commands import run_words
 from tests.executor.training.test_training import losses
 
+RATE = ("--lr-schedule", "constant", "--warmup-steps", "0")
+
 
 def sent_as(plan: Plan, kind: str) -> Plan:
     """The same plan for a job whose replicas send gradients so."""
@@ -34,26 +37,42 @@ def test_a_run_sums_as_planned_and_resumes(estimated_plan_of: Callable[..., Plan
     for name, asked in (("whole", plan), ("narrow", sent_as(plan, "bf16")), ("twice", sent_as(plan, "bf16"))):
         words = run_words(tmp_path, asked, tmp_path / name)
         for steps in ("3", "6") if name == "twice" else ("6",):
-            rate = ("--lr-schedule", "constant", "--warmup-steps", "0")
-            assert run([*words, "--steps", steps, *rate]) == 0
+            assert run([*words, "--steps", steps, *RATE]) == 0
     whole, narrow, twice = (losses(tmp_path / name) for name in ("whole", "narrow", "twice"))
     assert narrow == pytest.approx(whole, rel=1e-3)
     assert narrow != whole
     assert twice == narrow
 
 
+@pytest.mark.slow
+def test_what_factors_missed_is_saved_and_goes_on(
+    estimated_plan_of: Callable[..., Plan], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """On as many replicas to equal losses; on others the mean of it, which is told; without it other losses."""
+    two = sent_as(estimated_plan_of(ParallelLayout(dp=2, zero_stage=0)), "powersgd:2")
+    four = sent_as(estimated_plan_of(ParallelLayout(dp=4, zero_stage=0)), "powersgd:2")
+    through, twice, more = (tmp_path / name for name in ("through", "twice", "more"))
+    assert run([*run_words(tmp_path, two, through), "--steps", "6", *RATE]) == 0
+    assert run([*run_words(tmp_path, two, twice), "--steps", "3", *RATE]) == 0
+    shutil.copytree(twice, more)
+    capfd.readouterr()
+    assert run([*run_words(tmp_path, two, twice), "--steps", "6", *RATE]) == 0
+    assert "what factors of gradients missed" not in capfd.readouterr().err
+    assert losses(twice) == losses(through)
+    assert run([*run_words(tmp_path, four, more), "--steps", "6", *RATE]) == 0
+    assert "what factors of gradients missed on 2 replicas is averaged for 4" in capfd.readouterr().err
+    assert losses(more) == pytest.approx(losses(through), rel=1e-2)
+    assert losses(more) != losses(through)
+
+
 @pytest.mark.parametrize(
     ("kind", "layout", "said"),
     [
-        (
-            "powersgd:4",
-            ParallelLayout(dp=2, zero_stage=0),
-            "gradients as powersgd:4: the executor sums them in fp16 or bf16",
-        ),
+        ("powersgd:4", ParallelLayout(dp=2, tp=2, zero_stage=0), "gradients as powersgd:4 of ZeRO-0, tp"),
         (
             "int8",
-            ParallelLayout(dp=2, zero_stage=0),
-            "gradients as int8: the executor sums them in fp16 or bf16",
+            ParallelLayout(dp=2, zero_stage=1),
+            "zero_stage = 1, must be 0: gradients as int8 are summed by",
         ),
     ],
 )

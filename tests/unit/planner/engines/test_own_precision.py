@@ -149,23 +149,20 @@ def test_others_are_refused_with_their_numbers(
 @pytest.mark.parametrize(
     ("name", "layout", "kind", "words"),
     [
-        (
-            "llama-3.1-8b",
-            {"dp": 8, "zero_stage": 0},
-            "powersgd:4",
-            "the executor sums them in fp16 or bf16; use",
-        ),
         ("llama-3.1-8b", {"dp": 4, "tp": 2, "sequence_parallel": True}, "bf16", "tp·pp·cp·ep = 2·1·1·1"),
         ("llama-3.1-8b", {"dp": 8, "zero_stage": 1}, "bf16", "gradients as bf16 of ZeRO-1"),
         ("mixtral-8x7b", {"dp": 8, "zero_stage": 0}, "fp16", "mixtral-8x7b has experts"),
         ("llama-3.1-8b", {"dp": 8, "zero_stage": 0}, "fp16", ""),
         ("llama-3.1-8b", {"dp": 8, "zero_stage": 0}, "bf16", ""),
+        ("llama-3.1-8b", {"dp": 8, "zero_stage": 0}, "int8", ""),
+        ("llama-3.1-8b", {"dp": 8, "zero_stage": 0}, "powersgd:4", ""),
+        ("llama-3.1-8b", {"dp": 8, "zero_stage": 2}, "powersgd:4", "gradients as powersgd:4 of ZeRO-2"),
     ],
 )
 def test_gradients_are_compressed_of_whole_dense_replicas(
     name: str, layout: dict[str, Any], kind: str, words: str
 ) -> None:
-    """In sixteen bits, by dp alone; everything else says why."""
+    """In every way, by dp alone; everything else says why."""
     found = said(name, layout, precision="bf16", gradient_compression=kind)
     assert words in found["meshplan-compressed"] if words else "meshplan-compressed" not in found
     assert "meshplan-compression" not in found
