@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -132,6 +133,18 @@ def test_gpus_of_amd_are_read_by_their_own_tool(tmp_path: Path) -> None:
     assert from_rocm(lambda _: "", tmp_path) == ()
     with pytest.raises(ToolError, match="rocm-smi: no json"):
         from_rocm(lambda _: "no json", tmp_path)
+
+
+@pytest.mark.parametrize("name", ["AMD Instinct MI250X/MI250", "AMD Instinct MI250X"])
+def test_the_dies_of_a_module_are_the_gpus_of_a_plan(name: str) -> None:
+    """rocm-smi shows two cards a module; a plan for `mi250x` is for these."""
+    card = {"VRAM Total Memory (B)": str(64 * GIB), "VRAM Total Used Memory (B)": "0", "Card Series": name}
+
+    def rocm(words: Sequence[str]) -> str:
+        return json.dumps({f"card{i}": card for i in range(8)}) if words[0] == "rocm-smi" else ""
+
+    assert refused(rocm, plan(gpu="mi250x", peak=40 * GIB)) == ""
+    assert "GPU 0 is AMD Instinct MI250X" in refused(rocm, plan(gpu="mi300x", peak=40 * GIB))
 
 
 @pytest.mark.parametrize("odd", ['"N/A"', "null", '{"VRAM Total Memory (B)": "N/A"}'])
