@@ -200,6 +200,14 @@ def test_cards_are_those_that_are_up(tmp_path: Path) -> None:
         (tmp_path / "net" / name / ("device" if real else "")).mkdir(parents=True)
         (tmp_path / "net" / name / "speed").write_text(speed)
     assert nic_rate(tmp_path) == 400 * GBIT
+    for state, rate in (
+        ("down", None),
+        ("lowerlayerdown", None),
+        ("unknown", 400 * GBIT),
+        ("up", 400 * GBIT),
+    ):
+        (tmp_path / "net" / "eth0" / "operstate").write_text(f"{state}\n")
+        assert nic_rate(tmp_path) == rate
 
 
 def test_a_node_as_planned_is_taken(tmp_path: Path) -> None:
