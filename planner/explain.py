@@ -15,6 +15,7 @@ from costmodel.training.rank_strides import axis_strides
 from planner.plan import Alternative, Plan, PlanRequest
 from planner.problem import Setting, capacity_of_fullest, estimate_split, setting_of, split_of
 from planner.questions.batches import better_batch
+from planner.questions.traced import require_of_a_module
 from planner.search.best_first import explore
 from planner.search.pools.pool import plan_beside
 from planner.search.state import Search
@@ -201,7 +202,10 @@ def what_if(plan: Plan, cal: Calibration) -> tuple[WhatIf, ...]:
 
 
 def _best(request: PlanRequest, cal: Calibration) -> tuple[float, ParallelLayout] | None:
+    """Step and layout of a request; None where it has no plan, or would be refused as a question."""
     try:
+        if request.model.module:
+            require_of_a_module(request.model.module, request.job, request.pins)
         done = explore(request, cal)
     except InputError:  # a change that this cluster cannot be built with helps nobody
         return None

@@ -11,6 +11,7 @@ from topology.fabric.wiring import in_tree_order
 from topology.hardware.datasheets import (
     Generation,
     Machine,
+    die_notes,
     fabrics,
     generation_of,
     gpu_sheets,
@@ -38,12 +39,12 @@ def build(spec: ClusterSpec) -> Cluster:
     if spec.switches:
         spec = replace(spec, nodes=in_tree_order(spec))
     kinds = gpus_of(spec)
-    left_out = tuple(f"left out: {words}" for words in left_out_words(spec))
+    notes = (*die_notes(kinds), *(f"left out: {words}" for words in left_out_words(spec)))
     if len(kinds) == 1:
-        return Cluster(spec=spec, gpu=kinds[spec.nodes[0].gpu], notes=left_out)
+        return Cluster(spec=spec, gpu=kinds[spec.nodes[0].gpu], notes=notes)
     gpu = common_gpu([(kinds[node.gpu], node.count * node.gpus_per_node) for node in spec.nodes])
     differ = f"nodes differ ({', '.join(kinds)}): all are planned for as the slowest and smallest, {gpu.name}"
-    return Cluster(spec=spec, gpu=gpu, notes=(differ, *left_out))
+    return Cluster(spec=spec, gpu=gpu, notes=(differ, *notes))
 
 
 def makers_of(spec: ClusterSpec) -> tuple[str, ...]:

@@ -12,9 +12,16 @@ from planner.questions.training import Understood, understand
 from topology.base.errors import InputError
 
 
-def understood_module(flags: Flags, module: str, inputs: str | None) -> Understood:
-    """The request for a module, which no engine's contract describes."""
-    return understood_modules((flags,), module, inputs)[0]
+def is_traced(flags: Flags, module: str | None, inputs: str | None) -> bool:
+    """Whether a question is about what is traced: a module, a model of a library, a family not described."""
+    return module is not None or inputs is not None or bool(traced_name(flags.model))
+
+
+def understood_question(flags: Flags, module: str | None = None, inputs: str | None = None) -> Understood:
+    """The request of flags, whose model is traced where the catalog does not describe it."""
+    if not is_traced(flags, module, inputs):
+        return understand(flags)
+    return understood_modules((flags,), module or "", inputs)[0]
 
 
 def understood_modules(asked: Sequence[Flags], module: str, inputs: str | None) -> tuple[Understood, ...]:

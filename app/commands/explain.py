@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from app.flags.job import takes_job
-from app.flags.shared import AcceptChanges, AsJson, OutputFile, OutputFormat
+from app.flags.shared import AcceptChanges, AsJson, InputFlag, ModuleFlag, OutputFile, OutputFormat
 from planner.questions.flags import Flags
 
 
@@ -17,6 +17,8 @@ def command(
     flags: Flags,
     plan: Annotated[Path | None, typer.Argument(metavar="[PLAN.json]", help="A plan to explain.")] = None,
     *,
+    module: ModuleFlag = None,
+    inputs: InputFlag = None,
     accept_changes: AcceptChanges = False,
     as_json: AsJson = False,
     output: OutputFile = None,
@@ -27,18 +29,18 @@ def command(
     Says which memory and links bind, why the runner-up lost and by how much, and which single change would
     help most. Without any possible plan: the rules in the way, and the nearest change that gives one.
     """
+    from app.actions.module import understood_question
     from app.actions.plan import plan_found
     from app.reports.answer import check_destination, emit, note
     from app.reports.explain import explain_answer, infeasible_answer
     from app.requests.plan_file import read_plan
     from planner.plan import Plan
-    from planner.questions.training import understand
 
     check_destination(wanted=output_format, as_json=as_json, output=output)
     if plan is not None:
         wanted = read_plan(plan, accept_changes=accept_changes, say=note)
         return emit(explain_answer(wanted), wanted=output_format, as_json=as_json, output=output)
-    understood = understand(flags)
+    understood = understood_question(flags, module, inputs)
     found = plan_found(understood.request)
     answer = explain_answer(found) if isinstance(found, Plan) else infeasible_answer(found)
     for text in understood.notes:

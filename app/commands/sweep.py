@@ -34,18 +34,18 @@ def command(
     Lists are separated by commas, of --model, --stack, --precision and --set job.optimizer=adamw,muon too;
     8..256 doubles. Points without a plan say why and do not stop the sweep.
     """
+    from app.actions.module import is_traced, understood_modules
     from app.actions.plan import plan_found
     from app.analysis.sweep import sweep_answer
     from app.reports.answer import check_destination, emit
     from planner.analysis.sweep import imposed, points_of, run_points, shares_of, with_efficiency
-    from planner.questions.traced import traced_name
     from planner.questions.training import understand
 
     check_destination(wanted=output_format, as_json=as_json, output=output)
     shares = None if mfu is None else shares_of(mfu)
     points = points_of(flags)
     _require_end(mfu, flags)
-    traced = {bool(module or inputs or traced_name(point.model)) for point in points}
+    traced = {is_traced(point, module, inputs) for point in points}
     if len(traced) > 1:
         raise InputError(
             what="a sweep counts tokens or samples, not both",
@@ -54,8 +54,6 @@ def command(
         )
     requests = (understand(point).request for point in points)
     if True in traced:
-        from app.actions.module import understood_modules
-
         requests = (
             one.request
             for _, alike in groupby(points, key=lambda point: point.model)

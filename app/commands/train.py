@@ -35,10 +35,10 @@ def command(
     --tokens the answer is a campaign: when the run is finished after failures, checkpoints and restarts. A
     --phases file splits it: a layout for each stretch, or one for all, whichever finishes first.
     """
+    from app.actions.module import is_traced, understood_question
     from app.actions.plan import find_plan, plan_asked
     from app.reports.answer import check_destination, emit, note
     from app.reports.plan import plan_answer
-    from planner.questions.traced import traced_name
 
     check_destination(wanted=output_format, as_json=as_json, output=output)
     if phases is not None:
@@ -50,13 +50,11 @@ def command(
             as_json=as_json,
             output=output,
         )
-    if module is None and inputs is None and not traced_name(flags.model):
-        plan, notes = plan_asked(flags)
-    else:
-        from app.actions.module import understood_module
-
-        understood = understood_module(flags, module or "", inputs)
+    if is_traced(flags, module, inputs):
+        understood = understood_question(flags, module, inputs)
         plan, notes = find_plan(understood.request), understood.notes
+    else:
+        plan, notes = plan_asked(flags)
     if plan.request.job.total_tokens is not None or failures is not None or min_gpus is not None:
         from app.actions.campaign import run_to_its_end
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from app.figures.cell_text import write_cells
 from app.figures.style import BLUE, GREY, SKY, VERMILION, YELLOW, figure
 from app.quantities import format_percent, format_sum
 from planner.analysis.campaign.run_to_end import Finish, Moment, UsefulMap
@@ -33,15 +34,17 @@ def useful_heat(found: UsefulMap) -> go.Figure:
         yaxis={"type": "category", "title": "spare nodes", "showgrid": False},
         showlegend=False,
     )
+    percents = [[100 * share for share in row] for row in found.useful]
     picture.add_trace(
         go.Heatmap(
-            x=across, y=up, z=[[100 * share for share in row] for row in found.useful],
-            text=cells, texttemplate="%{text}", textfont={"size": 12},
+            x=across, y=up, z=percents, text=cells,
             colorscale=[list(stop) for stop in SCALE],
             colorbar={"title": {"text": "useful, %"}, "thickness": 12}, xgap=2, ygap=2,
             hovertemplate="%{y} spare nodes, a checkpoint every %{x}: %{text} useful<extra></extra>",
         )
     )  # fmt: skip
+    known = [share for row in percents for share in row]
+    write_cells(picture, cells, percents, SCALE, (min(known), max(known)))
     row, column = found.chosen
     picture.add_shape(
         type="rect", x0=column - 0.5, x1=column + 0.5, y0=row - 0.5, y1=row + 0.5,

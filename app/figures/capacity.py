@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from app.figures.cell_text import write_cells
 from app.figures.style import FAINT, SKY, VERMILION, figure
 from app.quantities import format_duration, format_sum
 from planner.analysis.capacity import MEMORY, Cell, Limits
@@ -44,16 +45,18 @@ def capacity_map(cells: Sequence[Cell], chosen: tuple[str, int], limits: Limits)
         margin={"t": 12},
     )
     low, high = (min(known), max(known)) if known else (0.0, 1.0)
+    high = max(high, low + 0.1)
+    texts = [[_inside(at.get((kind, count)), limits) for count in counts] for kind in kinds]
     picture.add_trace(
         go.Heatmap(
-            x=[f"{count:,}" for count in counts], y=kinds, z=values, zmin=low, zmax=max(high, low + 0.1),
-            text=[[_inside(at.get((kind, count)), limits) for count in counts] for kind in kinds],
-            texttemplate="%{text}", textfont={"size": 12}, xgap=3, ygap=3, showscale=False, hoverongaps=False,
+            x=[f"{count:,}" for count in counts], y=kinds, z=values, zmin=low, zmax=high,
+            text=texts, xgap=3, ygap=3, showscale=False, hoverongaps=False,
             colorscale=[list(stop) for stop in SCALE],
             customdata=[[[kind, count] for count in counts] for kind in kinds],
             hovertemplate="%{x} × %{y}<br>%{text}<extra></extra>",
         )
     )  # fmt: skip
+    write_cells(picture, texts, values, SCALE, (low, high))
     for (kind, count), cell in at.items():
         if cell.seconds is None:
             picture.add_annotation(

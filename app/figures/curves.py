@@ -143,7 +143,7 @@ def pareto_chart(
                 x=[offer.step_time_s for offer in mine],
                 y=[offer.usd_per_billion_tokens for offer in mine],
                 mode="markers+text",
-                text=[str(offer.num_gpus) for offer in mine],
+                text=[f"{offer.num_gpus:,}" for offer in mine],
                 textposition="top right",
                 marker={"size": 10, "color": SERIES[number % len(SERIES)], "symbol": number},
                 name=gpu,
@@ -154,9 +154,17 @@ def pareto_chart(
         )
     limit = {"color": VERMILION, "width": 1.5, "dash": "dash"}
     if latest_s is not None:
-        picture.add_vline(x=latest_s, line=limit, annotation={"text": "deadline", "textangle": -90})
+        picture.add_vline(x=latest_s, line=limit)
+        picture.add_annotation(
+            x=math.log10(latest_s), y=1, yref="paper", yanchor="top", xanchor="right", text="deadline",
+            textangle=-90, showarrow=False,
+        )  # fmt: skip
     if dearest_usd is not None:
-        picture.add_hline(y=dearest_usd, line=limit, annotation={"text": "budget"})
+        picture.add_hline(y=dearest_usd, line=limit)
+        picture.add_annotation(
+            x=1, xref="paper", y=math.log10(dearest_usd), xanchor="right", yanchor="bottom", text="budget",
+            showarrow=False,
+        )  # fmt: skip
     circled = [offer for offer in offers if (offer.gpu, offer.num_gpus) == chosen]
     if circled:
         picture.add_trace(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from app.figures.cell_text import write_cells
 from app.figures.style import figure
 from app.quantities import format_percent
 from planner.analysis.link_load import LevelLoad
@@ -37,15 +38,17 @@ def link_heat(loads: Sequence[LevelLoad]) -> go.Figure:
         xaxis={"type": "category", "title": "axis", "side": "bottom"},
         yaxis={"type": "category", "showgrid": False},
     )
+    texts = [[format_percent(share) for share in row] for row in shares]
+    percents, ends = [[100 * share for share in row] for row in shares], (0.0, max(100 * most, 1.0))
     picture.add_trace(
         go.Heatmap(
-            x=heads, y=names, z=[[100 * share for share in row] for row in shares], xgap=3, ygap=3,
-            zmin=0, zmax=max(100 * most, 1.0), colorscale=[list(stop) for stop in SCALE],
-            text=[[format_percent(share) for share in row] for row in shares], texttemplate="%{text}",
-            textfont={"size": 12}, colorbar={"title": {"text": "busy, %"}, "thickness": 12},
+            x=heads, y=names, z=percents, xgap=3, ygap=3, zmin=ends[0], zmax=ends[1],
+            colorscale=[list(stop) for stop in SCALE], text=texts,
+            colorbar={"title": {"text": "busy, %"}, "thickness": 12},
             hovertemplate="%{y}, %{x}: %{text} of the step<extra></extra>",
         )
     )  # fmt: skip
+    write_cells(picture, texts, percents, SCALE, ends)
     return picture
 
 

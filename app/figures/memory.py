@@ -82,6 +82,13 @@ def overflow_bars(
     import plotly.graph_objects as go
 
     picture = memory_bars(stages, capacity_bytes)
+    picture.add_trace(
+        go.Scatter(
+            x=[None], y=[None], mode="lines", line={"color": VERMILION, "width": 2, "dash": "dash"},
+            name=picture.layout.annotations[0].text, text=[""],
+        )
+    )  # fmt: skip
+    picture.layout.annotations = ()  # which would lie on the bars
     totals = [stage.total_bytes for stage in stages]
     over = [max(0.0, total - budget_bytes) for total in totals]
     fullest = max(range(len(stages)), key=totals.__getitem__)

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from topology.base.units import GBIT, MIB
+from topology.hardware.link_state import ACTIVE_PORT, UP
 
 SYS_CLASS = Path("/sys/class")
 MOST_SECONDS = 30
@@ -36,7 +37,6 @@ _FIELDS = (
 )  # fmt: skip
 _OLDER = {"clocks_event_reasons.active": "clocks_throttle_reasons.active"}  # before driver 535
 _RATE = re.compile(r"([0-9]+(?:\.[0-9]+)?) Gb/sec")
-_ACTIVE = "4:"  # of 1: DOWN, 2: INIT, 3: ARMED, 4: ACTIVE, 5: ACTIVE_DEFER (ib_verbs.h)
 _ERRORS = re.compile(r"ue: *([0-9]+)")
 
 Tool = Callable[[Sequence[str]], str]
@@ -220,12 +220,12 @@ def nic_rate(sys_class: Path = SYS_CLASS) -> float | None:
     """Bytes/s one way of all cards: of the fabric (InfiniBand, RoCE), or of Ethernet if that is more.
 
     A card of the fabric over Ethernet is seen both ways, so they are not added; virtual interfaces have no
-    device, and a port that is not active no rate.
+    device, and what is not up does not count (`topology.hardware.link_state`).
     """
     fabric = sum(
         float(match[1]) * GBIT
         for port in sys_class.glob("infiniband/*/ports/*")
-        if (match := _RATE.match(_text(port / "rate"))) and _text(port / "state").startswith(_ACTIVE)
+        if (match := _RATE.match(_text(port / "rate"))) and _text(port / "state").startswith(ACTIVE_PORT)
     )
     ethernet = sum(_megabits(sys_class)) * GBIT / 1000
     return max(fabric, ethernet) or None
@@ -234,8 +234,8 @@ def nic_rate(sys_class: Path = SYS_CLASS) -> float | None:
 def _megabits(sys_class: Path) -> Iterator[int]:
     """Mbit/s of every card of Ethernet that is up."""
     for device in sys_class.glob("net/*/device"):
-        text = _text(device.parent / "speed").strip()
-        if text.isdecimal():  # -1 or nothing where the link is down
+        text, state = (_text(device.parent / name).strip() for name in ("speed", "operstate"))
+        if text.isdecimal() and state in UP:  # -1 or nothing where the link is down
             yield int(text)
 
 

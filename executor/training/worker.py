@@ -16,6 +16,7 @@ import sys
 import traceback
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import FrameType
 
 from executor.training.lifeline import die_with_parent
 from executor.training.settings import RunSettings, RunStatus, read_settings, read_status
@@ -169,12 +170,18 @@ def _record_error(settings: RunSettings, error: InputError) -> None:
 def _present(folder: Path) -> Iterator[None]:
     """Keep a file while this rank lives: one that is left behind tells which rank was killed.
 
-    SIGTERM while a rank is starting is sent on behalf of another rank: it goes, but in order.
+    SIGTERM while a rank is starting is sent on behalf of another rank: it goes at once and without a word. An
+    exception would be raised in whatever is being imported, which may print it, change it or go on.
     """
     mark = folder / RANKS_FOLDER / os.environ.get("RANK", "0")
     mark.parent.mkdir(parents=True, exist_ok=True)
     mark.write_text(str(os.getpid()), encoding="utf-8")
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(FAILED))
+
+    def leave(_signal: int, _frame: FrameType | None) -> None:
+        mark.unlink(missing_ok=True)
+        os._exit(FAILED)
+
+    signal.signal(signal.SIGTERM, leave)
     try:
         yield
     finally:

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import fields, replace
 
+import numpy as np
+
+from costmodel.layout import LayoutTable, ParallelLayout
+from costmodel.stack import stack
 from planner.engines.accelerate import ACCELERATE
 from planner.engines.bridge import BRIDGE
 from planner.engines.contract import Contract
 from planner.engines.deepspeed import DEEPSPEED
+from planner.engines.limit import Limit, Question
 from planner.engines.megatron_lm.contract import MEGATRON
 from planner.engines.own import OWN
 from planner.engines.torchtitan.contract import TORCHTITAN
@@ -38,3 +44,47 @@ def engine_of_stack(stack: str) -> str:
     first = [name for name, contract in CONTRACTS.items() if contract.stacks[0] == stack]
     others = [name for name, contract in CONTRACTS.items() if stack in contract.stacks]
     return next(iter((*first, *others)), FREE)
+
+
+MOST_NAMED = 2
+"""Engines that a refusal names."""
+
+
+def takes(contract: Contract, s: Question, x: ParallelLayout, said: Collection[str]) -> bool:
+    """Whether an engine, priced by a profile of its own, could be told a question.
+
+    Args:
+        contract: the engine.
+        s: what is asked; its own profile counts where it is one of the engine's.
+        x: a layout.
+        said: fields of it that stay as they are; limits that read others can be kept by changing those.
+    """
+    own = s if s.stack.name in contract.stacks else replace(s, stack=stack(contract.stacks[0]))
+    row = LayoutTable.from_rows([x])
+    return not any(
+        np.any(limit.broken(own, row)) for limit in contract.limits if set(limit.fields) <= set(said)
+    )
+
+
+def said_fields(s: Question, x: ParallelLayout) -> frozenset[str]:
+    """The fields that a layout says: all of one that fills the cluster, else what is not the default."""
+    names = [field.name for field in fields(x)]
+    if x.num_gpus == s.cluster.num_gpus:
+        return frozenset(names)
+    return frozenset(name for name in names if getattr(x, name) != getattr(ParallelLayout(), name))
+
+
+def able(names: Sequence[str], s: Question, x: ParallelLayout, said: Collection[str]) -> str:
+    """Of some engines the first that take a question, as they are asked for; "" where none does."""
+    found = [f"--for {name}" for name in names if takes(CONTRACTS[name], s, x, said)]
+    return " or ".join(found[:MOST_NAMED])
+
+
+def way_out(limit: Limit, s: Question, x: ParallelLayout, said: Collection[str]) -> str:
+    """What helps with a broken limit: another engine, of those that really take the question, or a change."""
+    hint = limit.says(s, x)[1]
+    engines = able(limit.others, s, x, said)
+    if not engines:
+        return hint
+    why = f", {limit.others_why}," if limit.others_why else ""
+    return f"use {engines}{why} or {hint}"

@@ -19,6 +19,7 @@ from costmodel.stack import stack
 from costmodel.updates.adapters import parse_adapter
 from costmodel.updates.offload import parse_offload
 from planner.engines.contract import Contract, Reading
+from planner.engines.contracts import takes, way_out
 from planner.engines.fields import Facts, facts_of, layout_facts, told_model, told_stack
 from planner.plan import Plan, stack_of
 from planner.problem import capacity_of_fullest, estimate_split, setting_of, split_of
@@ -117,16 +118,21 @@ def _switched(said: Any, told: Any) -> bool:
 
 
 def require_runnable(plan: Plan, contract: Contract) -> None:
-    """Refuse a plan that breaks a limit of the engine: there is nothing near to write."""
+    """Refuse a plan that breaks a limit of the engine: there is nothing near to write.
+
+    What the engine refuses of any layout is told before what it refuses of this one.
+    """
     setting, row = setting_of(plan.request), LayoutTable.from_rows([plan.layout])
-    for limit in contract.limits:
+    for limit in sorted(contract.limits, key=lambda limit: bool(limit.fields)):
         if bool(np.any(limit.broken(setting, row))):
-            equation, hint = limit.says(setting, plan.layout)
+            pinned = plan.request.pins.keys()
+            helps = takes(contract, setting, plan.layout, pinned)
             raise NoFeasiblePlanError(
                 answer=limit,
                 what=f"{contract.engine} cannot run this plan: {contract.engine}-{limit.name}",
-                cause=equation,
-                fix=f"{hint}, as plan --for {contract.engine} does",
+                cause=limit.says(setting, plan.layout)[0],
+                fix=way_out(limit, setting, plan.layout, pinned)
+                + (f", as plan --for {contract.engine} does" if helps else ""),
             )
 
 

@@ -33,12 +33,16 @@ class Limit:
         fields: Fields of a layout that it reads; none where it judges the request alone.
         broken: Which rows of a table break it; may answer one bool for all rows.
         says: Of a layout that breaks it, the equation with its numbers, and the change that helps.
+        others: Engines of which this may be no limit, best first; see `contracts.way_out`.
+        others_why: What they have that this one has not.
     """
 
     name: str
     fields: tuple[str, ...]
     broken: Callable[[Question, LayoutTable], npt.NDArray[np.bool_] | bool]
     says: Callable[[Question, ParallelLayout], tuple[str, str]]
+    others: tuple[str, ...] = ()
+    others_why: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +55,9 @@ class Variable:
     needed: Callable[[Facts, Gpu], bool] = lambda _facts, _gpu: True
 
 
+OWN_MODULE = ("deepspeed", "accelerate")
+"""Engines that are handed a module instead of sizes."""
+TRAINED = "which train the model's own module"
 MOST_TOLD = 3
 """Fields of a model that a refusal names; the others are counted."""
 LONGEST = 60
@@ -82,7 +89,7 @@ def layers_limit(title: str) -> Limit:
     def says(s: Question, _: ParallelLayout) -> tuple[str, str]:
         return (
             f"{s.model.name} has {layer_kinds(s.model)}: {title} is not told here which layer is which",
-            "use --for deepspeed or --for accelerate, which train the model's own module",
+            "use another model",
         )
 
     return Limit(
@@ -90,6 +97,8 @@ def layers_limit(title: str) -> Limit:
         fields=(),
         broken=lambda s, _: bool(s.model.layer_pattern or s.model.tower),
         says=says,
+        others=OWN_MODULE,
+        others_why=TRAINED,
     )
 
 
@@ -102,7 +111,14 @@ def model_limit(title: str, settings: Sequence[Setting]) -> Limit:
         differs = "; ".join(every[:MOST_TOLD]) + more
         return f"{title} would compute another model than {s.model.name}: {differs}", "use another model"
 
-    return Limit(name="model", fields=(), broken=lambda s, _: bool(untold(settings, s.model)), says=says)
+    return Limit(
+        name="model",
+        fields=(),
+        broken=lambda s, _: bool(untold(settings, s.model)),
+        says=says,
+        others=OWN_MODULE,
+        others_why=TRAINED,
+    )
 
 
 def whole_width(model: ModelSpec) -> int:
@@ -145,29 +161,26 @@ def columns_limit(multiples: Mapping[str, int]) -> Limit:
 def adapter_limit(title: str, kinds: Sequence[AdapterKind] = ()) -> Limit:
     """The limit of an engine that trains whole models alone, or adapters of these kinds."""
     takes = f"it trains {', '.join(kinds)}" if kinds else "it trains whole models alone"
+    fix = f"use --adapter {kinds[0]}:r=16" if kinds else "leave --adapter out"
 
     def says(s: Question, _: ParallelLayout) -> tuple[str, str]:
         written = "" if s.job.adapter is None else s.job.adapter.words
-        return f"adapter {written}: {title} cannot be told it, {takes}", _helps(kinds)
+        return f"adapter {written}: {title} cannot be told it, {takes}", fix
 
     return Limit(
         name="adapter",
         fields=(),
         broken=lambda s, _: s.job.adapter is not None and s.job.adapter.kind not in kinds,
         says=says,
+        others=OWN_MODULE[::-1],
+        others_why="whose program adds it",
     )
-
-
-def _helps(kinds: Sequence[AdapterKind]) -> str:
-    """What to do about an adapter that an engine does not train."""
-    others = "use --for accelerate or --for deepspeed, whose program adds it"
-    return f"use --adapter {kinds[0]}:r=16, or {others[4:]}" if kinds else others
 
 
 def offload_limit(title: str, words: Sequence[str] = ()) -> Limit:
     """The limit of an engine that keeps everything on the GPU, or is told to offload this alone."""
     takes = f"it offloads {', '.join(words)}" if words else "it keeps all state on the GPU"
-    fix = f"use --offload {words[0]}" if words else "leave --offload out, or use --for torchtitan"
+    fix = f"use --offload {words[0]}" if words else "leave --offload out"
 
     def says(s: Question, _: ParallelLayout) -> tuple[str, str]:
         written = "" if s.job.offload is None else s.job.offload.words
@@ -178,6 +191,7 @@ def offload_limit(title: str, words: Sequence[str] = ()) -> Limit:
         fields=(),
         broken=lambda s, _: s.job.offload is not None and s.job.offload.words not in words,
         says=says,
+        others=("torchtitan", "accelerate", "megatron"),
     )
 
 

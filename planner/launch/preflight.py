@@ -10,6 +10,7 @@ from topology.base.names import words
 from topology.base.units import GBIT, GIB, MIB
 from topology.hardware.datasheets import generation_of, gpu_sheets
 from topology.hardware.gpu import Gpu
+from topology.hardware.link_state import ACTIVE_PORT, UP
 
 MEMORY_SHARE = 0.95
 """Of the memory that the plan counts on, what a driver must show of a GPU: it keeps some for itself."""
@@ -56,12 +57,20 @@ if __name__ == "__main__":
 '''
 """The check of the rendezvous, a file of the bundle."""
 
+_UP = f"""\
+active="{ACTIVE_PORT}" up=",{",".join(UP)},"
+"""
 _NICS = """\
-# cards of the fabric as "400 Gb/sec (4X NDR)", Ethernet cards in Mbit/s; virtual ones have no device
+# cards of the fabric as "400 Gb/sec (4X NDR)", Ethernet cards in Mbit/s; virtual ones have no device,
+# and what is not up does not count
 nics="${SYS_CLASS:-/sys/class}"
-fabric=$(cat "$nics"/infiniband/*/ports/*/rate 2>/dev/null | awk '{s += $1} END {print int(s)}' || true)
-ethernet=$(for one in "$nics"/net/*/device; do cat "${one%device}speed" 2>/dev/null || true; done \\
-  | awk '$1 > 0 {s += $1} END {print int(s/1000)}')
+fabric=$(for one in "$nics"/infiniband/*/ports/*; do
+  case "$(cat "$one/state" 2>/dev/null)" in "$active"*) cat "$one/rate" 2>/dev/null || true ;; esac
+done | awk '{s += $1} END {print int(s)}')
+ethernet=$(for one in "$nics"/net/*/device; do
+  state=$(cat "${one%device}operstate" 2>/dev/null || true)
+  case "$up" in *",$state,"*) cat "${one%device}speed" 2>/dev/null || true ;; esac
+done | awk '$1 > 0 {s += $1} END {print int(s/1000)}')
 rate=$((fabric > ethernet ? fabric : ethernet))
 if [ "$rate" -eq 0 ]; then
   echo "preflight: NIC rate: $nic_plan, found none that can be read here: not checked" >&2
@@ -211,4 +220,4 @@ echo "preflight: $driver_plan" >&2
 
 def _network(where: PlanMachines) -> str:
     """The checks between nodes; one node has none."""
-    return _NICS if where.nodes > 1 else ""
+    return _UP + _NICS if where.nodes > 1 else ""

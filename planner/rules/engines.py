@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 
 from costmodel.layout import ParallelLayout
-from planner.engines.contracts import CONTRACTS
+from planner.engines.contracts import CONTRACTS, said_fields, way_out
 from planner.engines.limit import Limit
 from planner.problem import Setting
 from planner.rules.rule import Rule, Violation
@@ -23,7 +23,8 @@ def _rule(engine: str, limit: Limit) -> Rule:
     name = f"{engine}-{limit.name}"
 
     def explain(s: Setting, x: ParallelLayout) -> Violation:
-        message, hint = limit.says(s, x)
+        message, _ = limit.says(s, x)
+        hint = way_out(limit, s, x, said_fields(s, x))
         return Violation(
             rule=name, message=message, have=0, need=1, unit="", hint=f"{hint}, or plan --for any"
         )

@@ -108,30 +108,36 @@ def _recurrence_heads(model: ModelSpec) -> dict[str, int]:
 
 
 def _recurrence_broken(s: Setting, t: LayoutTable) -> Mask:
-    return np.asarray((t.cp > 1) & bool(s.model.recurrence or s.model.compression), dtype=bool)
+    return np.asarray((t.cp > 1) & bool(s.model.recurrence), dtype=bool)
 
 
-def _in_order(model: ModelSpec) -> str:
-    """What of a model cannot be cut along a sequence."""
-    return (
-        f"the state of {model.recurrence.title}" if model.recurrence else "what makes entries of many tokens"
+def _recurrence(s: Setting, x: ParallelLayout) -> Violation:
+    title = s.model.recurrence.title if s.model.recurrence else ""
+    return _uncut_sequence(x, "recurrence-context", f"the state of {title} goes through a sequence in order")
+
+
+def _entries_broken(s: Setting, t: LayoutTable) -> Mask:
+    return np.asarray((t.cp > 1) & bool(s.model.compression), dtype=bool)
+
+
+def _entries(s: Setting, x: ParallelLayout) -> Violation:
+    made = s.model.compression
+    rates = f"{made.sparse_rate} or {made.heavy_rate}" if made else ""
+    why = (
+        f"attention sees an entry for every {rates} tokens before, on all ranks of a sequence, "
+        "and no profile prices what these would exchange"
     )
+    return _uncut_sequence(x, "compression-context", why)
+
+
+def _uncut_sequence(x: ParallelLayout, rule: str, why: str) -> Violation:
+    """Refuse to cut a sequence, and say why."""
+    return Violation(rule=rule, message=f"cp = {x.cp}: {why}", have=x.cp, need=1, unit="", hint="use cp=1")
 
 
 def _output_groups(model: ModelSpec) -> dict[str, int]:
     """Groups of outputs that tensor parallelism splits compressed attention by."""
     return {"output_groups": model.compression.output_groups} if model.compression else {}
-
-
-def _recurrence(s: Setting, x: ParallelLayout) -> Violation:
-    return Violation(
-        rule="recurrence-context",
-        message=f"cp = {x.cp}: {_in_order(s.model)} goes through a sequence in order",
-        have=x.cp,
-        need=1,
-        unit="",
-        hint="use cp=1",
-    )
 
 
 def _vocabulary_broken(s: Setting, t: LayoutTable) -> Mask:
@@ -324,6 +330,7 @@ SHAPE_RULES: tuple[Rule, ...] = (
     _divides("recurrence-heads", "tp", _recurrence_heads),
     _divides("output-groups", "tp", _output_groups),
     Rule(name="recurrence-context", fields=("cp",), broken=_recurrence_broken, explain=_recurrence),
+    Rule(name="compression-context", fields=("cp",), broken=_entries_broken, explain=_entries),
     Rule(name="vocabulary", fields=("tp",), broken=_vocabulary_broken, explain=_vocabulary),
     Rule(name="experts", fields=("ep", "expert_tp"), broken=_experts_broken, explain=_experts),
     _divides("expert-width", "expert_tp", _expert_widths),

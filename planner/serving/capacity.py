@@ -31,6 +31,7 @@ FILLS = 1.5  # times what is in flight comes before latencies count, and half of
 SHORT_WAIT_S, SHORT_SHARE = 0.5, 0.02  # a wait that may grow: seconds, and share of a load's time
 ROUNDS, FEWEST_ROUNDS, MOST_ROUNDS = 10, 40, 2000  # of a closed loop, and its requests
 FEWEST_FILLED = 4  # rounds of a closed loop, however many are in flight
+QUEUED, FEWEST_QUEUED = 4, 256  # largest batches, and requests, that a closed loop has with its queue
 MOST_REPLICAS = 4096  # more are not tried
 UNCOUNTED_SHARE = 0.2  # of a trace, and of loads of several services
 
@@ -312,10 +313,12 @@ def best_bracket(
 def closed_run(option: Option, concurrency: int) -> Simulation:
     """One replica with a constant number of requests in flight, ten rounds of them.
 
-    Requests beyond the largest batch only lengthen its queue: with n in flight, B of which it can run, each
-    waits (n − B)/B times longer outside than a request of B in flight stays (Little at equal throughput).
+    More than the largest batch wait in its queue, which has the next one at hand when one ends: with just as
+    many in flight as the batch holds, its place would be empty while the client sends another. Beyond four
+    batches more only lengthen that queue: with n in flight, N of which are simulated, each waits (n − N)/N
+    times longer outside than a request of N in flight stays (Little at equal throughput).
     """
-    job, inside = option.job, min(concurrency, option.rules.max_batch)
+    job, inside = option.job, _inside(option, concurrency)
     load = closed_load(
         concurrency=inside,
         count=max(min(ROUNDS * inside, max(MOST_ROUNDS, FEWEST_FILLED * inside)), FEWEST_ROUNDS),
@@ -324,5 +327,20 @@ def closed_run(option: Option, concurrency: int) -> Simulation:
         cached_share=job.cached_share,
     )
     found = simulate(option.times, option.rules, load)
-    queued_s = (concurrency - inside) / inside * float(found.end_to_end_s.mean())
+    stay_s = float(found.end_to_end_s[counted_in_loop(option, concurrency)].mean())
+    queued_s = (concurrency - inside) / inside * stay_s
     return replace(found, arrival_s=found.arrival_s - queued_s) if queued_s else found
+
+
+def counted_in_loop(option: Option, concurrency: int) -> slice:
+    """The requests of a closed loop that count: where some wait, all but the first and last of each client.
+
+    The first all come at once and find a queue that is not yet as long as it stays; during the last it ends.
+    """
+    inside = _inside(option, concurrency)
+    return slice(inside, -inside) if concurrency > option.rules.max_batch else slice(None)
+
+
+def _inside(option: Option, concurrency: int) -> int:
+    """How many requests in flight are simulated."""
+    return min(concurrency, max(QUEUED * option.rules.max_batch, FEWEST_QUEUED))

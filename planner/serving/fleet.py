@@ -16,7 +16,15 @@ from costmodel.serving.simulation.disaggregated import PoolRules, Transfer, simu
 from costmodel.serving.simulation.load import Load, thin
 from costmodel.serving.simulation.prefix_cache import Hits, prefix_hits, routed
 from costmodel.serving.simulation.simulator import Simulation, simulate, simulate_apart
-from planner.serving.capacity import after_warm_up, closed_run, filled_load, in_flight, load_at, meets
+from planner.serving.capacity import (
+    after_warm_up,
+    closed_run,
+    counted_in_loop,
+    filled_load,
+    in_flight,
+    load_at,
+    meets,
+)
 from planner.serving.integer_program import Selection, machines_of
 from planner.serving.replica import OUTPUT_ONLY, PROMPT_ONLY, WHOLE, Option
 
@@ -216,8 +224,9 @@ def _whole_meets(option: Option, simulation: Simulation) -> bool:
 
 def run_closed(option: Option, count: int, concurrency: int, *, which: int) -> FleetRun:
     """Simulate `count` replicas of option `which` that share a constant number of requests in flight."""
-    simulation = closed_run(option, max(-(-concurrency // count), 1))
-    stay = float(np.mean(simulation.end_to_end_s))
+    each = max(-(-concurrency // count), 1)
+    simulation, counted = closed_run(option, each), counted_in_loop(option, each)
+    stay = float(np.mean(simulation.end_to_end_s[counted]))
     return FleetRun(
         selection=Selection(
             counts={which: count}, rate_per_s=concurrency / stay, num_gpus=count * option.num_gpus
@@ -228,18 +237,19 @@ def run_closed(option: Option, count: int, concurrency: int, *, which: int) -> F
         prefill_workers=0,
         simulation=simulation,
         request_rate_per_s=concurrency / stay,
-        kept=_closed_meets(option, simulation),
+        kept=_closed_meets(option, simulation, counted),
     )
 
 
-def _closed_meets(option: Option, simulation: Simulation) -> bool:
-    """Whether the limits hold in a closed loop (which is always stable)."""
+def _closed_meets(option: Option, simulation: Simulation, counted: slice) -> bool:
+    """Whether the limits hold for these requests of a closed loop (which is always stable)."""
     job = option.job
     limits = (
         (simulation.ttft_s, job.ttft_s),
-        (simulation.tpot_s if job.output_tokens > 1 else np.zeros(1), job.tpot_s),
+        (simulation.tpot_s if job.output_tokens > 1 else np.zeros_like(simulation.ttft_s), job.tpot_s),
         (simulation.end_to_end_s, job.end_to_end_s),
     )
     return all(
-        limit is None or float(np.nanpercentile(values, job.percentile)) <= limit for values, limit in limits
+        limit is None or float(np.nanpercentile(values[counted], job.percentile)) <= limit
+        for values, limit in limits
     )

@@ -3,7 +3,7 @@
 Units in the files are those of data sheets (TFLOP/s, GiB, GB/s, Gbit/s, µs); they become SI here.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -19,7 +19,11 @@ DATA = Path(__file__).parents[1] / "data"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuSheet:
-    """A GPU in data-sheet units; `machine` names the reference machine it is planned in by default."""
+    """A GPU in data-sheet units; `machine` names the reference machine it is planned in by default.
+
+    Of a module whose dies are devices of their own a rank has one: the numbers are that die's, and
+    `module_dies` says how many a module has.
+    """
 
     name: str
     aliases: tuple[str, ...] = ()
@@ -33,6 +37,7 @@ class GpuSheet:
     pci_device: str = ""
     host_gb_per_s: float
     machine: str
+    module_dies: int = 1
     source: str
     as_of: str
     unverified: tuple[str, ...] = ()
@@ -216,6 +221,20 @@ def sheet_named(name: str) -> GpuSheet:
     """
     sheets = gpu_sheets()
     return sheets[resolve(name, sheets, "GPU", gpu_aliases())]
+
+
+def die_notes(names: Iterable[str]) -> tuple[str, ...]:
+    """What of GPUs by these names is a part of what is bought: a rank has a die, as rocm-smi counts them.
+
+    >>> die_notes(["h100-sxm", "mi250x-gcd"])
+    ('mi250x-gcd is one of the 2 dies of a module: 8 of them are 4 modules',)
+    """
+    found = (gpu_sheets().get(name) for name in names)
+    return tuple(
+        f"{one.name} is one of the {dies} dies of a module: {4 * dies} of them are 4 modules"
+        for one in found
+        if one is not None and (dies := one.module_dies) > 1
+    )
 
 
 @lru_cache(maxsize=1)

@@ -15,8 +15,9 @@ SHEET_TOLERANCE = 0.05
 """Share of the nominal memory that a driver may hold back; parts of one family differ by more."""
 
 _MAKERS = frozenset({"nvidia", "tesla", "geforce", "amd", "instinct"})
-_ASIDE = frozenset({"oam", "ac", "vf"})
-"""The module of an AMD board, its cooling by air, a whole board in a virtual machine: the same GPU."""
+_ASIDE = frozenset({"oam", "ac", "vf", "gcd", "mi250"})
+"""The module of an AMD board, its cooling by air, a whole board in a virtual machine, a die, as the driver
+shows them, and the sibling in ``MI250X/MI250``, one name that drivers have for both: the same GPU."""
 _FORM = re.compile(r"(sxm|pcie|nvl)\d?")
 _MEMORY = re.compile(r"\d+gb|hbm\d\w?")
 

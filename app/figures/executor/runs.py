@@ -33,6 +33,8 @@ def runs_over_time(runs: Sequence[RunSummary]) -> go.Figure:
         ("step time", BLUE, "circle", [_over(run.step_s, run.predicted_step_s) for run in judged]),
         ("peak memory", ORANGE, "diamond", [_over(r.memory_bytes, r.predicted_memory_bytes) for r in judged]),
     ):
+        if not any(ratios):  # a name without a mark
+            continue
         picture.add_trace(
             go.Scatter(
                 x=names, y=ratios, mode="lines+markers", name=name, line={"color": colour, "width": 1.5},

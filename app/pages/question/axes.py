@@ -39,9 +39,10 @@ LABELS = {
 def choose_axes() -> tuple[str, ...]:
     """Draw a box for every axis, and read the settings of those that are pinned."""
     with st.expander("Layout", expanded=True):
-        columns = st.columns(2)
         pinned = []
         for number, (axis, options) in enumerate(CHOICES.items()):
+            if number % 2 == 0:  # a row each: a label of two lines moves its neighbour too
+                columns = st.columns(2, vertical_alignment="bottom")
             value = choose(
                 columns[number % 2], LABELS[axis], options, axis, free=options[-1].isdecimal(),
                 help=f"Splits {AXES[axis].splits}." if axis in AXES else None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import fields
 
-from app.quantities import format_percent, format_share, format_usd
+from app.quantities import format_duration, format_percent, format_share, format_usd
 from app.reports.answer import Facts, Lines, Section, Table
 from costmodel.campaign.record import Band, Campaign, LostShare
 from topology.base.counts import counted
@@ -122,11 +122,11 @@ def _shares(found: Campaign, steps_s: float) -> Table:
     lost = sorted(((share, name) for name, share in parts.items() if share > 0), reverse=True)
     rows = [("useful", found.mean_useful_share), *((name.replace("_", " "), share) for share, name in lost)]
     days = mean_days(found, steps_s)
-    told = [(name, format_share(share), three_digits(share * days)) for name, share in rows]
+    told = [(name, format_share(share), format_duration(share * days * DAY)) for name, share in rows]
     return Table(
         title="Time of the run, steps as planned and failures as on average",
-        columns=("", "share", "days"),
-        rows=(*told, ("total", "100 %", three_digits(days))),
+        columns=("", "share", "time"),
+        rows=(*told, ("total", "100 %", format_duration(days * DAY))),
     )
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from costmodel.models.hf.compressed import COMPRESSED_FAMILIES
 from costmodel.models.hf.dense import DENSE_FAMILIES
 from costmodel.models.hf.experts import EXPERT_FAMILIES
-from costmodel.models.hf.hearing import HEARING_FAMILIES, hearing_of
+from costmodel.models.hf.hearing import DECODERS, hearing_of
 from costmodel.models.hf.hybrid import HYBRID_FAMILIES
 from costmodel.models.hf.reader import ConfigReader
 from costmodel.models.hf.towers import tower_of
@@ -58,9 +58,12 @@ def _decoded(path: str | Path) -> tuple[Path, Any]:
 
 
 def _language_model(config: Mapping[str, Any]) -> tuple[Mapping[str, Any], object]:
-    """A configuration and its family; of a model that also sees those of its language model."""
+    """A configuration and its family; of a model that also sees or hears those of its language model."""
     family = config.get("model_type", _MISSING)
     text = config.get("text_config")
+    if text in (None, {}) or (isinstance(text, dict) and "model_type" not in text):
+        usual = DECODERS.get(str(family))
+        text = text if usual is None else {"model_type": usual, **(text or {})}
     return (text, text.get("model_type", family)) if isinstance(text, dict) else (config, family)
 
 
@@ -77,7 +80,7 @@ def model_of_config(config: Mapping[str, Any], *, name: str, source: str = "") -
         tied = {name: whole[name] for name in ("tie_word_embeddings",) if name in whole}
         unsaid = _UNSAID_OF.get(str(whole.get("model_type")), _UNSAID_WITHIN.get(family, {}))
         config = {**unsaid, **tied, **config}
-        if str(whole.get("model_type")) in HEARING_FAMILIES:  # tied by the whole configuration alone
+        if str(whole.get("model_type")) in DECODERS:  # tied by the whole configuration alone
             config |= {"tie_word_embeddings": tied.get("tie_word_embeddings", False)}
     if not isinstance(family, str) or family not in _FAMILIES:
         cause = "missing key model_type" if family is _MISSING else f"model_type {shown(family)} is not known"
@@ -205,10 +208,11 @@ _UNSAID_WITHIN: Mapping[str, Mapping[str, int]] = {
 Source: the configuration classes of transformers 5.23; a file of the language model alone states them.
 """
 
-_UNSAID_OF: Mapping[str, Mapping[str, int]] = {
+_UNSAID_OF: Mapping[str, Mapping[str, float]] = {
     "voxtral": {
         "hidden_size": 3072, "intermediate_size": 8192, "num_hidden_layers": 30, "num_attention_heads": 32,
         "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 131072, "max_position_embeddings": 131072,
+        "rms_norm_eps": 1e-5, "rope_theta": 1e8,
     },
 }  # fmt: skip
 """The same of models that give their language model other defaults."""

@@ -34,6 +34,7 @@ def hearing_of(config: Mapping[str, Any], hidden_size: int, problems: list[str])
         problems: Where to say what cannot be read.
     """
     table, family = config.get("audio_config"), config.get("model_type")
+    table = {} if table is None else table  # as transformers has it: all sizes are the usual ones
     if not isinstance(table, dict) or not isinstance(family, str) or family not in _TOWERS:
         return None
     return _TOWERS[family](
@@ -113,5 +114,8 @@ _TOWERS: Mapping[str, Callable[[ConfigReader, ConfigReader, int], Tower]] = {
     "audioflamingo3": _flamingo,
 }
 
-HEARING_FAMILIES = frozenset(_TOWERS)
-"""Families of whole configurations whose tower that hears is described."""
+DECODERS: Mapping[str, str] = {"qwen2_audio": "qwen2", "voxtral": "llama", "audioflamingo3": "qwen2"}
+"""Family of the decoder of a whole configuration whose tower that hears is described, where it says none.
+
+Source: `sub_configs_defaults` of the configuration classes of transformers 5.23.
+"""

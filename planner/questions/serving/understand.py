@@ -35,6 +35,7 @@ from topology.catalog import cluster as named_cluster
 from topology.catalog import gpu_name, price
 from topology.catalog import gpus as known_gpus
 from topology.fabric.hierarchy import Hierarchy
+from topology.hardware.datasheets import die_notes
 
 FLEET_KINDS = ("h100-sxm", "h200-sxm", "b200-sxm", "a100-sxm-80gb", "l40s")
 """GPU kinds compared when none is named: the ones clouds rent by the hour and whose kernels are measured."""
@@ -108,7 +109,7 @@ def understand_serving(
     return Asked(
         requests=tuple(requests),
         trace=trace,
-        notes=(*_notes(flags, model, job), *narrow, *left_out),
+        notes=(*_notes(flags, model, job), *die_notes(gpu for gpu, _ in fabrics), *narrow, *left_out),
         shown_only=shown_only,
     )
 

@@ -1,14 +1,20 @@
 """The map of what could be bought, and what overflows: the numbers of the plans, and of the memory model."""
 
+import re
+
 import pytest
 
+from app.figures import campaign, link_heat
+from app.figures import capacity as capacity_figure
 from app.figures.capacity import capacity_map, cell_words
+from app.figures.cell_text import colour_at, contrast, ink_on
+from app.figures.curves import pareto_chart
 from app.figures.memory import overflow_bars
 from app.figures.style import alt_text
 from app.pages.answer.money import limit_words
 from costmodel.kernels.saved import calibration_for
 from planner.analysis.capacity import MEMORY, Cell, Limits, capacity
-from planner.analysis.what_if import bought
+from planner.analysis.what_if import Offer, bought
 from planner.plan import Plan
 from planner.problem import setting_of
 from planner.questions.flags import Flags
@@ -56,8 +62,10 @@ def test_fields_say_which_limits_they_break_and_the_plans_own_is_ringed():
         ["20 days<br>$1,000<br>late", "10 days<br>$10,000"],
         ["", "5 days<br>$100,000<br>over budget"],
     ]
-    (unfit,) = picture.layout.annotations
+    *inside, unfit = picture.layout.annotations
     assert (unfit.x, unfit.y, unfit.text) == (0, 1, "does not fit")
+    words = [re.fullmatch(r'<span style="color:#[0-9A-F]{6}">(.*)</span>', note.text)[1] for note in inside]
+    assert words == [text for row in heat.text for text in row if text]
     (ring,) = picture.layout.shapes
     assert (ring.x0 + 0.5, ring.y0 + 0.5) == (1, 0)
     assert "1 of 4 keep every limit; 1 do not fit" in alt_text(picture)
@@ -85,6 +93,8 @@ def test_the_overflow_is_that_of_the_rule_in_the_way():
     assert max(float(text) for text in texts if text) == pytest.approx(
         (rule.have - rule.need) / GIB, rel=5e-3
     )
+    named = [trace for trace in picture.data if trace.name and trace.name.startswith("GPU memory")]
+    assert (len(named), picture.layout.annotations) == (1, ()), "the line's name is no text on the bars"
 
 
 def test_limits_are_told_of_the_plan_at_hand():
@@ -96,3 +106,26 @@ def test_limits_are_told_of_the_plan_at_hand():
     assert kept.endswith("exceeded by $3,000.")
     assert "kept with 5 days left" in kept
     assert limit_words(plan, Limits()) == ""
+
+
+@pytest.mark.parametrize("scale", [capacity_figure.SCALE, link_heat.SCALE, campaign.SCALE])
+def test_words_on_a_coloured_field_can_be_read(scale):
+    """Contrast of 4.5 and more (WCAG 2.2, 1.4.3) on every colour of a map; the renderer's own ink had 3."""
+    for step in range(101):
+        colour = colour_at(step / 100, scale)
+        ink = tuple(int(ink_on(colour)[start : start + 2], 16) for start in (1, 3, 5))
+        assert contrast(ink, colour) >= 4.5, step
+
+
+def test_limits_are_named_at_their_lines():
+    """Axes are logarithmic, where a note stands at the logarithm: both names were off the paper."""
+    offers = [
+        Offer(gpu="a", num_gpus=n, step_time_s=8e4 / n, usd_per_billion_tokens=n / 8, layout="")
+        for n in (8192, 16384)
+    ]
+    picture = pareto_chart(offers, None, latest_s=8.0, dearest_usd=1500.0)
+    deadline, budget = picture.layout.annotations
+    assert (deadline.text, 10**deadline.x, budget.text, 10**budget.y) == (
+        "deadline", pytest.approx(8.0), "budget", pytest.approx(1500.0)
+    )  # fmt: skip
+    assert [text for trace in picture.data for text in trace.text or ()] == ["8,192", "16,384"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -134,6 +135,18 @@ def test_gpus_of_amd_are_read_by_their_own_tool(tmp_path: Path) -> None:
         from_rocm(lambda _: "no json", tmp_path)
 
 
+@pytest.mark.parametrize("name", ["AMD Instinct MI250X/MI250", "AMD Instinct MI250X"])
+def test_the_dies_of_a_module_are_the_gpus_of_a_plan(name: str) -> None:
+    """rocm-smi shows two cards a module; a plan for `mi250x` is for these."""
+    card = {"VRAM Total Memory (B)": str(64 * GIB), "VRAM Total Used Memory (B)": "0", "Card Series": name}
+
+    def rocm(words: Sequence[str]) -> str:
+        return json.dumps({f"card{i}": card for i in range(8)}) if words[0] == "rocm-smi" else ""
+
+    assert refused(rocm, plan(gpu="mi250x", peak=40 * GIB)) == ""
+    assert "GPU 0 is AMD Instinct MI250X" in refused(rocm, plan(gpu="mi300x", peak=40 * GIB))
+
+
 @pytest.mark.parametrize("odd", ['"N/A"', "null", '{"VRAM Total Memory (B)": "N/A"}'])
 def test_a_card_that_tells_no_memory_is_left_out(odd: str, tmp_path: Path) -> None:
     """The others keep their numbers; a driver that is no table is none."""
@@ -187,6 +200,14 @@ def test_cards_are_those_that_are_up(tmp_path: Path) -> None:
         (tmp_path / "net" / name / ("device" if real else "")).mkdir(parents=True)
         (tmp_path / "net" / name / "speed").write_text(speed)
     assert nic_rate(tmp_path) == 400 * GBIT
+    for state, rate in (
+        ("down", None),
+        ("lowerlayerdown", None),
+        ("unknown", 400 * GBIT),
+        ("up", 400 * GBIT),
+    ):
+        (tmp_path / "net" / "eth0" / "operstate").write_text(f"{state}\n")
+        assert nic_rate(tmp_path) == rate
 
 
 def test_a_node_as_planned_is_taken(tmp_path: Path) -> None:

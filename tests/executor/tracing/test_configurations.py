@@ -25,6 +25,20 @@ def test_a_configuration_that_the_catalog_has_not_is_traced(
     assert (plan["optimality"]["status"], plan["layout"]["tp"]) == ("proven", 1)
 
 
+@pytest.mark.parametrize("command", ["estimate", "explain"])
+def test_every_question_about_one_plan_traces_it(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What `plan` answers by tracing, `plan estimate` and `plan explain` answer too."""
+    file = tmp_path / "config.json"
+    sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 128}
+    file.write_text(json.dumps({"model_type": "bert", **sizes}), encoding="utf-8")
+    assert run([command, "--model", str(file), "--gpus", "2"]) == 0
+    answered = capsys.readouterr()
+    assert answered.out.startswith(f"transformers:{file} on 2 × h100-sxm · 512 samples")
+    assert "was run to trace it" in answered.err
+
+
 def test_a_configuration_of_no_library_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Three lines: what is not known, to whom."""
     file = tmp_path / "config.json"

@@ -24,7 +24,7 @@ from executor.launch.environment import environment_of_ranks
 from executor.launch.nodes import Nodes, loopback
 from executor.launch.supervise import Supervision, supervise, with_plan, write_run
 from executor.training.manifest import steps_on_disk
-from executor.training.settings import CHECKPOINTS, METRICS_FILE, RunSettings, read_status
+from executor.training.settings import CHECKPOINTS, METRICS_FILE, RunSettings, read_status, write_json
 from executor.training.worker import RANKS_FOLDER
 from planner.plan import Plan
 from topology.base.errors import InputError
@@ -179,6 +179,37 @@ signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
 (marks / "0").write_text(str(os.getpid()))
 time.sleep(60)
 """
+
+
+STOPPED_WHILE_IMPORTING = """import os, signal
+
+class Freed:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+Freed()  # an exception of a handler is printed here, and the import goes on
+"""
+
+
+def test_a_rank_that_is_stopped_while_it_imports_says_nothing(tmp_path: Path) -> None:
+    """SIGTERM may come anywhere in seconds of imports; the rank goes, its mark too, and no traceback is left."""
+    (tmp_path / "torch.py").write_text(STOPPED_WHILE_IMPORTING)
+    settings = RunSettings(folder=str(tmp_path), plan_file="plan.json", steps=1)
+    write_json(tmp_path / "run.json", settings)
+    code = "import sys; from executor.training.worker import main; sys.exit(main([sys.argv[1]]))"
+    ended = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            f"import sys; sys.path.insert(0, {str(tmp_path)!r}); {code}",
+            tmp_path / "run.json",
+        ],
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (1, b"", b"")
+    assert list((tmp_path / RANKS_FOLDER).iterdir()) == []
 
 
 def team_of(folder: Path, worker: str, monkeypatch: pytest.MonkeyPatch, **fields: object) -> Team:

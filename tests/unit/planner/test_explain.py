@@ -13,6 +13,7 @@ from planner.explain import Explanation, explain, what_if
 from planner.plan import Plan, PlanRequest
 from planner.search.infeasible import Infeasible
 from planner.search.search import search
+from tests.unit.costmodel.models.small_modules import traced
 from topology.base.units import DAY
 from topology.builders import default_cluster
 
@@ -138,3 +139,14 @@ def test_changes_are_held_against_the_fastest_plan_whatever_the_objective() -> N
     assert told["links inside the node twice as fast"] == pytest.approx(
         {one.change: one.faster_by for one in what_if(fastest, CAL)}["links inside the node twice as fast"]
     )
+
+
+def test_no_change_is_weighed_that_would_be_refused() -> None:
+    """A traced module is planned in sixteen bits: fp8 was weighed, and refused where its flag was followed."""
+    job = TrainingJob(sequence_length=1, global_batch_size=128)
+    asked = replace(request("llama-3.1-8b", 8), model=traced(), job=job, stack="torchtitan")
+    plan = search(asked, CAL)
+    assert isinstance(plan, Plan)
+    weighed = {one.flag for one in what_if(plan, CAL)}
+    assert "--precision fp8" not in weighed
+    assert "--global-batch-size 256" in weighed

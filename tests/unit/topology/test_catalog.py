@@ -10,7 +10,7 @@ import pytest
 from topology import catalog
 from topology.base.errors import InputError, UnknownNameError
 from topology.base.units import GB, GIB, MIB, TERA
-from topology.builders import build
+from topology.builders import build, default_cluster
 from topology.hardware import datasheets
 
 PARTS = {
@@ -19,7 +19,7 @@ PARTS = {
     "h100-nvl": "H100-NVL-94GB", "h200-sxm": "H200-SXM-141GB", "h200-nvl": "H200-NVL", "gh200-96gb": "GH200-96GB",
     "b200-sxm": "B200-SXM", "b300-sxm": "B300-SXM", "gb200": "GB200", "gb300": "GB300", "l40s": "L40S", "l4": "L4",
     "a10": "A10", "a10g": "A10G", "v100-sxm-32gb": "V100-SXM2-16/32GB", "rtx-4090": "RTX4090",
-    "mi250x": "MI250X (per OAM = 2 GCD)", "mi300x": "MI300X", "mi325x": "MI325X", "mi355x": "MI355X",
+    "mi250x-gcd": "MI250X (per OAM = 2 GCD)", "mi300x": "MI300X", "mi325x": "MI325X", "mi355x": "MI355X",
 }  # fmt: skip
 """Our names of the parts of the hardware table."""
 
@@ -53,19 +53,32 @@ def test_facts_equal_the_hardware_table(shared_dir: Path) -> None:
     """Dense peaks, memory, bandwidth and power are the table's, wherever the table has them."""
     table = {row["name"]: row for row in rows(shared_dir, "hardware.csv")}
     for ours, theirs in PARTS.items():
-        row, gpu = table[theirs], catalog.gpu(ours)
+        row, gpu, dies = table[theirs], catalog.gpu(ours), datasheets.gpu_sheets()[ours].module_dies
         for dtype in ("fp32", "tf32", "bf16", "fp16", "fp8", "fp4"):
             if row[f"{dtype}_tflops"]:
-                assert gpu.peak_flop_per_s[dtype] == float(row[f"{dtype}_tflops"]) * TERA, (ours, dtype)
+                assert gpu.peak_flop_per_s[dtype] == float(row[f"{dtype}_tflops"]) / dies * TERA, (
+                    ours,
+                    dtype,
+                )
         if row["mem_bw_gbps"]:
-            assert gpu.memory_bandwidth_bytes_per_s == float(row["mem_bw_gbps"]) * GB
+            assert gpu.memory_bandwidth_bytes_per_s == float(row["mem_bw_gbps"]) / dies * GB
         if row["tdp_w"]:
-            assert gpu.tdp_w == float(row["tdp_w"])
+            assert gpu.tdp_w == float(row["tdp_w"]) / dies
         if ours not in AS_REPORTED_MIB:
-            assert gpu.memory_bytes == float(row["mem_gb"]) * GIB
+            assert gpu.memory_bytes == float(row["mem_gb"]) / dies * GIB
         assert gpu.memory_bytes <= float(row["mem_gb"]) * GIB
         if row["scaleup_uni_gbps"]:
-            assert datasheets.gpu_sheets()[ours].scaleup_gb_per_s == float(row["scaleup_uni_gbps"])
+            assert datasheets.gpu_sheets()[ours].scaleup_gb_per_s == float(row["scaleup_uni_gbps"]) / dies
+
+
+def test_a_rank_of_an_mi250x_has_a_die() -> None:
+    """rocm-smi, Slurm and torch count dies: 64 GiB and half the arithmetic of a module, eight of them a node."""
+    found = catalog.gpu("mi250x")
+    assert (found.name, found.memory_bytes, found.peak("bf16")) == ("mi250x-gcd", 64 * GIB, 191.5 * TERA)
+    cluster = default_cluster("MI250X", 16)
+    assert (cluster.spec.nodes[0].count, cluster.spec.nodes[0].gpus_per_node) == (2, 8)
+    assert cluster.notes == ("mi250x-gcd is one of the 2 dies of a module: 8 of them are 4 modules",)
+    assert default_cluster("h100", 16).notes == ()
 
 
 def test_what_the_table_did_not_see_is_marked_unverified(shared_dir: Path) -> None:

@@ -230,7 +230,9 @@ def keeps(kind: Kind, job: ServingJob, rate_per_s: float) -> bool:
     load, first = load_of(kind, job, rate_per_s)
     found = simulate(kind.times, kind.rules, load)
     return (
-        steady(found) and within(found, job, kind.phase, first) and rate_per_s <= sustained_per_s(kind, job)
+        steady(found)
+        and within(found, job, kind.phase, slice(first, None))
+        and rate_per_s <= sustained_per_s(kind, job)
     )
 
 
@@ -281,8 +283,8 @@ def seen_by(kind: Kind, load: Load) -> Load:
     return replace(load, cached_tokens=load.input_tokens) if kind.phase == "decode" else load
 
 
-def within(found: Simulation, job: ServingJob, phase: str, first: int) -> bool:
-    """Whether the requests from `first` on keep the limits of the phase at the job's percentile.
+def within(found: Simulation, job: ServingJob, phase: str, counted: slice) -> bool:
+    """Whether these requests keep the limits of the phase at the job's percentile.
 
     A request stays with a pool for a part of its end-to-end time, so no longer than that may take.
     """
@@ -292,7 +294,7 @@ def within(found: Simulation, job: ServingJob, phase: str, first: int) -> bool:
         (found.end_to_end_s, job.end_to_end_s, True),
     )
     return all(
-        limit is None or not counts or float(np.nanpercentile(values[first:], job.percentile)) <= limit
+        limit is None or not counts or float(np.nanpercentile(values[counted], job.percentile)) <= limit
         for values, limit, counts in limits
     )
 
@@ -319,7 +321,11 @@ def _fewest(kind: Kind, job: ServingJob, rate_per_s: float, most: int) -> int:
 
 
 def closed_rate(kind: Kind, job: ServingJob, replicas: int) -> float | None:
-    """Requests per second of equal replicas that share the job's requests in flight; None beyond a limit."""
+    """Requests per second of equal replicas that share the job's requests in flight; None beyond a limit.
+
+    Where more are in flight than run, the first and the last of each client do not count: those come all at
+    once and wait in a queue that still grows, of these fewer and fewer run.
+    """
     each = -(-(job.concurrency or 1) // replicas)
     load = closed_load(
         concurrency=each,
@@ -329,8 +335,9 @@ def closed_rate(kind: Kind, job: ServingJob, replicas: int) -> float | None:
         cached_share=job.cached_share,
     )
     found = simulate(kind.times, kind.rules, load)
-    rate = (job.concurrency or 1) / float(found.end_to_end_s.mean())
-    return rate if within(found, job, "whole", 0) else None
+    steady = slice(each, -each) if each > kind.rules.max_batch else slice(None)
+    rate = (job.concurrency or 1) / float(found.end_to_end_s[steady].mean())
+    return rate if within(found, job, "whole", steady) else None
 
 
 def refuted(question: Question, answer: ServingPlan | ServingInfeasible) -> str | None:

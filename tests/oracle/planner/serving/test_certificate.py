@@ -27,6 +27,7 @@ from planner.serving.search import search_serving
 from tests.oracle.planner.serving.plain_fleets import (
     answer_of,
     calibration,
+    closed_rate,
     fewest_gpus,
     kinds,
     questions,
@@ -144,6 +145,19 @@ def test_no_certificate_is_refuted_by_enumeration(seed: int) -> None:
         if isinstance(answer, ServingPlan) and answer.optimality.status == "proven":
             assert 0 <= answer.optimality.gap <= WIDEST
             assert serving_from_json(serving_to_json(answer)).optimality == answer.optimality
+
+
+def test_a_queue_that_grows_at_the_start_refutes_no_certificate() -> None:
+    """70 in flight, 36 of which run: the first of each client wait less than any after them."""
+    (question,) = (
+        one
+        for one in questions(110, 23)
+        if one.name.startswith("8b rtx-4090 1 sglang fp8") and one.request.job.concurrency == 70
+    )
+    answer = answer_of(question)
+    assert isinstance(answer, ServingPlan)
+    assert refuted(question, answer) is None
+    assert closed_rate(kinds(question)[1], question.request.job, 1) == pytest.approx(answer.optimality.value)
 
 
 def test_a_share_that_was_rounded_down_by_two_per_cent_costs_no_replica() -> None:

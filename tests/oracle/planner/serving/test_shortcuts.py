@@ -8,9 +8,11 @@ import pytest
 
 from costmodel.job import ServingJob
 from costmodel.models.catalog import model
+from costmodel.serving.simulation.load import Lengths, closed_load
 from costmodel.serving.simulation.simulator import simulate
 from planner.serving.board import enumerate_options
 from planner.serving.capacity import load_at, meets, serves
+from planner.serving.fleet import run_closed
 from planner.serving.integer_program import Selection, machines_of, most_useful
 from planner.serving.plan import ServingRequest
 from planner.serving.replica import OUTPUT_ONLY, PROMPT_ONLY, WHOLE, rate_bound_per_s
@@ -45,6 +47,44 @@ def test_a_simulation_that_ends_early_says_what_the_whole_one_says(
             assert serves(option, rate) == whole, (option.label, share)
             said.add(whole)
     assert said == {True, False}
+
+
+@pytest.mark.parametrize(
+    ("name", "gpu", "engine", "job"),
+    [
+        ("gpt-oss-20b", "h100-sxm", "sglang", ServingJob(input_tokens=300, output_tokens=2, tpot_s=0.00656)),
+        ("gpt-oss-20b", "h100-sxm", "trtllm", ServingJob(input_tokens=64, output_tokens=8, tpot_s=0.01057)),
+        ("llama-2-13b", "rtx-4090", "sglang", ServingJob(input_tokens=1000, output_tokens=2, tpot_s=0.00733)),
+        ("8b", "rtx-4090", "trtllm", ServingJob(input_tokens=1000, output_tokens=500)),
+    ],
+)
+@pytest.mark.parametrize("in_flight", [70, 1000])
+def test_a_loop_beyond_the_largest_batch_is_served_as_fast_as_one_that_is_simulated_whole(
+    name: str, gpu: str, engine: str, job: ServingJob, in_flight: int
+) -> None:
+    """A queue has the next request at hand: the rate is that of a long loop, without its first round and last.
+
+    As many in flight as the batch holds, of which each leaves its place empty until the client sends another,
+    were taken for any number: a third too few a second with batches of three.
+    """
+    request = ServingRequest(model=model(name), job=job, gpu=gpu, num_gpus=2, engine=engine, weights=("fp8",))
+    options = enumerate_options(calibration(), request, default_cluster(gpu, 2).hierarchy).options
+    queued = 0
+    for option in options:
+        if option.rules.max_batch >= in_flight:
+            continue
+        load = closed_load(
+            concurrency=in_flight,
+            count=40 * in_flight,
+            inputs=Lengths(mean=job.input_tokens),
+            outputs=Lengths(mean=job.output_tokens),
+        )
+        ends = np.sort(simulate(option.times, option.rules, load).finish_s)
+        first, last = in_flight, 39 * in_flight
+        whole = (last - first) / (ends[last] - ends[first])
+        assert run_closed(option, 1, in_flight, which=0).request_rate_per_s == pytest.approx(whole, rel=0.02)
+        queued += 1
+    assert queued
 
 
 @pytest.mark.parametrize("seed", range(30))

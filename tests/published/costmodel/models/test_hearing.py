@@ -87,6 +87,20 @@ def test_sizes_that_are_left_out_are_those_of_the_family(family: str) -> None:
     assert parameter_count(spec) == parameters(built(config))
 
 
+@pytest.mark.parametrize("family", ["qwen2_audio", "voxtral", "audioflamingo3"])
+@pytest.mark.parametrize(
+    "said", [{}, {"text_config": {}}, {"text_config": None}, {"text_config": {"vocab_size": 640}}]
+)
+def test_a_configuration_that_says_nothing_is_its_class_by_default(family: str, said: dict[str, Any]) -> None:
+    """An empty `text_config` was a family that is not known, a missing `audio_config` no tower."""
+    config = {"model_type": family, **said}
+    spec, class_ = model_of_config(config, name=family), built(config)
+    assert parameter_count(spec) == parameters(class_)
+    assert spec.norm_epsilon == class_.config.text_config.rms_norm_eps
+    assert spec.rotary is not None
+    assert spec.rotary.theta == class_.config.text_config.rope_parameters["rope_theta"]
+
+
 def test_qwen2_audio_is_as_large_as_published() -> None:
     """8.4 B parameters by its card; its files hold 16,794,189,824 bytes in sixteen bits."""
     text = {"model_type": "qwen2", "intermediate_size": 11008, "vocab_size": 156032}

@@ -5,7 +5,7 @@ import pytest
 from costmodel.job import TrainingJob
 from costmodel.layout import LayoutTable, ParallelLayout
 from costmodel.models.catalog import model
-from planner.engines.contracts import CONTRACTS
+from planner.engines.contracts import CONTRACTS, way_out
 from planner.plan import FREE, PlanRequest
 from planner.problem import setting_of
 from planner.questions.engine import usual_engine
@@ -32,7 +32,7 @@ def test_engines_say_that_they_are_not_told_which_layer_is_which(name: str) -> N
     }
     assert broken == {"megatron", "megatron-bridge", "torchtitan", "meshplan"}
     (limit,) = (limit for limit in CONTRACTS["torchtitan"].limits if limit.name == "layer-kinds")
-    cause, fix = limit.says(setting, ONE)
+    cause, fix = limit.says(setting, ONE)[0], way_out(limit, setting, ONE, ())
     assert ("torchtitan is not told here which layer is which" in cause, "deepspeed" in fix) == (True, True)
 
 

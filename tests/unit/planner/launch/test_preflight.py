@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from costmodel.layout import ParallelLayout
+from executor.launch.node_state import nic_rate
 from planner.engines.contracts import CONTRACTS
 from planner.launch.bundle import bundle
 from planner.launch.entries import ENTRIES
@@ -20,6 +21,7 @@ from planner.plan import Plan
 from tests.unit.planner.engines.priced import priced
 from tests.unit.planner.launch.test_bundle import plan_for
 from topology.base.errors import InputError
+from topology.base.units import GBIT
 
 SMI = """#!/bin/bash
 case "$1" in
@@ -33,7 +35,7 @@ PYTHON = f"""#!/bin/bash
 [ "$1" = -c ] && exit 0
 exec {sys.executable} "$@"
 """
-INFINIBAND = "infiniband/mlx5_{}/ports/1/rate"
+INFINIBAND = "infiniband/mlx5_{}/ports/1/{}"
 
 
 def checked(
@@ -63,9 +65,23 @@ def checked(
     return done.returncode, done.stderr
 
 
-def fabric(rate: str, count: int = 8) -> dict[str, str]:
-    """Cards of InfiniBand as Linux shows them."""
-    return {INFINIBAND.format(index): f"{rate}\n" for index in range(count)}
+def fabric(rate: str, count: int = 8, down: int = 0) -> dict[str, str]:
+    """Cards of InfiniBand as Linux shows them, the last few without a link."""
+    states = ["4: ACTIVE"] * (count - down) + ["1: DOWN"] * down
+    return {
+        INFINIBAND.format(index, name): f"{text}\n"
+        for index, state in enumerate(states)
+        for name, text in (("rate", rate), ("state", state))
+    }
+
+
+def ethernet(*states: str, rate: str = "400000") -> dict[str, str]:
+    """Cards of Ethernet by what the kernel says of their links."""
+    return {
+        f"net/eth{index}/{name}": f"{text}\n"
+        for index, state in enumerate(states)
+        for name, text in (("speed", rate), ("operstate", state), ("device/vendor", ""))
+    }
 
 
 @pytest.mark.parametrize(
@@ -74,15 +90,21 @@ def fabric(rate: str, count: int = 8) -> dict[str, str]:
         (fabric("400 Gb/sec (4X NDR)"), 0, "found 3200\n"),
         (fabric("200 Gb/sec (4X HDR)"), 1, "found 1600\n"),
         (fabric("400 Gb/sec (4X NDR)", 7), 1, "found 2800\n"),
+        (fabric("400 Gb/sec (4X NDR)", down=1), 1, "found 2800\n"),
+        (fabric("400 Gb/sec (4X NDR)", down=8), 0, "found none that can be read here: not checked\n"),
         ({"net/eth0/speed": "400000\n", "net/eth0/device/vendor": ""}, 1, "found 400\n"),
+        (ethernet(*["up"] * 7, "unknown"), 0, "found 3200\n"),
+        (ethernet(*["up"] * 6, "down", "lowerlayerdown"), 1, "found 2400\n"),
         ({"net/lo/speed": "4000000\n"}, 0, "found none that can be read here: not checked\n"),
     ],
 )
 def test_cards_are_held_against_the_rate_of_the_plan(
     cards: dict[str, str], code: int, told: str, tmp_path: Path
 ) -> None:
-    """A DGX H100 has eight cards of 400 Gbit/s; a card that is no device is none."""
+    """A DGX H100 has eight cards of 400 Gbit/s; what is no device or has no link is none, as `nic_rate` has it."""
     found = checked(tmp_path, cards)
+    here = nic_rate(tmp_path)
+    assert ("not checked" if here is None else f"found {here / GBIT:.0f}\n") in told
     assert found[0] == code, found[1]
     assert f"NIC rate: plan 3200 Gbit/s of a node (8 x 400), {told}" in found[1]
     assert "NODE_RANK and MASTER_ADDR are not set: not checked" in found[1]

@@ -65,10 +65,10 @@ CASES = [
         "output_groups % tp = 8 % 16 = 8, must be 0",
     ),
     (
-        "recurrence-context",
+        "compression-context",
         {"tp": 4, "cp": 2},
         {"model": COMPRESSED},
-        "cp = 2: what makes entries of many tokens goes through a sequence in order",
+        "cp = 2: attention sees an entry for every 4 or 128 tokens before, on all ranks of a sequence",
     ),
     ("feed-forward", {"tp": 5}, {}, "intermediate_size % tp = 28672 % 5 = 2, must be 0"),
     ("experts", {"ep": 2}, {}, "ep·expert_tp = 2·1 but llama-3.1-70b has no experts"),

@@ -31,6 +31,9 @@ from topology.hardware.device_names import gpu_of_device
         ("AMD Instinct MI300X", 191.7, "mi300x"),
         ("AMD Instinct MI300X OAM", 192.0, "mi300x"),
         ("AMD Instinct MI300X VF", 191.7, "mi300x"),
+        ("AMD Instinct MI250X", 64.0, "mi250x-gcd"),
+        ("AMD Instinct MI250X/MI250", 64.0, "mi250x-gcd"),  # ROCm's one name for the dies of both
+        ("AMD Instinct MI250X / MI250", 64.0, "mi250x-gcd"),
     ],
 )
 def test_a_driver_name_is_its_own_part(name, memory_gib, part):
@@ -48,7 +51,9 @@ def test_a_driver_name_is_its_own_part(name, memory_gib, part):
         ("Tesla V100-PCIE-32GB", 31.7),
         ("NVIDIA T4", 14.6),
         ("AMD Instinct MI300X VF", 24.0),  # a part of one
-        ("AMD Instinct MI250X / MI250", 64.0),  # a die of either; the catalog has the module
+        ("AMD Instinct MI250", 64.0),  # has less units
+        ("AMD INSTINCT MI250 (MCM) OAM AC MBA", 64.0),
+        ("AMD Instinct MI250X", 128.0),  # no device is a whole module
         ("", 80.0),
     ],
 )
