@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from executor.training.settings import RunSettings
 
 SETTINGS_FILE, ASKED_PLAN_FILE = "settings.toml", "asked-plan.json"
-PACKAGES = ("torch", "numpy", "tokenizers")
+TOKENIZERS = "tokenizers"
+PACKAGES = ("torch", "numpy", TOKENIZERS)
 TABLES = ("versions", "checksums")
 
 
@@ -90,13 +91,16 @@ def settings_text(run: RunSettings, *, min_gpus: int | None, notice_s: int) -> s
             values[one.name] = getattr(run, name)
     lines = ["# Written by plan run. Once more: plan run --settings THIS_FILE --run-dir ANOTHER_FOLDER"]
     lines += [f"{name} = {_toml(value)}" for name, value in values.items() if value not in (None, ())]
-    for table, entries in (("versions", versions()), ("checksums", run.checksums)):
-        if entries:
-            lines += [
-                "",
-                f"[{table}]",
-                *(f"{_toml(name)} = {_toml(value)}" for name, value in entries.items()),
-            ]
+    installed = {
+        name: value for name, value in versions().items() if name != TOKENIZERS or run.tokenizer is not None
+    }
+    lines += ["", "[versions]", *(f"{name} = {_toml(value)}" for name, value in installed.items())]
+    if run.checksums:
+        lines += [
+            "",
+            "[checksums]",
+            *(f"{_toml(name)} = {_toml(sha)}" for name, sha in run.checksums.items()),
+        ]
     return "\n".join(lines) + "\n"
 
 

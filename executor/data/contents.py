@@ -235,7 +235,20 @@ def texts_json(found: Mapping[str, Contents]) -> str:
 def kept_contents(folder: Path) -> dict[str, Contents]:
     """What a run has kept of its corpora; nothing where it has begun with none."""
     path = folder / TEXTS_FILE
-    return structure(read_json(path), dict[str, Contents], str(path)) if path.is_file() else {}
+    found = structure(read_json(path), dict[str, Contents], str(path)) if path.is_file() else {}
+    for name, contents in found.items():
+        for file in contents.files:
+            if (
+                not file.bounds
+                or file.bounds[0]
+                or any(stop <= start for start, stop in pairwise(file.bounds))
+            ):
+                raise InputError(
+                    what=f"{path} does not describe texts",
+                    cause=f"pieces of {file.name or name} do not follow one another",
+                    fix="remove it: the next start of plan run writes it anew",
+                )
+    return found
 
 
 def require_unchanged(name: str, before: Contents, now: Contents) -> None:

@@ -28,7 +28,7 @@ from executor.data.contents import Contents, Piece, documents_of, pieces_of
 from executor.data.tokenizer import Tokenizer
 from topology.base.errors import InputError
 
-OPEN_AT_ONCE = 64  # files: lanes beyond them close theirs and find their place again
+OPEN_AT_ONCE = 32  # files: lanes beyond them close theirs and find their place again
 BATCHES_KEPT = 8  # for which it stays known where windows began: more than are read ahead
 COLUMNS = 5  # of a table of places: a window's number, then its `Place`
 
@@ -118,6 +118,8 @@ class TextStream:
 
     def resume(self, table: Sequence[Sequence[int]]) -> None:
         """Take places that were saved; a lane without one starts from its first window."""
+        if len(table) != self.lanes or any(len(row) != COLUMNS for row in table):
+            raise self.astray(len(table), Place())
         for number, (window, *place) in enumerate(table):
             found = Place(*place)
             if window < 0:

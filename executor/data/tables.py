@@ -76,13 +76,16 @@ def _opened(path: Path, field: str) -> Iterator[tuple[list[int], Callable[[int],
     from pyarrow import ipc, parquet
 
     if path.suffix == ".parquet":
-        with parquet.ParquetFile(path, buffer_size=BUFFER_BYTES) as file:
+        with parquet.ParquetFile(path, buffer_size=BUFFER_BYTES, pre_buffer=False) as file:
             _require(file.schema_arrow, field, path)
             sizes = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
             yield (
                 sizes,
                 lambda group: file.iter_batches(
-                    batch_size=ROWS_AT_ONCE, row_groups=range(group, len(sizes)), columns=[field]
+                    batch_size=ROWS_AT_ONCE,
+                    row_groups=range(group, len(sizes)),
+                    columns=[field],
+                    use_threads=False,
                 ),
             )
         return

@@ -449,6 +449,10 @@ def test_files_that_changed_are_not_taken_for_the_same(tokenizer: Path, tmp_path
     kept = kept_contents(tmp_path)[str(folder)]
     assert kept == before
     require_unchanged(str(folder), kept, look_through(str(folder), field="text", lanes=1))
+    damaged = texts_json({str(folder): before}).replace('"bounds": [0, ', '"bounds": [9, ')
+    (tmp_path / contents.TEXTS_FILE).write_text(damaged)
+    with pytest.raises(InputError, match="do not follow one another"):
+        kept_contents(tmp_path)
     running = opened(folder, tokenizer, kept={str(folder): kept})
     assert running.contents is kept
     old = (folder / "1.jsonl").read_text()
@@ -475,6 +479,9 @@ def test_places_that_the_corpus_has_not_are_refused(corpora: dict[str, Path], to
     for index in range(2 * BATCH):
         whole.sample(index)
     good = whole.places([2] * BATCH).tolist()
+    for rows in (good[:-1], [row[:-1] for row in good]):
+        with pytest.raises(InputError, match=r"place in .* is not there"):
+            whole.resume(rows)
     for column, value in ((2, 10**6), (3, 10**6), (4, 10**6), (1, -1)):
         rows = [row[:] for row in good]
         rows[0][column] = value
