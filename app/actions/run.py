@@ -7,8 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from app.actions.convert import Published
     from app.reports.answer import Answer
+    from executor.data.contents import Contents
     from executor.training.settings import RunSettings, RunStatus
     from planner.plan import Plan
     from planner.questions.flags import Flags
@@ -25,6 +28,8 @@ class RunFlags:
 
     folder: Path
     data: str
+    tokenizer: Path | None
+    text_field: str
     document_end: int | None
     eval_data: str | None
     eval_interval: int
@@ -58,6 +63,7 @@ class RunFlags:
 def run_settings(flags: RunFlags, plan: Plan) -> RunSettings:
     """Settings of the run, with what the plan decides where a flag does not."""
     from executor.data.source import named_in_full
+    from executor.data.tokenizer import tokenizer_file
     from executor.launch.supervise import with_plan
     from executor.training.settings import RunSettings
     from planner.campaign.saving import save_interval_steps
@@ -68,6 +74,8 @@ def run_settings(flags: RunFlags, plan: Plan) -> RunSettings:
         plan_file="",
         steps=steps,
         data=named_in_full(flags.data),
+        tokenizer=None if flags.tokenizer is None else str(tokenizer_file(flags.tokenizer).absolute()),
+        text_field=flags.text_field,
         document_end=flags.document_end,
         eval_data=None if flags.eval_data is None else named_in_full(flags.eval_data),
         eval_interval=flags.eval_interval,
@@ -97,6 +105,37 @@ def run_settings(flags: RunFlags, plan: Plan) -> RunSettings:
         run_key=None if flags.run_key is None else str(flags.run_key.resolve()),
     )
     return with_plan(settings, flags.folder.resolve())
+
+
+def with_texts(run: RunSettings, plan: Plan) -> tuple[RunSettings, dict[str, Contents]]:
+    """Settings with checksums of the texts and the tokenizer; also what the texts consist of.
+
+    Raises InputError for files that have changed since the folder's run began, and a tokenizer for nothing.
+    """
+    from executor.data.contents import kept_contents, look_through, require_unchanged
+    from executor.data.source import fitting_tokenizer, texts_in
+    from executor.training.settings import RUN_FILE, read_settings, text_reading
+    from topology.base.errors import InputError
+
+    reading = text_reading(run, plan)
+    if reading is None:
+        return run, {}
+    names = [name for data in (run.data, run.eval_data) if data for name in texts_in(data)]
+    if not names:
+        raise InputError(
+            what="--tokenizer has nothing to read",
+            cause=f"--data {run.data} holds tokens already",
+            fix="leave it out, or give text: JSON lines, Parquet, Arrow, .txt, or a folder of these",
+        )
+    before = Path(run.folder) / RUN_FILE
+    earlier = read_settings(before) if before.is_file() else run
+    known = None if earlier.tokenizer is None else earlier.checksums.get(earlier.tokenizer)
+    tokenizer = fitting_tokenizer(replace(reading, sha256=known), plan.request.model.vocab_size)
+    found = {name: look_through(name, field=reading.field, lanes=reading.global_batch_size) for name in names}
+    for name in found.keys() & kept_contents(Path(run.folder)).keys():
+        require_unchanged(name, reading.kept[name], found[name])
+    checksums = {name: contents.sha256 for name, contents in found.items()}
+    return replace(run, checksums={reading.tokenizer: tokenizer.sha256, **checksums}), found
 
 
 def plan_to_run(plan_file: Path | None, flags: Flags, *, accept_changes: bool = False) -> Plan:
@@ -216,8 +255,8 @@ def _check_documents(run: RunSettings, plan: Plan) -> None:
         )
 
 
-def check_run(plan: Plan, run: RunSettings) -> None:
-    """Refuse what would fail or destroy something later."""
+def check_run(plan: Plan, run: RunSettings, texts: Mapping[str, Contents]) -> None:
+    """Refuse what would fail or destroy something later; `texts` have been looked through."""
     import os
 
     from app.requests.plan_file import read_claims
@@ -225,7 +264,7 @@ def check_run(plan: Plan, run: RunSettings) -> None:
     from executor.launch.doors import check_doors
     from executor.launch.overlaps import check_overlaps
     from executor.model.layer_limits import check_modelled
-    from executor.training.settings import held_out
+    from executor.training.settings import held_out, text_reading
     from topology.base.errors import InputError
 
     job = plan.request.job
@@ -263,8 +302,9 @@ def check_run(plan: Plan, run: RunSettings) -> None:
         vocab_size=plan.request.model.vocab_size,
         sequence_length=job.sequence_length,
         seed=run.seed,
+        texts=text_reading(run, plan, texts),
     )
-    held_out(run, plan)
+    held_out(run, plan, texts)
 
 
 def _missing(name: str) -> bool:
@@ -275,7 +315,12 @@ def _missing(name: str) -> bool:
 
 
 def supervised(
-    run: RunSettings, plan: Plan, min_gpus: int | None, notice_s: int, prometheus: str | None = None
+    run: RunSettings,
+    plan: Plan,
+    min_gpus: int | None,
+    notice_s: int,
+    beside: Mapping[str, str],
+    prometheus: str | None = None,
 ) -> RunStatus:
     """Run to the end, planning again for fewer GPUs when allowed; keeps what was measured."""
     from app.actions.runs.replan import replanned
@@ -292,7 +337,7 @@ def supervised(
         replan=lambda count, lost: replanned(replace(plan.request, stack=STACK), count, lost),
         say=note,
         notice_s=notice_s,
-        beside=files_beside(run, plan, min_gpus, notice_s),
+        beside=beside,
     )
     metrics = RunMetrics(Path(run.folder), model=plan.request.model.name, layout=layout_words(plan.layout))
     with scraped(prometheus, metrics.text):
@@ -305,18 +350,22 @@ def supervised(
     return status
 
 
-def files_beside(run: RunSettings, plan: Plan, min_gpus: int | None, notice_s: int) -> dict[str, str]:
-    """What repeats a run: its settings, and the plan as it was asked for, whatever becomes of it later."""
+def files_beside(
+    run: RunSettings, plan: Plan, min_gpus: int | None, notice_s: int, texts: Mapping[str, Contents]
+) -> dict[str, str]:
+    """What repeats a run: its settings, the plan as it was asked for, and what its texts consist of."""
     from app.store.run_settings import ASKED_PLAN_FILE, SETTINGS_FILE, settings_text
+    from executor.data.contents import TEXTS_FILE, texts_json
     from planner.plan import to_json
 
     return {
         SETTINGS_FILE: settings_text(run, min_gpus=min_gpus, notice_s=notice_s),
         ASKED_PLAN_FILE: to_json(plan),
+        **({TEXTS_FILE: texts_json(texts)} if texts else {}),
     }
 
 
-def print_command(run: RunSettings, plan: Plan, min_gpus: int | None, notice_s: int, *, as_json: bool) -> int:
+def print_command(run: RunSettings, plan: Plan, beside: Mapping[str, str], *, as_json: bool) -> int:
     """Write the run's files and print the command that starts them, on one line to copy."""
     import shlex
 
@@ -327,7 +376,7 @@ def print_command(run: RunSettings, plan: Plan, min_gpus: int | None, notice_s: 
 
     with held(Path(run.folder), note):
         words = launch_command(write_run(run, plan))
-        write_beside(Path(run.folder), files_beside(run, plan, min_gpus, notice_s))
+        write_beside(Path(run.folder), beside)
     text = json_text({"command": words, "run_dir": run.folder}) if as_json else shlex.join(words)
     print_text(f"{text}\n", is_json=as_json)
     return ANSWERED

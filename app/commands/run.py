@@ -44,6 +44,8 @@ from app.flags.run import (
     RunKey,
     Seed,
     Steps,
+    TextField,
+    Tokenizer,
     WandB,
     WarmupSteps,
     WeightDecay,
@@ -106,6 +108,8 @@ def command(
     settings_file: SettingsFile = None,
     engine: Engine = None,
     data: Data = "synthetic",
+    tokenizer: Tokenizer = None,
+    text_field: TextField = "text",
     document_end: DocumentEnd = None,
     eval_data: EvalData = None,
     eval_interval: EvalInterval = 1000,
@@ -166,7 +170,8 @@ def command(
             endpoint=rdzv_endpoint, checked=preflight, dry_run=dry_run, as_json=as_json,
         )  # fmt: skip
     how = training_run.RunFlags(
-        folder=folder, data=data, document_end=document_end, eval_data=eval_data,
+        folder=folder, data=data, tokenizer=tokenizer, text_field=text_field,
+        document_end=document_end, eval_data=eval_data,
         eval_interval=eval_interval, eval_batches=eval_batches, steps=steps, pretrained=pretrained,
         device=device, fp32=fp32, compiles=compile, async_tp=async_tp, seed=seed, learning_rate=learning_rate,
         warmup_steps=warmup_steps, rate_shape=lr_schedule,
@@ -179,12 +184,14 @@ def command(
     del settings_file  # its values are those of the flags that were not given
     plan = training_run.plan_to_run(plan_file, flags, accept_changes=accept_changes)
     run = training_run.run_settings(how, plan)
-    training_run.check_run(plan, run)
+    run, texts = training_run.with_texts(run, plan)
+    training_run.check_run(plan, run, texts)
     if export_hf is not None:
         training_run.check_publishable(plan, export_hf)
+    beside = training_run.files_beside(run, plan, min_gpus, notice, texts)
     if dry_run:
-        return training_run.print_command(run, plan, min_gpus, notice, as_json=as_json)
-    status = training_run.supervised(run, plan, min_gpus, notice, prometheus)
+        return training_run.print_command(run, plan, beside, as_json=as_json)
+    status = training_run.supervised(run, plan, min_gpus, notice, beside, prometheus)
     published = None
     if export_hf is not None and status.state != "error":
         published = publish_run(folder, export_hf, run_key=run_key)

@@ -14,9 +14,21 @@ Data: TypeAlias = Annotated[
     str,
     typer.Option(
         "--data",
-        help="synthetic, token ids (.npy, .bin, Megatron's .idx), a text file, or a blend: 0.7=A,0.3=B.",
+        help="synthetic, token ids (.npy, .bin, Megatron's .idx), text, or a blend: 0.7=A,0.3=B.",
         metavar="DATA",
     ),
+]
+Tokenizer: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        "--tokenizer",
+        help="A tokenizer.json, or its folder: text in --data (JSON lines, Parquet, Arrow, .txt, or a folder "
+        "of these) is tokenized and packed while training.",
+        metavar="PATH",
+    ),
+]
+TextField: TypeAlias = Annotated[
+    str, typer.Option("--text-field", help="Key of a JSON line's text, or a table's column.", metavar="NAME")
 ]
 EvalData: TypeAlias = Annotated[
     str | None,
@@ -54,7 +66,7 @@ DocumentEnd: TypeAlias = Annotated[
     int | None,
     typer.Option(
         "--document-end",
-        help="Token that ends a document: attention stays within documents (256 ends a text).",
+        help="Token that ends a document: attention stays within documents (256 without --tokenizer).",
         metavar="TOKEN",
         min=0,
     ),

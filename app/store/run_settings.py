@@ -20,18 +20,23 @@ if TYPE_CHECKING:
     from executor.training.settings import RunSettings
 
 SETTINGS_FILE, ASKED_PLAN_FILE = "settings.toml", "asked-plan.json"
-PACKAGES = ("torch", "numpy")
+TOKENIZERS = "tokenizers"
+PACKAGES = ("torch", "numpy", TOKENIZERS)
+TABLES = ("versions", "checksums")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFile:
     """What a settings file may say: flags of `plan run` by their names, none of them required.
 
-    `plan` is a file beside it unless its path is absolute; `versions` are compared, differences are told.
+    `plan` is a file beside it unless its path is absolute; `versions` are compared, differences are told;
+    `checksums` of tokenizer and texts must be those of the files, where these are there.
     """
 
     plan: str | None = None
     data: str | None = None
+    tokenizer: str | None = None
+    text_field: str | None = None
     document_end: int | None = None
     eval_data: str | None = None
     eval_interval: int | None = None
@@ -63,6 +68,7 @@ class RunFile:
     env: tuple[str, ...] | None = None
     run_key: str | None = None
     versions: dict[str, str] = field(default_factory=dict)
+    checksums: dict[str, str] = field(default_factory=dict)
 
 
 OTHER_NAMES = {
@@ -81,11 +87,20 @@ def settings_text(run: RunSettings, *, min_gpus: int | None, notice_s: int) -> s
     }
     for one in fields(RunFile):
         name = OTHER_NAMES.get(one.name, one.name)
-        if one.name not in (*values, "versions"):
+        if one.name not in (*values, *TABLES):
             values[one.name] = getattr(run, name)
     lines = ["# Written by plan run. Once more: plan run --settings THIS_FILE --run-dir ANOTHER_FOLDER"]
     lines += [f"{name} = {_toml(value)}" for name, value in values.items() if value not in (None, ())]
-    lines += ["", "[versions]", *(f"{name} = {_toml(value)}" for name, value in versions().items())]
+    installed = {
+        name: value for name, value in versions().items() if name != TOKENIZERS or run.tokenizer is not None
+    }
+    lines += ["", "[versions]", *(f"{name} = {_toml(value)}" for name, value in installed.items())]
+    if run.checksums:
+        lines += [
+            "",
+            "[checksums]",
+            *(f"{_toml(name)} = {_toml(sha)}" for name, sha in run.checksums.items()),
+        ]
     return "\n".join(lines) + "\n"
 
 
@@ -105,16 +120,38 @@ def versions() -> dict[str, str]:
     return found
 
 
+def _require_checksums(found: RunFile, path: Path) -> None:
+    """Refuse files that are not those of the run that is repeated."""
+    from executor.data.contents import look_through
+    from executor.data.tokenizer import checksum_of
+    from topology.base.errors import InputError
+
+    for name, there in found.checksums.items():
+        if not Path(name).exists():
+            continue  # another may be given, or its opening says so
+        if name == found.tokenizer:
+            here = checksum_of(Path(name))
+        else:
+            here = look_through(name, field=found.text_field or "text", lanes=1).sha256
+        if here != there:
+            raise InputError(
+                what=f"{name} is not what {path} was written with",
+                cause=f"SHA-256 {there[:12]}… then, {here[:12]}… now",
+                fix="put it back, or take its line out of [checksums] to train on what is there",
+            )
+
+
 def read_run_file(path: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Parameters of `plan run` that a file sets, and what to tell of it; unknown keys are refused."""
     found = structure(read_toml(path), RunFile, str(path))
-    given = {one.name: getattr(found, one.name) for one in fields(RunFile) if one.name != "versions"}
+    given = {one.name: getattr(found, one.name) for one in fields(RunFile) if one.name not in TABLES}
     given = {name: value for name, value in given.items() if value is not None}
     plan = given.pop("plan", None)
     if plan is not None:
         given["plan_file"] = str(path.parent / plan)
     if "env" in given:
         given["env"] = list(given["env"])
+    _require_checksums(found, path)
     here = versions()
     other = [
         f"{name} {there} there, {here.get(name, 'none')} here"

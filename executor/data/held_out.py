@@ -1,17 +1,21 @@
 """Sequences that are never trained on: which file they come from, and how many of them are read.
 
-A held-out file is read whole, each of its sequences once; what has no end (a blend, synthetic data) says how
-much of it.
+A held-out file is read whole, each of its sequences once, a small text too; what has no end (a blend,
+synthetic data, a text that is tokenized on the way) says how much of it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from executor.data import source as data
 from executor.data.blend import TokenSource, parts_of
+from executor.data.documents import files_of
 from topology.base.errors import InputError
+from topology.base.units import MIB
 
+WHOLE_BYTES = 16 * MIB  # of text: some seconds of tokenizing at each start of a rank
 APART, WORD = 1 << 31, 1 << 32  # numpy reads seeds as words of 32 bits: the first word always differs
 
 
@@ -38,6 +42,7 @@ def open_held_out(
     sequence_length: int,
     global_batch_size: int,
     seed: int,
+    texts: data.TextReading | None = None,
 ) -> HeldOut | None:
     """Open held-out data in the forms of `--data`; None when there is none.
 
@@ -47,8 +52,14 @@ def open_held_out(
     if name is None:
         return None
     _require_unseen(name, training)
-    source = data.open_source(
-        name, vocab_size=vocab_size, sequence_length=sequence_length, seed=(seed + APART) % WORD
+    apart = (seed + APART) % WORD
+    source: TokenSource | None = None
+    if texts is not None and parts_of(name) is None and data.is_text(name) and _size(name) <= WHOLE_BYTES:
+        source = data.whole_text(
+            name, vocab_size=vocab_size, sequence_length=sequence_length, seed=apart, texts=texts
+        )
+    source = source or data.open_source(
+        name, vocab_size=vocab_size, sequence_length=sequence_length, seed=apart, texts=texts
     )
     there = source.windows if isinstance(source, data.TokenFile) else None
     wanted = batches * global_batch_size
@@ -79,6 +90,16 @@ def _require_unseen(name: str, training: str) -> None:
 
 
 def _files(name: str) -> set[str]:
-    """Full names of the files of a source; an index stands for its data."""
+    """Full names of the files of a source; an index stands for its data, a folder for what it holds."""
     parts = parts_of(data.named_in_full(name)) or ((1, data.named_in_full(name)),)
-    return {part.removesuffix(".idx").removesuffix(".bin") for _, part in parts}
+    found = set()
+    for _, part in parts:
+        files = files_of([Path(part)])[0] if Path(part).is_dir() else [part]
+        names = (str(file).removesuffix(".idx").removesuffix(".bin") for file in files)
+        found |= {name if name == data.SYNTHETIC else str(Path(name).resolve()) for name in names}
+    return found
+
+
+def _size(name: str) -> int:
+    """Bytes of all files of a text."""
+    return sum(file.stat().st_size for file in files_of([Path(name)])[0])

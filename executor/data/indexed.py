@@ -77,7 +77,9 @@ def _check_places(index: Path, sequences: int, tokens: npt.NDArray[Any]) -> None
         raise _damaged(index, f"it describes {expected} bytes of tokens, the file has {tokens.nbytes}")
 
 
-def write_indexed(index: Path, documents: Iterable[Sequence[int]], *, vocab_size: int) -> list[int]:
+def write_indexed(
+    index: Path, documents: Iterable[Sequence[int] | npt.NDArray[np.integer]], *, vocab_size: int
+) -> list[int]:
     """Write a dataset, its tokens first and its index last, each whole or not at all; lengths by document.
 
     Tokens are unsigned 16-bit integers where the vocabulary fits, else 32-bit ones.

@@ -10,8 +10,9 @@ Legend: ``S`` sequence length, ``G`` global batch size in sequences.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from dataclasses import field as dataclass_field
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,21 @@ import numpy as np
 import numpy.typing as npt
 
 from executor.data.blend import TokenSource, blend, parts_of
+from executor.data.contents import Contents, look_through
+from executor.data.documents import files_of
 from executor.data.indexed import index_beside, open_indexed
+from executor.data.lane_blend import LaneBlend
+from executor.data.stream import TextStream
+from executor.data.tables import TABLES
+from executor.data.tokenized import encoded
+from executor.data.tokenizer import Tokenizer, open_tokenizer
 from topology.base.errors import InputError
 
 SYNTHETIC = "synthetic"
 SYNTHETIC_BRANCHES = 4  # followers of each synthetic token: something a model can learn
 LARGEST_16_BIT_VOCABULARY = 1 << 16
+TOKENS = (".npy", ".bin", ".idx")  # names of files of token ids end so
+HUB = "hf:"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,22 +95,60 @@ def _shuffled(windows: int, seed: int, epoch: int) -> npt.NDArray[np.int64]:
     return np.random.default_rng((seed, epoch)).permutation(windows)
 
 
-def open_source(name: str, *, vocab_size: int, sequence_length: int, seed: int) -> TokenSource:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextReading:
+    """How text is read while a run trains: by which tokenizer, of which column, for how large a batch.
+
+    `end` closes documents, None for the tokenizer's own end of sequence; `kept` is what the run has kept of
+    its corpora when it began, and `sha256` the tokenizer's checksum then, if anything.
+    """
+
+    tokenizer: str
+    global_batch_size: int
+    field: str = "text"
+    end: int | None = None
+    kept: Mapping[str, Contents] = dataclass_field(default_factory=dict)
+    sha256: str | None = None
+
+
+def open_source(
+    name: str, *, vocab_size: int, sequence_length: int, seed: int, texts: TextReading | None = None
+) -> TokenSource:
     """Open ``synthetic``, a ``.npy`` or ``.bin`` file of token ids, or any other file as plain text.
 
     A ``.bin`` file with its ``.idx`` beside it is Megatron's; without, it holds raw little-endian ids, 2
-    bytes each if the vocabulary fits in 16 bits, else 4. ``0.7=a.bin,0.3=b.bin`` is a blend.
+    bytes each if the vocabulary fits in 16 bits, else 4. ``0.7=a.bin,0.3=b.bin`` is a blend. With `texts` all
+    that is no file of tokens is text, or a folder of it, which is tokenized as it is read.
     """
     parts = parts_of(name)
     if parts is not None:
         opened = [
-            open_source(part, vocab_size=vocab_size, sequence_length=sequence_length, seed=seed)
+            open_source(part, vocab_size=vocab_size, sequence_length=sequence_length, seed=seed, texts=texts)
             for _, part in parts
         ]
-        return blend(opened, [weight for weight, _ in parts])
+        weights = [weight for weight, _ in parts]
+        if texts is not None and any(isinstance(one, TextStream) for one in opened):
+            return LaneBlend(opened, weights, global_batch_size=texts.global_batch_size)
+        return blend(opened, weights)
     if name == SYNTHETIC:
         return Synthetic(vocab_size=vocab_size, sequence_length=sequence_length, seed=seed)
+    if texts is not None and is_text(name):
+        return TextStream(
+            name,
+            contents_of(name, texts),
+            fitting_tokenizer(texts, vocab_size),
+            sequence_length=sequence_length,
+            global_batch_size=texts.global_batch_size,
+            seed=seed,
+        )
     tokens = _read(Path(name), vocab_size)
+    return _windows(name, tokens, vocab_size=vocab_size, sequence_length=sequence_length, seed=seed)
+
+
+def _windows(
+    name: str, tokens: npt.NDArray[Any], *, vocab_size: int, sequence_length: int, seed: int
+) -> TokenFile:
+    """Windows over tokens, of which there must be one."""
     if tokens.ndim != 1 or not np.issubdtype(tokens.dtype, np.integer):
         raise _unreadable(
             name, f"an array of shape {tokens.shape} and type {tokens.dtype}, not a line of integers"
@@ -116,6 +164,55 @@ def open_source(name: str, *, vocab_size: int, sequence_length: int, seed: int) 
     )
 
 
+def is_text(name: str) -> bool:
+    """Whether a part of a source is text where there is a tokenizer.
+
+    >>> [is_text(name) for name in ("synthetic", "a.idx", "a.npy", "a.jsonl", "notes")]
+    [False, False, False, True, True]
+    """
+    return name != SYNTHETIC and Path(name).suffix not in TOKENS
+
+
+def texts_in(name: str) -> list[str]:
+    """The parts of a source that a tokenizer reads."""
+    return [part for _, part in parts_of(name) or ((1, name),) if is_text(part)]
+
+
+def contents_of(name: str, texts: TextReading) -> Contents:
+    """What a corpus consists of: as the run has kept it, or looked through now."""
+    kept = texts.kept.get(name)
+    if kept is not None and (kept.field, kept.lanes) == (texts.field, texts.global_batch_size):
+        return kept
+    return look_through(name, field=texts.field, lanes=texts.global_batch_size)
+
+
+def fitting_tokenizer(texts: TextReading, vocab_size: int) -> Tokenizer:
+    """The tokenizer of a run: the model has all of its tokens, and the run began with it."""
+    found = open_tokenizer(Path(texts.tokenizer), end=texts.end)
+    if found.vocab_size > vocab_size:
+        raise InputError(
+            what="the tokenizer has tokens that the model has not",
+            cause=f"{texts.tokenizer} has ids below {found.vocab_size}, vocab_size is {vocab_size}",
+            fix="give the model's own tokenizer, or a model with a larger vocab_size",
+        )
+    if texts.sha256 not in (None, found.sha256):
+        raise InputError(
+            what=f"{texts.tokenizer} is not the tokenizer that the run began with",
+            cause=f"SHA-256 {(texts.sha256 or '')[:12]}… then, {found.sha256[:12]}… now",
+            fix="put that one back, or begin a run of its own with another --run-dir",
+        )
+    return found
+
+
+def whole_text(
+    name: str, *, vocab_size: int, sequence_length: int, seed: int, texts: TextReading
+) -> TokenFile:
+    """A small text as the token file that `plan tokenize` would write of it, held in memory."""
+    known = fitting_tokenizer(texts, vocab_size)
+    tokens = np.concatenate(list(encoded(known, files_of([Path(name)])[0], texts.field)))
+    return _windows(name, tokens, vocab_size=vocab_size, sequence_length=sequence_length, seed=seed)
+
+
 def _read(path: Path, vocab_size: int) -> npt.NDArray[Any]:
     """Map or read a file of tokens."""
     try:
@@ -127,6 +224,12 @@ def _read(path: Path, vocab_size: int) -> npt.NDArray[Any]:
         if path.suffix == ".bin":
             wide = vocab_size > LARGEST_16_BIT_VOCABULARY
             return np.memmap(path, dtype="<u4" if wide else "<u2", mode="r")
+        if path.is_dir() or path.suffix in TABLES:
+            raise InputError(
+                what=f"{path} is text of which there are no tokens yet",
+                cause=f"it is a {'folder' if path.is_dir() else 'table'}, and no tokenizer was given",
+                fix="have it tokenized on the way: --tokenizer PATH, or write tokens first: plan tokenize",
+            )
         return encode(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise _unreadable(str(path), str(error)) from error
@@ -150,7 +253,13 @@ def named_in_full(name: str) -> str:
     parts = parts_of(name)
     if parts is not None:
         return ",".join(f"{weight}={named_in_full(part)}" for weight, part in parts)
-    return name if name == SYNTHETIC else str(Path(name).resolve())
+    if name.startswith(HUB):
+        raise InputError(
+            what=f"{name[:200]} is on a hub, and hubs are not asked",
+            cause="a run reads files of this machine, which can be checked and read again",
+            fix="download it and give the folder: hf download NAME --repo-type dataset --local-dir DIR",
+        )
+    return name if name == SYNTHETIC else str(Path(name).absolute())  # a link's own name says what it is
 
 
 def batch(source: TokenSource, samples: Iterable[int]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:

@@ -15,6 +15,7 @@ NAMES = frozenset(
         "PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR", "XDG_CACHE_HOME",
         "XDG_DATA_HOME", "VIRTUAL_ENV", "CONDA_PREFIX", "LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONHOME",
         "PYTHONNOUSERSITE", "PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE", "PYTHONHASHSEED", "PYTHONWARNINGS",
+        "TOKENIZERS_PARALLELISM",
     )
 )  # fmt: skip
 PREFIXES = (
@@ -28,6 +29,7 @@ TOLD = {
     ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF"): "expandable_segments:True",
     ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"): "2000",
     ("TORCH_NCCL_DUMP_ON_TIMEOUT",): "1",
+    ("TOKENIZERS_PARALLELISM",): "false",  # of a rank: one thread keeps up, and does not crowd out the others
 }
 # Threads of a rank on a CPU: one unless the rank has more cores, and asleep while they wait. libgomp's spin
 # by default, which on cores that something else wants too takes ten times as long as the work.

@@ -11,9 +11,13 @@ import torch
 
 from executor.comm.tensor_parallel import token_losses
 from executor.data import source as data
+from executor.data.ahead import Ahead
 from executor.data.blend import TokenSource
+from executor.data.lane_blend import LaneBlend
+from executor.data.stream import TextStream
 from executor.model.attention.documents import Documents, microbatches_of
 from executor.parallel.pipeline import LossFunction, Pipeline
+from executor.training.manifest import Manifest
 
 NO_TARGET = -1  # where a row stands for no sequence
 
@@ -43,6 +47,25 @@ def my_microbatches(
     mine = sequences_of_rank(tokens.shape[0], pipeline.layout.dp, pipeline.meshes.coordinate("dp"))
     rows = slice(mine.start, mine.stop)
     return microbatches(pipeline, tokens[rows]), microbatches(pipeline, targets[rows])
+
+
+def read_ahead(
+    pipeline: Pipeline, source: TokenSource, global_batch_size: int, resumed: Manifest | None
+) -> tuple[TokenSource, tuple[str, ...]]:
+    """A source with text in it, read ahead of this rank's steps from where a checkpoint left it.
+
+    What is found by number is given back as it is. Also names of texts whose place the checkpoint has not.
+    """
+    if not isinstance(source, TextStream | LaneBlend):
+        return source, ()
+    rank = pipeline.meshes.coordinate("dp")
+    share = sequences_of_rank(global_batch_size, pipeline.layout.dp, rank)
+
+    def samples_of(step: int) -> range:
+        return range(step * global_batch_size + share.start, step * global_batch_size + share.stop)
+
+    ahead = Ahead(source, samples_of)
+    return ahead, () if resumed is None else ahead.begin(resumed.step, resumed.places)
 
 
 class Batch(NamedTuple):

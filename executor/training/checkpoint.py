@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
@@ -52,6 +54,7 @@ class _Pending:
 
     step: int
     samples: int
+    places: dict[str, tuple[tuple[int, ...], ...]]
     folder: Path
     result: Future[list[StoredFile]]
     started_s: float
@@ -85,9 +88,15 @@ class Checkpointer:
 
     # ── writing ───────────────────────────────────────────────────────────────────────────────────────────
 
-    def save(self, step: int, samples: int) -> str | None:
-        """Copy the state aside and start writing it; returns why the previous write failed, if it did."""
+    def save(
+        self, step: int, samples: int, places: Mapping[str, npt.NDArray[np.int64]] | None = None
+    ) -> str | None:
+        """Copy the state aside and start writing it; returns why the previous write failed, if it did.
+
+        `places` is where this rank's texts go on, by stream: (L, 5) each, −1 where it does not know.
+        """
         failure = self.finish()
+        agreed = {key: self._agreed(table) for key, table in (places or {}).items()}
         folder = self.root / f"{WRITING}{folder_of_step(self.root, step).name}"
         if self.rank == 0:
             shutil.rmtree(folder, ignore_errors=True)
@@ -99,9 +108,20 @@ class Checkpointer:
             staged = dcp.async_save(self._state() | beside, checkpoint_id=folder, process_group=self.writers)
         threading.Thread(target=self._write, args=(staged, folder, result), daemon=True).start()
         self.pending = _Pending(
-            step=step, samples=samples, folder=folder, result=result, started_s=time.monotonic()
+            step=step,
+            samples=samples,
+            places=agreed,
+            folder=folder,
+            result=result,
+            started_s=time.monotonic(),
         )
         return failure
+
+    def _agreed(self, places: npt.NDArray[np.int64]) -> tuple[tuple[int, ...], ...]:
+        """Places of a stream as any rank knows them: those who know a lane's know the same."""
+        table = torch.from_numpy(places)
+        dist.all_reduce(table, op=dist.ReduceOp.MAX, group=self.control)
+        return tuple(map(tuple, table.tolist()))
 
     def _write(self, staged: Any, folder: Path, result: Future[list[StoredFile]]) -> None:
         """Wait for torch to write, then take the checksums of this rank's files."""
@@ -154,7 +174,11 @@ class Checkpointer:
     def _publish(self, pending: _Pending, files: tuple[StoredFile, ...]) -> str | None:
         """Write the manifest, rename the folder, and drop checkpoints beyond the last few."""
         manifest = Manifest(
-            step=pending.step, samples=pending.samples, files=files, torch_version=torch.__version__
+            step=pending.step,
+            samples=pending.samples,
+            files=files,
+            torch_version=torch.__version__,
+            places=pending.places,
         )
         try:
             write_json(pending.folder / MANIFEST, signed(manifest, self.key))

@@ -25,6 +25,7 @@ from executor import torch_internals
 from executor.comm.meeting import store
 from executor.comm.mesh import build_meshes
 from executor.data import source as data
+from executor.data.ahead import places_before, reading
 from executor.data.blend import TokenSource
 from executor.data.held_out import HeldOut
 from executor.model.pretrained import pretrained_state
@@ -42,7 +43,15 @@ from executor.training.manifest import Manifest, read_key
 from executor.training.metrics import Reporter, StepMetrics
 from executor.training.muon import sharded_optimizer
 from executor.training.optimizer import OptimizerSettings, ShardedAdamW, learning_rate
-from executor.training.settings import CHECKPOINTS, STATUS_FILE, RunSettings, RunStatus, held_out, write_json
+from executor.training.settings import (
+    CHECKPOINTS,
+    STATUS_FILE,
+    RunSettings,
+    RunStatus,
+    held_out,
+    text_reading,
+    write_json,
+)
 from planner.plan import Plan
 from topology.base.errors import InputError
 
@@ -66,6 +75,7 @@ class Trainer:
     resumed: Manifest | None
     damaged: tuple[int, ...]
     held_out: HeldOut | None = None
+    unplaced: tuple[str, ...] = ()
     stop_requested: bool = field(default=False)
 
     @property
@@ -140,7 +150,11 @@ def prepare(settings: RunSettings, plan: Plan, device: torch.device) -> Trainer:
     optimizer = sharded_optimizer(job.optimizer, pipeline, schedule)
     folder = Path(settings.folder)
     source = data.open_source(
-        settings.data, vocab_size=spec.vocab_size, sequence_length=job.sequence_length, seed=settings.seed
+        settings.data,
+        vocab_size=spec.vocab_size,
+        sequence_length=job.sequence_length,
+        seed=settings.seed,
+        texts=text_reading(settings, plan),
     )
     checkpointer = Checkpointer(
         folder / CHECKPOINTS,
@@ -155,6 +169,7 @@ def prepare(settings: RunSettings, plan: Plan, device: torch.device) -> Trainer:
     resumed, damaged = checkpointer.load_latest()
     if resumed is None and not adapts:
         _begin(pipeline, state, seed=settings.seed)
+    source, unplaced = batches.read_ahead(pipeline, source, job.global_batch_size, resumed)
     leads = dist.get_rank() == 0
     return Trainer(
         settings=settings,
@@ -166,6 +181,7 @@ def prepare(settings: RunSettings, plan: Plan, device: torch.device) -> Trainer:
         checkpointer=checkpointer,
         reporter=Reporter(folder, settings.steps, wandb=settings.wandb) if leads else None,
         resumed=resumed,
+        unplaced=unplaced,
         damaged=damaged,
         held_out=held_out(settings, plan),
     )
@@ -200,10 +216,12 @@ def train(trainer: Trainer) -> RunStatus:
         trainer.say(f"resuming after step {start}, {manifest.samples} samples seen")
         if trainer.checkpointer.told:
             trainer.say(trainer.checkpointer.told)
+    for name in trainer.unplaced:
+        trainer.say(f"the checkpoint has no place in {name}: it is tokenized from its beginning to find it")
     every = trainer.settings.checkpoint_every or FIRST_CHECKPOINT_STEPS
     next_checkpoint = start + every
     step = start
-    with _stop_on_sigterm(trainer):
+    with _stop_on_sigterm(trainer), reading(trainer.source):
         while step < trainer.settings.steps:
             with _profiled(trainer, step):
                 metrics, stop = _train_step(trainer, step)
@@ -215,7 +233,7 @@ def train(trainer: Trainer) -> RunStatus:
             _warn(trainer, trainer.checkpointer.poll())
             if step >= next_checkpoint and step < trainer.settings.steps:
                 began_s = time.perf_counter()
-                _warn(trainer, trainer.checkpointer.save(step, step * trainer.global_batch_size))
+                _warn(trainer, _save(trainer, step))
                 if trainer.reporter is not None:
                     trainer.reporter.saved(step, time.perf_counter() - began_s)
                 next_checkpoint = step + _interval(trainer, metrics.step_time_s)
@@ -323,7 +341,7 @@ def _final_checkpoint(trainer: Trainer, step: int) -> None:
     _warn(trainer, trainer.checkpointer.finish())
     if trainer.checkpointer.last_step == step:
         return
-    _warn(trainer, trainer.checkpointer.save(step, step * trainer.global_batch_size))
+    _warn(trainer, _save(trainer, step))
     failure = trainer.checkpointer.finish()
     if failure is not None:
         raise InputError(
@@ -332,6 +350,12 @@ def _final_checkpoint(trainer: Trainer, step: int) -> None:
             fix=f"see that {trainer.checkpointer.root} can be written, with space, and start again: "
             f"it resumes after step {max(trainer.checkpointer.last_step, 0)}",
         )
+
+
+def _save(trainer: Trainer, step: int) -> str | None:
+    """Start writing a checkpoint, and say where texts go on; why the one before failed, if it did."""
+    places = places_before(trainer.source, step)
+    return trainer.checkpointer.save(step, step * trainer.global_batch_size, places)
 
 
 def _warn(trainer: Trainer, failure: str | None) -> None:

@@ -10,7 +10,7 @@ import hashlib
 import hmac
 import json
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from topology.base.decode import read_json, structure, unstructure
@@ -34,12 +34,16 @@ class StoredFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """What a checkpoint holds: training had finished `step` steps and consumed `samples` sequences."""
+    """What a checkpoint holds: training had finished `step` steps and consumed `samples` sequences.
+
+    `places` says where texts that are tokenized on the way go on, lane by lane (`executor.data.stream`).
+    """
 
     step: int
     samples: int
     files: tuple[StoredFile, ...]
     torch_version: str
+    places: dict[str, tuple[tuple[int, ...], ...]] = field(default_factory=dict)
     signature: str = ""
 
 
@@ -142,5 +146,8 @@ def require_signed(manifest: Manifest, key: bytes | None, folder: Path) -> None:
 
 def _signature(manifest: Manifest, key: bytes) -> str:
     """HMAC-SHA256 over everything else in a manifest."""
-    text = json.dumps(unstructure(replace(manifest, signature="")), sort_keys=True)
+    told = unstructure(replace(manifest, signature=""))
+    if not manifest.places:
+        del told["places"]  # signed before there were any
+    text = json.dumps(told, sort_keys=True)
     return hmac.new(key, text.encode(), hashlib.sha256).hexdigest()

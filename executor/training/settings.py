@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -11,7 +11,11 @@ from topology.base.atomic import write_atomically
 from topology.base.decode import read_json, structure, unstructure
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from executor.data.contents import Contents
     from executor.data.held_out import HeldOut
+    from executor.data.source import TextReading
     from planner.plan import Plan
 
 RUN_FILE = "run.json"
@@ -28,18 +32,23 @@ class RunSettings:
 
     `folder` holds everything the run writes. `checkpoint_every` counts steps, 0 for the interval that Young
     and Daly suggest. `eval_data` is evaluated every `eval_interval` steps and after the last, `eval_batches`
-    global batches of it, 0 for all. Attention stops at the token `document_end`. `compiles` puts layers
-    through `torch.compile`, `async_tp` runs tensor-parallel messages under products. `router_loss` weighs the
-    routers' balancing loss, None for the model's own weight. `interface` is where ranks of several nodes
-    listen, `nnodes` says how many of them (or MIN:MAX), at `rdzv_endpoint` of the first their ranks meet (in
-    a file without). `env` names variables that ranks are given, `run_key` is the file of the key that signs
-    checkpoints. `preflight` has nodes compared with the plan before anything is started.
+    global batches of it, 0 for all. Text in either is tokenized on the way by `tokenizer`, `text_field` of
+    lines and tables; `checksums` are those of tokenizer and texts when the run began. Attention stops at the
+    token `document_end`. `compiles` puts layers through `torch.compile`, `async_tp` runs tensor-parallel
+    messages under products. `router_loss` weighs the routers' balancing loss, None for the model's own
+    weight. `interface` is where ranks of several nodes listen, `nnodes` says how many of them (or MIN:MAX),
+    at `rdzv_endpoint` of the first their ranks meet (in a file without). `env` names variables that ranks are
+    given, `run_key` is the file of the key that signs checkpoints. `preflight` has nodes compared with the
+    plan before anything is started.
     """
 
     folder: str
     plan_file: str
     steps: int
     data: str = "synthetic"
+    tokenizer: str | None = None
+    text_field: str = "text"
+    checksums: dict[str, str] = field(default_factory=dict)
     document_end: int | None = None
     eval_data: str | None = None
     eval_interval: int = 1000
@@ -85,7 +94,7 @@ class RunStatus:
     device_memory_bytes: float = 0.0
 
 
-def held_out(settings: RunSettings, plan: Plan) -> HeldOut | None:
+def held_out(settings: RunSettings, plan: Plan, kept: Mapping[str, Contents] | None = None) -> HeldOut | None:
     """Open what a run evaluates on, None for nothing."""
     from executor.data.held_out import open_held_out
 
@@ -99,6 +108,26 @@ def held_out(settings: RunSettings, plan: Plan) -> HeldOut | None:
         sequence_length=job.sequence_length,
         global_batch_size=job.global_batch_size,
         seed=settings.seed,
+        texts=text_reading(settings, plan, kept),
+    )
+
+
+def text_reading(
+    settings: RunSettings, plan: Plan, kept: Mapping[str, Contents] | None = None
+) -> TextReading | None:
+    """How a run reads text, None for one without a tokenizer; of texts as `kept`, or as kept before."""
+    from executor.data.contents import kept_contents
+    from executor.data.source import TextReading
+
+    if settings.tokenizer is None:
+        return None
+    return TextReading(
+        tokenizer=settings.tokenizer,
+        global_batch_size=plan.request.job.global_batch_size,
+        field=settings.text_field,
+        end=settings.document_end,
+        kept=kept_contents(Path(settings.folder)) if kept is None else kept,
+        sha256=settings.checksums.get(settings.tokenizer),
     )
 
 

@@ -117,6 +117,7 @@ MESHPLAN = (
     'export GLOO_SOCKET_IFNAME="$INTERFACE" NCCL_SOCKET_IFNAME="=$INTERFACE"',
     "# ranks of the other nodes start when those of node 0 meet them, after it has written the run",
     '[ "$NODE_RANK" != 0 ] || plan run plan.json --run-dir "$RUN_DIR" --data "$DATA" --dry-run \\',
+    '  ${{TOKENIZER:+--tokenizer "$TOKENIZER"}} \\',
     '  --steps "$TRAIN_ITERS" --learning-rate "$LEARNING_RATE" --interface "$INTERFACE" >&2',
 )
 
@@ -211,7 +212,7 @@ ENTRIES: Mapping[str, Entry] = {
         words='-m executor.training.worker "$RUN_DIR/run.json"',
         variables={
             "RUN_DIR": "folder of the run that all nodes share",
-            "DATA": "file of tokens, or synthetic",
+            "DATA": "file of tokens, or synthetic, or text with TOKENIZER set",
             "INTERFACE": "network interface that only the nodes of the job reach",
             **_STEPS,
         },

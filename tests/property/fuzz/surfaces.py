@@ -13,6 +13,7 @@ from tests.property.fuzz import (
     launches,
     plans,
     run_files,
+    texts,
     tokens,
     words,
 )
@@ -39,4 +40,5 @@ SURFACES: tuple[Surface, ...] = (
     Surface("kept files", kept.make_kept, kept.read_kept, hostile.KEPT, weight=60),
     Surface("settings of a run", run_files.make_settings, run_files.read_settings, weight=20),
     Surface("training data", tokens.make_data, tokens.read_data, tokens.CORPUS, weight=60),
+    Surface("training text", texts.make_text, texts.read_text, texts.CORPUS, weight=40),
 )  # fmt: skip

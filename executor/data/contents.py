@@ -1,0 +1,272 @@
+"""What a text corpus consists of: its files as they were when a run began, cut into pieces of like size.
+
+A piece is some documents of one file that follow one another, found again by the place of the first. Files
+are looked at, not read: their sizes, what tables say of their rows, where lines begin at the cuts, and a
+checksum of both ends. A run keeps this beside its settings, so that ranks need not look again, and so that
+files which have changed since are not taken for the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+from executor.data.documents import (
+    LARGEST_BYTES,
+    LINES,
+    NotJsonError,
+    documents,
+    files_of,
+    not_text,
+    require_held,
+    text_of_line,
+)
+from executor.data.tables import TABLES, starts_of
+from topology.base.decode import read_json, structure, unstructure
+from topology.base.errors import InputError
+
+TEXTS_FILE = "texts.json"
+PIECES_PER_LANE = 16  # so that lanes, which get whole ones, are alike within some percent
+MOST_FILES = 50_000
+HEAD_BYTES, TAIL_BYTES = 1 << 12, 1 << 16  # of the checksum; a Parquet file's own contents are at its end
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextFile:
+    """One file: `mark` is a checksum of its ends, `bounds` are the places where its pieces begin and end."""
+
+    name: str
+    size_bytes: int
+    mark: str
+    bounds: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contents:
+    """Files of a corpus in the order of their names, cut for `lanes` lanes at most; texts are in `field`."""
+
+    lanes: int
+    field: str
+    files: tuple[TextFile, ...]
+    skipped: int = 0
+
+    @property
+    def sha256(self) -> str:
+        """Checksum of the files, whatever they are cut for and wherever they lie."""
+        text = "\n".join(f"{file.name} {file.size_bytes} {file.mark}" for file in self.files)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all files."""
+        return sum(file.size_bytes for file in self.files)
+
+
+class Piece(NamedTuple):
+    """Documents of one file from place `start` to before `stop`; `weight` is its part of the file's bytes."""
+
+    file: int
+    start: int
+    stop: int
+    weight: float
+
+
+def pieces_of(contents: Contents) -> list[Piece]:
+    """All pieces, in the order of files and places."""
+    return [
+        Piece(number, start, stop, file.size_bytes * (stop - start) / file.bounds[-1])
+        for number, file in enumerate(contents.files)
+        for start, stop in pairwise(file.bounds)
+    ]
+
+
+def path_of(name: str, file: TextFile) -> Path:
+    """Where a file of a corpus lies: in the folder that the corpus is, or it is the corpus."""
+    return Path(name) / file.name if file.name else Path(name)
+
+
+def look_through(name: str, *, field: str, lanes: int) -> Contents:
+    """Look at the files of a corpus.
+
+    Raises InputError for files that cannot be read or hold no such text, that end in the middle, and for a
+    corpus without documents.
+    """
+    root = Path(name)
+    paths, skipped = files_of([root])
+    if len(paths) > MOST_FILES:
+        raise InputError(
+            what=f"{name} has too many files",
+            cause=f"{len(paths)}, at most {MOST_FILES} are read while a run trains",
+            fix="join them (JSON lines, Parquet), or write tokens first: plan tokenize",
+        )
+    try:
+        total = sum(path.stat().st_size for path in paths)
+        files = tuple(
+            _text_file(path, root, field=field, share=PIECES_PER_LANE * lanes / max(total, 1))
+            for path in paths
+        )
+    except OSError as error:
+        raise not_text(root, str(error)) from error
+    contents = Contents(lanes=lanes, field=field, files=files, skipped=skipped)
+    if not any(True for piece in pieces_of(contents) for _ in documents_of(name, contents, piece)):
+        raise InputError(
+            what=f"{name} holds no document",
+            cause=f"{len(files)} files, {total} bytes",
+            fix="give files that hold text",
+        )
+    return contents
+
+
+def documents_of(
+    name: str, contents: Contents, piece: Piece, start: int | None = None
+) -> Iterator[tuple[int, str]]:
+    """Documents of a piece with their places, from place `start` on; a file that has changed is refused."""
+    file = contents.files[piece.file]
+    path = path_of(name, file)
+    try:
+        size = path.stat().st_size
+    except OSError as error:
+        raise not_text(path, str(error)) from error
+    if size != file.size_bytes:
+        raise InputError(
+            what=f"{path} has changed while it is trained on",
+            cause=f"{file.size_bytes} bytes when the run began, {size} now",
+            fix="put the file back and start again: the run resumes from its last checkpoint",
+        )
+    return documents(path, contents.field, piece.start if start is None else start, piece.stop)
+
+
+def _text_file(path: Path, root: Path, *, field: str, share: float) -> TextFile:
+    """Look at one file, which has `share` pieces for each of its bytes."""
+    size = path.stat().st_size
+    count = max(1, round(size * share))
+    if path.suffix in TABLES:
+        bounds = _row_bounds(starts_of(path, field), count)
+    elif path.suffix in LINES:
+        bounds = _line_bounds(path, size, count, field)
+    else:
+        require_held(path, size)
+        bounds = (0, 1)
+    return TextFile(
+        name=path.relative_to(root).as_posix() if path != root else "",
+        size_bytes=size,
+        mark=_mark(path, size),
+        bounds=bounds,
+    )
+
+
+def _mark(path: Path, size: int) -> str:
+    """Checksum of the first and last bytes of a file."""
+    with path.open("rb") as stream:
+        found = hashlib.sha256(stream.read(HEAD_BYTES))
+        stream.seek(max(0, size - TAIL_BYTES))
+        found.update(stream.read(TAIL_BYTES))
+    return found.hexdigest()[:16]
+
+
+def _row_bounds(starts: list[int], count: int) -> tuple[int, ...]:
+    """Cut rows into pieces, at a group of rows where one begins near: reading begins at those."""
+    total = starts[-1]
+    count = max(1, min(count, total))
+    half = total / count / 2
+    cuts = {0, total}
+    groups = iter(starts)
+    below = 0
+    above = next(groups)
+    for number in range(1, count):
+        at = number * total // count
+        while above < at:
+            below, above = above, next(groups)
+        near = min(below, above, key=lambda start: abs(start - at))
+        cuts.add(near if abs(near - at) <= half else at)
+    return tuple(sorted(cuts))
+
+
+def _line_bounds(path: Path, size: int, count: int, field: str) -> tuple[int, ...]:
+    """Cut a file of lines where lines begin, after a look at its first and last one."""
+    if not size:
+        return (0,)
+    cuts, count = {0, size}, min(count, size)
+    with path.open("rb") as stream:
+        for number in range(1, count):
+            stream.seek(number * size // count - 1)
+            stream.readline(LARGEST_BYTES)
+            cuts.add(min(stream.tell(), size))
+    next(iter(documents(path, field)), None)
+    last = _last_line(path, size)
+    try:
+        if last:
+            text_of_line(last, field, f"{path}, its last line")
+    except (UnicodeDecodeError, NotJsonError) as error:
+        raise InputError(
+            what=f"{path} ends in the middle",
+            cause=error.cause if isinstance(error, NotJsonError) else f"its last line: {error}",
+            fix="write it again, one JSON object a line",
+        ) from error
+    return tuple(sorted(cuts))
+
+
+def _last_line(path: Path, size: int) -> bytes:
+    """The last line that is not blank, as far as a document may go."""
+    length = TAIL_BYTES
+    while True:
+        length = min(length, size)
+        with path.open("rb") as stream:
+            stream.seek(size - length)
+            found = stream.read(length).rstrip()
+        if b"\n" in found or length in (size, LARGEST_BYTES):
+            return found.rsplit(b"\n", 1)[-1]
+        length = min(length * 8, LARGEST_BYTES)
+
+
+# ── what a run keeps ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def texts_json(found: Mapping[str, Contents]) -> str:
+    """Contents of a run's corpora by name, as the run keeps them."""
+    return json.dumps({name: unstructure(contents) for name, contents in found.items()})
+
+
+def kept_contents(folder: Path) -> dict[str, Contents]:
+    """What a run has kept of its corpora; nothing where it has begun with none."""
+    path = folder / TEXTS_FILE
+    found = structure(read_json(path), dict[str, Contents], str(path)) if path.is_file() else {}
+    for name, contents in found.items():
+        for file in contents.files:
+            if (
+                not file.bounds
+                or file.bounds[0]
+                or any(stop <= start for start, stop in pairwise(file.bounds))
+            ):
+                raise InputError(
+                    what=f"{path} does not describe texts",
+                    cause=f"pieces of {file.name or name} do not follow one another",
+                    fix="remove it: the next start of plan run writes it anew",
+                )
+    return found
+
+
+def require_unchanged(name: str, before: Contents, now: Contents) -> None:
+    """Refuse a corpus of which other files are there than when the run began."""
+    if before.sha256 == now.sha256 and before.field == now.field:
+        return
+    there, here = ({file.name: file for file in contents.files} for contents in (before, now))
+    seen = [{name: (file.size_bytes, file.mark) for name, file in files.items()} for files in (there, here)]
+    other = next((name for name in sorted({*there, *here}) if seen[0].get(name) != seen[1].get(name)), "")
+    if before.field != now.field:
+        cause = f"its texts were in {before.field!r}, now in {now.field!r}"
+    elif other not in here or other not in there:
+        cause = f"{other} is {'gone' if other in there else 'new'}: {len(there)} files then, {len(here)} now"
+    else:
+        sizes = f"{there[other].size_bytes} bytes then, {here[other].size_bytes} now"
+        cause = f"{path_of(name, here[other])} has other bytes: {sizes}"
+    raise InputError(
+        what=f"{name} is not what the run began with",
+        cause=cause,
+        fix="put the files back, or begin a run of its own with another --run-dir",
+    )

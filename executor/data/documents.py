@@ -1,0 +1,119 @@
+"""Documents of files: a text file each, lines of JSON, rows of tables; of folders, the files that hold any.
+
+Every document has a place in its file, where reading can begin again without what is before it: the first
+byte of its line, the number of its row, 0 for a text file.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from executor.data.tables import TABLES, rows
+from topology.base.errors import InputError
+from topology.base.units import MIB
+
+LINES = (".jsonl", ".json", ".ndjson")
+TEXT = ".txt"  # of a folder; a file that is named is text unless its name says otherwise
+ABOUT = (
+    *("dataset_info.json", "state.json", "dataset_dict.json"),
+    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"),
+)
+"""Files of a folder in which a dataset or a tokenizer that was saved says of itself."""
+LARGEST_BYTES = 64 * MIB
+"""Of a document, which is held whole: no line or text file beyond it is read."""
+
+
+class NotJsonError(InputError):
+    """A line is no JSON: a file of something else, or cut off."""
+
+
+def files_of(texts: Sequence[Path]) -> tuple[list[Path], int]:
+    """The files to read, a folder's in the order of their names, and how many of its others are left out."""
+    found, skipped = list[Path](), 0
+    for path in texts:
+        if not path.exists():
+            raise not_text(path, "there is no such file or folder")
+        if not path.is_dir():
+            found.append(path)
+            continue
+        inside = sorted(one for one in path.rglob("*") if one.is_file() and one.name not in ABOUT)
+        held = [one for one in inside if one.suffix in (*LINES, *TABLES, TEXT)]
+        if not held:
+            raise not_text(path, f"no file in it ends with {', '.join((*TABLES, *LINES, TEXT))}")
+        found += held
+        skipped += len(inside) - len(held)
+    return found, skipped
+
+
+def documents(path: Path, field: str, start: int = 0, stop: int | None = None) -> Iterator[tuple[int, str]]:
+    """Documents from place `start` on, those before place `stop`, each with its place; read as asked for."""
+    if path.suffix in TABLES:
+        yield from rows(path, field, start, stop)
+        return
+    try:
+        if path.suffix not in LINES:
+            if start == 0:
+                yield 0, _whole(path)
+            return
+        with path.open("rb") as stream:
+            stream.seek(start)
+            at, number = start, 0
+            while (stop is None or at < stop) and (line := stream.readline(LARGEST_BYTES + 1)):
+                number += 1
+                where = f"line {number}" if start == 0 else f"the line at byte {at}"
+                require_held(path, len(line), where)
+                if line.strip():
+                    yield at, text_of_line(line, field, f"{path}, {where}")
+                at += len(line)
+    except (OSError, UnicodeDecodeError) as error:
+        raise not_text(path, str(error)) from error
+
+
+def _whole(path: Path) -> str:
+    """A text file."""
+    with path.open("rb") as stream:
+        raw = stream.read(LARGEST_BYTES + 1)
+    require_held(path, len(raw))
+    return raw.decode().replace("\r\n", "\n").replace("\r", "\n")
+
+
+def require_held(path: Path, size_bytes: int, where: str = "the file") -> None:
+    """Refuse a document that is too large to be held whole."""
+    if size_bytes > LARGEST_BYTES:
+        raise InputError(
+            what=f"a document of {path} is too large",
+            cause=f"{where} has more than {LARGEST_BYTES // MIB} MiB, and a document is held whole",
+            fix="write it as JSON lines or a table, in documents of less",
+        )
+
+
+def not_text(path: Path, cause: str) -> InputError:
+    """Say that there are no documents."""
+    return InputError(
+        what=f"{path} cannot be read as text",
+        cause=cause,
+        fix="give UTF-8 text (one document a file), JSON lines, Parquet or Arrow, or a folder of these",
+    )
+
+
+def text_of_line(line: bytes, field: str, where: str) -> str:
+    """The text of one JSON line."""
+    try:
+        row = json.loads(line.decode())
+    except UnicodeDecodeError:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise NotJsonError(
+            what="a document is not JSON", cause=f"{where}: {error}", fix="write one JSON object a line"
+        ) from error
+    text = row.get(field) if isinstance(row, dict) else None
+    if not isinstance(text, str):
+        keys = ", ".join(map(str, row)) if isinstance(row, dict) else type(row).__name__
+        raise InputError(
+            what=f"a document has no text in {field!r}",
+            cause=f"{where} has {keys[:200]}",
+            fix="name the key that holds the text: --field NAME, --text-field NAME of plan run",
+        )
+    return text

@@ -1,0 +1,212 @@
+"""Runs on text that is tokenized on the way: kills, other layouts, and what a run keeps of its texts."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+tokenizers = pytest.importorskip("tokenizers")
+pytest.importorskip("pyarrow")
+
+from app.cli import run
+from app.store.run_settings import SETTINGS_FILE
+from costmodel.layout import ParallelLayout
+from executor.data.contents import TEXTS_FILE
+from executor.training.manifest import folder_of_step, read_manifest
+from executor.training.settings import CHECKPOINTS, EVALUATIONS_FILE, RUN_FILE, RunSettings, read_settings
+from planner.plan import Plan
+from tests.executor.training.test_commands import LEGAL, run_words
+from tests.executor.training.test_faults import kill, reported, when
+from tests.executor.training.test_training import copy_of, losses, run_here, settings_in
+
+WORDS = [f"w{number}" for number in range(200)]
+STEPS, LAYOUT = 10, ParallelLayout(dp=2, zero_stage=1)
+
+
+def write_lines(path: Path, seed: int, count: int) -> Path:
+    random = np.random.default_rng(seed)
+    some = [" ".join(random.choice(WORDS, random.integers(1, 60))) for _ in range(count)]
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in some))
+    return path
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tokenizer of words (token 1 ends a document), two corpora to train on and one that is held out."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    made = tmp_path_factory.mktemp("texts")
+    ids = {word: number for number, word in enumerate(["<unk>", "<end>", *WORDS])}
+    known = tokenizers.Tokenizer(tokenizers.models.WordLevel(ids, "<unk>"))
+    known.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    known.save(str(made / "tokenizer.json"))
+    (made / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<end>"}))
+    write_lines(made / "a.jsonl", 1, 60)
+    write_lines(made / "held-out.jsonl", 2, 30)
+    rows = [
+        json.loads(line)["text"] for line in write_lines(made / "b.lines", 3, 90).read_text().splitlines()
+    ]
+    parquet.write_table(pa.table({"text": rows}), made / "b.parquet", row_group_size=20)
+    return made
+
+
+def data_of(folder: Path) -> dict[str, str]:
+    """A blend of both corpora, documents apart, and all of the held-out one."""
+    return {
+        "data": f"0.7={folder / 'a.jsonl'},0.3={folder / 'b.parquet'}",
+        "eval_data": str(folder / "held-out.jsonl"),
+        "tokenizer": str(folder),
+    }
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(
+    folder: Path, plan_of: Callable[..., Plan], tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """A run that nothing disturbed."""
+    made = tmp_path_factory.mktemp("run")
+    run_here(settings_of(folder, made), plan_of(LAYOUT))
+    return made
+
+
+def settings_of(folder: Path, to: Path) -> RunSettings:
+    """Settings of a run on the texts."""
+    fields = {**data_of(folder), "document_end": 1, "checkpoint_every": 2, "eval_interval": 5}
+    return settings_in(to, steps=STEPS, keep_checkpoints=9, **fields)
+
+
+def test_another_layout_goes_on_where_a_checkpoint_was(
+    folder: Path, uninterrupted: Path, plan_of: Callable[..., Plan], tmp_path: Path
+) -> None:
+    """From step 4, whose places are in the checkpoint: the same losses on one replica of two ranks."""
+    manifest = read_manifest(folder_of_step(uninterrupted / CHECKPOINTS, 4))
+    assert manifest is not None
+    assert [len(places) for places in manifest.places.values()] == [8, 8]
+    windows = [sum(row[0] for row in places) for places in manifest.places.values()]
+    assert sum(windows) == manifest.samples == 4 * 8
+    again = copy_of(uninterrupted, tmp_path / "again", last_step=4)
+    resumed = replace(settings_of(folder, again), folder=str(again), plan_file=str(again / "plan.json"))
+    run_here(resumed, plan_of(ParallelLayout(tp=2, sequence_parallel=True)))
+    first = losses(uninterrupted)
+    assert losses(again) == pytest.approx({step: first[step] for step in range(5, STEPS + 1)}, rel=1e-6)
+    assert held_out_of(again)[-1] == pytest.approx(held_out_of(uninterrupted)[-1], rel=1e-6)
+
+
+def held_out_of(run_dir: Path) -> list[float]:
+    """Held-out losses of a run."""
+    return [json.loads(line)["loss"] for line in (run_dir / EVALUATIONS_FILE).read_text().splitlines()]
+
+
+@pytest.mark.slow
+def test_a_killed_rank_costs_no_sample(
+    folder: Path, uninterrupted: Path, estimated_plan_of: Callable[..., Plan], tmp_path: Path
+) -> None:
+    """`plan run`, kill −9 of a rank after step 5: losses to the last bit those of the run that nothing disturbed."""
+    made = tmp_path / "run"
+    words = run_words(tmp_path, estimated_plan_of(LAYOUT), made)
+    names = data_of(folder)
+    words += ["--data", names["data"], "--eval-data", names["eval_data"], "--tokenizer", names["tokenizer"]]
+    words += ["--fp32", "--steps", str(STEPS), "--learning-rate", "1e-2", "--warmup-steps", "0"]
+    words += ["--document-end", "1", "--eval-interval", "5", "--checkpoint-every", "2"]
+    when(lambda: len(reported(made)) >= 5, lambda: kill(made, 1))
+    assert run(words) == 0
+    rows = reported(made)
+    assert len(rows) > STEPS  # some steps were done twice
+    assert {row["step"]: row["samples"] for row in rows} == {step: 8 * step for step in range(1, STEPS + 1)}
+    first = losses(uninterrupted)
+    assert [row["loss"] for row in rows] == [first[int(row["step"])] for row in rows]
+    assert held_out_of(made)[-1] == held_out_of(uninterrupted)[-1]
+    assert sorted(json.loads((made / TEXTS_FILE).read_text())) == sorted(
+        str(folder / name) for name in ("a.jsonl", "b.parquet", "held-out.jsonl")
+    )
+
+
+def dry_run(
+    folder: Path, plan: Plan, tmp_path: Path, capsys: pytest.CaptureFixture[str], *more: str
+) -> tuple[int, str]:
+    """What `plan run --dry-run` says to the folder's texts, or to what else is given."""
+    words = run_words(tmp_path, plan, tmp_path / "run")
+    names = data_of(folder)
+    given = ["--data", names["data"], "--tokenizer", names["tokenizer"]]
+    code = run([*words, "--dry-run", *given, *more])
+    return code, capsys.readouterr().err
+
+
+def copied(folder: Path, to: Path) -> Path:
+    """The texts, to change them."""
+    to.mkdir()
+    for path in folder.iterdir():
+        (to / path.name).write_bytes(path.read_bytes())
+    return to
+
+
+def test_settings_repeat_a_run_on_the_same_texts_alone(
+    folder: Path, estimated_plan_of: Callable[..., Plan], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They name tokenizer and texts with checksums; another tokenizer, or another text, is refused."""
+    texts = copied(folder, tmp_path / "texts")
+    plan, kept = estimated_plan_of(LEGAL), tmp_path / "run" / SETTINGS_FILE
+    assert dry_run(texts, plan, tmp_path, capsys, "--text-field", "text")[0] == 0
+    said = tomllib.loads(kept.read_text())
+    assert (said["tokenizer"], said["text_field"]) == (str(texts / "tokenizer.json"), "text")
+    assert sorted(said["checksums"]) == sorted(
+        str(texts / name) for name in ("a.jsonl", "b.parquet", "tokenizer.json")
+    )
+    assert read_settings(tmp_path / "run" / RUN_FILE).checksums == said["checksums"]
+    again = ["run", "--settings", str(kept), "--run-dir", str(tmp_path / "again"), "--dry-run"]
+    assert run(again) == 0
+    for name in ("tokenizer.json", "a.jsonl"):
+        before = (texts / name).read_bytes()
+        (texts / name).write_bytes(before.replace(b"w7", b"v7"))
+        capsys.readouterr()
+        assert run(again) == 2
+        errors = capsys.readouterr().err
+        assert "is not what" in errors
+        assert "was written with" in errors
+        assert dry_run(texts, plan, tmp_path, capsys)[0] == 2
+        (texts / name).write_bytes(before)
+    assert dry_run(texts, plan, tmp_path, capsys)[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["--data", "synthetic"], "--tokenizer has nothing to read"),
+        (["--data", "hf:wikitext:train"], "hf:wikitext:train is on a hub, and hubs are not asked"),
+        (["--data", "1={0}/a.jsonl,1=hf:c4"], "hf:c4 is on a hub"),
+        (["--data", "{0}/missing.jsonl"], "there is no such file or folder"),
+        (["--tokenizer", "{0}/a.jsonl"], "is not a tokenizer"),
+        (["--text-field", "body"], "no text in 'body'"),
+        (["--eval-data", "{0}"], "the held-out data is trained on"),
+        (["--data", "{0}", "--eval-data", "{0}/b.parquet"], "b.parquet is in --data and in --eval-data"),
+        (
+            ["--eval-data", "1={0}/held-out.jsonl,1=synthetic"],
+            "how much of the held-out data to read is not said",
+        ),
+        (["--eval-data", "{0}/held-out.jsonl", "--eval-batches", "99"], "too few sequences"),
+        (["--document-end", "202"], "token 202"),
+    ],
+)
+def test_what_cannot_be_trained_on_is_refused_before_anything_is_written(
+    more: list[str],
+    said: str,
+    folder: Path,
+    estimated_plan_of: Callable[..., Plan],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """In three lines."""
+    more = [word.replace("{0}", str(folder)) for word in more]
+    code, errors = dry_run(folder, estimated_plan_of(LEGAL), tmp_path, capsys, *more)
+    assert code == 2
+    assert said in errors
+    assert [one.split(":")[0] for one in errors.splitlines()][-3:] == ["error", "cause", "help"]
+    assert not (tmp_path / "run").exists()
