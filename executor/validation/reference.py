@@ -15,7 +15,7 @@ from executor.bench.local_ranks import run_ranks
 from executor.comm.mesh import build_meshes
 from executor.comm.tensor_parallel import token_losses
 from executor.model.moe import balance_routers
-from executor.model.products import multiply_in_eight_bits
+from executor.model.products.formats import EightBits, multiply_in
 from executor.model.transformer import CausalLM, build_model
 from executor.parallel.pipeline import build_pipeline, run_step
 from executor.parallel.weights import assemble, initialize, parts
@@ -44,7 +44,7 @@ class Case:
     seed: int = 0
     optimizer: str = "adamw"
     adapter: Adapter | None = None
-    eight_bits: bool = False
+    eight_bits: EightBits | None = None
     overlaps: bool = False
     compression: str | None = None
 
@@ -84,8 +84,8 @@ def run_reference(case: Case, settings: OptimizerSettings) -> Outcome:
     model = build_model(case.spec)
     if case.adapter is not None:
         add_adapter(model, case.adapter)
-    if case.eight_bits:
-        multiply_in_eight_bits(model.model.layers)
+    if case.eight_bits is not None:
+        multiply_in(model.model.layers, case.eight_bits)
     initialize(model, None, seed=case.seed, device=CPU)
     balance_routers(
         model,

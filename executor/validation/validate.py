@@ -17,6 +17,7 @@ from costmodel.layout import AXIS_FIELDS, PLAIN_SCHEDULE, num_microbatches
 from costmodel.models.spec import with_layers
 from executor.bench.local_ranks import RankError
 from executor.model.layer_limits import check_layers
+from executor.model.products.formats import EightBits, eight_bits_of
 from executor.training.optimizer import OptimizerSettings
 from executor.validation.expected_counts import STACK, Term, compare_counts
 from executor.validation.fake_rank import RankTask
@@ -131,9 +132,14 @@ def task_of(plan: Plan) -> RankTask:
         stage=0,
         optimizer=request.job.optimizer,
         adapter=request.job.adapter,
-        eight_bits=request.job.precision == "fp8",
+        eight_bits=eight_bits_of(request.job.precision) if is_own(plan) else _of_twin(plan),
         compression=request.job.gradient_compression,
     )
+
+
+def _of_twin(plan: Plan) -> EightBits | None:
+    """Eight bits in which another engine's twin multiplies: by rows, which have no sides that they need."""
+    return "fp8" if plan.request.job.precision == "fp8" else None
 
 
 def counting_tasks(task: RankTask) -> tuple[RankTask, ...]:
@@ -226,7 +232,8 @@ def judged_memory(
 def check_numerics(plan: Plan, alive: Alive = lambda _: None) -> tuple[Check, Numerics | None]:
     """Train the shrunk plan and one process side by side, in fp32; in eight bits once more, where it is."""
     start, case = time.monotonic(), small_case(plan)
-    cases = [case, *([replace(case, eight_bits=True)] if task_of(plan).eight_bits else [])]
+    narrow_to = task_of(plan).eight_bits
+    cases = [case, *([replace(case, eight_bits=narrow_to)] if narrow_to else [])]
     try:
         first, *narrow = [_difference(each, alive) for each in cases]
     except (RankError, InputError) as error:

@@ -15,6 +15,7 @@ from planner.engines.limit import (
     Limit,
     Question,
     adapter_limit,
+    block_scales_limit,
     columns_limit,
     compression_limit,
     layers_limit,
@@ -100,14 +101,16 @@ COMPRESSED = Limit(
 )
 """Which gradients the executor compresses, and how."""
 
-_MULTIPLE = {"fp8": 16}
-"""Sides of a product in eight bits: its kernels read sixteen bytes of a row."""
+_MULTIPLE = {"fp8": 16, "mxfp8": 32}
+"""Sides of a product in eight bits: its kernels read sixteen bytes of a row, or whole blocks of one scale."""
 
 
 def _unlike(s: Question) -> tuple[str, str]:
     """What of a job in eight bits the executor does not compute so, and what helps; empty where it does."""
     if s.job.precision not in ("bf16", *_MULTIPLE):
-        return "the executor multiplies in bf16, or in eight bits by rows (fp8)", "use --precision bf16"
+        return "the executor multiplies in bf16, or in eight bits by rows (fp8) or blocks (mxfp8)", (
+            "use --precision bf16"
+        )
     if s.job.is_low_precision and any(one.fp8_fnuz for one in generations_of(s.cluster.spec)):
         return (
             f"the executor rounds to e4m3fn, {s.cluster.gpu.name} multiplies e4m3fnuz",
@@ -145,6 +148,7 @@ PRECISION_LIMITS = (
         broken=lambda s, _: bool(_unlike(s)[0]),
         says=lambda s, _: (f"precision = {s.job.precision}: {_unlike(s)[0]}", _unlike(s)[1]),
     ),
+    block_scales_limit("the executor's kernels"),
     columns_limit(_MULTIPLE),
     Limit(name="tokens-of-eight-bits", fields=("microbatch_size", "cp"), broken=_tokens_broken, says=_tokens),
     Limit(

@@ -87,16 +87,57 @@ def test_adapters_that_are_not_trained_so_are_refused(words: str) -> None:
     assert expected in found["meshplan-adapted"], found
 
 
+@pytest.mark.parametrize("precision", ["fp8", "mxfp8"])
 @pytest.mark.parametrize("layout", [{"dp": 8, "zero_stage": 3}, TP])
-def test_dense_models_are(layout: dict[str, Any]) -> None:
-    """Under any layout whose parts are whole units of sixteen."""
-    assert said("llama-3.1-8b", layout) == {}
+def test_dense_models_are(layout: dict[str, Any], precision: str) -> None:
+    """Under any layout whose parts are whole units of sixteen, or blocks of thirty-two."""
+    assert said("llama-3.1-8b", layout, precision=precision) == {}
+
+
+def test_blocks_ask_for_more_than_rows() -> None:
+    """What blocks of thirty-two refuse below, units of sixteen take."""
+    assert said(ODD, {"tp": 4, "dp": 2, "sequence_parallel": True}) == {}
+    assert said("llama-3.1-8b", {"cp": 8}, sequence_length=4224) == {}
 
 
 @pytest.mark.parametrize(
     ("name", "layout", "more", "rule", "words"),
     [
-        ("llama-3.1-8b", {"dp": 8}, {"precision": "mxfp8"}, "precision", "in eight bits by rows (fp8)"),
+        (
+            "llama-3.1-8b",
+            {"dp": 8},
+            {"precision": "nvfp4"},
+            "precision",
+            "in eight bits by rows (fp8) or blocks (mxfp8)",
+        ),
+        (
+            "llama-3.1-8b",
+            {"dp": 8},
+            {"precision": "mxfp8", "gpu": "mi355x"},
+            "block-scales",
+            "mxfp8 on mi355x (cdna4): the executor's kernels want sm_100 or later; use --precision fp8",
+        ),
+        (
+            ODD,
+            {"tp": 4, "dp": 2, "sequence_parallel": True},
+            {"precision": "mxfp8"},
+            "columns-of-eight-bits",
+            "columns 64 % (32·tp 4) = 64, must be 0 for mxfp8; use a smaller tp, or --precision bf16",
+        ),
+        (
+            "llama-3.1-8b",
+            {"cp": 8},
+            {"precision": "mxfp8", "sequence_length": 4224},
+            "tokens-of-eight-bits",
+            "tokens of a microbatch 4224 % (32·cp 8) = 128, must be 0 for mxfp8; use a smaller cp",
+        ),
+        (
+            "mixtral-8x7b",
+            {"dp": 8},
+            {"precision": "mxfp8"},
+            "precision",
+            "routed experts in sixteen bits; use --precision bf16",
+        ),
         ("llama-3.1-8b", {"dp": 8}, {"precision": "fp16"}, "precision", "the executor multiplies in bf16"),
         ("mixtral-8x7b", {"dp": 8}, {}, "precision", "routed experts in sixteen bits; use --precision bf16"),
         ("llama-3.1-8b", {"dp": 8}, {"adapter": parse_adapter("lora:r=16")}, "precision", "adapters"),
