@@ -100,7 +100,7 @@ def prepare(settings: RunSettings, plan: Plan, device: torch.device) -> Trainer:
     spec, layout, job = plan.request.model, plan.layout, plan.request.job
     eight_bits = eight_bits_of(job.precision)
     if eight_bits is not None:
-        require_units(device, eight_bits)
+        require_units(device, eight_bits, experts=spec.is_moe)
     meshes = build_meshes(layout, device.type, experts=spec.is_moe)
     if settings.async_tp:
         require_nvlink(device, _local_ranks(dist.get_process_group_ranks(meshes.group("tp"))))

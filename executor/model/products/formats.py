@@ -1,7 +1,7 @@
 """Which products a precision means, where they go, and which GPUs have units for them.
 
-Projections of layers multiply in eight bits; embedding, head and router do not. What arrives at a product,
-what is kept for its backward pass and what leaves stay in the format of compute.
+Projections of layers and routed experts multiply in eight bits; embedding, head and router do not. What
+arrives at a product, what is kept for its backward pass and what leaves stay in the format of compute.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ EightBits = Literal["fp8", "mxfp8"]
 PRODUCTS: Mapping[EightBits, Products] = {"fp8": ROWS, "mxfp8": BLOCKS}
 FIRST_CAPABILITY: Mapping[EightBits, tuple[int, int]] = {"fp8": (8, 9), "mxfp8": (10, 0)}
 """Compute capability of the first GPUs with such units: Ada, and Blackwell for scales of blocks."""
+EXPERTS_CAPABILITIES = (9, 10)
+"""Major numbers of those for which torch has grouped products in eight bits: Hopper, datacenter Blackwell."""
 FNUZ, BY_ROWS_ALONE = "gfx94", "gfx95"  # of MI300's and of MI350's kind
 
 
@@ -40,8 +42,11 @@ def multiply_in(layers: nn.Module, name: EightBits) -> None:
             module.products = PRODUCTS[name]
 
 
-def require_units(device: torch.device, name: EightBits) -> None:
-    """Refuse a GPU without units for a format; a CPU computes the same numbers slowly."""
+def require_units(device: torch.device, name: EightBits, *, experts: bool = False) -> None:
+    """Refuse a GPU without units for a format, or kernels for experts in it.
+
+    A CPU computes the same numbers slowly.
+    """
     if device.type != "cuda":
         return
     gpu = torch.cuda.get_device_name(device)
@@ -67,4 +72,10 @@ def require_units(device: torch.device, name: EightBits) -> None:
             what=f"this GPU does not multiply in {name}",
             cause=f"{gpu} has compute capability {have[0]}.{have[1]}, {name} needs {needed[0]}.{needed[1]}",
             fix=f"plan with --precision bf16{narrow}, or for other GPUs",
+        )
+    if experts and have[0] not in EXPERTS_CAPABILITIES:
+        raise InputError(
+            what=f"torch has no kernel for experts in {name} on this GPU",
+            cause=f"{gpu} has compute capability {have[0]}.{have[1]}, its grouped products want 9 or 10",
+            fix="plan with --precision bf16, or for other GPUs",
         )

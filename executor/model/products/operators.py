@@ -3,12 +3,14 @@
 As operators they are traced without values and counted like torch's own, with what a GPU allocates: what a
 CPU needs to play one stays inside of them.
 
-Legend: ``m n`` sides of a result, ``k`` what is summed over.
+Legend: ``m n`` sides of a result, ``k`` what is summed over; ``T`` rows and ``E`` matrices of groups,
+``L`` rows of padded groups.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any, TypeAlias
 
 import torch
@@ -16,6 +18,7 @@ from torch.nn import functional
 from torch.nn.functional import ScalingType, SwizzleType
 
 Product: TypeAlias = Callable[..., torch.Tensor]
+UNIT = 16  # numbers of e4m3 that a kernel reads at once; a group that is summed over has whole ones
 BLOCK = 32  # numbers that share a scale (OCP Microscaling Formats 1.0, section 5.1)
 _TILE_ROWS, _TILE_COLUMNS, _TILE_PART = 128, 4, 32  # of scales, as tensor cores read them
 
@@ -95,5 +98,139 @@ def _operator(name: str, *, on_cpu: Product, on_gpu: Product, shape: Product) ->
 multiply_blocks, _blocks = _operator(
     "multiply_blocks", on_cpu=multiply_blocks_on_cpu, on_gpu=multiply_blocks_on_gpu, shape=_shape_of_blocks
 )
-OPERATORS = (_blocks,)
+
+
+def multiply_groups_on_cpu(
+    rows: torch.Tensor,
+    scales: torch.Tensor,
+    weight: torch.Tensor,
+    weight_scales: torch.Tensor,
+    ends: torch.Tensor,
+    dtype: torch.dtype,
+    *,
+    fast: bool,  # noqa: ARG001  # as the operator has it
+) -> torch.Tensor:
+    """Rows (T, k) in e4m3, up to `ends[e]` times weight e of (E, n, k), a scale for every row: (T, n)."""
+    result = torch.zeros(rows.shape[0], weight.shape[1], dtype=dtype)
+    for expert, (start, end) in enumerate(pairwise((0, *ends.tolist()))):
+        if end > start:
+            result[start:end] = functional.scaled_mm(
+                rows[start:end],
+                weight[expert].t(),
+                scales[start:end],
+                ScalingType.RowWise,
+                weight_scales[expert].t(),
+                ScalingType.RowWise,
+                output_dtype=dtype,
+            )
+    return result
+
+
+def multiply_groups_on_gpu(
+    rows: torch.Tensor,
+    scales: torch.Tensor,
+    weight: torch.Tensor,
+    weight_scales: torch.Tensor,
+    ends: torch.Tensor,
+    dtype: torch.dtype,
+    *,
+    fast: bool,
+) -> torch.Tensor:
+    """Multiply by one kernel, which reads the ends on the device."""
+    result = functional.scaled_grouped_mm(  # type: ignore[attr-defined]  # not in torch's stubs
+        rows,
+        weight.transpose(-1, -2),
+        scales.squeeze(-1),
+        ScalingType.RowWise,
+        weight_scales.squeeze(-1),
+        ScalingType.RowWise,
+        offs=ends,
+        output_dtype=torch.bfloat16,
+        use_fast_accum=fast,
+    )
+    return result.to(dtype)
+
+
+def _shape_of_groups(
+    rows: torch.Tensor,
+    _scales: torch.Tensor,
+    weight: torch.Tensor,
+    _weight_scales: torch.Tensor,
+    _ends: torch.Tensor,
+    dtype: torch.dtype,
+    *,
+    fast: bool,  # noqa: ARG001  # as the operator has it
+) -> torch.Tensor:
+    """Their product without values."""
+    return rows.new_empty(rows.shape[0], weight.shape[1], dtype=dtype)
+
+
+def sum_groups_on_cpu(
+    left: torch.Tensor,
+    left_scales: torch.Tensor,
+    right: torch.Tensor,
+    right_scales: torch.Tensor,
+    ends: torch.Tensor,
+    dtype: torch.dtype,
+    rows: int,  # noqa: ARG001  # without those that pad: what counts as multiplied
+) -> torch.Tensor:
+    """Products left (n, L) · right (k, L)ᵀ of each group's columns, scales (E, n) and (E, k): (E, n, k)."""
+    result = torch.zeros(len(ends), left.shape[0], right.shape[0], dtype=dtype)
+    for expert, (start, end) in enumerate(pairwise((0, *ends.tolist()))):
+        if end > start:
+            result[expert] = functional.scaled_mm(
+                left[:, start:end].contiguous(),
+                right[:, start:end].contiguous().t(),
+                left_scales[expert].unsqueeze(1),
+                ScalingType.RowWise,
+                right_scales[expert].unsqueeze(0),
+                ScalingType.RowWise,
+                output_dtype=dtype,
+            )
+    return result
+
+
+def sum_groups_on_gpu(
+    left: torch.Tensor,
+    left_scales: torch.Tensor,
+    right: torch.Tensor,
+    right_scales: torch.Tensor,
+    ends: torch.Tensor,
+    dtype: torch.dtype,
+    rows: int,  # noqa: ARG001  # as the operator has it
+) -> torch.Tensor:
+    """Sum by one kernel, which reads the ends on the device."""
+    result = functional.scaled_grouped_mm(  # type: ignore[attr-defined]  # not in torch's stubs
+        left,
+        right.t(),
+        left_scales.flatten(),
+        ScalingType.RowWise,
+        right_scales.flatten(),
+        ScalingType.RowWise,
+        offs=ends,
+        output_dtype=torch.bfloat16,
+    )
+    return result.to(dtype)
+
+
+def _shape_of_sums(
+    left: torch.Tensor,
+    _left_scales: torch.Tensor,
+    right: torch.Tensor,
+    _right_scales: torch.Tensor,
+    ends: torch.Tensor,
+    dtype: torch.dtype,
+    _rows: int,
+) -> torch.Tensor:
+    """Their sums without values."""
+    return left.new_empty(ends.shape[0], left.shape[0], right.shape[0], dtype=dtype)
+
+
+multiply_groups, _groups = _operator(
+    "multiply_groups", on_cpu=multiply_groups_on_cpu, on_gpu=multiply_groups_on_gpu, shape=_shape_of_groups
+)
+sum_groups, _sums = _operator(
+    "sum_groups", on_cpu=sum_groups_on_cpu, on_gpu=sum_groups_on_gpu, shape=_shape_of_sums
+)
+OPERATORS = (_blocks, _groups, _sums)
 """As modes of torch know them: what operator-wise recomputation keeps."""

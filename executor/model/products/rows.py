@@ -15,6 +15,8 @@ from torch.nn import functional
 from torch.nn.functional import ScalingType
 
 from executor.model.products.e4m3 import FORMAT, MANTISSA_BITS, exponents, inverse
+from executor.model.products.groups import Padded, padded
+from executor.model.products.operators import UNIT, multiply_groups, sum_groups
 from executor.model.products.products import Products
 
 LEAST = 1e-12  # largest value of a row that is taken for one of zeros, as torchao does
@@ -35,6 +37,24 @@ class Rows(Products):
         """Gradient of the weight, (n, k)."""
         return multiply(gradient.flatten(0, -2).t(), x.flatten(0, -2).t())
 
+    def of_groups(self, rows: torch.Tensor, weight: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+        """Rows (T, k), those of expert e up to `ends[e]`, times its matrix of (E, n, k): (T, n)."""
+        (a, a_scales), (b, b_scales) = rounded(rows), rounded(weight)
+        return multiply_groups(a, a_scales, b, b_scales, ends, rows.dtype, fast=True)
+
+    def of_group_rows(self, gradient: torch.Tensor, weight: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+        """Gradient of the rows of groups, (T, k), of that of the result, (T, n)."""
+        (a, a_scales), (b, b_scales) = rounded(gradient), rounded(weight.transpose(-1, -2))
+        return multiply_groups(a, a_scales, b, b_scales, ends, gradient.dtype, fast=False)
+
+    def of_group_weights(
+        self, gradient: torch.Tensor, rows: torch.Tensor, ends: torch.Tensor
+    ) -> torch.Tensor:
+        """Gradients of the matrices, (E, n, k): factors and sums are of a group's rows alone."""
+        left, right = padded(gradient, ends, UNIT), padded(rows, ends, UNIT)
+        (a, a_scales), (b, b_scales) = rounded_groups(left), rounded_groups(right)
+        return sum_groups(a, a_scales, b, b_scales, left.ends, gradient.dtype, len(rows))
+
 
 ROWS = Rows()
 
@@ -54,6 +74,20 @@ def rounded(matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     largest = torch.linalg.vector_norm(matrix, ord=float("inf"), dim=-1, keepdim=True)
     up, down = factors(largest)
     return (matrix * up.to(matrix.dtype)).to(FORMAT).contiguous(), down
+
+
+def rounded_groups(groups: Padded) -> tuple[torch.Tensor, torch.Tensor]:
+    """Padded groups of rows (L, n) in e4m3, (n, L): a row is what a group sums over, with its own factor.
+
+    The second is what each such row of each group is to be multiplied by, (E, n).
+    """
+    units, expert = groups.rows.unflatten(0, (-1, UNIT)), groups.expert_of_unit
+    of_unit = torch.linalg.vector_norm(units, ord=float("inf"), dim=1)
+    largest = of_unit.new_zeros(len(groups.ends), of_unit.shape[1])
+    largest.scatter_reduce_(0, expert.unsqueeze(-1).expand_as(of_unit), of_unit, "amax")
+    up, down = factors(largest)
+    values = (units * up.to(units.dtype)[expert].unsqueeze(1)).to(FORMAT)
+    return values.flatten(0, 1).t().contiguous(), down
 
 
 def multiply(left: torch.Tensor, right: torch.Tensor, *, fast: bool = False) -> torch.Tensor:

@@ -96,7 +96,7 @@ def test_projections_of_layers_are_narrow_and_nothing_else() -> None:
     whole = build_model(model("mixtral-8x7b"), layers=range(1))
     multiply_in(whole, "fp8")
     narrow = {name for name, m in whole.named_modules() if getattr(m, "products", None) is ROWS}
-    assert {name.rpartition(".")[2] for name in narrow} == {"q_proj", "k_proj", "v_proj", "o_proj"}
+    assert {name.rpartition(".")[2] for name in narrow} == {"q_proj", "k_proj", "v_proj", "o_proj", "experts"}
 
 
 def test_a_gpu_that_multiplies_another_format_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,4 +113,23 @@ def test_a_gpu_that_multiplies_another_format_is_refused(monkeypatch: pytest.Mon
     with pytest.raises(InputError, match=r"MI300X \(gfx942:sramecc\+:xnack-\) takes e4m3fnuz"):
         require_units(device, "fp8")
     plays("gfx950:sramecc+:xnack-")
+    require_units(device, "fp8", experts=True)
+
+
+@pytest.mark.parametrize(
+    ("capability", "taken"), [((8, 9), False), ((9, 0), True), ((10, 3), True), ((12, 0), False)]
+)
+def test_a_gpu_without_grouped_products_takes_no_experts(
+    monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], taken: bool
+) -> None:
+    """Torch's kernel of them is Hopper's and that of Blackwell in datacenters; projections have others."""
+    device = torch.device("cuda", 0)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace())
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "a GPU")
     require_units(device, "fp8")
+    if taken:
+        require_units(device, "fp8", experts=True)
+        return
+    with pytest.raises(InputError, match="its grouped products want 9 or 10"):
+        require_units(device, "fp8", experts=True)

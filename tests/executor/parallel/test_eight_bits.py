@@ -19,7 +19,7 @@ pytest.importorskip("torch")
 from executor.model.products.formats import EightBits
 from executor.validation.reference import Case, compare, run_layout, run_reference
 from executor.validation.validate import EIGHT_BITS_GRADIENTS, EIGHT_BITS_LOSS
-from tests.executor.parallel.test_parity import DENSE, GEMMA, GPT, SETTINGS, TOLERANCE, shallow
+from tests.executor.parallel.test_parity import DENSE, GEMMA, GPT, MOE, SETTINGS, TOLERANCE, shallow
 
 SP = {"sequence_parallel": True}
 CASES = {
@@ -35,6 +35,10 @@ CASES = {
         spec=DENSE, layout=ParallelLayout(dp=2, zero_stage=3, recompute="selective-op")
     ),
     "biases-tp2-cp2": Case(spec=GPT, layout=ParallelLayout(tp=2, cp=2, **SP)),
+    "ep2-dp2": Case(spec=MOE, layout=ParallelLayout(dp=2, ep=2)),
+    "ep2-expert-tp2-zero3": Case(
+        spec=MOE, layout=ParallelLayout(tp=2, dp=2, ep=2, expert_tp=2, zero_stage=3, **SP)
+    ),
 }
 WHOLE_BLOCKS = dataclasses.replace(DENSE, name="tiny-blocks", num_attention_heads=2, head_dim=32)
 BY_BLOCKS = {  # parts of weights and of sequences are whole blocks of 32

@@ -162,6 +162,9 @@ CASES = {
         sequence_length=8192,
         layers=4,
     ),
+    "experts in eight bits": Case(
+        model="qwen3-30b-a3b", layout=ParallelLayout(dp=8, ep=8, **ZERO_1), layers=6, eight_bits="fp8"
+    ),
     "experts recomputed by operator": Case(
         model="mixtral-8x7b",
         layout=ParallelLayout(ep=8, dp=8, zero_stage=3, recompute="selective-op"),
