@@ -117,9 +117,10 @@ class _Reusing(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
-def selective_checkpoint_contexts() -> Callable[[], tuple[Any, Any]]:
+def selective_checkpoint_contexts(own: tuple[Any, ...] = ()) -> Callable[[], tuple[Any, Any]]:
     """Contexts for checkpoints that keep matrix products, attention and messages, recomputing the rest.
 
+    Products that are operators of our `own` are kept too.
     Unlike torch's own, they do not mind that the rest differs: FSDP gathers experts inside of a layer, with
     other operations the second time.
     """
@@ -135,6 +136,7 @@ def selective_checkpoint_contexts() -> Callable[[], tuple[Any, Any]]:
         _flash_cpu.default,
         functional.reduce_scatter_tensor.default,
         functional.all_to_all_single.default,
+        *own,
     )
 
     def contexts() -> tuple[Any, Any]:

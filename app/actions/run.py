@@ -269,11 +269,11 @@ def check_run(plan: Plan, run: RunSettings, texts: Mapping[str, Contents]) -> No
 
     job = plan.request.job
     check_modelled(plan.request.model)
-    if job.precision not in ("bf16", "fp8"):
+    if job.precision not in ("bf16", "fp8", "mxfp8"):
         raise InputError(
-            what="meshplan trains in bf16, fp32 or fp8",
+            what="meshplan trains in bf16, fp32, fp8 or mxfp8",
             cause=f"the plan's precision is {job.precision}",
-            fix="plan with --precision bf16 or fp8, or export the plan to a framework that has it",
+            fix="plan with --precision bf16, fp8 or mxfp8, or export the plan to a framework that has it",
         )
     if Path(run.plan_file).exists():
         earlier, asked = read_claims(Path(run.plan_file)).request, plan.request

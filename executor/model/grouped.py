@@ -1,8 +1,7 @@
 """Products of consecutive groups of rows, each with its own matrix: the experts of a layer in one kernel.
 
 Where groups end is a tensor on the device of the rows, so nothing here waits for the device: neither how many
-rows an expert has, nor whether it has any, is ever asked by the host. The kernel is torch's `grouped_mm`
-(torch >= 2.10; on a CPU and for fp32 it multiplies group by group inside the operator).
+rows an expert has, nor whether it has any, is ever asked by the host.
 
 Legend: ``T`` rows, ``k`` input size, ``n`` output size, ``E`` experts.
 """
@@ -12,10 +11,11 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.nn import functional
 
 from executor.comm.tensor_parallel import local
 from executor.model.delayed import DelayedGradients, Leaf
+from executor.model.products.groups import expert_of_row
+from executor.model.products.products import SAME, Products
 
 
 def ends_of(counts: torch.Tensor) -> torch.Tensor:
@@ -27,20 +27,17 @@ def ends_of(counts: torch.Tensor) -> torch.Tensor:
     return counts.cumsum(0, dtype=torch.int32)
 
 
-def expert_of_row(ends: torch.Tensor, rows: int) -> torch.Tensor:
-    """Local expert of each of so many rows.
-
-    >>> expert_of_row(torch.tensor([2, 2, 5]), 5).tolist()
-    [0, 0, 2, 2, 2]
-    """
-    return torch.searchsorted(ends, torch.arange(rows, device=ends.device, dtype=ends.dtype), right=True)
-
-
 def multiply_groups(
-    rows: torch.Tensor, parameter: torch.Tensor, ends: torch.Tensor, delayed: DelayedGradients | None
+    rows: torch.Tensor,
+    parameter: torch.Tensor,
+    ends: torch.Tensor,
+    delayed: DelayedGradients | None,
+    products: Products = SAME,
 ) -> torch.Tensor:
     """Multiply the rows (T, k) of each expert by its matrix (n, k) of a parameter (E, n, k): (T, n)."""
-    result: torch.Tensor = _Grouped.apply(rows.contiguous(), local(parameter), Leaf(parameter), ends, delayed)
+    result: torch.Tensor = _Grouped.apply(
+        rows.contiguous(), local(parameter), Leaf(parameter), ends, delayed, products
+    )
     return result
 
 
@@ -55,24 +52,25 @@ class _Grouped(torch.autograd.Function):
         leaf: Leaf,
         ends: torch.Tensor,
         delayed: DelayedGradients | None,
+        products: Products,
     ) -> torch.Tensor:
         ctx.save_for_backward(rows, weight, ends)
-        ctx.parameter, ctx.delayed = leaf.parameter, delayed
-        return functional.grouped_mm(rows, weight.transpose(-1, -2), offs=ends)
+        ctx.parameter, ctx.delayed, ctx.products = leaf.parameter, delayed, products
+        return products.of_groups(rows, weight, ends)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         rows, weight, ends = ctx.saved_tensors
-        gradient, parameter = gradients[0].contiguous(), ctx.parameter
+        gradient, parameter, products = gradients[0].contiguous(), ctx.parameter, ctx.products
 
         def weight_gradient() -> torch.Tensor:
-            return functional.grouped_mm(gradient.t(), rows, offs=ends)
+            return products.of_group_weights(gradient, rows, ends)
 
-        d_rows = functional.grouped_mm(gradient, weight, offs=ends)
+        d_rows = products.of_group_rows(gradient, weight, ends)
         if ctx.delayed is None or not ctx.delayed.recording:
-            return d_rows, weight_gradient(), None, None, None
+            return d_rows, weight_gradient(), None, None, None, None
         ctx.delayed.add(lambda: [(parameter, weight_gradient())])
-        return d_rows, None, None, None, None
+        return d_rows, None, None, None, None, None
 
 
 def add_weighted_bias(

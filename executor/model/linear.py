@@ -22,7 +22,7 @@ from executor.comm.collectives import all_gather, reduce_scatter
 from executor.comm.tensor_parallel import SEQUENCE_DIM, TensorAxis, enter, leave, local
 from executor.model import overlapped
 from executor.model.delayed import DelayedGradients, Leaf, now_or_later
-from executor.model.products import SAME, Products
+from executor.model.products.products import SAME, Products
 
 
 class _DelayedLinear(torch.autograd.Function):

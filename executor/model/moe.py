@@ -23,9 +23,11 @@ from executor.comm.collectives import ProcessGroup, all_gather, all_to_all, redu
 from executor.comm.tensor_parallel import local
 from executor.model.delayed import DelayedGradients
 from executor.model.gating import activate, gate_of, weighted_gated
-from executor.model.grouped import add_weighted_bias, ends_of, expert_of_row, multiply_groups
+from executor.model.grouped import add_weighted_bias, ends_of, multiply_groups
 from executor.model.linear import Linear
 from executor.model.load_balance import Balance
+from executor.model.products.groups import expert_of_row
+from executor.model.products.products import SAME, Products
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,6 +152,9 @@ def eligible(score: torch.Tensor, bias: torch.Tensor | None, routing: Routing) -
 class Experts(nn.Module):
     """The experts of one layer, stacked: gate and up (E, F, H), down (E, H, F), and biases."""
 
+    may_be_narrow = True
+    products: Products = SAME
+
     def __init__(self, spec: ModelSpec) -> None:
         super().__init__()
         E, H, inner = spec.num_experts, spec.hidden_size, spec.moe_intermediate_size
@@ -177,7 +182,7 @@ class Experts(nn.Module):
         else:
             gate = self._multiply(rows, ends, self.gate_proj, self.gate_proj_bias)
             inner = weighted_gated(gate, up, weight, self.gating)
-        out = multiply_groups(inner, self.down_proj, ends, self.delayed)
+        out = multiply_groups(inner, self.down_proj, ends, self.delayed, self.products)
         if self.down_proj_bias is None:
             return out
         return add_weighted_bias(out, local(self.down_proj_bias), weight / share, ends)
@@ -186,7 +191,7 @@ class Experts(nn.Module):
         self, rows: torch.Tensor, ends: torch.Tensor, weight: nn.Parameter, bias: nn.Parameter | None
     ) -> torch.Tensor:
         """Multiply each expert's rows by its matrix and add its bias."""
-        result = multiply_groups(rows, weight, ends, self.delayed)
+        result = multiply_groups(rows, weight, ends, self.delayed, self.products)
         return result if bias is None else result + local(bias)[expert_of_row(ends, len(rows))]
 
 

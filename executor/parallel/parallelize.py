@@ -23,6 +23,7 @@ from executor.comm.mesh import Meshes
 from executor.comm.tensor_parallel import TensorAxis
 from executor.model.attention.attend import ContextAxis, sequence_positions
 from executor.model.moe import ExpertAxis, Experts, MoE
+from executor.model.products.operators import OPERATORS
 from executor.model.transformer import Attention, CausalLM, DecoderLayer, LatentAttention
 from executor.torch_internals import selective_checkpoint_contexts
 from topology.base.errors import InputError
@@ -188,7 +189,7 @@ def _set_recompute(model: CausalLM, layout: ParallelLayout, count: int) -> None:
         if layout.recompute == "selective":
             layer.self_attn.recompute_core_attention = True
         elif layout.recompute == "selective-op":
-            layer.recompute = selective_checkpoint_contexts()
+            layer.recompute = selective_checkpoint_contexts(OPERATORS)
         elif layout.recompute == "full":
             layer.recompute = True
 

@@ -34,7 +34,7 @@ from executor.model.delayed import DelayedGradients, WeightGradients, accumulate
 from executor.model.linear import Linear, RowLinear
 from executor.model.load_balance import Balance
 from executor.model.moe import Experts, balance_routers
-from executor.model.products import multiply_in_eight_bits
+from executor.model.products.formats import EightBits, multiply_in
 from executor.model.transformer import CausalLM, build_model
 from executor.parallel.compressed import Compressor, Replica
 from executor.parallel.parallelize import COMPUTE_DTYPES, ComputeDtype, parallelize
@@ -110,7 +110,7 @@ def build_pipeline(
     layers_of_stage: Sequence[int] | None = None,
     recompute_of_stage: Sequence[int] | None = None,
     precision: ComputeDtype = "bf16",
-    eight_bits: bool = False,
+    eight_bits: EightBits | None = None,
     overlaps: bool = False,
     router_loss: float | None = None,
     adapter: Adapter | None = None,
@@ -128,7 +128,7 @@ def build_pipeline(
         layers_of_stage: Layers of each of the pp·V stages in model order; even by default.
         recompute_of_stage: Recomputed layers of each pipeline rank; all by default.
         precision: What passes compute in.
-        eight_bits: Whether the projections of layers multiply in eight bits.
+        eight_bits: Format of eight bits in which projections of layers multiply; as they compute by default.
         overlaps: Whether tensor-parallel messages run under their products.
         router_loss: Coefficient of the routers' balancing loss; the model's own by default.
         adapter: What is trained alone, beside frozen weights.
@@ -148,8 +148,8 @@ def build_pipeline(
         module = build_model(spec, layers=layers, first=index == 0, last=index == total - 1)
         if adapter is not None:
             add_adapter(module, adapter)
-        if eight_bits:
-            multiply_in_eight_bits(module.model.layers)
+        if eight_bits is not None:
+            multiply_in(module.model.layers, eight_bits)
         parallelize(
             module,
             layout,

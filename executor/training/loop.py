@@ -29,7 +29,7 @@ from executor.data.ahead import places_before, reading
 from executor.data.blend import TokenSource
 from executor.data.held_out import HeldOut
 from executor.model.pretrained import pretrained_state
-from executor.model.products import require_eight_bits
+from executor.model.products.formats import eight_bits_of, require_units
 from executor.parallel.compiled import compile_layers
 from executor.parallel.device import device_memory_bytes, device_name, peak_memory_bytes, require_nvlink
 from executor.parallel.parallelize import COMPUTE_DTYPES
@@ -109,8 +109,9 @@ def prepare(settings: RunSettings, plan: Plan, device: torch.device) -> Trainer:
     The process group exists already. Values that a checkpoint brings are neither drawn nor read before it.
     """
     spec, layout, job = plan.request.model, plan.layout, plan.request.job
-    if job.precision == "fp8":
-        require_eight_bits(device)
+    eight_bits = eight_bits_of(job.precision)
+    if eight_bits is not None:
+        require_units(device, eight_bits, experts=spec.is_moe)
     meshes = build_meshes(layout, device.type, experts=spec.is_moe)
     torch_internals.bound_groups(COLLECTIVE_TIMEOUT)
     if settings.async_tp:
@@ -125,7 +126,7 @@ def prepare(settings: RunSettings, plan: Plan, device: torch.device) -> Trainer:
         layers_of_stage=plan.layers_of_stage,
         recompute_of_stage=plan.recompute_of_stage,
         precision=settings.precision,
-        eight_bits=job.precision == "fp8",
+        eight_bits=eight_bits,
         overlaps=settings.async_tp,
         router_loss=settings.router_loss,
         adapter=job.adapter,

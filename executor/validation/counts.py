@@ -46,6 +46,7 @@ _FSDP = {
     "_reduce_scatter_base_": "reduce_scatter",
     "allreduce_": "all_reduce",
 }
+_OURS = ("multiply_blocks", "multiply_groups")
 _REPLICA_AXES = ("shard", "replicate", "expert_shard", "expert_replicate")
 
 
@@ -93,7 +94,7 @@ class _CountingMode(TorchDispatchMode):
         elif space == "c10d" and operator == "send":
             axis = self._axis_of_group.get(torch_internals.group_name(_group(args)), "")
             self._message("p2p", axis, sum(map(_bytes, args[0])))
-        elif space == "aten":
+        elif space in ("aten", "meshplan"):
             self._count_gemm(function, operator, args, result)
         return result
 
@@ -128,11 +129,13 @@ class _CountingMode(TorchDispatchMode):
             place = 7 if function is torch_internals.FLASH_BACKWARD[0] else 11
             forward = _attention_flop(args[1], args[2], causal=_argument(args, place))
             self._flop("attention", int(BACKWARD_ATTENTION_GEMMS * forward))
-        elif operator in ("mm", "bmm", "addmm", "addmm_", "_scaled_mm_v2"):
+        elif operator in ("mm", "bmm", "addmm", "addmm_", "_scaled_mm_v2", *_OURS):
             left = args[1] if operator.startswith("addmm") else args[0]
             self._flop("gemm", 2 * result.numel() * left.shape[-1])
         elif operator == "_grouped_mm":  # rows by experts' matrices, or by rows into gradients of matrices
             self._flop("gemm", 2 * _grouped_products(args[0], args[1]))
+        elif operator == "sum_groups":  # the rows that are multiplied are told, those that pad are zeros
+            self._flop("gemm", 2 * args[0].shape[0] * args[2].shape[0] * args[6])
 
     def _flop(self, kind: str, flop: int) -> None:
         """Add FLOPs to the part being executed."""

@@ -21,6 +21,7 @@ from costmodel.updates.adapters import Adapter
 from executor import torch_internals
 from executor.comm.mesh import build_meshes, rank_grid
 from executor.model.moe import Router
+from executor.model.products.formats import EightBits
 from executor.parallel.parallelize import COMPUTE_DTYPES, ComputeDtype
 from executor.parallel.pipeline import Pipeline, build_pipeline, run_step
 from executor.parallel.programs import programs
@@ -43,7 +44,7 @@ class RankTask:
     recompute_of_stage: tuple[int, ...]
     stage: int
     precision: ComputeDtype = "bf16"
-    eight_bits: bool = False
+    eight_bits: EightBits | None = None
     optimizer: str = "adamw"
     adapter: Adapter | None = None
     compression: str | None = None

@@ -104,7 +104,7 @@ def estimated_memory(task: RankTask, global_batch_size: int) -> tuple[MemoryBrea
         sequence_length=task.sequence_length,
         global_batch_size=global_batch_size,
         adapter=task.adapter,
-        precision="fp8" if task.eight_bits else "bf16",
+        precision=task.eight_bits or "bf16",
         gradient_compression=task.compression,
     )
     rows = [layers_of_rank(spec, layout, task.layers_of_stage, rank) for rank in range(layout.pp)]

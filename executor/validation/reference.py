@@ -15,7 +15,7 @@ from executor.bench.local_ranks import run_ranks
 from executor.comm.mesh import build_meshes
 from executor.comm.tensor_parallel import token_losses
 from executor.model.moe import balance_routers
-from executor.model.products import multiply_in_eight_bits
+from executor.model.products.formats import EightBits, multiply_in
 from executor.model.transformer import CausalLM, build_model
 from executor.parallel.compressed import Compressor, units
 from executor.parallel.factors import seeds
@@ -47,7 +47,7 @@ class Case:
     seed: int = 0
     optimizer: str = "adamw"
     adapter: Adapter | None = None
-    eight_bits: bool = False
+    eight_bits: EightBits | None = None
     overlaps: bool = False
     compression: str | None = None
 
@@ -91,8 +91,8 @@ def run_reference(case: Case, settings: OptimizerSettings) -> Outcome:
     model = build_model(case.spec)
     if case.adapter is not None:
         add_adapter(model, case.adapter)
-    if case.eight_bits:
-        multiply_in_eight_bits(model.model.layers)
+    if case.eight_bits is not None:
+        multiply_in(model.model.layers, case.eight_bits)
     initialize(model, None, seed=case.seed, device=CPU)
     balance_routers(
         model,

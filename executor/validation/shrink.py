@@ -19,6 +19,7 @@ MOST_RANKS = 8
 SMALL = 2  # degree of an axis that the plan uses
 KEEP_FIRST = tuple(name for name in AXIS_FIELDS if name in RANK_AXES)  # axes that stay when not all fit
 SEQUENCE_LENGTH = 32
+WIDENED = {"mxfp8": 2}  # sides of products, so that half of one is a whole block; others are of sixteen
 STEPS = 3
 SMALL_RANK = 4
 
@@ -27,12 +28,13 @@ def small_case(plan: Plan, most_ranks: int = MOST_RANKS) -> Case:
     """Shrink a plan to a case that `run_reference` and `run_layout` compute in seconds."""
     layout = small_layout(plan.layout, most_ranks, experts=plan.request.model.is_moe)
     split = small_split(plan.layers_of_stage, layout.pp * layout.virtual_stages)
-    spec = small_model(plan.request.model, sum(split), layout)
+    widened = WIDENED.get(plan.request.job.precision, 1)
+    spec = small_model(plan.request.model, sum(split), layout, widened)
     recomputed = tuple(1 if count else 0 for count in pick(plan.recompute_of_stage, layout.pp))
     return Case(
         spec=spec,
         layout=layout,
-        sequence_length=SEQUENCE_LENGTH,
+        sequence_length=SEQUENCE_LENGTH * widened,
         num_microbatches=2 * layout.pp,
         layers_of_stage=split,
         recompute_of_stage=recomputed if layout.recompute == "full" else None,
@@ -104,8 +106,8 @@ def small_split(layers_of_stage: tuple[int, ...], stages: int) -> tuple[int, ...
     return tuple(1 + (count > shortest) for count in pick(layers_of_stage, stages))
 
 
-def small_model(spec: ModelSpec, num_layers: int, layout: ParallelLayout) -> ModelSpec:
-    """The same architecture with few, narrow layers and a small vocabulary."""
+def small_model(spec: ModelSpec, num_layers: int, layout: ParallelLayout, widened: int = 1) -> ModelSpec:
+    """The same architecture with few, narrow layers and a small vocabulary; `widened` so many times."""
     num_layers = max(num_layers, 1)
     heads = 8
     kv_heads = heads if spec.num_key_value_heads == spec.num_attention_heads else heads // 2
@@ -115,27 +117,27 @@ def small_model(spec: ModelSpec, num_layers: int, layout: ParallelLayout) -> Mod
         "routing": routing,
         "num_experts": experts,
         "num_experts_per_token": min(spec.num_experts_per_token, 2),
-        "moe_intermediate_size": 16,
-        "shared_expert_size": 16 if spec.shared_expert_size else 0,
+        "moe_intermediate_size": 16 * widened,
+        "shared_expert_size": 16 * widened if spec.shared_expert_size else 0,
     }
     latent: dict[str, Any] = {
-        "q_lora_rank": 16 if spec.q_lora_rank else 0,
-        "kv_lora_rank": 16,
+        "q_lora_rank": 16 * widened if spec.q_lora_rank else 0,
+        "kv_lora_rank": 16 * widened,
         "qk_nope_head_dim": 8,
-        "qk_rope_head_dim": 8,
+        "qk_rope_head_dim": 8 if widened == 1 else 16 * widened,  # rows of keys hold both
         "v_head_dim": 8,
     }
     return replace(
         with_layers(spec, num_layers, min(spec.num_dense_layers, num_layers - 1, 1)),
         unmodelled=(),
-        hidden_size=32,
-        intermediate_size=64,
+        hidden_size=32 * widened,
+        intermediate_size=64 * widened,
         num_attention_heads=heads,
         num_key_value_heads=kv_heads if spec.attention.shares_keys else heads,
-        head_dim=8,
+        head_dim=8 * widened,
         vocab_size=64,
-        max_sequence_length=SEQUENCE_LENGTH,
-        learned_positions=SEQUENCE_LENGTH if spec.learned_positions else 0,
+        max_sequence_length=SEQUENCE_LENGTH * widened,
+        learned_positions=SEQUENCE_LENGTH * widened if spec.learned_positions else 0,
         sliding_window=4 if spec.sliding_window else None,
         **(moe if spec.is_moe else {}),
         **(latent if spec.attention.name == "latent" else {}),

@@ -18,6 +18,7 @@ from costmodel.models.spec import with_layers
 from costmodel.updates.compression import Compression, parse_compression
 from executor.bench.local_ranks import RankError
 from executor.model.layer_limits import check_layers
+from executor.model.products.formats import EightBits, eight_bits_of
 from executor.training.optimizer import OptimizerSettings
 from executor.validation.expected_counts import STACK, Term, compare_counts
 from executor.validation.fake_rank import RankTask
@@ -132,9 +133,14 @@ def task_of(plan: Plan) -> RankTask:
         stage=0,
         optimizer=request.job.optimizer,
         adapter=request.job.adapter,
-        eight_bits=request.job.precision == "fp8",
+        eight_bits=eight_bits_of(request.job.precision) if is_own(plan) else _of_twin(plan),
         compression=request.job.gradient_compression,
     )
+
+
+def _of_twin(plan: Plan) -> EightBits | None:
+    """Eight bits in which another engine's twin multiplies: by rows, which have no sides that they need."""
+    return "fp8" if plan.request.job.precision == "fp8" else None
 
 
 def counting_tasks(task: RankTask) -> tuple[RankTask, ...]:
@@ -227,10 +233,10 @@ def judged_memory(
 def check_numerics(plan: Plan, alive: Alive = lambda _: None) -> tuple[Check, Numerics | None]:
     """Train the shrunk plan and one process side by side, in fp32; once more as it rounds, where it does."""
     start, case = time.monotonic(), small_case(plan)
-    whole = replace(case, compression=None)
+    whole, eight_bits = replace(case, compression=None), task_of(plan).eight_bits
     try:
         first, exact = _difference(whole, alive)
-        narrow = [_eight_bits(whole, alive)] if task_of(plan).eight_bits else []
+        narrow = [_eight_bits(replace(whole, eight_bits=eight_bits), alive)] if eight_bits else []
         narrow += [] if case.compression is None else [_compressed(case, exact, alive)]
     except (RankError, InputError) as error:
         reason = next(line for line in str(error).splitlines() if line)
@@ -259,7 +265,7 @@ def check_numerics(plan: Plan, alive: Alive = lambda _: None) -> tuple[Check, Nu
 
 def _eight_bits(case: Case, alive: Alive) -> tuple[str, bool]:
     """How far the layout is from one process where both multiply in eight bits, and whether that is near."""
-    found, _ = _difference(replace(case, eight_bits=True), alive)
+    found, _ = _difference(case, alive)
     said = f"in eight bits loss within {found.loss:.1e}, gradients within {found.gradient:.1e}"
     return said, found.loss <= EIGHT_BITS_LOSS and found.gradient <= EIGHT_BITS_GRADIENTS
 

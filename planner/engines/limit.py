@@ -158,6 +158,25 @@ def columns_limit(multiples: Mapping[str, int]) -> Limit:
     return Limit(name="columns-of-eight-bits", fields=("tp",), broken=broken, says=says)
 
 
+SCALES_BLOCKS = ("blackwell", "rubin", "other")
+"""Generations that torch's products of mxfp8 take: compute capability 10.0 and later, no CDNA."""
+
+
+def block_scales_limit(who: str) -> Limit:
+    """The limit of an engine whose products of mxfp8 are torch's."""
+    return Limit(
+        name="block-scales",
+        fields=(),
+        broken=lambda s, _: (
+            s.job.precision == "mxfp8" and not s.cluster.gpu.architecture.startswith(SCALES_BLOCKS)
+        ),
+        says=lambda s, _: (
+            f"mxfp8 on {s.cluster.gpu.name} ({s.cluster.gpu.architecture}): {who} want sm_100 or later",
+            "use --precision fp8",
+        ),
+    )
+
+
 def adapter_limit(title: str, kinds: Sequence[AdapterKind] = ()) -> Limit:
     """The limit of an engine that trains whole models alone, or adapters of these kinds."""
     takes = f"it trains {', '.join(kinds)}" if kinds else "it trains whole models alone"

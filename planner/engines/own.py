@@ -15,6 +15,7 @@ from planner.engines.limit import (
     Limit,
     Question,
     adapter_limit,
+    block_scales_limit,
     columns_limit,
     compression_limit,
     layers_limit,
@@ -93,21 +94,28 @@ COMPRESSED = Limit(
 )
 """Which gradients the executor compresses, and how."""
 
-_MULTIPLE = {"fp8": 16}
-"""Sides of a product in eight bits: its kernels read sixteen bytes of a row."""
+_MULTIPLE = {"fp8": 16, "mxfp8": 32}
+"""Sides of a product in eight bits: its kernels read sixteen bytes of a row, or whole blocks of one scale."""
 
 
 def _unlike(s: Question) -> tuple[str, str]:
     """What of a job in eight bits the executor does not compute so, and what helps; empty where it does."""
     if s.job.precision not in ("bf16", *_MULTIPLE):
-        return "the executor multiplies in bf16, or in eight bits by rows (fp8)", "use --precision bf16"
+        return "the executor multiplies in bf16, or in eight bits by rows (fp8) or blocks (mxfp8)", (
+            "use --precision bf16"
+        )
     if s.job.is_low_precision and any(one.fp8_fnuz for one in generations_of(s.cluster.spec)):
         return (
             f"the executor rounds to e4m3fn, {s.cluster.gpu.name} multiplies e4m3fnuz",
             "use --precision bf16",
         )
-    if s.job.is_low_precision and s.model.is_moe:
-        return "the executor multiplies routed experts in sixteen bits", "use --precision bf16"
+    if s.job.precision == "mxfp8" and s.model.is_moe:
+        return "the executor multiplies routed experts by rows, not by blocks", "use --precision fp8"
+    if s.job.is_low_precision and s.model.is_moe and s.cluster.gpu.architecture == "ada":
+        return (
+            f"routed experts want compute capability 9 or 10 (torch's kernel), {s.cluster.gpu.name} has 8.9",
+            "use --precision bf16",
+        )
     if s.job.is_low_precision and s.job.adapter is not None:
         return "the executor trains adapters in sixteen bits", "use --precision bf16"
     return "", ""
@@ -127,6 +135,22 @@ def _tokens(s: Question, x: ParallelLayout) -> tuple[str, str]:
     )
 
 
+def _experts_broken(s: Question, t: LayoutTable) -> np.ndarray | bool:
+    multiple = _MULTIPLE.get(s.job.precision)
+    if multiple is None or not s.model.is_moe:
+        return False
+    return np.asarray(s.model.moe_intermediate_size % (multiple * t.expert_tp) != 0, dtype=bool)
+
+
+def _experts(s: Question, x: ParallelLayout) -> tuple[str, str]:
+    multiple, columns = _MULTIPLE[s.job.precision], s.model.moe_intermediate_size
+    left = columns % (multiple * x.expert_tp)
+    return (
+        f"columns of an expert {columns} % ({multiple}·expert_tp {x.expert_tp}) = {left}, must be 0 for fp8",
+        "use a smaller expert_tp, or --precision bf16",
+    )
+
+
 def _partial_broken(s: Question, t: LayoutTable) -> np.ndarray | bool:
     return False if s.model.attention.shares_keys or not s.job.is_low_precision else np.greater(t.tp, 1)
 
@@ -138,7 +162,9 @@ PRECISION_LIMITS = (
         broken=lambda s, _: bool(_unlike(s)[0]),
         says=lambda s, _: (f"precision = {s.job.precision}: {_unlike(s)[0]}", _unlike(s)[1]),
     ),
+    block_scales_limit("the executor's kernels"),
     columns_limit(_MULTIPLE),
+    Limit(name="experts-of-eight-bits", fields=("expert_tp",), broken=_experts_broken, says=_experts),
     Limit(name="tokens-of-eight-bits", fields=("microbatch_size", "cp"), broken=_tokens_broken, says=_tokens),
     Limit(
         name="partial-sums-of-eight-bits",

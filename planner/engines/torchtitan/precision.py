@@ -12,7 +12,7 @@ from typing import Any
 
 from costmodel.layout import LayoutTable
 from planner.engines.fields import Facts
-from planner.engines.limit import Limit, Question, columns_limit
+from planner.engines.limit import Limit, Question, block_scales_limit, columns_limit
 from planner.engines.setting import Given, Setting, Word
 
 
@@ -102,14 +102,6 @@ def _untold(s: Question, _: LayoutTable) -> bool:
     return s.job.precision not in ("bf16", *_MULTIPLE)
 
 
-SCALES_BLOCKS = ("blackwell", "rubin", "other")
-"""Generations that the converters of mxfp8 take: compute capability 10.0 and later, no CDNA."""
-
-
-def _other_scales(s: Question, _: LayoutTable) -> bool:
-    return s.job.precision == "mxfp8" and not s.cluster.gpu.architecture.startswith(SCALES_BLOCKS)
-
-
 PRECISION_LIMITS = (
     Limit(
         name="precision",
@@ -120,14 +112,6 @@ PRECISION_LIMITS = (
             "use --precision bf16",
         ),
     ),
-    Limit(
-        name="block-scales",
-        fields=(),
-        broken=_other_scales,
-        says=lambda s, _: (
-            f"mxfp8 on {s.cluster.gpu.name} ({s.cluster.gpu.architecture}): converters want sm_100 or later",
-            "use --precision fp8",
-        ),
-    ),
+    block_scales_limit("converters"),
     columns_limit(_MULTIPLE),
 )

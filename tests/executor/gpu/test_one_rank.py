@@ -22,7 +22,7 @@ from topology.hardware.device_names import gpu_of_device
 torch = pytest.importorskip("torch")
 
 from executor.model.grouped import ends_of, multiply_groups
-from executor.model.products import EIGHT_BITS, FIRST_CAPABILITY
+from executor.model.products.formats import EXPERTS_CAPABILITIES, FIRST_CAPABILITY, PRODUCTS, EightBits
 from executor.parallel.affinity import bind
 from executor.validation.validate import check_gpu
 
@@ -66,21 +66,55 @@ def test_a_rank_allocates_and_takes_what_is_estimated(name: str) -> None:
     assert measured.forward_s + measured.backward_s == pytest.approx(each_s, rel=TIME)
 
 
-def test_products_in_eight_bits_are_those_of_a_cpu() -> None:
+@pytest.mark.parametrize("name", ["fp8", "mxfp8"])
+def test_products_in_eight_bits_are_those_of_a_cpu(name: EightBits) -> None:
     """The same values are multiplied; sums of bf16 results may round otherwise."""
-    if torch.cuda.get_device_capability() < FIRST_CAPABILITY:
-        pytest.skip("this GPU has no units for eight bits")
+    if torch.cuda.get_device_capability() < FIRST_CAPABILITY[name]:
+        pytest.skip(f"this GPU has no units for {name}")
+    narrow = PRODUCTS[name]
     generator = torch.Generator().manual_seed(0)
     x, weight, gradient = (
         torch.randn(shape, generator=generator).bfloat16() for shape in ((256, 512), (384, 512), (256, 384))
     )
     for product, left, right in (
-        (EIGHT_BITS.forward, x, weight),
-        (EIGHT_BITS.of_input, gradient, weight),
-        (EIGHT_BITS.of_weight, gradient, x),
+        (narrow.forward, x, weight),
+        (narrow.of_input, gradient, weight),
+        (narrow.of_weight, gradient, x),
     ):
         here, there = product(left, right), product(left.cuda(), right.cuda()).cpu()
         assert torch.allclose(here.float(), there.float(), rtol=2**-7, atol=1e-2 * float(here.abs().max()))
+
+
+def test_experts_in_eight_bits_are_those_of_a_cpu() -> None:
+    """The same, of groups that are no whole units, and without asking the device how long they are."""
+    if torch.cuda.get_device_capability()[0] not in EXPERTS_CAPABILITIES:
+        pytest.skip("torch has no kernel for experts in eight bits on this GPU")
+    counts, generator, narrow = (
+        torch.tensor([33, 0, 95, 128]),
+        torch.Generator().manual_seed(0),
+        PRODUCTS["fp8"],
+    )
+    rows, weight, gradient = (
+        torch.randn(shape, generator=generator).bfloat16() for shape in ((256, 64), (4, 128, 64), (256, 128))
+    )
+    for product, left, right in (
+        (narrow.of_groups, rows, weight),
+        (narrow.of_group_rows, gradient, weight),
+        (narrow.of_group_weights, gradient, rows),
+    ):
+        here, operands = (
+            product(left, right, ends_of(counts)),
+            (left.cuda(), right.cuda(), ends_of(counts.cuda())),
+        )
+        product(*operands)  # what is chosen at first may wait
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            there = product(*operands)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        assert torch.allclose(
+            here.float(), there.cpu().float(), rtol=2**-7, atol=1e-2 * float(here.abs().max())
+        )
 
 
 def test_experts_multiply_without_waiting_for_the_host() -> None:

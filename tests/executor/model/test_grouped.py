@@ -9,6 +9,7 @@ from costmodel.models.catalog import model
 from executor.model.delayed import DelayedGradients
 from executor.model.grouped import add_weighted_bias, ends_of, multiply_groups
 from executor.model.moe import MoE
+from executor.model.products.formats import EightBits, multiply_in
 
 COUNTS = [[3, 0, 5, 2], [0, 0, 0, 9], [1, 1, 1, 1], [4, 4, 0, 0]]
 
@@ -58,11 +59,16 @@ def test_the_bias_of_an_expert_is_that_of_a_loop(counts: list[int]) -> None:
         torch.testing.assert_close(mine, theirs)
 
 
-@pytest.mark.parametrize("name", ["mixtral-8x7b", "gpt-oss-20b", "deepseek-v3"])
-def test_a_layer_never_asks_the_device(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "eight_bits"),
+    [("mixtral-8x7b", None), ("gpt-oss-20b", None), ("deepseek-v3", None), ("mixtral-8x7b", "fp8")],
+)
+def test_a_layer_never_asks_the_device(name: str, eight_bits: EightBits | None) -> None:
     """Meta tensors have no values, so whatever needs one on the host fails."""
     with torch.device("meta"):
         layer = MoE(model(name), None).to(torch.bfloat16)
+    if eight_bits is not None:
+        multiply_in(layer, eight_bits)
     x = torch.empty(2, 8, layer.gate.in_features, device="meta", dtype=torch.bfloat16, requires_grad=True)
     layer(x).sum().backward()
     assert x.grad is not None

@@ -1,4 +1,4 @@
-"""In eight bits every layout computes what one process computes in eight bits.
+"""In eight bits every layout computes what one process computes in eight bits, by rows and by blocks.
 
 A layout sums in another order, which changes the last bits of fp32. Where that, or a value below 2⁻¹⁵ of its
 row's largest, moves one number across a boundary of e4m3, it moves by a sixteenth, and everything after it
@@ -16,9 +16,10 @@ from costmodel.layout import ParallelLayout
 
 pytest.importorskip("torch")
 
+from executor.model.products.formats import EightBits
 from executor.validation.reference import Case, compare, run_layout, run_reference
 from executor.validation.validate import EIGHT_BITS_GRADIENTS, EIGHT_BITS_LOSS
-from tests.executor.parallel.test_parity import DENSE, GEMMA, GPT, SETTINGS, TOLERANCE, shallow
+from tests.executor.parallel.test_parity import DENSE, GEMMA, GPT, MOE, SETTINGS, TOLERANCE, shallow
 
 SP = {"sequence_parallel": True}
 CASES = {
@@ -34,23 +35,43 @@ CASES = {
         spec=DENSE, layout=ParallelLayout(dp=2, zero_stage=3, recompute="selective-op")
     ),
     "biases-tp2-cp2": Case(spec=GPT, layout=ParallelLayout(tp=2, cp=2, **SP)),
+    "ep2-dp2": Case(spec=MOE, layout=ParallelLayout(dp=2, ep=2)),
+    "ep2-expert-tp2-zero3": Case(
+        spec=MOE, layout=ParallelLayout(tp=2, dp=2, ep=2, expert_tp=2, zero_stage=3, **SP)
+    ),
+}
+WHOLE_BLOCKS = dataclasses.replace(DENSE, name="tiny-blocks", num_attention_heads=2, head_dim=32)
+BY_BLOCKS = {  # parts of weights and of sequences are whole blocks of 32
+    "tp2-dp2-zero3": Case(
+        spec=WHOLE_BLOCKS, layout=ParallelLayout(tp=2, dp=2, zero_stage=3, **SP), sequence_length=32
+    ),
+    "zb-h1-tp2": Case(
+        spec=WHOLE_BLOCKS,
+        layout=ParallelLayout(tp=2, pp=2, schedule="zb-h1", **SP),
+        sequence_length=32,
+        num_microbatches=2,
+    ),
+    "cp2-ring": Case(spec=WHOLE_BLOCKS, layout=ParallelLayout(cp=2), sequence_length=128, num_microbatches=1),
 }
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_layout_in_eight_bits_computes_what_one_process_computes(name: str) -> None:
+@pytest.mark.parametrize(
+    ("eight_bits", "name"), [*(("fp8", name) for name in CASES), *(("mxfp8", name) for name in BY_BLOCKS)]
+)
+def test_layout_in_eight_bits_computes_what_one_process_computes(eight_bits: EightBits, name: str) -> None:
     """Loss of three steps and every gradient of the first within 1e-5, and they are not those of sixteen bits."""
-    case = dataclasses.replace(shallow(CASES[name]), steps=3, eight_bits=True)
+    case = (CASES if eight_bits == "fp8" else BY_BLOCKS)[name]
+    case = dataclasses.replace(shallow(case), steps=3, eight_bits=eight_bits)
     reference = run_reference(case, SETTINGS)
     difference = compare(reference, run_layout(case, SETTINGS))
     assert (difference.loss <= TOLERANCE, difference.gradient <= TOLERANCE) == (True, True), difference
-    wide = compare(run_reference(dataclasses.replace(case, eight_bits=False), SETTINGS), reference)
+    wide = compare(run_reference(dataclasses.replace(case, eight_bits=None), SETTINGS), reference)
     assert 1e-2 < wide.gradient < EIGHT_BITS_GRADIENTS * 2
 
 
 def test_a_layout_in_which_values_cross_boundaries_is_within_the_looser_tolerance() -> None:
     """Small activations of GELU are below the smallest of their row, of which each rank has another part."""
-    case = Case(spec=GEMMA, layout=ParallelLayout(tp=2, **SP), steps=3, num_microbatches=2, eight_bits=True)
+    case = Case(spec=GEMMA, layout=ParallelLayout(tp=2, **SP), steps=3, num_microbatches=2, eight_bits="fp8")
     difference = compare(run_reference(case, SETTINGS), run_layout(case, SETTINGS))
     assert difference.loss <= EIGHT_BITS_LOSS
     assert TOLERANCE < difference.gradient <= EIGHT_BITS_GRADIENTS

@@ -19,11 +19,15 @@ from planner.problem import setting_of
 from planner.search.verify import estimate_anew
 from tests.executor.training.test_commands import run_words
 from tests.executor.training.test_training import losses
+from topology.builders import default_cluster
+
+WHOLE_BLOCKS = {"head_dim": 32}  # of its keys too, and all other sides of products
 
 
 def in_precision(plan: Plan, precision: TrainingPrecision) -> Plan:
-    """The same plan for a job in another precision."""
-    request = replace(plan.request, job=replace(plan.request.job, precision=precision))
+    """The same plan for a job in another precision, of GPUs that have all of them."""
+    job = replace(plan.request.job, precision=precision, sequence_length=32)
+    request = replace(plan.request, job=job, cluster=default_cluster("b200-sxm", 8).spec)
     anew = replace(plan, request=request)
     anew = estimate_anew(anew, setting_of(request), load_calibration())
     return replace(anew, assumptions=anew.estimate.assumptions)
@@ -32,12 +36,14 @@ def in_precision(plan: Plan, precision: TrainingPrecision) -> Plan:
 def test_a_run_in_eight_bits_learns_and_says_other_losses(
     estimated_plan_of: Callable[..., Plan], tmp_path: Path
 ) -> None:
-    """Near the losses of sixteen bits, and not equal to them."""
-    plan = estimated_plan_of(ParallelLayout(dp=2, zero_stage=3))
-    words = run_words(tmp_path, plan, tmp_path / "wide")
-    assert run([*words, "--steps", "6"]) == 0
-    words = run_words(tmp_path, in_precision(plan, "fp8"), tmp_path / "narrow")
-    assert run([*words, "--steps", "6"]) == 0
-    wide, narrow = losses(tmp_path / "wide"), losses(tmp_path / "narrow")
-    assert narrow == pytest.approx(wide, rel=1e-2)
-    assert narrow != wide
+    """Near the losses of sixteen bits and not equal to them, nor those by blocks to those by rows."""
+    plan = estimated_plan_of(ParallelLayout(dp=2, zero_stage=3), **WHOLE_BLOCKS)
+    found = {}
+    precisions: tuple[TrainingPrecision, ...] = ("bf16", "fp8", "mxfp8")
+    for precision in precisions:
+        words = run_words(tmp_path, in_precision(plan, precision), tmp_path / precision)
+        assert run([*words, "--steps", "6"]) == 0
+        found[precision] = losses(tmp_path / precision)
+    assert found["fp8"] == pytest.approx(found["bf16"], rel=1e-2)
+    assert found["mxfp8"] == pytest.approx(found["bf16"], rel=1e-2)
+    assert found["fp8"] != found["bf16"] != found["mxfp8"] != found["fp8"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,7 @@ from costmodel.models.spec import ModelSpec
 
 pytest.importorskip("torch")
 
+from executor.model.products.formats import EightBits
 from executor.validation.expected_counts import compare_counts
 from executor.validation.fake_rank import RankTask
 
@@ -120,18 +122,37 @@ def test_every_count_equals_the_cost_model(name: str) -> None:
     assert sum(term.measured > 0 for term in terms) == len(terms) >= 9
 
 
-@pytest.mark.parametrize("recompute", ["none", "selective-op"])
-def test_products_in_eight_bits_are_counted_alike(recompute: str) -> None:
+@pytest.mark.parametrize(
+    ("eight_bits", "recompute"), [("fp8", "none"), ("fp8", "selective-op"), ("mxfp8", "none")]
+)
+def test_products_in_eight_bits_are_counted_alike(eight_bits: EightBits, recompute: str) -> None:
     """They are as many, and messages stay in sixteen bits."""
     task = RankTask(
-        spec=DENSE,
+        spec=dataclasses.replace(DENSE, head_dim=16),
         layout=ParallelLayout(tp=2, dp=2, pp=2, zero_stage=1, recompute=recompute, **SP),  # type: ignore[arg-type]
         sequence_length=32,
         num_microbatches=2,
         layers_of_stage=(2, 2),
         recompute_of_stage=(0, 0),
         stage=1,
-        eight_bits=True,
+        eight_bits=eight_bits,
+    )
+    terms = compare_counts(task)
+    assert {term.name: term.measured for term in terms} == {term.name: term.expected for term in terms}
+
+
+@pytest.mark.parametrize("layout", [{"dp": 2, "ep": 2}, {"dp": 4, "tp": 2, "ep": 4, "zero_stage": 3, **SP}])
+def test_experts_in_eight_bits_are_counted_alike(layout: dict[str, Any]) -> None:
+    """Rows that pad a group to whole units are no products."""
+    task = RankTask(
+        spec=MOE,
+        layout=ParallelLayout(**layout),
+        sequence_length=32,
+        num_microbatches=2,
+        layers_of_stage=(MOE.num_layers,),
+        recompute_of_stage=(0,),
+        stage=0,
+        eight_bits="fp8",
     )
     terms = compare_counts(task)
     assert {term.name: term.measured for term in terms} == {term.name: term.expected for term in terms}

@@ -12,6 +12,7 @@ from costmodel.updates.adapters import parse_adapter
 
 pytest.importorskip("torch")
 
+from executor.model.products.formats import EightBits
 from executor.parallel.stages import even_layers
 from executor.validation import memory_trace
 from executor.validation.fake_rank import RankTask
@@ -39,7 +40,7 @@ class Case:
     layers: int | None = None
     num_microbatches: int = 32
     adapter: str = ""
-    eight_bits: bool = False
+    eight_bits: EightBits | None = None
 
     @property
     def task(self) -> RankTask:
@@ -82,12 +83,15 @@ CASES = {
     "8b ZeRO-3 recomputed": Case(
         model=EIGHT, layout=ParallelLayout(dp=8, zero_stage=3, recompute="full"), sequence_length=8192
     ),
-    "8b ZeRO-3 in eight bits": Case(model=EIGHT, layout=ParallelLayout(dp=8, zero_stage=3), eight_bits=True),
+    "8b ZeRO-3 in eight bits": Case(model=EIGHT, layout=ParallelLayout(dp=8, zero_stage=3), eight_bits="fp8"),
+    "8b ZeRO-3 in blocks of eight bits": Case(
+        model=EIGHT, layout=ParallelLayout(dp=8, zero_stage=3), layers=8, eight_bits="mxfp8"
+    ),
     "70b first stage in eight bits": Case(
         model=SEVENTY,
         layout=ParallelLayout(tp=8, pp=4, **ZERO_1),
         sequence_length=8192,
-        eight_bits=True,
+        eight_bits="fp8",
     ),
     "8b recomputed by operator": Case(
         model=EIGHT,
@@ -157,6 +161,9 @@ CASES = {
         layout=ParallelLayout(ep=8, dp=8, zero_stage=3),
         sequence_length=8192,
         layers=4,
+    ),
+    "experts in eight bits": Case(
+        model="qwen3-30b-a3b", layout=ParallelLayout(dp=8, ep=8, **ZERO_1), layers=6, eight_bits="fp8"
     ),
     "experts recomputed by operator": Case(
         model="mixtral-8x7b",

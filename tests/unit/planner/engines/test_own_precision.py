@@ -16,13 +16,14 @@ from costmodel.updates.adapters import parse_adapter
 from planner.rules.check import check
 from topology.builders import default_cluster
 
-ODD, DENSE_LATENT = "odd", "dense with latent attention"
+ODD, ODD_EXPERTS, DENSE_LATENT = "odd", "odd experts", "dense with latent attention"
 DENSE = {
     "num_experts": 0, "num_experts_per_token": 0, "moe_intermediate_size": 0, "shared_expert_size": 0,
     "num_dense_layers": 0, "router_bias": False, "routing": Routing(),
 }  # fmt: skip
 CHANGED: dict[str, tuple[str, dict[str, Any]]] = {
     ODD: ("llama-3.1-8b", {"intermediate_size": 14336 + 64}),
+    ODD_EXPERTS: ("mixtral-8x7b", {"moe_intermediate_size": 14336 + 16}),
     DENSE_LATENT: ("deepseek-v3", DENSE),
 }
 TP = {"tp": 8, "sequence_parallel": True}
@@ -87,18 +88,87 @@ def test_adapters_that_are_not_trained_so_are_refused(words: str) -> None:
     assert expected in found["meshplan-adapted"], found
 
 
+@pytest.mark.parametrize("precision", ["fp8", "mxfp8"])
 @pytest.mark.parametrize("layout", [{"dp": 8, "zero_stage": 3}, TP])
-def test_dense_models_are(layout: dict[str, Any]) -> None:
-    """Under any layout whose parts are whole units of sixteen."""
-    assert said("llama-3.1-8b", layout) == {}
+def test_dense_models_are(layout: dict[str, Any], precision: str) -> None:
+    """Under any layout whose parts are whole units of sixteen, or blocks of thirty-two."""
+    assert said("llama-3.1-8b", layout, precision=precision) == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "layout"),
+    [
+        ("mixtral-8x7b", {"dp": 8, "ep": 8, "zero_stage": 1}),
+        ("mixtral-8x7b", {"tp": 2, "dp": 4, "expert_tp": 2, "sequence_parallel": True}),
+        ("deepseek-v3", {"dp": 8, "ep": 8, "zero_stage": 1}),
+        ("gpt-oss-20b", {"dp": 8, "ep": 8, "zero_stage": 1}),
+        (ODD_EXPERTS, {"tp": 2, "dp": 4, "sequence_parallel": True}),
+    ],
+)
+def test_routed_experts_are(name: str, layout: dict[str, Any]) -> None:
+    """By rows, whole or cut, with latent attention that no rank cuts."""
+    assert said(name, layout) == {}
+
+
+def test_blocks_ask_for_more_than_rows() -> None:
+    """What blocks of thirty-two refuse below, units of sixteen take."""
+    assert said(ODD, {"tp": 4, "dp": 2, "sequence_parallel": True}) == {}
+    assert said("llama-3.1-8b", {"cp": 8}, sequence_length=4224) == {}
 
 
 @pytest.mark.parametrize(
     ("name", "layout", "more", "rule", "words"),
     [
-        ("llama-3.1-8b", {"dp": 8}, {"precision": "mxfp8"}, "precision", "in eight bits by rows (fp8)"),
+        (
+            "llama-3.1-8b",
+            {"dp": 8},
+            {"precision": "nvfp4"},
+            "precision",
+            "in eight bits by rows (fp8) or blocks (mxfp8)",
+        ),
+        (
+            "llama-3.1-8b",
+            {"dp": 8},
+            {"precision": "mxfp8", "gpu": "mi355x"},
+            "block-scales",
+            "mxfp8 on mi355x (cdna4): the executor's kernels want sm_100 or later; use --precision fp8",
+        ),
+        (
+            ODD,
+            {"tp": 4, "dp": 2, "sequence_parallel": True},
+            {"precision": "mxfp8"},
+            "columns-of-eight-bits",
+            "columns 64 % (32·tp 4) = 64, must be 0 for mxfp8; use a smaller tp, or --precision bf16",
+        ),
+        (
+            "llama-3.1-8b",
+            {"cp": 8},
+            {"precision": "mxfp8", "sequence_length": 4224},
+            "tokens-of-eight-bits",
+            "tokens of a microbatch 4224 % (32·cp 8) = 128, must be 0 for mxfp8; use a smaller cp",
+        ),
+        (
+            "mixtral-8x7b",
+            {"dp": 8},
+            {"precision": "mxfp8"},
+            "precision",
+            "routed experts by rows, not by blocks; use --precision fp8",
+        ),
         ("llama-3.1-8b", {"dp": 8}, {"precision": "fp16"}, "precision", "the executor multiplies in bf16"),
-        ("mixtral-8x7b", {"dp": 8}, {}, "precision", "routed experts in sixteen bits; use --precision bf16"),
+        (
+            "mixtral-8x7b",
+            {"dp": 8},
+            {"gpu": "l40s"},
+            "precision",
+            "routed experts want compute capability 9 or 10 (torch's kernel), l40s has 8.9; use --precision",
+        ),
+        (
+            ODD_EXPERTS,
+            {"tp": 2, "dp": 4, "expert_tp": 2, "sequence_parallel": True},
+            {},
+            "experts-of-eight-bits",
+            "columns of an expert 14352 % (16·expert_tp 2) = 16, must be 0 for fp8; use a smaller expert_tp",
+        ),
         ("llama-3.1-8b", {"dp": 8}, {"adapter": parse_adapter("lora:r=16")}, "precision", "adapters"),
         (
             "llama-3.1-8b",
@@ -109,10 +179,10 @@ def test_dense_models_are(layout: dict[str, Any]) -> None:
         ),
         (
             "deepseek-v3",
-            {"dp": 8},
+            {**TP, "ep": 8},
             {},
-            "precision",
-            "routed experts in sixteen bits",
+            "partial-sums-of-eight-bits",
+            "with tp 8: ranks would round parts of latent gradients",
         ),
         (
             DENSE_LATENT,

@@ -10,15 +10,8 @@ from topology.base.errors import InputError
 
 torch = pytest.importorskip("torch")
 
-from executor.model import products
-from executor.model.products import (
-    EIGHT_BITS,
-    LEAST,
-    factors,
-    multiply_in_eight_bits,
-    require_eight_bits,
-    rounded,
-)
+from executor.model.products.formats import multiply_in, require_units
+from executor.model.products.rows import LEAST, ROWS, factors, rounded
 from executor.model.transformer import build_model
 
 LARGEST = 448.0  # of e4m3
@@ -51,9 +44,9 @@ def test_products_are_those_of_rounded_rows(dtype: torch.dtype) -> None:
     q = plainly_rounded
     expected = (q(x) @ q(weight).t(), q(gradient) @ q(weight.t()).t(), q(gradient.t()) @ q(x.t()).t())
     found = (
-        EIGHT_BITS.forward(x, weight),
-        EIGHT_BITS.of_input(gradient, weight),
-        EIGHT_BITS.of_weight(gradient, x),
+        ROWS.forward(x, weight),
+        ROWS.of_input(gradient, weight),
+        ROWS.of_weight(gradient, x),
     )
     resolution = torch.finfo(dtype).eps
     for one, other in zip(found, expected, strict=True):
@@ -91,9 +84,9 @@ def test_products_are_torchao_s(recwarn: pytest.WarningsRecorder) -> None:
     inputs = x.clone().requires_grad_()
     result = linear(inputs)
     result.backward(gradient)
-    assert torch.equal(EIGHT_BITS.forward(x, weight), result)
-    assert torch.equal(EIGHT_BITS.of_input(gradient, weight), inputs.grad)
-    assert torch.equal(EIGHT_BITS.of_weight(gradient, x), linear[0].weight.grad)
+    assert torch.equal(ROWS.forward(x, weight), result)
+    assert torch.equal(ROWS.of_input(gradient, weight), inputs.grad)
+    assert torch.equal(ROWS.of_weight(gradient, x), linear[0].weight.grad)
 
 
 def test_projections_of_layers_are_narrow_and_nothing_else() -> None:
@@ -101,10 +94,9 @@ def test_projections_of_layers_are_narrow_and_nothing_else() -> None:
     from costmodel.models.catalog import model
 
     whole = build_model(model("mixtral-8x7b"), layers=range(1))
-    multiply_in_eight_bits(whole)
-    narrow = {name for name, m in whole.named_modules() if getattr(m, "products", None) is EIGHT_BITS}
-    assert {name.rpartition(".")[2] for name in narrow} == {"q_proj", "k_proj", "v_proj", "o_proj"}
-    assert products.SAME.eight_bits is False
+    multiply_in(whole, "fp8")
+    narrow = {name for name, m in whole.named_modules() if getattr(m, "products", None) is ROWS}
+    assert {name.rpartition(".")[2] for name in narrow} == {"q_proj", "k_proj", "v_proj", "o_proj", "experts"}
 
 
 def test_a_gpu_that_multiplies_another_format_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,6 +111,25 @@ def test_a_gpu_that_multiplies_another_format_is_refused(monkeypatch: pytest.Mon
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "AMD Instinct MI300X")
     plays("gfx942:sramecc+:xnack-")
     with pytest.raises(InputError, match=r"MI300X \(gfx942:sramecc\+:xnack-\) takes e4m3fnuz"):
-        require_eight_bits(device)
+        require_units(device, "fp8")
     plays("gfx950:sramecc+:xnack-")
-    require_eight_bits(device)
+    require_units(device, "fp8", experts=True)
+
+
+@pytest.mark.parametrize(
+    ("capability", "taken"), [((8, 9), False), ((9, 0), True), ((10, 3), True), ((12, 0), False)]
+)
+def test_a_gpu_without_grouped_products_takes_no_experts(
+    monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], taken: bool
+) -> None:
+    """Torch's kernel of them is Hopper's and that of Blackwell in datacenters; projections have others."""
+    device = torch.device("cuda", 0)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace())
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "a GPU")
+    require_units(device, "fp8")
+    if taken:
+        require_units(device, "fp8", experts=True)
+        return
+    with pytest.raises(InputError, match="its grouped products want 9 or 10"):
+        require_units(device, "fp8", experts=True)

@@ -1,0 +1,54 @@
+"""Products in eight bits by blocks: MXFP8 of the OCP Microscaling Formats 1.0.
+
+Both operands of each product are rounded to e4m3 with one e8m0 scale, a power of two, for every 32 numbers
+along which it sums. The scale is the least by which a block's largest value stays within 448: the rounding
+``RCEIL`` of cuBLAS, Transformer Engine and torchao's recipe ``mxfp8_rceil`` (the specification's own, FLOOR,
+lets the largest values saturate). Blocks are the same under every layout whose parts are whole blocks.
+
+Legend: ``T`` tokens, ``k`` input size, ``n`` output size.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from executor.model.products.e4m3 import FORMAT, NOT_A_NUMBER, exponents, inverse
+from executor.model.products.operators import BLOCK, multiply_blocks
+from executor.model.products.products import Products
+
+
+class Blocks(Products):
+    """In eight bits, by blocks of 32."""
+
+    def forward(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        """Rows x (…, k) times a weight (n, k): (…, n)."""
+        return multiply(x.flatten(0, -2), weight).unflatten(0, x.shape[:-1])
+
+    def of_input(self, gradient: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        """Gradient of the rows, (…, k), of that of the result, (…, n)."""
+        return multiply(gradient.flatten(0, -2), weight.t()).unflatten(0, gradient.shape[:-1])
+
+    def of_weight(self, gradient: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        """Gradient of the weight, (n, k); blocks are of consecutive tokens."""
+        return multiply(gradient.flatten(0, -2).t(), x.flatten(0, -2).t())
+
+
+BLOCKS = Blocks()
+
+
+def in_blocks(matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """A matrix (m, k) in e4m3, and the scales by which to multiply its blocks, (m, k/32) in e8m0.
+
+    A block with a value that is not a number is none either. One whose values are all within 1.75 · 2⁻¹¹⁹ is
+    of zeros: its scale is the least that there is, of which cuBLAS takes no inverse.
+    """
+    blocks = matrix.unflatten(-1, (-1, BLOCK))
+    power = exponents(torch.linalg.vector_norm(blocks, ord=float("inf"), dim=-1)).contiguous()
+    up = torch.where(power == 0, 1.0, torch.where(power == NOT_A_NUMBER, float("nan"), inverse(power)))
+    values = (blocks * up.to(matrix.dtype).unsqueeze(-1)).to(FORMAT)
+    return values.flatten(-2).contiguous(), power.view(torch.float8_e8m0fnu)
+
+
+def multiply(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    """Product of rows, left (m, k) · right (n, k)ᵀ, both in eight bits by blocks of k, summed in fp32."""
+    return multiply_blocks(*in_blocks(left), *in_blocks(right), left.dtype)
