@@ -14,6 +14,10 @@ settings.register_profile("same", derandomize=True, deadline=None, print_blob=Tr
 settings.register_profile("random", derandomize=False, deadline=None, print_blob=True, database=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 
+# Two workers and their ranks share two cores: threads that wait must sleep, as those of ranks do. Read by libgomp
+# when torch is imported, which is later.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
 
 @pytest.fixture(scope="session")
 def shared_dir() -> Path:

@@ -29,6 +29,9 @@ TOLD = {
     ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"): "2000",
     ("TORCH_NCCL_DUMP_ON_TIMEOUT",): "1",
 }
+# Threads of a rank on a CPU: one unless the rank has more cores, and asleep while they wait. libgomp's spin
+# by default, which on cores that something else wants too takes ten times as long as the work.
+THREADS = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
 RECORD_FILE = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
 WANDB = "WANDB_"  # with --wandb, which cannot log in otherwise
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -55,7 +58,7 @@ def environment_of_ranks(
     told = TOLD | ({} if records is None else {RECORD_FILE: str(records / "nccl-rank")})
     defaults = {names[0]: value for names, value in told.items() if not passed.keys() & set(names)}
     return {
-        "OMP_NUM_THREADS": "1",
+        **THREADS,
         **defaults,
         **passed,
         **sockets_on(interface),

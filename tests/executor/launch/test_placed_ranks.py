@@ -124,8 +124,10 @@ export SLURM_NODEID="$HOST_NUMBER" SLURMD_NODENAME="$HOST_NAME"
 launcher=$!
 for _ in $(seq 4000); do
   for mark in run/.ranks/[0-9]*; do
-    parent=$(awk '/^PPid/ {{ print $2 }}' "/proc/$(cat "$mark" 2> /dev/null || echo none)/status" 2> /dev/null)
-    [ "$parent" != "$launcher" ] || echo "$HOST_NAME" > "seat-$(basename "$mark")"
+    rank="" parent=""
+    {{ read -r rank < "$mark"; }} 2> /dev/null || [ -n "$rank" ] || continue
+    {{ read -r _ _ _ parent _ < "/proc/$rank/stat"; }} 2> /dev/null
+    [ "$parent" != "$launcher" ] || echo "$HOST_NAME" > "seat-${{mark##*/}}"
   done
   kill -0 "$launcher" 2> /dev/null || break
   sleep 0.05
