@@ -22,6 +22,7 @@ PP, LAYERS, STRING = "--pipeline-model-parallel-size", "--num-layers", "--pipeli
 CHUNKS, EACH = "--num-virtual-stages-per-pipeline-rank", "--num-layers-per-virtual-pipeline-stage"
 ACCOUNTED = tuple(f"--account-for-{end}-in-pipeline-split" for end in ("embedding", "loss"))
 PREDICTED = "--mtp-num-layers"
+RECOMPUTED_HOW = "recipe.recompute_method"
 ENDS = tuple(f"--decoder-{end}-pipeline-num-layers" for end in ("first", "last"))
 MOST_LAYERS = 4096
 
@@ -187,7 +188,8 @@ def _write_recompute(facts: Facts) -> dict[str, Any]:
     if policy != "full" or not any(facts["split.recompute"]):
         return {}
     words = {"--recompute-granularity": "full", "--recompute-method": "uniform"}
-    if sum(facts["split.recompute"]) == sum(layers) and not facts.get("job.mtp_layers"):
+    kept = facts.get("job.mtp_layers") and facts.get(RECOMPUTED_HOW) != "uniform"
+    if sum(facts["split.recompute"]) == sum(layers) and not kept:
         return words | {"--recompute-num-layers": 1}
     count = block_count(facts)
     if count is None:  # the nearest that fits: every rank recomputes at least what the plan does
@@ -218,7 +220,7 @@ def _read_recompute(given: Given) -> dict[str, Any]:
     count = given["--recompute-num-layers"] if given["--recompute-num-layers"] is not None else 1
     again = _of_ranks(given, count if method == "block" else MOST_LAYERS)
     none = again and not any(again["split.recompute"])
-    return {"layout.recompute": "none" if none else "full", **again}
+    return {"layout.recompute": "none" if none else "full", RECOMPUTED_HOW: method, **again}
 
 
 def _of_ranks(given: Given, count: int) -> dict[str, Any]:
@@ -251,7 +253,13 @@ RECOMPUTE = Setting(
         Word(name="--checkpoint-activations", kind="flag", default=False, states="said.recompute_full"),
         Word(name="--activations-checkpoint-method", states="said.recompute_full"),
     ),
-    fields=("layout.recompute", "split.recompute", "stack.recomputed_modules", "recipe.recompute_modules"),
+    fields=(
+        "layout.recompute",
+        "split.recompute",
+        "stack.recomputed_modules",
+        "recipe.recompute_modules",
+        RECOMPUTED_HOW,
+    ),
     write=_write_recompute,
     read=_read_recompute,
 )
