@@ -23,6 +23,8 @@ LONGEST_S = 1e12
 """Thirty thousand years, in seconds."""
 MOST_IN_FLIGHT = 10**6
 """Requests at a time; more are several services."""
+MOST_MTP_LAYERS = 64
+"""Further tokens that a step predicts; published models train one to three."""
 LARGEST_BUCKET = 1e13
 """Bytes of a gradient bucket; all gradients of the largest model are one of as many."""
 _LARGEST: Mapping[str, float] = {
@@ -45,6 +47,8 @@ class TrainingJob:
     of expert-parallel ranks the busiest has `expert_load` times the mean's tokens, where that was measured.
     Of a model that sees, a sequence has `images` of `image_tokens` each; None: one, of the usual size. A
     `frozen_tower` is not trained, what joins it to the decoder is; beside an adapter it always is.
+    `mtp_layers` modules predict one further token each (`costmodel.ops.mtp`), whether the published model has
+    any or not.
     """
 
     sequence_length: int
@@ -62,6 +66,7 @@ class TrainingJob:
     images: int | None = None
     image_tokens: int | None = None
     frozen_tower: bool = False
+    mtp_layers: int = 0
 
     def __post_init__(self) -> None:
         """Refuse a job without tokens, or with an optimizer that is not known."""
@@ -77,6 +82,18 @@ class TrainingJob:
                 what="adapters are not trained with compressed gradients",
                 cause=f"job.gradient_compression = {self.gradient_compression}, and an adapter",
                 fix="leave one of them out",
+            )
+        if self.mtp_layers and self.adapter:
+            raise InputError(
+                what="adapters are not trained with modules that predict further tokens",
+                cause=f"job.mtp_layers = {shown(self.mtp_layers)}, and an adapter",
+                fix="leave one of them out",
+            )
+        if not 0 <= self.mtp_layers <= MOST_MTP_LAYERS:
+            raise InputError(
+                what="training job is not possible",
+                cause=f"mtp_layers = {shown(self.mtp_layers)}",
+                fix=f"give mtp_layers from 0 to {MOST_MTP_LAYERS}",
             )
         for ranks, factor in self.expert_load:
             if not (1 <= ranks <= LARGEST_SIZE and factor * (1 + 1e-9) >= 1 and factor <= ranks * (1 + 1e-9)):

@@ -217,6 +217,7 @@ class StackSupport:
         uneven_stages: Stages may have different numbers of layers.
         empty_end_chunks: Interleaved, the first chunk may hold only the embedding, the last only the head.
         sequence_parallel_default: Sequence parallelism is on whenever tp > 1 unless a run says otherwise.
+        further_tokens: It trains modules that predict further tokens (multi-token prediction).
     """
 
     schedules: tuple[Schedule, ...] = (PLAIN_SCHEDULE,)
@@ -239,6 +240,7 @@ class StackSupport:
     uneven_stages: bool = True
     empty_end_chunks: bool = False
     sequence_parallel_default: bool = True
+    further_tokens: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,8 @@
 """All measured runs as arrays, so that other constants can be tried on them in milliseconds.
 
-Raw times are computed once. Every run becomes one entry of every array, with two runs of layers and eight
-kinds of pipeline rank whatever its model and layout.
+Raw times are computed once. Every run becomes one entry of every array, with two runs of layers, a module
+that predicts a further token (most have none of it) and eight kinds of pipeline rank whatever its model and
+layout.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from costmodel.kernels.tables import load_calibration
 from costmodel.layout import LayoutTable
 from costmodel.models.spec import layer_order, layer_runs
 from costmodel.pipeline.even_split import RankTypes, rank_types
+from costmodel.training.data_parallel import GradientTraffic
 from costmodel.training.raw_times import Features, features_of
 
 Vector = NDArray[np.float64]
@@ -84,31 +86,36 @@ PER_REPLICATION = ("send_s", "send_s_per_byte")
 """Arrays of `Features` with one entry per placed cut, and per replication."""
 
 
+BY_PART = (
+    "step_reduce_s", "step_gather_s", "microbatch_reduce_s", "microbatch_gather_s",
+    "microbatch_gathered_bytes", "microbatch_reduced_bytes", "updated_parameters", "update_s",
+)  # fmt: skip
+"""Traffic with one row per part."""
+
+
+def _with_row(traffic: GradientTraffic, at: int, size: int) -> GradientTraffic:
+    """The same traffic with a part that has none before this one."""
+    rows = {name: np.insert(getattr(traffic, name), at, np.zeros(size), axis=0) for name in BY_PART}
+    return replace(traffic, **rows)
+
+
 def _expanded(f: Features, size: int) -> Features:
-    """One entry per run in every array, and two runs of layers in every model (the first may be empty)."""
+    """One entry per run in every array, two runs of layers in every model (the first may be empty)."""
     runs = tuple(_map(part, lambda a: a[f.placed_shard]) for part in f.runs)
     traffic = _map(f.traffic, lambda a: a[..., f.replication])
+    if f.mtp is None:
+        mtp, traffic = _map(runs[-1], np.zeros_like), _with_row(traffic, len(runs), size)
+    else:
+        mtp = _map(f.mtp, lambda a: a[f.placed_shard])
     if len(runs) == 1:
-        runs = (_map(runs[0], np.zeros_like), *runs)
-        rows = (
-            "step_reduce_s",
-            "step_gather_s",
-            "microbatch_reduce_s",
-            "microbatch_gather_s",
-            "microbatch_gathered_bytes",
-            "microbatch_reduced_bytes",
-            "updated_parameters",
-            "update_s",
-        )
-        traffic = replace(
-            traffic,
-            **{n: np.concatenate([np.zeros((1, size)), getattr(traffic, n)]) for n in rows},
-        )
+        runs, traffic = (_map(runs[0], np.zeros_like), *runs), _with_row(traffic, 0, size)
     rows_, names = np.arange(size), {field.name for field in fields(f)}
     return replace(
         f,
         environment=_map(f.environment, lambda a: np.full(size, float(a))),
         runs=runs,
+        mtp=mtp,
+        mtp_layers=np.full(size, f.mtp_layers),
         embedding=_map(f.embedding, lambda a: a[f.placed_shard]),
         head=_map(f.head, lambda a: a[f.placed_shard]),
         traffic=traffic,
@@ -132,7 +139,7 @@ def load_sample(path: str) -> Sample:
         table = LayoutTable.from_rows(layouts)
         f = features_of(shared.model, shared.cluster, shared.job, shared.stack, table, cal)
         counts = [run.count for run in layer_runs(shared.model)]
-        types = rank_types(counts, table, layer_order(shared.model))
+        types = rank_types(counts, table, layer_order(shared.model), shared.job.mtp_layers)
         pieces.append((_expanded(f, len(layouts)), _padded(types)))
         order += members.values()
     source = np.array([run.source for run in order])

@@ -46,6 +46,7 @@ def unusual(job: TrainingJob) -> tuple[str, ...]:
         job.images and counted(job.images, "image"),
         job.image_tokens and f"{counted(job.image_tokens, 'token')} an image",
         job.frozen_tower and "tower frozen",
+        job.mtp_layers and f"{counted(job.mtp_layers, 'further token')} predicted",
         job.expert_load and "experts as measured",
     )
     return tuple(words for words in said if words)

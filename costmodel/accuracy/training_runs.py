@@ -23,6 +23,7 @@ from costmodel.runs.cells import Row, UnsupportedRunError, count, flag, number, 
 from costmodel.runs.layout import layout_of, recomputed_share
 from costmodel.runs.limits import refuse_faster_than_peak, refuse_larger_than_memory
 from costmodel.runs.model import model_of
+from costmodel.runs.mtp import mtp_layers_of
 from costmodel.runs.recipe import RunRecipe, not_priced, recipe_of, with_recipe
 from costmodel.stack import SoftwareStack, stack_of_framework, stacks
 from costmodel.updates.adapters import EXAMPLE, parse_adapter
@@ -213,6 +214,7 @@ def _job(row: Row, layout: ParallelLayout) -> TrainingJob:
         precision=_PRECISIONS[name],
         adapter=parse_adapter(row["adapter"]) if row.get("adapter") else None,
         offload=_offload(row),
+        mtp_layers=mtp_layers_of(row),
     )
 
 

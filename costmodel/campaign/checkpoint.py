@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from costmodel.job import TrainingJob
 from costmodel.layout import ParallelLayout
 from costmodel.memory.state import kept_bytes
-from costmodel.models.parameters import parameter_count
+from costmodel.models.parameters import mtp_parameters, parameter_count
 from costmodel.models.spec import ModelSpec, layer_runs
 from costmodel.ops.cuts import ops_of_parts
 from costmodel.ops.op import Op, ShardShape
@@ -84,7 +84,8 @@ def saved_bytes(model: ModelSpec, job: TrainingJob, stack: SoftwareStack, zero_s
     each = saved_bytes_per_parameter(stack, zero_stage, job.optimizer)
     each += job.apart.kept_bytes if job.apart else 0.0
     if job.adapter is None and updated.is_plain:
-        return each * parameter_count(model)
+        modules = job.mtp_layers * mtp_parameters(model) if job.mtp_layers else 0
+        return each * (parameter_count(model) + modules)
     found = 0.0
     for count, ops, matrices in _parts(model, job, stack):
         uneven = 0.0 if updated.is_plain else float(uneven_state_bytes(ops, updated, matrices=matrices))
@@ -98,7 +99,8 @@ def _parts(
     """Layers of every run and both ends on one GPU: how many, operations, whether matrices are updated so."""
     whole = ShardShape(sequence_length=float(job.sequence_length))
     *layers, embedding, head = ops_of_parts(model, job, stack, whole)
-    runs = [(run.count, ops, True) for run, ops in zip(layer_runs(model), layers, strict=True)]
+    counts = [*(run.count for run in layer_runs(model)), *[job.mtp_layers] * bool(job.mtp_layers)]
+    runs = [(count, ops, True) for count, ops in zip(counts, layers, strict=True)]
     return [*runs, (1, embedding, False), (1, head, False)]
 
 

@@ -20,6 +20,8 @@ from topology.cluster import Cluster
 
 EXPERTS = "experts"
 """The key of models that route tokens to experts."""
+FURTHER = "further tokens"
+"""The key of jobs that train modules which predict further tokens."""
 MANY_HOPS = 2  # cp: more ranks than this pass keys on while others are still in flight
 LONG_PIPELINE = 8  # pp: above, filling takes longer than most runs have microbatches for
 SCALES_GPUS = (64, 512, 4096)  # a leaf, a pod, a data centre
@@ -84,6 +86,7 @@ def footing(
         *([Key(name="compression", used=f"gradients {how}")] if (how := job.gradient_compression) else []),
         *([Key(name="buckets", used="gradients in buckets of a size")] if job.bucket_bytes else []),
         *([Key(name="tower", used=model.tower.named)] if model.tower else []),
+        *([Key(name=FURTHER, used="further tokens predicted")] if job.mtp_layers else []),
         *([Key(name="local steps", used=f"workers apart, {how}")] if (how := job.local_steps) else []),
         *([Key(name="offload", used=f"offload {job.offload.words}")] if job.offload else []),
     )

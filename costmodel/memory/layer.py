@@ -6,7 +6,7 @@ Layouts that cut a layer the same way share one evaluation of the per-layer tabl
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -26,13 +26,12 @@ from costmodel.memory.state import (
     with_frozen,
     with_uneven,
 )
-from costmodel.models.sizes import tied_parameters
-from costmodel.models.spec import ModelSpec
+from costmodel.models.spec import ModelSpec, layer_runs
 from costmodel.ops.cuts import Cuts, cuts_of
 from costmodel.ops.op import FLOAT_BYTES, HALF_BYTES, Op
 from costmodel.ops.tower import tower_shard
 from costmodel.parallel.axes import AXES
-from costmodel.pipeline.in_flight import in_flight
+from costmodel.pipeline.in_flight import copied_parameters, in_flight
 from costmodel.pipeline.pairing import paired_share
 from costmodel.pipeline.schedules import column
 from costmodel.stack import SoftwareStack
@@ -136,13 +135,17 @@ def memory_pieces(
         )
 
     *shares, embedding, head = (share(at, part) for at, part in enumerate(known.parts))
+    runs = len(layer_runs(model))
     layers = tuple(_layer_memory(of_run, context) for of_run in shares)
+    layers, modules = layers[:runs], layers[runs:]
     working = _largest([layer.working_bytes for layer in layers])
     recompute_working = _largest([layer.recompute_working_bytes for layer in layers])
     return MemoryPieces(
         layers=layers,
         embedding=_embedding_memory(embedding, context),
-        head=_head_memory(head, context, working, recompute_working),
+        head=_with_modules(
+            _head_memory(head, context, working, recompute_working), modules, working, context
+        ),
         working_bytes=working,
         recompute_working_bytes=recompute_working,
         first_backward_relief=_first_backward_relief(layers, stack),
@@ -241,23 +244,15 @@ def _head_memory(
     itself holds (`head_unit_bytes`) leaves room where layers are recomputed.
     """
     table, model = at.table, at.model
-    tied_copy = tied_parameters(model) * (table.pp > 1) / table.tp
+    tied_copy = copied_parameters(model, at.job, table) * (table.pp > 1) / table.tp
     trains = at.job.adapter is None
     parameters = share.parameters[at.index] + tied_copy * trains
     frozen = share.frozen_bytes[at.index] + HALF_BYTES * tied_copy * (not trains)
-    shards = table.tp if at.stack.timing.vocab_parallel_loss else 1
-    classes = model.vocab_size / shards
-    if model.module:
-        classes = model.module.head.logits / (shards if model.module.head.loss_rows else 1)
-    logits = table.microbatch_size * (at.job.sequence_length / table.cp) * classes
-    capped = HALF_BYTES * (model.final_logit_softcapping is not None)
-    loss = (at.stack.memory.loss_bytes_per_logit + capped) * logits
+    logits, kept, loss = _logits(at)
     if model.module:
         loss = loss + share.saved_bytes[0][at.index]
     trained = with_uneven(state_bytes(at.each, parameters), table, share.uneven_bytes[at.index])
-    waiting = (num_microbatches(table, at.job) - 1) * _HOLDS_ALL[table.schedule]
-    kept = min(FLOAT_BYTES, at.stack.memory.loss_bytes_per_logit)
-    held = waiting * (table.pp > 1) * (kept + capped) * logits
+    held = _waiting(at) * kept
     if at.stack.memory.reduces_by_unit:
         peak = head_unit_bytes(HALF_BYTES * logits, loss, parameters, frozen, table, at.stack, working)
         room = np.minimum(peak, recompute_working)
@@ -271,6 +266,47 @@ def _head_memory(
         activation_bytes=peak + held,
         recompute_room_bytes=room,
     )
+
+
+def _logits(at: _Context) -> tuple[Quantity, Quantity, Quantity]:
+    """Logits of a microbatch on a rank; bytes of them until their backward, and at their loss."""
+    model, table, memory = at.model, at.table, at.stack.memory
+    shards = table.tp if at.stack.timing.vocab_parallel_loss else 1
+    classes = model.vocab_size / shards
+    if model.module:
+        classes = model.module.head.logits / (shards if model.module.head.loss_rows else 1)
+    logits = table.microbatch_size * (at.job.sequence_length / table.cp) * classes
+    capped = HALF_BYTES * (model.final_logit_softcapping is not None)
+    kept = min(FLOAT_BYTES, memory.loss_bytes_per_logit) + capped
+    return logits, kept * logits, (memory.loss_bytes_per_logit + capped) * logits
+
+
+def _waiting(at: _Context) -> Quantity:
+    """Microbatches that wait for their backward at the end of a pipeline, beside the one at its loss."""
+    waiting: Quantity = (num_microbatches(at.table, at.job) - 1) * _HOLDS_ALL[at.table.schedule]
+    return waiting * (at.table.pp > 1)
+
+
+def _with_modules(
+    head: EndMemory, modules: Sequence[LayerMemory], working: Quantity, at: _Context
+) -> EndMemory:
+    """The head with modules that predict further tokens: their state, and what they keep for their backward.
+
+    It comes as soon as that of the head, so one microbatch is held; where all are in flight, all are. Beside
+    what a layer of theirs keeps there are the logits, as of the main head. None is recomputed in full:
+    Megatron-LM skips them under ``--recompute-method block``. Temporaries beyond those of a layer are the
+    head's alone.
+    """
+    if not modules:
+        return head
+    count, held, (_, kept, _) = at.job.mtp_layers, 1 + _waiting(at), _logits(at)
+    state = State(**{
+        name: getattr(head.state, name) + count * sum(getattr(one.state, name) for one in modules)
+        for name in State.names()
+    })  # fmt: skip
+    saved = sum(one.saved_bytes for one in modules) + kept
+    beyond = _largest([np.maximum(0.0, one.working_bytes - working) for one in modules])
+    return replace(head, state=state, activation_bytes=head.activation_bytes + count * held * saved + beyond)
 
 
 def _communicators(table: LayoutTable) -> Quantity:

@@ -1,8 +1,10 @@
-"""Kinds of layers in words, for people."""
+"""Kinds of layers: in words, for people, and that of modules which predict further tokens."""
 
 from __future__ import annotations
 
-from costmodel.models.spec import LayerKind, ModelSpec, layer_runs
+from dataclasses import replace
+
+from costmodel.models.spec import LayerKind, ModelSpec, decoder_of, layer_order, layer_runs
 
 
 def layer_kinds(model: ModelSpec) -> str:
@@ -31,3 +33,29 @@ def kind_title(model: ModelSpec, kind: LayerKind) -> str:
     }
     blocks = {"dense": "feed-forward", "moe": "experts", "none": ""}
     return " + ".join(filter(None, (titles.get(kind.attention, "attention"), blocks[kind.mlp])))
+
+
+def mtp_kind(model: ModelSpec) -> LayerKind:
+    """Kind of the layer in a module that predicts one further token: that of the model's last layer.
+
+    Of models whose layers are one block each it has both, attention and the last of their feed-forwards;
+    where attention reads compressed entries, it sees its window alone.
+
+    >>> from costmodel.models.catalog import model
+    >>> [kind_title(model(name), mtp_kind(model(name))) for name in ("deepseek-v3", "nemotron-3-super")]
+    ['attention + experts', 'attention + experts']
+
+    Source: ``get_gpt_mtp_block_spec`` of megatron-core (the last layer's specification); Nemotron 3's
+    ``mtp_hybrid_override_pattern`` (``*E``); ratio 0 of modules in Megatron-Bridge's
+    ``deepseek_v4_bridge.py``.
+    """
+    decoder = decoder_of(model)
+    kinds = [run.kind for run in layer_runs(decoder)]
+    last = kinds[layer_order(decoder)[-1][0]]
+    if model.compression:
+        return replace(last, attention="window")
+    if last.attention == "none":
+        mixing = [kind for kind in kinds if kind.attention not in ("none", "recurrence")]
+        return replace(mixing[-1], mlp=last.mlp) if mixing else last
+    blocks = [kind.mlp for kind in kinds if kind.mlp != "none"]
+    return replace(last, mlp=blocks[-1]) if last.mlp == "none" and blocks else last

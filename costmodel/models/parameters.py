@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from costmodel.models.compressed_attention import CompressedAttention
 from costmodel.models.feed_forward import block_parameters
+from costmodel.models.kinds import mtp_kind
 from costmodel.models.spec import (
     LayerKind,
     ModelSpec,
@@ -84,6 +85,20 @@ def head_parameters(model: ModelSpec) -> int:
     projection = 0 if model.tie_word_embeddings else model.vocab_size * model.hidden_size
     last = last_sum_parameters(model.hidden_size, model.residual_streams)
     return projection + norm_parameters(model, model.hidden_size) + last
+
+
+def mtp_parameters(model: ModelSpec) -> int:
+    """Parameters of one module that predicts a further token, embedding and head not counted again.
+
+    2·H² of the projection, a layer of the model's last kind, three norms over the hidden size: of the hidden
+    state, of the embedding, and before the head.
+
+    >>> from costmodel.models.catalog import model
+    >>> mtp_parameters(model("deepseek-v3"))
+    11610068224
+    """
+    H, last = model.hidden_size, last_sum_parameters(model.hidden_size, model.residual_streams)
+    return 2 * H**2 + layer_parameters(model, mtp_kind(model)) + 3 * norm_parameters(model, H) + last
 
 
 def parameter_count(model: ModelSpec) -> int:

@@ -39,6 +39,7 @@ _COUNTS = (
     "shared_expert_size",
     "moe_latent_size",
     "num_dense_layers",
+    "num_nextn_predict_layers",
 )
 _EXPERT_SIZES = ("num_experts_per_token", "moe_intermediate_size")
 

@@ -85,6 +85,7 @@ class ModelSpec:
     - `query_pre_attn_scalar`: scores are divided by its square root; None: by that of the head's size.
     - `attn_logit_softcapping`, `final_logit_softcapping`: c·tanh(x/c) of scores and logits, None without.
     - `scale_embeddings`: embeddings times √H; `router_aux_loss_coef`: weight of the loss balancing experts.
+    - `num_nextn_predict_layers` that it has to predict further tokens; a job says which are trained.
     - `weight_format` of the checkpoint, where its ``config.json`` names one: what it is served in by default.
     - `unmodelled`: settings of its ``config.json`` without a field; `left_out`: towers not described.
     """
@@ -145,6 +146,7 @@ class ModelSpec:
     unmodelled: tuple[str, ...] = ()
     left_out: str = ""
     tower: Tower | None = None
+    num_nextn_predict_layers: int = 0
     weight_format: WeightFormat = ""
     module: TracedModule | None = None
     source: str = ""

@@ -11,7 +11,7 @@ from costmodel.job import TrainingJob
 from costmodel.layout import LayoutTable
 from costmodel.models.spec import ModelSpec, layer_runs
 from costmodel.ops.adapters import adapted
-from costmodel.ops.layer import embedding_ops, head_ops, layer_ops
+from costmodel.ops.layer import embedding_ops, head_ops, layer_ops, module_ops
 from costmodel.ops.op import Op, ShardShape
 from costmodel.ops.shards import unique_shards
 from costmodel.stack import SoftwareStack
@@ -24,7 +24,8 @@ class Cuts:
     Attributes:
         shard: The distinct cuts, one entry each.
         of_layout: For every layout, the index of its own.
-        parts: Operations of a layer of every run, then of the embedding, then of the head; by cut.
+        parts: Operations of a layer of every run, of a module that predicts a further token where the job
+            trains any, then of the embedding, then of the head; by cut.
     """
 
     shard: ShardShape
@@ -41,9 +42,10 @@ def cuts_of(model: ModelSpec, job: TrainingJob, stack: SoftwareStack, table: Lay
 def ops_of_parts(
     model: ModelSpec, job: TrainingJob, stack: SoftwareStack, shard: ShardShape
 ) -> tuple[tuple[Op, ...], ...]:
-    """Operations of a layer of every run, then of the embedding, then of the head."""
+    """Operations of a layer of every run, of a module if any is trained, of the embedding, of the head."""
     return (
         *(layer_ops(model, run.kind, job, stack, shard) for run in layer_runs(model)),
+        *(() if not job.mtp_layers else (module_ops(model, job, stack, shard),)),
         adapted(embedding_ops(model, job, stack, shard), None, job, stack),
         adapted(head_ops(model, stack, shard), None, job, stack),
     )

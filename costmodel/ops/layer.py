@@ -18,13 +18,15 @@ from costmodel.job import TrainingJob
 from costmodel.kernels.precisions import PRECISIONS
 from costmodel.layout import Quantity
 from costmodel.models.attention import AttentionName
-from costmodel.models.parameters import norm_parameters, norms_of
+from costmodel.models.kinds import mtp_kind
+from costmodel.models.parameters import norms_of
 from costmodel.models.spec import LayerKind, ModelSpec, encoder_of, layer_runs, recurrence_of
 from costmodel.ops.adapters import adapted
 from costmodel.ops.feed_forward import feed_forward_ops
 from costmodel.ops.mixers.attention import attended_pairs, attention_ops
 from costmodel.ops.mixers.compressed_attention import compressed_attention_ops
 from costmodel.ops.mixers.recurrence import recurrence_ops
+from costmodel.ops.mtp import mtp_ops
 from costmodel.ops.op import (
     FLOAT_BYTES,
     HALF_BYTES,
@@ -36,11 +38,10 @@ from costmodel.ops.op import (
     enter_tensor_parallel,
     gemm,
     leave_tensor_parallel,
-    norm_saved_bytes,
     repeat,
     repeat_block,
 )
-from costmodel.ops.passes import loss_bytes_moved, norm_accesses
+from costmodel.ops.passes import loss_bytes_moved, norm_op
 from costmodel.ops.streams import first_streams, last_sum, streams_after, streams_before
 from costmodel.ops.tower import both_ways, tower_end_ops, tower_shard, untrained
 from costmodel.ops.traced import traced_ops
@@ -56,6 +57,7 @@ __all__ = [
     "head_ops",
     "layer_ops",
     "model_flop_per_step",
+    "module_ops",
 ]
 
 
@@ -98,7 +100,7 @@ def _mixer(
         return ()
     recurrent = kind.attention == "recurrence"
     trained = job.adapter is None
-    norm = _norm(model, "attention_norm", stack, shard, keeps_layer_input=True, trained=trained)
+    norm = norm_op(model, "attention_norm", stack, shard, keeps_layer_input=True, trained=trained)
     again = "layernorm" in stack.timing.recomputed_modules and not model.attention.shares_keys
     inner = model.num_attention_heads * model.value_head_dim
     return (
@@ -132,7 +134,7 @@ def _feed_forward(
         return ()
     alone = kind.attention == "none"
     trained = job.adapter is None
-    norm = _norm(model, "mlp_norm", stack, shard, keeps_layer_input=alone, trained=trained)
+    norm = norm_op(model, "mlp_norm", stack, shard, keeps_layer_input=alone, trained=trained)
     norms = (norm,) if alone or norms_of(model, kind) > 1 else ()
     cast = _cast(model, "mlp_cast", model.feed_forward().inner_size, job, shard)
     block = feed_forward_ops(model, kind, job, stack, shard)
@@ -176,7 +178,7 @@ def _post_norm(
     model: ModelSpec, name: str, stack: SoftwareStack, shard: ShardShape, *, trained: bool
 ) -> tuple[Op, ...]:
     """A norm after a block, where a model has one."""
-    return (_norm(model, name, stack, shard, trained=trained),) if model.norms_per_layer > 2 else ()
+    return (norm_op(model, name, stack, shard, trained=trained),) if model.norms_per_layer > 2 else ()
 
 
 def _keeping_wide_inputs(op: Op) -> Op:
@@ -229,7 +231,7 @@ def head_ops(model: ModelSpec, stack: SoftwareStack, shard: ShardShape) -> tuple
     )
     return (
         *last_sum(model, shard),
-        _norm(model, "final_norm", stack, shard),
+        norm_op(model, "final_norm", stack, shard),
         *enter_tensor_parallel("head", shard, H),
         replace(projection, parameters=0.0) if model.tie_word_embeddings else projection,
         loss,
@@ -246,6 +248,11 @@ def _loss_reductions(stack: SoftwareStack, shard: ShardShape) -> tuple[Op, ...]:
         communicate("loss_maximum", "all_reduce", "tp", message),
         communicate("loss_sums", "all_reduce", "tp", 2 * message),
     )
+
+
+def module_ops(model: ModelSpec, job: TrainingJob, stack: SoftwareStack, shard: ShardShape) -> tuple[Op, ...]:
+    """A module that predicts one further token, without its product with the head and its loss."""
+    return mtp_ops(model, layer_ops(model, mtp_kind(model), job, stack, shard), job, stack, shard)
 
 
 def forward_flop(ops: Sequence[Op]) -> Quantity:
@@ -265,7 +272,8 @@ def model_flop_per_step(model: ModelSpec, job: TrainingJob) -> float:
     """Model FLOPs of one training step: 3 × forward, causal attention counted once, nothing recomputed.
 
     flop = 3·tokens·(2·matmul parameters active per token) + 3·attention, attention = 2·a·(d_qk + d_v)·pairs a
-    layer and sequence, pairs = S²/2 (or the window's). Embedding lookups are free; the head counts.
+    layer and sequence, pairs = S²/2 (or the window's). Embedding lookups are free; the head counts, and once
+    more with every module that predicts a further token (Megatron's ``num_floating_point_operations``).
     The palm-style convention (arXiv 2204.02311 appendix B) counts pairs = S² instead. Products with frozen
     weights have no weight gradient and count twice.
 
@@ -280,30 +288,12 @@ def model_flop_per_step(model: ModelSpec, job: TrainingJob) -> float:
     ideal = stack("ideal")
     layers = [(run.count, layer_ops(model, run.kind, job, ideal, shard)) for run in layer_runs(model)]
     head = adapted(head_ops(model, ideal, shard), None, job, ideal)
+    if job.mtp_layers:
+        layers.append((job.mtp_layers, (*module_ops(model, job, ideal, shard), *head)))
     first = adapted(embedding_ops(model, job, ideal, shard), None, job, ideal) if model.tower else ()
     forward = sum(count * forward_flop(ops) for count, ops in layers) + forward_flop((*first, *head))
     spared = sum(count * _frozen_flop(ops) for count, ops in layers) + _frozen_flop((*first, *head))
     return float(job.global_batch_size * (3 * forward - spared))
-
-
-def _norm(
-    model: ModelSpec,
-    name: str,
-    stack: SoftwareStack,
-    shard: ShardShape,
-    *,
-    keeps_layer_input: bool = False,
-    trained: bool = True,
-) -> Op:
-    """Give a norm over the hidden size: reads, writes, keeps its input (unfused: through an fp32 copy)."""
-    size = HALF_BYTES * shard.sharded_tokens * model.hidden_size
-    return elementwise(
-        name,
-        traffic_bytes=size * norm_accesses(model, stack),
-        saved_bytes=norm_saved_bytes(size, wide=stack.memory.keeps_wide_norms, trained=trained),
-        saved_bytes_op=size if keeps_layer_input else 0,
-        parameters=norm_parameters(model, model.hidden_size),
-    )
 
 
 def _residual(model: ModelSpec, block: str, stack: SoftwareStack, shard: ShardShape) -> tuple[Op, ...]:

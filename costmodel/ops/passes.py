@@ -6,7 +6,9 @@ kinds: fused (one kernel reads and writes), eager around an fp32 copy, and chain
 
 from __future__ import annotations
 
+from costmodel.models.parameters import norm_parameters
 from costmodel.models.spec import ModelSpec
+from costmodel.ops.op import HALF_BYTES, Op, ShardShape, elementwise, norm_saved_bytes
 from costmodel.stack import SoftwareStack
 
 FUSED = 2  # one read, one write
@@ -48,3 +50,23 @@ def loss_bytes_moved(stack: SoftwareStack) -> int:
     Source: transformers loss/loss_utils.py, ForCausalLMLoss: logits to fp32, then torch's cross entropy.
     """
     return LOSS_CHAIN_BYTES if stack.timing.chained_modules else FUSED_LOSS_BYTES
+
+
+def norm_op(
+    model: ModelSpec,
+    name: str,
+    stack: SoftwareStack,
+    shard: ShardShape,
+    *,
+    keeps_layer_input: bool = False,
+    trained: bool = True,
+) -> Op:
+    """Give a norm over the hidden size: reads, writes, keeps its input (unfused: through an fp32 copy)."""
+    size = HALF_BYTES * shard.sharded_tokens * model.hidden_size
+    return elementwise(
+        name,
+        traffic_bytes=size * norm_accesses(model, stack),
+        saved_bytes=norm_saved_bytes(size, wide=stack.memory.keeps_wide_norms, trained=trained),
+        saved_bytes_op=size if keeps_layer_input else 0,
+        parameters=norm_parameters(model, model.hidden_size),
+    )

@@ -3,7 +3,9 @@
 Layers spread as evenly as possible. Extra ones go to middle ranks, the later the better (they keep fewer
 microbatches in flight), then to the rank of the embedding, and to the rank of the head last of all: 126
 layers on 8 ranks are 15·1 + 16·6 + 15·1, as published 405B runs have it. Ranks with several chunks hold
-equal ones but for the first and the last of the model (`costmodel.pipeline.stages`).
+equal ones but for the first and the last of the model (`costmodel.pipeline.stages`). Modules that predict
+further tokens take places of layers in the last chunk, which has what places are left empty, too: 61 layers
+and one module on 16 ranks are 15·4 + 1, as published DeepSeek-V3 runs have it.
 """
 
 from __future__ import annotations
@@ -31,25 +33,32 @@ from topology.base.columns import Columns
 Vector = NDArray[np.float64]
 
 
-def even_split(runs: Sequence[int], layout: ParallelLayout, order: Order = ()) -> StageSplit:
+def even_split(
+    runs: Sequence[int], layout: ParallelLayout, order: Order = (), modules: int = 0
+) -> StageSplit:
     """Layers of each kind on each rank, as even as possible; recomputed if the layout says ``full``.
 
     Args:
         runs: Layers of each kind.
         layout: How the job is split; pp, virtual_stages, schedule and recompute are read.
         order: Where they are, if not one kind after the other.
+        modules: Modules that predict further tokens, after the last layer.
 
     >>> even_split((10,), ParallelLayout(pp=4)).layers_of_stage
     ((2,), (3,), (3,), (2,))
+    >>> even_split((61,), ParallelLayout(pp=4), modules=1).layers_of_stage
+    ((16,), (16,), (16,), (13,))
     """
-    counts = runs_of_ranks(*_chunks(layout, sum(runs)), runs, order)
+    counts = runs_of_ranks(*_chunks(layout, sum(runs), modules), runs, order)
     recomputed = tuple(sum(row) if layout.recompute == "full" else 0 for row in counts)
     return StageSplit(layers_of_stage=counts, recompute_of_stage=recomputed)
 
 
-def _chunks(layout: ParallelLayout, num_layers: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _chunks(layout: ParallelLayout, num_layers: int, modules: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Rank and layers of every chunk."""
     chunk_ranks = ranks_of_chunks(layout)
+    if modules and (beside := _beside_modules(num_layers, len(chunk_ranks), modules)):
+        return chunk_ranks, beside
     P, lack = layout.pp, ends_shortage(num_layers, len(chunk_ranks))
     if len(chunk_ranks) > P and lack is not None:
         each, _ = shortage(num_layers, len(chunk_ranks))
@@ -60,6 +69,19 @@ def _chunks(layout: ParallelLayout, num_layers: int) -> tuple[tuple[int, ...], t
     for rank in preferred[: num_layers % P]:
         layers[rank] += 1
     return chunk_ranks, layers_of_chunks(chunk_ranks, tuple(layers))
+
+
+def _beside_modules(num_layers: int, chunks: int, modules: int) -> tuple[int, ...]:
+    """Layers of every chunk where modules take places of the last; none if that leaves it fewer than none.
+
+    Source: ``set_deepseek_v3_pipeline_model_parallel_layout`` of Megatron-Bridge 0.6.2, ``Et|(tt|)*30mL``.
+    """
+    each, missing = shortage(num_layers + modules, chunks)
+    of_last = min(missing, each - modules)
+    of_first = missing - of_last
+    if chunks == 1 or of_last < 0 or of_first >= each:
+        return ()
+    return (each - of_first, *(each,) * (chunks - 2), each - of_last - modules)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,10 +103,10 @@ class RankTypes(Columns):
     stage: Vector
 
 
-def rank_types(runs: Sequence[int], table: LayoutTable, order: Order = ()) -> RankTypes:
+def rank_types(runs: Sequence[int], table: LayoutTable, order: Order = (), modules: int = 0) -> RankTypes:
     """Kinds of pipeline rank of every layout; layouts with the same pipeline share them."""
     chosen, index = distinct_rows([table.pp, table.virtual_stages, table.schedule])
-    pipelines = [_types_of(runs, _pipeline(table, int(row)), order) for row in chosen]
+    pipelines = [_types_of(runs, _pipeline(table, int(row)), order, modules) for row in chosen]
     most = max(len(types) for types in pipelines)
     width = len(runs) + 4
     columns = np.zeros((len(pipelines), most, width))
@@ -110,9 +132,9 @@ def _pipeline(table: LayoutTable, row: int) -> ParallelLayout:
     )
 
 
-def _types_of(runs: Sequence[int], layout: ParallelLayout, order: Order) -> list[list[float]]:
+def _types_of(runs: Sequence[int], layout: ParallelLayout, order: Order, modules: int) -> list[list[float]]:
     """Rows of layers of each run, number of ranks, first, last, earliest rank."""
-    counts = even_split(runs, layout, order).layers_of_stage
+    counts = even_split(runs, layout, order, modules).layers_of_stage
     head_rank = 0 if RECORDS[layout.schedule].v_shaped else layout.pp - 1
     found: dict[tuple[tuple[int, ...], bool, bool], list[int]] = {}
     for rank, row in enumerate(counts):

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from costmodel.layout import Quantity
+from costmodel.job import TrainingJob
+from costmodel.layout import LayoutTable, Quantity
+from costmodel.models.sizes import tied_parameters
+from costmodel.models.spec import ModelSpec
 from costmodel.pipeline.schedules import chunks_per_rank, column
 
 _HELD = column(lambda schedule: schedule.held).astype(np.float64).T
@@ -81,3 +84,18 @@ def holds_ends(schedule: Quantity, pp: Quantity, stage: Quantity) -> tuple[Quant
     """Whether a stage's rank holds the embedding, and whether it holds the head, under a schedule (code)."""
     first = np.equal(stage, 0)
     return first, np.where(_V_SHAPED[np.asarray(schedule)], first, np.equal(stage, np.asarray(pp) - 1))
+
+
+def copied_parameters(model: ModelSpec, job: TrainingJob, table: LayoutTable) -> Quantity:
+    """Parameters of the embedding that the head's rank of a pipeline holds once more, before they are cut.
+
+    Those of a tied embedding; else, unless one rank holds both ends of the model, those in which modules that
+    predict further tokens look theirs up.
+
+    Source: megatron-core's ``GPTModel`` builds an embedding where ``mtp_process`` is; DeepSeek-V3 section 2.2
+    shares it because DualPipe puts both ends on one rank.
+    """
+    if (tied := tied_parameters(model)) or not job.mtp_layers:
+        return tied
+    apart: Quantity = np.where(_V_SHAPED[table.schedule], 0, model.vocab_size * model.hidden_size)
+    return apart

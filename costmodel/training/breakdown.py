@@ -25,7 +25,7 @@ from costmodel.training.constants import Constants
 from costmodel.training.layer_time import embedding_step, head_step, layer_step
 from costmodel.training.op_times import PART_TRANSFERS
 from costmodel.training.raw_times import Features, PartTimes
-from costmodel.training.step_time import step_stretch, update_seconds_per_parameter
+from costmodel.training.step_time import mtp_seconds, step_stretch, update_seconds_per_parameter
 
 NOTHING = 1e-9
 """Share of the step below which a difference of two sums is rounding."""
@@ -97,32 +97,36 @@ def _pacing_rank(
     f: Features, c: Constants, costs: StageCosts, split: StageSplit, rank: int
 ) -> _PerMicrobatch:
     """Add up the layers and ends of one rank by part."""
-    layers = split.layers_of_stage[rank]
     recomputed = recomputed_layers(costs, split)[rank]
     stretch = _stretch(f, c)
     policy = int(f.layout_numbers.recompute[0])
     policy = 0 if policy == RECOMPUTES.index("full") else policy
     sums = dict.fromkeys(_PerMicrobatch.__slots__, 0.0)
-    for run, count in enumerate(layers):
-        step = layer_step(f.runs[run], f, c)
+    layers = [*zip(f.runs, split.layers_of_stage[rank], costs.layer_s, strict=True)]
+    heads, ends_held = 1 + f.mtp_layers, _ends_held(f, split, rank)
+    if f.mtp is not None:
+        layers.append((f.mtp, f.mtp_layers * ends_held[1], float(mtp_seconds(f, c)[0])))
+    for part, count, seconds in layers:
+        step = layer_step(part, f, c)
         one = {name: float(getattr(step, f"{name}_s")[0]) for name in PART_TRANSFERS}
         plain = float(step.forward_s[0] + step.backward_s[0, 0])
         repeated = float(step.forward_s[0] + step.backward_s[policy, 0]) - plain
         for name, value in one.items():
             sums[name] += stretch * count * value
-            sums[f"moving_{name}"] += stretch * count * _transfer_seconds(f.runs[run], name)
+            sums[f"moving_{name}"] += stretch * count * _transfer_seconds(part, name)
         sums["compute"] += stretch * count * float(step.compute_s[0])
         sums["host"] += stretch * count * max(0.0, plain - float(step.compute_s[0]) - sum(one.values()))
-        sums["dp"] += count * (costs.layer_s[run] - stretch * (plain + repeated))
-        sums["recompute"] += stretch * count * repeated + float(recomputed[run]) * costs.recompute_s[run]
+        sums["dp"] += count * (seconds - stretch * (plain + repeated))
+        sums["recompute"] += stretch * count * repeated
+    sums["recompute"] += float(np.dot(recomputed, costs.recompute_s))
     traffic = _microbatch_traffic(f, c)
-    sums["dp"] += stretch * float(traffic[:-2].max())
+    sums["dp"] += stretch * float(traffic[: len(f.runs)].max())
     sums["host"] += stretch * float(f.environment.host_s_per_microbatch)
-    ends = (f.embedding, embedding_step(f, c)), (f.head, head_step(f, c))
-    for held, (end, step), exchange in zip(_ends_held(f, split, rank), ends, traffic[-2:], strict=True):
-        sums["compute"] += held * stretch * float(step.compute_s[0])
-        sums["tp"] += held * stretch * float(step.tp_s[0])
-        sums["moving_tp"] += held * stretch * _transfer_seconds(end, "tp")
+    ends = (f.embedding, embedding_step(f, c), 1), (f.head, head_step(f, c), heads)
+    for held, (end, step, times), exchange in zip(ends_held, ends, traffic[-2:], strict=True):
+        sums["compute"] += held * times * stretch * float(step.compute_s[0])
+        sums["tp"] += held * times * stretch * float(step.tp_s[0])
+        sums["moving_tp"] += held * times * stretch * _transfer_seconds(end, "tp")
         sums["dp"] += held * stretch * float(exchange)
     return _PerMicrobatch(**sums)
 
@@ -163,8 +167,10 @@ def _update_seconds(f: Features, c: Constants, split: StageSplit, rank: int) -> 
 
 
 def _held(split: StageSplit, f: Features, rank: int) -> NDArray[np.float64]:
-    """How many layers of every run, and which of the two ends, a rank holds."""
-    return np.array([*split.layers_of_stage[rank], *_ends_held(f, split, rank)], dtype=np.float64)
+    """How many layers of every run, how many modules, and which of the two ends, a rank holds."""
+    first, last = _ends_held(f, split, rank)
+    modules = [] if f.mtp is None else [f.mtp_layers * last]
+    return np.array([*split.layers_of_stage[rank], *modules, first, last], dtype=np.float64)
 
 
 def _replica_seconds(f: Features, c: Constants, split: StageSplit, rank: int, M: int) -> float:

@@ -7,8 +7,8 @@ below the number of replicas (HSDP) each shard is then all-reduced among the rep
 Traffic once per step travels in buckets, so its cost per byte is that of the whole stage's message and linear
 in layers; traffic in every microbatch travels one layer at a time. Nothing fitted enters here.
 
-Legend: ``K`` runs of layers; parts are the runs, then the embedding, then the head, so arrays have ``K + 2``
-rows.
+Legend: ``K`` runs of layers, a module that predicts a further token counted as one more where there is any;
+parts are the runs, then the embedding, then the head, so arrays have ``K + 2`` rows.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ from costmodel.kernels.stand_ins import gemm_reference, stand_in
 from costmodel.kernels.tables import Calibration
 from costmodel.layout import SCHEDULES, LayoutTable, ParallelLayout
 from costmodel.memory.stage import MemoryBreakdown, MemoryPieces, holds_ends, stage_memory
+from costmodel.models.kinds import kind_title, mtp_kind
 from costmodel.models.sizes import is_unmeasured
 from costmodel.models.spec import ModelSpec, layer_order, layer_runs
 from costmodel.models.tower import Tower
@@ -107,7 +108,7 @@ def estimate_and_costs(
     priced = price_layouts(model, cluster, job, stack, table, cal, constants=c)
     order = layer_order(model)
     costs = stage_costs_of(priced, layout, job, runs, cluster.gpu.memory_bytes, order)
-    split = split or even_split(runs, layout, order)
+    split = split or even_split(runs, layout, order, job.mtp_layers)
     question = Question(
         model=model, cluster=cluster, job=job, stack=stack, layout=layout, cal=cal,
         paid_gpus=paid_gpus or max(cluster.num_gpus, layout.num_gpus),
@@ -221,7 +222,8 @@ def _forward_flop(
     attention = tuple(float(forward_flop([op for op in part if op.kind is OpKind.ATTENTION])) for part in ops)
     again = tuple(float(forward_flop([op for op in part if op.repeated])) for part in ops)
     counts = [run.count for run in layer_runs(model)]
-    whole = sum(n * flop for n, flop in zip(counts, layers, strict=False)) + layers[-1]
+    further = job.mtp_layers * (layers[-3] + layers[-1]) if job.mtp_layers else 0.0
+    whole = sum(n * flop for n, flop in zip(counts, layers, strict=False)) + layers[-1] + further
     return whole, layers[: len(counts)], attention[: len(counts)], again[: len(counts)]
 
 
@@ -251,6 +253,8 @@ def _assumptions(q: Question) -> tuple[str, ...]:
         lines.append("traced in bf16 without a loss: a token is a sample, its kernels were not measured")
         if q.layout.tp > 1 and q.model.module.whole:
             lines.append(f"tensor ranks multiply whole: {'; '.join(q.model.module.whole)}")
+    if q.job.mtp_layers:
+        lines.append(_predicted(q))
     if q.model.tower:
         lines.append(_seen(q.model.tower, q.job))
     if q.job.gradient_compression:
@@ -267,6 +271,15 @@ def _assumptions(q: Question) -> tuple[str, ...]:
     if rates_of(q.cluster.spec) is not None:
         lines.append(f"price {q.cluster.spec.price_source}, {q.cluster.spec.price_as_of}")
     return (*lines, *q.cluster.notes)
+
+
+def _predicted(q: Question) -> str:
+    """What modules that predict further tokens are taken to be."""
+    kind = kind_title(q.model, mtp_kind(q.model))
+    return (
+        f"{counted(q.job.mtp_layers, 'module')} on the last stage ({kind} after a projection, embedding and "
+        "head the model's own), never recomputed in full"
+    )
 
 
 def _seen(tower: Tower, job: TrainingJob) -> str:

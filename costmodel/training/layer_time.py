@@ -287,6 +287,11 @@ def _host(part: PartTimes, f: Features, c: Constants) -> tuple[Vector, Vector]:
     return launch + collectives, c.host_backward * launch + collectives
 
 
+def mtp_steps(f: Features, c: Constants) -> tuple[LayerStep, ...]:
+    """A module that predicts a further token in a step, where there are any; its head is not in it."""
+    return () if f.mtp is None else (layer_step(f.mtp, f, c),)
+
+
 def head_seconds(f: Features, c: Constants) -> Vector:
     """Final norm, output projection and loss of one microbatch, forward and backward; per placed cut."""
     step = head_step(f, c)

@@ -20,7 +20,6 @@ from costmodel.kernels.collectives import collective_time
 from costmodel.kernels.compute import gemm_time
 from costmodel.kernels.tables import Calibration
 from costmodel.layout import LayoutTable, num_microbatches
-from costmodel.models.sizes import tied_parameters
 from costmodel.models.spec import ModelSpec, layer_runs
 from costmodel.ops.compressed import spared_parameters
 from costmodel.ops.cuts import Cuts, cuts_of
@@ -29,6 +28,7 @@ from costmodel.ops.op import HALF_BYTES, LINEAR, Op, OpKind
 from costmodel.ops.shards import distinct_rows
 from costmodel.ops.updates import update_products
 from costmodel.parallel.axes import AXES, LAYER_AXES
+from costmodel.pipeline.in_flight import copied_parameters
 from costmodel.pipeline.pairing import paired_share
 from costmodel.stack import SoftwareStack
 from costmodel.training.data_parallel import GradientTraffic, gradient_traffic, least_traffic
@@ -43,7 +43,7 @@ from topology.hardware.gpu import Gpu
 
 Vector = NDArray[np.float64]
 Index = NDArray[np.intp]
-ENDS = 2  # parts after the layers: the embedding and the head, whose matrices are updated as vectors
+ENDS = 2  # parts after all others: the embedding and the head, whose matrices are updated as vectors
 PROBE_BYTES = (2.0**20, 2.0**26)  # two pipeline messages between which the cost of a send is taken as linear
 SOCKET_GPUS = 4
 """GPUs that hang on one CPU socket of a host with two sockets and eight GPUs.
@@ -68,6 +68,8 @@ class Features(Columns):
     Attributes:
         environment: Properties of the stack, the GPU and the model that scale times.
         runs: One per run of identical layers; fields have one entry per placed cut.
+        mtp: A module that predicts a further token, without its product with the head; None without any.
+        mtp_layers: How many of them the head's rank holds.
         embedding: The token embedding.
         head: The final norm, the output projection and the loss.
         hidden_elements: Per placed cut: elements of a microbatch's hidden states on a rank.
@@ -77,7 +79,8 @@ class Features(Columns):
         tp_inside: Per placed cut: 1 where tensor-parallel groups stay inside a scale-up domain.
         over_sockets: Per placed cut: 1 where tensor-parallel groups sit on both CPU sockets of a host.
         placed_shard: For every layout, the row of its placed shard.
-        traffic: Data-parallel traffic by replication, shape (runs + 2, replications).
+        traffic: Data-parallel traffic by replication, shape (parts, replications): of the runs, of a module
+            if there is one, of the embedding, of the head.
         send_s: Per replication: latency of a pipeline send.
         send_s_per_byte: Per replication: what each further byte adds.
         replication: For every layout, its entry in `traffic`.
@@ -86,6 +89,8 @@ class Features(Columns):
 
     environment: Environment
     runs: tuple[PartTimes, ...]
+    mtp: PartTimes | None
+    mtp_layers: Any
     embedding: PartTimes
     head: PartTimes
     hidden_elements: Vector
@@ -191,7 +196,9 @@ def features_of(
     )  # fmt: skip
     return Features(
         environment=environment_of(model, cluster, job, stack),
-        runs=tuple(times[:-2]),
+        runs=tuple(times[: len(layer_runs(model))]),
+        mtp=times[-ENDS - 1] if job.mtp_layers else None,
+        mtp_layers=job.mtp_layers,
         embedding=times[-2],
         head=times[-1],
         hidden_elements=placed.microbatch_size * (job.sequence_length / placed.cp) * model.residual_width,
@@ -244,7 +251,7 @@ def _replication(
     distinct = table.take(first)
     strides = axis_strides(distinct)
     shards = shard_of[first]
-    tied = tied_parameters(model) * (job.adapter is None) / distinct.tp
+    tied = copied_parameters(model, job, distinct) * (job.adapter is None) / distinct.tp
     dense = np.stack([part.dense_parameters[shards] for part in kernels])
     dense[-1] += tied * (distinct.pp > 1)
     expert = np.stack([part.expert_parameters[shards] for part in kernels])
@@ -256,7 +263,7 @@ def _replication(
         strides,
         dense=dense,
         expert=expert,
-        layers=[run.count for run in layer_runs(model)],
+        layers=[*(run.count for run in layer_runs(model)), *[job.mtp_layers] * bool(job.mtp_layers)],
         tied_parameters=tied,
         frozen=_frozen(kernels, shards) if job.adapter else None,
         products=(products[0][:, shards], products[1][:, shards]) if products else None,

@@ -94,7 +94,7 @@ def _scores(
     priced: Priced, job: TrainingJob, runs: Sequence[int], order: Order, recomputed_share: Vector
 ) -> TrainingScores:
     """Scores of one part of a table; arguments as `evaluate`."""
-    types = rank_types(runs, priced.table, order)
+    types = rank_types(runs, priced.table, order, job.mtp_layers)
     features, pieces = priced.features, priced.pieces
     peak = _even_peak_bytes(priced, types, recomputed_share, job)
     step_s = [

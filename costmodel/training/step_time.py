@@ -8,6 +8,8 @@ the constants over all measured runs. The equations:
     tail          = reduction and gathering not hidden under the last backward and first forward,
                     then the optimizer
 
+A module that predicts a further token is a layer of the head's rank, and its head is once more the model's.
+
 Legend: ``K`` runs of layers, ``c`` constants, ``e`` environment; arrays end in the layout axis.
 """
 
@@ -22,7 +24,7 @@ from costmodel.layout import RECOMPUTES, SCHEDULES, Quantity
 from costmodel.pipeline.bubble import waited_sends
 from costmodel.pipeline.schedules import RECORDS, chunks_per_rank, column
 from costmodel.training.constants import Constants
-from costmodel.training.layer_time import LayerStep, embedding_seconds, head_seconds, layer_step
+from costmodel.training.layer_time import LayerStep, embedding_seconds, head_seconds, layer_step, mtp_steps
 from costmodel.training.raw_times import Features, input_bytes, stage_message_bytes
 from costmodel.training.slowdowns import Environment
 from topology.base.columns import Columns
@@ -87,35 +89,19 @@ def compose(f: Features, c: Constants) -> CostColumns:
     """Time costs of every layout, before its layers are split over pipeline ranks."""
     numbers, e, traffic = f.layout_numbers, f.environment, _scaled_traffic(f, c)
     steps = [layer_step(part, f, c) for part in f.runs]
-    none, full = RECOMPUTES.index("none"), RECOMPUTES.index("full")
-    base = np.where(numbers.recompute == full, 0, numbers.recompute)
-    stretch = step_stretch(numbers.nodes, e.level, c)
-    away = e.inputs_away * input_bytes(f) / e.host_link_bytes_per_s
-    layer_s, extra_s, forward_s, backward_s = [], [], [], []
-    for run, step in enumerate(steps):
-        out_s, in_s = (
-            traffic.gather_memory_s[run],
-            traffic.gather_memory_s[run] + traffic.scatter_memory_s[run],
-        )
-        forward = out_s + _with_parameters(step.forward_s[f.placed_shard], traffic.gather[run], e)
-        exchange = traffic.gather[run] + traffic.scatter[run]
-        backward = in_s + _with_parameters(step.backward_s[base, f.placed_shard], exchange, e)
-        once_more = e.regathers_recomputed * traffic.gather[run]
-        recomputing = in_s + _with_parameters(step.backward_s[full, f.placed_shard], exchange + once_more, e)
-        waits = np.maximum(0.0, away - forward) + np.maximum(0.0, away - recomputing)
-        forward_s.append(forward)
-        backward_s.append(in_s + _with_parameters(step.backward_s[none, f.placed_shard], exchange, e))
-        layer_s.append(stretch * (forward + backward))
-        extra_s.append(stretch * (recomputing + waits - backward))
+    K, stretch = len(steps), step_stretch(numbers.nodes, e.level, c)
+    layers = [_layer(run, step, f, traffic) for run, step in enumerate([*steps, *mtp_steps(f, c)])]
+    layer_s, extra_s = [stretch * one.kept_s for one in layers], [stretch * one.extra_s for one in layers]
     first = embedding_seconds(f, c)[f.placed_shard] + traffic.gather[-2] + traffic.scatter[-2]
-    last = head_seconds(f, c)[f.placed_shard] + traffic.gather[-1] + traffic.scatter[-1]
-    edges = (traffic.gather[:-2] + traffic.scatter[:-2]).max(axis=0) + e.host_s_per_microbatch
-    tail = _tail(f, c, traffic, np.stack(forward_s), np.stack(backward_s))
+    last = (1 + f.mtp_layers) * head_seconds(f, c)[f.placed_shard] + traffic.gather[-1] + traffic.scatter[-1]
+    edges = (traffic.gather[:K] + traffic.scatter[:K]).max(axis=0) + e.host_s_per_microbatch
+    passes = np.stack([one.forward_s for one in layers]), np.stack([one.backward_s for one in layers])
+    tail = _tail(f, c, traffic, *passes)
     return CostColumns(
-        layer_s=np.stack(layer_s),
-        recompute_s=np.stack(extra_s),
+        layer_s=np.stack(layer_s[:K]),
+        recompute_s=np.stack(extra_s[:K]),
         first_s=stretch * first,
-        last_s=stretch * last,
+        last_s=stretch * last + f.mtp_layers * sum(layer_s[K:]),
         every_s=stretch * edges,
         tail_layer_s=tail[0],
         tail_first_s=tail[1],
@@ -130,6 +116,49 @@ def compose(f: Features, c: Constants) -> CostColumns:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    """Seconds of a layer and microbatch beside its parameters' traffic, by layout.
+
+    `kept_s` is its forward and backward under the layout's own policy, what is recomputed in full kept;
+    `extra_s` what recomputing it in full adds; `backward_s` its backward alone with nothing recomputed.
+    """
+
+    forward_s: Vector
+    backward_s: Vector
+    kept_s: Vector
+    extra_s: Vector
+
+
+def _layer(run: int, step: LayerStep, f: Features, traffic: _Traffic) -> _Layer:
+    """A layer of a run, or of a module that stands after the runs."""
+    numbers, e = f.layout_numbers, f.environment
+    none, full = RECOMPUTES.index("none"), RECOMPUTES.index("full")
+    base = np.where(numbers.recompute == full, none, numbers.recompute)
+    away = e.inputs_away * input_bytes(f) / e.host_link_bytes_per_s
+    out_s = traffic.gather_memory_s[run]
+    in_s = out_s + traffic.scatter_memory_s[run]
+    forward = out_s + _with_parameters(step.forward_s[f.placed_shard], traffic.gather[run], e)
+    exchange = traffic.gather[run] + traffic.scatter[run]
+    backward = in_s + _with_parameters(step.backward_s[base, f.placed_shard], exchange, e)
+    once_more = e.regathers_recomputed * traffic.gather[run]
+    recomputing = in_s + _with_parameters(step.backward_s[full, f.placed_shard], exchange + once_more, e)
+    waits = np.maximum(0.0, away - forward) + np.maximum(0.0, away - recomputing)
+    return _Layer(
+        forward_s=forward,
+        backward_s=in_s + _with_parameters(step.backward_s[none, f.placed_shard], exchange, e),
+        kept_s=forward + backward,
+        extra_s=recomputing + waits - backward,
+    )
+
+
+def mtp_seconds(f: Features, c: Constants) -> Vector:
+    """Seconds of a microbatch of one module that predicts a further token, without its head; per layout."""
+    stretch = step_stretch(f.layout_numbers.nodes, f.environment.level, c)
+    (step,) = mtp_steps(f, c)
+    return np.asarray(stretch * _layer(len(f.runs), step, f, _scaled_traffic(f, c)).kept_s)
+
+
 def _host_share(step: LayerStep) -> Vector:
     """Host time of a layer over the time of the layer, at most 1."""
     return np.asarray(np.minimum(1.0, step.host_s / (step.forward_s + step.backward_s[0])))
@@ -137,7 +166,7 @@ def _host_share(step: LayerStep) -> Vector:
 
 @dataclass(frozen=True, slots=True)
 class _Traffic:
-    """Data-parallel seconds inside a step, shape (runs + 2, layouts): every microbatch, then once a step."""
+    """Data-parallel seconds inside a step, shape (parts, layouts): every microbatch, then once a step."""
 
     gather: Vector
     scatter: Vector
@@ -204,7 +233,8 @@ def _tail(
     forms[:2, -2] += (1 - stays_r) * traffic.last_bucket
     forms *= stretch
     forms += update
-    return forms[:, :-2], forms[:, -2], forms[:, -1]
+    K = len(f.runs)
+    return forms[:, :K], forms[:, -2], forms[:, -1] + f.mtp_layers * forms[:, K:-2].sum(axis=1)
 
 
 def update_seconds_per_parameter(e: Environment, c: Constants) -> Quantity:

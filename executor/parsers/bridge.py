@@ -122,5 +122,6 @@ def judge(case: Mapping[str, Any]) -> dict[str, Any]:
         **({"layout.shard_degree": ranks // copies} if copies > 1 else {}),
         "job.global_batch_size": train.global_batch_size,
         "job.sequence_length": model.seq_length,
+        "job.mtp_layers": model.mtp_num_layers or 0,
         **stages(model),
     }

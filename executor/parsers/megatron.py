@@ -88,6 +88,7 @@ def judge(case: Mapping[str, Any]) -> dict[str, Any]:
         **({"layout.cp_kind": cp_kind(args)} if args.context_parallel_size > 1 else {}),
         "job.global_batch_size": args.global_batch_size,
         "job.sequence_length": args.seq_length,
+        "job.mtp_layers": args.mtp_num_layers or 0,
         "model.num_layers": args.num_layers,
         **stages(config),
         **buckets(args),
@@ -122,10 +123,17 @@ def cp_kind(args: argparse.Namespace) -> str:
 
 
 def stages(config: Any) -> dict[str, Any]:
-    """Layers of every virtual stage in model order, and recomputed layers of every rank."""
+    """Layers of every virtual stage in model order, and recomputed layers of every rank.
+
+    Modules that predict further tokens elsewhere than on the last stage would be another plan.
+    """
     pp, chunks = config.pipeline_model_parallel_size, config.virtual_pipeline_model_parallel_size
     order = [(chunk, rank) for chunk in range(chunks or 1) for rank in range(pp)]
     layers = [layers_of(config, None if chunks is None else chunk, rank) for chunk, rank in order]
+    if (told := config.pipeline_model_parallel_layout) is not None:
+        modules = [sum(kind.name == "mtp" for kind in told.layout[rank][chunk]) for chunk, rank in order]
+        if any(modules[:-1]) or modules[-1] != (config.mtp_num_layers or 0):
+            raise ValueError(f"modules of {modules} on stages")
     again = [0] * pp
     for (_, rank), held in zip(order, layers, strict=True):
         again[rank] += recomputed(config, held)

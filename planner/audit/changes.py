@@ -133,7 +133,7 @@ def _of_layout(
         if keep[at] and np.isfinite(step_s) and peak <= capacity:
             fields = changed_fields(now.layout, candidate)
             runs, order = layer_runs(now.request.model), layer_order(now.request.model)
-            split = even_split([run.count for run in runs], candidate, order)
+            split = even_split([run.count for run in runs], candidate, order, setting.job.mtp_layers)
             after = {
                 **now.facts,
                 **facts_of_job(now.request, candidate, split, now.stack),

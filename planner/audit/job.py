@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from costmodel.job import MOST_MTP_LAYERS
 from costmodel.kernels.precisions import TRAINING
 from costmodel.layout import RECOMPUTES, ParallelLayout, Recompute
 from costmodel.models.catalog import listed_model, model
@@ -23,6 +24,7 @@ from planner.audit.facts import Facts
 from planner.audit.read import Reading
 from planner.audit.told import model_told, splits_sequences, told_modules, unpriced_by
 from planner.engines.megatron_lm.modules import PRICED
+from planner.engines.megatron_lm.stage_string import modules_of_string
 from planner.formats.settings import whole
 from planner.plan import PlanRequest
 from planner.questions.flags import Flags
@@ -101,7 +103,12 @@ def job_of(reading: Reading, flags: Flags) -> Job:
     notes.assumed.extend(text for text in understood.notes if text.startswith("planned for"))
     layout = _layout(reading, request, notes)
     batch = int(flags.global_batch_size or 0) or _batch(facts, layout, request.cluster.num_gpus, notes)
-    request = replace(request, job=replace(request.job, global_batch_size=max(1, min(batch, LARGEST))))
+    modules = min(facts.count("job.mtp_layers") or 0, MOST_MTP_LAYERS)
+    sequences = max(1, min(batch, LARGEST))
+    request = replace(
+        request,
+        job=replace(request.job, global_batch_size=sequences, mtp_layers=modules or request.job.mtp_layers),
+    )
     return Job(request=request, layout=layout, missing=tuple(notes.missing), assumed=tuple(notes.assumed))
 
 
@@ -132,10 +139,23 @@ def _left_out(reading: Reading) -> Iterator[str]:
     if facts.value("layout.recompute") == "selective" and modules:
         yield f"recomputed modules {', '.join(modules)} are priced as kept"
     yield from unpriced_by(reading)
-    if facts.count("said.predicted_layers"):
-        yield "layers that predict further tokens (MTP) are not priced"
+    yield from _of_modules(facts)
     if reading.family.name in ("NeMo-RL", "verl"):
         yield "only the training of a reinforcement-learning step is priced, not its answers"
+
+
+def _of_modules(facts: Facts) -> Iterator[str]:
+    """What of modules that predict further tokens is priced otherwise than it runs."""
+    if not facts.count("job.mtp_layers"):
+        return
+    try:
+        *others, _ = modules_of_string(str(facts.value("said.stage_layout") or ""))
+    except ValueError:
+        others = []
+    if any(others):
+        yield "modules that predict further tokens (MTP) are priced on the last stage"
+    if str(facts.value("said.recompute_method") or "").lower() == "uniform":
+        yield "modules that predict further tokens (MTP) are priced as kept, not recomputed"
 
 
 def _model(reading: Reading, flags: Flags, notes: _Notes) -> ModelSpec | None:

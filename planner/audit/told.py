@@ -21,6 +21,7 @@ from planner.engines.contract import Contract, read, write
 from planner.engines.contract import Reading as Told
 from planner.engines.contracts import CONTRACTS
 from planner.engines.fields import layout_facts, model_facts, stack_facts, told_model, told_stack
+from planner.engines.megatron_lm.stages import RECOMPUTED_HOW
 from planner.engines.refusal import Refused
 from planner.engines.setting import Setting as EngineSetting
 from planner.formats.settings import NOT_KNOWN, Setting
@@ -215,8 +216,10 @@ def words_between(
     contract = contract_of(reading)
     if contract is None:
         return None
+    found = read(contract, words_of(reading, contract)).fields
+    now = {**before, **{name: said for name, said in found.items() if name == RECOMPUTED_HOW}}
     try:
-        old, new = write(contract, before), write(contract, after)
+        old, new = write(contract, now), write(contract, after)
     except (InputError, ValueError, KeyError, IndexError, TypeError, StopIteration):
         return None
     sizes = {word.name for setting in contract.settings if _of_model(setting) for word in setting.words}

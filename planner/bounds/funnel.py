@@ -53,7 +53,6 @@ ROUNDING = 1e-9
 TRAINING_FLOP_PER_PARAMETER = 6
 """Forward 2 and backward 4 multiply-adds' flop per parameter and token: no kernel runs above the peak."""
 
-_FULL = RECOMPUTES.index("full")
 _TP_INNERMOST = AXIS_ORDERS.index(("pp", "dp", "cp", "tp"))
 _CP_INNERMOST = AXIS_ORDERS.index(("pp", "dp", "tp", "cp"))
 _PAIRS_MICROBATCHES = column(lambda schedule: schedule.pairs_microbatches)
@@ -286,23 +285,23 @@ def smallest_memory(setting: Setting, table: LayoutTable) -> Vector:
     """Bytes per GPU that no variant can go below on its fullest rank: the mean over ranks at best.
 
     Every ZeRO stage is tried: sharding parameters needs buffers to gather them, so the highest is not the
-    smallest.
+    smallest. Modules that predict further tokens keep least under one policy or another, since none is
+    recomputed in full: then every policy is tried too.
     """
-    return np.asarray(
-        np.min([_mean_memory(setting, table, zero) for zero in setting.stack.supports.zero_stages], axis=0)
-    )
+    has = setting.stack.supports
+    full = "full" if "full" in has.recomputes else has.recomputes[0]
+    policies = has.recomputes if setting.job.mtp_layers else (full,)
+    tried = itertools.product(has.zero_stages, map(RECOMPUTES.index, policies))
+    return np.asarray(np.min([_mean_memory(setting, table, *each) for each in tried], axis=0))
 
 
-def _mean_memory(setting: Setting, combined: LayoutTable, zero_stage: int) -> Vector:
-    """Mean bytes over ranks of 1F1B, all recomputed, one microbatch in flight, at this ZeRO stage.
+def _mean_memory(setting: Setting, combined: LayoutTable, zero_stage: int, policy: int) -> Vector:
+    """Mean bytes over ranks of 1F1B, one microbatch in flight, at this ZeRO stage and policy, layers least.
 
     Where gradients are allocated on demand, those of a step's only microbatch may take the place of all its
     activations (`in_flight.held_microbatches`), so then none are counted.
     """
     s, ones = setting, np.ones(len(combined), dtype=np.int64)
-    policy = (
-        _FULL if "full" in s.stack.supports.recomputes else RECOMPUTES.index(s.stack.supports.recomputes[0])
-    )
     table = replace(
         combined,
         schedule=SCHEDULES.index(PLAIN_SCHEDULE) * ones,

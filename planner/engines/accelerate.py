@@ -24,7 +24,7 @@ from planner.engines.deepspeed import (
 )
 from planner.engines.dotted import flat, nested
 from planner.engines.fields import Facts
-from planner.engines.limit import Limit, Question, Variable, compression_limit, offload_limit
+from planner.engines.limit import Limit, Question, Variable, compression_limit, further_limit, offload_limit
 from planner.engines.program import PROGRAM
 from planner.engines.quoting import yaml
 from planner.engines.setting import Given, Setting, Word, fixed
@@ -283,6 +283,7 @@ ACCELERATE = Contract(
     limits=(
         HALF_ONLY,
         compression_limit("Accelerate", told=("bucket_bytes",)),
+        further_limit("Accelerate"),
         offload_limit("Accelerate", OFFLOADS),
         Limit(
             name="offload-of-inputs",

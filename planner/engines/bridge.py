@@ -21,6 +21,7 @@ from planner.engines.megatron_lm.limits import LIMITS
 from planner.engines.megatron_lm.pairing import FLAG, UNPRICED
 from planner.engines.megatron_lm.refused_experts import EXPERT_REFUSALS
 from planner.engines.megatron_lm.refused_state import STATE_REFUSALS
+from planner.engines.megatron_lm.stages import PREDICTED
 from planner.engines.megatron_lm.state import ALL_OFFLOADED, DTYPES, FRACTION, OFFLOADED
 from planner.engines.refusal import Refusal, Stopped
 from planner.engines.setting import Given, Setting, Word, value
@@ -69,6 +70,7 @@ _NAMES = {
     FRACTION: "optimizer.optimizer_offload_fraction",
     **{name: f"optimizer.{name.removeprefix('--').replace('-', '_')}" for name in DTYPES},
     "--save-interval": "checkpoint.save_interval",
+    "--mtp-num-layers": "model.mtp_num_layers",
     "--num-layers": "model.num_layers",
     "--num-experts": "model.num_moe_experts",
 }
@@ -123,6 +125,8 @@ def _as_here(setting: Setting) -> Setting:
             for name, said in found.items()
             if name in _NAMES
         }
+        if PREDICTED in theirs and is_moe(facts):  # whose recipes train those that the model has
+            said.setdefault(_NAMES[PREDICTED], None)
         said |= {_ALSO[name]: found[name] for name in _ALSO if name in found}
         said |= {_NAMES[name]: found[name][0] for name in _FOR_ALL_LAYERS if name in found}
         if FLAG in found and facts["layout.pp"] > 1:  # asked for beside a layout string that says it too

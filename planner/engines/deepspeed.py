@@ -15,7 +15,7 @@ from costmodel.layout import DEFAULT_AXIS_ORDER
 from planner.engines.contract import Contract
 from planner.engines.dotted import flat, nested
 from planner.engines.fields import Facts
-from planner.engines.limit import Limit, Question, Variable, compression_limit, offload_limit
+from planner.engines.limit import Limit, Question, Variable, compression_limit, further_limit, offload_limit
 from planner.engines.program import PROGRAM
 from planner.engines.setting import Given, Setting, Word, fixed, value
 from planner.plan import Plan
@@ -239,6 +239,7 @@ DEEPSPEED = Contract(
     limits=(
         HALF_ONLY,
         compression_limit("DeepSpeed"),
+        further_limit("DeepSpeed"),
         offload_limit("DeepSpeed", ("parameters",)),
         *(axis_limit(axis, in_code("DeepSpeed")) for axis in ("pp", "cp", "ep", "expert_tp")),
         TENSORS_ALONE,

@@ -90,7 +90,7 @@ def _job(plan: Plan, told: dict[str, Any]) -> TrainingJob:
     return replace(plan.request.job, **said)
 
 
-_JOB = ("sequence_length", "global_batch_size", "precision", "optimizer", "bucket_bytes")
+_JOB = ("sequence_length", "global_batch_size", "precision", "optimizer", "bucket_bytes", "mtp_layers")
 
 
 def _layout(told: dict[str, Any]) -> ParallelLayout:

@@ -236,6 +236,19 @@ def compression_limit(title: str, told: Sequence[str] = ()) -> Limit:
     )
 
 
+def further_limit(title: str) -> Limit:
+    """The limit of an engine that trains no modules which predict further tokens."""
+    return Limit(
+        name="further-tokens",
+        fields=(),
+        broken=lambda s, _: s.job.mtp_layers > 0,
+        says=lambda s, _: (
+            f"mtp_layers = {s.job.mtp_layers}: {title} trains no modules that predict further tokens",
+            "leave job.mtp_layers out, or use --for megatron",
+        ),
+    )
+
+
 def optimizer_limit(title: str, names: Sequence[str] = ("adamw",)) -> Limit:
     """The limit of an engine that has these optimizers, under the names of the cost model."""
 

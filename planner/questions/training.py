@@ -26,7 +26,7 @@ from planner.questions.seen import require_seen
 from planner.questions.settings import override, override_cluster, settings_by_group
 from planner.questions.traced import require_of_a_module
 from planner.rules.check import said_pins
-from topology.base.counts import parse_count, parse_share
+from topology.base.counts import counted, parse_count, parse_share
 from topology.base.errors import InputError, shown
 from topology.base.names import normalize, resolve
 from topology.base.units import parse_seconds
@@ -293,6 +293,15 @@ def left_out_note(model: ModelSpec) -> str:
     return f"the language model of {model.name} alone is planned, without {model.left_out}{whole}"
 
 
+def untrained_note(model: ModelSpec) -> str:
+    """What of a model that predicts further tokens is not trained, and how it is."""
+    modules = counted(model.num_nextn_predict_layers, "module")
+    return (
+        f"{modules} of {model.name} that predict further tokens not trained; "
+        f"--set job.mtp_layers={model.num_nextn_predict_layers} trains them"
+    )
+
+
 def _notes(flags: Flags, request: PlanRequest) -> tuple[str, ...]:
     """Say what a lenient name was understood as."""
     meant = (
@@ -301,6 +310,8 @@ def _notes(flags: Flags, request: PlanRequest) -> tuple[str, ...]:
         ("stack", flags.stack, request.stack),
     )
     alone = (left_out_note(request.model),) if request.model.left_out else ()
+    if request.model.num_nextn_predict_layers and not (request.job.mtp_layers or request.job.adapter):
+        alone = (*alone, untrained_note(request.model))
     return alone + tuple(
         f"{kind} {written} is {name}"
         for kind, written, name in meant

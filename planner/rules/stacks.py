@@ -22,6 +22,7 @@ from costmodel.layout import (
 )
 from costmodel.pipeline.schedules import RECORDS, column
 from costmodel.pipeline.stages import shortage
+from costmodel.stack import stacks
 from planner.problem import Setting
 from planner.rules.rule import Mask, Rule, Violation, largest_divisor, not_offered
 from topology.builders import makers_of
@@ -242,6 +243,24 @@ def _precision(s: Setting, _: ParallelLayout) -> Violation:
     )
 
 
+def _further_tokens_broken(s: Setting, _: LayoutTable) -> bool:
+    return s.job.mtp_layers > 0 and (s.model.module is not None or not s.stack.supports.further_tokens)
+
+
+def _further_tokens(s: Setting, _: ParallelLayout) -> Violation:
+    able = next(name for name, profile in stacks().items() if profile.supports.further_tokens)
+    lacks, traced = f"{s.stack.name} trains none", f"{s.model.name} is a traced module, which has none"
+    return Violation(
+        rule="further-tokens",
+        message=f"job.mtp_layers = {s.job.mtp_layers} modules that predict further tokens, and "
+        f"{traced if s.model.module else lacks}",
+        have=s.job.mtp_layers,
+        need=0,
+        unit="modules",
+        hint="set job.mtp_layers=0" if s.model.module else f"set job.mtp_layers=0, or use --stack {able}",
+    )
+
+
 def _makers_broken(s: Setting, _: LayoutTable) -> bool:
     return len(makers_of(s.cluster.spec)) > 1
 
@@ -264,6 +283,7 @@ _rule = functools.partial(Rule, lenient_at_one=False)
 STACK_RULES: tuple[Rule, ...] = (
     _rule(name="precision-hardware", fields=(), broken=_precision_broken, explain=_precision),
     _rule(name="one-maker", fields=(), broken=_makers_broken, explain=_makers),
+    _rule(name="further-tokens", fields=(), broken=_further_tokens_broken, explain=_further_tokens),
     _rule(name="schedule-offered", fields=("schedule", "pp"), broken=_schedule_broken, explain=_schedule),
     _rule(
         name="virtual-stages",

@@ -70,7 +70,7 @@ def _on_all(request: PlanRequest, cal: Calibration) -> Plan | tuple[Violation, .
     chunk_ranks = ranks_of_chunks(asked)
     solution = _solution(deciding, chunk_ranks, setting.memory_budget_bytes, recomputes_of(setting.engine))
     runs = [run.count for run in layer_runs(request.model)]
-    split = solution.split or even_split(runs, asked, layer_order(request.model))
+    split = solution.split or even_split(runs, asked, layer_order(request.model), request.job.mtp_layers)
     if given is not None:
         split = recomputed_whole(split, None if given == "all" else given)
     layout = named(asked, split)

@@ -93,6 +93,7 @@ def model_of_config(config: Mapping[str, Any], *, name: str, source: str = "") -
     tower = tower_of(whole, sizes["hidden_size"], reader.problems) or hearing_of(
         whole, sizes["hidden_size"], reader.problems
     )
+    modules = reader.count("num_nextn_predict_layers")
     if reader.problems:
         cause = "; ".join(dict.fromkeys(reader.problems))
         raise InputError(f"{source or name} is not a complete {family} configuration", cause, _FIX)
@@ -107,6 +108,7 @@ def model_of_config(config: Mapping[str, Any], *, name: str, source: str = "") -
         unmodelled=departures,
         left_out=towers_of({**whole, f"{tower.sense}_config": None} if tower else whole),
         tower=tower,
+        num_nextn_predict_layers=modules,
         weight_format=weight_format,
         **sizes,
     )

@@ -13,7 +13,7 @@ from costmodel.kernels.precisions import TRAINING
 from costmodel.layout import DEFAULT_AXIS_ORDER
 from planner.engines.fields import Facts
 from planner.engines.megatron_lm.pairing import EP, PAIRING
-from planner.engines.megatron_lm.stages import PIPELINE, PP, RECOMPUTE
+from planner.engines.megatron_lm.stages import PIPELINE, PP, PREDICTION, RECOMPUTE
 from planner.engines.megatron_lm.state import STATE
 from planner.engines.setting import Given, Setting, Word, flag, value
 
@@ -286,6 +286,7 @@ LAYOUT_SETTINGS: tuple[Setting, ...] = (
     _BATCH,
     value("--seq-length", "job.sequence_length", aliases=("--encoder-seq-length",)),
     PIPELINE,
+    PREDICTION,
     value(EP, "layout.ep", default=1, when=is_moe),
     Setting(
         words=(Word(name="--expert-tensor-parallel-size", kind="int", states="layout.expert_tp"),),

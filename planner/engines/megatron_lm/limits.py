@@ -10,10 +10,11 @@ import numpy as np
 
 from costmodel.kernels.precisions import TRAINING
 from costmodel.layout import AXIS_ORDERS, CP_KINDS, LayoutTable, ParallelLayout
+from costmodel.models.spec import ModelSpec
 from planner.engines.limit import Limit, Question, layers_limit
 from planner.engines.megatron_lm.layout import DP_FIRST
 from planner.engines.megatron_lm.modules import MODULES
-from planner.engines.megatron_lm.pairing import PAIRED_RECOMPUTE
+from planner.engines.megatron_lm.pairing import PAIRED_MODULES, PAIRED_RECOMPUTE
 from planner.engines.megatron_lm.state import STATE_PRECISION
 from topology.hardware.gpu import Gpu
 
@@ -147,6 +148,22 @@ def _attention(s: Question, _: ParallelLayout) -> tuple[str, str]:
     )
 
 
+def _plain_positions(model: ModelSpec) -> bool:
+    """Whether its positions are ``--position-embedding-type rope``."""
+    scaling = model.rotary.scaling
+    stretched = scaling is not None and scaling.kind == "yarn" and not model.kv_lora_rank
+    return not model.learned_positions and not stretched
+
+
+_MODULE_POSITIONS = Limit(
+    name="further-token-positions",
+    fields=(),
+    broken=lambda s, _: s.job.mtp_layers > 0 and not _plain_positions(s.model),
+    says=lambda s, _: (
+        f"mtp_layers = {s.job.mtp_layers}: modules take plain rotary positions, {s.model.name} has others",
+        "leave job.mtp_layers out",
+    ),
+)
 LIMITS = (
     layers_limit("Megatron-Core"),
     Limit(name="expert-groups", fields=(), broken=_group_rank_broken, says=_group_rank),
@@ -168,6 +185,8 @@ LIMITS = (
     ),
     MODULES,
     PAIRED_RECOMPUTE,
+    PAIRED_MODULES,
+    _MODULE_POSITIONS,
     STATE_PRECISION,
     Limit(name="context-exchange", fields=("cp", "cp_kind"), broken=_ring_broken, says=_ring),
     Limit(

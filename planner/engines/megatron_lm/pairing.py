@@ -51,6 +51,17 @@ def _recomputed(_: Question, x: ParallelLayout) -> tuple[str, str]:
     )
 
 
+PAIRED_MODULES = Limit(
+    name="pairs-with-one-module",
+    fields=("ep",),
+    broken=lambda s, t: (
+        (s.job.mtp_layers > 1 and s.stack.timing.pairs_expert_passes) & np.asarray(t.ep > 1, dtype=bool)
+    ),
+    says=lambda s, x: (
+        f"mtp_layers = {s.job.mtp_layers} at ep = {x.ep}: {FLAG} takes one module of further tokens",
+        "set job.mtp_layers=1",
+    ),
+)
 PAIRED_RECOMPUTE = Limit(
     name="pairs-without-recompute",
     fields=("ep", "recompute"),

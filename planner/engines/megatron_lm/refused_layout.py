@@ -16,8 +16,11 @@ from planner.engines.megatron_lm.stages import (
     ENDS,
     LAYERS,
     PP,
+    PREDICTED,
     STRING,
     chunks_of,
+    other_modules,
+    other_positions,
     slots_of,
 )
 from planner.engines.refusal import Refusal, Stopped, on
@@ -28,9 +31,7 @@ EXPERT_TP, EXPERTS, HEADS = "--expert-tensor-parallel-size", "--num-experts", "-
 GROUPED, GROUPS, LATENT = "--group-query-attention", "--num-query-groups", "--multi-latent-attention"
 LENGTH, LONGEST, EXCHANGE = "--seq-length", "--max-position-embeddings", "--cp-comm-type"
 MICROBATCH, BATCH, SEQUENCES = "--micro-batch-size", "--global-batch-size", "--sequence-parallel"
-LEVELS, HYBRID, PREDICTED = (
-    "--hierarchical-context-parallel-sizes", "--hybrid-layer-pattern", "--mtp-num-layers"
-)  # fmt: skip
+LEVELS, HYBRID = "--hierarchical-context-parallel-sizes", "--hybrid-layer-pattern"
 DENSE_STREAM, FLUSH, DEFERRED = (
     "--no-overlap-p2p-communication", "--overlap-p2p-communication-warmup-flush",
     "--defer-embedding-wgrad-compute",
@@ -270,6 +271,12 @@ LAYOUT_REFUSALS: tuple[Refusal, ...] = (
     Refusal(name="context-levels", words=(LEVELS, EXCHANGE, CP), stops=_levels),
     Refusal(name="stages", words=(EACH, CHUNKS, STRING, *ENDS, *ACCOUNTED), stops=_one_way),
     Refusal(name="stage-string", words=(STRING, PP, LAYERS), stops=_string),
+    Refusal(name="prediction-modules", words=(STRING, PREDICTED), stops=other_modules),
+    Refusal(
+        name="prediction-positions",
+        words=(PREDICTED, "--position-embedding-type", "--use-rotary-position-embeddings"),
+        stops=other_positions,
+    ),
     Refusal(
         name="layers", words=(EACH, CHUNKS, PP, *ENDS, LAYERS, *ACCOUNTED, STRING, HYBRID), stops=_layers
     ),
@@ -291,7 +298,6 @@ LAYOUT_WORDS = Setting(
     words=(
         Word(name=LEVELS, kind="list"),
         Word(name=HYBRID, aliases=("--hybrid-override-pattern",), states="said.hybrid"),
-        Word(name=PREDICTED, kind="int", states="said.predicted_layers"),
         Word(name=GROUPS_OF, kind="int"),
         Word(name=FLUSH, kind="flag", default=False),
         Word(name=DEFERRED, kind="flag", default=False),

@@ -17,14 +17,14 @@ MOST_NESTED = 20
 _GROUP = re.compile(r"\(([^()]*)\)\*(\d{1,6})|\(([^()]*)\)|([A-Za-z])\*(\d{1,6})")
 
 
-def layout_string(layers_of_stage: Sequence[int]) -> str:
-    """Stages of so many layers each, three equal ones or more as a group.
+def layout_string(layers_of_stage: Sequence[int], modules: int = 0) -> str:
+    """Stages of so many layers each, three equal ones or more as a group; prediction modules are in the last.
 
-    >>> layout_string((1, 3)), layout_string((0, 2, 2, 2, 1))
-    ('Et|tttL', 'E|(tt|)*3tL')
+    >>> layout_string((1, 3)), layout_string((0, 2, 2, 2, 1), modules=1)
+    ('Et|tttL', 'E|(tt|)*3tmL')
     """
     stages = ["t" * count for count in layers_of_stage]
-    stages[0], stages[-1] = "E" + stages[0], stages[-1] + "L"
+    stages[0], stages[-1] = "E" + stages[0], stages[-1] + "m" * modules + "L"
     runs = [(stage, len(list(same))) for stage, same in itertools.groupby(stages[:-1])]
     parts = [f"({stage}|)*{count}" if count > 2 else f"{stage}|" * count for stage, count in runs]
     return "".join(parts) + stages[-1]
@@ -46,13 +46,27 @@ def _repeated(plain: str) -> str:
     return _GROUP.sub(written, plain)
 
 
-@functools.lru_cache(maxsize=256)
 def stages_of_string(text: str) -> tuple[int, ...]:
     """Layers of each stage that a string says; a ValueError where it says none.
 
     >>> stages_of_string("Et*3|(tt|)*2L"), stages_of_string("E|(t|)*3,mL")
     ((3, 2, 2, 0), (0, 1, 1, 1, 0))
     """
+    return tuple(stage.count("t") for stage in _stages(text))
+
+
+def modules_of_string(text: str) -> tuple[int, ...]:
+    """Prediction modules of each stage that a string says; a ValueError where it says no stages.
+
+    >>> modules_of_string("E|(t|)*3,mL")
+    (0, 0, 0, 0, 1)
+    """
+    return tuple(stage.count("m") for stage in _stages(text))
+
+
+@functools.lru_cache(maxsize=256)
+def _stages(text: str) -> tuple[str, ...]:
+    """Letters of each stage, written out."""
     plain = re.sub(r"[\s,]", "", text)
     for _ in range(MOST_NESTED):
         if not _GROUP.search(plain):
@@ -60,4 +74,4 @@ def stages_of_string(text: str) -> tuple[int, ...]:
         plain = _repeated(plain)
     if not re.fullmatch(r"[EtmL|]*", plain) or "t" not in plain:
         raise ValueError(f"{text[:60]!r} is no layout of stages")
-    return tuple(stage.count("t") for stage in plain.split("|"))
+    return tuple(plain.split("|"))

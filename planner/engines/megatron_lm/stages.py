@@ -1,7 +1,7 @@
 """Pipeline stages and recomputation in Megatron-LM's arguments.
 
 A chunk is what a rank holds of one virtual stage. ``--recompute-method block`` recomputes the first layers of
-every chunk, as many of each; ``uniform`` recomputes all of them.
+every chunk, as many of each; ``uniform`` recomputes all of them, and modules that predict further tokens too.
 """
 
 from __future__ import annotations
@@ -14,12 +14,15 @@ from costmodel.pipeline.schedules import usual_schedule
 from costmodel.pipeline.stages import ranks_of_chunks
 from planner.engines.fields import Facts
 from planner.engines.megatron_lm.modules import PRICED, modules_of, spelled_modules
-from planner.engines.megatron_lm.stage_string import layout_string, stages_of_string
+from planner.engines.megatron_lm.stage_string import layout_string, modules_of_string, stages_of_string
+from planner.engines.refusal import Stopped
 from planner.engines.setting import Given, Setting, Word
 
 PP, LAYERS, STRING = "--pipeline-model-parallel-size", "--num-layers", "--pipeline-model-parallel-layout"
 CHUNKS, EACH = "--num-virtual-stages-per-pipeline-rank", "--num-layers-per-virtual-pipeline-stage"
 ACCOUNTED = tuple(f"--account-for-{end}-in-pipeline-split" for end in ("embedding", "loss"))
+PREDICTED = "--mtp-num-layers"
+RECOMPUTED_HOW = "recipe.recompute_method"
 ENDS = tuple(f"--decoder-{end}-pipeline-num-layers" for end in ("first", "last"))
 MOST_LAYERS = 4096
 
@@ -30,7 +33,7 @@ def _write_pipeline(facts: Facts) -> dict[str, Any]:
     if pp == 1:
         return {}
     if len(set(layers)) > 1:
-        return {STRING: layout_string(layers)}
+        return {STRING: layout_string(layers, facts.get("job.mtp_layers", 0))}
     return {CHUNKS: chunks} if chunks > 1 else {}
 
 
@@ -117,6 +120,36 @@ PIPELINE = Setting(
 )
 
 
+PREDICTION = Setting(
+    words=(Word(name=PREDICTED, kind="int", states="job.mtp_layers"),),
+    fields=("job.mtp_layers",),
+    write=lambda facts: {PREDICTED: facts["job.mtp_layers"]} if facts.get("job.mtp_layers") else {},
+    read=lambda given: {"job.mtp_layers": given[PREDICTED] or 0},
+)
+"""Modules that predict further tokens; without a string all are on the last stage, where they are priced."""
+
+
+def other_modules(given: Given) -> Stopped:
+    """`PipelineParallelLayerLayout.validate_layer_layout` asserts that a string has all of them."""
+    if given[STRING] is None:
+        return None
+    said, modules = sum(modules_of_string(given[STRING])), given[PREDICTED] or 0
+    if said == modules:
+        return None
+    return f"{STRING} has {said} modules m, {PREDICTED} is {modules}", f"set {PREDICTED} {said}"
+
+
+def other_positions(given: Given) -> Stopped:
+    """`validate_args` asserts that modules have rotary positions, or none."""
+    kind, rotary = given["--position-embedding-type"], given["--use-rotary-position-embeddings"]
+    if not given[PREDICTED] or rotary or kind in ("rope", "none"):
+        return None
+    return (
+        f"{PREDICTED} {given[PREDICTED]} with positions of type {kind}",
+        "set --position-embedding-type rope",
+    )
+
+
 def block_count(facts: Facts) -> int | None:
     """The one number of recomputed layers of each chunk that a split says; None if no one number does."""
     layers, again = facts["split.layers"], facts["split.recompute"]
@@ -155,7 +188,8 @@ def _write_recompute(facts: Facts) -> dict[str, Any]:
     if policy != "full" or not any(facts["split.recompute"]):
         return {}
     words = {"--recompute-granularity": "full", "--recompute-method": "uniform"}
-    if sum(facts["split.recompute"]) == sum(layers):
+    kept = facts.get("job.mtp_layers") and facts.get(RECOMPUTED_HOW) != "uniform"
+    if sum(facts["split.recompute"]) == sum(layers) and not kept:
         return words | {"--recompute-num-layers": 1}
     count = block_count(facts)
     if count is None:  # the nearest that fits: every rank recomputes at least what the plan does
@@ -186,7 +220,7 @@ def _read_recompute(given: Given) -> dict[str, Any]:
     count = given["--recompute-num-layers"] if given["--recompute-num-layers"] is not None else 1
     again = _of_ranks(given, count if method == "block" else MOST_LAYERS)
     none = again and not any(again["split.recompute"])
-    return {"layout.recompute": "none" if none else "full", **again}
+    return {"layout.recompute": "none" if none else "full", RECOMPUTED_HOW: method, **again}
 
 
 def _of_ranks(given: Given, count: int) -> dict[str, Any]:
@@ -219,7 +253,13 @@ RECOMPUTE = Setting(
         Word(name="--checkpoint-activations", kind="flag", default=False, states="said.recompute_full"),
         Word(name="--activations-checkpoint-method", states="said.recompute_full"),
     ),
-    fields=("layout.recompute", "split.recompute", "stack.recomputed_modules", "recipe.recompute_modules"),
+    fields=(
+        "layout.recompute",
+        "split.recompute",
+        "stack.recomputed_modules",
+        "recipe.recompute_modules",
+        RECOMPUTED_HOW,
+    ),
     write=_write_recompute,
     read=_read_recompute,
 )

@@ -12,7 +12,7 @@ from typing import Any
 from planner.engines.contract import Contract
 from planner.engines.deepspeed import HALF_ONLY, WHOLE_LAYERS, axis_limit, in_code
 from planner.engines.fields import Facts
-from planner.engines.limit import Limit, compression_limit, offload_limit
+from planner.engines.limit import Limit, compression_limit, further_limit, offload_limit
 from planner.engines.program import PROGRAM
 from planner.engines.setting import Given, Setting, Word
 from planner.engines.wrappers.batches import (
@@ -100,6 +100,7 @@ COLOSSALAI = Contract(
     limits=(
         HALF_ONLY,
         compression_limit("Colossal-AI"),
+        further_limit("Colossal-AI"),
         offload_limit("Colossal-AI"),
         axis_limit("pp", f"no profile prices the pipelines of Colossal-AI's {HYBRID}"),
         *(axis_limit(axis, in_code("Colossal-AI")) for axis in ("cp", "ep", "expert_tp")),

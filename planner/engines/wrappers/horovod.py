@@ -8,7 +8,13 @@ from __future__ import annotations
 
 from planner.engines.contract import Contract
 from planner.engines.deepspeed import HALF_ONLY, WHOLE_LAYERS
-from planner.engines.limit import adapter_limit, compression_limit, offload_limit, optimizer_limit
+from planner.engines.limit import (
+    adapter_limit,
+    compression_limit,
+    further_limit,
+    offload_limit,
+    optimizer_limit,
+)
 from planner.engines.program import PROGRAM
 from planner.engines.wrappers.batches import (
     LENGTH,
@@ -39,6 +45,7 @@ HOROVOD = Contract(
         HALF_ONLY,
         adapter_limit("Horovod"),
         compression_limit("Horovod"),
+        further_limit("Horovod"),
         offload_limit("Horovod"),
         optimizer_limit("Horovod"),
         *replicas_alone("Horovod"),

@@ -9,7 +9,13 @@ from __future__ import annotations
 
 from planner.engines.contract import Contract
 from planner.engines.deepspeed import HALF_ONLY, WHOLE_LAYERS
-from planner.engines.limit import adapter_limit, compression_limit, offload_limit, optimizer_limit
+from planner.engines.limit import (
+    adapter_limit,
+    compression_limit,
+    further_limit,
+    offload_limit,
+    optimizer_limit,
+)
 from planner.engines.program import PROGRAM
 from planner.engines.wrappers.batches import (
     LENGTH,
@@ -41,6 +47,7 @@ TENSORFLOW = Contract(
         HALF_ONLY,
         adapter_limit("tf.distribute"),
         compression_limit("tf.distribute"),
+        further_limit("tf.distribute"),
         offload_limit("tf.distribute"),
         optimizer_limit("tf.distribute"),
         *replicas_alone("tf.distribute"),

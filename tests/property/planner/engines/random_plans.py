@@ -32,6 +32,7 @@ DRAWN = 12_000
 GPUS = ("h100-sxm", "h100-sxm", "a100-sxm-80gb", "b200-sxm", "gb200")
 PRECISIONS = ("bf16", "bf16", "fp16", "fp8", "mxfp8")
 BUCKETS_BYTES = (None, None, 25.0 * 2**20)
+FURTHER_TOKENS = (0, 0, 0, 1, 2)
 OF_A_TABLE = 20
 
 
@@ -119,6 +120,7 @@ def random_plans(engine: str, seed: int | str) -> Iterator[Told]:
             global_batch_size=64,
             precision=r.choice(PRECISIONS),
             bucket_bytes=r.choice(BUCKETS_BYTES),
+            mtp_layers=r.choice(FURTHER_TOKENS) if stack(profile).supports.further_tokens else 0,
         )
         setting = Setting(model=spec, cluster=cluster, job=job, stack=stack(profile), engine=engine)
         table = drawn(r.getrandbits(32))

@@ -97,6 +97,7 @@ DEEPSEEK_V2_LITE = {
     "num_key_value_heads": 16,
     "num_experts_per_tok": 6,
     "num_hidden_layers": 27,
+    "num_nextn_predict_layers": 0,
     "q_lora_rank": None,
     "rope_scaling": {**DEEPSEEK_YARN, "mscale": 0.707, "mscale_all_dim": 0.707},
     "routed_scaling_factor": 1.0,
@@ -298,6 +299,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "tie_word_embeddings": False, "v_head_dim": 128, "vocab_size": 163840,
     },
     "glm-5": {
+        "num_nextn_predict_layers": 1,
         "model_type": "glm_moe_dsa", "first_k_dense_replace": 3, "hidden_size": 6144, "index_head_dim": 128,
         "index_n_heads": 32, "index_topk": 2048, "intermediate_size": 12288, "kv_lora_rank": 512,
         "max_position_embeddings": 202752, "moe_intermediate_size": 2048, "n_routed_experts": 256,

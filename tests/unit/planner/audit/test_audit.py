@@ -202,3 +202,20 @@ def test_what_is_not_priced_is_said_and_not_guessed(tmp_path):
     found = audit_of(path, gpus="8", gpu="h100-sxm")
     assert found.predicted is not None
     assert found.job.layout.zero_stage == 3
+
+
+def test_modules_of_further_tokens_are_read_and_priced(tmp_path):
+    """One module makes the last stage dearer; what uniform recomputation does to it is said, not priced."""
+    more = "--position-embedding-type rope --recompute-granularity full --recompute-method uniform "
+    more += "--recompute-num-layers 1"
+    without = small(tmp_path, nodes=2, pp=4, more=more)
+    found = small(tmp_path, nodes=2, pp=4, more=f"{more} --mtp-num-layers 1")
+    assert found.job.request is not None
+    assert found.job.request.job.mtp_layers == 1
+    assert found.predicted.step_time_s > 1.05 * without.predicted.step_time_s
+    assert [text for text in found.job.assumed if "MTP" in text] == [
+        "modules that predict further tokens (MTP) are priced as kept, not recomputed"
+    ]
+    counted = [one.set for one in found.changes if any("--recompute-num-layers " in word for word in one.set)]
+    assert counted
+    assert all("--recompute-method block" in words for words in counted)

@@ -279,6 +279,12 @@ CASES = [
         "GPUs of nvidia and amd in one job",
     ),
     (
+        "further-tokens",
+        {},
+        {"job": replace(JOB, mtp_layers=1), "stack": stack("torchtitan")},
+        "job.mtp_layers = 1 modules that predict further tokens, and torchtitan trains none",
+    ),
+    (
         "sequence-limit",
         {},
         {"job": replace(JOB, sequence_length=2**20)},
