@@ -18,9 +18,24 @@ from planner.plan import Plan
 from planner.problem import setting_of
 from planner.search.verify import estimate_anew
 from tests.executor.training.test_commands import run_words
-from tests.executor.training.test_training import losses
+from tests.executor.training.test_training import losses, run_here, settings_in
 
 RATE = ("--lr-schedule", "constant", "--warmup-steps", "0")
+
+
+def train(plan: Plan, folder: Path, steps: int) -> None:
+    """Train as `plan run` with `RATE` does, on forked ranks."""
+    run_here(
+        settings_in(
+            folder,
+            steps=steps,
+            precision="bf16",
+            learning_rate=3e-4,
+            rate_shape="constant",
+            checkpoint_every=0,
+        ),
+        plan,
+    )
 
 
 def sent_as(plan: Plan, kind: str) -> Plan:
@@ -35,9 +50,8 @@ def test_a_run_sums_as_planned_and_resumes(estimated_plan_of: Callable[..., Plan
     """Near the losses of whole gradients, not equal to them; stopped after three steps it ends as if it had not been."""
     plan = estimated_plan_of(ParallelLayout(dp=2, zero_stage=0))
     for name, asked in (("whole", plan), ("narrow", sent_as(plan, "bf16")), ("twice", sent_as(plan, "bf16"))):
-        words = run_words(tmp_path, asked, tmp_path / name)
-        for steps in ("3", "6") if name == "twice" else ("6",):
-            assert run([*words, "--steps", steps, *RATE]) == 0
+        for steps in (3, 6) if name == "twice" else (6,):
+            train(asked, tmp_path / name, steps)
     whole, narrow, twice = (losses(tmp_path / name) for name in ("whole", "narrow", "twice"))
     assert narrow == pytest.approx(whole, rel=1e-3)
     assert narrow != whole
@@ -52,8 +66,8 @@ def test_what_factors_missed_is_saved_and_goes_on(
     two = sent_as(estimated_plan_of(ParallelLayout(dp=2, zero_stage=0)), "powersgd:2")
     four = sent_as(estimated_plan_of(ParallelLayout(dp=4, zero_stage=0)), "powersgd:2")
     through, twice, more = (tmp_path / name for name in ("through", "twice", "more"))
-    assert run([*run_words(tmp_path, two, through), "--steps", "6", *RATE]) == 0
-    assert run([*run_words(tmp_path, two, twice), "--steps", "3", *RATE]) == 0
+    train(two, through, 6)
+    train(two, twice, 3)
     shutil.copytree(twice, more)
     capfd.readouterr()
     assert run([*run_words(tmp_path, two, twice), "--steps", "6", *RATE]) == 0

@@ -10,15 +10,13 @@ import pytest
 
 pytest.importorskip("torch")
 
-from app.cli import run
 from costmodel.kernels.precisions import TrainingPrecision
 from costmodel.kernels.tables import load_calibration
 from costmodel.layout import ParallelLayout
 from planner.plan import Plan
 from planner.problem import setting_of
 from planner.search.verify import estimate_anew
-from tests.executor.training.test_commands import run_words
-from tests.executor.training.test_training import losses
+from tests.executor.training.test_training import losses, run_here, settings_in
 from topology.builders import default_cluster
 
 WHOLE_BLOCKS = {"head_dim": 32}  # of its keys too, and all other sides of products
@@ -41,8 +39,8 @@ def test_a_run_in_eight_bits_learns_and_says_other_losses(
     found = {}
     precisions: tuple[TrainingPrecision, ...] = ("bf16", "fp8", "mxfp8")
     for precision in precisions:
-        words = run_words(tmp_path, in_precision(plan, precision), tmp_path / precision)
-        assert run([*words, "--steps", "6"]) == 0
+        settings = settings_in(tmp_path / precision, steps=6, precision="bf16", learning_rate=3e-4)
+        run_here(settings, in_precision(plan, precision))
         found[precision] = losses(tmp_path / precision)
     assert found["fp8"] == pytest.approx(found["bf16"], rel=1e-2)
     assert found["mxfp8"] == pytest.approx(found["bf16"], rel=1e-2)
