@@ -140,6 +140,7 @@ def command(
     """Train: plan if need be, start the ranks, restart them after failures, end with a checkpoint."""
     from app.actions import run as training_run
     from app.actions.convert import publish_run
+    from app.actions.run_texts import with_texts
     from app.reports.answer import emit
     from planner.questions.flags import Flags
 
@@ -163,7 +164,7 @@ def command(
     del settings_file  # its values are those of the flags that were not given
     plan = training_run.plan_to_run(plan_file, flags, accept_changes=accept_changes)
     run = training_run.run_settings(how, plan)
-    run, texts = training_run.with_texts(run, plan)
+    run, texts = with_texts(run, plan)
     training_run.check_run(plan, run, texts)
     if export_hf is not None:
         training_run.check_publishable(plan, export_hf)
