@@ -107,37 +107,6 @@ def run_settings(flags: RunFlags, plan: Plan) -> RunSettings:
     return with_plan(settings, flags.folder.resolve())
 
 
-def with_texts(run: RunSettings, plan: Plan) -> tuple[RunSettings, dict[str, Contents]]:
-    """Settings with checksums of the texts and the tokenizer; also what the texts consist of.
-
-    Raises InputError for files that have changed since the folder's run began, and a tokenizer for nothing.
-    """
-    from executor.data.contents import kept_contents, look_through, require_unchanged
-    from executor.data.source import fitting_tokenizer, texts_in
-    from executor.training.settings import RUN_FILE, read_settings, text_reading
-    from topology.base.errors import InputError
-
-    reading = text_reading(run, plan)
-    if reading is None:
-        return run, {}
-    names = [name for data in (run.data, run.eval_data) if data for name in texts_in(data)]
-    if not names:
-        raise InputError(
-            what="--tokenizer has nothing to read",
-            cause=f"--data {run.data} holds tokens already",
-            fix="leave it out, or give text: JSON lines, Parquet, Arrow, .txt, or a folder of these",
-        )
-    before = Path(run.folder) / RUN_FILE
-    earlier = read_settings(before) if before.is_file() else run
-    known = None if earlier.tokenizer is None else earlier.checksums.get(earlier.tokenizer)
-    tokenizer = fitting_tokenizer(replace(reading, sha256=known), plan.request.model.vocab_size)
-    found = {name: look_through(name, field=reading.field, lanes=reading.global_batch_size) for name in names}
-    for name in found.keys() & kept_contents(Path(run.folder)).keys():
-        require_unchanged(name, reading.kept[name], found[name])
-    checksums = {name: contents.sha256 for name, contents in found.items()}
-    return replace(run, checksums={reading.tokenizer: tokenizer.sha256, **checksums}), found
-
-
 def plan_to_run(plan_file: Path | None, flags: Flags, *, accept_changes: bool = False) -> Plan:
     """Read the plan, which is verified and must fit its GPU, or make one for the meshplan stack."""
     from app.reports.answer import note
@@ -260,11 +229,10 @@ def check_run(plan: Plan, run: RunSettings, texts: Mapping[str, Contents]) -> No
     import os
 
     from app.requests.plan_file import read_claims
-    from executor.data.source import open_source
     from executor.launch.doors import check_doors
     from executor.launch.overlaps import check_overlaps
     from executor.model.layer_limits import check_modelled
-    from executor.training.settings import held_out, text_reading
+    from executor.training.settings import held_out, training_source
     from topology.base.errors import InputError
 
     job = plan.request.job
@@ -297,13 +265,7 @@ def check_run(plan: Plan, run: RunSettings, texts: Mapping[str, Contents]) -> No
     if run.async_tp:
         check_overlaps(plan, run.device, fp32=run.precision == "fp32")
     _check_documents(run, plan)
-    open_source(
-        run.data,
-        vocab_size=plan.request.model.vocab_size,
-        sequence_length=job.sequence_length,
-        seed=run.seed,
-        texts=text_reading(run, plan, texts),
-    )
+    training_source(run, plan, texts)
     held_out(run, plan, texts)
 
 

@@ -152,6 +152,7 @@ def command(
     from app.actions import run as training_run
     from app.actions.convert import publish_run
     from app.actions.runs import by_engine
+    from app.actions.runs.texts import with_texts
     from app.reports.answer import emit
     from planner.questions.flags import Flags
 
@@ -184,7 +185,7 @@ def command(
     del settings_file  # its values are those of the flags that were not given
     plan = training_run.plan_to_run(plan_file, flags, accept_changes=accept_changes)
     run = training_run.run_settings(how, plan)
-    run, texts = training_run.with_texts(run, plan)
+    run, texts = with_texts(run, plan)
     training_run.check_run(plan, run, texts)
     if export_hf is not None:
         training_run.check_publishable(plan, export_hf)

@@ -40,7 +40,10 @@ class Tokenizer:
         Other threads go on meanwhile: the library lets go of Python's lock in its calls for several texts.
         """
         try:
-            found = self.known.encode_batch_fast(list(texts), add_special_tokens=False)
+            encode = getattr(
+                self.known, "encode_batch_fast", self.known.encode_batch
+            )  # without places in the text
+            found = encode(list(texts), add_special_tokens=False)
         except Exception as error:  # of a library in Rust: it raises bare ones
             raise InputError(
                 what="a document cannot be tokenized",

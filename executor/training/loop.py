@@ -24,7 +24,6 @@ import torch.distributed as dist
 from executor import torch_internals
 from executor.comm.meeting import store
 from executor.comm.mesh import build_meshes
-from executor.data import source as data
 from executor.data.ahead import places_before, reading
 from executor.data.blend import TokenSource
 from executor.data.held_out import HeldOut
@@ -49,7 +48,7 @@ from executor.training.settings import (
     RunSettings,
     RunStatus,
     held_out,
-    text_reading,
+    training_source,
     write_json,
 )
 from planner.plan import Plan
@@ -150,13 +149,7 @@ def prepare(settings: RunSettings, plan: Plan, device: torch.device) -> Trainer:
     )
     optimizer = sharded_optimizer(job.optimizer, pipeline, schedule)
     folder = Path(settings.folder)
-    source = data.open_source(
-        settings.data,
-        vocab_size=spec.vocab_size,
-        sequence_length=job.sequence_length,
-        seed=settings.seed,
-        texts=text_reading(settings, plan),
-    )
+    source = training_source(settings, plan)
     checkpointer = Checkpointer(
         folder / CHECKPOINTS,
         optimizer,

@@ -13,6 +13,7 @@ from topology.base.decode import read_json, structure, unstructure
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from executor.data.blend import TokenSource
     from executor.data.contents import Contents
     from executor.data.held_out import HeldOut
     from executor.data.source import TextReading
@@ -92,6 +93,21 @@ class RunStatus:
     fix: str = ""
     device: str = ""
     device_memory_bytes: float = 0.0
+
+
+def training_source(
+    settings: RunSettings, plan: Plan, kept: Mapping[str, Contents] | None = None
+) -> TokenSource:
+    """Open what a run trains on; `kept` is what its texts consist of, None for what its folder says."""
+    from executor.data.source import open_source
+
+    return open_source(
+        settings.data,
+        vocab_size=plan.request.model.vocab_size,
+        sequence_length=plan.request.job.sequence_length,
+        seed=settings.seed,
+        texts=text_reading(settings, plan, kept),
+    )
 
 
 def held_out(settings: RunSettings, plan: Plan, kept: Mapping[str, Contents] | None = None) -> HeldOut | None:

@@ -401,6 +401,8 @@ def test_wrong_texts_are_refused(corpora: dict[str, Path], tokenizer: Path, tmp_
     arrow = tmp_path / "cut.arrow"
     arrow.write_bytes((corpora["arrow"] / "1.arrow").read_bytes()[:-900])
     (tmp_path / "blank.jsonl").write_text("\n\n")
+    alone = tmp_path / "alone.json"
+    alone.write_bytes((tokenizer / "tokenizer.json").read_bytes())
     (tmp_path / "none.jsonl").write_text("")
     large = tmp_path / "large.txt"
     with large.open("wb") as sparse:
@@ -418,6 +420,7 @@ def test_wrong_texts_are_refused(corpora: dict[str, Path], tokenizer: Path, tmp_
         (corpora["parquet"], {"field": "id"}, "has int64 there"),
         (corpora["lines"], {"tokenizer": str(tmp_path / "no.json")}, "is not a tokenizer"),
         (corpora["lines"], {"end": 999}, "token 999"),
+        (corpora["lines"], {"tokenizer": str(alone)}, "which token ends a document is not known"),
         (corpora["lines"], {"sha256": "ab" * 32}, "is not the tokenizer that the run began with"),
     ):
         told = {"tokenizer": str(tokenizer), "global_batch_size": BATCH} | fields

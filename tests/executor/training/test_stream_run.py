@@ -176,6 +176,19 @@ def test_settings_repeat_a_run_on_the_same_texts_alone(
     assert dry_run(texts, plan, tmp_path, capsys)[0] == 0
 
 
+def test_what_is_read_of_a_folder_is_told(
+    folder: Path, estimated_plan_of: Callable[..., Plan], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Parts are joined, so they are named; the tokenizer's own files are no text, others are counted."""
+    texts = copied(folder, tmp_path / "texts")
+    for part, name in (("train", "a.jsonl"), ("test", "b.parquet")):
+        (texts / part).mkdir()
+        (texts / name).rename(texts / part / name)
+    code, said = dry_run(texts, estimated_plan_of(LEGAL), tmp_path, capsys, "--data", str(texts))
+    assert code == 0
+    assert f"{texts} is 3 files, 0.0 MB (1 of test, 1 of train); 1 others are left out" in said
+
+
 @pytest.mark.parametrize(
     ("more", "said"),
     [

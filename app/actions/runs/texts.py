@@ -1,0 +1,59 @@
+"""Text that `plan run` tokenizes as it trains: looked through, told, and compared with an earlier start."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from executor.data.contents import Contents
+    from executor.training.settings import RunSettings
+    from planner.plan import Plan
+
+
+def with_texts(run: RunSettings, plan: Plan) -> tuple[RunSettings, dict[str, Contents]]:
+    """Settings with checksums of the texts and the tokenizer; also what the texts consist of.
+
+    Raises InputError for files that have changed since the folder's run began, and a tokenizer for nothing.
+    """
+    from app.reports.answer import note
+    from executor.data.contents import kept_contents, look_through, require_unchanged
+    from executor.data.source import fitting_tokenizer, texts_in
+    from executor.training.settings import RUN_FILE, read_settings, text_reading
+    from topology.base.errors import InputError
+
+    reading = text_reading(run, plan)
+    if reading is None:
+        return run, {}
+    names = [name for data in (run.data, run.eval_data) if data for name in texts_in(data)]
+    if not names:
+        raise InputError(
+            what="--tokenizer has nothing to read",
+            cause=f"--data {run.data} holds tokens already",
+            fix="leave it out, or give text: JSON lines, Parquet, Arrow, .txt, or a folder of these",
+        )
+    before = Path(run.folder) / RUN_FILE
+    earlier = read_settings(before) if before.is_file() else run
+    known = None if earlier.tokenizer is None else earlier.checksums.get(earlier.tokenizer)
+    tokenizer = fitting_tokenizer(replace(reading, sha256=known), plan.request.model.vocab_size)
+    found = {name: look_through(name, field=reading.field, lanes=reading.global_batch_size) for name in names}
+    for name, contents in found.items():
+        note(told_of(name, contents))
+    for name in found.keys() & kept_contents(Path(run.folder)).keys():
+        require_unchanged(name, reading.kept[name], found[name])
+    checksums = {name: contents.sha256 for name, contents in found.items()}
+    return replace(run, checksums={reading.tokenizer: tokenizer.sha256, **checksums}), found
+
+
+def told_of(name: str, contents: Contents) -> str:
+    """What is read of a corpus, so that nobody trains on a part that was not meant."""
+    from collections import Counter
+
+    from topology.base.units import MB
+
+    folders = Counter(str(Path(file.name).parent) for file in contents.files)
+    read = ", ".join(f"{count:,} of {folder}" for folder, count in folders.items() if folder != ".")
+    files = f"{len(contents.files):,} {'file' if len(contents.files) == 1 else 'files'}"
+    left = f"; {contents.skipped:,} others are left out" if contents.skipped else ""
+    return f"{name} is {files}, {contents.size_bytes / MB:,.1f} MB{f' ({read})' if read else ''}{left}"
