@@ -46,7 +46,6 @@ _FSDP = {
     "_reduce_scatter_base_": "reduce_scatter",
     "allreduce_": "all_reduce",
 }
-_OURS = ("multiply_blocks", "multiply_groups")
 _REPLICA_AXES = ("shard", "replicate", "expert_shard", "expert_replicate")
 
 
@@ -129,9 +128,11 @@ class _CountingMode(TorchDispatchMode):
             place = 7 if function is torch_internals.FLASH_BACKWARD[0] else 11
             forward = _attention_flop(args[1], args[2], causal=_argument(args, place))
             self._flop("attention", int(BACKWARD_ATTENTION_GEMMS * forward))
-        elif operator in ("mm", "bmm", "addmm", "addmm_", "_scaled_mm_v2", *_OURS):
+        elif operator in ("mm", "bmm", "addmm", "addmm_", "_scaled_mm_v2", "multiply_groups"):
             left = args[1] if operator.startswith("addmm") else args[0]
             self._flop("gemm", 2 * result.numel() * left.shape[-1])
+        elif operator == "multiply_blocks":  # rows of blocks
+            self._flop("gemm", 2 * result.numel() * args[0].shape[1:].numel())
         elif operator == "_grouped_mm":  # rows by experts' matrices, or by rows into gradients of matrices
             self._flop("gemm", 2 * _grouped_products(args[0], args[1]))
         elif operator == "sum_groups":  # the rows that are multiplied are told, those that pad are zeros

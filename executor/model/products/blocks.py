@@ -37,16 +37,15 @@ BLOCKS = Blocks()
 
 
 def in_blocks(matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """A matrix (m, k) in e4m3, and the scales by which to multiply its blocks, (m, k/32) in e8m0.
+    """Blocks of a matrix (m, k) in e4m3, (m, k/32, 32), and what to multiply them by, bits of e8m0 (m, k/32).
 
     A block with a value that is not a number is none either. One whose values are all within 1.75 · 2⁻¹¹⁹ is
     of zeros: its scale is the least that there is, of which cuBLAS takes no inverse.
     """
-    blocks = matrix.unflatten(-1, (-1, BLOCK))
-    power = exponents(torch.linalg.vector_norm(blocks, ord=float("inf"), dim=-1)).contiguous()
+    blocks = matrix.contiguous().unflatten(-1, (-1, BLOCK))
+    power = exponents(torch.linalg.vector_norm(blocks, ord=float("inf"), dim=-1))
     up = torch.where(power == 0, 1.0, torch.where(power == NOT_A_NUMBER, float("nan"), inverse(power)))
-    values = (blocks * up.to(matrix.dtype).unsqueeze(-1)).to(FORMAT)
-    return values.flatten(-2).contiguous(), power.view(torch.float8_e8m0fnu)
+    return (blocks * up.to(matrix.dtype).unsqueeze(-1)).to(FORMAT), power
 
 
 def multiply(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:

@@ -20,30 +20,30 @@ from torch.nn.functional import ScalingType, SwizzleType
 Product: TypeAlias = Callable[..., torch.Tensor]
 UNIT = 16  # numbers of e4m3 that a kernel reads at once; a group that is summed over has whole ones
 BLOCK = 32  # numbers that share a scale (OCP Microscaling Formats 1.0, section 5.1)
+SCALES = torch.float8_e8m0fnu  # viewed so inside of operators alone: torch's compiler does not know it
 _TILE_ROWS, _TILE_COLUMNS, _TILE_PART = 128, 4, 32  # of scales, as tensor cores read them
 
 
 def wide(values: torch.Tensor, scales: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """What values (m, k) in e4m3 and scales (m, k/32) in e8m0 stand for: exact in bf16 and fp32."""
-    blocks = values.to(dtype).unflatten(-1, (-1, BLOCK))
-    return (blocks * scales.to(dtype).unsqueeze(-1)).flatten(-2)
+    """What blocks (m, k/32, 32) in e4m3 and their scales, bits of e8m0, stand for, (m, k): exact in bf16."""
+    return (values.to(dtype) * scales.view(SCALES).to(dtype).unsqueeze(-1)).flatten(-2)
 
 
 def tiled(scales: torch.Tensor) -> torch.Tensor:
-    """Scales (m, k/32) in the order in which tensor cores of Blackwell read them, flat.
+    """Scales (m, k/32), bits of e8m0, in the order in which tensor cores of Blackwell read them, flat.
 
     Tiles of 128 rows by 4 columns, row of tiles after row of tiles; within one, rows 0, 32, 64 and 96 stand
     side by side, then 1, 33, …. What sticks out is filled with zeros (cuBLAS, "1D block scaling factors
     layout").
 
-    >>> tiled(torch.arange(128.0).view(-1, 1).expand(-1, 4).to(torch.float8_e8m0fnu)).shape
+    >>> tiled(torch.arange(128.0).view(-1, 1).expand(-1, 4).to(torch.uint8)).shape
     torch.Size([512])
     """
     rows, columns = scales.shape
     padding = (0, -columns % _TILE_COLUMNS, 0, -rows % _TILE_ROWS)
-    whole = functional.pad(scales.view(torch.uint8), padding)
+    whole = functional.pad(scales, padding)
     tiles = whole.unflatten(1, (-1, _TILE_COLUMNS)).unflatten(0, (-1, _TILE_ROWS // _TILE_PART, _TILE_PART))
-    return tiles.permute(0, 3, 2, 1, 4).flatten().view(scales.dtype)
+    return tiles.permute(0, 3, 2, 1, 4).flatten().view(SCALES)
 
 
 def multiply_blocks_on_cpu(
@@ -53,7 +53,7 @@ def multiply_blocks_on_cpu(
     right_scales: torch.Tensor,
     dtype: torch.dtype,
 ) -> torch.Tensor:
-    """Product of rows in e4m3, left (m, k) · right (n, k)ᵀ, each block of 32 with its e8m0 scale: (m, n)."""
+    """Product of rows of blocks in e4m3, left (m, k/32, 32) · right (n, k/32, 32)ᵀ, each scaled: (m, n)."""
     return wide(left, left_scales, dtype) @ wide(right, right_scales, dtype).t()
 
 
@@ -66,8 +66,8 @@ def multiply_blocks_on_gpu(
 ) -> torch.Tensor:
     """Multiply by tensor cores of compute capability 10.0 and later, which apply the scales themselves."""
     result = functional.scaled_mm(
-        left,
-        right.t(),
+        left.flatten(1),
+        right.flatten(1).t(),
         tiled(left_scales),
         ScalingType.BlockWise1x32,
         tiled(right_scales),

@@ -128,7 +128,7 @@ def test_scales_stand_where_tensor_cores_read_them(shape: tuple[int, int]) -> No
     """The scale of a row and column is at cuBLAS's offset of it, and what is padded is zero."""
     rows, columns = shape
     values = torch.randint(1, 255, shape, dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
-    found = tiled(values.view(torch.float8_e8m0fnu)).view(torch.uint8)
+    found = tiled(values).view(torch.uint8)
     expected = torch.zeros_like(found)
     for row in range(rows):
         for column in range(columns):

@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 
 from app.cli import run
 from costmodel.layout import ParallelLayout
+from executor.model.linear import Linear
+from executor.model.products.formats import EightBits, multiply_in
 from executor.training.settings import RUN_FILE, read_settings
 from planner.plan import Plan
 from tests.executor.parallel.test_parity import TOLERANCE
@@ -35,6 +37,23 @@ def test_a_run_says_the_same_losses(estimated_plan_of: Callable[..., Plan], tmp_
     assert compiled == pytest.approx(eager, rel=TOLERANCE)
     assert compiled != eager  # other kernels round otherwise
     assert read_settings(tmp_path / "compiled" / RUN_FILE).compiles
+
+
+@pytest.mark.parametrize("name", ["fp8", "mxfp8"])
+def test_products_in_eight_bits_are_compiled_to_the_same(name: EightBits) -> None:
+    """What rounds is fused, and rounds alike: result and both gradients are equal."""
+    torch.manual_seed(0)
+    eager = Linear(64, 96, bias=False).bfloat16()
+    multiply_in(eager, name)
+    found = []
+    for layer in (eager, torch.compile(eager)):
+        x = torch.linspace(-3, 5, 4 * 32 * 64).view(4, 32, 64).bfloat16().requires_grad_()
+        result = layer(x)
+        result.backward(torch.linspace(-1, 1, 4 * 32 * 96).view(4, 32, 96).bfloat16())
+        found.append((result, x.grad, eager.weight.grad))
+        eager.weight.grad = None
+    for one, other in zip(*found, strict=True):
+        assert torch.equal(one, other)
 
 
 def test_a_cpu_without_a_compiler_is_refused(
