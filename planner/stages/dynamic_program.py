@@ -12,6 +12,7 @@ Legend: ``A`` states (layers consumed), ``W`` choices of a rank (layers it takes
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Sequence
@@ -32,6 +33,9 @@ EVENNESS = 1e-6
 
 SPARE_BYTES = 1.0
 """Bytes beyond the capacity that a bound allows: sums of bytes in another order differ by less."""
+
+TABLES_KEPT = 32
+"""Choices kept by widths of tables: they are the same for every layout of a model."""
 
 THRESHOLDS = 4
 """Values of the slowest rank tried one by one before the bound falls back on the least sum."""
@@ -74,12 +78,24 @@ def bound_stages(costs: StageCosts, chunk_ranks: tuple[int, ...]) -> StageBound:
     everything, width = widths(costs)
     tables = rank_tables(costs, width)
     if width < everything and not np.isfinite(least_of(tables, tables.seconds, np.maximum)):
+        if not _may_take(tables, width):
+            return _known(costs, math.inf, [])
         width = everything
         tables = rank_tables(costs, width)
     bound_s, paths = bound_tables(costs, tables)
     if width < everything:
         bound_s = min(bound_s, wider_bound(costs, width))
     return _known(costs, bound_s, [split_of_path(tables, path) for path in paths])
+
+
+def _may_take(tables: RankTables, width: int) -> bool:
+    """Whether some rank can take the most layers that are tabulated: one that cannot takes no more either.
+
+    The rest of what a rank holds needs no more memory than all of it, recomputed or not.
+    """
+    states = tables.seconds.shape[1]
+    widest = tables.seconds[:, width if states > 1 else 0 :, -1]  # states before which so many layers are
+    return bool(np.isfinite(widest).any())
 
 
 def widths(costs: StageCosts) -> tuple[int, int]:
@@ -156,20 +172,13 @@ def rank_tables(
         most: layers that a rank takes at most.
         recompute: what each choice recomputes; the fewest layers that fit, if not given.
     """
-    total = sum(costs.runs)
-    taken = np.arange(1, most + 1)
-    at = np.arange(total + 1)
-    before = at[:, None] - taken
-    if len(costs.runs) == 1:
-        counts = taken[None, :, None]
-    else:
-        consumed = np.array(counts_before(in_order(costs.runs, costs.order)))
-        counts = consumed[:, None, :] - consumed[np.maximum(before, 0)]
+    taken, before, counts = _choices(costs.runs, costs.order, most)
     chosen = recompute or (lambda held: fewest_recomputed(costs, held, SPARE_BYTES))
     recomputed, recompute_s, possible = chosen(counts)
-    seconds = counts @ np.asarray(costs.layer_s) + recompute_s + np.asarray(costs.fixed_s)[:, None, None]
+    exact = counts.astype(np.float64)
+    seconds = exact @ np.asarray(costs.layer_s) + recompute_s + np.asarray(costs.fixed_s)[:, None, None]
     forms = zip(costs.tail_layer_s, costs.tail_fixed_s, strict=True)
-    ends_s = [counts @ np.asarray(form) + np.asarray(fixed)[:, None, None] for form, fixed in forms]
+    ends_s = [exact @ np.asarray(form) + np.asarray(fixed)[:, None, None] for form, fixed in forms]
     tails = np.max(ends_s, axis=0)
     return RankTables(
         taken=taken,
@@ -181,27 +190,41 @@ def rank_tables(
     )
 
 
+@functools.lru_cache(maxsize=TABLES_KEPT)
+def _choices(
+    runs: tuple[int, ...], order: tuple[tuple[int, int], ...], most: int
+) -> tuple[Integers, Integers, Integers]:
+    """Layers of each choice, the state before it, and its layers of each run; see `RankTables`."""
+    taken = np.arange(1, most + 1)
+    before = np.arange(sum(runs) + 1)[:, None] - taken
+    if len(runs) == 1:
+        return taken, before, taken[None, :, None]
+    consumed = np.array(counts_before(in_order(runs, order)))
+    return taken, before, consumed[:, None, :] - consumed[np.maximum(before, 0)]
+
+
 def fewest_recomputed(costs: StageCosts, counts: Integers, spare_bytes: float) -> Recomputed:
     """Fewest layers each rank must recompute to fit, their seconds, and whether they suffice: (P, A, W)."""
     held = np.asarray(costs.in_flight)[:, None, None]
     fixed = np.asarray(costs.fixed_bytes)[:, None, None]
-    need = counts @ np.asarray(costs.static_bytes) + held * (counts @ np.asarray(costs.saved_bytes)) + fixed
+    exact = counts.astype(np.float64)
+    need = exact @ np.asarray(costs.static_bytes) + held * (exact @ np.asarray(costs.saved_bytes)) + fixed
     need = need - costs.capacity_bytes - spare_bytes
     must = need > 0
-    need = need + np.where(must, np.asarray(costs.recompute_working_bytes)[:, None, None], 0.0)
     recomputed, seconds = np.zeros(must.shape, dtype=np.int64), np.zeros(must.shape)
+    if not must.any():
+        return recomputed, seconds, ~must
+    need = need + np.where(must, np.asarray(costs.recompute_working_bytes)[:, None, None], 0.0)
     for k in recompute_order(costs):
         freed = held * (costs.saved_bytes[k] - costs.saved_bytes_recomputed[k])
         if costs.saved_bytes[k] <= costs.saved_bytes_recomputed[k]:
             continue
         useful = must & (freed > 0)
         enough = np.ceil(need / np.where(freed > 0, freed, 1.0))
-        take = np.where(useful, np.clip(enough, 0, counts[..., k]), 0).astype(np.int64)
-        recomputed, seconds, need = (
-            recomputed + take,
-            seconds + take * costs.recompute_s[k],
-            need - take * freed,
-        )
+        take = np.where(useful, np.minimum(np.maximum(enough, 0.0), exact[..., k]), 0.0)
+        need = need - take * freed
+        seconds = seconds + take * costs.recompute_s[k]
+        recomputed = recomputed + take.astype(np.int64)
     return recomputed, seconds, ~must | (need <= 0)
 
 

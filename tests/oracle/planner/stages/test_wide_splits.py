@@ -1,6 +1,7 @@
 """Splits wider than the dynamic program's table: its bound holds for those too, and is of layers in a row."""
 
 import itertools
+import math
 from dataclasses import replace
 from random import Random
 
@@ -13,6 +14,7 @@ from tests.oracle.planner.stages.test_stages import rows_of
 LAYERS, RANKS = 18, 5
 """The table ends at 2·⌈18/5⌉ + 3 = 11 layers a rank; a rank may take 14."""
 WIDTH = 11
+MB = 1e6
 
 
 def costs(r: Random) -> StageCosts:
@@ -83,3 +85,41 @@ def test_the_bound_of_wider_ranks_holds_and_counts_the_layers_that_are_in_a_row(
     rows = {row for split in narrowest for row in split.layers_of_stage if sum(row) > WIDTH}
     least_s = min(sum(n * t for n, t in zip(row, one.layer_s, strict=True)) for row in rows)
     assert wider_bound(alone, WIDTH) == pytest.approx(least_s)
+
+
+def tight(r: Random) -> StageCosts:
+    """The same, where most ranks have room for a layer or two and one may have for many."""
+    one = costs(r)
+    many = r.randrange(RANKS)
+    room = [r.randint(8, 16) if rank == many else r.choice((1, 1, 1, 2)) for rank in range(RANKS)]
+    frees = r.random() < 0.5
+    return replace(
+        one,
+        capacity_bytes=40 * MB,
+        static_bytes=(MB,) * len(one.runs),
+        saved_bytes=(MB,) * len(one.runs),
+        fixed_static_bytes=tuple((39.9 - (1.3 if frees else 2.0) * layers) * MB for layers in room),
+        saved_bytes_recomputed=((0.3 if frees else 1.0) * MB,) * len(one.runs),
+        recompute_s=tuple(10 ** r.uniform(-3, -1) for _ in one.runs),
+    )
+
+
+def fits(one: StageCosts, most: int) -> bool:
+    """Whether ranks that take up to so many layers hold all of them: sums that can be made, rank by rank."""
+    each_bytes = one.static_bytes[0] + one.saved_bytes_recomputed[0]
+    sums = {0}
+    for fixed_bytes in one.fixed_static_bytes:
+        held = [n for n in range(1, most + 1) if fixed_bytes + n * each_bytes <= one.capacity_bytes]
+        sums = {total + n for total in sums for n in held}
+    return LAYERS in sums
+
+
+def test_a_table_is_widened_wherever_something_wider_fits() -> None:
+    """Where no rank takes the widest choice none takes more: the bound is finite where some split fits."""
+    said = set()
+    for number in range(300):
+        one = tight(Random(number))
+        within, at_all = fits(one, WIDTH), fits(one, LAYERS)
+        assert math.isfinite(bound_stages(one, tuple(range(RANKS))).bound_s) == at_all, number
+        said.add((within, at_all))
+    assert said == {(True, True), (False, True), (False, False)}
