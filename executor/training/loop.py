@@ -11,190 +11,37 @@ import math
 import os
 import signal
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from datetime import timedelta
+from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from executor import torch_internals
-from executor.comm.meeting import store
-from executor.comm.mesh import build_meshes
 from executor.data.ahead import places_before, reading
-from executor.data.blend import TokenSource
-from executor.data.held_out import HeldOut
-from executor.model.pretrained import pretrained_state
-from executor.model.products.formats import eight_bits_of, require_units
-from executor.parallel.compiled import compile_layers
-from executor.parallel.device import device_memory_bytes, device_name, peak_memory_bytes, require_nvlink
-from executor.parallel.parallelize import COMPUTE_DTYPES
-from executor.parallel.pipeline import Pipeline, build_pipeline, run_step
-from executor.parallel.weights import initialize, load_state_dict, materialize
+from executor.parallel.device import device_memory_bytes, device_name, peak_memory_bytes
+from executor.parallel.pipeline import run_step
 from executor.training import batches
-from executor.training.checkpoint import Checkpointer, best_interval_steps
+from executor.training.checkpoint import best_interval_steps
 from executor.training.evaluation import evaluate
 from executor.training.gradients import clip, finish_gradients, total_norm
-from executor.training.manifest import Manifest, read_key
-from executor.training.metrics import Reporter, StepMetrics
-from executor.training.muon import sharded_optimizer
-from executor.training.optimizer import OptimizerSettings, ShardedAdamW, learning_rate
+from executor.training.metrics import StepMetrics
+from executor.training.optimizer import learning_rate
 from executor.training.settings import (
-    CHECKPOINTS,
     STATUS_FILE,
     RunSettings,
     RunStatus,
-    held_out,
-    training_source,
     write_json,
 )
-from planner.plan import Plan
+from executor.training.trainer import Trainer
 from topology.base.errors import InputError
 
-COLLECTIVE_TIMEOUT = timedelta(minutes=5)
 FIRST_CHECKPOINT_STEPS = 20  # until the cost of a checkpoint is measured
 MOST_CHECKPOINT_STEPS = 1000
 
 
-@dataclass(slots=True, kw_only=True)
-class Trainer:
-    """Everything one rank trains with."""
-
-    settings: RunSettings
-    plan: Plan
-    pipeline: Pipeline
-    optimizer: ShardedAdamW
-    schedule: OptimizerSettings
-    source: TokenSource
-    checkpointer: Checkpointer
-    reporter: Reporter | None
-    resumed: Manifest | None
-    damaged: tuple[int, ...]
-    held_out: HeldOut | None = None
-    unplaced: tuple[str, ...] = ()
-    stop_requested: bool = field(default=False)
-
-    @property
-    def global_batch_size(self) -> int:
-        """Sequences of one step."""
-        return self.plan.request.job.global_batch_size
-
-    def say(self, message: str) -> None:
-        """Tell the user, once."""
-        if self.reporter is not None:
-            self.reporter.say(message)
-
-
 class NotFiniteError(InputError):
     """The loss or its gradient stopped being a number."""
-
-
-def check_world(plan: Plan, world_size: int) -> None:
-    """Refuse to start a plan on another number of ranks than it was made for."""
-    if world_size != plan.layout.num_gpus:
-        raise InputError(
-            what="the number of ranks is not that of the plan",
-            cause=f"{world_size} ranks were started, dp·cp·tp·pp = {plan.layout.num_gpus}",
-            fix=f"start {plan.layout.num_gpus} ranks, or plan again for {world_size} GPUs",
-        )
-
-
-def prepare(settings: RunSettings, plan: Plan, device: torch.device) -> Trainer:
-    """Build this rank's part of the model, from its newest checkpoint where there is one, and its data.
-
-    The process group exists already. Values that a checkpoint brings are neither drawn nor read before it.
-    """
-    spec, layout, job = plan.request.model, plan.layout, plan.request.job
-    eight_bits = eight_bits_of(job.precision)
-    if eight_bits is not None:
-        require_units(device, eight_bits, experts=spec.is_moe)
-    meshes = build_meshes(layout, device.type, experts=spec.is_moe)
-    torch_internals.bound_groups(COLLECTIVE_TIMEOUT)
-    if settings.async_tp:
-        require_nvlink(device, _local_ranks(dist.get_process_group_ranks(meshes.group("tp"))))
-    microbatches = job.global_batch_size // (layout.dp * layout.microbatch_size)
-    pipeline = build_pipeline(
-        spec,
-        layout,
-        meshes,
-        sequence_length=job.sequence_length,
-        num_microbatches=microbatches,
-        layers_of_stage=plan.layers_of_stage,
-        recompute_of_stage=plan.recompute_of_stage,
-        precision=settings.precision,
-        eight_bits=eight_bits,
-        overlaps=settings.async_tp,
-        router_loss=settings.router_loss,
-        adapter=job.adapter,
-        compression=job.gradient_compression,
-        device=device,
-    )
-    if settings.compiles:
-        compile_layers(pipeline)
-    state = pretrained_state(Path(settings.pretrained), spec) if settings.pretrained else None
-    for stage in pipeline.stages:
-        materialize(stage.module, device)
-    schedule = OptimizerSettings(
-        learning_rate=settings.learning_rate,
-        weight_decay=settings.weight_decay,
-        warmup_steps=settings.warmup_steps,
-        total_steps=settings.steps,
-        shape=settings.rate_shape,
-        decay_steps=settings.decay_steps,
-        clip_norm=settings.clip_norm,
-        products=COMPUTE_DTYPES[settings.precision],
-    )
-    optimizer = sharded_optimizer(job.optimizer, pipeline, schedule)
-    folder = Path(settings.folder)
-    source = training_source(settings, plan)
-    checkpointer = Checkpointer(
-        folder / CHECKPOINTS,
-        optimizer,
-        keep=settings.keep_checkpoints,
-        key=read_key(settings.run_key),
-        replica=pipeline.replica,
-    )
-    adapts = job.adapter is not None  # whose checkpoints hold its matrices alone
-    if adapts:
-        _begin(pipeline, state, seed=settings.seed)
-    resumed, damaged = checkpointer.load_latest()
-    if resumed is None and not adapts:
-        _begin(pipeline, state, seed=settings.seed)
-    source, unplaced = batches.read_ahead(pipeline, source, job.global_batch_size, resumed)
-    leads = dist.get_rank() == 0
-    return Trainer(
-        settings=settings,
-        plan=plan,
-        pipeline=pipeline,
-        optimizer=optimizer,
-        schedule=schedule,
-        source=source,
-        checkpointer=checkpointer,
-        reporter=Reporter(folder, settings.steps, wandb=settings.wandb) if leads else None,
-        resumed=resumed,
-        unplaced=unplaced,
-        damaged=damaged,
-        held_out=held_out(settings, plan),
-    )
-
-
-def _local_ranks(ranks: list[int]) -> list[int]:
-    """Places on this node of ranks of the run, -1 for those of other nodes: a node has consecutive ranks."""
-    here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    first = dist.get_rank() - int(os.environ.get("LOCAL_RANK", "0"))
-    return [rank - first if first <= rank < first + here else -1 for rank in ranks]
-
-
-def _begin(pipeline: Pipeline, state: Mapping[str, torch.Tensor] | None, *, seed: int) -> None:
-    """Give every stage its first values: of a state dict, or drawn."""
-    for stage in pipeline.stages:
-        if state is None:
-            initialize(stage.module, pipeline.meshes, seed=seed, device=pipeline.device)
-        else:
-            load_state_dict(stage.module, pipeline.meshes, state, device=pipeline.device, seed=seed)
 
 
 def train(trainer: Trainer) -> RunStatus:
@@ -388,23 +235,6 @@ def _profiled(trainer: Trainer, step: int) -> Iterator[None]:
     with profile(activities=activities) as recorded:
         yield
     recorded.export_chrome_trace(str(Path(trainer.settings.folder) / f"trace-rank{dist.get_rank()}.json"))
-
-
-def start_process_group(
-    device: torch.device, environment: dict[str, str], meeting: str | None, endpoint: str | None = None
-) -> None:
-    """Join the other ranks, with gloo beside NCCL so that checkpoints can talk while training does.
-
-    They meet in a file, or at an endpoint; without either at the address that torchrun has given.
-    """
-    options: dict[str, Any] = {"timeout": COLLECTIVE_TIMEOUT}
-    backend = "gloo"
-    if device.type == "cuda":
-        backend, options["device_id"] = "cpu:gloo,cuda:nccl", device
-    rank, ranks = int(environment["RANK"]), int(environment["WORLD_SIZE"])
-    if meeting is not None:
-        options["store"] = store(meeting, rank, ranks, endpoint_text=endpoint)
-    dist.init_process_group(backend, rank=rank, world_size=ranks, **options)
 
 
 def record_status(settings: RunSettings, status: RunStatus) -> None:

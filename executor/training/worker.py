@@ -92,7 +92,7 @@ def _run(settings: RunSettings) -> int:
     from executor.parallel.device import choose_device
     from executor.parallel.link_check import check_links
     from executor.torch_internals import quiet_known_warnings
-    from executor.training import loop
+    from executor.training import loop, trainer
     from planner.plan import from_json
     from planner.structure import sound
     from topology.base.decode import read_text
@@ -100,20 +100,22 @@ def _run(settings: RunSettings) -> int:
     quiet_known_warnings()
     plan = sound(from_json(read_text(settings.plan_file), settings.plan_file), settings.plan_file)
     environment = dict(os.environ)
-    loop.check_world(plan, int(environment["WORLD_SIZE"]))
+    trainer.check_world(plan, int(environment["WORLD_SIZE"]))
     device = choose_device(settings.device, int(environment["LOCAL_RANK"]))
     if device.type == "cpu":
         torch.set_num_threads(max(1, _cores() // int(environment["LOCAL_WORLD_SIZE"])))
     bound = bind(device)
-    loop.start_process_group(device, environment, environment.get(MEETING), environment.get(ENDPOINT) or None)
+    trainer.start_process_group(
+        device, environment, environment.get(MEETING), environment.get(ENDPOINT) or None
+    )
     if MEETING in environment:
         answer_when_asked(_stands(environment), int(environment["RANK"]))
     if settings.preflight and device.type == "cuda" and environment.get(RESTARTS, "0") == "0":
         check_links(plan, device, load_calibration())
-    trainer = loop.prepare(settings, plan, device)
+    ready = trainer.prepare(settings, plan, device)
     if bound and environment.get(RESTARTS, "0") == "0":
-        trainer.say(bound)
-    status = loop.train(trainer)
+        ready.say(bound)
+    status = loop.train(ready)
     if dist.get_rank() == 0 and not (status.state == "stopped" and _goes_on(environment)):
         loop.record_status(settings, status)
     dist.barrier()

@@ -23,6 +23,7 @@ from executor.model.transformer import build_model
 from executor.parallel.weights import assemble, initialize, parts
 from executor.training import loop
 from executor.training.settings import RunSettings
+from executor.training.trainer import prepare
 from planner.plan import Plan
 from topology.base.errors import NoFeasiblePlanError
 
@@ -31,7 +32,7 @@ LAYOUT = ParallelLayout(tp=2, pp=2, sequence_parallel=True)
 
 
 def _train(_rank: int, settings: RunSettings, plan: Plan) -> list[dict[str, Any]]:
-    trainer = loop.prepare(settings, plan, torch.device("cpu"))
+    trainer = prepare(settings, plan, torch.device("cpu"))
     loop.train(trainer)
     return [dict(parts(stage.module, trainer.pipeline.meshes)) for stage in trainer.pipeline.stages]
 

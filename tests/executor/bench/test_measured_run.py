@@ -24,6 +24,7 @@ from executor.bench.measured_run import steady_steps
 from executor.launch.supervise import with_plan, write_run
 from executor.training import loop
 from executor.training.settings import METRICS_FILE, RunSettings, RunStatus
+from executor.training.trainer import prepare
 from planner.plan import Plan
 from topology.base.units import GIB
 from topology.spec import ClusterSpec
@@ -112,4 +113,4 @@ def test_measured_step_of_a_gloo_run_anchors_predictions(
 
 
 def _train(_rank: int, settings: RunSettings, plan: Plan) -> RunStatus:
-    return loop.train(loop.prepare(settings, plan, torch.device("cpu")))
+    return loop.train(prepare(settings, plan, torch.device("cpu")))

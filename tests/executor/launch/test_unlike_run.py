@@ -19,8 +19,8 @@ from app.store.steps import is_device
 from costmodel.job import TrainingJob
 from costmodel.kernels.tables import load_calibration
 from costmodel.layout import ParallelLayout
-from executor.training.loop import _local_ranks
 from executor.training.optimizer import OptimizerSettings
+from executor.training.trainer import _local_ranks
 from executor.validation.reference import Case, compare, run_layout, run_reference
 from executor.validation.report import RankMeasurement
 from executor.validation.validate import gpus_of_stages, step_time

@@ -25,6 +25,7 @@ from executor.parallel.weights import initialize
 from executor.training import loop
 from executor.training.evaluation import Evaluation
 from executor.training.settings import EVALUATIONS_FILE, RunStatus
+from executor.training.trainer import Trainer, prepare
 from planner.plan import Plan
 from tests.executor.conftest import TINY, make_plan
 from tests.executor.training.test_training import losses, run_here, settings_in
@@ -85,7 +86,7 @@ def _evaluate_and_train(
     """The evaluation before the first step; two steps without and with one before each, from the same values."""
     found, steps = [], []
     for with_evaluation in (False, True):
-        trainer, seen = loop.prepare(settings, plan, CPU), []  # type: ignore[arg-type]
+        trainer, seen = prepare(settings, plan, CPU), []  # type: ignore[arg-type]
         for step in range(2):
             if with_evaluation:
                 found.append(_evaluation(trainer, step))
@@ -95,7 +96,7 @@ def _evaluate_and_train(
     return found[0], steps
 
 
-def _evaluation(trainer: loop.Trainer, step: int) -> Evaluation:
+def _evaluation(trainer: Trainer, step: int) -> Evaluation:
     job, held_out = trainer.plan.request.job, trainer.held_out
     assert held_out is not None
     found = loop.evaluate(
@@ -136,7 +137,7 @@ def test_a_request_to_stop_ends_an_evaluation_on_every_rank(
 
 
 def _train_until_asked(rank: int, settings: object, plan: Plan) -> RunStatus:
-    trainer = loop.prepare(settings, plan, CPU)  # type: ignore[arg-type]
+    trainer = prepare(settings, plan, CPU)  # type: ignore[arg-type]
     held_out = trainer.held_out
     assert held_out is not None
 

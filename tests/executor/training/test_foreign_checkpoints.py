@@ -25,6 +25,7 @@ from executor.training import loop, manifest
 from executor.training.checkpoint_reader import _Inert, open_checkpoint
 from executor.training.manifest import folder_of_step
 from executor.training.settings import CHECKPOINTS, RunSettings, RunStatus, write_json
+from executor.training.trainer import prepare
 from planner.plan import Plan
 from topology.base.errors import InputError
 
@@ -45,7 +46,7 @@ def run_here(settings: RunSettings, plan: Plan) -> list[RunStatus]:
 
 
 def _train(_rank: int, settings: RunSettings, plan: Plan) -> RunStatus:
-    return loop.train(loop.prepare(settings, plan, torch.device("cpu")))
+    return loop.train(prepare(settings, plan, torch.device("cpu")))
 
 
 @pytest.fixture(scope="module")

@@ -24,6 +24,7 @@ from executor.training import loop
 from executor.training.manifest import folder_of_step
 from executor.training.publish import INDEX, find_checkpoint, publish
 from executor.training.settings import CHECKPOINTS, RunSettings
+from executor.training.trainer import prepare
 from planner.plan import Plan, to_json
 from topology.base.errors import InputError
 
@@ -31,7 +32,7 @@ LAYOUT = ParallelLayout(tp=2, pp=2, sequence_parallel=True)
 
 
 def _train(_rank: int, settings: RunSettings, plan: Plan) -> list[dict[str, Any]]:
-    trainer = loop.prepare(settings, plan, torch.device("cpu"))
+    trainer = prepare(settings, plan, torch.device("cpu"))
     loop.train(trainer)
     return [dict(parts(stage.module, trainer.pipeline.meshes)) for stage in trainer.pipeline.stages]
 

@@ -25,6 +25,7 @@ from executor.parallel.device import choose_device
 from executor.training import loop
 from executor.training.manifest import folder_of_step, steps_on_disk
 from executor.training.settings import CHECKPOINTS, METRICS_FILE, RunSettings, RunStatus
+from executor.training.trainer import check_world, prepare
 from executor.validation.fake_rank import RankTask, fake_rank
 from planner.plan import Plan
 from topology.base.errors import InputError
@@ -55,7 +56,7 @@ def run_here(settings: RunSettings, plan: Plan) -> list[RunStatus]:
 
 
 def _train(_rank: int, settings: RunSettings, plan: Plan) -> RunStatus:
-    return loop.train(loop.prepare(settings, plan, torch.device("cpu")))
+    return loop.train(prepare(settings, plan, torch.device("cpu")))
 
 
 def losses(folder: Path) -> dict[int, float]:
@@ -201,7 +202,7 @@ def _train_until_asked(rank: int, settings: RunSettings, plan: Plan) -> RunStatu
     import os
     import signal
 
-    trainer = loop.prepare(settings, plan, torch.device("cpu"))
+    trainer = prepare(settings, plan, torch.device("cpu"))
     original = trainer.source
 
     class Asking:
@@ -225,7 +226,7 @@ def test_loss_that_is_not_finite_stops_the_run(plan_of: Callable[..., Plan], tmp
 
 
 def _train_with_bad_step(_rank: int, settings: RunSettings, plan: Plan) -> RunStatus:
-    trainer = loop.prepare(settings, plan, torch.device("cpu"))
+    trainer = prepare(settings, plan, torch.device("cpu"))
     original, calls = trainer.optimizer.step, []
 
     def step(rate: float) -> None:
@@ -252,7 +253,7 @@ def test_full_disk_keeps_the_last_good_checkpoint(plan_of: Callable[..., Plan], 
 
 
 def _train_on_full_disk(_rank: int, settings: RunSettings, plan: Plan) -> RunStatus:
-    trainer = loop.prepare(settings, plan, torch.device("cpu"))
+    trainer = prepare(settings, plan, torch.device("cpu"))
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, resource.RLIM_INFINITY))
     return loop.train(trainer)
 
@@ -294,7 +295,7 @@ def test_plain_text_trains_through_the_built_in_tokenizer(
 def test_wrong_number_of_ranks_is_refused(plan_of: Callable[..., Plan]) -> None:
     """A plan for two GPUs does not start on four."""
     with pytest.raises(InputError, match="4 ranks were started, dp·cp·tp·pp = 2"):
-        loop.check_world(plan_of(LAYOUT), 4)
+        check_world(plan_of(LAYOUT), 4)
 
 
 def test_order_of_samples_does_not_depend_on_the_layout() -> None:
