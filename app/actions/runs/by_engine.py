@@ -27,7 +27,9 @@ OWN = "meshplan"
 START = "start.sh"
 MEETING_S, LOOK_S = 600, 0.5  # that a node waits for the first one's files
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-VARIABLE_OF = {"steps": "TRAIN_ITERS", "learning_rate": "LEARNING_RATE", "data": "DATA_PATH"}
+VARIABLE_OF = {
+    "steps": "TRAIN_ITERS", "learning_rate": "LEARNING_RATE", "data": "DATA_PATH", "tokenizer": "TOKENIZER",
+}  # fmt: skip
 """Flags that bundles have a variable for, where their engine takes it."""
 NEEDS_NO_VARIABLE = frozenset(
     (

@@ -115,9 +115,19 @@ def test_a_dry_run_says_all_that_starts_it(
     """Flags by the bundle's variables; data named in full, as the engine starts in another folder."""
     monkeypatch.chdir(tmp_path)
     Path("corpus.idx").touch()
-    for name in ("MEGATRON_LM", "TOKENIZER", "CHECKPOINTS"):
+    for name in ("MEGATRON_LM", "CHECKPOINTS"):
         monkeypatch.setenv(name, f"/{name}")
-    words = [*megatron_words, "--learning-rate", "1e-4", "--steps", "7", "--data", "corpus"]
+    words = [
+        *megatron_words,
+        "--learning-rate",
+        "1e-4",
+        "--steps",
+        "7",
+        "--data",
+        "corpus",
+        "--tokenizer",
+        "name",
+    ]
     assert run(words) == 0
     said = capsys.readouterr().out
     for wanted in (
