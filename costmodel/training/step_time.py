@@ -91,17 +91,21 @@ def compose(f: Features, c: Constants) -> CostColumns:
     steps = [layer_step(part, f, c) for part in f.runs]
     K, stretch = len(steps), step_stretch(numbers.nodes, e.level, c)
     layers = [_layer(run, step, f, traffic) for run, step in enumerate([*steps, *mtp_steps(f, c)])]
-    layer_s, extra_s = [stretch * one.kept_s for one in layers], [stretch * one.extra_s for one in layers]
+    layer_s = [stretch * one.kept_s for one in layers[:K]]
+    extra_s = [stretch * one.extra_s for one in layers[:K]]
     first = embedding_seconds(f, c)[f.placed_shard] + traffic.gather[-2] + traffic.scatter[-2]
-    last = (1 + f.mtp_layers) * head_seconds(f, c)[f.placed_shard] + traffic.gather[-1] + traffic.scatter[-1]
+    head = head_seconds(f, c)[f.placed_shard]
+    last = head + traffic.gather[-1] + traffic.scatter[-1]
+    if f.mtp is not None:
+        last = last + f.mtp_layers * (head + layers[-1].kept_s)
     edges = (traffic.gather[:K] + traffic.scatter[:K]).max(axis=0) + e.host_s_per_microbatch
     passes = np.stack([one.forward_s for one in layers]), np.stack([one.backward_s for one in layers])
     tail = _tail(f, c, traffic, *passes)
     return CostColumns(
-        layer_s=np.stack(layer_s[:K]),
-        recompute_s=np.stack(extra_s[:K]),
+        layer_s=np.stack(layer_s),
+        recompute_s=np.stack(extra_s),
         first_s=stretch * first,
-        last_s=stretch * last + f.mtp_layers * sum(layer_s[K:]),
+        last_s=stretch * last,
         every_s=stretch * edges,
         tail_layer_s=tail[0],
         tail_first_s=tail[1],
@@ -233,8 +237,9 @@ def _tail(
     forms[:2, -2] += (1 - stays_r) * traffic.last_bucket
     forms *= stretch
     forms += update
-    K = len(f.runs)
-    return forms[:, :K], forms[:, -2], forms[:, -1] + f.mtp_layers * forms[:, K:-2].sum(axis=1)
+    if f.mtp is None:
+        return forms[:, :-2], forms[:, -2], forms[:, -1]
+    return forms[:, :-3], forms[:, -2], forms[:, -1] + f.mtp_layers * forms[:, -3]
 
 
 def update_seconds_per_parameter(e: Environment, c: Constants) -> Quantity:
