@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 STACK = "meshplan"
 DEFAULT_STEPS = 100
-STATE_LIMITS = ("adapter", "adapted", "compression", "compressed", "offload", "optimizer")
+STATE_LIMITS = ("adapter", "adapted", "compression", "compressed", "offload", "optimizer", "further-tokens")
 """Limits of the executor that no choice of a layout changes."""
 
 

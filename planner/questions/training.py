@@ -295,10 +295,10 @@ def left_out_note(model: ModelSpec) -> str:
 
 def untrained_note(model: ModelSpec) -> str:
     """What of a model that predicts further tokens is not trained, and how it is."""
-    modules = counted(model.num_nextn_predict_layers, "module")
+    count = model.num_nextn_predict_layers
     return (
-        f"{modules} of {model.name} that predict further tokens not trained; "
-        f"--set job.mtp_layers={model.num_nextn_predict_layers} trains them"
+        f"{model.name} has {counted(count, 'module')} to predict further tokens, not trained: "
+        f"--set job.mtp_layers={count} trains as many"
     )
 
 

@@ -19,6 +19,8 @@ from planner.engines.megatron_lm.stage_string import layout_string, modules_of_s
 from planner.launch.targets import export_plan
 from planner.plan import Plan
 from planner.problem import Setting
+from planner.questions.flags import Flags
+from planner.questions.training import understand
 from planner.rules.check import legal
 from tests.unit.planner.engines.priced import priced
 from topology.base.errors import InputError
@@ -101,3 +103,22 @@ def test_positions_that_are_learned_have_no_modules_in_megatron() -> None:
     """It takes rotary positions alone, as it does not stretch them by YaRN."""
     with pytest.raises(InputError, match="plain rotary positions"):
         require_runnable(with_modules(1, ParallelLayout(dp=8), LEARNED), CONTRACTS["megatron"])
+
+
+def test_a_plan_with_modules_is_not_run_without_them() -> None:
+    """``plan run`` trains a plan for another engine itself, and has no such modules."""
+    from app.actions.run import require_trained_as_planned
+
+    require_trained_as_planned(with_modules(0, ParallelLayout(dp=8), model("llama-3.1-8b")))
+    with pytest.raises(InputError, match="further tokens"):
+        require_trained_as_planned(with_modules(1, ParallelLayout(dp=8), model("llama-3.1-8b")))
+
+
+def test_a_model_says_that_its_module_is_not_trained() -> None:
+    """Where its configuration has one and the job trains none."""
+    asked = Flags(model="deepseek-v3", gpus="512")
+    note = "deepseek-v3 has 1 module to predict further tokens, not trained: --set job.mtp_layers=1 trains as many"
+    assert note in understand(asked).notes
+    trained = dataclasses.replace(asked, settings=("job.mtp_layers=1",))
+    assert note not in understand(trained).notes
+    assert understand(trained).request.job.mtp_layers == 1
