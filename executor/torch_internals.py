@@ -267,6 +267,11 @@ def is_wait(function: Any) -> bool:
     return function is functional_collectives.wait_tensor.default
 
 
+def asks_device(function: Any, args: Any) -> bool:
+    """Whether an operation only asks where a fake tensor is."""
+    return function is torch.ops.prim.device.default and hasattr(args[0], "fake_device")
+
+
 def tensors_in(values: Any) -> list[torch.Tensor]:
     """Tensors in nested containers."""
     from torch.utils._pytree import tree_leaves

@@ -10,9 +10,8 @@ if TYPE_CHECKING:
     from app.actions.convert import Published
     from app.reports.answer import Answer
     from executor.training.settings import RunSettings, RunStatus
-    from planner.plan import Plan, PlanRequest
+    from planner.plan import Plan
     from planner.questions.flags import Flags
-    from topology.spec import ClusterSpec
 
 STACK = "meshplan"
 DEFAULT_STEPS = 100
@@ -63,7 +62,7 @@ def run_settings(flags: RunFlags, plan: Plan) -> RunSettings:
     from executor.training.settings import RunSettings
     from planner.campaign.saving import save_interval_steps
 
-    steps = flags.steps or _steps(plan)
+    steps = flags.steps or steps_of(plan)
     settings = RunSettings(
         folder="",
         plan_file="",
@@ -102,11 +101,27 @@ def run_settings(flags: RunFlags, plan: Plan) -> RunSettings:
 
 def plan_to_run(plan_file: Path | None, flags: Flags, *, accept_changes: bool = False) -> Plan:
     """Read the plan, which is verified and must fit its GPU, or make one for the meshplan stack."""
+    from app.reports.answer import note
+    from app.requests.plan_file import require_built
+    from planner.plan import FREE
+    from planner.rules.verdict import require_room
+
+    plan = asked_plan(plan_file, flags, accept_changes=accept_changes)
+    if plan_file is None:
+        return plan
+    require_trained_as_planned(plan)
+    engine = plan.request.engine
+    if engine not in (STACK, FREE):
+        note(f"the plan is for {engine}: its twin is trained; --engine {engine} starts {engine} itself")
+    return require_room(require_built(plan, "plan run"))
+
+
+def asked_plan(plan_file: Path | None, flags: Flags, *, accept_changes: bool = False) -> Plan:
+    """Read a plan, or make one for the question that flags ask."""
     from app.actions.plan import find_plan
     from app.reports.answer import note
-    from app.requests.plan_file import read_plan, require_built
+    from app.requests.plan_file import read_plan
     from planner.questions.training import understand
-    from planner.rules.verdict import require_room
     from topology.base.errors import InputError
 
     if plan_file is None:
@@ -120,9 +135,7 @@ def plan_to_run(plan_file: Path | None, flags: Flags, *, accept_changes: bool = 
             cause=f"{plan_file} and --model, --gpus or --cluster",
             fix="give the plan alone, or leave it out to plan first",
         )
-    read = read_plan(plan_file, accept_changes=accept_changes, say=note)
-    require_trained_as_planned(read)
-    return require_room(require_built(read, "plan run"))
+    return read_plan(plan_file, accept_changes=accept_changes, say=note)
 
 
 def require_trained_as_planned(plan: Plan) -> None:
@@ -134,7 +147,7 @@ def require_trained_as_planned(plan: Plan) -> None:
     require_runnable(plan, replace(OWN, limits=limits))
 
 
-def _steps(plan: Plan) -> int:
+def steps_of(plan: Plan) -> int:
     """Steps that consume the job's tokens, a hundred when it names none."""
     job = plan.request.job
     return DEFAULT_STEPS if job.total_tokens is None else max(1, job.total_tokens // job.tokens_per_step)
@@ -265,7 +278,8 @@ def supervised(
     run: RunSettings, plan: Plan, min_gpus: int | None, notice_s: int, prometheus: str | None = None
 ) -> RunStatus:
     """Run to the end, planning again for fewer GPUs when allowed; keeps what was measured."""
-    from app.actions.scrape import scraped
+    from app.actions.runs.replan import replanned
+    from app.actions.runs.scrape import scraped
     from app.reports.answer import note
     from app.requests.plan_file import read_plan
     from app.store.run_metrics import RunMetrics
@@ -275,7 +289,7 @@ def supervised(
 
     supervision = Supervision(
         min_gpus=min_gpus,
-        replan=lambda count, lost: _replan(plan.request, count, lost),
+        replan=lambda count, lost: replanned(replace(plan.request, stack=STACK), count, lost),
         say=note,
         notice_s=notice_s,
         beside=files_beside(run, plan, min_gpus, notice_s),
@@ -300,49 +314,6 @@ def files_beside(run: RunSettings, plan: Plan, min_gpus: int | None, notice_s: i
         SETTINGS_FILE: settings_text(run, min_gpus=min_gpus, notice_s=notice_s),
         ASKED_PLAN_FILE: to_json(plan),
     }
-
-
-def _replan(request: PlanRequest, num_gpus: int, lost: tuple[str, ...]) -> Plan | None:
-    """Plan the same job and global batch on fewer GPUs; pinned degrees no longer fit and are dropped.
-
-    `lost` are names of hosts that it must do without.
-    """
-    from dataclasses import replace
-
-    from app.actions.plan import plan_found
-    from costmodel.layout import DEGREES
-    from planner.plan import Plan
-    from topology.base.errors import InputError
-    from topology.fabric.degraded import degraded
-
-    try:
-        rest = degraded(request.cluster, without=lost)
-    except InputError:  # nothing is left
-        return None
-    cluster = part_of_cluster(rest, num_gpus)
-    if cluster is None:
-        return None
-    pins = {name: value for name, value in request.pins.items() if name not in (*DEGREES, "shard_degree")}
-    found = plan_found(replace(request, cluster=cluster, pins=pins, stack=STACK))
-    return found if isinstance(found, Plan) else None
-
-
-def part_of_cluster(cluster: ClusterSpec, num_gpus: int) -> ClusterSpec | None:
-    """So many GPUs of a cluster: whole nodes, or a part of one; None for what it has not."""
-    from dataclasses import replace
-
-    from topology.base.errors import InputError
-    from topology.cluster_file import resized
-
-    node = cluster.nodes[0]
-    if len(cluster.nodes) == 1 and not cluster.switches and 0 < num_gpus < node.gpus_per_node:
-        nics = max(1, node.nics_per_node * num_gpus // node.gpus_per_node)
-        part = replace(node.times(1), gpus_per_node=num_gpus, nics_per_node=nics)
-        return replace(cluster, nodes=(part,))
-    try:
-        return resized(cluster, num_gpus)
-    except InputError:
-        return None
 
 
 def print_command(run: RunSettings, plan: Plan, min_gpus: int | None, notice_s: int, *, as_json: bool) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, TypeAlias
 
@@ -17,6 +19,7 @@ from app.flags.run import (
     Device,
     DocumentEnd,
     DryRun,
+    Engine,
     Environment,
     EvalBatches,
     EvalData,
@@ -83,6 +86,12 @@ SettingsFile: TypeAlias = Annotated[
 ]
 
 
+def _given(function: Callable[..., int], values: Mapping[str, object]) -> dict[str, object]:
+    """Arguments of a call that are not their default."""
+    usual = inspect.signature(function).parameters
+    return {name: value for name, value in values.items() if value != usual[name].default}
+
+
 def command(
     plan_file: PlanFile = None,
     *,
@@ -95,6 +104,7 @@ def command(
     tokens: Tokens = None,
     settings: Settings = None,
     settings_file: SettingsFile = None,
+    engine: Engine = None,
     data: Data = "synthetic",
     document_end: DocumentEnd = None,
     eval_data: EvalData = None,
@@ -134,16 +144,27 @@ def command(
     as_json: AsJson = False,
 ) -> int:
     """Train: plan if need be, start the ranks, restart them after failures, end with a checkpoint."""
+    given = _given(command, locals())
     from app.actions import run as training_run
     from app.actions.convert import publish_run
+    from app.actions.runs import by_engine
     from app.reports.answer import emit
     from planner.questions.flags import Flags
 
+    by = training_run.STACK if engine is None else by_engine.engine_named(engine)
+    own = by == training_run.STACK
     flags = Flags(
-        model=model, gpus=gpus, gpu=gpu, cluster=cluster, tokens=tokens, stack=training_run.STACK,
+        model=model, gpus=gpus, gpu=gpu, cluster=cluster, tokens=tokens,
+        stack=by if own else None, engine=None if own else by,
         sequence_length=sequence_length, global_batch_size=global_batch_size,
         settings=tuple(settings or ()),
     )  # fmt: skip
+    if not own:
+        asked = training_run.asked_plan(plan_file, flags, accept_changes=accept_changes)
+        return by_engine.started_by(
+            by, asked, given, steps=training_run.steps_of(asked), folder=folder, nnodes=nnodes,
+            endpoint=rdzv_endpoint, checked=preflight, dry_run=dry_run, as_json=as_json,
+        )  # fmt: skip
     how = training_run.RunFlags(
         folder=folder, data=data, document_end=document_end, eval_data=eval_data,
         eval_interval=eval_interval, eval_batches=eval_batches, steps=steps, pretrained=pretrained,

@@ -24,22 +24,11 @@ def command(
     plays single ranks of the plan; numerics from the plan shrunk to what this machine can run. Needs the
     extra `run` (torch). A plan of more memory than its GPU has is refused before anything starts.
     """
-    from app.actions.planned_checks import planned_checks
-    from app.extras import require_torch
+    from app.actions.validate import validated
     from app.reports.answer import check_destination, emit, note
-    from app.reports.validation import validation_answer
     from app.requests.plan_file import read_plan, require_built
-    from app.terminal.progress import waiting
-    from planner.rules.verdict import require_room
 
     check_destination(wanted=output_format, as_json=as_json, output=output)
     read = require_built(read_plan(plan, accept_changes=accept_changes, say=note), "plan validate")
-    wanted = require_room(read)
-    require_torch("plan validate")
-    with waiting("starting torch"):
-        from executor.torch_internals import quiet_known_warnings
-        from executor.validation.validate import validate
-
-        quiet_known_warnings()
-    report = validate(wanted, planned_checks(wanted, note), note)
-    return emit(validation_answer(report), wanted=output_format, as_json=as_json, output=output)
+    answer = validated(read, "plan validate")
+    return emit(answer, wanted=output_format, as_json=as_json, output=output)

@@ -164,3 +164,11 @@ Prometheus: TypeAlias = Annotated[
 DryRun: TypeAlias = Annotated[
     bool, typer.Option("--dry-run", help="Write the run, print its command, do not start.")
 ]
+Engine: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--engine",
+        help="Start a plan by the engine that it is for, once Meshplan's executor has checked it.",
+        metavar="ENGINE",
+    ),
+]

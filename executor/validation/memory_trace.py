@@ -1,8 +1,8 @@
 """Peak memory of a rank of the full-size plan, traced with fake tensors, beside the cost model's estimate.
 
 Cost grows with layers × microbatches, so deep stages are traced at two smaller depths and many microbatches
-at as many as the schedule keeps in flight. Both are exact: the peak of a stage is linear in its layers once
-activations of layers dominate it, and a pipeline in its steady state repeats itself.
+at as many as the schedule keeps in flight. Both are exact: the peak of a stage is linear in its layers of one
+kind once what FSDP gathers ahead is there, and a pipeline in its steady state repeats itself.
 
 Legend: ``P`` pipeline ranks, ``V`` virtual stages of a rank, ``M`` microbatches.
 """
@@ -28,9 +28,6 @@ from executor.validation.expected_counts import STACK, layers_of_runs
 from executor.validation.fake_rank import FakeRank, RankTask, fake_rank
 from executor.validation.peak_tracker import PeakTracker
 from executor.validation.progress import results
-
-MOST_LAYER_STEPS = 48  # layers × microbatches traced at once, about 10 s on one core
-DEPTHS = (3, 5)  # layers of a stage traced instead when it has more
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,7 +139,9 @@ def recomputed_of_runs(layers: Sequence[int], count: int) -> tuple[int, ...]:
 def traces_of(task: RankTask) -> tuple[RankTask, ...]:
     """What to trace for a stage: itself, or the same stage at two depths when it is deep."""
     task = few_microbatches(task)
-    return tuple(_shallow(task, depth) for depth in DEPTHS) if is_extrapolated(task) else (task,)
+    if not is_extrapolated(task):
+        return (task,)
+    return _shallow(task, _few(task)), _shallow(task, _few(task) + 1)
 
 
 def trace_stage(task: RankTask) -> Mapping[str, float]:
@@ -155,9 +154,8 @@ def extrapolate(task: RankTask, peaks: Sequence[Mapping[str, float]]) -> Mapping
     if len(peaks) == 1:
         return peaks[0]
     low, high = peaks
-    layers = _layers(task)
-    slope = {traced: (high[traced] - low[traced]) / (DEPTHS[1] - DEPTHS[0]) for traced in _TRACED}
-    return {traced: low[traced] + slope[traced] * (layers - DEPTHS[0]) for traced in _TRACED}
+    more = _layers(task) - _leading(task) - _few(task)
+    return {traced: low[traced] + more * (high[traced] - low[traced]) for traced in _TRACED}
 
 
 def _layers(task: RankTask) -> int:
@@ -180,20 +178,30 @@ def few_microbatches(task: RankTask) -> RankTask:
 
 def is_extrapolated(task: RankTask) -> bool:
     """Whether a stage is too deep to trace whole; mixed stages (some recomputed) always are traced."""
-    steps = _layers(task) * few_microbatches(task).num_microbatches
     mixed = task.recompute_of_stage[task.stage] not in (0, _layers(task))
-    single = task.layout.virtual_stages == 1
-    return single and not mixed and steps > MOST_LAYER_STEPS and _layers(task) > DEPTHS[1]
+    deep = _layers(task) - _leading(task) > 2 * _few(task) + 1
+    return deep and task.layout.virtual_stages == 1 and not mixed
+
+
+def _few(task: RankTask) -> int:
+    """Layers, beside leading dense ones, from which on each more adds the same: ZeRO-3 gathers one ahead."""
+    return 3 if task.layout.zero_stage == 3 else 2
+
+
+def _leading(task: RankTask) -> int:
+    """Dense layers before those with experts on the task's pipeline rank."""
+    if not (task.spec.is_moe and task.spec.num_dense_layers):
+        return 0
+    return layers_of_rank(task.spec, task.layout, task.layers_of_stage, task.stage)[0]
 
 
 def _shallow(task: RankTask, depth: int) -> RankTask:
     """The same stage with fewer layers; the other stages have one each, leading dense layers stay."""
-    dense = layers_of_rank(task.spec, task.layout, task.layers_of_stage, task.stage)
-    leading = dense[0] if task.spec.is_moe and task.spec.num_dense_layers else 0
-    leading = min(leading, depth - 1) if task.stage == 0 else min(1, task.spec.num_dense_layers)
-    split = tuple(depth if stage == task.stage else 1 for stage in range(task.layout.pp))
+    leading = _leading(task)
+    split = tuple(leading + depth if stage == task.stage else 1 for stage in range(task.layout.pp))
     recomputed = tuple(min(n, r) for n, r in zip(split, task.recompute_of_stage, strict=True))
-    spec = with_layers(task.spec, sum(split), leading)
+    dense = task.stage + leading if leading else min(task.stage, task.spec.num_dense_layers)
+    spec = with_layers(task.spec, sum(split), dense)
     return replace(task, spec=spec, layers_of_stage=split, recompute_of_stage=recomputed)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from app.actions.scrape import scraped
+from app.actions.runs.scrape import scraped
 from app.cli import run
 from app.commands.watch.metrics import METRICS, UP, Scrapes, grafana, metrics_of
 from costmodel.campaign.record import Band

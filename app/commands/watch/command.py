@@ -64,7 +64,7 @@ def command(
             cause="no folder of plan run and no log was named",
             fix="write plan watch RUN_DIR, or plan watch train.log --plan PLAN.json",
         )
-    from app.actions.scrape import address_of, scraped
+    from app.actions.runs.scrape import address_of, scraped
     from app.commands.watch.answer import watch_answer
     from app.commands.watch.metrics import Scrapes
     from app.commands.watch.read import files_of, plan_of_run, watched_runs

@@ -16,7 +16,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from app.actions.scrape import address_of, scraped
+from app.actions.runs.scrape import address_of, scraped
 from app.cli import run
 from app.store.run_metrics import RunMetrics
 from costmodel.layout import ParallelLayout

@@ -24,6 +24,7 @@ from tests.executor.training.test_training import losses
 QUESTION = {"model", "gpus", "gpu", "cluster", "sequence_length", "global_batch_size", "tokens", "settings"}
 NOT_OF_THE_NUMBERS = {
     "settings_file",
+    "engine",
     "folder",
     "export_hf",
     "dry_run",

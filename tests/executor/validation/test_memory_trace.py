@@ -177,15 +177,22 @@ def test_estimate_is_within_five_percent_of_the_trace(name: str) -> None:
     assert found.kept_gradients_bytes == pytest.approx(found.estimate.gradients_bytes, rel=1e-3)
 
 
-@pytest.mark.slow
-def test_extrapolated_peak_is_the_traced_peak(monkeypatch: pytest.MonkeyPatch) -> None:
+DEEP = {
+    "last of eight": Case(model=SEVENTY, layout=ParallelLayout(tp=8, pp=8, **ZERO_1), layers=64, stage=7),
+    "after dense layers": Case(
+        model="deepseek-v3", layout=ParallelLayout(ep=8, dp=8, pp=2, zero_stage=1), layers=18
+    ),
+    "gathered": Case(model=SEVEN, layout=ParallelLayout(dp=8, zero_stage=3), layers=8, sequence_length=1024),
+}
+
+
+@pytest.mark.parametrize("name", DEEP)
+def test_extrapolated_peak_is_the_traced_peak(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two shallow traces say the same of a deep stage as a trace of the whole stage."""
-    task = Case(
-        model=SEVENTY, layout=ParallelLayout(tp=8, pp=8, **ZERO_1), sequence_length=8192, stage=7
-    ).task
-    monkeypatch.setattr(memory_trace, "MOST_LAYER_STEPS", 1)
+    task = DEEP[name].task
+    assert memory_trace.is_extrapolated(task)
     extrapolated = trace_stage(task)
-    monkeypatch.setattr(memory_trace, "MOST_LAYER_STEPS", 1000)
+    monkeypatch.setattr(memory_trace, "is_extrapolated", lambda _: False)
     assert extrapolated == pytest.approx(trace_stage(task), rel=1e-6)
 
 

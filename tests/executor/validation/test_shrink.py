@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.actions.run import part_of_cluster
+from app.actions.runs.replan import part_of_cluster
 from topology.builders import build, default_cluster
 
 
