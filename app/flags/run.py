@@ -152,7 +152,7 @@ RdzvEndpoint: TypeAlias = Annotated[
     str | None,
     typer.Option(
         "--rdzv-endpoint",
-        help="Where ranks of several nodes meet on the first of them; nodes that nothing numbers do so.",
+        help="Where ranks meet, on the first of several nodes, which number themselves without NODE_RANK.",
         metavar="HOST:PORT",
     ),
 ]

@@ -24,12 +24,14 @@ PREFIXES = (
     "MESHPLAN_",
 )  # fmt: skip
 # What torch is told unless the user says otherwise, by its name of today (2.13) or an older one: an allocator
-# that joins what is free, and a recorder of NCCL's operations, which names the one that hung (torchfrtrace).
+# that joins what is free, and a recorder of NCCL's operations, which names the one that hung (torchfrtrace),
+# and connections of gloo when two ranks first talk: each group would open one between every two of its ranks.
 TOLD = {
     ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF"): "expandable_segments:True",
     ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"): "2000",
     ("TORCH_NCCL_DUMP_ON_TIMEOUT",): "1",
     ("TOKENIZERS_PARALLELISM",): "false",  # of a rank: one thread keeps up, and does not crowd out the others
+    ("TORCH_GLOO_LAZY_INIT",): "1",
 }
 # Threads of a rank on a CPU: one unless the rank has more cores, and asleep while they wait. libgomp's spin
 # by default, which on cores that something else wants too takes ten times as long as the work.

@@ -273,8 +273,8 @@ def _alone(environment: Mapping[str, str], most: int, least: int, meet: str | No
         raise InputError(
             what=f"nothing says which of {most} nodes this is",
             cause=f"{NODE_RANK} is not set, and no launcher is recognised ({known})",
-            fix=f"give {RDZV_ENDPOINT} HOST:PORT, by which nodes number themselves, set {NODE_RANK} on each "
-            f"node, from 0 to {most - 1}, or leave --nnodes out",
+            fix=f"give {RDZV_ENDPOINT} HOST:PORT, by which nodes number themselves (not with --engine), "
+            f"set {NODE_RANK} on each node, from 0 to {most - 1}, or leave --nnodes out",
         )
     rank = whole_number(environment, NODE_RANK, default=0)
     if rank >= most:

@@ -131,7 +131,12 @@ def test_ranks_get_what_is_listed_and_what_is_named() -> None:
     }  # fmt: skip
     given = environment_of_ranks(users, interface="lo", named=("MINE",))
     names = {"PATH", "NCCL_DEBUG", "NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "MINE"}
-    ours = {"PYTORCH_ALLOC_CONF", "TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_DUMP_ON_TIMEOUT"}
+    ours = {
+        "PYTORCH_ALLOC_CONF",
+        "TORCH_FR_BUFFER_SIZE",
+        "TORCH_NCCL_DUMP_ON_TIMEOUT",
+        "TORCH_GLOO_LAZY_INIT",
+    }
     assert set(given) == names | ours | {"OMP_NUM_THREADS", "OMP_WAIT_POLICY", "PYTHONPATH", "PYTHONSAFEPATH"}
     assert environment_of_ranks({"OMP_WAIT_POLICY": "ACTIVE"}, interface="lo")["OMP_WAIT_POLICY"] == "ACTIVE"
     assert (given["GLOO_SOCKET_IFNAME"], given["NCCL_SOCKET_IFNAME"]) == ("lo", "=lo")
