@@ -136,6 +136,7 @@ def test_ranks_get_what_is_listed_and_what_is_named() -> None:
         "TORCH_FR_BUFFER_SIZE",
         "TORCH_NCCL_DUMP_ON_TIMEOUT",
         "TORCH_GLOO_LAZY_INIT",
+        "TOKENIZERS_PARALLELISM",
     }
     assert set(given) == names | ours | {"OMP_NUM_THREADS", "OMP_WAIT_POLICY", "PYTHONPATH", "PYTHONSAFEPATH"}
     assert environment_of_ranks({"OMP_WAIT_POLICY": "ACTIVE"}, interface="lo")["OMP_WAIT_POLICY"] == "ACTIVE"

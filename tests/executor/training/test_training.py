@@ -22,7 +22,7 @@ from executor.bench.local_ranks import RankError, run_ranks
 from executor.launch.supervise import with_plan, write_run
 from executor.parallel import device as devices
 from executor.parallel.device import choose_device
-from executor.training import loop
+from executor.training import loop, trainer
 from executor.training.manifest import folder_of_step, steps_on_disk
 from executor.training.settings import CHECKPOINTS, METRICS_FILE, RunSettings, RunStatus
 from executor.training.trainer import check_world, prepare
@@ -126,7 +126,7 @@ def test_resumed_run_equals_an_uninterrupted_one(
 
     No initial value is drawn: all of them come from the checkpoint.
     """
-    monkeypatch.setattr(loop, "initialize", None)
+    monkeypatch.setattr(trainer, "initialize", None)
     folder = copy_of(uninterrupted, tmp_path / "run", last_step=3)
     run_here(settings_in(folder), plan_of(layout))
     expected = {step: loss for step, loss in losses(uninterrupted).items() if step > 3}

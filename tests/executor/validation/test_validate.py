@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +17,7 @@ from planner.plan import Plan, to_json
 
 pytest.importorskip("torch")
 
+from executor.validation import reference
 from executor.validation.expected_counts import Term
 from executor.validation.memory_trace import StageMemory
 from executor.validation.report import Check, RankMeasurement, StageTerm, ValidationReport
@@ -97,6 +100,23 @@ def test_numerics_of_a_shrunk_plan_match_one_process(plan_of: Callable[..., Plan
     check, found = check_numerics(plan_of(ParallelLayout(tp=4, dp=4, zero_stage=1, sequence_parallel=True)))
     assert found is not None
     assert (check.verdict, found.ranks, found.steps) == ("holds", 4, 3)
+
+
+def test_the_process_that_forks_ranks_computes_nothing(
+    plan_of: Callable[..., Plan], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread of it that has just computed could hold MKL's lock, which ranks that are forked never get."""
+    build = reference.build_model
+
+    def built_by(*arguments: Any) -> Any:
+        (tmp_path / str(os.getpid())).touch()
+        return build(*arguments)
+
+    monkeypatch.setattr(reference, "build_model", built_by)
+    check, _ = check_numerics(plan_of(ParallelLayout(dp=2)))
+    assert check.verdict == "holds"
+    assert len(seen := list(tmp_path.iterdir())) == 1
+    assert seen[0].name != str(os.getpid())
 
 
 def traced(plan: Plan, peak_bytes: float) -> StageMemory:
