@@ -304,8 +304,8 @@ def _difference(case: Case, alive: Alive) -> tuple[Difference, Outcome]:
     """How far a layout on forked ranks is from one process, and what that computes."""
     settings = OptimizerSettings(learning_rate=1e-2, warmup_steps=1, total_steps=10)
     outcome = run_layout(case, settings, timeout_s=NUMERICS_TIMEOUT_S, alive=lambda: alive(0.0))
-    # Not in a thread: one that has just been joined may still give back MKL's memory, and ranks that are forked
-    # then inherit its lock, held. One plan in five hung so where its twin is trained twice.
+    # Not in a thread: one that has just been joined may still give back MKL's memory, and ranks that are
+    # forked then inherit its lock, held. One plan in five hung so where its twin is trained twice.
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("fork")) as beside:
         (reference,) = results([beside.submit(run_reference, case, settings)], alive)
     return compare(reference, outcome), reference
