@@ -92,7 +92,7 @@ class TrainingJob:
         if not 0 <= self.mtp_layers <= MOST_MTP_LAYERS:
             raise InputError(
                 what="training job is not possible",
-                cause=f"mtp_layers = {shown(self.mtp_layers)}",
+                cause=f"mtp_layers = {shown(self.mtp_layers)}, which is 0 to {MOST_MTP_LAYERS}",
                 fix=f"give mtp_layers from 0 to {MOST_MTP_LAYERS}",
             )
         for ranks, factor in self.expert_load:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Container
 from pathlib import Path
 from typing import Annotated, TypeAlias
 
@@ -88,13 +87,19 @@ SettingsFile: TypeAlias = Annotated[
 ]
 
 
-def _given(function: Callable[..., int], values: Mapping[str, object]) -> dict[str, object]:
-    """Arguments of a call that are not their default."""
-    usual = inspect.signature(function).parameters
-    return {name: value for name, value in values.items() if value != usual[name].default}
+def _given(context: typer.Context, of_a_file: Container[str]) -> dict[str, object]:
+    """Flags that the command line gives, whatever their value, and some that a settings file does."""
+    sources = {name: context.get_parameter_source(name) for name in context.params}
+    return {
+        name: context.params[name]
+        for name, source in sources.items()
+        if source is not None
+        and (source.name == "COMMANDLINE" or (source.name == "DEFAULT_MAP" and name in of_a_file))
+    }
 
 
 def command(
+    context: typer.Context,
     plan_file: PlanFile = None,
     *,
     model: ModelFlag = None,
@@ -148,7 +153,6 @@ def command(
     as_json: AsJson = False,
 ) -> int:
     """Train: plan if need be, start the ranks, restart them after failures, end with a checkpoint."""
-    given = _given(command, locals())
     from app.actions import run as training_run
     from app.actions.convert import publish_run
     from app.actions.runs import by_engine
@@ -166,6 +170,7 @@ def command(
     )  # fmt: skip
     if not own:
         asked = training_run.asked_plan(plan_file, flags, accept_changes=accept_changes)
+        given = _given(context, by_engine.VARIABLE_OF)
         return by_engine.started_by(
             by, asked, given, steps=training_run.steps_of(asked), folder=folder, nnodes=nnodes,
             endpoint=rdzv_endpoint, checked=preflight, dry_run=dry_run, as_json=as_json,

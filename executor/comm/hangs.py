@@ -106,11 +106,10 @@ def answer_when_asked(folder: Path, rank: int) -> None:
 
 def _answer(folder: Path, rank: int) -> None:
     """Wait to be asked; a folder that is gone asks nothing any more."""
-    while not (folder / _ASKED).exists():
-        if not folder.exists():
-            return
-        time.sleep(_LOOK_S)
-    _say(folder, rank)
+    with contextlib.suppress(OSError):
+        while folder / _ASKED not in folder.iterdir():  # a listing, as a network's files are else remembered
+            time.sleep(_LOOK_S)
+        _say(folder, rank)
 
 
 def _say(folder: Path, rank: int) -> Stand:

@@ -110,3 +110,13 @@ def build_meshes(layout: ParallelLayout, device_type: str, *, experts: bool) -> 
     names = ("expert_stage", "expert_replicate", "expert_shard", "ep", "expert_tp")
     expert = DeviceMesh(device_type, torch.from_numpy(expert_grid(layout).copy()), mesh_dim_names=names)
     return Meshes(layout=layout, root=root, dense=dense, expert=expert)
+
+
+def same_replicas(layout: ParallelLayout) -> bool:
+    """Whether experts are replicated over the same ranks as the rest: traffic of both is then of one axis.
+
+    >>> same_replicas(ParallelLayout(dp=4)), same_replicas(ParallelLayout(dp=4, ep=2))
+    (True, False)
+    """
+    dense, expert = dense_grid(layout)[0, :, :, 0], expert_grid(layout)[0, :, :, 0, 0]
+    return np.array_equal(dense, expert)

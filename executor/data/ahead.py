@@ -48,6 +48,7 @@ class Ahead:
         with self.changed:
             for old in [number for number in self.ready if number < index]:
                 del self.ready[old]  # nobody asked: it must not keep the thread waiting
+                self.changed.notify_all()
             while index not in self.ready and index in self.samples_of(self.step) and self.failure is None:
                 self.changed.wait()
             if (found := self.ready.pop(index, None)) is not None:

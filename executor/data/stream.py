@@ -28,7 +28,7 @@ from executor.data.contents import Contents, Piece, documents_of, pieces_of
 from executor.data.tokenizer import Tokenizer
 from topology.base.errors import InputError
 
-OPEN_AT_ONCE = 32  # files: lanes beyond them close theirs and find their place again
+OPEN_AT_ONCE = 32  # lanes with their files: one beyond them closes its own and finds its place again
 BATCHES_KEPT = 8  # for which it stays known where windows began: more than are read ahead
 COLUMNS = 5  # of a table of places: a window's number, then its `Place`
 
@@ -80,8 +80,10 @@ class TextStream:
             lane = self.read[number] = _Lane(self, number)
         self.open[number] = None
         self.open.move_to_end(number)
-        while len(self.open) > OPEN_AT_ONCE:
-            self.read[self.open.popitem(last=False)[0]].close()
+        while len(self.open) > OPEN_AT_ONCE:  # lanes are read in turn: the one just read is wanted last
+            latest = list(self.open)[-2]
+            del self.open[latest]
+            self.read[latest].close()
         return lane.window(window)
 
     @property

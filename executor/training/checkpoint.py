@@ -16,6 +16,7 @@ import warnings
 from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,9 @@ from executor.training.optimizer import ShardedAdamW
 from executor.training.settings import write_json
 
 WRITING = ".writing-"
+PATIENCE = timedelta(
+    minutes=30
+)  # of ranks for each other: disks are slow, and one rank adds up all checksums
 
 
 @dataclass(slots=True, kw_only=True)
@@ -75,8 +79,10 @@ class Checkpointer:
         self.root, self.optimizer, self.keep, self.key = root, optimizer, keep, key
         self.replica, self.told = replica, ""
         self.rank, self.ranks = dist.get_rank(), dist.get_world_size()
-        self.control = dist.new_group(backend="gloo")
-        self.writers = dist.new_group(backend="gloo")
+        self.control, self.writers = (
+            dist.new_group(backend="gloo", timeout=PATIENCE, group_desc=name)
+            for name in ("checkpoints", "writing checkpoints")
+        )
         self.pending: _Pending | None = None
         self.last_step = -1
         self.write_s = 0.0

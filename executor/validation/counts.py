@@ -26,6 +26,7 @@ from costmodel.models.spec import ModelSpec
 from costmodel.parallel.axes import LAYER_AXES
 from executor import torch_internals
 from executor.comm.cuts import take
+from executor.comm.mesh import same_replicas
 from executor.comm.sharding import rule
 from executor.model.moe import MoE
 from executor.model.transformer import CausalLM
@@ -180,10 +181,12 @@ def axes_by_group(pipeline: Pipeline) -> dict[str, str]:
         mesh = meshes.mesh_of(axis)
         if mesh is not None:
             found[torch_internals.group_name(mesh.get_group(axis))] = axis
+    alike = same_replicas(pipeline.layout)  # though torch may have made two groups of the same ranks
     for axis in _REPLICA_AXES:
         mesh = meshes.mesh_of(axis)
         if mesh is not None and mesh[axis].size() > 1:
-            found.setdefault(f"replicas {torch_internals.group_name(mesh.get_group(axis))}", axis)
+            named = axis.removeprefix("expert_") if alike else axis
+            found.setdefault(f"replicas {torch_internals.group_name(mesh.get_group(axis))}", named)
     return found
 
 

@@ -14,7 +14,6 @@ from fractions import Fraction
 import numpy as np
 
 from costmodel.job import TrainingJob
-from costmodel.layout import ParallelLayout
 from costmodel.models.spec import ModelSpec, layer_runs
 from costmodel.ops.compressed import spared_parameters
 from costmodel.ops.layer import embedding_ops, head_ops, layer_ops
@@ -24,7 +23,7 @@ from costmodel.ops.shards import shard_of
 from costmodel.ops.updates import matrices_of
 from costmodel.stack import SoftwareStack, stack
 from costmodel.updates.compression import Compression, parse_compression
-from executor.comm.mesh import dense_grid, expert_grid
+from executor.comm.mesh import same_replicas
 from executor.parallel.narrow import padded
 from executor.validation.counts import BACKWARD_ATTENTION_GEMMS, Key, StepCounts, count_step
 from executor.validation.fake_rank import RankTask
@@ -222,16 +221,6 @@ def _factored_products(ops: Sequence[Op], how: Compression) -> float:
             each, m, n = (float(value) for value in matrices_of(op))
             total += each * min(how.rank, m) * m * n
     return total
-
-
-def same_replicas(layout: ParallelLayout) -> bool:
-    """Whether experts are replicated over the same ranks as the rest: one group then carries both.
-
-    >>> same_replicas(ParallelLayout(dp=4)), same_replicas(ParallelLayout(dp=4, ep=2))
-    (True, False)
-    """
-    dense, expert = dense_grid(layout)[0, :, :, 0], expert_grid(layout)[0, :, :, 0, 0]
-    return np.array_equal(dense, expert)
 
 
 def _step(found: StepCounts, kind: str, axis: str, messages: int, size_bytes: float) -> None:

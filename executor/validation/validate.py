@@ -111,12 +111,13 @@ def scope_of(plan: Plan) -> str:
     """What the executor's twin of another engine's plan shows, and what it does not; empty for its own."""
     if is_own(plan):
         return ""
-    engine, stack = plan.request.engine, plan.request.stack
+    engine, stack, count = plan.request.engine, plan.request.stack, plan.request.job.mtp_layers
     who = f"no engine in particular ({stack})" if engine == FREE else f"{engine} ({stack})"
     return (
         f"the plan is for {who}; what ran here is its twin, the same layout in Meshplan's executor. "
         "Proven of the twin: FLOPs, messages and bytes, memory, and that the layout computes what one "
         "process does. Not proven: the engine's own memory, kernels, overlap, numerics and step time"
+        + (f"; the {count} modules that predict further tokens, which the twin has not" if count else "")
     )
 
 
@@ -307,8 +308,14 @@ def _difference(case: Case, alive: Alive) -> tuple[Difference, Outcome]:
     # Not in a thread: one that has just been joined may still give back MKL's memory, and ranks that are
     # forked then inherit its lock, held. One plan in five hung so where its twin is trained twice.
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("fork")) as beside:
-        (reference,) = results([beside.submit(run_reference, case, settings)], alive)
+        (reference,) = results([beside.submit(_reference_alone, case, settings)], alive)
     return compare(reference, outcome), reference
+
+
+def _reference_alone(case: Case, settings: OptimizerSettings) -> Outcome:
+    """What one process computes, by one thread: those of the process that it was forked from are not here."""
+    torch.set_num_threads(1)
+    return run_reference(case, settings)
 
 
 def check_gpu(plan: Plan, alive: Alive = lambda _: None) -> tuple[Check, tuple[RankMeasurement, ...]]:

@@ -288,7 +288,9 @@ def _sequence_limit(s: Setting, _: ParallelLayout) -> Violation:
         have=have,
         need=need,
         unit="tokens",
-        hint=f"use a sequence length of at most {need}, or set model.max_sequence_length if it reads more",
+        hint="leave the sequence length out: a traced module counts samples, whose shape --input gives"
+        if s.model.module
+        else f"use a sequence length of at most {need}, or set model.max_sequence_length if it reads more",
     )
 
 

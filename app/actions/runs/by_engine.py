@@ -27,6 +27,7 @@ OWN = "meshplan"
 START = "start.sh"
 MEETING_S, LOOK_S = 600, 0.5  # that a node waits for the first one's files
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+NUMBERS = frozenset(("TRAIN_ITERS", "LEARNING_RATE"))
 VARIABLE_OF = {
     "steps": "TRAIN_ITERS", "learning_rate": "LEARNING_RATE", "data": "DATA_PATH", "tokenizer": "TOKENIZER",
 }  # fmt: skip
@@ -34,8 +35,8 @@ VARIABLE_OF = {
 NEEDS_NO_VARIABLE = frozenset(
     (
         "plan_file", "model", "gpus", "gpu", "cluster", "sequence_length", "global_batch_size", "tokens",
-        "settings", "engine", "folder", "nnodes", "rdzv_endpoint", "preflight", "dry_run", "accept_changes",
-        "as_json",
+        "settings", "settings_file", "engine", "folder", "nnodes", "rdzv_endpoint", "preflight", "dry_run",
+        "accept_changes", "as_json",
     )
 )  # fmt: skip
 
@@ -66,7 +67,7 @@ def told_variables(engine: str, given: Mapping[str, object], steps: int) -> dict
 
     Args:
         engine: its name.
-        given: flags that differ from their default, by the name of their parameter.
+        given: flags that were given, by the name of their parameter.
         steps: of the job's tokens, where no flag says.
     """
     from planner.launch.entries import ENTRIES
@@ -84,15 +85,18 @@ def told_variables(engine: str, given: Mapping[str, object], steps: int) -> dict
     of_flags = {named[flag]: str(value) for flag, value in given.items() if flag in named}
     usual = {"TRAIN_ITERS": str(steps)}
     told = {
-        name: _from_here(of_flags.get(name) or os.environ.get(name) or usual.get(name, ""))
-        for name in entry.variables
+        name: of_flags.get(name) or os.environ.get(name) or usual.get(name, "") for name in entry.variables
     }
+    told = {name: value if name in NUMBERS else _from_here(value) for name, value in told.items()}
+    if "DATA_PATH" in told:
+        told["DATA_PATH"] = _prefix(told["DATA_PATH"])
     missing = [f"{name} ({what})" for name, what in entry.variables.items() if not told[name]]
     if missing:
         raise InputError(
             what=f"{engine} needs what no plan says",
             cause=f"not set: {'; '.join(missing)}",
-            fix=f"set them in the environment, as {missing[0].split()[0]}=… plan run …",
+            fix=f"set them in the environment, as {missing[0].split()[0]}=… plan run …; "
+            + ", ".join(f"--{flag.replace('_', '-')} is {name}" for flag, name in named.items()),
         )
     return told
 
@@ -104,6 +108,21 @@ def _from_here(value: str) -> str:
     """
     here = any(Path(value + end).exists() for end in ("", ".idx")) if value else False
     return str(Path(value).resolve()) if here else value
+
+
+def _prefix(data: str) -> str:
+    """Megatron-LM's name of a data set: the prefix of its two files.
+
+    >>> _prefix("/data/corpus_text_document.bin")
+    '/data/corpus_text_document'
+    """
+    if "=" in data:
+        raise InputError(
+            what="a blend is not handed on to another engine",
+            cause=f"--data {data}, and the engine is told one DATA_PATH",
+            fix="name one data set, or give the engine's own words for a blend behind start.sh (--dry-run)",
+        )
+    return data.removesuffix(".bin").removesuffix(".idx")
 
 
 def write_bundle(plan: Plan, engine: str, folder: Path, rank: int) -> tuple[str, ...]:
@@ -212,8 +231,9 @@ def started_by(
     nodes = nodes_here(os.environ, nnodes)
     place = place_of(plan, nodes, endpoint)
     folder = folder.resolve()
-    for text in write_bundle(plan, engine, folder, nodes.rank):
-        note(text)
+    if nodes.rank == 0 or not dry_run:
+        for text in write_bundle(plan, engine, folder, nodes.rank):
+            note(text)
     if dry_run:
         words = [f"{name}={shlex.quote(value)}" for name, value in {**told, **place}.items()]
         command = " ".join([*words, "bash", shlex.quote(str(folder / START))])
@@ -225,6 +245,8 @@ def started_by(
         if answer.exit_code:
             return emit(answer, as_json=as_json)
         note(f"{answer.headline}; starting {engine}")
+    else:
+        note("--no-preflight: neither this node nor the plan's twin was checked")
     skipped = {} if checked else {"SKIP_PREFLIGHT": "1"}
     code = start(folder, {**told, **place, **skipped})
     return emit(_ended(engine, folder, code), as_json=as_json)

@@ -139,6 +139,11 @@ def test_a_dry_run_says_all_that_starts_it(
         assert wanted in said
     assert said.endswith(f"bash {tmp_path}/run/start.sh\n")
     assert run(words) == 0  # the same run again
+    monkeypatch.setenv("LEARNING_RATE", "1e-5")
+    assert run([*words, "--learning-rate", "3e-4"]) == 0  # a flag's usual value is one too
+    assert "LEARNING_RATE=0.0003 " in capsys.readouterr().out
+    assert run([*words, "--data", "0.7=a.bin,0.3=b.bin"]) == 2
+    assert "a blend is not handed on" in capsys.readouterr().err
     (tmp_path / "run" / "plan.json").write_text("{}")
     assert run(words) == 2
     assert "there are files in it" in capsys.readouterr().err
@@ -148,7 +153,7 @@ def test_a_flag_that_the_engine_is_not_told_is_refused(
     megatron_words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """And a plan of another engine."""
-    assert run([*megatron_words, "--seed", "3", "--wandb"]) == 2
+    assert run([*megatron_words, "--seed", "0", "--wandb"]) == 2
     assert "megatron is not told --seed, --wandb" in capsys.readouterr().err
     assert run([*megatron_words[:-2], "torchtitan", "--dry-run"]) == 2
     assert "the plan is not for torchtitan" in capsys.readouterr().err

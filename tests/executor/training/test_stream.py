@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
 from itertools import islice, pairwise
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 pytest.importorskip("torch")
@@ -351,6 +353,25 @@ def test_reading_ahead_is_bounded(corpora: dict[str, Path], tokenizer: Path) -> 
     assert len(reader.ready) == 2 * BATCH // 2 - 1
     reader.close()
     assert not reader.thread.is_alive()
+
+
+def test_a_sample_that_is_skipped_keeps_nobody_waiting(corpora: dict[str, Path], tokenizer: Path) -> None:
+    """The thread that reads ahead is woken by it."""
+    ahead, plain = (
+        Ahead(opened(corpora["lines"], tokenizer), samples_of(1, 0)),
+        opened(corpora["lines"], tokenizer),
+    )
+    asked = [index * plain.batch for index in (0, 2, 7)]
+    found: list[npt.NDArray[np.int64]] = []
+    reader = threading.Thread(
+        target=lambda: found.extend(ahead.sample(index) for index in asked), daemon=True
+    )
+    reader.start()
+    reader.join(60)
+    assert len(found) == len(asked)
+    ahead.close()
+    for index, tokens in zip(asked, found, strict=True):
+        np.testing.assert_array_equal(tokens, plain.sample(index))
 
 
 def test_what_fails_ahead_fails_the_rank_that_asks(tokenizer: Path, tmp_path: Path) -> None:

@@ -92,6 +92,8 @@ CASES: dict[str, tuple[ModelSpec, ParallelLayout, int]] = {
     "experts": (MOE, ParallelLayout(dp=4, ep=4, zero_stage=1), 0),
     "experts with tensor parallelism": (MOE, ParallelLayout(dp=4, tp=2, ep=4, zero_stage=3, **SP), 0),
     "ZeRO-3 in a pipeline": (DENSE, ParallelLayout(pp=2, dp=4, zero_stage=3), 0),
+    "whole experts in a pipeline": (MOE, ParallelLayout(pp=2, dp=2, zero_stage=1), 0),
+    "experts over tensor ranks": (MOE, ParallelLayout(tp=2, dp=2, ep=2, zero_stage=1, **SP), 0),
     "experts in a pipeline": (MOE, ParallelLayout(pp=2, dp=4, ep=2, zero_stage=1), 1),
     "a bias that only selects": (SELECTING, ParallelLayout(pp=2, dp=4, ep=2, zero_stage=3), 1),
     "Ulysses": (DENSE, ParallelLayout(cp=2, dp=2, cp_kind="ulysses", zero_stage=1), 0),
