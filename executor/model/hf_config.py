@@ -16,6 +16,8 @@ from costmodel.models.spec import Activation, ModelSpec, is_sliding
 from topology.base.errors import InputError
 
 Words = dict[str, Any]
+NOT_WRITTEN = ("as_of", "weight_format", "num_nextn_predict_layers")
+"""What a file does not say: modules that predict further tokens have no weights here, so none are named."""
 
 
 class Published(NamedTuple):
@@ -33,7 +35,8 @@ def published_config(spec: ModelSpec) -> Published:
             read = model_of_config(config, name=spec.name, source=spec.source)
         except InputError:
             continue
-        if replace(read, as_of=spec.as_of, weight_format=spec.weight_format) == spec:
+        apart = {name: getattr(spec, name) for name in NOT_WRITTEN}
+        if replace(read, **apart) == spec:
             return Published(family, config)
     raise InputError(
         what=f"{spec.name} cannot be written as a Hugging Face config.json",
