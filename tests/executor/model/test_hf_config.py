@@ -21,7 +21,8 @@ def test_every_model_that_can_be_built_can_be_written(name: str) -> None:
             published_config(spec)
         return
     read = model_of_config(published_config(spec).config, name=name, source=spec.source)
-    assert replace(read, as_of=spec.as_of) == spec
+    written = replace(spec, num_nextn_predict_layers=0)  # weights of these are not written
+    assert replace(read, as_of=spec.as_of) == written
 
 
 def test_a_setting_that_no_family_has_is_refused() -> None:

@@ -205,7 +205,8 @@ def test_what_is_published_here_computes_the_same_there(name: str, tmp_path: Pat
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps({**config, "torch_dtype": "float32"}))
     save_file({key: value.contiguous() for key, value in state.items()}, folder / "model.safetensors")
-    assert replace(read_config(folder), name=spec.name, source=spec.source) == spec
+    written = replace(spec, num_nextn_predict_layers=0)  # it has no weights for them
+    assert replace(read_config(folder), name=spec.name, source=spec.source) == written
     again, loading = transformers.AutoModelForCausalLM.from_pretrained(
         folder, output_loading_info=True, attn_implementation="eager"
     )
