@@ -153,9 +153,9 @@ def command(
     as_json: AsJson = False,
 ) -> int:
     """Train: plan if need be, start the ranks, restart them after failures, end with a checkpoint."""
-    from app.actions import run as training_run
     from app.actions.convert import publish_run
     from app.actions.runs import by_engine
+    from app.actions.runs import own as training_run
     from app.actions.runs.texts import with_texts
     from app.reports.answer import emit
     from planner.questions.flags import Flags

@@ -257,7 +257,9 @@ def _further_tokens(s: Setting, _: ParallelLayout) -> Violation:
         have=s.job.mtp_layers,
         need=0,
         unit="modules",
-        hint="set job.mtp_layers=0" if s.model.module else f"set job.mtp_layers=0, or use --stack {able}",
+        hint="set job.mtp_layers=0"
+        if s.model.module
+        else f"set job.mtp_layers=0, or use --stack {able} and no --for of another engine",
     )
 
 

@@ -1,1 +1,1 @@
-"""What keeps a run alive, starts it by another engine, and shows how it stands."""
+"""`plan run`: by the executor or by another engine, fewer GPUs when some are lost, and how a run stands."""

@@ -83,20 +83,21 @@ def told_variables(engine: str, given: Mapping[str, object], steps: int) -> dict
             fix="leave it out; what else the engine is told goes behind start.sh, which --dry-run writes",
         )
     of_flags = {named[flag]: str(value) for flag, value in given.items() if flag in named}
+    if "DATA_PATH" in of_flags:
+        of_flags["DATA_PATH"] = _indexed(of_flags["DATA_PATH"])
     usual = {"TRAIN_ITERS": str(steps)}
     told = {
         name: of_flags.get(name) or os.environ.get(name) or usual.get(name, "") for name in entry.variables
     }
     told = {name: value if name in NUMBERS else _from_here(value) for name, value in told.items()}
-    if "DATA_PATH" in told:
-        told["DATA_PATH"] = _prefix(told["DATA_PATH"])
     missing = [f"{name} ({what})" for name, what in entry.variables.items() if not told[name]]
     if missing:
+        ways = [f"set them in the environment, as {missing[0].split()[0]}=… plan run …"]
+        ways += [f"--{flag.replace('_', '-')} is {name}" for flag, name in named.items() if not told[name]]
         raise InputError(
             what=f"{engine} needs what no plan says",
             cause=f"not set: {'; '.join(missing)}",
-            fix=f"set them in the environment, as {missing[0].split()[0]}=… plan run …; "
-            + ", ".join(f"--{flag.replace('_', '-')} is {name}" for flag, name in named.items()),
+            fix="; ".join(ways),
         )
     return told
 
@@ -110,19 +111,20 @@ def _from_here(value: str) -> str:
     return str(Path(value).resolve()) if here else value
 
 
-def _prefix(data: str) -> str:
-    """Megatron-LM's name of a data set: the prefix of its two files.
+def _indexed(data: str) -> str:
+    """Megatron-LM's name of an indexed data set, the prefix of its two files, of what --data names.
 
-    >>> _prefix("/data/corpus_text_document.bin")
-    '/data/corpus_text_document'
+    Raises:
+        InputError: It is something that only the executor reads: a blend, text, arrays, or made up.
     """
-    if "=" in data:
+    prefix = data.removesuffix(".bin").removesuffix(".idx")
+    if not Path(f"{prefix}.idx").is_file():
         raise InputError(
-            what="a blend is not handed on to another engine",
-            cause=f"--data {data}, and the engine is told one DATA_PATH",
-            fix="name one data set, or give the engine's own words for a blend behind start.sh (--dry-run)",
+            what=f"--data {data} is not handed on to another engine",
+            cause=f"that reads one indexed data set, and there is no {prefix}.idx",
+            fix="make one by plan tokenize, or say DATA_PATH in the environment in the engine's own words",
         )
-    return data.removesuffix(".bin").removesuffix(".idx")
+    return prefix
 
 
 def write_bundle(plan: Plan, engine: str, folder: Path, rank: int) -> tuple[str, ...]:

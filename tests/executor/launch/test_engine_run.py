@@ -142,8 +142,9 @@ def test_a_dry_run_says_all_that_starts_it(
     monkeypatch.setenv("LEARNING_RATE", "1e-5")
     assert run([*words, "--learning-rate", "3e-4"]) == 0  # a flag's usual value is one too
     assert "LEARNING_RATE=0.0003 " in capsys.readouterr().out
-    assert run([*words, "--data", "0.7=a.bin,0.3=b.bin"]) == 2
-    assert "a blend is not handed on" in capsys.readouterr().err
+    for data in ("0.7=a.bin,0.3=b.bin", "synthetic", "corpus.jsonl"):
+        assert run([*words, "--data", data]) == 2
+        assert f"--data {data} is not handed on" in capsys.readouterr().err
     (tmp_path / "run" / "plan.json").write_text("{}")
     assert run(words) == 2
     assert "there are files in it" in capsys.readouterr().err

@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from app.actions.run import default_decay_steps, rate_shape_named
+from app.actions.runs.own import default_decay_steps, rate_shape_named
 from executor.training.optimizer import OptimizerSettings, RateShape, learning_rate
 from topology.base.errors import InputError
 

@@ -107,7 +107,7 @@ def test_positions_that_are_learned_have_no_modules_in_megatron() -> None:
 
 def test_a_plan_with_modules_is_not_run_without_them() -> None:
     """``plan run`` trains a plan for another engine itself, and has no such modules."""
-    from app.actions.run import require_trained_as_planned
+    from app.actions.runs.own import require_trained_as_planned
 
     require_trained_as_planned(with_modules(0, ParallelLayout(dp=8), model("llama-3.1-8b")))
     with pytest.raises(InputError, match="further tokens"):
