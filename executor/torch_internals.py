@@ -20,6 +20,8 @@ from torch.utils._pytree import tree_map_only
 functional_collectives = torch.ops._c10d_functional  # noqa: SLF001
 """Operators that every functional collective lowers to: traced by fake tensors, run by gloo and NCCL."""
 
+COMPILER = "torch._dynamo"  # imported on first use
+
 _flash_cpu = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu  # noqa: SLF001
 _grouped = torch.ops.aten._grouped_mm.default  # noqa: SLF001
 _scaled = torch.ops.aten._scaled_mm_v2.default  # noqa: SLF001
@@ -181,7 +183,7 @@ def reduce_gradients(module: Any) -> None:
 
 def preload() -> None:
     """Import what torch loads on first use, so that processes forked from here find it loaded."""
-    importlib.import_module("torch._dynamo")
+    importlib.import_module(COMPILER)
 
 
 def stored_place(name: str, offset: int, length: int) -> Any:

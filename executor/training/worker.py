@@ -93,6 +93,7 @@ def _run(settings: RunSettings) -> int:
     from executor.parallel.link_check import check_links
     from executor.torch_internals import quiet_known_warnings
     from executor.training import loop, trainer
+    from executor.training.lean_start import leave_compiler_out
     from planner.plan import from_json
     from planner.structure import sound
     from topology.base.decode import read_text
@@ -108,6 +109,8 @@ def _run(settings: RunSettings) -> int:
     trainer.start_process_group(
         device, environment, environment.get(MEETING), environment.get(ENDPOINT) or None
     )
+    if not settings.compiles:
+        leave_compiler_out()
     if MEETING in environment:
         answer_when_asked(_stands(environment), int(environment["RANK"]))
     if settings.preflight and device.type == "cuda" and environment.get(RESTARTS, "0") == "0":
