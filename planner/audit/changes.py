@@ -127,10 +127,10 @@ def _of_layout(
     keep, _ = legal(replace(setting, stack=now.stack), table)
     with np.errstate(all="ignore"):
         scores = evaluate(setting.model, setting.cluster, setting.job, now.stack, table, cal)
-    capacity = setting.cluster.gpu.memory_bytes
+    most = _most_bytes(setting, now)
     for at, candidate in enumerate(candidates):
         step_s, peak = float(scores.step_time_s[at]), float(scores.peak_memory_bytes[at])
-        if keep[at] and np.isfinite(step_s) and peak <= capacity:
+        if keep[at] and np.isfinite(step_s) and peak <= most:
             fields = changed_fields(now.layout, candidate)
             runs, order = layer_runs(now.request.model), layer_order(now.request.model)
             split = even_split([run.count for run in runs], candidate, order, setting.job.mtp_layers)
@@ -159,8 +159,14 @@ def _of_switches(reading: Reading, now: Running, setting: Setting, cal: Calibrat
         after = {**now.facts, name: usual[name]}
         fields = ((name, True),)
         words = _words(reading, now, after, ())
-        if found.peak_memory_bytes <= setting.cluster.gpu.memory_bytes:
+        if found.peak_memory_bytes <= _most_bytes(setting, now):
             yield _change(now, words, fields, found.step_time_s, found.peak_memory_bytes)
+
+
+def _most_bytes(setting: Setting, now: Running) -> float:
+    """Memory that a change may fill: what a plan may, or as much as a job that fits fills already."""
+    taken = now.estimate.peak_memory_bytes
+    return max(setting.memory_budget_bytes, taken if taken <= setting.cluster.gpu.memory_bytes else 0.0)
 
 
 def _words(

@@ -7,6 +7,8 @@ from functools import lru_cache
 
 from topology.base.errors import LONGEST_SHOWN, UnknownNameError, shown
 
+_FEW = 12  # names that are all shown where none is close
+
 YES_NO: Mapping[str, bool] = {
     **dict.fromkeys(("true", "yes", "on", "1"), True),
     **dict.fromkeys(("false", "no", "off", "0"), False),
@@ -77,7 +79,7 @@ def resolve(name: str, candidates: Iterable[str], kind: str, aliases: Mapping[st
             f"{kind} {shown(name)} is ambiguous", cause, "write one of these in full", found
         )
     close = suggest(name, known)
-    listed = ", ".join(close or known[:8])
+    listed = ", ".join(close or (known if len(known) <= _FEW else known[:8]))
     raise UnknownNameError(
         f"unknown {kind} {shown(name)}",
         f"none of the {len(known)} known names match",

@@ -150,9 +150,18 @@ def test_an_illegal_job_is_not_predicted(tmp_path):
 def test_a_job_that_does_not_fit_says_so_and_what_would(tmp_path):
     found = small(tmp_path, layers=80)
     assert found.fits is False
-    capacity = setting_of(found.job.request).cluster.gpu.memory_bytes
-    assert all(change.peak_memory_bytes <= capacity for change in found.changes)
+    budget = setting_of(found.job.request).memory_budget_bytes
+    assert all(change.peak_memory_bytes <= budget for change in found.changes)
     assert found.changes[0].whole
+
+
+@pytest.mark.parametrize("layers", [8, 16, 24, 32, 40])
+def test_no_change_that_is_offered_leaves_less_free_than_a_plan_or_the_job_itself(tmp_path, layers):
+    found = small(tmp_path, layers=layers)
+    budget = setting_of(found.job.request).memory_budget_bytes
+    most = max(budget, found.predicted.peak_memory_bytes if found.fits else 0)
+    assert found.changes
+    assert all(change.peak_memory_bytes <= most for change in found.changes)
 
 
 def test_a_log_and_its_script_give_the_error_of_the_prediction(tmp_path):
