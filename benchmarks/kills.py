@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,9 +34,9 @@ CONFIG = {
     "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 256, "max_position_embeddings": 512,
 }  # fmt: skip
 WORDS = (
-    f"run --gpus {RANKS} --sequence-length 128 --global-batch-size {BATCH} --set dp={RANKS} --device cpu "
-    "--fp32 --checkpoint-every 5 --lr-schedule constant --learning-rate 1e-3 --warmup-steps 0 --min-gpus 1"
-).split()
+    "--sequence-length", "128", "--device", "cpu", "--fp32", "--checkpoint-every", "5", "--lr-schedule",
+    "constant", "--learning-rate", "1e-3", "--warmup-steps", "0", "--min-gpus", "1",
+)  # fmt: skip
 SAME_PLAN = (
     ("rank", "stepping"), ("rank", "saving"), ("rank", "starting"),
     ("launcher", "stepping"), ("launcher", "saving"), ("launcher", "starting"),
@@ -54,10 +54,11 @@ class Incident:
 
 
 class Run:
-    """A run of two ranks, and what can be done to it."""
+    """A run under one launcher, and what can be done to it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, num_ranks: int = RANKS, batch: int = BATCH) -> None:
         self.config, self.folder = folder / "config.json", folder / "run"
+        self.num_ranks, self.batch = num_ranks, batch
         self.config.parent.mkdir(parents=True, exist_ok=True)
         self.config.write_text(json.dumps(CONFIG))
         self.log = (folder / "said.txt").open("a")
@@ -65,14 +66,22 @@ class Run:
 
     def start(self, steps: int = 1_000_000) -> None:
         """Start the launcher, which resumes what is there."""
-        command = [sys.executable, "-m", "app", *WORDS, "--steps", str(steps)]
+        self.launcher = self.launched(steps)
+
+    def launched(
+        self, steps: int, *words: str, job: Mapping[str, str] | None = None
+    ) -> subprocess.Popen[bytes]:
+        """A launcher of this run, as one that a scheduler has told of a job."""
+        command = [sys.executable, "-m", "app", "run", *WORDS, "--steps", str(steps), *words]
+        command += ["--gpus", str(self.num_ranks), "--set", f"dp={self.num_ranks}"]
+        command += ["--global-batch-size", str(self.batch)]
         command += ["--model", str(self.config), "--run-dir", str(self.folder)]
-        self.launcher = subprocess.Popen(
+        return subprocess.Popen(
             command,
             stdout=self.log,
             stderr=self.log,
             start_new_session=True,
-            env=os.environ | {"COLUMNS": "100"},
+            env={**os.environ, "COLUMNS": "100", **(job or {})},
         )
 
     def ended(self) -> bool:
@@ -102,7 +111,7 @@ class Run:
 
     def ranks(self) -> list[int]:
         """Numbers of the ranks that live."""
-        return [number for number in range(RANKS) if self.rank(number)]
+        return [number for number in range(self.num_ranks) if self.rank(number)]
 
     def written(self) -> int:
         """Bytes of metrics so far: they grow with every step."""
@@ -201,9 +210,9 @@ def disturbed(run: Run, kinds: list[Kind], chance: random.Random) -> list[Incide
         if not went_on:
             run.start()
             wait_until(lambda since=since: run.written() > since)  # type: ignore[misc]
-        if kind in NEW_PLAN and len(run.ranks()) < RANKS:  # a start has all ranks again
+        if kind in NEW_PLAN and len(run.ranks()) < run.num_ranks:  # a start has all ranks again
             run.kill_launcher()
-            wait_until(lambda: len(run.ranks()) == RANKS)
+            wait_until(lambda: len(run.ranks()) == run.num_ranks)
         since = run.written()
         wait_until(lambda since=since: run.written() > since)  # type: ignore[misc]
         time.sleep(chance.uniform(0.2, 2.0))
@@ -219,7 +228,7 @@ def faults_of(run: Run, undisturbed: Run) -> tuple[list[str], float]:
         step = int(row["step"])
         if step > last + 1:
             wrong.append(f"step {last} is followed by {step}")
-        if row["samples"] != step * BATCH:
+        if row["samples"] != step * run.batch:
             wrong.append(f"step {step} has seen {row['samples']} samples")
         last = step
     history = {int(row["step"]) for row in rows}
@@ -229,10 +238,8 @@ def faults_of(run: Run, undisturbed: Run) -> tuple[list[str], float]:
     return wrong, gap
 
 
-def campaign(folder: Path, kinds: list[Kind], chance: random.Random, most: float) -> bool:
-    """One disturbed run and its undisturbed twin, as a table; whether all is as asked."""
-    run, twin = Run(folder / "disturbed"), Run(folder / "undisturbed")
-    incidents = disturbed(run, kinds, chance)
+def campaign(run: Run, twin: Run, kinds: list[Kind], incidents: list[Incident], most: float) -> bool:
+    """A disturbed run and its undisturbed twin, as a table; whether all is as asked."""
     steps = max(int(row["step"]) for row in run.rows())
     twin.start(steps)
     assert twin.launcher is not None
@@ -269,11 +276,11 @@ def main() -> int:
     new = [NEW_PLAN[place % len(NEW_PLAN)] for place in range(again)]
     chance.shuffle(same)
     with tempfile.TemporaryDirectory() as own:
-        folder = asked.folder or Path(own)
-        good = [
-            campaign(folder / "same-plan", same, chance, 0.0),
-            campaign(folder / "new-plan", new, chance, ROUNDING),
-        ]
+        good = []
+        for name, kinds, most in (("same-plan", same, 0.0), ("new-plan", new, ROUNDING)):
+            folder = (asked.folder or Path(own)) / name
+            run, twin = Run(folder / "disturbed"), Run(folder / "undisturbed")
+            good.append(campaign(run, twin, kinds, disturbed(run, kinds, chance), most))
     return 0 if all(good) else 1
 
 
