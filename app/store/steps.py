@@ -6,6 +6,7 @@ import datetime as dt
 from pathlib import Path
 
 from executor.bench.measured_run import measurement_of, run_row, steady_steps, write_measured
+from executor.parallel.device import is_device
 from executor.training.settings import RUN_FILE, read_settings, read_status
 from planner.plan import Plan, from_json
 from topology.base.atomic import write_atomically
@@ -13,7 +14,6 @@ from topology.base.decode import read_text
 from topology.base.errors import InputError
 from topology.builders import build
 from topology.cluster_file import to_toml
-from topology.hardware.device_names import gpu_of_device
 
 CLUSTER_FILE, PLAN_FILE = "cluster.toml", "plan.json"
 
@@ -67,16 +67,3 @@ def unlike_device(folder: Path) -> str:
     return (
         f"It runs on {device}; the plan is for {planned}, so times, MFU and memory are not compared with it."
     )
-
-
-def is_device(plan: Plan, device: str, memory_bytes: float) -> bool:
-    """Whether a device is what the plan was made for, by its name and memory; of unlike stages none is."""
-    if plan.kind_of_stage:
-        return False
-    planned = build(plan.request.cluster).gpu
-    if device == "cpu" or planned.architecture == "cpu":
-        return device == planned.architecture
-    try:
-        return gpu_of_device(device, memory_bytes) == planned.name
-    except InputError:
-        return False

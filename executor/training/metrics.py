@@ -39,20 +39,24 @@ class StepMetrics:
     router_loss: float = 0.0
 
 
-def progress_line(metrics: StepMetrics, steps: int) -> str:
-    """One line of progress.
+def progress_line(metrics: StepMetrics, steps: int, *, compared: bool = True) -> str:
+    """One line of progress, `compared` with the plan where the run is on what the plan is for.
 
-    >>> progress_line(StepMetrics(step=1, loss=2.5, gradient_norm=1.0, learning_rate=1e-3, step_time_s=0.5,
-    ...     predicted_step_time_s=0.4, tokens_per_s=1234.5, mfu=0.4, peak_memory_bytes=0.0, samples=8), 10)
+    >>> step = StepMetrics(step=1, loss=2.5, gradient_norm=1.0, learning_rate=1e-3, step_time_s=0.5,
+    ...     predicted_step_time_s=0.4, tokens_per_s=1234.5, mfu=0.4, peak_memory_bytes=0.0, samples=8)
+    >>> progress_line(step, 10)
     'step 1/10  loss 2.5000  norm 1.00  1,234 tokens/s  MFU 40.0%  step 500 ms (predicted 400 ms)'
+    >>> progress_line(step, 10, compared=False)
+    'step 1/10  loss 2.5000  norm 1.00  1,234 tokens/s  step 500 ms'
     """
     memory = f"  memory {format_bytes(metrics.peak_memory_bytes)}" if metrics.peak_memory_bytes else ""
     router = f"  router {metrics.router_loss:.4f}" if metrics.router_loss else ""
-    took, predicted = format_seconds(metrics.step_time_s), format_seconds(metrics.predicted_step_time_s)
+    mfu = f"  MFU {metrics.mfu:.1%}" if compared else ""
+    predicted = f" (predicted {format_seconds(metrics.predicted_step_time_s)})" if compared else ""
     return (
         f"step {metrics.step}/{steps}  loss {metrics.loss:.4f}{router}  norm {metrics.gradient_norm:.2f}  "
-        f"{int(metrics.tokens_per_s):,} tokens/s  MFU {metrics.mfu:.1%}{memory}  "
-        f"step {took} (predicted {predicted})"
+        f"{int(metrics.tokens_per_s):,} tokens/s{mfu}{memory}  "
+        f"step {format_seconds(metrics.step_time_s)}{predicted}"
     )
 
 
@@ -70,10 +74,13 @@ def evaluation_line(found: Evaluation, steps: int) -> str:
 
 
 class Reporter:
-    """Writes the metrics of one run; only rank 0 has one."""
+    """Writes the metrics of one run; only rank 0 has one.
 
-    def __init__(self, folder: Path, steps: int, *, wandb: bool) -> None:
-        self.steps = steps
+    `compared` says that the run is on what its plan is for: lines show the plan's times beside its own.
+    """
+
+    def __init__(self, folder: Path, steps: int, *, compared: bool, wandb: bool) -> None:
+        self.steps, self.compared = steps, compared
         self.folder = folder
         self.lines = (folder / METRICS_FILE).open("a", encoding="utf-8")
         self.board = _board(folder / "tensorboard")
@@ -88,7 +95,7 @@ class Reporter:
                 self.board.add_scalar(name, value, metrics.step)
         if self.wandb is not None:
             self.wandb.log(values, step=metrics.step)
-        self._line(progress_line(metrics, self.steps))
+        self._line(progress_line(metrics, self.steps, compared=self.compared))
 
     def evaluation(self, found: Evaluation) -> None:
         """Report a held-out loss everywhere."""

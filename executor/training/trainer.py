@@ -20,7 +20,7 @@ from executor.data.held_out import HeldOut
 from executor.model.pretrained import pretrained_state
 from executor.model.products.formats import eight_bits_of, require_units
 from executor.parallel.compiled import compile_layers
-from executor.parallel.device import require_nvlink
+from executor.parallel.device import device_memory_bytes, device_name, is_device, require_nvlink
 from executor.parallel.parallelize import COMPUTE_DTYPES
 from executor.parallel.pipeline import Pipeline, build_pipeline
 from executor.parallel.weights import initialize, load_state_dict, materialize
@@ -160,7 +160,6 @@ def prepare(settings: RunSettings, plan: Plan, device: torch.device) -> Trainer:
     if resumed is None and not adapts:
         _begin(pipeline, state, seed=settings.seed)
     source, unplaced = batches.read_ahead(pipeline, source, job.global_batch_size, resumed)
-    leads = dist.get_rank() == 0
     return Trainer(
         settings=settings,
         plan=plan,
@@ -169,12 +168,18 @@ def prepare(settings: RunSettings, plan: Plan, device: torch.device) -> Trainer:
         schedule=schedule,
         source=source,
         checkpointer=checkpointer,
-        reporter=Reporter(folder, settings.steps, wandb=settings.wandb) if leads else None,
+        reporter=_reporter(settings, plan, device) if dist.get_rank() == 0 else None,
         resumed=resumed,
         unplaced=unplaced,
         damaged=damaged,
         held_out=held_out(settings, plan),
     )
+
+
+def _reporter(settings: RunSettings, plan: Plan, device: torch.device) -> Reporter:
+    """What tells of the run, beside the plan's times where it is on the plan's GPU."""
+    compared = is_device(plan, device_name(device), device_memory_bytes(device))
+    return Reporter(Path(settings.folder), settings.steps, compared=compared, wandb=settings.wandb)
 
 
 def _local_ranks(ranks: list[int]) -> list[int]:

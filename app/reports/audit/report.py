@@ -105,9 +105,7 @@ def _times(found: Audit) -> Facts:
         over = format_share(found.slower_by, signed=True)
         said = "predicted" if found.measured_step_s is None else "measured"
         faster = (
-            ""
-            if found.slower_by > -LEAST_DOUBT
-            else f": {said} below it, so something above is not this job"
+            "" if found.slower_by > -LEAST_DOUBT else f": {said} below it, so something above is not this job"
         )
         pairs.append(("distance", f"{over} over the best{faster}"))
     stopped = "not of a job that is illegal as it is, or that nothing prices"

@@ -13,7 +13,7 @@ pytest.importorskip("torch")
 
 import torch
 
-from app.store.steps import is_device, keep_measured_step
+from app.store.steps import keep_measured_step
 from costmodel.accuracy.kept_anchors import recall
 from costmodel.kernels.measurement import read_measurements
 from costmodel.layout import ParallelLayout
@@ -22,6 +22,7 @@ from executor.bench.kernels import Entry, Timing
 from executor.bench.local_ranks import run_ranks
 from executor.bench.measured_run import steady_steps
 from executor.launch.supervise import with_plan, write_run
+from executor.parallel.device import is_device
 from executor.training import loop
 from executor.training.settings import METRICS_FILE, RunSettings, RunStatus
 from executor.training.trainer import prepare

@@ -15,10 +15,10 @@ pytest.importorskip("torch", reason="torch is not installed")
 import torch.distributed as dist
 
 from app.actions.planned_checks import check_fits
-from app.store.steps import is_device
 from costmodel.job import TrainingJob
 from costmodel.kernels.tables import load_calibration
 from costmodel.layout import ParallelLayout
+from executor.parallel.device import is_device
 from executor.training.optimizer import OptimizerSettings
 from executor.training.trainer import _local_ranks
 from executor.validation.reference import Case, compare, run_layout, run_reference
