@@ -91,7 +91,14 @@ DecaySteps: TypeAlias = Annotated[
     int | None,
     typer.Option("--decay-steps", min=0, help="Decay of wsd; by default the last 10 %, at least 2."),
 ]
+MinLR: TypeAlias = Annotated[
+    float | None,
+    typer.Option("--min-lr", help="Rate that a schedule ends at; by default a tenth of the peak."),
+]
 WeightDecay: TypeAlias = Annotated[float, typer.Option("--weight-decay", help="Weight decay of matrices.")]
+AdamBeta1: TypeAlias = Annotated[float, typer.Option("--adam-beta1", help="Decay of AdamW's first moment.")]
+AdamBeta2: TypeAlias = Annotated[float, typer.Option("--adam-beta2", help="Decay of AdamW's second moment.")]
+AdamEps: TypeAlias = Annotated[float, typer.Option("--adam-eps", help="Added to the second moment's root.")]
 ClipNorm: TypeAlias = Annotated[float, typer.Option("--clip-norm", help="Largest gradient norm.")]
 RouterLoss: TypeAlias = Annotated[
     float | None,

@@ -52,7 +52,11 @@ class RunFile:
     warmup_steps: int | None = None
     lr_schedule: str | None = None
     decay_steps: int | None = None
+    min_lr: float | None = None
     weight_decay: float | None = None
+    adam_beta1: float | None = None
+    adam_beta2: float | None = None
+    adam_eps: float | None = None
     clip_norm: float | None = None
     router_loss: float | None = None
     checkpoint_every: int | None = None

@@ -36,7 +36,8 @@ class RunSettings:
     global batches of it, 0 for all. Text in either is tokenized on the way by `tokenizer`, `text_field` of
     lines and tables; `checksums` are those of tokenizer and texts when the run began. Attention stops at the
     token `document_end`. `compiles` puts layers through `torch.compile`, `async_tp` runs tensor-parallel
-    messages under products. `router_loss` weighs the routers' balancing loss, None for the model's own
+    messages under products. `min_lr` is the rate that a schedule ends at, None for a tenth of the peak.
+    `router_loss` weighs the routers' balancing loss, None for the model's own
     weight. `interface` is where ranks of several nodes listen, `nnodes` says how many of them (or MIN:MAX),
     at `rdzv_endpoint` of the first their ranks meet (in a file without). `env` names variables that ranks are
     given, `run_key` is the file of the key that signs checkpoints. `preflight` has nodes compared with the
@@ -64,7 +65,11 @@ class RunSettings:
     warmup_steps: int = 0
     rate_shape: Literal["cosine", "linear", "constant", "wsd"] = "cosine"
     decay_steps: int = 0
+    min_lr: float | None = None
     weight_decay: float = 0.1
+    adam_beta1: float = 0.9
+    adam_beta2: float = 0.95
+    adam_eps: float = 1e-8
     clip_norm: float = 1.0
     router_loss: float | None = None
     checkpoint_every: int = 0

@@ -133,16 +133,7 @@ def prepare(settings: RunSettings, plan: Plan, device: torch.device) -> Trainer:
     state = pretrained_state(Path(settings.pretrained), spec) if settings.pretrained else None
     for stage in pipeline.stages:
         materialize(stage.module, device)
-    schedule = OptimizerSettings(
-        learning_rate=settings.learning_rate,
-        weight_decay=settings.weight_decay,
-        warmup_steps=settings.warmup_steps,
-        total_steps=settings.steps,
-        shape=settings.rate_shape,
-        decay_steps=settings.decay_steps,
-        clip_norm=settings.clip_norm,
-        products=COMPUTE_DTYPES[settings.precision],
-    )
+    schedule = optimizer_settings(settings)
     optimizer = sharded_optimizer(job.optimizer, pipeline, schedule)
     folder = Path(settings.folder)
     source = training_source(settings, plan)
@@ -173,6 +164,24 @@ def prepare(settings: RunSettings, plan: Plan, device: torch.device) -> Trainer:
         unplaced=unplaced,
         damaged=damaged,
         held_out=held_out(settings, plan),
+    )
+
+
+def optimizer_settings(settings: RunSettings) -> OptimizerSettings:
+    """What the run's settings say of its optimizer."""
+    least = settings.min_lr
+    return OptimizerSettings(
+        learning_rate=settings.learning_rate,
+        betas=(settings.adam_beta1, settings.adam_beta2),
+        epsilon=settings.adam_eps,
+        weight_decay=settings.weight_decay,
+        warmup_steps=settings.warmup_steps,
+        total_steps=settings.steps,
+        shape=settings.rate_shape,
+        decay_steps=settings.decay_steps,
+        **({} if least is None else {"final_fraction": least / settings.learning_rate}),
+        clip_norm=settings.clip_norm,
+        products=COMPUTE_DTYPES[settings.precision],
     )
 
 

@@ -45,7 +45,11 @@ class RunFlags:
     warmup_steps: int | None
     rate_shape: str
     decay_steps: int | None
+    min_lr: float | None
     weight_decay: float
+    adam_beta1: float
+    adam_beta2: float
+    adam_eps: float
     clip_norm: float
     router_loss: float | None
     checkpoint_every: int
@@ -62,6 +66,7 @@ class RunFlags:
 
 def run_settings(flags: RunFlags, plan: Plan) -> RunSettings:
     """Settings of the run, with what the plan decides where a flag does not."""
+    from app.actions.runs.rates import default_decay_steps, rate_shape_named
     from executor.data.source import named_in_full
     from executor.data.tokenizer import tokenizer_file
     from executor.launch.supervise import with_plan
@@ -90,7 +95,11 @@ def run_settings(flags: RunFlags, plan: Plan) -> RunSettings:
         warmup_steps=steps // 100 if flags.warmup_steps is None else flags.warmup_steps,
         rate_shape=rate_shape_named(flags.rate_shape),
         decay_steps=default_decay_steps(steps) if flags.decay_steps is None else flags.decay_steps,
+        min_lr=flags.min_lr,
         weight_decay=flags.weight_decay,
+        adam_beta1=flags.adam_beta1,
+        adam_beta2=flags.adam_beta2,
+        adam_eps=flags.adam_eps,
         clip_norm=flags.clip_norm,
         router_loss=flags.router_loss,
         checkpoint_every=flags.checkpoint_every or save_interval_steps(plan) or 0,
@@ -170,25 +179,6 @@ def device_named(name: str) -> Literal["auto", "cpu", "cuda"]:
     return next(choice for choice in choices if choice == found)
 
 
-def default_decay_steps(steps: int) -> int:
-    """Steps of wsd's decay: a tenth of a run, and two at least, as the first of them has the full rate.
-
-    >>> [default_decay_steps(steps) for steps in (5, 19, 1000)]
-    [2, 2, 100]
-    """
-    return max(2, steps // 10)
-
-
-def rate_shape_named(name: str) -> Literal["cosine", "linear", "constant", "wsd"]:
-    """Check the name of a learning-rate schedule."""
-    from topology.base.names import resolve
-
-    choices: tuple[Literal["cosine", "linear", "constant", "wsd"], ...]
-    choices = ("cosine", "linear", "constant", "wsd")
-    found = resolve(name, choices, "learning-rate schedule")
-    return next(choice for choice in choices if choice == found)
-
-
 def _check_compiler(device: str) -> None:
     """Refuse what torch.compile cannot build here: a CPU's kernels are C++."""
     import os
@@ -228,6 +218,7 @@ def check_run(plan: Plan, run: RunSettings, texts: Mapping[str, Contents]) -> No
     """Refuse what would fail or destroy something later; `texts` have been looked through."""
     import os
 
+    from app.actions.runs.rates import check_rates
     from app.requests.plan_file import read_claims
     from executor.launch.doors import check_doors
     from executor.launch.overlaps import check_overlaps
@@ -237,6 +228,7 @@ def check_run(plan: Plan, run: RunSettings, texts: Mapping[str, Contents]) -> No
 
     job = plan.request.job
     check_modelled(plan.request.model)
+    check_rates(run)
     if job.precision not in ("bf16", "fp8", "mxfp8"):
         raise InputError(
             what="meshplan trains in bf16, fp32, fp8 or mxfp8",

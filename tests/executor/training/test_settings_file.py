@@ -57,7 +57,8 @@ def test_a_run_is_repeated_by_its_file(
     odd = [
         "--fp32", "--steps", "5", "--seed", "11", "--data", "a.npy", "--eval-data", "b.npy", "--eval-interval",
         "2", "--learning-rate", "0.00123", "--lr-schedule", "wsd", "--warmup-steps", "1", "--weight-decay",
-        "0.03", "--clip-norm", "0.7", "--checkpoint-every", "4", "--notice", "44",
+        "0.03", "--min-lr", "0.0004", "--adam-beta1", "0.85", "--adam-beta2", "0.97", "--adam-eps", "1e-7",
+        "--clip-norm", "0.7", "--checkpoint-every", "4", "--notice", "44",
     ]  # fmt: skip
     assert run([*words, *odd]) == 0
     monkeypatch.chdir("/")
