@@ -79,7 +79,7 @@ def test_every_recipe_names_its_source_and_columns_that_are_read() -> None:
 
 
 def test_rows_of_the_data_set_whose_recipe_is_known_run_as_it_says(shared_dir: Path) -> None:
-    """Six of GB200 whose table lists another scope, or none; NeMo's splits of 61 layers."""
+    """Six of GB200 whose table lists another scope, or none; NeMo's splits; the model zoo's dispatcher."""
     rows = {row["id"]: row for row in read_rows(shared_dir / "training_runs_v2.csv")}
     for number in ("002", "008", "010", "020", "024", "026"):
         timing = read_run(rows[f"megatron_bridge_perf-{number}"]).stack.timing
@@ -88,3 +88,11 @@ def test_rows_of_the_data_set_whose_recipe_is_known_run_as_it_says(shared_dir: P
         assert timing.narrow_head == (number in ("002", "020"))
     run = read_run(rows["dgxc_benchmarking-295"])
     assert (run.chunk_layers, run.job.mtp_layers) == ((7, 8, 8, 8, 8, 8, 8, 6), 1)
+    for number, modules in (
+        ("001", ("layernorm", "moe_act")),
+        ("005", ("core_attn",)),
+        ("013", ("layernorm", "moe")),
+    ):
+        timing = read_run(rows[f"megatron_moe_modelzoo-{number}"]).stack.timing
+        assert timing.dispatches_once_per_node
+        assert timing.recomputed_modules == modules
