@@ -55,8 +55,11 @@ class StackTiming:
             run on the whole sequence, not on each rank's part.
         pads_value_heads: Attention runs with values padded to the size of queries and keys, where they are
             smaller (latent attention), as kernels with one head size need.
+        narrow_head: The head multiplies in eight bits where layers do (``fp8_output_proj``).
         dropout: Training drops activations out and stores the masks.
         vocab_parallel_loss: The loss is computed on vocabulary shards instead of gathered logits.
+        loss_forward_bytes: Read and written per logit by the kernels of the loss.
+        loss_backward_bytes: The same backward; 0 if nobody counted them (*loss_passes* of those forward).
         gradient_overlap: Gradient reduction runs under the backward pass.
         parameter_overlap: The all-gather of updated parameters runs under the forward pass.
         fsdp_prefetch: The next layer's all-gather runs under this layer's compute.
@@ -86,8 +89,11 @@ class StackTiming:
     static_experts_blackwell: bool = False
     gathers_before_latent: bool = False
     pads_value_heads: bool = False
+    narrow_head: bool = False
     dropout: bool = False
     vocab_parallel_loss: bool = True
+    loss_forward_bytes: float = 10.0
+    loss_backward_bytes: float = 0.0
     gradient_overlap: bool = True
     parameter_overlap: bool = True
     fsdp_prefetch: bool = True

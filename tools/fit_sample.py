@@ -139,7 +139,8 @@ def load_sample(path: str) -> Sample:
         table = LayoutTable.from_rows(layouts)
         f = features_of(shared.model, shared.cluster, shared.job, shared.stack, table, cal)
         counts = [run.count for run in layer_runs(shared.model)]
-        types = rank_types(counts, table, layer_order(shared.model), shared.job.mtp_layers)
+        order_of, modules = layer_order(shared.model), shared.job.mtp_layers
+        types = rank_types(counts, table, order_of, modules, shared.chunk_layers)
         pieces.append((_expanded(f, len(layouts)), _padded(types)))
         order += members.values()
     source = np.array([run.source for run in order])

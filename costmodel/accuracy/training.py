@@ -144,10 +144,10 @@ def _unpredicted(row: Row, index: int, status: RowStatus, reason: str) -> RunRes
 
 
 def alike(runs: Mapping[int, TrainingRun]) -> Mapping[object, dict[int, TrainingRun]]:
-    """Runs by everything but their layout."""
+    """Runs by everything but their layout, whose layers of each chunk are stated alike."""
     groups: dict[object, dict[int, TrainingRun]] = defaultdict(dict)
     for i, run in runs.items():
-        groups[run.model, id(run.cluster), run.job, run.stack][i] = run
+        groups[run.model, id(run.cluster), run.job, run.stack, run.chunk_layers][i] = run
     return groups
 
 
@@ -182,7 +182,7 @@ def _predict_alike(
     shares = np.array([run.recomputed_share for run in runs.values()])
     scores = evaluate(
         shared.model, shared.cluster, shared.job, shared.stack, table, cal,
-        constants=constants, recomputed_share=shares,
+        constants=constants, recomputed_share=shares, chunk_layers=shared.chunk_layers,
     )  # fmt: skip
     tabled = stand_in(cal, shared.cluster.gpu) == shared.cluster.gpu.name
     return {

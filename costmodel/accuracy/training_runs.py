@@ -20,7 +20,8 @@ from costmodel.layout import ParallelLayout
 from costmodel.models.spec import ModelSpec
 from costmodel.ops.op import FLOAT_BYTES
 from costmodel.runs.cells import Row, UnsupportedRunError, count, flag, number, refused, require_cells
-from costmodel.runs.layout import layout_of, recomputed_share
+from costmodel.runs.engine_recipes import with_recipes
+from costmodel.runs.layout import chunk_layers_of, layout_of, recomputed_share
 from costmodel.runs.limits import refuse_faster_than_peak, refuse_larger_than_memory
 from costmodel.runs.model import model_of
 from costmodel.runs.mtp import mtp_layers_of
@@ -68,6 +69,7 @@ class TrainingRun:
         stack: The profile of the engine, with what the row says of attention and overlap.
         layout: How it was split.
         recomputed_share: Share of the layers recomputed in full.
+        chunk_layers: Layers of every chunk in model order, where the row states them.
         recipe: What else the row states of how it ran.
         not_priced: What of that no term of the cost model answers to.
         step_time_s: Measured seconds per step.
@@ -85,6 +87,7 @@ class TrainingRun:
     stack: SoftwareStack
     layout: ParallelLayout
     recomputed_share: float
+    chunk_layers: tuple[int, ...]
     recipe: RunRecipe
     not_priced: tuple[str, ...]
     step_time_s: float | None
@@ -114,6 +117,7 @@ def read_run(row: Row, index: int = 0, *, trust_paths: bool = False) -> Training
         trust_paths: Whether its `cluster` may name a file, which is then read.
     """
     require_cells(row, REQUIRED_TRAINING_COLUMNS[:-1])
+    row = with_recipes(row)
     unsaid = "" if row.get("adapter") else _adapter(row)
     if unsaid:
         raise UnsupportedRunError(
@@ -150,6 +154,7 @@ def read_run(row: Row, index: int = 0, *, trust_paths: bool = False) -> Training
         stack=stack,
         layout=layout,
         recomputed_share=recomputed_share(row, layout),
+        chunk_layers=chunk_layers_of(row, layout),
         recipe=recipe,
         not_priced=not_priced(stack.timing, recipe),
         step_time_s=number(row, "step_time_s") if measured else None,

@@ -11,7 +11,7 @@ from costmodel.job import TrainingJob
 from costmodel.layout import LayoutTable
 from costmodel.models.spec import ModelSpec, layer_runs
 from costmodel.ops.adapters import adapted
-from costmodel.ops.layer import embedding_ops, head_ops, layer_ops, module_ops
+from costmodel.ops.layer import embedding_ops, head_dtype, head_ops, layer_ops, module_ops
 from costmodel.ops.op import Op, ShardShape
 from costmodel.ops.shards import unique_shards
 from costmodel.stack import SoftwareStack
@@ -47,5 +47,5 @@ def ops_of_parts(
         *(layer_ops(model, run.kind, job, stack, shard) for run in layer_runs(model)),
         *(() if not job.mtp_layers else (module_ops(model, job, stack, shard),)),
         adapted(embedding_ops(model, job, stack, shard), None, job, stack),
-        adapted(head_ops(model, stack, shard), None, job, stack),
+        adapted(head_ops(model, stack, shard, head_dtype(job, stack)), None, job, stack),
     )

@@ -23,7 +23,7 @@ from costmodel.models.parameters import norms_of
 from costmodel.models.spec import LayerKind, ModelSpec, encoder_of, layer_runs, recurrence_of
 from costmodel.ops.adapters import adapted
 from costmodel.ops.feed_forward import feed_forward_ops
-from costmodel.ops.mixers.attention import attended_pairs, attention_ops
+from costmodel.ops.mixers.attention import attended_pairs, attention_ops, linear_dtype
 from costmodel.ops.mixers.compressed_attention import compressed_attention_ops
 from costmodel.ops.mixers.recurrence import recurrence_ops
 from costmodel.ops.mtp import mtp_ops
@@ -209,10 +209,20 @@ def embedding_ops(
     return (lookup, *leave_tensor_parallel("embedding", shard, H), *first_streams(model, shard), *ends)
 
 
-def head_ops(model: ModelSpec, stack: SoftwareStack, shard: ShardShape) -> tuple[Op, ...]:
+def head_dtype(job: TrainingJob, stack: SoftwareStack) -> str:
+    """What the head multiplies in: sixteen bits, or the eight of the layers where the engine is told so.
+
+    Source: megatron-core 0.19.2 ``mxfp8_output_proj.py``, for MXFP8 alone.
+    """
+    return linear_dtype(job) if stack.timing.narrow_head and job.precision == "mxfp8" else "bf16"
+
+
+def head_ops(
+    model: ModelSpec, stack: SoftwareStack, shard: ShardShape, dtype: str = "bf16"
+) -> tuple[Op, ...]:
     """Final norm, output projection on a vocabulary shard, and fp32 loss of the last stage.
 
-    The projection of a tied model has no parameters of its own here.
+    The projection of a tied model has no parameters of its own here. In eight bits its input is cast too.
     """
     if model.module:
         return traced_ops(model.module.head, stack, shard)
@@ -223,9 +233,11 @@ def head_ops(model: ModelSpec, stack: SoftwareStack, shard: ShardShape) -> tuple
         m=T,
         n=model.vocab_size / shard.tp,
         k=H,
+        dtype=dtype,
         saved_elements=shard.sharded_tokens * H,
         output_elements=0,
     )
+    cast = elementwise("head_cast", traffic_bytes=4 * T * H)
     loss = elementwise(
         "loss", traffic_bytes=logits * loss_bytes_moved(stack), saved_bytes=FLOAT_BYTES * logits
     )
@@ -233,6 +245,7 @@ def head_ops(model: ModelSpec, stack: SoftwareStack, shard: ShardShape) -> tuple
         *last_sum(model, shard),
         norm_op(model, "final_norm", stack, shard),
         *enter_tensor_parallel("head", shard, H),
+        *([] if dtype == "bf16" else [cast]),
         replace(projection, parameters=0.0) if model.tie_word_embeddings else projection,
         loss,
         *_loss_reductions(stack, shard),

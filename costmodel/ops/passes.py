@@ -17,8 +17,6 @@ NORM_CHAIN = 18
 """To fp32 3, square 4, mean 2, times the inverse root 4, to sixteen bits 3, times the weight 2."""
 ROTARY_CHAIN = 10
 """Times the cosine 2, the half negated 1, both halves joined 2, times the sine 2, their sum 3."""
-FUSED_LOSS_BYTES = 10
-"""Logits read in sixteen bits, their fp32 softmax written and read."""
 LOSS_CHAIN_BYTES = 14
 """Logits read in sixteen bits and written in fp32, read again, their logarithms written."""
 
@@ -44,12 +42,12 @@ def rotary_accesses(stack: SoftwareStack) -> int:
     return FUSED if stack.timing.fused_elementwise else COPIED
 
 
-def loss_bytes_moved(stack: SoftwareStack) -> int:
-    """Bytes that the loss of one logit reads and writes.
+def loss_bytes_moved(stack: SoftwareStack) -> float:
+    """Bytes that the loss of one logit reads and writes forward.
 
     Source: transformers loss/loss_utils.py, ForCausalLMLoss: logits to fp32, then torch's cross entropy.
     """
-    return LOSS_CHAIN_BYTES if stack.timing.chained_modules else FUSED_LOSS_BYTES
+    return LOSS_CHAIN_BYTES if stack.timing.chained_modules else stack.timing.loss_forward_bytes
 
 
 def norm_op(

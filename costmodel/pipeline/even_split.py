@@ -103,10 +103,24 @@ class RankTypes(Columns):
     stage: Vector
 
 
-def rank_types(runs: Sequence[int], table: LayoutTable, order: Order = (), modules: int = 0) -> RankTypes:
-    """Kinds of pipeline rank of every layout; layouts with the same pipeline share them."""
+def rank_types(
+    runs: Sequence[int],
+    table: LayoutTable,
+    order: Order = (),
+    modules: int = 0,
+    chunk_layers: tuple[int, ...] = (),
+) -> RankTypes:
+    """Kinds of pipeline rank of every layout; layouts with the same pipeline share them.
+
+    Args:
+        runs: Layers of each kind.
+        table: The layouts.
+        order: Where they are, if not one kind after the other.
+        modules: Modules that predict further tokens, after the last layer.
+        chunk_layers: Layers of every chunk in model order, where they are known not to be even.
+    """
     chosen, index = distinct_rows([table.pp, table.virtual_stages, table.schedule])
-    pipelines = [_types_of(runs, _pipeline(table, int(row)), order, modules) for row in chosen]
+    pipelines = [_types_of(runs, _pipeline(table, int(row)), order, modules, chunk_layers) for row in chosen]
     most = max(len(types) for types in pipelines)
     width = len(runs) + 4
     columns = np.zeros((len(pipelines), most, width))
@@ -132,9 +146,17 @@ def _pipeline(table: LayoutTable, row: int) -> ParallelLayout:
     )
 
 
-def _types_of(runs: Sequence[int], layout: ParallelLayout, order: Order, modules: int) -> list[list[float]]:
+def _types_of(
+    runs: Sequence[int],
+    layout: ParallelLayout,
+    order: Order,
+    modules: int,
+    chunk_layers: tuple[int, ...],
+) -> list[list[float]]:
     """Rows of layers of each run, number of ranks, first, last, earliest rank."""
     counts = even_split(runs, layout, order, modules).layers_of_stage
+    if chunk_layers:
+        counts = runs_of_ranks(ranks_of_chunks(layout), chunk_layers, runs, order)
     head_rank = 0 if RECORDS[layout.schedule].v_shaped else layout.pp - 1
     found: dict[tuple[tuple[int, ...], bool, bool], list[int]] = {}
     for rank, row in enumerate(counts):

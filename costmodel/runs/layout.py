@@ -9,10 +9,11 @@ from costmodel.layout import AXIS_FIELDS, PLAIN_SCHEDULE, ParallelLayout, Recomp
 from costmodel.models.sizes import MOST_LAYERS
 from costmodel.pipeline.schedules import RECORDS, usual_schedule
 from costmodel.runs.cells import Row, UnsupportedRunError, count, flag
-from costmodel.runs.recipe import CORE_ATTENTION, recipe_of
+from costmodel.runs.recipe import recipe_of
 from costmodel.stack import stack_of_framework
 from topology.base.errors import shown
 
+LONGEST_COUNT = 6  # digits
 END_SLOTS = 2  # some recipes count the embedding and the head as pipeline slots
 _SCHEDULES: Mapping[str, Schedule] = {
     "": PLAIN_SCHEDULE,
@@ -47,6 +48,20 @@ def layout_of(row: Row) -> ParallelLayout:
         recompute=_recompute(row)[0],
         sequence_parallel=flag(row, "sequence_parallel", default=False) and tp > 1,
     )
+
+
+def chunk_layers_of(row: Row, layout: ParallelLayout) -> tuple[int, ...]:
+    """Layers of every chunk in model order, if the column ``stage_layers`` states them (``7;8;8;6``)."""
+    said = [cell.strip() for cell in row.get("stage_layers", "").split(";") if cell.strip()]
+    if not said or layout.pp == 1:
+        return ()
+    chunks, layers = layout.pp * layout.virtual_stages, count(row, "num_layers")
+    counted = tuple(int(cell) for cell in said if cell.isdecimal() and len(cell) < LONGEST_COUNT)
+    if len(counted) != len(said) or len(said) != chunks or sum(counted) != layers:
+        raise UnsupportedRunError(
+            f"stage_layers = {shown(row['stage_layers'])} are not {layers} layers in {chunks} chunks"
+        )
+    return counted
 
 
 def _shard_degree(row: Row, dp: int, cp: int) -> int | None:
@@ -89,7 +104,7 @@ def _virtual_stages(row: Row, pp: int, virtual: int) -> int:
 def _recompute(row: Row) -> tuple[Recompute, float]:
     """Recompute policy, and how many layers of a rank it names (infinite: all, or a share below one)."""
     text = row.get("recompute", "").lower()
-    if not text and CORE_ATTENTION in recipe_of(row).recompute_modules:
+    if not text and recipe_of(row).repeats:
         return "selective", 0.0
     if text.startswith("full:"):
         if not text[5:].isdecimal() or len(text) > len("full:9999"):

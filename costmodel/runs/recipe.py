@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from costmodel.runs.cells import Row, count, flag
 from costmodel.stack import StackTiming
 
-CORE_ATTENTION = "core_attn"
-"""The recomputed module that is the policy ``selective``."""
+PRICED_MODULES = ("core_attn", "mla_up_proj", "layernorm", "moe_act", "mlp", "moe", "shared_experts")
+"""Recomputed modules that the policy ``selective`` can stand for (`costmodel.stack`)."""
 WHOLE_STEP = "full_iteration"
 """The scope of CUDA graphs that leaves no launch to the host."""
 _PER_NODE = ("deepep", "hybridep")  # dispatchers that send a token once to every node
@@ -29,6 +29,7 @@ class RunRecipe:
         dispatcher: How tokens reach their experts.
         moe_a2a_overlap: Whether the exchange of experts runs under another microbatch.
         offload_layers: Layers whose activations wait in host memory.
+        fp8_output_proj: Whether the head multiplies in eight bits too, where layers do.
     """
 
     recompute_modules: tuple[str, ...] = ()
@@ -36,6 +37,12 @@ class RunRecipe:
     dispatcher: str = ""
     moe_a2a_overlap: bool | None = None
     offload_layers: int = 0
+    fp8_output_proj: bool = False
+
+    @property
+    def repeats(self) -> tuple[str, ...]:
+        """Recomputed modules that the cost model has."""
+        return tuple(module for module in self.recompute_modules if module in PRICED_MODULES)
 
 
 def recipe_of(row: Row) -> RunRecipe:
@@ -51,6 +58,7 @@ def recipe_of(row: Row) -> RunRecipe:
         dispatcher=row.get("dispatcher", "").lower(),
         moe_a2a_overlap=overlap,
         offload_layers=count(row, "offload_layers", 0),
+        fp8_output_proj=flag(row, "fp8_output_proj", default=False),
     )
 
 
@@ -62,16 +70,20 @@ def with_recipe(timing: StackTiming, recipe: RunRecipe) -> StackTiming:
         timing = replace(timing, pairs_expert_passes=recipe.moe_a2a_overlap)
     if WHOLE_STEP in recipe.cuda_graph_scope:
         timing = replace(timing, cuda_graphs=True)
+    if recipe.repeats:
+        timing = replace(timing, recomputed_modules=recipe.repeats)
+    if recipe.fp8_output_proj:
+        timing = replace(timing, narrow_head=True)
     return timing
 
 
 def not_priced(timing: StackTiming, recipe: RunRecipe) -> tuple[str, ...]:
     """What the recipe states and no term of the cost model answers to.
 
-    >>> not_priced(StackTiming(), RunRecipe(recompute_modules=("core_attn", "mlp"), offload_layers=4))
-    ('recompute_modules mlp', 'offload_layers 4')
+    >>> not_priced(StackTiming(), RunRecipe(recompute_modules=("core_attn", "mhc"), offload_layers=4))
+    ('recompute_modules mhc', 'offload_layers 4')
     """
-    modules = [module for module in recipe.recompute_modules if module != CORE_ATTENTION]
+    modules = [module for module in recipe.recompute_modules if module not in PRICED_MODULES]
     scopes = () if WHOLE_STEP in recipe.cuda_graph_scope else recipe.cuda_graph_scope
     unknown = recipe.dispatcher not in ("", *_PER_NODE, *_PER_EXPERT)
     found = {

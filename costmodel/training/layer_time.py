@@ -14,6 +14,7 @@ Legend: ``c`` constants, ``e`` environment, ``k`` kernels, ``t`` transfers; arra
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -300,13 +301,17 @@ def head_seconds(f: Features, c: Constants) -> Vector:
 
 def head_step(f: Features, c: Constants) -> LayerStep:
     """The head in a step."""
-    half = replace(f.environment, product_energy=1.0, wide_over_narrow=0.0, splits_accumulation=0.0)
-    return layer_step(f.head, replace(f, environment=half), _without_loss_passes(c))
+    e = f.environment
+    energy = np.where(e.narrow_head, e.product_energy, 1.0)
+    half = replace(e, product_energy=energy, wide_over_narrow=0.0, splits_accumulation=0.0)
+    return layer_step(f.head, replace(f, environment=half), _with_loss_passes(e, c))
 
 
-def _without_loss_passes(c: Constants) -> Constants:
+def _with_loss_passes(e: Environment, c: Constants) -> Constants:
     """The same constants with the memory passes of the loss in place of those of a layer."""
-    return replace(c, elementwise_in_step=1.0, elementwise_backward=c.loss_passes)
+    counted = e.loss_backward_bytes / e.loss_forward_bytes
+    backward: Any = np.where(np.asarray(e.loss_backward_bytes) > 0, counted, c.loss_passes)
+    return replace(c, elementwise_in_step=1.0, elementwise_backward=backward)
 
 
 def embedding_seconds(f: Features, c: Constants) -> Vector:

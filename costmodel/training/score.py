@@ -8,7 +8,6 @@ number.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,7 +23,6 @@ from costmodel.memory.stage import (
 )
 from costmodel.models.spec import ModelSpec, layer_order, layer_runs
 from costmodel.pipeline.even_split import RankTypes, rank_types
-from costmodel.pipeline.stages import Order
 from costmodel.stack import SoftwareStack
 from costmodel.training.constants import Constants
 from costmodel.training.priced import BLOCK_ROWS, Priced, blocks, price_layouts
@@ -65,8 +63,9 @@ def evaluate(
     *,
     constants: Constants | None = None,
     recomputed_share: Vector | None = None,
+    chunk_layers: tuple[int, ...] = (),
 ) -> TrainingScores:
-    """Score layouts: step time and memory of the even split.
+    """Score layouts: step time and memory of the even split, or of a given one.
 
     Args:
         model: The model.
@@ -78,6 +77,7 @@ def evaluate(
         constants: Constants of the composition, the shipped ones by default.
         recomputed_share: Share of each rank's layers recomputed in full; by default all where the layout
             says ``full``.
+        chunk_layers: Layers of every chunk in model order, where they are known not to be even.
     """
     recomputed = recomputed_share
     if recomputed is None:
@@ -86,15 +86,13 @@ def evaluate(
     parts = []
     for rows in blocks(len(layouts), TABLE_ROWS):
         priced = price_layouts(model, cluster, job, stack, layouts.take(rows), cal, constants=constants)
-        parts.append(_scores(priced, job, runs, order, recomputed[rows]))
+        types = rank_types(runs, priced.table, order, job.mtp_layers, chunk_layers)
+        parts.append(_scores(priced, job, types, recomputed[rows]))
     return TrainingScores.concat(parts)
 
 
-def _scores(
-    priced: Priced, job: TrainingJob, runs: Sequence[int], order: Order, recomputed_share: Vector
-) -> TrainingScores:
+def _scores(priced: Priced, job: TrainingJob, types: RankTypes, recomputed_share: Vector) -> TrainingScores:
     """Scores of one part of a table; arguments as `evaluate`."""
-    types = rank_types(runs, priced.table, order, job.mtp_layers)
     features, pieces = priced.features, priced.pieces
     peak = _even_peak_bytes(priced, types, recomputed_share, job)
     step_s = [

@@ -75,6 +75,9 @@ class Environment:
     memory_bandwidth_bytes_per_s: Quantity
     static_experts: Quantity
     launches_experts_singly: Quantity
+    narrow_head: Quantity
+    loss_forward_bytes: Quantity
+    loss_backward_bytes: Quantity
     update_bytes: Quantity = 0.0
     host_updated: Quantity = 0.0
     host_update_s: Quantity = 0.0

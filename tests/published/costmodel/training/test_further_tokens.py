@@ -67,15 +67,16 @@ RATES = [
     ("25.11", "b200", 2139, 557, 1), ("26.02", "gb300", 4612, 1199, 1), ("26.02", "gb200", 3955, 1028, 1),
     ("26.02", "b300", 2983, 776, 1), ("26.02", "b200", 2689, 699, 1), ("25.09", "gb200", 3454, 899, 1),
     ("25.09", "gb200", 2835, 738, 1), ("25.09", "b200", 2265, 589, 1), ("25.09", "b200", 2159, 562, 1),
-    ("25.09", "h100", 1297, 338, 1),
+    ("25.09", "h100", 1297, 338, 1), ("25.05", "h100", 669.4, 174.02, 1), ("25.05", "h100", 629.7, 163.7, 1),
 ]  # fmt: skip
 """Megatron-Bridge, docs/performance-summary-archive.md: tokens and model TFLOP a second and GPU, DeepSeek-V3;
-25.11 says "w/o MTP" and "w/ MTP", the other containers nothing: the operations of a token tell."""
+25.11 says "w/o MTP" and "w/ MTP", the other containers nothing: the operations of a token tell. 25.05 is
+NeMo on 512 and 1,024 GPUs (dgxc-benchmarking v25.05.05, deepseek_v3_pretraining/README.md)."""
 
 
 @pytest.mark.parametrize(("container", "gpu", "tokens_per_s", "tflop_per_s", "modules"), RATES)
 def test_published_rates_tell_which_runs_trained_a_module(
-    container: str, gpu: str, tokens_per_s: int, tflop_per_s: int, modules: int
+    container: str, gpu: str, tokens_per_s: float, tflop_per_s: float, modules: int
 ) -> None:
     """Both are rounded, of not quite the same steps; a module adds 4 %, so one count fits, the other does not."""
     published = 1e12 * tflop_per_s / tokens_per_s

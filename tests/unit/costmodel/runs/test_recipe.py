@@ -43,7 +43,8 @@ def test_the_recipe_is_read_as_the_columns_are_documented() -> None:
     ("cells", "told"),
     [
         ({}, ()),
-        ({"recompute_modules": "mlp;moe_act"}, ("recompute_modules mlp;moe_act",)),
+        ({"recompute_modules": "mlp;moe_act"}, ()),
+        ({"recompute_modules": "mhc;mlp"}, ("recompute_modules mhc",)),
         ({"recompute_modules": "core_attn"}, ()),
         ({"cuda_graph_scope": "attn;moe_router"}, ("cuda_graph_scope attn;moe_router",)),
         ({"cuda_graph_scope": "full_iteration"}, ()),
@@ -85,10 +86,24 @@ def test_graphs_of_the_whole_step_leave_no_launch_to_the_host() -> None:
     assert not read(cuda_graph_scope="attn").stack.timing.cuda_graphs
 
 
-def test_recomputing_core_attention_is_the_selective_policy_where_none_is_named() -> None:
-    """A policy that the row names itself stays."""
-    assert read(recompute_modules="core_attn").layout.recompute == "selective"
-    assert read(recompute_modules="core_attn", recompute="full").layout.recompute == "full"
+@pytest.mark.parametrize("modules", ["core_attn", "mla_up_proj;mlp", "moe;mhc"])
+def test_recomputing_modules_is_the_selective_policy_where_none_is_named(modules: str) -> None:
+    """Of those that the cost model has; a policy that the row names itself stays."""
+    run = read(recompute_modules=modules)
+    assert run.layout.recompute == "selective"
+    assert run.stack.timing.recomputed_modules == tuple(m for m in modules.split(";") if m != "mhc")
+    assert read(recompute_modules=modules, recompute="full").layout.recompute == "full"
+    assert read(recompute_modules="mhc").layout.recompute == "none"
+
+
+def test_modules_that_are_computed_again_take_their_time() -> None:
+    """Experts once more are longer than their activation, and shorter than the whole layer."""
+    cells: list[dict[str, str]] = [
+        {}, {"recompute_modules": "moe_act"}, {"recompute_modules": "moe"}, {"recompute": "full"}
+    ]  # fmt: skip
+    results = predict_rows([ROW | one for one in cells], load_calibration())
+    none, act, experts, layer = (one.predicted_step_time_s or 0.0 for one in results)
+    assert none < act < experts < layer
 
 
 @pytest.mark.parametrize(("column", "cell"), [("moe_a2a_overlap", "perhaps"), ("offload_layers", "many")])

@@ -1,0 +1,98 @@
+"""What a publisher's recipe says of a run fills the cells that its table leaves empty, and no others."""
+
+from pathlib import Path
+
+import pytest
+
+from costmodel.accuracy.training_runs import read_rows, read_run
+from costmodel.runs.engine_recipes import RECIPES, with_recipes
+from costmodel.runs.mtp import mtp_layers_of
+from topology.base.decode import read_toml
+
+SAID = {"cuda_graph_scope": "full_iteration", "dispatcher": "hybridep", "moe_a2a_overlap": "1"}
+QWEN = {
+    "framework": "Megatron-Bridge 26.06.01", "model": "Qwen3_30B_a3B", "gpu": "gb200", "precision": "mxfp8",
+    "num_gpus": "8", "pp": "1", "ep": "8", "microbatch_size": "4",
+}  # fmt: skip
+DEEPSEEK = QWEN | {
+    "framework": "Megatron-Bridge 26.08", "model": "DeepSeekV3", "num_gpus": "256", "pp": "4", "ep": "64",
+    "virtual_stages": "4", "microbatch_size": "1",
+}  # fmt: skip
+NEMO = {
+    "framework": "NeMo/Megatron-Core", "model": "DeepSeek-V3", "gpu": "h100-sxm", "precision": "bf16",
+    "num_gpus": "512", "tp": "2", "pp": "8", "virtual_stages": "1", "ep": "64",
+}  # fmt: skip
+
+
+def test_a_recipe_fills_what_its_row_leaves_empty() -> None:
+    """Graphs, dispatcher and overlap of Qwen3-30B on GB200, which containers 26.06 and 26.08 have."""
+    for release in ("26.06", "26.06.01", "26.08"):
+        row = QWEN | {"framework": f"Megatron-Bridge {release}"}
+        assert with_recipes(row) == row | SAID
+
+
+def test_a_rows_own_word_comes_first() -> None:
+    """A cell that is filled stays."""
+    assert with_recipes(QWEN | {"dispatcher": "deepep"})["dispatcher"] == "deepep"
+
+
+def test_words_that_a_call_of_the_recipe_overwrites_give_way() -> None:
+    """The table lists the scope of graphs that stands above the call which captures whole steps."""
+    listed = DEEPSEEK | {"cuda_graph_scope": "attn;moe_router;moe_preprocess"}
+    assert with_recipes(listed)["cuda_graph_scope"] == "full_iteration"
+    assert with_recipes(DEEPSEEK | {"cuda_graph_scope": "attn"})["cuda_graph_scope"] == "attn"
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"gpu": "b200-sxm"}, {"precision": "bf16"}, {"microbatch_size": "2"}, {"framework": "Megatron-Bridge 26.04"},
+     {"model": "Qwen3-30B"}, {"model": "llama-3.1-8b"}, {"pp": "2"}],
+)  # fmt: skip
+def test_another_gpu_precision_layout_release_or_model_is_not_the_recipes(other: dict[str, str]) -> None:
+    """Its row stays as it is."""
+    assert with_recipes(QWEN | other) == QWEN | other
+
+
+def test_numbers_are_the_same_with_a_point() -> None:
+    """As spreadsheets write them."""
+    assert with_recipes(QWEN | {"num_gpus": "8.0"})["dispatcher"] == "hybridep"
+
+
+def test_modules_are_read_with_the_note_and_not_filled_in() -> None:
+    """``w/o MTP`` of a note is a word of the row."""
+    assert "mtp_layers" not in with_recipes(DEEPSEEK)
+    assert (mtp_layers_of(DEEPSEEK), mtp_layers_of(DEEPSEEK | {"note": "w/o MTP"})) == (1, 0)
+    assert (mtp_layers_of(NEMO), mtp_layers_of(NEMO | {"num_gpus": "256"})) == (1, 0)
+
+
+def test_every_recipe_names_its_source_and_columns_that_are_read() -> None:
+    """With the date on which it was looked up."""
+    columns = {
+        "mtp_layers", "recompute_modules", "cuda_graph_scope", "dispatcher", "moe_a2a_overlap", "stage_layers",
+        "fp8_output_proj",
+    }  # fmt: skip
+    for entry in read_toml(RECIPES)["recipes"]:
+        assert entry["source"]
+        assert entry["as_of"]
+        assert set(entry["said"]) <= columns
+        assert set(entry.get("copied", {})) <= set(entry["said"])
+
+
+def test_rows_of_the_data_set_whose_recipe_is_known_run_as_it_says(shared_dir: Path) -> None:
+    """Six of GB200 whose table lists another scope, or none; NeMo's splits; the model zoo's dispatcher."""
+    rows = {row["id"]: row for row in read_rows(shared_dir / "training_runs_v2.csv")}
+    for number in ("002", "008", "010", "020", "024", "026"):
+        timing = read_run(rows[f"megatron_bridge_perf-{number}"]).stack.timing
+        assert timing.cuda_graphs
+        assert timing.pairs_expert_passes
+        assert timing.narrow_head == (number in ("002", "020"))
+    run = read_run(rows["dgxc_benchmarking-295"])
+    assert (run.chunk_layers, run.job.mtp_layers) == ((7, 8, 8, 8, 8, 8, 8, 6), 1)
+    for number, modules in (
+        ("001", ("layernorm", "moe_act")),
+        ("005", ("core_attn",)),
+        ("013", ("layernorm", "moe")),
+    ):
+        timing = read_run(rows[f"megatron_moe_modelzoo-{number}"]).stack.timing
+        assert timing.dispatches_once_per_node
+        assert timing.recomputed_modules == modules
