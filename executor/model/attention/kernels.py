@@ -13,6 +13,7 @@ Legend: ``B`` sequences, ``h`` query heads, ``g`` key/value heads, ``q`` queries
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import ModuleType
@@ -50,7 +51,10 @@ def _computes(q: torch.Tensor) -> ModuleType:
     """The module whose `forward` and `backward` take such queries."""
     if q.device.type in _asked:
         return flex
-    return plain if flex.obstacle(q.device, q.dtype, q.shape[-1]) else flex
+    return plain if _obstacle(q.device, q.dtype, q.shape[-1]) else flex
+
+
+_obstacle = functools.cache(flex.obstacle)  # asked at every call
 
 
 def _attend(

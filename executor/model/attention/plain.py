@@ -15,7 +15,7 @@ import torch
 
 from executor.model.attention.masks import Mask, keys_of_rows, reach_of
 
-ROWS = 512  # queries whose scores are held at once
+ROWS = 128  # queries whose scores are held at once
 Parts = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
