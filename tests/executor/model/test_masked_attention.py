@@ -47,11 +47,13 @@ LAYERS: dict[str, tuple[Mask, float | None, bool]] = {
 }
 
 
-@pytest.fixture(params=["plain", "flex"])
-def path(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Both ways to compute it."""
+@pytest.fixture(params=["plain", "plain, few rows", "flex"])
+def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Every way to compute it; rows at a time that do not divide the sequence."""
+    if request.param == "plain, few rows":
+        monkeypatch.setattr(plain, "ROWS", 7)
     with flex_on_cpu() if request.param == "flex" else contextlib.nullcontext():
-        yield request.param
+        yield
 
 
 def visible(mask: Mask) -> torch.Tensor:
@@ -105,15 +107,10 @@ def drawn(mask: Mask, *, sinks: bool) -> tuple[list[torch.Tensor], torch.Tensor 
     return inputs, column, torch.randn(2, queries, HEADS, 8).transpose(1, 2)
 
 
-@pytest.mark.parametrize("rows", [7, 128])
+@pytest.mark.usefixtures("path")
 @pytest.mark.parametrize("name", LAYERS)
-def test_result_and_gradients_are_those_of_the_definition(
-    name: str, rows: int, path: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Grouped heads; queries, keys, values and sinks; blocks that divide the sequence and that do not."""
-    if path == "flex" and rows == 7:
-        pytest.skip("FlexAttention's blocks are its own")
-    monkeypatch.setattr(plain, "ROWS", rows)
+def test_result_and_gradients_are_those_of_the_definition(name: str) -> None:
+    """Grouped heads; queries, keys, values and sinks."""
     mask, cap, with_sinks = LAYERS[name]
     inputs, sinks, towards = drawn(mask, sinks=with_sinks)
     leaves = [*inputs, *([] if sinks is None else [sinks])]
@@ -125,7 +122,8 @@ def test_result_and_gradients_are_those_of_the_definition(
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
 
 
-def test_a_hidden_score_far_above_the_visible_ones_changes_nothing(path: str) -> None:
+@pytest.mark.usefixtures("path")
+def test_a_hidden_score_far_above_the_visible_ones_changes_nothing() -> None:
     """Its exponential overflows fp32, the gradients stay finite."""
     q, k, v = (torch.ones(1, 1, 2, 1) for _ in range(3))
     k[0, 0] = torch.tensor([[-1.0], [1.0]])  # the first query must not see the second key
