@@ -136,8 +136,8 @@ class StackMemory:
             gate (autograd's own product rule); False where a hand-written backward computes it again.
         keeps_partial_sums: ``selective-op`` keeps what a message carried too: the product of a row-parallel
             projection beside its reduced part, and the rows that experts exchange.
-        keeps_gathered_keys: All-gathered context parallelism keeps the keys and values of all ranks, and a
-            mask, from forward to backward; otherwise they are gathered again.
+        keeps_gathered_keys: All-gathered context parallelism keeps the keys and values of all ranks from
+            forward to backward; otherwise they are gathered again.
         keeps_wide_norms: A norm is a chain of operations in fp32 (eager Hugging Face): it keeps its input in
             fp32 and, where its weight is trained, the normed values in sixteen bits.
         frees_in_backward: The backward of a layer runs operation by operation, and what the later ones kept

@@ -82,6 +82,16 @@ def multiply_scatter(x: torch.Tensor, matrix: torch.Tensor, dim: int, group: Any
     return result
 
 
+def compile_graph(function: Callable[..., Any], tensors: tuple[torch.Tensor, ...]) -> Callable[..., Any]:
+    """Trace a function of tensors without values, and compile its graph for their shapes and strides."""
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    alone = [tensor.detach() for tensor in tensors]
+    graph = make_fx(function, tracing_mode="fake")(*alone)
+    compiled: Callable[..., Any] = torch._inductor.compile(graph, alone)  # noqa: SLF001
+    return compiled
+
+
 def nvlinks() -> list[list[int]]:
     """How many NVLinks this machine's GPUs have to each other, by torch's index of a GPU."""
     compiled = importlib.import_module("torch._C")

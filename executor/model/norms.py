@@ -67,11 +67,15 @@ class LayerNorm(nn.Module):
 
 
 class _SoftCap(torch.autograd.Function):
-    """c·tanh(x/c), saving its value."""
+    """c·tanh(x/c) over x, its gradient over what is saved of it: large logits are held once.
+
+    Nothing may read x, or the value after its gradient.
+    """
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, cap: float) -> torch.Tensor:
-        value = (x / cap).tanh_().mul_(cap)
+        value = x.div_(cap).tanh_().mul_(cap)
+        ctx.mark_dirty(x)
         ctx.save_for_backward(value)
         ctx.cap = cap
         return value
@@ -79,12 +83,12 @@ class _SoftCap(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
         (value,) = ctx.saved_tensors
-        slope = (value / ctx.cap).square_().neg_().add_(1)
+        slope = value.div_(ctx.cap).square_().neg_().add_(1)  # read no more
         return slope.mul_(gradients[0]), None
 
 
 def soft_cap(x: torch.Tensor, cap: float | None) -> torch.Tensor:
-    """Keep x within ±cap: c·tanh(x/c) (Gemma 2 §2); None leaves it as it is."""
+    """Keep x within ±cap, in place: c·tanh(x/c) (Gemma 2 §2); None leaves it as it is."""
     if cap is None:
         return x
     result: torch.Tensor = _SoftCap.apply(x, cap)

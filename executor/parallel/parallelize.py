@@ -21,6 +21,7 @@ from executor.comm import sharding
 from executor.comm.cuts import Cuts, take
 from executor.comm.mesh import Meshes
 from executor.comm.tensor_parallel import TensorAxis
+from executor.model.attention import kernels
 from executor.model.attention.attend import ContextAxis, sequence_positions
 from executor.model.moe import ExpertAxis, Experts, MoE
 from executor.model.products.operators import OPERATORS
@@ -189,7 +190,7 @@ def _set_recompute(model: CausalLM, layout: ParallelLayout, count: int) -> None:
         if layout.recompute == "selective":
             layer.self_attn.recompute_core_attention = True
         elif layout.recompute == "selective-op":
-            layer.recompute = selective_checkpoint_contexts(OPERATORS)
+            layer.recompute = selective_checkpoint_contexts((*OPERATORS, kernels.FORWARD))
         elif layout.recompute == "full":
             layer.recompute = True
 

@@ -88,9 +88,11 @@ def _run(settings: RunSettings) -> int:
 
     from costmodel.kernels.tables import load_calibration
     from executor.comm.hangs import answer_when_asked
+    from executor.model.attention.kernels import told
     from executor.parallel.affinity import bind
     from executor.parallel.device import choose_device
     from executor.parallel.link_check import check_links
+    from executor.parallel.parallelize import COMPUTE_DTYPES
     from executor.torch_internals import quiet_known_warnings
     from executor.training import loop, trainer
     from executor.training.lean_start import leave_compiler_out
@@ -116,8 +118,10 @@ def _run(settings: RunSettings) -> int:
     if settings.preflight and device.type == "cuda" and environment.get(RESTARTS, "0") == "0":
         check_links(plan, device, load_calibration())
     ready = trainer.prepare(settings, plan, device)
-    if bound and environment.get(RESTARTS, "0") == "0":
-        ready.say(bound)
+    attention = told(plan.request.model, device, COMPUTE_DTYPES[settings.precision])
+    for line in filter(None, (bound, attention)):
+        if environment.get(RESTARTS, "0") == "0":
+            ready.say(line)
     status = loop.train(ready)
     if dist.get_rank() == 0 and not (status.state == "stopped" and _goes_on(environment)):
         loop.record_status(settings, status)

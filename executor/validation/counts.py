@@ -1,9 +1,9 @@
 """What a rank computes and sends in one step, counted exactly while a fake rank runs it.
 
-FLOPs are those of matrix products and of attention over the pairs that causality leaves (the diagonal counted
-half, as in the cost model); messages are the collectives on the plan's axes and those of FSDP. Parts are the
-embedding, each kind of layer, and the head; a layer's backward begins when the gradient of its output is
-known.
+FLOPs are those of matrix products and of attention over the pairs that its mask leaves (the diagonal and a
+window's far edge counted half, as in the cost model); messages are the collectives on the plan's axes and
+those of FSDP. Parts are the embedding, each kind of layer, and the head; a layer's backward begins when the
+gradient of its output is known.
 
 Legend: ``m n k`` of a matrix product, ``B`` sequences, ``h`` heads, ``q`` queries, ``k`` keys, ``d`` head
 size.
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -28,6 +28,8 @@ from executor import torch_internals
 from executor.comm.cuts import take
 from executor.comm.mesh import same_replicas
 from executor.comm.sharding import rule
+from executor.model.attention import kernels
+from executor.model.attention.masks import mask_of
 from executor.model.moe import MoE
 from executor.model.transformer import CausalLM
 from executor.parallel.parallelize import shards_of, state_shards_of
@@ -129,6 +131,10 @@ class _CountingMode(TorchDispatchMode):
             place = 7 if function is torch_internals.FLASH_BACKWARD[0] else 11
             forward = _attention_flop(args[1], args[2], causal=_argument(args, place))
             self._flop("attention", int(BACKWARD_ATTENTION_GEMMS * forward))
+        elif function is kernels.FORWARD:
+            self._flop("attention", _masked_flop(args[0], args[3]))
+        elif function is kernels.BACKWARD:
+            self._flop("attention", int(BACKWARD_ATTENTION_GEMMS * _masked_flop(args[1], args[6])))
         elif operator in ("mm", "bmm", "addmm", "addmm_", "_scaled_mm_v2", "multiply_groups"):
             left = args[1] if operator.startswith("addmm") else args[0]
             self._flop("gemm", 2 * result.numel() * left.shape[-1])
@@ -168,6 +174,12 @@ def _attention_flop(q: torch.Tensor, k: torch.Tensor, *, causal: bool) -> int:
     """4·B·h·q·k·d FLOP of scores and weighted values, half of it when causal."""
     full = 4 * q.shape[0] * q.shape[1] * q.shape[2] * k.shape[2] * q.shape[3]
     return full // 2 if causal else full
+
+
+def _masked_flop(q: torch.Tensor, numbers: Sequence[int]) -> int:
+    """4·h·d FLOP a pair that is seen: not of whole blocks, which a kernel computes at a mask's edges."""
+    pairs = mask_of(numbers).pairs(q.shape[0])
+    return round(4 * q.shape[1] * q.shape[3] * pairs)
 
 
 def axes_by_group(pipeline: Pipeline) -> dict[str, str]:

@@ -17,7 +17,6 @@ from costmodel.job import TrainingJob
 from costmodel.models.spec import ModelSpec, layer_runs
 from costmodel.ops.compressed import spared_parameters
 from costmodel.ops.layer import embedding_ops, head_ops, layer_ops
-from costmodel.ops.mixers.attention import attended_pairs
 from costmodel.ops.op import TABLED, Op, OpKind
 from costmodel.ops.shards import shard_of
 from costmodel.ops.updates import matrices_of
@@ -29,7 +28,6 @@ from executor.validation.counts import BACKWARD_ATTENTION_GEMMS, Key, StepCounts
 from executor.validation.fake_rank import RankTask
 
 STACK = "meshplan"
-MOST_LAYERS = 1000  # of a model: shares of windowed layers are fractions of fewer
 FACTOR_PRODUCTS = 3  # of a matrix with factors: two that make them, one that joins them
 BACKWARD_LINEAR_GEMMS = 2  # of a linear layer: gradients of its input and of its weight
 
@@ -93,41 +91,11 @@ def _add(found: StepCounts, part: str, op: Op, times: int, task: RankTask) -> No
                 float(op.collective_bytes * times * ((c - 1) / c if ring else 1))
             )
     elif op.flop:
-        capped = task.spec.attn_logit_softcapping is not None  # plain products of all pairs
-        kind = "attention" if op.kind is OpKind.ATTENTION and not capped else "gemm"
+        kind = "attention" if op.kind is OpKind.ATTENTION else "gemm"
         backward_gemms = BACKWARD_ATTENTION_GEMMS if op.kind is OpKind.ATTENTION else BACKWARD_LINEAR_GEMMS
-        flop = Fraction(float(op.flop)) * _computed_share(op, task.sequence_length, capped=capped) * times
+        flop = Fraction(float(op.flop)) * times
         found.flop[Key(part=part, phase="forward", kind=kind)] += round(flop)
         found.flop[Key(part=part, phase="backward", kind=kind)] += round(flop * Fraction(backward_gemms))
-
-
-def _computed_share(op: Op, sequence_length: int, *, capped: bool) -> Fraction:
-    """Pairs that attention computes over those that the cost model counts; 1 without a window or cap.
-
-    Layers of both kinds are averaged in an op by its share of windowed ones; capped scores are computed for
-    all pairs.
-    """
-    S, share = sequence_length, Fraction(op.windowed_share).limit_denominator(MOST_LAYERS)
-    full, windowed = Fraction(S * S, 2), op.window is not None and op.window < S
-    if op.kind is not OpKind.ATTENTION or not (windowed or capped):
-        return Fraction(1)
-    window = op.window if windowed and op.window is not None else S
-    counted = (1 - share) * full + share * Fraction(float(attended_pairs(S, window)))
-    if capped:
-        return 2 * full / counted
-    return ((1 - share) * full + share * windowed_pairs(S, window)) / counted
-
-
-def windowed_pairs(sequence_length: int, window: int) -> Fraction:
-    """Query–key pairs of both triangles of n chunks, diagonals counted half: n·w²/2 + (n − 1)·(w − 1)²/2.
-
-    The cost model's S·w − w²/2 has w² for the second: it counts the far edge of the window half, too.
-
-    >>> windowed_pairs(8, 4), windowed_pairs(8, 8)
-    (Fraction(41, 2), Fraction(32, 1))
-    """
-    n, w = -(-sequence_length // window), window
-    return Fraction(n * w * w + (n - 1) * (w - 1) ** 2, 2)
 
 
 def expected_parameters(task: RankTask) -> tuple[Counter[str], Counter[str]]:

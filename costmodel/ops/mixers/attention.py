@@ -242,6 +242,7 @@ def _context_exchange(model: ModelSpec, stack: SoftwareStack, shard: ShardShape)
         shard.cp_kind == CP_KINDS.index(kind) for kind in ("ring", "ulysses", "allgather")
     )
     gathered = kv_bytes * cp * (cp > 1)
+    again = gathered * whole * (not stack.memory.keeps_gathered_keys)
     merged_elements = RING_ROWS * T * heads * attended_value_dim(model, stack) * (cp - 1)
     swapped = (kv_bytes + q_and_out_bytes) * (cp > 1) * ulysses
     rotate = functools.partial(communicate, axis="cp", count=KEYS_AND_VALUES, cover=Cover.ATTENTION)
@@ -257,7 +258,7 @@ def _context_exchange(model: ModelSpec, stack: SoftwareStack, shard: ShardShape)
             saved_bytes=0,
         ),
         exchange("context_first_gather", "all_gather", size_bytes=gathered * whole),
-        exchange("context_first_regather", "all_gather", size_bytes=gathered * whole, phase="backward"),
+        exchange("context_first_regather", "all_gather", size_bytes=again, phase="backward"),
         exchange("context_last_scatter", "reduce_scatter", size_bytes=gathered * whole, phase="backward"),
         swap("context_swap", "all_to_all", size_bytes=swapped),
         swap("context_gradient_swap", "all_to_all", size_bytes=swapped, phase="backward"),
@@ -293,16 +294,14 @@ def _exchange_working_bytes(model: ModelSpec, stack: SoftwareStack, shard: Shard
 def _kept_gathered_bytes(shard: ShardShape, kv_bytes: Quantity) -> Quantity:
     """What attention keeps beyond a rank's own keys and values where those of all ranks were gathered.
 
-    (c − 1)·(k + v) + 2·S²/c: the other ranks' keys and values, and a half-precision mask of which of S keys
-    each of the rank's S/c queries sees.
+    (c − 1)·(k + v): the other ranks' keys and values. Which of them a query sees is told by positions.
 
     Args:
         shard: How the layer is cut.
         kv_bytes: k + v, bytes of the rank's own keys and values.
     """
     gathers = (shard.cp_kind == CP_KINDS.index("allgather")) * (shard.cp > 1)
-    mask = HALF_BYTES * shard.sequence_length * shard.sequence_length / shard.cp
-    return gathers * ((shard.cp - 1) * kv_bytes + mask)
+    return gathers * (shard.cp - 1) * kv_bytes
 
 
 def _core_attention(

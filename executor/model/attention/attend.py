@@ -19,10 +19,9 @@ from torch.nn import functional
 
 from executor.comm.collectives import ProcessGroup, all_gather, all_to_all, reduce_scatter
 from executor.model.attention import blocks
-from executor.model.attention.capped import attend_capped
 from executor.model.attention.documents import Documents
-from executor.model.attention.windowed import attend_window
-from executor.model.norms import soft_cap
+from executor.model.attention.kernels import attend_masked
+from executor.model.attention.masks import Mask, zigzag
 
 SEQUENCE = 2  # inside this file activations are (B, h, S, d)
 MASKED = float("-inf")
@@ -59,11 +58,10 @@ def sequence_positions(length: int, size: int, rank: int, kind: str) -> torch.Te
     >>> sequence_positions(8, 2, 0, "ring").tolist(), sequence_positions(8, 2, 1, "ulysses").tolist()
     ([0, 1, 6, 7], [4, 5, 6, 7])
     """
-    if kind == "ulysses" or size == 1:
+    if kind == "ulysses":
         part = length // size
         return torch.arange(rank * part, (rank + 1) * part)
-    chunks = torch.arange(length).view(2 * size, length // (2 * size))
-    return torch.cat((chunks[rank], chunks[2 * size - 1 - rank]))
+    return torch.from_numpy(zigzag(length, size, rank)).long()
 
 
 def attend(
@@ -83,15 +81,17 @@ def attend(
     `window` limits how far back a query sees; `sinks` (h,) is one learned score per head that takes part in
     the softmax but carries no value; `cap` is the soft cap of scores; `documents` are parts of each whole
     sequence that do not see each other. None of them has a ring kernel here, so such layers gather keys
-    instead.
+    instead, and see them under a mask (`kernels`).
     """
     width = v.shape[-1]
     if width < q.shape[-1]:  # MLA: flash kernels want one head size
         v = functional.pad(v, (0, q.shape[-1] - width))
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))
     scores = Scores(scale=scale, window=window, sinks=sinks, cap=cap)
+    if documents is not None and all(len(lengths) == 1 for lengths in documents):
+        documents = None
     if context is None or context.size == 1:
-        out = _by_document(q, k, v, scores, documents)
+        out = _whole(q, k, v, scores, documents)
     elif context.kind == "ulysses":
         out = _ulysses(q, k, v, scores, context, documents)
     elif context.kind == "ring" and scores.is_plain and documents is None:
@@ -101,60 +101,19 @@ def attend(
     return out.transpose(1, 2)[..., :width]
 
 
-def _by_document(
+def _whole(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scores: Scores, documents: Documents | None
 ) -> torch.Tensor:
-    """Attention when this rank has whole sequences, each document by itself."""
-    if documents is None or all(len(lengths) == 1 for lengths in documents):
-        return _whole(q, k, v, scores)
-    rows = []
-    for row, lengths in enumerate(documents):
-        parts = (x[row : row + 1].split(lengths, SEQUENCE) for x in (q, k, v))
-        alone = [_whole(a, b, c, scores) for a, b, c in zip(*parts, strict=True)]
-        rows.append(torch.cat(alone, SEQUENCE))
-    return torch.cat(rows)
-
-
-def _whole(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scores: Scores) -> torch.Tensor:
-    """Attention when this rank has the whole sequence."""
+    """Attention when this rank has whole sequences."""
     length, window = q.shape[SEQUENCE], scores.window
-    if replace(scores, window=None).is_plain and (window is None or window >= length):
+    if window is not None and window >= length:
+        scores = replace(scores, window=None)
+    if scores.is_plain and documents is None:
         return functional.scaled_dot_product_attention(
             q, k, v, is_causal=True, scale=scores.scale, enable_gqa=True
         )
-    if scores.cap is None:
-        return attend_window(q, k, v, scale=scores.scale, window=window, sinks=scores.sinks)
-    positions = torch.arange(length, device=q.device)
-    return _masked(q, k, v, scores, _visible(positions, positions, window))
-
-
-def _visible(queries: torch.Tensor, keys: torch.Tensor, window: int | None) -> torch.Tensor:
-    """Which keys each query may see, (q, k) booleans: the past, and at most `window` of it."""
-    age = queries[:, None] - keys[None, :]
-    return age >= 0 if window is None else (age >= 0) & (age < window)
-
-
-def _masked(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    scores: Scores,
-    visible: torch.Tensor,
-) -> torch.Tensor:
-    """Attention under an explicit mask, with sinks and a soft cap where there are any."""
-    if scores.sinks is None:
-        if scores.cap is not None:
-            return attend_capped(q, k, v, visible, scale=scores.scale, cap=scores.cap)
-        return functional.scaled_dot_product_attention(
-            q, k, v, attn_mask=visible, scale=scores.scale, enable_gqa=True
-        )
-    repeat = q.shape[1] // k.shape[1]
-    k, v = k.repeat_interleave(repeat, 1), v.repeat_interleave(repeat, 1)
-    logits = soft_cap((q @ k.transpose(-1, -2)).float() * scores.scale, scores.cap)
-    logits = logits.masked_fill(~visible, MASKED)
-    sink = scores.sinks.float().view(1, -1, 1, 1).expand(*logits.shape[:-1], 1)
-    weights = torch.cat((logits, sink), -1).softmax(-1)[..., :-1]
-    return weights.to(v.dtype) @ v
+    mask = Mask(length=length, window=scores.window, documents=documents)
+    return attend_masked(q, k, v, mask, scale=scores.scale, cap=scores.cap, sinks=scores.sinks)
 
 
 # ── all-gathered keys ─────────────────────────────────────────────────────────────────────────────────────
@@ -181,21 +140,16 @@ def _gathered(
     context: ContextAxis,
     documents: Documents | None,
 ) -> torch.Tensor:
-    """Gather all keys and values, attend the local queries to them under a mask of positions."""
-    length = q.shape[SEQUENCE] * context.size
-    owned = [sequence_positions(length, context.size, rank, context.kind) for rank in range(context.size)]
-    keys, mine = torch.cat(owned).to(q.device), owned[context.rank].to(q.device)
-    visible = _visible(mine, keys, scores.window)
+    """Gather all keys and values, attend the local queries to those that they see."""
+    mask = Mask(
+        length=q.shape[SEQUENCE] * context.size,
+        window=scores.window,
+        ranks=context.size,
+        rank=context.rank,
+        documents=documents,
+    )
     every_k, every_v = _GatherKeys.apply(k, context.group), _GatherKeys.apply(v, context.group)
-    if documents is None:
-        return _masked(q, every_k, every_v, scores, visible)
-    rows = []
-    for row, lengths in enumerate(documents):
-        number = torch.arange(len(lengths)).repeat_interleave(torch.tensor(lengths)).to(q.device)
-        together = visible & (number[mine][:, None] == number[keys][None, :])
-        one = slice(row, row + 1)
-        rows.append(_masked(q[one], every_k[one], every_v[one], scores, together))
-    return torch.cat(rows)
+    return attend_masked(q, every_k, every_v, mask, scale=scores.scale, cap=scores.cap, sinks=scores.sinks)
 
 
 # ── Ulysses ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -234,7 +188,7 @@ def _ulysses(
     q, k, v = (_SwapHeadsAndSequence.apply(x, context.group, True) for x in (q, k, v))  # noqa: FBT003
     if scores.sinks is not None:
         scores = replace(scores, sinks=scores.sinks.chunk(context.size)[context.rank])
-    out = _by_document(q, k, v, scores, documents)
+    out = _whole(q, k, v, scores, documents)
     result: torch.Tensor = _SwapHeadsAndSequence.apply(out, context.group, False)  # noqa: FBT003
     return result
 

@@ -22,6 +22,7 @@ from costmodel.models.hf.config import read_config
 from costmodel.models.parameters import parameter_count
 from costmodel.models.rotary import Rotary
 from costmodel.models.spec import ModelSpec
+from executor.model.attention.kernels import flex_on_cpu
 from executor.model.hf_config import published_config
 from executor.model.hf_publish import targets
 from executor.model.pretrained import read_state_dict
@@ -185,6 +186,15 @@ def test_logits_are_those_of_the_published_code(name: str, tmp_path: Path) -> No
         expected = oracle(tokens_of(spec)).logits
     assert error(logits_of(spec, tmp_path), expected) <= TOLERANCE
     assert sum(p.numel() for p in build_model(spec).parameters()) == parameter_count(spec)
+
+
+@pytest.mark.parametrize("name", ["gpt-oss", "gemma-2", "gemma-3", "mistral", "qwen2.5-windows"])
+def test_logits_are_the_same_through_what_a_gpu_runs(name: str, tmp_path: Path) -> None:
+    """Windows, sinks and soft caps by FlexAttention, as torch defines its operators on a CPU."""
+    oracle = published(name, tmp_path)
+    spec = read_config(tmp_path)
+    with torch.no_grad(), flex_on_cpu():
+        assert error(logits_of(spec, tmp_path), oracle(tokens_of(spec)).logits) <= TOLERANCE
 
 
 @pytest.mark.parametrize("name", FAMILIES)

@@ -207,6 +207,8 @@ CASES = {
     "gpt-tp2-cp2": Case(spec=GPT, layout=layout(tp=2, cp=2)),
     "gpt-oss-cp2-ep2": Case(spec=GPT_OSS, layout=layout(cp=2, ep=2)),
     "gpt-oss-ulysses": Case(spec=GPT_OSS, layout=layout(cp=2, cp_kind="ulysses")),
+    "gpt-oss-cp2-allgather": Case(spec=GPT_OSS, layout=layout(cp=2, cp_kind="allgather")),
+    "gpt-oss-pp2-zb-h1": Case(spec=GPT_OSS, layout=layout(pp=2, schedule="zb-h1")),
     "gpt-oss-tp2": Case(spec=GPT_OSS, layout=layout(tp=2, ep=2)),
     "nemotron-tp2": Case(spec=NEMOTRON, layout=layout(tp=2)),
     "llama-3.1-cp2-ring": Case(spec=LLAMA_31, layout=layout(cp=2)),
@@ -215,6 +217,9 @@ CASES = {
     "gemma-cp2-gathers-keys": Case(spec=GEMMA, layout=layout(cp=2)),
     "gemma-ulysses": Case(spec=GEMMA, layout=layout(cp=2, cp_kind="ulysses")),
     "gemma-tp2-pp2-dp2": Case(spec=GEMMA, layout=layout(tp=2, pp=2, dp=2, zero_stage=1), num_microbatches=2),
+    "gemma-recompute-selective-op": Case(
+        spec=GEMMA, layout=layout(dp=2, zero_stage=3, recompute="selective-op")
+    ),
     "deepseek-ep2-zero3": Case(spec=DEEPSEEK, layout=layout(ep=2, dp=2, zero_stage=3)),
     "deepseek-ep2-tp2-dp2": Case(spec=DEEPSEEK, layout=layout(ep=2, tp=2, dp=2, zero_stage=1)),
     "deepseek-ep2-cp2": Case(spec=DEEPSEEK, layout=layout(ep=2, cp=2)),

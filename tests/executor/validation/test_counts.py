@@ -69,6 +69,7 @@ WINDOWS = dataclasses.replace(
 CAPPED = dataclasses.replace(
     WINDOWS, name="capped", attention_sinks=False, attn_logit_softcapping=5.0, final_logit_softcapping=5.0
 )
+FULL = dataclasses.replace(CAPPED, name="full", sliding_window=None, num_sliding_layers=0)
 
 SP = {"sequence_parallel": True}
 CASES: dict[str, tuple[ModelSpec, ParallelLayout, int]] = {
@@ -98,6 +99,9 @@ CASES: dict[str, tuple[ModelSpec, ParallelLayout, int]] = {
     "a bias that only selects": (SELECTING, ParallelLayout(pp=2, dp=4, ep=2, zero_stage=3), 1),
     "Ulysses": (DENSE, ParallelLayout(cp=2, dp=2, cp_kind="ulysses", zero_stage=1), 0),
     "ring": (DENSE, ParallelLayout(cp=4), 0),
+    "gathered keys": (DENSE, ParallelLayout(cp=2, dp=2, cp_kind="allgather", zero_stage=1), 0),
+    "soft caps over gathered keys": (FULL, ParallelLayout(cp=2, cp_kind="allgather"), 0),
+    "windows and sinks by heads": (WINDOWS, ParallelLayout(cp=2, cp_kind="ulysses"), 0),
     "soft caps": (CAPPED, ParallelLayout(tp=2, dp=2, zero_stage=3, **SP), 0),
     "windows and sinks": (WINDOWS, ParallelLayout(tp=2, dp=2, zero_stage=3, **SP), 0),
     "ring with tensor parallelism": (DENSE, ParallelLayout(cp=2, tp=2, dp=2, zero_stage=2, **SP), 0),

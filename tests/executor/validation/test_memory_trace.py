@@ -162,6 +162,15 @@ CASES = {
         sequence_length=8192,
         layers=4,
     ),
+    "windows and soft caps": Case(
+        model="gemma-2-9b", layout=ParallelLayout(tp=4, dp=2, **ZERO_1), sequence_length=8192
+    ),
+    "keys gathered": Case(
+        model=SEVEN,
+        layout=ParallelLayout(cp=4, cp_kind="allgather", zero_stage=1),
+        sequence_length=65536,
+        layers=4,
+    ),
     "experts in eight bits": Case(
         model="qwen3-30b-a3b", layout=ParallelLayout(dp=8, ep=8, **ZERO_1), layers=6, eight_bits="fp8"
     ),

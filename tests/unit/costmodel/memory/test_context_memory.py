@@ -63,10 +63,10 @@ def test_swapped_heads_keep_the_output_twice() -> None:
 
 
 def test_gathered_keys_are_kept_where_an_engine_does_not_gather_again() -> None:
-    """Those of the other ranks and a mask of two bytes a score; engines that gather again keep their own."""
+    """Those of the other ranks, and no mask of scores; engines that gather again keep their own."""
     ring, gathered = (core_attention_of(attention(kind)).saved_bytes for kind in ("ring", "allgather"))
     own_keys_and_values = Q / 2
-    assert float(gathered) - float(ring) == (RANKS - 1) * own_keys_and_values + 2 * TOKENS**2 / RANKS
+    assert float(gathered) - float(ring) == (RANKS - 1) * own_keys_and_values
     shipped = stack("meshplan")
     frugal = replace(shipped, memory=replace(shipped.memory, keeps_gathered_keys=False))
     ring, gathered = (
