@@ -18,7 +18,7 @@ import hashlib
 import heapq
 import json
 from collections import OrderedDict, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -264,16 +264,3 @@ def _divisor(number: int, most: int) -> int:
     [1, 2, 4, 8]
     """
     return max(divisor for divisor in range(1, min(number, most) + 1) if number % divisor == 0)
-
-
-# ── where several parts meet ──────────────────────────────────────────────────────────────────────────────
-
-
-def resume_all(
-    streams: Sequence[TextStream], saved: Mapping[str, Sequence[Sequence[int]]]
-) -> tuple[str, ...]:
-    """Give streams their places of a checkpoint; names of those that it has none of."""
-    for stream in streams:
-        if stream.key in saved:
-            stream.resume(saved[stream.key])
-    return tuple(stream.name for stream in streams if stream.key not in saved)

@@ -338,6 +338,33 @@ def test_a_blend_of_texts_resumes_and_small_ones_share_lanes(
         later.close()
 
 
+def test_parts_of_a_blend_that_are_the_same_text_have_each_a_place(
+    corpora: dict[str, Path], tokenizer: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two parts of three are one text, at windows of their own: both go on there, and neither is read again."""
+    name = f"5={corpora['lines']},1={corpora['arrow']},1={corpora['lines']}"
+
+    def made() -> LaneBlend:
+        found = open_source(
+            name, vocab_size=259, sequence_length=SEQUENCE, seed=SEED, texts=reading(tokenizer)
+        )
+        assert isinstance(found, LaneBlend)
+        return found
+
+    whole, step = made(), 28
+    expected = [whole.sample(index) for index in range((step + 1) * BATCH)]
+    saved = {key: table.tolist() for key, table in places_of(whole, step).items()}
+    assert [[row[0] for row in table] for table in saved.values()] == [
+        whole.windows(number, step) for number in range(3)
+    ]
+    later = Ahead(made(), samples_of(1, 0))
+    assert later.begin(step, saved) == ()
+    counted = count_texts(monkeypatch)
+    for index in range(step * BATCH, (step + 1) * BATCH):
+        assert (later.source.sample(index) == expected[index]).all()
+    assert sum(counted) <= (SEQUENCE + 500) * BATCH  # a window and a document of each place
+
+
 # ── reading ahead ─────────────────────────────────────────────────────────────────────────────────────────
 
 
