@@ -11,6 +11,7 @@ two does (sequences of 4,096 tokens, 16 a batch), and prints a row for each form
 """
 
 import argparse
+import gzip
 import json
 import multiprocessing
 import statistics
@@ -87,8 +88,23 @@ def write_arrow(path: Path, some: list[str]) -> None:
         out.write_table(table, max_chunksize=1000)
 
 
+def write_compressed(path: Path, some: list[str]) -> None:
+    """JSON lines by gzip."""
+    lines = "".join(json.dumps({"text": text}) + "\n" for text in some)
+    path.with_suffix(".jsonl.gz").write_bytes(gzip.compress(lines.encode(), 6))
+
+
+def write_zstandard(path: Path, some: list[str]) -> None:
+    """JSON lines by Zstandard."""
+    lines = "".join(json.dumps({"text": text}) + "\n" for text in some)
+    with pa.CompressedOutputStream(str(path.with_suffix(".jsonl.zst")), "zstd") as out:
+        out.write(lines.encode())
+
+
 FORMS: dict[str, Callable[[Path, list[str]], None]] = {
     "JSON lines": write_lines,
+    "JSON lines, gzip": write_compressed,
+    "JSON lines, Zstandard": write_zstandard,
     "Parquet, groups of 1,000 rows": write_groups,
     "Parquet, one group a file": write_one_group,
     "Arrow": write_arrow,

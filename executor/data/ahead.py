@@ -117,7 +117,7 @@ def places_before(source: TokenSource, step: int) -> Places:
 
 
 def streams_of(source: TokenSource) -> dict[str, TextStream]:
-    """The texts in a source by what their places are saved under: one that comes again has its own, a number."""
+    """The texts of a source by what their places are saved under: one that comes again has a number there."""
     inside = source.sources if isinstance(source, LaneBlend) else (source,)
     found: dict[str, TextStream] = {}
     seen = Counter[str]()

@@ -1,8 +1,7 @@
 """What a text corpus consists of: its files as they were when a run began, cut into pieces of like size.
 
-A piece is some documents of one file that follow one another, found again by the place of the first. Files
-are looked at, not read: their sizes, what tables say of their rows, where lines begin at the cuts, and a
-checksum of both ends. A run keeps this beside its settings, so that ranks need not look again, and so that
+Files are looked at, not read: their sizes, what tables say of their rows, where lines begin at the cuts, and
+a checksum of both ends. A run keeps this beside its settings, so that ranks need not look again, and so that
 files which have changed since are not taken for the same.
 """
 
@@ -11,11 +10,11 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from itertools import pairwise
+from dataclasses import replace
+from itertools import islice, pairwise
 from pathlib import Path
-from typing import NamedTuple
 
+from executor.data.compressed import COMPRESSED, kind_of
 from executor.data.documents import (
     LARGEST_BYTES,
     LINES,
@@ -26,63 +25,17 @@ from executor.data.documents import (
     require_held,
     text_of_line,
 )
+from executor.data.pieces import END, Contents, Piece, TextFile, pieces_of, with_turns
 from executor.data.tables import TABLES, starts_of
 from topology.base.decode import read_json, structure, unstructure
 from topology.base.errors import InputError
+from topology.base.units import MIB
 
 TEXTS_FILE = "texts.json"
 PIECES_PER_LANE = 16  # so that lanes, which get whole ones, are alike within some percent
 MOST_FILES = 50_000
+SMALL_BYTES = 16 * MIB  # of a compressed file: of a larger one it is taken that all turns find a document
 HEAD_BYTES, TAIL_BYTES = 1 << 12, 1 << 16  # of the checksum; a Parquet file's own contents are at its end
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TextFile:
-    """One file: `mark` is a checksum of its ends, `bounds` are the places where its pieces begin and end."""
-
-    name: str
-    size_bytes: int
-    mark: str
-    bounds: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Contents:
-    """Files of a corpus in the order of their names, cut for `lanes` lanes at most; texts are in `field`."""
-
-    lanes: int
-    field: str
-    files: tuple[TextFile, ...]
-    skipped: int = 0
-
-    @property
-    def sha256(self) -> str:
-        """Checksum of the files, whatever they are cut for and wherever they lie."""
-        text = "\n".join(f"{file.name} {file.size_bytes} {file.mark}" for file in self.files)
-        return hashlib.sha256(text.encode()).hexdigest()
-
-    @property
-    def size_bytes(self) -> int:
-        """Of all files."""
-        return sum(file.size_bytes for file in self.files)
-
-
-class Piece(NamedTuple):
-    """Documents of one file from place `start` to before `stop`; `weight` is its part of the file's bytes."""
-
-    file: int
-    start: int
-    stop: int
-    weight: float
-
-
-def pieces_of(contents: Contents) -> list[Piece]:
-    """All pieces, in the order of files and places."""
-    return [
-        Piece(number, start, stop, file.size_bytes * (stop - start) / file.bounds[-1])
-        for number, file in enumerate(contents.files)
-        for start, stop in pairwise(file.bounds)
-    ]
 
 
 def path_of(name: str, file: TextFile) -> Path:
@@ -112,7 +65,8 @@ def look_through(name: str, *, field: str, lanes: int) -> Contents:
         )
     except OSError as error:
         raise not_text(root, str(error)) from error
-    contents = Contents(lanes=lanes, field=field, files=files, skipped=skipped)
+    contents = with_turns(Contents(lanes=lanes, field=field, files=files, skipped=skipped))
+    contents = replace(contents, files=tuple(_filled(name, contents, file) for file in contents.files))
     if not any(True for piece in pieces_of(contents) for _ in documents_of(name, contents, piece)):
         raise InputError(
             what=f"{name} holds no document",
@@ -138,7 +92,16 @@ def documents_of(
             cause=f"{file.size_bytes} bytes when the run began, {size} now",
             fix="put the file back and start again: the run resumes from its last checkpoint",
         )
-    return documents(path, contents.field, piece.start if start is None else start, piece.stop)
+    begin = piece.start if start is None else start
+    return documents(path, contents.field, begin, piece.stop, turn=piece.turn, turns=piece.turns)
+
+
+def _filled(name: str, contents: Contents, file: TextFile) -> TextFile:
+    """A file in no more turns than it has documents, where it is small."""
+    if file.turns == 1 or file.size_bytes > SMALL_BYTES:
+        return file
+    there = sum(1 for _ in islice(documents(path_of(name, file), contents.field), file.turns))
+    return replace(file, turns=max(1, there))
 
 
 def _text_file(path: Path, root: Path, *, field: str, share: float) -> TextFile:
@@ -147,11 +110,13 @@ def _text_file(path: Path, root: Path, *, field: str, share: float) -> TextFile:
     count = max(1, round(size * share))
     if path.suffix in TABLES:
         bounds = _row_bounds(starts_of(path, field), count)
-    elif path.suffix in LINES:
-        bounds = _line_bounds(path, size, count, field)
-    else:
+    elif kind_of(path) not in LINES:
         require_held(path, size)
         bounds = (0, 1)
+    elif path.suffix in COMPRESSED:
+        bounds = (0, END) if any(True for _ in documents(path, field)) else (0,)
+    else:
+        bounds = _line_bounds(path, size, count, field)
     return TextFile(
         name=path.relative_to(root).as_posix() if path != root else "",
         size_bytes=size,

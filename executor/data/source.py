@@ -20,10 +20,11 @@ import numpy as np
 import numpy.typing as npt
 
 from executor.data.blend import TokenSource, blend, parts_of
-from executor.data.contents import Contents, look_through
+from executor.data.contents import look_through
 from executor.data.documents import files_of
 from executor.data.indexed import index_beside, open_indexed
 from executor.data.lane_blend import LaneBlend
+from executor.data.pieces import Contents
 from executor.data.stream import TextStream
 from executor.data.tables import TABLES
 from executor.data.tokenized import encoded

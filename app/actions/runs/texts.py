@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from executor.data.contents import Contents
+    from executor.data.pieces import Contents
     from executor.training.settings import RunSettings
     from planner.plan import Plan
 
