@@ -108,6 +108,8 @@ FORMS: dict[str, Callable[[Path, list[str]], None]] = {
     "Parquet, groups of 1,000 rows": write_groups,
     "Parquet, one group a file": write_one_group,
     "Arrow": write_arrow,
+    "`datasets`, Parquet, groups of 1,000 rows": write_groups,
+    "`datasets`, JSON lines": write_lines,
 }
 
 
@@ -124,6 +126,7 @@ def samples_of(step: int) -> range:
 
 def row(form: str, folder: Path, tokenizer: Path, steps: int) -> str:
     """Read a corpus as one rank does; the table's row."""
+    name = f"hf:{folder}:default:train" if "datasets" in form else str(folder)
     encoded, plain = [], OurTokenizer.encode
 
     def counted(self: OurTokenizer, some: list[str]) -> list[np.ndarray]:
@@ -136,8 +139,8 @@ def row(form: str, folder: Path, tokenizer: Path, steps: int) -> str:
 
     def opened() -> TextStream:
         return TextStream(
-            str(folder),
-            look_through(str(folder), field="text", lanes=BATCH),
+            name,
+            look_through(name, field="text", lanes=BATCH),
             open_tokenizer(Path(texts_read.tokenizer)),
             sequence_length=SEQUENCE,
             global_batch_size=BATCH,
@@ -198,7 +201,7 @@ def main() -> None:
             made = folder / str(number)
             made.mkdir()
             for part in range(FILES):
-                write(made / f"part-{part}", some[part::FILES])
+                write(made / f"train-{part}", some[part::FILES])
             with multiprocessing.get_context("spawn").Pool(1) as pool:
                 print(pool.apply(row, (form, made, folder, steps)), flush=True)
 

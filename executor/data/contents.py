@@ -7,7 +7,6 @@ files which have changed since are not taken for the same.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -25,7 +24,18 @@ from executor.data.documents import (
     require_held,
     text_of_line,
 )
-from executor.data.pieces import END, Contents, Piece, TextFile, pieces_of, with_turns
+from executor.data.hub import is_hub, look_through_split, parsed, rows_of
+from executor.data.pieces import (
+    END,
+    TAIL_BYTES,
+    Contents,
+    Piece,
+    TextFile,
+    mark_of,
+    pieces_of,
+    require_same,
+    with_turns,
+)
 from executor.data.tables import TABLES, starts_of
 from topology.base.decode import read_json, structure, unstructure
 from topology.base.errors import InputError
@@ -35,11 +45,12 @@ TEXTS_FILE = "texts.json"
 PIECES_PER_LANE = 16  # so that lanes, which get whole ones, are alike within some percent
 MOST_FILES = 50_000
 SMALL_BYTES = 16 * MIB  # of a compressed file: of a larger one it is taken that all turns find a document
-HEAD_BYTES, TAIL_BYTES = 1 << 12, 1 << 16  # of the checksum; a Parquet file's own contents are at its end
 
 
 def path_of(name: str, file: TextFile) -> Path:
     """Where a file of a corpus lies: in the folder that the corpus is, or it is the corpus."""
+    if is_hub(name):
+        return Path(file.name if "://" in file.name else Path(parsed(name).path) / file.name)
     return Path(name) / file.name if file.name else Path(name)
 
 
@@ -49,6 +60,8 @@ def look_through(name: str, *, field: str, lanes: int) -> Contents:
     Raises InputError for files that cannot be read or hold no such text, that end in the middle, and for a
     corpus without documents.
     """
+    if is_hub(name):
+        return look_through_split(name, field=field, lanes=lanes)
     root = Path(name)
     paths, skipped = files_of([root])
     if len(paths) > MOST_FILES:
@@ -80,20 +93,20 @@ def documents_of(
     name: str, contents: Contents, piece: Piece, start: int | None = None
 ) -> Iterator[tuple[int, str]]:
     """Documents of a piece with their places, from place `start` on; a file that has changed is refused."""
+    if contents.hub is not None:
+        return rows_of(name, contents, piece, start)
     file = contents.files[piece.file]
     path = path_of(name, file)
-    try:
-        size = path.stat().st_size
-    except OSError as error:
-        raise not_text(path, str(error)) from error
-    if size != file.size_bytes:
-        raise InputError(
-            what=f"{path} has changed while it is trained on",
-            cause=f"{file.size_bytes} bytes when the run began, {size} now",
-            fix="put the file back and start again: the run resumes from its last checkpoint",
-        )
+    require_same(path, file)
     begin = piece.start if start is None else start
     return documents(path, contents.field, begin, piece.stop, turn=piece.turn, turns=piece.turns)
+
+
+def every_text(name: str, contents: Contents) -> Iterator[str]:
+    """All documents of a corpus, in the order of its files."""
+    for number, file in enumerate(contents.files):
+        for _, text in documents_of(name, contents, Piece(number, 0, file.bounds[-1], 1.0)):
+            yield text
 
 
 def _filled(name: str, contents: Contents, file: TextFile) -> TextFile:
@@ -120,18 +133,9 @@ def _text_file(path: Path, root: Path, *, field: str, share: float) -> TextFile:
     return TextFile(
         name=path.relative_to(root).as_posix() if path != root else "",
         size_bytes=size,
-        mark=_mark(path, size),
+        mark=mark_of(path, size),
         bounds=bounds,
     )
-
-
-def _mark(path: Path, size: int) -> str:
-    """Checksum of the first and last bytes of a file."""
-    with path.open("rb") as stream:
-        found = hashlib.sha256(stream.read(HEAD_BYTES))
-        stream.seek(max(0, size - TAIL_BYTES))
-        found.update(stream.read(TAIL_BYTES))
-    return found.hexdigest()[:16]
 
 
 def _row_bounds(starts: list[int], count: int) -> tuple[int, ...]:

@@ -1,9 +1,9 @@
 """A corpus as it was when a run began, and its pieces: some documents of one file, dealt to lanes.
 
 Where a file says how far it goes (lines, rows), its pieces are stretches of it. Where only reading tells, as
-in a compressed file, its documents are dealt by turns: piece k of K is every K-th of them, which is how
-`datasets` splits what has too few files. Each of its K readers then reads the whole file, and decodes and
-tokenizes its own documents alone.
+in a compressed file, or a dataset has few stretches, documents are dealt by turns: piece k of K is every
+K-th of them, which is how `datasets` splits what has too few files. Each of its K readers then reads the
+whole stretch, and decodes and tokenizes its own documents alone.
 """
 
 from __future__ import annotations
@@ -13,9 +13,14 @@ import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from math import ceil
+from pathlib import Path
 from typing import NamedTuple
 
+from topology.base.errors import InputError
+
 END = 1 << 62  # of a file of which nobody knows how far it goes
+HEAD_BYTES, TAIL_BYTES = 1 << 12, 1 << 16  # of a checksum; a Parquet file's own contents are at its end
 UNLIKE = 1.25  # times the mean that the heaviest lane may have, where more turns can help
 MOST_TURNS = 4  # of a file for each lane that it could fill
 
@@ -77,6 +82,33 @@ class Contents:
         return sum(file.size_bytes for file in self.files)
 
 
+def mark_of(path: Path, size: int) -> str:
+    """Checksum of the first and last bytes of a file."""
+    with path.open("rb") as stream:
+        found = hashlib.sha256(stream.read(HEAD_BYTES))
+        stream.seek(max(0, size - TAIL_BYTES))
+        found.update(stream.read(TAIL_BYTES))
+    return found.hexdigest()[:16]
+
+
+def require_same(path: Path, file: TextFile) -> None:
+    """Refuse a file that has another size than when the run began."""
+    try:
+        size = path.stat().st_size
+    except OSError as error:
+        raise InputError(
+            what=f"{path} cannot be read",
+            cause=str(error),
+            fix="put the file back and start again: the run resumes from its last checkpoint",
+        ) from error
+    if size != file.size_bytes:
+        raise InputError(
+            what=f"{path} has changed while it is trained on",
+            cause=f"{file.size_bytes} bytes when the run began, {size} now",
+            fix="put the file back and start again: the run resumes from its last checkpoint",
+        )
+
+
 class Piece(NamedTuple):
     """Documents of one file from place `start` to before `stop`, of these the `turn`-th of every `turns`.
 
@@ -132,16 +164,16 @@ def with_turns(contents: Contents) -> Contents:
     >>> turns(90), turns(*[90] * 8), turns(*[90] * 12), turns(800, 8)
     ([8], [1, 1, 1, 1, 1, 1, 1, 1], [2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2], [8, 1])
     """
-    if all(file.bounds[-1] != END for file in contents.files):
+    dealt = [contents.hub is not None or file.bounds[-1] == END for file in contents.files]
+    if not any(dealt):
         return contents
     total = sum(max(1, file.size_bytes) for file in contents.files)
     found = contents
     for most in range(1, MOST_TURNS + 1):
+        wanted = [most * contents.lanes * max(1, file.size_bytes) / total for file in contents.files]
         files = tuple(
-            replace(file, turns=-(-most * contents.lanes * max(1, file.size_bytes) // total))
-            if file.bounds[-1] == END
-            else file
-            for file in contents.files
+            replace(file, turns=max(1, ceil(count / (len(file.bounds) - 1)))) if by_turns else file
+            for file, count, by_turns in zip(contents.files, wanted, dealt, strict=True)
         )
         found = replace(contents, files=files)
         loads = [sum(piece.weight for piece in lane) for lane in deal(pieces_of(found), contents.lanes)]

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gzip
 import json
+import shutil
 import threading
 from collections.abc import Iterator
+from importlib.util import find_spec
 from itertools import islice, pairwise
 from pathlib import Path
 
@@ -22,7 +24,7 @@ from executor.data.contents import kept_contents, look_through, require_unchange
 from executor.data.documents import documents
 from executor.data.indexed import open_indexed
 from executor.data.lane_blend import LaneBlend
-from executor.data.pieces import pieces_of
+from executor.data.pieces import Piece, pieces_of
 from executor.data.source import TextReading, open_source
 from executor.data.stream import TextStream
 from executor.data.tokenizer import open_tokenizer
@@ -32,7 +34,13 @@ from topology.base.errors import InputError
 WORDS = [f"w{number}" for number in range(200)]
 SEQUENCE, BATCH, SEED = 16, 8, 3
 DOCUMENTS = 150
-FORMS = ("lines", "parquet", "arrow", "file", "text", "gzip", "zstd", "gzip text")
+FILES = ("lines", "parquet", "arrow", "file", "text", "gzip", "zstd", "gzip text")
+DATASETS = ("dataset", "dataset of lines", "dataset of one")
+STREAMED = [
+    pytest.param(form, marks=pytest.mark.skipif(find_spec("datasets") is None, reason="needs datasets"))
+    for form in DATASETS
+]
+GROUP = 1 << 32  # the number of a row's group in a dataset's file, as a place has it
 
 
 def texts(seed: int, count: int = DOCUMENTS) -> list[str]:
@@ -67,7 +75,7 @@ def corpora(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """The same documents in every form, each cut into files of different sizes; text files hold others."""
     pa, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     made = tmp_path_factory.mktemp("corpora")
-    found = {name: made / name for name in FORMS}
+    found = {name: made / name for name in FILES}
     for folder in found.values():
         folder.mkdir()
     every = texts(1)
@@ -87,6 +95,12 @@ def corpora(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         )
         with pa.CompressedOutputStream(str(found["zstd"] / f"{part}.jsonl.zst"), "zstd") as packed:
             packed.write(lines)
+    for form, kind, files in zip(DATASETS, ("parquet", "lines", "lines"), ("*", "*", "1.*"), strict=True):
+        folder = made / form.replace(" ", "-")
+        shutil.copytree(found[kind], folder / "data")
+        about = f"configs:\n- config_name: en\n  data_files:\n  - split: train\n    path: data/{files}\n"
+        (folder / "README.md").write_text(f"---\n{about}---\n")
+        found[form] = Path(f"hf:{folder}:en:train")
     for number, text in enumerate(every):
         (found["text"] / f"{number:03}.txt").write_text(text)
         (found["gzip text"] / f"{number:03}.txt.gz").write_bytes(gzip.compress(text.encode()))
@@ -114,9 +128,9 @@ def by_hand(corpus: TextStream, tokens: np.ndarray, lengths: list[int]) -> Itera
     firsts = np.concatenate(([0], np.cumsum(lengths)))
     numbers = {}  # of documents in the order of files, by their place; and their number in their file
     for number, file in enumerate(corpus.contents.files):
-        inside = documents(contents.path_of(corpus.name, file), corpus.contents.field)
-        for count, (place, _) in enumerate(inside):
-            numbers[number, place] = len(numbers), count
+        whole = Piece(number, 0, file.bounds[-1], 1.0)
+        for count, (place, _) in enumerate(contents.documents_of(corpus.name, corpus.contents, whole)):
+            numbers[number, place] = len(numbers), count if corpus.contents.hub is None else place
     lines = []
     for lane, pieces in enumerate(corpus.pieces_of_lane):
         line: list[int] = []
@@ -124,7 +138,7 @@ def by_hand(corpus: TextStream, tokens: np.ndarray, lengths: list[int]) -> Itera
             for turn in np.random.default_rng((SEED, epoch, lane)).permutation(len(pieces)):
                 piece = pieces[turn]
                 for (file, place), (document, count) in numbers.items():
-                    mine = count % piece.turns == piece.turn
+                    mine = sum(divmod(count, GROUP)) % piece.turns == piece.turn
                     if file == piece.file and piece.start <= place < piece.stop and mine:
                         line += tokens[firsts[document] : firsts[document + 1]].tolist()
         lines.append(np.array(line))
@@ -143,15 +157,16 @@ def written(corpus: Path, tokenizer: Path, folder: Path) -> tuple[np.ndarray, li
     return open_indexed(index), np.fromfile(index, "<i4", count, offset=34).tolist()
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", [*FILES, *STREAMED])
 def test_samples_are_windows_over_what_plan_tokenize_writes(
     form: str, corpora: dict[str, Path], tokenizer: Path, tmp_path: Path
 ) -> None:
     """To the last token, over two epochs and more; no document of the corpus is in two lanes or in none."""
     corpus = opened(corpora[form], tokenizer)
     assert corpus.lanes == BATCH
-    expected = list(by_hand(corpus, *written(corpora[form], tokenizer, tmp_path)))
-    assert len(expected) > 2 * sum(len(text.split()) + 1 for text in texts(1)) // SEQUENCE
+    tokens, lengths = written(corpora[form], tokenizer, tmp_path)
+    expected = list(by_hand(corpus, tokens, lengths))
+    assert len(expected) > 2 * len(tokens) // SEQUENCE
     assert all((corpus.sample(index) == sample).all() for index, sample in enumerate(expected))
     dealt = sorted(piece for lane in corpus.pieces_of_lane for piece in lane)
     assert dealt == sorted(pieces_of(corpus.contents))
@@ -183,7 +198,7 @@ def test_lanes_are_alike_and_have_an_order_of_their_own(corpora: dict[str, Path]
     assert len(orders) == 9
 
 
-@pytest.mark.parametrize("form", ["lines", "parquet", "arrow", "gzip", "zstd"])
+@pytest.mark.parametrize("form", ["lines", "parquet", "arrow", "gzip", "zstd", *STREAMED])
 def test_any_rank_goes_on_from_saved_places_without_reading_what_was_before(
     form: str, corpora: dict[str, Path], tokenizer: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
