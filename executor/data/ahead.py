@@ -45,11 +45,25 @@ class Ahead:
                 stream.resume(saved[key])
         return tuple(stream.name for key, stream in streams.items() if key not in saved)
 
-    def sample(self, index: int) -> npt.NDArray[np.int64]:
-        """Give one sample, once: that of a step gone by is read again."""
+    def has(self, step: int, seconds: float = 0.0) -> bool:
+        """Whether the samples of a coming step are there, or why not, after at most so long."""
+        self._start()
+
+        def there() -> bool:
+            return self.failure is not None or all(index in self.ready for index in self.samples_of(step))
+
+        with self.changed:
+            return self.changed.wait_for(there, timeout=seconds)
+
+    def _start(self) -> None:
+        """Begin to read."""
         if self.thread is None:
             self.thread = threading.Thread(target=self._read, daemon=True)
             self.thread.start()
+
+    def sample(self, index: int) -> npt.NDArray[np.int64]:
+        """Give one sample, once: that of a step gone by is read again."""
+        self._start()
         with self.changed:
             for old in [number for number in self.ready if number < index]:
                 del self.ready[old]  # nobody asked: it must not keep the thread waiting

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+import time
 import tomllib
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -17,11 +19,16 @@ pytest.importorskip("torch")
 tokenizers = pytest.importorskip("tokenizers")
 pytest.importorskip("pyarrow")
 
+import torch.distributed as dist
+
 from app.cli import run
 from app.store.run_settings import SETTINGS_FILE
 from costmodel.layout import ParallelLayout
 from executor.data.contents import TEXTS_FILE
+from executor.data.stream import TextStream
+from executor.training import loop, trainer
 from executor.training.manifest import folder_of_step, read_manifest
+from executor.training.metrics import Reporter
 from executor.training.settings import CHECKPOINTS, EVALUATIONS_FILE, RUN_FILE, RunSettings, read_settings
 from planner.plan import Plan
 from tests.executor.training.test_commands import LEGAL, run_words
@@ -134,6 +141,35 @@ def test_another_layout_goes_on_where_a_checkpoint_was(
 def held_out_of(run_dir: Path) -> list[float]:
     """Held-out losses of a run."""
     return [json.loads(line)["loss"] for line in (run_dir / EVALUATIONS_FILE).read_text().splitlines()]
+
+
+def test_text_that_is_long_looked_for_is_no_hang(
+    folder: Path,
+    plan_of: Callable[..., Plan],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One rank reads for longer than a collective may take, before the first step and before a later one."""
+    bound_s, looks_s, plain = 6, 9, TextStream.sample
+    monkeypatch.setattr(trainer, "COLLECTIVE_TIMEOUT", timedelta(seconds=bound_s))
+    monkeypatch.setattr(loop, "ROUND_S", 1.0)
+    monkeypatch.setattr(loop, "TOLD_AFTER_S", 2.0)
+
+    def sample(self: TextStream, index: int) -> object:
+        if dist.get_rank() == 1 and index in {4, 4 * 8 + 4}:  # its first of a step
+            time.sleep(looks_s)
+        return plain(self, index)
+
+    def say(_self: object, message: str) -> None:
+        with (tmp_path / "said").open("a") as said:
+            said.write(f"{message}\n")
+
+    monkeypatch.setattr(TextStream, "sample", sample)
+    monkeypatch.setattr(Reporter, "say", say)
+    fields = {"data": str(folder / "a.jsonl"), "tokenizer": str(folder)}
+    found = run_here(settings_in(tmp_path / "run", steps=6, **fields), plan_of(LAYOUT))
+    assert [status.state for status in found] == ["finished"] * 2
+    assert "1 of 2 ranks still read text, for " in (tmp_path / "said").read_text()
 
 
 @pytest.mark.slow
