@@ -11,7 +11,7 @@ import math
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 
@@ -46,8 +46,8 @@ class NotFiniteError(InputError):
     """The loss or its gradient stopped being a number."""
 
 
-def train(trainer: Trainer) -> RunStatus:
-    """Run the remaining steps; returns how the run ended."""
+def train(trainer: Trainer, moved: Callable[[], None] = lambda: None) -> RunStatus:
+    """Run the remaining steps; returns how the run ended. `moved` is told when all ranks are at a step."""
     manifest = trainer.resumed
     start = 0 if manifest is None else manifest.step
     _tell_start(trainer, start)
@@ -56,7 +56,8 @@ def train(trainer: Trainer) -> RunStatus:
     step, behind = start, isinstance(trainer.source, Ahead)
     with _stop_on_sigterm(trainer), reading(trainer.source):
         while step < trainer.settings.steps:
-            if behind and not _text_is_there(trainer, step):
+            moved()
+            if behind and not _text_is_there(trainer, step, moved):
                 break
             with _profiled(trainer, step):
                 metrics, stop, behind = _train_step(trainer, step)
@@ -100,7 +101,7 @@ def _tell_start(trainer: Trainer, start: int) -> None:
         trainer.say(f"the checkpoint has no place in {name}: it is tokenized from its beginning to find it")
 
 
-def _text_is_there(trainer: Trainer, step: int) -> bool:
+def _text_is_there(trainer: Trainer, step: int, moved: Callable[[], None]) -> bool:
     """Wait until every rank has read the step's text; False once any of them has been asked to stop.
 
     Ranks ask each other all the time, so that a place that is long looked for is no hang, and a rank that
@@ -111,6 +112,7 @@ def _text_is_there(trainer: Trainer, step: int) -> bool:
         here = _reads_on(trainer, step, ROUND_S)
         waiting = torch.tensor((float(not here), float(trainer.stop_requested)))
         dist.all_reduce(waiting)
+        moved()
         ranks, stops = waiting.tolist()
         if stops > 0 or not ranks:
             return not stops

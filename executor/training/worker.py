@@ -108,14 +108,20 @@ def _run(settings: RunSettings) -> int:
     trainer.start_process_group(
         device, environment, environment.get(MEETING), environment.get(ENDPOINT) or None
     )
+    answerer = None
     if MEETING in environment:
-        answer_when_asked(_stands(environment), int(environment["RANK"]))
+        answerer = answer_when_asked(
+            _stands(environment),
+            int(environment["RANK"]),
+            ranks=dist.get_world_size(),
+            quiet_s=trainer.COLLECTIVE_TIMEOUT.total_seconds() / 2,
+        )
     if settings.preflight and device.type == "cuda" and environment.get(RESTARTS, "0") == "0":
         check_links(plan, device, load_calibration())
     ready = trainer.prepare(settings, plan, device)
     if bound and environment.get(RESTARTS, "0") == "0":
         ready.say(bound)
-    status = loop.train(ready)
+    status = loop.train(ready) if answerer is None else loop.train(ready, answerer.moved)
     if dist.get_rank() == 0 and not (status.state == "stopped" and _goes_on(environment)):
         loop.record_status(settings, status)
     dist.barrier()
