@@ -122,7 +122,7 @@ def full_name(name: str, kept: Mapping[str, Contents]) -> str:
         if asked.config not in configs:
             raise _choose(name, "configuration", configs, asked.config)
         files = library.load_dataset_builder(asked.path, asked.config, revision=revision).config.data_files
-        splits = list(files or ())
+        splits = [str(split) for split in files or ()]
         if not asked.split and (TRAIN in splits or len(splits) == 1):
             asked = asked._replace(split=TRAIN if TRAIN in splits else splits[0])
         if asked.split not in splits:

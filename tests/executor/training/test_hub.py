@@ -15,7 +15,7 @@ import pytest
 pytest.importorskip("torch")
 datasets = pytest.importorskip("datasets")
 
-from executor.data import hub
+from executor.data import hub, tokenized
 from executor.data.contents import every_text, look_through, require_unchanged
 from executor.data.hub import full_name
 from executor.data.pieces import Contents, deal, pieces_of
@@ -118,6 +118,20 @@ def test_lines_and_other_forms_of_the_library_are_read(tmp_path: Path) -> None:
         assert list(every_text(full, found)) == [f"line {n}" for n in range(9)]
         assert sum(len(list(hub.rows_of(full, found, piece))) for piece in pieces_of(found)) == 9
         assert len(pieces_of(found)) >= 4
+
+
+def test_plan_tokenize_writes_what_is_streamed(tmp_path: Path) -> None:
+    """The same tokens as of the files themselves, in their order."""
+    tokenizers = pytest.importorskip("tokenizers")
+    words = {word: number for number, word in enumerate(["<unk>", "<end>", "en", *map(str, range(40))])}
+    known = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, "<unk>"))
+    known.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    known.save(str(tmp_path / "tokenizer.json"))
+    folder = made(tmp_path / "set")
+    files = [folder / "en" / f"train-{number}.parquet" for number in range(2)]
+    for name, texts in (("files", files), ("streamed", [Path(f"hf:{folder}:en")])):
+        tokenized.tokenize(texts, tmp_path / "tokenizer.json", tmp_path / f"{name}.idx", end=1)
+    assert (tmp_path / "streamed.bin").read_bytes() == (tmp_path / "files.bin").read_bytes()
 
 
 def test_what_is_no_such_dataset_is_refused(tmp_path: Path) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+import sys
 import time
 import tomllib
 from collections.abc import Callable
@@ -241,6 +243,82 @@ def test_settings_repeat_a_run_on_the_same_texts_alone(
         assert dry_run(texts, plan, tmp_path, capsys)[0] == 2
         (texts / name).write_bytes(before)
     assert dry_run(texts, plan, tmp_path, capsys)[0] == 0
+
+
+@pytest.mark.skipif(find_spec("datasets") is None, reason="needs datasets")
+def test_a_dataset_is_kept_by_its_full_name(
+    folder: Path, estimated_plan_of: Callable[..., Plan], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Settings name configuration and split, and say of which library; they repeat the run on the same files alone."""
+    for name in ("a", "b"):
+        shutil.copytree(folder / name, tmp_path / name)
+    kept, plan = tmp_path / "run" / SETTINGS_FILE, estimated_plan_of(LEGAL)
+    given = ["--data", f"3=hf:{tmp_path}/a,1=hf:{tmp_path}/b", "--eval-data", f"hf:{tmp_path}/a:test"]
+    code, told = dry_run(folder, plan, tmp_path, capsys, *given)
+    assert code == 0, told
+    said = tomllib.loads(kept.read_text())
+    full = [f"hf:{tmp_path}/a:default:train", f"hf:{tmp_path}/b:en:train", f"hf:{tmp_path}/a:default:test"]
+    assert (said["data"], said["eval_data"]) == (f"3={full[0]},1={full[1]}", full[2])
+    assert sorted(said["checksums"]) == sorted([str(folder / "tokenizer.json"), *full])
+    assert said["versions"]["datasets"]
+    assert f"{full[1]} is 1 file, 0.0 MB" in told
+    again = ["run", "--settings", str(kept), "--run-dir", str(tmp_path / "again"), "--dry-run"]
+    assert run(again) == 0
+    assert tomllib.loads((tmp_path / "again" / SETTINGS_FILE).read_text())["data"] == said["data"]
+    (tmp_path / "a" / "train.jsonl").write_bytes((tmp_path / "a" / "test.jsonl").read_bytes())
+    capsys.readouterr()
+    assert run(again) == 2
+    assert "is not what" in capsys.readouterr().err
+    code, told = dry_run(folder, plan, tmp_path, capsys, *given)
+    assert (code, "a/train.jsonl has other bytes" in told) == (2, True)
+
+
+@pytest.mark.skipif(find_spec("datasets") is None, reason="needs datasets")
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["--data", "hf:{0}/a:dev"], "has no split dev"),
+        (["--data", "hf:{0}/a", "--text-field", "body"], "has text"),
+        (
+            ["--data", "hf:{0}/a", "--eval-data", "hf:{0}/a:train"],
+            "a/train.jsonl is in --data and in --eval-data",
+        ),
+        (["--data", "{0}/a/train.jsonl", "--eval-data", "hf:{0}/a"], "train.jsonl is in --data and in"),
+        (["--data", "1={0}/a.jsonl,1=hf:org/name"], "org/name is not here, and the hub is not asked"),
+    ],
+)
+def test_datasets_that_cannot_be_trained_on_are_refused(
+    more: list[str],
+    said: str,
+    folder: Path,
+    estimated_plan_of: Callable[..., Plan],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In three lines, and nothing is written."""
+    import datasets
+
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
+    words = [word.replace("{0}", str(folder)) for word in more]
+    code, errors = dry_run(folder, estimated_plan_of(LEGAL), tmp_path, capsys, *words)
+    assert (code, said in errors) == (2, True), errors
+    assert [one.split(":")[0] for one in errors.splitlines()][-3:] == ["error", "cause", "help"]
+    assert not (tmp_path / "run").exists()
+
+
+def test_without_the_library_it_is_said_what_to_install(
+    folder: Path,
+    estimated_plan_of: Callable[..., Plan],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In three lines; files are read without it."""
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    code, errors = dry_run(folder, estimated_plan_of(LEGAL), tmp_path, capsys, "--data", f"hf:{folder}/a")
+    assert (code, errors.splitlines()[-1]) == (2, 'help:  pip install "meshplan[datasets]"')
+    assert dry_run(folder, estimated_plan_of(LEGAL), tmp_path, capsys)[0] == 0
 
 
 def test_what_is_read_of_a_folder_is_told(
