@@ -15,6 +15,7 @@ import contextlib
 import functools
 import hashlib
 import json
+import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import islice
@@ -244,7 +245,7 @@ def rows_of(
     if file.size_bytes and not hub.revision:
         require_same(Path(hub.path) / file.name, file)
     group, first = divmod(piece.start if start is None else start, GROUP)
-    with _read(name, file):
+    with _read(name, file, on_hub=bool(hub.revision)):
         groups = _groups(hub, contents.field, piece.file)
         for number in range(group, min(groups.num_shards, piece.stop // GROUP)):
             row = 0
@@ -261,14 +262,14 @@ def _wanted(
 ) -> Iterator[tuple[int, str]]:
     """Those rows of a table that are a piece's, behind those that are skipped; `place` is its first row's."""
     require_text(table.schema, field, Path(file.name))
-    column = table.column(field)
     group, row = divmod(place, GROUP)
-    for number in range(max(0, skipped), table.num_rows):
-        if (group + row + number) % piece.turns == piece.turn:
-            text = column[number].as_py()
-            if text is None:
-                raise null_row(field, Path(file.name), row + number)
-            yield place + number, text
+    skipped = max(0, skipped)
+    first = skipped + (piece.turn - group - row - skipped) % piece.turns
+    numbers = range(first, table.num_rows, piece.turns)
+    for number, text in zip(numbers, table.column(field).take(list(numbers)).to_pylist(), strict=True):
+        if text is None:
+            raise null_row(field, Path(file.name), row + number)
+        yield place + number, text
 
 
 @functools.lru_cache(maxsize=8)
@@ -321,13 +322,15 @@ def _asked(name: str) -> Iterator[Any]:
 
 
 @contextlib.contextmanager
-def _read(name: str, file: TextFile) -> Iterator[None]:
+def _read(name: str, file: TextFile, *, on_hub: bool) -> Iterator[None]:
     """What is wrong with a file becomes ours; a network that fails is left to be tried again."""
     import pyarrow as pa
 
     try:
         yield
-    except (pa.ArrowException, ValueError, TypeError, EOFError) as error:
+    except (pa.ArrowException, ValueError, TypeError, EOFError, OSError, zlib.error) as error:
+        if isinstance(error, OSError) and on_hub:
+            raise
         raise InputError(
             what=f"{name} cannot be read",
             cause=f"{file.name}: {_first_line(error)}",

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 pytest.importorskip("torch")
@@ -170,6 +171,16 @@ def test_what_is_no_such_dataset_is_refused(tmp_path: Path) -> None:
             look_through(full_name(name, {}), field=field, lanes=2)
         assert all(words in str(raised.value) for words in said), str(raised.value)
         assert str(raised.value).count("\n") == 2
+    import gzip
+
+    (tmp_path / "cut").mkdir()
+    rows = np.random.default_rng(0).integers(0, 10**18, (20_000, 50))
+    lines = "".join(json.dumps({"text": " ".join(map(str, row))}) + "\n" for row in rows)
+    (tmp_path / "cut" / "train.jsonl.gz").write_bytes(gzip.compress(lines.encode(), 1)[:-100])
+    name = full_name(f"hf:{tmp_path}/cut", {})
+    contents = look_through(name, field="text", lanes=1)
+    with pytest.raises(InputError, match=r"cannot be read(.|\n)*train\.jsonl\.gz"):
+        list(every_text(name, contents))
     name = full_name(f"hf:{tmp_path}/null", {})
     with pytest.raises(InputError, match="row 2 is null"):
         list(every_text(name, look_through(name, field="text", lanes=1)))
@@ -196,6 +207,24 @@ def test_files_that_changed_are_not_taken_for_the_same(tmp_path: Path) -> None:
 # ── a hub ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+def read_there(folder: str) -> None:
+    """Read a folder in a process whose hub is the one in its environment: how many texts it has."""
+    name = full_name(f"hf:{folder}:en", {})
+    sys.stdout.write(str(len(list(every_text(name, look_through(name, field="text", lanes=8))))))
+
+
+def test_a_folder_asks_no_hub(tmp_path: Path) -> None:
+    """For nothing at all, whatever its library would like to know."""
+    folder = made(tmp_path / "set")
+    with served(tmp_path / "hub") as (address, asked):
+        found = subprocess.run(
+            [sys.executable, "-c", SCRIPT.replace("asked_there", "read_there"), str(folder)],
+            env={**os.environ, "HF_ENDPOINT": address, "HF_HOME": str(tmp_path / "home")},
+            capture_output=True, text=True, timeout=120, check=True,
+        )  # fmt: skip
+    assert (found.stdout, asked) == ("80", [])
+
+
 def asked_there(kept_in: str) -> None:
     """What a process answers whose hub is the one in its environment: names in full, texts, errors; as JSON."""
     kept: dict[str, Contents] = {}
@@ -217,6 +246,7 @@ def asked_there(kept_in: str) -> None:
     sys.stdout.write(json.dumps(told))
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_with_the_commit_that_it_began_with(tmp_path: Path) -> None:
     """From a hub: names have its commit, and a newer one on its main branch changes nothing for that run."""
     for word, commit in (("old ", FIRST), ("new ", SECOND)):
