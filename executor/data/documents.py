@@ -26,6 +26,8 @@ ABOUT = (
 """Files of a folder in which a dataset or a tokenizer that was saved says of itself."""
 LARGEST_BYTES = 64 * MIB
 """Of a document, which is held whole: no line or text file beyond it is read."""
+BLANK_BYTES = MIB
+"""Of blank lines in a compressed file, where a small one may stand for any number of them."""
 
 
 class NotJsonError(InputError):
@@ -89,13 +91,17 @@ def _lines(path: Path, field: str, start: int, stop: int | None) -> Iterator[tup
 def _dealt_lines(path: Path, field: str, start: int, *, turn: int, turns: int) -> Iterator[tuple[int, str]]:
     """Lines of a compressed file: all are read and counted, and those that are wanted are looked into."""
     with opened(path) as stream:
-        at = 0
+        at = blank = 0
         for number in count():
             line = stream.readline(LARGEST_BYTES + 1)
             if not line:
                 return
             require_held(path, len(line), f"line {number + 1}")
-            if at >= start and number % turns == turn and line.strip():
+            if line.isspace():
+                blank += len(line)
+                if blank > BLANK_BYTES:
+                    raise not_text(path, f"{BLANK_BYTES // MIB} MiB of it are blank, up to line {number + 1}")
+            elif at >= start and number % turns == turn:
                 yield at, text_of_line(line, field, f"{path}, line {number + 1}")
             at += len(line)
 

@@ -41,6 +41,7 @@ GROUP = 1 << 32  # rows that a group of a file has at most
 PIECES_PER_LANE = 16
 MOST_FOOTERS = 256  # that are read before a run, one request each on a hub
 TRAIN = "train"
+LONGEST_NAME = 1000
 
 
 class Name(NamedTuple):
@@ -71,10 +72,10 @@ def parsed(name: str) -> Name:
     'test'
     """
     path, *words = name.removeprefix(HUB).split(":")
-    if not path or len(words) > 2:
+    if not path or len(words) > 2 or len(name) > LONGEST_NAME or not name.isprintable():
         raise InputError(
             what=f"{name[:200]} does not name a dataset",
-            cause=f"{len(words)} words behind it" if path else "its name is empty",
+            cause=f"{len(words)} words behind it, {len(name)} characters" if path else "its name is empty",
             fix="write hf:ORG/NAME, hf:ORG/NAME:CONFIG, hf:ORG/NAME:CONFIG:SPLIT or hf:FOLDER; "
             "a path has no colon",
         )
@@ -91,11 +92,10 @@ def absolute(name: str) -> str:
     >>> absolute("hf:org/name:en")
     'hf:org/name:en'
     """
-    path, *words = name.removeprefix(HUB).split(":")
     parsed(name)
-    here = Path(path)
-    local = here.is_dir() or path.startswith((".", "/", "~"))
-    return HUB + ":".join([str(here.expanduser().absolute()) if local else path, *words])
+    path, *words = name.removeprefix(HUB).split(":")
+    local = Path(path).is_dir() or path.startswith((".", "/"))
+    return HUB + ":".join([str(Path(path).absolute()) if local else path, *words])
 
 
 # ── looked up, before a run ───────────────────────────────────────────────────────────────────────────────
