@@ -53,14 +53,14 @@ def train(trainer: Trainer, moved: Callable[[], None] = lambda: None) -> RunStat
     _tell_start(trainer, start)
     every = trainer.settings.checkpoint_every or FIRST_CHECKPOINT_STEPS
     next_checkpoint = start + every
-    step, behind = start, isinstance(trainer.source, Ahead)
+    step, trainer.behind = start, isinstance(trainer.source, Ahead)
     with _stop_on_sigterm(trainer), reading(trainer.source):
         while step < trainer.settings.steps:
             moved()
-            if behind and not _text_is_there(trainer, step, moved):
+            if trainer.behind and not _text_is_there(trainer, step, moved):
                 break
             with _profiled(trainer, step):
-                metrics, stop, behind = _train_step(trainer, step)
+                metrics, stop = _train_step(trainer, step)
             step += 1
             if trainer.reporter is not None:
                 trainer.reporter.step(metrics)
@@ -131,8 +131,8 @@ def _reads_on(trainer: Trainer, step: int, seconds: float = 0.0) -> bool:
     return not (wanted and isinstance(source, Ahead)) or source.has(step, seconds)
 
 
-def _train_step(trainer: Trainer, step: int) -> tuple[StepMetrics, bool, bool]:
-    """One optimizer step; also whether any rank has been asked to stop, or has not read the next text."""
+def _train_step(trainer: Trainer, step: int) -> tuple[StepMetrics, bool]:
+    """One optimizer step; also whether any rank has been asked to stop."""
     pipeline, job = trainer.pipeline, trainer.plan.request.job
     begin = time.perf_counter()
     samples = range(step * trainer.global_batch_size, (step + 1) * trainer.global_batch_size)
@@ -155,6 +155,7 @@ def _train_step(trainer: Trainer, step: int) -> tuple[StepMetrics, bool, bool]:
     shared = torch.cat(((share / pipeline.layout.tp).view(1), others))
     dist.all_reduce(shared)
     loss, router, stops, *behind = shared.tolist()
+    trainer.behind = sum(behind) > 0
     rate = learning_rate(trainer.schedule, step)
     if not (math.isfinite(loss) and math.isfinite(float(norm))):
         raise NotFiniteError(
@@ -180,7 +181,7 @@ def _train_step(trainer: Trainer, step: int) -> tuple[StepMetrics, bool, bool]:
         peak_memory_bytes=peak_memory_bytes(pipeline.device),
         samples=samples.stop,
     )
-    return metrics, stops > 0, sum(behind) > 0
+    return metrics, stops > 0
 
 
 def _evaluated(trainer: Trainer, step: int) -> bool:
