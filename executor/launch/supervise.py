@@ -287,6 +287,7 @@ def _team(
             interface=listening_interface(nodes, settings.interface),
             named=settings.env,
             wandb=settings.wandb,
+            hub="hf:" in f"{settings.data},{settings.eval_data}",
             records=Path(settings.folder),
         ),
         meeting=meeting,

@@ -6,7 +6,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+import tomllib
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,10 +17,14 @@ import pytest
 pytest.importorskip("torch")
 datasets = pytest.importorskip("datasets")
 
+from app.store.run_settings import SETTINGS_FILE
+from costmodel.layout import ParallelLayout
 from executor.data import hub, tokenized
 from executor.data.contents import every_text, look_through, require_unchanged
 from executor.data.hub import full_name
 from executor.data.pieces import Contents, deal, pieces_of
+from executor.training.settings import METRICS_FILE
+from planner.plan import Plan, to_json
 from tests.executor.training.hub_server import served
 from topology.base.errors import InputError
 
@@ -249,6 +254,60 @@ def asked_there(kept_in: str) -> None:
     if not before.exists():
         before.write_text(json.dumps((FIRST, told["org/set:en"][0])))
     sys.stdout.write(json.dumps(told))
+
+
+@pytest.mark.slow
+def test_ranks_train_from_a_hub_as_from_its_folder(
+    estimated_plan_of: Callable[..., Plan], tmp_path: Path
+) -> None:
+    """The same losses to the last bit, also after a restart when the hub has another commit on its main branch."""
+    tokenizers = pytest.importorskip("tokenizers")
+    words = {
+        word: number
+        for number, word in enumerate(["<unk>", "<end>", "old", "new", "en", *map(str, range(40))])
+    }
+    known = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, "<unk>"))
+    known.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    known.save(str(tmp_path / "tokenizer.json"))
+    for word, commit in (("old ", FIRST), ("new ", SECOND)):
+        made(tmp_path / "hub" / "org" / "set" / commit, word)
+    main = tmp_path / "hub" / "org" / "set" / "main"
+    main.write_text(FIRST)
+    plan = tmp_path / "wanted.json"
+    plan.write_text(to_json(estimated_plan_of(ParallelLayout(dp=2, zero_stage=1))))
+
+    def train(run: str, data: str, steps: int, **variables: str) -> dict[int, float]:
+        call = [sys.executable, "-P", "-m", "app", "run", str(plan), "--run-dir", str(tmp_path / run)]
+        call += ["--device", "cpu", "--fp32", "--data", data, "--tokenizer", str(tmp_path / "tokenizer.json")]
+        call += [
+            "--document-end",
+            "1",
+            "--steps",
+            str(steps),
+            "--lr-schedule",
+            "constant",
+            "--warmup-steps",
+            "0",
+        ]
+        found = subprocess.run(
+            call, env={**os.environ, "HF_HOME": str(tmp_path / "home"), **variables},
+            capture_output=True, text=True, timeout=200, check=False,
+        )  # fmt: skip
+        assert found.returncode == 0, found.stderr
+        lines = (tmp_path / run / METRICS_FILE).read_text().splitlines()
+        return {row["step"]: row["loss"] for row in map(json.loads, lines)}
+
+    expected = train("folder", f"hf:{tmp_path}/hub/org/set/{FIRST}:en", 6, HF_HUB_OFFLINE="1")
+    with served(tmp_path / "hub") as (address, asked):
+        before = train("run", "hf:org/set:en", 3, HF_ENDPOINT=address)
+        asked.clear()
+        main.write_text(SECOND)
+        after = train("run", "hf:org/set:en", 6, HF_ENDPOINT=address)
+    assert before == {step: expected[step] for step in (1, 2, 3)}
+    assert after == expected
+    said = tomllib.loads((tmp_path / "run" / SETTINGS_FILE).read_text())
+    assert said["data"] == f"hf:org/set@{FIRST}:en:train"
+    assert not [line for line in asked if SECOND in line]
 
 
 @pytest.mark.slow
