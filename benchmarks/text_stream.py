@@ -11,6 +11,7 @@ two does (sequences of 4,096 tokens, 16 a batch), and prints a row for each form
 """
 
 import argparse
+import gzip
 import json
 import multiprocessing
 import statistics
@@ -87,11 +88,28 @@ def write_arrow(path: Path, some: list[str]) -> None:
         out.write_table(table, max_chunksize=1000)
 
 
+def write_compressed(path: Path, some: list[str]) -> None:
+    """JSON lines by gzip."""
+    lines = "".join(json.dumps({"text": text}) + "\n" for text in some)
+    path.with_suffix(".jsonl.gz").write_bytes(gzip.compress(lines.encode(), 6))
+
+
+def write_zstandard(path: Path, some: list[str]) -> None:
+    """JSON lines by Zstandard."""
+    lines = "".join(json.dumps({"text": text}) + "\n" for text in some)
+    with pa.CompressedOutputStream(str(path.with_suffix(".jsonl.zst")), "zstd") as out:
+        out.write(lines.encode())
+
+
 FORMS: dict[str, Callable[[Path, list[str]], None]] = {
     "JSON lines": write_lines,
+    "JSON lines, gzip": write_compressed,
+    "JSON lines, Zstandard": write_zstandard,
     "Parquet, groups of 1,000 rows": write_groups,
     "Parquet, one group a file": write_one_group,
     "Arrow": write_arrow,
+    "`datasets`, Parquet, groups of 1,000 rows": write_groups,
+    "`datasets`, JSON lines": write_lines,
 }
 
 
@@ -108,6 +126,7 @@ def samples_of(step: int) -> range:
 
 def row(form: str, folder: Path, tokenizer: Path, steps: int) -> str:
     """Read a corpus as one rank does; the table's row."""
+    name = f"hf:{folder}:default:train" if "datasets" in form else str(folder)
     encoded, plain = [], OurTokenizer.encode
 
     def counted(self: OurTokenizer, some: list[str]) -> list[np.ndarray]:
@@ -120,8 +139,8 @@ def row(form: str, folder: Path, tokenizer: Path, steps: int) -> str:
 
     def opened() -> TextStream:
         return TextStream(
-            str(folder),
-            look_through(str(folder), field="text", lanes=BATCH),
+            name,
+            look_through(name, field="text", lanes=BATCH),
             open_tokenizer(Path(texts_read.tokenizer)),
             sequence_length=SEQUENCE,
             global_batch_size=BATCH,
@@ -182,7 +201,7 @@ def main() -> None:
             made = folder / str(number)
             made.mkdir()
             for part in range(FILES):
-                write(made / f"part-{part}", some[part::FILES])
+                write(made / f"train-{part}", some[part::FILES])
             with multiprocessing.get_context("spawn").Pool(1) as pool:
                 print(pool.apply(row, (form, made, folder, steps)), flush=True)
 

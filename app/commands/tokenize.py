@@ -15,7 +15,7 @@ def command(
     texts: Annotated[
         list[Path],
         typer.Argument(
-            help="UTF-8 texts, one document each, JSON lines, Parquet or Arrow, or their folder.",
+            help="UTF-8 texts, one document each, JSON lines (.gz and .zst too), tables, or their folder.",
             metavar="FILE...",
         ),
     ],

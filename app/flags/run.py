@@ -14,7 +14,8 @@ Data: TypeAlias = Annotated[
     str,
     typer.Option(
         "--data",
-        help="synthetic, token ids (.npy, .bin, Megatron's .idx), text, or a blend: 0.7=A,0.3=B.",
+        help="synthetic, token ids (.npy, .bin, Megatron's .idx), text, a Hugging Face dataset "
+        "(hf:NAME[:CONFIG][:SPLIT], hf:FOLDER), or a blend: 0.7=A,0.3=B.",
         metavar="DATA",
     ),
 ]
@@ -22,8 +23,8 @@ Tokenizer: TypeAlias = Annotated[
     Path | None,
     typer.Option(
         "--tokenizer",
-        help="A tokenizer.json, or its folder: text in --data (JSON lines, Parquet, Arrow, .txt, or a folder "
-        "of these) is tokenized and packed while training.",
+        help="A tokenizer.json, or its folder: text in --data (JSON lines, Parquet, Arrow, .txt, a folder "
+        "of these, or a dataset) is tokenized and packed while training.",
         metavar="PATH",
     ),
 ]

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from executor.training.settings import RunSettings
 
 SETTINGS_FILE, ASKED_PLAN_FILE = "settings.toml", "asked-plan.json"
-TOKENIZERS = "tokenizers"
-PACKAGES = ("torch", "numpy", TOKENIZERS)
+TOKENIZERS, DATASETS = "tokenizers", "datasets"
+PACKAGES = ("torch", "numpy", TOKENIZERS, DATASETS)
 TABLES = ("versions", "checksums")
 
 
@@ -95,9 +95,8 @@ def settings_text(run: RunSettings, *, min_gpus: int | None, notice_s: int) -> s
             values[one.name] = getattr(run, name)
     lines = ["# Written by plan run. Once more: plan run --settings THIS_FILE --run-dir ANOTHER_FOLDER"]
     lines += [f"{name} = {_toml(value)}" for name, value in values.items() if value not in (None, ())]
-    installed = {
-        name: value for name, value in versions().items() if name != TOKENIZERS or run.tokenizer is not None
-    }
+    used = {TOKENIZERS: run.tokenizer is not None, DATASETS: "hf:" in f"{run.data}{run.eval_data}"}
+    installed = {name: value for name, value in versions().items() if used.get(name, True)}
     lines += ["", "[versions]", *(f"{name} = {_toml(value)}" for name, value in installed.items())]
     if run.checksums:
         lines += [
@@ -127,11 +126,12 @@ def versions() -> dict[str, str]:
 def _require_checksums(found: RunFile, path: Path) -> None:
     """Refuse files that are not those of the run that is repeated."""
     from executor.data.contents import look_through
+    from executor.data.hub import is_hub
     from executor.data.tokenizer import checksum_of
     from topology.base.errors import InputError
 
     for name, there in found.checksums.items():
-        if not Path(name).exists():
+        if not (is_hub(name) or Path(name).exists()):
             continue  # another may be given, or its opening says so
         if name == found.tokenizer:
             here = checksum_of(Path(name))

@@ -2,8 +2,9 @@
 
 torch's flight recorder keeps the last collectives of gloo and NCCL ranks by group and number. A rank whose
 collective timed out asks the others in a folder that all see; a thread of each answers, also while its rank
-waits. Who gives no answer does not run. Messages between pipeline stages are not recorded on gloo: of one
-that timed out the axis is known alone.
+waits. It looks there only once its rank has stood still for long, as all have when one of them is asked:
+while a run goes on, nobody does. Who gives no answer does not run. Messages between pipeline stages are not
+recorded on gloo: of one that timed out the axis is known alone.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from topology.base.errors import InputError
 
 TIMED_OUT = ("Timed out waiting", "Application timeout")  # gloo's words
 ANSWER_S = 3.0  # of the five seconds in which the launcher ends ranks whose peer has failed
-_LOOK_S = 0.5
+_LOOK_S, _LATEST_LOOK_S = 0.5, 2.0
+LOOKS_PER_S = 250.0  # of all ranks together, in one folder of a shared file system
 _ASKED, _STAND = "asked", "stand-"
 _WORLD = "default_pg"
 
@@ -75,7 +77,7 @@ def told(mine: Stand, answers: Mapping[int, Stand], *, message: bool = False) ->
         answers: Where others stand, by rank; those that gave no answer are not in it.
         message: Whether it waited for a message of another pipeline stage.
     """
-    where = next((n for n, p in mine.places.items() if p.axis == "pp"), "") if message else mine.last
+    where = _where(mine, message=message)
     here = mine.places.get(where)
     if here is None:
         return f"rank {mine.rank} waited too long, before any collective was recorded"
@@ -93,23 +95,53 @@ def told(mine: Stand, answers: Mapping[int, Stand], *, message: bool = False) ->
     return f"rank {mine.rank} waited too long in {waits}: {others}"
 
 
+def _where(stand: Stand, *, message: bool) -> str:
+    """The group in which a rank waits, by name."""
+    return next((n for n, p in stand.places.items() if p.axis == "pp"), "") if message else stand.last
+
+
 def _last(stand: Stand) -> str:
     """The last collective of a rank."""
     return stand.places[stand.last].words if stand.last else "no collective"
 
 
-def answer_when_asked(folder: Path, rank: int) -> None:
-    """Begin to answer for this rank."""
+class Answerer:
+    """Answers for a rank that has stood still for `quiet_s` or more: `moved` says that it has not."""
+
+    def __init__(self, folder: Path, rank: int, *, ranks: int = 1, quiet_s: float = 0.0) -> None:
+        self.folder, self.rank, self.quiet_s = folder, rank, quiet_s
+        self.look_s = min(max(_LOOK_S, ranks / LOOKS_PER_S), _LATEST_LOOK_S)
+        self.still_since_s = time.monotonic()
+
+    def moved(self) -> None:
+        """Say that all ranks have done something together, such as a step."""
+        self.still_since_s = time.monotonic()
+
+    def run(self) -> None:
+        """Wait to be asked; a folder that is gone asks nothing any more."""
+        with contextlib.suppress(OSError):
+            while True:
+                left_s = self.still_since_s + self.quiet_s - time.monotonic()
+                if left_s > 0:
+                    time.sleep(left_s)
+                elif _is_asked(self.folder):
+                    _say(self.folder, self.rank)
+                    return
+                else:
+                    time.sleep(self.look_s)
+
+
+def answer_when_asked(folder: Path, rank: int, *, ranks: int = 1, quiet_s: float = 0.0) -> Answerer:
+    """Begin to answer for this rank of `ranks`, once it has stood still for so long."""
     folder.mkdir(exist_ok=True, mode=0o700)
-    threading.Thread(target=_answer, args=(folder, rank), daemon=True).start()
+    answerer = Answerer(folder, rank, ranks=ranks, quiet_s=quiet_s)
+    threading.Thread(target=answerer.run, daemon=True).start()
+    return answerer
 
 
-def _answer(folder: Path, rank: int) -> None:
-    """Wait to be asked; a folder that is gone asks nothing any more."""
-    with contextlib.suppress(OSError):
-        while folder / _ASKED not in folder.iterdir():  # a listing, as a network's files are else remembered
-            time.sleep(_LOOK_S)
-        _say(folder, rank)
+def _is_asked(folder: Path) -> bool:
+    """Look whether anybody asks: by a listing, as a network's files are else remembered."""
+    return folder / _ASKED in folder.iterdir()
 
 
 def _say(folder: Path, rank: int) -> Stand:
@@ -127,13 +159,16 @@ def hang_line(error: Exception, folder: Path, rank: int) -> str:
     with contextlib.suppress(OSError):
         (folder / _ASKED).touch()
     mine, limit_s = _say(folder, rank), time.monotonic() + ANSWER_S
-    wanted = {other for place in mine.places.values() for other in place.ranks} - {rank}
+    message = MESSAGE in getattr(error, "__notes__", ())
+    here = mine.places.get(_where(mine, message=message))
+    wanted = set(here.ranks if here is not None else ()) - {rank}
     answers: dict[int, Stand] = {}
     while time.monotonic() < limit_s and wanted - answers.keys():
-        for other in wanted - answers.keys():
-            path = folder / f"{_STAND}{other}"
-            with contextlib.suppress(OSError, ValueError, InputError):
-                if path.exists():
+        with contextlib.suppress(OSError):
+            there = {path.name for path in folder.iterdir()}  # one look for all
+            for other in {other for other in wanted - answers.keys() if f"{_STAND}{other}" in there}:
+                path = folder / f"{_STAND}{other}"
+                with contextlib.suppress(OSError, ValueError, InputError):
                     answers[other] = structure(read_json(path), Stand, str(path))
         time.sleep(_LOOK_S / 5)
-    return told(mine, answers, message=MESSAGE in getattr(error, "__notes__", ()))
+    return told(mine, answers, message=message)

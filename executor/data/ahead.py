@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
@@ -15,7 +16,7 @@ import numpy.typing as npt
 
 from executor.data.blend import TokenSource
 from executor.data.lane_blend import LaneBlend
-from executor.data.stream import TextStream, resume_all
+from executor.data.stream import TextStream
 
 STEPS_AHEAD = 2
 
@@ -38,13 +39,31 @@ class Ahead:
     def begin(self, step: int, saved: Mapping[str, Sequence[Sequence[int]]]) -> tuple[str, ...]:
         """Go to a step, by a checkpoint's places; names of texts of which it has none."""
         self.step = step
-        return resume_all(streams_of(self.source), saved) if step else ()
+        streams = streams_of(self.source) if step else {}
+        for key, stream in streams.items():
+            if key in saved:
+                stream.resume(saved[key])
+        return tuple(stream.name for key, stream in streams.items() if key not in saved)
 
-    def sample(self, index: int) -> npt.NDArray[np.int64]:
-        """Give one sample, once: that of a step gone by is read again."""
+    def has(self, step: int, seconds: float = 0.0) -> bool:
+        """Whether the samples of a coming step are there, or why not, after at most so long."""
+        self._start()
+
+        def there() -> bool:
+            return self.failure is not None or all(index in self.ready for index in self.samples_of(step))
+
+        with self.changed:
+            return self.changed.wait_for(there, timeout=seconds)
+
+    def _start(self) -> None:
+        """Begin to read."""
         if self.thread is None:
             self.thread = threading.Thread(target=self._read, daemon=True)
             self.thread.start()
+
+    def sample(self, index: int) -> npt.NDArray[np.int64]:
+        """Give one sample, once: that of a step gone by is read again."""
+        self._start()
         with self.changed:
             for old in [number for number in self.ready if number < index]:
                 del self.ready[old]  # nobody asked: it must not keep the thread waiting
@@ -111,10 +130,17 @@ def places_before(source: TokenSource, step: int) -> Places:
     return source.places(step) if isinstance(source, Ahead) else {}
 
 
-def streams_of(source: TokenSource) -> list[TextStream]:
-    """The texts in a source."""
+def streams_of(source: TokenSource) -> dict[str, TextStream]:
+    """The texts of a source by what their places are saved under: one that comes again has a number there."""
     inside = source.sources if isinstance(source, LaneBlend) else (source,)
-    return [one for one in inside if isinstance(one, TextStream)]
+    found: dict[str, TextStream] = {}
+    seen = Counter[str]()
+    for one in inside:
+        if isinstance(one, TextStream):
+            again = seen[one.key]
+            found[f"{one.key}-{again}" if again else one.key] = one
+            seen[one.key] += 1
+    return found
 
 
 def places_of(source: TextStream | LaneBlend, step: int) -> Places:
@@ -122,8 +148,7 @@ def places_of(source: TextStream | LaneBlend, step: int) -> Places:
     if isinstance(source, TextStream):
         windows = step * source.batch // source.lanes
         return {source.key: source.places([windows] * source.lanes)}
+    numbers = {id(one): number for number, one in enumerate(source.sources)}
     return {
-        one.key: one.places(source.windows(number, step))
-        for number, one in enumerate(source.sources)
-        if isinstance(one, TextStream)
+        key: one.places(source.windows(numbers[id(one)], step)) for key, one in streams_of(source).items()
     }

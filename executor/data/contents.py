@@ -1,21 +1,19 @@
 """What a text corpus consists of: its files as they were when a run began, cut into pieces of like size.
 
-A piece is some documents of one file that follow one another, found again by the place of the first. Files
-are looked at, not read: their sizes, what tables say of their rows, where lines begin at the cuts, and a
-checksum of both ends. A run keeps this beside its settings, so that ranks need not look again, and so that
+Files are looked at, not read: their sizes, what tables say of their rows, where lines begin at the cuts, and
+a checksum of both ends. A run keeps this beside its settings, so that ranks need not look again, and so that
 files which have changed since are not taken for the same.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from itertools import pairwise
+from dataclasses import replace
+from itertools import islice, pairwise
 from pathlib import Path
-from typing import NamedTuple
 
+from executor.data.compressed import COMPRESSED, kind_of
 from executor.data.documents import (
     LARGEST_BYTES,
     LINES,
@@ -26,67 +24,33 @@ from executor.data.documents import (
     require_held,
     text_of_line,
 )
+from executor.data.hub import is_hub, look_through_split, parsed, rows_of
+from executor.data.pieces import (
+    END,
+    TAIL_BYTES,
+    Contents,
+    Piece,
+    TextFile,
+    mark_of,
+    pieces_of,
+    require_same,
+    with_turns,
+)
 from executor.data.tables import TABLES, starts_of
 from topology.base.decode import read_json, structure, unstructure
 from topology.base.errors import InputError
+from topology.base.units import MIB
 
 TEXTS_FILE = "texts.json"
 PIECES_PER_LANE = 16  # so that lanes, which get whole ones, are alike within some percent
 MOST_FILES = 50_000
-HEAD_BYTES, TAIL_BYTES = 1 << 12, 1 << 16  # of the checksum; a Parquet file's own contents are at its end
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TextFile:
-    """One file: `mark` is a checksum of its ends, `bounds` are the places where its pieces begin and end."""
-
-    name: str
-    size_bytes: int
-    mark: str
-    bounds: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Contents:
-    """Files of a corpus in the order of their names, cut for `lanes` lanes at most; texts are in `field`."""
-
-    lanes: int
-    field: str
-    files: tuple[TextFile, ...]
-    skipped: int = 0
-
-    @property
-    def sha256(self) -> str:
-        """Checksum of the files, whatever they are cut for and wherever they lie."""
-        text = "\n".join(f"{file.name} {file.size_bytes} {file.mark}" for file in self.files)
-        return hashlib.sha256(text.encode()).hexdigest()
-
-    @property
-    def size_bytes(self) -> int:
-        """Of all files."""
-        return sum(file.size_bytes for file in self.files)
-
-
-class Piece(NamedTuple):
-    """Documents of one file from place `start` to before `stop`; `weight` is its part of the file's bytes."""
-
-    file: int
-    start: int
-    stop: int
-    weight: float
-
-
-def pieces_of(contents: Contents) -> list[Piece]:
-    """All pieces, in the order of files and places."""
-    return [
-        Piece(number, start, stop, file.size_bytes * (stop - start) / file.bounds[-1])
-        for number, file in enumerate(contents.files)
-        for start, stop in pairwise(file.bounds)
-    ]
+SMALL_BYTES = 16 * MIB  # of a compressed file: of a larger one it is taken that all turns find a document
 
 
 def path_of(name: str, file: TextFile) -> Path:
     """Where a file of a corpus lies: in the folder that the corpus is, or it is the corpus."""
+    if is_hub(name):
+        return Path(file.name if "://" in file.name else Path(parsed(name).path) / file.name)
     return Path(name) / file.name if file.name else Path(name)
 
 
@@ -96,6 +60,8 @@ def look_through(name: str, *, field: str, lanes: int) -> Contents:
     Raises InputError for files that cannot be read or hold no such text, that end in the middle, and for a
     corpus without documents.
     """
+    if is_hub(name):
+        return look_through_split(name, field=field, lanes=lanes)
     root = Path(name)
     paths, skipped = files_of([root])
     if len(paths) > MOST_FILES:
@@ -112,7 +78,8 @@ def look_through(name: str, *, field: str, lanes: int) -> Contents:
         )
     except OSError as error:
         raise not_text(root, str(error)) from error
-    contents = Contents(lanes=lanes, field=field, files=files, skipped=skipped)
+    contents = with_turns(Contents(lanes=lanes, field=field, files=files, skipped=skipped))
+    contents = replace(contents, files=tuple(_filled(name, contents, file) for file in contents.files))
     if not any(True for piece in pieces_of(contents) for _ in documents_of(name, contents, piece)):
         raise InputError(
             what=f"{name} holds no document",
@@ -126,19 +93,28 @@ def documents_of(
     name: str, contents: Contents, piece: Piece, start: int | None = None
 ) -> Iterator[tuple[int, str]]:
     """Documents of a piece with their places, from place `start` on; a file that has changed is refused."""
+    if contents.hub is not None:
+        return rows_of(name, contents, piece, start)
     file = contents.files[piece.file]
     path = path_of(name, file)
-    try:
-        size = path.stat().st_size
-    except OSError as error:
-        raise not_text(path, str(error)) from error
-    if size != file.size_bytes:
-        raise InputError(
-            what=f"{path} has changed while it is trained on",
-            cause=f"{file.size_bytes} bytes when the run began, {size} now",
-            fix="put the file back and start again: the run resumes from its last checkpoint",
-        )
-    return documents(path, contents.field, piece.start if start is None else start, piece.stop)
+    require_same(path, file)
+    begin = piece.start if start is None else start
+    return documents(path, contents.field, begin, piece.stop, turn=piece.turn, turns=piece.turns)
+
+
+def every_text(name: str, contents: Contents) -> Iterator[str]:
+    """All documents of a corpus, in the order of its files."""
+    for number, file in enumerate(contents.files):
+        for _, text in documents_of(name, contents, Piece(number, 0, file.bounds[-1], 1.0)):
+            yield text
+
+
+def _filled(name: str, contents: Contents, file: TextFile) -> TextFile:
+    """A file in no more turns than it has documents, where it is small."""
+    if file.turns == 1 or file.size_bytes > SMALL_BYTES:
+        return file
+    there = sum(1 for _ in islice(documents(path_of(name, file), contents.field), file.turns))
+    return replace(file, turns=max(1, there))
 
 
 def _text_file(path: Path, root: Path, *, field: str, share: float) -> TextFile:
@@ -147,26 +123,19 @@ def _text_file(path: Path, root: Path, *, field: str, share: float) -> TextFile:
     count = max(1, round(size * share))
     if path.suffix in TABLES:
         bounds = _row_bounds(starts_of(path, field), count)
-    elif path.suffix in LINES:
-        bounds = _line_bounds(path, size, count, field)
-    else:
+    elif kind_of(path) not in LINES:
         require_held(path, size)
         bounds = (0, 1)
+    elif path.suffix in COMPRESSED:
+        bounds = (0, END) if any(True for _ in documents(path, field)) else (0,)
+    else:
+        bounds = _line_bounds(path, size, count, field)
     return TextFile(
         name=path.relative_to(root).as_posix() if path != root else "",
         size_bytes=size,
-        mark=_mark(path, size),
+        mark=mark_of(path, size),
         bounds=bounds,
     )
-
-
-def _mark(path: Path, size: int) -> str:
-    """Checksum of the first and last bytes of a file."""
-    with path.open("rb") as stream:
-        found = hashlib.sha256(stream.read(HEAD_BYTES))
-        stream.seek(max(0, size - TAIL_BYTES))
-        found.update(stream.read(TAIL_BYTES))
-    return found.hexdigest()[:16]
 
 
 def _row_bounds(starts: list[int], count: int) -> tuple[int, ...]:

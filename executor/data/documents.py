@@ -1,15 +1,18 @@
 """Documents of files: a text file each, lines of JSON, rows of tables; of folders, the files that hold any.
 
 Every document has a place in its file, where reading can begin again without what is before it: the first
-byte of its line, the number of its row, 0 for a text file.
+byte of its line, the number of its row, 0 for a text file. Places in a compressed file are those in what it
+stands for, which is decompressed up to there again.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from itertools import count
 from pathlib import Path
 
+from executor.data.compressed import COMPRESSED, kind_of, opened
 from executor.data.tables import TABLES, rows
 from topology.base.errors import InputError
 from topology.base.units import MIB
@@ -23,6 +26,8 @@ ABOUT = (
 """Files of a folder in which a dataset or a tokenizer that was saved says of itself."""
 LARGEST_BYTES = 64 * MIB
 """Of a document, which is held whole: no line or text file beyond it is read."""
+BLANK_BYTES = MIB
+"""Of blank lines in a compressed file, where a small one may stand for any number of them."""
 
 
 class NotJsonError(InputError):
@@ -39,7 +44,7 @@ def files_of(texts: Sequence[Path]) -> tuple[list[Path], int]:
             found.append(path)
             continue
         inside = sorted(one for one in path.rglob("*") if one.is_file() and one.name not in ABOUT)
-        held = [one for one in inside if one.suffix in (*LINES, *TABLES, TEXT)]
+        held = [one for one in inside if one.suffix in TABLES or kind_of(one) in (*LINES, TEXT)]
         if not held:
             raise not_text(path, f"no file in it ends with {', '.join((*TABLES, *LINES, TEXT))}")
         found += held
@@ -47,33 +52,63 @@ def files_of(texts: Sequence[Path]) -> tuple[list[Path], int]:
     return found, skipped
 
 
-def documents(path: Path, field: str, start: int = 0, stop: int | None = None) -> Iterator[tuple[int, str]]:
-    """Documents from place `start` on, those before place `stop`, each with its place; read as asked for."""
+def documents(
+    path: Path, field: str, start: int = 0, stop: int | None = None, *, turn: int = 0, turns: int = 1
+) -> Iterator[tuple[int, str]]:
+    """Documents from place `start` on, those before place `stop`, each with its place; read as asked for.
+
+    Of a compressed file of lines the `turn`-th of every `turns` lines, whatever `start` is.
+    """
     if path.suffix in TABLES:
         yield from rows(path, field, start, stop)
         return
     try:
-        if path.suffix not in LINES:
+        if kind_of(path) not in LINES:
             if start == 0:
                 yield 0, _whole(path)
-            return
-        with path.open("rb") as stream:
-            stream.seek(start)
-            at, number = start, 0
-            while (stop is None or at < stop) and (line := stream.readline(LARGEST_BYTES + 1)):
-                number += 1
-                where = f"line {number}" if start == 0 else f"the line at byte {at}"
-                require_held(path, len(line), where)
-                if line.strip():
-                    yield at, text_of_line(line, field, f"{path}, {where}")
-                at += len(line)
+        elif path.suffix in COMPRESSED:
+            yield from _dealt_lines(path, field, start, turn=turn, turns=turns)
+        else:
+            yield from _lines(path, field, start, stop)
     except (OSError, UnicodeDecodeError) as error:
         raise not_text(path, str(error)) from error
 
 
+def _lines(path: Path, field: str, start: int, stop: int | None) -> Iterator[tuple[int, str]]:
+    """Lines that can be gone to."""
+    with path.open("rb") as stream:
+        stream.seek(start)
+        at, number = start, 0
+        while (stop is None or at < stop) and (line := stream.readline(LARGEST_BYTES + 1)):
+            number += 1
+            where = f"line {number}" if start == 0 else f"the line at byte {at}"
+            require_held(path, len(line), where)
+            if line.strip():
+                yield at, text_of_line(line, field, f"{path}, {where}")
+            at += len(line)
+
+
+def _dealt_lines(path: Path, field: str, start: int, *, turn: int, turns: int) -> Iterator[tuple[int, str]]:
+    """Lines of a compressed file: all are read and counted, and those that are wanted are looked into."""
+    with opened(path) as stream:
+        at = blank = 0
+        for number in count():
+            line = stream.readline(LARGEST_BYTES + 1)
+            if not line:
+                return
+            require_held(path, len(line), f"line {number + 1}")
+            if line.isspace():
+                blank += len(line)
+                if blank > BLANK_BYTES:
+                    raise not_text(path, f"{BLANK_BYTES // MIB} MiB of it are blank, up to line {number + 1}")
+            elif at >= start and number % turns == turn:
+                yield at, text_of_line(line, field, f"{path}, line {number + 1}")
+            at += len(line)
+
+
 def _whole(path: Path) -> str:
     """A text file."""
-    with path.open("rb") as stream:
+    with opened(path) as stream:
         raw = stream.read(LARGEST_BYTES + 1)
     require_held(path, len(raw))
     return raw.decode().replace("\r\n", "\n").replace("\r", "\n")
@@ -94,7 +129,8 @@ def not_text(path: Path, cause: str) -> InputError:
     return InputError(
         what=f"{path} cannot be read as text",
         cause=cause,
-        fix="give UTF-8 text (one document a file), JSON lines, Parquet or Arrow, or a folder of these",
+        fix="give UTF-8 text (one document a file), JSON lines, Parquet or Arrow, or a folder of these; "
+        "text and lines may be compressed (.gz, .zst)",
     )
 
 

@@ -11,7 +11,9 @@ from pathlib import Path
 
 from executor.data import source as data
 from executor.data.blend import TokenSource, parts_of
+from executor.data.contents import path_of
 from executor.data.documents import files_of
+from executor.data.hub import is_hub
 from topology.base.errors import InputError
 from topology.base.units import MIB
 
@@ -51,10 +53,10 @@ def open_held_out(
     """
     if name is None:
         return None
-    _require_unseen(name, training)
+    _require_unseen(name, training, texts)
     apart = (seed + APART) % WORD
     source: TokenSource | None = None
-    if texts is not None and parts_of(name) is None and data.is_text(name) and _size(name) <= WHOLE_BYTES:
+    if texts is not None and parts_of(name) is None and data.is_text(name) and _is_small(name, texts):
         source = data.whole_text(
             name, vocab_size=vocab_size, sequence_length=sequence_length, seed=apart, texts=texts
         )
@@ -78,9 +80,9 @@ def open_held_out(
     return HeldOut(source=source, samples=wanted or there or 0, interval=interval)
 
 
-def _require_unseen(name: str, training: str) -> None:
+def _require_unseen(name: str, training: str, texts: data.TextReading | None) -> None:
     """Refuse a file that is trained on: its loss would say nothing."""
-    both = sorted((_files(name) & _files(training)) - {data.SYNTHETIC})
+    both = sorted((_files(name, texts) & _files(training, texts)) - {data.SYNTHETIC})
     if both:
         raise InputError(
             what="the held-out data is trained on",
@@ -89,17 +91,21 @@ def _require_unseen(name: str, training: str) -> None:
         )
 
 
-def _files(name: str) -> set[str]:
+def _files(name: str, texts: data.TextReading | None) -> set[str]:
     """Full names of the files of a source; an index stands for its data, a folder for what it holds."""
     parts = parts_of(data.named_in_full(name)) or ((1, data.named_in_full(name)),)
     found = set()
     for _, part in parts:
-        files = files_of([Path(part)])[0] if Path(part).is_dir() else [part]
-        names = (str(file).removesuffix(".idx").removesuffix(".bin") for file in files)
+        if is_hub(part):
+            files = () if texts is None else data.contents_of(part, texts).files
+            found |= {one.name if "://" in one.name else str(path_of(part, one).resolve()) for one in files}
+            continue
+        inside = files_of([Path(part)])[0] if Path(part).is_dir() else [part]
+        names = (str(file).removesuffix(".idx").removesuffix(".bin") for file in inside)
         found |= {name if name == data.SYNTHETIC else str(Path(name).resolve()) for name in names}
     return found
 
 
-def _size(name: str) -> int:
-    """Bytes of all files of a text."""
-    return sum(file.stat().st_size for file in files_of([Path(name)])[0])
+def _is_small(name: str, texts: data.TextReading) -> bool:
+    """Whether a text is read whole; one of which nobody says how large it is, is not."""
+    return 0 < data.contents_of(name, texts).size_bytes <= WHOLE_BYTES

@@ -20,10 +20,12 @@ import numpy as np
 import numpy.typing as npt
 
 from executor.data.blend import TokenSource, blend, parts_of
-from executor.data.contents import Contents, look_through
-from executor.data.documents import files_of
+from executor.data.compressed import COMPRESSED
+from executor.data.contents import every_text, look_through
+from executor.data.hub import absolute, full_name, is_hub
 from executor.data.indexed import index_beside, open_indexed
 from executor.data.lane_blend import LaneBlend
+from executor.data.pieces import Contents
 from executor.data.stream import TextStream
 from executor.data.tables import TABLES
 from executor.data.tokenized import encoded
@@ -34,7 +36,6 @@ SYNTHETIC = "synthetic"
 SYNTHETIC_BRANCHES = 4  # followers of each synthetic token: something a model can learn
 LARGEST_16_BIT_VOCABULARY = 1 << 16
 TOKENS = (".npy", ".bin", ".idx")  # names of files of token ids end so
-HUB = "hf:"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,10 +168,10 @@ def _windows(
 def is_text(name: str) -> bool:
     """Whether a part of a source is text where there is a tokenizer.
 
-    >>> [is_text(name) for name in ("synthetic", "a.idx", "a.npy", "a.jsonl", "notes")]
+    >>> [is_text(name) for name in ("synthetic", "a.idx", "a.npy", "a.jsonl", "hf:a.bin")]
     [False, False, False, True, True]
     """
-    return name != SYNTHETIC and Path(name).suffix not in TOKENS
+    return is_hub(name) or (name != SYNTHETIC and Path(name).suffix not in TOKENS)
 
 
 def texts_in(name: str) -> list[str]:
@@ -209,7 +210,7 @@ def whole_text(
 ) -> TokenFile:
     """A small text as the token file that `plan tokenize` would write of it, held in memory."""
     known = fitting_tokenizer(texts, vocab_size)
-    tokens = np.concatenate(list(encoded(known, files_of([Path(name)])[0], texts.field)))
+    tokens = np.concatenate(list(encoded(known, every_text(name, contents_of(name, texts)))))
     return _windows(name, tokens, vocab_size=vocab_size, sequence_length=sequence_length, seed=seed)
 
 
@@ -224,10 +225,12 @@ def _read(path: Path, vocab_size: int) -> npt.NDArray[Any]:
         if path.suffix == ".bin":
             wide = vocab_size > LARGEST_16_BIT_VOCABULARY
             return np.memmap(path, dtype="<u4" if wide else "<u2", mode="r")
-        if path.is_dir() or path.suffix in TABLES:
+        kinds = {"a dataset": is_hub(str(path)), "a folder": path.is_dir(), "a table": path.suffix in TABLES}
+        kinds["compressed"] = path.suffix in COMPRESSED
+        for kind in (kind for kind, holds in kinds.items() if holds):
             raise InputError(
                 what=f"{path} is text of which there are no tokens yet",
-                cause=f"it is a {'folder' if path.is_dir() else 'table'}, and no tokenizer was given",
+                cause=f"it is {kind}, and no tokenizer was given",
                 fix="have it tokenized on the way: --tokenizer PATH, or write tokens first: plan tokenize",
             )
         return encode(path.read_text(encoding="utf-8"))
@@ -253,13 +256,17 @@ def named_in_full(name: str) -> str:
     parts = parts_of(name)
     if parts is not None:
         return ",".join(f"{weight}={named_in_full(part)}" for weight, part in parts)
-    if name.startswith(HUB):
-        raise InputError(
-            what=f"{name[:200]} is on a hub, and hubs are not asked",
-            cause="a run reads files of this machine, which can be checked and read again",
-            fix="download it and give the folder: hf download NAME --repo-type dataset --local-dir DIR",
-        )
+    if is_hub(name):
+        return absolute(name)
     return name if name == SYNTHETIC else str(Path(name).absolute())  # a link's own name says what it is
+
+
+def fully_named(name: str, kept: Mapping[str, Contents]) -> str:
+    """A source whose Hugging Face datasets are named with the hub's commit, as a run has `kept` it before."""
+    parts = parts_of(name)
+    if parts is not None:
+        return ",".join(f"{weight}={fully_named(part, kept)}" for weight, part in parts)
+    return full_name(name, kept) if is_hub(name) else name
 
 
 def batch(source: TokenSource, samples: Iterable[int]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:

@@ -15,20 +15,21 @@ Legend: ``S`` sequence length, ``G`` global batch size, ``L`` lanes.
 from __future__ import annotations
 
 import hashlib
-import heapq
 import json
 from collections import OrderedDict, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from executor.data.contents import Contents, Piece, documents_of, pieces_of
+from executor.data.contents import documents_of
+from executor.data.pieces import END, Contents, deal, pieces_of
 from executor.data.tokenizer import Tokenizer
 from topology.base.errors import InputError
 
 OPEN_AT_ONCE = 32  # lanes with their files: one beyond them closes its own and finds its place again
+COMPRESSED_AT_ONCE = 256  # of which each holds little, and finds its place by reading all before it
 BATCHES_KEPT = 8  # for which it stays known where windows began: more than are read ahead
 COLUMNS = 5  # of a table of places: a window's number, then its `Place`
 
@@ -80,11 +81,17 @@ class TextStream:
             lane = self.read[number] = _Lane(self, number)
         self.open[number] = None
         self.open.move_to_end(number)
-        while len(self.open) > OPEN_AT_ONCE:  # lanes are read in turn: the one just read is wanted last
+        while len(self.open) > self.most_open:  # lanes are read in turn: the one just read is wanted last
             latest = list(self.open)[-2]
             del self.open[latest]
             self.read[latest].close()
         return lane.window(window)
+
+    @property
+    def most_open(self) -> int:
+        """How many lanes may have their files open."""
+        compressed = self.contents.hub is None and all(f.bounds[-1] == END for f in self.contents.files)
+        return COMPRESSED_AT_ONCE if compressed else OPEN_AT_ONCE
 
     @property
     def key(self) -> str:
@@ -98,6 +105,7 @@ class TextStream:
             self.lanes,
             self.sequence_length,
             self.seed,
+            *(turns for turns in ([file.turns for file in self.contents.files],) if max(turns) > 1),
         )
         return hashlib.sha256(json.dumps(told).encode()).hexdigest()[:32]
 
@@ -242,21 +250,6 @@ class _Lane:
             epoch, turn = epoch + 1, 0
 
 
-def deal(pieces: Sequence[Piece], lanes: int) -> list[list[Piece]]:
-    """Pieces of each lane: the heaviest first, each to the lane that has least so far.
-
-    >>> [sum(piece.weight for piece in lane) for lane in deal([Piece(0, i, i + 1, i) for i in range(8)], 2)]
-    [14, 14]
-    """
-    dealt: list[list[Piece]] = [[] for _ in range(lanes)]
-    loads = [(0.0, lane) for lane in range(lanes)]
-    for piece in sorted(pieces, key=lambda piece: -piece.weight):
-        load, lane = heapq.heappop(loads)
-        dealt[lane].append(piece)
-        heapq.heappush(loads, (load + piece.weight, lane))
-    return dealt
-
-
 def _divisor(number: int, most: int) -> int:
     """The largest divisor of a number that is not above another.
 
@@ -264,16 +257,3 @@ def _divisor(number: int, most: int) -> int:
     [1, 2, 4, 8]
     """
     return max(divisor for divisor in range(1, min(number, most) + 1) if number % divisor == 0)
-
-
-# ── where several parts meet ──────────────────────────────────────────────────────────────────────────────
-
-
-def resume_all(
-    streams: Sequence[TextStream], saved: Mapping[str, Sequence[Sequence[int]]]
-) -> tuple[str, ...]:
-    """Give streams their places of a checkpoint; names of those that it has none of."""
-    for stream in streams:
-        if stream.key in saved:
-            stream.resume(saved[stream.key])
-    return tuple(stream.name for stream in streams if stream.key not in saved)

@@ -34,11 +34,7 @@ def rows(path: Path, field: str, start: int = 0, stop: int | None = None) -> Ite
             batch.validate(full=True)  # what is damaged is read beyond its end otherwise
             for row, text in enumerate(batch.column(0).to_pylist(), first):
                 if text is None:
-                    raise InputError(
-                        what=f"a document has no text in {field!r}",
-                        cause=f"{path}, row {row + 1} is null",
-                        fix="write the table without such rows, or name another column: --field NAME",
-                    )
+                    raise null_row(field, path, row)
                 yield row, text
 
 
@@ -77,7 +73,7 @@ def _opened(path: Path, field: str) -> Iterator[tuple[list[int], Callable[[int],
 
     if path.suffix == ".parquet":
         with parquet.ParquetFile(path, buffer_size=BUFFER_BYTES, pre_buffer=False) as file:
-            _require(file.schema_arrow, field, path)
+            require_text(file.schema_arrow, field, path)
             sizes = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
             yield (
                 sizes,
@@ -100,7 +96,7 @@ def _opened(path: Path, field: str) -> Iterator[tuple[list[int], Callable[[int],
                 return
             yield from (file.get_batch(index) for index in range(first, file.num_record_batches))
 
-        _require(_schema(mapped), field, path)
+        require_text(_schema(mapped), field, path)
         yield (
             [batch.num_rows for batch in groups(0)],  # of which only the places are read, unless compressed
             lambda group: (
@@ -141,7 +137,7 @@ def _batches(path: Path, field: str, start: int, stop: int | None) -> Iterator[t
             at += batch.num_rows
 
 
-def _require(schema: Any, field: str, path: Path) -> None:
+def require_text(schema: Any, field: str, path: Path) -> None:
     """Refuse a table without the column, with several of its name, or with no text in it."""
     import pyarrow as pa
 
@@ -159,6 +155,15 @@ def _require(schema: Any, field: str, path: Path) -> None:
         is_text(kind) for is_text in (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
     ):
         raise _no_text(field, f"{path} has {str(kind)[:200]} there")
+
+
+def null_row(field: str, path: Path, row: int) -> InputError:
+    """Build the error for a row, counted from 0, that has no text."""
+    return InputError(
+        what=f"a document has no text in {field!r}",
+        cause=f"{path}, row {row + 1} is null",
+        fix="write the table without such rows, or name another column: --field NAME",
+    )
 
 
 def _no_text(field: str, cause: str) -> InputError:

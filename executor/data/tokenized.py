@@ -9,13 +9,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
+from executor.data.contents import every_text, look_through
 from executor.data.documents import documents, files_of
+from executor.data.hub import full_name, is_hub
 from executor.data.indexed import write_indexed
 from executor.data.tokenizer import Tokenizer, open_tokenizer
 from topology.base.errors import InputError
@@ -47,22 +49,33 @@ def tokenize(
     Raises InputError for files that are no text or no JSON, and where no end-of-document token is known.
     """
     known = open_tokenizer(tokenizer, end=end)
-    files, skipped = files_of(texts)
-    lengths = write_indexed(index, encoded(known, files, field), vocab_size=known.vocab_size)
+    read, skipped, every = Counter[str](), 0, list[Iterator[str]]()
+    for name in map(str, texts):
+        if is_hub(name):
+            full = full_name(name, {})
+            contents = look_through(full, field=field, lanes=1)
+            every.append(every_text(full, contents))
+            read[full] += len(contents.files)
+            continue
+        files, others = files_of([Path(name)])
+        every.append(text for path in files for _, text in documents(path, field))
+        read.update(str(path.parent) for path in files)
+        skipped += others
+    tokens = encoded(known, chain.from_iterable(every))
+    lengths = write_indexed(index, tokens, vocab_size=known.vocab_size)
     return Tokenized(
         index=str(index),
         documents=len(lengths),
         tokens=sum(lengths),
         document_end=known.end,
         vocab_size=known.vocab_size,
-        files=dict(Counter(str(path.parent) for path in files)),
+        files=dict(read),
         skipped=skipped,
     )
 
 
-def encoded(known: Tokenizer, files: Sequence[Path], field: str) -> Iterator[npt.NDArray[np.int32]]:
-    """Token ids of each document of files, in their order."""
-    texts = (text for path in files for _, text in documents(path, field))
+def encoded(known: Tokenizer, texts: Iterator[str]) -> Iterator[npt.NDArray[np.int32]]:
+    """Token ids of each document, in their order."""
     count = 0
     while some := list(islice(texts, AT_ONCE)):
         count += len(some)

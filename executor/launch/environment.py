@@ -38,6 +38,13 @@ TOLD = {
 THREADS = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
 RECORD_FILE = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
 WANDB = "WANDB_"  # with --wandb, which cannot log in otherwise
+HUB = "HF_"  # with data from a hub: where it is, its cache, its token, whether it may be asked
+WAYS_OUT = frozenset(
+    (
+        "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "no_proxy",
+        "all_proxy", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE",
+    )
+)  # fmt: skip
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -47,17 +54,20 @@ def environment_of_ranks(
     interface: str,
     named: Sequence[str] = (),
     wandb: bool = False,
+    hub: bool = False,
     records: Path | None = None,
 ) -> dict[str, str]:
     """Environment of every rank: what is listed and named, sockets on one interface, our packages found.
 
-    `records` is the folder in which each rank leaves its last NCCL operations when one has hung.
+    `hub` says whether ranks read from a Hugging Face hub. `records` is the folder in which each rank leaves
+    its last NCCL operations when one has hung.
     """
-    prefixes = (*PREFIXES, WANDB) if wandb else PREFIXES
+    prefixes = (*PREFIXES, *((WANDB,) if wandb else ()), *((HUB,) if hub else ()))
+    names = NAMES | WAYS_OUT if hub else NAMES
     passed = {
         name: value
         for name, value in environment.items()
-        if name in NAMES or name.startswith(prefixes) or name in named
+        if name in names or name.startswith(prefixes) or name in named
     }
     told = TOLD | ({} if records is None else {RECORD_FILE: str(records / "nccl-rank")})
     defaults = {names[0]: value for names, value in told.items() if not passed.keys() & set(names)}

@@ -3,13 +3,15 @@
 That is ``--rdzv-endpoint HOST:PORT`` with ``--nnodes``, the same command on every node, as torchrun takes it.
 The node whose address HOST is has number 0. A claim is a folder that appears whole under the number and a
 generation of it: of several that claim one generation exactly one succeeds. It is kept by a node's name, so a
-node that is started again has its number back; a later generation is claimed of a node that is gone.
+node that is started again has its number back; a later generation is claimed of a node that is gone. Of two
+launchers whose nodes have one name the second is refused, and leaves word of it for those that wait for it.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import socket
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -21,10 +23,11 @@ from executor.launch.membership import BEAT_S, SILENT_S, Table, publish
 from executor.launch.nodes import UNNUMBERED, Nodes, name_here
 from executor.launch.run_lock import holder_of
 from executor.launch.turns import EARLIER_S, MEETING_S
+from topology.base.atomic import write_atomically
 from topology.base.decode import read_json, structure
 from topology.base.errors import InputError
 
-_NUMBER, _HOLDER, _CLOCK = "number-", "node.json", "clock-"
+_NUMBER, _HOLDER, _CLOCK, _NAMESAKE = "number-", "node.json", "clock-", "namesake-"
 _LOOK_S = BEAT_S / 4
 _OWN_S = 3 * BEAT_S  # in which another launcher of this node's name would have beaten
 State = Literal["lives", "busy", "unknown", "gone"]
@@ -55,6 +58,7 @@ class Numbers:
     first: bool
     watch: Table = field(init=False)
     watched_s: float = 0.0
+    told: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         """Hear others without being one of them."""
@@ -114,6 +118,19 @@ class Numbers:
                 fix="start it again: it gets a number as soon as one is free",
             )
 
+    def tell_namesakes(self, say: Callable[[str], None]) -> None:
+        """Tell, once each, of launchers that were just refused because their node has another's name."""
+        for word in self.folder.glob(f"{_NAMESAKE}*"):
+            if word.name in self.told or self._age_s(word) > EARLIER_S:
+                continue
+            self.told.add(word.name)
+            node, where = structure(read_json(word), tuple[str, str], str(word))
+            number = word.name.removeprefix(_NAMESAKE).partition(".")[0]
+            say(
+                f"another launcher ({where}) was refused, as its node is called {node} like node {number}: "
+                "if it is another node, give each a name of its own as NODE_NAME and start it again"
+            )
+
     def _claim(self, number: int, generation: int) -> bool:
         """Claim a number; whether nobody else had."""
         return publish(self.folder / f"{_NUMBER}{number}.{generation}", {_HOLDER: json.dumps(self.node)})
@@ -123,6 +140,9 @@ class Numbers:
         holder = holder_of(self.run, own.number)
         heard = self.watch.heard.get(own.number)
         if holder or (heard is not None and heard.lives):
+            here = f"process {os.getpid()} on {socket.gethostname()}"
+            word = self.folder / f"{_NAMESAKE}{own.number}.{self.watch.mine.token}"
+            write_atomically(word, json.dumps((self.node, here)))
             raise InputError(
                 what="another launcher of this run is under way on a node of this name",
                 cause=f"{self.node} is node {own.number}{': ' if holder else ''}{holder}",
@@ -138,16 +158,16 @@ class Numbers:
         heard = self.watch.heard.get(claim.number)
         if heard is not None and heard.lives:
             return "lives"
-        if self._age_s(claim) < EARLIER_S or holder_of(self.run, claim.number):
+        if self._age_s(claim.path) < EARLIER_S or holder_of(self.run, claim.number):
             return "busy"
         return "unknown" if self.watched_s < SILENT_S else "gone"
 
-    def _age_s(self, claim: Claim) -> float:
-        """Seconds since a number was claimed or taken again, by the folder's own clock."""
+    def _age_s(self, path: Path) -> float:
+        """Seconds since something was written here, by the folder's own clock."""
         mark = self.folder / f"{_CLOCK}{self.watch.mine.token}"
         mark.touch()
         try:
-            return mark.stat().st_mtime - claim.path.stat().st_mtime
+            return mark.stat().st_mtime - path.stat().st_mtime
         finally:
             mark.unlink()
 
@@ -167,6 +187,7 @@ def numbered(nodes: Nodes, numbers: Numbers, say: Callable[[str], None]) -> Node
     """Wait for this node's number; `say` is told when that takes long."""
     since_s, told = time.monotonic(), False
     while (number := numbers.look(time.monotonic())) is None:
+        numbers.tell_namesakes(say)
         waited_s = time.monotonic() - since_s
         if waited_s > MEETING_S:
             raise InputError(

@@ -176,6 +176,11 @@ def _on_several_nodes(settings: RunSettings, plan: Plan, supervision: Supervisio
                 check_node(plan, ranks, device=settings.device)
         mine = nodes.rank
 
+        def check() -> None:
+            if numbers is not None:
+                numbers.require(mine)
+                numbers.tell_namesakes(supervision.say)
+
         def linked() -> bool:
             return link_up(interface) and (numbers is None or numbers.holds(mine))
 
@@ -194,7 +199,7 @@ def _on_several_nodes(settings: RunSettings, plan: Plan, supervision: Supervisio
                 say=supervision.say,
                 write=lambda plan: write_run(settings, plan),
                 begin=lambda: _begin(folder, meetings, supervision.beside),
-                check=lambda: None if numbers is None else numbers.require(mine),
+                check=check,
                 earlier=earlier,
                 hint=alone_hint(nodes, os.environ, settings.rdzv_endpoint),
             )
@@ -282,6 +287,7 @@ def _team(
             interface=listening_interface(nodes, settings.interface),
             named=settings.env,
             wandb=settings.wandb,
+            hub="hf:" in f"{settings.data},{settings.eval_data}",
             records=Path(settings.folder),
         ),
         meeting=meeting,

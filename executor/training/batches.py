@@ -68,6 +68,11 @@ def read_ahead(
     return ahead, () if resumed is None else ahead.begin(resumed.step, resumed.places)
 
 
+def reads(pipeline: Pipeline, document_end: int | None) -> bool:
+    """Whether this rank needs samples: for its embedding, its loss, or to know where documents end."""
+    return pipeline.is_first or pipeline.is_last or document_end is not None
+
+
 class Batch(NamedTuple):
     """A rank's microbatches of a step: tokens and targets (M, B, S/cp), and where documents end, if asked."""
 
@@ -92,7 +97,7 @@ def read(
     """
     share = sequences_of_rank(len(samples), pipeline.layout.dp, pipeline.meshes.coordinate("dp"))
     documents = None
-    if not (pipeline.is_first or pipeline.is_last or document_end is not None):
+    if not reads(pipeline, document_end):
         tokens = targets = torch.zeros(len(share), sequence_length, dtype=torch.long)
     else:
         mine = samples[share.start : share.stop]

@@ -11,14 +11,14 @@ import math
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 
 import torch
 import torch.distributed as dist
 
-from executor.data.ahead import places_before, reading
+from executor.data.ahead import Ahead, places_before, reading
 from executor.parallel.device import device_memory_bytes, device_name, peak_memory_bytes
 from executor.parallel.pipeline import run_step
 from executor.training import batches
@@ -38,32 +38,27 @@ from topology.base.errors import InputError
 
 FIRST_CHECKPOINT_STEPS = 20  # until the cost of a checkpoint is measured
 MOST_CHECKPOINT_STEPS = 1000
+ROUND_S = 10.0  # of waiting for text, after which ranks ask each other: well within the bound of a hang
+TOLD_AFTER_S = 20.0
 
 
 class NotFiniteError(InputError):
     """The loss or its gradient stopped being a number."""
 
 
-def train(trainer: Trainer) -> RunStatus:
-    """Run the remaining steps; returns how the run ended."""
+def train(trainer: Trainer, moved: Callable[[], None] = lambda: None) -> RunStatus:
+    """Run the remaining steps; returns how the run ended. `moved` is told when all ranks are at a step."""
     manifest = trainer.resumed
-    restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    if restarts != "0":
-        trainer.say(f"a rank died: all are started again (time {restarts})")
     start = 0 if manifest is None else manifest.step
-    for step in trainer.damaged:
-        trainer.say(f"checkpoint of step {step} is damaged, using an older one")
-    if manifest is not None:
-        trainer.say(f"resuming after step {start}, {manifest.samples} samples seen")
-        if trainer.checkpointer.told:
-            trainer.say(trainer.checkpointer.told)
-    for name in trainer.unplaced:
-        trainer.say(f"the checkpoint has no place in {name}: it is tokenized from its beginning to find it")
+    _tell_start(trainer, start)
     every = trainer.settings.checkpoint_every or FIRST_CHECKPOINT_STEPS
     next_checkpoint = start + every
-    step = start
+    step, trainer.behind = start, isinstance(trainer.source, Ahead)
     with _stop_on_sigterm(trainer), reading(trainer.source):
         while step < trainer.settings.steps:
+            moved()
+            if trainer.behind and not _text_is_there(trainer, step, moved):
+                break
             with _profiled(trainer, step):
                 metrics, stop = _train_step(trainer, step)
             step += 1
@@ -91,6 +86,51 @@ def train(trainer: Trainer) -> RunStatus:
     )
 
 
+def _tell_start(trainer: Trainer, start: int) -> None:
+    """Say where a run goes on, and what of its checkpoints is not as it should be."""
+    restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    if restarts != "0":
+        trainer.say(f"a rank died: all are started again (time {restarts})")
+    for step in trainer.damaged:
+        trainer.say(f"checkpoint of step {step} is damaged, using an older one")
+    if trainer.resumed is not None:
+        trainer.say(f"resuming after step {start}, {trainer.resumed.samples} samples seen")
+        if trainer.checkpointer.told:
+            trainer.say(trainer.checkpointer.told)
+    for name in trainer.unplaced:
+        trainer.say(f"the checkpoint has no place in {name}: it is tokenized from its beginning to find it")
+
+
+def _text_is_there(trainer: Trainer, step: int, moved: Callable[[], None]) -> bool:
+    """Wait until every rank has read the step's text; False once any of them has been asked to stop.
+
+    Ranks ask each other all the time, so that a place that is long looked for is no hang, and a rank that
+    hangs still is one.
+    """
+    began_s, told_s = time.monotonic(), TOLD_AFTER_S
+    while True:
+        here = _reads_on(trainer, step, ROUND_S)
+        waiting = torch.tensor((float(not here), float(trainer.stop_requested)))
+        dist.all_reduce(waiting)
+        moved()
+        ranks, stops = waiting.tolist()
+        if stops > 0 or not ranks:
+            return not stops
+        waited_s = time.monotonic() - began_s
+        if waited_s >= told_s:
+            told_s += waited_s
+            trainer.say(
+                f"{ranks:.0f} of {dist.get_world_size()} ranks still read text, for {waited_s:.0f} s now"
+            )
+
+
+def _reads_on(trainer: Trainer, step: int, seconds: float = 0.0) -> bool:
+    """Whether this rank has what it reads of a step's text, after at most so long."""
+    source = trainer.source
+    wanted = batches.reads(trainer.pipeline, trainer.settings.document_end)
+    return not (wanted and isinstance(source, Ahead)) or source.has(step, seconds)
+
+
 def _train_step(trainer: Trainer, step: int) -> tuple[StepMetrics, bool]:
     """One optimizer step; also whether any rank has been asked to stop."""
     pipeline, job = trainer.pipeline, trainer.plan.request.job
@@ -108,10 +148,14 @@ def _train_step(trainer: Trainer, step: int) -> tuple[StepMetrics, bool]:
     finish_gradients(pipeline)
     norm = total_norm(pipeline)
     router = sum(stage.balance.take() for stage in pipeline.stages if stage.balance is not None)
-    others = torch.tensor((router, float(trainer.stop_requested))).to(share)
+    told = [router, float(trainer.stop_requested)]
+    if isinstance(trainer.source, Ahead):  # on every rank or on none
+        told.append(float(not _reads_on(trainer, step + 1)))
+    others = torch.tensor(told).to(share)
     shared = torch.cat(((share / pipeline.layout.tp).view(1), others))
     dist.all_reduce(shared)
-    loss, router, stops = shared.tolist()
+    loss, router, stops, *behind = shared.tolist()
+    trainer.behind = sum(behind) > 0
     rate = learning_rate(trainer.schedule, step)
     if not (math.isfinite(loss) and math.isfinite(float(norm))):
         raise NotFiniteError(

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from executor.data.blend import TokenSource
-    from executor.data.contents import Contents
     from executor.data.held_out import HeldOut
+    from executor.data.pieces import Contents
     from executor.data.source import TextReading
     from planner.plan import Plan
 

@@ -44,7 +44,7 @@ COLLECTIVE_TIMEOUT = timedelta(minutes=5)
 
 @dataclass(slots=True, kw_only=True)
 class Trainer:
-    """Everything one rank trains with."""
+    """Everything one rank trains with; `behind` says whether any rank has not read the next text yet."""
 
     settings: RunSettings
     plan: Plan
@@ -59,6 +59,7 @@ class Trainer:
     held_out: HeldOut | None = None
     unplaced: tuple[str, ...] = ()
     stop_requested: bool = field(default=False)
+    behind: bool = field(default=False)
 
     @property
     def global_batch_size(self) -> int:

@@ -113,8 +113,14 @@ def _run(settings: RunSettings) -> int:
     )
     if not settings.compiles:
         leave_compiler_out()
+    answerer = None
     if MEETING in environment:
-        answer_when_asked(_stands(environment), int(environment["RANK"]))
+        answerer = answer_when_asked(
+            _stands(environment),
+            int(environment["RANK"]),
+            ranks=dist.get_world_size(),
+            quiet_s=trainer.COLLECTIVE_TIMEOUT.total_seconds() / 2,
+        )
     if settings.preflight and device.type == "cuda" and environment.get(RESTARTS, "0") == "0":
         check_links(plan, device, load_calibration())
     ready = trainer.prepare(settings, plan, device)
@@ -122,7 +128,7 @@ def _run(settings: RunSettings) -> int:
     for line in filter(None, (bound, attention)):
         if environment.get(RESTARTS, "0") == "0":
             ready.say(line)
-    status = loop.train(ready)
+    status = loop.train(ready) if answerer is None else loop.train(ready, answerer.moved)
     if dist.get_rank() == 0 and not (status.state == "stopped" and _goes_on(environment)):
         loop.record_status(settings, status)
     dist.barrier()

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from app.actions.convert import Published
     from app.reports.answer import Answer
-    from executor.data.contents import Contents
+    from executor.data.pieces import Contents
     from executor.training.settings import RunSettings, RunStatus
     from planner.plan import Plan
     from planner.questions.flags import Flags

@@ -7,25 +7,30 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from executor.data.contents import Contents
+    from executor.data.pieces import Contents
     from executor.training.settings import RunSettings
     from planner.plan import Plan
 
 
 def with_texts(run: RunSettings, plan: Plan) -> tuple[RunSettings, dict[str, Contents]]:
-    """Settings with checksums of the texts and the tokenizer; also what the texts consist of.
+    """Settings with checksums of texts and tokenizer, datasets named in full; also what the texts consist of.
 
     Raises InputError for files that have changed since the folder's run began, and a tokenizer for nothing.
     """
     from app.reports.answer import note
     from executor.data.contents import kept_contents, look_through, require_unchanged
-    from executor.data.source import fitting_tokenizer, texts_in
+    from executor.data.source import fitting_tokenizer, fully_named, texts_in
     from executor.training.settings import RUN_FILE, read_settings, text_reading
     from topology.base.errors import InputError
 
     reading = text_reading(run, plan)
     if reading is None:
         return run, {}
+    run = replace(
+        run,
+        data=fully_named(run.data, reading.kept),
+        eval_data=None if run.eval_data is None else fully_named(run.eval_data, reading.kept),
+    )
     names = [name for data in (run.data, run.eval_data) if data for name in texts_in(data)]
     if not names:
         raise InputError(
@@ -52,8 +57,10 @@ def told_of(name: str, contents: Contents) -> str:
 
     from topology.base.units import MB
 
-    folders = Counter(str(Path(file.name).parent) for file in contents.files)
+    own = contents.hub is None
+    folders = Counter(str(Path(file.name).parent) for file in contents.files if own)
     read = ", ".join(f"{count:,} of {folder}" for folder, count in folders.items() if folder != ".")
     files = f"{len(contents.files):,} {'file' if len(contents.files) == 1 else 'files'}"
     left = f"; {contents.skipped:,} others are left out" if contents.skipped else ""
-    return f"{name} is {files}, {contents.size_bytes / MB:,.1f} MB{f' ({read})' if read else ''}{left}"
+    size = f"{contents.size_bytes / MB:,.1f} MB" if contents.size_bytes else "of a size that nobody says"
+    return f"{name} is {files}, {size}{f' ({read})' if read else ''}{left}"

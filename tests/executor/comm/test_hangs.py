@@ -10,6 +10,7 @@ import time
 from datetime import timedelta
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 pytest.importorskip("torch")
@@ -20,9 +21,11 @@ import torch.distributed as dist
 from costmodel.layout import ParallelLayout
 from executor import torch_internals
 from executor.bench.local_ranks import run_ranks
+from executor.comm import hangs
 from executor.comm.collectives import MESSAGE, arrive
-from executor.comm.hangs import Place, Stand, answer_when_asked, hang_line, stand_of, told
+from executor.comm.hangs import Answerer, Place, Stand, answer_when_asked, hang_line, stand_of, told
 from executor.comm.mesh import build_meshes
+from tests.executor.launch.processes import wait_for
 
 SCRIPT = "import sys; from tests.executor.comm.test_hangs import hang; hang(sys.argv[1])"
 TP, DP = "5", "7"
@@ -78,6 +81,53 @@ def test_only_a_timeout_is_a_hang(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError) as raised:
         arrive(Late())
     assert raised.value.__notes__ == [MESSAGE]
+
+
+def looks_of(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, *, ranks: int, quiet_s: float, moves: int, steps_s: float
+) -> list[float]:
+    """When a rank looks whether it is asked, by seconds of a clock: it moves so often, then stands still."""
+    now_s, looks = 0.0, list[float]()
+    answerer = Answerer(folder, 0, ranks=ranks, quiet_s=quiet_s)
+    answerer.still_since_s = 0.0
+
+    def sleep(seconds: float) -> None:
+        nonlocal now_s
+        now_s += seconds
+        answerer.still_since_s = max(answerer.still_since_s, min(now_s, moves * steps_s) // steps_s * steps_s)
+
+    def is_asked(_folder: Path) -> bool:
+        looks.append(now_s)
+        if now_s < moves * steps_s + 300:
+            return False
+        raise OSError
+
+    monkeypatch.setattr(hangs.time, "monotonic", lambda: now_s)
+    monkeypatch.setattr(hangs.time, "sleep", sleep)
+    monkeypatch.setattr(hangs, "_is_asked", is_asked)
+    answerer.run()
+    return looks
+
+
+def test_nobody_looks_while_steps_are_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten thousand steps of ten seconds cost no look at the folder; then one every two seconds, of 512 ranks."""
+    looks = looks_of(monkeypatch, tmp_path, ranks=512, quiet_s=150, moves=10_000, steps_s=10)
+    assert min(looks) >= 10_000 * 10 + 150
+    assert np.diff(looks) == pytest.approx(2.0)
+    assert hangs.LOOKS_PER_S * 1.1 >= 512 / 2.0
+    assert hangs.ANSWER_S > 2.0
+    monkeypatch.undo()
+    few = looks_of(monkeypatch, tmp_path, ranks=8, quiet_s=0, moves=1, steps_s=1)
+    assert np.diff(few) == pytest.approx(0.5)
+
+
+def test_who_stands_still_is_asked_and_answers(tmp_path: Path) -> None:
+    """Not before its time; whoever waits finds the answer by one listing of the folder."""
+    (tmp_path / "asked").touch()
+    answerer = answer_when_asked(tmp_path, 7, quiet_s=1.0)
+    assert not list(tmp_path.glob("stand-*"))
+    assert wait_for((tmp_path / "stand-7").exists)
+    assert time.monotonic() - answerer.still_since_s >= 1.0
 
 
 def _hung(rank: int, folder: str) -> tuple[str, float]:

@@ -142,6 +142,9 @@ def test_ranks_get_what_is_listed_and_what_is_named() -> None:
     assert environment_of_ranks({"OMP_WAIT_POLICY": "ACTIVE"}, interface="lo")["OMP_WAIT_POLICY"] == "ACTIVE"
     assert (given["GLOO_SOCKET_IFNAME"], given["NCCL_SOCKET_IFNAME"]) == ("lo", "=lo")
     assert "WANDB_API_KEY" in environment_of_ranks(users, interface="lo", wandb=True)
+    hub = {"HF_TOKEN": "secret", "HF_HUB_OFFLINE": "1", "https_proxy": "there"}
+    assert not hub.keys() & environment_of_ranks(hub, interface="lo").keys()
+    assert hub.items() <= environment_of_ranks(hub, interface="lo", hub=True).items()
 
 
 def test_what_the_user_says_of_memory_and_records_stands(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -139,6 +140,56 @@ def test_a_node_that_is_started_again_has_its_number_back(tmp_path: Path) -> Non
         with pytest.raises(InputError, match=f"b is node 1: process {os.getpid()}"):
             hosts.number("b")
     assert holder_of(tmp_path, 1) == holder_of(tmp_path, 2) == ""
+
+
+def test_those_that_wait_learn_that_a_node_of_their_name_was_refused(tmp_path: Path) -> None:
+    """Once, with the process and what helps; not of an earlier start, and nothing where names differ."""
+    hosts, said = Hosts(tmp_path), list[str]()
+    first, second = hosts.comes("a"), hosts.comes("b")
+    assert [numbers.look(0.0) for numbers in (first, second)] == [0, 1]
+    first.tell_namesakes(said.append)
+    assert said == []
+    with pytest.raises(InputError, match="give each another as NODE_NAME"):
+        hosts.waits(hosts.comes("b"), 3, hosts.table(1))
+    for numbers in (first, first, second):
+        numbers.tell_namesakes(said.append)
+    expected = (
+        f"another launcher (process {os.getpid()} on {socket.gethostname()}) was refused, as its node is called "
+        "b like node 1: if it is another node, give each a name of its own as NODE_NAME and start it again"
+    )
+    assert said == [expected] * 2
+    (word,) = hosts.folder.glob("namesake-*")
+    os.utime(word, (word.stat().st_mtime - 2 * EARLIER_S,) * 2)
+    late = hosts.comes("c")
+    late.tell_namesakes(said.append)
+    assert len(said) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="reads Linux's /proc")
+def test_two_launchers_of_one_name_say_so_within_seconds(
+    estimated_plan_of: Callable[..., Plan], tmp_path: Path
+) -> None:
+    """The second ends; the first, which waits for its second node, says that it was refused and why."""
+    plan, run = tmp_path / "wanted.json", tmp_path / "run"
+    plan.write_text(to_json(estimated_plan_of(ParallelLayout(dp=2, zero_stage=1))), encoding="utf-8")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        place = f"127.0.0.1:{free.getsockname()[1]}"
+    words, job = ("--nnodes", "2", "--rdzv-endpoint", place), {"NODE_NAME": "same"}
+    first = started(plan, run, 0, 5, *words, job=job)
+    try:
+        assert wait_for(lambda: "node 0 (from 0) of 2 nodes" in (tmp_path / "said-0").read_text())
+        second = started(plan, run, 1, 5, *words, job=job)
+        assert second.wait(timeout=60) == 2
+        ended_s = time.monotonic()
+        assert wait_for(
+            lambda: "was refused, as its node is called same" in (tmp_path / "said-0").read_text()
+        )
+        assert time.monotonic() - ended_s < 5
+        assert f"process {second.pid} on" in (tmp_path / "said-0").read_text()
+    finally:
+        first.kill()
+        first.wait()
 
 
 def test_the_number_of_a_node_that_is_gone_goes_to_one_that_comes(tmp_path: Path) -> None:

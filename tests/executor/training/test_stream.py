@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import shutil
 import threading
 from collections.abc import Iterator
+from importlib.util import find_spec
 from itertools import islice, pairwise
 from pathlib import Path
 
@@ -17,10 +20,11 @@ tokenizers = pytest.importorskip("tokenizers")
 
 from executor.data import ahead, contents, stream, tokenized
 from executor.data.ahead import Ahead, places_of
-from executor.data.contents import kept_contents, look_through, pieces_of, require_unchanged, texts_json
+from executor.data.contents import kept_contents, look_through, require_unchanged, texts_json
 from executor.data.documents import documents
 from executor.data.indexed import open_indexed
 from executor.data.lane_blend import LaneBlend
+from executor.data.pieces import Piece, pieces_of
 from executor.data.source import TextReading, open_source
 from executor.data.stream import TextStream
 from executor.data.tokenizer import open_tokenizer
@@ -30,6 +34,13 @@ from topology.base.errors import InputError
 WORDS = [f"w{number}" for number in range(200)]
 SEQUENCE, BATCH, SEED = 16, 8, 3
 DOCUMENTS = 150
+FILES = ("lines", "parquet", "arrow", "file", "text", "gzip", "zstd", "gzip text")
+DATASETS = ("dataset", "dataset of lines", "dataset of one")
+STREAMED = [
+    pytest.param(form, marks=pytest.mark.skipif(find_spec("datasets") is None, reason="needs datasets"))
+    for form in DATASETS
+]
+GROUP = 1 << 32  # the number of a row's group in a dataset's file, as a place has it
 
 
 def texts(seed: int, count: int = DOCUMENTS) -> list[str]:
@@ -64,7 +75,7 @@ def corpora(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """The same documents in every form, each cut into files of different sizes; text files hold others."""
     pa, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     made = tmp_path_factory.mktemp("corpora")
-    found = {name: made / name for name in ("lines", "parquet", "arrow", "file", "text")}
+    found = {name: made / name for name in FILES}
     for folder in found.values():
         folder.mkdir()
     every = texts(1)
@@ -77,8 +88,22 @@ def corpora(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
             out.write_table(table, max_chunksize=13)
         with pa.ipc.new_file(found["file"] / f"{part}.arrow", table.schema) as out:
             out.write_table(table, max_chunksize=13)
+        lines = (found["lines"] / f"{part}.jsonl").read_bytes()
+        middle = lines.index(b"\n", len(lines) // 2) + 1
+        (found["gzip"] / f"{part}.{'json' if part else 'jsonl'}.gz").write_bytes(
+            gzip.compress(lines[:middle]) + gzip.compress(lines[middle:])  # two members, as pigz writes them
+        )
+        with pa.CompressedOutputStream(str(found["zstd"] / f"{part}.jsonl.zst"), "zstd") as packed:
+            packed.write(lines)
+    for form, kind, files in zip(DATASETS, ("parquet", "lines", "lines"), ("*", "*", "1.*"), strict=True):
+        folder = made / form.replace(" ", "-")
+        shutil.copytree(found[kind], folder / "data")
+        about = f"configs:\n- config_name: en\n  data_files:\n  - split: train\n    path: data/{files}\n"
+        (folder / "README.md").write_text(f"---\n{about}---\n")
+        found[form] = Path(f"hf:{folder}:en:train")
     for number, text in enumerate(every):
         (found["text"] / f"{number:03}.txt").write_text(text)
+        (found["gzip text"] / f"{number:03}.txt.gz").write_bytes(gzip.compress(text.encode()))
     return found
 
 
@@ -101,18 +126,20 @@ def by_hand(corpus: TextStream, tokens: np.ndarray, lengths: list[int]) -> Itera
     Each lane: its pieces' documents, in the order drawn for each epoch, as one line of tokens.
     """
     firsts = np.concatenate(([0], np.cumsum(lengths)))
-    numbers = {}  # of documents in the order of files, by their place
+    numbers = {}  # of documents in the order of files, by their place; and their number in their file
     for number, file in enumerate(corpus.contents.files):
-        for place, _ in documents(contents.path_of(corpus.name, file), corpus.contents.field):
-            numbers[number, place] = len(numbers)
+        whole = Piece(number, 0, file.bounds[-1], 1.0)
+        for count, (place, _) in enumerate(contents.documents_of(corpus.name, corpus.contents, whole)):
+            numbers[number, place] = len(numbers), count if corpus.contents.hub is None else place
     lines = []
     for lane, pieces in enumerate(corpus.pieces_of_lane):
         line: list[int] = []
         for epoch in range(3):
             for turn in np.random.default_rng((SEED, epoch, lane)).permutation(len(pieces)):
                 piece = pieces[turn]
-                for (file, place), document in numbers.items():
-                    if file == piece.file and piece.start <= place < piece.stop:
+                for (file, place), (document, count) in numbers.items():
+                    mine = sum(divmod(count, GROUP)) % piece.turns == piece.turn
+                    if file == piece.file and piece.start <= place < piece.stop and mine:
                         line += tokens[firsts[document] : firsts[document + 1]].tolist()
         lines.append(np.array(line))
     for index in range(10**6):
@@ -130,18 +157,34 @@ def written(corpus: Path, tokenizer: Path, folder: Path) -> tuple[np.ndarray, li
     return open_indexed(index), np.fromfile(index, "<i4", count, offset=34).tolist()
 
 
-@pytest.mark.parametrize("form", ["lines", "parquet", "arrow", "file", "text"])
+@pytest.mark.parametrize("form", [*FILES, *STREAMED])
 def test_samples_are_windows_over_what_plan_tokenize_writes(
     form: str, corpora: dict[str, Path], tokenizer: Path, tmp_path: Path
 ) -> None:
     """To the last token, over two epochs and more; no document of the corpus is in two lanes or in none."""
     corpus = opened(corpora[form], tokenizer)
     assert corpus.lanes == BATCH
-    expected = list(by_hand(corpus, *written(corpora[form], tokenizer, tmp_path)))
-    assert len(expected) > 2 * sum(len(text.split()) + 1 for text in texts(1)) // SEQUENCE
+    tokens, lengths = written(corpora[form], tokenizer, tmp_path)
+    expected = list(by_hand(corpus, tokens, lengths))
+    assert len(expected) > 2 * len(tokens) // SEQUENCE
     assert all((corpus.sample(index) == sample).all() for index, sample in enumerate(expected))
     dealt = sorted(piece for lane in corpus.pieces_of_lane for piece in lane)
     assert dealt == sorted(pieces_of(corpus.contents))
+
+
+def test_one_compressed_file_fills_all_lanes(corpora: dict[str, Path], tokenizer: Path) -> None:
+    """Its lines are dealt by turns, so that no document is in two lanes or in none."""
+    (file,) = corpora["gzip"].glob("1.*")
+    corpus = opened(file, tokenizer)
+    assert corpus.lanes == BATCH
+    seen = [
+        place
+        for (piece,) in corpus.pieces_of_lane
+        for place, _ in contents.documents_of(corpus.name, corpus.contents, piece)
+    ]
+    assert sorted(seen) == [place for place, _ in documents(file, "text")]
+    one = opened(file, tokenizer, global_batch_size=1)
+    assert [piece.turns for lane in one.pieces_of_lane for piece in lane] == [1]
 
 
 def test_lanes_are_alike_and_have_an_order_of_their_own(corpora: dict[str, Path], tokenizer: Path) -> None:
@@ -155,7 +198,7 @@ def test_lanes_are_alike_and_have_an_order_of_their_own(corpora: dict[str, Path]
     assert len(orders) == 9
 
 
-@pytest.mark.parametrize("form", ["lines", "parquet", "arrow"])
+@pytest.mark.parametrize("form", ["lines", "parquet", "arrow", "gzip", "zstd", *STREAMED])
 def test_any_rank_goes_on_from_saved_places_without_reading_what_was_before(
     form: str, corpora: dict[str, Path], tokenizer: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -338,6 +381,33 @@ def test_a_blend_of_texts_resumes_and_small_ones_share_lanes(
         later.close()
 
 
+def test_parts_of_a_blend_that_are_the_same_text_have_each_a_place(
+    corpora: dict[str, Path], tokenizer: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two parts of three are one text, at windows of their own: both go on there, and neither is read again."""
+    name = f"5={corpora['lines']},1={corpora['arrow']},1={corpora['lines']}"
+
+    def made() -> LaneBlend:
+        found = open_source(
+            name, vocab_size=259, sequence_length=SEQUENCE, seed=SEED, texts=reading(tokenizer)
+        )
+        assert isinstance(found, LaneBlend)
+        return found
+
+    whole, step = made(), 28
+    expected = [whole.sample(index) for index in range((step + 1) * BATCH)]
+    saved = {key: table.tolist() for key, table in places_of(whole, step).items()}
+    assert [[row[0] for row in table] for table in saved.values()] == [
+        whole.windows(number, step) for number in range(3)
+    ]
+    later = Ahead(made(), samples_of(1, 0))
+    assert later.begin(step, saved) == ()
+    counted = count_texts(monkeypatch)
+    for index in range(step * BATCH, (step + 1) * BATCH):
+        assert (later.source.sample(index) == expected[index]).all()
+    assert sum(counted) <= (SEQUENCE + 500) * BATCH  # a window and a document of each place
+
+
 # ── reading ahead ─────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -425,6 +495,10 @@ def test_wrong_texts_are_refused(corpora: dict[str, Path], tokenizer: Path, tmp_
     alone = tmp_path / "alone.json"
     alone.write_bytes((tokenizer / "tokenizer.json").read_bytes())
     (tmp_path / "none.jsonl").write_text("")
+    for name in ("gzip", "zstd"):
+        (packed,) = corpora[name].glob("1.*")
+        (tmp_path / f"no-{packed.name}").write_bytes(packed.read_bytes()[7:])
+    (tmp_path / "none.jsonl.gz").write_bytes(gzip.compress(b"\n"))
     large = tmp_path / "large.txt"
     with large.open("wb") as sparse:
         sparse.truncate(65 << 20)
@@ -432,6 +506,10 @@ def test_wrong_texts_are_refused(corpora: dict[str, Path], tokenizer: Path, tmp_
         (cut, {}, "ends in the middle"),
         (parquet, {}, "cannot be read as a table"),
         (arrow, {}, "cannot be read as a table"),
+        (tmp_path / "no-1.json.gz", {}, "cannot be decompressed"),
+        (tmp_path / "no-1.jsonl.zst", {}, "cannot be decompressed"),
+        (tmp_path / "none.jsonl.gz", {}, "holds no document"),
+        (corpora["gzip"], {"field": "body"}, "has text"),
         (tmp_path / "blank.jsonl", {}, "holds no document"),
         (tmp_path / "none.jsonl", {}, "1 files, 0 bytes"),
         (tmp_path / "missing.jsonl", {}, "no such file or folder"),
@@ -460,6 +538,19 @@ def test_wrong_texts_are_refused(corpora: dict[str, Path], tokenizer: Path, tmp_
         )
     with pytest.raises(InputError, match="no tokenizer was given"):
         open_source(str(corpora["lines"]), vocab_size=259, sequence_length=SEQUENCE, seed=SEED)
+
+
+@pytest.mark.parametrize("form", ["gzip", "zstd"])
+def test_a_compressed_file_that_is_cut_off_is_refused(
+    form: str, corpora: dict[str, Path], tokenizer: Path, tmp_path: Path
+) -> None:
+    """In three lines, at the latest when its end is read."""
+    (whole,) = corpora[form].glob("1.*")
+    cut = tmp_path / whole.name
+    cut.write_bytes(whole.read_bytes()[:-40])
+    with pytest.raises(InputError, match="cannot be decompressed") as raised:
+        list(map(opened(cut, tokenizer).sample, range(400)))
+    assert str(raised.value).count("\n") == 2
 
 
 def test_files_that_changed_are_not_taken_for_the_same(tokenizer: Path, tmp_path: Path) -> None:

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
+import sys
+import time
 import tomllib
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -15,11 +21,16 @@ pytest.importorskip("torch")
 tokenizers = pytest.importorskip("tokenizers")
 pytest.importorskip("pyarrow")
 
+import torch.distributed as dist
+
 from app.cli import run
 from app.store.run_settings import SETTINGS_FILE
 from costmodel.layout import ParallelLayout
 from executor.data.contents import TEXTS_FILE
+from executor.data.stream import TextStream
+from executor.training import loop, trainer
 from executor.training.manifest import folder_of_step, read_manifest
+from executor.training.metrics import Reporter
 from executor.training.settings import CHECKPOINTS, EVALUATIONS_FILE, RUN_FILE, RunSettings, read_settings
 from planner.plan import Plan
 from tests.executor.training.test_commands import LEGAL, run_words
@@ -55,11 +66,26 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         json.loads(line)["text"] for line in write_lines(made / "b.lines", 3, 90).read_text().splitlines()
     ]
     parquet.write_table(pa.table({"text": rows}), made / "b.parquet", row_group_size=20)
+    for name, to in (
+        ("a.jsonl", "a/train.jsonl"),
+        ("held-out.jsonl", "a/test.jsonl"),
+        ("b.parquet", "b/en/0.parquet"),
+    ):
+        (made / to).parent.mkdir(parents=True, exist_ok=True)
+        (made / to).write_bytes((made / name).read_bytes())
+    about = "configs:\n- config_name: en\n  data_files:\n  - split: train\n    path: en/*\n"
+    (made / "b" / "README.md").write_text(f"---\n{about}---\n")
     return made
 
 
-def data_of(folder: Path) -> dict[str, str]:
+def data_of(folder: Path, form: str = "files") -> dict[str, str]:
     """A blend of both corpora, documents apart, and all of the held-out one."""
+    if form == "datasets":
+        return {
+            "data": f"0.7=hf:{folder}/a:default:train,0.3=hf:{folder}/b:en:train",
+            "eval_data": f"hf:{folder}/a:default:test",
+            "tokenizer": str(folder),
+        }
     return {
         "data": f"0.7={folder / 'a.jsonl'},0.3={folder / 'b.parquet'}",
         "eval_data": str(folder / "held-out.jsonl"),
@@ -67,24 +93,38 @@ def data_of(folder: Path) -> dict[str, str]:
     }
 
 
+@pytest.fixture(
+    scope="module",
+    params=[
+        "files",
+        pytest.param(
+            "datasets", marks=pytest.mark.skipif(find_spec("datasets") is None, reason="needs datasets")
+        ),
+    ],
+)
+def form(request: pytest.FixtureRequest) -> str:
+    """Texts that are read by ourselves, and Hugging Face datasets that their library streams."""
+    return str(request.param)
+
+
 @pytest.fixture(scope="module")
 def uninterrupted(
-    folder: Path, plan_of: Callable[..., Plan], tmp_path_factory: pytest.TempPathFactory
+    folder: Path, form: str, plan_of: Callable[..., Plan], tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
     """A run that nothing disturbed."""
     made = tmp_path_factory.mktemp("run")
-    run_here(settings_of(folder, made), plan_of(LAYOUT))
+    run_here(settings_of(folder, made, form), plan_of(LAYOUT))
     return made
 
 
-def settings_of(folder: Path, to: Path) -> RunSettings:
+def settings_of(folder: Path, to: Path, form: str) -> RunSettings:
     """Settings of a run on the texts."""
-    fields = {**data_of(folder), "document_end": 1, "checkpoint_every": 2, "eval_interval": 5}
+    fields = {**data_of(folder, form), "document_end": 1, "checkpoint_every": 2, "eval_interval": 5}
     return settings_in(to, steps=STEPS, keep_checkpoints=9, **fields)
 
 
 def test_another_layout_goes_on_where_a_checkpoint_was(
-    folder: Path, uninterrupted: Path, plan_of: Callable[..., Plan], tmp_path: Path
+    folder: Path, form: str, uninterrupted: Path, plan_of: Callable[..., Plan], tmp_path: Path
 ) -> None:
     """From step 4, whose places are in the checkpoint: the same losses on one replica of two ranks."""
     manifest = read_manifest(folder_of_step(uninterrupted / CHECKPOINTS, 4))
@@ -93,7 +133,7 @@ def test_another_layout_goes_on_where_a_checkpoint_was(
     windows = [sum(row[0] for row in places) for places in manifest.places.values()]
     assert sum(windows) == manifest.samples == 4 * 8
     again = copy_of(uninterrupted, tmp_path / "again", last_step=4)
-    resumed = replace(settings_of(folder, again), folder=str(again), plan_file=str(again / "plan.json"))
+    resumed = replace(settings_of(folder, again, form), folder=str(again), plan_file=str(again / "plan.json"))
     run_here(resumed, plan_of(ParallelLayout(tp=2, sequence_parallel=True)))
     first = losses(uninterrupted)
     assert losses(again) == pytest.approx({step: first[step] for step in range(5, STEPS + 1)}, rel=1e-6)
@@ -106,13 +146,43 @@ def held_out_of(run_dir: Path) -> list[float]:
 
 
 @pytest.mark.slow
+def test_text_that_is_long_looked_for_is_no_hang(
+    folder: Path,
+    plan_of: Callable[..., Plan],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One rank reads for longer than a collective may take, before the first step and before a later one."""
+    bound_s, looks_s, plain = 6, 9, TextStream.sample
+    monkeypatch.setattr(trainer, "COLLECTIVE_TIMEOUT", timedelta(seconds=bound_s))
+    monkeypatch.setattr(loop, "ROUND_S", 1.0)
+    monkeypatch.setattr(loop, "TOLD_AFTER_S", 2.0)
+
+    def sample(self: TextStream, index: int) -> object:
+        if dist.get_rank() == 1 and index in {4, 4 * 8 + 4}:  # its first of a step
+            time.sleep(looks_s)
+        return plain(self, index)
+
+    def say(_self: object, message: str) -> None:
+        with (tmp_path / "said").open("a") as said:
+            said.write(f"{message}\n")
+
+    monkeypatch.setattr(TextStream, "sample", sample)
+    monkeypatch.setattr(Reporter, "say", say)
+    fields = {"data": str(folder / "a.jsonl"), "tokenizer": str(folder)}
+    found = run_here(settings_in(tmp_path / "run", steps=6, **fields), plan_of(LAYOUT))
+    assert [status.state for status in found] == ["finished"] * 2
+    assert "1 of 2 ranks still read text, for " in (tmp_path / "said").read_text()
+
+
+@pytest.mark.slow
 def test_a_killed_rank_costs_no_sample(
-    folder: Path, uninterrupted: Path, estimated_plan_of: Callable[..., Plan], tmp_path: Path
+    folder: Path, form: str, uninterrupted: Path, estimated_plan_of: Callable[..., Plan], tmp_path: Path
 ) -> None:
     """`plan run`, kill −9 of a rank after step 5: losses to the last bit those of the run that nothing disturbed."""
     made = tmp_path / "run"
     words = run_words(tmp_path, estimated_plan_of(LAYOUT), made)
-    names = data_of(folder)
+    names = data_of(folder, form)
     words += ["--data", names["data"], "--eval-data", names["eval_data"], "--tokenizer", names["tokenizer"]]
     words += ["--fp32", "--steps", str(STEPS), "--learning-rate", "1e-2", "--warmup-steps", "0"]
     words += ["--document-end", "1", "--eval-interval", "5", "--checkpoint-every", "2"]
@@ -124,9 +194,8 @@ def test_a_killed_rank_costs_no_sample(
     first = losses(uninterrupted)
     assert [row["loss"] for row in rows] == [first[int(row["step"])] for row in rows]
     assert held_out_of(made)[-1] == held_out_of(uninterrupted)[-1]
-    assert sorted(json.loads((made / TEXTS_FILE).read_text())) == sorted(
-        str(folder / name) for name in ("a.jsonl", "b.parquet", "held-out.jsonl")
-    )
+    parts = [part for part in re.split(r",?0\.\d=", names["data"]) if part]
+    assert sorted(json.loads((made / TEXTS_FILE).read_text())) == sorted([*parts, names["eval_data"]])
 
 
 def dry_run(
@@ -144,7 +213,8 @@ def copied(folder: Path, to: Path) -> Path:
     """The texts, to change them."""
     to.mkdir()
     for path in folder.iterdir():
-        (to / path.name).write_bytes(path.read_bytes())
+        if path.is_file():
+            (to / path.name).write_bytes(path.read_bytes())
     return to
 
 
@@ -176,6 +246,82 @@ def test_settings_repeat_a_run_on_the_same_texts_alone(
     assert dry_run(texts, plan, tmp_path, capsys)[0] == 0
 
 
+@pytest.mark.skipif(find_spec("datasets") is None, reason="needs datasets")
+def test_a_dataset_is_kept_by_its_full_name(
+    folder: Path, estimated_plan_of: Callable[..., Plan], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Settings name configuration and split, and say of which library; they repeat the run on the same files alone."""
+    for name in ("a", "b"):
+        shutil.copytree(folder / name, tmp_path / name)
+    kept, plan = tmp_path / "run" / SETTINGS_FILE, estimated_plan_of(LEGAL)
+    given = ["--data", f"3=hf:{tmp_path}/a,1=hf:{tmp_path}/b", "--eval-data", f"hf:{tmp_path}/a:test"]
+    code, told = dry_run(folder, plan, tmp_path, capsys, *given)
+    assert code == 0, told
+    said = tomllib.loads(kept.read_text())
+    full = [f"hf:{tmp_path}/a:default:train", f"hf:{tmp_path}/b:en:train", f"hf:{tmp_path}/a:default:test"]
+    assert (said["data"], said["eval_data"]) == (f"3={full[0]},1={full[1]}", full[2])
+    assert sorted(said["checksums"]) == sorted([str(folder / "tokenizer.json"), *full])
+    assert said["versions"]["datasets"]
+    assert f"{full[1]} is 1 file, 0.0 MB" in told
+    again = ["run", "--settings", str(kept), "--run-dir", str(tmp_path / "again"), "--dry-run"]
+    assert run(again) == 0
+    assert tomllib.loads((tmp_path / "again" / SETTINGS_FILE).read_text())["data"] == said["data"]
+    (tmp_path / "a" / "train.jsonl").write_bytes((tmp_path / "a" / "test.jsonl").read_bytes())
+    capsys.readouterr()
+    assert run(again) == 2
+    assert "is not what" in capsys.readouterr().err
+    code, told = dry_run(folder, plan, tmp_path, capsys, *given)
+    assert (code, "a/train.jsonl has other bytes" in told) == (2, True)
+
+
+@pytest.mark.skipif(find_spec("datasets") is None, reason="needs datasets")
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["--data", "hf:{0}/a:dev"], "has no split dev"),
+        (["--data", "hf:{0}/a", "--text-field", "body"], "has text"),
+        (
+            ["--data", "hf:{0}/a", "--eval-data", "hf:{0}/a:train"],
+            "a/train.jsonl is in --data and in --eval-data",
+        ),
+        (["--data", "{0}/a/train.jsonl", "--eval-data", "hf:{0}/a"], "train.jsonl is in --data and in"),
+        (["--data", "1={0}/a.jsonl,1=hf:org/name"], "org/name is not here, and the hub is not asked"),
+    ],
+)
+def test_datasets_that_cannot_be_trained_on_are_refused(
+    more: list[str],
+    said: str,
+    folder: Path,
+    estimated_plan_of: Callable[..., Plan],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In three lines, and nothing is written."""
+    import datasets
+
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
+    words = [word.replace("{0}", str(folder)) for word in more]
+    code, errors = dry_run(folder, estimated_plan_of(LEGAL), tmp_path, capsys, *words)
+    assert (code, said in errors) == (2, True), errors
+    assert [one.split(":")[0] for one in errors.splitlines()][-3:] == ["error", "cause", "help"]
+    assert not (tmp_path / "run").exists()
+
+
+def test_without_the_library_it_is_said_what_to_install(
+    folder: Path,
+    estimated_plan_of: Callable[..., Plan],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In three lines; files are read without it."""
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    code, errors = dry_run(folder, estimated_plan_of(LEGAL), tmp_path, capsys, "--data", f"hf:{folder}/a")
+    assert (code, errors.splitlines()[-1]) == (2, 'help:  pip install "meshplan[datasets]"')
+    assert dry_run(folder, estimated_plan_of(LEGAL), tmp_path, capsys)[0] == 0
+
+
 def test_what_is_read_of_a_folder_is_told(
     folder: Path, estimated_plan_of: Callable[..., Plan], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -193,8 +339,6 @@ def test_what_is_read_of_a_folder_is_told(
     ("more", "said"),
     [
         (["--data", "synthetic"], "--tokenizer has nothing to read"),
-        (["--data", "hf:wikitext:train"], "hf:wikitext:train is on a hub, and hubs are not asked"),
-        (["--data", "1={0}/a.jsonl,1=hf:c4"], "hf:c4 is on a hub"),
         (["--data", "{0}/missing.jsonl"], "there is no such file or folder"),
         (["--tokenizer", "{0}/a.jsonl"], "is not a tokenizer"),
         (["--text-field", "body"], "no text in 'body'"),

@@ -154,6 +154,22 @@ def test_tables_are_read_as_lines_are(
     assert said.documents == len(TEXTS)
 
 
+@pytest.mark.parametrize("ending", ["jsonl.gz", "json.gz", "jsonl.zst", "txt.gz"])
+def test_compressed_text_is_read_as_what_it_stands_for(ending: str, folder: Path, tmp_path: Path) -> None:
+    """By the form that the name gives before the compression; a folder's too."""
+    pa = pytest.importorskip("pyarrow")
+    kind, _, compression = ending.partition(".")
+    raw = TEXTS[1].encode() if kind == "txt" else (folder / "corpus.jsonl").read_bytes()
+    plain, packed = tmp_path / f"plain.{kind}", tmp_path / "in" / f"a.{ending}"
+    packed.parent.mkdir()
+    plain.write_bytes(raw)
+    with pa.CompressedOutputStream(str(packed), {"gz": "gzip", "zst": "zstd"}[compression]) as out:
+        out.write(raw)
+    said = tokenized.tokenize([plain], folder, tmp_path / "plain.idx")
+    assert tokenized.tokenize([packed.parent], folder, tmp_path / "packed.idx").tokens == said.tokens > 0
+    assert (tmp_path / "packed.bin").read_bytes() == (tmp_path / "plain.bin").read_bytes()
+
+
 def test_tables_that_hold_no_text_are_refused(folder: Path, tmp_path: Path) -> None:
     """Another column, a column of numbers, a file cut off, a folder without any, a table of no rows."""
     pa, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")

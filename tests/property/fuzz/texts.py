@@ -5,6 +5,7 @@ An input is JSON: the file's name, its bytes in hexadecimal, and the field that 
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 from functools import cache
@@ -46,6 +47,9 @@ def files() -> dict[str, bytes]:
             with written:
                 written.write_table(table, max_chunksize=2)
         found[name] = out.getvalue()
+    for name in ("a.jsonl", "a.txt"):
+        found[f"{name}.gz"] = gzip.compress(found[name])
+        found[f"{name}.zst"] = pa.compress(found[name], codec="zstd", asbytes=True)
     return found
 
 
@@ -59,6 +63,11 @@ CORPUS = (
     _input("a.jsonl", b'{"text": 1e999}\n'),
     _input("a.jsonl", b'{"text": "a"}\r\n{"text": "b"}'),
     _input("a.jsonl", lines(("",) * 50)),
+    _input("a.jsonl.gz", b""),
+    _input("a.jsonl.gz", gzip.compress(b"\n" * (200 << 20))),
+    _input("a.jsonl.gz", gzip.compress(b"a" * (200 << 20))),
+    _input("a.txt.gz", gzip.compress(b"a" * (200 << 20))),
+    _input("a.jsonl.zst", lines()),
     _input("a.txt", b""),
     _input("a.txt", b"\xff"),
     _input("a.parquet", b"PAR1PAR1"),
