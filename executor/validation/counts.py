@@ -132,11 +132,11 @@ class _CountingMode(TorchDispatchMode):
         elif operator in ("mm", "bmm", "addmm", "addmm_", "_scaled_mm_v2", "multiply_groups"):
             left = args[1] if operator.startswith("addmm") else args[0]
             self._flop("gemm", 2 * result.numel() * left.shape[-1])
-        elif operator == "multiply_blocks":  # rows of blocks
+        elif operator in ("multiply_blocks", "multiply_block_groups"):  # rows of blocks
             self._flop("gemm", 2 * result.numel() * args[0].shape[1:].numel())
         elif operator == "_grouped_mm":  # rows by experts' matrices, or by rows into gradients of matrices
             self._flop("gemm", 2 * _grouped_products(args[0], args[1]))
-        elif operator == "sum_groups":  # the rows that are multiplied are told, those that pad are zeros
+        elif operator in ("sum_groups", "sum_block_groups"):  # rows are told, those that pad are zeros
             self._flop("gemm", 2 * args[0].shape[0] * args[2].shape[0] * args[6])
 
     def _flop(self, kind: str, flop: int) -> None:

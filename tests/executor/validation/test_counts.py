@@ -143,18 +143,25 @@ def test_products_in_eight_bits_are_counted_alike(eight_bits: EightBits, recompu
     assert {term.name: term.measured for term in terms} == {term.name: term.expected for term in terms}
 
 
-@pytest.mark.parametrize("layout", [{"dp": 2, "ep": 2}, {"dp": 4, "tp": 2, "ep": 4, "zero_stage": 3, **SP}])
-def test_experts_in_eight_bits_are_counted_alike(layout: dict[str, Any]) -> None:
+@pytest.mark.parametrize("eight_bits", ["fp8", "mxfp8"])
+@pytest.mark.parametrize(
+    "layout",
+    [
+        {"dp": 2, "ep": 2},
+        {"dp": 4, "tp": 2, "ep": 4, "zero_stage": 3, **SP},
+    ],
+)
+def test_experts_in_eight_bits_are_counted_alike(layout: dict[str, Any], eight_bits: EightBits) -> None:
     """Rows that pad a group to whole units are no products."""
     task = RankTask(
-        spec=MOE,
+        spec=dataclasses.replace(MOE, moe_intermediate_size=64, shared_expert_size=64, head_dim=16),
         layout=ParallelLayout(**layout),
         sequence_length=32,
         num_microbatches=2,
         layers_of_stage=(MOE.num_layers,),
         recompute_of_stage=(0,),
         stage=0,
-        eight_bits="fp8",
+        eight_bits=eight_bits,
     )
     terms = compare_counts(task)
     assert {term.name: term.measured for term in terms} == {term.name: term.expected for term in terms}

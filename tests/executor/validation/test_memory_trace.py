@@ -165,6 +165,9 @@ CASES = {
     "experts in eight bits": Case(
         model="qwen3-30b-a3b", layout=ParallelLayout(dp=8, ep=8, **ZERO_1), layers=6, eight_bits="fp8"
     ),
+    "experts in blocks of eight bits": Case(
+        model="deepseek-v3", layout=ParallelLayout(ep=8, dp=8, zero_stage=1), layers=5, eight_bits="mxfp8"
+    ),
     "experts recomputed by operator": Case(
         model="mixtral-8x7b",
         layout=ParallelLayout(ep=8, dp=8, zero_stage=3, recompute="selective-op"),
