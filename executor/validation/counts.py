@@ -26,7 +26,7 @@ from costmodel.models.spec import ModelSpec
 from costmodel.parallel.axes import LAYER_AXES
 from executor import torch_internals
 from executor.comm.cuts import take
-from executor.comm.mesh import same_replicas
+from executor.comm.mesh import axis_of_messages, same_replicas
 from executor.comm.sharding import rule
 from executor.model.moe import MoE
 from executor.model.transformer import CausalLM
@@ -173,14 +173,14 @@ def _attention_flop(q: torch.Tensor, k: torch.Tensor, *, causal: bool) -> int:
 def axes_by_group(pipeline: Pipeline) -> dict[str, str]:
     """Axis of each process group by the group's name; groups of replicas have a prefix.
 
-    Axes of one rank have no traffic, so a group that two axes share belongs to the one in use.
+    Axes of one rank have no traffic; those of all ranks share a group, and count as one.
     """
     meshes, found = pipeline.meshes, {}
     sizes = {axis: getattr(pipeline.layout, axis) for axis in LAYER_AXES}
     for axis in (a for a in LAYER_AXES if sizes[a] > 1):
         mesh = meshes.mesh_of(axis)
         if mesh is not None:
-            found[torch_internals.group_name(mesh.get_group(axis))] = axis
+            found[torch_internals.group_name(mesh.get_group(axis))] = axis_of_messages(pipeline.layout, axis)
     alike = same_replicas(pipeline.layout)  # though torch may have made two groups of the same ranks
     for axis in _REPLICA_AXES:
         mesh = meshes.mesh_of(axis)

@@ -23,7 +23,7 @@ from costmodel.ops.shards import shard_of
 from costmodel.ops.updates import matrices_of
 from costmodel.stack import SoftwareStack, stack
 from costmodel.updates.compression import Compression, parse_compression
-from executor.comm.mesh import same_replicas
+from executor.comm.mesh import axis_of_messages, same_replicas
 from executor.parallel.narrow import padded
 from executor.validation.counts import BACKWARD_ATTENTION_GEMMS, Key, StepCounts, count_step
 from executor.validation.fake_rank import RankTask
@@ -87,7 +87,8 @@ def _add(found: StepCounts, part: str, op: Op, times: int, task: RankTask) -> No
         if op.collective_bytes and op.axis is not None and op.collective is not None:
             c = task.layout.cp
             ring = op.axis == "cp" and task.layout.cp_kind == "ring"
-            key = Key(part=part, phase=op.phase, kind="p2p" if ring else op.collective, axis=op.axis)
+            axis = axis_of_messages(task.layout, op.axis)
+            key = Key(part=part, phase=op.phase, kind="p2p" if ring else op.collective, axis=axis)
             found.messages[key] += times * int(op.count) * (c - 1 if ring else 1)
             found.message_bytes[key] += round(
                 float(op.collective_bytes * times * ((c - 1) / c if ring else 1))

@@ -94,6 +94,18 @@ CASES: dict[str, tuple[ModelSpec, ParallelLayout, int]] = {
     "ZeRO-3 in a pipeline": (DENSE, ParallelLayout(pp=2, dp=4, zero_stage=3), 0),
     "whole experts in a pipeline": (MOE, ParallelLayout(pp=2, dp=2, zero_stage=1), 0),
     "experts over tensor ranks": (MOE, ParallelLayout(tp=2, dp=2, ep=2, zero_stage=1, **SP), 0),
+    "experts cut and spread": (MOE, ParallelLayout(tp=2, dp=2, ep=2, expert_tp=2, zero_stage=1, **SP), 0),
+    "experts cut over fewer ranks": (
+        MOE,
+        ParallelLayout(tp=4, dp=2, ep=4, expert_tp=2, zero_stage=3, **SP),
+        0,
+    ),
+    "experts cut over all ranks": (MOE, ParallelLayout(tp=2, cp=2, expert_tp=4, **SP), 0),
+    "cut experts in a pipeline": (
+        MOE,
+        ParallelLayout(pp=2, tp=2, dp=2, ep=2, expert_tp=2, zero_stage=1, **SP),
+        1,
+    ),
     "experts in a pipeline": (MOE, ParallelLayout(pp=2, dp=4, ep=2, zero_stage=1), 1),
     "a bias that only selects": (SELECTING, ParallelLayout(pp=2, dp=4, ep=2, zero_stage=3), 1),
     "Ulysses": (DENSE, ParallelLayout(cp=2, dp=2, cp_kind="ulysses", zero_stage=1), 0),
@@ -149,6 +161,7 @@ def test_products_in_eight_bits_are_counted_alike(eight_bits: EightBits, recompu
     [
         {"dp": 2, "ep": 2},
         {"dp": 4, "tp": 2, "ep": 4, "zero_stage": 3, **SP},
+        {"dp": 2, "tp": 2, "ep": 2, "expert_tp": 2, "zero_stage": 1, **SP},
     ],
 )
 def test_experts_in_eight_bits_are_counted_alike(layout: dict[str, Any], eight_bits: EightBits) -> None:
