@@ -47,6 +47,7 @@ _FSDP = {
     "_reduce_scatter_base_": "reduce_scatter",
     "allreduce_": "all_reduce",
 }
+FROZEN = "frozen "  # before the axis of padding of weights that are not trained
 _REPLICA_AXES = ("shard", "replicate", "expert_shard", "expert_replicate")
 
 
@@ -227,10 +228,14 @@ def _following(model: CausalLM, mode: _CountingMode) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameters:
-    """Parameters of a rank by part: those it computes with, those it stores, and padding of FSDP's shards."""
+    """Parameters of a rank by part: those it computes with, those it stores, and padding of FSDP's shards.
+
+    Of the first `frozen` are not trained; their padding is counted by itself.
+    """
 
     dense: Counter[str]
     expert: Counter[str]
+    frozen: Counter[str]
     stored: int
     padding: Counter[str]
 
@@ -240,23 +245,27 @@ def count_parameters(pipeline: Pipeline) -> Parameters:
     dense: Counter[str] = Counter()
     expert: Counter[str] = Counter()
     padding: Counter[str] = Counter()
+    frozen: Counter[str] = Counter()
     stored = 0
     for stage in pipeline.stages:
+        adapts = stage.module.adapter is not None
         for name, parameter in stage.module.named_parameters():
             whole = torch.empty(parameter.shape, device="meta")
             mine, stored_shards = (
                 take(whole, shards_of(name, pipeline.meshes)),
                 state_shards_of(name, pipeline.meshes),
             )
-            is_expert = rule(name).is_expert
-            (expert if is_expert else dense)[part_of_parameter(stage.module, name)] += mine.numel()
+            is_expert, part = rule(name).is_expert, part_of_parameter(stage.module, name)
+            (expert if is_expert else dense)[part] += mine.numel()
+            frozen[part] += mine.numel() * (adapts and not parameter.requires_grad)
             stored += take(whole, stored_shards).numel()
             dimension, degree, _ = stored_shards[-1]
             missing = -mine.shape[dimension] % degree
-            padding["expert_shard" if is_expert else "shard"] += missing * (
+            state = "" if parameter.requires_grad else FROZEN
+            padding[f"{state}{'expert_' * is_expert}shard"] += missing * (
                 mine.numel() // mine.shape[dimension]
             )
-    return Parameters(dense=dense, expert=expert, stored=stored, padding=padding)
+    return Parameters(dense=dense, expert=expert, frozen=+frozen, stored=stored, padding=padding)
 
 
 def part_of_parameter(model: CausalLM, name: str) -> str:

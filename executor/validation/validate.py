@@ -163,9 +163,6 @@ def counting_tasks(task: RankTask) -> tuple[RankTask, ...]:
 def check_counts(plan: Plan, alive: Alive = lambda _: None) -> tuple[Check, tuple[StageTerm, ...]]:
     """Compare every count of the first and last stage with the cost model's."""
     start, tasks = time.monotonic(), counting_tasks(task_of(plan))
-    if plan.request.job.adapter is not None:
-        detail = "the products of an adapter, and gradients that nobody needs, are not counted"
-        return Check(name="counts", verdict="not checked here", detail=detail), ()
     with ProcessPoolExecutor(PROCESSES, mp_context=multiprocessing.get_context("fork")) as pool:
         compared = results([pool.submit(_compare_alone, task) for task in tasks], alive)
     terms = tuple(

@@ -10,6 +10,7 @@ import pytest
 from costmodel.layout import ParallelLayout
 from costmodel.models.routing import Routing
 from costmodel.models.spec import ModelSpec
+from costmodel.updates.adapters import parse_adapter
 
 pytest.importorskip("torch")
 
@@ -178,6 +179,48 @@ def test_experts_in_eight_bits_are_counted_alike(layout: dict[str, Any], eight_b
     )
     terms = compare_counts(task)
     assert {term.name: term.measured for term in terms} == {term.name: term.expected for term in terms}
+
+
+LORA, ATTENTION, MLP = "lora:r=4", "lora:r=4,targets=attention", "lora:r=4,targets=mlp"
+ADAPTED: dict[str, tuple[ModelSpec, dict[str, Any], str, int]] = {
+    "one GPU": (DENSE, {}, LORA, 0),
+    "tensor parallel": (DENSE, {"tp": 2}, LORA, 0),
+    "sequence parallel": (DENSE, {"tp": 4, **SP}, LORA, 0),
+    "of attention": (DENSE, {"tp": 2, **SP}, ATTENTION, 0),
+    "of feed-forward": (DENSE, {"tp": 2, **SP}, MLP, 0),
+    "replicas": (DENSE, {"dp": 4}, LORA, 0),
+    "ZeRO-1": (DENSE, {"dp": 4, "zero_stage": 1}, LORA, 0),
+    "ZeRO-3": (DENSE, {"dp": 4, "zero_stage": 3}, LORA, 0),
+    "hybrid shards": (DENSE, {"dp": 4, "zero_stage": 3, "shard_degree": 2}, LORA, 0),
+    "tied embeddings": (TIED, {"dp": 2, "zero_stage": 3}, LORA, 0),
+    "first stage": (DENSE, {"pp": 2, "tp": 2, "dp": 2, "zero_stage": 1, **SP}, LORA, 0),
+    "last stage": (TIED, {"pp": 2, "tp": 2, "dp": 2, "zero_stage": 1, **SP}, LORA, 1),
+    "ZeRO-3 in a pipeline": (ODD, {"pp": 2, "dp": 4, "zero_stage": 3}, MLP, 0),
+    "ring": (DENSE, {"cp": 2, "tp": 2, "dp": 2, "zero_stage": 2, **SP}, LORA, 0),
+    "latent attention": (LATENT, {"tp": 2, **SP}, LORA, 0),
+    "beside experts": (MOE, {"tp": 2, "dp": 2, "ep": 2, "expert_tp": 2, "zero_stage": 3, **SP}, ATTENTION, 0),
+    "beside a bias that only selects": (SELECTING, {"pp": 2, "dp": 4, "ep": 2, "zero_stage": 3}, ATTENTION, 1),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ADAPTED)
+def test_adapters_are_counted_alike(name: str) -> None:
+    """Gradients of frozen weights are neither computed nor sent, nor anything below the first adapter."""
+    spec, fields, words, stage = ADAPTED[name]
+    layout = ParallelLayout(**fields)
+    task = RankTask(
+        spec=spec,
+        layout=layout,
+        sequence_length=32,
+        num_microbatches=2,
+        layers_of_stage=(spec.num_layers // layout.pp,) * layout.pp,
+        recompute_of_stage=(0,) * layout.pp,
+        stage=stage,
+        adapter=parse_adapter(words),
+    )
+    terms = compare_counts(task)
+    assert {term.name: term.measured for term in terms} == {term.name: term.expected for term in terms}
+    assert sum(term.measured > 0 for term in terms) == len(terms) >= 9
 
 
 def test_a_difference_is_named() -> None:
