@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import statistics
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
+from torch.profiler import ProfilerActivity, profile
 
 from executor.parallel.pipeline import Pipeline
 from executor.parallel.weights import initialize
@@ -27,8 +29,10 @@ from executor.validation.fake_rank import (
 from executor.validation.layer_times import LayerTimes
 from executor.validation.memory_trace import few_microbatches
 from executor.validation.report import RankMeasurement
+from topology.base.units import US
 
 WARM_STEPS = 2  # allocate, choose kernels, and show the peak
+KERNELS = 12  # that are named
 FIRST_GPU = torch.device("cuda", 0)
 
 
@@ -59,14 +63,35 @@ def measure_rank(task: RankTask, device: torch.device = FIRST_GPU) -> RankMeasur
                 watched.enter_context(times.watching(stage.module))
             rank.forward_backward()
             finish()
+        summary = _summary(rank, peak_bytes)
+        pipeline.spans = None
+        kernels = longest_kernels(rank.forward_backward, device)
         forward_s, backward_s = times.mean_s()
         return replace(
-            _summary(rank, peak_bytes),
+            summary,
             gpu=torch.cuda.get_device_name(device) if on_gpu else device.type,
             gpu_memory_bytes=float(torch.cuda.get_device_properties(device).total_memory) if on_gpu else 0.0,
             layer_forward_s=forward_s,
             layer_backward_s=backward_s,
+            kernels=kernels,
         )
+
+
+def longest_kernels(
+    run: Callable[[], object], device: torch.device, most: int = KERNELS
+) -> tuple[tuple[str, float], ...]:
+    """Names and seconds of what takes longest in a run: kernels of a GPU, operators of a CPU."""
+    on_gpu = device.type == "cuda"
+    activity = ProfilerActivity.CUDA if on_gpu else ProfilerActivity.CPU
+    with profile(activities=[activity]) as profiled:
+        run()
+        if on_gpu:
+            torch.cuda.synchronize()
+    seconds = {
+        event.key: (event.self_device_time_total if on_gpu else event.self_cpu_time_total) * US
+        for event in profiled.key_averages()
+    }
+    return tuple(sorted(seconds.items(), key=lambda item: -item[1])[:most])
 
 
 def _nothing() -> None:

@@ -23,6 +23,7 @@ class Row:
     backward_s: float
     layer_s: float
     layer_estimated_s: float
+    kernels: tuple[tuple[str, float], ...] = ()
 
 
 def versions(gpu: str) -> str:
@@ -56,4 +57,7 @@ def page(rows: Sequence[Row], software: str, day: date) -> str:
         f"{row.layer_estimated_s / row.layer_s - 1:+.1%} |"
         for row in rows
     ]
+    for row in rows:
+        lines += ["", f"Kernels of a step, {row.plan}:", "", "| kernel | ms |", "|---|---|"]
+        lines += [f"| `{name.replace('|', ' ')}` | {1e3 * seconds:.2f} |" for name, seconds in row.kernels]
     return "\n".join(lines) + "\n"

@@ -81,6 +81,7 @@ def test_a_rank_allocates_what_is_estimated(name: str, measured_rows: list[Any])
         backward_s=measured.backward_s,
         layer_s=layer_s,
         layer_estimated_s=layer_s * (1 + (layer.value or 0.0)),
+        kernels=measured.kernels,
     )
     measured_rows.append(row)
     assert check.verdict == "holds", check.detail

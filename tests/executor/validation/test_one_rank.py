@@ -78,6 +78,10 @@ def test_a_rank_is_measured_by_its_layers(spec: ModelSpec, layout: ParallelLayou
     assert 0 < watched * found.layer_forward_s <= 2 * found.forward_s
     assert 0 < watched * found.layer_backward_s <= 2 * found.backward_s
     assert (found.gpu, found.peak_bytes) == ("cpu", 0.0)
+    names, seconds = zip(*found.kernels, strict=True)
+    assert "aten::mm" in names
+    assert list(seconds) == sorted(seconds, reverse=True)
+    assert min(seconds) > 0
 
 
 class Clocked(LayerTimes):
