@@ -1,8 +1,8 @@
 """Adapters beside frozen weights as operations: what is trained, what stays, and what needs not be kept.
 
-A frozen product has no weight gradient, so its input is kept only where an adapter beside it, or another
-operation, needs it for a gradient of its own. The gradient of its input is still computed: below the first
-adapter it is not needed, which spares a part of one layer and the embedding and is not counted.
+A frozen product has no weight gradient, so its input is kept, or gathered again over tp, only where an
+adapter beside it, or another operation, needs it for a gradient of its own. The gradient of its input is
+still computed: below the first adapter it is not needed, which spares a part of one layer and is not counted.
 
 Legend: ``m`` tokens, ``k`` and ``n`` inputs and outputs of a matrix, ``r`` rank, ``j`` matrices side by side.
 
@@ -17,7 +17,7 @@ from dataclasses import replace
 from costmodel.job import TrainingJob
 from costmodel.kernels.precisions import PRECISIONS
 from costmodel.layout import Quantity
-from costmodel.ops.op import HALF_BYTES, LINEAR, Op, OpKind, elementwise, gemm, grouped_gemm
+from costmodel.ops.op import HALF_BYTES, LINEAR, Cover, Op, OpKind, elementwise, gemm, grouped_gemm
 from costmodel.stack import SoftwareStack
 from costmodel.updates.adapters import Adapter, AdapterTarget
 
@@ -41,6 +41,8 @@ def adapted(
         return tuple(ops)
     found: list[Op] = []
     for op in ops:
+        if op.cover is Cover.INPUT_GRADIENT and block not in adapter.targets:
+            continue  # the input again, for a weight's gradient
         beside = block in adapter.targets and op.kind in LINEAR and op.joins > 0
         if beside:
             found += _adapter(op, adapter, stack)

@@ -188,13 +188,16 @@ def _expert_traffic(
 
 
 def _weight_traffic(model: ModelSpec, stack: SoftwareStack, shard: ShardShape) -> tuple[Op, ...]:
-    """Routing weights on their way to the experts, and their gradients on the way back."""
+    """Routing weights on their way to the experts as their rows go, and their gradients on the way back."""
     if not stack.timing.dispatches_weights:
         return ()
     sent = HALF_BYTES * shard.tokens / shard.tp * model.num_experts_per_token * (shard.ep > 1)
+    gathered = HALF_BYTES * routed_tokens(model, shard) * (shard.expert_tp > 1)
     return (
         communicate("dispatch_weights", "all_to_all", "ep", sent),
         communicate("dispatch_weights_gradient", "all_to_all", "ep", sent, "backward"),
+        communicate("dispatch_weights_gather", "all_gather", "expert_tp", gathered),
+        communicate("dispatch_weights_scatter", "reduce_scatter", "expert_tp", gathered, "backward"),
     )
 
 

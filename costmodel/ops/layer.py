@@ -194,7 +194,7 @@ def embedding_ops(
 ) -> tuple[Op, ...]:
     """Token embedding of the first stage: a lookup in a vocabulary shard, summed over tp, and its dropout.
 
-    The two ends of a tower are with it.
+    The two ends of a tower are with it. Beside adapters it is frozen, and no gradient comes to it.
     """
     if model.module:
         return traced_ops(model.module.stem, stack, shard)
@@ -206,7 +206,10 @@ def embedding_ops(
         parameters=model.vocab_size * H / shard.tp + model.learned_positions * H,
     )
     ends = tower_end_ops(model.tower, job, stack, shard) if model.tower else ()
-    return (lookup, *leave_tensor_parallel("embedding", shard, H), *first_streams(model, shard), *ends)
+    left = leave_tensor_parallel("embedding", shard, H)
+    if job.adapter is not None:
+        left = tuple(op for op in left if op.phase == "forward")
+    return (lookup, *left, *first_streams(model, shard), *ends)
 
 
 def head_dtype(job: TrainingJob, stack: SoftwareStack) -> str:

@@ -96,7 +96,8 @@ def gradient_traffic(
         layers: Layers of each run.
         tied_parameters: Parameters per rank of a tied embedding that two pipeline ranks hold, else 0.
         frozen: Bytes of weights that are not trained, of the shapes of `dense` and `expert`: gathered before
-            each use at ZeRO-3, never reduced.
+            each use at ZeRO-3, once a step at ZeRO-1 and 2 by engines whose units are gathered at every
+            stage, never reduced.
         products: Seconds of an optimizer's matrix products of a rank's matrices, of the same shapes.
         from_host_s: Of a parameter that ZeRO-3 shards: bringing its weight from the host before it is
             gathered, and taking its gradient there; then that of a byte of frozen weights.
@@ -144,10 +145,12 @@ def gradient_traffic(
         moved = each_use * group.parameters / group.shards
         gather_s += from_host_s[0] * moved
         reduce_s += from_host_s[1] * moved
+    by_unit = stack.memory.gathers_from_master and stack.memory.reduces_by_unit
+    cut = each_use | (by_unit & (table.zero_stage > 0))
     for group, held in zip(groups, frozen or (), strict=False):
         messages = stack.timing.messages_per_unit
         once = collective_time(
-            cal, hierarchy, "all_gather", held * each_use / messages, group.shards, group.stride
+            cal, hierarchy, "all_gather", held * cut / messages, group.shards, group.stride
         )
         gather_s += messages * once + from_host_s[2] * held * each_use / group.shards
     gathered_bytes, reduced_bytes = _memory_bytes(stack)

@@ -18,7 +18,7 @@ import torch
 from torch.distributed.device_mesh import DeviceMesh
 
 from costmodel.layout import ParallelLayout
-from costmodel.parallel.axes import RANK_AXES
+from costmodel.parallel.axes import LAYER_AXES, RANK_AXES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +110,16 @@ def build_meshes(layout: ParallelLayout, device_type: str, *, experts: bool) -> 
     names = ("expert_stage", "expert_replicate", "expert_shard", "ep", "expert_tp")
     expert = DeviceMesh(device_type, torch.from_numpy(expert_grid(layout).copy()), mesh_dim_names=names)
     return Meshes(layout=layout, root=root, dense=dense, expert=expert)
+
+
+def axis_of_messages(layout: ParallelLayout, axis: str) -> str:
+    """Under which axis messages of an axis count: those of all ranks share torch's default group.
+
+    >>> axis_of_messages(ParallelLayout(tp=2, expert_tp=2), "tp")
+    'expert_tp'
+    """
+    whole = [name for name in LAYER_AXES if getattr(layout, name) == layout.num_gpus]
+    return whole[-1] if axis in whole else axis
 
 
 def same_replicas(layout: ParallelLayout) -> bool:

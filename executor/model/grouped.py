@@ -67,6 +67,8 @@ class _Grouped(torch.autograd.Function):
             return products.of_group_weights(gradient, rows, ends)
 
         d_rows = products.of_group_rows(gradient, weight, ends)
+        if not ctx.needs_input_grad[1]:  # frozen beside an adapter
+            return d_rows, None, None, None, None, None
         if ctx.delayed is None or not ctx.delayed.recording:
             return d_rows, weight_gradient(), None, None, None, None
         ctx.delayed.add(lambda: [(parameter, weight_gradient())])

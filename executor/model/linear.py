@@ -45,7 +45,7 @@ class _DelayedLinear(torch.autograd.Function):
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         x, weight = ctx.saved_tensors
         gradient, products, parameter = gradients[0], ctx.products, ctx.parameter
-        d_x = products.of_input(gradient, weight)
+        d_x = products.of_input(gradient, weight) if ctx.needs_input_grad[0] else None
         if ctx.delayed is None or not ctx.delayed.recording:
             return d_x, products.of_weight(gradient, x), None, None, None
         ctx.delayed.add(lambda: [(parameter, products.of_weight(gradient, x))])
@@ -190,7 +190,9 @@ class _GatheredProjections(torch.autograd.Function):
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[Any, ...]:
         x, *weights = ctx.saved_tensors
         leaves, axis, delayed, products = ctx.leaves, ctx.axis, ctx.delayed, ctx.products
-        d_x = reduce_scatter(_sum_of_gemms(gradients, weights, products), SEQUENCE_DIM, axis.group)
+        d_x = None
+        if ctx.needs_input_grad[0]:  # not below the first adapter
+            d_x = reduce_scatter(_sum_of_gemms(gradients, weights, products), SEQUENCE_DIM, axis.group)
 
         def weight_gradients(places: Sequence[int]) -> list[torch.Tensor]:
             whole = all_gather(x, SEQUENCE_DIM, axis.group)

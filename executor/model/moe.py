@@ -2,7 +2,8 @@
 
 Experts are split over the ``ep`` axis (whole experts) and over ``expert_tp`` (each expert's inner size). No
 token is ever dropped: ranks exchange exactly the rows that were routed, so a split run computes what one
-process computes.
+process computes. A row goes once over ``ep``, to a rank that has a part of its expert, and is gathered there
+over ``expert_tp``, whose ranks may have received different numbers of rows.
 
 Legend: ``T`` tokens of a rank, ``H`` hidden size, ``F`` inner size of an expert, ``E`` experts, ``K``
 experts per token.
@@ -10,6 +11,7 @@ experts per token.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -197,14 +199,17 @@ class Experts(nn.Module):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traffic:
-    """Rows this rank sends to each rank of ``ep``, those it gets, and the latter by (sender, local expert).
+    """Rows this rank sends to each rank of ``ep``, those it gets, and all that its experts see.
 
-    The first two are None where nothing is exchanged: then the host need not know them.
+    The first two are None where nothing is exchanged: then the host need not know them. `arriving` counts by
+    (sender, local expert), those of every rank of ``expert_tp`` after one another; `totals` are the rows that
+    each of these receives, None where all receive as many.
     """
 
     sent: list[int] | None = None
     received: list[int] | None = None
     arriving: torch.Tensor
+    totals: list[int] | None = None
 
 
 class MoE(nn.Module):
@@ -225,18 +230,11 @@ class MoE(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Mix the experts of each token of x (B, S, H)."""
         tokens = x.flatten(0, -2)
-        axis = self.experts.axis
         weight, expert, probability = self.gate.route(tokens, self.chosen)
         if self.balance is not None and not self.gate.balanced:
             by_sequence = (part.unflatten(0, x.shape[:-1]) for part in (probability, expert))
             weight = self.balance.attach(weight, *by_sequence)
-        if axis is not None and axis.tensor_size > 1:
-            tokens, weight = (_GatherRows.apply(t, axis.tensor_group) for t in (tokens, weight))
-            expert = all_gather(expert, 0, axis.tensor_group)
-        out = self._routed(tokens, weight.to(x.dtype), expert)
-        if axis is not None and axis.tensor_size > 1:
-            out = _ScatterRows.apply(out, axis.tensor_group)
-        out = out.view_as(x)
+        out = self._routed(tokens, weight.to(x.dtype), expert).view_as(x)
         return out if self.shared_experts is None else out + self.shared_experts(x)
 
     def _routed(self, tokens: torch.Tensor, weight: torch.Tensor, expert: torch.Tensor) -> torch.Tensor:
@@ -256,43 +254,83 @@ class MoE(nn.Module):
         axis, experts = self.experts.axis, self.gate.out_features
         ranks = 1 if axis is None else axis.size
         if self.gate.balanced:
-            return balanced_traffic(
-                expert.numel(), experts, ranks, 0 if axis is None else axis.rank, expert.device
-            )
+            return balanced_traffic(expert.numel(), experts, axis, expert.device)
         flat = expert.flatten()
         counts = flat.new_zeros(experts).scatter_add_(0, flat, torch.ones_like(flat))  # bincount would wait
-        if axis is None or ranks == 1:
+        if axis is None:
             return Traffic(arriving=counts.view(1, -1))
-        arriving = all_to_all(counts, None, None, axis.group).view(ranks, -1)
-        sent, received = torch.stack((counts.view(ranks, -1).sum(1), arriving.sum(1))).tolist()
-        return Traffic(sent=sent, received=received, arriving=arriving)
+        mine = all_to_all(counts, None, None, axis.group).view(ranks, -1)
+        arriving = all_gather(mine, 0, axis.tensor_group)
+        if ranks == 1:  # every rank of expert_tp routes as many tokens
+            return Traffic(arriving=arriving)
+        totals = arriving.unflatten(0, (-1, ranks)).sum((1, 2))
+        asked = torch.cat((counts.view(ranks, -1).sum(1), mine.sum(1), totals)).tolist()
+        return Traffic(
+            sent=asked[:ranks],
+            received=asked[ranks : 2 * ranks],
+            arriving=arriving,
+            totals=asked[2 * ranks :],
+        )
 
     def _visit(self, rows: torch.Tensor, weight: torch.Tensor, traffic: Traffic) -> torch.Tensor:
         """Send rows (sorted by expert) to the ranks that own their experts, compute, and bring them back."""
         axis, sent, received = self.experts.axis, traffic.sent, traffic.received
-        ends = ends_of(traffic.arriving.sum(0))
         if axis is None or sent is None or received is None:
-            result: torch.Tensor = self.experts(rows, weight, ends)
-            return result
+            return self._gathered(rows, weight, traffic)
         here, weight = (_AllToAll.apply(x, received, sent, axis.group) for x in (rows, weight.contiguous()))
-        order = _by_expert(traffic.arriving, sum(received))
-        done = self.experts(here[order], weight[order], ends)
-        back = torch.argsort(order)
-        returned: torch.Tensor = _AllToAll.apply(done[back], sent, received, axis.group)
+        returned: torch.Tensor = _AllToAll.apply(
+            self._gathered(here, weight, traffic), sent, received, axis.group
+        )
         return returned
 
+    def _gathered(self, rows: torch.Tensor, weight: torch.Tensor, traffic: Traffic) -> torch.Tensor:
+        """Compute what ranks of expert_tp have between them, each its part of the sums; keep own rows."""
+        axis, ends = self.experts.axis, ends_of(traffic.arriving.sum(0))
+        if len(traffic.arriving) == 1:  # of one sender, by expert already
+            result: torch.Tensor = self.experts(rows, weight, ends)
+            return result
+        ranks = 1 if axis is None else axis.tensor_size
+        totals = [len(rows)] * ranks if traffic.totals is None else traffic.totals
+        order, most = _by_expert(traffic.arriving, sum(totals)), max(*totals, 1)
+        if axis is None or ranks == 1:
+            done: torch.Tensor = self.experts(rows[order], weight[order], ends)
+            return done[torch.argsort(order)]
+        whole, weights = (_GatherRows.apply(_with_room(x, most), axis.tensor_group) for x in (rows, weight))
+        place = places(totals, most, rows.device)[order]
+        spread = _SumRows.apply(self.experts(whole[place], weights[place], ends), place, len(whole))
+        scattered: torch.Tensor = _ScatterRows.apply(spread, axis.tensor_group)
+        return scattered[: len(rows)]
 
-def balanced_traffic(rows: int, experts: int, ranks: int, rank: int, device: torch.device) -> Traffic:
+
+def _with_room(x: torch.Tensor, most: int) -> torch.Tensor:
+    """As many rows of x as it has, and behind them zeros up to `most`."""
+    behind = most - len(x)
+    return x if behind == 0 else functional.pad(x, (0, 0) * (x.dim() - 1) + (0, behind))
+
+
+def places(totals: Sequence[int], most: int, device: torch.device) -> torch.Tensor:
+    """Where rows of several ranks lie when each has room for the most that one of them has.
+
+    >>> places((1, 3), 3, torch.device("cpu")).tolist()
+    [0, 3, 4, 5]
+    """
+    parts = [torch.arange(most * i, most * i + total, device=device) for i, total in enumerate(totals)]
+    return torch.cat(parts)
+
+
+def balanced_traffic(rows: int, experts: int, axis: ExpertAxis | None, device: torch.device) -> Traffic:
     """Traffic when every rank routes its rows round-robin.
 
-    >>> found = balanced_traffic(10, 4, 2, 0, torch.device("cpu"))
+    >>> axis = ExpertAxis(group=None, size=2, rank=0, tensor_group=None, tensor_size=1)
+    >>> found = balanced_traffic(10, 4, axis, torch.device("cpu"))
     >>> found.sent, found.received, found.arriving.tolist()
     ([6, 4], [6, 6], [[3, 3], [3, 3]])
     """
+    ranks, rank, tensor = (1, 0, 1) if axis is None else (axis.size, axis.rank, axis.tensor_size)
     counts = [rows // experts + (e < rows % experts) for e in range(experts)]
     here = experts // ranks
     by_rank = [counts[r * here : (r + 1) * here] for r in range(ranks)]
-    arriving = torch.tensor([by_rank[rank]] * ranks, device=device)
+    arriving = torch.tensor([by_rank[rank]] * (ranks * tensor), device=device)
     if ranks == 1:
         return Traffic(arriving=arriving)
     return Traffic(

@@ -85,8 +85,10 @@ def bind_threads(cpus: AbstractSet[int]) -> None:
 
 
 def address_of(device: torch.device) -> str:
-    """PCI address of a GPU, as sysfs names it."""
+    """PCI address of a GPU, as sysfs names it; of a torch that does not tell it, nobody's."""
     found = torch.cuda.get_device_properties(device)
+    if not hasattr(found, "pci_bus_id"):
+        return "of an unknown address"
     return f"{found.pci_domain_id:04x}:{found.pci_bus_id:02x}:{found.pci_device_id:02x}.0"
 
 

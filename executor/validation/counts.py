@@ -26,7 +26,7 @@ from costmodel.models.spec import ModelSpec
 from costmodel.parallel.axes import LAYER_AXES
 from executor import torch_internals
 from executor.comm.cuts import take
-from executor.comm.mesh import same_replicas
+from executor.comm.mesh import axis_of_messages, same_replicas
 from executor.comm.sharding import rule
 from executor.model.attention import kernels
 from executor.model.attention.masks import mask_of
@@ -49,6 +49,7 @@ _FSDP = {
     "_reduce_scatter_base_": "reduce_scatter",
     "allreduce_": "all_reduce",
 }
+FROZEN = "frozen "  # before the axis of padding of weights that are not trained
 _REPLICA_AXES = ("shard", "replicate", "expert_shard", "expert_replicate")
 
 
@@ -138,11 +139,11 @@ class _CountingMode(TorchDispatchMode):
         elif operator in ("mm", "bmm", "addmm", "addmm_", "_scaled_mm_v2", "multiply_groups"):
             left = args[1] if operator.startswith("addmm") else args[0]
             self._flop("gemm", 2 * result.numel() * left.shape[-1])
-        elif operator == "multiply_blocks":  # rows of blocks
+        elif operator in ("multiply_blocks", "multiply_block_groups"):  # rows of blocks
             self._flop("gemm", 2 * result.numel() * args[0].shape[1:].numel())
         elif operator == "_grouped_mm":  # rows by experts' matrices, or by rows into gradients of matrices
             self._flop("gemm", 2 * _grouped_products(args[0], args[1]))
-        elif operator == "sum_groups":  # the rows that are multiplied are told, those that pad are zeros
+        elif operator in ("sum_groups", "sum_block_groups"):  # rows are told, those that pad are zeros
             self._flop("gemm", 2 * args[0].shape[0] * args[2].shape[0] * args[6])
 
     def _flop(self, kind: str, flop: int) -> None:
@@ -185,14 +186,14 @@ def _masked_flop(q: torch.Tensor, numbers: Sequence[int]) -> int:
 def axes_by_group(pipeline: Pipeline) -> dict[str, str]:
     """Axis of each process group by the group's name; groups of replicas have a prefix.
 
-    Axes of one rank have no traffic, so a group that two axes share belongs to the one in use.
+    Axes of one rank have no traffic; those of all ranks share a group, and count as one.
     """
     meshes, found = pipeline.meshes, {}
     sizes = {axis: getattr(pipeline.layout, axis) for axis in LAYER_AXES}
     for axis in (a for a in LAYER_AXES if sizes[a] > 1):
         mesh = meshes.mesh_of(axis)
         if mesh is not None:
-            found[torch_internals.group_name(mesh.get_group(axis))] = axis
+            found[torch_internals.group_name(mesh.get_group(axis))] = axis_of_messages(pipeline.layout, axis)
     alike = same_replicas(pipeline.layout)  # though torch may have made two groups of the same ranks
     for axis in _REPLICA_AXES:
         mesh = meshes.mesh_of(axis)
@@ -239,10 +240,14 @@ def _following(model: CausalLM, mode: _CountingMode) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameters:
-    """Parameters of a rank by part: those it computes with, those it stores, and padding of FSDP's shards."""
+    """Parameters of a rank by part: those it computes with, those it stores, and padding of FSDP's shards.
+
+    Of the first `frozen` are not trained; their padding is counted by itself.
+    """
 
     dense: Counter[str]
     expert: Counter[str]
+    frozen: Counter[str]
     stored: int
     padding: Counter[str]
 
@@ -252,23 +257,27 @@ def count_parameters(pipeline: Pipeline) -> Parameters:
     dense: Counter[str] = Counter()
     expert: Counter[str] = Counter()
     padding: Counter[str] = Counter()
+    frozen: Counter[str] = Counter()
     stored = 0
     for stage in pipeline.stages:
+        adapts = stage.module.adapter is not None
         for name, parameter in stage.module.named_parameters():
             whole = torch.empty(parameter.shape, device="meta")
             mine, stored_shards = (
                 take(whole, shards_of(name, pipeline.meshes)),
                 state_shards_of(name, pipeline.meshes),
             )
-            is_expert = rule(name).is_expert
-            (expert if is_expert else dense)[part_of_parameter(stage.module, name)] += mine.numel()
+            is_expert, part = rule(name).is_expert, part_of_parameter(stage.module, name)
+            (expert if is_expert else dense)[part] += mine.numel()
+            frozen[part] += mine.numel() * (adapts and not parameter.requires_grad)
             stored += take(whole, stored_shards).numel()
             dimension, degree, _ = stored_shards[-1]
             missing = -mine.shape[dimension] % degree
-            padding["expert_shard" if is_expert else "shard"] += missing * (
+            state = "" if parameter.requires_grad else FROZEN
+            padding[f"{state}{'expert_' * is_expert}shard"] += missing * (
                 mine.numel() // mine.shape[dimension]
             )
-    return Parameters(dense=dense, expert=expert, stored=stored, padding=padding)
+    return Parameters(dense=dense, expert=expert, frozen=+frozen, stored=stored, padding=padding)
 
 
 def part_of_parameter(model: CausalLM, name: str) -> str:

@@ -15,17 +15,19 @@ import numpy as np
 
 from costmodel.job import TrainingJob
 from costmodel.models.spec import ModelSpec, layer_runs
+from costmodel.ops.adapters import adapted
 from costmodel.ops.compressed import spared_parameters
 from costmodel.ops.layer import embedding_ops, head_ops, layer_ops
-from costmodel.ops.op import TABLED, Op, OpKind
+from costmodel.ops.op import HALF_BYTES, TABLED, Op, OpKind
 from costmodel.ops.shards import shard_of
 from costmodel.ops.updates import matrices_of
 from costmodel.stack import SoftwareStack, stack
 from costmodel.updates.compression import Compression, parse_compression
-from executor.comm.mesh import same_replicas
+from executor.comm.mesh import axis_of_messages, same_replicas
 from executor.parallel.narrow import padded
-from executor.validation.counts import BACKWARD_ATTENTION_GEMMS, Key, StepCounts, count_step
+from executor.validation.counts import BACKWARD_ATTENTION_GEMMS, FROZEN, Key, StepCounts, count_step
 from executor.validation.fake_rank import RankTask
+from executor.validation.spared import not_gathered_again, spared
 
 STACK = "meshplan"
 FACTOR_PRODUCTS = 3  # of a matrix with factors: two that make them, one that joins them
@@ -34,7 +36,8 @@ BACKWARD_LINEAR_GEMMS = 2  # of a linear layer: gradients of its input and of it
 
 def ops_by_part(task: RankTask) -> dict[str, tuple[tuple[Op, ...], int]]:
     """Operations of each part of a stage, and how many of the part the stage has."""
-    profile, job = stack(STACK), TrainingJob(sequence_length=task.sequence_length, global_batch_size=1)
+    profile = stack(STACK)
+    job = TrainingJob(sequence_length=task.sequence_length, global_batch_size=1, adapter=task.adapter)
     shard, spec = shard_of(task.layout, task.sequence_length), task.spec
     parts: dict[str, tuple[tuple[Op, ...], int]] = {}
     for run, count in zip(
@@ -44,9 +47,9 @@ def ops_by_part(task: RankTask) -> dict[str, tuple[tuple[Op, ...], int]]:
         if count:
             parts[name] = (layer_ops(spec, run.kind, job, profile, shard), count)
     if task.stage == 0:
-        parts["embedding"] = (embedding_ops(spec, job, profile, shard), 1)
+        parts["embedding"] = (adapted(embedding_ops(spec, job, profile, shard), None, job, profile), 1)
     if task.stage == len(task.layers_of_stage) - 1:
-        parts["head"] = (head_ops(spec, profile, shard), 1)
+        parts["head"] = (adapted(head_ops(spec, profile, shard), None, job, profile), 1)
     return parts
 
 
@@ -69,45 +72,66 @@ def expected_counts(task: RankTask, padding: Mapping[str, int]) -> StepCounts:
     """FLOPs and messages of one step of a stage; `padding` is that of FSDP's shards, by axis."""
     found = StepCounts(flop=Counter(), messages=Counter(), message_bytes=Counter())
     M = task.num_microbatches
-    for part, (ops, count) in ops_by_part(task).items():
+    parts = ops_by_part(task)
+    for part, (ops, count) in parts.items():
         for op in ops:
             _add(found, part, op, M * count, task)
+    if task.adapter is not None and task.stage == 0:
+        first = f"{layer_runs(task.spec)[0].kind.mlp} layer" if task.spec.is_moe else "layer"
+        for op in spared(parts[first][0], task.spec.hidden_size):
+            _add(found, first, op, -M, task, phases=("backward",))
     _add_replicas(found, task, stack(STACK), padding)
     return found
 
 
-def _add(found: StepCounts, part: str, op: Op, times: int, task: RankTask) -> None:
-    """Add one operation, forward and backward.
+def _add(
+    found: StepCounts,
+    part: str,
+    op: Op,
+    times: int,
+    task: RankTask,
+    phases: Sequence[str] = ("forward", "backward"),
+) -> None:
+    """Add one operation, forward and backward; the gradient of a frozen weight is not computed.
 
     A ring does an all-gather or a reduce-scatter over cp as c − 1 messages of each tensor to the next rank.
     """
     if op.kind is OpKind.COLLECTIVE:
-        if op.collective_bytes and op.axis is not None and op.collective is not None:
+        if op.collective_bytes and op.axis is not None and op.collective is not None and op.phase in phases:
             c = task.layout.cp
             ring = op.axis == "cp" and task.layout.cp_kind == "ring"
-            key = Key(part=part, phase=op.phase, kind="p2p" if ring else op.collective, axis=op.axis)
+            axis = axis_of_messages(task.layout, op.axis)
+            key = Key(part=part, phase=op.phase, kind="p2p" if ring else op.collective, axis=axis)
             found.messages[key] += times * int(op.count) * (c - 1 if ring else 1)
             found.message_bytes[key] += round(
                 float(op.collective_bytes * times * ((c - 1) / c if ring else 1))
             )
     elif op.flop:
         kind = "attention" if op.kind is OpKind.ATTENTION else "gemm"
-        backward_gemms = BACKWARD_ATTENTION_GEMMS if op.kind is OpKind.ATTENTION else BACKWARD_LINEAR_GEMMS
+        linear_gemms = BACKWARD_LINEAR_GEMMS - op.frozen
+        backward_gemms = BACKWARD_ATTENTION_GEMMS if op.kind is OpKind.ATTENTION else linear_gemms
         flop = Fraction(float(op.flop)) * times
-        found.flop[Key(part=part, phase="forward", kind=kind)] += round(flop)
-        found.flop[Key(part=part, phase="backward", kind=kind)] += round(flop * Fraction(backward_gemms))
+        for phase, gemms in (("forward", 1), ("backward", backward_gemms)):
+            if phase in phases:
+                found.flop[Key(part=part, phase=phase, kind=kind)] += round(flop * Fraction(gemms))
 
 
-def expected_parameters(task: RankTask) -> tuple[Counter[str], Counter[str]]:
-    """Parameters of a rank outside routed experts and in them, by part; a tied head on its own stage too."""
+def expected_parameters(task: RankTask, *, frozen: bool = False) -> tuple[Counter[str], Counter[str]]:
+    """Trained or frozen parameters of a rank outside routed experts and in them, by part.
+
+    A tied head is on its own stage too.
+    """
     dense: Counter[str] = Counter()
     expert: Counter[str] = Counter()
-    for part, (ops, count) in ops_by_part(task).items():
+    parts = ops_by_part(task)
+    for part, (ops, count) in parts.items():
         for op in ops:
             into = expert if op.kind is OpKind.GROUPED_GEMM else dense
-            into[part] += round(float(op.parameters * count))
-    if task.spec.tie_word_embeddings and "head" in dense and task.stage > 0:
-        dense["head"] += task.spec.vocab_size * task.spec.hidden_size // task.layout.tp
+            held = op.frozen_bytes / HALF_BYTES if frozen else op.parameters
+            into[part] += round(float(held * count))
+    if task.spec.tie_word_embeddings and "head" in parts and task.stage > 0:
+        copied = task.spec.vocab_size * task.spec.hidden_size // task.layout.tp
+        dense["head"] += copied * (frozen == (task.adapter is not None))
     return +dense, +expert
 
 
@@ -116,36 +140,45 @@ def _add_replicas(
 ) -> None:
     """Add gradient reductions and weight gathers: units are layers, their experts, embedding and head."""
     dense, expert = expected_parameters(task)
+    still, still_experts = expected_parameters(task, frozen=True)
     layout = task.layout
     shards = layout.effective_shard_degree if layout.zero_stage else 1
     expert_shards = layout.expert_shard_degree if layout.zero_stage else 1
     units = {part: count for part, (_, count) in ops_by_part(task).items()}
     if task.spec.routing.bias_selects:  # whole on every rank and never trained: FSDP leaves it alone
-        dense["moe layer"] -= task.spec.num_experts * units.get("moe layer", 0)
+        routers = dense if task.adapter is None else still
+        routers["moe layer"] -= task.spec.num_experts * units.get("moe layer", 0)
     if task.spec.tie_word_embeddings and {"embedding", "head"} <= set(units):
         del units["embedding"]  # one unit with the head
     groups = (
-        ("", sum(dense.values()), sum(units.values()), shards, layout.replicas // shards),
-        ("expert_", sum(expert.values()), sum(units[p] for p in expert), expert_shards,
+        ("", dense, still, set(units), shards, layout.replicas // shards),
+        ("expert_", expert, still_experts, {*expert, *still_experts}, expert_shards,
          layout.expert_dp // expert_shards),
     )  # fmt: skip
     shared = same_replicas(layout)
-    for prefix, parameters, count, N, R in groups:
-        whole = parameters + padding.get(f"{prefix}shard", 0)
+    for prefix, trained, frozen, of_group, N, R in groups:
+        whole = sum(trained.values()) + padding.get(f"{prefix}shard", 0)
+        held = sum(frozen.values()) + padding.get(f"{FROZEN}{prefix}shard", 0)
         axis = "" if shared else prefix
+        count = sum(units[part] for part in of_group)
+        summed = sum(units[part] for part in of_group if trained[part])
         if not count:
             continue
         reductions = task.num_microbatches if layout.zero_stage >= 2 else 1
         gathers = 2 * task.num_microbatches if layout.zero_stage >= 3 else 1
         reduced = whole * profile.memory.gradient_reduce_bytes
-        gathered = whole * profile.memory.parameter_gather_bytes
+        gathered = whole * profile.memory.parameter_gather_bytes + held * HALF_BYTES
         if N > 1:
-            _step(found, "all_gather", f"{axis}shard", gathers * count, gathers * gathered)
-            _step(found, "reduce_scatter", f"{axis}shard", reductions * count, reductions * reduced)
+            once = 0 if prefix else not_gathered_again(task, N)
+            less, M = HALF_BYTES * once, task.num_microbatches
+            messages = gathers * count - M * (once > 0)
+            _step(found, "all_gather", f"{axis}shard", messages, gathers * gathered - M * less)
+        if N > 1 and summed:
+            _step(found, "reduce_scatter", f"{axis}shard", reductions * summed, reductions * reduced)
         if R > 1 and task.compression is not None:
             _add_compressed(found, task, units, parse_compression(task.compression), R)
-        elif R > 1:
-            _step(found, "all_reduce", f"{axis}replicate", reductions * count, reductions * reduced / N)
+        elif R > 1 and summed:
+            _step(found, "all_reduce", f"{axis}replicate", reductions * summed, reductions * reduced / N)
 
 
 def _add_compressed(
@@ -217,9 +250,10 @@ def compare_counts(task: RankTask) -> tuple[Term, ...]:
     """Count one step of a stage and set every number beside the cost model's."""
     measured, parameters = count_step(task)
     expected = expected_counts(task, parameters.padding)
-    dense, expert = expected_parameters(task)
-    terms = _parameter_terms("parameters", dense, parameters.dense)
-    terms += _parameter_terms("expert parameters", expert, parameters.expert)
+    (dense, expert), still = expected_parameters(task), expected_parameters(task, frozen=True)
+    terms = _parameter_terms("parameters", dense + still[0], parameters.dense)
+    terms += _parameter_terms("expert parameters", expert + still[1], parameters.expert)
+    terms += _parameter_terms("frozen parameters", still[0] + still[1], parameters.frozen)
     for title, unit in (("flop", "flop"), ("messages", ""), ("message_bytes", "B")):
         terms += terms_of(title, unit, getattr(expected, title), getattr(measured, title))
     return tuple(terms)

@@ -45,7 +45,11 @@ class Numerics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankMeasurement:
-    """A rank run with real kernels on this GPU: its peak, and seconds of a forward and a backward chunk."""
+    """A rank run with real kernels on this GPU: its peak, and seconds of a forward and a backward chunk.
+
+    The last are those of a layer, on average over the layers of the rank, and kernels of a step by name with
+    the seconds that all calls of each took, longest first.
+    """
 
     stage: int
     gpu: str
@@ -54,6 +58,9 @@ class RankMeasurement:
     forward_s: float
     backward_s: float
     gpu_memory_bytes: float = 0.0
+    layer_forward_s: float = 0.0
+    layer_backward_s: float = 0.0
+    kernels: tuple[tuple[str, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -117,8 +117,8 @@ def small_model(spec: ModelSpec, num_layers: int, layout: ParallelLayout, widene
         "routing": routing,
         "num_experts": experts,
         "num_experts_per_token": min(spec.num_experts_per_token, 2),
-        "moe_intermediate_size": 16 * widened,
-        "shared_expert_size": 16 * widened if spec.shared_expert_size else 0,
+        "moe_intermediate_size": 16 * widened**2,  # half of it is whole blocks
+        "shared_expert_size": 16 * widened**2 if spec.shared_expert_size else 0,
     }
     latent: dict[str, Any] = {
         "q_lora_rank": 16 * widened if spec.q_lora_rank else 0,

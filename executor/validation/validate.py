@@ -22,6 +22,7 @@ from executor.model.products.formats import EightBits, eight_bits_of
 from executor.training.optimizer import OptimizerSettings
 from executor.validation.expected_counts import STACK, Term, compare_counts
 from executor.validation.fake_rank import RankTask
+from executor.validation.layer_times import layer_time
 from executor.validation.memory_trace import (
     StageMemory,
     chosen_stages,
@@ -55,14 +56,14 @@ TRACE_STEP_S = 0.4  # a layer of a microbatch, traced on a core that others use 
 Say = Callable[[str], None]
 Alive = Callable[[float], None]
 
-
 COUNTING, TRACING, TRAINING, MEASURING = (
     "counting FLOPs, messages and bytes",
     "tracing the memory of full-size ranks",
     "training the shrunk plan beside one process",
     "running ranks on this GPU",
 )
-ORDER = ("rules", "counts", "memory", "memory of the twin", "fits", "numerics", "launch", "step time")
+ORDER = ("rules", "counts", "memory", "memory of the twin", "fits", "numerics", "launch", "layer time",
+         "step time")  # fmt: skip
 
 
 def validate(plan: Plan, planned: Sequence[Check], say: Say) -> ValidationReport:
@@ -80,7 +81,8 @@ def validate(plan: Plan, planned: Sequence[Check], say: Say) -> ValidationReport
     if torch.cuda.is_available():
         progress.begin(MEASURING)
     on_gpu, measured = check_gpu(plan, progress.alive)
-    found = (*planned, counts, *traced, trained, step_time(plan, measured))
+    timed = (layer_time(plan, task_of(plan), on_planned_gpu(plan, measured)), step_time(plan, measured))
+    found = (*planned, counts, *traced, trained, *timed)
     return ValidationReport(
         checks=(*sorted(found, key=lambda check: ORDER.index(check.name)), on_gpu),
         scope=scope_of(plan),
@@ -163,9 +165,6 @@ def counting_tasks(task: RankTask) -> tuple[RankTask, ...]:
 def check_counts(plan: Plan, alive: Alive = lambda _: None) -> tuple[Check, tuple[StageTerm, ...]]:
     """Compare every count of the first and last stage with the cost model's."""
     start, tasks = time.monotonic(), counting_tasks(task_of(plan))
-    if plan.request.job.adapter is not None:
-        detail = "the products of an adapter, and gradients that nobody needs, are not counted"
-        return Check(name="counts", verdict="not checked here", detail=detail), ()
     with ProcessPoolExecutor(PROCESSES, mp_context=multiprocessing.get_context("fork")) as pool:
         compared = results([pool.submit(_compare_alone, task) for task in tasks], alive)
     terms = tuple(
@@ -349,11 +348,10 @@ def step_time(plan: Plan, measured: Sequence[RankMeasurement]) -> Check:
 
     A rank alone shows neither messages, nor overlap, nor bubbles: it can refute a step time, not prove it.
     """
-    now, kinds = plan.estimate, gpus_of_stages(plan)
-    planned = ", ".join(dict.fromkeys(kinds))
+    now, planned = plan.estimate, ", ".join(dict.fromkeys(gpus_of_stages(plan)))
     promised = f"predicted {format_seconds(now.step_time_s)}, at most {format_seconds(now.upper_s)}"
-    there = [found for found in measured if _is_gpu(found, kinds[found.stage])]
-    if not is_own(plan) or not there:
+    there = on_planned_gpu(plan, measured)
+    if not there:
         reason = "no rank ran on such a GPU here" if is_own(plan) else "another engine's step"
         detail = f"{promised} on {planned}; {reason}"
         return Check(
@@ -372,6 +370,12 @@ def gpus_of_stages(plan: Plan) -> tuple[str, ...]:
     """Name of the GPU of each stage; where nodes differ and are planned for alike, that of the first."""
     kinds = kinds_of(plan.request.cluster)
     return tuple(kinds[kind].gpu for kind in plan.kind_of_stage or (0,) * plan.layout.pp)
+
+
+def on_planned_gpu(plan: Plan, measured: Sequence[RankMeasurement]) -> list[RankMeasurement]:
+    """Ranks that ran on the GPU of their stage, of a plan of the executor's own."""
+    kinds = gpus_of_stages(plan)
+    return [found for found in measured if is_own(plan) and _is_gpu(found, kinds[found.stage])]
 
 
 def _is_gpu(found: RankMeasurement, planned: str) -> bool:

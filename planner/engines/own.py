@@ -110,8 +110,6 @@ def _unlike(s: Question) -> tuple[str, str]:
             f"the executor rounds to e4m3fn, {s.cluster.gpu.name} multiplies e4m3fnuz",
             "use --precision bf16",
         )
-    if s.job.precision == "mxfp8" and s.model.is_moe:
-        return "the executor multiplies routed experts by rows, not by blocks", "use --precision fp8"
     if s.job.is_low_precision and s.model.is_moe and s.cluster.gpu.architecture == "ada":
         return (
             f"routed experts want compute capability 9 or 10 (torch's kernel), {s.cluster.gpu.name} has 8.9",
@@ -145,9 +143,9 @@ def _experts_broken(s: Question, t: LayoutTable) -> np.ndarray | bool:
 
 def _experts(s: Question, x: ParallelLayout) -> tuple[str, str]:
     multiple, columns = _MULTIPLE[s.job.precision], s.model.moe_intermediate_size
-    left = columns % (multiple * x.expert_tp)
+    equation = f"{columns} % ({multiple}·expert_tp {x.expert_tp}) = {columns % (multiple * x.expert_tp)}"
     return (
-        f"columns of an expert {columns} % ({multiple}·expert_tp {x.expert_tp}) = {left}, must be 0 for fp8",
+        f"columns of an expert {equation}, must be 0 for {s.job.precision}",
         "use a smaller expert_tp, or --precision bf16",
     )
 

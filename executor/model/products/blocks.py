@@ -5,15 +5,17 @@ along which it sums. The scale is the least by which a block's largest value sta
 ``RCEIL`` of cuBLAS, Transformer Engine and torchao's recipe ``mxfp8_rceil`` (the specification's own, FLOOR,
 lets the largest values saturate). Blocks are the same under every layout whose parts are whole blocks.
 
-Legend: ``T`` tokens, ``k`` input size, ``n`` output size.
+Legend: ``T`` tokens, ``k`` input size, ``n`` output size, ``E`` experts, ``L`` rows of padded groups.
 """
 
 from __future__ import annotations
 
 import torch
 
+from executor.model.products.block_group_operators import multiply_block_groups, sum_block_groups
+from executor.model.products.block_operators import BLOCK, multiply_blocks
 from executor.model.products.e4m3 import FORMAT, NOT_A_NUMBER, exponents, inverse
-from executor.model.products.operators import BLOCK, multiply_blocks
+from executor.model.products.groups import padded
 from executor.model.products.products import Products
 
 
@@ -32,20 +34,47 @@ class Blocks(Products):
         """Gradient of the weight, (n, k); blocks are of consecutive tokens."""
         return multiply(gradient.flatten(0, -2).t(), x.flatten(0, -2).t())
 
+    def of_groups(self, rows: torch.Tensor, weight: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+        """Rows (T, k), those of expert e up to `ends[e]`, times its matrix of (E, n, k): (T, n)."""
+        return multiply_block_groups(*in_blocks(rows), *in_blocks(weight), ends, rows.dtype)
+
+    def of_group_rows(self, gradient: torch.Tensor, weight: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+        """Gradient of the rows of groups, (T, k), of that of the result, (T, n)."""
+        matrices = in_blocks(weight.transpose(-1, -2))
+        return multiply_block_groups(*in_blocks(gradient), *matrices, ends, gradient.dtype)
+
+    def of_group_weights(
+        self, gradient: torch.Tensor, rows: torch.Tensor, ends: torch.Tensor
+    ) -> torch.Tensor:
+        """Gradients of the matrices, (E, n, k): blocks are of a group's rows, filled up with zeros."""
+        left, right = padded(gradient, ends, BLOCK), padded(rows, ends, BLOCK)
+        a, b = in_blocks_of_rows(left.rows), in_blocks_of_rows(right.rows)
+        return sum_block_groups(*a, *b, left.ends, gradient.dtype, len(rows))
+
 
 BLOCKS = Blocks()
 
 
 def in_blocks(matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Blocks of a matrix (m, k) in e4m3, (m, k/32, 32), and what to multiply them by, bits of e8m0 (m, k/32).
+    """Blocks of matrices (…, k) in e4m3, (…, k/32, 32), and what to multiply them by, bits of e8m0 (…, k/32).
 
     A block with a value that is not a number is none either. One whose values are all within 1.75 · 2⁻¹¹⁹ is
     of zeros: its scale is the least that there is, of which cuBLAS takes no inverse.
     """
-    blocks = matrix.contiguous().unflatten(-1, (-1, BLOCK))
-    power = exponents(torch.linalg.vector_norm(blocks, ord=float("inf"), dim=-1))
+    return _rounded(matrix.contiguous().unflatten(-1, (-1, BLOCK)), -1)
+
+
+def in_blocks_of_rows(matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Blocks of consecutive rows of a matrix (L, n): those of its transpose, (n, L/32, 32) and (n, L/32)."""
+    values, power = _rounded(matrix.unflatten(0, (-1, BLOCK)), 1)
+    return values.flatten(0, 1).t().contiguous().unflatten(-1, (-1, BLOCK)), power.t().contiguous()
+
+
+def _rounded(blocks: torch.Tensor, dimension: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Blocks along a dimension in e4m3, and what to multiply them by."""
+    power = exponents(torch.linalg.vector_norm(blocks, ord=float("inf"), dim=dimension))
     up = torch.where(power == 0, 1.0, torch.where(power == NOT_A_NUMBER, float("nan"), inverse(power)))
-    return (blocks * up.to(matrix.dtype).unsqueeze(-1)).to(FORMAT), power
+    return (blocks * up.to(blocks.dtype).unsqueeze(dimension)).to(FORMAT), power
 
 
 def multiply(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:

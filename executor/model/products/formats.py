@@ -21,7 +21,7 @@ EightBits = Literal["fp8", "mxfp8"]
 PRODUCTS: Mapping[EightBits, Products] = {"fp8": ROWS, "mxfp8": BLOCKS}
 FIRST_CAPABILITY: Mapping[EightBits, tuple[int, int]] = {"fp8": (8, 9), "mxfp8": (10, 0)}
 """Compute capability of the first GPUs with such units: Ada, and Blackwell for scales of blocks."""
-EXPERTS_CAPABILITIES = (9, 10)
+EXPERTS_CAPABILITIES: Mapping[EightBits, tuple[int, ...]] = {"fp8": (9, 10), "mxfp8": (10,)}
 """Major numbers of those for which torch has grouped products in eight bits: Hopper, datacenter Blackwell."""
 FNUZ, BY_ROWS_ALONE = "gfx94", "gfx95"  # of MI300's and of MI350's kind
 
@@ -73,9 +73,10 @@ def require_units(device: torch.device, name: EightBits, *, experts: bool = Fals
             cause=f"{gpu} has compute capability {have[0]}.{have[1]}, {name} needs {needed[0]}.{needed[1]}",
             fix=f"plan with --precision bf16{narrow}, or for other GPUs",
         )
-    if experts and have[0] not in EXPERTS_CAPABILITIES:
+    if experts and have[0] not in EXPERTS_CAPABILITIES[name]:
+        wanted = " or ".join(map(str, EXPERTS_CAPABILITIES[name]))
         raise InputError(
             what=f"torch has no kernel for experts in {name} on this GPU",
-            cause=f"{gpu} has compute capability {have[0]}.{have[1]}, its grouped products want 9 or 10",
+            cause=f"{gpu} has compute capability {have[0]}.{have[1]}, its grouped products want {wanted}",
             fix="plan with --precision bf16, or for other GPUs",
         )

@@ -16,8 +16,8 @@ from torch.nn.functional import ScalingType
 
 from executor.model.products.e4m3 import FORMAT, MANTISSA_BITS, exponents, inverse
 from executor.model.products.groups import Padded, padded
-from executor.model.products.operators import UNIT, multiply_groups, sum_groups
 from executor.model.products.products import Products
+from executor.model.products.row_operators import UNIT, multiply_groups, sum_groups
 
 LEAST = 1e-12  # largest value of a row that is taken for one of zeros, as torchao does
 

@@ -16,10 +16,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 from executor.model.linear import project
+from executor.model.products.block_operators import multiply_blocks_on_gpu, tiled, wide
 from executor.model.products.blocks import BLOCKS, in_blocks
 from executor.model.products.e4m3 import exponents
 from executor.model.products.formats import require_units
-from executor.model.products.operators import OPERATORS, multiply_blocks_on_gpu, tiled, wide
+from executor.model.products.operators import OPERATORS
 from executor.torch_internals import selective_checkpoint_contexts
 
 LARGEST = 448.0  # of e4m3

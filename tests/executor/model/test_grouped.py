@@ -61,7 +61,13 @@ def test_the_bias_of_an_expert_is_that_of_a_loop(counts: list[int]) -> None:
 
 @pytest.mark.parametrize(
     ("name", "eight_bits"),
-    [("mixtral-8x7b", None), ("gpt-oss-20b", None), ("deepseek-v3", None), ("mixtral-8x7b", "fp8")],
+    [
+        ("mixtral-8x7b", None),
+        ("gpt-oss-20b", None),
+        ("deepseek-v3", None),
+        ("mixtral-8x7b", "fp8"),
+        ("mixtral-8x7b", "mxfp8"),
+    ],
 )
 def test_a_layer_never_asks_the_device(name: str, eight_bits: EightBits | None) -> None:
     """Meta tensors have no values, so whatever needs one on the host fails."""

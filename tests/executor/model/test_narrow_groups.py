@@ -13,9 +13,9 @@ from torch.nn import functional
 
 from executor.model.delayed import DelayedGradients
 from executor.model.grouped import ends_of, multiply_groups
-from executor.model.products import operators
+from executor.model.products import row_operators
 from executor.model.products.groups import padded
-from executor.model.products.operators import UNIT
+from executor.model.products.row_operators import UNIT
 from executor.model.products.rows import ROWS, rounded, rounded_groups
 
 COUNTS = [[3, 0, 21, 8], [0, 0, 0, 48], [17, 1, 15, 16], [16, 16, 0, 32]]
@@ -123,12 +123,12 @@ def test_a_gpu_s_kernel_takes_what_it_is_given(monkeypatch: pytest.MonkeyPatch) 
     rows, weight, gradient = (each.to("meta") for each in operands(counts))
     ends = ends_of(torch.tensor(counts)).to("meta")
     for left, right, size in ((rows, weight, 48), (gradient, weight.transpose(-1, -2), 64)):
-        found = operators.multiply_groups_on_gpu(
+        found = row_operators.multiply_groups_on_gpu(
             *rounded(left), *rounded(right), ends, torch.bfloat16, fast=True
         )
         assert (found.shape, found.dtype) == ((32, size), torch.bfloat16)
     left, right = padded(gradient, ends, UNIT), padded(rows, ends, UNIT)
-    summed = operators.sum_groups_on_gpu(
+    summed = row_operators.sum_groups_on_gpu(
         *rounded_groups(left), *rounded_groups(right), left.ends, torch.bfloat16, len(rows)
     )
     assert (summed.shape, summed.dtype) == (weight.shape, torch.bfloat16)

@@ -13,7 +13,7 @@ pytest.importorskip("torch")
 
 import torch
 
-from executor.parallel.affinity import beside, bind, listed
+from executor.parallel.affinity import address_of, beside, bind, listed
 
 FIRST, SECOND, UNKNOWN = "0000:1b:00.0", "0000:9a:00.0", "0000:c1:00.0"
 
@@ -96,3 +96,16 @@ def test_lists_of_linux_are_read() -> None:
     """Ranges and single numbers, and nothing of what is neither."""
     assert listed("0-1,4") == {0, 1, 4}
     assert listed("") == listed("\n") == listed("x,-1") == frozenset()
+
+
+def test_a_torch_that_tells_no_address_leaves_ranks_where_they_are(
+    monkeypatch: pytest.MonkeyPatch, two_nodes: Path
+) -> None:
+    """Older ones have no PCI numbers among a GPU's properties."""
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: object())
+    address = address_of(torch.device("cuda", 0))
+    found = beside(address, frozenset(range(16)), two_nodes)
+    assert (found.cpus, found.said) == (
+        frozenset(),
+        "the NUMA node of GPU of an unknown address is not known: ranks are not bound",
+    )

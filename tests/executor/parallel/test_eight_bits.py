@@ -41,6 +41,14 @@ CASES = {
     ),
 }
 WHOLE_BLOCKS = dataclasses.replace(DENSE, name="tiny-blocks", num_attention_heads=2, head_dim=32)
+BLOCKS_OF_EXPERTS = dataclasses.replace(
+    MOE,
+    name="tiny-blocks-moe",
+    num_attention_heads=2,
+    head_dim=32,
+    moe_intermediate_size=64,
+    shared_expert_size=64,
+)
 BY_BLOCKS = {  # parts of weights and of sequences are whole blocks of 32
     "tp2-dp2-zero3": Case(
         spec=WHOLE_BLOCKS, layout=ParallelLayout(tp=2, dp=2, zero_stage=3, **SP), sequence_length=32
@@ -52,6 +60,12 @@ BY_BLOCKS = {  # parts of weights and of sequences are whole blocks of 32
         num_microbatches=2,
     ),
     "cp2-ring": Case(spec=WHOLE_BLOCKS, layout=ParallelLayout(cp=2), sequence_length=128, num_microbatches=1),
+    "ep2-dp2": Case(spec=BLOCKS_OF_EXPERTS, layout=ParallelLayout(dp=2, ep=2), sequence_length=32),
+    "ep2-expert-tp2-zero3": Case(
+        spec=BLOCKS_OF_EXPERTS,
+        layout=ParallelLayout(tp=2, dp=2, ep=2, expert_tp=2, zero_stage=3, **SP),
+        sequence_length=32,
+    ),
 }
 
 

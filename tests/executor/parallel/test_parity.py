@@ -196,6 +196,12 @@ CASES = {
     ),
     "ep2-zero3": Case(spec=MOE, layout=layout(ep=2, dp=4, zero_stage=3), num_microbatches=2),
     "ep2-expert-tp2-dp2": Case(spec=MOE, layout=layout(ep=2, expert_tp=2, tp=2, dp=2, zero_stage=2)),
+    "ep2-expert-tp2-few-rows": Case(
+        spec=dataclasses.replace(MOE, num_experts=16, num_experts_per_token=1),
+        layout=layout(ep=2, expert_tp=2, tp=2, dp=2),
+        sequence_length=4,
+    ),  # some ranks receive none
+    "expert-tp4-over-context": Case(spec=MOE, layout=layout(expert_tp=4, tp=2, cp=2)),
     "ep2-pp2-zb-h1": Case(spec=MOE, layout=layout(ep=2, dp=2, pp=2, schedule="zb-h1")),
     "ep2-cp2": Case(spec=MOE, layout=layout(ep=2, cp=2)),
     "other-axis-order": Case(

@@ -10,6 +10,7 @@ import pytest
 from costmodel.layout import ParallelLayout
 from costmodel.models.routing import Routing
 from costmodel.models.spec import ModelSpec
+from costmodel.updates.adapters import parse_adapter
 
 pytest.importorskip("torch")
 
@@ -95,6 +96,18 @@ CASES: dict[str, tuple[ModelSpec, ParallelLayout, int]] = {
     "ZeRO-3 in a pipeline": (DENSE, ParallelLayout(pp=2, dp=4, zero_stage=3), 0),
     "whole experts in a pipeline": (MOE, ParallelLayout(pp=2, dp=2, zero_stage=1), 0),
     "experts over tensor ranks": (MOE, ParallelLayout(tp=2, dp=2, ep=2, zero_stage=1, **SP), 0),
+    "experts cut and spread": (MOE, ParallelLayout(tp=2, dp=2, ep=2, expert_tp=2, zero_stage=1, **SP), 0),
+    "experts cut over fewer ranks": (
+        MOE,
+        ParallelLayout(tp=4, dp=2, ep=4, expert_tp=2, zero_stage=3, **SP),
+        0,
+    ),
+    "experts cut over all ranks": (MOE, ParallelLayout(tp=2, cp=2, expert_tp=4, **SP), 0),
+    "cut experts in a pipeline": (
+        MOE,
+        ParallelLayout(pp=2, tp=2, dp=2, ep=2, expert_tp=2, zero_stage=1, **SP),
+        1,
+    ),
     "experts in a pipeline": (MOE, ParallelLayout(pp=2, dp=4, ep=2, zero_stage=1), 1),
     "a bias that only selects": (SELECTING, ParallelLayout(pp=2, dp=4, ep=2, zero_stage=3), 1),
     "Ulysses": (DENSE, ParallelLayout(cp=2, dp=2, cp_kind="ulysses", zero_stage=1), 0),
@@ -147,21 +160,71 @@ def test_products_in_eight_bits_are_counted_alike(eight_bits: EightBits, recompu
     assert {term.name: term.measured for term in terms} == {term.name: term.expected for term in terms}
 
 
-@pytest.mark.parametrize("layout", [{"dp": 2, "ep": 2}, {"dp": 4, "tp": 2, "ep": 4, "zero_stage": 3, **SP}])
-def test_experts_in_eight_bits_are_counted_alike(layout: dict[str, Any]) -> None:
+@pytest.mark.parametrize("eight_bits", ["fp8", "mxfp8"])
+@pytest.mark.parametrize(
+    "layout",
+    [
+        {"dp": 2, "ep": 2},
+        {"dp": 4, "tp": 2, "ep": 4, "zero_stage": 3, **SP},
+        {"dp": 2, "tp": 2, "ep": 2, "expert_tp": 2, "zero_stage": 1, **SP},
+    ],
+)
+def test_experts_in_eight_bits_are_counted_alike(layout: dict[str, Any], eight_bits: EightBits) -> None:
     """Rows that pad a group to whole units are no products."""
     task = RankTask(
-        spec=MOE,
+        spec=dataclasses.replace(MOE, moe_intermediate_size=64, shared_expert_size=64, head_dim=16),
         layout=ParallelLayout(**layout),
         sequence_length=32,
         num_microbatches=2,
         layers_of_stage=(MOE.num_layers,),
         recompute_of_stage=(0,),
         stage=0,
-        eight_bits="fp8",
+        eight_bits=eight_bits,
     )
     terms = compare_counts(task)
     assert {term.name: term.measured for term in terms} == {term.name: term.expected for term in terms}
+
+
+LORA, ATTENTION, MLP = "lora:r=4", "lora:r=4,targets=attention", "lora:r=4,targets=mlp"
+ADAPTED: dict[str, tuple[ModelSpec, dict[str, Any], str, int]] = {
+    "one GPU": (DENSE, {}, LORA, 0),
+    "tensor parallel": (DENSE, {"tp": 2}, LORA, 0),
+    "sequence parallel": (DENSE, {"tp": 4, **SP}, LORA, 0),
+    "of attention": (DENSE, {"tp": 2, **SP}, ATTENTION, 0),
+    "of feed-forward": (DENSE, {"tp": 2, **SP}, MLP, 0),
+    "replicas": (DENSE, {"dp": 4}, LORA, 0),
+    "ZeRO-1": (DENSE, {"dp": 4, "zero_stage": 1}, LORA, 0),
+    "ZeRO-3": (DENSE, {"dp": 4, "zero_stage": 3}, LORA, 0),
+    "hybrid shards": (DENSE, {"dp": 4, "zero_stage": 3, "shard_degree": 2}, LORA, 0),
+    "tied embeddings": (TIED, {"dp": 2, "zero_stage": 3}, LORA, 0),
+    "first stage": (DENSE, {"pp": 2, "tp": 2, "dp": 2, "zero_stage": 1, **SP}, LORA, 0),
+    "last stage": (TIED, {"pp": 2, "tp": 2, "dp": 2, "zero_stage": 1, **SP}, LORA, 1),
+    "ZeRO-3 in a pipeline": (ODD, {"pp": 2, "dp": 4, "zero_stage": 3}, MLP, 0),
+    "ring": (DENSE, {"cp": 2, "tp": 2, "dp": 2, "zero_stage": 2, **SP}, LORA, 0),
+    "latent attention": (LATENT, {"tp": 2, **SP}, LORA, 0),
+    "beside experts": (MOE, {"tp": 2, "dp": 2, "ep": 2, "expert_tp": 2, "zero_stage": 3, **SP}, ATTENTION, 0),
+    "beside a bias that only selects": (SELECTING, {"pp": 2, "dp": 4, "ep": 2, "zero_stage": 3}, ATTENTION, 1),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ADAPTED)
+def test_adapters_are_counted_alike(name: str) -> None:
+    """Gradients of frozen weights are neither computed nor sent, nor anything below the first adapter."""
+    spec, fields, words, stage = ADAPTED[name]
+    layout = ParallelLayout(**fields)
+    task = RankTask(
+        spec=spec,
+        layout=layout,
+        sequence_length=32,
+        num_microbatches=2,
+        layers_of_stage=(spec.num_layers // layout.pp,) * layout.pp,
+        recompute_of_stage=(0,) * layout.pp,
+        stage=stage,
+        adapter=parse_adapter(words),
+    )
+    terms = compare_counts(task)
+    assert {term.name: term.measured for term in terms} == {term.name: term.expected for term in terms}
+    assert sum(term.measured > 0 for term in terms) == len(terms) >= 9
 
 
 def test_a_difference_is_named() -> None:

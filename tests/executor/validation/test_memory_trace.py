@@ -174,6 +174,17 @@ CASES = {
     "experts in eight bits": Case(
         model="qwen3-30b-a3b", layout=ParallelLayout(dp=8, ep=8, **ZERO_1), layers=6, eight_bits="fp8"
     ),
+    "experts in blocks of eight bits": Case(
+        model="deepseek-v3", layout=ParallelLayout(ep=8, dp=8, zero_stage=1), layers=5, eight_bits="mxfp8"
+    ),
+    "cut experts put off": Case(
+        model="mixtral-8x7b",
+        layout=ParallelLayout(schedule="dualpipev", ep=2, expert_tp=2, dp=2, **{**V_PIPELINE, "tp": 2}),
+        sequence_length=32768,
+        layers=8,
+        stage=1,
+        num_microbatches=6,
+    ),
     "experts recomputed by operator": Case(
         model="mixtral-8x7b",
         layout=ParallelLayout(ep=8, dp=8, zero_stage=3, recompute="selective-op"),

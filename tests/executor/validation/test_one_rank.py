@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
 from costmodel.layout import ParallelLayout
+from costmodel.models.spec import ModelSpec
 from executor import torch_internals
+from executor.model.transformer import build_model
+from executor.parallel.weights import initialize
 from executor.validation.fake_rank import RankTask, fake_group
-from executor.validation.one_rank import drawn_rank
+from executor.validation.layer_times import LayerTimes
+from executor.validation.one_rank import drawn_rank, measure_rank
 from tests.executor.conftest import TINY
 
 
@@ -39,3 +44,63 @@ def test_weights_tokens_and_gradients_are_no_zeros(layout: ParallelLayout) -> No
                 assert float(grad.abs().max()) > 0, name
         assert len(embedded) == 2
         assert all(float(rows.std(dim=-2).min()) > 0 for rows in embedded)
+
+
+MOE = replace(
+    TINY, num_experts=4, num_experts_per_token=2, moe_intermediate_size=32, num_dense_layers=1, num_layers=3
+)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("spec", "layout"),
+    [
+        (TINY, ParallelLayout(dp=4, zero_stage=3)),
+        (TINY, ParallelLayout(dp=2, zero_stage=1, recompute="full")),
+        (TINY, ParallelLayout(tp=2, sequence_parallel=True)),
+        (MOE, ParallelLayout(dp=2, ep=2)),
+    ],
+)
+def test_a_rank_is_measured_by_its_layers(spec: ModelSpec, layout: ParallelLayout) -> None:
+    """The whole way of a GPU's rank on a CPU: layers lie within the chunks that hold them, and have both passes."""
+    task = RankTask(
+        spec=spec,
+        layout=layout,
+        sequence_length=16,
+        num_microbatches=2,
+        layers_of_stage=(spec.num_layers,),
+        recompute_of_stage=(spec.num_layers * (layout.recompute == "full"),),
+        stage=0,
+        precision="fp32",
+    )
+    found = measure_rank(task, torch.device("cpu"))
+    watched = spec.num_layers - spec.num_dense_layers
+    assert 0 < watched * found.layer_forward_s <= 2 * found.forward_s
+    assert 0 < watched * found.layer_backward_s <= 2 * found.backward_s
+    assert (found.gpu, found.peak_bytes) == ("cpu", 0.0)
+    names, seconds = zip(*found.kernels, strict=True)
+    assert "aten::mm" in names
+    assert list(seconds) == sorted(seconds, reverse=True)
+    assert min(seconds) > 0
+
+
+class Clocked(LayerTimes):
+    """Counts its readings in place of a clock."""
+
+    def _now(self) -> float:
+        self.read = getattr(self, "read", -1) + 1
+        return float(self.read)
+
+
+def test_passes_are_those_of_each_layer() -> None:
+    """Forward before backward, last layer first, each end directly after its beginning."""
+    model = build_model(TINY)
+    initialize(model, None, seed=0, device=torch.device("cpu"))
+    times = Clocked(torch.device("cpu"))
+    with times.watching(model):
+        model(torch.arange(8).view(1, 8)).sum().backward()
+    assert times.forward == [(0.0, 1.0), (2.0, 3.0), (4.0, 5.0), (6.0, 7.0)]
+    starts_and_ends = [time for span in times.backward for time in span]
+    assert starts_and_ends[0] == 8.0
+    assert len(times.backward) == 4
+    assert all(end > start for start, end in times.backward)

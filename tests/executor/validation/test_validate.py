@@ -11,14 +11,19 @@ from typing import Any
 
 import pytest
 
-from costmodel.layout import ParallelLayout
-from costmodel.models.catalog import models
+from costmodel.kernels.tables import load_calibration
+from costmodel.layout import ParallelLayout, Recompute
+from costmodel.models.catalog import model, models
+from costmodel.stack import stack
+from costmodel.training.estimate import estimate
 from planner.plan import Plan, to_json
+from topology.builders import build
 
 torch = pytest.importorskip("torch")
 
 from executor.validation import reference
 from executor.validation.expected_counts import Term
+from executor.validation.layer_times import layer_time
 from executor.validation.memory_trace import StageMemory
 from executor.validation.report import Check, RankMeasurement, StageTerm, ValidationReport
 from executor.validation.shrink import small_layout, small_model
@@ -31,6 +36,7 @@ from executor.validation.validate import (
     task_of,
     validate,
 )
+from tests.executor.conftest import make_plan
 from topology.base.units import GIB
 
 LAYOUTS = {
@@ -189,6 +195,48 @@ def test_a_step_time_is_judged_on_the_plans_gpu_alone(
 ) -> None:
     """Computation that is longer than the step refutes it; nothing else was measured."""
     assert step_time(plan_of(ParallelLayout(dp=2)), measured).verdict == verdict
+
+
+def layer_s(recompute: Recompute = "none") -> tuple[Plan, float]:
+    """A plan of eight GPUs, and what a layer of it is estimated to take: what one layer more adds to a step."""
+    layout = ParallelLayout(dp=8, zero_stage=3, recompute=recompute)
+    plan = make_plan(layout, spec=model("llama-3.1-8b"), batch=64, sequence=4096)
+    if recompute == "full":
+        plan = replace(plan, recompute_of_stage=plan.layers_of_stage)
+    steps = []
+    for layers in (31, 30):
+        fewer = replace(plan.request.model, num_layers=layers)
+        found = estimate(
+            fewer,
+            build(plan.request.cluster),
+            plan.request.job,
+            stack("meshplan"),
+            plan.layout,
+            load_calibration(),
+        ).time
+        steps.append((found.compute_s + found.recompute_s) / 8)
+    return plan, steps[0] - steps[1]
+
+
+@pytest.mark.parametrize("recompute", ["none", "full"])
+@pytest.mark.parametrize(
+    ("share", "verdict"), [(1.0, "holds"), (1.08, "holds"), (1.2, "does not hold"), (0.8, "does not hold")]
+)
+def test_a_layers_time_is_held_against_its_estimate(recompute: Recompute, share: float, verdict: str) -> None:
+    """Forward and backward together within a tenth, recomputation included, where the plan's GPU ran it."""
+    plan, expected_s = layer_s(recompute)
+    each_s = share * expected_s / 2
+    ran = replace(H100, layer_forward_s=each_s, layer_backward_s=each_s)
+    check = layer_time(plan, task_of(plan), [ran])
+    assert (check.verdict, check.value) == (verdict, pytest.approx(1 / share - 1, abs=1e-6))
+
+
+def test_a_layers_time_is_not_judged_where_it_cannot_be_seen(plan_of: Callable[..., Plan]) -> None:
+    """Without such a GPU, or where weight gradients are computed apart."""
+    plan = plan_of(ParallelLayout(dp=2))
+    assert layer_time(plan, task_of(plan), []).verdict == "not checked here"
+    split = plan_of(ParallelLayout(pp=2, schedule="zb-h1"))
+    assert "zb-h1 splits the backward" in layer_time(split, task_of(split), [H100]).detail
 
 
 def test_another_engines_step_is_never_judged_by_the_twin(plan_of: Callable[..., Plan]) -> None:

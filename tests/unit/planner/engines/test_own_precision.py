@@ -102,18 +102,19 @@ def test_dense_models_are(layout: dict[str, Any], precision: str) -> None:
         ("mixtral-8x7b", {"tp": 2, "dp": 4, "expert_tp": 2, "sequence_parallel": True}),
         ("deepseek-v3", {"dp": 8, "ep": 8, "zero_stage": 1}),
         ("gpt-oss-20b", {"dp": 8, "ep": 8, "zero_stage": 1}),
-        (ODD_EXPERTS, {"tp": 2, "dp": 4, "sequence_parallel": True}),
     ],
 )
-def test_routed_experts_are(name: str, layout: dict[str, Any]) -> None:
-    """By rows, whole or cut, with latent attention that no rank cuts."""
-    assert said(name, layout) == {}
+@pytest.mark.parametrize("precision", ["fp8", "mxfp8"])
+def test_routed_experts_are(name: str, layout: dict[str, Any], precision: str) -> None:
+    """By rows or blocks, whole or cut, with latent attention that no rank cuts."""
+    assert said(name, layout, precision=precision) == {}
 
 
 def test_blocks_ask_for_more_than_rows() -> None:
     """What blocks of thirty-two refuse below, units of sixteen take."""
     assert said(ODD, {"tp": 4, "dp": 2, "sequence_parallel": True}) == {}
     assert said("llama-3.1-8b", {"cp": 8}, sequence_length=4224) == {}
+    assert said(ODD_EXPERTS, {"tp": 2, "dp": 4, "sequence_parallel": True}) == {}
 
 
 @pytest.mark.parametrize(
@@ -148,11 +149,32 @@ def test_blocks_ask_for_more_than_rows() -> None:
             "tokens of a microbatch 4224 % (32·cp 8) = 128, must be 0 for mxfp8; use a smaller cp",
         ),
         (
+            ODD_EXPERTS,
+            {"tp": 2, "dp": 4, "expert_tp": 2, "sequence_parallel": True},
+            {"precision": "mxfp8"},
+            "experts-of-eight-bits",
+            "columns of an expert 14352 % (32·expert_tp 2) = 16, must be 0 for mxfp8; use a smaller expert_tp",
+        ),
+        (
             "mixtral-8x7b",
             {"dp": 8},
-            {"precision": "mxfp8"},
+            {"precision": "mxfp8", "gpu": "h100-sxm"},
+            "block-scales",
+            "mxfp8 on h100-sxm (hopper): the executor's kernels want sm_100 or later; use --precision fp8",
+        ),
+        (
+            "mixtral-8x7b",
+            {"dp": 8},
+            {"precision": "mxfp8", "gpu": "mi355x"},
+            "block-scales",
+            "mxfp8 on mi355x (cdna4)",
+        ),
+        (
+            "mixtral-8x7b",
+            {"dp": 8},
+            {"gpu": "mi325x"},
             "precision",
-            "routed experts by rows, not by blocks; use --precision fp8",
+            "the executor rounds to e4m3fn, mi325x multiplies e4m3fnuz; use --precision bf16",
         ),
         ("llama-3.1-8b", {"dp": 8}, {"precision": "fp16"}, "precision", "the executor multiplies in bf16"),
         (
