@@ -25,7 +25,7 @@ def validated(plan: Plan, command: str) -> Answer:
     wanted = require_room(plan)
     require_torch(command)
     with waiting("starting torch"):
-        from executor.torch_internals import quiet_known_warnings
+        from executor.torch_internals.quiet import quiet_known_warnings
         from executor.validation.validate import validate
 
         quiet_known_warnings()

@@ -23,7 +23,8 @@ import torch
 import torch.distributed as dist
 
 from executor.launch.nodes import loopback, sockets_on
-from executor.torch_internals import preload, quiet_known_warnings
+from executor.torch_internals.compiler import preload
+from executor.torch_internals.quiet import quiet_known_warnings
 from executor.training.lifeline import die_with_parent
 
 MESSAGE = 4000  # characters of what a dead rank wrote: the innermost call comes first

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from executor.torch_internals import functional_collectives as _functional
+from executor.torch_internals.operators import functional_collectives as _functional
 
 ProcessGroup = Any
 """A torch ``ProcessGroup``; torch is untyped here."""

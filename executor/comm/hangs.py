@@ -17,8 +17,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from executor import torch_internals
 from executor.comm.collectives import MESSAGE
+from executor.torch_internals.groups import flight_record, named_groups
 from topology.base.atomic import write_atomically
 from topology.base.decode import read_json, structure, unstructure
 from topology.base.errors import InputError
@@ -59,10 +59,10 @@ def stand_of(rank: int) -> Stand:
     """Where this rank stands."""
     places = {
         name: Place(axis="all ranks" if axis == _WORLD else axis.removeprefix("mesh_"), ranks=tuple(ranks))
-        for name, (axis, ranks) in torch_internals.named_groups().items()
+        for name, (axis, ranks) in named_groups().items()
     }
     last = ""
-    for name, operation, number in torch_internals.flight_record():
+    for name, operation, number in flight_record():
         if name in places:
             before, last = places[name], name
             places[name] = Place(axis=before.axis, ranks=before.ranks, number=number, operation=operation)

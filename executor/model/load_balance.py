@@ -22,8 +22,8 @@ from typing import Any
 
 import torch
 
-from executor import torch_internals
 from executor.comm.collectives import ProcessGroup, all_reduce
+from executor.torch_internals.operators import in_backward
 
 
 @dataclass(slots=True, kw_only=True)
@@ -45,7 +45,7 @@ class Balance:
     def attach(self, weights: torch.Tensor, probability: torch.Tensor, expert: torch.Tensor) -> torch.Tensor:
         """Routing weights whose backward adds the loss of (B, s, E) probabilities and (B, s, K) choices."""
         loss = self.weight * balancing_loss(probability, expert, self.sequence_length, self.groups)
-        if not torch_internals.in_backward():  # recomputed layers count once
+        if not in_backward():  # recomputed layers count once
             self.total = self.total + loss.detach()
         result: torch.Tensor = _WithLoss.apply(weights, loss)
         return result

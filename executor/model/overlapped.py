@@ -16,10 +16,10 @@ from typing import Any
 
 import torch
 
-from executor import torch_internals
 from executor.comm.collectives import all_gather
 from executor.comm.tensor_parallel import SEQUENCE_DIM, TensorAxis, local
 from executor.model.delayed import DelayedGradients, Leaf, now_or_later
+from executor.torch_internals.operators import fused_gather_multiply, fused_multiply_scatter
 
 
 def gather_multiply(
@@ -27,13 +27,13 @@ def gather_multiply(
 ) -> tuple[torch.Tensor, list[torch.Tensor]]:
     """The whole sequence of parts x (B, S/t, k), and it times each weight (n, k)."""
     transposed = [weight.t() for weight in weights]
-    whole, results = torch_internals.gather_multiply(x, transposed, SEQUENCE_DIM, axis.group)
+    whole, results = fused_gather_multiply(x, transposed, SEQUENCE_DIM, axis.group)
     return whole, [result.contiguous() for result in results]
 
 
 def multiply_scatter(x: torch.Tensor, matrix: torch.Tensor, axis: TensorAxis) -> torch.Tensor:
     """This rank's part of the sequence of x (B, S, k) times a matrix (k, n), summed over the axis."""
-    return torch_internals.multiply_scatter(x, matrix, SEQUENCE_DIM, axis.group).contiguous()
+    return fused_multiply_scatter(x, matrix, SEQUENCE_DIM, axis.group).contiguous()
 
 
 class _GatheredProjections(torch.autograd.Function):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from executor import torch_internals
+from executor.torch_internals.groups import nvlinks
 from planner.plan import Plan
 from topology.base.errors import InputError
 from topology.builders import build
@@ -51,7 +51,7 @@ def require_nvlink(device: torch.device, local_ranks: Sequence[int]) -> None:
     elif min(local_ranks) < 0:
         cause = "the ranks of a tensor-parallel group are on several nodes"
     else:
-        links = torch_internals.nvlinks()
+        links = nvlinks()
         apart = [(a, b) for a in local_ranks for b in local_ranks if a != b and not links[a][b]]
         cause = f"GPUs {apart[0][0]} and {apart[0][1]} have no NVLink to each other" if apart else ""
     if cause:

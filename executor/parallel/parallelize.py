@@ -26,7 +26,7 @@ from executor.model.attention.attend import ContextAxis, sequence_positions
 from executor.model.moe import ExpertAxis, Experts, MoE
 from executor.model.products.operators import OPERATORS
 from executor.model.transformer import Attention, CausalLM, DecoderLayer, LatentAttention
-from executor.torch_internals import selective_checkpoint_contexts
+from executor.torch_internals.recomputation import selective_checkpoint_contexts
 from topology.base.errors import InputError
 
 ComputeDtype = Literal["fp32", "bf16"]

@@ -25,7 +25,6 @@ from costmodel.layout import ParallelLayout
 from costmodel.models.spec import ModelSpec
 from costmodel.pipeline.schedules import RECORDS
 from costmodel.updates.adapters import Adapter
-from executor import torch_internals
 from executor.adapters.low_rank import add_adapter
 from executor.comm.collectives import ProcessGroup, arrive
 from executor.comm.mesh import Meshes
@@ -40,6 +39,7 @@ from executor.parallel.compressed import Compressor, Replica
 from executor.parallel.parallelize import COMPUTE_DTYPES, ComputeDtype, parallelize
 from executor.parallel.programs import Action, Step, consumer, programs, stages_of_rank
 from executor.parallel.stages import check_split, even_layers, recompute_counts
+from executor.torch_internals.sharded import forget_forwards, gradient_settler, reduce_gradients
 
 MOST_SENDS = 2
 """Under way at once; messages leave in the order of a common clock, so waiting for old ones is safe."""
@@ -313,7 +313,7 @@ class _Run:
     def weights(self, action: Action) -> None:
         """Compute the weight gradients that were put off, each added and forgotten before the next."""
         delayed = self.weight_gradients.pop((action.stage, action.microbatch))
-        settle = torch_internals.gradient_settler(self.stage[action.stage].module)
+        settle = gradient_settler(self.stage[action.stage].module)
         with torch.no_grad():  # inputs remember how they were made; their products need not
             while delayed:
                 for parameter, gradient in delayed.popleft()():
@@ -347,7 +347,7 @@ def _set_gradient_reduction(module: FSDPModule, layout: ParallelLayout, *, last:
     """
     split = RECORDS[layout.schedule].splits_backward
     if layout.pp > 1:
-        torch_internals.forget_forwards(module)
+        forget_forwards(module)
     module.set_is_last_backward(not split)
     module.set_requires_gradient_sync(not split and (last or layout.zero_stage >= 2))
     module.set_reshard_after_backward(not split and (last or layout.zero_stage >= 3))
@@ -375,7 +375,7 @@ def run_step(
     run = _Run(pipeline, tokens, targets, loss, documents)
     run.through(pipeline.program)
     for stage in pipeline.stages if RECORDS[pipeline.layout.schedule].splits_backward else ():
-        torch_internals.reduce_gradients(stage.module)
+        reduce_gradients(stage.module)
     for _, work in run.sent:
         arrive(work)
     if pipeline.replica is not None:

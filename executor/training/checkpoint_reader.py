@@ -23,7 +23,7 @@ from torch.distributed.checkpoint.metadata import (
     TensorStorageMetadata,
 )
 
-from executor.torch_internals import stored_place
+from executor.torch_internals.files import stored_place
 from executor.training.manifest import Manifest
 from topology.base.errors import InputError
 

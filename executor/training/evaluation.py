@@ -14,10 +14,10 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 
-from executor import torch_internals
 from executor.comm.tensor_parallel import token_losses
 from executor.data.held_out import HeldOut
 from executor.parallel.pipeline import LossFunction, Pipeline, run_forward
+from executor.torch_internals.sharded import end_forwards
 from executor.training import batches
 
 
@@ -64,7 +64,7 @@ def evaluate(
     for stage, balance in zip(pipeline.stages, kept, strict=True):
         if stage.balance is not None and balance is not None:
             stage.balance.total = balance
-        torch_internals.end_forwards(stage.module)
+        end_forwards(stage.module)
     if shared[1] > 0:
         return None
     return Evaluation(

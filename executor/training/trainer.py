@@ -12,7 +12,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from executor import torch_internals
 from executor.comm.meeting import store
 from executor.comm.mesh import build_meshes
 from executor.data.blend import TokenSource
@@ -24,6 +23,7 @@ from executor.parallel.device import device_memory_bytes, device_name, is_device
 from executor.parallel.parallelize import COMPUTE_DTYPES
 from executor.parallel.pipeline import Pipeline, build_pipeline
 from executor.parallel.weights import initialize, load_state_dict, materialize
+from executor.torch_internals.groups import bound_groups
 from executor.training import batches
 from executor.training.checkpoint import Checkpointer
 from executor.training.manifest import Manifest, read_key
@@ -109,7 +109,7 @@ def prepare(settings: RunSettings, plan: Plan, device: torch.device) -> Trainer:
     if eight_bits is not None:
         require_units(device, eight_bits, experts=spec.is_moe)
     meshes = build_meshes(layout, device.type, experts=spec.is_moe)
-    torch_internals.bound_groups(COLLECTIVE_TIMEOUT)
+    bound_groups(COLLECTIVE_TIMEOUT)
     if settings.async_tp:
         require_nvlink(device, _local_ranks(dist.get_process_group_ranks(meshes.group("tp"))))
     microbatches = job.global_batch_size // (layout.dp * layout.microbatch_size)

@@ -93,9 +93,9 @@ def _run(settings: RunSettings) -> int:
     from executor.parallel.device import choose_device
     from executor.parallel.link_check import check_links
     from executor.parallel.parallelize import COMPUTE_DTYPES
-    from executor.torch_internals import quiet_known_warnings
+    from executor.torch_internals.lean_start import leave_compiler_out
+    from executor.torch_internals.quiet import quiet_known_warnings
     from executor.training import loop, trainer
-    from executor.training.lean_start import leave_compiler_out
     from planner.plan import from_json
     from planner.structure import sound
     from topology.base.decode import read_text

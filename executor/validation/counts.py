@@ -24,7 +24,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from costmodel.layout import PLAIN_SCHEDULE
 from costmodel.models.spec import ModelSpec
 from costmodel.parallel.axes import LAYER_AXES
-from executor import torch_internals
 from executor.comm.cuts import take
 from executor.comm.mesh import axis_of_messages, same_replicas
 from executor.comm.sharding import rule
@@ -34,6 +33,9 @@ from executor.model.moe import MoE
 from executor.model.transformer import CausalLM
 from executor.parallel.parallelize import shards_of, state_shards_of
 from executor.parallel.pipeline import Pipeline
+from executor.torch_internals.fakes import has_distributed_tensor, tensors_in
+from executor.torch_internals.groups import group_name, process_group_of
+from executor.torch_internals.operators import FLASH_BACKWARD, FLASH_FORWARD, in_backward
 from executor.validation.fake_rank import RankTask, fake_rank
 
 BACKWARD_ATTENTION_GEMMS = 2.5  # flash backward: five products of pairs for the two of the forward pass
@@ -83,7 +85,7 @@ class _CountingMode(TorchDispatchMode):
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Count one operation, then run it."""
-        if torch_internals.has_distributed_tensor(types):
+        if has_distributed_tensor(types):
             return NotImplemented
         result = function(*args, **(kwargs or {}))
         name = function._schema.name  # noqa: SLF001
@@ -95,7 +97,7 @@ class _CountingMode(TorchDispatchMode):
         elif space == "c10d" and operator in _FSDP:
             self._reduction(_FSDP[operator], args)
         elif space == "c10d" and operator == "send":
-            axis = self._axis_of_group.get(torch_internals.group_name(_group(args)), "")
+            axis = self._axis_of_group.get(group_name(_group(args)), "")
             self._message("p2p", axis, sum(map(_bytes, args[0])))
         elif space in ("aten", "meshplan"):
             self._count_gemm(function, operator, args, result)
@@ -105,7 +107,7 @@ class _CountingMode(TorchDispatchMode):
         """Forward, or backward; of what follows them, the step."""
         if self.part == "step":
             return "step"
-        return "backward" if torch_internals.in_backward() else "forward"
+        return "backward" if in_backward() else "forward"
 
     def _message(self, kind: str, axis: str, size_bytes: int) -> None:
         """Count one collective."""
@@ -118,18 +120,18 @@ class _CountingMode(TorchDispatchMode):
         group = _group(args)
         if group.size() == 1:
             return
-        axis = self._axis_of_group.get(f"replicas {torch_internals.group_name(group)}", "")
-        size = max(sum(map(_bytes, torch_internals.tensors_in(argument))) for argument in args[:2])
+        axis = self._axis_of_group.get(f"replicas {group_name(group)}", "")
+        size = max(sum(map(_bytes, tensors_in(argument))) for argument in args[:2])
         key = Key(part="step", phase="step", kind=kind, axis=axis)
         self.counts.messages[key] += 1
         self.counts.message_bytes[key] += size
 
     def _count_gemm(self, function: Any, operator: str, args: Any, result: Any) -> None:
         """Count the FLOPs of matrix products and attention."""
-        if function in torch_internals.FLASH_FORWARD:
+        if function in FLASH_FORWARD:
             self._flop("attention", _attention_flop(args[0], args[1], causal=_argument(args, 4)))
-        elif function in torch_internals.FLASH_BACKWARD:
-            place = 7 if function is torch_internals.FLASH_BACKWARD[0] else 11
+        elif function in FLASH_BACKWARD:
+            place = 7 if function is FLASH_BACKWARD[0] else 11
             forward = _attention_flop(args[1], args[2], causal=_argument(args, place))
             self._flop("attention", int(BACKWARD_ATTENTION_GEMMS * forward))
         elif function is kernels.FORWARD:
@@ -153,7 +155,7 @@ class _CountingMode(TorchDispatchMode):
 
 def _group(args: Any) -> Any:
     """Process group among the arguments of an operator."""
-    return next(found for found in map(torch_internals.process_group_of, args) if found is not None)
+    return next(found for found in map(process_group_of, args) if found is not None)
 
 
 def _argument(args: Any, place: int) -> bool:
@@ -193,13 +195,13 @@ def axes_by_group(pipeline: Pipeline) -> dict[str, str]:
     for axis in (a for a in LAYER_AXES if sizes[a] > 1):
         mesh = meshes.mesh_of(axis)
         if mesh is not None:
-            found[torch_internals.group_name(mesh.get_group(axis))] = axis_of_messages(pipeline.layout, axis)
+            found[group_name(mesh.get_group(axis))] = axis_of_messages(pipeline.layout, axis)
     alike = same_replicas(pipeline.layout)  # though torch may have made two groups of the same ranks
     for axis in _REPLICA_AXES:
         mesh = meshes.mesh_of(axis)
         if mesh is not None and mesh[axis].size() > 1:
             named = axis.removeprefix("expert_") if alike else axis
-            found.setdefault(f"replicas {torch_internals.group_name(mesh.get_group(axis))}", named)
+            found.setdefault(f"replicas {group_name(mesh.get_group(axis))}", named)
     return found
 
 

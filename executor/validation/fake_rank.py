@@ -18,7 +18,6 @@ from costmodel.layout import ParallelLayout
 from costmodel.models.spec import ModelSpec
 from costmodel.pipeline.schedules import RECORDS
 from costmodel.updates.adapters import Adapter
-from executor import torch_internals
 from executor.comm.mesh import build_meshes, rank_grid
 from executor.model.moe import Router
 from executor.model.products.formats import EightBits
@@ -26,6 +25,9 @@ from executor.parallel.parallelize import COMPUTE_DTYPES, ComputeDtype
 from executor.parallel.pipeline import Pipeline, build_pipeline, run_step
 from executor.parallel.programs import programs
 from executor.parallel.weights import materialize
+from executor.torch_internals.fakes import fake_tensors
+from executor.torch_internals.groups import end_fake_group, start_fake_group
+from executor.torch_internals.quiet import quiet_known_warnings
 from executor.training.batches import mean_loss
 from executor.training.gradients import clip, finish_gradients, total_norm
 from executor.training.muon import sharded_optimizer
@@ -53,11 +55,11 @@ class RankTask:
 @contextlib.contextmanager
 def fake_group(num_ranks: int, rank: int) -> Iterator[None]:
     """Be rank `rank` of `num_ranks` whose collectives return at once, moving nothing."""
-    torch_internals.start_fake_group(num_ranks, rank)
+    start_fake_group(num_ranks, rank)
     try:
         yield
     finally:
-        torch_internals.end_fake_group()
+        end_fake_group()
 
 
 def settings_of(task: RankTask) -> OptimizerSettings:
@@ -142,8 +144,8 @@ def fake_rank(task: RankTask) -> Iterator[FakeRank]:
     device = torch.device("cpu")
     with fake_group(task.layout.num_gpus, first_rank_of_stage(task.layout, task.stage)):
         pipeline = build_rank(task, device)
-        with torch_internals.fake_tensors(), warnings.catch_warnings():
-            torch_internals.quiet_known_warnings()
+        with fake_tensors(), warnings.catch_warnings():
+            quiet_known_warnings()
             for stage in pipeline.stages:
                 materialize(stage.module, device)
             optimizer = sharded_optimizer(task.optimizer, pipeline, settings_of(task))

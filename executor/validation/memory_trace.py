@@ -22,8 +22,10 @@ from costmodel.memory.stage import MemoryBreakdown, memory_by_stage
 from costmodel.models.spec import ModelSpec, with_layers
 from costmodel.pipeline.schedules import RECORDS
 from costmodel.stack import stack
-from executor import torch_internals
 from executor.parallel.programs import stages_of_rank
+from executor.torch_internals.compiler import preload
+from executor.torch_internals.fakes import local_tensor
+from executor.torch_internals.sharded import gathered_weights, sharded_parameters, stored_gradients
 from executor.validation.expected_counts import STACK, layers_of_runs
 from executor.validation.fake_rank import FakeRank, RankTask, fake_rank
 from executor.validation.peak_tracker import PeakTracker
@@ -73,7 +75,7 @@ def traced_memory(
     """Trace stages in processes of their own, the estimate beside each; `alive` hears the share done."""
     estimates = estimated_memory(task, global_batch_size)
     of_stage = [traces_of(replace(task, stage=stage)) for stage in stages]
-    torch_internals.preload()
+    preload()
     context = multiprocessing.get_context("fork")
     with ProcessPoolExecutor(processes, mp_context=context) as pool:
         peaks = iter(results([pool.submit(peak, each) for tasks in of_stage for each in tasks], alive))
@@ -235,11 +237,11 @@ def _mark_state(rank: FakeRank, tracker: PeakTracker) -> int:
     """Tell gathered weights and stored gradients from activations; bytes of the gradients."""
     kept = 0
     for stage in rank.pipeline.stages:
-        for record in torch_internals.sharded_parameters(stage.module):
-            tracker.mark(torch_internals.gathered_weights(record), "weights")
-            stored = torch_internals.stored_gradients(record)
+        for record in sharded_parameters(stage.module):
+            tracker.mark(gathered_weights(record), "weights")
+            stored = stored_gradients(record)
             tracker.mark(stored, "gradients")
-            kept += sum(torch_internals.local_tensor(gradient).nbytes for gradient in stored)
+            kept += sum(local_tensor(gradient).nbytes for gradient in stored)
     return kept
 
 

@@ -16,7 +16,15 @@ from typing import Any, Literal, Self
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from executor import torch_internals
+from executor.torch_internals.fakes import (
+    active_fake_mode,
+    asks_device,
+    has_distributed_tensor,
+    local_tensor,
+    storage_key,
+    tensors_in,
+)
+from executor.torch_internals.operators import is_wait
 
 Purpose = Literal["weights", "gradients", "optimizer", "activations"]
 """Weights that compute reads; master weights count as optimizer state, as in the cost model."""
@@ -49,7 +57,7 @@ class PeakTracker(TorchDispatchMode):
         """Say what these tensors are for, watching those that are not watched yet."""
         for tensor in tensors:
             self._watch(tensor, "marked")
-            found = self._live.get(torch_internals.storage_key(tensor))
+            found = self._live.get(storage_key(tensor))
             if found is not None:
                 found.purpose = purpose
 
@@ -59,8 +67,8 @@ class PeakTracker(TorchDispatchMode):
 
     def _watch(self, tensor: torch.Tensor, origin: str) -> None:
         """Begin to watch a tensor's storage."""
-        storage = torch_internals.local_tensor(tensor).untyped_storage()
-        key = torch_internals.storage_key(tensor)
+        storage = local_tensor(tensor).untyped_storage()
+        key = storage_key(tensor)
         if key in self._live:
             return
         watch = weakref.ref(storage, functools.partial(self._free, key))
@@ -97,7 +105,7 @@ class PeakTracker(TorchDispatchMode):
 
     def __enter__(self) -> Self:
         """Follow resizes, which no dispatch mode sees."""
-        self._mode = torch_internals.active_fake_mode()
+        self._mode = active_fake_mode()
         self._resizing = torch.UntypedStorage.resize_
         plain = self._resizing
 
@@ -117,15 +125,15 @@ class PeakTracker(TorchDispatchMode):
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run one operation and watch what it returns."""
-        if torch_internals.asks_device(function, args):
+        if asks_device(function, args):
             return args[0].fake_device  # half of all calls, which autograd makes
-        if torch_internals.has_distributed_tensor(types):
+        if has_distributed_tensor(types):
             return NotImplemented  # its local operations come next
-        if torch_internals.is_wait(function):
+        if is_wait(function):
             return args[0]  # a fake wait would count a copy
         result = function(*args, **(kwargs or {}))
-        if torch_internals.active_fake_mode() is self._mode:  # not DTensor's own shape propagation
-            for tensor in torch_internals.tensors_in(result):
+        if active_fake_mode() is self._mode:  # not DTensor's own shape propagation
+            for tensor in tensors_in(result):
                 if tensor.device.type != "meta":
                     self._watch(tensor, str(function))
         return result

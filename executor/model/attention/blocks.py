@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from executor import torch_internals
+from executor.torch_internals.operators import flash_attention, flash_attention_backward
 
 
 class Block(NamedTuple):
@@ -27,7 +27,7 @@ class Block(NamedTuple):
 def forward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, *, causal: bool) -> Block:
     """Attend q (B, h, q, d) to k, v (B, g, k, d); causal blocks are square."""
     if _has_flash_kernel(q):
-        return Block(*torch_internals.flash_attention(q, k, v, scale, causal=causal))
+        return Block(*flash_attention(q, k, v, scale, causal=causal))
     scores = _scores(q, k, scale, causal=causal)
     lse = scores.logsumexp(-1)
     weights = (scores - lse.unsqueeze(-1)).exp()
@@ -49,7 +49,7 @@ def backward(
     §3.1).
     """
     if _has_flash_kernel(inputs[0]):
-        return torch_internals.flash_attention_backward(gradient, inputs, block, scale, causal=causal)
+        return flash_attention_backward(gradient, inputs, block, scale, causal=causal)
     return _plain_backward(gradient, inputs, block, scale, causal=causal)
 
 

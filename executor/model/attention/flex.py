@@ -20,9 +20,9 @@ from typing import Any, NamedTuple
 import torch
 from torch.nn.attention.flex_attention import BlockMask
 
-from executor import torch_internals
 from executor.model.attention.masks import BLOCK, Mask, blocks_of, reach_of
 from executor.model.attention.plain import Parts
+from executor.torch_internals.compiler import compile_graph
 
 SMALLEST_HEAD, LARGEST_HEAD = (
     16,
@@ -185,5 +185,5 @@ def _run(function: Callable[..., Any], told: tuple[Any, ...], tensors: tuple[tor
         return function(*told, *tensors)
     family = (function, *told, *((x.dtype, x.shape, x.stride(), x.device) for x in tensors))
     if family not in _compiled:
-        _compiled[family] = torch_internals.compile_graph(functools.partial(function, *told), tensors)
+        _compiled[family] = compile_graph(functools.partial(function, *told), tensors)
     return _compiled[family](*tensors)

@@ -19,12 +19,12 @@ import torch
 import torch.distributed as dist
 
 from costmodel.layout import ParallelLayout
-from executor import torch_internals
 from executor.bench.local_ranks import run_ranks
 from executor.comm import hangs
 from executor.comm.collectives import MESSAGE, arrive
 from executor.comm.hangs import Answerer, Place, Stand, answer_when_asked, hang_line, stand_of, told
 from executor.comm.mesh import build_meshes
+from executor.torch_internals.groups import bound_groups
 from tests.executor.launch.processes import wait_for
 
 SCRIPT = "import sys; from tests.executor.comm.test_hangs import hang; hang(sys.argv[1])"
@@ -133,7 +133,7 @@ def test_who_stands_still_is_asked_and_answers(tmp_path: Path) -> None:
 def _hung(rank: int, folder: str) -> tuple[str, float]:
     """Four ranks, tp by dp: rank 3 does not come to the second all-gather of tp, rank 2 waits for it."""
     meshes = build_meshes(ParallelLayout(tp=2, dp=2, zero_stage=1), "cpu", experts=False)
-    torch_internals.bound_groups(timedelta(seconds=2))
+    bound_groups(timedelta(seconds=2))
     answer_when_asked(Path(folder), rank)
     value, begin = torch.ones(2), time.monotonic()
     dist.all_reduce(value, group=meshes.group("tp"))

@@ -21,7 +21,7 @@ from executor.model.products.blocks import BLOCKS, in_blocks
 from executor.model.products.e4m3 import exponents
 from executor.model.products.formats import require_units
 from executor.model.products.operators import OPERATORS
-from executor.torch_internals import selective_checkpoint_contexts
+from executor.torch_internals.recomputation import selective_checkpoint_contexts
 
 LARGEST = 448.0  # of e4m3
 DTYPES = [torch.float32, torch.bfloat16]

@@ -21,11 +21,12 @@ from torch.nn.attention.flex_attention import create_block_mask
 from torch.utils.checkpoint import checkpoint
 
 from costmodel.models.catalog import model
-from executor import torch_internals
 from executor.model.attention import flex, kernels, plain
 from executor.model.attention.documents import Documents
 from executor.model.attention.kernels import attend_masked, flex_on_cpu
 from executor.model.attention.masks import BLOCK, Mask, blocks_of, keys_of_rows, mask_of, reach_of
+from executor.torch_internals.fakes import fake_tensors
+from executor.torch_internals.recomputation import selective_checkpoint_contexts
 
 HEADS, SCALE, CAP = 4, 0.4, 0.7
 CPU = torch.device("cpu")
@@ -137,7 +138,7 @@ def test_no_tensor_grows_with_the_square_of_the_sequence() -> None:
     from executor.validation.peak_tracker import PeakTracker
 
     def peak(length: int) -> int:
-        with torch_internals.fake_tensors():
+        with fake_tensors():
             q = torch.randn(1, 2, length, 8, requires_grad=True)
             sinks = torch.randn(2, requires_grad=True)
             tracker = PeakTracker()
@@ -334,7 +335,7 @@ def test_recomputation_by_operator_keeps_attention() -> None:
             self.forward += function is kernels.FORWARD
             return function(*args, **(kwargs or {}))
 
-    contexts = torch_internals.selective_checkpoint_contexts((kernels.FORWARD,))
+    contexts = selective_checkpoint_contexts((kernels.FORWARD,))
     with Calls() as calls:
         out = checkpoint(attend, *inputs, use_reentrant=False, context_fn=contexts)
         found = torch.autograd.grad((out * towards).sum(), [*inputs, sinks])

@@ -16,7 +16,6 @@ from topology.base.errors import InputError
 
 torch = pytest.importorskip("torch")
 
-from executor import torch_internals
 from executor.launch.overlaps import check_overlaps
 from executor.parallel.device import require_nvlink
 from executor.validation.reference import Case, compare, run_layout, run_reference
@@ -93,7 +92,7 @@ def test_what_else_has_no_such_messages_is_named(plan_of: Callable[..., Plan]) -
 def test_gpus_without_links_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two pairs under two PCIe switches, as torch tells NVLink: within a pair only."""
     pairs = [[0, 4, 0, 0], [4, 0, 0, 0], [0, 0, 0, 4], [0, 0, 4, 0]]
-    monkeypatch.setattr(torch_internals, "nvlinks", lambda: pairs)
+    monkeypatch.setattr("executor.parallel.device.nvlinks", lambda: pairs)
     require_nvlink(torch.device("cuda", 2), [2, 3])
     with pytest.raises(InputError, match="GPUs 1 and 2 have no NVLink to each other"):
         require_nvlink(torch.device("cuda", 1), [1, 2])

@@ -11,9 +11,9 @@ torch = pytest.importorskip("torch")
 
 from costmodel.layout import ParallelLayout
 from costmodel.models.spec import ModelSpec
-from executor import torch_internals
 from executor.model.transformer import build_model
 from executor.parallel.weights import initialize
+from executor.torch_internals.quiet import quiet_known_warnings
 from executor.validation.fake_rank import RankTask, fake_group
 from executor.validation.layer_times import LayerTimes
 from executor.validation.one_rank import drawn_rank, measure_rank
@@ -30,7 +30,7 @@ def test_weights_tokens_and_gradients_are_no_zeros(layout: ParallelLayout) -> No
         stage=0, precision="fp32",
     )  # fmt: skip
     with fake_group(layout.num_gpus, 0), warnings.catch_warnings():
-        torch_internals.quiet_known_warnings()
+        quiet_known_warnings()
         rank = drawn_rank(task, torch.device("cpu"))
         embedded = list[torch.Tensor]()
         stage = rank.pipeline.stages[0].module

@@ -11,7 +11,7 @@ pytest.importorskip("torch")
 
 STEP = """
 import sys, torch
-from executor.training.lean_start import leave_compiler_out
+from executor.torch_internals.lean_start import leave_compiler_out
 leave_compiler_out()
 from torch._subclasses.fake_tensor import FakeTensorMode
 with FakeTensorMode():
@@ -55,7 +55,7 @@ def test_an_optimizer_and_fake_tensors_do_not_load_it() -> None:
 def test_a_kernel_that_is_made_on_the_way_is_compiled() -> None:
     """As attention under a mask is on a GPU, in a run whose layers are not."""
     program = """
-from executor.torch_internals import compile_graph
+from executor.torch_internals.compiler import compile_graph
 x = torch.linspace(-1, 1, 8)
 print(torch.allclose(compile_graph(torch.tanh, (x,))(x), torch.tanh(x)))
 """

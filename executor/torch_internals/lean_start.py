@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from executor.torch_internals import COMPILER
+from executor.torch_internals.compiler import COMPILER
 
 NAME = COMPILER.rpartition(".")[2]
 SETTINGS = f"{COMPILER}.config"
