@@ -90,6 +90,12 @@ def load_state_dict(
         part.copy_(published_part(plain, name, shape, cuts, spec))
 
 
+def untrained(model: CausalLM) -> dict[str, torch.Tensor]:
+    """Parameters that no optimizer moves, by name: biases that choose experts, and an adapter's base."""
+    named = model.named_parameters()
+    return {state_name(model, name): local(part).detach() for name, part in named if not part.requires_grad}
+
+
 Part = tuple[tuple[int, ...], Cuts, torch.Tensor]
 """One rank's part of a parameter: whole shape, cuts, values."""
 

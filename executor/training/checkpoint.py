@@ -75,7 +75,9 @@ class Checkpointer:
         keep: int,
         key: bytes | None = None,
         replica: Replica | None = None,
+        untrained: Mapping[str, torch.Tensor] | None = None,
     ) -> None:
+        self.untrained = dict(untrained or {})  # whole on every rank that has them
         self.root, self.optimizer, self.keep, self.key = root, optimizer, keep, key
         self.replica, self.told = replica, ""
         self.rank, self.ranks = dist.get_rank(), dist.get_world_size()
@@ -234,10 +236,13 @@ class Checkpointer:
 
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
+            saved = reader.metadata.state_dict_metadata
             try:
-                read(self._state())
+                since = {
+                    f"model.{name}" for name in self.untrained
+                } - saved.keys()  # older has none: as at a start
+                read({name: value for name, value in self._state().items() if name not in since})
                 if self.replica is not None:
-                    saved = reader.metadata.state_dict_metadata
                     sizes = {name: about.size.numel() for name, about in saved.items()}
                     self.told = self.replica.restore(sizes, read)
             except CheckpointException as error:  # no `Exception`: it would leave without a word
@@ -250,7 +255,7 @@ class Checkpointer:
             state[f"model.{slot.name}"] = slot.placed(slot.part.detach())
             for name, value in self.optimizer.moments(slot).items():
                 state[f"{name}.{slot.name}"] = slot.placed(value)
-        return state
+        return state | {f"model.{name}": value for name, value in self.untrained.items()}
 
 
 SHORT_WRITE = "inline_container.cc"  # torch's archive writer finds fewer bytes than it wrote

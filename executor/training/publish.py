@@ -125,6 +125,19 @@ def _files(
     yield file
 
 
+def load_whole(state: dict[str, torch.Tensor], checkpoint: Checkpoint) -> None:
+    """Fill whole tensors from a checkpoint in one process; refuses one that lacks any of them."""
+    reader = open_checkpoint(*checkpoint)
+    missing = sorted(state.keys() - reader.metadata.state_dict_metadata.keys())
+    if missing:
+        raise InputError(
+            what=f"{checkpoint.folder} does not hold all of the model",
+            cause=f"{len(missing)} of {len(state)} tensors are missing, such as {missing[0]}",
+            fix="go on with the run for a step, which writes them, or give the folder of a run of this plan",
+        )
+    dcp.load(state, storage_reader=reader, no_dist=True)
+
+
 def _tensors(
     made: list[Target], checkpoint: Checkpoint, shapes: Mapping[str, torch.Tensor], dtype: torch.dtype
 ) -> dict[str, torch.Tensor]:
@@ -133,7 +146,7 @@ def _tensors(
     state = {f"model.{name}": torch.empty(shapes[name].shape, dtype=torch.float32) for name in names}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        dcp.load(state, storage_reader=open_checkpoint(*checkpoint), no_dist=True)
+        load_whole(state, checkpoint)
     tensors: dict[str, torch.Tensor] = {}
     for target in made:
         for name, tensor in target.publish([state[f"model.{ours}"] for ours in target.parameters]).items():

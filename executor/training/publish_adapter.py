@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed.checkpoint as dcp
 from safetensors.torch import save_file
 
 from costmodel.models.spec import ModelSpec
@@ -19,8 +18,7 @@ from executor.model.hf_config import published_config
 from executor.model.hf_publish import targets
 from executor.model.transformer import CausalLM, build_model
 from executor.training.checkpoint import WRITING
-from executor.training.checkpoint_reader import open_checkpoint
-from executor.training.publish import DTYPES, Checkpoint, require_empty
+from executor.training.publish import DTYPES, Checkpoint, load_whole, require_empty
 from topology.base.errors import InputError
 
 WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
@@ -47,7 +45,7 @@ def publish_adapter(
     state = {f"model.{name}": torch.empty(shape, dtype=torch.float32) for name, shape in shapes.items()}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        dcp.load(state, storage_reader=open_checkpoint(*checkpoint), no_dist=True)
+        load_whole(state, checkpoint)
     tensors = {f"{PREFIX}{name}": state[f"model.{name}"].to(DTYPES[dtype]).contiguous() for name in shapes}
     writing = to.with_name(f"{WRITING}{to.name}")
     shutil.rmtree(writing, ignore_errors=True)

@@ -16,13 +16,14 @@ from executor.comm.meeting import store
 from executor.comm.mesh import build_meshes
 from executor.data.blend import TokenSource
 from executor.data.held_out import HeldOut
-from executor.model.pretrained import pretrained_state
+from executor.model.hf_names import plain_names
+from executor.model.pretrained import pretrained_state, published_part
 from executor.model.products.formats import eight_bits_of, require_units
 from executor.parallel.compiled import compile_layers
 from executor.parallel.device import device_memory_bytes, device_name, is_device, require_nvlink
 from executor.parallel.parallelize import COMPUTE_DTYPES
 from executor.parallel.pipeline import Pipeline, build_pipeline
-from executor.parallel.weights import initialize, load_state_dict, materialize
+from executor.parallel.weights import initialize, load_state_dict, materialize, untrained
 from executor.torch_internals.groups import bound_groups
 from executor.training import batches
 from executor.training.checkpoint import Checkpointer
@@ -138,14 +139,15 @@ def prepare(settings: RunSettings, plan: Plan, device: torch.device) -> Trainer:
     optimizer = sharded_optimizer(job.optimizer, pipeline, schedule)
     folder = Path(settings.folder)
     source = training_source(settings, plan)
+    adapts = job.adapter is not None  # whose checkpoints hold its matrices alone
     checkpointer = Checkpointer(
         folder / CHECKPOINTS,
         optimizer,
         keep=settings.keep_checkpoints,
         key=read_key(settings.run_key),
         replica=pipeline.replica,
+        untrained={} if adapts else _untrained(pipeline, state),
     )
-    adapts = job.adapter is not None  # whose checkpoints hold its matrices alone
     if adapts:
         _begin(pipeline, state, seed=settings.seed)
     resumed, damaged = checkpointer.load_latest()
@@ -206,3 +208,15 @@ def _begin(pipeline: Pipeline, state: Mapping[str, torch.Tensor] | None, *, seed
             initialize(stage.module, pipeline.meshes, seed=seed, device=pipeline.device)
         else:
             load_state_dict(stage.module, pipeline.meshes, state, device=pipeline.device, seed=seed)
+
+
+def _untrained(pipeline: Pipeline, state: Mapping[str, torch.Tensor] | None) -> dict[str, torch.Tensor]:
+    """Parameters that are saved though no optimizer moves them, with their first values."""
+    found = {name: value for stage in pipeline.stages for name, value in untrained(stage.module).items()}
+    spec, plain = pipeline.stages[0].module.spec, None if state is None else plain_names(state)
+    for name, value in found.items():
+        if plain is None:
+            value.zero_()
+        else:
+            value.copy_(published_part(plain, name, value.shape, (), spec))
+    return found
