@@ -4,7 +4,8 @@
 launchers, each a host of one rank, as Slurm would number them. A host's launcher and rank are killed
 together, while the run steps, writes a checkpoint, starts again after a killed rank, or plans again after
 another host was lost (then the one that plans is killed). The others go on with a plan for fewer hosts; what
-was killed is started again, joins, and the next is killed. Then one launcher trains without any kill, and
+was killed is started again, joins, and the next is killed; a host that does not join, or a next step
+after more than 30 s, is not recovered from. Then one launcher trains without any kill, and
 every step's loss, step and sample are compared, within rounding. A run is disturbed six times and then ends,
 as rounding grows once the loss is flat: undisturbed runs on two and on four ranks are 2e-7 apart until step
 300, 1e-3 at step 500.
@@ -26,7 +27,7 @@ from kills import PATIENCE_S, ROUNDING, Incident, Kind, Run, all_end, campaign, 
 
 MOST_OF_A_RUN = 6
 HOSTS, BATCH = 4, 12  # a batch that four, three, two hosts and one can share
-SILENT_S = 10.0
+SILENT_S, ASKED_S = 10.0, 30.0  # seconds: after which a host is gone, and to the others' next step
 KINDS: tuple[Kind, ...] = (
     ("host", "stepping"),
     ("host", "saving"),
@@ -114,12 +115,12 @@ def disturbed(run: Hosts, kinds: list[Kind], chance: random.Random) -> list[Inci
         since = run.written()
         went_on = wait_until(lambda since=since: run.written() > since or run.ended()) and not run.ended()  # type: ignore[misc]
         took_s = time.monotonic() - struck_s
-        found.append(Incident(kind=kind, recovered_s=took_s if went_on else None))
         run.start()
         whole = wait_until(lambda: len(run.ranks()) == HOSTS)
         since = run.written()
-        wait_until(lambda since=since: run.written() > since)  # type: ignore[misc]
-        said = "" if went_on and whole else " LOST" if not went_on else " NOT JOINED"
+        whole = wait_until(lambda since=since: run.written() > since) and whole  # type: ignore[misc]
+        said = " LOST" if not went_on else " NOT JOINED" if not whole else " LATE" if took_s > ASKED_S else ""
+        found.append(Incident(kind=kind, recovered_s=None if said else took_s))
         sys.stderr.write(f"{count}/{len(kinds)} {' '.join(kind)}: {took_s:.1f} s{said}\n")
         time.sleep(chance.uniform(0.2, 2.0))
     run.stop()
