@@ -266,6 +266,8 @@ def _wanted(
     skipped = max(0, skipped)
     first = skipped + (piece.turn - group - row - skipped) % piece.turns
     numbers = range(first, table.num_rows, piece.turns)
+    if not numbers:  # a table with fewer rows than there are turns: the library takes no empty list
+        return
     for number, text in zip(numbers, table.column(field).take(list(numbers)).to_pylist(), strict=True):
         if text is None:
             raise null_row(field, Path(file.name), row + number)

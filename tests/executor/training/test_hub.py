@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -104,6 +104,23 @@ def test_reading_goes_on_from_any_place(rows: int, tmp_path: Path) -> None:
         whole = list(hub.rows_of(name, found, piece))
         for number, (place, _) in enumerate(whole):
             assert list(hub.rows_of(name, found, piece, place)) == whole[number:]
+
+
+@pytest.mark.parametrize(
+    ("turns", "some_rows"), [(2, range(101, 104)), (4, range(1, 10)), (101, (100, 101, 102, 203))]
+)
+def test_turns_divide_any_number_of_rows(turns: int, some_rows: Sequence[int], tmp_path: Path) -> None:
+    """Each row is in one turn, also where a table at the end of a file has fewer rows than there are turns."""
+    for rows in some_rows:
+        (tmp_path / f"{rows}").mkdir()
+        lines = "".join(json.dumps({"text": f"line {row}"}) + "\n" for row in range(rows))
+        (tmp_path / f"{rows}" / "train.jsonl").write_text(lines)
+        name = full_name(f"hf:{tmp_path}/{rows}", {})
+        found = look_through(name, field="text", lanes=turns)
+        assert found.files[0].turns == min(turns, rows)
+        dealt = [[text for _, text in hub.rows_of(name, found, piece)] for piece in pieces_of(found)]
+        expected = [f"line {row}" for row in range(rows)]
+        assert dealt == [expected[turn :: min(turns, rows)] for turn in range(min(turns, rows))]
 
 
 def test_lines_and_other_forms_of_the_library_are_read(tmp_path: Path) -> None:
