@@ -23,7 +23,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from executor.data.contents import documents_of
+from executor.data.contents import documents_of, path_of
 from executor.data.pieces import END, Contents, deal, pieces_of
 from executor.data.tokenizer import Tokenizer
 from topology.base.errors import InputError
@@ -72,6 +72,7 @@ class TextStream:
         self.found: dict[int, tuple[int, Place]] = {}
         self.read: dict[int, _Lane] = {}
         self.open: OrderedDict[int, None] = OrderedDict()
+        self.documents, self.reads = 0, ""  # so many were tokenized; of this file
 
     def sample(self, index: int) -> npt.NDArray[np.int64]:
         """Give the S + 1 tokens of a sample."""
@@ -218,6 +219,7 @@ class _Lane:
             self.texts = self._texts(self.last, behind=self.behind)
         place, text = next(self.texts)
         (tokens,) = self.stream.tokenizer.encode([text])
+        self.stream.documents += 1
         resumed = not self.behind and self.last.document >= 0
         if resumed and (place != self.last or self.used >= len(tokens)):
             raise self.stream.astray(self.number, self.last._replace(token=self.used))
@@ -236,6 +238,7 @@ class _Lane:
             for at in range(turn, len(order)):
                 piece = self.pieces[order[at]]
                 begin = None if start < 0 else start
+                self.stream.reads = str(path_of(self.stream.name, self.stream.contents.files[piece.file]))
                 for document, text in documents_of(self.stream.name, self.stream.contents, piece, begin):
                     empty = False
                     if document != start or not behind:

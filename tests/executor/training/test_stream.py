@@ -458,6 +458,62 @@ def test_what_fails_ahead_fails_the_rank_that_asks(tokenizer: Path, tmp_path: Pa
     reader.close()
 
 
+class Panic(BaseException):
+    """What an extension in Rust raises that has come to where it must not."""
+
+
+def test_a_panic_of_the_tokenizer_fails_the_rank_that_asks(
+    corpora: dict[str, Path], tokenizer: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At once, as an error that is reported: it is no Exception, and a thread that it ends says nothing."""
+    monkeypatch.setattr(threading, "excepthook", lambda _: None)
+
+    def panics(_self: object, _some: list[str]) -> object:
+        raise Panic("index out of bounds")
+
+    monkeypatch.setattr(stream.Tokenizer, "encode", panics)
+    reader = Ahead(opened(corpora["lines"], tokenizer), samples_of(1, 0))
+    assert reader.has(0, 20)
+    with pytest.raises(RuntimeError, match="Panic: index out of bounds"):
+        reader.sample(0)
+    monkeypatch.setattr(Ahead, "_read", lambda _: None)
+    reader = Ahead(opened(corpora["lines"], tokenizer), samples_of(1, 0))
+    assert reader.has(0, 0.1)
+    with pytest.raises(RuntimeError, match="has ended"):
+        reader.sample(0)
+
+
+def test_a_read_that_never_ends_is_told(
+    corpora: dict[str, Path], tokenizer: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the file, after an hour without a document; each document that is read begins that hour anew."""
+    clock_s, goes_on, plain = [0.0], threading.Semaphore(0), stream.Tokenizer.encode
+
+    def encode(self: object, some: list[str]) -> object:
+        assert goes_on.acquire(timeout=60)
+        return plain(self, some)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(stream.Tokenizer, "encode", encode)
+    monkeypatch.setattr(ahead.time, "monotonic", lambda: clock_s[0])
+    reader = Ahead(opened(corpora["lines"], tokenizer), samples_of(1, 0))
+    assert ahead.SILENT_S == 3600
+
+    def gives_up_at(seconds: float) -> bool:
+        clock_s[0] = seconds
+        return reader.has(0)
+
+    assert [gives_up_at(seconds) for seconds in (0.0, 3599.0)] == [False, False]
+    goes_on.release()
+    while not reader.source.documents:
+        threading.Event().wait(0.01)
+    assert [gives_up_at(seconds) for seconds in (3601.0, 7200.0, 7201.0)] == [False, False, True]
+    with pytest.raises(InputError, match=r"no document in 3600 s, last of .*lines/\d\.jsonl") as raised:
+        reader.sample(BATCH - 1)
+    assert str(raised.value).count("\n") == 2
+    goes_on.release(10**6)
+    reader.close()
+
+
 def test_ranks_are_not_held_up_by_a_step_ahead(
     corpora: dict[str, Path], tokenizer: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
