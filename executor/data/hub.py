@@ -22,6 +22,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from executor.data.hub_files import require_no_address, require_own
 from executor.data.pieces import (
     END,
     Contents,
@@ -111,6 +112,7 @@ def full_name(name: str, kept: Mapping[str, Contents]) -> str:
         before = {one.hub.revision for one in kept.values() if one.hub and one.hub.path == asked.path}
         asked = asked._replace(revision=before.pop() if len(before) == 1 else "")
     with _asked(name) as library:
+        require_no_address(asked.path)
         revision = asked.revision or None
         configs = library.get_dataset_config_names(asked.path, revision=revision)
         if asked.config and not asked.split and asked.config not in configs:
@@ -122,7 +124,7 @@ def full_name(name: str, kept: Mapping[str, Contents]) -> str:
             asked = asked._replace(config=default)
         if asked.config not in configs:
             raise _choose(name, "configuration", configs, asked.config)
-        files = library.load_dataset_builder(asked.path, asked.config, revision=revision).config.data_files
+        files = _builder(library, asked).config.data_files
         splits = [str(split) for split in files or ()]
         if not asked.split and (TRAIN in splits or len(splits) == 1):
             asked = asked._replace(split=TRAIN if TRAIN in splits else splits[0])
@@ -139,7 +141,7 @@ def look_through_split(name: str, *, field: str, lanes: int) -> Contents:
     """
     asked = parsed(name)
     with _asked(name) as library:
-        builder = library.load_dataset_builder(asked.path, asked.config, revision=asked.revision or None)
+        builder = _builder(library, asked)
         paths = list(builder.config.data_files[asked.split])
         hub = Split(
             path=asked.path,
@@ -170,6 +172,14 @@ def look_through_split(name: str, *, field: str, lanes: int) -> Contents:
                 fix="give a split that holds text",
             )
     return contents
+
+
+def _builder(library: Any, asked: Name) -> Any:
+    """What the library knows of a configuration, whose files are all its dataset's own."""
+    require_no_address(asked.path)
+    found = library.load_dataset_builder(asked.path, asked.config, revision=asked.revision or None)
+    require_own(asked.path, (file for files in (found.config.data_files or {}).values() for file in files))
+    return found
 
 
 def _files_of(hub: Split, paths: list[str], field: str, lanes: int) -> tuple[TextFile, ...]:
@@ -278,6 +288,8 @@ def _wanted(
 def _load(hub: Split, field: str | None) -> Any:
     """A split as the library streams it, of one column where its reader can leave others out."""
     library = _library()
+    if not hub.revision:  # its description may be another by now
+        _builder(library, Name(hub.path, config=hub.config))
     words = {"columns": [field], "batch_size": ROWS_AT_ONCE} if hub.columns and field is not None else {}
     return library.load_dataset(
         hub.path, hub.config, split=hub.split, revision=hub.revision or None, streaming=True, **words

@@ -182,7 +182,7 @@ def test_what_is_no_such_dataset_is_refused(tmp_path: Path) -> None:
         ("hf:", "text", ("does not name a dataset", "is empty")),
         ("hf:" + "a" * 5000, "text", ("does not name a dataset", "5003 characters")),
         ("hf:a\0b", "text", ("does not name a dataset",)),
-        ("hf:json", "text", ("cannot be opened",)),
+        ("hf:json", "text", ("json",)),
         ("hf:a/b/c/d", "text", ("a/b/c/d",)),
         (f"hf:{tmp_path}/missing", "text", ("cannot be opened", "missing")),
         (f"hf:{tmp_path}/empty", "text", ("cannot be opened", "any data files")),
@@ -211,6 +211,70 @@ def test_what_is_no_such_dataset_is_refused(tmp_path: Path) -> None:
     name = full_name(f"hf:{tmp_path}/null", {})
     with pytest.raises(InputError, match="row 2 is null"):
         list(every_text(name, look_through(name, field="text", lanes=1)))
+
+
+def described(folder: Path, files: object, *, name: str = "README.md", rule: str = "---\n") -> Path:
+    """A folder of one text, whose description says which files it has."""
+    folder.mkdir()
+    (folder / "a.txt").write_text("own\n")
+    (folder / name).write_text(
+        f"{rule}configs:\n- config_name: default\n  data_files: {json.dumps(files)}\n{rule}"
+    )
+    return folder
+
+
+def test_a_folder_is_read_inside_of_it_alone(tmp_path: Path) -> None:
+    """Whatever its description, its links or another split name; addresses are not even asked."""
+    (tmp_path / "secret").mkdir()
+    (tmp_path / "secret" / "key.txt").write_text("secret\n")
+    linked = described(tmp_path / "linked", "*.txt")
+    (linked / "b.txt").symlink_to(tmp_path / "secret" / "key.txt")
+    yaml = {"name": ".huggingface.yaml", "rule": ""}
+    with served(tmp_path / "hub") as (address, asked):
+        hidden = described(tmp_path / "hidden", [f"{address}/a.txt"], **yaml)
+        (hidden / yaml["name"]).write_text((hidden / yaml["name"]).read_text().replace("://", r"\x3a//"))
+        for folder in (
+            linked,
+            described(tmp_path / "absolute", f"{tmp_path}/secret/*.txt"),
+            described(tmp_path / "above", "../secret/*.txt"),
+            described(
+                tmp_path / "split",
+                [
+                    {"split": "train", "path": "a.txt"},
+                    {"split": "test", "path": f"{tmp_path}/secret/key.txt"},
+                ],
+            ),
+            described(tmp_path / "yaml", f"{tmp_path}/secret/*.txt", **yaml),
+            described(tmp_path / "scheme", f"file://{tmp_path}/secret/key.txt"),
+            described(tmp_path / "address", f"{address}/a.txt"),
+            described(tmp_path / "address-yaml", [f"{address}/a.txt"], **yaml),
+            hidden,
+            described(tmp_path / "hops", f"zip://*.txt::{address}/a.zip"),
+        ):
+            with pytest.raises(InputError, match="names a file that is not its own") as raised:
+                full_name(f"hf:{folder}", {})
+            assert str(raised.value).count("\n") == 2
+    assert asked == []
+    for folder in (described(tmp_path / "own", "*.txt"), described(tmp_path / "later", "*.txt")):
+        name = full_name(f"hf:{folder}", {})
+        found = look_through(name, field="text", lanes=1)
+        assert list(every_text(name, found)) == ["own"]
+    hub._load.cache_clear()
+    hub._groups.cache_clear()
+    (folder / "README.md").write_text((tmp_path / "absolute" / "README.md").read_text())
+    with pytest.raises(InputError, match="names a file that is not its own"):
+        list(every_text(name, found))
+
+
+def test_the_hubs_own_cache_is_a_folder(tmp_path: Path) -> None:
+    """Its files are links to those beside it."""
+    blobs, folder = tmp_path / "datasets--a--b" / "blobs", tmp_path / "datasets--a--b" / "snapshots" / FIRST
+    blobs.mkdir(parents=True)
+    folder.mkdir(parents=True)
+    (blobs / "ab12").write_text("text\n")
+    (folder / "train.txt").symlink_to("../../blobs/ab12")
+    name = full_name(f"hf:{folder}", {})
+    assert list(every_text(name, look_through(name, field="text", lanes=1))) == ["text"]
 
 
 def test_files_that_changed_are_not_taken_for_the_same(tmp_path: Path) -> None:
