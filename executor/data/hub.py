@@ -22,7 +22,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from executor.data.hub_files import require_no_address, require_own
+from executor.data.hub_files import require_dataset, require_no_address, require_own
 from executor.data.pieces import (
     END,
     Contents,
@@ -107,11 +107,12 @@ def full_name(name: str, kept: Mapping[str, Contents]) -> str:
 
     Raises InputError for a dataset, configuration or split that is not there, and a hub that is not reached.
     """
-    asked = parsed(name)
+    asked = parsed(absolute(name))  # a folder may have the name of a reader
     if not asked.revision:
         before = {one.hub.revision for one in kept.values() if one.hub and one.hub.path == asked.path}
         asked = asked._replace(revision=before.pop() if len(before) == 1 else "")
     with _asked(name) as library:
+        require_dataset(asked.path)
         require_no_address(asked.path)
         revision = asked.revision or None
         configs = library.get_dataset_config_names(asked.path, revision=revision)
@@ -176,6 +177,7 @@ def look_through_split(name: str, *, field: str, lanes: int) -> Contents:
 
 def _builder(library: Any, asked: Name) -> Any:
     """What the library knows of a configuration, whose files are all its dataset's own."""
+    require_dataset(asked.path)
     require_no_address(asked.path)
     found = library.load_dataset_builder(asked.path, asked.config, revision=asked.revision or None)
     require_own(asked.path, (file for files in (found.config.data_files or {}).values() for file in files))

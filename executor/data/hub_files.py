@@ -7,6 +7,7 @@ this machine, addresses of others. What somebody else wrote there must not decid
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,16 @@ from topology.base.errors import InputError
 ON_HUB = "hf://"
 README, STANDALONE = "README.md", ".huggingface.yaml"
 SNAPSHOTS, BLOBS = "snapshots", "blobs"  # of the hub's own cache, whose files are links to those beside them
+
+
+def require_dataset(path: str) -> None:
+    """Refuse a reader of the library's own: without files it reads the working directory, by pickle too."""
+    if path.isidentifier() and find_spec(f"datasets.packaged_modules.{path}") is not None:
+        raise InputError(
+            what=f"hf:{path} is no dataset",
+            cause=f"{path} is how the datasets library calls one of its readers",
+            fix="give the folder that has the files: hf:FOLDER, or --data FILE",
+        )
 
 
 def require_no_address(path: str) -> None:

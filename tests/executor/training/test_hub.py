@@ -182,7 +182,6 @@ def test_what_is_no_such_dataset_is_refused(tmp_path: Path) -> None:
         ("hf:", "text", ("does not name a dataset", "is empty")),
         ("hf:" + "a" * 5000, "text", ("does not name a dataset", "5003 characters")),
         ("hf:a\0b", "text", ("does not name a dataset",)),
-        ("hf:json", "text", ("json",)),
         ("hf:a/b/c/d", "text", ("a/b/c/d",)),
         (f"hf:{tmp_path}/missing", "text", ("cannot be opened", "missing")),
         (f"hf:{tmp_path}/empty", "text", ("cannot be opened", "any data files")),
@@ -264,6 +263,26 @@ def test_a_folder_is_read_inside_of_it_alone(tmp_path: Path) -> None:
     (folder / "README.md").write_text((tmp_path / "absolute" / "README.md").read_text())
     with pytest.raises(InputError, match="names a file that is not its own"):
         list(every_text(name, found))
+
+
+@pytest.mark.parametrize("reader", ["text", "json", "csv", "pandas"])
+def test_a_reader_of_the_library_is_no_dataset(
+    reader: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would read the working directory; a folder of that name is one."""
+    (tmp_path / "train.txt").write_text("not asked for\n")
+    monkeypatch.chdir(tmp_path)
+    for name in (f"hf:{reader}", f"hf:{reader}:default:train"):
+        with pytest.raises(InputError, match=f"hf:{reader} is no dataset") as raised:
+            full_name(name, {})
+        assert str(raised.value).count("\n") == 2
+    with pytest.raises(InputError, match=f"hf:{reader} is no dataset"):
+        look_through(f"hf:{reader}:default:train", field="text", lanes=1)
+    (tmp_path / reader).mkdir()
+    (tmp_path / reader / "train.txt").write_text("asked for\n")
+    name = full_name(f"hf:{reader}", {})
+    assert name == f"hf:{tmp_path / reader}:default:train"
+    assert list(every_text(name, look_through(name, field="text", lanes=1))) == ["asked for"]
 
 
 def test_the_hubs_own_cache_is_a_folder(tmp_path: Path) -> None:
