@@ -22,7 +22,7 @@ from topology.base.errors import InputError
 
 STEPS_AHEAD = 2
 SILENT_S = 3600.0  # without a document: more than a terabyte of text is decompressed in that
-CLOSE_S = 30.0  # for which the thread's end is waited for
+CLOSE_S = 30.0  # for which the thread's end is waited for: others may wait in a collective meanwhile
 
 Places = dict[str, npt.NDArray[np.int64]]
 
@@ -136,13 +136,17 @@ class Ahead:
         self.closed.set()
         with self.changed:
             self.changed.notify_all()
+        for one in streams_of(self.source).values():
+            one.stopped = True
         if self.thread is not None:
             self.thread.join(CLOSE_S)
 
     def places(self, step: int) -> Places:
-        """Where texts go on before a step, as far as this rank knows, by stream (`TextStream.places`)."""
-        with self.reading:
-            return places_of(self.source, step)
+        """Where texts go on before a step, as far as this rank knows, by stream (`TextStream.places`).
+
+        Waits for no reading: once a step's samples are there, where its windows end is known.
+        """
+        return places_of(self.source, step)
 
 
 def _panic(error: BaseException) -> RuntimeError:

@@ -50,6 +50,10 @@ class _Encoded(NamedTuple):
     tokens: npt.NDArray[np.int32]
 
 
+class StoppedError(Exception):
+    """Nobody wants what is being read any more."""
+
+
 class TextStream:
     """A corpus as samples by number; see the head of this file."""
 
@@ -73,6 +77,7 @@ class TextStream:
         self.read: dict[int, _Lane] = {}
         self.open: OrderedDict[int, None] = OrderedDict()
         self.documents, self.reads = 0, ""  # so many were tokenized; of this file
+        self.stopped = False  # by another thread: no document is read any more
 
     def sample(self, index: int) -> npt.NDArray[np.int64]:
         """Give the S + 1 tokens of a sample."""
@@ -120,10 +125,11 @@ class TextStream:
         return table
 
     def _known(self, number: int, window: int) -> Place | None:
-        """Where a window of a lane begins, if that is known here."""
+        """Where a window of a lane begins, if that is known here; asked while another thread reads."""
         lane = self.read.get(number)
-        if lane is not None and window in lane.starts:
-            return lane.starts[window]
+        start = None if lane is None else lane.starts.get(window)
+        if start is not None:
+            return start
         at, place = self.found.get(number, (0, Place()))
         return place if at == window else Place() if window == 0 else None
 
@@ -215,6 +221,8 @@ class _Lane:
 
     def _take(self) -> int:
         """Tokenize the next document; how many tokens it has."""
+        if self.stream.stopped:
+            raise StoppedError
         if self.texts is None:
             self.texts = self._texts(self.last, behind=self.behind)
         place, text = next(self.texts)

@@ -6,7 +6,7 @@ import gzip
 import json
 import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from itertools import islice, pairwise
 from pathlib import Path
@@ -512,6 +512,57 @@ def test_a_read_that_never_ends_is_told(
     assert str(raised.value).count("\n") == 2
     goes_on.release(10**6)
     reader.close()
+
+
+def in_time(ask: Callable[[], object]) -> list[object]:
+    """What is answered within some seconds, else nothing."""
+    found: list[object] = []
+    asking = threading.Thread(target=lambda: found.append(ask()), daemon=True)
+    asking.start()
+    asking.join(10)
+    return found
+
+
+def test_places_wait_for_no_reading(
+    corpora: dict[str, Path], tokenizer: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A checkpoint between steps has all places, also while the next step's text is long looked for."""
+    plain, goes_on = opened(corpora["lines"], tokenizer), threading.Event()
+    for index in range(BATCH):
+        plain.sample(index)
+    reader = Ahead(opened(corpora["lines"], tokenizer), samples_of(1, 0))
+    sample = reader.source.sample
+    monkeypatch.setattr(
+        reader.source, "sample", lambda index: sample(index) if index < BATCH or goes_on.wait(60) else None
+    )
+    for index in range(BATCH):
+        reader.sample(index)
+    assert not reader.has(1)
+    (found,) = in_time(lambda: reader.places(1))
+    ((key, expected),) = places_of(plain, 1).items()
+    assert found[key].tolist() == expected.tolist()  # type: ignore[index]
+    assert (expected[:, 0] == 1).all()
+    goes_on.set()
+    reader.close()
+
+
+def test_reading_stops_when_told(
+    corpora: dict[str, Path], tokenizer: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A place that is long looked for is looked for no more; a read that does not return is left behind."""
+    reader = Ahead(opened(corpora["lines"], tokenizer), samples_of(1, 0))
+    reader.step = 10**7
+    assert not reader.has(reader.step, 0.1)
+    assert in_time(reader.close) == [None]
+    assert reader.thread is not None
+    assert not reader.thread.is_alive()
+    goes_on = threading.Event()
+    monkeypatch.setattr(stream.Tokenizer, "encode", lambda *_: goes_on.wait(60))
+    monkeypatch.setattr(ahead, "CLOSE_S", 0.1)
+    stuck = Ahead(opened(corpora["lines"], tokenizer), samples_of(1, 0))
+    assert not stuck.has(0)
+    assert in_time(stuck.close) == [None]
+    goes_on.set()
 
 
 def test_ranks_are_not_held_up_by_a_step_ahead(
