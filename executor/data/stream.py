@@ -29,7 +29,7 @@ from executor.data.tokenizer import Tokenizer
 from topology.base.errors import InputError
 
 OPEN_AT_ONCE = 32  # lanes with their files: one beyond them closes its own and finds its place again
-COMPRESSED_AT_ONCE = 256  # of which each holds little, and finds its place by reading all before it
+UNCUT_AT_ONCE = 256  # where a place is found by reading all before it: each window would cost that
 BATCHES_KEPT = 8  # for which it stays known where windows began: more than are read ahead
 COLUMNS = 5  # of a table of places: a window's number, then its `Place`
 
@@ -96,8 +96,10 @@ class TextStream:
     @property
     def most_open(self) -> int:
         """How many lanes may have their files open."""
-        compressed = self.contents.hub is None and all(f.bounds[-1] == END for f in self.contents.files)
-        return COMPRESSED_AT_ONCE if compressed else OPEN_AT_ONCE
+        hub = self.contents.hub
+        skips = hub is not None and hub.columns  # tables skip rows, and hold most
+        uncut = not skips and any(file.bounds[-1] == END for file in self.contents.files)
+        return UNCUT_AT_ONCE if uncut else OPEN_AT_ONCE
 
     @property
     def key(self) -> str:

@@ -285,6 +285,22 @@ def test_more_lanes_than_files_may_be_open(
     assert sum(lane.texts is not None for lane in few.read.values()) <= 2
 
 
+@pytest.mark.parametrize("form", ["mixed", "gzip", *STREAMED[1:]])
+def test_lanes_of_what_cannot_be_cut_stay_open(
+    form: str, corpora: dict[str, Path], tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each would read its file from the beginning for every window: compressed ones among others, and datasets of lines."""
+    if form == "mixed":
+        shutil.copytree(corpora["gzip"], tmp_path / "mixed")
+        shutil.copy(corpora["lines"] / "0.jsonl", tmp_path / "mixed" / "plain.jsonl")
+    monkeypatch.setattr(stream, "OPEN_AT_ONCE", 2)
+    corpus = opened(tmp_path / "mixed" if form == "mixed" else corpora[form], tokenizer)
+    for index in range(2 * BATCH):
+        corpus.sample(index)
+    assert corpus.lanes == BATCH
+    assert all(lane.texts is not None for lane in corpus.read.values())
+
+
 def test_a_small_corpus_has_fewer_lanes(tokenizer: Path, tmp_path: Path) -> None:
     """Three documents and a batch of eight: two lanes, which divide it; each document once an epoch."""
     file = write_lines(tmp_path / "small.jsonl", ["w1 w2 w3 w4", "w5", "w6 w7"])
