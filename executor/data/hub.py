@@ -225,13 +225,10 @@ def _named(hub: Split, path: str) -> str:
 
 
 def _size(path: str) -> int:
-    """Bytes of a file here or on the hub, 0 where nobody says it."""
+    """Bytes of a file here or on the hub, 0 where nobody says it; a hub that does not answer is an error."""
     import fsspec
 
-    try:
-        return int(fsspec.url_to_fs(path)[0].info(path)["size"] or 0)
-    except (OSError, KeyError, TypeError, ValueError):
-        return 0
+    return int(fsspec.url_to_fs(path)[0].info(path).get("size") or 0)
 
 
 def _mark(path: str) -> str:

@@ -296,6 +296,21 @@ def test_the_hubs_own_cache_is_a_folder(tmp_path: Path) -> None:
     assert list(every_text(name, look_through(name, field="text", lanes=1))) == ["text"]
 
 
+def test_a_size_that_is_not_answered_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A network that fails for a moment is told: a size of 0 would be another one at the next start."""
+    import fsspec
+
+    name = full_name(f"hf:{made(tmp_path / 'set')}:en", {})
+
+    def fails(_path: str) -> object:
+        raise OSError("connection reset by peer")
+
+    monkeypatch.setattr(fsspec, "url_to_fs", fails)
+    with pytest.raises(InputError, match="connection reset by peer") as raised:
+        look_through(name, field="text", lanes=2)
+    assert str(raised.value).count("\n") == 2
+
+
 def test_files_that_changed_are_not_taken_for_the_same(tmp_path: Path) -> None:
     """By the rule of other texts: other bytes at the next start, another size while they are read."""
     folder = made(tmp_path / "set")
