@@ -353,8 +353,10 @@ def _read(name: str, file: TextFile, *, on_hub: bool) -> Iterator[None]:
 
 def _refused(path: str, error: Exception, *, offline: bool) -> InputError:
     """Build the error for a dataset that the library does not open."""
+    from huggingface_hub.errors import GatedRepoError
+
     said = _first_line(error)
-    if "gated" in f"{type(error).__name__} {error}".lower():
+    if isinstance(error, GatedRepoError) or f"'{path}' is a gated dataset" in said:
         return InputError(
             what=f"{path} asks for its readers to be known",
             cause=said,

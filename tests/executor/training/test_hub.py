@@ -187,6 +187,7 @@ def test_what_is_no_such_dataset_is_refused(tmp_path: Path) -> None:
         (f"hf:{tmp_path}/empty", "text", ("cannot be opened", "any data files")),
         (f"hf:{tmp_path}/bad", "text", ("cannot be opened", "Parquet")),
         (f"hf:{tmp_path}/none", "text", ("holds no document",)),
+        ("hf:org/aggregated-news", "text", ("not here, and the hub is not asked",)),
         (
             "hf:org/name",
             "text",
