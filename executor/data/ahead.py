@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
@@ -17,8 +18,11 @@ import numpy.typing as npt
 from executor.data.blend import TokenSource
 from executor.data.lane_blend import LaneBlend
 from executor.data.stream import TextStream
+from topology.base.errors import InputError
 
 STEPS_AHEAD = 2
+SILENT_S = 3600.0  # without a document: more than a terabyte of text is decompressed in that
+CLOSE_S = 30.0  # for which the thread's end is waited for: others may wait in a collective meanwhile
 
 Places = dict[str, npt.NDArray[np.int64]]
 
@@ -35,6 +39,7 @@ class Ahead:
         self.reading = threading.Lock()  # lanes are of one reader at a time
         self.thread: threading.Thread | None = None
         self.closed = threading.Event()
+        self.documents, self.since_s = 0, time.monotonic()  # that were read, and when that was last another
 
     def begin(self, step: int, saved: Mapping[str, Sequence[Sequence[int]]]) -> tuple[str, ...]:
         """Go to a step, by a checkpoint's places; names of texts of which it has none."""
@@ -47,19 +52,40 @@ class Ahead:
 
     def has(self, step: int, seconds: float = 0.0) -> bool:
         """Whether the samples of a coming step are there, or why not, after at most so long."""
-        self._start()
+        thread = self._start()
 
         def there() -> bool:
             return self.failure is not None or all(index in self.ready for index in self.samples_of(step))
 
         with self.changed:
-            return self.changed.wait_for(there, timeout=seconds)
+            if not self.changed.wait_for(there, timeout=seconds):
+                self.failure = self._ended(thread)
+            return there()
 
-    def _start(self) -> None:
+    def _ended(self, thread: threading.Thread) -> Exception | None:
+        """Why nothing more is to come; nothing while documents do."""
+        if not thread.is_alive():
+            return RuntimeError("the thread that reads text ahead has ended")
+        streams, now_s = list(streams_of(self.source).values()), time.monotonic()
+        documents = sum(one.documents for one in streams)
+        if documents != self.documents:
+            self.documents, self.since_s = documents, now_s
+        if now_s - self.since_s < SILENT_S:
+            return None
+        last = ", ".join(one.reads or one.name for one in streams)
+        return InputError(
+            what="text is not read any more",
+            cause=f"no document in {SILENT_S:.0f} s, last of {last}",
+            fix="see that its file system or hub answers, and start again from the last checkpoint",
+        )
+
+    def _start(self) -> threading.Thread:
         """Begin to read."""
         if self.thread is None:
+            self.since_s = time.monotonic()
             self.thread = threading.Thread(target=self._read, daemon=True)
             self.thread.start()
+        return self.thread
 
     def sample(self, index: int) -> npt.NDArray[np.int64]:
         """Give one sample, once: that of a step gone by is read again."""
@@ -79,40 +105,55 @@ class Ahead:
             return self.source.sample(index)
 
     def _read(self) -> None:
-        """Read step after step."""
-        while not self.closed.is_set():
-            samples = self.samples_of(self.step)
-            try:
-                for index in samples:
-                    with self.reading:
-                        found = self.source.sample(index)
-                    if self.closed.is_set():
-                        return
-                    with self.changed:
-                        self.ready[index] = found
-                        self.changed.notify_all()
-            except Exception as error:  # noqa: BLE001 - whatever it is, the rank that asks must meet it
-                with self.changed:
-                    self.failure = error
-                    self.changed.notify_all()
+        """Read step after step; whatever ends that, the rank that asks must meet it."""
+        try:
+            while not self.closed.is_set():
+                self._read_step()
+        except BaseException as error:  # noqa: BLE001 - a panic of the tokenizer is no Exception
+            failure = error if isinstance(error, Exception) else _panic(error)
+            with self.changed:
+                self.failure = failure
+                self.changed.notify_all()
+
+    def _read_step(self) -> None:
+        """Read the samples of one step, and wait until they are wanted."""
+        samples = self.samples_of(self.step)
+        for index in samples:
+            with self.reading:
+                found = self.source.sample(index)
+            if self.closed.is_set():
                 return
             with self.changed:
-                self.step += 1
-                while len(self.ready) > (STEPS_AHEAD - 1) * len(samples) and not self.closed.is_set():
-                    self.changed.wait()
+                self.ready[index] = found
+                self.changed.notify_all()
+        with self.changed:
+            self.step += 1
+            while len(self.ready) > (STEPS_AHEAD - 1) * len(samples) and not self.closed.is_set():
+                self.changed.wait()
 
     def close(self) -> None:
-        """Stop reading: a thread must not be in the tokenizer when the process ends."""
+        """Stop reading: a thread should not be in the tokenizer when the process ends."""
         self.closed.set()
         with self.changed:
             self.changed.notify_all()
+        for one in streams_of(self.source).values():
+            one.stopped = True
         if self.thread is not None:
-            self.thread.join()
+            self.thread.join(CLOSE_S)
 
     def places(self, step: int) -> Places:
-        """Where texts go on before a step, as far as this rank knows, by stream (`TextStream.places`)."""
-        with self.reading:
-            return places_of(self.source, step)
+        """Where texts go on before a step, as far as this rank knows, by stream (`TextStream.places`).
+
+        Waits for no reading: once a step's samples are there, where its windows end is known.
+        """
+        return places_of(self.source, step)
+
+
+def _panic(error: BaseException) -> RuntimeError:
+    """What ended a thread, as an error that a rank reports and that ends it."""
+    failure = RuntimeError(f"reading text ended: {type(error).__name__}: {error}")
+    failure.__cause__ = error
+    return failure
 
 
 @contextlib.contextmanager

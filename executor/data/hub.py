@@ -22,6 +22,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from executor.data.hub_files import require_dataset, require_no_address, require_own
 from executor.data.pieces import (
     END,
     Contents,
@@ -106,11 +107,13 @@ def full_name(name: str, kept: Mapping[str, Contents]) -> str:
 
     Raises InputError for a dataset, configuration or split that is not there, and a hub that is not reached.
     """
-    asked = parsed(name)
+    asked = parsed(absolute(name))  # a folder may have the name of a reader
     if not asked.revision:
         before = {one.hub.revision for one in kept.values() if one.hub and one.hub.path == asked.path}
         asked = asked._replace(revision=before.pop() if len(before) == 1 else "")
     with _asked(name) as library:
+        require_dataset(asked.path)
+        require_no_address(asked.path)
         revision = asked.revision or None
         configs = library.get_dataset_config_names(asked.path, revision=revision)
         if asked.config and not asked.split and asked.config not in configs:
@@ -122,7 +125,7 @@ def full_name(name: str, kept: Mapping[str, Contents]) -> str:
             asked = asked._replace(config=default)
         if asked.config not in configs:
             raise _choose(name, "configuration", configs, asked.config)
-        files = library.load_dataset_builder(asked.path, asked.config, revision=revision).config.data_files
+        files = _builder(library, asked).config.data_files
         splits = [str(split) for split in files or ()]
         if not asked.split and (TRAIN in splits or len(splits) == 1):
             asked = asked._replace(split=TRAIN if TRAIN in splits else splits[0])
@@ -139,7 +142,7 @@ def look_through_split(name: str, *, field: str, lanes: int) -> Contents:
     """
     asked = parsed(name)
     with _asked(name) as library:
-        builder = library.load_dataset_builder(asked.path, asked.config, revision=asked.revision or None)
+        builder = _builder(library, asked)
         paths = list(builder.config.data_files[asked.split])
         hub = Split(
             path=asked.path,
@@ -170,6 +173,15 @@ def look_through_split(name: str, *, field: str, lanes: int) -> Contents:
                 fix="give a split that holds text",
             )
     return contents
+
+
+def _builder(library: Any, asked: Name) -> Any:
+    """What the library knows of a configuration, whose files are all its dataset's own."""
+    require_dataset(asked.path)
+    require_no_address(asked.path)
+    found = library.load_dataset_builder(asked.path, asked.config, revision=asked.revision or None)
+    require_own(asked.path, (file for files in (found.config.data_files or {}).values() for file in files))
+    return found
 
 
 def _files_of(hub: Split, paths: list[str], field: str, lanes: int) -> tuple[TextFile, ...]:
@@ -213,13 +225,10 @@ def _named(hub: Split, path: str) -> str:
 
 
 def _size(path: str) -> int:
-    """Bytes of a file here or on the hub, 0 where nobody says it."""
+    """Bytes of a file here or on the hub, 0 where nobody says it; a hub that does not answer is an error."""
     import fsspec
 
-    try:
-        return int(fsspec.url_to_fs(path)[0].info(path)["size"] or 0)
-    except (OSError, KeyError, TypeError, ValueError):
-        return 0
+    return int(fsspec.url_to_fs(path)[0].info(path).get("size") or 0)
 
 
 def _mark(path: str) -> str:
@@ -266,6 +275,8 @@ def _wanted(
     skipped = max(0, skipped)
     first = skipped + (piece.turn - group - row - skipped) % piece.turns
     numbers = range(first, table.num_rows, piece.turns)
+    if not numbers:  # a table with fewer rows than there are turns: the library takes no empty list
+        return
     for number, text in zip(numbers, table.column(field).take(list(numbers)).to_pylist(), strict=True):
         if text is None:
             raise null_row(field, Path(file.name), row + number)
@@ -276,6 +287,8 @@ def _wanted(
 def _load(hub: Split, field: str | None) -> Any:
     """A split as the library streams it, of one column where its reader can leave others out."""
     library = _library()
+    if not hub.revision:  # its description may be another by now
+        _builder(library, Name(hub.path, config=hub.config))
     words = {"columns": [field], "batch_size": ROWS_AT_ONCE} if hub.columns and field is not None else {}
     return library.load_dataset(
         hub.path, hub.config, split=hub.split, revision=hub.revision or None, streaming=True, **words
@@ -340,8 +353,10 @@ def _read(name: str, file: TextFile, *, on_hub: bool) -> Iterator[None]:
 
 def _refused(path: str, error: Exception, *, offline: bool) -> InputError:
     """Build the error for a dataset that the library does not open."""
+    from huggingface_hub.errors import GatedRepoError
+
     said = _first_line(error)
-    if "gated" in f"{type(error).__name__} {error}".lower():
+    if isinstance(error, GatedRepoError) or f"'{path}' is a gated dataset" in said:
         return InputError(
             what=f"{path} asks for its readers to be known",
             cause=said,

@@ -23,13 +23,13 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from executor.data.contents import documents_of
+from executor.data.contents import documents_of, path_of
 from executor.data.pieces import END, Contents, deal, pieces_of
 from executor.data.tokenizer import Tokenizer
 from topology.base.errors import InputError
 
 OPEN_AT_ONCE = 32  # lanes with their files: one beyond them closes its own and finds its place again
-COMPRESSED_AT_ONCE = 256  # of which each holds little, and finds its place by reading all before it
+UNCUT_AT_ONCE = 256  # where a place is found by reading all before it: each window would cost that
 BATCHES_KEPT = 8  # for which it stays known where windows began: more than are read ahead
 COLUMNS = 5  # of a table of places: a window's number, then its `Place`
 
@@ -48,6 +48,10 @@ class _Encoded(NamedTuple):
 
     place: Place
     tokens: npt.NDArray[np.int32]
+
+
+class StoppedError(Exception):
+    """Nobody wants what is being read any more."""
 
 
 class TextStream:
@@ -72,6 +76,8 @@ class TextStream:
         self.found: dict[int, tuple[int, Place]] = {}
         self.read: dict[int, _Lane] = {}
         self.open: OrderedDict[int, None] = OrderedDict()
+        self.documents, self.reads = 0, ""  # so many were tokenized; of this file
+        self.stopped = False  # by another thread: no document is read any more
 
     def sample(self, index: int) -> npt.NDArray[np.int64]:
         """Give the S + 1 tokens of a sample."""
@@ -90,8 +96,10 @@ class TextStream:
     @property
     def most_open(self) -> int:
         """How many lanes may have their files open."""
-        compressed = self.contents.hub is None and all(f.bounds[-1] == END for f in self.contents.files)
-        return COMPRESSED_AT_ONCE if compressed else OPEN_AT_ONCE
+        hub = self.contents.hub
+        skips = hub is not None and hub.columns  # tables skip rows, and hold most
+        uncut = not skips and any(file.bounds[-1] == END for file in self.contents.files)
+        return UNCUT_AT_ONCE if uncut else OPEN_AT_ONCE
 
     @property
     def key(self) -> str:
@@ -119,10 +127,11 @@ class TextStream:
         return table
 
     def _known(self, number: int, window: int) -> Place | None:
-        """Where a window of a lane begins, if that is known here."""
+        """Where a window of a lane begins, if that is known here; asked while another thread reads."""
         lane = self.read.get(number)
-        if lane is not None and window in lane.starts:
-            return lane.starts[window]
+        start = None if lane is None else lane.starts.get(window)
+        if start is not None:
+            return start
         at, place = self.found.get(number, (0, Place()))
         return place if at == window else Place() if window == 0 else None
 
@@ -214,10 +223,13 @@ class _Lane:
 
     def _take(self) -> int:
         """Tokenize the next document; how many tokens it has."""
+        if self.stream.stopped:
+            raise StoppedError
         if self.texts is None:
             self.texts = self._texts(self.last, behind=self.behind)
         place, text = next(self.texts)
         (tokens,) = self.stream.tokenizer.encode([text])
+        self.stream.documents += 1
         resumed = not self.behind and self.last.document >= 0
         if resumed and (place != self.last or self.used >= len(tokens)):
             raise self.stream.astray(self.number, self.last._replace(token=self.used))
@@ -236,6 +248,7 @@ class _Lane:
             for at in range(turn, len(order)):
                 piece = self.pieces[order[at]]
                 begin = None if start < 0 else start
+                self.stream.reads = str(path_of(self.stream.name, self.stream.contents.files[piece.file]))
                 for document, text in documents_of(self.stream.name, self.stream.contents, piece, begin):
                     empty = False
                     if document != start or not behind:

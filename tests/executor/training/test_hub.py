@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -106,6 +106,23 @@ def test_reading_goes_on_from_any_place(rows: int, tmp_path: Path) -> None:
             assert list(hub.rows_of(name, found, piece, place)) == whole[number:]
 
 
+@pytest.mark.parametrize(
+    ("turns", "some_rows"), [(2, range(101, 104)), (4, range(1, 10)), (101, (100, 101, 102, 203))]
+)
+def test_turns_divide_any_number_of_rows(turns: int, some_rows: Sequence[int], tmp_path: Path) -> None:
+    """Each row is in one turn, also where a table at the end of a file has fewer rows than there are turns."""
+    for rows in some_rows:
+        (tmp_path / f"{rows}").mkdir()
+        lines = "".join(json.dumps({"text": f"line {row}"}) + "\n" for row in range(rows))
+        (tmp_path / f"{rows}" / "train.jsonl").write_text(lines)
+        name = full_name(f"hf:{tmp_path}/{rows}", {})
+        found = look_through(name, field="text", lanes=turns)
+        assert found.files[0].turns == min(turns, rows)
+        dealt = [[text for _, text in hub.rows_of(name, found, piece)] for piece in pieces_of(found)]
+        expected = [f"line {row}" for row in range(rows)]
+        assert dealt == [expected[turn :: min(turns, rows)] for turn in range(min(turns, rows))]
+
+
 def test_lines_and_other_forms_of_the_library_are_read(tmp_path: Path) -> None:
     """JSON lines, also compressed, plain text: a row each, as `load_dataset` has them."""
     import gzip
@@ -165,12 +182,12 @@ def test_what_is_no_such_dataset_is_refused(tmp_path: Path) -> None:
         ("hf:", "text", ("does not name a dataset", "is empty")),
         ("hf:" + "a" * 5000, "text", ("does not name a dataset", "5003 characters")),
         ("hf:a\0b", "text", ("does not name a dataset",)),
-        ("hf:json", "text", ("cannot be opened",)),
         ("hf:a/b/c/d", "text", ("a/b/c/d",)),
         (f"hf:{tmp_path}/missing", "text", ("cannot be opened", "missing")),
         (f"hf:{tmp_path}/empty", "text", ("cannot be opened", "any data files")),
         (f"hf:{tmp_path}/bad", "text", ("cannot be opened", "Parquet")),
         (f"hf:{tmp_path}/none", "text", ("holds no document",)),
+        ("hf:org/aggregated-news", "text", ("not here, and the hub is not asked",)),
         (
             "hf:org/name",
             "text",
@@ -194,6 +211,105 @@ def test_what_is_no_such_dataset_is_refused(tmp_path: Path) -> None:
     name = full_name(f"hf:{tmp_path}/null", {})
     with pytest.raises(InputError, match="row 2 is null"):
         list(every_text(name, look_through(name, field="text", lanes=1)))
+
+
+def described(folder: Path, files: object, *, name: str = "README.md", rule: str = "---\n") -> Path:
+    """A folder of one text, whose description says which files it has."""
+    folder.mkdir()
+    (folder / "a.txt").write_text("own\n")
+    (folder / name).write_text(
+        f"{rule}configs:\n- config_name: default\n  data_files: {json.dumps(files)}\n{rule}"
+    )
+    return folder
+
+
+def test_a_folder_is_read_inside_of_it_alone(tmp_path: Path) -> None:
+    """Whatever its description, its links or another split name; addresses are not even asked."""
+    (tmp_path / "secret").mkdir()
+    (tmp_path / "secret" / "key.txt").write_text("secret\n")
+    linked = described(tmp_path / "linked", "*.txt")
+    (linked / "b.txt").symlink_to(tmp_path / "secret" / "key.txt")
+    yaml = {"name": ".huggingface.yaml", "rule": ""}
+    with served(tmp_path / "hub") as (address, asked):
+        hidden = described(tmp_path / "hidden", [f"{address}/a.txt"], **yaml)
+        (hidden / yaml["name"]).write_text((hidden / yaml["name"]).read_text().replace("://", r"\x3a//"))
+        for folder in (
+            linked,
+            described(tmp_path / "absolute", f"{tmp_path}/secret/*.txt"),
+            described(tmp_path / "above", "../secret/*.txt"),
+            described(
+                tmp_path / "split",
+                [
+                    {"split": "train", "path": "a.txt"},
+                    {"split": "test", "path": f"{tmp_path}/secret/key.txt"},
+                ],
+            ),
+            described(tmp_path / "yaml", f"{tmp_path}/secret/*.txt", **yaml),
+            described(tmp_path / "scheme", f"file://{tmp_path}/secret/key.txt"),
+            described(tmp_path / "address", f"{address}/a.txt"),
+            described(tmp_path / "address-yaml", [f"{address}/a.txt"], **yaml),
+            hidden,
+            described(tmp_path / "hops", f"zip://*.txt::{address}/a.zip"),
+        ):
+            with pytest.raises(InputError, match="names a file that is not its own") as raised:
+                full_name(f"hf:{folder}", {})
+            assert str(raised.value).count("\n") == 2
+    assert asked == []
+    for folder in (described(tmp_path / "own", "*.txt"), described(tmp_path / "later", "*.txt")):
+        name = full_name(f"hf:{folder}", {})
+        found = look_through(name, field="text", lanes=1)
+        assert list(every_text(name, found)) == ["own"]
+    hub._load.cache_clear()
+    hub._groups.cache_clear()
+    (folder / "README.md").write_text((tmp_path / "absolute" / "README.md").read_text())
+    with pytest.raises(InputError, match="names a file that is not its own"):
+        list(every_text(name, found))
+
+
+@pytest.mark.parametrize("reader", ["text", "json", "csv", "pandas"])
+def test_a_reader_of_the_library_is_no_dataset(
+    reader: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would read the working directory; a folder of that name is one."""
+    (tmp_path / "train.txt").write_text("not asked for\n")
+    monkeypatch.chdir(tmp_path)
+    for name in (f"hf:{reader}", f"hf:{reader}:default:train"):
+        with pytest.raises(InputError, match=f"hf:{reader} is no dataset") as raised:
+            full_name(name, {})
+        assert str(raised.value).count("\n") == 2
+    with pytest.raises(InputError, match=f"hf:{reader} is no dataset"):
+        look_through(f"hf:{reader}:default:train", field="text", lanes=1)
+    (tmp_path / reader).mkdir()
+    (tmp_path / reader / "train.txt").write_text("asked for\n")
+    name = full_name(f"hf:{reader}", {})
+    assert name == f"hf:{tmp_path / reader}:default:train"
+    assert list(every_text(name, look_through(name, field="text", lanes=1))) == ["asked for"]
+
+
+def test_the_hubs_own_cache_is_a_folder(tmp_path: Path) -> None:
+    """Its files are links to those beside it."""
+    blobs, folder = tmp_path / "datasets--a--b" / "blobs", tmp_path / "datasets--a--b" / "snapshots" / FIRST
+    blobs.mkdir(parents=True)
+    folder.mkdir(parents=True)
+    (blobs / "ab12").write_text("text\n")
+    (folder / "train.txt").symlink_to("../../blobs/ab12")
+    name = full_name(f"hf:{folder}", {})
+    assert list(every_text(name, look_through(name, field="text", lanes=1))) == ["text"]
+
+
+def test_a_size_that_is_not_answered_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A network that fails for a moment is told: a size of 0 would be another one at the next start."""
+    import fsspec
+
+    name = full_name(f"hf:{made(tmp_path / 'set')}:en", {})
+
+    def fails(_path: str) -> object:
+        raise OSError("connection reset by peer")
+
+    monkeypatch.setattr(fsspec, "url_to_fs", fails)
+    with pytest.raises(InputError, match="connection reset by peer") as raised:
+        look_through(name, field="text", lanes=2)
+    assert str(raised.value).count("\n") == 2
 
 
 def test_files_that_changed_are_not_taken_for_the_same(tmp_path: Path) -> None:

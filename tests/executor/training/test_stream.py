@@ -6,7 +6,7 @@ import gzip
 import json
 import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from itertools import islice, pairwise
 from pathlib import Path
@@ -285,6 +285,22 @@ def test_more_lanes_than_files_may_be_open(
     assert sum(lane.texts is not None for lane in few.read.values()) <= 2
 
 
+@pytest.mark.parametrize("form", ["mixed", "gzip", *STREAMED[1:]])
+def test_lanes_of_what_cannot_be_cut_stay_open(
+    form: str, corpora: dict[str, Path], tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each would read its file from the beginning for every window: compressed ones among others, and datasets of lines."""
+    if form == "mixed":
+        shutil.copytree(corpora["gzip"], tmp_path / "mixed")
+        shutil.copy(corpora["lines"] / "0.jsonl", tmp_path / "mixed" / "plain.jsonl")
+    monkeypatch.setattr(stream, "OPEN_AT_ONCE", 2)
+    corpus = opened(tmp_path / "mixed" if form == "mixed" else corpora[form], tokenizer)
+    for index in range(2 * BATCH):
+        corpus.sample(index)
+    assert corpus.lanes == BATCH
+    assert all(lane.texts is not None for lane in corpus.read.values())
+
+
 def test_a_small_corpus_has_fewer_lanes(tokenizer: Path, tmp_path: Path) -> None:
     """Three documents and a batch of eight: two lanes, which divide it; each document once an epoch."""
     file = write_lines(tmp_path / "small.jsonl", ["w1 w2 w3 w4", "w5", "w6 w7"])
@@ -456,6 +472,113 @@ def test_what_fails_ahead_fails_the_rank_that_asks(tokenizer: Path, tmp_path: Pa
         list(map(reader.sample, range(200)))
     assert str(raised.value).count("\n") == 2
     reader.close()
+
+
+class Panic(BaseException):
+    """What an extension in Rust raises that has come to where it must not."""
+
+
+def test_a_panic_of_the_tokenizer_fails_the_rank_that_asks(
+    corpora: dict[str, Path], tokenizer: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At once, as an error that is reported: it is no Exception, and a thread that it ends says nothing."""
+    monkeypatch.setattr(threading, "excepthook", lambda _: None)
+
+    def panics(_self: object, _some: list[str]) -> object:
+        raise Panic("index out of bounds")
+
+    monkeypatch.setattr(stream.Tokenizer, "encode", panics)
+    reader = Ahead(opened(corpora["lines"], tokenizer), samples_of(1, 0))
+    assert reader.has(0, 20)
+    with pytest.raises(RuntimeError, match="Panic: index out of bounds"):
+        reader.sample(0)
+    monkeypatch.setattr(Ahead, "_read", lambda _: None)
+    reader = Ahead(opened(corpora["lines"], tokenizer), samples_of(1, 0))
+    assert reader.has(0, 0.1)
+    with pytest.raises(RuntimeError, match="has ended"):
+        reader.sample(0)
+
+
+def test_a_read_that_never_ends_is_told(
+    corpora: dict[str, Path], tokenizer: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the file, after an hour without a document; each document that is read begins that hour anew."""
+    clock_s, goes_on, plain = [0.0], threading.Semaphore(0), stream.Tokenizer.encode
+
+    def encode(self: object, some: list[str]) -> object:
+        assert goes_on.acquire(timeout=60)
+        return plain(self, some)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(stream.Tokenizer, "encode", encode)
+    monkeypatch.setattr(ahead.time, "monotonic", lambda: clock_s[0])
+    reader = Ahead(opened(corpora["lines"], tokenizer), samples_of(1, 0))
+    assert ahead.SILENT_S == 3600
+
+    def gives_up_at(seconds: float) -> bool:
+        clock_s[0] = seconds
+        return reader.has(0)
+
+    assert [gives_up_at(seconds) for seconds in (0.0, 3599.0)] == [False, False]
+    goes_on.release()
+    while not reader.source.documents:
+        threading.Event().wait(0.01)
+    assert [gives_up_at(seconds) for seconds in (3601.0, 7200.0, 7201.0)] == [False, False, True]
+    with pytest.raises(InputError, match=r"no document in 3600 s, last of .*lines/\d\.jsonl") as raised:
+        reader.sample(BATCH - 1)
+    assert str(raised.value).count("\n") == 2
+    goes_on.release(10**6)
+    reader.close()
+
+
+def in_time(ask: Callable[[], object]) -> list[object]:
+    """What is answered within some seconds, else nothing."""
+    found: list[object] = []
+    asking = threading.Thread(target=lambda: found.append(ask()), daemon=True)
+    asking.start()
+    asking.join(10)
+    return found
+
+
+def test_places_wait_for_no_reading(
+    corpora: dict[str, Path], tokenizer: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A checkpoint between steps has all places, also while the next step's text is long looked for."""
+    plain, goes_on = opened(corpora["lines"], tokenizer), threading.Event()
+    for index in range(BATCH):
+        plain.sample(index)
+    reader = Ahead(opened(corpora["lines"], tokenizer), samples_of(1, 0))
+    sample = reader.source.sample
+    monkeypatch.setattr(
+        reader.source, "sample", lambda index: sample(index) if index < BATCH or goes_on.wait(60) else None
+    )
+    for index in range(BATCH):
+        reader.sample(index)
+    assert not reader.has(1)
+    (found,) = in_time(lambda: reader.places(1))
+    ((key, expected),) = places_of(plain, 1).items()
+    assert found[key].tolist() == expected.tolist()  # type: ignore[index]
+    assert (expected[:, 0] == 1).all()
+    goes_on.set()
+    reader.close()
+
+
+def test_reading_stops_when_told(
+    corpora: dict[str, Path], tokenizer: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A place that is long looked for is looked for no more; a read that does not return is left behind."""
+    reader = Ahead(opened(corpora["lines"], tokenizer), samples_of(1, 0))
+    reader.step = 10**7
+    assert not reader.has(reader.step, 0.1)
+    assert in_time(reader.close) == [None]
+    assert reader.thread is not None
+    assert not reader.thread.is_alive()
+    goes_on = threading.Event()
+    monkeypatch.setattr(stream.Tokenizer, "encode", lambda *_: goes_on.wait(60))
+    monkeypatch.setattr(ahead, "CLOSE_S", 0.1)
+    stuck = Ahead(opened(corpora["lines"], tokenizer), samples_of(1, 0))
+    assert not stuck.has(0)
+    assert in_time(stuck.close) == [None]
+    goes_on.set()
 
 
 def test_ranks_are_not_held_up_by_a_step_ahead(
