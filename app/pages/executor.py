@@ -137,7 +137,9 @@ def show_run_numbers(steps: list[RunStep], *, mfu: bool) -> None:
         border=True,
         height="stretch",
     )
-    columns[3].metric("MFU", format_percent(last.mfu) if mfu else "–", border=True, height="stretch")
+    columns[3].metric(
+        "MFU", format_percent(last.mfu) if mfu and last.mfu else "–", border=True, height="stretch"
+    )
     columns[4].metric("Peak memory", format_bytes(last.peak_memory_bytes), border=True, height="stretch")
 
 

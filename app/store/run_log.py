@@ -18,15 +18,15 @@ MOST_DRAWN_STEPS = 2000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStep:
-    """One logged step."""
+    """One logged step; its prediction and its MFU are 0 where it was not on what its plan is for."""
 
     step: int
     loss: float
     step_time_s: float
-    predicted_step_time_s: float
     tokens_per_s: float
-    mfu: float
     peak_memory_bytes: float
+    predicted_step_time_s: float = 0.0
+    mfu: float = 0.0
 
     @property
     def peak_memory_gib(self) -> float:
@@ -87,9 +87,11 @@ def _step(line: str) -> RunStep | None:
     """Read one line; None when it is no whole step."""
     try:
         data: Any = json.loads(line)
+        if data.get("compared") is False:
+            data = {**data, "predicted_step_time_s": 0.0, "mfu": 0.0}
         values = {field.name: float(data[field.name]) for field in fields(RunStep)}
         return RunStep(step=int(values.pop("step")), **values)
-    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         return None
 
 

@@ -17,6 +17,8 @@ from executor.training.settings import EVALUATIONS_FILE, METRICS_FILE, SAVES_FIL
 from topology.base.units import format_bytes, format_seconds
 
 MOST_NATS = 700.0  # whose exponential a float still holds
+OF_THE_PLAN = ("predicted_step_time_s", "mfu")
+"""What means nothing where the run is not on what its plan is for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +79,7 @@ class Reporter:
     """Writes the metrics of one run; only rank 0 has one.
 
     `compared` says that the run is on what its plan is for: lines show the plan's times beside its own.
+    Where it is not, nothing written has them, and the lines of `metrics.jsonl` say so.
     """
 
     def __init__(self, folder: Path, steps: int, *, compared: bool, wandb: bool) -> None:
@@ -89,7 +92,11 @@ class Reporter:
     def step(self, metrics: StepMetrics) -> None:
         """Report one step everywhere."""
         values = asdict(metrics)
-        self._append(json.dumps({**values, "at_s": time.time()}))
+        told = {"at_s": time.time()}
+        if not self.compared:
+            values = {name: value for name, value in values.items() if name not in OF_THE_PLAN}
+            told["compared"] = False
+        self._append(json.dumps({**values, **told}))
         for name, value in values.items():
             if self.board is not None and name != "step":
                 self.board.add_scalar(name, value, metrics.step)

@@ -8,6 +8,7 @@ alone does is in it: copies.
 from __future__ import annotations
 
 import functools
+import itertools
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -18,13 +19,15 @@ import torch
 
 from costmodel.job import TrainingJob
 from costmodel.kernels.tables import Calibration, load_calibration
-from costmodel.layout import PLAIN_SCHEDULE
-from costmodel.models.spec import with_layers
+from costmodel.layout import PLAIN_SCHEDULE, num_microbatches
+from costmodel.models.spec import is_sliding
 from costmodel.pipeline.schedules import RECORDS
 from costmodel.stack import stack
 from costmodel.training.estimate import estimate
 from executor.model.moe import MoE
 from executor.model.transformer import CausalLM
+from executor.parallel.programs import stages_of_rank
+from executor.parallel.stages import recompute_counts
 from executor.validation.expected_counts import STACK
 from executor.validation.fake_rank import RankTask
 from executor.validation.report import Check, RankMeasurement
@@ -33,7 +36,6 @@ from topology.base.units import format_seconds
 from topology.builders import build
 from topology.cluster import Cluster
 
-DEPTHS = (3, 2)  # layers of two models whose difference is one layer
 TOLERANCE = 0.10
 NAME = "layer time"
 
@@ -103,11 +105,11 @@ def layer_time(plan: Plan, task: RankTask, there: Sequence[RankMeasurement]) -> 
     if not there or RECORDS[schedule].splits_backward:
         reason = "no rank of the plan ran on its GPU here" if not there else f"{schedule} splits the backward"
         return Check(name=NAME, verdict="not checked here", detail=reason)
-    plain_s, again_s = estimated_layer_s(task, request.job, build(request.cluster), load_calibration())
+    cluster, cal = build(request.cluster), load_calibration()
     errors = []
     for found in there:
         measured_s = found.layer_forward_s + found.layer_backward_s
-        estimated_s = plain_s + again_s * _share(plan, found.stage)
+        estimated_s = estimated_layer_s(replace(task, stage=found.stage), request.job, cluster, cal)
         errors.append((estimated_s / measured_s - 1, estimated_s, measured_s, found.stage))
     error, estimated_s, measured_s, stage = max(errors, key=lambda each: abs(each[0]))
     return Check(
@@ -122,21 +124,28 @@ def layer_time(plan: Plan, task: RankTask, there: Sequence[RankMeasurement]) -> 
     )
 
 
-def _share(plan: Plan, stage: int) -> float:
-    """Share of a pipeline rank's layers that are recomputed whole."""
-    if plan.layout.recompute != "full":
-        return 0.0
-    held = sum(plan.layers_of_stage) / plan.layout.pp
-    return min(1.0, plan.recompute_of_stage[stage] / held)
+def watched_layers(task: RankTask) -> tuple[list[int], list[int]]:
+    """Layers of a rank that are timed, by their number in the model, and those of them that recompute."""
+    layout, split, spec = task.layout, task.layers_of_stage, task.spec
+    ends = list(itertools.accumulate(split))
+    mine = stages_of_rank(layout.schedule, layout.pp, layout.virtual_stages, task.stage)
+    recomputed = recompute_counts(
+        layout, [split[index] for index in mine], task.recompute_of_stage, task.stage
+    )
+    watched: list[int] = []
+    again: list[int] = []
+    for index, count in zip(mine, recomputed, strict=True):
+        held = range(ends[index] - split[index], ends[index])
+        chosen = [layer for layer in held if spec.is_moe and layer >= spec.num_dense_layers] or list(held)
+        watched += chosen
+        again += [layer for layer in chosen if layer < held.start + count]
+    return watched, again
 
 
-def estimated_layer_s(
-    task: RankTask, job: TrainingJob, cluster: Cluster, cal: Calibration
-) -> tuple[float, float]:
-    """Seconds of a layer of a microbatch, forward and backward, and of what full recomputation adds.
+def estimated_layer_s(task: RankTask, job: TrainingJob, cluster: Cluster, cal: Calibration) -> float:
+    """Seconds of a layer of a microbatch, forward and backward with what it recomputes.
 
-    The computation that one layer more adds to a step, over its microbatches; without a pipeline, as a layer
-    is cut alike in all stages.
+    The mean over the layers that are timed, windows and dense ones in the numbers in which the rank has them.
 
     Args:
         task: The rank.
@@ -144,15 +153,35 @@ def estimated_layer_s(
         cluster: Its GPUs.
         cal: Tables of kernels.
     """
-    alone = replace(task.layout, pp=1, virtual_stages=1, schedule=PLAIN_SCHEDULE, recompute="none")
+    watched, again = watched_layers(task)
+    plain_s, _ = _mean_layer_s(task, watched, job, cluster, cal)
+    if not again:
+        return plain_s
+    _, again_s = _mean_layer_s(task, again, job, cluster, cal)
+    return plain_s + again_s * len(again) / len(watched)
+
+
+def _mean_layer_s(
+    task: RankTask, layers: Sequence[int], job: TrainingJob, cluster: Cluster, cal: Calibration
+) -> tuple[float, float]:
+    """Seconds of one of these layers, forward and backward, and of what recomputing it adds.
+
+    What these layers once more add to a step, over its microbatches; without a pipeline, as a layer is cut
+    alike in all stages.
+    """
+    layout = replace(task.layout, pp=1, virtual_stages=1, schedule=PLAIN_SCHEDULE)
+    spec = task.spec
+    dense = sum(layer < spec.num_dense_layers for layer in layers)
+    sliding = sum(is_sliding(spec, layer) for layer in layers)
     steps = []
-    for depth in DEPTHS:
-        spec = with_layers(task.spec, depth, min(task.spec.num_dense_layers, 1))
-        again = replace(alone, recompute="full")
-        plain, repeated = (
-            estimate(spec, cluster, job, stack(STACK), layout, cal).time for layout in (alone, again)
+    for times in (2, 1):
+        some = replace(
+            spec,
+            num_layers=times * len(layers),
+            num_dense_layers=times * dense,
+            num_sliding_layers=times * sliding,
         )
-        steps.append((plain.compute_s, repeated.recompute_s))
-    M = job.global_batch_size / (alone.dp * alone.microbatch_size)
-    (more, more_again), (less, less_again) = steps
-    return (more - less) / M, (more_again - less_again) / M
+        steps.append(estimate(some, cluster, job, stack(STACK), layout, cal).time)
+    more, less = steps
+    M = num_microbatches(layout, job) * len(layers)
+    return (more.compute_s - less.compute_s) / M, (more.recompute_s - less.recompute_s) / M

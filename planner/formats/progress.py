@@ -35,12 +35,14 @@ class LoggedStep:
         step_s: Seconds of a step; None where the line has tokens alone.
         tokens_per_s_per_gpu: Tokens a second of one GPU, likewise.
         at_s: When it was logged, seconds since 1970; None where the line does not say.
+        compared: Whether it was on what its plan is for; False where `plan run` says that it was not.
     """
 
     step: int
     step_s: float | None = None
     tokens_per_s_per_gpu: float | None = None
     at_s: float | None = None
+    compared: bool = True
 
 
 def logged_steps(lines: Iterable[str]) -> Iterator[LoggedStep]:
@@ -86,7 +88,8 @@ def _of_run(line: str) -> LoggedStep | None:
     if not (0 < seconds < LONGEST_STEP_S and 0 <= step < MOST_STEP):
         return None
     known = at_s is not None and 0 < at_s < LATEST_S
-    return LoggedStep(step=step, step_s=seconds, at_s=at_s if known else None)
+    compared = data.get("compared") is not False
+    return LoggedStep(step=step, step_s=seconds, at_s=at_s if known else None, compared=compared)
 
 
 def _when(line: str) -> float | None:

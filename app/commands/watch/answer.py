@@ -20,10 +20,15 @@ def watch_answer(found: Watched) -> Answer:
     share = "not known: its lines do not say when" if found.useful_share is None else (
         f"{format_percent(found.useful_share)} of {format_seconds(found.wall_s or 0)}"
     )  # fmt: skip
+    planned = (
+        "not on what the plan is for, so not compared with it"
+        if found.planned_step_s is None
+        else f"planned {format_seconds(found.planned_step_s)}"
+    )
     pairs = (
         ("finish", days),
         ("useful so far", share),
-        ("step time", f"{format_seconds(found.step_s)}, planned {format_seconds(found.planned_step_s)}"),
+        ("step time", f"{format_seconds(found.step_s)}, {planned}"),
         ("restarts", f"{found.restarts}, {found.repeated_steps:,} steps done again"),
     )
     sections: list[Section] = [Facts(title="Run", pairs=(*pairs, *_stops(found)))]

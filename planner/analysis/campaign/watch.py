@@ -42,7 +42,7 @@ class Watched:
         step: The furthest that was reached.
         steps: Of the whole run.
         step_s: Median of those that were logged.
-        planned_step_s: What was planned.
+        planned_step_s: What was planned; None where steps are not on what the plan is for.
         restarts: How often step numbers went back.
         repeated_steps: Steps that were done again.
         wall_s: Seconds from the first line to the last; None where lines do not say when.
@@ -59,7 +59,7 @@ class Watched:
     step: int
     steps: int
     step_s: float
-    planned_step_s: float
+    planned_step_s: float | None
     restarts: int
     repeated_steps: int
     wall_s: float | None
@@ -107,8 +107,9 @@ def watched(
     share = campaign.useful_share
     held_s = statistics.median(held) if held else None
     stops = max(restarts, len(seen.failures))
+    compared = all(one.compared for one in logged)
     off = (
-        *_slow(plan, step_s),
+        *(_slow(plan, step_s) if compared else ()),
         *_often(campaign, stops, wall_s),
         *_held_up(campaign, held_s),
         *_nodes(campaign, seen, wall_s),
@@ -117,7 +118,7 @@ def watched(
         step=last,
         steps=steps,
         step_s=step_s,
-        planned_step_s=plan.estimate.step_time_s,
+        planned_step_s=plan.estimate.step_time_s if compared else None,
         restarts=restarts,
         repeated_steps=repeated,
         wall_s=wall_s,

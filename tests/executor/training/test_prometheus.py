@@ -18,8 +18,10 @@ pytest.importorskip("torch")
 
 from app.actions.runs.scrape import address_of, scraped
 from app.cli import run
+from app.store.run_log import read_steps
 from app.store.run_metrics import RunMetrics
 from costmodel.layout import ParallelLayout
+from executor.training.metrics import Reporter, StepMetrics
 from planner.plan import Plan
 from tests.executor.training.test_commands import run_words
 from tests.executor.training.test_training import losses
@@ -58,6 +60,26 @@ def test_a_run_is_read_as_it_grows(tmp_path: Path) -> None:
     assert [found[f"meshplan_run_{name}"] for name in names] == [2, 16, 1, 4, 0.5]
     (tmp_path / "evaluations.jsonl").write_text('{"step": 2, "loss": 4.5}\n')
     assert values(metrics.text())["meshplan_run_held_out_loss"] == 4.5
+
+
+@pytest.mark.parametrize("compared", [True, False])
+def test_what_is_the_plans_is_told_only_of_a_run_on_its_gpu(tmp_path: Path, compared: bool) -> None:
+    """A step of the plan's GPU and a share of its peak: neither in the file nor for Prometheus elsewhere."""
+    done = StepMetrics(
+        step=1, loss=5.0, gradient_norm=1.0, learning_rate=1e-3, step_time_s=0.5, predicted_step_time_s=0.4,
+        tokens_per_s=100.0, mfu=0.3, peak_memory_bytes=1e9, samples=8,
+    )  # fmt: skip
+    reporter = Reporter(tmp_path, 1, compared=compared, wandb=False)
+    reporter.step(done)
+    reporter.close()
+    written = json.loads((tmp_path / "metrics.jsonl").read_text())
+    told = values(RunMetrics(tmp_path, model="tiny").text())
+    assert told["meshplan_run_step_seconds"] == written["step_time_s"] == 0.5
+    names = ("meshplan_run_predicted_step_seconds", "meshplan_run_mfu_ratio")
+    assert ("predicted_step_time_s" in written, "mfu" in written) == (compared, compared)
+    assert tuple(name in told for name in names) == (compared, compared)
+    (step,) = read_steps(tmp_path)
+    assert (step.predicted_step_time_s, step.mfu) == ((0.4, 0.3) if compared else (0.0, 0.0))
 
 
 def test_only_the_page_is_answered_and_only_to_who_asks_by_address(tmp_path: Path) -> None:

@@ -63,6 +63,13 @@ def test_slow_steps_are_named_with_a_change() -> None:
     assert slow.days_left.p50 == pytest.approx(still.days_left.p50 * 1.05 / 0.95)
 
 
+def test_steps_on_another_device_are_not_held_against_the_plan() -> None:
+    """`plan run` says of each line where it was not on what its plan is for; no node is slow then."""
+    lines = [f'{{"step": {n}, "step_time_s": 1e5, "compared": false}}' for n in (1, 2, 3)]
+    found = watched(planned(), list(logged_steps(lines)))
+    assert (found.step_s, found.planned_step_s, found.off) == (1e5, None, ())
+
+
 def test_more_failures_than_planned_are_named() -> None:
     """Twenty restarts in twenty short stretches are not chance at one failure in weeks."""
     lines = [step for k in range(20) for step in steady(10, at_s=k * 1000.0)]
