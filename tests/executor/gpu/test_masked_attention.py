@@ -20,11 +20,9 @@ torch = pytest.importorskip("torch")
 from executor.model.attention import flex, kernels, plain
 from executor.model.attention.masks import Mask
 from executor.validation.validate import check_gpu
+from tests.executor.gpu.marks import ON_GPU
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="this machine has no CUDA device"),
-]
+pytestmark = ON_GPU
 
 LENGTH = 8192
 ROUNDED = 2**-7  # of bf16, once more than the result is
