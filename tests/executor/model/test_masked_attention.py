@@ -381,6 +381,18 @@ def test_where_the_kernels_do_not_run_is_told(
     assert kernels.told(spec, CPU, dtype) == kernels.told(model("llama-3.1-8b"), gpu, dtype) == ""
 
 
+@pytest.mark.parametrize(("version", "runs"), [("2.11.0", False), ("2.12.1+cu130", False), ("2.13.0", True)])
+def test_the_kernels_are_those_of_a_version(
+    version: str, runs: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Operators of torch before 2.13 take a mask in fewer parts: plain products stand in."""
+    monkeypatch.setattr(torch, "__version__", torch.torch_version.TorchVersion(version))
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _=None: (9, 0))
+    monkeypatch.setattr(flex.importlib.util, "find_spec", lambda _: object())
+    found = flex.obstacle(torch.device("cuda"), torch.bfloat16, 64)
+    assert found == ("" if runs else f"torch is {version}, not 2.13 or later")
+
+
 def test_without_triton_there_is_no_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     """Torch without its compiler's back end."""
     monkeypatch.setattr(flex.importlib.util, "find_spec", lambda _: None)
