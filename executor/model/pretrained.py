@@ -12,7 +12,6 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
 
 from costmodel.models.hf.config import read_config
 from costmodel.models.spec import ModelSpec, decoder_of
@@ -121,6 +120,8 @@ def differing(planned: object, published: object, prefix: str = "") -> list[str]
 
 def read_state_dict(path: Path) -> Mapping[str, torch.Tensor]:
     """Read a ``.safetensors`` file, a folder of them, or a file written by ``torch.save``."""
+    from safetensors import SafetensorError
+
     try:
         if path.is_dir():
             files = sorted(path.glob("*.safetensors"))
@@ -139,6 +140,8 @@ def read_state_dict(path: Path) -> Mapping[str, torch.Tensor]:
 
 def _read_safetensors(path: Path) -> dict[str, torch.Tensor]:
     """Tensors of a safetensors file, each a view of the mapped file."""
+    from safetensors import safe_open
+
     with safe_open(path, framework="pt") as file:
         found = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
     for name, tensor in found.items():

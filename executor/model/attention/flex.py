@@ -28,14 +28,15 @@ SMALLEST_HEAD, LARGEST_HEAD = (
     16,
     256,
 )  # Triton's least product; what registers and shared memory are tuned for
+FIRST_TORCH = (2, 13)  # whose operators take a mask in 17 parts, and no gradient of the log-sum-exp
 FIRST_CAPABILITY = (8, 0)  # Ampere: bf16, and what torch's block sizes are chosen for
 COMPILED_ON = ("cuda",)
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 _LN2 = math.log(2)  # the kernel's log-sum-exps are of base 2
-_OPTIONS = {
+_OPTIONS = {  # what torch's own function hands over by default
     "BACKEND": "TRITON",
     "PRESCALE_QK": False,
-    "ROWS_GUARANTEED_SAFE": True,  # a query sees itself
+    "ROWS_GUARANTEED_SAFE": False,  # would say that each row sees a key of every block that is visited
     "BLOCKS_ARE_CONTIGUOUS": False,
     "WRITE_DQ": True,
     "OUTPUT_LOGSUMEXP": True,
@@ -51,6 +52,8 @@ def obstacle(device: torch.device, dtype: torch.dtype, head_size: int) -> str:
         return f"they do not take {str(dtype).removeprefix('torch.')}"
     if not SMALLEST_HEAD <= head_size <= LARGEST_HEAD:
         return f"heads are of size {head_size}, not {SMALLEST_HEAD} to {LARGEST_HEAD}"
+    if torch.__version__ < FIRST_TORCH:
+        return f"torch is {torch.__version__}, not {FIRST_TORCH[0]}.{FIRST_TORCH[1]} or later"
     if importlib.util.find_spec("triton") is None:
         return "triton is not installed"
     have = torch.cuda.get_device_capability(device)

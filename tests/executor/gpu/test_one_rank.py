@@ -1,8 +1,9 @@
 """What only a GPU can show: one rank of a large plan, with random data and weights, beside its estimate.
 
 ``pytest -n 0 -m gpu tests/executor/gpu`` on a machine with one GPU, one after the other; of what Meshplan stands
-on it needs numpy, cattrs and torch 2.11 or later, and pytest with the plugins of its settings. What was measured
-is written to ``docs/measurements``, or where MESHPLAN_MEASUREMENTS says. No GPU has run it yet.
+on it needs numpy, cattrs and torch 2.11 or later, and of the tests pytest, pytest-xdist, pytest-timeout and
+hypothesis. What was measured is written to ``docs/measurements``, or where MESHPLAN_MEASUREMENTS says. No GPU has
+run it yet.
 """
 
 from __future__ import annotations
@@ -29,13 +30,10 @@ from executor.parallel.affinity import bind
 from executor.validation.layer_times import layer_time
 from executor.validation.report import Check, RankMeasurement
 from executor.validation.validate import check_gpu, task_of
+from tests.executor.gpu.marks import ON_GPU
 from tests.executor.gpu.measurements import Row
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="this machine has no CUDA device"),
-    pytest.mark.filterwarnings("default"),  # another torch and driver warn of other things
-]
+pytestmark = ON_GPU
 
 MEMORY = 0.05
 LAYOUTS = {

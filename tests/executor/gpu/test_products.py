@@ -21,16 +21,9 @@ from executor.model.products.block_operators import BLOCK, wide
 from executor.model.products.blocks import in_blocks
 from executor.model.products.formats import EXPERTS_CAPABILITIES, FIRST_CAPABILITY, PRODUCTS, EightBits
 from executor.model.products.rows import rounded
+from tests.executor.gpu.marks import ON_GPU
 
-ON_GPU = pytest.param(
-    "cuda",
-    marks=[
-        pytest.mark.gpu,
-        pytest.mark.skipif(not torch.cuda.is_available(), reason="this machine has no CUDA device"),
-        pytest.mark.filterwarnings("default"),  # torch warns that waits are looked for by a prototype
-    ],
-)
-DEVICES = ["cpu", ON_GPU]
+DEVICES = ["cpu", pytest.param("cuda", marks=ON_GPU)]
 COUNTS = [33, 0, 95, 128]
 
 

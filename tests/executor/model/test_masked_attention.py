@@ -277,7 +277,7 @@ def operator(graph: torch.fx.GraphModule) -> tuple[object, list[object]]:
 def test_what_is_compiled_is_what_torch_compiles_of_its_own_function(
     cap: float | None, compiled: list[torch.fx.GraphModule], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same operators with the same operands reach the compiler, so a GPU gets the kernels of torch."""
+    """The same operators with the same operands reach the compiler, and the options are torch's defaults."""
     from torch.nn.attention import flex_attention as public
 
     mask = Mask(length=256, window=100)
@@ -293,12 +293,11 @@ def test_what_is_compiled_is_what_torch_compiles_of_its_own_function(
     first = torch.from_numpy(reach_of(mask).first[0])
     blocks = flex.block_mask(mask, CPU)
     blocks.mask_mod = lambda b, h, q, k: flex._sees(b, h, q, k, first)
-    options = {name: value for name, value in flex._OPTIONS.items() if not name.startswith("OUTPUT")}
 
     def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         return public.flex_attention(
             q, k, v, score_mod=flex._score(cap), block_mask=blocks, scale=SCALE, enable_gqa=True,
-            return_aux=public.AuxRequest(lse=True), kernel_options=options,
+            return_aux=public.AuxRequest(lse=True), kernel_options={"BACKEND": "TRITON"},
         )[0]  # fmt: skip
 
     theirs = torch.compile(attend, backend=torch._inductor.compile, fullgraph=True, dynamic=False)(*inputs)
@@ -380,6 +379,18 @@ def test_where_the_kernels_do_not_run_is_told(
     expected = said and f"windows, sinks and soft caps without FlexAttention, by plain products: {said}"
     assert kernels.told(spec, gpu, dtype) == expected
     assert kernels.told(spec, CPU, dtype) == kernels.told(model("llama-3.1-8b"), gpu, dtype) == ""
+
+
+@pytest.mark.parametrize(("version", "runs"), [("2.11.0", False), ("2.12.1+cu130", False), ("2.13.0", True)])
+def test_the_kernels_are_those_of_a_version(
+    version: str, runs: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Operators of torch before 2.13 take a mask in fewer parts: plain products stand in."""
+    monkeypatch.setattr(torch, "__version__", torch.torch_version.TorchVersion(version))
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _=None: (9, 0))
+    monkeypatch.setattr(flex.importlib.util, "find_spec", lambda _: object())
+    found = flex.obstacle(torch.device("cuda"), torch.bfloat16, 64)
+    assert found == ("" if runs else f"torch is {version}, not 2.13 or later")
 
 
 def test_without_triton_there_is_no_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
