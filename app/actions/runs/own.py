@@ -218,7 +218,7 @@ def check_run(plan: Plan, run: RunSettings, texts: Mapping[str, Contents]) -> No
     """Refuse what would fail or destroy something later; `texts` have been looked through."""
     import os
 
-    from app.actions.runs.rates import check_rates
+    from app.actions.runs.rates import check_counts, check_rates
     from app.actions.runs.resumed import check_resumed
     from app.reports.answer import note
     from executor.launch.doors import check_doors
@@ -229,6 +229,7 @@ def check_run(plan: Plan, run: RunSettings, texts: Mapping[str, Contents]) -> No
 
     job = plan.request.job
     check_modelled(plan.request.model)
+    check_counts(run)
     check_rates(run)
     if job.precision not in ("bf16", "fp8", "mxfp8"):
         raise InputError(
