@@ -331,9 +331,11 @@ def check_publishable(plan: Plan, to: Path) -> None:
     """Refuse, before training, a model or a folder that its result could not be written as or into."""
     from executor.model.hf_config import published_config
     from executor.training.publish import require_empty
+    from topology.base.outputs import require_writable
 
     published_config(plan.request.model)
     require_empty(to)
+    require_writable(to, "give --export-hf a place that you may write")
 
 
 def run_answer(run: RunSettings, status: RunStatus, published: Published | None = None) -> Answer:

@@ -136,6 +136,7 @@ def test_a_dry_run_does_not_write_into_a_run_under_way(
         (("--run-key", "absent"), "absent is no file"),
         (("--env", "TOKEN=secret"), "--env takes the name of a variable"),
         (("--env", "NOT_SET_ANYWHERE"), "not set: NOT_SET_ANYWHERE"),
+        (("--export-hf", "/dev/null/x"), "/dev/null/x cannot be written"),
     ],
 )
 def test_a_door_that_cannot_be_opened_is_refused_before_the_run_is_written(
@@ -145,7 +146,7 @@ def test_a_door_that_cannot_be_opened_is_refused_before_the_run_is_written(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """A key that is not there, a value on the command line, a variable that is not set."""
+    """A key that is not there, a value on the command line, a variable that is not set, weights into a file."""
     folder = tmp_path / "run"
     words = [
         "run",
