@@ -22,12 +22,15 @@ def publish_run(
     run: Path, to: Path, *, step: int | None = None, dtype: str | None = None, run_key: Path | None = None
 ) -> Published:
     """Write a run's checkpoint, by default the newest whole one, as Hugging Face publishes models."""
+    from safetensors import SafetensorError
+
     from app.requests.plan_file import read_claims
     from executor.training.manifest import read_key
-    from executor.training.publish import find_checkpoint, publish
+    from executor.training.publish import find_checkpoint, publish, require_empty
     from executor.training.publish_adapter import publish_adapter
     from executor.training.settings import CHECKPOINTS, RUN_FILE, read_settings
     from topology.base.errors import InputError
+    from topology.base.outputs import require_writable, written_to
 
     if not (run / RUN_FILE).is_file():
         raise InputError(
@@ -40,10 +43,13 @@ def publish_run(
     spec, adapter = request.model, request.job.adapter
     checkpoint = find_checkpoint(run / CHECKPOINTS, read_key(None if run_key is None else str(run_key)), step)
     kept = dtype or settings.precision
-    if adapter is None:
-        files = publish(checkpoint, spec, to, dtype=kept)
-    else:
-        files = publish_adapter(checkpoint, spec, adapter, to, dtype=kept)
+    require_empty(to)
+    require_writable(to)
+    with written_to(to, also=(SafetensorError,)):
+        if adapter is None:
+            files = publish(checkpoint, spec, to, dtype=kept)
+        else:
+            files = publish_adapter(checkpoint, spec, adapter, to, dtype=kept)
     total = sum(file.stat().st_size for file in files)
     after = checkpoint.manifest.step
     return Published(

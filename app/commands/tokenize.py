@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from app.flags.shared import AsJson
+from topology.base.errors import InputError
 
 
 def command(
@@ -40,9 +41,13 @@ def command(
 
     from app.reports.answer import Answer, Facts, emit, json_text
     from executor.data.tokenized import tokenize
+    from topology.base.outputs import require_writable, written_to
 
     index = output.with_name(f"{output.name.removesuffix('.idx').removesuffix('.bin')}.idx")
-    found = tokenize(texts, tokenizer, index, field=field, end=document_end)
+    _require_new(index)
+    require_writable(index)
+    with written_to(index.with_suffix(".bin")):
+        found = tokenize(texts, tokenizer, index, field=field, end=document_end)
     document = asdict(found)
     train = f"plan run --data {found.index} --document-end {found.document_end}"
     read = ", ".join(f"{count:,} of {folder}" for folder, count in found.files.items())
@@ -57,3 +62,14 @@ def command(
         records=(document,),
     )
     return emit(answer, as_json=as_json)
+
+
+def _require_new(index: Path) -> None:
+    """Refuse to replace tokens that a run may be reading."""
+    for path in (index, index.with_suffix(".bin")):
+        if path.exists():
+            raise InputError(
+                what=f"{path} is there already",
+                cause="runs may read it, and resume by places in it",
+                fix="give --output another name, or remove it",
+            )

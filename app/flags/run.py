@@ -80,7 +80,7 @@ AsyncTP: TypeAlias = Annotated[
     bool,
     typer.Option("--async-tp", help="Run tensor-parallel messages under products, over NVLink; not planned."),
 ]
-Seed: TypeAlias = Annotated[int, typer.Option("--seed", help="Seed of initial values and data order.")]
+Seed: TypeAlias = Annotated[int, typer.Option("--seed", min=0, help="Seed of initial values and data order.")]
 LearningRate: TypeAlias = Annotated[float, typer.Option("--learning-rate", help="Peak learning rate.")]
 WarmupSteps: TypeAlias = Annotated[
     int | None, typer.Option("--warmup-steps", min=0, help="Warm-up; by default 1 % of the steps.")

@@ -85,6 +85,16 @@ def intact(folder: Path, files: tuple[StoredFile, ...]) -> bool:
         return False
 
 
+def require_one_whole(root: Path, loaded: Manifest | None, damaged: tuple[int, ...]) -> None:
+    """Refuse to begin anew over checkpoints that are all damaged: what is left of them would be replaced."""
+    if damaged and loaded is None:
+        raise InputError(
+            what=f"no checkpoint of {root} is whole",
+            cause=f"damaged: {', '.join(str(folder_of_step(root, step)) for step in damaged)}",
+            fix="put one back from a copy, or begin anew: with another --run-dir, or without these folders",
+        )
+
+
 def _is_whole(path: Path, stored: StoredFile) -> bool:
     """Whether one file is: its size first, as a pipe or a device never ends."""
     return path.is_file() and path.stat().st_size == stored.size_bytes and digest(path) == stored

@@ -27,7 +27,7 @@ from executor.parallel.weights import initialize, load_state_dict, materialize, 
 from executor.torch_internals.groups import bound_groups
 from executor.training import batches
 from executor.training.checkpoint import Checkpointer
-from executor.training.manifest import Manifest, read_key
+from executor.training.manifest import Manifest, read_key, require_one_whole
 from executor.training.metrics import Reporter
 from executor.training.muon import sharded_optimizer
 from executor.training.optimizer import OptimizerSettings, ShardedAdamW
@@ -151,6 +151,7 @@ def prepare(settings: RunSettings, plan: Plan, device: torch.device) -> Trainer:
     if adapts:
         _begin(pipeline, state, seed=settings.seed)
     resumed, damaged = checkpointer.load_latest()
+    require_one_whole(checkpointer.root, resumed, damaged)
     if resumed is None and not adapts:
         _begin(pipeline, state, seed=settings.seed)
     source, unplaced = batches.read_ahead(pipeline, source, job.global_batch_size, resumed)

@@ -19,7 +19,15 @@ from pathlib import Path
 from types import FrameType
 
 from executor.training.lifeline import die_with_parent
-from executor.training.settings import RunSettings, RunStatus, read_settings, read_status
+from executor.training.settings import (
+    STATUS_FILE,
+    RunSettings,
+    RunStatus,
+    read_settings,
+    read_status,
+    write_json,
+)
+from topology.base.decode import read_json
 from topology.base.errors import InputError
 
 RANKS_FOLDER = ".ranks"
@@ -36,7 +44,11 @@ def main(arguments: list[str]) -> int:
     """Train as the settings file says; without one wait to be told. Returns the exit code of this rank."""
     if LAUNCHER in os.environ:
         die_with_parent(int(os.environ[LAUNCHER]))
-    settings = read_settings(Path(arguments[0] if arguments else _told()))
+    run_file = Path(arguments[0] if arguments else _told())
+    try:
+        settings = read_settings(run_file)
+    except InputError as error:
+        return _unread(run_file, error)
     status = read_status(Path(settings.folder))
     if status is not None and status.state == "error":
         return 0
@@ -44,7 +56,7 @@ def main(arguments: list[str]) -> int:
         try:
             return _run(settings)
         except InputError as error:
-            _record_error(settings, error)
+            _record_error(Path(settings.folder), error)
             if LAUNCHER not in os.environ:  # which says it once, for all ranks
                 sys.stderr.write(f"{error}\n")
         except Exception as error:  # noqa: BLE001 - whatever it is, the launcher restarts and the file tells
@@ -52,6 +64,19 @@ def main(arguments: list[str]) -> int:
             sys.stderr.write(f"{_hang_line(error, kept_in) or crash_line(error, kept_in)}\n")
         sys.stderr.flush()
     os._exit(FAILED)  # other ranks may wait for this one: do not wait for them
+
+
+def _unread(run_file: Path, error: InputError) -> int:
+    """End the run, which no restart mends, where its settings cannot be read; the exit code of this rank."""
+    with contextlib.suppress(InputError, OSError, TypeError, KeyError):  # of a file that names no folder
+        folder = Path(read_json(run_file)["folder"])
+        status = read_status(folder)
+        if status is not None and status.state == "error":
+            return 0
+        _record_error(folder, error)
+    if LAUNCHER not in os.environ:  # which says it once, for all ranks
+        sys.stderr.write(f"{error}\n")
+    return FAILED
 
 
 def _hang_line(error: Exception, kept_in: str) -> str:
@@ -172,13 +197,12 @@ def _keep_traceback(folder: Path) -> str:
     return str(path)
 
 
-def _record_error(settings: RunSettings, error: InputError) -> None:
+def _record_error(folder: Path, error: InputError) -> None:
     """Write why the run ended, unless another rank already has."""
-    from executor.training.loop import record_status
-
-    status = read_status(Path(settings.folder))
+    status = read_status(folder)
     if status is None or status.state != "error":
-        record_status(settings, RunStatus(state="error", what=error.what, cause=error.cause, fix=error.fix))
+        ended = RunStatus(state="error", what=error.what, cause=error.cause, fix=error.fix)
+        write_json(folder / STATUS_FILE, ended)
 
 
 @contextlib.contextmanager

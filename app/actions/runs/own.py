@@ -218,8 +218,9 @@ def check_run(plan: Plan, run: RunSettings, texts: Mapping[str, Contents]) -> No
     """Refuse what would fail or destroy something later; `texts` have been looked through."""
     import os
 
-    from app.actions.runs.rates import check_rates
-    from app.requests.plan_file import read_claims
+    from app.actions.runs.rates import check_counts, check_rates
+    from app.actions.runs.resumed import check_resumed
+    from app.reports.answer import note
     from executor.launch.doors import check_doors
     from executor.launch.overlaps import check_overlaps
     from executor.model.layer_limits import check_modelled
@@ -228,6 +229,7 @@ def check_run(plan: Plan, run: RunSettings, texts: Mapping[str, Contents]) -> No
 
     job = plan.request.job
     check_modelled(plan.request.model)
+    check_counts(run)
     check_rates(run)
     if job.precision not in ("bf16", "fp8", "mxfp8"):
         raise InputError(
@@ -235,18 +237,7 @@ def check_run(plan: Plan, run: RunSettings, texts: Mapping[str, Contents]) -> No
             cause=f"the plan's precision is {job.precision}",
             fix="plan with --precision bf16, fp8 or mxfp8, or export the plan to a framework that has it",
         )
-    if Path(run.plan_file).exists():
-        earlier, asked = read_claims(Path(run.plan_file)).request, plan.request
-        for name, there, here, differs in (
-            ("model", earlier.model.name, asked.model.name, earlier.model != asked.model),
-            ("optimizer", earlier.job.optimizer, job.optimizer, earlier.job.optimizer != job.optimizer),
-        ):
-            if differs:
-                raise InputError(
-                    what=f"{run.folder} holds a run of another {name}",
-                    cause=f"{there} there, {here} here",
-                    fix="give another --run-dir",
-                )
+    check_resumed(run, plan, note)
     if _missing("torch"):
         raise InputError(
             what="torch is not installed", cause="plan run trains with it", fix='pip install "meshplan[run]"'
@@ -340,9 +331,11 @@ def check_publishable(plan: Plan, to: Path) -> None:
     """Refuse, before training, a model or a folder that its result could not be written as or into."""
     from executor.model.hf_config import published_config
     from executor.training.publish import require_empty
+    from topology.base.outputs import require_writable
 
     published_config(plan.request.model)
     require_empty(to)
+    require_writable(to, "give --export-hf a place that you may write")
 
 
 def run_answer(run: RunSettings, status: RunStatus, published: Published | None = None) -> Answer:

@@ -9,6 +9,10 @@ if TYPE_CHECKING:
     from executor.training.settings import RunSettings
 
 
+MOST_COUNTED = 10**12
+"""Of steps, seeds and the like: far beyond any run, and a number that ranks can read."""
+
+
 def default_decay_steps(steps: int) -> int:
     """Steps of wsd's decay: a tenth of a run, and two at least, as the first of them has the full rate.
 
@@ -47,4 +51,19 @@ def check_rates(run: RunSettings) -> None:
                 what=f"{flag} is no number that an optimizer steps with",
                 cause=f"{value:g}",
                 fix=f"give {range_}",
+            )
+
+
+def check_counts(run: RunSettings) -> None:
+    """Refuse whole numbers that no rank could read or count to."""
+    from dataclasses import asdict
+
+    from topology.base.errors import InputError, shown
+
+    for name, value in asdict(run).items():
+        if type(value) is int and value > MOST_COUNTED:
+            raise InputError(
+                what=f"--{name.replace('_', '-')} is more than any run counts",
+                cause=shown(value),
+                fix=f"give at most {MOST_COUNTED:,}",
             )

@@ -19,7 +19,8 @@ from costmodel.layout import ParallelLayout
 from executor.launch import supervise
 from executor.launch.run_lock import held
 from executor.launch.supervise import begin_run
-from executor.training.settings import RUN_FILE, STATUS_FILE
+from executor.training import worker
+from executor.training.settings import RUN_FILE, STATUS_FILE, read_status
 from executor.training.worker import RANKS_FOLDER
 from planner.plan import Plan, to_json
 
@@ -135,6 +136,7 @@ def test_a_dry_run_does_not_write_into_a_run_under_way(
         (("--run-key", "absent"), "absent is no file"),
         (("--env", "TOKEN=secret"), "--env takes the name of a variable"),
         (("--env", "NOT_SET_ANYWHERE"), "not set: NOT_SET_ANYWHERE"),
+        (("--export-hf", "/dev/null/x"), "/dev/null/x cannot be written"),
     ],
 )
 def test_a_door_that_cannot_be_opened_is_refused_before_the_run_is_written(
@@ -144,7 +146,7 @@ def test_a_door_that_cannot_be_opened_is_refused_before_the_run_is_written(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """A key that is not there, a value on the command line, a variable that is not set."""
+    """A key that is not there, a value on the command line, a variable that is not set, weights into a file."""
     folder = tmp_path / "run"
     words = [
         "run",
@@ -158,6 +160,47 @@ def test_a_door_that_cannot_be_opened_is_refused_before_the_run_is_written(
     assert run([*words, *flags]) == 2
     assert said in capsys.readouterr().err
     assert not folder.exists()
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (("--seed", "-5"), "-5"),
+        (("--seed", "9" * 23), "--seed is more than any run counts"),
+        (("--steps", "9" * 20), "--steps is more than any run counts"),
+        (("--checkpoint-every", "9" * 20), "--checkpoint-every is more than any run counts"),
+    ],
+)
+def test_numbers_that_no_rank_counts_to_are_refused(
+    flags: tuple[str, str],
+    said: str,
+    estimated_plan_of: Callable[..., Plan],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Before anything is written: ranks could not read them, or draw from them."""
+    folder = tmp_path / "run"
+    assert run([*run_words(tmp_path, estimated_plan_of(LEGAL), folder), *flags, "--dry-run"]) == 2
+    errors = capsys.readouterr().err
+    assert said in errors
+    assert [line.split(":")[0] for line in errors.splitlines()][-3:] == ["error", "cause", "help"]
+    assert not folder.exists()
+
+
+def test_settings_that_a_rank_cannot_read_end_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its launcher finds the three lines in the run's status; ranks that are started again end at once."""
+    monkeypatch.delenv("MESHPLAN_LAUNCHER", raising=False)
+    run_file = tmp_path / RUN_FILE
+    text = json.dumps({"folder": str(tmp_path), "plan_file": "", "steps": 10**25})
+    run_file.write_text(text, encoding="utf-8")
+    assert worker.main([str(run_file)]) == 1
+    status = read_status(tmp_path)
+    assert status is not None
+    assert (status.state, status.cause) == ("error", f"steps: {10**25} is too large")
+    assert "steps" in capsys.readouterr().err
+    assert worker.main([str(run_file)]) == 0
 
 
 def test_a_run_folder_that_cannot_be_written_names_its_flag(

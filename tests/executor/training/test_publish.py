@@ -58,6 +58,8 @@ def test_files_hold_what_the_ranks_held(
     to = tmp_path / "published"
     assert run(["convert", str(folder), "-o", str(to), "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
+    assert run(["convert", str(folder), "-o", str(to / "config.json" / "x")]) == 2
+    assert f"error: {to / 'config.json' / 'x'} cannot be written" in capsys.readouterr().err
     assert (said["step"], said["dtype"], said["files"]) == (2, "fp32", ["config.json", "model.safetensors"])
     model = build_model(plan.request.model)
     load_state_dict(model, None, pretrained_state(to, plan.request.model), device=torch.device("cpu"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import struct
 from collections.abc import Iterator
@@ -220,6 +221,24 @@ def test_a_damaged_table_is_refused(
     assert str(raised.value).count("\n") == 2
 
 
+def test_an_output_that_cannot_be_written_is_named(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before anything is read where it can be known, and where a disk is full on the way."""
+    (tmp_path / "taken").touch()
+    (tmp_path / "a.txt").write_text("the cat")
+    asked = ["tokenize", str(tmp_path / "a.txt"), "--tokenizer", str(folder), "-o"]
+    assert run([*asked, str(tmp_path / "taken" / "out")]) == 2
+    assert f"error: {tmp_path / 'taken' / 'out.idx'} cannot be written" in capsys.readouterr().err
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(tokenized, "write_indexed", full)
+    assert run([*asked, str(tmp_path / "out")]) == 2
+    assert f"error: {tmp_path / 'out.bin'} cannot be written" in capsys.readouterr().err
+
+
 def test_a_folder_tells_what_was_read_of_it(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -232,7 +251,9 @@ def test_a_folder_tells_what_was_read_of_it(
     said = " ".join(capsys.readouterr().out.split())
     assert "2 documents" in said
     assert "1 others are left out" in said
-    assert run([*asked, "--json"]) == 0
+    assert run(asked) == 2
+    assert f"{tmp_path / 'out.idx'} is there already" in capsys.readouterr().err
+    assert run([*asked[:-1], str(tmp_path / "again"), "--json"]) == 0
     read = json.loads(capsys.readouterr().out)
     assert read["files"] == {str(tmp_path / "in" / part): 1 for part in ("test", "train")}
     assert read["skipped"] == 1

@@ -176,6 +176,20 @@ def test_damaged_checkpoint_is_not_used(
     assert losses(resumed_after[damage]) == pytest.approx(expected, rel=1e-5)
 
 
+def test_a_run_whose_only_checkpoint_is_damaged_does_not_begin_anew(
+    uninterrupted: Path, plan_of: Callable[..., Plan], tmp_path: Path
+) -> None:
+    """The damaged folder is named, and everything stays as it is."""
+    run = copy_of(uninterrupted, tmp_path / "run", last_step=3)
+    only = folder_of_step(run / CHECKPOINTS, 3)
+    next(iter(DAMAGES.values()))(only, max(only.glob("*.distcp"), key=lambda path: path.stat().st_size))
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    with pytest.raises(RankError, match=f"no checkpoint of {run / CHECKPOINTS} is whole(.|\n)*{only}"):
+        run_here(settings_in(run), plan_of(LAYOUT))
+    ours = [path for path in before if path.suffix == ".jsonl" or CHECKPOINTS in path.parts]
+    assert {path: path.read_bytes() for path in ours} == {path: before[path] for path in ours}
+
+
 def test_half_written_checkpoint_is_cleared(
     uninterrupted: Path, plan_of: Callable[..., Plan], tmp_path: Path
 ) -> None:
