@@ -10,6 +10,7 @@ import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -22,7 +23,8 @@ from costmodel.layout import ParallelLayout
 from executor.data import hub, tokenized
 from executor.data.contents import every_text, look_through, require_unchanged
 from executor.data.hub import full_name
-from executor.data.pieces import Contents, deal, pieces_of
+from executor.data.pieces import Contents, Split, deal, pieces_of
+from executor.data.source import fully_named
 from executor.training.settings import METRICS_FILE
 from planner.plan import Plan, to_json
 from tests.executor.training.hub_server import served
@@ -328,6 +330,46 @@ def test_files_that_changed_are_not_taken_for_the_same(tmp_path: Path) -> None:
     assert len(raw) != file.stat().st_size
     with pytest.raises(InputError, match=f"{len(raw)} bytes when the run began"):
         list(every_text(name, found))
+
+
+@pytest.mark.parametrize(
+    ("asked", "began", "expected"),
+    [
+        ("hf:org/set:en", "hf:org/set@OLD:en:train", "hf:org/set@OLD:en:train"),
+        ("1=hf:org/set@NEW:en,1=hf:org/set:en", "1=hf:org/set@NEW:en:train,1=hf:org/set@OLD:en:train", None),
+        ("1=hf:org/set:en,1=hf:org/set@NEW:en", "1=hf:org/set@OLD:en:train,1=hf:org/set@NEW:en:train", None),
+        ("hf:org/set:en", "hf:org/other@OLD:en:train", "hf:org/set@LATEST:en:train"),
+        ("hf:org/set:en", "data.jsonl", "hf:org/set@LATEST:en:train"),
+    ],
+)
+def test_each_part_goes_on_with_its_own_commit(
+    asked: str, began: str, expected: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where a run has kept two commits of one dataset: by its place in what the run began with."""
+
+    class Library:
+        config = datasets.config
+
+        @staticmethod
+        def get_dataset_config_names(*_: str, **__: object) -> list[str]:
+            return ["en"]
+
+        @staticmethod
+        def load_dataset_builder(_path: str, _config: str, revision: str | None) -> object:
+            files = type("Files", (list,), {"origin_metadata": [("file", revision or "LATEST")]})
+            return SimpleNamespace(config=SimpleNamespace(data_files={"train": files()}))
+
+    monkeypatch.setattr(hub, "_library", Library)
+    kept = {
+        commit: Contents(
+            lanes=1,
+            field="text",
+            files=(),
+            hub=Split(path="org/set", config="en", split="train", revision=commit, shards=1, columns=True),
+        )
+        for commit in ("OLD", "NEW")
+    }
+    assert fully_named(asked, kept, began) == (expected or began)
 
 
 # ── a hub ─────────────────────────────────────────────────────────────────────────────────────────────────
