@@ -392,4 +392,6 @@ def _choose(name: str, what: str, there: list[str], asked: str = "") -> InputErr
 
 def _first_line(error: Exception) -> str:
     """What an error says first."""
-    return (str(error).splitlines() or [type(error).__name__])[0][:200]
+    return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__).strip()[
+        :200
+    ]

@@ -288,6 +288,35 @@ def test_a_reader_of_the_library_is_no_dataset(
     assert list(every_text(name, look_through(name, field="text", lanes=1))) == ["asked for"]
 
 
+@pytest.mark.parametrize(
+    "about",
+    [
+        "configs: &a [*a]",
+        "configs: &a\n- config_name: default\n  data_files: *a",
+        "configs: 3",
+        "configs:\n- 3",
+        "configs:\n- config_name: [a]\n  data_files: a.txt",
+        "configs:\n- config_name: default\n  data_files: {train: a.txt}",
+        "configs:\n- config_name: default\n  data_files: '**/../../**'",
+        "configs:\n- config_name: default\n  data_dir: ../other",
+        "- a",
+        "[" * 5000,
+        "\0: a",
+        "\udcff",
+    ],
+)
+def test_a_hostile_description_is_refused(about: str, tmp_path: Path) -> None:
+    """In three lines, each of which says something; nothing of another folder is read."""
+    folder = described(tmp_path / "set", "*.txt")
+    (folder / "README.md").write_bytes(f"---\n{about}\n---\n".encode(errors="surrogateescape"))
+    described(tmp_path / "other", "*.txt")
+    with pytest.raises(InputError) as raised:
+        full_name(f"hf:{folder}", {})
+    lines = str(raised.value).splitlines()
+    assert [line.partition(": ")[0] for line in lines] == ["error", "cause", "help"]
+    assert all(line.partition(": ")[2].strip() for line in lines)
+
+
 def test_the_hubs_own_cache_is_a_folder(tmp_path: Path) -> None:
     """Its files are links to those beside it."""
     blobs, folder = tmp_path / "datasets--a--b" / "blobs", tmp_path / "datasets--a--b" / "snapshots" / FIRST
