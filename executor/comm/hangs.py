@@ -118,17 +118,26 @@ class Answerer:
         self.still_since_s = time.monotonic()
 
     def run(self) -> None:
-        """Wait to be asked; a folder that is gone asks nothing any more."""
-        with contextlib.suppress(OSError):
+        """Wait to be asked; a folder that is gone asks nothing any more, one that fails may answer later."""
+        with contextlib.suppress(FileNotFoundError):
             while True:
                 left_s = self.still_since_s + self.quiet_s - time.monotonic()
                 if left_s > 0:
                     time.sleep(left_s)
-                elif _is_asked(self.folder):
+                elif self._is_asked():
                     _say(self.folder, self.rank)
                     return
                 else:
                     time.sleep(self.look_s)
+
+    def _is_asked(self) -> bool:
+        """Look whether anybody asks; a shared file system that fails for once says nothing."""
+        try:
+            return _is_asked(self.folder)
+        except FileNotFoundError:
+            raise
+        except OSError:
+            return False
 
 
 def answer_when_asked(folder: Path, rank: int, *, ranks: int = 1, quiet_s: float = 0.0) -> Answerer:

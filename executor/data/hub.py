@@ -102,15 +102,18 @@ def absolute(name: str) -> str:
 # ── looked up, before a run ───────────────────────────────────────────────────────────────────────────────
 
 
-def full_name(name: str, kept: Mapping[str, Contents]) -> str:
+def full_name(name: str, kept: Mapping[str, Contents], before: str = "") -> str:
     """The full name of a dataset: its commit, configuration and split, as a run has kept them or as they are.
 
+    `before` is what the run began with in its place, by its full name; else its texts may tell.
     Raises InputError for a dataset, configuration or split that is not there, and a hub that is not reached.
     """
     asked = parsed(absolute(name))  # a folder may have the name of a reader
     if not asked.revision:
-        before = {one.hub.revision for one in kept.values() if one.hub and one.hub.path == asked.path}
-        asked = asked._replace(revision=before.pop() if len(before) == 1 else "")
+        began = parsed(before) if is_hub(before) else None
+        known = {one.hub.revision for one in kept.values() if one.hub and one.hub.path == asked.path}
+        known = {began.revision} if began and began.path == asked.path else known
+        asked = asked._replace(revision=known.pop() if len(known) == 1 else "")
     with _asked(name) as library:
         require_dataset(asked.path)
         require_no_address(asked.path)
@@ -389,4 +392,6 @@ def _choose(name: str, what: str, there: list[str], asked: str = "") -> InputErr
 
 def _first_line(error: Exception) -> str:
     """What an error says first."""
-    return (str(error).splitlines() or [type(error).__name__])[0][:200]
+    return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__).strip()[
+        :200
+    ]

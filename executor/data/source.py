@@ -261,12 +261,17 @@ def named_in_full(name: str) -> str:
     return name if name == SYNTHETIC else str(Path(name).absolute())  # a link's own name says what it is
 
 
-def fully_named(name: str, kept: Mapping[str, Contents]) -> str:
-    """A source whose Hugging Face datasets are named with the hub's commit, as a run has `kept` it before."""
-    parts = parts_of(name)
+def fully_named(name: str, kept: Mapping[str, Contents], before: str | None = None) -> str:
+    """A source whose Hugging Face datasets are named with the hub's commit, as a run has `kept` it before.
+
+    `before` is the source that the run began with, in which each part looks for its own commit.
+    """
+    parts, began = parts_of(name), parts_of(before or "")
     if parts is not None:
-        return ",".join(f"{weight}={fully_named(part, kept)}" for weight, part in parts)
-    return full_name(name, kept) if is_hub(name) else name
+        same = began if began is not None and len(began) == len(parts) else ((1, ""),) * len(parts)
+        found = zip(parts, same, strict=True)
+        return ",".join(f"{weight}={fully_named(part, kept, old)}" for (weight, part), (_, old) in found)
+    return full_name(name, kept, before or "") if is_hub(name) else name
 
 
 def batch(source: TokenSource, samples: Iterable[int]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:

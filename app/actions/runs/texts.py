@@ -26,10 +26,14 @@ def with_texts(run: RunSettings, plan: Plan) -> tuple[RunSettings, dict[str, Con
     reading = text_reading(run, plan)
     if reading is None:
         return run, {}
+    before = Path(run.folder) / RUN_FILE
+    earlier = read_settings(before) if before.is_file() else run
     run = replace(
         run,
-        data=fully_named(run.data, reading.kept),
-        eval_data=None if run.eval_data is None else fully_named(run.eval_data, reading.kept),
+        data=fully_named(run.data, reading.kept, earlier.data),
+        eval_data=None
+        if run.eval_data is None
+        else fully_named(run.eval_data, reading.kept, earlier.eval_data),
     )
     names = [name for data in (run.data, run.eval_data) if data for name in texts_in(data)]
     if not names:
@@ -38,8 +42,6 @@ def with_texts(run: RunSettings, plan: Plan) -> tuple[RunSettings, dict[str, Con
             cause=f"--data {run.data} holds tokens already",
             fix="leave it out, or give text: JSON lines, Parquet, Arrow, .txt, or a folder of these",
         )
-    before = Path(run.folder) / RUN_FILE
-    earlier = read_settings(before) if before.is_file() else run
     known = None if earlier.tokenizer is None else earlier.checksums.get(earlier.tokenizer)
     tokenizer = fitting_tokenizer(replace(reading, sha256=known), plan.request.model.vocab_size)
     found = {name: look_through(name, field=reading.field, lanes=reading.global_batch_size) for name in names}

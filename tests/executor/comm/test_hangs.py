@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -100,7 +101,7 @@ def looks_of(
         looks.append(now_s)
         if now_s < moves * steps_s + 300:
             return False
-        raise OSError
+        raise FileNotFoundError
 
     monkeypatch.setattr(hangs.time, "monotonic", lambda: now_s)
     monkeypatch.setattr(hangs.time, "sleep", sleep)
@@ -128,6 +129,28 @@ def test_who_stands_still_is_asked_and_answers(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("stand-*"))
     assert wait_for((tmp_path / "stand-7").exists)
     assert time.monotonic() - answerer.still_since_s >= 1.0
+
+
+@pytest.mark.parametrize("number", [errno.ESTALE, errno.EIO, errno.EACCES])
+def test_a_look_that_fails_is_not_the_last(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A shared file system fails for a moment: the rank still answers; a folder that is gone ends the looks."""
+    (tmp_path / "asked").touch()
+    plain, looks = hangs._is_asked, list[Path]()
+
+    def fails_first(folder: Path) -> bool:
+        looks.append(folder)
+        if len(looks) == 1:
+            raise OSError(number, "of the file system")
+        return plain(folder)
+
+    monkeypatch.setattr(hangs, "_is_asked", fails_first)
+    monkeypatch.setattr(hangs.time, "sleep", lambda _: None)
+    Answerer(tmp_path, 3).run()
+    assert (tmp_path / "stand-3").exists()
+    Answerer(tmp_path / "gone", 3).run()
+    assert len(looks) == 3
 
 
 def _hung(rank: int, folder: str) -> tuple[str, float]:

@@ -10,6 +10,7 @@ import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -22,7 +23,8 @@ from costmodel.layout import ParallelLayout
 from executor.data import hub, tokenized
 from executor.data.contents import every_text, look_through, require_unchanged
 from executor.data.hub import full_name
-from executor.data.pieces import Contents, deal, pieces_of
+from executor.data.pieces import Contents, Split, deal, pieces_of
+from executor.data.source import fully_named
 from executor.training.settings import METRICS_FILE
 from planner.plan import Plan, to_json
 from tests.executor.training.hub_server import served
@@ -286,6 +288,35 @@ def test_a_reader_of_the_library_is_no_dataset(
     assert list(every_text(name, look_through(name, field="text", lanes=1))) == ["asked for"]
 
 
+@pytest.mark.parametrize(
+    "about",
+    [
+        "configs: &a [*a]",
+        "configs: &a\n- config_name: default\n  data_files: *a",
+        "configs: 3",
+        "configs:\n- 3",
+        "configs:\n- config_name: [a]\n  data_files: a.txt",
+        "configs:\n- config_name: default\n  data_files: {train: a.txt}",
+        "configs:\n- config_name: default\n  data_files: '**/../../**'",
+        "configs:\n- config_name: default\n  data_dir: ../other",
+        "- a",
+        "[" * 5000,
+        "\0: a",
+        "\udcff",
+    ],
+)
+def test_a_hostile_description_is_refused(about: str, tmp_path: Path) -> None:
+    """In three lines, each of which says something; nothing of another folder is read."""
+    folder = described(tmp_path / "set", "*.txt")
+    (folder / "README.md").write_bytes(f"---\n{about}\n---\n".encode(errors="surrogateescape"))
+    described(tmp_path / "other", "*.txt")
+    with pytest.raises(InputError) as raised:
+        full_name(f"hf:{folder}", {})
+    lines = str(raised.value).splitlines()
+    assert [line.partition(": ")[0] for line in lines] == ["error", "cause", "help"]
+    assert all(line.partition(": ")[2].strip() for line in lines)
+
+
 def test_the_hubs_own_cache_is_a_folder(tmp_path: Path) -> None:
     """Its files are links to those beside it."""
     blobs, folder = tmp_path / "datasets--a--b" / "blobs", tmp_path / "datasets--a--b" / "snapshots" / FIRST
@@ -328,6 +359,46 @@ def test_files_that_changed_are_not_taken_for_the_same(tmp_path: Path) -> None:
     assert len(raw) != file.stat().st_size
     with pytest.raises(InputError, match=f"{len(raw)} bytes when the run began"):
         list(every_text(name, found))
+
+
+@pytest.mark.parametrize(
+    ("asked", "began", "expected"),
+    [
+        ("hf:org/set:en", "hf:org/set@OLD:en:train", "hf:org/set@OLD:en:train"),
+        ("1=hf:org/set@NEW:en,1=hf:org/set:en", "1=hf:org/set@NEW:en:train,1=hf:org/set@OLD:en:train", None),
+        ("1=hf:org/set:en,1=hf:org/set@NEW:en", "1=hf:org/set@OLD:en:train,1=hf:org/set@NEW:en:train", None),
+        ("hf:org/set:en", "hf:org/other@OLD:en:train", "hf:org/set@LATEST:en:train"),
+        ("hf:org/set:en", "data.jsonl", "hf:org/set@LATEST:en:train"),
+    ],
+)
+def test_each_part_goes_on_with_its_own_commit(
+    asked: str, began: str, expected: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where a run has kept two commits of one dataset: by its place in what the run began with."""
+
+    class Library:
+        config = datasets.config
+
+        @staticmethod
+        def get_dataset_config_names(*_: str, **__: object) -> list[str]:
+            return ["en"]
+
+        @staticmethod
+        def load_dataset_builder(_path: str, _config: str, revision: str | None) -> object:
+            files = type("Files", (list,), {"origin_metadata": [("file", revision or "LATEST")]})
+            return SimpleNamespace(config=SimpleNamespace(data_files={"train": files()}))
+
+    monkeypatch.setattr(hub, "_library", Library)
+    kept = {
+        commit: Contents(
+            lanes=1,
+            field="text",
+            files=(),
+            hub=Split(path="org/set", config="en", split="train", revision=commit, shards=1, columns=True),
+        )
+        for commit in ("OLD", "NEW")
+    }
+    assert fully_named(asked, kept, began) == (expected or began)
 
 
 # ── a hub ─────────────────────────────────────────────────────────────────────────────────────────────────
