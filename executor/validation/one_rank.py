@@ -36,7 +36,9 @@ KERNELS = 12  # that are named
 FIRST_GPU = torch.device("cuda", 0)
 
 
-def measure_rank(task: RankTask, device: torch.device = FIRST_GPU) -> RankMeasurement:
+def measure_rank(
+    task: RankTask, device: torch.device = FIRST_GPU, most_kernels: int = KERNELS
+) -> RankMeasurement:
     """Run a rank on the first GPU of this machine, in a process that does nothing else.
 
     What is timed begins with weights as they were drawn: sums of gradients that nobody sends are whatever was
@@ -65,7 +67,7 @@ def measure_rank(task: RankTask, device: torch.device = FIRST_GPU) -> RankMeasur
             finish()
         summary = _summary(rank, peak_bytes)
         pipeline.spans = None
-        kernels = longest_kernels(rank.forward_backward, device)
+        kernels = longest_kernels(rank.forward_backward, device, most_kernels)
         forward_s, backward_s = times.mean_s()
         return replace(
             summary,
@@ -78,7 +80,7 @@ def measure_rank(task: RankTask, device: torch.device = FIRST_GPU) -> RankMeasur
 
 
 def longest_kernels(
-    run: Callable[[], object], device: torch.device, most: int = KERNELS
+    run: Callable[[], object], device: torch.device, most: int
 ) -> tuple[tuple[str, float], ...]:
     """Names and seconds of what takes longest in a run: kernels of a GPU, operators of a CPU."""
     on_gpu = device.type == "cuda"

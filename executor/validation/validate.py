@@ -30,6 +30,7 @@ from executor.validation.memory_trace import (
     traced_memory,
     traces_of,
 )
+from executor.validation.memory_verdict import memory_verdict
 from executor.validation.one_rank import measure_rank
 from executor.validation.progress import Progress, results
 from executor.validation.reference import Case, Difference, Outcome, compare, run_layout, run_reference
@@ -42,7 +43,6 @@ from topology.base.units import format_bytes, format_seconds
 from topology.hardware.device_names import gpu_of_device
 from topology.pools.kinds import kinds_of
 
-MEMORY_TOLERANCE = 0.05
 NUMERIC_TOLERANCE = 1e-5
 EIGHT_BITS_LOSS, EIGHT_BITS_GRADIENTS = 1e-2, 0.1
 """The same in eight bits: a value that another order of sums pushes across a boundary moves by a sixteenth,
@@ -207,16 +207,16 @@ def judged_memory(
     own = is_own(plan)
     of_plan = plan.estimate.memory_by_stage
     found = tuple(replace(stage, estimate=of_plan[stage.stage]) if own else stage for stage in traced)
-    worst = max(found, key=lambda stage: abs(stage.error))
+    at, verdict, small = memory_verdict([(each.estimate.allocated_bytes, each.peak_bytes) for each in found])
+    worst = found[at]
     detail = (
         f"{'estimated by the plan' if own else 'estimated for the twin'} "
         f"{format_bytes(worst.estimate.allocated_bytes)}, traced {format_bytes(worst.peak_bytes)}, "
         f"{worst.error:+.1%}: the largest difference of pipeline ranks "
-        f"{', '.join(str(stage.stage) for stage in found)}, at {worst.stage}"
+        f"{', '.join(str(stage.stage) for stage in found)}, at {worst.stage}{small}"
     )
-    good = abs(worst.error) <= MEMORY_TOLERANCE
     name = "memory" if own else "memory of the twin"
-    traced_check = _check(name, good, detail, start, worst.error, "relative difference")
+    traced_check = _check(name, verdict, detail, start, worst.error, "relative difference")
     if own:
         return (traced_check,), found
     peak = plan.estimate.peak_memory_bytes
@@ -332,15 +332,15 @@ def check_gpu(plan: Plan, alive: Alive = lambda _: None) -> tuple[Check, tuple[R
             replace(found, estimated_bytes=estimates[found.stage].allocated_bytes)
             for found in results([pool.submit(measure_rank, task) for task in tasks], alive)
         )
-    worst = max(measured, key=lambda m: abs(m.estimated_bytes / m.peak_bytes - 1))
+    at, verdict, small = memory_verdict([(each.estimated_bytes, each.peak_bytes) for each in measured])
+    worst = measured[at]
     detail = (
         f"stage {worst.stage} on {worst.gpu}: allocated {format_bytes(worst.peak_bytes)}, estimated "
         f"{format_bytes(worst.estimated_bytes)}; forward {format_seconds(worst.forward_s)}, "
-        f"backward {format_seconds(worst.backward_s)}"
+        f"backward {format_seconds(worst.backward_s)}{small}"
     )
     error = worst.estimated_bytes / worst.peak_bytes - 1
-    good = abs(error) <= MEMORY_TOLERANCE
-    return _check("rank on a GPU", good, detail, start, error, "relative difference"), measured
+    return _check("rank on a GPU", verdict, detail, start, error, "relative difference"), measured
 
 
 def step_time(plan: Plan, measured: Sequence[RankMeasurement]) -> Check:
@@ -387,12 +387,12 @@ def _is_gpu(found: RankMeasurement, planned: str) -> bool:
 
 
 def _check(
-    name: str, good: bool, detail: str, start: float, value: float | None = None, unit: str = ""
+    name: str, good: bool | Verdict, detail: str, start: float, value: float | None = None, unit: str = ""
 ) -> Check:
     """Finish a check that began at `start`."""
     return Check(
         name=name,
-        verdict="holds" if good else "does not hold",
+        verdict=good if isinstance(good, str) else "holds" if good else "does not hold",
         detail=detail,
         value=value,
         unit=unit,

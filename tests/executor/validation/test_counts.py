@@ -55,6 +55,17 @@ LATENT = dataclasses.replace(
     v_head_dim=8,
     head_dim=12,
 )
+DEEPSEEK = dataclasses.replace(
+    LATENT,
+    name="latent with experts",
+    num_experts=4,
+    num_experts_per_token=2,
+    moe_intermediate_size=32,
+    num_dense_layers=1,
+    shared_expert_size=32,
+    router_bias=True,
+    routing=SELECTING.routing,
+)
 TIED = dataclasses.replace(DENSE, name="tied", tie_word_embeddings=True)
 ODD = dataclasses.replace(DENSE, name="odd", vocab_size=252, intermediate_size=120)
 
@@ -103,6 +114,7 @@ CASES: dict[str, tuple[ModelSpec, ParallelLayout, int]] = {
         0,
     ),
     "experts cut over all ranks": (MOE, ParallelLayout(tp=2, cp=2, expert_tp=4, **SP), 0),
+    "experts cut beside latent attention": (DEEPSEEK, ParallelLayout(tp=2, expert_tp=2, **SP), 0),
     "cut experts in a pipeline": (
         MOE,
         ParallelLayout(pp=2, tp=2, dp=2, ep=2, expert_tp=2, zero_stage=1, **SP),
