@@ -1,0 +1,55 @@
+"""Where FlexAttention's kernels do not run plain products stand in, and a GPU that computes so is told of."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from costmodel.models.catalog import model
+from executor.model.attention import flex, kernels
+
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "head", "capability", "said"),
+    [
+        (torch.bfloat16, 64, (9, 0), ""),
+        (torch.bfloat16, 64, (7, 5), "compute capability is 7.5, not 8.0"),
+        (torch.float64, 64, (9, 0), "they do not take float64"),
+        (torch.bfloat16, 8, (9, 0), "heads are of size 8, not 16 to 256"),
+        (torch.bfloat16, 576, (9, 0), "heads are of size 576, not 16 to 256"),
+    ],
+)
+def test_where_the_kernels_do_not_run_is_told(
+    dtype: torch.dtype, head: int, capability: tuple[int, int], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Plain products stand in, in words; a CPU computes so without a word."""
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _=None: capability)
+    monkeypatch.setattr(flex.importlib.util, "find_spec", lambda _: object())
+    gpu, spec = torch.device("cuda"), replace(model("gemma-2-9b"), head_dim=head)
+    assert flex.obstacle(gpu, dtype, head) == said
+    expected = said and f"windows, sinks and soft caps without FlexAttention, by plain products: {said}"
+    assert kernels.told(spec, gpu, dtype) == expected
+    assert kernels.told(spec, CPU, dtype) == kernels.told(model("llama-3.1-8b"), gpu, dtype) == ""
+
+
+@pytest.mark.parametrize(("version", "runs"), [("2.11.0", False), ("2.12.1+cu130", False), ("2.13.0", True)])
+def test_the_kernels_are_those_of_a_version(
+    version: str, runs: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Operators of torch before 2.13 take a mask in fewer parts: plain products stand in."""
+    monkeypatch.setattr(torch, "__version__", torch.torch_version.TorchVersion(version))
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _=None: (9, 0))
+    monkeypatch.setattr(flex.importlib.util, "find_spec", lambda _: object())
+    found = flex.obstacle(torch.device("cuda"), torch.bfloat16, 64)
+    assert found == ("" if runs else f"torch is {version}, not 2.13 or later")
+
+
+def test_without_triton_there_is_no_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch without its compiler's back end."""
+    monkeypatch.setattr(flex.importlib.util, "find_spec", lambda _: None)
+    assert flex.obstacle(torch.device("cuda"), torch.bfloat16, 64) == "triton is not installed"
