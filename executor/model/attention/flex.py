@@ -30,6 +30,10 @@ SMALLEST_HEAD, LARGEST_HEAD = (
 )  # Triton's least product; what registers and shared memory are tuned for
 FIRST_TORCH = (2, 13)  # whose operators take a mask in 17 parts, and no gradient of the log-sum-exp
 FIRST_CAPABILITY = (8, 0)  # Ampere: bf16, and what torch's block sizes are chosen for
+SMALL_HEAD_BYTES = (
+    256  # torch's blocks of a larger head take more than 99 KiB of shared memory (8.6, 8.9, 12.0)
+)
+SHARED_KIB = 163  # of an A100's block, the least that torch's sizes for such heads are tuned for
 COMPILED_ON = ("cuda",)
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 _LN2 = math.log(2)  # the kernel's log-sum-exps are of base 2
@@ -56,9 +60,18 @@ def obstacle(device: torch.device, dtype: torch.dtype, head_size: int) -> str:
         return f"torch is {torch.__version__}, not {FIRST_TORCH[0]}.{FIRST_TORCH[1]} or later"
     if importlib.util.find_spec("triton") is None:
         return "triton is not installed"
+    return "" if torch.version.hip else _lacking(device, dtype.itemsize * head_size)
+
+
+def _lacking(device: torch.device, head_bytes: int) -> str:
+    """What an NVIDIA GPU lacks for heads of so many bytes, empty where nothing."""
     have = torch.cuda.get_device_capability(device)
-    if torch.version.hip is None and have < FIRST_CAPABILITY:
+    if have < FIRST_CAPABILITY:
         return f"compute capability is {have[0]}.{have[1]}, not {FIRST_CAPABILITY[0]}.{FIRST_CAPABILITY[1]}"
+    shared_kib = torch.cuda.get_device_properties(device).shared_memory_per_block_optin // 2**10
+    if head_bytes > SMALL_HEAD_BYTES and shared_kib < SHARED_KIB:
+        least = f"{SHARED_KIB} KiB for heads of {head_bytes} bytes"
+        return f"a block has {shared_kib} KiB of shared memory, not {least}"
     return ""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,6 +13,23 @@ from costmodel.models.catalog import model
 from executor.model.attention import flex, kernels
 
 CPU = torch.device("cpu")
+SHARED_MEMORY = {  # bytes of a block at most, by capability: CUDA's programming guide
+    (7, 5): 65_536,
+    (8, 0): 166_912,
+    (8, 6): 101_376,
+    (8, 9): 101_376,
+    (9, 0): 232_448,
+    (12, 0): 101_376,
+}
+SMALL = "a block has 99 KiB of shared memory, not 163 KiB"
+
+
+def have_gpu(monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int] = (9, 0)) -> None:
+    """Have torch tell of a GPU, with Triton beside it."""
+    properties = SimpleNamespace(shared_memory_per_block_optin=SHARED_MEMORY[capability])
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _=None: capability)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _=None: properties)
+    monkeypatch.setattr(flex.importlib.util, "find_spec", lambda _: object())
 
 
 @pytest.mark.parametrize(
@@ -22,14 +40,19 @@ CPU = torch.device("cpu")
         (torch.float64, 64, (9, 0), "they do not take float64"),
         (torch.bfloat16, 8, (9, 0), "heads are of size 8, not 16 to 256"),
         (torch.bfloat16, 576, (9, 0), "heads are of size 576, not 16 to 256"),
+        (torch.bfloat16, 256, (8, 0), ""),
+        (torch.bfloat16, 128, (8, 9), ""),
+        (torch.bfloat16, 192, (8, 6), f"{SMALL} for heads of 384 bytes"),
+        (torch.bfloat16, 256, (8, 9), f"{SMALL} for heads of 512 bytes"),
+        (torch.bfloat16, 256, (12, 0), f"{SMALL} for heads of 512 bytes"),
+        (torch.float32, 128, (8, 6), f"{SMALL} for heads of 512 bytes"),
     ],
 )
 def test_where_the_kernels_do_not_run_is_told(
     dtype: torch.dtype, head: int, capability: tuple[int, int], said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Plain products stand in, in words; a CPU computes so without a word."""
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _=None: capability)
-    monkeypatch.setattr(flex.importlib.util, "find_spec", lambda _: object())
+    have_gpu(monkeypatch, capability)
     gpu, spec = torch.device("cuda"), replace(model("gemma-2-9b"), head_dim=head)
     assert flex.obstacle(gpu, dtype, head) == said
     expected = said and f"windows, sinks and soft caps without FlexAttention, by plain products: {said}"
@@ -43,8 +66,7 @@ def test_the_kernels_are_those_of_a_version(
 ) -> None:
     """Operators of torch before 2.13 take a mask in fewer parts: plain products stand in."""
     monkeypatch.setattr(torch, "__version__", torch.torch_version.TorchVersion(version))
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _=None: (9, 0))
-    monkeypatch.setattr(flex.importlib.util, "find_spec", lambda _: object())
+    have_gpu(monkeypatch)
     found = flex.obstacle(torch.device("cuda"), torch.bfloat16, 64)
     assert found == ("" if runs else f"torch is {version}, not 2.13 or later")
 
