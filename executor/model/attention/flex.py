@@ -35,6 +35,7 @@ SMALL_HEAD_BYTES = (
 )
 SHARED_KIB = 163  # of an A100's block, the least that torch's sizes for such heads are tuned for
 COMPILED_ON = ("cuda",)
+MASKS_KEPT = 4  # of the microbatch that goes forward and the one that comes back, with a window and without
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 _LN2 = math.log(2)  # the kernel's log-sum-exps are of base 2
 _OPTIONS = {  # what torch's own function hands over by default
@@ -109,9 +110,12 @@ class _Tables(NamedTuple):
     tensors: tuple[torch.Tensor, ...]
 
 
-@functools.lru_cache(maxsize=64)
+@functools.lru_cache(maxsize=MASKS_KEPT)
 def _tables(mask: Mask, device: torch.device) -> _Tables:
-    """Tables of a mask: made once for all layers, microbatches and directions."""
+    """Tables of a mask, 16·(S/128)² bytes a sequence: made once for all layers that share it.
+
+    Packed microbatches have masks of their own, whose tables are made again when they come back.
+    """
     queries, keys, first = reach_of(mask)
     read = (first[0] if len(first) == 1 else first, *((queries, keys) if mask.ranks > 1 else ()))
     blocks = (x for x in block_mask(mask, device).as_tuple() if isinstance(x, torch.Tensor))

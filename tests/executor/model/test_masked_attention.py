@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import weakref
 from collections.abc import Iterator
 from fractions import Fraction
 
@@ -155,6 +156,25 @@ def test_a_mask_comes_back_from_its_numbers(name: str) -> None:
     assert mask_of(mask.numbers) == mask
 
 
+def test_a_mask_comes_back_in_one_pass() -> None:
+    """Packed rows have thousands of documents, and every call of the operator tells them."""
+    added = []
+
+    class Counted(int):
+        def __radd__(self, other: int) -> int:
+            added.append(self)
+            return int(self) + other
+
+        __add__ = __radd__
+
+    documents = 1000
+    lengths = [Counted(2) for _ in range(documents)]
+    assert mask_of([2 * documents, 0, 1, 0, *lengths]) == Mask(
+        length=2 * documents, documents=((2,) * documents,)
+    )
+    assert 0 < len(added) <= documents
+
+
 MASKS = {
     "causal": Mask(length=700),
     "window": Mask(length=700, window=200),
@@ -227,6 +247,29 @@ def test_masks_are_made_once() -> None:
     one, other = (flex._tables(Mask(length=300, window=7), CPU) for _ in range(2))
     assert one is other
     assert reach_of(Mask(length=300, window=7)) is reach_of(Mask(length=300, window=7))
+
+
+def test_tables_are_kept_of_masks_in_use() -> None:
+    """Packed microbatches have masks of their own, and a run has many: a few masks' tables are held at a time.
+
+    Twelve microbatches go forward, two layers each, one under a window; each comes back four later.
+    """
+    made: list[weakref.ref[torch.Tensor]] = []
+    held = []
+
+    def masks(microbatch: int) -> list[Mask]:
+        documents = ((100 + microbatch, 412 - microbatch),)
+        return [Mask(length=512, window=window, documents=documents) for window in (None, 128)]
+
+    for step in range(12):
+        for microbatch in (step, step - 4):
+            for mask in [*masks(microbatch), *masks(microbatch)] if microbatch >= 0 else []:
+                tensor = flex._tables(mask, CPU).tensors[0]
+                if all(known() is not tensor for known in made):
+                    made.append(weakref.ref(tensor))
+        held.append(sum(known() is not None for known in made))
+    assert max(held) <= 4
+    assert len(made) <= 2 * 12 + 2 * 8  # once a pass, not once a layer
 
 
 COMPILER = pytest.mark.filterwarnings("default")  # torch's compiler warns of its own code
