@@ -9,6 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from costmodel.layout import ParallelLayout
 from costmodel.models.catalog import model
 from executor.model.attention import flex, kernels
 
@@ -55,9 +56,33 @@ def test_where_the_kernels_do_not_run_is_told(
     have_gpu(monkeypatch, capability)
     gpu, spec = torch.device("cuda"), replace(model("gemma-2-9b"), head_dim=head)
     assert flex.obstacle(gpu, dtype, head) == said
-    expected = said and f"windows, sinks and soft caps without FlexAttention, by plain products: {said}"
-    assert kernels.told(spec, gpu, dtype) == expected
-    assert kernels.told(spec, CPU, dtype) == kernels.told(model("llama-3.1-8b"), gpu, dtype) == ""
+    expected = said and f"windows, soft caps without FlexAttention, by plain products: {said}"
+    whole = ParallelLayout()
+    assert kernels.told(spec, whole, gpu, dtype, documents=False) == expected
+    assert kernels.told(spec, whole, CPU, dtype, documents=True) == ""
+
+
+@pytest.mark.parametrize(
+    ("layout", "documents", "said"),
+    [
+        (ParallelLayout(), False, ""),
+        (ParallelLayout(), True, "documents"),
+        (ParallelLayout(cp=2), False, ""),
+        (ParallelLayout(cp=2, cp_kind="allgather"), False, "gathered keys"),
+        (ParallelLayout(cp=2, cp_kind="allgather"), True, "documents, gathered keys"),
+        (ParallelLayout(cp_kind="allgather"), False, ""),
+    ],
+)
+def test_documents_and_gathered_keys_are_told_of(
+    layout: ParallelLayout, documents: bool, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model of plain causal attention attends under a mask where documents end, or keys are gathered."""
+    have_gpu(monkeypatch, (7, 5))
+    cause = "compute capability is 7.5, not 8.0"
+    found = kernels.told(
+        model("llama-3.1-8b"), layout, torch.device("cuda"), torch.bfloat16, documents=documents
+    )
+    assert found == (said and f"{said} without FlexAttention, by plain products: {cause}")
 
 
 @pytest.mark.parametrize(("version", "runs"), [("2.11.0", False), ("2.12.1+cu130", False), ("2.13.0", True)])
