@@ -149,7 +149,13 @@ def _run(settings: RunSettings) -> int:
     if settings.preflight and device.type == "cuda" and environment.get(RESTARTS, "0") == "0":
         check_links(plan, device, load_calibration())
     ready = trainer.prepare(settings, plan, device)
-    attention = told(plan.request.model, device, COMPUTE_DTYPES[settings.precision])
+    attention = told(
+        plan.request.model,
+        plan.layout,
+        device,
+        COMPUTE_DTYPES[settings.precision],
+        documents=settings.document_end is not None,
+    )
     for line in filter(None, (bound, attention)):
         if environment.get(RESTARTS, "0") == "0":
             ready.say(line)

@@ -30,7 +30,12 @@ SMALLEST_HEAD, LARGEST_HEAD = (
 )  # Triton's least product; what registers and shared memory are tuned for
 FIRST_TORCH = (2, 13)  # whose operators take a mask in 17 parts, and no gradient of the log-sum-exp
 FIRST_CAPABILITY = (8, 0)  # Ampere: bf16, and what torch's block sizes are chosen for
+SMALL_HEAD_BYTES = (
+    256  # torch's blocks of a larger head take more than 99 KiB of shared memory (8.6, 8.9, 12.0)
+)
+SHARED_KIB = 163  # of an A100's block, the least that torch's sizes for such heads are tuned for
 COMPILED_ON = ("cuda",)
+MASKS_KEPT = 4  # of the microbatch that goes forward and the one that comes back, with a window and without
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 _LN2 = math.log(2)  # the kernel's log-sum-exps are of base 2
 _OPTIONS = {  # what torch's own function hands over by default
@@ -56,9 +61,18 @@ def obstacle(device: torch.device, dtype: torch.dtype, head_size: int) -> str:
         return f"torch is {torch.__version__}, not {FIRST_TORCH[0]}.{FIRST_TORCH[1]} or later"
     if importlib.util.find_spec("triton") is None:
         return "triton is not installed"
+    return "" if torch.version.hip else _lacking(device, dtype.itemsize * head_size)
+
+
+def _lacking(device: torch.device, head_bytes: int) -> str:
+    """What an NVIDIA GPU lacks for heads of so many bytes, empty where nothing."""
     have = torch.cuda.get_device_capability(device)
-    if torch.version.hip is None and have < FIRST_CAPABILITY:
+    if have < FIRST_CAPABILITY:
         return f"compute capability is {have[0]}.{have[1]}, not {FIRST_CAPABILITY[0]}.{FIRST_CAPABILITY[1]}"
+    shared_kib = torch.cuda.get_device_properties(device).shared_memory_per_block_optin // 2**10
+    if head_bytes > SMALL_HEAD_BYTES and shared_kib < SHARED_KIB:
+        least = f"{SHARED_KIB} KiB for heads of {head_bytes} bytes"
+        return f"a block has {shared_kib} KiB of shared memory, not {least}"
     return ""
 
 
@@ -96,9 +110,12 @@ class _Tables(NamedTuple):
     tensors: tuple[torch.Tensor, ...]
 
 
-@functools.lru_cache(maxsize=64)
+@functools.lru_cache(maxsize=MASKS_KEPT)
 def _tables(mask: Mask, device: torch.device) -> _Tables:
-    """Tables of a mask: made once for all layers, microbatches and directions."""
+    """Tables of a mask, 16·(S/128)² bytes a sequence: made once for all layers that share it.
+
+    Packed microbatches have masks of their own, whose tables are made again when they come back.
+    """
     queries, keys, first = reach_of(mask)
     read = (first[0] if len(first) == 1 else first, *((queries, keys) if mask.ranks > 1 else ()))
     blocks = (x for x in block_mask(mask, device).as_tuple() if isinstance(x, torch.Tensor))

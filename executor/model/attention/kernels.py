@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 
+from costmodel.layout import ParallelLayout
 from costmodel.models.spec import ModelSpec
 from executor.model.attention import flex, plain
 from executor.model.attention.masks import Mask, mask_of
@@ -38,13 +39,22 @@ def flex_on_cpu() -> Iterator[None]:
         _asked.discard("cpu")
 
 
-def told(spec: ModelSpec, device: torch.device, dtype: torch.dtype) -> str:
-    """What to say of a GPU that computes a model's windows, sinks or caps in plain products; else empty."""
-    asked = (spec.sliding_window, spec.attn_logit_softcapping, spec.attention_sinks or None)
-    if device.type != "cuda" or all(setting is None for setting in asked):
+def told(
+    spec: ModelSpec, layout: ParallelLayout, device: torch.device, dtype: torch.dtype, *, documents: bool
+) -> str:
+    """What to say of a GPU that attends under a mask in plain products, and why it has one; else empty."""
+    reasons = {
+        "windows": spec.sliding_window is not None,
+        "sinks": spec.attention_sinks,
+        "soft caps": spec.attn_logit_softcapping is not None,
+        "documents": documents,
+        "gathered keys": layout.cp > 1 and layout.cp_kind == "allgather",
+    }
+    masked = ", ".join(reason for reason, holds in reasons.items() if holds)
+    if device.type != "cuda" or not masked:
         return ""
     cause = flex.obstacle(device, dtype, spec.qk_head_dim)
-    return cause and f"windows, sinks and soft caps without FlexAttention, by plain products: {cause}"
+    return cause and f"{masked} without FlexAttention, by plain products: {cause}"
 
 
 def _computes(q: torch.Tensor) -> ModuleType:

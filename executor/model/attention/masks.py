@@ -69,11 +69,13 @@ def mask_of(numbers: Sequence[int]) -> Mask:
     length, window, ranks, rank, *lengths = numbers
     rows: list[tuple[int, ...]] = []
     row: list[int] = []
+    end = 0
     for part in lengths:
         row.append(part)
-        if sum(row) == length:
+        end += part
+        if end == length:
             rows.append(tuple(row))
-            row = []
+            row, end = [], 0
     return Mask(length=length, window=window or None, ranks=ranks, rank=rank, documents=tuple(rows) or None)
 
 

@@ -20,6 +20,7 @@ from executor.model.grouped import ends_of, multiply_groups
 from executor.model.products.block_operators import BLOCK, wide
 from executor.model.products.blocks import in_blocks
 from executor.model.products.formats import EXPERTS_CAPABILITIES, FIRST_CAPABILITY, PRODUCTS, EightBits
+from executor.model.products.products import SAME
 from executor.model.products.rows import rounded
 from tests.executor.gpu.marks import ON_GPU
 
@@ -121,13 +122,30 @@ def test_experts_are_those_of_rounded_operands_each_alone(device: str, name: Eig
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_experts_in_sixteen_bits_multiply_without_waiting(device: str) -> None:
-    """No row count is asked for; equal to one product an expert."""
+    """No row count is asked for, forward and backward; equal to one product an expert, none where it has no rows."""
     counts = [32, 0, 96, 128]
-    rows, weight = (each.to(device) for each in drawn((256, 64), (4, 128, 64)))
+    rows, weight, gradient = drawn((256, 64), (4, 128, 64), (256, 128))
     ends = ends_of(torch.tensor(counts)).to(device)
-    multiply_groups(rows, weight, ends, None)  # what is chosen at first may wait
-    with no_waits(device):
-        found = multiply_groups(rows, weight, ends, None)
-    parts = rows.split(counts)
-    wanted = torch.cat([part @ matrix.t() for part, matrix in zip(parts, weight, strict=True)])
-    assert near(found, wanted.cpu())
+    parts = list(zip(rows.split(counts), gradient.split(counts), weight, strict=True))
+    for multiply, operands, wanted in (
+        (
+            lambda *given: multiply_groups(*given, None),
+            (rows, weight),
+            torch.cat([each @ matrix.t() for each, _, matrix in parts]),
+        ),
+        (
+            SAME.of_group_rows,
+            (gradient, weight),
+            torch.cat([towards @ matrix for _, towards, matrix in parts]),
+        ),
+        (
+            SAME.of_group_weights,
+            (gradient, rows),
+            torch.stack([towards.t() @ each for each, towards, _ in parts]),
+        ),
+    ):
+        here = (*(each.to(device) for each in operands), ends)
+        multiply(*here).fill_(torch.nan)  # what is chosen at first may wait; what is not written shows
+        with no_waits(device):
+            found = multiply(*here)
+        assert near(found, wanted)
