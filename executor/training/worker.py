@@ -115,7 +115,7 @@ def _run(settings: RunSettings) -> int:
     from executor.comm.hangs import answer_when_asked
     from executor.model.attention.kernels import told
     from executor.parallel.affinity import bind
-    from executor.parallel.device import choose_device
+    from executor.parallel.device import choose_device, fallback_told
     from executor.parallel.link_check import check_links
     from executor.parallel.parallelize import COMPUTE_DTYPES
     from executor.torch_internals.lean_start import leave_compiler_out
@@ -150,7 +150,7 @@ def _run(settings: RunSettings) -> int:
         check_links(plan, device, load_calibration())
     ready = trainer.prepare(settings, plan, device)
     attention = told(plan.request.model, device, COMPUTE_DTYPES[settings.precision])
-    for line in filter(None, (bound, attention)):
+    for line in filter(None, (fallback_told(settings.device, device), bound, attention)):
         if environment.get(RESTARTS, "0") == "0":
             ready.say(line)
     status = loop.train(ready) if answerer is None else loop.train(ready, answerer.moved)
