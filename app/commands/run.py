@@ -200,7 +200,7 @@ def command(
     plan = training_run.plan_to_run(plan_file, flags, accept_changes=accept_changes)
     run = training_run.run_settings(how, plan)
     run, texts = with_texts(run, plan)
-    training_run.check_run(plan, run, texts)
+    training_run.check_run(plan, run, texts, min_gpus)
     if export_hf is not None:
         training_run.check_publishable(plan, export_hf)
     beside = training_run.files_beside(run, plan, min_gpus, notice, texts)

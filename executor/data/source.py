@@ -35,6 +35,7 @@ from topology.base.errors import InputError
 SYNTHETIC = "synthetic"
 SYNTHETIC_BRANCHES = 4  # followers of each synthetic token: something a model can learn
 LARGEST_16_BIT_VOCABULARY = 1 << 16
+LOOKED_AT = 1 << 16  # raw token ids at each of two places
 TOKENS = (".npy", ".bin", ".idx")  # names of files of token ids end so
 
 
@@ -223,8 +224,7 @@ def _read(path: Path, vocab_size: int) -> npt.NDArray[Any]:
         if path.suffix == ".npy":
             return np.asanyarray(np.load(path, mmap_mode="r", allow_pickle=False))
         if path.suffix == ".bin":
-            wide = vocab_size > LARGEST_16_BIT_VOCABULARY
-            return np.memmap(path, dtype="<u4" if wide else "<u2", mode="r")
+            return _raw(path, wide=vocab_size > LARGEST_16_BIT_VOCABULARY)
         kinds = {"a dataset": is_hub(str(path)), "a folder": path.is_dir(), "a table": path.suffix in TABLES}
         kinds["compressed"] = path.suffix in COMPRESSED
         for kind in (kind for kind, holds in kinds.items() if holds):
@@ -236,6 +236,35 @@ def _read(path: Path, vocab_size: int) -> npt.NDArray[Any]:
         return encode(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise _unreadable(str(path), str(error)) from error
+
+
+def _raw(path: Path, *, wide: bool) -> npt.NDArray[Any]:
+    """Map raw token ids, of which nothing says how wide they are: those of twice the width are refused.
+
+    Half of what is read of these are upper halves, which are 0.
+    """
+    tokens = np.memmap(path, dtype="<u4" if wide else "<u2", mode="r")
+    middle = len(tokens) // 4 * 2
+    looked = np.concatenate([tokens[:LOOKED_AT], tokens[middle : middle + LOOKED_AT]])
+    if len(looked) > 1 and looked[::2].any() and not looked[1::2].any():
+        bits = 8 * tokens.itemsize
+        raise InputError(
+            what=f"{path} holds wider token ids than are read of it",
+            cause=f"read as {bits} bits each, every second one is 0: they have {2 * bits} or more",
+            fix=f"write them with {bits} bits, as .npy, which says its type, or by plan tokenize",
+        )
+    return tokens
+
+
+def raw_told(name: str, vocab_size: int) -> list[str]:
+    """What is taken of files of raw tokens, which say nothing of their type."""
+    bits = 32 if vocab_size > LARGEST_16_BIT_VOCABULARY else 16
+    paths = [Path(part) for _, part in parts_of(name) or ((1, name),) if Path(part).suffix == ".bin"]
+    return [
+        f"{path} has no .idx: it is read as unsigned little-endian token ids of {bits} bits"
+        for path in paths
+        if index_beside(path) is None
+    ]
 
 
 def _unreadable(name: str, cause: str) -> InputError:

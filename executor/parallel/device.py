@@ -38,6 +38,17 @@ def choose_device(name: str, local_rank: int) -> torch.device:
     return torch.device("cpu")
 
 
+def fallback_told(name: str, device: torch.device) -> str:
+    """A line for a run that is on a CPU though nobody has said so; empty for any other.
+
+    >>> fallback_told("cpu", torch.device("cpu"))
+    ''
+    """
+    if name != "auto" or device.type != "cpu":
+        return ""
+    return "no GPU was found: this trains on the CPU (--device cpu asks for that, --device cuda refuses it)"
+
+
 def require_nvlink(device: torch.device, local_ranks: Sequence[int]) -> None:
     """Refuse to overlap messages of ranks whose GPUs are not all linked to each other by NVLink.
 

@@ -1,6 +1,7 @@
 """`plan watch` from the command line: a folder of `plan run`, logs with a plan, and what is refused."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,22 @@ def test_a_folder_is_watched_with_its_own_plan(folder: Path, capsys: pytest.Capt
     assert (found["step"], found["restarts"], found["repeated_steps"]) == (5, 1, 2)
     assert found["useful_share"] == pytest.approx(4 / 6)
     assert found["days_left"]["p10"] <= found["days_left"]["p90"]
+
+
+def test_a_run_that_was_told_its_steps_says_when_it_is_finished(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By its settings: five of ten thousand steps are done, whatever tokens its plan was asked for, if any."""
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    settings = {"folder": str(tmp_path), "plan_file": "plan.json", "steps": 10_000}
+    (tmp_path / "run.json").write_text(json.dumps(settings), encoding="utf-8")
+    for tokens in ((), ("--tokens", "1B")):
+        words = ["--model", "llama-3.2-1b", "--gpus", "8", *tokens, "--top", "1", "--json"]
+        assert run([*words, "-o", str(tmp_path / "plan.json")]) == 0
+        assert run(["watch", str(tmp_path), "--json"]) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert (found["step"], found["steps"]) == (5, 10_000)
+        assert found["days_left"]["p50"] > 9_995 * 2.0 / 86_400
 
 
 def test_a_log_needs_a_plan(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -214,13 +214,14 @@ def _check_documents(run: RunSettings, plan: Plan) -> None:
         )
 
 
-def check_run(plan: Plan, run: RunSettings, texts: Mapping[str, Contents]) -> None:
-    """Refuse what would fail or destroy something later; `texts` have been looked through."""
+def check_run(plan: Plan, run: RunSettings, texts: Mapping[str, Contents], min_gpus: int | None) -> None:
+    """Refuse what would fail, destroy something later, or has no effect; `texts` have been looked through."""
     import os
 
-    from app.actions.runs.rates import check_counts, check_rates
+    from app.actions.runs.rates import check_counts, check_meant, check_rates
     from app.actions.runs.resumed import check_resumed
     from app.reports.answer import note
+    from executor.data.source import raw_told
     from executor.launch.doors import check_doors
     from executor.launch.overlaps import check_overlaps
     from executor.model.layer_limits import check_modelled
@@ -231,6 +232,7 @@ def check_run(plan: Plan, run: RunSettings, texts: Mapping[str, Contents]) -> No
     check_modelled(plan.request.model)
     check_counts(run)
     check_rates(run)
+    check_meant(run, min_gpus, plan.layout.num_gpus)
     if job.precision not in ("bf16", "fp8", "mxfp8"):
         raise InputError(
             what="meshplan trains in bf16, fp32, fp8 or mxfp8",
@@ -250,6 +252,8 @@ def check_run(plan: Plan, run: RunSettings, texts: Mapping[str, Contents]) -> No
     _check_documents(run, plan)
     training_source(run, plan, texts)
     held_out(run, plan, texts)
+    for text in raw_told(run.data, plan.request.model.vocab_size):
+        note(text)
 
 
 def _missing(name: str) -> bool:

@@ -43,7 +43,7 @@ def check_rates(run: RunSettings) -> None:
         ("--weight-decay", run.weight_decay, run.weight_decay >= 0, "0 or more"),
         ("--adam-beta1", run.adam_beta1, 0 <= run.adam_beta1 < 1, "0 to below 1"),
         ("--adam-beta2", run.adam_beta2, 0 <= run.adam_beta2 < 1, "0 to below 1"),
-        ("--adam-eps", run.adam_eps, run.adam_eps >= 0, "0 or more"),
+        ("--adam-eps", run.adam_eps, run.adam_eps > 0, "above 0"),
         ("--clip-norm", run.clip_norm, run.clip_norm > 0, "above 0; a very large one clips nothing"),
     ):
         if not (holds and math.isfinite(value)):
@@ -52,6 +52,48 @@ def check_rates(run: RunSettings) -> None:
                 cause=f"{value:g}",
                 fix=f"give {range_}",
             )
+
+
+def check_meant(run: RunSettings, min_gpus: int | None, num_gpus: int) -> None:
+    """Refuse flags that can have no effect on this run, or not the one they are given for."""
+    from topology.base.errors import InputError
+
+    decays = run.rate_shape == "wsd" and run.decay_steps > max(run.steps, default_decay_steps(run.steps))
+    steps = f"the run has {run.steps} steps"
+    for holds, what, cause, fix in (
+        (
+            run.warmup_steps <= run.steps,
+            "--warmup-steps is longer than the run",
+            f"{run.warmup_steps} steps of warm-up, {steps}",
+            f"give at most {run.steps}",
+        ),
+        (
+            not decays,
+            "--decay-steps is longer than the run",
+            f"{run.decay_steps} steps of decay, {steps}",
+            f"give at most {run.steps}",
+        ),
+        (
+            run.profile_step is None or run.profile_step <= run.steps,
+            "--profile-step is a step that does not come",
+            f"step {run.profile_step}, {steps}",
+            f"give 1 to {run.steps}",
+        ),
+        (
+            min_gpus is None or min_gpus <= num_gpus,
+            "--min-gpus is more than the plan has",
+            f"at least {min_gpus} GPUs, the plan has {num_gpus}",
+            f"give at most {num_gpus}, or leave it out",
+        ),
+        (
+            run.min_lr is None or run.rate_shape != "constant",
+            "--min-lr has no effect with --lr-schedule constant",
+            f"that stays at {run.learning_rate:g}, it does not end at {run.min_lr}",
+            "leave --min-lr out, or give --lr-schedule cosine, linear or wsd",
+        ),
+    ):
+        if not holds:
+            raise InputError(what=what, cause=cause, fix=fix)
 
 
 def check_counts(run: RunSettings) -> None:

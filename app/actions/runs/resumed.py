@@ -42,6 +42,13 @@ def check_resumed(run: RunSettings, plan: Plan, say: Callable[[str], None]) -> N
         return
     if earlier is not None:
         _require_same_batches(run, earlier, plan.request)
+    done = next((step for step in steps if read_manifest(folder_of_step(root, step)) is not None), 0)
+    if done > run.steps:
+        raise InputError(
+            what="the run is further than --steps already",
+            cause=f"{run.folder} has a checkpoint after step {done}, --steps is {run.steps}",
+            fix=f"give more steps than {done}, write its weights by plan convert, or give another --run-dir",
+        )
     if before.is_file():
         there = read_settings(before)
         _require_same_settings(run, there, adapts=plan.request.job.adapter is not None, say=say)
@@ -52,13 +59,6 @@ def check_resumed(run: RunSettings, plan: Plan, say: Callable[[str], None]) -> N
         ]
         if told:
             say(f"the run goes on with {', '.join(told)}")
-    done = next((step for step in steps if read_manifest(folder_of_step(root, step)) is not None), 0)
-    if done > run.steps:
-        raise InputError(
-            what="the run is further than --steps already",
-            cause=f"{run.folder} has a checkpoint after step {done}, --steps is {run.steps}",
-            fix=f"give more steps than {done}, write its weights by plan convert, or give another --run-dir",
-        )
 
 
 def _require_same_run(run: RunSettings, earlier: PlanRequest, asked: PlanRequest) -> None:

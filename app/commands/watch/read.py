@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from executor.training.settings import METRICS_FILE, SAVES_FILE
+from executor.training.settings import METRICS_FILE, RUN_FILE, SAVES_FILE, read_settings
 from planner.analysis.campaign.watch import NOBODY, Watched, watched
+from planner.campaign.finish import with_campaign
 from planner.formats.progress import logged_steps
 from planner.formats.saves import held_by_saves
 from planner.formats.scheduler import scheduled
@@ -54,6 +56,19 @@ def watched_runs(plan: Plan, runs: Sequence[Path], events: Path | None = None) -
     Raises:
         InputError: a file cannot be read, holds no step, or is not a scheduler's.
     """
+    plan = _to_its_end(plan, runs)
     lines = [line for file in files_of(runs) for line in read_text(file, MOST_LOG_BYTES).splitlines()]
     seen = NOBODY if events is None else scheduled(read_text(events, MOST_LOG_BYTES), events.name)
     return watched(plan, list(logged_steps(lines)), list(held_by_saves(lines)), seen)
+
+
+def _to_its_end(plan: Plan, runs: Sequence[Path]) -> Plan:
+    """The plan with the tokens of a run that was told its steps (`--steps`), which its folder says."""
+    files = [run / RUN_FILE for run in runs if run.is_dir() and (run / RUN_FILE).is_file()]
+    if len(files) != 1:
+        return plan
+    job, steps = plan.request.job, read_settings(files[0]).steps
+    if job.total_tokens is not None and max(1, job.total_tokens // job.tokens_per_step) == steps:
+        return plan
+    job = replace(job, total_tokens=steps * job.tokens_per_step)
+    return with_campaign(replace(plan, request=replace(plan.request, job=job)))

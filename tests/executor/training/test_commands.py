@@ -187,6 +187,32 @@ def test_numbers_that_no_rank_counts_to_are_refused(
     assert not folder.exists()
 
 
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (("--warmup-steps", "50"), "50 steps of warm-up, the run has 3 steps"),
+        (("--lr-schedule", "wsd", "--decay-steps", "50"), "50 steps of decay, the run has 3 steps"),
+        (("--profile-step", "4"), "step 4, the run has 3 steps"),
+        (("--min-gpus", "3"), "at least 3 GPUs, the plan has 2"),
+        (("--lr-schedule", "constant", "--min-lr", "1e-5"), "that stays at 0.0003"),
+        (("--adam-eps", "0"), "give above 0"),
+    ],
+)
+def test_flags_that_mean_nothing_here_are_refused(
+    flags: tuple[str, ...],
+    said: str,
+    estimated_plan_of: Callable[..., Plan],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """They were meant to do something; an epsilon of 0 divides 0 by 0 where a gradient is none."""
+    words = [*run_words(tmp_path, estimated_plan_of(LEGAL), tmp_path / "run"), "--steps", "3", "--dry-run"]
+    assert run([*words, *flags]) == 2
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+    assert run([*words, "--profile-step", "3", "--warmup-steps", "3", "--min-gpus", "2"]) == 0
+
+
 def test_settings_that_a_rank_cannot_read_end_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from executor.data.blend import blend, parts_of
-from executor.data.source import open_source
+from executor.data.source import open_source, raw_told
 from topology.base.errors import InputError
 
 LENGTHS = (100, 3, 258)
@@ -71,6 +71,26 @@ def test_an_index_of_another_file_is_refused(tmp_path: Path) -> None:
     index.write_bytes(index.read_bytes()[:20])
     with pytest.raises(InputError, match="header alone"):
         open_source(str(index), vocab_size=259, sequence_length=16, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("written", "vocab_size", "bits"),
+    [("<u2", 259, 16), ("<i4", 259, 0), ("<i8", 259, 0), ("<u4", 100_000, 32), ("<i8", 100_000, 0)],
+)
+def test_raw_tokens_of_another_width_are_refused(
+    written: str, vocab_size: int, bits: int, tmp_path: Path
+) -> None:
+    """Every second one would be 0; bits are those that are read, 0 where they are refused."""
+    path = tmp_path / "raw.bin"
+    path.write_bytes(np.random.default_rng(0).integers(0, 259, 1000).astype(written).tobytes())
+    if bits:
+        assert len(open_source(str(path), vocab_size=vocab_size, sequence_length=16, seed=0).sample(0)) == 17
+        assert raw_told(f"1={path},1=synthetic", vocab_size) == [
+            f"{path} has no .idx: it is read as unsigned little-endian token ids of {bits} bits"
+        ]
+    else:
+        with pytest.raises(InputError, match="every second one is 0"):
+            open_source(str(path), vocab_size=vocab_size, sequence_length=16, seed=0)
 
 
 class Numbered:
