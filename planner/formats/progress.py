@@ -58,7 +58,7 @@ def _of_log(line: str) -> LoggedStep | None:
     """A line of Megatron-LM, NeMo or torchtitan. NeMo counts the steps before this one.
 
     >>> _of_log("[2026-01-02 03:04:05] iteration 10/ 100 | elapsed time per iteration (ms): 5400.0 |")
-    LoggedStep(step=10, step_s=5.4, tokens_per_s_per_gpu=None, at_s=1767323045.0)
+    LoggedStep(step=10, step_s=5.4, tokens_per_s_per_gpu=None, at_s=1767323045.0, compared=True)
     """
     megatron, nemo, titan = _MEGATRON.search(line), _NEMO.search(line), _TORCHTITAN.search(line)
     if megatron:
