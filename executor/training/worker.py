@@ -8,6 +8,7 @@ rank that waited for a killed one has the same.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import json
 import os
@@ -17,6 +18,7 @@ import traceback
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import FrameType
+from typing import NoReturn
 
 from executor.training.lifeline import die_with_parent
 from executor.training.settings import (
@@ -233,5 +235,17 @@ def _present(folder: Path) -> Iterator[None]:
         mark.unlink(missing_ok=True)
 
 
+def leave(code: int) -> NoReturn:
+    """End this process once what was registered for its end is done, and leave the interpreter as it is.
+
+    A reader of tables keeps threads that may ask for the interpreter while it is taken apart, which Python
+    answers by ending them, and C++ by aborting the process: a finished run would count as failed.
+    """
+    atexit._run_exitfuncs()  # noqa: SLF001 - there is no other way to call what wandb and others registered
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    leave(main(sys.argv[1:]))

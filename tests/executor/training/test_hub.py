@@ -31,7 +31,10 @@ from tests.executor.training.hub_server import served
 from topology.base.errors import InputError
 
 FIRST, SECOND = "a" * 40, "b" * 40
-SCRIPT = "import sys; from tests.executor.training.test_hub import asked_there; asked_there(sys.argv[1])"
+SCRIPT = (
+    "import sys; from executor.training.worker import leave; "
+    "from tests.executor.training.test_hub import asked_there; asked_there(sys.argv[1]); leave(0)"
+)
 
 
 def made(folder: Path, word: str = "", *, rows: int = 40) -> Path:
