@@ -242,8 +242,9 @@ def leave(code: int) -> NoReturn:
     answers by ending them, and C++ by aborting the process: a finished run would count as failed.
     """
     atexit._run_exitfuncs()  # noqa: SLF001 - there is no other way to call what wandb and others registered
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError):  # whoever read it has gone
+            stream.flush()
     os._exit(code)
 
 

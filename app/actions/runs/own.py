@@ -66,7 +66,7 @@ class RunFlags:
 
 def run_settings(flags: RunFlags, plan: Plan) -> RunSettings:
     """Settings of the run, with what the plan decides where a flag does not."""
-    from app.actions.runs.rates import default_decay_steps, rate_shape_named
+    from app.actions.runs.numbers import default_decay_steps, rate_shape_named
     from executor.data.source import named_in_full
     from executor.data.tokenizer import tokenizer_file
     from executor.launch.supervise import with_plan
@@ -218,7 +218,7 @@ def check_run(plan: Plan, run: RunSettings, texts: Mapping[str, Contents], min_g
     """Refuse what would fail, destroy something later, or has no effect; `texts` have been looked through."""
     import os
 
-    from app.actions.runs.rates import check_counts, check_meant, check_rates
+    from app.actions.runs.numbers import check_counts, check_meant, check_rates
     from app.actions.runs.resumed import check_resumed
     from app.reports.answer import note
     from executor.data.source import raw_told

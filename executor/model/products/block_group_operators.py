@@ -24,7 +24,7 @@ from executor.model.products.block_operators import (
     wide,
 )
 from executor.model.products.groups import padded
-from executor.model.products.registered import register
+from executor.model.products.registered import register, shape_of_sums
 
 
 def multiply_block_groups_on_cpu(
@@ -127,19 +127,6 @@ def sum_block_groups_on_gpu(
     return result.masked_fill_(empty.view(-1, 1, 1), 0.0).to(dtype)
 
 
-def _shape_of_sums(
-    left: torch.Tensor,
-    _left_scales: torch.Tensor,
-    right: torch.Tensor,
-    _right_scales: torch.Tensor,
-    ends: torch.Tensor,
-    dtype: torch.dtype,
-    _rows: int,
-) -> torch.Tensor:
-    """Their sums without values."""
-    return left.new_empty(ends.shape[0], left.shape[0], right.shape[0], dtype=dtype)
-
-
 def tiled_rows(scales: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
     """Scales (T, k/32) of groups of rows, each group in whole tiles, as many as those have."""
     whole = padded(scales, ends, TILE_ROWS).rows
@@ -176,5 +163,5 @@ sum_block_groups, SUM_BLOCK_GROUPS = register(
     "sum_block_groups",
     on_cpu=sum_block_groups_on_cpu,
     on_gpu=sum_block_groups_on_gpu,
-    shape=_shape_of_sums,
+    shape=shape_of_sums,
 )

@@ -21,3 +21,16 @@ def register(name: str, *, on_cpu: Product, on_gpu: Product, shape: Product) -> 
     run.register_kernel("cuda")(on_gpu)
     run.register_fake(shape)
     return run, getattr(torch.ops.meshplan, name).default
+
+
+def shape_of_sums(
+    left: torch.Tensor,
+    _left_scales: torch.Tensor,
+    right: torch.Tensor,
+    _right_scales: torch.Tensor,
+    ends: torch.Tensor,
+    dtype: torch.dtype,
+    _rows: int,
+) -> torch.Tensor:
+    """Sums over groups, (E, n, k), without values."""
+    return left.new_empty(ends.shape[0], left.shape[0], right.shape[0], dtype=dtype)

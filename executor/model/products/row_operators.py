@@ -11,7 +11,7 @@ import torch
 from torch.nn import functional
 from torch.nn.functional import ScalingType
 
-from executor.model.products.registered import register
+from executor.model.products.registered import register, shape_of_sums
 
 UNIT = 16  # numbers of e4m3 that a kernel reads at once; a group that is summed over has whole ones
 
@@ -129,22 +129,9 @@ def sum_groups_on_gpu(
     return result.to(dtype)
 
 
-def _shape_of_sums(
-    left: torch.Tensor,
-    _left_scales: torch.Tensor,
-    right: torch.Tensor,
-    _right_scales: torch.Tensor,
-    ends: torch.Tensor,
-    dtype: torch.dtype,
-    _rows: int,
-) -> torch.Tensor:
-    """Their sums without values."""
-    return left.new_empty(ends.shape[0], left.shape[0], right.shape[0], dtype=dtype)
-
-
 multiply_groups, MULTIPLY_GROUPS = register(
     "multiply_groups", on_cpu=multiply_groups_on_cpu, on_gpu=multiply_groups_on_gpu, shape=_shape_of_groups
 )
 sum_groups, SUM_GROUPS = register(
-    "sum_groups", on_cpu=sum_groups_on_cpu, on_gpu=sum_groups_on_gpu, shape=_shape_of_sums
+    "sum_groups", on_cpu=sum_groups_on_cpu, on_gpu=sum_groups_on_gpu, shape=shape_of_sums
 )

@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from app.actions.runs.rates import check_rates, default_decay_steps, rate_shape_named
+from app.actions.runs.numbers import check_rates, default_decay_steps, rate_shape_named
 from executor.training.optimizer import OptimizerSettings, RateShape, learning_rate
 from executor.training.settings import RunSettings
 from executor.training.trainer import optimizer_settings

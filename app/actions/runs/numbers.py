@@ -1,4 +1,4 @@
-"""What flags say of a run's optimizer: how its rate goes, and numbers that would make it diverge at once."""
+"""Numbers that flags give a run: those of nothing given, and which mean nothing or end it at once."""
 
 from __future__ import annotations
 
