@@ -17,8 +17,10 @@ from costmodel.training.bands import Doubts
 from costmodel.training.estimate import estimate
 from planner.audit.changes import Change, Running, changes_of
 from planner.audit.findings import findings_of
+from planner.audit.given import given_by
 from planner.audit.job import Job, job_of
 from planner.audit.legal import Finding
+from planner.audit.priced_facts import with_priced_facts
 from planner.audit.read import Reading, read_texts
 from planner.audit.told import add_chunks, split_told, stack_told, switched_off, told_of
 from planner.plan import Plan, PlanRequest
@@ -83,6 +85,7 @@ def audited(reading: Reading, flags: Flags, cal: Calibration) -> Audit:
         cal: Kernel and collective tables.
     """
     add_chunks(reading)
+    reading = given_by(reading, flags)
     doubts = list(reading.doubts)
     try:
         job = job_of(reading, flags)
@@ -101,8 +104,8 @@ def audited(reading: Reading, flags: Flags, cal: Calibration) -> Audit:
     best = _best(job.request, cal)
     changes = changes_of(reading, now, best, cal) if now else ()
     return Audit(
-        reading=reading, job=job, findings=findings, predicted=now.estimate if now else None, best=best,
-        changes=changes,
+        reading=with_priced_facts(reading, job), job=job, findings=findings,
+        predicted=now.estimate if now else None, best=best, changes=changes,
         doubts=tuple(dict.fromkeys(doubts)), measured_step_s=measured_step_s(reading, job),
     )  # fmt: skip
 

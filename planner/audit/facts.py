@@ -1,7 +1,8 @@
 """Facts of a job: what the settings of a file state, each with where it stands, and what follows from them.
 
-A fact is *stated* (a word of the file says it), *derived* (it follows from stated ones: dp from the number of
-GPUs), a *default* of the engine, or *assumed* by us. What is not stated and does not follow is absent.
+A fact is *given* (on the command line), *stated* (a word of the file says it), *derived* (it follows from
+stated ones: dp from the number of GPUs), a *default* of the engine, or *assumed* by us. What is not stated
+and does not follow is absent.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ from typing import Any, Literal
 from planner.audit.words import Family
 from planner.formats.settings import NOT_KNOWN, Scalar, Setting, truth_of, whole
 
-How = Literal["stated", "derived", "default", "assumed"]
+How = Literal["given", "stated", "derived", "default", "assumed"]
 
-_SKIPPED_PARTS = frozenset(
+SKIPPED_PARTS = frozenset(
     (
         "rollout",
         "ref",
@@ -54,7 +55,7 @@ _WHOLE = frozenset(
 )
 
 
-_OFFLOADED = ("offload", "offload_disk", "legacy", "unsloth")
+OFFLOADED = ("offload", "offload_disk", "legacy", "unsloth")
 """Values of Axolotl's gradient_checkpointing: what is kept for the backward pass is kept elsewhere."""
 MOST_NOTES = 8
 """Words of one file that say otherwise than the one that holds, and are told."""
@@ -129,7 +130,7 @@ class Facts:
 def meaning(setting: Setting, words: Mapping[str, str]) -> str | None:
     """The field that a setting states, by the longest end of its name that is a word."""
     path = setting.path
-    if _SKIPPED_PARTS.intersection(path[:-1]):
+    if SKIPPED_PARTS.intersection(path[:-1]):
         return None
     for length in range(min(3, len(path)), 0, -1):
         found = words.get(".".join(path[-length:]))
@@ -205,7 +206,7 @@ def _value(name: str, value: Scalar) -> Any:
         return NOT_KNOWN if name in _WHOLE else None
     if name == "said.recompute" and text.lower() in ("none", "null"):
         return "none"
-    if name == "said.recompute_full" and text.lower() in _OFFLOADED:
+    if name == "said.recompute_full" and text.lower() in OFFLOADED:
         return True
     if value is None or text.lower() in ("", "none", "null", "auto") or text.startswith("$"):
         return None if name != "said.bf16" or text.lower() != "auto" else "auto"

@@ -27,7 +27,7 @@ def findings_of(reading: Reading, job: Job, cluster: Cluster | None) -> tuple[Fi
     """Everything that is wrong, the worst first."""
     found: dict[tuple[str, str], Finding] = {}
     judges: tuple[Iterator[Finding], ...] = (
-        refused(reading), *(judge(reading) for judge in _JUDGES), _environment(reading, cluster)
+        refused(reading, job), *(judge(reading) for judge in _JUDGES), _environment(reading, cluster)
     )  # fmt: skip
     for judge in judges:
         for finding in judge:

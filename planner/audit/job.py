@@ -13,16 +13,20 @@ from typing import Any
 
 from costmodel.job import MOST_MTP_LAYERS
 from costmodel.kernels.precisions import TRAINING
-from costmodel.layout import RECOMPUTES, ParallelLayout, Recompute
+from costmodel.layout import ParallelLayout
 from costmodel.models.catalog import listed_model, model
 from costmodel.models.spec import ModelSpec
-from costmodel.pipeline.schedules import usual_schedule
 from costmodel.runs.cells import UnsupportedRunError
 from costmodel.runs.model import model_of
 from costmodel.stack import stack as find_stack
+from planner.audit.adapters import StatedAdapter, stated_adapter
 from planner.audit.facts import Facts
+from planner.audit.given import given_by
+from planner.audit.layout import layout_of, value_of
+from planner.audit.offload import StatedOffload, stated_offload
 from planner.audit.read import Reading
-from planner.audit.told import model_told, splits_sequences, told_modules, unpriced_by
+from planner.audit.told import Told, model_told, told_by, told_modules, unpriced_by
+from planner.audit.unsettled import Unsettled, leanest_layout
 from planner.engines.megatron_lm.modules import PRICED
 from planner.engines.megatron_lm.stage_string import modules_of_string
 from planner.formats.settings import whole
@@ -31,7 +35,6 @@ from planner.questions.flags import Flags
 from planner.questions.training import DEFAULT_GPU, understand
 from topology.base.errors import InputError
 
-_DEGREES = ("tp", "pp", "cp", "ep", "expert_tp", "virtual_stages", "microbatch_size")
 _NAME_ENDS = re.compile(
     r"[-_](?:instruct|base|hf|chat|it|fp8|bf16|dequantized|[0-9]{4}|v0\.[0-9]|bnb|nf4)$", re.IGNORECASE
 )
@@ -51,22 +54,35 @@ class Job:
     Attributes:
         request: What the planner is asked; None where something is missing.
         layout: How the files split it; None where a degree is missing or impossible.
-        missing: What nobody said, as the flag that says it.
+        missing: What nobody said, as the flag that says it, or why the job is not priced.
         assumed: What was taken for granted.
+        unsettled: What decides memory, is not stated, and no contract knows.
     """
 
     request: PlanRequest | None = None
     layout: ParallelLayout | None = None
     missing: tuple[str, ...] = ()
     assumed: tuple[str, ...] = ()
+    unsettled: tuple[Unsettled, ...] = ()
+
+    @property
+    def leanest_layout(self) -> ParallelLayout | None:
+        """The layout with all that is unsettled at its leanest; None where nothing bounds that."""
+        return None if self.layout is None else leanest_layout(self.layout, self.unsettled)
 
 
 @dataclass(slots=True)
 class _Notes:
-    """What is missing and what was assumed."""
+    """What is missing, what was assumed, and what of it decides memory."""
 
     missing: list[str] = field(default_factory=list)
     assumed: list[str] = field(default_factory=list)
+    unsettled: list[Unsettled] = field(default_factory=list)
+
+    def take(self, name: str, value: Any, why: str) -> None:
+        """Note a value that is taken for granted, decides memory, and that nothing bounds."""
+        self.assumed.append(why)
+        self.unsettled.append(Unsettled(field=name, taken=value, leanest=None, why=why))
 
 
 def job_of(reading: Reading, flags: Flags) -> Job:
@@ -76,65 +92,126 @@ def job_of(reading: Reading, flags: Flags) -> Job:
         reading: What the files say.
         flags: Model, GPUs, cluster and settings in the user's words; they hold over the files.
     """
+    reading = given_by(reading, flags)
     facts, notes = reading.facts, _Notes()
+    adapter, offload = stated_adapter(reading.settings), stated_offload(reading)
     notes.assumed.extend(_left_out(reading))
-    unpriced = _unpriced(reading)
+    unpriced = _unpriced(reading, adapter, offload)
     if unpriced:
         return Job(missing=(unpriced,))
-    found = _model(reading, flags, notes)
+    spec = _model(reading, flags, notes)
     gpus = flags.gpus or _gpus(reading, flags, notes)
-    if flags.sequence_length is None and not facts.count("job.sequence_length"):
+    told = told_by(reading, spec, facts.count("cluster.num_gpus"))
+    length = flags.sequence_length or value_of(reading, told, "job.sequence_length").value
+    if not length:
         notes.missing.append("--sequence-length")
-    if found is None or (gpus is None and flags.cluster is None) or notes.missing:
+    if spec is None or (gpus is None and flags.cluster is None) or notes.missing:
         return Job(missing=tuple(notes.missing), assumed=tuple(notes.assumed))
     asked = replace(
         flags,
-        model=found.name,
+        model=spec.name,
         gpus=gpus,
         gpu=flags.gpu or (None if flags.cluster else _gpu(reading, notes)),
         stack=flags.stack or _stack(reading, notes),
-        sequence_length=flags.sequence_length or str(facts.count("job.sequence_length")),
-        precision=flags.precision or _precision(facts, notes),
+        sequence_length=str(length),
+        precision=flags.precision or _precision(reading, told, notes),
         global_batch_size=flags.global_batch_size or "1",
+        adapter=flags.adapter or _adapter_words(adapter, notes),
+        offload=flags.offload or (offload.words if offload else None),
         settings=(*flags.settings, *_node_size(facts, flags)),
     )
-    understood = understand(asked, model=found)
+    spec = _positions(spec, int(length), notes) if str(length).isdecimal() else spec
+    try:
+        understood = understand(asked, model=spec)
+    except InputError as impossible:
+        if adapter is None and offload is None:
+            raise
+        return Job(missing=(f"a job that is priced: {impossible.what}, {impossible.cause}",))
     request = understood.request
     notes.assumed.extend(text for text in understood.notes if text.startswith("planned for"))
-    layout = _layout(reading, request, notes)
-    batch = int(flags.global_batch_size or 0) or _batch(facts, layout, request.cluster.num_gpus, notes)
-    modules = min(facts.count("job.mtp_layers") or 0, MOST_MTP_LAYERS)
-    sequences = max(1, min(batch, LARGEST))
-    request = replace(
-        request,
-        job=replace(request.job, global_batch_size=sequences, mtp_layers=modules or request.job.mtp_layers),
+    told = told_by(reading, spec, request.cluster.num_gpus)
+    found = layout_of(reading, told, request)
+    notes.assumed.extend(found.assumed)
+    notes.unsettled.extend(found.unsettled)
+    batch = flags.global_batch_size and request.job.global_batch_size
+    batch = batch or _batch(reading, told, found.layout, request.cluster.num_gpus, notes)
+    stated = {
+        name: value
+        for name in ("optimizer", "bucket_bytes", "mtp_layers")
+        if (value := value_of(reading, told, f"job.{name}").value) is not None
+    }
+    stated["mtp_layers"] = min(stated.get("mtp_layers", 0), MOST_MTP_LAYERS) or request.job.mtp_layers
+    try:
+        job = replace(request.job, global_batch_size=max(1, min(batch, LARGEST)), **stated)
+    except InputError as impossible:
+        return Job(missing=(f"a job that is priced: {impossible.what}, {impossible.cause}",))
+    request = replace(request, job=job)
+    return Job(
+        request=request,
+        layout=found.layout,
+        missing=tuple(notes.missing),
+        assumed=tuple(notes.assumed),
+        unsettled=tuple(notes.unsettled),
     )
-    return Job(request=request, layout=layout, missing=tuple(notes.missing), assumed=tuple(notes.assumed))
 
 
-def _unpriced(reading: Reading) -> str:
+def _unpriced(reading: Reading, adapter: StatedAdapter | None, offload: StatedOffload | None) -> str:
     """Why a job cannot be priced at all; empty where it can."""
+    facts = reading.facts
     if reading.family.serves:
         return "a training job: this file serves"
-    if reading.family.name == "nanotron" and (reading.facts.count("layout.ep") or 1) > 1:
+    if reading.family.unread:
+        return f"an engine whose files are read: those of {reading.family.name} are not"
+    if reading.family.name == "nanotron" and (facts.count("layout.ep") or 1) > 1:
         return "a job whose experts share ranks: those of nanotron have their own, which is not priced"
-    if reading.facts.value("said.hybrid"):
+    if facts.value("said.hybrid"):
         return "a model whose layers are all attention and feed-forward: this one mixes others in"
-    adapter = str(reading.facts.value("said.adapter") or "").lower()
-    if adapter not in ("", "full", "false", "none") or reading.facts.truth("said.four_bit"):
-        return f"a job that trains all weights: {adapter or 'a base in four bits'} is not priced"
+    if facts.value("said.decoder"):
+        return "a model with a decoder alone: this one has an encoder beside it"
+    if adapter is not None and adapter.why:
+        return f"an adapter that is priced: {adapter.why}"
+    if offload is not None and offload.why:
+        return f"an offload that is priced: {offload.why}"
+    hidden = [name for name in _DECIDING if name in facts.unknown and name not in facts.found]
+    if hidden:
+        words = ", ".join(name.rpartition(".")[2] for name in hidden)
+        return f"{words}, which only a run knows: give the variables of the script by --env NAME=VALUE"
     return ""
+
+
+_DECIDING = (
+    *(f"layout.{name}" for name in ("tp", "pp", "cp", "ep", "expert_tp", "virtual_stages")),
+    "layout.microbatch_size", "layout.dp", "said.zero_stage", "said.dp_shard", "said.recompute",
+    "said.recompute_full", "said.sharding", "said.training_gpus",
+)  # fmt: skip
+"""What a job's price hangs on: with a value that only a run knows there is none."""
+
+
+def _adapter_words(adapter: StatedAdapter | None, notes: _Notes) -> str | None:
+    """An adapter that is priced, as a flag says it."""
+    if adapter is None or adapter.adapter is None:
+        return None
+    notes.assumed.extend(adapter.assumed)
+    return adapter.adapter.words
+
+
+def _positions(spec: ModelSpec, length: int, notes: _Notes) -> ModelSpec:
+    """The model with as many positions as its sequences have, where nothing but its release counts them.
+
+    Rotary positions are computed. Megatron-LM alone holds a length against a number of positions, that of its
+    own word (``args.max_position_embeddings >= args.seq_length``), which its contract refuses.
+    """
+    if length <= spec.max_sequence_length or spec.learned_positions or spec.module:
+        return spec
+    notes.assumed.append(
+        f"{spec.name} runs beyond the {spec.max_sequence_length} positions that its release was trained on"
+    )
+    return replace(spec, max_sequence_length=length)
 
 
 def _left_out(reading: Reading) -> Iterator[str]:
     """What a job does that is not in its price."""
     facts = reading.facts
-    for name, what in (("said.offload_optimizer", "optimizer states"), ("said.offload_param", "parameters")):
-        value = str(facts.value(name) or "").lower()
-        if value not in ("", "false", "none", "0"):
-            yield f"{what} are priced as kept on the GPU, not offloaded"
-    if facts.count("said.offload_layers"):
-        yield "activations are priced as kept on the GPU, not offloaded"
     modules = [name for name in told_modules(reading) if name not in PRICED]
     if facts.value("layout.recompute") == "selective" and modules:
         yield f"recomputed modules {', '.join(modules)} are priced as kept"
@@ -196,7 +273,8 @@ def _sized(facts: Facts, notes: _Notes) -> ModelSpec | None:
     if tied is not None:
         row["tie_word_embeddings"] = "1" if tied else "0"
     if "vocab_size" not in row:
-        notes.assumed.append("a vocabulary as usual for such sizes: the file does not state it")
+        why = "a vocabulary as usual for such sizes: the file does not state it"
+        notes.take("model.vocab_size", None, why)
     if row.get("moe_intermediate_size"):
         row["intermediate_size"] = row["moe_intermediate_size"]
     try:
@@ -247,7 +325,7 @@ def _gpu(reading: Reading, notes: _Notes) -> str:
     if len(reading.gpus) == 1:
         notes.assumed.append(f"GPUs are {reading.gpus[0]}, which the file mentions")
         return reading.gpus[0]
-    notes.assumed.append(f"GPUs are {DEFAULT_GPU}: the file does not say, so give --gpu")
+    notes.take("cluster.gpu", DEFAULT_GPU, f"GPUs are {DEFAULT_GPU}: the file does not say, so give --gpu")
     return DEFAULT_GPU
 
 
@@ -255,13 +333,13 @@ def _stack(reading: Reading, notes: _Notes) -> str:
     """The profile that prices the engine of the files."""
     name = reading.family.stack or "megatron-core"
     if not reading.family.stack:
-        notes.assumed.append(f"{reading.family.name} is priced as {name}")
+        notes.take("stack", name, f"{reading.family.name} is priced as {name}")
     return name
 
 
-def _precision(facts: Facts, notes: _Notes) -> str:
+def _precision(reading: Reading, told: Told | None, notes: _Notes) -> str:
     """The format that is trained in."""
-    name = facts.value("job.precision")
+    name = value_of(reading, told, "job.precision").value
     if name in TRAINING:
         return str(name)
     notes.assumed.append("bf16: the file does not state a precision")
@@ -276,61 +354,16 @@ def _node_size(facts: Facts, flags: Flags) -> tuple[str, ...]:
     return (f"cluster.gpus_per_node={each}", f"cluster.count={total // each}")
 
 
-def _layout(reading: Reading, request: PlanRequest, notes: _Notes) -> ParallelLayout | None:
-    """How the files split the job; degrees that are not stated are one."""
-    facts, gpus = reading.facts, request.cluster.num_gpus
-    fields: dict[str, Any] = {name: min(facts.count(f"layout.{name}") or 1, LARGEST) for name in _DEGREES}
-    others = fields["tp"] * fields["pp"] * fields["cp"]
-    dp = facts.count("layout.dp")
-    if dp is None or dp * others != gpus:
-        if gpus % others:
-            return None
-        dp = gpus // others
-    stage = whole(facts.value("layout.zero_stage"))
-    if stage is None and reading.family.recipes and dp * fields["cp"] > 1:
-        stage = 1
-        notes.assumed.append("a distributed optimizer, as the recipes that such files change have it")
-    schedule = facts.value("layout.schedule") or usual_schedule(fields["virtual_stages"])
-    recompute: Recompute = next(
-        (known for known in RECOMPUTES if known == facts.value("layout.recompute")), "none"
-    )
-    shard = facts.count("layout.shard_degree")
-    if not request.model.is_moe:
-        fields["expert_tp"] = 1  # what engines print of dense models too
-    if fields["pp"] == 1:
-        fields["virtual_stages"], schedule = 1, usual_schedule(1)
-    if schedule == "interleaved" and fields["virtual_stages"] == 1:
-        fields["virtual_stages"] = 2
-        notes.assumed.append("2 chunks a rank, the least that an interleaved schedule has")
-    if fields["pp"] > 1 and reading.family.name == "torchtitan":  # its local batch is cut further
-        fields["microbatch_size"] = facts.count("said.pipeline_microbatch") or 1
-    return ParallelLayout(
-        **fields,
-        dp=dp,
-        zero_stage=stage if stage is not None else 0,
-        shard_degree=shard
-        if shard and shard < dp * fields["cp"] and (dp * fields["cp"]) % shard == 0
-        else None,
-        recompute=recompute,
-        schedule=schedule,
-        sequence_parallel=fields["tp"] > 1 and _splits(reading),
-    )
-
-
-def _splits(reading: Reading) -> bool:
-    """Whether sequences are split with tensors."""
-    stated = reading.facts.truth("layout.sequence_parallel")
-    return splits_sequences(reading) if stated is None else stated
-
-
-def _batch(facts: Facts, layout: ParallelLayout | None, gpus: int, notes: _Notes) -> int:
+def _batch(
+    reading: Reading, told: Told | None, layout: ParallelLayout | None, gpus: int, notes: _Notes
+) -> int:
     """The global batch, or one microbatch of every replica."""
-    found = facts.count("job.global_batch_size")
-    if found:
-        return found
+    stated = value_of(reading, told, "job.global_batch_size").value
+    if stated:
+        return int(stated)
     replicas = layout.dp if layout else gpus
-    size = facts.count("layout.microbatch_size") or 1
-    steps = whole(facts.value("said.accumulation")) or 1
+    size = layout.microbatch_size if layout else reading.facts.count("layout.microbatch_size") or 1
+    steps = whole(reading.facts.value("said.accumulation")) or 1
     batch = replicas * size * max(1, steps)
     notes.assumed.append(f"a global batch of {batch}: dp {replicas} · {size} samples · {steps} accumulated")
     return batch

@@ -67,10 +67,10 @@ def place_of(facts: Facts, *names: str) -> tuple[str, int]:
     return next(((fact.file, fact.line) for fact in found if fact.line), ("", 0))
 
 
-def refused(reading: Reading) -> Iterator[Finding]:
+def refused(reading: Reading, job: Job) -> Iterator[Finding]:
     """What the engine stops at of what it is told."""
     own = own_names(reading)
-    for one, setting in refused_by(reading):
+    for one, setting in refused_by(reading, job.request.model if job.request else None):
         yield Finding(
             kind=one.kind,
             rule=one.name,

@@ -70,6 +70,8 @@ class Reading:
     """What scripts set, by name."""
     settings: tuple[Setting, ...] = ()
     """Everything that was read, the first file that holds first."""
+    stated: Facts = field(default_factory=Facts)
+    """What words say, before anything follows from it."""
 
 
 def read_files(paths: Iterable[str], given: Mapping[str, str] | None = None) -> Reading:
@@ -370,6 +372,7 @@ def _together(readings: list[Reading]) -> Reading:
         whole.kinds |= reading.kinds
         whole.doubts.extend((*reading.doubts, *reading.facts.notes))
         whole.measured = whole.measured or reading.measured
+    whole.stated = Facts(dict(whole.facts.found), set(whole.facts.unknown))
     conclude(whole.facts, whole.family)
     whole.doubts.extend(whole.facts.notes)
     return whole

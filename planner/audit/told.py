@@ -6,7 +6,7 @@ are read by it, and changes are what it writes of one job and not of the other.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace
 from typing import Any
 
@@ -16,40 +16,74 @@ from costmodel.pipeline.even_split import even_split
 from costmodel.pipeline.stage_costs import StageSplit
 from costmodel.pipeline.stages import layers_of_chunks, ranks_of_chunks
 from costmodel.stack import SoftwareStack
+from planner.audit.contract_words import (
+    contract_of_family,
+    contract_words,
+    hidden_words,
+    spelled_settings,
+)
+from planner.audit.launch import UNTOLD
 from planner.audit.read import Reading
 from planner.engines.contract import Contract, read, write
 from planner.engines.contract import Reading as Told
-from planner.engines.contracts import CONTRACTS
 from planner.engines.fields import layout_facts, model_facts, stack_facts, told_model, told_stack
 from planner.engines.megatron_lm.stages import RECOMPUTED_HOW
 from planner.engines.refusal import Refused
 from planner.engines.setting import Setting as EngineSetting
-from planner.formats.settings import NOT_KNOWN, Setting
+from planner.formats.settings import Setting
 from planner.plan import PlanRequest
 from planner.problem import Setting as Question
 from planner.problem import setting_of, split_of
 from topology.base.errors import InputError
 
-_WHOLE = ("Megatron-LM",)
-"""Families whose files state everything that is not the engine's default."""
 Words = Mapping[str, Any]
 """Values by word of an engine."""
+_POSITIONS = ("--max-position-embeddings",)
+"""What a file says of a model beside what a release says of it."""
+
+
+def contract_of(reading: Reading) -> Contract | None:
+    """The contract of the engine whose files these are."""
+    return contract_of_family(reading.family)
+
+
+def is_whole(reading: Reading) -> bool:
+    """Whether files state everything that is not the default of their engine: no recipe fills the rest."""
+    return contract_of(reading) is not None and not reading.family.recipes
+
+
+def has_untold_words(reading: Reading) -> bool:
+    """Whether the command has words that only a run knows: any setting could be among them."""
+    return any(setting.name == UNTOLD for setting in reading.settings)
+
+
+def told_by(reading: Reading, model: ModelSpec | None = None, num_gpus: int | None = None) -> Told | None:
+    """What the contract of the files' engine reads; None where it has none.
+
+    Args:
+        reading: What the files say.
+        model: What is trained, where files leave that out or it was asked for.
+        num_gpus: GPUs that the job is started on, where known.
+    """
+    contract = contract_of(reading)
+    if contract is None:
+        return None
+    return read(contract, words_of(reading, contract, model), num_gpus)
 
 
 def told_of(reading: Reading, request: PlanRequest) -> Told | None:
-    """What the contract of the job's engine reads; None where it has none or files are another's."""
+    """What the contract of the job's engine reads; None where files are another's than the profile's."""
     contract = contract_of(reading)
     if contract is None or request.stack not in contract.stacks:
         return None
-    told = read(contract, words_of(reading, contract), request.cluster.num_gpus)
-    whole = reading.family.name in _WHOLE  # of others a file says only what differs from a recipe
-    return told if whole else replace(told, assumed={})
+    told = told_by(reading, request.model, request.cluster.num_gpus)
+    return told if told is None or is_whole(reading) else replace(told, assumed={})
 
 
 def model_told(reading: Reading, model: ModelSpec) -> ModelSpec:
     """A model of stated sizes as the engine would build it: its norm, activation, positions and biases."""
     contract = contract_of(reading)
-    if contract is None or reading.family.name not in _WHOLE:
+    if contract is None or not is_whole(reading) or not contract.sizes:
         return model
     found = read(contract, words_of(reading, contract)).fields
     try:
@@ -60,23 +94,8 @@ def model_told(reading: Reading, model: ModelSpec) -> ModelSpec:
 
 def told_modules(reading: Reading) -> tuple[str, ...]:
     """Modules of a layer that files have recomputed."""
-    contract = contract_of(reading)
-    if contract is None:
-        return ()
-    return tuple(read(contract, words_of(reading, contract)).fields.get("recipe.recompute_modules", ()))
-
-
-def contract_of(reading: Reading) -> Contract | None:
-    """The contract of the engine whose files these are."""
-    return CONTRACTS.get(reading.family.engine)
-
-
-def splits_sequences(reading: Reading) -> bool:
-    """Whether the engine splits sequences with tensors where files do not say."""
-    contract = contract_of(reading)
-    if contract is None:
-        return False
-    return bool(read(contract, words_of(reading, contract)).fields.get("layout.sequence_parallel"))
+    told = told_by(reading)
+    return () if told is None else tuple(told.fields.get("recipe.recompute_modules", ()))
 
 
 def add_chunks(reading: Reading) -> None:
@@ -90,57 +109,60 @@ def add_chunks(reading: Reading) -> None:
         reading.facts.take("layout.schedule", "interleaved", "said.stage_layout")
 
 
-def words_of(reading: Reading, contract: Contract) -> dict[str, Any]:
-    """The settings of files as words of a contract; those it does not know are left out."""
-    known = contract.spellings
-    return {
-        name: [setting.value, *setting.more] if known[name].kind == "list" and setting.more else setting.value
-        for name, setting in _spelled(reading.settings, contract).items()
-        if setting.value != NOT_KNOWN
-    }
+def words_of(reading: Reading, contract: Contract, model: ModelSpec | None = None) -> dict[str, Any]:
+    """The settings of files as words of a contract; those it does not know are left out.
+
+    Args:
+        reading: What the files say.
+        contract: Of their engine.
+        model: What is trained, in words that take the place of the files' where those do not state its sizes.
+    """
+    words = contract_words(reading.settings, contract)
+    if model is None or states_all(reading, contract):
+        return words
+    return {**model_words(contract, model), **words}
 
 
-def _spelled(settings: Iterable[Setting], contract: Contract) -> dict[str, Setting]:
-    """Settings by the words of a contract that they are, the first of each."""
-    known = contract.spellings
-    found: dict[str, Setting] = {}
-    for setting in settings:
-        names = (f"--{setting.path[-1].replace('_', '-')}", ".".join(setting.path), setting.name)
-        name = next((name for name in names if name in known), None)
-        before = None if name is None else found.get(name)
-        if name is not None and setting.value is not None and (before is None or before.value == NOT_KNOWN):
-            found[name] = setting
-    return found
+def model_words(contract: Contract, model: ModelSpec) -> dict[str, Any]:
+    """A model in the words of a contract; none of how many positions its release was trained on."""
+    facts = {**layout_facts(ParallelLayout()), **model_facts(model)}
+    found: dict[str, Any] = {}
+    for setting in contract.settings:
+        if setting.words and _of_model(setting):
+            found.update(setting.write(facts))
+    return {name: said for name, said in found.items() if name not in _POSITIONS}
 
 
-def refused_by(reading: Reading) -> Iterator[tuple[Refused, Setting | None]]:
+def refused_by(reading: Reading, model: ModelSpec | None = None) -> Iterator[tuple[Refused, Setting | None]]:
     """What the engine stops at, and where that stands; of files that say all that differs from its defaults.
 
-    Of those that leave the model to another file, only what has every word. A log is of a job that started.
+    Of those that leave the model to another file, only what has every word, or the model that was named. A
+    log is of a job that started.
     """
     contract = contract_of(reading)
-    if contract is None or reading.family.name not in _WHOLE:
+    if contract is None or not is_whole(reading):
         return
     told = tuple(setting for setting in reading.settings if reading.kinds.get(setting.file) != "log")
-    spelled = _spelled(told, contract)
-    hidden = {name for name, setting in spelled.items() if setting.value == NOT_KNOWN}
-    words = words_of(replace(reading, settings=told), contract)
-    if not states_all(reading, contract):
+    spelled = spelled_settings(told, contract)
+    hidden = hidden_words(told, contract)
+    shown = replace(reading, settings=told)
+    words = words_of(shown, contract, model)
+    if model is None and not states_all(reading, contract):
         hidden |= contract.words.keys() - {contract.spellings[name].name for name in words}
     for one in read(contract, words, reading.facts.count("cluster.num_gpus"), hidden).refused:
-        yield one, next((spelled[word] for word in one.words if spelled[word].line), None)
+        yield one, next((spelled[word] for word in one.words if word in spelled and spelled[word].line), None)
 
 
 def unpriced_by(reading: Reading) -> tuple[str, ...]:
     """Words of the engine that are given and that nothing prices, with what they do."""
-    contract = contract_of(reading)
-    return () if contract is None else read(contract, words_of(reading, contract)).unpriced
+    told = told_by(reading)
+    return () if told is None else told.unpriced
 
 
 def states_all(reading: Reading, contract: Contract) -> bool:
     """Whether files state everything that is not the engine's default, the model too."""
-    stated = {contract.spellings[name].name for name in words_of(reading, contract)}
-    return reading.family.name in _WHOLE and stated.issuperset(contract.sizes)
+    stated = {contract.spellings[name].name for name in contract_words(reading.settings, contract)}
+    return is_whole(reading) and bool(contract.sizes) and stated.issuperset(contract.sizes)
 
 
 def own_names(reading: Reading) -> dict[str, str]:
@@ -149,7 +171,8 @@ def own_names(reading: Reading) -> dict[str, str]:
     if contract is None:
         return {}
     known = contract.spellings
-    return {known[name].name: setting.name for name, setting in _spelled(reading.settings, contract).items()}
+    spelled = spelled_settings(reading.settings, contract)
+    return {known[name].name: setting.name for name, setting in spelled.items()}
 
 
 def stack_told(stack: SoftwareStack, told: Told | None) -> SoftwareStack:

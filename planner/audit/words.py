@@ -36,6 +36,7 @@ class Family:
         defaults: Fields that its engine fills itself.
         serves: Whether it serves.
         recipes: Whether its files change a recipe that they do not show.
+        unread: Whether its files are only told from those of others: nothing of them is priced.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Family:
     defaults: Mapping[str, object] = field(default_factory=dict)
     serves: bool = False
     recipes: bool = False
+    unread: bool = False
 
 
 def _groups(table: Mapping[str, Any]) -> dict[str, dict[str, str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from app.quantities import format_share
@@ -64,6 +65,10 @@ def _files(found: Audit) -> Facts:
         pairs.append(("layout", layout_words(found.job.layout)))
         pairs.append(("on", f"{request.cluster.num_gpus} × {request.cluster.nodes[0].gpu}"))
         pairs.append(("model", _model_words(request.model)))
+        for name in ("adapter", "offload"):
+            part = getattr(request.job, name)
+            if part is not None:
+                pairs.append((name, part.words))
     if found.job.missing:
         pairs.append(("missing", ", ".join(found.job.missing)))
     return Facts(title="", pairs=tuple(pairs))
@@ -140,7 +145,7 @@ def _signed_bytes(value: float) -> str:
 
 
 def audit_document(found: Audit) -> dict[str, Any]:
-    """An audit as data; fields that no file states are absent."""
+    """An audit as data: fields as they are priced; of a job that is not, those that files state."""
     document: dict[str, Any] = {
         "schema_version": SCHEMA_VERSION,
         "files": [{"file": path, "kind": kind} for path, kind in found.reading.kinds.items()],
@@ -168,6 +173,7 @@ def audit_document(found: Audit) -> dict[str, Any]:
     document["fits"] = found.fits
     document["missing"] = list(found.job.missing)
     document["assumed"] = list(found.doubts)
+    document["unsettled"] = [asdict(one) for one in found.job.unsettled]
     return document
 
 

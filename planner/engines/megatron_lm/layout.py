@@ -145,7 +145,7 @@ def _read_precision(given: Given) -> dict[str, Any]:
         return {"job.precision": written, "recipe.fp8_recipe": recipe}
     if given["--fp4-format"]:
         return {"job.precision": "nvfp4", "recipe.fp8_recipe": given["--fp4-recipe"]}
-    if given["--fp8-format"]:
+    if given["--fp8-format"] or given["--fp8-hybrid"] or given["--fp8-e4m3"]:
         return {"job.precision": "mxfp8" if recipe == "mxfp8" else "fp8", "recipe.fp8_recipe": recipe}
     if given["--bf16"] or given["--fp16"]:
         return {"job.precision": "bf16" if given["--bf16"] else "fp16"}
@@ -157,6 +157,8 @@ _PRECISION = Setting(
         Word(name="--bf16", kind="flag", default=False, states="said.bf16"),
         Word(name="--fp16", kind="flag", default=False, states="said.fp16"),
         Word(name="--fp8-format", aliases=("--fp8",), states="said.fp8"),
+        Word(name="--fp8-hybrid", kind="flag", default=False, states="said.fp8"),  # until core 0.5
+        Word(name="--fp8-e4m3", kind="flag", default=False, states="said.fp8"),
         Word(name="--fp8-recipe", default="delayed", states="said.fp8_recipe"),
         Word(name="--fp4-format", aliases=("--fp4",), states="said.fp4"),
         Word(name="--fp4-recipe", default="nvfp4"),

@@ -236,7 +236,7 @@ MODEL_SETTINGS: tuple[Setting, ...] = (
             Word(name="--num-attention-heads", kind="int", states="model.num_attention_heads"),
             Word(name="--kv-channels", kind="int", states="model.head_dim"),
             Word(name="--group-query-attention", kind="flag", default=False),
-            Word(name="--num-query-groups", kind="int", states="model.num_key_value_heads"),
+            Word(name="--num-query-groups", kind="int", default=1, states="model.num_key_value_heads"),
         ),
         ("model.num_attention_heads", "model.num_key_value_heads", "model.head_dim"),
         _write_heads,

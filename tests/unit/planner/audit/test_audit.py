@@ -202,15 +202,31 @@ def test_flags_hold_over_what_a_file_leaves_open():
     assert found.job.layout.tp == 4
 
 
-def test_what_is_not_priced_is_said_and_not_guessed(tmp_path):
-    path = tmp_path / "lora.yaml"
-    text = "model_name_or_path: meta-llama/Llama-3.1-8B\ncutoff_len: 2048\nper_device_train_batch_size: 1\nfinetuning_type: {}\n"
-    path.write_text(text.format("lora"), encoding="utf-8")
-    assert "lora" in audit_of(path, gpus="8").job.missing[0]
-    path.write_text(text.format("full") + "deepspeed: ds_z3_offload.json\n", encoding="utf-8")
-    found = audit_of(path, gpus="8", gpu="h100-sxm")
-    assert found.predicted is not None
+FINE_TUNED = """\
+model_name_or_path: meta-llama/Llama-3.1-8B
+cutoff_len: 2048
+per_device_train_batch_size: 1
+"""
+
+
+def test_an_adapter_is_priced_as_one_and_an_offload_on_the_host(tmp_path):
+    path = tmp_path / "tune.yaml"
+    path.write_text(f"{FINE_TUNED}finetuning_type: full\n", encoding="utf-8")
+    whole = audit_of(path, gpus="8", gpu="h100-sxm")
+    path.write_text(f"{FINE_TUNED}finetuning_type: lora\nlora_rank: 16\n", encoding="utf-8")
+    adapted = audit_of(path, gpus="8", gpu="h100-sxm")
+    assert adapted.job.request.job.adapter.words == "lora:r=16,targets=attention+mlp"
+    assert adapted.predicted.peak_memory_bytes < 0.5 * whole.predicted.peak_memory_bytes
+    path.write_text(f"{FINE_TUNED}finetuning_type: full\ndeepspeed: ds_z3_offload.json\n", encoding="utf-8")
+    offloaded = tmp_path / "z3.json"
+    state = '"stage": 3, "offload_optimizer": {"device": "cpu"}, "offload_param": {"device": "cpu"}'
+    offloaded.write_text(f'{{"zero_optimization": {{{state}}}}}', encoding="utf-8")
+    found = audited(
+        read_files([str(path), str(offloaded)]), Flags(gpus="8", gpu="h100-sxm"), load_calibration()
+    )
     assert found.job.layout.zero_stage == 3
+    assert found.job.request.job.offload.words == "parameters"
+    assert found.predicted.peak_memory_bytes < 0.5 * whole.predicted.peak_memory_bytes
 
 
 def test_modules_of_further_tokens_are_read_and_priced(tmp_path):

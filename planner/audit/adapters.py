@@ -1,0 +1,196 @@
+"""Adapters and frozen weights that files state, in the words of any tool: never priced as a whole model.
+
+Names are those of PEFT's `LoraConfig` and of the programs around it: TRL, LLaMA-Factory, Axolotl, ms-swift,
+NeMo. The kind is stated by one word and its sizes by others; a size alone may mean nothing
+(TRL ignores ``lora_r`` without ``use_peft``), so such a job is not priced until the kind is stated.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from costmodel.updates.adapters import Adapter, AdapterKind, AdapterTarget, BaseFormat
+from planner.audit.facts import SKIPPED_PARTS, switched_off
+from planner.formats.settings import NOT_KNOWN, Setting, number, truth_of, whole
+from topology.base.errors import InputError
+
+_KINDS = (
+    "tuner_type", "train_type", "sft_type", "finetuning_type", "adapter", "peft_type", "peft_scheme",
+    "peft_method", "peft", "tuning_type", "lora_type",
+)  # fmt: skip
+"""Words whose value names what is trained."""
+_SWITCHES = (
+    "use_peft",
+    "use_lora",
+    "lora",
+    "enable_lora",
+    "use_qlora",
+    "use_dora",
+    "use_rslora",
+    "load_lora",
+)
+_RANKS = (
+    "lora_rank",
+    "lora_r",
+    "lora_dim",
+    "peft.dim",
+    "lora.rank",
+    "lora.r",
+    "lora_config.r",
+    "adapter_dim",
+)
+_ALPHAS = ("lora_alpha", "lora.alpha", "lora_config.lora_alpha")
+_DROPOUTS = ("lora_dropout", "lora.dropout", "lora_config.lora_dropout")
+_TARGETS = ("lora_target", "lora_target_modules", "target_modules", "lora_targets")
+_EVERYWHERE = ("lora_target_linear",)
+_FOUR, _EIGHT = ("load_in_4bit",), ("load_in_8bit",)
+_BITS = ("quantization_bit", "quant_bits", "quantization_bits")
+_WHOLE = ("full", "none", "false", "no", "0", "", "null")
+_NAMES: Mapping[str, AdapterKind] = {"lora": "lora", "qlora": "qlora", "dora": "dora"}
+_PARTS: Mapping[AdapterTarget, re.Pattern[str]] = {
+    "attention": re.compile(r"\b(?:[qkvo]_proj|c_attn|qkv|linear_qkv|linear_proj|query\w*|dense)\b"),
+    "mlp": re.compile(r"\b(?:gate_proj|up_proj|down_proj|linear_fc[12]|w[123]|mlp|c_fc|c_proj)\b"),
+}
+_ALL = re.compile(r"\b(?:all|all-linear|all_linear|linear)\b")
+USUAL_RANK = 8
+"""Rank of `LoraConfig` of PEFT, and of LLaMA-Factory and ms-swift, where no word states it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatedAdapter:
+    """What files state of an adapter.
+
+    Attributes:
+        adapter: It as it is priced; None where it cannot be.
+        why: Why it is not priced; empty where it is.
+        assumed: What was taken for granted for its price.
+    """
+
+    adapter: Adapter | None = None
+    why: str = ""
+    assumed: tuple[str, ...] = ()
+
+
+def stated_adapter(settings: Iterable[Setting]) -> StatedAdapter | None:
+    """The adapter that settings state; None where they train a whole model."""
+    given = _named(settings)
+    kind = _kind(given)
+    sizes = [setting for name in _RANKS if (setting := given.get(name)) is not None]
+    if kind is None:
+        frozen = _frozen(given)
+        if frozen:
+            return StatedAdapter(why=frozen)
+        if sizes and not _says_whole(given):
+            word = f"{sizes[0].name} {sizes[0].value}"
+            return StatedAdapter(why=f"{word} is stated, and no word says whether an adapter is trained")
+        return None
+    if kind not in _NAMES:
+        return StatedAdapter(why=f"{kind} is stated, which is not priced")
+    return _priced(kind, given)
+
+
+def _named(settings: Iterable[Setting]) -> dict[str, Setting]:
+    """Settings by the ends of their names, the first of each."""
+    told = tuple(settings)
+    off = switched_off(told)
+    found: dict[str, Setting] = {}
+    for setting in told:
+        path = setting.path
+        if SKIPPED_PARTS.intersection(path[:-1]) or any(path[: len(table)] == table for table in off):
+            continue
+        for length in (1, 2):
+            found.setdefault(".".join(path[-length:]), setting)
+    return found
+
+
+def _text(setting: Setting | None) -> str:
+    """The value of a setting in small letters; empty where there is none."""
+    if setting is None or setting.value is None:
+        return ""
+    return str(setting.value).strip().strip("'\"").lower()
+
+
+def _kind(given: Mapping[str, Setting]) -> str | None:
+    """What is trained in place of all weights; None where no word names it."""
+    kind: str | None = None
+    for name in _KINDS:
+        said = _text(given.get(name))
+        if name not in given or said in _WHOLE:
+            continue
+        if said == NOT_KNOWN:
+            return "an adapter that only a run knows"
+        kind = "lora" if said in ("true", "yes", "1", "peft") or "loraconfig" in said else said
+        break
+    if kind is None:
+        on = [name for name in _SWITCHES if name in given and truth_of(given[name].value)]
+        kind = ("dora" if "use_dora" in on else "lora") if on else None
+    if kind == "lora" and truth_of(given["use_dora"].value if "use_dora" in given else None):
+        kind = "dora"
+    return kind
+
+
+def _says_whole(given: Mapping[str, Setting]) -> bool:
+    """Whether a word says that all weights are trained."""
+    kinds = any(name in given and _text(given[name]) in _WHOLE for name in _KINDS)
+    return kinds or any(name in given and truth_of(given[name].value) is False for name in _SWITCHES)
+
+
+def _frozen(given: Mapping[str, Setting]) -> str:
+    """A base in few bits without an adapter, which no optimizer trains."""
+    for name in (*_FOUR, *_EIGHT):
+        if name in given and truth_of(given[name].value):
+            return f"{given[name].name} is stated, and no word says which adapter is trained beside it"
+    return ""
+
+
+def _base(kind: str, given: Mapping[str, Setting]) -> BaseFormat:
+    """The format of the frozen weights."""
+    bits = next((whole(given[name].value) for name in _BITS if name in given), None)
+    four = any(name in given and truth_of(given[name].value) for name in _FOUR)
+    eight = any(name in given and truth_of(given[name].value) for name in _EIGHT)
+    if four or bits == 4:
+        return "nf4"
+    if eight or bits == 8:
+        return "int8"
+    return "nf4" if kind == "qlora" else "half"
+
+
+def _priced(kind: str, given: Mapping[str, Setting]) -> StatedAdapter:
+    """An adapter of a kind that is priced, of the sizes that are stated."""
+    assumed: list[str] = []
+    rank = next((whole(given[name].value) for name in _RANKS if name in given), None)
+    if rank is None:
+        rank = USUAL_RANK
+        assumed.append(f"an adapter of rank {rank}, as programs around PEFT have it where none is stated")
+    base = _base(kind, given)
+    if base != "half" and kind == "dora":
+        return StatedAdapter(why=f"dora beside a base in {base} is not priced")
+    said = " ".join(
+        " ".join((_text(given[name]), *(word.lower() for word in given[name].more)))
+        for name in _TARGETS
+        if name in given
+    )
+    targets = _targets(said, given)
+    if not targets:
+        return StatedAdapter(why=f"an adapter of {said!r} is stated, whose matrices are not known")
+    if said and not _ALL.search(said):
+        assumed.append(f"an adapter on every matrix of {' and '.join(targets)}: {said[:40]} is stated")
+    names: dict[str, Any] = {"kind": "qlora" if base in ("nf4", "int8") else _NAMES[kind], "base": base}
+    dropout = next((number(given[name].value) for name in _DROPOUTS if name in given), None)
+    alpha = next((number(given[name].value) for name in _ALPHAS if name in given), None)
+    try:
+        adapter = Adapter(rank=rank, targets=targets, dropout=dropout or 0.0, alpha=alpha or None, **names)
+    except InputError as impossible:
+        return StatedAdapter(why=f"{kind} is stated, and {impossible.cause}")
+    return StatedAdapter(adapter=adapter, assumed=tuple(assumed))
+
+
+def _targets(said: str, given: Mapping[str, Setting]) -> tuple[AdapterTarget, ...]:
+    """The blocks whose matrices have one; both where none are named."""
+    everywhere = any(name in given and truth_of(given[name].value) for name in _EVERYWHERE)
+    if not said or everywhere or _ALL.search(said):
+        return ("attention", "mlp")
+    return tuple(target for target, names in _PARTS.items() if names.search(said))

@@ -1,0 +1,178 @@
+"""How files split a job: what the contract of its engine reads of them, else what their words state.
+
+There is one reader. Where an engine has a contract, a field that its words state is what the contract reads;
+where files state everything that differs from the engine's defaults, so is every other field.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from costmodel.layout import RECOMPUTES, ParallelLayout
+from costmodel.pipeline.schedules import usual_schedule
+from planner.audit.read import Reading
+from planner.audit.told import Told, contract_of, has_untold_words, is_whole, own_names
+from planner.audit.unsettled import Unsettled, leanest_value
+from planner.formats.settings import truth_of, whole
+from planner.plan import PlanRequest
+
+LARGEST = 10**7
+_NAMES = tuple(field.name for field in fields(ParallelLayout) if field.name not in ("cp_kind", "axis_order"))
+_COUNTS = ("tp", "pp", "cp", "ep", "expert_tp", "dp", "virtual_stages", "microbatch_size", "shard_degree")
+_OF_MEMORY = ("zero_stage", "recompute", "sequence_parallel", "expert_tp")
+_RECIPES_SHARD = "a distributed optimizer, as the recipes that such files change have it"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Value:
+    """The value of a field, and whether files or the engine's contract settle it."""
+
+    value: Any = None
+    settled: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatedLayout:
+    """How files split a job.
+
+    Attributes:
+        layout: The split; None where its degrees do not divide the GPUs.
+        assumed: What was taken for granted.
+        unsettled: What of it decides memory and is not known.
+    """
+
+    layout: ParallelLayout | None
+    assumed: tuple[str, ...] = ()
+    unsettled: tuple[Unsettled, ...] = ()
+
+
+def value_of(reading: Reading, told: Told | None, name: str) -> Value:
+    """A field by the words of its engine, else by other words, else as the engine has it without a word.
+
+    Args:
+        reading: What the files say.
+        told: What the contract reads of them; None without one.
+        name: The canonical field.
+    """
+    fact = reading.facts.found.get(name)
+    known = told is not None and name in told.fields
+    if fact is not None and (fact.how == "given" or (fact.word and not _is_of_engine(reading, fact.word))):
+        return Value(value=fact.value, settled=True)
+    if told is not None and is_whole(reading) and name in told.stated:
+        return Value(value=told.stated[name], settled=True)
+    if fact is not None:
+        stated = told is not None and name in told.stated and fact.how == "stated"
+        return Value(value=told.stated[name] if told and stated else fact.value, settled=True)
+    if told is None or not known:
+        return Value()
+    return Value(value=told.fields[name], settled=is_whole(reading) and not _left_to_program(reading, name))
+
+
+def _is_of_engine(reading: Reading, word: str) -> bool:
+    """Whether the contract of the files' engine knows a word."""
+    return word in own_names(reading).values()
+
+
+def _left_to_program(reading: Reading, name: str) -> bool:
+    """Whether a field is decided by what files do not show: the user's own program, or words of a run."""
+    contract = contract_of(reading)
+    own = contract is not None and bool(contract.program) and name == "layout.recompute"
+    return own or has_untold_words(reading)
+
+
+def layout_of(reading: Reading, told: Told | None, request: PlanRequest) -> StatedLayout:
+    """How the files split a job; a degree that nobody states is one.
+
+    Args:
+        reading: What the files say.
+        told: What the contract of their engine reads of them, with the job's GPUs and model.
+        request: The job.
+    """
+    assumed: list[str] = []
+    values = {name: value_of(reading, told, f"layout.{name}") for name in (*_NAMES, "cp_kind", "axis_order")}
+    plain = ParallelLayout()
+    parts: dict[str, Any] = {
+        name: _typed(name, found.value)
+        for name, found in values.items()
+        if found.value is not None and _typed(name, found.value) is not None
+    }
+    others = parts.get("tp", 1) * parts.get("pp", 1) * parts.get("cp", 1)
+    gpus = request.cluster.num_gpus
+    if gpus % others:
+        return StatedLayout(layout=None)
+    if parts.get("dp", 0) * others != gpus:
+        parts["dp"] = gpus // others
+    replicas = parts["dp"] * parts.get("cp", 1)
+    if not values["zero_stage"].settled and reading.family.recipes and replicas > 1:
+        parts["zero_stage"] = 1
+        assumed.append(_RECIPES_SHARD)
+    if not request.model.is_moe:
+        parts["expert_tp"] = 1  # what engines print of dense models too
+    shard = parts.get("shard_degree")
+    if shard is not None and (shard >= replicas or replicas % shard):
+        parts["shard_degree"] = None
+    _schedule(parts, assumed)
+    parts["sequence_parallel"] = parts.get("tp", 1) > 1 and parts.get("sequence_parallel", False)
+    layout = replace(plain, **parts)
+    unsettled = tuple(
+        Unsettled(
+            field=f"layout.{name}",
+            taken=getattr(layout, name),
+            leanest=leanest_value(f"layout.{name}", layout, _stack_of(request)),
+            why=f"{_WHAT[name]} is not stated, and what {reading.family.name} has then is not known",
+        )
+        for name in _OF_MEMORY
+        if not values[name].settled and _matters(name, layout, request)
+    )
+    return StatedLayout(layout=layout, assumed=tuple(assumed), unsettled=unsettled)
+
+
+_WHAT = {
+    "zero_stage": "what replicas share of their state",
+    "recompute": "what is recomputed",
+    "sequence_parallel": "whether sequences are split with tensors",
+    "expert_tp": "how many tensor ranks share an expert",
+}
+
+
+def _stack_of(request: PlanRequest) -> Any:
+    from costmodel.stack import stack
+
+    return stack(request.stack)
+
+
+def _matters(name: str, layout: ParallelLayout, request: PlanRequest) -> bool:
+    """Whether a field changes the memory of this layout at all."""
+    if name == "zero_stage":
+        return layout.replicas > 1
+    if name == "sequence_parallel":
+        return layout.tp > 1
+    return name != "expert_tp" or (request.model.is_moe and layout.tp > 1)
+
+
+def _typed(name: str, value: Any) -> Any:
+    """A value of the kind that a field of a layout has; None where it is none of that kind."""
+    if name in _COUNTS:
+        found = whole(value)
+        return min(found, LARGEST) if found is not None and found > 0 else None
+    if name == "zero_stage":
+        return whole(value)
+    if name == "sequence_parallel":
+        return truth_of(value)
+    if name == "recompute":
+        return value if value in RECOMPUTES else None
+    return value
+
+
+def _schedule(parts: dict[str, Any], assumed: list[str]) -> None:
+    """Chunks of a rank and their schedule, which belong together; none without a pipeline."""
+    if parts.get("pp", 1) == 1:
+        parts |= {"virtual_stages": 1, "schedule": usual_schedule(1)}
+        return
+    chunks = parts.get("virtual_stages", 1)
+    schedule = parts.get("schedule") or usual_schedule(chunks)
+    if schedule == "interleaved" and chunks == 1:
+        chunks = 2
+        assumed.append("2 chunks a rank, the least that an interleaved schedule has")
+    parts |= {"virtual_stages": chunks, "schedule": schedule}

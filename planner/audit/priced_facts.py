@@ -1,0 +1,53 @@
+"""Facts of a job that is priced: every one is what its price takes, whoever stated it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from costmodel.layout import ParallelLayout
+from planner.audit.facts import Fact, Facts
+from planner.audit.job import Job
+from planner.audit.read import Reading
+from planner.engines.fields import job_facts, layout_facts
+
+_JOB = ("sequence_length", "global_batch_size", "precision", "adapter", "offload", "mtp_layers")
+
+
+def with_priced_facts(reading: Reading, job: Job) -> Reading:
+    """What files say, with the values that are priced and what else of the layout its engine decides.
+
+    Args:
+        reading: What the files say.
+        job: As it is priced; one that is not leaves the facts as they were read.
+    """
+    if job.request is None or job.layout is None:
+        return reading
+    stated = job_facts(job.request.job)
+    priced = {**layout_facts(job.layout), **{f"job.{name}": stated[f"job.{name}"] for name in _JOB}}
+    plain = {**layout_facts(ParallelLayout()), "job.adapter": None, "job.offload": None, "job.mtp_layers": 0}
+    idle = _without_effect(job.layout, moe=job.request.model.is_moe)
+    found = {
+        name: _priced(fact, priced[name]) if name in priced and name not in idle else fact
+        for name, fact in reading.facts.found.items()
+    }
+    for name, value in priced.items():
+        if name not in found and name in plain and value != plain[name] and name not in _UNSHOWN:
+            why = f"{reading.family.name} has it where nothing is said"
+            found[name] = Fact(name=name, value=value, how="default", said=why)
+    return replace(reading, facts=Facts(found, set(reading.facts.unknown), list(reading.facts.notes)))
+
+
+def _without_effect(layout: ParallelLayout, *, moe: bool) -> tuple[str, ...]:
+    """Fields that change nothing of a layout, whatever is stated of them."""
+    names = ("layout.sequence_parallel",) if layout.tp == 1 else ()
+    names += ("layout.virtual_stages", "layout.schedule") if layout.pp == 1 else ()
+    return names if moe else (*names, "layout.expert_tp")
+
+
+_UNSHOWN = ("layout.axis_order", "layout.cp_kind", "layout.dp", "layout.schedule")
+
+
+def _priced(fact: Fact, value: Any) -> Fact:
+    """A fact with the value that is priced."""
+    return fact if fact.value == value else replace(fact, value=value)
