@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from costmodel.estimate import Estimate
 from costmodel.job import TrainingJob
 from costmodel.kernels.saved import calibration_for
 from costmodel.kernels.tables import Calibration, load_calibration
 from costmodel.layout import ParallelLayout
-from costmodel.models.sizes import is_unmeasured
+from costmodel.memory.fit import headroom_for
 from costmodel.models.spec import ModelSpec, layer_order, layer_runs
 from costmodel.pipeline.schedules import is_plain
 from costmodel.pipeline.stage_costs import AnyStages, StageSplit
 from costmodel.pipeline.stages import ranks_of_chunks, runs_of_ranks
 from costmodel.stack import SoftwareStack
-from costmodel.training.bands import headroom
+from costmodel.training.bands import peak_deviation
 from costmodel.training.estimate import Question, estimate_and_costs
 from costmodel.training.unlike import Kinds, estimate_unlike
 from planner.plan import FREE, RECOMPUTED_LAYERS, Plan, PlanRequest, RecomputedLayers, stack_of
@@ -49,28 +49,27 @@ class Setting:
 
 
 def setting_of(request: PlanRequest) -> Setting:
-    """What the layouts of a request are judged against."""
-    cluster = build(request.cluster)
-    return Setting(
+    """What the layouts of a request are judged against.
+
+    Who names no headroom leaves as much free as a layout needs to fit (`costmodel.memory.fit`).
+    """
+    setting = Setting(
         model=request.model,
-        cluster=cluster,
+        cluster=build(request.cluster),
         job=request.job,
         stack=stack_of(request),
-        memory_headroom=_headroom(request),
+        memory_headroom=request.memory_headroom or 0.0,
         engine=request.engine,
         recomputed_layers=request.pins.get(RECOMPUTED_LAYERS) if "recompute" in request.pins else None,
     )
+    if request.memory_headroom is not None:
+        return setting
+    return replace(setting, memory_headroom=headroom_for(deviation_of(setting)))
 
 
-def _headroom(request: PlanRequest) -> float:
-    """Share of memory to leave free, by default the rule of the data's."""
-    asked = request.memory_headroom
-    return _usual_headroom(request) if asked is None else asked
-
-
-def _usual_headroom(request: PlanRequest) -> float:
-    """What the kinds of layer of the model ask for."""
-    return headroom(experts=request.model.is_moe, recurrent=is_unmeasured(request.model))
+def deviation_of(s: Setting) -> float:
+    """Standard deviation of log peak memory of what is planned, under any layout."""
+    return peak_deviation(s.model, s.cluster, s.job, s.stack)
 
 
 def split_of(

@@ -335,17 +335,13 @@ def tie_difference(results: Sequence[RunResult]) -> float:
 
 
 def bands_toml(time: Terms, memory: Mapping[str, float], tie: float, rows: int, table_name: str) -> str:
-    """The file of deviations; what is no residual's (headroom, recurrent layers) stays as it is."""
+    """The file of deviations; what is no residual's (recurrent layers) stays as it is."""
     t = dict(zip(TERMS, (np.sqrt(time.squares) / QUANTILE_80).tolist(), strict=True))
     levels = "\n".join(
         f"{engine} = {square**0.5 / QUANTILE_80:.3f}" for engine, square in time.levels.items()
     )
     m = "\n".join(f"{engine} = {width / QUANTILE_80:.3f}" for engine, width in memory.items())
-    kept, scans, today = (
-        deviations()["headroom"],
-        deviations()["recurrent"],
-        datetime.now(UTC).date().isoformat(),
-    )
+    scans, today = deviations()["recurrent"], datetime.now(UTC).date().isoformat()
     source = f'source = "tools/fit_bands.py: {rows:,} runs of {table_name}, each left out in four ways"'
     dated = f'{source}\nas_of = "{today}"\n'
     return f"""\
@@ -374,12 +370,6 @@ difference = {host_difference():.3f}
 [tie]
 difference = {tie:.3f}    # 80 % of pairs of layouts of one job differ from the predicted ratio by less
 {dated}
-[headroom]  # docs/decisions/0018; a rule, not a residual
-level = {kept["level"]}
-experts = {kept["experts"]}
-source = "{kept["source"]}"
-as_of = "{kept["as_of"]}"
-
 [recurrent]  # layers that scan a state, by their roofline: an assumption, no run was measured
 time = {scans["time"]}     # kernels reach a third to all of a roofline
 memory = {scans["memory"]}  # what fused scans keep, from their source

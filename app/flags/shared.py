@@ -171,7 +171,7 @@ MemoryHeadroom: TypeAlias = Annotated[
     str | None,
     typer.Option(
         "--memory-headroom",
-        help="Share of GPU memory to leave free; by default the error band of the peak. 0 fills it.",
+        help="Share of GPU memory to leave free; by default as much as keeps the chance of OOM below 5 %.",
         metavar="SHARE",
     ),
 ]

@@ -8,7 +8,7 @@ from costmodel.estimate import Estimate
 from costmodel.evidence.table import unmeasured
 from costmodel.job import TrainingJob
 from costmodel.kernels.precisions import TRAINING
-from costmodel.training.bands import LIKELY
+from costmodel.memory.fit import fit_text
 from costmodel.updates.optimizers import USUAL
 from planner.plan import FREE, Plan, PlanRequest
 from planner.problem import capacity_of_fullest
@@ -149,15 +149,8 @@ def memory_text(estimate: Estimate, capacity: float) -> str:
         f"{format_bytes(estimate.peak_memory_bytes)} of {format_bytes(capacity)}"
         f" ({format_percent(estimate.peak_memory_bytes / capacity)}) on stage {fullest} · 80 % band "
         f"{format_bytes(estimate.memory_lower_bytes).removesuffix(' GiB')} – "
-        f"{format_bytes(estimate.memory_upper_bytes)} · {chance_text(estimate)}"
+        f"{format_bytes(estimate.memory_upper_bytes)} · {fit_text(estimate.out_of_memory_chance)}"
     )
-
-
-def chance_text(estimate: Estimate) -> str:
-    """The chance that the plan does not fit, a risk where that is more likely than not."""
-    chance = estimate.out_of_memory_chance
-    share = f"{100 * chance:.0f} %" if 0.005 <= chance <= 0.995 else "< 1 %" if chance < LIKELY else "> 99 %"
-    return f"{'OOM risk' if chance > LIKELY else 'does not fit with a chance of'} {share}"
 
 
 def evidence_text(request: PlanRequest, estimate: Estimate) -> str:

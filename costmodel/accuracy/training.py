@@ -21,14 +21,13 @@ from costmodel.evidence.table import evidence_for
 from costmodel.kernels.stand_ins import stand_in
 from costmodel.kernels.tables import Calibration
 from costmodel.layout import LayoutTable
+from costmodel.memory.fit import out_of_memory_chance
 from costmodel.runs.cells import STOPPED, Row, UnsupportedRunError
 from costmodel.training.bands import (
-    LIKELY,
     Doubts,
     doubts_of,
     interval,
     memory_deviation,
-    out_of_memory_chance,
     time_deviation,
 )
 from costmodel.training.constants import Constants
@@ -37,6 +36,8 @@ from topology.base.errors import InputError
 
 RowStatus = Literal["ok", "unsupported", "error"]
 _CERTAIN = Doubts()
+LIKELY = 0.5
+"""A chance of OOM above which the model expects a run to fail: its predicted peak is above the memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,8 +56,8 @@ class RunResult:
         measured_peak_memory_bytes: As published.
         predicted_peak_memory_bytes: By the model.
         memory_upper_bytes: Upper end of the 80 % band of memory.
-        out_of_memory_chance: By the model, that the run does not fit.
-        out_of_memory: The run did not fit.
+        out_of_memory_chance: By the model, that the run needs more than its GPU has.
+        out_of_memory: The run needed more.
         stack: Profile its engine was taken for.
         not_priced: What the row states and no term of the cost model answers to.
         footing: What this prediction rests on.
@@ -97,7 +98,7 @@ class RunResult:
 
     @property
     def flagged(self) -> bool:
-        """Whether the model expects that the run does not fit."""
+        """Whether the model expects the run to fail for memory: that is likelier than not."""
         return self.out_of_memory_chance is not None and self.out_of_memory_chance > LIKELY
 
 

@@ -15,13 +15,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from costmodel.evidence.keys import EXPERTS, Footing
-from costmodel.evidence.table import Evidence, unmeasured, unmeasured_memory
+from costmodel.evidence.keys import EXPERTS, Footing, footing
+from costmodel.evidence.table import Evidence, evidence_for, unmeasured, unmeasured_memory
+from costmodel.job import TrainingJob
+from costmodel.layout import ParallelLayout
+from costmodel.models.sizes import is_unmeasured
+from costmodel.models.spec import ModelSpec
+from costmodel.stack import SoftwareStack
 from costmodel.training.layer_time import SHARPNESS
+from topology.cluster import Cluster
 
 BANDS_FILE = Path(__file__).parents[1] / "data" / "bands.toml"
 QUANTILE_80 = 1.2816  # standard deviations that hold 80 % of a normal distribution around its centre
-LIKELY = 0.5  # a chance from which on a run is expected not to fit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,29 +137,14 @@ def memory_deviation(doubts: Doubts) -> float:
     return math.hypot(widest, deviations()["recurrent"]["memory"] * doubts.recurrent)
 
 
-def out_of_memory_chance(peak_bytes: float, capacity_bytes: float, deviation: float) -> float:
-    """Chance that a run needs more than the GPU has: Φ(log(peak / capacity) / σ).
+def peak_deviation(model: ModelSpec, cluster: Cluster, job: TrainingJob, stack: SoftwareStack) -> float:
+    """Standard deviation of log peak memory of a job under any layout.
 
-    >>> out_of_memory_chance(80e9, 80e9, 0.05)
-    0.5
+    Measured peaks are evidence by engine, precision and experts, which a job has whatever its layout.
     """
-    distance = math.log(peak_bytes / capacity_bytes) / deviation
-    return 0.5 * math.erfc(-distance / math.sqrt(2))
-
-
-def headroom(*, experts: bool, recurrent: bool = False) -> float:
-    """Share of memory that a plan leaves free where nobody says (docs/decisions/0018)."""
-    table = deviations()["headroom"]
-    return (
-        1
-        - 1
-        / interval(
-            1.0,
-            math.hypot(
-                table["level"], table["experts"] * experts, deviations()["recurrent"]["memory"] * recurrent
-            ),
-        )[1]
-    )
+    one = footing(model, cluster, job, stack, ParallelLayout())
+    recurrent = is_unmeasured(model)
+    return memory_deviation(doubts_of(one, evidence_for(one), untabled_gpu=False, recurrent=recurrent))
 
 
 def interval(value: float, deviation: float) -> tuple[float, float]:

@@ -15,6 +15,7 @@ from costmodel.kernels.precisions import TRAINING
 from costmodel.kernels.stand_ins import gemm_reference, stand_in
 from costmodel.kernels.tables import Calibration
 from costmodel.layout import SCHEDULES, LayoutTable, ParallelLayout
+from costmodel.memory.fit import out_of_memory_chance
 from costmodel.memory.stage import MemoryBreakdown, MemoryPieces, holds_ends, stage_memory
 from costmodel.models.kinds import kind_title, mtp_kind
 from costmodel.models.sizes import is_unmeasured
@@ -33,7 +34,6 @@ from costmodel.training.bands import (
     doubts_of,
     interval,
     memory_deviation,
-    out_of_memory_chance,
     time_deviation,
 )
 from costmodel.training.breakdown import time_breakdown

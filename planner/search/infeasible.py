@@ -12,13 +12,14 @@ import numpy as np
 from costmodel.kernels.precisions import HalfPrecision
 from costmodel.kernels.tables import Calibration
 from costmodel.layout import ParallelLayout
+from costmodel.memory.fit import chance_text, fit_text, headroom_for, out_of_memory_chance
 from costmodel.memory.stage import MemoryBreakdown
 from costmodel.training.estimate import estimate
 from costmodel.updates.offload import Offload, host_path
 from costmodel.updates.optimizers import USUAL
 from planner.bounds.funnel import smallest_memory
 from planner.plan import RECOMPUTED_LAYERS, PlanRequest
-from planner.problem import Setting, setting_of
+from planner.problem import Setting, deviation_of, setting_of
 from planner.rules.check import check, check_memory, check_pins, parse_pins, rules_of
 from planner.rules.rule import Violation
 from planner.search.best_first import explore
@@ -35,6 +36,8 @@ DEADLINE = "deadline"
 MOST_TIMES_THE_GPUS = 64
 SHORTEST_SHARE = 16
 """Sequences are shortened to a 16th at most before giving up."""
+_SHARES = 1000
+"""Shares of memory are named in tenths of a percent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +85,7 @@ def nearest_changes(
 ) -> Iterator[RequestChange]:
     """The smallest change of each kind that makes a request feasible, nearest kinds first."""
     broken = {violation.rule: violation for violation in violations}
-    kinds = [_unpinned(request), _less_headroom(request), _shorter(request)]
+    kinds = [_unpinned(request), _less_headroom(request, cal), _shorter(request)]
     if DEADLINE in broken:
         late = broken[DEADLINE]
         kinds = [_more_gpus(request, late.have / late.need), _later(request, late.have), _unpinned(request)]
@@ -148,10 +151,21 @@ def _unpinned(request: PlanRequest) -> Candidates:
         yield replace(request, pins={}), "leave every layout field to the planner", "drop --set"
 
 
-def _less_headroom(request: PlanRequest) -> Candidates:
-    """The whole memory of each GPU, if part of it was left free."""
-    if request.memory_headroom != 0:
-        yield replace(request, memory_headroom=0.0), "leave no memory free (OOM risk)", "--memory-headroom 0"
+def _less_headroom(request: PlanRequest, cal: Calibration) -> Candidates:
+    """The usual share of memory, what the leanest layout leaves, or none, each with its chance of OOM."""
+    setting, pins = setting_of(request), parse_pins(request.pins)
+    deviation, capacity = deviation_of(setting), setting.cluster.gpu.memory_bytes
+    shares = {headroom_for(deviation), 0.0}
+    if len(combinations(setting, pins)[0]):
+        _, memory = leanest_layout(setting, pins, cal)
+        need = max(stage.total_bytes for stage in memory) / capacity
+        shares.add(max(0.0, math.floor(_SHARES * (1 - need)) / _SHARES))
+    for free in sorted(shares, reverse=True):
+        if free < setting.memory_headroom:
+            chance = chance_text(out_of_memory_chance(1 - free, 1.0, deviation))
+            said = f"{100 * free:.1f}".removesuffix(".0")
+            change = f"leave {said} % of memory free: {chance} chance of OOM"
+            yield replace(request, memory_headroom=free), change, f"--memory-headroom {said}%"
 
 
 def _more_gpus(request: PlanRequest, least_times: float = 2.0) -> Candidates:
@@ -277,7 +291,10 @@ def _least_memory(setting: Setting, pins: Mapping[str, Any], cal: Calibration) -
         f"tp {smallest.tp}, pp {smallest.pp}, dp {smallest.dp}, cp {smallest.cp}, ep {smallest.ep}, ZeRO-"
         f"{smallest.zero_stage}, recompute {smallest.recompute}"
     )
-    return (replace(found, message=f"even the leanest layout ({degrees}) does not fit: {found.message}"),)
+    peak = max(stage.total_bytes for stage in memory)
+    chance = out_of_memory_chance(peak, s.cluster.gpu.memory_bytes, deviation_of(s))
+    message = f"the leanest layout ({degrees}): {fit_text(chance)}; {found.message}"
+    return (replace(found, message=message),)
 
 
 def leanest_layout(
@@ -292,9 +309,19 @@ def leanest_layout(
 
 def no_plan(found: Infeasible) -> NoFeasiblePlanError:
     """Say why there is no plan, and the nearest change that gives one."""
-    request = found.request
-    what = f"no layout of {request.model.name} on {counted(request.cluster.num_gpus, 'GPU')} is possible"
+    request, rules = found.request, {violation.rule for violation in found.violations}
+    of = f"no layout of {request.model.name} on {counted(request.cluster.num_gpus, 'GPU')}"
+    what = f"{of} {_lacking_memory(request) if rules == {'memory'} else 'is possible'}"
     return NoFeasiblePlanError(what=what, cause=cause_of(found), fix=fix_of(found), answer=found)
+
+
+def _lacking_memory(request: PlanRequest) -> str:
+    """What no layout does where memory alone is in the way."""
+    if request.memory_headroom is None:
+        return "fits"
+    if request.memory_headroom == 0:
+        return "keeps within the memory of a GPU"
+    return f"leaves {100 * request.memory_headroom:.1f} % of memory free"
 
 
 def cause_of(found: Infeasible) -> str:

@@ -18,11 +18,11 @@ from app.quantities import format_duration, format_percent, format_sum, format_u
 from app.reports.answer import csv_text, render
 from app.reports.explain import explain_answer
 from app.reports.plan import plan_answer
-from app.reports.plan_headline import band_text, chance_text, evidence_text, headline, price_text
+from app.reports.plan_headline import band_text, evidence_text, headline, price_text
 from app.requests.links import command_line
 from costmodel.kernels.saved import calibration_for
 from costmodel.layout import layout_words
-from costmodel.training.bands import LIKELY
+from costmodel.memory.fit import fit_of, fit_text
 from planner.analysis.compare import compare
 from planner.analysis.schedule import schedule_of
 from planner.plan import Plan, to_json
@@ -66,8 +66,9 @@ def show_headline(plan: Plan, baseline: Plan | None) -> None:
         said.caption(plain(evidence_text(plan.request, plan.estimate)))
         if ACCURACY in st.session_state:
             asked.page_link(st.session_state[ACCURACY], label="Can I trust it?", icon=":material/target:")
-    if plan.estimate.out_of_memory_chance > LIKELY:
-        st.warning(f"Memory: {chance_text(plan.estimate)}.", icon=":material/warning:")
+    chance = plan.estimate.out_of_memory_chance
+    if fit_of(chance) != "fits":
+        st.warning(f"Memory: {fit_text(chance)}.", icon=":material/warning:")
     row = st.container(key="numbers")
     for column, number in zip(row.columns(6, gap="small"), numbers(plan), strict=True):
         text, colour = delta(plan, baseline, number)

@@ -17,6 +17,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,7 @@ from costmodel.pipeline.stage_costs import (
     StageCosts,
     StageSplit,
 )
-from costmodel.training.bands import interval
+from costmodel.training.bands import peak_deviation
 from costmodel.training.estimate import estimate
 from costmodel.training.priced import price_layouts
 from costmodel.training.stages import stage_costs, stage_costs_of
@@ -66,8 +67,7 @@ def setting_of(request: PlanRequest) -> Setting:
     """What a request is judged against: its cluster, its stack, the share of memory to leave free."""
     headroom = request.memory_headroom
     if headroom is None:
-        _, upper = interval(1.0, 0.04 * (1 + request.model.is_moe) ** 0.5)
-        headroom = 1 - 1 / upper
+        headroom = _usual_headroom(request)
     return Setting(
         model=request.model,
         cluster=build(request.cluster),
@@ -76,6 +76,14 @@ def setting_of(request: PlanRequest) -> Setting:
         memory_headroom=headroom,
         engine=request.engine,
     )
+
+
+def _usual_headroom(request: PlanRequest) -> float:
+    """The first tenth of a percent at which fewer than one in twenty peaks exceed the GPU."""
+    deviation = peak_deviation(request.model, build(request.cluster), request.job, stack_of(request))
+    errors = NormalDist(sigma=deviation)
+    free = (share / 1000 for share in range(1000))
+    return next(share for share in free if 1 - errors.cdf(-math.log(1 - share)) < 0.05)
 
 
 # ---------------------------------------------------------------- layouts

@@ -7,12 +7,12 @@ from hypothesis import strategies as st
 
 from costmodel.evidence.keys import Footing, Key
 from costmodel.evidence.table import count_runs, evidence_for
+from costmodel.memory.fit import out_of_memory_chance
 from costmodel.training.bands import (
     Doubts,
     doubts_of,
     interval,
     memory_deviation,
-    out_of_memory_chance,
     time_deviation,
 )
 

@@ -49,7 +49,7 @@ FIVE = pool(("dgx-h100", 4), ("dgx-a100", 1), per_unit=32)
 def test_an_old_node_is_rented_where_it_is_cheap_for_its_speed(
     dollars: tuple[float, float], kinds: int, hour_usd: float
 ) -> None:
-    """70B on four DGX-H100 and one DGX-A100: 50.4 s on both, 54.8 s on the H100, so both cost less where an A100 does below 35 % of an H100."""
+    """70B on four DGX-H100 and one DGX-A100: 50.4 s on both, 55.2 s on the H100, so both cost less where an A100 does below 38 % of an H100."""
     asked = PlanRequest(
         model=model("llama-3.1-70b"),
         cluster=priced(replace(FIVE, tiers=(replace(FIVE.tiers[0], oversubscription=1.0),)), *dollars),
@@ -62,7 +62,7 @@ def test_an_old_node_is_rented_where_it_is_cheap_for_its_speed(
     found = plan(asked)
     assert len(found.request.cluster.nodes) == kinds
     assert found.layout.num_gpus == (40 if kinds == 2 else 32)
-    assert found.estimate.step_time_s == pytest.approx(50.357 if kinds == 2 else 54.753, rel=1e-3)
+    assert found.estimate.step_time_s == pytest.approx(50.357 if kinds == 2 else 55.171, rel=1e-3)
     assert found.estimate.usd_per_step == pytest.approx(hour_usd * found.estimate.step_time_s / 3600)
     assert found.optimality.status == "proven"
     scored = float(goal_of_plan(found).score(found.layout.num_gpus, 3600.0))
