@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 SCALE = ((0.0, "#DDF0E8"), (0.5, SKY), (1.0, "#004B7A"))
 """From cheap to dear."""
-WORDS = {MEMORY: "does not fit"}
+WORDS = {MEMORY: "nothing fits"}
 
 
 def capacity_map(cells: Sequence[Cell], chosen: tuple[str, int], limits: Limits) -> go.Figure:
@@ -111,7 +111,7 @@ def _reading(cells: Sequence[Cell], limits: Limits) -> str:
         kept = sum(not limits.broken_by(seconds, cell.usd) for seconds, cell in planned)
         texts.append(f"{kept} of {len(cells)} keep every limit")
     unfit = sum(cell.why == MEMORY for cell in cells)
-    texts += [f"{unfit} do not fit"] if unfit else []
+    texts += [f"nothing fits in {unfit}"] if unfit else []
     return f"{texts[0][0].upper()}{'; '.join(texts)[1:]}."
 
 

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from app.figures.style import MEMORY_COLOURS, VERMILION, figure
+from costmodel.estimate import Estimate
+from costmodel.memory.fit import fit_text
 from costmodel.memory.stage import MemoryBreakdown
 from topology.base.units import GIB, format_bytes, three_digits
 
@@ -21,6 +23,7 @@ def memory_bars(
     capacity_bytes: float,
     layers: Sequence[str] = (),
     band_bytes: tuple[float, float] | None = None,
+    chance: float | None = None,
 ) -> go.Figure:
     """Stack the parts of every stage's memory in GiB; the line is what a GPU has, the whisker the error band.
 
@@ -29,6 +32,7 @@ def memory_bars(
         capacity_bytes: Memory of a GPU.
         layers: Text per rank that says which layers it holds.
         band_bytes: Ends of the 80 % band of the fullest stage.
+        chance: Chance of OOM; without it nothing is said of whether the layout fits.
     """
     import plotly.graph_objects as go
 
@@ -37,7 +41,7 @@ def memory_bars(
     top_bytes = max((totals[fullest], *(band_bytes or ())))
     names = [f"stage {number}" for number in range(len(stages))]
     picture = figure(
-        _reading(fullest, totals[fullest], capacity_bytes, band_bytes),
+        _reading(fullest, totals[fullest], capacity_bytes, band_bytes, chance),
         barmode="stack",
         xaxis={
             "title": "pipeline stage",
@@ -66,6 +70,12 @@ def memory_bars(
         annotation={"text": f"GPU memory {format_bytes(capacity_bytes)}", "xanchor": "right"},
     )  # fmt: skip
     return picture
+
+
+def estimate_bars(estimate: Estimate, capacity_bytes: float, layers: Sequence[str] = ()) -> go.Figure:
+    """The bars of an estimate, with the band of its peak and whether it fits."""
+    band = (estimate.memory_lower_bytes, estimate.memory_upper_bytes)
+    return memory_bars(estimate.memory_by_stage, capacity_bytes, layers, band, estimate.out_of_memory_chance)
 
 
 def overflow_bars(
@@ -112,17 +122,17 @@ def overflow_bars(
 
 
 def _reading(
-    fullest: int, total_bytes: float, capacity_bytes: float, band_bytes: tuple[float, float] | None
+    fullest: int,
+    total_bytes: float,
+    capacity_bytes: float,
+    band_bytes: tuple[float, float] | None,
+    chance: float | None,
 ) -> str:
-    """Say which stage is fullest and whether it fits, over the whole band where there is one."""
+    """Say which stage is fullest, whether it fits, and the band where there is one."""
     fill = f"Stage {fullest} is fullest with {format_bytes(total_bytes)} of {format_bytes(capacity_bytes)}"
-    if total_bytes > capacity_bytes:
-        return f"{fill}: it does not fit."
-    if band_bytes is None:
-        return f"{fill}: it fits."
-    low, high = map(format_bytes, band_bytes)
-    sure = "all of which fits" if band_bytes[1] <= capacity_bytes else "whose upper end does not fit"
-    return f"{fill}: it fits; the 80 % band is {low} to {high}, {sure}."
+    fit = "" if chance is None else f": {fit_text(chance)}"
+    band = "" if band_bytes is None else "; the 80 % band is {} to {}".format(*map(format_bytes, band_bytes))
+    return f"{fill}{fit}{band}."
 
 
 def _whisker(stage: str, total_bytes: float, band_bytes: tuple[float, float]) -> go.Scatter:

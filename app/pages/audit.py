@@ -9,7 +9,7 @@ from dataclasses import replace
 import streamlit as st
 
 from app.figures.measured.audited import run_beside_best
-from app.figures.memory import memory_bars
+from app.figures.memory import estimate_bars
 from app.pages.base.carried import add
 from app.pages.base.choices import require_all_read, write
 from app.pages.base.frame import MOST_CACHED_PLANS, MOST_UPLOAD_MIB, asked, draw, guarded, plain
@@ -21,8 +21,8 @@ from app.reports.audit.report import audit_answer
 from app.reports.audit.server import server_answer
 from app.reports.layout_words import layer_words
 from app.requests.uploads import ANCHOR_LOG, read_texts_upload
-from costmodel.estimate import Estimate
 from costmodel.layout import layout_words
+from costmodel.memory.fit import fit_text
 from planner.audit.audit import Audit, audited_texts, level_of
 from planner.audit.serving.audit import ServingAudit
 from planner.audit.serving.load import LOAD_WORDS
@@ -135,8 +135,9 @@ def show_audit(found: Audit) -> None:
     """Draw what it takes, what it should take, and everything that `plan audit` says."""
     answer = audit_answer(found)
     st.markdown(f"**{plain(answer.headline)}**")
-    if found.fits is False:
-        st.warning("As its files have it, the job does not fit its GPUs.", icon=":material/warning:")
+    if found.predicted is not None and found.measured_step_s is None and not found.fits:
+        words = fit_text(found.predicted.out_of_memory_chance)
+        st.warning(f"Memory, as its files have it: {words}.", icon=":material/warning:")
     if found.predicted is not None or found.best is not None:
         st.markdown("#### How far is it from the best?")
         draw(run_beside_best(found), "audit_time")
@@ -170,22 +171,14 @@ def show_memory(found: Audit) -> None:
             st.markdown("#### As it runs")
             st.caption(plain(layout_words(found.job.layout)))
             capacity = build(found.job.request.cluster).gpu.memory_bytes
-            draw(
-                memory_bars(found.predicted.memory_by_stage, capacity, (), band_of(found.predicted)),
-                "audit_now",
-            )
+            draw(estimate_bars(found.predicted, capacity), "audit_now")
     if found.best is not None and not found.best.kind_of_stage:
         with right:
             st.markdown("#### The best plan")
             st.caption(plain(layout_words(found.best.layout)))
             capacity, estimate = capacity_of_fullest(found.best), found.best.estimate
             layers = layer_words(found.best.layers_of_stage, found.best.layout)
-            draw(memory_bars(estimate.memory_by_stage, capacity, layers, band_of(estimate)), "audit_best")
-
-
-def band_of(estimate: Estimate) -> tuple[float, float]:
-    """The 80 % band of the fullest stage's memory."""
-    return estimate.memory_lower_bytes, estimate.memory_upper_bytes
+            draw(estimate_bars(estimate, capacity, layers), "audit_best")
 
 
 def show_offers(found: Audit) -> None:

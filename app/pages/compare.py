@@ -8,7 +8,7 @@ from dataclasses import replace
 import streamlit as st
 
 from app.analysis.plan_diff import diff_answer
-from app.figures.memory import memory_bars
+from app.figures.memory import estimate_bars
 from app.figures.network import network_map
 from app.figures.step_time import waterfalls
 from app.pages.base.carried import MOST_COMPARED, carried, carry
@@ -116,9 +116,8 @@ def one_plan(name: str, plan: Plan) -> None:
         return
     cluster = cluster_of(plan.request)
     layers = layer_words(plan.layers_of_stage, plan.layout)
-    band = (plan.estimate.memory_lower_bytes, plan.estimate.memory_upper_bytes)
     capacity = capacity_of_fullest(plan)
-    draw(memory_bars(plan.estimate.memory_by_stage, capacity, layers, band), f"memory_{name}")
+    draw(estimate_bars(plan.estimate, capacity, layers), f"memory_{name}")
     loads = link_load(cluster.hierarchy, plan.layout, plan.estimate.time, plan.estimate.step_time_s)
     draw(network_map(cluster, loads), f"network_{name}")
     st.caption(plain(money_text(plan.request, plan.estimate)))

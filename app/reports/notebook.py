@@ -32,7 +32,7 @@ def pictures(plan: Plan) -> tuple[str, ...]:
 
     if find_spec("plotly") is None:
         return ()
-    from app.figures.memory import memory_bars
+    from app.figures.memory import estimate_bars
     from app.figures.schedule.gantt import schedule_gantt
     from app.figures.step_time import waterfall
     from app.reports.layout_words import layer_words
@@ -43,7 +43,7 @@ def pictures(plan: Plan) -> tuple[str, ...]:
     capacity = capacity_of_fullest(plan)
     layers = layer_words(plan.layers_of_stage, plan.layout)
     events = schedule_of(plan, calibration_for(plan.request.cluster))
-    figures = [memory_bars(plan.estimate.memory_by_stage, capacity, layers), waterfall(plan.estimate)]
+    figures = [estimate_bars(plan.estimate, capacity, layers), waterfall(plan.estimate)]
     figures += [schedule_gantt(events)] if events else []
     return tuple(figure.to_html(full_html=False, include_plotlyjs="cdn") for figure in figures)
 

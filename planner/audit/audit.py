@@ -13,9 +13,10 @@ from costmodel.evidence.table import unmeasured
 from costmodel.kernels.level import StackLevel
 from costmodel.kernels.saved import calibration_for
 from costmodel.kernels.tables import Calibration, load_calibration
-from costmodel.training.bands import Doubts
+from costmodel.memory.fit import fit_of
+from costmodel.training.bands import Doubts, tie_ratio
 from costmodel.training.estimate import estimate
-from planner.audit.changes import Change, Running, changes_of
+from planner.audit.changes import Change, Running, changes_of, most_bytes
 from planner.audit.findings import findings_of
 from planner.audit.given import given_by
 from planner.audit.job import Job, job_of
@@ -57,10 +58,11 @@ class Audit:
 
     @property
     def fits(self) -> bool | None:
-        """Whether the job fits its GPUs; None if it is not known."""
-        if self.predicted is None or self.job.request is None:
+        """Whether the job fits its GPUs; None if it is not known, or so tight that nothing can be said."""
+        if self.predicted is None:
             return None
-        return self.predicted.peak_memory_bytes <= build(self.job.request.cluster).gpu.memory_bytes
+        word = fit_of(self.predicted.out_of_memory_chance)
+        return None if word == "tight" else word == "fits"
 
     @property
     def step_time_s(self) -> float | None:
@@ -74,6 +76,20 @@ class Audit:
         if self.best is None or self.step_time_s is None or not runs:
             return None
         return self.step_time_s / self.best.estimate.step_time_s - 1
+
+    @property
+    def tied(self) -> bool:
+        """Whether the model cannot tell the job from the best.
+
+        A measured step lies within the band of the best; a predicted one of the same engine and cluster
+        shares the best's level, so that only the difference of two layouts is in doubt.
+        """
+        if self.best is None or self.slower_by is None:
+            return False
+        best = self.best.estimate
+        if self.measured_step_s is not None:
+            return best.lower_s <= self.measured_step_s <= best.upper_s
+        return 1 / tie_ratio() <= 1 + self.slower_by <= tie_ratio()
 
 
 def audited(reading: Reading, flags: Flags, cal: Calibration) -> Audit:
@@ -101,12 +117,13 @@ def audited(reading: Reading, flags: Flags, cal: Calibration) -> Audit:
         finding.kind in ("illegal", "unpriced") and finding.rule != "cuda-connections" for finding in findings
     )
     now = None if stops else _running(reading, job, cal)
-    best = _best(job.request, cal)
-    changes = changes_of(reading, now, best, cal) if now else ()
+    measured = measured_step_s(reading, job)
+    best = _best(job.request, now, cal, runs=measured is not None)
+    changes = changes_of(reading, now, best, cal, runs=measured is not None) if now else ()
     return Audit(
         reading=with_priced_facts(reading, job), job=job, findings=findings,
         predicted=now.estimate if now else None, best=best, changes=changes,
-        doubts=tuple(dict.fromkeys(doubts)), measured_step_s=measured_step_s(reading, job),
+        doubts=tuple(dict.fromkeys(doubts)), measured_step_s=measured,
     )  # fmt: skip
 
 
@@ -193,9 +210,14 @@ def _running(reading: Reading, job: Job, cal: Calibration) -> Running | None:
     return Running(request=job.request, layout=job.layout, split=split, stack=stack, off=off, estimate=found)
 
 
-def _best(request: PlanRequest | None, cal: Calibration) -> Plan | None:
-    """The best plan of the same engine on the same cluster."""
+def _best(request: PlanRequest | None, now: Running | None, cal: Calibration, *, runs: bool) -> Plan | None:
+    """The best plan of the same engine on the same cluster, in as much memory as `most_bytes` allows."""
     if request is None:
         return None
+    if now is not None:
+        setting = setting_of(request)
+        most = most_bytes(setting, now, runs=runs)
+        if most > setting.memory_budget_bytes:
+            request = replace(request, memory_headroom=1 - most / setting.cluster.gpu.memory_bytes)
     found = search(request, cal)
     return found if isinstance(found, Plan) else None

@@ -11,11 +11,13 @@ import numpy as np
 from costmodel.estimate import Estimate
 from costmodel.kernels.tables import Calibration
 from costmodel.layout import LayoutTable, ParallelLayout
+from costmodel.memory.fit import fit_of, out_of_memory_chance
 from costmodel.models.spec import layer_order, layer_runs
 from costmodel.pipeline.even_split import even_split
 from costmodel.pipeline.schedules import usual_schedule
 from costmodel.pipeline.stage_costs import StageSplit
 from costmodel.stack import SoftwareStack
+from costmodel.training.bands import tie_ratio
 from costmodel.training.estimate import estimate
 from costmodel.training.score import evaluate
 from planner.audit.read import Reading
@@ -23,7 +25,7 @@ from planner.audit.spelling import spelled_change, spelled_words
 from planner.audit.told import facts_of_job, words_between
 from planner.engines.fields import facts_of, stack_facts, told_stack
 from planner.plan import Plan, PlanRequest
-from planner.problem import Setting, setting_of
+from planner.problem import Setting, deviation_of, setting_of
 from planner.rules.check import legal
 
 MOST_CHANGES = 6
@@ -71,6 +73,8 @@ class Change:
         seconds_gained: Less of a step.
         peak_memory_bytes: Of the fullest GPU with it.
         memory_change_bytes: More than now.
+        out_of_memory_chance: Of the job with it.
+        tied: The gain is within what the model cannot tell of two layouts of one job.
         whole: Whether it is the whole way to the best plan, not one change.
     """
 
@@ -80,21 +84,33 @@ class Change:
     seconds_gained: float
     peak_memory_bytes: float
     memory_change_bytes: float
+    out_of_memory_chance: float
+    tied: bool
     whole: bool = False
 
 
-def changes_of(reading: Reading, now: Running, best: Plan | None, cal: Calibration) -> tuple[Change, ...]:
+def changes_of(
+    reading: Reading, now: Running, best: Plan | None, cal: Calibration, *, runs: bool
+) -> tuple[Change, ...]:
     """Changes that gain time, or make the job fit, ranked by the seconds they gain.
+
+    What is proposed fits by the rule of the search; beside a job that is known to run it may also have the
+    chance of OOM of that job.
 
     Args:
         reading: The files.
         now: The job as they have it.
         best: The proven best of the same engine and cluster.
         cal: Kernel and collective tables.
+        runs: A log shows that the job runs.
     """
     setting = setting_of(now.request)
-    fits = now.estimate.peak_memory_bytes <= setting.cluster.gpu.memory_bytes
-    single = [*_of_layout(reading, now, setting, best, cal), *_of_switches(reading, now, setting, cal)]
+    fits = runs or fit_of(now.estimate.out_of_memory_chance) == "fits"
+    most = most_bytes(setting, now, runs=runs)
+    single = [
+        *_of_layout(reading, now, setting, best, cal, most),
+        *_of_switches(reading, now, setting, cal, most),
+    ]
     least = LEAST_GAIN * now.estimate.step_time_s if fits else -np.inf
     useful = [change for change in single if change.set and change.seconds_gained > least]
     useful.sort(key=lambda change: -change.seconds_gained)
@@ -106,6 +122,7 @@ def _change(
     now: Running, words: tuple[str, ...], fields: tuple[tuple[str, Any], ...], step_s: float, peak: float
 ) -> Change:
     """A change beside the job as it is."""
+    setting = setting_of(now.request)
     return Change(
         set=words,
         fields=fields,
@@ -113,13 +130,17 @@ def _change(
         seconds_gained=now.estimate.step_time_s - step_s,
         peak_memory_bytes=peak,
         memory_change_bytes=peak - now.estimate.peak_memory_bytes,
+        out_of_memory_chance=out_of_memory_chance(
+            peak, setting.cluster.gpu.memory_bytes, deviation_of(setting)
+        ),
+        tied=1 / tie_ratio() <= now.estimate.step_time_s / step_s <= tie_ratio(),
     )
 
 
 def _of_layout(
-    reading: Reading, now: Running, setting: Setting, best: Plan | None, cal: Calibration
+    reading: Reading, now: Running, setting: Setting, best: Plan | None, cal: Calibration, most: float
 ) -> Iterator[Change]:
-    """Changes of one thing of the layout that are legal and fit."""
+    """Changes of one thing of the layout that are legal and take no more than so many bytes."""
     candidates = [row for row in dict.fromkeys(_neighbours(now.layout, setting, best)) if row != now.layout]
     if not candidates:
         return
@@ -127,7 +148,6 @@ def _of_layout(
     keep, _ = legal(replace(setting, stack=now.stack), table)
     with np.errstate(all="ignore"):
         scores = evaluate(setting.model, setting.cluster, setting.job, now.stack, table, cal)
-    most = _most_bytes(setting, now)
     for at, candidate in enumerate(candidates):
         step_s, peak = float(scores.step_time_s[at]), float(scores.peak_memory_bytes[at])
         if keep[at] and np.isfinite(step_s) and peak <= most:
@@ -142,7 +162,9 @@ def _of_layout(
             yield _change(now, _words(reading, now, after, fields), fields, step_s, peak)
 
 
-def _of_switches(reading: Reading, now: Running, setting: Setting, cal: Calibration) -> Iterator[Change]:
+def _of_switches(
+    reading: Reading, now: Running, setting: Setting, cal: Calibration, most: float
+) -> Iterator[Change]:
     """Mechanisms that the engine has and the files do not switch on."""
     usual = stack_facts(setting.stack)
     for name in now.off:
@@ -159,14 +181,14 @@ def _of_switches(reading: Reading, now: Running, setting: Setting, cal: Calibrat
         after = {**now.facts, name: usual[name]}
         fields = ((name, True),)
         words = _words(reading, now, after, ())
-        if found.peak_memory_bytes <= _most_bytes(setting, now):
+        if found.peak_memory_bytes <= most:
             yield _change(now, words, fields, found.step_time_s, found.peak_memory_bytes)
 
 
-def _most_bytes(setting: Setting, now: Running) -> float:
-    """Memory that a change may fill: what a plan may, or as much as a job that fits fills already."""
-    taken = now.estimate.peak_memory_bytes
-    return max(setting.memory_budget_bytes, taken if taken <= setting.cluster.gpu.memory_bytes else 0.0)
+def most_bytes(setting: Setting, now: Running, *, runs: bool) -> float:
+    """Memory that a proposal may fill: what a plan may, or as much as a job that is known to run fills."""
+    taken = min(now.estimate.peak_memory_bytes, setting.cluster.gpu.memory_bytes) if runs else 0.0
+    return max(setting.memory_budget_bytes, taken)
 
 
 def _words(
@@ -188,7 +210,7 @@ def _whole(reading: Reading, now: Running, best: Plan | None, *, fits: bool) -> 
     fields = changed_fields(now.layout, best.layout)
     words = _words(reading, now, facts_of(best), fields)
     change = _change(now, words, fields, best.estimate.step_time_s, best.estimate.peak_memory_bytes)
-    yield replace(change, whole=True)
+    yield replace(change, out_of_memory_chance=best.estimate.out_of_memory_chance, whole=True)
 
 
 def changed_fields(before: ParallelLayout, after: ParallelLayout) -> tuple[tuple[str, Any], ...]:

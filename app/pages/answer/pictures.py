@@ -15,7 +15,7 @@ import streamlit as st
 from app.figures.curves import scaling_curve
 from app.figures.fabric_tree import fabric_tree, unfolds
 from app.figures.link_heat import link_heat
-from app.figures.memory import memory_bars
+from app.figures.memory import estimate_bars
 from app.figures.network import network_map
 from app.figures.roofline import bound_of, roofline
 from app.figures.schedule.gantt import STRETCHES, schedule_gantt, stretch
@@ -98,8 +98,7 @@ def show_pictures(plan: Plan, limits: Limits) -> None:
         st.markdown("#### Does it fit, and which stage is fullest?")
         capacity = capacity_of_fullest(plan)
         layers = layer_words(plan.layers_of_stage, plan.layout)
-        band = (plan.estimate.memory_lower_bytes, plan.estimate.memory_upper_bytes)
-        draw(memory_bars(plan.estimate.memory_by_stage, capacity, layers, band), "memory")
+        draw(estimate_bars(plan.estimate, capacity, layers), "memory")
     with right:
         st.markdown("#### Where does the step go?")
         draw(waterfall(plan.estimate), "waterfall")

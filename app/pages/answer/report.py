@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from html import escape
 
 from app.figures.measured.bands import narrowed_band
-from app.figures.memory import memory_bars
+from app.figures.memory import estimate_bars
 from app.figures.step_time import waterfall
 from app.figures.style import alt_text
 from app.reports.answer import Answer, Facts, Section, Table
@@ -55,11 +55,10 @@ def _pictures(plan: Plan, without: Plan | None) -> list[str]:
     drawn: list[tuple[str, Callable[[], object]]] = [("Where does the step go?", lambda: waterfall(estimate))]
     if not plan.kind_of_stage:
         layers = layer_words(plan.layers_of_stage, plan.layout)
-        band = (estimate.memory_lower_bytes, estimate.memory_upper_bytes)
         capacity = capacity_of_fullest(plan)
         drawn.insert(
             0,
-            ("Does it fit?", lambda: memory_bars(estimate.memory_by_stage, capacity, layers, band)),
+            ("Does it fit?", lambda: estimate_bars(estimate, capacity, layers)),
         )
     if without is not None and plan.request.anchor is not None:
         runs = plan.request.anchor.runs

@@ -8,11 +8,15 @@ from typing import Any
 from app.quantities import format_share
 from app.reports.answer import Answer, Facts, Lines, Section, Table, json_text
 from app.reports.audit.facts import fact_record, facts_table, place
+from app.reports.plan_headline import cluster_of
+from costmodel.estimate import Estimate
 from costmodel.layout import layout_words
+from costmodel.memory.fit import fit_of, fit_text
 from costmodel.models.spec import ModelSpec
 from planner.audit.audit import Audit
 from planner.audit.changes import Change
 from planner.audit.facts import Fact
+from planner.plan import PlanRequest
 from topology.base.units import format_bytes, format_seconds
 
 SCHEMA_VERSION = 1
@@ -101,18 +105,19 @@ def _times(found: Audit) -> Facts:
     if found.predicted is not None:
         band = f"{format_seconds(found.predicted.lower_s)} to {format_seconds(found.predicted.upper_s)}"
         pairs.append(("predicted", f"{format_seconds(found.predicted.step_time_s)}, 80 % band {band}"))
-        fits = "" if found.fits else ", which does not fit"
-        pairs.append(("peak memory", f"{format_bytes(found.predicted.peak_memory_bytes)}{fits}"))
+        pairs.append(("peak memory", memory_words(found.predicted, found.job.request)))
     if found.best is not None:
         words = f"{layout_words(found.best.layout)} · {found.best.optimality.status}"
         pairs.append(("best", f"{format_seconds(found.best.estimate.step_time_s)}: {words}"))
+        pairs.append(("its memory", memory_words(found.best.estimate, found.best.request)))
     if found.slower_by is not None:
         over = format_share(found.slower_by, signed=True)
         said = "predicted" if found.measured_step_s is None else "measured"
         faster = (
             "" if found.slower_by > -LEAST_DOUBT else f": {said} below it, so something above is not this job"
         )
-        pairs.append(("distance", f"{over} over the best{faster}"))
+        tie = ", a tie: the error band cannot tell them apart" if found.tied else ""
+        pairs.append(("distance", f"{over} over the best{tie}{faster}"))
     stopped = "not of a job that is illegal as it is, or that nothing prices"
     lacks = "not without what is missing" if found.job.missing else stopped
     return Facts(title="Times", pairs=tuple(pairs or [("predicted", lacks)]))
@@ -122,15 +127,31 @@ def _changes_table(found: Audit) -> Table:
     """What would be better, in the file's words."""
     rows = tuple(
         (
-            format_seconds(change.seconds_gained) if change.seconds_gained > 0 else "none",
+            _gain_words(change),
             _signed_bytes(change.memory_change_bytes),
+            fit_text(change.out_of_memory_chance),
             "all of it" if change.whole else "alone",
             _set(change.set) if change.set else "the best plan",
         )
         for change in found.changes
     )
-    columns = ("gains a step", "memory", "", "set")
-    return Table(title="Changes", columns=columns, rows=rows, align="rrll", wraps=(3,))
+    columns = ("gains a step", "memory", "with it", "", "set")
+    return Table(title="Changes", columns=columns, rows=rows, align="rrlll", wraps=(4,))
+
+
+def _gain_words(change: Change) -> str:
+    """Seconds of a step that a change gains, and whether the model can tell."""
+    if change.seconds_gained <= 0:
+        return "none"
+    return f"{format_seconds(change.seconds_gained)}{' (tie)' if change.tied else ''}"
+
+
+def memory_words(estimate: Estimate, request: PlanRequest | None) -> str:
+    """The peak with its band and what a GPU has, and whether it fits."""
+    peak, chance = format_bytes(estimate.peak_memory_bytes), estimate.out_of_memory_chance
+    band = f"{format_bytes(estimate.memory_lower_bytes)} to {format_bytes(estimate.memory_upper_bytes)}"
+    of = "" if request is None else f" of {format_bytes(cluster_of(request).gpu.memory_bytes)}"
+    return f"{peak}{of}, 80 % band {band}: {fit_text(chance)}"
 
 
 def _set(words: tuple[str, ...]) -> str:
@@ -170,7 +191,9 @@ def audit_document(found: Audit) -> dict[str, Any]:
     document["best"] = _best_record(found)
     document["changes"] = [_change_record(change) for change in found.changes]
     document["slower_by"] = found.slower_by
+    document["tied"] = found.tied
     document["fits"] = found.fits
+    document["out_of_memory_chance"] = found.predicted and found.predicted.out_of_memory_chance
     document["missing"] = list(found.job.missing)
     document["assumed"] = list(found.doubts)
     document["unsettled"] = [asdict(one) for one in found.job.unsettled]
@@ -200,7 +223,8 @@ def _predicted_record(found: Audit) -> dict[str, Any] | None:
         return None
     record: dict[str, Any] = {
         "step_time_s": predicted.step_time_s, "lower_s": predicted.lower_s, "upper_s": predicted.upper_s,
-        "peak_memory_bytes": predicted.peak_memory_bytes, "memory_upper_bytes": predicted.memory_upper_bytes,
+        "peak_memory_bytes": predicted.peak_memory_bytes, "memory_lower_bytes": predicted.memory_lower_bytes,
+        "memory_upper_bytes": predicted.memory_upper_bytes, **memory_record(predicted.out_of_memory_chance),
         "mfu": predicted.mfu, "bound_by": predicted.bound_by,
     }  # fmt: skip
     if found.measured_step_s:
@@ -216,6 +240,9 @@ def _best_record(found: Audit) -> dict[str, Any] | None:
     return {
         "step_time_s": best.estimate.step_time_s,
         "peak_memory_bytes": best.estimate.peak_memory_bytes,
+        "memory_lower_bytes": best.estimate.memory_lower_bytes,
+        "memory_upper_bytes": best.estimate.memory_upper_bytes,
+        **memory_record(best.estimate.out_of_memory_chance),
         "status": best.optimality.status,
         "gap": best.optimality.gap,
         "words": layout_words(best.layout),
@@ -239,10 +266,16 @@ def _best_record(found: Audit) -> dict[str, Any] | None:
     }
 
 
+def memory_record(chance: float) -> dict[str, float | str]:
+    """The chance of OOM and its word."""
+    return {"out_of_memory_chance": chance, "fit": fit_of(chance)}
+
+
 def _change_record(change: Change) -> dict[str, Any]:
     """One change."""
     return {
         "set": list(change.set), "fields": dict(change.fields), "whole": change.whole,
         "step_time_s": change.step_time_s, "seconds_gained": change.seconds_gained,
         "peak_memory_bytes": change.peak_memory_bytes, "memory_change_bytes": change.memory_change_bytes,
+        "tied": change.tied, **memory_record(change.out_of_memory_chance),
     }  # fmt: skip

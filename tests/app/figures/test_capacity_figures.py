@@ -43,7 +43,7 @@ def test_a_field_without_a_plan_says_what_is_in_the_way():
     large = understand(Flags(model="llama-3.1-405b", gpus="16", tokens="1T")).request
     (cell,) = capacity(large, (), (16,), search)
     assert (cell.seconds, cell.why) == (None, MEMORY)
-    assert cell_words(cell, Limits()) == "does not fit"
+    assert cell_words(cell, Limits()) == "nothing fits"
 
 
 def test_fields_say_which_limits_they_break_and_the_plans_own_is_ringed():
@@ -63,12 +63,12 @@ def test_fields_say_which_limits_they_break_and_the_plans_own_is_ringed():
         ["", "5 days<br>$100,000<br>over budget"],
     ]
     *inside, unfit = picture.layout.annotations
-    assert (unfit.x, unfit.y, unfit.text) == (0, 1, "does not fit")
+    assert (unfit.x, unfit.y, unfit.text) == (0, 1, "nothing fits")
     words = [re.fullmatch(r'<span style="color:#[0-9A-F]{6}">(.*)</span>', note.text)[1] for note in inside]
     assert words == [text for row in heat.text for text in row if text]
     (ring,) = picture.layout.shapes
     assert (ring.x0 + 0.5, ring.y0 + 0.5) == (1, 0)
-    assert "1 of 4 keep every limit; 1 do not fit" in alt_text(picture)
+    assert "1 of 4 keep every limit; nothing fits in 1" in alt_text(picture)
 
 
 def test_other_kinds_are_bought_in_their_usual_nodes_and_own_ones_as_described():

@@ -17,6 +17,7 @@ from app.figures.style import GREY, alt_text
 from app.figures.tornado import tornado
 from costmodel.estimate import Estimate, TimeBreakdown
 from costmodel.layout import ParallelLayout
+from costmodel.memory.fit import fit_text
 from costmodel.memory.stage import MemoryBreakdown
 from costmodel.pipeline.simulator import StageSeconds, simulate_step
 from planner.analysis.link_load import axis_load, carried_bytes_per_s, link_load
@@ -57,20 +58,19 @@ def test_memory_bars_sum_to_the_total_of_every_stage():
 
 
 def test_memory_bars_say_which_stage_is_fullest_and_whether_it_fits():
-    """The reading names the stage, both numbers and the verdict."""
-    assert alt_text(memory_bars(STAGES, CAPACITY)) == "Stage 0 is fullest with 53 GiB of 80 GiB: it fits."
-    assert alt_text(memory_bars(STAGES, 40 * GIB)).endswith("it does not fit.")
+    """The reading names the stage, both numbers, and the word of the chance; without a chance no word."""
+    assert alt_text(memory_bars(STAGES, CAPACITY)) == "Stage 0 is fullest with 53 GiB of 80 GiB."
+    for chance in (0.001, 0.42, 0.95):
+        assert alt_text(memory_bars(STAGES, CAPACITY, chance=chance)).endswith(f"GiB: {fit_text(chance)}.")
 
 
 def test_memory_has_the_whisker_of_its_band():
-    """At the top of the fullest stage, from lower to upper; the reading says whether all of it fits."""
-    picture = memory_bars(STAGES, CAPACITY, band_bytes=(50 * GIB, 56 * GIB))
+    """At the top of the fullest stage, from lower to upper; the reading names both."""
+    picture = memory_bars(STAGES, CAPACITY, band_bytes=(50 * GIB, 56 * GIB), chance=0.42)
     whisker = picture.data[-1]
     assert (whisker.x[0], whisker.y[0]) == ("stage 0", 53)
     assert (whisker.error_y.array[0], whisker.error_y.arrayminus[0]) == (3, 3)
-    assert alt_text(picture).endswith("it fits; the 80 % band is 50 GiB to 56 GiB, all of which fits.")
-    tight = memory_bars(STAGES, 54 * GIB, band_bytes=(50 * GIB, 56 * GIB))
-    assert alt_text(tight).endswith("whose upper end does not fit.")
+    assert alt_text(picture).endswith("tight, 42 % chance of OOM; the 80 % band is 50 GiB to 56 GiB.")
 
 
 def test_memory_line_stands_at_the_capacity_of_the_gpu():

@@ -5,7 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from app.reports.audit.report import audit_document
 from costmodel.kernels.tables import load_calibration
+from costmodel.memory.fit import FITS_BELOW, fit_of
+from costmodel.training.bands import tie_ratio
 from planner.audit.audit import Audit, audited
 from planner.audit.read import read_files
 from planner.problem import setting_of
@@ -155,13 +158,42 @@ def test_a_job_that_does_not_fit_says_so_and_what_would(tmp_path):
     assert found.changes[0].whole
 
 
+STEP = " iteration {n}/ 9 | elapsed time per iteration (ms): {ms} | global batch size: 64 |\n"
+
+
 @pytest.mark.parametrize("layers", [8, 16, 24, 32, 40])
-def test_no_change_that_is_offered_leaves_less_free_than_a_plan_or_the_job_itself(tmp_path, layers):
-    found = small(tmp_path, layers=layers)
-    budget = setting_of(found.job.request).memory_budget_bytes
-    most = max(budget, found.predicted.peak_memory_bytes if found.fits else 0)
+@pytest.mark.parametrize("runs", [False, True], ids=["planned", "runs"])
+def test_what_is_proposed_fits_or_is_no_tighter_than_the_job_that_runs(tmp_path, layers, runs):
+    """A log of steps proves that the job runs: then its own chance of OOM is one that may be kept."""
+    script, log = tmp_path / "run.sh", tmp_path / "run.log"
+    script.write_text(SMALL.format(nodes=1, layers=layers, batch=64, tp=1, pp=1, more=""), encoding="utf-8")
+    log.write_text("".join(STEP.format(n=n, ms=90_000.0) for n in range(1, 6)), encoding="utf-8")
+    files = [str(script), *([str(log)] if runs else [])]
+    found = audited(read_files(files), Flags(gpu="h100-sxm"), load_calibration())
+    most = max(FITS_BELOW, found.predicted.out_of_memory_chance if runs else 0.0)
     assert found.changes
-    assert all(change.peak_memory_bytes <= most for change in found.changes)
+    assert all(change.out_of_memory_chance <= most for change in found.changes)
+    assert found.best.estimate.out_of_memory_chance <= most
+    document = audit_document(found)
+    chances = [document, document["predicted"], document["best"], *document["changes"]]
+    assert all(0 <= one["out_of_memory_chance"] <= 1 for one in chances)
+    assert document["predicted"]["fit"] == fit_of(document["predicted"]["out_of_memory_chance"])
+
+
+def test_a_gain_that_the_model_cannot_tell_is_called_a_tie(recomputing, tmp_path):
+    """A change of less than the tie ratio is a tie, and so is a distance within it."""
+    for change in recomputing.changes:
+        assert change.tied == (
+            1 / tie_ratio() <= recomputing.predicted.step_time_s / change.step_time_s <= tie_ratio()
+        )
+    assert recomputing.tied == (recomputing.slower_by <= tie_ratio() - 1)
+    best = recomputing.best.estimate
+    for step_s, tied in (
+        (best.upper_s * 0.99, True),
+        (best.upper_s * 1.01, False),
+        (best.lower_s * 0.99, False),
+    ):
+        assert replace(recomputing, measured_step_s=step_s).tied == tied
 
 
 def test_a_log_and_its_script_give_the_error_of_the_prediction(tmp_path):
