@@ -17,6 +17,7 @@ from costmodel.estimate import Estimate
 from costmodel.job import TrainingJob
 from costmodel.kernels.level import StackLevel
 from costmodel.layout import ParallelLayout, layout_record, layout_words
+from costmodel.memory.fit import fit_text
 from costmodel.models.spec import ModelSpec
 from costmodel.stack import SoftwareStack, stack
 from topology.base.decode import document_of, structure, unstructure
@@ -137,6 +138,12 @@ class Alternative:
     simulated_s: float | None = None
     kinds: tuple[int, ...] = ()
     kind_of_stage: tuple[int, ...] = ()
+    out_of_memory_chance: float | None = None
+
+    @property
+    def fit_text(self) -> str:
+        """Whether it fits, and its chance of OOM; a dash in a file of before that was kept."""
+        return "–" if self.out_of_memory_chance is None else fit_text(self.out_of_memory_chance)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,7 +251,7 @@ def write_plans_with(*, markdown: Callable[[Plan], str], html: Callable[[Plan], 
     _WRITERS["markdown"], _WRITERS["html"] = markdown, html
 
 
-_COSTS = ("step_time_s", "lower_s", "upper_s", "peak_memory_bytes")
+_COSTS = ("step_time_s", "lower_s", "upper_s", "peak_memory_bytes", "out_of_memory_chance")
 
 
 def _row(rank: int, plan: Plan | Alternative, costs: Mapping[str, Any]) -> dict[str, Any]:

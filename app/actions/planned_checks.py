@@ -59,7 +59,8 @@ def check_rules(plan: Plan) -> Check:
 
 
 def check_fits(plan: Plan) -> Check:
-    """Whether every stage keeps within its GPUs and the headroom that was asked for; in words the fullest."""
+    """Whether every stage leaves as much of its GPU free as was asked for; in words the fullest."""
+    from costmodel.memory.fit import fit_text
     from executor.validation.report import Check
     from planner.problem import capacities_bytes, setting_of
     from topology.base.units import format_bytes
@@ -72,11 +73,12 @@ def check_fits(plan: Plan) -> Check:
     kind = kinds_of(cluster)[plan.kind_of_stage[stage] if plan.kind_of_stage else 0]
     budget = room * (1 - headroom)
     return Check(
-        name="fits",
+        name="headroom",
         verdict="holds" if peak <= budget else "does not hold",
         detail=(
             f"{format_bytes(peak)} of {format_bytes(room)} ({kind.gpu}), "
-            f"{format_bytes(budget)} with {headroom:.1%} headroom"
+            f"{format_bytes(budget)} with {headroom:.1%} headroom: "
+            f"{fit_text(plan.estimate.out_of_memory_chance)}"
         ),
         value=peak,
         unit="B",

@@ -9,6 +9,7 @@ from typing import Any
 from app.quantities import format_percent, format_share, format_usd
 from app.reports.answer import Answer, Section, Table, json_text
 from costmodel.estimate import PART_NAMES
+from costmodel.memory.fit import chance_text
 from planner.analysis.compare import Comparison, compare
 from planner.analysis.diff import QuantityChange, diff
 from planner.plan import Plan
@@ -87,7 +88,8 @@ def _label(name: str) -> str:
         return f"  {part}"
     bare = name.removesuffix("_s").removesuffix("_bytes").replace("_", " ")
     words = bare.removesuffix(" per").replace("usd", "$").replace("wh ", "Wh ")
-    return {"mfu": "MFU", "tokens per s per gpu": "tokens/s/GPU"}.get(words, words)
+    names = {"mfu": "MFU", "tokens per s per gpu": "tokens/s/GPU", "out of memory chance": "chance of OOM"}
+    return names.get(words, words)
 
 
 def _write(name: str) -> Callable[[float | None], str]:
@@ -98,6 +100,8 @@ def _write(name: str) -> Callable[[float | None], str]:
         return lambda value: "" if value is None else format_seconds(value)
     if name.startswith("usd"):
         return format_usd
+    if name == "out_of_memory_chance":
+        return lambda value: "" if value is None else chance_text(value)
     if name == "mfu":
         return lambda value: "" if value is None else format_percent(value)
     return lambda value: "" if value is None else three_digits(value)

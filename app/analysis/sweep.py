@@ -8,6 +8,7 @@ from app.quantities import format_count, format_percent, format_usd
 from app.reports.answer import Answer, Table, json_text
 from app.reports.layout_words import plan_words
 from app.reports.plan_headline import unit_of_work
+from costmodel.memory.fit import chance_text
 from planner.analysis.sweep import Point, gpu_of
 from topology.base.units import format_bytes, format_seconds, three_digits
 
@@ -42,6 +43,7 @@ def sweep_answer(points: Sequence[Point]) -> Answer:
             "efficiency",
             "waiting",
             "memory",
+            "OOM",
             f"$ / B {unit}",
             *(("days", "$ in all") if ends else ()),
             "layout",
@@ -55,7 +57,7 @@ def sweep_answer(points: Sequence[Point]) -> Answer:
             )
             for point, record in zip(points, records, strict=True)
         ),
-        align="l" * len(varying) + "lrrrrrrrrrr" + ("rr" if ends else "") + "l",
+        align="l" * len(varying) + "lrrrrrrrrrrr" + ("rr" if ends else "") + "l",
         note=f"efficiency: {unit}/s/GPU over that of the fewest GPUs; waiting: share of the step in "
         "communication that nothing hides" + (f"; days and $ in all at an imposed MFU: {at}" if at else ""),
     )
@@ -86,7 +88,7 @@ def _row(point: Point) -> tuple[str, ...]:
         f"{request.job.global_batch_size:,}",
     )
     if point.plan is None:
-        return (*asked, *("–",) * 7, f"no plan: {point.reason}"[:80])
+        return (*asked, *("–",) * 8, f"no plan: {point.reason}"[:80])
     estimate = point.plan.estimate
     return (
         *asked,
@@ -96,6 +98,7 @@ def _row(point: Point) -> tuple[str, ...]:
         format_percent(point.scaling_efficiency),
         format_percent(point.communication_share),
         format_bytes(estimate.peak_memory_bytes),
+        chance_text(estimate.out_of_memory_chance),
         format_usd(estimate.usd_per_billion_tokens),
         plan_words(point.plan),
     )

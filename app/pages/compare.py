@@ -20,6 +20,7 @@ from app.reports.layout_words import UNLIKE, layer_words
 from app.reports.plan_headline import cluster_of, headline, money_text
 from app.requests.uploads import read_plan_upload
 from costmodel.layout import layout_words
+from costmodel.memory.fit import fit_text
 from planner.analysis.link_load import link_load
 from planner.plan import Plan, PlanRequest
 from planner.problem import capacity_of_fullest
@@ -100,6 +101,7 @@ def show_summary(plans: Sequence[Plan]) -> None:
             "tokens/s/GPU": f"{plan.estimate.tokens_per_s_per_gpu:,.0f}",
             "MFU": format_percent(plan.estimate.mfu),
             "peak memory": format_bytes(plan.estimate.peak_memory_bytes),
+            "memory": fit_text(plan.estimate.out_of_memory_chance),
             "$ per B tokens": format_usd(plan.estimate.usd_per_billion_tokens),
         }
         for name, plan in zip(NAMES, plans, strict=False)

@@ -14,8 +14,9 @@ from app.reports.layout_words import layout_facts, other_nodes, plan_words
 from app.reports.plan_headline import headline, headline_facts, run_s
 from app.reports.plan_tables import memory_table, time_table
 from costmodel.layout import num_axes
+from costmodel.memory.fit import chance_text, fit_of, fit_text
 from planner.plan import Optimality, Plan, to_json
-from planner.problem import capacities_bytes
+from planner.problem import capacities_bytes, setting_of
 from planner.rules.check import check_memory
 from topology.base.units import format_bytes, format_seconds
 
@@ -93,13 +94,16 @@ def alternatives_table(plan: Plan) -> Table:
             format_seconds(other.step_time_s),
             format_share(other.slower_by, signed=True) + (" (tie)" if other.tied else ""),
             format_bytes(other.peak_memory_bytes),
+            chance_text(other.out_of_memory_chance) if other.out_of_memory_chance is not None else "–",
         )
         for number, other in enumerate(plan.alternatives, start=1)
     ]
     return Table(
         title="Also considered",
-        columns=("", "layout", *(["nodes"] if any(where) else []), "step time", "slower by", "peak memory"),
-        rows=tuple(rows), align="rllrrr" if any(where) else "rlrrr",
+        columns=(
+            "", "layout", *(["nodes"] if any(where) else []), "step time", "slower by", "peak memory", "OOM"
+        ),
+        rows=tuple(rows), align="rllrrrr" if any(where) else "rlrrrr",
         note=_ties_text(plan),
     )  # fmt: skip
 
@@ -123,10 +127,15 @@ def _ties_text(plan: Plan) -> str:
 
 
 def estimate_answer(plan: Plan) -> Answer:
-    """Everything about one given layout; the exit code says whether it fits."""
+    """Everything about one given layout; the exit code says that it does not fit."""
     answer = plan_answer(plan)
-    violation = check_memory(plan.estimate.memory_by_stage, capacities_bytes(plan))
-    if violation is None:
+    chance = plan.estimate.out_of_memory_chance
+    violation = check_memory(
+        plan.estimate.memory_by_stage, capacities_bytes(plan), setting_of(plan.request).memory_headroom
+    )
+    if fit_of(chance) == "fits" or violation is None:
         return answer
-    lines = Lines(title="Does not fit", lines=(violation.message, violation.hint))
-    return replace(answer, sections=(*answer.sections, lines), exit_code=NO_FEASIBLE_PLAN)
+    words = fit_text(chance)
+    lines = Lines(title=f"{words[0].upper()}{words[1:]}", lines=(violation.message, violation.hint))
+    code = NO_FEASIBLE_PLAN if fit_of(chance) == "does not fit" else answer.exit_code
+    return replace(answer, sections=(*answer.sections, lines), exit_code=code)

@@ -62,7 +62,7 @@ COUNTING, TRACING, TRAINING, MEASURING = (
     "training the shrunk plan beside one process",
     "running ranks on this GPU",
 )
-ORDER = ("rules", "counts", "memory", "memory of the twin", "fits", "numerics", "launch", "layer time",
+ORDER = ("rules", "counts", "memory", "memory of the twin", "headroom", "numerics", "launch", "layer time",
          "step time")  # fmt: skip
 
 

@@ -85,6 +85,7 @@ def _quantities(plan: Plan) -> dict[str, float | None]:
         "tokens_per_s_per_gpu": estimate.tokens_per_s_per_gpu,
         "mfu": estimate.mfu,
         "peak_memory_bytes": estimate.peak_memory_bytes,
+        "out_of_memory_chance": estimate.out_of_memory_chance,
         "usd_per_billion_tokens": estimate.usd_per_billion_tokens,
         "wh_per_billion_tokens": estimate.wh_per_billion_tokens,
     }

@@ -103,6 +103,7 @@ class Point:
             "scaling_efficiency": self.scaling_efficiency,
             "communication_share": self.communication_share,
             "peak_memory_bytes": estimate.peak_memory_bytes,
+            "out_of_memory_chance": estimate.out_of_memory_chance,
             "usd_per_billion_tokens": estimate.usd_per_billion_tokens,
             "search_time_s": self.plan.search_time_s,
             **self._finished(),

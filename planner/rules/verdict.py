@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from costmodel.memory.fit import fit_text
 from costmodel.stack import stack
 from planner.plan import Plan
 from planner.problem import capacities_bytes
@@ -20,10 +21,15 @@ def require_legal(plan: Plan) -> Plan:
 
 
 def require_room(plan: Plan) -> Plan:
-    """The plan itself; one of whose stages needs more than its GPUs have is an error."""
+    """The plan itself; one of whose stages is predicted to need more than its GPUs have is an error."""
     found = check_memory(plan.estimate.memory_by_stage, capacities_bytes(plan))
     if found is not None:
-        raise illegal((found,))
+        raise NoFeasiblePlanError(
+            what=f"this plan is not run: {fit_text(plan.estimate.out_of_memory_chance)}",
+            cause=found.message,
+            fix=found.hint,
+            answer=(found,),
+        )
     return plan
 
 

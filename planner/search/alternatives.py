@@ -140,6 +140,7 @@ def _alternative(done: Search, best: Choice, full: Estimate, found: Choice) -> A
         lower_s=estimate.lower_s,
         upper_s=estimate.upper_s,
         peak_memory_bytes=estimate.peak_memory_bytes,
+        out_of_memory_chance=estimate.out_of_memory_chance,
         slower_by=estimate.step_time_s / full.step_time_s - 1,
         tied=tied(estimate, full),
         simulated_s=simulated_step_s(found.costs, found.layout, found.split),

@@ -14,6 +14,7 @@ from typing import Any
 from costmodel.estimate import Estimate
 from costmodel.kernels.tables import Calibration
 from costmodel.layout import ParallelLayout
+from costmodel.memory.fit import chance_text
 from costmodel.pipeline.simulate import simulated_step_s
 from planner.bounds.objective import goal_of, goal_of_plan
 from planner.campaign.finish import campaign_of
@@ -153,10 +154,10 @@ def _fullest(plan: Plan, now: Estimate, s: Setting) -> tuple[float, float]:
 
 
 def _fits(plan: Plan, peak: float, budget: float) -> Claim:
-    """Whether a plan that was searched keeps within memory; one given layout is shown as it is."""
+    """Whether a plan that was searched keeps the memory free that it was to; one given layout is as it is."""
     asked = plan.optimality.enumerated == 1
     return Claim(
-        name="fits",
+        name="memory left free",
         holds=asked or peak <= budget * (1 + EQUAL),
         claimed="one given layout" if asked else "within the GPU's memory and headroom",
         found=f"{format_bytes(peak)} of {format_bytes(budget)}",
@@ -180,6 +181,9 @@ def _others(plan: Plan, s: Setting, cal: Calibration) -> Iterator[Claim]:
         yield _close(f"lower end{of}", other.lower_s, now.lower_s, format_seconds)
         yield _close(f"upper end{of}", other.upper_s, now.upper_s, format_seconds)
         yield _close(f"peak memory{of}", other.peak_memory_bytes, now.peak_memory_bytes, format_bytes)
+        if other.out_of_memory_chance is not None:
+            chances = other.out_of_memory_chance, now.out_of_memory_chance
+            yield _close(f"chance of OOM{of}", *chances, chance_text)
         yield _close(f"ratio of steps{of}", 1 + other.slower_by, slower, "{:.4f}".format)
         if other.simulated_s is not None:
             played_s = simulated_step_s(costs, x, split)

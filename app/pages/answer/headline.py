@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -22,7 +22,7 @@ from app.reports.plan_headline import band_text, evidence_text, headline, price_
 from app.requests.links import command_line
 from costmodel.kernels.saved import calibration_for
 from costmodel.layout import layout_words
-from costmodel.memory.fit import fit_of, fit_text
+from costmodel.memory.fit import Fit, fit_of, fit_text
 from planner.analysis.compare import compare
 from planner.analysis.schedule import schedule_of
 from planner.plan import Plan, to_json
@@ -33,7 +33,10 @@ from topology.pools.rates import unpriced
 
 ACCURACY = "accuracy_page"
 """Where the session keeps the page that answers whether a plan can be trusted."""
-DeltaColor = Literal["normal", "inverse", "off"]
+FitColour = Literal["green", "orange", "red"]
+DeltaColor = Literal["normal", "inverse", "off"] | FitColour
+FIT_COLOURS: Mapping[Fit, FitColour] = {"fits": "green", "tight": "orange", "does not fit": "red"}
+"""Of the word in the tile of the peak."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +44,7 @@ class Number:
     """One headline number: what is shown, how to compare it, and what it means.
 
     `of_speed` numbers follow from the time of a step, so that a tie of two plans is a tie of these; `of_step`
-    ones compare only where the steps hold the same tokens.
+    ones compare only where the steps hold the same tokens. A `verdict` stands in the tile, in its `colour`.
     """
 
     label: str
@@ -51,6 +54,8 @@ class Number:
     lower_is_better: bool = True
     of_speed: bool = True
     of_step: bool = False
+    verdict: str = ""
+    colour: FitColour = "green"
 
 
 def show_headline(plan: Plan, baseline: Plan | None) -> None:
@@ -72,7 +77,12 @@ def show_headline(plan: Plan, baseline: Plan | None) -> None:
     row = st.container(key="numbers")
     for column, number in zip(row.columns(6, gap="small"), numbers(plan), strict=True):
         text, colour = delta(plan, baseline, number)
-        column.metric(number.label, number.text, text, delta_color=colour, help=number.note, border=True)
+        if number.verdict:
+            text, colour = " · ".join(filter(None, (text, number.verdict))), number.colour
+        column.metric(
+            number.label, number.text, text, delta_color=colour, help=number.note, border=True,
+            delta_arrow="off" if number.verdict else "auto",
+        )  # fmt: skip
     if baseline is not None:
         show_baseline(baseline)
 
@@ -139,6 +149,8 @@ def _cost(plan: Plan) -> tuple[Number, ...]:
             value=lambda p: p.estimate.peak_memory_bytes,
             of_speed=False,
             note=f"On the fullest stage, of {format_bytes(capacity)}. 80 % band {low} to {high}.",
+            verdict=fit_text(estimate.out_of_memory_chance),
+            colour=FIT_COLOURS[fit_of(estimate.out_of_memory_chance)],
         ),
         money,
         Number(

@@ -163,6 +163,7 @@ def _alternatives(plan: Plan) -> None:
             "slower by": format_share(other.slower_by, signed=True),
             "verdict": "tie" if other.tied else "slower",
             "peak memory": format_bytes(other.peak_memory_bytes),
+            "memory": other.fit_text,
             "loses most on": reason,
         }
         for other, reason in zip(plan.alternatives, reasons(request_key(plan.request), plan), strict=True)
@@ -271,7 +272,7 @@ def _more(plan: Plan) -> None:
         drawn = {point.value for point in points}
         missing = [f"{value:,}" for value in scale_values(plan.request, variation) if value not in drawn]
         if missing:
-            st.caption(f"No layout fits or is legal at {', '.join(missing)} {variation.name}.")
+            st.caption(f"There is no plan at {', '.join(missing)} {variation.name}.")
     else:
         st.info("None of the neighbouring values has a plan.")
 

@@ -155,6 +155,7 @@ def alternative_of(best: Plan, other: Plan) -> Alternative:
         lower_s=now.lower_s,
         upper_s=now.upper_s,
         peak_memory_bytes=now.peak_memory_bytes,
+        out_of_memory_chance=now.out_of_memory_chance,
         slower_by=now.step_time_s / before.step_time_s - 1,
         tied=tied(now, before),
         difference="; ".join([_where(other, offered), words_between(_fields(best), _fields(other), spared)]),

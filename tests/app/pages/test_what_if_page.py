@@ -350,7 +350,7 @@ def test_a_kept_anchor_sets_the_level_of_the_page_and_of_a_plan_file(open_page, 
 def test_sizes_without_a_plan_are_named(open_page):
     """70B on 32 GPUs: half of them do not hold it, and the curve says so instead of beginning later."""
     page = open_page("what_if", model="llama-3.1-70b", gpus="32", picture="What if there were more?")
-    assert "No layout fits or is legal at 8, 16 GPUs." in words(page)
+    assert "There is no plan at 8, 16 GPUs." in words(page)
 
 
 def test_the_map_of_kinds_and_numbers_has_this_plan(open_page):

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from costmodel.layout import ParallelLayout
+from costmodel.memory.fit import fit_text
 from planner.engines.contracts import CONTRACTS
 from planner.plan import Plan, to_json
 from planner.problem import setting_of
@@ -63,7 +64,7 @@ def test_a_plan_over_capacity_is_refused_before_anything_starts(
     assert (refused.value.code, said.out) == (1, "")
     lines = [line.split(":")[0] for line in said.err.splitlines()]
     assert lines == ["note", "error", "cause", "help"]  # the note: a plan by hand names no version
-    assert "rule memory" in said.err
+    assert fit_text(plan.estimate.out_of_memory_chance) in said.err
     assert [file.name for file in tmp_path.iterdir()] == ["plan.json"]
 
 

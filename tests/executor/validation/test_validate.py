@@ -281,7 +281,7 @@ def test_command_validates_a_plan(
     run(["validate", str(path), "--json"])
     report = json.loads(capsys.readouterr().out)
     verdicts = {check["name"]: check["verdict"] for check in report["checks"]}
-    held = ("rules", "counts", "fits", "numerics")
+    held = ("rules", "counts", "headroom", "numerics")
     assert {name: verdicts[name] for name in held} == dict.fromkeys(held, "holds")
     assert (verdicts["launch"], verdicts["step time"]) == ("not checked here",) * 2
     assert len(report["memory"]) == 2
