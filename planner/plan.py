@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, get_args
+from typing import Any, Final, Literal, get_args
 
 from costmodel.campaign.record import Campaign
 from costmodel.estimate import Estimate
@@ -38,6 +38,14 @@ Recomputes = Literal["per-rank", "per-chunk", "all"]
 RecomputedLayers = Literal["all"] | int
 RECOMPUTED_LAYERS = "recomputed_layers"
 """Pin beside ``recompute``: how many layers of every pipeline rank ``full`` recomputes, if that is given."""
+LAYERS_OF_STAGE = "layers_of_stage"
+"""Pin of the layers of every virtual stage in model order, or `OPTIMISED`; of one given layout."""
+RECOMPUTE_OF_STAGE = "recompute_of_stage"
+"""Pin of the recomputed layers of every pipeline rank; of one given layout."""
+SPLIT_PINS = (RECOMPUTED_LAYERS, LAYERS_OF_STAGE, RECOMPUTE_OF_STAGE)
+"""Pins that say how the stages of a layout are filled, and are no field of it."""
+OPTIMISED: Final = "auto"
+"""Layers of stages as the planner would split them."""
 
 Objective = Literal["step-time", "cost", "gpus", "memory"]
 RENTS_WHAT_IT_USES: frozenset[Objective] = frozenset({"cost", "gpus"})
@@ -52,7 +60,8 @@ class PlanRequest:
     `objective` is ``step-time`` (shortest optimizer step), ``cost`` (least money per token), ``gpus``
     (fewest GPUs that meet `job.deadline_s` for `job.total_tokens`) or ``memory`` (largest headroom among
     plans within the error band of the fastest). `pins` fixes fields of the layout by name, for example
-    ``{"tp": 8}``; beside ``"recompute": "full"``, `RECOMPUTED_LAYERS` says how many. `memory_headroom` is the
+    ``{"tp": 8}``; beside ``"recompute": "full"``, `RECOMPUTED_LAYERS` says how many, and of one given layout
+    `LAYERS_OF_STAGE` and `RECOMPUTE_OF_STAGE` say how its stages are filled. `memory_headroom` is the
     share of a GPU's memory to leave free; None leaves as much as keeps the 80 % band of the peak within the
     GPU, 0 fills it to the last byte. `anchor` is the level of the user's own runs of the stack; None before
     any was measured. `engine` is whose contract the plan keeps (`planner.engines.contracts`); ``any`` keeps
@@ -76,7 +85,7 @@ class PlanRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Optimality:
-    """The certificate of a search.
+    """The certificate of a search; of one given layout and split (status ``given``) nothing is proven.
 
     `enumerated` layouts were considered; `pruned` counts those dismissed by each rule or bound, `solved`
     those whose stages were decided by the solver. `bound_s` is a step time that no layout on as many GPUs
@@ -87,7 +96,7 @@ class Optimality:
     the plan's own. `plan verify` derives `bound_s` anew, by a slower and simpler path.
     """
 
-    status: Literal["proven", "best-found"]
+    status: Literal["proven", "best-found", "given"]
     bound_s: float
     gap: float
     enumerated: int

@@ -76,11 +76,12 @@ def split_of(
     model: ModelSpec, layout: ParallelLayout, layers: tuple[int, ...], recomputes_held: tuple[int, ...]
 ) -> StageSplit:
     """A split as the cost model reads it: layers of each run on each pipeline rank."""
-    runs = tuple(run.count for run in layer_runs(model))
-    return StageSplit(
-        layers_of_stage=runs_of_ranks(ranks_of_chunks(layout), layers, runs, layer_order(model)),
+    runs, owners = tuple(run.count for run in layer_runs(model)), ranks_of_chunks(layout)
+    split = StageSplit(
+        layers_of_stage=runs_of_ranks(owners, layers, runs, layer_order(model)),
         recompute_of_stage=recomputes_held,
     )
+    return split if split.chunk_layers(owners) == layers else replace(split, layers_of_chunk=layers)
 
 
 def kinds_of_setting(request: PlanRequest) -> Kinds:

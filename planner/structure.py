@@ -101,7 +101,8 @@ def close(one: float, other: float) -> bool:
 def _counts(plan: Plan) -> Iterator[Claim]:
     """One count for each stage and chunk, one GPU of the cluster for each rank."""
     x, mesh = plan.layout, plan.mesh
-    yield from _stages(x, plan.layers_of_stage, plan.recompute_of_stage, plan.request.model.num_layers, "")
+    layers, is_held = plan.request.model.num_layers, plan.optimality.status == "given"
+    yield from _stages(x, plan.layers_of_stage, plan.recompute_of_stage, layers, "", is_held=is_held)
     gpus = set(mesh.gpu_of_rank)
     yield same("axes of the mesh", mesh.axes, tuple((axis, getattr(x, axis)) for axis in x.axis_order))
     yield same("ranks", len(mesh.gpu_of_rank), x.num_gpus)
@@ -136,9 +137,18 @@ def _places(plan: Plan, other: Alternative, of: str) -> tuple[Claim, ...]:
 
 
 def _stages(
-    x: ParallelLayout, layers: tuple[int, ...], again: tuple[int, ...], num_layers: int, of: str
+    x: ParallelLayout,
+    layers: tuple[int, ...],
+    again: tuple[int, ...],
+    num_layers: int,
+    of: str,
+    *,
+    is_held: bool = False,
 ) -> Iterator[Claim]:
-    """Layers and recomputed layers of stages; nothing is made of a number of stages that is not theirs."""
+    """Layers and recomputed layers of stages; nothing is made of a number of stages that is not theirs.
+
+    Stages that were given may hold any layers (`is_held`); a search makes chunks of a rank equal.
+    """
     stages = same(f"stages{of}", len(layers), x.pp * x.virtual_stages)
     ranks = same(f"pipeline ranks that recompute{of}", len(again), x.pp)
     yield from (stages, ranks, same(f"layers{of}", sum(layers), num_layers))
@@ -150,7 +160,8 @@ def _stages(
         return
     held = [sum(n for n, owner in zip(layers, owners, strict=True) if owner == rank) for rank in range(x.pp)]
     yield same(f"stages without a layer{of}", min(held) < 1 or min(layers) < 0, found=False)
-    yield same(f"layers of each stage{of}", layers, layers_of_chunks(owners, tuple(held)))
+    if not is_held:
+        yield same(f"layers of each stage{of}", layers, layers_of_chunks(owners, tuple(held)))
     most = held if x.recompute == "full" else [0] * x.pp
     there = all(0 <= r <= n for r, n in zip(again, most, strict=True))
     yield same(f"recomputed layers are there{of}", there, found=True)

@@ -179,13 +179,11 @@ def _hosts(machine: Machine, num_gpus: int) -> tuple[int, int]:
         raise InputError("the number of GPUs is not usable", cause, f"ask for a multiple of {per_node} GPUs")
     if num_gpus % per_node == 0:
         return num_gpus // per_node, per_node
-    if num_gpus < per_node and per_node % num_gpus == 0:
+    if num_gpus < per_node:
         return 1, num_gpus
     above = -(-num_gpus // per_node) * per_node
-    parts = [size for size in range(1, per_node) if per_node % size == 0 and size < num_gpus]
-    neighbours = (parts[-1] if num_gpus < per_node else above - per_node, above)
     cause = f"{num_gpus} % {per_node} = {num_gpus % per_node}; only a single node can be used in part"
-    fix = f"ask for {' or '.join(map(str, neighbours))} GPUs"
+    fix = f"ask for {above - per_node} or {above} GPUs"
     raise InputError(f"{num_gpus} GPUs do not fill nodes of {per_node}", cause, fix)
 
 

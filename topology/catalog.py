@@ -82,11 +82,16 @@ def discovered(dumps: Sequence[str | Path], gpu: str = "", num_gpus: int | None 
     per_node = found.spec.nodes[0].gpus_per_node
     if num_gpus is None or num_gpus == found.spec.num_gpus:
         return found
+    if 0 < num_gpus < per_node:
+        one = discover(facts, gpu, hosts=1)
+        (node,) = one.spec.nodes
+        return replace(one, spec=replace(one.spec, nodes=(node.part(num_gpus),)))
     if num_gpus < 1 or num_gpus % per_node:
+        below = max(1, num_gpus // per_node) * per_node
         raise InputError(
             what=f"{num_gpus} GPUs do not fill nodes of {per_node}",
-            cause=f"{num_gpus} % {per_node} = {num_gpus % per_node}",
-            fix=f"ask for a multiple of {per_node}",
+            cause=f"{num_gpus} % {per_node} = {num_gpus % per_node}; only a single node can be used in part",
+            fix=f"ask for {below} or {below + per_node} GPUs",
         )
     return discover(facts, gpu, hosts=num_gpus // per_node)
 

@@ -70,7 +70,7 @@ def _require_no_torus(raw: Mapping[str, Any], where: str) -> None:
 
 
 def resized(spec: ClusterSpec, num_gpus: int) -> ClusterSpec:
-    """Return a cluster of one kind of node with another number of GPUs.
+    """Return a cluster of one kind of node with another number of GPUs: whole nodes, or a part of one.
 
     Only a regular fabric can grow or shrink; a tree of named switches is what it is.
     """
@@ -87,6 +87,8 @@ def resized(spec: ClusterSpec, num_gpus: int) -> ClusterSpec:
         raise InputError(
             f"cluster {spec.name!r} cannot have {num_gpus} GPUs", cause, f"use --gpus {spec.num_gpus}"
         )
+    if 0 < num_gpus < node.gpus_per_node:
+        return replace(spec, nodes=(node.part(num_gpus),))
     if num_gpus <= 0 or num_gpus % node.gpus_per_node:
         cause = f"its nodes have {node.gpus_per_node} GPUs, and {num_gpus} is not a multiple"
         closest = max(1, round(num_gpus / node.gpus_per_node)) * node.gpus_per_node

@@ -48,6 +48,18 @@ class NodeSpec:
         """Return so many of these nodes: the first of those that have names, no names for more of them."""
         return replace(self, count=count, hosts=self.hosts[:count] if count <= self.count else ())
 
+    def part(self, num_gpus: int) -> "NodeSpec":
+        """Return one of these nodes with some of its GPUs, whose other GPUs are somebody else's."""
+        share = num_gpus / self.gpus_per_node
+        return replace(
+            self.times(1),
+            gpus_per_node=num_gpus,
+            nodes_per_domain=1,
+            nics_per_node=-(-self.nics_per_node * num_gpus // self.gpus_per_node),
+            host_memory_bytes=share * self.host_memory_bytes,
+            host_memory_bandwidth_bytes_per_s=share * self.host_memory_bandwidth_bytes_per_s,
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TierSpec:

@@ -146,7 +146,9 @@ Deadline: TypeAlias = Annotated[str | None, typer.Option("--deadline", help="Tim
 Settings: TypeAlias = Annotated[
     list[str] | None,
     typer.Option(
-        "--set", help="Pin any field: layout.tp=8, job.mtp_layers=1 … (repeat).", metavar="FIELD=VALUE"
+        "--set",
+        help="Pin any field: layout.tp=8, layout.layers_of_stage=8*3-6, job.mtp_layers=1 … (repeat).",
+        metavar="FIELD=VALUE",
     ),
 ]
 InputTokens: TypeAlias = Annotated[

@@ -58,6 +58,8 @@ def _campaign(plan: Plan) -> tuple[Section, ...]:
 
 def proof_facts(optimality: Optimality, search_time_s: float) -> Facts:
     """How sure the search is that nothing is better."""
+    if optimality.status == "given":
+        return Facts(title="Proof", pairs=(("answer", "the one layout asked for, held as it is"),))
     if optimality.enumerated == 1:
         return Facts(title="Proof", pairs=(("answer", "the one layout asked for, its stages split best"),))
     pruned = sorted(optimality.pruned.items(), key=lambda item: -item[1])

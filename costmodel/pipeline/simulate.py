@@ -19,7 +19,7 @@ from costmodel.pipeline.stage_costs import (
     step_time,
     tail_seconds,
 )
-from costmodel.pipeline.stages import chunks_of_rank, layers_of_chunks, ranks_of_chunks
+from costmodel.pipeline.stages import chunks_of_rank, ranks_of_chunks
 
 SIMULATED_ROUNDS = 3
 """Microbatches played, in multiples of the ranks: one round fills, one is steady, one drains."""
@@ -65,8 +65,7 @@ def chunk_seconds(costs: AnyStages, layout: ParallelLayout, split: StageSplit) -
     recomputed = recomputed_layers(costs, split) @ costs.recompute_s
     whole = microbatch_seconds(costs, split) - recomputed
     owners = ranks_of_chunks(layout)
-    per_rank = tuple(sum(row) for row in split.layers_of_stage)
-    layers = layers_of_chunks(owners, per_rank)
+    layers = split.chunk_layers(owners)
     held = {rank: sum(layers[chunk] for chunk in chunks_of_rank(owners, rank)) for rank in range(layout.pp)}
     shares = [(rank, layers[chunk] / max(1, held[rank])) for chunk, rank in enumerate(owners)]
     F, W = costs.forward_share, costs.weight_share

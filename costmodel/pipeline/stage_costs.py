@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.layout import Quantity
+from costmodel.pipeline.stages import layers_of_chunks
 
 Vector = NDArray[np.float64]
 
@@ -147,10 +148,26 @@ class StageSplit:
     Attributes:
         layers_of_stage: Shape (ranks, runs).
         recompute_of_stage: Shape (ranks,); the layers that free most bytes per added second are taken first.
+        layers_of_chunk: Layers of every chunk in model order, where those of the ranks do not decide them
+            (`costmodel.pipeline.stages.layers_of_chunks`).
     """
 
     layers_of_stage: tuple[tuple[int, ...], ...]
     recompute_of_stage: tuple[int, ...]
+    layers_of_chunk: tuple[int, ...] = ()
+
+    @property
+    def layers_of_rank(self) -> tuple[int, ...]:
+        """Layers of every pipeline rank, of all kinds."""
+        return tuple(sum(row) for row in self.layers_of_stage)
+
+    def chunk_layers(self, chunk_ranks: tuple[int, ...]) -> tuple[int, ...]:
+        """Layers of every chunk in model order.
+
+        Args:
+            chunk_ranks: Pipeline rank of every chunk (`costmodel.pipeline.stages.ranks_of_chunks`).
+        """
+        return self.layers_of_chunk or layers_of_chunks(chunk_ranks, self.layers_of_rank)
 
 
 def recompute_order(costs: StageCosts) -> tuple[int, ...]:

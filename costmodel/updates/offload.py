@@ -6,6 +6,7 @@ Legend: ``f`` share that is offloaded, ``B`` bytes a second of a GPU's path to i
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, get_args
@@ -86,17 +87,22 @@ class Offload:
             yield f"activations:{self.activations:g}" if self.activations < 1 else "activations"
 
 
+_BETWEEN = re.compile("[+,]")
+
+
 def parse_offload(text: str) -> tuple[Offload, bool]:
     """Read what is offloaded as people write it; True where the share of the optimizer is left open.
 
     >>> parse_offload("optimizer:0.25+activations")[0].words
     'optimizer:0.25+activations'
+    >>> parse_offload("optimizer:0.5, activations")[0].words
+    'optimizer:0.5+activations'
     >>> parse_offload("optimizer")
     (Offload(optimizer=1.0, activations=0.0, parameters=False), True)
     """
     said: dict[str, float] = {}
     open_share = False
-    for part in text.strip().lower().split("+"):
+    for part in _BETWEEN.split(text.strip().lower()):
         name, colon, share = (word.strip() for word in part.partition(":"))
         if DISKS & {name, *share.split(":")}:
             raise _no_disk(part)

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from costmodel.kernels.tables import Calibration
 from costmodel.layout import ParallelLayout
-from planner.plan import Plan, PlanRequest
+from planner.plan import LAYERS_OF_STAGE, OPTIMISED, Plan, PlanRequest
 from planner.problem import capacity_of_fullest, setting_of
 from planner.search.given_layout import plan_of_layout
 from topology.base.errors import InputError
@@ -54,4 +54,4 @@ def kept(layout: ParallelLayout, request: PlanRequest) -> dict[str, object]:
     if request.cluster.num_gpus % each:
         return {}
     asked = {name: value for name, value in request.pins.items() if pins.get(name, value) != value}
-    return {} if asked else {**pins, **request.pins}
+    return {} if asked else {LAYERS_OF_STAGE: OPTIMISED, **pins, **request.pins}

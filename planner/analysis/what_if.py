@@ -100,12 +100,9 @@ def without_sizes(pins: Mapping[str, object]) -> dict[str, object]:
 
 
 def resized_cluster(spec: ClusterSpec, num_gpus: int) -> ClusterSpec:
-    """The same nodes, more or fewer of them."""
+    """The same nodes, more or fewer of them, or a part of one."""
     from topology.cluster_file import resized
 
-    node = spec.nodes[0]
-    if len(spec.nodes) == 1 and num_gpus < node.gpus_per_node and node.gpus_per_node % num_gpus == 0:
-        return replace(spec, nodes=(replace(node.times(1), gpus_per_node=num_gpus, nics_per_node=num_gpus),))
     return resized(spec, num_gpus)
 
 

@@ -11,10 +11,9 @@ from dataclasses import fields, replace
 from typing import Any
 
 from costmodel.layout import ParallelLayout
-from costmodel.models.spec import ModelSpec, layer_order, layer_runs
-from costmodel.pipeline.even_split import even_split
+from costmodel.models.spec import ModelSpec
 from costmodel.pipeline.stage_costs import StageSplit
-from costmodel.pipeline.stages import layers_of_chunks, ranks_of_chunks
+from costmodel.pipeline.stages import ranks_of_chunks
 from costmodel.stack import SoftwareStack
 from planner.audit.contract_words import (
     contract_of_family,
@@ -26,6 +25,8 @@ from planner.audit.launch import UNTOLD
 from planner.audit.read import Reading
 from planner.engines.contract import Contract, read, write
 from planner.engines.contract import Reading as Told
+from planner.engines.contracts import even_layers_of
+from planner.engines.even_layers import as_even_as_possible
 from planner.engines.fields import layout_facts, model_facts, stack_facts, told_model, told_stack
 from planner.engines.megatron_lm.stages import RECOMPUTED_HOW
 from planner.engines.refusal import Refused
@@ -195,8 +196,16 @@ def switched_off(stack: SoftwareStack, told: Told | None) -> tuple[str, ...]:
 
 
 def split_told(request: PlanRequest, layout: ParallelLayout, told: Told | None) -> StageSplit:
-    """Layers and recomputed layers of every rank: as files say, else even."""
-    even = even_split([run.count for run in layer_runs(request.model)], layout, layer_order(request.model))
+    """Layers and recomputed layers of every rank: as files say, else as the engine fills its stages.
+
+    Where it makes none of so many layers, which a finding says, they are as even as possible.
+    """
+    number, modules = request.model.num_layers, request.job.mtp_layers
+    filled = even_layers_of(request.engine)(number, layout, modules)
+    usual = filled or as_even_as_possible(number, layout, modules)
+    even = split_of(request.model, layout, usual, (0,) * layout.pp)
+    if layout.recompute == "full":
+        even = replace(even, recompute_of_stage=even.layers_of_rank)
     if told is None:
         return even
     layers, again = told.stated.get("split.layers"), told.stated.get("split.recompute")
@@ -219,12 +228,11 @@ def facts_of_job(
     request: PlanRequest, layout: ParallelLayout, split: StageSplit, stack: SoftwareStack
 ) -> dict[str, Any]:
     """Everything that a job says, by field."""
-    held = tuple(sum(row) for row in split.layers_of_stage)
     return {
         "cluster.num_gpus": layout.num_gpus,
         "cluster.gpu": request.cluster.nodes[0].gpu,
         **layout_facts(layout),
-        "split.layers": layers_of_chunks(ranks_of_chunks(layout), held),
+        "split.layers": split.chunk_layers(ranks_of_chunks(layout)),
         "split.recompute": tuple(split.recompute_of_stage),
         **{f"job.{field.name}": getattr(request.job, field.name) for field in fields(request.job)},
         **model_facts(request.model),

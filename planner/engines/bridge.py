@@ -13,6 +13,7 @@ from typing import Any
 
 from planner.engines.contract import Contract
 from planner.engines.dotted import assignments
+from planner.engines.even_layers import divided
 from planner.engines.fields import Facts
 from planner.engines.limit import Variable, adapter_limit, compression_limit, offload_limit, optimizer_limit
 from planner.engines.megatron_lm.contract import BUILT_IN, ENVIRONMENT, OTHER_WORDS, RUNS, SAVING
@@ -261,6 +262,7 @@ BRIDGE = Contract(
     refusals=tuple(_refused_here(one) for one in STATE_REFUSALS + EXPERT_REFUSALS if one.name in _SHARED),
     runs=RUNS,
     recomputes="per-chunk",
+    even_layers=divided,
     environment=ENVIRONMENT,
     built_in=BUILT_IN,
     unpriced={_NAMES[name]: effect for name, effect in UNPRICED.items()},

@@ -13,6 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from planner.engines.even_layers import EvenLayers, as_even_as_possible
 from planner.engines.fields import Facts
 from planner.engines.limit import Limit, Variable
 from planner.engines.refusal import Refusal, Refused, refused_of
@@ -65,6 +66,7 @@ class Contract:
         sizes: Words without which a file leaves its model, and so the rest of its settings, to another.
         runs: Rules of the planner that it runs what breaks, each with why; nothing prices that.
         recomputes: How many layers it can be told to recompute.
+        even_layers: How it fills its stages where nobody says how (`planner.engines.even_layers`).
         environment: Variables it needs.
         built_in: Mechanisms of the profile that are on without a word, each with why.
         source: Where this comes from.
@@ -84,6 +86,7 @@ class Contract:
     sizes: tuple[str, ...] = ()
     runs: Mapping[str, str] = field(default_factory=dict)
     recomputes: Recomputes = "all"
+    even_layers: EvenLayers = as_even_as_possible
     environment: tuple[Variable, ...] = ()
     built_in: Mapping[str, str] = field(default_factory=dict)
     source: str = ""

@@ -13,6 +13,7 @@ from planner.engines.accelerate import ACCELERATE
 from planner.engines.bridge import BRIDGE
 from planner.engines.contract import Contract
 from planner.engines.deepspeed import DEEPSPEED
+from planner.engines.even_layers import EvenLayers, as_even_as_possible
 from planner.engines.limit import Limit, Question
 from planner.engines.megatron_lm.contract import MEGATRON
 from planner.engines.own import OWN
@@ -33,6 +34,11 @@ CONTRACTS: Mapping[str, Contract] = {
 def recomputes_of(engine: str) -> Recomputes:
     """How many layers an engine can be told to recompute; each rank its own number in the free space."""
     return "per-rank" if engine == FREE else CONTRACTS[engine].recomputes
+
+
+def even_layers_of(engine: str) -> EvenLayers:
+    """How an engine fills its stages where nobody says how; as evenly as possible in the free space."""
+    return as_even_as_possible if engine == FREE else CONTRACTS[engine].even_layers
 
 
 def engine_of_stack(stack: str) -> str:

@@ -13,7 +13,7 @@ from costmodel.layout import ParallelLayout
 from costmodel.models.spec import ModelSpec
 from costmodel.stack import SoftwareStack
 from costmodel.stack import stack as find_stack
-from planner.plan import PlanRequest
+from planner.plan import RECOMPUTED_LAYERS, SPLIT_PINS, PlanRequest
 from planner.questions.flags import Flags
 from planner.questions.training import understand
 from topology.base.errors import InputError
@@ -132,6 +132,8 @@ def understood(model: Model, flags: Flags, words: Mapping[str, Any]) -> PlanRequ
         return request
     pins = {field.name: getattr(layout, field.name) for field in fields(layout)}
     given = {name: value for name, value in pins.items() if value is not None}
+    if layout.recompute == "full" and not {"recompute", *SPLIT_PINS} & request.pins.keys():
+        given[RECOMPUTED_LAYERS] = "all"
     return replace(request, pins={**given, **request.pins})
 
 

@@ -19,13 +19,14 @@ from costmodel.memory.stage import MemoryBreakdown
 from costmodel.models.sizes import MOST_LAYERS
 from costmodel.models.spec import ModelSpec
 from costmodel.stack import SoftwareStack
-from planner.plan import FREE, RECOMPUTED_LAYERS
+from planner.plan import FREE, LAYERS_OF_STAGE, RECOMPUTE_OF_STAGE, RECOMPUTED_LAYERS, SPLIT_PINS
 from planner.problem import Setting
 from planner.rules.axes import AXIS_RULES
 from planner.rules.engines import engine_rules
 from planner.rules.rule import Mask, Rule, Violation
 from planner.rules.shapes import SHAPE_RULES
 from planner.rules.sharding import SHARDING_RULES
+from planner.rules.split_pins import read_layers, read_recomputed
 from planner.rules.stacks import STACK_RULES
 from topology.base.errors import InputError, shown
 from topology.base.names import YES_NO
@@ -158,7 +159,7 @@ def parse_pins(pins: Mapping[str, Any]) -> dict[str, Any]:
     return {
         name.removeprefix("layout."): _parse_pin(name.removeprefix("layout."), value)
         for name, value in pins.items()
-        if name != RECOMPUTED_LAYERS
+        if name not in SPLIT_PINS
     }
 
 
@@ -171,7 +172,17 @@ def said_pins(settings: Mapping[str, str]) -> dict[str, Any]:
     ({'recompute': 'full', 'recomputed_layers': 'all'}, {'recompute': 'full', 'recomputed_layers': 4})
     >>> said_pins({"recompute": "full:auto"})
     {'recompute': 'full'}
+    >>> said_pins({"pp": "4", "layers_of_stage": "8*3-6"})
+    {'pp': 4, 'layers_of_stage': (8, 8, 8, 6)}
     """
+    readers = {LAYERS_OF_STAGE: read_layers, RECOMPUTE_OF_STAGE: read_recomputed}
+    split = {name: read(settings[name]) for name, read in readers.items() if name in settings}
+    of_layout = {name: text for name, text in settings.items() if name not in split}
+    return {**_said_of_layout(of_layout), **split}
+
+
+def _said_of_layout(settings: Mapping[str, str]) -> dict[str, Any]:
+    """The pins of fields of the layout, and how many layers of a rank ``full`` recomputes."""
     policy, colon, number = settings.get("recompute", "").lower().partition(":")
     if policy != "full":
         return parse_pins(settings)
@@ -200,7 +211,7 @@ def _parse_pin(name: str, value: Any) -> Any:
     if name not in known:
         raise InputError(
             what=f"there is no layout field {name!r} to pin",
-            cause=f"the fields are {', '.join(known)}",
+            cause=f"the fields are {', '.join((*known, LAYERS_OF_STAGE, RECOMPUTE_OF_STAGE))}",
             fix="pin one of those, for example layout.tp=8",
         )
     if name == "axis_order":

@@ -370,7 +370,7 @@ def explore(
 ) -> Search | tuple[Violation, ...]:
     """Run the search without writing an answer; the violations when pinned fields already contradict."""
     setting = setting_of(request)
-    require_searchable(setting)
+    require_searchable(setting, request.pins)
     pins = parse_pins(request.pins)
     violations = check_pins(setting, pins)
     if violations:

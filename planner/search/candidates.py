@@ -6,7 +6,9 @@ nothing *is* the policy ``none`` and is reported as such.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from costmodel.estimate import Estimate
 from costmodel.kernels.tables import Calibration
@@ -20,7 +22,7 @@ from costmodel.training.stages import stage_costs_of
 from planner.bounds.funnel import ROUNDING
 from planner.bounds.priced import Priced
 from planner.engines.contracts import recomputes_of
-from planner.plan import Recomputes
+from planner.plan import LAYERS_OF_STAGE, OPTIMISED, RECOMPUTE_OF_STAGE, Recomputes
 from planner.problem import Setting
 from planner.stages.dynamic_program import StageBound
 from planner.stages.integer_program import StageSolution, solve_stages
@@ -85,8 +87,15 @@ def candidate(setting: Setting, priced: Priced, row: int) -> Candidate:
     )
 
 
-def require_searchable(setting: Setting) -> None:
-    """Refuse a number of recomputed layers, which only one given layout can have."""
+def require_searchable(setting: Setting, pins: Mapping[str, Any]) -> None:
+    """Refuse layers of stages and numbers of recomputed layers, which only one given layout can have."""
+    for name in (LAYERS_OF_STAGE, RECOMPUTE_OF_STAGE):
+        if pins.get(name) not in (None, OPTIMISED):
+            raise InputError(
+                what=f"a search cannot keep to layout.{name}",
+                cause="it decides the layers of the stages of every layout itself",
+                fix=f"leave layout.{name} out, or price the one layout with plan estimate",
+            )
     if isinstance(setting.recomputed_layers, int):
         raise InputError(
             what="a search cannot keep to a number of recomputed layers",

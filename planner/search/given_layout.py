@@ -1,44 +1,46 @@
-"""One given layout as a plan: its stages are split as the planner would, its estimate is the cost model's.
+"""One given layout as a plan: it is held as it is given, its estimate is the cost model's.
 
 Fields that were not pinned take the value a launch script would: dp fills the GPUs, ZeRO and sequence
-parallelism follow the stack, several virtual stages mean the interleaved schedule, and layers are recomputed
-only as far as memory asks for it.
+parallelism follow the stack, several virtual stages mean the interleaved schedule, stages are filled as the
+engine fills them, and no layer is recomputed. Only ``layers_of_stage=auto`` has the planner split the layers.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 from costmodel.kernels.tables import Calibration
-from costmodel.layout import AXIS_FIELDS, ParallelLayout
+from costmodel.layout import AXIS_FIELDS, LayoutTable, ParallelLayout
 from costmodel.models.spec import layer_order, layer_runs
 from costmodel.parallel.axes import RANK_AXES
 from costmodel.pipeline.even_split import even_split
 from costmodel.pipeline.schedules import usual_schedule
 from costmodel.pipeline.simulate import simulated_step_s
-from costmodel.pipeline.stage_costs import StageCosts, StageSplit, step_time
-from costmodel.pipeline.stages import layers_of_chunks, ranks_of_chunks
+from costmodel.pipeline.stage_costs import StageSplit
+from costmodel.pipeline.stages import ranks_of_chunks
 from costmodel.stack import SoftwareStack
-from costmodel.training.estimate import estimate
+from costmodel.training.estimate import estimate_and_costs
 from costmodel.training.stages import stage_costs
 from planner.bounds.objective import goal_of
-from planner.engines.contracts import recomputes_of
+from planner.bounds.priced import price
+from planner.engines.contracts import CONTRACTS
 from planner.placement.cost import placement_words
 from planner.placement.nodes import place
-from planner.plan import Optimality, Plan, PlanRequest, Recomputes
-from planner.problem import setting_of
+from planner.plan import FREE, LAYERS_OF_STAGE, RECOMPUTE_OF_STAGE, Optimality, Plan, PlanRequest
+from planner.problem import Setting, setting_of
 from planner.rules.check import check, parse_pins
 from planner.rules.rule import Violation
-from planner.search.candidates import decidable, named, recomputed_whole
+from planner.search.candidates import candidate, decide, named, recomputed_whole, settled
+from planner.search.held_split import held_layers, held_split, is_optimised, layers_text
 from planner.search.offloaded import with_offload_notes
 from planner.search.origin import origin_of
 from planner.search.pools.pool import best_part
 from planner.search.search import pin_notes
-from planner.stages.integer_program import StageSolution, solve_stages
 from topology.base.errors import InputError
 from topology.pools.kinds import kinds_of
 
@@ -57,51 +59,45 @@ def _on_all(request: PlanRequest, cal: Calibration) -> Plan | tuple[Violation, .
     """The plan of the layout on a cluster whose GPUs are all planned for alike."""
     started = time.monotonic()
     setting = setting_of(request)
-    cluster, stack = setting.cluster, setting.stack
-    asked = complete_layout(request.pins, cluster.num_gpus, stack)
-    violations = check(request.model, cluster, request.job, stack, asked, engine=setting.engine)
+    s, pins = setting, request.pins
+    asked, violations = _legal(s, complete_layout(pins, s.cluster.num_gpus, s.stack), pins)
     if violations:
         return violations
+    split = _optimised(s, asked, cal) if is_optimised(pins) else _held(s, asked, pins, cal)
+    if isinstance(split, Violation):
+        return (split,)
+    filled, bound_s, status = split
+    layout = named(asked, filled)
     rented = asked.num_gpus if goal_of(request).rents_what_it_uses else None
-    given = setting.recomputed_layers if asked.recompute == "full" else None
-    costs = stage_costs(request.model, cluster, request.job, stack, asked, cal)
-    deciding = decidable(costs, asked, every_layer=given is not None)
-    costs = deciding if given is None else costs
-    chunk_ranks = ranks_of_chunks(asked)
-    solution = _solution(deciding, chunk_ranks, setting.memory_budget_bytes, recomputes_of(setting.engine))
-    runs = [run.count for run in layer_runs(request.model)]
-    split = solution.split or even_split(runs, asked, layer_order(request.model), request.job.mtp_layers)
-    if given is not None:
-        split = recomputed_whole(split, None if given == "all" else given)
-    layout = named(asked, split)
-    answer = estimate(request.model, cluster, request.job, stack, layout, cal, split, paid_gpus=rented)
-    seconds = step_time(costs, split)
-    ranks = place(setting, layout, answer)
+    answer, costs = estimate_and_costs(
+        s.model, s.cluster, s.job, s.stack, layout, cal, filled, paid_gpus=rented
+    )
+    seconds, ranks = answer.step_time_s, place(s, layout, answer)
     plan = Plan(
         request=request,
         layout=layout,
-        layers_of_stage=virtual_stage_layers(chunk_ranks, split),
-        recompute_of_stage=split.recompute_of_stage,
+        layers_of_stage=filled.chunk_layers(ranks_of_chunks(layout)),
+        recompute_of_stage=filled.recompute_of_stage,
         mesh=ranks,
         estimate=answer,
         alternatives=(),
         optimality=Optimality(
-            status="best-found" if solution.status == "best-found" else "proven",
-            bound_s=min(solution.bound_s, seconds),
-            gap=max(0.0, 1 - solution.bound_s / seconds),
+            status=status,
+            bound_s=min(bound_s, seconds),
+            gap=max(0.0, 1 - bound_s / seconds),
             enumerated=1,
             pruned={},
             solved=1,
         ),
         search_time_s=time.monotonic() - started,
-        idle_gpus=cluster.num_gpus - layout.num_gpus,
-        simulated_s=simulated_step_s(costs, layout, split),
+        idle_gpus=s.cluster.num_gpus - layout.num_gpus,
+        simulated_s=simulated_step_s(costs, layout, filled),
         assumptions=(
-            "one given layout: only its stages and recomputed layers were optimised",
-            *_filled(request.pins, layout),
-            *pin_notes(request.pins, request.model.num_layers, sum(split.recompute_of_stage)),
+            *_split_words(s, pins, filled, layout),
+            *_filled(pins, layout),
+            *pin_notes(pins, s.model.num_layers, sum(filled.recompute_of_stage)),
             *answer.assumptions,
-            *placement_words(setting, layout, ranks, answer),
+            *placement_words(s, layout, ranks, answer),
         ),
         provenance=answer.provenance,
         origin=origin_of(request, cal),
@@ -109,12 +105,74 @@ def _on_all(request: PlanRequest, cal: Calibration) -> Plan | tuple[Violation, .
     return with_offload_notes(plan)
 
 
-def _solution(
-    costs: StageCosts, chunk_ranks: tuple[int, ...], budget_bytes: float, told: Recomputes
-) -> StageSolution:
-    """The best split within the memory that a plan may fill, else within all there is."""
-    kept = solve_stages(replace(costs, capacity_bytes=budget_bytes), chunk_ranks, recomputes=told)
-    return kept if kept.split is not None else solve_stages(costs, chunk_ranks, recomputes=told)
+def _legal(
+    s: Setting, usual: ParallelLayout, pins: Mapping[str, Any]
+) -> tuple[ParallelLayout, tuple[Violation, ...]]:
+    """The usual layout, or the first that its stack can run with other values of fields that were not given.
+
+    Where none is legal, the usual one with the rules that it breaks.
+    """
+    violations = check(s.model, s.cluster, s.job, s.stack, usual, engine=s.engine)
+    if not violations:
+        return usual, ()
+    can = s.stack.supports
+    stages = can.zero_stages_with_pipeline if usual.pp > 1 else can.zero_stages
+    choices: dict[str, tuple[Any, ...]] = {
+        "zero_stage": (usual.zero_stage, *sorted(set(stages) - {usual.zero_stage}, reverse=True)),
+        "sequence_parallel": (usual.sequence_parallel, usual.tp > 1 and not usual.sequence_parallel),
+        "cp_kind": can.cp_kinds if usual.cp > 1 else (usual.cp_kind,),
+    }
+    open_ = {name: values for name, values in choices.items() if name not in pins}
+    for values in itertools.product(*open_.values()):
+        other = replace(usual, **dict(zip(open_, values, strict=True)))
+        if not check(s.model, s.cluster, s.job, s.stack, other, engine=s.engine):
+            return other, ()
+    return usual, violations
+
+
+Filled = tuple[StageSplit, float, Literal["proven", "best-found", "given"]]
+"""A split, a step that no split of the layout beats (of a split that is held: none), and what is proven."""
+
+
+def _held(s: Setting, x: ParallelLayout, pins: Mapping[str, Any], cal: Calibration) -> Filled | Violation:
+    """The stages as they are given, or as the engine fills them; nothing is optimised."""
+    layers = held_layers(s, x, pins)
+    if isinstance(layers, Violation):
+        return layers
+    costs = stage_costs(s.model, s.cluster, s.job, s.stack, x, cal)
+    return held_split(s, x, pins, layers, costs), math.inf, "given"
+
+
+def _optimised(s: Setting, x: ParallelLayout, cal: Calibration) -> Filled:
+    """The best split within the memory that a plan may fill, else within all there is, else an even one."""
+    given = s.recomputed_layers if x.recompute == "full" else None
+    most = given if isinstance(given, int) else None
+    asked = s if most is None else replace(s, recomputed_layers="all")
+    for within in (asked, replace(asked, memory_headroom=0.0)):
+        found = candidate(within, price(within, LayoutTable.from_rows([x]), cal), 0)
+        if math.isinf(found.known.bound_s):  # no split fits
+            continue
+        solution = settled(found) or decide(found, math.inf)
+        if solution.split is not None:
+            split = solution.split if most is None else recomputed_whole(solution.split, most)
+            return split, solution.bound_s, "best-found" if solution.status == "best-found" else "proven"
+    runs = [run.count for run in layer_runs(s.model)]
+    split = even_split(runs, x, layer_order(s.model), s.job.mtp_layers)
+    return (split if most is None else recomputed_whole(split, most)), math.inf, "given"
+
+
+def _split_words(
+    s: Setting, pins: Mapping[str, Any], split: StageSplit, layout: ParallelLayout
+) -> tuple[str, ...]:
+    """What decided the layers of the stages."""
+    if is_optimised(pins):
+        return ("one given layout: only its stages and recomputed layers were optimised",)
+    if pins.get(LAYERS_OF_STAGE) is not None:
+        return ("one given layout, held as it is: its stages and recomputed layers are not optimised",)
+    layers = split.chunk_layers(ranks_of_chunks(layout))
+    engine = CONTRACTS[s.engine].title if s.engine != FREE else "an even split"
+    words = f"one given layout, held as it is: layers of stages as {engine} has them"
+    return (words if len(set(layers)) == 1 else f"{words}, {layers_text(layers)}",)
 
 
 def _filled(pins: Mapping[str, Any], layout: ParallelLayout) -> tuple[str, ...]:
@@ -124,13 +182,8 @@ def _filled(pins: Mapping[str, Any], layout: ParallelLayout) -> tuple[str, ...]:
     return (f"not given, so as a launch script would have it: {', '.join(chosen)}",) if chosen else ()
 
 
-def virtual_stage_layers(chunk_ranks: tuple[int, ...], split: StageSplit) -> tuple[int, ...]:
-    """Layers of every virtual stage, in model order."""
-    return layers_of_chunks(chunk_ranks, tuple(sum(row) for row in split.layers_of_stage))
-
-
 def complete_layout(pins: Mapping[str, Any], num_gpus: int, stack: SoftwareStack) -> ParallelLayout:
-    """Fill the fields that were not given; layers are recomputed as memory asks for, or as the setting says.
+    """Fill the fields that were not given; no layer is recomputed but where that is asked for.
 
     >>> from costmodel.stack import stack
     >>> complete_layout({"tp": 8, "pp": 2}, 32, stack("megatron-core")).dp
@@ -152,7 +205,7 @@ def complete_layout(pins: Mapping[str, Any], num_gpus: int, stack: SoftwareStack
         "sequence_parallel", stack.supports.sequence_parallel_default and fields.get("tp", 1) > 1
     )
     fields.setdefault("zero_stage", _usual_zero_stage(fields, stack))
-    fields.setdefault("recompute", "full" if "full" in stack.supports.recomputes else "none")
+    fields.setdefault("recompute", "full" if any(pins.get(RECOMPUTE_OF_STAGE) or ()) else "none")
     return ParallelLayout(**fields)
 
 

@@ -18,7 +18,7 @@ from costmodel.training.estimate import estimate
 from costmodel.updates.offload import Offload, host_path
 from costmodel.updates.optimizers import USUAL
 from planner.bounds.funnel import smallest_memory
-from planner.plan import RECOMPUTED_LAYERS, PlanRequest
+from planner.plan import RECOMPUTED_LAYERS, SPLIT_PINS, PlanRequest
 from planner.problem import Setting, deviation_of, setting_of
 from planner.rules.check import check, check_memory, check_pins, parse_pins, rules_of
 from planner.rules.rule import Violation
@@ -142,7 +142,7 @@ def _offloaded(request: PlanRequest) -> Candidates:
 def _unpinned(request: PlanRequest) -> Candidates:
     """Without one pinned field, then without any."""
     for name in request.pins:
-        if name == RECOMPUTED_LAYERS:  # it goes with its policy
+        if name in SPLIT_PINS:  # they go with their layout
             continue
         gone = (name, RECOMPUTED_LAYERS) if name == "recompute" else (name,)
         kept = {field: value for field, value in request.pins.items() if field not in gone}

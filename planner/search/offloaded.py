@@ -61,7 +61,7 @@ def _with_share(request: PlanRequest, share: float) -> PlanRequest:
     return replace(request, job=job, offload_shares=())
 
 
-def _status(best: Plan, found: list[Plan]) -> Literal["proven", "best-found"]:
+def _status(best: Plan, found: list[Plan]) -> Literal["proven", "best-found", "given"]:
     """Proven where no share could hold anything better."""
     open_ = [one for one in found if one.optimality.status != "proven"]
     could = any(one.optimality.bound_s < best.estimate.step_time_s for one in open_)

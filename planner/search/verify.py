@@ -269,6 +269,8 @@ def _proof(
 ) -> tuple[Rederived, tuple[Claim, ...]]:
     """The bound by the slow path; under ``memory`` also that no plan of the band does with less."""
     request, c = plan.request, plan.optimality
+    if c.status == "given":
+        return _held(plan)
     if c.enumerated == 1:
         request = replace(request, pins=_pins_of(plan.layout, setting))
     goal, score, seconds = goal_of(request), _score_of(plan, c.bound_s), partial(_seconds_of, plan)
@@ -286,6 +288,13 @@ def _proof(
             Claim(name="bound of memory", holds=none, claimed=bound, found=str(found.better or bound))
         )
     return found, tuple(claims)
+
+
+def _held(plan: Plan) -> tuple[Rederived, tuple[Claim, ...]]:
+    """The bound of one layout whose split was given: its own step, since nothing else was looked at."""
+    step_s = plan.estimate.step_time_s
+    found = Rederived(bound_s=step_s, layouts=1, dismissed=0, split=0, solved=0, better=None)
+    return found, (_close("bound", plan.optimality.bound_s, step_s, format_seconds),)
 
 
 def _other_parts(plan: Plan, cal: Calibration, progress: Progress) -> Iterator[Claim]:

@@ -130,7 +130,7 @@ def test_every_listed_command_has_a_file_with_help():
         (("--model", "8b", "--gpus", "2.5"), "--gpus 2.5"),
         (("--model", "8b", "--gpus", "1e30"), "1,000,000"),
         (("--model", "8b", "--gpus", "9" * 400), "--gpus"),
-        (("--model", "8b", "--gpus", "7"), "7 GPUs do not fill nodes of 8"),
+        (("--model", "8b", "--gpus", "12"), "12 GPUs do not fill nodes of 8"),
         (("--gpus", "8"), "--model"),
         (("--model", "8b"), "--gpus"),
         (("--model", "8b", "--gpus", "8", "--sequence-length", "1M"), "131072"),

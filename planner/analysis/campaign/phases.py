@@ -23,7 +23,7 @@ from costmodel.campaign.compose import course_of
 from costmodel.campaign.record import Band, FailureModel
 from costmodel.layout import ParallelLayout
 from planner.campaign.finish import campaign_of, job_of
-from planner.plan import Plan, PlanRequest
+from planner.plan import LAYERS_OF_STAGE, OPTIMISED, Plan, PlanRequest, stack_of
 from planner.questions.phases import Phase
 from planner.rules.check import check_memory
 from topology.base.units import DAY
@@ -174,7 +174,10 @@ def _under(request: PlanRequest, layout: ParallelLayout, given: Given) -> Plan |
         "expert_tp": layout.expert_tp, "virtual_stages": layout.virtual_stages, "schedule": layout.schedule,
         "zero_stage": layout.zero_stage, "sequence_parallel": layout.sequence_parallel,
         "microbatch_size": layout.microbatch_size, "cp_kind": layout.cp_kind, "axis_order": layout.axis_order,
+        LAYERS_OF_STAGE: OPTIMISED,
     }  # fmt: skip
+    if "full" in stack_of(request).supports.recomputes:
+        pins["recompute"] = "full"
     plan = given(replace(request, pins={**request.pins, **pins}))
     if plan is None:
         return None

@@ -6,6 +6,7 @@ from typing import Any
 
 from costmodel.layout import LayoutTable
 from planner.engines.contract import Contract
+from planner.engines.even_layers import divided
 from planner.engines.fields import Facts
 from planner.engines.limit import (
     Limit,
@@ -152,6 +153,7 @@ MEGATRON = Contract(
     sizes=("--num-layers", "--hidden-size", "--num-attention-heads"),
     runs=RUNS,
     recomputes="per-chunk",
+    even_layers=divided,
     environment=ENVIRONMENT,
     built_in=BUILT_IN,
     unpriced=UNPRICED,

@@ -15,6 +15,7 @@ import numpy as np
 from costmodel.layout import CP_KINDS, DEFAULT_AXIS_ORDER, RECOMPUTES, LayoutTable, ParallelLayout
 from costmodel.pipeline.schedules import RECORDS
 from planner.engines.contract import Contract
+from planner.engines.even_layers import weighted_ends
 from planner.engines.fields import Facts
 from planner.engines.limit import (
     Limit,
@@ -371,6 +372,7 @@ TORCHTITAN = Contract(
     settings=SETTINGS,
     limits=LIMITS,
     recomputes="all",
+    even_layers=weighted_ends,
     environment=(
         Variable(
             name="PYTORCH_CUDA_ALLOC_CONF",

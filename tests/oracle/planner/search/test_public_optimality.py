@@ -64,9 +64,9 @@ class Case:
 
 
 def estimated(request: PlanRequest, pins: Mapping[str, Any]) -> Plan | None:
-    """What one layout costs; None where it is not possible."""
+    """What one layout costs with its layers split best; None where it is not possible."""
     try:
-        return meshplan.estimate(replace(request, pins=dict(pins)))
+        return meshplan.estimate(replace(request, pins={**pins, "layers_of_stage": "auto"}))
     except meshplan.InputError:
         return None
 
