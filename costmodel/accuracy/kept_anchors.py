@@ -16,16 +16,15 @@ from topology.base.atomic import write_atomically
 from topology.base.decode import read_json, structure, unstructure
 from topology.base.errors import InputError
 from topology.base.names import suggest
+from topology.base.user_folder import require_user_data_folder, user_data_folder
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 def anchor_folder() -> Path:
     """Where anchors are kept: `MESHPLAN_DATA`, or the user's data folder."""
-    from platformdirs import user_data_path
-
     chosen = os.environ.get("MESHPLAN_DATA")
-    return (Path(chosen) if chosen else user_data_path("meshplan")) / "anchors"
+    return (Path(chosen) if chosen else require_user_data_folder()) / "anchors"
 
 
 def names_a_file(text: str) -> bool:
@@ -35,6 +34,8 @@ def names_a_file(text: str) -> bool:
 
 def kept_anchors() -> tuple[str, ...]:
     """Names of the anchors that are kept, in order."""
+    if not os.environ.get("MESHPLAN_DATA") and user_data_folder() is None:
+        return ()
     try:
         return tuple(sorted(file.stem for file in anchor_folder().glob("*.json")))
     except OSError:  # MESHPLAN_DATA names no possible folder

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from pathlib import Path
 
 from costmodel.kernels.measurement import Measurement, read_measurements
 from costmodel.kernels.tables import Calibration, load_calibration
 from topology.base.errors import DamagedFileWarning, InputError
+from topology.base.user_folder import (
+    HOME_VARIABLES,
+    require_user_data_folder,
+    unnamed_home,
+    user_data_folder,
+)
 from topology.builders import build
 from topology.spec import ClusterSpec
 
@@ -15,14 +22,20 @@ FOLDER = "measurements"
 
 
 def measurement_folder() -> Path:
-    """Folder of saved measurements, under the user's data directory."""
-    from platformdirs import user_data_path
-
-    return user_data_path("meshplan") / FOLDER
+    """Folder of saved measurements, under the user's data folder, which there must be."""
+    return require_user_data_folder() / FOLDER
 
 
 def saved_measurements() -> tuple[Measurement, ...]:
-    """Everything `plan bench` has saved, in order of file names; a damaged file is named and passed over."""
+    """Everything `plan bench` has saved, in order of file names; a damaged file is named and passed over.
+
+    None where no home is named; it is said where something that is no absolute path should name it.
+    """
+    if user_data_folder() is None:
+        if any(os.environ.get(name) for name in HOME_VARIABLES):
+            told = f"measurements of `plan bench` are not read: {unnamed_home()}"
+            warnings.warn(told, DamagedFileWarning, stacklevel=1)
+        return ()
     try:
         files = sorted(measurement_folder().glob("*.json"))
     except OSError:  # XDG_DATA_HOME names no possible folder
