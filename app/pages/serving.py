@@ -21,9 +21,9 @@ from planner.serving.plan import ServingPlan
 from topology.base.errors import InputError
 from topology.base.units import format_seconds, parse_seconds
 from topology.catalog import gpus
-from topology.hardware.datasheets import gpu_aliases
+from topology.hardware.datasheets import default_gpu, gpu_aliases
 
-DEFAULT_MODEL, DEFAULT_GPU = "llama-3.1-70b", "h100-sxm"
+DEFAULT_MODEL = "llama-3.1-70b"
 LOADS = (1, 4, 16, 64, 256)
 FIND = "find"
 COMPARED = "compared"
@@ -67,7 +67,7 @@ def ask_load() -> ServeFlags:
             st, "Model", list(model_names()), "model", default=DEFAULT_MODEL, aliases=model_aliases()
         )
         left, right = st.columns(2)
-        gpu = choose(left, "GPU", list(gpus()), "gpu", default=DEFAULT_GPU, aliases=gpu_aliases())
+        gpu = choose(left, "GPU", list(gpus()), "gpu", default=default_gpu(), aliases=gpu_aliases())
         count = choose(right, "GPUs", COUNTS, "serve_gpus", free=True)
         prompt = write(left, "Prompt tokens", "2000", "input", max_chars=8)
         output = write(right, "Output tokens", "300", "output", max_chars=8)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from planner.questions.training import DEFAULT_GPU, MOST_GPUS, what_is_left
+from planner.questions.training import MOST_GPUS, what_is_left
 from topology.base.counts import parse_count
 from topology.base.errors import InputError
 from topology.builders import build, default_cluster
@@ -14,7 +14,7 @@ from topology.catalog import cluster as named_cluster
 from topology.catalog import discovered, dumps_named, gpu_name
 from topology.cluster import Cluster
 from topology.discover.places import Figure
-from topology.hardware.datasheets import gpu_sheets
+from topology.hardware.datasheets import default_gpu, gpu_sheets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,8 +61,8 @@ def find_cluster(
             fix="add for example --gpus 32, or --cluster aws-p5.48xlarge",
         )
     if num_gpus is None:
-        return FoundCluster(cluster=named_cluster(gpu_sheets()[gpu_name(gpu or DEFAULT_GPU)].machine))
-    return FoundCluster(cluster=default_cluster(gpu or DEFAULT_GPU, num_gpus))
+        return FoundCluster(cluster=named_cluster(gpu_sheets()[gpu_name(gpu or default_gpu())].machine))
+    return FoundCluster(cluster=default_cluster(gpu or default_gpu(), num_gpus))
 
 
 def _discovered(dumps: Sequence[Path], gpu: str | None, num_gpus: int | None) -> FoundCluster:

@@ -25,6 +25,7 @@ from costmodel.serving.deployment import Deployment, KvDtype, ServingLayout, Wei
 from costmodel.serving.engine import ServingStack, at_version, serving_stack
 from topology.base.errors import shortened, shown
 from topology.fabric.hierarchy import Hierarchy
+from topology.hardware.datasheets import gpu_sheets
 
 MOST_SIMULATED = 100_000
 """Requests in flight times workers: about five seconds of events; the largest published row has 90,112."""
@@ -181,8 +182,7 @@ def part_name(name: str) -> str:
     ('gb200', 'gb300', 'a100', 'h200-sxm')
     """
     plain = name.strip().lower().replace("_", "-")
-    ambiguous = plain.startswith("gb") or plain == "a100-sxm"
-    return re.sub(r"-(sxm|nvl\d+)$", "", plain) if ambiguous else plain
+    return plain if plain in gpu_sheets() else re.sub(r"-(sxm|nvl\d+)$", "", plain)
 
 
 def _pool(row: Row, phase: str) -> Pool:

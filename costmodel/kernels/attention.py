@@ -14,6 +14,7 @@ from costmodel.kernels.grids import Bools, Floats, Grid, KernelTime, floats, int
 from costmodel.kernels.measurement import REQUIRED_INPUTS
 from costmodel.kernels.stand_ins import achievable, stand_in
 from costmodel.kernels.tables import Calibration, measured_ratio
+from topology.hardware.datasheets import generation_of
 from topology.hardware.gpu import Gpu
 
 TABLE_HEAD_DIM = 128
@@ -84,8 +85,7 @@ def attention_prefill(
     pairs = visible_pairs(query_tokens, kv_tokens, window) if causal else everything
     at = stacked(floats(batch) * floats(heads), np.sqrt(2 * pairs))
     padded = np.ceil(floats(head_dim) / HEAD_DIM_STEP) * HEAD_DIM_STEP
-    by_architecture = cal.fits()["softmax_channels"]
-    channels = by_architecture.get(gpu.architecture, by_architecture["hopper"])
+    channels = generation_of(gpu).softmax_channels
     work = (padded + channels) / (TABLE_HEAD_DIM + channels)
     measured, beyond = _clamped(grid, at, (1.0, 2.0))
     floor = np.minimum(cal.fits()["gpus"][name]["launch_s"], measured)

@@ -12,6 +12,7 @@ import numpy as np
 from costmodel.kernels.grids import Bools, Floats, Grid, interpolate, outside, stacked
 from costmodel.kernels.tables import Calibration
 from topology.fabric.hierarchy import Counts, Hierarchy, ring_bandwidth
+from topology.hardware.datasheets import generation_of
 
 SAME_BANDWIDTH = 0.1  # data sheets round; a node this close to the measured one is the same
 TABLE_AXES = ("nccl_gpus", "nccl_bytes")
@@ -79,7 +80,7 @@ def _find_table(cal: Calibration, h: Hierarchy) -> tuple[str, bool]:
         return name, name == gpu
     on_pcie = fits["pcie_tables"]["by_name"]
     stand_ins = fits["stand_ins"]
-    nearest = gpu, stand_ins["by_name"].get(gpu), stand_ins["by_architecture"].get(h.gpu.architecture)
+    nearest = gpu, stand_ins["by_name"].get(gpu), generation_of(h.gpu).kernels_of
     name = next((n for n in nearest if n in measured and n not in on_pcie), stand_ins["other"])
     alike = np.isclose(h.scaleup.bandwidth_bytes_per_s, measured[name], rtol=SAME_BANDWIDTH)
     return name, bool(alike and h.scaleup.kind == "nvswitch" and name == gpu)

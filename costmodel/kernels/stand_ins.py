@@ -18,6 +18,7 @@ from costmodel.kernels.grids import Floats, Grid, monotone
 from costmodel.kernels.precisions import INT4, INT8, PRECISIONS, Precision
 from costmodel.kernels.tables import Calibration
 from topology.base.errors import InputError
+from topology.hardware.datasheets import generation_of
 from topology.hardware.gpu import Gpu
 
 GEMM_AXES = ("gemm_m", "gemm_n", "gemm_k")
@@ -57,13 +58,13 @@ def gemm_reference(cal: Calibration, gpu: Gpu, dtype: str) -> Reference:
 
 
 def stand_in(cal: Calibration, gpu: Gpu) -> str:
-    """Return the measured GPU whose utilisation stands for `gpu`: itself, its twin, or its architecture's."""
+    """Return the measured GPU whose utilisation stands for `gpu`: itself, its twin, or its generation's."""
     fits = cal.fits()
     if gpu.name in fits["gpus"]:
         return gpu.name
     stand_ins = fits["stand_ins"]
     twin: str | None = stand_ins["by_name"].get(gpu.name)
-    nearest: str = stand_ins["by_architecture"].get(gpu.architecture, stand_ins["other"])
+    nearest: str = generation_of(gpu).kernels_of or stand_ins["other"]
     return twin or nearest
 
 

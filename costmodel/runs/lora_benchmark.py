@@ -7,13 +7,13 @@ nor what its engine was told; the latter is data of the makers' own configuratio
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from costmodel.models.catalog import model
 from costmodel.runs.cells import Row, UnsupportedRunError, count
 from topology.hardware.datasheets import generations, sheet_named
+from topology.hardware.device_names import gpus_in_text
 
 RECIPES_FILE = Path(__file__).parents[1] / "data" / "adapter_recipes.toml"
 BENCHMARK_COLUMNS = ("accelerator", "org", "host_networking", "step_time_s", "global_batch_size")
@@ -21,11 +21,6 @@ MODEL = "llama-2-70b"
 USUAL_PRECISION = "fp8"
 """Of rows that do not say: every submission that does has eight bits, or four."""
 _DEGREES = ("dp", "tp", "pp", "cp")
-_ACCELERATORS: Mapping[str, str] = {
-    r"\bgb300\b": "gb300", r"\bb300\b": "b300-sxm", r"\bgb200\b": "gb200", r"\bb200\b": "b200-sxm",
-    r"\bh200-nvl\b": "h200-nvl", r"\bh200\b": "h200-sxm", r"\bh100\b": "h100-sxm",
-    r"\bmi300x\b": "mi300x", r"\bmi325x\b": "mi325x", r"\bmi350x\b": "mi350x", r"\bmi355x\b": "mi355x",
-}  # fmt: skip
 
 
 def is_lora_benchmark(columns: Sequence[str]) -> bool:
@@ -85,8 +80,7 @@ def possible_rows(row: Row) -> list[dict[str, str]]:
 
 def _gpu(accelerator: str) -> str:
     """The catalog's name of an accelerator as result files write it."""
-    words = accelerator.lower()
-    return next((name for pattern, name in _ACCELERATORS.items() if re.search(pattern, words)), "")
+    return next(iter(gpus_in_text(accelerator)), "")
 
 
 def _maker(name: str) -> str:

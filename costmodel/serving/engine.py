@@ -27,7 +27,7 @@ class SchedulerDefault:
     """What a server takes on GPUs of at least so much memory where no flag says otherwise.
 
     `token_budget` are the most tokens of a step, `max_batch` the most running requests; 0 where the engine
-    finds them by its memory. GPUs whose name starts with one of `except_gpus` take the next one's.
+    finds them by its memory. GPUs named in `except_gpus` take the next one's.
     """
 
     least_gib: float
@@ -82,8 +82,8 @@ class ServingStack:
         mxfp4_share: The same of MXFP4 kernels alone, which engines take from other libraries.
         sustained: Time of prompt arithmetic in a serving engine over the same kernels timed alone: clocks
             under sustained full power.
-        widens_fp8: GPU generations without eight-bit floats on which it serves fp8 weights all the same,
-            widened to bf16 as they are read (Marlin, W8A16).
+        widens_fp8_from: Compute capability of NVIDIA's from which it serves fp8 weights without eight-bit
+            units all the same, widened to bf16 as they are read (Marlin, W8A16); empty for none.
         expert_copies: Experts may be held twice, so that any number of ranks has as many of them each.
         adapter_ranks: Ranks that buffers of served adapters come in; empty where it is told of none here.
         eight_bit_cache: Quantised checkpoints come with an eight-bit cache unless the user says otherwise.
@@ -124,7 +124,7 @@ class ServingStack:
     mxfp4_share: float
     sustained: float
     eight_bit_cache: bool
-    widens_fp8: tuple[str, ...] = ()
+    widens_fp8_from: str = ""
     request_s: float
     response_s: float
     transfer_s: float
@@ -156,7 +156,7 @@ def scheduler_default(stack: ServingStack, gpu: Gpu) -> SchedulerDefault:
     [16384, 8192, 8192, 4096]
     """
     for one in stack.defaults:
-        if gpu.memory_bytes >= one.least_gib * GIB and not gpu.name.startswith(one.except_gpus):
+        if gpu.memory_bytes >= one.least_gib * GIB and gpu.name not in one.except_gpus:
             return one
     return SchedulerDefault(least_gib=0, token_budget=stack.token_budget)
 

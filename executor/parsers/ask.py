@@ -21,6 +21,7 @@ from typing import Any, Final
 from planner.engines.contract import Contract
 from planner.engines.fields import Facts
 from planner.engines.formats import Files
+from topology.hardware.datasheets import generation_of
 from topology.hardware.gpu import Gpu
 
 VARIABLE: Final = "MESHPLAN_PARSERS"
@@ -39,11 +40,7 @@ OTHERS: Final[Mapping[str, str]] = {"dynamo": "ai-dynamo", "triton": "tritonclie
 PROGRAMS: Final[Mapping[str, str]] = {name: name for name in (*PACKAGES, *SERVERS)} | {
     "megatron-bridge": "bridge"
 }
-CAPABILITIES: Final[Mapping[str, str]] = {
-    "volta": "7.0", "ampere": "8.0", "ada": "8.9", "hopper": "9.0", "blackwell": "10.0",
-}  # fmt: skip
 START_S: Final = 12.0
-CASE_S: Final = 0.1
 POLL_S: Final = 0.2
 TIMEOUT_S: Final = 120.0
 HOW: Final = f"build their environment (tools/build_parsers.py) and name its interpreter in {VARIABLE}"
@@ -75,7 +72,7 @@ def case_of(contract: Contract, files: Files, facts: Facts, gpu: Gpu) -> dict[st
     return {
         "files": dict(files),
         "gpus": facts["cluster.num_gpus"],
-        "capability": CAPABILITIES.get(gpu.architecture.split("-")[0], "9.0"),
+        "capability": generation_of(gpu).compute_capability,
         "gpu": f"NVIDIA {gpu.name.split('-')[0].upper()}",
         "environment": environment,
         "model": {name.removeprefix("model."): facts[name] for name in _SHAPE},

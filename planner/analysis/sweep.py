@@ -13,12 +13,13 @@ from costmodel.layout import layout_record
 from costmodel.parallel.axes import PARTS
 from planner.plan import Plan, PlanRequest
 from planner.questions.flags import Flags
-from planner.questions.training import DEFAULT_GPU, MOST_GPUS
+from planner.questions.training import MOST_GPUS
 from planner.search.infeasible import Infeasible, cause_of
 from topology.base.counts import parse_counts
 from topology.base.errors import InputError, shown
 from topology.base.units import BILLION, DAY
 from topology.catalog import gpu_name
+from topology.hardware.datasheets import default_gpu
 
 MOST_POINTS = 1000
 OPTIMIZER = "job.optimizer="
@@ -248,4 +249,4 @@ def _question(point: Point) -> tuple[object, ...]:
 
 def gpu_of(request: PlanRequest) -> str:
     """Kinds of GPU in the cluster."""
-    return "+".join(dict.fromkeys(node.gpu for node in request.cluster.nodes)) or DEFAULT_GPU
+    return "+".join(dict.fromkeys(node.gpu for node in request.cluster.nodes)) or default_gpu()

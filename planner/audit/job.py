@@ -32,8 +32,9 @@ from planner.engines.megatron_lm.stage_string import modules_of_string
 from planner.formats.settings import whole
 from planner.plan import PlanRequest
 from planner.questions.flags import Flags
-from planner.questions.training import DEFAULT_GPU, understand
+from planner.questions.training import understand
 from topology.base.errors import InputError
+from topology.hardware.datasheets import default_gpu
 
 _NAME_ENDS = re.compile(
     r"[-_](?:instruct|base|hf|chat|it|fp8|bf16|dequantized|[0-9]{4}|v0\.[0-9]|bnb|nf4)$", re.IGNORECASE
@@ -325,8 +326,8 @@ def _gpu(reading: Reading, notes: _Notes) -> str:
     if len(reading.gpus) == 1:
         notes.assumed.append(f"GPUs are {reading.gpus[0]}, which the file mentions")
         return reading.gpus[0]
-    notes.take("cluster.gpu", DEFAULT_GPU, f"GPUs are {DEFAULT_GPU}: the file does not say, so give --gpu")
-    return DEFAULT_GPU
+    notes.take("cluster.gpu", default_gpu(), f"GPUs are {default_gpu()}: the file does not say, so give --gpu")
+    return default_gpu()
 
 
 def _stack(reading: Reading, notes: _Notes) -> str:

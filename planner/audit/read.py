@@ -21,6 +21,7 @@ from planner.formats.structured import json_settings, toml_settings, yaml_settin
 from topology.base.decode import read_text
 from topology.base.errors import InputError
 from topology.base.units import MIB
+from topology.hardware.device_names import gpus_in_text
 
 MOST_BYTES = 6 * MIB
 """Of one launch file or log."""
@@ -30,12 +31,6 @@ MOST_FILES = 16
 TELLING_SHARE = 0.7
 """Of the settings of the recipe that has most: one with fewer is a part of others."""
 _STARTS = re.compile(r"\b(?:torchrun|srun|sbatch|mpirun|python3?|deepspeed|bash)\b|\.py\b")
-_GPU_NAMES: Mapping[str, str] = {
-    "h100": "h100-sxm", "h200": "h200-sxm", "b200": "b200-sxm", "b300": "b300-sxm", "gb200": "gb200",
-    "gb300": "gb300", "a100": "a100-sxm-80gb", "v100": "v100-sxm-32gb", "mi300x": "mi300x",
-    "mi325x": "mi325x", "mi355x": "mi355x",
-}  # fmt: skip
-_GPU = re.compile(rf"(?<![a-z0-9])({'|'.join(_GPU_NAMES)})(?![a-z0-9])", re.IGNORECASE)
 _PRESET = re.compile(r"^#.*\b(?:preset|for) (?:for )?(\d{1,5}) [AHB]\d+\w* GPUs", re.MULTILINE)
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m|\[\d{1,2}m")
 _IN_NAME = re.compile(r"(?:^|[_-])(fp4|nvfp4|mxfp8|fp8|bf16)(?:[_.-]|cs|$)", re.IGNORECASE)
@@ -113,11 +108,11 @@ def _mentions(whole: Reading, texts: Sequence[str]) -> None:
     kinds: set[str] = set()
     numbers: set[int] = set()
     for text in texts:
-        kinds |= {match.group(1).lower() for match in _GPU.finditer(text[:MOST_CONFIG_CHARACTERS])}
+        kinds |= set(gpus_in_text(text[:MOST_CONFIG_CHARACTERS]))
         numbers |= {int(match.group(1)) for match in _PRESET.finditer(text[:MOST_CONFIG_CHARACTERS])}
         whole.sets_queues |= "CUDA_DEVICE_MAX_CONNECTIONS" in text
     whole.sets_queues |= not any(_STARTS.search(text[:MOST_CONFIG_CHARACTERS]) for text in texts)
-    whole.gpus = tuple(sorted({_GPU_NAMES[kind] for kind in kinds}))
+    whole.gpus = tuple(sorted(kinds))
     whole.mentioned_gpus = numbers.pop() if len(numbers) == 1 else None
 
 

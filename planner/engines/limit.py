@@ -18,6 +18,7 @@ from planner.engines.fields import Facts, layout_facts, model_facts
 from planner.engines.setting import Given, Setting
 from planner.problem import Setting as _Question
 from topology.base.units import format_bytes
+from topology.hardware.datasheets import generation_of
 from topology.hardware.gpu import Gpu
 
 Question: TypeAlias = _Question
@@ -158,8 +159,14 @@ def columns_limit(multiples: Mapping[str, int]) -> Limit:
     return Limit(name="columns-of-eight-bits", fields=("tp",), broken=broken, says=says)
 
 
-SCALES_BLOCKS = ("blackwell", "rubin", "other")
-"""Generations that torch's products of mxfp8 take: compute capability 10.0 and later, no CDNA."""
+SCALES_BLOCKS_FROM = (10, 0)
+"""Compute capability from which torch's kernels take mxfp8: `torch.nn.functional.scaled_mm`, tcgen05."""
+
+
+def scales_blocks(gpu: Gpu) -> bool:
+    """Whether torch's products take a scale for every block of numbers on a GPU."""
+    generation = generation_of(gpu)
+    return generation.mxfp8 and generation.capability >= SCALES_BLOCKS_FROM
 
 
 def block_scales_limit(who: str) -> Limit:
@@ -167,9 +174,7 @@ def block_scales_limit(who: str) -> Limit:
     return Limit(
         name="block-scales",
         fields=(),
-        broken=lambda s, _: (
-            s.job.precision == "mxfp8" and not s.cluster.gpu.architecture.startswith(SCALES_BLOCKS)
-        ),
+        broken=lambda s, _: s.job.precision == "mxfp8" and not scales_blocks(s.cluster.gpu),
         says=lambda s, _: (
             f"mxfp8 on {s.cluster.gpu.name} ({s.cluster.gpu.architecture}): {who} want sm_100 or later",
             "use --precision fp8",

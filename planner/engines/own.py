@@ -26,6 +26,7 @@ from planner.engines.limit import (
 from planner.engines.setting import Setting, value
 from planner.plan import Plan, from_json, to_json
 from topology.builders import generations_of
+from topology.hardware.datasheets import generation_of
 
 _TOLD = (
     *(f"layout.{field.name}" for field in fields(ParallelLayout)),
@@ -95,6 +96,8 @@ COMPRESSED = Limit(
 )
 """Which gradients the executor compresses, and how."""
 
+GROUPED_CAPABILITIES = ("9", "10")
+"""Major compute capabilities of torch's grouped products in eight bits."""
 _MULTIPLE = {"fp8": 16, "mxfp8": 32}
 """Sides of a product in eight bits: its kernels read sixteen bytes of a row, or whole blocks of one scale."""
 
@@ -110,9 +113,11 @@ def _unlike(s: Question) -> tuple[str, str]:
             f"the executor rounds to e4m3fn, {s.cluster.gpu.name} multiplies e4m3fnuz",
             "use --precision bf16",
         )
-    if s.job.is_low_precision and s.model.is_moe and s.cluster.gpu.architecture == "ada":
+    capability = generation_of(s.cluster.gpu).compute_capability
+    if s.job.is_low_precision and s.model.is_moe and capability.split(".")[0] not in GROUPED_CAPABILITIES:
+        has = f"{s.cluster.gpu.name} has {capability}"
         return (
-            f"routed experts want compute capability 9 or 10 (torch's kernel), {s.cluster.gpu.name} has 8.9",
+            f"routed experts want compute capability 9 or 10 (torch's kernel), {has}",
             "use --precision bf16",
         )
     if s.job.is_low_precision and s.job.adapter is not None:

@@ -18,18 +18,10 @@ from planner.launch.node_order import NodeOrder
 from planner.plan import Plan
 from topology.base.errors import InputError
 from topology.base.units import DAY
-from topology.hardware.datasheets import machines
+from topology.hardware.datasheets import gpu_sheets, machines
 
 VOLUME_GIB = 100
 """Of a SageMaker node, for what the container writes beside the checkpoints."""
-
-_ACCELERATORS = {
-    "v100-sxm-16gb": "NVIDIA_TESLA_V100", "a100-sxm-40gb": "NVIDIA_TESLA_A100", "l4": "NVIDIA_L4",
-    "a100-sxm-80gb": "NVIDIA_A100_80GB", "h100-sxm": "NVIDIA_H100_80GB", "h200-sxm": "NVIDIA_H200_141GB",
-    "b200-sxm": "NVIDIA_B200", "gb200": "NVIDIA_GB200",
-}  # fmt: skip
-"""Vertex AI's AcceleratorType by GPU, of the google-cloud-aiplatform 2.7.0 wheel; machines may differ."""
-_ACCELERATORS_OF_MACHINES = {"gcp-a3-megagpu-8g": "NVIDIA_H100_MEGA_80GB"}
 
 _START = """\
 #!/bin/bash
@@ -88,13 +80,19 @@ def sagemaker(plan: Plan, entry: Entry, where: PlanMachines, _: NodeOrder) -> di
     return {"sagemaker.json": _json(request), "sagemaker.sh": script}
 
 
+def _vertex_accelerator(plan: Plan, where: PlanMachines) -> str:
+    """Vertex AI's AcceleratorType: the machine's own, else its GPU's."""
+    machine, sheet = machines().get(plan.request.cluster.name), gpu_sheets().get(where.gpu)
+    words = [one.vertex_accelerator for one in (machine, sheet) if one is not None]
+    return next((word for word in words if word), f"<accelerator type of {where.gpu}>")
+
+
 def vertex(plan: Plan, entry: Entry, where: PlanMachines, _: NodeOrder) -> dict[str, str]:
     """The request of a custom job: node 0 is a pool of its own, the others are the second."""
     node = {
         "machineSpec": {
             "machineType": _machine(plan, "gcp-", "", where),
-            "acceleratorType": _ACCELERATORS_OF_MACHINES.get(plan.request.cluster.name)
-            or _ACCELERATORS.get(where.gpu, f"<accelerator type of {where.gpu}>"),
+            "acceleratorType": _vertex_accelerator(plan, where),
             "acceleratorCount": where.gpus_per_node,
         },
         "containerSpec": {
@@ -115,16 +113,10 @@ def vertex(plan: Plan, entry: Entry, where: PlanMachines, _: NodeOrder) -> dict[
     return {"vertex.json": _json(request), "vertex.sh": script}
 
 
-_SKYPILOT = {
-    "a100-sxm-80gb": "A100-80GB", "a100-sxm-40gb": "A100", "h100-sxm": "H100", "h200-sxm": "H200",
-    "b200-sxm": "B200", "l40s": "L40S", "a10g": "A10G", "rtx-4090": "RTX4090", "mi300x": "MI300X",
-}  # fmt: skip
-"""What SkyPilot calls a GPU; another keeps its own name."""
-
-
 def skypilot(plan: Plan, entry: Entry, where: PlanMachines, _: NodeOrder) -> dict[str, str]:
     """A SkyPilot task: it stops where a variable that is null here is not given by --env."""
-    name = _SKYPILOT.get(where.gpu, where.gpu.upper())
+    sheet = gpu_sheets().get(where.gpu)
+    name = (sheet.skypilot_accelerator if sheet else "") or where.gpu.upper()
     task = {
         "name": title_of(plan),
         "num_nodes": where.nodes,

@@ -31,10 +31,10 @@ from topology.base.errors import InputError, shown
 from topology.base.names import normalize, resolve
 from topology.base.units import parse_seconds
 from topology.cluster_file import resized
+from topology.hardware.datasheets import default_gpu
 from topology.pools.rates import rates_of, unpriced
 from topology.spec import ClusterSpec
 
-DEFAULT_GPU = "h100-sxm"
 DEFAULT_SEQUENCE_LENGTH = 8192
 DEFAULT_GLOBAL_BATCH_SIZE = 512
 SEQUENCES_PER_GPU = 8
@@ -213,7 +213,7 @@ def _find_cluster(flags: Flags) -> ClusterSpec:
             what="the number of GPUs is not known", cause="neither --gpus nor --cluster was given",
             fix="add for example --gpus 32",
         )  # fmt: skip
-    return default_cluster(flags.gpu or DEFAULT_GPU, num_gpus).spec
+    return default_cluster(flags.gpu or default_gpu(), num_gpus).spec
 
 
 def _job(flags: Flags, model: ModelSpec, num_gpus: int) -> TrainingJob:

@@ -11,7 +11,7 @@ from planner.serving.replica import WHOLE, Rejected, holds_requests, token_budge
 from planner.serving.space import deployment_of, serving_layouts
 from topology.base.units import format_bytes, format_seconds
 from topology.fabric.hierarchy import Hierarchy
-from topology.hardware.datasheets import generation_of
+from topology.hardware.datasheets import capability, generation_of
 from topology.hardware.gpu import Gpu
 
 NARROWER: tuple[Weights, ...] = ("fp8", "int8", "int4", "fp4")
@@ -71,7 +71,8 @@ def serves_weights(engine: ServingStack, gpu: Gpu, weights: Weights) -> bool:
     Integers are weights alone, and so are four-bit floats where a GPU lacks them; eight-bit floats must be
     multiplied as such, or widened by the engine.
     """
-    widened = generation_of(gpu).name in engine.widens_fp8
+    generation, first = generation_of(gpu), engine.widens_fp8_from
+    widened = bool(first) and generation.maker == "nvidia" and generation.capability >= capability(first)
     return weights != "fp8" or "fp8" in gpu.peak_flop_per_s or widened
 
 

@@ -14,6 +14,8 @@ from topology.base.names import resolve
 from topology.base.units import GB, GBIT, GIB, TERA, US
 from topology.hardware.gpu import Gpu
 
+UNLISTED = "other"
+"""The entry of generations.toml that stands for architectures which it does not list."""
 DATA = Path(__file__).parents[1] / "data"
 
 
@@ -38,6 +40,10 @@ class GpuSheet:
     host_gb_per_s: float
     machine: str
     module_dies: int = 1
+    vertex_accelerator: str = ""
+    skypilot_accelerator: str = ""
+    bridge_deepep: bool = True
+    driver_words: tuple[str, ...] = ()
     source: str
     as_of: str
     unverified: tuple[str, ...] = ()
@@ -68,6 +74,16 @@ class GpuSheet:
         return self.host_gb_per_s * GB
 
 
+def capability(text: str) -> tuple[int, int]:
+    """Return a compute capability as numbers, which compare as versions do.
+
+    >>> capability("8.9") < capability("10.0")
+    True
+    """
+    major, minor = text.split(".")
+    return int(major), int(minor)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Generation:
     """What GPUs of one architecture have in common; the data file says what each trait means."""
@@ -81,10 +97,18 @@ class Generation:
     one_operand_layout: bool = False
     fp8_fnuz: bool = False
     nvidia_driver: int = 0
+    compute_capability: str = "10.0"
+    softmax_channels: float = 32
+    kernels_of: str = ""
     maker: Literal["nvidia", "amd"] = "nvidia"
     source: str
     as_of: str
     unverified: tuple[str, ...] = ()
+
+    @property
+    def capability(self) -> tuple[int, int]:
+        """Return the compute capability as numbers, which compare as versions do."""
+        return capability(self.compute_capability)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +131,7 @@ class Machine:
     usd_per_hour: float | None = None
     region: str = ""
     price_as_of: str = ""
+    vertex_accelerator: str = ""
     source: str
     as_of: str
     unverified: tuple[str, ...] = ()
@@ -180,6 +205,9 @@ class PortRate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _GpuFile:
+    default: str
+    fleets: tuple[str, ...]
+    offered: tuple[str, ...]
     gpu: tuple[GpuSheet, ...]
 
 
@@ -203,8 +231,27 @@ class _FabricFile:
 @lru_cache(maxsize=1)
 def gpu_sheets() -> Mapping[str, GpuSheet]:
     """Return every GPU sheet by name."""
-    file = structure(read_toml(DATA / "gpus.toml"), _GpuFile, "gpus.toml")
-    return {sheet.name: sheet for sheet in file.gpu}
+    return {sheet.name: sheet for sheet in _gpu_file().gpu}
+
+
+def default_gpu() -> str:
+    """Return the kind of GPU that is planned where nobody names one."""
+    return _gpu_file().default
+
+
+def fleet_gpus() -> tuple[str, ...]:
+    """Return the kinds of GPU that fleets of servers are compared on where none is named."""
+    return _gpu_file().fleets
+
+
+def offered_gpus() -> tuple[str, ...]:
+    """Return the kinds of GPU that are offered beside the user's own."""
+    return _gpu_file().offered
+
+
+@lru_cache(maxsize=1)
+def _gpu_file() -> _GpuFile:
+    return structure(read_toml(DATA / "gpus.toml"), _GpuFile, "gpus.toml")
 
 
 @lru_cache(maxsize=1)
@@ -247,7 +294,7 @@ def generations() -> Mapping[str, Generation]:
 def generation_of(gpu: Gpu) -> Generation:
     """Return the generation of a GPU; of one whose architecture is not listed, what is built today."""
     known = generations()
-    return known.get(gpu.architecture) or known["other"]
+    return known.get(gpu.architecture) or known[UNLISTED]
 
 
 @lru_cache(maxsize=1)

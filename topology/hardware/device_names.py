@@ -4,20 +4,23 @@ Drivers name the board: ``NVIDIA H100 80GB HBM3`` is an SXM board, ``NVIDIA H100
 same memory, and a trailing word (``4090 Laptop GPU``, ``MIG 1g.10gb``) makes a different one.
 """
 
+import functools
 import re
 
 from topology.base.errors import InputError
 from topology.base.names import words
 from topology.base.units import GIB, format_bytes
-from topology.hardware.datasheets import gpu_sheets
+from topology.hardware.datasheets import gpu_aliases, gpu_sheets
 
 SHEET_TOLERANCE = 0.05
 """Share of the nominal memory that a driver may hold back; parts of one family differ by more."""
 
+SHORTEST = 4
+"""Characters of the shortest name of a GPU that is taken for one inside a text."""
 _MAKERS = frozenset({"nvidia", "tesla", "geforce", "amd", "instinct"})
-_ASIDE = frozenset({"oam", "ac", "vf", "gcd", "mi250"})
+_ASIDE = frozenset({"oam", "ac", "vf", "gcd"})
 """The module of an AMD board, its cooling by air, a whole board in a virtual machine, a die, as the driver
-shows them, and the sibling in ``MI250X/MI250``, one name that drivers have for both: the same GPU."""
+shows them. A sibling in the same name (``MI250X/MI250``) is a `driver_words` of the part."""
 _FORM = re.compile(r"(sxm|pcie|nvl)\d?")
 _MEMORY = re.compile(r"\d+gb|hbm\d\w?")
 
@@ -36,7 +39,7 @@ def gpu_of_device(name: str, memory_bytes: float) -> str:
     found = [
         part
         for part, sheet in gpu_sheets().items()
-        if _family(part) == _family(name)
+        if _family(part) == tuple(word for word in _family(name) if word not in sheet.driver_words)
         and _fits(form=_form(name), part=_form(part))
         and abs(memory_bytes / (sheet.memory_gib * GIB) - 1) < SHEET_TOLERANCE
     ]
@@ -47,6 +50,27 @@ def gpu_of_device(name: str, memory_bytes: float) -> str:
         cause=f"it calls itself {name!r} and has {format_bytes(memory_bytes)}",
         fix="name it with --gpu (see `plan gpus`), or describe the machine with --cluster",
     )
+
+
+@functools.cache
+def _words_of_gpus() -> re.Pattern[str]:
+    """Names and short names of the catalog as whole words of a text, longer ones first.
+
+    Shorter ones (`a10`, `l4`) are left out: they are words of other things, too.
+    """
+    known = [name for name in (*gpu_sheets(), *gpu_aliases()) if len(name) >= SHORTEST]
+    longest_first = sorted(known, key=lambda name: (-len(name), name))
+    return re.compile(rf"(?<![a-z0-9])({'|'.join(map(re.escape, longest_first))})(?![a-z0-9])", re.IGNORECASE)
+
+
+def gpus_in_text(text: str) -> tuple[str, ...]:
+    """Return the catalog's names of the GPUs that a text speaks of, each once, in their order.
+
+    >>> gpus_in_text("8x NVIDIA H100-SXM5-80GB"), gpus_in_text("H200-NVL, or GB200_NVL72")
+    (('h100-sxm',), ('h200-nvl', 'gb200'))
+    """
+    names = (match[1].lower() for match in _words_of_gpus().finditer(text))
+    return tuple(dict.fromkeys(gpu_aliases().get(name, name) for name in names))
 
 
 def _family(name: str) -> tuple[str, ...]:

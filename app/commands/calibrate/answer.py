@@ -19,9 +19,9 @@ from costmodel.serving.deployment import KvDtype, ServingLayout, Weights
 from costmodel.serving.engine import serving_stack
 from planner.questions.serving.compared import one_of
 from planner.questions.serving.understand import PINS, serving_pins
-from planner.questions.training import DEFAULT_GPU
 from topology.base.errors import InputError
 from topology.catalog import gpu_name
+from topology.hardware.datasheets import default_gpu
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +75,7 @@ def _run(question: CalibrateQuestion, path: Path, figures: Figures) -> ServingRu
     return ServingRun(
         name=str(path),
         model=model,
-        gpu=gpu_name(question.gpu or DEFAULT_GPU),
+        gpu=gpu_name(question.gpu or default_gpu()),
         engine=serving_stack(engine).name,
         engine_version=version,
         benchmark="",

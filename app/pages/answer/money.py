@@ -16,8 +16,8 @@ from planner.analysis.capacity import Cell, Limits, capacity, steps_of
 from planner.analysis.what_if import usual_counts
 from planner.plan import Plan
 from topology.base.units import BILLION
+from topology.hardware.datasheets import offered_gpus
 
-OFFERED_GPUS = ("a100-sxm-80gb", "h100-sxm", "h200-sxm", "b200-sxm")
 MOST_OF_LARGE = 2048
 """Above this many GPUs, other offers take so long to plan that they are planned when somebody asks."""
 
@@ -67,9 +67,9 @@ def capacity_columns(cells: Sequence[Cell], limits: Limits) -> dict[str, list[st
 def planned_cells(plan: Plan) -> list[Cell]:
     """Every kind and number, planned one after the other; says how far it is."""
     counts = usual_counts(plan.request)
-    number = len({plan.request.cluster.nodes[0].gpu, *OFFERED_GPUS}) * len(counts)
+    number = len({plan.request.cluster.nodes[0].gpu, *offered_gpus()}) * len(counts)
     bar, cells = st.empty(), []
-    for cell in capacity(plan.request, OFFERED_GPUS, counts, answered):
+    for cell in capacity(plan.request, offered_gpus(), counts, answered):
         cells.append(cell)
         text = f"Planned {cell.num_gpus:,} × {cell.gpu}, {len(cells)} of {number}"
         bar.progress(len(cells) / number, text=text)

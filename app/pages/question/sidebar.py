@@ -31,12 +31,12 @@ from planner.analysis.capacity import Limits
 from planner.plan import OBJECTIVES
 from planner.questions.engine import DEFAULT_STACK
 from planner.questions.flags import Flags
-from planner.questions.training import DEFAULT_GPU, Understood, understand, understand_cluster
+from planner.questions.training import Understood, understand, understand_cluster
 from topology.base.counts import parse_count
 from topology.base.errors import InputError
 from topology.base.units import parse_seconds
 from topology.catalog import cluster_names, gpus
-from topology.hardware.datasheets import gpu_aliases
+from topology.hardware.datasheets import default_gpu, gpu_aliases
 from topology.spec import ClusterSpec
 
 USUAL_DEADLINE = "30d"
@@ -166,7 +166,7 @@ def _cluster() -> tuple[dict[str, str | None], ClusterSpec | None]:
     if name != BY_GPU:
         left.caption("GPUs of this machine")
         return {"cluster": name, "gpus": number}, None
-    kind = choose(left, "GPU", list(gpus()), "gpu", default=DEFAULT_GPU, aliases=gpu_aliases())
+    kind = choose(left, "GPU", list(gpus()), "gpu", default=default_gpu(), aliases=gpu_aliases())
     return {"gpu": kind, "gpus": number}, None
 
 

@@ -18,9 +18,9 @@ from costmodel.serving.engine import serving_stack
 from planner.audit.facts import Facts
 from planner.audit.read import Reading
 from planner.formats.settings import whole
-from planner.questions.training import DEFAULT_GPU
 from topology.base.errors import InputError, shown
 from topology.catalog import gpu_name
+from topology.hardware.datasheets import default_gpu
 
 _UNPRICED = {
     "said.speculation": "a server without speculation: the share of drafts accepted is in no file "
@@ -147,8 +147,8 @@ def _gpu(reading: Reading, assumed: list[str]) -> str:
     if len(reading.gpus) == 1:
         assumed.append(f"on {reading.gpus[0]}, which the files mention (--gpu)")
         return reading.gpus[0]
-    assumed.append(f"on {DEFAULT_GPU}: no file names one kind of GPU (--gpu)")
-    return DEFAULT_GPU
+    assumed.append(f"on {default_gpu()}: no file names one kind of GPU (--gpu)")
+    return default_gpu()
 
 
 def _split(engine: str, facts: Facts, model: ModelSpec) -> tuple[ServingLayout, int]:

@@ -16,13 +16,12 @@ from planner.engines.megatron_lm.pairing import EP, PAIRING
 from planner.engines.megatron_lm.stages import PIPELINE, PP, PREDICTION, RECOMPUTE
 from planner.engines.megatron_lm.state import STATE
 from planner.engines.setting import Given, Setting, Word, flag, value
+from topology.hardware.datasheets import gpu_sheets
 
 TP, CP = "--tensor-model-parallel-size", "--context-parallel-size"
 DP_FIRST = ("dp", "pp", "cp", "tp")
 STRATEGIES = {2: "optim_grads", 3: "optim_grads_params"}
 _STAGE_OF = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
-WITHOUT_DEEPEP = ("gb200", "gb300")
-"""GPUs for which ``validate_flex_dispatcher_backend`` of Megatron-Bridge 0.6.2 refuses DeepEP."""
 CP_KINDS = {"ring": "p2p", "ulysses": "a2a", "allgather": "all_gather"}
 
 
@@ -174,7 +173,8 @@ def _write_dispatcher(facts: Facts) -> dict[str, Any]:
     if not facts["model.num_experts"]:
         return {}
     if facts["stack.dispatches_once_per_node"]:
-        backend = "hybridep" if str(facts["cluster.gpu"]).startswith(WITHOUT_DEEPEP) else "deepep"
+        sheet = gpu_sheets().get(facts["cluster.gpu"])
+        backend = "deepep" if sheet is None or sheet.bridge_deepep else "hybridep"
         return {"--moe-token-dispatcher-type": "flex", "--moe-flex-dispatcher-backend": backend}
     return {"--moe-token-dispatcher-type": "alltoall"}
 

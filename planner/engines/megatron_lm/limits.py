@@ -16,18 +16,19 @@ from planner.engines.megatron_lm.layout import DP_FIRST
 from planner.engines.megatron_lm.modules import MODULES
 from planner.engines.megatron_lm.pairing import PAIRED_MODULES, PAIRED_RECOMPUTE
 from planner.engines.megatron_lm.state import STATE_PRECISION
+from topology.hardware.datasheets import generation_of
 from topology.hardware.gpu import Gpu
 
 _ULYSSES, _DP_FIRST = CP_KINDS.index("ulysses"), AXIS_ORDERS.index(DP_FIRST)
-SHARED_CONNECTIONS = ("blackwell", "rubin")
-"""Generations that order kernels of tensor parallelism without CUDA_DEVICE_MAX_CONNECTIONS=1."""
-UNFUSED = ("pascal", "volta", "turing")
-"""Generations without a fused attention kernel of Transformer Engine (flash attention needs Ampere)."""
+SHARED_CONNECTIONS_FROM = (10, 0)
+"""Compute capability from which `validate_args` asks no CUDA_DEVICE_MAX_CONNECTIONS=1 of tp and cp."""
+FUSED_FROM = (8, 0)
+"""Compute capability from which Transformer Engine has a fused attention kernel (flash attention)."""
 
 
 def orders_kernels_by_queue(gpu: Gpu) -> bool:
     """Whether overlap of tensor parallelism needs one hardware queue."""
-    return not gpu.architecture.startswith(SHARED_CONNECTIONS)
+    return generation_of(gpu).capability < SHARED_CONNECTIONS_FROM
 
 
 def _split_sequences_broken(s: Question, t: LayoutTable) -> np.ndarray | bool:
@@ -137,7 +138,7 @@ def _group_rank(s: Question, _: ParallelLayout) -> tuple[str, str]:
 
 
 def _attention_broken(s: Question, _: LayoutTable) -> bool:
-    return s.stack.timing.flash_attention and s.cluster.gpu.architecture.startswith(UNFUSED)
+    return s.stack.timing.flash_attention and generation_of(s.cluster.gpu).capability < FUSED_FROM
 
 
 def _attention(s: Question, _: ParallelLayout) -> tuple[str, str]:

@@ -23,7 +23,7 @@ from planner.questions.serving.compared import compared_modes, compared_weights,
 from planner.questions.serving.lengths import length_notes, lengths_of
 from planner.questions.serving.offers import Renting, in_smaller_machines, nodes_for, offered, renting
 from planner.questions.serving.speculation import drafted_pins, speculated, speculation_note
-from planner.questions.training import DEFAULT_GPU, MOST_GPUS
+from planner.questions.training import MOST_GPUS
 from planner.questions.words import number_of, share_of
 from planner.serving.plan import ServingObjective, ServingRequest
 from planner.serving.space import LARGEST_REPLICA
@@ -35,10 +35,8 @@ from topology.catalog import cluster as named_cluster
 from topology.catalog import gpu_name, price
 from topology.catalog import gpus as known_gpus
 from topology.fabric.hierarchy import Hierarchy
-from topology.hardware.datasheets import die_notes
+from topology.hardware.datasheets import default_gpu, die_notes, fleet_gpus
 
-FLEET_KINDS = ("h100-sxm", "h200-sxm", "b200-sxm", "a100-sxm-80gb", "l40s")
-"""GPU kinds compared when none is named: the ones clouds rent by the hour and whose kernels are measured."""
 FLEET_NODE_GPUS = 64  # hierarchy on which replicas of a fleet without a size are laid out
 ROOM = 0.75  # share of all memory that weights may take where a machine is chosen: the rest is for requests
 MOST_SPARE = 64  # workers of a pool that may be lost; more is another fleet
@@ -239,7 +237,7 @@ def _fabrics(flags: ServeFlags, job: ServingJob) -> list[tuple[str, Hierarchy]]:
     asked = parse_count(flags.gpus, "--gpus", largest=MOST_GPUS) if flags.gpus else None
     named = [gpu_name(name) for name in flags.gpu.split(",")] if flags.gpu else []
     alone = flags.gpus or capacity_asked(flags, job)
-    kinds = named or ([DEFAULT_GPU] if alone else [kind for kind in FLEET_KINDS if kind in known_gpus()])
+    kinds = named or ([default_gpu()] if alone else [kind for kind in fleet_gpus() if kind in known_gpus()])
     return [(kind, nodes_for(kind, asked or _laid_out(kind), of=_laid_out(kind))) for kind in kinds]
 
 
@@ -351,7 +349,7 @@ def _notes(flags: ServeFlags, model: ModelSpec, job: ServingJob) -> tuple[str, .
         whole = "a machine, or as many as hold the model,"
         notes.append(f"no load and no GPUs were given: what {whole} serves (--rate, --gpus)")
     elif flags.gpus is None and flags.gpu is None and flags.cluster is None:
-        notes.append(f"GPU kinds compared: {', '.join(FLEET_KINDS)} (--gpu names others)")
+        notes.append(f"GPU kinds compared: {', '.join(fleet_gpus())} (--gpu names others)")
     if model.left_out:
         notes.append(f"the language model of {model.name} alone is served, without {model.left_out}")
     return (*notes, *speculation_note(flags, model))

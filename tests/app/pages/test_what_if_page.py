@@ -155,7 +155,7 @@ def test_releasing_all_axes_forgets_the_pins(open_page):
 )  # fmt: skip
 def test_every_question_has_its_picture(open_page, monkeypatch, picture):
     """The open tab draws its charts, each with its reading under it."""
-    monkeypatch.setattr("app.pages.answer.money.OFFERED_GPUS", ("h100-sxm",))
+    monkeypatch.setattr("app.pages.answer.money.offered_gpus", lambda: ("h100-sxm",))
     page = open_page("what_if", **SMALL, tp="2", pp="2", picture=picture)
     charts = page.get("plotly_chart")
     assert len(charts) == {"Why is there a bubble?": 5, "Which link hurts?": 4, "Time or money?": 4}.get(
