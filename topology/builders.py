@@ -12,12 +12,12 @@ from topology.hardware.datasheets import (
     Generation,
     Machine,
     die_notes,
-    fabrics,
+    fabric_of,
     generation_of,
-    gpu_sheets,
     link_latency_s,
-    machines,
+    reference_machine,
     sheet_named,
+    sheet_of,
 )
 from topology.hardware.gpu import Gpu
 from topology.hardware.prices import price_of_machine
@@ -104,7 +104,7 @@ def default_cluster(
         oversubscription: bandwidth into over bandwidth out of a leaf.
     """
     sheet = sheet_named(gpu_name)
-    machine = machines()[sheet.machine]
+    machine = reference_machine(sheet)
     per_node = gpus_per_node or machine.gpus_per_node
     machine = replace(machine, gpus_per_node=per_node, nics_per_node=_nics(machine, per_node))
     if nic_bandwidth_bytes_per_s is not None:
@@ -127,7 +127,7 @@ def machine_spec(machine: Machine, num_gpus: int, *, oversubscription: float = 1
             oversubscription=oversubscription if index == 0 else 1.0,
             latency_s=link_latency_s("switch"),
         )
-        for index, tier in enumerate(fabrics()[machine.fabric].tiers)
+        for index, tier in enumerate(fabric_of(machine).tiers)
     )
     price = price_of_machine(machine)
     return ClusterSpec(
@@ -146,7 +146,7 @@ def machine_node(
     machine: Machine, count: int, *, gpus_per_node: int | None = None, nodes_per_domain: int | None = None
 ) -> NodeSpec:
     """Return `count` machines of a kind as one node entry of a spec."""
-    sheet = gpu_sheets()[machine.gpu]
+    sheet = sheet_of(machine)
     per_node = gpus_per_node or machine.gpus_per_node
     share = min(1.0, per_node / machine.gpus_per_node)  # of a host whose other GPUs are somebody else's
     return NodeSpec(

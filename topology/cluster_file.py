@@ -12,7 +12,7 @@ from topology.base.errors import InputError, UnknownNameError
 from topology.base.names import resolve
 from topology.builders import gpu_named, machine_node
 from topology.fabric.degraded import degraded
-from topology.hardware.datasheets import gpu_aliases, gpu_sheets, machines
+from topology.hardware.datasheets import gpu_aliases, gpu_sheets, machines, reference_machine
 from topology.hardware.prices import Price, price_of_machine
 from topology.spec import ClusterSpec, NodeSpec
 
@@ -165,9 +165,9 @@ def _fill_node(table: object, named: set[str], where: str) -> tuple[object, Pric
         base = machines()[_resolve(machine, machines(), "machine", where)]
     elif isinstance(gpu, str) and gpu not in named:
         given["gpu"] = _resolve(gpu, gpu_sheets(), "GPU", where, gpu_aliases())
-        base = machines()[gpu_sheets()[given["gpu"]].machine]
+        base = reference_machine(gpu_sheets()[given["gpu"]])
     elif isinstance(gpu, str) and gpu in gpu_sheets():
-        base = machines()[gpu_sheets()[gpu].machine]
+        base = reference_machine(gpu_sheets()[gpu])
     else:
         return given if machine is None else {**given, "machine": machine}, None
     defaults = unstructure(machine_node(base, 1))

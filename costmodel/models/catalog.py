@@ -106,7 +106,7 @@ def traced_as(name: str) -> str:
 def _of_repository(name: str) -> ModelSpec:
     """Give the model of ``organisation/name``: from the catalog, a path, or fetched from the hub."""
     for known in model_names():
-        if _parsed("models", known)["source"].lower() == f"{_HUB}{name}".lower():
+        if _parsed("models", known).get("source", "").lower() == f"{_HUB}{name}".lower():
             return _entry(known)
     if name.count("/") != 1 or name.startswith((".", "/", "~")):
         return _read(name)
@@ -174,6 +174,9 @@ def _entry(name: str) -> ModelSpec:
     """Decode one model: what its entry states, over what its family does."""
     from topology.base.decode import structure
 
-    entry = dict(_parsed("models", name))
-    family = _parsed("families", entry.pop("family"))
-    return structure({"name": name, **family, **entry}, ModelSpec, f"model {name} in {_FILE.name}")
+    entry, where = dict(_parsed("models", name)), f"model {name} in {_FILE.name}"
+    family, families = entry.pop("family", None), _texts("families")
+    if family not in families:
+        cause = "missing key family" if family is None else f"family = {shown(family)} is none of the file's"
+        raise InputError(f"{where} cannot be read", cause, f"give it as family one of {', '.join(families)}")
+    return structure({"name": name, **_parsed("families", family), **entry}, ModelSpec, where)

@@ -25,7 +25,7 @@ from topology.discover.merge import one_fabric, one_node
 from topology.discover.node import NodeFacts
 from topology.discover.places import Figure, Place, domains_of, sizes
 from topology.discover.recognise import DumpFacts, facts_of, read_facts
-from topology.hardware.datasheets import GpuSheet, gpu_sheets, machines, sheet_named
+from topology.hardware.datasheets import GpuSheet, gpu_sheets, reference_machine, sheet_named
 from topology.spec import ClusterSpec, NodeSpec, TierSpec
 from topology.spec_rules import MAX_GPUS, MOST_DRAWN
 
@@ -64,7 +64,7 @@ def discover(
             "nothing was discovered", "no dump was given", "give the output of nvidia-smi topo -m"
         )
     sheet = _sheet(gpu, node, fabric)
-    reference = machines()[sheet.machine]
+    reference = reference_machine(sheet)
     count = hosts or (len(fabric.places) if fabric else 1)
     base = machine_spec(reference, reference.gpus_per_node)
     entry = replace(
@@ -189,7 +189,7 @@ def _own(node: NodeSpec, place: Place, sheet: GpuSheet) -> NodeSpec:
         node = replace(machine_node(machine, 1), nic_latency_s=node.nic_latency_s)
     elif place.gpu and place.gpu != sheet.name and place.gpu in gpu_sheets():
         node = machine_node(
-            machine if machine and machine.gpu == place.gpu else machines()[gpu_sheets()[place.gpu].machine],
+            machine if machine and machine.gpu == place.gpu else reference_machine(gpu_sheets()[place.gpu]),
             1,
         )
     if place.gpus and place.gpus != node.gpus_per_node:

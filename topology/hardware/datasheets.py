@@ -3,13 +3,16 @@
 Units in the files are those of data sheets (TFLOP/s, GiB, GB/s, Gbit/s, µs); they become SI here.
 """
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from topology.base.decode import read_toml, structure
+from topology.base.entries import referred, structured_entries
+from topology.base.errors import InputError, shown
 from topology.base.names import resolve
 from topology.base.units import GB, GBIT, GIB, TERA, US
 from topology.hardware.gpu import Gpu
@@ -104,6 +107,11 @@ class Generation:
     source: str
     as_of: str
     unverified: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse a compute capability that is none."""
+        if not re.fullmatch(r"\d{1,2}\.\d", self.compute_capability):
+            raise ValueError(f"compute_capability = {shown(self.compute_capability)} is not like 9.0")
 
     @property
     def capability(self) -> tuple[int, int]:
@@ -204,54 +212,62 @@ class PortRate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _GpuFile:
+class _GpuDefaults:
+    """Kinds of GPU that are taken where nobody names one; the head of gpus.toml."""
+
     default: str
     fleets: tuple[str, ...]
     offered: tuple[str, ...]
-    gpu: tuple[GpuSheet, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _GenerationFile:
-    generation: tuple[Generation, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _MachineFile:
-    machine: tuple[Machine, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _FabricFile:
-    link: tuple[LinkSheet, ...]
-    fabric: tuple[Fabric, ...]
-    port: tuple[PortRate, ...]
+GPU_FILE, GENERATION_FILE, MACHINE_FILE, FABRIC_FILE = (
+    "gpus.toml", "generations.toml", "machines.toml", "fabrics.toml",
+)  # fmt: skip
+_GPU_HELPS = {
+    "scaleup_gb_per_s": "GB/s of all its NVLink or xGMI links, one way; 0 for a card that has PCIe alone",
+    "host_gb_per_s": "GB/s to its host, one way; 32 for PCIe 4.0 x16, 64 for PCIe 5.0 x16",
+    "machine": f"the name of its reference machine in {MACHINE_FILE}",
+    "architecture": f"the name of its generation in {GENERATION_FILE}",
+    "peak_tflop_per_s": "dense TFLOP/s by type, { bf16 = ..., fp8 = ... }",
+    "source": "where the numbers were read", "as_of": "when, as 2026-11-26",
+}  # fmt: skip
+"""What to write for a key of a GPU that is missing."""
 
 
 @lru_cache(maxsize=1)
 def gpu_sheets() -> Mapping[str, GpuSheet]:
     """Return every GPU sheet by name."""
-    return {sheet.name: sheet for sheet in _gpu_file().gpu}
+    sheets = structured_entries(_gpu_document(), "gpu", GpuSheet, GPU_FILE, helps=_GPU_HELPS)
+    return {sheet.name: sheet for sheet in sheets}
 
 
 def default_gpu() -> str:
     """Return the kind of GPU that is planned where nobody names one."""
-    return _gpu_file().default
+    return _gpu_defaults().default
 
 
 def fleet_gpus() -> tuple[str, ...]:
     """Return the kinds of GPU that fleets of servers are compared on where none is named."""
-    return _gpu_file().fleets
+    return _gpu_defaults().fleets
 
 
 def offered_gpus() -> tuple[str, ...]:
     """Return the kinds of GPU that are offered beside the user's own."""
-    return _gpu_file().offered
+    return _gpu_defaults().offered
 
 
 @lru_cache(maxsize=1)
-def _gpu_file() -> _GpuFile:
-    return structure(read_toml(DATA / "gpus.toml"), _GpuFile, "gpus.toml")
+def _gpu_document() -> Mapping[str, Any]:
+    return read_toml(DATA / GPU_FILE)
+
+
+@lru_cache(maxsize=1)
+def _gpu_defaults() -> _GpuDefaults:
+    head = {name: value for name, value in _gpu_document().items() if name != "gpu"}
+    defaults = structure(head, _GpuDefaults, f"the head of {GPU_FILE}")
+    for name in (defaults.default, *defaults.fleets, *defaults.offered):
+        referred(gpu_sheets(), name, by=f"the head of {GPU_FILE} names", table="gpu", file=GPU_FILE)
+    return defaults
 
 
 @lru_cache(maxsize=1)
@@ -287,8 +303,11 @@ def die_notes(names: Iterable[str]) -> tuple[str, ...]:
 @lru_cache(maxsize=1)
 def generations() -> Mapping[str, Generation]:
     """Return every generation by name."""
-    file = structure(read_toml(DATA / "generations.toml"), _GenerationFile, "generations.toml")
-    return {generation.name: generation for generation in file.generation}
+    document = read_toml(DATA / GENERATION_FILE)
+    entries = structured_entries(document, "generation", Generation, GENERATION_FILE)
+    found = {generation.name: generation for generation in entries}
+    referred(found, UNLISTED, by="unlisted architectures are of", table="generation", file=GENERATION_FILE)
+    return found
 
 
 def generation_of(gpu: Gpu) -> Generation:
@@ -300,26 +319,60 @@ def generation_of(gpu: Gpu) -> Generation:
 @lru_cache(maxsize=1)
 def machines() -> Mapping[str, Machine]:
     """Return every machine by name."""
-    file = structure(read_toml(DATA / "machines.toml"), _MachineFile, "machines.toml")
-    return {machine.name: machine for machine in file.machine}
+    entries = structured_entries(read_toml(DATA / MACHINE_FILE), "machine", Machine, MACHINE_FILE)
+    return {machine.name: machine for machine in entries}
+
+
+def reference_machine(sheet: GpuSheet) -> Machine:
+    """Return the machine that a GPU is planned in by default."""
+    by = f'gpu "{sheet.name}" of {GPU_FILE} names machine'
+    return referred(machines(), sheet.machine, by=by, table="machine", file=MACHINE_FILE)
+
+
+def sheet_of(machine: Machine) -> GpuSheet:
+    """Return the GPU of a machine."""
+    by = f'machine "{machine.name}" of {MACHINE_FILE} names gpu'
+    return referred(gpu_sheets(), machine.gpu, by=by, table="gpu", file=GPU_FILE)
+
+
+def fabric_of(machine: Machine) -> Fabric:
+    """Return the kind of fabric that a machine is sold with."""
+    by = f'machine "{machine.name}" of {MACHINE_FILE} names fabric'
+    return referred(fabrics(), machine.fabric, by=by, table="fabric", file=FABRIC_FILE)
 
 
 @lru_cache(maxsize=1)
 def fabrics() -> Mapping[str, Fabric]:
     """Return every kind of fabric by name."""
-    return {fabric.name: fabric for fabric in _fabric_file().fabric}
+    entries = structured_entries(_fabric_document(), "fabric", Fabric, FABRIC_FILE)
+    return {fabric.name: fabric for fabric in entries}
 
 
 def link_latency_s(kind: str) -> float:
     """Return the latency of a kind of link (nvlink, pcie, nic, switch) in seconds."""
-    return next(link.latency_us for link in _fabric_file().link if link.kind == kind) * US
-
-
-def port_rates() -> Mapping[str, PortRate]:
-    """Return the rates of InfiniBand port generations by name."""
-    return {port.name: port for port in _fabric_file().port}
+    return referred(_links(), kind, by="a fabric has a link", table="link", file=FABRIC_FILE).latency_us * US
 
 
 @lru_cache(maxsize=1)
-def _fabric_file() -> _FabricFile:
-    return structure(read_toml(DATA / "fabrics.toml"), _FabricFile, "fabrics.toml")
+def port_rates() -> Mapping[str, PortRate]:
+    """Return the rates of InfiniBand port generations by name."""
+    entries = structured_entries(_fabric_document(), "port", PortRate, FABRIC_FILE)
+    return {port.name: port for port in entries}
+
+
+@lru_cache(maxsize=1)
+def _links() -> Mapping[str, LinkSheet]:
+    entries = structured_entries(_fabric_document(), "link", LinkSheet, FABRIC_FILE, key="kind")
+    return {link.kind: link for link in entries}
+
+
+@lru_cache(maxsize=1)
+def _fabric_document() -> Mapping[str, Any]:
+    document = read_toml(DATA / FABRIC_FILE)
+    if unknown := document.keys() - {"link", "fabric", "port"}:
+        raise InputError(
+            f"{FABRIC_FILE} has tables of no known kind",
+            ", ".join(sorted(unknown)),
+            "use link, fabric or port",
+        )
+    return document
