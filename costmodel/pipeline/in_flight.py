@@ -24,8 +24,8 @@ def in_flight(
 ) -> Quantity:
     """Microbatches whose activations of a whole stage are held at the peak.
 
-    GPipe M; 1F1B P − s; interleaved (2(P − s − 1) + (V − 1)·P + 1)/V, in chunks of 1/V stage; ZB-H1 P; ZBV P;
-    DualPipeV P + 1/2; ZB-2p 2P − 1; V-Half ⌊P/2⌋ + 1; never more than M.
+    GPipe M, of all V chunks; 1F1B P − s; interleaved (2(P − s − 1) + (V − 1)·P + 1)/V, in chunks of 1/V
+    stage; ZB-H1 P; ZBV P; DualPipeV P + 1/2; ZB-2p 2P − 1; V-Half ⌊P/2⌋ + 1; never more than M.
 
     Args:
         schedule: Code of `layout.SCHEDULES`.
@@ -46,9 +46,10 @@ def in_flight(
     DeepSeek-V3's DualPipe, whose table 2 says P + 1 for whole ones).
     """
     P, V = pp, virtual_stages
-    of_M, of_P, of_VP, of_s, constant = _HELD[:, np.asarray(schedule)]
-    held = of_M * num_microbatches + of_P * P + of_VP * (V * P) + of_s * stage + constant
-    microbatches = held / chunks_per_rank(schedule, V)
+    of_VM, of_P, of_VP, of_s, constant = _HELD[:, np.asarray(schedule)]
+    chunks = chunks_per_rank(schedule, V)
+    held = of_VM * chunks * num_microbatches + of_P * P + of_VP * (V * P) + of_s * stage + constant
+    microbatches = held / chunks
     whole = np.where(_HELD_WHOLE[np.asarray(schedule)], np.floor(microbatches), microbatches)
     limited: Quantity = np.minimum(whole, num_microbatches)
     return limited

@@ -52,7 +52,7 @@ class ScheduleRecord:
         v_shaped: The second chunks run back from the last rank, so the first holds both ends of the model.
         splits_backward: Some weight gradients come later than their input gradients, and fill the drain.
         pairs_microbatches: A forward runs beside the backward of another microbatch.
-        held: Chunks in flight at the peak: coefficients of M, P, V·P, s and 1 (`in_flight` has the sources).
+        held: Chunks in flight at the peak: coefficients of V·M, P, V·P, s and 1; sources are in `in_flight`.
         held_whole: What is held is a whole number of microbatches, rounded down.
         runs_over: A rank goes into the next step when it is done, without waiting for the others: gradient
             norms are checked afterwards, and a step that should not have been taken is taken back.

@@ -149,6 +149,61 @@ assert (found.layout.schedule, found.layout.virtual_stages) == ("toy", 3)
 print(write(TORCHTITAN, facts_of(found))["parallelism.pipeline_parallel_schedule"])
 """
 
+LOOPED_BFS_ORDER = """
+
+def looped_bfs_order(ranks: int, chunks: int, microbatches: int, rank: int) -> list[Pass]:
+    stages = [chunk * ranks + rank for chunk in range(chunks)]
+    forwards: list[Pass] = [("F", stage, m) for stage in stages for m in range(microbatches)]
+    return forwards + [("BW", stage, m) for stage in reversed(stages) for m in reversed(range(microbatches))]
+"""
+"""All forwards of a chunk before those of the next, then all backwards: torch's ScheduleLoopedBFS."""
+
+LOOPED_BFS = """
+    "looped-bfs": ScheduleRecord(
+        order=looped_bfs_order,
+        chunks=None,
+        held=(1, 0, 0, 0, 0),
+        settles_after=(1, 0, 0, 0),
+        engine_names={"torchtitan": "LoopedBFS"},
+        run_names=("loopedbfs",),
+    ),
+}
+
+
+def column("""
+
+ASKED_OF_LOOPED_BFS = """
+import itertools
+
+from costmodel.job import TrainingJob
+from costmodel.kernels.tables import load_calibration
+from costmodel.layout import SCHEDULES, ParallelLayout
+from costmodel.models.catalog import model
+from costmodel.pipeline.in_flight import in_flight
+from costmodel.pipeline.schedules import RECORDS
+from costmodel.stack import stack
+from costmodel.training.estimate import estimate
+from topology.builders import default_cluster
+
+code, changes = SCHEDULES.index("looped-bfs"), {"F": 1, "BW": -1}
+for P, V, M in itertools.product((1, 2, 4), (2, 3), (1, 4, 8)):
+    for rank in range(P):
+        order = RECORDS["looped-bfs"].order(P, V, M, rank)
+        held = max(itertools.accumulate(changes[kind] for kind, _, _ in order)) / V
+        assert float(in_flight(code, P, V, M, rank)) == held == M
+
+def activations(schedule, chunks, batch=64):
+    layout = ParallelLayout(pp=4, dp=2, virtual_stages=chunks, schedule=schedule)
+    job = TrainingJob(sequence_length=4096, global_batch_size=batch)
+    found = estimate(model("llama-3.1-8b"), default_cluster("h100-sxm", 8), job, stack("ideal"), layout, load_calibration())
+    return [stage.activations_bytes for stage in found.memory_by_stage]
+
+pairs = list(zip(activations("looped-bfs", 2), activations("gpipe", 1), activations("looped-bfs", 2, 128), strict=True))
+assert all(abs(looped / plain - 1) < 0.05 for looped, plain, _ in pairs[1:-1]), pairs
+assert all(1.95 < twice / looped < 2.05 for looped, _, twice in pairs), pairs
+print("LoopedBFS")
+"""
+
 TOY_PRECISION = """("nvfp4", "fp4"),
     ),
     "toy8": TrainingRecord(
@@ -373,6 +428,19 @@ def test_a_schedule_is_added_in_three_places(tree: Path) -> None:
     ideal = '"v-half"]\nempty_end_chunks = true'
     edit(tree / "costmodel/data/stacks.toml", ideal, ideal.replace("]", ', "toy"]'))
     assert printed(tree, ASKED_OF_SCHEDULE) == "Toy\n"
+
+
+def test_a_schedule_that_holds_every_chunk_of_every_microbatch_is_added(tree: Path) -> None:
+    """LoopedBFS of torchtitan: its order, its record and its name; its memory is M·V chunks on every rank."""
+    orders = tree / "costmodel/pipeline/orders.py"
+    orders.write_text(orders.read_text(encoding="utf-8") + LOOPED_BFS_ORDER, encoding="utf-8")
+    schedules = tree / "costmodel/pipeline/schedules.py"
+    edit(schedules, "    gpipe_order,\n", "    gpipe_order,\n    looped_bfs_order,\n")
+    edit(schedules, "\n}\n\n\ndef column(", LOOPED_BFS)
+    edit(tree / "costmodel/layout.py", '"v-half"]', '"v-half", "looped-bfs"]')
+    ideal = '"v-half"]\nempty_end_chunks = true'
+    edit(tree / "costmodel/data/stacks.toml", ideal, ideal.replace("]", ', "looped-bfs"]'))
+    assert printed(tree, ASKED_OF_LOOPED_BFS) == "LoopedBFS\n"
 
 
 def test_a_training_precision_is_added_in_one_place(tree: Path) -> None:
