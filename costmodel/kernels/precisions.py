@@ -76,6 +76,7 @@ class TrainingRecord:
         half: Sixteen-bit format of everything else.
         trait: What its units must do beside multiplying at that width, a field of a GPU's generation.
         engine_words: Words of the command line beside those of `half`, by export target.
+        config_words: Words for it in configuration files of engines, where they stand inside a text.
         run_names: Names in files of measured runs.
     """
 
@@ -84,6 +85,7 @@ class TrainingRecord:
     half: HalfPrecision = "bf16"
     trait: Literal["nvfp4", "mxfp8"] | None = None
     engine_words: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    config_words: tuple[str, ...] = ()
     run_names: tuple[str, ...] = ()
 
     @property
@@ -93,12 +95,21 @@ class TrainingRecord:
 
 
 TRAINING: Mapping[TrainingPrecision, TrainingRecord] = {
-    "bf16": TrainingRecord(linear="bf16", peak="bf16", run_names=("", "bf16", "amp")),
-    "fp16": TrainingRecord(linear="bf16", peak="fp16", half="fp16", run_names=("fp16",)),
+    "bf16": TrainingRecord(
+        linear="bf16", peak="bf16", config_words=("bf16", "bfloat16"), run_names=("", "bf16", "amp")
+    ),
+    "fp16": TrainingRecord(
+        linear="bf16",
+        peak="fp16",
+        half="fp16",
+        config_words=("fp16", "float16", "half", "16-mixed"),
+        run_names=("fp16",),
+    ),
     "fp8": TrainingRecord(
         linear="training_fp8",
         peak="fp8",
         engine_words={"megatron": ("--fp8-format", "hybrid")},
+        config_words=("fp8", "float8"),
         run_names=("fp8",),
     ),
     "mxfp8": TrainingRecord(
@@ -106,6 +117,7 @@ TRAINING: Mapping[TrainingPrecision, TrainingRecord] = {
         peak="fp8",
         trait="mxfp8",  # Hopper and Ada have eight-bit units without scales of blocks
         engine_words={"megatron": ("--fp8-format", "e4m3", "--fp8-recipe", "mxfp8")},
+        config_words=("mxfp8", "fp8_mx"),
         run_names=("mxfp8",),
     ),
     "nvfp4": TrainingRecord(
@@ -113,6 +125,27 @@ TRAINING: Mapping[TrainingPrecision, TrainingRecord] = {
         peak="fp4",
         trait="nvfp4",  # CDNA 4 has MXFP4, not NVFP4
         engine_words={"megatron": ("--fp4-format", "e2m1", "--fp4-recipe", "nvfp4")},
+        config_words=("nvfp4", "fp4"),
         run_names=("nvfp4", "fp4"),
     ),
 }
+
+
+def config_words() -> tuple[tuple[str, TrainingPrecision], ...]:
+    """Return words of configurations with what each means, in the order to look for them in a text.
+
+    Fewer bits come first, which stand beside sixteen; of those longer words, which hold shorter ones.
+    """
+    words = [(word, name) for name, record in TRAINING.items() for word in record.config_words]
+    low = sorted((pair for pair in words if TRAINING[pair[1]].is_low), key=lambda pair: -len(pair[0]))
+    return (*low, *(pair for pair in words if not TRAINING[pair[1]].is_low))
+
+
+def precision_in(text: str) -> TrainingPrecision | None:
+    """Return the training precision that a text of a configuration names; None where it names none.
+
+    >>> precision_in("bf16_with_fp8_mx"), precision_in("bfloat16"), precision_in("16-mixed")
+    ('mxfp8', 'bf16', 'fp16')
+    """
+    lowered = text.lower()
+    return next((name for word, name in config_words() if word in lowered), None)

@@ -9,6 +9,8 @@ Legend: ``P`` ranks, ``V`` chunks of a rank, ``M`` microbatches, ``r`` or ``s`` 
 
 from __future__ import annotations
 
+import functools
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -105,7 +107,7 @@ RECORDS: Mapping[Schedule, ScheduleRecord] = {
         outdone_by="1f1b",
         settles_after=(1, 0, 0, 0),
         engine_names={"torchtitan": "GPipe"},
-        run_names=("gpipe",),
+        run_names=("gpipe", "afab", "allforwardallbackward"),
     ),
     "1f1b": ScheduleRecord(
         order=one_forward_one_backward_order,
@@ -186,6 +188,25 @@ RECORDS: Mapping[Schedule, ScheduleRecord] = {
         run_names=("vhalf", "zbvhalf"),
     ),
 }
+
+
+@functools.cache
+def _names() -> Mapping[str, Schedule]:
+    """Every way to write a schedule, in lower-case letters and digits: its own name, engines' and runs'."""
+    return {
+        re.sub(r"[^a-z0-9]", "", word.lower()): name
+        for name, record in RECORDS.items()
+        for word in (name, *record.engine_names.values(), *record.run_names)
+    }
+
+
+def schedule_named(text: str) -> Schedule | None:
+    """Schedule that a text names, in the words of runs or of an engine; None where it names none.
+
+    >>> schedule_named("Interleaved 1F1B"), schedule_named("ZBVZeroBubble"), schedule_named("ours")
+    ('interleaved', 'zbv', None)
+    """
+    return _names().get(re.sub(r"[^a-z0-9]", "", text.lower()))
 
 
 def column(fact: Callable[[ScheduleRecord], Any]) -> NDArray[Any]:

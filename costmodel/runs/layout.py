@@ -7,7 +7,7 @@ from typing import Any
 
 from costmodel.layout import AXIS_FIELDS, PLAIN_SCHEDULE, ParallelLayout, Recompute, Schedule
 from costmodel.models.sizes import MOST_LAYERS
-from costmodel.pipeline.schedules import RECORDS, usual_schedule
+from costmodel.pipeline.schedules import RECORDS, schedule_named, usual_schedule
 from costmodel.runs.cells import Row, UnsupportedRunError, count, flag
 from costmodel.runs.recipe import recipe_of
 from costmodel.stack import stack_of_framework
@@ -15,10 +15,6 @@ from topology.base.errors import shown
 
 LONGEST_COUNT = 6  # digits
 END_SLOTS = 2  # some recipes count the embedding and the head as pipeline slots
-_SCHEDULES: Mapping[str, Schedule] = {
-    "": PLAIN_SCHEDULE,
-    **{word: name for name, record in RECORDS.items() for word in record.run_names},
-}
 
 
 def layout_of(row: Row) -> ParallelLayout:
@@ -83,10 +79,10 @@ def _usual_chunks(row: Row, pp: int) -> int:
 
 def _schedule(row: Row, pp: int, virtual: int) -> Schedule:
     """The pipeline schedule a row names; several chunks per rank mean interleaving by default."""
-    name = "".join(letter for letter in row.get("schedule", "").lower() if letter.isalnum())
-    if name not in _SCHEDULES:
+    text = row.get("schedule", "").strip()
+    schedule = schedule_named(text) if text else PLAIN_SCHEDULE
+    if schedule is None:
         raise UnsupportedRunError(f"unknown schedule {shown(row['schedule'])}")
-    schedule = _SCHEDULES[name]
     if pp == 1:
         return PLAIN_SCHEDULE
     by_chunks = schedule in (usual_schedule(1), usual_schedule(2))

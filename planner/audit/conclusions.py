@@ -2,40 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 
+from costmodel.kernels.precisions import precision_in
+from costmodel.pipeline.schedules import schedule_named
 from planner.audit.facts import Facts
 from planner.audit.ranks import batch, machines, replicas, world
 from planner.audit.sharding import zero
 from planner.audit.words import PARENTS, Family
 from planner.formats.settings import truth_of, whole
-
-_SCHEDULES: Mapping[str, str] = {
-    "1f1b": "1f1b",
-    "interleaved1f1b": "interleaved",
-    "interleaved": "interleaved",
-    "gpipe": "gpipe",
-    "afab": "gpipe",
-    "allforwardallbackward": "gpipe",
-    "interleavedzerobubble": "zb-h1",
-    "zbvzerobubble": "zbv",
-    "dualpipev": "dualpipev",
-}
-_PRECISIONS: tuple[tuple[str, str], ...] = (
-    ("nvfp4", "nvfp4"),
-    ("fp4", "nvfp4"),
-    ("mxfp8", "mxfp8"),
-    ("fp8_mx", "mxfp8"),
-    ("fp8", "fp8"),
-    ("float8", "fp8"),
-    ("bf16", "bf16"),
-    ("bfloat16", "bf16"),
-    ("fp16", "fp16"),
-    ("float16", "fp16"),
-    ("half", "fp16"),
-    ("16-mixed", "fp16"),
-)
 
 
 def conclude(facts: Facts, family: Family) -> None:
@@ -79,7 +54,7 @@ def _precision(facts: Facts, family: Family) -> None:
         if facts.truth(name) or str(facts.value(name)) == "auto" or facts.value(name) == "":
             facts.take("job.precision", precision, name)
     text = words[3].lower().rpartition("c=")[2]
-    known = next((ours for theirs, ours in _PRECISIONS if theirs in text), None)
+    known = precision_in(text)
     if known:
         facts.take("job.precision", known, "said.precision")
 
@@ -126,11 +101,11 @@ def _pipeline(facts: Facts, _: Family) -> None:
             f"{layers} layers, {pp} stages, {each} layers a chunk",
             like="said.layers_per_virtual_stage",
         )
-    word = re.sub(r"[^a-z0-9]", "", str(facts.value("layout.schedule") or "").lower())
+    schedule = schedule_named(str(facts.value("layout.schedule") or ""))
     if "layout.schedule" in facts.found:
         fact = facts.found.pop("layout.schedule")
-        if word in _SCHEDULES:
-            facts.put("layout.schedule", _SCHEDULES[word], "stated", fact.said)
+        if schedule is not None:
+            facts.put("layout.schedule", schedule, "stated", fact.said)
             _place(facts, "layout.schedule", fact.line, fact.file)
     if (facts.count("layout.virtual_stages") or 1) > 1:
         facts.put(

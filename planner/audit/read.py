@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from costmodel.kernels.precisions import config_words
 from planner.audit.conclusions import conclude
 from planner.audit.facts import Facts, facts_of, meaning, recognised
 from planner.audit.launch import UNTOLD, Launch, family_of, launch_of, launch_of_page
@@ -33,7 +34,8 @@ TELLING_SHARE = 0.7
 _STARTS = re.compile(r"\b(?:torchrun|srun|sbatch|mpirun|python3?|deepspeed|bash)\b|\.py\b")
 _PRESET = re.compile(r"^#.*\b(?:preset|for) (?:for )?(\d{1,5}) [AHB]\d+\w* GPUs", re.MULTILINE)
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m|\[\d{1,2}m")
-_IN_NAME = re.compile(r"(?:^|[_-])(fp4|nvfp4|mxfp8|fp8|bf16)(?:[_.-]|cs|$)", re.IGNORECASE)
+_PRECISION_WORDS = "|".join(word for word, _ in config_words() if word[-1].isdigit())
+_IN_NAME = re.compile(rf"(?:^|[_-])({_PRECISION_WORDS})(?:[_.-]|cs|$)", re.IGNORECASE)
 """A precision in the name of a file."""
 _DEBUG = re.compile(r"debug|test|tiny", re.IGNORECASE)
 

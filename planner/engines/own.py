@@ -100,11 +100,13 @@ GROUPED_CAPABILITIES = ("9", "10")
 """Major compute capabilities of torch's grouped products in eight bits."""
 _MULTIPLE = {"fp8": 16, "mxfp8": 32}
 """Sides of a product in eight bits: its kernels read sixteen bytes of a row, or whole blocks of one scale."""
+TRAINS = ("bf16", *_MULTIPLE)
+"""Precisions of jobs that the executor trains in."""
 
 
 def _unlike(s: Question) -> tuple[str, str]:
     """What of a job in eight bits the executor does not compute so, and what helps; empty where it does."""
-    if s.job.precision not in ("bf16", *_MULTIPLE):
+    if s.job.precision not in TRAINS:
         return "the executor multiplies in bf16, or in eight bits by rows (fp8) or blocks (mxfp8)", (
             "use --precision bf16"
         )

@@ -226,6 +226,7 @@ def check_run(plan: Plan, run: RunSettings, texts: Mapping[str, Contents], min_g
     from executor.launch.overlaps import check_overlaps
     from executor.model.layer_limits import check_modelled
     from executor.training.settings import held_out, training_source
+    from planner.engines.own import TRAINS
     from topology.base.errors import InputError
 
     job = plan.request.job
@@ -233,7 +234,7 @@ def check_run(plan: Plan, run: RunSettings, texts: Mapping[str, Contents], min_g
     check_counts(run)
     check_rates(run)
     check_meant(run, min_gpus, plan.layout.num_gpus)
-    if job.precision not in ("bf16", "fp8", "mxfp8"):
+    if job.precision not in TRAINS:
         raise InputError(
             what="meshplan trains in bf16, fp32, fp8 or mxfp8",
             cause=f"the plan's precision is {job.precision}",

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from costmodel.layout import SCHEDULES, ParallelLayout, Schedule
 from costmodel.pipeline.bubble import dualpipev_bubble, waited_sends, zb_h1_bubble, zbv_bubble
+from costmodel.pipeline.schedules import RECORDS
 from costmodel.pipeline.simulator import StageSeconds, makespan_bounds, simulate_step
 from topology.base.errors import InputError
 
@@ -130,7 +131,7 @@ def test_every_pass_runs_once_after_its_inputs_and_alone_on_its_rank(schedule: S
     layout = layout_of(schedule, ranks)
     stages = ranks * layout.virtual_stages
     events = simulate_step(layout, microbatches, equal_stages(stages, 1.0, 1.2, 0.7, send_s=0.1)).events
-    kinds = 3 if schedule not in ("gpipe", "1f1b", "interleaved") else 2
+    kinds = 3 if RECORDS[schedule].splits_backward else 2
     end = {(event.kind, event.stage, event.microbatch): event.end_s for event in events}
     assert len(end) == len(events) == kinds * stages * microbatches
     for rank in range(ranks):
