@@ -1,4 +1,4 @@
-"""Where does a large fabric carry what? A tree unfolded once a level, lines coloured by how busy they are.
+"""Where does a large fabric carry what? A tree unfolded once a level, lines opaque as they are busy.
 
 Of every level one unit is opened, the others stand beside it as a number: 16,384 GPUs are five rows. What a
 group of an axis spans at a level is said at its units. Squares are units, not single switches: all
@@ -11,9 +11,8 @@ import itertools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from app.figures.link_heat import SCALE
-from app.figures.network import MOST_GPUS_IN_FULL, level_text, line_width
-from app.figures.style import GREY, SWITCH_COLOUR, figure
+from app.figures.network import MOST_GPUS_IN_FULL, level_text, levels_reading, line_width
+from app.figures.style import GREY, SWITCH_COLOUR, busy_colour, figure
 from app.quantities import format_percent
 from planner.analysis.link_load import LevelLoad
 from topology.cluster import Cluster
@@ -35,16 +34,14 @@ def fabric_tree(
 
     Args:
         num_gpus: GPUs of the cluster.
-        loads: Every level from the GPUs out, with its bandwidth and how busy it is.
+        loads: Every level from the GPUs out, with its bandwidth and how busy it is, where that is known.
         groups: GPUs of every group of one axis.
         axis: Which axis.
     """
-    from plotly.colors import sample_colorscale
-
     sizes = row_sizes(num_gpus, loads)
     most = max((load.utilisation for load in loads), default=0.0)
     picture = figure(
-        f"{_reading(loads)} {span_words(sizes, loads, groups, axis)} {FOLDED}".replace("  ", " "),
+        f"{levels_reading(loads)} {span_words(sizes, loads, groups, axis)} {FOLDED}".replace("  ", " "),
         height=130 + 74 * len(sizes), showlegend=False,
         xaxis={"visible": False, "range": [-0.5, _WIDTH]},
         yaxis={"range": [-0.6, len(sizes) - 0.5], "showgrid": False, "tickvals": list(range(len(sizes))),
@@ -52,16 +49,11 @@ def fabric_tree(
     )  # fmt: skip
     places = [_places(sizes, row) for row in range(len(sizes))]
     for row, load in enumerate(loads):
-        share = load.utilisation / most if most else 0.0
-        colour = str(sample_colorscale([list(stop) for stop in SCALE], [0.12 + 0.88 * share])[0])
+        colour = busy_colour(load.utilisation / most if most else 0.0) if load.busy else GREY
         above = places[row + 1][0]
-        picture.add_annotation(
-            x=_WIDTH,
-            y=row + 0.5,
-            text=f"{format_percent(load.utilisation)} busy",
-            showarrow=False,
-            xanchor="right",
-        )
+        if load.busy:
+            text = f"{format_percent(load.utilisation)} busy"
+            picture.add_annotation(x=_WIDTH, y=row + 0.5, text=text, showarrow=False, xanchor="right")
         picture.add_trace(_lines(places[row], above, row, load, colour))
     for row, size in enumerate(sizes):
         picture.add_trace(_units(places[row], row, size, _hover(size, groups, axis)))
@@ -71,7 +63,8 @@ def fabric_tree(
             picture.add_annotation(
                 x=places[row][-1] + 0.35, y=row, text=text, showarrow=False, xanchor="left"
             )
-    picture.add_trace(_scale(most))
+    if any(load.busy for load in loads):
+        picture.add_trace(_scale(most))
     return picture
 
 
@@ -166,14 +159,6 @@ def _scale(most: float) -> Any:
     return go.Scatter(
         x=[None], y=[None], mode="markers", hoverinfo="skip",
         marker={"color": [0.0], "cmin": 0.0, "cmax": max(100 * most, 1.0), "showscale": True,
-                "colorscale": [list(stop) for stop in SCALE],
+                "colorscale": [[0.0, busy_colour(0.0)], [1.0, busy_colour(1.0)]],
                 "colorbar": {"title": {"text": "busy, %"}, "thickness": 12}},
     )  # fmt: skip
-
-
-def _reading(loads: Sequence[LevelLoad]) -> str:
-    """Say which level is busiest."""
-    busiest = max(loads, key=lambda load: load.utilisation)
-    if not busiest.utilisation:
-        return "No level of the fabric carries traffic here."
-    return f"The busiest level is {level_text(busiest)}."

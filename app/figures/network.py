@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from app.figures.style import GREY, SERIES, SWITCH_COLOUR, figure
+from app.figures.style import GREY, SERIES, SWITCH_COLOUR, busy_colour, figure
 from app.quantities import format_percent
 from planner.analysis.link_load import LevelLoad
 from topology.base.units import GB, format_bandwidth
@@ -32,8 +32,6 @@ _GPU_ROW, _NVSWITCH_ROW = 0.0, -1.0
 _NODE_GAP, _UNIT_WIDTH = 1.5, 7.0
 _SYMBOLS = ("circle", "diamond", "hexagon", "star", "cross", "triangle-up")
 """One for each kind of node; squares are switches."""
-_BUSY_SCALE = ((0.0, "#A9B4C2"), (0.5, "#E69F00"), (1.0, "#D55E00"))
-"""Idle is grey, saturated is vermilion; both stand out on light and on dark paper."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +56,7 @@ def network_map(
     graph = drawn_graph(cluster.spec)
     places = positions(graph, cluster.hierarchy.gpus_per_node)
     by_level = {load.name: load for load in loads}
-    reading = " ".join((_reading(loads), *kind_words(cluster.spec, groups)))
+    reading = " ".join((levels_reading(loads), *kind_words(cluster.spec, groups)))
     picture = figure(
         reading, height=380, xaxis={"visible": False, "range": _across(places)},
         yaxis={"visible": False, "range": [-1.3, max(y for _, y in places.values()) + 0.5]},
@@ -180,7 +178,7 @@ def _wire_trace(
         xs += [x0, x1, None]
         ys += [y0, y1, None]
     width = 1.0 if load is None else line_width(load.bytes_per_s)
-    colour = GREY if load is None else busy_colour(load.utilisation)
+    colour = GREY if load is None or not load.busy else busy_colour(load.utilisation)
     name = wires[0].level if load is None else level_text(load)
     return go.Scatter(
         x=xs, y=ys, mode="lines", line={"width": width, "color": colour}, name=name.partition(" (")[0],
@@ -195,14 +193,6 @@ def line_width(bytes_per_s: float) -> float:
     (1.0, 4.0)
     """
     return 1.0 + max(0.0, math.log2(bytes_per_s / (10 * GB)))
-
-
-def busy_colour(utilisation: float) -> str:
-    """Colour of a level that is busy for a share of the step: pale when idle, dark when busy."""
-    from plotly.colors import sample_colorscale
-
-    scale = [list(stop) for stop in _BUSY_SCALE]
-    return str(sample_colorscale(scale, [min(1.0, max(0.0, utilisation))])[0])
 
 
 def level_text(load: LevelLoad) -> str:
@@ -287,8 +277,8 @@ def _markers(at: Sequence[tuple[float, float]], words: Sequence[str], **marker: 
     )  # fmt: skip
 
 
-def _reading(loads: Sequence[LevelLoad]) -> str:
-    """Say which level is busiest."""
+def levels_reading(loads: Sequence[LevelLoad]) -> str:
+    """Say which level is busiest, or what each gives where no load is known."""
     if not any(load.busy for load in loads):
         rates = ", ".join(level_text(load) for load in loads)
         return f"What each GPU gets at every level, in each direction: {rates}." if rates else "The fabric."

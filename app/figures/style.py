@@ -41,6 +41,8 @@ MEMORY_COLOURS: Mapping[str, str] = {
 }
 """Colours of the parts of memory."""
 
+FAINTEST = 0.2
+"""Opacity of a line that nothing crosses."""
 HEIGHT = 340
 _FEWEST_TICKS = 3
 _CLOSEST_TICKS = 0.1
@@ -56,6 +58,19 @@ _TICK_STEPS = (
     tuple(n / 20 for n in range(20, 200)),
 )
 """Digits of ticks in a decade, from few to many; the first choice that gives enough ticks is taken."""
+
+
+def busy_colour(share: float) -> str:
+    """Colour of a line that is busy for a share of the most: faint when idle, opaque when busiest.
+
+    Opacity is what tells them apart on light and on dark paper alike.
+
+    >>> busy_colour(0.0), busy_colour(1.0)
+    ('rgba(213, 94, 0, 0.2)', 'rgba(213, 94, 0, 1)')
+    """
+    opacity = FAINTEST + (1 - FAINTEST) * min(1.0, max(0.0, share))
+    red, green, blue = (int(VERMILION[at : at + 2], 16) for at in (1, 3, 5))
+    return f"rgba({red}, {green}, {blue}, {opacity:.3g})"
 
 
 def figure(alt: str, *, height: int = HEIGHT, **layout: Any) -> go.Figure:

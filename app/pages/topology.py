@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import replace
 
 import streamlit as st
@@ -15,14 +15,11 @@ from app.pages.base.sections import show_answer
 from app.pages.question.sidebar import ask_job
 from app.reports.topology import parse_layout, topology_answer
 from costmodel.layout import ParallelLayout, layout_words
-from costmodel.parallel.axes import RANK_AXES
-from planner.analysis.link_load import axis_load, idle_levels
+from costmodel.parallel.axes import PARTS
+from planner.analysis.link_load import LevelLoad, axis_groups, axis_load, link_load, unloaded_levels
 from planner.plan import Plan, PlanRequest
 from topology.builders import build
 from topology.cluster import Cluster
-from topology.fabric.mesh import mesh
-
-Groups = Callable[[str], tuple[tuple[int, ...], ...]]
 
 ORDERS = ("pp-dp-cp-tp", "dp-pp-cp-tp", "pp-cp-dp-tp", "pp-dp-tp-cp", "tp-pp-dp-cp")
 THE_PLANS = "as the plan"
@@ -40,33 +37,54 @@ def render() -> None:
     request = ask_job().understood().request
     require_all_read()
     cluster = build(request.cluster)
-    layout, groups_of, words = _layout(request, cluster, degrees, order)
+    layout, gpu_of_rank, plan, words = _layout(request, cluster, degrees, order)
     answer = topology_answer(cluster, layout)
     st.subheader(plain(answer.headline), anchor=False)
     st.caption(plain(words))
-    axes = [axis for axis in RANK_AXES if getattr(layout, axis) > 1]
-    axis = st.segmented_control("Show the groups of", axes, key="topology_axis", bind="query-params")
-    h = cluster.hierarchy
-    groups = groups_of(str(axis)) if axis in axes else ()
-    loads = axis_load(h, layout, str(axis)) if axis in axes else idle_levels(h)
+    axes = [axis for axis in PARTS if getattr(layout, axis) > 1]
+    chosen = st.segmented_control("Show the groups of", axes, key="topology_axis", bind="query-params")
+    axis = str(chosen) if chosen in axes else ""
+    groups = axis_groups(layout, axis, gpu_of_rank) if axis else ()
+    loads = _loads(cluster, layout, plan, axis)
     if unfolds(cluster, loads):
-        draw(fabric_tree(cluster.hierarchy.num_gpus, loads, groups, str(axis or "")), "topology")
+        draw(fabric_tree(cluster.hierarchy.num_gpus, loads, groups, axis), "topology")
     else:
         draw(network_map(cluster, loads, groups), "topology")
-    if axis in axes:
+    if axis:
         st.caption(f"Busy is meant while {axis} communicates, and nothing else does.")
+    elif any(load.busy for load in loads):
+        st.caption("Busy is a share of the plan's step, of all axes together.")
+    else:
+        st.caption("Choose an axis to see which levels are busy while it communicates.")
     show_answer(replace(answer, headline=""))
+
+
+def _loads(cluster: Cluster, layout: ParallelLayout, plan: Plan | None, axis: str) -> tuple[LevelLoad, ...]:
+    """How busy levels are: while one axis communicates, over the plan's step, or unknown without a plan.
+
+    Links of stages on unlike GPUs differ, so that no level is as busy everywhere.
+    """
+    h = cluster.hierarchy
+    if axis:
+        return axis_load(h, layout, axis)
+    if plan is None or plan.kind_of_stage:
+        return unloaded_levels(h)
+    return link_load(h, layout, plan.estimate.time, plan.estimate.step_time_s)
 
 
 def _layout(
     request: PlanRequest, cluster: Cluster, degrees: str, order: str
-) -> tuple[ParallelLayout, Groups, str]:
-    """The layout that is looked at: what was typed, else the plan's; its groups; what it is, in words."""
+) -> tuple[ParallelLayout, Sequence[int], Plan | None, str]:
+    """The layout that is looked at, typed or the plan's; GPUs of its ranks; the plan; what it is in words."""
     if not degrees and order == THE_PLANS:
         plan = planned(request)
         if isinstance(plan, Plan):
-            return plan.layout, plan.mesh.groups, f"Layout of the plan: {layout_words(plan.layout)}"
+            return (
+                plan.layout,
+                plan.mesh.gpu_of_rank,
+                plan,
+                f"Layout of the plan: {layout_words(plan.layout)}",
+            )
     typed = parse_layout(degrees or None, None if order == THE_PLANS else order, cluster.hierarchy)
-    axes = [(name, int(getattr(typed, name))) for name in typed.axis_order]
     whose = "Layout as typed" if degrees else "No plan is drawn: tensor parallelism fills a host"
-    return typed, mesh(axes).groups, f"{whose}: {layout_words(typed)}"
+    return typed, range(typed.num_gpus), None, f"{whose}: {layout_words(typed)}"

@@ -9,7 +9,7 @@ Legend: `g` members of a group · `s` GPUs between them · `m` members inside on
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from costmodel.estimate import TimeBreakdown
@@ -27,7 +27,10 @@ from topology.fabric.hierarchy import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LevelLoad:
-    """One boundary of the fabric: what a GPU owns of it, and the share of the step it is busy, by axis."""
+    """One boundary of the fabric: what a GPU owns of it, and the share of the step it is busy, by axis.
+
+    Without any axis it is not known how busy it is, which is not the same as idle.
+    """
 
     name: str
     unit_gpus: int
@@ -47,6 +50,19 @@ def axis_group(layout: ParallelLayout, axis: str) -> tuple[int, int]:
     (4, 8)
     """
     return int(getattr(layout, axis)), int(axis_strides(LayoutTable.from_rows([layout]))[axis][0])
+
+
+def axis_groups(layout: ParallelLayout, axis: str, gpu_of_rank: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+    """GPUs of every group of an axis, in rank order; experts are spread over neighbouring ranks of a stage.
+
+    >>> axis_groups(ParallelLayout(dp=4, ep=2), "ep", range(4))
+    ((0, 1), (2, 3))
+    """
+    size, stride = axis_group(layout, axis)
+    groups: dict[tuple[int, int], list[int]] = {}
+    for rank, gpu in enumerate(gpu_of_rank):
+        groups.setdefault((rank // (size * stride), rank % stride), []).append(gpu)
+    return tuple(tuple(members) for members in groups.values())
 
 
 def link_load(
@@ -75,8 +91,8 @@ def boundaries(h: Hierarchy) -> tuple[tuple[str, int, float], ...]:
     return (inner, *((level.name, level.unit_gpus, level.uplink_bytes_per_s) for level in h.levels))
 
 
-def idle_levels(h: Hierarchy) -> tuple[LevelLoad, ...]:
-    """Every level of a fabric that nothing uses yet."""
+def unloaded_levels(h: Hierarchy) -> tuple[LevelLoad, ...]:
+    """Every level of a fabric with what a GPU owns of it; how busy it is only a plan can say."""
     return tuple(
         LevelLoad(name=name, unit_gpus=unit, bytes_per_s=rate, busy={}) for name, unit, rate in boundaries(h)
     )

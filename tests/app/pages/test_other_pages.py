@@ -17,13 +17,14 @@ from costmodel.accuracy.training_runs import PUBLISHED_RUNS, read_rows
 from costmodel.kernels.tables import load_calibration
 from costmodel.layout import layout_words
 from executor.training.settings import RunSettings, write_json
+from planner.analysis.link_load import link_load
 from planner.plan import to_json
 from planner.questions.flags import Flags
 from planner.questions.training import understand
 from planner.search.search import search
 from tests.app.page_reading import SMALL, numbers, packed, words
 from topology.base.units import format_seconds
-from topology.builders import default_cluster
+from topology.builders import build, default_cluster
 
 HOSTILE = "<img src=x onerror=alert(1)>"
 
@@ -96,6 +97,27 @@ def test_the_topology_page_shows_the_cluster_and_the_layout_of_the_question(open
     page = open_page("topology", **SMALL, tp="4")
     assert f"Layout of the plan: {layout_words(plan.layout)}" in words(page)
     assert "8 GPUs" in page.subheader[0].value
+
+
+def test_the_topology_page_opens_with_the_traffic_of_the_plan(open_page):
+    """As busy as What if says of the same plan, of all axes together; the share stands with its level."""
+    plan = search(understand(Flags(**SMALL, settings=("tp=4",))).request)
+    h = build(plan.request.cluster).hierarchy
+    loads = link_load(h, plan.layout, plan.estimate.time, plan.estimate.step_time_s)
+    most = max(load.utilisation for load in loads)
+    page = open_page("topology", **SMALL, tp="4")
+    assert most > 0
+    assert f"{format_percent(most)} busy" in charts(page)[0]
+    what_if = open_page("what_if", **SMALL, tp="4", picture="Which link hurts?")
+    readings = [reading for reading in charts(what_if) if "busy" in reading]
+    assert f"is busy for {format_percent(most)} of the step" in " ".join(readings)
+
+
+def test_the_topology_page_offers_the_groups_of_experts(open_page):
+    """The axis of a model with experts is an axis as the others."""
+    page = open_page("topology", gpus="32", topology_layout="tp=1,dp=32,ep=8", topology_axis="ep")
+    assert not page.exception
+    assert "busy (ep " in charts(page)[0]
 
 
 def test_the_topology_page_shows_the_groups_of_an_axis(open_page):
