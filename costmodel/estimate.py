@@ -28,6 +28,21 @@ PART_NAMES: Mapping[str, str] = {
 """The parts of `TimeBreakdown` in words; communication is what compute does not hide."""
 
 
+def throughput_change(before_s: float, after_s: float) -> float:
+    """Change of tokens per second from one time per token to another, as a share: t/t' - 1.
+
+    The one measure of faster: a step of half the time is +100 %, one of twice the time -50 %.
+
+    Args:
+        before_s: Seconds of a step, or of a token.
+        after_s: Seconds of the same work afterwards.
+
+    >>> throughput_change(2.0, 1.0), throughput_change(1.0, 2.0)
+    (1.0, -0.5)
+    """
+    return before_s / after_s - 1
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeBreakdown:
     """Where one optimizer step goes, on the pipeline rank that sets the pace; the parts sum to `total_s`.

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from costmodel.estimate import PART_NAMES, Estimate
+from costmodel.estimate import PART_NAMES, Estimate, throughput_change
 from costmodel.kernels.tables import Calibration, load_calibration
 from costmodel.layout import LayoutTable, ParallelLayout
 from costmodel.parallel.axes import PARTS
@@ -54,7 +54,7 @@ class RunnerUp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhatIf:
-    """The best plan after one change; `faster_by` compares time per token, 0.1 means 10 % less."""
+    """The best plan after one change; `faster_by` compares tokens per second, 0.1 means 10 % more."""
 
     change: str
     flag: str
@@ -194,7 +194,7 @@ def what_if(plan: Plan, cal: Calibration) -> tuple[WhatIf, ...]:
         if best is not None:
             step_s, layout = best
             per_token = step_s / changed.job.tokens_per_step * tokens
-            faster_by = 1 - per_token / before_s
+            faster_by = throughput_change(before_s, per_token)
             found.append(
                 WhatIf(change=change, flag=flag, step_time_s=step_s, faster_by=faster_by, layout=layout)
             )

@@ -42,15 +42,15 @@ def diff_answer(first: Plan, second: Plan, first_name: str = "A", second_name: s
 
 
 def verdict(found: Comparison) -> str:
-    """Say whether B is faster than A, in tokens per second where steps do not hold the same.
+    """Say how many tokens per second B does for each of A.
 
     >>> verdict(Comparison(speed=2.0, same_work=True, same_model=True, tied=False))
-    'B is 2 × as fast as A'
+    'B does 2 × the tokens/s of A (+100.0 %)'
     >>> verdict(Comparison(speed=1.02, same_work=False, same_model=True, tied=True))
-    'B does 1.02 × the tokens/s of A: a tie, within the error band'
+    'B does 1.02 × the tokens/s of A (+2.0 %): a tie, within the error band'
     """
-    speed = three_digits(found.speed)
-    words = f"B is {speed} × as fast as A" if found.same_work else f"B does {speed} × the tokens/s of A"
+    change = format_share(found.speed - 1, signed=True)
+    words = f"B does {three_digits(found.speed)} × the tokens/s of A ({change})"
     return f"{words}: a tie, within the error band" if found.tied else words
 
 

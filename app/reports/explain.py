@@ -10,6 +10,7 @@ from app.quantities import format_like, format_share
 from app.reports.answer import Answer, Facts, Lines, Section, Table, bar, json_text
 from app.reports.layout_words import layout_facts, plan_words
 from app.reports.plan_headline import headline, step_text
+from costmodel.estimate import throughput_change
 from costmodel.layout import layout_words
 from planner.explain import Explanation, RunnerUp, WhatIf, explain
 from planner.plan import Plan
@@ -95,7 +96,8 @@ def _runner_up_table(runner_up: RunnerUp, words: str, whole_s: float) -> Table:
         if abs(share.seconds_s) > _FEWEST_SHARE * whole_s
     )
     verdict = "a tie within the error band" if runner_up.tied else "slower beyond the error band"
-    slower, step = format_share(runner_up.slower_by, signed=True), format_seconds(runner_up.step_time_s)
+    lost = throughput_change(1.0, 1.0 + runner_up.slower_by)
+    slower, step = f"{format_share(lost, signed=True)} tokens/s", format_seconds(runner_up.step_time_s)
     return Table(
         title=f"Why the runner-up lost: {words}",
         columns=("part", "difference"),
@@ -127,7 +129,7 @@ def _what_if_table(changes: tuple[WhatIf, ...]) -> Table:
         for change in changes
         if change.faster_by < _LEAST_GAIN
     )
-    columns = ("change", "step time", "faster per token", "then the layout is", "flag")
+    columns = ("change", "step time", "tokens/s", "then the layout is", "flag")
     return Table(
         title="Which one change would help most", columns=columns, rows=rows, align="lrrll",
         note=f"would not help: {useless}" if useless else "",

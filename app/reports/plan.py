@@ -13,9 +13,10 @@ from app.reports.answer import Answer, Facts, Lines, Section, Table
 from app.reports.layout_words import layout_facts, other_nodes, plan_words
 from app.reports.plan_headline import headline, headline_facts, run_s
 from app.reports.plan_tables import memory_table, time_table
+from costmodel.estimate import throughput_change
 from costmodel.layout import num_axes
 from costmodel.memory.fit import chance_text, fit_of, fit_text
-from planner.plan import Optimality, Plan, to_json
+from planner.plan import Alternative, Optimality, Plan, to_json
 from planner.problem import capacities_bytes, setting_of
 from planner.rules.check import check_memory
 from topology.base.units import format_bytes, format_seconds
@@ -85,6 +86,11 @@ def _certainty(optimality: Optimality) -> str:
     return f"best found; nothing can be more than {format_percent(optimality.gap)} better ({bound})"
 
 
+def alternative_change(other: Alternative) -> str:
+    """Change of tokens/s of an alternative against the plan."""
+    return format_share(throughput_change(1.0, 1.0 + other.slower_by), signed=True)
+
+
 def alternatives_table(plan: Plan) -> Table:
     """The other plans worth considering."""
     where = [other_nodes(plan, other) for other in plan.alternatives]
@@ -94,7 +100,7 @@ def alternatives_table(plan: Plan) -> Table:
             plan_words(other),
             *([where[number - 1]] if any(where) else []),
             format_seconds(other.step_time_s),
-            format_share(other.slower_by, signed=True) + (" (tie)" if other.tied else ""),
+            alternative_change(other) + (" (tie)" if other.tied else ""),
             format_bytes(other.peak_memory_bytes),
             chance_text(other.out_of_memory_chance) if other.out_of_memory_chance is not None else "–",
         )
@@ -103,7 +109,7 @@ def alternatives_table(plan: Plan) -> Table:
     return Table(
         title="Also considered",
         columns=(
-            "", "layout", *(["nodes"] if any(where) else []), "step time", "slower by", "peak memory", "OOM"
+            "", "layout", *(["nodes"] if any(where) else []), "step time", "tokens/s", "peak memory", "OOM"
         ),
         rows=tuple(rows), align="rllrrrr" if any(where) else "rlrrrr",
         note=_ties_text(plan),

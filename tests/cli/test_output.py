@@ -122,7 +122,7 @@ def test_the_plan_table_states_the_numbers_of_the_plan(example_plan: Plan):
         "tp inside a node · pp across 4 nodes",
         "proven optimal",
         "5,000 layouts enumerated · 4,990 dismissed · 10 solved",
-        "+2.0 % (tie)",
+        "-2.0 % (tie)",
         "GPUs run at their boost clock",
     ):
         assert expected in text

@@ -92,6 +92,8 @@ print(json.dumps(found, default=str))
 
 def renamed(text: str, names: Mapping[str, str]) -> str:
     """A text with whole names replaced."""
+    if not names:
+        return text
     anyone = "|".join(map(re.escape, sorted(names, key=len, reverse=True)))
     return re.sub(rf"(?<![\w.-])({anyone})(?![\w-])", lambda match: names[match[1]], text)
 
@@ -157,14 +159,9 @@ def test_a_generation_of_another_name_has_the_same_limits_and_times(
 def named_in(source: str, names: frozenset[str]) -> Iterator[tuple[int, str]]:
     """Literals of code, docstrings apart, that are such a name or begin one."""
     tree = ast.parse(source)
-    prose = {
-        id(statement.value)
-        for node in ast.walk(tree)
-        for statement in (getattr(node, "body", None) or [])
-        if isinstance(getattr(node, "body", None), list)
-        and isinstance(statement, ast.Expr)
-        and isinstance(statement.value, ast.Constant)
-    }
+    bodies = [getattr(node, "body", None) for node in ast.walk(tree)]
+    statements = [statement for body in bodies if isinstance(body, list) for statement in body]
+    prose = {id(each.value) for each in statements if isinstance(each, ast.Expr)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in prose:
             word = node.value.lower()

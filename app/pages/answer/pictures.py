@@ -46,13 +46,14 @@ from app.reports.answer import Answer, Section
 from app.reports.campaign.sections import campaign_sections
 from app.reports.explain import explanation_answer
 from app.reports.layout_words import UNLIKE, layer_words, other_nodes
+from app.reports.plan import alternative_change
 from app.reports.plan_headline import cluster_of, run_s
 from costmodel.estimate import PART_NAMES
 from costmodel.kernels.saved import calibration_for
 from costmodel.layout import layout_words, num_microbatches
-from costmodel.parallel.axes import PARTS, RANK_AXES
+from costmodel.parallel.axes import PARTS
 from planner.analysis.capacity import Limits
-from planner.analysis.link_load import axis_group, link_load
+from planner.analysis.link_load import axis_groups, link_load
 from planner.analysis.op_points import OpPoint, op_points
 from planner.analysis.schedule import schedule_of
 from planner.analysis.what_if import (
@@ -160,7 +161,7 @@ def _alternatives(plan: Plan) -> None:
             "layout": layout_words(other.layout),
             **({"nodes": where} if (where := other_nodes(plan, other)) else {}),
             "step time": format_seconds(other.step_time_s),
-            "slower by": format_share(other.slower_by, signed=True),
+            "tokens/s": alternative_change(other),
             "verdict": "tie" if other.tied else "slower",
             "peak memory": format_bytes(other.peak_memory_bytes),
             "memory": other.fit_text,
@@ -234,25 +235,13 @@ def _network(plan: Plan) -> None:
         if axes
         else None
     )
-    groups = axis_groups(plan, str(axis)) if axis else ()
+    groups = axis_groups(plan.layout, str(axis), plan.mesh.gpu_of_rank) if axis else ()
     if any(load.busy for load in loads):
         draw(link_heat(loads), "link_heat")
     if unfolds(cluster, loads):
         draw(fabric_tree(cluster.hierarchy.num_gpus, loads, groups, str(axis or "")), "network")
     else:
         draw(network_map(cluster, loads, groups), "network")
-
-
-def axis_groups(plan: Plan, axis: str) -> tuple[tuple[int, ...], ...]:
-    """GPUs of every group of an axis; experts are spread over neighbouring ranks of a stage."""
-    if axis in RANK_AXES:
-        return plan.mesh.groups(axis)
-    size, stride = axis_group(plan.layout, axis)
-    ranks = range(plan.mesh.num_ranks)
-    groups: dict[tuple[int, int], list[int]] = {}
-    for rank in ranks:
-        groups.setdefault((rank // (size * stride), rank % stride), []).append(plan.mesh.gpu_of_rank[rank])
-    return tuple(tuple(members) for members in groups.values())
 
 
 @st.fragment  # type: ignore[untyped-decorator]

@@ -16,7 +16,7 @@ from app.reports.plan_headline import band_text
 from app.requests.links import flags_of_words
 from costmodel.accuracy.anchor import Anchor
 from costmodel.accuracy.kept_anchors import remember
-from costmodel.estimate import PART_NAMES
+from costmodel.estimate import PART_NAMES, throughput_change
 from costmodel.kernels.level import StackLevel
 from planner.campaign.finish import with_campaign
 from planner.explain import explain
@@ -178,7 +178,9 @@ def test_every_alternative_says_what_it_loses_on(open_page):
     """The parts of the step that are longer than in the best plan, as `plan explain` tells the runner-up."""
     page, plan = open_page("what_if", **SMALL), plan_of()
     shown = page.dataframe[0].value
-    assert list(shown["slower by"]) == [format_share(a.slower_by, signed=True) for a in plan.alternatives]
+    best_s = plan.estimate.step_time_s
+    lost = [throughput_change(best_s, other.step_time_s) for other in plan.alternatives]
+    assert list(shown["tokens/s"]) == [format_share(change, signed=True) for change in lost]
     assert tuple(shown["loses most on"]) == why_lost(plan)
     first = explain(plan).runner_up.lost_on[0]
     field = next(field for field, name in PART_NAMES.items() if name == first.part)
