@@ -326,7 +326,9 @@ def _gpu(reading: Reading, notes: _Notes) -> str:
     if len(reading.gpus) == 1:
         notes.assumed.append(f"GPUs are {reading.gpus[0]}, which the file mentions")
         return reading.gpus[0]
-    notes.take("cluster.gpu", default_gpu(), f"GPUs are {default_gpu()}: the file does not say, so give --gpu")
+    notes.take(
+        "cluster.gpu", default_gpu(), f"GPUs are {default_gpu()}: the file does not say, so give --gpu"
+    )
     return default_gpu()
 
 
