@@ -181,7 +181,7 @@ def _parts(estimate: Estimate, ranks: int) -> Iterator[Claim]:
     yield _band("band of the step", estimate.lower_s, estimate.step_time_s, estimate.upper_s)
     lower, upper = estimate.memory_lower_bytes, estimate.memory_upper_bytes
     yield _band("band of the peak", lower, estimate.peak_memory_bytes, upper)
-    yield within("chance of not fitting", estimate.out_of_memory_chance, 0.0, 1.0)
+    yield within("chance of OOM", estimate.out_of_memory_chance, 0.0, 1.0)
     counts = [count for one in estimate.evidence for count in (one.runs, one.elsewhere)]
     yield within("fewest runs of the evidence", min(counts, default=0), 0, math.inf)
 
@@ -214,3 +214,4 @@ def _alternatives(plan: Plan) -> Iterator[Claim]:
         yield from _stages(x, other.layers_of_stage, other.recompute_of_stage, request.model.num_layers, of)
         yield within(f"step time{of}", other.step_time_s, EQUAL**2, math.inf)
         yield _band(f"band of the step{of}", other.lower_s, other.step_time_s, other.upper_s)
+        yield within(f"chance of OOM{of}", other.out_of_memory_chance or 0.0, 0.0, 1.0)

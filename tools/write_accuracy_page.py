@@ -27,9 +27,11 @@ from app.actions.accuracy_plot import step_time_svg  # noqa: E402 - the checkout
 from app.figures.svg_scatter import PlotAxis, scatter  # noqa: E402
 from app.reports.training_accuracy import doubt_words, percent  # noqa: E402
 from costmodel.accuracy.constants_table import every_constant  # noqa: E402
+from costmodel.accuracy.left_out import ALL, LEFT_OUT_FILE  # noqa: E402
 from costmodel.accuracy.snapshot import SNAPSHOT, snapshot_of  # noqa: E402
 from costmodel.accuracy.training import RunResult, Summary, predict_rows, summarise  # noqa: E402
 from costmodel.accuracy.training_runs import read_rows, shipped_runs  # noqa: E402
+from costmodel.evidence.keys import engine_family  # noqa: E402
 from costmodel.kernels.tables import load_calibration  # noqa: E402
 from costmodel.runs.cells import Row  # noqa: E402
 from costmodel.training.bands import QUANTILE_80, deviations, tie_ratio  # noqa: E402
@@ -203,8 +205,8 @@ def coverage_table(residuals: Sequence[Residual], held: Held) -> str:
 
 
 def chance_table(results: Sequence[RunResult]) -> str:
-    """Runs by the chance of not fitting that the model gave them."""
-    lines = ["| chance of not fitting, % | ran | ran out of memory |", "|---|---:|---:|"]
+    """Runs by the chance of OOM that the model gave them."""
+    lines = ["| chance of OOM, % | ran | ran out of memory |", "|---|---:|---:|"]
     edges = (0.0, 0.05, 0.25, 0.5, 0.75, 1.0)
     for low, high in pairwise(edges):
         inside = [
@@ -290,6 +292,23 @@ def write_readme(table: str) -> None:
     README.write_text(f"{before}{OPEN}\n{table}\n{CLOSE}{after}", encoding="utf-8")
 
 
+def left_out_toml() -> str:
+    """Errors by engine of runs predicted without their vendor, of docs/data/cross_validation.csv."""
+    ratios: dict[str, list[float]] = {ALL: []}
+    for row in kept_columns().values():
+        error = abs(float(row["held_out_vendors_s"]) / float(row["measured_s"]) - 1)
+        for name in (ALL, engine_family(row["stack"])):
+            ratios.setdefault(name, []).append(error)
+    lines = ["# Runs predicted without their vendor, by engine; written by tools/write_accuracy_page.py.", ""]
+    lines += ['source = "tools/leave_out.py: vendor × engine left out, docs/data/cross_validation.csv"', ""]
+    for name, errors in sorted(ratios.items()):
+        numbers = (np.median(errors), np.mean(errors), np.quantile(errors, 0.9))
+        keys = zip(("median_error", "mean_error", "p90_error"), numbers, strict=True)
+        lines += [f"[engines.{name}]", f"runs = {len(errors)}"]
+        lines += [*(f"{key} = {value:.4f}" for key, value in keys), ""]
+    return "\n".join(lines)
+
+
 def predicted(rows: Sequence[Row]) -> list[RunResult]:
     """Rows as the shipped constants predict them."""
     return predict_rows(rows, load_calibration())
@@ -309,6 +328,7 @@ def main() -> None:
     kinds = [*(left_out(full, way, held) for way in WORDS), full]
     (DOCS / "accuracy.md").write_text(page(kinds, residuals, held), encoding="utf-8")
     write_readme(readme_table(kinds))
+    LEFT_OUT_FILE.write_text(left_out_toml(), encoding="utf-8")
     if options.release:
         figures_of = {"published": snapshot_of(predicted(shipped_runs())), "full": snapshot_of(full)}
         SNAPSHOT.write_text(json.dumps(figures_of, indent=1, sort_keys=True) + "\n", encoding="utf-8")

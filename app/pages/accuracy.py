@@ -11,14 +11,16 @@ import streamlit as st
 
 from app.figures.measured.accuracy import predicted_against_measured
 from app.pages.base.choices import KEPT
-from app.pages.base.frame import MOST_UPLOAD_MIB, asked, columns_of, draw, guarded, table
+from app.pages.base.frame import MOST_UPLOAD_MIB, asked, columns_of, draw, guarded, plain, table
 from app.pages.question.sidebar import BY_GPU
 from app.quantities import format_percent
 from app.requests.uploads import MOST_ROWS
 from costmodel.accuracy.constants_table import every_constant
+from costmodel.accuracy.left_out import ALL, LeftOut, left_out
 from costmodel.accuracy.training import RunResult, Summary, predict_rows, summarise
 from costmodel.accuracy.training_runs import read_rows, shipped_runs
 from costmodel.evidence.keys import engine_family
+from costmodel.evidence.table import RUNS, shipped_table
 from costmodel.kernels.tables import load_calibration
 from topology.base.errors import InputError
 from topology.base.units import format_seconds
@@ -50,10 +52,16 @@ def render() -> None:
             required=True,
         )
     )
+    if file is None:
+        st.markdown(plain(for_someone_new(kept_engine())))
     draw(predicted_against_measured(shown, by), "accuracy")
     st.markdown("#### Error of every group")
     table(
         columns_of([summary_row(entry) for entry in by_size(summarise(shown, by=by))]), alt="Error by group"
+    )
+    st.caption(
+        "Rank correlation: how alike the predicted and the measured order of layouts of one job are. "
+        "1 is the same order."
     )
     st.markdown("#### Where it is furthest off")
     table(columns_of(worst_rows(shown)), alt="Runs with the largest error")
@@ -73,14 +81,58 @@ def near_ones(results: Sequence[RunResult]) -> list[RunResult]:
     near = [
         r for r in results if r.footing and (r.footing.engine, r.footing.generation) == (engine, generation)
     ]
-    words = {
-        True: f"behind this plan: {engine} on {generation} ({len(near)})",
-        False: f"all ({len(results)})",
-    }
+    counts, words = counts_of(engine, generation), run_words(engine, generation)
     chosen = st.segmented_control(
         "Runs", list(words.values()), default=words[bool(near)], key="runs_near", required=True
     )
-    return near if chosen == words[True] else list(results)
+    shown = near if chosen == words[True] else list(results)
+    count = counts[chosen == words[True]]
+    if len(shown) != count:
+        st.caption(f"{count:,} measured runs; the {len(shown):,} that come with the package are shown here.")
+    return shown
+
+
+def counts_of(engine: str, generation: str) -> dict[bool, int]:
+    """Measured runs behind a plan of this engine on this generation, as the plan counts them, and all."""
+    known = shipped_table()
+    return {
+        True: known.get(engine, {}).get(generation, {}).get(RUNS, 0),
+        False: sum(each[RUNS] for of_engine in known.values() for each in of_engine.values()),
+    }
+
+
+def run_words(engine: str, generation: str) -> dict[bool, str]:
+    """The two choices of runs to show, with their counts."""
+    counts = counts_of(engine, generation)
+    return {
+        True: f"behind this plan: {engine} on {generation} ({counts[True]:,})",
+        False: f"all ({counts[False]:,})",
+    }
+
+
+def kept_engine() -> str:
+    """The engine of the question, by its family; none where nothing was asked."""
+    stack = st.session_state.get(KEPT, {}).get("stack")
+    return engine_family(stack) if stack else ""
+
+
+def for_someone_new(engine: str) -> str:
+    """How far off runs are whose vendor's runs fitted nothing: on this engine, and on all."""
+    known = left_out()
+    texts = [f"{_of_strangers(known[engine])} on {engine}"] if engine in known else []
+    texts.append(f"{_of_strangers(known[ALL])} on all engines")
+    return (
+        f"For someone new: {'; '.join(texts)}. Each run was predicted without its vendor's. "
+        "The figures below are as shipped: the constants were fitted on these runs."
+    )
+
+
+def _of_strangers(found: LeftOut) -> str:
+    """Errors in words."""
+    return (
+        f"±{format_percent(found.median_error)} in the median, 9 in 10 within "
+        f"{format_percent(found.p90_error)} ({found.runs:,} runs)"
+    )
 
 
 def by_size(summaries: Sequence[Summary]) -> list[Summary]:

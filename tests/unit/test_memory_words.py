@@ -24,6 +24,7 @@ ALLOWED = {
     ("planner/search/verify.py", "chance of OOM"): "name of the quantity",
     ("planner/search/infeasible.py", " chance of OOM"): "behind the chance of a share left free",
     ("planner/structure.py", " does not fit together: "): "of parts of a file",
+    ("planner/structure.py", "chance of OOM"): "name of the quantity",
     ("planner/questions/seen.py", " do not fit into it"): "of images in a sequence",
     ("planner/deployment/triton.py", "a layout that fits a node"): "of GPUs in a node",
     ("planner/serving/answer.py", "fits.json"): "the name of a file",

@@ -9,11 +9,16 @@ from pathlib import Path
 import pytest
 
 from app.figures.serving import HOLLOW
+from app.pages import accuracy
+from app.pages.base.choices import KEPT
+from app.pages.question.sidebar import BY_GPU
 from app.quantities import format_percent
 from app.reports.topology import parse_layout, topology_answer
 from app.store.run_log import CHECKPOINT_FOLDER, RunStep, checkpoints_of
+from costmodel.accuracy.left_out import ALL, left_out
 from costmodel.accuracy.training import predict_rows, summarise
 from costmodel.accuracy.training_runs import PUBLISHED_RUNS, read_rows
+from costmodel.evidence.table import RUNS
 from costmodel.kernels.tables import load_calibration
 from costmodel.layout import layout_words
 from executor.training.settings import RunSettings, write_json
@@ -153,6 +158,36 @@ def test_the_accuracy_page_gives_the_errors_of_the_command(open_page):
     worst = page.dataframe[1].value
     assert not worst["run"].str.contains(r"\\").any()
     assert len(page.dataframe[-1].value) > 10
+
+
+def test_the_accuracy_page_says_how_far_off_it_is_for_someone_new(open_page):
+    """Not only as shipped: the README's figures with the vendor left out; an uploaded table has none."""
+    page = open_page("accuracy")
+    found = left_out()[ALL]
+    nine = f"9 in 10 within {format_percent(found.p90_error)}"
+    errors = f"±{format_percent(found.median_error)} in the median, {nine}"
+    assert f"{errors} ({found.runs:,} runs) on all engines" in words(page)
+    readme = (Path(__file__).parents[3] / "README.md").read_text(encoding="utf-8")
+    row = next(line for line in readme.splitlines() if line.startswith("| all |"))
+    assert f"| {found.runs:,} | {100 * found.median_error:.1f} / {100 * found.mean_error:.1f} / " in row
+    assert f" / {100 * found.p90_error:.1f} |" in row
+
+
+def test_runs_behind_a_plan_are_counted_as_the_plan_counts_them(monkeypatch):
+    """The label has the plan's own count; what the package does not carry is said."""
+    plan = search(understand(Flags(**SMALL)).request)
+    behind = next(one for one in plan.estimate.evidence if one.key == RUNS)
+    shown: list[str] = []
+    kept = {"stack": "megatron-core", "cluster": BY_GPU, "gpu": "h100-sxm"}
+    monkeypatch.setattr(accuracy.st, "session_state", {KEPT: kept})
+    monkeypatch.setattr(accuracy.st, "segmented_control", lambda _, options, **__: options[0])
+    monkeypatch.setattr(accuracy.st, "caption", shown.append)
+    assert f"({behind.runs:,})" in accuracy.run_words("megatron-core", "hopper")[True]
+    near = accuracy.near_ones(predict_rows(read_rows(PUBLISHED_RUNS), load_calibration()))
+    (said,) = shown
+    assert (
+        said == f"{behind.runs:,} measured runs; the {len(near):,} that come with the package are shown here."
+    )
 
 
 def test_filters_leave_only_what_was_chosen(open_page):
