@@ -14,10 +14,11 @@ from planner.audit.launch import UNTOLD, Launch, family_of, launch_of, launch_of
 from planner.audit.manifests import script_of
 from planner.audit.words import FAMILIES, MACHINE_WORDS, Family, family_named
 from planner.formats.kinds import Kind, kind_of
-from planner.formats.logs import Measured, is_log, measured_of
+from planner.formats.logs import Measured, is_log, is_named_log, measured_of
 from planner.formats.python_config import Recipe, models_named, recipes_of
 from planner.formats.settings import NOT_KNOWN, Setting, with_defaults
 from planner.formats.shell_script import Script
+from planner.formats.step_lines import COLOUR, known_engines
 from planner.formats.structured import json_settings, toml_settings, yaml_settings
 from topology.base.decode import read_text
 from topology.base.errors import InputError
@@ -33,7 +34,6 @@ TELLING_SHARE = 0.7
 """Of the settings of the recipe that has most: one with fewer is a part of others."""
 _STARTS = re.compile(r"\b(?:torchrun|srun|sbatch|mpirun|python3?|deepspeed|bash)\b|\.py\b")
 _PRESET = re.compile(r"^#.*\b(?:preset|for) (?:for )?(\d{1,5}) [AHB]\d+\w* GPUs", re.MULTILINE)
-_COLOUR = re.compile(r"\x1b\[[0-9;]*m|\[\d{1,2}m")
 _PRECISION_WORDS = "|".join(word for word, _ in config_words() if word[-1].isdigit())
 _IN_NAME = re.compile(rf"(?:^|[_-])({_PRECISION_WORDS})(?:[_.-]|cs|$)", re.IGNORECASE)
 """A precision in the name of a file."""
@@ -70,6 +70,12 @@ class Reading:
     stated: Facts = field(default_factory=Facts)
     """What words say, before anything follows from it."""
 
+    @property
+    def measured_anything(self) -> bool:
+        """Whether a log says how a run went: its steps, its peak memory, or that memory ran out."""
+        log = self.measured
+        return log is not None and bool(log.has_steps or log.peak_memory_bytes or log.out_of_memory)
+
 
 def read_files(paths: Iterable[str], given: Mapping[str, str] | None = None) -> Reading:
     """Read files that together describe one job; a name may end in ``::recipe`` for one of a Python file.
@@ -100,9 +106,33 @@ def read_texts(said: Mapping[str, str], given: Mapping[str, str] | None = None) 
         if Path(name).name not in sourced
     ]
     readings = readings or [_read(name, text, given or {}, {}) for name, text in texts.items()]
+    _require_step(readings)
     whole = _together(readings)
     _mentions(whole, [*texts, *texts.values()])
     return whole
+
+
+def _require_step(readings: Sequence[Reading]) -> None:
+    """Say which logs show no step; refuse them where they are all that there is.
+
+    Raises:
+        InputError: Nothing is read but logs, and nothing of them was recognised.
+    """
+    silent = [one for one in readings if one.measured is not None and not one.measured.has_steps]
+    blank = [one for one in silent if not one.facts.found and not one.settings and not one.measured_anything]
+    if len(blank) == len(readings):
+        names = ", ".join(Path(path).name for one in blank for path in one.kinds)
+        raise InputError(
+            f"no line of a step was recognised in {names}",
+            f"known forms are those of {known_engines()}",
+            "name the log of the rank that prints steps, or the launch file of the job",
+        )
+    for one in silent:
+        if not one.measured_anything:
+            path = Path(next(iter(one.kinds))).name
+            one.doubts.append(
+                f"{path}: no line of a step was recognised; known forms are those of {known_engines()}"
+            )
 
 
 def _mentions(whole: Reading, texts: Sequence[str]) -> None:
@@ -133,8 +163,8 @@ def _text(path: str) -> str:
 
 def _cleaned(path: str, said: str) -> str:
     """A text without characters that mean something to us."""
-    text = _COLOUR.sub("", said.replace("\x00", "").replace("\r\n", "\n"))
-    if len(text) > MOST_CONFIG_CHARACTERS and not is_log(text):
+    text = COLOUR.sub("", said.replace("\x00", "").replace("\r\n", "\n"))
+    if len(text) > MOST_CONFIG_CHARACTERS and not is_named_log(path) and not is_log(text):
         cause = f"it has {len(text):,} characters and is no log"
         raise InputError(
             f"{path} is no launch file", cause, "name the script, the configuration or the log of a job"
@@ -368,7 +398,8 @@ def _together(readings: list[Reading]) -> Reading:
         whole.settings += tuple(replace(one, file=next(iter(reading.kinds))) for one in reading.settings)
         whole.kinds |= reading.kinds
         whole.doubts.extend((*reading.doubts, *reading.facts.notes))
-        whole.measured = whole.measured or reading.measured
+        if whole.measured is None or not whole.measured.has_steps:
+            whole.measured = reading.measured or whole.measured
     whole.stated = Facts(dict(whole.facts.found), set(whole.facts.unknown))
     conclude(whole.facts, whole.family)
     whole.doubts.extend(whole.facts.notes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Literal
 
-from planner.formats.logs import is_log
+from planner.formats.logs import is_like_log, is_log, is_named_log
 
 Kind = Literal["shell", "page", "python", "json", "toml", "yaml", "log"]
 _SHELL = re.compile(
@@ -24,13 +24,15 @@ def kind_of(text: str, name: str) -> Kind:
     ('shell', 'yaml', 'json')
     """
     suffix = name.lower().rpartition(".")[2]
-    if is_log(text):
+    script = text.startswith("#!") or bool(re.search(r"^#SBATCH", text, re.MULTILINE))
+    if is_log(text) or (is_named_log(name) and not script):
+        return "log"
+    configured = suffix in ("json", "toml", "yaml", "yml", "py", "sh", "sbatch", "slurm", "md")
+    if not configured and not script and is_like_log(text):
         return "log"
     if text.lstrip()[:1] in "{[" and suffix not in ("toml", "yaml", "yml") and not _TOML.search(text[:5000]):
         return "json"
-    if text.startswith("#!") or re.search(r"^#SBATCH", text, re.MULTILINE):
-        return "shell"
-    if suffix in ("sh", "sbatch", "slurm", "bash", "env"):
+    if script or suffix in ("sh", "sbatch", "slurm", "bash", "env"):
         return "shell"
     if re.search(r"^[ \t]*```", text, re.MULTILINE):
         return "page"

@@ -14,41 +14,25 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from planner.formats.settings import Setting
-from topology.base.units import BILLION, GIB
+from planner.formats.step_lines import (
+    LONGEST_STEP_S,
+    PACE,
+    Form,
+    Pace,
+    StepLine,
+    Work,
+    forms_in,
+    pace_of,
+    step_line,
+)
+from topology.base.units import TERA
 
 MOST_LINES = 400_000
 LONGEST_LINE = 20_000
 MOST_STEPS = 100_000
 LONGEST_INT = 19
-LONGEST_STEP_S = 1e6
-"""Eleven days."""
-_STEP = re.compile(
-    r"(?:elapsed time per iteration \(|iter time \(|elapsed_time_per_iteration_)(ms|s)\)?:\s*([\d.]+)([KM]?)"
-)
-_NAMED_STEP = re.compile(
-    r"(?:train_step_timing(?: in s)?\"?\s*[:=]|\"train_step_time\"\s*:|Step Time\s*:)\s*([\d.]+)"
-)
-_PROGRESS = re.compile(r"\[[\d:]+<[\d:?]+,\s*([\d.]+)(s/it|it/s)")
-_TFLOPS = re.compile(
-    r"(?:TFLOPs:|TFLOP/s/GPU\)?:|tflops:|TFLOPS_per_GPU:|model_tflops_per_gpu:|approx flops per GPU:"
-    r"|Effective Tera Flops per GPU:|MODEL_TFLOP/s/GPU:?|GPU utilization:)\s*([\d,.]+)",
-    re.IGNORECASE,
-)
-_TOKENS = re.compile(
-    r"(?:\btps:|tokens per GPU \(tokens/s/GPU\):|\(tgs\):|tokens_per_sec_per_gpu:)\s*([\d,.]+)([KM]?)"
-)
-_MEMORY = re.compile(
-    r"(?:max allocated:|Peak allocated:?)\s*([\d.]+)|mem-max-allocated-gigabytes:\s*([\d.]+)"
-    r"|(?:MaxMemAllocated=|Max_MA\s+|memory:\s*|max_mem_allocated\(gib\)':\s*)([\d.]+)",
-    re.IGNORECASE,
-)
-"""In MiB, in GB, in GiB (DeepSpeed's GB are 2³⁰ bytes)."""
-_SAMPLES = re.compile(
-    r"(?:RunningAvgSamplesPerSec=|'train_samples_per_second':|Speed:|samples per second:|samples/sec:)"
-    r"\s*([\d.]+)"
-)
-_THOUSANDS = {"": 1.0, "K": 1e3, "M": 1e6}
-_HF = re.compile(r"'train_steps_per_second':\s*([\d.]+)")
+MOST_HEAD = 20_000
+"""Characters of a text by which it is known."""
 _ARGUMENT = re.compile(r"^\s*([a-zA-Z_]\w*)\s+\.{2,}\s*(\S.*)$|^\s\s([a-z_]\w{24,})\s\s(\S+)$")
 _STATED = {
     "cluster.num_gpus": re.compile(r"using world size:\s*(\d+)"),
@@ -75,28 +59,30 @@ _COMMAND = re.compile(
     r"^(?:\+\s|cmd\s*=\s*|\$\s)|^\s*(?:[A-Z_]+=\S+\s+)*(?:torchrun|deepspeed|python3?|srun|\./\S+\.sh)\s"
 )
 _ECHOED = re.compile(r"^\+ ([A-Z_]*ARGS)=\((.*)\)$")
-_LOGGED = re.compile(
-    rf"{_STEP.pattern}|{_NAMED_STEP.pattern}|^:::MLLOG|^DLLL\s*\{{|RunningAvgSamplesPerSec=|"
-    r"\btps:\s*[\d,]+\s+tflops:|'train_runtime':|\[[\d:]+<[\d:?]+,\s*[\d.]+(?:s/it|it/s)|"
-    r"Speed: [\d.]+ samples/sec|mem-max-allocated-gigabytes",
-    re.MULTILINE,
+_OUT_OF_MEMORY = re.compile(
+    r"(?:CUDA|HIP|XPU|NPU) out of memory|OutOfMemoryError|RESOURCE_EXHAUSTED: Out of memory"
 )
+_PRINTS = re.compile(r"^:::MLLOG|^DLLL\s*\{", re.MULTILINE)
+"""Records of loggers that have no sentences."""
+_LOG_SUFFIXES = ("log", "out", "err", "stdout", "stderr")
+_LIKE_LOG = re.compile(
+    r"(?:\d{1,5}:\s|\[?(?:default|rank)[ _]?\d+\]?:|\[?\d{4}[-/]\d\d[-/]\d\d[ T]\d\d:\d\d"
+    r"|\[?\d\d/\d\d/\d{4} \d\d:\d\d|\[?(?:INFO|WARNING|ERROR|DEBUG)\b|[IWE]\d{4} \d\d:\d\d"
+    r"|\{'loss':|Traceback \(most recent)",
+    re.IGNORECASE,
+)
+"""How a line begins that a program printed while it ran."""
+LIKE_LOG_SHARE = 1 / 3
+"""Of the first lines of a text that begin so, for it to be a log."""
 
 
 _TOLD: Mapping[re.Pattern[str], tuple[str, ...]] = {
-    _STEP: ("elapsed time per iteration (", "iter time (", "elapsed_time_per_iteration_"),
-    _NAMED_STEP: ("train_step_tim", "step time"),
-    _PROGRESS: ("s/it", "it/s"),
-    _TFLOPS: ("flops:", "flop/s/gpu", "flops_per_gpu:", "flops per gpu:", "gpu utilization:"),
-    _TOKENS: ("tps:", "tokens per gpu (", "(tgs):", "tokens_per_sec_per_gpu:"),
-    _MEMORY: ("allocated", "max_ma", "memory:"),
-    _SAMPLES: ("samplespersec=", "samples_per_second", "speed:", "samples per second:", "samples/sec:"),
-    _HF: ("train_steps_per_second",),
     _MESH: ("device mesh with",),
     _CONSUMED: ("consumed_samples",),
     _PARALLEL: ("parallel-size:", "parallel size:"),
     _COMMAND: ("+ ", "cmd", "$ ", "torchrun", "deepspeed", "python", "srun", ".sh"),
     _ARGUMENT: ("..", "  "),
+    _OUT_OF_MEMORY: ("out of memory", "outofmemory"),
     _STATED["cluster.num_gpus"]: ("using world size",),
     _STATED["job.global_batch_size"]: ("global batch size", "global_batch size", "global batch_size",
                                        "global_batch_size", "total train batch size"),
@@ -105,7 +91,6 @@ _TOLD: Mapping[re.Pattern[str], tuple[str, ...]] = {
     _STATED["said.accumulation"]: ("gradient accumulation steps",),
 }  # fmt: skip
 """Small letters without one of which a text has no match of a pattern: most logs have a few of all."""
-_RATES = frozenset((_TFLOPS, _SAMPLES, _TOKENS, _HF, _PROGRESS, _MEMORY))
 _SENTENCES = frozenset((*_STATED.values(), _MESH, _CONSUMED))
 _PRINTED = frozenset((_ARGUMENT, _COMMAND, _PARALLEL))
 
@@ -119,25 +104,74 @@ class Measured:
         steps: How many these are.
         tflops_per_gpu: Median of the printed rates.
         tokens_per_s_per_gpu: Median of the printed rates.
+        tokens_per_s: Median of the printed rates of all GPUs together.
         samples_per_s: Last running average, or median, of all GPUs together.
         peak_memory_bytes: Largest printed.
         job: Facts that the log states: field, value, line.
         doubts: What of it is not to be taken as it stands.
+        out_of_memory: The line on which a GPU ran out of memory; 0 where none did.
     """
 
     step_time_s: float | None = None
     steps: int = 0
     tflops_per_gpu: float | None = None
     tokens_per_s_per_gpu: float | None = None
+    tokens_per_s: float | None = None
     samples_per_s: float | None = None
     peak_memory_bytes: float | None = None
     job: list[tuple[str, Any, int]] = field(default_factory=list)
     doubts: list[str] = field(default_factory=list)
+    out_of_memory: int = 0
+
+    @property
+    def has_steps(self) -> bool:
+        """Whether it shows a job that made steps."""
+        rates = (self.tflops_per_gpu, self.tokens_per_s_per_gpu, self.tokens_per_s, self.samples_per_s)
+        return self.step_time_s is not None or any(rates)
+
+    def pace(self, work: Work) -> Pace | None:
+        """The step that it measured, of the rate that it prints where it prints no step.
+
+        Args:
+            work: What a step of the job does.
+        """
+        return pace_of(
+            work,
+            step_s=self.step_time_s,
+            tokens_per_s_per_gpu=self.tokens_per_s_per_gpu,
+            tokens_per_s=self.tokens_per_s,
+            samples_per_s=self.samples_per_s,
+            flop_per_s_per_gpu=None if self.tflops_per_gpu is None else self.tflops_per_gpu * TERA,
+        )
 
 
 def is_log(text: str) -> bool:
-    """Whether a text has lines that only a running job prints."""
-    return bool(_LOGGED.search(text))
+    """Whether a text has lines that only a running job prints; those that are commented out are none."""
+    if _PRINTS.search(text):
+        return True
+    forms = tuple(form for form in forms_in(text) if form.means in PACE)
+    marks = tuple(form.mark for form in forms)
+    lines = (line for line in text.split("\n", MOST_LINES)[:MOST_LINES] if not line.lstrip().startswith("#"))
+    return bool(forms) and any(
+        step_line(line[:LONGEST_LINE], forms).is_progress
+        for line in lines
+        if any(mark in line.lower() for mark in marks)
+    )
+
+
+def is_named_log(name: str) -> bool:
+    """Whether a file is called what logs are called.
+
+    >>> is_named_log("slurm-12.out"), is_named_log("train.log.1"), is_named_log("job.yaml")
+    (True, True, False)
+    """
+    return any(suffix in _LOG_SUFFIXES for suffix in name.lower().split(".")[-2:] if "." in name)
+
+
+def is_like_log(text: str) -> bool:
+    """Whether lines of a text begin as those of a running program do."""
+    lines = [line for line in text[:MOST_HEAD].split("\n") if line.strip()]
+    return bool(lines) and sum(bool(_LIKE_LOG.match(line)) for line in lines) >= LIKE_LOG_SHARE * len(lines)
 
 
 @dataclass(slots=True)
@@ -146,36 +180,42 @@ class _Read:
 
     told: frozenset[re.Pattern[str]]
     """Patterns that the text may have."""
+    forms: tuple[Form, ...]
+    """Quantities that it may have."""
     steps: list[float] = field(default_factory=list)
     tflops: list[float] = field(default_factory=list)
     tokens: list[float] = field(default_factory=list)
+    all_tokens: list[float] = field(default_factory=list)
     samples: list[float] = field(default_factory=list)
     memory: float = 0.0
-    blocks: list[tuple[str, float]] = field(default_factory=list)
     settings: list[Setting] = field(default_factory=list)
     job: dict[str, tuple[Any, int]] = field(default_factory=dict)
     commands: list[str] = field(default_factory=list)
     arrays: dict[str, str] = field(default_factory=dict)
     average: float | None = None
-    progress: list[float] = field(default_factory=list)
+    progress: dict[int, list[float]] = field(default_factory=dict)
+    """Seconds of a step of progress bars, by the steps of the bar: that of the training is the longest."""
     consumed: tuple[int, int] | None = None
     """Step and samples so far."""
     each_step: list[int] = field(default_factory=list)
     """Samples of a step, from those."""
     doubts: list[str] = field(default_factory=list)
+    out_of_memory: int = 0
 
 
 def measured_of(text: str) -> tuple[Measured, list[Setting], str]:
     """What a log measured, the settings that it prints, and the commands that it shows."""
     small = text.lower()
     told = (pattern for pattern, words in _TOLD.items() if any(word in small for word in words))
-    read = _Read(told=frozenset(told))
+    read = _Read(told=frozenset(told), forms=forms_in(text))
     for number, line in _lines(text):
         _take(line, number, read)
     if read.each_step and read.each_step[-1] > 0:
         read.job.setdefault("job.global_batch_size", (read.each_step[-1], 0))
     found = Measured(
-        job=[(name, value, line) for name, (value, line) in read.job.items()], doubts=read.doubts
+        job=[(name, value, line) for name, (value, line) in read.job.items()],
+        doubts=read.doubts,
+        out_of_memory=read.out_of_memory,
     )
     steady = read.steps[1:] if len(read.steps) > 1 else read.steps
     if steady:
@@ -183,9 +223,10 @@ def measured_of(text: str) -> tuple[Measured, list[Setting], str]:
         if len(read.steps) == 1:
             found.doubts.append("the log has one step, which is a warm-up: not a steady state")
     elif read.average is not None or read.progress:
-        found.step_time_s = read.average or _median(read.progress)
+        found.step_time_s = read.average or _median(read.progress[max(read.progress)])
     found.tflops_per_gpu = _median(read.tflops)
     found.tokens_per_s_per_gpu = _median(read.tokens)
+    found.tokens_per_s = _median(read.all_tokens)
     found.samples_per_s = _median(read.samples)
     found.peak_memory_bytes = read.memory or None
     if read.arrays:  # what `bash -x` shows of the arguments: the first of every name, as one command
@@ -221,19 +262,31 @@ def _take(line: str, number: int, read: _Read) -> None:
     if line.startswith(("DLLL", ":::MLLOG")):
         _take_json(line, number, read)
         return
-    step = _search(_STEP, line, read)
-    if step:
-        scale = _THOUSANDS[step.group(3)] / (1000 if step.group(1) == "ms" else 1)
-        _add_step(_number(step.group(2)) * scale, read)
-    named = _search(_NAMED_STEP, line, read)
-    if named:
-        _add_step(_number(named.group(1)), read)
-    if read.told & _RATES:
-        _take_rates(line, read)
+    quantities = step_line(line, read.forms) if read.forms else StepLine()
+    _take_quantities(quantities, read)
+    if not read.out_of_memory and _search(_OUT_OF_MEMORY, line, read):
+        read.out_of_memory = number
     if read.told & _SENTENCES:
         _take_stated(line, number, read)
-    if not step and read.told & _PRINTED:
+    if quantities.step_s is None and read.told & _PRINTED:
         _take_printed(line[_end_of_prefix(line) :], number, read)
+
+
+def _take_quantities(line: StepLine, read: _Read) -> None:
+    """Times, rates and memory of a line."""
+    if line.step_s is not None:
+        _add_step(line.step_s, read)
+    tflops = None if line.flop_per_s_per_gpu is None else line.flop_per_s_per_gpu / TERA
+    pairs = (
+        (tflops, read.tflops), (line.tokens_per_s_per_gpu, read.tokens), (line.tokens_per_s, read.all_tokens),
+        (line.samples_per_s, read.samples),
+        (line.bar_step_s, read.progress.setdefault(int(line.steps or 0), []) if line.bar_step_s else []),
+    )  # fmt: skip
+    for value, into in pairs:
+        if value and len(into) < MOST_STEPS:
+            into.append(value)
+    read.average = line.mean_step_s or read.average
+    read.memory = max(read.memory, line.peak_memory_bytes or 0.0)
 
 
 def _end_of_prefix(line: str) -> int:
@@ -266,33 +319,6 @@ def _add_step(seconds: float, read: _Read) -> None:
     """A step, if it is one: of a length that exists."""
     if 0 < seconds < LONGEST_STEP_S and len(read.steps) < MOST_STEPS:
         read.steps.append(seconds)
-
-
-def _take_rates(line: str, read: _Read) -> None:
-    """Rates and memory of a line."""
-    for pattern, into in ((_TFLOPS, read.tflops), (_SAMPLES, read.samples)):
-        match = _search(pattern, line, read)
-        if match and len(into) < MOST_STEPS:
-            into.append(_number(match.group(1)))
-    tokens = _search(_TOKENS, line, read)
-    if tokens and len(read.tokens) < MOST_STEPS:
-        read.tokens.append(_number(tokens.group(1)) * _THOUSANDS[tokens.group(2)])
-    hf, bar = _search(_HF, line, read), _search(_PROGRESS, line, read)
-    if hf and _number(hf.group(1)) > 0:
-        read.average = 1 / _number(hf.group(1))
-    if bar and _number(bar.group(1)) > 0 and len(read.progress) < MOST_STEPS:
-        read.progress.append(_number(bar.group(1)) if bar.group(2) == "s/it" else 1 / _number(bar.group(1)))
-    memory = _search(_MEMORY, line, read)
-    if memory:
-        mib, gigabytes, gib = memory.groups()
-        found = (
-            _number(mib) * GIB / 1024
-            if mib
-            else _number(gigabytes) * BILLION
-            if gigabytes
-            else _number(gib) * GIB
-        )
-        read.memory = max(read.memory, found)
 
 
 def _take_printed(line: str, number: int, read: _Read) -> None:
@@ -370,12 +396,3 @@ def _take_record(data: dict[str, Any], number: int, read: _Read) -> None:
             and isinstance(value, str | int | float | bool | None)
         ):
             read.settings.append(Setting(name=name.replace("/", "."), value=value, line=number))
-
-
-def _number(text: str) -> float:
-    """A printed number; what is none counts as nothing."""
-    try:
-        found = float(text.replace(",", "").rstrip("."))
-    except ValueError:
-        return 0.0
-    return found if found < 1e15 else 0.0

@@ -1,4 +1,8 @@
-"""Steps of a running job with when they were logged: of `plan run`, Megatron-LM, NeMo and torchtitan."""
+"""Steps of a running job with when they were logged: of `plan run`, of every known engine, of MLPerf's runs.
+
+Several ranks print one step. What a later line says of the step that is being logged is not another step;
+`LoggedStep.rank` keeps the lines of ranks apart where launchers name them.
+"""
 
 from __future__ import annotations
 
@@ -9,21 +13,29 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from planner.formats.logs import LONGEST_LINE, LONGEST_STEP_S
+from planner.formats.logs import LONGEST_LINE
+from planner.formats.step_lines import COLOUR, FORMS, LONGEST_STEP_S, StepLine, step_line
 
 MOST_LOGGED = 400_000
 MOST_STEP = 10**12
 LATEST_S = 1e11
 """Three thousand years after 1970."""
-_COLOUR = re.compile(r"\x1b\[[\d;]*m")
-_WHEN = re.compile(r"(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)")
-_MEGATRON = re.compile(
-    r"\biteration\s+(\d{1,12})/\s*\d+ \|.{0,400}?elapsed time per iteration \((ms|s)\):\s*([\d.]{1,20})"
+_WHEN = re.compile(r"(\d{4})[-/](\d\d)[-/](\d\d)[ T](\d\d:\d\d:\d\d)")
+_WHEN_US = re.compile(r"\b(\d\d)/(\d\d)/(\d{4}) (\d\d:\d\d:\d\d)")
+_RANK = re.compile(
+    r"^\s*(?:(\d{1,5}):\s|\[?\s*(?:default|rank)[ _]?(\d{1,5})\]?:|\[1,(\d{1,5})\]<std)", re.IGNORECASE
 )
-_NEMO = re.compile(
-    r"\bglobal_step[=:]\s*(\d{1,12})(?:\.0+)?\b.{0,400}?train_step_timing in s[=:]\s*([\d.]{1,20})"
-)
-_TORCHTITAN = re.compile(r"\bstep:\s*(\d{1,12})\s.{0,400}?\btps:\s*([\d,]{1,20})")
+_MLLOG = ":::MLLOG"
+_STATED = {
+    "global_batch_size": re.compile(
+        r"(?i)(?:global[ _]batch[ _]size|total train batch size \([^)]*\))\s*[:=]?\s*"
+        r"([\d,]{1,15})(?![\d.,]*[\dKM])"
+    ),
+    "num_gpus": re.compile(r"(?i)using world size:\s*(\d{1,9})"),
+    "sequence_length": re.compile(r"(?i)\bsequence length\s*[:=]?\s*(\d{1,12})"),
+}
+"""What engines print of their jobs beside the steps."""
+_TOTALS = tuple(form for form in FORMS if form.means == "steps")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,49 +44,104 @@ class LoggedStep:
 
     Attributes:
         step: Its number.
-        step_s: Seconds of a step; None where the line has tokens alone.
-        tokens_per_s_per_gpu: Tokens a second of one GPU, likewise.
+        steps: Of the whole run, where the line says it.
+        step_s: Seconds of a step; None where the line has rates alone.
+        tokens_per_s_per_gpu: Tokens a second of one GPU.
+        tokens_per_s: Tokens a second of all GPUs.
+        samples_per_s: Sequences a second of all GPUs.
+        flop_per_s_per_gpu: Operations a second of one GPU, as the engine counts them.
+        peak_memory_bytes: The most that the GPU of the line's rank held.
         at_s: When it was logged, seconds since 1970; None where the line does not say.
+        rank: Which rank the launcher says printed it; empty where it does not say.
         compared: Whether it was on what its plan is for; False where `plan run` says that it was not.
     """
 
     step: int
+    steps: int | None = None
     step_s: float | None = None
     tokens_per_s_per_gpu: float | None = None
+    tokens_per_s: float | None = None
+    samples_per_s: float | None = None
+    flop_per_s_per_gpu: float | None = None
+    peak_memory_bytes: float | None = None
     at_s: float | None = None
+    rank: str = ""
     compared: bool = True
 
 
-def logged_steps(lines: Iterable[str]) -> Iterator[LoggedStep]:
-    """Every step in the order of the lines; others, and half-written ones, are left out."""
-    for _, line in zip(range(MOST_LOGGED), lines, strict=False):
-        plain = _COLOUR.sub("", line[:LONGEST_LINE])
-        found = _of_run(plain) if plain.startswith("{") else _of_log(plain)
-        if found is not None:
-            yield found
+@dataclass(slots=True)
+class LoggedJob:
+    """What a log says of its job beside its steps; None where it does not say.
 
-
-def _of_log(line: str) -> LoggedStep | None:
-    """A line of Megatron-LM, NeMo or torchtitan. NeMo counts the steps before this one.
-
-    >>> _of_log("[2026-01-02 03:04:05] iteration 10/ 100 | elapsed time per iteration (ms): 5400.0 |")
-    LoggedStep(step=10, step_s=5.4, tokens_per_s_per_gpu=None, at_s=1767323045.0, compared=True)
+    Attributes:
+        global_batch_size: Sequences of a step.
+        sequence_length: Tokens of a sequence.
+        steps: Of the whole run.
+        num_gpus: That work.
     """
-    megatron, nemo, titan = _MEGATRON.search(line), _NEMO.search(line), _TORCHTITAN.search(line)
-    if megatron:
-        seconds = _positive(megatron[3]) * (1e-3 if megatron[2] == "ms" else 1)
-        return _timed(int(megatron[1]), seconds, line)
-    if nemo:
-        return _timed(int(nemo[1]) + 1, _positive(nemo[2]), line)
-    if titan:
-        rate = _positive(titan[2].replace(",", ""))
-        return LoggedStep(step=int(titan[1]), tokens_per_s_per_gpu=rate, at_s=_when(line)) if rate else None
-    return None
+
+    global_batch_size: int | None = None
+    sequence_length: int | None = None
+    steps: int | None = None
+    num_gpus: int | None = None
 
 
-def _timed(step: int, seconds: float, line: str) -> LoggedStep | None:
-    """A step whose seconds are printed; None where they are none."""
-    return LoggedStep(step=step, step_s=seconds, at_s=_when(line)) if 0 < seconds < LONGEST_STEP_S else None
+def logged_steps(lines: Iterable[str]) -> Iterator[LoggedStep]:
+    """Every step in the order of the lines; others, and half-written ones, are left out.
+
+    A step whose number and whose rates stand on lines of their own is put together.
+    """
+    number, job = dict[str, int](), LoggedJob()
+    for _, line in zip(range(MOST_LOGGED), lines, strict=False):
+        plain = COLOUR.sub("", line[:LONGEST_LINE])
+        if plain.startswith('{"step"'):
+            of_run = _of_run(plain)
+            if of_run is not None:
+                yield of_run
+            continue
+        if _MLLOG in plain:
+            _take_mllog(plain, job)
+            yield from _of_mllog(plain, job)
+            continue
+        found, rank = step_line(plain), _rank(plain)
+        if found.step is not None and found.step < MOST_STEP:
+            number[rank] = int(found.step)
+        elif found.is_progress and rank in number:
+            found.step = number.pop(rank)
+        if found.step is not None and found.is_progress:
+            number.pop(rank, None)
+            yield _timed(found, rank, _when(plain))
+
+
+def logged_job(lines: Iterable[str]) -> LoggedJob:
+    """What lines say of their job: of a batch that ramps up the last, of other numbers the first."""
+    found = LoggedJob()
+    for _, line in zip(range(MOST_LOGGED), lines, strict=False):
+        plain = line[:LONGEST_LINE]
+        small = plain.lower()
+        if _MLLOG in plain:
+            _take_mllog(plain, found)
+            continue
+        if "batch" in small and (batch := _STATED["global_batch_size"].search(plain)):
+            found.global_batch_size = int(batch[1].replace(",", "")) or found.global_batch_size
+        if "world size" in small and found.num_gpus is None and (world := _STATED["num_gpus"].search(plain)):
+            found.num_gpus = int(world[1])
+        if "sequence length" in small and (length := _STATED["sequence_length"].search(plain)):
+            found.sequence_length = found.sequence_length or int(length[1])
+        if found.steps is None and (steps := step_line(plain, _TOTALS).steps):
+            found.steps = int(steps)
+    return found
+
+
+def _timed(found: StepLine, rank: str, at_s: float | None) -> LoggedStep:
+    """A step with what its line says."""
+    rates = (
+        "tokens_per_s_per_gpu", "tokens_per_s", "samples_per_s", "flop_per_s_per_gpu", "peak_memory_bytes",
+    )  # fmt: skip
+    seconds = found.step_s or found.mean_step_s or found.bar_step_s
+    said = {name: getattr(found, name) or None for name in rates}
+    steps = None if found.steps is None else int(found.steps)
+    return LoggedStep(step=int(found.step or 0), steps=steps, step_s=seconds, at_s=at_s, rank=rank, **said)
 
 
 def _of_run(line: str) -> LoggedStep | None:
@@ -92,20 +159,75 @@ def _of_run(line: str) -> LoggedStep | None:
     return LoggedStep(step=step, step_s=seconds, at_s=at_s if known else None, compared=compared)
 
 
+def _record(line: str) -> dict[str, Any]:
+    """The record of an MLLOG line, empty where it is none."""
+    try:
+        record: Any = json.loads(line[line.index("{") :])
+    except (ValueError, RecursionError):
+        return {}
+    return record if isinstance(record, dict) else {}
+
+
+def _take_mllog(line: str, job: LoggedJob) -> None:
+    """What a record of MLPerf's logger says of the job."""
+    record = _record(line)
+    name, value = _MLLOG_FIELDS.get(str(record.get("key"))), record.get("value")
+    if name is not None and isinstance(value, int) and not isinstance(value, bool) and value > 0:
+        setattr(job, name, value)
+
+
+_MLLOG_FIELDS = {
+    "global_batch_size": "global_batch_size", "max_sequence_length": "sequence_length",
+    "sequence_length": "sequence_length", "max_steps": "steps",
+}  # fmt: skip
+
+
+def _of_mllog(line: str, job: LoggedJob) -> Iterator[LoggedStep]:
+    """A step that MLPerf's logger tracks, by its number, or by the samples or tokens so far.
+
+    >>> line = '{"key": "tracked_stats", "value": {"train_step_time": 14.2}, "metadata": {"step": 7}}'
+    >>> [(one.step, one.step_s) for one in _of_mllog(f":::MLLOG {line}", LoggedJob())]
+    [(7, 14.2)]
+    """
+    record = _record(line)
+    value, about = record.get("value"), record.get("metadata")
+    if record.get("key") != "tracked_stats" or not isinstance(value, dict) or not isinstance(about, dict):
+        return
+    seconds = value.get("train_step_time", value.get("train_step_timing in s"))
+    counted = next((name for name in _COUNTS if isinstance(about.get(name), int)), None)
+    if not isinstance(seconds, int | float) or counted is None:
+        return
+    count, samples = about[counted], job.global_batch_size or 0
+    tokens = samples * (job.sequence_length or 0)
+    each = next((size for size in (tokens, samples) if size > 1 and count % size == 0), 1)
+    step = count // (each if counted in _OF_DATA or each == tokens else 1)
+    if 0 < seconds < LONGEST_STEP_S and 0 <= step < MOST_STEP:
+        at_ms = record.get("time_ms")
+        at_s = at_ms / 1e3 if isinstance(at_ms, int | float) and 0 < at_ms < LATEST_S * 1e3 else None
+        yield LoggedStep(step=step, step_s=float(seconds), at_s=at_s)
+
+
+_COUNTS = ("step", "step_num", "global_step", "iteration", "samples_count", "epoch_num")
+"""How MLPerf's runs count, the first that a record has."""
+_OF_DATA = ("samples_count", "epoch_num")
+"""Which of these count samples; runs that name a step may count tokens under it, in whole steps of them."""
+
+
 def _when(line: str) -> float | None:
     """The first time of day that a line has; zones are not printed, and differences need none."""
-    found = _WHEN.search(line)
-    if found is None:
+    found, american = _WHEN.search(line), _WHEN_US.search(line)
+    if found is None and american is None:
         return None
+    year, month, day, clock = (
+        found.groups() if found else (american[3], american[1], american[2], american[4])
+    )
     try:
-        return datetime.fromisoformat(f"{found[1]}T{found[2]}").replace(tzinfo=UTC).timestamp()
+        return datetime.fromisoformat(f"{year}-{month}-{day}T{clock}").replace(tzinfo=UTC).timestamp()
     except ValueError:
         return None
 
 
-def _positive(text: str) -> float:
-    """A printed number, 0 where it is none."""
-    try:
-        return max(float(text), 0.0)
-    except ValueError:
-        return 0.0
+def _rank(line: str) -> str:
+    """The rank that a launcher names before a line."""
+    found = _RANK.match(line)
+    return next((digits for digits in found.groups() if digits), "") if found else ""

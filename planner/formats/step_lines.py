@@ -1,0 +1,216 @@
+"""What engines print of a running job, line by line: forms are rows of data, a quantity and a spelling each.
+
+A `Form` says in which words an engine prints one quantity, in which unit, and what it means; `StepLine` is
+what one line says in SI units. Both readers of logs, of an audit and of a watched run, read the same rows.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from topology.base.decode import read_toml
+from topology.base.units import GB, GIB, KILO, MEGA, MIB, MS, TERA
+
+LONGEST_STEP_S = 1e6
+"""Eleven days."""
+LARGEST = 1e15
+"""Of a printed number; more is none."""
+COLOUR = re.compile(r"\x1b\[[0-9;]*m|\[\d{1,2}m")
+"""What terminals take for colours, also where the escape itself was lost."""
+_NUMBER = r"([\d][\d,_]{0,20}(?:\.\d{0,20})?(?:[eE][+-]?\d{1,3})?)"
+_FILE = Path(__file__).parent / "data" / "step_lines.toml"
+_FACTORS = {
+    "": 1.0, "s": 1.0, "ms": MS, "1/s": 1.0, "tokens/s": 1.0, "samples/s": 1.0, "TFLOP/s": TERA, "MiB": MIB,
+    "GiB": GIB, "GB": GB,
+}  # fmt: skip
+_THOUSANDS = {None: 1.0, "": 1.0, "K": KILO, "M": MEGA}
+PACE = (
+    "step_s", "mean_step_s", "bar_step_s", "tokens_per_s_per_gpu", "tokens_per_s", "samples_per_s",
+    "flop_per_s_per_gpu",
+)  # fmt: skip
+"""Meanings of which one makes a line that of a running job: its time, or a rate."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Form:
+    """One spelling of one quantity.
+
+    Attributes:
+        of: Whose line it is.
+        means: The field of `StepLine`.
+        unit: Of the printed number; of ``1/s`` the step is the inverse.
+        mark: Small letters that every line of the form has.
+        pattern: What is printed.
+        first: What is added to a step number.
+        example: A line of the form.
+        value: What the example says, in SI units.
+    """
+
+    of: str
+    means: str
+    unit: str
+    mark: str
+    pattern: re.Pattern[str]
+    first: int
+    example: str
+    value: float
+
+    def number(self, line: str) -> float | None:
+        """What a line says, in SI units; None where it does not say it."""
+        match = self.pattern.search(line)
+        if match is None:
+            return None
+        thousands = match.groupdict().get("thousands")
+        try:
+            printed = float(match.group(1).replace(",", "").replace("_", "")) * _THOUSANDS[thousands]
+        except ValueError:
+            return None
+        if not 0 <= printed < LARGEST:
+            return None
+        if self.unit == "1/s":
+            return 1 / printed if printed > 0 else None
+        return printed * _FACTORS[self.unit] + self.first
+
+
+@dataclass(slots=True, kw_only=True)
+class StepLine:
+    """What one line says of a running job, in SI units; None where it does not say.
+
+    Attributes:
+        step: Number of the step, the first is 1.
+        steps: Steps of the whole run.
+        step_s: Seconds of this step.
+        mean_step_s: Seconds of a step in the mean so far.
+        bar_step_s: Seconds of a step as a progress bar smooths them.
+        tokens_per_s_per_gpu: Tokens a second of one GPU.
+        tokens_per_s: Tokens a second of all GPUs.
+        samples_per_s: Sequences a second of all GPUs.
+        flop_per_s_per_gpu: Operations a second of one GPU, as the engine counts them.
+        peak_memory_bytes: The most that the GPU of this rank held.
+    """
+
+    step: float | None = None
+    steps: float | None = None
+    step_s: float | None = None
+    mean_step_s: float | None = None
+    bar_step_s: float | None = None
+    tokens_per_s_per_gpu: float | None = None
+    tokens_per_s: float | None = None
+    samples_per_s: float | None = None
+    flop_per_s_per_gpu: float | None = None
+    peak_memory_bytes: float | None = None
+
+    @property
+    def is_progress(self) -> bool:
+        """Whether only a running job prints it."""
+        return any(getattr(self, name) for name in PACE)
+
+
+def _form(row: dict[str, object]) -> Form:
+    """A row of the file."""
+    pattern = str(row.pop("pattern")).replace("NUMBER", _NUMBER)
+    return Form(**{"first": 0, **row}, pattern=re.compile(pattern))  # type: ignore[arg-type]  # cells of a file of ours
+
+
+FORMS: tuple[Form, ...] = tuple(map(_form, read_toml(_FILE)["forms"]))
+"""Every form that is known."""
+
+
+def forms_in(text: str) -> tuple[Form, ...]:
+    """The forms that a text may have, by their marks: most logs have a few of all."""
+    small = text.lower()
+    return tuple(form for form in FORMS if form.mark in small)
+
+
+def step_line(line: str, forms: Sequence[Form] = FORMS) -> StepLine:
+    """What a line says, colours taken away.
+
+    >>> step_line("0: [rank0]: step: 10  loss: 1.5  memory: 26GiB(33%)  wps: 1,786").tokens_per_s_per_gpu
+    1786.0
+    """
+    found, plain = StepLine(), COLOUR.sub("", line)
+    small = plain.lower()
+    for form in forms:
+        if form.mark in small and getattr(found, form.means) is None:
+            setattr(found, form.means, form.number(plain))
+    for name in ("step_s", "mean_step_s", "bar_step_s"):
+        seconds = getattr(found, name)
+        if seconds is not None and not 0 < seconds < LONGEST_STEP_S:
+            setattr(found, name, None)
+    return found
+
+
+def known_engines(forms: Iterable[Form] = FORMS) -> str:
+    """Whose step lines are known, in words."""
+    names = dict.fromkeys(name for form in forms if form.means in PACE for name in form.of.split(", "))
+    return ", ".join(names)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """A step as a log measured it.
+
+    Attributes:
+        step_s: Seconds.
+        from_rate: The printed rate that it follows from, in words; empty where the step itself is printed.
+    """
+
+    step_s: float
+    from_rate: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What one step does, as far as it is known, so that a rate is a time.
+
+    Attributes:
+        gpus: How many work.
+        tokens: Of the global batch.
+        samples: Sequences of the global batch.
+        flop: Operations of the model on them, none counted twice.
+    """
+
+    gpus: int | None = None
+    tokens: float | None = None
+    samples: float | None = None
+    flop: float | None = None
+
+
+def pace_of(
+    work: Work,
+    *,
+    step_s: float | None = None,
+    tokens_per_s_per_gpu: float | None = None,
+    tokens_per_s: float | None = None,
+    samples_per_s: float | None = None,
+    flop_per_s_per_gpu: float | None = None,
+) -> Pace | None:
+    """The step that a log measured: as printed, else of its rates, the one that assumes least first.
+
+    Args:
+        work: What a step does.
+        step_s: Printed seconds of a step.
+        tokens_per_s_per_gpu: Printed rate of one GPU.
+        tokens_per_s: Printed rate of all.
+        samples_per_s: Printed rate of all.
+        flop_per_s_per_gpu: Printed rate of one GPU, as the engine counts operations.
+
+    >>> pace_of(Work(gpus=32, tokens=32 * 8192), tokens_per_s_per_gpu=1786.0).from_rate
+    '1,786 tokens/s per GPU'
+    """
+    if step_s:
+        return Pace(step_s=step_s)
+    if tokens_per_s_per_gpu and work.tokens and work.gpus:
+        seconds = work.tokens / (tokens_per_s_per_gpu * work.gpus)
+        return Pace(step_s=seconds, from_rate=f"{tokens_per_s_per_gpu:,.0f} tokens/s per GPU")
+    if tokens_per_s and work.tokens:
+        return Pace(step_s=work.tokens / tokens_per_s, from_rate=f"{tokens_per_s:,.0f} tokens/s")
+    if samples_per_s and work.samples:
+        return Pace(step_s=work.samples / samples_per_s, from_rate=f"{samples_per_s:,.3g} samples/s")
+    if flop_per_s_per_gpu and work.flop and work.gpus:
+        seconds = work.flop / (flop_per_s_per_gpu * work.gpus)
+        return Pace(step_s=seconds, from_rate=f"{flop_per_s_per_gpu / TERA:.3g} TFLOP/s per GPU")
+    return None
