@@ -20,8 +20,8 @@ MOST_LOGGED = 400_000
 MOST_STEP = 10**12
 LATEST_S = 1e11
 """Three thousand years after 1970."""
-_WHEN = re.compile(r"(\d{4})[-/](\d\d)[-/](\d\d)[ T](\d\d:\d\d:\d\d)")
-_WHEN_US = re.compile(r"\b(\d\d)/(\d\d)/(\d{4}) (\d\d:\d\d:\d\d)")
+_WHEN = re.compile(r"(?P<year>\d{4})[-/](?P<month>\d\d)[-/](?P<day>\d\d)[ T](?P<clock>\d\d:\d\d:\d\d)")
+_WHEN_US = re.compile(r"\b(?P<month>\d\d)/(?P<day>\d\d)/(?P<year>\d{4}) (?P<clock>\d\d:\d\d:\d\d)")
 _RANK = re.compile(
     r"^\s*(?:(\d{1,5}):\s|\[?\s*(?:default|rank)[ _]?(\d{1,5})\]?:|\[1,(\d{1,5})\]<std)", re.IGNORECASE
 )
@@ -135,13 +135,18 @@ def logged_job(lines: Iterable[str]) -> LoggedJob:
 
 def _timed(found: StepLine, rank: str, at_s: float | None) -> LoggedStep:
     """A step with what its line says."""
-    rates = (
-        "tokens_per_s_per_gpu", "tokens_per_s", "samples_per_s", "flop_per_s_per_gpu", "peak_memory_bytes",
-    )  # fmt: skip
-    seconds = found.step_s or found.mean_step_s or found.bar_step_s
-    said = {name: getattr(found, name) or None for name in rates}
-    steps = None if found.steps is None else int(found.steps)
-    return LoggedStep(step=int(found.step or 0), steps=steps, step_s=seconds, at_s=at_s, rank=rank, **said)
+    return LoggedStep(
+        step=int(found.step or 0),
+        steps=None if found.steps is None else int(found.steps),
+        step_s=found.step_s or found.mean_step_s or found.bar_step_s,
+        tokens_per_s_per_gpu=found.tokens_per_s_per_gpu or None,
+        tokens_per_s=found.tokens_per_s or None,
+        samples_per_s=found.samples_per_s or None,
+        flop_per_s_per_gpu=found.flop_per_s_per_gpu or None,
+        peak_memory_bytes=found.peak_memory_bytes or None,
+        at_s=at_s,
+        rank=rank,
+    )
 
 
 def _of_run(line: str) -> LoggedStep | None:
@@ -215,14 +220,13 @@ _OF_DATA = ("samples_count", "epoch_num")
 
 def _when(line: str) -> float | None:
     """The first time of day that a line has; zones are not printed, and differences need none."""
-    found, american = _WHEN.search(line), _WHEN_US.search(line)
-    if found is None and american is None:
+    found = _WHEN.search(line) or _WHEN_US.search(line)
+    if found is None:
         return None
-    year, month, day, clock = (
-        found.groups() if found else (american[3], american[1], american[2], american[4])
-    )
+    said = found.groupdict()
     try:
-        return datetime.fromisoformat(f"{year}-{month}-{day}T{clock}").replace(tzinfo=UTC).timestamp()
+        day = f"{said['year']}-{said['month']}-{said['day']}T{said['clock']}"
+        return datetime.fromisoformat(day).replace(tzinfo=UTC).timestamp()
     except ValueError:
         return None
 
