@@ -22,7 +22,6 @@ from app.reports.audit.server import server_answer
 from app.reports.layout_words import layer_words
 from app.requests.uploads import ANCHOR_LOG, read_texts_upload
 from costmodel.layout import layout_words
-from costmodel.memory.fit import fit_text
 from planner.audit.audit import Audit, audited_texts, level_of
 from planner.audit.serving.audit import ServingAudit
 from planner.audit.serving.load import LOAD_WORDS
@@ -135,9 +134,8 @@ def show_audit(found: Audit) -> None:
     """Draw what it takes, what it should take, and everything that `plan audit` says."""
     answer = audit_answer(found)
     st.markdown(f"**{plain(answer.headline)}**")
-    if found.predicted is not None and found.measured_step_s is None and not found.fits:
-        words = fit_text(found.predicted.out_of_memory_chance)
-        st.warning(f"Memory, as its files have it: {words}.", icon=":material/warning:")
+    if found.memory is not None and not found.fits:
+        st.warning(f"Memory, as its files have it: {plain(found.memory.words)}.", icon=":material/warning:")
     if found.predicted is not None or found.best is not None:
         st.markdown("#### How far is it from the best?")
         draw(run_beside_best(found), "audit_time")
@@ -159,7 +157,14 @@ def show_whole_change(found: Audit) -> None:
 
 def by_weight(sections: Sequence[Section]) -> list[Section]:
     """What to change first, then what is wrong; what was read comes last."""
-    order = ("Times", "Changes", "Wrong or slow", "Taken for granted")
+    order = (
+        "Doubt first",
+        "Times",
+        "Measured beside predicted",
+        "Changes",
+        "Wrong or slow",
+        "Taken for granted",
+    )
     return sorted(sections, key=lambda one: order.index(one.title) if one.title in order else len(order))
 
 

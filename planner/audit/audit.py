@@ -13,22 +13,28 @@ from costmodel.evidence.table import unmeasured
 from costmodel.kernels.level import StackLevel
 from costmodel.kernels.saved import calibration_for
 from costmodel.kernels.tables import Calibration, load_calibration
-from costmodel.memory.fit import fit_of
+from costmodel.models.spec import layer_order, layer_runs
+from costmodel.pipeline.even_split import even_split
 from costmodel.training.bands import Doubts, tie_ratio
 from costmodel.training.estimate import estimate
-from planner.audit.changes import Change, Running, changes_of, most_bytes
-from planner.audit.findings import findings_of
+from planner.audit.changes import Change, Running, changes_of, most_bytes, running_of
+from planner.audit.environment import SLOWING
+from planner.audit.findings import IMPOSSIBLE_PACE, findings_of
 from planner.audit.given import given_by
 from planner.audit.job import Job, job_of
-from planner.audit.legal import Finding
+from planner.audit.legal import Finding, stops
 from planner.audit.priced_facts import with_priced_facts
 from planner.audit.read import Reading, read_texts
-from planner.audit.told import add_chunks, split_told, stack_told, switched_off, told_of
+from planner.audit.residual import Residual, residual_of, work_of
+from planner.audit.told import add_chunks
+from planner.audit.verdict import Basis, Verdict, memory_verdict
+from planner.formats.step_lines import Pace, Work
 from planner.plan import Plan, PlanRequest
 from planner.problem import setting_of
 from planner.questions.flags import Flags
 from planner.search.search import search
 from topology.base.errors import InputError
+from topology.base.units import format_bytes
 from topology.builders import build
 
 
@@ -45,6 +51,9 @@ class Audit:
         changes: What would be better.
         doubts: What was taken for granted.
         measured_step_s: Step that a log measured, printed or from its rates.
+        measured_from: The printed rate that it follows from, in words; empty where the step is printed.
+        residual: That step beside its prediction.
+        memory: Whether the job fits, and what that rests on.
     """
 
     reading: Reading
@@ -55,14 +64,50 @@ class Audit:
     changes: tuple[Change, ...] = ()
     doubts: tuple[str, ...] = ()
     measured_step_s: float | None = None
+    measured_from: str = ""
+    residual: Residual | None = None
+    memory: Verdict | None = None
+
+    @property
+    def basis(self) -> Basis | None:
+        """Whether the step that is judged was measured or is predicted; None where neither is known."""
+        if self.measured_step_s is not None:
+            return "measured"
+        return None if self.predicted is None else "predicted"
+
+    @property
+    def evidence(self) -> tuple[str, ...]:
+        """What logs prove of the job, in words."""
+        log = self.reading.measured
+        if log is None:
+            return ()
+        found = []
+        if log.out_of_memory:
+            found.append(f"line {log.out_of_memory} of the log: a GPU ran out of memory")
+        elif log.has_steps:
+            found.append("the log shows steps, so the job fits its GPUs")
+        if log.peak_memory_bytes:
+            found.append(f"the log prints a peak of {format_bytes(log.peak_memory_bytes)}")
+        return tuple(found)
+
+    @property
+    def peak_memory_bytes(self) -> float | None:
+        """The peak as a log prints it, else as predicted."""
+        log = self.reading.measured
+        if log is not None and log.peak_memory_bytes:
+            return log.peak_memory_bytes
+        return None if self.predicted is None else self.predicted.peak_memory_bytes
 
     @property
     def fits(self) -> bool | None:
-        """Whether the job fits its GPUs; None if it is not known, or so tight that nothing can be said."""
-        if self.predicted is None:
-            return None
-        word = fit_of(self.predicted.out_of_memory_chance)
-        return None if word == "tight" else word == "fits"
+        """Whether the job fits its GPUs; None if it is not known, not settled, or too tight to say."""
+        return None if self.memory is None else self.memory.fits
+
+    @property
+    def is_measured_possible(self) -> bool:
+        """Whether what was measured can be of this job: no GPU does more than it can, nothing is refuted."""
+        impossible = any(finding.rule == IMPOSSIBLE_PACE for finding in self.findings)
+        return not impossible and not (self.residual is not None and self.residual.refutes)
 
     @property
     def step_time_s(self) -> float | None:
@@ -71,9 +116,14 @@ class Audit:
 
     @property
     def slower_by(self) -> float | None:
-        """Share by which the job, as measured or else as predicted, is slower than the best."""
+        """Share by which the job, as measured or else as predicted, is slower than the best.
+
+        None where a measurement is not of the job that the best plan is for.
+        """
         runs = self.measured_step_s is not None or self.fits is not False
         if self.best is None or self.step_time_s is None or not runs:
+            return None
+        if self.measured_step_s is not None and not self.is_measured_possible:
             return None
         return self.step_time_s / self.best.estimate.step_time_s - 1
 
@@ -92,13 +142,14 @@ class Audit:
         return 1 / tie_ratio() <= 1 + self.slower_by <= tie_ratio()
 
 
-def audited(reading: Reading, flags: Flags, cal: Calibration) -> Audit:
+def audited(reading: Reading, flags: Flags, cal: Calibration, said: Flags | None = None) -> Audit:
     """Judge what files say.
 
     Args:
         reading: From `planner.audit.read.read_files`.
-        flags: What the user says beside them.
+        flags: What holds beside them.
         cal: Kernel and collective tables.
+        said: What of the flags the user said of this job; all of them by default.
     """
     add_chunks(reading)
     reading = given_by(reading, flags)
@@ -113,17 +164,26 @@ def audited(reading: Reading, flags: Flags, cal: Calibration) -> Audit:
         job, cluster = Job(missing=(f"a possible job: {impossible.what}, {impossible.cause}",)), None
         findings = findings_of(reading, job, None)
     doubts += job.assumed
-    stops = any(
-        finding.kind in ("illegal", "unpriced") and finding.rule != "cuda-connections" for finding in findings
+    now = None if stops(findings) else running_of(reading, job, cal)
+    log, pace = reading.measured, measured_pace(reading, job)
+    runs = log is not None and log.has_steps and not log.out_of_memory
+    best = _best(job.request, now, cal, runs=runs)
+    slowed_by = tuple(one.message.partition(":")[0] for one in findings if one.rule in SLOWING)
+    residual = residual_of(reading, now, flags, flags if said is None else said, pace, cal, slowed_by)
+    refuted = residual is not None and residual.refutes
+    changes = changes_of(reading, now, best, cal, runs=runs) if now and not refuted else ()
+    memory = memory_verdict(
+        log,
+        job,
+        now.estimate if now else None,
+        _leanest(now, job, cal),
+        cluster.gpu.memory_bytes if cluster else math.inf,
     )
-    now = None if stops else _running(reading, job, cal)
-    measured = measured_step_s(reading, job)
-    best = _best(job.request, now, cal, runs=measured is not None)
-    changes = changes_of(reading, now, best, cal, runs=measured is not None) if now else ()
     return Audit(
         reading=with_priced_facts(reading, job), job=job, findings=findings,
         predicted=now.estimate if now else None, best=best, changes=changes,
-        doubts=tuple(dict.fromkeys(doubts)), measured_step_s=measured,
+        doubts=tuple(dict.fromkeys(doubts)), residual=residual, memory=memory,
+        measured_step_s=pace.step_s if pace else None, measured_from=pace.from_rate if pace else "",
     )  # fmt: skip
 
 
@@ -144,7 +204,7 @@ def audited_texts(texts: Mapping[str, str], rest: Flags, given: Mapping[str, str
             told: dict[str, str] = {name: value}
             flags = replace(flags, **told)  # type: ignore[arg-type]  # all three are texts
             reading.doubts.append(f"{name.replace('_', ' ')} {value}, of the question here: no file says it")
-    return audited(reading, flags, calibration_of(reading, flags))
+    return audited(reading, flags, calibration_of(reading, flags), said=Flags())
 
 
 def calibration_of(reading: Reading, flags: Flags) -> Calibration:
@@ -184,30 +244,44 @@ def level_of(found: Audit, name: str) -> StackLevel:
 
 def measured_step_s(reading: Reading, job: Job) -> float | None:
     """A step that a log prints, or that its rates mean for the job."""
-    measured = reading.measured
-    if measured is None or measured.step_time_s is not None:
-        return measured.step_time_s if measured else None
-    batch = reading.facts.count("job.global_batch_size") or (
-        job.request.job.global_batch_size if job.request else None
-    )
-    length, gpus = reading.facts.count("job.sequence_length"), reading.facts.count("cluster.num_gpus")
-    if batch and measured.samples_per_s:
-        return batch / measured.samples_per_s
-    if batch and length and gpus and measured.tokens_per_s_per_gpu:
-        return batch * length / (measured.tokens_per_s_per_gpu * gpus)
-    return None
+    pace = measured_pace(reading, job)
+    return None if pace is None else pace.step_s
 
 
-def _running(reading: Reading, job: Job, cal: Calibration) -> Running | None:
-    """The job as its files have it, estimated."""
-    if job.request is None or job.layout is None:
+def measured_pace(reading: Reading, job: Job) -> Pace | None:
+    """A step that a log prints, or that its rates mean for the job, whoever said what a step is.
+
+    Args:
+        reading: What the files say.
+        job: With what flags add; where something of it is missing, the facts of the files count.
+    """
+    if reading.measured is None:
         return None
-    setting, told = setting_of(job.request), told_of(reading, job.request)
-    split = split_told(job.request, job.layout, told)
-    stack = stack_told(setting.stack, told)
-    found = estimate(setting.model, setting.cluster, setting.job, stack, job.layout, cal, split)
-    off = switched_off(setting.stack, told)
-    return Running(request=job.request, layout=job.layout, split=split, stack=stack, off=off, estimate=found)
+    if job.request is not None:
+        return reading.measured.pace(work_of(job.request))
+    facts = reading.facts
+    batch, length = facts.count("job.global_batch_size"), facts.count("job.sequence_length")
+    tokens = float(batch * length) if batch and length else None
+    return reading.measured.pace(
+        Work(gpus=facts.count("cluster.num_gpus"), tokens=tokens, samples=batch and float(batch))
+    )
+
+
+def _leanest(now: Running | None, job: Job, cal: Calibration) -> Estimate | None:
+    """The job with every unsettled setting at its leanest; None where nothing bounds that."""
+    layout = job.leanest_layout
+    if now is None or layout is None:
+        return None
+    if layout == now.layout:
+        return now.estimate
+    setting = setting_of(now.request)
+    split = even_split(
+        [run.count for run in layer_runs(now.request.model)],
+        layout,
+        layer_order(now.request.model),
+        setting.job.mtp_layers,
+    )
+    return estimate(setting.model, setting.cluster, setting.job, now.stack, layout, cal, split)
 
 
 def _best(request: PlanRequest | None, now: Running | None, cal: Calibration, *, runs: bool) -> Plan | None:

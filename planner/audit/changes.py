@@ -20,9 +20,17 @@ from costmodel.stack import SoftwareStack
 from costmodel.training.bands import tie_ratio
 from costmodel.training.estimate import estimate
 from costmodel.training.score import evaluate
+from planner.audit.job import Job
 from planner.audit.read import Reading
 from planner.audit.spelling import spelled_change, spelled_words
-from planner.audit.told import facts_of_job, words_between
+from planner.audit.told import (
+    facts_of_job,
+    split_told,
+    stack_told,
+    switched_off,
+    told_of,
+    words_between,
+)
 from planner.engines.fields import facts_of, stack_facts, told_stack
 from planner.plan import Plan, PlanRequest
 from planner.problem import Setting, deviation_of, setting_of
@@ -60,6 +68,18 @@ class Running:
             **facts_of_job(self.request, self.layout, self.split, self.stack),
             **dict.fromkeys(self.off, False),
         }
+
+
+def running_of(reading: Reading, job: Job, cal: Calibration) -> Running | None:
+    """A job as its files have it, estimated; None where its layout is not known."""
+    if job.request is None or job.layout is None:
+        return None
+    setting, told = setting_of(job.request), told_of(reading, job.request)
+    split = split_told(job.request, job.layout, told)
+    stack = stack_told(setting.stack, told)
+    found = estimate(setting.model, setting.cluster, setting.job, stack, job.layout, cal, split)
+    off = switched_off(setting.stack, told)
+    return Running(request=job.request, layout=job.layout, split=split, stack=stack, off=off, estimate=found)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

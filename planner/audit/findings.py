@@ -9,16 +9,20 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 
+from planner.audit.environment import SLOW
 from planner.audit.job import Job
 from planner.audit.legal import Finding, broken_rules, place_of, refused
 from planner.audit.read import Reading
+from planner.audit.residual import work_of
 from planner.audit.spelling import spelled_fix, spelled_name
+from planner.bounds.reachable import HIGHEST_SHARE_OF_PEAK, reachable_flop_per_s
 from planner.engines.megatron_lm.limits import orders_kernels_by_queue
 from planner.engines.megatron_lm.pairing import FLAG as PAIRS
+from planner.formats.logs import Measured
+from planner.plan import PlanRequest
+from topology.base.units import TERA, format_bytes, format_seconds
 from topology.cluster import Cluster
 
-HIGHEST_SHARE_OF_PEAK = 0.8
-"""Of a GPU's dense peak that a training step reaches at most: the best published ones stay below 0.75."""
 MOST_TFLOPS = 800.0
 """TFLOP/s per GPU beyond which a rate is doubted where the GPU is not known: about 700 is reached in fp8."""
 
@@ -27,7 +31,8 @@ def findings_of(reading: Reading, job: Job, cluster: Cluster | None) -> tuple[Fi
     """Everything that is wrong, the worst first."""
     found: dict[tuple[str, str], Finding] = {}
     judges: tuple[Iterator[Finding], ...] = (
-        refused(reading, job), *(judge(reading) for judge in _JUDGES), _environment(reading, cluster)
+        refused(reading, job), *(judge(reading) for judge in _JUDGES), _environment(reading, cluster),
+        _slow_variables(reading),
     )  # fmt: skip
     for judge in judges:
         for finding in judge:
@@ -243,6 +248,31 @@ def _environment(reading: Reading, cluster: Cluster | None) -> Iterator[Finding]
         yield Finding(kind="illegal", rule="cuda-connections", message=message, fix=fix, file=file, line=line)
 
 
+def _slow_variables(reading: Reading) -> Iterator[Finding]:
+    """Variables that slow the job of a reading down, where it has what they slow down."""
+    facts = reading.facts
+    gpus, each, nodes = (
+        facts.count(name) for name in ("cluster.num_gpus", "said.gpus_per_node", "said.nodes")
+    )
+    shared = gpus is None or gpus > 1
+    several = nodes > 1 if nodes else not (gpus and (gpus <= (each or 1) or gpus == 1))
+    applies = {"": True, "node": shared, "network": several}
+    for variable in SLOW:
+        kept = reading.variables.get(variable.name)
+        setting = kept if kept is not None and kept.value else reading.slow_variables.get(variable.name)
+        if setting is None or str(setting.value).lower() not in variable.values:
+            continue
+        if applies[variable.needs]:
+            yield Finding(
+                kind="slow",
+                rule=variable.rule,
+                message=f"{variable.name} is {setting.value}: {variable.does}",
+                fix=variable.fix,
+                file=setting.file,
+                line=setting.line,
+            )
+
+
 _SHARDED = {"said.megatron_fsdp": "Megatron-FSDP", "said.torch_fsdp2": "torch FSDP2"}
 _QUEUES = "CUDA_DEVICE_MAX_CONNECTIONS"
 
@@ -256,26 +286,76 @@ _JUDGES: tuple[Callable[[Reading], Iterator[Finding]], ...] = (_counts, _batches
 
 
 def _measured(reading: Reading, job: Job, cluster: Cluster | None) -> Iterator[Finding]:
-    """Rates that no GPU reaches."""
-    rate = reading.measured.tflops_per_gpu if reading.measured else None
-    if rate is None:
+    """Rates and memory that no GPU of the job reaches."""
+    measured = reading.measured
+    if measured is None:
         return
-    limit = MOST_TFLOPS
+    rate, limit = measured.tflops_per_gpu, MOST_TFLOPS
     if cluster is not None and job.request is not None:
-        low = job.request.job.is_low_precision
-        peak = (
-            cluster.gpu.peak("fp8")
-            if low and "fp8" in cluster.gpu.peak_flop_per_s
-            else cluster.gpu.peak("bf16")
-        )
-        limit = HIGHEST_SHARE_OF_PEAK * peak / 1e12
-    if rate > limit:
+        limit = reachable_flop_per_s(cluster.gpu, job.request.job) / TERA
+    if rate is not None and rate > limit:
         message = (
             f"the log prints {rate:.0f} TFLOP/s per GPU, more than a training step reaches ({limit:.0f})"
         )
         yield Finding(
             kind="measured",
-            rule="rate",
+            rule=IMPOSSIBLE_RATE,
             message=message,
             fix="see how the log counts its operations; the step time is what compares",
         )
+    if cluster is None or job.request is None:
+        return
+    yield from _beyond_peak(measured, job.request, cluster)
+    peak, capacity = measured.peak_memory_bytes, cluster.gpu.memory_bytes
+    if peak is not None and peak > capacity:
+        yield Finding(
+            kind="measured",
+            rule="printed-peak",
+            message=f"the log prints a peak of {format_bytes(peak)}, and a {cluster.gpu.name} has "
+            f"{format_bytes(capacity)}",
+            fix="name the GPU that it ran on by --gpu",
+        )
+
+
+IMPOSSIBLE_RATE, IMPOSSIBLE_PACE = "rate", "pace"
+
+
+def _beyond_peak(measured: Measured, request: PlanRequest, cluster: Cluster) -> Iterator[Finding]:
+    """A step, or a rate in tokens, that means more operations than a GPU does."""
+    work, gpu = work_of(request), cluster.gpu
+    if not (work.flop and work.tokens and work.gpus):
+        return
+    length, limit = request.job.sequence_length, reachable_flop_per_s(gpu, request.job)
+    each = work.flop / work.tokens
+    pace = measured.pace(work)
+    of_step = None if pace is None or "FLOP" in pace.from_rate else work.flop / (pace.step_s * work.gpus)
+    tokens = measured.tokens_per_s_per_gpu
+    if tokens is None and measured.tokens_per_s:
+        tokens = measured.tokens_per_s / work.gpus
+    of_tokens = None if tokens is None else tokens * each
+    highest = max(of_step or 0.0, of_tokens or 0.0)
+    if highest <= limit:
+        return
+    if of_tokens is not None and tokens is not None and of_tokens > limit:
+        says = f"{tokens:,.0f} tokens/s per GPU"
+    else:
+        says = f"a step of {format_seconds(pace.step_s)}" if pace else ""
+    shorter = next(
+        (
+            part
+            for part in (length // 2, length // 4, length // 8)
+            if part and highest * part / length <= limit
+        ),
+        None,
+    )
+    would = (
+        "" if shorter is None else f" (at {shorter:,} it would be {highest * shorter / length / TERA:.0f})"
+    )
+    yield Finding(
+        kind="measured",
+        rule=IMPOSSIBLE_PACE,
+        message=f"the log's {says} are {highest / TERA:.0f} TFLOP/s of this model at {length:,} tokens: a "
+        f"{gpu.name} peaks at {limit / HIGHEST_SHARE_OF_PEAK / TERA:.0f}, and a training step reaches "
+        f"{limit / TERA:.0f}",
+        fix=f"see what is not this job: the length{would}, the model, the batch, the GPU or their number",
+    )

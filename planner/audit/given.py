@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from planner.audit.conclusions import conclude
 from planner.audit.facts import Fact, Facts
-from planner.audit.read import Reading
+from planner.audit.read import Reading, take_counts_of_rates
 from planner.questions.flags import Flags
 from planner.questions.training import understand_cluster
 from topology.base.counts import parse_count
@@ -46,6 +46,7 @@ def given_by(reading: Reading, flags: Flags) -> Reading:
     }
     facts = Facts(found=found, unknown=unknown)
     conclude(facts, reading.family)
+    take_counts_of_rates(facts, reading.measured)
     return replace(reading, facts=facts)
 
 

@@ -6,7 +6,7 @@ Both are the engine's and the planner's own knowledge; here they get the place i
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
@@ -59,6 +59,11 @@ class Finding:
     fix: str = ""
     file: str = ""
     line: int = 0
+
+
+def stops(findings: Iterable[Finding]) -> bool:
+    """Whether a job has no price: it does not start, or nothing prices what it does."""
+    return any(one.kind in ("illegal", "unpriced") and one.rule != "cuda-connections" for one in findings)
 
 
 def place_of(facts: Facts, *names: str) -> tuple[str, int]:

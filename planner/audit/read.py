@@ -9,6 +9,7 @@ from pathlib import Path
 
 from costmodel.kernels.precisions import config_words
 from planner.audit.conclusions import conclude
+from planner.audit.environment import set_variables
 from planner.audit.facts import Facts, facts_of, meaning, recognised
 from planner.audit.launch import UNTOLD, Launch, family_of, launch_of, launch_of_page
 from planner.audit.manifests import script_of
@@ -69,6 +70,8 @@ class Reading:
     """Everything that was read, the first file that holds first."""
     stated: Facts = field(default_factory=Facts)
     """What words say, before anything follows from it."""
+    slow_variables: dict[str, Setting] = field(default_factory=dict)
+    """Variables of the environment that slow a job down, as the last line that sets each has it."""
 
     @property
     def measured_anything(self) -> bool:
@@ -109,6 +112,9 @@ def read_texts(said: Mapping[str, str], given: Mapping[str, str] | None = None) 
     _require_step(readings)
     whole = _together(readings)
     _mentions(whole, [*texts, *texts.values()])
+    for name, text in texts.items():
+        if whole.kinds.get(name.partition("::")[0]) != "log":
+            whole.slow_variables |= set_variables(text[:MOST_CONFIG_CHARACTERS], name)
     return whole
 
 
@@ -400,7 +406,49 @@ def _together(readings: list[Reading]) -> Reading:
         whole.doubts.extend((*reading.doubts, *reading.facts.notes))
         if whole.measured is None or not whole.measured.has_steps:
             whole.measured = reading.measured or whole.measured
+    take_counts_of_rates(whole.facts, whole.measured)
     whole.stated = Facts(dict(whole.facts.found), set(whole.facts.unknown))
     conclude(whole.facts, whole.family)
+    take_counts_of_rates(whole.facts, whole.measured)  # of GPUs that only follow from nodes
     whole.doubts.extend(whole.facts.notes)
     return whole
+
+
+ROUND = 64
+"""Tokens of which the length of a sequence is a multiple, where a rate tells it."""
+NEAREST = 0.02
+"""Share by which a count that follows from printed rates may miss a whole one: they are medians."""
+
+
+def take_counts_of_rates(facts: Facts, log: Measured | None) -> None:
+    """Add the length and the batch that a log's step and rates mean together, where no file states them."""
+    if log is None or log.step_time_s is None:
+        return
+    gpus, batch = facts.count("cluster.num_gpus"), facts.count("job.global_batch_size")
+    length = facts.count("job.sequence_length")
+    rate = log.tokens_per_s or (
+        log.tokens_per_s_per_gpu * gpus if log.tokens_per_s_per_gpu and gpus else None
+    )
+    tokens = None if rate is None else rate * log.step_time_s
+    if batch is None and "job.global_batch_size" not in facts.unknown:
+        samples = log.samples_per_s * log.step_time_s if log.samples_per_s else None
+        if samples is None and tokens is not None and length:
+            samples = tokens / length
+        batch = None if samples is None else _whole_near(samples, 1)
+        if batch is not None:
+            facts.put("job.global_batch_size", batch, "derived", "the log's rate times its step")
+    if length is None and tokens is not None and batch and "job.sequence_length" not in facts.unknown:
+        length = _whole_near(tokens / batch, ROUND)
+        if length is not None:
+            facts.put(
+                "job.sequence_length",
+                length,
+                "derived",
+                f"{rate:,.0f} tokens/s · {log.step_time_s:.4g} s / {batch:,} sequences, as the log claims",
+            )
+
+
+def _whole_near(value: float, multiple: int) -> int | None:
+    """The multiple that a number is near; None where it is near none."""
+    found = round(value / multiple) * multiple
+    return found if found > 0 and abs(value / found - 1) <= NEAREST else None

@@ -127,15 +127,13 @@ def _variables(settings: tuple[str, ...]) -> dict[str, str]:
 
 
 def fails(found: Audit, limit: float | None) -> bool:
-    """Whether a job is to be stopped: it will not fit, or is illegal or too slow where a limit was given."""
-    if found.fits is False:
-        return True
-    if limit is None:
-        return False
-    illegal = any(
-        finding.kind == "illegal" and finding.rule != "cuda-connections" for finding in found.findings
-    )
-    return illegal or (found.slower_by is not None and found.slower_by > limit)
+    """Whether a job is to be stopped: it is illegal, does not fit, or is too slow where a limit was given.
+
+    A variable of the environment that no file sets may be set where the job starts.
+    """
+    illegal = any(one.kind == "illegal" and one.rule != "cuda-connections" for one in found.findings)
+    too_slow = limit is not None and found.slower_by is not None and found.slower_by > limit
+    return illegal or found.fits is False or too_slow
 
 
 def _kept(found: Audit, name: str) -> str:

@@ -44,7 +44,7 @@ def command(
         str | None,
         typer.Option(
             "--fail-above",
-            help="Leave with exit code 4 if the job is this much slower than the best (15%), or illegal.",
+            help="Leave with exit code 4 if the job is this much slower than the best (15%), too.",
             metavar="SHARE",
         ),
     ] = None,
@@ -68,7 +68,8 @@ def command(
 
     Prints what was read where and what was assumed, settings that are illegal, contradictory or slow,
     predicted against measured, the distance to the proven best, and changes in the file's own words. Exit
-    code 4: it will not fit, or is beyond --fail-above. A server is judged under the load that a benchmark
+    code 4: it is illegal, does not fit even with all that is not stated at its leanest, or is beyond
+    --fail-above. A server is judged under the load that a benchmark
     client's result among the files tells, or --rate or --concurrency.
     """
     from app.commands.audit.answer import AuditQuestion, audit_answer_of

@@ -10,18 +10,19 @@ from app.reports.answer import Answer, Facts, Lines, Section, Table, json_text
 from app.reports.audit.facts import fact_record, facts_table, place
 from app.reports.plan_headline import cluster_of
 from costmodel.estimate import Estimate
+from costmodel.evidence.table import RUNS, unmeasured
 from costmodel.layout import layout_words
 from costmodel.memory.fit import fit_of, fit_text
 from costmodel.models.spec import ModelSpec
+from costmodel.ops.layer import model_flop_per_step
 from planner.audit.audit import Audit
 from planner.audit.changes import Change
 from planner.audit.facts import Fact
-from planner.plan import PlanRequest
-from topology.base.units import format_bytes, format_seconds
+from planner.audit.residual import Residual
+from planner.plan import Plan, PlanRequest
+from topology.base.units import TERA, format_bytes, format_seconds
 
 SCHEMA_VERSION = 1
-LEAST_DOUBT = 0.15
-"""Share below the proven best from which a measurement is of another job than the one that is priced."""
 _SHOWN = ("layout", "job", "model", "cluster")
 
 
@@ -44,6 +45,11 @@ def audit_answer(found: Audit) -> Answer:
         sections.append(_changes_table(found))
     if found.doubts:
         sections.append(Lines(title="Taken for granted", lines=found.doubts))
+    if found.residual is not None and found.residual.refutes:  # what was assumed cannot be: said first
+        sections.insert(0, Lines(title="Doubt first", lines=found.residual.words))
+    elif found.residual is not None:
+        after = next(at for at, section in enumerate(sections) if section.title == "Times") + 1
+        sections.insert(after, Lines(title="Measured beside predicted", lines=found.residual.words))
     document = audit_document(found)
     return Answer(
         headline=_headline(found),
@@ -97,30 +103,61 @@ def _times(found: Audit) -> Facts:
     measured = found.reading.measured
     if found.measured_step_s is not None:
         steps = f" (median of {measured.steps} steps)" if measured and measured.steps else ""
-        pairs.append(("measured", f"{format_seconds(found.measured_step_s)}{steps}"))
+        source = f" (from {found.measured_from})" if found.measured_from else steps
+        pairs.append(("measured", f"{format_seconds(found.measured_step_s)}{source}"))
     if measured and measured.tflops_per_gpu:
-        pairs.append(("printed rate", f"{measured.tflops_per_gpu:.1f} TFLOP/s per GPU"))
+        pairs.append(("printed rate", f"{measured.tflops_per_gpu:.1f} TFLOP/s per GPU{_expected(found)}"))
+    if measured and measured.tokens_per_s_per_gpu:
+        pairs.append(("printed rate", f"{measured.tokens_per_s_per_gpu:,.0f} tokens/s per GPU"))
     if measured and measured.peak_memory_bytes:
         pairs.append(("printed peak", format_bytes(measured.peak_memory_bytes)))
     if found.predicted is not None:
         band = f"{format_seconds(found.predicted.lower_s)} to {format_seconds(found.predicted.upper_s)}"
         pairs.append(("predicted", f"{format_seconds(found.predicted.step_time_s)}, 80 % band {band}"))
         pairs.append(("peak memory", memory_words(found.predicted, found.job.request)))
+    if found.memory is not None:
+        pairs.append(("memory", found.memory.words))
     if found.best is not None:
         words = f"{layout_words(found.best.layout)} · {found.best.optimality.status}"
-        pairs.append(("best", f"{format_seconds(found.best.estimate.step_time_s)}: {words}"))
-        pairs.append(("its memory", memory_words(found.best.estimate, found.best.request)))
+        pairs.append(("best", f"{format_seconds(found.best.estimate.step_time_s)} predicted: {words}"))
+        best = found.best.estimate
+        fit = f"{memory_words(best, found.best.request)}: {fit_text(best.out_of_memory_chance)}"
+        pairs.append(("its memory", fit))
+        pairs.append(("evidence", _evidence_words(found.best)))
     if found.slower_by is not None:
-        over = format_share(found.slower_by, signed=True)
-        said = "predicted" if found.measured_step_s is None else "measured"
-        faster = (
-            "" if found.slower_by > -LEAST_DOUBT else f": {said} below it, so something above is not this job"
-        )
-        tie = ", a tie: the error band cannot tell them apart" if found.tied else ""
-        pairs.append(("distance", f"{over} over the best{tie}{faster}"))
+        pairs.append(("distance", _distance(found, found.slower_by)))
     stopped = "not of a job that is illegal as it is, or that nothing prices"
     lacks = "not without what is missing" if found.job.missing else stopped
     return Facts(title="Times", pairs=tuple(pairs or [("predicted", lacks)]))
+
+
+def _expected(found: Audit) -> str:
+    """What a rate should be by the prediction, in operations that are counted once."""
+    predicted, request = found.predicted, found.job.request
+    if predicted is None or request is None:
+        return ""
+    flop, gpus = model_flop_per_step(request.model, request.job), request.cluster.num_gpus
+    return f", predicted {flop / (predicted.step_time_s * gpus) / TERA:.1f}"
+
+
+def _distance(found: Audit, slower_by: float) -> str:
+    """How far the job is from the best, and whether that is measured or predicted against predicted."""
+    basis = "measured against predicted" if found.basis == "measured" else "both predicted"
+    over = f"{format_share(slower_by, signed=True)} over the best, {basis}"
+    if found.tied:
+        return f"{over}: a tie, the error band cannot tell them apart"
+    return f"{over}: faster than its band" if slower_by < 0 else over
+
+
+def _evidence_words(best: Plan) -> str:
+    """Measured runs behind the best plan, and what of it none has: a proof is under the cost model."""
+    evidence = best.estimate.evidence
+    runs = next((one for one in evidence if one.key == RUNS), None)
+    lacking = [one.used for one in unmeasured(evidence) if one.key != RUNS]
+    count = "no measured run" if runs is None or not runs.runs else f"{runs.runs} measured runs"
+    of = "" if runs is None else f" of {runs.used}"
+    without = f"; none with {', '.join(lacking)}" if lacking else ""
+    return f"{count}{of}{without}"
 
 
 def _changes_table(found: Audit) -> Table:
@@ -147,11 +184,11 @@ def _gain_words(change: Change) -> str:
 
 
 def memory_words(estimate: Estimate, request: PlanRequest | None) -> str:
-    """The peak with its band and what a GPU has, and whether it fits."""
-    peak, chance = format_bytes(estimate.peak_memory_bytes), estimate.out_of_memory_chance
+    """The predicted peak with its band, and what a GPU has."""
+    peak = format_bytes(estimate.peak_memory_bytes)
     band = f"{format_bytes(estimate.memory_lower_bytes)} to {format_bytes(estimate.memory_upper_bytes)}"
     of = "" if request is None else f" of {format_bytes(cluster_of(request).gpu.memory_bytes)}"
-    return f"{peak}{of}, 80 % band {band}: {fit_text(chance)}"
+    return f"{peak} predicted{of}, 80 % band {band}"
 
 
 def _set(words: tuple[str, ...]) -> str:
@@ -192,12 +229,31 @@ def audit_document(found: Audit) -> dict[str, Any]:
     document["changes"] = [_change_record(change) for change in found.changes]
     document["slower_by"] = found.slower_by
     document["tied"] = found.tied
+    document["basis"] = found.basis
+    document["evidence"] = list(found.evidence)
+    document["residual"] = _residual_record(found.residual)
+    document["verdict"] = None if found.memory is None else asdict(found.memory)
     document["fits"] = found.fits
-    document["out_of_memory_chance"] = found.predicted and found.predicted.out_of_memory_chance
+    document["out_of_memory_chance"] = None if found.memory is None else found.memory.chance
     document["missing"] = list(found.job.missing)
     document["assumed"] = list(found.doubts)
     document["unsettled"] = [asdict(one) for one in found.job.unsettled]
     return document
+
+
+def _residual_record(residual: Residual | None) -> dict[str, Any] | None:
+    """A measured step beside its prediction, and what would explain it."""
+    if residual is None:
+        return None
+    return {
+        "open_s": residual.open_s, "factor": residual.factor, "inside_band": residual.is_explained,
+        "unstated": list(residual.unstated), "words": list(residual.words),
+        "candidates": [
+            {"what": one.what, "value": one.value, "flag": one.flag, "step_time_s": one.estimate.step_time_s,
+             "lower_s": one.estimate.lower_s, "upper_s": one.estimate.upper_s}
+            for one in residual.candidates
+        ],
+    }  # fmt: skip
 
 
 def _measured_record(found: Audit) -> dict[str, Any] | None:
@@ -207,9 +263,11 @@ def _measured_record(found: Audit) -> dict[str, Any] | None:
         return None
     record = {
         "step_time_s": found.measured_step_s,
+        "from_rate": found.measured_from or None,
         "steps": measured.steps or None,
         "tflops_per_gpu": measured.tflops_per_gpu,
         "tokens_per_s_per_gpu": measured.tokens_per_s_per_gpu,
+        "tokens_per_s": measured.tokens_per_s,
         "samples_per_s": measured.samples_per_s,
         "peak_memory_bytes": measured.peak_memory_bytes,
     }

@@ -1,0 +1,79 @@
+"""Variables of the environment that make a job slow, wherever a file sets them; in `environment.toml`."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from planner.formats.settings import Setting
+from topology.base.decode import read_toml
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variable:
+    """One variable that slows a job down.
+
+    Attributes:
+        name: Its name.
+        values: With which it does, in small letters.
+        needs: ``node`` where several GPUs share one, ``network`` where there are several nodes.
+        does: What happens.
+        fix: What changes it.
+    """
+
+    name: str
+    values: tuple[str, ...]
+    needs: str
+    does: str
+    fix: str
+
+    @property
+    def rule(self) -> str:
+        """What an audit calls it."""
+        return self.name.lower().replace("_", "-")
+
+
+SLOW = tuple(
+    Variable(**{**row, "values": tuple(row["values"])})
+    for row in read_toml(Path(__file__).parent / "data" / "environment.toml")["variables"]
+)
+"""All that are known."""
+SLOWING = frozenset(variable.rule for variable in SLOW)
+"""What audits call them."""
+
+
+def set_variables(text: str, path: str) -> dict[str, Setting]:
+    r"""Which of them a text sets, the last of several: of a script, a manifest, a program; not in comments.
+
+    >>> set_variables("# NCCL_P2P_DISABLE=1\nexport NCCL_IB_DISABLE='1'", "x.sh")["NCCL_IB_DISABLE"].line
+    2
+    """
+    found: dict[str, Setting] = {}
+    if not any(variable.name in text for variable in SLOW):
+        return found
+    lines = text.split("\n")
+    for number, line in enumerate(lines, 1):
+        if line.lstrip().startswith(("#", "//")) and not line.startswith(("#SBATCH", "#PBS")):
+            continue
+        for variable in SLOW:
+            if variable.name not in line:
+                continue
+            value = _value(variable.name, line, lines[number] if number < len(lines) else "")
+            if value is None:
+                found.pop(variable.name, None)
+            elif value:
+                found[variable.name] = Setting(name=variable.name, value=value, line=number, file=path)
+    return found
+
+
+def _value(name: str, line: str, after: str) -> str | None:
+    """What a line sets a variable to; empty where it only names it, None where it takes it away."""
+    if re.search(rf"\bunset\b[^;&|]*\b{name}\b", line):
+        return None
+    match = re.search(rf"\b{name}['\"]?\]?\s*[=:,]\s*['\"]?(?:\$\{{\w+:[-=]?)?(\w+)", line)
+    if match is None and re.search(
+        rf"\bname:\s*['\"]?{name}['\"]?\s*$", line
+    ):  # a container's, over two lines
+        match = re.match(r"\s*value:\s*['\"]?(\w+)", after)
+    return match[1] if match else ""
