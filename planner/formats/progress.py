@@ -78,12 +78,14 @@ class LoggedJob:
         sequence_length: Tokens of a sequence.
         steps: Of the whole run.
         num_gpus: That work.
+        is_ramping: Whether the batch has grown, and so may grow further.
     """
 
     global_batch_size: int | None = None
     sequence_length: int | None = None
     steps: int | None = None
     num_gpus: int | None = None
+    is_ramping: bool = False
 
 
 def logged_steps(lines: Iterable[str]) -> Iterator[LoggedStep]:
@@ -123,7 +125,10 @@ def logged_job(lines: Iterable[str]) -> LoggedJob:
             _take_mllog(plain, found)
             continue
         if "batch" in small and (batch := _STATED["global_batch_size"].search(plain)):
-            found.global_batch_size = int(batch[1].replace(",", "")) or found.global_batch_size
+            size = int(batch[1].replace(",", "")) or found.global_batch_size
+            grown = found.global_batch_size is not None and size is not None
+            found.is_ramping |= grown and size > found.global_batch_size
+            found.global_batch_size = size
         if "world size" in small and found.num_gpus is None and (world := _STATED["num_gpus"].search(plain)):
             found.num_gpus = int(world[1])
         if "sequence length" in small and (length := _STATED["sequence_length"].search(plain)):

@@ -11,12 +11,12 @@ from app.cli import run
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of a planned job: five steps, two of them again."""
+    """A run of a planned job, a step takes some nine seconds: five steps, two of them again."""
     made = tmp_path_factory.mktemp("run")
     words = ["--model", "llama-3.2-1b", "--gpus", "8", "--tokens", "1B", "--top", "1", "--json"]
     assert run([*words, "-o", str(made / "plan.json")]) == 0
     lines = [
-        {"step": n, "step_time_s": 2.0, "at_s": 1e9 + 2 * i} for i, n in enumerate((1, 2, 3, 2, 3, 4, 5))
+        {"step": n, "step_time_s": 9.0, "at_s": 1e9 + 9 * i} for i, n in enumerate((1, 2, 3, 2, 3, 4, 5))
     ]
     (made / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines), encoding="utf-8")
     return made
@@ -25,7 +25,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_folder_is_watched_with_its_own_plan(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """In words, and as JSON: four new steps in the time of six."""
     assert run(["watch", str(folder)]) == 0
-    assert "useful so far  66.7 % of 12 s" in capsys.readouterr().out
+    assert "useful so far  66.7 % of 54 s" in capsys.readouterr().out
     assert run(["watch", str(folder), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["step"], found["restarts"], found["repeated_steps"]) == (5, 1, 2)
@@ -46,7 +46,7 @@ def test_a_run_that_was_told_its_steps_says_when_it_is_finished(
         assert run(["watch", str(tmp_path), "--json"]) == 0
         found = json.loads(capsys.readouterr().out)
         assert (found["step"], found["steps"]) == (5, 10_000)
-        assert found["days_left"]["p50"] > 9_995 * 2.0 / 86_400
+        assert found["days_left"]["p50"] > 9_995 * 9.0 / 86_400
 
 
 def test_a_log_needs_a_plan(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -57,6 +57,50 @@ def test_a_log_needs_a_plan(folder: Path, tmp_path: Path, capsys: pytest.Capture
     assert "help:  add --plan PLAN.json" in capsys.readouterr().err
     assert run(["watch", str(log), "--plan", str(folder / "plan.json"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["step"] == 7
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        (
+            ["iteration 7/ 9 | elapsed time per iteration (ms): 9000.0 | global batch size: 77 |"],
+            "its batch is 77",
+        ),
+        (["iteration 7/ 500000 | elapsed time per iteration (ms): 9000.0 |"], "it has 500,000 steps"),
+        (
+            ["step 7 | epoch 0 | loss 1.0 | mem 70 GiB | tps 90000.0(9000000.0/gpu) |"],
+            "TFLOP/s per GPU, and a",
+        ),
+    ],
+)
+def test_a_log_of_another_run_is_called_that(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], lines: list[str], words: str
+) -> None:
+    """First of all, with what differs and without a finish; the JSON has none either."""
+    log = tmp_path / "train.log"
+    log.write_text("\n".join(lines), encoding="utf-8")
+    asked = ["watch", str(log), "--plan", str(folder / "plan.json")]
+    assert run(asked) == 0
+    told = capsys.readouterr().out
+    assert told.startswith("not this plan's run: ")
+    assert words in told
+    assert "days left" not in told
+    assert run([*asked, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["days_left"] is None
+    assert any(words in one for one in found["differs"])
+
+
+def test_a_log_without_a_step_is_told_which_forms_are_known(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Not that it is some other format."""
+    log = tmp_path / "train.log"
+    log.write_text("[rank0]: hello\n", encoding="utf-8")
+    assert run(["watch", str(log), "--plan", str(folder / "plan.json")]) == 2
+    said = capsys.readouterr().err
+    assert "known forms are those of plan run, " in said
+    assert "torchtitan" in said
 
 
 def test_what_is_not_there_is_named(capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,12 +16,16 @@ def watch_answer(found: Watched) -> Answer:
     left = found.days_left
     days = (
         f"{three_digits(left.p50)} days left ({three_digits(left.p10)}–{three_digits(left.p90)}, 80 % band)"
+        if left is not None
+        else "not this plan's run"
     )
     share = "not known: its lines do not say when" if found.useful_share is None else (
         f"{format_percent(found.useful_share)} of {format_seconds(found.wall_s or 0)}"
     )  # fmt: skip
     planned = (
         "not on what the plan is for, so not compared with it"
+        if found.planned_step_s is None and not found.differs
+        else "not of this plan, so not compared with it"
         if found.planned_step_s is None
         else f"planned {format_seconds(found.planned_step_s)}"
     )
@@ -37,14 +41,19 @@ def watch_answer(found: Watched) -> Answer:
     record = {
         one.name: getattr(found, one.name)
         for one in fields(found)
-        if one.name not in ("days_left", "off", "interruptions")
+        if one.name not in ("days_left", "off", "interruptions", "differs")
     }
     return Answer(
-        headline=f"step {found.step:,} of {found.steps:,} · {days}",
+        headline=f"step {found.step:,} of {found.steps:,} · {days}" if left is not None else _unlike(found),
         sections=tuple(sections),
         document=lambda: json_text(unstructure(found)),
         records=(record,),
     )
+
+
+def _unlike(found: Watched) -> str:
+    """Why the log is of another run, the first first."""
+    return f"not this plan's run: {'; '.join(found.differs)}"
 
 
 def _stops(found: Watched) -> tuple[tuple[str, str], ...]:

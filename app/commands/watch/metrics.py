@@ -31,6 +31,7 @@ METRICS = (
     ("days_left.p10", "meshplan_watch_days_left_low", "Days left, tenth percentile."),
     ("days_left.p50", "meshplan_watch_days_left", "Days left, median."),
     ("days_left.p90", "meshplan_watch_days_left_high", "Days left, ninetieth percentile."),
+    ("is_of_plan", "meshplan_watch_is_of_plan", "1 where the log can be of the plan's run, else 0."),
     ("alerts", "meshplan_watch_alerts", "Things that are not as planned."),
 )
 """A path into `Watched`, the name of the metric, and what it says; names end in their unit."""
@@ -63,9 +64,11 @@ def _value(found: Watched, path: str) -> float | None:
     """A number of what was watched."""
     if path == "alerts":
         return float(len(found.off))
+    if path == "is_of_plan":
+        return float(not found.differs)
     value: Any = found
     for name in path.split("."):
-        value = getattr(value, name)
+        value = None if value is None else getattr(value, name)
     return None if value is None else float(value)
 
 
@@ -130,6 +133,7 @@ def grafana() -> str:
             "increase(meshplan_watch_without_nodes_seconds_total[1d])",
         ),
         _panel(11, "table", "Cause and change", "none", 0, 30, 24, "", "meshplan_watch_alert"),
+        _panel(12, "stat", "Log is of this plan", "none", 0, 38, 6, "", "meshplan_watch_is_of_plan"),
     ]  # fmt: skip
     dashboard = {
         "__inputs": [

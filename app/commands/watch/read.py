@@ -9,7 +9,7 @@ from pathlib import Path
 from executor.training.settings import METRICS_FILE, RUN_FILE, SAVES_FILE, read_settings
 from planner.analysis.campaign.watch import NOBODY, Watched, watched
 from planner.campaign.finish import with_campaign
-from planner.formats.progress import logged_steps
+from planner.formats.progress import logged_job, logged_steps
 from planner.formats.saves import held_by_saves
 from planner.formats.scheduler import scheduled
 from planner.plan import Plan
@@ -59,7 +59,7 @@ def watched_runs(plan: Plan, runs: Sequence[Path], events: Path | None = None) -
     plan = _to_its_end(plan, runs)
     lines = [line for file in files_of(runs) for line in read_text(file, MOST_LOG_BYTES).splitlines()]
     seen = NOBODY if events is None else scheduled(read_text(events, MOST_LOG_BYTES), events.name)
-    return watched(plan, list(logged_steps(lines)), list(held_by_saves(lines)), seen)
+    return watched(plan, list(logged_steps(lines)), list(held_by_saves(lines)), seen, logged_job(lines))
 
 
 def _to_its_end(plan: Plan, runs: Sequence[Path]) -> Plan:

@@ -1,4 +1,7 @@
-"""A running job held against its plan: what of its time was useful, when it is finished, what is off.
+"""A running job held against its plan: whether it is that job, what of its time was useful, what is off.
+
+A log whose batch, steps, GPUs, memory or speed cannot be the plan's is of another run, and nothing of the
+plan is said of it. Lines that several ranks print of one step count once.
 
 Legend: a step is *useful* once, however often it was repeated; the useful share of a stretch of time is its
 new steps, each of the median length, over the time between the first and the last line that say when.
@@ -11,17 +14,28 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from costmodel.campaign.record import Band, Campaign
-from planner.formats.progress import LoggedStep
+from costmodel.ops.layer import model_flop_per_step
+from planner.bounds.reachable import reachable_flop_per_s
+from planner.formats.progress import LoggedJob, LoggedStep
 from planner.formats.scheduler import Scheduled, by_cause
+from planner.formats.step_lines import Work, known_engines, pace_of
 from planner.plan import Plan
 from topology.base.errors import InputError
-from topology.base.units import DAY, format_seconds
+from topology.base.units import DAY, TERA, format_bytes, format_seconds
+from topology.builders import build
+from topology.cluster import Cluster
 
 RARE = 0.05
 """So seldom would as many restarts come at the planned rate that it is said."""
+ONE_NODE = 2.0
+"""Times the planned step up to which one slow node is suspected: a throttled GPU keeps half its speed."""
+WITHIN_S = 1.0
+"""Seconds within which ranks print one step, however short it is: times are printed in whole ones."""
+SAME_TOTAL = 0.01
+"""Share by which two totals of steps may differ: tokens are asked for in round numbers."""
 WORTH_SAYING = 0.01
 """Share of the run that must be lost beyond the plan before a cause without a band of its own is named."""
 
@@ -52,8 +66,10 @@ class Watched:
         planned_held_s: What was planned.
         interruptions: How many of each cause, by the scheduler.
         waited_s: Without nodes, by the scheduler; None where it does not say.
-        days_left: To the last token, at the measured step and the useful share of the campaign.
+        days_left: To the last token, at the measured step and the useful share of the campaign; None where
+            the log is of another run.
         off: What is not as planned.
+        differs: What of the log cannot be of the plan's run, in words; empty where all can.
     """
 
     step: int
@@ -69,18 +85,32 @@ class Watched:
     planned_held_s: float
     interruptions: dict[str, int]
     waited_s: float | None
-    days_left: Band
+    days_left: Band | None
     off: tuple[Off, ...]
+    differs: tuple[str, ...] = ()
 
 
 NOBODY = Scheduled(interruptions=(), waited_s=None)
 """No scheduler was asked."""
+NOT_SAID = LoggedJob()
+"""A log that says nothing of its job."""
 
 
 def watched(
-    plan: Plan, logged: Sequence[LoggedStep], held: Sequence[float] = (), seen: Scheduled = NOBODY
+    plan: Plan,
+    logged: Sequence[LoggedStep],
+    held: Sequence[float] = (),
+    seen: Scheduled = NOBODY,
+    said: LoggedJob = NOT_SAID,
 ) -> Watched:
-    """Hold what was logged, seconds that checkpoints held it up, and interruptions, against a campaign.
+    """Hold what was logged against a campaign.
+
+    Args:
+        plan: With its campaign.
+        logged: Every step, of every rank that printed it.
+        held: Seconds that checkpoints held steps up.
+        seen: Interruptions, by the scheduler.
+        said: What the log says of its job.
 
     Raises:
         InputError: the plan has no campaign, or nothing was logged.
@@ -95,30 +125,38 @@ def watched(
     if not logged:
         raise InputError(
             what="there is no step to watch",
-            cause="no line is one of plan run, Megatron-LM, NeMo or torchtitan",
+            cause=f"no line of a step was recognised; known forms are those of plan run, {known_engines()}",
             fix="name the folder of plan run, or the log of the last or the first rank",
         )
     steps = math.ceil(tokens / plan.request.job.tokens_per_step)
-    step_s, last = _median_s(plan, logged), max(one.step for one in logged)
-    restarts, repeated = _back(logged)
-    wall_s = _wall_s(logged)
-    useful = None if wall_s is None else min(1.0, (last - logged[0].step) * step_s / wall_s)
+    paces = _paces(plan, logged)
+    step_s = statistics.median(paces)
+    once = _once(_of_training(logged), step_s)
+    last = max(one.step for one in once)
+    restarts, repeated = _back(once)
+    wall_s = _wall_s(once)
+    compared = all(one.compared for one in once)
+    differs = tuple(_differs(plan, once, said, steps, step_s)) if compared else ()
+    useful = None if wall_s is None else min(1.0, (last - once[0].step) * step_s / wall_s)
     left_s = max(0, steps - last) * step_s / DAY
     share = campaign.useful_share
     held_s = statistics.median(held) if held else None
     stops = max(restarts, len(seen.failures))
-    compared = all(one.compared for one in logged)
-    off = (
-        *(_slow(plan, step_s) if compared else ()),
+    off: tuple[Off, ...] = (
+        *(_pace_off(plan, step_s) if compared else ()),
         *_often(campaign, stops, wall_s),
+        *_done_twice(campaign, len(once), repeated),
         *_held_up(campaign, held_s),
         *_nodes(campaign, seen, wall_s),
     )
+    if differs:
+        change = "watch it with its own plan, or plan what the log says and watch with that"
+        off = (Off(cause=f"not this plan's run: {'; '.join(differs)}", change=change),)
     return Watched(
         step=last,
         steps=steps,
         step_s=step_s,
-        planned_step_s=plan.estimate.step_time_s if compared else None,
+        planned_step_s=plan.estimate.step_time_s if compared and not differs else None,
         restarts=restarts,
         repeated_steps=repeated,
         wall_s=wall_s,
@@ -128,17 +166,127 @@ def watched(
         planned_held_s=campaign.checkpoint_stall_s,
         interruptions=by_cause(seen.interruptions),
         waited_s=seen.waited_s,
-        days_left=Band(p10=left_s / share.p90, p50=left_s / share.p50, p90=left_s / share.p10),
+        days_left=None
+        if differs
+        else Band(p10=left_s / share.p90, p50=left_s / share.p50, p90=left_s / share.p10),
         off=off,
+        differs=differs,
     )
 
 
-def _median_s(plan: Plan, logged: Sequence[LoggedStep]) -> float:
-    """Median seconds of a step; from tokens a second of one GPU where nothing else is said."""
-    tokens, gpus = plan.request.job.tokens_per_step, plan.layout.num_gpus
-    found = [one.step_s for one in logged if one.step_s is not None]
-    rates = [one.tokens_per_s_per_gpu for one in logged if one.tokens_per_s_per_gpu]
-    return statistics.median([*found, *(tokens / (rate * gpus) for rate in rates)])
+def _paces(plan: Plan, logged: Sequence[LoggedStep]) -> list[float]:
+    """Seconds of every step, as printed, else of the rates that are printed and the plan's step."""
+    job = plan.request.job
+    work = Work(
+        gpus=plan.layout.num_gpus,
+        tokens=float(job.tokens_per_step),
+        samples=float(job.global_batch_size),
+        flop=model_flop_per_step(plan.request.model, job),
+    )
+    paces = [
+        pace_of(
+            work,
+            step_s=one.step_s,
+            tokens_per_s_per_gpu=one.tokens_per_s_per_gpu,
+            tokens_per_s=one.tokens_per_s,
+            samples_per_s=one.samples_per_s,
+            flop_per_s_per_gpu=one.flop_per_s_per_gpu,
+        )
+        for one in logged
+    ]
+    return [pace.step_s for pace in paces if pace is not None]
+
+
+def _of_training(logged: Sequence[LoggedStep]) -> list[LoggedStep]:
+    """Steps without those of shorter bars, which load, or evaluate."""
+    longest = max((one.steps for one in logged if one.steps), default=None)
+    return [one for one in logged if not one.steps or one.steps == longest]
+
+
+def _once(logged: Sequence[LoggedStep], step_s: float) -> list[LoggedStep]:
+    """Every step once, of however many ranks printed it; a step that was done twice stays twice.
+
+    A line repeats another of its step if it was printed within a step's time of it, or, where lines do not
+    say when, by a rank that has not printed the step yet, right after it, or in the same words.
+    """
+    found: list[LoggedStep] = []
+    latest: dict[int, tuple[LoggedStep, set[str]]] = {}
+    for one in logged:
+        before = latest.get(one.step)
+        if before is not None and _repeats(one, *before, step_s, found[-1].step):
+            before[1].add(one.rank)
+            continue
+        found.append(one)
+        latest[one.step] = (one, {one.rank})
+    return found
+
+
+def _repeats(one: LoggedStep, first: LoggedStep, ranks: set[str], step_s: float, latest: int) -> bool:
+    """Whether a line says of a step what another line said."""
+    if one.at_s is not None and first.at_s is not None:
+        return abs(one.at_s - first.at_s) < max(step_s, WITHIN_S)
+    if one.rank and one.rank not in ranks:
+        return True
+    return one.step == latest or replace(one, rank="") == replace(first, rank="")
+
+
+def _differs(
+    plan: Plan, logged: Sequence[LoggedStep], said: LoggedJob, steps: int, step_s: float
+) -> Iterator[str]:
+    """What of a log cannot be of the plan's run."""
+    job, layout, cluster = plan.request.job, plan.layout, build(plan.request.cluster)
+    batch = said.global_batch_size
+    if batch and batch != job.global_batch_size and not said.is_ramping:
+        yield f"its batch is {batch:,} sequences, planned {job.global_batch_size:,}"
+    length = said.sequence_length
+    if length and length != job.sequence_length:
+        yield f"its sequences are {length:,} tokens, planned {job.sequence_length:,}"
+    total = said.steps
+    if total and abs(total - steps) > SAME_TOTAL * steps and not said.is_ramping:
+        yield f"it has {total:,} steps, planned {steps:,}"
+    if said.num_gpus and said.num_gpus != layout.num_gpus:
+        yield f"it runs on {said.num_gpus:,} GPUs, planned {layout.num_gpus:,}"
+    yield from _another_memory(plan, logged, cluster)
+    limit = reachable_flop_per_s(cluster.gpu, job)
+    rates = [one.flop_per_s_per_gpu for one in logged if one.flop_per_s_per_gpu]
+    rate = statistics.median(rates) if rates else 0.0
+    most = f"a {cluster.gpu.name} reaches {limit / TERA:.0f} at most"
+    if rate > limit:
+        yield f"it prints {rate / TERA:.0f} TFLOP/s per GPU, and {most}"
+    means = model_flop_per_step(plan.request.model, job) / (step_s * layout.num_gpus)
+    if means > limit:
+        yield f"a step of {format_seconds(step_s)} would be {means / TERA:.0f} TFLOP/s per GPU, and {most}"
+    elif step_s < _shortest_s(plan):
+        yield (
+            f"a step of {format_seconds(step_s)} is faster than any layout of this job, "
+            f"{format_seconds(_shortest_s(plan))}"
+        )
+
+
+def _shortest_s(plan: Plan) -> float:
+    """Seconds that no layout of the job goes below, the doubt of the model taken twice.
+
+    The 80 % band reaches 1.28 deviations, so twice that leaves one run in two hundred.
+    """
+    bound = min(plan.optimality.bound_s or plan.estimate.step_time_s, plan.estimate.step_time_s)
+    return bound * (plan.estimate.lower_s / plan.estimate.step_time_s) ** 2
+
+
+def _another_memory(plan: Plan, logged: Sequence[LoggedStep], cluster: Cluster) -> Iterator[str]:
+    """A printed peak that the plan's job cannot have: more than its band taken twice, or than a GPU has."""
+    peak = max((one.peak_memory_bytes or 0.0 for one in logged), default=0.0)
+    estimate, capacity = plan.estimate, cluster.gpu.memory_bytes
+    states = min(
+        stage.weights_bytes + stage.gradients_bytes + stage.optimizer_bytes
+        for stage in estimate.memory_by_stage
+    )
+    said = f"its peak is {format_bytes(peak)}"
+    if peak > capacity:
+        yield f"{said}, and a {cluster.gpu.name} has {format_bytes(capacity)}"
+    elif peak > estimate.memory_upper_bytes**2 / estimate.peak_memory_bytes:
+        yield f"{said}, planned {format_bytes(estimate.peak_memory_bytes)}"
+    elif 0 < peak < states:
+        yield f"{said}, and the states of a planned stage alone are {format_bytes(states)}"
 
 
 def _back(logged: Sequence[LoggedStep]) -> tuple[int, int]:
@@ -158,14 +306,34 @@ def _wall_s(logged: Sequence[LoggedStep]) -> float | None:
     return None if first is None or last is None or last <= first else last - first
 
 
-def _slow(plan: Plan, step_s: float) -> Iterator[Off]:
-    """A step beyond the band of its estimate."""
+def _pace_off(plan: Plan, step_s: float) -> Iterator[Off]:
+    """A step outside the band of its estimate."""
     planned = plan.estimate
+    said = f"a step takes {format_seconds(step_s)}, planned {format_seconds(planned.step_time_s)}"
     if step_s > planned.upper_s:
+        node = "look for one slow node: plan bench --check PLAN.json on each"
+        other = (
+            "see first that the job is the planned one (layout, batch, length, precision), then that its "
+            "links have their rate: plan bench --check PLAN.json on each node finds a slow one too"
+        )
+        change = node if step_s < ONE_NODE * planned.step_time_s else other
+        yield Off(cause=f"{said} and at most {format_seconds(planned.upper_s)}", change=change)
+    elif step_s < planned.lower_s:
         yield Off(
-            cause=f"a step takes {format_seconds(step_s)}, planned {format_seconds(planned.step_time_s)} "
-            f"and at most {format_seconds(planned.upper_s)}",
-            change="look for one slow node: plan bench --check PLAN.json on each",
+            cause=f"{said} and at least {format_seconds(planned.lower_s)}",
+            change="see that the job is the planned one; if it is, plan again with its measured step "
+            "(plan audit LOG --anchor NAME, then plan --anchor NAME)",
+        )
+
+
+def _done_twice(campaign: Campaign, logged: int, repeated: int) -> Iterator[Off]:
+    """More of the steps done twice than checkpoints as planned leave to do."""
+    share, planned = repeated / max(1, logged), campaign.lost_share.lost_work
+    if repeated > 1 and share - planned > WORTH_SAYING:
+        yield Off(
+            cause=f"{repeated:,} steps were done again, {100 * share:.1f} % of those that were logged, "
+            f"planned {100 * planned:.1f} % of the time",
+            change="save more often, or see why the last checkpoints were not taken up again",
         )
 
 

@@ -6,15 +6,16 @@ from functools import cache
 import pytest
 
 from costmodel.layout import ParallelLayout
-from planner.analysis.campaign.watch import at_least, watched
+from planner.analysis.campaign.watch import Watched, at_least, watched
 from planner.campaign.finish import with_campaign
-from planner.formats.progress import LoggedStep, logged_steps
+from planner.formats.progress import LoggedJob, LoggedStep, logged_job, logged_steps
 from planner.formats.saves import held_by_saves
 from planner.formats.scheduler import Interruption, Scheduled
 from planner.plan import Plan
 from tests.unit.planner.engines.priced import priced
 from topology.base.errors import InputError
 from topology.base.units import DAY, format_seconds
+from topology.builders import build
 
 
 @cache
@@ -165,3 +166,129 @@ def test_a_node_that_fails_again_and_waiting_for_nodes_are_named() -> None:
         f"of the time went by without nodes, planned {100 * planned_share:.1f} %",
     ]
     assert found.off[0].cause.startswith("4 restarts in")
+
+
+def cause_of(found: Watched) -> str:
+    """The first thing that is off; empty where nothing is."""
+    return found.off[0].cause if found.off else ""
+
+
+@pytest.mark.parametrize(
+    ("said", "names"),
+    [
+        (LoggedJob(global_batch_size=3), "its batch is 3 sequences"),
+        (LoggedJob(sequence_length=77), "its sequences are 77 tokens"),
+        (LoggedJob(steps=500_000_000), "it has 500,000,000 steps"),
+        (LoggedJob(num_gpus=4), "it runs on 4 GPUs, planned 16"),
+    ],
+)
+def test_a_log_of_another_job_is_not_this_plans_run(said: LoggedJob, names: str) -> None:
+    """Whatever its pace: what differs is named, and nothing of the plan is said of it."""
+    found = watched(planned(), steady(20), said=said)
+    assert cause_of(found).startswith("not this plan's run")
+    assert names in cause_of(found)
+    assert (found.days_left, found.planned_step_s) == (None, None)
+
+
+def test_what_a_log_says_of_this_plans_job_is_no_difference() -> None:
+    """Its own numbers, and a batch that still grows."""
+    plan = planned()
+    job, steps = plan.request.job, plan.request.job.total_tokens // plan.request.job.tokens_per_step
+    mine = LoggedJob(
+        global_batch_size=job.global_batch_size, sequence_length=job.sequence_length, steps=steps, num_gpus=16
+    )
+    assert watched(plan, steady(20), said=mine).differs == ()
+    assert watched(plan, steady(20), said=LoggedJob(global_batch_size=1, is_ramping=True)).differs == ()
+
+
+def test_a_speed_or_a_memory_that_no_layout_has_is_another_run() -> None:
+    """A printed rate, a step, and a peak: beyond the GPU, beyond any layout, less than the states."""
+    plan = planned()
+    gpu = build(plan.request.cluster).gpu
+    states = min(
+        stage.weights_bytes + stage.gradients_bytes + stage.optimizer_bytes
+        for stage in plan.estimate.memory_by_stage
+    )
+    step_s = plan.estimate.step_time_s
+    wrong = {
+        "TFLOP/s per GPU": {"step_s": step_s, "flop_per_s_per_gpu": 0.95 * gpu.peak("bf16")},
+        "faster than any layout": {"step_s": step_s * (plan.estimate.lower_s / step_s) ** 2 * 0.97},
+        "would be": {"step_s": step_s / 50},
+        f"a {gpu.name} has": {"step_s": step_s, "peak_memory_bytes": 1.01 * gpu.memory_bytes},
+        "states of a planned stage": {"step_s": step_s, "peak_memory_bytes": 0.9 * states},
+    }
+    for words, line in wrong.items():
+        found = watched(plan, [LoggedStep(step=n, **line) for n in (1, 2, 3)])
+        assert words in cause_of(found)
+        assert found.days_left is None
+
+
+def test_faster_than_the_band_is_said_and_may_be_this_run() -> None:
+    """One run in ten is: it is off against the plan, and still watched."""
+    found = watched(
+        planned(), steady(20, slower=0.99 * planned().estimate.lower_s / planned().estimate.step_time_s)
+    )
+    assert "at least" in cause_of(found)
+    assert (found.differs, found.days_left is None) == ((), False)
+
+
+def test_a_step_five_times_longer_is_not_one_slow_node() -> None:
+    """The job and its links come first; a node is suspected first only of what a node can do."""
+    band = planned().estimate.upper_s / planned().estimate.step_time_s
+    much, little = (
+        watched(planned(), steady(20, slower=factor)).off[0].change for factor in (5.0, 1.02 * band)
+    )
+    assert much.startswith("see first that the job is the planned one")
+    assert little.startswith("look for one slow node")
+
+
+@pytest.mark.parametrize("ranks", [("",) * 9, tuple("012345678")])
+@pytest.mark.parametrize("timed", [True, False])
+@pytest.mark.parametrize("pasted", [True, False])
+def test_lines_of_several_ranks_are_no_restarts(ranks: tuple[str, ...], timed: bool, pasted: bool) -> None:
+    """Nine ranks print each step: beside each other, or one whole log behind the other."""
+    lines = [one if timed else replace(one, at_s=None) for one in steady(30)]
+    if pasted:
+        logged = [replace(one, rank=rank) for rank in ranks for one in lines]
+    else:
+        logged = [replace(one, rank=rank) for one in lines for rank in ranks]
+    found = watched(planned(), logged)
+    assert (found.restarts, found.repeated_steps, found.step, found.off) == (0, 0, 30, ())
+
+
+def test_steps_done_again_are_off_however_few_restarts() -> None:
+    """Two restarts are chance; a quarter of the steps done twice is not."""
+    step_s = planned().estimate.step_time_s
+    lines = [
+        *steady(100),
+        *steady(100, first=61, at_s=200 * step_s),
+        *steady(100, first=121, at_s=400 * step_s),
+    ]
+    found = watched(planned(), lines)
+    assert (found.restarts, found.repeated_steps) == (2, 80)
+    assert any("80 steps were done again, 26.7 %" in one.cause for one in found.off)
+
+
+def test_what_a_log_says_of_its_job_is_read() -> None:
+    """Batch, length, GPUs and steps, of engines and of MLPerf; a batch that grows is known as such."""
+    lines = [
+        "using world size: 16, data-parallel size: 8",
+        " iteration  3/ 500000 | elapsed time per iteration (ms): 5.0 | global batch size: 512 |",
+        " iteration  4/ 500000 | elapsed time per iteration (ms): 5.0 | global batch size: 1,024 |",
+        "Training starts at step 1, with local batch size 1, sequence length 8192, total steps 1000",
+    ]
+    found = logged_job(lines)
+    assert (found.num_gpus, found.global_batch_size, found.steps, found.sequence_length) == (
+        16,
+        1024,
+        500_000,
+        8192,
+    )
+    assert found.is_ramping
+    mlperf = logged_job(
+        [
+            ':::MLLOG {"key": "global_batch_size", "value": 1152}',
+            ':::MLLOG {"key": "max_sequence_length", "value": 8192}',
+        ]
+    )
+    assert (mlperf.global_batch_size, mlperf.sequence_length) == (1152, 8192)
