@@ -149,10 +149,13 @@ def show_audit(found: Audit) -> None:
 
 def show_whole_change(found: Audit) -> None:
     """All settings of the best plan, in full: a table cuts them off."""
-    words = next((change.set for change in found.changes if change.whole and change.set), None)
-    if words:
+    whole = next((change for change in found.changes if change.whole), None)
+    if whole is not None and whole.set:
         st.caption("All of it, to copy:")
-        st.code(" ".join(words), language=None, wrap_lines=True)
+        st.code(" ".join(whole.set), language=None, wrap_lines=True)
+    if whole is not None and whole.remove:
+        st.caption("What to take out of the files first:")
+        st.code("\n".join(whole.remove), language=None, wrap_lines=True)
 
 
 def by_weight(sections: Sequence[Section]) -> list[Section]:

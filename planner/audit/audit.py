@@ -28,9 +28,10 @@ from planner.audit.read import Reading, read_texts
 from planner.audit.residual import Residual, residual_of, work_of
 from planner.audit.told import add_chunks
 from planner.audit.verdict import Basis, Verdict, memory_verdict
+from planner.engines.fields import is_numeric, stack_facts, told_stack
 from planner.formats.step_lines import Pace, Work
 from planner.plan import Plan, PlanRequest
-from planner.problem import setting_of
+from planner.problem import setting_of, split_of
 from planner.questions.flags import Flags
 from planner.search.search import search
 from topology.base.errors import InputError
@@ -294,4 +295,18 @@ def _best(request: PlanRequest | None, now: Running | None, cal: Calibration, *,
         if most > setting.memory_budget_bytes:
             request = replace(request, memory_headroom=1 - most / setting.cluster.gpu.memory_bytes)
     found = search(request, cal)
-    return found if isinstance(found, Plan) else None
+    if not isinstance(found, Plan):
+        return None
+    return found if now is None or found.kind_of_stage else _with_numerics(found, now, cal)
+
+
+def _with_numerics(best: Plan, now: Running, cal: Calibration) -> Plan:
+    """The best plan priced with what the files train: their dropout, and formats of gradients and states."""
+    setting = setting_of(best.request)
+    theirs = {name: said for name, said in stack_facts(now.stack).items() if is_numeric(name)}
+    stack = told_stack(setting.stack, theirs)
+    if stack == setting.stack:
+        return best
+    split = split_of(best.request.model, best.layout, best.layers_of_stage, best.recompute_of_stage)
+    priced = estimate(setting.model, setting.cluster, setting.job, stack, best.layout, cal, split)
+    return replace(best, estimate=priced)

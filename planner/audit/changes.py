@@ -22,7 +22,7 @@ from costmodel.training.estimate import estimate
 from costmodel.training.score import evaluate
 from planner.audit.job import Job
 from planner.audit.read import Reading
-from planner.audit.spelling import spelled_change, spelled_words
+from planner.audit.spelling import WITHOUT, spelled_change, spelled_words
 from planner.audit.told import (
     facts_of_job,
     split_told,
@@ -31,7 +31,7 @@ from planner.audit.told import (
     told_of,
     words_between,
 )
-from planner.engines.fields import facts_of, stack_facts, told_stack
+from planner.engines.fields import facts_of, is_numeric, stack_facts, told_stack
 from planner.plan import Plan, PlanRequest
 from planner.problem import Setting, deviation_of, setting_of
 from planner.rules.check import legal
@@ -88,6 +88,7 @@ class Change:
 
     Attributes:
         set: Words to write, as the file's engine spells them.
+        remove: Words to take away.
         fields: Canonical fields and their new values.
         step_time_s: Of the job with it.
         seconds_gained: Less of a step.
@@ -107,6 +108,7 @@ class Change:
     out_of_memory_chance: float
     tied: bool
     whole: bool = False
+    remove: tuple[str, ...] = ()
 
 
 def changes_of(
@@ -132,9 +134,9 @@ def changes_of(
         *_of_switches(reading, now, setting, cal, most),
     ]
     least = LEAST_GAIN * now.estimate.step_time_s if fits else -np.inf
-    useful = [change for change in single if change.set and change.seconds_gained > least]
+    useful = [change for change in single if (change.set or change.remove) and change.seconds_gained > least]
     useful.sort(key=lambda change: -change.seconds_gained)
-    once = list({change.set: change for change in reversed(useful)}.values())[::-1]
+    once = list({(change.set, change.remove): change for change in reversed(useful)}.values())[::-1]
     return (*_whole(reading, now, best, fits=fits), *once[:MOST_CHANGES])
 
 
@@ -144,7 +146,8 @@ def _change(
     """A change beside the job as it is."""
     setting = setting_of(now.request)
     return Change(
-        set=words,
+        set=tuple(word for word in words if not word.startswith(WITHOUT)),
+        remove=tuple(word.removeprefix(WITHOUT) for word in words if word.startswith(WITHOUT)),
         fields=fields,
         step_time_s=step_s,
         seconds_gained=now.estimate.step_time_s - step_s,
@@ -187,7 +190,7 @@ def _of_switches(
 ) -> Iterator[Change]:
     """Mechanisms that the engine has and the files do not switch on."""
     usual = stack_facts(setting.stack)
-    for name in now.off:
+    for name in (name for name in now.off if not is_numeric(name)):
         others = {other: False for other in now.off if other != name}
         found = estimate(
             setting.model,

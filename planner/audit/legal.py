@@ -179,5 +179,6 @@ def _changed(
         ]
     except (InputError, ValueError, IndexError, ZeroDivisionError):
         return ()
-    between = words_between(reading, said[0], said[1])
+    kept = request.job.precision == other.job.precision
+    between = words_between(reading, said[0], said[1], keeps_numerics=kept)
     return () if between is None else spelled_words(reading, *between)

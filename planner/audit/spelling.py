@@ -12,12 +12,26 @@ from planner.engines.contracts import CONTRACTS
 from planner.engines.quoting import shell
 from planner.formats.settings import spelled
 
+WITHOUT = "without "
+"""What stands before a word that is to be taken away."""
+_NAME = re.compile(r"[A-Za-z_][\w.\-\[\]]*")
+"""A name that can be written before a value."""
 _HF = ("Axolotl", "Accelerate", "LLaMA-Factory", "HF Trainer")
 
 
 def spelled_change(reading: Reading, fields: tuple[tuple[str, Any], ...]) -> tuple[str, ...]:
-    """Words to write for new values of fields; what follows from others (dp of Megatron) is left out."""
-    return tuple(_styled(reading, word) for name, value in fields for word in _words(reading, name, value))
+    """Words to write for new values of fields; what follows from others (dp of Megatron) is left out.
+
+    None where one of them has no name that can be written, or where they would change a batch that the files
+    do not state.
+    """
+    batch = reading.facts.stated("job.global_batch_size")
+    if not batch and {"dp", "microbatch_size"} & {name for name, _ in fields}:
+        return ()
+    words = [word for name, value in fields for word in _words(reading, name, value)]
+    if not all(_NAME.fullmatch(word.lstrip("-").partition(" ")[0]) for word in words):
+        return ()
+    return tuple(_styled(reading, word) for word in words)
 
 
 def spelled_words(reading: Reading, said: Mapping[str, Any], gone: tuple[str, ...]) -> tuple[str, ...]:
@@ -148,4 +162,4 @@ def _styled(reading: Reading, word: str) -> str:
         if kind == "toml" and not re.fullmatch(r"-?[\d.]+|true|false|\[.*\]", written):
             written = f'"{written}"'
         text = f"{name} = {written}" if kind == "toml" else f"{name}: {written}"
-    return f"without {text.split(' ')[0].rstrip(':')}" if gone else text
+    return f"{WITHOUT}{text.split(' ')[0].rstrip(':')}" if gone else text

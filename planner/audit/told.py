@@ -27,7 +27,14 @@ from planner.engines.contract import Contract, read, write
 from planner.engines.contract import Reading as Told
 from planner.engines.contracts import even_layers_of
 from planner.engines.even_layers import as_even_as_possible
-from planner.engines.fields import layout_facts, model_facts, stack_facts, told_model, told_stack
+from planner.engines.fields import (
+    is_numeric,
+    layout_facts,
+    model_facts,
+    stack_facts,
+    told_model,
+    told_stack,
+)
 from planner.engines.megatron_lm.stages import RECOMPUTED_HOW
 from planner.engines.refusal import Refused
 from planner.engines.setting import Setting as EngineSetting
@@ -241,22 +248,60 @@ def facts_of_job(
 
 
 def words_between(
-    reading: Reading, before: Mapping[str, Any], after: Mapping[str, Any]
+    reading: Reading, before: Mapping[str, Any], after: Mapping[str, Any], *, keeps_numerics: bool = True
 ) -> tuple[Words, tuple[str, ...]] | None:
-    """Words to write so that a job becomes another, and words to take away; None where no contract says."""
+    """Words to write so that a job becomes another, and words to take away; None where no contract says.
+
+    What is trained stays: model, batch, formats, optimizer and dropout of the job are those of the files.
+    Words that the engine would read as another job than that are none.
+
+    Args:
+        reading: The files.
+        before: The job as they have it, by field.
+        after: The other one.
+        keeps_numerics: False where a rule asks for another format.
+    """
     contract = contract_of(reading)
     if contract is None:
         return None
-    found = read(contract, words_of(reading, contract)).fields
+    given = words_of(reading, contract)
+    found = read(contract, given).fields
     now = {**before, **{name: said for name, said in found.items() if name == RECOMPUTED_HOW}}
+    kept = {name: said for name, said in now.items() if is_numeric(name)} if keeps_numerics else {}
     try:
-        old, new = write(contract, now), write(contract, after)
+        old, new = write(contract, now), write(contract, {**after, **kept})
     except (InputError, ValueError, KeyError, IndexError, TypeError, StopIteration):
         return None
     sizes = {word.name for setting in contract.settings if _of_model(setting) for word in setting.words}
     said = {name: value for name, value in new.items() if old.get(name) != value and name not in sizes}
     stated = own_names(reading)
-    return said, tuple(name for name in old if name not in new and name not in sizes and name in stated)
+    if _replicated(before) != _replicated(after):  # or the batch of files that do not state it is another
+        batch = {
+            word.name
+            for setting in contract.settings
+            if "job.global_batch_size" in setting.fields
+            for word in setting.words
+        }
+        said |= {name: value for name, value in new.items() if name in batch and name not in stated}
+    gone = tuple(name for name in old if name not in new and name not in sizes and name in stated)
+    if keeps_numerics and _trains_otherwise(contract, given, said, gone):
+        return {}, ()
+    return said, gone
+
+
+def _replicated(facts: Mapping[str, Any]) -> int:
+    """Sequences that all replicas take at once."""
+    return int(facts["layout.dp"] * facts["layout.microbatch_size"])
+
+
+def _trains_otherwise(contract: Contract, given: Words, said: Words, gone: tuple[str, ...]) -> bool:
+    """Whether an engine that is told these words trains something else than without them, or stops."""
+    known = contract.spellings
+    left = {name: value for name, value in given.items() if known[name].name not in {*gone, *said}}
+    was, will = read(contract, given), read(contract, {**left, **said})
+    numeric = {name for name in was.fields if is_numeric(name)}
+    changed = any(was.fields[name] != will.fields.get(name, was.fields[name]) for name in numeric)
+    return changed or len(will.wrong) > len(was.wrong) or len(will.refused) > len(was.refused)
 
 
 def _of_model(setting: EngineSetting) -> bool:

@@ -43,6 +43,26 @@ UNTOLD = (
     "model.tower", "model.num_nextn_predict_layers",
 )  # fmt: skip
 """What says nothing of the computation, and what no engine is told: a traced module, a tower."""
+_NUMERIC_SWITCHES = frozenset(
+    f"stack.{name}"
+    for name in (
+        "dropout", "narrow_head", "dispatches_in_eight_bits", "drops_tokens", "weight_bytes",
+        "gradient_bytes", "bf16_sum_bytes", "optimizer_bytes", "moment_bytes", "gradient_reduce_bytes",
+        "parameter_gather_bytes", "fp8_weight_copies",
+    )
+)  # fmt: skip
+
+
+def is_numeric(name: str) -> bool:
+    """Whether a field decides what is computed and trained, not only where and when.
+
+    Model and job are, and of the switches formats of what is kept and exchanged, dropout, and dropped tokens.
+
+    >>> is_numeric("job.precision"), is_numeric("stack.dropout"), is_numeric("layout.tp")
+    (True, True, False)
+    """
+    group = name.partition(".")[0]
+    return group == "model" or (group == "job" and name != "job.bucket_bytes") or name in _NUMERIC_SWITCHES
 
 
 def facts_of(plan: Plan) -> dict[str, Any]:

@@ -126,8 +126,7 @@ def logged_job(lines: Iterable[str]) -> LoggedJob:
             continue
         if "batch" in small and (batch := _STATED["global_batch_size"].search(plain)):
             size = int(batch[1].replace(",", "")) or found.global_batch_size
-            grown = found.global_batch_size is not None and size is not None
-            found.is_ramping |= grown and size > found.global_batch_size
+            found.is_ramping |= (size or 0) > (found.global_batch_size or size or 0)
             found.global_batch_size = size
         if "world size" in small and found.num_gpus is None and (world := _STATED["num_gpus"].search(plain)):
             found.num_gpus = int(world[1])

@@ -168,7 +168,7 @@ def _changes_table(found: Audit) -> Table:
             _signed_bytes(change.memory_change_bytes),
             fit_text(change.out_of_memory_chance),
             "all of it" if change.whole else "alone",
-            _set(change.set) if change.set else "the best plan",
+            _set(change) or "the best plan",
         )
         for change in found.changes
     )
@@ -191,11 +191,11 @@ def memory_words(estimate: Estimate, request: PlanRequest | None) -> str:
     return f"{peak} predicted{of}, 80 % band {band}"
 
 
-def _set(words: tuple[str, ...]) -> str:
+def _set(change: Change) -> str:
     """Words to write, each with its value on one line, then those to take away."""
-    gone = [word.removeprefix("without ") for word in words if word.startswith("without ")]
-    said = [word.replace(" ", "\u00a0") for word in words if not word.startswith("without ")]
-    return " ".join([*said, *(["without\u00a0" + gone[0], *gone[1:]] if gone else [])])
+    said = [word.replace(" ", "\u00a0") for word in change.set]
+    gone = [f"without\u00a0{change.remove[0]}", *change.remove[1:]] if change.remove else []
+    return " ".join((*said, *gone))
 
 
 def _signed_bytes(value: float) -> str:
@@ -332,7 +332,8 @@ def memory_record(chance: float) -> dict[str, float | str]:
 def _change_record(change: Change) -> dict[str, Any]:
     """One change."""
     return {
-        "set": list(change.set), "fields": dict(change.fields), "whole": change.whole,
+        "set": list(change.set), "remove": list(change.remove), "whole": change.whole,
+        "fields": dict(change.fields),
         "step_time_s": change.step_time_s, "seconds_gained": change.seconds_gained,
         "peak_memory_bytes": change.peak_memory_bytes, "memory_change_bytes": change.memory_change_bytes,
         "tied": change.tied, **memory_record(change.out_of_memory_chance),
