@@ -44,6 +44,8 @@ from planner.problem import Setting as Question
 from planner.problem import setting_of, split_of
 from topology.base.errors import InputError
 
+PADDED = "model.vocab_size"
+"""A size that follows from tp: rows that fill it up are no token's."""
 Words = Mapping[str, Any]
 """Values by word of an engine."""
 _POSITIONS = ("--max-position-embeddings",)
@@ -299,7 +301,7 @@ def _trains_otherwise(contract: Contract, given: Words, said: Words, gone: tuple
     known = contract.spellings
     left = {name: value for name, value in given.items() if known[name].name not in {*gone, *said}}
     was, will = read(contract, given), read(contract, {**left, **said})
-    numeric = {name for name in was.fields if is_numeric(name)}
+    numeric = {name for name in was.fields if is_numeric(name)} - {PADDED}
     changed = any(was.fields[name] != will.fields.get(name, was.fields[name]) for name in numeric)
     return changed or len(will.wrong) > len(was.wrong) or len(will.refused) > len(was.refused)
 

@@ -55,21 +55,23 @@ def test_the_document_has_every_part_that_programs_read(capsys, tmp_path):
     log = tmp_path / "run.log"
     step = " iteration {n}/ 9 | elapsed time per iteration (ms): {ms} | throughput per GPU (TFLOP/s/GPU): 300.0 |\n"
     log.write_text(
-        "".join(step.format(n=n, ms=ms) for n, ms in enumerate((9000, 4000, 4000))), encoding="utf-8"
+        "".join(step.format(n=n, ms=ms) for n, ms in enumerate((29000, 19000, 19000))), encoding="utf-8"
     )
     found = document(capsys, script(tmp_path, tp=8, more=DISTRIBUTED), str(log), "--gpu", "h100-sxm")
     assert {"tp", "pp", "dp", "microbatch_size", "zero_stage"} <= found["layout"].keys()
     assert found["job"].keys() == {"global_batch_size", "sequence_length", "precision"}
     assert {"num_layers", "hidden_size", "num_attention_heads"} <= found["model"].keys()
-    assert found["measured"] == {"step_time_s": 4.0, "steps": 2, "tflops_per_gpu": 300.0}
+    assert found["measured"] == {"step_time_s": 19.0, "steps": 2, "tflops_per_gpu": 300.0}
     predicted = found["predicted"]
     assert predicted["lower_s"] < predicted["step_time_s"] < predicted["upper_s"]
-    assert predicted["error"] == pytest.approx(predicted["step_time_s"] / 4.0 - 1)
+    assert predicted["error"] == pytest.approx(predicted["step_time_s"] / 19.0 - 1)
     assert found["best"]["status"] == "proven"
-    assert found["slower_by"] == pytest.approx(4.0 / found["best"]["step_time_s"] - 1)
+    assert found["slower_by"] == pytest.approx(19.0 / found["best"]["step_time_s"] - 1)
+    assert (found["basis"], found["verdict"]["basis"], found["fits"]) == ("measured", "measured", True)
+    assert found["residual"]["open_s"] == pytest.approx(19.0 - predicted["step_time_s"])
     gains = [change["seconds_gained"] for change in found["changes"] if not change["whole"]]
     assert gains == sorted(gains, reverse=True)
-    assert all(change["set"] for change in found["changes"])
+    assert all(change["set"] or change["remove"] for change in found["changes"])
     assert {finding["kind"] for finding in found["findings"]} <= {"illegal", "contradiction", "slow"}
 
 
@@ -134,10 +136,10 @@ def test_a_job_that_will_not_fit_leaves_with_4(capsys, tmp_path):
     assert found["fits"] is False
 
 
-def test_an_illegal_job_leaves_with_4_where_a_limit_is_given(capsys, tmp_path):
-    broken = script(tmp_path, batch=63)
-    document(capsys, broken)
-    found = document(capsys, broken, "--fail-above", "15%", code=4)
+@pytest.mark.parametrize("limit", [(), ("--fail-above", "15%")])
+def test_an_illegal_job_leaves_with_4_whatever_limit_is_given(capsys, tmp_path, limit):
+    """It never starts."""
+    found = document(capsys, script(tmp_path, batch=63), *limit, code=4)
     assert [finding["rule"] for finding in found["findings"] if finding["kind"] == "illegal"]
 
 
@@ -161,7 +163,7 @@ def test_a_log_keeps_an_anchor_that_plans_take(capsys, tmp_path, monkeypatch):
     step = " iteration {n}/ 9 | elapsed time per iteration (ms): {ms} | global batch size: 64 |\n"
     log = tmp_path / "run.log"
     log.write_text(
-        "".join(step.format(n=n, ms=ms) for n, ms in enumerate((9000, 4000, 4000))), encoding="utf-8"
+        "".join(step.format(n=n, ms=ms) for n, ms in enumerate((29000, 19000, 19000))), encoding="utf-8"
     )
     found = document(
         capsys, script(tmp_path, more=DISTRIBUTED), str(log), "--gpu", "h100-sxm", "--anchor", "mine"

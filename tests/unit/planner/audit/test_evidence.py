@@ -1,0 +1,264 @@
+"""Evidence in hand: a printed rate is a measurement, a job that ran fits, and what was assumed is doubted first."""
+
+from __future__ import annotations
+
+import pytest
+
+from app.commands.audit.answer import fails
+from app.reports.audit.report import audit_answer, audit_document
+from costmodel.kernels.tables import load_calibration
+from planner.audit.audit import Audit, audited, audited_texts
+from planner.audit.environment import SLOW, set_variables
+from planner.audit.read import read_texts
+from planner.questions.flags import Flags
+from topology.base.errors import InputError
+
+TITAN = """\
+[model]
+name = "llama3"
+flavor = "8B"
+[training]
+local_batch_size = 1
+seq_len = 8192
+[parallelism]
+data_parallel_shard_degree = -1
+tensor_parallel_degree = 1
+pipeline_parallel_degree = 1
+[activation_checkpoint]
+mode = "full"
+"""
+TITAN_SCRIPT = "torchrun --nnodes 1 --nproc_per_node 8 torchtitan/train.py --job.config_file titan.toml\n"
+TITAN_LOG = "[rank0]:[titan] root - INFO - step: {step}  loss: 1.5  memory: 40.00GiB(50.0%)  {rate}\n"
+SCRIPT = """\
+export CUDA_DEVICE_MAX_CONNECTIONS=1
+torchrun --nproc_per_node 8 --nnodes 2 pretrain_gpt.py --num-layers 32 --hidden-size 4096 \\
+  --ffn-hidden-size 11008 --num-attention-heads 32 --swiglu --untie-embeddings-and-output-weights \\
+  --seq-length 2048 --micro-batch-size 1 --global-batch-size 128 --bf16 --vocab-size 32000 {more}
+"""
+RAN = "--use-distributed-optimizer --recompute-granularity full --recompute-method uniform --recompute-num-layers 1"
+LOG = (
+    " iteration {step}/ 1000 | elapsed time per iteration (ms): {ms} | global batch size: {batch} | {more}\n"
+)
+
+
+def log_of(seconds: float, *, batch: int = 128, more: str = "") -> str:
+    """Three steps of a Megatron-LM log."""
+    lines = (LOG.format(step=step, ms=1e3 * seconds, batch=batch, more=more) for step in (1, 2, 3))
+    return "using world size: 16, data-parallel size: 16\n" + "".join(lines)
+
+
+def audit(texts: dict[str, str], **flags: str) -> Audit:
+    """The audit of texts with flags."""
+    return audited(read_texts(texts), Flags(**flags), load_calibration())
+
+
+def titan_log(rate: str) -> str:
+    """Three steps of a torchtitan log."""
+    return "".join(TITAN_LOG.format(step=step, rate=rate) for step in (10, 20, 30))
+
+
+def test_a_rate_is_a_measurement_through_whatever_door_the_job_came() -> None:
+    """GPUs of a flag and GPUs of a script: the same step, the same distance, and it is called measured."""
+    texts = {"titan.toml": TITAN, "run.log": titan_log("tps: 1,786  tflops: 103.4")}
+    flag = audit(texts, gpu="h100-sxm", gpus="8")
+    script = audit({**texts, "run.sh": TITAN_SCRIPT}, gpu="h100-sxm")
+    assert flag.measured_step_s == pytest.approx(8192 / 1786)
+    assert (flag.measured_step_s, flag.slower_by) == (script.measured_step_s, script.slower_by)
+    assert flag.basis == "measured"
+    assert audit({"titan.toml": TITAN}, gpu="h100-sxm", gpus="8").basis == "predicted"
+    rows = dict(pair for section in audit_answer(flag).sections for pair in getattr(section, "pairs", ()))
+    assert "measured against predicted" in rows["distance"]
+    assert "from 1,786 tokens/s per GPU" in rows["measured"]
+    assert audit_document(flag)["basis"] == "measured"
+
+
+@pytest.mark.parametrize(
+    "rate", ["tps: 1,000  mfu: 5 %", "wps: 1,000  mfu: 5 %", "tps: 1,000", "tflops: 57.9  mfu: 5 %"]
+)
+def test_a_rate_that_says_how_fast_is_never_left_out(rate: str) -> None:
+    """In tokens or in operations: the step of 8,192 tokens on each of eight GPUs."""
+    found = audit({"titan.toml": TITAN, "run.log": titan_log(rate)}, gpu="h100-sxm", gpus="8")
+    assert found.measured_step_s == pytest.approx(8.192, rel=0.1)
+
+
+def test_what_a_step_and_its_rate_mean_together_is_read() -> None:
+    """Tokens a second, a step and a batch are a length; it is derived, and stands among the facts."""
+    said = "average overall token/sec : 69662.4 | average token/sec/GPU : 8707.8"
+    reading = read_texts({"run.log": log_of(15.088, batch=256, more=said)})
+    fact = reading.facts.found["job.sequence_length"]
+    assert (fact.value, fact.how) == (4096 + 64 * round((69662.4 * 15.088 / 256 - 4096) / 64), "derived")
+
+
+def test_tokens_that_no_gpu_computes_are_a_finding_and_no_distance() -> None:
+    """372 TFLOP/s of a 7B model on a GPU of 312: it is not this job, and is not compared."""
+    said = "average token/sec/GPU : 8707.8"
+    log = log_of(15.088 / 2, more=said).replace("world size: 16, data-parallel size: 16", "world size: 8")
+    found = audit({"run.log": log}, model="llama-2-7b", gpu="a100-sxm-80gb", sequence_length="4096")
+    assert [finding.rule for finding in found.findings if finding.kind == "measured"] == ["pace"]
+    assert "tokens/s per GPU are" in next(f.message for f in found.findings if f.rule == "pace")
+    assert found.slower_by is None
+
+
+@pytest.mark.parametrize("memory", ["", "max allocated: 9000.0"])
+def test_a_job_that_ran_fits_whatever_is_predicted(memory: str) -> None:
+    """Full states on a GPU of 40 GB do not fit by any prediction, and the log shows steps."""
+    alone = audit({"run.sh": SCRIPT.format(more="")}, gpu="a100-sxm-40gb")
+    assert (alone.fits, fails(alone, None)) == (False, True)
+    ran = audit({"run.sh": SCRIPT.format(more=""), "run.log": log_of(9.0, more=memory)}, gpu="a100-sxm-40gb")
+    assert (ran.fits, fails(ran, None)) == (True, False)
+    assert ran.memory is not None
+    assert (ran.memory.basis, ran.memory.chance) == ("measured", 0.0)
+    assert audit_document(ran)["verdict"]["word"] == "fits"
+
+
+def test_a_log_that_ran_out_of_memory_is_evidence_too() -> None:
+    """Whatever is predicted: the line is named, and the exit code follows."""
+    text = log_of(9.0) + "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB\n"
+    found = audit({"run.sh": SCRIPT.format(more=RAN), "run.log": text}, gpu="h100-sxm")
+    assert (found.fits, fails(found, None)) == (False, True)
+    assert "line 5" in found.evidence[0]
+
+
+def test_a_peak_beyond_the_gpu_says_that_it_is_another() -> None:
+    """A printed peak beats what was assumed."""
+    text = log_of(9.0, more="max allocated: 140000.0")
+    found = audit({"run.sh": SCRIPT.format(more=RAN), "run.log": text})
+    assert [finding.rule for finding in found.findings if finding.rule == "printed-peak"]
+
+
+@pytest.mark.parametrize("gpu", ["v100-sxm-32gb", "a100-sxm-80gb", "b200-sxm"])
+def test_an_assumed_gpu_is_doubted_first_and_the_one_that_fits_is_named(gpu: str) -> None:
+    """The step of another GPU, and nobody says which it was: that one is among those named, with its band."""
+    script = SCRIPT.format(more=RAN.replace("--bf16", "--fp16")).replace("--bf16", "--fp16")
+    there = audit({"run.sh": script}, gpu=gpu)
+    assert there.predicted is not None
+    found = audit({"run.sh": script, "run.log": log_of(there.predicted.step_time_s)})
+    assert found.residual is not None
+    if found.residual.is_explained:
+        pytest.skip(f"the assumed GPU is as fast as {gpu} here")
+    assert found.residual.refutes
+    assert gpu in [one.value for one in found.residual.candidates]
+    answer = audit_answer(found)
+    assert getattr(answer.sections[0], "title", "") == "Doubt first"
+    assert "is assumed; with " in found.residual.words[0]
+    assert (found.slower_by, found.changes) == (None, ())
+
+
+def test_a_gpu_that_the_user_named_is_not_doubted() -> None:
+    """Nothing is assumed: the rest is explained by no flag, in seconds."""
+    script = SCRIPT.format(more=RAN)
+    plain = audit({"run.sh": script}, gpu="h100-sxm")
+    assert plain.predicted is not None
+    slow = audit({"run.sh": script, "run.log": log_of(3 * plain.predicted.step_time_s)}, gpu="h100-sxm")
+    assert slow.residual is not None
+    assert slow.residual.candidates == ()
+    assert slow.residual.open_s == pytest.approx(2 * plain.predicted.step_time_s)
+    assert "are explained by none of your flags" in slow.residual.words[-1]
+    inside = audit({"run.sh": script, "run.log": log_of(plain.predicted.step_time_s)}, gpu="h100-sxm")
+    assert inside.residual is not None
+    assert inside.residual.words == (inside.residual.words[0],)
+    assert "nothing is left to explain" in inside.residual.words[0]
+
+
+def test_a_variable_that_slows_a_job_is_the_first_suspect() -> None:
+    """It is a finding, and what no flag explains points to it."""
+    script = SCRIPT.format(more=RAN)
+    plain = audit({"run.sh": script}, gpu="h100-sxm")
+    assert plain.predicted is not None
+    texts = {
+        "run.sh": "export NCCL_P2P_DISABLE=1\n" + script,
+        "run.log": log_of(3 * plain.predicted.step_time_s),
+    }
+    found = audit(texts, gpu="h100-sxm")
+    assert "nccl-p2p-disable" in {finding.rule for finding in found.findings if finding.kind == "slow"}
+    assert found.residual is not None
+    assert "NCCL_P2P_DISABLE is 1 may be the cause" in found.residual.words[-1]
+
+
+FORMS = (
+    "export {name}={value}", "{name}={value} torchrun x.py", 'export {name}="{value}"', "export {name}=${{X:-{value}}}",
+    "#SBATCH --export=ALL,{name}={value}", "mpirun -x {name}={value} python x.py", 'os.environ["{name}"] = "{value}"',
+    "env:\n- name: {name}\n  value: '{value}'", "  {name}: '{value}'", 'environment = {{"{name}": "{value}"}}',
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("variable", SLOW, ids=lambda one: one.name)
+def test_a_variable_is_seen_in_every_form_in_which_files_set_it(variable: object, form: str) -> None:
+    """Scripts, schedulers, launchers, programs and manifests; a comment and what is unset again are nothing."""
+    name, value = variable.name, variable.values[0]  # type: ignore[attr-defined]
+    text = form.format(name=name, value=value)
+    assert str(set_variables(text, "x")[name].value).lower() == value
+    assert set_variables("\n".join(f"# {line}" for line in text.split("\n")), "x") == {}
+    assert set_variables(f"{text}\nunset {name}", "x") == {}
+
+
+@pytest.mark.parametrize("value", ["0", "false"])
+def test_a_variable_that_is_off_is_no_finding(value: str) -> None:
+    """NCCL_P2P_DISABLE=0 disables nothing."""
+    text = f"export NCCL_P2P_DISABLE={value}\n" + SCRIPT.format(more=RAN)
+    assert not [
+        one for one in audit({"run.sh": text}, gpu="h100-sxm").findings if one.rule.startswith("nccl")
+    ]
+
+
+def test_the_network_of_one_node_is_not_slowed_down() -> None:
+    """NCCL_IB_DISABLE matters between nodes alone."""
+    both = [
+        audit(
+            {"run.sh": f"export NCCL_IB_DISABLE=1\n{SCRIPT.format(more=RAN).replace('--nnodes 2', nodes)}"},
+            gpu="h100-sxm",
+        )
+        for nodes in ("--nnodes 1", "--nnodes 2")
+    ]
+    assert [any(f.rule == "nccl-ib-disable" for f in one.findings) for one in both] == [False, True]
+
+
+def test_does_not_fit_needs_all_that_decides_it_stated() -> None:
+    """The GPU that nobody named may be a larger one: the job may not fit, and no exit code says more."""
+    texts = {"run.sh": SCRIPT.format(more="")}
+    named, guessed = audit(texts, gpu="a100-sxm-40gb"), audit(texts)
+    assert (named.fits, fails(named, None)) == (False, True)
+    assert guessed.memory is not None
+    assert guessed.memory.word != "does not fit"
+    assert not fails(guessed, None)
+
+
+def test_an_illegal_job_fails_without_a_limit() -> None:
+    """It never starts; a variable that may be set elsewhere is no such thing."""
+    illegal = audit({"run.sh": SCRIPT.format(more="--tensor-model-parallel-size 3")}, gpu="h100-sxm")
+    assert fails(illegal, None)
+    text = SCRIPT.format(more=f"--tensor-model-parallel-size 2 {RAN}").partition("\n")[2]
+    elsewhere = audit({"run.sh": text}, gpu="h100-sxm")
+    assert [one.rule for one in elsewhere.findings if one.kind == "illegal"] == ["cuda-connections"]
+    assert not fails(elsewhere, None)
+
+
+@pytest.mark.parametrize("name", ["train.log", "slurm-7.out"])
+def test_a_log_without_a_step_is_told_which_forms_are_known(name: str) -> None:
+    """It is never a broken configuration; beside a launch file it is a doubt."""
+    text = "[rank0]: {hello: world\n1: [rank0]: key: value: x\n"
+    with pytest.raises(InputError, match="no line of a step was recognised") as refused:
+        read_texts({name: text})
+    assert "torchtitan" in refused.value.cause
+    beside = read_texts({name: text, "run.sh": SCRIPT.format(more=RAN)})
+    assert any("no line of a step was recognised" in doubt for doubt in beside.doubts)
+
+
+def test_what_the_question_beside_says_is_assumed() -> None:
+    """On a page the sidebar's GPU is nobody's word of this job."""
+    script = SCRIPT.format(more=RAN)
+    there = audit({"run.sh": script}, gpu="a100-sxm-80gb")
+    assert there.predicted is not None
+    texts = {"run.sh": script, "run.log": log_of(there.predicted.step_time_s)}
+    found = audited_texts(texts, Flags(gpu="h100-sxm", gpus="16", model="70b", sequence_length="2048"))
+    assert found.residual is not None
+    assert "a100-sxm-80gb" in [one.value for one in found.residual.candidates]
+
+
+def test_the_best_says_what_its_proof_is_worth() -> None:
+    """Measured runs of its engine on its generation, beside the word proven."""
+    found = audit({"run.sh": SCRIPT.format(more=RAN)}, gpu="h100-sxm")
+    rows = dict(pair for section in audit_answer(found).sections for pair in getattr(section, "pairs", ()))
+    assert "measured run" in rows["evidence"]
+    assert "both predicted" in rows["distance"]
