@@ -6,11 +6,15 @@ import pytest
 
 from app.commands.audit.answer import fails
 from app.reports.audit.report import audit_answer, audit_document
-from costmodel.kernels.tables import load_calibration
+from costmodel.kernels.tables import Calibration, load_calibration
+from planner.audit import audit as audit_module
 from planner.audit.audit import Audit, audited, audited_texts
 from planner.audit.environment import SLOW, set_variables
 from planner.audit.read import read_texts
+from planner.plan import Plan, PlanRequest
 from planner.questions.flags import Flags
+from planner.search.infeasible import Infeasible
+from planner.search.search import search
 from topology.base.errors import InputError
 
 TITAN = """\
@@ -39,6 +43,23 @@ RAN = "--use-distributed-optimizer --recompute-granularity full --recompute-meth
 LOG = (
     " iteration {step}/ 1000 | elapsed time per iteration (ms): {ms} | global batch size: {batch} | {more}\n"
 )
+
+
+@pytest.fixture(autouse=True)
+def _searched_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request is searched once for all tests: its best plan is always the same."""
+    monkeypatch.setattr(audit_module, "search", _search)
+
+
+def _search(request: PlanRequest, cal: Calibration) -> Plan | Infeasible:
+    """The search, by what is asked."""
+    key = repr(request)
+    if key not in _FOUND:
+        _FOUND[key] = search(request, cal)
+    return _FOUND[key]
+
+
+_FOUND: dict[str, Plan | Infeasible] = {}
 
 
 def log_of(seconds: float, *, batch: int = 128, more: str = "") -> str:
