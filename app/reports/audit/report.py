@@ -12,7 +12,7 @@ from app.reports.plan_headline import cluster_of
 from costmodel.estimate import Estimate
 from costmodel.evidence.table import RUNS, unmeasured
 from costmodel.layout import layout_words
-from costmodel.memory.fit import fit_of, fit_text
+from costmodel.memory.fit import chance_text, fit_of, fit_text
 from costmodel.models.spec import ModelSpec
 from costmodel.ops.layer import model_flop_per_step
 from planner.audit.audit import Audit
@@ -166,13 +166,13 @@ def _changes_table(found: Audit) -> Table:
         (
             _gain_words(change),
             _signed_bytes(change.memory_change_bytes),
-            fit_text(change.out_of_memory_chance),
+            f"{fit_of(change.out_of_memory_chance)}, {chance_text(change.out_of_memory_chance)}",
             "all of it" if change.whole else "alone",
             _set(change) or "the best plan",
         )
         for change in found.changes
     )
-    columns = ("gains a step", "memory", "with it", "", "set")
+    columns = ("gains", "memory", "OOM chance", "", "set")
     return Table(title="Changes", columns=columns, rows=rows, align="rrlll", wraps=(4,))
 
 
