@@ -150,7 +150,7 @@ def test_a_peak_beyond_the_gpu_says_that_it_is_another() -> None:
 @pytest.mark.parametrize("gpu", ["v100-sxm-32gb", "a100-sxm-80gb", "b200-sxm"])
 def test_an_assumed_gpu_is_doubted_first_and_the_one_that_fits_is_named(gpu: str) -> None:
     """The step of another GPU, and nobody says which it was: that one is among those named, with its band."""
-    script = SCRIPT.format(more=RAN.replace("--bf16", "--fp16")).replace("--bf16", "--fp16")
+    script = SCRIPT.format(more=RAN).replace("--bf16", "--fp16").replace("--num-layers 32", "--num-layers 16")
     there = audit({"run.sh": script}, gpu=gpu)
     assert there.predicted is not None
     found = audit({"run.sh": script, "run.log": log_of(there.predicted.step_time_s)})
