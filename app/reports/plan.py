@@ -19,6 +19,7 @@ from costmodel.memory.fit import chance_text, fit_of, fit_text
 from planner.plan import Alternative, Optimality, Plan, to_json
 from planner.problem import capacities_bytes, setting_of
 from planner.rules.check import check_memory
+from planner.search.easing import WITH
 from topology.base.units import format_bytes, format_seconds
 
 
@@ -144,6 +145,7 @@ def estimate_answer(plan: Plan) -> Answer:
     if fit_of(chance) == "fits" or violation is None:
         return answer
     words = fit_text(chance)
-    lines = Lines(title=f"{words[0].upper()}{words[1:]}", lines=(violation.message, violation.hint))
+    help_ = next((text for text in plan.assumptions if text.startswith(WITH)), violation.hint)
+    lines = Lines(title=f"{words[0].upper()}{words[1:]}", lines=(violation.message, help_))
     code = NO_FEASIBLE_PLAN if fit_of(chance) == "does not fit" else answer.exit_code
     return replace(answer, sections=(*answer.sections, lines), exit_code=code)

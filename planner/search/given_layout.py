@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
+from costmodel.estimate import Estimate
 from costmodel.kernels.tables import Calibration
 from costmodel.layout import AXIS_FIELDS, LayoutTable, ParallelLayout
 from costmodel.models.spec import layer_order, layer_runs
@@ -24,7 +25,7 @@ from costmodel.pipeline.simulate import simulated_step_s
 from costmodel.pipeline.stage_costs import StageSplit
 from costmodel.pipeline.stages import ranks_of_chunks
 from costmodel.stack import SoftwareStack
-from costmodel.training.estimate import estimate_and_costs
+from costmodel.training.estimate import estimate, estimate_and_costs
 from costmodel.training.stages import stage_costs
 from planner.bounds.objective import goal_of
 from planner.bounds.priced import price
@@ -36,6 +37,7 @@ from planner.problem import Setting, setting_of
 from planner.rules.check import check, parse_pins
 from planner.rules.rule import Violation
 from planner.search.candidates import candidate, decide, named, recomputed_whole, settled
+from planner.search.easing import with_easing_note
 from planner.search.held_split import held_layers, held_split, is_optimised, layers_text
 from planner.search.offloaded import with_offload_notes
 from planner.search.origin import origin_of
@@ -50,9 +52,25 @@ def plan_of_layout(request: PlanRequest, cal: Calibration) -> Plan | tuple[Viola
 
     Where nodes differ, it runs on the kinds of node on which its step is shortest, if it says how many GPUs.
     """
-    if len(kinds_of(request.cluster)) == 1 or "dp" not in request.pins:
-        return _on_all(request, cal)
-    return best_part(request, lambda part: _on_all(part, cal))
+    if len(kinds_of(request.cluster)) > 1 and "dp" in request.pins:
+        return best_part(request, lambda part: _on_all(part, cal))
+    found = _on_all(request, cal)
+    return (
+        with_easing_note(found, lambda other: _estimate_of(other, cal)) if isinstance(found, Plan) else found
+    )
+
+
+def _estimate_of(request: PlanRequest, cal: Calibration) -> Estimate | None:
+    """The estimate of the layout of a request on GPUs planned for alike; None where a rule breaks."""
+    s, pins = setting_of(request), request.pins
+    asked, violations = _legal(s, complete_layout(pins, s.cluster.num_gpus, s.stack), pins)
+    if violations:
+        return None
+    split = _optimised(s, asked, cal) if is_optimised(pins) else _held(s, asked, pins, cal)
+    if isinstance(split, Violation):
+        return None
+    filled = split[0]
+    return estimate(s.model, s.cluster, s.job, s.stack, named(asked, filled), cal, filled)
 
 
 def _on_all(request: PlanRequest, cal: Calibration) -> Plan | tuple[Violation, ...]:
