@@ -64,14 +64,20 @@ def plan(model: Model | PlanRequest, **words: Unpack[SearchWords]) -> Plan:
     failures = words.get("failures")
     min_gpus = words.get("min_gpus")
     given = {name: said for name, said in words.items() if name not in ("failures", "min_gpus")}
-    found = _search(request_of(model, given, SearchWords))
+    by_date = words.get("objective") == "date"
+    request = request_of(model, given, SearchWords)
+    if failures is not None or min_gpus is not None or by_date:
+        from planner.campaign.finish import in_world
+
+        request = in_world(request, failures, min_gpus=min_gpus, by_date=by_date)
+    found = _search(request)
     if isinstance(found, Infeasible):
         raise no_plan(found)
     if failures is None and min_gpus is None and found.request.job.total_tokens is None:
         return found
     from planner.campaign.finish import finished
 
-    return finished(found, failures, min_gpus=min_gpus, by_date=words.get("objective") == "date")
+    return finished(found, failures, min_gpus=min_gpus, by_date=by_date)
 
 
 def plan_module(module: Any, example_inputs: Any, *, name: str = "", **words: Unpack[SearchWords]) -> Plan:

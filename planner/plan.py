@@ -7,12 +7,13 @@ the executor, the command line and the dashboard can read a plan without one.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, get_args
 
-from costmodel.campaign.record import Campaign
+from costmodel.campaign.record import Campaign, FailureModel
 from costmodel.estimate import Estimate
 from costmodel.job import TrainingJob
 from costmodel.kernels.level import StackLevel
@@ -57,8 +58,9 @@ OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
 class PlanRequest:
     """What is asked: a model, a cluster, a job, the software that runs it, and what "best" means.
 
-    `objective` is ``step-time`` (shortest optimizer step), ``cost`` (least money per token), ``gpus``
-    (fewest GPUs that meet `job.deadline_s` for `job.total_tokens`) or ``memory`` (largest headroom among
+    `objective` is ``step-time`` (shortest optimizer step), ``cost`` (least money per token, of rented nodes,
+    of the whole run where `job.total_tokens` are known), ``gpus`` (fewest GPUs that keep `job.deadline_s`
+    for `job.total_tokens` nine times in ten) or ``memory`` (largest headroom among
     plans within the error band of the fastest). `pins` fixes fields of the layout by name, for example
     ``{"tp": 8}``; beside ``"recompute": "full"``, `RECOMPUTED_LAYERS` says how many, and of one given layout
     `LAYERS_OF_STAGE` and `RECOMPUTE_OF_STAGE` say how its stages are filled. `memory_headroom` is the
@@ -67,6 +69,7 @@ class PlanRequest:
     any was measured. `engine` is whose contract the plan keeps (`planner.engines.contracts`); ``any`` keeps
     none. `recompute_modules` are what ``selective`` repeats in place of what the profile says. With
     `offload_shares` the search chooses how much of the optimizer's state waits in host memory, among these.
+    `failures` is what interrupts the run; None for what is published of such GPUs.
     """
 
     model: ModelSpec
@@ -81,6 +84,7 @@ class PlanRequest:
     engine: str = FREE
     recompute_modules: tuple[str, ...] = ()
     offload_shares: tuple[float, ...] = ()
+    failures: FailureModel | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -280,6 +284,11 @@ def stack_of(request: PlanRequest) -> SoftwareStack:
     if not request.recompute_modules:
         return profile
     return replace(profile, timing=replace(profile.timing, recomputed_modules=request.recompute_modules))
+
+
+def steps_of(request: PlanRequest) -> int:
+    """Steps that all tokens of a request take, the last one whole; none where no tokens are asked."""
+    return math.ceil((request.job.total_tokens or 0) / request.job.tokens_per_step)
 
 
 def to_json(plan: Plan) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from app.reports.answer import note
-from planner.campaign.finish import finished, world_of
+from planner.campaign.finish import finished, in_world, world_of
 from planner.plan import Plan, PlanRequest
 from topology.base.counts import parse_count
 
@@ -30,6 +30,13 @@ def run_to_its_end(
         min_gpus=_count(min_gpus),
         by_date=by_date,
     )
+
+
+def said_world(
+    request: PlanRequest, failures: Path | None, *, min_gpus: str | None = None, by_date: bool = False
+) -> PlanRequest:
+    """The request with what was said of its failures, by which the search judges its limits."""
+    return in_world(request, failures, min_gpus=_count(min_gpus), by_date=by_date)
 
 
 def _count(min_gpus: str | None) -> int | None:

@@ -25,21 +25,28 @@ def find_plan(request: PlanRequest) -> Plan:
     return found
 
 
-def plan_asked(flags: Flags) -> tuple[Plan, tuple[str, ...]]:
-    """The best plan of flags, of ranges of batches or GPUs (``256..1024``) too, and what was understood."""
+def plan_asked(
+    flags: Flags, completed: Callable[[PlanRequest], PlanRequest] = lambda request: request
+) -> tuple[Plan, tuple[str, ...]]:
+    """The best plan of flags, of ranges of batches or GPUs (``256..1024``) too, and what was understood.
+
+    Args:
+        flags: What was written.
+        completed: Adds to every request what flags do not say.
+    """
     from planner.questions.gpu_ranges import is_gpu_range
     from planner.questions.training import understand
 
     if is_gpu_range(flags.gpus):
-        return _plan_of_gpus(flags)
+        return _plan_of_gpus(flags, completed)
     if not is_range(flags.global_batch_size):
         understood = understand(flags)
-        return find_plan(understood.request), understood.notes
+        return find_plan(completed(understood.request)), understood.notes
     from planner.analysis.batches import best_of_requests, range_note
 
     low, high = read_range(str(flags.global_batch_size))
     understood = understand(replace(flags, global_batch_size=str(high)))
-    found, tried = best_of_requests(_batches(understood.request, low, high), plan_found)
+    found, tried = best_of_requests(_batches(completed(understood.request), low, high), plan_found)
     return _told(found, lambda plan: range_note(low, high, plan, tried)), understood.notes
 
 
@@ -49,7 +56,9 @@ def _batches(request: PlanRequest, low: int, high: int, most: int = MOST_TRIED) 
     return [replace(request, job=replace(request.job, global_batch_size=batch)) for batch in batches]
 
 
-def _plan_of_gpus(flags: Flags) -> tuple[Plan, tuple[str, ...]]:
+def _plan_of_gpus(
+    flags: Flags, completed: Callable[[PlanRequest], PlanRequest]
+) -> tuple[Plan, tuple[str, ...]]:
     """The best plan of a range of GPUs, and of batches where they are one too."""
     from planner.analysis.batches import best_of_requests, gpus_note
     from planner.questions.gpu_ranges import read_gpu_range, suited_gpus
@@ -65,7 +74,8 @@ def _plan_of_gpus(flags: Flags) -> tuple[Plan, tuple[str, ...]]:
     numbers = suited_gpus(low, high, batch, understood.request.cluster.nodes[0].gpus_per_node, most)
     requests = []
     for number in reversed(numbers):  # where none has a plan the refusal is that of the most
-        one = understand(replace(whole, gpus=str(number), global_batch_size=str(batch))).request
+        of_number = replace(whole, gpus=str(number), global_batch_size=str(batch))
+        one = completed(understand(of_number).request)
         requests += _batches(one, *batches, most) if batches else [one]
     found, tried = best_of_requests(requests, plan_found)
     return _told(found, lambda plan: gpus_note(plan, tried)), understood.notes

@@ -13,7 +13,7 @@ from costmodel.memory.fit import chance_text
 from planner.analysis.compare import Comparison, compare
 from planner.analysis.diff import QuantityChange, diff
 from planner.plan import Plan
-from topology.base.units import format_bytes, format_seconds, three_digits
+from topology.base.units import format_bytes, format_chance, format_seconds, three_digits
 
 LONGEST_LIST = 16
 """Elements of a list that a cell holds one by one."""
@@ -88,8 +88,12 @@ def _label(name: str) -> str:
         return f"  {part}"
     bare = name.removesuffix("_s").removesuffix("_bytes").replace("_", " ")
     words = bare.removesuffix(" per").replace("usd", "$").replace("wh ", "Wh ")
-    names = {"mfu": "MFU", "tokens per s per gpu": "tokens/s/GPU", "out of memory chance": "chance of OOM"}
-    return names.get(words, words)
+    named = {
+        "mfu": "MFU", "tokens per s per gpu": "tokens/s/GPU", "days": "days to the last token",
+        "$": "$ of the whole run", "$ per billion tokens": "$ per billion tokens, steps alone",
+        "out of memory chance": "chance of OOM", "deadline chance": "chance of keeping the deadline",
+    }  # fmt: skip
+    return named.get(words, words)
 
 
 def _write(name: str) -> Callable[[float | None], str]:
@@ -102,6 +106,8 @@ def _write(name: str) -> Callable[[float | None], str]:
         return format_usd
     if name == "out_of_memory_chance":
         return lambda value: "" if value is None else chance_text(value)
+    if name == "deadline_chance":
+        return lambda value: "" if value is None else format_chance(value)
     if name == "mfu":
         return lambda value: "" if value is None else format_percent(value)
     return lambda value: "" if value is None else three_digits(value)

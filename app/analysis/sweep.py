@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from app.limits import kept_words
 from app.quantities import format_count, format_percent, format_usd
 from app.reports.answer import Answer, Table, json_text
 from app.reports.layout_words import plan_words
@@ -22,6 +23,7 @@ def sweep_answer(points: Sequence[Point]) -> Answer:
     unit = unit_of_work(points[0].request)
     varying = [name for name in NAMED if len({record[name] for record in records}) > 1]
     ends = points[0].request.job.total_tokens is not None
+    limited = ends and points[0].request.job.deadline_s is not None
     at = ", ".join(
         dict.fromkeys(
             f"{gpu_of(point.request)} {format_percent(point.imposed_mfu)}"
@@ -46,20 +48,26 @@ def sweep_answer(points: Sequence[Point]) -> Answer:
             "OOM",
             f"$ / B {unit}",
             *(("days", "$ in all") if ends else ()),
+            *(("deadline",) if limited else ()),
             "layout",
         ),
         rows=tuple(
             (
                 *(str(record[name]) for name in varying),
                 *(row := _row(point))[:-1],
-                *(_finish(point) if ends else ()),
+                *(_finish(point, limited=limited) if ends else ()),
                 row[-1],
             )
             for point, record in zip(points, records, strict=True)
         ),
-        align="l" * len(varying) + "lrrrrrrrrrrr" + ("rr" if ends else "") + "l",
+        align="l" * len(varying) + "lrrrrrrrrrrr" + ("rr" if ends else "") + ("r" if limited else "") + "l",
         note=f"efficiency: {unit}/s/GPU over that of the fewest GPUs; waiting: share of the step in "
-        "communication that nothing hides" + (f"; days and $ in all at an imposed MFU: {at}" if at else ""),
+        "communication that nothing hides"
+        + (
+            f"; days and $ in all: median of the whole run, failures included, $ / B {unit}: steps alone"
+            * ends
+        )
+        + (f"; days and $ in all at an imposed MFU: {at}" if at else ""),
     )
     names = dict.fromkeys(f"{point.request.model.name} · {point.request.stack}" for point in points)
     return Answer(
@@ -70,12 +78,14 @@ def sweep_answer(points: Sequence[Point]) -> Answer:
     )
 
 
-def _finish(point: Point) -> tuple[str, str]:
-    """Days and dollars of the whole run, as cells."""
-    if point.finish is None:
-        return "–", "–"
-    days, usd = point.finish
-    return three_digits(days), format_usd(usd)
+def _finish(point: Point, *, limited: bool) -> tuple[str, ...]:
+    """Days and dollars of the whole run, and whether it keeps its deadline where it has one, as cells."""
+    run = point.run
+    if run is None:
+        return ("–",) * (3 if limited else 2)
+    cells = three_digits(run.days.p50), "no price" if run.usd is None else format_usd(run.usd.p50)
+    chance = run.deadline_chance
+    return (*cells, "–" if chance is None else kept_words(chance)) if limited else cells
 
 
 def _row(point: Point) -> tuple[str, ...]:

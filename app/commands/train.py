@@ -13,6 +13,7 @@ from app.flags.shared import (
     OutputFormat,
     PhasesFile,
 )
+from planner.plan import PlanRequest
 from planner.questions.flags import Flags
 
 
@@ -50,11 +51,20 @@ def command(
             as_json=as_json,
             output=output,
         )
+
+    def in_its_world(request: PlanRequest) -> PlanRequest:
+        """The request, with what was said of its failures."""
+        if failures is None and min_gpus is None and flags.objective != "date":
+            return request
+        from app.actions.campaign import said_world
+
+        return said_world(request, failures, min_gpus=min_gpus, by_date=flags.objective == "date")
+
     if is_traced(flags, module, inputs):
         understood = understood_question(flags, module, inputs)
-        plan, notes = find_plan(understood.request), understood.notes
+        plan, notes = find_plan(in_its_world(understood.request)), understood.notes
     else:
-        plan, notes = plan_asked(flags)
+        plan, notes = plan_asked(flags, in_its_world)
     if plan.request.job.total_tokens is not None or failures is not None or min_gpus is not None:
         from app.actions.campaign import run_to_its_end
 

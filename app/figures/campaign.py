@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from app.figures.bands import whiskers
 from app.figures.cell_text import write_cells
 from app.figures.style import BLUE, GREY, SKY, VERMILION, YELLOW, figure
 from app.quantities import format_percent, format_sum
@@ -113,8 +114,8 @@ def finish_frontier(found: Sequence[Finish], chosen: int, deadline_s: float | No
     picture.add_trace(
         go.Scatter(
             x=[band.p50 for band in days], y=[band.p50 for band in usd],
-            error_x=_error([(band.p10, band.p50, band.p90) for band in days]),
-            error_y=_error([(band.p10, band.p50, band.p90) for band in usd]),
+            error_x=whiskers(days),
+            error_y=whiskers(usd),
             mode="lines+markers+text",
             text=[f"{one.num_gpus:,}" for one, _ in priced], textposition="top right",
             line={"color": SKY, "width": 1.5}, marker={"size": 9, "color": BLUE}, name="80 % bands, by GPUs",
@@ -132,15 +133,6 @@ def finish_frontier(found: Sequence[Finish], chosen: int, deadline_s: float | No
     if deadline_s is not None:
         picture.add_vline(x=deadline_s / DAY, line={"color": YELLOW, "dash": "dash", "width": 2})
     return picture
-
-
-def _error(bands: Sequence[tuple[float, float, float]]) -> dict[str, object]:
-    """Whiskers of bands around their middles."""
-    return {
-        "type": "data", "symmetric": False, "thickness": 1.2, "color": GREY,
-        "array": [high - middle for _, middle, high in bands],
-        "arrayminus": [middle - low for low, middle, _ in bands],
-    }  # fmt: skip
 
 
 def _useful_reading(found: UsefulMap) -> str:

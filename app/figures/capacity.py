@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from app.figures.cell_text import write_cells
 from app.figures.style import FAINT, SKY, VERMILION, figure
+from app.limits import brief_words
 from app.quantities import format_duration, format_sum
 from planner.analysis.capacity import MEMORY, Cell, Limits
 
@@ -76,13 +77,13 @@ def capacity_map(cells: Sequence[Cell], chosen: tuple[str, int], limits: Limits)
 
 
 def cell_words(cell: Cell | None, limits: Limits) -> str:
-    """Time and money of a field, and the limits it breaks; or why there is nothing."""
+    """Time and money of a field, and the limits it does not surely keep; or why there is nothing."""
     if cell is None:
         return ""
     if cell.seconds is None:
         return WORDS.get(cell.why, cell.why)
     parts = [format_duration(cell.seconds), *([] if cell.usd is None else [format_sum(cell.usd)])]
-    return "<br>".join(parts + list(limits.broken_by(cell.seconds, cell.usd)))
+    return "<br>".join([*parts, *brief_words(cell.run, limits)])
 
 
 def _inside(cell: Cell | None, limits: Limits) -> str:
@@ -108,8 +109,8 @@ def _reading(cells: Sequence[Cell], limits: Limits) -> str:
         usd, cheapest = min(priced, key=lambda entry: entry[0])
         texts.insert(0, f"cheapest {_named(cheapest)} for {format_sum(usd)}")
     if limits != Limits():
-        kept = sum(not limits.broken_by(seconds, cell.usd) for seconds, cell in planned)
-        texts.append(f"{kept} of {len(cells)} keep every limit")
+        kept = sum(limits.kept_by(cell.run) for _, cell in planned)
+        texts.append(f"{kept} of {len(cells)} keep every limit nine times in ten")
     unfit = sum(cell.why == MEMORY for cell in cells)
     texts += [f"nothing fits in {unfit}"] if unfit else []
     return f"{texts[0][0].upper()}{'; '.join(texts)[1:]}."

@@ -6,10 +6,11 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from app.figures.bands import whiskers
 from app.figures.style import BLUE, GREY, SERIES, VERMILION, faded, figure, log_ticks
-from app.quantities import format_percent, format_usd
+from app.quantities import format_percent, format_sum, format_usd
 from planner.analysis.what_if import Offer, ScalePoint
-from topology.base.units import KILO, MEGA, format_seconds, three_digits
+from topology.base.units import DAY, KILO, MEGA, format_seconds, three_digits
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -98,38 +99,43 @@ def pareto_chart(
     latest_s: float | None = None,
     dearest_usd: float | None = None,
 ) -> go.Figure:
-    """Draw price against step time over kinds and numbers of GPUs; what nothing beats is joined.
+    """Draw price against time over kinds and numbers of GPUs; what nothing beats is joined.
+
+    Time and price are those of the whole run, with their 80 % bands, where offers have one; else of a step,
+    and of a billion tokens.
 
     Args:
         offers: Ways to buy the job.
         chosen: Kind and number of GPUs of the plan at hand, circled.
-        latest_s: Longest step that keeps the deadline, drawn as a line.
-        dearest_usd: Dollars per billion tokens that keep the budget, drawn as a line.
+        latest_s: Deadline of the run in seconds, drawn as a line.
+        dearest_usd: Budget of the run in dollars, drawn as a line.
     """
     import plotly.graph_objects as go
 
-    best = pareto_front(offers)
+    of_runs = bool(offers) and all(offer.days and offer.usd for offer in offers)
+    best, titles = pareto_front(offers), RUN_TITLES if of_runs else STEP_TITLES
+    every = [spent for offer in offers for spent in _ends_of(offer)]
     picture = figure(
         _pareto_reading(best),
         height=380,
         xaxis={
-            "title": "step time, s",
+            "title": titles[0],
             "type": "log",
             "showgrid": True,
-            **_ticks([o.step_time_s for o in offers]),
-            **_room([o.step_time_s for o in offers]),
+            **_ticks([time for time, _ in every]),
+            **_room([time for time, _ in every]),
         },
         yaxis={
-            "title": "$ per billion tokens",
+            "title": titles[1],
             "type": "log",
-            **_ticks([o.usd_per_billion_tokens for o in offers]),
-            **_room([o.usd_per_billion_tokens for o in offers]),
+            **_ticks([usd for _, usd in every]),
+            **_room([usd for _, usd in every]),
         },
     )
     picture.add_trace(
         go.Scatter(
-            x=[offer.step_time_s for offer in best],
-            y=[offer.usd_per_billion_tokens for offer in best],
+            x=[spent_by(offer)[0] for offer in best],
+            y=[spent_by(offer)[1] for offer in best],
             mode="lines",
             line={"color": GREY, "width": 1.5, "dash": "dot"},
             name="nothing beats these",
@@ -140,8 +146,10 @@ def pareto_chart(
         mine = [offer for offer in offers if offer.gpu == gpu]
         picture.add_trace(
             go.Scatter(
-                x=[offer.step_time_s for offer in mine],
-                y=[offer.usd_per_billion_tokens for offer in mine],
+                x=[spent_by(offer)[0] for offer in mine],
+                y=[spent_by(offer)[1] for offer in mine],
+                error_x=whiskers([offer.days for offer in mine]) if of_runs else None,
+                error_y=whiskers([offer.usd for offer in mine]) if of_runs else None,
                 mode="markers+text",
                 text=[f"{offer.num_gpus:,}" for offer in mine],
                 textposition="top right",
@@ -153,13 +161,13 @@ def pareto_chart(
             )
         )
     limit = {"color": VERMILION, "width": 1.5, "dash": "dash"}
-    if latest_s is not None:
-        picture.add_vline(x=latest_s, line=limit)
+    if latest_s is not None and of_runs:
+        picture.add_vline(x=latest_s / DAY, line=limit)
         picture.add_annotation(
-            x=math.log10(latest_s), y=1, yref="paper", yanchor="top", xanchor="right", text="deadline",
+            x=math.log10(latest_s / DAY), y=1, yref="paper", yanchor="top", xanchor="right", text="deadline",
             textangle=-90, showarrow=False,
         )  # fmt: skip
-    if dearest_usd is not None:
+    if dearest_usd is not None and of_runs:
         picture.add_hline(y=dearest_usd, line=limit)
         picture.add_annotation(
             x=1, xref="paper", y=math.log10(dearest_usd), xanchor="right", yanchor="bottom", text="budget",
@@ -169,8 +177,8 @@ def pareto_chart(
     if circled:
         picture.add_trace(
             go.Scatter(
-                x=[offer.step_time_s for offer in circled],
-                y=[offer.usd_per_billion_tokens for offer in circled],
+                x=[spent_by(offer)[0] for offer in circled],
+                y=[spent_by(offer)[1] for offer in circled],
                 mode="markers",
                 marker=THIS_PLAN,
                 hoverinfo="skip",
@@ -178,6 +186,25 @@ def pareto_chart(
             )
         )
     return picture
+
+
+STEP_TITLES = ("step time, s", "$ per billion tokens, steps alone")
+RUN_TITLES = ("days to the last token", "dollars of the whole run")
+"""Axes of time and price: of offers without and with a run to its end."""
+
+
+def spent_by(offer: Offer) -> tuple[float, float]:
+    """Time and price of an offer: median days and dollars of its run, else of a step and a billion tokens."""
+    if offer.days is None or offer.usd is None:
+        return offer.step_time_s, offer.usd_per_billion_tokens
+    return offer.days.p50, offer.usd.p50
+
+
+def _ends_of(offer: Offer) -> tuple[tuple[float, float], ...]:
+    """Time and price of an offer, and both ends of their bands where they have some."""
+    if offer.days is None or offer.usd is None:
+        return (spent_by(offer),)
+    return (offer.days.p10, offer.usd.p10), spent_by(offer), (offer.days.p90, offer.usd.p90)
 
 
 def _ticks(values: Sequence[float]) -> dict[str, object]:
@@ -200,8 +227,8 @@ def pareto_front(offers: Sequence[Offer]) -> list[Offer]:
     ['b', 'a']
     """
     front: list[Offer] = []
-    for offer in sorted(offers, key=lambda o: (o.step_time_s, o.usd_per_billion_tokens)):
-        if not front or offer.usd_per_billion_tokens < front[-1].usd_per_billion_tokens:
+    for offer in sorted(offers, key=spent_by):
+        if not front or spent_by(offer)[1] < spent_by(front[-1])[1]:
             front.append(offer)
     return front
 
@@ -259,11 +286,17 @@ def _scale_hover(point: ScalePoint, varied: str) -> str:
 
 def _offer_hover(offer: Offer) -> str:
     """What an offer says."""
-    price = format_usd(offer.usd_per_billion_tokens)
-    return (
-        f"{offer.num_gpus:,} × {offer.gpu}<br>{offer.layout}<br>"
-        f"{format_seconds(offer.step_time_s)} a step, {price} per billion tokens"
-    )
+    named = f"{offer.num_gpus:,} × {offer.gpu}<br>{offer.layout}<br>"
+    if offer.days is not None and offer.usd is not None:
+        return f"{named}{three_digits(offer.days.p50)} days, {_price(offer)}"
+    return f"{named}{format_seconds(offer.step_time_s)} a step, {_price(offer)}"
+
+
+def _price(offer: Offer) -> str:
+    """What an offer costs, and for what."""
+    if offer.usd is not None:
+        return f"{format_sum(offer.usd.p50)} for the whole run"
+    return f"{format_usd(offer.usd_per_billion_tokens)} per billion tokens"
 
 
 def _scaling_reading(points: Sequence[ScalePoint], varied: str) -> str:
@@ -280,8 +313,5 @@ def _pareto_reading(front: Sequence[Offer]) -> str:
     """Say which offers end the front."""
     if not front:
         return "No offer has a known price."
-    fast, cheap = (
-        f"{offer.num_gpus:,} × {offer.gpu} at {format_usd(offer.usd_per_billion_tokens)} per billion tokens"
-        for offer in (front[0], front[-1])
-    )
+    fast, cheap = (f"{offer.num_gpus:,} × {offer.gpu} at {_price(offer)}" for offer in (front[0], front[-1]))
     return f"Fastest: {fast}; cheapest: {cheap}."

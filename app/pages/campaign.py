@@ -5,6 +5,7 @@ from __future__ import annotations
 import streamlit as st
 
 from app.figures.campaign import finish_frontier, run_timeline, useful_heat
+from app.pages.answer.money import limit_words
 from app.pages.base.choices import choose, require_all_read
 from app.pages.base.frame import (
     MOST_CACHED_PLANS,
@@ -23,11 +24,19 @@ from app.pages.base.sections import show_section
 from app.pages.question.sidebar import ask_job
 from app.quantities import format_percent, format_sum
 from app.reports.campaign.sections import campaign_sections
-from app.reports.plan_headline import headline, run_s
+from app.reports.plan_headline import headline_of, run_s
 from costmodel.campaign.course import Course
 from costmodel.campaign.record import Band, Campaign
 from costmodel.layout import layout_words
-from planner.analysis.campaign.run_to_end import Finish, Moment, course_of_plan, finishes, one_run, useful_map
+from planner.analysis.campaign.run_to_end import (
+    Finish,
+    Moment,
+    UsefulMap,
+    course_of_plan,
+    finishes,
+    one_run,
+    useful_map,
+)
 from planner.analysis.what_if import VARIATIONS, scale_values
 from planner.campaign.finish import with_campaign
 from planner.plan import Plan
@@ -36,6 +45,7 @@ from topology.base.errors import InputError
 from topology.base.units import format_seconds, three_digits
 
 RUNS = ("1", "2", "3", "4", "5")
+USEFUL_NOTE = "Share of the clock in which steps count, in the median."
 
 
 @guarded
@@ -54,11 +64,13 @@ def render() -> None:
         st.info("Say in the sidebar how many tokens to train.")
         return
     plan = finished(request_key(request), found)
-    title, *job = headline(request).split(" · ")
+    title, *job = headline_of(plan).split(" · ")
     st.subheader(plain(f"{title}, to the last token"), anchor=False)
     st.caption(plain(" · ".join((layout_words(plan.layout), *job))))
     if plan.campaign is not None:
         show_numbers(plan.campaign)
+        if words := limit_words(plan, question.limits()):
+            st.caption(plain(words))
         show_pictures(plan, int(seed))
         for section in campaign_sections(plan.campaign, run_s(plan.request, plan.estimate)):
             show_section(section)
@@ -81,7 +93,7 @@ def show_numbers(found: Campaign) -> None:
     values = (
         ("Days", three_digits(found.days.p50), ends(found.days)),
         ("Dollars", "–" if found.usd is None else format_sum(found.usd.p50), _dollars(found.usd)),
-        ("Useful", format_percent(found.mean_useful_share), "Mean share of the clock in which steps count."),
+        ("Useful", format_percent(found.useful_share.p50), USEFUL_NOTE),
         ("Interruptions", f"{found.interruptions.p50:,.0f}", ends(found.interruptions)),
         ("Saved every", format_seconds(found.checkpoint_interval_s), "Of work, not of the clock."),
         ("Spare nodes", f"{found.spare_nodes:,}", "Paid for, and waiting beside the run."),
@@ -93,24 +105,23 @@ def show_numbers(found: Campaign) -> None:
 
 def ends(band: Band) -> str:
     """A band in words."""
-    return f"The middle; eight runs of ten are between {three_digits(band.p10)} and {three_digits(band.p90)}."
+    return f"The median; eight runs of ten are between {three_digits(band.p10)} and {three_digits(band.p90)}."
 
 
 def _dollars(band: Band | None) -> str:
     """The band of the bill."""
     if band is None:
         return "No price is known for this GPU: set one under Fabric."
-    return f"The middle; eight runs of ten are between {format_sum(band.p10)} and {format_sum(band.p90)}."
+    return f"The median; eight runs of ten are between {format_sum(band.p10)} and {format_sum(band.p90)}."
 
 
 def show_pictures(plan: Plan, seed: int) -> None:
     """How often to save and how many spares, one run with its failures, and other numbers of GPUs."""
     course, key = course_of_plan(plan), request_key(plan.request)
-    st.markdown("#### How often to save, how many spares?")
-    try:
-        draw(useful_heat(useful_map(course)), "useful")
-    except InputError as error:
-        st.info(plain(f"{error.what[0].upper()}{error.what[1:]}: {error.cause}."))
+    drawn, why_not = interval_map(course)
+    if drawn is not None:
+        st.markdown("#### How often to save, how many spares?")
+        draw(useful_heat(drawn), "useful")
     left, right = st.columns(2, gap="medium")
     with left:
         st.markdown("#### What does a run look like?")
@@ -118,6 +129,17 @@ def show_pictures(plan: Plan, seed: int) -> None:
     with right:
         st.markdown("#### Sooner or cheaper?")
         show_frontier(plan)
+    if why_not:
+        st.caption(plain(why_not))
+
+
+def interval_map(course: Course) -> tuple[UsefulMap | None, str]:
+    """The map of intervals and spares; where the closed form does not answer, why there is none."""
+    try:
+        return useful_map(course), ""
+    except InputError as error:
+        why = f"{error.cause[0].upper()}{error.cause[1:]}"
+        return None, f"{why}; the numbers below are simulated."
 
 
 @st.fragment  # type: ignore[untyped-decorator]  # streamlit has no types here

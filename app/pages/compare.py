@@ -11,20 +11,22 @@ from app.analysis.plan_diff import diff_answer
 from app.figures.memory import estimate_bars
 from app.figures.network import network_map
 from app.figures.step_time import waterfalls
+from app.limits import kept_words
 from app.pages.base.carried import MOST_COMPARED, carried, carry
 from app.pages.base.frame import MOST_UPLOAD_MIB, columns_of, draw, guarded, plain, planned, table
 from app.pages.base.sections import show_section
-from app.quantities import format_percent, format_usd
+from app.quantities import format_percent, format_sum, format_usd
 from app.reports.answer import Section, Table
 from app.reports.layout_words import UNLIKE, layer_words
-from app.reports.plan_headline import cluster_of, headline, money_text
+from app.reports.plan_headline import cluster_of, headline_of, money_text
 from app.requests.uploads import read_plan_upload
 from costmodel.layout import layout_words
 from costmodel.memory.fit import fit_text
 from planner.analysis.link_load import link_load
+from planner.campaign.finish import campaign_or_none
 from planner.plan import Plan, PlanRequest
 from planner.problem import capacity_of_fullest
-from topology.base.units import format_bytes, format_seconds
+from topology.base.units import format_bytes, format_seconds, three_digits
 
 NAMES = ("A", "B", "C")
 
@@ -95,24 +97,39 @@ def show_summary(plans: Sequence[Plan]) -> None:
         {
             "": name,
             "model": plan.request.model.name,
-            "GPUs": headline(plan.request).split(" on ")[-1].split(" · ")[0],
+            "GPUs": headline_of(plan).split(" on ")[-1].split(" · ")[0],
             "layout": layout_words(plan.layout),
             "step time": format_seconds(plan.estimate.step_time_s),
             "tokens/s/GPU": f"{plan.estimate.tokens_per_s_per_gpu:,.0f}",
             "MFU": format_percent(plan.estimate.mfu),
             "peak memory": format_bytes(plan.estimate.peak_memory_bytes),
             "memory": fit_text(plan.estimate.out_of_memory_chance),
-            "$ per B tokens": format_usd(plan.estimate.usd_per_billion_tokens),
+            "$ per B tokens, steps alone": format_usd(plan.estimate.usd_per_billion_tokens),
+            **run_cells(plan, tokens=any(plan.request.job.total_tokens for plan in plans)),
         }
         for name, plan in zip(NAMES, plans, strict=False)
     ]
     table(columns_of(rows), alt="Headline numbers of the plans")
 
 
+def run_cells(plan: Plan, *, tokens: bool) -> dict[str, str]:
+    """Days and dollars of the whole run, failures included; nothing where no plan has an end."""
+    if not tokens:
+        return {}
+    run = campaign_or_none(plan)
+    if run is None:
+        return {"days": "–", "$ of the run": "–", "deadline": "–"}
+    return {
+        "days": three_digits(run.days.p50),
+        "$ of the run": "–" if run.usd is None else format_sum(run.usd.p50),
+        "deadline": "–" if run.deadline_chance is None else kept_words(run.deadline_chance),
+    }
+
+
 def one_plan(name: str, plan: Plan) -> None:
     """Memory, links and money of one plan."""
     st.markdown(f"#### {name}")
-    st.caption(plain(headline(plan.request)))
+    st.caption(plain(headline_of(plan)))
     if plan.kind_of_stage:
         st.info(f"Not drawn: {UNLIKE}.")
         return

@@ -9,7 +9,7 @@ from app.errors import NO_FEASIBLE_PLAN
 from app.quantities import format_like, format_share
 from app.reports.answer import Answer, Facts, Lines, Section, Table, bar, json_text
 from app.reports.layout_words import layout_facts, plan_words
-from app.reports.plan_headline import headline, step_text
+from app.reports.plan_headline import headline, headline_of, step_text
 from costmodel.estimate import throughput_change
 from costmodel.layout import layout_words
 from planner.explain import Explanation, RunnerUp, WhatIf, explain
@@ -42,7 +42,7 @@ def explanation_answer(plan: Plan, found: Explanation) -> Answer:
     if found.what_if:
         sections.append(_what_if_table(found.what_if))
     return Answer(
-        headline=headline(plan.request),
+        headline=headline_of(plan),
         sections=tuple(sections),
         document=lambda: json_text(unstructure(found)),
         records=tuple(unstructure(change) for change in found.what_if),

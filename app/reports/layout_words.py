@@ -11,6 +11,7 @@ from app.reports.plan_headline import cluster_of
 from costmodel.layout import LayoutTable, ParallelLayout, layout_words, num_microbatches
 from costmodel.parallel.axes import AXES, STAGE_AXES
 from costmodel.pipeline.schedules import RECORDS
+from planner.campaign.rental import paid_gpus_of
 from planner.plan import RENTS_WHAT_IT_USES, Alternative, Plan, PlanRequest
 from topology.base.units import format_seconds
 from topology.discover.places import MOST_NAMED
@@ -32,7 +33,7 @@ def layout_facts(plan: Plan) -> Facts:
         ("sharding", f"{sharding_text(layout)}; {recompute_text(plan)}"),
     ]
     if idle_gpus and request.objective in RENTS_WHAT_IT_USES:
-        pairs.append(("not needed", f"{idle_gpus:,} GPUs, not counted in any figure"))
+        pairs.append(("not needed", not_needed_text(plan)))
     elif idle_gpus:
         reason = "using fewer is faster or is all that divides"
         pairs.append(("idle", f"{idle_gpus:,} GPUs: {reason}; money, MFU and tokens/s/GPU count them"))
@@ -42,6 +43,16 @@ def layout_facts(plan: Plan) -> Facts:
         pairs.append(("idle nodes", idle))
     pairs.extend(("left out", words) for words in left_out_words(request.cluster))
     return Facts(title="Layout", pairs=tuple(pairs))
+
+
+def not_needed_text(plan: Plan) -> str:
+    """GPUs that the plan does without: those of nodes that need not be rented, and idle ones."""
+    paid = paid_gpus_of(plan.request, plan.layout, plan.kind_of_stage) or plan.request.cluster.num_gpus
+    free, idle = plan.request.cluster.num_gpus - paid, paid - plan.layout.num_gpus
+    said = [f"{free:,} GPUs, not counted in any figure"] if free else []
+    if idle:
+        said.append(f"{idle:,} of rented nodes: money, MFU and tokens/s/GPU count them")
+    return "; ".join(said)
 
 
 def idle_text(plan: Plan) -> str:

@@ -11,7 +11,7 @@ from app.errors import NO_FEASIBLE_PLAN
 from app.quantities import format_percent, format_share
 from app.reports.answer import Answer, Facts, Lines, Section, Table
 from app.reports.layout_words import layout_facts, other_nodes, plan_words
-from app.reports.plan_headline import headline, headline_facts, run_s
+from app.reports.plan_headline import headline_facts, headline_of, run_s
 from app.reports.plan_tables import memory_table, time_table
 from costmodel.estimate import throughput_change
 from costmodel.layout import num_axes
@@ -25,6 +25,7 @@ from topology.base.units import format_bytes, format_seconds
 
 def plan_answer(plan: Plan) -> Answer:
     """Everything `plan train` says about its plan."""
+    plan = _to_its_end(plan)
     sections: list[Section] = [
         headline_facts(plan),
         *_campaign(plan),
@@ -41,11 +42,20 @@ def plan_answer(plan: Plan) -> Answer:
     if notes:
         sections.append(Lines(title="Assumed", lines=notes))
     return Answer(
-        headline=headline(plan.request),
+        headline=headline_of(plan),
         sections=tuple(sections),
         document=lambda: to_json(plan),
         records=tuple(plan.rows()),
     )
+
+
+def _to_its_end(plan: Plan) -> Plan:
+    """The plan with its campaign where tokens are asked; nothing of it is loaded for a step alone."""
+    if plan.request.job.total_tokens is None:
+        return plan
+    from planner.campaign.finish import with_campaign_if_any
+
+    return with_campaign_if_any(plan)
 
 
 def _campaign(plan: Plan) -> tuple[Section, ...]:

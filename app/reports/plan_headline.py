@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from app.limits import kept_words
 from app.quantities import format_count, format_duration, format_percent, format_usd
 from app.reports.answer import Facts
+from costmodel.campaign.record import Band
 from costmodel.estimate import Estimate
 from costmodel.evidence.table import unmeasured
 from costmodel.job import TrainingJob
 from costmodel.kernels.precisions import TRAINING
 from costmodel.memory.fit import fit_text
 from costmodel.updates.optimizers import USUAL
-from planner.plan import FREE, Plan, PlanRequest
+from planner.plan import FREE, Plan, PlanRequest, steps_of
 from planner.problem import capacity_of_fullest
 from topology.base.counts import counted
 from topology.base.units import KILO, format_bytes, format_flop_per_s, format_seconds, three_digits, time_unit
@@ -20,14 +22,26 @@ from topology.pools.rates import rate_of, unpriced
 from topology.spec import ClusterSpec
 
 
-def headline(request: PlanRequest) -> str:
-    """One line that names the question."""
+def headline_of(plan: Plan) -> str:
+    """The question of a plan in one line, with the GPUs that work where some idle."""
+    return headline(plan.request, plan.layout.num_gpus)
+
+
+def headline(request: PlanRequest, working_gpus: int | None = None) -> str:
+    """One line that names the question.
+
+    Args:
+        request: What was asked.
+        working_gpus: GPUs that the answer uses, where there is one.
+    """
     job, cluster = request.job, request.cluster
     kinds = " + ".join(dict.fromkeys(node.gpu for node in cluster.nodes))
     batch = f"{counted(job.global_batch_size, 'sequence')} of {counted(job.sequence_length, 'token')}"
     if request.model.module is not None:
         batch = counted(job.global_batch_size, "sample")
     where = f"{cluster.num_gpus:,} × {kinds}"
+    if working_gpus is not None and working_gpus < cluster.num_gpus:
+        where = f"{working_gpus:,} of {where}"
     launched = () if request.engine == FREE else (f"for {request.engine}",)
     return " · ".join(
         (f"{request.model.name} on {where}", batch, job.precision, *unusual(job), request.stack, *launched)
@@ -69,8 +83,7 @@ def headline_facts(plan: Plan) -> Facts:
         ("money, energy", money_text(request, estimate)),
     ]
     if request.job.total_tokens is not None:
-        alone = "steps alone" if plan.campaign else "whole run"
-        pairs.append((alone, run_text(request, estimate)))
+        pairs += [("time to train", finish_words(plan)), ("steps alone", steps_text(request, estimate))]
     return Facts(title="", pairs=tuple(pairs))
 
 
@@ -175,6 +188,8 @@ def money_text(request: PlanRequest, estimate: Estimate) -> str:
         return f"{price} (--set cluster.usd_per_gpu_hour=…) · {energy}"
     as_of = f", {request.cluster.price_as_of}" if request.cluster.price_as_of else ""
     money = f"{format_usd(estimate.usd_per_billion_tokens)} per billion {unit}"
+    if request.job.total_tokens is not None:
+        money += " of steps alone"
     return f"{money} at {price} per GPU-hour{as_of} · {energy}"
 
 
@@ -195,25 +210,40 @@ def price_text(cluster: ClusterSpec) -> str:
     return f"{text}, with ${idle:.2f} an hour of idle nodes," if idle else text
 
 
-def steps_of(request: PlanRequest) -> int:
-    """Steps that all tokens of the job take."""
-    return -(-(request.job.total_tokens or 0) // request.job.tokens_per_step)
-
-
 def run_s(request: PlanRequest, estimate: Estimate) -> float:
     """Seconds of all steps of the job, one after the other."""
     return steps_of(request) * estimate.step_time_s
 
 
-def run_text(request: PlanRequest, estimate: Estimate) -> str:
-    """Time and money for all tokens of the job."""
-    tokens, steps = request.job.total_tokens or 0, steps_of(request)
-    total_s = run_s(request, estimate)
-    asked, taken = f"{format_count(tokens)} {unit_of_work(request)}", format_duration(total_s)
-    text = f"{asked} in {format_count(steps)} steps take {taken}"
+def finish_words(plan: Plan) -> str:
+    """Days and dollars for all tokens, failures included, and whether the deadline is kept."""
+    from planner.campaign.finish import campaign_or_none
+
+    run, deadline_s = campaign_or_none(plan), plan.request.job.deadline_s
+    if run is None:
+        return "never finished: failures leave this run no headway"
+    text = f"{three_digits(run.days.p50)} days in the median, {days_text(run.days)} in 8 of 10 runs"
+    if run.usd is not None:
+        text += f" · {format_usd(run.usd.p50)}"
+    if deadline_s is not None and run.deadline_chance is not None:
+        text += f" · deadline of {format_duration(deadline_s)} {kept_words(run.deadline_chance)}"
+    return text
+
+
+def days_text(days: Band) -> str:
+    """Both ends of a band of days.
+
+    >>> days_text(Band(p10=3.456, p50=4.0, p90=4.943))
+    '3.46 – 4.94'
+    """
+    return f"{three_digits(days.p10)} – {three_digits(days.p90)}"
+
+
+def steps_text(request: PlanRequest, estimate: Estimate) -> str:
+    """What all steps take where nothing fails: no time to train, since something does."""
+    steps = steps_of(request)
+    asked = f"{format_count(request.job.total_tokens or 0)} {unit_of_work(request)}"
+    text = f"{asked} in {format_count(steps)} steps of {format_duration(run_s(request, estimate))}"
     if estimate.usd_per_step is not None:
         text += f" and {format_usd(steps * estimate.usd_per_step)}"
-    if request.job.deadline_s is not None:
-        met = "meets" if total_s <= request.job.deadline_s else "misses"
-        text += f"; {met} the deadline of {format_duration(request.job.deadline_s)}"
-    return text
+    return f"{text}, nothing failing"

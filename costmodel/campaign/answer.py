@@ -13,7 +13,7 @@ from costmodel.campaign.closed_form import MAINTENANCE, Shares, expected, why_in
 from costmodel.campaign.compose import Job, bound_useful_share, chosen_places, course_of
 from costmodel.campaign.course import TEN_TO_NINETY, Course, mean_of
 from costmodel.campaign.failures import explain_measured, spread_of
-from costmodel.campaign.record import Band, Campaign, FailureModel, Kept, LostShare
+from costmodel.campaign.record import Band, Campaign, FailureModel, Kept, LostShare, chance_within
 from costmodel.campaign.simulate import Runs, simulate
 from costmodel.campaign.tiers import only
 from costmodel.campaign.worth import Price, usd_per_s, worth_of
@@ -41,6 +41,7 @@ def campaign(
     step_band_s: tuple[float, float],
     least_bytes: float,
     price: Price | None = None,
+    deadline_s: float | None = None,
     runs: int = RUNS,
 ) -> Campaign:
     """Answer when a run is finished.
@@ -52,6 +53,7 @@ def campaign(
         step_band_s: Between which the step is in eight of ten cases.
         least_bytes: Of a checkpoint under any layout, for the bound.
         price: What is paid, if it is known.
+        deadline_s: When it has to be finished, in seconds from its start.
         runs: How many to simulate.
 
     Raises:
@@ -59,7 +61,8 @@ def campaign(
     """
     course = course_of(job, world, cluster)
     kept = chosen_places(job, course, world, cluster)
-    found = _simulated(course, world, step_band_s, runs)
+    found = runs_over_bands(course, world, step_band_s, runs)
+    ends = percentile_days(found)
     why = why_invalid(course)
     mean = (
         expected(course) if not why else _shares(simulate(_shortened(course), min(runs, FOR_A_MEAN), seed=1))
@@ -101,7 +104,31 @@ def campaign(
         loader_bytes_per_s=job.loaded_bytes_per_s,
         worth=worth_of(job, only(world, kept), cluster, price, mean.useful),
         notes=_notes(world, cluster, why),
+        percentile_days=ends,
+        deadline_chance=None if deadline_s is None else chance_within(ends, deadline_s / DAY),
     )
+
+
+def finish_days(
+    job: Job, world: FailureModel, cluster: ClusterSpec, step_band_s: tuple[float, float]
+) -> tuple[float, ...]:
+    """Days within which 0, 1, …, 100 % of all runs are finished, as in their `campaign`; nothing else of it.
+
+    Args:
+        job: What runs.
+        world: What fails and how long everything takes.
+        cluster: Where.
+        step_band_s: Between which the step is in eight of ten cases.
+
+    Raises:
+        InputError: the run makes no headway.
+    """
+    return percentile_days(runs_over_bands(course_of(job, world, cluster), world, step_band_s, RUNS))
+
+
+def percentile_days(found: Runs) -> tuple[float, ...]:
+    """Days within which 0, 1, …, 100 % of simulated runs are finished."""
+    return tuple(float(days) for days in np.percentile(found.wall_s / DAY, np.arange(101)))
 
 
 def band(values: Floats) -> Band:
@@ -115,10 +142,10 @@ def _scaled(one: Band, factor: float) -> Band:
     return Band(p10=factor * one.p10, p50=factor * one.p50, p90=factor * one.p90)
 
 
-def _simulated(course: Course, world: FailureModel, step_band_s: tuple[float, float], runs: int) -> Runs:
+def runs_over_bands(course: Course, world: FailureModel, step_band_s: tuple[float, float], runs: int) -> Runs:
     """Campaigns over the band of the step, the spread of the rate, and chance."""
-    step = _lognormal(math.log(step_band_s[1] / step_band_s[0]) / TEN_TO_NINETY, runs, seed=2)
-    rate = np.minimum(_lognormal(spread_of(world.site), runs, seed=3), _most_often(course))
+    step, spread = factors_of_runs(world, step_band_s, runs)
+    rate = np.minimum(spread, highest_rate_factor(course))
     part = np.minimum(1.0, MOST_FAILURES / (course.per_s * course.work_s * rate * step))
     found = simulate(course, runs, rate_factor=rate, work_factor=step * part)
     return replace(
@@ -129,7 +156,15 @@ def _simulated(course: Course, world: FailureModel, step_band_s: tuple[float, fl
     )
 
 
-def _most_often(course: Course) -> float:
+def factors_of_runs(
+    world: FailureModel, step_band_s: tuple[float, float], runs: int
+) -> tuple[Floats, Floats]:
+    """Factors on the step and on rates of failure of each of some campaigns: even percentiles of both."""
+    step = _lognormal(math.log(step_band_s[1] / step_band_s[0]) / TEN_TO_NINETY, runs, seed=2)
+    return step, _lognormal(spread_of(world.site), runs, seed=3)
+
+
+def highest_rate_factor(course: Course) -> float:
     """The highest factor on rates with which a run gets on: few failures in an interval and recovery."""
     back_s = mean_of(course.hazards, lambda h: h.notice_s + h.restart_s + course.load_s(h))
     whole_s = back_s + max(course.every_s) + max(level.stall_s + level.durable_s for level in course.levels)

@@ -70,7 +70,8 @@ def why_invalid(course: Course) -> str:
     if rate * recovery > MOST_PER_SEGMENT:
         return f"{rate * recovery:.2f} failures in a recovery, valid to {MOST_PER_SEGMENT:g}"
     if rate * course.work_s < FEWEST_FAILURES or every * FEWEST_FAILURES > course.work_s:
-        return f"{rate * course.work_s:.1f} failures in the whole run, valid from {FEWEST_FAILURES:g}"
+        count = f"about {rate * course.work_s:.0f}" if rate * course.work_s >= 1 else "fewer than 1"
+        return f"too few failures ({count}) for the interval formula, which needs {FEWEST_FAILURES:g}"
     if course.slow_share > MOST_SLOW:
         return f"slow for {course.slow_share:.0%} of the time, valid to {MOST_SLOW:.0%}"
     away = sum(offered for _, offered in course.groups)

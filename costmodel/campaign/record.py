@@ -5,11 +5,13 @@ Plain records: a plan can hold them without the mathematics of the campaign bein
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Literal
 
 from topology.base.errors import InputError
+from topology.base.units import DAY
 from topology.spec import StorageSpec
 from topology.spec_rules import MOST_PLACES, storage_problems
 
@@ -373,6 +375,8 @@ class Campaign:
     `kwh` are those of its GPUs at design power from start to finish, `co2_kg` what the grid emits for them,
     None where nobody said. `loader_bytes_per_s` is what data loading must deliver to all ranks. `base_bytes`
     are frozen weights, which `checkpoint_bytes` do not hold: a restart reads them where the run found them.
+    `percentile_days` are the days within which 0, 1, …, 100 % of the runs are finished, from which follows
+    the chance of every limit; `deadline_chance` is that of the job's deadline, None where it has none.
     """
 
     useful_share: Band
@@ -397,3 +401,51 @@ class Campaign:
     base_bytes: float = 0.0
     worth: tuple[Worth, ...] = ()
     notes: tuple[str, ...] = field(default=())
+    percentile_days: tuple[float, ...] = ()
+    deadline_chance: float | None = None
+
+    def chance_within_s(self, seconds: float) -> float:
+        """Chance, in 0…1, that the run is finished within so many seconds."""
+        return chance_within(self.percentile_days, seconds / DAY)
+
+    def chance_within_usd(self, usd: float) -> float | None:
+        """Chance, in 0…1, that the run costs at most so many dollars; None without a price.
+
+        Dollars are those of an hour of all nodes times the hours of the run.
+        """
+        if self.usd is None:
+            return None
+        if not self.usd.p50:
+            return 1.0
+        return chance_within(self.percentile_days, usd * self.days.p50 / self.usd.p50)
+
+
+def chance_within(percentiles: Sequence[float], limit: float) -> float:
+    """Chance, in 0…1, of a value of at most a limit, from its percentiles at even steps; straight between.
+
+    >>> chance_within((2.0, 3.0, 4.0), 3.5), chance_within((2.0, 3.0, 4.0), 1.0)
+    (0.75, 0.0)
+    """
+    above = bisect_right(percentiles, limit)
+    if above in (0, len(percentiles)):
+        return float(above > 0)
+    low, high = percentiles[above - 1], percentiles[above]
+    return (above - 1 + (limit - low) / (high - low)) / (len(percentiles) - 1)
+
+
+KEPT = 0.9
+"""Chance from which on a limit is called kept; at most what is left of it, and it is called missed."""
+Verdict = Literal["kept", "uncertain", "missed"]
+Limit = Literal["deadline", "budget"]
+"""What a run may have to keep."""
+
+
+def verdict(chance: float) -> Verdict:
+    """Whether a limit is kept, given the chance of keeping it.
+
+    >>> verdict(0.9), verdict(0.62), verdict(0.05)
+    ('kept', 'uncertain', 'missed')
+    """
+    if chance >= KEPT:
+        return "kept"
+    return "missed" if chance <= 1 - KEPT else "uncertain"

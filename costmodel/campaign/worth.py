@@ -17,17 +17,19 @@ from topology.spec import ClusterSpec, StorageSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Price:
-    """What is paid: dollars an hour of one GPU, and the GPUs of a node."""
+    """What is paid: dollars an hour of a GPU, the GPUs of a node, dollars an hour of what idles beside."""
 
     usd_per_gpu_hour: float
     gpus_per_node: float
+    idle_usd_per_hour: float = 0.0
 
 
 def usd_per_s(course: Course, price: Price | None) -> float | None:
-    """Dollars a second of all nodes, spares too."""
+    """Dollars a second of all nodes that are rented: those that work, spares, and what idles beside."""
     if price is None:
         return None
-    return price.usd_per_gpu_hour * price.gpus_per_node * (course.nodes + course.spares) / HOUR
+    working = price.usd_per_gpu_hour * price.gpus_per_node * (course.nodes + course.spares)
+    return (working + price.idle_usd_per_hour) / HOUR
 
 
 def worth_of(

@@ -27,7 +27,7 @@ from costmodel.training.raw_times import Features, features_of
 from costmodel.training.stages import stage_costs_of
 from costmodel.training.step_time import CostColumns, compose
 from topology.cluster import Cluster
-from topology.pools.rates import mean_usd_per_gpu_hour
+from topology.pools.rates import mean_usd_per_gpu_hour, rented_of_kinds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,10 +120,11 @@ def estimate_unlike(
             )
         )
     stages = [kind_of_stage.count(kind) / layout.pp for kind in used]
-    rented = q.paid_gpus == layout.num_gpus
-    paid_share = stages if rented else [each[kind].num_gpus / q.cluster.num_gpus for kind in used]
-    found = _together(answers, memory, stages, paid_share)
-    of_kinds = [kind_of_stage.count(kind) * layout.stage_ranks for kind in range(len(each))]
+    working = [kind_of_stage.count(kind) * layout.stage_ranks for kind in range(len(each))]
+    of_kinds = rented_of_kinds(q.cluster.spec, working)
+    rented = q.paid_gpus == sum(of_kinds)  # of whole nodes; where these are all there are it is the same
+    paid = of_kinds if rented else tuple(one.num_gpus for one in each)
+    found = _together(answers, memory, stages, [paid[kind] / sum(paid) for kind in used])
     price = mean_usd_per_gpu_hour(q.cluster.spec, q.paid_gpus, of_kinds if rented else None)
     dollars = None if price is None else float(usd(found.step_time_s, q.paid_gpus, price))
     per_tokens = None if dollars is None else float(per_billion_tokens(dollars, q.job.tokens_per_step))

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from planner.campaign.finish import campaign_or_none
 from planner.plan import Plan, PlanRequest
 
 Refusal = TypeVar("Refusal")
@@ -61,9 +62,17 @@ def _per_token_s(plan: Plan) -> float:
 
 def _order(plan: Plan) -> tuple[float, int, int, int]:
     """What is least in the best plan: its objective a token, then idle GPUs, GPUs, the batch."""
-    usd = plan.estimate.usd_per_billion_tokens
-    least = usd if plan.request.objective == "cost" and usd is not None else _per_token_s(plan)
-    return least, plan.idle_gpus, plan.request.cluster.num_gpus, plan.request.job.global_batch_size
+    return _least(plan), plan.idle_gpus, plan.request.cluster.num_gpus, plan.request.job.global_batch_size
+
+
+def _least(plan: Plan) -> float:
+    """Dollars under the objective of cost, of the whole run where it has an end; else seconds a token."""
+    if plan.request.objective != "cost":
+        return _per_token_s(plan)
+    run = campaign_or_none(plan)
+    of_run = None if run is None or run.usd is None else run.usd.p50
+    usd = plan.estimate.usd_per_billion_tokens if of_run is None else of_run
+    return _per_token_s(plan) if usd is None else usd
 
 
 def range_note(low: int, high: int, best: Plan, tried: tuple[Tried, ...]) -> str:

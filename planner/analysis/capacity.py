@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from costmodel.job import TrainingJob
-from costmodel.layout import layout_words
-from planner.analysis.what_if import Offer, bought
+from costmodel.campaign.record import Campaign, Limit, verdict
+from planner.analysis.what_if import Offer, bought, offer_of
+from planner.campaign.finish import campaign_or_none
 from planner.plan import Plan, PlanRequest
 from planner.search.infeasible import Infeasible
 from topology.base.errors import InputError
-from topology.base.units import BILLION
+from topology.base.units import DAY
 
 Answerer = Callable[[PlanRequest], Plan | Infeasible]
 """Answers one request."""
-NO_LAYOUT, MEMORY = "no layout", "memory"
+NO_LAYOUT, MEMORY, NO_END = "no layout", "memory", "never finished"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,32 +25,33 @@ class Limits:
     deadline_s: float | None = None
     budget_usd: float | None = None
 
-    def broken_by(self, seconds: float, usd: float | None) -> tuple[str, ...]:
-        """Names of the limits that a run does not keep.
+    def chances(self, run: Campaign) -> dict[Limit, float]:
+        """Chance, in 0…1, that a run keeps each of the limits, failures included, by its name."""
+        found: dict[Limit, float] = {}
+        if self.deadline_s is not None:
+            found["deadline"] = run.chance_within_s(self.deadline_s)
+        within = None if self.budget_usd is None else run.chance_within_usd(self.budget_usd)
+        return found if within is None else {**found, "budget": within}
 
-        >>> Limits(deadline_s=10.0, budget_usd=5.0).broken_by(11.0, 5.0)
-        ('late',)
-        """
-        late = self.deadline_s is not None and seconds > self.deadline_s
-        dear = self.budget_usd is not None and usd is not None and usd > self.budget_usd
-        return ("late",) * late + ("over budget",) * dear
+    def kept_by(self, run: Campaign | None) -> bool:
+        """Whether a run keeps every limit with a chance of `costmodel.campaign.record.KEPT` or more."""
+        return run is not None and all(verdict(chance) == "kept" for chance in self.chances(run).values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """One kind and number of GPUs: what the run takes and costs, or the rule that forbids every layout."""
+    """One kind and number of GPUs: what the run takes and costs, or the rule that forbids every layout.
+
+    Seconds and dollars are the median of the run, failures included; of a step where no tokens are asked.
+    """
 
     gpu: str
     num_gpus: int
     seconds: float | None = None
     usd: float | None = None
+    run: Campaign | None = None
     offer: Offer | None = None
     why: str = ""
-
-
-def steps_of(job: TrainingJob) -> int:
-    """Steps of the whole run; one where no tokens are given."""
-    return -(-job.total_tokens // job.tokens_per_step) if job.total_tokens else 1
 
 
 def capacity(
@@ -79,15 +80,11 @@ def _cell(request: PlanRequest, gpu: str, count: int, answer: Answerer) -> Cell:
     if isinstance(found, Infeasible):
         rules = [violation.rule for violation in found.violations]
         return Cell(gpu=gpu, num_gpus=count, why=MEMORY if MEMORY in rules else NO_LAYOUT)
-    steps, estimate = steps_of(request.job), found.estimate
-    usd = estimate.usd_per_billion_tokens
-    return Cell(
-        gpu=gpu,
-        num_gpus=count,
-        seconds=steps * estimate.step_time_s,
-        usd=None if usd is None else usd * steps * request.job.tokens_per_step / BILLION,
-        offer=None if usd is None else Offer(
-            gpu=gpu, num_gpus=count, step_time_s=estimate.step_time_s, usd_per_billion_tokens=usd,
-            layout=layout_words(found.layout),
-        ),
-    )  # fmt: skip
+    run = campaign_or_none(found)
+    if run is None and request.job.total_tokens is not None:
+        return Cell(gpu=gpu, num_gpus=count, why=NO_END)
+    estimate = found.estimate
+    seconds, usd = estimate.step_time_s, estimate.usd_per_step
+    if run is not None:
+        seconds, usd = run.days.p50 * DAY, None if run.usd is None else run.usd.p50
+    return Cell(gpu=gpu, num_gpus=count, seconds=seconds, usd=usd, run=run, offer=offer_of(found, gpu, run))

@@ -8,6 +8,7 @@ from typing import Any
 
 from costmodel.estimate import TimeBreakdown
 from costmodel.layout import layout_record
+from planner.campaign.finish import campaign_or_none
 from planner.engines.fields import job_facts
 from planner.plan import Plan
 
@@ -76,8 +77,8 @@ def _choices(plan: Plan) -> dict[str, Any]:
 
 
 def _quantities(plan: Plan) -> dict[str, float | None]:
-    """What the plan is estimated to cost, flat; keys carry units."""
-    estimate = plan.estimate
+    """What the plan is estimated to cost, flat; keys carry units. Days and dollars of the run are medians."""
+    estimate, run = plan.estimate, campaign_or_none(plan)
     names = [field.name for field in fields(TimeBreakdown) if field.name != "hidden_s"]
     return {
         "step_time_s": estimate.step_time_s,
@@ -88,6 +89,9 @@ def _quantities(plan: Plan) -> dict[str, float | None]:
         "out_of_memory_chance": estimate.out_of_memory_chance,
         "usd_per_billion_tokens": estimate.usd_per_billion_tokens,
         "wh_per_billion_tokens": estimate.wh_per_billion_tokens,
+        "days": None if run is None else run.days.p50,
+        "usd": None if run is None or run.usd is None else run.usd.p50,
+        "deadline_chance": None if run is None else run.deadline_chance,
     }
 
 

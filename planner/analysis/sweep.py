@@ -9,15 +9,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from costmodel.campaign.record import Campaign
 from costmodel.layout import layout_record
 from costmodel.parallel.axes import PARTS
+from planner.campaign.finish import campaign_or_none
 from planner.plan import Plan, PlanRequest
 from planner.questions.flags import Flags
 from planner.questions.training import MOST_GPUS
 from planner.search.infeasible import Infeasible, cause_of
 from topology.base.counts import parse_counts
 from topology.base.errors import InputError, shown
-from topology.base.units import BILLION, DAY
 from topology.catalog import gpu_name
 from topology.hardware.datasheets import default_gpu
 
@@ -47,16 +48,18 @@ class Point:
         return self.plan.estimate.step_time_s * self.plan.estimate.mfu / self.imposed_mfu
 
     @property
-    def finish(self) -> tuple[float, float | None] | None:
-        """Days and dollars of all steps, at the imposed MFU or as planned; None without tokens or a plan."""
-        job = self.request.job
-        if self.plan is None or job.total_tokens is None:
+    def run(self) -> Campaign | None:
+        """The run to its last token, at the imposed MFU or as planned; None without an end or a plan."""
+        if self.plan is None:
             return None
-        step_s = self.imposed_step_s or self.plan.estimate.step_time_s
-        usd = self.plan.estimate.usd_per_billion_tokens
-        days = math.ceil(job.total_tokens / job.tokens_per_step) * step_s / DAY
-        slower = step_s / self.plan.estimate.step_time_s
-        return days, None if usd is None else usd * slower * job.total_tokens / BILLION
+        step_s, planned = self.imposed_step_s, self.plan.estimate
+        if step_s is None:
+            return campaign_or_none(self.plan)
+        slower = step_s / planned.step_time_s
+        imposed = replace(
+            planned, step_time_s=step_s, lower_s=planned.lower_s * slower, upper_s=planned.upper_s * slower
+        )
+        return campaign_or_none(replace(self.plan, estimate=imposed, campaign=None))
 
     @property
     def communication_share(self) -> float:
@@ -68,12 +71,14 @@ class Point:
         return float(waits / estimate.step_time_s)
 
     def _finished(self) -> dict[str, Any]:
-        """Days and dollars of a run with an end, and the MFU they are at where it is imposed."""
-        if self.finish is None:
+        """Median days and dollars of a run with an end, and the MFU they are at where it is imposed."""
+        run = self.run
+        if run is None:
             return {}
-        days, usd = self.finish
         said: dict[str, Any] = {} if self.imposed_mfu is None else {"imposed_mfu": self.imposed_mfu}
-        return {**said, "days": days, "usd": usd}
+        said |= {"days": run.days.p50, "days_p10": run.days.p10, "days_p90": run.days.p90}
+        said |= {"usd": None if run.usd is None else run.usd.p50}
+        return said if run.deadline_chance is None else {**said, "deadline_chance": run.deadline_chance}
 
     def row(self) -> dict[str, Any]:
         """One point as flat data; keys carry units."""

@@ -7,7 +7,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from costmodel.campaign.record import Band, Campaign
 from costmodel.layout import layout_words
+from planner.campaign.finish import campaign_or_none
 from planner.plan import Plan, PlanRequest
 from topology.base.errors import InputError
 from topology.builders import build, default_cluster
@@ -36,13 +38,18 @@ class ScalePoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
-    """One way to buy the job: kind and number of GPUs, time of a step, price of a billion tokens."""
+    """One way to buy the job: kind and number of GPUs, time of a step, price of a billion tokens.
+
+    `days` and `usd` are those of the whole run, failures included; None where no tokens are asked.
+    """
 
     gpu: str
     num_gpus: int
     step_time_s: float
     usd_per_billion_tokens: float
     layout: str
+    days: Band | None = None
+    usd: Band | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,14 +162,25 @@ def offers(
     for gpu in dict.fromkeys((own, *gpus)):
         for count in counts:
             plan = _planned(partial(bought, request, gpu, count), planner)
-            if plan is not None and plan.estimate.usd_per_billion_tokens is not None:
-                yield Offer(
-                    gpu=gpu,
-                    num_gpus=count,
-                    step_time_s=plan.estimate.step_time_s,
-                    usd_per_billion_tokens=plan.estimate.usd_per_billion_tokens,
-                    layout=layout_words(plan.layout),
-                )
+            offer = None if plan is None else offer_of(plan, gpu, campaign_or_none(plan))
+            if offer is not None:
+                yield offer
+
+
+def offer_of(plan: Plan, gpu: str, run: Campaign | None) -> Offer | None:
+    """A plan as an offer, with its run to the last token where it has one; None without a price."""
+    usd = plan.estimate.usd_per_billion_tokens
+    if usd is None:
+        return None
+    return Offer(
+        gpu=gpu,
+        num_gpus=plan.request.cluster.num_gpus,
+        step_time_s=plan.estimate.step_time_s,
+        usd_per_billion_tokens=usd,
+        layout=layout_words(plan.layout),
+        days=None if run is None else run.days,
+        usd=None if run is None else run.usd,
+    )
 
 
 def bought(request: PlanRequest, gpu: str, count: int) -> PlanRequest:

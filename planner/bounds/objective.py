@@ -1,22 +1,37 @@
 """What "best" means: a score that grows with step time, so that one search serves every objective.
 
-Legend: ``G`` GPUs a layout uses, ``t`` seconds of its step, ``D`` dollars an hour of those GPUs.
+Legend: ``G`` GPUs a layout uses, ``R`` those of the whole nodes that hold them, ``t`` seconds of its step,
+``D`` dollars an hour of those nodes, ``o(G)`` node-hours of a run over those of its steps alone.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from costmodel.estimate import Estimate
+from costmodel.layout import ParallelLayout
+from planner.campaign.rental import paid_gpus_of, paid_usd_per_hour
 from planner.plan import RENTS_WHAT_IT_USES, Objective, Plan, PlanRequest
 from topology.base.errors import InputError
-from topology.pools.kinds import kinds_of
-from topology.pools.rates import Rates, by_node, mean_usd_per_gpu_hour, rates_of, unpriced, usd_per_hour
+from topology.pools.rates import (
+    Rates,
+    Units,
+    by_node,
+    rates_of,
+    rented_gpus,
+    units_of,
+    unpriced,
+    usd_per_hour,
+)
 from topology.spec import ClusterSpec
+
+if TYPE_CHECKING:
+    from planner.campaign.outlook import Outlook
 
 Vector = npt.NDArray[np.float64]
 
@@ -25,14 +40,24 @@ Vector = npt.NDArray[np.float64]
 class Goal:
     """An objective with its limit: the lower the score, the better; infinite when the limit is missed.
 
-    ``step-time`` and ``memory``: t. ``cost``: G·t, GPU-seconds of a step, to which money per token is
-    proportional; D·t where `rates` tell the prices of unlike nodes in the order of ranks.
-    ``gpus``: G + t/(2·limit), fewest GPUs first and the fastest of those, if t is within the limit.
+    ``step-time`` and ``memory``: t. ``cost``: R·t·o(G), rented GPU-seconds of a step, to which money per
+    token is proportional; D·t·o(G) where `rates` tell the prices of unlike nodes in the order of ranks.
+    ``gpus``: G + t/(2·limit), fewest GPUs first and the fastest of those. Steps alone must keep the limit,
+    and the whole run, failures included, the deadline with a chance of `costmodel.campaign.record.KEPT`.
+
+    Attributes:
+        objective: what is asked for.
+        limit_s: longest step with which steps alone keep the deadline.
+        rates: prices of unlike nodes.
+        units: GPUs of nodes, which are rented whole; every GPU by itself where none are known.
+        outlook: what is known of runs before a layout is chosen; None where no run is asked for.
     """
 
     objective: Objective
     limit_s: float
     rates: Rates = ()
+    units: Units = ()
+    outlook: Outlook | None = field(default=None, compare=False)
 
     @property
     def rents_what_it_uses(self) -> bool:
@@ -42,13 +67,13 @@ class Goal:
     def score(self, num_gpus: Any, step_s: Any, paid: Any = None) -> Vector:
         """Score of layouts that use this many GPUs and take these seconds per step.
 
-        `paid` are the dollars of an hour of them where `rates` are known and they are not the first GPUs.
+        `paid` are the dollars of an hour of their nodes where `rates` are known and they are not the first.
         """
         G, t = np.asarray(num_gpus, dtype=np.float64), np.asarray(step_s, dtype=np.float64)
         if self.objective == "cost":
             t = self._paid(G, paid) * t
         elif self.objective == "gpus":
-            t = np.where(t <= self.limit_s, G + t / (2 * self.limit_s), np.inf)
+            t = np.where(t <= self._longest_s(G, t), G + t / (2 * self.limit_s), np.inf)
         return t
 
     def shortened(self, score: float, share: float) -> float:
@@ -67,21 +92,39 @@ class Goal:
         if self.objective == "cost":
             return np.asarray(score / self._paid(G, paid))
         if self.objective == "gpus":
-            return np.minimum((score - G) * 2 * self.limit_s, self.limit_s)
+            t = np.minimum((score - G) * 2 * self.limit_s, self.limit_s)
+            return np.minimum(t, self._longest_s(G, t))
         return np.full(G.shape, score)
 
+    def keeps(self, layout: ParallelLayout, full: Estimate) -> bool:
+        """Whether a run of a layout keeps the deadline that is asked for, failures included."""
+        if self.objective != "gpus" or self.outlook is None:
+            return True
+        return self.outlook.keeps(layout, full)
+
     def _paid(self, num_gpus: Vector, paid: Any) -> Vector:
-        """What is paid for these GPUs while they run: their number itself where all cost the same."""
-        if not self.rates:
-            return num_gpus
-        return usd_per_hour(self.rates, num_gpus) if paid is None else np.asarray(paid, dtype=np.float64)
+        """What an hour of a run on these GPUs costs: the number of rented ones where all cost the same."""
+        if paid is None:
+            rented = rented_gpus(self.units, num_gpus) if self.units else num_gpus
+            paid = usd_per_hour(self.rates, rented) if self.rates else rented
+        more = 1.0 if self.outlook is None else self.outlook.overhead(num_gpus)
+        return np.asarray(paid * more, dtype=np.float64)
+
+    def _longest_s(self, num_gpus: Vector, step_s: Vector) -> Vector:
+        """Longest step that may keep the deadline on so many GPUs; looked at where steps alone would."""
+        if self.outlook is None:
+            return np.full(num_gpus.shape, self.limit_s)
+        wanted = (step_s > 0) & (step_s <= self.limit_s)
+        return self.outlook.longest_step_s(num_gpus, self.limit_s, wanted)
 
 
 def goal_of(request: PlanRequest) -> Goal:
     """Read the goal of a request; the fewest GPUs for a deadline need a deadline and a number of tokens."""
     job = request.job
-    if request.objective == "cost" and by_node(request.cluster):
-        return Goal(objective="cost", limit_s=math.inf, rates=_rates(request.cluster))
+    if request.objective == "cost":
+        rates = _rates(request.cluster) if by_node(request.cluster) else ()
+        units, outlook = units_of(request.cluster), _outlook(request)
+        return Goal(objective="cost", limit_s=math.inf, rates=rates, units=units, outlook=outlook)
     if request.objective != "gpus":
         return Goal(objective=request.objective, limit_s=math.inf)
     if job.deadline_s is None or job.total_tokens is None:
@@ -91,20 +134,27 @@ def goal_of(request: PlanRequest) -> Goal:
             fix="give both, for example --tokens 1T --deadline 30d",
         )
     steps = math.ceil(job.total_tokens / job.tokens_per_step)
-    return Goal(objective="gpus", limit_s=job.deadline_s / steps)
+    return Goal(objective="gpus", limit_s=job.deadline_s / steps, outlook=_outlook(request))
+
+
+def _outlook(request: PlanRequest) -> Outlook | None:
+    """What is known of runs of a request; nothing is loaded for a step alone."""
+    if request.job.total_tokens is None:
+        return None
+    from planner.campaign.outlook import outlook_of
+
+    return outlook_of(request)
 
 
 def goal_of_plan(plan: Plan) -> Goal:
-    """The goal of a plan's request, with the dollars of the very GPUs that its stages run on."""
-    goal, G, used = goal_of(plan.request), plan.layout.num_gpus, gpus_of_kinds(plan)
-    mean = mean_usd_per_gpu_hour(plan.request.cluster, G, used) if goal.rates and used else None
-    return goal if mean is None else replace(goal, rates=((G, mean),))
-
-
-def gpus_of_kinds(plan: Plan) -> tuple[int, ...]:
-    """GPUs of each kind of node that the stages of a plan run on; none where they are the first in order."""
-    kinds = range(len(kinds_of(plan.request.cluster)) if plan.kind_of_stage else 0)
-    return tuple(plan.kind_of_stage.count(kind) * plan.layout.stage_ranks for kind in kinds)
+    """The goal of a plan's request, with the dollars (or GPUs) of the very nodes that its stages run on."""
+    goal, G = goal_of(plan.request), plan.layout.num_gpus
+    if goal.objective != "cost":
+        return goal
+    hour = (
+        paid_usd_per_hour(plan) if goal.rates else paid_gpus_of(plan.request, plan.layout, plan.kind_of_stage)
+    )
+    return goal if hour is None else replace(goal, rates=((G, hour / G),), units=())
 
 
 def _rates(cluster: ClusterSpec) -> Rates:

@@ -64,12 +64,23 @@ def least_paid(rates: Rates, ranks: Any, pp: Any) -> Vector | None:
     return np.asarray(ranks * stages)
 
 
-def arranged_paid(rates: Rates, ranks: int, kinds: Integers, ends: Integers) -> Vector | None:
-    """Dollars an hour of each arrangement of stages of so many ranks; None without prices of kinds."""
+def arranged_paid(
+    rates: Rates, ranks: int, kinds: Integers, ends: Integers, gpus_of_nodes: Sequence[int]
+) -> Vector | None:
+    """Dollars an hour of the whole nodes of each arrangement of stages of so many ranks.
+
+    Args:
+        rates: prices of kinds; without any there is no answer.
+        ranks: GPUs of a stage.
+        kinds: kinds of node in the order of the pipeline, one row an arrangement.
+        ends: first stage of each of them, and the number of stages.
+        gpus_of_nodes: GPUs of a node of each kind.
+    """
     if not rates:
         return None
-    dollars = np.array([rate for _, rate in rates])
-    return np.asarray(ranks * (dollars[kinds] * np.diff(ends, axis=1)).sum(axis=1))
+    dollars, of_node = np.array([rate for _, rate in rates]), np.array(gpus_of_nodes)[kinds]
+    rented = np.ceil(ranks * np.diff(ends, axis=1) / of_node) * of_node
+    return np.asarray((dollars[kinds] * rented).sum(axis=1))
 
 
 def arranged_bounds(

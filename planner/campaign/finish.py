@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,8 +14,11 @@ from costmodel.campaign.compose import Job
 from costmodel.campaign.failures import default_model, read_failures
 from costmodel.campaign.record import Campaign, FailureModel
 from costmodel.campaign.worth import Price
+from costmodel.estimate import Estimate
+from costmodel.layout import ParallelLayout
 from costmodel.models.spec import ModelSpec
-from planner.plan import RENTS_WHAT_IT_USES, Plan, stack_of
+from planner.campaign.rental import paid_usd_per_hour
+from planner.plan import Plan, PlanRequest, stack_of, steps_of
 from topology.base.errors import InputError
 from topology.builders import build
 from topology.pools.rates import mean_usd_per_gpu_hour
@@ -36,8 +40,7 @@ def with_campaign(plan: Plan, world: FailureModel | None = None) -> Plan:
     Raises:
         InputError: no tokens were asked for, or the run makes no headway.
     """
-    usual = default_model(plan.request.cluster.nodes[0].gpu)
-    return replace(plan, campaign=campaign_of(plan, world or usual))
+    return replace(plan, campaign=campaign_of(plan, world or world_of_request(plan.request)))
 
 
 def finished(
@@ -89,6 +92,17 @@ def world_of(
     return replace(world, spares_for="date") if by_date else world
 
 
+def in_world(
+    request: PlanRequest, failures: str | Path | None, *, min_gpus: int | None = None, by_date: bool = False
+) -> PlanRequest:
+    """The request with what is said of its failures, so that limits are judged by it; see `world_of`."""
+    unsaid = failures is None and min_gpus is None and not by_date
+    if unsaid or request.job.total_tokens is None:
+        return request
+    world = world_of(request.cluster, failures, min_gpus=min_gpus, by_date=by_date)
+    return replace(request, failures=world)
+
+
 def token_bytes(model: ModelSpec, world: FailureModel | None) -> float:
     """Bytes of a token in a file of token numbers: two where the vocabulary allows, else four.
 
@@ -102,23 +116,69 @@ def token_bytes(model: ModelSpec, world: FailureModel | None) -> float:
 
 def campaign_of(plan: Plan, world: FailureModel) -> Campaign:
     """When a plan is finished in a world; see `with_campaign`."""
-    request, estimate = plan.request, plan.estimate
-    cluster = request.cluster
-    usd = mean_usd_per_gpu_hour(cluster, plan.layout.num_gpus)
-    price = None
-    if usd is not None:
-        rented = 0 if request.objective in RENTS_WHAT_IT_USES else plan.idle_gpus
-        idle = 1 + rented / plan.layout.num_gpus
-        price = Price(usd_per_gpu_hour=usd * idle, gpus_per_node=cluster.num_gpus / cluster.num_nodes)
-    stack = stack_of(request)
-    least = min(saved_bytes(request.model, request.job, stack, stage) for stage in range(_SHARDED + 1))
-    return campaign(
+    estimate = plan.estimate
+    return _campaign_of_run(
         job_of(plan, world),
         world,
-        cluster,
+        plan.request.cluster,
         step_band_s=(estimate.lower_s, estimate.upper_s),
-        least_bytes=least,
-        price=price,
+        least_bytes=least_saved_bytes(plan.request),
+        price=price_of(plan),
+        deadline_s=plan.request.job.deadline_s,
+    )
+
+
+_campaign_of_run = functools.lru_cache(maxsize=256)(campaign)
+"""One answer to one run, however many tables, tiles and pictures ask for it."""
+
+
+def campaign_or_none(plan: Plan) -> Campaign | None:
+    """The run of a plan to its last token: what every number of days and dollars of it is read from.
+
+    Returns:
+        The plan's own campaign, else that in the world of its request; None without tokens, and where
+        failures leave the run no headway.
+    """
+    if plan.campaign is not None or plan.request.job.total_tokens is None:
+        return plan.campaign
+    try:
+        return campaign_of(plan, world_of_request(plan.request))
+    except InputError:
+        return None
+
+
+def with_campaign_if_any(plan: Plan) -> Plan:
+    """The plan with its campaign where it has one; see `campaign_or_none`."""
+    return replace(plan, campaign=campaign_or_none(plan))
+
+
+def world_of_request(request: PlanRequest) -> FailureModel:
+    """What fails where a request runs: what it says, else what is published of such GPUs."""
+    return request.failures or default_model(request.cluster.nodes[0].gpu)
+
+
+def least_saved_bytes(request: PlanRequest) -> float:
+    """Bytes of the smallest checkpoint of a request's model under any ZeRO stage."""
+    stack = stack_of(request)
+    return min(saved_bytes(request.model, request.job, stack, stage) for stage in range(_SHARDED + 1))
+
+
+def price_of(plan: Plan) -> Price | None:
+    """What is paid an hour: a spare costs as much as the mean node that works, nodes that idle beside.
+
+    What the estimate of a step pays as well, whole nodes; None where no price is known.
+    """
+    cluster, hour = plan.request.cluster, paid_usd_per_hour(plan)
+    usd = mean_usd_per_gpu_hour(cluster, plan.layout.num_gpus)
+    if hour is None or usd is None:
+        return None
+    per_node = cluster.num_gpus / cluster.num_nodes
+    working = (usd - cluster.idle_usd_per_hour / plan.layout.num_gpus) * per_node
+    nodes = max(1, math.ceil(plan.layout.num_gpus / per_node))
+    return Price(
+        usd_per_gpu_hour=working / per_node,
+        gpus_per_node=per_node,
+        idle_usd_per_hour=hour - working * nodes,
     )
 
 
@@ -143,23 +203,27 @@ def finish_gap(plan: Plan) -> float | None:
 
 def job_of(plan: Plan, world: FailureModel | None = None) -> Job:
     """What of a plan a campaign reads, in a world that may say how many bytes a token is."""
-    request, layout = plan.request, plan.layout
-    tokens = request.job.total_tokens
-    if tokens is None:
+    return job_of_layout(plan.request, plan.layout, plan.estimate, world)
+
+
+def job_of_layout(
+    request: PlanRequest, layout: ParallelLayout, estimate: Estimate, world: FailureModel | None = None
+) -> Job:
+    """The same of a layout of a request, with what it was estimated to take."""
+    if request.job.total_tokens is None:
         raise InputError(
             what="a campaign needs an end",
             cause="the plan was asked without tokens",
             fix="add for example --tokens 15T",
         )
-    weights = [stage.weights_bytes for stage in plan.estimate.memory_by_stage]
+    weights = [stage.weights_bytes for stage in estimate.memory_by_stage]
+    step_s, tokens = estimate.step_time_s, request.job.tokens_per_step
     return Job(
-        work_s=math.ceil(tokens / request.job.tokens_per_step) * plan.estimate.step_time_s,
-        step_s=plan.estimate.step_time_s,
+        work_s=steps_of(request) * step_s,
+        step_s=step_s,
         gpus=layout.num_gpus,
         replica_gpus=layout.num_gpus // layout.dp,
         checkpoint=checkpoint_state(request.model, request.job, stack_of(request), layout, weights),
-        loaded_bytes_per_s=request.job.tokens_per_step
-        * token_bytes(request.model, world)
-        / plan.estimate.step_time_s,
+        loaded_bytes_per_s=tokens * token_bytes(request.model, world) / step_s,
         power_w=layout.num_gpus * build(request.cluster).gpu.tdp_w,
     )

@@ -6,6 +6,7 @@ They are *tied* when layouts of one job have been misranked by as much as their 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 import numpy as np
@@ -54,12 +55,14 @@ def alternatives(done: Search, best: Choice, full: Estimate, count: int) -> tupl
     """
     if count <= 1:
         return ()
-    others = [
+    others = (
         found
         for found in best_splits(done, count)
-        if shape_of(found.layout) != shape_of(best.layout) and _score(done, found) <= SLOWEST * done.score
-    ]
-    return tuple(_alternative(done, best, full, found) for found in others[: max(0, count - 1)])
+        if shape_of(found.layout) != shape_of(best.layout)
+        and _score(done, found) <= SLOWEST * done.score
+        and done.keeps(found)
+    )
+    return tuple(_alternative(done, best, full, found) for found in itertools.islice(others, count - 1))
 
 
 def best_splits(done: Search, count: int) -> list[Choice]:

@@ -354,9 +354,12 @@ def _solve(search: Search) -> None:
         )
         solution = settled(found) or decide(found, cutoff_s)
         search.proven &= solution.status != "best-found" and solution.bound_s > 0
-        search.bound = min(search.bound, float(search.goal.score(found.layout.num_gpus, solution.bound_s)))
         if solution.split is not None:
-            search.offer(choice(found.layout, found.costs, solution.split, solution.step_time_s))
+            chosen = choice(found.layout, found.costs, solution.split, solution.step_time_s)
+            if not search.keeps(chosen):  # nor does any longer step of this layout
+                continue
+            search.offer(chosen)
+        search.bound = min(search.bound, float(search.goal.score(found.layout.num_gpus, solution.bound_s)))
     search.bound = min(search.bound, search.score)
 
 

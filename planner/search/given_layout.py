@@ -27,8 +27,8 @@ from costmodel.pipeline.stages import ranks_of_chunks
 from costmodel.stack import SoftwareStack
 from costmodel.training.estimate import estimate, estimate_and_costs
 from costmodel.training.stages import stage_costs
-from planner.bounds.objective import goal_of
 from planner.bounds.priced import price
+from planner.campaign.rental import paid_gpus_of
 from planner.engines.contracts import CONTRACTS
 from planner.placement.cost import placement_words
 from planner.placement.nodes import place
@@ -86,7 +86,7 @@ def _on_all(request: PlanRequest, cal: Calibration) -> Plan | tuple[Violation, .
         return (split,)
     filled, bound_s, status = split
     layout = named(asked, filled)
-    rented = asked.num_gpus if goal_of(request).rents_what_it_uses else None
+    rented = paid_gpus_of(request, asked)
     answer, costs = estimate_and_costs(
         s.model, s.cluster, s.job, s.stack, layout, cal, filled, paid_gpus=rented
     )

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from costmodel.campaign.record import KEPT, chance_within
 from costmodel.kernels.precisions import HalfPrecision
 from costmodel.kernels.tables import Calibration
 from costmodel.layout import ParallelLayout
@@ -18,16 +19,17 @@ from costmodel.training.estimate import estimate
 from costmodel.updates.offload import Offload, host_path
 from costmodel.updates.optimizers import USUAL
 from planner.bounds.funnel import smallest_memory
-from planner.plan import RECOMPUTED_LAYERS, SPLIT_PINS, PlanRequest
+from planner.plan import RECOMPUTED_LAYERS, SPLIT_PINS, PlanRequest, steps_of
 from planner.problem import Setting, deviation_of, setting_of
 from planner.rules.check import check, check_memory, check_pins, parse_pins, rules_of
 from planner.rules.rule import Violation
 from planner.search.best_first import explore
+from planner.search.candidates import estimate_of
 from planner.search.state import Search
 from planner.space.degrees import combinations
 from topology.base.counts import counted
 from topology.base.errors import NoFeasiblePlanError
-from topology.base.units import DAY, HOUR, format_seconds
+from topology.base.units import DAY, HOUR, format_chance, format_seconds
 from topology.catalog import gpus
 from topology.hardware.gpu import Gpu
 from topology.spec import ClusterSpec
@@ -116,7 +118,7 @@ def _feasible(request: PlanRequest, cal: Calibration) -> bool:
 
 
 def _later(request: PlanRequest, needed_s: float) -> Candidates:
-    """A deadline that the fastest layout meets, in whole hours or days."""
+    """A deadline that the fastest layout keeps nine times in ten, in whole hours or days."""
     unit_s, unit = (DAY, "d") if needed_s >= 2 * DAY else (HOUR, "h")
     count = math.ceil(needed_s / unit_s)
     job = replace(request.job, deadline_s=count * unit_s)
@@ -222,20 +224,29 @@ def _reasons(request: PlanRequest, done: Search) -> tuple[Violation, ...]:
 
 
 def _missed_deadline(request: PlanRequest, done: Search) -> tuple[Violation, ...]:
-    """How long the fastest layout takes for a run that has a deadline to meet."""
+    """How long a run of the fastest layout takes that has a deadline to keep."""
     deadline_s = request.job.deadline_s
     if request.objective != "gpus" or deadline_s is None:
         return ()
     fastest = explore(replace(request, objective="step-time"), done.cal)
     if not isinstance(fastest, Search) or fastest.best is None:
         return ()
-    steps, step_s = round(deadline_s / done.goal.limit_s), fastest.best.step_time_s
-    needed = f"{steps:,} steps × {format_seconds(step_s)} = {_long(steps * step_s)}"
+    full, outlook = estimate_of(done.setting, fastest.best, done.cal), done.goal.outlook
+    alone_s = steps_of(request) * full.step_time_s
+    days = () if outlook is None else outlook.finish_days(fastest.best.layout, full)
+    needed_s = DAY * days[round(KEPT * (len(days) - 1))] if days else alone_s
+    arithmetic = f"{steps_of(request):,} steps × {format_seconds(full.step_time_s)} = {_long(alone_s)}"
+    words = f"{arithmetic} with the fastest layout"
+    if math.isfinite(needed_s):
+        chance = format_chance(chance_within(days, deadline_s / DAY))
+        words += f", nine times in ten up to {_long(needed_s)} with failures (chance to keep it {chance})"
+    else:
+        words += ", and failures leave it no headway"
     return (
         Violation(
             rule=DEADLINE,
-            message=f"{needed} with the fastest layout, the deadline is {_long(deadline_s)}",
-            have=steps * step_s,
+            message=f"{words}, the deadline is {_long(deadline_s)}",
+            have=needed_s if math.isfinite(needed_s) else alone_s,
             need=deadline_s,
             unit="s",
             hint="give it more time or more GPUs",

@@ -21,7 +21,7 @@ from planner.bounds.ranks import plain_bounds
 from planner.plan import PlanRequest
 from planner.problem import Setting
 from planner.rules.check import parse_pins
-from planner.search.candidates import candidate, decide
+from planner.search.candidates import candidate, choice, decide, estimate_of
 from planner.search.search import PROVEN_GAP
 from planner.space.degrees import combinations
 from planner.space.unfold import eased, pipelines, placements, shardings, variants
@@ -93,6 +93,10 @@ def rederive(
             if float(goal.score(G, found.known.bound_s)) >= cutoff:
                 continue
             solution, solved = decide(found, float(goal.cutoff_s(G, cutoff))), solved + 1
+            if solution.split is not None:
+                chosen = choice(found.layout, found.costs, solution.split, solution.step_time_s)
+                if not goal.keeps(chosen.layout, estimate_of(setting, chosen, cal)):
+                    continue
             least = min(least, float(goal.score(G, solution.bound_s)))
             if solution.split is not None and better is None:
                 better = found.layout

@@ -10,6 +10,7 @@ from dataclasses import replace
 from costmodel.kernels.tables import Calibration, load_calibration
 from costmodel.pipeline.simulate import simulated_step_s
 from costmodel.training.bands import tie_ratio
+from planner.campaign.rental import paid_gpus_of
 from planner.placement.cost import placement_words
 from planner.placement.nodes import place
 from planner.plan import Optimality, Plan, PlanRequest
@@ -78,7 +79,7 @@ def _plan(request: PlanRequest, done: Search, started: float) -> Plan:
     best, bound_bytes, within_s = _answer(request, done)
     if best is None:
         raise ValueError("a plan is written only when a layout was found")
-    rented = best.layout.num_gpus if done.goal.rents_what_it_uses else None
+    rented = paid_gpus_of(request, best.layout)
     full = estimate_of(done.setting, best, done.cal, paid_gpus=rented)
     others = alternatives(done, best, full, request.top)
     ranks = place(done.setting, best.layout, full)

@@ -15,7 +15,7 @@ from costmodel.layout import LayoutTable, ParallelLayout
 from planner.bounds.funnel import ROUNDING
 from planner.bounds.objective import Goal
 from planner.problem import Setting
-from planner.search.candidates import Candidate, Choice, safety
+from planner.search.candidates import Candidate, Choice, estimate_of, safety
 from planner.space.dismissals import Dismissals
 
 Vector = npt.NDArray[np.float64]
@@ -27,7 +27,8 @@ class Search:
     """What is asked, and what is known so far.
 
     `pool` and `seen` are for alternatives, `hopeful` layouts that could win but for memory. While `coarse`,
-    only usual choices are tried, with state sharded over all replicas.
+    only usual choices are tried, with state sharded over all replicas. `kept` says of layouts and
+    steps whether a run of them keeps the deadline that is asked for.
     """
 
     setting: Setting
@@ -46,6 +47,7 @@ class Search:
     coarse: bool = False
     solved: int = 0
     proven: bool = True
+    kept: dict[tuple[ParallelLayout, float], bool] = field(default_factory=dict)
 
     @property
     def cutoff(self) -> float:
@@ -56,5 +58,15 @@ class Search:
         """Make a choice the incumbent if it is better, or as good and safer."""
         score = float(self.goal.score(found.layout.num_gpus, found.step_time_s))
         as_good = self.best is not None and score <= self.score and safety(found) < safety(self.best)
-        if score < self.cutoff or as_good:
+        if (score < self.cutoff or as_good) and self.keeps(found):
             self.score, self.best = score, found
+
+    def keeps(self, found: Choice) -> bool:
+        """Whether a run of a choice keeps the deadline that is asked for, where one is."""
+        if self.goal.outlook is None or self.goal.objective != "gpus":
+            return True
+        known = found.layout, found.step_time_s
+        if known not in self.kept:
+            full = estimate_of(self.setting, found, self.cal)
+            self.kept[known] = self.goal.keeps(found.layout, full)
+        return self.kept[known]

@@ -18,6 +18,7 @@ from costmodel.memory.fit import chance_text
 from costmodel.pipeline.simulate import simulated_step_s
 from planner.bounds.objective import goal_of, goal_of_plan
 from planner.campaign.finish import campaign_of
+from planner.campaign.rental import paid_gpus_of
 from planner.placement.nodes import place
 from planner.plan import Plan, PlanRequest
 from planner.problem import Setting, estimate_split, kinds_of_setting, setting_of, split_of
@@ -93,6 +94,7 @@ def number_claims(plan: Plan, setting: Setting, cal: Calibration) -> tuple[Claim
         *_estimate(plan, setting, cal),
         *_others(plan, setting, cal),
         *_certificate(plan),
+        *_deadline(plan),
         *_campaign(plan),
     )
 
@@ -103,7 +105,7 @@ def estimate_anew(plan: Plan, setting: Setting, cal: Calibration) -> Plan:
         setting,
         split_of(plan.request.model, plan.layout, plan.layers_of_stage, plan.recompute_of_stage),
     )
-    rented = plan.layout.num_gpus if goal_of(plan.request).rents_what_it_uses else None
+    rented = paid_gpus_of(plan.request, plan.layout, plan.kind_of_stage)
     now, costs = estimate_split(s, plan, plan.layout, cal, split, paid_gpus=rented)
     played_s = simulated_step_s(costs, plan.layout, split)
     return replace(plan, estimate=now, simulated_s=played_s, provenance=now.provenance)
@@ -237,6 +239,14 @@ def _certificate(plan: Plan) -> Iterator[Claim]:
     words = ", ".join(f"{name} {format_seconds(floor)}" for name, floor in low.items())
     bound = f"at least {format_seconds(c.bound_s)}"
     yield Claim(name="dismissed layouts", holds=not low, claimed=bound, found=words or bound)
+
+
+def _deadline(plan: Plan) -> Iterator[Claim]:
+    """Whether the fewest GPUs for a deadline keep it, failures included; one given layout need not."""
+    if plan.request.objective != "gpus" or plan.optimality.enumerated == 1:
+        return
+    kept = goal_of(plan.request).keeps(plan.layout, plan.estimate)
+    yield same("deadline", "kept", "kept" if kept else "not kept nine times in ten")
 
 
 def _campaign(plan: Plan) -> Iterator[Claim]:

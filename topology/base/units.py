@@ -85,6 +85,17 @@ def parse_quantity(text: str) -> float:
     return _parse(text, _QUANTITIES, "a quantity", "400 Gbit/s")
 
 
+def format_chance(chance: float) -> str:
+    """Write a chance in whole percent, rounded down, so that none reads as a limit that it does not reach.
+
+    >>> format_chance(0.8999), format_chance(0.004), format_chance(0.997), format_chance(0.62)
+    ('89 %', '< 1 %', '> 99 %', '62 %')
+    """
+    if chance < 0.01:
+        return "< 1 %"
+    return "> 99 %" if chance > 0.99 else f"{math.floor(100 * chance + 1e-9)} %"
+
+
 def three_digits(value: float) -> str:
     """Return a number with three significant digits, without an exponent below a million.
 

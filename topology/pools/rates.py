@@ -15,6 +15,29 @@ from topology.spec import ClusterSpec, NodeSpec
 Rates = tuple[tuple[int, float], ...]
 """GPUs and dollars an hour of each of them, entry by entry."""
 
+Units = tuple[tuple[int, int], ...]
+"""GPUs, and GPUs of each node, entry by entry: a node is what is rented, whether its GPUs work or idle."""
+
+
+def units_of(spec: ClusterSpec) -> Units:
+    """GPUs and those of each node in the order of ranks."""
+    nodes = in_tree_order(spec) if spec.switches else spec.nodes
+    return tuple((node.count * node.gpus_per_node, node.gpus_per_node) for node in nodes)
+
+
+def rented_gpus(units: Units, num_gpus: npt.ArrayLike) -> npt.NDArray[np.float64]:
+    """GPUs of the whole nodes on which the first GPUs lie, as many as there are at most.
+
+    >>> rented_gpus(((16, 8), (8, 4)), [1, 8, 9, 17, 24]).tolist()
+    [8.0, 8.0, 16.0, 20.0, 24.0]
+    """
+    used = np.asarray(num_gpus, dtype=np.float64)
+    rented, start = np.zeros(used.shape), 0
+    for gpus, of_node in units:
+        rented += np.clip(np.ceil((used - start) / of_node) * of_node, 0, gpus)
+        start += gpus
+    return rented
+
 
 def by_node(spec: ClusterSpec) -> bool:
     """Whether some nodes have a price of their own."""
@@ -40,6 +63,12 @@ def rates_of(spec: ClusterSpec) -> Rates | None:
 def rates_of_kinds(spec: ClusterSpec) -> Rates | None:
     """GPUs and their price of each kind of node, in the order of `kinds_of`."""
     return _rates(spec, kinds_of(spec))
+
+
+def rented_of_kinds(spec: ClusterSpec, used: Sequence[int]) -> tuple[int, ...]:
+    """GPUs of the whole nodes of each kind that hold so many of its GPUs, in the order of `kinds_of`."""
+    kinds = zip(kinds_of(spec), used, strict=True)
+    return tuple(-(-gpus // kind.gpus_per_node) * kind.gpus_per_node for kind, gpus in kinds)
 
 
 def usd_per_hour(rates: Rates, num_gpus: npt.ArrayLike) -> npt.NDArray[np.float64]:

@@ -18,17 +18,26 @@ from app.quantities import format_duration, format_percent, format_sum, format_u
 from app.reports.answer import csv_text, render
 from app.reports.explain import explain_answer
 from app.reports.plan import plan_answer
-from app.reports.plan_headline import band_text, evidence_text, headline, price_text
+from app.reports.plan_headline import (
+    band_text,
+    days_text,
+    evidence_text,
+    headline_of,
+    price_text,
+    run_s,
+)
 from app.requests.links import command_line
+from costmodel.campaign.record import Campaign
 from costmodel.kernels.saved import calibration_for
 from costmodel.layout import layout_words
 from costmodel.memory.fit import Fit, fit_of, fit_text
 from planner.analysis.compare import compare
 from planner.analysis.schedule import schedule_of
-from planner.plan import Plan, to_json
+from planner.campaign.finish import campaign_or_none, with_campaign_if_any
+from planner.plan import Plan, steps_of, to_json
 from planner.problem import capacity_of_fullest
 from planner.questions.flags import Flags
-from topology.base.units import format_bytes, format_seconds
+from topology.base.units import DAY, format_bytes, format_seconds
 from topology.pools.rates import unpriced
 
 ACCURACY = "accuracy_page"
@@ -60,7 +69,7 @@ class Number:
 
 def show_headline(plan: Plan, baseline: Plan | None) -> None:
     """Draw the title, the numbers and the proof."""
-    title, *job = headline(plan.request).split(" · ")
+    title, *job = headline_of(plan).split(" · ")
     st.subheader(plain(title), anchor=False)
     st.caption(plain(" · ".join(job)))
     step = f"step {band_text(plan.estimate)} (80 % band)"
@@ -89,7 +98,7 @@ def show_headline(plan: Plan, baseline: Plan | None) -> None:
 
 def show_baseline(baseline: Plan) -> None:
     """Say what the differences are to."""
-    question, layout = headline(baseline.request), layout_words(baseline.layout)
+    question, layout = headline_of(baseline), layout_words(baseline.layout)
     st.caption(
         plain(f"Differences are to the baseline: {layout} · {question}. A tie is within the error band.")
     )
@@ -129,19 +138,22 @@ def _speed(plan: Plan) -> tuple[Number, ...]:
 
 
 def _cost(plan: Plan) -> tuple[Number, ...]:
-    """Memory, money, time to train."""
-    estimate, job = plan.estimate, plan.request.job
+    """Memory, money, time to train: the last two of the run to its last token, failures included."""
+    estimate, run = plan.estimate, campaign_or_none(plan)
     capacity = capacity_of_fullest(plan)
     low, high = format_bytes(estimate.memory_lower_bytes), format_bytes(estimate.memory_upper_bytes)
-    steps = -(-(job.total_tokens or 0) // job.tokens_per_step)
-    total_usd = steps * estimate.usd_per_step if steps and estimate.usd_per_step else None
     per_tokens = f"{format_usd(estimate.usd_per_billion_tokens)} per billion tokens"
     money = Number(
-        label="$ for all tokens" if total_usd else "$ per B tokens",
-        text=format_sum(total_usd) if total_usd else format_usd(estimate.usd_per_billion_tokens),
-        value=lambda p: p.estimate.usd_per_billion_tokens,
-        note=f"{per_tokens}. {_price_note(plan)}" if total_usd else _price_note(plan),
-    )
+        label="$ per B tokens", text=format_usd(estimate.usd_per_billion_tokens),
+        value=lambda p: p.estimate.usd_per_billion_tokens, note=_price_note(plan),
+    )  # fmt: skip
+    if run is not None and run.usd is not None:
+        ends = f"{format_sum(run.usd.p10)} to {format_sum(run.usd.p90)} in eight of ten runs"
+        money = Number(
+            label="$ for all tokens", text=format_sum(run.usd.p50), value=_usd_of_run,
+            note=f"Median of the whole run, failures included; {ends}. {per_tokens} of steps alone. "
+            f"{_price_note(plan)}",
+        )  # fmt: skip
     return (
         Number(
             label="Peak memory",
@@ -155,23 +167,35 @@ def _cost(plan: Plan) -> tuple[Number, ...]:
         money,
         Number(
             label="Time to train",
-            text=format_duration(steps * estimate.step_time_s) if steps else "–",
+            text="–" if run is None else format_duration(run.days.p50 * DAY),
             value=_seconds_of_run,
-            note=f"{steps:,} steps of the time above, nothing failing."
-            if steps
-            else "Say how many tokens to train.",
+            note=_time_note(plan, run),
         ),
     )
 
 
 def _seconds_of_run(plan: Plan) -> float | None:
-    """Seconds for all tokens of the job."""
-    job = plan.request.job
-    return (
-        None
-        if job.total_tokens is None
-        else job.total_tokens / job.tokens_per_step * plan.estimate.step_time_s
+    """Median seconds to the last token; None without an end."""
+    run = campaign_or_none(plan)
+    return None if run is None else run.days.p50 * DAY
+
+
+def _usd_of_run(plan: Plan) -> float | None:
+    """Median dollars to the last token; None without an end or a price."""
+    run = campaign_or_none(plan)
+    return None if run is None or run.usd is None else run.usd.p50
+
+
+def _time_note(plan: Plan, run: Campaign | None) -> str:
+    """What the time to train is, and what its steps take alone."""
+    if plan.request.job.total_tokens is None:
+        return "Say how many tokens to train."
+    if run is None:
+        return "Failures leave this run no headway."
+    alone = (
+        f"{steps_of(plan.request):,} steps alone take {format_duration(run_s(plan.request, plan.estimate))}"
     )
+    return f"Median, failures included; {days_text(run.days)} days in eight of ten runs. {alone}."
 
 
 def _price_note(plan: Plan) -> str:
@@ -252,13 +276,6 @@ def show_actions(plan: Plan, flags: Flags, baseline: Plan | None) -> None:
             )
 
 
-def _with_its_end(plan: Plan) -> Plan:
-    """The plan as `plan --json` writes it: with the run to its last token, where that has an end."""
-    from app.actions.campaign import run_to_its_end
-
-    return plan if plan.request.job.total_tokens is None else run_to_its_end(plan, None)
-
-
 HELP = {"trace.json": "Open it at ui.perfetto.dev", "report.html": "Open it in a browser; print it for a PDF"}
 MIME_OF_SUFFIX = {"html": "text/html", "csv": "text/csv", "json": "application/json", "md": "text/markdown"}
 
@@ -271,7 +288,7 @@ def files_of(plan: Plan, command: str = "") -> dict[str, Callable[[], str]]:
         command: What gives it, for the report.
     """
     return {
-        "plan.json": lambda: to_json(_with_its_end(plan)),
+        "plan.json": lambda: to_json(with_campaign_if_any(plan)),
         "report.md": lambda: (
             render(plan_answer(plan), "markdown") + "\n" + render(explain_answer(plan), "markdown")
         ),

@@ -9,13 +9,13 @@ import streamlit as st
 
 from app.figures.capacity import capacity_map, cell_words
 from app.figures.curves import pareto_chart
+from app.limits import limits_words
 from app.pages.base.frame import answered, draw, table
 from app.pages.question.sidebar import load_gpus
-from app.quantities import format_duration, format_sum
-from planner.analysis.capacity import Cell, Limits, capacity, steps_of
+from planner.analysis.capacity import Cell, Limits, capacity
 from planner.analysis.what_if import usual_counts
+from planner.campaign.finish import campaign_or_none
 from planner.plan import Plan
-from topology.base.units import BILLION
 from topology.hardware.datasheets import offered_gpus
 
 MOST_OF_LARGE = 2048
@@ -31,17 +31,17 @@ def show_money(plan: Plan, limits: Limits) -> None:
     cells = planned_cells(plan)
     spec, job = plan.request.cluster, plan.request.job
     chosen = (spec.nodes[0].gpu, spec.num_gpus)
-    whole = "to train" if job.total_tokens else "of a step: say how many tokens to train for the whole run"
+    whole = "of the whole run, failures included: half of all runs take less"
+    if job.total_tokens is None:
+        whole = "of a step: say how many tokens to train for the whole run"
     st.caption(f"Time and money {whole}.")
     draw(capacity_map(cells, chosen, limits), "capacity")
     table(capacity_columns(cells, limits), alt="Time and money of every kind and number of GPUs")
     found = [cell.offer for cell in cells if cell.offer is not None]
     if not found:
         return
-    steps = steps_of(job)
-    latest_s = limits.deadline_s / steps if limits.deadline_s else None
-    dearest = limits.budget_usd / (steps * job.tokens_per_step) * BILLION if limits.budget_usd else None
-    figure = pareto_chart(found, chosen, latest_s, dearest)
+    kept = limits if job.total_tokens else Limits()
+    figure = pareto_chart(found, chosen, kept.deadline_s, kept.budget_usd)
     clicked: Any = draw(figure, "pareto", on_select="rerun", selection_mode="points")
     picked = [point["customdata"] for point in clicked["selection"]["points"] if point.get("customdata")]
     if picked:
@@ -78,25 +78,15 @@ def planned_cells(plan: Plan) -> list[Cell]:
 
 
 def limit_words(plan: Plan, limits: Limits) -> str:
-    """Whether a plan keeps its limits, in words; empty where there are none.
+    """The chances that a plan keeps its limits, failures included, in words; empty where there are none.
 
     >>> limit_words(None, Limits())  # type: ignore[arg-type]
     ''
     """
     if limits == Limits() or plan.request.job.total_tokens is None:
         return ""
-    steps, estimate = steps_of(plan.request.job), plan.estimate
-    seconds = steps * estimate.step_time_s
-    usd = None if estimate.usd_per_step is None else steps * estimate.usd_per_step
-    texts = []
-    if limits.deadline_s is not None:
-        left = limits.deadline_s - seconds
-        kept = (
-            f"kept with {format_duration(left)} left" if left >= 0 else f"missed by {format_duration(-left)}"
-        )
-        texts.append(f"Deadline of {format_duration(limits.deadline_s)}: {kept}.")
-    if limits.budget_usd is not None and usd is not None:
-        rest = limits.budget_usd - usd
-        kept = f"kept with {format_sum(rest)} left" if rest >= 0 else f"exceeded by {format_sum(-rest)}"
-        texts.append(f"Budget of {format_sum(limits.budget_usd)}: {kept}.")
-    return " ".join(texts)
+    run = campaign_or_none(plan)
+    return NOT_JUDGED if run is None else " ".join(limits_words(run, limits))
+
+
+NOT_JUDGED = "Limits are not judged: failures leave this run no headway."

@@ -13,7 +13,7 @@ from app.reports.answer import Answer, Facts, Section, Table
 from app.reports.explain import explain_answer
 from app.reports.layout_words import layer_words
 from app.reports.plan import plan_answer
-from app.reports.plan_headline import headline
+from app.reports.plan_headline import headline_of
 from planner.plan import Plan
 from planner.problem import capacity_of_fullest
 
@@ -37,7 +37,7 @@ def report_html(plan: Plan, command: str, without: Plan | None = None) -> str:
         command: What gives it.
         without: The plan without the user's own runs, where it has any: the band is shown before and after.
     """
-    title = f"{headline(plan.request)}"
+    title = headline_of(plan)
     answers = (plan_answer(plan), explain_answer(plan))
     body = [
         f"<h1>{escape(title)}</h1>", f"<p><code>{escape(command)}</code></p>", *_pictures(plan, without),

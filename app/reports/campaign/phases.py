@@ -52,26 +52,37 @@ def document_of_phases(found: PhasedRun) -> dict[str, Any]:
 def _whole(found: PhasedRun) -> Facts:
     """When all is finished, and what other ways would take."""
     money = "" if found.usd is None else f", {_dollars(found.usd)}"
+    middle = "" if found.usd is None else f", {format_usd(found.usd.p50)}"
     between = [run for run in found.runs if run.reshard_s]
     changes = "none: one layout runs all phases" if not between else (
         f"{len(between)}, {format_seconds(sum(run.reshard_s for run in between))} in all"
     )  # fmt: skip
     pairs = [
         ("whole run", f"finished in {range_text(found.days)} days{money} (80 % bands)"),
-        ("mean", f"{three_digits(found.mean_days)} days"),
+        ("median", f"{three_digits(found.days.p50)} days{middle}"),
+        (
+            "as estimated",
+            f"{three_digits(found.mean_days)} days with steps as estimated and failures as on average",
+        ),
         ("reshards", changes),
-        ("one layout for all", _instead(found.one_layout_days, found.mean_days)),
+        ("one of them for all", _instead(found.one_layout_days, found.mean_days, ONE_FOR_ALL)),
         ("each phase its own best", _instead(found.each_best_days, found.mean_days)),
     ]
     return Facts(title="Run in phases", pairs=tuple(pairs))
 
 
-def _instead(days: float | None, chosen: float) -> str:
-    """What another way takes, against the chosen one."""
+ONE_FOR_ALL = "the best of the phases' own winners kept throughout; no other layout was tried"
+
+
+def _instead(days: float | None, chosen: float, what: str = "") -> str:
+    """What another way takes as estimated, against the chosen one, and what it is."""
     if days is None:
-        return "none of the candidates runs all phases"
+        return "none of the phases' own winners runs all phases"
     more = days / chosen - 1
-    return f"{three_digits(days)} days" + ("" if more < 5e-5 else f", {format_share(more, signed=True)}")
+    text = f"{three_digits(days)} days as estimated" + (
+        "" if more < 5e-5 else f", {format_share(more, signed=True)}"
+    )
+    return f"{text}: {what}" if what else text
 
 
 def _table(found: PhasedRun) -> Table:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import fields
 
+from app.limits import kept_words
 from app.quantities import format_duration, format_percent, format_share, format_usd
 from app.reports.answer import Facts, Lines, Section, Table
 from costmodel.campaign.record import Band, Campaign, LostShare
@@ -48,12 +49,15 @@ def _facts(found: Campaign, steps_s: float, gap: float | None) -> Facts:
     often = f"one every {format_seconds(found.mean_time_between_failures_s)} on average"
     share, bound = format_percent(found.mean_useful_share), found.bound_useful_share
     best = "" if bound is None else f"; no layout beats {format_percent(bound)}"
+    planned = three_digits(mean_days(found, steps_s))
+    useful = f"{share} useful by the {found.by}{best}"
     pairs = (
         ("whole run", finish_text(found)),
-        ("in the middle", f"{middle}, {format_percent(found.useful_share.p50)} useful"),
+        ("median", f"{middle}, {format_percent(found.useful_share.p50)} useful"),
+        *([] if found.deadline_chance is None else [("deadline", kept_words(found.deadline_chance))]),
         (
-            "mean",
-            f"{three_digits(mean_days(found, steps_s))} days, {share} useful by the {found.by}{best}",
+            "as estimated",
+            f"{planned} days if steps take what is estimated and failures come at the mean rate: {useful}",
         ),
         ("interruptions", f"{range_text(found.interruptions)}; {often}"),
         ("checkpoint", _checkpoint(found)),
@@ -124,7 +128,7 @@ def _shares(found: Campaign, steps_s: float) -> Table:
     days = mean_days(found, steps_s)
     told = [(name, format_share(share), format_duration(share * days * DAY)) for name, share in rows]
     return Table(
-        title="Time of the run, steps as planned and failures as on average",
+        title="Time of the run, steps as estimated and failures at the mean rate",
         columns=("", "share", "time"),
         rows=(*told, ("total", "100 %", format_duration(days * DAY))),
     )

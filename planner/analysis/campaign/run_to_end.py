@@ -86,9 +86,9 @@ def useful_map(course: Course) -> UsefulMap:
     """
     if why := why_invalid(course):
         raise InputError(
-            what="the useful share is not drawn over intervals and spares",
-            cause=f"the closed form does not hold: {why}",
-            fix="see the simulated run below, or use fewer nodes",
+            what="intervals and spares are not drawn",
+            cause=why,
+            fix="see the simulated run",
         )
     least_s = max(level.durable_s for level in course.levels)
     factors = [f for f in INTERVAL_FACTORS if f == 1 or f * course.every_s[-1] >= least_s]

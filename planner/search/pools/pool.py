@@ -53,11 +53,11 @@ def best_of_pool(
             every.append(done)
             best, score = (done, done.score) if done.best is not None else (best, score)
     seconds = time.perf_counter() - started
-    if best is None:
+    unlike = None if best is None else plan_unlike(best)
+    if unlike is None or not goal_of(unlike.request).keeps(unlike.layout, unlike.estimate):
         if isinstance(found, Plan):
             return _with_unlike(_with_alternatives(found, search, request.top), every, seconds)
         return found
-    unlike = plan_unlike(best)
     if isinstance(found, Plan) and found.pool is not None:
         here = _part(found.request.cluster, found)
         pool = replace(found.pool, others=(here, *found.pool.others))

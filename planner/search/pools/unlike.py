@@ -41,6 +41,7 @@ from planner.space.degrees import PairBound, complete, every_degrees, every_shar
 from planner.space.dismissals import Dismissals
 from planner.space.unfold import eased, pipelines, placements, shardings, variants
 from planner.stages.unlike import arrangement_bounds, arrangements, kind_tables, split_unlike
+from topology.pools.kinds import kinds_of
 from topology.pools.rates import Rates, rates_of_kinds
 
 Vector = npt.NDArray[np.float64]
@@ -97,8 +98,16 @@ class UnlikeSearch:
 
     @property
     def rates(self) -> Rates:
-        """Prices of the kinds of node, none where the goal asks for none."""
-        return (rates_of_kinds(self.request.cluster) or ()) if self.goal.rates else ()
+        """Prices of the kinds of node, alike where they have one price; none where the goal asks none."""
+        if self.goal.rates:
+            return rates_of_kinds(self.request.cluster) or ()
+        kinds = kinds_of(self.request.cluster) if self.goal.objective == "cost" else ()
+        return tuple((kind.count * kind.gpus_per_node, 1.0) for kind in kinds)
+
+    @property
+    def gpus_of_nodes(self) -> tuple[int, ...]:
+        """GPUs of a node of each kind, which is rented whole."""
+        return tuple(kind.gpus_per_node for kind in kinds_of(self.request.cluster))
 
     @property
     def counts(self) -> Vector:
@@ -336,7 +345,7 @@ def _arrange(done: UnlikeSearch, priced: Sequence[Priced], rest: float, least: f
     told = recomputes_of(s.engine)
     tables = kind_tables(costs.kinds, "per-rank", spare_bytes=1.0)
     kinds, ends = arrangements(layout.pp, caps)
-    paid = arranged_paid(done.rates, layout.stage_ranks, kinds, ends)
+    paid = arranged_paid(done.rates, layout.stage_ranks, kinds, ends, done.gpus_of_nodes)
     cutoff_s = float(np.max(done.goal.cutoff_s(G, done.cutoff, paid), initial=-math.inf))
     bounds_s = arrangement_bounds(costs, tables, kinds, ends, rest=rest, least=least, cutoff_s=cutoff_s)
     bounds = done.goal.score(G, bounds_s, paid)

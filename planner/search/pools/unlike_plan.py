@@ -13,6 +13,7 @@ from costmodel.pipeline.simulate import simulated_step_s
 from costmodel.training.estimate import Question
 from costmodel.training.unlike import estimate_unlike
 from planner.bounds.objective import goal_of_plan
+from planner.campaign.rental import paid_gpus_of
 from planner.plan import Alternative, Optimality, Plan
 from planner.problem import Setting
 from planner.search.alternatives import SLOWEST, fields_as_they_act, tied, words_between
@@ -36,7 +37,7 @@ def plan_unlike(done: UnlikeSearch) -> Plan:
     if best is None:
         raise ValueError("a plan is written only when a layout was found")
     x, s = best.layout, done.setting
-    paid = x.num_gpus if done.goal.rents_what_it_uses else s.cluster.num_gpus
+    paid = paid_gpus_of(done.request, x, best.kind_of_stage) or s.cluster.num_gpus
     question = Question(
         model=s.model, cluster=s.cluster, job=s.job, stack=s.stack, layout=x, cal=done.cal, paid_gpus=paid
     )

@@ -22,18 +22,36 @@ def plan() -> Plan:
 
 
 def test_the_numbers_are_those_of_the_campaign(open_page, plan):
-    """Days, dollars and shares are the middle of their bands, the mean where it says so."""
+    """Days, dollars and the useful share are medians of their bands."""
     page, found = open_page("campaign", **SMALL), plan.campaign
     assert numbers(page) == {
         "Days": three_digits(found.days.p50),
         "Dollars": format_sum(found.usd.p50),
-        "Useful": format_percent(found.mean_useful_share),
+        "Useful": format_percent(found.useful_share.p50),
         "Interruptions": f"{found.interruptions.p50:,.0f}",
         "Saved every": format_seconds(found.checkpoint_interval_s),
         "Spare nodes": f"{found.spare_nodes:,}",
     }
     assert finish_text(found) in words(page)
     assert "One run of many possible" in words(page)
+
+
+def test_a_short_run_says_below_the_pictures_why_no_map_is_drawn(open_page):
+    """Numbers and a simulated run come first; the reason is a caption, in the words of people."""
+    page = open_page("campaign", **SMALL)
+    assert not page.info
+    assert any(
+        text.startswith("Too few failures (") and text.endswith("the numbers below are simulated.")
+        for text in (caption.value.replace("\\", "") for caption in page.caption)
+    )
+    assert "How often to save" not in words(page)
+
+
+def test_the_limits_are_told_with_their_chances(open_page, plan):
+    """A deadline of the median is kept as often as not, and the page says how often."""
+    days = plan.campaign.days.p50
+    page = open_page("campaign", **SMALL, deadline=f"{days:.1f}d")
+    assert "kept with a chance of" in words(page)
 
 
 def test_without_tokens_there_is_no_end(open_page):

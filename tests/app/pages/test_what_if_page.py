@@ -26,7 +26,7 @@ from planner.questions.training import understand
 from planner.search.search import search
 from tests.app.page_reading import SMALL, numbers, packed, words
 from topology.base.counts import parse_share
-from topology.base.units import format_bytes, format_seconds
+from topology.base.units import DAY, format_bytes, format_seconds
 
 CONFIG = {
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu", "num_hidden_layers": 16,
@@ -47,14 +47,14 @@ def test_the_headline_is_that_of_the_command_line(open_page):
     """Every number of the page is a number of the same plan, written by the same functions."""
     page, plan = open_page("what_if", **SMALL), plan_of()
     estimate = plan.estimate
-    steps = -(-plan.request.job.total_tokens // plan.request.job.tokens_per_step)
+    run = with_campaign(plan).campaign
     assert numbers(page) == {
         "Step time": format_seconds(estimate.step_time_s),
         "Tokens/s/GPU": f"{estimate.tokens_per_s_per_gpu:,.0f}",
         "MFU": format_percent(estimate.mfu),
         "Peak memory": format_bytes(estimate.peak_memory_bytes),
-        "$ for all tokens": format_usd(steps * estimate.usd_per_step),
-        "Time to train": format_duration(steps * estimate.step_time_s),
+        "$ for all tokens": format_usd(run.usd.p50),
+        "Time to train": format_duration(run.days.p50 * DAY),
     }
     assert band_text(estimate) in words(page)
     assert f"best of {plan.optimality.enumerated:,} layouts" in words(page)

@@ -23,6 +23,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.campaign.answer import campaign
+from costmodel.campaign.failures import default_model
 from costmodel.kernels.tables import Calibration
 from costmodel.layout import AXIS_ORDERS, LayoutTable, ParallelLayout
 from costmodel.models.spec import layer_runs
@@ -34,6 +36,7 @@ from costmodel.training.bands import peak_deviation
 from costmodel.training.estimate import estimate
 from costmodel.training.priced import price_layouts
 from costmodel.training.stages import stage_costs, stage_costs_of
+from planner.campaign.finish import job_of_layout
 from planner.plan import PlanRequest, stack_of
 from planner.problem import Setting
 from planner.rules.check import legal
@@ -253,13 +256,38 @@ def limit_s(request: PlanRequest) -> float:
 
 
 def score_of(request: PlanRequest, num_gpus: int, step_s: float) -> float:
-    """What the objective asks for: seconds, GPU-seconds, or GPUs and then seconds; less is better."""
+    """What the objective asks for: seconds, rented GPU-seconds, or GPUs and then seconds; less is better."""
     if request.objective == "cost":
-        return num_gpus * step_s
+        return whole_nodes(request, num_gpus) * step_s
     if request.objective == "gpus":
         longest = limit_s(request)
         return num_gpus + step_s / (2 * longest) if step_s <= longest else math.inf
     return step_s
+
+
+def whole_nodes(request: PlanRequest, num_gpus: int) -> int:
+    """GPUs of the nodes that the first GPUs lie on: a node is what is rented."""
+    ends = itertools.accumulate(
+        node.gpus_per_node for node in request.cluster.nodes for _ in range(node.count)
+    )
+    return next(end for end in ends if end >= num_gpus)
+
+
+def keeps(request: PlanRequest, layout: ParallelLayout, split: StageSplit, cal: Calibration) -> bool:
+    """Whether the campaign of a plan keeps the deadline that is asked for nine times in ten."""
+    if request.objective != "gpus":
+        return True
+    s = setting_of(request)
+    said = estimate(s.model, s.cluster, s.job, s.stack, layout, cal, split)
+    run = campaign(
+        job_of_layout(request, layout, said, default_model(request.cluster.nodes[0].gpu)),
+        default_model(request.cluster.nodes[0].gpu),
+        request.cluster,
+        step_band_s=(said.lower_s, said.upper_s),
+        least_bytes=1.0,
+        deadline_s=request.job.deadline_s,
+    )
+    return run.deadline_chance is not None and run.deadline_chance >= 0.9
 
 
 def enumerate_all(
@@ -281,7 +309,8 @@ def enumerate_all(
         if found is None:
             continue
         score = score_of(request, layout.num_gpus, found[0])
-        if score < (math.inf if best is None else best.score):
+        better = score < (math.inf if best is None else best.score)
+        if better and keeps(request, layout, found[1], cal):
             best = Found(layout=layout, split=found[1], step_time_s=found[0], score=score)
     if best is not None:
         _confirm(s, best, cal, s.memory_budget_bytes if budget_bytes is None else budget_bytes)

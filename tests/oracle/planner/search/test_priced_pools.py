@@ -13,7 +13,7 @@ from planner.plan import Plan, PlanRequest, from_json, to_json
 from planner.search.pools.unlike import search_unlike
 from planner.search.search import search
 from planner.search.verify import verify
-from tests.oracle.planner.search.plain_enumeration import every_layout, exact_steps, setting_of
+from tests.oracle.planner.search.plain_enumeration import every_layout, exact_steps, setting_of, whole_nodes
 from tests.oracle.planner.search.test_unlike_stages import cases, every_arrangement
 from topology.pools.kinds import parts_of
 
@@ -39,11 +39,15 @@ def case(number: int) -> PlanRequest:
 
 
 def plain_cost_of_stages(request: PlanRequest) -> float:
-    """The least dollars-an-hour times seconds of any layout with stages on both kinds."""
+    """The least dollars-an-hour of whole nodes times seconds of any layout with stages on both kinds."""
     rates = [node.usd_per_gpu_hour or math.nan for node in request.cluster.nodes]
     return min(
         (
-            sum(gpus * rate for gpus, rate in zip(needed, rates, strict=True)) * step_s
+            sum(
+                math.ceil(gpus / node.gpus_per_node) * node.gpus_per_node * rate
+                for gpus, rate, node in zip(needed, rates, request.cluster.nodes, strict=True)
+            )
+            * step_s
             for needed, step_s in every_arrangement(request)
         ),
         default=math.inf,
@@ -60,7 +64,8 @@ def plain_cost_of_parts(request: PlanRequest) -> float:
         ]
         layouts = every_layout(setting, request.pins) or []
         for layout, step_s in zip(layouts, exact_steps(setting, layouts, CAL), strict=True):
-            best = min(best, step_s * sum(usd or math.nan for usd in dollars[: layout.num_gpus]))
+            rented = whole_nodes(replace(request, cluster=part), layout.num_gpus)
+            best = min(best, step_s * sum(usd or math.nan for usd in dollars[:rented]))
     return best
 
 

@@ -1,0 +1,59 @@
+"""Whether a run keeps its deadline and its budget, in words: computed from chances, failures included."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from app.quantities import format_duration, format_sum
+from costmodel.campaign.record import Campaign, Limit, verdict
+from topology.base.units import DAY, format_chance
+
+if TYPE_CHECKING:
+    from planner.analysis.capacity import Limits
+
+BROKEN: Mapping[Limit, str] = {"deadline": "late", "budget": "over budget"}
+"""A limit that is missed, short enough for a field of a map."""
+
+
+def kept_words(chance: float) -> str:
+    """Whether a limit is kept, with the chance of it: *kept* alone stands for nine times in ten.
+
+    >>> kept_words(0.95), kept_words(0.62), kept_words(0.04)
+    ('kept (chance 95 %)', 'kept with a chance of 62 %', 'missed (kept with a chance of 4 %)')
+    """
+    words = format_chance(chance)
+    if verdict(chance) == "kept":
+        return f"kept (chance {words})"
+    uncertain = f"kept with a chance of {words}"
+    return uncertain if verdict(chance) == "uncertain" else f"missed ({uncertain})"
+
+
+def limits_words(run: Campaign, limits: Limits) -> tuple[str, ...]:
+    """A sentence for each limit of a run: its chance, and what nine runs in ten stay below."""
+    said = []
+    for name, chance in limits.chances(run).items():
+        band, limit = _band_and_limit(run, limits, name)
+        said.append(f"{name.capitalize()} of {limit}: {kept_words(chance)}; nine runs in ten take {band}.")
+    return tuple(said)
+
+
+def brief_words(run: Campaign | None, limits: Limits) -> tuple[str, ...]:
+    """What of its limits a run misses or may miss, in a few words each; nothing of those it keeps."""
+    if run is None:
+        return ()
+    found = []
+    for name, chance in limits.chances(run).items():
+        match verdict(chance):
+            case "missed":
+                found.append(BROKEN[name])
+            case "uncertain":
+                found.append(f"{name} {format_chance(chance)}")
+    return tuple(found)
+
+
+def _band_and_limit(run: Campaign, limits: Limits, name: Limit) -> tuple[str, str]:
+    """What nine runs in ten stay below, and the limit, in words."""
+    if name == "deadline" or run.usd is None:
+        return f"up to {format_duration(run.days.p90 * DAY)}", format_duration(limits.deadline_s or 0.0)
+    return f"up to {format_sum(run.usd.p90)}", format_sum(limits.budget_usd or 0.0)
