@@ -18,22 +18,32 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from costmodel.campaign.answer import RUNS, factors_of_runs, finish_days, highest_rate_factor
+from costmodel.campaign.answer import (
+    RUNS,
+    factors_of_runs,
+    finish_days,
+    highest_rate_factor,
+    runs_over_bands,
+)
 from costmodel.campaign.checkpoint import CheckpointState
-from costmodel.campaign.closed_form import at_full_strength, expected
+from costmodel.campaign.closed_form import FEWEST_FAILURES, at_full_strength, expected
 from costmodel.campaign.compose import Job, bare_course
 from costmodel.campaign.course import Course
 from costmodel.campaign.interval import with_best_spares, young_daly_s
 from costmodel.campaign.record import KEPT, FailureModel, chance_within
 from costmodel.estimate import Estimate
 from costmodel.evidence.keys import engine_family
+from costmodel.kernels.precisions import TRAINING
 from costmodel.layout import ParallelLayout
 from costmodel.models.sizes import is_unmeasured
+from costmodel.ops.layer import model_flop_per_step
 from costmodel.training.bands import Doubts, interval, time_deviation
 from planner.campaign.finish import job_of_layout, least_saved_bytes, world_of_request
 from planner.plan import PlanRequest, steps_of
 from topology.base.errors import InputError
 from topology.base.units import DAY
+from topology.builders import build
+from topology.pools.rates import rented_gpus, units_of
 
 Vector = npt.NDArray[np.float64]
 
@@ -62,10 +72,14 @@ class Outlook:
     def overhead(self, num_gpus: Any) -> Vector:
         """Rented node-hours of a run over those of its steps alone: (1 + spares/nodes) / u, at least 1.
 
-        By the closed form, of the smallest checkpoint of any layout, so that it is one number for all layouts
-        on as many GPUs.
+        Of the smallest checkpoint of any layout, so that it is one number for all layouts on as many GPUs. By
+        the closed form, and as the median of simulated runs where failures are too few for it: of whole nodes
+        that make the steps at the peak of their GPUs.
         """
-        return _each(num_gpus, self._overheads, self._overhead)
+        used = np.minimum(
+            rented_gpus(units_of(self.request.cluster), num_gpus), self.request.cluster.num_gpus
+        )
+        return _each(np.maximum(used, 1), self._overheads, self._overhead)
 
     def longest_step_s(self, num_gpus: Vector, alone_s: float, wanted: npt.NDArray[np.bool_]) -> Vector:
         """Seconds of a step above which no layout on so many GPUs keeps the deadline with a chance of `KEPT`.
@@ -96,9 +110,24 @@ class Outlook:
         return chance_within(self.finish_days(layout, full), deadline_s / DAY) >= KEPT
 
     def _overhead(self, num_gpus: int) -> float:
-        course = with_best_spares(self._course(num_gpus))
-        useful = expected(course).useful
-        return (1 + course.spares / course.nodes) / max(useful, LEAST_USEFUL)
+        bare = self._course(num_gpus)
+        work_s = bare.work_s * self._least_gpu_s / num_gpus
+        course = replace(with_best_spares(bare), work_s=work_s)
+        rented = 1 + course.spares / course.nodes
+        if course.per_s * work_s >= FEWEST_FAILURES:
+            return rented / max(expected(course).useful, LEAST_USEFUL)
+        try:
+            runs = runs_over_bands(course, self.world, self._band, RUNS)
+        except InputError:
+            return rented / LEAST_USEFUL
+        return rented * float(np.median(runs.wall_s)) / work_s
+
+    @cached_property
+    def _least_gpu_s(self) -> float:
+        """GPU-seconds that no step does without: its model FLOP at the peak of the GPU."""
+        job = self.request.job
+        peak = build(self.request.cluster).gpu.peak(TRAINING[job.precision].peak)
+        return model_flop_per_step(self.request.model, job) / peak
 
     def _share_of_deadline(self, num_gpus: int) -> float:
         """Share of the deadline that steps alone may take, of a step as sure as any.
@@ -122,13 +151,17 @@ class Outlook:
     @cached_property
     def _factors(self) -> tuple[Vector, Vector]:
         """Factors on the step and on rates of failure of simulated runs, of a step as sure as any."""
+        return factors_of_runs(self.world, self._band, RUNS)
+
+    @cached_property
+    def _band(self) -> tuple[float, float]:
+        """The 80 % band of a step of 1, as sure as any of its engine."""
         request, model = self.request, self.request.model
         doubts = Doubts(
             engine=engine_family(request.stack), experts=model.is_moe, recurrent=is_unmeasured(model)
         )
         own = None if request.anchor is None else request.anchor.deviation
-        band = interval(1.0, time_deviation(doubts, own))
-        return factors_of_runs(self.world, band, RUNS)
+        return interval(1.0, time_deviation(doubts, own))
 
     def _course(self, num_gpus: int) -> Course:
         """The run of the smallest checkpoint, spread evenly, saved at Young and Daly's interval."""
