@@ -19,6 +19,7 @@ import typer
 
 from app.errors import ANSWERED, INTERRUPTED, interrupted, run_guarded
 from app.flags.plain import PlainCommand, PlainGroup
+from app.terminal.progress import never_silent
 from app.terminal.streams import prepare, tell
 from topology.base.errors import DamagedFileWarning, InputError
 from topology.base.names import suggest
@@ -96,7 +97,8 @@ def _dispatch(words: list[str]) -> int:
     if chosen == DEFAULT_COMMAND and words[:1] != [DEFAULT_COMMAND]:
         words = [DEFAULT_COMMAND, *words]
     try:
-        result = build_app(chosen)(words, prog_name="plan", standalone_mode=False)
+        with never_silent(f"plan {chosen}"):
+            result = build_app(chosen)(words, prog_name="plan", standalone_mode=False)
     except typer.Abort:
         return interrupted()
     except typer.TyperException as error:

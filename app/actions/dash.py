@@ -18,6 +18,7 @@ from typing import Final
 
 from app.actions.door import require_long
 from app.errors import ANSWERED, INTERRUPTED
+from app.terminal.progress import lives_on
 from topology.base.errors import InputError
 
 RUN_FOLDER = "MESHPLAN_RUN"
@@ -65,6 +66,7 @@ def serve_dashboard(
     words += [] if port is None else ["--server.port", str(port)]
     words += [] if host is None else ["--server.address", host]
     words += [] if browser else ["--server.headless", "true"]
+    lives_on()
     with subprocess.Popen(words, env=environment) as server:
         before = signal.signal(signal.SIGTERM, lambda *_: server.terminate())
         try:

@@ -10,12 +10,14 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Final
 
-from app.terminal.streams import tell
+from app.terminal.streams import silent_s, tell
 
 PATIENCE_S: Final = 0.5
 PACE_S: Final = 5.0
 _REFRESH_S: Final = 0.2
 _AGAIN_S: Final = 4.0  # never silent for more than five seconds
+_LOOK_S: Final = 0.25
+_lives_on = threading.Event()
 
 
 @contextmanager
@@ -27,6 +29,36 @@ def waiting(what: str | Callable[[], str], *, patience_s: float = PATIENCE_S) ->
     """
     with _Ticker(what, patience_s):
         yield
+
+
+@contextmanager
+def never_silent(what: str) -> Iterator[None]:
+    """Say on stderr what runs, and for how long, whenever nothing was told for a few seconds.
+
+    The whole of a command is held by it, so that no step of it can be silent; one that shows its own progress
+    is never interrupted, and one that serves until it is stopped says so (`lives_on`).
+    """
+    _lives_on.clear()
+    done, started = threading.Event(), time.monotonic()
+
+    def watch() -> None:
+        while not done.wait(_LOOK_S) and not _lives_on.is_set():
+            lasted_s = time.monotonic() - started
+            if min(lasted_s, silent_s()) >= _AGAIN_S:
+                tell(f"{what} … {lasted_s:.0f} s\n")
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+def lives_on() -> None:
+    """From here on a command serves, trains or follows until it is stopped: silence is no fault."""
+    _lives_on.set()
 
 
 def paced(say: Callable[[str], None], *, every_s: float = PACE_S) -> Callable[[str], None]:

@@ -12,8 +12,10 @@ import errno
 import json
 import os
 import sys
+import time
 import unicodedata
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final, TextIO
 
 SPELLING: Final = "meshplan-spelled"
@@ -90,8 +92,24 @@ def json_for(stream: TextIO, text: str) -> str:
     return text
 
 
+@dataclass(slots=True)
+class _Voice:
+    """When something was last told, in seconds of the monotonic clock."""
+
+    told_at_s: float = 0.0
+
+
+_voice = _Voice()
+
+
+def silent_s() -> float:
+    """Seconds since something was last told."""
+    return time.monotonic() - _voice.told_at_s
+
+
 def tell(text: str) -> None:
     """Write to stderr; where that is not possible, nothing more is said there and the answer still comes."""
+    _voice.told_at_s = time.monotonic()
     try:
         sys.stderr.write(text)
         sys.stderr.flush()

@@ -6,6 +6,9 @@ import time
 
 import pytest
 
+from app import cli
+from app.actions import plan
+from app.cli import COMMANDS
 from app.terminal import progress
 
 
@@ -24,4 +27,43 @@ def test_an_answer_that_is_quick_says_nothing(capsys: pytest.CaptureFixture[str]
     """Half a second is nobody's patience."""
     with progress.waiting("counting"):
         pass
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("command", sorted(COMMANDS))
+def test_no_command_is_silent_however_slow_a_step_is(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whatever takes long inside any of them, without a terminal too: a line by the fifth second, and again."""
+    assert progress._AGAIN_S + progress._LOOK_S < 5.0
+    monkeypatch.setattr(progress, "_AGAIN_S", 0.05)
+    monkeypatch.setattr(progress, "_LOOK_S", 0.01)
+    monkeypatch.setattr(cli, "build_app", lambda _: lambda *_words, **_options: time.sleep(0.5) or 0)
+    assert cli.run([command]) == 0
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[:2] == [f"plan {command} … 0 s"] * 2
+
+
+def test_a_slow_estimate_says_that_it_runs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The step that prices a given layout, made slow: the line comes before the answer, which still comes."""
+    priced = plan.plan_of_layout
+    monkeypatch.setattr(progress, "_AGAIN_S", 0.2)
+    monkeypatch.setattr(plan, "plan_of_layout", lambda *asked: time.sleep(1.0) or priced(*asked))
+    assert cli.run(["estimate", "--model", "8b", "--gpus", "8", "--set", "tp=8"]) == 0
+    out, err = capsys.readouterr()
+    assert "plan estimate … " in err
+    assert "step time" in out
+
+
+def test_what_lives_on_is_left_in_peace(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A server that runs until it is stopped writes no line every few seconds."""
+    monkeypatch.setattr(progress, "_AGAIN_S", 0.05)
+    monkeypatch.setattr(progress, "_LOOK_S", 0.01)
+    with progress.never_silent("plan dash"):
+        progress.lives_on()
+        time.sleep(0.3)
     assert capsys.readouterr().err == ""

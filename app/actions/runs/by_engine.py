@@ -194,6 +194,9 @@ def _loopback() -> dict[str, str]:
 
 def start(folder: Path, environment: Mapping[str, str]) -> int:
     """Run `start.sh` to its end, passing signals to stop on: its exit code."""
+    from app.terminal.progress import lives_on
+
+    lives_on()
     process = subprocess.Popen(["bash", START], cwd=folder, env={**os.environ, **environment})
 
     def pass_on(number: int, _: object) -> None:

@@ -291,6 +291,9 @@ def supervised(
     )
     metrics = RunMetrics(Path(run.folder), model=plan.request.model.name, layout=layout_words(plan.layout))
     with scraped(prometheus, metrics.text):
+        from app.terminal.progress import lives_on
+
+        lives_on()
         status = supervise(run, plan, supervision)
     if status.state in ("finished", "stopped"):
         ran = read_plan(Path(run.plan_file))  # what is left of the plan when GPUs were lost

@@ -70,6 +70,7 @@ def command(
     from app.commands.watch.read import files_of, plan_of_run, watched_runs
     from app.reports.answer import check_destination, emit, note
     from app.requests.plan_file import read_plan
+    from app.terminal.progress import lives_on
 
     check_destination(wanted=output_format, as_json=as_json, output=output)
     read = read_plan(plan or plan_of_run(runs), accept_changes=accept_changes, say=note)
@@ -81,6 +82,7 @@ def command(
     scrapes = Scrapes(files_of(runs, events), lambda: watched_runs(read, runs, events))
     with scraped(prometheus, scrapes.text) as port:
         note(f"http://{host}:{port}/metrics; Ctrl-C ends")
+        lives_on()
         with contextlib.suppress(KeyboardInterrupt):
             threading.Event().wait()
     return code
