@@ -58,7 +58,10 @@ def not_needed_text(plan: Plan) -> str:
 def idle_text(plan: Plan) -> str:
     """The nodes of the cluster, and of the pool it is a part of, that the plan does without."""
     names: list[str] = []
-    if plan.pool is not None:
+    used = plan.request.cluster.hosts
+    if plan.pool is not None and used and plan.pool.offered.hosts:
+        names += [host for host in plan.pool.offered.hosts if host not in set(used)]
+    elif plan.pool is not None:
         kinds, places = left_out(plan.pool.offered, plan.request.cluster), iter(host_names(plan.pool.offered))
         for node in plan.pool.offered.nodes:
             hosts = list(islice(places, node.count))

@@ -109,7 +109,10 @@ def _coarse(search: Search) -> None:
     search.seen.append((table, bounds))
     order = np.argsort(bounds, kind="stable")
     start, size = 0, FIRST_BATCH
-    while (search.best is None or start < LEAST_COARSE) and start < min(len(order), MOST_COARSE):
+    found_any = math.isfinite(search.score)
+    while ((search.best is None and not found_any) or start < LEAST_COARSE) and start < min(
+        len(order), MOST_COARSE
+    ):
         _expand(search, table.take(order[start : start + size]), usual)
         start, size = start + size, 4 * size
     search.dismissed = Dismissals()
@@ -369,9 +372,20 @@ def _same(found: Candidate, incumbent: Choice) -> bool:
 
 
 def explore(
-    request: PlanRequest, cal: Calibration, *, progress: Progress | None = None
+    request: PlanRequest,
+    cal: Calibration,
+    *,
+    progress: Progress | None = None,
+    score: float = math.inf,
 ) -> Search | tuple[Violation, ...]:
-    """Run the search without writing an answer; the violations when pinned fields already contradict."""
+    """Run the search without writing an answer; the violations when pinned fields already contradict.
+
+    Args:
+        request: what is asked.
+        cal: calibration tables.
+        progress: told in a few words what the search is doing.
+        score: only layouts that beat it are of interest.
+    """
     setting = setting_of(request)
     require_searchable(setting, request.pins)
     pins = parse_pins(request.pins)
@@ -379,7 +393,12 @@ def explore(
     if violations:
         return violations
     done = Search(
-        setting=setting, goal=goal_of(request), pins=pins, cal=cal, progress=progress or (lambda _: None)
+        setting=setting,
+        goal=goal_of(request),
+        pins=pins,
+        cal=cal,
+        progress=progress or (lambda _: None),
+        score=score,
     )
     run_search(done)
     return done

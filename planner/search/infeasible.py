@@ -28,7 +28,7 @@ from planner.search.candidates import estimate_of
 from planner.search.state import Search
 from planner.space.degrees import combinations
 from topology.base.counts import counted
-from topology.base.errors import NoFeasiblePlanError
+from topology.base.errors import InputError, NoFeasiblePlanError
 from topology.base.units import DAY, HOUR, format_chance, format_seconds
 from topology.catalog import gpus
 from topology.hardware.gpu import Gpu
@@ -97,12 +97,20 @@ def nearest_changes(
         kinds.insert(0, _in_half_precision(request))
     for candidates in kinds:
         for changed, change, flag in candidates:
-            if _feasible(changed, cal):
+            if _is_possible(changed, cal):
                 yield RequestChange(change=change, flag=flag)
                 break
 
 
 Candidates = Iterator[tuple[PlanRequest, str, str]]
+
+
+def _is_possible(request: PlanRequest, cal: Calibration) -> bool:
+    """Whether a change helps; one that makes no cluster or no question helps nobody."""
+    try:
+        return _feasible(request, cal)
+    except InputError:
+        return False
 
 
 def _feasible(request: PlanRequest, cal: Calibration) -> bool:
@@ -180,8 +188,18 @@ def _more_gpus(request: PlanRequest, least_times: float = 2.0) -> Candidates:
 
 
 def _more_nodes(spec: ClusterSpec, times: int) -> ClusterSpec:
+    """So many times the nodes; a tier that joins all of them joins all of the more, units keep their size."""
     (node,) = spec.nodes
-    return replace(spec, nodes=(node.times(node.count * times),))
+    count = node.count * times
+    tiers = tuple(
+        replace(
+            tier,
+            units=None,
+            nodes_per_unit=count if tier.nodes_per_unit >= node.count else tier.nodes_per_unit,
+        )
+        for tier in spec.tiers
+    )
+    return replace(spec, nodes=(node.times(count),), tiers=tiers)
 
 
 def _larger_gpu(request: PlanRequest) -> Candidates:

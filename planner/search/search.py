@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from costmodel.kernels.tables import Calibration, load_calibration
 from costmodel.pipeline.simulate import simulated_step_s
@@ -14,6 +14,7 @@ from planner.campaign.rental import paid_gpus_of
 from planner.placement.cost import placement_words
 from planner.placement.nodes import place
 from planner.plan import Optimality, Plan, PlanRequest
+from planner.rules.rule import Violation
 from planner.search.alternatives import alternatives
 from planner.search.best_first import explore
 from planner.search.candidates import Choice, estimate_of, layers_of_stage
@@ -21,6 +22,7 @@ from planner.search.infeasible import Infeasible, explain_infeasible
 from planner.search.least_memory import emptiest
 from planner.search.offloaded import best_of_shares, with_offload_notes
 from planner.search.origin import origin_of
+from planner.search.pools.islands import with_islands
 from planner.search.pools.pool import best_of_pool
 from planner.search.state import Progress, Search
 from planner.stages.integer_program import ROUNDED_AWAY
@@ -51,22 +53,46 @@ def search(
     tables = cal or load_calibration()
     if request.offload_shares:
         return best_of_shares(request, lambda one: search(one, tables, progress=progress))
+    started = time.perf_counter()
     if len(kinds_of(request.cluster)) > 1:
         answer = best_of_pool(request, lambda part: _search(part, tables, progress), tables)
-        if isinstance(answer, Infeasible):
-            return replace(answer, request=replace(answer.request, top=request.top))
-        return answer
-    return _search(request, tables, progress)
+    else:
+        answer = _search(request, tables, progress)
+    if isinstance(answer, Plan):
+        return with_islands(request, answer, lambda part, score: _better(part, tables, progress, score))
+    found = explain_infeasible(answer.request, answer.done, tables)
+    asked = replace(found.request, top=request.top)
+    return replace(found, request=asked, search_time_s=time.perf_counter() - started)
 
 
-def _search(request: PlanRequest, tables: Calibration, progress: Progress | None) -> Plan | Infeasible:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _NoPlan:
+    """A question without a plan, and the search that shows it; why, and what helps, is asked of one alone."""
+
+    request: PlanRequest
+    done: Search | tuple[Violation, ...]
+
+
+def _search(request: PlanRequest, tables: Calibration, progress: Progress | None) -> Plan | _NoPlan:
     """Search a cluster whose GPUs are all planned for alike."""
     _derive_hierarchy(request)
     started = time.perf_counter()
     done = explore(request, tables, progress=progress)
     if isinstance(done, Search) and done.best is not None:
         return _plan(request, done, started)
-    return replace(explain_infeasible(request, done, tables), search_time_s=time.perf_counter() - started)
+    return _NoPlan(request=request, done=done)
+
+
+def _better(
+    request: PlanRequest, tables: Calibration, progress: Progress | None, score: float
+) -> tuple[Plan | None, Search] | None:
+    """The plan of a part that beats a score, if there is one, and its search; None where it has none."""
+    _derive_hierarchy(request)
+    started = time.perf_counter()
+    done = explore(request, tables, progress=progress, score=score)
+    if not isinstance(done, Search):
+        return None
+    return (None if done.best is None else _plan(request, done, started)), done
 
 
 def _derive_hierarchy(request: PlanRequest) -> Hierarchy:

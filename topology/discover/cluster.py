@@ -19,6 +19,7 @@ from topology.discover.layout import (
     node_entries,
     one_fabric_of,
     require_possible,
+    taken,
     tiers_of,
 )
 from topology.discover.merge import one_fabric, one_node
@@ -148,7 +149,7 @@ def _with_fabric(
         notes.append("no job spans separate fabrics: check the list of nodes")
     most = most_hosts_per_domain(sheet.name)
     require_possible(places, sheet.name, fabric.domain_word or "domain", node.gpus_per_node)
-    places = in_order(places)[: hosts or len(places)]
+    places = taken(in_order(places), hosts)
     domains = domains_of(places)
     if most > 1 and not domains and len(places) > 1:
         notes.append(

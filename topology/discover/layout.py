@@ -46,6 +46,51 @@ def in_order(places: Sequence[Place]) -> tuple[Place, ...]:
     )
 
 
+LEAST_OF_DOMAIN = 7 / 8
+"""Share of the largest scale-up domain that equal ones use at least: 16 of 18 nodes hold groups of 64."""
+
+
+def taken(places: Sequence[Place], hosts: int | None) -> tuple[Place, ...]:
+    """Return so many of the hosts in order: of scale-up domains as many of each, else the first.
+
+    One domain holds them if it can. Else domains give equally many, where that leaves at most an eighth of
+    the largest, and what is still wanted follows as it comes: 32 nodes of two racks of 18 are 16 and 16.
+    """
+    if hosts is None or hosts >= len(places) or not any(place.domain for place in places):
+        return tuple(places[:hosts])
+    members: dict[str, list[int]] = {}
+    for number, place in enumerate(places):
+        members.setdefault(place.domain or f"alone {number}", []).append(number)
+    counts = sorted((len(numbers) for numbers in members.values()), reverse=True)
+    size, domains = _equal(counts, hosts)
+    largest = sorted(members, key=lambda name: -len(members[name]))[:domains]
+    chosen = {number for name in largest for number in members[name][:size]}
+    rest = sorted(
+        (number for number in range(len(places)) if number not in chosen),
+        key=lambda number: (places[number].domain not in largest, number),
+    )
+    kept = sorted(chosen.union(rest[: hosts - len(chosen)]))
+    return tuple(places[number] for number in kept)
+
+
+def _equal(counts: Sequence[int], hosts: int) -> tuple[int, int]:
+    """Return the size of equal islands and how many there are, that hold most of some hosts, largest first.
+
+    >>> _equal((18, 18), 32), _equal((18, 18), 35), _equal((18, 14), 18)
+    ((16, 2), (17, 2), (18, 1))
+
+    Args:
+        counts: hosts of each domain, most first.
+        hosts: how many are wanted.
+    """
+    sizes = [
+        (size, min(hosts // size, sum(count >= size for count in counts)))
+        for size in range(min(counts[0], hosts), 0, -1)
+    ]
+    least = LEAST_OF_DOMAIN * counts[0]
+    return max(sizes, key=lambda pair: (pair[0] * pair[1] if pair[0] >= least else 0, pair[0]))
+
+
 def most_hosts_per_domain(gpu: str) -> int:
     """Return how many hosts of a GPU's products share a scale-up domain at most."""
     return max((machine.nodes_per_domain for machine in machines().values() if machine.gpu == gpu), default=1)

@@ -131,13 +131,66 @@ def words_of(nodes: tuple[NodeSpec, ...]) -> str:
     return " + ".join(f"{count} × {words}" for words, count in counts.items())
 
 
+def island_parts(spec: ClusterSpec) -> Iterator[ClusterSpec]:
+    """Equal islands of a cluster whose scale-up domains span nodes, largest first: as many nodes of each.
+
+    Groups of ranks fill an island of a size that suits them: of racks of 18 and 17 nodes, two islands of 17
+    or of 16. A part is left out where another has islands of a multiple of its size and no fewer nodes.
+    """
+    if not _is_of_islands(spec):
+        return
+    domains, start = [], 0
+    for node in spec.nodes:
+        firsts = range(0, node.count, node.nodes_per_domain)
+        domains += [(start + first, min(node.nodes_per_domain, node.count - first)) for first in firsts]
+        start += node.count
+    taken: list[tuple[int, int]] = []
+    for size in range(max(count for _, count in domains), 0, -1):
+        nodes = size * sum(count // size for _, count in domains)
+        if any(other % size == 0 and total >= nodes for other, total in taken):
+            continue
+        taken.append((size, nodes))
+        places = [first + i for first, count in domains for i in range(count // size * size)]
+        part = _islands(spec, size, places)
+        if part is not None and _unpriced(part) != _unpriced(replace(spec, name="")):
+            yield part
+
+
+def _is_of_islands(spec: ClusterSpec) -> bool:
+    """Whether nodes are alike but for how many share a scale-up domain, and some do."""
+    alike = {replace(_kind(node), nodes_per_domain=1) for node in spec.nodes}
+    return len(alike) == 1 and not spec.switches and any(node.nodes_per_domain > 1 for node in spec.nodes)
+
+
+def _islands(spec: ClusterSpec, size: int, places: list[int]) -> ClusterSpec | None:
+    """The cluster of these nodes in islands of one size; None where a tier would cut an island."""
+    names = spec.hosts
+    hosts = tuple(names[place] for place in places) if names else ()
+    node = replace(spec.nodes[0], count=len(places), nodes_per_domain=size, hosts=hosts, name="")
+    tiers = []
+    for tier in spec.tiers:
+        if tier.nodes_per_unit >= spec.num_nodes:
+            tiers.append(replace(tier, nodes_per_unit=len(places)))
+            continue
+        units = _with_places(tier, places, spec.num_nodes).units or ()
+        if any(count % size for count in units):
+            return None
+        even = len(set(units[:-1])) <= 1 and units[-1] <= units[0]
+        tiers.append(replace(tier, nodes_per_unit=max(units), units=None if even else units))
+    name = f"{spec.name}: {len(places) // size} × {size} nodes"
+    return replace(spec, nodes=(node,), tiers=tuple(tiers), name=name)
+
+
 def is_part(used: ClusterSpec, offered: ClusterSpec) -> bool:
     """Whether a cluster is a pool, or what some of its kinds make of it; names and prices aside."""
-    return any(_unpriced(used) == _unpriced(part) for part in parts_of(offered))
+    parts = (*parts_of(offered), *island_parts(offered))
+    return any(_unpriced(used) == _unpriced(part) for part in parts)
 
 
 def left_out(offered: ClusterSpec, used: ClusterSpec) -> tuple[NodeSpec, ...]:
     """Nodes of a pool that a part of it does without."""
+    if _is_of_islands(offered) and used.num_nodes < offered.num_nodes:
+        return (offered.nodes[0].times(offered.num_nodes - used.num_nodes),)
     kept = {_kind(node) for node in used.nodes}
     return tuple(node for node in offered.nodes if _kind(node) not in kept)
 

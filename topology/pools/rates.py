@@ -118,7 +118,7 @@ def with_idle(part: ClusterSpec, offered: ClusterSpec) -> ClusterSpec:
     if rates is None or every is None:
         return part
     hours = [float(usd_per_hour(each, spec.num_gpus)) for each, spec in ((every, offered), (rates, part))]
-    return replace(part, idle_usd_per_hour=hours[0] - hours[1])
+    return replace(part, idle_usd_per_hour=max(0.0, hours[0] - hours[1]))
 
 
 def _rates(spec: ClusterSpec, nodes: Sequence[NodeSpec]) -> Rates | None:

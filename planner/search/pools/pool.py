@@ -59,12 +59,12 @@ def best_of_pool(
             return _with_unlike(_with_alternatives(found, search, request.top), every, seconds)
         return found
     if isinstance(found, Plan) and found.pool is not None:
-        here = _part(found.request.cluster, found)
+        here = part_of_pool(found.request.cluster, found)
         pool = replace(found.pool, others=(here, *found.pool.others))
         optimality = _of_all(unlike, [found])
         spent = found.search_time_s
     else:
-        others = tuple(_part(part, None) for part in parts_of(request.cluster))
+        others = tuple(part_of_pool(part, None) for part in parts_of(request.cluster))
         pool, optimality, spent = Pool(offered=request.cluster, others=others), unlike.optimality, 0.0
     words = pool_words(unlike.request.cluster, pool, unlike.kind_of_stage)
     plan = replace(
@@ -129,7 +129,7 @@ def _best_answer(
     if not plans:
         return answers[0][1]
     best = min(plans, key=lambda plan: (plan_score(plan), plan.request.cluster.num_gpus))
-    others = tuple(_part(part, answer) for part, answer in answers if answer is not best)
+    others = tuple(part_of_pool(part, answer) for part, answer in answers if answer is not best)
     pool = Pool(offered=request.cluster, others=others)
     one_layout = best.optimality.enumerated == 1
     return replace(
@@ -187,7 +187,7 @@ def pool_words(used: ClusterSpec, pool: Pool, kind_of_stage: tuple[int, ...] = (
     return (f"nodes differ: {words_of(used.nodes)} are used, {words_of(idle)} left idle; {cost}",)
 
 
-def _part(part: ClusterSpec, answer: object) -> PoolPart:
+def part_of_pool(part: ClusterSpec, answer: object) -> PoolPart:
     """What was found on a part of the pool."""
     step_s = answer.estimate.step_time_s if isinstance(answer, Plan) else None
     return PoolPart(nodes=words_of(part.nodes), num_gpus=part.num_gpus, step_time_s=step_s)
@@ -223,15 +223,15 @@ def _with_unlike(plan: Plan, every: Sequence[UnlikeSearch], seconds: float) -> P
         )
         for done in every
     ]
-    return replace(plan, optimality=_joined(plan, looked), search_time_s=plan.search_time_s + seconds)
+    return replace(plan, optimality=joined(plan, looked), search_time_s=plan.search_time_s + seconds)
 
 
 def _of_all(best: Plan, plans: Sequence[Plan]) -> Optimality:
     """The certificate of the best of several plans: what no layout of any part can beat."""
-    return _joined(best, [_looked(plan) for plan in plans if plan is not best])
+    return joined(best, [_looked(plan) for plan in plans if plan is not best])
 
 
-def _joined(plan: Plan, others: Sequence[Looked]) -> Optimality:
+def joined(plan: Plan, others: Sequence[Looked]) -> Optimality:
     """The certificate of a plan with what other searches looked at: their scores as steps of its own GPUs."""
     own, goal, G, step_s = (
         plan.optimality,
