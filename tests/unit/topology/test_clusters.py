@@ -106,6 +106,8 @@ def test_a_file_can_be_resized_when_its_nodes_are_alike(tmp_path: Path) -> None:
     """--gpus changes the number of nodes; a tree of switches is what it is."""
     path = written(tmp_path, '[[nodes]]\ngpu = "h100-sxm"\ncount = 4\n')
     assert catalog.cluster(path, 64).num_gpus == 64
+    (part,) = catalog.cluster(path, 3).spec.nodes
+    assert (part.count, part.gpus_per_node, part.nics_per_node) == (1, 3, 3)
     with pytest.raises(InputError, match="cannot have 60 GPUs"):
         catalog.cluster(path, 60)
     with pytest.raises(InputError, match="cannot have 64 GPUs"):
@@ -175,10 +177,9 @@ def test_a_last_unit_that_is_not_full_is_no_asymmetry() -> None:
 
 
 def test_part_of_a_node_is_used_only_when_it_is_alone() -> None:
-    """1, 2, 4 or 8 GPUs, then whole nodes; the error names the next sizes."""
-    assert [default_cluster("h100-sxm", n).hierarchy.num_gpus for n in (1, 2, 4, 8, 16)] == [1, 2, 4, 8, 16]
-    with pytest.raises(InputError, match="ask for 4 or 8 GPUs"):
-        default_cluster("h100-sxm", 7)
+    """1 to 8 GPUs, then whole nodes; the error names the next sizes."""
+    sizes = [*range(1, 9), 16]
+    assert [default_cluster("h100-sxm", n).hierarchy.num_gpus for n in sizes] == sizes
     with pytest.raises(InputError, match="ask for 8 or 16 GPUs"):
         default_cluster("h100-sxm", 12)
     for impossible in (0, -8, 10**12):

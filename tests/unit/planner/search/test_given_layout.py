@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import pytest
+
 from costmodel.job import TrainingJob
 from costmodel.kernels.measurement import Measurement
 from costmodel.kernels.tables import load_calibration
@@ -71,6 +73,15 @@ def test_a_given_layout_on_an_irregular_fabric_says_where_its_ranks_run() -> Non
     notes = placement_words(setting, given.layout, given.mesh, given.estimate)
     assert notes[0].startswith("ranks are not on GPUs in order")
     assert set(notes) <= set(given.assumptions)
+
+
+@pytest.mark.parametrize("gpus", [3, 5, 6, 7])
+def test_any_part_of_one_node_is_planned_for(gpus: int) -> None:
+    """Three GPUs of eight: the layout that is best of them, and no more GPUs than there are."""
+    request = replace(REQUEST, cluster=default_cluster("h100-sxm", gpus).spec, pins={})
+    found = search(request, load_calibration())
+    assert isinstance(found, Plan)
+    assert found.layout.num_gpus + found.idle_gpus == gpus
 
 
 def test_a_schedule_is_timed_by_the_calibration_it_is_given() -> None:
