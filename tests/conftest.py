@@ -18,6 +18,11 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 # when torch is imported, which is later.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
+# Libraries of products choose their kernels, when they are loaded, by how many threads there are: one that splits a sum
+# adds its terms in another order, and what is compared to the last bit would depend on the machine.
+for _variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+    os.environ[_variable] = "1"
+
 
 @pytest.fixture(scope="session")
 def shared_dir() -> Path:

@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import streamlit as st
 
@@ -96,7 +97,7 @@ def follow(folder: Path) -> None:
     if elsewhere:
         st.info(plain(elsewhere))
         steps = [replace(step, predicted_step_time_s=0.0) for step in steps]
-    show_run_numbers(steps, mfu=not elsewhere)
+    show_run_numbers(steps, plan_of_run(folder), mfu=not elsewhere)
     left, right = st.columns(2, gap="medium")
     with left:
         st.markdown("#### Does it learn?")
@@ -122,18 +123,29 @@ def show_state(folder: Path) -> None:
         st.caption(plain(entry))
 
 
-def show_run_numbers(steps: list[RunStep], *, mfu: bool) -> None:
+def difference_to_plan(step: RunStep, plan: Plan | None) -> tuple[str | None, Literal["inverse", "off"]]:
+    """A step's time against its prediction, and its colour: grey within the 80 % band of the plan."""
+    predicted_s = step.predicted_step_time_s
+    if not predicted_s:
+        return None, "off"
+    text = f"{format_ratio(step.step_time_s / predicted_s)} to predicted"
+    if plan is not None and plan.estimate.lower_s <= step.step_time_s <= plan.estimate.upper_s:
+        return f"{text}, within the band", "off"
+    return text, "inverse"
+
+
+def show_run_numbers(steps: list[RunStep], plan: Plan | None, *, mfu: bool) -> None:
     """The latest step; its MFU only where it ran on the GPU whose peak that is a share of."""
     last = steps[-1]
     columns = st.container(key="numbers").columns(5)
     columns[0].metric("Step", f"{last.step:,}", border=True, height="stretch")
     columns[1].metric("Loss", three_digits(last.loss), border=True, height="stretch")
-    off = last.step_time_s / last.predicted_step_time_s if last.predicted_step_time_s else None
+    difference, colour = difference_to_plan(last, plan)
     columns[2].metric(
         "Step time",
         format_seconds(last.step_time_s),
-        None if off is None else f"{format_ratio(off)} to predicted",
-        delta_color="inverse",
+        difference,
+        delta_color=colour,
         border=True,
         height="stretch",
     )

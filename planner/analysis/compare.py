@@ -36,22 +36,28 @@ def compare(first: Plan, second: Plan) -> Comparison:
     """Compare two plans by tokens per second."""
     same_model = first.request.model == second.request.model
     same_tokens = first.request.job.tokens_per_step == second.request.job.tokens_per_step
+    speed = tokens_per_s(second) / tokens_per_s(first)
     return Comparison(
-        speed=tokens_per_s(second) / tokens_per_s(first),
+        speed=speed,
         same_work=same_model and same_tokens,
         same_model=same_model,
-        tied=same_model and _tied(first, second),
+        tied=same_model and within_band(first, second, speed),
     )
 
 
-def _tied(first: Plan, second: Plan) -> bool:
-    """Whether the faster one, per token, cannot be told."""
-    faster, slower = sorted((first, second), key=lambda plan: -tokens_per_s(plan))
-    ratio = tokens_per_s(faster) / tokens_per_s(slower)
+def within_band(first: Plan, second: Plan, gain: float) -> bool:
+    """Whether the model cannot tell which of two plans is better by a number that follows from their speed.
+
+    Args:
+        first: A plan.
+        second: The other.
+        gain: How many times as good the second is by that number, such as tokens per second and GPU.
+    """
     if _errs_alike(first, second):
-        return ratio <= tie_ratio()
-    fast, slow = faster.estimate, slower.estimate
-    return fast.upper_s / fast.step_time_s >= ratio * slow.lower_s / slow.step_time_s
+        return max(gain, 1 / gain) <= tie_ratio()
+    better, worse = (second.estimate, first.estimate) if gain >= 1 else (first.estimate, second.estimate)
+    ratio = max(gain, 1 / gain)
+    return better.upper_s / better.step_time_s >= ratio * worse.lower_s / worse.step_time_s
 
 
 def _errs_alike(first: Plan, second: Plan) -> bool:

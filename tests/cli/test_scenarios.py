@@ -17,6 +17,8 @@ PAGE = Path(__file__).parents[2] / "docs" / "scenarios.md"
 SECTION = re.compile(r"^## (.+?)\n(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
 COMMAND = re.compile(r"^```bash\nplan (.+?)\n```$", re.MULTILINE | re.DOTALL)
 CLAIM = re.compile(r"^- `([a-z_0-9.]+)` (=|<|>) (.+)$", re.MULTILINE)
+STEPS = re.compile(r"\((\d+) against (\d+) ms\)")
+"""Steps with the last setting of a section's command, and without it."""
 RELATIONS: dict[str, Callable[[Any, Any], bool]] = {"=": operator.eq, "<": operator.lt, ">": operator.gt}
 
 
@@ -27,6 +29,7 @@ class Scenario:
     title: str
     words: list[str]
     claims: list[tuple[str, str, str]]
+    text: str
 
 
 def scenarios() -> list[Scenario]:
@@ -34,7 +37,7 @@ def scenarios() -> list[Scenario]:
     found = []
     for title, text in SECTION.findall(PAGE.read_text(encoding="utf-8")):
         [command] = COMMAND.findall(text)
-        found.append(Scenario(title=title, words=shlex.split(command), claims=CLAIM.findall(text)))
+        found.append(Scenario(title=title, words=shlex.split(command), claims=CLAIM.findall(text), text=text))
     return found
 
 
@@ -65,3 +68,27 @@ def test_what_the_page_says_of_a_command_holds(scenario: Scenario) -> None:
         if not RELATIONS[relation](at(document, place), json.loads(value))
     ]
     assert missed == []
+
+
+def step_ms(words: list[str]) -> str:
+    """Milliseconds of the step that a command plans, as the page writes them."""
+    answer = commands.plan(*words, "--json")
+    assert answer.returncode == 0, answer.stderr
+    return f"{1e3 * json.loads(answer.stdout)['estimate']['step_time_s']:.0f}"
+
+
+@pytest.mark.parametrize(
+    "scenario", [each for each in scenarios() if STEPS.search(each.text)], ids=lambda scenario: scenario.title
+)
+def test_steps_that_the_page_compares_are_those_of_its_command(scenario: Scenario) -> None:
+    """With and without the last setting; a red test prints the new numbers."""
+    pytest.importorskip("torch")
+    *before, flag, _ = scenario.words
+    assert flag == "--set"
+    now = f"({step_ms(scenario.words)} against {step_ms(before)} ms)"
+    assert [match[0] for match in STEPS.finditer(scenario.text)] == [now]
+
+
+def test_the_page_compares_steps() -> None:
+    """The pattern finds what it is for."""
+    assert any(STEPS.search(scenario.text) for scenario in scenarios())

@@ -31,7 +31,7 @@ from costmodel.campaign.record import Campaign
 from costmodel.kernels.saved import calibration_for
 from costmodel.layout import layout_words
 from costmodel.memory.fit import Fit, fit_of, fit_text
-from planner.analysis.compare import compare
+from planner.analysis.compare import compare, within_band
 from planner.analysis.schedule import schedule_of
 from planner.campaign.finish import campaign_or_none, with_campaign_if_any
 from planner.plan import Plan, steps_of, to_json
@@ -209,8 +209,8 @@ def _price_note(plan: Plan) -> str:
 def delta(plan: Plan, baseline: Plan | None, number: Number) -> tuple[str | None, DeltaColor]:
     """Relative difference to the baseline, and its colour: grey where it decides nothing.
 
-    Steps of unequal tokens do not compare, nor do models; plans that the error band cannot tell apart tie in
-    all that follows from their speed.
+    Steps of unequal tokens do not compare, nor do models; what follows from speed ties where the error band
+    cannot tell the two numbers apart, whatever else differs.
     """
     if baseline is None:
         return None, "off"
@@ -222,7 +222,8 @@ def delta(plan: Plan, baseline: Plan | None, number: Number) -> tuple[str | None
         return f"{text}, other tokens", "off"
     if not found.same_model:
         return f"{text}, other model", "off"
-    if number.of_speed and found.tied and now != then:
+    gain = then / now if number.lower_is_better else now / then
+    if number.of_speed and now != then and within_band(baseline, plan, gain):
         return f"{text}, a tie", "off"
     return text, "inverse" if number.lower_is_better else "normal"
 

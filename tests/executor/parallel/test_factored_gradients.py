@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -116,8 +117,12 @@ def _beside_the_hook(replica: int, rank: int) -> list[str]:
 
 
 @pytest.mark.parametrize("rank", RANKS)
-def test_sums_and_what_they_miss_are_those_of_torchs_hook(rank: int) -> None:
-    """To the last bit over four steps: matrices chosen, first and warm factors, both orthogonalizations, errors."""
+def test_sums_and_what_they_miss_are_those_of_torchs_hook(rank: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To the last bit over four steps: matrices chosen, first and warm factors, both orthogonalizations, errors.
+
+    Ranks load torch with one thread, as `tests/conftest.py` says why.
+    """
+    assert os.environ["OMP_NUM_THREADS"] == "1"
     assert run_ranks(_beside_the_hook, 2, rank) == [[], []]
 
 

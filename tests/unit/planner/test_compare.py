@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from costmodel.training.bands import tie_ratio
-from planner.analysis.compare import compare
+from planner.analysis.compare import compare, within_band
 from planner.analysis.op_points import op_points
 from planner.analysis.what_if import offers
 from planner.plan import Plan, PlanRequest
@@ -92,3 +92,13 @@ def test_kernels_of_a_layer_count_once_for_each_layer():
     assert {point.calls for point in points} == {1, 3, 58}
     head = sum(point.total_s for point in points if point.calls == 1)
     assert head / sum(point.total_s for point in points) < 0.1
+
+
+@pytest.mark.parametrize("gain", [0.9, 0.98, 0.9964, 1.0, 1.0036, 1.02, 1.1])
+def test_a_number_is_within_the_band_both_ways(gain: float) -> None:
+    """The same answer of a number and of its inverse, whichever plan is first; at speed itself it is the tie."""
+    one, other = plan_of(), plan_of(gpus="16")
+    assert within_band(one, other, gain) == within_band(other, one, 1 / gain)
+    assert within_band(one, other, gain) == (max(gain, 1 / gain) <= tie_ratio())
+    found = compare(one, other)
+    assert found.tied == within_band(one, other, found.speed)
