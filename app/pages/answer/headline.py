@@ -222,8 +222,10 @@ def delta(plan: Plan, baseline: Plan | None, number: Number) -> tuple[str | None
         return f"{text}, other tokens", "off"
     if not found.same_model:
         return f"{text}, other model", "off"
+    if now == then:
+        return text, "off"
     gain = then / now if number.lower_is_better else now / then
-    if number.of_speed and now != then and within_band(baseline, plan, gain):
+    if number.of_speed and within_band(baseline, plan, gain):
         return f"{text}, a tie", "off"
     return text, "inverse" if number.lower_is_better else "normal"
 
