@@ -27,6 +27,7 @@ from planner.audit.priced_facts import with_priced_facts
 from planner.audit.read import Reading, read_texts
 from planner.audit.residual import Residual, residual_of, work_of
 from planner.audit.told import add_chunks
+from planner.audit.unsettled import leanest_layout
 from planner.audit.verdict import Basis, Verdict, memory_verdict
 from planner.engines.fields import is_numeric, stack_facts, told_stack
 from planner.formats.step_lines import Pace, Work
@@ -268,21 +269,27 @@ def measured_pace(reading: Reading, job: Job) -> Pace | None:
     )
 
 
+LEAST_VOCABULARY = 256
+"""Tokens of the smallest vocabulary that there is, that of bytes."""
+_VOCABULARY = "model.vocab_size"
+
+
 def _leanest(now: Running | None, job: Job, cal: Calibration) -> Estimate | None:
     """The job with every unsettled setting at its leanest; None where nothing bounds that."""
-    layout = job.leanest_layout
-    if now is None or layout is None:
+    if now is None or not job.unsettled:
+        return now.estimate if now else None
+    layout = leanest_layout(now.layout, (one for one in job.unsettled if one.field != _VOCABULARY))
+    if layout is None:
         return None
-    if layout == now.layout:
-        return now.estimate
     setting = setting_of(now.request)
-    split = even_split(
-        [run.count for run in layer_runs(now.request.model)],
-        layout,
-        layer_order(now.request.model),
-        setting.job.mtp_layers,
-    )
-    return estimate(setting.model, setting.cluster, setting.job, now.stack, layout, cal, split)
+    model = setting.model
+    if any(one.field == _VOCABULARY for one in job.unsettled):
+        model = replace(model, vocab_size=min(model.vocab_size, LEAST_VOCABULARY * layout.tp))
+    split = now.split
+    if layout != now.layout:
+        runs = [run.count for run in layer_runs(model)]
+        split = even_split(runs, layout, layer_order(model), setting.job.mtp_layers)
+    return estimate(model, setting.cluster, setting.job, now.stack, layout, cal, split)
 
 
 def _best(request: PlanRequest | None, now: Running | None, cal: Calibration, *, runs: bool) -> Plan | None:

@@ -29,6 +29,8 @@ class Unsettled:
     @property
     def words(self) -> str:
         """It in a line."""
+        if self.taken is None:
+            return self.why
         return f"{self.field.rpartition('.')[2]} {self.taken}: {self.why}"
 
 

@@ -245,6 +245,18 @@ def test_does_not_fit_needs_all_that_decides_it_stated() -> None:
     assert not fails(guessed, None)
 
 
+@pytest.mark.parametrize(("gpu", "fails_with"), [("a100-sxm-40gb", True), ("h100-sxm", False)])
+def test_a_vocabulary_that_nobody_states_is_at_least_that_of_bytes(gpu: str, fails_with: bool) -> None:
+    """States that fill a GPU without any embedding do not fit; where its size would decide, it is not settled."""
+    words = SCRIPT.format(more="").replace("--vocab-size 32000", "")
+    found = audit({"run.sh": words}, gpu=gpu)
+    assert found.memory is not None
+    assert any("vocabulary" in one for one in found.memory.why) or found.memory.word != "not settled"
+    assert fails(found, None) is fails_with or found.memory.word == "does not fit"
+    lean = audit({"run.sh": words.replace("--num-layers 32", "--num-layers 12")}, gpu=gpu)
+    assert not fails(lean, None)
+
+
 def test_an_illegal_job_fails_without_a_limit() -> None:
     """It never starts; a variable that may be set elsewhere is no such thing."""
     illegal = audit({"run.sh": SCRIPT.format(more="--tensor-model-parallel-size 3")}, gpu="h100-sxm")
