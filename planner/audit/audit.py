@@ -56,6 +56,7 @@ class Audit:
         measured_from: The printed rate that it follows from, in words; empty where the step is printed.
         residual: That step beside its prediction.
         memory: Whether the job fits, and what that rests on.
+        memory_level: Printed over predicted peak, by which chances of OOM of proposals are judged.
     """
 
     reading: Reading
@@ -69,6 +70,7 @@ class Audit:
     measured_from: str = ""
     residual: Residual | None = None
     memory: Verdict | None = None
+    memory_level: float = 1.0
 
     @property
     def basis(self) -> Basis | None:
@@ -185,6 +187,7 @@ def audited(reading: Reading, flags: Flags, cal: Calibration, said: Flags | None
         reading=with_priced_facts(reading, job), job=job, findings=findings,
         predicted=now.estimate if now else None, best=best, changes=changes,
         doubts=tuple(dict.fromkeys(doubts)), residual=residual, memory=memory,
+        memory_level=now.memory_level if now else 1.0,
         measured_step_s=pace.step_s if pace else None, measured_from=pace.from_rate if pace else "",
     )  # fmt: skip
 
@@ -299,12 +302,16 @@ def _best(request: PlanRequest | None, now: Running | None, cal: Calibration, *,
     if now is not None:
         setting = setting_of(request)
         most = most_bytes(setting, now, runs=runs)
-        if most > setting.memory_budget_bytes:
+        if most != setting.memory_budget_bytes:
             request = replace(request, memory_headroom=1 - most / setting.cluster.gpu.memory_bytes)
     found = search(request, cal)
     if not isinstance(found, Plan):
         return None
-    return found if now is None or found.kind_of_stage else _with_numerics(found, now, cal)
+    if now is None or found.kind_of_stage:
+        return found
+    priced = _with_numerics(found, now, cal)
+    chance = now.chance_of(priced.estimate.peak_memory_bytes)
+    return replace(priced, estimate=replace(priced.estimate, out_of_memory_chance=chance))
 
 
 def _with_numerics(best: Plan, now: Running, cal: Calibration) -> Plan:

@@ -32,6 +32,7 @@ from planner.audit.told import (
     words_between,
 )
 from planner.engines.fields import facts_of, is_numeric, stack_facts, told_stack
+from planner.formats.logs import Measured
 from planner.plan import Plan, PlanRequest
 from planner.problem import Setting, deviation_of, setting_of
 from planner.rules.check import legal
@@ -52,6 +53,8 @@ class Running:
         stack: The profile with what the files switch off.
         off: Mechanisms that they switch off.
         estimate: What it should take.
+        memory_level: Printed over predicted peak, where a log prints one that can be of this job: the peaks
+            of other layouts of the same engine are off by as much.
     """
 
     request: PlanRequest
@@ -60,6 +63,13 @@ class Running:
     stack: SoftwareStack
     off: tuple[str, ...]
     estimate: Estimate
+    memory_level: float = 1.0
+
+    def chance_of(self, peak_bytes: float) -> float:
+        """Chance of OOM of another layout of the job, by its predicted peak."""
+        setting = setting_of(self.request)
+        capacity = setting.cluster.gpu.memory_bytes
+        return out_of_memory_chance(self.memory_level * peak_bytes, capacity, deviation_of(setting))
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -70,6 +80,15 @@ class Running:
         }
 
 
+def memory_level_of(log: Measured | None, predicted: Estimate) -> float:
+    """Printed over predicted peak; 1 where no log prints one, or one that is beyond the band taken twice."""
+    if log is None or not log.peak_memory_bytes or log.out_of_memory:
+        return 1.0
+    level = log.peak_memory_bytes / predicted.peak_memory_bytes
+    widest = (predicted.memory_upper_bytes / predicted.peak_memory_bytes) ** 2
+    return level if 1 / widest <= level <= widest else 1.0
+
+
 def running_of(reading: Reading, job: Job, cal: Calibration) -> Running | None:
     """A job as its files have it, estimated; None where its layout is not known."""
     if job.request is None or job.layout is None:
@@ -78,8 +97,11 @@ def running_of(reading: Reading, job: Job, cal: Calibration) -> Running | None:
     split = split_told(job.request, job.layout, told)
     stack = stack_told(setting.stack, told)
     found = estimate(setting.model, setting.cluster, setting.job, stack, job.layout, cal, split)
-    off = switched_off(setting.stack, told)
-    return Running(request=job.request, layout=job.layout, split=split, stack=stack, off=off, estimate=found)
+    return Running(
+        request=job.request, layout=job.layout, split=split, stack=stack,
+        off=switched_off(setting.stack, told), estimate=found,
+        memory_level=memory_level_of(reading.measured, found),
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,7 +166,6 @@ def _change(
     now: Running, words: tuple[str, ...], fields: tuple[tuple[str, Any], ...], step_s: float, peak: float
 ) -> Change:
     """A change beside the job as it is."""
-    setting = setting_of(now.request)
     return Change(
         set=tuple(word for word in words if not word.startswith(WITHOUT)),
         remove=tuple(word.removeprefix(WITHOUT) for word in words if word.startswith(WITHOUT)),
@@ -153,9 +174,7 @@ def _change(
         seconds_gained=now.estimate.step_time_s - step_s,
         peak_memory_bytes=peak,
         memory_change_bytes=peak - now.estimate.peak_memory_bytes,
-        out_of_memory_chance=out_of_memory_chance(
-            peak, setting.cluster.gpu.memory_bytes, deviation_of(setting)
-        ),
+        out_of_memory_chance=now.chance_of(peak),
         tied=1 / tie_ratio() <= now.estimate.step_time_s / step_s <= tie_ratio(),
     )
 
@@ -209,9 +228,13 @@ def _of_switches(
 
 
 def most_bytes(setting: Setting, now: Running, *, runs: bool) -> float:
-    """Memory that a proposal may fill: what a plan may, or as much as a job that is known to run fills."""
-    taken = min(now.estimate.peak_memory_bytes, setting.cluster.gpu.memory_bytes) if runs else 0.0
-    return max(setting.memory_budget_bytes, taken)
+    """Predicted memory that a proposal may fill: what a plan may, or as much as a job that runs fills.
+
+    A printed peak moves what a plan may to its level.
+    """
+    capacity = setting.cluster.gpu.memory_bytes
+    taken = now.estimate.peak_memory_bytes if runs else 0.0
+    return min(capacity, max(setting.memory_budget_bytes / now.memory_level, taken))
 
 
 def _words(

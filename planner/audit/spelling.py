@@ -25,6 +25,8 @@ def spelled_change(reading: Reading, fields: tuple[tuple[str, Any], ...]) -> tup
     None where one of them has no name that can be written, or where they would change a batch that the files
     do not state.
     """
+    if not reading.family.engine and set(reading.kinds.values()) == {"log"}:
+        return ()  # nobody says whose words the job was started with
     batch = reading.facts.stated("job.global_batch_size")
     if not batch and {"dp", "microbatch_size"} & {name for name, _ in fields}:
         return ()

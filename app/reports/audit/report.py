@@ -121,7 +121,11 @@ def _times(found: Audit) -> Facts:
         words = f"{layout_words(found.best.layout)} · {found.best.optimality.status}"
         pairs.append(("best", f"{format_seconds(found.best.estimate.step_time_s)} predicted: {words}"))
         best = found.best.estimate
-        fit = f"{memory_words(best, found.best.request)}: {fit_text(best.out_of_memory_chance)}"
+        level = found.memory_level
+        printed = (
+            "" if level == 1 else f", {format_bytes(level * best.peak_memory_bytes)} by the printed peak"
+        )
+        fit = f"{memory_words(best, found.best.request)}{printed}: {fit_text(best.out_of_memory_chance)}"
         pairs.append(("its memory", fit))
         pairs.append(("evidence", _evidence_words(found.best)))
     if found.slower_by is not None:
@@ -232,6 +236,7 @@ def audit_document(found: Audit) -> dict[str, Any]:
     document["basis"] = found.basis
     document["evidence"] = list(found.evidence)
     document["residual"] = _residual_record(found.residual)
+    document["memory_level"] = found.memory_level
     document["verdict"] = None if found.memory is None else asdict(found.memory)
     document["fits"] = found.fits
     document["out_of_memory_chance"] = None if found.memory is None else found.memory.chance

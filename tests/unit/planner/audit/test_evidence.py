@@ -132,6 +132,26 @@ def test_a_job_that_ran_fits_whatever_is_predicted(memory: str) -> None:
     assert audit_document(ran)["verdict"]["word"] == "fits"
 
 
+def test_chances_of_oom_are_judged_at_the_level_of_a_printed_peak() -> None:
+    """Half of what is predicted is half for its neighbours too; a peak that is of no such job moves nothing."""
+    script = SCRIPT.format(more=RAN)
+    alone = audit({"run.sh": script}, gpu="a100-sxm-40gb")
+    assert alone.predicted is not None
+    mib = alone.predicted.peak_memory_bytes / 2**20
+    widest = (alone.predicted.memory_upper_bytes / alone.predicted.peak_memory_bytes) ** 2
+    for ratio, level in (
+        (0.98 * widest, 0.98 * widest),
+        (1 / widest / 0.98, 1 / widest / 0.98),
+        (1.1 * widest, 1.0),
+    ):
+        log = log_of(9.0, more=f"max allocated: {ratio * mib}")
+        found = audit({"run.sh": script, "run.log": log}, gpu="a100-sxm-40gb")
+        assert found.memory_level == pytest.approx(level, rel=1e-3)
+        assert found.best is not None
+        chance = found.best.estimate.out_of_memory_chance
+        assert chance < 0.05 or found.best.estimate.peak_memory_bytes <= found.predicted.peak_memory_bytes  # type: ignore[union-attr]
+
+
 def test_a_log_that_ran_out_of_memory_is_evidence_too() -> None:
     """Whatever is predicted: the line is named, and the exit code follows."""
     text = log_of(9.0) + "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB\n"
