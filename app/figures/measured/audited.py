@@ -81,6 +81,11 @@ def _reading(found: Audit) -> str:
         words.append(f"as its files have it, it should take {format_seconds(found.predicted.step_time_s)}")
     if found.best is not None:
         words.append(f"the best plan {format_seconds(found.best.estimate.step_time_s)}")
-    far = "" if found.slower_by is None else f": {format_percent(found.slower_by, signed=True)} over the best"
+    basis = "measured against predicted" if found.basis == "measured" else "both predicted"
+    far = (
+        ""
+        if found.slower_by is None
+        else f": {format_percent(found.slower_by, signed=True)} over the best, {basis}"
+    )
     text = "; ".join(words) + far + "."
     return text[0].upper() + text[1:]
