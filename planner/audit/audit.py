@@ -272,6 +272,10 @@ def measured_pace(reading: Reading, job: Job) -> Pace | None:
     )
 
 
+MOST_SEARCHES = 3
+"""Of a best plan whose formats take more memory than those that are searched with."""
+ROUNDING = 1e-6
+"""Share by which two sums of one memory may differ."""
 LEAST_VOCABULARY = 256
 """Tokens of the smallest vocabulary that there is, that of bytes."""
 _VOCABULARY = "model.vocab_size"
@@ -299,19 +303,24 @@ def _best(request: PlanRequest | None, now: Running | None, cal: Calibration, *,
     """The best plan of the same engine on the same cluster, in as much memory as `most_bytes` allows."""
     if request is None:
         return None
-    if now is not None:
-        setting = setting_of(request)
-        most = most_bytes(setting, now, runs=runs)
-        if most != setting.memory_budget_bytes:
-            request = replace(request, memory_headroom=1 - most / setting.cluster.gpu.memory_bytes)
-    found = search(request, cal)
-    if not isinstance(found, Plan):
-        return None
-    if now is None or found.kind_of_stage:
-        return found
-    priced = _with_numerics(found, now, cal)
-    chance = now.chance_of(priced.estimate.peak_memory_bytes)
-    return replace(priced, estimate=replace(priced.estimate, out_of_memory_chance=chance))
+    if now is None:
+        found = search(request, cal)
+        return found if isinstance(found, Plan) else None
+    setting = setting_of(request)
+    most, capacity = most_bytes(setting, now, runs=runs), setting.cluster.gpu.memory_bytes
+    room, asked = most, request
+    for _ in range(MOST_SEARCHES):
+        if room != setting.memory_budget_bytes:
+            asked = replace(request, memory_headroom=1 - room / capacity)
+        found = search(asked, cal)
+        if not isinstance(found, Plan) or found.kind_of_stage:
+            return found if isinstance(found, Plan) else None
+        best = _with_numerics(found, now, cal)
+        peak = best.estimate.peak_memory_bytes
+        if peak <= most * (1 + ROUNDING):
+            return replace(best, estimate=replace(best.estimate, out_of_memory_chance=now.chance_of(peak)))
+        room *= most / peak  # the file's formats take more than the profile's
+    return None
 
 
 def _with_numerics(best: Plan, now: Running, cal: Calibration) -> Plan:

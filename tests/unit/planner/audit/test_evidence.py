@@ -273,7 +273,7 @@ def test_a_vocabulary_that_nobody_states_is_at_least_that_of_bytes(gpu: str, fai
     assert found.memory is not None
     assert any("vocabulary" in one for one in found.memory.why) or found.memory.word != "not settled"
     assert fails(found, None) is fails_with or found.memory.word == "does not fit"
-    lean = audit({"run.sh": words.replace("--num-layers 32", "--num-layers 12")}, gpu=gpu)
+    lean = audit({"run.sh": words.replace("--num-layers 32", "--num-layers 4")}, gpu=gpu)
     assert not fails(lean, None)
 
 
