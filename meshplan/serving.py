@@ -12,7 +12,14 @@ from planner.analysis.serving.fleets import find_fleet
 from planner.questions.flags import ServeFlags
 from planner.questions.serving.services import FIELD_OF_WORD, UNIT_OF_WORD
 from planner.questions.serving.understand import understand_serving
-from planner.questions.words import CountWord, Model, require_known, setting_words, text_of
+from planner.questions.words import (
+    CountWord,
+    Model,
+    layout_words,
+    require_known,
+    setting_words,
+    text_of,
+)
 from planner.serving.plan import ServingPlan
 from topology.base.errors import InputError
 
@@ -21,7 +28,8 @@ class LoadWords(TypedDict, total=False):
     """What may be said about a load and its fleet; every word is that of a flag of `plan serve`.
 
     Times (`ttft`, `tpot`, `e2e`) are seconds or texts such as ``"30ms"``; `rate` is requests per second or a
-    text; `job` takes the place of the words that describe one. `gpu` and `weights` may be lists.
+    text; `job` takes the place of the words that describe one. `gpu` and `weights` may be lists. `layout`
+    pins degrees of a replica: ``{"tp": 4}``.
     """
 
     gpus: CountWord
@@ -58,12 +66,13 @@ class LoadWords(TypedDict, total=False):
     usd_per_gpu_hour: float | str
     provider: str | Sequence[str]
     spare: int | str
+    layout: Mapping[str, object]
     set: Mapping[str, object]
 
 
 _OF_A_FLEET = (
-    *("gpus", "gpu", "cluster", "weights", "engine", "mode", "objective", "usd_per_gpu_hour", "set"),
-    *("provider", "spare"),
+    *("gpus", "gpu", "cluster", "weights", "engine", "mode", "objective", "usd_per_gpu_hour"),
+    *("layout", "set", "provider", "spare"),
 )
 
 
@@ -98,7 +107,8 @@ def _flags(model: str | None, words: Mapping[str, Any]) -> ServeFlags:
     flags: dict[str, Any] = {
         FIELD_OF_WORD.get(word, word): text_of(value, unit=UNIT_OF_WORD.get(word, ""))
         for word, value in words.items()
-        if word not in ("set", "trace")
+        if word not in ("layout", "set", "trace")
     }
     trace = None if words.get("trace") is None else Path(words["trace"])
-    return ServeFlags(model=model, trace=trace, settings=setting_words(words.get("set")), **flags)
+    settings = (*layout_words(words.get("layout")), *setting_words(words.get("set")))
+    return ServeFlags(model=model, trace=trace, settings=settings, **flags)

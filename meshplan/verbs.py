@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -13,12 +14,23 @@ from planner.explain import Explanation
 from planner.explain import explain as explained
 from planner.plan import Plan, PlanRequest, from_json, write_plans_with
 from planner.questions.traced import of_a_module
-from planner.questions.words import GridWords, JobWords, Model, SearchWords, flags_of, request_of, understood
+from planner.questions.training import MOST_GPUS
+from planner.questions.words import (
+    GridWords,
+    JobWords,
+    Model,
+    SearchWords,
+    flags_of,
+    request_of,
+    require_known,
+    understood,
+)
 from planner.rules.verdict import illegal, require_room
 from planner.search.given_layout import plan_of_layout
 from planner.search.infeasible import Infeasible, no_plan
 from planner.search.search import search
 from planner.search.verified import verified
+from topology.base.counts import parse_count
 from topology.base.decode import read_text
 
 if TYPE_CHECKING:
@@ -61,23 +73,8 @@ def plan(model: Model | PlanRequest, **words: Unpack[SearchWords]) -> Plan:
         NoFeasiblePlanError: there is none; its `answer` is the `Infeasible` that says why and what helps.
         InputError: a word is not understood.
     """
-    failures = words.get("failures")
-    min_gpus = words.get("min_gpus")
-    given = {name: said for name, said in words.items() if name not in ("failures", "min_gpus")}
-    by_date = words.get("objective") == "date"
-    request = request_of(model, given, SearchWords)
-    if failures is not None or min_gpus is not None or by_date:
-        from planner.campaign.finish import in_world
-
-        request = in_world(request, failures, min_gpus=min_gpus, by_date=by_date)
-    found = _search(request)
-    if isinstance(found, Infeasible):
-        raise no_plan(found)
-    if failures is None and min_gpus is None and found.request.job.total_tokens is None:
-        return found
-    from planner.campaign.finish import finished
-
-    return finished(found, failures, min_gpus=min_gpus, by_date=by_date)
+    require_known(words, SearchWords)
+    return _with_campaign(request_of(model, _of_a_step(words), SearchWords), words)
 
 
 def plan_module(module: Any, example_inputs: Any, *, name: str = "", **words: Unpack[SearchWords]) -> Plan:
@@ -102,9 +99,11 @@ def plan_module(module: Any, example_inputs: Any, *, name: str = "", **words: Un
     require_torch("meshplan.plan_module")
     from executor.tracing.trace import trace_given
 
+    require_known(words, SearchWords)
+    given = _of_a_step(words)
     model = spec_of_module(trace_given(module, example_inputs, name=name))
-    asked = of_a_module(flags_of(model, words, SearchWords))
-    return plan(understood(model, asked, words))
+    asked = of_a_module(flags_of(model, given, SearchWords))
+    return _with_campaign(understood(model, asked, given), words)
 
 
 def estimate(model: Model | PlanRequest, **words: Unpack[JobWords]) -> Plan:
@@ -161,6 +160,34 @@ def validate(plan: Plan | str | Path) -> ValidationReport:
     from executor.validation.validate import validate as checked
 
     return checked(found, planned_checks(found), lambda _begun: None)
+
+
+OF_A_CAMPAIGN = ("failures", "min_gpus")
+"""Words of a search that the run to its last token reads, and no step."""
+
+
+def _of_a_step(words: Mapping[str, Any]) -> dict[str, Any]:
+    """Words without those of the campaign."""
+    return {name: value for name, value in words.items() if name not in OF_A_CAMPAIGN}
+
+
+def _with_campaign(request: PlanRequest, words: Mapping[str, Any]) -> Plan:
+    """The best plan of a request, and its campaign where it has tokens."""
+    failures, least = (words.get(name) for name in OF_A_CAMPAIGN)
+    min_gpus = None if least is None else parse_count(str(least), "min_gpus", largest=MOST_GPUS)
+    by_date = words.get("objective") == "date"
+    if failures is not None or min_gpus is not None or by_date:
+        from planner.campaign.finish import in_world
+
+        request = in_world(request, failures, min_gpus=min_gpus, by_date=by_date)
+    found = _search(request)
+    if isinstance(found, Infeasible):
+        raise no_plan(found)
+    if failures is None and min_gpus is None and found.request.job.total_tokens is None:
+        return found
+    from planner.campaign.finish import finished
+
+    return finished(found, failures, min_gpus=min_gpus, by_date=by_date)
 
 
 def _search(request: PlanRequest) -> Plan | Infeasible:

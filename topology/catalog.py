@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from topology.base.counts import counted
 from topology.base.errors import InputError
 from topology.base.names import resolve
 from topology.builders import build, gpu_named, machine_spec
@@ -86,6 +87,13 @@ def discovered(dumps: Sequence[str | Path], gpu: str = "", num_gpus: int | None 
         one = discover(facts, gpu, hosts=1)
         (node,) = one.spec.nodes
         return replace(one, spec=replace(one.spec, nodes=(node.part(num_gpus),)))
+    if num_gpus > found.spec.num_gpus and found.counts_hosts:
+        hosts, kind = counted(found.spec.num_nodes, "host"), found.spec.nodes[0].gpu
+        raise InputError(
+            what=f"--gpus {num_gpus} asks for more than the dumps have",
+            cause=f"they list {hosts} with {found.spec.num_gpus} GPUs together",
+            fix=f"use --gpus {found.spec.num_gpus}, or plan without the dumps: --gpu {kind}",
+        )
     if num_gpus < 1 or num_gpus % per_node:
         below = max(1, num_gpus // per_node) * per_node
         raise InputError(

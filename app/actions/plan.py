@@ -8,7 +8,7 @@ from dataclasses import replace
 from app.terminal.progress import waiting
 from costmodel.kernels.saved import calibration_for
 from planner.plan import Plan, PlanRequest
-from planner.questions.batches import MOST_TRIED, is_range, read_range, suited
+from planner.questions.batches import MOST_TRIED, is_range, read_range, suited, upper_end
 from planner.questions.flags import Flags
 from planner.rules.verdict import illegal
 from planner.search.given_layout import plan_of_layout
@@ -44,8 +44,8 @@ def plan_asked(
         return find_plan(completed(understood.request)), understood.notes
     from planner.analysis.batches import best_of_requests, range_note
 
-    low, high = read_range(str(flags.global_batch_size))
-    understood = understand(replace(flags, global_batch_size=str(high)))
+    understood = understand(replace(flags, global_batch_size=upper_end(flags.global_batch_size)))
+    low, high = read_range(str(flags.global_batch_size), understood.request.job.sequence_length)
     found, tried = best_of_requests(_batches(completed(understood.request), low, high), plan_found)
     return _told(found, lambda plan: range_note(low, high, plan, tried)), understood.notes
 
@@ -66,10 +66,11 @@ def _plan_of_gpus(
 
     low, high = read_gpu_range(str(flags.gpus), MOST_GPUS)
     asked = flags.global_batch_size
-    batches = read_range(str(asked)) if is_range(asked) else None
-    most = MOST_TRIED // 2 if batches else MOST_TRIED
-    whole = replace(flags, gpus=str(high), global_batch_size=str(batches[1]) if batches else asked)
+    whole = replace(flags, gpus=str(high), global_batch_size=upper_end(asked) if is_range(asked) else asked)
     understood = understand(whole)
+    length = understood.request.job.sequence_length
+    batches = read_range(str(asked), length) if is_range(asked) else None
+    most = MOST_TRIED // 2 if batches else MOST_TRIED
     batch = understood.request.job.global_batch_size
     numbers = suited_gpus(low, high, batch, understood.request.cluster.nodes[0].gpus_per_node, most)
     requests = []

@@ -10,6 +10,7 @@ import typer
 from app.flags.job import takes_job
 from app.flags.shared import AcceptChanges, AsJson, InputFlag, ModuleFlag, OutputFile, OutputFormat
 from planner.questions.flags import Flags
+from topology.base.errors import InputError
 
 
 @takes_job()
@@ -38,6 +39,12 @@ def command(
 
     check_destination(wanted=output_format, as_json=as_json, output=output)
     if plan is not None:
+        if flags != Flags() or module or inputs:
+            raise InputError(
+                what="both a plan and a question were given",
+                cause=f"{plan}, and flags that ask for another",
+                fix="give the plan alone, or leave it out to plan first",
+            )
         wanted = read_plan(plan, accept_changes=accept_changes, say=note)
         return emit(explain_answer(wanted), wanted=output_format, as_json=as_json, output=output)
     understood = understood_question(flags, module, inputs)

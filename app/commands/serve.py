@@ -12,6 +12,7 @@ import typer
 from app.flags.serve import takes_load
 from app.flags.shared import AsJson, OutputFormat
 from planner.questions.flags import ServeFlags
+from topology.base.counts import is_numeric
 
 if TYPE_CHECKING:
     from app.reports.answer import Answer
@@ -292,6 +293,4 @@ def split_output(text: str | None) -> tuple[str | None, Path | None]:
     """
     if text is None:
         return None, None
-    cleaned = text.strip().lower().replace("_", "").replace(",", "").lstrip("-+").removesuffix("k")
-    number = cleaned.replace(".", "", 1).isdigit()
-    return (text, None) if number else (None, Path(text))
+    return (text, None) if is_numeric(text) else (None, Path(text))

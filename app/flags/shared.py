@@ -28,7 +28,9 @@ InputFlag: TypeAlias = Annotated[
 ]
 Gpus: TypeAlias = Annotated[
     str | None,
-    typer.Option("--gpus", "-n", help="Number of GPUs; ..576: the best up to it.", metavar="N"),
+    typer.Option(
+        "--gpus", "-n", help="Number of GPUs (16k = 16,384); ..576: the best up to it.", metavar="N"
+    ),
 ]
 GpuName: TypeAlias = Annotated[
     str | None,
@@ -52,7 +54,8 @@ DegradedHosts: TypeAlias = Annotated[
     ),
 ]  # fmt: skip
 SequenceLength: TypeAlias = Annotated[
-    str | None, typer.Option("--sequence-length", "-s", help="Tokens in one sequence.", metavar="N")
+    str | None,
+    typer.Option("--sequence-length", "-s", help="Tokens in one sequence (8k = 8,192).", metavar="N"),
 ]
 GlobalBatchSize: TypeAlias = Annotated[
     str | None,
@@ -60,7 +63,7 @@ GlobalBatchSize: TypeAlias = Annotated[
         "--global-batch-size",
         "--batch",
         "-b",
-        help="Sequences in one step; 256..1024 takes the best.",
+        help="Sequences in one step, or tokens (4Mtok = 4 · 2²⁰); 256..1024 takes the best.",
         metavar="N",
     ),
 ]
@@ -118,7 +121,10 @@ ObjectiveFlag: TypeAlias = Annotated[
     str | None, typer.Option("--objective", help="What the best plan is best at; the default is step-time.")
 ]
 Tokens: TypeAlias = Annotated[
-    str | None, typer.Option("--tokens", help="Tokens to train on (15T), for totals in time and dollars.")
+    str | None,
+    typer.Option(
+        "--tokens", help="Tokens to train on (15T = 15 · 10¹²), for totals in time and dollars.", metavar="N"
+    ),
 ]
 FailuresFile: TypeAlias = Annotated[
     Path | None,
@@ -186,7 +192,7 @@ AnchorFlag: TypeAlias = Annotated[
     ),
 ]
 Top: TypeAlias = Annotated[
-    str | None, typer.Option("--top", help="How many plans to show; the default is 5.")
+    str | None, typer.Option("--top", help="How many plans to show; the default is 5.", metavar="N")
 ]
 AcceptChanges: TypeAlias = Annotated[
     bool,

@@ -10,56 +10,18 @@ import binascii
 import json
 import shlex
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from planner.questions.flags import Flags
+from planner.questions.flags import FLAG_OF_FIELD, Flags
 from topology.base.decode import structure, unstructure
 from topology.base.errors import InputError
 
 T = TypeVar("T")
 
-_FLAG_OF_FIELD: Mapping[str, str] = {
-    "model": "--model",
-    "gpus": "--gpus",
-    "gpu": "--gpu",
-    "cluster": "--cluster",
-    "without": "--without",
-    "degraded": "--degraded",
-    "sequence_length": "--sequence-length",
-    "global_batch_size": "--global-batch-size",
-    "precision": "--precision",
-    "adapter": "--adapter",
-    "recompute_modules": "--recompute-modules",
-    "offload": "--offload",
-    "stack": "--stack",
-    "engine": "--for",
-    "objective": "--objective",
-    "tokens": "--tokens",
-    "deadline": "--deadline",
-    "top": "--top",
-    "memory_headroom": "--memory-headroom",
-    "anchor": "--anchor",
-}
 MOST_PACKED_CHARACTERS = 16_000
 MOST_UNPACKED_BYTES = 256_000
-
-
-def command_line(flags: Flags, command: str = "plan") -> str:
-    """The command that asks this question.
-
-    >>> command_line(Flags(model="llama-3.1-70b", gpus="32", settings=("layout.tp=8",)))
-    'plan --model llama-3.1-70b --gpus 32 --set layout.tp=8'
-    """
-    words = command.split()
-    for name, flag in _FLAG_OF_FIELD.items():
-        value = getattr(flags, name)
-        if value is not None:
-            words += [flag, value]
-    for setting in flags.settings:
-        words += ["--set", setting]
-    return shlex.join(words)
 
 
 def flags_of_words(words: Sequence[str], base: Flags | None = None) -> Flags:
@@ -70,7 +32,7 @@ def flags_of_words(words: Sequence[str], base: Flags | None = None) -> Flags:
     Flags(model=None, gpus='64', ... settings=('layout.tp=4',))
     """
     flags = base or Flags()
-    names = {flag: name for name, flag in _FLAG_OF_FIELD.items()}
+    names = {flag: name for name, flag in FLAG_OF_FIELD.items()}
     for flag, value in zip(words[::2], words[1::2], strict=False):
         if flag == "--set":
             flags = replace(flags, settings=_with_setting(flags.settings, value))

@@ -8,7 +8,6 @@ that says too little, or something the model cannot express, is unsupported with
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,6 +24,7 @@ from costmodel.runs.layout import chunk_layers_of, layout_of, recomputed_share
 from costmodel.runs.limits import refuse_faster_than_peak, refuse_larger_than_memory
 from costmodel.runs.model import model_of
 from costmodel.runs.mtp import mtp_layers_of
+from costmodel.runs.notes import stated
 from costmodel.runs.recipe import RunRecipe, not_priced, recipe_of, with_recipe
 from costmodel.stack import SoftwareStack, stack_of_framework, stacks
 from costmodel.updates.adapters import EXAMPLE, parse_adapter
@@ -129,7 +129,7 @@ def read_run(row: Row, index: int = 0, *, trust_paths: bool = False) -> Training
     out_of_memory = flag(row, "oom", default=False)
     if not measured and not memory and not out_of_memory:
         raise UnsupportedRunError("no step_time_s, peak_memory_gib or oom to compare with")
-    recipe = recipe_of(row)
+    recipe, note = recipe_of(row), row.get("note", "")
     stack = _stack(row, recipe)
     if not row.get("sequence_parallel") and layout.tp > 1 and stack.supports.sequence_parallel_default:
         layout = replace(layout, sequence_parallel=True)
@@ -159,36 +159,35 @@ def read_run(row: Row, index: int = 0, *, trust_paths: bool = False) -> Training
         not_priced=not_priced(stack.timing, recipe),
         step_time_s=number(row, "step_time_s") if measured else None,
         peak_memory_bytes=number(row, "peak_memory_gib") * GIB if memory else None,
-        process_memory=stack.name in PROCESS_MEMORY_STACKS or "nvidia-smi" in row.get("note", "").lower(),
+        process_memory=stack.name in PROCESS_MEMORY_STACKS or stated(note, "memory of processes") is True,
         out_of_memory=out_of_memory,
     )
 
 
 def _adapter(row: Row) -> str:
     """The kind of adapter that a row's model, engine or note says it trains, if any."""
-    words = " ".join(row.get(name, "") for name in ("model", "framework", "note")).lower()
-    found = re.search(r"\b(q?lora|dora)\b", words.replace("_", " "))
-    return found.group(1) if found else ""
+    words = "; ".join(row.get(name, "") for name in ("model", "framework", "note"))
+    return next((kind.lower() for kind in ("QLoRA", "LoRA", "DoRA") if stated(words, kind)), "")
 
 
 def _stack(row: Row, recipe: RunRecipe) -> SoftwareStack:
     """The profile of the row's engine, with what the row says of its attention, launches, overlap."""
     stack = _version(stack_of_framework(row.get("framework", ""), row.get("url", "")), row)
-    timing, note = stack.timing, row.get("note", "").lower()
+    timing, note = stack.timing, row.get("note", "")
     if row.get("flash_attention"):
         timing = replace(timing, flash_attention=flag(row, "flash_attention", default=True))
-    if "async tp" in note:
+    if stated(note, "async tensor parallelism"):
         timing = replace(timing, tp_overlap_share=max(timing.tp_overlap_share, ASYNC_TP_SHARE))
-    if "token-drop" in note:
+    if stated(note, "dropped tokens"):
         # DeepEP drops none; HybridEP can, and is stated where it is used (Megatron-LM pull request 2176)
         timing = replace(timing, drops_tokens=True, dispatches_once_per_node=False)
-    if "_cg" in note or "cuda graph" in note:
+    if stated(note, "CUDA graphs"):
         timing = replace(timing, cuda_graphs=True)
-    if re.search(r"launch[ _]blocking", note):
+    if stated(note, "blocking launches"):
         timing = replace(timing, launch_blocking=True)
-    narrow = "fp8 activation store" in note
+    narrow = bool(stated(note, "FP8 activations"))
     memory = replace(stack.memory, keeps_narrow_gates=stack.memory.keeps_narrow_gates or narrow)
-    if "fp32 grad accumulation" in note:
+    if stated(note, "FP32 gradients"):
         memory = replace(memory, bf16_sum_bytes=FLOAT_BYTES)
     return replace(stack, timing=with_recipe(timing, recipe), memory=memory)
 
@@ -226,7 +225,7 @@ def _job(row: Row, layout: ParallelLayout) -> TrainingJob:
 def _offload(row: Row) -> Offload | None:
     """What waits in host memory: by its column as on a command line, or by the words of the note."""
     said = row.get("offload", "")
-    if not said and re.search(r"\bactivations? offload", row.get("note", "").lower()):
+    if not said and stated(row.get("note", ""), "activation offload"):
         said = "activations"
     return parse_offload(said)[0] if said else None
 

@@ -1,6 +1,6 @@
 """How many modules that predict further tokens a row of measured runs trained.
 
-The column ``mtp_layers`` says it, or a note that reads ``w/ MTP`` or ``w/o MTP``; of the rest the recipes of
+The column ``mtp_layers`` says it, or a note that reads ``w/ MTP`` or denies it; of the rest the recipes of
 an engine do (`costmodel.runs.engine_recipes`). Any other row trained none, as its engine has it unasked.
 """
 
@@ -10,8 +10,9 @@ import re
 
 from costmodel.runs.cells import Row, count
 from costmodel.runs.engine_recipes import modules_of_recipe
+from costmodel.runs.notes import stated
 
-_SAID = re.compile(r"\bw/(o)? ?mtp\b")
+_WITH = re.compile(r"\bw(?:/|ith) ?mtp\b")
 
 
 def mtp_layers_of(row: Row) -> int:
@@ -24,6 +25,7 @@ def mtp_layers_of(row: Row) -> int:
     """
     if row.get("mtp_layers"):
         return count(row, "mtp_layers", 0)
-    if said := _SAID.search(row.get("note", "").lower()):
-        return int(said.group(1) is None)
-    return modules_of_recipe(row)
+    note = row.get("note", "")
+    if stated(note, "further tokens") is False:
+        return 0
+    return 1 if _WITH.search(note.lower()) else modules_of_recipe(row)

@@ -42,6 +42,7 @@ from costmodel.training.priced import price_layouts
 from costmodel.training.raw_times import Features
 from costmodel.training.stages import stage_costs_of
 from topology.base.counts import counted
+from topology.base.units import HOUR, format_seconds
 from topology.cluster import Cluster
 from topology.pools.rates import mean_usd_per_gpu_hour, rates_of
 
@@ -183,7 +184,7 @@ def answer(
         wh_per_step=energy,
         wh_per_billion_tokens=float(per_billion_tokens(energy, tokens)),
         bound_by=_bound_by(time),
-        assumptions=_assumptions(q),
+        assumptions=(*_assumptions(q), *_doubted(q.job, seconds)),
         provenance=_provenance(q, _extrapolated_share(features) if tabled else 0.0),
     )
 
@@ -271,6 +272,20 @@ def _assumptions(q: Question) -> tuple[str, ...]:
     if rates_of(q.cluster.spec) is not None:
         lines.append(f"price {q.cluster.spec.price_source}, {q.cluster.spec.price_as_of}")
     return (*lines, *q.cluster.notes)
+
+
+LONGEST_USUAL_STEP_S = HOUR
+"""A run sees its loss, its failures and its checkpoints by steps; published ones take seconds to minutes."""
+
+
+def _doubted(job: TrainingJob, step_s: float) -> tuple[str, ...]:
+    """Say that a step is so long that its batch was likely meant otherwise."""
+    if step_s <= LONGEST_USUAL_STEP_S:
+        return ()
+    batch = f"{counted(job.global_batch_size, 'sequence')} of {counted(job.sequence_length, 'token')}"
+    total = f"{counted(job.tokens_per_step, 'token')} a step"
+    doubted = f"a step of {format_seconds(step_s)} is doubted: {batch} are {total}"
+    return (f"{doubted} (4Mtok is a batch in tokens)",)
 
 
 def _predicted(q: Question) -> str:

@@ -14,6 +14,7 @@ from costmodel.layout import layout_record
 from costmodel.parallel.axes import PARTS
 from planner.campaign.finish import campaign_or_none
 from planner.plan import Plan, PlanRequest
+from planner.questions.batches import FLAG, RANGE, is_in_tokens, read_batch
 from planner.questions.flags import Flags
 from planner.questions.training import MOST_GPUS
 from planner.search.infeasible import Infeasible, cause_of
@@ -167,8 +168,8 @@ def shares_of(text: str) -> Mapping[str, float]:
 def points_of(flags: Flags) -> tuple[Flags, ...]:
     """Every combination of the values that were listed, as single requests."""
     gpus = _listed(flags.gpus, "--gpus", largest=MOST_GPUS)
-    lengths = _listed(flags.sequence_length, "--sequence-length", binary=True)
-    batches = _listed(flags.global_batch_size, "--global-batch-size")
+    lengths = _listed(flags.sequence_length, "--sequence-length")
+    batches = _batches(flags.global_batch_size)
     named = [_named(text) for text in (flags.model, flags.stack, flags.precision, flags.gpu)]
     grid: list[tuple[Any, ...]] = list(itertools.product(*named, gpus, lengths, batches, _optimizers(flags)))
     if len(grid) > MOST_POINTS:
@@ -205,13 +206,30 @@ def _optimizers(flags: Flags) -> Sequence[tuple[str, ...]]:
     return tuple((*others, f"{OPTIMIZER}{name.strip()}") for name in listed[0].split(","))
 
 
-def _listed(
-    text: str | None, flag: str, *, largest: int = 10**18, binary: bool = False
-) -> Sequence[str | None]:
+def _batches(text: str | None) -> Sequence[str | None]:
+    """Batches of a sweep, as text: what is counted in tokens is sequences at the length of each point.
+
+    >>> _batches("256,512"), _batches("2Mtok..4Mtok,8Mtok")
+    (('256', '512'), ('2097152tok', '4194304tok', '8Mtok'))
+    """
+    if text is None or not any(is_in_tokens(part) or part.strip()[-1:] in "mM" for part in text.split(",")):
+        return _listed(text, FLAG)
+    found: list[str] = []
+    for part in text.split(","):
+        ends = part.split(RANGE)
+        if len(ends) > 1 and all(map(is_in_tokens, ends)):
+            counts = (read_batch(end, 1) for end in ends)
+            found += [f"{count}tok" for count in parse_counts(RANGE.join(map(str, counts)), FLAG)]
+        else:
+            found.append(part.strip())
+    return tuple(found)
+
+
+def _listed(text: str | None, flag: str, *, largest: int = 10**18) -> Sequence[str | None]:
     """Values of one flag, as text; one None when it was not given."""
     if text is None:
         return (None,)
-    return tuple(str(count) for count in parse_counts(text, flag, largest=largest, binary=binary))
+    return tuple(str(count) for count in parse_counts(text, flag, largest=largest))
 
 
 def run_points(

@@ -1,4 +1,4 @@
-"""A batch as a range, as written, and the sizes of it that suit a number of GPUs.
+"""A batch as written: in sequences or in tokens, one or a range; and those that suit a number of GPUs.
 
 A step is divided among replicas without a rest, so a batch that shares few factors with the GPUs forbids
 layouts or leaves GPUs idle.
@@ -9,10 +9,15 @@ from __future__ import annotations
 import math
 
 from planner.plan import PlanRequest
-from topology.base.counts import parse_count
+from topology.base.counts import SIZES, Suffixes, counted, parse_count
 from topology.base.errors import InputError
 
+FLAG = "--global-batch-size"
 RANGE = ".."
+TOKENS = ("tokens", "token", "toks", "tok")
+"""Words behind a batch that is counted in tokens, the longer first."""
+OF_SEQUENCES: Suffixes = {name: factor for name, factor in SIZES.items() if name != "m"}
+"""Suffixes of a batch in sequences: millions are said of tokens, and `4M` alone does not say of which."""
 MOST_TRIED = 8
 """Batches of a range that are planned."""
 NEAR = 0.25
@@ -28,21 +33,88 @@ def is_range(text: str | None) -> bool:
     return text is not None and RANGE in text
 
 
-def read_range(text: str) -> tuple[int, int]:
-    """Both ends of a range of batches.
+def is_in_tokens(text: str) -> bool:
+    """Whether a batch is counted in tokens.
 
-    >>> read_range("256..1k")
-    (256, 1000)
+    >>> is_in_tokens("4Mtok"), is_in_tokens("512")
+    (True, False)
     """
-    ends = [parse_count(end, "--global-batch-size") for end in text.split(RANGE, 1)]
-    low, high = ends
+    return text.strip().lower().endswith(TOKENS)
+
+
+def read_batch(text: str, sequence_length: int) -> int:
+    """Sequences of a step, from sequences or from tokens, whose suffixes are powers of two as all sizes'.
+
+    >>> read_batch("512", 8192), read_batch("4Mtok", 8192), read_batch("1k", 4096)
+    (512, 512, 1024)
+
+    Args:
+        text: What was written.
+        sequence_length: Tokens of a sequence.
+
+    Raises:
+        InputError: it is no count, no whole number of sequences, or does not say whether of tokens.
+    """
+    if not is_in_tokens(text):
+        if text.strip().lower().endswith("m"):
+            raise _of_what(text.strip(), sequence_length)
+        return parse_count(text, FLAG, suffixes=OF_SEQUENCES)
+    lowered = text.strip().lower()
+    word = next(word for word in TOKENS if lowered.endswith(word))
+    tokens = parse_count(lowered.removesuffix(word), FLAG)
+    sequences, rest = divmod(tokens, sequence_length)
+    if rest:
+        near = [count for count in (sequences, sequences + 1) if count]
+        offers = [f"{FLAG} {count} ({counted(count * sequence_length, 'token')})" for count in near]
+        raise InputError(
+            what=f"{FLAG} {text.strip()} is no whole number of sequences",
+            cause=f"{tokens:,} % {sequence_length:,} tokens of a sequence = {rest:,}",
+            fix=f"use {' or '.join(offers)}",
+        )
+    return sequences
+
+
+def _of_what(text: str, sequence_length: int) -> InputError:
+    """Ask whether a batch in millions counts tokens or sequences."""
+    count = parse_count(text, FLAG)
+    tokens = counted(count * sequence_length, "token")
+    return InputError(
+        what=f"{FLAG} {text} does not say of what",
+        cause=f"{count:,} sequences of {counted(sequence_length, 'token')} are {tokens} a step",
+        fix=f"write {FLAG} {text}tok for tokens, or {FLAG} {count} for sequences",
+    )
+
+
+def read_range(text: str, sequence_length: int) -> tuple[int, int]:
+    """Both ends of a range of batches, sequences.
+
+    >>> read_range("256..1k", 8192), read_range("2Mtok..4Mtok", 8192)
+    ((256, 1024), (256, 512))
+    """
+    ends = text.split(RANGE, 1)
+    if is_in_tokens(ends[0]) != is_in_tokens(ends[1]):
+        raise InputError(
+            what=f"{FLAG} {text} is no range",
+            cause="one end counts tokens, the other sequences",
+            fix=f"write both in tokens, such as {FLAG} 2Mtok..4Mtok, or both in sequences",
+        )
+    low, high = (read_batch(end, sequence_length) for end in ends)
     if low > high:
         raise InputError(
-            what=f"--global-batch-size {text} is no range",
+            what=f"{FLAG} {text} is no range",
             cause=f"it goes from {low:,} down to {high:,}",
             fix=f"write {high}{RANGE}{low}",
         )
     return low, high
+
+
+def upper_end(text: str | None) -> str:
+    """The last of a range, as written.
+
+    >>> upper_end("256..1024")
+    '1024'
+    """
+    return (text or "").partition(RANGE)[2]
 
 
 def suited(low: int, high: int, num_gpus: int, most: int = MOST_TRIED) -> tuple[int, ...]:

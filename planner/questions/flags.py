@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -73,3 +75,43 @@ class ServeFlags:
     objective: str | None = None
     anchor: str | None = None
     settings: tuple[str, ...] = ()
+
+
+FLAG_OF_FIELD: Mapping[str, str] = {
+    "model": "--model",
+    "gpus": "--gpus",
+    "gpu": "--gpu",
+    "cluster": "--cluster",
+    "without": "--without",
+    "degraded": "--degraded",
+    "sequence_length": "--sequence-length",
+    "global_batch_size": "--global-batch-size",
+    "precision": "--precision",
+    "adapter": "--adapter",
+    "recompute_modules": "--recompute-modules",
+    "offload": "--offload",
+    "stack": "--stack",
+    "engine": "--for",
+    "objective": "--objective",
+    "tokens": "--tokens",
+    "deadline": "--deadline",
+    "top": "--top",
+    "memory_headroom": "--memory-headroom",
+    "anchor": "--anchor",
+}
+
+
+def command_line(flags: Flags, command: str = "plan") -> str:
+    """The command that asks this question.
+
+    >>> command_line(Flags(model="llama-3.1-70b", gpus="32", settings=("layout.tp=8",)))
+    'plan --model llama-3.1-70b --gpus 32 --set layout.tp=8'
+    """
+    words = command.split()
+    for name, flag in FLAG_OF_FIELD.items():
+        value = getattr(flags, name)
+        if value is not None:
+            words += [flag, value]
+    for setting in flags.settings:
+        words += ["--set", setting]
+    return shlex.join(words)

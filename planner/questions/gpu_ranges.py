@@ -27,8 +27,8 @@ def is_gpu_range(text: str | None) -> bool:
 def read_gpu_range(text: str, largest: int) -> tuple[int, int]:
     """Both ends of a range of GPUs; without the first it begins at one.
 
-    >>> read_gpu_range("..576", 1024), read_gpu_range("8..1k", 1024)
-    ((1, 576), (8, 1000))
+    >>> read_gpu_range("..576", 1024), read_gpu_range("8..1k", 2048)
+    ((1, 576), (8, 1024))
     """
     first, last = text.split(RANGE, 1)
     if not last.strip():

@@ -11,7 +11,7 @@ from planner.plan import PlanRequest
 from planner.questions.batches import is_range
 from planner.questions.flags import Flags
 from planner.questions.training import Understood, understand
-from topology.base.counts import parse_count
+from topology.base.counts import TOTALS, parse_count
 from topology.base.decode import read_toml, structure
 from topology.base.errors import InputError, shown
 from topology.base.units import parse_seconds
@@ -99,7 +99,7 @@ def _entries(raw: Mapping[str, Any], path: str) -> tuple[PhaseText, ...]:
 def _flags_of(entry: PhaseText, flags: Flags) -> Flags:
     """The flags of one phase."""
     said = {name: getattr(entry, name) for name in _OF_FLAGS if getattr(entry, name)}
-    parse_count(said.get("tokens", ""), f"tokens of the phase {entry.name}")
+    parse_count(said.get("tokens", ""), f"tokens of the phase {entry.name}", suffixes=TOTALS)
     return replace(flags, **said)
 
 

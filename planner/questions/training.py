@@ -17,16 +17,17 @@ from costmodel.models.catalog import model as find_model
 from costmodel.models.spec import ModelSpec
 from costmodel.updates.adapters import parse_adapter
 from planner.plan import FREE, OBJECTIVES, Objective, PlanRequest
+from planner.questions.batches import read_batch
 from planner.questions.engine import stack_and_engine, usual_engine
 from planner.questions.expert_load import read_expert_load
-from planner.questions.flags import Flags
+from planner.questions.flags import FLAG_OF_FIELD, Flags, command_line
 from planner.questions.modules import recompute_modules
 from planner.questions.offload import offload_of, offload_pins, require_offloadable
 from planner.questions.seen import require_seen
 from planner.questions.settings import override, override_cluster, settings_by_group
 from planner.questions.traced import require_of_a_module
 from planner.rules.check import said_pins
-from topology.base.counts import counted, parse_count, parse_share
+from topology.base.counts import TOTALS, counted, listed_counts, parse_count, parse_share, suffix_note
 from topology.base.errors import InputError, shown
 from topology.base.names import normalize, resolve
 from topology.base.units import parse_seconds
@@ -69,6 +70,7 @@ def understand(
         cluster: A cluster that has no name, in place of the flags.
         job: A job in place of the flags that describe one.
     """
+    _require_single(flags)
     groups = settings_by_group(flags.settings)
     model = override(model or _find_model(flags.model), groups["model"], "model")
     spec = understand_cluster(flags, cluster=cluster)
@@ -76,6 +78,7 @@ def understand(
     job = override(job or _job(flags, model, spec.num_gpus), groups["job"], "job")
     job = job if offload is None else replace(job, offload=offload)
     require_offloadable(job, spec)
+    _require_step_of_tokens(job, model)
     stack, engine = stack_and_engine(flags.stack, flags.engine)
     request = PlanRequest(
         model=model,
@@ -101,6 +104,43 @@ def understand(
         usual, why = usual_engine(request)
         request, notes = replace(request, engine=usual), (*notes, *why)
     return Understood(request=request, notes=notes)
+
+
+SWEPT = ("gpus", "sequence_length", "global_batch_size")
+"""Counts that `plan sweep` takes lists of."""
+GROUP_DIGITS = 3
+LARGEST_UNIT = 10_000
+"""Tokens of a run that are likely meant in billions or trillions."""
+
+
+def _require_single(flags: Flags) -> None:
+    """Refuse a list where one number is planned, with the command that plans every one of it."""
+    for field in SWEPT:
+        written = getattr(flags, field)
+        parts = listed_counts(written) if written else ()
+        if len(parts) > 1:
+            flag = FLAG_OF_FIELD[field]
+            grouped = all(len(part) == GROUP_DIGITS for part in parts[1:])
+            joined = f"; {''.join(parts)} alone is written without commas" if grouped else ""
+            raise InputError(
+                what=f"{flag} {written.strip()} is a list",
+                cause=f"{' and '.join(parts)} are {len(parts)} numbers, and one is planned here{joined}",
+                fix=command_line(replace(flags, **{field: ",".join(parts)}), "plan sweep"),
+            )
+
+
+def _require_step_of_tokens(job: TrainingJob, model: ModelSpec) -> None:
+    """Refuse a run that ends within its first step, as fifteen tokens where fifteen trillion are meant."""
+    if job.total_tokens is None or job.total_tokens >= job.tokens_per_step:
+        return
+    total, noun = job.total_tokens, "sample" if model.module else "token"
+    step = counted(job.tokens_per_step, noun)
+    units = f"--tokens {total}T or --tokens {total}B" if total <= LARGEST_UNIT else "more --tokens"
+    raise InputError(
+        what=f"--tokens {total:,} ends within the first step",
+        cause=f"a step of {counted(job.global_batch_size, 'sequence')} has {step}",
+        fix=f"give {units}, or a smaller --global-batch-size",
+    )
 
 
 def _pins(flags: Flags, settings: Mapping[str, str]) -> dict[str, Any]:
@@ -220,10 +260,10 @@ def _job(flags: Flags, model: ModelSpec, num_gpus: int) -> TrainingJob:
     """Read the job, with the defaults of a pre-training run."""
     length = min(DEFAULT_SEQUENCE_LENGTH, model.max_sequence_length)
     if flags.sequence_length:
-        length = parse_count(flags.sequence_length, "--sequence-length", binary=True)
+        length = parse_count(flags.sequence_length, "--sequence-length")
     batch = default_batch(num_gpus)
     if flags.global_batch_size:
-        batch = parse_count(flags.global_batch_size, "--global-batch-size")
+        batch = read_batch(flags.global_batch_size, length)
     precisions = tuple(TRAINING)
     return TrainingJob(
         sequence_length=length,
@@ -231,7 +271,7 @@ def _job(flags: Flags, model: ModelSpec, num_gpus: int) -> TrainingJob:
         precision=_one_of(flags.precision or precisions[0], precisions, "precision"),
         adapter=parse_adapter(flags.adapter) if flags.adapter else None,
         expert_load=read_expert_load(flags.expert_load, model) if flags.expert_load else (),
-        total_tokens=parse_count(flags.tokens, "--tokens") if flags.tokens else None,
+        total_tokens=parse_count(flags.tokens, "--tokens", suffixes=TOTALS) if flags.tokens else None,
         deadline_s=parse_seconds(flags.deadline, "30d") if flags.deadline else None,
     )
 
@@ -302,6 +342,17 @@ def untrained_note(model: ModelSpec) -> str:
     )
 
 
+def _count_notes(flags: Flags, request: PlanRequest) -> tuple[str, ...]:
+    """What counts with a suffix were read as."""
+    job = request.job
+    return (
+        *suffix_note(flags.gpus, request.cluster.num_gpus, "--gpus", "GPU"),
+        *suffix_note(flags.sequence_length, job.sequence_length, "--sequence-length", "token"),
+        *suffix_note(flags.global_batch_size, job.global_batch_size, "--global-batch-size", "sequence"),
+        *suffix_note(flags.tokens, job.total_tokens or 0, "--tokens", "token"),
+    )
+
+
 def _notes(flags: Flags, request: PlanRequest) -> tuple[str, ...]:
     """Say what a lenient name was understood as."""
     meant = (
@@ -312,11 +363,15 @@ def _notes(flags: Flags, request: PlanRequest) -> tuple[str, ...]:
     alone = (left_out_note(request.model),) if request.model.left_out else ()
     if request.model.num_nextn_predict_layers and not (request.job.mtp_layers or request.job.adapter):
         alone = (*alone, untrained_note(request.model))
-    return alone + tuple(
-        f"{kind} {written} is {name}"
-        for kind, written, name in meant
-        if written
-        and normalize(written) != normalize(name)
-        and "/" not in written
-        and not written.endswith(".json")
+    return (
+        alone
+        + _count_notes(flags, request)
+        + tuple(
+            f"{kind} {written} is {name}"
+            for kind, written, name in meant
+            if written
+            and normalize(written) != normalize(name)
+            and "/" not in written
+            and not written.endswith(".json")
+        )
     )

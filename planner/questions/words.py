@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
+from numbers import Real
 from pathlib import Path
-from typing import Any, TypedDict
+from types import UnionType
+from typing import Any, TypedDict, Union, get_args, get_origin, get_type_hints
 
 from costmodel.job import TrainingJob
 from costmodel.layout import ParallelLayout
@@ -16,7 +20,7 @@ from costmodel.stack import stack as find_stack
 from planner.plan import RECOMPUTED_LAYERS, SPLIT_PINS, PlanRequest
 from planner.questions.flags import Flags
 from planner.questions.training import understand
-from topology.base.errors import InputError
+from topology.base.errors import InputError, shown
 from topology.base.names import suggest
 from topology.cluster import Cluster
 from topology.spec import ClusterSpec
@@ -35,7 +39,8 @@ class JobWords(TypedDict, total=False):
     `recompute_modules` are parts of a layer, `offload` is what waits in host memory (``"optimizer:0.5"``),
     `engine` is that of whose limits the plan keeps, ``any`` for none. `job` takes the place of the words that
     describe one.
-    `layout` pins every field of a layout, `set` single fields: ``{"layout.tp": 8, "cluster.count": 4}``.
+    `layout` pins every field of a layout, or those of a table (``{"tp": 8, "pp": 4}``); `set` single fields
+    of anything: ``{"layout.tp": 8, "cluster.count": 4}``.
     `anchor` is a table of your own runs, or the name it is kept under.
     """
 
@@ -56,7 +61,7 @@ class JobWords(TypedDict, total=False):
     job: TrainingJob
     stack: str | SoftwareStack
     engine: str
-    layout: ParallelLayout
+    layout: ParallelLayout | Mapping[str, object]
     set: Mapping[str, object]
     anchor: str | Path
 
@@ -95,13 +100,16 @@ class GridWords(TypedDict, total=False):
     deadline: float | str
     stack: str | SoftwareStack
     engine: str
-    layout: ParallelLayout
+    layout: ParallelLayout | Mapping[str, object]
     set: Mapping[str, object]
     anchor: str | Path
     objective: str
     memory_headroom: float | str
 
 
+LAYOUT_FIELDS = tuple(field.name for field in fields(ParallelLayout))
+MOST_SHOWN = 4
+"""Values of a list that a message repeats."""
 _FIELD_OF_WORD = {"seq": "sequence_length", "batch": "global_batch_size"}
 _OF_A_JOB = ("seq", "batch", "precision", "adapter", "expert_load", "offload", "tokens", "deadline")
 
@@ -128,7 +136,7 @@ def understood(model: Model, flags: Flags, words: Mapping[str, Any]) -> PlanRequ
         cluster=cluster.spec if isinstance(cluster, Cluster) else _if(cluster, ClusterSpec),
         job=words.get("job"),
     ).request
-    if layout is None:
+    if not isinstance(layout, ParallelLayout):
         return request
     pins = {field.name: getattr(layout, field.name) for field in fields(layout)}
     given = {name: value for name, value in pins.items() if value is not None}
@@ -152,20 +160,89 @@ def flags_of(model: Model, words: Mapping[str, Any], known: type) -> Flags:
     }
     flags["stack"] = known_stack(stack) if isinstance(stack, SoftwareStack) else stack
     named = None if isinstance(model, ModelSpec) else str(model)
-    return Flags(model=named, settings=setting_words(words.get("set")), **flags)
+    settings = (*layout_words(words.get("layout")), *setting_words(words.get("set")))
+    return Flags(model=named, settings=settings, **flags)
 
 
 def require_known(words: Mapping[str, Any], known: type) -> None:
-    """Refuse words that no flag has."""
+    """Refuse words that no flag has, and values that no word takes."""
     names = list(known.__annotations__)
     for word in words:
         if word not in names:
             close = suggest(word, names, count=2)
+            fix = f"did you mean {' or '.join(close)}?" if close else "use one of those"
+            if word in LAYOUT_FIELDS and "layout" in names:
+                fix = f'write layout={{"{word}": {words[word]!r}}}'
             raise InputError(
-                what=f"{word} is no word of this call",
-                cause=f"it takes {', '.join(names)}",
-                fix=f"did you mean {' or '.join(close)}?" if close else "use one of those",
+                what=f"{word} is no word of this call", cause=f"it takes {', '.join(names)}", fix=fix
             )
+    require_kinds(words, known)
+
+
+def require_kinds(words: Mapping[str, Any], known: type) -> None:
+    """Refuse values of another kind than their words take, a list where one is planned above all."""
+    for word, value in words.items():
+        kinds = _kinds_of(known)[word]
+        number = isinstance(value, Real) and not isinstance(value, bool) and bool({int, float} & {*kinds})
+        if value is None or number or isinstance(value, _unlisted(kinds, value)):
+            continue
+        if Mapping in kinds or not isinstance(value, list | tuple | set | frozenset | range):
+            raise InputError(
+                what=f"{word} cannot be {shown(value)}",
+                cause=f"it is of the type {type(value).__name__}; {word} takes {_named(kinds)}",
+                fix=f"give {word} as on the command line",
+            )
+        listed = ", ".join(map(shown, itertools.islice(value, MOST_SHOWN)))
+        several = Sequence in _kinds_of(GridWords).get(word, ()) and known in (JobWords, SearchWords)
+        raise InputError(
+            what=f"{word} takes one value",
+            cause=f"[{listed}] lists {len(value)}",
+            fix=f"write meshplan.sweep(…, {word}=[{listed}])" if several else "ask once for each of them",
+        )
+
+
+@functools.cache
+def _kinds_of(known: type) -> Mapping[str, tuple[type, ...]]:
+    """Classes of the values that each word takes."""
+    return {
+        word: tuple(get_origin(kind) or kind for kind in (get_args(hint) if _is_union(hint) else (hint,)))
+        for word, hint in get_type_hints(known).items()
+    }
+
+
+def _is_union(hint: object) -> bool:
+    return get_origin(hint) in (Union, UnionType)
+
+
+def _unlisted(kinds: tuple[type, ...], value: object) -> tuple[type, ...]:
+    """The same classes, without that of lists where the value is text."""
+    return tuple(kind for kind in kinds if kind is not Sequence) if isinstance(value, str | bytes) else kinds
+
+
+def _named(kinds: tuple[type, ...]) -> str:
+    """Classes by name."""
+    return ", ".join(dict.fromkeys(kind.__name__ for kind in kinds))
+
+
+def layout_words(layout: object) -> tuple[str, ...]:
+    """Fields of a layout that a table names, as `--set` has them; of a whole layout, none.
+
+    >>> layout_words({"tp": 8, "recompute": "full"})
+    ('layout.tp=8', 'layout.recompute=full')
+
+    Raises:
+        InputError: it is neither a layout nor a table.
+    """
+    if layout is None or isinstance(layout, ParallelLayout):
+        return ()
+    if not isinstance(layout, Mapping):
+        raise InputError(
+            what="layout names no fields",
+            cause=f"it is {shown(layout)}",
+            fix='write layout={"tp": 8, "pp": 4}, or give a ParallelLayout',
+        )
+    given = {name if "." in str(name) else f"layout.{name}": value for name, value in layout.items()}
+    return setting_words({name: value for name, value in given.items() if value is not None})
 
 
 def text_of(value: object, *, unit: str = "") -> str | None:

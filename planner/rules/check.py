@@ -28,6 +28,7 @@ from planner.rules.shapes import SHAPE_RULES
 from planner.rules.sharding import SHARDING_RULES
 from planner.rules.split_pins import read_layers, read_recomputed
 from planner.rules.stacks import STACK_RULES
+from topology.base.counts import parse_count
 from topology.base.errors import InputError, shown
 from topology.base.names import YES_NO
 from topology.base.units import format_bytes
@@ -235,17 +236,17 @@ def _one_of(name: str, value: Any, choices: tuple[Any, ...]) -> Any:
 
 def _whole_number(name: str, value: Any) -> int:
     least = 0 if name == "zero_stage" else 1
+    text = str(value).strip()
+    if not least and text in ("0", "0.0"):
+        return 0
     try:
-        number = int(str(value))
-    except ValueError:
-        number = least - 1
-    if number < least:
+        return parse_count(text, f"layout.{name}")
+    except InputError as wrong:
         raise InputError(
-            what=f"layout.{name} cannot be {value!r}",
+            what=f"layout.{name} cannot be {shown(value)}",
             cause=f"it is a whole number of at least {least}",
             fix=f"pin for example layout.{name}={least}",
-        )
-    return number
+        ) from wrong
 
 
 def _breaks(rule: Rule, setting: Setting, layout: ParallelLayout) -> bool:

@@ -1,8 +1,8 @@
 """Units: the only file with conversion factors; everything else holds SI base values.
 
 Legend: `KIB MIB GIB TIB` binary bytes, `KB MB GB TB` decimal bytes, `GBIT` one Gbit/s in bytes/s,
-`US MS MINUTE HOUR` seconds, `KILO MEGA GIGA TERA PETA` plain multipliers. Output writes GiB for
-capacity, GB/s for bandwidth, Gbit/s for network cards, three significant digits.
+`US MS MINUTE HOUR` seconds, `KILO MEGA GIGA TERA PETA` plain multipliers, `KIBI MEBI` binary ones. Output
+writes GiB for capacity, GB/s for bandwidth, Gbit/s for network cards, three significant digits.
 """
 
 import math
@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from topology.base.errors import LONGEST_SHOWN, InputError, shown
 
 KILO, MEGA, GIGA, TERA, PETA = 1e3, 1e6, 1e9, 1e12, 1e15
+KIBI, MEBI = 2**10, 2**20
 KIB, MIB, GIB, TIB = 2**10, 2**20, 2**30, 2**40
 KB, MB, GB, TB = 10**3, 10**6, 10**9, 10**12
 GBIT = GIGA / 8

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from topology.base.errors import InputError, shortened
+from topology.base.errors import InputError, shortened, shown
 from topology.builders import machine_node, machine_spec
 from topology.discover.fabric import FabricFacts
-from topology.discover.formats.products import machine_of_type
+from topology.discover.formats.products import gpu_of_product, is_kind, machine_of_type
 from topology.discover.layout import (
     in_order,
     known_gpu,
@@ -35,11 +35,15 @@ __all__ = ["Discovery", "DumpFacts", "discover", "discover_files", "facts_of", "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Discovery:
-    """A cluster description, what was read and where, and what was assumed or not understood on the way."""
+    """A cluster description, what was read and where, and what was assumed or not understood on the way.
+
+    `counts_hosts` says that a dump lists the hosts, so that there are no more than it has.
+    """
 
     spec: ClusterSpec
     notes: tuple[str, ...]
     figures: tuple[Figure, ...] = ()
+    counts_hosts: bool = False
 
 
 def discover_files(paths: Sequence[str | Path], gpu: str = "", hosts: int | None = None) -> Discovery:
@@ -85,7 +89,9 @@ def discover(
     )
     told += tuple(f"{fabric.source}: {note}" for note in fabric.notes) if fabric else ()
     figures = tuple(figure for fact in facts for figure in (fact.figures or _figures(fact)))
-    return Discovery(spec=spec, notes=(*notes, *told), figures=figures)
+    return Discovery(
+        spec=spec, notes=(*notes, *told), figures=figures, counts_hosts=bool(fabric and fabric.places)
+    )
 
 
 def _figures(fact: DumpFacts) -> tuple[Figure, ...]:
@@ -102,11 +108,29 @@ def _figures(fact: DumpFacts) -> tuple[Figure, ...]:
 
 def _sheet(gpu: str, node: NodeFacts | None, fabric: FabricFacts | None) -> GpuSheet:
     """Return the GPU that is planned for; one that is named must not contradict what the dumps say."""
-    told = (node.gpu if node else "") or (known_gpu(fabric.places) if fabric else "")
+    of_node = node.gpu if node else ""
+    of_hosts = tuple(dict.fromkeys(place.gpu for place in fabric.places if place.gpu)) if fabric else ()
+    told = of_node or (known_gpu(fabric.places) if fabric else "")
     if not (gpu or told):
         cause = "the dump does not name it"
         raise InputError("the kind of GPU is not known", cause, "add --gpu, for example --gpu h100-sxm")
-    return sheet_named(gpu or told)
+    sheet = sheet_named(gpu or gpu_of_product(told) or told)
+    source, chosen = ("--gpu", shown(gpu)) if gpu else (node.source if node else "", shown(of_node))
+    if gpu and node and of_node and not is_kind(of_node, sheet.name):
+        raise _contradiction(f"{source} {chosen}", f"{node.source} {shown(of_node)}", of_node)
+    if fabric and of_hosts and not any(is_kind(kind, sheet.name) for kind in of_hosts):
+        kinds = " and ".join(map(shown, of_hosts))
+        raise _contradiction(f"{source} {chosen}", f"{fabric.source} {kinds}", of_hosts[0])
+    return sheet
+
+
+def _contradiction(first: str, second: str, kind: str) -> InputError:
+    """Return the refusal of two kinds of GPU for the same hosts."""
+    return InputError(
+        what="two kinds of GPU are stated for the same hosts",
+        cause=f"{first}, and {second}",
+        fix=f"leave --gpu out, or use --gpu {kind} or another dump",
+    )
 
 
 def _with_node(base: NodeSpec, node: NodeFacts, sheet: GpuSheet, notes: list[str]) -> NodeSpec:
@@ -188,7 +212,7 @@ def _own(node: NodeSpec, place: Place, sheet: GpuSheet) -> NodeSpec:
     machine = machine_of_type(place.machine) if place.machine else None
     if machine is not None and machine.gpu == sheet.name:
         node = replace(machine_node(machine, 1), nic_latency_s=node.nic_latency_s)
-    elif place.gpu and place.gpu != sheet.name and place.gpu in gpu_sheets():
+    elif place.gpu in gpu_sheets() and not is_kind(place.gpu, sheet.name):
         node = machine_node(
             machine if machine and machine.gpu == place.gpu else reference_machine(gpu_sheets()[place.gpu]),
             1,

@@ -26,7 +26,6 @@ from app.reports.plan_headline import (
     price_text,
     run_s,
 )
-from app.requests.links import command_line
 from costmodel.campaign.record import Campaign
 from costmodel.kernels.saved import calibration_for
 from costmodel.layout import layout_words
@@ -36,7 +35,7 @@ from planner.analysis.schedule import schedule_of
 from planner.campaign.finish import campaign_or_none, with_campaign_if_any
 from planner.plan import Plan, steps_of, to_json
 from planner.problem import capacity_of_fullest
-from planner.questions.flags import Flags
+from planner.questions.flags import Flags, command_line
 from topology.base.units import DAY, format_bytes, format_seconds
 from topology.pools.rates import unpriced
 

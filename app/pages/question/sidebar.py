@@ -32,7 +32,7 @@ from planner.plan import OBJECTIVES
 from planner.questions.engine import DEFAULT_STACK
 from planner.questions.flags import Flags
 from planner.questions.training import Understood, understand, understand_cluster
-from topology.base.counts import parse_count
+from topology.base.counts import TOTALS, parse_count
 from topology.base.errors import InputError
 from topology.base.units import parse_seconds
 from topology.catalog import cluster_names, gpus
@@ -110,7 +110,7 @@ def ask_job() -> Question:
     if st.session_state["anchor"] == MEASURED_FILE:
         with measured:
             anchor = dropped_anchor(flags)
-    usd = parse_count(budget, "budget") if budget else None
+    usd = parse_count(budget, "budget", suffixes=TOTALS) if budget else None
     return Question(flags=flags, model=model, cluster=cluster, budget_usd=usd, anchor=anchor)
 
 

@@ -99,7 +99,7 @@ def _usual(inputs: int, outputs: int, context: int) -> tuple[int | None, int | N
 
 def _mean(text: str | None, flag: str, default: int) -> int:
     """A mean as given."""
-    return parse_count(text, flag, binary=True) if text else default
+    return parse_count(text, flag) if text else default
 
 
 def _p99(text: str | None, mean: int, flag: str) -> int | None:
@@ -108,7 +108,7 @@ def _p99(text: str | None, mean: int, flag: str) -> int | None:
         return None
     if text.strip().lower() == ALIKE:
         return mean
-    p99 = parse_count(text, flag, binary=True)
+    p99 = parse_count(text, flag)
     most = int(mean * most_p99_per_mean())
     if not mean <= p99 <= most:
         raise InputError(

@@ -27,7 +27,7 @@ from planner.questions.training import MOST_GPUS
 from planner.questions.words import number_of, share_of
 from planner.serving.plan import ServingObjective, ServingRequest
 from planner.serving.space import LARGEST_REPLICA
-from topology.base.counts import parse_count
+from topology.base.counts import parse_count, suffix_note
 from topology.base.errors import InputError
 from topology.base.units import parse_rate, parse_seconds
 from topology.builders import default_cluster
@@ -342,6 +342,11 @@ def _cached(text: str) -> float:
 def _notes(flags: ServeFlags, model: ModelSpec, job: ServingJob) -> tuple[str, ...]:
     """What was assumed."""
     notes = [f"model {flags.model} is {model.name}"] if flags.model != model.name else []
+    notes += (
+        *suffix_note(flags.input_tokens, job.input_tokens, "--input", "token"),
+        *suffix_note(flags.output_tokens, job.output_tokens, "--output", "token"),
+        *suffix_note(flags.concurrency, job.concurrency or 0, "--concurrency", "request"),
+    )
     notes += length_notes(flags, job)
     if model.weight_format and flags.weights is None:
         notes.append(f"weights are {model.weight_format}, as the checkpoint's config.json says (--weights)")

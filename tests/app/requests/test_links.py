@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from app.requests.links import (
     MOST_UNPACKED_BYTES,
     apply_change,
-    command_line,
     pack,
     unpack,
 )
@@ -18,7 +17,7 @@ from app.requests.uploads import MOST_BYTES, read_cluster_upload, read_model_upl
 from costmodel.models.catalog import model
 from costmodel.models.spec import ModelSpec
 from planner.plan import PlanRequest
-from planner.questions.flags import Flags
+from planner.questions.flags import Flags, command_line
 from planner.questions.training import understand
 from topology.base.errors import InputError
 from topology.builders import default_cluster

@@ -150,10 +150,10 @@ def _packed(random: Random, story: list[str]) -> str:
 def read_query(text: str, box: Box) -> object:
     from urllib.parse import parse_qs
 
-    from app.requests.links import MOST_PACKED_CHARACTERS, command_line, unpack
+    from app.requests.links import MOST_PACKED_CHARACTERS, unpack
     from costmodel.models.catalog import model_names
     from costmodel.models.spec import ModelSpec
-    from planner.questions.flags import Flags
+    from planner.questions.flags import Flags, command_line
     from planner.questions.training import understand
     from topology.base.errors import InputError
     from topology.builders import build

@@ -300,5 +300,5 @@ def test_the_words_are_those_of_the_flags() -> None:
     said = {NAMES.get(word, word) for word in words} - {"job", "layout", "set", "failures", "min_gpus"}
     assert said == {field.name for field in fields(Flags)} - {"model", "settings"}
     assert set(GridWords.__annotations__) == words - {"job", "top", "failures", "min_gpus"}
-    load = {FIELD_OF_WORD.get(word, word) for word in LoadWords.__annotations__} - {"job", "set"}
+    load = {FIELD_OF_WORD.get(word, word) for word in LoadWords.__annotations__} - {"job", "layout", "set"}
     assert load == {field.name for field in fields(ServeFlags)} - {"model", "settings"}

@@ -40,6 +40,19 @@ def gpu_of_product(name: str, memory_bytes: float | None = None) -> str:
     return ""
 
 
+def is_kind(stated: str, name: str) -> bool:
+    """Return whether a kind that a dump states may be a GPU of the catalog: itself, or one of its family.
+
+    A scheduler's word (`a100`) names a family, which a user may state more exactly; one that no GPU of the
+    catalog has contradicts none.
+
+    >>> is_kind("a100", "a100-sxm-40gb"), is_kind("gb300", "h100-sxm"), is_kind("accelerator", "h100-sxm")
+    (True, False, True)
+    """
+    known = stated if stated in gpu_sheets() else gpu_of_product(stated)
+    return known in ("", name) or set(words(stated)) < set(words(name))
+
+
 def _fits(nominal_bytes: float, memory_bytes: float | None) -> bool:
     return not memory_bytes or abs(memory_bytes / nominal_bytes - 1) < MEMORY_TOLERANCE
 

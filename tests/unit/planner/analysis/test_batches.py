@@ -78,4 +78,4 @@ def test_the_command_takes_a_range(capsys: pytest.CaptureFixture[str]) -> None:
         assert run(["--model", "8b", "--gpus", "24", "-b", wrong]) == 2
         assert len(capsys.readouterr().err.strip().splitlines()) == 3
     with pytest.raises(InputError):
-        read_range("0..5")
+        read_range("0..5", 8192)

@@ -11,11 +11,15 @@ import pytest
 from topology.base.errors import InputError
 from topology.base.units import GB
 from topology.builders import build
+from topology.catalog import discovered
 from topology.discover.cluster import discover, facts_of, read_facts
 from topology.discover.fabric import FabricFacts
+from topology.discover.formats.products import is_kind
 from topology.discover.here import here, infiniband_devices
 from topology.discover.hostlist import hosts_in
+from topology.discover.layout import known_gpu
 from topology.discover.node import NodeFacts
+from topology.hardware.datasheets import gpu_sheets
 
 TREE = "SwitchName=s0 Switches=s[1-2]\nSwitchName=s1 Nodes=n[1-4]\nSwitchName=s2 Nodes=n[5-8] LinkSpeed=100\n"
 BLOCKS = "# b1=rack\nBlockName=b1 Nodes=t[01-18]\nBlockName=b2 Nodes=t[19-36]\nBlockSizes=18,36\n"
@@ -140,6 +144,55 @@ FORMS = {
     "sub-domains": (SUBDOMAINS.format(*["    accelerator.topology.test/sub-domain: r\n"] * 2), 36), "cliques": (CLIQUES, 4), "NetQ": (GRAPH, 2),
     "diagram": (DIAGRAM, 3),
 }  # fmt: skip
+
+
+def stated(text: str) -> str:
+    """The kind of GPU that a dump states, "" where it states none."""
+    facts = facts_of(text)
+    return facts.gpu if isinstance(facts, NodeFacts) else known_gpu(facts.places)
+
+
+NAMING = {name: text for name, (text, _) in FORMS.items() if stated(text)}
+"""Forms that state the kind of GPU."""
+
+
+@pytest.mark.parametrize("text", NAMING.values(), ids=NAMING)
+def test_a_gpu_that_is_named_beside_a_dump_must_be_the_dumps(text: str) -> None:
+    """Every other kind of the catalog is refused with both names; the dump's own word is taken."""
+    kind = stated(text)
+    own = discover([facts_of(text)]).spec.nodes[0].gpu
+    assert discover([facts_of(text)], own).spec.nodes[0].gpu == own
+    for other in gpu_sheets():
+        if not is_kind(kind, other):
+            with pytest.raises(InputError, match="two kinds of GPU") as refused:
+                discover([facts_of(text)], other)
+            assert other in refused.value.cause
+            assert kind in refused.value.cause
+            assert kind in refused.value.fix
+
+
+def test_a_dump_of_a_node_and_one_of_the_hosts_must_agree_on_the_gpu() -> None:
+    """The two sources are named; one that states nothing contradicts nothing."""
+    hosts = facts_of(KUBERNETES)
+    node_facts = NodeFacts(source="nvidia-smi -q", gpus=4, nics=4, scaleup="nvswitch", gpu="h100-sxm")
+    with pytest.raises(InputError, match="two kinds of GPU") as refused:
+        discover([node_facts, hosts])
+    assert "nvidia-smi -q 'h100-sxm'" in refused.value.cause
+    assert "'gb200'" in refused.value.cause
+    assert discover([replace(node_facts, gpu=""), hosts]).spec.nodes[0].gpu == "gb200"
+
+
+@pytest.mark.parametrize(("text", "hosts"), FORMS.values(), ids=FORMS)
+def test_more_gpus_than_a_dump_lists_are_refused(text: str, hosts: int, tmp_path: Path) -> None:
+    """A list of hosts is all there is: as many are planned as it has, and not one node more."""
+    dump = tmp_path / "dump.txt"
+    dump.write_text(text, encoding="utf-8")
+    kind = "" if stated(text) else "h100-sxm"
+    whole = discovered([dump], kind).spec
+    assert discovered([dump], kind, whole.num_gpus).spec == whole
+    with pytest.raises(InputError) as refused:
+        discovered([dump], kind, whole.num_gpus + whole.nodes[0].gpus_per_node)
+    assert str(whole.num_gpus) in refused.value.fix
 
 
 @pytest.mark.parametrize(("text", "hosts"), FORMS.values(), ids=FORMS)

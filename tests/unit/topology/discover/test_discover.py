@@ -9,6 +9,7 @@ from topology.base.units import GB
 from topology.builders import build
 from topology.discover.cluster import discover, facts_of, read_facts
 from topology.discover.fabric import FabricFacts, TierFacts
+from topology.discover.layout import known_gpu
 from topology.discover.node import NodeFacts
 
 
@@ -260,7 +261,9 @@ def test_every_shared_sample_is_read_or_refused_with_a_reason(shared_dir: Path) 
         try:
             facts = read_facts(path)
             rack = "gb200" in path.name or "nvl72" in path.name
-            assert build(discover([facts], "gb200" if rack else "h100-sxm").spec).hierarchy.num_gpus > 1
+            named = facts.gpu if isinstance(facts, NodeFacts) else known_gpu(facts.places)
+            kind = "" if named else "gb200" if rack else "h100-sxm"
+            assert build(discover([facts], kind).spec).hierarchy.num_gpus > 1
         except InputError:
             refused.append(path.name)
     assert refused == ["nccl_graph__azure_ncv4.xml", "nccl_topo__aws_g5.48xl.xml"]
