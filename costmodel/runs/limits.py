@@ -22,8 +22,11 @@ def refuse_larger_than_memory(model: ModelSpec, gpu: Gpu, job: TrainingJob, layo
     """Refuse a run that fitted although its bare weights are larger than the memory of all its GPUs.
 
     weights = dense·dp·cp + experts·expert dp copies, each once per shard group at ZeRO-3, in the bytes of the
-    training precision: no gradient, no optimizer, no activation.
+    training precision, or of the format that frozen ones are quantised to: no gradient, no optimizer, no
+    activation. Weights that wait in host memory are on no GPU.
     """
+    if job.offload is not None and job.offload.parameters:
+        return
     experts = sum(run.count * model.feed_forward(run.kind.mlp).expert_parameters for run in layer_runs(model))
     dense = parameter_count(model) - experts
     sharded = layout.zero_stage == 3
@@ -31,6 +34,8 @@ def refuse_larger_than_memory(model: ModelSpec, gpu: Gpu, job: TrainingJob, layo
     expert_copies = layout.expert_dp / (layout.expert_shard_degree if sharded else 1)
     held = dense * copies + experts * expert_copies
     each = PRECISIONS[TRAINING[job.precision].linear].weight_bytes
+    quantised = job.adapter.quantised_bytes if job.adapter else None
+    each = each if quantised is None else min(each, quantised)
     memory = layout.num_gpus * gpu.memory_bytes
     if held * each > memory:
         raise UnsupportedRunError(

@@ -102,8 +102,13 @@ def broken_rules(reading: Reading, job: Job) -> Iterator[Finding]:
         if _taken(reading, found.rule):
             continue
         theirs = found.rule.endswith("-offered") or found.rule.startswith(f"{setting.engine}-")
-        unpriced = ran or (lent and theirs) or found.rule in runs
-        why = f": {runs[found.rule]}" if found.rule in runs else ""
+        unpriced = (
+            ran
+            or (lent and theirs)
+            or found.ground == "unpriced"
+            or (found.rule in runs and found.ground != "impossible")
+        )
+        why = f": {runs[found.rule]}" if found.rule in runs and runs[found.rule] not in found.message else ""
         file, line = _place(reading.facts, rules.get(found.rule), found)
         yield Finding(
             kind="unpriced" if unpriced else "illegal",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -36,6 +36,7 @@ class Limit:
         says: Of a layout that breaks it, the equation with its numbers, and the change that helps.
         others: Engines of which this may be no limit, best first; see `contracts.way_out`.
         others_why: What they have that this one has not.
+        ground: ``engine`` where the engine itself stops, ``unpriced`` where it runs what nothing here prices.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Limit:
     says: Callable[[Question, ParallelLayout], tuple[str, str]]
     others: tuple[str, ...] = ()
     others_why: str = ""
+    ground: Literal["engine", "unpriced"] = "engine"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +102,7 @@ def layers_limit(title: str) -> Limit:
         says=says,
         others=OWN_MODULE,
         others_why=TRAINED,
+        ground="unpriced",
     )
 
 
@@ -238,6 +241,7 @@ def compression_limit(title: str, told: Sequence[str] = ()) -> Limit:
         fields=(),
         broken=lambda s, _: any(getattr(s.job, name) is not None for name in untold),
         says=lambda s, _: said(s),
+        ground="unpriced",
     )
 
 

@@ -28,7 +28,7 @@ def _offered(axis: Axis) -> Rule:
         return not_offered(s, axis.name, getattr(x, axis.name), (1,))
 
     name = f"{axis.name.replace('_', '-')}-offered"
-    return _rule(name=name, fields=(axis.name,), broken=broken, explain=explain)
+    return _rule(name=name, fields=(axis.name,), broken=broken, explain=explain, ground="engine")
 
 
 def _order_broken(s: Setting, t: LayoutTable) -> Mask | bool:
@@ -68,6 +68,7 @@ AXIS_RULES: tuple[Rule, ...] = (
         fields=("axis_order", *RANK_AXES),
         broken=_order_broken,
         explain=_order,
+        ground="engine",
     ),
 )
 """What a stack can split, judged after the arithmetic."""

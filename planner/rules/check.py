@@ -22,8 +22,8 @@ from costmodel.stack import SoftwareStack
 from planner.plan import FREE, LAYERS_OF_STAGE, RECOMPUTE_OF_STAGE, RECOMPUTED_LAYERS, SPLIT_PINS
 from planner.problem import Setting
 from planner.rules.axes import AXIS_RULES
-from planner.rules.engines import engine_rules
-from planner.rules.rule import Mask, Rule, Violation
+from planner.rules.engines import engine_rules, runners_of, runs_for
+from planner.rules.rule import Ground, Mask, Rule, Violation
 from planner.rules.shapes import SHAPE_RULES
 from planner.rules.sharding import SHARDING_RULES
 from planner.rules.split_pins import read_layers, read_recomputed
@@ -67,8 +67,8 @@ def check(
     setting = Setting(model=model, cluster=cluster, job=job, stack=stack, engine=engine)
     degrees, *others = rules_of(engine)
     if _breaks(degrees, setting, layout):  # the arithmetic of the other rules needs positive degrees
-        return (degrees.explain(setting, layout),)
-    return tuple(rule.explain(setting, layout) for rule in others if _breaks(rule, setting, layout))
+        return (_explained(degrees, setting, layout),)
+    return tuple(_explained(rule, setting, layout) for rule in others if _breaks(rule, setting, layout))
 
 
 def legal(
@@ -101,7 +101,7 @@ def check_pins(setting: Setting, pins: Mapping[str, Any]) -> tuple[Violation, ..
     """
     layout = ParallelLayout(**dict(pins))
     return tuple(
-        rule.explain(setting, layout)
+        _explained(rule, setting, layout)
         for rule in rules_of(setting.engine)
         if _decided(rule, pins)
         and all(_breaks(rule, setting, replace(layout, **chosen)) for chosen in _open_choices(rule, pins))
@@ -143,6 +143,7 @@ def check_memory(
     of_gpu = f"the {whole} of a GPU less {100 * headroom:.1f} % headroom" if headroom else "what a GPU has"
     return Violation(
         rule="memory",
+        ground="room",
         message=f"stage {stage}: {terms} = {format_bytes(totals[stage])} > {format_bytes(budget)}, {of_gpu}",
         have=totals[stage],
         need=budget,
@@ -247,6 +248,23 @@ def _whole_number(name: str, value: Any) -> int:
             cause=f"it is a whole number of at least {least}",
             fix=f"pin for example layout.{name}={least}",
         ) from wrong
+
+
+def _explained(rule: Rule, setting: Setting, layout: ParallelLayout) -> Violation:
+    """The violation of a rule on its ground; what engines run that is not priced here is said with them."""
+    found, ground = rule.explain(setting, layout), ground_of(rule, setting, layout)
+    if ground != "unpriced":
+        return replace(found, ground=ground)
+    runners = runners_of(rule.name)
+    reasons = {why: [title for title, how in runners.items() if how == why] for why in runners.values()}
+    ways = [f"run by {' and '.join(titles)}: {why}" for why, titles in reasons.items()]
+    return replace(found, ground=ground, message="; ".join((found.message, *ways)))
+
+
+def ground_of(rule: Rule, setting: Setting, layout: ParallelLayout) -> Ground:
+    """Why a layout that breaks a rule is refused; what an engine runs all the same is not priced."""
+    ground = rule.ground(setting, layout) if callable(rule.ground) else rule.ground
+    return "unpriced" if ground == "engine" and runs_for(setting, rule.name) else ground
 
 
 def _breaks(rule: Rule, setting: Setting, layout: ParallelLayout) -> bool:

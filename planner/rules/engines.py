@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 
 from costmodel.layout import ParallelLayout
-from planner.engines.contracts import CONTRACTS, said_fields, way_out
+from planner.engines.contracts import CONTRACTS, engine_of_stack, said_fields, way_out
 from planner.engines.limit import Limit
 from planner.problem import Setting
 from planner.rules.rule import Rule, Violation
@@ -29,4 +29,22 @@ def _rule(engine: str, limit: Limit) -> Rule:
             rule=name, message=message, have=0, need=1, unit="", hint=f"{hint}, or plan --for any"
         )
 
-    return Rule(name=name, fields=limit.fields, broken=limit.broken, explain=explain, lenient_at_one=False)
+    return Rule(
+        name=name,
+        fields=limit.fields,
+        broken=limit.broken,
+        explain=explain,
+        ground=limit.ground,
+        lenient_at_one=False,
+    )
+
+
+def runners_of(rule: str) -> dict[str, str]:
+    """Engines that run what breaks a rule of the planner, by title, and how each does it."""
+    return {contract.title: contract.runs[rule] for contract in CONTRACTS.values() if rule in contract.runs}
+
+
+def runs_for(s: Setting, rule: str) -> bool:
+    """Whether the engine planned for, or that of the profile, runs what breaks a rule of the planner."""
+    names = (s.engine, engine_of_stack(s.stack.name))
+    return any(rule in CONTRACTS[name].runs for name in names if name in CONTRACTS)

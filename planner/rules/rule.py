@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Final, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -12,11 +13,24 @@ from costmodel.layout import LayoutTable, ParallelLayout
 from planner.problem import Setting
 
 Mask = npt.NDArray[np.bool_]
+Ground = Literal["impossible", "engine", "unpriced", "room"]
+"""Why a layout is refused: no program can run it, this software stops at it, nothing here prices it though
+programs run it, or it needs more memory than there is."""
+REFUSED: Final[Mapping[Ground, str]] = {
+    "impossible": "this layout is not possible",
+    "engine": "this software does not run this layout",
+    "unpriced": "this layout is not priced here",
+    "room": "this layout does not fit",
+}
+"""What is said of a layout on each ground."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Violation:
-    """One broken rule: the whole equation with the user's numbers, and a change that would satisfy it."""
+    """One broken rule: the whole equation with the user's numbers, and a change that would satisfy it.
+
+    `ground` is that of its rule (`planner.rules.check`).
+    """
 
     rule: str
     message: str
@@ -24,6 +38,7 @@ class Violation:
     need: float
     unit: str
     hint: str
+    ground: Ground = "impossible"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +50,7 @@ class Rule:
         fields: Layout fields the rule reads; empty when it judges the request alone.
         broken: Which rows of a table break it; may answer one bool for all rows.
         explain: The violation of a layout that breaks it.
+        ground: Why such a layout is refused; a function where that depends on the layout.
         lenient_at_one: Whether a field left at its smallest value can only satisfy the rule, so that it can
             be judged when just some of its fields are pinned.
     """
@@ -43,6 +59,7 @@ class Rule:
     fields: tuple[str, ...]
     broken: Callable[[Setting, LayoutTable], Mask | bool]
     explain: Callable[[Setting, ParallelLayout], Violation]
+    ground: Ground | Callable[[Setting, ParallelLayout], Ground]
     lenient_at_one: bool = True
 
 

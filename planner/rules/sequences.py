@@ -75,8 +75,15 @@ SEQUENCE_RULES: tuple[Rule, ...] = (
         fields=("cp", "tp", "sequence_parallel", "cp_kind"),
         broken=_sequence_split_broken,
         explain=_sequence_split,
+        ground="engine",
         lenient_at_one=False,
     ),
-    Rule(name="ulysses-heads", fields=("cp_kind", "tp", "cp"), broken=_ulysses_broken, explain=_ulysses),
+    Rule(
+        name="ulysses-heads",
+        fields=("cp_kind", "tp", "cp"),
+        broken=_ulysses_broken,
+        explain=_ulysses,
+        ground="engine",
+    ),
 )
 """Judged after the batch."""

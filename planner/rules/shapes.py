@@ -18,7 +18,7 @@ from costmodel.models.spec import ModelSpec, decoder_of, layer_runs
 from costmodel.pipeline.schedules import column
 from costmodel.training.rank_strides import axis_strides
 from planner.problem import Setting
-from planner.rules.rule import Mask, Rule, Violation, largest_divisor
+from planner.rules.rule import Ground, Mask, Rule, Violation, largest_divisor
 from planner.rules.sequences import SEQUENCE_RULES
 
 _EMPTY_ENDS = column(lambda schedule: schedule.empty_ends)
@@ -68,8 +68,13 @@ def _indivisible(rule: str, size_name: str, size: int, degree_name: str, degree:
     return Violation(rule=rule, message=message, have=size % degree, need=0, unit="", hint=hint)
 
 
-def _divides(name: str, axis: str, sizes: Callable[[ModelSpec], Mapping[str, int]]) -> Rule:
-    """The degree of an axis divides sizes of the model, if it has any."""
+def _divides(
+    name: str,
+    axis: str,
+    sizes: Callable[[ModelSpec], Mapping[str, int]],
+    ground: Ground | Callable[[Setting, ParallelLayout], Ground] = "engine",
+) -> Rule:
+    """The degree of an axis divides sizes of the model, if it has any; engines cut nothing unevenly."""
 
     def broken(s: Setting, t: LayoutTable) -> Mask | bool:
         found = sizes(s.model).values()
@@ -80,7 +85,7 @@ def _divides(name: str, axis: str, sizes: Callable[[ModelSpec], Mapping[str, int
         field, size = next((field, size) for field, size in sizes(s.model).items() if size % degree)
         return _indivisible(name, field, size, axis, degree)
 
-    return Rule(name=name, fields=(axis,), broken=broken, explain=explain)
+    return Rule(name=name, fields=(axis,), broken=broken, explain=explain, ground=ground)
 
 
 def _query_heads(model: ModelSpec) -> dict[str, int]:
@@ -90,6 +95,11 @@ def _query_heads(model: ModelSpec) -> dict[str, int]:
 def _key_heads(model: ModelSpec) -> dict[str, int]:
     grouped = model.attention.shares_keys and not model.module  # heads of a trace are its units
     return {"num_key_value_heads": model.attention.whole_heads} if grouped else {}
+
+
+def _key_heads_ground(s: Setting, x: ParallelLayout) -> Ground:
+    """Engines give several ranks the same head of keys where tp is a multiple of their number."""
+    return "unpriced" if x.tp % s.model.attention.whole_heads == 0 else "impossible"
 
 
 def _feed_forward_widths(model: ModelSpec) -> dict[str, int]:
@@ -194,6 +204,11 @@ def _experts(s: Setting, x: ParallelLayout) -> Violation:
     )
 
 
+def _experts_ground(s: Setting, _: ParallelLayout) -> Ground:
+    """No expert is divided among ranks that are no divisor; a dense model has none to divide."""
+    return "engine" if s.model.is_moe else "impossible"
+
+
 def _expert_block_broken(_: Setting, t: LayoutTable) -> Mask:
     return np.asarray(t.stage_ranks % t.expert_shards != 0, dtype=bool)
 
@@ -294,6 +309,11 @@ def _sequence_limit(s: Setting, _: ParallelLayout) -> Violation:
     )
 
 
+def _sequence_limit_ground(s: Setting, _: ParallelLayout) -> Ground:
+    """A table of positions has no further row; rotary positions go on, and engines stop by choice."""
+    return "impossible" if s.model.learned_positions or s.model.module else "engine"
+
+
 def _alignment_broken(s: Setting, t: LayoutTable) -> Mask:
     node = s.cluster.hierarchy.gpus_per_node
     block = _innermost_block(t)
@@ -323,24 +343,53 @@ def _alignment(s: Setting, x: ParallelLayout) -> Violation:
 
 
 SHAPE_RULES: tuple[Rule, ...] = (
-    Rule(name="degrees", fields=DEGREES, broken=_degrees_broken, explain=_degrees),
-    Rule(name="sequence-limit", fields=(), broken=_sequence_limit_broken, explain=_sequence_limit),
-    Rule(name="gpus", fields=("dp", "cp", "tp", "pp"), broken=_gpus_broken, explain=_gpus),
+    Rule(name="degrees", fields=DEGREES, broken=_degrees_broken, explain=_degrees, ground="impossible"),
+    Rule(
+        name="sequence-limit",
+        fields=(),
+        broken=_sequence_limit_broken,
+        explain=_sequence_limit,
+        ground=_sequence_limit_ground,
+    ),
+    Rule(
+        name="gpus", fields=("dp", "cp", "tp", "pp"), broken=_gpus_broken, explain=_gpus, ground="impossible"
+    ),
     _divides("attention-heads", "tp", _query_heads),
-    _divides("kv-heads", "tp", _key_heads),
+    _divides("kv-heads", "tp", _key_heads, _key_heads_ground),
     _divides("feed-forward", "tp", _feed_forward_widths),
     _divides("recurrence-heads", "tp", _recurrence_heads),
     _divides("output-groups", "tp", _output_groups),
-    Rule(name="recurrence-context", fields=("cp",), broken=_recurrence_broken, explain=_recurrence),
-    Rule(name="compression-context", fields=("cp",), broken=_entries_broken, explain=_entries),
-    Rule(name="vocabulary", fields=("tp",), broken=_vocabulary_broken, explain=_vocabulary),
-    Rule(name="experts", fields=("ep", "expert_tp"), broken=_experts_broken, explain=_experts),
+    Rule(
+        name="recurrence-context",
+        fields=("cp",),
+        broken=_recurrence_broken,
+        explain=_recurrence,
+        ground="unpriced",
+    ),
+    Rule(
+        name="compression-context",
+        fields=("cp",),
+        broken=_entries_broken,
+        explain=_entries,
+        ground="unpriced",
+    ),
+    Rule(
+        name="vocabulary", fields=("tp",), broken=_vocabulary_broken, explain=_vocabulary, ground="unpriced"
+    ),
+    Rule(
+        name="experts",
+        fields=("ep", "expert_tp"),
+        broken=_experts_broken,
+        explain=_experts,
+        ground=_experts_ground,
+    ),
     _divides("expert-width", "expert_tp", _expert_widths),
     Rule(
         name="expert-tensor",
         fields=("expert_tp", "tp"),
         broken=_expert_tensor_broken,
         explain=_expert_tensor,
+        ground="unpriced",
         lenient_at_one=False,
     ),
     Rule(
@@ -348,6 +397,7 @@ SHAPE_RULES: tuple[Rule, ...] = (
         fields=("dp", "cp", "tp", "ep", "expert_tp"),
         broken=_expert_block_broken,
         explain=_expert_block,
+        ground="impossible",
         lenient_at_one=False,
     ),
     Rule(
@@ -355,17 +405,25 @@ SHAPE_RULES: tuple[Rule, ...] = (
         fields=("pp", "virtual_stages", "schedule"),
         broken=_layers_broken,
         explain=_layers,
+        ground="engine",
     ),
     Rule(
-        name="even-layers", fields=("pp", "virtual_stages"), broken=_even_layers_broken, explain=_even_layers
+        name="even-layers",
+        fields=("pp", "virtual_stages"),
+        broken=_even_layers_broken,
+        explain=_even_layers,
+        ground="engine",
     ),
-    Rule(name="batch", fields=("dp", "microbatch_size"), broken=_batch_broken, explain=_batch),
+    Rule(
+        name="batch", fields=("dp", "microbatch_size"), broken=_batch_broken, explain=_batch, ground="engine"
+    ),
     *SEQUENCE_RULES,
     Rule(
         name="node-alignment",
         fields=("tp", "axis_order", "dp", "cp", "pp"),
         broken=_alignment_broken,
         explain=_alignment,
+        ground="unpriced",
     ),
 )
 """In the order a person would check them; the first broken rule is the one a pruned layout is counted

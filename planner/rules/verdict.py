@@ -7,7 +7,7 @@ from costmodel.stack import stack
 from planner.plan import Plan
 from planner.problem import capacities_bytes
 from planner.rules.check import check, check_memory
-from planner.rules.rule import Violation
+from planner.rules.rule import REFUSED, Violation
 from topology.base.errors import NoFeasiblePlanError
 from topology.builders import build
 
@@ -47,11 +47,11 @@ def broken_rules(plan: Plan) -> tuple[Violation, ...]:
 
 
 def illegal(violations: tuple[Violation, ...]) -> NoFeasiblePlanError:
-    """The error of a layout that breaks rules: the first in full, the others by name."""
-    first, *others = violations
+    """The error of a layout that breaks rules: the first of the strongest ground in full, others by name."""
+    first, *others = sorted(violations, key=lambda violation: tuple(REFUSED).index(violation.ground))
     more = f" (and {len(others)} more: {', '.join(v.rule for v in others)})" if others else ""
     return NoFeasiblePlanError(
-        what=f"this layout is not possible: rule {first.rule}{more}",
+        what=f"{REFUSED[first.ground]}: rule {first.rule}{more}",
         cause=first.message,
         fix=first.hint,
         answer=violations,

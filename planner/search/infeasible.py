@@ -21,7 +21,7 @@ from costmodel.updates.optimizers import USUAL
 from planner.bounds.funnel import smallest_memory
 from planner.plan import RECOMPUTED_LAYERS, SPLIT_PINS, PlanRequest, steps_of
 from planner.problem import Setting, deviation_of, setting_of
-from planner.rules.check import check, check_memory, check_pins, parse_pins, rules_of
+from planner.rules.check import check, check_memory, check_pins, ground_of, parse_pins, rules_of
 from planner.rules.rule import Violation
 from planner.search.best_first import explore
 from planner.search.candidates import estimate_of
@@ -285,13 +285,19 @@ def _broken_by_all(setting: Setting, rejected: Mapping[str, int]) -> tuple[Viola
     """The rule that the smallest layout breaks, when every layout breaks some."""
     s = setting
     smallest = check(s.model, s.cluster, s.job, s.stack, ParallelLayout(), engine=s.engine)
-    names = {rule.name for rule in rules_of(s.engine)}
+    rules = {rule.name: rule for rule in rules_of(s.engine)}
     return smallest or tuple(
         Violation(
-            rule=name, message=f"{count:,} layouts break it", have=count, need=0, unit="layouts", hint=""
+            rule=name,
+            ground=ground_of(rules[name], s, ParallelLayout()),
+            message=f"{count:,} layouts break it",
+            have=count,
+            need=0,
+            unit="layouts",
+            hint="",
         )
         for name, count in sorted(rejected.items(), key=lambda item: -item[1])
-        if name in names
+        if name in rules
     )
 
 
@@ -340,7 +346,10 @@ def no_plan(found: Infeasible) -> NoFeasiblePlanError:
     """Say why there is no plan, and the nearest change that gives one."""
     request, rules = found.request, {violation.rule for violation in found.violations}
     of = f"no layout of {request.model.name} on {counted(request.cluster.num_gpus, 'GPU')}"
-    what = f"{of} {_lacking_memory(request) if rules == {'memory'} else 'is possible'}"
+    verdict = _lacking_memory(request) if rules == {"memory"} else "is possible"
+    if {violation.ground for violation in found.violations} == {"unpriced"}:
+        verdict = "is priced here"
+    what = f"{of} {verdict}"
     return NoFeasiblePlanError(what=what, cause=cause_of(found), fix=fix_of(found), answer=found)
 
 

@@ -326,7 +326,7 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Path:
     append(root / "costmodel" / "data" / "stacks.toml", STACK)
     rules = root / "planner" / "rules" / "axes.py"
     insert(rules, "AXIS_RULES: tuple[Rule, ...] = (\n", RULE)
-    entry = '    Rule(name="toy-narrow", fields=("tp",), broken=_narrow_broken, explain=_narrow),\n'
+    entry = '    Rule(name="toy-narrow", fields=("tp",), broken=_narrow_broken, explain=_narrow, ground="engine"),\n'
     insert(rules, "    *(_offered(axis)", entry)
     (root / "planner" / "launch" / "toy.py").write_text(TARGET, encoding="utf-8")
     targets = root / "planner" / "launch" / "targets.py"
