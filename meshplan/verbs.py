@@ -13,7 +13,7 @@ from planner.analysis.sweep import Point, points_of, run_points, with_efficiency
 from planner.explain import Explanation
 from planner.explain import explain as explained
 from planner.plan import Plan, PlanRequest, from_json, write_plans_with
-from planner.questions.traced import of_a_module
+from planner.questions.traced import of_a_module, of_samples
 from planner.questions.training import MOST_GPUS
 from planner.questions.words import (
     GridWords,
@@ -101,8 +101,9 @@ def plan_module(module: Any, example_inputs: Any, *, name: str = "", **words: Un
 
     require_known(words, SearchWords)
     given = _of_a_step(words)
-    model = spec_of_module(trace_given(module, example_inputs, name=name))
-    asked = of_a_module(flags_of(model, given, SearchWords))
+    table = trace_given(module, example_inputs, name=name)
+    model = spec_of_module(table)
+    asked = of_samples(of_a_module(flags_of(model, given, SearchWords)), table)
     return _with_campaign(understood(model, asked, given), words)
 
 

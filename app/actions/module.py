@@ -7,7 +7,14 @@ from dataclasses import replace
 
 from app.terminal.progress import waiting
 from planner.questions.flags import Flags
-from planner.questions.traced import STACK, of_a_module, traced_name
+from planner.questions.traced import (
+    STACK,
+    length_asked,
+    length_note,
+    of_a_module,
+    of_samples,
+    traced_name,
+)
 from planner.questions.training import Understood, understand
 from topology.base.errors import InputError
 
@@ -48,10 +55,15 @@ def understood_modules(asked: Sequence[Flags], module: str, inputs: str | None) 
         from costmodel.ops.module_spec import spec_of_module
         from executor.tracing.process import traced_by_process
 
-        model = spec_of_module(traced_by_process(module, inputs or ""))
-    found = [understand(one, model=model) for one in whole]
-    note = _note(flags)
-    return tuple(Understood(request=one.request, notes=(*one.notes, note)) for one in found)
+        lengths = {length_asked(one) if library else 0 for one in whole}
+        traced = {length: traced_by_process(module, inputs or "", length=length) for length in lengths}
+    found = []
+    for one in whole:
+        table = traced[length_asked(one) if library else 0]
+        understood = understand(of_samples(one, table), model=spec_of_module(table))
+        notes = (*understood.notes, *length_note(table), _note(flags))
+        found.append(Understood(request=understood.request, notes=notes))
+    return tuple(found)
 
 
 def _note(flags: Flags) -> str:

@@ -45,9 +45,17 @@ def plan_asked(
     from planner.analysis.batches import best_of_requests, range_note
 
     understood = understand(replace(flags, global_batch_size=upper_end(flags.global_batch_size)))
-    low, high = read_range(str(flags.global_batch_size), understood.request.job.sequence_length)
+    length = _tokens_of_a_sequence(understood.request)
+    low, high = read_range(str(flags.global_batch_size), length)
     found, tried = best_of_requests(_batches(completed(understood.request), low, high), plan_found)
     return _told(found, lambda plan: range_note(low, high, plan, tried)), understood.notes
+
+
+def _tokens_of_a_sequence(request: PlanRequest) -> int:
+    """Tokens that a sequence of a batch has."""
+    from planner.questions.training import sample_tokens
+
+    return sample_tokens(request.model, request.job.sequence_length)
 
 
 def _batches(request: PlanRequest, low: int, high: int, most: int = MOST_TRIED) -> list[PlanRequest]:
@@ -68,7 +76,7 @@ def _plan_of_gpus(
     asked = flags.global_batch_size
     whole = replace(flags, gpus=str(high), global_batch_size=upper_end(asked) if is_range(asked) else asked)
     understood = understand(whole)
-    length = understood.request.job.sequence_length
+    length = _tokens_of_a_sequence(understood.request)
     batches = read_range(str(asked), length) if is_range(asked) else None
     most = MOST_TRIED // 2 if batches else MOST_TRIED
     batch = understood.request.job.global_batch_size

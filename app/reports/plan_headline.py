@@ -38,7 +38,8 @@ def headline(request: PlanRequest, working_gpus: int | None = None) -> str:
     kinds = " + ".join(dict.fromkeys(node.gpu for node in cluster.nodes))
     batch = f"{counted(job.global_batch_size, 'sequence')} of {counted(job.sequence_length, 'token')}"
     if request.model.module is not None:
-        batch = counted(job.global_batch_size, "sample")
+        each = request.model.module.sample_tokens
+        batch = counted(job.global_batch_size, "sample") + (f" of {counted(each, 'token')}" if each else "")
     where = f"{cluster.num_gpus:,} × {kinds}"
     if working_gpus is not None and working_gpus < cluster.num_gpus:
         where = f"{working_gpus:,} of {where}"

@@ -105,6 +105,7 @@ class TracedModule:
         uncut: Why it divides nothing, or "".
         tokens: What the sequence between blocks is divided by, at most; 0 where it is not.
         whole: Matrices of blocks that ranks of tensor parallelism multiply whole, and why.
+        sample_tokens: Tokens of a sample, where its first input of whole numbers has some; else 0.
         classes: Rows of the table and classes of the head that are divided; 0 where neither is.
     """
 
@@ -120,6 +121,7 @@ class TracedModule:
     tokens: int = 0
     classes: int = 0
     whole: tuple[str, ...] = ()
+    sample_tokens: int = 0
 
     def __post_init__(self) -> None:
         """Refuse a table that no trace can have written."""
@@ -192,7 +194,10 @@ def _problem(module: TracedModule, parts: tuple[TracedBlock, ...]) -> str:
         for value in asdict(record).values()
         if isinstance(value, int | float)
     ]
-    numbers += [float(value) for value in (module.tied_parameters, module.tokens, module.classes)]
+    numbers += [
+        float(value)
+        for value in (module.tied_parameters, module.tokens, module.classes, module.sample_tokens)
+    ]
     if not 1 <= module.units <= LARGEST_UNITS:
         return f"it is cut into {module.units} units, not 1 to {LARGEST_UNITS:,}"
     told = (module.uncut, *module.whole)
@@ -205,3 +210,12 @@ def _problem(module: TracedModule, parts: tuple[TracedBlock, ...]) -> str:
     if not all(math.isfinite(value) and 0 <= value <= LARGEST_NUMBER for value in numbers):
         return f"a number is negative, or larger than {LARGEST_NUMBER:.0e}"
     return ""
+
+
+def no_length(name: str, length: int) -> InputError:
+    """Refuse a length in tokens for samples that have none."""
+    return InputError(
+        what=f"samples of {shown(name)} have no length in tokens",
+        cause=f"--sequence-length {length}, and its inputs are no text",
+        fix="leave --sequence-length out; --input gives the sizes of a sample",
+    )

@@ -11,19 +11,29 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from costmodel.models.traced import no_length
 from executor.tracing import of_diffusers, of_transformers
 from topology.base.errors import InputError, shown
 
 IMAGES = "8x3x224x224"
 
 
-def build(library: str, name: str) -> tuple[Any, str]:
+def build(library: str, name: str, length: int = 0) -> tuple[Any, str]:
     """The module, and the inputs that are usual for it; empty where nobody can say.
 
+    Args:
+        library: Whose model it is.
+        name: As that library or its file names it.
+        length: Tokens of a sample, in place of the usual; 0 for those.
+
     Raises:
-        InputError: If the library has none of that name here.
+        InputError: If the library has none of that name here, or its samples have no such length.
     """
     os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1")
+    if library == "transformers":
+        return of_transformers.build(name, length)
+    if length:
+        raise no_length(f"{library}:{name}", length)
     return _BUILDERS[library](name)
 
 
@@ -50,7 +60,6 @@ def _unknown(library: str, name: str, fix: str) -> InputError:
 
 
 _BUILDERS: Mapping[str, Callable[[str], tuple[Any, str]]] = {
-    "transformers": of_transformers.build,
     "torchvision": _torchvision,
     "timm": _timm,
     "diffusers": of_diffusers.build,

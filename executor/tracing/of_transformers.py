@@ -9,6 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from costmodel.models.traced import no_length
 from topology.base.errors import InputError, shown
 
 LONGEST_TEXT, USUAL_TEXT, USUAL_IMAGE = 2048, 512, 224
@@ -16,19 +17,23 @@ PREDICTS_TOKENS = ("ForCausalLM", "ForMaskedLM", "ForConditionalGeneration", "LM
 SAMPLES = 8
 
 
-def build(name: str) -> tuple[Any, str]:
+def build(name: str, length: int = 0) -> tuple[Any, str]:
     """The module of a configuration, and its usual inputs; empty where nobody can say.
 
+    Args:
+        name: A path, or a type of model.
+        length: Tokens of a sample, in place of the usual; 0 for those.
+
     Raises:
-        InputError: If there is no such configuration here.
+        InputError: If there is no such configuration here, or it holds no samples of that length.
     """
     import transformers
 
-    return of_configuration(_config(transformers, name))
+    return of_configuration(_config(transformers, name), length)
 
 
-def of_configuration(config: Any) -> tuple[Any, str]:
-    """The module of a configuration of `transformers`, and its usual inputs."""
+def of_configuration(config: Any, length: int = 0) -> tuple[Any, str]:
+    """The module of a configuration of `transformers`, and its inputs, usual or of a length in tokens."""
     import transformers
 
     config.use_cache = False
@@ -41,7 +46,7 @@ def of_configuration(config: Any) -> tuple[Any, str]:
             fix="give the config.json of a part of it that is a model, or --module with what builds it",
         )
     model = kind(config) if kind else transformers.AutoModel.from_config(config)
-    usual = _usual(config, model)
+    usual = _usual(config, model, length)
     return _called(config, model, tuple(usual)), ",".join(usual.values())
 
 
@@ -92,12 +97,21 @@ def _config(transformers: Any, name: str) -> Any:
         ) from None
 
 
-def _usual(config: Any, model: Any) -> dict[str, str]:
+def _usual(config: Any, model: Any, length: int = 0) -> dict[str, str]:
     """Eight samples of each input that a configuration says, by the name that the forward has for it."""
     main = model.main_input_name
+    if length and main != "input_ids":
+        raise no_length(str(config.model_type), length)
     text = config.get_text_config() if hasattr(config, "get_text_config") else config
-    positions = getattr(text, "max_position_embeddings", None) or USUAL_TEXT
-    tokens = f"{SAMPLES}x{min(positions - _padding(model), LONGEST_TEXT)}:long"
+    said = getattr(text, "max_position_embeddings", None)
+    most = (said or USUAL_TEXT) - _padding(model)
+    if said and length > most:
+        raise InputError(
+            what=f"--sequence-length {length} is longer than {config.model_type} reads",
+            cause=f"its configuration has {most} positions",
+            fix=f"use --sequence-length {most}, or less",
+        )
+    tokens = f"{SAMPLES}x{length or min(most, LONGEST_TEXT)}:long"
     if (
         main == "input_features"
         and hasattr(config, "num_mel_bins")

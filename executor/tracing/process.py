@@ -17,9 +17,21 @@ MOST_BYTES = 16 * GIB  # of address space; torch maps several before it computes
 
 
 def traced_by_process(
-    builder: str, inputs: str, *, longest_s: float = LONGEST_S, most_bytes: int = MOST_BYTES
+    builder: str,
+    inputs: str,
+    *,
+    length: int = 0,
+    longest_s: float = LONGEST_S,
+    most_bytes: int = MOST_BYTES,
 ) -> TracedModule:
     """The table of ``package.file:build`` with these inputs; its code is the user's own, and is run.
+
+    Args:
+        builder: What builds it, or a library and its name.
+        inputs: As text; empty for those that are usual of a library's model.
+        length: Tokens of a sample in place of the usual; 0 for those.
+        longest_s: Seconds that it may take.
+        most_bytes: Address space that it may use.
 
     Raises:
         InputError: If it cannot be imported, built or traced within the limits, with the line.
@@ -29,7 +41,7 @@ def traced_by_process(
         words = [sys.executable, "-m", "executor.tracing.worker", builder, inputs, str(answer)]
         try:
             ended = subprocess.run(
-                [*words, str(int(most_bytes))],
+                [*words, str(int(most_bytes)), str(length)],
                 timeout=longest_s, stdin=subprocess.DEVNULL, capture_output=True, check=False,
             )  # fmt: skip
         except subprocess.TimeoutExpired:

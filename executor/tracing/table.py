@@ -19,8 +19,10 @@ MOST_CROSSING = 3  # tensors with a gradient that a pipeline sends: hidden state
 MOST_NAMED = 8  # matrices that are told to be whole
 
 
-def table_of(record: Record, builder: str, inputs: Sequence[str], batch: int) -> TracedModule:
-    """The table of a record that was made with a batch of so many samples."""
+def table_of(
+    record: Record, builder: str, inputs: Sequence[str], batch: int, sample_tokens: int = 0
+) -> TracedModule:
+    """The table of a record that was made with a batch of so many samples, of so many tokens each."""
     _look_up_first(record)
     groups = groups_of(record)
     tied = _tied(record, set(groups[0]), set(groups[-1])) if len(groups) > 2 else 0
@@ -46,6 +48,7 @@ def table_of(record: Record, builder: str, inputs: Sequence[str], batch: int) ->
         builder=builder, inputs=tuple(inputs), kinds=tuple(kinds), order=runs,
         stem=stem, head=head, tied_parameters=tied, units=divided.units, uncut=divided.uncut,
         tokens=divided.tokens, classes=divided.classes, whole=divided.whole[:MOST_NAMED],
+        sample_tokens=sample_tokens,
     )  # fmt: skip
 
 

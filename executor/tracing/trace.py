@@ -48,7 +48,8 @@ def trace_module(module: Any, inputs: Sequence[Any], *, name: str = "") -> Trace
     except Exception as error:
         raise InputError(*explain(error, called)) from error
     shapes = ["x".join(map(str, tensor.shape)) for tensor in placed]
-    return table_of(record, called, shapes, int(placed[0].shape[0]))
+    texts = [tensor.shape[1] for tensor in placed if not tensor.is_floating_point() and tensor.dim() > 1]
+    return table_of(record, called, shapes, int(placed[0].shape[0]), int(next(iter(texts), 0)))
 
 
 def _require_trained(module: Any) -> None:

@@ -19,12 +19,12 @@ from executor.tracing.failure import LONGEST, explain, place_of
 from topology.base.errors import InputError, shortened
 
 
-def main(builder: str, inputs: str, answer: str, most_bytes: str) -> int:
+def main(builder: str, inputs: str, answer: str, most_bytes: str, length: str = "0") -> int:
     """Trace, and write what came of it."""
     resource.setrlimit(resource.RLIMIT_AS, (int(most_bytes), int(most_bytes)))
     sys.path.insert(0, str(Path.cwd()))
     try:
-        found: dict[str, Any] = {"module": asdict(_trace(builder, inputs))}
+        found: dict[str, Any] = {"module": asdict(_trace(builder, inputs, int(length)))}
     except InputError as error:
         found = {"error": [error.what, error.cause, error.fix]}
     except (Exception, SystemExit) as error:  # noqa: BLE001 - somebody's code may raise anything
@@ -33,7 +33,7 @@ def main(builder: str, inputs: str, answer: str, most_bytes: str) -> int:
     return 0
 
 
-def _trace(builder: str, inputs: str) -> Any:
+def _trace(builder: str, inputs: str, length: int = 0) -> Any:
     """Import, build on the meta device, or with weights where that cannot be, and trace."""
     import torch
 
@@ -42,7 +42,7 @@ def _trace(builder: str, inputs: str) -> Any:
 
     library, _, name = builder.partition(":")
     if library in LIBRARIES:
-        module, usual = _without_weights(lambda: of_library(library, name))
+        module, usual = _without_weights(lambda: of_library(library, name, 0 if inputs else length))
         if not (inputs or usual):
             raise InputError(
                 what=f"the inputs of {shortened(builder)} are not known",

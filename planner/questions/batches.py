@@ -50,7 +50,7 @@ def read_batch(text: str, sequence_length: int) -> int:
 
     Args:
         text: What was written.
-        sequence_length: Tokens of a sequence.
+        sequence_length: Tokens of a sequence; 0 where it is a sample without any.
 
     Raises:
         InputError: it is no count, no whole number of sequences, or does not say whether of tokens.
@@ -62,6 +62,12 @@ def read_batch(text: str, sequence_length: int) -> int:
     lowered = text.strip().lower()
     word = next(word for word in TOKENS if lowered.endswith(word))
     tokens = parse_count(lowered.removesuffix(word), FLAG)
+    if not sequence_length:
+        raise InputError(
+            what=f"{FLAG} {text.strip()} counts tokens",
+            cause="samples of this module are no text and have none",
+            fix=f"give {FLAG} in samples, such as {FLAG} 512",
+        )
     sequences, rest = divmod(tokens, sequence_length)
     if rest:
         near = [count for count in (sequences, sequences + 1) if count]
@@ -78,9 +84,10 @@ def _of_what(text: str, sequence_length: int) -> InputError:
     """Ask whether a batch in millions counts tokens or sequences."""
     count = parse_count(text, FLAG)
     tokens = counted(count * sequence_length, "token")
+    of = f"{count:,} sequences of {counted(sequence_length, 'token')} are {tokens} a step"
     return InputError(
         what=f"{FLAG} {text} does not say of what",
-        cause=f"{count:,} sequences of {counted(sequence_length, 'token')} are {tokens} a step",
+        cause=of if sequence_length else f"{count:,} samples a step are more than any published run has",
         fix=f"write {FLAG} {text}tok for tokens, or {FLAG} {count} for sequences",
     )
 

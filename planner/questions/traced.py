@@ -8,9 +8,10 @@ from typing import Any
 
 from costmodel.job import TrainingJob
 from costmodel.models.catalog import library_of_config
-from costmodel.models.traced import LIBRARIES, TracedModule
+from costmodel.models.traced import LIBRARIES, TracedModule, no_length
 from planner.plan import FREE
 from planner.questions.flags import Flags
+from topology.base.counts import parse_count
 from topology.base.errors import InputError
 
 STACK = "torchtitan"
@@ -56,6 +57,38 @@ def of_a_module(flags: Flags) -> Flags:
             fix="leave out --for, or use --for any",
         )
     return replace(flags, engine=FREE, stack=flags.stack or STACK)
+
+
+def length_asked(flags: Flags) -> int:
+    """Tokens of a sample that a question asks for; 0 where that is left to us."""
+    return parse_count(flags.sequence_length, "--sequence-length") if flags.sequence_length else 0
+
+
+def of_samples(flags: Flags, module: TracedModule) -> Flags:
+    """The same question in samples, which a traced module counts: their length is that of the trace.
+
+    Raises:
+        InputError: Another length was asked for than the inputs have, or they have none.
+    """
+    asked = length_asked(flags)
+    if asked and not module.sample_tokens:
+        raise no_length(module.builder, asked)
+    if asked and asked != module.sample_tokens:
+        raise InputError(
+            what="two lengths were given",
+            cause=f"--sequence-length {asked}, and inputs of {module.sample_tokens} tokens",
+            fix=f"leave --sequence-length out, or give inputs of {asked} tokens",
+        )
+    return replace(flags, sequence_length=None)
+
+
+def length_note(module: TracedModule) -> tuple[str, ...]:
+    """How long the samples are that a module was traced with."""
+    if not module.sample_tokens:
+        return ()
+    return (
+        f"samples of {module.sample_tokens:,} tokens (--sequence-length or --input gives another length)",
+    )
 
 
 UNCUT = ("cp", "ep", "expert_tp")

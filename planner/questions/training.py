@@ -263,7 +263,7 @@ def _job(flags: Flags, model: ModelSpec, num_gpus: int) -> TrainingJob:
         length = parse_count(flags.sequence_length, "--sequence-length")
     batch = default_batch(num_gpus)
     if flags.global_batch_size:
-        batch = read_batch(flags.global_batch_size, length)
+        batch = read_batch(flags.global_batch_size, sample_tokens(model, length))
     precisions = tuple(TRAINING)
     return TrainingJob(
         sequence_length=length,
@@ -271,9 +271,21 @@ def _job(flags: Flags, model: ModelSpec, num_gpus: int) -> TrainingJob:
         precision=_one_of(flags.precision or precisions[0], precisions, "precision"),
         adapter=parse_adapter(flags.adapter) if flags.adapter else None,
         expert_load=read_expert_load(flags.expert_load, model) if flags.expert_load else (),
-        total_tokens=parse_count(flags.tokens, "--tokens", suffixes=TOTALS) if flags.tokens else None,
+        total_tokens=_total(flags.tokens, model) if flags.tokens else None,
         deadline_s=parse_seconds(flags.deadline, "30d") if flags.deadline else None,
     )
+
+
+def sample_tokens(model: ModelSpec, length: int) -> int:
+    """Tokens of one sequence of a batch; of a traced module of one sample, 0 where it has none."""
+    return model.module.sample_tokens if model.module else length
+
+
+def _total(text: str, model: ModelSpec) -> int:
+    """Tokens of a run; of a traced module that reads text the samples that have as many."""
+    total = parse_count(text, "--tokens", suffixes=TOTALS)
+    each = model.module.sample_tokens if model.module else 0
+    return -(-total // each) if each else total
 
 
 def default_batch(num_gpus: int) -> int:
@@ -344,13 +356,22 @@ def untrained_note(model: ModelSpec) -> str:
 
 def _count_notes(flags: Flags, request: PlanRequest) -> tuple[str, ...]:
     """What counts with a suffix were read as."""
-    job = request.job
+    job, sequence = request.job, "sample" if request.model.module else "sequence"
     return (
         *suffix_note(flags.gpus, request.cluster.num_gpus, "--gpus", "GPU"),
         *suffix_note(flags.sequence_length, job.sequence_length, "--sequence-length", "token"),
-        *suffix_note(flags.global_batch_size, job.global_batch_size, "--global-batch-size", "sequence"),
-        *suffix_note(flags.tokens, job.total_tokens or 0, "--tokens", "token"),
+        *suffix_note(flags.global_batch_size, job.global_batch_size, "--global-batch-size", sequence),
+        *_total_note(flags, request),
     )
+
+
+def _total_note(flags: Flags, request: PlanRequest) -> tuple[str, ...]:
+    """What tokens with a suffix were read as, and how many samples of a traced module have them."""
+    total, module = request.job.total_tokens or 0, request.model.module
+    if module is None or not flags.tokens:
+        return suffix_note(flags.tokens, total, "--tokens", "token")
+    of = f" of {counted(module.sample_tokens, 'token')}" if module.sample_tokens else ""
+    return (f"--tokens {flags.tokens} is {counted(total, 'sample')}{of}",)
 
 
 def _notes(flags: Flags, request: PlanRequest) -> tuple[str, ...]:
