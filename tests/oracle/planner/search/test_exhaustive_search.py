@@ -28,6 +28,7 @@ from costmodel.layout import (
     ParallelLayout,
     num_microbatches,
 )
+from costmodel.memory.fit import fit_of, out_of_memory_chance
 from costmodel.memory.stage import held_microbatches, holds_ends, stage_parts
 from costmodel.models.compressed_attention import Compression
 from costmodel.models.parameters import parameter_count
@@ -36,7 +37,7 @@ from costmodel.models.spec import ModelSpec, layer_order, layer_runs
 from costmodel.pipeline.stages import ranks_of_chunks, runs_of_ranks
 from planner.bounds.priced import Priced, price
 from planner.plan import PlanRequest
-from planner.problem import Setting, setting_of
+from planner.problem import Setting, deviation_of, setting_of
 from planner.rules.check import check, legal
 from planner.search.best_first import explore
 from planner.search.search import certificate
@@ -116,7 +117,7 @@ def requests(draw: st.DrawFn) -> PlanRequest:
         st.sampled_from([{}, {}, {"tp": 2}, {"pp": 2}, {"recompute": "full"}, {"zero_stage": 1}, {"cp": 2}])
     )
     return PlanRequest(
-        memory_headroom=0.0,
+        memory_headroom=draw(st.sampled_from([0.0, 0.0, None])),
         model=model,
         cluster=cluster_with_memory(num_gpus, memory),
         job=TrainingJob(
@@ -314,6 +315,11 @@ def test_the_search_finds_the_optimum_of_exhaustive_enumeration(request: PlanReq
     s = done.setting
     assert check(s.model, s.cluster, s.job, s.stack, done.best.layout) == ()
     assert done.best.peak_memory_bytes <= s.memory_budget_bytes * (1 + RELATIVE)
+    if request.memory_headroom is None:
+        chance = out_of_memory_chance(
+            done.best.peak_memory_bytes, s.cluster.gpu.memory_bytes, deviation_of(s)
+        )
+        assert fit_of(chance) == "fits"
 
 
 @pytest.mark.parametrize("pins", [{}, {"tp": 2}], ids=["free", "tp 2"])
