@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from app.limits import kept_words
 from app.quantities import format_share, format_usd
 from app.reports.answer import Answer, Facts, Table
 from app.reports.campaign.sections import range_text
@@ -43,6 +44,7 @@ def document_of_phases(found: PhasedRun) -> dict[str, Any]:
         ],
         "days": unstructure(found.days),
         "usd": None if found.usd is None else unstructure(found.usd),
+        "deadline_chance": found.deadline_chance,
         "mean_days": found.mean_days,
         "one_layout_mean_days": found.one_layout_days,
         "each_best_mean_days": found.each_best_days,
@@ -60,6 +62,7 @@ def _whole(found: PhasedRun) -> Facts:
     pairs = [
         ("whole run", f"finished in {range_text(found.days)} days{money} (80 % bands)"),
         ("median", f"{three_digits(found.days.p50)} days{middle}"),
+        *([] if found.deadline_chance is None else [("deadline", kept_words(found.deadline_chance))]),
         (
             "as estimated",
             f"{three_digits(found.mean_days)} days with steps as estimated and failures as on average",

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from costmodel.campaign.closed_form import expected
 from costmodel.campaign.compose import course_of
-from costmodel.campaign.record import Band, FailureModel
+from costmodel.campaign.record import Band, FailureModel, chance_within
 from costmodel.layout import ParallelLayout
 from planner.campaign.finish import campaign_of, job_of
 from planner.plan import LAYERS_OF_STAGE, OPTIMISED, Plan, PlanRequest, stack_of
@@ -49,8 +49,9 @@ class PhasedRun:
     """All phases, and what the other ways of running them would take.
 
     `days` adds up the phases' bands percentile by percentile: a rate of failures and an error of the step are
-    those of all. `one_layout_days` is the mean of the best single layout and `each_best_days` that of every
-    phase's own best, reshards included; None where no layout runs all phases.
+    those of all. `one_layout_days` is the mean of the best single layout among the phases' own and
+    `each_best_days` that of every phase's own best, reshards included; None where no layout runs all phases.
+    `deadline_chance` is that of the deadline of the whole run, None where it has none.
     """
 
     runs: tuple[PhaseRun, ...]
@@ -59,6 +60,7 @@ class PhasedRun:
     mean_days: float
     one_layout_days: float | None
     each_best_days: float
+    deadline_chance: float | None = None
 
 
 def run_of_phases(phases: Sequence[Phase], world: FailureModel, search: Search, given: Given) -> PhasedRun:
@@ -197,8 +199,11 @@ def _summed(
     if len(dollars) == len(campaigns):
         usd_per_day = max(one.p50 / each.days.p50 for one, each in zip(dollars, campaigns, strict=True))
         usd = _plus(dollars, between_days * usd_per_day)
+    ends = np.sum([each.percentile_days for each in campaigns], axis=0) + between_days
+    deadline_s = runs[0].plan.request.job.deadline_s
     return PhasedRun(
         runs=runs,
+        deadline_chance=None if deadline_s is None else chance_within(ends.tolist(), deadline_s / DAY),
         days=days[0],
         usd=usd,
         mean_days=mean_days,

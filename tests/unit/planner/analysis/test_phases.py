@@ -81,6 +81,27 @@ def test_one_phase_is_the_run_without_phases(tmp_path: Path) -> None:
     assert only.reshard_s == 0
 
 
+def test_a_deadline_is_that_of_all_phases(tmp_path: Path) -> None:
+    """One phase keeps it as often as its campaign says; two halves are less likely to than each alone."""
+    flags = Flags(model="8b", gpus="8", top="1", deadline="140d")
+    words = 'tokens = "{}"\nsequence_length = "8k"\nglobal_batch_size = 512\n'
+
+    def chance(*tokens: str) -> tuple[float | None, list[float | None]]:
+        """Of a run whose phases train so many tokens, and of each phase as if it were all."""
+        phases = (f'name = "{n}"\n{words.format(each)}' for n, each in enumerate(tokens))
+        done = run_of_phases(read_phases(written(tmp_path, *phases), flags)[0], WORLD, found, pinned)
+        alone = [one.plan.campaign.deadline_chance for one in done.runs if one.plan.campaign is not None]
+        return done.deadline_chance, alone
+
+    whole, (alone,) = chance("1T")
+    assert whole is not None
+    assert whole == alone
+    assert 0.1 < whole < 0.9
+    halves, each = chance("0.5T", "0.5T")
+    assert halves == pytest.approx(whole, abs=0.05)
+    assert each == [1.0, 1.0]
+
+
 def test_two_equal_phases_are_one(tmp_path: Path) -> None:
     """No reshard between, and together the mean time of the whole."""
     halves = asked(tmp_path, *(f'name = "{n}"\ntokens = "7.5T"\n{SHORT}' for n in "ab"))
