@@ -191,7 +191,7 @@ def with_limits(
     objective = r.choice(("step-time", "step-time", "step-time", "step-time", "cost", "gpus", "memory"))
     if objective == "gpus":
         job, steps = request.job, 1000
-        deadline = steps * step_time(costs, split) * r.choice((0.8, 1.0, 1.1, 2.0))
+        deadline = steps * step_time(costs, split) * r.choice((0.8, 1.2, 1.6, 2.4))
         job = replace(job, total_tokens=steps * job.tokens_per_step, deadline_s=deadline)
         request = replace(request, job=job)
     return replace(request, objective=objective)
