@@ -20,7 +20,7 @@ REFUSED: Final[Mapping[Ground, str]] = {
     "impossible": "this layout is not possible",
     "engine": "this software does not run this layout",
     "unpriced": "this layout is not priced here",
-    "room": "this layout does not fit",
+    "room": "this layout needs more memory than there is",
 }
 """What is said of a layout on each ground."""
 
