@@ -97,6 +97,22 @@ def run_search(search: Search) -> None:
     _solve(search)
 
 
+def finds_a_layout(search: Search) -> bool:
+    """Whether there is any layout, which the first one shows: nothing is compared, nothing is proven."""
+    search.coarse = True
+    _coarse(search)
+    search.coarse = False
+    if search.best is not None:
+        return True
+    for batch in _by_bound(search, _all_combinations(search)):
+        _expand(search, batch, search.pins)
+        if search.best is not None:
+            return True
+    _ease(search)
+    _solve(search)
+    return search.best is not None
+
+
 def _coarse(search: Search) -> None:
     """Find an incumbent among usual choices on more than half of the GPUs; it proves nothing."""
     s = search.setting
@@ -386,19 +402,26 @@ def explore(
         progress: told in a few words what the search is doing.
         score: only layouts that beat it are of interest.
     """
+    begun = _begin(request, cal, progress or (lambda _: None), score)
+    if isinstance(begun, Search):
+        run_search(begun)
+    return begun
+
+
+def has_layout(request: PlanRequest, cal: Calibration) -> bool:
+    """Whether some layout of a request is legal, fits and meets its limits."""
+    begun = _begin(request, cal, lambda _: None, math.inf)
+    return isinstance(begun, Search) and finds_a_layout(begun)
+
+
+def _begin(
+    request: PlanRequest, cal: Calibration, progress: Progress, score: float
+) -> Search | tuple[Violation, ...]:
+    """The search before its first step; the violations when pinned fields already contradict."""
     setting = setting_of(request)
     require_searchable(setting, request.pins)
     pins = parse_pins(request.pins)
     violations = check_pins(setting, pins)
     if violations:
         return violations
-    done = Search(
-        setting=setting,
-        goal=goal_of(request),
-        pins=pins,
-        cal=cal,
-        progress=progress or (lambda _: None),
-        score=score,
-    )
-    run_search(done)
-    return done
+    return Search(setting=setting, goal=goal_of(request), pins=pins, cal=cal, progress=progress, score=score)

@@ -23,7 +23,7 @@ from planner.plan import RECOMPUTED_LAYERS, SPLIT_PINS, PlanRequest, steps_of
 from planner.problem import Setting, deviation_of, setting_of
 from planner.rules.check import check, check_memory, check_pins, ground_of, parse_pins, rules_of
 from planner.rules.rule import Violation
-from planner.search.best_first import explore
+from planner.search.best_first import explore, has_layout
 from planner.search.candidates import estimate_of
 from planner.search.state import Search
 from planner.space.degrees import combinations
@@ -121,8 +121,7 @@ def _feasible(request: PlanRequest, cal: Calibration) -> bool:
     table, _ = combinations(setting, pins)
     if len(table) == 0 or smallest_memory(setting, table).min() > setting.memory_budget_bytes:
         return False
-    done = explore(request, cal)
-    return isinstance(done, Search) and done.best is not None
+    return has_layout(request, cal)
 
 
 def _later(request: PlanRequest, needed_s: float) -> Candidates:
