@@ -95,7 +95,7 @@ def running_of(reading: Reading, job: Job, cal: Calibration) -> Running | None:
         return None
     setting, told = setting_of(job.request), told_of(reading, job.request)
     split = split_told(job.request, job.layout, told)
-    stack = stack_told(setting.stack, told)
+    stack = stack_told(setting.stack, told, job.layout)
     found = estimate(setting.model, setting.cluster, setting.job, stack, job.layout, cal, split)
     return Running(
         request=job.request, layout=job.layout, split=split, stack=stack,

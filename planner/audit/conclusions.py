@@ -79,6 +79,9 @@ def _recompute(facts: Facts, family: Family) -> None:
             held = True  # a way of doing it: unsloth, offload, …
         if held is not None:
             facts.take("layout.recompute", found if held else "none", name)
+    off = facts.truth("said.recompute_off")
+    if off is not None:
+        facts.take("layout.recompute", "none" if off else "full", "said.recompute_off")
     whole_file = family.name == "Megatron-LM"  # without a granularity it recomputes nothing
     if "said.recompute_method" in facts.found:
         facts.take("layout.recompute", "none" if whole_file else "full", "said.recompute_method")

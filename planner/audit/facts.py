@@ -57,6 +57,10 @@ _WHOLE = frozenset(
 
 OFFLOADED = ("offload", "offload_disk", "legacy", "unsloth")
 """Values of Axolotl's gradient_checkpointing: what is kept for the backward pass is kept elsewhere."""
+LONGEST_WORD = 4
+"""Parts of the longest word of a family."""
+_PLACES = ("colocated",)
+"""Tables that say where something runs: off, the rest of them says where else."""
 MOST_NOTES = 8
 """Words of one file that say otherwise than the one that holds, and are told."""
 _ANY = frozenset(("said.recompute_full",))
@@ -130,9 +134,8 @@ class Facts:
 def meaning(setting: Setting, words: Mapping[str, str]) -> str | None:
     """The field that a setting states, by the longest end of its name that is a word."""
     path = setting.path
-    if SKIPPED_PARTS.intersection(path[:-1]):
-        return None
-    for length in range(min(3, len(path)), 0, -1):
+    least = max((len(path) - at for at, part in enumerate(path[:-1]) if part in SKIPPED_PARTS), default=1)
+    for length in range(min(LONGEST_WORD, len(path)), least - 1, -1):  # a word that names the part itself
         found = words.get(".".join(path[-length:]))
         if found is not None:
             return found
@@ -194,6 +197,7 @@ def switched_off(settings: tuple[Setting, ...]) -> frozenset[tuple[str, ...]]:
         for setting in settings
         if setting.path[-1] in ("enabled", "enable")
         and len(setting.path) > 1
+        and setting.path[-2] not in _PLACES
         and truth_of(setting.value) is False
     }
     return frozenset(found)

@@ -226,11 +226,14 @@ def _slow(reading: Reading) -> Iterator[Finding]:
 
 
 def _environment(reading: Reading, cluster: Cluster | None) -> Iterator[Finding]:
-    """A variable that Megatron-LM asks for, or stops at."""
+    """A variable that engines of Megatron ask for, or stop at."""
     facts = reading.facts
-    if reading.family.name != "Megatron-LM" or "shell" not in reading.kinds.values():
+    if not reading.family.one_queue or "shell" not in reading.kinds.values():
         return
-    split = (facts.count("layout.tp") or 1) > 1 or (facts.count("layout.cp") or 1) > 1
+    split = any(
+        facts.truth(name) if name == "layout.sequence_parallel" else (facts.count(name) or 1) > 1
+        for name in reading.family.one_queue
+    )
     said = reading.variables.get(_QUEUES)
     queues = str(said.value).strip() if said else ""
     file, line = (said.file, said.line) if said else place_of(facts, "layout.tp", "layout.cp")
@@ -243,7 +246,8 @@ def _environment(reading: Reading, cluster: Cluster | None) -> Iterator[Finding]
         wrong = wrong and not _pairs(reading) and (cluster is None or orders_kernels_by_queue(cluster.gpu))
         fix = f"export {_QUEUES}=1"
         stated = f"is {queues}" if queues else "is not set"
-        message = f"{_QUEUES} {stated}: below Blackwell Megatron-LM stops with tp or cp above 1"
+        asked = " or ".join(name.partition(".")[2] for name in reading.family.one_queue)
+        message = f"{_QUEUES} {stated}: below Blackwell {reading.family.name} stops with {asked}"
     if wrong:
         yield Finding(kind="illegal", rule="cuda-connections", message=message, fix=fix, file=file, line=line)
 

@@ -27,6 +27,7 @@ from planner.audit.offload import StatedOffload, stated_offload
 from planner.audit.read import Reading
 from planner.audit.told import Told, model_told, told_by, told_modules, unpriced_by
 from planner.audit.unsettled import Unsettled, leanest_layout
+from planner.audit.words import UNKNOWN
 from planner.engines.megatron_lm.modules import PRICED
 from planner.engines.megatron_lm.stage_string import modules_of_string
 from planner.formats.settings import whole
@@ -163,6 +164,8 @@ def _unpriced(reading: Reading, adapter: StatedAdapter | None, offload: StatedOf
         return "a training job: this file serves"
     if reading.family.unread:
         return f"an engine whose files are read: those of {reading.family.name} are not"
+    if reading.family.name == UNKNOWN.name and any(name not in facts.found for name in _DECIDED):
+        return "a job of an engine that is known: no entry point and no keys of its own name one"
     if reading.family.name == "nanotron" and (facts.count("layout.ep") or 1) > 1:
         return "a job whose experts share ranks: those of nanotron have their own, which is not priced"
     if facts.value("said.hybrid"):
@@ -180,6 +183,11 @@ def _unpriced(reading: Reading, adapter: StatedAdapter | None, offload: StatedOf
     return ""
 
 
+_DECIDED = (
+    *(f"layout.{name}" for name in ("tp", "pp", "dp", "microbatch_size", "zero_stage", "recompute")),
+    "job.global_batch_size", "job.sequence_length", "job.precision",
+)  # fmt: skip
+"""What a file of an unknown engine must state to be priced."""
 _DECIDING = (
     *(f"layout.{name}" for name in ("tp", "pp", "cp", "ep", "expert_tp", "virtual_stages")),
     "layout.microbatch_size", "layout.dp", "said.zero_stage", "said.dp_shard", "said.recompute",

@@ -314,7 +314,7 @@ def family_of(settings: Iterable[Setting], programs: Sequence[str] = ()) -> Fami
     text = " ".join(programs)
     for family in FAMILIES:
         if family.programs and any(program in text for program in family.programs):
-            if family.serves or any(_marked(path, family.marks) for path in paths):
+            if family.serves or not family.marks or any(_marked(path, family.marks) for path in paths):
                 return family
         elif (not family.programs and any(_marked(path, family.marks) for path in paths)) or (
             family.serves and family.marks and any(_marked(path, family.marks) for path in paths)

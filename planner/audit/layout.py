@@ -64,9 +64,13 @@ def value_of(reading: Reading, told: Told | None, name: str) -> Value:
     if fact is not None:
         stated = told is not None and name in told.stated and fact.how == "stated"
         return Value(value=told.stated[name] if told and stated else fact.value, settled=True)
+    if name in reading.family.usual:
+        return Value(value=reading.family.usual[name], settled=True)
     if told is None or not known:
         return Value()
-    return Value(value=told.fields[name], settled=is_whole(reading) and not _left_to_program(reading, name))
+    by_family = any(word in reading.family.sets for word in told.words_of.get(name, ()))
+    settled = by_family or (is_whole(reading) and not _left_to_program(reading, name))
+    return Value(value=told.fields[name], settled=settled)
 
 
 def _is_of_engine(reading: Reading, word: str) -> bool:

@@ -90,26 +90,30 @@ def broken_rules(reading: Reading, job: Job) -> Iterator[Finding]:
     """Rules of the planner and of the engine that a complete job breaks, with the switches of its files."""
     if job.request is None or job.layout is None:
         return
-    setting = setting_told(reading, job.request)
+    setting = setting_told(reading, job.request, job.layout)
     contract = contract_of(reading)
     lent = setting.stack.name == "pytorch" or contract is None
     ran = set(reading.kinds.values()) == {"log"}  # so it was legal
     runs: Mapping[str, str] = contract.runs if contract is not None else {}
     rules = {rule.name: rule for rule in rules_of(setting.engine)}
+    open_fields = {one.field.removeprefix("layout.") for one in job.unsettled}
     for found in check(
         setting.model, setting.cluster, setting.job, setting.stack, job.layout, engine=setting.engine
     ):
         if _taken(reading, found.rule):
             continue
+        rule = rules.get(found.rule)
         theirs = found.rule.endswith("-offered") or found.rule.startswith(f"{setting.engine}-")
+        unknown = rule is not None and not open_fields.isdisjoint(rule.fields)
         unpriced = (
             ran
+            or unknown
             or (lent and theirs)
             or found.ground == "unpriced"
             or (found.rule in runs and found.ground != "impossible")
         )
         why = f": {runs[found.rule]}" if found.rule in runs and runs[found.rule] not in found.message else ""
-        file, line = _place(reading.facts, rules.get(found.rule), found)
+        file, line = _place(reading.facts, rule, found)
         yield Finding(
             kind="unpriced" if unpriced else "illegal",
             rule=found.rule,
@@ -176,7 +180,7 @@ def _changed(
     reading: Reading, request: PlanRequest, layout: ParallelLayout, other: PlanRequest, after: ParallelLayout
 ) -> tuple[str, ...]:
     """Words that make one job another, by the contract of its engine."""
-    stack = setting_told(reading, request).stack
+    stack = setting_told(reading, request, layout).stack
     try:
         said = [
             facts_of_job(asked, split, split_told(asked, split, None), stack)

@@ -6,12 +6,12 @@ from dataclasses import replace
 from typing import Any
 
 from costmodel.layout import ParallelLayout
-from planner.audit.facts import Fact, Facts
+from planner.audit.facts import Fact, Facts, How
 from planner.audit.job import Job
 from planner.audit.read import Reading
 from planner.engines.fields import job_facts, layout_facts
 
-_JOB = ("sequence_length", "global_batch_size", "precision", "adapter", "offload", "mtp_layers")
+_JOB = ("sequence_length", "global_batch_size", "precision", "mtp_layers")
 
 
 def with_priced_facts(reading: Reading, job: Job) -> Reading:
@@ -25,7 +25,8 @@ def with_priced_facts(reading: Reading, job: Job) -> Reading:
         return reading
     stated = job_facts(job.request.job)
     priced = {**layout_facts(job.layout), **{f"job.{name}": stated[f"job.{name}"] for name in _JOB}}
-    plain = {**layout_facts(ParallelLayout()), "job.adapter": None, "job.offload": None, "job.mtp_layers": 0}
+    plain = {**layout_facts(ParallelLayout()), "job.mtp_layers": 0}
+    open_fields = {one.field: one.why for one in job.unsettled}
     idle = _without_effect(job.layout, moe=job.request.model.is_moe)
     found = {
         name: _priced(fact, priced[name]) if name in priced and name not in idle else fact
@@ -33,8 +34,9 @@ def with_priced_facts(reading: Reading, job: Job) -> Reading:
     }
     for name, value in priced.items():
         if name not in found and name in plain and value != plain[name] and name not in _UNSHOWN:
-            why = f"{reading.family.name} has it where nothing is said"
-            found[name] = Fact(name=name, value=value, how="default", said=why)
+            why = open_fields.get(name, f"{reading.family.name} has it where nothing is said")
+            how: How = "assumed" if name in open_fields else "default"
+            found[name] = Fact(name=name, value=value, how=how, said=why)
     return replace(reading, facts=Facts(found, set(reading.facts.unknown), list(reading.facts.notes)))
 
 

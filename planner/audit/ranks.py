@@ -33,7 +33,9 @@ def machines(facts: Facts, family: Family) -> None:
         facts.count("said.nodes"),
         facts.count("said.num_gpus"),
     )
-    if total and (family.name in ("Accelerate", "shell variables") or not (each and nodes)):
+    if facts.truth("said.generation_colocated") is False:
+        _beside_generation(facts, each, nodes)
+    elif total and (family.name in ("Accelerate", "shell variables") or not (each and nodes)):
         facts.take("cluster.num_gpus", total, "said.num_gpus")
     elif each and nodes:
         facts.put(
@@ -49,6 +51,22 @@ def machines(facts: Facts, family: Family) -> None:
         )
     elif nodes and "said.gpus_per_node" not in facts.unknown:
         _usual_node(facts, nodes)
+
+
+def _beside_generation(facts: Facts, each: int | None, nodes: int | None) -> None:
+    """GPUs that train where answers are generated on others: whole nodes, or some GPUs of the only one."""
+    like, apart = "said.generation_colocated", facts.count("said.generation_nodes")
+    gpus = facts.count("said.generation_gpus")
+    if each and nodes and apart and nodes > apart:
+        said = f"{nodes} nodes of {each} GPUs less {apart} that generate"
+        facts.put("cluster.num_gpus", each * (nodes - apart), "derived", said, like=like)
+    elif each and nodes == 1 and gpus and each > gpus:
+        facts.put(
+            "cluster.num_gpus", each - gpus, "derived", f"{each} GPUs less {gpus} that generate", like=like
+        )
+    elif "cluster.num_gpus" not in facts.found:
+        facts.unknown |= {"cluster.num_gpus", "said.training_gpus"}
+        facts.notes.append("answers are generated on GPUs of their own, whose number is not stated")
 
 
 def _workers(text: str) -> int:

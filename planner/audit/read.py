@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,7 +15,7 @@ from planner.audit.environment import set_variables
 from planner.audit.facts import Facts, facts_of, meaning, recognised
 from planner.audit.launch import UNTOLD, Launch, family_of, launch_of, launch_of_page
 from planner.audit.manifests import script_of
-from planner.audit.words import FAMILIES, MACHINE_WORDS, Family, family_named
+from planner.audit.words import FAMILIES, MACHINE_WORDS, UNKNOWN, Family, family_named, family_of_package
 from planner.formats.kinds import Kind, kind_of
 from planner.formats.logs import Measured, is_log, is_named_log, measured_of
 from planner.formats.python_config import Recipe, models_named, recipes_of
@@ -204,6 +206,14 @@ def _read(name: str, text: str, given: Mapping[str, str], beside: Mapping[str, s
         )
     if kind == "log":
         return _of_log(path, text, given)
+    unread = family_of_package(text)
+    if unread is not None:
+        return Reading(Facts(), unread, {path: kind})
+    return _of_configuration(path, recipe, text, kind, given)
+
+
+def _of_configuration(path: str, recipe: str, text: str, kind: Kind, given: Mapping[str, str]) -> Reading:
+    """Settings of a file that is no script: Python, TOML, YAML, JSON."""
     doubts: list[str] = []
     if kind == "python":
         chosen = _recipe(recipes_of(text, path), recipe, path, doubts)
@@ -242,9 +252,42 @@ def _used(setting: Setting, facts: Facts) -> bool:
 
 
 def _by_name(settings: list[Setting]) -> Family:
-    """The family of settings without a mark: most words recognised."""
-    best = max(FAMILIES, key=lambda family: recognised(settings, family))
-    return best if recognised(settings, best) else FAMILIES[-1]
+    """The family of settings without a mark: the one of which they have enough keys that few others share.
+
+    One word decides nothing, and neither do words of two families that are as many.
+    """
+    counts = [(len(_own_fields(settings, family)), family) for family in FAMILIES if not family.unread]
+    counts.sort(key=lambda one: -one[0])
+    (most, best), (second, other) = counts[:2]
+    tied = second == most and other.name != best.name
+    return UNKNOWN if most < LEAST_OWN_KEYS or tied else best
+
+
+def _own_fields(settings: list[Setting], family: Family) -> set[str]:
+    """Fields that settings state in words which few families have."""
+    found = set()
+    for setting in settings:
+        stated = meaning(setting, family.words)
+        ends = [".".join(setting.path[-length:]) for length in (3, 2, 1)]
+        word = next((end for end in ends if end in family.words), None)
+        if stated is not None and word is not None and _shared()[word] <= MOST_SHARING:
+            found.add(stated)
+    return found
+
+
+@functools.cache
+def _shared() -> Counter[str]:
+    """How many families, by name, have a word."""
+    names = {family.name: set[str]() for family in FAMILIES}
+    for family in FAMILIES:
+        names[family.name] |= family.words.keys()
+    return Counter(word for words in names.values() for word in words)
+
+
+LEAST_OWN_KEYS = 3
+"""Keys of its own that claim a family for a file without a mark."""
+MOST_SHARING = 3
+"""Families beyond which a word is nobody's own."""
 
 
 def _recipe(recipes: list[Recipe], wanted: str, path: str, doubts: list[str]) -> Recipe:

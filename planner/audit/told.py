@@ -128,6 +128,8 @@ def words_of(reading: Reading, contract: Contract, model: ModelSpec | None = Non
         model: What is trained, in words that take the place of the files' where those do not state its sizes.
     """
     words = contract_words(reading.settings, contract)
+    given = {contract.spellings[name].name for name in spelled_settings(reading.settings, contract)}
+    words |= {name: said for name, said in reading.family.sets.items() if name not in given}
     if model is None or states_all(reading, contract):
         return words
     return {**model_words(contract, model), **words}
@@ -185,15 +187,26 @@ def own_names(reading: Reading) -> dict[str, str]:
     return {known[name].name: setting.name for name, setting in spelled.items()}
 
 
-def stack_told(stack: SoftwareStack, told: Told | None) -> SoftwareStack:
-    """A profile with the mechanisms that files switch off."""
-    return stack if told is None else told_stack(stack, {**told.assumed, **told.stated})
+def stack_told(stack: SoftwareStack, told: Told | None, layout: ParallelLayout) -> SoftwareStack:
+    """A profile with the mechanisms that files switch off.
+
+    Messages of tensor parallelism hide under products where sequences are split with them: Megatron-LM
+    refuses ``--tp-comm-overlap`` otherwise, Megatron-Bridge switches it off (``comm_overlap.py``), so a file
+    that asks for neither has neither.
+    """
+    fields = {} if told is None else {**told.assumed, **told.stated}
+    if layout.tp > 1 and not layout.sequence_parallel and (told is None or _OVERLAP not in told.stated):
+        fields[_OVERLAP] = False
+    return told_stack(stack, fields) if fields else stack
 
 
-def setting_told(reading: Reading, request: PlanRequest) -> Question:
-    """What layouts of the job are judged against: the profile has only what the files switch on."""
+_OVERLAP = "stack.tp_overlap_share"
+
+
+def setting_told(reading: Reading, request: PlanRequest, layout: ParallelLayout) -> Question:
+    """What a layout of the job is judged against: the profile has only what the files switch on."""
     setting = setting_of(request)
-    return replace(setting, stack=stack_told(setting.stack, told_of(reading, request)))
+    return replace(setting, stack=stack_told(setting.stack, told_of(reading, request), layout))
 
 
 def switched_off(stack: SoftwareStack, told: Told | None) -> tuple[str, ...]:

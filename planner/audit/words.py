@@ -8,6 +8,7 @@ dotted name in one spelling (small letters, underscores); the longest that fits 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,8 +35,12 @@ class Family:
         programs: Parts of a command's words.
         words: Its words and the field of each.
         defaults: Fields that its engine fills itself.
+        usual: Fields that its engine fills itself and that are priced, though no file shows them.
         serves: Whether it serves.
         recipes: Whether its files change a recipe that they do not show.
+        packages: Packages that only its files name: one of them makes a file one of this family.
+        sets: Words of its engine that its launcher or base file sets where a file does not.
+        one_queue: Fields of which one that is on needs ``CUDA_DEVICE_MAX_CONNECTIONS=1``.
         unread: Whether its files are only told from those of others: nothing of them is priced.
     """
 
@@ -46,8 +51,12 @@ class Family:
     programs: tuple[str, ...] = ()
     words: Mapping[str, str] = field(default_factory=dict)
     defaults: Mapping[str, object] = field(default_factory=dict)
+    usual: Mapping[str, object] = field(default_factory=dict)
     serves: bool = False
     recipes: bool = False
+    packages: tuple[str, ...] = ()
+    sets: Mapping[str, object] = field(default_factory=dict)
+    one_queue: tuple[str, ...] = ()
     unread: bool = False
 
 
@@ -81,13 +90,15 @@ def _family(entry: dict[str, Any], groups: Mapping[str, Mapping[str, str]]) -> F
     named = entry.pop("contracts", ())
     words = {word: stated for name in named for word, stated in words_of_contract(CONTRACTS[name]).items()}
     words |= {word: stated for group in entry.pop("words") for word, stated in groups[group].items()}
-    marks, programs = tuple(entry.pop("marks", ())), tuple(entry.pop("programs", ()))
-    return Family(**entry, marks=marks, programs=programs, words=words)
+    lists = {name: tuple(entry.pop(name, ())) for name in ("marks", "programs", "packages", "one_queue")}
+    return Family(**entry, **lists, words=words)
 
 
 _TABLE = read_toml(_FILE)
 FAMILIES = tuple(_family(entry, _groups(_TABLE["words"])) for entry in _TABLE["families"])
 """In the order in which they are tried; the last reads a script's variables."""
+UNKNOWN = next(family for family in FAMILIES if family.name == "an unknown engine")
+"""Of a file that no family's entry point and no set of its own keys claims."""
 MEGATRON_WORDS = next(family.words for family in FAMILIES if family.name == "Megatron-LM")
 MACHINE_WORDS: Mapping[str, str] = _groups(_TABLE["words"])["machines"]
 """What says how many GPUs there are, whatever runs on them."""
@@ -98,3 +109,9 @@ PARENTS: Mapping[str, Mapping[str, object]] = _TABLE["parents"]
 def family_named(name: str) -> Family:
     """The family of a name, the first of several."""
     return next(family for family in FAMILIES if family.name == name)
+
+
+def family_of_package(text: str) -> Family | None:
+    """The family of a file that names a package which only its files name; None where none does."""
+    named = (family for family in FAMILIES if family.packages)
+    return next((one for one in named if any(re.search(rf"\b{name}\b", text) for name in one.packages)), None)

@@ -219,6 +219,9 @@ def audit_document(found: Audit) -> dict[str, Any]:
             for fact in _shown(found)
             if fact.name.startswith(f"{group}.")
         }
+    if found.job.request is not None:
+        parts = {name: getattr(found.job.request.job, name) for name in ("adapter", "offload")}
+        document["job"] |= {name: part.words for name, part in parts.items() if part is not None}
     name = found.reading.facts.value("said.model")
     if name:
         document["model"]["name"] = name
