@@ -142,7 +142,9 @@ def job_of(reading: Reading, flags: Flags) -> Job:
         for name in ("optimizer", "bucket_bytes", "mtp_layers")
         if (value := value_of(reading, told, f"job.{name}").value) is not None
     }
-    stated["mtp_layers"] = min(stated.get("mtp_layers", 0), MOST_MTP_LAYERS) or request.job.mtp_layers
+    stated["mtp_layers"] = (
+        min(whole(stated.get("mtp_layers")) or 0, MOST_MTP_LAYERS) or request.job.mtp_layers
+    )
     try:
         job = replace(request.job, global_batch_size=max(1, min(batch, LARGEST)), **stated)
     except InputError as impossible:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
-from planner.audit.facts import recognised
+from planner.audit.facts import meaning, recognised
 from planner.audit.words import FAMILIES, MEGATRON_WORDS, Family
 from planner.formats.settings import NOT_KNOWN, Setting
 from planner.formats.shell import followed
@@ -90,11 +90,21 @@ def launch_of(text: str, given: Mapping[str, str], beside: Mapping[str, str]) ->
         return Launch(settings, best.family, best.line, best.known, best.sure, others), script
     flags = _flags_in_variables(script, lines)
     variables = [*flags, *_variables(script, machines_only=False)]
-    family = replace(FAMILIES[-1], words={**MEGATRON_WORDS, **FAMILIES[-1].words}) if flags else FAMILIES[-1]
+    family = _family_of_flags(flags)
     known = recognised(variables, family)
     if known < LEAST_WORDS:
         return None, script
     return Launch((*variables, *_directives(script)), family, 1, known), script
+
+
+def _family_of_flags(flags: Sequence[Setting]) -> Family:
+    """Whose flags a script keeps for another: an engine's where they say more than a model and its sizes."""
+    claimed = family_of(flags)
+    fields = {meaning(setting, claimed.words) or "" for setting in flags} if claimed else set()
+    if claimed is not None and sum(not name.startswith(("model.", "said.")) for name in fields if name) > 1:
+        return claimed
+    variables = FAMILIES[-1]
+    return replace(variables, words={**MEGATRON_WORDS, **variables.words}) if flags else variables
 
 
 def client_of(text: str, given: Mapping[str, str]) -> dict[str, str] | None:

@@ -61,6 +61,8 @@ def value_of(reading: Reading, told: Told | None, name: str) -> Value:
         return Value(value=fact.value, settled=True)
     if told is not None and is_whole(reading) and name in told.stated:
         return Value(value=told.stated[name], settled=True)
+    if fact is not None and fact.word and is_whole(reading) and not known:
+        return Value()  # a word of the engine, which says nothing beside the others
     if fact is not None:
         stated = told is not None and name in told.stated and fact.how == "stated"
         return Value(value=told.stated[name] if told and stated else fact.value, settled=True)

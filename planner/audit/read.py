@@ -16,6 +16,8 @@ from planner.audit.facts import Facts, facts_of, meaning, recognised
 from planner.audit.launch import UNTOLD, Launch, family_of, launch_of, launch_of_page
 from planner.audit.manifests import script_of
 from planner.audit.words import FAMILIES, MACHINE_WORDS, UNKNOWN, Family, family_named, family_of_package
+from planner.engines.accelerate import ARGUMENTS
+from planner.engines.program import FILE as PROGRAM_FILE
 from planner.formats.kinds import Kind, kind_of
 from planner.formats.logs import Measured, is_log, is_named_log, measured_of
 from planner.formats.python_config import Recipe, models_named, recipes_of
@@ -224,7 +226,7 @@ def _of_configuration(path: str, recipe: str, text: str, kind: Kind, given: Mapp
             doubts.append(f"{path} is a template: values that a script fills in are not known")
     else:
         settings = toml_settings(text, path) if kind == "toml" else yaml_settings(text, path)
-    settings = with_defaults(settings)
+    settings = [_in_table(one, _TABLES.get(Path(path).name, "")) for one in with_defaults(settings)]
     started = script_of(settings) if kind == "yaml" else ""
     launch, _ = launch_of(started, given, {}) if started else (None, None)
     if launch is not None and launch.family.name != FAMILIES[-1].name:
@@ -245,6 +247,15 @@ def _of_configuration(path: str, recipe: str, text: str, kind: Kind, given: Mapp
         if one.value == NOT_KNOWN and meaning(one, family.words) is not None and one.how not in doubts:
             doubts.append(one.how)
     return Reading(facts, family, {path: kind}, None, doubts, settings=tuple(settings))
+
+
+_TABLES: Mapping[str, str] = {PROGRAM_FILE: "program.", ARGUMENTS: "trainer."}
+"""Tables of a contract that files of a plan are, by their names."""
+
+
+def _in_table(setting: Setting, table: str) -> Setting:
+    """A setting of a file that is one table of its engine's words."""
+    return replace(setting, name=f"{table}{setting.name}") if table else setting
 
 
 def _used(setting: Setting, facts: Facts) -> bool:
@@ -432,7 +443,9 @@ def _together(readings: list[Reading]) -> Reading:
     ranks = ("shell", "page", "python", "toml", "yaml", "json", "log")
     order = sorted(readings, key=lambda reading: ranks.index(next(iter(reading.kinds.values()))))
     first = order[0]
-    telling = next((reading for reading in order if reading.facts.found), first)
+    named = [reading for reading in order if reading.family not in (UNKNOWN, FAMILIES[-1])]
+    telling = next((reading for reading in (*named, *order) if reading.facts.found), None)
+    telling = named[0] if named and (telling is None or telling not in named) else telling or first
     whole = Reading(Facts(), telling.family)
     for reading in order:
         for name, fact in reading.facts.found.items():

@@ -321,4 +321,4 @@ def _trains_otherwise(contract: Contract, given: Words, said: Words, gone: tuple
 
 def _of_model(setting: EngineSetting) -> bool:
     """Whether a setting states sizes of the model alone, which no change touches."""
-    return all(name.startswith("model.") for name in setting.fields)
+    return bool(setting.fields) and all(name.startswith("model.") for name in setting.fields)

@@ -9,11 +9,13 @@ that value; what a branch or a loop sets is not known.
 from __future__ import annotations
 
 import ast
+import json
 import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from types import EllipsisType
+from typing import Any
 
 from planner.formats.settings import MOST_SETTINGS, NOT_KNOWN, Scalar, Setting
 from topology.base.errors import InputError, shortened
@@ -293,7 +295,19 @@ def _plain(node: ast.expr) -> Scalar | EllipsisType:
         return value if not isinstance(value, int) or abs(value) < MOST_PRODUCT else ...
     if isinstance(value, list | tuple) and all(isinstance(part, str | int | float) for part in value):
         return ",".join(map(str, value))
+    if isinstance(value, list) and all(isinstance(part, list) for part in value) and _is_short(value):
+        return json.dumps(value)
     return ...
+
+
+def _is_short(value: list[list[Any]]) -> bool:
+    """Whether a list of lists of texts, such as the modules of every stage, is no longer than one can be."""
+    texts = [text for part in value[:MOST_PARTS] for text in part[:MOST_PARTS]]
+    return len(value) <= MOST_PARTS and all(isinstance(text, str) and len(text) < 80 for text in texts)
+
+
+MOST_PARTS = 512
+"""Of a list, and of each list in it."""
 
 
 def _product(node: ast.expr) -> int:

@@ -106,7 +106,12 @@ def server_of(reading: Reading, *, model: str | None, gpu: str | None) -> Server
     if missing:
         return Unknown(missing=tuple(dict.fromkeys(missing)))
     assumed: list[str] = []
-    spec = without_tower(find_model(model) if model else checkpoint_model(named))
+    try:
+        spec = without_tower(find_model(model) if model else checkpoint_model(named))
+    except InputError as unknown:
+        if model:
+            raise
+        return Unknown(missing=(f"--model ({unknown.what})",))
     engine = serving_stack(reading.family.name)
     kind = gpu_name(gpu) if gpu else _gpu(reading, assumed)
     layout, replicas = _split(engine.name, facts, spec)

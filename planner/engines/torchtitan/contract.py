@@ -7,6 +7,7 @@ wheel; aliases those of the TOML files of 0.1 and 0.2.
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -133,6 +134,7 @@ def _read_pipeline(given: Given) -> dict[str, Any]:
         raise ValueError(f"{name!r} is none of {', '.join(_SCHEDULES)}")
     found: dict[str, Any] = {"layout.schedule": _SCHEDULES[name]}
     if parts:
+        parts = json.loads(parts) if isinstance(parts, str) else parts
         layers = tuple(sum(str(module).startswith("layers.") for module in part) for part in parts)
         return found | {"layout.virtual_stages": len(layers) // pp, "split.layers": layers}
     return found | {"layout.virtual_stages": RECORDS[found["layout.schedule"]].chunks or 2}
@@ -201,7 +203,7 @@ def _read_recompute(given: Given) -> dict[str, Any]:
     """The policy; under FullAC every layer is recomputed."""
     named, mode = given["activation_checkpoint"], given["activation_checkpoint.mode"]
     policies = {theirs: ours for ours, theirs in _POLICIES.items()} | {"None": "none"}
-    policy = policies.get(str(named), "none") if mode is None else _MODES[str(mode)]
+    policy = policies.get(str(named).partition(".Config")[0], "none") if mode is None else _MODES[str(mode)]
     split = _read_pipeline(given)
     if policy != "full" or "split.layers" not in split:
         return {"layout.recompute": policy}

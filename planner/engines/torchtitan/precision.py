@@ -69,8 +69,9 @@ def _write(facts: Facts) -> dict[str, Any]:
 def _read(given: Given) -> dict[str, Any]:
     """Half precision, or that of the first converter."""
     converters = given["model.converters"]
-    listed = converters if isinstance(converters, (list, tuple)) else [converters]
-    low = [_OF_FILES[str(name)] for name in listed if str(name) in _OF_FILES]
+    listed = converters if isinstance(converters, (list, tuple)) else str(converters).split(",")
+    names = [str(name).strip().removesuffix(".Config") for name in listed]
+    low = [_OF_FILES[name] for name in names if name in _OF_FILES]
     if low:
         precision, usual = low[0]
         return {
@@ -83,7 +84,7 @@ def _read(given: Given) -> dict[str, Any]:
 PRECISION = Setting(
     words=(
         Word(name="training.mixed_precision_param", default="bfloat16"),
-        Word(name="model.converters", kind="any", states="said.converters"),
+        Word(name="model.converters", kind="any", aliases=("converters",), states="said.converters"),
         Word(
             name="model.converters.recipe_name",
             aliases=(

@@ -13,7 +13,7 @@ import numpy as np
 from costmodel.job import TrainingJob
 from costmodel.layout import AXIS_ORDERS, CP_KINDS, RECOMPUTES, SCHEDULES, LayoutTable, ParallelLayout
 from costmodel.models.catalog import model
-from costmodel.models.spec import layer_runs
+from costmodel.models.spec import ModelSpec, layer_runs
 from costmodel.pipeline.even_split import even_split
 from costmodel.pipeline.stages import layers_of_chunks, ranks_of_chunks
 from costmodel.stack import stack
@@ -86,6 +86,7 @@ class Told:
     facts: dict[str, Any]
     files: Files
     gpu: Gpu
+    model: ModelSpec
 
     @property
     def faults(self) -> tuple[Any, ...]:
@@ -106,7 +107,7 @@ def told_of(r: Random, contract: Contract, setting: Setting, layout: ParallelLay
     environment = tuple(one for one in contract.environment if one.needed(facts, gpu))
     plan: Any = None  # only the engine that is not tried here writes the plan
     files = FORMATS[contract.engine].render(plan, write(contract, facts), environment)
-    return Told(contract=contract, facts=facts, files=files, gpu=gpu)
+    return Told(contract=contract, facts=facts, files=files, gpu=gpu, model=setting.model)
 
 
 def random_plans(engine: str, seed: int | str) -> Iterator[Told]:

@@ -1,0 +1,49 @@
+"""Hold what an audit prices against what the contract of each engine reads, on random launch files.
+
+python benchmarks/one_reader.py [--files 200] [--seed S] [--engine NAME]
+
+Files are those of random plans with a quarter of their words left out, so that the engine's defaults apply;
+one is known by engine, seed and number. The exit status is 1 if anything differs. A part of this is
+`tests/property/planner/audit`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from itertools import islice
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from tests.property.planner.audit.launch_files import ENGINES, launch_files  # noqa: E402 - not installed
+
+
+def tried(engine: str, files: int, seed: str) -> int:
+    """Differences in the files of one engine."""
+    start_s, differing = time.monotonic(), 0
+    for number, one in enumerate(islice(launch_files(engine, seed), files)):
+        if one.differences or one.reading.family.engine != engine:
+            differing += 1
+            print(f"{engine} {seed} {number}: {'; '.join(one.differences) or one.reading.family.name}")
+    print(f"| {engine} | {files} | {differing} | {time.monotonic() - start_s:.0f} s |", flush=True)
+    return differing
+
+
+def main() -> int:
+    """Try every engine; 1 if anything differs."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--files", type=int, default=200)
+    parser.add_argument("--seed", default="1")
+    parser.add_argument("--engine", choices=ENGINES)
+    asked = parser.parse_args()
+    engines = (asked.engine,) if asked.engine else ENGINES
+    return int(sum(tried(engine, asked.files, asked.seed) for engine in engines) > 0)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

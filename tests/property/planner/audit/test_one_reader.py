@@ -1,0 +1,17 @@
+"""What an audit prices is what the contract of the engine reads: there is no second spelling of a default."""
+
+from itertools import islice
+
+import pytest
+
+from tests.property.planner.audit.launch_files import ENGINES, launch_files
+
+FILES = 12
+"""Of every engine; `benchmarks/one_reader.py` tries 200."""
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_an_audit_prices_what_the_contract_reads(engine):
+    files = list(islice(launch_files(engine, "suite"), FILES))
+    assert {one.reading.family.engine for one in files} == {engine}
+    assert [(one.differences, one.texts) for one in files if one.differences] == []

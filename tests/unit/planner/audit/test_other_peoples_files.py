@@ -1,0 +1,383 @@
+"""Launch files of many engines: whose they are, how they split a job, and what of them has no price.
+
+Texts are made up in the forms of public files and issues; what is right of them is in their engines' own
+sources, named beside each.
+"""
+
+import pytest
+
+from costmodel.kernels.tables import load_calibration
+from planner.audit.audit import Audit, audited
+from planner.audit.job import Job, job_of
+from planner.audit.read import Reading, read_texts
+from planner.questions.flags import Flags
+
+MEGATRON = """\
+export CUDA_DEVICE_MAX_CONNECTIONS=1
+torchrun --nproc_per_node 8 --nnodes {nodes} pretrain_gpt.py --num-layers 32 --hidden-size 4096 \\
+  --ffn-hidden-size 14336 --num-attention-heads 32 --group-query-attention {groups} --swiglu --disable-bias-linear \\
+  --untie-embeddings-and-output-weights --seq-length 4096 --max-position-embeddings 4096 --vocab-size 32000 \\
+  --micro-batch-size 1 --global-batch-size 128 --bf16 --use-distributed-optimizer {more}
+"""
+EXPERTS = "--num-experts 8 --moe-router-topk 2 --moe-grouped-gemm --expert-model-parallel-size 8"
+GROUPS = "--num-query-groups 8"
+
+
+def reading_of(text: str, name: str = "run.sh") -> Reading:
+    return read_texts({name: text})
+
+
+def job(text: str, name: str = "run.sh", **flags: str) -> Job:
+    return job_of(reading_of(text, name), Flags(**{"gpu": "h100-sxm", **flags}))
+
+
+def audit(text: str, name: str = "run.sh", **flags: str) -> Audit:
+    return audited(reading_of(text, name), Flags(**{"gpu": "h100-sxm", **flags}), load_calibration())
+
+
+def kinds(found: Audit) -> dict[str, str]:
+    return {finding.rule: finding.kind for finding in found.findings}
+
+
+def megatron(*, nodes: int = 2, groups: str = GROUPS, more: str = "") -> str:
+    return MEGATRON.format(nodes=nodes, groups=groups, more=more)
+
+
+@pytest.mark.parametrize(("tp", "expert_tp"), [(1, 1), (2, 2), (4, 4)])
+def test_an_expert_is_shared_by_tensor_ranks_where_megatron_is_told_nothing(tp, expert_tp):
+    """Its default is None, which `ModelParallelConfig` takes as the tensor degree."""
+    more = f"{EXPERTS.replace('size 8', 'size 4')} --tensor-model-parallel-size {tp} --sequence-parallel"
+    assert job(megatron(more=more)).layout.expert_tp == expert_tp
+    assert job(megatron(more=f"{more} --expert-tensor-parallel-size 1")).layout.expert_tp == 1
+
+
+def test_a_mixture_that_ran_on_80_gb_fits():
+    """Eight experts of two tensor ranks each on 16 GPUs (NVIDIA/Megatron-LM#756 ran so at 5.47 s a step)."""
+    more = f"{EXPERTS} --tensor-model-parallel-size 2 --sequence-parallel --overlap-grad-reduce --overlap-param-gather"
+    found = audit(megatron(more=more))
+    assert found.job.layout.expert_tp == 2
+    assert found.predicted.peak_memory_bytes / 2**30 == pytest.approx(75.3, abs=1.5)
+
+
+def test_grouped_attention_without_a_number_has_one_group():
+    """``--num-query-groups`` is 1 in Megatron-LM's arguments."""
+    assert job(megatron(groups="")).request.model.num_key_value_heads == 1
+    assert job(megatron()).request.model.num_key_value_heads == 8
+
+
+def test_gpus_of_the_command_line_take_the_place_of_a_templates():
+    text = megatron(
+        nodes=1, more="--tensor-model-parallel-size 8 --pipeline-model-parallel-size 16 --sequence-parallel"
+    )
+    assert kinds(audit(text))["gpus"] == "illegal"
+    found = audit(text, gpus="128")
+    assert "illegal" not in kinds(found).values()
+    assert (found.job.layout.dp, found.job.layout.num_gpus) == (1, 128)
+    assert found.predicted is not None
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "rule"),
+    [("global_batch_size", "128", "batch"), ("sequence_length", "4096", "sequence-limit")],
+)
+def test_a_count_of_the_command_line_lifts_what_hangs_on_the_files(flag, value, rule):
+    wrong = {"batch": ("size 128", "size 127"), "sequence-limit": ("seq-length 4096", "seq-length 8192")}[
+        rule
+    ]
+    text = megatron(more="--tensor-model-parallel-size 1").replace(*wrong)
+    assert kinds(audit(text)).get(rule) == "illegal"
+    assert job(text, **{flag: value}).layout is not None
+
+
+PRIMUS = """\
+modules:
+  pre_trainer:
+    framework: megatron
+    model: llama3.1_70B.yaml
+    overrides:
+      micro_batch_size: 1
+      global_batch_size: 256
+      seq_length: 8192
+      tensor_model_parallel_size: 8
+      pipeline_model_parallel_size: 4
+"""
+NEMO_RL = """\
+grpo:
+  num_prompts_per_step: 64
+policy:
+  model_name: meta-llama/Llama-3.1-8B
+  train_global_batch_size: 512
+  train_micro_batch_size: 1
+  max_total_sequence_length: 4096
+  megatron_cfg:
+    enabled: true
+    tensor_model_parallel_size: {tp}
+    pipeline_model_parallel_size: {pp}
+  generation:
+    colocated:
+      enabled: {colocated}
+{resources}cluster:
+  num_nodes: {nodes}
+  gpus_per_node: {each}
+"""
+
+
+def nemo_rl(*, nodes=8, each=8, tp=2, pp=1, colocated="true", resources="") -> str:
+    return NEMO_RL.format(nodes=nodes, each=each, tp=tp, pp=pp, colocated=colocated, resources=resources)
+
+
+def resources(**sizes: int) -> str:
+    return "      resources:\n" + "".join(f"        {name}: {size}\n" for name, size in sizes.items())
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "flags"),
+    [
+        (megatron(more="--tensor-model-parallel-size 8"), "run.sh", {}),
+        (PRIMUS, "p.yaml", {"model": "llama-3.1-70b", "gpus": "64"}),
+        (nemo_rl(), "rl.yaml", {}),
+    ],
+)
+def test_tensor_parallelism_without_a_word_of_sequences_is_legal(text, name, flags):
+    """Only overlap of its messages and experts ask for split sequences."""
+    found = audit(text, name, **flags)
+    assert {"illegal", "unpriced"}.isdisjoint(kinds(found).values())
+    assert found.predicted is not None
+
+
+def test_primus_splits_sequences_as_its_base_has_it():
+    """``sequence_parallel: true`` and ``tp_comm_overlap: false`` of its language_model.yaml."""
+    found = job(PRIMUS, "p.yaml", model="llama-3.1-70b", gpus="64")
+    assert found.layout.sequence_parallel
+    assert "layout.sequence_parallel" not in {one.field for one in found.unsettled}
+
+
+@pytest.mark.parametrize(
+    ("apart", "world", "dp"),
+    [
+        ({"colocated": "true"}, 64, 32),
+        ({"colocated": "false", "resources": resources(num_nodes=4, gpus_per_node=8)}, 32, 16),
+        ({"colocated": "false", "nodes": 1, "resources": resources(gpus_per_node=4)}, 4, 2),
+    ],
+)
+def test_gpus_that_generate_answers_train_nothing(apart, world, dp):
+    found = job(nemo_rl(**apart), "rl.yaml")
+    assert (found.layout.num_gpus, found.layout.dp) == (world, dp)
+
+
+def test_a_job_that_generates_on_gpus_of_an_untold_number_is_not_priced():
+    found = job(nemo_rl(colocated="false"), "rl.yaml")
+    assert found.request is None
+    assert any("--gpus" in why or "run knows" in why for why in found.missing)
+
+
+DEEPSPEED = """\
+deepspeed {head} pretrain_gpt.py --tensor-model-parallel-size 2 --pipeline-model-parallel-size 1 --num-layers 32 \\
+  --hidden-size 4096 --num-attention-heads 32 --seq-length 2048 --max-position-embeddings 2048 --micro-batch-size 4 \\
+  --global-batch-size 64 --bf16 --deepspeed --deepspeed_config ds.json --zero-stage 1 {more}
+"""
+
+
+@pytest.mark.parametrize(("more", "stops"), [("", False), ("--sequence-parallel", True)])
+def test_megatron_deepspeed_asks_for_one_queue_where_sequences_are_split(more, stops):
+    """Its arguments.py switches asynchronous sums off beside ``--deepspeed`` before it looks."""
+    found = audit(DEEPSPEED.format(head="--num_gpus 8", more=more))
+    assert found.reading.family.name == "Megatron-DeepSpeed"
+    assert ("cuda-connections" in kinds(found)) is stops
+
+
+SWIFT = """\
+NPROC_PER_NODE=8 NNODES={nodes} megatron sft --model org/some-model --tensor_model_parallel_size {tp} \\
+  --pipeline_model_parallel_size {pp} --micro_batch_size 1 --global_batch_size 16 --max_length 4096 \\
+  --sequence_parallel true --recompute_granularity full --recompute_method uniform --recompute_num_layers 1 {more}
+"""
+
+
+def swift(*, nodes=8, tp=8, pp=4, more="") -> str:
+    return SWIFT.format(nodes=nodes, tp=tp, pp=pp, more=more)
+
+
+def test_a_launcher_sets_what_it_sets():
+    """ms-swift's own launcher: the distributed optimizer, one queue, experts of one rank."""
+    found = audit(swift(nodes=1, pp=1), model="llama-3.1-8b")
+    assert found.reading.family.name == "ms-swift"
+    assert (found.job.layout.zero_stage, found.job.layout.recompute) == (1, "full")
+    assert {"cuda-connections", "no-distributed-optimizer"}.isdisjoint(kinds(found))
+
+
+@pytest.mark.parametrize(("model", "stops"), [("glm-4.5-air", True), ("qwen3-30b-a3b", False)])
+def test_rules_of_an_engine_see_the_model_of_the_command_line(model, stops):
+    """46 layers do not divide by four stages, 48 do."""
+    more = "--expert_model_parallel_size 8 --expert_tensor_parallel_size 1"
+    assert (kinds(audit(swift(more=more), model=model)).get("layers") == "illegal") is stops
+
+
+AXOLOTL = """\
+base_model: org/some-model
+sequence_len: {length}
+micro_batch_size: 1
+gradient_accumulation_steps: 1
+bf16: true
+{more}
+"""
+
+
+def test_rotary_positions_beyond_a_release_are_priced_where_no_engine_counts_them():
+    found = audit(AXOLOTL.format(length=16384, more=""), "a.yaml", model="llama-3-8b", gpus="1")
+    assert found.job.request.job.sequence_length > 8192
+    assert "illegal" not in kinds(found).values()
+    assert found.predicted is not None
+
+
+def test_what_a_profile_does_not_price_is_no_limit_of_the_engine():
+    more = "dp_shard_size: 4\nsequence_parallel_degree: 2"
+    found = audit(AXOLOTL.format(length=4096, more=more), "a.yaml", model="llama-3-8b")
+    assert kinds(found) == {"cp-offered": "unpriced"}
+    assert "has only" not in found.findings[0].message
+
+
+ADAPTERS = {
+    "ms-swift": (swift(nodes=1, pp=1, more="--tuner_type lora --lora_rank 8"), "s.sh"),
+    "ms-swift before": (swift(nodes=1, pp=1, more="--train_type lora --target_modules all-linear"), "s.sh"),
+    "Axolotl": (AXOLOTL.format(length=2048, more="adapter: lora\nlora_r: 32\nlora_target_linear: true"), "a.yaml"),
+    "Axolotl in four bits": (AXOLOTL.format(length=2048, more="adapter: qlora\nload_in_4bit: true"), "a.yaml"),
+    "LLaMA-Factory": (
+        ("model_name_or_path: org/x\ncutoff_len: 2048\nper_device_train_batch_size: 1\nfinetuning_type: lora\n"
+        "lora_target: q_proj,v_proj\n"),
+        "l.yaml",
+    ),
+    "TRL": (
+        ("accelerate launch --num_processes 8 sft.py --model_name_or_path org/x --max_length 2048 "
+        "--per_device_train_batch_size 1 --gradient_checkpointing --use_peft --lora_r 16 --lora_alpha 16"),
+        "t.sh",
+    ),
+    "a rank alone": (
+        ("accelerate launch --num_processes 8 sft.py --model_name_or_path org/x --max_length 2048 "
+        "--per_device_train_batch_size 1 --gradient_checkpointing --lora_r 16"),
+        "t.sh",
+    ),
+    "NeMo": (
+        ("trainer: {num_nodes: 1, devices: 8}\nmodel:\n  encoder_seq_length: 2048\n  tensor_model_parallel_size: 2\n"
+        "  global_batch_size: 64\n  micro_batch_size: 1\n  peft:\n    peft_scheme: lora\n"),
+        "n.yaml",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("tool", ADAPTERS)
+def test_an_adapter_is_never_priced_as_a_whole_model(tool):
+    text, name = ADAPTERS[tool]
+    found = job(text, name, model="llama-3.1-8b", gpus="8")
+    if found.request is not None:
+        assert found.request.job.adapter is not None
+    else:
+        assert any("adapter" in why for why in found.missing)
+
+
+@pytest.mark.parametrize("said", ["full", "false", "none"])
+def test_words_that_name_no_adapter_train_the_whole_model(said):
+    text = "model_name_or_path: org/x\ncutoff_len: 2048\nper_device_train_batch_size: 1\nfinetuning_type: {}\nlora_rank: 8\n"
+    found = job(text.format(said), "l.yaml", model="llama-3.1-8b", gpus="8")
+    assert found.request.job.adapter is None
+
+
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        ('"offload_optimizer": {"device": "cpu"}', "optimizer:1"),
+        ('"offload_optimizer": {"device": "cpu"}, "offload_param": {"device": "cpu"}', "parameters"),
+        ('"offload_optimizer": {"device": "none"}', None),
+        ('"offload_optimizer": {"device": "nvme"}', "not priced"),
+    ],
+)
+def test_what_deepspeed_keeps_on_the_host_is_priced_there(state, words):
+    texts = {"a.yaml": AXOLOTL.format(length=2048, more="deepspeed: z3.json")}
+    texts["z3.json"] = f'{{"zero_optimization": {{"stage": 3, {state}}}}}'
+    found = job_of(read_texts(texts), Flags(gpu="h100-sxm", gpus="8", model="llama-3.1-8b"))
+    if words == "not priced":
+        assert found.request is None
+        assert "disk" in found.missing[0]
+    else:
+        offload = found.request.job.offload
+        assert (offload and offload.words) == words
+
+
+ENGINES = {
+    "OLMo-core": ("from olmo_core.train import TrainerConfig\n\ndef build():\n    return TrainerConfig(rank_microbatch_size=8192)\n\nmain(global_batch_size=1024 * 8192)\n", "o.py"),
+    "NeMo AutoModel": ("step_scheduler:\n  global_batch_size: 64\n  local_batch_size: 2\nmodel:\n  _target_: nemo_automodel.Model.from_pretrained\ndistributed:\n  strategy: fsdp2\n  ep_size: 8\n", "m.yaml"),
+    "an unknown engine": ("workload:\n  gpus: 64\n  image: registry/x\nnetwork:\n  local_batch_size: 4\n  subnetworks: 8\n", "v.yaml"),
+    "torchtitan": ("[parallelism]\ntensor_parallel_degree = 2\n[training]\nlocal_batch_size = 2\nseq_len = 4096\n", "t.toml"),
+    "ms-swift": (swift(), "s.sh"),
+    "Megatron-LM": (megatron(more="--tensor-model-parallel-size 2"), "run.sh"),
+    "NeMo-RL": (nemo_rl(), "rl.yaml"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_an_engine_is_named_by_its_entry_point_or_its_own_keys(name):
+    assert reading_of(*ENGINES[name]).family.name == name
+
+
+@pytest.mark.parametrize("name", ["OLMo-core", "NeMo AutoModel", "an unknown engine"])
+def test_an_engine_that_is_not_read_is_not_priced_as_another(name):
+    found = job(*ENGINES[name], model="llama-3.1-8b", gpus="64", sequence_length="4096")
+    assert found.request is None
+    assert "engine" in found.missing[0]
+
+
+def test_half_of_a_model_is_not_priced():
+    text = megatron(more="--tensor-model-parallel-size 1 --decoder-seq-length 128")
+    assert "decoder" in job(text.replace("pretrain_gpt", "pretrain_t5")).missing[0]
+
+
+@pytest.mark.parametrize("name", ["tensor-model", "pipeline-model", "context"])
+def test_a_degree_that_only_a_run_knows_is_not_priced_as_one(name):
+    found = job(megatron(more=f"--{name}-parallel-size $DEGREE"))
+    assert found.request is None
+    assert "only a run knows" in found.missing[0]
+
+
+UNSETTLED = {
+    "stated": (megatron(more="--tensor-model-parallel-size 2 --sequence-parallel"), "run.sh", set()),
+    "words of a run": (megatron(more="--tensor-model-parallel-size 2 $EXTRA_ARGS"), "run.sh",
+                       {"layout.recompute", "layout.sequence_parallel"}),
+    "torchtitan": ("[parallelism]\ntensor_parallel_degree = 1\n[training]\nlocal_batch_size = 1\nseq_len = 4096\n",
+                   "t.toml", set()),
+    "MaxText": ("ici_fsdp_parallelism: 8\nper_device_batch_size: 2\nmax_target_length: 4096\n", "m.yml",
+                {"stack", "layout.zero_stage", "layout.recompute"}),
+    "NeMo": (("trainer: {num_nodes: 1, devices: 8}\nmodel:\n  encoder_seq_length: 2048\n"
+             "  tensor_model_parallel_size: 2\n  global_batch_size: 64\n  micro_batch_size: 1\n"), "n.yaml",
+             {"layout.zero_stage", "layout.recompute", "layout.sequence_parallel"}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", UNSETTLED)
+def test_what_decides_memory_and_is_not_known_is_told(name):
+    """A verdict may not rest on it; see `planner.audit.unsettled`."""
+    text, path, fields = UNSETTLED[name]
+    flags = {} if path == "run.sh" else {"model": "llama-3.1-8b", "gpus": "8"}
+    assert {one.field for one in job(text, path, **flags).unsettled} == fields
+
+
+def test_torchtitan_shards_over_all_that_is_left_where_nothing_is_said():
+    """``data_parallel_shard_degree`` is -1 in its configuration."""
+    found = job(UNSETTLED["torchtitan"][0], "t.toml", model="llama-3.1-8b", gpus="8")
+    assert (found.layout.dp, found.layout.zero_stage) == (8, 3)
+
+
+def test_the_leanest_layout_takes_no_more_than_the_one_that_is_priced():
+    found = job(UNSETTLED["NeMo"][0], "n.yaml", model="llama-3.1-8b", gpus="8")
+    lean = found.leanest_layout
+    assert (lean.zero_stage, lean.recompute, lean.sequence_parallel) == (3, "full", True)
+    unbounded = job(UNSETTLED["MaxText"][0], "m.yml", model="llama-3.1-8b", gpus="8")
+    assert unbounded.leanest_layout is None
+
+
+def test_a_server_of_an_unknown_model_is_read():
+    from planner.audit.serving.server import Unknown, server_of
+
+    text = "vllm serve org/not-in-the-catalog --tensor-parallel-size 16 --max-model-len 4096"
+    found = server_of(reading_of(text), model=None, gpu=None)
+    assert isinstance(found, Unknown)
+    assert found.missing[0].startswith("--model")
+    assert reading_of(text).facts.count("layout.tp") == 16
