@@ -25,9 +25,10 @@ from planner.audit.given import given_by
 from planner.audit.layout import layout_of, value_of
 from planner.audit.offload import StatedOffload, stated_offload
 from planner.audit.read import Reading
-from planner.audit.told import Told, model_told, told_by, told_modules, unpriced_by
+from planner.audit.told import model_told, told_by, told_modules, unpriced_by
 from planner.audit.unsettled import Unsettled, leanest_layout
 from planner.audit.words import UNKNOWN
+from planner.engines.contract import Reading as Told
 from planner.engines.megatron_lm.modules import PRICED
 from planner.engines.megatron_lm.stage_string import modules_of_string
 from planner.formats.settings import whole

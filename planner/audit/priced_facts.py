@@ -42,9 +42,13 @@ def with_priced_facts(reading: Reading, job: Job) -> Reading:
 
 def _without_effect(layout: ParallelLayout, *, moe: bool) -> tuple[str, ...]:
     """Fields that change nothing of a layout, whatever is stated of them."""
-    names = ("layout.sequence_parallel",) if layout.tp == 1 else ()
-    names += ("layout.virtual_stages", "layout.schedule") if layout.pp == 1 else ()
-    return names if moe else (*names, "layout.expert_tp")
+    names = {
+        "layout.sequence_parallel": layout.tp == 1,
+        "layout.virtual_stages": layout.pp == 1,
+        "layout.schedule": layout.pp == 1,
+        "layout.expert_tp": not moe,
+    }
+    return tuple(name for name, idle in names.items() if idle)
 
 
 _UNSHOWN = ("layout.axis_order", "layout.cp_kind", "layout.dp", "layout.schedule")

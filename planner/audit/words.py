@@ -90,8 +90,9 @@ def _family(entry: dict[str, Any], groups: Mapping[str, Mapping[str, str]]) -> F
     named = entry.pop("contracts", ())
     words = {word: stated for name in named for word, stated in words_of_contract(CONTRACTS[name]).items()}
     words |= {word: stated for group in entry.pop("words") for word, stated in groups[group].items()}
-    lists = {name: tuple(entry.pop(name, ())) for name in ("marks", "programs", "packages", "one_queue")}
-    return Family(**entry, **lists, words=words)
+    for name in ("marks", "programs", "packages", "one_queue"):
+        entry[name] = tuple(entry.get(name, ()))
+    return Family(**entry, words=words)
 
 
 _TABLE = read_toml(_FILE)
