@@ -34,6 +34,8 @@ from topology.base.errors import InputError
 FindingKind = Literal["illegal", "contradiction", "slow", "measured", "unpriced"]
 """``unpriced``: legal for all we know, but the profile that prices the job has no such thing."""
 _LAYOUT = tuple(field.name for field in fields(ParallelLayout))
+_NOT_OFFERED = re.compile(r", but (\S+) has only .*$")
+"""What a profile does not price, as the rules of plans say it."""
 _PRODUCT = re.compile(r"\b([a-z_]+(?:·[a-z_]+)+)=(\d+)")
 _PIN = re.compile(r"(\b(?:set|use) )?\b([a-z_]+)=([A-Za-z0-9_-]+)")
 _PRECISION = re.compile(rf"(\b(?:set|use) )?(?:--)?precision ({'|'.join(TRAINING)})\b")
@@ -117,7 +119,7 @@ def broken_rules(reading: Reading, job: Job) -> Iterator[Finding]:
         yield Finding(
             kind="unpriced" if unpriced else "illegal",
             rule=found.rule,
-            message=f"{found.message}{why}",
+            message=_NOT_OFFERED.sub(r", which \1 does not price", found.message) + why,
             fix="" if unpriced else _in_words(reading, job.request, job.layout, found.hint),
             file=file,
             line=line,
