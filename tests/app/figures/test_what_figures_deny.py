@@ -131,7 +131,6 @@ DENIALS = {
     "app/pages/answer/headline.py": {"No price is known for this GPU: set one under Fabric."},
     "app/pages/answer/pictures.py": {
         "No other combination of degrees is possible.",
-        "No layout fits or is legal at ",
     },
     "app/pages/answer/timeline.py": {"No step was profiled: plan run --profile-step N records one."},
     "app/pages/topology.py": {"No plan is drawn: tensor parallelism fills a host"},
