@@ -29,7 +29,7 @@ _MLLOG = ":::MLLOG"
 _STATED = {
     "global_batch_size": re.compile(
         r"(?i)(?:global[ _]batch[ _]size|total train batch size \([^)]*\))\s*[:=]?\s*"
-        r"([\d,]{1,15})(?![\d.,]*[\dKM])"
+        r"(\d[\d,]{0,14})(?![\d.,]*[\dKM])"
     ),
     "num_gpus": re.compile(r"(?i)using world size:\s*(\d{1,9})"),
     "sequence_length": re.compile(r"(?i)\bsequence length\s*[:=]?\s*(\d{1,12})"),
@@ -181,7 +181,7 @@ def _take_mllog(line: str, job: LoggedJob) -> None:
     """What a record of MLPerf's logger says of the job."""
     record = _record(line)
     name, value = _MLLOG_FIELDS.get(str(record.get("key"))), record.get("value")
-    if name is not None and isinstance(value, int) and not isinstance(value, bool) and value > 0:
+    if name is not None and isinstance(value, int) and not isinstance(value, bool) and 0 < value < MOST_STEP:
         setattr(job, name, value)
 
 
