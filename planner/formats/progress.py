@@ -18,6 +18,8 @@ from planner.formats.step_lines import COLOUR, FORMS, LONGEST_STEP_S, StepLine, 
 
 MOST_LOGGED = 400_000
 MOST_STEP = 10**12
+MOST_MLPERF = 1_000_000
+"""Steps of a benchmark run, which takes some thousands: a larger number counts something else."""
 LATEST_S = 1e11
 """Three thousand years after 1970."""
 _WHEN = re.compile(r"(?P<year>\d{4})[-/](?P<month>\d\d)[-/](?P<day>\d\d)[ T](?P<clock>\d\d:\d\d:\d\d)")
@@ -79,6 +81,7 @@ class LoggedJob:
         steps: Of the whole run.
         num_gpus: That work.
         is_ramping: Whether the batch has grown, and so may grow further.
+        seen: Steps of MLPerf's records so far.
     """
 
     global_batch_size: int | None = None
@@ -86,6 +89,7 @@ class LoggedJob:
     steps: int | None = None
     num_gpus: int | None = None
     is_ramping: bool = False
+    seen: int = 0
 
 
 def logged_steps(lines: Iterable[str]) -> Iterator[LoggedStep]:
@@ -200,16 +204,20 @@ def _of_mllog(line: str, job: LoggedJob) -> Iterator[LoggedStep]:
     """
     record = _record(line)
     value, about = record.get("value"), record.get("metadata")
-    if record.get("key") != "tracked_stats" or not isinstance(value, dict) or not isinstance(about, dict):
+    if record.get("key") != "tracked_stats" or not isinstance(value, dict):
         return
+    about = about if isinstance(about, dict) else {}
     seconds = value.get("train_step_time", value.get("train_step_timing in s"))
     counted = next((name for name in _COUNTS if isinstance(about.get(name), int)), None)
-    if not isinstance(seconds, int | float) or counted is None:
+    if not isinstance(seconds, int | float):
         return
-    count, samples = about[counted], job.global_batch_size or 0
+    job.seen += 1
+    count, samples = about.get(counted, job.seen), job.global_batch_size or 0
     tokens = samples * (job.sequence_length or 0)
     each = next((size for size in (tokens, samples) if size > 1 and count % size == 0), 1)
     step = count // (each if counted in _OF_DATA or each == tokens else 1)
+    if step > MOST_MLPERF:  # samples or tokens, and no record says how many a step has
+        step = job.seen
     if 0 < seconds < LONGEST_STEP_S and 0 <= step < MOST_STEP:
         at_ms = record.get("time_ms")
         at_s = at_ms / 1e3 if isinstance(at_ms, int | float) and 0 < at_ms < LATEST_S * 1e3 else None

@@ -104,6 +104,14 @@ def test_a_mllog_step_is_counted_by_its_number_or_its_samples():
     assert [(one.step, one.step_s) for one in logged_steps(lines)] == [(1, 14.2), (2, 14.2), (3, 14.0)]
 
 
+@pytest.mark.parametrize("about", ["", ', "metadata": {}', ', "metadata": {"step": %d000000000}'])
+def test_mllog_steps_without_a_count_of_steps_are_numbered_as_they_come(about):
+    """Some runs name none, some count tokens without saying how many a step has."""
+    line = ':::MLLOG {"key": "tracked_stats", "value": {"train_step_time": 14.2}%s}'
+    lines = [line % (about % n if "%" in about else about) for n in (3, 4, 5)]
+    assert [one.step for one in logged_steps(lines)] == [1, 2, 3]
+
+
 def test_a_bar_that_loads_a_model_is_not_the_training():
     """The longest bar is."""
     bars = [" 1/4 [00:01<00:03, 99.0s/it]", " 2/4 [00:02<00:02, 98.0s/it]"]
