@@ -170,13 +170,13 @@ def _changes_table(found: Audit) -> Table:
         (
             _gain_words(change),
             _signed_bytes(change.memory_change_bytes),
-            f"{fit_of(change.out_of_memory_chance)}, {chance_text(change.out_of_memory_chance)}",
-            "all of it" if change.whole else "alone",
+            chance_text(change.out_of_memory_chance),
+            "all" if change.whole else "alone",
             _set(change) or "the best plan",
         )
         for change in found.changes
     )
-    columns = ("gains", "memory", "OOM chance", "", "set")
+    columns = ("gains", "memory", "OOM", "", "set")
     return Table(title="Changes", columns=columns, rows=rows, align="rrlll", wraps=(4,))
 
 
