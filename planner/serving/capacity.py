@@ -6,7 +6,7 @@ Everything is deterministic and independent of the fleet that the replica is use
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import ceil
 
 import numpy as np
@@ -16,6 +16,7 @@ from costmodel.serving.simulation.load import Lengths, Load, closed_load, open_l
 from costmodel.serving.simulation.replica import Replica
 from costmodel.serving.simulation.requests import NEVER
 from costmodel.serving.simulation.simulator import Simulation, simulate, simulate_while
+from planner.serving.backlog import keeps_up
 from planner.serving.replica import (
     OUTPUT_ONLY,
     PROMPT_ONLY,
@@ -28,7 +29,7 @@ ALONE, ALONE_REQUESTS = 0.2, 200  # requests in flight up to which none meets an
 BEYOND, RAREST = 8, 2e-3  # counted requests beyond a percentile, down to one in five hundred
 FEWEST_COUNTED, FEWEST_FILLING, MOST_FILLING = 800, 128, 32768
 FILLS = 1.5  # times what is in flight comes before latencies count, and half of that, at least, after it
-SHORT_WAIT_S, SHORT_SHARE = 0.5, 0.02  # a wait that may grow: seconds, and share of a load's time
+DEVIATIONS = 6  # of a queue at full load, beyond which it is one of too much load
 ROUNDS, FEWEST_ROUNDS, MOST_ROUNDS = 10, 40, 2000  # of a closed loop, and its requests
 FEWEST_FILLED = 4  # rounds of a closed loop, however many are in flight
 QUEUED, FEWEST_QUEUED = 4, 256  # largest batches, and requests, that a closed loop has with its queue
@@ -118,16 +119,16 @@ def phase_load(load: Load, phase: str) -> Load:
     return prompts_of(load) if phase == PROMPT_ONLY else outputs_of(load)
 
 
-def meets(option: Option, simulation: Simulation) -> bool:
-    """Whether the limits of this phase hold at the job's percentile.
+def meets(option: Option, load: Load, simulation: Simulation) -> bool:
+    """Whether one replica keeps the limits of its phase under a load, and keeps up with it."""
+    if broken_limits(option, simulation):
+        return False
+    return keeps_up(load, simulation, partial(simulate, option.times, option.rules))
 
-    And the queue does not grow without end.
-    """
-    return not broken_limits(option, simulation, phase=option.phase)
 
-
-def broken_limits(option: Option, simulation: Simulation, *, phase: str) -> tuple[str, ...]:
-    """The limits of a phase that the job's percentile breaks: ttft, tpot, end_to_end, or a growing queue."""
+def broken_limits(option: Option, simulation: Simulation) -> tuple[str, ...]:
+    """The limits of the option's phase that the job's percentile breaks: ttft, tpot, end_to_end."""
+    phase = option.phase
     job, steady = option.job, after_warm_up(simulation)
     limits = []
     if phase != OUTPUT_ONLY and job.ttft_s is not None:
@@ -137,30 +138,16 @@ def broken_limits(option: Option, simulation: Simulation, *, phase: str) -> tupl
     stay_s = job.end_to_end_s if phase == WHOLE else option.stay_s
     if stay_s is not None:
         limits.append(("end_to_end", simulation.end_to_end_s, stay_s))
-    found = [
+    return tuple(
         name
         for name, values, limit in limits
         if not float(np.nanpercentile(values[steady], job.percentile)) <= limit
-    ]
-    return (*found, *(() if is_stable(simulation) else ("queue",)))
+    )
 
 
 def after_warm_up(simulation: Simulation) -> slice:
     """The requests that count: those after the ones that fill, or of other loads after a fifth."""
     return slice(simulation.filling or int(UNCOUNTED_SHARE * len(simulation.finish_s)), None)
-
-
-def is_stable(simulation: Simulation) -> bool:
-    """Whether waiting stopped growing.
-
-    The last third waits no more than 4/3 of the middle third: a steady queue waits as long in both, one that
-    grows evenly from nothing 5/3 as long in the last. Or it waits for no longer than half a second, nor than
-    in a queue that grows by a fortieth of what arrives.
-    """
-    wait, arrival = simulation.admitted_s - simulation.arrival_s, simulation.arrival_s
-    third = len(wait) // 3
-    short_s = min(SHORT_WAIT_S, SHORT_SHARE * float(arrival[-1] - arrival[0]))
-    return float(wait[-third:].mean()) <= max(4 / 3 * float(wait[third : 2 * third].mean()), short_s)
 
 
 def serves(option: Option, rate_per_s: float) -> bool:
@@ -182,17 +169,22 @@ def _keeps(option: Option, load: Load) -> bool:
     """Whether the limits hold in this load."""
     late = _Late(option, load)
     found = simulate_while(option.times, option.rules, load, lambda seen: not late.too_many(seen))
-    return found is not None and meets(option, found)
+    return found is not None and meets(option, load, found)
 
 
 class _Late:
     """The requests of a load that are certain to be beyond a limit, each looked at once.
 
     Those that fill find a shorter queue than those after them: where more of them have a late first token
-    than may be of as many, and than may be of all that count, nothing is waited for.
+    than may be of as many, and than may be of all that count, nothing is waited for. Nor is it where more
+    wait than chance makes: after n requests at full load a queue has a standard deviation of √(n·(c² + 1)),
+    c the variation of the gaps between them, if requests vary as much as Poisson arrivals do.
     """
 
-    __slots__ = ("_arrival_s", "_beyond", "_ended", "_filling", "_limits", "_most", "_started", "_tokens")
+    __slots__ = (
+        "_arrival_s", "_beyond", "_ended", "_filling", "_limits", "_most", "_most_waiting", "_started",
+        "_tokens",
+    )  # fmt: skip
 
     def __init__(self, option: Option, load: Load) -> None:
         """Nobody has arrived."""
@@ -210,6 +202,7 @@ class _Late:
         self._arrival_s: list[float] = load.arrival_s.tolist()
         self._tokens: list[int] = (load.output_tokens - 1).tolist()
         self._filling, self._started, self._ended = load.filling, 0, 0
+        self._most_waiting = DEVIATIONS * (len(load) * (job.burstiness**2 + 1)) ** 0.5
         self._beyond = [0, 0, 0, 0]  # first tokens, other tokens, stays; first tokens of those that fill
 
     def too_many(self, seen: Replica) -> bool:
@@ -217,6 +210,8 @@ class _Late:
 
         A first token that is still to come is as late as it is now, at least.
         """
+        if len(seen.waiting) > self._most_waiting:
+            return True
         ttft_s, tpot_s, stay_s, response_s = self._limits
         first_s, arrival_s, filling, beyond = seen.first_token_s, self._arrival_s, self._filling, self._beyond
         at, clock = self._started, seen.clock

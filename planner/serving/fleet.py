@@ -6,8 +6,9 @@ are simulated together, because a finished prompt is an arrival of the other poo
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property, partial
 
 import numpy as np
 
@@ -16,14 +17,15 @@ from costmodel.serving.simulation.disaggregated import PoolRules, Transfer, simu
 from costmodel.serving.simulation.load import Load, thin
 from costmodel.serving.simulation.prefix_cache import Hits, prefix_hits, routed
 from costmodel.serving.simulation.simulator import Simulation, simulate, simulate_apart
+from planner.serving.backlog import keeps_up
 from planner.serving.capacity import (
     after_warm_up,
+    broken_limits,
     closed_run,
     counted_in_loop,
     filled_load,
     in_flight,
     load_at,
-    meets,
 )
 from planner.serving.integer_program import Selection, machines_of
 from planner.serving.replica import OUTPUT_ONLY, PROMPT_ONLY, WHOLE, Option
@@ -36,12 +38,13 @@ STUDENT = 2.776  # of four degrees of freedom, 95 % between both ends
 SOON_S = 1e-9  # latencies below this are as good as none
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class FleetRun:
     """A simulated fleet: the replicas, the simulation of one of them (or of both pools).
 
     And the rate of the fleet. Spare workers are in `num_gpus` alone: what is simulated is the fleet without.
-    `hits` are what its caches were found to have, where they were followed.
+    `limits` names those that it breaks (ttft, tpot, end_to_end), and `keeps_up` tells whether its backlog
+    does not grow without end. `hits` are what its caches were found to have, where they were followed.
     """
 
     selection: Selection
@@ -51,8 +54,19 @@ class FleetRun:
     prefill_workers: int
     simulation: Simulation
     request_rate_per_s: float
-    kept: bool
+    limits: tuple[str, ...] = ()
+    keeps_up: Callable[[], bool] = lambda: True
     hits: Hits | None = None
+
+    @cached_property
+    def kept(self) -> bool:
+        """Whether every limit holds and the backlog does not grow without end."""
+        return not self.limits and self.keeps_up()
+
+    @property
+    def broken(self) -> tuple[str, ...]:
+        """What it does not keep: limits, or "queue" where nothing but the backlog's growth is in the way."""
+        return () if self.kept else self.limits or ("queue",)
 
     @property
     def margin(self) -> float:
@@ -103,10 +117,11 @@ def run_fleet(
         hits = _hits(option, count, trace)
         if hits is not None and trace is not None:
             load = routed(trace, hits, s_per_host_token=_read_s(option))
-            simulation = simulate_apart(option.times, option.rules, load, count)
+            serve = partial(simulate_apart, option.times, option.rules, replicas=count)
         else:
             load = thin(trace, count) if trace is not None else load_at(option, rate / count, seed=seed)
-            simulation = simulate(option.times, option.rules, load)
+            serve = partial(simulate, option.times, option.rules)
+        simulation = serve(load)
         return FleetRun(
             selection=selection,
             decode=option,
@@ -115,7 +130,8 @@ def run_fleet(
             prefill_workers=0,
             simulation=simulation,
             request_rate_per_s=rate,
-            kept=meets(option, simulation),
+            limits=broken_limits(option, simulation),
+            keeps_up=partial(keeps_up, load, simulation, serve),
             hits=hits,
         )
     (prompts, prompt_count), (outputs, output_count) = chosen[PROMPT_ONLY], chosen[OUTPUT_ONLY]
@@ -138,12 +154,13 @@ def run_pools(
     hits = _hits(prefill, prefill_workers, trace)
     if hits is not None:
         load = routed(load, hits, s_per_host_token=_read_s(prefill))
-    simulation = simulate_pools(
+    serve = partial(
+        simulate_pools,
         PoolRules(workers=prefill_workers, times=prefill.times, rules=prefill.rules),
         PoolRules(workers=decode_workers, times=decode.times, rules=decode.rules),
         transfer_between(prefill, decode),
-        load,
     )
+    simulation = serve(load)
     return FleetRun(
         selection=selection,
         decode=decode,
@@ -152,7 +169,8 @@ def run_pools(
         prefill_workers=prefill_workers,
         simulation=simulation,
         request_rate_per_s=rate,
-        kept=_whole_meets(decode, simulation),
+        limits=broken_limits(replace(decode, phase=WHOLE), simulation),
+        keeps_up=partial(keeps_up, load, simulation, serve),
         hits=hits,
     )
 
@@ -217,11 +235,6 @@ def transfer_between(prefill: Option, decode: Option) -> Transfer:
     return max(there, here, key=lambda one: one.s_per_token)
 
 
-def _whole_meets(option: Option, simulation: Simulation) -> bool:
-    """Whether both limits hold for the two pools together."""
-    return meets(replace(option, phase=WHOLE), simulation)
-
-
 def run_closed(option: Option, count: int, concurrency: int, *, which: int) -> FleetRun:
     """Simulate `count` replicas of option `which` that share a constant number of requests in flight."""
     each = max(-(-concurrency // count), 1)
@@ -237,19 +250,20 @@ def run_closed(option: Option, count: int, concurrency: int, *, which: int) -> F
         prefill_workers=0,
         simulation=simulation,
         request_rate_per_s=concurrency / stay,
-        kept=_closed_meets(option, simulation, counted),
+        limits=_broken_in_loop(option, simulation, counted),
     )
 
 
-def _closed_meets(option: Option, simulation: Simulation, counted: slice) -> bool:
-    """Whether the limits hold for these requests of a closed loop (which is always stable)."""
+def _broken_in_loop(option: Option, simulation: Simulation, counted: slice) -> tuple[str, ...]:
+    """The limits that these requests of a closed loop (which is always stable) break."""
     job = option.job
     limits = (
-        (simulation.ttft_s, job.ttft_s),
-        (simulation.tpot_s if job.output_tokens > 1 else np.zeros_like(simulation.ttft_s), job.tpot_s),
-        (simulation.end_to_end_s, job.end_to_end_s),
+        ("ttft", simulation.ttft_s, job.ttft_s),
+        ("tpot", simulation.tpot_s, job.tpot_s if job.output_tokens > 1 else None),
+        ("end_to_end", simulation.end_to_end_s, job.end_to_end_s),
     )
-    return all(
-        limit is None or float(np.nanpercentile(values[counted], job.percentile)) <= limit
-        for values, limit in limits
+    return tuple(
+        name
+        for name, values, limit in limits
+        if limit is not None and not float(np.nanpercentile(values[counted], job.percentile)) <= limit
     )

@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from planner.serving.board import RESOLUTION
-from planner.serving.capacity import broken_limits
 from planner.serving.fleet import FleetRun, run_fleet
 from planner.serving.integer_program import Selection
 from planner.serving.plan import Headroom
-from planner.serving.replica import WHOLE, Option, rate_bound_per_s
+from planner.serving.replica import Option, rate_bound_per_s
 
 
 def headroom_of(run: FleetRun) -> Headroom:
@@ -30,20 +29,15 @@ def headroom_of(run: FleetRun) -> Headroom:
             low = rate
         else:
             high, over = rate, tried
-    return Headroom(served_per_s=low, failed_per_s=high, broken=broken(over))
+    return Headroom(served_per_s=low, failed_per_s=high, broken=over.broken)
 
 
 _NAMES = {"ttft": "time to first token", "tpot": "time per output token", "end_to_end": "end-to-end time"}
 
 
-def broken(run: FleetRun) -> tuple[str, ...]:
-    """What a fleet breaks at its rate."""
-    return broken_limits(run.decode, run.simulation, phase=WHOLE)
-
-
 def broken_at(run: FleetRun) -> str:
-    """The same in words, such as "p99 time to first token breaks"; nothing where all is kept."""
-    return breaks(broken(run), run.decode.job.percentile)
+    """What a fleet breaks at its rate, in words, such as "p99 time to first token breaks"; "" where none."""
+    return breaks(run.broken, run.decode.job.percentile)
 
 
 def breaks(names: Sequence[str], percentile: float) -> str:

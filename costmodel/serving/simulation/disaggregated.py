@@ -65,7 +65,6 @@ class Fleet:
         "_ready",
         "_seen",
         "_sent",
-        "_transfer",
         "_turn",
         "_workers",
         "arrival_s",
@@ -73,6 +72,7 @@ class Fleet:
         "done",
         "events",
         "prefill",
+        "transfer_s",
         "window",
     )
 
@@ -86,7 +86,7 @@ class Fleet:
         self.decode = [Replica(decode.times, decode.rules, decoded) for _ in range(decode.workers)]
         self._workers = self.prefill + self.decode
         self._latency_s = transfer.latency_s
-        self._transfer = (transfer.latency_s + transfer.s_per_token * load.input_tokens).tolist()
+        self.transfer_s = (transfer.latency_s + transfer.s_per_token * load.input_tokens).tolist()
         self._load, self._count, self._closed = load, len(load), bool(load.concurrency)
         self._seen, self._entered, self._turn = ([0] * len(self._workers) for _ in range(3))
         self._holder: dict[int, int] = {}
@@ -193,7 +193,7 @@ class Fleet:
     def _pass_on(self, i: int, at_s: float, *, decoding: bool) -> None:
         """A prompt goes to the decode pool; a finished request makes room for the next of a closed loop."""
         if not decoding and self._load.output_tokens[i] > 1:
-            heappush(self.events, (at_s + self._transfer[i], i, True))
+            heappush(self.events, (at_s + self.transfer_s[i], i, True))
             return
         if not decoding:
             self._let_go(i, at_s)
@@ -216,7 +216,7 @@ def _least_loaded(pool: list[Replica]) -> int:
 def simulate_pools(prefill: PoolRules, decode: PoolRules, transfer: Transfer, load: Load) -> Simulation:
     """Serve the whole load on a prefill pool and a decode pool.
 
-    Times to first token are the prefill pool's.
+    Times to first token are the prefill pool's. A request waits for admission in both pools.
     """
     fleet = Fleet(prefill, decode, transfer, load)
     fleet.run()
@@ -227,12 +227,14 @@ def simulate_pools(prefill: PoolRules, decode: PoolRules, transfer: Transfer, lo
     )
     workers = fleet.prefill + fleet.decode
     finish = np.where(single, first, last)
+    entered, fetched = (np.asarray(pool[0].admitted_s) for pool in (fleet.prefill, fleet.decode))
+    waited = np.where(single, 0.0, fetched - (first + np.asarray(fleet.transfer_s)))
     busy_s, window_s = fleet.window.closed(fleet.busy_s, float(finish.max()))
     return Simulation(
         arrival_s=np.asarray(fleet.arrival_s),
         first_token_s=np.minimum(first + prefill.times.response_s, finish),
         finish_s=finish,
-        admitted_s=np.asarray(fleet.prefill[0].admitted_s),
+        admitted_s=entered + waited,
         output_tokens=load.output_tokens,
         step_s=steps[:, 0],
         step_count=steps[:, 1],

@@ -113,14 +113,18 @@ class OpenRun(Replica):
                 continue
             if prefilling and chunked and not (unseen or unseen_done):
                 i, riders = prefilling[0], batch if mixed else 0
-                chunk = min(budget_s - riders, token_budget)
-                k = (left[i] - 1) // chunk if chunk > 0 else 0
+                chunk = min(budget_s - riders, token_budget - -(-riders // ranks))
+                k = (left[i] - 1) // chunk if chunk > 0 and (ranks == 1 or not waiting) else 0
+                if len(prefilling) > 1:
+                    k = 0
                 if k > 1 and riders:  # no rider ends, and the cache has room
                     k = min(k, heap[0][0] - step - 1, int((capacity - kv) // grown) - 1)
                 if k > 1:
                     riding, past = -(-riders // per_round), context[i] - left[i]
                     linear_of_s = times.linear_at(chunk + riding, -(-chunk // ranks) + riding)
                     until_s = sent_s[int(mark) - 1] if mark < NEVER else NEVER
+                    if ranks > 1:  # the next to arrive is computed by another rank
+                        until_s = sent_s[upcoming]
                     if riders:
                         fixed, slope, graph = fixed_s[riders], slope_s[riders], graph_s[riders]
                         share = min(riders, stages) / stages
@@ -150,9 +154,10 @@ class OpenRun(Replica):
                     left[i] -= taken * chunk
                     continue
             riders, budget, tokens, largest, attention, widest = -1, 1, 0, 0, 0.0, 0.0
+            unfinished = 0
             done: list[int] = []
             while budget > 0 or not tokens:
-                while not prefilling and waiting:
+                while waiting and (not prefilling or (unfinished and len(prefilling) <= unfinished)):
                     i = waiting[0]
                     if running >= max_batch:
                         break
@@ -196,15 +201,18 @@ class OpenRun(Replica):
                     batch += 1
                     cached += context[i]
                     heappush(heap, (finish_step[i], i))
-                if not prefilling:
+                if len(prefilling) <= unfinished:
                     break
                 if riders < 0:
                     riders = batch if mixed else 0
                     budget = budget_s - riders
-                i = prefilling[0]
+                    each = token_budget - -(-riders // ranks)
+                i = prefilling[unfinished]
                 more = left[i]
                 if chunked:
-                    room = (budget if budget < token_budget else token_budget) if budget > 0 else 1
+                    room = budget if budget < each else each
+                    if room < 1:
+                        room = 1
                     chunk = room if room < more else more
                 else:
                     if tokens and more > budget:
@@ -223,9 +231,13 @@ class OpenRun(Replica):
                     widest = seconds
                 left[i] = more - chunk
                 if more > chunk:
-                    break
+                    unfinished += 1
+                    continue
                 done.append(i)
-                prefilling.popleft()
+                if unfinished:
+                    del prefilling[unfinished]
+                else:
+                    prefilling.popleft()
             if riders >= 0:
                 mean, riding = -(-tokens // ranks), -(-riders // per_round)
                 most, mean = (mean if mean > largest else largest) + riding, mean + riding

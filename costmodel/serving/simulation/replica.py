@@ -180,7 +180,7 @@ class Replica:
         """Run one step that holds prompt tokens, with the decoding requests if the engine mixes them."""
         rules, times = self._rules, self._times
         riders = self._batch if rules.mixed else 0
-        tokens, largest, attention, widest, done = self._fill(rules.token_budget * times.ranks - riders)
+        tokens, largest, attention, widest, done = self._fill(riders)
         mean, riding = -(-tokens // times.ranks), -(-riders // (times.ranks * times.stages))
         linear_s = times.linear_at(max(mean, largest) + riding, mean + riding)
         prompt_s = linear_s + max(attention / times.ranks, widest)
@@ -204,18 +204,21 @@ class Replica:
         for i in done:
             self._start_decoding(i, self.clock + (times.stages - 1) * prompt_s)
 
-    def _fill(self, budget: int) -> tuple[int, int, float, float, list[int]]:
-        """Prompt chunks of one step.
+    def _fill(self, riders: int) -> tuple[int, int, float, float, list[int]]:
+        """Prompt chunks of one step, beside so many decoding requests, which the ranks share.
 
-        Their tokens, the largest chunk, attention in all and of the widest, who is done.
+        Every rank schedules by itself: one whose prompt is longer than its budget goes on with it in the next
+        step, while the others compute theirs. Returns the chunks' tokens, the largest chunk, attention in all
+        and of the widest, and who is done.
         """
-        rules = self._rules
+        rules, ranks = self._rules, self._times.ranks
+        budget, most = rules.token_budget * ranks - riders, rules.token_budget - -(-riders // ranks)
         tokens, largest, attention, widest, done = 0, 0, 0.0, 0.0, []
-        prefilling, waiting = self._prefilling, self.waiting
-        while (budget > 0 or not tokens) and (prefilling or (waiting and self._admit())):
-            i = prefilling[0]
+        prefilling, waiting, unfinished = self._prefilling, self.waiting, 0
+        while (budget > 0 or not tokens) and (len(prefilling) > unfinished or (waiting and self._admit())):
+            i = prefilling[unfinished]
             left = self._left[i]
-            room = (min(budget, rules.token_budget) if budget > 0 else 1) if rules.chunked else left
+            room = max(min(budget, most), 1) if rules.chunked else left
             if not rules.chunked and tokens and left > budget:
                 break
             chunk = min(room, left)
@@ -225,8 +228,10 @@ class Replica:
             widest = max(widest, seconds)
             self._left[i] = left - chunk
             if left > chunk:
-                break
-            done.append(prefilling.popleft())
+                unfinished += 1
+                continue
+            done.append(i)
+            del prefilling[unfinished]
         return tokens, largest, attention, widest, done
 
     def _attention_s(self, chunk: int, past: int) -> float:

@@ -12,7 +12,7 @@ from planner.serving.answer import plan_of_fleet
 from planner.serving.board import RESOLUTION
 from planner.serving.capacity import bracket_per_s
 from planner.serving.fleet import FleetRun, run_closed, run_fleet
-from planner.serving.headroom import broken, broken_at
+from planner.serving.headroom import broken_at
 from planner.serving.integer_program import Selection
 from planner.serving.plan import Headroom, ServingOptimality, ServingPlan, ServingRequest
 from planner.serving.replica import Option, Rejected, rate_bound_per_s, started_option
@@ -114,4 +114,4 @@ def _run(server: Server, request: ServingRequest, option: Option) -> tuple[Fleet
     selection = Selection(counts={0: count}, rate_per_s=rate, num_gpus=server.num_gpus)
     run = run_fleet([option], selection, rate)
     served, failed = bracket_per_s(option, most_per_s=1.01 * rate_bound_per_s(option), precision=RESOLUTION)
-    return run, Headroom(served_per_s=count * served, failed_per_s=count * failed, broken=broken(run))
+    return run, Headroom(served_per_s=count * served, failed_per_s=count * failed, broken=run.broken)

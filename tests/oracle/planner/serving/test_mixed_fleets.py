@@ -49,10 +49,9 @@ def fewest(option: Option) -> int:
         count
         for count in range(1, 200)
         if any(
-            meets(
-                one, simulate(one.times, one.rules, load_at(one, (one.job.request_rate_per_s or 0.0) / count))
-            )
+            meets(one, load, simulate(one.times, one.rules, load))
             for one in with_chunks(option)
+            for load in [load_at(one, (one.job.request_rate_per_s or 0.0) / count)]
         )
     )
 

@@ -43,7 +43,8 @@ def test_a_simulation_that_ends_early_says_what_the_whole_one_says(
     for option in options:
         for share in (0.1, 0.4, 0.6, 0.8, 1.0, 2.0):
             rate = share * rate_bound_per_s(option)
-            whole = meets(option, simulate(option.times, option.rules, load_at(option, rate)))
+            load = load_at(option, rate)
+            whole = meets(option, load, simulate(option.times, option.rules, load))
             assert serves(option, rate) == whole, (option.label, share)
             said.add(whole)
     assert said == {True, False}

@@ -74,6 +74,12 @@ def options(name: str, num_gpus: int, **job: object) -> list[Option]:
     return enumerate_options(CAL, request, default_cluster("h100-sxm", num_gpus).hierarchy).options
 
 
+def kept_at(option: Option, rate_per_s: float) -> bool:
+    """Whether a replica keeps its limits at a rate, all requests simulated."""
+    load = load_at(option, rate_per_s)
+    return meets(option, load, simulate(option.times, option.rules, load))
+
+
 def test_the_capacity_found_by_simulation_never_exceeds_its_bound() -> None:
     """What prunes a search is admissible."""
     for option in options("8b", 4, ttft_s=1.0):
@@ -166,19 +172,15 @@ def test_a_capacity_keeps_the_limits_and_a_tenth_more_breaks_them() -> None:
     """The capacity is where the limits are met."""
     option = next(o for o in options("8b", 1, ttft_s=0.3, tpot_s=0.02))
     capacity = capacity_per_s(option, most_per_s=rate_bound_per_s(option))
-    at, above = (
-        simulate(option.times, option.rules, load_at(option, rate)) for rate in (capacity, 1.1 * capacity)
-    )
-    assert meets(option, at)
-    assert not meets(option, above)
+    assert kept_at(option, capacity)
+    assert not kept_at(option, 1.1 * capacity)
 
 
 def test_a_queue_that_grows_evenly_is_no_capacity() -> None:
     """Without limits too: at a rate far beyond what its steps can emit a replica does not serve."""
     option = next(o for o in options("8b", 1))
     bound = rate_bound_per_s(option)
-    overloaded = simulate(option.times, option.rules, load_at(option, 3 * bound))
-    assert not meets(option, overloaded)
+    assert not kept_at(option, 3 * bound)
 
 
 @pytest.mark.parametrize(("name", "gpus"), [("8b", 2), ("70b", 4), ("mixtral-8x7b", 4)])
@@ -205,11 +207,7 @@ def test_a_fleet_for_a_rate_is_the_smallest_the_exhaustive_search_finds() -> Non
     needed = []
     for option in options("8b", 8, request_rate_per_s=rate, ttft_s=limit):
         count = next(
-            (
-                n
-                for n in range(1, 9)
-                if meets(option, simulate(option.times, option.rules, load_at(option, rate / n)))
-            ),
+            (n for n in range(1, 9) if kept_at(option, rate / n)),
             None,
         )
         needed += [count * option.num_gpus] if count else []
@@ -429,10 +427,7 @@ def test_the_capacity_of_a_fleet_is_kept_in_its_own_simulation_and_not_above() -
         for each in with_chunks(o)
         if each.rules.token_budget == plan.decode.token_budget
     )
-    kept = [
-        meets(option, simulate(option.times, option.rules, load_at(option, rate / plan.decode.workers)))
-        for rate in (room.served_per_s, room.failed_per_s)
-    ]
+    kept = [kept_at(option, rate / plan.decode.workers) for rate in (room.served_per_s, room.failed_per_s)]
     assert kept == [True, False]
 
 
