@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 
 from costmodel.kernels.tables import Calibration
 from costmodel.serving.deployment import Deployment
-from costmodel.serving.engine import serving_stack
 from costmodel.serving.step_table import StepTimes
 from planner.serving.capacity import MOST_REPLICAS, able, best_bracket, replicas
 from planner.serving.fleet import FleetRun
@@ -27,7 +26,7 @@ from planner.serving.replica import (
     rate_bound_per_s,
     within_end_to_end,
 )
-from planner.serving.space import deployment_of, serving_layouts
+from planner.serving.space import deployment_of, layouts_of
 from topology.fabric.hierarchy import Hierarchy
 
 _STAGES_IN_POOLS = "has stages, whose cache the engine cannot move between pools"
@@ -96,18 +95,7 @@ def enumerate_options(cal: Calibration, request: ServingRequest, hierarchy: Hier
     board = Board(options=[], capacities_per_s=[], ceilings_per_s=[], host_gpus=host_gpus)
     built: list[Option] = []
     phases = phases_of(request.modes)
-    most = min(request.num_gpus or hierarchy.num_gpus, hierarchy.num_gpus)
-    engine = serving_stack(request.engine)
-    layouts = serving_layouts(
-        request.model,
-        most_gpus=most,
-        domain_gpus=hierarchy.gpus_per_node,
-        host_gpus=hierarchy.gpus_per_host,
-        pins=request.pins,
-        shares_cache=engine.decode_context_parallel,
-        copies_experts=engine.expert_copies,
-        splits_ranks=engine.splits_attention_ranks,
-    )
+    layouts = layouts_of(request, hierarchy)
     for weights in request.weights:
         for layout in layouts:
             deployment = deployment_of(request, hierarchy, weights, layout)

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from costmodel.serving.deployment import Weights, weight_bytes
 from costmodel.serving.engine import ServingStack, serving_stack
 from planner.serving.plan import ServingInfeasible, ServingRequest
-from planner.serving.replica import WHOLE, Rejected, holds_requests, token_budgets
-from planner.serving.space import deployment_of, serving_layouts
+from planner.serving.replica import OUT_OF_MEMORY, WHOLE, Rejected, holds_requests, token_budgets
+from planner.serving.space import deployment_of, layouts_of
 from topology.base.units import format_bytes, format_seconds
 from topology.fabric.hierarchy import Hierarchy
 from topology.hardware.datasheets import capability, generation_of
@@ -21,15 +21,69 @@ _FLAGS = {"time to first token": "--ttft", "time per output token": "--tpot", "e
 def infeasible_fleet(
     request: ServingRequest, hierarchy: Hierarchy, rejected: Sequence[Rejected]
 ) -> ServingInfeasible:
-    """The nearest miss when no layout is left."""
+    """The nearest miss when no layout is left, by what removed the layouts.
+
+    Pins that no layout has; limits that an empty engine breaks; memory; else what the engine cannot do.
+    """
+    if not layouts_of(request, hierarchy):
+        return _not_offered(request, hierarchy)
     slow = [one for one in rejected if one.best_ttft_s is not None and one.best_tpot_s is not None]
-    return _too_slow(request, hierarchy, slow) if slow else _too_large(request, hierarchy)
+    if slow:
+        return _too_slow(request, hierarchy, slow)
+    reasons = tuple(dict.fromkeys(one.reason for one in rejected))
+    return _too_large(request, hierarchy) if reasons == (OUT_OF_MEMORY,) else _cannot(request, reasons)
+
+
+def _size(request: ServingRequest, hierarchy: Hierarchy) -> str:
+    """The GPUs that may be used, in words."""
+    return f"{request.num_gpus}" if request.num_gpus else f"up to {hierarchy.num_gpus}"
+
+
+def closed_pools(request: ServingRequest) -> ServingInfeasible:
+    """Pools under a constant number of requests in flight, which are not simulated."""
+    return ServingInfeasible(
+        what="two pools are not planned for a constant number of requests in flight",
+        cause=f"with {request.job.concurrency} in flight only replicas of whole requests are simulated",
+        fix="use --mode aggregated, or give a rate in place of --concurrency, such as --rate 10/s",
+    )
+
+
+def _not_offered(request: ServingRequest, hierarchy: Hierarchy) -> ServingInfeasible:
+    """No layout has what was pinned: the degrees that there are, and why there are no others."""
+    pins, domain = dict(request.pins or {}), hierarchy.gpus_per_node
+    alone = {name: value for name, value in pins.items() if not layouts_of(request, hierarchy, {name: value})}
+    offered = {}
+    for name in alone or pins:
+        others = {} if alone else {other: value for other, value in pins.items() if other != name}
+        offered[name] = sorted({getattr(one, name) for one in layouts_of(request, hierarchy, others)})
+    if alone.get("tp", 1) > domain:
+        why = f"tensor parallelism over scale-up domains of {domain} GPUs is not searched nor priced"
+    elif alone:
+        why = f"{request.model.name} on {_size(request, hierarchy)} GPUs has no such degree"
+    else:
+        why = "no layout has these degrees together"
+    degrees = "; ".join(f"{name} may be {', '.join(map(str, values))}" for name, values in offered.items())
+    words = " and ".join(f"layout.{name}={pins[name]}" for name in offered)
+    return ServingInfeasible(
+        what=f"no replica with {words} is searched on {request.gpu}",
+        cause=f"{why}: {degrees}",
+        fix=f"give one of these degrees, or leave out --set layout.{next(iter(offered))}",
+    )
+
+
+def _cannot(request: ServingRequest, reasons: Sequence[str]) -> ServingInfeasible:
+    """Every layout was left out for what the engine cannot do, as far as it is modelled."""
+    return ServingInfeasible(
+        what=f"no {' or '.join(request.modes)} replica of {request.engine} serves {request.model.name}",
+        cause=f"every layout {' or '.join(reasons)}",
+        fix="leave out --set layout.…, or use --mode aggregated",
+    )
 
 
 def _too_large(request: ServingRequest, hierarchy: Hierarchy) -> ServingInfeasible:
     """The model does not fit; narrower weights are proposed where they do."""
     job = request.job
-    size = f"{request.num_gpus}" if request.num_gpus else f"up to {hierarchy.num_gpus}"
+    size = _size(request, hierarchy)
     memory = format_bytes(hierarchy.gpu.memory_bytes)
     narrower = fitting_weights(request, hierarchy)
     instead = f", or --weights {' or '.join(narrower)}" if narrower else ""
@@ -44,13 +98,7 @@ def _too_large(request: ServingRequest, hierarchy: Hierarchy) -> ServingInfeasib
 
 def fitting_weights(request: ServingRequest, hierarchy: Hierarchy) -> tuple[Weights, ...]:
     """Precisions narrower than those asked for that the GPU has and in which some layout fits."""
-    layouts = serving_layouts(
-        request.model,
-        most_gpus=min(request.num_gpus or hierarchy.num_gpus, hierarchy.num_gpus),
-        domain_gpus=hierarchy.gpus_per_node,
-        host_gpus=hierarchy.gpus_per_host,
-        pins=request.pins,
-    )
+    layouts = layouts_of(request, hierarchy)
     least = min(weight_bytes(weights) for weights in request.weights)
     return tuple(
         weights
@@ -79,7 +127,7 @@ def serves_weights(engine: ServingStack, gpu: Gpu, weights: Weights) -> bool:
 def _too_slow(request: ServingRequest, hierarchy: Hierarchy, slow: Sequence[Rejected]) -> ServingInfeasible:
     """Every layout that fits breaks a limit when empty; the limits they break are named."""
     job = request.job
-    size = f"{request.num_gpus}" if request.num_gpus else f"up to {hierarchy.num_gpus}"
+    size = _size(request, hierarchy)
     pairs = [(one.best_ttft_s or 0.0, one.best_tpot_s or 0.0) for one in slow]
     ttft, tpot = (min(values) for values in zip(*pairs, strict=True))
     whole = min(first + each * (job.output_tokens - 1) for first, each in pairs)

@@ -31,6 +31,7 @@ MOST_BATCH = 512
 """Requests of an attention rank at once: vLLM 0.33 captures no graph of a larger step by itself
 (`_set_cudagraph_sizes`); measured runs have up to 1,024."""
 PROMPT_ONLY, OUTPUT_ONLY, WHOLE = "prefill", "decode", "whole"
+OUT_OF_MEMORY = "does not fit in memory"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +97,7 @@ def build_option(
         for budget in budgets
     ]
     if not holds_requests(deployment, job, min(budgets)):
-        return Rejected(reason="does not fit in memory")
+        return Rejected(reason=OUT_OF_MEMORY)
     batch = int(max(min(max(capacities) // context, most_batch), deployment.layout.attention_dp))
     tables = {} if tables is None else tables
     if batch not in tables or len(tables[batch].linear_s) <= max(budgets):
@@ -160,7 +161,7 @@ def started_option(
     longest = (job.input_tokens_p99 or job.input_tokens) + (job.output_tokens_p99 or job.output_tokens)
     capacity = kv_capacity_tokens(deployment, token_budget=budget, max_batch=most_batch, context=context)
     if capacity < longest + stack.kv_block_tokens:
-        return Rejected(reason="does not fit in memory")
+        return Rejected(reason=OUT_OF_MEMORY)
     most = int(max(min(capacity // context, batch), ranks))
     rules = _scheduler(stack, budget, most, capacity, phase=WHOLE, balance_steps=balance_steps)
     rules = replace(rules, gather_steps=gather_steps)

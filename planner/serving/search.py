@@ -35,7 +35,7 @@ from planner.serving.closed_loop import closed_runners_up, search_closed
 from planner.serving.evidence import best_measured
 from planner.serving.fleet import FleetRun, drawn_anew, run_fleet
 from planner.serving.headroom import at_rate, broken_at, fleet_label, headroom_of
-from planner.serving.infeasible import infeasible_fleet, serves_weights
+from planner.serving.infeasible import closed_pools, infeasible_fleet, serves_weights
 from planner.serving.integer_program import (
     Selection,
     most_useful,
@@ -135,6 +135,8 @@ def miss(
     """Why there is no fleet: no option, or none that keeps the limits."""
     if not has_fleet(board, request.modes):
         return infeasible_fleet(request, hierarchy, board.rejected)
+    if is_closed(request) and "aggregated" not in request.modes:
+        return closed_pools(request)
     return _no_fleet(request, board, None if trace else _fastest(cal, request, hierarchy))
 
 

@@ -81,6 +81,23 @@ def serving_layouts(
     )
 
 
+def layouts_of(
+    request: ServingRequest, hierarchy: Hierarchy, pins: Mapping[str, int] | None = None
+) -> tuple[ServingLayout, ...]:
+    """The layouts of one replica that are searched for a request, under its pins unless others are given."""
+    engine = serving_stack(request.engine)
+    return serving_layouts(
+        request.model,
+        most_gpus=min(request.num_gpus or hierarchy.num_gpus, hierarchy.num_gpus),
+        domain_gpus=hierarchy.gpus_per_node,
+        host_gpus=hierarchy.gpus_per_host,
+        pins=request.pins if pins is None else pins,
+        shares_cache=engine.decode_context_parallel,
+        copies_experts=engine.expert_copies,
+        splits_ranks=engine.splits_attention_ranks,
+    )
+
+
 def _expert_ranks(model: ModelSpec, limit: int, domain_gpus: int, *, copied: bool) -> tuple[int, ...]:
     """Ranks that may share the experts: powers of two that divide them, and a whole domain with some copied.
 

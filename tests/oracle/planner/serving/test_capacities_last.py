@@ -15,11 +15,12 @@ from planner.serving.board import enumerate_options
 from planner.serving.capacity import bracket_per_s
 from planner.serving.plan import ServingRequest
 from planner.serving.replica import Option, rate_bound_per_s
-from tests.oracle.planner.serving.plain_fleets import Kind, calibration, seen_by, spread_load, steady, within
+from tests.oracle.planner.serving.plain_fleets import Kind, calibration, seen_by, spread_load, within
 from topology.builders import default_cluster
 
 FILLING, COUNTED = 3000, 12000
 LESS, MORE = 0.92, 1.08
+MOST_WAITING = 0.02  # of all requests, at the last arrival; eight per cent too many leave seven waiting
 SPACES = (  # model, GPU, engine, weights, input, output, limits
     ("8b", "h100-sxm", "vllm", "bf16", 1000, 200, {"ttft_s": 0.5, "tpot_s": 0.03}),
     ("8b", "h100-sxm", "vllm", "bf16", 300, 500, {"tpot_s": 0.015}),
@@ -57,7 +58,9 @@ def _keeps_for_hours(option: Option, rate_per_s: float) -> bool:
     kind = Kind(name="", phase=option.phase, num_gpus=1, times=option.times, rules=option.rules)
     load = spread_load(option.job, rate_per_s, FILLING + COUNTED)
     found = simulate(kind.times, kind.rules, seen_by(kind, load))
-    return steady(found) and within(found, option.job, option.phase, slice(FILLING, None))
+    waiting = int((found.admitted_s > found.arrival_s[-1]).sum())
+    steady = waiting < MOST_WAITING * (FILLING + COUNTED)
+    return steady and within(found, option.job, option.phase, slice(FILLING, None))
 
 
 @pytest.mark.parametrize("percentile", [50.0, 99.0])

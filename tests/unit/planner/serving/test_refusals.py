@@ -1,0 +1,96 @@
+"""A refusal names what removed the layouts: pins that none has, limits, memory, or what an engine cannot do."""
+
+from itertools import product
+
+import pytest
+
+from costmodel.job import ServingJob
+from costmodel.kernels.tables import load_calibration
+from costmodel.models.catalog import model
+from planner.serving.board import enumerate_options
+from planner.serving.plan import Mode, ServingInfeasible, ServingPlan, ServingRequest
+from planner.serving.replica import OUT_OF_MEMORY
+from planner.serving.search import search_serving
+from planner.serving.space import layouts_of
+from topology.builders import default_cluster
+
+CAL = load_calibration()
+
+
+def request_of(
+    pins: dict[str, int],
+    *,
+    name: str = "deepseek-r1",
+    gpus: int = 16,
+    modes: tuple[Mode, ...] = ("aggregated",),
+    job: ServingJob | None = None,
+) -> ServingRequest:
+    """A question on H100s with these degrees pinned."""
+    return ServingRequest(
+        model=model(name),
+        job=job or ServingJob(input_tokens=2048, output_tokens=128, concurrency=1),
+        gpu="h100-sxm",
+        num_gpus=gpus,
+        engine="sglang",
+        weights=("fp8",),
+        pins=pins,
+        modes=modes,
+    )
+
+
+PINS = [
+    *({"tp": tp, "pp": pp} for tp, pp in product((1, 3, 8, 16, 64), (1, 2, 5, 16))),
+    *({"tp": tp, "attention_dp": dp} for tp, dp in product((1, 2, 4), (3, 8, 16))),
+    *({name: degree} for name, degree in product(("ep", "dcp"), (3, 7, 1000))),
+]
+
+
+@pytest.mark.parametrize("name", ["8b", "deepseek-r1"])
+@pytest.mark.parametrize("pins", PINS, ids=str)
+def test_a_pin_that_no_layout_has_is_not_a_lack_of_memory(pins: dict[str, int], name: str) -> None:
+    """Memory is blamed where a layout was tried and did not fit, the pins where none was tried."""
+    request = request_of(pins, name=name)
+    hierarchy = default_cluster("h100-sxm", 16).hierarchy
+    answer = search_serving(CAL, request, hierarchy)
+    if isinstance(answer, ServingPlan):
+        assert all(getattr(answer.decode.layout, axis) == degree for axis, degree in pins.items())
+        return
+    if layouts_of(request, hierarchy):
+        reasons = {one.reason for one in enumerate_options(CAL, request, hierarchy).rejected}
+        assert ("does not fit" in answer.what) is (reasons == {OUT_OF_MEMORY})
+        return
+    assert "does not fit" not in answer.what
+    assert any(f"layout.{axis}={degree}" in answer.what for axis, degree in pins.items())
+
+
+def test_tensor_parallelism_over_hosts_is_not_searched_and_says_so() -> None:
+    """R1 with tp 16 on two hosts of H100 needs half of their memory; the degree is what is not searched."""
+    answer = search_serving(CAL, request_of({"tp": 16}), default_cluster("h100-sxm", 16).hierarchy)
+    assert isinstance(answer, ServingInfeasible)
+    assert "layout.tp=16 is searched" in answer.what
+    assert answer.cause == (
+        "tensor parallelism over scale-up domains of 8 GPUs is not searched nor priced: tp may be 1, 2, 4, 8"
+    )
+
+
+@pytest.mark.parametrize("in_flight", [1, 128])
+def test_two_pools_in_a_closed_loop_are_not_simulated_and_say_so(in_flight: int) -> None:
+    """Rather than a capacity within limits that nobody gave."""
+    job = ServingJob(input_tokens=1000, output_tokens=1000, concurrency=in_flight)
+    request = request_of({}, modes=("disaggregated",), job=job)
+    answer = search_serving(CAL, request, default_cluster("h100-sxm", 16).hierarchy)
+    assert isinstance(answer, ServingInfeasible)
+    assert "requests in flight" in answer.what
+    assert "limits" not in answer.what + answer.cause
+
+
+def test_stages_that_cannot_move_between_pools_are_the_reason() -> None:
+    """And not memory, which was never asked."""
+    request = request_of(
+        {"pp": 2},
+        modes=("disaggregated",),
+        job=ServingJob(input_tokens=2048, output_tokens=128, request_rate_per_s=1.0),
+    )
+    answer = search_serving(CAL, request, default_cluster("h100-sxm", 16).hierarchy)
+    assert isinstance(answer, ServingInfeasible)
+    assert "has stages, whose cache the engine cannot move" in answer.cause
