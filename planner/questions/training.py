@@ -122,10 +122,11 @@ def _require_single(flags: Flags) -> None:
             flag = FLAG_OF_FIELD[field]
             grouped = all(len(part) == GROUP_DIGITS for part in parts[1:])
             joined = f"; {''.join(parts)} alone is written without commas" if grouped else ""
+            swept: dict[str, Any] = {field: ",".join(parts)}
             raise InputError(
                 what=f"{flag} {written.strip()} is a list",
                 cause=f"{' and '.join(parts)} are {len(parts)} numbers, and one is planned here{joined}",
-                fix=command_line(replace(flags, **{field: ",".join(parts)}), "plan sweep"),
+                fix=command_line(replace(flags, **swept), "plan sweep"),
             )
 
 

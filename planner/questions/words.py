@@ -183,7 +183,7 @@ def require_kinds(words: Mapping[str, Any], known: type) -> None:
     """Refuse values of another kind than their words take, a list where one is planned above all."""
     for word, value in words.items():
         kinds = _kinds_of(known)[word]
-        number = isinstance(value, Real) and not isinstance(value, bool) and bool({int, float} & {*kinds})
+        number = type(value) is not bool and isinstance(value, Real) and bool({int, float} & {*kinds})
         if value is None or number or isinstance(value, _unlisted(kinds, value)):
             continue
         if Mapping in kinds or not isinstance(value, list | tuple | set | frozenset | range):
