@@ -64,6 +64,7 @@ class ServingStack:
         memory_fraction_since: First version with `memory_fraction`; empty if every version has it.
         fraction_of: What that is a share of: all its memory, its static memory (weights and cache), or the
             memory that is free for the cache.
+        refuses_long_context: It does not start where its cache is shorter than its longest request.
         workspace_bytes: CUDA context, communicators and captured graphs of one GPU.
         pcie_workspace_bytes: The same of GPUs without links of their own, where reports show another figure.
         host_s: Host time between two steps that no kernel hides (scheduling, sampling, detokenising).
@@ -109,6 +110,7 @@ class ServingStack:
     earlier_memory_fraction: float
     memory_fraction_since: str
     fraction_of: FractionOf
+    refuses_long_context: bool = False
     workspace_bytes: float
     host_s: float
     scheduling_s: float

@@ -12,6 +12,7 @@ from costmodel.calibration.bench_files import Figures
 from planner.audit.facts import Fact
 from planner.audit.serving.audit import LoadAudit, ServingAudit
 from planner.audit.serving.changes import LEAST_GAIN, ServerChange, best_per_s
+from planner.audit.serving.start import Start
 from planner.serving.plan import ServingPlan
 from topology.base.units import format_seconds
 
@@ -43,7 +44,8 @@ def server_answer(found: ServingAudit) -> Answer:
 def _headline(found: ServingAudit) -> str:
     """What was read, in a line."""
     names = ", ".join(path.rpartition("/")[2] for path in found.reading.kinds)
-    return f"{names}: a server of {found.reading.family.name}"
+    refused = found.start is not None and found.start.starts is False
+    return f"{names}: a server of {found.reading.family.name}{', which does not start' if refused else ''}"
 
 
 def _started(found: ServingAudit) -> Pairs:
@@ -57,6 +59,10 @@ def _started(found: ServingAudit) -> Pairs:
         pairs.append(("layout", f"{copies}{server.layout.label} {server.weights}"))
         pairs.append(("on", f"{server.num_gpus} × {server.gpu}"))
         pairs.append(("model", server.model.name))
+    if (start := found.start) is not None:
+        if (wrong := start.finding) is not None:
+            pairs[:0] = [("start", f"{wrong[0]}: {wrong[1]}")]
+        pairs.append(("memory", start.words))
     if found.missing:
         pairs.append(("missing", ", ".join(found.missing)))
     return Pairs(title="", pairs=tuple(pairs))
@@ -172,10 +178,25 @@ def _document(found: ServingAudit) -> dict[str, Any]:
         },
         "facts": [fact_record(fact) for fact in _shown(found)],
         "loads": [_load_record(one) for one in found.loads],
+        "start": None if found.start is None else _start_record(found.start),
         "behind_by": found.behind_by,
         "fits": found.fits,
         "missing": list(found.missing),
         "assumed": list(found.doubts),
+    }
+
+
+def _start_record(start: Start) -> dict[str, Any]:
+    """What the server holds when it starts."""
+    finding = start.finding
+    return {
+        "starts": start.starts,
+        "weights_bytes": start.weights_bytes,
+        "cache_bytes": start.cache_bytes,
+        "cache_tokens": start.cache_tokens,
+        "longest_tokens": start.longest,
+        "max_concurrency": start.concurrency,
+        "finding": None if finding is None else {"message": finding[0], "fix": finding[1]},
     }
 
 

@@ -12,11 +12,14 @@ from planner.audit.serving.changes import ServerChange, best_per_s, changes_of
 from planner.audit.serving.load import ServedLoad
 from planner.audit.serving.running import Running, running
 from planner.audit.serving.server import Server, Unknown
+from planner.audit.serving.start import Start, start_of
 from planner.questions.flags import ServeFlags
 from planner.questions.serving.understand import Asked, understand_serving
 from planner.serving.plan import ServingPlan, ServingRequest
 from planner.serving.replica import Rejected
 from topology.base.errors import NoFeasiblePlanError
+
+ONE_REQUEST = ServeFlags(concurrency="1", input_tokens="1", output_tokens="1", input_p99="1", output_p99="1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,10 +58,13 @@ class ServingAudit:
     loads: tuple[LoadAudit, ...] = ()
     missing: tuple[str, ...] = ()
     doubts: tuple[str, ...] = ()
+    start: Start | None = None
 
     @property
     def fits(self) -> bool | None:
         """Whether the server holds its requests; None where that is not known."""
+        if self.start is not None and self.start.starts is False:
+            return False
         return all(one.fits for one in self.loads) if self.loads else None
 
     @property
@@ -74,11 +80,21 @@ def audited_server(
     doubts = tuple(dict.fromkeys(reading.doubts))
     if isinstance(server, Unknown):
         return ServingAudit(reading=reading, missing=server.missing, doubts=doubts)
+    doubts, start = (*doubts, *server.assumed), _start(server)
     if not loads:
         lacks = ("--rate or --concurrency, or what a benchmark client wrote",)
-        return ServingAudit(reading=reading, server=server, missing=lacks, doubts=(*doubts, *server.assumed))
-    judged = tuple(_under(cal, server, load) for load in loads)
-    return ServingAudit(reading=reading, server=server, loads=judged, doubts=(*doubts, *server.assumed))
+        return ServingAudit(reading=reading, server=server, missing=lacks, doubts=doubts, start=start)
+    if start.starts is False:
+        judged = tuple(LoadAudit(load=load, fits=False) for load in loads)
+    else:
+        judged = tuple(_under(cal, server, load) for load in loads)
+    return ServingAudit(reading=reading, server=server, loads=judged, doubts=doubts, start=start)
+
+
+def _start(server: Server) -> Start:
+    """What the server holds when it starts, whatever it is sent."""
+    asked = understand_serving(_flags(server, ONE_REQUEST), model=server.model)
+    return start_of(server, *asked.requests[0])
 
 
 def _under(cal: Calibration, server: Server, load: ServedLoad) -> LoadAudit:

@@ -29,6 +29,7 @@ _UNPRICED = {
     "said.role": "a whole server: this one is of a pool of two",
 }
 
+_LENGTHS = ("max-model-len", "max-seq-len", "context-length")
 _WAITS = {
     "said.balance_steps": ("timeout_iters", 50),
     "said.gather_steps": ("batching_wait_iters", 10),
@@ -56,6 +57,8 @@ class Server:
         longest: Tokens of the longest request that it takes.
         assumed: What was taken for granted.
         slow: Settings that are not priced and make it slower than predicted.
+        checkpoint: What it loads, as the files name it.
+        fits_length: Whether its longest request is said in words, as one that the cache holds (auto).
     """
 
     engine: str
@@ -73,6 +76,8 @@ class Server:
     gather_steps: int = 0
     assumed: tuple[str, ...] = ()
     slow: tuple[str, ...] = ()
+    checkpoint: str = ""
+    fits_length: bool = False
 
     @property
     def num_gpus(self) -> int:
@@ -144,7 +149,15 @@ def server_of(reading: Reading, *, model: str | None, gpu: str | None) -> Server
         longest=facts.count("said.max_length"),
         assumed=tuple(assumed),
         slow=(eager,) if facts.truth("said.eager") else (),
+        checkpoint=named,
+        fits_length=_length_is_left_open(reading),
     )
+
+
+def _length_is_left_open(reading: Reading) -> bool:
+    """Whether the longest request is said in words, such as auto, and not as a number of tokens."""
+    said = any(one.name.replace("_", "-").lstrip("-") in _LENGTHS for one in reading.settings)
+    return said and reading.facts.count("said.max_length") is None
 
 
 def _gpu(reading: Reading, assumed: list[str]) -> str:

@@ -185,7 +185,8 @@ def test_more_memory_than_a_server_of_sglang_was_given_is_not_advised() -> None:
     load = ServedLoad(flags=ServeFlags(concurrency="256"), said="as asked")
     one = under(server(f"{SGLANG} --mem-fraction-static 0.3"), load)
     assert not [change for change in one.changes if "mem-fraction" in " ".join(change.set)]
-    two = under(server("vllm serve meta-llama/Llama-3.1-8B --gpu-memory-utilization 0.35"), load)
+    words = "vllm serve meta-llama/Llama-3.1-8B --gpu-memory-utilization 0.35 --max-model-len 8192"
+    two = under(server(words), load)  # its context of 131,072 tokens would not start there
     assert [change for change in two.changes if change.set == ("without --gpu-memory-utilization",)]
 
 

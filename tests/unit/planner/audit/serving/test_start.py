@@ -1,0 +1,94 @@
+"""A server whose longest request is longer than its cache does not start, and its audit says so first."""
+
+import pytest
+
+from app.reports.audit.server import server_answer
+from costmodel.kernels.tables import load_calibration
+from costmodel.serving.checkpoints import checkpoints, known_checkpoint
+from planner.audit.read import read_texts
+from planner.audit.serving.audit import ServingAudit, audited_server
+from planner.audit.serving.server import Server, server_of
+from planner.audit.serving.start import Start
+
+CAL = load_calibration()
+LLAMA = "vllm serve meta-llama/Meta-Llama-3.1-405B-Instruct-FP8 --tensor-parallel-size 8"
+OSS = "vllm serve openai/gpt-oss-120b --max-num-batched-tokens 1024"
+SMALL = "vllm serve meta-llama/Llama-3.1-8B-Instruct --tensor-parallel-size 1"
+SGLANG = "python3 -m sglang.launch_server --model-path meta-llama/Llama-3.1-8B-Instruct --tp 1"
+
+
+def audit(words: str, gpu: str = "h100-sxm") -> ServingAudit:
+    """What is said of a command, under no load."""
+    reading = read_texts({"serve.sh": words})
+    server = server_of(reading, model=None, gpu=gpu)
+    assert isinstance(server, Server)
+    return audited_server(CAL, reading, server, ())
+
+
+def start(words: str, gpu: str = "h100-sxm") -> Start:
+    """What the server holds when it starts."""
+    found = audit(words, gpu).start
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("words", "gpu", "starts"),
+    [
+        (f"{LLAMA} --gpu-memory-utilization 0.9", "h100-sxm", False),  # vllm issue 6746
+        (f"{LLAMA} --gpu-memory-utilization 0.9 --max-model-len 65536", "h100-sxm", True),  # 79,392 tokens
+        (f"{LLAMA} --gpu-memory-utilization 0.9 --max-model-len auto", "h100-sxm", True),
+        (LLAMA, "h200-sxm", True),
+        (f"{OSS} --gpu-memory-utilization 0.90", "h100-sxm", False),  # vllm issue 23278: no cache is left
+        (f"{OSS} --gpu-memory-utilization 0.95", "h100-sxm", False),  # vllm issue 27508: 1.71 of 4.54 GiB
+        (f"{OSS} --gpu-memory-utilization 0.95", "h200-sxm", True),
+        (SMALL, "h100-sxm", True),
+        (f"{SMALL} --max-model-len 131072", "rtx-4090", False),
+        (f"{SMALL} --max-model-len 8192", "rtx-4090", True),
+        (f"{SGLANG} --context-length 131072", "rtx-4090", True),
+    ],
+)
+def test_a_server_starts_where_its_cache_holds_a_full_request(words: str, gpu: str, starts: bool) -> None:
+    """Unless the engine shortens its requests to the cache, or takes longer ones than that."""
+    found = audit(words, gpu)
+    answer = server_answer(found)
+    assert found.start is not None
+    assert found.start.starts is starts
+    assert (found.fits is False) is not starts
+    assert ("does not start" in answer.headline) is not starts
+
+
+def test_what_is_wrong_stands_first_with_the_memory_in_the_words_of_the_engine() -> None:
+    """Weights, cache and concurrency, above what was read from the files."""
+    found = audit(f"{LLAMA} --gpu-memory-utilization 0.9")
+    first = server_answer(found).sections[0]
+    names = [name for name, _ in first.pairs]  # type: ignore[union-attr]  # the first section is of pairs
+    assert names[0] == "start"
+    text = dict(first.pairs)["memory"]  # type: ignore[union-attr]  # same
+    assert "weights 57.8 GiB" in text
+    assert "maximum concurrency for 131,072 tokens" in text
+
+
+@pytest.mark.parametrize("length", [1024, 4096, 16_384, 32_768, 65_536, 131_072])
+def test_concurrency_is_the_cache_over_the_length(length: int) -> None:
+    """And the verdict is that of the numbers beside it."""
+    found = start(f"{SMALL} --max-model-len {length}", "l40s")
+    assert found.longest == length
+    assert found.concurrency == pytest.approx(found.cache_tokens / length)
+    assert (found.finding is None) is (found.concurrency >= 1)
+
+
+def test_all_memory_is_remarked_on() -> None:
+    """Nothing is left for what the engine does not count."""
+    finding = start(f"{SMALL} --gpu-memory-utilization 1.0").finding
+    assert finding is not None
+    assert "all memory" in finding[0]
+    assert start(f"{SMALL} --gpu-memory-utilization 0.9").finding is None
+
+
+def test_known_checkpoints_have_a_source_and_weigh_more_than_their_precision() -> None:
+    """As the engine printed them, on the GPUs of the report."""
+    assert all(one.source and one.as_of for one in checkpoints())
+    assert known_checkpoint("meta-llama/Llama-3.1-8B-Instruct") is None
+    for words, gib in ((LLAMA, 57.75), (OSS, 65.97)):
+        assert start(words).weights_bytes / 2**30 == pytest.approx(gib)
