@@ -58,6 +58,7 @@ class Server:
         assumed: What was taken for granted.
         slow: Settings that are not priced and make it slower than predicted.
         checkpoint: What it loads, as the files name it.
+        knows_gpu: Whether its GPUs are said, and not taken for granted.
         fits_length: Whether its longest request is said in words, as one that the cache holds (auto).
     """
 
@@ -77,6 +78,7 @@ class Server:
     assumed: tuple[str, ...] = ()
     slow: tuple[str, ...] = ()
     checkpoint: str = ""
+    knows_gpu: bool = True
     fits_length: bool = False
 
     @property
@@ -150,6 +152,7 @@ def server_of(reading: Reading, *, model: str | None, gpu: str | None) -> Server
         assumed=tuple(assumed),
         slow=(eager,) if facts.truth("said.eager") else (),
         checkpoint=named,
+        knows_gpu=bool(gpu) or len(reading.gpus) == 1,
         fits_length=_length_is_left_open(reading),
     )
 

@@ -28,6 +28,7 @@ class Start:
         cache_bytes: Cache that is left; below 0 where the weights alone are too much.
         cache_tokens: Tokens of a full-length request that it holds, over an attention rank.
         longest: Tokens of a full-length request: as was asked, or the model's context.
+        certain: Whether the GPUs are known; a verdict on a guess has no licence.
         refuses: Whether the engine refuses to start where one such request does not fit.
         known: What is known of the checkpoint, in words.
         whole_memory: Whether the engine was given all memory.
@@ -38,6 +39,7 @@ class Start:
     cache_tokens: int
     longest: int
     refuses: bool
+    certain: bool = True
     known: str = ""
     whole_memory: bool = False
 
@@ -51,7 +53,7 @@ class Start:
         """False where the upper end of the cache is too small, None where only the estimate is."""
         if self.concurrency >= 1 or not self.refuses:
             return True
-        return False if self.concurrency * (1 + UNCERTAINTY) < 1 else None
+        return False if self.certain and self.concurrency * (1 + UNCERTAINTY) < 1 else None
 
     @property
     def finding(self) -> tuple[str, str] | None:
@@ -104,6 +106,7 @@ def start_of(server: Server, request: ServingRequest, hierarchy: Hierarchy) -> S
         cache_bytes=cache,
         cache_tokens=int(cache // kv_bytes_per_token(deployment, longest)),
         longest=longest,
+        certain=server.knows_gpu,
         refuses=stack.refuses_long_context and not server.fits_length,
         known="" if known is None else f"{known.unquantized} ({known.source})",
         whole_memory=fraction >= WHOLE_MEMORY and stack.fraction_of == "memory",
