@@ -1,5 +1,5 @@
 # What is typed most; CONTRIBUTING says when. Everything here is one command that can be typed by hand.
-.PHONY: install test quick lint bench lowest release
+.PHONY: install test quick lint bench nightly lowest release
 
 install:  ## The package, its extras and its tools, at the tested versions.
 	python -m pip install -c constraints.txt -e ".[run,app,test,dev]"
@@ -17,6 +17,11 @@ lint:  ## Style, types and the order of imports.
 
 bench:  ## Plans on this machine, timed.
 	python benchmarks/run.py
+
+nightly:  ## Counts that are too long for the suite.
+	python benchmarks/one_truth.py --questions 200
+	python benchmarks/fuzz.py --inputs 200000
+	python benchmarks/round_trip.py --plans 2000
 
 lowest:  ## The suite without torch and browser, on the lowest versions that the wheel admits.
 	python -m venv .venv-lowest
