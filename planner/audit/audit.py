@@ -272,7 +272,7 @@ def measured_pace(reading: Reading, job: Job) -> Pace | None:
     )
 
 
-MOST_SEARCHES = 3
+MOST_SEARCHES = 5
 """Of a best plan whose formats take more memory than those that are searched with."""
 ROUNDING = 1e-6
 """Share by which two sums of one memory may differ."""
@@ -319,7 +319,8 @@ def _best(request: PlanRequest | None, now: Running | None, cal: Calibration, *,
         peak = best.estimate.peak_memory_bytes
         if peak <= most * (1 + ROUNDING):
             return replace(best, estimate=replace(best.estimate, out_of_memory_chance=now.chance_of(peak)))
-        room *= most / peak  # the file's formats take more than the profile's
+        # The formats of the files take more than those of the profile: what was found is left out.
+        room = found.estimate.peak_memory_bytes * most / peak
     return None
 
 

@@ -102,14 +102,19 @@ def finds_a_layout(search: Search) -> bool:
     search.coarse = True
     _coarse(search)
     search.coarse = False
-    if search.best is not None:
+    if _has_a_plan(search):
         return True
     for batch in _by_bound(search, _all_combinations(search)):
         _expand(search, batch, search.pins)
-        if search.best is not None:
+        if _has_a_plan(search):
             return True
     _ease(search)
     _solve(search)
+    return _has_a_plan(search)
+
+
+def _has_a_plan(search: Search) -> bool:
+    """Whether the search has an incumbent by now."""
     return search.best is not None
 
 
