@@ -13,6 +13,7 @@ from costmodel.evidence.table import unmeasured
 from costmodel.kernels.level import StackLevel
 from costmodel.kernels.saved import calibration_for
 from costmodel.kernels.tables import Calibration, load_calibration
+from costmodel.memory.fit import fit_of
 from costmodel.models.spec import layer_order, layer_runs
 from costmodel.pipeline.even_split import even_split
 from costmodel.training.bands import Doubts, tie_ratio
@@ -132,18 +133,37 @@ class Audit:
         return self.step_time_s / self.best.estimate.step_time_s - 1
 
     @property
+    def outruns_what_fits(self) -> bool:
+        """Whether the job, as predicted, is faster than a best that fits, and does not surely fit itself.
+
+        It says nothing against the best: what is taken for speed is memory that may not be there.
+        """
+        if self.best is None or self.slower_by is None or self.basis == "measured" or self.fits is not None:
+            return False
+        return self.slower_by < 0 and fit_of(self.best.estimate.out_of_memory_chance) == "fits"
+
+    @property
     def tied(self) -> bool:
         """Whether the model cannot tell the job from the best.
 
         A measured step lies within the band of the best; a predicted one of the same engine and cluster
         shares the best's level, so that only the difference of two layouts is in doubt.
         """
-        if self.best is None or self.slower_by is None:
+        if self.best is None or self.slower_by is None or self.outruns_what_fits:
             return False
         best = self.best.estimate
         if self.measured_step_s is not None:
             return best.lower_s <= self.measured_step_s <= best.upper_s
         return 1 / tie_ratio() <= 1 + self.slower_by <= tie_ratio()
+
+    @property
+    def distance_note(self) -> str:
+        """What the distance from the best means, where it is not time that the job loses; else empty."""
+        if self.outruns_what_fits and self.memory is not None:
+            return f"faster than any layout that surely fits, and {self.memory.word} itself"
+        if self.tied:
+            return "a tie, the error band cannot tell them apart"
+        return "faster than its band" if (self.slower_by or 0.0) < 0 else ""
 
 
 def audited(reading: Reading, flags: Flags, cal: Calibration, said: Flags | None = None) -> Audit:

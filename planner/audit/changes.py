@@ -139,7 +139,7 @@ def changes_of(
     """Changes that gain time, or make the job fit, ranked by the seconds they gain.
 
     What is proposed fits by the rule of the search; beside a job that is known to run it may also have the
-    chance of OOM of that job.
+    chance of OOM of that job, and where nothing surely fits it may be tight.
 
     Args:
         reading: The files.
@@ -151,15 +151,32 @@ def changes_of(
     setting = setting_of(now.request)
     fits = runs or fit_of(now.estimate.out_of_memory_chance) == "fits"
     most = most_bytes(setting, now, runs=runs)
+    useful = _useful(reading, now, setting, best, cal, most, fits=fits)
+    if not fits and best is None and not useful:  # nothing surely fits: what comes closer to it
+        closer = _useful(reading, now, setting, best, cal, now.estimate.peak_memory_bytes, fits=fits)
+        useful = [change for change in closer if fit_of(change.out_of_memory_chance) != "does not fit"]
+    useful.sort(key=lambda change: -change.seconds_gained)
+    once = list({(change.set, change.remove): change for change in reversed(useful)}.values())[::-1]
+    return (*_whole(reading, now, best, fits=fits), *once[:MOST_CHANGES])
+
+
+def _useful(
+    reading: Reading,
+    now: Running,
+    setting: Setting,
+    best: Plan | None,
+    cal: Calibration,
+    most: float,
+    *,
+    fits: bool,
+) -> list[Change]:
+    """Single changes that files have words for: those that gain time, or any of a job that may not fit."""
     single = [
         *_of_layout(reading, now, setting, best, cal, most),
         *_of_switches(reading, now, setting, cal, most),
     ]
     least = LEAST_GAIN * now.estimate.step_time_s if fits else -np.inf
-    useful = [change for change in single if (change.set or change.remove) and change.seconds_gained > least]
-    useful.sort(key=lambda change: -change.seconds_gained)
-    once = list({(change.set, change.remove): change for change in reversed(useful)}.values())[::-1]
-    return (*_whole(reading, now, best, fits=fits), *once[:MOST_CHANGES])
+    return [change for change in single if (change.set or change.remove) and change.seconds_gained > least]
 
 
 def _change(

@@ -68,6 +68,10 @@ def _recompute(facts: Facts, family: Family) -> None:
         facts.take("layout.recompute", "none", "said.recompute_layers")
     if family.name == "Megatron-LM" and facts.truth("said.recompute_selective"):  # whatever else it is told
         facts.take("layout.recompute", "selective", "said.recompute_selective")
+    if family.name == "MaxText" and "said.recompute" not in facts.found:  # configs/base.yml
+        facts.put(
+            "layout.recompute", "full", "default", "MaxText has remat_policy full where nothing is said"
+        )
     if word in ("full", "none"):
         facts.take("layout.recompute", word, "said.recompute")
     elif word in ("selective", "sel"):

@@ -223,6 +223,6 @@ def _value(name: str, value: Scalar) -> Any:
         return found if found is not None and found > 0 else None
     if name == "layout.sequence_parallel":
         return truth_of(value)
-    if name in ("said.zero_stage", "said.dp_shard", "said.dp_replicate"):
+    if name in ("said.zero_stage", "said.dp_shard", "said.dp_shard_of_slices", "said.dp_replicate"):
         return whole(value)
     return value if isinstance(value, bool | int | float) else text[:500]

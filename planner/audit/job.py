@@ -41,6 +41,8 @@ from topology.hardware.datasheets import default_gpu
 _NAME_ENDS = re.compile(
     r"[-_](?:instruct|base|hf|chat|it|fp8|bf16|dequantized|[0-9]{4}|v0\.[0-9]|bnb|nf4)$", re.IGNORECASE
 )
+_OF_BASE = re.compile(r"^meta-|-coder(?=-)", re.IGNORECASE)
+"""What names beside that of a base model, and changes no size."""
 _TITAN_MODELS: Mapping[str, str] = {
     "llama3": "llama-3",
     "deepseek_v3": "deepseek",
@@ -136,6 +138,7 @@ def job_of(reading: Reading, flags: Flags) -> Job:
     found = layout_of(reading, told, request)
     notes.assumed.extend(found.assumed)
     notes.unsettled.extend(found.unsettled)
+    notes.unsettled.extend(_absent_files(facts))
     batch = flags.global_batch_size and request.job.global_batch_size
     batch = batch or _batch(reading, told, found.layout, request.cluster.num_gpus, notes)
     stated = {
@@ -197,6 +200,24 @@ _DECIDING = (
     "said.recompute_full", "said.sharding", "said.training_gpus",
 )  # fmt: skip
 """What a job's price hangs on: with a value that only a run knows there is none."""
+
+
+_IN_FILES: Mapping[str, tuple[str, ...]] = {
+    "said.deepspeed": ("said.zero_stage",),
+    "said.launcher_config": ("said.distributed_type", "said.fsdp", "said.sharding", "said.zero_stage"),
+}
+"""Facts that name a file, and those of which it states one at least."""
+
+
+def _absent_files(facts: Facts) -> Iterator[Unsettled]:
+    """Files that are named and were not given: sharding, offload and recomputation may stand there."""
+    for name, stated in _IN_FILES.items():
+        file = str(facts.value(name) or "")
+        if file.lower().endswith((".json", ".yaml", ".yml")) and not facts.found.keys() & set(stated):
+            yield Unsettled(
+                field="job.offload", taken=None, leanest=None,
+                why=f"what {file.rpartition('/')[2]} shards, offloads and recomputes, which was not given",
+            )  # fmt: skip
 
 
 def _adapter_words(adapter: StatedAdapter | None, notes: _Notes) -> str | None:
@@ -308,6 +329,7 @@ def _named(facts: Facts) -> ModelSpec | None:
             names.append(f"{meant}-{flavor.lower()}")
     if flavor and kind:
         names.append(f"{kind}-{flavor}")
+    names.extend([_OF_BASE.sub("", name) for name in names])
     for name in names:
         text = name[:80]
         while text:

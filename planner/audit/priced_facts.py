@@ -31,6 +31,7 @@ def with_priced_facts(reading: Reading, job: Job) -> Reading:
     found = {
         name: _priced(fact, priced[name]) if name in priced and name not in idle else fact
         for name, fact in reading.facts.found.items()
+        if priced.get(name, fact.value) is not None
     }
     for name, value in priced.items():
         if name not in found and name in plain and value != plain[name] and name not in _UNSHOWN:

@@ -102,6 +102,12 @@ class Residual:
         return max(ratio, 1 / ratio)
 
     @property
+    def is_near(self) -> bool:
+        """Whether the band taken twice holds the measurement, so that the prediction itself may be off."""
+        widest = 2 * math.log(self.predicted.upper_s / self.predicted.step_time_s)
+        return math.log(self.factor) <= widest
+
+    @property
     def open_s(self) -> float:
         """Seconds of the step that the prediction does not explain; negative where it runs faster."""
         return self.measured_s - self.predicted.step_time_s
@@ -140,6 +146,8 @@ def _words(found: Residual) -> Iterator[str]:
             f"{share} are explained by none of your flags: look at the network (plan bench on its nodes), "
             "other jobs on it, the input pipeline, and clocks"
         )
+    elif not found.unstated and found.is_near:
+        yield f"{head}: it is inside the band taken twice, so the prediction may be too long for this job"
     elif not found.unstated:
         yield f"{head}: the log is of another job, or counts its steps or tokens otherwise"
 
@@ -181,6 +189,8 @@ def residual_of(
     if found.is_explained:
         return found
     unstated = dict(_unstated(reading, now.request, said))
+    if pace.from_rate:
+        unstated.pop("batch", None)  # a rate is the same for a batch of any size
     candidates = sorted(_candidates(reading, now, flags, unstated, pace, cal), key=lambda one: one.distance)
     return replace(found, unstated=tuple(unstated.values()), candidates=tuple(candidates[:MOST_NAMED]))
 

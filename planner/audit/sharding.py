@@ -63,7 +63,33 @@ def zero(facts: Facts, family: Family) -> None:
             "said.distributed_optimizer" if "said.distributed_optimizer" in facts.found else "said.optimizer"
         )
         facts.put("layout.zero_stage", 1, "stated", "a distributed optimizer", like=like)
+    if family.name == "MaxText":
+        _fsdp_axes(facts)
     _fsdp(facts, family)
+
+
+def _fsdp_axes(facts: Facts) -> None:
+    """Sharding over the fsdp axes of MaxText's mesh: those within a slice times those over slices.
+
+    Without a word the axis within a slice takes all GPUs that the others leave (``ici_fsdp_parallelism: -1``,
+    ``dcn_fsdp_parallelism: 1`` in its configs/base.yml).
+    """
+    within = whole(facts.value("said.dp_shard"))
+    over = whole(facts.value("said.dp_shard_of_slices"))
+    degree = -1 if within in (None, -1) or over == -1 else (within or 1) * (over or 1)
+    stage = 0 if degree == 1 else 3
+    stated = next((name for name in ("said.dp_shard", "said.dp_shard_of_slices") if name in facts.found), "")
+    if not stated:
+        facts.put("layout.zero_stage", stage, "default", "MaxText shards over all GPUs where nothing is said")
+        return
+    facts.put("layout.zero_stage", stage, "stated", f"FSDP, {facts.found[stated].said}", like=stated)
+    if degree > 1 and degree != facts.count("cluster.num_gpus"):
+        said = " · ".join(
+            facts.found[name].said
+            for name in ("said.dp_shard", "said.dp_shard_of_slices")
+            if name in facts.found
+        )
+        facts.put("layout.shard_degree", degree, "derived", said, like=stated)
 
 
 def _fsdp(facts: Facts, family: Family) -> None:

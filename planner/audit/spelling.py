@@ -31,6 +31,9 @@ def spelled_change(reading: Reading, fields: tuple[tuple[str, Any], ...]) -> tup
     if not batch and {"dp", "microbatch_size"} & {name for name, _ in fields}:
         return ()
     words = [word for name, value in fields for word in _words(reading, name, value)]
+    names = {word.lstrip("-").partition(" ")[0] for word in words}
+    if reading.family.recipes and not names <= {fact.word for fact in reading.facts.found.values()}:
+        return ()  # which other keys such a recipe takes is not known
     if not all(_NAME.fullmatch(word.lstrip("-").partition(" ")[0]) for word in words):
         return ()
     return tuple(_styled(reading, word) for word in words)
@@ -88,8 +91,13 @@ def _words(reading: Reading, name: str, value: Any) -> Iterator[str]:
 def _recomputed(reading: Reading, policy: str) -> Iterator[str]:
     """Words for a policy of recomputation."""
     granularity = word_for(reading, "said.recompute")
-    if _kind(reading) == "other":
-        yield f"{word_for(reading, 'said.recompute_full')} {'false' if policy == 'none' else 'true'}"
+    if disabling := word_for(reading, "said.recompute_off"):
+        yield f"{disabling} {'true' if policy == 'none' else 'false'}"
+    elif _kind(reading) == "other":
+        fact = reading.facts.found.get("said.recompute_full")
+        counts = fact is not None and re.search(r"\b[01]$", fact.said) is not None
+        off, on = ("0", "1") if counts else ("false", "true")
+        yield f"{word_for(reading, 'said.recompute_full')} {off if policy == 'none' else on}"
     elif policy == "none":
         yield f"-{granularity}"
     else:
@@ -145,6 +153,10 @@ def _styled(reading: Reading, word: str) -> str:
     kind = kinds[0] if kinds else "shell"
     gone = word.startswith("-")
     name, _, value = word.lstrip("-").partition(" ")
+    if any(
+        one.word == name and reading.kinds.get(one.file) == "json" for one in reading.facts.found.values()
+    ):
+        kind = "json"  # no command overrides what stands in such a file
     if kind in ("shell", "page", "log"):
         dashes = _kind(reading) == "megatron" and "." not in name and not name.isupper()
         flag = (
@@ -156,7 +168,9 @@ def _styled(reading: Reading, word: str) -> str:
         text = f"{flag} {value}".rstrip() if not name.isupper() else f"{name}={value}"
     elif kind == "python":
         written = (
-            repr(value) if value and not re.fullmatch(r"-?[\d.]+|True|False", value) else value or "True"
+            repr(value)
+            if value and not re.fullmatch(r"-?[\d.]+|True|False|\[.*\]", value)
+            else value or "True"
         )
         text = f"cfg.{name if '.' in name else f'model.{spelled(name)}'} = {written}"
     else:

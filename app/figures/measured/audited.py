@@ -87,5 +87,6 @@ def _reading(found: Audit) -> str:
         if found.slower_by is None
         else f": {format_percent(found.slower_by, signed=True)} over the best, {basis}"
     )
-    text = "; ".join(words) + far + "."
+    note = f": {found.distance_note}" if found.distance_note else ""
+    text = "; ".join(words) + far + note + "."
     return text[0].upper() + text[1:]

@@ -148,9 +148,7 @@ def _distance(found: Audit, slower_by: float) -> str:
     """How far the job is from the best, and whether that is measured or predicted against predicted."""
     basis = "measured against predicted" if found.basis == "measured" else "both predicted"
     over = f"{format_share(slower_by, signed=True)} over the best, {basis}"
-    if found.tied:
-        return f"{over}: a tie, the error band cannot tell them apart"
-    return f"{over}: faster than its band" if slower_by < 0 else over
+    return f"{over}: {found.distance_note}" if found.distance_note else over
 
 
 def _evidence_words(best: Plan) -> str:
@@ -236,6 +234,7 @@ def audit_document(found: Audit) -> dict[str, Any]:
     document["changes"] = [_change_record(change) for change in found.changes]
     document["slower_by"] = found.slower_by
     document["tied"] = found.tied
+    document["outruns_what_fits"] = found.outruns_what_fits
     document["basis"] = found.basis
     document["evidence"] = list(found.evidence)
     document["residual"] = _residual_record(found.residual)

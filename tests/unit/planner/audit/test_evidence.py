@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from app.commands.audit.answer import fails
@@ -11,6 +13,7 @@ from planner.audit import audit as audit_module
 from planner.audit.audit import Audit, audited, audited_texts
 from planner.audit.environment import SLOW, set_variables
 from planner.audit.read import read_texts
+from planner.audit.residual import Residual
 from planner.plan import Plan, PlanRequest
 from planner.questions.flags import Flags
 from planner.search.infeasible import Infeasible
@@ -315,3 +318,16 @@ def test_the_best_says_what_its_proof_is_worth() -> None:
     rows = dict(pair for section in audit_answer(found).sections for pair in getattr(section, "pairs", ()))
     assert "measured run" in rows["evidence"]
     assert "both predicted" in rows["distance"]
+
+
+@pytest.mark.parametrize(("factor", "blames"), [(0.75, "prediction"), (0.1, "another job")])
+def test_a_step_is_blamed_on_its_log_only_far_outside_the_band(factor: float, blames: str) -> None:
+    """A band holds 80 % of the measurements: one near it says that the prediction is off."""
+    estimate = replace(
+        audit({"run.sh": SCRIPT.format(more=RAN)}, gpu="h100-sxm").predicted,
+        step_time_s=1.0,
+        lower_s=0.8,
+        upper_s=1.25,
+    )
+    (words,) = Residual(measured_s=factor, predicted=estimate).words
+    assert blames in words

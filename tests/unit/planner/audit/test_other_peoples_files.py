@@ -4,12 +4,17 @@ Texts are made up in the forms of public files and issues; what is right of them
 sources, named beside each.
 """
 
+from dataclasses import replace
+
 import pytest
 
 from costmodel.kernels.tables import load_calibration
+from costmodel.memory.fit import fit_of
 from planner.audit.audit import Audit, audited
 from planner.audit.job import Job, job_of
 from planner.audit.read import Reading, read_texts
+from planner.audit.spelling import spelled_words
+from planner.audit.words import family_named
 from planner.questions.flags import Flags
 
 MEGATRON = """\
@@ -344,7 +349,9 @@ UNSETTLED = {
     "torchtitan": ("[parallelism]\ntensor_parallel_degree = 1\n[training]\nlocal_batch_size = 1\nseq_len = 4096\n",
                    "t.toml", set()),
     "MaxText": ("ici_fsdp_parallelism: 8\nper_device_batch_size: 2\nmax_target_length: 4096\n", "m.yml",
-                {"stack", "layout.zero_stage", "layout.recompute"}),
+                {"stack"}),
+    "a MaxText policy": ("ici_fsdp_parallelism: 8\nmax_target_length: 4096\nremat_policy: minimal\n", "m.yml",
+                         {"stack", "layout.recompute"}),
     "NeMo": (("trainer: {num_nodes: 1, devices: 8}\nmodel:\n  encoder_seq_length: 2048\n"
              "  tensor_model_parallel_size: 2\n  global_batch_size: 64\n  micro_batch_size: 1\n"), "n.yaml",
              {"layout.zero_stage", "layout.recompute", "layout.sequence_parallel"}),
@@ -381,3 +388,156 @@ def test_a_server_of_an_unknown_model_is_read():
     assert isinstance(found, Unknown)
     assert found.missing[0].startswith("--model")
     assert reading_of(text).facts.count("layout.tp") == 16
+
+
+MAXTEXT = "per_device_batch_size: 1\nmax_target_length: 4096\nremat_policy: full\n"
+
+
+@pytest.mark.parametrize(
+    ("more", "sharding"),
+    [
+        ("", (3, None)),
+        ("ici_fsdp_parallelism: -1\n", (3, None)),
+        ("ici_fsdp_parallelism: 8\n", (3, 8)),
+        ("ici_fsdp_parallelism: 8\ndcn_fsdp_parallelism: 2\n", (3, 16)),
+        ("ici_fsdp_parallelism: 8\ndcn_fsdp_parallelism: 4\n", (3, None)),
+        ("ici_fsdp_parallelism: 1\nici_data_parallelism: 8\n", (0, None)),
+    ],
+)
+def test_maxtext_shards_over_its_fsdp_axes(more, sharding):
+    """Within a slice all that is left, over slices none, where no word says it: its configs/base.yml."""
+    layout = job(MAXTEXT + more, "m.yml", model="llama-3.1-8b", gpus="32").layout
+    assert (layout.zero_stage, layout.shard_degree) == sharding
+    assert layout.recompute == "full"
+
+
+def test_a_published_configuration_of_maxtext_fits():
+    """Sharded over 8 GPUs of a node and 32 nodes, a 70B is no job of 1,600 GiB a GPU."""
+    more = "model_name: llama3.1-70b\nici_fsdp_parallelism: 8\ndcn_fsdp_parallelism: 32\n"
+    found = audit(MAXTEXT + more, "m.yml", gpu="h200-sxm", gpus="256")
+    assert found.memory.word == "fits"
+    assert found.predicted.peak_memory_bytes < 140 * 2**30
+
+
+SFT = "--model_name_or_path Qwen/Qwen2.5-32B --per_device_train_batch_size 1 --gradient_accumulation_steps 4 --bf16"
+NAMED_FILES = {
+    "DeepSpeed's": (f"torchrun --nproc_per_node 8 train.py {SFT} --max_seq_length 4096 --deepspeed ds_z2.json",
+                    "ds_z2.json", '{"zero_optimization": {"stage": 2}}'),
+    "Accelerate's": (f"accelerate launch --config_file multi.yaml --num_processes 8 sft.py {SFT} --max_length 4096",
+                     "multi.yaml", "distributed_type: MULTI_GPU\nnum_processes: 8\n"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("whose", NAMED_FILES)
+def test_a_file_that_is_named_and_not_given_may_make_a_job_fit(whose):
+    """It states sharding, offload and recomputation: no job is said not to fit without it."""
+    text, name, content = NAMED_FILES[whose]
+    alone = audit(text)
+    assert alone.predicted.out_of_memory_chance > 0.9
+    assert (alone.memory.word, alone.fits) == ("not settled", None)
+    assert any(name in why for why in alone.memory.why)
+    given = audited(read_texts({"run.sh": text, name: content}), Flags(gpu="h100-sxm"), load_calibration())
+    assert given.memory.word == "does not fit"
+
+
+def test_a_program_of_pytorch_fsdp_recomputes_by_itself():
+    """`--activation_checkpointing` is 1 and `--sharding_strategy` full where its command has neither."""
+    text = (
+        "torchrun --nproc_per_node 8 --nnodes 4 train.py --max_context_width=8192 --hidden_width=4096 "
+        "--num_layers=32 --num_heads=32 --intermediate_size=14336 --train_batch_size=1 {more}"
+    )
+    layouts = [job(text.format(more=more)).layout for more in ("", "--activation_checkpointing=0")]
+    assert [layout.recompute for layout in layouts] == ["full", "none"]
+    assert [layout.zero_stage for layout in layouts] == [3, 3]
+    words = [word for change in audit(text.format(more="")).changes for word in change.set]
+    assert not any("gradient_checkpointing" in word for word in words)
+
+
+def test_what_is_faster_than_all_that_fits_is_no_tie_and_no_gain():
+    """A tight job beside a best plan that fits: the distance speaks of memory, and no change gains time."""
+    text = (
+        "NPROC_PER_NODE=8 swift sft --model Qwen/Qwen2.5-7B --train_type full --torch_dtype bfloat16 "
+        "--per_device_train_batch_size 1 --gradient_accumulation_steps 2 --max_length 8192 --deepspeed zero3"
+    )
+    found = audit(text, gpu="a100-sxm-80gb")
+    assert (found.memory.word, found.slower_by < 0) == ("tight", True)
+    assert found.outruns_what_fits
+    assert not found.tied
+    assert found.distance_note == "faster than any layout that surely fits, and tight itself"
+    assert all(change.seconds_gained <= 0 for change in found.changes if change.whole)
+
+
+def test_words_of_a_change_stand_where_they_are_read():
+    """No command overrides a DeepSpeed file, and LLaMA-Factory has a word of its own against checkpointing."""
+    script = (
+        "llamafactory-cli train --stage sft --finetuning_type lora --lora_target q_proj,v_proj "
+        "--model_name_or_path meta-llama/Meta-Llama-3-8B --deepspeed z3.json --cutoff_len 1024 --bf16 "
+        "--per_device_train_batch_size 1 --gradient_accumulation_steps 2"
+    )
+    texts = {"run.sh": script, "z3.json": '{"zero_optimization": {"stage": 3}}'}
+    found = audited(
+        read_texts(texts), Flags(gpu="a100-sxm-80gb", model="llama-3-8b", gpus="8"), load_calibration()
+    )
+    words = [word for change in found.changes for word in change.set]
+    assert "--disable_gradient_checkpointing true" in words
+    assert any(word.startswith("zero_optimization.stage: ") for word in words)
+    assert not any(word.startswith(("--zero_optimization", "--gradient_checkpointing")) for word in words)
+
+
+def test_a_recipe_is_told_no_keys_that_nothing_shows_it_has():
+    """Keys of NeMo-RL's Megatron part are not those of Megatron-LM."""
+    text = (
+        "policy:\n  model_name: meta-llama/Llama-3.1-70B\n  train_global_batch_size: 512\n"
+        "  train_micro_batch_size: 1\n  max_total_sequence_length: 8192\n  megatron_cfg:\n    enabled: true\n"
+        "    tensor_model_parallel_size: 8\n    pipeline_model_parallel_size: 2\n"
+        "    sequence_parallel: false\ncluster: {gpus_per_node: 8, num_nodes: 8}\n"
+    )
+    found = audit(text, "grpo.yaml")
+    words = [word for change in found.changes for word in change.set]
+    assert words
+    assert all(word.startswith("policy.") for word in words)
+
+
+def test_a_list_in_python_is_a_list():
+    """Torchtitan's split of a model is a list of lists of names, not a text."""
+    text = "config.training.seq_len = 8192\nconfig.parallelism.tensor_parallel_degree = 2\n"
+    reading = reading_of(text, "c.py")
+    reading = replace(reading, family=family_named("torchtitan"))
+    (word,) = spelled_words(reading, {"parallelism.module_fqns_per_model_part": [["a"], ["b"]]}, ())
+    assert word == 'cfg.parallelism.module_fqns_per_model_part = [["a"], ["b"]]'
+
+
+SMALL_LLAMA = """{"model_type": "llama", "architectures": ["LlamaForCausalLM"], "num_hidden_layers": 24,
+  "hidden_size": 2048, "intermediate_size": 8192, "num_attention_heads": 32, "num_key_value_heads": 32,
+  "vocab_size": 49152, "max_position_embeddings": 8192, "tie_word_embeddings": true, "hidden_act": "silu"}"""
+
+
+def test_where_nothing_surely_fits_what_comes_closer_is_proposed(tmp_path):
+    """1.7B of parameters at 16,384 tokens on one GPU: checkpointing brings the peak below its memory."""
+    text = (
+        "base_model: some/model\nsequence_len: {length}\nmicro_batch_size: 1\ngradient_checkpointing: false\n"
+    )
+    config = tmp_path / "config.json"
+    config.write_text(SMALL_LLAMA, encoding="utf-8")
+    flags = {"model": str(config), "gpus": "1"}
+    found = audit(text.format(length=16384), "a.yaml", **flags)
+    assert (found.best, found.memory.word) == (None, "tight")
+    (change,) = found.changes
+    assert change.set == ("gradient_checkpointing: true",)
+    assert change.out_of_memory_chance < found.memory.chance / 2
+    longest = audit(text.format(length=131072), "a.yaml", **flags)
+    assert all(fit_of(change.out_of_memory_chance) != "does not fit" for change in longest.changes)
+
+
+@pytest.mark.parametrize(
+    ("name", "base"),
+    [
+        ("Qwen/Qwen2.5-Coder-32B-Instruct", "qwen2.5-32b"),
+        ("meta-llama/Meta-Llama-3-8B-Instruct", "llama-3-8b"),
+        ("meta-llama/Meta-Llama-3.1-70B", "llama-3.1-70b"),
+        ("Qwen/Qwen3-Coder-480B-A35B-Instruct", "qwen3-coder-480b-a35b"),
+    ],
+)
+def test_a_tuned_model_has_the_sizes_of_its_base(name, base):
+    text = f"base_model: {name}\nsequence_len: 4096\nmicro_batch_size: 1\n"
+    assert job(text, "a.yaml", gpus="64").request.model.name == base
