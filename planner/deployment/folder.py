@@ -181,12 +181,26 @@ def _readme(plan: ServingPlan, servers: Sequence[Server], files: Mapping[str, st
     steps = [
         *(_script_steps(scripts, nodes, routed="router.sh" in files) if scripts else ()),
         f"Planned: at {rate} requests/s a p50 first token of {ttft}, and {tpot} an output token.",
+        *_doubts(plan),
         *form_steps(files),
         *(f"{note[0].upper()}{note[1:]}." for note in notes(plan) if note not in by_hand(plan, servers)),
     ]
     title = f"# {plan.request.model.name} on {plan.num_gpus} × {plan.request.gpu}: {plan.label}"
     lines = [f"{number}. {one_line(step)}" for number, step in enumerate(steps, 1)]
     return "\n".join([one_line(title), "", *lines, ""])
+
+
+def _doubts(plan: ServingPlan) -> list[str]:
+    """How surely the plan is kept, and what was measured of it."""
+    limits = {"ttft": "first token", "tpot": "output token", "end_to_end": "whole request"}
+    kept = [
+        f"The limit of {format_seconds(check.limit_s)} for the {limits[name]} is kept with a chance of "
+        f"{check.chance:.0%}: p{plan.request.job.percentile:g} is {format_seconds(check.predicted_s)}, at the "
+        f"upper end of the error band {format_seconds(check.upper_s)}."
+        for name, check in plan.estimate.limits.items()
+    ]
+    missing = "".join(f"; {name}: not measured" for name in plan.evidence.not_measured)
+    return [*kept, f"Measured runs behind it: {plan.evidence.rows or 'none'}{missing}."]
 
 
 def _script_steps(scripts: Sequence[str], nodes: int, *, routed: bool) -> list[str]:

@@ -242,6 +242,27 @@ class ServingAlternative:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DaringFleet:
+    """The fleet that is best by the predictions alone, beside a plan that keeps every limit more surely.
+
+    `chance` is that with which it keeps the tightest limit, and none of its `rows` measured runs has what is
+    `not_measured`. `saved` is the share of the bill (of the GPUs where there is none) that it saves, or of a
+    fleet of a given size the share of requests that it serves more.
+    """
+
+    label: str
+    gpu: str
+    weights: Weights
+    num_gpus: int
+    usd_per_hour: float | None
+    request_rate_per_s: float
+    chance: float
+    rows: int
+    not_measured: tuple[str, ...]
+    saved: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServingEvidence:
     """Measured runs of the plan's mode, engine, GPU and attention, and its properties that no run has.
 
@@ -307,6 +328,7 @@ class ServingPlan:
     frontier: tuple[FrontierPoint, ...] | None = None
     optimality: ServingOptimality
     evidence: ServingEvidence = ServingEvidence(rows=0)
+    daring: DaringFleet | None = None
     rental: Rental | None = None
     search_time_s: float
     commands: Mapping[str, str] | None = None
@@ -323,6 +345,11 @@ class ServingPlan:
         """The document that `plan serve --json` prints, as dicts, lists, texts and numbers."""
         document: dict[str, Any] = json.loads(serving_to_json(self))
         return document
+
+    @property
+    def chance(self) -> float:
+        """Chance that the limit which is least surely kept is kept; 1 without limits."""
+        return min((check.chance for check in self.estimate.limits.values()), default=1.0)
 
     @property
     def pools(self) -> tuple[tuple[str, PoolPlan], ...]:

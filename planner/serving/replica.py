@@ -250,6 +250,29 @@ def within_end_to_end(options: Sequence[Option]) -> list[Option | Rejected]:
     return found
 
 
+def tightened(option: Option, *, ttft: float, tpot: float) -> Option | Rejected:
+    """The option under tighter limits, or which of them an empty engine breaks.
+
+    Args:
+        option: A replica.
+        ttft: By what the limit on the first token is multiplied, at most 1.
+        tpot: The same of the limits on other tokens and on the whole request.
+    """
+    job = replace(
+        option.job,
+        ttft_s=None if option.job.ttft_s is None else option.job.ttft_s * ttft,
+        tpot_s=None if option.job.tpot_s is None else option.job.tpot_s * tpot,
+        end_to_end_s=None if option.job.end_to_end_s is None else option.job.end_to_end_s * tpot,
+    )
+    tight = replace(option, job=job, stay_s=None if option.stay_s is None else option.stay_s * tpot)
+    broken = _broken_limit(_least(tight), job, option.phase)
+    if broken is not None or option.phase == PROMPT_ONLY:
+        return broken or tight
+    most = largest_batch(option.times, job, option.rules.max_batch)
+    schedulers = tuple(replace(one, max_batch=min(one.max_batch, most)) for one in option.schedulers)
+    return replace(tight, rules=schedulers[0], schedulers=schedulers)
+
+
 def _least(option: Option) -> LeastLatency:
     """Bounds on the latencies of an option."""
     budgets = tuple(rules.token_budget for rules in option.schedulers)

@@ -23,9 +23,18 @@ from planner.analysis.serving.mixed_fleets import cheapest_mixed, mixed_summary
 from planner.analysis.serving.processes import Each
 from planner.deployment.vllm_sglang import commands
 from planner.questions.serving.understand import Asked
-from planner.serving.board import enumerate_options
-from planner.serving.plan import FleetSummary, ServingInfeasible, ServingPlan, ServingRequest
-from planner.serving.search import check_request, finished_plan, miss
+from planner.serving.answer import plan_of_fleet
+from planner.serving.board import Board, enumerate_options
+from planner.serving.plan import (
+    LEAST_GAP,
+    DaringFleet,
+    FleetSummary,
+    ServingInfeasible,
+    ServingPlan,
+    ServingRequest,
+)
+from planner.serving.search import FoundFleet, best_run, check_request, finished_plan, miss
+from planner.serving.sure import PREDICTED, ROUNDING, SURE, has_runs, is_sure, sure_part
 from topology.base.errors import InputError, NoFeasiblePlanError
 from topology.fabric.hierarchy import Hierarchy
 
@@ -40,7 +49,7 @@ def find_fleet(asked: Asked, *, tell: Tell = lambda _: None, each: Each = map) -
         tell: Hears how far it is.
         each: How boards are searched: one after the other, or by several processes (`by_processes`).
     """
-    cal, started = load_calibration(), time.perf_counter()
+    started = time.perf_counter()
     refused: list[tuple[ServingRequest, InputError]] = []
     fit: list[tuple[ServingRequest, Hierarchy]] = []
     for request, hierarchy in asked.requests:
@@ -62,9 +71,7 @@ def find_fleet(asked: Asked, *, tell: Tell = lambda _: None, each: Each = map) -
     if best is None:
         raise _nearest(asked, contenders, [problem for _, problem in refused])
     tell(f"finishing {best.request.gpu} {best.request.weights[0]}")
-    if best.found is None:
-        raise RuntimeError("a contender with a plan has a fleet")
-    plan = finished_plan(cal, best.whole, best.hierarchy, best.board, best.found, asked.trace, started)
+    plan = _proposal(asked, contenders, best, started)
     beside = [one for one in contenders if not (one.board is best.board and _is_mode(one, plan))]
     others = [one.summary() for one in beside if worth_showing(one, contenders)]
     tell("comparing fleets of two GPU kinds")
@@ -84,6 +91,80 @@ def _searched(
     for contender in found:
         contender.search(cal, trace)
     return found
+
+
+def _proposal(
+    asked: Asked, contenders: Sequence[Contender], daring: Contender, started_s: float
+) -> ServingPlan:
+    """The cheapest measured fleet that keeps every limit surely; the best one by prediction stands beside it.
+
+    Where none does, the surer of the best by prediction and the best of what was measured.
+    """
+    if daring.found is None or daring.plan is None:
+        raise RuntimeError("a contender with a plan has a fleet")
+    proposed = sorted((one for one in contenders if one.proposed and one.plan is not None), key=_worth)
+    chosen = daring, daring.found, daring.board
+    with_runs = any(has_runs(one.board) for one in proposed)
+    if not is_sure(daring.plan, with_runs=with_runs):
+        for chance in (SURE, PREDICTED):
+            measured, kept = _cheapest(proposed, asked.trace, chance, with_runs=with_runs)
+            if measured is not None and kept >= min(SURE - ROUNDING, daring.plan.chance):
+                chosen = measured
+                break
+    one, found, board = chosen
+    plan = finished_plan(load_calibration(), one.request, one.hierarchy, board, found, asked.trace, started_s)
+    plan = replace(plan, request=one.whole)
+    beside = daring_beside(plan, daring.plan)
+    return plan if found is daring.found or beside.saved < LEAST_GAP else replace(plan, daring=beside)
+
+
+def _cheapest(
+    proposed: Sequence[Contender], trace: Load | None, chance: float, *, with_runs: bool
+) -> tuple[tuple[Contender, FoundFleet, Board] | None, float]:
+    """The best measured fleet that keeps every limit with a chance, and with which it does.
+
+    Contenders come in the order of what their fleets cost at least: those for which the limits just hold.
+    """
+    best: tuple[Contender, FoundFleet, Board] | None = None
+    least, kept = tuple[float, ...]((float("inf"),)), 0.0
+    cal = load_calibration()
+    for one in proposed:
+        if one.plan is None or worth_of_plan(one.plan) >= least:
+            continue
+        board = sure_part(one.board, chance, with_runs=with_runs)
+        found = best_run(one.request, board, trace)
+        if found is None:
+            continue
+        run, optimality = found
+        plan = plan_of_fleet(
+            cal, one.request, one.hierarchy, run, optimality=optimality, runners_up=(), search_time_s=0.0
+        )
+        if plan.chance >= chance - ROUNDING and worth_of_plan(plan) < least:
+            best, least, kept = (one, found, board), worth_of_plan(plan), plan.chance
+    return best, kept
+
+
+def daring_beside(plan: ServingPlan, other: ServingPlan) -> DaringFleet:
+    """The fleet that is best by prediction, beside the one that is proposed, and what it saves."""
+    mine, theirs = plan.estimate, other.estimate
+    if plan.request.num_gpus is not None and plan.request.job.request_rate_per_s is None:
+        saved = theirs.request_rate_per_s / mine.request_rate_per_s - 1
+    elif mine.usd_per_hour and theirs.usd_per_hour:
+        saved = 1 - theirs.usd_per_hour / mine.usd_per_hour
+    else:
+        saved = 1 - other.num_gpus / plan.num_gpus
+    return DaringFleet(
+        label=other.label,
+        gpu=other.request.gpu,
+        weights=other.weights,
+        num_gpus=other.num_gpus,
+        usd_per_hour=theirs.usd_per_hour,
+        request_rate_per_s=theirs.request_rate_per_s,
+        chance=other.chance,
+        rows=other.evidence.rows,
+        not_measured=other.evidence.not_measured,
+        saved=saved,
+    )
 
 
 def _mixed(asked: Asked, contenders: Sequence[Contender], plan: ServingPlan) -> list[FleetSummary]:
