@@ -180,8 +180,10 @@ def _readme(plan: ServingPlan, servers: Sequence[Server], files: Mapping[str, st
     rate = three_digits(plan.estimate.request_rate_per_s)
     steps = [
         *(_script_steps(scripts, nodes, routed="router.sh" in files) if scripts else ()),
-        f"Planned: at {rate} requests/s a p50 first token of {ttft}, and {tpot} an output token.",
-        *_doubts(plan),
+        (
+            f"Planned: at {rate} requests/s a p50 first token of {ttft}, and {tpot} an output token. "
+            f"{_doubts(plan)}"
+        ),
         *form_steps(files),
         *(f"{note[0].upper()}{note[1:]}." for note in notes(plan) if note not in by_hand(plan, servers)),
     ]
@@ -190,7 +192,7 @@ def _readme(plan: ServingPlan, servers: Sequence[Server], files: Mapping[str, st
     return "\n".join([one_line(title), "", *lines, ""])
 
 
-def _doubts(plan: ServingPlan) -> list[str]:
+def _doubts(plan: ServingPlan) -> str:
     """How surely the plan is kept, and what was measured of it."""
     limits = {"ttft": "first token", "tpot": "output token", "end_to_end": "whole request"}
     kept = [
@@ -200,7 +202,7 @@ def _doubts(plan: ServingPlan) -> list[str]:
         for name, check in plan.estimate.limits.items()
     ]
     missing = "".join(f"; {name}: not measured" for name in plan.evidence.not_measured)
-    return [*kept, f"Measured runs behind it: {plan.evidence.rows or 'none'}{missing}."]
+    return " ".join([*kept, f"Measured runs behind it: {plan.evidence.rows or 'none'}{missing}."])
 
 
 def _script_steps(scripts: Sequence[str], nodes: int, *, routed: bool) -> list[str]:
