@@ -1,4 +1,4 @@
-"""Latency or throughput? What one deployment gives at every load, against the limit that must be kept."""
+"""Latency or throughput? What the planned fleet gives at every load, against the limit that must be kept."""
 
 from __future__ import annotations
 
@@ -30,12 +30,13 @@ class Within:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadPoint:
-    """One load: requests in flight, both latencies at one percentile, output tokens per second and GPU.
+    """One load: what it is in words and on its mark, both latencies at one percentile, output tokens/s/GPU.
 
     `kept` says whether both latencies are within the limits.
     """
 
-    concurrency: int
+    load: str
+    mark: str
     ttft_s: float
     tpot_s: float
     kept: bool
@@ -43,20 +44,23 @@ class LoadPoint:
     label: str
 
 
-def latency_throughput(points: Sequence[LoadPoint], within: Within, percentile: float) -> go.Figure:
+def latency_throughput(
+    planned: LoadPoint, points: Sequence[LoadPoint], within: Within, percentile: float
+) -> go.Figure:
     """Draw throughput against latency; a mark is a load, its shape the layout, hollow where a limit breaks.
 
     Args:
-        points: Loads, in any order.
+        planned: The load of the plan.
+        points: Other loads of the same GPUs, in any order.
         within: The limits.
         percentile: That of requests at which latencies are told and limits hold.
     """
     import plotly.graph_objects as go
 
-    ordered = sorted(points, key=lambda point: point.tpot_s)
+    ordered = sorted([planned, *points], key=lambda point: point.tpot_s)
     most = max((point.tokens_per_s_per_gpu for point in ordered), default=1.0)
     picture = figure(
-        _reading(ordered, within, percentile),
+        _reading(planned, points, within, percentile),
         height=380,
         xaxis={
             "title": f"p{percentile:g} time per output token, ms",
@@ -75,7 +79,7 @@ def latency_throughput(points: Sequence[LoadPoint], within: Within, percentile: 
                 mode="lines+markers+text",
                 name=label,
                 line={"color": colour, "width": 1, "dash": "dot"},
-                text=[str(point.concurrency) for point in mine],
+                text=[point.mark for point in mine],
                 textposition="bottom right",
                 marker={
                     "size": 10,
@@ -97,24 +101,31 @@ def latency_throughput(points: Sequence[LoadPoint], within: Within, percentile: 
 def _hover(point: LoadPoint, percentile: float) -> str:
     """What a mark says."""
     return (
-        f"{point.concurrency} in flight<br>{three_digits(point.tokens_per_s_per_gpu)} tokens/s/GPU<br>"
+        f"{point.load}<br>{three_digits(point.tokens_per_s_per_gpu)} tokens/s/GPU<br>"
         f"p{percentile:g}: first token {format_seconds(point.ttft_s)}, each {format_seconds(point.tpot_s)}"
         f"<br>{'within the limits' if point.kept else 'breaks a limit'}"
     )
 
 
-def _reading(ordered: Sequence[LoadPoint], within: Within, percentile: float) -> str:
-    """Say what the most throughput within both limits is, at which percentile."""
+def _reading(planned: LoadPoint, points: Sequence[LoadPoint], within: Within, percentile: float) -> str:
+    """Say what the plan gives, and what the most throughput of the other loads within both limits is."""
     limits = (
         f"p{percentile:g} first token {format_seconds(within.ttft_s)}, each {format_seconds(within.tpot_s)}"
     )
-    kept = [point for point in ordered if point.kept]
+    kept = [point for point in points if point.kept]
+    plan = f"The planned fleet gives {_gives(planned)}."
     if not kept:
-        return f"No load drawn here keeps the limits ({limits}); hollow marks break one."
+        return f"{plan} No other load drawn here keeps the limits ({limits}); hollow marks break one."
     best = max(kept, key=lambda point: point.tokens_per_s_per_gpu)
-    rate = three_digits(best.tokens_per_s_per_gpu)
     return (
-        f"The most within the limits ({limits}) is {rate} tokens/s/GPU with "
-        f"{best.concurrency} requests in flight: first token {format_seconds(best.ttft_s)}, "
-        f"each {format_seconds(best.tpot_s)}. Hollow marks break a limit."
+        f"{plan} Of the other loads drawn here the most within the limits ({limits}) is {_gives(best)}. "
+        "Hollow marks break a limit."
+    )
+
+
+def _gives(point: LoadPoint) -> str:
+    """Throughput and latencies of a load, in words."""
+    return (
+        f"{three_digits(point.tokens_per_s_per_gpu)} tokens/s/GPU with {point.load} ({point.label}): "
+        f"first token {format_seconds(point.ttft_s)}, each {format_seconds(point.tpot_s)}"
     )

@@ -16,10 +16,10 @@ from app.reports.serving.plan import serving_answer
 from costmodel.models.catalog import model_aliases, model_names
 from planner.analysis.serving.fleets import find_fleet
 from planner.questions.flags import ServeFlags
-from planner.questions.serving.understand import understand_serving
+from planner.questions.serving.understand import PINS, understand_serving
 from planner.serving.plan import ServingPlan
 from topology.base.errors import InputError
-from topology.base.units import format_seconds, parse_seconds
+from topology.base.units import format_seconds, parse_seconds, three_digits
 from topology.catalog import gpus
 from topology.hardware.datasheets import default_gpu, gpu_aliases
 
@@ -46,11 +46,11 @@ def render() -> None:
     show_fleet_numbers(plan)
     if st.toggle("Draw throughput against latency", key="curve", bind="query-params"):
         with st.spinner("Serving every load", show_time=True):
-            points = list(load_points(replace(flags, gpus=str(plan.num_gpus), weights=plan.weights)))
-        within = Within(
-            ttft_s=parse_seconds(flags.ttft or NO_LIMIT), tpot_s=parse_seconds(flags.tpot or NO_LIMIT)
-        )
-        draw(latency_throughput(points, within, float(flags.percentile or 99)), "latency_throughput")
+            points = list(load_points(same_fleet(flags, plan)))
+        within = limits_of(flags)
+        rate = f"{three_digits(plan.estimate.request_rate_per_s)} requests/s"
+        planned = load_point(plan, rate, "planned", within)
+        draw(latency_throughput(planned, points, within, float(flags.percentile or 99)), "latency_throughput")
     show_answer(replace(answer, headline=""))
 
 
@@ -99,6 +99,8 @@ def show_fleet_numbers(plan: ServingPlan) -> None:
         (f"Per token, {at}", format_seconds(estimate.limits["tpot"].predicted_s)),
         ("Tokens/s/GPU", f"{estimate.tokens_per_s_per_gpu:,.0f}"),
         ("Serves", f"{estimate.capacity_requests_per_s:.3g}/s"),
+        ("Chance of limits", f"{plan.chance:.0%}"),
+        ("Measured runs", f"{plan.evidence.rows or 'none'}"),
         ("$ per M output", format_usd(estimate.usd_per_million_output_tokens)),
     )
     row = st.container(key="numbers")
@@ -106,28 +108,44 @@ def show_fleet_numbers(plan: ServingPlan) -> None:
         column.metric(label, text, border=True)
 
 
-def load_points(flags: ServeFlags) -> Iterator[LoadPoint]:
-    """The best deployment of the same GPUs at every load, with its latencies at the percentile asked for."""
-    within = Within(
-        ttft_s=parse_seconds(flags.ttft or NO_LIMIT), tpot_s=parse_seconds(flags.tpot or NO_LIMIT)
+def limits_of(flags: ServeFlags) -> Within:
+    """The limits asked for."""
+    return Within(ttft_s=parse_seconds(flags.ttft or NO_LIMIT), tpot_s=parse_seconds(flags.tpot or NO_LIMIT))
+
+
+def same_fleet(flags: ServeFlags, plan: ServingPlan) -> ServeFlags:
+    """The question whose only answer is the fleet of a plan, whatever its load.
+
+    Of two pools, which are not planned for a constant load, only the GPUs: the best of whole replicas.
+    """
+    layout = plan.decode.layout
+    pins = (
+        () if plan.prefill is not None else tuple(f"layout.{name}={getattr(layout, name)}" for name in PINS)
     )
+    return replace(flags, gpus=str(plan.num_gpus), weights=plan.weights, settings=pins)
+
+
+def load_points(flags: ServeFlags) -> Iterator[LoadPoint]:
+    """The best deployment of a question at every constant load, with its latencies at its percentile."""
+    within = limits_of(flags)
     for concurrency in LOADS:
         asked = replace(flags, rate=None, ttft=NO_LIMIT, tpot=NO_LIMIT, concurrency=str(concurrency))
         try:
-            yield load_point(fleet(asked), concurrency, within)
+            yield load_point(fleet(asked), f"{concurrency} in flight", str(concurrency), within)
         except InputError as error:
             show_error(error)
             return
 
 
-def load_point(plan: ServingPlan, concurrency: int, within: Within) -> LoadPoint:
+def load_point(plan: ServingPlan, load: str, mark: str, within: Within) -> LoadPoint:
     """One fleet as a point of the curve."""
     limits = plan.estimate.limits
     return LoadPoint(
-        concurrency=concurrency,
+        load=load,
+        mark=mark,
         ttft_s=limits["ttft"].predicted_s,
         tpot_s=limits["tpot"].predicted_s,
         kept=within.keeps(limits["ttft"].predicted_s, limits["tpot"].predicted_s),
         tokens_per_s_per_gpu=plan.estimate.tokens_per_s_per_gpu,
-        label=serving_answer(plan).headline.partition(": ")[2].partition(",")[0],
+        label=f"{plan.label} in {plan.weights}",
     )

@@ -196,9 +196,9 @@ def _doubts(plan: ServingPlan) -> str:
     """How surely the plan is kept, and what was measured of it."""
     limits = {"ttft": "first token", "tpot": "output token", "end_to_end": "whole request"}
     kept = [
-        f"The limit of {format_seconds(check.limit_s)} for the {limits[name]} is kept with a chance of "
-        f"{check.chance:.0%}: p{plan.request.job.percentile:g} is {format_seconds(check.predicted_s)}, at the "
-        f"upper end of the error band {format_seconds(check.upper_s)}."
+        f"The limit of {format_seconds(check.limit_s)} for the {limits[name]} holds with a chance of "
+        f"{check.chance:.0%}: p{plan.request.job.percentile:g} is {format_seconds(check.predicted_s)}, at "
+        f"the upper end of the error band {format_seconds(check.upper_s)}."
         for name, check in plan.estimate.limits.items()
     ]
     missing = "".join(f"; {name}: not measured" for name in plan.evidence.not_measured)

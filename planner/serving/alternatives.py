@@ -1,8 +1,8 @@
-"""Fleets beside the winner of an open load: its equals, compared by their margin, and who comes next.
+"""Fleets beside the winner of an open load: its equals, compared by their chance, and who comes next.
 
-Fleets of as many GPUs cost the same, so the one whose latencies stay furthest below the limits is the better
-one; where the margins cannot be told apart, the one of smaller replicas. The runners-up that are shown are
-simulated where that takes few simulations, and said not to be elsewhere.
+Of fleets at one bill the measured ones come first, then those that keep the limits with the higher chance,
+then those of fewer GPUs and of smaller replicas. The runners-up that are shown are simulated where that takes
+few simulations, and said not to be elsewhere.
 """
 
 from __future__ import annotations
@@ -13,15 +13,16 @@ from dataclasses import dataclass
 from costmodel.serving.simulation.load import Load
 from planner.serving.board import Board, fail, learn, settle
 from planner.serving.capacity import able
+from planner.serving.evidence import is_measured
 from planner.serving.fleet import FleetRun, run_fleet
 from planner.serving.integer_program import Selection, select_fleet
+from planner.serving.limit_checks import least_chance, limit_checks
 from planner.serving.plan import ServingRequest
 from planner.serving.replica import Option
 
 RUNNERS_UP = 2
-MOST_EQUALS = 3  # fleets of as many GPUs as the best that are simulated beside it
+MOST_EQUALS = 3  # fleets at the bill of the best that are simulated beside it
 MOST_LEARNED = 3  # replicas simulated for the sake of runners-up
-MARGIN_RESOLUTION = 0.02  # margins are told apart to this share, as capacities are
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,33 +39,43 @@ class FleetRunnerUp:
     run: FleetRun | None = None
 
 
-def widest_margin(
+def surest(
     request: ServingRequest, board: Board, first: FleetRun, trace: Load | None
 ) -> tuple[FleetRun, tuple[FleetRun, ...]]:
-    """Of `first` and other fleets of as many GPUs that keep the limits, the one with the widest margin.
+    """The best of `first` and of other fleets at its bill that keep the limits, and the others, best first.
 
-    Of margins that cannot be told apart the smallest replica's. Returns it and the others, widest first.
-    Without limits there is no margin, and `first` stands.
+    Measured ones come before others, then the higher chance to keep the limits, to a hundredth; then fewer
+    GPUs and smaller replicas. Without limits `first` stands: no chance tells them apart.
     """
-    if first.margin == float("inf"):
+    if not limit_checks(request, first):
         return first, ()
     runs = [first, *_equals(request, board, first, trace)]
-    best = max(run.margin for run in runs)
-    level = [run for run in runs if run.margin * (1 + MARGIN_RESOLUTION) >= best]
-    winner = min(level, key=lambda run: run.decode.num_gpus)
-    others = sorted((run for run in runs if run is not winner), key=lambda run: -run.margin)
+    winner, *others = sorted(runs, key=lambda run: _rank(request, run))
     return winner, tuple(others)
 
 
+def _rank(request: ServingRequest, run: FleetRun) -> tuple[float, ...]:
+    """Order of fleets at one bill, the best first."""
+    chance = least_chance(limit_checks(request, run))
+    return (not is_measured(run), -round(chance, 2), run.num_gpus, run.decode.num_gpus)
+
+
+def _most_gpus(request: ServingRequest, board: Board, first: FleetRun) -> int:
+    """GPUs of the bill of a fleet: those of the machines that it rents, where machines are paid for."""
+    if request.objective == "gpus" or request.num_gpus is not None:
+        return first.num_gpus
+    return min(max(first.selection.machines * request.machine_gpus, first.num_gpus), board.most_gpus)
+
+
 def _equals(request: ServingRequest, board: Board, first: FleetRun, trace: Load | None) -> list[FleetRun]:
-    """Simulated fleets of other replicas with as many GPUs that keep the limits."""
+    """Simulated fleets of other replicas at the bill of the first that keep the limits."""
     rate, excluded = request.job.request_rate_per_s, [frozenset(first.selection.counts)]
     found: list[FleetRun] = []
     for _ in range(MOST_EQUALS):
         selection = select_fleet(
             board.options,
             board.capacities_per_s,
-            most_gpus=first.num_gpus,
+            most_gpus=_most_gpus(request, board, first),
             rate_per_s=rate,
             excluded=excluded,
             simulated=board.exact,

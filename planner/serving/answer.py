@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from math import erf, log, sqrt
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,16 +14,16 @@ from numpy.typing import NDArray
 from costmodel.estimate import watt_hours
 from costmodel.job import ServingJob
 from costmodel.kernels.tables import Calibration
-from costmodel.serving.bands import Band, Evidence
+from costmodel.serving.bands import Band
 from costmodel.serving.breakdown import decode_parts_s
 from costmodel.serving.memory import memory_breakdown
 from planner.serving.alternatives import FleetRunnerUp
 from planner.serving.capacity import after_warm_up
-from planner.serving.evidence import fleet_evidence, unmeasured_in
+from planner.serving.evidence import fleet_evidence, is_measured, unmeasured_in
 from planner.serving.fleet import FleetRun
+from planner.serving.limit_checks import least_chance, limit_checks
 from planner.serving.plan import (
     Headroom,
-    LimitCheck,
     Percentiles,
     PoolPlan,
     PromptsFound,
@@ -152,32 +151,9 @@ def estimate_fleet(
         bound_by=bound_by(run, parts, mean_batch=batch),
         prompts_found=_found(request, run),
         step_parts_s=parts,
-        limits=_limits(request, bands, ttft, tpot, whole),
+        limits=limit_checks(request, run),
         headroom=headroom,
     )
-
-
-def _limits(
-    request: ServingRequest, bands: Evidence, ttft: Floats, tpot: Floats, whole: Floats
-) -> dict[str, LimitCheck]:
-    """Each limit asked for beside the latency at the job's percentile, with the chance that it is kept."""
-    job = request.job
-    asked = (
-        ("ttft", ttft, job.ttft_s, bands.ttft),
-        ("tpot", tpot[~np.isnan(tpot)], job.tpot_s, bands.tpot),
-        ("end_to_end", whole, job.end_to_end_s, bands.tpot),
-    )
-    found = {}
-    for name, values, limit_s, band in asked:
-        if limit_s is not None and len(values):
-            predicted_s = float(np.percentile(values, job.percentile))
-            found[name] = LimitCheck(
-                limit_s=limit_s,
-                predicted_s=predicted_s,
-                upper_s=predicted_s * band.upper,
-                chance=chance_kept(limit_s, predicted_s, band),
-            )
-    return found
 
 
 def bound_by(run: FleetRun, parts: Mapping[str, float], *, mean_batch: float) -> str:
@@ -295,15 +271,16 @@ def _alternative(request: ServingRequest, run: FleetRun, other: FleetRunnerUp) -
     selection = other.selection
     label = ", ".join(f"{count} × {other.options[i].label}" for i, count in selection.counts.items())
     more = selection.num_gpus - run.num_gpus
+    same_bill = other.run is not None and selection.machines <= run.selection.machines
     slower = 1 - selection.rate_per_s / max(run.request_rate_per_s, 1e-9)
     least = "" if other.measured else "at least "
     sized = request.num_gpus is not None and request.job.request_rate_per_s is None
-    if more > 0 and not sized:
+    if more > 0 and not sized and not same_bill:
         why = f"needs {least}{more} more GPU{'s' * (more > 1)}"
     elif request.job.request_rate_per_s is None and slower >= 0.0005:
         why = f"serves {least}{slower:.1%} fewer requests within the limits"
     elif other.run is not None:
-        why = _narrower(run, other.run)
+        why = _less_sure(request, run, other.run)
     else:
         why = "as good" if other.measured else "not simulated; no better by its bound"
     return ServingAlternative(
@@ -311,10 +288,16 @@ def _alternative(request: ServingRequest, run: FleetRun, other: FleetRunnerUp) -
     )
 
 
-def _narrower(run: FleetRun, other: FleetRun) -> str:
-    """How much closer to its limits a fleet of as many GPUs comes."""
-    ours, theirs = (1 - 1 / one.margin for one in (run, other))
-    return f"as many GPUs; {theirs:.0%} below its tightest limit, the chosen one {ours:.0%}"
+def _less_sure(request: ServingRequest, run: FleetRun, other: FleetRun) -> str:
+    """By what a fleet at the same bill loses: no runs, less sure limits, more GPUs or larger replicas."""
+    if is_measured(run) and not is_measured(other):
+        return "same bill, but no measured runs"
+    ours, theirs = (least_chance(limit_checks(request, one)) for one in (run, other))
+    if round(ours, 2) != round(theirs, 2):
+        return f"same bill; chance of keeping the limits {theirs:.0%}, of the chosen one {ours:.0%}"
+    more = other.num_gpus - run.num_gpus
+    size = f"{more} more GPU{'s' * (more > 1)}" if more else "larger replicas"
+    return f"same bill, and chance of keeping the limits ({ours:.0%}); {size}"
 
 
 def _assumptions(request: ServingRequest, gpu: Gpu) -> tuple[str, ...]:
@@ -375,26 +358,3 @@ def lengths_in_words(job: ServingJob) -> str:
         for name, mean, p99 in sides
     ]
     return ", ".join(told)
-
-
-NORMAL_P90 = 1.2815515655446004  # 90th percentile of the standard normal distribution
-
-
-def chance_kept(limit_s: float, predicted_s: float, band: Band) -> float:
-    """Probability that a measured latency stays within its limit.
-
-    The calibrated band holds four of five ratios r of measured over predicted. Their logarithm is taken as
-    normal on each side of the prediction, with the band's ends at the 10th and the 90th percentile:
-
-        P(kept) = Φ(z90 · ln(limit/predicted) / ln(upper))      where the limit is above the prediction
-        P(kept) = Φ(z90 · ln(limit/predicted) / −ln(lower))     where it is below
-
-    >>> band = Band(lower=0.8, upper=1.25)
-    >>> [round(chance_kept(limit, 1.0, band), 2) for limit in (0.8, 1.0, 1.25, 2.0)]
-    [0.1, 0.5, 0.9, 1.0]
-    """
-    if predicted_s <= 0:
-        return 1.0
-    ratio = limit_s / predicted_s
-    width = log(band.upper) if ratio >= 1 else -log(band.lower)
-    return 0.5 * (1 + erf(NORMAL_P90 * log(ratio) / width / sqrt(2)))

@@ -22,6 +22,11 @@ def fleet_evidence(run: FleetRun) -> Evidence:
     return max(found, key=lambda one: (len(one.not_measured), -one.rows))
 
 
+def is_measured(run: FleetRun) -> bool:
+    """Whether measured runs are behind every pool of a fleet."""
+    return fleet_evidence(run).rows > 0
+
+
 def unmeasured_in(run: FleetRun) -> tuple[str, ...]:
     """Axes of the fleet's pools that no measured run has, in words."""
     pools = (run.decode, run.prefill)

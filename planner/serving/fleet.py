@@ -69,25 +69,6 @@ class FleetRun:
         return () if self.kept else self.limits or ("queue",)
 
     @property
-    def margin(self) -> float:
-        """Limit over latency at the job's percentile, of the tightest limit; infinite without limits."""
-        job = self.decode.job
-        steady = after_warm_up(self.simulation) if job.concurrency is None else slice(None)
-        limited = (
-            (self.simulation.ttft_s, job.ttft_s),
-            (self.simulation.tpot_s, job.tpot_s if job.output_tokens > 1 else None),
-            (self.simulation.end_to_end_s, job.end_to_end_s),
-        )
-        return min(
-            (
-                limit / max(float(np.nanpercentile(values[steady], job.percentile)), SOON_S)
-                for values, limit in limited
-                if limit is not None
-            ),
-            default=float("inf"),
-        )
-
-    @property
     def num_gpus(self) -> int:
         """GPUs of all workers."""
         prompts = self.prefill.num_gpus * self.prefill_workers if self.prefill else 0

@@ -44,7 +44,7 @@ def closed_pools(request: ServingRequest) -> ServingInfeasible:
     return ServingInfeasible(
         what="two pools are not planned for a constant number of requests in flight",
         cause=f"with {request.job.concurrency} in flight only replicas of whole requests are simulated",
-        fix="use --mode aggregated, or give a rate in place of --concurrency, such as --rate 10/s",
+        fix="give a rate in place of --concurrency",
     )
 
 
@@ -76,23 +76,21 @@ def _cannot(request: ServingRequest, reasons: Sequence[str]) -> ServingInfeasibl
     return ServingInfeasible(
         what=f"no {' or '.join(request.modes)} replica of {request.engine} serves {request.model.name}",
         cause=f"every layout {' or '.join(reasons)}",
-        fix="leave out --set layout.…, or use --mode aggregated",
+        fix="leave out --set layout.…",
     )
 
 
 def _too_large(request: ServingRequest, hierarchy: Hierarchy) -> ServingInfeasible:
-    """The model does not fit; narrower weights are proposed where they do."""
+    """The model does not fit."""
     job = request.job
     size = _size(request, hierarchy)
     memory = format_bytes(hierarchy.gpu.memory_bytes)
-    narrower = fitting_weights(request, hierarchy)
-    instead = f", or --weights {' or '.join(narrower)}" if narrower else ""
     inputs, outputs = job.input_tokens_p99 or job.input_tokens, job.output_tokens_p99 or job.output_tokens
     longest = f"{inputs} + {outputs}"
     return ServingInfeasible(
         what=f"{request.model.name} in {'/'.join(request.weights)} does not fit on {size} × {request.gpu}",
         cause=f"no layout leaves room for two requests of {longest} tokens in {memory} each",
-        fix=f"use more or larger GPUs{instead}",
+        fix="use more or larger GPUs",
     )
 
 

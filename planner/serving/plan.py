@@ -24,6 +24,8 @@ from topology.hardware.offers import Offer
 
 SCHEMA_VERSION = 1
 LEAST_GAP = 0.0005  # smaller gaps are rounding
+SURE = 0.9  # chance to keep every limit that is asked of a proposal
+ROUNDING = 1e-6  # of chances
 
 Mode = Literal["aggregated", "disaggregated"]
 ComparedMode = Literal["aggregated", "disaggregated", "mixed"]
@@ -281,6 +283,7 @@ class FleetSummary:
     Latencies are at the job's percentile, seconds; dollars of a million tokens count input and output alike.
     `least_usd_per_hour` is what no fleet of this kind can cost less than: a comparison stops looking where
     that is more than another costs. `rows` measured runs are behind it, and none has what is `not_measured`.
+    `chance` is that with which it keeps the limit that is least surely kept; None of questions without one.
     One that is not `proposed` needs a checkpoint that the question did not name.
     """
 
@@ -299,6 +302,7 @@ class FleetSummary:
     tpot_s: float | None = None
     rows: int = 0
     not_measured: tuple[str, ...] = ()
+    chance: float | None = None
     certainty: str = ""
     least_usd_per_hour: float | None = None
     proposed: bool = True
@@ -339,7 +343,7 @@ class ServingPlan:
     def __repr__(self) -> str:
         """The fleet in one line: the model, the GPUs and how they are split."""
         gpus = f"{self.num_gpus} × {self.request.gpu}"
-        return f"ServingPlan({self.request.model.name} on {gpus}: {self.label}, {self.optimality.certainty})"
+        return f"ServingPlan({self.request.model.name} on {gpus}: {self.label}, {self.certainty})"
 
     def to_dict(self) -> dict[str, Any]:
         """The document that `plan serve --json` prints, as dicts, lists, texts and numbers."""
@@ -350,6 +354,17 @@ class ServingPlan:
     def chance(self) -> float:
         """Chance that the limit which is least surely kept is kept; 1 without limits."""
         return min((check.chance for check in self.estimate.limits.values()), default=1.0)
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether every limit is kept with the chance that is asked of a proposal."""
+        return self.chance >= SURE - ROUNDING
+
+    @property
+    def certainty(self) -> str:
+        """What is proven, in words: of a fleet that may well break a limit, of the cost model alone."""
+        words = self.optimality.certainty
+        return words if self.is_sure else words.replace("proven", "best under the cost model", 1)
 
     @property
     def pools(self) -> tuple[tuple[str, PoolPlan], ...]:

@@ -6,7 +6,7 @@ Capacities start as analytic upper bounds. The program picks the best fleet unde
 are simulated and their capacities replaced by what the simulation found; the program is solved again. When
 the chosen kinds have all been simulated, no other fleet can be better by more than the certificate's gap: it
 is the program's optimum under ceilings, at which replicas were seen to fail or which no schedule can pass.
-Among fleets of as many GPUs the one with the widest latency margin is proposed.
+Among fleets at one bill the measured one that keeps its limits with the highest chance is proposed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import replace
 from costmodel.kernels.tables import Calibration
 from costmodel.serving.engine import serving_stack, serving_stacks
 from costmodel.serving.simulation.load import Load
-from planner.serving.alternatives import runners_up, widest_margin
+from planner.serving.alternatives import runners_up, surest
 from planner.serving.answer import plan_of_fleet
 from planner.serving.board import (
     RESOLUTION,
@@ -35,7 +35,7 @@ from planner.serving.closed_loop import closed_runners_up, search_closed
 from planner.serving.evidence import best_measured
 from planner.serving.fleet import FleetRun, drawn_anew, run_fleet
 from planner.serving.headroom import at_rate, broken_at, fleet_label, headroom_of
-from planner.serving.infeasible import closed_pools, infeasible_fleet, serves_weights
+from planner.serving.infeasible import closed_pools, fitting_weights, infeasible_fleet, serves_weights
 from planner.serving.integer_program import (
     Selection,
     most_useful,
@@ -63,8 +63,28 @@ def search_serving(
     board = enumerate_options(cal, request, hierarchy)
     found = best_run(request, board, trace)
     if found is None:
-        return miss(cal, request, hierarchy, board, trace)
+        missed = miss(cal, request, hierarchy, board, trace)
+        return replace(missed, fix=", or ".join([missed.fix, *ways_out(cal, request, hierarchy, trace)]))
     return finished_plan(cal, request, hierarchy, board, found, trace, started)
+
+
+def ways_out(
+    cal: Calibration, request: ServingRequest, hierarchy: Hierarchy, trace: Load | None = None
+) -> tuple[str, ...]:
+    """Flags with which a question that no fleet answers is answered: each was tried.
+
+    Narrower weights that fit, and replicas of whole requests where only two pools were asked for.
+    """
+
+    def serves(change: ServingRequest) -> bool:
+        return best_run(change, enumerate_options(cal, change, hierarchy), trace) is not None
+
+    modes = () if "aggregated" in request.modes else ("aggregated",)
+    weights = [one for one in fitting_weights(request, hierarchy) if serves(replace(request, weights=(one,)))]
+    return (
+        *(f"--mode {mode}" for mode in modes if serves(replace(request, modes=("aggregated",)))),
+        *([f"--weights {' or '.join(weights)}"] if weights else []),
+    )
 
 
 def best_run(request: ServingRequest, board: Board, trace: Load | None = None) -> FoundFleet | None:
@@ -91,7 +111,7 @@ def finished_plan(
     trace: Load | None,
     started_s: float,
 ) -> ServingPlan:
-    """The plan of the best fleet, or of its equal with the widest margin; who came next, and its headroom."""
+    """The plan of the best fleet, or of its surest equal; who came next, and its headroom."""
     run, optimality = found
     closed = is_closed(request)
     if closed:
@@ -99,7 +119,7 @@ def finished_plan(
     else:
         equals: tuple[FleetRun, ...] = ()
         if request.job.request_rate_per_s is not None:
-            run, equals = widest_margin(request, board, run, trace)
+            run, equals = surest(request, board, run, trace)
         optimality = _certified(request, board, run, trace)
         losers = runners_up(request, board, run, equals)
 

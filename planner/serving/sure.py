@@ -1,4 +1,4 @@
-"""Fleets that keep every limit with a given chance, of layouts that were measured.
+"""What is asked of a proposal: to keep every limit with a given chance, and to be split as measured runs are.
 
 A limit holds with that chance where it is so far above the latency in the error band, so the options of a
 search are asked to keep limits that are as much tighter.
@@ -6,64 +6,97 @@ search are asked to keep limits that are as much tighter.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from statistics import NormalDist
 
 from costmodel.serving.bands import AGGREGATED, DISAGGREGATED, Evidence, evidence_of, unmeasured_axes
 from planner.serving.board import Board
-from planner.serving.plan import ServingPlan
+from planner.serving.limit_checks import NORMAL_P90
+from planner.serving.plan import ROUNDING, SURE, ServingPlan, ServingRequest
 from planner.serving.replica import WHOLE, Option, Rejected, rate_bound_per_s, tightened
 
-SURE = 0.9  # chance to keep every limit that is asked of a proposal
 PREDICTED = 0.5  # chance of a limit that a prediction just keeps
-ROUNDING = 1e-6
+CHANCES = (SURE, 0.8, 0.7, 0.6, PREDICTED)
 
 
-def is_sure(plan: ServingPlan, *, with_runs: bool) -> bool:
-    """Whether a plan keeps every limit surely and is split as measured runs are; where asked, has some."""
-    axes = [name for _, pool in plan.pools for name in unmeasured_axes(pool.layout)]
-    return plan.chance >= SURE - ROUNDING and not axes and (plan.evidence.rows > 0 or not with_runs)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """What a fleet must have to be proposed.
+
+    Args:
+        chance: With which every limit is to be kept, from one half.
+        measured: Whether its layouts may have only axes of measured runs.
+        with_runs: Whether measured runs must be behind a measured layout.
+    """
+
+    chance: float
+    measured: bool
+    with_runs: bool
+
+    def is_met(self, plan: ServingPlan) -> bool:
+        """Whether a plan has it."""
+        axes = [name for _, pool in plan.pools for name in unmeasured_axes(pool.layout)]
+        known = not axes and (plan.evidence.rows > 0 or not self.with_runs)
+        return plan.chance >= self.chance - ROUNDING and (known or not self.measured)
+
+    @property
+    def scope(self) -> str:
+        """Which fleets take part, in words."""
+        layouts = "measured layouts" if self.measured else "all layouts"
+        return f"fleets of {layouts} whose workers alone keep every limit with a chance of {self.chance:.0%}"
+
+    def part(self, board: Board) -> Board:
+        """The board's options that may meet it, under limits that are as much tighter.
+
+        The chance is Φ(z90 · ln(limit/predicted)/ln(upper)) (`planner.serving.limit_checks.chance_kept`),
+        hence a limit is divided by upper^(z/z90). No option serves more then, so ceilings stay.
+        """
+        options, rejected = list[Option](), list[Rejected]()
+        capacities = list[float]()
+        power = NormalDist().inv_cdf(self.chance) / NORMAL_P90
+        for option, ceiling in zip(board.options, board.ceilings_per_s, strict=True):
+            evidence = _evidence(option)
+            known = not unmeasured_axes(option.deployment.layout) and (evidence.rows or not self.with_runs)
+            if self.measured and not known:
+                rejected.append(Rejected(reason="was not measured"))
+                continue
+            ttft, tpot = (band.upper**-power for band in (evidence.ttft, evidence.tpot))
+            tight = tightened(option, ttft=ttft, tpot=tpot)
+            if isinstance(tight, Rejected):
+                rejected.append(tight)
+                continue
+            options.append(tight)
+            capacities.append(min(rate_bound_per_s(tight), ceiling))
+        return Board(
+            options=options,
+            capacities_per_s=capacities,
+            ceilings_per_s=list(capacities),
+            enumerated=board.enumerated,
+            rejected=rejected,
+            host_gpus=board.host_gpus,
+            most_gpus=board.most_gpus,
+        )
+
+
+def asks_of(request: ServingRequest, *, with_runs: bool) -> tuple[Ask, ...]:
+    """What is asked of a proposal, one after the other until a fleet meets it.
+
+    For a load: the highest chance first, to a tenth, and of one chance a measured layout. Where the load is
+    what is sought, any layout has a higher chance at a lower one, so nothing lies between surely and as
+    predicted; nor are layouts that were not measured asked for, as the best of these is known.
+    """
+    if request.job.request_rate_per_s is None and request.job.concurrency is None:
+        return tuple(Ask(chance=chance, measured=True, with_runs=with_runs) for chance in (SURE, PREDICTED))
+    return tuple(
+        Ask(chance=chance, measured=measured, with_runs=with_runs)
+        for chance in CHANCES
+        for measured in (True, False)
+    )
 
 
 def has_runs(board: Board) -> bool:
     """Whether a measured run is behind any option."""
     return any(_evidence(option).rows for option in board.options)
-
-
-def sure_part(board: Board, chance: float, *, with_runs: bool) -> Board:
-    """The board's options of measured layouts under limits that they keep with a chance of one half at least.
-
-    The chance is Φ(z90 · ln(limit/predicted)/ln(upper)) (`planner.serving.answer.chance_kept`), hence a limit
-    is divided by upper^(z/z90).
-
-    Args:
-        board: What is known under the limits themselves: no option serves more under tighter ones.
-        chance: With which every limit is to be kept, from one half.
-        with_runs: Whether only options that measured runs are behind may take part.
-    """
-    options, rejected = list[Option](), list[Rejected]()
-    capacities = list[float]()
-    power = NormalDist().inv_cdf(chance) / NormalDist().inv_cdf(0.9)
-    for option, ceiling in zip(board.options, board.ceilings_per_s, strict=True):
-        evidence = _evidence(option)
-        if unmeasured_axes(option.deployment.layout) or (with_runs and not evidence.rows):
-            rejected.append(Rejected(reason="was not measured"))
-            continue
-        ttft, tpot = (band.upper**-power for band in (evidence.ttft, evidence.tpot))
-        tight = tightened(option, ttft=ttft, tpot=tpot)
-        if isinstance(tight, Rejected):
-            rejected.append(tight)
-            continue
-        options.append(tight)
-        capacities.append(min(rate_bound_per_s(tight), ceiling))
-    return Board(
-        options=options,
-        capacities_per_s=capacities,
-        ceilings_per_s=list(capacities),
-        enumerated=board.enumerated,
-        rejected=rejected,
-        host_gpus=board.host_gpus,
-        most_gpus=board.most_gpus,
-    )
 
 
 def _evidence(option: Option) -> Evidence:

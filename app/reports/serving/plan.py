@@ -12,8 +12,7 @@ from app.reports.trade_offs.frontier import frontier_table
 from app.reports.trade_offs.limits import sensitivity_table
 from planner.serving.fleet import LOADS
 from planner.serving.headroom import breaks
-from planner.serving.plan import Percentiles, PoolPlan, Rental, ServingPlan, serving_to_json
-from planner.serving.sure import ROUNDING, SURE
+from planner.serving.plan import SURE, Percentiles, PoolPlan, Rental, ServingPlan, serving_to_json
 from topology.base.units import format_bytes, format_seconds, three_digits
 
 LONGEST_COMMAND = 2000  # characters of a command that is shown in full
@@ -46,15 +45,14 @@ def fleet_headline(plan: ServingPlan) -> str:
     """The plan in one line."""
     return (
         f"{plan.request.model.name} on {plan.num_gpus} × {plan.request.gpu}: {plan.label} in {plan.weights}, "
-        f"{three_digits(plan.estimate.request_rate_per_s)} requests/s, {plan.optimality.certainty}"
+        f"{three_digits(plan.estimate.request_rate_per_s)} requests/s, {plan.certainty}"
         f"{_doubt(plan)}"
     )
 
 
 def _doubt(plan: ServingPlan) -> str:
     """How surely the limits are kept, where that is less than nine times in ten."""
-    sure = plan.chance >= SURE - ROUNDING
-    return "" if sure else f"; the limits are kept with a chance of {plan.chance:.0%}"
+    return "" if plan.is_sure else f"; chance of keeping the limits {plan.chance:.0%}"
 
 
 def record(plan: ServingPlan) -> dict[str, object]:
@@ -108,7 +106,7 @@ def _configuration(plan: ServingPlan) -> Facts:
     if (best := plan.evidence.best_measured) is not None:
         served = f"{three_digits(best.capacity_requests_per_s)} requests/s"
         pairs.append(("as measured", f"{best.label}: {best.num_gpus} GPUs, {served}, {best.why}"))
-    proof = f"{optimality.certainty} in {format_seconds(plan.search_time_s)}, of {optimality.scope}"
+    proof = f"{plan.certainty} in {format_seconds(plan.search_time_s)}, of {optimality.scope}"
     pairs.append(("search", f"{counted}, {proof}"))
     return Facts(title="Configuration", pairs=tuple(pairs))
 
@@ -117,15 +115,16 @@ def _chance(plan: ServingPlan) -> list[tuple[str, str]]:
     """How surely the limits are kept, and the fleet that is best by prediction where it is another one."""
     pairs = []
     if plan.estimate.limits:
-        short = "" if plan.chance >= SURE - ROUNDING else ", and no measured layout reaches 90 %"
-        pairs.append(("limits kept", f"with a chance of {plan.chance:.0%}{short}"))
+        short = "" if plan.is_sure else f": short of {SURE:.0%}, which no measured fleet reaches"
+        pairs.append(("chance of limits", f"{plan.chance:.0%}{short}"))
     if (other := plan.daring) is not None:
         sized = plan.request.num_gpus is not None and plan.request.job.request_rate_per_s is None
-        gain = f"serves {other.saved:.0%} more" if sized else f"saves {other.saved:.0%}"
+        gain = f"serves {1 + other.saved:.3g} times as much" if sized else f"saves {other.saved:.0%}"
         hold = f" if {' and '.join(other.not_measured)} hold: not measured" if other.not_measured else ""
         fleet = f"{other.label} in {other.weights} on {other.num_gpus} × {other.gpu}"
-        kept = f"; keeps the limits with a chance of {other.chance:.0%}" if plan.estimate.limits else ""
-        pairs.append(("daring", f"{fleet} {gain}{hold}{kept}"))
+        runs = f"; {other.rows or 'no'} measured run{'s' * (other.rows != 1)}"
+        limits = f"; chance of keeping the limits {other.chance:.0%}" if plan.estimate.limits else ""
+        pairs.append(("daring", f"{fleet} {gain}{hold}{runs}{limits}"))
     return pairs
 
 
@@ -228,7 +227,7 @@ def _tight_limits(plan: ServingPlan) -> Lines:
             lines.append(
                 f"{name}: p{plan.request.job.percentile:g} is {format_seconds(check.predicted_s)}, "
                 f"{format_seconds(check.upper_s)} at the upper end of the band; the limit of "
-                f"{format_seconds(check.limit_s)} is kept with a probability of {check.chance:.0%}"
+                f"{format_seconds(check.limit_s)} holds with a probability of {check.chance:.0%}"
             )
     return Lines(title="Limits inside the error band", lines=tuple(lines))
 

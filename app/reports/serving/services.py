@@ -63,7 +63,7 @@ def _row(one: ServedTogether) -> tuple[str, ...]:
         three_digits(plan.estimate.request_rate_per_s),
         _latency(one, "ttft", plan.estimate.ttft.p99_s),
         _latency(one, "tpot", plan.estimate.tpot.p99_s) if job.output_tokens > 1 else "–",
-        plan.optimality.certainty,
+        plan.certainty,
     )
 
 

@@ -37,10 +37,11 @@ def comparison_table(plan: ServingPlan) -> Table:
             "per M tokens",
             f"{at} first",
             f"{at} each",
+            "chance",
             "measured",
         ),
         rows=tuple(_row(one, sized=sized) for one in (found[0], *ranked)),
-        align="lllrrrrrl",
+        align="lllrrrrrrl",
         note=_note(plan, found),
         wraps=(2,),
     )
@@ -63,6 +64,7 @@ def _row(one: FleetSummary, *, sized: bool) -> tuple[str, ...]:
         format_usd(one.usd_per_million_tokens),
         format_seconds(one.ttft_s) if one.ttft_s is not None else "–",
         format_seconds(one.tpot_s) if one.tpot_s is not None else "–",
+        f"{one.chance:.0%}" if one.chance is not None else "–",
         _measured(one),
     )
 
@@ -96,7 +98,8 @@ def _note(plan: ServingPlan, found: Sequence[FleetSummary]) -> str:
     for one in plan.other_fleets:
         if one.why_not:
             missing.setdefault(one.why_not, []).append(f"{one.gpu} {one.weights} in {_SHORT[one.mode]}")
-    parts = [_NOT_PROPOSED] if any(not one.proposed and one.mode != "mixed" for one in found) else []
+    parts = ["chance: of keeping every limit"] if any(one.chance is not None for one in found) else []
+    parts += [_NOT_PROPOSED] if any(not one.proposed and one.mode != "mixed" for one in found) else []
     if any(one.mode == "mixed" for one in found):
         parts.append("two kinds: shown, but no deployment of them is written")
     axes = [axis for axis in UNMEASURED_AXES if any(axis in one.not_measured for one in found)]

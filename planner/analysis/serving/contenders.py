@@ -122,7 +122,8 @@ def summary_of(plan: ServingPlan, *, proposed: bool = True) -> FleetSummary:
         tpot_s=_at(plan, estimate.tpot, "tpot") if job.output_tokens > 1 else None,
         rows=plan.evidence.rows,
         not_measured=plan.evidence.not_measured,
-        certainty=plan.optimality.certainty,
+        chance=plan.chance if estimate.limits else None,
+        certainty=plan.certainty,
         least_usd_per_hour=_least_usd(plan),
         proposed=proposed,
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from costmodel.kernels.tables import load_calibration
 from costmodel.serving.simulation.load import Load
@@ -23,18 +23,26 @@ from planner.analysis.serving.mixed_fleets import cheapest_mixed, mixed_summary
 from planner.analysis.serving.processes import Each
 from planner.deployment.vllm_sglang import commands
 from planner.questions.serving.understand import Asked
+from planner.serving.alternatives import surest
 from planner.serving.answer import plan_of_fleet
 from planner.serving.board import Board, enumerate_options
 from planner.serving.plan import (
     LEAST_GAP,
     DaringFleet,
     FleetSummary,
-    ServingInfeasible,
     ServingPlan,
     ServingRequest,
 )
-from planner.serving.search import FoundFleet, best_run, check_request, finished_plan, miss
-from planner.serving.sure import PREDICTED, ROUNDING, SURE, has_runs, is_sure, sure_part
+from planner.serving.search import (
+    FoundFleet,
+    best_run,
+    check_request,
+    finished_plan,
+    is_closed,
+    miss,
+    ways_out,
+)
+from planner.serving.sure import Ask, asks_of, has_runs
 from topology.base.errors import InputError, NoFeasiblePlanError
 from topology.fabric.hierarchy import Hierarchy
 
@@ -71,8 +79,8 @@ def find_fleet(asked: Asked, *, tell: Tell = lambda _: None, each: Each = map) -
     if best is None:
         raise _nearest(asked, contenders, [problem for _, problem in refused])
     tell(f"finishing {best.request.gpu} {best.request.weights[0]}")
-    plan = _proposal(asked, contenders, best, started)
-    beside = [one for one in contenders if not (one.board is best.board and _is_mode(one, plan))]
+    plan, chosen = _proposal(asked, contenders, best, started)
+    beside = [one for one in contenders if not (one.board is chosen.board and _is_mode(one, plan))]
     others = [one.summary() for one in beside if worth_showing(one, contenders)]
     tell("comparing fleets of two GPU kinds")
     others += _mixed(asked, contenders, plan)
@@ -93,55 +101,96 @@ def _searched(
     return found
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Candidate:
+    """A fleet that may be proposed, and the options that it was searched among.
+
+    `scope` says which fleets it is the best of; empty where all options took part.
+    """
+
+    contender: Contender
+    found: FoundFleet
+    board: Board
+    scope: str = ""
+
+
 def _proposal(
     asked: Asked, contenders: Sequence[Contender], daring: Contender, started_s: float
-) -> ServingPlan:
+) -> tuple[ServingPlan, Contender]:
     """The cheapest measured fleet that keeps every limit surely; the best one by prediction stands beside it.
 
-    Where none does, the surer of the best by prediction and the best of what was measured.
+    Where none does, the best that meets what is asked next (`planner.serving.sure.asks_of`).
     """
     if daring.found is None or daring.plan is None:
         raise RuntimeError("a contender with a plan has a fleet")
     proposed = sorted((one for one in contenders if one.proposed and one.plan is not None), key=_worth)
-    chosen = daring, daring.found, daring.board
-    with_runs = any(has_runs(one.board) for one in proposed)
-    if not is_sure(daring.plan, with_runs=with_runs):
-        for chance in (SURE, PREDICTED):
-            measured, kept = _cheapest(proposed, asked.trace, chance, with_runs=with_runs)
-            if measured is not None and kept >= min(SURE - ROUNDING, daring.plan.chance):
-                chosen = measured
-                break
-    one, found, board = chosen
-    plan = finished_plan(load_calibration(), one.request, one.hierarchy, board, found, asked.trace, started_s)
-    plan = replace(plan, request=one.whole)
+    asks = asks_of(daring.request, with_runs=any(has_runs(one.board) for one in proposed))
+    candidates = (_cheapest(proposed, asked.trace, ask) for ask in asks)
+    as_predicted = _Candidate(contender=daring, found=daring.found, board=daring.board)
+    chosen = next((one for one in candidates if one is not None), as_predicted)
+    one = chosen.contender
+    plan = finished_plan(
+        load_calibration(), one.request, one.hierarchy, chosen.board, chosen.found, asked.trace, started_s
+    )
+    scope = chosen.scope or plan.optimality.scope
+    plan = replace(plan, request=one.whole, optimality=replace(plan.optimality, scope=scope))
     beside = daring_beside(plan, daring.plan)
-    return plan if found is daring.found or beside.saved < LEAST_GAP else replace(plan, daring=beside)
+    return (plan if beside.saved < LEAST_GAP else replace(plan, daring=beside)), one
 
 
-def _cheapest(
-    proposed: Sequence[Contender], trace: Load | None, chance: float, *, with_runs: bool
-) -> tuple[tuple[Contender, FoundFleet, Board] | None, float]:
-    """The best measured fleet that keeps every limit with a chance, and with which it does.
+def _cheapest(proposed: Sequence[Contender], trace: Load | None, ask: Ask) -> _Candidate | None:
+    """The cheapest fleet that meets what is asked of a proposal; at one bill, that of the highest chance.
 
     Contenders come in the order of what their fleets cost at least: those for which the limits just hold.
     """
-    best: tuple[Contender, FoundFleet, Board] | None = None
-    least, kept = tuple[float, ...]((float("inf"),)), 0.0
-    cal = load_calibration()
+    best, least = None, tuple[float, ...]((float("inf"),))
     for one in proposed:
-        if one.plan is None or worth_of_plan(one.plan) >= least:
+        if one.plan is None or _bill(one.plan) > least[:2]:
             continue
-        board = sure_part(one.board, chance, with_runs=with_runs)
-        found = best_run(one.request, board, trace)
-        if found is None:
+        candidate = _candidate(one, trace, ask)
+        if candidate is None:
             continue
-        run, optimality = found
-        plan = plan_of_fleet(
-            cal, one.request, one.hierarchy, run, optimality=optimality, runners_up=(), search_time_s=0.0
-        )
-        if plan.chance >= chance - ROUNDING and worth_of_plan(plan) < least:
-            best, least, kept = (one, found, board), worth_of_plan(plan), plan.chance
-    return best, kept
+        plan = _plan_of(candidate)
+        key = (*_bill(plan), -round(plan.chance, 2), float(plan.num_gpus))
+        if ask.is_met(plan) and key < least:
+            best, least = candidate, key
+    return best
+
+
+def _candidate(one: Contender, trace: Load | None, ask: Ask) -> _Candidate | None:
+    """The best fleet of a contender that meets what is asked, of its equals the surest."""
+    if one.found is not None and one.plan is not None and ask.is_met(one.plan):
+        board, found, scope = one.board, one.found, ""
+    else:
+        board, scope = ask.part(one.board), ask.scope
+        searched = best_run(one.request, board, trace)
+        if searched is None:
+            return None
+        found = searched
+    if one.request.job.request_rate_per_s is not None and not is_closed(one.request):
+        found = surest(one.request, board, found[0], trace)[0], found[1]
+    return _Candidate(contender=one, found=found, board=board, scope=scope)
+
+
+def _plan_of(candidate: _Candidate) -> ServingPlan:
+    """The fleet as a plan without what stands beside it."""
+    run, optimality = candidate.found
+    one = candidate.contender
+    return plan_of_fleet(
+        load_calibration(),
+        one.request,
+        one.hierarchy,
+        run,
+        optimality=optimality,
+        runners_up=(),
+        search_time_s=0.0,
+    )
+
+
+def _bill(plan: ServingPlan) -> Worth:
+    """What is minimised, and GPUs alone where it has no price: fleets of one bill differ in nothing of it."""
+    first, second = worth_of_plan(plan)
+    return (first, 0.0) if first < float("inf") else (first, second)
 
 
 def daring_beside(plan: ServingPlan, other: ServingPlan) -> DaringFleet:
@@ -211,15 +260,17 @@ def _nearest(asked: Asked, contenders: Sequence[Contender], refused: Sequence[In
     """
     cal = load_calibration()
     boards = {id(one.board): one for one in contenders if one.proposed}
-    misses = [miss(cal, one.whole, one.hierarchy, one.board, asked.trace) for one in boards.values()]
+    misses = [(miss(cal, one.whole, one.hierarchy, one.board, asked.trace), one) for one in boards.values()]
     if not misses:
         return refused[0]
-    nearest: ServingInfeasible = max(
-        misses, key=lambda one: (one.capacity_requests_per_s or 0.0, -(one.best_ttft_s or float("inf")))
+    nearest, missed = max(
+        misses, key=lambda one: (one[0].capacity_requests_per_s or 0.0, -(one[0].best_ttft_s or float("inf")))
     )
     served = [one for one in contenders if one.plan is not None]
-    fix = nearest.fix
     if served:
         narrow = min(served, key=_worth)
-        fix = f"{fix}, or --weights {narrow.request.weights[0]}, which {narrow.request.gpu} serves"
+        ways: tuple[str, ...] = (f"--weights {narrow.request.weights[0]}, which {narrow.request.gpu} serves",)
+    else:
+        ways = ways_out(cal, missed.whole, missed.hierarchy, asked.trace)
+    fix = ", or ".join([nearest.fix, *ways])
     return NoFeasiblePlanError(what=nearest.what, cause=nearest.cause, fix=fix, answer=nearest)

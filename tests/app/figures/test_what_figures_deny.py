@@ -122,7 +122,7 @@ DENIALS = {
     "app/figures/link_heat.py": {"No level of the fabric carries traffic in this plan."},
     "app/figures/network.py": {"No level of the fabric carries traffic in this plan."},
     "app/figures/executor/runs.py": {"No run has a step to compare with its plan."},
-    "app/figures/serving.py": {"No load drawn here keeps the limits ("},
+    "app/figures/serving.py": {"No other load drawn here keeps the limits ("},
     "app/figures/campaign.py": {"No price is known for this GPU."},
     "app/figures/measured/accuracy.py": {"No run has both a measured and a predicted step time."},
     "app/figures/curves.py": {"No offer has a known price."},

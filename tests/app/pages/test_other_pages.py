@@ -28,7 +28,7 @@ from planner.questions.flags import Flags
 from planner.questions.training import understand
 from planner.search.search import search
 from tests.app.page_reading import SMALL, numbers, packed, words
-from topology.base.units import format_seconds
+from topology.base.units import format_seconds, three_digits
 from topology.builders import build, default_cluster
 
 HOSTILE = "<img src=x onerror=alert(1)>"
@@ -246,6 +246,19 @@ def test_the_percentile_of_a_latency_is_the_one_asked_for(open_page):
     )
     assert "First token, p50" in numbers(page)
     assert "p50 first token" in charts(page)[0]
+
+
+@pytest.mark.parametrize("query", [{"serve_gpus": "2"}, {"weights": "bf16", "ttft": "100ms"}], ids=str)
+def test_the_curve_holds_the_planned_fleet_with_the_number_of_its_tile(open_page, query):
+    """The tile's throughput is a mark of the curve, at the layout of the headline, and the sentence says it."""
+    page = open_page("serving", model="llama-3.1-8b", rate="1/s", curve="true", **query)
+    (trace,) = json.loads(page.get("plotly_chart")[0].proto.spec)["data"]
+    planned = trace["y"][trace["text"].index("planned")]
+    assert f"{planned:,.0f}" == numbers(page)["Tokens/s/GPU"]
+    assert (
+        f"The planned fleet gives {three_digits(planned)} tokens/s/GPU with 1 requests/s" in charts(page)[0]
+    )
+    assert f": {trace['name']}, " in words(page)
 
 
 def test_a_load_that_breaks_the_first_token_is_not_within(open_page):

@@ -1,15 +1,20 @@
 """What is proposed keeps every limit with nine tenths and was measured; the daring fleet stands beside it."""
 
+import re
+from dataclasses import replace
+
 import pytest
 
 from app.reports.serving.plan import serving_answer
+from app.reports.trade_offs.compared import comparison_table
 from planner.analysis.serving.fleets import find_fleet
-from planner.deployment.folder import serving_folder
+from planner.deployment.folder import folder
 from planner.questions.flags import ServeFlags
 from planner.questions.serving.understand import understand_serving
-from planner.serving.plan import ServingPlan
+from planner.serving.plan import ROUNDING, SURE, ServingPlan
 from planner.serving.replica import WHOLE
-from planner.serving.sure import SURE, is_sure, sure_part
+from planner.serving.sure import Ask
+from topology.base.errors import InputError
 
 PAGE = ServeFlags(
     model="70b", gpu="h100-sxm", input_tokens="2000", output_tokens="300", ttft="1s", tpot="50ms", rate="2/s",
@@ -44,15 +49,47 @@ def plans() -> dict[str, ServingPlan]:
 def test_a_proposal_is_sure_and_measured_or_says_that_it_is_not(
     plans: dict[str, ServingPlan], name: str
 ) -> None:
-    """Nine tenths and runs behind it, else the shortfall stands in the headline."""
+    """Nine tenths and runs behind it, else the shortfall stands in the headline, and nothing is proven there."""
     plan = plans[name]
     answer = serving_answer(plan)
-    sure = is_sure(plan, with_runs=True)
+    sure = Ask(chance=SURE, measured=True, with_runs=True).is_met(plan)
     assert sure or plan.chance < SURE or not plan.evidence.rows
-    assert ("are kept with a chance of" in answer.headline) is (plan.chance < SURE - 1e-6)
+    told = f"chance of keeping the limits {plan.chance:.0%}" in answer.headline
+    assert told is (plan.chance < SURE - ROUNDING)
+    text = "\n".join([answer.headline, *map(str, answer.sections)])
+    assert not told or "proven" not in text
     if plan.daring is not None:
         assert plan.daring.saved > 0
         assert plan.daring.chance < SURE or plan.daring.not_measured or not plan.daring.rows
+
+
+@pytest.mark.parametrize("name", QUESTIONS)
+def test_no_measured_fleet_at_the_bill_is_surer(plans: dict[str, ServingPlan], name: str) -> None:
+    """Of the fleets that are compared, those with runs behind them at the same dollars keep the limits no better."""
+    plan = plans[name]
+    for other in plan.other_fleets:
+        same = other.proposed and not other.why_not and other.usd_per_hour == plan.estimate.usd_per_hour
+        if same and other.rows and plan.request.job.request_rate_per_s is not None:
+            assert (other.chance or 0.0) <= plan.chance + 0.005
+
+
+@pytest.mark.parametrize("name", QUESTIONS)
+def test_every_surface_has_one_chance_and_one_number_of_runs(
+    plans: dict[str, ServingPlan], name: str
+) -> None:
+    """The facts, the first line of the comparison, the document and the saved folder."""
+    plan = plans[name]
+    chance, runs = f"{plan.chance:.0%}", f"{plan.evidence.rows or 'no'} run"
+    facts = dict(serving_answer(plan).sections[0].pairs)  # type: ignore[union-attr]  # the configuration
+    assert facts["chance of limits"].startswith(chance)
+    assert facts["measured"].startswith(runs)
+    assert chance in comparison_table(plan).rows[0]
+    assert comparison_table(plan).rows[0][-1].startswith(runs)
+    document = plan.to_dict()
+    assert min(one["chance"] for one in document["estimate"]["limits"].values()) == plan.chance
+    assert document["evidence"]["rows"] == plan.evidence.rows
+    readme = " ".join(folder(plan)["README.md"].split())
+    assert f"Measured runs behind it: {plan.evidence.rows or 'none'}" in readme
 
 
 def test_the_question_of_the_page_is_answered_by_what_was_measured(plans: dict[str, ServingPlan]) -> None:
@@ -65,18 +102,47 @@ def test_the_question_of_the_page_is_answered_by_what_was_measured(plans: dict[s
     assert plan.rental.machines == 1
 
 
+REFUSED = {
+    "memory": ServeFlags(model="405b", gpu="h100-sxm", gpus="4", input_tokens="1000", output_tokens="100"),
+    "eight bits": ServeFlags(
+        model="70b", gpu="h100-sxm", gpus="1", input_tokens="1000", output_tokens="100", weights="bf16"
+    ),
+    "four bits are too slow": ServeFlags(
+        model="70b", gpu="h100-sxm", gpus="1", input_tokens="4000", output_tokens="100", weights="bf16",
+        ttft="300ms",
+    ),
+    "pools in a closed loop": ServeFlags(
+        model="8b", gpu="h100-sxm", gpus="4", input_tokens="1000", output_tokens="100", concurrency="8",
+        mode="disaggregated",
+    ),
+    "limit": ServeFlags(model="8b", gpu="h100-sxm", gpus="1", ttft="1ms"),
+    "rate": ServeFlags(model="8b", gpu="h100-sxm", gpus="1", rate="5000/s", mode="disaggregated"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_a_refusal_advises_is_answered(name: str) -> None:
+    """Every flag with a value that the help names, typed in place of what was asked."""
+    with pytest.raises(InputError) as refused:
+        find_fleet(understand_serving(REFUSED[name]))
+    for flag, values in re.findall(r"--(\w+) ((?:\w+ or )*\w+)", refused.value.fix):
+        for value in values.split(" or ") if flag in ("weights", "mode") else ():
+            assert find_fleet(understand_serving(replace(REFUSED[name], **{flag: value}))).num_gpus
+
+
 def test_no_text_advises_a_limit_that_was_not_asked_for(plans: dict[str, ServingPlan]) -> None:
     """A tighter limit may be out of reach, so none is advised."""
     for plan in plans.values():
         text = "\n".join(str(section) for section in serving_answer(plan).sections)
-        assert "plans for 90 %" not in text
+        text = text.partition("Commands")[0]
+        assert not re.search(r"--(ttft|tpot|e2e|rate|gpus) \S", text)
 
 
 @pytest.mark.parametrize("name", QUESTIONS)
 def test_the_saved_folder_keeps_the_doubts(plans: dict[str, ServingPlan], name: str) -> None:
     """The chance of every limit, the band's end, and the runs behind the plan stand in its README."""
     plan = plans[name]
-    readme = serving_folder(plan)["README.md"]
+    readme = " ".join(folder(plan)["README.md"].split())
     assert all(f"chance of {check.chance:.0%}" in readme for check in plan.estimate.limits.values())
     assert f"Measured runs behind it: {plan.evidence.rows or 'none'}" in readme
 
@@ -88,7 +154,7 @@ def test_options_under_tighter_limits_serve_no_more_than_before() -> None:
 
     request, hierarchy = understand_serving(QUESTIONS["small"]).requests[0]
     board = enumerate_options(load_calibration(), request, hierarchy)
-    sure = sure_part(board, SURE, with_runs=True)
+    sure = Ask(chance=SURE, measured=True, with_runs=True).part(board)
     before = {
         (option.label, option.phase): (option.rules.max_batch, ceiling)
         for option, ceiling in zip(board.options, board.ceilings_per_s, strict=True)

@@ -15,11 +15,11 @@ from costmodel.serving.engine import serving_stack
 from costmodel.serving.memory import kv_bytes_per_token
 from costmodel.serving.simulation.simulator import simulate
 from planner.deployment.vllm_sglang import commands
-from planner.serving.answer import chance_kept
 from planner.serving.board import enumerate_options, lower
 from planner.serving.capacity import best_chunk, capacity_per_s, load_at, meets
 from planner.serving.fleet import run_closed
 from planner.serving.integer_program import Selection
+from planner.serving.limit_checks import chance_kept
 from planner.serving.plan import (
     ServingInfeasible,
     ServingPlan,
@@ -324,20 +324,18 @@ def test_runners_up_that_were_not_simulated_lose_by_at_least_what_their_bound_sa
         assert re.fullmatch(r"serves at least \d+\.\d% fewer requests within the limits", other.why)
 
 
-def test_of_fleets_of_as_many_gpus_the_one_with_the_widest_margin_is_proposed() -> None:
-    """The equals are simulated: none of them stays further below its tightest limit (to two per cent)."""
-    plan = fleet("70b", "h100-sxm", None, weights=("fp8",), request_rate_per_s=16.0, input_tokens=2000,
+@pytest.mark.parametrize("rate", [4.0, 16.0])
+def test_of_fleets_at_one_bill_the_measured_one_of_the_highest_chance_is_proposed(rate: float) -> None:
+    """The equals are simulated: none was measured and keeps its limits more surely."""
+    plan = fleet("70b", "h100-sxm", None, weights=("fp8",), request_rate_per_s=rate, input_tokens=2000,
                  output_tokens=300, ttft_s=1.0, tpot_s=0.04)  # fmt: skip
-    ours = min(check.limit_s / check.predicted_s for check in plan.estimate.limits.values())
-    equals = [other for other in plan.alternatives if other.num_gpus == plan.num_gpus]
+    equals = [other.why for other in plan.alternatives if other.num_gpus == plan.num_gpus]
     assert equals
-    for other in equals:
-        found = re.fullmatch(
-            r"as many GPUs; (-?\d+)% below its tightest limit, the chosen one (\d+)%", other.why
-        )
-        assert found, other.why
-        assert int(found[2]) == round(100 * (1 - 1 / ours))
-        assert int(found[1]) <= int(found[2]) + 2
+    for why in equals:
+        assert why.startswith("same bill"), why
+        chances = re.search(r"limits (\d+)%, of the chosen one (\d+)%", why)
+        assert chances is None or (int(chances[1]) < int(chances[2]) == round(100 * plan.chance))
+    assert plan.evidence.rows or not any("no measured runs" in why for why in equals)
 
 
 def test_a_runner_up_that_no_bound_tells_from_the_winner_is_simulated() -> None:
