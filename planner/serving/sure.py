@@ -21,29 +21,26 @@ CHANCES = (SURE, 0.8, 0.7, 0.6, PREDICTED)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ask:
-    """What a fleet must have to be proposed.
+    """What a fleet must have to be proposed: measured layouts that keep the limits with a chance.
 
     Args:
         chance: With which every limit is to be kept, from one half.
-        measured: Whether its layouts may have only axes of measured runs.
-        with_runs: Whether measured runs must be behind a measured layout.
+        with_runs: Whether measured runs of the GPU and engine must be behind them, too.
     """
 
     chance: float
-    measured: bool
     with_runs: bool
 
     def is_met(self, plan: ServingPlan) -> bool:
         """Whether a plan has it."""
         axes = [name for _, pool in plan.pools for name in unmeasured_axes(pool.layout)]
         known = not axes and (plan.evidence.rows > 0 or not self.with_runs)
-        return plan.chance >= self.chance - ROUNDING and (known or not self.measured)
+        return known and plan.chance >= self.chance - ROUNDING
 
     @property
     def scope(self) -> str:
         """Which fleets take part, in words."""
-        layouts = "measured layouts" if self.measured else "all layouts"
-        return f"fleets of {layouts} whose workers alone keep every limit with a chance of {self.chance:.0%}"
+        return f"measured layouts whose workers alone keep every limit with a chance of {self.chance:.0%}"
 
     def part(self, board: Board) -> Board:
         """The board's options that may meet it, under limits that are as much tighter.
@@ -56,8 +53,7 @@ class Ask:
         power = NormalDist().inv_cdf(self.chance) / NORMAL_P90
         for option, ceiling in zip(board.options, board.ceilings_per_s, strict=True):
             evidence = _evidence(option)
-            known = not unmeasured_axes(option.deployment.layout) and (evidence.rows or not self.with_runs)
-            if self.measured and not known:
+            if unmeasured_axes(option.deployment.layout) or (self.with_runs and not evidence.rows):
                 rejected.append(Rejected(reason="was not measured"))
                 continue
             ttft, tpot = (band.upper**-power for band in (evidence.ttft, evidence.tpot))
@@ -79,19 +75,14 @@ class Ask:
 
 
 def asks_of(request: ServingRequest, *, with_runs: bool) -> tuple[Ask, ...]:
-    """What is asked of a proposal, one after the other until a fleet meets it.
+    """What is asked of a proposal, one after the other until a fleet meets it: the highest chance first.
 
-    For a load: the highest chance first, to a tenth, and of one chance a measured layout. Where the load is
-    what is sought, any layout has a higher chance at a lower one, so nothing lies between surely and as
-    predicted; nor are layouts that were not measured asked for, as the best of these is known.
+    Where the load is what is sought, any layout has a higher chance at a lower one, so nothing lies between
+    surely and as predicted.
     """
-    if request.job.request_rate_per_s is None and request.job.concurrency is None:
-        return tuple(Ask(chance=chance, measured=True, with_runs=with_runs) for chance in (SURE, PREDICTED))
-    return tuple(
-        Ask(chance=chance, measured=measured, with_runs=with_runs)
-        for chance in CHANCES
-        for measured in (True, False)
-    )
+    sought = request.job.request_rate_per_s is None and request.job.concurrency is None
+    chances = (SURE, PREDICTED) if sought else CHANCES
+    return tuple(Ask(chance=chance, with_runs=with_runs) for chance in chances)
 
 
 def has_runs(board: Board) -> bool:

@@ -28,6 +28,7 @@ from planner.serving.answer import plan_of_fleet
 from planner.serving.board import Board, enumerate_options
 from planner.serving.plan import (
     LEAST_GAP,
+    ROUNDING,
     DaringFleet,
     FleetSummary,
     ServingPlan,
@@ -119,15 +120,18 @@ def _proposal(
 ) -> tuple[ServingPlan, Contender]:
     """The cheapest measured fleet that keeps every limit surely; the best one by prediction stands beside it.
 
-    Where none does, the best that meets what is asked next (`planner.serving.sure.asks_of`).
+    Where none does, the one of the highest chance, to a tenth; or the best by prediction where that is surer.
     """
     if daring.found is None or daring.plan is None:
         raise RuntimeError("a contender with a plan has a fleet")
     proposed = sorted((one for one in contenders if one.proposed and one.plan is not None), key=_worth)
     asks = asks_of(daring.request, with_runs=any(has_runs(one.board) for one in proposed))
-    candidates = (_cheapest(proposed, asked.trace, ask) for ask in asks)
-    as_predicted = _Candidate(contender=daring, found=daring.found, board=daring.board)
-    chosen = next((one for one in candidates if one is not None), as_predicted)
+    chosen = _Candidate(contender=daring, found=daring.found, board=daring.board)
+    for ask in asks:
+        cheapest = _cheapest(proposed, asked.trace, ask)
+        chosen = cheapest or chosen
+        if cheapest is not None or daring.plan.chance >= ask.chance - ROUNDING:
+            break
     one = chosen.contender
     plan = finished_plan(
         load_calibration(), one.request, one.hierarchy, chosen.board, chosen.found, asked.trace, started_s

@@ -52,7 +52,7 @@ def test_a_proposal_is_sure_and_measured_or_says_that_it_is_not(
     """Nine tenths and runs behind it, else the shortfall stands in the headline, and nothing is proven there."""
     plan = plans[name]
     answer = serving_answer(plan)
-    sure = Ask(chance=SURE, measured=True, with_runs=True).is_met(plan)
+    sure = Ask(chance=SURE, with_runs=True).is_met(plan)
     assert sure or plan.chance < SURE or not plan.evidence.rows
     told = f"chance of keeping the limits {plan.chance:.0%}" in answer.headline
     assert told is (plan.chance < SURE - ROUNDING)
@@ -154,7 +154,7 @@ def test_options_under_tighter_limits_serve_no_more_than_before() -> None:
 
     request, hierarchy = understand_serving(QUESTIONS["small"]).requests[0]
     board = enumerate_options(load_calibration(), request, hierarchy)
-    sure = Ask(chance=SURE, measured=True, with_runs=True).part(board)
+    sure = Ask(chance=SURE, with_runs=True).part(board)
     before = {
         (option.label, option.phase): (option.rules.max_batch, ceiling)
         for option, ceiling in zip(board.options, board.ceilings_per_s, strict=True)
