@@ -100,7 +100,7 @@ def show_fleet_numbers(plan: ServingPlan) -> None:
         ("Tokens/s/GPU", f"{estimate.tokens_per_s_per_gpu:,.0f}"),
         ("Serves", f"{estimate.capacity_requests_per_s:.3g}/s"),
         ("Chance of limits", f"{plan.chance:.0%}"),
-        ("Measured runs", f"{plan.evidence.rows or 'none'}"),
+        ("Runs", f"{plan.evidence.rows}"),
         ("$ per M output", format_usd(estimate.usd_per_million_output_tokens)),
     )
     row = st.container(key="numbers")
