@@ -16,10 +16,12 @@ from app.reports.plan_tables import memory_table, time_table
 from costmodel.estimate import throughput_change
 from costmodel.layout import num_axes
 from costmodel.memory.fit import chance_text, fit_of, fit_text
-from planner.plan import Alternative, Optimality, Plan, to_json
+from planner.plan import Alternative, Optimality, Plan, PlanRequest, to_json
 from planner.problem import capacities_bytes, setting_of
 from planner.rules.check import check_memory
 from planner.search.easing import WITH
+from planner.search.infeasible import share_text
+from planner.search.tight import FITS_WITH
 from topology.base.units import format_bytes, format_seconds
 
 
@@ -28,11 +30,12 @@ def plan_answer(plan: Plan) -> Answer:
     plan = _to_its_end(plan)
     sections: list[Section] = [
         headline_facts(plan),
+        *_tight(plan),
         *_campaign(plan),
         layout_facts(plan),
         time_table(plan.estimate),
         memory_table(plan),
-        proof_facts(plan.optimality, plan.search_time_s),
+        proof_facts(plan),
     ]
     if plan.alternatives:
         sections.append(alternatives_table(plan))
@@ -58,6 +61,18 @@ def _to_its_end(plan: Plan) -> Plan:
     return with_campaign_if_any(plan)
 
 
+def _tight(plan: Plan) -> tuple[Section, ...]:
+    """What would make a layout fit, where none does and the plan is tight."""
+    lines = tuple(text for text in plan.assumptions if text.startswith(FITS_WITH))
+    return (Lines(title=_fit_title(plan.estimate.out_of_memory_chance), lines=lines),) if lines else ()
+
+
+def _fit_title(chance: float) -> str:
+    """The word for a chance of OOM and the chance, as a title."""
+    words = fit_text(chance)
+    return f"{words[0].upper()}{words[1:]}"
+
+
 def _campaign(plan: Plan) -> tuple[Section, ...]:
     """What the plan says of its run to the last token, if it was asked."""
     if plan.campaign is None:
@@ -68,8 +83,9 @@ def _campaign(plan: Plan) -> tuple[Section, ...]:
     return campaign_sections(plan.campaign, run_s(plan.request, plan.estimate), finish_gap(plan))
 
 
-def proof_facts(optimality: Optimality, search_time_s: float) -> Facts:
-    """How sure the search is that nothing is better."""
+def proof_facts(plan: Plan) -> Facts:
+    """How sure the search is that nothing is better, among layouts that leave as much memory free."""
+    optimality = plan.optimality
     if optimality.status == "given":
         return Facts(title="Proof", pairs=(("answer", "the one layout asked for, held as it is"),))
     if optimality.enumerated == 1:
@@ -79,8 +95,8 @@ def proof_facts(optimality: Optimality, search_time_s: float) -> Facts:
     looked = f"{optimality.enumerated:,} layouts enumerated · {dismissed:,} dismissed"
     effort = f"{looked} · {optimality.solved:,} solved"
     pairs = (
-        ("answer", _certainty(optimality)),
-        ("search", f"{effort} · {format_seconds(search_time_s)}"),
+        ("answer", _certainty(optimality) + _left_free(plan.request)),
+        ("search", f"{effort} · {format_seconds(plan.search_time_s)}"),
         ("dismissed by", " · ".join(f"{rule} {count:,}" for rule, count in pruned)),
     )
     return Facts(title="Proof", pairs=tuple((name, text) for name, text in pairs if text))
@@ -95,6 +111,13 @@ def _certainty(optimality: Optimality) -> str:
     if optimality.status == "proven":
         return f"proven optimal under the cost model ({bound})"
     return f"best found; nothing can be more than {format_percent(optimality.gap)} better ({bound})"
+
+
+def _left_free(request: PlanRequest) -> str:
+    """Which layouts were searched, where another share of memory is left free than a layout needs to fit."""
+    if request.memory_headroom is None:
+        return ""
+    return f" of layouts that leave {share_text(request.memory_headroom)} % of memory free"
 
 
 def alternative_change(other: Alternative) -> str:
@@ -154,8 +177,7 @@ def estimate_answer(plan: Plan) -> Answer:
     )
     if fit_of(chance) == "fits" or violation is None:
         return answer
-    words = fit_text(chance)
     help_ = next((text for text in plan.assumptions if text.startswith(WITH)), violation.hint)
-    lines = Lines(title=f"{words[0].upper()}{words[1:]}", lines=(violation.message, help_))
+    lines = Lines(title=_fit_title(chance), lines=(violation.message, help_))
     code = NO_FEASIBLE_PLAN if fit_of(chance) == "does not fit" else answer.exit_code
     return replace(answer, sections=(*answer.sections, lines), exit_code=code)

@@ -41,9 +41,16 @@ def best_of_batches(
 def best_of_requests(
     requests: Sequence[PlanRequest], search: Callable[[PlanRequest], Plan | Refusal]
 ) -> tuple[Plan | Refusal, tuple[Tried, ...]]:
-    """The same of requests that are alike but for their batch or their GPUs; at least one."""
+    """The same of requests that are alike but for their batch or their GPUs; at least one.
+
+    A plan that is tight, since no layout of its request fits, is behind all that fit.
+    """
     answers = [(request, search(request)) for request in requests]
-    plans = [answer for _, answer in answers if isinstance(answer, Plan)]
+    plans = [
+        (answer.request.memory_headroom != request.memory_headroom, *_order(answer), answer)
+        for request, answer in answers
+        if isinstance(answer, Plan)
+    ]
     report = tuple(
         Tried(
             batch=request.job.global_batch_size,
@@ -52,7 +59,7 @@ def best_of_requests(
         )
         for request, answer in answers
     )
-    return (min(plans, key=_order) if plans else answers[0][1]), report
+    return (min(plans, key=lambda ranked: ranked[:-1])[-1] if plans else answers[0][1]), report
 
 
 def _per_token_s(plan: Plan) -> float:

@@ -332,7 +332,7 @@ def _best(request: PlanRequest | None, now: Running | None, cal: Calibration, *,
     for _ in range(MOST_SEARCHES):
         if room != setting.memory_budget_bytes:
             asked = replace(request, memory_headroom=1 - room / capacity)
-        found = search(asked, cal)
+        found = search(asked, cal, or_tight=False)
         if not isinstance(found, Plan) or found.kind_of_stage:
             return found if isinstance(found, Plan) else None
         best = _with_numerics(found, now, cal)

@@ -62,6 +62,9 @@ class Infeasible:
     search_time_s: float
 
 
+Candidates = Iterator[tuple[PlanRequest, str, str]]
+
+
 def explain_infeasible(
     request: PlanRequest, done: Search | tuple[Violation, ...], cal: Calibration
 ) -> Infeasible:
@@ -95,14 +98,22 @@ def nearest_changes(
         kinds[2:2] = [_larger_gpu(request), _more_gpus(request), _offloaded(request)]
     if "precision-hardware" in broken:
         kinds.insert(0, _in_half_precision(request))
+    yield from _possible(kinds, cal)
+
+
+def easing_changes(request: PlanRequest, cal: Calibration) -> Iterator[RequestChange]:
+    """The smallest change of each kind with which some layout fits, where memory alone is in the way."""
+    changes = (_unpinned, _larger_gpu, _more_gpus, _offloaded, _shorter)
+    yield from _possible([change(request) for change in changes], cal)
+
+
+def _possible(kinds: Sequence[Candidates], cal: Calibration) -> Iterator[RequestChange]:
+    """The first change of each kind that helps."""
     for candidates in kinds:
         for changed, change, flag in candidates:
             if _is_possible(changed, cal):
                 yield RequestChange(change=change, flag=flag)
                 break
-
-
-Candidates = Iterator[tuple[PlanRequest, str, str]]
 
 
 def _is_possible(request: PlanRequest, cal: Calibration) -> bool:
@@ -163,18 +174,25 @@ def _unpinned(request: PlanRequest) -> Candidates:
 def _less_headroom(request: PlanRequest, cal: Calibration) -> Candidates:
     """The usual share of memory, what the leanest layout leaves, or none, each with its chance of OOM."""
     setting, pins = setting_of(request), parse_pins(request.pins)
-    deviation, capacity = deviation_of(setting), setting.cluster.gpu.memory_bytes
+    deviation = deviation_of(setting)
     shares = {headroom_for(deviation), 0.0}
     if len(combinations(setting, pins)[0]):
-        _, memory = leanest_layout(setting, pins, cal)
-        need = max(stage.total_bytes for stage in memory) / capacity
-        shares.add(max(0.0, math.floor(_SHARES * (1 - need)) / _SHARES))
+        shares.add(max(0.0, leanest_share(setting, pins, cal)))
     for free in sorted(shares, reverse=True):
         if free < setting.memory_headroom:
             chance = chance_text(out_of_memory_chance(1 - free, 1.0, deviation))
-            said = f"{100 * free:.1f}".removesuffix(".0")
+            said = share_text(free)
             change = f"leave {said} % of memory free: {chance} chance of OOM"
             yield replace(request, memory_headroom=free), change, f"--memory-headroom {said}%"
+
+
+def share_text(share: float) -> str:
+    """A share of memory in percent, as `--memory-headroom` reads it.
+
+    >>> share_text(0.399), share_text(0.05)
+    ('39.9', '5')
+    """
+    return f"{100 * share:.1f}".removesuffix(".0")
 
 
 def _more_gpus(request: PlanRequest, least_times: float = 2.0) -> Candidates:
@@ -339,6 +357,13 @@ def leanest_layout(
     s, leanest = setting, table.layout(int(np.argmin(smallest_memory(setting, table))))
     smallest = _leanest_of(s, leanest, pins)
     return smallest, estimate(s.model, s.cluster, s.job, s.stack, smallest, cal).memory_by_stage
+
+
+def leanest_share(setting: Setting, pins: Mapping[str, Any], cal: Calibration) -> float:
+    """Share of memory that the leanest layout leaves free, in whole tenths of a percent; below 0 if none."""
+    _, memory = leanest_layout(setting, pins, cal)
+    need = max(stage.total_bytes for stage in memory) / setting.cluster.gpu.memory_bytes
+    return math.floor(_SHARES * (1 - need)) / _SHARES
 
 
 def no_plan(found: Infeasible) -> NoFeasiblePlanError:

@@ -25,6 +25,7 @@ from planner.search.origin import origin_of
 from planner.search.pools.islands import with_islands
 from planner.search.pools.pool import best_of_pool
 from planner.search.state import Progress, Search
+from planner.search.tight import tight_request, with_tight_notes
 from planner.stages.integer_program import ROUNDED_AWAY
 from topology.builders import build
 from topology.fabric.hierarchy import Hierarchy
@@ -35,12 +36,16 @@ PROVEN_GAP = ROUNDED_AWAY
 
 
 def search(
-    request: PlanRequest, cal: Calibration | None = None, *, progress: Progress | None = None
+    request: PlanRequest,
+    cal: Calibration | None = None,
+    *,
+    progress: Progress | None = None,
+    or_tight: bool = True,
 ) -> Plan | Infeasible:
     """Find the best plan for a request, with a certificate, or say why there is none.
 
     Where nodes differ, some kinds may be left idle and stages may run on unlike kinds: every choice of kinds
-    is searched.
+    is searched. Where no layout fits, the best as lean as the leanest is the answer, if a GPU holds it.
 
     The clock of `search_time_s` starts when the hierarchy of the cluster is known: deriving it from the graph
     is no part of the search.
@@ -49,17 +54,16 @@ def search(
         request: what is asked.
         cal: calibration tables; the shipped ones by default.
         progress: told in a few words what the search is doing.
+        or_tight: also answer with a layout that is tight, where none fits.
     """
     tables = cal or load_calibration()
-    if request.offload_shares:
-        return best_of_shares(request, lambda one: search(one, tables, progress=progress))
     started = time.perf_counter()
-    if len(kinds_of(request.cluster)) > 1:
-        answer = best_of_pool(request, lambda part: _search(part, tables, progress), tables)
-    else:
-        answer = _search(request, tables, progress)
+    answer = _answered(request, tables, progress)
     if isinstance(answer, Plan):
-        return with_islands(request, answer, lambda part, score: _better(part, tables, progress, score))
+        return answer
+    tight = _tight(request, answer, tables, progress) if or_tight else None
+    if tight is not None:
+        return tight
     found = explain_infeasible(answer.request, answer.done, tables)
     asked = replace(found.request, top=request.top)
     return replace(found, request=asked, search_time_s=time.perf_counter() - started)
@@ -71,6 +75,30 @@ class _NoPlan:
 
     request: PlanRequest
     done: Search | tuple[Violation, ...]
+
+
+def _answered(request: PlanRequest, tables: Calibration, progress: Progress | None) -> Plan | _NoPlan:
+    """The best plan among layouts that leave as much memory free as the request asks for."""
+    if request.offload_shares:
+        return best_of_shares(request, lambda one: _answered(one, tables, progress))
+    if len(kinds_of(request.cluster)) > 1:
+        answer = best_of_pool(request, lambda part: _search(part, tables, progress), tables)
+    else:
+        answer = _search(request, tables, progress)
+    if isinstance(answer, _NoPlan):
+        return answer
+    return with_islands(request, answer, lambda part, score: _better(part, tables, progress, score))
+
+
+def _tight(
+    request: PlanRequest, no_plan: _NoPlan, tables: Calibration, progress: Progress | None
+) -> Plan | None:
+    """The best plan among layouts as lean as the leanest, where none fits."""
+    if not isinstance(no_plan.done, Search):
+        return None
+    asked = tight_request(request, no_plan.done)
+    answer = None if asked is None else _answered(asked, tables, progress)
+    return with_tight_notes(answer, request, no_plan.done) if isinstance(answer, Plan) else None
 
 
 def _search(request: PlanRequest, tables: Calibration, progress: Progress | None) -> Plan | _NoPlan:
