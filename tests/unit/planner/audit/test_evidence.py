@@ -54,11 +54,11 @@ def _searched_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(audit_module, "search", _search)
 
 
-def _search(request: PlanRequest, cal: Calibration) -> Plan | Infeasible:
+def _search(request: PlanRequest, cal: Calibration, *, or_tight: bool = True) -> Plan | Infeasible:
     """The search, by what is asked."""
-    key = repr(request)
+    key = repr((request, or_tight))
     if key not in _FOUND:
-        _FOUND[key] = search(request, cal)
+        _FOUND[key] = search(request, cal, or_tight=or_tight)
     return _FOUND[key]
 
 
