@@ -41,7 +41,7 @@ QUESTIONS = [
 
 def asked(**flags: str) -> PlanRequest:
     """One question with a small batch."""
-    return understand(Flags(**({"global_batch_size": "64"} | flags))).request
+    return understand(Flags(**({"global_batch_size": "64"} | flags), settings=())).request
 
 
 @functools.cache
