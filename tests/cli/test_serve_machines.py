@@ -25,18 +25,18 @@ def plan_of(*arguments: str) -> dict[str, Any]:
 
 
 def test_gpu_kinds_are_ranked_by_the_bill_of_whole_machines() -> None:
-    """12 × B200 are two machines and cost more than the four machines of 32 × H100."""
+    """Two machines of B200 cost more than the four of 32 × H100, which stages keep within the limit by a half."""
     load = ("--model", "70b", "--rate", "92/s", "--input", "1000", "--output", "200", "--ttft", "500ms")
     load += ("--input-p99", "alike", "--output-p99", "alike")
     plan = plan_of(*load, "--weights", "fp8", "--mode", "aggregated", "--gpu", "h100-sxm,b200-sxm")
-    rental = plan["rental"]
-    assert (plan["num_gpus"], rental["machines"], rental["idle_gpus"]) == (32, 4, 0)
-    assert plan["estimate"]["usd_per_hour"] == pytest.approx(4 * 55.04)
+    assert plan["rental"]["machines"] == plan["optimality"]["value"] == plan["optimality"]["bound"] == 2
+    assert plan["estimate"]["usd_per_hour"] == pytest.approx(2 * 113.9328)
     (other,) = plan["other_fleets"]
-    assert (other["gpu"], other["num_gpus"]) == ("b200-sxm", 12)
-    assert (other["rental"]["machines"], other["rental"]["idle_gpus"]) == (2, 4)
-    assert other["usd_per_hour"] == pytest.approx(2 * 113.9328)
-    assert plan["optimality"]["value"] == plan["optimality"]["bound"] == 4
+    assert (other["gpu"], other["num_gpus"], other["rental"]["machines"]) == ("h100-sxm", 32, 4)
+    assert other["usd_per_hour"] == pytest.approx(4 * 55.04)
+    assert other["chance"] < 0.9
+    assert plan["daring"]["gpu"] == "h100-sxm"
+    assert plan["daring"]["saved"] == pytest.approx(1 - 4 * 55.04 / (2 * 113.9328))
 
 
 def test_the_price_line_names_provider_machine_price_and_date() -> None:
