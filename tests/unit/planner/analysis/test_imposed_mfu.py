@@ -21,12 +21,15 @@ def test_days_and_dollars_are_those_of_the_imposed_mfu(capsys: pytest.CaptureFix
         flop = one["mfu"] * one["step_time_s"] * 64 * peak  # of a step, by the formula that plans print
         steps = -(-260e9 // (one["global_batch_size"] * one["sequence_length"]))
         alone = steps * flop / (one["imposed_mfu"] * 64 * peak) / DAY
-        assert alone < one["days"] < 1.05 * alone, "steps at that MFU, and what fails on the way"
+        waits = (
+            8 * 3.79e-3
+        )  # of 8 nodes 3.79 in 1,000 days fail, and each is away for a day; stragglers cost less
+        assert alone < one["days"] < (1 + 2 * waits) * alone, "steps at that MFU, and what fails on the way"
         assert one["days_p10"] < one["days"] < one["days_p90"]
         hourly = one["usd_per_billion_tokens"] * one["tokens_per_s_per_gpu"] * 3600 / 1e9
         nodes = one["usd"] / (one["days"] * 24 * 8 * hourly)  # eight, and whole spare ones
         assert nodes == pytest.approx(round(nodes), rel=1e-5)
-        assert 8 <= nodes <= 9
+        assert 8 <= round(nodes) <= 9
     assert run([*WORDS[:-2], "--mfu", "45%"]) == 2
     assert "needs an end" in capsys.readouterr().err
     assert run([*WORDS, "--mfu", "h100-sxm=45%"]) == 2
