@@ -61,7 +61,7 @@ def test_the_chosen_interval_is_the_best_and_a_spare_never_hurts(course):
 
 def test_a_run_in_which_little_fails_is_not_drawn_over_intervals(course):
     """The closed form says when it does not hold; nothing is drawn from it then."""
-    with pytest.raises(InputError, match="closed form does not hold"):
+    with pytest.raises(InputError, match="too few failures"):
         useful_map(replace(course, work_s=course.work_s / 1000))
 
 

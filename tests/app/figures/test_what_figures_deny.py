@@ -148,7 +148,7 @@ def test_every_sentence_that_denies_is_known() -> None:
             if (
                 isinstance(node, ast.Constant)
                 and isinstance(node.value, str)
-                and node.value.startswith("No ")
+                and node.value.lstrip().startswith("No ")
             ):
-                found.setdefault(str(path.relative_to(ROOT)), set()).add(node.value)
+                found.setdefault(str(path.relative_to(ROOT)), set()).add(node.value.lstrip())
     assert found == DENIALS
