@@ -6,7 +6,7 @@ are read by it, and changes are what it writes of one job and not of the other.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import fields, replace
 from typing import Any
 
@@ -299,6 +299,7 @@ def words_between(
         }
         said |= {name: value for name, value in new.items() if name in batch and name not in stated}
     gone = tuple(name for name in old if name not in new and name not in sizes and name in stated)
+    gone += tuple(name for name in _in_the_way(contract, given, said, gone) if name not in sizes)
     if keeps_numerics and _trains_otherwise(contract, given, said, gone):
         return {}, ()
     return said, gone
@@ -309,11 +310,24 @@ def _replicated(facts: Mapping[str, Any]) -> int:
     return int(facts["layout.dp"] * facts["layout.microbatch_size"])
 
 
-def _trains_otherwise(contract: Contract, given: Words, said: Words, gone: tuple[str, ...]) -> bool:
-    """Whether an engine that is told these words trains something else than without them, or stops."""
+def _in_the_way(contract: Contract, given: Words, said: Words, gone: Collection[str]) -> tuple[str, ...]:
+    """Words of the files beside which the engine would refuse the new ones, where it refuses nothing now."""
+    was, will = read(contract, given), read(contract, _given_with(contract, given, said, gone))
+    refused = {word for each in will.refused if each not in was.refused for word in each.words}
+    names = dict.fromkeys(contract.spellings[name].name for name in given)
+    return tuple(name for name in names if name in refused and name not in said)
+
+
+def _given_with(contract: Contract, given: Words, said: Words, gone: Collection[str]) -> Words:
+    """The words of files with others in their place, and without those that are gone."""
     known = contract.spellings
     left = {name: value for name, value in given.items() if known[name].name not in {*gone, *said}}
-    was, will = read(contract, given), read(contract, {**left, **said})
+    return {**left, **said}
+
+
+def _trains_otherwise(contract: Contract, given: Words, said: Words, gone: tuple[str, ...]) -> bool:
+    """Whether an engine that is told these words trains something else than without them, or stops."""
+    was, will = read(contract, given), read(contract, _given_with(contract, given, said, gone))
     numeric = {name for name in was.fields if is_numeric(name)} - {PADDED}
     changed = any(was.fields[name] != will.fields.get(name, was.fields[name]) for name in numeric)
     return changed or len(will.wrong) > len(was.wrong) or len(will.refused) > len(was.refused)

@@ -5,6 +5,7 @@ sources, named beside each.
 """
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -541,3 +542,12 @@ def test_where_nothing_surely_fits_what_comes_closer_is_proposed(tmp_path):
 def test_a_tuned_model_has_the_sizes_of_its_base(name, base):
     text = f"base_model: {name}\nsequence_len: 4096\nmicro_batch_size: 1\n"
     assert job(text, "a.yaml", gpus="64").request.model.name == base
+
+
+def test_words_that_the_engine_would_refuse_beside_the_new_ones_are_taken_away():
+    """Another dispatcher of tokens is told together with leaving out the flag that asks for DeepEP."""
+    text = (Path(__file__).parent / "files" / "deepseek_v3.sh").read_text(encoding="utf-8")
+    found = audit(text, gpu="h100-sxm")
+    whole = next(change for change in found.changes if change.whole)
+    assert any(word.startswith("--moe-token-dispatcher-type") for word in whole.set)
+    assert "--moe-enable-deepep" in whole.remove
