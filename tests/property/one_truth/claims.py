@@ -10,6 +10,8 @@ from tests.property.one_truth.lines import Line
 from tests.property.one_truth.quantities import Statement
 from tests.property.one_truth.values import Interval
 
+PROVEN_WITHIN = 1e-6
+"""The gap up to which docs/search.md calls a plan proven: what rounds seconds to whole quanta of the solver."""
 FITS_BELOW, DOES_NOT_FIT_ABOVE, KEPT_FROM = 0.05, 0.90, 0.90
 """Chances at which the words of memory and of limits change (docs/glossary and the design say the same)."""
 
@@ -32,7 +34,7 @@ CLAIMS: tuple[Claim, ...] = (
     Claim(words=r"\btight\b", quantity="out_of_memory_chance", low=FITS_BELOW, high=DOES_NOT_FIT_ABOVE),
     Claim(words=r"(?:meets|keeps) the deadline|[Dd]eadline of [^:;]+:? kept(?! with a chance)|^Campaign › deadline: kept(?! with a chance)", quantity="deadline_chance", low=KEPT_FROM),
     Claim(words=r"(?:meets|keeps) the budget|[Bb]udget of [^:;]+:? kept(?! with a chance)", quantity="budget_chance", low=KEPT_FROM),
-    Claim(words=r"\bproven\b(?! best follows)", quantity="gap", high=0.0),
+    Claim(words=r"\bproven\b(?! best follows)", quantity="gap", high=PROVEN_WITHIN),
     Claim(words=r"[Nn]o level .* carries traffic|carr(?:y|ies) no traffic", quantity="busiest_level", high=0.0),
     Claim(words=r"^Also considered › \d+: .*\(tie\)", quantity="tied", low=1.0, not_in=r"^$"),
 )  # fmt: skip
