@@ -18,8 +18,8 @@ _SIGN_OF_LIFE = re.compile(r"^plan \w+ … \d+ s\n", re.MULTILINE)
 def without_signs_of_life(text: str) -> str:
     r"""What a command says on stderr but for the lines that say it is still at work: a slow machine adds those.
 
-    >>> without_signs_of_life("plan estimate … 5 s\\nnote: model 8b is llama-3.1-8b\\n")
-    'note: model 8b is llama-3.1-8b\\n'
+    >>> without_signs_of_life("plan estimate … 5 s\nnote: model 8b is llama-3.1-8b\n")
+    'note: model 8b is llama-3.1-8b\n'
     """
     return _SIGN_OF_LIFE.sub("", text)
 
