@@ -28,6 +28,8 @@ LOADS = (1, 4, 16, 64, 256)
 FIND = "find"
 COMPARED = "compared"
 COUNTS = (FIND, "1", "2", "4", "8", "16", "32", "64")
+TILES_A_ROW = 4
+"""More are cut off at 1,280 pixels."""
 NO_LIMIT = "1h"
 """A latency that no load reaches, so that it is told at the percentile and limits nothing."""
 FIRST_TOKEN_LIMITS = ("100ms", "200ms", "300ms", "500ms", "1s", "2s", "3s", "5s", "10s")
@@ -103,9 +105,10 @@ def show_fleet_numbers(plan: ServingPlan) -> None:
         ("Runs", f"{plan.evidence.rows}"),
         ("$ per M output", format_usd(estimate.usd_per_million_output_tokens)),
     )
-    row = st.container(key="numbers")
-    for column, (label, text) in zip(row.columns(len(values), gap="small"), values, strict=True):
-        column.metric(label, text, border=True)
+    tiles = st.container(key="numbers")
+    for row in (values[:TILES_A_ROW], values[TILES_A_ROW:]):
+        for column, (label, text) in zip(tiles.columns(TILES_A_ROW, gap="small"), row, strict=False):
+            column.metric(label, text, border=True)
 
 
 def limits_of(flags: ServeFlags) -> Within:
