@@ -24,12 +24,18 @@ class Claim:
     quantity: str
     low: float = float("-inf")
     high: float = float("inf")
-    not_in: str = r"^(?:json|csv) ›|Compared ›|Also considered ›"
+    not_in: str = r"^(?:json|csv) ›|Compared ›|Also considered ›|^The best plan |^Times › its memory|layout that surely fits"
     """Places that speak of other plans, or in keys."""
 
 
 CLAIMS: tuple[Claim, ...] = (
     Claim(words=r"(?<!all of which )(?<!what )\bfits\b(?! with)", quantity="out_of_memory_chance", high=FITS_BELOW),
+    Claim(
+        words=r"^(?:The best plan |Times › its memory).*\bfits\b",
+        quantity="best_out_of_memory_chance",
+        high=FITS_BELOW,
+        not_in=r"^$",
+    ),
     Claim(words=r"\bdoes not fit\b(?! with a chance)", quantity="out_of_memory_chance", low=DOES_NOT_FIT_ABOVE),
     Claim(words=r"\btight\b", quantity="out_of_memory_chance", low=FITS_BELOW, high=DOES_NOT_FIT_ABOVE),
     Claim(words=r"(?:meets|keeps) the deadline|[Dd]eadline of [^:;]+:? kept(?! with a chance)|^Campaign › deadline: kept(?! with a chance)", quantity="deadline_chance", low=KEPT_FROM),

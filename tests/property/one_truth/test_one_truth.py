@@ -52,6 +52,8 @@ def answered(request, tmp_path_factory):
     raise AssertionError(f"no question of {request.param} is answered")
 
 
+_STANDS_AT = {"tied": ("Also considered", "1"), "best_out_of_memory_chance": ("Times", "its memory")}
+"""Where the words of some quantities stand."""
 _LEAST_CHANCE = 0.01
 """Chances below print as one text, so that a fifth more of one may read the same."""
 _OPPOSITE = {"true": "false", "false": "true", "True": "False", "False": "True"}
@@ -104,6 +106,7 @@ def test_words_against_their_numbers_are_noticed():
     """Each word, beside a number that does not carry it and beside none, is reported; beside one that does it is not."""
     samples = {
         "out_of_memory_chance": ("it fits", "it does not fit", "it is tight"),
+        "best_out_of_memory_chance": ("39 GiB of 80 GiB: fits",),
         "deadline_chance": ("meets the deadline of 3 days",),
         "budget_chance": ("Budget of $3: kept",),
         "gap": ("proven best of 3 layouts",),
@@ -113,7 +116,7 @@ def test_words_against_their_numbers_are_noticed():
     tried = defaultdict(int)
     for claim in CLAIMS:
         for text in samples[claim.quantity]:
-            place, label = ("Also considered", "1") if claim.quantity == "tied" else ("", "")
+            place, label = _STANDS_AT.get(claim.quantity, ("", ""))
             line = Line(surface="page", place=place, label=label, text=text)
             if re.search(claim.words, line.whole) is None:
                 continue
