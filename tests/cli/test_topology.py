@@ -89,7 +89,7 @@ def test_a_discovered_cluster_is_written_and_planned_on(
     ("words", "said"),
     [
         ((), "no cluster was named"),
-        (("--gpus", "7"), "7 % 8 = 7"),
+        (("--gpus", "12"), "12 % 8 = 4"),
         (("--gpus", "0"), "--gpus 0"),
         (("--gpus", "2.5"), "--gpus 2.5"),
         (("--gpus", "64", "--gpu", "h1000-sxm"), "did you mean: h100-sxm"),
