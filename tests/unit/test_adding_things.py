@@ -114,7 +114,8 @@ TOY_SCHEDULE = """
 }
 
 
-def column("""
+@functools.cache
+def _names("""
 """Interleaving with three chunks on every rank."""
 
 ASKED_OF_SCHEDULE = """
@@ -170,7 +171,8 @@ LOOPED_BFS = """
 }
 
 
-def column("""
+@functools.cache
+def _names("""
 
 ASKED_OF_LOOPED_BFS = """
 import itertools
@@ -423,7 +425,7 @@ def test_every_training_precision_has_a_record() -> None:
 def test_a_schedule_is_added_in_three_places(tree: Path) -> None:
     """A toy schedule with a record, a name and a stack is planned, timed, run, exported and read from runs."""
     pytest.importorskip("torch")
-    edit(tree / "costmodel/pipeline/schedules.py", "\n}\n\n\ndef column(", TOY_SCHEDULE)
+    edit(tree / "costmodel/pipeline/schedules.py", "\n}\n\n\n@functools.cache\ndef _names(", TOY_SCHEDULE)
     edit(tree / "costmodel/layout.py", '"v-half"]', '"v-half", "toy"]')
     ideal = '"v-half"]\nempty_end_chunks = true'
     edit(tree / "costmodel/data/stacks.toml", ideal, ideal.replace("]", ', "toy"]'))
@@ -436,7 +438,7 @@ def test_a_schedule_that_holds_every_chunk_of_every_microbatch_is_added(tree: Pa
     orders.write_text(orders.read_text(encoding="utf-8") + LOOPED_BFS_ORDER, encoding="utf-8")
     schedules = tree / "costmodel/pipeline/schedules.py"
     edit(schedules, "    gpipe_order,\n", "    gpipe_order,\n    looped_bfs_order,\n")
-    edit(schedules, "\n}\n\n\ndef column(", LOOPED_BFS)
+    edit(schedules, "\n}\n\n\n@functools.cache\ndef _names(", LOOPED_BFS)
     edit(tree / "costmodel/layout.py", '"v-half"]', '"v-half", "looped-bfs"]')
     ideal = '"v-half"]\nempty_end_chunks = true'
     edit(tree / "costmodel/data/stacks.toml", ideal, ideal.replace("]", ', "looped-bfs"]'))

@@ -28,6 +28,10 @@ ALLOWED = {
     ("planner/search/tight.py", "a layout fits with "): "each change was searched",
     ("planner/audit/verdict.py", " chance of OOM"): "behind the chance of a job, by the words of the home",
     ("planner/audit/audit.py", "the log shows steps, so the job fits its GPUs"): "proven by a run",
+    (
+        "planner/audit/audit.py",
+        "faster than any layout that surely fits, and ",
+    ): "the best plan is searched among those",
     ("planner/structure.py", " does not fit together: "): "of parts of a file",
     ("planner/structure.py", "chance of OOM"): "name of the quantity",
     ("planner/questions/seen.py", " do not fit into it"): "of images in a sequence",
