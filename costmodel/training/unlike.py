@@ -27,7 +27,8 @@ from costmodel.training.raw_times import Features, features_of
 from costmodel.training.stages import stage_costs_of
 from costmodel.training.step_time import CostColumns, compose
 from topology.cluster import Cluster
-from topology.pools.rates import mean_usd_per_gpu_hour, rented_of_kinds
+from topology.pools.kinds import kinds_of
+from topology.pools.rates import mean_usd_per_gpu_hour
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +122,8 @@ def estimate_unlike(
         )
     stages = [kind_of_stage.count(kind) / layout.pp for kind in used]
     working = [kind_of_stage.count(kind) * layout.stage_ranks for kind in range(len(each))]
-    of_kinds = rented_of_kinds(q.cluster.spec, working)
+    nodes = (kinds_of(one.spec)[0].gpus_per_node for one in each)
+    of_kinds = tuple(-(-gpus // size) * size for gpus, size in zip(working, nodes, strict=True))
     rented = q.paid_gpus == sum(of_kinds)  # of whole nodes; where these are all there are it is the same
     paid = of_kinds if rented else tuple(one.num_gpus for one in each)
     found = _together(answers, memory, stages, [paid[kind] / sum(paid) for kind in used])

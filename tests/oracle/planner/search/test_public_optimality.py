@@ -19,6 +19,7 @@ import pytest
 import meshplan
 from planner.plan import Plan, PlanRequest
 from tests.oracle.planner.search.random_requests import ROOMY_BYTES, random_sizes, with_memory
+from topology.pools.rates import rented_gpus, units_of
 
 CASES = 200
 MOST_GPUS = 4
@@ -115,7 +116,11 @@ def score(request: PlanRequest, plan: Plan) -> float:
     budget = request.cluster.gpus[0].memory_bytes * (1 - (request.memory_headroom or 0.0))
     if plan.estimate.peak_memory_bytes > budget * (1 + 1e-9):
         return math.inf
-    gpus = plan.layout.num_gpus if request.objective == "cost" else 1
+    gpus = (
+        int(rented_gpus(units_of(request.cluster), plan.layout.num_gpus))
+        if request.objective == "cost"
+        else 1
+    )
     return gpus * plan.estimate.step_time_s
 
 
