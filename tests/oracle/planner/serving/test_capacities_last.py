@@ -64,7 +64,8 @@ def _keeps_for_hours(option: Option, rate_per_s: float) -> bool:
 
 
 TOO_SHORT = pytest.mark.xfail(
-    reason="a p99 limit is read from too short a load: four of twelve replicas break it at 92 % of what is planned"
+    strict=False,
+    reason="a p99 limit is read from too short a load: four of twelve replicas break it at 92 % of what is planned",
 )
 """Known and to be mended: the waits that one load in ten shows decide a p99."""
 

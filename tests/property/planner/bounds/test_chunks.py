@@ -56,6 +56,7 @@ def test_no_split_of_chunks_beats_its_bound(name: str, gpus: int, gib: int) -> N
         cluster=replace(default_cluster("h100-sxm", gpus).spec, gpus=(gpu,)),
         job=TrainingJob(sequence_length=4096, global_batch_size=128),
         stack="megatron-core",
+        memory_headroom=0.05,
     )
     s, pins = setting_of(request), parse_pins(request.pins)
     placed, _ = placements(s, pins, combinations(s, pins)[0])
