@@ -7,7 +7,6 @@ and `timm:NAME` are those of the libraries, `diffusers:PATH` is a config.json wh
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -29,7 +28,6 @@ def build(library: str, name: str, length: int = 0) -> tuple[Any, str]:
     Raises:
         InputError: If the library has none of that name here, or its samples have no such length.
     """
-    os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1")
     if library == "transformers":
         return of_transformers.build(name, length)
     if length:

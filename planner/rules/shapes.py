@@ -99,7 +99,7 @@ def _key_heads(model: ModelSpec) -> dict[str, int]:
 
 def _key_heads_ground(s: Setting, x: ParallelLayout) -> Ground:
     """Engines give several ranks the same head of keys where tp is a multiple of their number."""
-    return "unpriced" if x.tp % s.model.attention.whole_heads == 0 else "impossible"
+    return "unpriced" if x.tp % s.model.attention.whole_heads == 0 else "engine"
 
 
 def _feed_forward_widths(model: ModelSpec) -> dict[str, int]:
