@@ -262,9 +262,13 @@ def _explained(rule: Rule, setting: Setting, layout: ParallelLayout) -> Violatio
 
 
 def ground_of(rule: Rule, setting: Setting, layout: ParallelLayout) -> Ground:
-    """Why a layout that breaks a rule is refused; what an engine runs all the same is not priced."""
-    ground = rule.ground(setting, layout) if callable(rule.ground) else rule.ground
-    return "unpriced" if ground == "engine" and runs_for(setting, rule.name) else ground
+    """Why a layout that breaks a rule is refused; what an engine runs all the same is not priced.
+
+    A rule that looks at the layout knows that itself: an engine may run one of those that break it, not another.
+    """
+    if callable(rule.ground):
+        return rule.ground(setting, layout)
+    return "unpriced" if rule.ground == "engine" and runs_for(setting, rule.name) else rule.ground
 
 
 def _breaks(rule: Rule, setting: Setting, layout: ParallelLayout) -> bool:

@@ -74,7 +74,7 @@ GROUPED = [
 
 @pytest.mark.parametrize("name", GROUPED)
 def test_more_ranks_than_heads_of_keys_are_unpriced_where_engines_copy_the_heads(name: str) -> None:
-    """Megatron-Core takes a multiple of the heads and is named; an uneven cut is what engines stop at."""
+    """Megatron-Core takes a multiple of the heads; it is named. An uneven cut is what engines stop at."""
     heads = model(name).attention.whole_heads
     found = broken(name, tp=2 * heads, dp=64 // (2 * heads)).get("kv-heads")
     assert found is not None
@@ -98,11 +98,12 @@ def test_context_ranks_over_a_recurrence_are_unpriced(name: str) -> None:
 
 @pytest.mark.parametrize("engine", sorted({contract.stacks[0] for contract in CONTRACTS.values()}))
 def test_what_the_engine_of_a_profile_runs_is_unpriced_under_it(engine: str) -> None:
-    """The ground follows the contract: what one engine stops at another may run."""
+    """The ground follows the contract, where a rule does not look at the layout itself (as key heads do)."""
+    looks = {rule.name for rule in RULES if callable(rule.ground)}
     runs = {name for contract in CONTRACTS.values() if engine in contract.stacks for name in contract.runs}
     for degrees in ({"tp": 16, "dp": 4}, {"cp": 3}, {"pp": 8, "dp": 8, "microbatch_size": 8}, {"tp": 3}):
         for rule, found in broken("qwen3-next-80b-a3b", stack_name=engine, **degrees).items():
-            if rule in runs and found.ground != "impossible":
+            if rule in runs - looks and found.ground != "impossible":
                 assert found.ground == "unpriced", rule
 
 
