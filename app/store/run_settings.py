@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import json
 import platform
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields, make_dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Final
 
+from executor.training.setting import asked_form, settings_of
+from executor.training.settings import Endurance, RunSettings
 from topology.base.decode import read_toml, structure
 from topology.base.version import VERSION
-
-if TYPE_CHECKING:
-    from executor.training.settings import RunSettings
 
 SETTINGS_FILE, ASKED_PLAN_FILE = "settings.toml", "asked-plan.json"
 TOKENIZERS, DATASETS = "tokenizers", "datasets"
@@ -25,74 +24,42 @@ PACKAGES = ("torch", "numpy", TOKENIZERS, DATASETS)
 TABLES = ("versions", "checksums")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunFile:
-    """What a settings file may say: flags of `plan run` by their names, none of them required.
-
-    `plan` is a file beside it unless its path is absolute; `versions` are compared, differences are told;
-    `checksums` of tokenizer and texts must be those of the files, where these are there.
-    """
-
-    plan: str | None = None
-    data: str | None = None
-    tokenizer: str | None = None
-    text_field: str | None = None
-    document_end: int | None = None
-    eval_data: str | None = None
-    eval_interval: int | None = None
-    eval_batches: int | None = None
-    steps: int | None = None
-    pretrained: str | None = None
-    device: str | None = None
-    fp32: bool | None = None
-    compile: bool | None = None
-    async_tp: bool | None = None
-    seed: int | None = None
-    learning_rate: float | None = None
-    warmup_steps: int | None = None
-    lr_schedule: str | None = None
-    decay_steps: int | None = None
-    min_lr: float | None = None
-    weight_decay: float | None = None
-    adam_beta1: float | None = None
-    adam_beta2: float | None = None
-    adam_eps: float | None = None
-    clip_norm: float | None = None
-    router_loss: float | None = None
-    checkpoint_every: int | None = None
-    keep_checkpoints: int | None = None
-    min_gpus: int | None = None
-    notice: int | None = None
-    profile_step: int | None = None
-    wandb: bool | None = None
-    interface: str | None = None
-    preflight: bool | None = None
-    nnodes: str | None = None
-    rdzv_endpoint: str | None = None
-    env: tuple[str, ...] | None = None
-    run_key: str | None = None
-    versions: dict[str, str] = field(default_factory=dict)
-    checksums: dict[str, str] = field(default_factory=dict)
+_IN_A_FILE: Final = {Path | None: str | None, list[str] | None: tuple[str, ...] | None}
+"""Types in which a file holds what a command line gives in others."""
 
 
-OTHER_NAMES = {
-    "lr_schedule": "rate_shape",
-    "compile": "compiles",
-}  # of flags, where ranks read
-
-
-def settings_text(run: RunSettings, *, min_gpus: int | None, notice_s: int) -> str:
-    """The file of a run, with every value that is in effect."""
-    values: dict[str, Any] = {
-        "plan": ASKED_PLAN_FILE,
-        "fp32": run.precision == "fp32",
-        "min_gpus": min_gpus,
-        "notice": notice_s,
+def keys_of(*records: type) -> list[tuple[str, Any, Any]]:
+    """Every key of a file of some records' settings, its type and a default of None: nothing is required."""
+    forms = {
+        setting.key: asked_form(record, name)[0]
+        for record in records
+        for name, setting in settings_of(record).items()
     }
-    for one in fields(RunFile):
-        name = OTHER_NAMES.get(one.name, one.name)
-        if one.name not in (*values, *TABLES):
-            values[one.name] = getattr(run, name)
+    return [
+        ("plan", str | None, None),
+        *((key, _IN_A_FILE.get(form, form | None), None) for key, form in forms.items()),
+        ("versions", dict[str, str], field(default_factory=dict)),
+        ("checksums", dict[str, str], field(default_factory=dict)),
+    ]
+
+
+RunFile: Final[Any] = make_dataclass(
+    "RunFile", keys_of(RunSettings, Endurance), frozen=True, slots=True, kw_only=True
+)
+"""What a settings file may say: flags of `plan run` by their names, none of them required.
+
+`plan` is a file beside it unless its path is absolute; `versions` are compared, differences are told;
+`checksums` of tokenizer and texts must be those of the files, where these are there.
+"""
+
+
+def settings_text(run: RunSettings, endurance: Endurance) -> str:
+    """The file of a run, with every value that is in effect."""
+    values: dict[str, Any] = {"plan": ASKED_PLAN_FILE}
+    for record in (run, endurance):
+        for name, setting in settings_of(type(record)).items():
+            values[setting.key] = getattr(record, name)
+    values["fp32"] = run.precision == "fp32"
     lines = ["# Written by plan run. Once more: plan run --settings THIS_FILE --run-dir ANOTHER_FOLDER"]
     lines += [f"{name} = {_toml(value)}" for name, value in values.items() if value not in (None, ())]
     used = {TOKENIZERS: run.tokenizer is not None, DATASETS: "hf:" in f"{run.data}{run.eval_data}"}
@@ -123,7 +90,7 @@ def versions() -> dict[str, str]:
     return found
 
 
-def _require_checksums(found: RunFile, path: Path) -> None:
+def _require_checksums(found: Any, path: Path) -> None:
     """Refuse files that are not those of the run that is repeated."""
     from executor.data.contents import look_through
     from executor.data.hub import is_hub

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from executor.training.setting import Range, says
 from topology.base.atomic import write_atomically
 from topology.base.decode import read_json, structure, unstructure
 
@@ -27,61 +28,265 @@ EVALUATIONS_FILE = "evaluations.jsonl"
 SAVES_FILE = "saves.jsonl"
 
 
+DATA, NUMBERS, STEPPING = "Data", "Numbers", "Optimizer"
+SAVING, RANKS = "Checkpoints", "Ranks and nodes"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSettings:
-    """One training run.
+    """One training run: `folder` holds everything that it writes, the rest is what a user may set.
 
-    `folder` holds everything the run writes. `checkpoint_every` counts steps, 0 for the interval that Young
-    and Daly suggest. `eval_data` is evaluated every `eval_interval` steps and after the last, `eval_batches`
-    global batches of it, 0 for all. Text in either is tokenized on the way by `tokenizer`, `text_field` of
-    lines and tables; `checksums` are those of tokenizer and texts when the run began. Attention stops at the
-    token `document_end`. `compiles` puts layers through `torch.compile`, `async_tp` runs tensor-parallel
-    messages under products. `min_lr` is the rate that a schedule ends at, None for a tenth of the peak.
-    `router_loss` weighs the routers' balancing loss, None for the model's own
-    weight. `interface` is where ranks of several nodes listen, `nnodes` says how many of them (or MIN:MAX),
-    at `rdzv_endpoint` of the first their ranks meet (in a file without). `env` names variables that ranks are
-    given, `run_key` is the file of the key that signs checkpoints. `preflight` has nodes compared with the
-    plan before anything is started.
+    Values are in effect: what was left to us is decided (`app.actions.runs.own`). `checksums` are those of
+    tokenizer and texts when the run began.
     """
 
     folder: str
     plan_file: str
-    steps: int
-    data: str = "synthetic"
-    tokenizer: str | None = None
-    text_field: str = "text"
     checksums: dict[str, str] = field(default_factory=dict)
-    document_end: int | None = None
-    eval_data: str | None = None
-    eval_interval: int = 1000
-    eval_batches: int = 0
-    pretrained: str | None = None
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    precision: Literal["fp32", "bf16"] = "bf16"
-    compiles: bool = False
-    async_tp: bool = False
-    seed: int = 0
-    learning_rate: float = 3e-4
-    warmup_steps: int = 0
-    rate_shape: Literal["cosine", "linear", "constant", "wsd"] = "cosine"
-    decay_steps: int = 0
-    min_lr: float | None = None
-    weight_decay: float = 0.1
-    adam_beta1: float = 0.9
-    adam_beta2: float = 0.95
-    adam_eps: float = 1e-8
-    clip_norm: float = 1.0
-    router_loss: float | None = None
-    checkpoint_every: int = 0
-    keep_checkpoints: int = 3
-    profile_step: int | None = None
-    wandb: bool = False
-    interface: str | None = None
-    nnodes: str | None = None
-    rdzv_endpoint: str | None = None
-    env: tuple[str, ...] = ()
-    run_key: str | None = None
-    preflight: bool = True
+    steps: int = field(
+        metadata=says(
+            "--steps", "Optimizer steps; by default --tokens, or 100.", STEPPING,
+            least=1, asked=(int | None, None), resumable=True,
+        )
+    )  # fmt: skip
+    data: str = field(
+        default="synthetic",
+        metadata=says(
+            "--data",
+            "synthetic, token ids (.npy, .bin, Megatron's .idx), text, a Hugging Face dataset "
+            "(hf:NAME[:CONFIG][:SPLIT], hf:FOLDER), or a blend: 0.7=A,0.3=B.",
+            DATA, metavar="DATA",
+        ),
+    )  # fmt: skip
+    tokenizer: str | None = field(
+        default=None,
+        metadata=says(
+            "--tokenizer",
+            "A tokenizer.json, or its folder: text in --data (JSON lines, Parquet, Arrow, .txt, a folder "
+            "of these, or a dataset) is tokenized and packed while training.",
+            DATA, metavar="PATH", asked=(Path | None, None),
+        ),
+    )  # fmt: skip
+    text_field: str = field(
+        default="text",
+        metadata=says(
+            "--text-field", "Key of a JSON line's text, or a table's column.", DATA, metavar="NAME"
+        ),
+    )
+    document_end: int | None = field(
+        default=None,
+        metadata=says(
+            "--document-end",
+            "Token that ends a document: attention stays within documents (256 without --tokenizer).",
+            DATA, metavar="TOKEN", least=0,
+        ),
+    )  # fmt: skip
+    eval_data: str | None = field(
+        default=None,
+        metadata=says(
+            "--eval-data", "Held-out data, in the forms of --data: its mean loss is reported.", DATA,
+            metavar="DATA", resumable=True,
+        ),
+    )  # fmt: skip
+    eval_interval: int = field(
+        default=1000,
+        metadata=says(
+            "--eval-interval", "Steps between evaluations; one follows the last step.", DATA,
+            least=1, resumable=True,
+        ),
+    )  # fmt: skip
+    eval_batches: int = field(
+        default=0,
+        metadata=says(
+            "--eval-batches", "Global batches of an evaluation; 0 for a whole held-out file.", DATA,
+            least=0, resumable=True,
+        ),
+    )  # fmt: skip
+    pretrained: str | None = field(
+        default=None,
+        metadata=says(
+            "--pretrained", "Start from a Hugging Face state dict.", DATA,
+            metavar="PATH", asked=(Path | None, None),
+        ),
+    )  # fmt: skip
+    device: Literal["auto", "cpu", "cuda"] = field(
+        default="auto", metadata=says("--device", "auto, cpu or cuda.", NUMBERS, asked=(str, "auto"))
+    )
+    precision: Literal["fp32", "bf16"] = field(
+        default="bf16",
+        metadata=says("--fp32", "Compute in fp32 instead of bf16.", NUMBERS, asked=(bool, False)),
+    )
+    compiles: bool = field(
+        default=False,
+        metadata=says("--compile", "Put layers through torch.compile; plans are of eager ones.", NUMBERS),
+    )
+    async_tp: bool = field(
+        default=False,
+        metadata=says(
+            "--async-tp", "Run tensor-parallel messages under products, over NVLink; not planned.", NUMBERS
+        ),
+    )
+    seed: int = field(
+        default=0, metadata=says("--seed", "Seed of initial values and data order.", NUMBERS, least=0)
+    )
+    learning_rate: float = field(
+        default=3e-4,
+        metadata=says(
+            "--learning-rate", "Peak learning rate.", STEPPING, range=Range(above=0), resumable=True
+        ),
+    )
+    warmup_steps: int = field(
+        default=0,
+        metadata=says(
+            "--warmup-steps", "Warm-up; by default 1 % of the steps.", STEPPING,
+            least=0, asked=(int | None, None), resumable=True,
+        ),
+    )  # fmt: skip
+    rate_shape: Literal["cosine", "linear", "constant", "wsd"] = field(
+        default="cosine",
+        metadata=says(
+            "--lr-schedule", "cosine, linear, constant, or wsd (warm-up, stable, decay).", STEPPING,
+            asked=(str, "cosine"), resumable=True,
+        ),
+    )  # fmt: skip
+    decay_steps: int = field(
+        default=0,
+        metadata=says(
+            "--decay-steps", "Decay of wsd; by default the last 10 %, at least 2.", STEPPING,
+            least=0, asked=(int | None, None), resumable=True,
+        ),
+    )  # fmt: skip
+    min_lr: float | None = field(
+        default=None,
+        metadata=says(
+            "--min-lr",
+            "Rate that a schedule ends at; by default a tenth of the peak.",
+            STEPPING,
+            resumable=True,
+        ),
+    )
+    weight_decay: float = field(
+        default=0.1,
+        metadata=says(
+            "--weight-decay", "Weight decay of matrices.", STEPPING, range=Range(least=0), resumable=True
+        ),
+    )
+    adam_beta1: float = field(
+        default=0.9,
+        metadata=says(
+            "--adam-beta1", "Decay of AdamW's first moment.", STEPPING,
+            range=Range(least=0, below=1), resumable=True,
+        ),
+    )  # fmt: skip
+    adam_beta2: float = field(
+        default=0.95,
+        metadata=says(
+            "--adam-beta2", "Decay of AdamW's second moment.", STEPPING,
+            range=Range(least=0, below=1), resumable=True,
+        ),
+    )  # fmt: skip
+    adam_eps: float = field(
+        default=1e-8,
+        metadata=says(
+            "--adam-eps", "Added to the second moment's root.", STEPPING, range=Range(above=0), resumable=True
+        ),
+    )
+    clip_norm: float = field(
+        default=1.0,
+        metadata=says(
+            "--clip-norm", "Largest gradient norm.", STEPPING,
+            range=Range(above=0, remark="a very large one clips nothing"), resumable=True,
+        ),
+    )  # fmt: skip
+    router_loss: float | None = field(
+        default=None,
+        metadata=says(
+            "--router-loss", "Weight of the routers' balancing loss; by default the model's own.", STEPPING,
+            least=0, resumable=True,
+        ),
+    )  # fmt: skip
+    checkpoint_every: int = field(
+        default=0,
+        metadata=says(
+            "--checkpoint-every",
+            "Steps between checkpoints; 0 for that of the plan's campaign, else of Young and Daly.",
+            SAVING, least=0,
+        ),
+    )  # fmt: skip
+    keep_checkpoints: int = field(
+        default=3, metadata=says("--keep-checkpoints", "Checkpoints to keep.", SAVING, least=1)
+    )
+    profile_step: int | None = field(
+        default=None,
+        metadata=says("--profile-step", "Trace this step with torch's profiler.", RANKS, least=1),
+    )
+    wandb: bool = field(default=False, metadata=says("--wandb", "Log to Weights & Biases too.", RANKS))
+    interface: str | None = field(
+        default=None,
+        metadata=says(
+            "--interface",
+            "Network on which ranks of several nodes listen; on one node they listen on loopback only.",
+            RANKS, metavar="NAME",
+        ),
+    )  # fmt: skip
+    nnodes: str | None = field(
+        default=None,
+        metadata=says(
+            "--nnodes",
+            "Nodes of the run, where what starts them does not say; MIN:MAX goes on with MIN of them.",
+            RANKS, metavar="MIN:MAX",
+        ),
+    )  # fmt: skip
+    rdzv_endpoint: str | None = field(
+        default=None,
+        metadata=says(
+            "--rdzv-endpoint",
+            "Where ranks meet, on the first of several nodes, which number themselves without NODE_RANK.",
+            RANKS, metavar="HOST:PORT",
+        ),
+    )  # fmt: skip
+    preflight: bool = field(
+        default=True,
+        metadata=says(
+            "--preflight/--no-preflight",
+            "Compare GPUs, their health, network cards and an all-reduce with the plan before it starts.",
+            RANKS,
+        ),
+    )
+    env: tuple[str, ...] = field(
+        default=(),
+        metadata=says(
+            "--env", "Give ranks this variable of the environment too.", RANKS,
+            metavar="NAME", asked=(list[str] | None, None),
+        ),
+    )  # fmt: skip
+    run_key: str | None = field(
+        default=None,
+        metadata=says(
+            "--run-key", "Sign checkpoints with this key; load no others.", SAVING,
+            metavar="FILE", asked=(Path | None, None),
+        ),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endurance:
+    """What a run that loses GPUs, or is told to stop, may do; only the launcher reads it."""
+
+    min_gpus: int | None = field(
+        default=None,
+        metadata=says(
+            "--min-gpus", "Continue on fewer GPUs, down to this many, when some are lost.", RANKS, least=1
+        ),
+    )
+    notice: int = field(
+        default=30,
+        metadata=says(
+            "--notice",
+            "Seconds between a signal to stop and the scheduler's kill: what the last checkpoint may take.",
+            RANKS, least=1,
+        ),
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -264,7 +264,7 @@ def _explained(rule: Rule, setting: Setting, layout: ParallelLayout) -> Violatio
 def ground_of(rule: Rule, setting: Setting, layout: ParallelLayout) -> Ground:
     """Why a layout that breaks a rule is refused; what an engine runs all the same is not priced.
 
-    A rule that looks at the layout knows that itself: an engine may run one of those that break it, not another.
+    A rule that looks at the layout knows it itself: an engine may run one that breaks it and not another.
     """
     if callable(rule.ground):
         return rule.ground(setting, layout)

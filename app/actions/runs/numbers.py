@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Literal
 
+from executor.training.setting import settings_of
+
 if TYPE_CHECKING:
     from executor.training.settings import RunSettings
 
@@ -36,21 +38,22 @@ def check_rates(run: RunSettings) -> None:
     """Refuse numbers of the optimizer that are none it can step with."""
     from topology.base.errors import InputError
 
+    numbers = [
+        (setting.flag, getattr(run, name), setting.range.holds(getattr(run, name)), setting.range.words())
+        for name, setting in settings_of(type(run)).items()
+        if setting.range is not None
+    ]
     least = 0.0 if run.min_lr is None else run.min_lr
-    for flag, value, holds, range_ in (
-        ("--learning-rate", run.learning_rate, run.learning_rate > 0, "above 0"),
-        ("--min-lr", least, 0 <= least <= run.learning_rate, f"0 to --learning-rate, {run.learning_rate:g}"),
-        ("--weight-decay", run.weight_decay, run.weight_decay >= 0, "0 or more"),
-        ("--adam-beta1", run.adam_beta1, 0 <= run.adam_beta1 < 1, "0 to below 1"),
-        ("--adam-beta2", run.adam_beta2, 0 <= run.adam_beta2 < 1, "0 to below 1"),
-        ("--adam-eps", run.adam_eps, run.adam_eps > 0, "above 0"),
-        ("--clip-norm", run.clip_norm, run.clip_norm > 0, "above 0; a very large one clips nothing"),
+    ends = 0 <= least <= run.learning_rate and math.isfinite(least)
+    for flag, value, holds, words in (
+        *numbers,
+        ("--min-lr", least, ends, f"0 to --learning-rate, {run.learning_rate:g}"),
     ):
-        if not (holds and math.isfinite(value)):
+        if not holds:
             raise InputError(
                 what=f"{flag} is no number that an optimizer steps with",
                 cause=f"{value:g}",
-                fix=f"give {range_}",
+                fix=f"give {words}",
             )
 
 
@@ -98,14 +101,13 @@ def check_meant(run: RunSettings, min_gpus: int | None, num_gpus: int) -> None:
 
 def check_counts(run: RunSettings) -> None:
     """Refuse whole numbers that no rank could read or count to."""
-    from dataclasses import asdict
-
     from topology.base.errors import InputError, shown
 
-    for name, value in asdict(run).items():
+    for name, setting in settings_of(type(run)).items():
+        value = getattr(run, name)
         if type(value) is int and value > MOST_COUNTED:
             raise InputError(
-                what=f"--{name.replace('_', '-')} is more than any run counts",
+                what=f"{setting.flag} is more than any run counts",
                 cause=shown(value),
                 fix=f"give at most {MOST_COUNTED:,}",
             )

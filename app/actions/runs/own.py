@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from app.actions.convert import Published
     from app.reports.answer import Answer
     from executor.data.pieces import Contents
-    from executor.training.settings import RunSettings, RunStatus
+    from executor.training.settings import Endurance, RunSettings, RunStatus
     from planner.plan import Plan
     from planner.questions.flags import Flags
 
@@ -22,50 +22,14 @@ STATE_LIMITS = ("adapter", "adapted", "compression", "compressed", "offload", "o
 """Limits of the executor that no choice of a layout changes."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunFlags:
-    """The flags of `plan run` that say how to train; see `app.flags.run`."""
+def run_settings(asked: Mapping[str, Any], plan: Plan, folder: Path) -> RunSettings:
+    """Settings of the run, with what the plan decides where a user does not.
 
-    folder: Path
-    data: str
-    tokenizer: Path | None
-    text_field: str
-    document_end: int | None
-    eval_data: str | None
-    eval_interval: int
-    eval_batches: int
-    steps: int | None
-    pretrained: Path | None
-    device: str
-    fp32: bool
-    compiles: bool
-    async_tp: bool
-    seed: int
-    learning_rate: float
-    warmup_steps: int | None
-    rate_shape: str
-    decay_steps: int | None
-    min_lr: float | None
-    weight_decay: float
-    adam_beta1: float
-    adam_beta2: float
-    adam_eps: float
-    clip_norm: float
-    router_loss: float | None
-    checkpoint_every: int
-    keep_checkpoints: int
-    profile_step: int | None
-    wandb: bool
-    interface: str | None
-    preflight: bool
-    nnodes: str | None
-    rdzv_endpoint: str | None
-    env: tuple[str, ...]
-    run_key: Path | None
-
-
-def run_settings(flags: RunFlags, plan: Plan) -> RunSettings:
-    """Settings of the run, with what the plan decides where a flag does not."""
+    Args:
+        asked: Every setting of `RunSettings` in the form in which it is asked.
+        plan: What is trained.
+        folder: Of the run.
+    """
     from app.actions.runs.numbers import default_decay_steps, rate_shape_named
     from executor.data.source import named_in_full
     from executor.data.tokenizer import tokenizer_file
@@ -73,47 +37,23 @@ def run_settings(flags: RunFlags, plan: Plan) -> RunSettings:
     from executor.training.settings import RunSettings
     from planner.campaign.saving import save_interval_steps
 
-    steps = flags.steps or steps_of(plan)
-    settings = RunSettings(
-        folder="",
-        plan_file="",
-        steps=steps,
-        data=named_in_full(flags.data),
-        tokenizer=None if flags.tokenizer is None else str(tokenizer_file(flags.tokenizer).absolute()),
-        text_field=flags.text_field,
-        document_end=flags.document_end,
-        eval_data=None if flags.eval_data is None else named_in_full(flags.eval_data),
-        eval_interval=flags.eval_interval,
-        eval_batches=flags.eval_batches,
-        pretrained=None if flags.pretrained is None else str(flags.pretrained.resolve()),
-        device=device_named(flags.device),
-        precision="fp32" if flags.fp32 else "bf16",
-        compiles=flags.compiles,
-        async_tp=flags.async_tp,
-        seed=flags.seed,
-        learning_rate=flags.learning_rate,
-        warmup_steps=steps // 100 if flags.warmup_steps is None else flags.warmup_steps,
-        rate_shape=rate_shape_named(flags.rate_shape),
-        decay_steps=default_decay_steps(steps) if flags.decay_steps is None else flags.decay_steps,
-        min_lr=flags.min_lr,
-        weight_decay=flags.weight_decay,
-        adam_beta1=flags.adam_beta1,
-        adam_beta2=flags.adam_beta2,
-        adam_eps=flags.adam_eps,
-        clip_norm=flags.clip_norm,
-        router_loss=flags.router_loss,
-        checkpoint_every=flags.checkpoint_every or save_interval_steps(plan) or 0,
-        keep_checkpoints=flags.keep_checkpoints,
-        profile_step=flags.profile_step,
-        wandb=flags.wandb,
-        interface=flags.interface,
-        preflight=flags.preflight,
-        nnodes=flags.nnodes,
-        rdzv_endpoint=flags.rdzv_endpoint,
-        env=flags.env,
-        run_key=None if flags.run_key is None else str(flags.run_key.resolve()),
-    )
-    return with_plan(settings, flags.folder.resolve())
+    steps = asked["steps"] or steps_of(plan)
+    decided: dict[str, Any] = {
+        "steps": steps,
+        "data": named_in_full(asked["data"]),
+        "tokenizer": asked["tokenizer"] and str(tokenizer_file(asked["tokenizer"]).absolute()),
+        "eval_data": asked["eval_data"] and named_in_full(asked["eval_data"]),
+        "pretrained": asked["pretrained"] and str(asked["pretrained"].resolve()),
+        "device": device_named(asked["device"]),
+        "precision": "fp32" if asked["precision"] else "bf16",
+        "warmup_steps": steps // 100 if asked["warmup_steps"] is None else asked["warmup_steps"],
+        "rate_shape": rate_shape_named(asked["rate_shape"]),
+        "decay_steps": default_decay_steps(steps) if asked["decay_steps"] is None else asked["decay_steps"],
+        "checkpoint_every": asked["checkpoint_every"] or save_interval_steps(plan) or 0,
+        "env": tuple(asked["env"] or ()),
+        "run_key": asked["run_key"] and str(asked["run_key"].resolve()),
+    }
+    return with_plan(RunSettings(folder="", plan_file="", **{**asked, **decided}), folder.resolve())
 
 
 def plan_to_run(plan_file: Path | None, flags: Flags, *, accept_changes: bool = False) -> Plan:
@@ -267,8 +207,7 @@ def _missing(name: str) -> bool:
 def supervised(
     run: RunSettings,
     plan: Plan,
-    min_gpus: int | None,
-    notice_s: int,
+    endurance: Endurance,
     beside: Mapping[str, str],
     prometheus: str | None = None,
 ) -> RunStatus:
@@ -283,10 +222,10 @@ def supervised(
     from executor.launch.supervise import Supervision, supervise
 
     supervision = Supervision(
-        min_gpus=min_gpus,
+        min_gpus=endurance.min_gpus,
         replan=lambda count, lost: replanned(replace(plan.request, stack=STACK), count, lost),
         say=note,
-        notice_s=notice_s,
+        notice_s=endurance.notice,
         beside=beside,
     )
     metrics = RunMetrics(Path(run.folder), model=plan.request.model.name, layout=layout_words(plan.layout))
@@ -304,7 +243,7 @@ def supervised(
 
 
 def files_beside(
-    run: RunSettings, plan: Plan, min_gpus: int | None, notice_s: int, texts: Mapping[str, Contents]
+    run: RunSettings, plan: Plan, endurance: Endurance, texts: Mapping[str, Contents]
 ) -> dict[str, str]:
     """What repeats a run: its settings, the plan as it was asked for, and what its texts consist of."""
     from app.store.run_settings import ASKED_PLAN_FILE, SETTINGS_FILE, settings_text
@@ -312,7 +251,7 @@ def files_beside(
     from planner.plan import to_json
 
     return {
-        SETTINGS_FILE: settings_text(run, min_gpus=min_gpus, notice_s=notice_s),
+        SETTINGS_FILE: settings_text(run, endurance),
         ASKED_PLAN_FILE: to_json(plan),
         **({TEXTS_FILE: texts_json(texts)} if texts else {}),
     }

@@ -10,6 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from executor.training.setting import settings_of
 from topology.base.errors import InputError
 
 if TYPE_CHECKING:
@@ -18,13 +19,6 @@ if TYPE_CHECKING:
     from costmodel.job import TrainingJob
     from executor.training.settings import RunSettings
     from planner.plan import Plan, PlanRequest
-
-MAY_CHANGE = (
-    "steps", "learning_rate", "warmup_steps", "rate_shape", "decay_steps", "min_lr", "weight_decay",
-    "adam_beta1", "adam_beta2", "adam_eps", "clip_norm", "router_loss", "eval_data", "eval_interval",
-    "eval_batches",
-)  # fmt: skip
-"""Settings that decide losses from here on, and may be others than before."""
 
 
 def check_resumed(run: RunSettings, plan: Plan, say: Callable[[str], None]) -> None:
@@ -54,8 +48,8 @@ def check_resumed(run: RunSettings, plan: Plan, say: Callable[[str], None]) -> N
         _require_same_settings(run, there, adapts=plan.request.job.adapter is not None, say=say)
         told = [
             f"{name} {getattr(run, name)} ({getattr(there, name)} before)"
-            for name in MAY_CHANGE
-            if getattr(run, name) != getattr(there, name)
+            for name, setting in settings_of(type(run)).items()
+            if setting.resumable and getattr(run, name) != getattr(there, name)
         ]
         if told:
             say(f"the run goes on with {', '.join(told)}")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import field, fields, make_dataclass
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -13,13 +14,17 @@ import pytest
 pytest.importorskip("torch")
 
 import app.commands.run as command_module
+from app.actions.runs.numbers import check_rates
 from app.cli import run
-from app.store.run_settings import ASKED_PLAN_FILE, SETTINGS_FILE, RunFile
+from app.flags.run import options_of
+from app.store.run_settings import ASKED_PLAN_FILE, SETTINGS_FILE, RunFile, keys_of
 from costmodel.layout import ParallelLayout
-from executor.training.settings import RUN_FILE, read_settings
+from executor.training.setting import Range, says, settings_of
+from executor.training.settings import RUN_FILE, RunSettings, read_settings
 from planner.plan import Plan
 from tests.executor.training.test_commands import LEGAL, run_words
 from tests.executor.training.test_training import losses
+from topology.base.errors import InputError
 
 QUESTION = {"model", "gpus", "gpu", "cluster", "sequence_length", "global_batch_size", "tokens", "settings"}
 NOT_OF_THE_NUMBERS = {
@@ -42,6 +47,26 @@ def test_every_flag_is_in_the_file_or_asks_for_a_plan_or_says_where() -> None:
         "checksums",
     }
     assert flags == kept | QUESTION | NOT_OF_THE_NUMBERS
+
+
+def test_a_setting_is_declared_once() -> None:
+    """One more field with its words is a flag of that type and default, a key of the file, and refused by range."""
+    toy = make_dataclass(
+        "Toy",
+        [("z_loss", float, field(default=0.5, metadata=says("--z-loss", "A toy.", "G", range=Range(least=0))))],
+        bases=(RunSettings,), frozen=True, kw_only=True,
+    )  # fmt: skip
+    option, default = options_of(toy)["z_loss"]
+    assert (get_args(option)[0], default, get_args(option)[1].default) == (float, 0.5, "--z-loss")
+    assert ("z_loss", float | None, None) in keys_of(toy)
+    run_ = toy(folder="", plan_file="", steps=1, z_loss=-1.0)
+    with pytest.raises(InputError, match="--z-loss is no number"):
+        check_rates(run_)
+    assert {one.name for one in fields(RunSettings)} - settings_of(RunSettings).keys() == {
+        "folder",
+        "plan_file",
+        "checksums",
+    }
 
 
 @pytest.mark.slow
