@@ -26,12 +26,13 @@ EQUAL = 1e-9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """One thing a plan says: in its words, and in ours."""
+    """One thing a plan says: in its words, and in ours; `is_new` is what its version did not say yet."""
 
     name: str
     holds: bool
     claimed: str
     found: str
+    is_new: bool = False
 
 
 def sound(plan: Plan, where: str) -> Plan:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from app.reports.answer import Answer, Facts, Section, Table, json_text
 from planner.search.rederive import Rederived
 from planner.search.verify import Verification
+from planner.structure import Claim
 from topology.base.decode import unstructure
 
 FAILED = 1
@@ -13,10 +14,7 @@ FAILED = 1
 def verification_answer(found: Verification) -> Answer:
     """Lay out the verdicts; the exit code is 1 when a claim does not hold."""
     wrong = [claim.name for claim in found.claims if not claim.holds]
-    rows = tuple(
-        (claim.name, "holds" if claim.holds else "does not hold", claim.claimed, claim.found)
-        for claim in found.claims
-    )
+    rows = tuple((claim.name, _verdict(claim), claim.claimed, claim.found) for claim in found.claims)
     sections: list[Section] = [
         Table(title="Claims", columns=("claim", "verdict", "plan", "found"), rows=rows, align="llll")
     ]
@@ -29,6 +27,13 @@ def verification_answer(found: Verification) -> Answer:
         records=tuple(unstructure(claim) for claim in found.claims),
         exit_code=FAILED if wrong else 0,
     )
+
+
+def _verdict(claim: Claim) -> str:
+    """Whether a claim holds; *new* is what the version that saved the plan did not say yet."""
+    if claim.is_new:
+        return "new"
+    return "holds" if claim.holds else "does not hold"
 
 
 def _effort(found: Rederived) -> Facts:

@@ -3,6 +3,7 @@
 A plan that does not fit together, or that breaks a rule, is refused. One whose numbers are others here was
 edited, or made by another version or with other tables: it is refused with both numbers, or, where that is
 accepted, goes on with the numbers of here, without the proof and the alternatives that rested on the others.
+What a plan does not say, since its version did not, is no other number: it is added, and said.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def verified(plan: Plan, where: str, *, accept_changes: bool = False, say: Say =
         plan: as it was read.
         where: what it was read from, for messages.
         accept_changes: estimate a plan anew whose numbers are others here, instead of refusing it.
-        say: told in a line what was made otherwise, and every number that changed.
+        say: told in a line what was made otherwise, what is new, and every number that changed.
 
     Raises:
         InputError: its parts do not fit together.
@@ -60,10 +61,16 @@ def verified(plan: Plan, where: str, *, accept_changes: bool = False, say: Say =
     cal = tables_of(plan)
     here = origin_of(plan.request, cal)
     other = made_otherwise(plan.origin, here)
-    wrong = [claim for claim in number_claims(plan, setting, cal) if not claim.holds]
+    claims = number_claims(plan, setting, cal)
+    wrong, new = ([c for c in claims if not c.holds], [c.name for c in claims if c.is_new])
     if not wrong:
         if other:
             say(f"{where} was made with {other}; its numbers are the same here, its proof is of then")
+        if new:
+            say(
+                f"{where} was saved before plans said {', '.join(new)}: added from here, all else is the same"
+            )
+            return replace(estimate_anew(plan, setting, cal), campaign=_campaign_anew(plan))
         return plan
     changes = [f"{claim.name}: {claim.claimed} in the file, {claim.found} here" for claim in wrong]
     if not accept_changes:

@@ -6,8 +6,8 @@ derives its bound. A claim that does not hold is named with what is said and wha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -30,8 +30,7 @@ from planner.search.pools.unlike_plan import mesh_unlike
 from planner.search.rederive import Progress, Rederived, rederive
 from planner.stages.integer_program import ROUNDED_AWAY as PROVEN_GAP
 from planner.structure import EQUAL, Claim, close, same, structure_claims, within
-from topology.base.decode import unstructure
-from topology.base.errors import InputError
+from topology.base.errors import InputError, shortened
 from topology.base.units import format_bytes, format_seconds
 from topology.fabric.mesh import mesh
 from topology.pools.kinds import kinds_of, parts_of, words_of
@@ -133,9 +132,7 @@ def _estimate(plan: Plan, s: Setting, cal: Calibration) -> Iterator[Claim]:
     if plan.simulated_s is not None and anew.simulated_s is not None:
         yield _close("step by event simulation", plan.simulated_s, anew.simulated_s, format_seconds)
     rest = [
-        Claim(name=name, holds=False, claimed=claimed, found=found)
-        for name, claimed, found in _differences(unstructure(then), unstructure(now))
-        if name not in ("step_time_s", "peak_memory_bytes")
+        claim for claim in _differences(then, now) if claim.name not in ("step_time_s", "peak_memory_bytes")
     ]
     yield from rest or (same("rest of the estimate", "as estimated", "as estimated"),)
     unsaid = [text for text in now.assumptions if text not in plan.assumptions]
@@ -200,19 +197,38 @@ def _close(name: str, claimed: float, found: float, words: Callable[[float], str
     return Claim(name=name, holds=equal, claimed=texts[0], found=texts[1])
 
 
-def _differences(then: Any, now: Any, where: str = "") -> Iterator[tuple[str, str, str]]:
-    """Where two documents differ by more than what a text file loses, and what each says."""
-    if isinstance(then, dict) and isinstance(now, dict):
+def _differences(then: Any, now: Any, where: str = "") -> Iterator[Claim]:
+    """Where two values differ by more than what a text file loses, and what each says.
+
+    A field with a default that says nothing in the file, as of a version that did not have it, is new: the
+    file claims nothing of it.
+    """
+    if is_dataclass(then) and type(then) is type(now):
+        for each in fields(then):
+            one, other = getattr(then, each.name), getattr(now, each.name)
+            name = f"{where}.{each.name}".lstrip(".")
+            if one in (None, ()) and other != one and not _is_asked(each):
+                yield Claim(
+                    name=name, holds=True, claimed="not said", found=shortened(str(other)), is_new=True
+                )
+            else:
+                yield from _differences(one, other, name)
+    elif isinstance(then, Mapping) and isinstance(now, Mapping):
         for key in sorted({*then, *now}):
             yield from _differences(then.get(key), now.get(key), f"{where}.{key}".lstrip("."))
-    elif isinstance(then, list) and isinstance(now, list) and len(then) == len(now):
+    elif isinstance(then, tuple) and isinstance(now, tuple) and len(then) == len(now):
         for i, (one, other) in enumerate(zip(then, now, strict=True)):
             yield from _differences(one, other, f"{where}[{i}]")
     elif isinstance(then, float | int) and isinstance(now, float | int):
         if not close(then, now):
-            yield where, f"{then:.6g}", f"{now:.6g}"
+            yield Claim(name=where, holds=False, claimed=f"{then:.6g}", found=f"{now:.6g}")
     elif then != now:
-        yield where, str(then), str(now)
+        yield Claim(name=where, holds=False, claimed=shortened(str(then)), found=shortened(str(now)))
+
+
+def _is_asked(each: Field[Any]) -> bool:
+    """Whether every file of a dataclass says a field, since it has no default."""
+    return each.default is MISSING and each.default_factory is MISSING
 
 
 def _certificate(plan: Plan) -> Iterator[Claim]:
@@ -260,10 +276,11 @@ def _campaign(plan: Plan) -> Iterator[Claim]:
             name="campaign", holds=False, claimed="a finished run", found=f"{error.what}: {error.cause}"
         )
         return
-    wrong = [
-        Claim(name=f"campaign.{name}", holds=False, claimed=claimed, found=found)
-        for name, claimed, found in _differences(unstructure(plan.campaign), unstructure(now))
-    ]
+    said = replace(plan.campaign, notes=now.notes)  # what a version words otherwise is no other run
+    wrong = list(_differences(said, now, "campaign"))
+    if plan.campaign.notes != now.notes:
+        words = [shortened("; ".join(each.notes)) for each in (plan.campaign, now)]
+        wrong.append(Claim(name="campaign.notes", holds=True, claimed=words[0], found=words[1], is_new=True))
     yield from wrong or (same("campaign", "as computed", "as computed"),)
 
 

@@ -1,6 +1,7 @@
 """`verify` confirms what the search claims, by another path, and names what somebody changed."""
 
-from dataclasses import replace
+import json
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
@@ -131,6 +132,46 @@ def test_a_campaign_that_was_edited_is_found_out(changed: dict[str, Any], named:
     with pytest.raises(PlanChangedError, match=named):
         verified(edited, "plan.json")
     assert verified(edited, "plan.json", accept_changes=True).campaign == plan.campaign
+
+
+def unsaid_by_default(part: object) -> list[str]:
+    """Fields that a plan fills and that an earlier version may not have had: their default says nothing."""
+    return [
+        each.name
+        for each in fields(part)  # type: ignore[arg-type]
+        if (each.default in (None, ()) or each.default_factory is tuple)
+        and getattr(part, each.name) not in (None, ())
+    ]
+
+
+@pytest.mark.parametrize("part", ["campaign", "estimate"])
+def test_what_an_earlier_version_did_not_say_is_added_and_named(part: str) -> None:
+    """Each field that such a file lacks, and all together: the plan is that of here, and its names are said."""
+    plan = with_campaign(found())
+    names = unsaid_by_default(getattr(plan, part))
+    assert set(names) >= {"campaign": {"percentile_days", "deadline_chance"}, "estimate": {"evidence"}}[part]
+    names = [name for name in names if name not in ("assumptions", "provenance")]  # words that are held to
+    for lacking in (*([name] for name in names), names):
+        document = json.loads(to_json(plan))
+        for name in lacking:
+            del document[part][name]
+        read, said = from_json(json.dumps(document)), list[str]()
+        verdicts = verify(read, CAL, proof=False)
+        assert broken(verdicts) == set()
+        assert verified(read, "plan.json", say=said.append) == plan
+        assert len(said) == 1
+        assert all(name in said[0] for name in lacking)
+        assert {claim.name.rpartition(".")[2] for claim in verdicts.claims if claim.is_new} == set(lacking)
+
+
+def test_a_saved_plan_with_a_campaign_reopens_without_a_word() -> None:
+    """What this version saves says all that it reads, the chance of a deadline too."""
+    plan = with_campaign(found())
+    assert plan.campaign is not None
+    assert plan.campaign.deadline_chance is not None
+    said: list[str] = []
+    assert verified(from_json(to_json(plan)), "plan.json", say=said.append) == plan
+    assert said == []
 
 
 def test_the_world_of_a_campaign_is_kept() -> None:
