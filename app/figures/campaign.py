@@ -143,7 +143,7 @@ def _useful_reading(found: UsefulMap) -> str:
     bare = format_percent(found.useful[0][column])
     return (
         f"A checkpoint every {every} of work and {counted(found.spares[row], 'spare node')} leave {own} "
-        f"useful; without spares it is {bare}. Spares are those that make the fewest node-hours."
+        f"useful; without spares it is {bare}. Spares are those that make the fewest paid node-hours."
     )
 
 

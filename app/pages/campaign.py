@@ -23,7 +23,7 @@ from app.pages.base.frame import (
 from app.pages.base.sections import show_section
 from app.pages.question.sidebar import ask_job
 from app.quantities import format_percent, format_sum
-from app.reports.campaign.sections import campaign_sections
+from app.reports.campaign.sections import campaign_sections, spares_paid
 from app.reports.plan_headline import headline_of, run_s
 from costmodel.campaign.course import Course
 from costmodel.campaign.record import Band, Campaign
@@ -96,7 +96,7 @@ def show_numbers(found: Campaign) -> None:
         ("Useful", format_percent(found.useful_share.p50), USEFUL_NOTE),
         ("Interruptions", f"{found.interruptions.p50:,.0f}", ends(found.interruptions)),
         ("Saved every", format_seconds(found.checkpoint_interval_s), "Of work, not of the clock."),
-        ("Spare nodes", f"{found.spare_nodes:,}", "Paid for, and waiting beside the run."),
+        ("Spare nodes", f"{found.spare_nodes:,}", f"Waiting beside the run; {spares_paid(found)}."),
     )
     row = st.container(key="numbers")
     for column, (label, text, note) in zip(row.columns(len(values), gap="small"), values, strict=True):

@@ -82,6 +82,7 @@ def campaign(
         checkpoint_write_s=world.changed_share * job.checkpoint.total_bytes / kept[-1].write_bytes_per_s,
         checkpoint_stall_s=last.stall_s,
         spare_nodes=course.spares,
+        idle_spare_nodes=course.spares - course.paid_spares,
         lost_share=mean.lost,
         mean_useful_share=mean.useful,
         bound_useful_share=None if why else bound_useful_share(job, least_bytes, world, cluster),

@@ -30,6 +30,7 @@ class Job:
         checkpoint: What a checkpoint of it is made of.
         loaded_bytes_per_s: That data loading must deliver while steps are made.
         power_w: Of its GPUs together, at design power.
+        idle_nodes: Whole nodes of the cluster beside it that are held, and paid for, in any case.
     """
 
     work_s: float
@@ -39,6 +40,7 @@ class Job:
     checkpoint: CheckpointState
     loaded_bytes_per_s: float = 0.0
     power_w: float = 0.0
+    idle_nodes: int = 0
 
 
 def course_of(job: Job, world: FailureModel, cluster: ClusterSpec) -> Course:
@@ -96,6 +98,7 @@ def bare_course(
     return Course(
         work_s=job.work_s,
         nodes=max(1, math.ceil(job.gpus / per_node)),
+        idle_nodes=job.idle_nodes,
         hazards=hazards_of(world, devices, levels),
         levels=levels,
         every_s=(1.0,) * len(levels),

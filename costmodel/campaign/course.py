@@ -80,7 +80,8 @@ class Course:
     Attributes:
         work_s: Seconds of steps at full strength that make the run.
         nodes: Nodes it runs on.
-        spares: Nodes that wait beside it.
+        spares: Nodes that wait beside it, ready to take over.
+        idle_nodes: Nodes beside it that are held in any case: as many spares cost nothing more.
         hazards: What interrupts it.
         levels: Where checkpoints go, nearest first.
         every_s: Seconds of work between checkpoints, one for each level; each a multiple of the one before.
@@ -97,6 +98,7 @@ class Course:
     work_s: float
     nodes: int
     spares: int = 0
+    idle_nodes: int = 0
     hazards: tuple[Hazard, ...]
     levels: tuple[Level, ...]
     every_s: tuple[float, ...]
@@ -108,6 +110,11 @@ class Course:
     slow_per_s: float = 0.0
     slow_spell_s: float = 1.0
     slowdown: float = 1.0
+
+    @property
+    def paid_spares(self) -> int:
+        """Spares that are held for the run alone: those beyond the nodes that idle in any case."""
+        return max(0, self.spares - self.idle_nodes)
 
     @property
     def per_s(self) -> float:

@@ -21,6 +21,8 @@ _ROUNDS = 4
 _MOST_MULTIPLE = 64
 _NEARLY = 0.98
 MOST_SPARES = 2048
+HARDLY = 1e-4
+"""Of a run: nine minutes in two months."""
 
 
 def young_daly_s(checkpoint_s: float, between_failures_s: float) -> float:
@@ -104,14 +106,20 @@ def _own_best_s(course: Course, index: int) -> float:
 
 
 def with_best_spares(course: Course) -> Course:
-    """The course with the spares that make the fewest node-hours: (nodes + spares) / useful share."""
+    """The course with the spares that make the fewest paid node-hours: (nodes + spares) / useful share.
+
+    Nodes that idle in any case cost no more as spares: of them the fewest after which more hardly bring the
+    finish forward.
+    """
     best, lowest = course, math.inf
     blocked = 1.0
-    offered = course.offered
+    offered, held = course.offered, course.nodes + course.idle_nodes
     together = sum(nodes for nodes, _ in course.groups)
     full = at_full_strength(course).useful
-    for spares in range(min(MOST_SPARES, math.ceil(offered + 6 * math.sqrt(offered)) + 2 + 2 * together)):
-        if (course.nodes + spares) / full > lowest:  # not even without any wait
+    most = math.ceil(offered + 6 * math.sqrt(offered)) + 2 + 2 * together
+    for spares in range(min(MOST_SPARES, most)):
+        paid = max(held, course.nodes + spares)
+        if paid / full > lowest:  # not even without any wait
             break
         one = replace(course, spares=spares)
         if course.floor_nodes is None and not together:  # Erlang's recursion, the next spare from the last
@@ -119,8 +127,10 @@ def with_best_spares(course: Course) -> Course:
             useful = full * (1 - blocked)
         else:
             useful = expected(one).useful
-        if useful > 0 and (course.nodes + spares) / useful < lowest:
-            best, lowest = one, (course.nodes + spares) / useful
+        if useful > 0 and paid / useful < lowest:
+            best, lowest = one, paid / useful
+        if spares < course.idle_nodes and useful >= full * (1 - HARDLY):
+            break
     return best
 
 
@@ -132,10 +142,6 @@ def with_enough_spares(course: Course) -> Course:
         if expected(one).useful >= full * (1 - HARDLY):
             return one
     return replace(course, spares=MOST_SPARES)
-
-
-HARDLY = 1e-4
-"""Of a run: nine minutes in two months."""
 
 
 def _best_on_last(course: Course, divisors: tuple[int, ...], least_s: float) -> Course:

@@ -375,6 +375,7 @@ class Campaign:
     `kwh` are those of its GPUs at design power from start to finish, `co2_kg` what the grid emits for them,
     None where nobody said. `loader_bytes_per_s` is what data loading must deliver to all ranks. `base_bytes`
     are frozen weights, which `checkpoint_bytes` do not hold: a restart reads them where the run found them.
+    `idle_spare_nodes` of the spares are nodes that the cluster has beside the run: they cost nothing more.
     `percentile_days` are the days within which 0, 1, …, 100 % of the runs are finished, from which follows
     the chance of every limit; `deadline_chance` is that of the job's deadline, None where it has none.
     """
@@ -401,6 +402,7 @@ class Campaign:
     base_bytes: float = 0.0
     worth: tuple[Worth, ...] = ()
     notes: tuple[str, ...] = field(default=())
+    idle_spare_nodes: int = 0
     percentile_days: tuple[float, ...] = ()
     deadline_chance: float | None = None
 

@@ -25,10 +25,10 @@ class Price:
 
 
 def usd_per_s(course: Course, price: Price | None) -> float | None:
-    """Dollars a second of all nodes that are rented: those that work, spares, and what idles beside."""
+    """Dollars a second of all nodes that are rented: those that work, what idles beside, spares beyond it."""
     if price is None:
         return None
-    working = price.usd_per_gpu_hour * price.gpus_per_node * (course.nodes + course.spares)
+    working = price.usd_per_gpu_hour * price.gpus_per_node * (course.nodes + course.paid_spares)
     return (working + price.idle_usd_per_hour) / HOUR
 
 

@@ -17,7 +17,7 @@ from costmodel.campaign.worth import Price
 from costmodel.estimate import Estimate
 from costmodel.layout import ParallelLayout
 from costmodel.models.spec import ModelSpec
-from planner.campaign.rental import paid_usd_per_hour
+from planner.campaign.rental import idle_nodes_of, paid_usd_per_hour
 from planner.plan import Plan, PlanRequest, stack_of, steps_of
 from topology.base.errors import InputError
 from topology.builders import build
@@ -226,4 +226,5 @@ def job_of_layout(
         checkpoint=checkpoint_state(request.model, request.job, stack_of(request), layout, weights),
         loaded_bytes_per_s=tokens * token_bytes(request.model, world) / step_s,
         power_w=layout.num_gpus * build(request.cluster).gpu.tdp_w,
+        idle_nodes=idle_nodes_of(request, layout),
     )

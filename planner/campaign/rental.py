@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from costmodel.layout import ParallelLayout
 from planner.plan import RENTS_WHAT_IT_USES, Plan, PlanRequest
 from topology.pools.kinds import kinds_of
@@ -26,6 +28,17 @@ def paid_gpus_of(
     if kind_of_stage:
         return sum(rented_by_stages(request, layout, kind_of_stage))
     return int(rented_gpus(units_of(request.cluster), min(layout.num_gpus, request.cluster.num_gpus)))
+
+
+def idle_nodes_of(request: PlanRequest, layout: ParallelLayout) -> int:
+    """Whole nodes beside a layout that are paid for in any case, and could take over from one of its own.
+
+    None where the answer says what to rent, nor where nodes are of unlike kinds.
+    """
+    if request.objective in RENTS_WHAT_IT_USES or len(kinds_of(request.cluster)) > 1:
+        return 0
+    per_node = request.cluster.num_gpus / request.cluster.num_nodes
+    return max(0, request.cluster.num_nodes - math.ceil(layout.num_gpus / per_node))
 
 
 def rented_by_stages(

@@ -61,12 +61,22 @@ def _facts(found: Campaign, steps_s: float, gap: float | None) -> Facts:
         ),
         ("interruptions", f"{range_text(found.interruptions)}; {often}"),
         ("checkpoint", _checkpoint(found)),
-        ("spares", f"{counted(found.spare_nodes, 'node')}, paid for"),
+        ("spares", f"{counted(found.spare_nodes, 'node')}, {spares_paid(found)}"),
         *(("energy", _energy(found.kwh, found.co2_kg)) for _ in (found.kwh,) if found.kwh is not None),
         *(("loader", _loader(found)) for _ in (found,) if found.loader_bytes_per_s),
         *(("proof", _proof(gap)) for _ in (gap,) if gap is not None),
     )
     return Facts(title="Campaign", pairs=pairs)
+
+
+def spares_paid(found: Campaign) -> str:
+    """Whether spares cost anything: nodes that idle in the cluster are paid for in any case."""
+    idle = found.idle_spare_nodes
+    if not idle:
+        return "paid for"
+    if idle == found.spare_nodes:
+        return "idle in the cluster in any case"
+    return f"{idle:,} of them idle in the cluster in any case, the others paid for"
 
 
 def _energy(kwh: Band | None, co2_kg: Band | None) -> str:

@@ -108,7 +108,10 @@ def test_the_library_answers_with_the_campaign_of_the_command_line(tmp_path: Pat
 
 
 def test_a_campaign_pays_for_the_gpus_that_its_plan_pays_for() -> None:
-    """Asked for the least money a plan says how many to rent: its campaign bills those, and its spares."""
+    """Asked for the least money a plan says how many to rent: its campaign bills those, and its spares.
+
+    Of a cluster that is held, nodes that idle are paid for once, also where they are spares.
+    """
     asked = Flags(
         model="8b", gpus="64", global_batch_size="8", tokens="10B", top="1", objective="cost",
         settings=("layout.tp=8",),
@@ -128,7 +131,11 @@ def test_a_campaign_pays_for_the_gpus_that_its_plan_pays_for() -> None:
     node = request.cluster.nodes[0].gpus_per_node
     gpus = fewest.layout.num_gpus + node * rented.spare_nodes
     assert rented.usd.p50 == pytest.approx(rented.days.p50 * 24 * gpus * 6.88, rel=1e-3)
-    assert held.usd.p50 == pytest.approx(rented.usd.p50 * 64 / fewest.layout.num_gpus, rel=0.05)
+    idle = (64 - fewest.layout.num_gpus) // node
+    assert 0 < held.spare_nodes <= idle
+    assert held.idle_spare_nodes == held.spare_nodes
+    assert rented.idle_spare_nodes == 0
+    assert held.usd.p50 == pytest.approx(held.days.p50 * 24 * 64 * 6.88, rel=1e-3)
 
 
 def test_a_run_says_its_energy_and_what_the_grid_emits() -> None:
