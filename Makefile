@@ -7,8 +7,8 @@ install:  ## The package, its extras and its tools, at the tested versions.
 test:  ## The whole suite.
 	python -m pytest
 
-quick:  ## Without the slow tests and the browser.
-	python -m pytest -m "not slow and not browser"
+quick:  ## What a change can break, in three minutes: lint, types, contracts, the nearest tests (SINCE=HEAD).
+	python tools/quick.py --since $(or $(SINCE),HEAD)
 
 lint:  ## Style, types and the order of imports.
 	ruff check . && ruff format --check .
