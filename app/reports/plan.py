@@ -89,7 +89,10 @@ def proof_facts(plan: Plan) -> Facts:
     if optimality.status == "given":
         return Facts(title="Proof", pairs=(("answer", "the one layout asked for, held as it is"),))
     if optimality.enumerated == 1:
-        return Facts(title="Proof", pairs=(("answer", "the one layout asked for, its stages split best"),))
+        split = "its stages split best"
+        if optimality.status == "best-found":
+            split = f"of its splits the {_certainty(optimality)}"
+        return Facts(title="Proof", pairs=(("answer", f"the one layout asked for, {split}"),))
     pruned = sorted(optimality.pruned.items(), key=lambda item: -item[1])
     dismissed = sum(optimality.pruned.values())
     looked = f"{optimality.enumerated:,} layouts enumerated · {dismissed:,} dismissed"

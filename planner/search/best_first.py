@@ -378,6 +378,7 @@ def _solve(search: Search) -> None:
         )
         solution = settled(found) or decide(found, cutoff_s)
         search.proven &= solution.status != "best-found" and solution.bound_s > 0
+        search.by_clock |= solution.by_clock
         if solution.split is not None:
             chosen = choice(found.layout, found.costs, solution.split, solution.step_time_s)
             if not search.keeps(chosen):  # nor does any longer step of this layout

@@ -43,6 +43,7 @@ from planner.search.offloaded import with_offload_notes
 from planner.search.origin import origin_of
 from planner.search.pools.pool import best_part
 from planner.search.search import pin_notes
+from planner.stages.cpsat import STOPPED_BY_CLOCK
 from topology.base.errors import InputError
 from topology.pools.kinds import kinds_of
 
@@ -84,7 +85,7 @@ def _on_all(request: PlanRequest, cal: Calibration) -> Plan | tuple[Violation, .
     split = _optimised(s, asked, cal) if is_optimised(pins) else _held(s, asked, pins, cal)
     if isinstance(split, Violation):
         return (split,)
-    filled, bound_s, status = split
+    filled, bound_s, status, notes = split
     layout = named(asked, filled)
     rented = paid_gpus_of(request, asked)
     answer, costs = estimate_and_costs(
@@ -113,6 +114,7 @@ def _on_all(request: PlanRequest, cal: Calibration) -> Plan | tuple[Violation, .
         assumptions=(
             *_split_words(s, pins, filled, layout),
             *_filled(pins, layout),
+            *notes,
             *pin_notes(pins, s.model.num_layers, sum(filled.recompute_of_stage)),
             *answer.assumptions,
             *placement_words(s, layout, ranks, answer),
@@ -148,8 +150,8 @@ def _legal(
     return usual, violations
 
 
-Filled = tuple[StageSplit, float, Literal["proven", "best-found", "given"]]
-"""A split, a step that no split of the layout beats (of a split that is held: none), and what is proven."""
+Filled = tuple[StageSplit, float, Literal["proven", "best-found", "given"], tuple[str, ...]]
+"""A split, a step that no split of the layout beats (none of a split that is held), what is proven, notes."""
 
 
 def _held(s: Setting, x: ParallelLayout, pins: Mapping[str, Any], cal: Calibration) -> Filled | Violation:
@@ -158,7 +160,7 @@ def _held(s: Setting, x: ParallelLayout, pins: Mapping[str, Any], cal: Calibrati
     if isinstance(layers, Violation):
         return layers
     costs = stage_costs(s.model, s.cluster, s.job, s.stack, x, cal)
-    return held_split(s, x, pins, layers, costs), math.inf, "given"
+    return held_split(s, x, pins, layers, costs), math.inf, "given", ()
 
 
 def _optimised(s: Setting, x: ParallelLayout, cal: Calibration) -> Filled:
@@ -173,10 +175,12 @@ def _optimised(s: Setting, x: ParallelLayout, cal: Calibration) -> Filled:
         solution = settled(found) or decide(found, math.inf)
         if solution.split is not None:
             split = solution.split if most is None else recomputed_whole(solution.split, most)
-            return split, solution.bound_s, "best-found" if solution.status == "best-found" else "proven"
+            notes = (STOPPED_BY_CLOCK,) if solution.by_clock else ()
+            is_open = solution.status == "best-found"
+            return split, solution.bound_s, "best-found" if is_open else "proven", notes
     runs = [run.count for run in layer_runs(s.model)]
     split = even_split(runs, x, layer_order(s.model), s.job.mtp_layers)
-    return (split if most is None else recomputed_whole(split, most)), math.inf, "given"
+    return (split if most is None else recomputed_whole(split, most)), math.inf, "given", ()
 
 
 def _split_words(

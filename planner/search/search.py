@@ -26,6 +26,7 @@ from planner.search.pools.islands import with_islands
 from planner.search.pools.pool import best_of_pool
 from planner.search.state import Progress, Search
 from planner.search.tight import tight_request, with_tight_notes
+from planner.stages.cpsat import STOPPED_BY_CLOCK
 from planner.stages.integer_program import ROUNDED_AWAY
 from topology.builders import build
 from topology.fabric.hierarchy import Hierarchy
@@ -139,7 +140,7 @@ def _plan(request: PlanRequest, done: Search, started: float) -> Plan:
     ranks = place(done.setting, best.layout, full)
     placed = placement_words(done.setting, best.layout, ranks, full)
     layers, recomputed = done.setting.model.num_layers, sum(best.split.recompute_of_stage)
-    notes = pin_notes(done.pins, layers, recomputed)
+    notes = (*pin_notes(done.pins, layers, recomputed), *([STOPPED_BY_CLOCK] if done.by_clock else []))
     idle = done.setting.cluster.num_gpus - best.layout.num_gpus
     plan = Plan(
         request=request,

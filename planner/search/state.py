@@ -28,7 +28,8 @@ class Search:
 
     `pool` and `seen` are for alternatives, `hopeful` layouts that could win but for memory. While `coarse`,
     only usual choices are tried, with state sharded over all replicas. `kept` says of layouts and
-    steps whether a run of them keeps the deadline that is asked for.
+    steps whether a run of them keeps the deadline that is asked for. `by_clock` says that the clock stopped
+    the solver somewhere.
     """
 
     setting: Setting
@@ -47,6 +48,7 @@ class Search:
     coarse: bool = False
     solved: int = 0
     proven: bool = True
+    by_clock: bool = False
     kept: dict[tuple[ParallelLayout, float], bool] = field(default_factory=dict)
 
     @property

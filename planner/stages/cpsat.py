@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from topology.base.units import MINUTE
+
 Variable = int
 """Index of a variable; ~index is the negation of a boolean."""
 
@@ -68,18 +70,29 @@ class IntegerModel:
         )
 
 
-MOST_SECONDS = 60.0
-"""Clock limit of one solve, a last resort: what the solver does not count as work could go on for ever."""
+MOST_SECONDS = 600.0
+"""Clock limit of one solve, a last resort: what the solver does not count as work could go on for ever.
+
+The limit of work is reached in half a minute, so that only that decides, on a busy machine too.
+"""
+STOPPED_BY_CLOCK = (
+    f"the solver was stopped by the clock, after {MOST_SECONDS / MINUTE:g} min, not by its limit of work: "
+    "another machine may find a better split"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SolverResult:
-    """What the solver found: values of every variable (none when infeasible) and a bound."""
+    """What the solver found: values of every variable (none when infeasible) and a bound.
+
+    `by_clock` says that `MOST_SECONDS` ended it: the answer is no more than this machine came to.
+    """
 
     status: Literal["optimal", "feasible", "infeasible", "unknown"]
     values: tuple[int, ...] = ()
     objective: int = 0
     bound: int = 0
+    by_clock: bool = False
 
 
 def solve(model: IntegerModel, *, work_limit: float) -> SolverResult:
@@ -117,6 +130,7 @@ def solve(model: IntegerModel, *, work_limit: float) -> SolverResult:
         values=tuple(response.solution),
         objective=round(response.objective_value),
         bound=round(response.best_objective_bound),
+        by_clock=response.status.name not in ("OPTIMAL", "INFEASIBLE") and response.wall_time >= MOST_SECONDS,
     )
 
 

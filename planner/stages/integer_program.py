@@ -40,13 +40,15 @@ WORK_LIMIT = 10.0
 class StageSolution:
     """The best split of one layout; `split` is None when none fits (or none beats the cutoff).
 
-    `bound_s` is a step time no split can beat (infinite when none fits or beats the cutoff).
+    `bound_s` is a step time no split can beat (infinite when none fits or beats the cutoff). `by_clock` says
+    that the clock stopped the solver.
     """
 
     status: Literal["proven", "best-found", "none"]
     split: StageSplit | None
     step_time_s: float
     bound_s: float
+    by_clock: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,8 +98,8 @@ def solve_stages(
         return best
     safe = _solve(costs, chunk_ranks, cutoff_s, seed, CAUTIOUS, recomputes)
     if safe.status == "proven" and safe.step_time_s > best.bound_s * (1 + ROUNDED_AWAY):
-        return replace(safe, status="best-found", bound_s=best.bound_s)
-    return replace(safe, bound_s=best.bound_s)
+        safe = replace(safe, status="best-found")
+    return replace(safe, bound_s=best.bound_s, by_clock=best.by_clock or safe.by_clock)
 
 
 def _solve(
@@ -315,7 +317,9 @@ def _decode(
     """Read the split back; a seed that is as fast is kept, so that ties do not depend on the solver."""
     if answer.status in ("infeasible", "unknown"):
         bound = math.inf if answer.status == "infeasible" else 0.0
-        return StageSolution(status="none", split=None, step_time_s=math.inf, bound_s=bound)
+        return StageSolution(
+            status="none", split=None, step_time_s=math.inf, bound_s=bound, by_clock=answer.by_clock
+        )
     split = StageSplit(
         layers_of_stage=tuple(_values(answer.values, row) for row in counts.layers),
         recompute_of_stage=tuple(sum(_values(answer.values, row)) for row in counts.recomputed),
@@ -325,7 +329,9 @@ def _decode(
         split, found_s = seed, step_time(costs, seed)
     bound_s = min(answer.bound * quantum + costs.constant_s, found_s)
     status: Literal["proven", "best-found"] = "proven" if answer.status == "optimal" else "best-found"
-    return StageSolution(status=status, split=split, step_time_s=found_s, bound_s=bound_s)
+    return StageSolution(
+        status=status, split=split, step_time_s=found_s, bound_s=bound_s, by_clock=answer.by_clock
+    )
 
 
 def _values(values: Mapping[int, int] | Sequence[int], row: Sequence[Variable]) -> tuple[int, ...]:
