@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import argparse
 import ast
+import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -18,17 +20,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
 import grimp
-
-if TYPE_CHECKING:
-    import pytest
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 PACKAGES: Final = ("topology", "costmodel", "planner", "executor", "app", "meshplan", "tests")
 COMMAND_LINE: Final = "app.cli"
 SECONDS: Final = 180.0
+FIRST_GROUP: Final = 4
+"""Files of tests that the first call of pytest reads."""
+NOTHING_SELECTED: Final = 5
+"""Exit status of pytest where marks leave out every test."""
 QUICK: Final = "not slow and not browser and not gpu"
 LONGEST_NAMING: Final = 200
 """Characters of a text that names something; longer ones are prose."""
@@ -170,62 +173,50 @@ def _lint() -> int:
 
 def _test(files: Sequence[str], seconds: float) -> int:
     """Run tests in this order for so long; 0 when none that ran is red."""
-    import pytest
-
     if not files:
         sys.stdout.write("no test reaches what changed\n")
         return 0
-    clock = Clock(seconds)
-    status = int(pytest.main(["-q", "-m", QUICK, *files], plugins=[clock]))
-    if clock.left:
-        sys.stdout.write(f"{clock.left} of {clock.of} tests were left out for time: `make test` runs them\n")
-    return status if clock.red or not clock.left else 0
+    red, left = run_in_groups(files, seconds, ["-q", "-m", QUICK])
+    if left:
+        sys.stdout.write(f"{len(left)} of {len(files)} files were left out for time: `make test` runs them\n")
+    return int(red)
 
 
-class Clock:
-    """Ends a run of tests after some seconds, and counts what it left out."""
+def run_in_groups(
+    files: Sequence[str], seconds: float, options: Sequence[str], *, tree: Path = ROOT, quiet: bool = False
+) -> tuple[bool, list[str]]:
+    """Whether a test is red, and the files that time left out.
 
-    def __init__(self, seconds: float) -> None:
-        """End `seconds` from now."""
-        self.ends = time.monotonic() + seconds
-        self.of, self.done, self.red = 0, 0, False
+    Files are run in groups, each twice as large as the one before: pytest reads all files of a call before it
+    runs the first. A group that the end of the time interrupts counts as left out.
 
-    @property
-    def left(self) -> int:
-        """Tests that did not run."""
-        return self.of - self.done
-
-    def pytest_xdist_node_collection_finished(self, node: object, ids: Sequence[str]) -> None:
-        """Count what there is to run."""
-        del node
-        self.of = len(ids)
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Count what ran."""
-        self.red |= report.failed
-        self.done += report.when == "teardown"
-
-    @property
-    def over(self) -> bool:
-        """Whether the time is up."""
-        return time.monotonic() > self.ends
-
-    def pytest_xdist_make_scheduler(self, config: pytest.Config, log: Any) -> Any:
-        """Hand out one test after another, nearest first, until the time is up."""
-        from xdist.scheduler import LoadScheduling
-
-        clock = self
-
-        class UntilOver(LoadScheduling):
-            """Load scheduling that hands out nothing more once the time is up."""
-
-            def mark_test_complete(self, node: Any, item_index: int, duration: float = 0) -> None:
-                if clock.over:
-                    self.pending.clear()
-                super().mark_test_complete(node, item_index, duration)
-
-        config.option.maxschedchunk = 1
-        return UntilOver(config, log)
+    Args:
+        files: Of tests or doctests, in the order in which they run.
+        seconds: Of wall clock for all of them.
+        options: Of pytest.
+        tree: The checkout they are in.
+        quiet: Print nothing.
+    """
+    ends, size, left = time.monotonic() + seconds, FIRST_GROUP, list(files)
+    out = subprocess.DEVNULL if quiet else None
+    while left and (rest := ends - time.monotonic()) > 0:
+        words = [sys.executable, "-m", "pytest", *options, *left[:size]]
+        environment = {**os.environ, "PYTHONPATH": str(tree)}
+        running = subprocess.Popen(
+            words, cwd=tree, stdout=out, stderr=out, start_new_session=True, env=environment
+        )
+        try:
+            status = running.wait(rest)
+        except subprocess.TimeoutExpired:
+            return False, left
+        finally:
+            if running.poll() is None:
+                os.killpg(running.pid, signal.SIGKILL)
+                running.wait()
+        if status not in (0, NOTHING_SELECTED):
+            return True, left[size:]
+        left, size = left[size:], 2 * size
+    return False, left
 
 
 if __name__ == "__main__":
