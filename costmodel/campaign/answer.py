@@ -13,8 +13,8 @@ from costmodel.campaign.closed_form import MAINTENANCE, Shares, expected, why_in
 from costmodel.campaign.compose import Job, bound_useful_share, chosen_places, course_of
 from costmodel.campaign.course import TEN_TO_NINETY, Course, mean_of
 from costmodel.campaign.failures import explain_measured, spread_of
-from costmodel.campaign.record import Band, Campaign, FailureModel, Kept, LostShare, chance_within
-from costmodel.campaign.simulate import Runs, simulate
+from costmodel.campaign.record import KEPT, Band, Campaign, FailureModel, Kept, LostShare, chance_within
+from costmodel.campaign.simulate import Runs, simulate, simulate_unless_late
 from costmodel.campaign.tiers import only
 from costmodel.campaign.worth import Price, usd_per_s, worth_of
 from topology.base.units import DAY, KILO, WATT_HOUR
@@ -127,6 +127,15 @@ def finish_days(
     return percentile_days(runs_over_bands(course_of(job, world, cluster), world, step_band_s, RUNS))
 
 
+def is_kept(
+    job: Job, world: FailureModel, cluster: ClusterSpec, step_band_s: tuple[float, float], deadline_s: float
+) -> bool:
+    """Whether runs keep a deadline with a chance of `KEPT`, as their `campaign` says; see `finish_days`."""
+    course = course_of(job, world, cluster)
+    found = _runs_unless_late(course, world, step_band_s, RUNS, deadline_s)
+    return found is not None and chance_within(percentile_days(found), deadline_s / DAY) >= KEPT
+
+
 def percentile_days(found: Runs) -> tuple[float, ...]:
     """Days within which 0, 1, …, 100 % of simulated runs are finished."""
     return tuple(float(days) for days in np.percentile(found.wall_s / DAY, np.arange(101)))
@@ -145,10 +154,28 @@ def _scaled(one: Band, factor: float) -> Band:
 
 def runs_over_bands(course: Course, world: FailureModel, step_band_s: tuple[float, float], runs: int) -> Runs:
     """Campaigns over the band of the step, the spread of the rate, and chance."""
+    found = _runs_unless_late(course, world, step_band_s, runs, math.inf)
+    if found is None:
+        raise ValueError("no run is later than never")
+    return found
+
+
+def _runs_unless_late(
+    course: Course, world: FailureModel, step_band_s: tuple[float, float], runs: int, limit_s: float
+) -> Runs | None:
+    """The same, or None where so many need longer than a limit that it is not kept: see `KEPT`.
+
+    The percentile lies between two runs; with so many later than the limit, both of them are.
+    """
     step, spread = factors_of_runs(world, step_band_s, runs)
     rate = np.minimum(spread, highest_rate_factor(course))
     part = np.minimum(1.0, MOST_FAILURES / (course.per_s * course.work_s * rate * step))
-    found = simulate(course, runs, rate_factor=rate, work_factor=step * part)
+    found = simulate_unless_late(
+        course, runs, limit_s=limit_s * part, most_late=runs - 1 - math.floor(KEPT * (runs - 1)),
+        rate_factor=rate, work_factor=step * part,
+    )  # fmt: skip
+    if found is None:
+        return None
     return replace(
         found,
         work_s=found.work_s / part,

@@ -24,6 +24,8 @@ Flags: TypeAlias = npt.NDArray[np.bool_]
 Counts: TypeAlias = npt.NDArray[np.intp]
 _MOST_EVENTS = 30_000
 _TINY = 1e-9
+_LOOKED_AT_EVERY = 8
+"""Events between two looks at which campaigns are late already: a look costs about as much as an event."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,9 +79,44 @@ def simulate(
     Raises:
         InputError: a run is interrupted so often that it does not end.
     """
+    found = simulate_unless_late(
+        course, runs, seed, limit_s=np.full(runs, np.inf), rate_factor=rate_factor, work_factor=work_factor
+    )
+    if found is None:
+        raise ValueError("no run is later than never")
+    return found
+
+
+def simulate_unless_late(
+    course: Course,
+    runs: int,
+    seed: int = 0,
+    *,
+    limit_s: Floats,
+    most_late: int = 0,
+    rate_factor: Floats | None = None,
+    work_factor: Floats | None = None,
+) -> Runs | None:
+    """The same campaigns, or None as soon as more than `most_late` cannot be done by their limit any more.
+
+    Args:
+        course: The run.
+        runs: How many.
+        seed: Of the random numbers.
+        limit_s: Seconds in which each campaign has to be done.
+        most_late: Campaigns that may need longer.
+        rate_factor: On the rates of every hazard, one for each campaign.
+        work_factor: On the work, one for each campaign.
+
+    Raises:
+        InputError: a run is interrupted so often that it does not end.
+    """
     state = _State(course, runs, np.random.default_rng(seed), rate_factor, work_factor)
-    for _ in range(_MOST_EVENTS):
-        if not state.advance():
+    for event in range(_MOST_EVENTS):
+        is_done = not state.advance()
+        if (is_done or event % _LOOKED_AT_EVERY == 0) and (state.earliest_s() > limit_s).sum() > most_late:
+            return None
+        if is_done:
             return state.result()
     raise InputError(
         what="the simulated runs do not end",
@@ -132,6 +169,12 @@ class _State:
         self.spent = {field.name: np.zeros(runs) for field in fields(Runs) if field.name not in _NO_PARTS}
         self.count = np.zeros(runs)
         self.alive = np.ones(runs, dtype=bool)
+
+    def earliest_s(self) -> Floats:
+        """Seconds before which no campaign is done: from here on at full strength, and nothing strikes."""
+        ones = np.ones(self.n)
+        left: Floats = self.cycles.wall(self.work, ones) - self.cycles.wall(self.x, ones)
+        return self.t + np.maximum(0.0, left)
 
     def advance(self) -> bool:
         """Let every campaign have its next event; False once all are done."""

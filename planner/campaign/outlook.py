@@ -23,6 +23,7 @@ from costmodel.campaign.answer import (
     factors_of_runs,
     finish_days,
     highest_rate_factor,
+    is_kept,
     runs_over_bands,
 )
 from costmodel.campaign.checkpoint import CheckpointState
@@ -30,7 +31,7 @@ from costmodel.campaign.closed_form import FEWEST_FAILURES, at_full_strength, ex
 from costmodel.campaign.compose import Job, bare_course
 from costmodel.campaign.course import Course
 from costmodel.campaign.interval import with_best_spares, young_daly_s
-from costmodel.campaign.record import KEPT, FailureModel, chance_within
+from costmodel.campaign.record import KEPT, FailureModel
 from costmodel.estimate import Estimate
 from costmodel.evidence.keys import engine_family
 from costmodel.kernels.precisions import TRAINING
@@ -41,7 +42,6 @@ from costmodel.training.bands import Doubts, interval, time_deviation
 from planner.campaign.finish import job_of_layout, least_saved_bytes, world_of_request
 from planner.plan import PlanRequest, steps_of
 from topology.base.errors import InputError
-from topology.base.units import DAY
 from topology.builders import build
 from topology.pools.rates import rented_gpus, units_of
 
@@ -107,7 +107,11 @@ class Outlook:
         deadline_s = self.request.job.deadline_s
         if deadline_s is None:
             return True
-        return chance_within(self.finish_days(layout, full), deadline_s / DAY) >= KEPT
+        job, band = job_of_layout(self.request, layout, full, self.world), (full.lower_s, full.upper_s)
+        try:
+            return is_kept(job, self.world, self.request.cluster, band, deadline_s)
+        except InputError:
+            return False
 
     def _overhead(self, num_gpus: int) -> float:
         bare = self._course(num_gpus)

@@ -9,7 +9,7 @@ import pytest
 from costmodel.campaign.closed_form import erlang_b, expected, node_states, why_invalid
 from costmodel.campaign.course import Course, Hazard, Level
 from costmodel.campaign.cycles import Cycles
-from costmodel.campaign.simulate import simulate
+from costmodel.campaign.simulate import simulate, simulate_unless_late
 from topology.base.errors import InputError
 from topology.base.units import DAY, HOUR
 
@@ -90,6 +90,22 @@ def test_both_agree_on_where_the_time_goes(seed: int) -> None:
     for name in ("lost_work", "detection", "restart", "waiting_for_nodes", "stragglers", "checkpoints"):
         simulated = float(getattr(runs, f"{name}_s").sum() / runs.wall_s.sum())
         assert getattr(shares.lost, name) == pytest.approx(simulated, abs=0.015), name
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_runs_that_are_late_are_known_before_their_end(seed: int) -> None:
+    """With any limit around which they end: none is returned exactly where too many need longer."""
+    course = random_course(seed)
+    course = replace(course, work_s=min(course.work_s, 15 / course.per_s))
+    whole = simulate(course, 60, seed=seed)
+    for share in (0.02, 0.3, 0.9):
+        limit = np.full(60, float(np.quantile(whole.wall_s, share)))
+        late = int((whole.wall_s > limit).sum())
+        for most_late in {0, late - 1, late, late + 1} - {-1}:
+            found = simulate_unless_late(course, 60, seed, limit_s=limit, most_late=most_late)
+            assert (found is None) == (late > most_late)
+            if found is not None:
+                assert found.wall_s.tolist() == whole.wall_s.tolist()
 
 
 def plain(**changed: object) -> Course:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from costmodel.campaign.answer import campaign
+from costmodel.campaign.answer import RUNS, campaign, is_kept
 from costmodel.campaign.checkpoint import (
     CheckpointState,
     checkpoint_state,
@@ -16,7 +16,7 @@ from costmodel.campaign.compose import Job, bare_course, bound_useful_share, cou
 from costmodel.campaign.course import Level
 from costmodel.campaign.failures import default_model
 from costmodel.campaign.interval import with_best_interval, with_best_spares
-from costmodel.campaign.record import Campaign, Duration
+from costmodel.campaign.record import KEPT, Campaign, Duration, FailureModel
 from costmodel.campaign.tiers import chains_of
 from costmodel.campaign.worth import Price
 from costmodel.job import TrainingJob
@@ -283,3 +283,16 @@ def test_a_level_is_the_nearest_that_survives() -> None:
     course = bare_course(job(), replace(WORLD, peer_memory=True), CLUSTER)
     assert [course.level_for(loses) for loses in ("process", "node", "memory")] == [0, 0, 1]
     assert isinstance(course.levels[0], Level)
+
+
+@pytest.mark.parametrize("world", [WORLD, replace(WORLD, min_gpus=12_288)])
+def test_a_deadline_is_kept_as_the_campaign_says(world: FailureModel) -> None:
+    """Judged alone it may end early: the verdict is that of the campaign's own chance, on both sides of it."""
+    short = job(days=3)
+    found = campaign(short, world, CLUSTER, step_band_s=BAND, least_bytes=BYTES, runs=RUNS)
+    edge = found.percentile_days[round(100 * KEPT)] * DAY
+    verdicts = []
+    for factor in (0.6, 0.97, 1 - 1e-6, 1 + 1e-6, 1.03):
+        verdicts.append(is_kept(short, world, CLUSTER, BAND, factor * edge))
+        assert verdicts[-1] == (found.chance_within_s(factor * edge) >= KEPT)
+    assert verdicts == [False, False, False, True, True]
