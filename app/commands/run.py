@@ -102,7 +102,7 @@ def command(
     from app.actions.runs import own as training_run
     from app.actions.runs.texts import with_texts
     from app.reports.answer import emit
-    from executor.training.setting import settings_of
+    from executor.training.option import options_of
     from executor.training.settings import Endurance
     from planner.questions.flags import Flags
 
@@ -123,7 +123,7 @@ def command(
         )  # fmt: skip
     del settings_file  # its values are those of the flags that were not given
     plan = training_run.plan_to_run(plan_file, flags, accept_changes=accept_changes)
-    endurance = Endurance(**{name: asked.pop(name) for name in settings_of(Endurance)})
+    endurance = Endurance(**{name: asked.pop(name) for name in options_of(Endurance)})
     run = training_run.run_settings(asked, plan, folder)
     run, texts = with_texts(run, plan)
     training_run.check_run(plan, run, texts, endurance.min_gpus)

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final, TypeAlias
 
 import typer
 
-from executor.training.setting import asked_form, settings_of
+from executor.training.option import asked_form, options_of
 from executor.training.settings import Endurance, RunSettings
 
 PlanFile: TypeAlias = Annotated[
@@ -41,37 +41,37 @@ Engine: TypeAlias = Annotated[
 ]
 RunKey: TypeAlias = Annotated[
     Path | None,
-    typer.Option("--run-key", help=settings_of(RunSettings)["run_key"].help, metavar="FILE"),
+    typer.Option("--run-key", help=options_of(RunSettings)["run_key"].help, metavar="FILE"),
 ]
 
 RECORDS: Final = (RunSettings, Endurance)
-KEY_OF: Final = {name: setting.key for name, setting in settings_of(*RECORDS).items()}
+KEY_OF: Final = {name: option.key for name, option in options_of(*RECORDS).items()}
 """The flag's name of every setting, by the name that ranks read it under."""
 
 
-def options_of(*records: type) -> dict[str, tuple[Any, Any]]:
+def annotated_options(*records: type) -> dict[str, tuple[Any, Any]]:
     """The annotated option of every setting of some records and its default, by the flag's name."""
     return {
-        setting.key: (
+        option.key: (
             Annotated[
                 form,
                 typer.Option(
-                    setting.flag,
-                    help=setting.help,
-                    metavar=setting.metavar or None,
-                    min=setting.least,
-                    rich_help_panel=setting.group,
+                    option.flag,
+                    help=option.help,
+                    metavar=option.metavar or None,
+                    min=option.least,
+                    rich_help_panel=option.group,
                 ),
             ],
             default,
         )
         for record in records
-        for name, setting in settings_of(record).items()
+        for name, option in options_of(record).items()
         for form, default in [asked_form(record, name)]
     }
 
 
-OPTIONS: Final = options_of(*RECORDS)
+OPTIONS: Final = annotated_options(*RECORDS)
 
 
 def by_setting(**given: Any) -> dict[str, Any]:

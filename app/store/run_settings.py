@@ -13,7 +13,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
 
-from executor.training.setting import asked_form, settings_of
+from executor.training.option import asked_form, options_of
 from executor.training.settings import Endurance, RunSettings
 from topology.base.decode import read_toml, structure
 from topology.base.version import VERSION
@@ -31,9 +31,9 @@ _IN_A_FILE: Final = {Path | None: str | None, list[str] | None: tuple[str, ...] 
 def keys_of(*records: type) -> list[tuple[str, Any, Any]]:
     """Every key of a file of some records' settings, its type and a default of None: nothing is required."""
     forms = {
-        setting.key: asked_form(record, name)[0]
+        option.key: asked_form(record, name)[0]
         for record in records
-        for name, setting in settings_of(record).items()
+        for name, option in options_of(record).items()
     }
     return [
         ("plan", str | None, None),
@@ -57,8 +57,8 @@ def settings_text(run: RunSettings, endurance: Endurance) -> str:
     """The file of a run, with every value that is in effect."""
     values: dict[str, Any] = {"plan": ASKED_PLAN_FILE}
     for record in (run, endurance):
-        for name, setting in settings_of(type(record)).items():
-            values[setting.key] = getattr(record, name)
+        for name, option in options_of(type(record)).items():
+            values[option.key] = getattr(record, name)
     values["fp32"] = run.precision == "fp32"
     lines = ["# Written by plan run. Once more: plan run --settings THIS_FILE --run-dir ANOTHER_FOLDER"]
     lines += [f"{name} = {_toml(value)}" for name, value in values.items() if value not in (None, ())]

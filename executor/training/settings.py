@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from executor.training.setting import Range, says
+from executor.training.option import Range, says
 from topology.base.atomic import write_atomically
 from topology.base.decode import read_json, structure, unstructure
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Literal
 
-from executor.training.setting import settings_of
+from executor.training.option import options_of
 
 if TYPE_CHECKING:
     from executor.training.settings import RunSettings
@@ -39,9 +39,9 @@ def check_rates(run: RunSettings) -> None:
     from topology.base.errors import InputError
 
     numbers = [
-        (setting.flag, getattr(run, name), setting.range.holds(getattr(run, name)), setting.range.words())
-        for name, setting in settings_of(type(run)).items()
-        if setting.range is not None
+        (option.flag, getattr(run, name), option.range.holds(getattr(run, name)), option.range.words())
+        for name, option in options_of(type(run)).items()
+        if option.range is not None
     ]
     least = 0.0 if run.min_lr is None else run.min_lr
     ends = 0 <= least <= run.learning_rate and math.isfinite(least)
@@ -103,11 +103,11 @@ def check_counts(run: RunSettings) -> None:
     """Refuse whole numbers that no rank could read or count to."""
     from topology.base.errors import InputError, shown
 
-    for name, setting in settings_of(type(run)).items():
+    for name, option in options_of(type(run)).items():
         value = getattr(run, name)
         if type(value) is int and value > MOST_COUNTED:
             raise InputError(
-                what=f"{setting.flag} is more than any run counts",
+                what=f"{option.flag} is more than any run counts",
                 cause=shown(value),
                 fix=f"give at most {MOST_COUNTED:,}",
             )

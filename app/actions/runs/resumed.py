@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from executor.training.setting import settings_of
+from executor.training.option import options_of
 from topology.base.errors import InputError
 
 if TYPE_CHECKING:
@@ -48,8 +48,8 @@ def check_resumed(run: RunSettings, plan: Plan, say: Callable[[str], None]) -> N
         _require_same_settings(run, there, adapts=plan.request.job.adapter is not None, say=say)
         told = [
             f"{name} {getattr(run, name)} ({getattr(there, name)} before)"
-            for name, setting in settings_of(type(run)).items()
-            if setting.resumable and getattr(run, name) != getattr(there, name)
+            for name, option in options_of(type(run)).items()
+            if option.resumable and getattr(run, name) != getattr(there, name)
         ]
         if told:
             say(f"the run goes on with {', '.join(told)}")

@@ -16,10 +16,10 @@ pytest.importorskip("torch")
 import app.commands.run as command_module
 from app.actions.runs.numbers import check_rates
 from app.cli import run
-from app.flags.run import options_of
+from app.flags.run import annotated_options
 from app.store.run_settings import ASKED_PLAN_FILE, SETTINGS_FILE, RunFile, keys_of
 from costmodel.layout import ParallelLayout
-from executor.training.setting import Range, says, settings_of
+from executor.training.option import Range, options_of, says
 from executor.training.settings import RUN_FILE, RunSettings, read_settings
 from planner.plan import Plan
 from tests.executor.training.test_commands import LEGAL, run_words
@@ -56,13 +56,13 @@ def test_a_setting_is_declared_once() -> None:
         [("z_loss", float, field(default=0.5, metadata=says("--z-loss", "A toy.", "G", range=Range(least=0))))],
         bases=(RunSettings,), frozen=True, kw_only=True,
     )  # fmt: skip
-    option, default = options_of(toy)["z_loss"]
+    option, default = annotated_options(toy)["z_loss"]
     assert (get_args(option)[0], default, get_args(option)[1].default) == (float, 0.5, "--z-loss")
     assert ("z_loss", float | None, None) in keys_of(toy)
     run_ = toy(folder="", plan_file="", steps=1, z_loss=-1.0)
     with pytest.raises(InputError, match="--z-loss is no number"):
         check_rates(run_)
-    assert {one.name for one in fields(RunSettings)} - settings_of(RunSettings).keys() == {
+    assert {one.name for one in fields(RunSettings)} - options_of(RunSettings).keys() == {
         "folder",
         "plan_file",
         "checksums",

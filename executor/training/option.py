@@ -1,6 +1,6 @@
-"""How a user says one setting of a run: its flag, what it means, and which values it may have.
+"""How a user says an option of a run: its flag, what it means, and which values it may have.
 
-A setting is declared once, as a field with a `Setting`. The flags of `plan run`, the keys of `settings.toml`,
+An option is declared once, as a field with a `RunOption`. Flags of `plan run`, keys of `settings.toml`,
 what a resumed run may change and which numbers are refused are read from there.
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, fields
 from typing import Any, Final
 
-_KEY: Final = "setting"
+_KEY: Final = "option"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +48,7 @@ class Range:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
+class RunOption:
     """A setting as a user says it.
 
     Attributes:
@@ -75,7 +75,7 @@ class Setting:
     def key(self) -> str:
         """The name in a file of settings, and of the parameter of `plan run`.
 
-        >>> Setting(flag="--preflight/--no-preflight", help="", group="").key
+        >>> RunOption(flag="--preflight/--no-preflight", help="", group="").key
         'preflight'
         """
         return self.flag.partition("/")[0].removeprefix("--").replace("-", "_")
@@ -86,12 +86,12 @@ def says(
     help: str,  # noqa: A002 - the word of every command-line library
     group: str,
     **more: Any,
-) -> Mapping[str, Setting]:
+) -> Mapping[str, RunOption]:
     """The metadata of a field that a user may set."""
-    return {_KEY: Setting(flag=flag, help=help, group=group, **more)}
+    return {_KEY: RunOption(flag=flag, help=help, group=group, **more)}
 
 
-def settings_of(*records: type) -> dict[str, Setting]:
+def options_of(*records: type) -> dict[str, RunOption]:
     """Every setting of some records of settings by the name of its field, in the order of their fields."""
     return {
         field.name: field.metadata[_KEY]
@@ -104,8 +104,8 @@ def settings_of(*records: type) -> dict[str, Setting]:
 def asked_form(record: type, name: str) -> tuple[Any, Any]:
     """Type and default of one setting as a user gives it."""
     field: Field[Any] = next(field for field in fields(record) if field.name == name)
-    setting: Setting = field.metadata[_KEY]
-    if setting.asked is not None:
-        return setting.asked
+    option: RunOption = field.metadata[_KEY]
+    if option.asked is not None:
+        return option.asked
     default = field.default_factory() if field.default_factory is not MISSING else field.default
     return typing.get_type_hints(record)[name], default
