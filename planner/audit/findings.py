@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 from planner.audit.environment import SLOW
 from planner.audit.job import Job
-from planner.audit.legal import Finding, broken_rules, place_of, refused
+from planner.audit.legal import Finding, FindingKind, broken_rules, place_of, refused
 from planner.audit.read import Reading
 from planner.audit.residual import work_of
 from planner.audit.spelling import spelled_fix, spelled_name
@@ -31,7 +31,7 @@ def findings_of(reading: Reading, job: Job, cluster: Cluster | None) -> tuple[Fi
     """Everything that is wrong, the worst first."""
     found: dict[tuple[str, str], Finding] = {}
     judges: tuple[Iterator[Finding], ...] = (
-        refused(reading, job), *(judge(reading) for judge in _JUDGES), _environment(reading, cluster),
+        refused(reading, job), *(judge(reading) for judge in _JUDGES), _environment(reading, job, cluster),
         _slow_variables(reading),
     )  # fmt: skip
     for judge in judges:
@@ -43,7 +43,7 @@ def findings_of(reading: Reading, job: Job, cluster: Cluster | None) -> tuple[Fi
             found[finding.kind, finding.rule] = finding
     for finding in _measured(reading, job, cluster):
         found.setdefault((finding.kind, finding.rule), finding)
-    order = ("illegal", "unpriced", "contradiction", "measured", "slow")
+    order = ("illegal", "open", "unpriced", "contradiction", "measured", "slow")
     return tuple(sorted(found.values(), key=lambda finding: order.index(finding.kind)))
 
 
@@ -225,8 +225,8 @@ def _slow(reading: Reading) -> Iterator[Finding]:
         )
 
 
-def _environment(reading: Reading, cluster: Cluster | None) -> Iterator[Finding]:
-    """A variable that engines of Megatron ask for, or stop at."""
+def _environment(reading: Reading, job: Job, cluster: Cluster | None) -> Iterator[Finding]:
+    """A variable that engines of Megatron ask for, or stop at; open where what no file says may settle it."""
     facts = reading.facts
     if not reading.family.one_queue or "shell" not in reading.kinds.values():
         return
@@ -238,6 +238,7 @@ def _environment(reading: Reading, cluster: Cluster | None) -> Iterator[Finding]
     queues = str(said.value).strip() if said else ""
     file, line = (said.file, said.line) if said else place_of(facts, "layout.tp", "layout.cp")
     sharded = next((name for name in _SHARDED if facts.truth(name)), None)
+    settled = True
     if sharded is not None:
         wrong, fix = queues == "1", f"unset {_QUEUES}"
         message = f"{_QUEUES} is 1: {_SHARDED[sharded]} stops"
@@ -245,11 +246,13 @@ def _environment(reading: Reading, cluster: Cluster | None) -> Iterator[Finding]
         wrong = split and (not reading.sets_queues or (queues.isdecimal() and queues != "1"))
         wrong = wrong and not _pairs(reading) and (cluster is None or orders_kernels_by_queue(cluster.gpu))
         fix = f"export {_QUEUES}=1"
-        stated = f"is {queues}" if queues else "is not set"
+        settled = bool(queues) and cluster is not None and "cluster.gpu" not in job.open_fields
+        stated = f"is {queues}" if queues else "is set in none of these files"
         asked = " or ".join(name.partition(".")[2] for name in reading.family.one_queue)
         message = f"{_QUEUES} {stated}: below Blackwell {reading.family.name} stops with {asked}"
     if wrong:
-        yield Finding(kind="illegal", rule="cuda-connections", message=message, fix=fix, file=file, line=line)
+        kind: FindingKind = "illegal" if settled else "open"
+        yield Finding(kind=kind, rule="cuda-connections", message=message, fix=fix, file=file, line=line)
 
 
 def _slow_variables(reading: Reading) -> Iterator[Finding]:

@@ -71,6 +71,11 @@ class Job:
     unsettled: tuple[Unsettled, ...] = ()
 
     @property
+    def open_fields(self) -> frozenset[str]:
+        """Fields that were taken for granted: what hangs on one is not known of the job."""
+        return frozenset(one.field for one in self.unsettled)
+
+    @property
     def leanest_layout(self) -> ParallelLayout | None:
         """The layout with all that is unsettled at its leanest; None where nothing bounds that."""
         return None if self.layout is None else leanest_layout(self.layout, self.unsettled)

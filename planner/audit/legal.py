@@ -27,12 +27,14 @@ from planner.audit.told import (
     words_between,
 )
 from planner.plan import PlanRequest
+from planner.problem import Setting
 from planner.rules.check import check, parse_pins, rules_of
 from planner.rules.rule import Rule, Violation
 from topology.base.errors import InputError
+from topology.catalog import gpus
 
-FindingKind = Literal["illegal", "contradiction", "slow", "measured", "unpriced"]
-"""``unpriced``: legal for all we know, but the profile that prices the job has no such thing."""
+FindingKind = Literal["illegal", "open", "contradiction", "slow", "measured", "unpriced"]
+"""``open``: the engine stops unless what no file says is so; ``unpriced``: legal as far as is known."""
 _LAYOUT = tuple(field.name for field in fields(ParallelLayout))
 _NOT_OFFERED = re.compile(r", but (\S+) has only .*$")
 """What a profile does not price, as the rules of plans say it."""
@@ -63,9 +65,14 @@ class Finding:
     line: int = 0
 
 
+def is_illegal(findings: Iterable[Finding]) -> bool:
+    """Whether the engine stops, whatever the files leave unsaid; an audit then exits with 4."""
+    return any(one.kind == "illegal" for one in findings)
+
+
 def stops(findings: Iterable[Finding]) -> bool:
     """Whether a job has no price: it does not start, or nothing prices what it does."""
-    return any(one.kind in ("illegal", "unpriced") and one.rule != "cuda-connections" for one in findings)
+    return any(one.kind in ("illegal", "unpriced") for one in findings)
 
 
 def place_of(facts: Facts, *names: str) -> tuple[str, int]:
@@ -98,7 +105,7 @@ def broken_rules(reading: Reading, job: Job) -> Iterator[Finding]:
     ran = set(reading.kinds.values()) == {"log"}  # so it was legal
     runs: Mapping[str, str] = contract.runs if contract is not None else {}
     rules = {rule.name: rule for rule in rules_of(setting.engine)}
-    open_fields = {one.field.removeprefix("layout.") for one in job.unsettled}
+    open_fields = {name.removeprefix("layout.") for name in job.open_fields}
     for found in check(
         setting.model, setting.cluster, setting.job, setting.stack, job.layout, engine=setting.engine
     ):
@@ -107,6 +114,7 @@ def broken_rules(reading: Reading, job: Job) -> Iterator[Finding]:
         rule = rules.get(found.rule)
         theirs = found.rule.endswith("-offered") or found.rule.startswith(f"{setting.engine}-")
         unknown = rule is not None and not open_fields.isdisjoint(rule.fields)
+        unknown |= "cluster.gpu" in open_fields and _holds_elsewhere(setting, job.layout, found.rule)
         unpriced = (
             ran
             or unknown
@@ -124,6 +132,20 @@ def broken_rules(reading: Reading, job: Job) -> Iterator[Finding]:
             file=file,
             line=line,
         )
+
+
+def _holds_elsewhere(setting: Setting, layout: ParallelLayout, rule: str) -> bool:
+    """Whether a GPU of another generation keeps a rule: of an assumed one it says nothing."""
+    s = setting
+    others = {gpu.architecture: gpu for gpu in gpus().values()}
+    return any(
+        rule
+        not in {
+            found.rule
+            for found in check(s.model, replace(s.cluster, gpu=gpu), s.job, s.stack, layout, engine=s.engine)
+        }
+        for gpu in others.values()
+    )
 
 
 def _taken(reading: Reading, rule: str) -> bool:

@@ -14,6 +14,7 @@ from costmodel.accuracy.anchor import Anchor
 from costmodel.accuracy.kept_anchors import remember
 from costmodel.calibration.bench_files import MOST_BYTES as RESULT_BYTES
 from planner.audit.audit import Audit, audited, calibration_of, level_of
+from planner.audit.legal import is_illegal
 from planner.audit.read import MOST_BYTES, Reading, read_files
 from planner.audit.serving.load import LOAD_WORDS, is_result
 from planner.audit.serving.texts import judged
@@ -127,13 +128,9 @@ def _variables(settings: tuple[str, ...]) -> dict[str, str]:
 
 
 def fails(found: Audit, limit: float | None) -> bool:
-    """Whether a job is to be stopped: it is illegal, does not fit, or is too slow where a limit was given.
-
-    A variable of the environment that no file sets may be set where the job starts.
-    """
-    illegal = any(one.kind == "illegal" and one.rule != "cuda-connections" for one in found.findings)
+    """Whether a job is to be stopped: it is illegal, does not fit, or is too slow where a limit was given."""
     too_slow = limit is not None and found.slower_by is not None and found.slower_by > limit
-    return illegal or found.fits is False or too_slow
+    return is_illegal(found.findings) or found.fits is False or too_slow
 
 
 def _kept(found: Audit, name: str) -> str:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from app.commands.audit.answer import fails
 from app.reports.audit.report import audit_document
 from costmodel.kernels.tables import load_calibration
 from costmodel.memory.fit import FITS_BELOW, fit_of
@@ -101,18 +102,37 @@ def test_what_is_wrong_is_found_by_its_rule(tmp_path, change, kind, rule):
     assert rule in rules(small(tmp_path, **change), kind)
 
 
-def test_the_variable_that_megatron_asks_for_is_missed(tmp_path):
+def test_the_variable_that_megatron_asks_for_is_open_until_it_is_said(tmp_path):
+    """A shell may set it, and Blackwell does not ask: it is illegal only where both are known."""
     path = tmp_path / "run.sh"
     text = SMALL.format(nodes=1, layers=32, batch=64, tp=2, pp=1, more="--sequence-parallel")
-    path.write_text(text, encoding="utf-8")
-    assert "cuda-connections" not in rules(audit_of(path), "illegal")
     bare = text.replace("export CUDA_DEVICE_MAX_CONNECTIONS=1\n", "")
-    path.write_text(bare, encoding="utf-8")
-    assert "cuda-connections" in rules(audit_of(path), "illegal")
-    path.write_text(f"srun --export=ALL,CUDA_DEVICE_MAX_CONNECTIONS=1 {bare}", encoding="utf-8")
-    assert "cuda-connections" not in rules(audit_of(path), "illegal")
-    path.write_text(text.replace("CONNECTIONS=1", "CONNECTIONS=8"), encoding="utf-8")
-    assert "cuda-connections" in rules(audit_of(path), "illegal")
+    other = text.replace("CONNECTIONS=1", "CONNECTIONS=8")
+    in_line = f"srun --export=ALL,CUDA_DEVICE_MAX_CONNECTIONS=1 {bare}"
+    for words, flags, kind in (
+        (text, {}, None), (in_line, {}, None), (bare, {}, "open"), (bare, {"gpu": "h100-sxm"}, "open"),
+        (other, {}, "open"), (other, {"gpu": "h100-sxm"}, "illegal"), (other, {"gpu": "gb200"}, None),
+    ):  # fmt: skip
+        path.write_text(words, encoding="utf-8")
+        audit = audit_of(path, **flags)
+        found = [one.kind for one in audit.findings if one.rule == "cuda-connections"]
+        assert found == ([] if kind is None else [kind]), (words, flags)
+        assert fails(audit, None) is (kind == "illegal")
+        assert (audit.predicted is None) is (kind == "illegal")
+
+
+def test_what_an_assumed_gpu_cannot_do_is_not_illegal(tmp_path):
+    """Nobody said H100: mxfp8 runs on a later one. What no GPU runs is illegal all the same."""
+    eight_bits = "--fp8-format e4m3 --fp8-recipe mxfp8"
+    path = tmp_path / "run.sh"
+    for more, flags, kind in (
+        (eight_bits, {}, "unpriced"), (eight_bits, {"gpu": "h100-sxm"}, "illegal"),
+        ("--num-layers-per-virtual-pipeline-stage 3 --pipeline-model-parallel-size 2", {}, "illegal"),
+    ):  # fmt: skip
+        path.write_text(SMALL.format(nodes=1, layers=32, batch=64, tp=1, pp=1, more=more), encoding="utf-8")
+        audit = audit_of(path, **flags)
+        assert kind in {one.kind for one in audit.findings}
+        assert fails(audit, None) is (kind == "illegal")
 
 
 def test_megatron_fsdp_wants_the_variable_unset(tmp_path):
