@@ -25,6 +25,7 @@ from planner.rules.check import check, check_memory, check_pins, ground_of, pars
 from planner.rules.rule import Violation
 from planner.search.best_first import explore, has_layout
 from planner.search.candidates import estimate_of
+from planner.search.least_memory import leanest
 from planner.search.state import Search
 from planner.space.degrees import combinations
 from topology.base.counts import counted
@@ -352,11 +353,16 @@ def _least_memory(setting: Setting, pins: Mapping[str, Any], cal: Calibration) -
 def leanest_layout(
     setting: Setting, pins: Mapping[str, Any], cal: Calibration
 ) -> tuple[ParallelLayout, tuple[MemoryBreakdown, ...]]:
-    """The layout that needs least memory, and what each of its stages needs, in bytes on one GPU."""
+    """The layout that needs least memory, and what each of its stages needs, in bytes on one GPU.
+
+    A bound names the first, and searches in less and less memory those that need less still.
+    """
     table, _ = combinations(setting, pins)
-    s, leanest = setting, table.layout(int(np.argmin(smallest_memory(setting, table))))
-    smallest = _leanest_of(s, leanest, pins)
-    return smallest, estimate(s.model, s.cluster, s.job, s.stack, smallest, cal).memory_by_stage
+    s, least = setting, smallest_memory(setting, table)
+    smallest = _leanest_of(s, table.layout(int(np.argmin(least))), pins)
+    memory = estimate(s.model, s.cluster, s.job, s.stack, smallest, cal).memory_by_stage
+    found = leanest(s, pins, cal, max(stage.total_bytes for stage in memory), float(least.min()))
+    return (smallest, memory) if found is None else (found.layout, estimate_of(s, found, cal).memory_by_stage)
 
 
 def leanest_share(setting: Setting, pins: Mapping[str, Any], cal: Calibration) -> float:

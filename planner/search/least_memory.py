@@ -1,15 +1,21 @@
-"""The emptiest plan that the error band cannot tell from the fastest: searches under ever smaller memory.
+"""The emptiest plan, of all or of those as fast as the fastest: searches under ever smaller memory.
 
-Whether some plan within the band fits into a budget of memory is itself a search, which either finds one or
-proves that there is none. Halving the budget between what a plan needs and what is proven too little gives
-the emptiest plan to within `CLOSE_ENOUGH` of its memory, and the proof.
+Whether some plan fits into a budget of memory is itself a search, which either finds one or proves that there
+is none. Halving the budget between what a plan needs and what is proven too little gives the emptiest plan to
+within `CLOSE_ENOUGH` of its memory, and the proof.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
-from planner.search.best_first import run_search
+from costmodel.kernels.tables import Calibration
+from planner.bounds.objective import Goal
+from planner.problem import Setting
+from planner.search.best_first import finds_a_layout, run_search
 from planner.search.candidates import Choice
 from planner.search.state import Search
 
@@ -38,6 +44,35 @@ def emptiest(fastest: Search, longest_s: float) -> tuple[Choice | None, float]:
         else:
             break
     return best, too_little
+
+
+def leanest(
+    setting: Setting, pins: Mapping[str, Any], cal: Calibration, known_bytes: float, least_bytes: float
+) -> Choice | None:
+    """The layout of least memory whatever its step; None where none needs less than a known one.
+
+    What a GPU has is tried first, so that a layout that it holds is found wherever there is one.
+
+    Args:
+        setting: What is asked.
+        pins: Pinned fields.
+        cal: Kernel and collective tables.
+        known_bytes: Peak of a layout that is known.
+        least_bytes: What every layout needs at least.
+    """
+    best, most, too_little = None, known_bytes, least_bytes
+    budget = setting.cluster.gpu.memory_bytes
+    while most - too_little > CLOSE_ENOUGH * most:
+        budget = budget if too_little < budget < most else (most + too_little) / 2
+        within = Search(
+            setting=replace(setting, memory_headroom=1 - budget / setting.cluster.gpu.memory_bytes),
+            goal=Goal(objective="step-time", limit_s=math.inf), pins=pins, cal=cal, progress=lambda _: None,
+        )  # fmt: skip
+        if finds_a_layout(within) and within.best is not None:
+            best, most = within.best, min(budget, within.best.peak_memory_bytes)
+        else:
+            too_little = budget
+    return best
 
 
 def _search_within(fastest: Search, share: float, longest_s: float) -> Search:

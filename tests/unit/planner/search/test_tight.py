@@ -16,8 +16,9 @@ from planner.plan import Plan, PlanRequest
 from planner.problem import setting_of
 from planner.questions.flags import Flags
 from planner.questions.training import understand
-from planner.search.best_first import explore
+from planner.search.best_first import explore, has_layout
 from planner.search.infeasible import Infeasible, leanest_share
+from planner.search.least_memory import CLOSE_ENOUGH
 from planner.search.search import search
 from planner.search.state import Search
 from planner.search.tight import FITS_WITH
@@ -25,17 +26,24 @@ from planner.search.verify import verify
 
 CAL = load_calibration()
 
-QUESTIONS = [
-    {"model": "8b", "gpus": "8", "gpu": gpu, "engine": engine, "precision": precision}
-    for gpu in ("a100-40gb", "h100-sxm", "l40s")
-    for engine in ("megatron", "torchtitan")
-    for precision in ("bf16", "fp8")
-    if not (gpu == "a100-40gb" and precision == "fp8")
-] + [
-    {"model": "70b", "gpus": gpus, "engine": engine, "precision": "fp8"}
-    for gpus in ("16", "32")
-    for engine in ("megatron", "torchtitan")
-]
+QUESTIONS = (
+    [
+        {"model": "8b", "gpus": "8", "gpu": gpu, "engine": engine, "precision": precision}
+        for gpu in ("a100-40gb", "h100-sxm", "l40s")
+        for engine in ("megatron", "torchtitan")
+        for precision in ("bf16", "fp8")
+        if not (gpu == "a100-40gb" and precision == "fp8")
+    ]
+    + [
+        {"model": "70b", "gpus": "16", "engine": "torchtitan", "precision": "bf16"},
+        {"model": "70b", "gpus": "16", "engine": "megatron", "precision": "bf16"},
+    ]
+    + [
+        {"model": "70b", "gpus": gpus, "engine": engine, "precision": "fp8"}
+        for gpus in ("16", "32")
+        for engine in ("megatron", "torchtitan")
+    ]
+)
 """Jobs about as large as their GPUs: some fit, some are tight, some do neither."""
 
 
@@ -61,7 +69,7 @@ def test_an_answer_fits_else_is_tight_else_no_gpu_holds_one(question: dict[str, 
     request = replace(asked(**question), top=1)
     answer, s = answer_to(QUESTIONS.index(question)), setting_of(request)
     if isinstance(answer, Infeasible):
-        assert leanest_share(s, {}, CAL) < 0
+        assert not has_layout(replace(request, memory_headroom=0.0), CAL)
         return
     word = fit_of(answer.estimate.out_of_memory_chance)
     if answer.request.memory_headroom is None:
@@ -73,7 +81,9 @@ def test_an_answer_fits_else_is_tight_else_no_gpu_holds_one(question: dict[str, 
     assert fitting.best is None
     peak = answer.estimate.peak_memory_bytes / s.cluster.gpu.memory_bytes
     assert answer.request.memory_headroom <= 1 - peak
-    assert math.isclose(answer.request.memory_headroom, leanest_share(s, {}, CAL))
+    free = answer.request.memory_headroom
+    assert math.isclose(free, leanest_share(s, {}, CAL))
+    assert not has_layout(replace(request, memory_headroom=1 - (1 - CLOSE_ENOUGH) * (1 - free) + 0.001), CAL)
     assert verify(answer, CAL, proof=False).holds
 
 
