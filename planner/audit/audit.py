@@ -16,6 +16,7 @@ from costmodel.kernels.tables import Calibration, load_calibration
 from costmodel.memory.fit import fit_of
 from costmodel.models.spec import layer_order, layer_runs
 from costmodel.pipeline.even_split import even_split
+from costmodel.stack import SoftwareStack
 from costmodel.training.bands import Doubts, tie_ratio
 from costmodel.training.estimate import estimate
 from planner.audit.changes import Change, Running, changes_of, most_bytes, running_of
@@ -35,6 +36,7 @@ from planner.formats.step_lines import Pace, Work
 from planner.plan import Plan, PlanRequest
 from planner.problem import setting_of, split_of
 from planner.questions.flags import Flags
+from planner.search.infeasible import share_text
 from planner.search.search import search
 from topology.base.errors import InputError
 from topology.base.units import format_bytes
@@ -51,6 +53,7 @@ class Audit:
         findings: What is wrong.
         predicted: What the job should take as it is; None where it is not known or not legal.
         best: The best plan of the same engine and cluster; None where there is none or nothing is known.
+        proof: What the certificate of the best plan is, and of which layouts; empty without one.
         changes: What would be better.
         doubts: What was taken for granted.
         measured_step_s: Step that a log measured, printed or from its rates.
@@ -65,6 +68,7 @@ class Audit:
     findings: tuple[Finding, ...] = ()
     predicted: Estimate | None = None
     best: Plan | None = None
+    proof: str = ""
     changes: tuple[Change, ...] = ()
     doubts: tuple[str, ...] = ()
     measured_step_s: float | None = None
@@ -206,6 +210,7 @@ def audited(reading: Reading, flags: Flags, cal: Calibration, said: Flags | None
     return Audit(
         reading=with_priced_facts(reading, job), job=job, findings=findings,
         predicted=now.estimate if now else None, best=best, changes=changes,
+        proof=_proof(best, now) if best else "",
         doubts=tuple(dict.fromkeys(doubts)), residual=residual, memory=memory,
         memory_level=now.memory_level if now else 1.0,
         measured_step_s=pace.step_s if pace else None, measured_from=pace.from_rate if pace else "",
@@ -320,7 +325,10 @@ def _leanest(now: Running | None, job: Job, cal: Calibration) -> Estimate | None
 
 
 def _best(request: PlanRequest | None, now: Running | None, cal: Calibration, *, runs: bool) -> Plan | None:
-    """The best plan of the same engine on the same cluster, in as much memory as `most_bytes` allows."""
+    """The best plan of the same engine on the same cluster, in as much memory as `most_bytes` allows.
+
+    Its request states that room where it is not a plan's own, so that its certificate is of it.
+    """
     if request is None:
         return None
     if now is None:
@@ -344,11 +352,24 @@ def _best(request: PlanRequest | None, now: Running | None, cal: Calibration, *,
     return None
 
 
-def _with_numerics(best: Plan, now: Running, cal: Calibration) -> Plan:
-    """The best plan priced with what the files train: their dropout, and formats of gradients and states."""
-    setting = setting_of(best.request)
+def _proof(best: Plan, now: Running | None) -> str:
+    """The certificate of a best plan with its room and formats, where those are not what a plan's are."""
+    proof, free = best.optimality.status, best.request.memory_headroom
+    room = "" if free is None else f" among layouts that leave {share_text(free)} % of memory free"
+    repriced = now is not None and _stack_told(best, now) != setting_of(best.request).stack
+    formats = f" in the formats of {best.request.stack}, priced in the file's" if repriced else ""
+    return f"{proof}{room}{formats}"
+
+
+def _stack_told(best: Plan, now: Running) -> SoftwareStack:
+    """The profile of a best plan with what the files train: dropout, and formats of gradients and states."""
     theirs = {name: said for name, said in stack_facts(now.stack).items() if is_numeric(name)}
-    stack = told_stack(setting.stack, theirs)
+    return told_stack(setting_of(best.request).stack, theirs)
+
+
+def _with_numerics(best: Plan, now: Running, cal: Calibration) -> Plan:
+    """The best plan priced with what the files train."""
+    setting, stack = setting_of(best.request), _stack_told(best, now)
     if stack == setting.stack:
         return best
     split = split_of(best.request.model, best.layout, best.layers_of_stage, best.recompute_of_stage)

@@ -118,7 +118,7 @@ def _times(found: Audit) -> Facts:
     if found.memory is not None:
         pairs.append(("memory", found.memory.words))
     if found.best is not None:
-        words = f"{layout_words(found.best.layout)} · {found.best.optimality.status}"
+        words = f"{layout_words(found.best.layout)} · {found.proof}"
         pairs.append(("best", f"{format_seconds(found.best.estimate.step_time_s)} predicted: {words}"))
         best = found.best.estimate
         level = found.memory_level
@@ -170,7 +170,7 @@ def _changes_table(found: Audit) -> Table:
             _signed_bytes(change.memory_change_bytes),
             chance_text(change.out_of_memory_chance),
             "all" if change.whole else "alone",
-            _set(change) or "the best plan",
+            _set(change) or _unwritten(found),
         )
         for change in found.changes
     )
@@ -198,6 +198,12 @@ def _set(change: Change) -> str:
     said = [word.replace(" ", "\u00a0") for word in change.set]
     gone = [f"without\u00a0{change.remove[0]}", *change.remove[1:]] if change.remove else []
     return " ".join((*said, *gone))
+
+
+def _unwritten(found: Audit) -> str:
+    """The best layout where it is not known how files of the engine say it."""
+    layout = "" if found.best is None else f"{layout_words(found.best.layout)}: "
+    return f"{layout}how {found.reading.family.name} is told it is not known here"
 
 
 def _signed_bytes(value: float) -> str:
@@ -310,6 +316,7 @@ def _best_record(found: Audit) -> dict[str, Any] | None:
         **memory_record(best.estimate.out_of_memory_chance),
         "status": best.optimality.status,
         "gap": best.optimality.gap,
+        "proof": found.proof,
         "words": layout_words(best.layout),
         "layout": {
             name: getattr(best.layout, name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from app.commands.audit.answer import fails
 from app.reports.audit.report import audit_answer, audit_document
 from costmodel.kernels.tables import Calibration, load_calibration
+from costmodel.layout import layout_words
 from planner.audit import audit as audit_module
 from planner.audit.audit import Audit, audited, audited_texts
 from planner.audit.environment import SLOW, set_variables
@@ -331,3 +333,44 @@ def test_a_step_is_blamed_on_its_log_only_far_outside_the_band(factor: float, bl
     )
     (words,) = Residual(measured_s=factor, predicted=estimate).words
     assert blames in words
+
+
+@pytest.mark.parametrize("level", [1.0, 1.1])
+@pytest.mark.parametrize("more", ["", "--attention-dropout 0.0 --hidden-dropout 0.0"])
+def test_a_certificate_is_of_the_room_and_the_formats_beside_it(level: float, more: str) -> None:
+    """A best plan that was searched in other room or formats says so wherever it says proven."""
+    script = {"run.sh": SCRIPT.format(more=f"--tensor-model-parallel-size 2 {RAN} {more}")}
+    alone = audit(script, gpu="h100-sxm")
+    assert alone.predicted is not None
+    peak = level * alone.predicted.peak_memory_bytes / 2**20
+    found = audit(script | {"train.log": log_of(9.0, more=f"max allocated: {peak}")}, gpu="h100-sxm")
+    best, proof = found.best, found.proof
+    assert best is not None
+    free = best.request.memory_headroom
+    said = re.search(r"leave ([0-9.]+) % of memory free", proof)
+    assert (said is None) is (free is None) is (level == 1)
+    if said is not None and free is not None:
+        assert float(said[1]) / 100 == pytest.approx(free, abs=5e-4)
+    assert ("priced in the file's" in proof) is (not more)  # whose dropout is 0.1
+    assert proof.startswith(best.optimality.status)
+    (times,) = (section for section in audit_answer(found).sections if section.title == "Times")
+    assert dict(times.pairs)["best"].endswith(proof)
+    assert audit_document(found)["best"]["proof"] == proof
+
+
+def test_a_best_plan_without_words_of_its_engine_is_no_change_to_set() -> None:
+    """Its layout is named, and that nobody here knows how the engine is told it."""
+    script = """deepspeed --num_gpus 3 src/train_bash.py --deepspeed z3.json --stage sft --do_train \\
+    --model_name_or_path meta-llama/Meta-Llama-3-8B-Instruct --template default --finetuning_type lora \\
+    --lora_target q_proj,v_proj --cutoff_len 1024 --per_device_train_batch_size 1 \\
+    --gradient_accumulation_steps 2 --fp16
+"""
+    ds = '{"fp16": {"enabled": "auto"}, "zero_optimization": {"stage": 3}, "train_micro_batch_size_per_gpu": "auto"}'
+    found = audit({"run.sh": script, "z3.json": ds}, gpu="a100-sxm-80gb")
+    (whole,) = (change for change in found.changes if change.whole)
+    assert not whole.set
+    assert not whole.remove
+    assert found.best is not None
+    (table,) = (section for section in audit_answer(found).sections if section.title == "Changes")
+    (row,) = (row for row in table.rows if row[3] == "all")
+    assert row[4] == f"{layout_words(found.best.layout)}: how LLaMA-Factory is told it is not known here"
