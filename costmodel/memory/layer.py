@@ -12,7 +12,14 @@ import numpy as np
 import numpy.typing as npt
 
 from costmodel.job import TrainingJob
-from costmodel.layout import RECOMPUTES, LayoutTable, ParallelLayout, Quantity, num_microbatches
+from costmodel.layout import (
+    RECOMPUTES,
+    SCHEDULES,
+    LayoutTable,
+    ParallelLayout,
+    Quantity,
+    num_microbatches,
+)
 from costmodel.memory.activations import LayerShare, layer_share
 from costmodel.memory.state import (
     BytesPerParameter,
@@ -31,15 +38,15 @@ from costmodel.ops.cuts import Cuts, cuts_of
 from costmodel.ops.op import FLOAT_BYTES, HALF_BYTES, Op
 from costmodel.ops.tower import tower_shard
 from costmodel.parallel.axes import AXES
+from costmodel.pipeline.derived import holds_all
 from costmodel.pipeline.in_flight import copied_parameters, in_flight
 from costmodel.pipeline.pairing import paired_share
-from costmodel.pipeline.schedules import column
 from costmodel.stack import SoftwareStack
 from costmodel.updates.offload import IN_TRANSIT
 from costmodel.updates.optimizers import optimizer
 from topology.base.columns import Columns
 
-_HOLDS_ALL = column(lambda schedule: schedule.holds_all)
+_HOLDS_ALL = np.array([holds_all(schedule) for schedule in SCHEDULES])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,12 +8,14 @@ from __future__ import annotations
 import numpy as np
 
 from costmodel.job import TrainingJob
-from costmodel.layout import LayoutTable, Quantity
+from costmodel.layout import SCHEDULES, LayoutTable, Quantity
 from costmodel.models.sizes import tied_parameters
 from costmodel.models.spec import ModelSpec
+from costmodel.pipeline.derived import most_held
 from costmodel.pipeline.schedules import chunks_per_rank, column
 
-_HELD = column(lambda schedule: schedule.held).astype(np.float64).T
+_HELD = column(lambda schedule: schedule.held or (0,) * 5).astype(np.float64).T
+_IS_COUNTED = column(lambda schedule: schedule.held is None)
 _SPLITS_BACKWARD = column(lambda schedule: schedule.splits_backward)
 _HELD_WHOLE = column(lambda schedule: schedule.held_whole)
 _V_SHAPED = column(lambda schedule: schedule.v_shaped)
@@ -25,7 +27,8 @@ def in_flight(
     """Microbatches whose activations of a whole stage are held at the peak.
 
     GPipe M, of all V chunks; 1F1B P − s; interleaved (2(P − s − 1) + (V − 1)·P + 1)/V, in chunks of 1/V
-    stage; ZB-H1 P; ZBV P; DualPipeV P + 1/2; ZB-2p 2P − 1; V-Half ⌊P/2⌋ + 1; never more than M.
+    stage; ZB-H1 P; ZBV P; DualPipeV P + 1/2; ZB-2p 2P − 1; V-Half ⌊P/2⌋ + 1; never more than M. A schedule
+    without a closed form is counted in its order, shape by shape.
 
     Args:
         schedule: Code of `layout.SCHEDULES`.
@@ -52,7 +55,24 @@ def in_flight(
     microbatches = held / chunks
     whole = np.where(_HELD_WHOLE[np.asarray(schedule)], np.floor(microbatches), microbatches)
     limited: Quantity = np.minimum(whole, num_microbatches)
-    return limited
+    if not np.any(_IS_COUNTED[np.asarray(schedule)]):
+        return limited
+    counted: Quantity = np.where(
+        _IS_COUNTED[np.asarray(schedule)],
+        _counted_chunks(schedule, P, chunks, num_microbatches, stage) / chunks,
+        limited,
+    )
+    return counted
+
+
+def _counted(schedule: int, pp: int, chunks: int, num_microbatches: int, stage: int) -> int:
+    """Chunks in flight of a schedule that has no closed form; 0 of one that has, and past the last stage."""
+    if not _IS_COUNTED[schedule] or stage >= pp:
+        return 0
+    return most_held(SCHEDULES[schedule], int(pp), int(chunks), int(num_microbatches), int(stage))
+
+
+_counted_chunks = np.vectorize(_counted, otypes=[np.float64])
 
 
 def held_microbatches(

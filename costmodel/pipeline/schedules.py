@@ -1,7 +1,7 @@
 """One record for each pipeline schedule: what simulation, bounds, rules, executor and exporters read.
 
-A new schedule is a record here, its name in `costmodel.layout.Schedule`, and the stacks that have it
-(`costmodel/data/stacks.toml`).
+A new schedule is its order and its record, its name in `costmodel.layout.Schedule`, and the stacks that have
+it (`costmodel/data/stacks.toml`). What its order says is counted there, in `costmodel.pipeline.derived`.
 
 Legend: ``P`` ranks, ``V`` chunks of a rank, ``M`` microbatches, ``r`` or ``s`` a rank, 0 first; ``F``, ``B``,
 ``W`` forward, input gradient and weight gradient.
@@ -54,27 +54,25 @@ class ScheduleRecord:
         v_shaped: The second chunks run back from the last rank, so the first holds both ends of the model.
         splits_backward: Some weight gradients come later than their input gradients, and fill the drain.
         pairs_microbatches: A forward runs beside the backward of another microbatch.
-        held: Chunks in flight at the peak: coefficients of V·M, P, V·P, s and 1; sources are in `in_flight`.
+        held: Closed form of the chunks in flight at the peak: coefficients of V·M, P, V·P, s and 1, with its
+            sources in `in_flight`; None where they are counted in the order.
         held_whole: What is held is a whole number of microbatches, rounded down.
         runs_over: A rank goes into the next step when it is done, without waiting for the others: gradient
             norms are checked afterwards, and a step that should not have been taken is taken back.
         may_stall: The steady state can be slower than the slowest rank.
         bubble: Share β of the fill and drain that shows; None where it is 1/V.
-        microbatches_per_rank: Below this, the steady state is never reached.
-        runs_unfilled: It also runs with fewer, unless an engine refuses.
-        order_needs_per_rank: Microbatches per rank below which there is no order.
+        runs_unfilled: It also runs before its steady state is reached, unless an engine refuses.
         in_groups: Microbatches visit the chunks in groups of P, which engines may want whole.
         empty_ends: Engines may let the first chunk hold the embedding only, and the last the head.
         early_chunks: Early chunks end their last backward early, which leaves room to reduce gradients.
         outdone_by: A schedule that takes as long and holds less.
-        settles_after: Microbatches that bring a rank to its steady state: coefficients of M, P, s and 1.
         engine_names: Its name by export target; a target that is not named does not have it.
         run_names: Names in files of measured runs, lower-case letters and digits.
     """
 
     order: Callable[[int, int, int, int], list[Pass]]
-    held: tuple[int, int, int, int, int]
     chunks: int | None = 1
+    held: tuple[int, int, int, int, int] | None = None
     v_shaped: bool = False
     splits_backward: bool = False
     pairs_microbatches: bool = False
@@ -82,21 +80,13 @@ class ScheduleRecord:
     runs_over: bool = False
     may_stall: bool = False
     bubble: ClosedForm | None = None
-    microbatches_per_rank: int = 1
     runs_unfilled: bool = False
-    order_needs_per_rank: int = 0
     in_groups: bool = False
     empty_ends: bool = False
     early_chunks: bool = False
     outdone_by: Schedule | None = None
-    settles_after: tuple[int, int, int, int] = (0, 2, 0, 0)
     engine_names: Mapping[str, str] = field(default_factory=dict)
     run_names: tuple[str, ...] = ()
-
-    @property
-    def holds_all(self) -> bool:
-        """Whether every microbatch of the step is in flight at once."""
-        return self.held[0] > 0
 
 
 RECORDS: Mapping[Schedule, ScheduleRecord] = {
@@ -105,7 +95,6 @@ RECORDS: Mapping[Schedule, ScheduleRecord] = {
         held=(1, 0, 0, 0, 0),
         runs_unfilled=True,
         outdone_by="1f1b",
-        settles_after=(1, 0, 0, 0),
         engine_names={"torchtitan": "GPipe"},
         run_names=("gpipe", "afab", "allforwardallbackward"),
     ),
@@ -113,7 +102,6 @@ RECORDS: Mapping[Schedule, ScheduleRecord] = {
         order=one_forward_one_backward_order,
         held=(0, 1, 0, -1, 0),
         runs_unfilled=True,
-        settles_after=(0, 1, -1, 2),
         engine_names={
             "torchtitan": "1F1B",
             "megatron": "forward_backward_pipelining_without_interleaving",
@@ -161,8 +149,6 @@ RECORDS: Mapping[Schedule, ScheduleRecord] = {
         splits_backward=True,
         pairs_microbatches=True,
         bubble=dualpipev_bubble,
-        microbatches_per_rank=2,
-        order_needs_per_rank=2,
         engine_names={"torchtitan": "DualPipeV"},
         run_names=("dualpipe", "dualpipev"),
     ),
@@ -172,7 +158,6 @@ RECORDS: Mapping[Schedule, ScheduleRecord] = {
         splits_backward=True,
         runs_over=True,
         bubble=zb_2p_bubble,
-        microbatches_per_rank=2,
         run_names=("zbh2", "zb2p"),
     ),
     "v-half": ScheduleRecord(

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from costmodel.layout import INTERLEAVED_SCHEDULE, ParallelLayout, Schedule
+from costmodel.pipeline.derived import order_needs_per_rank
 from costmodel.pipeline.schedules import RECORDS
 from costmodel.pipeline.stages import ranks_of_chunks
 from topology.base.errors import InputError
@@ -87,10 +88,11 @@ def _check(schedule: Schedule, ranks: int, virtual_stages: int, microbatches: in
             cause=f"virtual_stages = {virtual_stages}",
             fix=f"set layout.virtual_stages={record.chunks}{others}",
         )
-    if microbatches < record.order_needs_per_rank * ranks:
+    needed = order_needs_per_rank(schedule) * ranks
+    if microbatches < needed:
         raise InputError(
             what=f"{schedule} needs a microbatch for each stage",
-            cause=f"{microbatches} microbatches, {record.order_needs_per_rank * ranks} stages",
+            cause=f"{microbatches} microbatches, {needed} stages",
             fix="raise the global batch or lower layout.microbatch_size",
         )
 

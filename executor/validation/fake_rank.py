@@ -16,7 +16,7 @@ import torch
 
 from costmodel.layout import ParallelLayout
 from costmodel.models.spec import ModelSpec
-from costmodel.pipeline.schedules import RECORDS
+from costmodel.pipeline.derived import order_needs_per_rank
 from costmodel.updates.adapters import Adapter
 from executor.comm.mesh import build_meshes, rank_grid
 from executor.model.moe import Router
@@ -124,7 +124,7 @@ class FakeRank:
     def short_step(self) -> None:
         """Run a step of two microbatches: a backward that keeps gradients and one that reduces them."""
         task, pipeline, layout = self.task, self.pipeline, self.task.layout
-        needed = max(2, RECORDS[layout.schedule].order_needs_per_rank * layout.pp)
+        needed = max(2, order_needs_per_rank(layout.schedule) * layout.pp)
         fewest = min(task.num_microbatches, needed)
         program = pipeline.program
         self.task = replace(task, num_microbatches=fewest)

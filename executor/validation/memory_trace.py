@@ -20,7 +20,7 @@ from costmodel.job import TrainingJob
 from costmodel.layout import ParallelLayout
 from costmodel.memory.stage import MemoryBreakdown, memory_by_stage
 from costmodel.models.spec import ModelSpec, with_layers
-from costmodel.pipeline.schedules import RECORDS
+from costmodel.pipeline.derived import settles_after
 from costmodel.stack import stack
 from executor.parallel.programs import stages_of_rank
 from executor.torch_internals.compiler import preload
@@ -173,9 +173,8 @@ def few_microbatches(task: RankTask) -> RankTask:
     layout, M = task.layout, task.num_microbatches
     if layout.pp == 1:
         return replace(task, num_microbatches=min(M, 3 if layout.zero_stage < 3 else 2))
-    of_M, of_P, of_s, constant = RECORDS[layout.schedule].settles_after
-    enough = of_M * M + of_P * layout.pp + of_s * task.stage + constant
-    return replace(task, num_microbatches=min(M, enough))
+    enough = settles_after(layout.schedule, layout.pp, layout.virtual_stages, M, task.stage)
+    return replace(task, num_microbatches=enough)
 
 
 def is_extrapolated(task: RankTask) -> bool:

@@ -20,6 +20,7 @@ from costmodel.layout import (
     Schedule,
     num_microbatches,
 )
+from costmodel.pipeline.derived import microbatches_per_rank
 from costmodel.pipeline.schedules import RECORDS, column
 from costmodel.pipeline.stages import shortage
 from costmodel.stack import stacks
@@ -89,7 +90,7 @@ def _fill_broken(s: Setting, t: LayoutTable) -> Mask:
 def _microbatches_per_stage(s: Setting, schedule: Schedule) -> int:
     record = RECORDS[schedule]
     strict = s.stack.supports.microbatches_at_least_stages or not record.runs_unfilled
-    return record.microbatches_per_rank if strict else 0
+    return microbatches_per_rank(schedule) if strict else 0
 
 
 def _fill(s: Setting, x: ParallelLayout) -> Violation:

@@ -106,7 +106,6 @@ TOY_SCHEDULE = """
     "toy": ScheduleRecord(
         order=one_forward_one_backward_order,
         chunks=3,
-        held=(0, 1, 1, -2, -1),
         in_groups=True,
         engine_names={"torchtitan": "Toy"},
         run_names=("toyschedule",),
@@ -163,8 +162,6 @@ LOOPED_BFS = """
     "looped-bfs": ScheduleRecord(
         order=looped_bfs_order,
         chunks=None,
-        held=(1, 0, 0, 0, 0),
-        settles_after=(1, 0, 0, 0),
         engine_names={"torchtitan": "LoopedBFS"},
         run_names=("loopedbfs",),
     ),

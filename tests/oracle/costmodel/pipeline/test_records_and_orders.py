@@ -1,4 +1,4 @@
-"""What a schedule's record says of memory and of its start, against its own order, pass by pass; no torch."""
+"""What is said of a schedule's memory and of its start, against its own order, pass by pass; no torch."""
 
 from __future__ import annotations
 
@@ -8,10 +8,18 @@ from collections.abc import Sequence
 
 import pytest
 
-from costmodel.layout import SCHEDULES, Schedule
+from costmodel.layout import SCHEDULES, ParallelLayout, Schedule
+from costmodel.pipeline.derived import (
+    has_order,
+    holds_all,
+    microbatches_per_rank,
+    order_needs_per_rank,
+    settles_after,
+)
 from costmodel.pipeline.in_flight import in_flight
 from costmodel.pipeline.orders import Pass
 from costmodel.pipeline.schedules import RECORDS
+from costmodel.pipeline.simulator import StageSeconds, simulate_step
 
 RANKS, MICROBATCHES = range(1, 9), range(1, 25)
 PIPELINES = [
@@ -34,7 +42,7 @@ def most_held(order: Sequence[Pass]) -> int:
 def orders_of(schedule: Schedule, ranks: int, chunks: int) -> list[tuple[int, int, list[Pass]]]:
     """Microbatches, rank and order of everything that the schedule has an order for."""
     record = RECORDS[schedule]
-    counts = [count for count in MICROBATCHES if count >= record.order_needs_per_rank * ranks]
+    counts = [count for count in MICROBATCHES if count >= order_needs_per_rank(schedule) * ranks]
     return [
         (count, rank, record.order(ranks, chunks, count, rank)) for count in counts for rank in range(ranks)
     ]
@@ -53,7 +61,7 @@ def test_the_closed_form_is_what_the_order_holds(schedule: Schedule, ranks: int,
 
 @pytest.mark.parametrize(("schedule", "ranks", "chunks"), PIPELINES)
 def test_every_pass_is_in_the_order_once(schedule: Schedule, ranks: int, chunks: int) -> None:
-    """From the fewest microbatches that the record says it has an order for."""
+    """From the fewest microbatches that it has an order for."""
     for microbatches, _, order in orders_of(schedule, ranks, chunks):
         passes = Counter(kind for kind, _, _ in order)
         assert passes["F"] == passes["BW"] + passes["B"] == microbatches * chunks
@@ -66,17 +74,67 @@ def test_every_pass_is_in_the_order_once(schedule: Schedule, ranks: int, chunks:
 def test_a_rank_holds_its_most_after_the_microbatches_that_settle_it(
     schedule: Schedule, ranks: int, chunks: int
 ) -> None:
-    """More than `settles_after` change nothing, so that memory may be traced over few of them."""
+    """More than `settles_after` change nothing, and one beside the last and the first holds it all."""
     record = RECORDS[schedule]
-    of_microbatches, of_ranks, of_rank, constant = record.settles_after
     for microbatches, rank, order in orders_of(schedule, ranks, chunks):
-        enough = of_microbatches * microbatches + of_ranks * ranks + of_rank * rank + constant
-        fewer = min(microbatches, enough)
-        if fewer >= record.order_needs_per_rank * ranks:
-            assert most_held(record.order(ranks, chunks, fewer, rank)) == most_held(order), (
-                microbatches,
-                rank,
-            )
+        most, settled = most_held(order), settles_after(schedule, ranks, chunks, microbatches, rank)
+        for fewer in range(settled - 2, microbatches) if settled < microbatches else ():
+            assert most_held(record.order(ranks, chunks, fewer, rank)) == most, (microbatches, rank, fewer)
+
+
+def test_what_settles_1f1b_and_gpipe_is_what_their_papers_say() -> None:
+    """1F1B: the P − s that are in flight, and one at either end; GPipe: all of them."""
+    for ranks, rank in ((4, 0), (4, 3), (8, 2)):
+        assert settles_after("1f1b", ranks, 1, 64, rank) == ranks - rank + 2
+        assert settles_after("gpipe", ranks, 1, 64, rank) == 64
+    assert [name for name in SCHEDULES if holds_all(name)] == ["gpipe"]
+
+
+@pytest.mark.parametrize(("schedule", "ranks", "chunks"), PIPELINES)
+def test_there_is_an_order_from_so_many_microbatches_a_rank_on(
+    schedule: Schedule, ranks: int, chunks: int
+) -> None:
+    """Of every shape, and it runs to its end; with one a rank fewer there is none."""
+    fewest = order_needs_per_rank(schedule)
+    ones = (1.0,) * (ranks * chunks)
+    layout = ParallelLayout(pp=ranks, virtual_stages=chunks, schedule=schedule)
+    for microbatches in [count for count in MICROBATCHES if count >= fewest * ranks]:
+        assert has_order(schedule, ranks, chunks, microbatches)
+        played = simulate_step(
+            layout, microbatches, StageSeconds(forward_s=ones, input_s=ones, weight_s=ones)
+        )
+        assert played.makespan_s >= 3 * microbatches * chunks
+    if fewest and ranks > 1:
+        assert not has_order(schedule, ranks, chunks, (fewest - 1) * ranks)
+
+
+@pytest.mark.parametrize(("schedule", "ranks", "chunks"), PIPELINES)
+def test_the_bubble_is_its_closed_form_from_so_many_microbatches_a_rank_on(
+    schedule: Schedule, ranks: int, chunks: int
+) -> None:
+    """Equal passes of every shape, microbatches in whole groups where the schedule visits chunks in groups."""
+    record, ones = RECORDS[schedule], (1.0,) * (ranks * chunks)
+    layout = ParallelLayout(pp=ranks, virtual_stages=chunks, schedule=schedule)
+    whole = ranks if record.in_groups else 1
+    for microbatches in MICROBATCHES:
+        if microbatches < microbatches_per_rank(schedule) * ranks or microbatches % whole:
+            continue
+        played = simulate_step(
+            layout, microbatches, StageSeconds(forward_s=ones, input_s=ones, weight_s=ones)
+        )
+        seconds = played.span_s if record.runs_over else played.makespan_s
+        form = record.bubble
+        share = 1 / chunks if form is None else float(form(ranks, microbatches, 1 / 3, 1 / 3))
+        assert seconds / (3 * chunks) == pytest.approx(microbatches + share * (ranks - 1), rel=1e-12)
+
+
+def test_what_papers_say_of_the_fewest_microbatches() -> None:
+    """DualPipeV's reference demands 2P of them, ZB-2p's bubble vanishes from 2P − 1 on; others fill with P."""
+    assert {name: microbatches_per_rank(name) for name in SCHEDULES if microbatches_per_rank(name) > 1} == {
+        "dualpipev": 2,
+        "zb-2p": 2,
+    }
+    assert [name for name in SCHEDULES if order_needs_per_rank(name)] == ["dualpipev"]
 
 
 def test_whether_backwards_are_split_is_seen_in_the_order() -> None:

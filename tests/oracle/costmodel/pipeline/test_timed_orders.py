@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from costmodel.layout import SCHEDULES, ParallelLayout, Schedule
+from costmodel.pipeline.derived import order_needs_per_rank
 from costmodel.pipeline.schedules import RECORDS
 from costmodel.pipeline.simulator import StageSeconds, simulate_step
 from executor.parallel.programs import end_times, orders, programs
@@ -40,7 +41,7 @@ def run(schedule: Schedule, ranks: int, chunks: int, microbatches: int) -> list[
 
 def is_defined(schedule: Schedule, ranks: int, microbatches: int) -> bool:
     """Whether the schedule has an order for so few microbatches."""
-    return microbatches >= ranks * RECORDS[schedule].order_needs_per_rank
+    return microbatches >= ranks * order_needs_per_rank(schedule)
 
 
 @pytest.mark.parametrize(("schedule", "chunks", "ranks"), PIPELINES)
