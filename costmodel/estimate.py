@@ -12,9 +12,10 @@ from dataclasses import dataclass, field, fields
 from numpy.typing import ArrayLike
 
 from costmodel.evidence.table import Evidence
-from costmodel.kernels.grids import Floats, floats
+from costmodel.kernels.grids import floats
 from costmodel.memory.stage import MemoryBreakdown
 from costmodel.parallel.axes import PARTS
+from topology.base.arrays import Floats
 from topology.base.units import BILLION, HOUR
 
 PART_NAMES: Mapping[str, str] = {

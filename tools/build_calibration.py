@@ -16,7 +16,8 @@ import numpy as np
 import pandas as pd
 from build_moe_tables import moe_tables
 
-from costmodel.kernels.grids import Floats, monotone
+from costmodel.kernels.grids import monotone
+from topology.base.arrays import Floats
 from topology.hardware.gpu import Gpu
 
 OUTPUT = Path(__file__).resolve().parent.parent / "costmodel" / "data" / "kernels"

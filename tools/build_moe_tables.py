@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 
 from costmodel.kernels.compute import grouped_gemm_time
-from costmodel.kernels.grids import Floats
 from costmodel.kernels.tables import load_calibration
+from topology.base.arrays import Floats
 from topology.hardware.gpu import Gpu
 
 ROWS = 2.0 ** np.arange(0, 12)

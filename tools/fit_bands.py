@@ -32,7 +32,6 @@ from itertools import combinations
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
@@ -50,8 +49,8 @@ from costmodel.evidence.table import (
 from costmodel.kernels.tables import load_calibration
 from costmodel.stack import stacks
 from costmodel.training.bands import BANDS_FILE, QUANTILE_80, Doubts, deviations, doubts_of
+from topology.base.arrays import Vector
 
-Vector = NDArray[np.float64]
 KEPT = Path(__file__).resolve().parents[1] / "docs" / "data" / "cross_validation.csv"
 WAYS = ("vendors", "generations", "models", "layouts")
 TERMS = ("shape", "unmeasured", "experts", "untabled_gpu")

@@ -22,7 +22,9 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from fit_free import Values, bounds_of, predict, prior_centres, shipped
-from fit_sample import Sample, Vector, load_sample
+from fit_sample import Sample, load_sample
+
+from topology.base.arrays import Vector
 
 HUBER = 0.06  # residuals beyond this count linearly
 PRIOR = 1e-4  # loss of a relative change of one in a constant; runs cost half their squared residual

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from fit_sample import Sample, Vector
+from fit_sample import Sample
 
 from costmodel.accuracy.constants_table import heirs
 from costmodel.stack import stacks
@@ -15,6 +15,7 @@ from costmodel.training.constants import default_constants
 from costmodel.training.score import even_step_seconds
 from costmodel.training.slowdowns import Environment
 from costmodel.training.step_time import compose
+from topology.base.arrays import Vector
 
 GLOBALS: Mapping[str, tuple[float, float, float]] = {
     "picojoule_per_flop": (1.0, 0.4, 2.0),

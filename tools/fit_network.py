@@ -16,8 +16,8 @@ import numpy as np
 import pandas as pd
 
 from costmodel.kernels.collectives import collective_time
-from costmodel.kernels.grids import Floats
 from costmodel.kernels.tables import Calibration, load_calibration
+from topology.base.arrays import Floats
 from topology.base.units import GB, MIB
 from topology.builders import default_cluster
 from topology.fabric.hierarchy import Hierarchy

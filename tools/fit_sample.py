@@ -26,8 +26,7 @@ from costmodel.models.spec import layer_order, layer_runs
 from costmodel.pipeline.even_split import RankTypes, rank_types
 from costmodel.training.data_parallel import GradientTraffic
 from costmodel.training.raw_times import Features, features_of
-
-Vector = NDArray[np.float64]
+from topology.base.arrays import Vector
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,7 +26,6 @@ from itertools import product
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from costmodel.accuracy.checkpoint_names import checkpoint_model
 from costmodel.accuracy.serving import fabric
@@ -36,9 +35,9 @@ from costmodel.accuracy.serving_runs import read_serving_run
 from costmodel.kernels.tables import load_calibration
 from costmodel.runs.cells import UnsupportedRunError
 from costmodel.serving.engine import ServingStack, serving_stack, serving_stacks
+from topology.base.arrays import Floats
 from topology.base.errors import InputError
 
-Floats = NDArray[np.float64]
 Row = Mapping[str, str]
 Job = tuple[Sequence[Row], ServingStack]
 

@@ -24,12 +24,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from fit_constants import fit
 from fit_free import STACK_FIELDS, Values, bounds_of, predict, prior_centres, profiles_of
-from fit_sample import Sample, Vector, load_sample
+from fit_sample import Sample, load_sample
 
 from costmodel.accuracy.training_runs import read_rows
 from costmodel.evidence.keys import engine_family
 from costmodel.runs.cells import Row
 from costmodel.stack import stacks
+from topology.base.arrays import Vector
 from topology.catalog import gpu
 
 KEPT = Path(__file__).resolve().parents[1] / "docs" / "data" / "cross_validation.csv"

@@ -10,18 +10,17 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from costmodel.accuracy.serving_limits import refuse_faster_than_machine, refuse_unstated_machines
 from costmodel.accuracy.serving_predictions import Latency, predict
 from costmodel.accuracy.serving_runs import ServingRun, read_serving_run
 from costmodel.kernels.tables import Calibration
 from costmodel.runs.cells import STOPPED, Row, UnsupportedRunError, refused
+from topology.base.arrays import Floats
 from topology.base.errors import InputError
 from topology.builders import default_cluster
 from topology.fabric.hierarchy import Hierarchy
 
-Floats = NDArray[np.float64]
 RUN_GPUS = 64  # a fabric large enough for every pool of a published run
 RACK_GPUS = 72  # GPUs named after a rack-scale system come in racks
 FEWEST_LAYOUTS = 4  # a load needs this many layouts for a rank correlation to say something

@@ -16,7 +16,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from costmodel.accuracy.anchor import FURTHEST
 from costmodel.accuracy.serving_predictions import Latency, predict
@@ -24,11 +23,11 @@ from costmodel.accuracy.serving_runs import ServingRun
 from costmodel.kernels.tables import Calibration
 from costmodel.serving.engine import ServingStack, serving_stack
 from costmodel.serving.levels import ServingLevel, at_levels
+from topology.base.arrays import Floats
 from topology.base.errors import InputError
 from topology.base.units import format_seconds
 from topology.fabric.hierarchy import Hierarchy
 
-Floats = NDArray[np.float64]
 BETWEEN_SERVERS = np.array([0.7, 0.15])  # λ of host and of kernels: between the engines of the sample
 BETWEEN_LAYOUTS = np.array([0.05, 0.20])  # σ of times per output token and to first token of one server
 STEP = 0.05  # of a log level, for finite differences

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from costmodel.campaign.closed_form import MAINTENANCE, Shares, expected, why_invalid
 from costmodel.campaign.compose import Job, bound_useful_share, chosen_places, course_of
@@ -17,10 +15,10 @@ from costmodel.campaign.record import KEPT, Band, Campaign, FailureModel, Kept, 
 from costmodel.campaign.simulate import Runs, simulate, simulate_unless_late
 from costmodel.campaign.tiers import only
 from costmodel.campaign.worth import Price, usd_per_s, worth_of
+from topology.base.arrays import Floats
 from topology.base.units import DAY, KILO, WATT_HOUR
 from topology.spec import ClusterSpec
 
-Floats: TypeAlias = npt.NDArray[np.float64]
 RUNS = 300
 """Campaigns that are simulated for a band."""
 _MOST_IN_ALL = 2.0

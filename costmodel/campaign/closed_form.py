@@ -22,15 +22,12 @@ import functools
 import itertools
 import math
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from costmodel.campaign.course import Course, Hazard
 from costmodel.campaign.record import LostShare
-
-Floats: TypeAlias = npt.NDArray[np.float64]
+from topology.base.arrays import Floats
 
 _NODES_OF_QUADRATURE = 16
 MOST_PER_SEGMENT = 0.5

@@ -7,14 +7,12 @@ Y(x) = x/v + Σ c_l·⌊x/τ_l⌋. Its inverse goes through the levels from the 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from costmodel.campaign.course import Course
+from topology.base.arrays import Floats
 
-Floats: TypeAlias = npt.NDArray[np.float64]
 _NEARLY = 1e-9
 """Of a cycle: what rounding leaves between a multiple and itself."""
 

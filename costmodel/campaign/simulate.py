@@ -17,9 +17,9 @@ from costmodel.campaign.closed_form import MAINTENANCE
 from costmodel.campaign.course import Course
 from costmodel.campaign.cycles import Cycles
 from costmodel.campaign.record import SURVIVED
+from topology.base.arrays import Floats
 from topology.base.errors import InputError
 
-Floats: TypeAlias = npt.NDArray[np.float64]
 Flags: TypeAlias = npt.NDArray[np.bool_]
 Counts: TypeAlias = npt.NDArray[np.intp]
 _MOST_EVENTS = 30_000

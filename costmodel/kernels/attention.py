@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from costmodel.kernels.grids import Bools, Floats, Grid, KernelTime, floats, interpolate, outside, stacked
+from costmodel.kernels.grids import Grid, KernelTime, floats, interpolate, outside, stacked
 from costmodel.kernels.measurement import REQUIRED_INPUTS
 from costmodel.kernels.stand_ins import achievable, stand_in
 from costmodel.kernels.tables import Calibration, measured_ratio
+from topology.base.arrays import Floats, Mask
 from topology.hardware.datasheets import generation_of
 from topology.hardware.gpu import Gpu
 
@@ -177,7 +178,7 @@ def _table(cal: Calibration, gpu: Gpu, kind: str, axes: tuple[str, ...]) -> tupl
     return name, grid
 
 
-def _clamped(grid: Grid, at: Floats, powers: tuple[float, ...]) -> tuple[Floats, Bools]:
+def _clamped(grid: Grid, at: Floats, powers: tuple[float, ...]) -> tuple[Floats, Mask]:
     """Return seconds off the table, growing with the given power of each coordinate beyond its last node."""
     np.maximum(at, 1e-9, out=at)
     shape = (-1,) + (1,) * (at.ndim - 1)

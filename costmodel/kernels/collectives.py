@@ -12,9 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from costmodel.kernels.grids import Bools, Floats, KernelTime, floats, stacked
+from costmodel.kernels.grids import KernelTime, floats, stacked
 from costmodel.kernels.nccl_tables import node_seconds, node_source
 from costmodel.kernels.tables import Calibration, measured_ratio
+from topology.base.arrays import Floats, Mask
 from topology.base.errors import InputError
 from topology.fabric.hierarchy import (
     Counts,
@@ -44,7 +45,7 @@ class Group:
     size: Counts
     stride: Counts
     leaves: bool
-    crosses: Bools
+    crosses: Mask
     inside: Counts
     nodes: Counts
     ring_bytes_per_s: Floats

@@ -9,10 +9,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from costmodel.kernels.attention import attention_decode, attention_prefill, decode_launch_s
-from costmodel.kernels.grids import Bools, Floats, KernelTime, floats, interpolate, outside, stacked
+from costmodel.kernels.grids import KernelTime, floats, interpolate, outside, stacked
 from costmodel.kernels.precisions import PRECISIONS
 from costmodel.kernels.stand_ins import Reference, gemm_reference, stand_in
 from costmodel.kernels.tables import Calibration, measured_ratio
+from topology.base.arrays import Floats, Mask
 from topology.hardware.gpu import Gpu
 
 __all__ = [
@@ -192,7 +193,7 @@ def _fused_moe(
     return ratio, float(cal.fits()["moe_fixed_s"][name][table]), f"MoE {table} table of {name}"
 
 
-def _table_seconds(reference: Reference, shape: Floats) -> tuple[Floats, Bools]:
+def _table_seconds(reference: Reference, shape: Floats) -> tuple[Floats, Mask]:
     """Return seconds off the table, proportional to work beyond its end, and where that is no measurement."""
     grid = reference.grid
     last = grid.last.reshape((-1,) + (1,) * (shape.ndim - 1))

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-Floats = NDArray[np.float64]
-Bools = NDArray[np.bool_]
+from topology.base.arrays import Floats, Mask
 
 APART = 1000.0  # distance between concatenated axes, far beyond any log coordinate
 
@@ -88,7 +87,7 @@ def interpolate(grid: Grid, coordinates: Floats) -> Floats:
     return log_value
 
 
-def outside(grid: Grid, coordinates: Floats) -> Bools:
+def outside(grid: Grid, coordinates: Floats) -> Mask:
     """Return where any coordinate lies beyond the axes, shape (…)."""
     shape = (-1,) + (1,) * (coordinates.ndim - 1)
     beyond = (coordinates > grid.last.reshape(shape)) | (coordinates < grid.first.reshape(shape))
@@ -116,7 +115,7 @@ class KernelTime:
     """Seconds (array), where they were extrapolated (bool array of the same shape), and their source."""
 
     seconds: Floats
-    extrapolated: Bools
+    extrapolated: Mask
     source: str
 
 

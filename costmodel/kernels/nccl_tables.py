@@ -9,8 +9,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from costmodel.kernels.grids import Bools, Floats, Grid, interpolate, outside, stacked
+from costmodel.kernels.grids import Grid, interpolate, outside, stacked
 from costmodel.kernels.tables import Calibration
+from topology.base.arrays import Floats, Mask
 from topology.fabric.hierarchy import Counts, Hierarchy, ring_bandwidth
 from topology.hardware.datasheets import generation_of
 
@@ -20,7 +21,7 @@ TABLE_AXES = ("nccl_gpus", "nccl_bytes")
 
 def node_seconds(
     cal: Calibration, h: Hierarchy, op: str, message_bytes: Floats, members: Counts, stride: Counts
-) -> tuple[Floats, Bools]:
+) -> tuple[Floats, Mask]:
     """Return seconds of a collective of `members` GPUs of one node, and where they were extrapolated.
 
         t = t0 + (T(n, B) − t0)·(table's bandwidth)/(this node's)
@@ -101,7 +102,7 @@ def _as_measured(op: str, h: Hierarchy) -> tuple[str, float]:
     return op, 1.0
 
 
-def _table_seconds(grid: Grid, n: Floats, b: Floats) -> tuple[Floats, Bools]:
+def _table_seconds(grid: Grid, n: Floats, b: Floats) -> tuple[Floats, Mask]:
     """Return table seconds, continued linearly in bytes along the last interval."""
     at = stacked(n, b)
     beyond = outside(grid, at)

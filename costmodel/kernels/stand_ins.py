@@ -14,9 +14,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from costmodel.kernels.grids import Floats, Grid, monotone
+from costmodel.kernels.grids import Grid, monotone
 from costmodel.kernels.precisions import INT4, INT8, PRECISIONS, Precision
 from costmodel.kernels.tables import Calibration
+from topology.base.arrays import Floats
 from topology.base.errors import InputError
 from topology.hardware.datasheets import generation_of
 from topology.hardware.gpu import Gpu

@@ -15,8 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from costmodel.kernels.grids import Floats, Grid
+from costmodel.kernels.grids import Grid
 from costmodel.kernels.measurement import Measurement
+from topology.base.arrays import Floats
 from topology.hardware.gpu import Gpu
 
 DATA = Path(__file__).parents[1] / "data" / "kernels"

@@ -7,17 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from costmodel.layout import RECOMPUTES, Quantity
 from costmodel.ops.op import HALF_BYTES, LINEAR, Op, OpKind, ShardShape
 from costmodel.ops.updates import uneven_state_bytes
 from costmodel.updates.optimizers import Optimizer
-
-Floats: TypeAlias = npt.NDArray[np.float64]
+from topology.base.arrays import Floats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

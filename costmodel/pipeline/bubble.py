@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from costmodel.layout import Quantity
+from topology.base.arrays import Vector
 
-Vector = NDArray[np.float64]
 ClosedForm = Callable[[ArrayLike, ArrayLike, ArrayLike, ArrayLike], Vector]
 
 

@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from costmodel.layout import SCHEDULES, LayoutTable, ParallelLayout
 from costmodel.ops.shards import distinct_rows
@@ -28,9 +27,8 @@ from costmodel.pipeline.stages import (
     runs_of_ranks,
     shortage,
 )
+from topology.base.arrays import Vector
 from topology.base.columns import Columns
-
-Vector = NDArray[np.float64]
 
 
 def even_split(

@@ -14,12 +14,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from costmodel.layout import Quantity
 from costmodel.pipeline.stages import layers_of_chunks
-
-Vector = NDArray[np.float64]
+from topology.base.arrays import Vector
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,15 +17,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from costmodel.models.spec import LayerKind, ModelSpec
 from costmodel.serving.deployment import Deployment
 from costmodel.serving.engine import ServingStack
 from costmodel.updates.adapters import Adapter
+from topology.base.arrays import Floats
 from topology.base.errors import InputError, shown
 
-Floats = NDArray[np.float64]
 HALF_BYTES = 2.0  # adapters and activations
 WIDE_BYTES = 4.0  # numbers between the two kernels
 KERNELS = 2  # down to the rank, and up

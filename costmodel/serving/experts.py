@@ -22,9 +22,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from costmodel.kernels.compute import moe_ffn
-from costmodel.kernels.grids import Floats, KernelTime, floats
+from costmodel.kernels.grids import KernelTime, floats
 from costmodel.kernels.stand_ins import stand_in
 from costmodel.kernels.tables import Calibration
+from topology.base.arrays import Floats
 from topology.hardware.gpu import Gpu
 
 ROUTING_SKEW: Final = 0.5

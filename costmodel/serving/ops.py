@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from costmodel.kernels import compute
 from costmodel.kernels.collectives import collective_time
@@ -22,9 +22,8 @@ from costmodel.models.spec import LayerKind, layer_runs
 from costmodel.serving.adapters import adapters_s
 from costmodel.serving.deployment import Deployment, dtype_of, weight_bytes
 from costmodel.serving.experts import routed_experts
+from topology.base.arrays import Floats
 from topology.base.units import MIB
-
-Floats = NDArray[np.float64]
 
 ACTIVATION_BYTES = 2.0  # activations travel between ranks in bf16
 CUSTOM_ALL_REDUCE_MOST_BYTES = 8 * MIB

@@ -10,7 +10,6 @@ step.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from costmodel.kernels.collectives import collective_time
 from costmodel.kernels.compute import gemm_time
@@ -19,8 +18,7 @@ from costmodel.serving.deployment import Deployment, draft_of, drafter_of
 from costmodel.serving.engine import ServingStack
 from costmodel.serving.ops import ACTIVATION_BYTES, decode_attention_s, head_s, linear_s, prefill_attention_s
 from costmodel.serving.step_table import AttentionGrid, StepTimes
-
-Floats = NDArray[np.float64]
+from topology.base.arrays import Floats
 
 
 def step_times(

@@ -25,10 +25,10 @@ from costmodel.layout import LayoutTable, divisors
 from costmodel.ops.op import HALF_BYTES
 from costmodel.stack import SoftwareStack
 from costmodel.training.rank_strides import Counts
+from topology.base.arrays import Vector
 from topology.base.columns import Columns
 from topology.fabric.hierarchy import Hierarchy, crosses_node
 
-Vector = NDArray[np.float64]
 SHARDS_GRADIENTS = 2  # the ZeRO stage from which gradients leave in every microbatch
 SHARDS_PARAMETERS = 3  # the ZeRO stage from which parameters are gathered before every use
 

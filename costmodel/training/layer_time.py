@@ -17,14 +17,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from costmodel.layout import Quantity
 from costmodel.training.constants import Constants
 from costmodel.training.raw_times import Features, PartTimes
 from costmodel.training.slowdowns import Environment
-
-Vector = NDArray[np.float64]
+from topology.base.arrays import Vector
 
 SHARPNESS = 16
 """Exponent of the smooth maximum of GPU and host time: equal times cost 2^(1/16), 4 % more than either.

@@ -21,12 +21,12 @@ from costmodel.ops.op import TABLED, Cover, Op, OpKind
 from costmodel.ops.shards import distinct_rows
 from costmodel.parallel.axes import AXES
 from costmodel.training.passes import has_backward, relaunched_share, trained_flop
+from topology.base.arrays import Vector
 from topology.base.columns import Columns
 from topology.fabric.hierarchy import Hierarchy, members_per_unit, nodes_spanned
 from topology.hardware.datasheets import generation_of
 from topology.hardware.gpu import Gpu
 
-Vector = NDArray[np.float64]
 Reached: TypeAlias = Callable[[NDArray[np.int64]], Vector]
 """Places that a token reaches, over its copies, by the number of places."""
 

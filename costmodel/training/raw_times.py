@@ -36,13 +36,12 @@ from costmodel.training.op_times import KernelTimes, TransferTimes, kernel_times
 from costmodel.training.rank_strides import axis_strides
 from costmodel.training.slowdowns import Environment, environment_of, from_host_seconds
 from costmodel.updates.optimizers import Optimizer, optimizer
+from topology.base.arrays import Index, Vector
 from topology.base.columns import Columns, Rows
 from topology.cluster import Cluster
 from topology.fabric.hierarchy import Hierarchy, crosses_node
 from topology.hardware.gpu import Gpu
 
-Vector = NDArray[np.float64]
-Index = NDArray[np.intp]
 ENDS = 2  # parts after all others: the embedding and the head, whose matrices are updated as vectors
 PROBE_BYTES = (2.0**20, 2.0**26)  # two pipeline messages between which the cost of a send is taken as linear
 SOCKET_GPUS = 4

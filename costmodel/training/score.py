@@ -11,7 +11,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from costmodel.job import TrainingJob
 from costmodel.kernels.tables import Calibration
@@ -27,10 +26,10 @@ from costmodel.stack import SoftwareStack
 from costmodel.training.constants import Constants
 from costmodel.training.priced import BLOCK_ROWS, Priced, blocks, price_layouts
 from costmodel.training.step_time import CostColumns
+from topology.base.arrays import Vector
 from topology.base.columns import Columns
 from topology.cluster import Cluster
 
-Vector = NDArray[np.float64]
 TABLE_ROWS = 2**15  # layouts read from tables at a time: their columns stay in the cache
 
 

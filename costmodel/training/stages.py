@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from costmodel.job import TrainingJob
 from costmodel.kernels.tables import Calibration
@@ -21,9 +20,8 @@ from costmodel.pipeline.stages import Order
 from costmodel.stack import SoftwareStack
 from costmodel.training.constants import Constants
 from costmodel.training.priced import Priced, price_layouts
+from topology.base.arrays import Vector
 from topology.cluster import Cluster
-
-Vector = NDArray[np.float64]
 
 
 def stage_costs(

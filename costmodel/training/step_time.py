@@ -18,7 +18,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from costmodel.layout import RECOMPUTES, SCHEDULES, Quantity
 from costmodel.pipeline.bubble import waited_sends
@@ -27,9 +26,9 @@ from costmodel.training.constants import Constants
 from costmodel.training.layer_time import LayerStep, embedding_seconds, head_seconds, layer_step, mtp_steps
 from costmodel.training.raw_times import Features, input_bytes, stage_message_bytes
 from costmodel.training.slowdowns import Environment
+from topology.base.arrays import Vector
 from topology.base.columns import Columns
 
-Vector = NDArray[np.float64]
 _EARLY_CHUNKS = column(lambda schedule: schedule.early_chunks)
 
 

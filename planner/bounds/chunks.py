@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import numpy.typing as npt
 
 from costmodel.layout import RECOMPUTES, num_microbatches
 from costmodel.memory.stage import MemoryForm, held_microbatches, holds_ends, memory_form
@@ -22,8 +21,7 @@ from planner.bounds.funnel import ROUNDING
 from planner.bounds.priced import Priced
 from planner.problem import Setting
 from planner.stages.dynamic_program import chunk_splits
-
-Vector = npt.NDArray[np.float64]
+from topology.base.arrays import Vector
 
 _FULL = RECOMPUTES.index("full")
 

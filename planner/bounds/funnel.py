@@ -43,9 +43,8 @@ from costmodel.training.step_time import compose, step_stretch
 from planner.problem import Setting
 from planner.space.columns import Draft, Integers
 from planner.space.unfold import schedules
+from topology.base.arrays import Vector
 from topology.base.columns import Columns
-
-Vector = npt.NDArray[np.float64]
 
 ROUNDING = 1e-9
 """Relative slack of every comparison between a bound and an incumbent: far above float error."""

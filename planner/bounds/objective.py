@@ -11,12 +11,12 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from costmodel.estimate import Estimate
 from costmodel.layout import ParallelLayout
 from planner.campaign.rental import paid_gpus_of, paid_usd_per_hour
 from planner.plan import RENTS_WHAT_IT_USES, Objective, Plan, PlanRequest
+from topology.base.arrays import Vector
 from topology.base.errors import InputError
 from topology.pools.rates import (
     Rates,
@@ -32,8 +32,6 @@ from topology.spec import ClusterSpec
 
 if TYPE_CHECKING:
     from planner.campaign.outlook import Outlook
-
-Vector = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,8 +15,7 @@ from costmodel.ops.shards import distinct_rows
 from costmodel.pipeline.stages import Order, ranks_of_chunks, runs_of_ranks
 from costmodel.training.step_time import CostColumns
 from planner.stages.dynamic_program import chunk_splits
-
-Vector = npt.NDArray[np.float64]
+from topology.base.arrays import Vector
 
 HALVINGS = 12
 """Steps in which the slowest rank of a pipeline without chunks is narrowed down, from one to two means."""

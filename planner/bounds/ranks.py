@@ -32,12 +32,11 @@ from planner.bounds.funnel import ROUNDING
 from planner.bounds.positions import slowest_by_position
 from planner.bounds.priced import Priced
 from planner.problem import Setting
+from topology.base.arrays import Index, Vector
 from topology.base.columns import Columns, distinct
 
 _V_SHAPED = column(lambda schedule: schedule.v_shaped)
 
-Vector = npt.NDArray[np.float64]
-Index = npt.NDArray[np.intp]
 
 HALVINGS = 14
 """Steps in which the slowest rank is narrowed down; each bound is within 2⁻¹⁴ of the range it starts from."""

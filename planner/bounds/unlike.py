@@ -18,9 +18,9 @@ from planner.bounds.priced import Priced
 from planner.bounds.ranks import layers_taken, rank_limits
 from planner.problem import Setting
 from planner.stages.unlike import NONE_FITS, arrangements
+from topology.base.arrays import Vector
 from topology.pools.rates import Rates
 
-Vector = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
 
 HALVINGS = 7

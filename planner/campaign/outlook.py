@@ -41,11 +41,10 @@ from costmodel.ops.layer import model_flop_per_step
 from costmodel.training.bands import Doubts, interval, time_deviation
 from planner.campaign.finish import job_of_layout, least_saved_bytes, world_of_request
 from planner.plan import PlanRequest, steps_of
+from topology.base.arrays import Vector
 from topology.base.errors import InputError
 from topology.builders import build
 from topology.pools.rates import rented_gpus, units_of
-
-Vector = npt.NDArray[np.float64]
 
 FEWER = 2.0
 """Standard deviations below their mean at which a bound counts failures: some runs have that luck."""

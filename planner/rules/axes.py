@@ -9,7 +9,8 @@ import numpy as np
 from costmodel.layout import AXIS_ORDERS, LayoutTable, ParallelLayout
 from costmodel.parallel.axes import AXES, RANK_AXES, Axis
 from planner.problem import Setting
-from planner.rules.rule import Mask, Rule, Violation, not_offered
+from planner.rules.rule import Rule, Violation, not_offered
+from topology.base.arrays import Mask
 
 _BITS = {axis: 1 << bit for bit, axis in enumerate(reversed(RANK_AXES))}
 

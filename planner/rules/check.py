@@ -23,11 +23,12 @@ from planner.plan import FREE, LAYERS_OF_STAGE, RECOMPUTE_OF_STAGE, RECOMPUTED_L
 from planner.problem import Setting
 from planner.rules.axes import AXIS_RULES
 from planner.rules.engines import engine_rules, runners_of, runs_for
-from planner.rules.rule import Ground, Mask, Rule, Violation
+from planner.rules.rule import Ground, Rule, Violation
 from planner.rules.shapes import SHAPE_RULES
 from planner.rules.sharding import SHARDING_RULES
 from planner.rules.split_pins import read_layers, read_recomputed
 from planner.rules.stacks import STACK_RULES
+from topology.base.arrays import Mask
 from topology.base.counts import parse_count
 from topology.base.errors import InputError, shown
 from topology.base.names import YES_NO

@@ -6,13 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
-import numpy as np
-import numpy.typing as npt
-
 from costmodel.layout import LayoutTable, ParallelLayout
 from planner.problem import Setting
+from topology.base.arrays import Mask
 
-Mask = npt.NDArray[np.bool_]
 Ground = Literal["impossible", "engine", "unpriced", "room"]
 """Why a layout is refused: no program can run it, this software stops at it, nothing here prices it though
 programs run it, or it needs more memory than there is."""

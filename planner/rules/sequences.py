@@ -6,7 +6,8 @@ import numpy as np
 
 from costmodel.layout import CP_KINDS, LayoutTable, ParallelLayout
 from planner.problem import Setting
-from planner.rules.rule import Mask, Rule, Violation
+from planner.rules.rule import Rule, Violation
+from topology.base.arrays import Mask
 
 _ULYSSES = CP_KINDS.index("ulysses")
 

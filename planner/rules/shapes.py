@@ -18,8 +18,9 @@ from costmodel.models.spec import ModelSpec, decoder_of, layer_runs
 from costmodel.pipeline.schedules import column
 from costmodel.training.rank_strides import axis_strides
 from planner.problem import Setting
-from planner.rules.rule import Ground, Mask, Rule, Violation, largest_divisor
+from planner.rules.rule import Ground, Rule, Violation, largest_divisor
 from planner.rules.sequences import SEQUENCE_RULES
+from topology.base.arrays import Mask
 
 _EMPTY_ENDS = column(lambda schedule: schedule.empty_ends)
 

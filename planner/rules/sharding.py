@@ -13,7 +13,8 @@ import numpy as np
 from costmodel.layout import PLAIN_SCHEDULE, LayoutTable, ParallelLayout
 from costmodel.pipeline.schedules import column
 from planner.problem import Setting
-from planner.rules.rule import Mask, Rule, Violation, largest_divisor, not_offered
+from planner.rules.rule import Rule, Violation, largest_divisor, not_offered
+from topology.base.arrays import Mask
 from topology.base.units import format_bytes
 
 _SPLITS_BACKWARD = column(lambda schedule: schedule.splits_backward)

@@ -25,7 +25,8 @@ from costmodel.pipeline.schedules import RECORDS, column
 from costmodel.pipeline.stages import shortage
 from costmodel.stack import stacks
 from planner.problem import Setting
-from planner.rules.rule import Mask, Rule, Violation, largest_divisor, not_offered
+from planner.rules.rule import Rule, Violation, largest_divisor, not_offered
+from topology.base.arrays import Mask
 from topology.builders import makers_of
 from topology.hardware.datasheets import generation_of
 

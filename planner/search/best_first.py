@@ -14,7 +14,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from costmodel.kernels.tables import Calibration
 from costmodel.layout import DEFAULT_AXIS_ORDER, LayoutTable, num_microbatches
@@ -62,9 +61,8 @@ from planner.space.degrees import (
 )
 from planner.space.dismissals import Dismissals
 from planner.space.unfold import eased, pipelines, placements, shardings, variants
+from topology.base.arrays import Vector
 from topology.base.columns import distinct
-
-Vector = npt.NDArray[np.float64]
 
 FIRST_BATCH = 32
 """Combinations expanded at first; later batches double."""

@@ -7,9 +7,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from costmodel.kernels.tables import Calibration
 from costmodel.layout import LayoutTable, ParallelLayout
 from planner.bounds.funnel import ROUNDING
@@ -17,8 +14,8 @@ from planner.bounds.objective import Goal
 from planner.problem import Setting
 from planner.search.candidates import Candidate, Choice, estimate_of, safety
 from planner.space.dismissals import Dismissals
+from topology.base.arrays import Vector
 
-Vector = npt.NDArray[np.float64]
 Progress = Callable[[str], None]
 
 

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from costmodel.estimate import watt_hours
 from costmodel.job import ServingJob
@@ -36,11 +35,11 @@ from planner.serving.plan import (
     ServingRequest,
 )
 from planner.serving.replica import Option, most_requests
+from topology.base.arrays import Floats
 from topology.base.units import HOUR, MEGA
 from topology.fabric.hierarchy import Hierarchy
 from topology.hardware.gpu import Gpu
 
-Floats = NDArray[np.float64]
 MOSTLY = 0.5  # share of the time above which prompts are what a mixed replica is bound by
 
 

@@ -19,15 +19,13 @@ from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
-from numpy.typing import NDArray
 
 from planner.serving.capacity import replicas
 from planner.serving.replica import OUTPUT_ONLY, PROMPT_ONLY, WHOLE, Option
+from topology.base.arrays import Ints
 
 MOST_FLEET_GPUS = 4096  # a fleet asked for without a size is looked for up to here
 LEAST_MORE = 1e-9  # rates this share apart are the same
-
-Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,13 +13,10 @@ from math import ceil, exp, sqrt
 from statistics import NormalDist
 
 import numpy as np
-from numpy.typing import NDArray
 
 from costmodel.job import ServingJob
 from costmodel.serving.simulation.load import lognormal_parameters
 from costmodel.serving.step_table import StepTimes
-
-Floats = NDArray[np.float64]
 
 FEWEST_COUNTED = 200  # requests behind the percentile of the shortest simulation
 OUTSIDE_SLACK = 0.1  # how far the spread of few requests' times outside the engine is from even

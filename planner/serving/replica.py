@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from costmodel.job import ServingJob
 from costmodel.kernels.tables import Calibration
@@ -24,8 +23,7 @@ from costmodel.serving.simulation.scheduler import Scheduler
 from costmodel.serving.step import step_times
 from costmodel.serving.step_table import StepTimes
 from planner.serving.latency import LeastLatency, least_attention_s
-
-Floats = NDArray[np.float64]
+from topology.base.arrays import Floats
 
 MOST_BATCH = 512
 """Requests of an attention rank at once: vLLM 0.33 captures no graph of a larger step by itself

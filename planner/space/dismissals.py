@@ -12,11 +12,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
 from planner.space.columns import Integers
-
-Vector = npt.NDArray[np.float64]
+from topology.base.arrays import Vector
 
 
 @dataclass(slots=True)

@@ -23,9 +23,9 @@ import numpy.typing as npt
 
 from costmodel.pipeline.stage_costs import StageCosts, StageSplit, fits_capacity, recompute_order, step_time
 from costmodel.pipeline.stages import counts_before, end_limit, in_order, runs_of_ranks, shortage
+from topology.base.arrays import Floats
 from topology.base.columns import distinct
 
-Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
 
 EVENNESS = 1e-6

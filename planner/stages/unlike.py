@@ -21,7 +21,6 @@ from costmodel.pipeline.stage_costs import StageCosts, StageSplit, UnlikeStages,
 from planner.plan import Recomputes
 from planner.stages.dynamic_program import (
     SPARE_BYTES,
-    Floats,
     Integers,
     RankTables,
     Recomputed,
@@ -32,6 +31,7 @@ from planner.stages.dynamic_program import (
     split_of_path,
 )
 from planner.stages.one_count import first_recomputed, told_counts
+from topology.base.arrays import Floats
 from topology.base.columns import distinct
 
 GRID = 12

@@ -1,11 +1,9 @@
-"""The shape of the house: few loose files, small wings, short files."""
+"""The shape of the house: few loose files, and wings that say their topic."""
 
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 LOOSE = {"topology": 7, "costmodel": 4, "planner": 4, "executor": 4, "app": 7, "meshplan": 4}
-MOST_FILES, MOST_LINES = 28, 520
-"""A wing is one topic and a file one idea, however long; beyond this somebody should look."""
 FILES = sorted(path for package in LOOSE for path in (ROOT / package).rglob("*.py"))
 WINGS = sorted({path.parent for path in FILES if path.parent.parent != ROOT})
 
@@ -21,13 +19,7 @@ def test_few_files_lie_loose_at_the_top_of_a_package() -> None:
     assert {package: count for package, count in loose.items() if count > LOOSE[package]} == {}
 
 
-def test_a_wing_has_few_files_and_says_what_it_is_about() -> None:
-    """A wing can be read at a glance."""
-    assert [wing for wing in WINGS if modules(wing) > MOST_FILES] == []
+def test_a_wing_says_what_it_is_about() -> None:
+    """A wing is one topic and a file one idea, however many and however long."""
     silent = [w for w in WINGS if not (w / "__init__.py").read_text(encoding="utf-8").startswith('"""')]
     assert silent == []
-
-
-def test_a_file_is_no_longer_than_an_idea() -> None:
-    """A file is one idea."""
-    assert [path for path in FILES if path.read_text(encoding="utf-8").count("\n") > MOST_LINES] == []

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 
 import numpy as np
-from numpy.typing import NDArray
 
 from costmodel.serving.deployment import Deployment
 from costmodel.serving.memory import kv_bytes_per_token
@@ -24,8 +23,6 @@ from costmodel.serving.simulation.simulator import Simulation
 from costmodel.serving.simulation.window import Window
 from costmodel.serving.step_table import StepTimes
 from topology.fabric.hierarchy import p2p_bandwidth
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,15 +17,12 @@ from statistics import NormalDist
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from costmodel.job import LONGEST_S
 from costmodel.models.sizes import LARGEST_SIZE
+from topology.base.arrays import Floats, Ints
 from topology.base.decode import read_text
 from topology.base.errors import InputError, shown
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 MOST_REQUESTS = 500_000
 """Requests of a trace: an hour of the busiest published service."""

@@ -20,9 +20,9 @@ from costmodel.serving.simulation.requests import NEVER
 from costmodel.serving.simulation.scheduler import Scheduler
 from costmodel.serving.simulation.window import Window
 from costmodel.serving.step_table import StepTimes
+from topology.base.arrays import Floats
 from topology.base.errors import InputError
 
-Floats = NDArray[np.float64]
 GOLDEN = (5**0.5 - 1) / 2
 
 

@@ -19,10 +19,10 @@ import numpy as np
 import numpy.typing as npt
 
 from executor.model.attention.documents import Documents
+from topology.base.arrays import Mask as Bools
 
 BLOCK = 128  # queries and keys of a block that a kernel skips, masks or takes whole
 Ints = npt.NDArray[np.int32]
-Bools = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
-import numpy.typing as npt
 
 from costmodel.campaign.closed_form import expected
 from costmodel.campaign.compose import course_of
@@ -26,10 +25,10 @@ from planner.campaign.finish import campaign_of, job_of
 from planner.plan import LAYERS_OF_STAGE, OPTIMISED, Plan, PlanRequest, stack_of
 from planner.questions.phases import Phase
 from planner.rules.check import check_memory
+from topology.base.arrays import Floats
 from topology.base.units import DAY
 from topology.builders import build
 
-Floats = npt.NDArray[np.float64]
 Search = Callable[[PlanRequest], Plan]
 Given = Callable[[PlanRequest], Plan | None]
 """The plan of the layout that a request pins; None where it breaks a rule."""

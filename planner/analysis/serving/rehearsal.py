@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from costmodel.kernels.tables import Calibration
 from costmodel.serving.simulation.disaggregated import PoolRules, Transfer, simulate_pools, transfer_of
@@ -15,10 +14,10 @@ from costmodel.serving.simulation.simulator import simulate
 from planner.serving.plan import ServingPlan
 from planner.serving.replica import OUTPUT_ONLY, PROMPT_ONLY, WHOLE, Rejected, build_option
 from planner.serving.space import deployment_of
+from topology.base.arrays import Floats
 from topology.base.errors import InputError
 from topology.fabric.hierarchy import Hierarchy
 
-Floats = NDArray[np.float64]
 FEWEST, MOST = 50, 400
 
 

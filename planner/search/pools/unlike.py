@@ -18,7 +18,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from costmodel.kernels.tables import Calibration
 from costmodel.layout import AXIS_ORDERS, PLAIN_SCHEDULE, LayoutTable, ParallelLayout, num_microbatches
@@ -41,10 +40,9 @@ from planner.space.degrees import PairBound, complete, every_degrees, every_shar
 from planner.space.dismissals import Dismissals
 from planner.space.unfold import eased, pipelines, placements, shardings, variants
 from planner.stages.unlike import arrangement_bounds, arrangements, kind_tables, split_unlike
+from topology.base.arrays import Vector
 from topology.pools.kinds import kinds_of
 from topology.pools.rates import Rates, rates_of_kinds
-
-Vector = npt.NDArray[np.float64]
 
 FIRST_BATCH = 32
 """Combinations unfolded at first; later batches double."""

@@ -12,7 +12,6 @@ from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -43,6 +42,7 @@ from planner.search.best_first import explore
 from planner.search.search import certificate
 from tests.unit.costmodel.models.small_modules import traced
 from tests.unit.costmodel.models.small_towers import seeing
+from topology.base.arrays import Vector
 from topology.base.units import GIB
 from topology.builders import default_cluster
 from topology.catalog import gpu
@@ -50,7 +50,6 @@ from topology.spec import ClusterSpec
 
 RELATIVE = 1e-6
 CAL = load_calibration()
-Vector = npt.NDArray[np.float64]
 COMPRESSED: dict[str, Any] = {
     "compression": Compression(output_groups=4, output_rank=64), "q_lora_rank": 128, "residual_streams": 4,
     "sliding_window": 128, "index_heads": 4, "index_head_dim": 32, "index_topk": 64,

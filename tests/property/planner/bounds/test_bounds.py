@@ -39,6 +39,7 @@ from tests.oracle.planner.search.plain_enumeration import exact_steps, setting_o
 from tests.oracle.planner.search.random_requests import case_of
 from tests.unit.costmodel.models.small_modules import traced
 from tests.unit.costmodel.models.small_towers import seeing
+from topology.base.arrays import Vector
 from topology.builders import default_cluster, gpu_named
 
 CAL = load_calibration()
@@ -47,7 +48,6 @@ SLACK = 1 + 1e-9
 COMBINATION = ("tp", "cp", "pp", "dp", "microbatch_size", "ep", "expert_tp", "sequence_parallel")
 PLACEMENT = (*COMBINATION, "axis_order", "cp_kind")
 PIPELINE = (*PLACEMENT, "schedule", "virtual_stages")
-Vector = npt.NDArray[np.float64]
 
 
 def index_of(rows: LayoutTable, sources: LayoutTable, names: tuple[str, ...]) -> npt.NDArray[np.intp]:

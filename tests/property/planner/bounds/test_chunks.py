@@ -4,7 +4,6 @@ from dataclasses import replace
 from random import Random
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 
 from costmodel.job import TrainingJob
@@ -25,12 +24,12 @@ from planner.space.unfold import eased, pipelines, placements, variants
 from planner.stages.dynamic_program import chunk_splits, consecutive_split
 from planner.stages.one_count import split_told
 from tests.oracle.planner.search.plain_enumeration import setting_of
+from topology.base.arrays import Index
 from topology.base.units import GIB
 from topology.builders import default_cluster, gpu_named
 
 CAL = load_calibration()
 ROWS, MOST = 30, 3_000
-Index = npt.NDArray[np.intp]
 CASES = (
     ("nemotron-3-nano-30b-a3b", 16, 80),
     ("nemotron-3-nano-30b-a3b", 16, 46),

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from costmodel.kernels.grids import Floats
 from costmodel.kernels.tables import load_calibration
 from costmodel.models.catalog import model
 from costmodel.serving.experts import chance_load, routed_experts
+from topology.base.arrays import Floats
 from topology.catalog import gpu
 
 CAL = load_calibration()
