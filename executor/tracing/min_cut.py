@@ -10,18 +10,16 @@ Source: `min_cut_rematerialization_partition` of torch (functorch/partitioners.p
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
 from executor.tracing.ops import is_product
 from executor.tracing.record import Record
+from topology.base.cuts import source_side
 
 MOST_VALUES = 20_000  # of a block; a larger one is kept as eager autograd keeps it
 
-_Node = tuple[object, ...]
-SOURCE: _Node = ("source",)
-SINK: _Node = ("sink",)
+SOURCE, SINK = "source", "sink"
 
 
 def fewest_kept(
@@ -44,55 +42,26 @@ def fewest_kept(
         kept: Values that are kept anyway.
     """
     held = set(kept)
-    room: dict[_Node, dict[_Node, float]] = {}
-
-    def join(a: _Node, b: _Node, most: float) -> None:
-        room.setdefault(a, {})[b] = room.get(a, {}).get(b, 0.0) + most
-        room.setdefault(b, {}).setdefault(a, 0.0)
-
+    edges: dict[tuple[Hashable, Hashable], int | None] = {}
     reached, open_values = set[int](), [value for value in needed if value not in held]
     for value in open_values:
-        join(("out", value), SINK, float("inf"))
+        edges[("out", value), SINK] = None
     while open_values:
         value = open_values.pop()
         if value in reached or value in held:
             continue
         reached.add(value)
-        join(("in", value), ("out", value), float(sizes[value]))
+        edges[("in", value), ("out", value)] = sizes[value]
         parents = made_of.get(value)
         if parents is None:
-            join(SOURCE, ("in", value), float("inf"))
+            edges[SOURCE, ("in", value)] = None
             continue
         for parent in parents:
             if parent not in held:
-                join(("out", parent), ("in", value), float("inf"))
+                edges[("out", parent), ("in", value)] = None
                 open_values.append(parent)
-    side = _source_side(room)
+    side = source_side(edges, SOURCE, SINK)
     return held | {value for value in reached if ("in", value) in side and ("out", value) not in side}
-
-
-def _source_side(room: dict[_Node, dict[_Node, float]]) -> set[_Node]:
-    """Nodes on the source's side of a minimum cut (Edmonds and Karp 1972); `room` is used up."""
-    while True:
-        came: dict[_Node, _Node] = {SOURCE: SOURCE}
-        line = deque[_Node]([SOURCE])
-        while line and SINK not in came:
-            first = line.popleft()
-            for other, left in room.get(first, {}).items():
-                if left > 0 and other not in came:
-                    came[other] = first
-                    line.append(other)
-        if SINK not in came:
-            return set(came)
-        path = list[tuple[_Node, _Node]]()
-        node: _Node = SINK
-        while node != SOURCE:
-            path.append((came[node], node))
-            node = came[node]
-        flow = min(room[a][b] for a, b in path)
-        for a, b in path:
-            room[a][b] -= flow
-            room[b][a] += flow
 
 
 def kept_when_fused(
