@@ -247,8 +247,8 @@ def _script(
 def _doors(servers: Sequence[Server]) -> dict[str, Door]:
     """A free port for every address of the deployment; of what clients ask also as localhost."""
     from executor.rehearsal.script import LOOPBACK, Door
+    from planner.deployment.kubernetes import PORT
     from planner.deployment.placement import nodes_of
-    from planner.launch.kubernetes import PORT
 
     nodes = nodes_of(servers)
     wanted = {f"{_address(one.nodes[0], nodes)}:{one.port}": one.role for one in servers}

@@ -10,9 +10,7 @@ from itertools import groupby
 from planner.audit.facts import meaning, recognised
 from planner.audit.words import FAMILIES, MEGATRON_WORDS, Family
 from planner.formats.settings import NOT_KNOWN, Setting
-from planner.formats.shell import followed
-from planner.formats.shell_script import Script, Started
-from planner.formats.shell_values import UNKNOWN, Text
+from planner.formats.shell import UNKNOWN, Script, Started, Text, followed
 
 MOST_COMMANDS = 300
 """Of a script; a published one has some fifty."""

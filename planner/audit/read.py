@@ -22,7 +22,7 @@ from planner.formats.kinds import Kind, kind_of
 from planner.formats.logs import Measured, is_log, is_named_log, measured_of
 from planner.formats.python_config import Recipe, models_named, recipes_of
 from planner.formats.settings import NOT_KNOWN, Setting, with_defaults
-from planner.formats.shell_script import Script
+from planner.formats.shell import Script
 from planner.formats.step_lines import COLOUR, known_engines
 from planner.formats.structured import json_settings, toml_settings, yaml_settings
 from topology.base.decode import read_text

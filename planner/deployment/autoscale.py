@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from math import floor, log10
 from typing import Final
 
+from planner.deployment.kubernetes import DOOR, app_of, pool_name
 from planner.engines.quoting import yaml
-from planner.launch.kubernetes import DOOR, app_of, pool_name
 from planner.serving.plan import ServingPlan
 from topology.base.errors import InputError
 

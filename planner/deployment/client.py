@@ -11,7 +11,7 @@ import numpy as np
 
 from costmodel.job import ServingJob
 from costmodel.serving.simulation.load import Lengths
-from planner.launch.kubernetes import PORT
+from planner.deployment.kubernetes import PORT
 from planner.serving.plan import ServingPlan
 
 REQUESTS = 1000

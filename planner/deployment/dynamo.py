@@ -13,9 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from planner.deployment.vllm_sglang import engine_words, trtllm_options
-from planner.engines.quoting import yaml
-from planner.launch.kubernetes import (
+from planner.deployment.kubernetes import (
     NVIDIA_RESOURCE,
     PORT,
     RDMA_RESOURCE,
@@ -24,6 +22,8 @@ from planner.launch.kubernetes import (
     needs_nvidia,
     weights_claim,
 )
+from planner.deployment.vllm_sglang import engine_words, trtllm_options
+from planner.engines.quoting import yaml
 from planner.serving.plan import PoolPlan, ServingPlan
 
 FILE: Final = "dynamo.yaml"

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from planner.deployment.autoscale import Scaling, autoscale_files
 from planner.deployment.client import LENGTHS_FILE, client_words, lengths_file, spreads
 from planner.deployment.forms import form_files, form_steps
+from planner.deployment.kubernetes import BY_TURNS, NO_MANIFEST, PORT
 from planner.deployment.multi_node import by_hand
 from planner.deployment.placement import Server, nodes_of, servers_of
 from planner.deployment.vllm_sglang import (
@@ -23,7 +24,6 @@ from planner.deployment.vllm_sglang import (
     server_commands,
 )
 from planner.engines.quoting import one_line, shell
-from planner.launch.kubernetes import BY_TURNS, NO_MANIFEST, PORT
 from planner.serving.plan import ServingPlan, serving_to_json
 from topology.base.errors import InputError
 from topology.base.units import format_seconds, three_digits

@@ -17,9 +17,7 @@ from typing import Any, Final
 from costmodel.models.parameters import parameter_count
 from costmodel.serving.deployment import weight_bytes
 from planner.deployment.dynamo import token_variable
-from planner.deployment.vllm_sglang import engine_words, served_checkpoint
-from planner.engines.quoting import yaml
-from planner.launch.kubernetes import (
+from planner.deployment.kubernetes import (
     DOOR,
     PORT,
     RDMA_RESOURCE,
@@ -27,6 +25,8 @@ from planner.launch.kubernetes import (
     engine_image,
     needs_nvidia,
 )
+from planner.deployment.vllm_sglang import engine_words, served_checkpoint
+from planner.engines.quoting import yaml
 from planner.serving.plan import PoolPlan, ServingPlan
 from topology.base.errors import InputError
 from topology.base.units import GIB

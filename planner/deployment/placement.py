@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from planner.launch.kubernetes import PORT
+from planner.deployment.kubernetes import PORT
 from planner.serving.plan import PoolPlan, ServingPlan
 
 _WORKER_PORT, _APART = 8100, 100

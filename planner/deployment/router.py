@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from planner.deployment.kubernetes import PORT
 from planner.deployment.placement import Server, address
-from planner.launch.kubernetes import PORT
 
 OPTIONS_FILE = "router.yaml"
 NGINX_FILE = "router.conf"

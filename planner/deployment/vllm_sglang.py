@@ -19,10 +19,10 @@ from costmodel.serving.adapters import buffer_rank
 from costmodel.serving.deployment import published_weights
 from costmodel.serving.engine import SchedulerDefault, scheduler_default, serving_stack
 from planner.deployment.client import client_notes, client_words
+from planner.deployment.kubernetes import PORT, RDMA_RESOURCE, TOKEN_SECRET, Workload, manifest
 from planner.deployment.multi_node import node_commands, node_notes
 from planner.deployment.placement import Server, address, nodes_of, servers_of
 from planner.deployment.router import EVERYWHERE, router_files, router_words
-from planner.launch.kubernetes import PORT, RDMA_RESOURCE, TOKEN_SECRET, Workload, manifest
 from planner.serving.plan import PoolPlan, ServingPlan
 from topology.base.units import GB, GIB, format_bytes
 from topology.hardware.datasheets import sheet_named

@@ -1,32 +1,1149 @@
 """A shell script, followed without running anything: the commands it would start, with their words known.
 
 Variables, defaults, arithmetic, arrays, here-documents, branches and functions are followed; programs are not
-started, files are not opened, ``$(…)`` is unknown. Where only a run can tell which branch is taken, all are
-followed, and what they set differently is unknown. Of a loop the first round is followed.
+started, files are not opened. Where only a run can tell which branch is taken, all are followed, and what
+they set differently is unknown. Of a loop the first round is followed.
+
+Words keep their quotes until they become text. Operators (``;``, ``&&``, ``|``, newline, parentheses) are
+words of their own. What only a run knows (``$(…)``, variables of the environment, positional arguments) is
+`UNKNOWN`, a mark that stays in the text, so that a value made of it is seen to be unknown too. A variable
+that nothing in the files sets is empty where a script asks whether it is set (``-n``, ``-z``), and unknown
+where its value is compared.
 """
 
 from __future__ import annotations
 
+import fnmatch
+import operator
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
-from planner.formats.shell_numbers import whole_number
-from planner.formats.shell_script import Script, Started, slurm_variables
-from planner.formats.shell_tests import truth
-from planner.formats.shell_tree import Branch, Chain, Command, Function, Group, Loop, Match, Node, tree_of
-from planner.formats.shell_values import (
-    LONGEST_TEXT,
-    UNKNOWN,
-    Text,
-    Variables,
-    expanded,
-    here_text,
-    joined,
-    merged,
-    put_part,
-    texts_of,
-)  # fmt: skip
-from planner.formats.shell_words import REDIRECTIONS, Word, words_of
+# ── words: commands, quotes, continuations, arrays and here-documents, nothing expanded ────────────────────
+
+MOST_WORDS = 20_000
+"""Of one script; the longest launch script published has some three thousand."""
+MOST_DEPTH = 24
+"""Nested substitutions of one word."""
+
+_OPERATORS = (
+    "&>>",
+    "<<<",
+    "<<-",
+    "&&",
+    "||",
+    ";;",
+    ">>",
+    "<<",
+    ">&",
+    "<&",
+    "&>",
+    ">|",
+    ";",
+    "|",
+    "&",
+    "(",
+    ")",
+    "<",
+    ">",
+    "\n",
+)
+REDIRECTIONS = frozenset(("&>>", "<<<", ">>", ">&", "<&", "&>", ">|", "<", ">"))
+_ARRAY = re.compile(r"[A-Za-z_]\w*\+?=")
+_HERE = frozenset(("<<", "<<-"))
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """One word as written, or an operator; an array assignment carries the words between its parentheses."""
+
+    text: str
+    line: int
+    operator: bool = False
+    array: tuple[Word, ...] | None = None
+    here: str | None = None
+    quoted: bool = False
+    """Of a here-document: its delimiter is quoted, so nothing in it is expanded."""
+
+
+class _Reader:
+    """A place in a script."""
+
+    def __init__(self, text: str, line: int) -> None:
+        self.text, self.at, self.line = text, 0, line
+        self.waiting: list[tuple[int, str, bool, bool]] = []
+        """Here-documents announced on this line: index of the word, delimiter, quoted, tabs stripped."""
+
+    def blank(self) -> None:
+        """Pass blanks, continued lines and comments."""
+        text = self.text
+        while self.at < len(text):
+            if text.startswith("\\\n", self.at):
+                self.at, self.line = self.at + 2, self.line + 1
+            elif text.startswith("\\\r\n", self.at):
+                self.at, self.line = self.at + 3, self.line + 1
+            elif text[self.at] in " \t\r":
+                self.at += 1
+            elif text[self.at] == "#":
+                end = text.find("\n", self.at)
+                self.at = len(text) if end < 0 else end
+            else:
+                return
+
+    def word(self) -> str:
+        """The text of one word, quotes kept."""
+        start = self.at
+        while self.at < len(self.text):
+            char = self.text[self.at]
+            if char in " \t\r\n;&|()<>":
+                break
+            self.at = skipped(self.text, self.at)
+        found = self.text[start : self.at]
+        self.line += found.count("\n")
+        return found
+
+    def operator(self) -> str | None:
+        """The operator that begins here."""
+        return next((op for op in _OPERATORS if self.text.startswith(op, self.at)), None)
+
+
+def skipped(text: str, at: int, depth: int = 0) -> int:
+    """Where the quoted, substituted or plain piece that begins at a place ends.
+
+    >>> skipped("'a b'c", 0), skipped("$(x)y", 0), skipped("ab", 0)
+    (5, 4, 1)
+    """
+    char = text[at]
+    if char == "\\":
+        return min(len(text), at + 2)
+    if char in "'`":
+        end = text.find(char, at + 1)
+        return len(text) if end < 0 else end + 1
+    if char == '"':
+        return _closed(text, at + 1, '"', depth)
+    if char == "$" and at + 1 < len(text) and text[at + 1] in "({":
+        return _closed(text, at + 2, ")" if text[at + 1] == "(" else "}", depth)
+    return at + 1
+
+
+def _closed(text: str, at: int, end: str, depth: int) -> int:
+    """The place after the mark that closes what was opened before a place."""
+    if depth > MOST_DEPTH:
+        return len(text)
+    while at < len(text):
+        if text[at] == end:
+            return at + 1
+        if end == ")" and text[at] == "(":
+            at = _closed(text, at + 1, ")", depth + 1)
+        elif end == '"' and text[at] == "'":
+            at += 1
+        else:
+            at = skipped(text, at, depth + 1)
+    return len(text)
+
+
+def words_of(text: str, line: int = 1) -> tuple[Word, ...]:
+    r"""Every word and operator of a script, at most `MOST_WORDS`.
+
+    >>> [word.text for word in words_of('a=1 # no\nrun "$a b" && x')]
+    ['a=1', '\n', 'run', '"$a b"', '&&', 'x']
+    """
+    reader, found = _Reader(text, line), list[Word]()
+    while len(found) < MOST_WORDS:
+        reader.blank()
+        if reader.at >= len(reader.text):
+            break
+        operator = reader.operator()
+        if operator is not None:
+            _take_operator(reader, operator, found)
+        else:
+            at = reader.line
+            word = reader.word()
+            array = _array(reader) if _ARRAY.fullmatch(word) and reader.operator() == "(" else None
+            found.append(Word(word, at, array=array))
+    return tuple(found)
+
+
+def _take_operator(reader: _Reader, operator: str, found: list[Word]) -> None:
+    """Add an operator; after a newline the here-documents that were announced are read."""
+    found.append(Word(operator, reader.line, operator=True))
+    reader.at += len(operator)
+    if operator in _HERE:
+        found.pop()
+        reader.blank()
+        delimiter = reader.word()
+        plain = re.sub(r"[\\'\"]", "", delimiter)
+        reader.waiting.append((len(found), plain, plain != delimiter, operator == "<<-"))
+        found.append(Word("<<", reader.line, operator=True, here="", quoted=plain != delimiter))
+    elif operator == "\n":
+        reader.line += 1
+        for index, plain, quoted, stripped in reader.waiting:
+            at = reader.line
+            found[index] = Word("<<", at, operator=True, here=_here(reader, plain, stripped), quoted=quoted)
+        reader.waiting.clear()
+
+
+def _here(reader: _Reader, delimiter: str, stripped: bool) -> str:
+    """The lines of a here-document up to its delimiter."""
+    lines: list[str] = []
+    while reader.at < len(reader.text):
+        end = reader.text.find("\n", reader.at)
+        end = len(reader.text) if end < 0 else end
+        line = reader.text[reader.at : end]
+        reader.at, reader.line = min(len(reader.text), end + 1), reader.line + 1
+        if (line.lstrip("\t") if stripped else line).rstrip("\r") == delimiter:
+            break
+        lines.append(line)
+    return "\n".join(lines)
+
+
+def _array(reader: _Reader) -> tuple[Word, ...]:
+    """The words between the parentheses of an array assignment."""
+    reader.at += 1
+    found: list[Word] = []
+    while reader.at < len(reader.text) and len(found) < MOST_WORDS:
+        reader.blank()
+        if reader.at >= len(reader.text):
+            break
+        char = reader.text[reader.at]
+        if char == ")":
+            reader.at += 1
+            break
+        if char == "\n":
+            reader.at, reader.line = reader.at + 1, reader.line + 1
+        elif char in ";&|(<>":
+            reader.at += 1
+        else:
+            found.append(Word(reader.word(), reader.line))
+    return tuple(found)
+
+
+# ── control flow: commands, branches, loops and functions, nothing run ─────────────────────────────────────
+
+MOST_NESTED = 40
+"""Blocks within blocks; deeper ones are passed over."""
+_ENDS = frozenset(("fi", "then", "else", "elif", "done", "do", "esac", "}", ";;", ")", "in"))
+
+
+@dataclass(slots=True)
+class Command:
+    """Words of one simple command, or of a test between ``[[`` and ``]]``."""
+
+    words: tuple[Word, ...]
+
+
+@dataclass(slots=True)
+class Branch:
+    """``if`` and ``case``: conditions with bodies; a body without a condition is what runs otherwise."""
+
+    line: int
+    arms: list[tuple[list[Node] | Match | None, list[Node]]] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Match:
+    """A word of ``case`` and the patterns of one arm."""
+
+    word: Word
+    patterns: tuple[Word, ...]
+
+
+@dataclass(slots=True)
+class Loop:
+    """``for``, ``while`` and ``until``; `words` are what ``for`` goes through."""
+
+    kind: str
+    name: str
+    words: tuple[Word, ...]
+    body: list[Node]
+
+
+@dataclass(slots=True)
+class Function:
+    """A function: its body runs where it is called."""
+
+    name: str
+    body: list[Node]
+
+
+@dataclass(slots=True)
+class Group:
+    """``{ …; }`` or ``( … )``."""
+
+    body: list[Node]
+
+
+@dataclass(slots=True)
+class Chain:
+    """Commands joined by ``&&``, ``||`` and ``|``: each with the operator before it."""
+
+    parts: list[tuple[str, Node]]
+
+
+Node = Command | Branch | Loop | Function | Group | Chain
+
+
+def tree_of(words: tuple[Word, ...]) -> list[Node]:
+    """The tree of a whole script; a stray end of a block is passed over."""
+    parser, found = _Parser(words), list[Node]()
+    while parser.at < len(words):
+        before = parser.at
+        found.extend(parser.body(0))
+        parser.at = max(parser.at, before + 1) if parser.at < len(words) else parser.at
+        if parser.at < len(words) and parser.at == before:
+            parser.at += 1
+    return found
+
+
+class _Parser:
+    """A place among the words of a script."""
+
+    def __init__(self, words: tuple[Word, ...]) -> None:
+        self.words, self.at = words, 0
+
+    def text(self) -> str:
+        """The word at this place, empty at the end."""
+        return self.words[self.at].text if self.at < len(self.words) else ""
+
+    def skip_breaks(self) -> None:
+        """Pass separators."""
+        while self.at < len(self.words) and self.words[self.at].operator and self.text() in ("\n", ";", "&"):
+            self.at += 1
+
+    def body(self, depth: int, *more_ends: str) -> list[Node]:
+        """Commands up to a word that ends a block."""
+        found: list[Node] = []
+        while True:
+            self.skip_breaks()
+            if self.at >= len(self.words) or self.text() in _ENDS or self.text() in more_ends:
+                return found
+            before = self.at
+            found.append(self.chain(depth))
+            if self.at == before:
+                self.at += 1
+
+    def chain(self, depth: int) -> Node:
+        """Commands joined by operators."""
+        parts: list[tuple[str, Node]] = [("", self.one(depth))]
+        while self.at < len(self.words) and self.words[self.at].operator and self.text() in ("&&", "||", "|"):
+            operator = self.text()
+            self.at += 1
+            self.skip_breaks()
+            parts.append((operator, self.one(depth)))
+        return parts[0][1] if len(parts) == 1 else Chain(parts)
+
+    def one(self, depth: int) -> Node:
+        """One command or block."""
+        word = self.text()
+        if depth >= MOST_NESTED:
+            return self.simple()
+        if word == "if":
+            return self.if_block(depth)
+        if word == "case":
+            return self.case_block(depth)
+        if word in ("while", "until", "for", "select"):
+            return self.loop(depth)
+        if self.is_arithmetic():
+            return self.arithmetic()
+        if word in ("{", "("):
+            return self.group(depth, "}" if word == "{" else ")")
+        if word == "[[":
+            return self.test()
+        if word == "function" or self.is_function():
+            return self.function(depth)
+        return self.simple()
+
+    def is_arithmetic(self) -> bool:
+        """Whether ``((`` begins here."""
+        following = self.words[self.at + 1 : self.at + 2]
+        return self.text() == "(" and bool(following) and following[0].text == "("
+
+    def arithmetic(self) -> Command:
+        """``(( … ))`` up to its last parenthesis, or the end of the line."""
+        found: list[Word] = []
+        depth = 0
+        while self.at < len(self.words) and self.text() != "\n":
+            found.append(self.words[self.at])
+            depth += {"(": 1, ")": -1}.get(self.text(), 0)
+            self.at += 1
+            if depth <= 0:
+                break
+        return Command(tuple(found))
+
+    def is_function(self) -> bool:
+        """Whether a name with parentheses begins here."""
+        following = [word.text for word in self.words[self.at + 1 : self.at + 3]]
+        return following == ["(", ")"] and not self.words[self.at].operator
+
+    def simple(self) -> Command:
+        """Words up to a separator."""
+        found: list[Word] = []
+        depth = 0
+        while self.at < len(self.words):
+            word = self.words[self.at]
+            if word.operator and word.text not in REDIRECTIONS and word.here is None:
+                depth += {"(": 1, ")": -1}.get(word.text, 0)
+                if (
+                    word.text not in ("(", ")")
+                    or depth < 0
+                    or (found and depth == 0 and found[0].text != "(")
+                ):
+                    break
+                if word.text == ")" and depth == 0:
+                    self.at += 1
+                    break
+            found.append(word)
+            self.at += 1
+        return Command(tuple(found))
+
+    def test(self) -> Command:
+        """Words of ``[[ … ]]`` with the operators in between."""
+        found: list[Word] = []
+        while self.at < len(self.words) and self.text() != "\n":
+            found.append(self.words[self.at])
+            self.at += 1
+            if found[-1].text == "]]":
+                break
+        return Command(tuple(found))
+
+    def expect(self, word: str) -> None:
+        """Pass a word if it is here."""
+        if self.text() == word:
+            self.at += 1
+
+    def if_block(self, depth: int) -> Branch:
+        """``if … then … elif … else … fi``."""
+        branch = Branch(self.words[self.at].line)
+        while self.text() in ("if", "elif"):
+            self.at += 1
+            condition = self.body(depth + 1)
+            self.expect("then")
+            branch.arms.append((condition, self.body(depth + 1)))
+        if self.text() == "else":
+            self.at += 1
+            branch.arms.append((None, self.body(depth + 1)))
+        self.expect("fi")
+        self.skip_redirections()
+        return branch
+
+    def case_block(self, depth: int) -> Branch:
+        """``case … in pattern) … ;; esac``."""
+        branch = Branch(self.words[self.at].line)
+        self.at += 1
+        word = self.words[self.at] if self.at < len(self.words) else Word("", 0)
+        self.at += 1
+        self.skip_breaks()
+        self.expect("in")
+        while self.at < len(self.words):
+            self.skip_breaks()
+            if self.text() in ("esac", ""):
+                break
+            patterns = self.patterns()
+            branch.arms.append((Match(word, patterns), self.body(depth + 1, "esac")))
+            self.expect(";;")
+        self.expect("esac")
+        self.skip_redirections()
+        return branch
+
+    def patterns(self) -> tuple[Word, ...]:
+        """Patterns of one arm up to its parenthesis."""
+        found: list[Word] = []
+        while self.at < len(self.words):
+            word = self.words[self.at]
+            self.at += 1
+            if word.operator and word.text == ")":
+                break
+            if word.operator and word.text == "\n":
+                break
+            if not word.operator:
+                found.append(word)
+        return tuple(found)
+
+    def loop(self, depth: int) -> Loop:
+        """``for x in …; do … done`` and ``while …; do … done``."""
+        kind = self.text()
+        self.at += 1
+        name, words = "", list[Word]()
+        if kind in ("for", "select"):
+            name = self.text()
+            self.at += 1
+            while self.at < len(self.words) and self.text() not in ("do", "\n", ";"):
+                if self.text() != "in" and not self.words[self.at].operator:
+                    words.append(self.words[self.at])
+                self.at += 1
+            self.skip_breaks()
+        else:
+            self.body(depth + 1)
+        self.expect("do")
+        body = self.body(depth + 1)
+        self.expect("done")
+        self.skip_redirections()
+        return Loop(kind, name, tuple(words), body)
+
+    def group(self, depth: int, end: str) -> Group:
+        """Commands between braces or parentheses."""
+        self.at += 1
+        body = self.body(depth + 1)
+        self.expect(end)
+        self.skip_redirections()
+        return Group(body)
+
+    def function(self, depth: int) -> Node:
+        """``name() { … }`` or ``function name { … }``."""
+        if self.text() == "function":
+            self.at += 1
+        name = self.text()
+        self.at += 1
+        while self.text() in ("(", ")") and self.words[self.at].operator:
+            self.at += 1
+        self.skip_breaks()
+        if self.text() != "{":
+            return Command(())
+        group = self.group(depth, "}")
+        return Function(name, group.body)
+
+    def skip_redirections(self) -> None:
+        """Pass where a block's output goes, and here-documents."""
+        while self.at < len(self.words) and self.words[self.at].operator:
+            word = self.words[self.at]
+            if word.text in REDIRECTIONS:
+                self.at += 2
+            elif word.here is not None:
+                self.at += 1
+            else:
+                return
+
+
+# ── arithmetic of $(( … )): whole numbers within bounds, and nothing that is not known ─────────────────────
+
+LARGEST = 10**18
+_TOKEN = re.compile(
+    r"\s*(?:(0[xX][0-9a-fA-F]{1,15}|\d{1,18}(?![\w.]))|([A-Za-z_]\w*)|(\*\*|<=|>=|==|!=|&&|\|\||<<|>>|[-+*/%()<>?:!])|(.))"
+)
+_LEVELS: tuple[tuple[str, ...], ...] = (
+    ("||",),
+    ("&&",),
+    ("==", "!="),
+    ("<", ">", "<=", ">="),
+    ("<<", ">>"),
+    ("+", "-"),
+    ("*", "/", "%"),
+    ("**",),
+)
+_OF: Mapping[str, Callable[[int, int], int]] = {
+    "||": lambda a, b: int(bool(a or b)),
+    "&&": lambda a, b: int(bool(a and b)),
+    "==": lambda a, b: int(a == b),
+    "!=": lambda a, b: int(a != b),
+    "<": lambda a, b: int(a < b),
+    ">": lambda a, b: int(a > b),
+    "<=": lambda a, b: int(a <= b),
+    ">=": lambda a, b: int(a >= b),
+    "<<": lambda a, b: a << b if 0 <= b < 64 else _unknown(),
+    ">>": lambda a, b: a >> b if 0 <= b < 64 else _unknown(),
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "/": lambda a, b: int(a / b) if abs(a) < 2**52 else a // b,
+    "%": lambda a, b: a - b * int(a / b),
+    "**": lambda a, b: a**b if 0 <= b <= 64 and abs(a) <= 10**6 else _unknown(),
+}
+
+
+class _UnknownNumberError(Exception):
+    """The value cannot be told without running the script."""
+
+
+def _unknown() -> int:
+    raise _UnknownNumberError
+
+
+def whole_number(text: str, value_of: Callable[[str], str | None]) -> int | None:
+    """The value of an expression, None where it depends on what only a run knows.
+
+    >>> whole_number("NODES * 8 / (TP*2)", {"NODES": "4", "TP": "2"}.get), whole_number("1/0", {}.get)
+    (8, None)
+
+    Args:
+        text: The expression; dollar signs may be left out, as in bash.
+        value_of: Text of a variable, None if it is not known.
+    """
+    tokens = []
+    for match in _TOKEN.finditer(text[:1000]):
+        number, name, mark, other = match.groups()
+        if other is not None and other.strip():
+            return None
+        if number or name or mark:
+            tokens.append(number or name or mark)
+    try:
+        reader = _Expression(tokens, value_of)
+        found = reader.choice(0)
+        return found if reader.at == len(tokens) else None
+    except (_UnknownNumberError, ZeroDivisionError, OverflowError, RecursionError):
+        return None
+
+
+class _Expression:
+    """A place among the tokens of an expression."""
+
+    def __init__(self, tokens: list[str], value_of: Callable[[str], str | None]) -> None:
+        self.tokens, self.value_of, self.at = tokens, value_of, 0
+
+    def here(self) -> str:
+        return self.tokens[self.at] if self.at < len(self.tokens) else ""
+
+    def choice(self, depth: int) -> int:
+        """``a ? b : c``."""
+        if depth > 20:
+            _unknown()
+        found = self.level(0, depth)
+        if self.here() != "?":
+            return found
+        self.at += 1
+        yes = self.choice(depth + 1)
+        if self.here() != ":":
+            _unknown()
+        self.at += 1
+        no = self.choice(depth + 1)
+        return yes if found else no
+
+    def level(self, index: int, depth: int) -> int:
+        """Operators of one precedence, from the left."""
+        if index == len(_LEVELS):
+            return self.one(depth)
+        found = self.level(index + 1, depth)
+        while self.here() in _LEVELS[index]:
+            mark = self.here()
+            self.at += 1
+            found = _OF[mark](found, self.level(index + 1, depth))
+            if abs(found) > LARGEST:
+                _unknown()
+        return found
+
+    def one(self, depth: int) -> int:
+        """A number, a variable, a sign or parentheses."""
+        part = self.here()
+        self.at += 1
+        if part in ("-", "+", "!"):
+            value = self.one(depth)
+            return {"-": -value, "+": value, "!": int(not value)}[part]
+        if part == "(":
+            found = self.choice(depth + 1)
+            if self.here() != ")":
+                _unknown()
+            self.at += 1
+            return found
+        if part[:1].isdigit():
+            return int(part, 16 if part[:2] in ("0x", "0X") else 10)
+        text = self.value_of(part) if part else None
+        if text is None or not re.fullmatch(r"\s*-?\d{1,18}\s*", text):
+            return _unknown()
+        return int(text)
+
+
+# ── values: variables, defaults, arithmetic and arrays, nothing executed ───────────────────────────────────
+
+UNKNOWN = "\x00"
+LONGEST_TEXT = 100_000
+"""Characters of one value; a script that doubles a variable stops here."""
+MOST_TEXTS = 6_000
+"""Words that one word may become."""
+_NAME = re.compile(r"[A-Za-z_]\w*|[0-9@*#?$!-]")
+_SPECIAL = re.compile(r"([A-Za-z_]\w*|[0-9@*]+)(?:\[([^\]]*)\])?(.*)", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """One expanded word and the line it was written on; `cause` names what made it unknown."""
+
+    text: str
+    line: int
+
+    @property
+    def known(self) -> bool:
+        """Whether nothing in it depends on a run."""
+        return UNKNOWN not in self.text
+
+
+@dataclass(slots=True)
+class Variables:
+    """What is known of a script's variables; a list has the words of an array."""
+
+    values: dict[str, tuple[Text, ...]] = field(default_factory=dict)
+    arrays: set[str] = field(default_factory=set)
+    defaults: dict[str, str] = field(default_factory=dict)
+    """Variables whose default was taken because nothing in the files sets them."""
+    causes: set[str] = field(default_factory=set)
+    """Names that a run would have to give."""
+
+    def copy(self) -> Variables:
+        """Another set with the same values; what was noted is shared."""
+        return Variables(dict(self.values), set(self.arrays), self.defaults, self.causes)
+
+    def text(self, name: str) -> str | None:
+        """Value of a variable as one text, None if nothing sets it."""
+        found = self.values.get(name)
+        return None if found is None else " ".join(part.text for part in found)[:LONGEST_TEXT]
+
+    def number(self, name: str) -> str | None:
+        """Value for arithmetic: a variable may hold an expression of its own."""
+        found = self.text(name)
+        if found is None or UNKNOWN in found:
+            self.causes.add(name)
+        return found
+
+
+def texts_of(value: tuple[Text, ...] | None) -> tuple[str, ...] | None:
+    """The texts of a value."""
+    return None if value is None else tuple(text.text for text in value)
+
+
+def merged(values: list[tuple[Text, ...] | None]) -> tuple[Text, ...] | None:
+    """What several ends of branches agree on: the words that all have, or nothing known."""
+    lists = [value for value in values if value is not None]
+    if len(lists) < len(values):  # one of them leaves it unset, as before the branch
+        return (Text(UNKNOWN, lists[0][0].line if lists and lists[0] else 0),)
+    if all(len(value) == 1 for value in lists):
+        texts = [value[0].text for value in lists]
+        shortest = min(texts, key=len)
+        if shortest.strip() and all(text.startswith(shortest) for text in texts):
+            return (Text(f"{shortest} {UNKNOWN}", lists[0][0].line),)
+        return (Text(UNKNOWN, lists[0][0].line if lists[0] else 0),)
+    common = min(lists, key=len)
+    if all(texts_of(value[: len(common)]) == texts_of(common) for value in lists):
+        return common
+    return (Text(UNKNOWN, 0),)
+
+
+def expanded(word: Word, names: Variables) -> list[Text]:
+    """The words that one word becomes, split as a shell would.
+
+    >>> names = Variables({"A": (Text("--tp 8", 1),)})
+    >>> [part.text for part in expanded(Word('$A "$A" x${B:-1}', 1), names)]
+    ['--tp', '8', '--tp 8', 'x1']
+    """
+    builder = _Builder(word.line)
+    _expand(word.text, names, builder, 0)
+    return builder.done()
+
+
+def joined(text: str, names: Variables, line: int = 0, depth: int = 0) -> str:
+    """The one text that a value becomes, as on the right of an assignment: not split."""
+    builder = _Builder(line, split=False)
+    _expand(text, names, builder, depth)
+    return " ".join(part.text for part in builder.done())[:LONGEST_TEXT]
+
+
+class _Builder:
+    """Words being put together."""
+
+    def __init__(self, line: int, *, split: bool = True) -> None:
+        self.line, self.split = line, split
+        self.found: list[Text] = []
+        self.current: list[str] | None = None
+        self.current_line = line
+
+    def add(self, text: str, line: int | None = None) -> None:
+        """Text that is not split."""
+        if self.current is None or not any(self.current):  # a quote that opens says nothing of the line
+            self.current, self.current_line = [], line or self.line
+        self.current.append(text)
+
+    def close(self) -> None:
+        """End the word that is being put together."""
+        if self.current is not None and len(self.found) < MOST_TEXTS:
+            self.found.append(Text("".join(self.current)[:LONGEST_TEXT], self.current_line))
+        self.current = None
+
+    def add_split(self, text: str, line: int) -> None:
+        """Text that is split at blanks."""
+        if not self.split:
+            self.add(text, line)
+            return
+        parts = text.split()
+        if text[:1].isspace():
+            self.close()
+        for index, part in enumerate(parts):
+            if index:
+                self.close()
+            self.add(part, line)
+        if parts and text[-1:].isspace():
+            self.close()
+
+    def done(self) -> list[Text]:
+        """Every word."""
+        self.close()
+        return self.found
+
+
+def _expand(text: str, names: Variables, builder: _Builder, depth: int) -> None:
+    """Add what a text becomes to a builder."""
+    at = 0
+    while at < len(text) and len(builder.found) < MOST_TEXTS:
+        char, end = text[at], skipped(text, at)
+        piece = text[at:end]
+        if char == "'" and len(piece) > 1:
+            builder.add(piece[1:-1])
+        elif char == '"' and len(piece) > 1:
+            _expand_quoted(piece[1:-1] if piece.endswith('"') else piece[1:], names, builder, depth)
+        elif char == "\\":
+            builder.add("" if piece == "\\\n" else piece[1:])
+        elif char == "`":
+            builder.add(UNKNOWN)
+        elif char == "$":
+            end = _variable(text, at, end, names, builder, depth, quoted=False)
+        elif char.isspace():
+            _blank(char, builder)
+        else:
+            builder.add(char)
+        at = end
+
+
+def _blank(char: str, builder: _Builder) -> None:
+    """A blank inside a word: it only stands there in text that is expanded anew."""
+    builder.close() if builder.split else builder.add(char)
+
+
+def _expand_quoted(text: str, names: Variables, builder: _Builder, depth: int) -> None:
+    """Add what stands between double quotes."""
+    builder.add("")
+    at = 0
+    while at < len(text) and len(builder.found) < MOST_TEXTS:
+        char = text[at]
+        if char == "$":
+            at = _variable(text, at, skipped(text, at), names, builder, depth, quoted=True)
+        elif char == "`":
+            builder.add(UNKNOWN)
+            at = skipped(text, at)
+        elif char == "\\" and at + 1 < len(text):
+            following = text[at + 1]
+            builder.add("" if following == "\n" else following if following in '$`"\\' else char + following)
+            at += 2
+        else:
+            end = at + 1
+            while end < len(text) and text[end] not in "$`\\":
+                end += 1
+            builder.add(text[at:end])
+            at = end
+
+
+def _variable(
+    text: str, at: int, end: int, names: Variables, builder: _Builder, depth: int, *, quoted: bool
+) -> int:
+    """Add the value of what a dollar sign begins; returns where it ends."""
+    piece = text[at:end]
+    if depth > MOST_DEPTH:
+        builder.add(UNKNOWN)
+        return end
+    if piece.startswith("$(("):
+        value = whole_number(joined(piece[3:-2], names, depth=depth + 1), names.number)
+        builder.add(UNKNOWN if value is None else str(value))
+        return end
+    if piece.startswith("$("):
+        builder.add(_substituted(piece[2:-1], names, depth))
+        return end
+    if piece.startswith("${"):
+        _add(_parameter(piece[2:-1], names, builder.line, depth), builder, quoted=quoted)
+        return end
+    name = _NAME.match(text, at + 1)
+    if name is None:
+        builder.add("$")
+        return at + 1
+    _add(_value(name.group(), names, builder.line), builder, quoted=quoted, listed=name.group() == "@")
+    return name.end()
+
+
+def _substituted(command: str, names: Variables, depth: int) -> str:
+    """What a substitution gives where that can be told: ``expr``, the text of ``cat << EOF``."""
+    words = words_of(command)
+    if words and words[0].text == "expr":
+        found = whole_number(
+            joined(command.partition("expr")[2].replace("\\", ""), names, depth=depth + 1), names.number
+        )
+        return UNKNOWN if found is None else str(found)
+    if words and words[0].text == "cat":
+        for word in words:
+            if word.here is not None:
+                return word.here if word.quoted else here_text(word.here, names, depth)
+    return UNKNOWN
+
+
+def here_text(text: str, names: Variables, depth: int = 0) -> str:
+    """A here-document with its variables."""
+    builder = _Builder(0, split=False)
+    _expand_quoted(text, names, builder, depth + 1)
+    return " ".join(part.text for part in builder.done())[:LONGEST_TEXT]
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What a parameter expands to."""
+
+    parts: tuple[Text, ...]
+    listed: bool = False
+
+
+def _add(found: _Found, builder: _Builder, *, quoted: bool, listed: bool = False) -> None:
+    """Add a value: quoted as one text, or as the words of an array."""
+    if quoted and not (found.listed or listed):
+        builder.add(" ".join(part.text for part in found.parts)[:LONGEST_TEXT])
+        return
+    for index, part in enumerate(found.parts[:MOST_TEXTS]):
+        if index:
+            builder.close()
+        if quoted:
+            builder.add(part.text, part.line)
+        else:
+            builder.add_split(part.text, part.line)
+
+
+def _value(name: str, names: Variables, line: int) -> _Found:
+    """Value of a plain variable; what nothing sets is unknown."""
+    if name in ("#", "@", "*"):
+        return _Found((Text("0", line),) if name == "#" else names.values.get("@", ()))
+    found = names.values.get(name)
+    if found is None:
+        names.causes.add(name)
+        return _Found((Text(UNKNOWN, line),))
+    if any(not part.known for part in found):
+        names.causes.add(name)
+    return _Found(found[:1] if name in names.arrays else found)
+
+
+def _parameter(inside: str, names: Variables, line: int, depth: int) -> _Found:
+    """What stands between ``${`` and ``}``."""
+    if inside.startswith("#"):
+        found = names.values.get(inside[1:].partition("[")[0])
+        return _Found((Text(UNKNOWN if found is None else str(len(found)), line),))
+    if inside[:1] == "!" and (named := names.text(inside[1:])) and named.isidentifier():
+        return _value(named, names, line)
+    match = _SPECIAL.fullmatch(inside)
+    if match is None:
+        return _Found((Text(UNKNOWN, line),))
+    name, index, rest = match.groups()
+    values = names.values.get(name)
+    if index in ("@", "*"):
+        return _Found(values if values is not None else (), listed=index == "@")
+    if index is not None and values is not None:
+        key = f"[{joined(index, names, depth=depth + 1)}]="
+        keyed = next((part for part in values if part.text.startswith(key)), None)
+        if keyed is not None:
+            return _Found((Text(keyed.text.removeprefix(key), keyed.line),))
+        number = whole_number(joined(index, names, depth=depth + 1), names.number)
+        inside_it = number is not None and 0 <= number < len(values)
+        return _Found((values[number],) if inside_it and number is not None else (Text(UNKNOWN, line),))
+    return _modified(name, values, rest, names, line, depth)
+
+
+MOST_PARTS = 300
+"""Of an array that is given them one by one."""
+
+
+def put_part(names: Variables, name: str, index: str, value: Text) -> None:
+    """Give an array a part, by its number or its key; all of it is unknown where that is not known."""
+    parts, key = list(names.values.get(name, ())), joined(index, names)
+    keyed = next((at for at, part in enumerate(parts) if part.text.startswith(f"[{key}]=")), len(parts))
+    number = whole_number(key, names.number) if not key[:1].isalpha() else None
+    if UNKNOWN in key or len(parts) > MOST_PARTS or (number is not None and not 0 <= number <= len(parts)):
+        parts = [Text(UNKNOWN, value.line)]
+    elif number is not None and keyed == len(parts):
+        parts[number : number + 1] = [value]
+    else:
+        parts[keyed : keyed + 1] = [Text(f"[{key}]={value.text}"[:LONGEST_TEXT], value.line)]
+    names.values[name] = tuple(parts)
+    names.arrays.add(name)
+
+
+def _modified(
+    name: str, values: tuple[Text, ...] | None, rest: str, names: Variables, line: int, depth: int
+) -> _Found:
+    """A parameter with a default, or with part of its value taken away."""
+    mark, colon = rest.lstrip(":")[:1], rest.startswith(":")
+    if mark in ("-", "=") and rest[:2] in (":-", ":=", "-" + rest[1:2], "=" + rest[1:2]):
+        if values is not None and (not colon or any(part.text for part in values)):
+            return _Found(values)
+        text = joined(rest[2:] if colon else rest[1:], names, line, depth + 1)
+        names.defaults[name] = text
+        if mark == "=":
+            names.values[name] = (Text(text, line),)
+        return _Found((Text(text, line),))
+    if rest[:2] == ":+" or rest[:1] == "+":
+        held = values is not None and any(part.text for part in values)
+        return _Found((Text(joined(rest.lstrip(":+"), names, line, depth + 1), line),) if held else ())
+    if not rest or mark == "?":
+        return _value(name, names, line)
+    if values is None:
+        names.causes.add(name)
+        return _Found((Text(UNKNOWN, line),))
+    return _Found(tuple(Text(_cut(part.text, rest, names, depth), part.line) for part in values))
+
+
+def _cut(text: str, rest: str, names: Variables, depth: int) -> str:
+    """A value with its case changed or a pattern taken away."""
+    if rest in (",,", "^^"):
+        return text.lower() if rest == ",," else text.upper()
+    if rest[0] in "%#" and UNKNOWN not in text and len(text) < 1000:
+        pattern = joined(rest.lstrip("%#"), names, depth=depth + 1)
+        greedy = rest[:2] in ("%%", "##")
+        cuts: Sequence[int] = range(len(text) + 1)
+        if (rest[0] == "%") is not greedy:
+            cuts = cuts[::-1]
+        for cut in cuts:
+            gone, kept = (text[cut:], text[:cut]) if rest[0] == "%" else (text[:cut], text[cut:])
+            if _matches(gone, pattern):
+                return kept
+        return text
+    return UNKNOWN
+
+
+def _matches(text: str, pattern: str) -> bool:
+    """Whether a shell pattern matches; a long one is not tried."""
+    return pattern.count("*") <= 4 and len(pattern) < 200 and fnmatch.fnmatchcase(text, pattern)
+
+
+# ── what a script comes to: commands, variables, what its scheduler is told ────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A command that a script would start.
+
+    `assigned` are the variables before its first word; `sure` is false in a branch that may not be taken.
+    """
+
+    words: tuple[Text, ...]
+    assigned: Mapping[str, Text]
+    sure: bool
+    line: int
+
+
+@dataclass(slots=True)
+class Script:
+    """What a script comes to."""
+
+    started: list[Started] = field(default_factory=list)
+    names: Variables = field(default_factory=Variables)
+    directives: dict[str, Text] = field(default_factory=dict)
+    documents: list[Text] = field(default_factory=list)
+    """Here-documents with their variables, and the line they begin on."""
+    sourced: list[str] = field(default_factory=list)
+    """Files it reads that were not given."""
+    branches: list[tuple[int, frozenset[str]]] = field(default_factory=list)
+    """Lines where only a run can tell what is taken, and the variables that decide."""
+
+
+def slurm_variables(directives: Mapping[str, Text]) -> dict[str, str]:
+    """Variables that Slurm sets by a script's own directives."""
+    found: dict[str, str] = {}
+    nodes = directives.get("--nodes", directives.get("-N"))
+    if nodes is not None and nodes.text.isdigit():
+        found |= dict.fromkeys(("SLURM_NNODES", "SLURM_JOB_NUM_NODES"), nodes.text)
+    for flag, name in (
+        ("--ntasks-per-node", "SLURM_NTASKS_PER_NODE"),
+        ("--gpus-per-node", "SLURM_GPUS_PER_NODE"),
+    ):
+        value = directives.get(flag)
+        if value is not None and value.text.rpartition(":")[2].isdigit():
+            found[name] = value.text.rpartition(":")[2]
+    return found
+
+
+# ── conditions: true, false, or not to be told without running them ────────────────────────────────────────
+
+_NUMBERS: Mapping[str, Callable[[int, int], bool]] = {
+    "-eq": lambda a, b: a == b, "-ne": lambda a, b: a != b, "-gt": lambda a, b: a > b,
+    "-ge": lambda a, b: a >= b, "-lt": lambda a, b: a < b, "-le": lambda a, b: a <= b,
+}  # fmt: skip
+_WORDS = frozenset(("=", "==", "!="))
+
+
+def truth(words: tuple[Word, ...], names: Variables) -> bool | None:
+    """The truth of ``[ … ]``, ``[[ … ]]`` or ``test …``; None if only a run can tell.
+
+    >>> truth(words_of('[[ "$A" == 1* && -n $B ]]'), Variables({"A": (Text("12", 1),)}))
+    False
+    """
+    inside = [word for word in words[1:] if word.text not in ("]", "]]", "\n")]
+    return _any(inside, names)
+
+
+def _any(words: list[Word], names: Variables) -> bool | None:
+    """Alternatives."""
+    return _fold([_all(part, names) for part in _parts(words, ("||", "-o"))], stop=True)
+
+
+def _all(words: list[Word], names: Variables) -> bool | None:
+    """What must hold together."""
+    return _fold([_one(part, names) for part in _parts(words, ("&&", "-a"))], stop=False)
+
+
+def _fold(found: list[bool | None], *, stop: bool) -> bool | None:
+    if stop in found:
+        return stop
+    return None if None in found else not stop
+
+
+def _parts(words: list[Word], marks: tuple[str, ...]) -> list[list[Word]]:
+    """Words between marks."""
+    parts: list[list[Word]] = [[]]
+    for word in words:
+        if word.text in marks:
+            parts.append([])
+        else:
+            parts[-1].append(word)
+    return parts
+
+
+def _one(words: list[Word], names: Variables) -> bool | None:
+    """One comparison."""
+    plain = [word for word in words if word.text not in ("(", ")")]
+    if plain and plain[0].text == "!":
+        found = _one(plain[1:], names)
+        return None if found is None else not found
+    if len(plain) == 3:
+        return _compared(plain[0], plain[1].text, plain[2], names)
+    if len(plain) == 2:
+        return _asked(plain[0].text, plain[1], names)
+    if len(plain) == 1:
+        return _asked("-n", plain[0], names)
+    return None
+
+
+def _asked(option: str, word: Word, names: Variables) -> bool | None:
+    """A test of one word."""
+    if option not in ("-n", "-z"):
+        return None  # what is on a disk
+    before = set(names.causes)
+    text = _text(word, names)
+    if text == UNKNOWN and names.causes - before:  # a variable alone, which nothing sets
+        names.causes.intersection_update(before)
+        return option == "-z"
+    return (text == "") is (option == "-z")
+
+
+def _text(word: Word, names: Variables) -> str:
+    return " ".join(part.text for part in expanded(word, names))
+
+
+def _compared(left: Word, mark: str, right: Word, names: Variables) -> bool | None:
+    """A comparison of two words."""
+    first, second = _text(left, names), _text(right, names)
+    if UNKNOWN in first or UNKNOWN in second:
+        return None
+    if mark in _WORDS:
+        if len(second) > 200 or second.count("*") > 4:
+            return None
+        same = fnmatch.fnmatchcase(first, second) if right.text == second else first == second
+        return same is not (mark == "!=")
+    if mark in _NUMBERS:
+        try:
+            return _NUMBERS[mark](int(first[:19]), int(second[:19]))
+        except ValueError:
+            return None
+    return None
+
+
+# ── following: the commands that a script would start ──────────────────────────────────────────────────────
 
 MOST_STEPS = 5_000
 """Commands followed; a published script has a few hundred."""
@@ -134,8 +1251,8 @@ class _Follower:
     def chain(self, chain: Chain, names: Variables) -> bool | None:
         """``&&`` and ``||``."""
         found: bool | None = True
-        for operator, node in chain.parts:
-            if (operator == "&&" and found is False) or (operator == "||" and found is True):
+        for mark, node in chain.parts:
+            if (mark == "&&" and found is False) or (mark == "||" and found is True):
                 continue
             if operator in ("&&", "||") and found is None:
                 self.parallel([[node], []], names)

@@ -1,1 +1,1 @@
-"""What starts an engine: schedulers, manifests, servers; no torch."""
+"""What starts a training job: engines, schedulers, manifests, folders; no torch."""

@@ -15,7 +15,7 @@ from planner.serving.board import Board, fail, learn, settle
 from planner.serving.capacity import able
 from planner.serving.evidence import is_measured
 from planner.serving.fleet import FleetRun, run_fleet
-from planner.serving.integer_program import Selection, select_fleet
+from planner.serving.fleet_choice import Selection, select_fleet
 from planner.serving.limit_checks import least_chance, limit_checks
 from planner.serving.plan import ServingRequest
 from planner.serving.replica import Option

@@ -14,7 +14,7 @@ from costmodel.serving.deployment import Deployment
 from costmodel.serving.step_table import StepTimes
 from planner.serving.capacity import MOST_REPLICAS, able, best_bracket, replicas
 from planner.serving.fleet import FleetRun
-from planner.serving.integer_program import MOST_FLEET_GPUS, Selection, select_fleet
+from planner.serving.fleet_choice import MOST_FLEET_GPUS, Selection, select_fleet
 from planner.serving.plan import Mode, ServingRequest
 from planner.serving.replica import (
     OUTPUT_ONLY,

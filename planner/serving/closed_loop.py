@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from planner.serving.alternatives import RUNNERS_UP, FleetRunnerUp
 from planner.serving.board import Board
 from planner.serving.fleet import FleetRun, run_closed
-from planner.serving.integer_program import MOST_FLEET_GPUS, room_for
+from planner.serving.fleet_choice import MOST_FLEET_GPUS, room_for
 from planner.serving.plan import ServingOptimality, ServingRequest
 from planner.serving.replica import OUTPUT_ONLY, PROMPT_ONLY, WHOLE, Option, least_latency, with_chunks
 

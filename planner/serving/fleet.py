@@ -27,7 +27,7 @@ from planner.serving.capacity import (
     in_flight,
     load_at,
 )
-from planner.serving.integer_program import Selection, machines_of
+from planner.serving.fleet_choice import Selection, machines_of
 from planner.serving.replica import OUTPUT_ONLY, PROMPT_ONLY, WHOLE, Option
 
 FILLED = (

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from planner.serving.board import RESOLUTION
 from planner.serving.fleet import FleetRun, run_fleet
-from planner.serving.integer_program import Selection
+from planner.serving.fleet_choice import Selection
 from planner.serving.plan import Headroom
 from planner.serving.replica import Option, rate_bound_per_s
 

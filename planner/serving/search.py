@@ -34,14 +34,14 @@ from planner.serving.capacity import best_chunk
 from planner.serving.closed_loop import closed_runners_up, search_closed
 from planner.serving.evidence import best_measured
 from planner.serving.fleet import FleetRun, drawn_anew, run_fleet
-from planner.serving.headroom import at_rate, broken_at, fleet_label, headroom_of
-from planner.serving.infeasible import closed_pools, fitting_weights, infeasible_fleet, serves_weights
-from planner.serving.integer_program import (
+from planner.serving.fleet_choice import (
     Selection,
     most_useful,
     select_fleet,
     served_per_s,
 )
+from planner.serving.headroom import at_rate, broken_at, fleet_label, headroom_of
+from planner.serving.infeasible import closed_pools, fitting_weights, infeasible_fleet, serves_weights
 from planner.serving.plan import ServingInfeasible, ServingOptimality, ServingPlan, ServingRequest
 from planner.serving.replica import Rejected, build_option, rate_bound_per_s
 from planner.serving.space import deployment_of

@@ -17,7 +17,7 @@ from costmodel.serving.bands import unmeasured_axes
 from planner.serving.board import Board, learn_share
 from planner.serving.capacity import after_warm_up, replicas
 from planner.serving.fleet import FleetRun, run_pools
-from planner.serving.integer_program import MOST_FLEET_GPUS, Selection, paid_for
+from planner.serving.fleet_choice import MOST_FLEET_GPUS, Selection, paid_for
 from planner.serving.plan import FleetSummary, ServingRequest
 from planner.serving.replica import OUTPUT_ONLY, PROMPT_ONLY
 from topology.base.units import HOUR, MEGA

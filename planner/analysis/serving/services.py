@@ -21,7 +21,7 @@ from planner.analysis.serving.fleets import find_fleet
 from planner.analysis.serving.processes import Each
 from planner.questions.serving.services import Service
 from planner.questions.serving.understand import Asked
-from planner.serving.integer_program import machines_of
+from planner.serving.fleet_choice import machines_of
 from planner.serving.plan import ServingPlan, ServingRequest
 from topology.base.errors import NoFeasiblePlanError
 from topology.hardware.offers import Offer

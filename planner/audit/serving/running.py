@@ -12,8 +12,8 @@ from planner.serving.answer import plan_of_fleet
 from planner.serving.board import RESOLUTION
 from planner.serving.capacity import bracket_per_s
 from planner.serving.fleet import FleetRun, run_closed, run_fleet
+from planner.serving.fleet_choice import Selection
 from planner.serving.headroom import broken_at
-from planner.serving.integer_program import Selection
 from planner.serving.plan import Headroom, ServingOptimality, ServingPlan, ServingRequest
 from planner.serving.replica import Option, Rejected, rate_bound_per_s, started_option
 from planner.serving.space import deployment_of

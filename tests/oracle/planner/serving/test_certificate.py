@@ -12,7 +12,7 @@ from costmodel.serving.simulation.load import Lengths, closed_load, open_load
 from costmodel.serving.simulation.simulator import simulate
 from planner.serving.board import RESOLUTION, enumerate_options
 from planner.serving.capacity import phase_load
-from planner.serving.integer_program import select_fleet
+from planner.serving.fleet_choice import select_fleet
 from planner.serving.plan import ServingPlan, ServingRequest, serving_from_json, serving_to_json
 from planner.serving.replica import (
     OUTPUT_ONLY,

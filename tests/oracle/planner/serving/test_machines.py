@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from planner.serving.integer_program import machines_of, select_fleet
+from planner.serving.fleet_choice import machines_of, select_fleet
 from planner.serving.replica import OUTPUT_ONLY, PROMPT_ONLY, WHOLE
 
 SIZES = (1, 2, 3, 4, 6, 8, 16)  # GPUs of the replicas that are laid out on hosts of eight

@@ -13,7 +13,7 @@ from costmodel.serving.simulation.simulator import simulate
 from planner.serving.board import enumerate_options
 from planner.serving.capacity import load_at, meets, serves
 from planner.serving.fleet import run_closed
-from planner.serving.integer_program import Selection, machines_of, most_useful
+from planner.serving.fleet_choice import Selection, machines_of, most_useful
 from planner.serving.plan import ServingRequest
 from planner.serving.replica import OUTPUT_ONLY, PROMPT_ONLY, WHOLE, rate_bound_per_s
 from tests.oracle.planner.serving.plain_fleets import calibration

@@ -12,7 +12,7 @@ from costmodel.models.catalog import model
 from planner.serving import search
 from planner.serving.board import enumerate_options
 from planner.serving.fleet import run_pools
-from planner.serving.integer_program import Selection
+from planner.serving.fleet_choice import Selection
 from planner.serving.plan import ServingPlan, ServingRequest
 from planner.serving.replica import OUTPUT_ONLY, PROMPT_ONLY, Option
 from topology.builders import default_cluster

@@ -18,7 +18,7 @@ from planner.deployment.vllm_sglang import commands
 from planner.serving.board import enumerate_options, lower
 from planner.serving.capacity import best_chunk, capacity_per_s, load_at, meets
 from planner.serving.fleet import run_closed
-from planner.serving.integer_program import Selection
+from planner.serving.fleet_choice import Selection
 from planner.serving.limit_checks import chance_kept
 from planner.serving.plan import (
     ServingInfeasible,

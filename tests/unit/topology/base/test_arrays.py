@@ -15,7 +15,7 @@ NAMES = [name for name in vars(arrays) if name.istitle() and name != "NDArray"]
 def test_no_other_file_declares_an_array_by_a_name_that_is_taken() -> None:
     """Neither the same array again nor another under that name."""
     assert {"Floats", "Vector", "Ints", "Index", "Mask"} == set(NAMES)
-    declares = re.compile(rf"^({'|'.join(NAMES)})(: TypeAlias)? = ", re.M)
+    declares = re.compile(rf"^({'|'.join(NAMES)})(: TypeAlias)? = ", re.MULTILINE)
     files = [path for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
     assert {str(p.relative_to(ROOT)) for p in files if declares.search(p.read_text(encoding="utf-8"))} == {
         "executor/model/attention/masks.py",  # of 32 bits, as kernels take them

@@ -11,7 +11,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from planner.launch.kubernetes_router import (
+from planner.deployment.kubernetes_router import (
     BOOTSTRAP_ANNOTATION,
     BOOTSTRAP_PORT,
     ROUTER,

@@ -1,4 +1,4 @@
-"""The integer program of a fleet: which kind of replica, and how many, from what each can serve.
+"""The choice of a fleet: which kind of replica, and how many, from what each can serve.
 
     choose one kind of whole replica, or one prefill and one decode kind; spare more of each kind chosen
     Σ gpus·(x + spare) ≤ N, and the workers are placed on the hosts that N GPUs are
