@@ -1254,7 +1254,7 @@ class _Follower:
         for mark, node in chain.parts:
             if (mark == "&&" and found is False) or (mark == "||" and found is True):
                 continue
-            if operator in ("&&", "||") and found is None:
+            if mark in ("&&", "||") and found is None:
                 self.parallel([[node], []], names)
             else:
                 found = self.one(node, names)

@@ -109,6 +109,13 @@ def test_an_arithmetic_condition_that_only_a_run_decides_leaves_its_branches_ope
     assert read_script(tmp_path, text, N="9")["layout.tp"] == 8
 
 
+@pytest.mark.parametrize("line", ["A=4; [[ $N == 8 ]] && A=8", "A=4; [[ $N == 4 ]] || A=8"])
+def test_what_follows_a_condition_that_only_a_run_decides_may_not_run(tmp_path, line):
+    text = line + "\npython pretrain_gpt.py --tensor-model-parallel-size $A --num-layers 8"
+    assert "layout.tp" not in read_script(tmp_path, text)
+    assert read_script(tmp_path, text, N="8")["layout.tp"] == 8
+
+
 @pytest.mark.parametrize(
     "shell",
     ['pdsh -w n1 "{}"', "ssh n1 '{}'", 'sbatch --wrap="{}"', "kubectl exec pod -- bash -lc '{}'"],
