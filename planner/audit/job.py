@@ -35,11 +35,13 @@ from planner.formats.settings import whole
 from planner.plan import PlanRequest
 from planner.questions.flags import Flags
 from planner.questions.training import understand
-from topology.base.errors import InputError
+from topology.base.errors import InputError, UnknownNameError
 from topology.hardware.datasheets import default_gpu
 
 _NAME_ENDS = re.compile(
-    r"[-_](?:instruct|base|hf|chat|it|fp8|bf16|dequantized|[0-9]{4}|v0\.[0-9]|bnb|nf4)$", re.IGNORECASE
+    r"(?:[-_](?:instruct|base|hf|mcore|megatron|chat|it|fp8|bf16|dequantized|[0-9]{4}|v0\.[0-9]|bnb|nf4)"
+    r"|\.ya?ml)$",
+    re.IGNORECASE,
 )
 _OF_BASE = re.compile(r"^meta-|-coder(?=-)", re.IGNORECASE)
 """What names beside that of a base model, and changes no size."""
@@ -287,6 +289,7 @@ def _model(reading: Reading, flags: Flags, notes: _Notes) -> ModelSpec | None:
     name = _named(facts)
     if name is None:
         notes.missing.append("--model")
+        notes.assumed.extend(_unnamed(facts))
         return None
     if facts.value("said.model") or facts.value("said.flavor"):
         notes.assumed.append(f"the model is {name.name}, by its name in the file")
@@ -344,6 +347,20 @@ def _named(facts: Facts) -> ModelSpec | None:
                 cut = _NAME_ENDS.sub("", text)
                 text = cut if cut != text else ""
     return None
+
+
+def _unnamed(facts: Facts) -> Iterator[str]:
+    """Why a name that files give a model names none here, with the flag that does."""
+    said = str(facts.value("said.model") or "").rstrip("/").rpartition("/")[2]
+    if not said:
+        yield "no file names the model, or only a run knows it: give --model NAME, or its config.json"
+    else:
+        try:
+            listed_model(said[:80])
+        except InputError as unknown:
+            close = unknown.suggestions[:1] if isinstance(unknown, UnknownNameError) else ()
+            such = f" such as {close[0]}" if close else ""
+            yield f"no model here is called {said[:80]}: give --model NAME{such}, or its config.json"
 
 
 def _gpus(reading: Reading, flags: Flags, notes: _Notes) -> str | None:

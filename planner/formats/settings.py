@@ -88,16 +88,19 @@ def truth_of(value: Scalar) -> bool | None:
 
 
 def with_defaults(settings: Iterable[Setting]) -> list[Setting]:
-    """Settings whose value is a variable with a default, with that default.
+    """Settings whose value has variables with a default, with their defaults.
 
     >>> with_defaults([Setting(name="tp", value="${PRIMUS_TP:1}", line=3)])[0].value
     '1'
+    >>> with_defaults([Setting(name="model", value="${PRIMUS_MODEL:kimi_k2}.yaml", line=4)])[0].value
+    'kimi_k2.yaml'
     """
     found: list[Setting] = []
     for setting in settings:
-        match = _DEFAULT.fullmatch(setting.value.strip()) if isinstance(setting.value, str) else None
-        if match:
-            how = f"{match.group(1)} is not set, so its default {match.group(2)} holds"
-            setting = Setting(name=setting.name, value=match.group(2), line=setting.line, how=how)  # noqa: PLW2901
+        named = list(_DEFAULT.finditer(setting.value)) if isinstance(setting.value, str) else []
+        if named:
+            value = _DEFAULT.sub(r"\2", str(setting.value).strip())
+            how = ", ".join(f"{one[1]} is not set, so its default {one[2]} holds" for one in named)
+            setting = Setting(name=setting.name, value=value, line=setting.line, how=how)  # noqa: PLW2901
         found.append(setting)
     return found

@@ -551,3 +551,36 @@ def test_words_that_the_engine_would_refuse_beside_the_new_ones_are_taken_away()
     whole = next(change for change in found.changes if change.whole)
     assert any(word.startswith("--moe-token-dispatcher-type") for word in whole.set)
     assert "--moe-enable-deepep" in whole.remove
+
+
+@pytest.mark.parametrize(
+    ("said", "name"),
+    [
+        ("--load /data/Qwen3-30B-A3B-mcore", "qwen3-30b-a3b"), ("--load glm-4.5-air-mcore", "glm-4.5-air"),
+        ("--model org/Llama-3.1-8B-Instruct/", "llama-3.1-8b"),
+    ],
+)  # fmt: skip
+def test_a_model_is_known_by_the_name_of_its_checkpoint(said, name):
+    """Whatever format it was converted to."""
+    assert audit(swift().replace("--model org/some-model", said)).job.request.model.name == name
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        ("--load $MODEL_PATH", "no file names the model, or only a run knows it: give --model NAME"),
+        ("--model org/glm-5-class", "no model here is called glm-5-class: give --model NAME such as glm-5,"),
+        ("--model org/some-model", "no model here is called some-model: give --model NAME"),
+    ],
+)
+def test_a_model_that_no_file_names_is_asked_for_with_the_reason(said, reason):
+    found = audit(swift().replace("--model org/some-model", said))
+    assert "--model" in found.job.missing
+    assert any(doubt.startswith(reason) for doubt in found.doubts), found.doubts
+
+
+def test_primus_names_its_model_by_a_file_with_a_default():
+    """The default of a part of a value holds as that of a whole one."""
+    text = PRIMUS.replace("llama3.1_70B.yaml", "${PRIMUS_MODEL:kimi_k2}.yaml")
+    assert job(PRIMUS, "p.yaml", gpus="64").request.model.name == "llama-3.1-70b"
+    assert job(text, "p.yaml", gpus="64").request.model.name == "kimi-k2"
