@@ -19,6 +19,8 @@ MOST_PER_S = 1e9
 """Requests a second; everybody on earth together sends fewer."""
 MOST_TOKENS = 10**18
 """Tokens of a training run; the largest read some 10**14."""
+MOST_USD = 1e15
+"""Dollars of a budget: ten years of what the world makes."""
 LONGEST_S = 1e12
 """Thirty thousand years, in seconds."""
 MOST_IN_FLIGHT = 10**6
@@ -29,6 +31,7 @@ LARGEST_BUCKET = 1e13
 """Bytes of a gradient bucket; all gradients of the largest model are one of as many."""
 _LARGEST: Mapping[str, float] = {
     "bucket_bytes": LARGEST_BUCKET, "request_rate_per_s": MOST_PER_S, "total_tokens": MOST_TOKENS,
+    "budget_usd": MOST_USD,
     "concurrency": MOST_IN_FLIGHT,
     **dict.fromkeys(("deadline_s", "ttft_s", "tpot_s", "end_to_end_s"), LONGEST_S),
 }  # fmt: skip
@@ -40,7 +43,8 @@ class TrainingJob:
     """One pre-training job: how long a sequence is, how many make a step, and what the user is bound by.
 
     `global_batch_size` counts sequences. `total_tokens` and `deadline_s` are optional: the objective ``gpus``
-    reads them, and a run knows from the tokens when it is done. With an `adapter` all other weights
+    reads them, and a run knows from the tokens when it is done. `budget_usd` is what the run may cost: its
+    campaign says the chance, no plan is chosen by it. With an `adapter` all other weights
     are frozen. What waits in host memory is `offload`; `gradient_compression` is how replicas
     send gradients (`parse_compression`), `local_steps` how many steps they run apart (`parse_local_steps`);
     replicas that keep whole gradients send them in buckets of `bucket_bytes`, where that is said. Of a number
@@ -57,6 +61,7 @@ class TrainingJob:
     optimizer: str = USUAL
     total_tokens: int | None = None
     deadline_s: float | None = None
+    budget_usd: float | None = None
     adapter: Adapter | None = None
     offload: Offload | None = None
     gradient_compression: str | None = None
@@ -104,7 +109,7 @@ class TrainingJob:
                 )
         _require_positive("training job", "sequence_length", self.sequence_length)
         _require_positive("training job", "global_batch_size", self.global_batch_size)
-        for name in ("total_tokens", "deadline_s", "bucket_bytes", "images", "image_tokens"):
+        for name in ("total_tokens", "deadline_s", "budget_usd", "bucket_bytes", "images", "image_tokens"):
             value = getattr(self, name)
             if value is not None:
                 _require_positive("training job", name, value)

@@ -13,7 +13,7 @@ from planner.questions.flags import Flags
 from topology.base.errors import InputError
 
 
-@takes_job("top")
+@takes_job("top", "budget")
 def command(
     flags: Flags,
     *,

@@ -28,6 +28,7 @@ FLAGS: Final[Mapping[str, Any]] = {
     "objective": options.ObjectiveFlag,
     "tokens": options.Tokens,
     "deadline": options.Deadline,
+    "budget": options.Budget,
     "settings": options.Settings,
     "anchor": options.AnchorFlag,
     "memory_headroom": options.MemoryHeadroom,

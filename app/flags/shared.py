@@ -149,6 +149,10 @@ PhasesFile: TypeAlias = Annotated[
     ),
 ]
 Deadline: TypeAlias = Annotated[str | None, typer.Option("--deadline", help="Time to finish in (30d, 12h).")]
+Budget: TypeAlias = Annotated[
+    str | None,
+    typer.Option("--budget", help="Dollars the run may cost (2M, $800k): its chance is said.", metavar="N"),
+]
 Settings: TypeAlias = Annotated[
     list[str] | None,
     typer.Option(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from app.limits import kept_words
-from app.quantities import format_count, format_duration, format_percent, format_usd
+from app.quantities import format_count, format_duration, format_percent, format_sum, format_usd
 from app.reports.answer import Facts
 from costmodel.campaign.record import Band
 from costmodel.estimate import Estimate
@@ -228,6 +228,8 @@ def finish_words(plan: Plan) -> str:
         text += f" · {format_usd(run.usd.p50)}"
     if deadline_s is not None and run.deadline_chance is not None:
         text += f" · deadline of {format_duration(deadline_s)} {kept_words(run.deadline_chance)}"
+    if plan.request.job.budget_usd is not None and run.budget_chance is not None:
+        text += f" · budget of {format_sum(plan.request.job.budget_usd)} {kept_words(run.budget_chance)}"
     return text
 
 

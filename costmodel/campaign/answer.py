@@ -40,6 +40,7 @@ def campaign(
     least_bytes: float,
     price: Price | None = None,
     deadline_s: float | None = None,
+    budget_usd: float | None = None,
     runs: int = RUNS,
 ) -> Campaign:
     """Answer when a run is finished.
@@ -52,6 +53,7 @@ def campaign(
         least_bytes: Of a checkpoint under any layout, for the bound.
         price: What is paid, if it is known.
         deadline_s: When it has to be finished, in seconds from its start.
+        budget_usd: What it may cost, in dollars.
         runs: How many to simulate.
 
     Raises:
@@ -69,7 +71,7 @@ def campaign(
     last = course.levels[-1]
     energy = band(found.wall_s * job.power_w / WATT_HOUR / KILO) if job.power_w else None
     grid = cluster.grid_g_co2_per_kwh
-    return Campaign(
+    answer = Campaign(
         useful_share=band(found.useful_share),
         days=band(found.wall_s / DAY),
         usd=None if paid is None else band(found.wall_s * paid),
@@ -106,6 +108,9 @@ def campaign(
         percentile_days=ends,
         deadline_chance=None if deadline_s is None else chance_within(ends, deadline_s / DAY),
     )
+    if budget_usd is None:
+        return answer
+    return replace(answer, budget_chance=answer.chance_within_usd(budget_usd))
 
 
 def finish_days(

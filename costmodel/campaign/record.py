@@ -377,7 +377,8 @@ class Campaign:
     are frozen weights, which `checkpoint_bytes` do not hold: a restart reads them where the run found them.
     `idle_spare_nodes` of the spares are nodes that the cluster has beside the run: they cost nothing more.
     `percentile_days` are the days within which 0, 1, …, 100 % of the runs are finished, from which follows
-    the chance of every limit; `deadline_chance` is that of the job's deadline, None where it has none.
+    the chance of every limit; `deadline_chance` and `budget_chance` are those of the job's own, None where it
+    has none.
     """
 
     useful_share: Band
@@ -405,6 +406,7 @@ class Campaign:
     idle_spare_nodes: int = 0
     percentile_days: tuple[float, ...] = ()
     deadline_chance: float | None = None
+    budget_chance: float | None = None
 
     def chance_within_s(self, seconds: float) -> float:
         """Chance, in 0…1, that the run is finished within so many seconds."""

@@ -125,6 +125,7 @@ def campaign_of(plan: Plan, world: FailureModel) -> Campaign:
         least_bytes=least_saved_bytes(plan.request),
         price=price_of(plan),
         deadline_s=plan.request.job.deadline_s,
+        budget_usd=plan.request.job.budget_usd,
     )
 
 

@@ -29,7 +29,7 @@ from topology.base.units import format_bytes, format_seconds
 
 _JUDGED = ("layout", "split", "job", "model", "campaign")
 _UNSAID = layout_facts(ParallelLayout())
-_UNIMPORTANT = ("job.total_tokens", "job.deadline_s")
+_UNIMPORTANT = ("job.total_tokens", "job.deadline_s", "job.budget_usd")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

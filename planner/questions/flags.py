@@ -30,6 +30,7 @@ class Flags:
     objective: str | None = None
     tokens: str | None = None
     deadline: str | None = None
+    budget: str | None = None
     top: str | None = None
     memory_headroom: str | None = None
     anchor: str | None = None
@@ -95,6 +96,7 @@ FLAG_OF_FIELD: Mapping[str, str] = {
     "objective": "--objective",
     "tokens": "--tokens",
     "deadline": "--deadline",
+    "budget": "--budget",
     "top": "--top",
     "memory_headroom": "--memory-headroom",
     "anchor": "--anchor",

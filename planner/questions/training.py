@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from costmodel.job import TrainingJob
+from costmodel.job import MOST_USD, TrainingJob
 from costmodel.kernels.level import StackLevel
 from costmodel.kernels.precisions import TRAINING
 from costmodel.models.catalog import model as find_model
@@ -274,7 +274,31 @@ def _job(flags: Flags, model: ModelSpec, num_gpus: int) -> TrainingJob:
         expert_load=read_expert_load(flags.expert_load, model) if flags.expert_load else (),
         total_tokens=_total(flags.tokens, model) if flags.tokens else None,
         deadline_s=parse_seconds(flags.deadline, "30d") if flags.deadline else None,
+        budget_usd=_budget(flags) if flags.budget else None,
     )
+
+
+def _budget(flags: Flags) -> float:
+    """Dollars that a run may cost; of a run, so that its tokens are needed."""
+    usd = read_budget(flags.budget or "")
+    if flags.tokens is None:
+        raise InputError(
+            what="a budget is that of a whole run",
+            cause=f"--budget {flags.budget} came without --tokens",
+            fix="say how many tokens to train, for example --tokens 1T",
+        )
+    return usd
+
+
+def read_budget(text: str) -> float:
+    """Dollars of a budget, with the sign before or behind the number or without one.
+
+    >>> read_budget("2M$"), read_budget("$1,500,000"), read_budget("800k")
+    (2000000.0, 1500000.0, 800000.0)
+    """
+    said = text.strip()
+    number = said[1:] if said.startswith("$") else said.removesuffix("$")
+    return float(parse_count(number.strip(), "--budget", largest=int(MOST_USD), suffixes=TOTALS))
 
 
 def sample_tokens(model: ModelSpec, length: int) -> int:
@@ -313,6 +337,12 @@ def _objective(name: str | None, job: TrainingJob, cluster: ClusterSpec) -> Obje
             what="the fewest GPUs for a deadline need one",
             cause=" and ".join(f"{flag} is missing" for flag, value in needed.items() if value is None),
             fix="add for example --tokens 1T --deadline 30d",
+        )
+    if job.budget_usd is not None and rates_of(cluster) is None:
+        raise InputError(
+            what="a budget needs a price of every kind of node",
+            cause=f"no price is known of nodes of {', '.join(unpriced(cluster))}",
+            fix="add for example --set cluster.usd_per_gpu_hour=2.5",
         )
     if objective == "cost" and rates_of(cluster) is None:
         raise InputError(

@@ -33,7 +33,8 @@ class JobWords(TypedDict, total=False):
     """What may be said about a training job; every word is that of a flag of `plan`, all may be left out.
 
     `gpus`, `seq` (tokens), `batch` (sequences) and `tokens` are numbers or texts such as ``"128k"``;
-    `deadline` is seconds or a text such as ``"30d"``. `cluster` is a name, a file or a value, `without`
+    `deadline` is seconds or a text such as ``"30d"``, `budget` dollars or ``"2M"``. `cluster` is a name, a
+    file or a value, `without`
     hosts to leave out of it, `degraded` what ails others (``"node4:gpu3"``); `stack` and `precision` are
     names, `adapter` is one (``"lora:r=16"``), `expert_load` is a file of measured tokens by expert,
     `recompute_modules` are parts of a layer, `offload` is what waits in host memory (``"optimizer:0.5"``),
@@ -58,6 +59,7 @@ class JobWords(TypedDict, total=False):
     offload: str
     tokens: CountWord
     deadline: float | str
+    budget: float | str
     job: TrainingJob
     stack: str | SoftwareStack
     engine: str
@@ -111,7 +113,7 @@ LAYOUT_FIELDS = tuple(field.name for field in fields(ParallelLayout))
 MOST_SHOWN = 4
 """Values of a list that a message repeats."""
 _FIELD_OF_WORD = {"seq": "sequence_length", "batch": "global_batch_size"}
-_OF_A_JOB = ("seq", "batch", "precision", "adapter", "expert_load", "offload", "tokens", "deadline")
+_OF_A_JOB = ("seq", "batch", "precision", "adapter", "expert_load", "offload", "tokens", "deadline", "budget")
 
 
 def request_of(model: Model | PlanRequest, words: Mapping[str, Any], known: type) -> PlanRequest:

@@ -23,7 +23,9 @@ from planner.questions.flags import Flags, ServeFlags
 from topology.base.errors import InputError, shortened
 
 
-@takes_job("without", "degraded", "objective", "memory_headroom", "top", "tokens", "deadline", "anchor")
+@takes_job(
+    "without", "degraded", "objective", "memory_headroom", "top", "tokens", "deadline", "budget", "anchor"
+)
 def command(
     flags: Flags,
     files: Annotated[

@@ -31,8 +31,7 @@ from planner.analysis.capacity import Limits
 from planner.plan import OBJECTIVES
 from planner.questions.engine import DEFAULT_STACK
 from planner.questions.flags import Flags
-from planner.questions.training import Understood, understand, understand_cluster
-from topology.base.counts import TOTALS, parse_count
+from planner.questions.training import Understood, read_budget, understand, understand_cluster
 from topology.base.errors import InputError
 from topology.base.units import parse_seconds
 from topology.catalog import cluster_names, gpus
@@ -74,8 +73,10 @@ class Question:
 
     def typed(self) -> Flags:
         """The same question as one types it: what was uploaded is a file."""
+        is_run = self.budget_usd is not None and self.flags.tokens
         return replace(
             self.flags,
+            budget=f"{self.budget_usd:.12g}" if is_run else None,
             model=self.flags.model if self.model is None else MODEL_FILE,
             cluster=self.flags.cluster if self.cluster is None else CLUSTER_FILE,
             anchor=self.flags.anchor if self.anchor is None else self.anchor.name,
@@ -110,7 +111,7 @@ def ask_job() -> Question:
     if st.session_state["anchor"] == MEASURED_FILE:
         with measured:
             anchor = dropped_anchor(flags)
-    usd = parse_count(budget, "budget", suffixes=TOTALS) if budget else None
+    usd = read_budget(budget) if budget else None
     return Question(flags=flags, model=model, cluster=cluster, budget_usd=usd, anchor=anchor)
 
 

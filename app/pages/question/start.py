@@ -58,6 +58,7 @@ def widget_values(request: PlanRequest) -> dict[str, str]:
         "objective": request.objective,
         "tokens": "" if job.total_tokens is None else str(job.total_tokens),
         "deadline": "" if job.deadline_s is None else f"{job.deadline_s:g}s",
+        "budget": "" if job.budget_usd is None else f"{job.budget_usd:.12g}",
         "adapter": "" if job.adapter is None else job.adapter.words,
         "offload": "" if job.offload is None else job.offload.words,
         "recompute_modules": ",".join(request.recompute_modules),

@@ -55,6 +55,7 @@ def _facts(found: Campaign, steps_s: float, gap: float | None) -> Facts:
         ("whole run", finish_text(found)),
         ("median", f"{middle}, {format_percent(found.useful_share.p50)} useful"),
         *([] if found.deadline_chance is None else [("deadline", kept_words(found.deadline_chance))]),
+        *([] if found.budget_chance is None else [("budget", kept_words(found.budget_chance))]),
         (
             "as estimated",
             f"{planned} days if steps take what is estimated and failures come at the mean rate: {useful}",

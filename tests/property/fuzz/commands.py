@@ -19,6 +19,7 @@ _JOB: Mapping[str, Sequence[str]] = {
     "--stack": ("megatron-core", "torchtitan", "meshplan"),
     "--tokens": ("1T", "1e9"),
     "--deadline": ("30d", "12h"),
+    "--budget": ("2M", "$800k"),
     "--set": ("layout.tp=2", "layout.pp=2", "job.optimizer=adamw", "cluster.count=2", "model.num_layers=4"),
     "--anchor": ("mine", "runs.csv"),
 }

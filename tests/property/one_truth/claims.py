@@ -39,7 +39,7 @@ CLAIMS: tuple[Claim, ...] = (
     Claim(words=r"\bdoes not fit\b(?! with a chance)", quantity="out_of_memory_chance", low=DOES_NOT_FIT_ABOVE),
     Claim(words=r"\btight\b", quantity="out_of_memory_chance", low=FITS_BELOW, high=DOES_NOT_FIT_ABOVE),
     Claim(words=r"(?:meets|keeps) the deadline|[Dd]eadline of [^:;]+:? kept(?! with a chance)|^Campaign › deadline: kept(?! with a chance)", quantity="deadline_chance", low=KEPT_FROM),
-    Claim(words=r"(?:meets|keeps) the budget|[Bb]udget of [^:;]+:? kept(?! with a chance)", quantity="budget_chance", low=KEPT_FROM),
+    Claim(words=r"(?:meets|keeps) the budget|[Bb]udget of [^:;]+:? kept(?! with a chance)|^Campaign › budget: kept(?! with a chance)", quantity="budget_chance", low=KEPT_FROM),
     Claim(words=r"\bproven\b(?! best follows)", quantity="gap", high=PROVEN_WITHIN),
     Claim(words=r"[Nn]o level .* carries traffic|carr(?:y|ies) no traffic", quantity="busiest_level", high=0.0),
     Claim(words=r"^Also considered › \d+: .*\(tie\)", quantity="tied", low=1.0, not_in=r"^$"),

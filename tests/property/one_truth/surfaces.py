@@ -44,7 +44,8 @@ def limited(question: Question) -> Question:
         query["deadline"] = f"{campaign['days']['p50'] * question.deadline_share:.3g}d"
         words += ["--deadline", query["deadline"]]
     if question.budget_share is not None:
-        query["budget"] = f"{campaign['usd']['p50'] * question.budget_share:.3g}"
+        query["budget"] = f"{campaign['usd']['p50'] * question.budget_share:.0f}"
+        words += ["--budget", query["budget"]]
     return replace(question, words=tuple(words), query=query)
 
 

@@ -289,7 +289,7 @@ def test_a_missing_package_is_named() -> None:
 
 
 def test_the_words_are_those_of_the_flags() -> None:
-    """Every flag of `plan train` and `plan serve` has a word, and every word of a search is one of a sweep."""
+    """Every flag of `plan train` and `plan serve` has a word; a sweep takes those that a point of it answers."""
     from meshplan.serving import LoadWords
     from planner.questions.flags import Flags, ServeFlags
     from planner.questions.serving.services import FIELD_OF_WORD
@@ -299,6 +299,6 @@ def test_the_words_are_those_of_the_flags() -> None:
     words = set(SearchWords.__annotations__)
     said = {NAMES.get(word, word) for word in words} - {"job", "layout", "set", "failures", "min_gpus"}
     assert said == {field.name for field in fields(Flags)} - {"model", "settings"}
-    assert set(GridWords.__annotations__) == words - {"job", "top", "failures", "min_gpus"}
+    assert set(GridWords.__annotations__) == words - {"job", "top", "budget", "failures", "min_gpus"}
     load = {FIELD_OF_WORD.get(word, word) for word in LoadWords.__annotations__} - {"job", "layout", "set"}
     assert load == {field.name for field in fields(ServeFlags)} - {"model", "settings"}

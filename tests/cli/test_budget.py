@@ -1,0 +1,59 @@
+"""What a run may cost, asked of the command line and of the library: the chance of keeping it, failures included."""
+
+import json
+import math
+
+import pytest
+
+import meshplan
+from costmodel.campaign.record import KEPT
+from tests.cli.commands import plan
+
+RUN = ("--model", "8b", "--gpus", "64", "--tokens", "1T", "--top", "1")
+
+
+@pytest.mark.parametrize(("percentile", "chance"), [("p10", 0.1), ("p50", 0.5), ("p90", 0.9)])
+def test_a_budget_is_kept_as_often_as_runs_cost_less(percentile: str, chance: float) -> None:
+    """At each percentile of the dollars of the run, by definition; text and numbers say the same."""
+    usd = json.loads(plan(*RUN, "--json").stdout)["campaign"]["usd"][percentile]
+    asked = (*RUN, "--budget", f"{math.ceil(usd)}$")
+    found = json.loads(plan(*asked, "--json").stdout)
+    assert found["request"]["job"]["budget_usd"] == math.ceil(usd)
+    assert found["campaign"]["budget_chance"] == pytest.approx(chance, abs=0.002)
+    verdict = {"p10": "missed", "p50": "kept with a chance of 50 %"}.get(percentile, "kept")
+    assert " ".join(plan(*asked).stdout.split()).count(verdict) == 2  # headline, and the campaign
+
+
+def test_the_library_asks_the_same() -> None:
+    """As a number of dollars or as a text; a plan keeps its chance beside that of its deadline."""
+    asked = {"gpus": 64, "tokens": "1T", "top": 1, "deadline": "40d"}
+    number, text = (meshplan.plan("8b", **asked, budget=budget) for budget in (180_000.0, "$180k"))
+    assert number.campaign is not None
+    assert number.campaign == text.campaign
+    assert number.campaign.budget_chance == number.campaign.chance_within_usd(180_000.0)
+    assert (number.campaign.budget_chance >= KEPT) == (number.campaign.usd.p90 <= 180_000.0)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((*RUN, "--budget", "lots"), "--budget lots is not a possible number"),
+        ((*RUN, "--budget", "-5"), "is not a possible number"),
+        ((*RUN, "--budget", "2M€"), "is not a possible number"),
+        ((*RUN, "--budget", "$"), "is not a possible number"),
+        ((*RUN, "--budget", "1,2"), "--budget 1,2 is a list"),
+        ((*RUN, "--budget", "9999T"), "is out of reach"),
+        ((*RUN[:4], "--budget", "2M"), "a budget is that of a whole run"),
+        ((*RUN, "--budget", "2M", "--cluster", "{unpriced}"), "a budget needs a price"),
+    ],
+)
+def test_what_is_no_budget_is_refused(words: tuple[str, ...], said: str, tmp_path) -> None:
+    """Nonsense, a list, no tokens, no price: three lines, and nothing is planned."""
+    unpriced = tmp_path / "unpriced.toml"
+    unpriced.write_text('name = "u"\n[[nodes]]\ngpu = "h100-sxm"\ncount = 8\ngpus_per_node = 8\n')
+    words = tuple(word.replace("{unpriced}", str(unpriced)) for word in words)
+    if str(unpriced) in words:
+        words = tuple(word for word in words if word not in ("--gpus", "64"))
+    answer = plan(*words)
+    assert (answer.returncode, answer.stdout) == (2, "")
+    assert said in answer.stderr
