@@ -29,13 +29,14 @@ class Claim:
 
 
 CLAIMS: tuple[Claim, ...] = (
-    Claim(words=r"(?<!all of which )(?<!what )\bfits\b(?! with)", quantity="out_of_memory_chance", high=FITS_BELOW),
+    Claim(words=r"(?<!all of which )(?<!what )(?<!no layout )\bfits\b(?! with)", quantity="out_of_memory_chance", high=FITS_BELOW),
     Claim(
         words=r"^(?:The best plan |Times › its memory).*\bfits\b",
         quantity="best_out_of_memory_chance",
         high=FITS_BELOW,
         not_in=r"^$",
     ),
+    Claim(words=r"\bno layout fits\b", quantity="out_of_memory_chance", low=FITS_BELOW),
     Claim(words=r"\bdoes not fit\b(?! with a chance)", quantity="out_of_memory_chance", low=DOES_NOT_FIT_ABOVE),
     Claim(words=r"\btight\b", quantity="out_of_memory_chance", low=FITS_BELOW, high=DOES_NOT_FIT_ABOVE),
     Claim(words=r"(?:meets|keeps) the deadline|[Dd]eadline of [^:;]+:? kept(?! with a chance)|^Campaign › deadline: kept(?! with a chance)", quantity="deadline_chance", low=KEPT_FROM),

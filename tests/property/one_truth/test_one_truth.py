@@ -105,7 +105,7 @@ def _a_fifth_more(match: re.Match[str]) -> str:
 def test_words_against_their_numbers_are_noticed():
     """Each word, beside a number that does not carry it and beside none, is reported; beside one that does it is not."""
     samples = {
-        "out_of_memory_chance": ("it fits", "it does not fit", "it is tight"),
+        "out_of_memory_chance": ("it fits", "it does not fit", "it is tight", "no layout fits"),
         "best_out_of_memory_chance": ("39 GiB of 80 GiB: fits",),
         "deadline_chance": ("meets the deadline of 3 days",),
         "budget_chance": ("Budget of $3: kept",),
@@ -122,7 +122,7 @@ def test_words_against_their_numbers_are_noticed():
                 continue
             tried[claim.words] += 1
             carries = min(max(claim.low, 0.0), 1.0) if claim.low > 0.0 else min(claim.high, 0.0)
-            against = 0.5 if claim.words != r"\btight\b" else 0.99
+            against = {r"\btight\b": 0.99, r"\bno layout fits\b": 0.0}.get(claim.words, 0.5)
             assert unsupported([line], {}, [claim])
             assert unsupported([line], _stating(claim.quantity, against), [claim])
             assert not unsupported([line], _stating(claim.quantity, carries), [claim])
