@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from costmodel.kernels.tables import Calibration
-from costmodel.serving.engine import serving_stack, serving_stacks
+from costmodel.serving.engine import ServingStack, serving_stack, serving_stacks
 from costmodel.serving.simulation.load import Load
 from planner.serving.alternatives import runners_up, surest
 from planner.serving.answer import plan_of_fleet
@@ -177,23 +177,28 @@ def check_request(request: ServingRequest, gpu: Gpu) -> None:
             fix=f"give --input and --output at most {model.max_sequence_length} together",
         )
     engine = serving_stack(request.engine)
+    others = [name for name, one in serving_stacks().items() if _runs(one, gpu, request)]
+    instead = f"--engine {' or '.join(others)}, " if others else ""
     if generation_of(gpu).maker not in engine.makers:
-        others = [name for name, one in serving_stacks().items() if generation_of(gpu).maker in one.makers]
         raise InputError(
             what=f"{engine.name} does not run on {gpu.name}",
             cause=f"its GPUs are of {', '.join(engine.makers)}, this one is of {generation_of(gpu).maker}",
-            fix=f"use --engine {' or '.join(others)}, or another GPU",
+            fix=f"use {instead or 'another engine, '}or another GPU",
         )
     for weights in request.weights:
         if not serves_weights(engine, gpu, weights):
-            others = [name for name, one in serving_stacks().items() if serves_weights(one, gpu, weights)]
-            instead = f"--engine {' or '.join(others)}, " if others else ""
             raise InputError(
                 what=f"{gpu.name} cannot serve {weights} weights",
                 cause=f"{gpu.name} multiplies in {', '.join(sorted(gpu.peak_flop_per_s))}, not in fp8, "
                 f"and {engine.name} does not widen fp8 weights there",
-                fix=f"use {instead}--weights bf16, int8 or int4 on this GPU, or another GPU",
+                fix=f"use {instead}weights of another format, or another GPU",
             )
+
+
+def _runs(engine: ServingStack, gpu: Gpu, request: ServingRequest) -> bool:
+    """Whether an engine runs on the GPU and serves all weights of a request there."""
+    made = generation_of(gpu).maker in engine.makers
+    return made and all(serves_weights(engine, gpu, weights) for weights in request.weights)
 
 
 def _smallest_or_fastest(request: ServingRequest, board: Board, trace: Load | None) -> FleetRun | None:

@@ -65,7 +65,7 @@ def check_limits(asked: Asked) -> None:
         raise InputError(
             what="there is no limit to relax",
             cause="--sensitivity, and none of --ttft, --tpot and --e2e",
-            fix="add for example --ttft 500ms --tpot 30ms",
+            fix="add the limits to relax: --ttft, --tpot, --e2e or several",
         )
     if asked.trace is not None and asked.requests[0][0].num_gpus is not None:
         raise InputError(

@@ -271,7 +271,7 @@ def _job(flags: ServeFlags, trace: Load | None, model: ModelSpec) -> ServingJob:
         raise InputError(
             what="no load to serve",
             cause=f"the request rate is {rate:g} per second",
-            fix="give a positive rate, such as --rate 20/s",
+            fix="give --rate a positive rate",
         )
     return ServingJob(
         **lengths,
@@ -322,7 +322,7 @@ def parse_time(text: str | None, flag: str) -> float | None:
         raise InputError(
             what=f"{flag} {text} is not possible",
             cause="a limit is a positive time",
-            fix=f"give for example {flag} 500ms",
+            fix=f"give {flag} a time above zero, with its unit",
         )
     return value
 

@@ -1,18 +1,27 @@
 """A refusal names what removed the layouts: pins that none has, limits, memory, or what an engine cannot do."""
 
+import re
+from dataclasses import replace
 from itertools import product
+from typing import get_args
 
 import pytest
 
 from costmodel.job import ServingJob
 from costmodel.kernels.tables import load_calibration
 from costmodel.models.catalog import model
+from costmodel.serving.deployment import Weights
+from costmodel.serving.engine import serving_stacks
+from planner.questions.serving.understand import parse_time
 from planner.serving.board import enumerate_options
 from planner.serving.plan import Mode, ServingInfeasible, ServingPlan, ServingRequest
 from planner.serving.replica import OUT_OF_MEMORY
-from planner.serving.search import search_serving
+from planner.serving.search import check_request, search_serving
 from planner.serving.space import layouts_of
+from topology.base.errors import InputError
 from topology.builders import default_cluster
+from topology.catalog import gpus
+from topology.hardware.gpu import Gpu
 
 CAL = load_calibration()
 
@@ -94,3 +103,34 @@ def test_stages_that_cannot_move_between_pools_are_the_reason() -> None:
     answer = search_serving(CAL, request, default_cluster("h100-sxm", 16).hierarchy)
     assert isinstance(answer, ServingInfeasible)
     assert "has stages, whose cache the engine cannot move" in answer.cause
+
+
+def refused(request: ServingRequest, gpu: Gpu) -> str:
+    """What a refusal before any search advises; empty where it is none."""
+    try:
+        check_request(request, gpu)
+    except InputError as refusal:
+        return refusal.fix
+    return ""
+
+
+def test_a_refusal_before_any_search_names_only_engines_that_it_does_not_refuse() -> None:
+    """Every GPU, engine and format; formats of weights, which nobody tried, are not named."""
+    named = 0
+    for gpu, engine, weights in product(gpus().values(), serving_stacks(), get_args(Weights)):
+        asked = replace(request_of({}), gpu=gpu.name, engine=engine, weights=(weights,))
+        fix = refused(asked, gpu)
+        assert not re.search(r"--weights|\d", fix), fix
+        others = re.search(r"--engine ([a-z_]+(?: or [a-z_]+)*)", fix)
+        for other in others[1].split(" or ") if others else ():
+            assert not refused(replace(asked, engine=other), gpu)
+            named += 1
+    assert named > 10
+
+
+@pytest.mark.parametrize(("text", "flag"), [("0ms", "--ttft"), ("0s", "--tpot")])
+def test_a_limit_that_is_none_is_refused_without_another(text: str, flag: str) -> None:
+    """No time was tried, so none is named."""
+    with pytest.raises(InputError) as refusal:
+        parse_time(text, flag)
+    assert not re.search(r"\d", refusal.value.fix)
