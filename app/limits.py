@@ -20,7 +20,7 @@ def kept_words(chance: float) -> str:
     """Whether a limit is kept, with the chance of it: *kept* alone stands for nine times in ten.
 
     >>> kept_words(0.95), kept_words(0.62), kept_words(0.04)
-    ('kept (chance 95 %)', 'kept with a chance of 62 %', 'missed (kept with a chance of 4 %)')
+    ('kept (chance 95.0 %)', 'kept with a chance of 62 %', 'missed (kept with a chance of 4.0 %)')
     """
     words = format_chance(chance)
     if verdict(chance) == "kept":

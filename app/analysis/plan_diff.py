@@ -9,7 +9,6 @@ from typing import Any
 from app.quantities import format_percent, format_share, format_usd
 from app.reports.answer import Answer, Section, Table, json_text
 from costmodel.estimate import PART_NAMES
-from costmodel.memory.fit import chance_text
 from planner.analysis.compare import Comparison, compare
 from planner.analysis.diff import QuantityChange, diff
 from planner.plan import Plan
@@ -104,9 +103,7 @@ def _write(name: str) -> Callable[[float | None], str]:
         return lambda value: "" if value is None else format_seconds(value)
     if name.startswith("usd"):
         return format_usd
-    if name == "out_of_memory_chance":
-        return lambda value: "" if value is None else chance_text(value)
-    if name == "deadline_chance":
+    if name in ("out_of_memory_chance", "deadline_chance"):
         return lambda value: "" if value is None else format_chance(value)
     if name == "mfu":
         return lambda value: "" if value is None else format_percent(value)

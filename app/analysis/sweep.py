@@ -9,9 +9,8 @@ from app.quantities import format_count, format_percent, format_usd
 from app.reports.answer import Answer, Table, json_text
 from app.reports.layout_words import plan_words
 from app.reports.plan_headline import unit_of_work
-from costmodel.memory.fit import chance_text
 from planner.analysis.sweep import Point, gpu_of
-from topology.base.units import format_bytes, format_seconds, three_digits
+from topology.base.units import format_bytes, format_chance, format_seconds, three_digits
 
 NAMED = ("model", "stack", "precision", "optimizer")
 """What has a column where points differ in it."""
@@ -108,7 +107,7 @@ def _row(point: Point) -> tuple[str, ...]:
         format_percent(point.scaling_efficiency),
         format_percent(point.communication_share),
         format_bytes(estimate.peak_memory_bytes),
-        chance_text(estimate.out_of_memory_chance),
+        format_chance(estimate.out_of_memory_chance),
         format_usd(estimate.usd_per_billion_tokens),
         plan_words(point.plan),
     )

@@ -15,14 +15,14 @@ from app.reports.plan_headline import headline_facts, headline_of, run_s
 from app.reports.plan_tables import memory_table, time_table
 from costmodel.estimate import throughput_change
 from costmodel.layout import num_axes
-from costmodel.memory.fit import chance_text, fit_of, fit_text
+from costmodel.memory.fit import fit_of, fit_text
 from planner.plan import Alternative, Optimality, Plan, PlanRequest, to_json
 from planner.problem import capacities_bytes, setting_of
 from planner.rules.check import check_memory
 from planner.search.easing import WITH
 from planner.search.infeasible import share_text
 from planner.search.tight import FITS_WITH
-from topology.base.units import format_bytes, format_seconds
+from topology.base.units import format_bytes, format_chance, format_seconds
 
 
 def plan_answer(plan: Plan) -> Answer:
@@ -139,7 +139,7 @@ def alternatives_table(plan: Plan) -> Table:
             format_seconds(other.step_time_s),
             alternative_change(other) + (" (tie)" if other.tied else ""),
             format_bytes(other.peak_memory_bytes),
-            chance_text(other.out_of_memory_chance) if other.out_of_memory_chance is not None else "–",
+            format_chance(other.out_of_memory_chance) if other.out_of_memory_chance is not None else "–",
         )
         for number, other in enumerate(plan.alternatives, start=1)
     ]

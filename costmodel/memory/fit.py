@@ -11,6 +11,8 @@ import math
 from statistics import NormalDist
 from typing import Final, Literal
 
+from topology.base.units import format_chance
+
 Fit = Literal["fits", "tight", "does not fit"]
 """What is said of a chance of OOM."""
 
@@ -18,7 +20,6 @@ FITS_BELOW: Final = 0.05
 """A layout fits if its chance of OOM is below this: one start in twenty may fail."""
 DOES_NOT_FIT_ABOVE: Final = 0.90
 """A layout does not fit if its chance of OOM is above this; between the two it is tight."""
-_WHOLE_PERCENT: Final = 10  # from here to as much below 100 %, a chance is printed in whole percent
 _STEPS: Final = 1000
 """Shares of memory that are left free by default are whole in tenths of a percent, as they are printed."""
 
@@ -49,28 +50,13 @@ def fit_of(chance: float) -> Fit:
     return "does not fit" if chance > DOES_NOT_FIT_ABOVE else "tight"
 
 
-def chance_text(chance: float) -> str:
-    """A chance of OOM in percent, rounded away from one half, so that no digit contradicts the word.
-
-    >>> [chance_text(chance) for chance in (0.0002, 0.04999, 0.1255, 0.9001, 0.9999)]
-    ['< 0.1 %', '4.9 %', '12 %', '90.1 %', '> 99.9 %']
-    """
-    percent = 100 * chance
-    digits = 1 if percent < _WHOLE_PERCENT or percent > 100 - _WHOLE_PERCENT else 0
-    towards = math.floor if chance < 0.5 else math.ceil
-    rounded = towards(percent * 10**digits) / 10**digits
-    if rounded <= 0:
-        return "< 0.1 %"
-    return "> 99.9 %" if rounded >= 100 else f"{rounded:.{digits}f} %"
-
-
 def fit_text(chance: float) -> str:
     """The word and the chance that carries it.
 
     >>> fit_text(0.04), fit_text(0.42)
     ('fits, 4.0 % chance of OOM', 'tight, 42 % chance of OOM')
     """
-    return f"{fit_of(chance)}, {chance_text(chance)} chance of OOM"
+    return f"{fit_of(chance)}, {format_chance(chance)} chance of OOM"
 
 
 def headroom_for(deviation: float) -> float:

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from costmodel.estimate import Estimate
-from costmodel.memory.fit import chance_text, fit_of
+from costmodel.memory.fit import fit_of
 from planner.audit.job import Job
 from planner.formats.logs import Measured
-from topology.base.units import format_bytes
+from topology.base.units import format_bytes, format_chance
 
 Basis = Literal["measured", "predicted"]
 """Where a number of an audit comes from."""
@@ -41,7 +41,9 @@ class Verdict:
     @property
     def words(self) -> str:
         """It in a line."""
-        said = "as the log shows" if self.basis == "measured" else f"{chance_text(self.chance)} chance of OOM"
+        said = (
+            "as the log shows" if self.basis == "measured" else f"{format_chance(self.chance)} chance of OOM"
+        )
         return "; ".join((f"{self.word}, {said}", *self.why))
 
     @property
@@ -86,7 +88,7 @@ def memory_verdict(
     if leanest is None:
         return Verdict(word="not settled", basis="predicted", chance=chance, why=(unstated,))
     lean = leanest.out_of_memory_chance
-    at = f"with that at its leanest {format_bytes(leanest.peak_memory_bytes)}, {chance_text(lean)}"
+    at = f"with that at its leanest {format_bytes(leanest.peak_memory_bytes)}, {format_chance(lean)}"
     proven = fit_of(lean) == "does not fit" and leanest.memory_lower_bytes > capacity_bytes
     return Verdict(
         word="does not fit" if proven else "not settled",

@@ -13,7 +13,7 @@ from costmodel.campaign.record import KEPT, chance_within
 from costmodel.kernels.precisions import HalfPrecision
 from costmodel.kernels.tables import Calibration
 from costmodel.layout import ParallelLayout
-from costmodel.memory.fit import chance_text, fit_text, headroom_for, out_of_memory_chance
+from costmodel.memory.fit import fit_text, headroom_for, out_of_memory_chance
 from costmodel.memory.stage import MemoryBreakdown
 from costmodel.training.estimate import estimate
 from costmodel.updates.offload import Offload, host_path
@@ -181,7 +181,7 @@ def _less_headroom(request: PlanRequest, cal: Calibration) -> Candidates:
         shares.add(max(0.0, leanest_share(setting, pins, cal)))
     for free in sorted(shares, reverse=True):
         if free < setting.memory_headroom:
-            chance = chance_text(out_of_memory_chance(1 - free, 1.0, deviation))
+            chance = format_chance(out_of_memory_chance(1 - free, 1.0, deviation))
             said = share_text(free)
             change = f"leave {said} % of memory free: {chance} chance of OOM"
             yield replace(request, memory_headroom=free), change, f"--memory-headroom {said}%"

@@ -14,7 +14,6 @@ from typing import Any
 from costmodel.estimate import Estimate
 from costmodel.kernels.tables import Calibration
 from costmodel.layout import ParallelLayout
-from costmodel.memory.fit import chance_text
 from costmodel.pipeline.simulate import simulated_step_s
 from planner.bounds.objective import goal_of, goal_of_plan
 from planner.campaign.finish import campaign_of
@@ -31,7 +30,7 @@ from planner.search.rederive import Progress, Rederived, rederive
 from planner.stages.integer_program import ROUNDED_AWAY as PROVEN_GAP
 from planner.structure import EQUAL, Claim, close, same, structure_claims, within
 from topology.base.errors import InputError, shortened
-from topology.base.units import format_bytes, format_seconds
+from topology.base.units import format_bytes, format_chance, format_seconds
 from topology.fabric.mesh import mesh
 from topology.pools.kinds import kinds_of, parts_of, words_of
 
@@ -182,7 +181,7 @@ def _others(plan: Plan, s: Setting, cal: Calibration) -> Iterator[Claim]:
         yield _close(f"peak memory{of}", other.peak_memory_bytes, now.peak_memory_bytes, format_bytes)
         if other.out_of_memory_chance is not None:
             chances = other.out_of_memory_chance, now.out_of_memory_chance
-            yield _close(f"chance of OOM{of}", *chances, chance_text)
+            yield _close(f"chance of OOM{of}", *chances, format_chance)
         yield _close(f"ratio of steps{of}", 1 + other.slower_by, slower, "{:.4f}".format)
         if other.simulated_s is not None:
             played_s = simulated_step_s(costs, x, split)

@@ -14,13 +14,14 @@ from app.figures.style import alt_text
 from app.pages.answer.headline import FIT_COLOURS, numbers
 from app.reports.notebook import markdown
 from app.reports.plan import alternatives_table, estimate_answer, plan_answer
-from costmodel.memory.fit import FITS_BELOW, chance_text, fit_of, fit_text
+from costmodel.memory.fit import FITS_BELOW, fit_of, fit_text
 from planner.analysis.sweep import Point
 from planner.plan import Plan, from_json, to_json
 from planner.problem import capacity_of_fullest
 from planner.questions.flags import Flags
 from planner.questions.training import understand
 from planner.search.search import search
+from topology.base.units import format_chance
 
 QUESTIONS = {
     "dense": {"model": "8b", "gpus": "8"},
@@ -54,13 +55,13 @@ def test_a_default_plan_fits_on_every_surface(plan: Plan) -> None:
     assert (tile.verdict, tile.colour) == (words, FIT_COLOURS[fit_of(chance)])
     assert words in alt_text(estimate_bars(plan.estimate, capacity_of_fullest(plan)))
     (row,) = sweep_answer([Point(request=plan.request, plan=plan)]).sections[0].rows
-    assert chance_text(chance) in row
+    assert format_chance(chance) in row
 
 
 def test_plans_beside_it_have_theirs(plan: Plan) -> None:
     """In the table, the rows and the document, which reads back; a plan of before has none."""
     shown = [row[-1] for row in alternatives_table(plan).rows]
-    assert shown == [chance_text(other.out_of_memory_chance) for other in plan.alternatives]
+    assert shown == [format_chance(other.out_of_memory_chance) for other in plan.alternatives]
     assert [row["out_of_memory_chance"] for row in plan.rows()[1:]] == [
         other.out_of_memory_chance for other in plan.alternatives
     ]
@@ -96,4 +97,4 @@ def test_a_difference_of_plans_has_both_chances(plan: Plan) -> None:
     """As a quantity of its own."""
     other = replace(plan, estimate=replace(plan.estimate, out_of_memory_chance=0.42))
     (row,) = [row for row in diff_answer(plan, other).sections[-1].rows if row[0] == "chance of OOM"]
-    assert row[1:3] == (chance_text(plan.estimate.out_of_memory_chance), "42 %")
+    assert row[1:3] == (format_chance(plan.estimate.out_of_memory_chance), "42 %")

@@ -87,14 +87,28 @@ def parse_quantity(text: str) -> float:
 
 
 def format_chance(chance: float) -> str:
-    """Write a chance in whole percent, rounded down, so that none reads as a limit that it does not reach.
+    """Write a chance in percent, so that no digit contradicts a word that stands for 5 % or 90 %.
 
-    >>> format_chance(0.8999), format_chance(0.004), format_chance(0.997), format_chance(0.62)
-    ('89 %', '< 1 %', '> 99 %', '62 %')
+    Up to 90 % it is rounded down and beyond up, near both ends to a tenth of a percent.
+
+    >>> [format_chance(chance) for chance in (0.0002, 0.04999, 0.1255, 0.8999, 0.9001, 0.9999)]
+    ['< 0.1 %', '4.9 %', '12 %', '89 %', '90.1 %', '> 99.9 %']
     """
-    if chance < 0.01:
-        return "< 1 %"
-    return "> 99 %" if chance > 0.99 else f"{math.floor(100 * chance + 1e-9)} %"
+    ends = chance < _ENDS or chance > 1 - _ENDS
+    scale = 1000 if ends else 100
+    if chance > 1 - _ENDS:
+        count = math.ceil(chance * scale)
+        count -= (count - 1) / scale >= chance  # what a float adds to a product
+    else:
+        count = math.floor(chance * scale)
+        count += (count + 1) / scale <= chance
+    if count <= 0:
+        return "< 0.1 %"
+    return "> 99.9 %" if count >= scale else f"{100 * count / scale:.{int(ends)}f} %"
+
+
+_ENDS = 0.1
+"""Chances below this, and as far below one, are written in tenths of a percent."""
 
 
 def three_digits(value: float) -> str:

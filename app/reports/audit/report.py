@@ -12,7 +12,7 @@ from app.reports.plan_headline import cluster_of
 from costmodel.estimate import Estimate
 from costmodel.evidence.table import RUNS, unmeasured
 from costmodel.layout import layout_words
-from costmodel.memory.fit import chance_text, fit_of, fit_text
+from costmodel.memory.fit import fit_of, fit_text
 from costmodel.models.spec import ModelSpec
 from costmodel.ops.layer import model_flop_per_step
 from planner.audit.audit import Audit
@@ -20,7 +20,7 @@ from planner.audit.changes import Change
 from planner.audit.facts import Fact
 from planner.audit.residual import Residual
 from planner.plan import Plan, PlanRequest
-from topology.base.units import TERA, format_bytes, format_seconds
+from topology.base.units import TERA, format_bytes, format_chance, format_seconds
 
 SCHEMA_VERSION = 1
 _SHOWN = ("layout", "job", "model", "cluster")
@@ -168,7 +168,7 @@ def _changes_table(found: Audit) -> Table:
         (
             _gain_words(change),
             _signed_bytes(change.memory_change_bytes),
-            chance_text(change.out_of_memory_chance),
+            format_chance(change.out_of_memory_chance),
             "all" if change.whole else "alone",
             _set(change) or _unwritten(found),
         )

@@ -377,8 +377,8 @@ def test_limits_are_in_the_address_and_the_deadline_in_the_command(open_page):
     """The deadline is the flag of the command line; both are judged by the run, failures included."""
     page = open_page("what_if", **SMALL, deadline="10d", budget="1k")
     said = words(page)
-    assert "Deadline of 10 days: missed (kept with a chance of < 1 %)" in said
-    assert "Budget of $1,000: missed (kept with a chance of < 1 %)" in said
+    assert "Deadline of 10 days: missed (kept with a chance of < 0.1 %)" in said
+    assert "Budget of $1,000: missed (kept with a chance of < 0.1 %)" in said
     assert any("--deadline 10d" in code.value for code in page.code)
 
 

@@ -6,15 +6,17 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
+from costmodel.campaign.record import verdict
 from costmodel.evidence.keys import footing
 from costmodel.evidence.table import evidence_for
 from costmodel.job import TrainingJob
 from costmodel.layout import ParallelLayout
-from costmodel.memory.fit import chance_text, fit_of, headroom_for, out_of_memory_chance
+from costmodel.memory.fit import fit_of, headroom_for, out_of_memory_chance
 from costmodel.models.catalog import models
 from costmodel.models.sizes import is_unmeasured
 from costmodel.stack import stacks
 from costmodel.training.bands import doubts_of, memory_deviation, peak_deviation
+from topology.base.units import format_chance
 from topology.builders import default_cluster
 
 BYTES = st.floats(1e6, 1e13)
@@ -55,11 +57,18 @@ def test_what_the_headroom_leaves_fits(capacity, deviation, less) -> None:
 
 @given(st.floats(0.0, 1.0))
 def test_no_digit_contradicts_the_word(chance) -> None:
-    """The percent that is printed gives the same word as the chance itself."""
-    printed = chance_text(chance)
+    """The percent that is printed gives the same word as the chance itself, of memory and of limits."""
+    printed = format_chance(chance)
     percent = float(re.sub(r"[^0-9.]", "", printed))
     shown = percent / 100 + (1e-9 if printed.startswith(">") else -1e-9 if printed.startswith("<") else 0)
     assert fit_of(max(shown, 0.0)) == fit_of(chance)
+    assert (verdict(max(shown, 0.0)) == "kept") == (verdict(chance) == "kept")
+
+
+@given(st.integers(1, 99))
+def test_a_whole_percent_is_written_as_it_is(percent) -> None:
+    """Whatever a float makes of a hundredth."""
+    assert float(format_chance(percent / 100).removesuffix(" %")) == percent
 
 
 def test_the_band_of_a_peak_is_that_of_the_job() -> None:
