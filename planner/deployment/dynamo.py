@@ -20,8 +20,10 @@ from planner.deployment.kubernetes import (
     TOKEN_SECRET,
     app_of,
     needs_nvidia,
+    token_variable,
     weights_claim,
 )
+from planner.deployment.kubernetes_router import document
 from planner.deployment.vllm_sglang import engine_words, trtllm_options
 from planner.engines.quoting import yaml
 from planner.serving.plan import PoolPlan, ServingPlan
@@ -45,21 +47,17 @@ def dynamo_files(plan: ServingPlan) -> dict[str, str]:
     """The deployment by its file's name, with the options and the weights' claim that its workers read."""
     needs_nvidia(plan, "Dynamo")
     maps = [_options_map(plan, pool, role) for role, pool in plan.pools if _options(plan, pool, role)]
-    graph = {
-        "apiVersion": "nvidia.com/v1beta1",
-        "kind": "DynamoGraphDeployment",
-        "metadata": {"name": app_of(plan)},
-        "spec": {
-            "components": [_frontend(plan), *(_worker(plan, pool, role) for role, pool in plan.pools)],
-        },
-    }
+    components = [_frontend(plan), *(_worker(plan, pool, role) for role, pool in plan.pools)]
+    graph = document(
+        "DynamoGraphDeployment", app_of(plan), "nvidia.com/v1beta1", spec={"components": components}
+    )
     head = (
         f"# clients ask port {PORT} of the Service {app_of(plan)}-frontend\n"
         f"# Dynamo {VERSION} has engines of its own versions: vLLM 0.31.0, SGLang 0.5.21, "
         "TensorRT-LLM 1.3.0rc29\n"
         f"# kubectl create secret generic {TOKEN_SECRET} --from-literal=token=... reads gated weights\n"
     )
-    return {FILE: head + "---\n".join([*maps, weights_claim(plan), yaml(graph)])}
+    return {FILE: head + yaml(*maps, weights_claim(plan), graph)}
 
 
 def _image(plan: ServingPlan) -> str:
@@ -157,18 +155,10 @@ def _options_name(plan: ServingPlan, role: str) -> str:
     return f"{app_of(plan)}-{role or 'server'}-options"
 
 
-def _options_map(plan: ServingPlan, pool: PoolPlan, role: str) -> str:
+def _options_map(plan: ServingPlan, pool: PoolPlan, role: str) -> dict[str, Any]:
     """That ConfigMap."""
-    return yaml({
-        "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": _options_name(plan, role)},
-        "data": {f"{role or 'server'}.yaml": _options(plan, pool, role) + "\n"},
-    })  # fmt: skip
-
-
-def token_variable() -> dict[str, Any]:
-    """The variable by which gated weights are read, where its secret is there."""
-    key = {"name": TOKEN_SECRET, "key": "token", "optional": True}
-    return {"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": key}}
+    data = {f"{role or 'server'}.yaml": _options(plan, pool, role) + "\n"}
+    return document("ConfigMap", _options_name(plan, role), data=data)
 
 
 def _pod(containers: list[dict[str, Any]], volumes: list[dict[str, Any]] | None = None) -> dict[str, Any]:

@@ -7,7 +7,6 @@ weights that every pod reads. Images are of the versions whose flags are checked
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -15,8 +14,13 @@ from planner.deployment.kubernetes_router import (
     BOOTSTRAP_ANNOTATION,
     BOOTSTRAP_PORT,
     ROUTER,
+    Document,
+    document,
+    readiness,
     router_documents,
+    service,
 )
+from planner.engines.quoting import Block, yaml
 from planner.launch.makers import maker_of
 from planner.serving.plan import PoolPlan, ServingPlan
 from topology.base.errors import InputError
@@ -79,7 +83,7 @@ def manifest(
         router_documents(engine, app_of(plan), engine_image(plan), PORT) if plan.prefill is not None else []
     )
     pods = [_workload(plan, one, scaled=scaled) for one in workloads]
-    return head + "---\n".join([*maps, weights_claim(plan), *pods, *front, _service(plan, workloads)])
+    return head + yaml(*maps, weights_claim(plan), *pods, *front, _service(plan, workloads))
 
 
 def engine_image(plan: ServingPlan) -> str:
@@ -111,9 +115,10 @@ def app_of(plan: ServingPlan) -> str:
     return _slug(plan.request.model.name)
 
 
-def weights_claim(plan: ServingPlan) -> str:
+def weights_claim(plan: ServingPlan) -> Document:
     """The claim for the weights that every pod reads."""
-    return _CLAIM.format(app=app_of(plan))
+    spec = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "2Ti"}}}
+    return document("PersistentVolumeClaim", f"{app_of(plan)}-weights", spec=spec)
 
 
 def needs_nvidia(plan: ServingPlan, what: str) -> None:
@@ -131,193 +136,97 @@ def pool_name(plan: ServingPlan, role: str) -> str:
     return f"{app_of(plan)}-{role}" if role else app_of(plan)
 
 
-def _workload(plan: ServingPlan, workload: Workload, *, scaled: bool) -> str:
+def _workload(plan: ServingPlan, workload: Workload, *, scaled: bool) -> Document:
     """One Deployment, or one LeaderWorkerSet when a worker needs several nodes."""
     nodes, pool = plan.nodes_of(workload.pool), workload.pool
     if nodes > 1:
         workload = replace(workload, words=(*workload.words, *_SGLANG_NODES))
-    container = _container(plan, workload, -(-pool.layout.num_gpus // nodes))
-    name, labels = pool_name(plan, workload.role), f"{{app: {app_of(plan)}, pool: {workload.role or 'all'}}}"
-    workers = "" if scaled else f"  replicas: {pool.workers}\n"
-    if nodes == 1:
-        return _DEPLOYMENT.format(
-            name=name,
-            labels=labels,
-            workers=workers,
-            container=_indented(container, 6),
-            notes=_annotations(plan, workload),
-        )
-    return _WORKER_SET.format(
-        name=name, labels=labels, workers=workers, pods=nodes, container=_indented(container, 8)
-    )
+    name, labels = pool_name(plan, workload.role), {"app": app_of(plan), "pool": workload.role or "all"}
+    workers = {} if scaled else {"replicas": pool.workers}
+    pod = {"metadata": {"labels": labels}, "spec": _pod(plan, workload, -(-pool.layout.num_gpus // nodes))}
+    if nodes > 1:
+        template = {"size": nodes, "workerTemplate": pod}
+        return document(
+            "LeaderWorkerSet", name, "leaderworkerset.x-k8s.io/v1",
+            spec={**workers, "leaderWorkerTemplate": template},
+        )  # fmt: skip
+    if plan.request.engine == "sglang" and workload.role == "prefill":  # its router must know of it
+        pod["metadata"]["annotations"] = {BOOTSTRAP_ANNOTATION: str(BOOTSTRAP_PORT)}
+    return document(
+        "Deployment", name, "apps/v1",
+        spec={**workers, "selector": {"matchLabels": labels}, "template": pod},
+    )  # fmt: skip
 
 
-def _annotations(plan: ServingPlan, workload: Workload) -> str:
-    """What SGLang's router must know of a prefill pod."""
-    if plan.request.engine != "sglang" or workload.role != "prefill":
-        return ""
-    return f'      annotations: {{{BOOTSTRAP_ANNOTATION}: "{BOOTSTRAP_PORT}"}}\n'
-
-
-_DEPLOYMENT = """\
-apiVersion: apps/v1
-kind: Deployment
-metadata:
-  name: {name}
-spec:
-{workers}  selector:
-    matchLabels: {labels}
-  template:
-    metadata:
-      labels: {labels}
-{notes}    spec:
-{container}"""
-
-_WORKER_SET = """\
-apiVersion: leaderworkerset.x-k8s.io/v1
-kind: LeaderWorkerSet
-metadata:
-  name: {name}
-spec:
-{workers}  leaderWorkerTemplate:
-    size: {pods}
-    workerTemplate:
-      metadata:
-        labels: {labels}
-      spec:
-{container}"""
-
-_CONTAINER = """\
-containers:
-- name: {engine}
-  image: {image}
-  command: {command}
-  ports:
-  - name: {door}
-    containerPort: {port}
-  env:
-  - name: HF_HOME
-    value: /weights
-  - name: HF_TOKEN
-    valueFrom:
-      secretKeyRef: {{name: {secret}, key: token, optional: true}}
-{environment}  resources:
-    limits:
-      {resource}: {gpus}
-{rdma}  readinessProbe:
-    httpGet: {{path: /health, port: {port}}}
-    periodSeconds: 10
-    failureThreshold: 180
-  volumeMounts:
-  - {{name: shm, mountPath: /dev/shm}}
-  - {{name: weights, mountPath: /weights}}
-{mounts}volumes:
-- name: shm
-  emptyDir: {{medium: Memory}}
-- name: weights
-  persistentVolumeClaim: {{claimName: {app}-weights}}
-{volumes}"""
-
-_SERVICE = """\
-apiVersion: v1
-kind: Service
-metadata:
-  name: {name}
-spec:
-  selector: {selector}
-  ports:
-  - port: {port}
-    targetPort: {port}
-"""
-
-_CLAIM = """\
-apiVersion: v1
-kind: PersistentVolumeClaim
-metadata:
-  name: {app}-weights
-spec:
-  accessModes: [ReadWriteMany]
-  resources:
-    requests:
-      storage: 2Ti
-"""
-
-_SIDE_CHANNEL = """\
-  - name: VLLM_NIXL_SIDE_CHANNEL_HOST
-    valueFrom:
-      fieldRef: {fieldPath: status.podIP}
-"""
-"""Where other pods fetch a cache: vLLM says localhost otherwise."""
-
-_RDMA = """\
-      {resource}: 1
-  securityContext:
-    capabilities: {{add: [IPC_LOCK]}}
-"""
-"""What moving caches, and stages over nodes, pin and send; without it they go through TCP."""
-
-_OPTIONS_MAP = """\
-apiVersion: v1
-kind: ConfigMap
-metadata:
-  name: {name}-options
-data:
-  {file}: |
-{text}"""
-
-
-def _container(plan: ServingPlan, workload: Workload, gpus: int) -> str:
-    """The container of a worker, with its GPUs, shared memory and options (a JSON list is YAML).
+def _pod(plan: ServingPlan, workload: Workload, gpus: int) -> Document:
+    """The pod of a worker, with its GPUs, shared memory and options.
 
     Servers listen on every address, or the probe and the Service could not reach them.
     """
-    name, maker = pool_name(plan, workload.role), maker_of(sheet_named(plan.request.gpu).gpu())
-    mounts = f"  - {{name: options, mountPath: {OPTIONS_DIRECTORY}}}\n"
-    volumes = f"- name: options\n  configMap: {{name: {name}-options}}\n"
+    engine, maker = plan.request.engine, maker_of(sheet_named(plan.request.gpu).gpu())
     path = f"{OPTIONS_DIRECTORY}/{workload.options_file}"
     words = [path if word == workload.options_file else word for word in workload.words]
-    if plan.request.engine == "sglang" and workload.role == "prefill":
+    if engine == "sglang" and workload.role == "prefill":
         words += ["--disaggregation-bootstrap-port", str(BOOTSTRAP_PORT)]
-    apart = bool(workload.role) or plan.nodes_of(workload.pool) > 1
-    return _CONTAINER.format(
-        engine=plan.request.engine,
-        image=engine_image(plan),
-        app=app_of(plan),
-        secret=TOKEN_SECRET,
-        environment=_SIDE_CHANNEL if workload.role and plan.request.engine == "vllm" else "",
-        rdma=_RDMA.format(resource=RDMA_RESOURCE) if apart else "",
-        command=json.dumps([*words, "--host", "0.0.0.0"]),  # noqa: S104  # inside a pod
-        port=PORT,
-        door=DOOR,
-        resource=maker.resource,
-        gpus=gpus,
-        mounts=mounts if workload.options else "",
-        volumes=volumes if workload.options else "",
-    )
+    container: Document = {
+        "name": engine,
+        "image": engine_image(plan),
+        "command": [*words, "--host", "0.0.0.0"],  # noqa: S104  # inside a pod
+        "ports": [{"name": DOOR, "containerPort": PORT}],
+        "env": [{"name": "HF_HOME", "value": "/weights"}, token_variable()],
+        "resources": {"limits": {maker.resource: gpus}},
+        "readinessProbe": readiness(PORT),
+        "volumeMounts": [
+            {"name": "shm", "mountPath": "/dev/shm"},  # noqa: S108  # inside a pod
+            {"name": "weights", "mountPath": "/weights"},
+        ],
+    }
+    volumes: list[Document] = [
+        {"name": "shm", "emptyDir": {"medium": "Memory"}},
+        {"name": "weights", "persistentVolumeClaim": {"claimName": f"{app_of(plan)}-weights"}},
+    ]
+    if workload.role and engine == "vllm":
+        container["env"].append(_SIDE_CHANNEL)
+    if workload.role or plan.nodes_of(workload.pool) > 1:
+        container["resources"]["limits"][RDMA_RESOURCE] = 1
+        container["securityContext"] = _PINS
+    if workload.options:
+        name = f"{pool_name(plan, workload.role)}-options"
+        container["volumeMounts"].append({"name": "options", "mountPath": OPTIONS_DIRECTORY})
+        volumes.append({"name": "options", "configMap": {"name": name}})
+    return {"containers": [container], "volumes": volumes}
 
 
-def _options_map(plan: ServingPlan, workload: Workload) -> str:
+_SIDE_CHANNEL = {
+    "name": "VLLM_NIXL_SIDE_CHANNEL_HOST",
+    "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}},
+}
+"""Where other pods fetch a cache: vLLM says localhost otherwise."""
+
+_PINS = {"capabilities": {"add": ["IPC_LOCK"]}}
+"""What moving caches, and stages over nodes, pin and send; without it they go through TCP."""
+
+
+def token_variable() -> Document:
+    """The variable by which gated weights are read, where its secret is there."""
+    key = {"name": TOKEN_SECRET, "key": "token", "optional": True}
+    return {"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": key}}
+
+
+def _options_map(plan: ServingPlan, workload: Workload) -> Document:
     """The options file of a pool."""
-    return _OPTIONS_MAP.format(
-        name=pool_name(plan, workload.role), file=workload.options_file, text=_indented(workload.options, 4)
-    )
+    text = "".join(f"{line}\n" for line in workload.options.splitlines())
+    name = f"{pool_name(plan, workload.role)}-options"
+    return document("ConfigMap", name, data={workload.options_file: Block(text)})
 
 
-def _indented(text: str, spaces: int) -> str:
-    """A block of YAML moved to the right."""
-    return "".join(f"{' ' * spaces}{line}\n" for line in text.splitlines())
-
-
-def _service(plan: ServingPlan, workloads: Sequence[Workload]) -> str:
+def _service(plan: ServingPlan, workloads: Sequence[Workload]) -> Document:
     """The Service in front of the pool that takes requests; of several nodes the leader takes them."""
     front = workloads[0]
-    if front.role:
-        return _SERVICE.format(
-            name=app_of(plan), selector=f"{{app: {app_of(plan)}, pool: {ROUTER}}}", port=PORT
-        )
-    leader = ', leaderworkerset.sigs.k8s.io/worker-index: "0"' if plan.nodes_of(front.pool) > 1 else ""
-    selector = f"{{app: {app_of(plan)}, pool: {front.role or 'all'}{leader}}}"
-    return _SERVICE.format(name=app_of(plan), selector=selector, port=PORT)
+    selector = {"app": app_of(plan), "pool": ROUTER if front.role else "all"}
+    if not front.role and plan.nodes_of(front.pool) > 1:
+        selector["leaderworkerset.sigs.k8s.io/worker-index"] = "0"
+    return service(app_of(plan), selector, PORT)
 
 
 def _slug(name: str) -> str:

@@ -7,10 +7,13 @@ spreads over its pods.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final, TypeAlias
 
+from planner.engines.quoting import Block, yaml
+
+Document: TypeAlias = dict[str, Any]
+"""An object of Kubernetes, or a part of one."""
 ROUTER: Final = "router"
 PACKAGES: Final[Mapping[str, str]] = {"vllm": "vllm-router==0.1.17", "sglang": "sglang-router==0.3.2"}
 """Routers as Python packages (as of 2026-11-23); neither has an image of the engine's version."""
@@ -24,17 +27,17 @@ BOOTSTRAP_PORT: Final = 8998
 """SGLang's own default, which the annotation tells the router."""
 
 
-def router_documents(engine: str, app: str, image: str, port: int) -> list[str]:
+def router_documents(engine: str, app: str, image: str, port: int) -> list[Document]:
     """The documents of the router of two pools."""
+    name = f"{app}-{ROUTER}"
     if engine not in PACKAGES:
-        return [
-            *(_POOL_SERVICE.format(app=app, role=role, port=port) for role in ("prefill", "decode")),
-            _ADDRESSES.format(app=app, port=port),
-            _DEPLOYMENT.format(
-                app=app, image=image, port=port, account="", extra=_MOUNT.format(app=app),
-                command=json.dumps(["trtllm-serve", "disaggregated", "-c", "/etc/router/router.yaml"]),
-            ),
-        ]  # fmt: skip
+        words = ["trtllm-serve", "disaggregated", "-c", "/etc/router/router.yaml"]
+        container = _container(image, words, port)
+        container["volumeMounts"] = [{"name": "addresses", "mountPath": "/etc/router"}]
+        pod = {"containers": [container], "volumes": [{"name": "addresses", "configMap": {"name": name}}]}
+        pools = [service(f"{app}-{role}", {"app": app, "pool": role}, port) for role in ("prefill", "decode")]
+        addresses = document("ConfigMap", name, data={"router.yaml": Block(yaml(_addresses(app, port)))})
+        return [*pools, addresses, _deployment(app, pod)]
     words = [*_START[engine], "--host", "0.0.0.0", "--port", str(port), "--policy", "round_robin"]  # noqa: S104  # a pod
     words += ["--service-discovery", "--service-discovery-port", str(port)]
     words += ["--service-discovery-namespace", "$(NAMESPACE)"]
@@ -42,111 +45,64 @@ def router_documents(engine: str, app: str, image: str, port: int) -> list[str]:
         words += [f"--{role}-selector", f"app={app}", f"pool={role}"]
     script = f"pip install --no-cache-dir {PACKAGES[engine]} && exec {' '.join(words)}"
     script = script.replace("$(NAMESPACE)", '"$NAMESPACE"')
+    container = _container(IMAGE, ["sh", "-c", script], port)
+    container["env"] = [{"name": "NAMESPACE", "valueFrom": {"fieldRef": {"fieldPath": "metadata.namespace"}}}]
+    return [*_account(name), _deployment(app, {"serviceAccountName": name, "containers": [container]})]
+
+
+def document(kind: str, name: str, version: str = "v1", **parts: object) -> Document:
+    """An object of Kubernetes.
+
+    >>> document("ConfigMap", "options", data={"a": "b"})["metadata"]
+    {'name': 'options'}
+    """
+    return {"apiVersion": version, "kind": kind, "metadata": {"name": name}, **parts}
+
+
+def service(name: str, selector: Mapping[str, str], port: int) -> Document:
+    """The Service in front of the pods that a selector names."""
+    ports = [{"port": port, "targetPort": port}]
+    return document("Service", name, spec={"selector": dict(selector), "ports": ports})
+
+
+def readiness(port: int) -> Document:
+    """Half an hour for a server to load its weights."""
+    return {"httpGet": {"path": "/health", "port": port}, "periodSeconds": 10, "failureThreshold": 180}
+
+
+def _account(name: str) -> list[Document]:
+    """What lets a router watch the pods of its namespace."""
+    group, version = "rbac.authorization.k8s.io", "rbac.authorization.k8s.io/v1"
+    rules = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]}]
+    role = {"apiGroup": group, "kind": "Role", "name": name}
+    subjects = [{"kind": "ServiceAccount", "name": name}]
     return [
-        _ACCOUNT.format(app=app),
-        _DEPLOYMENT.format(
-            app=app, image=IMAGE, port=port, account=f"      serviceAccountName: {app}-router\n",
-            command=json.dumps(["sh", "-c", script]), extra=_NAMESPACE,
-        ),
-    ]  # fmt: skip
+        document("ServiceAccount", name),
+        document("Role", name, version, rules=rules),
+        document("RoleBinding", name, version, roleRef=role, subjects=subjects),
+    ]
 
 
-_ACCOUNT = """\
-apiVersion: v1
-kind: ServiceAccount
-metadata:
-  name: {app}-router
----
-apiVersion: rbac.authorization.k8s.io/v1
-kind: Role
-metadata:
-  name: {app}-router
-rules:
-- apiGroups: [""]
-  resources: [pods]
-  verbs: [get, list, watch]
----
-apiVersion: rbac.authorization.k8s.io/v1
-kind: RoleBinding
-metadata:
-  name: {app}-router
-roleRef:
-  apiGroup: rbac.authorization.k8s.io
-  kind: Role
-  name: {app}-router
-subjects:
-- kind: ServiceAccount
-  name: {app}-router
-"""
+def _deployment(app: str, pod: Document) -> Document:
+    """One router."""
+    labels = {"app": app, "pool": ROUTER}
+    template = {"metadata": {"labels": labels}, "spec": pod}
+    spec = {"replicas": 1, "selector": {"matchLabels": labels}, "template": template}
+    return document("Deployment", f"{app}-{ROUTER}", "apps/v1", spec=spec)
 
-_DEPLOYMENT = """\
-apiVersion: apps/v1
-kind: Deployment
-metadata:
-  name: {app}-router
-spec:
-  replicas: 1
-  selector:
-    matchLabels: {{app: {app}, pool: router}}
-  template:
-    metadata:
-      labels: {{app: {app}, pool: router}}
-    spec:
-{account}      containers:
-      - name: router
-        image: {image}
-        command: {command}
-        ports:
-        - containerPort: {port}
-        readinessProbe:
-          httpGet: {{path: /health, port: {port}}}
-          periodSeconds: 10
-          failureThreshold: 180
-{extra}"""
 
-_NAMESPACE = """\
-        env:
-        - name: NAMESPACE
-          valueFrom:
-            fieldRef: {fieldPath: metadata.namespace}
-"""
+def _container(image: str, command: list[str], port: int) -> Document:
+    """The router's container."""
+    return {
+        "name": ROUTER, "image": image, "command": command, "ports": [{"containerPort": port}],
+        "readinessProbe": readiness(port),
+    }  # fmt: skip
 
-_MOUNT = """\
-        volumeMounts:
-        - {{name: addresses, mountPath: /etc/router}}
-      volumes:
-      - name: addresses
-        configMap: {{name: {app}-router}}
-"""
 
-_POOL_SERVICE = """\
-apiVersion: v1
-kind: Service
-metadata:
-  name: {app}-{role}
-spec:
-  selector: {{app: {app}, pool: {role}}}
-  ports:
-  - port: {port}
-    targetPort: {port}
-"""
-
-_ADDRESSES = """\
-apiVersion: v1
-kind: ConfigMap
-metadata:
-  name: {app}-router
-data:
-  router.yaml: |
-    hostname: 0.0.0.0
-    port: {port}
-    backend: pytorch
-    context_servers:
-      num_instances: 1
-      urls:
-      - "{app}-prefill:{port}"
-    generation_servers:
-      num_instances: 1
-      urls:
-      - "{app}-decode:{port}"
-"""
+def _addresses(app: str, port: int) -> Document:
+    """What `trtllm-serve disaggregated` reads: the Service of each pool."""
+    pools = {
+        f"{stage}_servers": {"num_instances": 1, "urls": [f"{app}-{role}:{port}"]}
+        for stage, role in (("context", "prefill"), ("generation", "decode"))
+    }
+    return {"hostname": "0.0.0.0", "port": port, "backend": "pytorch", **pools}  # noqa: S104  # inside a pod

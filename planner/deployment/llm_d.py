@@ -16,7 +16,6 @@ from typing import Any, Final
 
 from costmodel.models.parameters import parameter_count
 from costmodel.serving.deployment import weight_bytes
-from planner.deployment.dynamo import token_variable
 from planner.deployment.kubernetes import (
     DOOR,
     PORT,
@@ -24,6 +23,7 @@ from planner.deployment.kubernetes import (
     app_of,
     engine_image,
     needs_nvidia,
+    token_variable,
 )
 from planner.deployment.vllm_sglang import engine_words, served_checkpoint
 from planner.engines.quoting import yaml

@@ -353,23 +353,10 @@ def render(words: Mapping[str, Any], _: tuple[Variable, ...]) -> dict[str, str]:
 
 def parse(files: Mapping[str, str], _: Contract) -> dict[str, Any]:
     """The dotted keys of both."""
+    import yaml as library
+
     trainer = {f"{_T}{name}": said for name, said in json.loads(files[ARGUMENTS]).items()}
-    return {**flat(_plain_yaml(files[CONFIG])), **trainer}
-
-
-def _plain_yaml(text: str) -> dict[str, Any]:
-    """What `quoting.yaml` wrote of nested mappings of scalars, each line one key."""
-    found: dict[str, Any] = {}
-    group = found
-    for line in text.splitlines():
-        name, _, said = line.strip().partition(":")
-        if not line.startswith(" "):
-            group = found
-        if said.strip():
-            group[name] = json.loads(said)
-        else:
-            group = found[name] = {}
-    return found
+    return {**flat(library.safe_load(files[CONFIG]) or {}), **trainer}
 
 
 __all__ = ["ACCELERATE", "parse", "render"]

@@ -5,7 +5,8 @@ Every export goes through one of these: nothing a user wrote can end a string, s
 
 from __future__ import annotations
 
-import json
+import functools
+import math
 import re
 import shlex
 from typing import Any
@@ -39,39 +40,53 @@ def slug(text: str, most: int = 40) -> str:
     return cleaned if cleaned[:1].isalpha() else f"plan-{cleaned}".strip("-")
 
 
-def yaml(value: Any, indent: int = 0) -> str:
-    """Write plain data as block YAML; strings are double-quoted JSON, which YAML reads alike.
+class Block(str):
+    """A text of several lines that YAML shows as lines: a file within a file."""
 
-    >>> print(yaml({"a": [1, {"b": "x: y"}]}), end="")
+    __slots__ = ()
+
+
+def yaml(*documents: Any) -> str:
+    r"""Write plain data as documents of block YAML: strings double-quoted as in JSON, words as keys bare.
+
+    >>> print(yaml({"a": [1, {"b": "x: y"}]}, {"c": Block("1\n2\n")}), end="")
     a:
       - 1
       - b: "x: y"
+    ---
+    c: |
+      1
+      2
     """
-    pad = "  " * indent
-    if isinstance(value, dict):
-        return "".join(f"{pad}{_key(key)}:{_after(item, indent)}" for key, item in value.items())
-    lines = []
-    for item in value:
-        if isinstance(item, (dict, list)) and item:
-            block = yaml(item, indent + 1)
-            lines.append(f"{pad}- {block[len(pad) + 2 :]}")
-        else:
-            lines.append(f"{pad}- {_scalar(item)}\n")
-    return "".join(lines)
+    import yaml as library
+
+    settings: dict[str, Any] = {"Dumper": _dumper(), "sort_keys": False, "width": math.inf}
+    return "---\n".join(library.dump(document, **settings) for document in documents)
 
 
-def _key(key: str) -> str:
-    """A key, bare when it is a plain word."""
-    return key if re.fullmatch(r"[A-Za-z_][\w./-]*", key) else json.dumps(key)
+@functools.cache
+def _dumper() -> type[Any]:
+    """PyYAML's, with items of a list indented, nothing written by reference, and strings in double quotes."""
+    import yaml as library
+
+    class Dumper(library.SafeDumper):  # type: ignore[misc]  # PyYAML has no types here
+        def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:  # noqa: ARG002
+            super().increase_indent(flow, indentless=False)
+
+        def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002
+            return True
+
+        def represent_mapping(self, tag: str, mapping: Any, flow_style: bool | None = None) -> Any:
+            node = super().represent_mapping(tag, mapping, flow_style)
+            for key, _ in node.value:
+                key.style = None if _WORD.fullmatch(key.value) else '"'
+            return node
+
+    text = "tag:yaml.org,2002:str"
+    Dumper.add_representer(str, lambda dumper, data: dumper.represent_scalar(text, data, style='"'))
+    Dumper.add_representer(Block, lambda dumper, data: dumper.represent_scalar(text, data, style="|"))
+    return Dumper
 
 
-def _after(item: Any, indent: int) -> str:
-    """What follows a key: a nested block, a text block or a scalar."""
-    if isinstance(item, (dict, list)) and item:
-        return "\n" + yaml(item, indent + 1)
-    return f" {_scalar(item)}\n"
-
-
-def _scalar(item: Any) -> str:
-    """One scalar as JSON."""
-    return json.dumps(item, ensure_ascii=True)
+_WORD = re.compile(r"[A-Za-z_][\w./-]*")
+"""A key that needs no quotes."""

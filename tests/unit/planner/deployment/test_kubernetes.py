@@ -1,9 +1,9 @@
 """Kubernetes manifests start servers that can be reached, with every file they name, on every node."""
 
-import json
-import re
+from typing import Any
 
 import pytest
+import yaml
 
 from costmodel.job import ServingJob
 from costmodel.kernels.tables import load_calibration
@@ -32,9 +32,25 @@ def written(
     return dict(commands(plan))
 
 
+def documents(manifest: str) -> list[dict[str, Any]]:
+    """The objects of a manifest."""
+    return list(yaml.safe_load_all(manifest))
+
+
+def pods(manifest: str) -> list[dict[str, Any]]:
+    """The pods of its Deployments and LeaderWorkerSets."""
+    specs = [
+        each["spec"] for each in documents(manifest) if each["kind"] in ("Deployment", "LeaderWorkerSet")
+    ]
+    return [
+        (spec["template"] if "template" in spec else spec["leaderWorkerTemplate"]["workerTemplate"])["spec"]
+        for spec in specs
+    ]
+
+
 def started(manifest: str) -> list[list[str]]:
     """The commands of the containers."""
-    return [json.loads(found) for found in re.findall(r"command: (\[.*\])", manifest)]
+    return [container["command"] for pod in pods(manifest) for container in pod["containers"]]
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -50,8 +66,9 @@ def test_pods_ask_for_the_gpus_of_their_maker_and_its_image(engine: str) -> None
     ours, theirs = (written(engine, {"tp": 4}, gpu=gpu)["kubernetes"] for gpu in ("h200-sxm", "mi300x"))
     assert ("nvidia.com/gpu: 4" in ours, "amd.com/gpu" in ours) == (True, False)
     assert ("amd.com/gpu: 4" in theirs, "nvidia.com/gpu" in theirs) == (True, False)
-    image = re.compile(r"image: (.*)").findall
-    assert not set(image(ours)) & set(image(theirs))
+    images = [{pod["containers"][0]["image"] for pod in pods(each)} for each in (ours, theirs)]
+    assert all(images)
+    assert not images[0] & images[1]
 
 
 def test_an_engine_without_software_for_the_gpu_is_refused() -> None:
@@ -67,11 +84,11 @@ def test_the_options_file_of_a_container_is_mounted_where_its_command_looks() ->
     assert router[:2] == ["trtllm-serve", "disaggregated"]
     path = words[words.index("--extra_llm_api_options") + 1]
     directory, _, file = path.rpartition("/")
-    assert f"mountPath: {directory}}}" in found["kubernetes"]
-    assert (
-        re.search(r"configMap: \{name: (\S+)\}", found["kubernetes"]).group(1)
-        == "llama-3-1-70b-prefill-options"
-    )  # type: ignore[union-attr]  # fails then
+    (pod, *_), name = pods(found["kubernetes"]), "llama-3-1-70b-prefill-options"
+    (mount,) = [each for each in pod["containers"][0]["volumeMounts"] if each["mountPath"] == directory]
+    assert {"name": mount["name"], "configMap": {"name": name}} in pod["volumes"]
+    maps = {each["metadata"]["name"]: each for each in documents(found["kubernetes"]) if "data" in each}
+    assert maps[name]["data"][file].splitlines() == found[file].splitlines()
     block = found["kubernetes"].partition(f"  {file}: |\n")[2].partition("---")[0]
     assert [line.removeprefix("    ") for line in block.splitlines()] == found[file].splitlines()
 
@@ -80,7 +97,7 @@ def test_a_worker_over_two_nodes_of_sglang_is_told_its_rank_and_its_leader() -> 
     """The variables of the LeaderWorkerSet controller; the Service selects the leaders."""
     manifest = written("sglang", {"tp": 8, "pp": 2}, gpus=16)["kubernetes"]
     (words,) = started(manifest)
-    assert "kind: LeaderWorkerSet" in manifest
+    assert 'kind: "LeaderWorkerSet"' in manifest
     assert "size: 2" in manifest
     assert words[words.index("--nnodes") + 1] == "$(LWS_GROUP_SIZE)"
     assert words[words.index("--node-rank") + 1] == "$(LWS_WORKER_INDEX)"
