@@ -128,10 +128,6 @@ class Workers:
                 del self._waiting[ticket]
                 self._changed.notify_all()
 
-    def _is_turn_of(self, ticket: int) -> bool:
-        """Whether a place is free and the ticket is the next."""
-        return bool(self._free) and self._next() == ticket
-
     def _next(self) -> int:
         """Ticket of the visitor with fewest questions under way, whose last turn is longest ago."""
 

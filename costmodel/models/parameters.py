@@ -53,15 +53,6 @@ def mixer_parameters(model: ModelSpec, kind: LayerKind) -> int:
     return model.attention.parameters + _compressor_parameters(model, kind)
 
 
-def whole_mixer_parameters(model: ModelSpec, kind: LayerKind) -> int:
-    """Those of them that every tensor-parallel rank holds."""
-    if kind.attention == "none":
-        return 0
-    if kind.attention == "recurrence":
-        return recurrence_of(model).whole_parameters(model.hidden_size)
-    return model.attention.replicated_parameters + _compressor_parameters(model, kind)
-
-
 def _compressor_parameters(model: ModelSpec, kind: LayerKind) -> int:
     """Parameters of what makes entries of several tokens, where a layer has it."""
     attention = model.attention

@@ -36,7 +36,6 @@ class _Live:
 
     size: int
     purpose: Purpose
-    origin: str
     watch: Any
 
 
@@ -49,14 +48,13 @@ class PeakTracker(TorchDispatchMode):
         self._total = 0
         self.peak_bytes = 0
         self.peak_by_purpose: Mapping[str, int] = {}
-        self.peak_by_origin: Mapping[str, int] = {}
         self._resizing: Any = None
         self._mode: Any = None
 
     def mark(self, tensors: Iterable[torch.Tensor], purpose: Purpose) -> None:
         """Say what these tensors are for, watching those that are not watched yet."""
         for tensor in tensors:
-            self._watch(tensor, "marked")
+            self._watch(tensor)
             found = self._live.get(storage_key(tensor))
             if found is not None:
                 found.purpose = purpose
@@ -65,14 +63,14 @@ class PeakTracker(TorchDispatchMode):
         """Start looking for a new peak."""
         self.peak_bytes = 0
 
-    def _watch(self, tensor: torch.Tensor, origin: str) -> None:
+    def _watch(self, tensor: torch.Tensor) -> None:
         """Begin to watch a tensor's storage."""
         storage = local_tensor(tensor).untyped_storage()
         key = storage_key(tensor)
         if key in self._live:
             return
         watch = weakref.ref(storage, functools.partial(self._free, key))
-        self._live[key] = _Live(storage.nbytes(), "activations", origin, watch)
+        self._live[key] = _Live(storage.nbytes(), "activations", watch)
         self._grow(storage.nbytes())
 
     def _free(self, key: int, _dead: object) -> None:
@@ -97,11 +95,9 @@ class PeakTracker(TorchDispatchMode):
     def _snapshot(self) -> None:
         """Remember what is alive at the peak; cheap because peaks only rise near the end of warm-up."""
         purposes: Counter[str] = Counter()
-        origins: Counter[str] = Counter()
         for one in self._live.values():
             purposes[one.purpose] += one.size
-            origins[f"{one.purpose} {one.origin}"] += one.size
-        self.peak_by_purpose, self.peak_by_origin = purposes, origins
+        self.peak_by_purpose = purposes
 
     def __enter__(self) -> Self:
         """Follow resizes, which no dispatch mode sees."""
@@ -135,5 +131,5 @@ class PeakTracker(TorchDispatchMode):
         if active_fake_mode() is self._mode:  # not DTensor's own shape propagation
             for tensor in tensors_in(result):
                 if tensor.device.type != "meta":
-                    self._watch(tensor, str(function))
+                    self._watch(tensor)
         return result

@@ -35,7 +35,6 @@ FILLED = (
 )
 LOADS = 5  # that are drawn for the interval of a latency
 STUDENT = 2.776  # of four degrees of freedom, 95 % between both ends
-SOON_S = 1e-9  # latencies below this are as good as none
 
 
 @dataclass(frozen=True, kw_only=True)

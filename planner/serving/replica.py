@@ -330,11 +330,6 @@ def with_chunks(option: Option) -> tuple[Option, ...]:
     return tuple(replace(option, rules=rules) for rules in option.schedulers)
 
 
-def fastest_ttft_s(times: StepTimes, prompt_tokens: int) -> float:
-    """Least time to first token: the prompt alone in the engine, and the way there and back."""
-    return times.prefill_s(prompt_tokens) * times.stages + times.request_s + times.response_s
-
-
 def fastest_tpot_s(times: StepTimes, context: int) -> float:
     """Least time per output token: a batch of one."""
     return times.decode_s(1, context) / times.tokens_per_step

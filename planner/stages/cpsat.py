@@ -16,9 +16,6 @@ from topology.base.units import MINUTE
 Variable = int
 """Index of a variable; ~index is the negation of a boolean."""
 
-LARGEST_INTEGER = 2**53
-"""Coefficients and bounds stay below it, so that sums of a few thousand terms cannot overflow 64 bits."""
-
 
 @dataclass(slots=True)
 class IntegerModel:

@@ -6,7 +6,6 @@ Softmax scores are normalised unless ``--moe-router-pre-softmax``, sigmoid score
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
@@ -129,11 +128,3 @@ EXPERTS = Setting(
     write=_write_experts,
     read=_read_experts,
 )  # fmt: skip
-
-
-def group_rank_differs(facts: Mapping[str, Any]) -> bool:
-    """Whether groups of experts are ranked otherwise than by the sum of their best top-k / group-top-k."""
-    if facts["model.routing.n_group"] <= 1:
-        return False
-    best = facts["model.num_experts_per_token"] // facts["model.routing.topk_group"]
-    return bool(best != (2 if facts["model.routing.bias_selects"] else 1))
