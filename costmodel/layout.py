@@ -132,7 +132,7 @@ def layout_words(layout: ParallelLayout, recompute: str = "") -> str:
         words.append(f"ZeRO-{layout.zero_stage}")
     if layout.recompute != "none":
         words.append(recompute or f"recompute {'layers' if layout.recompute == 'full' else layout.recompute}")
-    if layout.schedule not in ("1f1b", "interleaved"):
+    if layout.schedule not in (PLAIN_SCHEDULE, INTERLEAVED_SCHEDULE):
         words.append(layout.schedule)
     return " · ".join(words) or "one GPU"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from costmodel.kernels.precisions import precision_in
+from costmodel.layout import INTERLEAVED_SCHEDULE
 from costmodel.pipeline.schedules import schedule_named
 from planner.audit.facts import Facts
 from planner.audit.ranks import batch, machines, replicas, world
@@ -116,7 +117,11 @@ def _pipeline(facts: Facts, _: Family) -> None:
             _place(facts, "layout.schedule", fact.line, fact.file)
     if (facts.count("layout.virtual_stages") or 1) > 1:
         facts.put(
-            "layout.schedule", "interleaved", "derived", "several chunks a rank", like="layout.virtual_stages"
+            "layout.schedule",
+            INTERLEAVED_SCHEDULE,
+            "derived",
+            "several chunks a rank",
+            like="layout.virtual_stages",
         )
 
 

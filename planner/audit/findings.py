@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 
+from costmodel.layout import PLAIN_SCHEDULE
 from planner.audit.environment import SLOW
 from planner.audit.job import Job
 from planner.audit.legal import Finding, FindingKind, broken_rules, place_of, refused
@@ -149,7 +150,11 @@ def _without_effect(reading: Reading) -> Iterator[Finding]:
             file=file,
             line=line,
         )
-    if facts.value("layout.schedule") not in (None, "1f1b") and pp == 1 and facts.stated("layout.schedule"):
+    if (
+        facts.value("layout.schedule") not in (None, PLAIN_SCHEDULE)
+        and pp == 1
+        and facts.stated("layout.schedule")
+    ):
         file, line = place_of(facts, "layout.schedule")
         yield Finding(
             kind="contradiction",

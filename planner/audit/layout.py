@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from costmodel.layout import RECOMPUTES, ParallelLayout
+from costmodel.layout import INTERLEAVED_SCHEDULE, RECOMPUTES, ParallelLayout
 from costmodel.pipeline.schedules import usual_schedule
 from planner.audit.read import Reading
 from planner.audit.told import contract_of, has_untold_words, is_whole, own_names
@@ -179,7 +179,7 @@ def _schedule(parts: dict[str, Any], assumed: list[str]) -> None:
         return
     chunks = parts.get("virtual_stages", 1)
     schedule = parts.get("schedule") or usual_schedule(chunks)
-    if schedule == "interleaved" and chunks == 1:
+    if schedule == INTERLEAVED_SCHEDULE and chunks == 1:
         chunks = 2
         assumed.append("2 chunks a rank, the least that an interleaved schedule has")
     parts |= {"virtual_stages": chunks, "schedule": schedule}

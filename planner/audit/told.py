@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import fields, replace
 from typing import Any
 
-from costmodel.layout import ParallelLayout
+from costmodel.layout import INTERLEAVED_SCHEDULE, ParallelLayout
 from costmodel.models.spec import ModelSpec
 from costmodel.pipeline.stage_costs import StageSplit
 from costmodel.pipeline.stages import ranks_of_chunks
@@ -116,7 +116,7 @@ def add_chunks(reading: Reading) -> None:
     chunks = read(contract, words_of(reading, contract)).stated.get("layout.virtual_stages")
     if isinstance(chunks, int) and chunks > 1:
         reading.facts.take("layout.virtual_stages", chunks, "said.stage_layout")
-        reading.facts.take("layout.schedule", "interleaved", "said.stage_layout")
+        reading.facts.take("layout.schedule", INTERLEAVED_SCHEDULE, "said.stage_layout")
 
 
 def words_of(reading: Reading, contract: Contract, model: ModelSpec | None = None) -> dict[str, Any]:

@@ -75,6 +75,27 @@ def test_no_code_lists_the_names_of_a_table_a_second_time() -> None:
     assert HOMES.keys() <= listed.keys()
 
 
+WRITTEN: Mapping[str, frozenset[str]] = {
+    "costmodel/layout.py": TABLES["schedule"],
+    "costmodel/pipeline/schedules.py": TABLES["schedule"],
+    "planner/engines/megatron_lm/positions.py": frozenset({"interleaved"}),
+}
+"""Where names of schedules may be written: their type, their records, and a way to rotate positions."""
+
+
+def test_no_code_writes_the_name_of_a_schedule() -> None:
+    """A name decides nothing: what a schedule does is in its record, and two have constants."""
+    written = {
+        (str(path.relative_to(ROOT)), node.value)
+        for package in PACKAGES
+        for path in (ROOT / package).rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in SCHEDULES
+    }
+    assert {(path, name) for path, name in written if name not in WRITTEN.get(path, ())} == set()
+    assert {path for path, _ in written} == set(WRITTEN)
+
+
 @pytest.mark.parametrize(
     "code",
     [

@@ -13,7 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from costmodel.layout import CP_KINDS, DEFAULT_AXIS_ORDER, RECOMPUTES, LayoutTable, ParallelLayout
+from costmodel.layout import (
+    CP_KINDS,
+    DEFAULT_AXIS_ORDER,
+    PLAIN_SCHEDULE,
+    RECOMPUTES,
+    LayoutTable,
+    ParallelLayout,
+)
 from costmodel.pipeline.schedules import RECORDS
 from planner.engines.contract import Contract
 from planner.engines.even_layers import weighted_ends
@@ -128,7 +135,7 @@ def _read_pipeline(given: Given) -> dict[str, Any]:
     """Schedule and stages; how many layers a stage has is said by its modules only."""
     pp, parts = given[f"{_P}pipeline_parallel_degree"], given[f"{_P}module_fqns_per_model_part"]
     if pp == 1:
-        return {"layout.schedule": "1f1b", "layout.virtual_stages": 1}
+        return {"layout.schedule": PLAIN_SCHEDULE, "layout.virtual_stages": 1}
     name = given[f"{_P}pipeline_parallel_schedule"]
     if name not in _SCHEDULES:
         raise ValueError(f"{name!r} is none of {', '.join(_SCHEDULES)}")
