@@ -31,7 +31,7 @@ def test_a_plan_is_printed_with_its_latencies_costs_and_commands(tmp_path: Path)
         "bound by",
     ):
         assert words in done.stdout
-    assert "kind: Deployment" in manifest.read_text()
+    assert 'kind: "Deployment"' in manifest.read_text()
 
 
 def test_what_limits_cost_is_a_table() -> None:
