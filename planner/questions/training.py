@@ -266,7 +266,7 @@ def _job(flags: Flags, model: ModelSpec, num_gpus: int) -> TrainingJob:
     if flags.global_batch_size:
         batch = read_batch(flags.global_batch_size, sample_tokens(model, length))
     precisions = tuple(TRAINING)
-    return TrainingJob(
+    job = TrainingJob(
         sequence_length=length,
         global_batch_size=batch,
         precision=_one_of(flags.precision or precisions[0], precisions, "precision"),
@@ -274,20 +274,21 @@ def _job(flags: Flags, model: ModelSpec, num_gpus: int) -> TrainingJob:
         expert_load=read_expert_load(flags.expert_load, model) if flags.expert_load else (),
         total_tokens=_total(flags.tokens, model) if flags.tokens else None,
         deadline_s=parse_seconds(flags.deadline, "30d") if flags.deadline else None,
-        budget_usd=_budget(flags) if flags.budget else None,
+        budget_usd=read_budget(flags.budget) if flags.budget else None,
     )
+    _require_run_of_limits(flags)
+    return job
 
 
-def _budget(flags: Flags) -> float:
-    """Dollars that a run may cost; of a run, so that its tokens are needed."""
-    usd = read_budget(flags.budget or "")
-    if flags.tokens is None:
-        raise InputError(
-            what="a budget is that of a whole run",
-            cause=f"--budget {flags.budget} came without --tokens",
-            fix="say how many tokens to train, for example --tokens 1T",
-        )
-    return usd
+def _require_run_of_limits(flags: Flags) -> None:
+    """Refuse a limit of a whole run whose length nobody says."""
+    for limit, words in (("deadline", flags.deadline), ("budget", flags.budget)):
+        if words is not None and flags.tokens is None:
+            raise InputError(
+                what=f"a {limit} is that of a whole run",
+                cause=f"--{limit} {words} came without --tokens",
+                fix="say how many tokens to train, for example --tokens 1T",
+            )
 
 
 def read_budget(text: str) -> float:

@@ -144,6 +144,7 @@ def test_every_listed_command_has_a_file_with_help():
         (("--model", "8b", "--gpus", "8", "--set", "cluster.nic_bandwidth_bytes_per_s=-1"), "nic_bandwidth_bytes_per_s"),
         (("--model", "8b", "--gpus", "8", "--set", "cluster.nic_bandwidth_bytes_per_s=NaN"), "nic_bandwidth_bytes_per_s"),
         (("--model", "8b", "--gpus", "8", "--deadline", "soon"), "'soon'"),
+        (("--model", "8b", "--gpus", "8", "--deadline", "30d"), "--deadline 30d came without --tokens"),
         (("--model", "8b", "--gpus", "8", "--tokens", "many"), "--tokens many"),
         (("--model", "8b", "--gpus", "8", "--format", "xml"), "markdown"),
         (("--model", "8b", "--gpus", "8", "--json", "--format", "csv"), "two formats"),
