@@ -29,7 +29,7 @@ from costmodel.kernels.tables import Calibration, load_calibration  # noqa: E402
 from planner.engines.contracts import CONTRACTS  # noqa: E402
 from planner.plan import FREE, PlanRequest  # noqa: E402
 from tests.oracle.planner.search.certificates import RELATIVE, Answer, Verdict, answer_of, blame, judge  # noqa: E402
-from tests.oracle.planner.search.plain_enumeration import sampled_layouts, setting_of  # noqa: E402
+from tests.oracle.planner.search.plain_enumeration import problem_of, sampled_layouts  # noqa: E402
 from tests.oracle.planner.search.random_requests import (  # noqa: E402
     EACH,
     case_of,
@@ -126,7 +126,7 @@ def certify_pins(pins: int, seed: int, seconds: float, found: Path, cal: Calibra
             break
         r = Random(f"pins {seed}/{number}")
         request = random_sizes(r, PINNED_GPUS)
-        s = setting_of(request)
+        s = problem_of(request)
         sampled = sampled_layouts(r, s, {}, 400)
         if not sampled:
             tally.counts["skipped"] += 1

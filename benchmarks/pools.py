@@ -24,6 +24,7 @@ from pathlib import Path
 
 import numpy as np
 
+from costmodel.case import Case
 from costmodel.estimate import Estimate
 from costmodel.job import TrainingJob
 from costmodel.kernels.tables import load_calibration
@@ -31,7 +32,7 @@ from costmodel.layout import ParallelLayout
 from costmodel.models.catalog import model
 from costmodel.pipeline.stage_costs import StageSplit
 from costmodel.stack import stacks
-from costmodel.training.estimate import Question, estimate
+from costmodel.training.estimate import estimate
 from costmodel.training.unlike import estimate_unlike
 from topology.base.units import GBIT, GIB, GIGA, TERA
 from topology.builders import build
@@ -115,18 +116,17 @@ def predicted(row: Row) -> Estimate:
         layers_of_stage=tuple((count,) for count in row.blocks), recompute_of_stage=(0,) * layout.pp
     )
     t4s = cluster(nodes(T4, 4))
+    case = Case(model=spec, cluster=t4s, job=job, stack=stack, cal=cal)
     if row.experiment == "homogeneous":
-        return estimate(spec, t4s, job, stack, layout, cal, split)
+        return estimate(case, layout, split)
     pool = cluster(nodes(V100, V100_NODES), nodes(T4, 1))
     last = [(stage + 1) * layout.stage_ranks - 1 for stage in range(layout.pp)]
     kind_of_stage = tuple(int(rank >= V100_NODES * PER_NODE) for rank in last)
     if len(set(kind_of_stage)) == 1:
-        return estimate(spec, pool, job, stack, layout, cal, split)
+        return estimate(replace(case, cluster=pool), layout, split)
     slow = replace(nodes(T4, 4), nic_bandwidth_bytes_per_s=10 * GBIT)  # its groups reach V100 nodes
-    question = Question(
-        model=spec, cluster=pool, job=job, stack=stack, layout=layout, cal=cal, paid_gpus=pool.num_gpus
-    )
-    return estimate_unlike(question, (cluster(nodes(V100, 4)), cluster(slow)), split, kind_of_stage)[0]
+    each = (cluster(nodes(V100, 4)), cluster(slow))
+    return estimate_unlike(replace(case, cluster=pool), layout, each, split, kind_of_stage)[0]
 
 
 def spearman(one: Sequence[float], other: Sequence[float]) -> float:

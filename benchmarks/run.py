@@ -107,6 +107,7 @@ def layouts_per_second() -> float:
     """Layouts that the vectorised model scores in a second on one core."""
     import numpy as np
 
+    from costmodel.case import Case
     from costmodel.job import TrainingJob
     from costmodel.kernels.tables import load_calibration
     from costmodel.layout import LayoutTable, ParallelLayout
@@ -125,18 +126,18 @@ def layouts_per_second() -> float:
         for v in (1, 2) for policy in ("none", "full")
     ]  # fmt: skip
     table = LayoutTable.from_rows(layouts).take(np.arange(500_000) % len(layouts))
-    question = (
-        model("llama-3.1-70b"),
-        default_cluster("h100-sxm", 1024),
-        TrainingJob(sequence_length=8192, global_batch_size=2048),
-        stack("megatron-core"),
+    case = Case(
+        model=model("llama-3.1-70b"),
+        cluster=default_cluster("h100-sxm", 1024),
+        job=TrainingJob(sequence_length=8192, global_batch_size=2048),
+        stack=stack("megatron-core"),
+        cal=load_calibration(),
     )
-    cal = load_calibration()
-    evaluate(*question, table.take(np.arange(10)), cal)
+    evaluate(case, table.take(np.arange(10)))
     seconds = []
     for _ in range(3):
         before = time.process_time()
-        evaluate(*question, table, cal)
+        evaluate(case, table)
         seconds.append(time.process_time() - before)
     return len(table) / statistics.median(seconds)
 

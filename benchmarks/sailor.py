@@ -26,6 +26,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks.pools import spearman
+from costmodel.case import Case
 from costmodel.estimate import Estimate
 from costmodel.job import TrainingJob
 from costmodel.kernels.tables import load_calibration
@@ -33,7 +34,7 @@ from costmodel.layout import ParallelLayout
 from costmodel.models.catalog import model
 from costmodel.pipeline.stage_costs import StageSplit
 from costmodel.stack import stacks
-from costmodel.training.estimate import Question, estimate
+from costmodel.training.estimate import estimate
 from costmodel.training.unlike import estimate_unlike
 from topology.base.units import GIGA, TERA
 from topology.builders import build
@@ -156,13 +157,12 @@ def predicted(row: Row, links: Links) -> Estimate:
     )
     each = list(dict.fromkeys(row.kinds))
     clusters = [_cluster(*node(row, kinds, links)) for kinds in each]
+    case = Case(model=spec, cluster=clusters[0], job=job, stack=stack, cal=cal)
     if len(each) == 1:
-        return estimate(spec, clusters[0], job, stack, row.layout, cal, split)
-    question = Question(
-        model=spec, cluster=clusters[0], job=job, stack=stack, layout=row.layout, cal=cal,
-        paid_gpus=row.nodes * row.per_node,
-    )  # fmt: skip
-    return estimate_unlike(question, tuple(clusters), split, tuple(map(each.index, row.kinds)))[0]
+        return estimate(case, row.layout, split)
+    kind_of_stage, paid = tuple(map(each.index, row.kinds)), row.nodes * row.per_node
+    found, _ = estimate_unlike(case, row.layout, tuple(clusters), split, kind_of_stage, paid_gpus=paid)
+    return found
 
 
 def _cluster(gpu: Gpu, entry: NodeSpec) -> Cluster:

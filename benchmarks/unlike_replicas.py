@@ -20,8 +20,8 @@ from costmodel.models.spec import layer_order, layer_runs
 from costmodel.pipeline.stage_costs import StageCosts, StageSplit, memory_of_stages, step_time
 from costmodel.training.stages import stage_costs_of
 from costmodel.training.unlike import price_unlike
-from planner.plan import Plan, PlanRequest
-from planner.problem import kinds_of_setting, setting_of
+from planner.plan import Plan, PlanRequest, Problem, problem_of
+from planner.pricing import clusters_of_kinds
 from planner.search.search import search
 from planner.space.degrees import combinations
 from planner.space.unfold import eased, pipelines, placements, shardings, variants
@@ -68,9 +68,9 @@ def least_s(replicas: Sequence[int], each_s: Sequence[float], once_s: Sequence[f
     return times[low]
 
 
-def layouts_of(asked: PlanRequest) -> LayoutTable:
+def layouts_of(s: Problem) -> LayoutTable:
     """Every layout without a pipeline."""
-    s, pins = setting_of(asked), {"pp": 1}
+    pins = {"pp": 1}
     placed, _ = placements(s, pins, combinations(s, pins)[0])
     usual, _ = variants(s, pins, pipelines(s, pins, placed)[0])
     return shardings(s, pins, LayoutTable.concat([usual, eased(s, pins, usual)[0]]))[0]
@@ -87,18 +87,19 @@ def _times(costs: StageCosts, split: StageSplit) -> tuple[float, float] | None:
 
 def best_replicas(asked: PlanRequest, cal: Calibration) -> float:
     """The least step of any layout whose replicas are each on one kind of node."""
-    s, kinds, table = setting_of(asked), kinds_of_setting(asked), layouts_of(asked)
-    priced = price_unlike(s.model, kinds, s.job, s.stack, table, cal)
+    s, each = problem_of(asked, cal), clusters_of_kinds(asked.cluster)
+    table = layouts_of(s)
+    priced = price_unlike(s.case, each, table)
     runs, order, best = [run.count for run in layer_runs(s.model)], layer_order(s.model), math.inf
     for row in range(len(table)):
         x = table.layout(row)
-        replicas = [one.num_gpus // (x.tp * x.cp) for one in kinds.each]
+        replicas = [one.num_gpus // (x.tp * x.cp) for one in each]
         if sum(replicas) != x.dp:
             continue
         again = sum(runs) if x.recompute == "full" else 0
         split = StageSplit(layers_of_stage=(tuple(runs),), recompute_of_stage=(again,))
         found = []
-        for one, cluster in zip(priced, kinds.each, strict=True):
+        for one, cluster in zip(priced, each, strict=True):
             room = cluster.gpu.memory_bytes * (1 - s.memory_headroom)
             found.append(
                 _times(stage_costs_of(one.take(slice(row, row + 1)), x, s.job, runs, room, order), split)

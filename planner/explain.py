@@ -12,8 +12,8 @@ from costmodel.kernels.tables import Calibration, load_calibration
 from costmodel.layout import LayoutTable, ParallelLayout
 from costmodel.parallel.axes import PARTS
 from costmodel.training.rank_strides import axis_strides
-from planner.plan import Alternative, Plan, PlanRequest
-from planner.problem import Setting, capacity_of_fullest, estimate_split, setting_of, split_of
+from planner.plan import Alternative, Plan, PlanRequest, Problem
+from planner.pricing import capacity_of_fullest, estimate_split, split_of
 from planner.questions.batches import better_batch
 from planner.questions.traced import require_of_a_module
 from planner.search.best_first import explore
@@ -86,12 +86,12 @@ def explain(plan: Plan, cal: Calibration | None = None) -> Explanation:
         cal: calibration tables; the shipped ones by default.
     """
     cal = cal or load_calibration()
-    setting = setting_of(plan.request)
+    problem = plan.problem.of(cal=cal)
     return Explanation(
         shares=shares_of(plan.estimate),
         memory=memory_sentence(plan, capacity_of_fullest(plan)),
-        links=_unlike_links(plan) or link_sentences(setting, plan.layout, plan.estimate),
-        runner_up=runner_up(plan, setting, cal),
+        links=_unlike_links(plan) or link_sentences(problem, plan.layout, plan.estimate),
+        runner_up=runner_up(plan, problem),
         what_if=() if plan.kind_of_stage else what_if(plan, cal),
     )
 
@@ -130,10 +130,10 @@ def _unlike_links(plan: Plan) -> tuple[str, ...]:
     return (f"{stages}: groups inside a stage have the links of its nodes, sends the slowest of all",)
 
 
-def link_sentences(setting: Setting, layout: ParallelLayout, full: Estimate) -> tuple[str, ...]:
+def link_sentences(problem: Problem, layout: ParallelLayout, full: Estimate) -> tuple[str, ...]:
     """For each axis whose communication shows, what links its groups run on, worst axis first."""
     table = LayoutTable.from_rows([layout])
-    strides, h = axis_strides(table), setting.cluster.hierarchy
+    strides, h = axis_strides(table), problem.cluster.hierarchy
     groups = {part: (getattr(layout, axis.members), strides[axis.group]) for part, axis in PARTS.items()}
     shown = sorted(groups, key=lambda axis: -getattr(full.time, f"{axis}_s"))
     sentences = []
@@ -153,12 +153,12 @@ def link_sentences(setting: Setting, layout: ParallelLayout, full: Estimate) -> 
     return tuple(sentences)
 
 
-def runner_up(plan: Plan, setting: Setting, cal: Calibration) -> RunnerUp | None:
+def runner_up(plan: Plan, problem: Problem) -> RunnerUp | None:
     """The best alternative and the parts of the step in which it loses, worst first."""
     if not plan.alternatives:
         return None
     other = plan.alternatives[0]
-    asked = _estimate_of(plan, setting, other, cal)
+    asked = _estimate_of(plan, problem, other)
     lost = [
         Share(part=name, seconds_s=delta, share=delta / plan.estimate.step_time_s)
         for field, name in PART_NAMES.items()
@@ -174,12 +174,12 @@ def runner_up(plan: Plan, setting: Setting, cal: Calibration) -> RunnerUp | None
     )
 
 
-def _estimate_of(plan: Plan, setting: Setting, other: Alternative, cal: Calibration) -> Estimate:
+def _estimate_of(plan: Plan, problem: Problem, other: Alternative) -> Estimate:
     """Estimate an alternative under its own split, on its own nodes."""
     there = plan_beside(plan, other)
-    s = setting_of(there.request) if other.kinds else setting
+    s = there.problem if other.kinds else problem
     split = split_of(s.model, other.layout, other.layers_of_stage, other.recompute_of_stage)
-    return estimate_split(s, there, other.layout, cal, split)[0]
+    return estimate_split(s, there, other.layout, split)[0]
 
 
 def what_if(plan: Plan, cal: Calibration) -> tuple[WhatIf, ...]:
@@ -218,7 +218,7 @@ def changes(plan: Plan) -> Iterator[tuple[PlanRequest, str, str]]:
     """Single changes worth asking about: hardware, the job, then the microbatch that was chosen."""
     request = replace(plan.request, objective="step-time")
     spec, job = request.cluster, request.job
-    asked = setting_of(request).cluster.gpu
+    asked = plan.problem.cluster.gpu
     roomy = replace(asked, memory_bytes=asked.memory_bytes * MORE_MEMORY)
     kept = tuple(gpu for gpu in spec.gpus if gpu.name != asked.name)
     yield (

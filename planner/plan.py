@@ -1,7 +1,7 @@
-"""The answer of the planner as data: what was asked, what is proposed, and how sure the search is.
+"""The nouns of the planner: what is asked, the problem that it poses, what is proposed, how sure that is.
 
-Everything here is a frozen dataclass that round-trips through JSON exactly; no solver is imported, so that
-the executor, the command line and the dashboard can read a plan without one.
+Requests and plans round-trip through JSON exactly, and a problem is built from either; no solver is imported,
+so that the executor, the command line and the dashboard can read a plan without one.
 """
 
 from __future__ import annotations
@@ -14,15 +14,21 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, get_args
 
 from costmodel.campaign.record import Campaign, FailureModel
+from costmodel.case import Case
 from costmodel.estimate import Estimate
 from costmodel.job import TrainingJob
 from costmodel.kernels.level import StackLevel
+from costmodel.kernels.saved import calibration_for
+from costmodel.kernels.tables import Calibration, load_calibration
 from costmodel.layout import ParallelLayout, layout_record, layout_words
-from costmodel.memory.fit import fit_text
+from costmodel.memory.fit import fit_text, headroom_for
 from costmodel.models.spec import ModelSpec
 from costmodel.stack import SoftwareStack, stack
+from costmodel.training.bands import peak_deviation
 from topology.base.decode import document_of, structure, unstructure
 from topology.base.units import format_seconds
+from topology.builders import build
+from topology.cluster import Cluster
 from topology.fabric.mesh import Mesh
 from topology.spec import ClusterSpec
 
@@ -85,6 +91,71 @@ class PlanRequest:
     recompute_modules: tuple[str, ...] = ()
     offload_shares: tuple[float, ...] = ()
     failures: FailureModel | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """What the layouts of a request are judged against, and by which limits of memory and engine.
+
+    `memory_headroom` is the share of a GPU's memory that a plan leaves free, `engine` whose limits it keeps,
+    `recomputed_layers` how many layers of every pipeline rank the policy ``full`` recomputes: all of them, a
+    number, or None for as many as memory asks for.
+    """
+
+    case: Case
+    memory_headroom: float = 0.0
+    engine: str = FREE
+    recomputed_layers: RecomputedLayers | None = None
+
+    @property
+    def model(self) -> ModelSpec:
+        """The model of the case."""
+        return self.case.model
+
+    @property
+    def cluster(self) -> Cluster:
+        """The cluster of the case."""
+        return self.case.cluster
+
+    @property
+    def job(self) -> TrainingJob:
+        """The job of the case."""
+        return self.case.job
+
+    @property
+    def stack(self) -> SoftwareStack:
+        """The engine's profile of the case."""
+        return self.case.stack
+
+    @property
+    def memory_budget_bytes(self) -> float:
+        """What a plan may fill of one GPU's memory."""
+        return self.case.cluster.gpu.memory_bytes * (1 - self.memory_headroom)
+
+    def of(self, **parts: Any) -> Problem:
+        """The same problem with other parts of its case: another cluster, stack or tables."""
+        return replace(self, case=replace(self.case, **parts))
+
+
+def problem_of(request: PlanRequest, cal: Calibration) -> Problem:
+    """What the layouts of a request are judged against.
+
+    Who names no headroom leaves as much free as a layout needs to fit (`costmodel.memory.fit`).
+    """
+    case = Case(
+        model=request.model,
+        cluster=build(request.cluster),
+        job=request.job,
+        stack=stack_of(request),
+        cal=cal,
+    )
+    free = request.memory_headroom
+    return Problem(
+        case=case,
+        memory_headroom=headroom_for(peak_deviation(case)) if free is None else free,
+        engine=request.engine,
+        recomputed_layers=request.pins.get(RECOMPUTED_LAYERS) if "recompute" in request.pins else None,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,6 +283,19 @@ class Plan:
     kind_of_stage: tuple[int, ...] = ()
     campaign: Campaign | None = None
     schema_version: int = SCHEMA_VERSION
+    _problem: list[Problem] = field(init=False, repr=False, compare=False, default_factory=list)
+
+    @property
+    def problem(self) -> Problem:
+        """What it was judged against, by the tables it was made with; built once."""
+        if not self._problem:
+            self._problem.append(problem_of(self.request, tables_of(self)))
+        return self._problem[0]
+
+    @property
+    def case(self) -> Case:
+        """The case of its problem."""
+        return self.problem.case
 
     def __repr__(self) -> str:
         """The plan in one line: what was asked, how it is split, what a step takes, how sure it is."""
@@ -254,6 +338,13 @@ class Plan:
         offered = kinds_of(self.pool.offered) if self.pool is not None else ()
         used = tuple(offered[place] for place in places) or kinds_of(self.request.cluster)
         return words_of(used), " ".join(used[kind].gpu for kind in kind_of_stage)
+
+
+def tables_of(plan: Plan) -> Calibration:
+    """The tables a plan was made with, if they are here: the shipped ones, or those with own measurements."""
+    if plan.origin is not None and not plan.origin.measurements:
+        return load_calibration()
+    return calibration_for(plan.request.cluster)
 
 
 _WRITERS: dict[Literal["markdown", "html"], Callable[[Plan], str]] = {}

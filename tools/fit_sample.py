@@ -136,7 +136,7 @@ def load_sample(path: str) -> Sample:
     for members in alike(runs).values():
         shared, layouts = next(iter(members.values())), [run.layout for run in members.values()]
         table = LayoutTable.from_rows(layouts)
-        f = features_of(shared.model, shared.cluster, shared.job, shared.stack, table, cal)
+        f = features_of(shared.case(cal), table)
         counts = [run.count for run in layer_runs(shared.model)]
         order_of, modules = layer_order(shared.model), shared.job.mtp_layers
         types = rank_types(counts, table, order_of, modules, shared.chunk_layers)

@@ -8,8 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from costmodel.case import Case
 from costmodel.job import TrainingJob
 from costmodel.kernels.precisions import TRAINING
+from costmodel.kernels.tables import load_calibration
 from costmodel.layout import RECOMPUTES, SCHEDULES, LayoutTable, ParallelLayout
 from costmodel.models.catalog import model
 from costmodel.pipeline.schedules import RECORDS
@@ -18,7 +20,7 @@ from planner.engines.contract import Contract
 from planner.engines.contracts import CONTRACTS
 from planner.launch.bundle import LAUNCHERS, STARTS
 from planner.launch.node_order import BLOCKS, HOSTS, KEEPS
-from planner.problem import Setting
+from planner.plan import Problem
 from planner.rules.check import legal
 from topology.builders import default_cluster
 
@@ -120,15 +122,18 @@ def offered(contract: Contract, fields: dict[str, Any]) -> str:
 
 def _is_offered(contract: Contract, name: str, fields: dict[str, Any]) -> bool:
     """The same with one model, under any ZeRO stage where none is named."""
-    setting = Setting(
-        model=model(name),
-        cluster=default_cluster("b200-sxm", 64),
-        job=TrainingJob(sequence_length=4096, global_batch_size=256),
-        stack=stack(contract.stacks[0]),
+    problem = Problem(
+        case=Case(
+            model=model(name),
+            cluster=default_cluster("b200-sxm", 64),
+            job=TrainingJob(sequence_length=4096, global_batch_size=256),
+            stack=stack(contract.stacks[0]),
+            cal=load_calibration(),
+        ),
         engine=contract.engine,
     )
     layouts = [ParallelLayout(**{"dp": 8, "zero_stage": stage} | fields) for stage in range(4)]
-    keep, _ = legal(setting, LayoutTable.from_rows(layouts))
+    keep, _ = legal(problem, LayoutTable.from_rows(layouts))
     return bool(keep.any())
 
 
@@ -167,18 +172,22 @@ def _kept(launcher: str) -> str:
 def _precision(contract: Contract, name: str) -> str:
     """Whether a precision has words, on a GPU that has the units."""
     job = TrainingJob(sequence_length=4096, global_batch_size=256, precision=name)  # type: ignore[arg-type]
-    setting = Setting(
-        model=model("llama-3.1-8b"), cluster=default_cluster("b200-sxm", 8), job=job,
-        stack=stack(contract.stacks[0]), engine=contract.engine,
-    )  # fmt: skip
+    case = Case(
+        model=model("llama-3.1-8b"),
+        cluster=default_cluster("b200-sxm", 8),
+        job=job,
+        stack=stack(contract.stacks[0]),
+        cal=load_calibration(),
+    )
+    problem = Problem(case=case, engine=contract.engine)
     table = LayoutTable.from_rows([ParallelLayout()])
-    broken = any(bool(np.any(limit.broken(setting, table))) for limit in contract.limits if not limit.fields)
+    broken = any(bool(np.any(limit.broken(problem, table))) for limit in contract.limits if not limit.fields)
     return "–" if broken else "yes"
 
 
 def _section(contract: Contract) -> str:
     """One engine: what it is told by, what it cannot run, what it needs, what it does without a word."""
-    words = sum(len(setting.words) for setting in contract.settings)
+    words = sum(len(problem.words) for problem in contract.settings)
     spellings = len(contract.spellings)
     limits = ", ".join(f"`{contract.engine}-{limit.name}`" for limit in contract.limits)
     lines = [

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from app.reports.bench import BenchResult, Comparison
+from costmodel.case import Workload
 from costmodel.kernels.measurement import Measurement, measurements_json
 from costmodel.kernels.saved import measurement_folder
 from costmodel.kernels.tables import Calibration, load_calibration
@@ -131,7 +132,7 @@ def sizes_of_plan(plan: Plan, ranks: int) -> BenchSizes:
     ops = [
         op
         for run in layer_runs(request.model)
-        for op in layer_ops(request.model, run.kind, request.job, profile, shard)
+        for op in layer_ops(Workload(model=request.model, job=request.job, stack=profile), run.kind, shard)
     ]
     gemms = [op for op in ops if op.kind in (OpKind.GEMM, OpKind.GROUPED_GEMM)]
     sent = [op for op in ops if op.kind is OpKind.COLLECTIVE and op.collective_bytes]

@@ -62,11 +62,11 @@ def check_fits(plan: Plan) -> Check:
     """Whether every stage leaves as much of its GPU free as was asked for; in words the fullest."""
     from costmodel.memory.fit import fit_text
     from executor.validation.report import Check
-    from planner.problem import capacities_bytes, setting_of
+    from planner.pricing import capacities_bytes
     from topology.base.units import format_bytes
     from topology.pools.kinds import kinds_of
 
-    headroom, cluster = setting_of(plan.request).memory_headroom, plan.request.cluster
+    headroom, cluster = plan.problem.memory_headroom, plan.request.cluster
     rooms, memory = capacities_bytes(plan), plan.estimate.memory_by_stage
     stage = max(range(len(memory)), key=lambda each: memory[each].total_bytes / rooms[each])
     peak, room = memory[stage].total_bytes, rooms[stage]
@@ -117,7 +117,6 @@ def parsed(contract: Contract, files: Files, plan: Plan, say: Say = _silent) -> 
     from executor.validation.progress import Progress
     from planner.engines.fields import facts_of
     from planner.engines.own import OWN
-    from planner.problem import setting_of
 
     engine = contract.engine
     if engine == OWN.engine:
@@ -129,7 +128,7 @@ def parsed(contract: Contract, files: Files, plan: Plan, say: Say = _silent) -> 
     progress = Progress(say, {part: ask.START_S})
     progress.begin(part)
     facts = facts_of(plan)
-    case = ask.case_of(contract, files, facts, setting_of(plan.request).cluster.gpu)
+    case = ask.case_of(contract, files, facts, plan.problem.cluster.gpu)
     (answer,) = ask.answers(engine, [case], python, progress.alive)
     found = ask.faults(facts, answer)
     taken = (

@@ -29,7 +29,7 @@ def command(
     from app.reports.verification import verification_answer
     from app.requests.plan_file import read_claims
     from app.terminal.progress import paced
-    from planner.problem import tables_of
+    from planner.plan import tables_of
     from planner.search.verify import verify
 
     check_destination(wanted=output_format, as_json=as_json, output=output)

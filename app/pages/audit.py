@@ -26,7 +26,7 @@ from planner.audit.audit import Audit, audited_texts, level_of
 from planner.audit.serving.audit import ServingAudit
 from planner.audit.serving.load import LOAD_WORDS
 from planner.audit.serving.texts import audited_server_texts
-from planner.problem import capacity_of_fullest
+from planner.pricing import capacity_of_fullest
 from planner.questions.flags import Flags, ServeFlags
 from topology.base.errors import InputError
 from topology.builders import build

@@ -25,7 +25,7 @@ from costmodel.memory.fit import fit_text
 from planner.analysis.link_load import link_load
 from planner.campaign.finish import campaign_or_none
 from planner.plan import Plan, PlanRequest
-from planner.problem import capacity_of_fullest
+from planner.pricing import capacity_of_fullest
 from topology.base.units import format_bytes, format_seconds, three_digits
 
 NAMES = ("A", "B", "C")

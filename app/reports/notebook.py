@@ -38,7 +38,7 @@ def pictures(plan: Plan) -> tuple[str, ...]:
     from app.reports.layout_words import layer_words
     from costmodel.kernels.saved import calibration_for
     from planner.analysis.schedule import schedule_of
-    from planner.problem import capacity_of_fullest
+    from planner.pricing import capacity_of_fullest
 
     capacity = capacity_of_fullest(plan)
     layers = layer_words(plan.layers_of_stage, plan.layout)

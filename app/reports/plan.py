@@ -17,7 +17,7 @@ from costmodel.estimate import throughput_change
 from costmodel.layout import num_axes
 from costmodel.memory.fit import fit_of, fit_text
 from planner.plan import Alternative, Optimality, Plan, PlanRequest, to_json
-from planner.problem import capacities_bytes, setting_of
+from planner.pricing import capacities_bytes
 from planner.rules.check import check_memory
 from planner.search.easing import WITH
 from planner.search.infeasible import share_text
@@ -176,7 +176,7 @@ def estimate_answer(plan: Plan) -> Answer:
     answer = plan_answer(plan)
     chance = plan.estimate.out_of_memory_chance
     violation = check_memory(
-        plan.estimate.memory_by_stage, capacities_bytes(plan), setting_of(plan.request).memory_headroom
+        plan.estimate.memory_by_stage, capacities_bytes(plan), plan.problem.memory_headroom
     )
     if fit_of(chance) == "fits" or violation is None:
         return answer

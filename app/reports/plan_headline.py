@@ -13,7 +13,7 @@ from costmodel.kernels.precisions import TRAINING
 from costmodel.memory.fit import fit_text
 from costmodel.updates.optimizers import USUAL
 from planner.plan import FREE, Plan, PlanRequest, steps_of
-from planner.problem import capacity_of_fullest
+from planner.pricing import capacity_of_fullest
 from topology.base.counts import counted
 from topology.base.units import KILO, format_bytes, format_flop_per_s, format_seconds, three_digits, time_unit
 from topology.cluster import Cluster

@@ -10,7 +10,7 @@ from app.reports.layout_words import layer_words
 from costmodel.estimate import PART_NAMES, Estimate
 from costmodel.memory.stage import MemoryBreakdown
 from planner.plan import Plan
-from planner.problem import capacities_bytes
+from planner.pricing import capacities_bytes
 from topology.base.units import GIB, format_bytes
 
 _MEMORY_NAMES = ("weights", "gradients", "optimizer", "activations", "buffers", "overhead")

@@ -50,9 +50,8 @@ def require_built(plan: Plan, command: str) -> Plan:
         return require_described(plan, command)
     from planner.engines.contracts import able
     from planner.engines.limit import OWN_MODULE, TRAINED
-    from planner.problem import setting_of
 
-    engines = able(OWN_MODULE, setting_of(plan.request), plan.layout, plan.request.pins)
+    engines = able(OWN_MODULE, plan.problem, plan.layout, plan.request.pins)
     raise InputError(
         what=f"{command} does not take the plan of a model that {tower.verb}",
         cause=f"{shown(plan.request.model.name)} has {tower.named}, the executor builds decoders",

@@ -37,10 +37,10 @@ def _settled(row: Row, cal: Calibration) -> Row:
         runs = [read_run({**one, "step_time_s": "", "oom": "1"}) for one in rows]
         first = runs[0]
         scores = evaluate(
-            first.model, first.cluster, first.job, first.stack,
-            LayoutTable.from_rows([run.layout for run in runs]), cal,
+            first.case(cal),
+            LayoutTable.from_rows([run.layout for run in runs]),
             recomputed_share=np.array([run.recomputed_share for run in runs]),
-        )  # fmt: skip
+        )
     except (UnsupportedRunError, InputError):
         return row
     fits = scores.peak_memory_bytes <= first.cluster.gpu.memory_bytes

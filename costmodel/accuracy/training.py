@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from costmodel.accuracy.ranking import JOB_COLUMNS, LAYOUT_COLUMNS, ranked_jobs
 from costmodel.accuracy.training_runs import TrainingRun, read_runs
+from costmodel.case import Case
 from costmodel.evidence.keys import Footing, footing
 from costmodel.evidence.table import evidence_for
 from costmodel.kernels.stand_ins import stand_in
@@ -181,22 +182,22 @@ def _predict_alike(
     shared = next(iter(runs.values()))
     table = LayoutTable.from_rows([run.layout for run in runs.values()])
     shares = np.array([run.recomputed_share for run in runs.values()])
+    case = shared.case(cal)
     scores = evaluate(
-        shared.model, shared.cluster, shared.job, shared.stack, table, cal,
-        constants=constants, recomputed_share=shares, chunk_layers=shared.chunk_layers,
-    )  # fmt: skip
+        case, table, constants=constants, recomputed_share=shares, chunk_layers=shared.chunk_layers
+    )
     tabled = stand_in(cal, shared.cluster.gpu) == shared.cluster.gpu.name
     return {
-        i: _result(run, _columns(rows[i]), scores, at, tabled=tabled)
+        i: _result(run, case, _columns(rows[i]), scores, at, tabled=tabled)
         for at, (i, run) in enumerate(runs.items())
     }
 
 
 def _result(
-    run: TrainingRun, columns: Mapping[str, str], scores: TrainingScores, at: int, *, tabled: bool
+    run: TrainingRun, case: Case, columns: Mapping[str, str], scores: TrainingScores, at: int, *, tabled: bool
 ) -> RunResult:
     """One row beside its prediction."""
-    rests_on = footing(run.model, run.cluster, run.job, run.stack, run.layout)
+    rests_on = footing(case, run.layout)
     doubts = doubts_of(
         rests_on, evidence_for(rests_on), untabled_gpu=not tabled, host_share=float(scores.host_share[at])
     )

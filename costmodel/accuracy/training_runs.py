@@ -13,8 +13,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from costmodel.accuracy.csv_table import read_table, require_columns
+from costmodel.case import Case, Workload
 from costmodel.job import TrainingJob
 from costmodel.kernels.precisions import TRAINING, TrainingPrecision
+from costmodel.kernels.tables import Calibration
 from costmodel.layout import ParallelLayout
 from costmodel.models.spec import ModelSpec
 from costmodel.ops.op import FLOAT_BYTES
@@ -95,6 +97,10 @@ class TrainingRun:
     process_memory: bool
     out_of_memory: bool
 
+    def case(self, cal: Calibration) -> Case:
+        """What its layout is judged against, by these tables."""
+        return Case(model=self.model, cluster=self.cluster, job=self.job, stack=self.stack, cal=cal)
+
 
 def read_rows(path: Path | str) -> list[Row]:
     """Rows of a CSV of training runs; raises `InputError` when the file holds none."""
@@ -140,10 +146,11 @@ def read_run(row: Row, index: int = 0, *, trust_paths: bool = False) -> Training
         _cluster(row, layout, trust_paths=trust_paths),
         _job(row, layout),
     )
+    work = Workload(model=model, job=job, stack=stack)
     if not out_of_memory:
-        refuse_larger_than_memory(model, cluster.gpu, job, layout)
+        refuse_larger_than_memory(work, cluster.gpu, layout)
     if measured:
-        refuse_faster_than_peak(model, cluster.gpu, job, layout, number(row, "step_time_s"))
+        refuse_faster_than_peak(work, cluster.gpu, layout, number(row, "step_time_s"))
     return TrainingRun(
         name=row.get("id") or f"row {index + 1}",
         source=row.get("source") or "unnamed",

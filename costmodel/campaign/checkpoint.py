@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from costmodel.job import TrainingJob
+from costmodel.case import Workload
 from costmodel.layout import ParallelLayout
 from costmodel.memory.state import kept_bytes
 from costmodel.models.parameters import mtp_parameters, parameter_count
-from costmodel.models.spec import ModelSpec, layer_runs
+from costmodel.models.spec import layer_runs
 from costmodel.ops.cuts import ops_of_parts
 from costmodel.ops.op import Op, ShardShape
 from costmodel.ops.updates import uneven_state_bytes
@@ -67,60 +67,52 @@ def saved_bytes_per_parameter(stack: SoftwareStack, zero_stage: int = 0, updated
     return (0.0 if from_master else WEIGHT_BYTES) + min(kept_bytes(updated, stack), ADAM_BYTES)
 
 
-def saved_bytes(model: ModelSpec, job: TrainingJob, stack: SoftwareStack, zero_stage: int = 0) -> float:
+def saved_bytes(work: Workload, zero_stage: int = 0) -> float:
     """Bytes of a checkpoint: of all parameters, or of those of the adapters where a job trains them alone.
 
     Args:
-        model: The model; its distinct parameters are written once.
-        job: Its optimizer, and its adapter if it has one.
-        stack: What the engine keeps of a parameter.
+        work: What runs: the model, the job, the engine.
         zero_stage: Of the layout.
 
     Returns:
         (w + o)·trained parameters, what the optimizer keeps of some of them alone, and what workers that
         run apart keep of their last agreement.
     """
+    job = work.job
     updated = optimizer(job.optimizer)
-    each = saved_bytes_per_parameter(stack, zero_stage, job.optimizer)
+    each = saved_bytes_per_parameter(work.stack, zero_stage, job.optimizer)
     each += job.apart.kept_bytes if job.apart else 0.0
     if job.adapter is None and updated.is_plain:
-        modules = job.mtp_layers * mtp_parameters(model) if job.mtp_layers else 0
-        return each * (parameter_count(model) + modules)
+        modules = job.mtp_layers * mtp_parameters(work.model) if job.mtp_layers else 0
+        return each * (parameter_count(work.model) + modules)
     found = 0.0
-    for count, ops, matrices in _parts(model, job, stack):
+    for count, ops, matrices in _parts(work):
         uneven = 0.0 if updated.is_plain else float(uneven_state_bytes(ops, updated, matrices=matrices))
         found += count * (each * float(sum(op.parameters for op in ops)) + uneven)
     return found
 
 
-def _parts(
-    model: ModelSpec, job: TrainingJob, stack: SoftwareStack
-) -> list[tuple[int, tuple[Op, ...], bool]]:
+def _parts(work: Workload) -> list[tuple[int, tuple[Op, ...], bool]]:
     """Layers of every run and both ends on one GPU: how many, operations, whether matrices are updated so."""
+    job = work.job
     whole = ShardShape(sequence_length=float(job.sequence_length))
-    *layers, embedding, head = ops_of_parts(model, job, stack, whole)
-    counts = [*(run.count for run in layer_runs(model)), *[job.mtp_layers] * bool(job.mtp_layers)]
+    *layers, embedding, head = ops_of_parts(work, whole)
+    counts = [*(run.count for run in layer_runs(work.model)), *[job.mtp_layers] * bool(job.mtp_layers)]
     runs = [(count, ops, True) for count, ops in zip(counts, layers, strict=True)]
     return [*runs, (1, embedding, False), (1, head, False)]
 
 
 def checkpoint_state(
-    model: ModelSpec,
-    job: TrainingJob,
-    stack: SoftwareStack,
-    layout: ParallelLayout,
-    weights_of_stage_bytes: Sequence[float],
+    work: Workload, layout: ParallelLayout, weights_of_stage_bytes: Sequence[float]
 ) -> CheckpointState:
     """Bytes of a checkpoint under a layout.
 
     Args:
-        model: The model.
-        job: What of it is trained, and by which optimizer.
-        stack: What the engine keeps of a parameter.
+        work: What runs: the model, the job, the engine.
         layout: Ranks of the job.
         weights_of_stage_bytes: Weights of a rank of each stage, as in the memory of the plan.
     """
-    total = saved_bytes(model, job, stack, layout.zero_stage)
+    total = saved_bytes(work, layout.zero_stage)
     mean = sum(weights_of_stage_bytes) / len(weights_of_stage_bytes)
     fullest = max(weights_of_stage_bytes)
     return CheckpointState(
@@ -128,5 +120,5 @@ def checkpoint_state(
         per_rank_bytes=total / layout.num_gpus * (fullest / mean if mean else 1.0),
         weights_per_rank_bytes=fullest,
         writers=layout.num_gpus,
-        base_bytes=0.0 if job.adapter is None else BASE_BYTES * parameter_count(model),
+        base_bytes=0.0 if work.job.adapter is None else BASE_BYTES * parameter_count(work.model),
     )

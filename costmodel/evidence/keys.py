@@ -11,12 +11,10 @@ import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from costmodel.job import TrainingJob
+from costmodel.case import Case
 from costmodel.layout import PLAIN_SCHEDULE, ParallelLayout
-from costmodel.models.spec import ModelSpec
 from costmodel.pipeline.schedules import usual_schedule
-from costmodel.stack import SoftwareStack, bases, stacks
-from topology.cluster import Cluster
+from costmodel.stack import bases, stacks
 
 EXPERTS = "experts"
 """The key of models that route tokens to experts."""
@@ -70,14 +68,13 @@ def engine_family(profile: str) -> str:
     return engine_family(next_one) if next_one else profile
 
 
-def footing(
-    model: ModelSpec, cluster: Cluster, job: TrainingJob, stack: SoftwareStack, layout: ParallelLayout
-) -> Footing:
+def footing(case: Case, layout: ParallelLayout) -> Footing:
     """What an estimate of this layout rests on."""
+    model, job, stack = case.model, case.job, case.stack
     keys = (
         Key(name=job.precision, used=job.precision),
         Key(name=f"profile {stack.name}", used=f"profile {stack.name}"),
-        *_axes(layout, cluster.hierarchy.gpus_per_node),
+        *_axes(layout, case.cluster.hierarchy.gpus_per_node),
         *_mechanisms(layout),
         *_classes("GPUs", layout.num_gpus, SCALES_GPUS),
         *_classes("tokens a sequence", job.sequence_length, CONTEXTS_TOKENS),
@@ -92,7 +89,7 @@ def footing(
     )
     return Footing(
         engine=engine_family(stack.name),
-        generation=cluster.gpu.architecture,
+        generation=case.cluster.gpu.architecture,
         precision=job.precision,
         keys=keys,
     )

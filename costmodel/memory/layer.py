@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from costmodel.job import TrainingJob
+from costmodel.case import Workload
 from costmodel.layout import (
     RECOMPUTES,
     SCHEDULES,
@@ -33,7 +33,7 @@ from costmodel.memory.state import (
     with_frozen,
     with_uneven,
 )
-from costmodel.models.spec import ModelSpec, layer_runs
+from costmodel.models.spec import layer_runs
 from costmodel.ops.cuts import Cuts, cuts_of
 from costmodel.ops.op import FLOAT_BYTES, HALF_BYTES, Op
 from costmodel.ops.tower import tower_shard
@@ -109,22 +109,18 @@ class MemoryPieces(Columns):
 
 
 def memory_pieces(
-    model: ModelSpec,
-    job: TrainingJob,
-    stack: SoftwareStack,
-    layout: ParallelLayout | LayoutTable,
-    *,
-    cuts: Cuts | None = None,
+    work: Workload, layout: ParallelLayout | LayoutTable, *, cuts: Cuts | None = None
 ) -> MemoryPieces:
     """Everything the memory of any stage is made of; fields have one entry per layout.
 
     Layouts that cut a layer the same way share one evaluation of the per-layer table: `cuts`, when the caller
     has them already.
     """
+    model, job, stack = work.model, work.job, work.stack
     table = LayoutTable.from_rows([layout]) if isinstance(layout, ParallelLayout) else layout
-    known = cuts or cuts_of(model, job, stack, table)
-    each = bytes_per_parameter(table, stack, job)
-    context = _Context(model, job, stack, table, known.of_layout, each, _pairs(table, stack, job))
+    known = cuts or cuts_of(work, table)
+    each = bytes_per_parameter(work, table)
+    context = _Context(work, table, known.of_layout, each, _pairs(work, table))
 
     record = optimizer(job.optimizer)
     updated, ends = None if record.is_plain else record, len(known.parts) - 2
@@ -166,9 +162,7 @@ def memory_pieces(
 class _Context:
     """What every piece reads: the question, the layouts, how each cuts a layer, and whether passes pair."""
 
-    model: ModelSpec
-    job: TrainingJob
-    stack: SoftwareStack
+    work: Workload
     table: LayoutTable
     index: npt.NDArray[np.intp]
     each: BytesPerParameter
@@ -177,37 +171,37 @@ class _Context:
     @property
     def parameters_away(self) -> bool:
         """Whether what ZeRO-3 shards waits in host memory."""
-        return self.job.offload is not None and self.job.offload.parameters
+        return self.work.job.offload is not None and self.work.job.offload.parameters
 
 
 def _layer_memory(share: LayerShare, at: _Context) -> LayerMemory:
     """Pieces of one layer under each layout's own policy and sharding."""
     none, full = RECOMPUTES.index("none"), RECOMPUTES.index("full")
-    away = at.job.offload.activations if at.job.offload else 0.0
+    away = at.work.job.offload.activations if at.work.job.offload else 0.0
     policy = np.where(at.table.recompute == full, none, at.table.recompute)
     parameters, experts = share.parameters[at.index], share.expert_parameters[at.index]
-    working = share.working_bytes + at.stack.memory.gradient_scratch_bytes * share.matrix_parameters
+    working = share.working_bytes + at.work.stack.memory.gradient_scratch_bytes * share.matrix_parameters
     again = (policy == RECOMPUTES.index("selective")) * share.block_bytes[at.index]
     beside = again + at.paired * share.saved_bytes[policy, at.index]
     frozen, frozen_experts = share.frozen_bytes[at.index], share.frozen_expert_bytes[at.index]
-    beside = beside + frozen_unit_bytes(frozen + frozen_experts, at.table, at.stack)
+    beside = beside + frozen_unit_bytes(frozen + frozen_experts, at.table, at.work.stack)
     state = with_uneven(state_bytes(at.each, parameters, experts), at.table, share.uneven_bytes[at.index])
     return LayerMemory(
-        state=with_frozen(state, at.table, at.stack, frozen, frozen_experts, away=at.parameters_away),
+        state=with_frozen(state, at.table, at.work.stack, frozen, frozen_experts, away=at.parameters_away),
         saved_bytes=share.saved_bytes[policy, at.index],
         saved_bytes_recomputed=(1 - away) * share.saved_bytes[full][at.index],
-        working_bytes=working[at.index] + unit_bytes(parameters + experts, at.table, at.stack) + beside,
+        working_bytes=working[at.index] + unit_bytes(parameters + experts, at.table, at.work.stack) + beside,
         recompute_working_bytes=(share.saved_bytes[none] - (1 - IN_TRANSIT * away) * share.saved_bytes[full])[
             at.index
         ],
     )
 
 
-def _pairs(table: LayoutTable, stack: SoftwareStack, job: TrainingJob) -> npt.NDArray[np.bool_] | bool:
+def _pairs(work: Workload, table: LayoutTable) -> npt.NDArray[np.bool_] | bool:
     """Where a layer of a second microbatch is held beside that whose backward runs."""
-    if not stack.timing.pairs_expert_passes:
+    if not work.stack.timing.pairs_expert_passes:
         return False
-    return np.asarray(paired_share(table, num_microbatches(table, job), stack) > 0, dtype=bool)
+    return np.asarray(paired_share(table, num_microbatches(table, work.job), work.stack) > 0, dtype=bool)
 
 
 def _first_backward_relief(layers: Sequence[LayerMemory], stack: SoftwareStack) -> Quantity:
@@ -228,16 +222,18 @@ def _embedding_memory(share: LayerShare, at: _Context) -> EndMemory:
     table, parameters = at.table, share.parameters[at.index]
     masks = share.saved_bytes[0][at.index]
     if np.any(masks):
-        M = num_microbatches(table, at.job)
+        M = num_microbatches(table, at.work.job)
         masks = masks * in_flight(table.schedule, table.pp, table.virtual_stages, M, 0)
     frozen = share.frozen_bytes[at.index]
     unit: Quantity = 0.0
-    if at.stack.memory.ends_in_root_unit:
-        unit = root_unit_bytes(parameters, frozen, table, at.stack, waits=at.model.tie_word_embeddings)
-    elif not at.stack.memory.reduces_by_unit:
-        unit = unit_bytes(parameters, table, at.stack) + frozen_unit_bytes(frozen, table, at.stack)
+    if at.work.stack.memory.ends_in_root_unit:
+        unit = root_unit_bytes(
+            parameters, frozen, table, at.work.stack, waits=at.work.model.tie_word_embeddings
+        )
+    elif not at.work.stack.memory.reduces_by_unit:
+        unit = unit_bytes(parameters, table, at.work.stack) + frozen_unit_bytes(frozen, table, at.work.stack)
     trained = with_uneven(state_bytes(at.each, parameters), table, share.uneven_bytes[at.index])
-    state = with_frozen(trained, table, at.stack, frozen, away=at.parameters_away)
+    state = with_frozen(trained, table, at.work.stack, frozen, away=at.parameters_away)
     return EndMemory(state=state, activation_bytes=masks + unit)
 
 
@@ -250,9 +246,9 @@ def _head_memory(
     keeps no softmax. Softly capped logits are kept for the cap's gradient. What a head that is reduced by
     itself holds (`head_unit_bytes`) leaves room where layers are recomputed.
     """
-    table, model = at.table, at.model
-    tied_copy = copied_parameters(model, at.job, table) * (table.pp > 1) / table.tp
-    trains = at.job.adapter is None
+    table, model = at.table, at.work.model
+    tied_copy = copied_parameters(at.work, table) * (table.pp > 1) / table.tp
+    trains = at.work.job.adapter is None
     parameters = share.parameters[at.index] + tied_copy * trains
     frozen = share.frozen_bytes[at.index] + HALF_BYTES * tied_copy * (not trains)
     logits, kept, loss = _logits(at)
@@ -260,16 +256,16 @@ def _head_memory(
         loss = loss + share.saved_bytes[0][at.index]
     trained = with_uneven(state_bytes(at.each, parameters), table, share.uneven_bytes[at.index])
     held = _waiting(at) * kept
-    if at.stack.memory.reduces_by_unit:
-        peak = head_unit_bytes(HALF_BYTES * logits, loss, parameters, frozen, table, at.stack, working)
+    if at.work.stack.memory.reduces_by_unit:
+        peak = head_unit_bytes(HALF_BYTES * logits, loss, parameters, frozen, table, at.work.stack, working)
         room = np.minimum(peak, recompute_working)
-    elif at.stack.memory.ends_in_root_unit:
-        peak, room = loss + root_unit_bytes(parameters, frozen, table, at.stack, waits=True), 0 * loss
+    elif at.work.stack.memory.ends_in_root_unit:
+        peak, room = loss + root_unit_bytes(parameters, frozen, table, at.work.stack, waits=True), 0 * loss
     else:
-        unit = unit_bytes(parameters, table, at.stack) + frozen_unit_bytes(frozen, table, at.stack)
+        unit = unit_bytes(parameters, table, at.work.stack) + frozen_unit_bytes(frozen, table, at.work.stack)
         peak, room = loss + unit, 0 * loss
     return EndMemory(
-        state=with_frozen(trained, table, at.stack, frozen, away=at.parameters_away),
+        state=with_frozen(trained, table, at.work.stack, frozen, away=at.parameters_away),
         activation_bytes=peak + held,
         recompute_room_bytes=room,
     )
@@ -277,12 +273,12 @@ def _head_memory(
 
 def _logits(at: _Context) -> tuple[Quantity, Quantity, Quantity]:
     """Logits of a microbatch on a rank; bytes of them until their backward, and at their loss."""
-    model, table, memory = at.model, at.table, at.stack.memory
-    shards = table.tp if at.stack.timing.vocab_parallel_loss else 1
+    model, table, memory = at.work.model, at.table, at.work.stack.memory
+    shards = table.tp if at.work.stack.timing.vocab_parallel_loss else 1
     classes = model.vocab_size / shards
     if model.module:
         classes = model.module.head.logits / (shards if model.module.head.loss_rows else 1)
-    logits = table.microbatch_size * (at.job.sequence_length / table.cp) * classes
+    logits = table.microbatch_size * (at.work.job.sequence_length / table.cp) * classes
     capped = HALF_BYTES * (model.final_logit_softcapping is not None)
     kept = min(FLOAT_BYTES, memory.loss_bytes_per_logit) + capped
     return logits, kept * logits, (memory.loss_bytes_per_logit + capped) * logits
@@ -290,7 +286,7 @@ def _logits(at: _Context) -> tuple[Quantity, Quantity, Quantity]:
 
 def _waiting(at: _Context) -> Quantity:
     """Microbatches that wait for their backward at the end of a pipeline, beside the one at its loss."""
-    waiting: Quantity = (num_microbatches(at.table, at.job) - 1) * _HOLDS_ALL[at.table.schedule]
+    waiting: Quantity = (num_microbatches(at.table, at.work.job) - 1) * _HOLDS_ALL[at.table.schedule]
     return waiting * (at.table.pp > 1)
 
 
@@ -306,7 +302,7 @@ def _with_modules(
     """
     if not modules:
         return head
-    count, held, (_, kept, _) = at.job.mtp_layers, 1 + _waiting(at), _logits(at)
+    count, held, (_, kept, _) = at.work.job.mtp_layers, 1 + _waiting(at), _logits(at)
     state = State(**{
         name: getattr(head.state, name) + count * sum(getattr(one.state, name) for one in modules)
         for name in State.names()

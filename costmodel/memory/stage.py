@@ -16,13 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from costmodel.job import TrainingJob
+from costmodel.case import Workload
 from costmodel.layout import SCHEDULES, ParallelLayout, Quantity, num_microbatches
 from costmodel.memory.layer import MemoryPieces, memory_pieces
-from costmodel.models.spec import ModelSpec
 from costmodel.pipeline.in_flight import held_microbatches, holds_ends, in_flight
 from costmodel.pipeline.stage_costs import stage_bytes
-from costmodel.stack import SoftwareStack
 
 __all__ = [
     "MemoryBreakdown",
@@ -211,9 +209,7 @@ def stage_memory(
 
 
 def memory_by_stage(
-    model: ModelSpec,
-    job: TrainingJob,
-    stack: SoftwareStack,
+    work: Workload,
     layout: ParallelLayout,
     layers_of_stage: Sequence[Sequence[int]],
     recompute_of_stage: Sequence[Sequence[int]],
@@ -221,15 +217,13 @@ def memory_by_stage(
     """Peak memory of every stage of one layout.
 
     Args:
-        model: The model.
-        job: The job.
-        stack: The engine.
+        work: What runs: the model, the job, the engine.
         layout: How the job is split.
         layers_of_stage: For each stage, its layers of each run.
         recompute_of_stage: For each stage, how many of those are recomputed in full.
     """
-    pieces = memory_pieces(model, job, stack, layout)
-    code, M = SCHEDULES.index(layout.schedule), num_microbatches(layout, job)
+    pieces = memory_pieces(work, layout)
+    code, M = SCHEDULES.index(layout.schedule), num_microbatches(layout, work.job)
     relief = np.ravel(pieces.first_backward_relief)[0]
     stages = []
     for s, (counts, recomputed) in enumerate(zip(layers_of_stage, recompute_of_stage, strict=True)):

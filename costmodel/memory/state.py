@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from costmodel.job import TrainingJob
+from costmodel.case import Workload
 from costmodel.layout import LayoutTable, Quantity
 from costmodel.stack import SoftwareStack
 from costmodel.updates.optimizers import MASTER_BYTES, Optimizer, optimizer
@@ -41,7 +41,7 @@ class BytesPerParameter:
     expert: State
 
 
-def bytes_per_parameter(table: LayoutTable, stack: SoftwareStack, job: TrainingJob) -> BytesPerParameter:
+def bytes_per_parameter(work: Workload, table: LayoutTable) -> BytesPerParameter:
     """State per parameter under each layout's ZeRO stage (Rajbhandari et al. 2020, figure 1), bytes.
 
     ZeRO-1 divides o by N, ZeRO-2 also g, ZeRO-3 also w; a stack that gathers from its master weights keeps no
@@ -50,12 +50,12 @@ def bytes_per_parameter(table: LayoutTable, stack: SoftwareStack, job: TrainingJ
 
     Args:
         table: The layouts; zero_stage, shard_degree and expert replicas are read.
-        stack: Bytes per parameter.
-        job: Precision: eight-bit training keeps copies of the matrices.
+        work: What runs: the model, the job, the engine.
 
     Returns:
         Bytes per dense and per expert parameter.
     """
+    stack, job = work.stack, work.job
     dense_ranks = np.minimum(table.shard_degree, table.replicas)
     stages = [np.greater_equal(table.zero_stage, stage) for stage in (1, 2, 3)]
     weight_bytes = stack.memory.weight_bytes + stack.memory.fp8_weight_copies * job.is_low_precision

@@ -7,14 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from costmodel.job import TrainingJob
+from costmodel.case import Workload
 from costmodel.layout import LayoutTable
-from costmodel.models.spec import ModelSpec, layer_runs
+from costmodel.models.spec import layer_runs
 from costmodel.ops.adapters import adapted
 from costmodel.ops.layer import embedding_ops, head_dtype, head_ops, layer_ops, module_ops
 from costmodel.ops.op import Op, ShardShape
 from costmodel.ops.shards import unique_shards
-from costmodel.stack import SoftwareStack
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,19 +32,18 @@ class Cuts:
     parts: tuple[tuple[Op, ...], ...]
 
 
-def cuts_of(model: ModelSpec, job: TrainingJob, stack: SoftwareStack, table: LayoutTable) -> Cuts:
+def cuts_of(work: Workload, table: LayoutTable) -> Cuts:
     """The distinct cuts of a table of layouts."""
-    shard, of_layout = unique_shards(table, job)
-    return Cuts(shard=shard, of_layout=of_layout, parts=ops_of_parts(model, job, stack, shard))
+    shard, of_layout = unique_shards(table, work.job)
+    return Cuts(shard=shard, of_layout=of_layout, parts=ops_of_parts(work, shard))
 
 
-def ops_of_parts(
-    model: ModelSpec, job: TrainingJob, stack: SoftwareStack, shard: ShardShape
-) -> tuple[tuple[Op, ...], ...]:
+def ops_of_parts(work: Workload, shard: ShardShape) -> tuple[tuple[Op, ...], ...]:
     """Operations of a layer of every run, of a module if any is trained, of the embedding, of the head."""
+    job, stack = work.job, work.stack
     return (
-        *(layer_ops(model, run.kind, job, stack, shard) for run in layer_runs(model)),
-        *(() if not job.mtp_layers else (module_ops(model, job, stack, shard),)),
-        adapted(embedding_ops(model, job, stack, shard), None, job, stack),
-        adapted(head_ops(model, stack, shard, head_dtype(job, stack)), None, job, stack),
+        *(layer_ops(work, run.kind, shard) for run in layer_runs(work.model)),
+        *(() if not job.mtp_layers else (module_ops(work, shard),)),
+        adapted(embedding_ops(work, shard), None, job, stack),
+        adapted(head_ops(work.model, stack, shard, head_dtype(job, stack)), None, job, stack),
     )

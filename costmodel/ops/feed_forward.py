@@ -13,6 +13,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.case import Workload
 from costmodel.job import TrainingJob
 from costmodel.layout import Quantity
 from costmodel.models.feed_forward import FeedForwardName
@@ -42,18 +43,17 @@ EIGHT_BIT_SHARE = (1 + 4 / 128) / 2  # bytes of a number in eight bits, its shar
 MOVES_OF_SEPARATE_COPIES = 2  # reads and writes of all copies, see `_moves_per_copy`
 
 
-def feed_forward_ops(
-    model: ModelSpec, kind: LayerKind, job: TrainingJob, stack: SoftwareStack, shard: ShardShape
-) -> tuple[Op, ...]:
+def feed_forward_ops(work: Workload, kind: LayerKind, shard: ShardShape) -> tuple[Op, ...]:
     """Give the feed-forward block of a layer from the normed input to the summed output."""
-    return () if kind.mlp == "none" else _BLOCKS[kind.mlp](model, job, stack, shard)
+    return () if kind.mlp == "none" else _BLOCKS[kind.mlp](work, shard)
 
 
-def dense_ops(model: ModelSpec, job: TrainingJob, stack: SoftwareStack, shard: ShardShape) -> tuple[Op, ...]:
+def dense_ops(work: Workload, shard: ShardShape) -> tuple[Op, ...]:
     """Give a dense feed-forward, cut over tp."""
+    model = work.model
     return (
         *enter_tensor_parallel("mlp", shard, model.hidden_size),
-        *_matrices(model, model.intermediate_size, job, stack, shard, name="mlp"),
+        *_matrices(work, model.intermediate_size, shard, name="mlp"),
         *leave_tensor_parallel("mlp", shard, model.hidden_size),
     )
 
@@ -63,7 +63,7 @@ def routed_tokens(model: ModelSpec, shard: ShardShape) -> Quantity:
     return shard.tokens / shard.tp * shard.expert_tp * model.num_experts_per_token
 
 
-def expert_ops(model: ModelSpec, job: TrainingJob, stack: SoftwareStack, shard: ShardShape) -> tuple[Op, ...]:
+def expert_ops(work: Workload, shard: ShardShape) -> tuple[Op, ...]:
     """Give routed experts between dispatch and combine, and the shared experts beside them.
 
     The experts of a layer live in the dp·cp·tp block: each rank routes T/tp of the tokens, sends K copies
@@ -72,6 +72,7 @@ def expert_ops(model: ModelSpec, job: TrainingJob, stack: SoftwareStack, shard: 
     gradient exists before and after the weights at once. Of a measured load the busiest rank counts. Experts
     of a latent width are sent that width: each rank projects its T/tp tokens to it, and what comes back.
     """
+    model, job, stack = work.model, work.job, work.stack
     H, t = model.hidden_size, shard.sharded_tokens
     most = busiest(job.expert_load, shard.ep)
     sent = most * HALF_BYTES * shard.tokens / shard.tp * model.num_experts_per_token * _routed_width(model)
@@ -92,7 +93,7 @@ def expert_ops(model: ModelSpec, job: TrainingJob, stack: SoftwareStack, shard: 
         traffic_bytes=3 * FLOAT_BYTES * t * model.num_experts,
         saved_bytes=FLOAT_BYTES * t * model.num_experts,
     )
-    shared = _shared(model, job, stack, shard)
+    shared = _shared(work, shard)
     if "layernorm" in stack.timing.recomputed_modules:
         router = drop_input(router)
     return (
@@ -102,7 +103,7 @@ def expert_ops(model: ModelSpec, job: TrainingJob, stack: SoftwareStack, shard: 
         elementwise("permute", traffic_bytes=moved, saved_bytes_op=kept),
         *_expert_traffic("dispatch", "all_gather", sent, most, shard, model, narrow_forward=there),
         *_weight_traffic(model, stack, shard),
-        *_experts(model, job, stack, shard),
+        *_experts(work, shard),
         *_expert_traffic("combine", "reduce_scatter", sent, most, shard, model, narrow_backward=there),
         replace(
             elementwise("unpermute", traffic_bytes=moved, saved_bytes=weighed, saved_bytes_op=kept),
@@ -201,15 +202,16 @@ def _weight_traffic(model: ModelSpec, stack: SoftwareStack, shard: ShardShape) -
     )
 
 
-def _experts(model: ModelSpec, job: TrainingJob, stack: SoftwareStack, shard: ShardShape) -> tuple[Op, ...]:
+def _experts(work: Workload, shard: ShardShape) -> tuple[Op, ...]:
     """Grouped GEMMs of the local experts around their activation."""
+    model = work.model
     H, F, gates = _routed_width(model), model.moe_intermediate_size / shard.expert_tp, 1 + model.gated_mlp
     experts = model.num_experts / shard.ep
-    m = busiest(job.expert_load, shard.ep) * routed_tokens(model, shard) / experts
-    dtype, bias = linear_dtype(job), model.mlp_bias
-    activation = _activation(model, "expert_activation", m * experts * F, job, stack)
+    m = busiest(work.job.expert_load, shard.ep) * routed_tokens(model, shard) / experts
+    dtype, bias = linear_dtype(work.job), model.mlp_bias
+    activation = _activation(work, "expert_activation", m * experts * F)
     down = grouped_gemm("expert_down", experts=experts, m=m, n=H, k=F, dtype=dtype, bias=H * bias)
-    if "moe_act" in stack.timing.recomputed_modules:
+    if "moe_act" in work.stack.timing.recomputed_modules:
         activation, down = repeat(activation), drop_input(down)
     up = grouped_gemm("expert_up", experts=experts, m=m, n=gates * F, k=H, dtype=dtype, bias=gates * F * bias)
     return (
@@ -222,8 +224,9 @@ def _experts(model: ModelSpec, job: TrainingJob, stack: SoftwareStack, shard: Sh
 _BLOCKS: Mapping[FeedForwardName, Callable[..., tuple[Op, ...]]] = {"dense": dense_ops, "moe": expert_ops}
 
 
-def _shared(model: ModelSpec, job: TrainingJob, stack: SoftwareStack, shard: ShardShape) -> tuple[Op, ...]:
+def _shared(work: Workload, shard: ShardShape) -> tuple[Op, ...]:
     """Shared experts: a dense feed-forward on every token, cut over tp; the router keeps its input."""
+    model = work.model
     if not model.shared_expert_size:
         return ()
     T, H = shard.tokens, model.hidden_size
@@ -232,26 +235,20 @@ def _shared(model: ModelSpec, job: TrainingJob, stack: SoftwareStack, shard: Sha
     )
     ops = (
         *enter_tensor_parallel("shared", shard, model.hidden_size),
-        *_matrices(model, model.shared_expert_size, job, stack, shard, name="shared", keeps_input=False),
+        *_matrices(work, model.shared_expert_size, shard, name="shared", keeps_input=False),
         *((gate,) * model.shared_expert_gate),
         *leave_tensor_parallel("shared", shard, model.hidden_size),
     )
-    return repeat_block(ops) if "shared_experts" in stack.timing.recomputed_modules else ops
+    return repeat_block(ops) if "shared_experts" in work.stack.timing.recomputed_modules else ops
 
 
 def _matrices(
-    model: ModelSpec,
-    width: int,
-    job: TrainingJob,
-    stack: SoftwareStack,
-    shard: ShardShape,
-    *,
-    name: str,
-    keeps_input: bool = True,
+    work: Workload, width: int, shard: ShardShape, *, name: str, keeps_input: bool = True
 ) -> tuple[Op, ...]:
     """Up-projection (and gate), activation, down-projection of one feed-forward on every token."""
+    model = work.model
     T, H, F, gates = shard.tokens, model.hidden_size, width / shard.tp, 1 + model.gated_mlp
-    dtype, bias = linear_dtype(job), model.mlp_bias
+    dtype, bias = linear_dtype(work.job), model.mlp_bias
     up = gemm(
         f"{name}_up",
         m=T,
@@ -263,7 +260,7 @@ def _matrices(
     )
     return (
         replace(up, joins=gates),
-        _activation(model, f"{name}_activation", T * F, job, stack),
+        _activation(work, f"{name}_activation", T * F),
         gemm(
             f"{name}_down",
             m=T,
@@ -272,23 +269,24 @@ def _matrices(
             dtype=dtype,
             bias=H * bias,
             saved_elements=T * F,
-            output_elements=reduced_elements(shard, H, keeps_partial_sums=stack.memory.keeps_partial_sums),
+            output_elements=reduced_elements(
+                shard, H, keeps_partial_sums=work.stack.memory.keeps_partial_sums
+            ),
         ),
     )
 
 
-def _activation(
-    model: ModelSpec, name: str, elements: Quantity, job: TrainingJob, stack: SoftwareStack
-) -> Op:
+def _activation(work: Workload, name: str, elements: Quantity) -> Op:
     """Activation between the matrices: keeps its input; unfused and gated, mostly also the activated gate.
 
     Traffic per output element in half precision: gated 3 (2 in, 1 out), plain 2; unfused adds a bias or
     product pass of 2.
     """
-    gates = 1 + model.gated_mlp
+    stack = work.stack
+    gates = 1 + work.model.gated_mlp
     extra = 0 if stack.timing.fused_elementwise else 1
-    activated = extra * stack.memory.keeps_activated_gate * model.gated_mlp
-    width = 1 if stack.memory.keeps_narrow_gates and job.is_low_precision else HALF_BYTES
+    activated = extra * stack.memory.keeps_activated_gate * work.model.gated_mlp
+    width = 1 if stack.memory.keeps_narrow_gates and work.job.is_low_precision else HALF_BYTES
     return elementwise(
         name,
         traffic_bytes=HALF_BYTES * elements * (gates + 1 + 2 * extra),

@@ -14,6 +14,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from costmodel.case import Workload
 from costmodel.job import TrainingJob
 from costmodel.kernels.precisions import PRECISIONS
 from costmodel.layout import Quantity
@@ -61,26 +62,25 @@ __all__ = [
 ]
 
 
-def layer_ops(
-    model: ModelSpec, kind: LayerKind, job: TrainingJob, stack: SoftwareStack, shard: ShardShape
-) -> tuple[Op, ...]:
+def layer_ops(work: Workload, kind: LayerKind, shard: ShardShape) -> tuple[Op, ...]:
     """Operations of one layer on one rank: its mixer, then its feed-forward, each normed and added."""
+    model, job = work.model, work.job
     if model.module and kind.traced is not None:
-        return traced_ops(model.module.kinds[kind.traced], stack, shard)
+        return traced_ops(model.module.kinds[kind.traced], work.stack, shard)
     if model.tower and kind.tower:
         seen = tower_shard(model.tower, job, shard)
         encoder = encoder_of(model.tower)
         alike = replace(layer_runs(encoder)[0].kind, tower=True)
-        ops = both_ways(_layer_ops(encoder, alike, replace(job, adapter=None), stack, seen))
+        of_tower = replace(work, model=encoder, job=replace(job, adapter=None))
+        ops = both_ways(_layer_ops(of_tower, alike, seen))
         return ops if job.trains_tower else untrained(ops)
-    return _layer_ops(model, kind, job, stack, shard)
+    return _layer_ops(work, kind, shard)
 
 
-def _layer_ops(
-    model: ModelSpec, kind: LayerKind, job: TrainingJob, stack: SoftwareStack, shard: ShardShape
-) -> tuple[Op, ...]:
+def _layer_ops(work: Workload, kind: LayerKind, shard: ShardShape) -> tuple[Op, ...]:
     """The same of the layers of one transformer."""
-    mixer, block = _mixer(model, kind, job, stack, shard), _feed_forward(model, kind, job, stack, shard)
+    job, stack = work.job, work.stack
+    mixer, block = _mixer(work, kind, shard), _feed_forward(work, kind, shard)
     ops = (*mixer, *block)
     if stack.memory.keeps_half_the_products:
         ops = tuple(_keeping_half(op) for op in ops)
@@ -92,10 +92,9 @@ def _layer_ops(
     return (*adapted(ops[:at], "attention", job, stack), *adapted(ops[at:], "mlp", job, stack))
 
 
-def _mixer(
-    model: ModelSpec, kind: LayerKind, job: TrainingJob, stack: SoftwareStack, shard: ShardShape
-) -> tuple[Op, ...]:
+def _mixer(work: Workload, kind: LayerKind, shard: ShardShape) -> tuple[Op, ...]:
     """What mixes the tokens of a layer, attention or a recurrence, with norm and residual."""
+    model, job, stack = work.model, work.job, work.stack
     if kind.attention == "none":
         return ()
     recurrent = kind.attention == "recurrence"
@@ -107,7 +106,7 @@ def _mixer(
         *streams_before(model, "attention", shard),
         repeat(norm) if again and not recurrent else norm,
         *_cast(model, "attention_cast", recurrence_of(model).value_width if recurrent else inner, job, shard),
-        *_mixer_ops(model, kind)(model, kind, job, stack, shard),
+        *_mixer_ops(model, kind)(work, kind, shard),
         *_post_norm(model, "attention_post_norm", stack, shard, trained=trained),
         *_residual(model, "attention", stack, shard),
     )
@@ -126,18 +125,17 @@ def _mixer_ops(model: ModelSpec, kind: LayerKind) -> Callable[..., tuple[Op, ...
     return recurrence_ops if kind.attention == "recurrence" else ATTENTIONS[model.attention.name]
 
 
-def _feed_forward(
-    model: ModelSpec, kind: LayerKind, job: TrainingJob, stack: SoftwareStack, shard: ShardShape
-) -> tuple[Op, ...]:
+def _feed_forward(work: Workload, kind: LayerKind, shard: ShardShape) -> tuple[Op, ...]:
     """The feed-forward block of a layer with norm and residual; the only norm of a layer is its mixer's."""
+    model, stack = work.model, work.stack
     if kind.mlp == "none":
         return ()
     alone = kind.attention == "none"
-    trained = job.adapter is None
+    trained = work.job.adapter is None
     norm = norm_op(model, "mlp_norm", stack, shard, keeps_layer_input=alone, trained=trained)
     norms = (norm,) if alone or norms_of(model, kind) > 1 else ()
-    cast = _cast(model, "mlp_cast", model.feed_forward().inner_size, job, shard)
-    block = feed_forward_ops(model, kind, job, stack, shard)
+    cast = _cast(model, "mlp_cast", model.feed_forward().inner_size, work.job, shard)
+    block = feed_forward_ops(work, kind, shard)
     return (
         *streams_before(model, "mlp", shard),
         *_repeated(kind, stack.timing.recomputed_modules, norms, cast, block),
@@ -189,13 +187,12 @@ def _keeping_wide_inputs(op: Op) -> Op:
     )
 
 
-def embedding_ops(
-    model: ModelSpec, job: TrainingJob, stack: SoftwareStack, shard: ShardShape
-) -> tuple[Op, ...]:
+def embedding_ops(work: Workload, shard: ShardShape) -> tuple[Op, ...]:
     """Token embedding of the first stage: a lookup in a vocabulary shard, summed over tp, and its dropout.
 
     The two ends of a tower are with it. Beside adapters it is frozen, and no gradient comes to it.
     """
+    model, stack = work.model, work.stack
     if model.module:
         return traced_ops(model.module.stem, stack, shard)
     T, t, H = shard.tokens, shard.sharded_tokens, model.hidden_size
@@ -205,9 +202,9 @@ def embedding_ops(
         saved_bytes=t * H * stack.timing.dropout,
         parameters=model.vocab_size * H / shard.tp + model.learned_positions * H,
     )
-    ends = tower_end_ops(model.tower, job, stack, shard) if model.tower else ()
+    ends = tower_end_ops(model.tower, work.job, stack, shard) if model.tower else ()
     left = leave_tensor_parallel("embedding", shard, H)
-    if job.adapter is not None:
+    if work.job.adapter is not None:
         left = tuple(op for op in left if op.phase == "forward")
     return (lookup, *left, *first_streams(model, shard), *ends)
 
@@ -266,9 +263,9 @@ def _loss_reductions(stack: SoftwareStack, shard: ShardShape) -> tuple[Op, ...]:
     )
 
 
-def module_ops(model: ModelSpec, job: TrainingJob, stack: SoftwareStack, shard: ShardShape) -> tuple[Op, ...]:
+def module_ops(work: Workload, shard: ShardShape) -> tuple[Op, ...]:
     """A module that predicts one further token, without its product with the head and its loss."""
-    return mtp_ops(model, layer_ops(model, mtp_kind(model), job, stack, shard), job, stack, shard)
+    return mtp_ops(work, layer_ops(work, mtp_kind(work.model), shard), shard)
 
 
 def forward_flop(ops: Sequence[Op]) -> Quantity:
@@ -302,11 +299,12 @@ def model_flop_per_step(model: ModelSpec, job: TrainingJob) -> float:
 
     shard = ShardShape(sequence_length=float(job.sequence_length))
     ideal = stack("ideal")
-    layers = [(run.count, layer_ops(model, run.kind, job, ideal, shard)) for run in layer_runs(model)]
+    work = Workload(model=model, job=job, stack=ideal)
+    layers = [(run.count, layer_ops(work, run.kind, shard)) for run in layer_runs(model)]
     head = adapted(head_ops(model, ideal, shard), None, job, ideal)
     if job.mtp_layers:
-        layers.append((job.mtp_layers, (*module_ops(model, job, ideal, shard), *head)))
-    first = adapted(embedding_ops(model, job, ideal, shard), None, job, ideal) if model.tower else ()
+        layers.append((job.mtp_layers, (*module_ops(work, shard), *head)))
+    first = adapted(embedding_ops(work, shard), None, job, ideal) if model.tower else ()
     forward = sum(count * forward_flop(ops) for count, ops in layers) + forward_flop((*first, *head))
     spared = sum(count * _frozen_flop(ops) for count, ops in layers) + _frozen_flop((*first, *head))
     return float(job.global_batch_size * (3 * forward - spared))

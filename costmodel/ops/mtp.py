@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from costmodel.case import Workload
 from costmodel.job import TrainingJob
 from costmodel.models.parameters import norm_parameters
 from costmodel.models.spec import ModelSpec
@@ -33,29 +34,25 @@ from costmodel.ops.op import (
 )
 from costmodel.ops.passes import norm_op
 from costmodel.ops.streams import last_sum
-from costmodel.stack import SoftwareStack
 
 
-def mtp_ops(
-    model: ModelSpec, layer: Sequence[Op], job: TrainingJob, stack: SoftwareStack, shard: ShardShape
-) -> tuple[Op, ...]:
+def mtp_ops(work: Workload, layer: Sequence[Op], shard: ShardShape) -> tuple[Op, ...]:
     """Operations of one module without its product with the head and its loss.
 
     Args:
-        model: The model.
+        work: What runs: the model, the job, the engine.
         layer: Operations of a layer of its last kind (`costmodel.models.kinds.mtp_kind`).
-        job: Its precision.
-        stack: The training engine.
         shard: How a layer is cut.
     """
+    model = work.model
     H, n = model.hidden_size, model.residual_streams
     return (
         elementwise("mtp_embedding", traffic_bytes=2 * HALF_BYTES * shard.tokens * H),
         *leave_tensor_parallel("mtp_embedding", shard, H),
-        norm_op(model, "mtp_embedding_norm", stack, shard),
-        _of_streams(norm_op(model, "mtp_hidden_norm", stack, shard), n),
+        norm_op(model, "mtp_embedding_norm", work.stack, shard),
+        _of_streams(norm_op(model, "mtp_hidden_norm", work.stack, shard), n),
         *enter_tensor_parallel("mtp_projection", shard, (1 + n) * H),
-        *_projections(model, job, shard),
+        *_projections(model, work.job, shard),
         *_gathered(shard, n * H),
         *layer,
         *last_sum(model, shard),

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from costmodel.job import TrainingJob
+from costmodel.case import Workload
 from costmodel.layout import SCHEDULES, LayoutTable, Quantity
 from costmodel.models.sizes import tied_parameters
-from costmodel.models.spec import ModelSpec
 from costmodel.pipeline.derived import most_held
 from costmodel.pipeline.schedules import chunks_per_rank, column
 
@@ -107,7 +106,7 @@ def holds_ends(schedule: Quantity, pp: Quantity, stage: Quantity) -> tuple[Quant
     return first, np.where(_V_SHAPED[np.asarray(schedule)], first, np.equal(stage, np.asarray(pp) - 1))
 
 
-def copied_parameters(model: ModelSpec, job: TrainingJob, table: LayoutTable) -> Quantity:
+def copied_parameters(work: Workload, table: LayoutTable) -> Quantity:
     """Parameters of the embedding that the head's rank of a pipeline holds once more, before they are cut.
 
     Those of a tied embedding; else, unless one rank holds both ends of the model, those in which modules that
@@ -116,7 +115,8 @@ def copied_parameters(model: ModelSpec, job: TrainingJob, table: LayoutTable) ->
     Source: megatron-core's ``GPTModel`` builds an embedding where ``mtp_process`` is; DeepSeek-V3 section 2.2
     shares it because DualPipe puts both ends on one rank.
     """
-    if (tied := tied_parameters(model)) or not job.mtp_layers:
+    model = work.model
+    if (tied := tied_parameters(model)) or not work.job.mtp_layers:
         return tied
     apart: Quantity = np.where(_V_SHAPED[table.schedule], 0, model.vocab_size * model.hidden_size)
     return apart

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 
+from costmodel.case import Workload
 from costmodel.job import TrainingJob
 from costmodel.kernels.precisions import PRECISIONS, TRAINING
 from costmodel.layout import ParallelLayout
@@ -18,13 +19,14 @@ from topology.base.units import format_bytes, format_flop_per_s, format_seconds
 from topology.hardware.gpu import Gpu
 
 
-def refuse_larger_than_memory(model: ModelSpec, gpu: Gpu, job: TrainingJob, layout: ParallelLayout) -> None:
+def refuse_larger_than_memory(work: Workload, gpu: Gpu, layout: ParallelLayout) -> None:
     """Refuse a run that fitted although its bare weights are larger than the memory of all its GPUs.
 
     weights = dense·dp·cp + experts·expert dp copies, each once per shard group at ZeRO-3, in the bytes of the
     training precision, or of the format that frozen ones are quantised to: no gradient, no optimizer, no
     activation. Weights that wait in host memory are on no GPU.
     """
+    model, job = work.model, work.job
     if job.offload is not None and job.offload.parameters:
         return
     experts = sum(run.count * model.feed_forward(run.kind.mlp).expert_parameters for run in layer_runs(model))
@@ -45,11 +47,9 @@ def refuse_larger_than_memory(model: ModelSpec, gpu: Gpu, job: TrainingJob, layo
         )
 
 
-def refuse_faster_than_peak(
-    model: ModelSpec, gpu: Gpu, job: TrainingJob, layout: ParallelLayout, step_time_s: float
-) -> None:
+def refuse_faster_than_peak(work: Workload, gpu: Gpu, layout: ParallelLayout, step_time_s: float) -> None:
     """Refuse a step measured shorter than its model's FLOPs at the dense peak of all GPUs."""
-    flop, peak = _flop(model, job), layout.num_gpus * gpu.peak(TRAINING[job.precision].peak)
+    flop, peak = _flop(work.model, work.job), layout.num_gpus * gpu.peak(TRAINING[work.job.precision].peak)
     if step_time_s * peak < flop:
         raise UnsupportedRunError(
             f"step_time_s = {step_time_s:g}, yet {flop:.3g} FLOP / ({layout.num_gpus} × "

@@ -15,15 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from costmodel.case import Case
 from costmodel.evidence.keys import EXPERTS, Footing, footing
 from costmodel.evidence.table import Evidence, evidence_for, unmeasured, unmeasured_memory
-from costmodel.job import TrainingJob
 from costmodel.layout import ParallelLayout
 from costmodel.models.sizes import is_unmeasured
-from costmodel.models.spec import ModelSpec
-from costmodel.stack import SoftwareStack
 from costmodel.training.layer_time import SHARPNESS
-from topology.cluster import Cluster
 
 BANDS_FILE = Path(__file__).parents[1] / "data" / "bands.toml"
 QUANTILE_80 = 1.2816  # standard deviations that hold 80 % of a normal distribution around its centre
@@ -137,13 +134,13 @@ def memory_deviation(doubts: Doubts) -> float:
     return math.hypot(widest, deviations()["recurrent"]["memory"] * doubts.recurrent)
 
 
-def peak_deviation(model: ModelSpec, cluster: Cluster, job: TrainingJob, stack: SoftwareStack) -> float:
+def peak_deviation(case: Case) -> float:
     """Standard deviation of log peak memory of a job under any layout.
 
     Measured peaks are evidence by engine, precision and experts, which a job has whatever its layout.
     """
-    one = footing(model, cluster, job, stack, ParallelLayout())
-    recurrent = is_unmeasured(model)
+    one = footing(case, ParallelLayout())
+    recurrent = is_unmeasured(case.model)
     return memory_deviation(doubts_of(one, evidence_for(one), untabled_gpu=False, recurrent=recurrent))
 
 

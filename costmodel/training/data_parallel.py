@@ -19,16 +19,18 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.case import Case
 from costmodel.kernels.collectives import collective_time
-from costmodel.kernels.tables import Calibration
 from costmodel.layout import LayoutTable, divisors
 from costmodel.ops.op import HALF_BYTES
 from costmodel.stack import SoftwareStack
 from costmodel.training.rank_strides import Counts
 from topology.base.arrays import Vector
 from topology.base.columns import Columns
-from topology.fabric.hierarchy import Hierarchy, crosses_node
+from topology.fabric.hierarchy import crosses_node
 
+Pair = tuple[Vector, Vector]
+"""Of parts and layouts: of dense parameters, and of routed experts."""
 SHARDS_GRADIENTS = 2  # the ZeRO stage from which gradients leave in every microbatch
 SHARDS_PARAMETERS = 3  # the ZeRO stage from which parameters are gathered before every use
 
@@ -65,30 +67,11 @@ class GradientTraffic(Columns):
     network: Vector
 
 
-def gradient_traffic(
-    cal: Calibration,
-    hierarchy: Hierarchy,
-    stack: SoftwareStack,
-    table: LayoutTable,
-    strides: Mapping[str, Counts],
-    *,
-    dense: Vector,
-    expert: Vector,
-    layers: Sequence[int],
-    tied_parameters: Vector,
-    frozen: tuple[Vector, Vector] | None = None,
-    products: tuple[Vector, Vector] | None = None,
-    from_host_s: tuple[float, float, float] = (0.0, 0.0, 0.0),
-    sent: tuple[Vector, Vector] | None = None,
-    local_steps: int = 1,
-    bucket_bytes: float | None = None,
-) -> GradientTraffic:
-    """Seconds of the traffic between replicas.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replication:
+    """What the replicas of layouts hold and exchange.
 
-    Args:
-        cal: Tables.
-        hierarchy: The cluster.
-        stack: Bytes per communicated gradient and parameter.
+    Attributes:
         table: The layouts.
         strides: From `rank_strides.axis_strides`.
         dense: Parameters per rank of one layer of each run, the embedding, the head; shape (K + 2, layouts).
@@ -107,10 +90,49 @@ def gradient_traffic(
         bucket_bytes: Of the gradients that are reduced at once where they are reduced once a step; None for
             what a fitted overlap has seen.
     """
+
+    table: LayoutTable
+    strides: Mapping[str, Counts]
+    dense: Vector
+    expert: Vector
+    layers: Sequence[int]
+    tied_parameters: Vector
+    frozen: Pair | None = None
+    products: Pair | None = None
+    from_host_s: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    sent: Pair | None = None
+    local_steps: int = 1
+    bucket_bytes: float | None = None
+
+    def take(self, rows: NDArray[np.intp]) -> Replication:
+        """What some layouts hold and exchange, in this order; a row may come several times."""
+        return replace(
+            self,
+            table=self.table.take(rows),
+            strides={axis: stride[rows] for axis, stride in self.strides.items()},
+            dense=self.dense[:, rows],
+            expert=self.expert[:, rows],
+            tied_parameters=self.tied_parameters[rows],
+            frozen=_columns(self.frozen, rows),
+            products=_columns(self.products, rows),
+            sent=_columns(self.sent, rows),
+        )
+
+
+def _columns(pair: Pair | None, rows: NDArray[np.intp]) -> Pair | None:
+    """Some layouts of two arrays of parts."""
+    return pair and (pair[0][:, rows], pair[1][:, rows])
+
+
+def gradient_traffic(case: Case, replication: Replication) -> GradientTraffic:
+    """Seconds of the traffic between replicas."""
+    cal, hierarchy, stack = case.cal, case.cluster.hierarchy, case.stack
+    table, strides, bucket_bytes = replication.table, replication.strides, replication.bucket_bytes
+    dense, expert = replication.dense, replication.expert
     copies = table.replicas
     shards = np.minimum(table.shard_degree, copies)
     per_unit = table.zero_stage >= SHARDS_GRADIENTS
-    counts = np.array([*layers, 1, 1], dtype=np.float64)[:, None]
+    counts = np.array([*replication.layers, 1, 1], dtype=np.float64)[:, None]
     groups = (
         _Replicas(dense, copies, shards, strides["data"]),
         _Replicas(expert, table.expert_dp, table.expert_shard_degree, strides["expert_data"]),
@@ -118,7 +140,7 @@ def gradient_traffic(
     reduce_s, gather_s, updated, whole = (np.zeros_like(dense) for _ in range(4))
     last_s = np.zeros(dense.shape[1])
     each_use = table.zero_stage >= SHARDS_PARAMETERS
-    for group, narrow in zip(groups, sent or (None, None), strict=True):
+    for group, narrow in zip(groups, replication.sent or (None, None), strict=True):
         if not group.parameters.any():
             continue
         bucket = (counts * group.parameters).sum(axis=0) / table.pp
@@ -131,9 +153,9 @@ def gradient_traffic(
             pieces = np.where(per_unit, pieces, np.maximum(1.0, reduced / bucket_bytes))
         reduced = reduced / pieces
         if bucket_bytes is not None:
-            each = _reduce(cal, hierarchy, table, group, reduced, local_steps)
+            each = _reduce(case, replication, group, reduced)
             last_s = np.maximum(last_s, np.where(per_unit, 0.0, each)[0])
-        reduce_s += share * pieces * _reduce(cal, hierarchy, table, group, reduced, local_steps)
+        reduce_s += share * pieces * _reduce(case, replication, group, reduced)
         gathered = unit * stack.memory.parameter_gather_bytes * (table.zero_stage > 0)
         gather_s += (
             share
@@ -143,18 +165,18 @@ def gradient_traffic(
         updated += group.parameters / np.where(table.zero_stage > 0, group.shards, 1)
         whole += group.parameters * (group.shards > 1)
         moved = each_use * group.parameters / group.shards
-        gather_s += from_host_s[0] * moved
-        reduce_s += from_host_s[1] * moved
+        gather_s += replication.from_host_s[0] * moved
+        reduce_s += replication.from_host_s[1] * moved
     by_unit = stack.memory.gathers_from_master and stack.memory.reduces_by_unit
     cut = each_use | (by_unit & (table.zero_stage > 0))
-    for group, held in zip(groups, frozen or (), strict=False):
+    for group, held in zip(groups, replication.frozen or (), strict=False):
         messages = stack.timing.messages_per_unit
         once = collective_time(
             cal, hierarchy, "all_gather", held * cut / messages, group.shards, group.stride
         )
-        gather_s += messages * once + from_host_s[2] * held * each_use / group.shards
+        gather_s += messages * once + replication.from_host_s[2] * held * each_use / group.shards
     gathered_bytes, reduced_bytes = _memory_bytes(stack)
-    tied = tied_parameters * stack.memory.gradient_reduce_bytes * (table.pp > 1)
+    tied = replication.tied_parameters * stack.memory.gradient_reduce_bytes * (table.pp > 1)
     return GradientTraffic(
         step_reduce_s=np.where(per_unit, 0.0, reduce_s),
         step_gather_s=np.where(each_use, 0.0, gather_s),
@@ -163,7 +185,7 @@ def gradient_traffic(
         microbatch_gathered_bytes=each_use * gathered_bytes * whole,
         microbatch_reduced_bytes=each_use * reduced_bytes * whole,
         updated_parameters=updated,
-        update_s=_whole_updates(cal, hierarchy, table, groups, products),
+        update_s=_whole_updates(case, replication, groups),
         last_bucket_s=last_s,
         tied_s=collective_time(cal, hierarchy, "p2p", tied, table.pp, strides["pp"]),
         network=crosses_node(hierarchy, copies, strides["data"]).astype(np.float64),
@@ -185,49 +207,18 @@ def _memory_bytes(stack: SoftwareStack) -> tuple[float, float]:
     return (2 + 2 * copies) * gathered, 3 * reduced + copies * (HALF_BYTES + reduced)
 
 
-def least_traffic(
-    cal: Calibration,
-    hierarchy: Hierarchy,
-    stack: SoftwareStack,
-    table: LayoutTable,
-    strides: Mapping[str, Counts],
-    *,
-    dense: Vector,
-    expert: Vector,
-    layers: Sequence[int],
-    tied_parameters: Vector,
-    frozen: tuple[Vector, Vector] | None = None,
-    products: tuple[Vector, Vector] | None = None,
-    from_host_s: tuple[float, float, float] = (0.0, 0.0, 0.0),
-    sent: tuple[Vector, Vector] | None = None,
-    local_steps: int = 1,
-    bucket_bytes: float | None = None,
-) -> GradientTraffic:
+def least_traffic(case: Case, replication: Replication) -> GradientTraffic:
     """Each number of `gradient_traffic` at its least over the shard degrees that the stack can use."""
-    partly = np.isin(table.zero_stage, stack.supports.partial_zero_stages)
+    table = replication.table
+    partly = np.isin(table.zero_stage, case.stack.supports.partial_zero_stages)
     degrees = [
         divisors(int(ranks)) if any_part else [int(ranks)]
         for ranks, any_part in zip(table.replicas, partly, strict=True)
     ]
     counts = np.array([len(found) for found in degrees])
-    rows = np.repeat(np.arange(len(table)), counts)
-    every = gradient_traffic(
-        cal,
-        hierarchy,
-        stack,
-        replace(table.take(rows), shard_degree=np.concatenate(degrees)),
-        {axis: stride[rows] for axis, stride in strides.items()},
-        dense=dense[:, rows],
-        expert=expert[:, rows],
-        layers=layers,
-        tied_parameters=tied_parameters[rows],
-        frozen=(frozen[0][:, rows], frozen[1][:, rows]) if frozen else None,
-        products=(products[0][:, rows], products[1][:, rows]) if products else None,
-        from_host_s=from_host_s,
-        sent=(sent[0][:, rows], sent[1][:, rows]) if sent else None,
-        local_steps=local_steps,
-        bucket_bytes=bucket_bytes,
-    )
+    repeated = replication.take(np.repeat(np.arange(len(table)), counts))
+    each_degree = replace(repeated.table, shard_degree=np.concatenate(degrees))
+    every = gradient_traffic(case, replace(repeated, table=each_degree))
     starts = np.cumsum(counts) - counts
     least = {name: np.minimum.reduceat(getattr(every, name), starts, axis=-1) for name in every.names()}
     return GradientTraffic(**least)
@@ -250,13 +241,7 @@ def _share_sent(sent: Vector, parameters: Vector, counts: Vector, per_unit: NDAr
     return np.asarray(np.where(per_unit, alone, bucket))
 
 
-def _whole_updates(
-    cal: Calibration,
-    hierarchy: Hierarchy,
-    table: LayoutTable,
-    groups: Sequence[_Replicas],
-    products: tuple[Vector, Vector] | None,
-) -> Vector:
+def _whole_updates(case: Case, replication: Replication, groups: Sequence[_Replicas]) -> Vector:
     """Seconds of updates that take whole matrices, once a step; nothing without such products.
 
     Ranks that share the state deal the matrices among them. Where ZeRO-2 or 3 cut every matrix, momentum in
@@ -264,8 +249,9 @@ def _whole_updates(
 
     Source: Moonlight (arXiv 2502.16982) section 2.3; megatron-core's layer-wise distributed optimizer.
     """
+    cal, hierarchy, table = case.cal, case.cluster.hierarchy, replication.table
     seconds = np.zeros_like(groups[0].parameters)
-    for group, alone in zip(groups, products or (), strict=False):
+    for group, alone in zip(groups, replication.products or (), strict=False):
         sharded = table.zero_stage > 0
         seconds += alone / np.where(sharded, group.shards, 1)
         cut = HALF_BYTES * group.parameters * (table.zero_stage >= SHARDS_GRADIENTS) * (alone > 0)
@@ -274,20 +260,14 @@ def _whole_updates(
     return seconds
 
 
-def _reduce(
-    cal: Calibration,
-    hierarchy: Hierarchy,
-    table: LayoutTable,
-    group: _Replicas,
-    message_bytes: Vector,
-    local_steps: int,
-) -> Vector:
+def _reduce(case: Case, replication: Replication, group: _Replicas, message_bytes: Vector) -> Vector:
     """Sum gradients: all-reduce, or reduce-scatter and all-reduce of each shard among its replicas."""
-    sharded = table.zero_stage > 0
+    cal, hierarchy = case.cal, case.cluster.hierarchy
+    sharded = replication.table.zero_stage > 0
     outer = np.where(sharded, group.copies // np.maximum(1, group.shards), group.copies)
     outer_stride = np.where(sharded, group.stride * group.shards, group.stride)
     whole = message_bytes / np.where(sharded, group.shards, 1)
     scattered = message_bytes * sharded
     seconds: Vector = collective_time(cal, hierarchy, "all_reduce", whole, outer, outer_stride)
-    seconds = seconds / local_steps
+    seconds = seconds / replication.local_steps
     return seconds + collective_time(cal, hierarchy, "reduce_scatter", scattered, group.shards, group.stride)

@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from costmodel.case import Case, Workload
 from costmodel.estimate import PART_NAMES, Estimate, TimeBreakdown, per_billion_tokens, usd, watt_hours
 from costmodel.evidence.keys import footing
 from costmodel.evidence.table import evidence_for
 from costmodel.job import TrainingJob
 from costmodel.kernels.precisions import TRAINING
 from costmodel.kernels.stand_ins import gemm_reference, stand_in
-from costmodel.kernels.tables import Calibration
 from costmodel.layout import SCHEDULES, LayoutTable, ParallelLayout
 from costmodel.memory.fit import out_of_memory_chance
 from costmodel.memory.stage import MemoryBreakdown, MemoryPieces, holds_ends, stage_memory
@@ -38,35 +38,28 @@ from costmodel.training.bands import (
 )
 from costmodel.training.breakdown import time_breakdown
 from costmodel.training.constants import Constants, default_constants
-from costmodel.training.priced import price_layouts
+from costmodel.training.priced import Priced, price_layouts
 from costmodel.training.raw_times import Features
 from costmodel.training.stages import stage_costs_of
 from topology.base.counts import counted
 from topology.base.units import HOUR, format_seconds
-from topology.cluster import Cluster
 from topology.pools.rates import mean_usd_per_gpu_hour, rates_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
-    """What is estimated."""
+class Parts:
+    """What an estimate is put together from: the layout as it is priced, its stages, and what they sum to."""
 
-    model: ModelSpec
-    cluster: Cluster
-    job: TrainingJob
-    stack: SoftwareStack
-    layout: ParallelLayout
-    cal: Calibration
-    paid_gpus: int
+    priced: Priced
+    costs: AnyStages
+    split: StageSplit
+    time: TimeBreakdown
+    memory: tuple[MemoryBreakdown, ...]
 
 
 def estimate(
-    model: ModelSpec,
-    cluster: Cluster,
-    job: TrainingJob,
-    stack: SoftwareStack,
+    case: Case,
     layout: ParallelLayout,
-    cal: Calibration,
     split: StageSplit | None = None,
     *,
     constants: Constants | None = None,
@@ -75,49 +68,40 @@ def estimate(
     """Estimate one layout.
 
     Args:
-        model: The model.
-        cluster: Where it runs.
-        job: What is asked.
-        stack: The training engine.
+        case: What they are judged against.
         layout: How the job is split; taken as legal (`planner.rules.check`).
-        cal: Kernel and collective tables.
         split: Layers and recomputed layers of every rank; the even split by default.
         constants: Constants of the composition, the shipped ones by default.
         paid_gpus: GPUs that are paid for, by default all of the cluster, whether they work or idle.
     """
-    return estimate_and_costs(
-        model, cluster, job, stack, layout, cal, split, constants=constants, paid_gpus=paid_gpus
-    )[0]
+    return estimate_and_costs(case, layout, split, constants=constants, paid_gpus=paid_gpus)[0]
 
 
 def estimate_and_costs(
-    model: ModelSpec,
-    cluster: Cluster,
-    job: TrainingJob,
-    stack: SoftwareStack,
+    case: Case,
     layout: ParallelLayout,
-    cal: Calibration,
     split: StageSplit | None = None,
     *,
     constants: Constants | None = None,
     paid_gpus: int | None = None,
 ) -> tuple[Estimate, StageCosts]:
     """The estimate of one layout, and the costs of its stages that it was made from; see `estimate`."""
+    model, cluster, job = case.model, case.cluster, case.job
     c = constants or default_constants()
     runs = [run.count for run in layer_runs(model)]
     table = LayoutTable.from_rows([layout])
-    priced = price_layouts(model, cluster, job, stack, table, cal, constants=c)
+    priced = price_layouts(case, table, constants=c)
     order = layer_order(model)
     costs = stage_costs_of(priced, layout, job, runs, cluster.gpu.memory_bytes, order)
     split = split or even_split(runs, layout, order, job.mtp_layers)
-    question = Question(
-        model=model, cluster=cluster, job=job, stack=stack, layout=layout, cal=cal,
-        paid_gpus=paid_gpus or max(cluster.num_gpus, layout.num_gpus),
-    )  # fmt: skip
-    time = time_breakdown([priced.features], c, costs, split)
-    memory = rank_memory(priced.pieces, layout, costs, split)
-    host_share = float(priced.costs.host_share[0])
-    return answer(question, priced.features, costs, split, time, memory, host_share), costs
+    parts = Parts(
+        priced=priced,
+        costs=costs,
+        split=split,
+        time=time_breakdown([priced.features], c, costs, split),
+        memory=rank_memory(priced.pieces, layout, costs, split),
+    )
+    return answer(case, layout, parts, paid_gpus or max(cluster.num_gpus, layout.num_gpus)), costs
 
 
 def rank_memory(
@@ -140,31 +124,25 @@ def rank_memory(
     return tuple(ranks)
 
 
-def answer(
-    q: Question,
-    features: Features,
-    costs: AnyStages,
-    split: StageSplit,
-    time: TimeBreakdown,
-    memory: tuple[MemoryBreakdown, ...],
-    host_share: float,
-) -> Estimate:
+def answer(case: Case, layout: ParallelLayout, parts: Parts, paid_gpus: int) -> Estimate:
     """Put the estimate together from its parts."""
-    seconds = step_time(costs, split)
-    rests_on = footing(q.model, q.cluster, q.job, q.stack, q.layout)
+    model, job, gpu, memory, time = case.model, case.job, case.cluster.gpu, parts.memory, parts.time
+    seconds = step_time(parts.costs, parts.split)
+    rests_on = footing(case, layout)
     evidence = evidence_for(rests_on)
-    tabled = stand_in(q.cal, q.cluster.gpu) == q.cluster.gpu.name
+    tabled = stand_in(case.cal, gpu) == gpu.name
+    host_share = float(parts.priced.costs.host_share[0])
     doubts = doubts_of(
-        rests_on, evidence, untabled_gpu=not tabled, recurrent=is_unmeasured(q.model), host_share=host_share
+        rests_on, evidence, untabled_gpu=not tabled, recurrent=is_unmeasured(model), host_share=host_share
     )
-    lower_s, upper_s = interval(seconds, time_deviation(doubts, _level_deviation(q.stack)))
+    lower_s, upper_s = interval(seconds, time_deviation(doubts, _level_deviation(case.stack)))
     peak, deviation = max(stage.total_bytes for stage in memory), memory_deviation(doubts)
     memory_lower, memory_upper = interval(peak, deviation)
-    gpus, tokens = q.paid_gpus, q.job.tokens_per_step
-    mfu = _model_flop(q.model, q.job) / (seconds * gpus * q.cluster.gpu.peak(TRAINING[q.job.precision].peak))
-    price = mean_usd_per_gpu_hour(q.cluster.spec, gpus)
-    dollars = None if price is None else float(usd(seconds, gpus, price))
-    energy = float(watt_hours(seconds, q.layout.num_gpus, q.cluster.gpu.tdp_w))
+    tokens = job.tokens_per_step
+    mfu = _model_flop(model, job) / (seconds * paid_gpus * gpu.peak(TRAINING[job.precision].peak))
+    price = mean_usd_per_gpu_hour(case.cluster.spec, paid_gpus)
+    dollars = None if price is None else float(usd(seconds, paid_gpus, price))
+    energy = float(watt_hours(seconds, layout.num_gpus, gpu.tdp_w))
     return Estimate(
         time=time,
         step_time_s=seconds,
@@ -174,18 +152,18 @@ def answer(
         peak_memory_bytes=peak,
         memory_lower_bytes=memory_lower,
         memory_upper_bytes=memory_upper,
-        out_of_memory_chance=out_of_memory_chance(peak, q.cluster.gpu.memory_bytes, deviation),
+        out_of_memory_chance=out_of_memory_chance(peak, gpu.memory_bytes, deviation),
         evidence=evidence,
         mfu=mfu,
-        hfu=mfu * (1 + _recomputed_share(q, costs, split) / 3),
-        tokens_per_s_per_gpu=tokens / seconds / gpus,
+        hfu=mfu * (1 + _recomputed_share(case.workload, layout, parts) / 3),
+        tokens_per_s_per_gpu=tokens / seconds / paid_gpus,
         usd_per_step=dollars,
         usd_per_billion_tokens=None if dollars is None else float(per_billion_tokens(dollars, tokens)),
         wh_per_step=energy,
         wh_per_billion_tokens=float(per_billion_tokens(energy, tokens)),
         bound_by=_bound_by(time),
-        assumptions=(*_assumptions(q), *_doubted(q.job, seconds)),
-        provenance=_provenance(q, _extrapolated_share(features) if tabled else 0.0),
+        assumptions=(*_assumptions(case, layout), *_doubted(job, seconds)),
+        provenance=_provenance(case, _extrapolated_share(parts.priced.features) if tabled else 0.0),
     )
 
 
@@ -195,16 +173,16 @@ def _model_flop(model: ModelSpec, job: TrainingJob) -> float:
     return model_flop_per_step(model, job)
 
 
-def _recomputed_share(q: Question, costs: AnyStages, split: StageSplit) -> float:
+def _recomputed_share(work: Workload, layout: ParallelLayout, parts: Parts) -> float:
     """FLOPs repeated over those of a forward pass: whole layers, modules of all, or some products."""
-    modules = q.stack.timing.recomputed_modules
-    forward, layers, attention, again = _forward_flop(q.model, q.job, modules)
-    if q.layout.recompute == "full":
-        return float(recomputed_layers(costs, split).sum(axis=0) @ np.array(layers)) / forward
+    costs, modules = parts.costs, work.stack.timing.recomputed_modules
+    forward, layers, attention, again = _forward_flop(work.model, work.job, modules)
+    if layout.recompute == "full":
+        return float(recomputed_layers(costs, parts.split).sum(axis=0) @ np.array(layers)) / forward
     runs = np.array(costs.runs, dtype=np.float64)
-    if q.layout.recompute == "selective":
+    if layout.recompute == "selective":
         return float(runs @ np.array(again)) / forward
-    if q.layout.recompute == "selective-op":
+    if layout.recompute == "selective-op":
         return (
             default_constants().operation_recompute * float(runs @ np.subtract(layers, attention)) / forward
         )
@@ -218,7 +196,7 @@ def _forward_flop(
     """FLOPs of one sequence: of a forward pass, of a layer of each run, its attention core, its modules."""
     shard, ideal = ShardShape(sequence_length=float(job.sequence_length)), stack_named("ideal")
     profile = replace(ideal, timing=replace(ideal.timing, recomputed_modules=modules))
-    ops = ops_of_parts(model, job, profile, shard)
+    ops = ops_of_parts(Workload(model=model, job=job, stack=profile), shard)
     layers = tuple(float(forward_flop(part)) for part in ops)
     attention = tuple(float(forward_flop([op for op in part if op.kind is OpKind.ATTENTION])) for part in ops)
     again = tuple(float(forward_flop([op for op in part if op.repeated])) for part in ops)
@@ -243,35 +221,38 @@ def _bound_by(time: TimeBreakdown) -> str:
     return f"compute, then {PART_NAMES[overhead]}"
 
 
-def _assumptions(q: Question) -> tuple[str, ...]:
+def _assumptions(case: Case, layout: ParallelLayout) -> tuple[str, ...]:
     """What was taken for granted."""
     lines = [
-        f"software stack {q.stack.name}: {q.stack.description}",
-        f"MFU = 3 × forward FLOP with causal attention counted once, over the dense {q.job.precision} peak",
+        f"software stack {case.stack.name}: {case.stack.description}",
+        (
+            "MFU = 3 × forward FLOP with causal attention counted once, "
+            f"over the dense {case.job.precision} peak"
+        ),
         "energy at the GPUs' design power",
     ]
-    if q.model.module:
+    if case.model.module:
         lines.append("traced in bf16 without a loss: a token is a sample, its kernels were not measured")
-        if q.layout.tp > 1 and q.model.module.whole:
-            lines.append(f"tensor ranks multiply whole: {'; '.join(q.model.module.whole)}")
-    if q.job.mtp_layers:
-        lines.append(_predicted(q))
-    if q.model.tower:
-        lines.append(_seen(q.model.tower, q.job))
-    if q.job.gradient_compression:
+        if layout.tp > 1 and case.model.module.whole:
+            lines.append(f"tensor ranks multiply whole: {'; '.join(case.model.module.whole)}")
+    if case.job.mtp_layers:
+        lines.append(_predicted(case.workload))
+    if case.model.tower:
+        lines.append(_seen(case.model.tower, case.job))
+    if case.job.gradient_compression:
         lines.append(
-            f"gradients sent as {q.job.gradient_compression}: its statistical effect is not modelled"
+            f"gradients sent as {case.job.gradient_compression}: its statistical effect is not modelled"
         )
-    if q.job.local_steps:
+    if case.job.local_steps:
         lines.append(
-            f"workers run apart ({q.job.local_steps}), their exchange spread over the steps between: "
+            f"workers run apart ({case.job.local_steps}), their exchange spread over the steps between: "
             "the statistical effect is not modelled"
         )
-    if q.model.is_moe:
+    if case.model.is_moe:
         lines.append("tokens are routed evenly to experts")
-    if rates_of(q.cluster.spec) is not None:
-        lines.append(f"price {q.cluster.spec.price_source}, {q.cluster.spec.price_as_of}")
-    return (*lines, *q.cluster.notes)
+    if rates_of(case.cluster.spec) is not None:
+        lines.append(f"price {case.cluster.spec.price_source}, {case.cluster.spec.price_as_of}")
+    return (*lines, *case.cluster.notes)
 
 
 LONGEST_USUAL_STEP_S = HOUR
@@ -288,12 +269,12 @@ def _doubted(job: TrainingJob, step_s: float) -> tuple[str, ...]:
     return (f"{doubted} (4Mtok is a batch in tokens)",)
 
 
-def _predicted(q: Question) -> str:
+def _predicted(work: Workload) -> str:
     """What modules that predict further tokens are taken to be."""
-    kind = kind_title(q.model, mtp_kind(q.model))
+    kind = kind_title(work.model, mtp_kind(work.model))
     return (
-        f"{counted(q.job.mtp_layers, 'module')} on the last stage ({kind} after a projection, embedding and "
-        "head the model's own), never recomputed in full"
+        f"{counted(work.job.mtp_layers, 'module')} on the last stage ({kind} after a projection, embedding "
+        "and head the model's own), never recomputed in full"
     )
 
 
@@ -318,19 +299,19 @@ def _level_deviation(stack: SoftwareStack) -> float | None:
     return None if stack.measured is None else stack.measured.deviation
 
 
-def _provenance(q: Question, extrapolated_share: float) -> tuple[str, ...]:
+def _provenance(case: Case, extrapolated_share: float) -> tuple[str, ...]:
     """Where calibrated numbers came from, and what was extrapolated."""
-    dtype = linear_dtype(q.job)
+    dtype = linear_dtype(case.job)
     lines = [
-        gemm_reference(q.cal, q.cluster.gpu, dtype).source,
-        f"attention and memory rates of {stand_in(q.cal, q.cluster.gpu)}",
+        gemm_reference(case.cal, case.cluster.gpu, dtype).source,
+        f"attention and memory rates of {stand_in(case.cal, case.cluster.gpu)}",
         "step constants: costmodel/data/constants.toml",
     ]
-    if (anchor := q.stack.measured) is not None:
+    if (anchor := case.stack.measured) is not None:
         lines.append(
             f"times ×{anchor.level:.3f}, the level of {_steps(anchor.runs)} of your own ({anchor.name})"
         )
-    used = [m for m in q.cal.measurements if m.gpu == q.cluster.gpu.name]
+    used = [m for m in case.cal.measurements if m.gpu == case.cluster.gpu.name]
     if used:
         kinds = ", ".join(sorted({m.what for m in used}))
         lines.append(f"{len(used)} measurements of your own ({kinds}), {max(m.when for m in used)}")

@@ -15,12 +15,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.case import Case
 from costmodel.job import TrainingJob
 from costmodel.kernels.collectives import collective_time
 from costmodel.kernels.compute import gemm_time
 from costmodel.kernels.tables import Calibration
 from costmodel.layout import LayoutTable, num_microbatches
-from costmodel.models.spec import ModelSpec, layer_runs
+from costmodel.models.spec import layer_runs
 from costmodel.ops.compressed import spared_parameters
 from costmodel.ops.cuts import Cuts, cuts_of
 from costmodel.ops.feed_forward import copies_sent
@@ -31,14 +32,13 @@ from costmodel.parallel.axes import AXES, LAYER_AXES
 from costmodel.pipeline.in_flight import copied_parameters
 from costmodel.pipeline.pairing import paired_share
 from costmodel.stack import SoftwareStack
-from costmodel.training.data_parallel import GradientTraffic, gradient_traffic, least_traffic
+from costmodel.training.data_parallel import GradientTraffic, Replication, gradient_traffic, least_traffic
 from costmodel.training.op_times import KernelTimes, TransferTimes, kernel_times, transfer_times
 from costmodel.training.rank_strides import axis_strides
 from costmodel.training.slowdowns import Environment, environment_of, from_host_seconds
 from costmodel.updates.optimizers import Optimizer, optimizer
 from topology.base.arrays import Index, Vector
 from topology.base.columns import Columns, Rows
-from topology.cluster import Cluster
 from topology.fabric.hierarchy import Hierarchy, crosses_node
 from topology.hardware.gpu import Gpu
 
@@ -134,12 +134,8 @@ class LayoutNumbers(Columns):
 
 
 def features_of(
-    model: ModelSpec,
-    cluster: Cluster,
-    job: TrainingJob,
-    stack: SoftwareStack,
+    case: Case,
     table: LayoutTable,
-    cal: Calibration,
     *,
     transfers: bool = True,
     exchanges: bool = True,
@@ -149,19 +145,16 @@ def features_of(
     """Raw times of these layouts.
 
     Args:
-        model: The model.
-        cluster: Where it runs.
-        job: What is asked.
-        stack: The training engine.
+        case: What they are judged against.
         table: The layouts.
-        cal: Kernel and collective tables.
         transfers: False as if the collectives of a layer were free.
         exchanges: False as if replicas had nothing to exchange, and stages nothing to send.
         any_sharding: Each number of the traffic between replicas is the least that any shard degree has.
         cuts: Distinct cuts of the table, when the caller has them already.
     """
+    model, cluster, job, stack, cal = case.model, case.cluster, case.job, case.stack, case.cal
     hierarchy = cluster.hierarchy
-    known = cuts or cuts_of(model, job, stack, table)
+    known = cuts or cuts_of(case.workload, table)
     shard, shard_of, parts = known.shard, known.of_layout, known.parts
     kernels = kernel_times(cal, cluster.gpu, parts, len(np.atleast_1d(shard.tp)))
     strides = axis_strides(table)
@@ -184,17 +177,16 @@ def features_of(
     ]
     traffic, sends, replication = (
         _replication(
-            model, hierarchy, job, stack, table, cal, shard_of, kernels,
+            case, table, shard_of, kernels,
             products=update_seconds(cal, cluster.gpu, parts, job, len(kernels[0].forward_s)),
             spared=_spared(parts, job, len(kernels[0].forward_s)),
-            from_host_s=from_host_seconds(cluster, job, stack),
             any_sharding=any_sharding,
         )
         if exchanges
         else _nothing_exchanged(len(kernels), len(table))
     )  # fmt: skip
     return Features(
-        environment=environment_of(model, cluster, job, stack),
+        environment=environment_of(case),
         runs=tuple(times[: len(layer_runs(model))]),
         mtp=times[-ENDS - 1] if job.mtp_layers else None,
         mtp_layers=job.mtp_layers,
@@ -230,49 +222,43 @@ def _layout_numbers(table: LayoutTable, M: NDArray[np.int64], hierarchy: Hierarc
 
 
 def _replication(
-    model: ModelSpec,
-    hierarchy: Hierarchy,
-    job: TrainingJob,
-    stack: SoftwareStack,
+    case: Case,
     table: LayoutTable,
-    cal: Calibration,
     shard_of: Index,
     kernels: Sequence[KernelTimes],
     *,
     products: tuple[Vector, Vector] | None,
     spared: tuple[Vector, Vector] | None,
-    from_host_s: tuple[float, float, float],
     any_sharding: bool,
 ) -> tuple[GradientTraffic, tuple[Vector, Vector], Index]:
     """Replica traffic and pipeline sends of every distinct replication, and the one of each layout."""
+    model, job, hierarchy = case.model, case.job, case.cluster.hierarchy
     columns = (*AXES, "zero_stage", "shard_degree", "axis_order")
     first, replication = _distinct([getattr(table, name) for name in columns])
     distinct = table.take(first)
     strides = axis_strides(distinct)
     shards = shard_of[first]
-    tied = copied_parameters(model, job, distinct) * (job.adapter is None) / distinct.tp
+    tied = copied_parameters(case.workload, distinct) * (job.adapter is None) / distinct.tp
     dense = np.stack([part.dense_parameters[shards] for part in kernels])
     dense[-1] += tied * (distinct.pp > 1)
     expert = np.stack([part.expert_parameters[shards] for part in kernels])
-    traffic = (least_traffic if any_sharding else gradient_traffic)(
-        cal,
-        hierarchy,
-        stack,
-        distinct,
-        strides,
+    exchanged = Replication(
+        table=distinct,
+        strides=strides,
         dense=dense,
         expert=expert,
         layers=[*(run.count for run in layer_runs(model)), *[job.mtp_layers] * bool(job.mtp_layers)],
         tied_parameters=tied,
         frozen=_frozen(kernels, shards) if job.adapter else None,
         products=(products[0][:, shards], products[1][:, shards]) if products else None,
-        from_host_s=from_host_s,
-        sent=_sent(job, stack, (dense, expert), spared, shards),
+        from_host_s=from_host_seconds(case),
+        sent=_sent(job, case.stack, (dense, expert), spared, shards),
         local_steps=job.apart.steps if job.apart else 1,
         bucket_bytes=job.bucket_bytes,
     )
+    traffic = (least_traffic if any_sharding else gradient_traffic)(case, exchanged)
     probes = np.array(PROBE_BYTES)[:, None] * (distinct.pp > 1)
-    small, large = collective_time(cal, hierarchy, "p2p", probes, distinct.pp, strides["pp"])
+    small, large = collective_time(case.cal, hierarchy, "p2p", probes, distinct.pp, strides["pp"])
     slope = (large - small) / (PROBE_BYTES[1] - PROBE_BYTES[0])
     return traffic, (np.maximum(0.0, small - slope * PROBE_BYTES[0]), slope), replication
 

@@ -12,23 +12,21 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from costmodel.case import Case
 from costmodel.job import TrainingJob
-from costmodel.kernels.tables import Calibration
 from costmodel.layout import RECOMPUTES, LayoutTable, num_microbatches
 from costmodel.memory.stage import (
     held_microbatches,
     memory_form,
     stage_total_bytes,
 )
-from costmodel.models.spec import ModelSpec, layer_order, layer_runs
+from costmodel.models.spec import layer_order, layer_runs
 from costmodel.pipeline.even_split import RankTypes, rank_types
-from costmodel.stack import SoftwareStack
 from costmodel.training.constants import Constants
 from costmodel.training.priced import BLOCK_ROWS, Priced, blocks, price_layouts
 from costmodel.training.step_time import CostColumns
 from topology.base.arrays import Vector
 from topology.base.columns import Columns
-from topology.cluster import Cluster
 
 TABLE_ROWS = 2**15  # layouts read from tables at a time: their columns stay in the cache
 
@@ -53,12 +51,8 @@ class TrainingScores(Columns):
 
 
 def evaluate(
-    model: ModelSpec,
-    cluster: Cluster,
-    job: TrainingJob,
-    stack: SoftwareStack,
+    case: Case,
     layouts: LayoutTable,
-    cal: Calibration,
     *,
     constants: Constants | None = None,
     recomputed_share: Vector | None = None,
@@ -67,12 +61,8 @@ def evaluate(
     """Score layouts: step time and memory of the even split, or of a given one.
 
     Args:
-        model: The model.
-        cluster: Where it runs.
-        job: What is asked.
-        stack: The training engine.
+        case: What they are judged against.
         layouts: The layouts; they are taken as legal (`planner.rules.check`).
-        cal: Kernel and collective tables.
         constants: Constants of the composition, the shipped ones by default.
         recomputed_share: Share of each rank's layers recomputed in full; by default all where the layout
             says ``full``.
@@ -81,12 +71,12 @@ def evaluate(
     recomputed = recomputed_share
     if recomputed is None:
         recomputed = (layouts.recompute == RECOMPUTES.index("full")).astype(np.float64)
-    runs, order = [run.count for run in layer_runs(model)], layer_order(model)
+    runs, order = [run.count for run in layer_runs(case.model)], layer_order(case.model)
     parts = []
     for rows in blocks(len(layouts), TABLE_ROWS):
-        priced = price_layouts(model, cluster, job, stack, layouts.take(rows), cal, constants=constants)
-        types = rank_types(runs, priced.table, order, job.mtp_layers, chunk_layers)
-        parts.append(_scores(priced, job, types, recomputed[rows]))
+        priced = price_layouts(case, layouts.take(rows), constants=constants)
+        types = rank_types(runs, priced.table, order, case.job.mtp_layers, chunk_layers)
+        parts.append(_scores(priced, case.job, types, recomputed[rows]))
     return TrainingScores.concat(parts)
 
 

@@ -5,15 +5,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, fields
 
+from costmodel.case import Case
 from costmodel.job import TrainingJob
 from costmodel.kernels.precisions import PRECISIONS, TRAINING
 from costmodel.layout import Quantity
-from costmodel.models.spec import ModelSpec
 from costmodel.ops.op import HALF_BYTES
 from costmodel.stack import SoftwareStack
 from costmodel.updates.offload import HOST_EFFICIENCY, UPDATE_BYTES, host_path
 from costmodel.updates.optimizers import ADAM_STATE_BYTES, MASTER_BYTES, optimizer
-from topology.cluster import Cluster
 from topology.hardware.datasheets import generation_of
 
 PEER_TO_PEER = (
@@ -86,14 +85,15 @@ class Environment:
     level: Quantity = 1.0
 
 
-def environment_of(model: ModelSpec, cluster: Cluster, job: TrainingJob, stack: SoftwareStack) -> Environment:
+def environment_of(case: Case) -> Environment:
     """Numbers that scale the times of this job: what the stack says under the same name, and what is here."""
-    gpu, timing = cluster.gpu, stack.timing
+    job, stack = case.job, case.stack
+    gpu, timing = case.cluster.gpu, stack.timing
     named = {field.name for field in fields(Environment)} & {field.name for field in fields(timing)}
     record = TRAINING[job.precision]
     generation = generation_of(gpu)
     here = {
-        "tp_overlap_share": timing.tp_overlap_share * (cluster.hierarchy.scaleup.kind in PEER_TO_PEER),
+        "tp_overlap_share": timing.tp_overlap_share * (case.cluster.hierarchy.scaleup.kind in PEER_TO_PEER),
         "attention_slowdown": timing.attention_slowdown_hopper
         if generation.asynchronous_matmul
         else timing.attention_slowdown,
@@ -106,16 +106,16 @@ def environment_of(model: ModelSpec, cluster: Cluster, job: TrainingJob, stack: 
         design_power_w=gpu.tdp_w,
         product_energy=PRECISIONS[record.linear].activation_bytes / HALF_BYTES,
         wide_over_narrow=gpu.peak("fp4") / gpu.peak("bf16") - 1 if job.precision == "nvfp4" else 0.0,
-        head_misaligned=float(model.qk_head_dim % HEAD_STEP != 0),
+        head_misaligned=float(case.model.qk_head_dim % HEAD_STEP != 0),
         memory_bandwidth_bytes_per_s=gpu.memory_bandwidth_bytes_per_s,
         static_experts=float(
             timing.drops_tokens or (timing.static_experts_blackwell and generation.device_sized_experts)
         ),
-        **_offloaded(cluster, job, stack),
+        **_offloaded(case),
     )
 
 
-def _offloaded(cluster: Cluster, job: TrainingJob, stack: SoftwareStack) -> dict[str, float]:
+def _offloaded(case: Case) -> dict[str, float]:
     """What waits in host memory, and the seconds of its path; nothing of a job that offloads nothing.
 
         host update = g/B + UPDATE_BYTES/(efficiency·D) + w/B, one after the other
@@ -123,10 +123,11 @@ def _offloaded(cluster: Cluster, job: TrainingJob, stack: SoftwareStack) -> dict
     g and w are the bytes of a gradient and a weight as they travel, D a GPU's share of the memory's rate.
     With parameters offloaded both have been there since the backward.
     """
+    job = case.job
     if job.offload is None:
         return {}
-    path = host_path(cluster.spec)
-    moved = stack.memory.gradient_bytes + stack.memory.weight_bytes
+    path = host_path(case.cluster.spec)
+    moved = case.stack.memory.gradient_bytes + case.stack.memory.weight_bytes
     travels = 0.0 if job.offload.parameters else moved / path.link_bytes_per_s
     rate = math.inf if path.memory_bytes_per_s is None else HOST_EFFICIENCY * path.memory_bytes_per_s
     return {
@@ -137,15 +138,16 @@ def _offloaded(cluster: Cluster, job: TrainingJob, stack: SoftwareStack) -> dict
     }
 
 
-def from_host_seconds(cluster: Cluster, job: TrainingJob, stack: SoftwareStack) -> tuple[float, float, float]:
+def from_host_seconds(case: Case) -> tuple[float, float, float]:
     """Seconds of an offloaded parameter's weight on its way to the GPU, and of its gradient on the way back.
 
     A stack that gathers from its master weights brings those, in fp32. Last those of a frozen byte.
     """
-    if job.offload is None or not job.offload.parameters:
+    stack = case.stack
+    if case.job.offload is None or not case.job.offload.parameters:
         return 0.0, 0.0, 0.0
     weight = MASTER_BYTES if stack.memory.gathers_from_master else stack.memory.weight_bytes
-    link = host_path(cluster.spec).link_bytes_per_s
+    link = host_path(case.cluster.spec).link_bytes_per_s
     return weight / link, stack.memory.gradient_bytes / link, 1 / link
 
 

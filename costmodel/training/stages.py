@@ -6,38 +6,29 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from costmodel.case import Case
 from costmodel.job import TrainingJob
-from costmodel.kernels.tables import Calibration
 from costmodel.layout import SCHEDULES, LayoutTable, ParallelLayout, num_microbatches
 from costmodel.memory.stage import (
     held_microbatches,
     holds_ends,
     memory_form,
 )
-from costmodel.models.spec import ModelSpec, layer_order, layer_runs
+from costmodel.models.spec import layer_order, layer_runs
 from costmodel.pipeline.stage_costs import StageCosts
 from costmodel.pipeline.stages import Order
-from costmodel.stack import SoftwareStack
 from costmodel.training.constants import Constants
 from costmodel.training.priced import Priced, price_layouts
 from topology.base.arrays import Vector
-from topology.cluster import Cluster
 
 
-def stage_costs(
-    model: ModelSpec,
-    cluster: Cluster,
-    job: TrainingJob,
-    stack: SoftwareStack,
-    layout: ParallelLayout,
-    cal: Calibration,
-    *,
-    constants: Constants | None = None,
-) -> StageCosts:
+def stage_costs(case: Case, layout: ParallelLayout, *, constants: Constants | None = None) -> StageCosts:
     """Costs of one layout before its layers are split over pipeline ranks: what the stage solver sees."""
-    table, runs = LayoutTable.from_rows([layout]), [run.count for run in layer_runs(model)]
-    priced = price_layouts(model, cluster, job, stack, table, cal, constants=constants)
-    return stage_costs_of(priced, layout, job, runs, cluster.gpu.memory_bytes, layer_order(model))
+    table, runs = LayoutTable.from_rows([layout]), [run.count for run in layer_runs(case.model)]
+    priced = price_layouts(case, table, constants=constants)
+    return stage_costs_of(
+        priced, layout, case.job, runs, case.cluster.gpu.memory_bytes, layer_order(case.model)
+    )
 
 
 def stage_costs_of(

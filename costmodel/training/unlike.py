@@ -8,20 +8,18 @@ the slowest of each; stragglers are counted over as many nodes as its smallest w
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from costmodel.case import Case, Workload
 from costmodel.estimate import Estimate, per_billion_tokens, usd
-from costmodel.job import TrainingJob
-from costmodel.kernels.tables import Calibration
 from costmodel.layout import LayoutTable, ParallelLayout
 from costmodel.memory.stage import MemoryBreakdown, memory_pieces
-from costmodel.models.spec import ModelSpec, layer_order, layer_runs
+from costmodel.models.spec import layer_order, layer_runs
 from costmodel.ops.cuts import cuts_of
 from costmodel.pipeline.stage_costs import StageSplit, UnlikeStages
-from costmodel.stack import SoftwareStack
 from costmodel.training.breakdown import time_breakdown
 from costmodel.training.constants import Constants, default_constants
-from costmodel.training.estimate import Question, answer, rank_memory
+from costmodel.training.estimate import Parts, answer, rank_memory
 from costmodel.training.priced import BLOCK_ROWS, Priced, blocks
 from costmodel.training.raw_times import Features, features_of
 from costmodel.training.stages import stage_costs_of
@@ -31,31 +29,23 @@ from topology.pools.kinds import kinds_of
 from topology.pools.rates import mean_usd_per_gpu_hour
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Kinds:
-    """A cluster whose nodes differ, and the cluster that the nodes of each kind make."""
-
-    together: Cluster
-    each: tuple[Cluster, ...]
-
-
 def price_unlike(
-    model: ModelSpec,
-    kinds: Kinds,
-    job: TrainingJob,
-    stack: SoftwareStack,
-    table: LayoutTable,
-    cal: Calibration,
-    *,
-    constants: Constants | None = None,
+    case: Case, each: Sequence[Cluster], table: LayoutTable, *, constants: Constants | None = None
 ) -> tuple[Priced, ...]:
-    """Time and memory of layouts on each kind of node, as a stage of that kind would have them."""
-    c, cuts = constants or default_constants(), cuts_of(model, job, stack, table)
-    shared = features_of(model, kinds.together, job, stack, table, cal, cuts=cuts)
-    pieces = memory_pieces(model, job, stack, table, cuts=cuts)
+    """Time and memory of layouts on each kind of node, as a stage of that kind would have them.
+
+    Args:
+        case: What they are judged against, on the cluster of all kinds.
+        each: The cluster that the nodes of each kind make.
+        table: The layouts.
+        constants: Constants of the composition, the shipped ones by default.
+    """
+    c, cuts = constants or default_constants(), cuts_of(case.workload, table)
+    shared = features_of(case, table, cuts=cuts)
+    pieces = memory_pieces(case.workload, table, cuts=cuts)
     found = []
-    for cluster in kinds.each:
-        own = _joined(features_of(model, cluster, job, stack, table, cal, cuts=cuts), shared)
+    for cluster in each:
+        own = _joined(features_of(replace(case, cluster=cluster), table, cuts=cuts), shared)
         costs = CostColumns.concat([compose(own.take(rows), c) for rows in blocks(len(table), BLOCK_ROWS)])
         found.append(Priced(table=table, features=own, costs=costs, pieces=pieces))
     return tuple(found)
@@ -73,63 +63,60 @@ def _joined(own: Features, shared: Features) -> Features:
 
 
 def unlike_costs(
+    work: Workload,
     priced: Sequence[Priced],
     layout: ParallelLayout,
-    model: ModelSpec,
-    job: TrainingJob,
     capacities_bytes: Sequence[float],
     kind_of_stage: tuple[int, ...],
 ) -> UnlikeStages:
     """Costs of the only layout that was priced, whose stages run on these kinds of these capacities."""
-    runs, order = [run.count for run in layer_runs(model)], layer_order(model)
+    runs, order = [run.count for run in layer_runs(work.model)], layer_order(work.model)
     each = zip(priced, capacities_bytes, strict=True)
-    costs = tuple(stage_costs_of(one, layout, job, runs, capacity, order) for one, capacity in each)
+    costs = tuple(stage_costs_of(one, layout, work.job, runs, capacity, order) for one, capacity in each)
     return UnlikeStages(kinds=costs, kind_of_stage=kind_of_stage)
 
 
 def estimate_unlike(
-    q: Question, each: tuple[Cluster, ...], split: StageSplit, kind_of_stage: tuple[int, ...]
+    case: Case,
+    layout: ParallelLayout,
+    each: tuple[Cluster, ...],
+    split: StageSplit,
+    kind_of_stage: tuple[int, ...],
+    *,
+    paid_gpus: int | None = None,
 ) -> tuple[Estimate, UnlikeStages]:
     """The estimate of a layout whose stages run on unlike kinds of node, and the costs of its stages.
 
     Args:
-        q: what is estimated, on the cluster of all kinds.
+        case: what it is judged against, on the cluster of all kinds.
+        layout: how the job is split.
         each: the cluster that the nodes of each kind make.
         split: layers and recomputed layers of every rank.
         kind_of_stage: kind of every stage, by its place in `each`.
+        paid_gpus: GPUs that are paid for, by default all.
     """
-    c, layout, kinds = default_constants(), q.layout, Kinds(together=q.cluster, each=each)
+    c, gpus = default_constants(), paid_gpus or case.cluster.num_gpus
     table = LayoutTable.from_rows([layout])
-    priced = price_unlike(q.model, kinds, q.job, q.stack, table, q.cal, constants=c)
+    priced = price_unlike(case, each, table, constants=c)
     capacities = [one.gpu.memory_bytes for one in each]
-    costs = unlike_costs(priced, layout, q.model, q.job, capacities, kind_of_stage)
+    costs = unlike_costs(case.workload, priced, layout, capacities, kind_of_stage)
     time = time_breakdown([one.features for one in priced], c, costs, split)
     memory = rank_memory(priced[0].pieces, layout, costs, split)
     used, answers = sorted(set(kind_of_stage)), []
     for kind in used:
         of_kind = tuple(one for one, its in zip(memory, kind_of_stage, strict=True) if its == kind)
-        there = replace(q, cluster=each[kind])
-        answers.append(
-            answer(
-                there,
-                priced[kind].features,
-                costs,
-                split,
-                time,
-                of_kind,
-                float(priced[kind].costs.host_share[0]),
-            )
-        )
+        parts = Parts(priced=priced[kind], costs=costs, split=split, time=time, memory=of_kind)
+        answers.append(answer(replace(case, cluster=each[kind]), layout, parts, gpus))
     stages = [kind_of_stage.count(kind) / layout.pp for kind in used]
     working = [kind_of_stage.count(kind) * layout.stage_ranks for kind in range(len(each))]
     nodes = (kinds_of(one.spec)[0].gpus_per_node for one in each)
     of_kinds = tuple(-(-gpus // size) * size for gpus, size in zip(working, nodes, strict=True))
-    rented = q.paid_gpus == sum(of_kinds)  # of whole nodes; where these are all there are it is the same
+    rented = gpus == sum(of_kinds)  # of whole nodes; where these are all there are it is the same
     paid = of_kinds if rented else tuple(one.num_gpus for one in each)
     found = _together(answers, memory, stages, [paid[kind] / sum(paid) for kind in used])
-    price = mean_usd_per_gpu_hour(q.cluster.spec, q.paid_gpus, of_kinds if rented else None)
-    dollars = None if price is None else float(usd(found.step_time_s, q.paid_gpus, price))
-    per_tokens = None if dollars is None else float(per_billion_tokens(dollars, q.job.tokens_per_step))
+    price = mean_usd_per_gpu_hour(case.cluster.spec, gpus, of_kinds if rented else None)
+    dollars = None if price is None else float(usd(found.step_time_s, gpus, price))
+    per_tokens = None if dollars is None else float(per_billion_tokens(dollars, case.job.tokens_per_step))
     return replace(found, usd_per_step=dollars, usd_per_billion_tokens=per_tokens), costs
 
 

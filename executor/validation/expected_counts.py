@@ -13,6 +13,7 @@ from fractions import Fraction
 
 import numpy as np
 
+from costmodel.case import Workload
 from costmodel.job import TrainingJob
 from costmodel.models.spec import ModelSpec, layer_runs
 from costmodel.ops.adapters import adapted
@@ -39,15 +40,16 @@ def ops_by_part(task: RankTask) -> dict[str, tuple[tuple[Op, ...], int]]:
     profile = stack(STACK)
     job = TrainingJob(sequence_length=task.sequence_length, global_batch_size=1, adapter=task.adapter)
     shard, spec = shard_of(task.layout, task.sequence_length), task.spec
+    work = Workload(model=spec, job=job, stack=profile)
     parts: dict[str, tuple[tuple[Op, ...], int]] = {}
     for run, count in zip(
         layer_runs(spec), layers_of_runs(spec, task.layers_of_stage, task.stage), strict=True
     ):
         name = f"{run.kind.mlp} layer" if spec.is_moe else "layer"
         if count:
-            parts[name] = (layer_ops(spec, run.kind, job, profile, shard), count)
+            parts[name] = (layer_ops(work, run.kind, shard), count)
     if task.stage == 0:
-        parts["embedding"] = (adapted(embedding_ops(spec, job, profile, shard), None, job, profile), 1)
+        parts["embedding"] = (adapted(embedding_ops(work, shard), None, job, profile), 1)
     if task.stage == len(task.layers_of_stage) - 1:
         parts["head"] = (adapted(head_ops(spec, profile, shard), None, job, profile), 1)
     return parts

@@ -17,8 +17,8 @@ from typing import Any
 
 import torch
 
-from costmodel.job import TrainingJob
-from costmodel.kernels.tables import Calibration, load_calibration
+from costmodel.case import Case
+from costmodel.kernels.tables import load_calibration
 from costmodel.layout import PLAIN_SCHEDULE, num_microbatches
 from costmodel.models.spec import is_sliding
 from costmodel.pipeline.schedules import RECORDS
@@ -34,7 +34,6 @@ from executor.validation.report import Check, RankMeasurement
 from planner.plan import Plan
 from topology.base.units import format_seconds
 from topology.builders import build
-from topology.cluster import Cluster
 
 TOLERANCE = 0.10
 NAME = "layer time"
@@ -105,11 +104,17 @@ def layer_time(plan: Plan, task: RankTask, there: Sequence[RankMeasurement]) -> 
     if not there or RECORDS[schedule].splits_backward:
         reason = "no rank of the plan ran on its GPU here" if not there else f"{schedule} splits the backward"
         return Check(name=NAME, verdict="not checked here", detail=reason)
-    cluster, cal = build(request.cluster), load_calibration()
+    case = Case(
+        model=task.spec,
+        cluster=build(request.cluster),
+        job=request.job,
+        stack=stack(STACK),
+        cal=load_calibration(),
+    )
     errors = []
     for found in there:
         measured_s = found.layer_forward_s + found.layer_backward_s
-        estimated_s = estimated_layer_s(replace(task, stage=found.stage), request.job, cluster, cal)
+        estimated_s = estimated_layer_s(replace(task, stage=found.stage), case)
         errors.append((estimated_s / measured_s - 1, estimated_s, measured_s, found.stage))
     error, estimated_s, measured_s, stage = max(errors, key=lambda each: abs(each[0]))
     return Check(
@@ -142,28 +147,24 @@ def watched_layers(task: RankTask) -> tuple[list[int], list[int]]:
     return watched, again
 
 
-def estimated_layer_s(task: RankTask, job: TrainingJob, cluster: Cluster, cal: Calibration) -> float:
+def estimated_layer_s(task: RankTask, case: Case) -> float:
     """Seconds of a layer of a microbatch, forward and backward with what it recomputes.
 
     The mean over the layers that are timed, windows and dense ones in the numbers in which the rank has them.
 
     Args:
         task: The rank.
-        job: Its sequences.
-        cluster: Its GPUs.
-        cal: Tables of kernels.
+        case: What its layer is estimated against.
     """
     watched, again = watched_layers(task)
-    plain_s, _ = _mean_layer_s(task, watched, job, cluster, cal)
+    plain_s, _ = _mean_layer_s(task, watched, case)
     if not again:
         return plain_s
-    _, again_s = _mean_layer_s(task, again, job, cluster, cal)
+    _, again_s = _mean_layer_s(task, again, case)
     return plain_s + again_s * len(again) / len(watched)
 
 
-def _mean_layer_s(
-    task: RankTask, layers: Sequence[int], job: TrainingJob, cluster: Cluster, cal: Calibration
-) -> tuple[float, float]:
+def _mean_layer_s(task: RankTask, layers: Sequence[int], case: Case) -> tuple[float, float]:
     """Seconds of one of these layers, forward and backward, and of what recomputing it adds.
 
     What these layers once more add to a step, over its microbatches; without a pipeline, as a layer is cut
@@ -181,7 +182,7 @@ def _mean_layer_s(
             num_dense_layers=times * dense,
             num_sliding_layers=times * sliding,
         )
-        steps.append(estimate(some, cluster, job, stack(STACK), layout, cal).time)
+        steps.append(estimate(replace(case, model=some), layout).time)
     more, less = steps
-    M = num_microbatches(layout, job) * len(layers)
+    M = num_microbatches(layout, case.job) * len(layers)
     return (more.compute_s - less.compute_s) / M, (more.recompute_s - less.recompute_s) / M

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from costmodel.case import Workload
 from costmodel.job import TrainingJob
 from costmodel.layout import ParallelLayout
 from costmodel.memory.stage import MemoryBreakdown, memory_by_stage
@@ -113,7 +114,7 @@ def estimated_memory(task: RankTask, global_batch_size: int) -> tuple[MemoryBrea
     recomputed = [
         recomputed_of_runs(row, count) for row, count in zip(rows, task.recompute_of_stage, strict=True)
     ]
-    return memory_by_stage(spec, job, stack(STACK), layout, rows, recomputed)
+    return memory_by_stage(Workload(model=spec, job=job, stack=stack(STACK)), layout, rows, recomputed)
 
 
 def layers_of_rank(

@@ -11,7 +11,7 @@ from dataclasses import replace
 from costmodel.kernels.tables import Calibration
 from costmodel.layout import ParallelLayout
 from planner.plan import LAYERS_OF_STAGE, OPTIMISED, Plan, PlanRequest
-from planner.problem import capacity_of_fullest, setting_of
+from planner.pricing import capacity_of_fullest
 from planner.search.given_layout import plan_of_layout
 from topology.base.errors import InputError
 from topology.pools.kinds import kinds_of
@@ -42,7 +42,7 @@ def first_look(known: Plan, request: PlanRequest, cal: Calibration) -> Plan | No
         return None
     if not isinstance(found, Plan):
         return None
-    free = setting_of(request).memory_budget_bytes
+    free = found.problem.memory_budget_bytes
     fits = found.estimate.peak_memory_bytes <= min(free, capacity_of_fullest(found))
     return found if fits else None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from costmodel.case import Workload
 from costmodel.kernels.attention import attention_prefill
 from costmodel.kernels.compute import elementwise_time, gemm_time, grouped_gemm_time
 from costmodel.kernels.saved import calibration_for
@@ -53,7 +54,7 @@ def op_points(plan: Plan) -> tuple[OpPoint, ...]:
     runs = layer_runs(request.model)
     found: list[OpPoint] = []
     for run in runs:
-        ops = layer_ops(request.model, run.kind, request.job, stack, shard)
+        ops = layer_ops(Workload(model=request.model, job=request.job, stack=stack), run.kind, shard)
         where = f", {kind_title(request.model, run.kind)}" if len(runs) > 1 else ""
         found += _points(ops, gpu, cal, calls=run.count, where=where)
     return (*found, *_points(head_ops(request.model, stack, shard), gpu, cal, calls=1, where=""))

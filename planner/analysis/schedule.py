@@ -11,7 +11,7 @@ from costmodel.layout import num_microbatches
 from costmodel.pipeline.simulate import chunk_seconds
 from costmodel.pipeline.simulator import Event, StageSeconds, simulate_step
 from planner.plan import Plan
-from planner.problem import estimate_split, setting_of, split_of
+from planner.pricing import estimate_split, split_of
 
 MOST_SHOWN_MICROBATCHES = 24
 """Beyond this, a schedule repeats itself: a picture of more shows less."""
@@ -38,5 +38,5 @@ def stage_seconds(plan: Plan, cal: Calibration) -> StageSeconds:
     """Forward, input-gradient and weight-gradient seconds of every virtual stage, in model order."""
     request = plan.request
     split = split_of(request.model, plan.layout, plan.layers_of_stage, plan.recompute_of_stage)
-    _, costs = estimate_split(setting_of(request), plan, plan.layout, cal, split)
+    _, costs = estimate_split(plan.problem.of(cal=cal), plan, plan.layout, split)
     return chunk_seconds(costs, plan.layout, split)

@@ -34,7 +34,7 @@ from planner.audit.verdict import Basis, Verdict, memory_verdict
 from planner.engines.fields import is_numeric, stack_facts, told_stack
 from planner.formats.step_lines import Pace, Work
 from planner.plan import Plan, PlanRequest
-from planner.problem import setting_of, split_of
+from planner.pricing import split_of
 from planner.questions.flags import Flags
 from planner.search.infeasible import share_text
 from planner.search.search import search
@@ -199,12 +199,12 @@ def audited(reading: Reading, flags: Flags, cal: Calibration, said: Flags | None
     slowed_by = tuple(one.message.partition(":")[0] for one in findings if one.rule in SLOWING)
     residual = residual_of(reading, now, flags, flags if said is None else said, pace, cal, slowed_by)
     refuted = residual is not None and residual.refutes
-    changes = changes_of(reading, now, best, cal, runs=runs) if now and not refuted else ()
+    changes = changes_of(reading, now, best, runs=runs) if now and not refuted else ()
     memory = memory_verdict(
         log,
         job,
         now.estimate if now else None,
-        _leanest(now, job, cal),
+        _leanest(now, job),
         cluster.gpu.memory_bytes if cluster else math.inf,
     )
     return Audit(
@@ -306,22 +306,22 @@ LEAST_VOCABULARY = 256
 _VOCABULARY = "model.vocab_size"
 
 
-def _leanest(now: Running | None, job: Job, cal: Calibration) -> Estimate | None:
+def _leanest(now: Running | None, job: Job) -> Estimate | None:
     """The job with every unsettled setting at its leanest; None where nothing bounds that."""
     if now is None or not job.unsettled:
         return now.estimate if now else None
     layout = leanest_layout(now.layout, (one for one in job.unsettled if one.field != _VOCABULARY))
     if layout is None:
         return None
-    setting = setting_of(now.request)
-    model = setting.model
+    problem = now.problem
+    model = problem.model
     if any(one.field == _VOCABULARY for one in job.unsettled):
         model = replace(model, vocab_size=min(model.vocab_size, LEAST_VOCABULARY * layout.tp))
     split = now.split
     if layout != now.layout:
         runs = [run.count for run in layer_runs(model)]
-        split = even_split(runs, layout, layer_order(model), setting.job.mtp_layers)
-    return estimate(model, setting.cluster, setting.job, now.stack, layout, cal, split)
+        split = even_split(runs, layout, layer_order(model), problem.job.mtp_layers)
+    return estimate(replace(problem.case, model=model, stack=now.stack), layout, split)
 
 
 def _best(request: PlanRequest | None, now: Running | None, cal: Calibration, *, runs: bool) -> Plan | None:
@@ -334,16 +334,16 @@ def _best(request: PlanRequest | None, now: Running | None, cal: Calibration, *,
     if now is None:
         found = search(request, cal)
         return found if isinstance(found, Plan) else None
-    setting = setting_of(request)
-    most, capacity = most_bytes(setting, now, runs=runs), setting.cluster.gpu.memory_bytes
+    problem = now.problem
+    most, capacity = most_bytes(problem, now, runs=runs), problem.cluster.gpu.memory_bytes
     room, asked = most, request
     for _ in range(MOST_SEARCHES):
-        if room != setting.memory_budget_bytes:
+        if room != problem.memory_budget_bytes:
             asked = replace(request, memory_headroom=1 - room / capacity)
         found = search(asked, cal, or_tight=False)
         if not isinstance(found, Plan) or found.kind_of_stage:
             return found if isinstance(found, Plan) else None
-        best = _with_numerics(found, now, cal)
+        best = _with_numerics(found, now)
         peak = best.estimate.peak_memory_bytes
         if peak <= most * (1 + ROUNDING):
             return replace(best, estimate=replace(best.estimate, out_of_memory_chance=now.chance_of(peak)))
@@ -356,7 +356,7 @@ def _proof(best: Plan, now: Running | None) -> str:
     """The certificate of a best plan with its room and formats, where those are not what a plan's are."""
     proof, free = best.optimality.status, best.request.memory_headroom
     room = "" if free is None else f" among layouts that leave {share_text(free)} % of memory free"
-    repriced = now is not None and _stack_told(best, now) != setting_of(best.request).stack
+    repriced = now is not None and _stack_told(best, now) != best.problem.stack
     formats = f" in the formats of {best.request.stack}, priced in the file's" if repriced else ""
     return f"{proof}{room}{formats}"
 
@@ -364,14 +364,14 @@ def _proof(best: Plan, now: Running | None) -> str:
 def _stack_told(best: Plan, now: Running) -> SoftwareStack:
     """The profile of a best plan with what the files train: dropout, and formats of gradients and states."""
     theirs = {name: said for name, said in stack_facts(now.stack).items() if is_numeric(name)}
-    return told_stack(setting_of(best.request).stack, theirs)
+    return told_stack(best.problem.stack, theirs)
 
 
-def _with_numerics(best: Plan, now: Running, cal: Calibration) -> Plan:
+def _with_numerics(best: Plan, now: Running) -> Plan:
     """The best plan priced with what the files train."""
-    setting, stack = setting_of(best.request), _stack_told(best, now)
-    if stack == setting.stack:
+    problem, stack = best.problem.of(cal=now.problem.case.cal), _stack_told(best, now)
+    if stack == problem.stack:
         return best
     split = split_of(best.request.model, best.layout, best.layers_of_stage, best.recompute_of_stage)
-    priced = estimate(setting.model, setting.cluster, setting.job, stack, best.layout, cal, split)
+    priced = estimate(replace(problem.case, stack=stack), best.layout, split)
     return replace(best, estimate=priced)

@@ -17,7 +17,7 @@ from costmodel.pipeline.even_split import even_split
 from costmodel.pipeline.schedules import usual_schedule
 from costmodel.pipeline.stage_costs import StageSplit
 from costmodel.stack import SoftwareStack
-from costmodel.training.bands import tie_ratio
+from costmodel.training.bands import peak_deviation, tie_ratio
 from costmodel.training.estimate import estimate
 from costmodel.training.score import evaluate
 from planner.audit.job import Job
@@ -33,8 +33,7 @@ from planner.audit.told import (
 )
 from planner.engines.fields import facts_of, is_numeric, stack_facts, told_stack
 from planner.formats.logs import Measured
-from planner.plan import Plan, PlanRequest
-from planner.problem import Setting, deviation_of, setting_of
+from planner.plan import Plan, PlanRequest, Problem, problem_of
 from planner.rules.check import legal
 
 MOST_CHANGES = 6
@@ -58,6 +57,7 @@ class Running:
     """
 
     request: PlanRequest
+    problem: Problem
     layout: ParallelLayout
     split: StageSplit
     stack: SoftwareStack
@@ -67,9 +67,10 @@ class Running:
 
     def chance_of(self, peak_bytes: float) -> float:
         """Chance of OOM of another layout of the job, by its predicted peak."""
-        setting = setting_of(self.request)
-        capacity = setting.cluster.gpu.memory_bytes
-        return out_of_memory_chance(self.memory_level * peak_bytes, capacity, deviation_of(setting))
+        capacity = self.problem.cluster.gpu.memory_bytes
+        return out_of_memory_chance(
+            self.memory_level * peak_bytes, capacity, peak_deviation(self.problem.case)
+        )
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -93,13 +94,13 @@ def running_of(reading: Reading, job: Job, cal: Calibration) -> Running | None:
     """A job as its files have it, estimated; None where its layout is not known."""
     if job.request is None or job.layout is None:
         return None
-    setting, told = setting_of(job.request), told_of(reading, job.request)
+    problem, told = problem_of(job.request, cal), told_of(reading, job.request)
     split = split_told(job.request, job.layout, told)
-    stack = stack_told(setting.stack, told, job.layout)
-    found = estimate(setting.model, setting.cluster, setting.job, stack, job.layout, cal, split)
+    stack = stack_told(problem.stack, told, job.layout)
+    found = estimate(replace(problem.case, stack=stack), job.layout, split)
     return Running(
-        request=job.request, layout=job.layout, split=split, stack=stack,
-        off=switched_off(setting.stack, told), estimate=found,
+        request=job.request, problem=problem, layout=job.layout, split=split, stack=stack,
+        off=switched_off(problem.stack, told), estimate=found,
         memory_level=memory_level_of(reading.measured, found),
     )  # fmt: skip
 
@@ -133,9 +134,7 @@ class Change:
     remove: tuple[str, ...] = ()
 
 
-def changes_of(
-    reading: Reading, now: Running, best: Plan | None, cal: Calibration, *, runs: bool
-) -> tuple[Change, ...]:
+def changes_of(reading: Reading, now: Running, best: Plan | None, *, runs: bool) -> tuple[Change, ...]:
     """Changes that gain time, or make the job fit, ranked by the seconds they gain.
 
     What is proposed fits by the rule of the search; beside a job that is known to run it may also have the
@@ -145,15 +144,14 @@ def changes_of(
         reading: The files.
         now: The job as they have it.
         best: The proven best of the same engine and cluster.
-        cal: Kernel and collective tables.
         runs: A log shows that the job runs.
     """
-    setting = setting_of(now.request)
+    problem = now.problem
     fits = runs or fit_of(now.estimate.out_of_memory_chance) == "fits"
-    most = most_bytes(setting, now, runs=runs)
-    useful = _useful(reading, now, setting, best, cal, most, fits=fits)
+    most = most_bytes(problem, now, runs=runs)
+    useful = _useful(reading, now, problem, best, most, fits=fits)
     if not fits and best is None and not useful:  # nothing surely fits: what comes closer to it
-        closer = _useful(reading, now, setting, best, cal, now.estimate.peak_memory_bytes, fits=fits)
+        closer = _useful(reading, now, problem, best, now.estimate.peak_memory_bytes, fits=fits)
         useful = [change for change in closer if fit_of(change.out_of_memory_chance) != "does not fit"]
     useful.sort(key=lambda change: -change.seconds_gained)
     once = list({(change.set, change.remove): change for change in reversed(useful)}.values())[::-1]
@@ -161,19 +159,12 @@ def changes_of(
 
 
 def _useful(
-    reading: Reading,
-    now: Running,
-    setting: Setting,
-    best: Plan | None,
-    cal: Calibration,
-    most: float,
-    *,
-    fits: bool,
+    reading: Reading, now: Running, problem: Problem, best: Plan | None, most: float, *, fits: bool
 ) -> list[Change]:
     """Single changes that files have words for: those that gain time, or any of a job that may not fit."""
     single = [
-        *_of_layout(reading, now, setting, best, cal, most),
-        *_of_switches(reading, now, setting, cal, most),
+        *_of_layout(reading, now, problem, best, most),
+        *_of_switches(reading, now, problem, most),
     ]
     least = LEAST_GAIN * now.estimate.step_time_s if fits else -np.inf
     return [change for change in single if (change.set or change.remove) and change.seconds_gained > least]
@@ -197,22 +188,22 @@ def _change(
 
 
 def _of_layout(
-    reading: Reading, now: Running, setting: Setting, best: Plan | None, cal: Calibration, most: float
+    reading: Reading, now: Running, problem: Problem, best: Plan | None, most: float
 ) -> Iterator[Change]:
     """Changes of one thing of the layout that are legal and take no more than so many bytes."""
-    candidates = [row for row in dict.fromkeys(_neighbours(now.layout, setting, best)) if row != now.layout]
+    candidates = [row for row in dict.fromkeys(_neighbours(now.layout, problem, best)) if row != now.layout]
     if not candidates:
         return
     table = LayoutTable.from_rows(candidates)
-    keep, _ = legal(replace(setting, stack=now.stack), table)
+    keep, _ = legal(problem.of(stack=now.stack), table)
     with np.errstate(all="ignore"):
-        scores = evaluate(setting.model, setting.cluster, setting.job, now.stack, table, cal)
+        scores = evaluate(replace(problem.case, stack=now.stack), table)
     for at, candidate in enumerate(candidates):
         step_s, peak = float(scores.step_time_s[at]), float(scores.peak_memory_bytes[at])
         if keep[at] and np.isfinite(step_s) and peak <= most:
             fields = changed_fields(now.layout, candidate)
             runs, order = layer_runs(now.request.model), layer_order(now.request.model)
-            split = even_split([run.count for run in runs], candidate, order, setting.job.mtp_layers)
+            split = even_split([run.count for run in runs], candidate, order, problem.job.mtp_layers)
             after = {
                 **now.facts,
                 **facts_of_job(now.request, candidate, split, now.stack),
@@ -221,21 +212,13 @@ def _of_layout(
             yield _change(now, _words(reading, now, after, fields), fields, step_s, peak)
 
 
-def _of_switches(
-    reading: Reading, now: Running, setting: Setting, cal: Calibration, most: float
-) -> Iterator[Change]:
+def _of_switches(reading: Reading, now: Running, problem: Problem, most: float) -> Iterator[Change]:
     """Mechanisms that the engine has and the files do not switch on."""
-    usual = stack_facts(setting.stack)
+    usual = stack_facts(problem.stack)
     for name in (name for name in now.off if not is_numeric(name)):
         others = {other: False for other in now.off if other != name}
         found = estimate(
-            setting.model,
-            setting.cluster,
-            setting.job,
-            told_stack(setting.stack, others),
-            now.layout,
-            cal,
-            now.split,
+            replace(problem.case, stack=told_stack(problem.stack, others)), now.layout, now.split
         )
         after = {**now.facts, name: usual[name]}
         fields = ((name, True),)
@@ -244,14 +227,14 @@ def _of_switches(
             yield _change(now, words, fields, found.step_time_s, found.peak_memory_bytes)
 
 
-def most_bytes(setting: Setting, now: Running, *, runs: bool) -> float:
+def most_bytes(problem: Problem, now: Running, *, runs: bool) -> float:
     """Predicted memory that a proposal may fill: what a plan may, or as much as a job that runs fills.
 
     A printed peak moves what a plan may to its level.
     """
-    capacity = setting.cluster.gpu.memory_bytes
+    capacity = problem.cluster.gpu.memory_bytes
     taken = now.estimate.peak_memory_bytes if runs else 0.0
-    return min(capacity, max(setting.memory_budget_bytes / now.memory_level, taken))
+    return min(capacity, max(problem.memory_budget_bytes / now.memory_level, taken))
 
 
 def _words(
@@ -288,9 +271,9 @@ def changed_fields(before: ParallelLayout, after: ParallelLayout) -> tuple[tuple
     )
 
 
-def _neighbours(layout: ParallelLayout, setting: Setting, best: Plan | None) -> Iterator[ParallelLayout]:
+def _neighbours(layout: ParallelLayout, problem: Problem, best: Plan | None) -> Iterator[ParallelLayout]:
     """Layouts that differ in one thing."""
-    supports = setting.stack.supports
+    supports = problem.stack.supports
     for name in ("tp", "pp", "cp"):
         for degree in _near(layout, name, best):
             yield from _moved(layout, name, degree)
@@ -306,7 +289,7 @@ def _neighbours(layout: ParallelLayout, setting: Setting, best: Plan | None) -> 
         yield replace(layout, recompute=policy)
     if layout.tp > 1:
         yield replace(layout, sequence_parallel=not layout.sequence_parallel)
-    for degree in _near(layout, "ep", best) if setting.model.is_moe else ():
+    for degree in _near(layout, "ep", best) if problem.model.is_moe else ():
         yield replace(layout, ep=degree)
 
 

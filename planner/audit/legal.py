@@ -20,14 +20,15 @@ from planner.audit.told import (
     contract_of,
     facts_of_job,
     own_names,
+    problem_told,
     refused_by,
-    setting_told,
     split_told,
+    stack_told,
     states_all,
+    told_of,
     words_between,
 )
-from planner.plan import PlanRequest
-from planner.problem import Setting
+from planner.plan import PlanRequest, Problem, stack_of
 from planner.rules.check import check, parse_pins, rules_of
 from planner.rules.rule import Rule, Violation
 from topology.base.errors import InputError
@@ -99,22 +100,20 @@ def broken_rules(reading: Reading, job: Job) -> Iterator[Finding]:
     """Rules of the planner and of the engine that a complete job breaks, with the switches of its files."""
     if job.request is None or job.layout is None:
         return
-    setting = setting_told(reading, job.request, job.layout)
+    problem = problem_told(reading, job.request, job.layout)
     contract = contract_of(reading)
-    lent = setting.stack.name == "pytorch" or contract is None
+    lent = problem.stack.name == "pytorch" or contract is None
     ran = set(reading.kinds.values()) == {"log"}  # so it was legal
     runs: Mapping[str, str] = contract.runs if contract is not None else {}
-    rules = {rule.name: rule for rule in rules_of(setting.engine)}
+    rules = {rule.name: rule for rule in rules_of(problem.engine)}
     open_fields = {name.removeprefix("layout.") for name in job.open_fields}
-    for found in check(
-        setting.model, setting.cluster, setting.job, setting.stack, job.layout, engine=setting.engine
-    ):
+    for found in check(problem, job.layout):
         if _taken(reading, found.rule):
             continue
         rule = rules.get(found.rule)
-        theirs = found.rule.endswith("-offered") or found.rule.startswith(f"{setting.engine}-")
+        theirs = found.rule.endswith("-offered") or found.rule.startswith(f"{problem.engine}-")
         unknown = rule is not None and not open_fields.isdisjoint(rule.fields)
-        unknown |= "cluster.gpu" in open_fields and _holds_elsewhere(setting, job.layout, found.rule)
+        unknown |= "cluster.gpu" in open_fields and _holds_elsewhere(problem, job.layout, found.rule)
         unpriced = (
             ran
             or unknown
@@ -134,16 +133,12 @@ def broken_rules(reading: Reading, job: Job) -> Iterator[Finding]:
         )
 
 
-def _holds_elsewhere(setting: Setting, layout: ParallelLayout, rule: str) -> bool:
+def _holds_elsewhere(problem: Problem, layout: ParallelLayout, rule: str) -> bool:
     """Whether a GPU of another generation keeps a rule: of an assumed one it says nothing."""
-    s = setting
     others = {gpu.architecture: gpu for gpu in gpus().values()}
     return any(
         rule
-        not in {
-            found.rule
-            for found in check(s.model, replace(s.cluster, gpu=gpu), s.job, s.stack, layout, engine=s.engine)
-        }
+        not in {found.rule for found in check(problem.of(cluster=replace(problem.cluster, gpu=gpu)), layout)}
         for gpu in others.values()
     )
 
@@ -204,7 +199,7 @@ def _changed(
     reading: Reading, request: PlanRequest, layout: ParallelLayout, other: PlanRequest, after: ParallelLayout
 ) -> tuple[str, ...]:
     """Words that make one job another, by the contract of its engine."""
-    stack = setting_told(reading, request, layout).stack
+    stack = stack_told(stack_of(request), told_of(reading, request), layout)
     try:
         said = [
             facts_of_job(asked, split, split_told(asked, split, None), stack)

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import fields, replace
 from typing import Any
 
+from costmodel.kernels.tables import load_calibration
 from costmodel.layout import INTERLEAVED_SCHEDULE, ParallelLayout
 from costmodel.models.spec import ModelSpec
 from costmodel.pipeline.stage_costs import StageSplit
@@ -39,9 +40,8 @@ from planner.engines.megatron_lm.stages import RECOMPUTED_HOW
 from planner.engines.refusal import Refused
 from planner.engines.setting import Setting as EngineSetting
 from planner.formats.settings import Setting
-from planner.plan import PlanRequest
-from planner.problem import Setting as Question
-from planner.problem import setting_of, split_of
+from planner.plan import PlanRequest, Problem, problem_of
+from planner.pricing import split_of
 from topology.base.errors import InputError
 
 PADDED = "model.vocab_size"
@@ -203,10 +203,10 @@ def stack_told(stack: SoftwareStack, told: Told | None, layout: ParallelLayout) 
 _OVERLAP = "stack.tp_overlap_share"
 
 
-def setting_told(reading: Reading, request: PlanRequest, layout: ParallelLayout) -> Question:
+def problem_told(reading: Reading, request: PlanRequest, layout: ParallelLayout) -> Problem:
     """What a layout of the job is judged against: the profile has only what the files switch on."""
-    setting = setting_of(request)
-    return replace(setting, stack=stack_told(setting.stack, told_of(reading, request), layout))
+    problem = problem_of(request, load_calibration())  # of which rules read nothing
+    return problem.of(stack=stack_told(problem.stack, told_of(reading, request), layout))
 
 
 def switched_off(stack: SoftwareStack, told: Told | None) -> tuple[str, ...]:

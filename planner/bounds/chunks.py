@@ -19,14 +19,14 @@ from costmodel.ops.shards import distinct_rows
 from costmodel.pipeline.stages import ranks_of_chunks, runs_of_ranks
 from planner.bounds.funnel import ROUNDING
 from planner.bounds.priced import Priced
-from planner.problem import Setting
+from planner.plan import Problem
 from planner.stages.dynamic_program import chunk_splits
 from topology.base.arrays import Vector
 
 _FULL = RECOMPUTES.index("full")
 
 
-def chunk_bounds(setting: Setting, priced: Priced) -> Vector:
+def chunk_bounds(problem: Problem, priced: Priced) -> Vector:
     """Seconds of a step that no split of each layout can beat; 0 for layouts of one chunk a rank.
 
     Infinite where no split fits.
@@ -37,39 +37,39 @@ def chunk_bounds(setting: Setting, priced: Priced) -> Vector:
         members = np.flatnonzero(index == i)
         chunk_ranks = ranks_of_chunks(table.layout(int(row)))
         if len(chunk_ranks) > int(table.pp[row]):
-            result[members] = _least_of_splits(setting, priced.take(members), chunk_ranks)
+            result[members] = _least_of_splits(problem, priced.take(members), chunk_ranks)
     return result
 
 
-def _least_of_splits(setting: Setting, priced: Priced, chunk_ranks: tuple[int, ...]) -> Vector:
+def _least_of_splits(problem: Problem, priced: Priced, chunk_ranks: tuple[int, ...]) -> Vector:
     """The least step of the few splits of layouts of the same pipeline."""
-    runs, order = [run.count for run in layer_runs(setting.model)], layer_order(setting.model)
+    runs, order = [run.count for run in layer_runs(problem.model)], layer_order(problem.model)
     least = np.full(len(priced.table), math.inf)
     form = memory_form(priced.pieces)
     for chunks in chunk_splits(sum(runs), len(chunk_ranks)):
         held = np.array(runs_of_ranks(chunk_ranks, chunks, runs, order), dtype=np.float64)
-        least = np.minimum(least, _step_seconds(setting, priced, form, held))
+        least = np.minimum(least, _step_seconds(problem, priced, form, held))
     return least * (1 - ROUNDING)
 
 
-def _step_seconds(setting: Setting, priced: Priced, form: MemoryForm, held: Vector) -> Vector:
+def _step_seconds(problem: Problem, priced: Priced, form: MemoryForm, held: Vector) -> Vector:
     """Seconds of a step whose ranks hold so many layers of each kind, (P, K), and free as little as fits."""
     costs, table = priced.costs, priced.table
     rank = np.arange(len(held))[:, None]
     first, last = (np.asarray(end, dtype=np.float64) for end in holds_ends(table.schedule, table.pp, rank))
     seconds = held @ costs.layer_s + costs.every_s + first * costs.first_s + last * costs.last_s
-    seconds = seconds + _freeing_seconds(setting, priced, form, held)
+    seconds = seconds + _freeing_seconds(problem, priced, form, held)
     ends = first * costs.tail_first_s[:, None] + last * costs.tail_last_s[:, None]
     tail = (np.einsum("pk,jkn->jpn", held, costs.tail_layer_s) + ends).max(axis=(0, 1))
     M, beta = costs.num_microbatches, costs.bubble_weight
     return np.asarray((M - beta) * seconds.max(axis=0) + beta * seconds.sum(axis=0) + tail + costs.constant_s)
 
 
-def _freeing_seconds(setting: Setting, priced: Priced, form: MemoryForm, held: Vector) -> Vector:
+def _freeing_seconds(problem: Problem, priced: Priced, form: MemoryForm, held: Vector) -> Vector:
     """Seconds a microbatch in which every rank frees what it lacks, (P, N); infinite where it cannot."""
     costs, table, pieces = priced.costs, priced.table, priced.pieces
     rank = np.arange(len(held))[:, None]
-    M, pp = num_microbatches(table, setting.job), table.pp
+    M, pp = num_microbatches(table, problem.job), table.pp
     waiting = np.asarray(
         held_microbatches(pieces.first_backward_relief, table.schedule, pp, table.virtual_stages, M, rank)
     )
@@ -78,7 +78,7 @@ def _freeing_seconds(setting: Setting, priced: Priced, form: MemoryForm, held: V
         np.stack([np.broadcast_to(np.asarray(part, dtype=np.float64), len(table)) for part in parts])
         for parts in (form.static_bytes, form.saved_bytes, form.saved_bytes_recomputed)
     )
-    room = setting.memory_budget_bytes * (1 + ROUNDING) - form.fixed_at(first, last)
+    room = problem.memory_budget_bytes * (1 + ROUNDING) - form.fixed_at(first, last)
     lacking = held @ static + waiting * (held @ saved) - room
     freed = np.maximum(saved - again, 0.0) * (table.recompute == _FULL)
     lacking = np.where(lacking > 0, np.maximum(lacking + form.recompute_working_at(last), 0.0), 0.0)
@@ -91,5 +91,5 @@ def _freeing_seconds(setting: Setting, priced: Priced, form: MemoryForm, held: V
         taken = np.minimum(lacking, waiting * np.take_along_axis(freed, row, axis=0) * held[:, kinds])
         seconds += taken / waiting * np.take_along_axis(per_byte, row, axis=0)
         lacking = lacking - taken
-    room_left = setting.memory_budget_bytes * ROUNDING
+    room_left = problem.memory_budget_bytes * ROUNDING
     return np.asarray(np.where(lacking <= room_left, seconds, math.inf))

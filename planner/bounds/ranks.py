@@ -31,7 +31,7 @@ from planner.bounds.chunks import chunk_bounds
 from planner.bounds.funnel import ROUNDING
 from planner.bounds.positions import slowest_by_position
 from planner.bounds.priced import Priced
-from planner.problem import Setting
+from planner.plan import Problem
 from topology.base.arrays import Index, Vector
 from topology.base.columns import Columns, distinct
 
@@ -47,45 +47,45 @@ FIRST_MULTIPLE = 2.0
 _FULL = RECOMPUTES.index("full")
 
 
-def plain_bounds(setting: Setting, priced: Priced) -> Vector:
+def plain_bounds(problem: Problem, priced: Priced) -> Vector:
     """Seconds that no split of each layout can beat, memory left aside."""
-    counts = np.array([run.count for run in layer_runs(setting.model)], dtype=np.float64)
-    return step_lower_bound(priced.costs, counts, priced.table, layer_order(setting.model))
+    counts = np.array([run.count for run in layer_runs(problem.model)], dtype=np.float64)
+    return step_lower_bound(priced.costs, counts, priced.table, layer_order(problem.model))
 
 
-def variant_bounds(setting: Setting, priced: Priced, plain_s: Vector, cutoff_s: Vector) -> Vector:
+def variant_bounds(problem: Problem, priced: Priced, plain_s: Vector, cutoff_s: Vector) -> Vector:
     """Seconds that no split of each layout can beat; infinite where no split fits or none beats the cutoff.
 
     Args:
-        setting: what is asked.
+        problem: what is asked.
         priced: layouts with their costs.
         plain_s: per layout, its bound with memory left aside.
         cutoff_s: per layout, the step time it has to beat to matter.
     """
-    counts = np.array([run.count for run in layer_runs(setting.model)], dtype=np.float64)
+    counts = np.array([run.count for run in layer_runs(problem.model)], dtype=np.float64)
     hopeful = np.flatnonzero(plain_s <= cutoff_s * (1 + ROUNDING))
     result = np.full(len(plain_s), np.inf)
     for part in _equal_pipelines(priced.table.pp, hopeful):
         result[part] = plain_s[part]
         chosen = priced.take(part)
-        for kinds in _bounding(setting, counts):
-            bounds = _rank_bounds(setting, chosen, counts, kinds, cutoff_s[part])
+        for kinds in _bounding(problem, counts):
+            bounds = _rank_bounds(problem, chosen, counts, kinds, cutoff_s[part])
             result[part] = np.maximum(result[part], bounds)
-    if _alternate(setting, counts):
+    if _alternate(problem, counts):
         left = np.flatnonzero(result <= cutoff_s * (1 + ROUNDING))
-        result[left] = np.maximum(result[left], chunk_bounds(setting, priced.take(left)))
+        result[left] = np.maximum(result[left], chunk_bounds(problem, priced.take(left)))
     return result
 
 
-def _bounding(setting: Setting, counts: Vector) -> list[list[int]]:
+def _bounding(problem: Problem, counts: Vector) -> list[list[int]]:
     """Kinds whose layers are bounded together: the largest run; of kinds that alternate also all of them."""
     largest = [int(counts.argmax())]
-    return [largest, list(range(len(counts)))] if _alternate(setting, counts) else [largest]
+    return [largest, list(range(len(counts)))] if _alternate(problem, counts) else [largest]
 
 
-def _alternate(setting: Setting, counts: Vector) -> bool:
+def _alternate(problem: Problem, counts: Vector) -> bool:
     """Whether kinds of layers alternate, instead of being one run each."""
-    return len(layer_order(setting.model)) > len(counts)
+    return len(layer_order(problem.model)) > len(counts)
 
 
 def _equal_pipelines(pp: npt.NDArray[np.int64], index: Index) -> Iterator[Index]:
@@ -116,7 +116,7 @@ class RankLimits(Columns):
 
 
 def _rank_bounds(
-    setting: Setting, priced: Priced, counts: Vector, kinds: list[int], cutoff_s: Vector
+    problem: Problem, priced: Priced, counts: Vector, kinds: list[int], cutoff_s: Vector
 ) -> Vector:
     """Bound by the slowest rank, narrowed by halving between the mean and what the cutoff allows."""
     costs, P = priced.costs, float(priced.table.pp[0])
@@ -125,7 +125,7 @@ def _rank_bounds(
     forms = np.einsum("k,jkn->jn", counts, costs.tail_layer_s) + costs.tail_first_s + costs.tail_last_s
     rest = beta * total + (forms / P).max(axis=0) + costs.constant_s
     weight = np.maximum(M - beta, 1e-12)
-    ranks, need = rank_limits(setting, priced, counts, kinds), float(counts[kinds].sum())
+    ranks, need = rank_limits(problem, priced, counts, kinds), float(counts[kinds].sum())
     low, high = total / P, np.maximum((cutoff_s * (1 + ROUNDING) - rest) / weight, total / P)
     bounds = np.full(len(low), np.inf)
     possible = np.flatnonzero(_enough(ranks, high, need))
@@ -180,17 +180,17 @@ def layers_taken(ranks: RankLimits, seconds: Vector) -> Vector:
     )
 
 
-def rank_limits(setting: Setting, priced: Priced, counts: Vector, kinds: list[int]) -> RankLimits:
+def rank_limits(problem: Problem, priced: Priced, counts: Vector, kinds: list[int]) -> RankLimits:
     """Limits of the layers of these kinds on every rank."""
     table, costs, pieces = priced.table, priced.costs, priced.pieces
     stage = np.arange(int(table.pp[0]))[:, None]
-    M, relief = num_microbatches(table, setting.job), pieces.first_backward_relief
+    M, relief = num_microbatches(table, problem.job), pieces.first_backward_relief
     held = held_microbatches(relief, table.schedule, table.pp, table.virtual_stages, M, stage)
     first, last = holds_ends(table.schedule, table.pp, stage)
     form = memory_form(pieces)
     kept = [np.asarray(form.static_bytes[k] + held * form.saved_bytes[k]) for k in kinds]
     freed = [np.asarray(form.saved_bytes[k] - form.saved_bytes_recomputed[k]) for k in kinds]
-    room = np.asarray(setting.memory_budget_bytes * (1 + ROUNDING) - form.fixed_at(first, last))
+    room = np.asarray(problem.memory_budget_bytes * (1 + ROUNDING) - form.fixed_at(first, last))
     recompute_room = np.asarray(room - form.recompute_working_at(last))
     layer_s, recompute_s = costs.layer_s[kinds].min(axis=0), costs.recompute_s[kinds].min(axis=0)
     layer_bytes = np.minimum.reduce(kept)

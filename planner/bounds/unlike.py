@@ -16,7 +16,7 @@ import numpy.typing as npt
 from planner.bounds.funnel import ROUNDING
 from planner.bounds.priced import Priced
 from planner.bounds.ranks import layers_taken, rank_limits
-from planner.problem import Setting
+from planner.plan import Problem
 from planner.stages.unlike import NONE_FITS, arrangements
 from topology.base.arrays import Vector
 from topology.pools.rates import Rates
@@ -84,7 +84,7 @@ def arranged_paid(
 
 
 def arranged_bounds(
-    settings: Sequence[Setting],
+    problems: Sequence[Problem],
     priced: Sequence[Priced],
     counts: Vector,
     *,
@@ -97,7 +97,7 @@ def arranged_bounds(
     The least time of the slowest stage is halved towards; infinite where the score to beat allows none.
 
     Args:
-        settings: the question of each kind of node alone.
+        problems: the question of each kind of node alone.
         priced: layouts of as many stages of as many GPUs, on each kind.
         counts: layers of each run.
         rest: per layout, what a step takes beside the slowest stage, at least.
@@ -105,11 +105,11 @@ def arranged_bounds(
         cutoff_s: per layout, the step that it has to stay below to matter.
     """
     table = priced[0].table
-    caps = tuple(int(setting.cluster.num_gpus // table.stage_ranks[0]) for setting in settings)
+    caps = tuple(int(problem.cluster.num_gpus // table.stage_ranks[0]) for problem in problems)
     kinds, ends = arrangements(int(table.pp[0]), caps)
     largest = [int(counts.argmax())]
     limits = [
-        rank_limits(setting, one, counts, largest) for setting, one in zip(settings, priced, strict=True)
+        rank_limits(problem, one, counts, largest) for problem, one in zip(problems, priced, strict=True)
     ]
 
     def works(seconds: Vector) -> npt.NDArray[np.bool_]:

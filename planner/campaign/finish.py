@@ -14,6 +14,7 @@ from costmodel.campaign.compose import Job
 from costmodel.campaign.failures import default_model, read_failures
 from costmodel.campaign.record import Campaign, FailureModel
 from costmodel.campaign.worth import Price
+from costmodel.case import Workload
 from costmodel.estimate import Estimate
 from costmodel.layout import ParallelLayout
 from costmodel.models.spec import ModelSpec
@@ -161,7 +162,10 @@ def world_of_request(request: PlanRequest) -> FailureModel:
 def least_saved_bytes(request: PlanRequest) -> float:
     """Bytes of the smallest checkpoint of a request's model under any ZeRO stage."""
     stack = stack_of(request)
-    return min(saved_bytes(request.model, request.job, stack, stage) for stage in range(_SHARDED + 1))
+    return min(
+        saved_bytes(Workload(model=request.model, job=request.job, stack=stack), stage)
+        for stage in range(_SHARDED + 1)
+    )
 
 
 def price_of(plan: Plan) -> Price | None:
@@ -224,7 +228,9 @@ def job_of_layout(
         step_s=step_s,
         gpus=layout.num_gpus,
         replica_gpus=layout.num_gpus // layout.dp,
-        checkpoint=checkpoint_state(request.model, request.job, stack_of(request), layout, weights),
+        checkpoint=checkpoint_state(
+            Workload(model=request.model, job=request.job, stack=stack_of(request)), layout, weights
+        ),
         loaded_bytes_per_s=tokens * token_bytes(request.model, world) / step_s,
         power_w=layout.num_gpus * build(request.cluster).gpu.tdp_w,
         idle_nodes=idle_nodes_of(request, layout),

@@ -24,10 +24,11 @@ from planner.engines.deepspeed import (
 )
 from planner.engines.dotted import flat, nested
 from planner.engines.fields import Facts
-from planner.engines.limit import Limit, Question, Variable, compression_limit, further_limit, offload_limit
+from planner.engines.limit import Limit, Variable, compression_limit, further_limit, offload_limit
 from planner.engines.program import PROGRAM
 from planner.engines.quoting import yaml
 from planner.engines.setting import Given, Setting, Word, fixed
+from planner.plan import Problem
 from topology.base.units import MIB
 
 _F, _P, _T = "fsdp_config.fsdp_", "parallelism_config.parallelism_config_", "trainer."
@@ -255,7 +256,7 @@ SETTINGS = (
 )
 
 
-def _copies_alone_broken(_: Question, t: LayoutTable) -> Any:
+def _copies_alone_broken(_: Problem, t: LayoutTable) -> Any:
     shards = np.where(t.zero_stage > 0, t.shard_degree // np.maximum(t.cp, 1), 1)
     return (shards == 1) & (t.dp > 1) & ((t.tp > 1) | (t.cp > 1))
 

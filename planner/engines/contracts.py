@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 
 import numpy as np
 
@@ -14,14 +14,14 @@ from planner.engines.bridge import BRIDGE
 from planner.engines.contract import Contract
 from planner.engines.deepspeed import DEEPSPEED
 from planner.engines.even_layers import EvenLayers, as_even_as_possible
-from planner.engines.limit import Limit, Question
+from planner.engines.limit import Limit
 from planner.engines.megatron_lm.contract import MEGATRON
 from planner.engines.own import OWN
 from planner.engines.torchtitan.contract import TORCHTITAN
 from planner.engines.wrappers.colossalai import COLOSSALAI
 from planner.engines.wrappers.horovod import HOROVOD
 from planner.engines.wrappers.tensorflow import TENSORFLOW
-from planner.plan import FREE, Recomputes
+from planner.plan import FREE, Problem, Recomputes
 
 CONTRACTS: Mapping[str, Contract] = {
     contract.engine: contract
@@ -56,7 +56,7 @@ MOST_NAMED = 2
 """Engines that a refusal names."""
 
 
-def takes(contract: Contract, s: Question, x: ParallelLayout, said: Collection[str]) -> bool:
+def takes(contract: Contract, s: Problem, x: ParallelLayout, said: Collection[str]) -> bool:
     """Whether an engine, priced by a profile of its own, could be told a question.
 
     Args:
@@ -65,14 +65,14 @@ def takes(contract: Contract, s: Question, x: ParallelLayout, said: Collection[s
         x: a layout.
         said: fields of it that stay as they are; limits that read others can be kept by changing those.
     """
-    own = s if s.stack.name in contract.stacks else replace(s, stack=stack(contract.stacks[0]))
+    own = s if s.stack.name in contract.stacks else s.of(stack=stack(contract.stacks[0]))
     row = LayoutTable.from_rows([x])
     return not any(
         np.any(limit.broken(own, row)) for limit in contract.limits if set(limit.fields) <= set(said)
     )
 
 
-def said_fields(s: Question, x: ParallelLayout) -> frozenset[str]:
+def said_fields(s: Problem, x: ParallelLayout) -> frozenset[str]:
     """The fields that a layout says: all of one that fills the cluster, else what is not the default."""
     names = [field.name for field in fields(x)]
     if x.num_gpus == s.cluster.num_gpus:
@@ -80,13 +80,13 @@ def said_fields(s: Question, x: ParallelLayout) -> frozenset[str]:
     return frozenset(name for name in names if getattr(x, name) != getattr(ParallelLayout(), name))
 
 
-def able(names: Sequence[str], s: Question, x: ParallelLayout, said: Collection[str]) -> str:
+def able(names: Sequence[str], s: Problem, x: ParallelLayout, said: Collection[str]) -> str:
     """Of some engines the first that take a question, as they are asked for; "" where none does."""
     found = [f"--for {name}" for name in names if takes(CONTRACTS[name], s, x, said)]
     return " or ".join(found[:MOST_NAMED])
 
 
-def way_out(limit: Limit, s: Question, x: ParallelLayout, said: Collection[str]) -> str:
+def way_out(limit: Limit, s: Problem, x: ParallelLayout, said: Collection[str]) -> str:
     """What helps with a broken limit: another engine, of those that really take the question, or a change."""
     hint = limit.says(s, x)[1]
     engines = able(limit.others, s, x, said)

@@ -15,10 +15,10 @@ from costmodel.layout import DEFAULT_AXIS_ORDER
 from planner.engines.contract import Contract
 from planner.engines.dotted import flat, nested
 from planner.engines.fields import Facts
-from planner.engines.limit import Limit, Question, Variable, compression_limit, further_limit, offload_limit
+from planner.engines.limit import Limit, Variable, compression_limit, further_limit, offload_limit
 from planner.engines.program import PROGRAM
 from planner.engines.setting import Given, Setting, Word, fixed, value
-from planner.plan import Plan
+from planner.plan import Plan, Problem
 
 _Z, _BATCH = "zero_optimization.", "train_micro_batch_size_per_gpu"
 _ON_HOST = (f"{_Z}offload_param.device", f"{_Z}offload_optimizer.device")
@@ -203,7 +203,7 @@ UNCUT_COMPRESSION = Limit(
 """What transformers' own plan of DeepSeek-V4 divides is its routed experts alone (5.23)."""
 
 
-def _low(s: Question, _: object) -> bool:
+def _low(s: Problem, _: object) -> bool:
     return s.job.is_low_precision
 
 

@@ -22,7 +22,7 @@ from planner.engines.contract import Contract, Reading
 from planner.engines.contracts import takes, way_out
 from planner.engines.fields import Facts, facts_of, layout_facts, told_model, told_stack
 from planner.plan import Plan, stack_of
-from planner.problem import capacity_of_fullest, estimate_split, setting_of, split_of
+from planner.pricing import capacity_of_fullest, estimate_split, split_of
 from planner.structure import close
 from topology.base.errors import InputError, NoFeasiblePlanError
 from topology.base.units import format_bytes, format_seconds
@@ -55,7 +55,7 @@ def judge(plan: Plan, contract: Contract, reading: Reading, cal: Calibration) ->
     differs = tuple(differences(facts, told))
     name = plan.request.stack
     profile = stack_of(plan.request) if name in contract.stacks else stack(contract.stacks[0])
-    setting = setting_of(plan.request)
+    problem = plan.problem.of(cal=cal)
     try:
         layout = _layout(told)
         job = _job(plan, told)
@@ -63,8 +63,8 @@ def judge(plan: Plan, contract: Contract, reading: Reading, cal: Calibration) ->
         layers = told.get("split.layers", plan.layers_of_stage)
         again = told.get("split.recompute", plan.recompute_of_stage)
         split = split_of(model, layout, tuple(layers), tuple(again))
-        heard = replace(setting, model=model, job=job, stack=told_stack(profile, told))
-        now, _ = estimate_split(heard, plan, layout, cal, split)
+        heard = problem.of(model=model, job=job, stack=told_stack(profile, told))
+        now, _ = estimate_split(heard, plan, layout, split)
     except (InputError, ValueError, IndexError, ZeroDivisionError):
         return Verdict(
             differs=differs,
@@ -122,16 +122,16 @@ def require_runnable(plan: Plan, contract: Contract) -> None:
 
     What the engine refuses of any layout is told before what it refuses of this one.
     """
-    setting, row = setting_of(plan.request), LayoutTable.from_rows([plan.layout])
+    problem, row = plan.problem, LayoutTable.from_rows([plan.layout])
     for limit in sorted(contract.limits, key=lambda limit: bool(limit.fields)):
-        if bool(np.any(limit.broken(setting, row))):
+        if bool(np.any(limit.broken(problem, row))):
             pinned = plan.request.pins.keys()
-            helps = takes(contract, setting, plan.layout, pinned)
+            helps = takes(contract, problem, plan.layout, pinned)
             raise NoFeasiblePlanError(
                 answer=limit,
                 what=f"{contract.engine} cannot run this plan: {contract.engine}-{limit.name}",
-                cause=limit.says(setting, plan.layout)[0],
-                fix=way_out(limit, setting, plan.layout, pinned)
+                cause=limit.says(problem, plan.layout)[0],
+                fix=way_out(limit, problem, plan.layout, pinned)
                 + (f", as plan --for {contract.engine} does" if helps else ""),
             )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -16,13 +16,10 @@ from costmodel.models.spec import ModelSpec
 from costmodel.updates.adapters import AdapterKind
 from planner.engines.fields import Facts, layout_facts, model_facts
 from planner.engines.setting import Given, Setting
-from planner.problem import Setting as _Question
+from planner.plan import Problem
 from topology.base.units import format_bytes
 from topology.hardware.datasheets import generation_of
 from topology.hardware.gpu import Gpu
-
-Question: TypeAlias = _Question
-"""What is asked; a `Setting` here is one of an engine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,8 +38,8 @@ class Limit:
 
     name: str
     fields: tuple[str, ...]
-    broken: Callable[[Question, LayoutTable], npt.NDArray[np.bool_] | bool]
-    says: Callable[[Question, ParallelLayout], tuple[str, str]]
+    broken: Callable[[Problem, LayoutTable], npt.NDArray[np.bool_] | bool]
+    says: Callable[[Problem, ParallelLayout], tuple[str, str]]
     others: tuple[str, ...] = ()
     others_why: str = ""
     ground: Literal["engine", "unpriced"] = "engine"
@@ -89,7 +86,7 @@ def untold(settings: Sequence[Setting], model: ModelSpec) -> tuple[str, ...]:
 def layers_limit(title: str) -> Limit:
     """The limit of an engine that is told one number of layers, or builds only layers with attention."""
 
-    def says(s: Question, _: ParallelLayout) -> tuple[str, str]:
+    def says(s: Problem, _: ParallelLayout) -> tuple[str, str]:
         return (
             f"{s.model.name} has {layer_kinds(s.model)}: {title} is not told here which layer is which",
             "use another model",
@@ -109,7 +106,7 @@ def layers_limit(title: str) -> Limit:
 def model_limit(title: str, settings: Sequence[Setting]) -> Limit:
     """The limit of an engine that cannot be told every model."""
 
-    def says(s: Question, _: ParallelLayout) -> tuple[str, str]:
+    def says(s: Problem, _: ParallelLayout) -> tuple[str, str]:
         every = untold(settings, s.model)
         more = f"; and {len(every) - MOST_TOLD} more" if len(every) > MOST_TOLD else ""
         differs = "; ".join(every[:MOST_TOLD]) + more
@@ -145,14 +142,14 @@ def split_width(model: ModelSpec) -> int:
 def columns_limit(multiples: Mapping[str, int]) -> Limit:
     """The limit of an engine whose products in eight bits have sides of such multiples, by precision."""
 
-    def broken(s: Question, t: LayoutTable) -> npt.NDArray[np.bool_] | bool:
+    def broken(s: Problem, t: LayoutTable) -> npt.NDArray[np.bool_] | bool:
         multiple = multiples.get(s.job.precision)
         if multiple is None:
             return False
         split = np.asarray(split_width(s.model) % (multiple * t.tp) != 0, dtype=bool)
         return split | (whole_width(s.model) % multiple != 0)
 
-    def says(s: Question, x: ParallelLayout) -> tuple[str, str]:
+    def says(s: Problem, x: ParallelLayout) -> tuple[str, str]:
         multiple, split, whole = multiples[s.job.precision], split_width(s.model), whole_width(s.model)
         equation = f"columns {split} % ({multiple}·tp {x.tp}) = {split % (multiple * x.tp)}"
         if whole % multiple:
@@ -190,7 +187,7 @@ def adapter_limit(title: str, kinds: Sequence[AdapterKind] = ()) -> Limit:
     takes = f"it trains {', '.join(kinds)}" if kinds else "it trains whole models alone"
     fix = f"use --adapter {kinds[0]}:r=16" if kinds else "leave --adapter out"
 
-    def says(s: Question, _: ParallelLayout) -> tuple[str, str]:
+    def says(s: Problem, _: ParallelLayout) -> tuple[str, str]:
         written = "" if s.job.adapter is None else s.job.adapter.words
         return f"adapter {written}: {title} cannot be told it, {takes}", fix
 
@@ -209,7 +206,7 @@ def offload_limit(title: str, words: Sequence[str] = ()) -> Limit:
     takes = f"it offloads {', '.join(words)}" if words else "it keeps all state on the GPU"
     fix = f"use --offload {words[0]}" if words else "leave --offload out"
 
-    def says(s: Question, _: ParallelLayout) -> tuple[str, str]:
+    def says(s: Problem, _: ParallelLayout) -> tuple[str, str]:
         written = "" if s.job.offload is None else s.job.offload.words
         return f"offload {written}: {title} cannot be told it, {takes}", fix
 
@@ -230,7 +227,7 @@ def compression_limit(title: str, told: Sequence[str] = ()) -> Limit:
     """The limit of an engine that is not told here how to send gradients, but for the fields of `told`."""
     untold = [name for name in SENT if name not in told]
 
-    def said(s: Question) -> tuple[str, str]:
+    def said(s: Problem) -> tuple[str, str]:
         name = next(name for name in untold if getattr(s.job, name) is not None)
         value = getattr(s.job, name)
         said = format_bytes(value) if isinstance(value, float) else value
@@ -261,7 +258,7 @@ def further_limit(title: str) -> Limit:
 def optimizer_limit(title: str, names: Sequence[str] = ("adamw",)) -> Limit:
     """The limit of an engine that has these optimizers, under the names of the cost model."""
 
-    def says(s: Question, _: ParallelLayout) -> tuple[str, str]:
+    def says(s: Problem, _: ParallelLayout) -> tuple[str, str]:
         return (
             f"optimizer = {s.job.optimizer}: {title} is told {', '.join(names)}",
             f"use --set job.optimizer={names[0]}",

@@ -13,7 +13,6 @@ from planner.engines.contract import Contract
 from planner.engines.fields import facts_of
 from planner.engines.limit import (
     Limit,
-    Question,
     adapter_limit,
     block_scales_limit,
     columns_limit,
@@ -24,7 +23,7 @@ from planner.engines.limit import (
     optimizer_limit,
 )
 from planner.engines.setting import Setting, value
-from planner.plan import Plan, from_json, to_json
+from planner.plan import Plan, Problem, from_json, to_json
 from topology.builders import generations_of
 from topology.hardware.datasheets import generation_of
 
@@ -42,7 +41,7 @@ _BUILT_IN = (
 )  # fmt: skip
 
 
-def _adapted_broken(s: Question, _: LayoutTable) -> bool:
+def _adapted_broken(s: Problem, _: LayoutTable) -> bool:
     adapter = s.job.adapter
     return adapter is not None and (
         adapter.base != "half"
@@ -52,7 +51,7 @@ def _adapted_broken(s: Question, _: LayoutTable) -> bool:
     )
 
 
-def _adapted(s: Question, _: ParallelLayout) -> tuple[str, str]:
+def _adapted(s: Problem, _: ParallelLayout) -> tuple[str, str]:
     adapter = s.job.adapter
     if adapter is None or (s.model.is_moe and "mlp" in adapter.targets):
         return "adapters of routed experts: the executor has none", "use targets=attention"
@@ -68,14 +67,14 @@ ADAPTED = Limit(name="adapted", fields=(), broken=_adapted_broken, says=_adapted
 """What of an adapter the executor does not compute."""
 
 
-def _compressed_broken(s: Question, t: LayoutTable) -> np.ndarray | bool:
+def _compressed_broken(s: Problem, t: LayoutTable) -> np.ndarray | bool:
     if s.job.gradient_compression is None:
         return False
     other = (t.tp > 1) | (t.pp > 1) | (t.cp > 1) | (t.ep > 1) | (t.zero_stage > 0)
     return np.asarray(other, dtype=bool) | s.model.is_moe
 
 
-def _compressed(s: Question, x: ParallelLayout) -> tuple[str, str]:
+def _compressed(s: Problem, x: ParallelLayout) -> tuple[str, str]:
     how = s.job.gradient_compression
     why = (
         f"{s.model.name} has experts"
@@ -104,7 +103,7 @@ TRAINS = ("bf16", *_MULTIPLE)
 """Precisions of jobs that the executor trains in."""
 
 
-def _unlike(s: Question) -> tuple[str, str]:
+def _unlike(s: Problem) -> tuple[str, str]:
     """What of a job in eight bits the executor does not compute so, and what helps; empty where it does."""
     if s.job.precision not in TRAINS:
         return "the executor multiplies in bf16, or in eight bits by rows (fp8) or blocks (mxfp8)", (
@@ -127,12 +126,12 @@ def _unlike(s: Question) -> tuple[str, str]:
     return "", ""
 
 
-def _tokens_broken(s: Question, t: LayoutTable) -> np.ndarray | bool:
+def _tokens_broken(s: Problem, t: LayoutTable) -> np.ndarray | bool:
     multiple = _MULTIPLE.get(s.job.precision)
     return False if multiple is None else t.microbatch_size * s.job.sequence_length % (multiple * t.cp) != 0
 
 
-def _tokens(s: Question, x: ParallelLayout) -> tuple[str, str]:
+def _tokens(s: Problem, x: ParallelLayout) -> tuple[str, str]:
     multiple, tokens = _MULTIPLE[s.job.precision], x.microbatch_size * s.job.sequence_length
     left = tokens % (multiple * x.cp)
     return (
@@ -141,14 +140,14 @@ def _tokens(s: Question, x: ParallelLayout) -> tuple[str, str]:
     )
 
 
-def _experts_broken(s: Question, t: LayoutTable) -> np.ndarray | bool:
+def _experts_broken(s: Problem, t: LayoutTable) -> np.ndarray | bool:
     multiple = _MULTIPLE.get(s.job.precision)
     if multiple is None or not s.model.is_moe:
         return False
     return np.asarray(s.model.moe_intermediate_size % (multiple * t.expert_tp) != 0, dtype=bool)
 
 
-def _experts(s: Question, x: ParallelLayout) -> tuple[str, str]:
+def _experts(s: Problem, x: ParallelLayout) -> tuple[str, str]:
     multiple, columns = _MULTIPLE[s.job.precision], s.model.moe_intermediate_size
     equation = f"{columns} % ({multiple}·expert_tp {x.expert_tp}) = {columns % (multiple * x.expert_tp)}"
     return (
@@ -157,7 +156,7 @@ def _experts(s: Question, x: ParallelLayout) -> tuple[str, str]:
     )
 
 
-def _partial_broken(s: Question, t: LayoutTable) -> np.ndarray | bool:
+def _partial_broken(s: Problem, t: LayoutTable) -> np.ndarray | bool:
     return False if s.model.attention.shares_keys or not s.job.is_low_precision else np.greater(t.tp, 1)
 
 

@@ -41,8 +41,7 @@ from planner.launch.programs import PLANNED_FILE, planned, told_to
 from planner.launch.ray import ray
 from planner.launch.slurm import requeue, spare_nodes
 from planner.launch.targets import TARGETS, told, variables
-from planner.plan import Plan, to_json
-from planner.problem import setting_of, tables_of
+from planner.plan import Plan, tables_of, to_json
 from topology.base.errors import InputError
 from topology.base.names import resolve
 from topology.fabric.seats import seats
@@ -183,7 +182,7 @@ def ranks(plan: Plan, where: PlanMachines, order: NodeOrder) -> str:
     rows = [
         f"{one.rank},{node_of[one.rank]},{one.node},{gpu_of[one.rank] if gpu_of else one.gpu}"
         + (named and f",{one.host}")
-        for one in seats(plan.mesh, setting_of(plan.request).cluster.spec)
+        for one in seats(plan.mesh, plan.problem.cluster.spec)
     ]
     return "\n".join([f"rank,node_rank,node_of_cluster,gpu_of_node{named}", *rows]) + "\n"
 
@@ -232,7 +231,7 @@ def _nodes_together(plan: Plan) -> int:
     """
     if plan.kind_of_stage:
         return 1
-    hierarchy = setting_of(plan.request).cluster.hierarchy
+    hierarchy = plan.problem.cluster.hierarchy
     per_machine = plan.request.cluster.nodes[0].gpus_per_node
     return min(hierarchy.gpus_per_node, plan.layout.num_gpus) // per_machine or 1
 

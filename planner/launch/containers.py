@@ -14,7 +14,6 @@ from planner.launch.entries import IMAGE, Entry
 from planner.launch.machines import PlanMachines, title_of
 from planner.launch.node_order import NodeOrder
 from planner.plan import Plan
-from planner.problem import setting_of
 
 
 def _container(
@@ -67,7 +66,7 @@ def _queued(plan: Plan, where: PlanMachines, order: NodeOrder) -> tuple[dict[str
 
 def _in_one_domain(plan: Plan, where: PlanMachines) -> dict[str, Any]:
     """What tells KAI that all nodes are one scale-up domain; of blocks within a job it has no word."""
-    domain = setting_of(plan.request).cluster.hierarchy.gpus_per_node
+    domain = plan.problem.cluster.hierarchy.gpus_per_node
     if plan.kind_of_stage or where.nodes == 1 or plan.layout.num_gpus > domain:
         return {}
     named = f"<node label that the {where.nodes} hosts of a scale-up domain share>"

@@ -9,7 +9,7 @@ from itertools import groupby
 from planner.engines.quoting import slug
 from planner.launch.makers import MAKERS, NVIDIA, Maker, maker_of
 from planner.plan import Plan
-from planner.problem import kinds_of_setting, setting_of
+from planner.pricing import clusters_of_kinds
 from topology.base.errors import InputError
 from topology.builders import build
 from topology.fabric.degraded import working_gpus
@@ -115,10 +115,10 @@ def _kinds(plan: Plan) -> Iterator[AlikeHosts]:
     if not plan.kind_of_stage:
         per_node = min(cluster.nodes[0].gpus_per_node, plan.layout.num_gpus)
         nodes = _whole(plan.layout.num_gpus, per_node, "")
-        gpu = setting_of(plan.request).cluster.gpu
+        gpu = plan.problem.cluster.gpu
         yield AlikeHosts(first=0, count=nodes, ranks=per_node, spec=cluster.nodes[0], gpu=gpu)
         return
-    each, first = kinds_of_setting(plan.request).each, 0
+    each, first = clusters_of_kinds(plan.request.cluster), 0
     phrases = tuple(stages_on(cluster, plan.kind_of_stage))
     for (kind, stages), phrase in zip(groupby(plan.kind_of_stage), phrases, strict=True):
         spec = kinds_of(cluster)[kind]

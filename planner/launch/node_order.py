@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from costmodel.kernels.tables import Calibration
 from costmodel.training.estimate import estimate_and_costs
 from planner.launch.machines import PlanMachines
-from planner.plan import Plan, stack_of
-from planner.problem import setting_of, split_of
+from planner.plan import Plan
+from planner.pricing import split_of
 from planner.structure import close
 from topology.base.errors import InputError, NoFeasiblePlanError
 from topology.base.units import format_seconds
@@ -86,9 +86,9 @@ def node_order(plan: Plan, where: PlanMachines, cal: Calibration, *, lists_hosts
     Raises:
         InputError: ranks of one node are not the GPUs of one host, in order.
     """
-    setting = setting_of(plan.request)
-    spec = setting.cluster.spec
-    hierarchy, nodes = setting.cluster.hierarchy, nodes_by_rank(plan.mesh, spec, where.ranks_of_node)
+    problem = plan.problem
+    spec = problem.cluster.spec
+    hierarchy, nodes = problem.cluster.hierarchy, nodes_by_rank(plan.mesh, spec, where.ranks_of_node)
     unlike = len(where.kinds) > 1
     host = spec.nodes[0].gpus_per_node
     shared = [level.unit_gpus // host for level in hierarchy.levels if level.unit_gpus > host]
@@ -97,10 +97,9 @@ def node_order(plan: Plan, where: PlanMachines, cal: Calibration, *, lists_hosts
     def step(unit_gpus: int) -> float:
         if not shared or unlike:  # a stage on another kind may not even fit: no order is worth looking at
             return plan.estimate.step_time_s
-        profile, model = stack_of(plan.request), plan.request.model
-        split = split_of(model, plan.layout, plan.layers_of_stage, plan.recompute_of_stage)
-        cluster = setting.cluster.wired_as(_cut(hierarchy, unit_gpus))
-        found, _ = estimate_and_costs(model, cluster, plan.request.job, profile, plan.layout, cal, split)
+        split = split_of(problem.model, plan.layout, plan.layers_of_stage, plan.recompute_of_stage)
+        case = replace(problem.case, cluster=problem.cluster.wired_as(_cut(hierarchy, unit_gpus)), cal=cal)
+        found, _ = estimate_and_costs(case, plan.layout, split)
         return found.step_time_s
 
     return NodeOrder(

@@ -14,8 +14,8 @@ from planner.engines.limit import Variable
 from planner.launch.machines import Exported
 from planner.launch.nvrx import resilience
 from planner.launch.slurm import export_slurm
-from planner.plan import Plan
-from planner.problem import kinds_of_setting, setting_of, tables_of
+from planner.plan import Plan, tables_of
+from planner.pricing import clusters_of_kinds
 from topology.base.names import resolve
 from topology.pools.kinds import stages_on
 
@@ -78,9 +78,9 @@ def variables(plan: Plan, contract: Contract) -> tuple[Variable, ...]:
     """What an engine needs in the environment of every rank: what the GPUs of any kind need."""
     facts = facts_of(plan)
     if plan.kind_of_stage:
-        gpus = [one.gpu for one in kinds_of_setting(plan.request).each]
+        gpus = [one.gpu for one in clusters_of_kinds(plan.request.cluster)]
     else:
-        gpus = [setting_of(plan.request).cluster.gpu]
+        gpus = [plan.problem.cluster.gpu]
     return tuple(one for one in contract.environment if any(one.needed(facts, gpu) for gpu in gpus))
 
 

@@ -18,7 +18,7 @@ from costmodel.parallel.axes import AXES, PARTS
 from planner.placement.allocation import Wanted, asked_for
 from planner.placement.nodes import least_lost, lost_of
 from planner.placement.torn import exposed_s, rate_within, run_sizes, torn_seconds
-from planner.problem import Setting
+from planner.plan import Problem
 from topology.base.units import format_bandwidth, format_seconds
 from topology.fabric.hierarchy import (
     reduction_words,
@@ -56,10 +56,10 @@ class AxisPlaced:
 
 
 def axes_placed(
-    setting: Setting, layout: ParallelLayout, ranks: Mesh, estimate: Estimate
+    problem: Problem, layout: ParallelLayout, ranks: Mesh, estimate: Estimate
 ) -> tuple[AxisPlaced, ...]:
     """Every axis whose groups span units of a level that could hold them."""
-    spec, h = setting.cluster.spec, setting.cluster.hierarchy
+    spec, h = problem.cluster.spec, problem.cluster.hierarchy
     host = spec.nodes[0].gpus_per_node
     if spec.num_nodes == 1 or any(node.gpus_per_node != host for node in spec.nodes):
         return ()
@@ -108,14 +108,14 @@ def axes_placed(
 
 
 def placement_words(
-    setting: Setting, layout: ParallelLayout, ranks: Mesh, estimate: Estimate
+    problem: Problem, layout: ParallelLayout, ranks: Mesh, estimate: Estimate
 ) -> tuple[str, ...]:
     """What should be said about the places of ranks, one sentence each."""
-    words = list(reduction_words(setting.cluster.hierarchy))
+    words = list(reduction_words(problem.cluster.hierarchy))
     moved = np.asarray(ranks.gpu_of_rank) != np.arange(ranks.num_ranks)
     if moved.any():
         words.append("ranks are not on GPUs in order: the order of nodes has fewer groups that span units")
-    for one in axes_placed(setting, layout, ranks, estimate):
+    for one in axes_placed(problem, layout, ranks, estimate):
         blocks = f"{AXES[one.axis].label.lower()} groups: of {one.groups:,} blocks of {one.hosts:,} nodes"
         proof = "the least" if one.placed == one.least else f"at least {one.least:,} of any placement"
         told = f"{blocks}, {one.in_order:,} span several {one.level}s in the order of nodes, "
@@ -125,11 +125,11 @@ def placement_words(
         if one.placed and one.torn_s > SHOWN_SHARE * estimate.step_time_s:
             rates = f"{format_bandwidth(one.torn_bytes_per_s)} instead of"
             told += f"; a block that spans two gets {rates} {format_bandwidth(one.whole_bytes_per_s)}, up to "
-            told += f"{format_seconds(one.torn_s)} a step: {asked_for(_wanted(one, setting.job))}"
+            told += f"{format_seconds(one.torn_s)} a step: {asked_for(_wanted(one, problem.job))}"
         elif not one.gained_s > SHOWN_SHARE * estimate.step_time_s:
             continue
         words.append(told)
-    words += _in_all(setting, layout, ranks, estimate)
+    words += _in_all(problem, layout, ranks, estimate)
     return tuple(words)
 
 
@@ -146,14 +146,14 @@ def _wanted(one: AxisPlaced, job: TrainingJob) -> Wanted:
     )
 
 
-def _in_all(setting: Setting, layout: ParallelLayout, ranks: Mesh, estimate: Estimate) -> tuple[str, ...]:
+def _in_all(problem: Problem, layout: ParallelLayout, ranks: Mesh, estimate: Estimate) -> tuple[str, ...]:
     """What the order of nodes loses on all axes together, beside what every order of them does."""
-    spec = setting.cluster.spec
+    spec = problem.cluster.spec
     host = spec.nodes[0].gpus_per_node
     sizes, units = run_sizes(layout, host), units_of_hosts(spec)
     if any(node.gpus_per_node != host for node in spec.nodes) or not units:
         return ()
-    lost_s = torn_seconds(setting.cluster.hierarchy, layout, estimate, units)
+    lost_s = torn_seconds(problem.cluster.hierarchy, layout, estimate, units)
     order = np.asarray(ranks.gpu_of_rank)[::host] // host
     lost, least = lost_of(units, sizes, order, lost_s), least_lost(units, sizes, len(order), lost_s)
     if lost - least <= SHOWN_SHARE * estimate.step_time_s:

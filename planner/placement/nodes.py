@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from costmodel.estimate import Estimate
 from costmodel.layout import ParallelLayout
 from planner.placement.torn import TornSeconds, Units, run_sizes, torn_seconds
-from planner.problem import Setting
+from planner.plan import Problem
 from topology.base.columns import distinct
 from topology.fabric.mesh import Mesh, mesh
 from topology.fabric.packing import least_spanning, packed, spanning, units_of_hosts
@@ -31,10 +31,10 @@ FEW_NODES = 8
 """Nodes of which every order is tried where sizes of groups do not divide each other."""
 
 
-def place(setting: Setting, layout: ParallelLayout, estimate: Estimate) -> Mesh:
+def place(problem: Problem, layout: ParallelLayout, estimate: Estimate) -> Mesh:
     """Mesh of a layout, whose estimate says what each axis communicates."""
     axes = [(axis, int(getattr(layout, axis))) for axis in layout.axis_order]
-    cluster, spec = setting.cluster, setting.cluster.spec
+    cluster, spec = problem.cluster, problem.cluster.spec
     host = spec.nodes[0].gpus_per_node
     if spec.num_nodes == 1 or any(node.gpus_per_node != host for node in spec.nodes):
         return mesh(axes)

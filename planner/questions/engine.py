@@ -6,12 +6,12 @@ cannot run the model or the GPU at all, it is planned freely, and that is said.
 
 from __future__ import annotations
 
+from costmodel.kernels.tables import load_calibration
 from costmodel.layout import LayoutTable, ParallelLayout
 from costmodel.stack import stack as find_stack
 from planner.engines.contract import Contract
 from planner.engines.contracts import CONTRACTS, engine_of_stack
-from planner.plan import FREE, PlanRequest
-from planner.problem import setting_of
+from planner.plan import FREE, PlanRequest, problem_of
 from topology.base.errors import InputError
 from topology.base.names import resolve
 
@@ -67,9 +67,9 @@ def usual_engine(request: PlanRequest) -> tuple[str, tuple[str, ...]]:
     engine = engine_of_stack(request.stack)
     if engine == FREE:
         return FREE, ()
-    setting = setting_of(request)
+    problem = problem_of(request, load_calibration())  # of which limits read nothing
     for limit in CONTRACTS[engine].limits:
-        if not limit.fields and bool(limit.broken(setting, LayoutTable.from_rows([ONE_GPU]))):
-            message, _ = limit.says(setting, ONE_GPU)
+        if not limit.fields and bool(limit.broken(problem, LayoutTable.from_rows([ONE_GPU]))):
+            message, _ = limit.says(problem, ONE_GPU)
             return FREE, (f"planned for any engine, not for {engine}: {message}",)
     return engine, ()

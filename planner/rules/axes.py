@@ -8,7 +8,7 @@ import numpy as np
 
 from costmodel.layout import AXIS_ORDERS, LayoutTable, ParallelLayout
 from costmodel.parallel.axes import AXES, RANK_AXES, Axis
-from planner.problem import Setting
+from planner.plan import Problem
 from planner.rules.rule import Rule, Violation, not_offered
 from topology.base.arrays import Mask
 
@@ -18,21 +18,21 @@ _BITS = {axis: 1 << bit for bit, axis in enumerate(reversed(RANK_AXES))}
 def _offered(axis: Axis) -> Rule:
     """Only a stack that has an axis splits a job over it."""
 
-    def broken(s: Setting, t: LayoutTable) -> Mask | bool:
+    def broken(s: Problem, t: LayoutTable) -> Mask | bool:
         return (
             False
             if getattr(s.stack.supports, axis.offered)
             else np.asarray(getattr(t, axis.name) > 1, dtype=bool)
         )
 
-    def explain(s: Setting, x: ParallelLayout) -> Violation:
+    def explain(s: Problem, x: ParallelLayout) -> Violation:
         return not_offered(s, axis.name, getattr(x, axis.name), (1,))
 
     name = f"{axis.name.replace('_', '-')}-offered"
     return _rule(name=name, fields=(axis.name,), broken=broken, explain=explain, ground="engine")
 
 
-def _order_broken(s: Setting, t: LayoutTable) -> Mask | bool:
+def _order_broken(s: Problem, t: LayoutTable) -> Mask | bool:
     if not s.stack.supports.axis_orders:
         return False
     active = sum((getattr(t, axis) > 1) * bit for axis, bit in _BITS.items())
@@ -55,7 +55,7 @@ def _among(order: tuple[str, ...], axes: set[str]) -> tuple[str, ...]:
     return tuple(axis for axis in order if axis in axes)
 
 
-def _order(s: Setting, x: ParallelLayout) -> Violation:
+def _order(s: Problem, x: ParallelLayout) -> Violation:
     offered = tuple("-".join(order) for order in s.stack.supports.axis_orders)
     return not_offered(s, "axis_order", "-".join(x.axis_order), offered)
 

@@ -13,14 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from costmodel.job import TrainingJob
 from costmodel.layout import AXIS_ORDERS, CP_KINDS, RECOMPUTES, SCHEDULES, LayoutTable, ParallelLayout
 from costmodel.memory.stage import MemoryBreakdown
 from costmodel.models.sizes import MOST_LAYERS
-from costmodel.models.spec import ModelSpec
-from costmodel.stack import SoftwareStack
-from planner.plan import FREE, LAYERS_OF_STAGE, RECOMPUTE_OF_STAGE, RECOMPUTED_LAYERS, SPLIT_PINS
-from planner.problem import Setting
+from planner.plan import LAYERS_OF_STAGE, RECOMPUTE_OF_STAGE, RECOMPUTED_LAYERS, SPLIT_PINS, Problem
 from planner.rules.axes import AXIS_RULES
 from planner.rules.engines import engine_rules, runners_of, runs_for
 from planner.rules.rule import Ground, Rule, Violation
@@ -33,11 +29,10 @@ from topology.base.counts import parse_count
 from topology.base.errors import InputError, shown
 from topology.base.names import YES_NO
 from topology.base.units import format_bytes
-from topology.cluster import Cluster
 
 __all__ = [
     "RULES",
-    "Setting",
+    "Problem",
     "Violation",
     "check",
     "check_memory",
@@ -55,39 +50,30 @@ def rules_of(engine: str) -> tuple[Rule, ...]:
     return RULES + engine_rules(engine)
 
 
-def check(
-    model: ModelSpec,
-    cluster: Cluster,
-    job: TrainingJob,
-    stack: SoftwareStack,
-    layout: ParallelLayout,
-    *,
-    engine: str = FREE,
-) -> tuple[Violation, ...]:
+def check(problem: Problem, layout: ParallelLayout) -> tuple[Violation, ...]:
     """Explain every rule that one layout breaks, those of an engine among them; empty when it is legal."""
-    setting = Setting(model=model, cluster=cluster, job=job, stack=stack, engine=engine)
-    degrees, *others = rules_of(engine)
-    if _breaks(degrees, setting, layout):  # the arithmetic of the other rules needs positive degrees
-        return (_explained(degrees, setting, layout),)
-    return tuple(_explained(rule, setting, layout) for rule in others if _breaks(rule, setting, layout))
+    degrees, *others = rules_of(problem.engine)
+    if _breaks(degrees, problem, layout):  # the arithmetic of the other rules needs positive degrees
+        return (_explained(degrees, problem, layout),)
+    return tuple(_explained(rule, problem, layout) for rule in others if _breaks(rule, problem, layout))
 
 
 def legal(
-    setting: Setting, table: LayoutTable, *, only: frozenset[str] | None = None
+    problem: Problem, table: LayoutTable, *, only: frozenset[str] | None = None
 ) -> tuple[Mask, dict[str, int]]:
     """Judge many layouts: a mask of the legal ones, and how many each rule was the first to reject.
 
     Args:
-        setting: what they are judged against.
+        problem: what they are judged against.
         table: the layouts.
         only: judge just the rules that read no other field than these.
     """
     keep = np.ones(len(table), dtype=bool)
     rejected: dict[str, int] = {}
-    for rule in rules_of(setting.engine):
+    for rule in rules_of(problem.engine):
         if only is not None and not only.issuperset(rule.fields):
             continue
-        broken = keep & rule.broken(setting, table)
+        broken = keep & rule.broken(problem, table)
         count = int(broken.sum())
         if count:
             rejected[rule.name] = count
@@ -95,17 +81,17 @@ def legal(
     return keep, rejected
 
 
-def check_pins(setting: Setting, pins: Mapping[str, Any]) -> tuple[Violation, ...]:
+def check_pins(problem: Problem, pins: Mapping[str, Any]) -> tuple[Violation, ...]:
     """Explain why no layout can have these pinned fields, judging only rules that the pins decide.
 
     Fields left open that have names, not numbers, may take any: a rule is broken if it is under all of them.
     """
     layout = ParallelLayout(**dict(pins))
     return tuple(
-        _explained(rule, setting, layout)
-        for rule in rules_of(setting.engine)
+        _explained(rule, problem, layout)
+        for rule in rules_of(problem.engine)
         if _decided(rule, pins)
-        and all(_breaks(rule, setting, replace(layout, **chosen)) for chosen in _open_choices(rule, pins))
+        and all(_breaks(rule, problem, replace(layout, **chosen)) for chosen in _open_choices(rule, pins))
     )
 
 
@@ -251,9 +237,9 @@ def _whole_number(name: str, value: Any) -> int:
         ) from wrong
 
 
-def _explained(rule: Rule, setting: Setting, layout: ParallelLayout) -> Violation:
+def _explained(rule: Rule, problem: Problem, layout: ParallelLayout) -> Violation:
     """The violation of a rule on its ground; what engines run that is not priced here is said with them."""
-    found, ground = rule.explain(setting, layout), ground_of(rule, setting, layout)
+    found, ground = rule.explain(problem, layout), ground_of(rule, problem, layout)
     if ground != "unpriced":
         return replace(found, ground=ground)
     runners = runners_of(rule.name)
@@ -262,19 +248,19 @@ def _explained(rule: Rule, setting: Setting, layout: ParallelLayout) -> Violatio
     return replace(found, ground=ground, message="; ".join((found.message, *ways)))
 
 
-def ground_of(rule: Rule, setting: Setting, layout: ParallelLayout) -> Ground:
+def ground_of(rule: Rule, problem: Problem, layout: ParallelLayout) -> Ground:
     """Why a layout that breaks a rule is refused; what an engine runs all the same is not priced.
 
     A rule that looks at the layout knows it itself: an engine may run one that breaks it and not another.
     """
     if callable(rule.ground):
-        return rule.ground(setting, layout)
-    return "unpriced" if rule.ground == "engine" and runs_for(setting, rule.name) else rule.ground
+        return rule.ground(problem, layout)
+    return "unpriced" if rule.ground == "engine" and runs_for(problem, rule.name) else rule.ground
 
 
-def _breaks(rule: Rule, setting: Setting, layout: ParallelLayout) -> bool:
+def _breaks(rule: Rule, problem: Problem, layout: ParallelLayout) -> bool:
     """Whether one layout breaks a rule, asked of a table of one row."""
-    return bool(np.any(rule.broken(setting, LayoutTable.from_rows([layout]))))
+    return bool(np.any(rule.broken(problem, LayoutTable.from_rows([layout]))))
 
 
 def _decided(rule: Rule, pins: Mapping[str, Any]) -> bool:

@@ -7,7 +7,7 @@ import functools
 from costmodel.layout import ParallelLayout
 from planner.engines.contracts import CONTRACTS, engine_of_stack, said_fields, way_out
 from planner.engines.limit import Limit
-from planner.problem import Setting
+from planner.plan import Problem
 from planner.rules.rule import Rule, Violation
 
 
@@ -22,7 +22,7 @@ def _rule(engine: str, limit: Limit) -> Rule:
     """One limit as a rule, under the engine's name."""
     name = f"{engine}-{limit.name}"
 
-    def explain(s: Setting, x: ParallelLayout) -> Violation:
+    def explain(s: Problem, x: ParallelLayout) -> Violation:
         message, _ = limit.says(s, x)
         hint = way_out(limit, s, x, said_fields(s, x))
         return Violation(
@@ -44,7 +44,7 @@ def runners_of(rule: str) -> dict[str, str]:
     return {contract.title: contract.runs[rule] for contract in CONTRACTS.values() if rule in contract.runs}
 
 
-def runs_for(s: Setting, rule: str) -> bool:
+def runs_for(s: Problem, rule: str) -> bool:
     """Whether the engine planned for, or that of the profile, runs what breaks a rule of the planner."""
     names = (s.engine, engine_of_stack(s.stack.name))
     return any(rule in CONTRACTS[name].runs for name in names if name in CONTRACTS)

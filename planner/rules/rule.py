@@ -1,4 +1,4 @@
-"""The words rules are written in: a `Rule` that judges a `Setting`, and the `Violation` it may find."""
+"""The words rules are written in: a `Rule` that judges a `Problem`, and the `Violation` it may find."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from costmodel.layout import LayoutTable, ParallelLayout
-from planner.problem import Setting
+from planner.plan import Problem
 from topology.base.arrays import Mask
 
 Ground = Literal["impossible", "engine", "unpriced", "room"]
@@ -54,13 +54,13 @@ class Rule:
 
     name: str
     fields: tuple[str, ...]
-    broken: Callable[[Setting, LayoutTable], Mask | bool]
-    explain: Callable[[Setting, ParallelLayout], Violation]
-    ground: Ground | Callable[[Setting, ParallelLayout], Ground]
+    broken: Callable[[Problem, LayoutTable], Mask | bool]
+    explain: Callable[[Problem, ParallelLayout], Violation]
+    ground: Ground | Callable[[Problem, ParallelLayout], Ground]
     lenient_at_one: bool = True
 
 
-def not_offered(s: Setting, field: str, value: object, offered: tuple[object, ...]) -> Violation:
+def not_offered(s: Problem, field: str, value: object, offered: tuple[object, ...]) -> Violation:
     """Build the violation of a choice that the stack does not have."""
     names = ", ".join(str(name) for name in offered) or "none"
     return Violation(

@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from costmodel.layout import CP_KINDS, LayoutTable, ParallelLayout
-from planner.problem import Setting
+from planner.plan import Problem
 from planner.rules.rule import Rule, Violation
 from topology.base.arrays import Mask
 
 _ULYSSES = CP_KINDS.index("ulysses")
 
 
-def _sequence_split_broken(s: Setting, t: LayoutTable) -> Mask:
+def _sequence_split_broken(s: Problem, t: LayoutTable) -> Mask:
     balance = 1 + ((t.cp > 1) & (t.cp_kind != _ULYSSES))
     ranks = 1 + (t.tp - 1) * t.sequence_parallel
     if s.model.module:  # a sample is one token of the job
@@ -21,7 +21,7 @@ def _sequence_split_broken(s: Setting, t: LayoutTable) -> Mask:
     return np.asarray(s.job.sequence_length % (t.cp * balance * ranks) != 0, dtype=bool)
 
 
-def _sequence_split(s: Setting, x: ParallelLayout) -> Violation:
+def _sequence_split(s: Problem, x: ParallelLayout) -> Violation:
     if s.model.module and x.cp == 1:
         return _tokens_of_a_trace(s.model.module.tokens, x.tp)
     balance = 2 if x.cp > 1 and x.cp_kind != "ulysses" else 1
@@ -51,12 +51,12 @@ def _tokens_of_a_trace(tokens: int, tp: int) -> Violation:
     )
 
 
-def _ulysses_broken(s: Setting, t: LayoutTable) -> Mask:
+def _ulysses_broken(s: Problem, t: LayoutTable) -> Mask:
     groups = s.model.attention.whole_heads
     return np.asarray((t.cp_kind == _ULYSSES) & (groups % (t.tp * t.cp) != 0), dtype=bool)
 
 
-def _ulysses(s: Setting, x: ParallelLayout) -> Violation:
+def _ulysses(s: Problem, x: ParallelLayout) -> Violation:
     groups = s.model.attention.whole_heads
     return Violation(
         rule="ulysses-heads",

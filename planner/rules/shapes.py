@@ -17,7 +17,7 @@ from costmodel.layout import DEGREES, SCHEDULES, LayoutTable, ParallelLayout, Qu
 from costmodel.models.spec import ModelSpec, decoder_of, layer_runs
 from costmodel.pipeline.schedules import column
 from costmodel.training.rank_strides import axis_strides
-from planner.problem import Setting
+from planner.plan import Problem
 from planner.rules.rule import Ground, Rule, Violation, largest_divisor
 from planner.rules.sequences import SEQUENCE_RULES
 from topology.base.arrays import Mask
@@ -28,11 +28,11 @@ MOST_VOCABULARY_PADDING = 0.01
 """Stacks pad the vocabulary to a multiple of tp; past this share the padding is work worth refusing."""
 
 
-def _degrees_broken(_: Setting, t: LayoutTable) -> Mask:
+def _degrees_broken(_: Problem, t: LayoutTable) -> Mask:
     return functools.reduce(operator.or_, (getattr(t, name) < 1 for name in DEGREES))
 
 
-def _degrees(_: Setting, x: ParallelLayout) -> Violation:
+def _degrees(_: Problem, x: ParallelLayout) -> Violation:
     name = next(name for name in DEGREES if getattr(x, name) < 1)
     value = getattr(x, name)
     return Violation(
@@ -45,11 +45,11 @@ def _degrees(_: Setting, x: ParallelLayout) -> Violation:
     )
 
 
-def _gpus_broken(s: Setting, t: LayoutTable) -> Mask:
+def _gpus_broken(s: Problem, t: LayoutTable) -> Mask:
     return np.asarray(t.num_gpus > s.cluster.num_gpus, dtype=bool)
 
 
-def _gpus(s: Setting, x: ParallelLayout) -> Violation:
+def _gpus(s: Problem, x: ParallelLayout) -> Violation:
     have, need = x.num_gpus, s.cluster.num_gpus
     return Violation(
         rule="gpus",
@@ -73,15 +73,15 @@ def _divides(
     name: str,
     axis: str,
     sizes: Callable[[ModelSpec], Mapping[str, int]],
-    ground: Ground | Callable[[Setting, ParallelLayout], Ground] = "engine",
+    ground: Ground | Callable[[Problem, ParallelLayout], Ground] = "engine",
 ) -> Rule:
     """The degree of an axis divides sizes of the model, if it has any; engines cut nothing unevenly."""
 
-    def broken(s: Setting, t: LayoutTable) -> Mask | bool:
+    def broken(s: Problem, t: LayoutTable) -> Mask | bool:
         found = sizes(s.model).values()
         return np.asarray(math.gcd(*found) % getattr(t, axis) != 0 if found else False, dtype=bool)
 
-    def explain(s: Setting, x: ParallelLayout) -> Violation:
+    def explain(s: Problem, x: ParallelLayout) -> Violation:
         degree = getattr(x, axis)
         field, size = next((field, size) for field, size in sizes(s.model).items() if size % degree)
         return _indivisible(name, field, size, axis, degree)
@@ -98,7 +98,7 @@ def _key_heads(model: ModelSpec) -> dict[str, int]:
     return {"num_key_value_heads": model.attention.whole_heads} if grouped else {}
 
 
-def _key_heads_ground(s: Setting, x: ParallelLayout) -> Ground:
+def _key_heads_ground(s: Problem, x: ParallelLayout) -> Ground:
     """Engines give several ranks the same head of keys where tp is a multiple of their number."""
     return "unpriced" if x.tp % s.model.attention.whole_heads == 0 else "engine"
 
@@ -118,20 +118,20 @@ def _recurrence_heads(model: ModelSpec) -> dict[str, int]:
     return {"key_heads": model.recurrence.key_heads} if model.recurrence else {}
 
 
-def _recurrence_broken(s: Setting, t: LayoutTable) -> Mask:
+def _recurrence_broken(s: Problem, t: LayoutTable) -> Mask:
     return np.asarray((t.cp > 1) & bool(s.model.recurrence), dtype=bool)
 
 
-def _recurrence(s: Setting, x: ParallelLayout) -> Violation:
+def _recurrence(s: Problem, x: ParallelLayout) -> Violation:
     title = s.model.recurrence.title if s.model.recurrence else ""
     return _uncut_sequence(x, "recurrence-context", f"the state of {title} goes through a sequence in order")
 
 
-def _entries_broken(s: Setting, t: LayoutTable) -> Mask:
+def _entries_broken(s: Problem, t: LayoutTable) -> Mask:
     return np.asarray((t.cp > 1) & bool(s.model.compression), dtype=bool)
 
 
-def _entries(s: Setting, x: ParallelLayout) -> Violation:
+def _entries(s: Problem, x: ParallelLayout) -> Violation:
     made = s.model.compression
     rates = f"{made.sparse_rate} or {made.heavy_rate}" if made else ""
     why = (
@@ -151,12 +151,12 @@ def _output_groups(model: ModelSpec) -> dict[str, int]:
     return {"output_groups": model.compression.output_groups} if model.compression else {}
 
 
-def _vocabulary_broken(s: Setting, t: LayoutTable) -> Mask:
+def _vocabulary_broken(s: Problem, t: LayoutTable) -> Mask:
     rows = s.model.module.classes if s.model.module else s.model.vocab_size
     return np.asarray((-rows) % t.tp > MOST_VOCABULARY_PADDING * rows, dtype=bool) & (rows > 0)
 
 
-def _vocabulary(s: Setting, x: ParallelLayout) -> Violation:
+def _vocabulary(s: Problem, x: ParallelLayout) -> Violation:
     vocabulary = s.model.vocab_size
     padding = -vocabulary % x.tp
     return Violation(
@@ -170,11 +170,11 @@ def _vocabulary(s: Setting, x: ParallelLayout) -> Violation:
     )
 
 
-def _expert_tensor_broken(_: Setting, t: LayoutTable) -> Mask:
+def _expert_tensor_broken(_: Problem, t: LayoutTable) -> Mask:
     return np.asarray((t.expert_tp != 1) & (t.expert_tp != t.tp), dtype=bool)
 
 
-def _expert_tensor(_: Setting, x: ParallelLayout) -> Violation:
+def _expert_tensor(_: Problem, x: ParallelLayout) -> Violation:
     """Of 2,286 published Megatron-Bridge recipes each has one of the two; nothing else was measured."""
     return Violation(
         rule="expert-tensor",
@@ -186,13 +186,13 @@ def _expert_tensor(_: Setting, x: ParallelLayout) -> Violation:
     )
 
 
-def _experts_broken(s: Setting, t: LayoutTable) -> Mask:
+def _experts_broken(s: Problem, t: LayoutTable) -> Mask:
     return np.asarray(
         (s.model.num_experts % t.ep != 0) if s.model.is_moe else (t.ep != 1) | (t.expert_tp != 1), dtype=bool
     )
 
 
-def _experts(s: Setting, x: ParallelLayout) -> Violation:
+def _experts(s: Problem, x: ParallelLayout) -> Violation:
     if s.model.is_moe:
         return _indivisible("experts", "num_experts", s.model.num_experts, "ep", x.ep)
     return Violation(
@@ -205,16 +205,16 @@ def _experts(s: Setting, x: ParallelLayout) -> Violation:
     )
 
 
-def _experts_ground(s: Setting, _: ParallelLayout) -> Ground:
+def _experts_ground(s: Problem, _: ParallelLayout) -> Ground:
     """No expert is divided among ranks that are no divisor; a dense model has none to divide."""
     return "engine" if s.model.is_moe else "impossible"
 
 
-def _expert_block_broken(_: Setting, t: LayoutTable) -> Mask:
+def _expert_block_broken(_: Problem, t: LayoutTable) -> Mask:
     return np.asarray(t.stage_ranks % t.expert_shards != 0, dtype=bool)
 
 
-def _expert_block(_: Setting, x: ParallelLayout) -> Violation:
+def _expert_block(_: Problem, x: ParallelLayout) -> Violation:
     block, experts_over = x.stage_ranks, x.expert_shards
     return Violation(
         rule="expert-block",
@@ -228,17 +228,17 @@ def _expert_block(_: Setting, x: ParallelLayout) -> Violation:
     )
 
 
-def _layers_broken(s: Setting, t: LayoutTable) -> Mask:
+def _layers_broken(s: Problem, t: LayoutTable) -> Mask:
     return np.asarray(t.pp * t.virtual_stages > _most_stages(s, t.virtual_stages, t.schedule), dtype=bool)
 
 
-def _most_stages(s: Setting, virtual_stages: Quantity, schedule: Quantity) -> Quantity:
+def _most_stages(s: Problem, virtual_stages: Quantity, schedule: Quantity) -> Quantity:
     """One layer each; interleaved, the ends may do with the embedding or the head."""
     ends = s.stack.supports.empty_end_chunks & (virtual_stages > 1) & _EMPTY_ENDS[np.asarray(schedule)]
     return np.asarray(s.model.num_layers + 2 * ends)
 
 
-def _layers(s: Setting, x: ParallelLayout) -> Violation:
+def _layers(s: Problem, x: ParallelLayout) -> Violation:
     stages, layers = x.pp * x.virtual_stages, s.model.num_layers
     most = int(_most_stages(s, x.virtual_stages, SCHEDULES.index(x.schedule)))
     return Violation(
@@ -252,14 +252,14 @@ def _layers(s: Setting, x: ParallelLayout) -> Violation:
     )
 
 
-def _even_layers_broken(s: Setting, t: LayoutTable) -> Mask | bool:
+def _even_layers_broken(s: Problem, t: LayoutTable) -> Mask | bool:
     return np.asarray(
         False if s.stack.supports.uneven_stages else s.model.num_layers % (t.pp * t.virtual_stages) != 0,
         dtype=bool,
     )
 
 
-def _even_layers(s: Setting, x: ParallelLayout) -> Violation:
+def _even_layers(s: Problem, x: ParallelLayout) -> Violation:
     stages, layers = x.pp * x.virtual_stages, s.model.num_layers
     return Violation(
         rule="even-layers",
@@ -273,11 +273,11 @@ def _even_layers(s: Setting, x: ParallelLayout) -> Violation:
     )
 
 
-def _batch_broken(s: Setting, t: LayoutTable) -> Mask:
+def _batch_broken(s: Problem, t: LayoutTable) -> Mask:
     return np.asarray(s.job.global_batch_size % (t.dp * t.microbatch_size) != 0, dtype=bool)
 
 
-def _batch(s: Setting, x: ParallelLayout) -> Violation:
+def _batch(s: Problem, x: ParallelLayout) -> Violation:
     B, step = s.job.global_batch_size, x.dp * x.microbatch_size
     return Violation(
         rule="batch",
@@ -292,11 +292,11 @@ def _batch(s: Setting, x: ParallelLayout) -> Violation:
     )
 
 
-def _sequence_limit_broken(s: Setting, _: LayoutTable) -> bool:
+def _sequence_limit_broken(s: Problem, _: LayoutTable) -> bool:
     return s.job.sequence_length > s.model.max_sequence_length
 
 
-def _sequence_limit(s: Setting, _: ParallelLayout) -> Violation:
+def _sequence_limit(s: Problem, _: ParallelLayout) -> Violation:
     have, need = s.job.sequence_length, s.model.max_sequence_length
     return Violation(
         rule="sequence-limit",
@@ -310,12 +310,12 @@ def _sequence_limit(s: Setting, _: ParallelLayout) -> Violation:
     )
 
 
-def _sequence_limit_ground(s: Setting, _: ParallelLayout) -> Ground:
+def _sequence_limit_ground(s: Problem, _: ParallelLayout) -> Ground:
     """A table of positions has no further row; rotary positions go on, and engines stop by choice."""
     return "impossible" if s.model.learned_positions or s.model.module else "engine"
 
 
-def _alignment_broken(s: Setting, t: LayoutTable) -> Mask:
+def _alignment_broken(s: Problem, t: LayoutTable) -> Mask:
     node = s.cluster.hierarchy.gpus_per_node
     block = _innermost_block(t)
     return np.asarray((t.tp > 1) & (node % block != 0) & (block % node != 0), dtype=bool)
@@ -326,7 +326,7 @@ def _innermost_block(t: LayoutTable) -> npt.NDArray[np.int64]:
     return np.asarray(t.tp * axis_strides(t)["tp"], dtype=np.int64)
 
 
-def _alignment(s: Setting, x: ParallelLayout) -> Violation:
+def _alignment(s: Problem, x: ParallelLayout) -> Violation:
     node = s.cluster.hierarchy.gpus_per_node
     inner = x.axis_order[x.axis_order.index("tp") :]
     block = math.prod(getattr(x, axis) for axis in inner)

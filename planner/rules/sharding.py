@@ -12,7 +12,7 @@ import numpy as np
 
 from costmodel.layout import PLAIN_SCHEDULE, LayoutTable, ParallelLayout
 from costmodel.pipeline.schedules import column
-from planner.problem import Setting
+from planner.plan import Problem
 from planner.rules.rule import Rule, Violation, largest_divisor, not_offered
 from topology.base.arrays import Mask
 from topology.base.units import format_bytes
@@ -20,14 +20,14 @@ from topology.base.units import format_bytes
 _SPLITS_BACKWARD = column(lambda schedule: schedule.splits_backward)
 
 
-def _replicated_broken(s: Setting, t: LayoutTable) -> Mask | bool:
+def _replicated_broken(s: Problem, t: LayoutTable) -> Mask | bool:
     if not s.stack.supports.replicates_alone:
         return False
     others = (t.tp > 1) | (t.pp > 1) | (t.cp > 1) | (t.ep > 1)
     return np.asarray((t.zero_stage == 0) & (t.replicas > 1) & others, dtype=bool)
 
 
-def _replicated(s: Setting, x: ParallelLayout) -> Violation:
+def _replicated(s: Problem, x: ParallelLayout) -> Violation:
     ranks, sharding = x.replicas, [stage for stage in s.stack.supports.zero_stages if stage > 0]
     return Violation(
         rule="replication-alone",
@@ -40,14 +40,14 @@ def _replicated(s: Setting, x: ParallelLayout) -> Violation:
     )
 
 
-def _zero_broken(s: Setting, t: LayoutTable) -> Mask:
+def _zero_broken(s: Problem, t: LayoutTable) -> Mask:
     with_pipeline = np.isin(t.zero_stage, s.stack.supports.zero_stages_with_pipeline)
     return np.asarray(
         ~np.where(t.pp > 1, with_pipeline, np.isin(t.zero_stage, s.stack.supports.zero_stages)), dtype=bool
     )
 
 
-def _zero(s: Setting, x: ParallelLayout) -> Violation:
+def _zero(s: Problem, x: ParallelLayout) -> Violation:
     offered = s.stack.supports.zero_stages_with_pipeline if x.pp > 1 else s.stack.supports.zero_stages
     found = not_offered(s, "zero_stage", x.zero_stage, offered)
     if x.pp == 1 or x.zero_stage not in s.stack.supports.zero_stages:
@@ -62,14 +62,14 @@ def _zero(s: Setting, x: ParallelLayout) -> Violation:
     )
 
 
-def _split_zero_broken(s: Setting, t: LayoutTable) -> Mask:
+def _split_zero_broken(s: Problem, t: LayoutTable) -> Mask:
     split = (t.pp > 1) & _SPLITS_BACKWARD[t.schedule]
     return np.asarray(
         split & ~np.isin(t.zero_stage, s.stack.supports.zero_stages_with_split_backward), dtype=bool
     )
 
 
-def _split_zero(s: Setting, x: ParallelLayout) -> Violation:
+def _split_zero(s: Problem, x: ParallelLayout) -> Violation:
     offered = s.stack.supports.zero_stages_with_split_backward
     found = not_offered(s, "zero_stage", x.zero_stage, offered)
     return Violation(
@@ -82,7 +82,7 @@ def _split_zero(s: Setting, x: ParallelLayout) -> Violation:
     )
 
 
-def _shard_broken(_: Setting, t: LayoutTable) -> Mask:
+def _shard_broken(_: Problem, t: LayoutTable) -> Mask:
     ragged = t.replicas % np.maximum(t.shard_degree, 1) != 0
     return np.asarray((t.shard_degree < 1) | ragged, dtype=bool)
 
@@ -92,11 +92,11 @@ def _partly(t: LayoutTable) -> Mask:
     return np.asarray((t.zero_stage > 0) & (t.shard_degree < t.replicas), dtype=bool)
 
 
-def _partial_broken(s: Setting, t: LayoutTable) -> Mask:
+def _partial_broken(s: Problem, t: LayoutTable) -> Mask:
     return _partly(t) & ~np.isin(t.zero_stage, s.stack.supports.partial_zero_stages)
 
 
-def _partial(s: Setting, x: ParallelLayout) -> Violation:
+def _partial(s: Problem, x: ParallelLayout) -> Violation:
     stages = s.stack.supports.partial_zero_stages
     has = f"at ZeRO-{', '.join(map(str, stages))} only" if stages else "at no ZeRO stage"
     return Violation(
@@ -110,14 +110,14 @@ def _partial(s: Setting, x: ParallelLayout) -> Violation:
     )
 
 
-def _expert_copies_broken(s: Setting, t: LayoutTable) -> Mask | bool:
+def _expert_copies_broken(s: Problem, t: LayoutTable) -> Mask | bool:
     if not s.model.is_moe:
         return False
     copies = t.replicas // np.maximum(t.shard_degree, 1)
     return np.asarray(_partly(t) & (t.expert_dp % np.maximum(copies, 1) != 0), dtype=bool)
 
 
-def _expert_copies(_: Setting, x: ParallelLayout) -> Violation:
+def _expert_copies(_: Problem, x: ParallelLayout) -> Violation:
     copies = x.replicas // x.effective_shard_degree
     return Violation(
         rule="shard-experts",
@@ -131,7 +131,7 @@ def _expert_copies(_: Setting, x: ParallelLayout) -> Violation:
     )
 
 
-def _shard(_: Setting, x: ParallelLayout) -> Violation:
+def _shard(_: Problem, x: ParallelLayout) -> Violation:
     ranks, degree = x.replicas, x.effective_shard_degree
     best = largest_divisor(ranks, degree)
     remainder = ranks % degree if degree > 0 else ranks
@@ -145,13 +145,13 @@ def _shard(_: Setting, x: ParallelLayout) -> Violation:
     )
 
 
-def _compressed_broken(s: Setting, t: LayoutTable) -> Mask | bool:
+def _compressed_broken(s: Problem, t: LayoutTable) -> Mask | bool:
     if s.job.compression is None:
         return False
     return np.asarray((t.zero_stage > 0) & (t.replicas > 1), dtype=bool)
 
 
-def _compressed(s: Setting, x: ParallelLayout) -> Violation:
+def _compressed(s: Problem, x: ParallelLayout) -> Violation:
     return Violation(
         rule="compressed-gradients",
         message=f"zero_stage = {x.zero_stage}, must be 0: gradients as "
@@ -163,13 +163,13 @@ def _compressed(s: Setting, x: ParallelLayout) -> Violation:
     )
 
 
-def _buckets_broken(s: Setting, t: LayoutTable) -> Mask | bool:
+def _buckets_broken(s: Problem, t: LayoutTable) -> Mask | bool:
     if s.job.bucket_bytes is None:
         return False
     return np.asarray((t.zero_stage > 1) & (t.replicas > 1), dtype=bool)
 
 
-def _buckets(s: Setting, x: ParallelLayout) -> Violation:
+def _buckets(s: Problem, x: ParallelLayout) -> Violation:
     return Violation(
         rule="gradient-buckets",
         message=f"zero_stage = {x.zero_stage}, must be 0 or 1: sharded gradients are reduced layer by layer, "
@@ -181,13 +181,13 @@ def _buckets(s: Setting, x: ParallelLayout) -> Violation:
     )
 
 
-def _apart_broken(s: Setting, t: LayoutTable) -> Mask | bool:
+def _apart_broken(s: Problem, t: LayoutTable) -> Mask | bool:
     if s.job.apart is None:
         return False
     return np.asarray((t.zero_stage > 0) | (t.replicas == 1), dtype=bool)
 
 
-def _apart(s: Setting, x: ParallelLayout) -> Violation:
+def _apart(s: Problem, x: ParallelLayout) -> Violation:
     return Violation(
         rule="workers-apart",
         message=f"zero_stage = {x.zero_stage} and {x.replicas} replicas: workers run apart "

@@ -24,7 +24,7 @@ from costmodel.pipeline.derived import microbatches_per_rank
 from costmodel.pipeline.schedules import RECORDS, column
 from costmodel.pipeline.stages import shortage
 from costmodel.stack import stacks
-from planner.problem import Setting
+from planner.plan import Problem
 from planner.rules.rule import Rule, Violation, largest_divisor, not_offered
 from topology.base.arrays import Mask
 from topology.builders import makers_of
@@ -40,7 +40,7 @@ def _codes(names: tuple[str, ...], every: tuple[str, ...]) -> list[int]:
     return [every.index(name) for name in names]
 
 
-def _schedule_broken(s: Setting, t: LayoutTable) -> Mask:
+def _schedule_broken(s: Problem, t: LayoutTable) -> Mask:
     offered = np.isin(t.schedule, _codes(s.stack.supports.schedules, SCHEDULES))
     plain = t.schedule == SCHEDULES.index(PLAIN_SCHEDULE)  # what a layout without a pipeline says
     return np.asarray(
@@ -48,7 +48,7 @@ def _schedule_broken(s: Setting, t: LayoutTable) -> Mask:
     )
 
 
-def _schedule(s: Setting, x: ParallelLayout) -> Violation:
+def _schedule(s: Problem, x: ParallelLayout) -> Violation:
     if x.pp > 1 or x.schedule not in s.stack.supports.schedules:
         return not_offered(s, "schedule", x.schedule, s.stack.supports.schedules)
     return Violation(
@@ -62,13 +62,13 @@ def _schedule(s: Setting, x: ParallelLayout) -> Violation:
     )
 
 
-def _chunks_broken(_: Setting, t: LayoutTable) -> Mask:
+def _chunks_broken(_: Problem, t: LayoutTable) -> Mask:
     fixed = _FIXED_CHUNKS[t.schedule]
     wrong = np.where(fixed == 0, t.virtual_stages < 2, t.virtual_stages != fixed)
     return np.asarray(np.where(t.pp == 1, t.virtual_stages != 1, wrong), dtype=bool)
 
 
-def _chunks(_: Setting, x: ParallelLayout) -> Violation:
+def _chunks(_: Problem, x: ParallelLayout) -> Violation:
     chunks = RECORDS[x.schedule].chunks
     need = 1 if x.pp == 1 else chunks or 2
     least = "at least " * (x.pp > 1 and chunks is None)
@@ -83,18 +83,18 @@ def _chunks(_: Setting, x: ParallelLayout) -> Violation:
     )
 
 
-def _fill_broken(s: Setting, t: LayoutTable) -> Mask:
+def _fill_broken(s: Problem, t: LayoutTable) -> Mask:
     per_stage = np.array([_microbatches_per_stage(s, name) for name in SCHEDULES])[t.schedule]
     return (t.pp > 1) & (num_microbatches(t, s.job) < per_stage * t.pp)
 
 
-def _microbatches_per_stage(s: Setting, schedule: Schedule) -> int:
+def _microbatches_per_stage(s: Problem, schedule: Schedule) -> int:
     record = RECORDS[schedule]
     strict = s.stack.supports.microbatches_at_least_stages or not record.runs_unfilled
     return microbatches_per_rank(schedule) if strict else 0
 
 
-def _fill(s: Setting, x: ParallelLayout) -> Violation:
+def _fill(s: Problem, x: ParallelLayout) -> Violation:
     M, need = num_microbatches(x, s.job), _microbatches_per_stage(s, x.schedule) * x.pp
     return Violation(
         rule="pipeline-fill",
@@ -108,14 +108,14 @@ def _fill(s: Setting, x: ParallelLayout) -> Violation:
     )
 
 
-def _groups_broken(s: Setting, t: LayoutTable) -> Mask | bool:
+def _groups_broken(s: Problem, t: LayoutTable) -> Mask | bool:
     if not s.stack.supports.interleaved_multiple_of_stages:
         return False
     ragged = num_microbatches(t, s.job) % t.pp != 0
     return np.asarray((t.pp > 1) & _IN_GROUPS[t.schedule] & ragged, dtype=bool)
 
 
-def _groups(s: Setting, x: ParallelLayout) -> Violation:
+def _groups(s: Problem, x: ParallelLayout) -> Violation:
     M = num_microbatches(x, s.job)
     return Violation(
         rule="interleaving-groups",
@@ -130,7 +130,7 @@ def _groups(s: Setting, x: ParallelLayout) -> Violation:
     )
 
 
-def _equal_chunks_broken(s: Setting, t: LayoutTable) -> Mask:
+def _equal_chunks_broken(s: Problem, t: LayoutTable) -> Mask:
     layers, chunks = s.model.num_layers, t.pp * t.virtual_stages
     each = -(-layers // chunks)
     lacking = each * chunks - layers
@@ -138,7 +138,7 @@ def _equal_chunks_broken(s: Setting, t: LayoutTable) -> Mask:
     return np.asarray((t.virtual_stages > 1) & (lacking > 2 * (each - least)), dtype=bool)
 
 
-def _equal_chunks(s: Setting, x: ParallelLayout) -> Violation:
+def _equal_chunks(s: Problem, x: ParallelLayout) -> Violation:
     layers, chunks = s.model.num_layers, x.pp * x.virtual_stages
     each, lacking = shortage(layers, chunks)
     empty = s.stack.supports.empty_end_chunks and RECORDS[x.schedule].empty_ends
@@ -177,27 +177,27 @@ def chunks_are_even(num_layers: int, chunks: int, *, empty_ends: bool) -> bool:
     return lacking <= 2 * (each if empty_ends else each - 1)
 
 
-def _recompute_broken(s: Setting, t: LayoutTable) -> Mask:
+def _recompute_broken(s: Problem, t: LayoutTable) -> Mask:
     return np.asarray(~np.isin(t.recompute, _codes(s.stack.supports.recomputes, RECOMPUTES)), dtype=bool)
 
 
-def _recompute(s: Setting, x: ParallelLayout) -> Violation:
+def _recompute(s: Problem, x: ParallelLayout) -> Violation:
     return not_offered(s, "recompute", x.recompute, s.stack.supports.recomputes)
 
 
-def _cp_kind_broken(s: Setting, t: LayoutTable) -> Mask:
+def _cp_kind_broken(s: Problem, t: LayoutTable) -> Mask:
     return (t.cp > 1) & ~np.isin(t.cp_kind, _codes(s.stack.supports.cp_kinds, CP_KINDS))
 
 
-def _cp_kind(s: Setting, x: ParallelLayout) -> Violation:
+def _cp_kind(s: Problem, x: ParallelLayout) -> Violation:
     return not_offered(s, "cp_kind", x.cp_kind, s.stack.supports.cp_kinds)
 
 
-def _sequence_parallel_broken(_: Setting, t: LayoutTable) -> Mask:
+def _sequence_parallel_broken(_: Problem, t: LayoutTable) -> Mask:
     return np.asarray(t.sequence_parallel & (t.tp == 1), dtype=bool)
 
 
-def _sequence_parallel(_: Setting, x: ParallelLayout) -> Violation:
+def _sequence_parallel(_: Problem, x: ParallelLayout) -> Violation:
     return Violation(
         rule="sequence-parallel",
         message=f"sequence_parallel splits the sequence over tp = {x.tp} ranks, needs tp ≥ 2",
@@ -208,13 +208,13 @@ def _sequence_parallel(_: Setting, x: ParallelLayout) -> Violation:
     )
 
 
-def _expert_tokens_broken(s: Setting, t: LayoutTable) -> Mask | bool:
+def _expert_tokens_broken(s: Problem, t: LayoutTable) -> Mask | bool:
     if not (s.model.is_moe and s.stack.supports.experts_need_sequence_parallel):
         return False
     return np.asarray((t.tp > 1) & ~t.sequence_parallel, dtype=bool)
 
 
-def _expert_tokens(s: Setting, x: ParallelLayout) -> Violation:
+def _expert_tokens(s: Problem, x: ParallelLayout) -> Violation:
     return Violation(
         rule="experts-sequence-parallel",
         message=f"tp = {x.tp} without sequence_parallel: experts of {s.stack.name} take tokens split over tp",
@@ -225,13 +225,13 @@ def _expert_tokens(s: Setting, x: ParallelLayout) -> Violation:
     )
 
 
-def _precision_broken(s: Setting, _: LayoutTable) -> bool:
+def _precision_broken(s: Problem, _: LayoutTable) -> bool:
     gpu, record = s.cluster.gpu, TRAINING[s.job.precision]
     scaled = record.trait is None or getattr(generation_of(gpu), record.trait)
     return record.peak not in gpu.peak_flop_per_s or not scaled
 
 
-def _precision(s: Setting, _: ParallelLayout) -> Violation:
+def _precision(s: Problem, _: ParallelLayout) -> Violation:
     gpu = s.cluster.gpu
     half = "bf16" if "bf16" in gpu.peak_flop_per_s else "fp16"
     return Violation(
@@ -245,11 +245,11 @@ def _precision(s: Setting, _: ParallelLayout) -> Violation:
     )
 
 
-def _further_tokens_broken(s: Setting, _: LayoutTable) -> bool:
+def _further_tokens_broken(s: Problem, _: LayoutTable) -> bool:
     return s.job.mtp_layers > 0 and (s.model.module is not None or not s.stack.supports.further_tokens)
 
 
-def _further_tokens(s: Setting, _: ParallelLayout) -> Violation:
+def _further_tokens(s: Problem, _: ParallelLayout) -> Violation:
     able = next(name for name, profile in stacks().items() if profile.supports.further_tokens)
     lacks, traced = f"{s.stack.name} trains none", f"{s.model.name} is a traced module, which has none"
     return Violation(
@@ -265,11 +265,11 @@ def _further_tokens(s: Setting, _: ParallelLayout) -> Violation:
     )
 
 
-def _makers_broken(s: Setting, _: LayoutTable) -> bool:
+def _makers_broken(s: Problem, _: LayoutTable) -> bool:
     return len(makers_of(s.cluster.spec)) > 1
 
 
-def _makers(s: Setting, _: ParallelLayout) -> Violation:
+def _makers(s: Problem, _: ParallelLayout) -> Violation:
     makers = makers_of(s.cluster.spec)
     return Violation(
         rule="one-maker",

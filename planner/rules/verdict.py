@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from costmodel.memory.fit import fit_text
-from costmodel.stack import stack
 from planner.plan import Plan
-from planner.problem import capacities_bytes
+from planner.pricing import capacities_bytes
 from planner.rules.check import check, check_memory
 from planner.rules.rule import REFUSED, Violation
 from topology.base.errors import NoFeasiblePlanError
-from topology.builders import build
 
 
 def require_legal(plan: Plan) -> Plan:
@@ -35,15 +33,7 @@ def require_room(plan: Plan) -> Plan:
 
 def broken_rules(plan: Plan) -> tuple[Violation, ...]:
     """Every rule of its own stack that a plan breaks."""
-    request = plan.request
-    return check(
-        request.model,
-        build(request.cluster),
-        request.job,
-        stack(request.stack),
-        plan.layout,
-        engine=request.engine,
-    )
+    return check(plan.problem, plan.layout)
 
 
 def illegal(violations: tuple[Violation, ...]) -> NoFeasiblePlanError:

@@ -75,7 +75,7 @@ def best_splits(done: Search, count: int) -> list[Choice]:
         scores = sorted(_score(done, seed) for seed in known.values())
         if len(scores) > count and bound >= scores[count]:
             break
-        found = candidate(done.setting, priced, row)
+        found = candidate(done.problem, priced, row)
         key, seed = shape_of(found.layout), seed_choice(found)
         if seed is not None and (key not in known or seed.step_time_s < known[key].step_time_s):
             known[key] = seed
@@ -108,7 +108,7 @@ def _likely(done: Search) -> Iterator[tuple[float, Priced, int]]:
     priced, _, rows = _best_of_shapes(done, variants)
     if len(rows) == 0:
         return
-    sharded, _ = shardings(done.setting, done.pins, priced.table.take(rows))
+    sharded, _ = shardings(done.problem, done.pins, priced.table.take(rows))
     priced, bounds, rows = _best_of_shapes(done, sharded)
     for row in rows:
         yield float(bounds[row]), priced, int(row)
@@ -118,9 +118,9 @@ def _best_of_shapes(
     done: Search, table: LayoutTable
 ) -> tuple[Priced, npt.NDArray[np.float64], npt.NDArray[np.intp]]:
     """Layouts with costs and bounds, and the rows of the least bound of each combination, best first."""
-    priced = price(done.setting, table, done.cal)
+    priced = price(done.problem, table)
     cutoff_s = done.goal.cutoff_s(table.num_gpus, SLOWEST * done.score)
-    bounds_s = variant_bounds(done.setting, priced, plain_bounds(done.setting, priced), cutoff_s)
+    bounds_s = variant_bounds(done.problem, priced, plain_bounds(done.problem, priced), cutoff_s)
     bounds = done.goal.score(table.num_gpus, bounds_s)
     order = np.argsort(bounds, kind="stable")
     order = order[np.isfinite(bounds_s[order])]
@@ -134,7 +134,7 @@ def _shapes(table: LayoutTable) -> npt.NDArray[np.int64]:
 
 def _alternative(done: Search, best: Choice, full: Estimate, found: Choice) -> Alternative:
     """Describe another plan relative to the best one."""
-    estimate = estimate_of(done.setting, found, done.cal)
+    estimate = estimate_of(done.problem, found)
     return Alternative(
         layout=found.layout,
         layers_of_stage=layers_of_stage(found),

@@ -33,8 +33,7 @@ from planner.bounds.funnel import (
 from planner.bounds.objective import goal_of
 from planner.bounds.priced import Priced, price, price_any_sharding
 from planner.bounds.ranks import plain_bounds, variant_bounds
-from planner.plan import PlanRequest
-from planner.problem import Setting, setting_of
+from planner.plan import PlanRequest, Problem, problem_of
 from planner.rules.check import check_pins, parse_pins
 from planner.rules.rule import Violation
 from planner.search.candidates import (
@@ -80,7 +79,7 @@ FEW_GPUS = 4
 
 def run_search(search: Search) -> None:
     """Search the whole space; the outcome stands in `search`."""
-    if search.setting.cluster.num_gpus > FEW_GPUS:
+    if search.problem.cluster.num_gpus > FEW_GPUS:
         search.progress("looking for a first plan")
         search.coarse = True
         _coarse(search)
@@ -118,13 +117,13 @@ def _has_a_plan(search: Search) -> bool:
 
 def _coarse(search: Search) -> None:
     """Find an incumbent among usual choices on more than half of the GPUs; it proves nothing."""
-    s = search.setting
+    s = search.problem
     usual = {"axis_order": DEFAULT_AXIS_ORDER, "cp_kind": s.stack.supports.cp_kinds[0], **search.pins}
     found, _ = combinations(s, search.pins, least_gpus=s.cluster.num_gpus // 2 + 1, coarse=True)
     table = _fitting(s, found)
     if len(table) == 0:
         return
-    bounds = _least_scores(search, table, compute_times(s, table, search.cal))
+    bounds = _least_scores(search, table, compute_times(s, table))
     search.seen.append((table, bounds))
     order = np.argsort(bounds, kind="stable")
     start, size = 0, FIRST_BATCH
@@ -138,21 +137,21 @@ def _coarse(search: Search) -> None:
     search.hopeful.clear()
 
 
-def _fitting(setting: Setting, table: LayoutTable) -> LayoutTable:
+def _fitting(problem: Problem, table: LayoutTable) -> LayoutTable:
     """Combinations with some variant that might fit."""
-    return table.take(smallest_memory(setting, table) <= setting.memory_budget_bytes * (1 + ROUNDING))
+    return table.take(smallest_memory(problem, table) <= problem.memory_budget_bytes * (1 + ROUNDING))
 
 
 def _least_scores(search: Search, table: LayoutTable, times: MicrobatchTimes) -> Vector:
     """Scores that no variant of each combination can beat."""
-    s = search.setting
+    s = search.problem
     M, beta = num_microbatches(table, s.job), smallest_bubble(s, search.pins, table.pp)
     return search.goal.score(table.num_gpus, step_bound(s, times, degrees_of(table), M, beta))
 
 
 def _all_combinations(search: Search) -> LayoutTable:
     """Every combination that might fit, and that compute alone does not keep from beating the incumbent."""
-    s = search.setting
+    s = search.problem
     degrees, too_few = every_degrees(s, search.pins, least_gpus=_fewest_gpus(search), coarse=False)
     shards, broken = every_shard(s, search.pins, coarse=False)
     pair_bound = _pair_bound(search, degrees, shards)
@@ -168,15 +167,15 @@ def _all_combinations(search: Search) -> LayoutTable:
 def _fewest_gpus(search: Search) -> float:
     """GPUs below which no layout beats the incumbent; no limit for goals that save GPUs."""
     saves = search.goal.objective not in ("step-time", "memory")
-    return 1.0 if saves or not math.isfinite(search.score) else least_gpus(search.setting, search.score)
+    return 1.0 if saves or not math.isfinite(search.score) else least_gpus(search.problem, search.score)
 
 
 def _pair_bound(search: Search, degrees: Draft, shards: Draft) -> PairBound | None:
     """Judge pairs of degrees and shards by compute alone; nothing to judge by without an incumbent."""
     if not math.isfinite(search.score) or len(shards["tp"]) == 0 or len(degrees["pp"]) == 0:
         return None
-    s, ones = search.setting, np.ones(len(shards["tp"]), dtype=np.int64)
-    times = compute_times(s, complete(s, search.pins, shards | {"pp": ones, "dp": ones}), search.cal)
+    s, ones = search.problem, np.ones(len(shards["tp"]), dtype=np.int64)
+    times = compute_times(s, complete(s, search.pins, shards | {"pp": ones, "dp": ones}))
     ranks = distinct(degrees["pp"])
     bubbles = np.ones(int(ranks.max()) + 1)
     bubbles[ranks] = smallest_bubble(s, search.pins, ranks)
@@ -194,7 +193,7 @@ def _by_bound(search: Search, table: LayoutTable) -> Iterator[LayoutTable]:
     """Batches of combinations in the order of their bounds, while they can beat the incumbent."""
     if len(table) == 0:
         return
-    times = best_placement_times(search.setting, table, search.cal)
+    times = best_placement_times(search.problem, table)
     bounds = _least_scores(search, table, times)
     search.seen.append((table, bounds))
     for batch in search.dismissed.in_turn(
@@ -214,7 +213,7 @@ def _expand(search: Search, table: LayoutTable, pins: Mapping[str, Any]) -> None
 def _priced(search: Search, variants: LayoutTable) -> Priced:
     """Price variants as kindly as any sharding of their state could; exactly where there is one."""
     how = price if search.coarse or "shard_degree" in search.pins else price_any_sharding
-    return how(search.setting, variants, search.cal)
+    return how(search.problem, variants)
 
 
 def _parts(table: LayoutTable) -> Iterator[LayoutTable]:
@@ -237,12 +236,12 @@ def unfold(
     Returns:
         The variants that could, and those that were dropped.
     """
-    s, dismissed = search.setting, Dismissals()
+    s, dismissed = search.problem, Dismissals()
     placed, broken = placements(s, pins, table)
     dismissed.by_rule(broken)
     if len(placed) == 0:
         return placed, dismissed
-    times = placed_times(s, placed, search.cal)
+    times = placed_times(s, placed)
     scores = _least_scores(search, placed, times)
     hopeful = scores < cutoff
     dismissed.by_bound("placement-bound", scores[~hopeful])
@@ -262,7 +261,7 @@ def unfold(
 
 def _look(search: Search, priced: Priced) -> None:
     """Bound rows in the order of their plain bounds, slice by slice, and split the best of each."""
-    plain_s = plain_bounds(search.setting, priced)
+    plain_s = plain_bounds(search.problem, priced)
     scores = search.goal.score(priced.table.num_gpus, plain_s)
     for part in search.dismissed.in_turn(
         "stage-bound", scores, lambda: search.cutoff, first=FIRST_SLICE, growth=4
@@ -277,11 +276,11 @@ def _ease(search: Search) -> None:
     could = [table.take(scores < search.cutoff) for table, scores in search.hopeful]
     if not could:
         return
-    found, broken = eased(search.setting, search.pins, LayoutTable.concat(could))
+    found, broken = eased(search.problem, search.pins, LayoutTable.concat(could))
     search.dismissed.by_rule(broken)
     for part in _parts(found):
         priced = _priced(search, part)
-        plain_s = plain_bounds(search.setting, priced)
+        plain_s = plain_bounds(search.problem, priced)
         scores = search.goal.score(part.num_gpus, plain_s)
         rows = np.flatnonzero(scores < search.cutoff)
         search.dismissed.by_bound("stage-bound", scores[scores >= search.cutoff])
@@ -302,22 +301,22 @@ def _bound_ranks(search: Search, priced: Priced, plain_s: Vector) -> None:
 def _unfold_shardings(search: Search, variants: Priced) -> None:
     """Split those of some variants that could win, under every sharding of the state."""
     for priced in [variants] if search.coarse else _every_sharding(search, variants.table):
-        _take_best(search, priced, _rank_scores(search, priced, plain_bounds(search.setting, priced)))
+        _take_best(search, priced, _rank_scores(search, priced, plain_bounds(search.problem, priced)))
 
 
 def _every_sharding(search: Search, variants: LayoutTable) -> Iterator[Priced]:
     """Price every sharding of the state of some variants."""
-    found, broken = shardings(search.setting, search.pins, variants)
+    found, broken = shardings(search.problem, search.pins, variants)
     search.dismissed.by_rule(broken)
     for part in _parts(found):
-        yield price(search.setting, part, search.cal)
+        yield price(search.problem, part)
 
 
 def _rank_scores(search: Search, priced: Priced, plain_s: Vector) -> Vector:
     """Scores that no split of each layout can beat; infinite where none fits or none beats the incumbent."""
     gpus = priced.table.num_gpus
     cutoff_s = search.goal.cutoff_s(gpus, search.score)
-    return search.goal.score(gpus, variant_bounds(search.setting, priced, plain_s, cutoff_s))
+    return search.goal.score(gpus, variant_bounds(search.problem, priced, plain_s, cutoff_s))
 
 
 def _dismiss(search: Search, hopeless: Vector) -> None:
@@ -342,7 +341,7 @@ def _take_best(search: Search, priced: Priced, bounds: Vector) -> None:
 
 def _split(search: Search, priced: Priced, row: int, bound: float) -> None:
     """Split one layout with the dynamic program; it survives if its bound can still beat the incumbent."""
-    found = candidate(search.setting, priced, row)
+    found = candidate(search.problem, priced, row)
     bound = max(bound, float(search.goal.score(found.layout.num_gpus, found.known.bound_s)))
     seed, survives = seed_choice(found), bound < search.cutoff
     if seed is not None:
@@ -422,10 +421,10 @@ def _begin(
     request: PlanRequest, cal: Calibration, progress: Progress, score: float
 ) -> Search | tuple[Violation, ...]:
     """The search before its first step; the violations when pinned fields already contradict."""
-    setting = setting_of(request)
-    require_searchable(setting, request.pins)
+    problem = problem_of(request, cal)
+    require_searchable(problem, request.pins)
     pins = parse_pins(request.pins)
-    violations = check_pins(setting, pins)
+    violations = check_pins(problem, pins)
     if violations:
         return violations
-    return Search(setting=setting, goal=goal_of(request), pins=pins, cal=cal, progress=progress, score=score)
+    return Search(problem=problem, goal=goal_of(request), pins=pins, progress=progress, score=score)

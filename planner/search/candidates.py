@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from costmodel.estimate import Estimate
-from costmodel.kernels.tables import Calibration
 from costmodel.layout import AXIS_FIELDS, ParallelLayout, num_axes
 from costmodel.models.spec import layer_order, layer_runs
 from costmodel.parallel.axes import PARTS
@@ -22,8 +21,7 @@ from costmodel.training.stages import stage_costs_of
 from planner.bounds.funnel import ROUNDING
 from planner.bounds.priced import Priced
 from planner.engines.contracts import recomputes_of
-from planner.plan import LAYERS_OF_STAGE, OPTIMISED, RECOMPUTE_OF_STAGE, Recomputes
-from planner.problem import Setting
+from planner.plan import LAYERS_OF_STAGE, OPTIMISED, RECOMPUTE_OF_STAGE, Problem, Recomputes
 from planner.stages.dynamic_program import StageBound
 from planner.stages.integer_program import StageSolution, solve_stages
 from planner.stages.one_count import bound_told
@@ -64,16 +62,16 @@ def shape_of(layout: ParallelLayout) -> tuple[int, ...]:
     return tuple(getattr(layout, axis) for axis in SHAPE)
 
 
-def candidate(setting: Setting, priced: Priced, row: int) -> Candidate:
+def candidate(problem: Problem, priced: Priced, row: int) -> Candidate:
     """Read one row of priced layouts and bound its splits."""
     layout = priced.table.layout(row)
     one = priced.take(slice(row, row + 1))
-    runs = [run.count for run in layer_runs(setting.model)]
-    order = layer_order(setting.model)
-    costs = stage_costs_of(one, layout, setting.job, runs, setting.memory_budget_bytes, order)
-    every_layer = layout.recompute == "full" and setting.recomputed_layers == "all"
+    runs = [run.count for run in layer_runs(problem.model)]
+    order = layer_order(problem.model)
+    costs = stage_costs_of(one, layout, problem.job, runs, problem.memory_budget_bytes, order)
+    every_layer = layout.recompute == "full" and problem.recomputed_layers == "all"
     deciding = decidable(costs, layout, every_layer=every_layer)
-    told = recomputes_of(setting.engine)
+    told = recomputes_of(problem.engine)
     known = bound_told(deciding, ranks_of_chunks(layout), told)
     if every_layer and known.split is not None:
         known = replace(known, split=recomputed_whole(known.split))
@@ -87,7 +85,7 @@ def candidate(setting: Setting, priced: Priced, row: int) -> Candidate:
     )
 
 
-def require_searchable(setting: Setting, pins: Mapping[str, Any]) -> None:
+def require_searchable(problem: Problem, pins: Mapping[str, Any]) -> None:
     """Refuse layers of stages and numbers of recomputed layers, which only one given layout can have."""
     for name in (LAYERS_OF_STAGE, RECOMPUTE_OF_STAGE):
         if pins.get(name) not in (None, OPTIMISED):
@@ -96,10 +94,10 @@ def require_searchable(setting: Setting, pins: Mapping[str, Any]) -> None:
                 cause="it decides the layers of the stages of every layout itself",
                 fix=f"leave layout.{name} out, or price the one layout with plan estimate",
             )
-    if isinstance(setting.recomputed_layers, int):
+    if isinstance(problem.recomputed_layers, int):
         raise InputError(
             what="a search cannot keep to a number of recomputed layers",
-            cause=f"recompute=full:{setting.recomputed_layers} counts layers of the stages of one layout",
+            cause=f"recompute=full:{problem.recomputed_layers} counts layers of the stages of one layout",
             fix="pin full for every layer, full:auto for as many as memory asks for, or use plan estimate",
         )
 
@@ -190,9 +188,7 @@ def layers_of_stage(found: Choice) -> tuple[int, ...]:
     return layers_of_chunks(ranks_of_chunks(found.layout), per_rank)
 
 
-def estimate_of(
-    setting: Setting, found: Choice, cal: Calibration, *, paid_gpus: int | None = None
-) -> Estimate:
+def estimate_of(problem: Problem, found: Choice, *, paid_gpus: int | None = None) -> Estimate:
     """The full estimate of a choice; idle GPUs are paid for unless said otherwise."""
-    s = setting
-    return estimate(s.model, s.cluster, s.job, s.stack, found.layout, cal, found.split, paid_gpus=paid_gpus)
+    s = problem
+    return estimate(s.case, found.layout, found.split, paid_gpus=paid_gpus)

@@ -32,8 +32,16 @@ from planner.campaign.rental import paid_gpus_of
 from planner.engines.contracts import CONTRACTS
 from planner.placement.cost import placement_words
 from planner.placement.nodes import place
-from planner.plan import FREE, LAYERS_OF_STAGE, RECOMPUTE_OF_STAGE, Optimality, Plan, PlanRequest
-from planner.problem import Setting, setting_of
+from planner.plan import (
+    FREE,
+    LAYERS_OF_STAGE,
+    RECOMPUTE_OF_STAGE,
+    Optimality,
+    Plan,
+    PlanRequest,
+    Problem,
+    problem_of,
+)
 from planner.rules.check import check, parse_pins
 from planner.rules.rule import Violation
 from planner.search.candidates import candidate, decide, named, recomputed_whole, settled
@@ -63,34 +71,32 @@ def plan_of_layout(request: PlanRequest, cal: Calibration) -> Plan | tuple[Viola
 
 def _estimate_of(request: PlanRequest, cal: Calibration) -> Estimate | None:
     """The estimate of the layout of a request on GPUs planned for alike; None where a rule breaks."""
-    s, pins = setting_of(request), request.pins
+    s, pins = problem_of(request, cal), request.pins
     asked, violations = _legal(s, complete_layout(pins, s.cluster.num_gpus, s.stack), pins)
     if violations:
         return None
-    split = _optimised(s, asked, cal) if is_optimised(pins) else _held(s, asked, pins, cal)
+    split = _optimised(s, asked) if is_optimised(pins) else _held(s, asked, pins)
     if isinstance(split, Violation):
         return None
     filled = split[0]
-    return estimate(s.model, s.cluster, s.job, s.stack, named(asked, filled), cal, filled)
+    return estimate(s.case, named(asked, filled), filled)
 
 
 def _on_all(request: PlanRequest, cal: Calibration) -> Plan | tuple[Violation, ...]:
     """The plan of the layout on a cluster whose GPUs are all planned for alike."""
     started = time.monotonic()
-    setting = setting_of(request)
-    s, pins = setting, request.pins
+    problem = problem_of(request, cal)
+    s, pins = problem, request.pins
     asked, violations = _legal(s, complete_layout(pins, s.cluster.num_gpus, s.stack), pins)
     if violations:
         return violations
-    split = _optimised(s, asked, cal) if is_optimised(pins) else _held(s, asked, pins, cal)
+    split = _optimised(s, asked) if is_optimised(pins) else _held(s, asked, pins)
     if isinstance(split, Violation):
         return (split,)
     filled, bound_s, status, notes = split
     layout = named(asked, filled)
     rented = paid_gpus_of(request, asked)
-    answer, costs = estimate_and_costs(
-        s.model, s.cluster, s.job, s.stack, layout, cal, filled, paid_gpus=rented
-    )
+    answer, costs = estimate_and_costs(s.case, layout, filled, paid_gpus=rented)
     seconds, ranks = answer.step_time_s, place(s, layout, answer)
     plan = Plan(
         request=request,
@@ -126,13 +132,13 @@ def _on_all(request: PlanRequest, cal: Calibration) -> Plan | tuple[Violation, .
 
 
 def _legal(
-    s: Setting, usual: ParallelLayout, pins: Mapping[str, Any]
+    s: Problem, usual: ParallelLayout, pins: Mapping[str, Any]
 ) -> tuple[ParallelLayout, tuple[Violation, ...]]:
     """The usual layout, or the first that its stack can run with other values of fields that were not given.
 
     Where none is legal, the usual one with the rules that it breaks.
     """
-    violations = check(s.model, s.cluster, s.job, s.stack, usual, engine=s.engine)
+    violations = check(s, usual)
     if not violations:
         return usual, ()
     can = s.stack.supports
@@ -145,7 +151,7 @@ def _legal(
     open_ = {name: values for name, values in choices.items() if name not in pins}
     for values in itertools.product(*open_.values()):
         other = replace(usual, **dict(zip(open_, values, strict=True)))
-        if not check(s.model, s.cluster, s.job, s.stack, other, engine=s.engine):
+        if not check(s, other):
             return other, ()
     return usual, violations
 
@@ -154,22 +160,22 @@ Filled = tuple[StageSplit, float, Literal["proven", "best-found", "given"], tupl
 """A split, a step that no split of the layout beats (none of a split that is held), what is proven, notes."""
 
 
-def _held(s: Setting, x: ParallelLayout, pins: Mapping[str, Any], cal: Calibration) -> Filled | Violation:
+def _held(s: Problem, x: ParallelLayout, pins: Mapping[str, Any]) -> Filled | Violation:
     """The stages as they are given, or as the engine fills them; nothing is optimised."""
     layers = held_layers(s, x, pins)
     if isinstance(layers, Violation):
         return layers
-    costs = stage_costs(s.model, s.cluster, s.job, s.stack, x, cal)
+    costs = stage_costs(s.case, x)
     return held_split(s, x, pins, layers, costs), math.inf, "given", ()
 
 
-def _optimised(s: Setting, x: ParallelLayout, cal: Calibration) -> Filled:
+def _optimised(s: Problem, x: ParallelLayout) -> Filled:
     """The best split within the memory that a plan may fill, else within all there is, else an even one."""
     given = s.recomputed_layers if x.recompute == "full" else None
     most = given if isinstance(given, int) else None
     asked = s if most is None else replace(s, recomputed_layers="all")
     for within in (asked, replace(asked, memory_headroom=0.0)):
-        found = candidate(within, price(within, LayoutTable.from_rows([x]), cal), 0)
+        found = candidate(within, price(within, LayoutTable.from_rows([x])), 0)
         if math.isinf(found.known.bound_s):  # no split fits
             continue
         solution = settled(found) or decide(found, math.inf)
@@ -184,7 +190,7 @@ def _optimised(s: Setting, x: ParallelLayout, cal: Calibration) -> Filled:
 
 
 def _split_words(
-    s: Setting, pins: Mapping[str, Any], split: StageSplit, layout: ParallelLayout
+    s: Problem, pins: Mapping[str, Any], split: StageSplit, layout: ParallelLayout
 ) -> tuple[str, ...]:
     """What decided the layers of the stages."""
     if is_optimised(pins):

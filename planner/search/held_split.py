@@ -16,8 +16,8 @@ from costmodel.pipeline.stage_costs import StageCosts, StageSplit, fits_capacity
 from costmodel.pipeline.stages import ranks_of_chunks
 from planner.engines.contracts import CONTRACTS, even_layers_of, recomputes_of
 from planner.engines.even_layers import as_even_as_possible
-from planner.plan import FREE, LAYERS_OF_STAGE, OPTIMISED, RECOMPUTE_OF_STAGE
-from planner.problem import Setting, split_of
+from planner.plan import FREE, LAYERS_OF_STAGE, OPTIMISED, RECOMPUTE_OF_STAGE, Problem
+from planner.pricing import split_of
 from planner.rules.rule import Violation
 from planner.stages.dynamic_program import consecutive_split
 from planner.stages.one_count import split_told, told_counts
@@ -29,7 +29,7 @@ def is_optimised(pins: Mapping[str, Any]) -> bool:
     return bool(pins.get(LAYERS_OF_STAGE) == OPTIMISED)
 
 
-def held_layers(s: Setting, x: ParallelLayout, pins: Mapping[str, Any]) -> tuple[int, ...] | Violation:
+def held_layers(s: Problem, x: ParallelLayout, pins: Mapping[str, Any]) -> tuple[int, ...] | Violation:
     """Layers of every virtual stage: as pinned, else as the engine makes them, else why it stops."""
     given, modules = pins.get(LAYERS_OF_STAGE), s.job.mtp_layers
     if given is None:
@@ -40,7 +40,7 @@ def held_layers(s: Setting, x: ParallelLayout, pins: Mapping[str, Any]) -> tuple
 
 
 def held_split(
-    s: Setting, x: ParallelLayout, pins: Mapping[str, Any], layers: tuple[int, ...], costs: StageCosts
+    s: Problem, x: ParallelLayout, pins: Mapping[str, Any], layers: tuple[int, ...], costs: StageCosts
 ) -> StageSplit:
     """The split of given stages, with recomputation as given.
 
@@ -56,7 +56,7 @@ def held_split(
 
 
 def _recomputed(
-    s: Setting, x: ParallelLayout, pins: Mapping[str, Any], plain: StageSplit, costs: StageCosts
+    s: Problem, x: ParallelLayout, pins: Mapping[str, Any], plain: StageSplit, costs: StageCosts
 ) -> tuple[int, ...]:
     """Recomputed layers of every pipeline rank."""
     given, held = pins.get(RECOMPUTE_OF_STAGE), plain.layers_of_rank
@@ -74,7 +74,7 @@ def _recomputed(
     return _fewest(s, x, plain, costs)
 
 
-def _fewest(s: Setting, x: ParallelLayout, plain: StageSplit, costs: StageCosts) -> tuple[int, ...]:
+def _fewest(s: Problem, x: ParallelLayout, plain: StageSplit, costs: StageCosts) -> tuple[int, ...]:
     """The fewest recomputed layers that the engine can be told and that fit: all where none do.
 
     Within the memory that a plan may fill, else within all there is.
@@ -93,7 +93,7 @@ def _fewest(s: Setting, x: ParallelLayout, plain: StageSplit, costs: StageCosts)
     return plain.layers_of_rank
 
 
-def _stops(s: Setting, x: ParallelLayout) -> Violation:
+def _stops(s: Problem, x: ParallelLayout) -> Violation:
     """That an engine makes no stages of so many layers, and the stages that could be pinned."""
     title = CONTRACTS[s.engine].title if s.engine != FREE else s.stack.name
     layers, stages = s.model.num_layers, x.pp * x.virtual_stages
@@ -124,7 +124,7 @@ def layers_text(layers: Sequence[int]) -> str:
     return "-".join(f"{count}*{times}" if times > 1 else f"{count}" for count, times in runs)
 
 
-def _require_stages(s: Setting, x: ParallelLayout, layers: tuple[int, ...]) -> None:
+def _require_stages(s: Problem, x: ParallelLayout, layers: tuple[int, ...]) -> None:
     """Refuse layers of stages that are not those of the layout and the model."""
     stages, owners = x.pp * x.virtual_stages, ranks_of_chunks(x)
     wrong = ""

@@ -15,12 +15,12 @@ from costmodel.kernels.tables import Calibration
 from costmodel.layout import ParallelLayout
 from costmodel.memory.fit import fit_text, headroom_for, out_of_memory_chance
 from costmodel.memory.stage import MemoryBreakdown
+from costmodel.training.bands import peak_deviation
 from costmodel.training.estimate import estimate
 from costmodel.updates.offload import Offload, host_path
 from costmodel.updates.optimizers import USUAL
 from planner.bounds.funnel import smallest_memory
-from planner.plan import RECOMPUTED_LAYERS, SPLIT_PINS, PlanRequest, steps_of
-from planner.problem import Setting, deviation_of, setting_of
+from planner.plan import RECOMPUTED_LAYERS, SPLIT_PINS, PlanRequest, Problem, problem_of, steps_of
 from planner.rules.check import check, check_memory, check_pins, ground_of, parse_pins, rules_of
 from planner.rules.rule import Violation
 from planner.search.best_first import explore, has_layout
@@ -31,6 +31,7 @@ from planner.space.degrees import combinations
 from topology.base.counts import counted
 from topology.base.errors import InputError, NoFeasiblePlanError
 from topology.base.units import DAY, HOUR, format_chance, format_seconds
+from topology.builders import build
 from topology.catalog import gpus
 from topology.hardware.gpu import Gpu
 from topology.spec import ClusterSpec
@@ -127,11 +128,11 @@ def _is_possible(request: PlanRequest, cal: Calibration) -> bool:
 
 def _feasible(request: PlanRequest, cal: Calibration) -> bool:
     """Whether some layout of a request is possible; a cheap look at memory first."""
-    setting, pins = setting_of(request), parse_pins(request.pins)
-    if check_pins(setting, pins):
+    problem, pins = problem_of(request, cal), parse_pins(request.pins)
+    if check_pins(problem, pins):
         return False
-    table, _ = combinations(setting, pins)
-    if len(table) == 0 or smallest_memory(setting, table).min() > setting.memory_budget_bytes:
+    table, _ = combinations(problem, pins)
+    if len(table) == 0 or smallest_memory(problem, table).min() > problem.memory_budget_bytes:
         return False
     return has_layout(request, cal)
 
@@ -146,7 +147,7 @@ def _later(request: PlanRequest, needed_s: float) -> Candidates:
 
 def _in_half_precision(request: PlanRequest) -> Candidates:
     """In the sixteen bits that the GPU multiplies."""
-    peaks = setting_of(request).cluster.gpu.peak_flop_per_s
+    peaks = build(request.cluster).gpu.peak_flop_per_s
     half: HalfPrecision = "bf16" if "bf16" in peaks else "fp16"
     job = replace(request.job, precision=half)
     yield replace(request, job=job), f"use {half}", f"--precision {half}"
@@ -174,13 +175,13 @@ def _unpinned(request: PlanRequest) -> Candidates:
 
 def _less_headroom(request: PlanRequest, cal: Calibration) -> Candidates:
     """The usual share of memory, what the leanest layout leaves, or none, each with its chance of OOM."""
-    setting, pins = setting_of(request), parse_pins(request.pins)
-    deviation = deviation_of(setting)
+    problem, pins = problem_of(request, cal), parse_pins(request.pins)
+    deviation = peak_deviation(problem.case)
     shares = {headroom_for(deviation), 0.0}
-    if len(combinations(setting, pins)[0]):
-        shares.add(max(0.0, leanest_share(setting, pins, cal)))
+    if len(combinations(problem, pins)[0]):
+        shares.add(max(0.0, leanest_share(problem, pins)))
     for free in sorted(shares, reverse=True):
-        if free < setting.memory_headroom:
+        if free < problem.memory_headroom:
             chance = format_chance(out_of_memory_chance(1 - free, 1.0, deviation))
             said = share_text(free)
             change = f"leave {said} % of memory free: {chance} chance of OOM"
@@ -222,7 +223,7 @@ def _more_nodes(spec: ClusterSpec, times: int) -> ClusterSpec:
 
 def _larger_gpu(request: PlanRequest) -> Candidates:
     """The same machines with the next larger GPUs of the catalog, smallest memory first."""
-    asked = setting_of(request).cluster.gpu
+    asked = build(request.cluster).gpu
     larger = [
         gpu for gpu in gpus().values() if gpu.memory_bytes > asked.memory_bytes and _comparable(asked, gpu)
     ]
@@ -253,10 +254,10 @@ def _shorter(request: PlanRequest) -> Candidates:
 
 def _reasons(request: PlanRequest, done: Search) -> tuple[Violation, ...]:
     """What stands in the way of a search that found nothing: a rule, the deadline, or memory."""
-    everything, _ = combinations(done.setting, done.pins)
+    everything, _ = combinations(done.problem, done.pins)
     if len(everything) == 0:
-        return _broken_by_all(done.setting, done.dismissed.counts)
-    return _missed_deadline(request, done) or _least_memory(done.setting, done.pins, done.cal)
+        return _broken_by_all(done.problem, done.dismissed.counts)
+    return _missed_deadline(request, done) or _least_memory(done.problem, done.pins)
 
 
 def _missed_deadline(request: PlanRequest, done: Search) -> tuple[Violation, ...]:
@@ -264,10 +265,10 @@ def _missed_deadline(request: PlanRequest, done: Search) -> tuple[Violation, ...
     deadline_s = request.job.deadline_s
     if request.objective != "gpus" or deadline_s is None:
         return ()
-    fastest = explore(replace(request, objective="step-time"), done.cal)
+    fastest = explore(replace(request, objective="step-time"), done.problem.case.cal)
     if not isinstance(fastest, Search) or fastest.best is None:
         return ()
-    full, outlook = estimate_of(done.setting, fastest.best, done.cal), done.goal.outlook
+    full, outlook = estimate_of(done.problem, fastest.best), done.goal.outlook
     alone_s = steps_of(request) * full.step_time_s
     days = () if outlook is None else outlook.finish_days(fastest.best.layout, full)
     needed_s = DAY * days[round(KEPT * (len(days) - 1))] if days else alone_s
@@ -299,10 +300,10 @@ def _long(seconds: float) -> str:
     return f"{seconds / DAY:,.1f} days" if seconds >= 2 * DAY else format_seconds(seconds)
 
 
-def _broken_by_all(setting: Setting, rejected: Mapping[str, int]) -> tuple[Violation, ...]:
+def _broken_by_all(problem: Problem, rejected: Mapping[str, int]) -> tuple[Violation, ...]:
     """The rule that the smallest layout breaks, when every layout breaks some."""
-    s = setting
-    smallest = check(s.model, s.cluster, s.job, s.stack, ParallelLayout(), engine=s.engine)
+    s = problem
+    smallest = check(s, ParallelLayout())
     rules = {rule.name: rule for rule in rules_of(s.engine)}
     return smallest or tuple(
         Violation(
@@ -319,7 +320,7 @@ def _broken_by_all(setting: Setting, rejected: Mapping[str, int]) -> tuple[Viola
     )
 
 
-def _leanest_of(s: Setting, leanest: ParallelLayout, pins: Mapping[str, Any]) -> ParallelLayout:
+def _leanest_of(s: Problem, leanest: ParallelLayout, pins: Mapping[str, Any]) -> ParallelLayout:
     """The same degrees with as many shards and as much recomputation as the rules of the engine allow."""
     offered = s.stack.supports.zero_stages_with_pipeline if leanest.pp > 1 else s.stack.supports.zero_stages
     stages = sorted(offered, reverse=True) if leanest.replicas > 1 else [0]
@@ -329,14 +330,14 @@ def _leanest_of(s: Setting, leanest: ParallelLayout, pins: Mapping[str, Any]) ->
         for policy in policies
         for stage in (*stages, leanest.zero_stage)
     ]
-    legal = (x for x in every if not check(s.model, s.cluster, s.job, s.stack, x, engine=s.engine))
+    legal = (x for x in every if not check(s, x))
     return next(legal, every[0])
 
 
-def _least_memory(setting: Setting, pins: Mapping[str, Any], cal: Calibration) -> tuple[Violation, ...]:
+def _least_memory(problem: Problem, pins: Mapping[str, Any]) -> tuple[Violation, ...]:
     """The memory of the layout that needs least of it, part by part."""
-    s = setting
-    smallest, memory = leanest_layout(setting, pins, cal)
+    s = problem
+    smallest, memory = leanest_layout(problem, pins)
     found = check_memory(memory, s.cluster.gpu.memory_bytes, s.memory_headroom)
     if found is None:
         return ()
@@ -345,30 +346,30 @@ def _least_memory(setting: Setting, pins: Mapping[str, Any], cal: Calibration) -
         f"{smallest.zero_stage}, recompute {smallest.recompute}"
     )
     peak = max(stage.total_bytes for stage in memory)
-    chance = out_of_memory_chance(peak, s.cluster.gpu.memory_bytes, deviation_of(s))
+    chance = out_of_memory_chance(peak, s.cluster.gpu.memory_bytes, peak_deviation(s.case))
     message = f"the leanest layout ({degrees}): {fit_text(chance)}; {found.message}"
     return (replace(found, message=message),)
 
 
 def leanest_layout(
-    setting: Setting, pins: Mapping[str, Any], cal: Calibration
+    problem: Problem, pins: Mapping[str, Any]
 ) -> tuple[ParallelLayout, tuple[MemoryBreakdown, ...]]:
     """The layout that needs least memory, and what each of its stages needs, in bytes on one GPU.
 
     A bound names the first, and searches in less and less memory those that need less still.
     """
-    table, _ = combinations(setting, pins)
-    s, least = setting, smallest_memory(setting, table)
+    table, _ = combinations(problem, pins)
+    s, least = problem, smallest_memory(problem, table)
     smallest = _leanest_of(s, table.layout(int(np.argmin(least))), pins)
-    memory = estimate(s.model, s.cluster, s.job, s.stack, smallest, cal).memory_by_stage
-    found = leanest(s, pins, cal, max(stage.total_bytes for stage in memory), float(least.min()))
-    return (smallest, memory) if found is None else (found.layout, estimate_of(s, found, cal).memory_by_stage)
+    memory = estimate(s.case, smallest).memory_by_stage
+    found = leanest(s, pins, max(stage.total_bytes for stage in memory), float(least.min()))
+    return (smallest, memory) if found is None else (found.layout, estimate_of(s, found).memory_by_stage)
 
 
-def leanest_share(setting: Setting, pins: Mapping[str, Any], cal: Calibration) -> float:
+def leanest_share(problem: Problem, pins: Mapping[str, Any]) -> float:
     """Share of memory that the leanest layout leaves free, in whole tenths of a percent; below 0 if none."""
-    _, memory = leanest_layout(setting, pins, cal)
-    need = max(stage.total_bytes for stage in memory) / setting.cluster.gpu.memory_bytes
+    _, memory = leanest_layout(problem, pins)
+    need = max(stage.total_bytes for stage in memory) / problem.cluster.gpu.memory_bytes
     return math.floor(_SHARES * (1 - need)) / _SHARES
 
 

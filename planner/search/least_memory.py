@@ -12,9 +12,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from costmodel.kernels.tables import Calibration
 from planner.bounds.objective import Goal
-from planner.problem import Setting
+from planner.plan import Problem
 from planner.search.best_first import finds_a_layout, run_search
 from planner.search.candidates import Choice
 from planner.search.state import Search
@@ -30,7 +29,7 @@ def emptiest(fastest: Search, longest_s: float) -> tuple[Choice | None, float]:
         fastest: a finished search for the fastest plan.
         longest_s: the longest step that counts as equally fast.
     """
-    best, capacity = fastest.best, fastest.setting.cluster.gpu.memory_bytes
+    best, capacity = fastest.best, fastest.problem.cluster.gpu.memory_bytes
     if best is None:
         return None, capacity
     too_little = 0.0
@@ -47,26 +46,25 @@ def emptiest(fastest: Search, longest_s: float) -> tuple[Choice | None, float]:
 
 
 def leanest(
-    setting: Setting, pins: Mapping[str, Any], cal: Calibration, known_bytes: float, least_bytes: float
+    problem: Problem, pins: Mapping[str, Any], known_bytes: float, least_bytes: float
 ) -> Choice | None:
     """The layout of least memory whatever its step; None where none needs less than a known one.
 
     What a GPU has is tried first, so that a layout that it holds is found wherever there is one.
 
     Args:
-        setting: What is asked.
+        problem: What is asked.
         pins: Pinned fields.
-        cal: Kernel and collective tables.
         known_bytes: Peak of a layout that is known.
         least_bytes: What every layout needs at least.
     """
     best, most, too_little = None, known_bytes, least_bytes
-    budget = setting.cluster.gpu.memory_bytes
+    budget = problem.cluster.gpu.memory_bytes
     while most - too_little > CLOSE_ENOUGH * most:
         budget = budget if too_little < budget < most else (most + too_little) / 2
         within = Search(
-            setting=replace(setting, memory_headroom=1 - budget / setting.cluster.gpu.memory_bytes),
-            goal=Goal(objective="step-time", limit_s=math.inf), pins=pins, cal=cal, progress=lambda _: None,
+            problem=replace(problem, memory_headroom=1 - budget / problem.cluster.gpu.memory_bytes),
+            goal=Goal(objective="step-time", limit_s=math.inf), pins=pins, progress=lambda _: None,
         )  # fmt: skip
         if finds_a_layout(within) and within.best is not None:
             best, most = within.best, min(budget, within.best.peak_memory_bytes)
@@ -77,12 +75,11 @@ def leanest(
 
 def _search_within(fastest: Search, share: float, longest_s: float) -> Search:
     """Search again in this share of a GPU's memory for plans whose step is at most so long."""
-    setting = replace(fastest.setting, memory_headroom=1 - share)
+    problem = replace(fastest.problem, memory_headroom=1 - share)
     within = Search(
-        setting=setting,
+        problem=problem,
         goal=fastest.goal,
         pins=fastest.pins,
-        cal=fastest.cal,
         progress=fastest.progress,
         score=longest_s,
     )

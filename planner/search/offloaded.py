@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Literal, TypeVar
 
+from costmodel.case import Workload
 from costmodel.memory.stage import memory_by_stage
 from costmodel.updates.offload import Offload, host_path
 from planner.plan import Plan, PlanRequest, stack_of
@@ -74,14 +75,14 @@ def host_bytes(plan: Plan) -> float:
     job, stack = request.job, stack_of(request)
     if job.offload is None:
         return 0.0
-    from planner.problem import split_of
+    from planner.pricing import split_of
 
     layers = split_of(
         request.model, plan.layout, plan.layers_of_stage, plan.recompute_of_stage
     ).layers_of_stage
     again = _recomputed(plan, layers)
     here, whole = (
-        memory_by_stage(request.model, each, stack, plan.layout, layers, again)
+        memory_by_stage(Workload(model=request.model, job=each, stack=stack), plan.layout, layers, again)
         for each in (job, replace(job, offload=None))
     )
     return max(all_.allocated_bytes - part.allocated_bytes for all_, part in zip(whole, here, strict=True))

@@ -13,13 +13,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from costmodel.kernels.tables import Calibration
 from costmodel.layout import LayoutTable, ParallelLayout
 from planner.bounds.objective import Goal
 from planner.bounds.priced import price
 from planner.bounds.ranks import plain_bounds
-from planner.plan import PlanRequest
-from planner.problem import Setting
+from planner.plan import PlanRequest, Problem
 from planner.rules.check import parse_pins
 from planner.search.candidates import candidate, choice, decide, estimate_of
 from planner.search.search import PROVEN_GAP
@@ -54,48 +52,46 @@ class Rederived:
 
 
 def rederive(
-    setting: Setting,
+    problem: Problem,
     goal: Goal,
     request: PlanRequest,
     score: float,
     seconds: Callable[[float], float],
-    cal: Calibration,
     progress: Progress = lambda _: None,
 ) -> Rederived:
     """Unfold the whole space and find the least step that any layout could reach, if it is below a score.
 
     Args:
-        setting: what layouts are judged against.
+        problem: what layouts are judged against.
         goal: what "best" means.
         request: its pins are read.
         score: the claim: only layouts that could beat it are decided.
         seconds: the step with which the plan would have a score, which the bound is expressed in.
-        cal: kernel and collective tables.
         progress: told how far it is.
     """
     pins = parse_pins(request.pins)
-    every, _ = combinations(setting, pins)
+    every, _ = combinations(problem, pins)
     cutoff, least, better = goal.shortened(score, PROVEN_GAP), score, None
     layouts = dismissed = split = solved = 0
     for start in range(0, len(every), COMBINATIONS_AT_ONCE):
         progress(f"{start:,} of {len(every):,} combinations of degrees, {layouts:,} layouts")
         table = _unfold(
-            setting, pins, every.take(np.arange(start, min(start + COMBINATIONS_AT_ONCE, len(every))))
+            problem, pins, every.take(np.arange(start, min(start + COMBINATIONS_AT_ONCE, len(every))))
         )
         layouts += len(table)
         if len(table) == 0:
             continue
-        priced = price(setting, table, cal)
-        scores = goal.score(table.num_gpus, plain_bounds(setting, priced))
+        priced = price(problem, table)
+        scores = goal.score(table.num_gpus, plain_bounds(problem, priced))
         for row in np.flatnonzero(scores < cutoff):
-            found = candidate(setting, priced, int(row))
+            found = candidate(problem, priced, int(row))
             G, split = found.layout.num_gpus, split + 1
             if float(goal.score(G, found.known.bound_s)) >= cutoff:
                 continue
             solution, solved = decide(found, float(goal.cutoff_s(G, cutoff))), solved + 1
             if solution.split is not None:
                 chosen = choice(found.layout, found.costs, solution.split, solution.step_time_s)
-                if not goal.keeps(chosen.layout, estimate_of(setting, chosen, cal)):
+                if not goal.keeps(chosen.layout, estimate_of(problem, chosen)):
                     continue
             least = min(least, float(goal.score(G, solution.bound_s)))
             if solution.split is not None and better is None:
@@ -111,10 +107,10 @@ def rederive(
     )
 
 
-def _unfold(setting: Setting, pins: dict[str, object], table: LayoutTable) -> LayoutTable:
+def _unfold(problem: Problem, pins: dict[str, object], table: LayoutTable) -> LayoutTable:
     """Every legal layout of some combinations."""
-    placed, _ = placements(setting, pins, table)
-    found, _, _ = pipelines(setting, pins, placed)
-    usual, _ = variants(setting, pins, found)
-    found, _ = shardings(setting, pins, LayoutTable.concat([usual, eased(setting, pins, usual)[0]]))
+    placed, _ = placements(problem, pins, table)
+    found, _, _ = pipelines(problem, pins, placed)
+    usual, _ = variants(problem, pins, found)
+    found, _ = shardings(problem, pins, LayoutTable.concat([usual, eased(problem, pins, usual)[0]]))
     return found

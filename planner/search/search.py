@@ -135,13 +135,13 @@ def _plan(request: PlanRequest, done: Search, started: float) -> Plan:
     if best is None:
         raise ValueError("a plan is written only when a layout was found")
     rented = paid_gpus_of(request, best.layout)
-    full = estimate_of(done.setting, best, done.cal, paid_gpus=rented)
+    full = estimate_of(done.problem, best, paid_gpus=rented)
     others = alternatives(done, best, full, request.top)
-    ranks = place(done.setting, best.layout, full)
-    placed = placement_words(done.setting, best.layout, ranks, full)
-    layers, recomputed = done.setting.model.num_layers, sum(best.split.recompute_of_stage)
+    ranks = place(done.problem, best.layout, full)
+    placed = placement_words(done.problem, best.layout, ranks, full)
+    layers, recomputed = done.problem.model.num_layers, sum(best.split.recompute_of_stage)
     notes = (*pin_notes(done.pins, layers, recomputed), *([STOPPED_BY_CLOCK] if done.by_clock else []))
-    idle = done.setting.cluster.num_gpus - best.layout.num_gpus
+    idle = done.problem.cluster.num_gpus - best.layout.num_gpus
     plan = Plan(
         request=request,
         layout=best.layout,
@@ -156,7 +156,7 @@ def _plan(request: PlanRequest, done: Search, started: float) -> Plan:
         simulated_s=simulated_step_s(best.costs, best.layout, best.split),
         assumptions=(*full.assumptions, *placed, *notes),
         provenance=full.provenance,
-        origin=origin_of(request, done.cal),
+        origin=origin_of(request, done.problem.case.cal),
     )
     return with_offload_notes(plan)
 

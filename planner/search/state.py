@@ -7,11 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from costmodel.kernels.tables import Calibration
 from costmodel.layout import LayoutTable, ParallelLayout
 from planner.bounds.funnel import ROUNDING
 from planner.bounds.objective import Goal
-from planner.problem import Setting
+from planner.plan import Problem
 from planner.search.candidates import Candidate, Choice, estimate_of, safety
 from planner.space.dismissals import Dismissals
 from topology.base.arrays import Vector
@@ -29,10 +28,9 @@ class Search:
     the solver somewhere.
     """
 
-    setting: Setting
+    problem: Problem
     goal: Goal
     pins: Mapping[str, Any]
-    cal: Calibration
     progress: Progress
     score: float = math.inf
     best: Choice | None = None
@@ -66,6 +64,6 @@ class Search:
             return True
         known = found.layout, found.step_time_s
         if known not in self.kept:
-            full = estimate_of(self.setting, found, self.cal)
+            full = estimate_of(self.problem, found)
             self.kept[known] = self.goal.keeps(found.layout, full)
         return self.kept[known]

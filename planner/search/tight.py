@@ -26,10 +26,10 @@ def tight_request(request: PlanRequest, done: Search) -> PlanRequest | None:
         None where a share to leave free was asked for, where memory is not in the way, or where even the
         leanest layout is predicted to need more than a GPU has: it more likely fails than runs.
     """
-    s, pins = done.setting, done.pins
+    s, pins = done.problem, done.pins
     if request.memory_headroom is not None or not len(combinations(s, pins)[0]):
         return None
-    share = leanest_share(s, pins, done.cal)
+    share = leanest_share(s, pins)
     return replace(request, memory_headroom=share) if 0.0 <= share < s.memory_headroom else None
 
 
@@ -40,9 +40,9 @@ def with_tight_notes(plan: Plan, asked: PlanRequest, done: Search) -> Plan:
 
 def _notes(plan: Plan, asked: PlanRequest, done: Search) -> Iterator[str]:
     """Why the search was for less memory left free, and what would make a layout fit."""
-    needed, left = share_text(done.setting.memory_headroom), share_text(plan.request.memory_headroom or 0.0)
+    needed, left = share_text(done.problem.memory_headroom), share_text(plan.request.memory_headroom or 0.0)
     limit = f"a chance of OOM below {100 * FITS_BELOW:.0f} % asks to leave {needed} % of memory free"
     yield f"no layout fits: {limit}, the leanest leaves {left} %, and so do all that were searched"
-    flags = [change.flag for change in easing_changes(asked, done.cal)]
+    flags = [change.flag for change in easing_changes(asked, done.problem.case.cal)]
     if flags:
         yield f"{FITS_WITH}{', or '.join(flags)}"

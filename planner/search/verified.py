@@ -12,10 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from costmodel.campaign.record import Campaign
-from costmodel.kernels.tables import Calibration
 from planner.campaign.finish import campaign_of
-from planner.plan import Optimality, Origin, Plan
-from planner.problem import Setting, setting_of, tables_of
+from planner.plan import Optimality, Origin, Plan, Problem
 from planner.rules.verdict import require_legal
 from planner.search.origin import origin_of
 from planner.search.verify import estimate_anew, in_place, number_claims
@@ -54,14 +52,13 @@ def verified(plan: Plan, where: str, *, accept_changes: bool = False, say: Say =
         PlanChangedError: its numbers are others here.
     """
     sound(plan, where)
-    setting = setting_of(require_legal(plan).request)
-    placed = in_place(plan, setting)
+    problem = require_legal(plan).problem
+    placed = in_place(plan, problem)
     if not placed.holds:
         raise unsound([placed], where)
-    cal = tables_of(plan)
-    here = origin_of(plan.request, cal)
+    here = origin_of(plan.request, problem.case.cal)
     other = made_otherwise(plan.origin, here)
-    claims = number_claims(plan, setting, cal)
+    claims = number_claims(plan, problem)
     wrong, new = ([c for c in claims if not c.holds], [c.name for c in claims if c.is_new])
     if not wrong:
         if other:
@@ -70,14 +67,14 @@ def verified(plan: Plan, where: str, *, accept_changes: bool = False, say: Say =
             say(
                 f"{where} was saved before plans said {', '.join(new)}: added from here, all else is the same"
             )
-            return replace(estimate_anew(plan, setting, cal), campaign=_campaign_anew(plan))
+            return replace(estimate_anew(plan, problem), campaign=_campaign_anew(plan))
         return plan
     changes = [f"{claim.name}: {claim.claimed} in the file, {claim.found} here" for claim in wrong]
     if not accept_changes:
         raise _changed(where, other, changes)
     for change in changes:
         say(f"{where}: {change}")
-    return _anew(plan, setting, cal, here, other, changes)
+    return _anew(plan, problem, here, other, changes)
 
 
 def made_otherwise(then: Origin | None, here: Origin) -> str:
@@ -104,11 +101,9 @@ def _changed(where: str, other: str, changes: Sequence[str]) -> PlanChangedError
     )
 
 
-def _anew(
-    plan: Plan, setting: Setting, cal: Calibration, here: Origin, other: str, changes: Sequence[str]
-) -> Plan:
+def _anew(plan: Plan, problem: Problem, here: Origin, other: str, changes: Sequence[str]) -> Plan:
     """The plan with the numbers of here; the first thing it assumes is that they changed."""
-    now = estimate_anew(plan, setting, cal)
+    now = estimate_anew(plan, problem)
     kept = [text for text in plan.assumptions if text not in plan.estimate.assumptions]
     note = f"estimated anew, nothing is proven: {other or 'the file was changed'}; {'; '.join(changes)}"
     return replace(

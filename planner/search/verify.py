@@ -19,8 +19,8 @@ from planner.bounds.objective import goal_of, goal_of_plan
 from planner.campaign.finish import campaign_of
 from planner.campaign.rental import paid_gpus_of
 from planner.placement.nodes import place
-from planner.plan import Plan, PlanRequest
-from planner.problem import Setting, estimate_split, kinds_of_setting, setting_of, split_of
+from planner.plan import Plan, PlanRequest, Problem, problem_of
+from planner.pricing import clusters_of_kinds, estimate_split, split_of
 from planner.rules.check import check
 from planner.search.origin import digest
 from planner.search.pools.pool import part_request, plan_beside
@@ -62,49 +62,49 @@ def verify(
     claims = [*structure_claims(plan)]
     if not all(claim.holds for claim in claims):
         return Verification(claims=tuple(claims), rederived=None)
-    setting = setting_of(plan.request)
-    claims += [in_place(plan, setting), _legal(plan, setting)]
+    problem = plan.problem.of(cal=cal)
+    claims += [in_place(plan, problem), _legal(plan, problem)]
     if not all(claim.holds for claim in claims):
         return Verification(claims=tuple(claims), rederived=None)
-    claims += number_claims(plan, setting, cal)
+    claims += number_claims(plan, problem)
     if not proof:
         return Verification(claims=tuple(claims), rederived=None)
-    found, proven = _proof(plan, setting, cal, progress)
+    found, proven = _proof(plan, problem, progress)
     claims += [*proven, *_other_parts(plan, cal, progress)]
     return Verification(claims=tuple(claims), rederived=found)
 
 
-def in_place(plan: Plan, setting: Setting) -> Claim:
+def in_place(plan: Plan, problem: Problem) -> Claim:
     """Whether ranks are where the estimate takes them to be."""
     x = plan.layout
     if plan.kind_of_stage:
-        there = plan.mesh == mesh_unlike(setting, x, plan.kind_of_stage)
+        there = plan.mesh == mesh_unlike(problem, x, plan.kind_of_stage)
         return same("ranks in their places, each stage on nodes of its kind", there, found=True)
     in_order = mesh([(axis, getattr(x, axis)) for axis in x.axis_order])
-    there = plan.mesh == in_order or plan.mesh == place(setting, x, plan.estimate)
+    there = plan.mesh == in_order or plan.mesh == place(problem, x, plan.estimate)
     return same("ranks in their places", there, found=True)
 
 
-def number_claims(plan: Plan, setting: Setting, cal: Calibration) -> tuple[Claim, ...]:
+def number_claims(plan: Plan, problem: Problem) -> tuple[Claim, ...]:
     """Every number of a sound and legal plan, estimated anew, and what its certificate says of itself."""
     return (
         *_question(plan),
-        *_estimate(plan, setting, cal),
-        *_others(plan, setting, cal),
+        *_estimate(plan, problem),
+        *_others(plan, problem),
         *_certificate(plan),
         *_deadline(plan),
         *_campaign(plan),
     )
 
 
-def estimate_anew(plan: Plan, setting: Setting, cal: Calibration) -> Plan:
+def estimate_anew(plan: Plan, problem: Problem) -> Plan:
     """The plan with the numbers of its layout and split as they are estimated here."""
     s, split = (
-        setting,
+        problem,
         split_of(plan.request.model, plan.layout, plan.layers_of_stage, plan.recompute_of_stage),
     )
     rented = paid_gpus_of(plan.request, plan.layout, plan.kind_of_stage)
-    now, costs = estimate_split(s, plan, plan.layout, cal, split, paid_gpus=rented)
+    now, costs = estimate_split(s, plan, plan.layout, split, paid_gpus=rented)
     played_s = simulated_step_s(costs, plan.layout, split)
     return replace(plan, estimate=now, simulated_s=played_s, provenance=now.provenance)
 
@@ -115,16 +115,16 @@ def _question(plan: Plan) -> Iterator[Claim]:
         yield same("question", plan.origin.request, digest(plan.request))
 
 
-def _legal(plan: Plan, s: Setting) -> Claim:
+def _legal(plan: Plan, s: Problem) -> Claim:
     """Whether the layout breaks a rule of its own stack."""
-    broken = check(s.model, s.cluster, s.job, s.stack, plan.layout, engine=s.engine)
+    broken = check(s, plan.layout)
     found = "; ".join(f"{violation.rule}: {violation.message}" for violation in broken) or "legal"
     return Claim(name="rules", holds=not broken, claimed="legal", found=found)
 
 
-def _estimate(plan: Plan, s: Setting, cal: Calibration) -> Iterator[Claim]:
+def _estimate(plan: Plan, s: Problem) -> Iterator[Claim]:
     """Step time, peak memory and all the rest, estimated anew for this layout and split."""
-    anew = estimate_anew(plan, s, cal)
+    anew = estimate_anew(plan, s)
     then, now = plan.estimate, anew.estimate
     yield _close("step time", then.step_time_s, now.step_time_s, format_seconds)
     yield _close("peak memory", then.peak_memory_bytes, now.peak_memory_bytes, format_bytes)
@@ -140,11 +140,11 @@ def _estimate(plan: Plan, s: Setting, cal: Calibration) -> Iterator[Claim]:
     yield _fits(plan, *_fullest(plan, now, s))
 
 
-def _fullest(plan: Plan, now: Estimate, s: Setting) -> tuple[float, float]:
+def _fullest(plan: Plan, now: Estimate, s: Problem) -> tuple[float, float]:
     """Peak memory of a stage and what its GPU has for it, of the stage where the latter is scarcest."""
     if not plan.kind_of_stage:
         return now.peak_memory_bytes, s.memory_budget_bytes
-    budgets = [replace(s, cluster=one).memory_budget_bytes for one in kinds_of_setting(plan.request).each]
+    budgets = [s.of(cluster=one).memory_budget_bytes for one in clusters_of_kinds(plan.request.cluster)]
     stages = zip(now.memory_by_stage, plan.kind_of_stage, strict=True)
     return max(
         ((memory.total_bytes, budgets[kind]) for memory, kind in stages), key=lambda pair: pair[0] / pair[1]
@@ -162,18 +162,18 @@ def _fits(plan: Plan, peak: float, budget: float) -> Claim:
     )
 
 
-def _others(plan: Plan, s: Setting, cal: Calibration) -> Iterator[Claim]:
+def _others(plan: Plan, s: Problem) -> Iterator[Claim]:
     """The same of the plans beside it."""
     for number, other in enumerate(plan.alternatives, start=1):
         of, x = f" of alternative {number}", other.layout
         there = plan_beside(plan, other)
-        own = setting_of(there.request) if other.kinds else s
-        broken = check(own.model, own.cluster, own.job, own.stack, x, engine=own.engine)
+        own = there.problem if other.kinds else s
+        broken = check(own, x)
         yield same(f"rules{of}", ", ".join(violation.rule for violation in broken) or "legal", "legal")
         if broken:
             continue
         split = split_of(s.model, x, other.layers_of_stage, other.recompute_of_stage)
-        now, costs = estimate_split(own, there, x, cal, split)
+        now, costs = estimate_split(own, there, x, split)
         slower = other.step_time_s / plan.estimate.step_time_s
         yield _close(f"step time{of}", other.step_time_s, now.step_time_s, format_seconds)
         yield _close(f"lower end{of}", other.lower_s, now.lower_s, format_seconds)
@@ -290,24 +290,22 @@ def _gap(plan: Plan, gap: float) -> Claim:
     return Claim(name="gap", holds=holds, claimed=f"{c.status}, {c.gap:.1e}", found=f"{gap:.1e}")
 
 
-def _proof(
-    plan: Plan, setting: Setting, cal: Calibration, progress: Progress
-) -> tuple[Rederived, tuple[Claim, ...]]:
+def _proof(plan: Plan, problem: Problem, progress: Progress) -> tuple[Rederived, tuple[Claim, ...]]:
     """The bound by the slow path; under ``memory`` also that no plan of the band does with less."""
     request, c = plan.request, plan.optimality
     if c.status == "given":
         return _held(plan)
     if c.enumerated == 1:
-        request = replace(request, pins=_pins_of(plan.layout, setting))
+        request = replace(request, pins=_pins_of(plan.layout, problem))
     goal, score, seconds = goal_of(request), _score_of(plan, c.bound_s), partial(_seconds_of, plan)
-    found = rederive(setting, goal, request, score, seconds, cal, progress)
+    found = rederive(problem, goal, request, score, seconds, progress)
     holds = found.bound_s >= c.bound_s * (1 - PROVEN_GAP)
     words = format_seconds(found.bound_s) + (f" by {found.better}" if found.better and not holds else "")
     claims = [Claim(name="bound", holds=holds, claimed=format_seconds(c.bound_s), found=words)]
     if c.bound_bytes is not None and c.within_s is not None:
-        share = c.bound_bytes / setting.cluster.gpu.memory_bytes
-        tight = replace(setting, memory_headroom=1 - share)
-        found = rederive(tight, goal, request, c.within_s, seconds, cal, progress)
+        share = c.bound_bytes / problem.cluster.gpu.memory_bytes
+        tight = replace(problem, memory_headroom=1 - share)
+        found = rederive(tight, goal, request, c.within_s, seconds, progress)
         none = found.better is None and found.bound_s >= c.within_s * (1 - PROVEN_GAP)
         bound = f"no plan within {format_seconds(c.within_s)} in {format_bytes(c.bound_bytes)}"
         claims.append(
@@ -333,8 +331,8 @@ def _other_parts(plan: Plan, cal: Calibration, progress: Progress) -> Iterator[C
         if part.nodes == plan.request.cluster.nodes:
             continue
         request = part_request(asked, part, goal)
-        setting, seconds = setting_of(request), partial(_seconds_of, plan)
-        found = rederive(setting, goal_of(request), request, score, seconds, cal, progress)
+        problem, seconds = problem_of(request, cal), partial(_seconds_of, plan)
+        found = rederive(problem, goal_of(request), request, score, seconds, progress)
         words = format_seconds(found.bound_s) + (f" by {found.better}" if found.better else "")
         holds = found.bound_s >= bound_s * (1 - PROVEN_GAP)
         name = f"bound on {words_of(part.nodes)}"
@@ -370,11 +368,11 @@ def _seconds_of(plan: Plan, score: float) -> float:
     return float(goal_of_plan(plan).cutoff_s(plan.layout.num_gpus, score))
 
 
-def _pins_of(layout: ParallelLayout, setting: Setting) -> dict[str, object]:
+def _pins_of(layout: ParallelLayout, problem: Problem) -> dict[str, object]:
     """Every field of one given layout; recomputing no layer is ``full`` of none where there is that."""
     pins: dict[str, object] = {f.name: getattr(layout, f.name) for f in fields(layout)}
     if layout.shard_degree is None:
         del pins["shard_degree"]
-    if layout.recompute == "none" and "full" in setting.stack.supports.recomputes:
+    if layout.recompute == "none" and "full" in problem.stack.supports.recomputes:
         pins["recompute"] = "full"
     return pins

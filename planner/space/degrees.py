@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from costmodel.layout import AXIS_ORDERS, LayoutTable, divisors
 from costmodel.parallel.axes import AXES, LAYER_AXES, RANK_AXES
-from planner.problem import Setting
+from planner.plan import Problem
 from planner.rules.check import legal
 from planner.space.columns import Draft, Integers, coded, cross, pinned, where
 from planner.space.dismissals import Dismissals
@@ -43,60 +43,60 @@ class PairBound:
 
 
 def combinations(
-    setting: Setting, pins: Mapping[str, Any], *, least_gpus: float = 1.0, coarse: bool = False
+    problem: Problem, pins: Mapping[str, Any], *, least_gpus: float = 1.0, coarse: bool = False
 ) -> tuple[LayoutTable, dict[str, int]]:
     """Every legal combination, and how many each rule was the first to reject.
 
     Args:
-        setting: what layouts are judged against.
+        problem: what layouts are judged against.
         pins: fixed fields.
         least_gpus: leave out degrees that use fewer GPUs.
         coarse: only the usual choices, to find a first plan quickly.
     """
-    degrees, _ = every_degrees(setting, pins, least_gpus=least_gpus, coarse=coarse)
-    shards, rejected = every_shard(setting, pins, coarse=coarse)
-    found, broken = join(setting, pins, degrees, shards)
+    degrees, _ = every_degrees(problem, pins, least_gpus=least_gpus, coarse=coarse)
+    shards, rejected = every_shard(problem, pins, coarse=coarse)
+    found, broken = join(problem, pins, degrees, shards)
     return found, {name: rejected.get(name, 0) + broken.get(name, 0) for name in {**rejected, **broken}}
 
 
 def every_degrees(
-    setting: Setting, pins: Mapping[str, Any], *, least_gpus: float, coarse: bool
+    problem: Problem, pins: Mapping[str, Any], *, least_gpus: float, coarse: bool
 ) -> tuple[Draft, int]:
     """Degrees whose product is at most the cluster, and how many used fewer than `least_gpus` GPUs."""
-    limit, model = setting.cluster.num_gpus, setting.model
+    limit, model = problem.cluster.num_gpus, problem.model
     tensor = divisors(model.attention.whole_heads, limit)
     table: Draft = {"tp": np.array(pinned(pins, "tp", tensor))}
     table = _within(
-        cross(table, "cp", pinned(pins, "cp", divisors(setting.job.sequence_length, limit))), limit
+        cross(table, "cp", pinned(pins, "cp", divisors(problem.job.sequence_length, limit))), limit
     )
-    stages = _pipeline_degrees(setting, limit, coarse=coarse)
+    stages = _pipeline_degrees(problem, limit, coarse=coarse)
     table = _within(cross(table, "pp", pinned(pins, "pp", stages)), limit)
-    replicas = divisors(setting.job.global_batch_size, limit)
+    replicas = divisors(problem.job.global_batch_size, limit)
     table = _within(cross(table, "dp", pinned(pins, "dp", replicas)), limit)
     enough = num_gpus(table) >= least_gpus
     return where(table, enough), int((~enough).sum())
 
 
-def every_shard(setting: Setting, pins: Mapping[str, Any], *, coarse: bool) -> tuple[Draft, dict[str, int]]:
+def every_shard(problem: Problem, pins: Mapping[str, Any], *, coarse: bool) -> tuple[Draft, dict[str, int]]:
     """Ways to cut a microbatch over the ranks of a stage that the rules allow."""
-    limit, job, model = setting.cluster.num_gpus, setting.job, setting.model
+    limit, job, model = problem.cluster.num_gpus, problem.job, problem.model
     tensor = divisors(model.attention.whole_heads, limit)
     table: Draft = {"tp": np.array(pinned(pins, "tp", tensor))}
     table = _within(
-        cross(table, "cp", pinned(pins, "cp", divisors(setting.job.sequence_length, limit))), limit
+        cross(table, "cp", pinned(pins, "cp", divisors(problem.job.sequence_length, limit))), limit
     )
     sizes = divisors(job.global_batch_size, COARSE_MICROBATCH if coarse else job.global_batch_size)
     table = cross(table, "microbatch_size", pinned(pins, "microbatch_size", sizes))
-    table = _cross_experts(setting, pins, table, coarse=coarse)
+    table = _cross_experts(problem, pins, table, coarse=coarse)
     table = _cross_sequence_parallel(pins, table, coarse=coarse)
     ones = np.ones(len(table["tp"]), dtype=np.int64)
-    found = complete(setting, pins, table | {"pp": ones, "dp": ones})
-    keep, rejected = legal(setting, found, only=SHARD_FIELDS)
+    found = complete(problem, pins, table | {"pp": ones, "dp": ones})
+    keep, rejected = legal(problem, found, only=SHARD_FIELDS)
     return where(table, keep), rejected
 
 
 def join(
-    setting: Setting,
+    problem: Problem,
     pins: Mapping[str, Any],
     degrees: Draft,
     shards: Draft,
@@ -107,7 +107,7 @@ def join(
     for rows, columns in _groups(degrees, shards):
         mine = {name: column[rows][:, None] for name, column in degrees.items()}
         shard = {name: column[columns][None, :] for name, column in shards.items()}
-        agree = setting.job.global_batch_size % (mine["dp"] * shard["microbatch_size"]) == 0
+        agree = problem.job.global_batch_size % (mine["dp"] * shard["microbatch_size"]) == 0
         block = mine["dp"] * mine["cp"] * mine["tp"]
         agree &= block % (shard["ep"] * shard["expert_tp"]) == 0
         if pair_bound is not None:
@@ -119,8 +119,8 @@ def join(
         chosen_shards.append(columns[right])
     left = np.concatenate([*chosen_degrees, np.zeros(0, dtype=np.intp)])
     right = np.concatenate([*chosen_shards, np.zeros(0, dtype=np.intp)])
-    found = complete(setting, pins, where(shards, right) | where(degrees, left))
-    keep, rejected = legal(setting, found, only=COMBINATION_FIELDS)
+    found = complete(problem, pins, where(shards, right) | where(degrees, left))
+    keep, rejected = legal(problem, found, only=COMBINATION_FIELDS)
     return found.take(keep), rejected
 
 
@@ -138,8 +138,8 @@ def num_gpus(table: Draft) -> Integers:
     return np.asarray(np.prod([table[axis] for axis in RANK_AXES if axis in table], axis=0))
 
 
-def _pipeline_degrees(setting: Setting, limit: int, *, coarse: bool) -> list[int]:
-    layers = setting.model.num_layers
+def _pipeline_degrees(problem: Problem, limit: int, *, coarse: bool) -> list[int]:
+    layers = problem.model.num_layers
     every = range(1, min(layers, limit) + 1)
     return [pp for pp in every if not coarse or layers % pp == 0 or pp & (pp - 1) == 0]
 
@@ -159,11 +159,11 @@ def _cross_sequence_parallel(pins: Mapping[str, Any], table: Draft, *, coarse: b
     return where(both, (both["tp"] > 1) | ~both["sequence_parallel"])
 
 
-def _cross_experts(setting: Setting, pins: Mapping[str, Any], table: Draft, *, coarse: bool) -> Draft:
+def _cross_experts(problem: Problem, pins: Mapping[str, Any], table: Draft, *, coarse: bool) -> Draft:
     """Every way to spread experts over the ranks of a stage; none in a dense model."""
-    experts = setting.model.num_experts
-    limit = setting.cluster.num_gpus
-    degrees = divisors(experts, limit) if experts and setting.stack.supports.expert_parallel else (1,)
+    experts = problem.model.num_experts
+    limit = problem.cluster.num_gpus
+    degrees = divisors(experts, limit) if experts and problem.stack.supports.expert_parallel else (1,)
     table = cross(table, "ep", pinned(pins, "ep", degrees))
     if "expert_tp" in pins:
         return cross(table, "expert_tp", [pins["expert_tp"]])
@@ -173,7 +173,7 @@ def _cross_experts(setting: Setting, pins: Mapping[str, Any], table: Draft, *, c
     return where(both, (both["ep"] * both["expert_tp"] <= limit) & (~split | (both["tp"] > 1)))
 
 
-def complete(setting: Setting, pins: Mapping[str, Any], table: Draft) -> LayoutTable:
+def complete(problem: Problem, pins: Mapping[str, Any], table: Draft) -> LayoutTable:
     """Fill the fields of variants with a legal default."""
     rows = len(table["tp"])
     ones = np.ones(rows, dtype=np.int64)
@@ -181,13 +181,13 @@ def complete(setting: Setting, pins: Mapping[str, Any], table: Draft) -> LayoutT
     ranks = table["dp"] * table["cp"]
     defaults: Draft = {
         "virtual_stages": ones,
-        "schedule": np.full(rows, coded("schedule", setting.stack.supports.schedules[:1])[0]),
-        "zero_stage": np.full(rows, min(setting.stack.supports.zero_stages)),
+        "schedule": np.full(rows, coded("schedule", problem.stack.supports.schedules[:1])[0]),
+        "zero_stage": np.full(rows, min(problem.stack.supports.zero_stages)),
         "shard_degree": ranks,
         "cp_kind": np.full(
-            rows, pinned(pins, "cp_kind", coded("cp_kind", setting.stack.supports.cp_kinds))[0]
+            rows, pinned(pins, "cp_kind", coded("cp_kind", problem.stack.supports.cp_kinds))[0]
         ),
-        "recompute": np.full(rows, coded("recompute", setting.stack.supports.recomputes[:1])[0]),
+        "recompute": np.full(rows, coded("recompute", problem.stack.supports.recomputes[:1])[0]),
         "axis_order": np.full(rows, coded("axis_order", [pins.get("axis_order", AXIS_ORDERS[0])])[0]),
     }
     columns = {**defaults, **table}

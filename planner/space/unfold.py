@@ -26,7 +26,7 @@ import numpy as np
 from costmodel.layout import AXIS_ORDERS, PLAIN_SCHEDULE, LayoutTable, Recompute, Schedule, divisors
 from costmodel.parallel.axes import RANK_AXES
 from costmodel.pipeline.schedules import RECORDS
-from planner.problem import Setting
+from planner.plan import Problem
 from planner.rules.check import legal
 from planner.rules.stacks import chunks_are_even
 from planner.space.columns import Draft, Integers, coded, cross, cross_by, pinned
@@ -41,32 +41,32 @@ PIPELINE_FIELDS = PLACEMENT_FIELDS | {"schedule", "virtual_stages"}
 
 
 def placements(
-    setting: Setting, pins: Mapping[str, Any], combinations: LayoutTable
+    problem: Problem, pins: Mapping[str, Any], combinations: LayoutTable
 ) -> tuple[LayoutTable, dict[str, int]]:
     """Every combination with every order of axes and every exchange of context, and what rules rejected."""
     columns = combinations.by_name()
-    columns = cross_by(columns, columns["cp"], lambda cp: _context_exchanges(setting, pins, cp))
+    columns = cross_by(columns, columns["cp"], lambda cp: _context_exchanges(problem, pins, cp))
     columns = cross_by(columns, _active_axes(columns), lambda active: _orders(pins, active))
     found = LayoutTable(**columns)
-    keep, rejected = legal(setting, found, only=PLACEMENT_FIELDS)
+    keep, rejected = legal(problem, found, only=PLACEMENT_FIELDS)
     return found.take(keep), rejected
 
 
 def pipelines(
-    setting: Setting, pins: Mapping[str, Any], placed: LayoutTable
+    problem: Problem, pins: Mapping[str, Any], placed: LayoutTable
 ) -> tuple[LayoutTable, Integers, dict[str, int]]:
     """Every placement with every schedule it can run: layouts, the placement of each, what rules rejected."""
     columns = placed.by_name()
     columns["placement"] = np.arange(len(placed))
-    columns = cross_by(columns, columns["pp"], lambda pp: schedules(setting, pins, pp))
+    columns = cross_by(columns, columns["pp"], lambda pp: schedules(problem, pins, pp))
     placement = columns.pop("placement")
     found = LayoutTable(**columns)
-    keep, rejected = legal(setting, found, only=PIPELINE_FIELDS)
+    keep, rejected = legal(problem, found, only=PIPELINE_FIELDS)
     return found.take(keep), placement[keep], rejected
 
 
 def variants(
-    setting: Setting, pins: Mapping[str, Any], table: LayoutTable
+    problem: Problem, pins: Mapping[str, Any], table: LayoutTable
 ) -> tuple[LayoutTable, dict[str, int]]:
     """Every legal variant of some pipelines, eased ones apart, and how many each rule rejected.
 
@@ -74,49 +74,49 @@ def variants(
     """
     columns = table.by_name()
     pipelined = (table.pp > 1).astype(np.int64)
-    columns = cross_by(columns, pipelined, lambda several: _zero_stages(setting, pins, several))
+    columns = cross_by(columns, pipelined, lambda several: _zero_stages(problem, pins, several))
     columns["shard_degree"] = pins.get("shard_degree", columns["dp"] * columns["cp"]) + 0 * columns["dp"]
-    policies = pinned(pins, "recompute", coded("recompute", [_usual_policy(setting)]))
+    policies = pinned(pins, "recompute", coded("recompute", [_usual_policy(problem)]))
     columns = cross(columns, "recompute", policies)
     found = LayoutTable(**columns)
-    keep, rejected = legal(setting, found)
+    keep, rejected = legal(problem, found)
     return found.take(keep), rejected
 
 
 def eased(
-    setting: Setting, pins: Mapping[str, Any], table: LayoutTable
+    problem: Problem, pins: Mapping[str, Any], table: LayoutTable
 ) -> tuple[LayoutTable, dict[str, int]]:
     """Variants under the policies that repeat a part of every layer to keep less of it: never faster.
 
     Args:
-        setting: what is asked.
+        problem: what is asked.
         pins: fields that are given; no variant is eased where the policy is.
         table: variants.
 
     Returns:
         Each variant under each such policy, and how many each rule rejected.
     """
-    offered = () if "recompute" in pins else setting.stack.supports.recomputes
-    others = [policy for policy in offered if policy not in ("none", _usual_policy(setting))]
+    offered = () if "recompute" in pins else problem.stack.supports.recomputes
+    others = [policy for policy in offered if policy not in ("none", _usual_policy(problem))]
     if not others:
         return table.take(np.zeros(0, dtype=np.intp)), {}
     columns = table.by_name()
     found = LayoutTable(**cross(columns, "recompute", coded("recompute", others)))
-    keep, rejected = legal(setting, found)
+    keep, rejected = legal(problem, found)
     return found.take(keep), rejected
 
 
 def shardings(
-    setting: Setting, pins: Mapping[str, Any], table: LayoutTable
+    problem: Problem, pins: Mapping[str, Any], table: LayoutTable
 ) -> tuple[LayoutTable, dict[str, int]]:
     """Every variant with its state sharded over all replicas or any part of them, and what rules rejected."""
     if "shard_degree" in pins:
         return table, {}
     columns = table.by_name()
-    partly = np.isin(table.zero_stage, setting.stack.supports.partial_zero_stages)
+    partly = np.isin(table.zero_stage, problem.stack.supports.partial_zero_stages)
     columns = cross_by(columns, np.where(partly, table.replicas, -table.replicas), _shard_degrees)
     found = LayoutTable(**columns)
-    keep, rejected = legal(setting, found)
+    keep, rejected = legal(problem, found)
     return found.take(keep), rejected
 
 
@@ -125,51 +125,51 @@ def _shard_degrees(replicas: int) -> Draft:
     return {"shard_degree": np.array(divisors(replicas) if replicas > 0 else [-replicas], dtype=np.int64)}
 
 
-def schedules(setting: Setting, pins: Mapping[str, Any], pp: int) -> Draft:
+def schedules(problem: Problem, pins: Mapping[str, Any], pp: int) -> Draft:
     """Schedules with their virtual stages that a pipeline of `pp` ranks can run."""
     if pp == 1:
-        has = setting.stack.supports.schedules
+        has = problem.stack.supports.schedules
         idle = PLAIN_SCHEDULE if PLAIN_SCHEDULE in has else has[0]
         pairs = [(pins.get("schedule", idle), pins.get("virtual_stages", 1))]
     else:
-        offered = [pins["schedule"]] if "schedule" in pins else setting.stack.supports.schedules
+        offered = [pins["schedule"]] if "schedule" in pins else problem.stack.supports.schedules
         useful = [s for s in offered if RECORDS[s].outdone_by not in offered]
-        pairs = [(s, v) for s in useful for v in _virtual_stages(setting, pins, s, pp)]
+        pairs = [(s, v) for s in useful for v in _virtual_stages(problem, pins, s, pp)]
     return {
         "schedule": np.array(coded("schedule", [schedule for schedule, _ in pairs]), dtype=np.int64),
         "virtual_stages": np.array([stages for _, stages in pairs], dtype=np.int64),
     }
 
 
-def _virtual_stages(setting: Setting, pins: Mapping[str, Any], schedule: Schedule, pp: int) -> list[int]:
+def _virtual_stages(problem: Problem, pins: Mapping[str, Any], schedule: Schedule, pp: int) -> list[int]:
     if "virtual_stages" in pins:
         return [pins["virtual_stages"]]
     chunks = RECORDS[schedule].chunks
     if chunks is not None:
         return [chunks]
-    layers, empty = setting.model.num_layers, setting.stack.supports.empty_end_chunks
+    layers, empty = problem.model.num_layers, problem.stack.supports.empty_end_chunks
     every = range(2, (layers + 2 * empty) // pp + 1)
     return [v for v in every if v <= EVERY_VIRTUAL_STAGE or chunks_are_even(layers, pp * v, empty_ends=empty)]
 
 
-def _context_exchanges(setting: Setting, pins: Mapping[str, Any], cp: int) -> Draft:
+def _context_exchanges(problem: Problem, pins: Mapping[str, Any], cp: int) -> Draft:
     """Ways to exchange keys and values between context ranks; one stands for all where none is needed."""
-    kinds = pinned(pins, "cp_kind", coded("cp_kind", setting.stack.supports.cp_kinds))
+    kinds = pinned(pins, "cp_kind", coded("cp_kind", problem.stack.supports.cp_kinds))
     return {"cp_kind": np.array(kinds if cp > 1 else kinds[:1], dtype=np.int64)}
 
 
-def _usual_policy(setting: Setting) -> Recompute:
+def _usual_policy(problem: Problem) -> Recompute:
     """The policy that repeats no part of a layer, or some layers whole: ``full`` of no layer is ``none``."""
-    offered = setting.stack.supports.recomputes
+    offered = problem.stack.supports.recomputes
     return "full" if "full" in offered else "none" if "none" in offered else offered[0]
 
 
-def _zero_stages(setting: Setting, pins: Mapping[str, Any], several: int) -> Draft:
+def _zero_stages(problem: Problem, pins: Mapping[str, Any], several: int) -> Draft:
     """ZeRO stages with one stage and with several; a single replica has them too.
 
     What gathers its weights from a master copy keeps no second one, however many replicas there are.
     """
-    has = setting.stack.supports
+    has = problem.stack.supports
     stages = has.zero_stages_with_pipeline if several else has.zero_stages
     return {"zero_stage": np.array(pinned(pins, "zero_stage", stages), dtype=np.int64)}
 

@@ -17,7 +17,7 @@ from app.reports.plan import alternatives_table, estimate_answer, plan_answer
 from costmodel.memory.fit import FITS_BELOW, fit_of, fit_text
 from planner.analysis.sweep import Point
 from planner.plan import Plan, from_json, to_json
-from planner.problem import capacity_of_fullest
+from planner.pricing import capacity_of_fullest
 from planner.questions.flags import Flags
 from planner.questions.training import understand
 from planner.search.search import search

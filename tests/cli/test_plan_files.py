@@ -18,11 +18,10 @@ from app.errors import three_lines
 from app.requests.plan_file import read_plan
 from app.requests.uploads import read_plan_upload
 from costmodel.accuracy.training_runs import shipped_runs
-from costmodel.kernels.tables import load_calibration
 from costmodel.training.constants import default_constants
 from costmodel.training.estimate import estimate
-from planner.plan import Plan, from_json, to_json
-from planner.problem import setting_of, split_of, tables_of
+from planner.plan import Plan, from_json, tables_of, to_json
+from planner.pricing import split_of
 from planner.search.verified import verified
 from planner.search.verify import verify
 from planner.structure import sound
@@ -188,10 +187,10 @@ def test_an_edited_plan_is_refused(
 @pytest.fixture(scope="module")
 def older(plan: Plan) -> Plan:
     """The same plan as another version with other constants made it."""
-    s, x = setting_of(plan.request), plan.layout
+    s, x = plan.problem, plan.layout
     split = split_of(s.model, x, plan.layers_of_stage, plan.recompute_of_stage)
     constants = replace(default_constants(), step_fixed_s=2.0)
-    then = estimate(s.model, s.cluster, s.job, s.stack, x, load_calibration(), split, constants=constants)
+    then = estimate(s.case, x, split, constants=constants)
     assert plan.origin is not None
     origin = replace(plan.origin, version="0.0.9", constants="0123456789abcdef")
     return replace(plan, estimate=then, simulated_s=None, alternatives=(), origin=origin)

@@ -10,12 +10,10 @@ import pytest
 
 from costmodel.estimate import Estimate, TimeBreakdown
 from costmodel.job import TrainingJob
-from costmodel.kernels.tables import load_calibration
 from costmodel.layout import ParallelLayout
 from costmodel.memory.stage import MemoryBreakdown
 from costmodel.models.spec import ModelSpec
 from planner.plan import Optimality, Plan, PlanRequest
-from planner.problem import setting_of
 from planner.search.verify import estimate_anew
 from topology.builders import default_cluster
 from topology.fabric.mesh import Mesh
@@ -93,7 +91,7 @@ def estimated_plan_of() -> Callable[..., Plan]:
 
     def make(layout: ParallelLayout, batch: int = 8, **sizes: Any) -> Plan:
         plan = make_plan(layout, batch=batch, spec=replace(TINY, **sizes))
-        anew = estimate_anew(plan, setting_of(plan.request), load_calibration())
+        anew = estimate_anew(plan, plan.problem)
         return replace(anew, assumptions=anew.estimate.assumptions)
 
     return make

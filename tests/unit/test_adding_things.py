@@ -174,6 +174,7 @@ def _names("""
 ASKED_OF_LOOPED_BFS = """
 import itertools
 
+from costmodel.case import Case
 from costmodel.job import TrainingJob
 from costmodel.kernels.tables import load_calibration
 from costmodel.layout import SCHEDULES, ParallelLayout
@@ -194,7 +195,9 @@ for P, V, M in itertools.product((1, 2, 4), (2, 3), (1, 4, 8)):
 def activations(schedule, chunks, batch=64):
     layout = ParallelLayout(pp=4, dp=2, virtual_stages=chunks, schedule=schedule)
     job = TrainingJob(sequence_length=4096, global_batch_size=batch)
-    found = estimate(model("llama-3.1-8b"), default_cluster("h100-sxm", 8), job, stack("ideal"), layout, load_calibration())
+    case = Case(model=model("llama-3.1-8b"), cluster=default_cluster("h100-sxm", 8), job=job, stack=stack("ideal"),
+                cal=load_calibration())
+    found = estimate(case, layout)
     return [stage.activations_bytes for stage in found.memory_by_stage]
 
 pairs = list(zip(activations("looped-bfs", 2), activations("gpipe", 1), activations("looped-bfs", 2, 128), strict=True))
@@ -251,8 +254,10 @@ from costmodel.layout import LayoutTable, ParallelLayout, layout_record, layout_
 from costmodel.ops.shards import unique_shards
 from costmodel.stack import stack
 from planner.launch.targets import export_plan
-from planner.plan import PlanRequest, from_json, to_json
+from planner.plan import PlanRequest, Problem, from_json, to_json
 from planner.rules.check import check
+from costmodel.case import Case
+from costmodel.kernels.tables import load_calibration
 from planner.search.search import search
 from costmodel.job import TrainingJob
 from costmodel.models.catalog import model
@@ -268,9 +273,11 @@ assert unique_shards(table, job)[0].toy.tolist() == [1.0, 2.0]
 assert layout_of({"num_gpus": "8", "toy": "2", "num_layers": "32"}).toy == 2
 h = cluster.hierarchy
 assert [axis.axis for axis in axes_of(h, parse_layout("dp=8,toy=2", None, h))] == ["dp", "toy"]
-broken = check(llama, cluster, job, stack("pytorch-fsdp1"), two)
+def asked(name):
+    return Problem(case=Case(model=llama, cluster=cluster, job=job, stack=stack(name), cal=load_calibration()))
+broken = check(asked("pytorch-fsdp1"), two)
 assert "toy-offered" in [violation.rule for violation in broken]
-assert check(llama, cluster, job, stack("megatron-core"), replace(two, toy=0))[0].rule == "degrees"
+assert check(asked("megatron-core"), replace(two, toy=0))[0].rule == "degrees"
 found = {}
 for pins in ({}, {"toy": 2, "tp": 8}):
     plan = search(PlanRequest(model=llama, cluster=cluster.spec, job=job, pins=pins))

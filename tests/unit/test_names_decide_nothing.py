@@ -25,6 +25,7 @@ ANSWERS = """
 import json, sys
 from dataclasses import asdict, replace
 
+from costmodel.case import Case
 from costmodel.job import TrainingJob
 from costmodel.kernels.precisions import TRAINING
 from costmodel.kernels.stand_ins import stand_in
@@ -37,7 +38,7 @@ from costmodel.training.estimate import estimate
 from planner.engines.contracts import CONTRACTS
 from planner.engines.fields import facts_of
 from planner.launch.targets import export_plan
-from planner.plan import Plan, PlanRequest
+from planner.plan import Problem, Plan, PlanRequest
 from planner.rules.check import check
 from planner.search.search import search
 from planner.serving.infeasible import serves_weights
@@ -58,11 +59,13 @@ for name, sheet in gpu_sheets().items():
         job = TrainingJob(sequence_length=4096, global_batch_size=64, precision=precision)
         for engine, contract in CONTRACTS.items():
             for number, (of, layout) in enumerate(CASES):
-                broken = check(model(of), cluster, job, stack(contract.stacks[0]), layout, engine=engine)
+                case = Case(model=model(of), cluster=cluster, job=job, stack=stack(contract.stacks[0]), cal=cal)
+                broken = check(Problem(case=case, engine=engine), layout)
                 found[f"{name} {precision} {engine} {number}"] = [f"{b.rule}: {b.message}; {b.hint}" for b in broken]
     job = TrainingJob(sequence_length=4096, global_batch_size=64)
     for number, (of, layout) in enumerate(CASES[:2]):
-        answer = estimate(model(of), cluster, job, stack("megatron-core"), layout, cal)
+        case = Case(model=model(of), cluster=cluster, job=job, stack=stack("megatron-core"), cal=cal)
+        answer = estimate(case, layout)
         found[f"{name} times {number}"] = [answer.step_time_s, answer.peak_memory_bytes]
         found[f"bands of {name} times {number}"] = [answer.lower_s, answer.upper_s]
     found[f"{name} kernels"] = stand_in(cal, gpu)

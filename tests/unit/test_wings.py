@@ -3,7 +3,7 @@
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-LOOSE = {"topology": 7, "costmodel": 4, "planner": 4, "executor": 4, "app": 7, "meshplan": 4}
+LOOSE = {"topology": 7, "costmodel": 5, "planner": 4, "executor": 4, "app": 7, "meshplan": 4}
 FILES = sorted(path for package in LOOSE for path in (ROOT / package).rglob("*.py"))
 WINGS = sorted({path.parent for path in FILES if path.parent.parent != ROOT})
 

@@ -34,7 +34,7 @@ from planner.analysis.compare import compare, within_band
 from planner.analysis.schedule import schedule_of
 from planner.campaign.finish import campaign_or_none, with_campaign_if_any
 from planner.plan import Plan, steps_of, to_json
-from planner.problem import capacity_of_fullest
+from planner.pricing import capacity_of_fullest
 from planner.questions.flags import Flags, command_line
 from topology.base.units import DAY, format_bytes, format_seconds
 from topology.pools.rates import unpriced

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import streamlit as st
 
 from app.figures.memory import overflow_bars
@@ -10,17 +13,18 @@ from costmodel.kernels.saved import calibration_for
 from costmodel.layout import ParallelLayout, layout_words
 from costmodel.memory.stage import MemoryBreakdown
 from planner.analysis.capacity import MEMORY
-from planner.plan import PlanRequest
-from planner.problem import setting_of
+from planner.plan import Problem, problem_of
 from planner.rules.check import parse_pins
 from planner.search.infeasible import Infeasible, leanest_layout
 
 
 @st.cache_resource(max_entries=MOST_CACHED_PLANS, show_spinner=False)  # type: ignore[untyped-decorator]
-def leanest(key: str, _request: PlanRequest) -> tuple[ParallelLayout, tuple[MemoryBreakdown, ...]]:
+def leanest(
+    key: str, _problem: Problem, _pins: Mapping[str, Any]
+) -> tuple[ParallelLayout, tuple[MemoryBreakdown, ...]]:
     """The layout that needs least memory, and what its stages need."""
     del key  # what is cached by
-    return leanest_layout(setting_of(_request), parse_pins(_request.pins), calibration_for(_request.cluster))
+    return leanest_layout(_problem, parse_pins(_pins))
 
 
 def show_overflow(found: Infeasible) -> None:
@@ -28,11 +32,11 @@ def show_overflow(found: Infeasible) -> None:
     request = found.request
     if not any(violation.rule == MEMORY for violation in found.violations):
         return
-    layout, stages = leanest(request_key(request), request)
-    setting = setting_of(request)
-    capacity = setting.cluster.gpu.memory_bytes
+    problem = problem_of(request, calibration_for(request.cluster))
+    layout, stages = leanest(request_key(request), problem, request.pins)
+    capacity = problem.cluster.gpu.memory_bytes
     st.markdown("#### How much is too much?")
-    draw(overflow_bars(stages, capacity, setting.memory_budget_bytes, layout_words(layout)), "overflow")
+    draw(overflow_bars(stages, capacity, problem.memory_budget_bytes, layout_words(layout)), "overflow")
     if found.nearest:
         st.markdown("#### What would make it fit?")
         rows = [{"change": one.change, "as typed": one.flag or "–"} for one in found.nearest]

@@ -67,7 +67,7 @@ from planner.analysis.what_if import (
 from planner.campaign.finish import with_campaign
 from planner.explain import Share, explain, runner_up
 from planner.plan import Plan
-from planner.problem import capacity_of_fullest, setting_of
+from planner.pricing import capacity_of_fullest
 from topology.base.units import TERA, format_bytes, format_seconds
 from topology.hardware.gpu import Gpu
 
@@ -342,8 +342,8 @@ def op_columns(points: Sequence[OpPoint], gpu: Gpu) -> dict[str, list[str]]:
 
 def why_lost(plan: Plan) -> tuple[str, ...]:
     """For every alternative, what it loses most on."""
-    setting, cal = setting_of(plan.request), calibration_for(plan.request.cluster)
-    rivals = (runner_up(replace(plan, alternatives=(other,)), setting, cal) for other in plan.alternatives)
+    problem = plan.problem.of(cal=calibration_for(plan.request.cluster))
+    rivals = (runner_up(replace(plan, alternatives=(other,)), problem) for other in plan.alternatives)
     return tuple(lost_words(rival.lost_on, plan.estimate.step_time_s) for rival in rivals if rival)
 
 

@@ -15,7 +15,7 @@ from app.reports.layout_words import layer_words
 from app.reports.plan import plan_answer
 from app.reports.plan_headline import headline_of
 from planner.plan import Plan
-from planner.problem import capacity_of_fullest
+from planner.pricing import capacity_of_fullest
 
 WIDTH_PX = 720
 """Of a picture: what an A4 sheet holds between its margins."""

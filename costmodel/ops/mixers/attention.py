@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from costmodel.case import Workload
 from costmodel.job import TrainingJob
 from costmodel.kernels.precisions import TRAINING
 from costmodel.layout import CP_KINDS, Quantity
@@ -71,10 +72,9 @@ def kind_pairs(model: ModelSpec, kind: LayerKind, sequence_length: Quantity) -> 
     return (1 - kind.sliding_share) * full + kind.sliding_share * windowed
 
 
-def attention_ops(
-    model: ModelSpec, kind: LayerKind, job: TrainingJob, stack: SoftwareStack, shard: ShardShape
-) -> tuple[Op, ...]:
+def attention_ops(work: Workload, kind: LayerKind, shard: ShardShape) -> tuple[Op, ...]:
     """Give the attention block from the normed input to the summed output, without norm and residual."""
+    model, stack = work.model, work.stack
     T, H, tp = shard.tokens, model.hidden_size, shard.tp
     project = _PROJECTIONS[model.attention.name]
     value_width = model.num_attention_heads * model.value_head_dim / tp
@@ -83,7 +83,7 @@ def attention_ops(
         m=T,
         n=H,
         k=value_width,
-        dtype=linear_dtype(job),
+        dtype=linear_dtype(work.job),
         bias=H * model.attention_output_bias,
         saved_elements=T * value_width,
         output_elements=reduced_elements(shard, H, keeps_partial_sums=stack.memory.keeps_partial_sums),
@@ -93,7 +93,7 @@ def attention_ops(
     gate = elementwise("attention_gate", traffic_bytes=3 * gated, saved_bytes=2 * gated)
     return (
         *enter_tensor_parallel("attention", shard, H),
-        *project(model, job, stack, shard),
+        *project(work, shard),
         *_context_exchange(model, stack, shard),
         *_core_attention(model, kind, stack, shard),
         *((gate,) * model.attention_gate),
@@ -107,10 +107,9 @@ def linear_dtype(job: TrainingJob) -> str:
     return TRAINING[job.precision].linear
 
 
-def _grouped_projections(
-    model: ModelSpec, job: TrainingJob, stack: SoftwareStack, shard: ShardShape
-) -> tuple[Op, ...]:
+def _grouped_projections(work: Workload, shard: ShardShape) -> tuple[Op, ...]:
     """Query, key and value projections, head norms and rotary positions of grouped-query attention."""
+    model, stack = work.model, work.stack
     T, H, d = shard.tokens, model.hidden_size, model.head_dim
     heads, kv_heads = model.num_attention_heads / shard.tp, model.attention.key_value_heads(shard.tp)
     width = ((1 + model.attention_gate) * heads + 2 * kv_heads) * d
@@ -120,12 +119,12 @@ def _grouped_projections(
         m=T,
         n=width,
         k=H,
-        dtype=linear_dtype(job),
+        dtype=linear_dtype(work.job),
         bias=width * model.qkv_bias,
         saved_elements=shard.sharded_tokens * H,
     )
     qkv = replace(qkv, joins=QUERY_KEY_VALUE)
-    kept = norm_saved_bytes(qk_bytes, wide=stack.memory.keeps_wide_norms, trained=job.adapter is None)
+    kept = norm_saved_bytes(qk_bytes, wide=stack.memory.keeps_wide_norms, trained=work.job.adapter is None)
     passes = norm_accesses(model, stack) if stack.timing.chained_modules else FUSED
     norms = elementwise(
         "qk_norm", traffic_bytes=passes * qk_bytes, saved_bytes=kept, parameters=2 * d, count=2
@@ -134,19 +133,18 @@ def _grouped_projections(
     return (qkv, *(norms,) * model.qk_norm, *(positions,) * (model.learned_positions == 0))
 
 
-def _latent_projections(
-    model: ModelSpec, job: TrainingJob, stack: SoftwareStack, shard: ShardShape
-) -> tuple[Op, ...]:
+def _latent_projections(work: Workload, shard: ShardShape) -> tuple[Op, ...]:
     """Down- and up-projections of latent attention; the down-projections are replicated over tp."""
+    model, stack = work.model, work.stack
     T, t, H = shard.tokens, shard.sharded_tokens, model.hidden_size
     rows = T if stack.timing.gathers_before_latent else t
     q, r, rope = model.q_lora_rank, model.kv_lora_rank, model.qk_rope_head_dim
-    heads, dtype = model.num_attention_heads / shard.tp, linear_dtype(job)
+    heads, dtype = model.num_attention_heads / shard.tp, linear_dtype(work.job)
     modules = stack.timing.recomputed_modules
     query_width = heads * model.qk_head_dim
     kv_width = heads * (model.qk_nope_head_dim + model.v_head_dim)
     down = gemm("kv_down", m=rows, n=r + rope, k=H, dtype=dtype, saved_elements=t * H)
-    norm = _latent_norm("kv_norm", model, job, stack, rows * r, parameters=r)
+    norm = _latent_norm("kv_norm", work, rows * r, parameters=r)
     up = gemm("kv_up", m=T, n=kv_width, k=r, dtype=dtype, saved_elements=rows * r)
     accesses = rotary_accesses(stack)
     rotary = elementwise("rotary", traffic_bytes=accesses * HALF_BYTES * T * (2 * query_width), count=3)
@@ -155,7 +153,7 @@ def _latent_projections(
     else:
         query = (
             gemm("query_down", m=rows, n=q, k=H, dtype=dtype, saved_elements=0),
-            _latent_norm("query_norm", model, job, stack, rows * q, parameters=q),
+            _latent_norm("query_norm", work, rows * q, parameters=q),
             gemm("query_up", m=T, n=query_width, k=q, dtype=dtype, saved_elements=rows * q),
         )
     if "layernorm" in modules:
@@ -168,16 +166,15 @@ def _latent_projections(
     return (*query, down, norm, up, rotary, *_indexer(model, dtype, shard))
 
 
-def _latent_norm(
-    name: str, model: ModelSpec, job: TrainingJob, stack: SoftwareStack, numbers: Quantity, parameters: int
-) -> Op:
+def _latent_norm(name: str, work: Workload, numbers: Quantity, parameters: int) -> Op:
     """A norm of what queries, or keys and values, are projected down to: one kernel, or a chain of them."""
+    stack = work.stack
     size, chained = HALF_BYTES * numbers, stack.timing.chained_modules
     wide = chained and stack.memory.keeps_wide_norms
     return elementwise(
         name,
-        traffic_bytes=size * (norm_accesses(model, stack) if chained else FUSED),
-        saved_bytes=norm_saved_bytes(size, wide=wide, trained=job.adapter is None),
+        traffic_bytes=size * (norm_accesses(work.model, stack) if chained else FUSED),
+        saved_bytes=norm_saved_bytes(size, wide=wide, trained=work.job.adapter is None),
         parameters=parameters,
     )
 

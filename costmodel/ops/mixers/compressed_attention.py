@@ -13,6 +13,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from costmodel.case import Workload
 from costmodel.job import TrainingJob
 from costmodel.layout import Quantity
 from costmodel.models.compressed_attention import CompressedAttention, Reach
@@ -38,10 +39,9 @@ from costmodel.stack import SoftwareStack
 TURNED = 3  # queries, the key, and the outputs turned back
 
 
-def compressed_attention_ops(
-    model: ModelSpec, kind: LayerKind, job: TrainingJob, stack: SoftwareStack, shard: ShardShape
-) -> tuple[Op, ...]:
+def compressed_attention_ops(work: Workload, kind: LayerKind, shard: ShardShape) -> tuple[Op, ...]:
     """Give the mixer from the normed input to the summed output; ranks of tp split heads and their groups."""
+    model, job, stack = work.model, work.job, work.stack
     attention, reach = model.attention, reach_of(kind)
     if not isinstance(attention, CompressedAttention):
         raise TypeError(f"{model.name} has no compressed attention")
@@ -51,7 +51,7 @@ def compressed_attention_ops(
         *_entries(attention, reach, job, stack, shard),
         *_indexer(model, attention, reach, job, shard),
         _core(model, attention, reach, stack, shard),
-        *_outputs(model, attention, job, stack, shard),
+        *_outputs(work, attention, shard),
         *leave_tensor_parallel("attention", shard, model.hidden_size),
     )
 
@@ -185,18 +185,12 @@ def _core(
     )
 
 
-def _outputs(
-    model: ModelSpec,
-    attention: CompressedAttention,
-    job: TrainingJob,
-    stack: SoftwareStack,
-    shard: ShardShape,
-) -> tuple[Op, ...]:
+def _outputs(work: Workload, attention: CompressedAttention, shard: ShardShape) -> tuple[Op, ...]:
     """Outputs of each group of heads to its rank, and of all groups back: g/tp products of (a·d/g, o).
 
     One product of g·o/tp outputs has the FLOP and weights of them all; what is read is the input of all.
     """
-    T, H, tp, dtype = shard.tokens, model.hidden_size, shard.tp, linear_dtype(job)
+    T, H, tp, dtype = shard.tokens, work.model.hidden_size, shard.tp, linear_dtype(work.job)
     g, o = attention.compression.output_groups, attention.compression.output_rank
     width = attention.num_attention_heads * attention.head_dim
     into = gemm("output_down", m=T, n=g * o / tp, k=width / g, dtype=dtype, saved_elements=T * width / tp)
@@ -207,7 +201,7 @@ def _outputs(
         k=g * o / tp,
         dtype=dtype,
         saved_elements=T * g * o / tp,
-        output_elements=reduced_elements(shard, H, keeps_partial_sums=stack.memory.keeps_partial_sums),
+        output_elements=reduced_elements(shard, H, keeps_partial_sums=work.stack.memory.keeps_partial_sums),
     )
     moved = T * (g * o + width) / tp
     into = replace(

@@ -5,6 +5,7 @@ Legend: ``T`` tokens of a rank, ``H`` hidden size, ``h·p`` width of the values,
 
 from __future__ import annotations
 
+from costmodel.case import Workload
 from costmodel.job import TrainingJob
 from costmodel.models.spec import LayerKind, ModelSpec, recurrence_of
 from costmodel.ops.mixers.attention import linear_dtype
@@ -23,10 +24,9 @@ from costmodel.ops.op import (
 from costmodel.stack import SoftwareStack
 
 
-def recurrence_ops(
-    model: ModelSpec, kind: LayerKind, job: TrainingJob, stack: SoftwareStack, shard: ShardShape
-) -> tuple[Op, ...]:
+def recurrence_ops(work: Workload, kind: LayerKind, shard: ShardShape) -> tuple[Op, ...]:
     """Give the mixer from the normed input to the summed output; ranks of tp split its heads."""
+    model, stack = work.model, work.stack
     del kind
     T, H, tp = shard.tokens, model.hidden_size, shard.tp
     width = recurrence_of(model).value_width / tp
@@ -35,13 +35,13 @@ def recurrence_ops(
         m=T,
         n=H,
         k=width,
-        dtype=linear_dtype(job),
+        dtype=linear_dtype(work.job),
         saved_elements=T * width,
         output_elements=reduced_elements(shard, H, keeps_partial_sums=stack.memory.keeps_partial_sums),
     )
     return (
         *enter_tensor_parallel("recurrence", shard, H),
-        *_projections(model, job, shard),
+        *_projections(model, work.job, shard),
         _convolution(model, stack, shard),
         _scan(model, shard),
         _gated_norm(model, stack, shard),

@@ -13,10 +13,11 @@ import numpy as np
 
 from costmodel.layout import LayoutTable, ParallelLayout
 from planner.engines.fields import Facts
-from planner.engines.limit import Limit, Question
+from planner.engines.limit import Limit
 from planner.engines.megatron_lm.stages import PP, chunks_of
 from planner.engines.megatron_lm.state import reduced_bytes
 from planner.engines.setting import Given, Setting, Word
+from planner.plan import Problem
 from topology.base.units import format_bytes
 
 SIZE, REDUCED, FSDP = "--ddp-bucket-size", "--overlap-grad-reduce", "--use-megatron-fsdp"
@@ -42,20 +43,20 @@ BUCKETS = Setting(
 )
 
 
-def _whole(s: Question) -> bool:
+def _whole(s: Problem) -> bool:
     """Whether a bucket is a whole number of gradients that are reduced under the backward."""
     cut = s.stack.timing.gradient_overlap > 0
     return cut and (s.job.bucket_bytes or 0) % s.stack.memory.gradient_reduce_bytes == 0
 
 
-def _broken(s: Question, t: LayoutTable) -> np.ndarray | bool:
+def _broken(s: Problem, t: LayoutTable) -> np.ndarray | bool:
     if s.job.bucket_bytes is None:
         return False
     staged = (t.pp > 1) | (t.virtual_stages > 1)
     return np.asarray((t.replicas > 1) & (staged | (not _whole(s))), dtype=bool)
 
 
-def _says(s: Question, x: ParallelLayout) -> tuple[str, str]:
+def _says(s: Problem, x: ParallelLayout) -> tuple[str, str]:
     size = s.job.bucket_bytes or 0
     if x.pp > 1 or x.virtual_stages > 1:
         return (

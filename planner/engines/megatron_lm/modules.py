@@ -11,7 +11,8 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from costmodel.layout import RECOMPUTES, LayoutTable, ParallelLayout
-from planner.engines.limit import Limit, Question
+from planner.engines.limit import Limit
+from planner.plan import Problem
 
 PRICED = ("core_attn", "mla_up_proj", "layernorm", "moe_act", "mlp", "moe", "shared_experts")
 """The only other, ``gdn_norm_out``, belongs to an attention that is not described."""
@@ -43,7 +44,7 @@ def spelled_modules(given: Iterable[object]) -> tuple[str, ...]:
     return tuple(name for one in given for name in re.findall(r"\w+", str(one)))
 
 
-def _repeated(s: Question) -> tuple[str, ...]:
+def _repeated(s: Problem) -> tuple[str, ...]:
     told = s.stack.timing.recomputed_modules
     return modules_of(
         told,
@@ -54,22 +55,22 @@ def _repeated(s: Question) -> tuple[str, ...]:
     )
 
 
-def _paired(s: Question) -> bool:
+def _paired(s: Problem) -> bool:
     """Whether tokens of a recomputed block of experts would be exchanged under another microbatch."""
     return s.stack.timing.pairs_expert_passes and "moe" in _repeated(s)
 
 
-def _delayed(s: Question) -> list[str]:
+def _delayed(s: Problem) -> list[str]:
     """Modules that eight bits with delayed scaling cannot repeat."""
     return sorted(_NOT_WITH_DELAYED_SCALING.intersection(_repeated(s))) if s.job.precision == "fp8" else []
 
 
-def _broken(s: Question, t: LayoutTable) -> np.ndarray | bool:
+def _broken(s: Problem, t: LayoutTable) -> np.ndarray | bool:
     refused = not _repeated(s) or bool(_delayed(s)) or _paired(s)
     return refused and np.asarray(t.recompute == _SELECTIVE, dtype=bool)
 
 
-def _says(s: Question, _: ParallelLayout) -> tuple[str, str]:
+def _says(s: Problem, _: ParallelLayout) -> tuple[str, str]:
     modules = ", ".join(s.stack.timing.recomputed_modules)
     if not _repeated(s):
         return f"recompute = selective: {s.model.name} has none of {modules}", "set recompute=none"

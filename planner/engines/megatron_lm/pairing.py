@@ -9,8 +9,9 @@ import numpy as np
 
 from costmodel.layout import INTERLEAVED_SCHEDULE, RECOMPUTES, LayoutTable, ParallelLayout
 from planner.engines.fields import Facts
-from planner.engines.limit import Limit, Question
+from planner.engines.limit import Limit
 from planner.engines.setting import Setting, Word
+from planner.plan import Problem
 
 UNPRICED = {
     "--delay-wgrad-compute": "moves weight gradients under the exchange of experts, which hides more of it",
@@ -40,11 +41,11 @@ PAIRING = Setting(
 )
 
 
-def _recomputed_broken(s: Question, t: LayoutTable) -> np.ndarray | bool:
+def _recomputed_broken(s: Problem, t: LayoutTable) -> np.ndarray | bool:
     return s.stack.timing.pairs_expert_passes and np.asarray((t.ep > 1) & (t.recompute == _FULL), dtype=bool)
 
 
-def _recomputed(_: Question, x: ParallelLayout) -> tuple[str, str]:
+def _recomputed(_: Problem, x: ParallelLayout) -> tuple[str, str]:
     return (
         f"recompute = {x.recompute} at ep = {x.ep}: {FLAG} recomputes no whole layers",
         "set recompute=none",

@@ -14,8 +14,9 @@ import numpy as np
 from costmodel.kernels.precisions import TRAINING, TrainingPrecision
 from costmodel.layout import LayoutTable, ParallelLayout
 from planner.engines.fields import Facts
-from planner.engines.limit import Limit, Question
+from planner.engines.limit import Limit
 from planner.engines.setting import Given, Setting, Word
+from planner.plan import Problem
 
 AWARE = "--use-precision-aware-optimizer"
 OFFLOADED, FRACTION = "--optimizer-cpu-offload", "--optimizer-offload-fraction"
@@ -130,7 +131,7 @@ STATE = Setting(
 )
 
 
-def _untold(s: Question, t: LayoutTable) -> np.ndarray | bool:
+def _untold(s: Problem, t: LayoutTable) -> np.ndarray | bool:
     if s.job.offload is not None:
         return np.asarray(t.zero_stage != 1, dtype=bool)
     if s.stack.memory.optimizer_bytes == _PLAIN:
@@ -139,7 +140,7 @@ def _untold(s: Question, t: LayoutTable) -> np.ndarray | bool:
     return np.asarray(unknown | (t.zero_stage != 1), dtype=bool)
 
 
-def _says(s: Question, x: ParallelLayout) -> tuple[str, str]:
+def _says(s: Problem, x: ParallelLayout) -> tuple[str, str]:
     size = s.stack.memory.optimizer_bytes
     if s.job.offload is None and moment_bytes(s.job.precision, size) is None:
         equation = (

@@ -27,7 +27,6 @@ from planner.engines.even_layers import weighted_ends
 from planner.engines.fields import Facts
 from planner.engines.limit import (
     Limit,
-    Question,
     Variable,
     adapter_limit,
     compression_limit,
@@ -39,6 +38,7 @@ from planner.engines.limit import (
 from planner.engines.setting import Given, Setting, Word, fixed, flag, value
 from planner.engines.torchtitan.precision import PRECISION, PRECISION_LIMITS
 from planner.engines.torchtitan.saving import SAVING
+from planner.plan import Problem
 from topology.hardware.datasheets import generation_of
 
 TARGET = "torchtitan"
@@ -306,11 +306,11 @@ SETTINGS = (
 )  # fmt: skip
 
 
-def _alone_broken(_: Question, t: LayoutTable) -> Any:
+def _alone_broken(_: Problem, t: LayoutTable) -> Any:
     return (t.zero_stage > 0) & (t.shard_degree == 1)
 
 
-def _shared_broken(_: Question, t: LayoutTable) -> Any:
+def _shared_broken(_: Problem, t: LayoutTable) -> Any:
     return (t.zero_stage > 0) & (t.shard_degree % np.maximum(t.cp, 1) != 0)
 
 

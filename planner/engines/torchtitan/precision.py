@@ -12,8 +12,9 @@ from typing import Any
 
 from costmodel.layout import LayoutTable
 from planner.engines.fields import Facts
-from planner.engines.limit import Limit, Question, block_scales_limit, columns_limit
+from planner.engines.limit import Limit, block_scales_limit, columns_limit
 from planner.engines.setting import Given, Setting, Word
+from planner.plan import Problem
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +100,7 @@ PRECISION = Setting(
 )  # fmt: skip
 
 
-def _untold(s: Question, _: LayoutTable) -> bool:
+def _untold(s: Problem, _: LayoutTable) -> bool:
     return s.job.precision not in ("bf16", *_MULTIPLE)
 
 

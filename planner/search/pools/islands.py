@@ -12,7 +12,6 @@ from dataclasses import replace
 
 from planner.bounds.objective import goal_of
 from planner.plan import Plan, PlanRequest, Pool
-from planner.problem import setting_of
 from planner.search.pools.pool import Looked, joined, part_of_pool, part_request
 from planner.search.pools.unlike_plan import plan_score
 from planner.search.state import Search
@@ -53,7 +52,7 @@ def with_islands(request: PlanRequest, plan: Plan, better: Better) -> Plan:
 
 def _suited(offered: ClusterSpec, request: PlanRequest, plan: Plan) -> Iterator[ClusterSpec]:
     """Islands of sizes that groups of ranks can fill: their odd factors are those of what is split."""
-    model, job = request.model, setting_of(request).job
+    model, job = request.model, request.job
     split = (
         job.global_batch_size * model.num_attention_heads * max(1, model.num_experts) * job.sequence_length
     )

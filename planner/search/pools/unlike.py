@@ -26,13 +26,13 @@ from costmodel.pipeline.stage_costs import StageSplit, UnlikeStages
 from costmodel.training.constants import default_constants
 from costmodel.training.priced import Priced
 from costmodel.training.step_time import step_stretch
-from costmodel.training.unlike import Kinds, price_unlike, unlike_costs
+from costmodel.training.unlike import price_unlike, unlike_costs
 from planner.bounds.funnel import ROUNDING, best_placement_seconds, compute_seconds, smallest_memory
 from planner.bounds.objective import Goal, goal_of
 from planner.bounds.unlike import arranged_bounds, arranged_paid, least_paid, most_rate, slowness
 from planner.engines.contracts import recomputes_of
-from planner.plan import PlanRequest
-from planner.problem import Setting, kinds_of_setting, setting_of
+from planner.plan import PlanRequest, Problem, problem_of
+from planner.pricing import clusters_of_kinds
 from planner.rules.check import check_pins, parse_pins
 from planner.search.candidates import decidable, named
 from planner.space.columns import Draft, Integers
@@ -41,6 +41,7 @@ from planner.space.dismissals import Dismissals
 from planner.space.unfold import eased, pipelines, placements, shardings, variants
 from planner.stages.unlike import arrangement_bounds, arrangements, kind_tables, split_unlike
 from topology.base.arrays import Vector
+from topology.cluster import Cluster
 from topology.pools.kinds import kinds_of
 from topology.pools.rates import Rates, rates_of_kinds
 
@@ -72,11 +73,10 @@ class UnlikeSearch:
     """
 
     request: PlanRequest
-    setting: Setting
-    kinds: Kinds
+    problem: Problem
+    each: tuple[Cluster, ...]
     goal: Goal
     pins: Mapping[str, Any]
-    cal: Calibration
     score: float
     best: UnlikeChoice | None = None
     dismissed: Dismissals = field(default_factory=Dismissals)
@@ -90,9 +90,9 @@ class UnlikeSearch:
         return self.goal.shortened(self.score, ROUNDING)
 
     @property
-    def settings(self) -> tuple[Setting, ...]:
+    def problems(self) -> tuple[Problem, ...]:
         """The same question of each kind of node alone."""
-        return tuple(replace(self.setting, cluster=cluster) for cluster in self.kinds.each)
+        return tuple(self.problem.of(cluster=cluster) for cluster in self.each)
 
     @property
     def rates(self) -> Rates:
@@ -110,7 +110,7 @@ class UnlikeSearch:
     @property
     def counts(self) -> Vector:
         """Layers of each run."""
-        return np.array([run.count for run in layer_runs(self.setting.model)], dtype=np.float64)
+        return np.array([run.count for run in layer_runs(self.problem.model)], dtype=np.float64)
 
 
 def search_unlike(request: PlanRequest, cal: Calibration, score: float) -> UnlikeSearch | None:
@@ -127,8 +127,8 @@ def search_unlike(request: PlanRequest, cal: Calibration, score: float) -> Unlik
     table = _combinations(done)
     if len(table) == 0:
         return done
-    layers = [best_placement_seconds(setting, table, cal)[0] for setting in done.settings]
-    scores = _scores(done, layers, table.by_name(), num_microbatches(table, done.setting.job))
+    layers = [best_placement_seconds(problem, table)[0] for problem in done.problems]
+    scores = _scores(done, layers, table.by_name(), num_microbatches(table, done.problem.job))
     done.seen = table, scores
     for batch in done.dismissed.in_turn(
         "core-bound", scores, lambda: done.cutoff, first=FIRST_BATCH, growth=2
@@ -157,24 +157,23 @@ def rederive_unlike(request: PlanRequest, cal: Calibration, score: float) -> Unl
 
 def _begin(request: PlanRequest, cal: Calibration, score: float) -> UnlikeSearch | None:
     """The search before its first step; None where the question admits no stages of unlike kinds."""
-    setting, pins = setting_of(request), parse_pins(request.pins)
+    problem, pins = problem_of(request, cal), parse_pins(request.pins)
     plain = {"schedule": PLAIN_SCHEDULE, "virtual_stages": 1}
     if (
         request.objective == "memory"
         or request.cluster.switches
-        or setting.recomputed_layers is not None
-        or PLAIN_SCHEDULE not in setting.stack.supports.schedules
+        or problem.recomputed_layers is not None
+        or PLAIN_SCHEDULE not in problem.stack.supports.schedules
         or any(pins.get(name, value) != value for name, value in plain.items())
-        or check_pins(setting, {**pins, **plain})
+        or check_pins(problem, {**pins, **plain})
     ):
         return None
     return UnlikeSearch(
         request=request,
-        setting=setting,
-        kinds=kinds_of_setting(request),
+        problem=problem,
+        each=clusters_of_kinds(request.cluster),
         goal=goal_of(request),
         pins={**pins, **plain},
-        cal=cal,
         score=score,
     )
 
@@ -183,17 +182,17 @@ def _combinations(done: UnlikeSearch) -> LayoutTable:
     """Combinations that compute alone does not keep from winning, and of which some variant might fit."""
     table, rejected = _every(done, _pair_bound)
     done.dismissed.by_rule(rejected)
-    room = max(setting.memory_budget_bytes for setting in done.settings) * (1 + ROUNDING)
-    kept = table.take(smallest_memory(done.setting, table) <= room) if len(table) else table
+    room = max(problem.memory_budget_bytes for problem in done.problems) * (1 + ROUNDING)
+    kept = table.take(smallest_memory(done.problem, table) <= room) if len(table) else table
     done.dismissed.by_rule({"memory": len(table) - len(kept)})
     return kept
 
 
 def _every(done: UnlikeSearch, bound: Any) -> tuple[LayoutTable, dict[str, int]]:
     """Legal combinations of which every kind can have a stage."""
-    s = done.setting
+    s = done.problem
     degrees, _ = every_degrees(s, done.pins, least_gpus=1.0, coarse=False)
-    limits = [cluster.num_gpus for cluster in done.kinds.each]
+    limits = [cluster.num_gpus for cluster in done.each]
     ranks = degrees["tp"] * degrees["cp"] * degrees["dp"]
     caps = [limit // ranks for limit in limits]
     possible = (np.min(caps, axis=0) >= 1) & (degrees["pp"] >= len(limits)) & (sum(caps) >= degrees["pp"])
@@ -208,9 +207,9 @@ def _pair_bound(done: UnlikeSearch, shards: Draft) -> PairBound | None:
     """Judge pairs of degrees and shards by compute alone; nothing to judge by without a score to beat."""
     if not math.isfinite(done.score):
         return None
-    s, ones = done.setting, np.ones(len(shards["tp"]), dtype=np.int64)
+    s, ones = done.problem, np.ones(len(shards["tp"]), dtype=np.int64)
     table = complete(s, done.pins, shards | {"pp": ones, "dp": ones})
-    layers = [compute_seconds(setting, table, done.cal)[0] for setting in done.settings]
+    layers = [compute_seconds(problem, table)[0] for problem in done.problems]
 
     def scores(rows: Draft, chosen: Integers) -> Vector:
         M = np.maximum(
@@ -230,11 +229,11 @@ def _scores(done: UnlikeSearch, layers: Sequence[Vector], degrees: Mapping[str, 
     counts = done.counts.reshape(-1, *(1,) * (layers[0].ndim - 1))
     slower = slowness(layers)
     work = (counts * layers[0]).sum(axis=0)
-    rate = most_rate(slower, [cluster.num_gpus // ranks for cluster in done.kinds.each], pp)
+    rate = most_rate(slower, [cluster.num_gpus // ranks for cluster in done.each], pp)
     total = (counts * np.min(layers, axis=0)).sum(axis=0)
     gpus = ranks * pp
-    nodes = np.maximum(1.0, gpus / done.kinds.together.hierarchy.gpus_per_node)
-    stretch = step_stretch(nodes, done.setting.stack.level, default_constants())
+    nodes = np.maximum(1.0, gpus / done.problem.cluster.hierarchy.gpus_per_node)
+    stretch = step_stretch(nodes, done.problem.stack.level, default_constants())
     least_s = stretch * ((M - 1) * work / rate + total) * (1 - ROUNDING)
     return done.goal.score(gpus, least_s, _least_paid(done, ranks, pp))
 
@@ -247,7 +246,7 @@ def _least_paid(done: UnlikeSearch, ranks: Any, pp: Any) -> Vector | None:
 
 def _unfold(done: UnlikeSearch, table: LayoutTable) -> LayoutTable:
     """Every layout of some combinations whose pipeline axis is the slowest of those with members."""
-    s, pins = done.setting, done.pins
+    s, pins = done.problem, done.pins
     placed, _ = placements(s, pins, table)
     if len(placed) == 0:
         return placed
@@ -271,10 +270,10 @@ def _look(done: UnlikeSearch, table: LayoutTable) -> None:
     """Price layouts on every kind, and arrange those that could win, best bound first."""
     if len(table) == 0:
         return
-    s = done.setting
-    priced = price_unlike(s.model, done.kinds, s.job, s.stack, table, done.cal)
+    s = done.problem
+    priced = price_unlike(s.case, done.each, table)
     rest, work, slower = _parts(done, priced)
-    caps = [cluster.num_gpus // table.stage_ranks for cluster in done.kinds.each]
+    caps = [cluster.num_gpus // table.stage_ranks for cluster in done.each]
     M = priced[0].costs.num_microbatches
     every = np.min([one.costs.every_s for one in priced], axis=0)
     slowest = work / most_rate(slower, caps, table.pp) + every
@@ -288,7 +287,7 @@ def _look(done: UnlikeSearch, table: LayoutTable) -> None:
             rows = part[same]
             least_paid_here = None if paid is None else paid[rows]
             bounds_s = arranged_bounds(
-                done.settings,
+                done.problems,
                 [one.take(rows) for one in priced],
                 done.counts,
                 rest=rest[rows],
@@ -334,11 +333,11 @@ def _parts(done: UnlikeSearch, priced: Sequence[Priced]) -> tuple[Vector, Vector
 
 def _arrange(done: UnlikeSearch, priced: Sequence[Priced], rest: float, least: float) -> None:
     """Split the stages of one layout in every arrangement that could win, best bound first."""
-    s, layout = done.setting, priced[0].table.layout(0)
+    s, layout = done.problem, priced[0].table.layout(0)
     G = layout.num_gpus
-    caps = tuple(cluster.num_gpus // layout.stage_ranks for cluster in done.kinds.each)
-    budgets = [setting.memory_budget_bytes for setting in done.settings]
-    plain = unlike_costs(priced, layout, s.model, s.job, budgets, (0,) * layout.pp)
+    caps = tuple(cluster.num_gpus // layout.stage_ranks for cluster in done.each)
+    budgets = [problem.memory_budget_bytes for problem in done.problems]
+    plain = unlike_costs(s.case.workload, priced, layout, budgets, (0,) * layout.pp)
     costs = replace(plain, kinds=tuple(decidable(one, layout) for one in plain.kinds))
     told = recomputes_of(s.engine)
     tables = kind_tables(costs.kinds, "per-rank", spare_bytes=1.0)

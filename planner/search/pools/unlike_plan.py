@@ -10,12 +10,10 @@ import numpy as np
 
 from costmodel.layout import LayoutTable, ParallelLayout
 from costmodel.pipeline.simulate import simulated_step_s
-from costmodel.training.estimate import Question
 from costmodel.training.unlike import estimate_unlike
 from planner.bounds.objective import goal_of_plan
 from planner.campaign.rental import paid_gpus_of
-from planner.plan import Alternative, Optimality, Plan
-from planner.problem import Setting
+from planner.plan import Alternative, Optimality, Plan, Problem
 from planner.search.alternatives import SLOWEST, fields_as_they_act, tied, words_between
 from planner.search.candidates import SHAPE, shape_of
 from planner.search.origin import origin_of
@@ -36,12 +34,9 @@ def plan_unlike(done: UnlikeSearch) -> Plan:
     best = done.best
     if best is None:
         raise ValueError("a plan is written only when a layout was found")
-    x, s = best.layout, done.setting
-    paid = paid_gpus_of(done.request, x, best.kind_of_stage) or s.cluster.num_gpus
-    question = Question(
-        model=s.model, cluster=s.cluster, job=s.job, stack=s.stack, layout=x, cal=done.cal, paid_gpus=paid
-    )
-    full, _ = estimate_unlike(question, done.kinds.each, best.split, best.kind_of_stage)
+    x, s = best.layout, done.problem
+    paid = paid_gpus_of(done.request, x, best.kind_of_stage)
+    full, _ = estimate_unlike(s.case, x, done.each, best.split, best.kind_of_stage, paid_gpus=paid)
     ranks = mesh_unlike(s, x, best.kind_of_stage)
     if ranks is None:
         raise ValueError("stages are arranged within the nodes of their kinds")
@@ -59,14 +54,14 @@ def plan_unlike(done: UnlikeSearch) -> Plan:
         simulated_s=simulated_step_s(best.costs, x, best.split),
         assumptions=full.assumptions,
         provenance=full.provenance,
-        origin=origin_of(done.request, done.cal),
+        origin=origin_of(done.request, s.case.cal),
         kind_of_stage=best.kind_of_stage,
     )
 
 
-def mesh_unlike(setting: Setting, layout: ParallelLayout, kind_of_stage: tuple[int, ...]) -> Mesh | None:
+def mesh_unlike(problem: Problem, layout: ParallelLayout, kind_of_stage: tuple[int, ...]) -> Mesh | None:
     """Ranks of each stage on the next GPUs of its kind; None where a kind has too few."""
-    gpus = gpus_of_stages(setting.cluster.spec, kind_of_stage, layout.stage_ranks)
+    gpus = gpus_of_stages(problem.cluster.spec, kind_of_stage, layout.stage_ranks)
     axes = [(axis, int(getattr(layout, axis))) for axis in layout.axis_order]
     return None if gpus is None else mesh(axes, gpus)
 

@@ -14,12 +14,11 @@ from app.figures.memory import overflow_bars
 from app.figures.style import alt_text
 from app.pages.answer.money import limit_words
 from costmodel.campaign.record import Band
-from costmodel.kernels.saved import calibration_for
+from costmodel.kernels.tables import load_calibration
 from planner.analysis.capacity import MEMORY, Cell, Limits, capacity
 from planner.analysis.what_if import Offer, bought
 from planner.campaign.finish import with_campaign
-from planner.plan import Plan
-from planner.problem import setting_of
+from planner.plan import Plan, problem_of
 from planner.questions.flags import Flags
 from planner.questions.training import understand
 from planner.search.infeasible import Infeasible, leanest_layout
@@ -104,12 +103,12 @@ def test_the_overflow_is_that_of_the_rule_in_the_way():
     found = search(request)
     assert isinstance(found, Infeasible)
     (rule,) = found.violations
-    setting = setting_of(request)
-    layout, stages = leanest_layout(setting, {}, calibration_for(request.cluster))
+    problem = problem_of(request, load_calibration())
+    layout, stages = leanest_layout(problem, {})
     assert layout.num_gpus == 16
     assert max(stage.total_bytes for stage in stages) == rule.have
-    assert setting.memory_budget_bytes == pytest.approx(rule.need)
-    picture = overflow_bars(stages, setting.cluster.gpu.memory_bytes, rule.need, "lean")
+    assert problem.memory_budget_bytes == pytest.approx(rule.need)
+    picture = overflow_bars(stages, problem.cluster.gpu.memory_bytes, rule.need, "lean")
     texts = [text for trace in picture.data if trace.type == "scatter" for text in trace.text]
     assert max(float(text) for text in texts if text) == pytest.approx(
         (rule.have - rule.need) / GIB, rel=5e-3

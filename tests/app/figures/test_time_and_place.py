@@ -19,7 +19,7 @@ from planner.analysis.lanes import IN_PASSES, lanes_of
 from planner.analysis.link_load import axis_load, link_load
 from planner.analysis.schedule import schedule_of
 from planner.plan import Plan
-from planner.problem import capacity_of_fullest
+from planner.pricing import capacity_of_fullest
 from planner.questions.flags import Flags
 from planner.questions.training import understand
 from planner.search.search import search

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from costmodel.case import Workload
+
 pytest.importorskip("torch")
 
 import torch
@@ -158,7 +160,7 @@ def test_a_checkpoint_counts_what_peft_saves(words: str, tmp_path: Path) -> None
     theirs.save_pretrained(tmp_path)
     stored = load_file(tmp_path / "adapter_model.safetensors")
     job = TrainingJob(sequence_length=16, global_batch_size=4, adapter=adapter)
-    ours = saved_bytes(DENSE, job, stack("pytorch"))
+    ours = saved_bytes(Workload(model=DENSE, job=job, stack=stack("pytorch")))
     assert ours == 14 * sum(tensor.numel() for tensor in stored.values())
 
 

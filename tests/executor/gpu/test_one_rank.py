@@ -17,8 +17,7 @@ import pytest
 from costmodel.kernels.tables import load_calibration
 from costmodel.layout import ParallelLayout
 from costmodel.models.catalog import model
-from planner.plan import Plan
-from planner.problem import setting_of
+from planner.plan import Plan, problem_of
 from planner.search.verify import estimate_anew
 from tests.executor.conftest import make_plan
 from topology.builders import default_cluster
@@ -49,7 +48,7 @@ def planned(gpu: str, name: str, layout: ParallelLayout) -> Plan:
     recomputed = (plan.layers_of_stage[0] * (layout.recompute == "full"),)
     request = replace(plan.request, cluster=default_cluster(gpu, 8).spec)
     plan = replace(plan, request=request, recompute_of_stage=recomputed)
-    return estimate_anew(plan, setting_of(request), load_calibration())
+    return estimate_anew(plan, problem_of(request, load_calibration()))
 
 
 def gpu_here() -> str:

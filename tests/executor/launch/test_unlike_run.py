@@ -24,8 +24,7 @@ from executor.training.trainer import _local_ranks
 from executor.validation.reference import Case, compare, run_layout, run_reference
 from executor.validation.report import RankMeasurement
 from executor.validation.validate import gpus_of_stages, step_time
-from planner.plan import Plan, PlanRequest, to_json
-from planner.problem import setting_of
+from planner.plan import Plan, PlanRequest, problem_of, to_json
 from planner.rules.check import parse_pins
 from planner.rules.verdict import require_room
 from planner.search.pools.unlike import search_unlike
@@ -58,7 +57,7 @@ def unlike() -> Plan:
     plan = plan_unlike(done)
     again = replace(plan.layout, recompute="full")
     own = replace(plan, layout=again, layers_of_stage=(4, 2), recompute_of_stage=(1, 2), origin=None)
-    anew = estimate_anew(own, setting_of(request), CAL)
+    anew = estimate_anew(own, problem_of(request, CAL))
     unproven = make_plan(again).optimality
     return replace(anew, assumptions=anew.estimate.assumptions, optimality=unproven)
 

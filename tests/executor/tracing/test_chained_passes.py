@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from costmodel.case import Workload
+
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
@@ -47,7 +49,9 @@ def test_norms_of_latent_attention_are_chains_too() -> None:
     spec = model("deepseek-v3")
     job = TrainingJob(sequence_length=TOKENS, global_batch_size=1)
     ops = layer_ops(
-        spec, layer_runs(spec)[0].kind, job, stack("pytorch"), ShardShape(sequence_length=float(TOKENS))
+        Workload(model=spec, job=job, stack=stack("pytorch")),
+        layer_runs(spec)[0].kind,
+        ShardShape(sequence_length=float(TOKENS)),
     )
     for name, rank in (("query_norm", 1536), ("kv_norm", 512)):
         [norm] = [op for op in ops if op.name == name]

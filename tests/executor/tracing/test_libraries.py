@@ -7,6 +7,8 @@ from dataclasses import replace
 
 import pytest
 
+from costmodel.case import Workload
+
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
@@ -118,7 +120,12 @@ def test_a_tensor_rank_of_a_traced_llama_has_what_one_of_the_described_one_has(
     for tp in (2, 4, 8):
         ranks = {"tp": tp, "sequence_parallel": sequence_parallel}
         found, expected = (
-            sums_of(ops_of_parts(model, replace(job, sequence_length=length), priced, shard), model)
+            sums_of(
+                ops_of_parts(
+                    Workload(model=model, job=replace(job, sequence_length=length), stack=priced), shard
+                ),
+                model,
+            )
             for model, length in ((traced, 1), (described, 4096))
             for shard in (ShardShape(sequence_length=length, **ranks),)
         )

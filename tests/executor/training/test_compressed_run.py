@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from costmodel.kernels.tables import load_calibration
+
 pytest.importorskip("torch")
 
 from app.cli import run
-from costmodel.kernels.tables import load_calibration
 from costmodel.layout import ParallelLayout
-from planner.plan import Plan
-from planner.problem import setting_of
+from planner.plan import Plan, problem_of
 from planner.search.verify import estimate_anew
 from tests.executor.training.test_commands import run_words
 from tests.executor.training.test_training import losses, run_here, settings_in
@@ -41,7 +41,7 @@ def train(plan: Plan, folder: Path, steps: int) -> None:
 def sent_as(plan: Plan, kind: str) -> Plan:
     """The same plan for a job whose replicas send gradients so."""
     request = replace(plan.request, job=replace(plan.request.job, gradient_compression=kind))
-    anew = estimate_anew(replace(plan, request=request), setting_of(request), load_calibration())
+    anew = estimate_anew(replace(plan, request=request), problem_of(request, load_calibration()))
     return replace(anew, assumptions=anew.estimate.assumptions)
 
 

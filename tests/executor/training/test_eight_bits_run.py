@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from costmodel.kernels.tables import load_calibration
+
 pytest.importorskip("torch")
 
 from costmodel.kernels.precisions import TrainingPrecision
-from costmodel.kernels.tables import load_calibration
 from costmodel.layout import ParallelLayout
-from planner.plan import Plan
-from planner.problem import setting_of
+from planner.plan import Plan, problem_of
 from planner.search.verify import estimate_anew
 from tests.executor.training.test_training import losses, run_here, settings_in
 from topology.builders import default_cluster
@@ -27,7 +27,7 @@ def in_precision(plan: Plan, precision: TrainingPrecision) -> Plan:
     job = replace(plan.request.job, precision=precision, sequence_length=32)
     request = replace(plan.request, job=job, cluster=default_cluster("b200-sxm", 8).spec)
     anew = replace(plan, request=request)
-    anew = estimate_anew(anew, setting_of(request), load_calibration())
+    anew = estimate_anew(anew, problem_of(request, load_calibration()))
     return replace(anew, assumptions=anew.estimate.assumptions)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from costmodel.case import Workload
 from costmodel.job import TrainingJob
 from costmodel.memory.activations import layer_share
 from costmodel.models.catalog import model
@@ -59,7 +60,7 @@ def kept_by_profile(spec: ModelSpec, profile: str) -> float:
     """The same by the per-layer table."""
     shard = ShardShape(sequence_length=float(TOKENS))
     job = TrainingJob(sequence_length=TOKENS, global_batch_size=1)
-    ops = ops_of_parts(spec, job, stack(profile), shard)[0]
+    ops = ops_of_parts(Workload(model=spec, job=job, stack=stack(profile)), shard)[0]
     return float(np.ravel(layer_share(ops, shard, spec.hidden_size).saved_bytes[0])[0])
 
 

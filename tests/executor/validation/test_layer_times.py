@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from costmodel.case import Case
 from costmodel.kernels.tables import load_calibration
 from costmodel.layout import PLAIN_SCHEDULE, ParallelLayout, Recompute, num_microbatches
 from costmodel.models.catalog import model
@@ -34,7 +35,14 @@ def one_layer_s(plan: Plan, *, sliding: bool = False, dense: bool = False) -> tu
             num_dense_layers=layers * dense,
         )
         found = estimate(
-            alike, build(request.cluster), request.job, stack("meshplan"), layout, load_calibration()
+            Case(
+                model=alike,
+                cluster=build(request.cluster),
+                job=request.job,
+                stack=stack("meshplan"),
+                cal=load_calibration(),
+            ),
+            layout,
         )
         steps.append(found.time)
     M = num_microbatches(layout, request.job)

@@ -14,7 +14,6 @@ from costmodel.layout import ParallelLayout
 from costmodel.memory.fit import fit_text
 from planner.engines.contracts import CONTRACTS
 from planner.plan import Plan, to_json
-from planner.problem import setting_of
 
 pytest.importorskip("torch")
 
@@ -28,7 +27,7 @@ HUGE = {"hidden_size": 16384, "intermediate_size": 65536, "num_attention_heads":
 
 def with_peak(plan: Plan, share: float) -> Plan:
     """The plan with this share of its memory budget as its peak."""
-    peak = setting_of(plan.request).memory_budget_bytes * share
+    peak = plan.problem.memory_budget_bytes * share
     (stage,) = plan.estimate.memory_by_stage
     filled = replace(stage, buffers_bytes=stage.buffers_bytes + peak - stage.total_bytes)
     return replace(plan, estimate=replace(plan.estimate, peak_memory_bytes=peak, memory_by_stage=(filled,)))
@@ -56,7 +55,7 @@ def test_a_plan_over_capacity_is_refused_before_anything_starts(
     """In three lines that name the memory and what the GPU has; nothing is written."""
     monkeypatch.chdir(tmp_path)
     plan = estimated_plan_of(LAYOUT, **HUGE)
-    assert plan.estimate.peak_memory_bytes > setting_of(plan.request).cluster.gpu.memory_bytes
+    assert plan.estimate.peak_memory_bytes > plan.problem.cluster.gpu.memory_bytes
     (tmp_path / "plan.json").write_text(to_json(plan), encoding="utf-8")
     with pytest.raises(SystemExit) as refused:
         raise SystemExit(run([command[0], "plan.json", *command[1:]]))

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from costmodel.case import Case
 from costmodel.kernels.tables import load_calibration
 from costmodel.layout import ParallelLayout, Recompute
 from costmodel.models.catalog import model, models
@@ -220,12 +221,14 @@ def layer_s(recompute: Recompute = "none") -> tuple[Plan, float]:
     for layers in (31, 30):
         fewer = replace(plan.request.model, num_layers=layers)
         found = estimate(
-            fewer,
-            build(plan.request.cluster),
-            plan.request.job,
-            stack("meshplan"),
+            Case(
+                model=fewer,
+                cluster=build(plan.request.cluster),
+                job=plan.request.job,
+                stack=stack("meshplan"),
+                cal=load_calibration(),
+            ),
             plan.layout,
-            load_calibration(),
         ).time
         steps.append((found.compute_s + found.recompute_s) / 8)
     return plan, steps[0] - steps[1]

@@ -11,8 +11,7 @@ from costmodel.layout import ParallelLayout
 from costmodel.pipeline.stage_costs import memory_of_stages, step_time
 from costmodel.training.bands import tie_ratio
 from costmodel.training.stages import stage_costs
-from planner.plan import PlanRequest
-from planner.problem import Setting
+from planner.plan import PlanRequest, Problem
 from planner.rules.check import check
 from planner.search.best_first import explore
 from planner.search.search import certificate
@@ -20,8 +19,8 @@ from tests.oracle.planner.search.plain_enumeration import (
     Enumeration,
     emptiest,
     enumerate_all,
+    problem_of,
     score_of,
-    setting_of,
 )
 
 RELATIVE = 1e-6
@@ -64,10 +63,10 @@ def answer_of(request: PlanRequest, cal: Calibration) -> Answer:
     done = explore(request, cal)
     if isinstance(done, tuple) or done.best is None:
         return NOTHING
-    best, s, faults = done.best, setting_of(request), []
-    if check(s.model, s.cluster, s.job, s.stack, best.layout, engine=s.engine):
+    best, s, faults = done.best, problem_of(request), []
+    if check(s, best.layout):
         faults.append("illegal")
-    costs = stage_costs(s.model, s.cluster, s.job, s.stack, best.layout, cal)
+    costs = stage_costs(s.case, best.layout)
     if float(memory_of_stages(costs, best.split).max()) > s.memory_budget_bytes * (1 + 1e-9):
         faults.append("does not fit")
     if not math.isclose(step_time(costs, best.split), best.step_time_s, rel_tol=1e-9):
@@ -102,7 +101,7 @@ def judge(request: PlanRequest, layouts: Sequence[ParallelLayout], cal: Calibrat
 
 def _best_score_at_all(request: PlanRequest, layouts: Sequence[ParallelLayout], cal: Calibration) -> float:
     """The best score if memory may be filled to the last byte."""
-    budget = setting_of(request).memory_budget_bytes
+    budget = problem_of(request).memory_budget_bytes
     whole = enumerate_all(request, layouts, cal, together=True, budget_bytes=budget)
     return math.inf if whole.best is None else whole.best.score * (1 - RELATIVE)
 
@@ -129,7 +128,7 @@ def _emptiest_faults(
     return found
 
 
-def arguments_of(s: Setting, layout: ParallelLayout, pins: Collection[str] = ()) -> tuple[str, ...]:
+def arguments_of(s: Problem, layout: ParallelLayout, pins: Collection[str] = ()) -> tuple[str, ...]:
     """Why `planner.space.unfold` says that this layout need not be looked at; empty where it says nothing.
 
     A pinned field has its one value, whatever is said of it.
@@ -156,7 +155,7 @@ def arguments_of(s: Setting, layout: ParallelLayout, pins: Collection[str] = ())
 
 def blame(request: PlanRequest, layouts: Sequence[ParallelLayout], verdict: Verdict, cal: Calibration) -> str:
     """What a worse answer is due to: a layout that the space leaves out, or one that was dismissed in it."""
-    s, best = setting_of(request), verdict.truth.best
+    s, best = problem_of(request), verdict.truth.best
     inside = [x for x in layouts if not arguments_of(s, x, request.pins)]
     narrow = enumerate_all(request, inside, cal, together=True)
     if narrow.best is not None and verdict.answer.score > narrow.best.score * (1 + RELATIVE):

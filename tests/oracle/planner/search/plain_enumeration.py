@@ -25,7 +25,8 @@ from numpy.typing import NDArray
 
 from costmodel.campaign.answer import campaign
 from costmodel.campaign.failures import default_model
-from costmodel.kernels.tables import Calibration
+from costmodel.case import Case
+from costmodel.kernels.tables import Calibration, load_calibration
 from costmodel.layout import AXIS_ORDERS, LayoutTable, ParallelLayout
 from costmodel.models.spec import layer_runs
 from costmodel.pipeline.stage_costs import (
@@ -37,14 +38,16 @@ from costmodel.training.estimate import estimate
 from costmodel.training.priced import price_layouts
 from costmodel.training.stages import stage_costs, stage_costs_of
 from planner.campaign.finish import job_of_layout
-from planner.plan import PlanRequest, stack_of
-from planner.problem import Setting
+from planner.plan import PlanRequest, Problem, stack_of
 from planner.rules.check import legal
 from tests.oracle.planner.search.plain_splits import emptiest_split, fastest, splits_of
 from topology.builders import build
 
 AXES = ("pp", "dp", "cp", "tp")
 Degrees = dict[str, int]
+
+
+TABLES = load_calibration()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,24 +69,23 @@ class Enumeration:
     splits: int
 
 
-def setting_of(request: PlanRequest) -> Setting:
+def problem_of(request: PlanRequest) -> Problem:
     """What a request is judged against: its cluster, its stack, the share of memory to leave free."""
-    headroom = request.memory_headroom
-    if headroom is None:
-        headroom = _usual_headroom(request)
-    return Setting(
+    case = Case(
         model=request.model,
         cluster=build(request.cluster),
         job=request.job,
         stack=stack_of(request),
-        memory_headroom=headroom,
-        engine=request.engine,
+        cal=TABLES,
     )
+    headroom = request.memory_headroom
+    if headroom is None:
+        headroom = _usual_headroom(peak_deviation(case))
+    return Problem(case=case, memory_headroom=headroom, engine=request.engine)
 
 
-def _usual_headroom(request: PlanRequest) -> float:
+def _usual_headroom(deviation: float) -> float:
     """The first tenth of a percent at which fewer than one in twenty peaks exceed the GPU."""
-    deviation = peak_deviation(request.model, build(request.cluster), request.job, stack_of(request))
     errors = NormalDist(sigma=deviation)
     free = (share / 1000 for share in range(1000))
     return next(share for share in free if 1 - errors.cdf(-math.log(1 - share)) < 0.05)
@@ -93,7 +95,7 @@ def _usual_headroom(request: PlanRequest) -> float:
 
 
 def every_layout(
-    s: Setting, pins: Mapping[str, Any], *, duplicates: bool = False, most: int | None = None
+    s: Problem, pins: Mapping[str, Any], *, duplicates: bool = False, most: int | None = None
 ) -> list[ParallelLayout] | None:
     """Every legal layout with these fields pinned; None if there are more than `most` candidates.
 
@@ -112,7 +114,7 @@ def every_layout(
     return _legal(s, found)
 
 
-def sampled_layouts(r: Random, s: Setting, pins: Mapping[str, Any], about: int) -> list[ParallelLayout]:
+def sampled_layouts(r: Random, s: Problem, pins: Mapping[str, Any], about: int) -> list[ParallelLayout]:
     """Legal layouts from about this many candidates of random degrees."""
     every, pipelines = list(_degrees(s, pins)), _pipelines_of_ranks(s, pins)
     r.shuffle(every)
@@ -124,7 +126,7 @@ def sampled_layouts(r: Random, s: Setting, pins: Mapping[str, Any], about: int) 
     return _legal(s, found)
 
 
-def _legal(s: Setting, layouts: list[ParallelLayout]) -> list[ParallelLayout]:
+def _legal(s: Problem, layouts: list[ParallelLayout]) -> list[ParallelLayout]:
     """Those of some layouts that the rules allow."""
     if not layouts:
         return []
@@ -132,7 +134,7 @@ def _legal(s: Setting, layouts: list[ParallelLayout]) -> list[ParallelLayout]:
     return [layout for layout, good in zip(layouts, keep, strict=True) if good]
 
 
-def _degrees(s: Setting, pins: Mapping[str, Any]) -> Iterator[Degrees]:
+def _degrees(s: Problem, pins: Mapping[str, Any]) -> Iterator[Degrees]:
     """Every combination of degrees, experts and microbatch."""
     N, B, S = s.cluster.num_gpus, s.job.global_batch_size, s.job.sequence_length
     counts = range(1, N + 1)
@@ -159,7 +161,7 @@ def _degrees(s: Setting, pins: Mapping[str, Any]) -> Iterator[Degrees]:
 
 
 def _unfold(
-    s: Setting,
+    s: Problem,
     pins: Mapping[str, Any],
     degrees: Degrees,
     pipelines: list[tuple[Any, int]],
@@ -203,7 +205,7 @@ def _orders(degrees: Degrees, pins: Mapping[str, Any], *, duplicates: bool) -> l
     return list(first.values())
 
 
-def _pipelines_of_ranks(s: Setting, pins: Mapping[str, Any]) -> dict[int, list[tuple[Any, int]]]:
+def _pipelines_of_ranks(s: Problem, pins: Mapping[str, Any]) -> dict[int, list[tuple[Any, int]]]:
     """By pipeline ranks, the schedules with their numbers of chunks; at one rank one name stands for all."""
     L, found = s.model.num_layers, {1: [(pins.get("schedule", "1f1b"), pins.get("virtual_stages", 1))]}
     for pp in range(2, min(L, s.cluster.num_gpus) + 1):
@@ -220,25 +222,25 @@ def _pipelines_of_ranks(s: Setting, pins: Mapping[str, Any]) -> dict[int, list[t
 # ---------------------------------------------------------------- prices and the best of all
 
 
-def price_each(s: Setting, layouts: Sequence[ParallelLayout], cal: Calibration) -> Iterator[StageCosts]:
+def price_each(s: Problem, layouts: Sequence[ParallelLayout], cal: Calibration) -> Iterator[StageCosts]:
     """Costs of layouts, each by the estimate of one layout."""
     for layout in layouts:
-        yield stage_costs(s.model, s.cluster, s.job, s.stack, layout, cal)
+        yield stage_costs(s.case, layout)
 
 
-def price_together(s: Setting, layouts: Sequence[ParallelLayout], cal: Calibration) -> Iterator[StageCosts]:
+def price_together(s: Problem, layouts: Sequence[ParallelLayout], cal: Calibration) -> Iterator[StageCosts]:
     """Costs of layouts, composed as one table: an order of magnitude faster, for large spaces.
 
     The table is the cost model's own; what it says of a layout is checked against `price_each` on samples.
     """
     table = LayoutTable.from_rows(layouts)
-    priced = price_layouts(s.model, s.cluster, s.job, s.stack, table, cal)
+    priced = price_layouts(s.case, table)
     runs = [run.count for run in layer_runs(s.model)]
     for row, layout in enumerate(layouts):
         yield stage_costs_of(priced.take(np.array([row])), layout, s.job, runs, s.cluster.gpu.memory_bytes)
 
 
-def exact_steps(s: Setting, layouts: Sequence[ParallelLayout], cal: Calibration) -> NDArray[np.float64]:
+def exact_steps(s: Problem, layouts: Sequence[ParallelLayout], cal: Calibration) -> NDArray[np.float64]:
     """Step of every layout under its best split that fits; infinite where none does."""
     found = [
         fastest(s, layout, costs, s.memory_budget_bytes)
@@ -277,8 +279,8 @@ def keeps(request: PlanRequest, layout: ParallelLayout, split: StageSplit, cal: 
     """Whether the campaign of a plan keeps the deadline that is asked for nine times in ten."""
     if request.objective != "gpus":
         return True
-    s = setting_of(request)
-    said = estimate(s.model, s.cluster, s.job, s.stack, layout, cal, split)
+    s = problem_of(request)
+    said = estimate(s.case, layout, split)
     run = campaign(
         job_of_layout(request, layout, said, default_model(request.cluster.nodes[0].gpu)),
         default_model(request.cluster.nodes[0].gpu),
@@ -299,7 +301,7 @@ def enumerate_all(
     budget_bytes: float | None = None,
 ) -> Enumeration:
     """The best of these layouts over all of their splits, confirmed by `costmodel.training.estimate`."""
-    s = setting_of(request)
+    s = problem_of(request)
     budget = s.memory_budget_bytes if budget_bytes is None else budget_bytes
     best, tried = None, 0
     prices = (price_together if together and layouts else price_each)(s, layouts, cal)
@@ -317,9 +319,9 @@ def enumerate_all(
     return Enumeration(best=best, layouts=len(layouts), splits=tried)
 
 
-def _confirm(s: Setting, best: Found, cal: Calibration, budget_bytes: float) -> None:
+def _confirm(s: Problem, best: Found, cal: Calibration, budget_bytes: float) -> None:
     """The printed estimate of the best plan says the same seconds, and that it fits."""
-    said = estimate(s.model, s.cluster, s.job, s.stack, best.layout, cal, best.split)
+    said = estimate(s.case, best.layout, best.split)
     if not math.isclose(said.step_time_s, best.step_time_s, rel_tol=1e-9):
         raise AssertionError(
             f"{best.layout}: enumerated {best.step_time_s} s, estimated {said.step_time_s} s"
@@ -332,7 +334,7 @@ def emptiest(
     request: PlanRequest, layouts: Sequence[ParallelLayout], cal: Calibration, longest_s: float
 ) -> float:
     """Least peak memory of any plan that fits and whose step is at most so long; infinite if there is none."""
-    s, least = setting_of(request), math.inf
+    s, least = problem_of(request), math.inf
     for layout, costs in zip(layouts, price_each(s, layouts, cal), strict=True):
         found = emptiest_split(s, layout, costs, longest_s)
         least = min(least, math.inf if found is None else found[0])

@@ -23,8 +23,7 @@ from costmodel.pipeline.stage_costs import (
     tail_seconds,
 )
 from planner.engines.contracts import CONTRACTS
-from planner.plan import FREE
-from planner.problem import Setting
+from planner.plan import FREE, Problem
 
 Row = tuple[int, ...]
 Rows = tuple[Row, ...]
@@ -130,7 +129,7 @@ def rank_choices(
     return found
 
 
-def splits_of(s: Setting, layout: ParallelLayout) -> tuple[Rows, ...]:
+def splits_of(s: Problem, layout: ParallelLayout) -> tuple[Rows, ...]:
     """Every split of the layers of a layout."""
     runs = tuple(run.count for run in layer_runs(s.model))
     return every_split(runs, layout.pp, layout.virtual_stages, v_shaped=_v_shaped(layout))
@@ -141,7 +140,7 @@ def _v_shaped(layout: ParallelLayout) -> bool:
     return layout.pp > 1 and layout.schedule in ("zbv", "dualpipev", "v-half")
 
 
-def told_splits(s: Setting, layout: ParallelLayout) -> tuple[StageSplit, ...]:
+def told_splits(s: Problem, layout: ParallelLayout) -> tuple[StageSplit, ...]:
     """Every split with every recomputation that the engine can be told: one number for all chunks, or all.
 
     A chunk of h layers recomputes its first min(n, h).
@@ -159,7 +158,7 @@ def told_splits(s: Setting, layout: ParallelLayout) -> tuple[StageSplit, ...]:
 
 
 def fastest(
-    s: Setting, layout: ParallelLayout, costs: StageCosts, budget_bytes: float
+    s: Problem, layout: ParallelLayout, costs: StageCosts, budget_bytes: float
 ) -> tuple[float, StageSplit] | None:
     """Least step over all splits that fit, and over all recomputation that the engine can be told."""
     again = layout.recompute == "full"
@@ -216,7 +215,7 @@ def fastest_split(
 
 
 def emptiest_split(
-    s: Setting, layout: ParallelLayout, costs: StageCosts, longest_s: float
+    s: Problem, layout: ParallelLayout, costs: StageCosts, longest_s: float
 ) -> tuple[float, StageSplit] | None:
     """Least peak memory over all splits and recompute counts whose step is at most so long."""
     choices = rank_choices(costs, splits_of(s, layout), recomputes=layout.recompute == "full")

@@ -23,9 +23,8 @@ from costmodel.pipeline.stage_costs import StageSplit, memory_of_stages, step_ti
 from costmodel.stack import stacks
 from costmodel.training.stages import stage_costs
 from planner.engines.contracts import CONTRACTS
-from planner.plan import FREE, PlanRequest
-from planner.problem import Setting
-from tests.oracle.planner.search.plain_enumeration import every_layout, sampled_layouts, setting_of
+from planner.plan import FREE, PlanRequest, Problem
+from tests.oracle.planner.search.plain_enumeration import every_layout, problem_of, sampled_layouts
 from tests.oracle.planner.search.plain_splits import splits_of, told_splits
 from topology.base.decode import structure, unstructure
 from topology.builders import default_cluster, gpu_named
@@ -127,7 +126,7 @@ def random_sizes(r: Random, most_gpus: int, engine: str = FREE) -> PlanRequest:
     )
 
 
-def random_split(r: Random, s: Setting, layout: ParallelLayout) -> StageSplit:
+def random_split(r: Random, s: Problem, layout: ParallelLayout) -> StageSplit:
     """Any split of the layers of a layout, with any recomputation that it and the engine allow."""
     if s.engine != FREE and layout.recompute == "full" and CONTRACTS[s.engine].recomputes != "per-rank":
         return r.choice(told_splits(s, layout))
@@ -162,7 +161,7 @@ def random_request(
         engine: whose contract the plan keeps.
     """
     request, duplicates = random_sizes(r, most_gpus, engine), r.random() < 0.1
-    s, pins, candidates = setting_of(request), {}, 8 * most_layouts
+    s, pins, candidates = problem_of(request), {}, 8 * most_layouts
     sampled = sampled_layouts(r, s, pins, 200)
     if not sampled:
         return None
@@ -181,10 +180,10 @@ def with_limits(
     r: Random, request: PlanRequest, layouts: Sequence[ParallelLayout], cal: Calibration
 ) -> PlanRequest:
     """The request with a memory and an objective that random plans of the space just meet, or just miss."""
-    s = setting_of(request)
+    s = problem_of(request)
     layout = r.choice(layouts)
     split = random_split(r, s, layout)
-    costs = stage_costs(s.model, s.cluster, s.job, s.stack, layout, cal)
+    costs = stage_costs(s.case, layout)
     needed = float(memory_of_stages(costs, split).max()) / (1 - s.memory_headroom)
     memory = math.ceil(needed * r.choice((0.9, 1.0001, 1.001, 1.01, 1.05, 1.2, 2.0, 8.0))) + 100
     request = replace(request, cluster=with_memory(request.cluster, float(memory)))

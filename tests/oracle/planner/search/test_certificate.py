@@ -17,7 +17,7 @@ from planner.plan import Plan
 from planner.search.search import search
 from planner.search.verify import verify
 from tests.oracle.planner.search.certificates import answer_of, judge
-from tests.oracle.planner.search.plain_enumeration import every_layout, setting_of
+from tests.oracle.planner.search.plain_enumeration import every_layout, problem_of
 from tests.oracle.planner.search.plain_splits import every_split, told_splits
 from tests.oracle.planner.search.random_requests import EACH, case_of, read, written
 
@@ -48,7 +48,7 @@ def test_what_is_proven_is_the_best_of_every_layout_and_split(group: int) -> Non
 def test_what_was_once_found_is_found_again(case: dict[str, Any]) -> None:
     """Requests whose certificate was once wrong: the search finds and proves what the enumeration finds."""
     request = read(case["request"])
-    layouts = every_layout(setting_of(request), request.pins)
+    layouts = every_layout(problem_of(request), request.pins)
     assert layouts
     verdict = judge(request, layouts, CAL)
     assert verdict.faults == ()
@@ -110,7 +110,7 @@ def test_chunks_recompute_their_first_layers_alike() -> None:
     told = {
         engine: {
             split.recompute_of_stage
-            for split in told_splits(setting_of(replace(request, engine=engine)), layout)
+            for split in told_splits(problem_of(replace(request, engine=engine)), layout)
             if tuple(sum(row) for row in split.layers_of_stage) == (1, request.model.num_layers - 1)
         }
         for engine in ("megatron", "torchtitan")

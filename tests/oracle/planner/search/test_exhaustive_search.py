@@ -34,9 +34,9 @@ from costmodel.models.parameters import parameter_count
 from costmodel.models.recurrence import Recurrence
 from costmodel.models.spec import ModelSpec, layer_order, layer_runs
 from costmodel.pipeline.stages import ranks_of_chunks, runs_of_ranks
+from costmodel.training.bands import peak_deviation
 from planner.bounds.priced import Priced, price
-from planner.plan import PlanRequest
-from planner.problem import Setting, deviation_of, setting_of
+from planner.plan import PlanRequest, Problem, problem_of
 from planner.rules.check import check, legal
 from planner.search.best_first import explore
 from planner.search.search import certificate
@@ -140,7 +140,7 @@ def requests(draw: st.DrawFn) -> PlanRequest:
     )
 
 
-def every_layout(s: Setting) -> Iterator[dict[str, Any]]:
+def every_layout(s: Problem) -> Iterator[dict[str, Any]]:
     """Degrees of every layout, by plain loops."""
     N, B, S = s.cluster.num_gpus, s.job.global_batch_size, s.job.sequence_length
     for tp, cp, pp, dp in itertools.product(range(1, N + 1), repeat=4):
@@ -161,7 +161,7 @@ def every_layout(s: Setting) -> Iterator[dict[str, Any]]:
                 }
 
 
-def every_table(s: Setting, pins: dict[str, Any]) -> LayoutTable:
+def every_table(s: Problem, pins: dict[str, Any]) -> LayoutTable:
     """Every legal layout as a table: degrees crossed with everything else, judged by the rules."""
     idle = s.stack.timing.flash_attention and s.stack.timing.recomputed_modules == ("core_attn",)
     policies = [p for p in s.stack.supports.recomputes if p != "selective" or not idle]
@@ -202,7 +202,7 @@ def every_table(s: Setting, pins: dict[str, Any]) -> LayoutTable:
 
 def exhaustive(request: PlanRequest) -> float:
     """Least step time over every legal layout and every split of it that fits; infinite if there is none."""
-    s = setting_of(request)
+    s = problem_of(request, CAL)
     table = every_table(s, dict(request.pins))
     best = math.inf
     pipelines = np.stack([table.pp, table.virtual_stages, table.schedule], axis=1)
@@ -212,9 +212,9 @@ def exhaustive(request: PlanRequest) -> float:
     return best
 
 
-def best_of_same_pipeline(s: Setting, table: LayoutTable) -> float:
+def best_of_same_pipeline(s: Problem, table: LayoutTable) -> float:
     """Least step time of layouts of one pipeline, over every split of the layers."""
-    priced = price(s, table, CAL)
+    priced = price(s, table)
     layout, runs = table.layout(0), [run.count for run in layer_runs(s.model)]
     chunk_ranks = ranks_of_chunks(layout)
     best = math.inf
@@ -238,7 +238,7 @@ def splits_of(total: int, chunks: int, *, single: bool) -> list[tuple[int, ...]]
     return []
 
 
-def split_seconds(s: Setting, priced: Priced, rows: tuple[tuple[int, ...], ...]) -> Vector:
+def split_seconds(s: Problem, priced: Priced, rows: tuple[tuple[int, ...], ...]) -> Vector:
     """Step time of layouts under one split, recomputing the fewest layers; infinite if none fit."""
     c = priced.costs
     ranks = [rank_seconds(s, priced, rank, np.array(row, dtype=float)) for rank, row in enumerate(rows)]
@@ -254,7 +254,7 @@ def split_seconds(s: Setting, priced: Priced, rows: tuple[tuple[int, ...], ...])
     return np.where(np.isfinite(slowest), step, math.inf)
 
 
-def rank_seconds(s: Setting, priced: Priced, rank: int, layers: Vector) -> tuple[Vector, Vector]:
+def rank_seconds(s: Problem, priced: Priced, rank: int, layers: Vector) -> tuple[Vector, Vector]:
     """Microbatch and tail seconds of one rank, recomputing one layer more at a time until it fits."""
     c, table = priced.costs, priced.table
     first, last = (
@@ -311,12 +311,12 @@ def test_the_search_finds_the_optimum_of_exhaustive_enumeration(request: PlanReq
     assert done.best is not None
     assert certificate(done, done.best).status == "proven"
     assert done.bound <= best_s * (1 + RELATIVE)
-    s = done.setting
-    assert check(s.model, s.cluster, s.job, s.stack, done.best.layout) == ()
+    s = done.problem
+    assert check(s, done.best.layout) == ()
     assert done.best.peak_memory_bytes <= s.memory_budget_bytes * (1 + RELATIVE)
     if request.memory_headroom is None:
         chance = out_of_memory_chance(
-            done.best.peak_memory_bytes, s.cluster.gpu.memory_bytes, deviation_of(s)
+            done.best.peak_memory_bytes, s.cluster.gpu.memory_bytes, peak_deviation(s.case)
         )
         assert fit_of(chance) == "fits"
 

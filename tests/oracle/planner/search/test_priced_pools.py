@@ -13,7 +13,7 @@ from planner.plan import Plan, PlanRequest, from_json, to_json
 from planner.search.pools.unlike import search_unlike
 from planner.search.search import search
 from planner.search.verify import verify
-from tests.oracle.planner.search.plain_enumeration import every_layout, exact_steps, setting_of, whole_nodes
+from tests.oracle.planner.search.plain_enumeration import every_layout, exact_steps, problem_of, whole_nodes
 from tests.oracle.planner.search.test_unlike_stages import cases, every_arrangement
 from topology.pools.kinds import parts_of
 
@@ -58,12 +58,12 @@ def plain_cost_of_parts(request: PlanRequest) -> float:
     """The same of any layout that treats the nodes of a part alike, on its first GPUs."""
     best = math.inf
     for part in parts_of(request.cluster):
-        setting = setting_of(replace(request, cluster=part))
+        problem = problem_of(replace(request, cluster=part))
         dollars = [
             node.usd_per_gpu_hour for node in part.nodes for _ in range(node.count * node.gpus_per_node)
         ]
-        layouts = every_layout(setting, request.pins) or []
-        for layout, step_s in zip(layouts, exact_steps(setting, layouts, CAL), strict=True):
+        layouts = every_layout(problem, request.pins) or []
+        for layout, step_s in zip(layouts, exact_steps(problem, layouts, CAL), strict=True):
             rented = whole_nodes(replace(request, cluster=part), layout.num_gpus)
             best = min(best, step_s * sum(usd or math.nan for usd in dollars[:rented]))
     return best

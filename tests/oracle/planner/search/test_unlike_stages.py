@@ -20,8 +20,8 @@ from costmodel.pipeline.stage_costs import StageSplit, UnlikeStages, fits_capaci
 from costmodel.training.priced import Priced
 from costmodel.training.unlike import price_unlike, unlike_costs
 from planner.engines.contracts import recomputes_of
-from planner.plan import Plan, PlanRequest
-from planner.problem import Setting, kinds_of_setting, setting_of
+from planner.plan import Plan, PlanRequest, Problem, problem_of
+from planner.pricing import clusters_of_kinds
 from planner.search.candidates import decidable
 from planner.search.pools.unlike import UnlikeSearch, _begin, _every, _unfold, search_unlike
 from planner.search.search import search
@@ -73,23 +73,23 @@ def plain_best(request: PlanRequest) -> float:
 
 def every_arrangement(request: PlanRequest) -> Iterator[tuple[list[int], float]]:
     """GPUs of each kind, and the shortest step, of every layout in every order of two kinds."""
-    s, kinds = setting_of(request), kinds_of_setting(request)
-    budgets = [one.gpu.memory_bytes * (1 - s.memory_headroom) for one in kinds.each]
+    s, each = problem_of(request, CAL), clusters_of_kinds(request.cluster)
+    budgets = [one.gpu.memory_bytes * (1 - s.memory_headroom) for one in each]
     pins = {**request.pins, "schedule": "1f1b", "virtual_stages": 1}
     for layout in every_layout(s, pins) or []:
         outer = next((axis for axis in layout.axis_order if getattr(layout, axis) > 1), "")
         if layout.pp < 2 or outer != "pp":
             continue
-        priced = price_unlike(s.model, kinds, s.job, s.stack, LayoutTable.from_rows([layout]), CAL)
+        priced = price_unlike(s.case, each, LayoutTable.from_rows([layout]))
         for first, stages in itertools.product((0, 1), range(1, layout.pp)):
             of_stage = (first,) * stages + (1 - first,) * (layout.pp - stages)
             needed = [of_stage.count(kind) * layout.stage_ranks for kind in (0, 1)]
-            if all(need <= one.num_gpus for need, one in zip(needed, kinds.each, strict=True)):
-                costs = unlike_costs(priced, layout, s.model, s.job, budgets, of_stage)
+            if all(need <= one.num_gpus for need, one in zip(needed, each, strict=True)):
+                costs = unlike_costs(s.case.workload, priced, layout, budgets, of_stage)
                 yield needed, min(_steps(s, costs, layout), default=math.inf)
 
 
-def _steps(s: Setting, costs: UnlikeStages, layout: ParallelLayout) -> Iterator[float]:
+def _steps(s: Problem, costs: UnlikeStages, layout: ParallelLayout) -> Iterator[float]:
     """Steps of every split that fits."""
     runs = tuple(run.count for run in layer_runs(s.model))
     for rows in every_split(runs, layout.pp, 1):
@@ -99,7 +99,7 @@ def _steps(s: Setting, costs: UnlikeStages, layout: ParallelLayout) -> Iterator[
                 yield step_time(costs, split)
 
 
-def _recomputations(s: Setting, layout: ParallelLayout, held: list[int]) -> Iterator[tuple[int, ...]]:
+def _recomputations(s: Problem, layout: ParallelLayout, held: list[int]) -> Iterator[tuple[int, ...]]:
     """Numbers of recomputed layers of every stage that the engine can be told."""
     if layout.recompute != "full":
         yield (0,) * len(held)
@@ -161,9 +161,7 @@ def test_a_pool_of_32_is_planned_as_by_every_kind_of_every_stage() -> None:
     assert found is not None
     table, _ = _every(found, None)
     layouts = _unfold(found, table.take(np.flatnonzero(table.pp <= 8)))
-    priced = price_unlike(
-        found.setting.model, found.kinds, found.setting.job, found.setting.stack, layouts, CAL
-    )
+    priced = price_unlike(found.problem.case, found.each, layouts)
     least_s, tried = math.inf, 0
     for row in np.flatnonzero(_ideal_s(priced) < plan.estimate.step_time_s):
         one = [kind.take(slice(row, row + 1)) for kind in priced]
@@ -189,9 +187,9 @@ def _ideal_s(priced: tuple[Priced, ...]) -> npt.NDArray[np.float64]:
 
 def _every_order(found: UnlikeSearch, one: list[Priced]) -> Iterator[UnlikeStages]:
     """Costs of the stages of one layout on the kinds in every order that has the GPUs."""
-    s, layout = found.setting, one[0].table.layout(0)
-    budgets = [setting.memory_budget_bytes for setting in found.settings]
-    plain = unlike_costs(one, layout, s.model, s.job, budgets, (0,) * layout.pp)
+    s, layout = found.problem, one[0].table.layout(0)
+    budgets = [problem.memory_budget_bytes for problem in found.problems]
+    plain = unlike_costs(s.case.workload, one, layout, budgets, (0,) * layout.pp)
     kinds = tuple(decidable(kind, layout) for kind in plain.kinds)
     for of_stage in itertools.product((0, 1), repeat=layout.pp):
         if all(1 <= of_stage.count(kind) <= 16 // layout.stage_ranks for kind in (0, 1)):

@@ -7,9 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodel.campaign.record import verdict
+from costmodel.case import Case
 from costmodel.evidence.keys import footing
 from costmodel.evidence.table import evidence_for
 from costmodel.job import TrainingJob
+from costmodel.kernels.tables import load_calibration
 from costmodel.layout import ParallelLayout
 from costmodel.memory.fit import fit_of, headroom_for, out_of_memory_chance
 from costmodel.models.catalog import models
@@ -87,9 +89,13 @@ def test_the_band_of_a_peak_is_that_of_the_job() -> None:
         job = TrainingJob(sequence_length=8192, global_batch_size=512, precision=precision)
         widths = set()
         for layout in layouts:
-            rests_on = footing(model, cluster, job, stack, layout)
+            rests_on = footing(
+                Case(model=model, cluster=cluster, job=job, stack=stack, cal=load_calibration()), layout
+            )
             doubts = doubts_of(
                 rests_on, evidence_for(rests_on), untabled_gpu=True, recurrent=is_unmeasured(model)
             )
             widths.add(memory_deviation(doubts))
-        assert widths == {peak_deviation(model, cluster, job, stack)}
+        assert widths == {
+            peak_deviation(Case(model=model, cluster=cluster, job=job, stack=stack, cal=load_calibration()))
+        }

@@ -6,6 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from costmodel.case import Workload
 from costmodel.job import TrainingJob
 from costmodel.layout import RECOMPUTES, SCHEDULES, LayoutTable, ParallelLayout, Schedule, num_microbatches
 from costmodel.memory.stage import (
@@ -53,7 +54,7 @@ def peak(name: str, profile: str, layout: ParallelLayout, job: TrainingJob = JOB
     runs = 2 if spec.num_dense_layers else 1
     split = [[0] * (runs - 1) + [spec.num_layers / layout.pp] for _ in range(layout.pp)]
     recomputed = split if layout.recompute == "full" else [[0] * runs] * layout.pp
-    stages = memory_by_stage(spec, job, stack(profile), layout, split, recomputed)
+    stages = memory_by_stage(Workload(model=spec, job=job, stack=stack(profile)), layout, split, recomputed)
     return max(stage.total_bytes for stage in stages)
 
 
@@ -64,7 +65,9 @@ def test_parts_sum_to_the_total_and_none_is_negative(name: str, profile: str, la
     spec = model(name)
     runs = 2 if spec.num_dense_layers else 1
     counts = [[1] * runs] * layout.pp
-    for stage in memory_by_stage(spec, JOB, stack(profile), layout, counts, [[0] * runs] * layout.pp):
+    for stage in memory_by_stage(
+        Workload(model=spec, job=JOB, stack=stack(profile)), layout, counts, [[0] * runs] * layout.pp
+    ):
         parts = (
             stage.weights_bytes, stage.gradients_bytes, stage.optimizer_bytes, stage.activations_bytes,
             stage.kv_cache_bytes, stage.buffers_bytes, stage.overhead_bytes,
@@ -86,7 +89,7 @@ def test_a_table_of_layouts_is_scored_as_each_alone(
 
     def total(layout: ParallelLayout | LayoutTable) -> list[float]:
         """Bytes of a stage with both ends and two microbatches in flight."""
-        pieces = memory_pieces(spec, JOB, chosen, layout)
+        pieces = memory_pieces(Workload(model=spec, job=JOB, stack=chosen), layout)
         parts = stage_parts(pieces, layers=counts, recomputed=none, in_flight=2.0, first=1.0, last=1.0)
         return list(np.atleast_1d(sum(parts.values())))
 
@@ -105,7 +108,7 @@ def test_more_sharding_never_needs_more_of_its_state(
         finer = layout
     states = []
     for chosen in (layout, finer):
-        pieces = memory_pieces(model(name), JOB, stack(profile), chosen)
+        pieces = memory_pieces(Workload(model=model(name), job=JOB, stack=stack(profile)), chosen)
         states.append([float(np.max(layer.state.total_bytes)) for layer in pieces.layers])
     assert all(after <= before * (1 + 1e-12) for before, after in zip(*states, strict=True))
 
@@ -116,7 +119,7 @@ def test_recomputing_everything_never_keeps_more_activations(
     name: str, profile: str, layout: ParallelLayout
 ) -> None:
     """The input of a layer is among what no recomputation keeps, and policies are ordered."""
-    pieces = memory_pieces(model(name), JOB, stack(profile), layout)
+    pieces = memory_pieces(Workload(model=model(name), job=JOB, stack=stack(profile)), layout)
     for layer in pieces.layers:
         assert np.all(np.asarray(layer.saved_bytes_recomputed) <= np.asarray(layer.saved_bytes))
 
@@ -180,7 +183,7 @@ def test_the_linear_form_is_the_sum_of_the_parts(
     spec = model(name)
     counts = [3.0, 5.0][: 2 if spec.num_dense_layers else 1]
     recomputed_layers = [float(min(recomputed, count)) for count in counts]
-    pieces = memory_pieces(spec, JOB, stack(profile), layout)
+    pieces = memory_pieces(Workload(model=spec, job=JOB, stack=stack(profile)), layout)
     parts = stage_parts(
         pieces, layers=counts, recomputed=recomputed_layers, in_flight=2.0, first=1.0, last=1.0
     )

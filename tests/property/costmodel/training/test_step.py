@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from costmodel.case import Case
 from costmodel.job import TrainingJob
 from costmodel.kernels.tables import Calibration, load_calibration
 from costmodel.layout import RECOMPUTES, LayoutTable, ParallelLayout, Schedule
@@ -22,7 +23,7 @@ from costmodel.training.score import evaluate
 from costmodel.training.stages import stage_costs
 from planner.bounds.priced import price
 from planner.bounds.ranks import plain_bounds
-from planner.problem import Setting
+from planner.plan import Problem
 from topology.builders import default_cluster
 from topology.cluster import Cluster
 
@@ -82,8 +83,8 @@ def lower_bounds(
     spec: ModelSpec, cluster: Cluster, engine: SoftwareStack, layouts: list[ParallelLayout]
 ) -> list[float]:
     """What no split of each layout can beat."""
-    setting = Setting(model=spec, cluster=cluster, job=JOB, stack=engine)
-    return plain_bounds(setting, price(setting, LayoutTable.from_rows(layouts), CAL)).tolist()
+    problem = Problem(case=Case(model=spec, cluster=cluster, job=JOB, stack=engine, cal=CAL))
+    return plain_bounds(problem, price(problem, LayoutTable.from_rows(layouts))).tolist()
 
 
 @settings(max_examples=60, deadline=None)
@@ -91,10 +92,12 @@ def lower_bounds(
 def test_score_costs_and_estimate_are_one_number(layout: ParallelLayout, spec: ModelSpec) -> None:
     """Evaluate = step_time of stage_costs = estimate, for time and for peak memory, under the even split."""
     cluster, engine = default_cluster("h100-sxm", 96), stack("ideal")
-    scores = evaluate(spec, cluster, JOB, engine, LayoutTable.from_rows([layout]), CAL)
-    costs = stage_costs(spec, cluster, JOB, engine, layout, CAL)
+    scores = evaluate(
+        Case(model=spec, cluster=cluster, job=JOB, stack=engine, cal=CAL), LayoutTable.from_rows([layout])
+    )
+    costs = stage_costs(Case(model=spec, cluster=cluster, job=JOB, stack=engine, cal=CAL), layout)
     split = even_split(costs.runs, layout)
-    found = estimate(spec, cluster, JOB, engine, layout, CAL)
+    found = estimate(Case(model=spec, cluster=cluster, job=JOB, stack=engine, cal=CAL), layout)
     assert found.step_time_s == step_time(costs, split)
     assert scores.step_time_s[0] == pytest.approx(found.step_time_s, rel=1e-12)
     assert scores.peak_memory_bytes[0] == pytest.approx(found.peak_memory_bytes, rel=1e-9)
@@ -107,7 +110,7 @@ def test_no_split_beats_the_lower_bound(layout: ParallelLayout, spec: ModelSpec)
     """The bound is at most the exhaustive minimum over all splits; recomputing more only adds time."""
     cluster, engine = default_cluster("h100-sxm", 96), stack("torchtitan")
     bound = lower_bounds(spec, cluster, engine, [layout])[0]
-    costs = stage_costs(spec, cluster, JOB, engine, layout, CAL)
+    costs = stage_costs(Case(model=spec, cluster=cluster, job=JOB, stack=engine, cal=CAL), layout)
     best = min((step_time(costs, split) for split in splits(costs.runs, layout)), default=np.inf)
     assert bound <= best
     assert min(costs.recompute_s) >= 0
@@ -119,7 +122,16 @@ def test_no_split_beats_the_lower_bound(layout: ParallelLayout, spec: ModelSpec)
 @given(layout=layouts(), spec=st.sampled_from([DENSE, SPARSE]))
 def test_parts_of_an_estimate_sum_and_are_not_negative(layout: ParallelLayout, spec: ModelSpec) -> None:
     """The parts of time sum to the step, the band holds it, and the parts of memory sum to the peak."""
-    found = estimate(spec, default_cluster("h100-sxm", 96), JOB, stack("megatron-core"), layout, CAL)
+    found = estimate(
+        Case(
+            model=spec,
+            cluster=default_cluster("h100-sxm", 96),
+            job=JOB,
+            stack=stack("megatron-core"),
+            cal=CAL,
+        ),
+        layout,
+    )
     assert found.time.total_s == pytest.approx(found.step_time_s, rel=1e-12)
     parts = [getattr(found.time, name) for name in found.time.__slots__ if name != "hidden_s"]
     assert min(parts) >= -1e-9 * found.step_time_s
@@ -136,9 +148,15 @@ def test_a_table_scores_its_rows_alike_together_or_alone() -> None:
         for tp, pp, dp, z, r in itertools.product((1, 2), (1, 3), (1, 2), (0, 3), RECOMPUTES)
     ]
     cluster, engine = default_cluster("a100-sxm-80gb", 96), stack("torchtitan")
-    together = evaluate(DENSE, cluster, JOB, engine, LayoutTable.from_rows(layouts), CAL)
+    together = evaluate(
+        Case(model=DENSE, cluster=cluster, job=JOB, stack=engine, cal=CAL), LayoutTable.from_rows(layouts)
+    )
     alone = [
-        evaluate(DENSE, cluster, JOB, engine, LayoutTable.from_rows([layout]), CAL) for layout in layouts
+        evaluate(
+            Case(model=DENSE, cluster=cluster, job=JOB, stack=engine, cal=CAL),
+            LayoutTable.from_rows([layout]),
+        )
+        for layout in layouts
     ]
     assert together.step_time_s.tolist() == pytest.approx([float(s.step_time_s[0]) for s in alone], rel=1e-12)
     bounds = [lower_bounds(DENSE, cluster, engine, [layout])[0] for layout in layouts]
@@ -155,9 +173,17 @@ def test_many_cuts_share_their_look_ups_and_none_is_changed() -> None:
         for kind in (("ring", "allgather") if cp > 1 else ("ring",))
     ]
     cluster, engine = default_cluster("h100-sxm", 64), stack("megatron-core")
-    together = evaluate(SPARSE, cluster, JOB, engine, LayoutTable.from_rows(many), CAL)
+    together = evaluate(
+        Case(model=SPARSE, cluster=cluster, job=JOB, stack=engine, cal=CAL), LayoutTable.from_rows(many)
+    )
     chosen = range(0, len(many), 11)
-    alone = [evaluate(SPARSE, cluster, JOB, engine, LayoutTable.from_rows([many[i]]), CAL) for i in chosen]
+    alone = [
+        evaluate(
+            Case(model=SPARSE, cluster=cluster, job=JOB, stack=engine, cal=CAL),
+            LayoutTable.from_rows([many[i]]),
+        )
+        for i in chosen
+    ]
     expected = [float(each.step_time_s[0]) for each in alone]
     assert together.step_time_s[list(chosen)].tolist() == pytest.approx(expected, rel=1e-12)
 
@@ -167,7 +193,10 @@ def test_time_is_continuous_in_sequence_length() -> None:
     spec, cluster, engine = model("llama-3.1-8b"), default_cluster("h100-sxm", 8), stack("megatron-core")
     layout = ParallelLayout(tp=2, dp=4, zero_stage=1, sequence_parallel=True)
     jobs = [TrainingJob(sequence_length=4096 + 16 * step, global_batch_size=32) for step in range(20)]
-    times = [estimate(spec, cluster, job, engine, layout, CAL).step_time_s for job in jobs]
+    times = [
+        estimate(Case(model=spec, cluster=cluster, job=job, stack=engine, cal=CAL), layout).step_time_s
+        for job in jobs
+    ]
     assert all(-0.001 < b / a - 1 < 0.01 for a, b in itertools.pairwise(times))
     assert times[-1] > times[0]
 
@@ -178,7 +207,12 @@ def test_a_faster_network_never_lengthens_a_step(layout: ParallelLayout, factor:
     """Scaling the NICs up never makes the step longer."""
     slow = default_cluster("h100-sxm", 96, nic_bandwidth_bytes_per_s=25e9)
     fast = default_cluster("h100-sxm", 96, nic_bandwidth_bytes_per_s=25e9 * factor)
-    times = [estimate(DENSE, c, JOB, stack("megatron-core"), layout, CAL).step_time_s for c in (slow, fast)]
+    times = [
+        estimate(
+            Case(model=DENSE, cluster=c, job=JOB, stack=stack("megatron-core"), cal=CAL), layout
+        ).step_time_s
+        for c in (slow, fast)
+    ]
     assert times[1] <= times[0] * (1 + 1e-9)
 
 
@@ -186,7 +220,7 @@ def test_tight_memory_is_seen() -> None:
     """A 70B model does not fit one GPU, and the costs say so."""
     cluster, engine = default_cluster("h100-sxm", 8), stack("megatron-core")
     layout = ParallelLayout(dp=8, zero_stage=1, recompute="full")
-    costs = stage_costs(model("70b"), cluster, JOB, engine, layout, CAL)
+    costs = stage_costs(Case(model=model("70b"), cluster=cluster, job=JOB, stack=engine, cal=CAL), layout)
     assert not fits_capacity(costs, even_split(costs.runs, layout))
 
 

@@ -30,12 +30,11 @@ from planner.bounds.funnel import (
 )
 from planner.bounds.priced import price
 from planner.bounds.ranks import plain_bounds, variant_bounds
-from planner.plan import PlanRequest
-from planner.problem import Setting
+from planner.plan import PlanRequest, Problem
 from planner.rules.check import parse_pins
 from planner.space.degrees import combinations
 from planner.space.unfold import eased, pipelines, placements, variants
-from tests.oracle.planner.search.plain_enumeration import exact_steps, setting_of
+from tests.oracle.planner.search.plain_enumeration import exact_steps, problem_of
 from tests.oracle.planner.search.random_requests import case_of
 from tests.unit.costmodel.models.small_modules import traced
 from tests.unit.costmodel.models.small_towers import seeing
@@ -67,7 +66,7 @@ def drawn(table: LayoutTable, most: int, r: Random | None) -> LayoutTable:
 
 
 def bounds_of(
-    s: Setting, request: PlanRequest, random: Random | None = None
+    s: Problem, request: PlanRequest, random: Random | None = None
 ) -> tuple[LayoutTable, dict[str, Vector], Vector]:
     """Layouts, what each stage of the funnel bounds them by, and the least memory of their cores.
 
@@ -82,20 +81,18 @@ def bounds_of(
     usual, _ = variants(s, pins, pipeline)
     table = LayoutTable.concat([usual, eased(s, pins, usual)[0]])
     alone = {"pp": 1 + 0 * combined.pp, "dp": 1 + 0 * combined.dp}
-    times = placed_times(s, placed, CAL)
+    times = placed_times(s, placed)
 
     def step(layouts: LayoutTable, seconds: object, beta: Vector) -> Vector:
         return step_bound(s, seconds, degrees_of(layouts), num_microbatches(layouts, s.job), beta)  # type: ignore[arg-type]
 
     of_combined = index_of(table, combined, COMBINATION)
-    priced = price(s, table, CAL)
+    priced = price(s, table)
     plain = plain_bounds(s, priced)
     sharded = LayoutTable(**{n: alone.get(n, getattr(combined, n)) for n in LayoutTable.__dataclass_fields__})
     bounds = {
-        "cut": step(combined, compute_times(s, sharded, CAL), smallest_bubble(s, pins, combined.pp))[
-            of_combined
-        ],
-        "core": step(combined, best_placement_times(s, combined, CAL), smallest_bubble(s, pins, combined.pp))[
+        "cut": step(combined, compute_times(s, sharded), smallest_bubble(s, pins, combined.pp))[of_combined],
+        "core": step(combined, best_placement_times(s, combined), smallest_bubble(s, pins, combined.pp))[
             of_combined
         ],
         "placement": step(placed, times, smallest_bubble(s, pins, placed.pp))[
@@ -120,7 +117,7 @@ def test_no_layout_beats_a_bound_of_what_it_was_unfolded_from(group: int) -> Non
         if case is None:
             continue
         request, _ = case
-        s = setting_of(request)
+        s = problem_of(request)
         table, bounds, memory = bounds_of(s, request)
         exact = exact_steps(s, [table.layout(row) for row in range(len(table))], CAL)
         fits = np.isfinite(exact)
@@ -172,11 +169,9 @@ def test_no_even_split_of_a_catalog_model_beats_a_bound(
         stack=stack,
         memory_headroom=0.0,
     )
-    s = setting_of(request)
+    s = problem_of(request)
     table, bounds, _ = bounds_of(s, request, random=Random(name))
-    step_s = evaluate(
-        s.model, s.cluster, s.job, s.stack, table, CAL, recomputed_share=np.zeros(len(table))
-    ).step_time_s
+    step_s = evaluate(s.case, table, recomputed_share=np.zeros(len(table))).step_time_s
     wrong = {n: float((b / step_s)[np.isfinite(b)].max()) for n, b in bounds.items()}
     assert {name: ratio for name, ratio in wrong.items() if ratio > SLACK} == {}
     fewest = np.array([least_gpus(s, float(seconds)) for seconds in step_s])

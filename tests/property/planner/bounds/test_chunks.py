@@ -23,7 +23,7 @@ from planner.space.degrees import combinations
 from planner.space.unfold import eased, pipelines, placements, variants
 from planner.stages.dynamic_program import chunk_splits, consecutive_split
 from planner.stages.one_count import split_told
-from tests.oracle.planner.search.plain_enumeration import setting_of
+from tests.oracle.planner.search.plain_enumeration import problem_of
 from topology.base.arrays import Index
 from topology.base.units import GIB
 from topology.builders import default_cluster, gpu_named
@@ -57,16 +57,16 @@ def test_no_split_of_chunks_beats_its_bound(name: str, gpus: int, gib: int) -> N
         stack="megatron-core",
         memory_headroom=0.05,
     )
-    s, pins = setting_of(request), parse_pins(request.pins)
+    s, pins = problem_of(request), parse_pins(request.pins)
     placed, _ = placements(s, pins, combinations(s, pins)[0])
     every, _, _ = pipelines(s, pins, placed)
     usual, _ = variants(s, pins, every.take(np.flatnonzero(every.virtual_stages > 1)))
     some = usual.take(sample(np.arange(len(usual)), MOST, r))
     table = LayoutTable.concat([some, eased(s, pins, some)[0]])
-    every_bound = chunk_bounds(s, price(s, table, CAL))
+    every_bound = chunk_bounds(s, price(s, table))
     finite = np.isfinite(every_bound)
     chosen = np.concatenate([sample(np.flatnonzero(mask), ROWS, r) for mask in (finite, ~finite)])
-    priced, bounds, tight = price(s, table.take(chosen), CAL), every_bound[chosen], []
+    priced, bounds, tight = price(s, table.take(chosen)), every_bound[chosen], []
     runs, order = [run.count for run in layer_runs(spec)], layer_order(spec)
     for row, bound in enumerate(bounds):
         layout, one = priced.table.layout(row), priced.take(slice(row, row + 1))

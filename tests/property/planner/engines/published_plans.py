@@ -7,12 +7,14 @@ from random import Random
 import numpy as np
 
 from costmodel.accuracy.training_runs import read_run, shipped_runs
+from costmodel.case import Case
+from costmodel.kernels.tables import load_calibration
 from costmodel.layout import LayoutTable
 from costmodel.runs.cells import UnsupportedRunError
 from costmodel.stack import stack
 from planner.engines.contracts import CONTRACTS
 from planner.engines.fields import plainest
-from planner.problem import Setting
+from planner.plan import Problem
 from planner.rules.check import legal
 from tests.property.planner.engines.random_plans import Told, told_of
 from topology.base.errors import InputError
@@ -26,10 +28,17 @@ def published_plans(engine: str) -> list[Told]:
             run = read_run(row)
         except (UnsupportedRunError, InputError):
             continue
-        setting = Setting(
-            model=run.model, cluster=run.cluster, job=run.job, stack=stack(contract.stacks[0]), engine=engine
+        problem = Problem(
+            case=Case(
+                model=run.model,
+                cluster=run.cluster,
+                job=run.job,
+                stack=stack(contract.stacks[0]),
+                cal=load_calibration(),
+            ),
+            engine=engine,
         )
-        keep, _ = legal(setting, LayoutTable.from_rows([run.layout]))
+        keep, _ = legal(problem, LayoutTable.from_rows([run.layout]))
         if np.all(keep):
-            found.append(told_of(Random(row["id"]), contract, setting, plainest(run.layout)))
+            found.append(told_of(Random(row["id"]), contract, problem, plainest(run.layout)))
     return found

@@ -10,7 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from costmodel.case import Case
 from costmodel.job import TrainingJob
+from costmodel.kernels.tables import load_calibration
 from costmodel.layout import AXIS_ORDERS, CP_KINDS, RECOMPUTES, SCHEDULES, LayoutTable, ParallelLayout
 from costmodel.models.catalog import model
 from costmodel.models.spec import ModelSpec, layer_runs
@@ -22,7 +24,7 @@ from planner.engines.contracts import CONTRACTS
 from planner.engines.fields import layout_facts, model_facts, plainest, stack_facts
 from planner.engines.formats import FORMATS, Files
 from planner.engines.judge import differences
-from planner.problem import Setting
+from planner.plan import Problem
 from planner.rules.check import legal
 from topology.builders import default_cluster
 from topology.hardware.gpu import Gpu
@@ -54,9 +56,9 @@ def drawn(seed: int) -> LayoutTable:
     )  # fmt: skip
 
 
-def told_facts(r: Random, contract: Contract, setting: Setting, layout: ParallelLayout) -> dict[str, Any]:
+def told_facts(r: Random, contract: Contract, problem: Problem, layout: ParallelLayout) -> dict[str, Any]:
     """A plan of a layout, in fields: a split that the engine can be told, some of it recomputed."""
-    runs = [run.count for run in layer_runs(setting.model)]
+    runs = [run.count for run in layer_runs(problem.model)]
     chunk_ranks = ranks_of_chunks(layout)
     held = tuple(sum(row) for row in even_split(runs, layout).layers_of_stage)
     chunks = layers_of_chunks(chunk_ranks, held)
@@ -65,16 +67,16 @@ def told_facts(r: Random, contract: Contract, setting: Setting, layout: Parallel
         count = r.randint(1, max(chunks)) if contract.recomputes == "per-chunk" else max(chunks)
         for rank, layers in zip(chunk_ranks, chunks, strict=True):
             again[rank] += min(count, layers)
-    job = setting.job
+    job = problem.job
     return {
         "cluster.num_gpus": layout.num_gpus,
-        "cluster.gpu": setting.cluster.gpu.name,
+        "cluster.gpu": problem.cluster.gpu.name,
         **layout_facts(layout),
         "split.layers": chunks,
         "split.recompute": tuple(again),
         **{f"job.{field.name}": getattr(job, field.name) for field in dataclasses.fields(job)},
-        **model_facts(setting.model),
-        **stack_facts(setting.stack),
+        **model_facts(problem.model),
+        **stack_facts(problem.stack),
     }
 
 
@@ -101,13 +103,13 @@ class Told:
         return (*differs, *found.unknown, *found.wrong, *refused)
 
 
-def told_of(r: Random, contract: Contract, setting: Setting, layout: ParallelLayout) -> Told:
+def told_of(r: Random, contract: Contract, problem: Problem, layout: ParallelLayout) -> Told:
     """The plan of a layout, written for the engine."""
-    facts, gpu = told_facts(r, contract, setting, layout), setting.cluster.gpu
+    facts, gpu = told_facts(r, contract, problem, layout), problem.cluster.gpu
     environment = tuple(one for one in contract.environment if one.needed(facts, gpu))
     plan: Any = None  # only the engine that is not tried here writes the plan
     files = FORMATS[contract.engine].render(plan, write(contract, facts), environment)
-    return Told(contract=contract, facts=facts, files=files, gpu=gpu, model=setting.model)
+    return Told(contract=contract, facts=facts, files=files, gpu=gpu, model=problem.model)
 
 
 def random_plans(engine: str, seed: int | str) -> Iterator[Told]:
@@ -123,9 +125,12 @@ def random_plans(engine: str, seed: int | str) -> Iterator[Told]:
             bucket_bytes=r.choice(BUCKETS_BYTES),
             mtp_layers=r.choice(FURTHER_TOKENS) if stack(profile).supports.further_tokens else 0,
         )
-        setting = Setting(model=spec, cluster=cluster, job=job, stack=stack(profile), engine=engine)
+        problem = Problem(
+            case=Case(model=spec, cluster=cluster, job=job, stack=stack(profile), cal=load_calibration()),
+            engine=engine,
+        )
         table = drawn(r.getrandbits(32))
-        keep, _ = legal(setting, table)
+        keep, _ = legal(problem, table)
         rows = np.flatnonzero(keep).tolist()
         for row in r.sample(rows, min(OF_A_TABLE, len(rows))):
-            yield told_of(r, contract, setting, plainest(table.layout(row)))
+            yield told_of(r, contract, problem, plainest(table.layout(row)))

@@ -15,9 +15,9 @@ from costmodel.models.catalog import model as find_model
 from costmodel.models.parameters import parameter_count
 from costmodel.models.spec import ModelSpec
 from costmodel.pipeline.stage_costs import StageSplit, step_time
+from costmodel.training.bands import peak_deviation
 from costmodel.training.stages import stage_costs
-from planner.plan import Plan, PlanRequest, from_json, to_json
-from planner.problem import deviation_of, setting_of
+from planner.plan import Plan, PlanRequest, from_json, problem_of, to_json
 from planner.rules.check import check
 from planner.search.best_first import explore
 from planner.search.infeasible import Infeasible
@@ -162,8 +162,8 @@ def test_every_plan_is_consistent(request: PlanRequest) -> None:
     found = search(request, CAL)
     if not isinstance(found, Plan):
         return
-    s = setting_of(request)
-    assert check(s.model, s.cluster, s.job, s.stack, found.layout) == ()
+    s = problem_of(request, CAL)
+    assert check(s, found.layout) == ()
     assert sum(found.layers_of_stage) == s.model.num_layers
     assert len(found.layers_of_stage) == found.layout.pp * found.layout.virtual_stages
     assert found.estimate.time.total_s == float(f"{found.estimate.step_time_s}") or math.isclose(
@@ -176,7 +176,7 @@ def test_every_plan_is_consistent(request: PlanRequest) -> None:
     assert not isinstance(done, tuple)
     assert done.best is not None
     split: StageSplit = done.best.split
-    costs = stage_costs(s.model, s.cluster, s.job, s.stack, found.layout, CAL)
+    costs = stage_costs(s.case, found.layout)
     assert math.isclose(step_time(costs, split), found.estimate.step_time_s, rel_tol=1e-12)
 
 
@@ -210,9 +210,9 @@ def test_a_default_plan_fits(
     e = found.estimate
     assert fit_of(e.out_of_memory_chance) == "fits"
     assert e.out_of_memory_chance == out_of_memory_chance(
-        e.peak_memory_bytes, memory, deviation_of(setting_of(asked))
+        e.peak_memory_bytes, memory, peak_deviation(problem_of(asked, CAL).case)
     )
-    budget = setting_of(asked).memory_budget_bytes * SLACK
+    budget = problem_of(asked, CAL).memory_budget_bytes * SLACK
     assert all(other.peak_memory_bytes <= budget for other in found.alternatives)
 
 

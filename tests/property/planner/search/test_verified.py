@@ -7,8 +7,7 @@ import pytest
 
 from costmodel.kernels.level import StackLevel
 from costmodel.kernels.tables import load_calibration
-from planner.plan import OBJECTIVES, Plan, PlanRequest, from_json, to_json
-from planner.problem import setting_of
+from planner.plan import OBJECTIVES, Plan, PlanRequest, from_json, problem_of, to_json
 from planner.search.given_layout import plan_of_layout
 from planner.search.search import search
 from planner.search.verified import verified
@@ -32,7 +31,7 @@ def asked(number: int) -> PlanRequest:
     level = StackLevel(stack=request.stack, level=r.choice((0.8, 1.3)), deviation=0.1, runs=3, name="mine")
     request = replace(request, job=job, cluster=cluster, objective=r.choice(OBJECTIVES), top=3)
     request = replace(request, anchor=r.choice((None, level)), memory_headroom=r.choice((None, 0.0, 0.2)))
-    layouts = sampled_layouts(r, setting_of(request), {}, 50)
+    layouts = sampled_layouts(r, problem_of(request, CAL), {}, 50)
     return replace(request, pins=pins_of(r, layouts, r.choice((0, 1, 2)))) if layouts else request
 
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from costmodel.case import Workload
 from costmodel.job import TrainingJob
 from costmodel.layout import SCHEDULES, ParallelLayout
 from costmodel.memory.activations import saved_bytes
@@ -20,7 +21,14 @@ def layer_bytes(spec: ModelSpec, policy: str, *, b: int, s: int, t: int, sequenc
     shard = ShardShape(sequence_length=s, microbatch_size=b, tp=t, sequence_parallel=sequence_parallel)
     (run,) = layer_runs(spec)
     job = TrainingJob(sequence_length=s, global_batch_size=b)
-    return float(saved_bytes(layer_ops(spec, run.kind, job, STACK, shard), policy, shard, spec.hidden_size))
+    return float(
+        saved_bytes(
+            layer_ops(Workload(model=spec, job=job, stack=STACK), run.kind, shard),
+            policy,
+            shard,
+            spec.hidden_size,
+        )
+    )
 
 
 @pytest.mark.parametrize("spec", MODELS, ids=lambda spec: spec.name)
@@ -62,7 +70,9 @@ def test_equation_3_all_layers_of_the_first_stage_hold_what_one_stage_would() ->
     """Equation 3: sbhL(10 + 24/t + 5as/(ht)): p microbatches of L/p layers in flight on the first stage."""
     spec, b, s, t, p = model("megatron-175b"), 1, 2048, 8, 8
     job = TrainingJob(sequence_length=s, global_batch_size=64)
-    pieces = memory_pieces(spec, job, STACK, ParallelLayout(tp=t, pp=p, microbatch_size=b))
+    pieces = memory_pieces(
+        Workload(model=spec, job=job, stack=STACK), ParallelLayout(tp=t, pp=p, microbatch_size=b)
+    )
     held = (
         float(in_flight(SCHEDULES.index("1f1b"), p, 1, 64, 0))
         * spec.num_layers
@@ -78,7 +88,7 @@ def test_section_4_3_embedding_and_head_terms() -> None:
     spec, job = model("megatron-22b"), TrainingJob(sequence_length=2048, global_batch_size=1)
     shard = ShardShape(sequence_length=2048)
     b, s, h, v = 1, 2048, spec.hidden_size, spec.vocab_size
-    embedding = sum(op.saved_bytes for op in embedding_ops(spec, job, STACK, shard))
+    embedding = sum(op.saved_bytes for op in embedding_ops(Workload(model=spec, job=job, stack=STACK), shard))
     head = sum(op.saved_bytes for op in head_ops(spec, STACK, shard))
     assert (embedding, head) == (s * b * h, 2 * s * b * h + 2 * s * b * h + 4 * s * b * v)
 
@@ -105,5 +115,5 @@ def test_fused_attention_keeps_queries_keys_values_and_one_number_per_row() -> N
     (run,) = layer_runs(spec)
     H, F = 4096, 14336
     per_token = 4 * H + 4 * H + 2 * (H + 2 * 1024) + 4 * 32 + 2 * H + 6 * F
-    ops = layer_ops(spec, run.kind, job, stack("megatron-core"), shard)
+    ops = layer_ops(Workload(model=spec, job=job, stack=stack("megatron-core")), run.kind, shard)
     assert saved_bytes(ops, "none", shard, H) == 8192 * per_token

@@ -21,6 +21,7 @@ from pathlib import Path
 
 import pytest
 
+from costmodel.case import Workload
 from costmodel.job import TrainingJob
 from costmodel.layout import ParallelLayout
 from costmodel.memory.stage import memory_by_stage
@@ -69,7 +70,9 @@ def predicted_bytes(row: dict[str, str]) -> float:
         offload=parse_offload(row["offload"])[0] if row["offload"] else None,
     )
     layers = tuple(run.count for run in layer_runs(spec))
-    (stage,) = memory_by_stage(spec, job, stack(row["stack"]), layout, [layers], [layers])
+    (stage,) = memory_by_stage(
+        Workload(model=spec, job=job, stack=stack(row["stack"])), layout, [layers], [layers]
+    )
     return stage.allocated_bytes
 
 

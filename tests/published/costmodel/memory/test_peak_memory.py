@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from costmodel.case import Workload
 from costmodel.job import TrainingJob
 from costmodel.layout import LayoutTable, ParallelLayout
 from costmodel.memory.stage import MemoryBreakdown, memory_by_stage
@@ -45,7 +46,9 @@ def test_simumax_runs_on_b200_are_met_within_two_percent(
     chosen = ParallelLayout(zero_stage=1, sequence_parallel=layout.get("tp", 1) > 1, **layout)
     job = TrainingJob(sequence_length=4096, global_batch_size=16)
     none = [[0] * len(counts) for counts in layers]
-    stages = memory_by_stage(spec, job, stack("megatron-core-noov"), chosen, layers, none)
+    stages = memory_by_stage(
+        Workload(model=spec, job=job, stack=stack("megatron-core-noov")), chosen, layers, none
+    )
     assert peak_gib(stages) == pytest.approx(measured_gib, rel=0.02)
 
 
@@ -85,7 +88,9 @@ def test_zero_bubble_paper_baselines_are_met_within_three_percent(
         schedule="interleaved" if virtual > 1 else "1f1b",
     )
     job = TrainingJob(sequence_length=1024, global_batch_size=4 * pp * microbatch)
-    stages = memory_by_stage(spec, job, stack("megatron-lm-2021"), layout, split, [[0]] * pp)
+    stages = memory_by_stage(
+        Workload(model=spec, job=job, stack=stack("megatron-lm-2021")), layout, split, [[0]] * pp
+    )
     assert peak_gib(stages) == pytest.approx(measured_gib, rel=0.03)
 
 
@@ -95,7 +100,9 @@ def test_zero_paper_example_of_a_seven_and_a_half_billion_model() -> None:
     profile = dataclasses.replace(shipped, memory=dataclasses.replace(shipped.memory, gradient_bytes=2))
     table = LayoutTable.from_rows([ParallelLayout(dp=64, zero_stage=stage) for stage in range(4)])
     job = TrainingJob(sequence_length=1, global_batch_size=64)
-    total = state_bytes(bytes_per_parameter(table, profile, job), 7.5e9).total_bytes
+    total = state_bytes(
+        bytes_per_parameter(Workload(model=model("llama-2-7b"), job=job, stack=profile), table), 7.5e9
+    ).total_bytes
     assert [round(float(found) / 1e9, 1) for found in total] == [120.0, 31.4, 16.6, 1.9]
 
 
@@ -103,7 +110,9 @@ def test_a_405b_model_on_eight_small_gpus_does_not_fit() -> None:
     """Eight A100-40GB hold 320 GB; the state alone of 405 B parameters needs 18 bytes each."""
     layout = ParallelLayout(tp=8, sequence_parallel=True, recompute="full")
     job = TrainingJob(sequence_length=4096, global_batch_size=8)
-    (stage,) = memory_by_stage(model("405b"), job, stack("megatron-core"), layout, [[126]], [[126]])
+    (stage,) = memory_by_stage(
+        Workload(model=model("405b"), job=job, stack=stack("megatron-core")), layout, [[126]], [[126]]
+    )
     assert stage.total_bytes > 20 * 40 * GIB
 
 
@@ -120,5 +129,7 @@ def test_known_fits_and_misfits_on_eighty_gib(name: str, layout: dict[str, Any],
     spec = model(name)
     chosen = ParallelLayout(**layout)
     job = TrainingJob(sequence_length=8192, global_batch_size=64)
-    (stage,) = memory_by_stage(spec, job, stack("torchtitan"), chosen, [[spec.num_layers]], [[0]])
+    (stage,) = memory_by_stage(
+        Workload(model=spec, job=job, stack=stack("torchtitan")), chosen, [[spec.num_layers]], [[0]]
+    )
     assert (stage.total_bytes <= 80 * GIB) is bool(fits_gib)

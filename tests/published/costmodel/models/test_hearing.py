@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from costmodel.case import Workload
 from costmodel.job import TrainingJob
 from costmodel.models.hf.config import model_of_config
 from costmodel.models.parameters import parameter_count, without_tower
@@ -130,9 +131,9 @@ def test_flop_are_those_that_torch_counts(case: str) -> None:
     job = TrainingJob(sequence_length=256, global_batch_size=1)
     shard = ShardShape(sequence_length=256.0)
     run = layer_runs(spec)[0]
-    found = run.count * forward_flop(layer_ops(spec, run.kind, job, stack("ideal"), shard)) + forward_flop(
-        embedding_ops(spec, job, stack("ideal"), shard)
-    )
+    found = run.count * forward_flop(
+        layer_ops(Workload(model=spec, job=job, stack=stack("ideal")), run.kind, shard)
+    ) + forward_flop(embedding_ops(Workload(model=spec, job=job, stack=stack("ideal")), shard))
     assert found == pytest.approx(counter.get_total_flops(), rel=1e-3)
 
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from costmodel.case import Case
 from costmodel.job import TrainingJob
 from costmodel.kernels.tables import load_calibration
 from costmodel.layout import LayoutTable, ParallelLayout
@@ -94,7 +95,14 @@ def test_deepseek_v3_takes_as_long_as_published() -> None:
     job = TrainingJob(sequence_length=4096, global_batch_size=15_360, precision="fp8")
     table, cluster = LayoutTable.from_rows([layout]), default_cluster("h800", 2048)
     without, trained = (
-        float(evaluate(V3, cluster, replace(job, mtp_layers=n), stack("hai-llm"), table, CAL).step_time_s[0])
+        float(
+            evaluate(
+                Case(
+                    model=V3, cluster=cluster, job=replace(job, mtp_layers=n), stack=stack("hai-llm"), cal=CAL
+                ),
+                table,
+            ).step_time_s[0]
+        )
         for n in (0, 1)
     )
     assert abs(trained / 20.1 - 1) < abs(without / 20.1 - 1)

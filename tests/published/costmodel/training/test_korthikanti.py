@@ -2,6 +2,7 @@
 
 import pytest
 
+from costmodel.case import Case
 from costmodel.job import TrainingJob
 from costmodel.kernels.tables import load_calibration
 from costmodel.layout import ParallelLayout
@@ -47,7 +48,9 @@ def test_published_step_times_are_met_within_fifteen_percent(
             sequence_parallel=sequence_parallel,
         )
         engine = stack("megatron-lm-2022" if sequence_parallel else "megatron-lm-2021")
-        return estimate(model(name), cluster, job, engine, layout, CAL).step_time_s
+        return estimate(
+            Case(model=model(name), cluster=cluster, job=job, stack=engine, cal=CAL), layout
+        ).step_time_s
 
     assert seconds(sequence_parallel=False) == pytest.approx(full_s, rel=0.15)
     assert seconds(sequence_parallel=True) == pytest.approx(selective_s, rel=0.15)

@@ -19,6 +19,7 @@ from costmodel.campaign.interval import with_best_interval, with_best_spares
 from costmodel.campaign.record import KEPT, Campaign, Duration, FailureModel
 from costmodel.campaign.tiers import chains_of
 from costmodel.campaign.worth import Price
+from costmodel.case import Workload
 from costmodel.job import TrainingJob
 from costmodel.layout import ParallelLayout
 from costmodel.memory.stage import memory_by_stage
@@ -74,8 +75,12 @@ def test_a_checkpoint_is_the_state_that_lies_on_the_ranks(layout: ParallelLayout
     """Optimizer state of all ranks, and the weights of one replica, as the memory of the plan has them."""
     spec, engine = model("70b"), stack("megatron-core")
     even = [spec.num_layers // layout.pp] * layout.pp
-    stages = memory_by_stage(spec, TRAINING, engine, layout, [(n,) for n in even], [(0,)] * layout.pp)
-    ours = checkpoint_state(spec, TRAINING, engine, layout, [stage.weights_bytes for stage in stages])
+    stages = memory_by_stage(
+        Workload(model=spec, job=TRAINING, stack=engine), layout, [(n,) for n in even], [(0,)] * layout.pp
+    )
+    ours = checkpoint_state(
+        Workload(model=spec, job=TRAINING, stack=engine), layout, [stage.weights_bytes for stage in stages]
+    )
     ranks = layout.num_gpus // layout.pp
     held = sum(stage.optimizer_bytes * ranks + stage.weights_bytes * layout.tp for stage in stages)
     assert ours.total_bytes == pytest.approx(held, rel=0.002)
@@ -104,7 +109,9 @@ def test_a_checkpoint_has_the_moments_of_its_optimizer(optimizer: str, each: int
     """Weights in sixteen bits, an fp32 master copy where it updates one, and its own moments."""
     asked = replace(TRAINING, optimizer=optimizer)
     spec = model("llama-2-7b")
-    assert saved_bytes(spec, asked, stack("megatron-core")) == each * parameter_count(spec)
+    assert saved_bytes(
+        Workload(model=spec, job=asked, stack=stack("megatron-core"))
+    ) == each * parameter_count(spec)
 
 
 def test_a_checkpoint_of_muon_has_two_moments_of_what_is_no_matrix() -> None:
@@ -112,14 +119,21 @@ def test_a_checkpoint_of_muon_has_two_moments_of_what_is_no_matrix() -> None:
     spec = model("llama-2-7b")
     others = 2 * 32_000 * 4096 + 65 * 4096
     whole = 10 * parameter_count(spec) + 4 * others
-    assert saved_bytes(spec, replace(TRAINING, optimizer="muon"), stack("megatron-core")) == whole
+    assert (
+        saved_bytes(
+            Workload(model=spec, job=replace(TRAINING, optimizer="muon"), stack=stack("megatron-core"))
+        )
+        == whole
+    )
 
 
 def test_workers_that_run_apart_save_their_last_agreement() -> None:
     """DiLoCo keeps outer weights and momentum, eight bytes a parameter."""
     spec, engine = model("llama-2-7b"), stack("megatron-core")
     apart = replace(TRAINING, local_steps="diloco:100")
-    more = saved_bytes(spec, apart, engine) - saved_bytes(spec, TRAINING, engine)
+    more = saved_bytes(Workload(model=spec, job=apart, stack=engine)) - saved_bytes(
+        Workload(model=spec, job=TRAINING, stack=engine)
+    )
     assert more == 8 * parameter_count(spec)
 
 
@@ -136,10 +150,15 @@ def test_a_checkpoint_of_adapters_has_no_frozen_weight(adapter: str, trained: in
     """Fourteen bytes of what PEFT trains; the base, in sixteen bits whatever it is kept in, is read beside it."""
     spec, layout = model("llama-2-7b"), ParallelLayout(dp=8)
     asked = replace(TRAINING, adapter=parse_adapter(adapter))
-    state = checkpoint_state(spec, asked, stack("megatron-core"), layout, [1e9])
+    state = checkpoint_state(Workload(model=spec, job=asked, stack=stack("megatron-core")), layout, [1e9])
     assert (state.total_bytes, state.per_rank_bytes) == (14 * trained, 14 * trained / 8)
     assert state.base_bytes == 2 * parameter_count(spec)
-    assert checkpoint_state(spec, TRAINING, stack("megatron-core"), layout, [1e9]).base_bytes == 0
+    assert (
+        checkpoint_state(
+            Workload(model=spec, job=TRAINING, stack=stack("megatron-core")), layout, [1e9]
+        ).base_bytes
+        == 0
+    )
 
 
 def test_a_restart_reads_the_frozen_base_from_storage() -> None:
@@ -243,7 +262,7 @@ def test_no_layout_beats_the_bound_on_its_useful_share(peer_memory: bool, asynch
         layout = ParallelLayout(tp=tp, pp=pp, dp=dp, zero_stage=1, shard_degree=dp)
         for uneven in (1.0, 1.6):
             stages = [weights / (tp * pp)] * (pp - 1) + [uneven * weights / (tp * pp)]
-            state = checkpoint_state(spec, TRAINING, engine, layout, stages)
+            state = checkpoint_state(Workload(model=spec, job=TRAINING, stack=engine), layout, stages)
             one = replace(job(), checkpoint=state, gpus=layout.num_gpus, step_s=step_s)
             bound = bound_useful_share(one, least, world, CLUSTER)
             share = expected(course_of(one, world, CLUSTER)).useful

@@ -2,9 +2,11 @@
 
 from dataclasses import replace
 
+from costmodel.case import Case
 from costmodel.evidence.keys import Footing, Key, engine_family, footing
 from costmodel.evidence.table import MEMORY, RUNS, count_runs, evidence_for, unmeasured, unmeasured_memory
 from costmodel.job import TrainingJob
+from costmodel.kernels.tables import load_calibration
 from costmodel.layout import ParallelLayout
 from costmodel.models.catalog import model
 from costmodel.stack import stack
@@ -15,7 +17,19 @@ def names_of(layout: ParallelLayout, tokens: int = 4096, name: str = "llama-3.1-
     """Keys of a layout on H100 nodes of eight."""
     job = TrainingJob(sequence_length=tokens, global_batch_size=512)
     cluster = default_cluster("h100-sxm", layout.num_gpus)
-    return {key.name for key in footing(model(name), cluster, job, stack("megatron-core"), layout).keys}
+    return {
+        key.name
+        for key in footing(
+            Case(
+                model=model(name),
+                cluster=cluster,
+                job=job,
+                stack=stack("megatron-core"),
+                cal=load_calibration(),
+            ),
+            layout,
+        ).keys
+    }
 
 
 PLAIN = {"bf16", "profile megatron-core"}

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from costmodel.case import Workload
 from costmodel.job import TrainingJob
 from costmodel.layout import CP_KINDS
 from costmodel.memory.activations import saved_bytes
@@ -25,7 +26,7 @@ def attention(
     spec = model(name)
     job = TrainingJob(sequence_length=TOKENS, global_batch_size=8)
     shard = ShardShape(sequence_length=TOKENS, cp=cp, cp_kind=CP_KINDS.index(kind))
-    return list(attention_ops(spec, layer_runs(spec)[0].kind, job, engine, shard))
+    return list(attention_ops(Workload(model=spec, job=job, stack=engine), layer_runs(spec)[0].kind, shard))
 
 
 def core_attention_of(ops: list[Op]) -> Op:

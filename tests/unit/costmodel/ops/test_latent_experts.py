@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from costmodel.case import Workload
 from costmodel.job import TrainingJob
 from costmodel.models.catalog import model
 from costmodel.models.parameters import layer_parameters
@@ -30,7 +31,11 @@ def routed(spec: ModelSpec) -> LayerKind:
 
 def ops_of(spec: ModelSpec, **degrees: float) -> dict[str, Op]:
     """Operations of its layer of experts by name."""
-    ops = layer_ops(spec, routed(spec), JOB, stack("megatron-core"), ShardShape(sequence_length=S, **degrees))
+    ops = layer_ops(
+        Workload(model=spec, job=JOB, stack=stack("megatron-core")),
+        routed(spec),
+        ShardShape(sequence_length=S, **degrees),
+    )
     return {op.name: op for op in ops}
 
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from costmodel.case import Workload
 from costmodel.job import TrainingJob
 from costmodel.layout import CP_KINDS
 from costmodel.models.catalog import model, model_names
@@ -27,9 +28,12 @@ def ops_of(
 ) -> list[Op]:
     """Every operation of the whole model, layers repeated."""
     shard, profile = ShardShape(sequence_length=float(job.sequence_length), **degrees), stack(name)
-    ops = [*embedding_ops(spec, job, profile, shard), *head_ops(spec, profile, shard)]
+    ops = [
+        *embedding_ops(Workload(model=spec, job=job, stack=profile), shard),
+        *head_ops(spec, profile, shard),
+    ]
     for run in layer_runs(spec):
-        ops += run.count * list(layer_ops(spec, run.kind, job, profile, shard))
+        ops += run.count * list(layer_ops(Workload(model=spec, job=job, stack=profile), run.kind, shard))
     return ops
 
 
@@ -57,7 +61,11 @@ def test_tensor_parallel_shards_sum_to_the_layer_but_for_replicated_parts() -> N
     whole, shard = (
         sum(
             op.parameters
-            for op in layer_ops(spec, run.kind, JOB, stack("ideal"), ShardShape(sequence_length=S, tp=tp))
+            for op in layer_ops(
+                Workload(model=spec, job=JOB, stack=stack("ideal")),
+                run.kind,
+                ShardShape(sequence_length=S, tp=tp),
+            )
         )
         for tp in (1, 8)
     )
@@ -72,7 +80,9 @@ def test_expert_parallel_shards_sum_to_the_experts() -> None:
         sum(
             op.parameters
             for op in layer_ops(
-                spec, run.kind, JOB, stack("ideal"), ShardShape(sequence_length=S, ep=ep, expert_tp=etp)
+                Workload(model=spec, job=JOB, stack=stack("ideal")),
+                run.kind,
+                ShardShape(sequence_length=S, ep=ep, expert_tp=etp),
             )
             if op.kind is OpKind.GROUPED_GEMM
         )
@@ -110,7 +120,9 @@ def test_a_window_limits_the_pairs_of_windowed_layers_only() -> None:
     (run,) = layer_runs(spec)
     (attention,) = [
         op
-        for op in layer_ops(spec, run.kind, JOB, stack("ideal"), ShardShape(sequence_length=S))
+        for op in layer_ops(
+            Workload(model=spec, job=JOB, stack=stack("ideal")), run.kind, ShardShape(sequence_length=S)
+        )
         if op.kind is OpKind.ATTENTION
     ]
     windowed, full = S * 128 - 128 * 128 / 2, S * S / 2
@@ -148,7 +160,11 @@ def test_tensor_parallel_layer_reduces_twice_forward_and_twice_backward() -> Non
     """Without sequence parallelism: all-reduces of 2·T·H bytes (Shoeybi et al. 2019, figure 4)."""
     spec = model("megatron-22b")
     (run,) = layer_runs(spec)
-    ops = list(layer_ops(spec, run.kind, JOB, stack("ideal"), ShardShape(sequence_length=S, tp=8)))
+    ops = list(
+        layer_ops(
+            Workload(model=spec, job=JOB, stack=stack("ideal")), run.kind, ShardShape(sequence_length=S, tp=8)
+        )
+    )
     message = 2 * S * spec.hidden_size
     assert collective_bytes(ops, "tp") == {
         "all_reduce forward": 2 * message,
@@ -162,7 +178,9 @@ def test_sequence_parallel_layer_gathers_and_scatters_the_same_bytes() -> None:
     (run,) = layer_runs(spec)
     shard = ShardShape(sequence_length=S, tp=8, sequence_parallel=True)
     message = 2 * S * spec.hidden_size
-    assert collective_bytes(list(layer_ops(spec, run.kind, JOB, stack("ideal"), shard)), "tp") == {
+    assert collective_bytes(
+        list(layer_ops(Workload(model=spec, job=JOB, stack=stack("ideal")), run.kind, shard)), "tp"
+    ) == {
         "all_gather forward": 2 * message,
         "reduce_scatter forward": 2 * message,
         "reduce_scatter backward": 2 * message,
@@ -183,7 +201,9 @@ def test_ring_and_ulysses_exchange_what_their_papers_say() -> None:
     seen = {}
     for kind in ("ring", "ulysses"):
         shard = ShardShape(sequence_length=S, cp=4, cp_kind=CP_KINDS.index(kind))
-        seen[kind] = collective_bytes(list(layer_ops(spec, run.kind, JOB, stack("ideal"), shard)), "cp")
+        seen[kind] = collective_bytes(
+            list(layer_ops(Workload(model=spec, job=JOB, stack=stack("ideal")), run.kind, shard)), "cp"
+        )
     assert seen == {
         "ring": {"all_gather forward": kv, "all_gather backward": kv, "reduce_scatter backward": kv},
         "ulysses": {"all_to_all forward": (kv + q) / 4, "all_to_all backward": (kv + q) / 4},
@@ -194,7 +214,11 @@ def test_experts_are_dispatched_and_combined_once_each_way() -> None:
     """Each rank sends K copies of its tokens, 2·T·K·H bytes, four times per layer."""
     spec = model("deepseek-v3")
     moe = layer_runs(spec)[1].kind
-    ops = list(layer_ops(spec, moe, JOB, stack("ideal"), ShardShape(sequence_length=S, ep=64)))
+    ops = list(
+        layer_ops(
+            Workload(model=spec, job=JOB, stack=stack("ideal")), moe, ShardShape(sequence_length=S, ep=64)
+        )
+    )
     sent = 2 * S * 8 * 7168
     assert collective_bytes(ops, "ep") == {"all_to_all forward": 2 * sent, "all_to_all backward": 2 * sent}
 
@@ -220,6 +244,8 @@ def test_model_flop_follow_the_narayanan_formula() -> None:
 def test_the_embedding_of_a_rank_is_its_vocabulary_shard() -> None:
     """A lookup holds V/tp rows and all positions."""
     spec = model("gpt-3-175b")
-    (lookup, *_) = embedding_ops(spec, JOB, stack("ideal"), ShardShape(sequence_length=S, tp=4))
+    (lookup, *_) = embedding_ops(
+        Workload(model=spec, job=JOB, stack=stack("ideal")), ShardShape(sequence_length=S, tp=4)
+    )
     assert lookup.parameters == spec.vocab_size * 12288 / 4 + 2048 * 12288
     assert embedding_parameters(spec) == (spec.vocab_size + 2048) * 12288

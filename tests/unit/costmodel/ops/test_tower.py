@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from costmodel.case import Case, Workload
 from costmodel.job import TrainingJob
 from costmodel.layout import ParallelLayout
 from costmodel.memory.layer import memory_pieces
@@ -33,8 +34,8 @@ def tower_flop(spec: Any, job: TrainingJob) -> float:
     shard = ShardShape(sequence_length=float(job.sequence_length))
     run = layer_runs(spec)[0]
     return float(
-        run.count * forward_flop(layer_ops(spec, run.kind, job, IDEAL, shard))
-        + forward_flop(embedding_ops(spec, job, IDEAL, shard))
+        run.count * forward_flop(layer_ops(Workload(model=spec, job=job, stack=IDEAL), run.kind, shard))
+        + forward_flop(embedding_ops(Workload(model=spec, job=job, stack=IDEAL), shard))
     )
 
 
@@ -51,9 +52,11 @@ def test_a_rank_holds_the_tower_whole(degrees: dict[str, float]) -> None:
     """Parameters of its operations are those of its sizes, whatever else is cut."""
     shard = ShardShape(sequence_length=float(S), **degrees)
     run = layer_runs(MODEL)[0]
-    held = sum(op.parameters for op in layer_ops(MODEL, run.kind, JOB, IDEAL, shard))
+    held = sum(
+        op.parameters for op in layer_ops(Workload(model=MODEL, job=JOB, stack=IDEAL), run.kind, shard)
+    )
     assert held == layer_parameters(MODEL, run.kind)
-    ends = sum(op.parameters for op in embedding_ops(MODEL, JOB, IDEAL, shard))
+    ends = sum(op.parameters for op in embedding_ops(Workload(model=MODEL, job=JOB, stack=IDEAL), shard))
     lookup = embedding_parameters(decoder_of(MODEL)) / degrees.get("tp", 1)
     assert ends - lookup == pytest.approx(
         embedding_parameters(MODEL) - embedding_parameters(decoder_of(MODEL))
@@ -67,8 +70,8 @@ def test_images_are_dealt_whole(images: int, microbatch: int, cp: int, seen: int
     shard = ShardShape(sequence_length=float(S), cp=float(cp), microbatch_size=float(microbatch))
     one = ShardShape(sequence_length=float(S))
     kind = layer_runs(MODEL)[0].kind
-    of_rank = forward_flop(layer_ops(MODEL, kind, job, IDEAL, shard))
-    assert of_rank == seen * forward_flop(layer_ops(MODEL, kind, JOB, IDEAL, one))
+    of_rank = forward_flop(layer_ops(Workload(model=MODEL, job=job, stack=IDEAL), kind, shard))
+    assert of_rank == seen * forward_flop(layer_ops(Workload(model=MODEL, job=JOB, stack=IDEAL), kind, one))
 
 
 def test_flop_of_a_step_grow_with_what_is_seen() -> None:
@@ -82,7 +85,8 @@ def test_flop_of_a_step_grow_with_what_is_seen() -> None:
 def test_a_recomputed_layer_keeps_its_patches() -> None:
     """2·P·h bytes, and of a decoder's layer 2·S·H."""
     pieces = memory_pieces(
-        MODEL, replace(JOB, images=4), stack("megatron-core"), ParallelLayout(recompute="full")
+        Workload(model=MODEL, job=replace(JOB, images=4), stack=stack("megatron-core")),
+        ParallelLayout(recompute="full"),
     )
     full = [float(np.ravel(layer.saved_bytes_recomputed)[0]) for layer in pieces.layers]
     assert full == [2 * 4 * 4 * 64 * 1024, 2 * S * 4096]
@@ -95,8 +99,17 @@ def layer_times(job: TrainingJob) -> tuple[Any, Any]:
     from topology.builders import default_cluster
 
     layout, profile = ParallelLayout(recompute="full"), stack("megatron-core")
-    costs = stage_costs(MODEL, default_cluster("h100-sxm", 8), job, profile, layout, load_calibration())
-    return costs, memory_pieces(MODEL, job, profile, layout)
+    costs = stage_costs(
+        Case(
+            model=MODEL,
+            cluster=default_cluster("h100-sxm", 8),
+            job=job,
+            stack=profile,
+            cal=load_calibration(),
+        ),
+        layout,
+    )
+    return costs, memory_pieces(Workload(model=MODEL, job=job, stack=profile), layout)
 
 
 @pytest.mark.parametrize(
@@ -106,7 +119,7 @@ def test_a_frozen_tower_runs_forward_alone(job: TrainingJob) -> None:
     """A third of its FLOP, no gradients, no state but its weights, nothing kept, nothing to run again."""
     shard = ShardShape(sequence_length=float(S))
     run = layer_runs(MODEL)[0]
-    ops = layer_ops(MODEL, run.kind, job, stack("megatron-core"), shard)
+    ops = layer_ops(Workload(model=MODEL, job=job, stack=stack("megatron-core")), run.kind, shard)
     assert sum(op.parameters + op.saved_bytes + op.working_bytes for op in ops) == 0
     assert sum(op.frozen_bytes for op in ops) == 2 * layer_parameters(MODEL, run.kind)
     many = 100  # images, so that kernels take longer than their launches
@@ -127,7 +140,9 @@ def test_a_frozen_tower_has_no_optimizer_state() -> None:
     profile = stack("megatron-core")
 
     def static(job: TrainingJob) -> float:
-        (found,) = memory_by_stage(MODEL, job, profile, ParallelLayout(), ((24, 32),), ((0, 0),))
+        (found,) = memory_by_stage(
+            Workload(model=MODEL, job=job, stack=profile), ParallelLayout(), ((24, 32),), ((0, 0),)
+        )
         return found.weights_bytes + found.gradients_bytes + found.optimizer_bytes
 
     assert MODEL.tower is not None

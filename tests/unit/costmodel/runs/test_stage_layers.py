@@ -6,6 +6,7 @@ import pytest
 
 from costmodel.accuracy.training import predict_rows
 from costmodel.accuracy.training_runs import read_run
+from costmodel.case import Case
 from costmodel.kernels.tables import load_calibration
 from costmodel.models.spec import layer_order
 from costmodel.pipeline.stage_costs import StageSplit, step_time
@@ -38,7 +39,9 @@ def test_a_step_is_that_of_the_stated_split(chunks: str, layers: tuple[int, ...]
     cells = {"virtual_stages": chunks, "stage_layers": ";".join(map(str, layers))}
     run = read_run(ROW | cells)
     assert run.chunk_layers == layers
-    costs = stage_costs(run.model, run.cluster, run.job, run.stack, run.layout, CAL)
+    costs = stage_costs(
+        Case(model=run.model, cluster=run.cluster, job=run.job, stack=run.stack, cal=CAL), run.layout
+    )
     held = runs_of_ranks(ranks_of_chunks(run.layout), layers, costs.runs, layer_order(run.model))
     split = StageSplit(layers_of_stage=held, recompute_of_stage=(0,) * 8)
     assert predicted(**cells) == pytest.approx(step_time(costs, split), rel=1e-9)

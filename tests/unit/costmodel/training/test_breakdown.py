@@ -4,6 +4,7 @@ from dataclasses import fields, replace
 
 import pytest
 
+from costmodel.case import Case
 from costmodel.estimate import TimeBreakdown
 from costmodel.job import TrainingJob
 from costmodel.kernels.tables import load_calibration
@@ -32,7 +33,9 @@ LAYOUTS = {
 def breakdown(layout: ParallelLayout, *, nic_gbit: float = 400, engine: str = "torchtitan") -> TimeBreakdown:
     """Parts of a step of an 8B model."""
     cluster = default_cluster("h100-sxm", layout.num_gpus, nic_bandwidth_bytes_per_s=nic_gbit * GBIT)
-    return estimate(model("llama-3.1-8b"), cluster, JOB, stack(engine), layout, CAL).time
+    return estimate(
+        Case(model=model("llama-3.1-8b"), cluster=cluster, job=JOB, stack=stack(engine), cal=CAL), layout
+    ).time
 
 
 @pytest.mark.parametrize("name", LAYOUTS)

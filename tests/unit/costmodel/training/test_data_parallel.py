@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from costmodel.case import Case
 from costmodel.job import TrainingJob
 from costmodel.kernels.tables import load_calibration
 from costmodel.layout import LayoutTable, ParallelLayout
@@ -26,7 +27,9 @@ SPEC = model("llama-3.1-8b")
 def traffic(**fields: int) -> GradientTraffic:
     """Traffic of one layout of the 8B model on 32 GPUs."""
     table = LayoutTable.from_rows([ParallelLayout(**fields)])
-    return features_of(SPEC, CLUSTER, JOB, stack("ideal"), table, CAL).traffic
+    return features_of(
+        Case(model=SPEC, cluster=CLUSTER, job=JOB, stack=stack("ideal"), cal=CAL), table
+    ).traffic
 
 
 def total(rows: np.ndarray) -> float:
@@ -86,7 +89,11 @@ def test_less_overlap_and_wider_gradients_lengthen_the_step(worsen: Callable[...
     """What a stack hides or halves shows when it does not."""
     layout, engine = ParallelLayout(dp=32, zero_stage=1), stack("megatron-core")
     before, after = (
-        estimate(SPEC, CLUSTER, JOB, chosen, layout, CAL, constants=default_constants()).time.dp_s
+        estimate(
+            Case(model=SPEC, cluster=CLUSTER, job=JOB, stack=chosen, cal=CAL),
+            layout,
+            constants=default_constants(),
+        ).time.dp_s
         for chosen in (engine, worsen(engine))
     )
     assert after > before
@@ -99,7 +106,9 @@ def test_parameters_gathered_one_by_one_pay_every_ring_anew() -> None:
     apart = replace(whole, timing=replace(whole.timing, messages_per_unit=12))
     cluster, job = default_cluster("a100-sxm-80gb", 512), replace(JOB, global_batch_size=512)
     once, often = (
-        features_of(SPEC, cluster, job, engine, table, CAL).traffic.microbatch_gather_s[0, 0]
+        features_of(
+            Case(model=SPEC, cluster=cluster, job=job, stack=engine, cal=CAL), table
+        ).traffic.microbatch_gather_s[0, 0]
         for engine in (whole, apart)
     )
     assert once < often < 12 * once

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from costmodel.case import Case, Workload
 from costmodel.job import TrainingJob
 from costmodel.kernels.collectives import collective_time
 from costmodel.kernels.tables import load_calibration
@@ -34,7 +35,11 @@ def step_s(
     job = TrainingJob(sequence_length=4096, global_batch_size=256, precision=precision)  # type: ignore[arg-type]
     cluster = default_cluster(gpu, 16)
     table = LayoutTable.from_rows([layout])
-    return float(evaluate(model("qwen3-30b-a3b"), cluster, job, profile, table, CAL).step_time_s[0])
+    return float(
+        evaluate(
+            Case(model=model("qwen3-30b-a3b"), cluster=cluster, job=job, stack=profile, cal=CAL), table
+        ).step_time_s[0]
+    )
 
 
 def test_a_token_sent_once_per_node_crosses_the_network_less_often() -> None:
@@ -92,7 +97,9 @@ def forward_s(profile: SoftwareStack, microbatch: int, ep: int) -> tuple[float, 
     """Seconds of a layer's forward at full clocks on a rank of Qwen3-30B, and of its expert products alone."""
     job = TrainingJob(sequence_length=4096, global_batch_size=1024)
     table = LayoutTable.from_rows([ParallelLayout(dp=16, ep=ep, microbatch_size=microbatch)])
-    f = features_of(QWEN, default_cluster("h100-sxm", 16), job, profile, table, CAL)
+    f = features_of(
+        Case(model=QWEN, cluster=default_cluster("h100-sxm", 16), job=job, stack=profile, cal=CAL), table
+    )
     constants = replace(default_constants(), picojoule_per_flop=0.0)
     step = layer_step(f.runs[0], f, constants)
     return float(step.forward_s[0]), float(f.runs[0].kernels.grouped_forward_s[0])
@@ -174,7 +181,14 @@ def test_four_bits_beat_eight_by_less_than_their_peaks() -> None:
     eight, four = (
         float(
             evaluate(
-                model("llama-3-8b"), cluster, replace(job, precision=p), profile, table, CAL
+                Case(
+                    model=model("llama-3-8b"),
+                    cluster=cluster,
+                    job=replace(job, precision=p),
+                    stack=profile,
+                    cal=CAL,
+                ),
+                table,
             ).step_time_s[0]
         )
         for p in ("mxfp8", "nvfp4")
@@ -190,7 +204,7 @@ def test_tokens_go_out_in_eight_bits_and_come_back_in_sixteen() -> None:
     for profile in (wide, engine):
         for precision in ("bf16", "fp8"):
             job = TrainingJob(sequence_length=4096, global_batch_size=8, precision=precision)  # type: ignore[arg-type]
-            ops = expert_ops(QWEN, job, profile, shard)
+            ops = expert_ops(Workload(model=QWEN, job=job, stack=profile), shard)
             sent[profile.name, precision] = [
                 float(op.collective_bytes) for op in ops if op.collective == "all_to_all"
             ]
@@ -206,7 +220,9 @@ def test_a_pair_hides_tokens_under_the_other_pass() -> None:
     profile = stack("megatron-bridge-overlap")
     job = TrainingJob(sequence_length=4096, global_batch_size=4096)
     table = LayoutTable.from_rows([layout])
-    f = features_of(QWEN, default_cluster("h100-sxm", 16), job, profile, table, CAL)
+    f = features_of(
+        Case(model=QWEN, cluster=default_cluster("h100-sxm", 16), job=job, stack=profile, cal=CAL), table
+    )
     part, c = f.runs[0], default_constants()
     moves = part.transfers
     both = moves.ep_forward_s + moves.ep_backward_s
@@ -237,5 +253,8 @@ def test_deepseek_v3_takes_about_as_long_as_published() -> None:
     layout = ParallelLayout(
         pp=16, virtual_stages=2, schedule="dualpipev", dp=128, ep=64, zero_stage=1, recompute="selective"
     )
-    found = evaluate(spec, cluster, job, stack("hai-llm"), LayoutTable.from_rows([layout]), CAL)
+    found = evaluate(
+        Case(model=spec, cluster=cluster, job=job, stack=stack("hai-llm"), cal=CAL),
+        LayoutTable.from_rows([layout]),
+    )
     assert float(found.step_time_s[0]) == pytest.approx(20.1, rel=0.1)

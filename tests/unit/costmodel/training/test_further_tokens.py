@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from costmodel.campaign.checkpoint import saved_bytes
+from costmodel.case import Case, Workload
 from costmodel.estimate import PART_NAMES
 from costmodel.job import TrainingJob
 from costmodel.kernels.tables import load_calibration
@@ -50,7 +51,7 @@ def trained(modules: int) -> TrainingJob:
 
 def pieces_of(modules: int, layout: ParallelLayout, spec: ModelSpec = SMALL) -> MemoryPieces:
     """Memory of a rank, by piece."""
-    return memory_pieces(spec, trained(modules), CORE, layout)
+    return memory_pieces(Workload(model=spec, job=trained(modules), stack=CORE), layout)
 
 
 @pytest.mark.parametrize(
@@ -59,7 +60,9 @@ def pieces_of(modules: int, layout: ParallelLayout, spec: ModelSpec = SMALL) -> 
 def test_operations_hold_the_parameters_of_a_module(name: str) -> None:
     """The per-layer table and the count of parameters are of one module."""
     spec = model(name)
-    module = ops_of_parts(spec, trained(1), CORE, ShardShape(sequence_length=4096.0))[-3]
+    module = ops_of_parts(
+        Workload(model=spec, job=trained(1), stack=CORE), ShardShape(sequence_length=4096.0)
+    )[-3]
     assert sum(float(op.parameters) for op in module) == mtp_parameters(spec)
 
 
@@ -69,11 +72,14 @@ def test_parts_of_a_step_sum_to_it_and_every_path_gives_one_number(layout: Paral
     for modules in (1, 2):
         profile = stack("ideal")
         table = LayoutTable.from_rows([layout])
-        found = estimate(SMALL, CLUSTER, trained(modules), profile, layout, CAL)
+        found = estimate(
+            Case(model=SMALL, cluster=CLUSTER, job=trained(modules), stack=profile, cal=CAL), layout
+        )
         scored = evaluate(
-            SMALL, CLUSTER, trained(modules), profile, table, CAL,
+            Case(model=SMALL, cluster=CLUSTER, job=trained(modules), stack=profile, cal=CAL),
+            table,
             recomputed_share=np.array([float(layout.recompute == "full")]),
-        )  # fmt: skip
+        )
         assert sum(getattr(found.time, name) for name in PART_NAMES) == pytest.approx(
             found.step_time_s, rel=1e-9
         )
@@ -86,7 +92,11 @@ def test_a_module_is_a_layer_and_a_head_more_on_the_last_stage(layout: ParallelL
     """A microbatch there takes a layer, the loss again, and no less than the products of two hidden states."""
     table = LayoutTable.from_rows([layout])
     without, one, two = (
-        price_layouts(SMALL, CLUSTER, trained(n), CORE, table, CAL, constants=default_constants()).costs
+        price_layouts(
+            Case(model=SMALL, cluster=CLUSTER, job=trained(n), stack=CORE, cal=CAL),
+            table,
+            constants=default_constants(),
+        ).costs
         for n in (0, 1, 2)
     )
     layer, head = float(without.layer_s[-1, 0]), float(without.last_s[0])
@@ -113,7 +123,9 @@ def test_the_last_stage_holds_the_module_and_an_embedding_of_its_own(
     """Weights of a module, and of the embedding unless one rank has both ends of the model."""
     alone = replace(layout, ep=1)
     profile = replace(CORE, supports=stack("ideal").supports)
-    without, trains = (memory_pieces(SMALL, trained(n), profile, alone) for n in (0, 1))
+    without, trains = (
+        memory_pieces(Workload(model=SMALL, job=trained(n), stack=profile), alone) for n in (0, 1)
+    )
     added = trains.head.state.weights_bytes - without.head.state.weights_bytes
     held = mtp_parameters(SMALL) + copies * SMALL.vocab_size * SMALL.hidden_size
     assert float(np.ravel(added)[0]) == pytest.approx(CORE.memory.weight_bytes * held)
@@ -147,9 +159,9 @@ def _added(layout: ParallelLayout) -> float:
 
 def test_checkpoints_hold_the_modules() -> None:
     """Fourteen bytes a parameter of each."""
-    assert saved_bytes(SMALL, trained(2), CORE) - saved_bytes(SMALL, JOB, CORE) == 14 * 2 * mtp_parameters(
-        SMALL
-    )
+    assert saved_bytes(Workload(model=SMALL, job=trained(2), stack=CORE)) - saved_bytes(
+        Workload(model=SMALL, job=JOB, stack=CORE)
+    ) == 14 * 2 * mtp_parameters(SMALL)
 
 
 @pytest.mark.parametrize("name", ["deepseek-v3", "glm-4.5", "qwen3-next", "mixtral-8x7b", "llama-3.1-8b"])

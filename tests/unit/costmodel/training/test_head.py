@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from costmodel.case import Case
 from costmodel.job import TrainingJob
 from costmodel.kernels.tables import load_calibration
 from costmodel.layout import LayoutTable, ParallelLayout
@@ -29,7 +30,9 @@ def head_s(used: SoftwareStack, gpu: str = "b200-sxm", job: TrainingJob = JOB) -
     """Seconds of a microbatch of the head of DeepSeek-V3 on the last of two stages."""
     table = LayoutTable.from_rows([ParallelLayout(pp=2, dp=4, ep=4)])
     costs = price_layouts(
-        model("deepseek-v3"), default_cluster(gpu, 8), job, used, table, CAL, constants=CONSTANTS
+        Case(model=model("deepseek-v3"), cluster=default_cluster(gpu, 8), job=job, stack=used, cal=CAL),
+        table,
+        constants=CONSTANTS,
     ).costs
     return float(costs.last_s[0])
 

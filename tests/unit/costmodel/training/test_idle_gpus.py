@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from costmodel.case import Case
 from costmodel.estimate import Estimate
 from costmodel.job import TrainingJob
 from costmodel.kernels.tables import load_calibration
@@ -22,7 +23,11 @@ MODEL, JOB = model("llama-3.2-1b"), TrainingJob(sequence_length=4096, global_bat
 def of_eight_gpus(held: int, *, paid: int | None = None) -> Estimate:
     """Eight GPUs work in a cluster of this many, whose nodes all have the same price."""
     cluster = default_cluster("h100-sxm", held)
-    return estimate(MODEL, cluster, JOB, stack("megatron-core"), ParallelLayout(dp=8), CAL, paid_gpus=paid)
+    return estimate(
+        Case(model=MODEL, cluster=cluster, job=JOB, stack=stack("megatron-core"), cal=CAL),
+        ParallelLayout(dp=8),
+        paid_gpus=paid,
+    )
 
 
 def test_idle_gpus_are_paid_for() -> None:

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from costmodel.case import Case, Workload
 from costmodel.job import TrainingJob
 from costmodel.kernels.tables import load_calibration
 from costmodel.layout import LayoutTable, ParallelLayout
@@ -24,9 +25,15 @@ def step_of(engine: SoftwareStack, *, sequence_parallel: bool = False) -> LayerS
     """A layer of Llama-3.1-8B over four GPUs of a node."""
     layout = ParallelLayout(tp=4, dp=2, sequence_parallel=sequence_parallel)
     features = features_of(
-        model("llama-3.1-8b"), default_cluster("a100-sxm-80gb", 8), JOB, engine,
-        LayoutTable.from_rows([layout]), load_calibration(),
-    )  # fmt: skip
+        Case(
+            model=model("llama-3.1-8b"),
+            cluster=default_cluster("a100-sxm-80gb", 8),
+            job=JOB,
+            stack=engine,
+            cal=load_calibration(),
+        ),
+        LayoutTable.from_rows([layout]),
+    )
     return layer_step(features.runs[0], features, default_constants())
 
 
@@ -55,7 +62,7 @@ def test_tokens_sent_once_are_moved_less(once: bool, moves: float) -> None:
     shard = ShardShape(sequence_length=4096.0, ep=8)
     shipped = stack("megatron-bridge")
     engine = replace(shipped, timing=replace(shipped.timing, dispatches_once_per_node=once))
-    ops = {op.name: op for op in expert_ops(spec, JOB, engine, shard)}
+    ops = {op.name: op for op in expert_ops(Workload(model=spec, job=JOB, stack=engine), shard)}
     copies = 2 * 4096 * spec.num_experts_per_token * spec.hidden_size
     assert ops["permute"].bytes / copies == pytest.approx(moves)
     assert ops["unpermute"].bytes == ops["permute"].bytes

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from costmodel.case import Case
 from costmodel.job import TrainingJob
 from costmodel.kernels.tables import load_calibration
 from costmodel.layout import LayoutTable, ParallelLayout
@@ -22,12 +23,14 @@ def test_only_groups_over_both_sockets_of_a_host_wait(gpu: str, waits: list[bool
     """Four and eight ranks: eight reach the other socket of an eight-GPU host, a GB200 host has four GPUs."""
     table = LayoutTable.from_rows([ParallelLayout(tp=4, dp=18), ParallelLayout(tp=8, dp=9)])
     features = features_of(
-        model("llama-3.1-8b"),
-        default_cluster(gpu, 72),
-        JOB,
-        stack("megatron-core"),
+        Case(
+            model=model("llama-3.1-8b"),
+            cluster=default_cluster(gpu, 72),
+            job=JOB,
+            stack=stack("megatron-core"),
+            cal=load_calibration(),
+        ),
         table,
-        load_calibration(),
     )
     shipped = default_constants()
     none, skewed = (compose(features, replace(shipped, socket_skew_s=s)).layer_s[0] for s in (0.0, 0.01))

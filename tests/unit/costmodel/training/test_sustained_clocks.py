@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from costmodel.case import Case
 from costmodel.job import TrainingJob
 from costmodel.kernels.precisions import TrainingPrecision
 from costmodel.kernels.tables import load_calibration
@@ -29,7 +30,14 @@ def features(gpu: str, precision: TrainingPrecision = "bf16") -> Features:
     )
     table = LayoutTable.from_rows([ParallelLayout(tp=8)])
     return features_of(
-        model("llama-3.1-70b"), cluster, job, stack("megatron-core"), table, load_calibration()
+        Case(
+            model=model("llama-3.1-70b"),
+            cluster=cluster,
+            job=job,
+            stack=stack("megatron-core"),
+            cal=load_calibration(),
+        ),
+        table,
     )
 
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from costmodel.case import Case, Workload
 from costmodel.estimate import Estimate
 from costmodel.job import TrainingJob
 from costmodel.kernels.tables import load_calibration
@@ -27,14 +28,24 @@ def estimated(policy: Recompute, recomputed: tuple[int, ...]) -> Estimate:
     """70B on four pipeline ranks that recompute so many layers each."""
     split = StageSplit(layers_of_stage=((20,),) * 4, recompute_of_stage=recomputed)
     layout = replace(LAYOUT, recompute=policy)
-    return estimate(MODEL, default_cluster("h100-sxm", 32), JOB, stack("megatron-core"), layout, CAL, split)
+    return estimate(
+        Case(
+            model=MODEL,
+            cluster=default_cluster("h100-sxm", 32),
+            job=JOB,
+            stack=stack("megatron-core"),
+            cal=CAL,
+        ),
+        layout,
+        split,
+    )
 
 
 def layer_share(core_attention: bool = False) -> float:
     """FLOPs of all layers (or of their attention cores) over those of a forward pass with the head."""
     shard, ideal = ShardShape(sequence_length=8192.0), stack("ideal")
     (run,) = layer_runs(MODEL)
-    ops = layer_ops(MODEL, run.kind, JOB, ideal, shard)
+    ops = layer_ops(Workload(model=MODEL, job=JOB, stack=ideal), run.kind, shard)
     layers = run.count * float(forward_flop(ops))
     repeated = run.count * float(forward_flop([op for op in ops if op.kind is OpKind.ATTENTION]))
     return (repeated if core_attention else layers) / (

@@ -9,6 +9,7 @@ from costmodel.accuracy.csv_table import RunTable
 from costmodel.accuracy.lora_benchmark import read_benchmark
 from costmodel.accuracy.training import predict_rows
 from costmodel.accuracy.training_runs import read_run
+from costmodel.case import Case, Workload
 from costmodel.job import TrainingJob
 from costmodel.kernels.tables import load_calibration
 from costmodel.layout import LayoutTable, ParallelLayout
@@ -41,7 +42,10 @@ def job(adapter: str = "", **fields: object) -> TrainingJob:
 
 def parts(spec: ModelSpec, asked: TrainingJob, profile: SoftwareStack) -> tuple[tuple[Op, ...], ...]:
     """Operations of every part on one GPU."""
-    return ops_of_parts(spec, asked, profile, ShardShape(sequence_length=float(asked.sequence_length)))
+    return ops_of_parts(
+        Workload(model=spec, job=asked, stack=profile),
+        ShardShape(sequence_length=float(asked.sequence_length)),
+    )
 
 
 def trained(spec: ModelSpec, adapter: str) -> float:
@@ -108,7 +112,7 @@ def test_a_quantised_base_is_a_quarter_of_its_weights(zero_stage: int) -> None:
     """4.127 bits of every matrix; embedding, norms and head in sixteen; sharded at ZeRO-3 alone."""
     spec, asked = model("llama-2-70b"), job("qlora:r=16")
     layout = ParallelLayout(dp=8, zero_stage=zero_stage)
-    pieces = memory_pieces(spec, asked, stack("pytorch"), layout)
+    pieces = memory_pieces(Workload(model=spec, job=asked, stack=stack("pytorch")), layout)
     state = pieces.layers[0].state
     matrices, norms = 855_638_016, 2 * 8192
     adapters = trained(spec, "qlora:r=16") / 80
@@ -148,7 +152,9 @@ def test_only_gradients_of_adapters_are_reduced_and_the_base_is_gathered() -> No
     table = LayoutTable.from_rows([ParallelLayout(dp=8, zero_stage=3)])
 
     def traffic(adapter: str) -> tuple[float, float]:
-        found = features_of(spec, cluster, job(adapter), stack("pytorch"), table, CAL).traffic
+        found = features_of(
+            Case(model=spec, cluster=cluster, job=job(adapter), stack=stack("pytorch"), cal=CAL), table
+        ).traffic
         return float(found.microbatch_reduce_s[0, 0]), float(found.microbatch_gather_s[0, 0])
 
     whole, beside, narrow = traffic(""), traffic("lora:r=16"), traffic("qlora:r=16")

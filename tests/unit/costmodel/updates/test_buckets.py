@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from costmodel.case import Case
 from costmodel.job import TrainingJob
 from costmodel.kernels.collectives import collective_time
 from costmodel.kernels.tables import load_calibration
@@ -38,14 +39,18 @@ def in_buckets(size: float | None, job: TrainingJob = JOB) -> TrainingJob:
 
 def step_s(size: float | None, layout: ParallelLayout = DDP) -> float:
     """Seconds of a step."""
-    return estimate(SPEC, CLUSTER, in_buckets(size), PROFILE, layout, CAL).step_time_s
+    return estimate(
+        Case(model=SPEC, cluster=CLUSTER, job=in_buckets(size), stack=PROFILE, cal=CAL), layout
+    ).step_time_s
 
 
 @pytest.mark.parametrize("size", [1 * MB, 25 * MB])
 def test_a_reduction_is_as_many_all_reduces_as_buckets(size: float) -> None:
     """So many messages of a bucket's bytes, each with its own latency; the last of them is left when the backward ends."""
     table = LayoutTable.from_rows([DDP])
-    traffic = features_of(SPEC, CLUSTER, in_buckets(size), PROFILE, table, CAL).traffic
+    traffic = features_of(
+        Case(model=SPEC, cluster=CLUSTER, job=in_buckets(size), stack=PROFILE, cal=CAL), table
+    ).traffic
     whole = parameter_count(SPEC) * PROFILE.memory.gradient_reduce_bytes
     each = float(np.ravel(collective_time(CAL, CLUSTER.hierarchy, "all_reduce", np.array([size]), 16, 1))[0])
     counts = np.array([SPEC.num_layers, 1, 1])
@@ -65,10 +70,16 @@ def test_one_bucket_of_everything_is_not_hidden() -> None:
     """All of the reduction shows, and no more than it."""
     table = LayoutTable.from_rows([DDP])
     bare = replace(PROFILE, timing=replace(PROFILE.timing, gradient_overlap=False))
-    shown = estimate(SPEC, CLUSTER, in_buckets(100 * GB), PROFILE, DDP, CAL).step_time_s
-    never = estimate(SPEC, CLUSTER, in_buckets(100 * GB), bare, DDP, CAL).step_time_s
+    shown = estimate(
+        Case(model=SPEC, cluster=CLUSTER, job=in_buckets(100 * GB), stack=PROFILE, cal=CAL), DDP
+    ).step_time_s
+    never = estimate(
+        Case(model=SPEC, cluster=CLUSTER, job=in_buckets(100 * GB), stack=bare, cal=CAL), DDP
+    ).step_time_s
     assert shown == pytest.approx(never)
-    reduced = features_of(SPEC, CLUSTER, in_buckets(100 * GB), PROFILE, table, CAL).traffic
+    reduced = features_of(
+        Case(model=SPEC, cluster=CLUSTER, job=in_buckets(100 * GB), stack=PROFILE, cal=CAL), table
+    ).traffic
     assert float(reduced.last_bucket_s[0]) == pytest.approx(
         float(np.array([SPEC.num_layers, 1, 1]) @ reduced.step_reduce_s[:, 0])
     )

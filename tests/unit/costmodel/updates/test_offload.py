@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from costmodel.case import Case, Workload
 from costmodel.job import TrainingJob
 from costmodel.kernels.tables import load_calibration
 from costmodel.layout import LayoutTable, ParallelLayout
@@ -51,7 +52,9 @@ def memory_of(
 ) -> dict[str, float]:
     """Bytes of the one stage by part, every layer recomputed."""
     layers = LLAMA.num_layers
-    (stage,) = memory_by_stage(LLAMA, job, profile, layout, [(layers,)], [(layers,)])
+    (stage,) = memory_by_stage(
+        Workload(model=LLAMA, job=job, stack=profile), layout, [(layers,)], [(layers,)]
+    )
     return {name: getattr(stage, name) for name in stage.__slots__}
 
 
@@ -108,8 +111,8 @@ def test_offloaded_inputs_leave_two_in_transit() -> None:
     """Of the inputs of recomputed layers none stays but those that travel; other layers keep theirs."""
     layout = ParallelLayout(dp=8, recompute="full")
     table = LayoutTable.from_rows([layout])
-    here = memory_pieces(LLAMA, JOB, MEGATRON, table)
-    away = memory_pieces(LLAMA, offloaded("activations"), MEGATRON, table)
+    here = memory_pieces(Workload(model=LLAMA, job=JOB, stack=MEGATRON), table)
+    away = memory_pieces(Workload(model=LLAMA, job=offloaded("activations"), stack=MEGATRON), table)
     (kept,), (left,) = here.layers, away.layers
     one = JOB.sequence_length * LLAMA.hidden_size * 2
     assert float(kept.saved_bytes_recomputed[0]) == one
@@ -127,7 +130,12 @@ def test_an_update_on_the_host_takes_its_traffic() -> None:
     assert path.memory_bytes == pytest.approx(2048 * GIB / 8)
     constants = default_constants()
     by_share = [
-        float(update_seconds_per_parameter(environment_of(LLAMA, CLUSTER, job, MEGATRON), constants))
+        float(
+            update_seconds_per_parameter(
+                environment_of(Case(model=LLAMA, cluster=CLUSTER, job=job, stack=MEGATRON, cal=CAL)),
+                constants,
+            )
+        )
         for job in (JOB, offloaded("optimizer:0.5"), offloaded("optimizer:1"))
     ]
     there = (4 + 2) / (LINK_EFFICIENCY * 64 * GB) + UPDATE_BYTES / (HOST_EFFICIENCY * 614.4 * GB / 8)
@@ -151,7 +159,7 @@ def test_slow_links_show_and_fast_ones_hide() -> None:
     for rate in (math.inf, 64 * GB, 0.1 * GB):
         nodes = tuple(replace(node, host_bandwidth_bytes_per_s=rate) for node in CLUSTER.spec.nodes)
         slow = replace(CLUSTER, spec=replace(CLUSTER.spec, nodes=nodes)).wired_as(CLUSTER.hierarchy)
-        f = features_of(LLAMA, slow, job, MEGATRON, layout, CAL)
+        f = features_of(Case(model=LLAMA, cluster=slow, job=job, stack=MEGATRON, cal=CAL), layout)
         costs = compose(f, default_constants())
         seconds.append(float((costs.layer_s + costs.recompute_s)[0, 0]))
         travels = float(input_bytes(f)[0]) / (LINK_EFFICIENCY * rate)
@@ -164,7 +172,7 @@ def test_parameters_travel_in_every_microbatch() -> None:
     torchtitan, link = stack("torchtitan"), LINK_EFFICIENCY * 64 * GB
     rows = LayoutTable.from_rows([ParallelLayout(dp=8, zero_stage=stage) for stage in (1, 3)])
     here, away = (
-        features_of(LLAMA, CLUSTER, job, torchtitan, rows, CAL).traffic
+        features_of(Case(model=LLAMA, cluster=CLUSTER, job=job, stack=torchtitan, cal=CAL), rows).traffic
         for job in (JOB, offloaded("parameters"))
     )
     added = (away.microbatch_gather_s - here.microbatch_gather_s)[0]
@@ -187,7 +195,9 @@ def test_an_offloaded_base_of_adapters_leaves_the_gpu_and_travels() -> None:
     assert gone["activations_bytes"] == here["activations_bytes"]
     rows = LayoutTable.from_rows([layout])
     still, moved = (
-        features_of(LLAMA, CLUSTER, job, profile, rows, CAL).traffic.microbatch_gather_s[0, 0]
+        features_of(
+            Case(model=LLAMA, cluster=CLUSTER, job=job, stack=profile, cal=CAL), rows
+        ).traffic.microbatch_gather_s[0, 0]
         for job in (lora, away)
     )
     frozen = 2 * layer_parameters(LLAMA, layer_runs(LLAMA)[0].kind)

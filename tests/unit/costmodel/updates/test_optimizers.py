@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from costmodel.case import Case, Workload
 from costmodel.job import TrainingJob
 from costmodel.kernels.tables import load_calibration
 from costmodel.layout import LayoutTable, ParallelLayout
@@ -30,7 +31,9 @@ JOB = TrainingJob(sequence_length=4096, global_batch_size=64)
 def kept(name: str, profile: str = "megatron-core", zero_stage: int = 0) -> tuple[float, float]:
     """Bytes per parameter of weights and of optimizer state over eight replicas."""
     table = LayoutTable.from_rows([ParallelLayout(dp=8, zero_stage=zero_stage)])
-    dense = bytes_per_parameter(table, stack(profile), replace(JOB, optimizer=name)).dense
+    dense = bytes_per_parameter(
+        Workload(model=model("llama-2-7b"), job=replace(JOB, optimizer=name), stack=stack(profile)), table
+    ).dense
     return float(np.ravel(dense.weights_bytes)[0]), float(np.ravel(dense.optimizer_bytes)[0])
 
 
@@ -96,7 +99,10 @@ def test_soap_keeps_two_squares_of_each_side_up_to_its_largest() -> None:
 def test_muon_keeps_adam_of_embedding_and_head() -> None:
     """Eight bytes a parameter there, four of a matrix, beside four of the master."""
     spec = model("llama-2-7b")
-    pieces = memory_pieces(spec, replace(JOB, optimizer="muon"), stack("megatron-core"), ParallelLayout())
+    pieces = memory_pieces(
+        Workload(model=spec, job=replace(JOB, optimizer="muon"), stack=stack("megatron-core")),
+        ParallelLayout(),
+    )
     table = spec.vocab_size * spec.hidden_size
     assert float(np.ravel(pieces.embedding.state.optimizer_bytes)[0]) == 12 * table
     layer = 4 * 4096**2 + 3 * 4096 * 11008
@@ -108,9 +114,15 @@ def update_s(name: str, layout: ParallelLayout) -> float:
     """Seconds of the products of an update of one layer."""
     cluster = default_cluster("h100-sxm", layout.num_gpus)
     found = features_of(
-        model("llama-2-7b"), cluster, replace(JOB, optimizer=name), stack("megatron-core"),
-        LayoutTable.from_rows([layout]), CAL,
-    )  # fmt: skip
+        Case(
+            model=model("llama-2-7b"),
+            cluster=cluster,
+            job=replace(JOB, optimizer=name),
+            stack=stack("megatron-core"),
+            cal=CAL,
+        ),
+        LayoutTable.from_rows([layout]),
+    )
     return float(found.traffic.update_s[0, 0])
 
 
@@ -134,7 +146,16 @@ def test_the_parts_of_a_step_sum_to_it(name: str) -> None:
     """The products of an update are part of the optimizer's time."""
     layout = ParallelLayout(tp=2, dp=4, zero_stage=1, sequence_parallel=True)
     cluster = default_cluster("h100-sxm", 8)
-    found = estimate(model("8b"), cluster, replace(JOB, optimizer=name), stack("megatron-core"), layout, CAL)
+    found = estimate(
+        Case(
+            model=model("8b"),
+            cluster=cluster,
+            job=replace(JOB, optimizer=name),
+            stack=stack("megatron-core"),
+            cal=CAL,
+        ),
+        layout,
+    )
     assert found.time.total_s == pytest.approx(found.step_time_s)
     assert found.time.optimizer_s > 0
 

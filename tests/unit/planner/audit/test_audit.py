@@ -12,7 +12,7 @@ from costmodel.memory.fit import FITS_BELOW, fit_of
 from costmodel.training.bands import tie_ratio
 from planner.audit.audit import Audit, audited
 from planner.audit.read import read_files
-from planner.problem import setting_of
+from planner.plan import FREE, problem_of
 from planner.questions.flags import Flags
 from planner.rules.check import check
 
@@ -66,11 +66,11 @@ def test_every_change_gains_what_it_says_and_is_legal(recomputing):
     gains = [change.seconds_gained for change in recomputing.changes if not change.whole]
     assert gains == sorted(gains, reverse=True)
     assert gains
-    setting = setting_of(recomputing.job.request)
+    problem = replace(problem_of(recomputing.job.request, load_calibration()), engine=FREE)
     for change in recomputing.changes:
         assert change.step_time_s == pytest.approx(recomputing.predicted.step_time_s - change.seconds_gained)
         changed = replace(recomputing.job.layout, **dict(change.fields))
-        broken = check(setting.model, setting.cluster, setting.job, setting.stack, changed)
+        broken = check(problem, changed)
         assert broken == ()
 
 
@@ -171,7 +171,7 @@ def test_an_illegal_job_is_not_predicted(tmp_path):
 def test_a_job_that_does_not_fit_says_so_and_what_would(tmp_path):
     found = small(tmp_path, layers=80)
     assert found.fits is False
-    budget = setting_of(found.job.request).memory_budget_bytes
+    budget = problem_of(found.job.request, load_calibration()).memory_budget_bytes
     assert all(change.peak_memory_bytes <= budget for change in found.changes)
     assert found.changes[0].whole
 

@@ -22,19 +22,18 @@ from planner.bounds.funnel import (
 )
 from planner.bounds.priced import price
 from planner.bounds.ranks import plain_bounds
-from planner.plan import PlanRequest
-from planner.problem import Setting, setting_of
+from planner.plan import PlanRequest, Problem, problem_of
 from topology.builders import default_cluster
 
 CAL = load_calibration()
 SCHEDULES: tuple[tuple[Schedule, int], ...] = (("1f1b", 1), ("interleaved", 2), ("zbv", 2), ("dualpipev", 2))
 
 
-def setting(name: str, stack: str) -> Setting:
+def problem(name: str, stack: str) -> Problem:
     """Four nodes of H100."""
     job = TrainingJob(sequence_length=8192, global_batch_size=64)
     cluster = default_cluster("h100-sxm", 32).spec
-    return setting_of(PlanRequest(model=model(name), cluster=cluster, job=job, stack=stack))
+    return problem_of(PlanRequest(model=model(name), cluster=cluster, job=job, stack=stack), CAL)
 
 
 def layouts(experts: bool) -> LayoutTable:
@@ -53,17 +52,17 @@ def layouts(experts: bool) -> LayoutTable:
 @pytest.mark.parametrize("name", ["mixtral-8x7b", "llama-3.1-70b"])
 def test_no_layout_beats_the_bound_of_its_cut_its_core_or_its_placement(name: str, stack: str) -> None:
     """Compute alone ≤ core ≤ placement ≤ layout, also under a schedule that hides expert traffic."""
-    s, table = setting(name, stack), layouts(model(name).is_moe)
+    s, table = problem(name, stack), layouts(model(name).is_moe)
     M, degrees = num_microbatches(table, s.job), degrees_of(table)
     compute_s, best_placement_s = (
-        step_bound(s, times(s, table, CAL), degrees, M, smallest_bubble(s, {}, table.pp))
+        step_bound(s, times(s, table), degrees, M, smallest_bubble(s, {}, table.pp))
         for times in (compute_times, best_placement_times)
     )
-    placed_s = step_bound(s, placed_times(s, table, CAL), degrees, M, least_bubble(table))
+    placed_s = step_bound(s, placed_times(s, table), degrees, M, least_bubble(table))
     for earlier, later in (
         (compute_s, best_placement_s),
         (best_placement_s, placed_s),
-        (placed_s, plain_bounds(s, price(s, table, CAL))),
+        (placed_s, plain_bounds(s, price(s, table))),
     ):
         assert np.all(earlier <= later * (1 + 1e-9))
         assert np.all(earlier > 0)
@@ -78,11 +77,11 @@ def small(**changes: object) -> ModelSpec:
     return ModelSpec(**(fields | changes))  # type: ignore[arg-type]
 
 
-def asked(spec: ModelSpec, stack: str) -> Setting:
+def asked(spec: ModelSpec, stack: str) -> Problem:
     """This model on four H100, a microbatch of 512 tokens on each."""
     job = TrainingJob(sequence_length=512, global_batch_size=4)
-    return setting_of(
-        PlanRequest(model=spec, cluster=default_cluster("h100-sxm", 4).spec, job=job, stack=stack)
+    return problem_of(
+        PlanRequest(model=spec, cluster=default_cluster("h100-sxm", 4).spec, job=job, stack=stack), CAL
     )
 
 
@@ -92,7 +91,7 @@ def test_a_single_microbatch_may_hold_less_than_its_activations() -> None:
     layouts = [ParallelLayout(dp=4, zero_stage=zero, recompute="full") for zero in (0, 2, 3)]
     peaks = []
     for layout in layouts:
-        costs = stage_costs(s.model, s.cluster, s.job, s.stack, layout, CAL)
+        costs = stage_costs(s.case, layout)
         split = StageSplit(layers_of_stage=((3,),), recompute_of_stage=(0,))
         peaks.append(float(memory_of_stages(costs, split).max()))
     assert np.all(smallest_memory(s, LayoutTable.from_rows(layouts)) <= min(peaks) * (1 + 1e-9))

@@ -8,8 +8,7 @@ from costmodel.kernels.tables import load_calibration
 from costmodel.layout import LayoutTable, ParallelLayout
 from costmodel.models.catalog import model
 from planner.bounds.priced import Priced, price
-from planner.plan import PlanRequest
-from planner.problem import setting_of
+from planner.plan import PlanRequest, problem_of
 from topology.base.columns import Columns
 from topology.builders import default_cluster
 
@@ -37,11 +36,11 @@ def test_every_array_of_priced_layouts_ends_in_the_layouts(name: str, layouts: l
     job = TrainingJob(sequence_length=2048, global_batch_size=16)
     request = PlanRequest(model=model(name), cluster=default_cluster("h100-sxm", 8).spec, job=job)
     priced, rows = (
-        price(setting_of(request), LayoutTable.from_rows(layouts), load_calibration()),
+        price(problem_of(request, load_calibration()), LayoutTable.from_rows(layouts)),
         np.array([1, 0]),
     )
     assert len(priced) == len(priced.features) == len(layouts)
-    again = price(setting_of(request), LayoutTable.from_rows([layouts[1], layouts[0]]), load_calibration())
+    again = price(problem_of(request, load_calibration()), LayoutTable.from_rows([layouts[1], layouts[0]]))
     for taken, expected in zip(leaves(columns_of(priced.take(rows))), leaves(columns_of(again)), strict=True):
         assert np.shape(taken) == np.shape(expected)
         assert taken == pytest.approx(expected, rel=1e-12)

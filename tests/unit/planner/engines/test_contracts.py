@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import pytest
+from planner.engines.problem import Word
 
+from costmodel.case import Case
 from costmodel.job import TrainingJob
+from costmodel.kernels.tables import load_calibration
 from costmodel.layout import LayoutTable, ParallelLayout
 from costmodel.models.catalog import model
 from costmodel.stack import stack
 from planner.engines.contract import read, typed, words_of_line
 from planner.engines.contracts import CONTRACTS, engine_of_stack, recomputes_of
 from planner.engines.formats import FORMATS
-from planner.engines.setting import Word
-from planner.problem import Setting
+from planner.plan import Problem
 from planner.rules.check import RULES, rules_of
 from topology.builders import default_cluster
 
@@ -31,7 +33,7 @@ MECHANISMS = (
 def test_what_is_priced_as_on_is_written_or_built_in(engine: str, profile: str) -> None:
     """No second is won by a mechanism that nobody switches on."""
     contract, timing = CONTRACTS[engine], stack(profile).timing
-    written = {name for setting in contract.settings if setting.words for name in setting.fields}
+    written = {name for problem in contract.settings if problem.words for name in problem.fields}
     on = [name for name in MECHANISMS if getattr(timing, name)]
     nowhere = [name for name in on if f"stack.{name}" not in written and name not in contract.built_in]
     assert nowhere == []
@@ -50,10 +52,10 @@ def test_every_word_is_spelled_once_and_reads_its_own_default(engine: str) -> No
     """Two settings of one spelling would read each other's values."""
     contract = CONTRACTS[engine]
     spelled = [
-        name for setting in contract.settings for word in setting.words for name in (word.name, *word.aliases)
+        name for problem in contract.settings for word in problem.words for name in (word.name, *word.aliases)
     ]
     assert sorted(spelled) == sorted(set(spelled))
-    words = [word for setting in contract.settings for word in setting.words]
+    words = [word for problem in contract.settings for word in problem.words]
     assert [word.name for word in words if typed(word, word.default) != word.default] == []
 
 
@@ -80,15 +82,18 @@ def test_torchtitan_reads_four_bits_and_plans_none() -> None:
     """A file with the converter is no file of sixteen bits; the precision is a rule of the search."""
     contract = CONTRACTS["torchtitan"]
     assert read(contract, {"model.converters": ["NVFP4LinearConverter"]}).fields["job.precision"] == "nvfp4"
-    setting = Setting(
-        model=model("llama-3.1-8b"),
-        cluster=default_cluster("b200-sxm", 8),
-        job=TrainingJob(sequence_length=4096, global_batch_size=8, precision="nvfp4"),
-        stack=stack("torchtitan"),
+    problem = Problem(
+        case=Case(
+            model=model("llama-3.1-8b"),
+            cluster=default_cluster("b200-sxm", 8),
+            job=TrainingJob(sequence_length=4096, global_batch_size=8, precision="nvfp4"),
+            stack=stack("torchtitan"),
+            cal=load_calibration(),
+        ),
         engine="torchtitan",
     )
     (limit,) = [one for one in contract.limits if one.name == "precision"]
-    assert limit.broken(setting, LayoutTable.from_rows([ParallelLayout(dp=8)])) is True
+    assert limit.broken(problem, LayoutTable.from_rows([ParallelLayout(dp=8)])) is True
 
 
 def test_every_engine_has_files_and_is_that_of_a_profile() -> None:
@@ -112,9 +117,9 @@ def test_torchtitan_is_told_no_schedule_that_it_has_no_word_for() -> None:
     """What it would run instead then differs from the plan, and is refused with both."""
     facts = {"layout.pp": 2, "split.layers": [1, 1], "layout.schedule": "v-half"}
     told = [
-        setting.write(facts)
-        for setting in CONTRACTS["torchtitan"].settings
-        if "layout.schedule" in setting.fields
+        problem.write(facts)
+        for problem in CONTRACTS["torchtitan"].settings
+        if "layout.schedule" in problem.fields
     ]
     assert told
     assert not [word for words in told for word in words if word.endswith("pipeline_parallel_schedule")]

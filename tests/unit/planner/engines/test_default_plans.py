@@ -12,7 +12,6 @@ from planner.engines.contracts import CONTRACTS
 from planner.engines.fields import facts_of
 from planner.launch.targets import export_plan, told
 from planner.plan import Plan
-from planner.problem import setting_of
 
 QUESTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("8b", {"gpus": 8, "gpu": "a100-sxm-80gb"}),
@@ -72,7 +71,7 @@ def test_the_engines_own_parsers_derive_the_default_plans(plans: list[Plan]) -> 
         mine = [plan for plan in plans if plan.request.engine == engine]
         facts, contract = [facts_of(plan) for plan in mine], CONTRACTS[engine]
         cases = [
-            case_of(contract, told(plan, contract)[0], said, setting_of(plan.request).cluster.gpu)
+            case_of(contract, told(plan, contract)[0], said, plan.problem.cluster.gpu)
             for plan, said in zip(mine, facts, strict=True)
         ]
         given = answers(engine, cases, python, timeout_s=600)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from costmodel.case import Case, Workload
 from costmodel.job import TrainingJob
 from costmodel.kernels.tables import load_calibration
 from costmodel.layout import LayoutTable, ParallelLayout
@@ -33,7 +34,11 @@ FLAG = "overlap_moe_expert_parallel_comm"
 def step_s(profile: SoftwareStack, layout: ParallelLayout) -> float:
     """Seconds of a step on H100s."""
     cluster, table = default_cluster("h100-sxm", 16), LayoutTable.from_rows([layout])
-    return float(evaluate(MODEL, cluster, JOB, profile, table, load_calibration()).step_time_s[0])
+    return float(
+        evaluate(
+            Case(model=MODEL, cluster=cluster, job=JOB, stack=profile, cal=load_calibration()), table
+        ).step_time_s[0]
+    )
 
 
 def share(layout: ParallelLayout, microbatches: int) -> float:
@@ -63,7 +68,9 @@ def test_pairs_hide_the_exchange_and_hold_a_layer_more(layout: ParallelLayout) -
     plain, hidden = stack("megatron-bridge"), stack("megatron-bridge")
     hidden = replace(hidden, timing=replace(hidden.timing, expert_overlap_share=1.0))
     assert step_s(hidden, layout) < step_s(PROFILE, layout) < step_s(plain, layout)
-    off, on = (memory_pieces(MODEL, JOB, profile, layout) for profile in (plain, PROFILE))
+    off, on = (
+        memory_pieces(Workload(model=MODEL, job=JOB, stack=profile), layout) for profile in (plain, PROFILE)
+    )
     assert on.working_bytes - off.working_bytes == pytest.approx(on.layers[0].saved_bytes)
 
 

@@ -7,7 +7,9 @@ import shlex
 
 import pytest
 
+from costmodel.case import Case
 from costmodel.job import TrainingJob
+from costmodel.kernels.tables import load_calibration
 from costmodel.layout import LayoutTable, ParallelLayout
 from costmodel.models.catalog import model
 from costmodel.models.spec import ModelSpec
@@ -17,8 +19,7 @@ from planner.engines.contracts import CONTRACTS
 from planner.engines.judge import require_runnable
 from planner.engines.megatron_lm.stage_string import layout_string, modules_of_string, stages_of_string
 from planner.launch.targets import export_plan
-from planner.plan import Plan
-from planner.problem import Setting
+from planner.plan import Plan, Problem
 from planner.questions.flags import Flags
 from planner.questions.training import understand
 from planner.rules.check import legal
@@ -92,9 +93,11 @@ def test_stacks_without_such_modules_have_no_layout(stack: str, able: bool) -> N
     """The rule of the search, which the executor's own profile breaks too."""
     job = TrainingJob(sequence_length=4096, global_batch_size=64, mtp_layers=1)
     cluster, spec = default_cluster("h100-sxm", 8), model("llama-3.1-8b")
-    setting = Setting(model=spec, cluster=cluster, job=job, stack=find_stack(stack))
+    problem = Problem(
+        case=Case(model=spec, cluster=cluster, job=job, stack=find_stack(stack), cal=load_calibration())
+    )
     table = LayoutTable.from_rows([ParallelLayout(dp=8)])
-    _, counts = legal(setting, table)
+    _, counts = legal(problem, table)
     broken = [name for name, count in counts.items() if count]
     assert ("further-tokens" in broken) != able
 

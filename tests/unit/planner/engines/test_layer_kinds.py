@@ -3,11 +3,11 @@
 import pytest
 
 from costmodel.job import TrainingJob
+from costmodel.kernels.tables import load_calibration
 from costmodel.layout import LayoutTable, ParallelLayout
 from costmodel.models.catalog import model
 from planner.engines.contracts import CONTRACTS, way_out
-from planner.plan import FREE, PlanRequest
-from planner.problem import setting_of
+from planner.plan import FREE, PlanRequest, problem_of
 from planner.questions.engine import usual_engine
 from topology.builders import default_cluster
 
@@ -23,16 +23,16 @@ def request(name: str) -> PlanRequest:
 @pytest.mark.parametrize("name", ["nemotron-h-8b", "qwen3.5-9b", "kimi-linear-48b-a3b", "llama-4-maverick"])
 def test_engines_say_that_they_are_not_told_which_layer_is_which(name: str) -> None:
     """Megatron-Core's, torchtitan and the executor refuse; DeepSpeed and Accelerate do not."""
-    setting = setting_of(request(name))
+    problem = problem_of(request(name), load_calibration())
     broken = {
         engine
         for engine, contract in CONTRACTS.items()
         for limit in contract.limits
-        if limit.name == "layer-kinds" and limit.broken(setting, LayoutTable.from_rows([ONE]))
+        if limit.name == "layer-kinds" and limit.broken(problem, LayoutTable.from_rows([ONE]))
     }
     assert broken == {"megatron", "megatron-bridge", "torchtitan", "meshplan"}
     (limit,) = (limit for limit in CONTRACTS["torchtitan"].limits if limit.name == "layer-kinds")
-    cause, fix = limit.says(setting, ONE)[0], way_out(limit, setting, ONE, ())
+    cause, fix = limit.says(problem, ONE)[0], way_out(limit, problem, ONE, ())
     assert ("torchtitan is not told here which layer is which" in cause, "deepspeed" in fix) == (True, True)
 
 

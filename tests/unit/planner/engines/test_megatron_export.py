@@ -91,13 +91,11 @@ def test_one_number_of_recomputed_layers_is_written_for_all_chunks(count: int) -
 
 def _again(plan: Plan, recompute: tuple[int, ...]) -> Plan:
     """The same plan with so many layers recomputed, estimated anew."""
-    from costmodel.kernels.tables import load_calibration
-    from planner.problem import setting_of
     from planner.search.verify import estimate_anew
 
     layout = dataclasses.replace(plan.layout, recompute="full")
     changed = dataclasses.replace(plan, layout=layout, recompute_of_stage=recompute)
-    return estimate_anew(changed, setting_of(plan.request), load_calibration())
+    return estimate_anew(changed, plan.problem)
 
 
 def test_a_number_for_each_rank_is_refused_with_its_price() -> None:

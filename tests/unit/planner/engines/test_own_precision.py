@@ -7,12 +7,15 @@ from typing import Any
 
 import pytest
 
+from costmodel.case import Case
 from costmodel.job import TrainingJob
+from costmodel.kernels.tables import load_calibration
 from costmodel.layout import ParallelLayout
 from costmodel.models.catalog import model
 from costmodel.models.spec import Routing
 from costmodel.stack import stack
 from costmodel.updates.adapters import parse_adapter
+from planner.plan import Problem
 from planner.rules.check import check
 from topology.builders import default_cluster
 
@@ -38,7 +41,13 @@ def said(
     spec = replace(model(named), **changed)
     cluster = default_cluster(gpu, 8)
     found = check(
-        spec, cluster, asked, stack("meshplan"), replace(ParallelLayout(), **layout), engine="meshplan"
+        Problem(
+            case=Case(
+                model=spec, cluster=cluster, job=asked, stack=stack("meshplan"), cal=load_calibration()
+            ),
+            engine="meshplan",
+        ),
+        replace(ParallelLayout(), **layout),
     )
     return {v.rule: f"{v.message}; {v.hint}" for v in found if v.rule.startswith("meshplan-")}
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from costmodel.case import Case, Workload
 from costmodel.job import TrainingJob
 from costmodel.kernels.tables import load_calibration
 from costmodel.layout import LayoutTable, ParallelLayout
@@ -46,13 +47,19 @@ def profile(*modules: str) -> SoftwareStack:
 
 def kept(one: SoftwareStack, layout: ParallelLayout) -> float:
     """Bytes of a layer of experts between forward and backward."""
-    return float(np.ravel(memory_pieces(V3, JOB, one, layout).layers[-1].saved_bytes)[0])
+    return float(
+        np.ravel(memory_pieces(Workload(model=V3, job=JOB, stack=one), layout).layers[-1].saved_bytes)[0]
+    )
 
 
 def step_s(one: SoftwareStack, layout: ParallelLayout) -> float:
     """Seconds of a step."""
     cluster, table = default_cluster("h200-sxm", 16), LayoutTable.from_rows([layout])
-    return float(evaluate(V3, cluster, JOB, one, table, load_calibration()).step_time_s[0])
+    return float(
+        evaluate(
+            Case(model=V3, cluster=cluster, job=JOB, stack=one, cal=load_calibration()), table
+        ).step_time_s[0]
+    )
 
 
 @pytest.mark.parametrize("module", FREED)
@@ -81,7 +88,11 @@ FLOP_OF_BLOCK = {
 
 def flop_again(one: SoftwareStack, spec: ModelSpec) -> float:
     """FLOPs of the last layer that run again, of one sequence."""
-    ops = layer_ops(spec, layer_runs(spec)[-1].kind, JOB, one, ShardShape(sequence_length=float(T)))
+    ops = layer_ops(
+        Workload(model=spec, job=JOB, stack=one),
+        layer_runs(spec)[-1].kind,
+        ShardShape(sequence_length=float(T)),
+    )
     return float(sum(op.flop for op in ops if op.repeated))
 
 
@@ -98,7 +109,9 @@ def test_a_dense_block_frees_all_but_the_input_of_its_norm() -> None:
     spec, one = model("llama-3.1-8b"), profile("mlp")
     layout = ParallelLayout(dp=8, recompute="selective")
     none, again = (
-        memory_pieces(spec, JOB, one, replace(layout, recompute=name)).layers[0].saved_bytes
+        memory_pieces(Workload(model=spec, job=JOB, stack=one), replace(layout, recompute=name))
+        .layers[0]
+        .saved_bytes
         for name in ("none", "selective")
     )  # type: ignore[arg-type]
     freed = 2 * T * (spec.hidden_size + 3 * spec.intermediate_size)
@@ -127,7 +140,9 @@ def test_blocks_are_between_nothing_and_all(stack_name: str, name: str, layout: 
     rows = LayoutTable.from_rows(
         [replace(layout, recompute=policy) for policy in ("none", "selective", "full")]  # type: ignore[arg-type]
     )
-    found = evaluate(model(name), cluster, JOB, one, rows, load_calibration())
+    found = evaluate(
+        Case(model=model(name), cluster=cluster, job=JOB, stack=one, cal=load_calibration()), rows
+    )
     none, again, whole = found.step_time_s
     assert none < again < whole
     memory = found.peak_memory_bytes
@@ -149,7 +164,8 @@ def test_what_a_model_has_not_frees_nothing() -> None:
     spec, one = model("llama-3.1-8b"), profile("mla_up_proj", "layernorm", "moe_act")
     layout = ParallelLayout(dp=8, recompute="selective")
     pieces = [
-        memory_pieces(spec, JOB, one, replace(layout, recompute=name)) for name in ("none", "selective")
+        memory_pieces(Workload(model=spec, job=JOB, stack=one), replace(layout, recompute=name))
+        for name in ("none", "selective")
     ]  # type: ignore[arg-type]
     assert pieces[0].layers[0].saved_bytes == pieces[1].layers[0].saved_bytes
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from costmodel.kernels.tables import load_calibration
 from costmodel.layout import LayoutTable, ParallelLayout
 from costmodel.stack import stack
 from planner.engines.contract import read, words_of_line
@@ -13,7 +14,7 @@ from planner.engines.contracts import CONTRACTS
 from planner.engines.formats import FORMATS
 from planner.engines.megatron_lm.state import STATE_PRECISION
 from planner.launch.targets import export_plan
-from planner.problem import setting_of
+from planner.plan import problem_of
 from tests.unit.planner.engines.priced import priced
 from topology.base.errors import NoFeasiblePlanError
 
@@ -112,7 +113,9 @@ def test_the_state_is_of_the_distributed_optimizer(
     request = replace(plan.request, job=replace(plan.request.job, **job))  # type: ignore[arg-type]
     plan = replace(plan, request=request, layout=layout)
     if not broken:
-        assert not STATE_PRECISION.broken(setting_of(request), LayoutTable.from_rows([layout])).any()
+        assert not STATE_PRECISION.broken(
+            problem_of(request, load_calibration()), LayoutTable.from_rows([layout])
+        ).any()
         return
     with pytest.raises(NoFeasiblePlanError, match="megatron-state-precision"):
         export_plan(plan, "megatron")

@@ -3,13 +3,13 @@
 import pytest
 
 from costmodel.job import TrainingJob
+from costmodel.kernels.tables import load_calibration
 from costmodel.layout import LayoutTable, ParallelLayout
 from costmodel.models.catalog import model
 from planner.engines.accelerate import ACCELERATE
 from planner.engines.contract import Contract
 from planner.engines.deepspeed import DEEPSPEED
-from planner.plan import PlanRequest
-from planner.problem import setting_of
+from planner.plan import PlanRequest, problem_of
 from topology.builders import default_cluster
 
 
@@ -33,13 +33,13 @@ def test_tensor_ranks_that_the_module_does_not_have_are_refused(
         job=TrainingJob(sequence_length=4096, global_batch_size=64),
         stack="pytorch",
     )
-    setting = setting_of(request)
+    problem = problem_of(request, load_calibration())
     for tp in (1, 2):
         layout = ParallelLayout(tp=tp, dp=8 // tp, sequence_parallel=False)
         row = LayoutTable.from_rows([layout])
-        found = {limit.name for limit in contract.limits if bool(limit.broken(setting, row))}
+        found = {limit.name for limit in contract.limits if bool(limit.broken(problem, row))}
         named = found & {"experts-of-tensor-ranks", "compressed-attention"}
         assert named == ({broken} if broken and tp > 1 else set())
         for limit in contract.limits:
             if limit.name in named:
-                assert "tp = 2" in limit.says(setting, layout)[0]
+                assert "tp = 2" in limit.says(problem, layout)[0]

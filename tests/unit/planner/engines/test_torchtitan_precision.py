@@ -7,7 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from costmodel.case import Case, Workload
 from costmodel.job import TrainingJob
+from costmodel.kernels.tables import load_calibration
 from costmodel.layout import LayoutTable, ParallelLayout
 from costmodel.memory.layer import memory_pieces
 from costmodel.models.catalog import model
@@ -16,7 +18,7 @@ from planner.engines.contract import read
 from planner.engines.formats import FORMATS
 from planner.engines.torchtitan.contract import TORCHTITAN
 from planner.launch.targets import export_plan
-from planner.problem import Setting
+from planner.plan import Problem
 from planner.rules.check import legal
 from tests.unit.planner.engines.priced import priced
 from topology.builders import default_cluster
@@ -84,12 +86,17 @@ def test_the_gpu_has_the_units(gpu: str, precision: str, rule: str | None) -> No
 def broken(gpu: str, precision: str, layout: ParallelLayout, name: str = "llama-3.1-8b") -> str | None:
     """The first rule that a layout breaks."""
     job = TrainingJob(sequence_length=4096, global_batch_size=64)
-    setting = Setting(
-        model=model(name), cluster=default_cluster(gpu, 64),
-        job=replace(job, precision=precision),  # type: ignore[arg-type]
-        stack=stack("torchtitan"), engine="torchtitan",
-    )  # fmt: skip
-    keep, counts = legal(setting, LayoutTable.from_rows([layout]))
+    problem = Problem(
+        case=Case(
+            model=model(name),
+            cluster=default_cluster(gpu, 64),
+            job=replace(job, precision=precision),
+            stack=stack("torchtitan"),
+            cal=load_calibration(),
+        ),
+        engine="torchtitan",
+    )
+    keep, counts = legal(problem, LayoutTable.from_rows([layout]))
     return None if keep.all() else next(name for name, count in counts.items() if count)
 
 
@@ -107,7 +114,7 @@ def test_inputs_are_kept_in_sixteen_bits() -> None:
     def kept(name: str, precision: str) -> float:
         job = TrainingJob(sequence_length=4096, global_batch_size=64)
         job = replace(job, precision=precision)  # type: ignore[arg-type]
-        pieces = memory_pieces(model("llama-3.1-8b"), job, stack(name), FSDP)
+        pieces = memory_pieces(Workload(model=model("llama-3.1-8b"), job=job, stack=stack(name)), FSDP)
         return float(np.ravel(pieces.layers[0].saved_bytes)[0])
 
     assert kept("torchtitan", "fp8") == kept("torchtitan", "bf16")

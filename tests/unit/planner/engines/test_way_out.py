@@ -9,13 +9,13 @@ import pytest
 
 from costmodel.job import TrainingJob
 from costmodel.kernels.precisions import TrainingPrecision
+from costmodel.kernels.tables import load_calibration
 from costmodel.layout import LayoutTable, ParallelLayout
 from costmodel.models.catalog import model
 from costmodel.stack import stack
 from planner.engines.contracts import CONTRACTS
 from planner.engines.judge import require_runnable
-from planner.plan import FREE, Plan, PlanRequest
-from planner.problem import setting_of
+from planner.plan import FREE, Plan, PlanRequest, problem_of
 from planner.rules.check import check
 from planner.search.search import search
 from topology.base.errors import NoFeasiblePlanError
@@ -33,8 +33,7 @@ def request(name: str, *, precision: TrainingPrecision = "bf16", **pins: Any) ->
 
 def hint(asked: PlanRequest, engine: str, layout: ParallelLayout) -> str:
     """What the rules of an engine advise about the kinds of layer."""
-    s = setting_of(asked)
-    broken = check(s.model, s.cluster, s.job, s.stack, layout, engine=engine)
+    broken = check(problem_of(replace(asked, engine=engine), load_calibration()), layout)
     return next(one.hint for one in broken if one.rule == f"{engine}-layer-kinds")
 
 
@@ -65,7 +64,7 @@ def test_an_engine_that_is_named_keeps_all_its_limits(
     said = hint(asked, "megatron", layout)
     for engine in ("deepspeed", "accelerate"):
         contract = CONTRACTS[engine]
-        s = replace(setting_of(asked), stack=stack(contract.stacks[0]))
+        s = problem_of(asked, load_calibration()).of(stack=stack(contract.stacks[0]))
         row = LayoutTable.from_rows([layout])
         refused = any(
             bool(limit.broken(s, row)) for limit in contract.limits if len(limit.fields) < 2

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from costmodel.kernels.tables import load_calibration
 from costmodel.layout import LayoutTable, ParallelLayout
 from planner.engines.contract import write
 from planner.engines.contracts import CONTRACTS
 from planner.engines.fields import facts_of
-from planner.problem import setting_of
+from planner.plan import problem_of
 from tests.unit.planner.engines.priced import priced
 
 COPIES = ParallelLayout(dp=8, zero_stage=3, shard_degree=4)
@@ -29,9 +30,12 @@ def test_a_layout_that_a_parser_refuses_breaks_a_limit(
     engine: str, limit: str, layout: ParallelLayout, broken: bool
 ) -> None:
     """And the layout beside it does not."""
-    setting, row = setting_of(priced(layout, stack="pytorch").request), LayoutTable.from_rows([layout])
+    problem, row = (
+        problem_of(priced(layout, stack="pytorch").request, load_calibration()),
+        LayoutTable.from_rows([layout]),
+    )
     (judged,) = [one for one in CONTRACTS[engine].limits if one.name == limit]
-    assert bool(judged.broken(setting, row)) is broken
+    assert bool(judged.broken(problem, row)) is broken
 
 
 @pytest.mark.parametrize(

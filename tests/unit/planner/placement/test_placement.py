@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from costmodel.case import Case
 from costmodel.job import TrainingJob
 from costmodel.kernels.tables import load_calibration
 from costmodel.layout import ParallelLayout
@@ -13,8 +14,7 @@ from costmodel.stack import stack
 from costmodel.training.estimate import estimate
 from planner.placement.cost import AxisPlaced, axes_placed
 from planner.placement.nodes import choose_hosts, place
-from planner.plan import Plan, PlanRequest
-from planner.problem import Setting, setting_of
+from planner.plan import Plan, PlanRequest, Problem
 from planner.rules.check import parse_pins
 from planner.search.given_layout import plan_of_layout
 from topology.builders import build, default_cluster
@@ -24,18 +24,21 @@ from topology.fabric.mesh import Mesh
 from topology.fabric.packing import units_of_hosts
 from topology.spec import ClusterSpec, SwitchSpec, TierSpec
 
-SETTING = Setting(
-    model=model("llama-3.1-8b"),
-    cluster=default_cluster("h100-sxm", 16),
-    job=TrainingJob(sequence_length=4096, global_batch_size=32),
-    stack=stack("megatron-core"),
+SETTING = Problem(
+    case=Case(
+        model=model("llama-3.1-8b"),
+        cluster=default_cluster("h100-sxm", 16),
+        job=TrainingJob(sequence_length=4096, global_batch_size=32),
+        stack=stack("megatron-core"),
+        cal=load_calibration(),
+    )
 )
 
 
-def placed_by(setting: Setting, layout: ParallelLayout) -> Mesh:
+def placed_by(problem: Problem, layout: ParallelLayout) -> Mesh:
     """The mesh of a layout, with the estimate of that layout."""
-    answer = estimate(setting.model, setting.cluster, setting.job, setting.stack, layout, load_calibration())
-    return place(setting, layout, answer)
+    answer = estimate(problem.case, layout)
+    return place(problem, layout, answer)
 
 
 def rows(*counts: int) -> ClusterSpec:
@@ -72,7 +75,7 @@ def test_ranks_follow_gpus_on_a_symmetric_fabric() -> None:
 
 def test_an_irregular_cluster_is_used_behind_one_switch() -> None:
     """Of rows with two and four nodes, four nodes are the second row's."""
-    found = placed_by(replace(SETTING, cluster=build(rows(2, 4))), ParallelLayout(dp=32))
+    found = placed_by(SETTING.of(cluster=build(rows(2, 4))), ParallelLayout(dp=32))
     assert found.gpu_of_rank == tuple(range(16, 48))
 
 
@@ -85,8 +88,8 @@ def test_more_than_one_switch_is_used_only_when_it_must() -> None:
 
 def test_pairs_stay_in_their_rows() -> None:
     """Pipelines of two nodes on rows of three, one and four: only what is left of the first two is joined."""
-    setting = replace(SETTING, cluster=build(rows(3, 1, 4)))
-    found = placed_by(setting, ParallelLayout(pp=4, dp=2, tp=8, axis_order=("pp", "dp", "cp", "tp")))
+    problem = SETTING.of(cluster=build(rows(3, 1, 4)))
+    found = placed_by(problem, ParallelLayout(pp=4, dp=2, tp=8, axis_order=("pp", "dp", "cp", "tp")))
     hosts = np.asarray(found.gpu_of_rank).reshape(4, 2, 8)[:, :, 0] // 8
     assert hosts.tolist() == [[0, 1], [2, 3], [4, 5], [6, 7]]
     row_of = np.array([0, 0, 0, 1, 1, 1, 1, 2])  # rows of three, four and one: now in order two are torn
@@ -127,7 +130,7 @@ def expert_groups(spec: ClusterSpec, ranks: int) -> tuple[Plan, tuple[AxisPlaced
     )
     plan = plan_of_layout(request, load_calibration())
     assert isinstance(plan, Plan), plan
-    placed = axes_placed(setting_of(plan.request), plan.layout, plan.mesh, plan.estimate)
+    placed = axes_placed(plan.problem, plan.layout, plan.mesh, plan.estimate)
     return plan, tuple(one for one in placed if one.axis == "ep")
 
 

@@ -6,14 +6,16 @@ from typing import get_args
 import pytest
 
 from costmodel.accuracy.training_runs import read_run
+from costmodel.case import Case
 from costmodel.job import TrainingJob
+from costmodel.kernels.tables import load_calibration
 from costmodel.layout import ParallelLayout
 from costmodel.models.catalog import model, model_names
 from costmodel.runs.cells import UnsupportedRunError
 from costmodel.stack import stack
 from planner.engines.contracts import CONTRACTS
 from planner.engines.limit import Limit
-from planner.plan import FREE
+from planner.plan import FREE, Problem
 from planner.rules.check import RULES, check, rules_of
 from planner.rules.rule import REFUSED, Ground, Rule, Violation
 from planner.rules.verdict import illegal
@@ -30,7 +32,17 @@ def broken(name: str, *, stack_name: str = "megatron-core", **degrees: int) -> d
     length = min(4096, spec.max_sequence_length)
     job = TrainingJob(sequence_length=length, global_batch_size=64)
     layout = ParallelLayout(**degrees)
-    return {found.rule: found for found in check(spec, CLUSTER, job, stack(stack_name), layout)}
+    return {
+        found.rule: found
+        for found in check(
+            Problem(
+                case=Case(
+                    model=spec, cluster=CLUSTER, job=job, stack=stack(stack_name), cal=load_calibration()
+                )
+            ),
+            layout,
+        )
+    }
 
 
 def test_no_rule_and_no_limit_is_made_without_a_ground() -> None:

@@ -6,19 +6,23 @@ from random import Random
 import numpy as np
 import pytest
 
+from costmodel.case import Case
 from costmodel.job import TrainingJob
+from costmodel.kernels.tables import load_calibration
 from costmodel.layout import AXIS_ORDERS, CP_KINDS, RECOMPUTES, SCHEDULES, LayoutTable, ParallelLayout
 from costmodel.memory.stage import MemoryBreakdown
 from costmodel.models.catalog import model
 from costmodel.pipeline.schedules import RECORDS
 from costmodel.stack import SoftwareStack, stack, stacks
-from planner.rules.check import RULES, Setting, check, check_memory, check_pins, legal, parse_pins
+from planner.plan import Problem
+from planner.rules.check import RULES, check, check_memory, check_pins, legal, parse_pins
 from planner.rules.rule import Rule
 from tests.unit.topology.pools.test_kinds import pool
 from topology.base.errors import InputError
 from topology.base.units import GIB
 from topology.builders import build, default_cluster
 
+CAL = load_calibration()
 LLAMA = model("llama-3.1-70b")
 MIXTRAL = model("mixtral-8x7b")
 COMPRESSED = model("deepseek-v4-flash")
@@ -27,17 +31,16 @@ JOB = TrainingJob(sequence_length=8192, global_batch_size=1024)
 LEGAL = ParallelLayout(tp=8, pp=4, dp=1)
 
 
-def setting(num_gpus: int = 32, gpu: str = "h100-sxm", **changes: object) -> Setting:
+def problem(num_gpus: int = 32, gpu: str = "h100-sxm", **changes: object) -> Problem:
     """The request most rules are judged in: Llama 70B on 32 H100 with Megatron-Core."""
     cluster = default_cluster(gpu, num_gpus)
     parts = {"model": LLAMA, "job": JOB, "stack": stack("megatron-core"), "cluster": cluster} | changes
-    return Setting(**parts)  # type: ignore[arg-type]
+    return Problem(case=Case(**parts, cal=CAL))  # type: ignore[arg-type]
 
 
-def broken(layout: ParallelLayout, at: Setting) -> dict[str, str]:
+def broken(layout: ParallelLayout, at: Problem) -> dict[str, str]:
     """Names and messages of the rules a layout breaks."""
-    found = check(at.model, at.cluster, at.job, at.stack, layout)
-    return {violation.rule: violation.message for violation in found}
+    return {violation.rule: violation.message for violation in check(at, layout)}
 
 
 def lacking(**supports: object) -> SoftwareStack:
@@ -303,21 +306,28 @@ def test_a_rule_prints_the_whole_equation(
     rule: str, changes: dict[str, object], request_changes: dict[str, object], message: str
 ) -> None:
     """One change to a legal layout breaks the rule, whose message holds the user's numbers."""
-    at = setting(**request_changes)  # type: ignore[arg-type]
+    at = problem(**request_changes)  # type: ignore[arg-type]
     found = broken(replace(LEGAL, **changes), at)
     assert message in found[rule]
 
 
 def test_the_legal_layout_breaks_nothing() -> None:
     """The layout every case departs from is legal."""
-    assert broken(LEGAL, setting()) == {}
+    assert broken(LEGAL, problem()) == {}
 
 
 def test_every_violation_says_what_to_change() -> None:
     """No violation comes without a hint."""
     for _, changes, request_changes, _ in CASES:
-        at = setting(**request_changes)  # type: ignore[arg-type]
-        for violation in check(at.model, at.cluster, at.job, at.stack, replace(LEGAL, **changes)):
+        at = problem(**request_changes)  # type: ignore[arg-type]
+        for violation in check(
+            Problem(
+                case=Case(
+                    model=at.model, cluster=at.cluster, job=at.job, stack=at.stack, cal=load_calibration()
+                )
+            ),
+            replace(LEGAL, **changes),
+        ):
             assert violation.hint
 
 
@@ -326,7 +336,7 @@ def test_masks_and_explanations_come_from_one_definition() -> None:
     layouts = [
         replace(LEGAL, **changes) for _, changes, request, _ in CASES if not request and changes != {"tp": 0}
     ]
-    at = setting()
+    at = problem()
     keep, rejected = legal(at, LayoutTable.from_rows([*layouts, LEGAL]))
     assert np.array_equal(keep, [broken(layout, at) == {} for layout in [*layouts, LEGAL]])
     assert sum(rejected.values()) == len(layouts)
@@ -336,7 +346,7 @@ def test_masks_and_explanations_come_from_one_definition() -> None:
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
 def test_a_rule_names_every_field_it_reads(rule: Rule) -> None:
     """Fields that a rule does not name cannot change its verdict: pins are judged on what they decide."""
-    at, r = setting(num_gpus=64, model=replace(MIXTRAL, num_layers=7)), Random(1)
+    at, r = problem(num_gpus=64, model=replace(MIXTRAL, num_layers=7)), Random(1)
     names = [field.name for field in fields(ParallelLayout)]
     for _ in range(300):
         one, other = random_layout(r), random_layout(r)
@@ -366,19 +376,19 @@ def test_a_schedule_of_a_pipeline_does_not_escape_where_there_is_none(name: str)
     """Whatever stack: one rank has no bubble, and gradients put off for it would be reduced late for nothing."""
     for profile in stacks().values():
         alone = replace(LEGAL, pp=1, dp=4, schedule=name)
-        assert "schedule-offered" in broken(alone, setting(stack=profile)), profile.name
-        assert "schedule-offered" not in broken(replace(alone, schedule="1f1b"), setting(stack=profile))
+        assert "schedule-offered" in broken(alone, problem(stack=profile)), profile.name
+        assert "schedule-offered" not in broken(replace(alone, schedule="1f1b"), problem(stack=profile))
 
 
 def test_pins_that_contradict_each_other_are_refused_with_the_equation() -> None:
     """Tp 8 and pp 8 need 64 GPUs whatever the other degrees are."""
-    (violation,) = check_pins(setting(), parse_pins({"layout.tp": "8", "pp": 8}))
+    (violation,) = check_pins(problem(), parse_pins({"layout.tp": "8", "pp": 8}))
     assert "dp·cp·tp·pp = 1·1·8·8 = 64 GPUs, the cluster has 32" in violation.message
 
 
 def test_pins_are_judged_only_on_what_they_decide() -> None:
     """Two virtual stages are impossible without a pipeline, but the pipeline is not pinned yet."""
-    assert check_pins(setting(), {"virtual_stages": 2}) == ()
+    assert check_pins(problem(), {"virtual_stages": 2}) == ()
 
 
 @pytest.mark.parametrize(

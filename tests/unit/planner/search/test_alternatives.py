@@ -11,8 +11,7 @@ from costmodel.models.catalog import model
 from costmodel.pipeline.stage_costs import StageCosts, StageSplit
 from costmodel.training.bands import tie_ratio
 from planner.bounds.objective import goal_of
-from planner.plan import Plan, PlanRequest
-from planner.problem import setting_of
+from planner.plan import Plan, PlanRequest, problem_of
 from planner.search.alternatives import difference
 from planner.search.candidates import Choice
 from planner.search.search import search
@@ -90,10 +89,9 @@ def search_with(*offered: Choice) -> Search:
         job=TrainingJob(sequence_length=4096, global_batch_size=64),
     )
     search = Search(
-        setting=setting_of(request),
+        problem=problem_of(request, load_calibration()),
         goal=goal_of(request),
         pins={},
-        cal=load_calibration(),
         progress=lambda _: None,
     )
     for found in offered:
@@ -131,7 +129,10 @@ def test_the_emptiest_plan_is_proven_so() -> None:
     fastest, emptiest = search(request), search(replace(request, objective="memory"))
     assert isinstance(fastest, Plan)
     assert isinstance(emptiest, Plan)
-    capacity, bound_bytes = setting_of(request).cluster.gpu.memory_bytes, emptiest.optimality.bound_bytes
+    capacity, bound_bytes = (
+        problem_of(request, load_calibration()).cluster.gpu.memory_bytes,
+        emptiest.optimality.bound_bytes,
+    )
     assert bound_bytes is not None
     assert bound_bytes <= emptiest.estimate.peak_memory_bytes < fastest.estimate.peak_memory_bytes
     longest_s = fastest.estimate.step_time_s * tie_ratio()

@@ -12,7 +12,6 @@ from planner.analysis.schedule import stage_seconds
 from planner.placement.cost import placement_words
 from planner.placement.nodes import place
 from planner.plan import Plan, PlanRequest
-from planner.problem import setting_of
 from planner.search.given_layout import plan_of_layout
 from planner.search.search import search
 from topology.builders import default_cluster
@@ -68,9 +67,9 @@ def test_a_given_layout_on_an_irregular_fabric_says_where_its_ranks_run() -> Non
     pins = {**PINS, "tp": 8}
     given = plan_of_layout(replace(REQUEST, cluster=cluster, pins=pins), load_calibration())
     assert isinstance(given, Plan)
-    setting = setting_of(given.request)
-    assert given.mesh == place(setting, given.layout, given.estimate)
-    notes = placement_words(setting, given.layout, given.mesh, given.estimate)
+    problem = given.problem
+    assert given.mesh == place(problem, given.layout, given.estimate)
+    notes = placement_words(problem, given.layout, given.mesh, given.estimate)
     assert notes[0].startswith("ranks are not on GPUs in order")
     assert set(notes) <= set(given.assumptions)
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from costmodel.case import Case
 from costmodel.job import TrainingJob
 from costmodel.kernels.tables import load_calibration
 from costmodel.layout import ParallelLayout, Schedule
@@ -33,7 +34,16 @@ JOB = TrainingJob(sequence_length=8192, global_batch_size=512)
 def test_the_closed_form_agrees_with_the_event_simulation(layout: ParallelLayout) -> None:
     """For plain, pipelined and interleaved layouts both times are within one per cent."""
     spec = model("llama-3.1-70b")
-    costs = stage_costs(spec, default_cluster("h100-sxm", 32), JOB, stack("megatron-core"), layout, CAL)
+    costs = stage_costs(
+        Case(
+            model=spec,
+            cluster=default_cluster("h100-sxm", 32),
+            job=JOB,
+            stack=stack("megatron-core"),
+            cal=CAL,
+        ),
+        layout,
+    )
     split = even_split((80,), layout)
     assert simulated_step_s(costs, layout, split) == pytest.approx(step_time(costs, split), rel=0.01)
 
@@ -45,7 +55,9 @@ def split_backward(
     job = TrainingJob(sequence_length=8192, global_batch_size=global_batch_size)
     layout = ParallelLayout(tp=4, pp=8, virtual_stages=RECORDS[schedule].chunks or 2, schedule=schedule)
     cluster = default_cluster("h100-sxm", 32)
-    costs = stage_costs(model("llama-3.1-70b"), cluster, job, stack("ideal"), layout, CAL)
+    costs = stage_costs(
+        Case(model=model("llama-3.1-70b"), cluster=cluster, job=job, stack=stack("ideal"), cal=CAL), layout
+    )
     return layout, costs, even_split((80,), layout)
 
 

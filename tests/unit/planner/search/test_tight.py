@@ -12,8 +12,7 @@ import pytest
 from costmodel.kernels.tables import load_calibration
 from costmodel.memory.fit import fit_of
 from planner.analysis.batches import best_of_requests
-from planner.plan import Plan, PlanRequest
-from planner.problem import setting_of
+from planner.plan import Plan, PlanRequest, problem_of
 from planner.questions.flags import Flags
 from planner.questions.training import understand
 from planner.search.best_first import explore, has_layout
@@ -67,7 +66,7 @@ def known(question: dict[str, str]) -> str:
 def test_an_answer_fits_else_is_tight_else_no_gpu_holds_one(question: dict[str, str]) -> None:
     """The word of every answer is the one that its chance carries, and a refusal is of what needs more than a GPU has."""
     request = replace(asked(**question), top=1)
-    answer, s = answer_to(QUESTIONS.index(question)), setting_of(request)
+    answer, s = answer_to(QUESTIONS.index(question)), problem_of(request, CAL)
     if isinstance(answer, Infeasible):
         assert not has_layout(replace(request, memory_headroom=0.0), CAL)
         return
@@ -82,7 +81,7 @@ def test_an_answer_fits_else_is_tight_else_no_gpu_holds_one(question: dict[str, 
     peak = answer.estimate.peak_memory_bytes / s.cluster.gpu.memory_bytes
     assert answer.request.memory_headroom <= 1 - peak
     free = answer.request.memory_headroom
-    assert math.isclose(free, leanest_share(s, {}, CAL))
+    assert math.isclose(free, leanest_share(s, {}))
     assert not has_layout(replace(request, memory_headroom=1 - (1 - CLOSE_ENOUGH) * (1 - free) + 0.001), CAL)
     assert verify(answer, CAL, proof=False).holds
 

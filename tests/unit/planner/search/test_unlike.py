@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from app.reports.plan import alternatives_table
+from costmodel.case import Case
 from costmodel.job import TrainingJob
 from costmodel.kernels.tables import load_calibration
 from costmodel.layout import ParallelLayout
@@ -13,7 +14,7 @@ from costmodel.models.catalog import model
 from costmodel.models.spec import layer_order, layer_runs
 from costmodel.pipeline.even_split import even_split
 from costmodel.stack import stack
-from costmodel.training.estimate import Question, estimate
+from costmodel.training.estimate import estimate
 from costmodel.training.unlike import estimate_unlike
 from planner.explain import explain
 from planner.launch.targets import export_plan
@@ -113,12 +114,9 @@ def test_equal_kinds_estimate_as_one() -> None:
     asked, profile = request(spec), stack("megatron-core")
     split = even_split([r.count for r in layer_runs(asked.model)], layout, layer_order(asked.model))
     each = tuple(build(part) for part in each_kind(unlike))
-    question = Question(
-        model=asked.model, cluster=build(unlike), job=asked.job, stack=profile, layout=layout, cal=CAL,
-        paid_gpus=unlike.num_gpus,
-    )  # fmt: skip
-    one = estimate(asked.model, build(spec), asked.job, profile, layout, CAL, split)
-    two, _ = estimate_unlike(question, each, split, (0, 1))
+    case = Case(model=asked.model, cluster=build(spec), job=asked.job, stack=profile, cal=CAL)
+    one = estimate(case, layout, split)
+    two, _ = estimate_unlike(replace(case, cluster=build(unlike)), layout, each, split, (0, 1))
     for name in ("step_time_s", "lower_s", "upper_s", "peak_memory_bytes", "mfu", "hfu", "wh_per_step"):
         assert getattr(two, name) == pytest.approx(getattr(one, name), rel=1e-6), name
 

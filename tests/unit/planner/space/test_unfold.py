@@ -8,25 +8,24 @@ from costmodel.kernels.tables import load_calibration
 from costmodel.layout import LayoutTable, ParallelLayout
 from costmodel.models.catalog import model
 from costmodel.training.raw_times import features_of
-from planner.plan import PlanRequest
-from planner.problem import Setting, setting_of
+from planner.plan import PlanRequest, Problem, problem_of
 from planner.space.unfold import shardings, variants
 from topology.builders import default_cluster
 
 CAL = load_calibration()
 
 
-def setting() -> Setting:
+def problem() -> Problem:
     """Four nodes of eight GPUs under a stack that shards state by any degree and places axes in any order."""
     job = TrainingJob(sequence_length=8192, global_batch_size=64)
     cluster = default_cluster("h100-sxm", 32).spec
-    return setting_of(PlanRequest(model=model("llama-3.1-70b"), cluster=cluster, job=job, stack="ideal"))
+    return problem_of(PlanRequest(model=model("llama-3.1-70b"), cluster=cluster, job=job, stack="ideal"), CAL)
 
 
 def shard_degrees(layout: ParallelLayout, zero_stage: int, **pins: int) -> list[int]:
     """Shard degrees that the space offers at a ZeRO stage."""
-    found, _ = variants(setting(), pins, LayoutTable.from_rows([layout]))
-    found, _ = shardings(setting(), pins, found)
+    found, _ = variants(problem(), pins, LayoutTable.from_rows([layout]))
+    found, _ = shardings(problem(), pins, found)
     return sorted(found.shard_degree[found.zero_stage == zero_stage].tolist())
 
 
@@ -43,11 +42,11 @@ def test_a_given_shard_degree_is_the_only_one() -> None:
 
 def test_a_degree_inside_the_node_gathers_over_its_own_links() -> None:
     """Gathering a layer from the other replica of the node takes a quarter of what four nodes take."""
-    s = setting()
+    s = problem()
     layouts = [
         ParallelLayout(tp=4, dp=8, sequence_parallel=True, zero_stage=3, shard_degree=n) for n in (2, 8)
     ]
-    features = features_of(s.model, s.cluster, s.job, s.stack, LayoutTable.from_rows(layouts), CAL)
+    features = features_of(s.case, LayoutTable.from_rows(layouts))
     inside, across = features.traffic.microbatch_gather_s[0][features.replication]
     assert 4 * inside < across
     assert np.isfinite(across)

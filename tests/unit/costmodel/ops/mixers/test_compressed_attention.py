@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from costmodel.case import Workload
 from costmodel.job import TrainingJob
 from costmodel.memory.activations import saved_bytes
 from costmodel.models.catalog import model
@@ -31,7 +32,9 @@ def ops_of(
     kind: LayerKind, spec: ModelSpec = FLASH, name: str = "megatron-core", **degrees: Any
 ) -> tuple[Op, ...]:
     """Operations of one layer."""
-    return layer_ops(spec, kind, JOB, stack(name), ShardShape(sequence_length=S, **degrees))
+    return layer_ops(
+        Workload(model=spec, job=JOB, stack=stack(name)), kind, ShardShape(sequence_length=S, **degrees)
+    )
 
 
 @pytest.mark.parametrize("reach", KINDS)
@@ -49,7 +52,10 @@ def test_operations_hold_the_parameters_of_the_layer(reach: str) -> None:
 def test_the_ends_hold_what_the_model_has_beside_its_layers() -> None:
     """Embedding, sum of the streams, final norm, output projection."""
     shard, megatron = ShardShape(sequence_length=S), stack("megatron-core")
-    ends = (*embedding_ops(FLASH, JOB, megatron, shard), *head_ops(FLASH, megatron, shard))
+    ends = (
+        *embedding_ops(Workload(model=FLASH, job=JOB, stack=megatron), shard),
+        *head_ops(FLASH, megatron, shard),
+    )
     layers = sum(run.count * layer_parameters(FLASH, run.kind) for run in layer_runs(FLASH))
     assert sum(op.parameters for op in ends) == parameter_count(FLASH) - layers
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from costmodel.case import Workload
 from costmodel.job import TrainingJob
 from costmodel.kernels.tables import load_calibration
 from costmodel.memory.activations import saved_bytes
@@ -46,7 +47,9 @@ def recurrent(spec: ModelSpec) -> LayerKind:
 
 def ops_of(spec: ModelSpec, kind: LayerKind, name: str = "megatron-core", **degrees: float) -> tuple[Op, ...]:
     """Operations of one layer."""
-    return layer_ops(spec, kind, JOB, stack(name), ShardShape(sequence_length=S, **degrees))
+    return layer_ops(
+        Workload(model=spec, job=JOB, stack=stack(name)), kind, ShardShape(sequence_length=S, **degrees)
+    )
 
 
 def test_a_mamba_2_layer_computes_what_its_shapes_say() -> None:
@@ -138,7 +141,10 @@ def test_a_sparse_layer_scores_all_keys_and_attends_to_a_few() -> None:
     """DeepSeek-V3.2 at 8,192 tokens: 64 small heads score half the square, 128 heads attend to 2,048 keys."""
     spec, long = model("deepseek-v3.2"), TrainingJob(sequence_length=8192, global_batch_size=8)
     shard, kind = ShardShape(sequence_length=8192.0), layer_runs(spec)[-1].kind
-    ops = {op.name: op for op in layer_ops(spec, kind, long, stack("megatron-core"), shard)}
+    ops = {
+        op.name: op
+        for op in layer_ops(Workload(model=spec, job=long, stack=stack("megatron-core")), kind, shard)
+    }
     pairs = 8192 * 2048 - 2048**2 / 2
     assert ops["index_scores"].flop == 2 * 64 * 128 * 8192**2 / 2
     assert ops["attention"].flop == 2 * 128 * pairs * (
