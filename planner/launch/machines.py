@@ -11,7 +11,6 @@ from planner.launch.makers import MAKERS, NVIDIA, Maker, maker_of
 from planner.plan import Plan
 from planner.pricing import clusters_of_kinds
 from topology.base.errors import InputError
-from topology.builders import build
 from topology.fabric.degraded import working_gpus
 from topology.fabric.seats import nodes_by_rank
 from topology.hardware.gpu import Gpu
@@ -94,14 +93,14 @@ def machines_of(plan: Plan) -> PlanMachines:
         kinds=kinds,
         maker=maker_of(kinds[0].gpu),
     )
-    hierarchy = build(plan.request.cluster).hierarchy
+    hierarchy = plan.case.cluster.hierarchy
     reduces = any(level.reduces for level in hierarchy.levels) and found.maker is MAKERS[NVIDIA]
     return replace(found, gpus_of_node=_gpus_of_node(plan, found), reduces=reduces)
 
 
 def _gpus_of_node(plan: Plan, where: PlanMachines) -> tuple[tuple[int, ...], ...] | None:
     """GPUs that each node uses, by node rank, as the node numbers them."""
-    spec = build(plan.request.cluster).spec
+    spec = plan.case.cluster.spec
     working = working_gpus(spec)
     if working is None:
         return None

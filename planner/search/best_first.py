@@ -414,7 +414,14 @@ def explore(
 def has_layout(request: PlanRequest, cal: Calibration) -> bool:
     """Whether some layout of a request is legal, fits and meets its limits."""
     begun = _begin(request, cal, lambda _: None, math.inf)
-    return isinstance(begun, Search) and finds_a_layout(begun)
+    return isinstance(begun, Search) and _might_fit(begun) and finds_a_layout(begun)
+
+
+def _might_fit(search: Search) -> bool:
+    """A cheap look at memory before a search: whether a bound leaves any layout that a GPU holds."""
+    table, _ = combinations(search.problem, search.pins)
+    room = search.problem.memory_budget_bytes
+    return len(table) > 0 and bool(smallest_memory(search.problem, table).min() <= room)
 
 
 def _begin(

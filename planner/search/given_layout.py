@@ -71,8 +71,8 @@ def plan_of_layout(request: PlanRequest, cal: Calibration) -> Plan | tuple[Viola
 
 def _estimate_of(request: PlanRequest, cal: Calibration) -> Estimate | None:
     """The estimate of the layout of a request on GPUs planned for alike; None where a rule breaks."""
-    s, pins = problem_of(request, cal), request.pins
-    asked, violations = _legal(s, complete_layout(pins, s.cluster.num_gpus, s.stack), pins)
+    pins = request.pins
+    s, asked, violations = _asked(request, cal)
     if violations:
         return None
     split = _optimised(s, asked) if is_optimised(pins) else _held(s, asked, pins)
@@ -85,9 +85,8 @@ def _estimate_of(request: PlanRequest, cal: Calibration) -> Estimate | None:
 def _on_all(request: PlanRequest, cal: Calibration) -> Plan | tuple[Violation, ...]:
     """The plan of the layout on a cluster whose GPUs are all planned for alike."""
     started = time.monotonic()
-    problem = problem_of(request, cal)
-    s, pins = problem, request.pins
-    asked, violations = _legal(s, complete_layout(pins, s.cluster.num_gpus, s.stack), pins)
+    pins = request.pins
+    s, asked, violations = _asked(request, cal)
     if violations:
         return violations
     split = _optimised(s, asked) if is_optimised(pins) else _held(s, asked, pins)
@@ -129,6 +128,12 @@ def _on_all(request: PlanRequest, cal: Calibration) -> Plan | tuple[Violation, .
         origin=origin_of(request, cal),
     )
     return with_offload_notes(plan)
+
+
+def _asked(request: PlanRequest, cal: Calibration) -> tuple[Problem, ParallelLayout, tuple[Violation, ...]]:
+    """The problem of a request, the layout that its pins name, and the rules that it breaks."""
+    s = problem_of(request, cal)
+    return s, *_legal(s, complete_layout(request.pins, s.cluster.num_gpus, s.stack), request.pins)
 
 
 def _legal(

@@ -21,7 +21,7 @@ from costmodel.updates.offload import Offload, host_path
 from costmodel.updates.optimizers import USUAL
 from planner.bounds.funnel import smallest_memory
 from planner.plan import RECOMPUTED_LAYERS, SPLIT_PINS, PlanRequest, Problem, problem_of, steps_of
-from planner.rules.check import check, check_memory, check_pins, ground_of, parse_pins, rules_of
+from planner.rules.check import check, check_memory, ground_of, parse_pins, rules_of
 from planner.rules.rule import Violation
 from planner.search.best_first import explore, has_layout
 from planner.search.candidates import estimate_of
@@ -121,20 +121,9 @@ def _possible(kinds: Sequence[Candidates], cal: Calibration) -> Iterator[Request
 def _is_possible(request: PlanRequest, cal: Calibration) -> bool:
     """Whether a change helps; one that makes no cluster or no question helps nobody."""
     try:
-        return _feasible(request, cal)
+        return has_layout(request, cal)
     except InputError:
         return False
-
-
-def _feasible(request: PlanRequest, cal: Calibration) -> bool:
-    """Whether some layout of a request is possible; a cheap look at memory first."""
-    problem, pins = problem_of(request, cal), parse_pins(request.pins)
-    if check_pins(problem, pins):
-        return False
-    table, _ = combinations(problem, pins)
-    if len(table) == 0 or smallest_memory(problem, table).min() > problem.memory_budget_bytes:
-        return False
-    return has_layout(request, cal)
 
 
 def _later(request: PlanRequest, needed_s: float) -> Candidates:

@@ -25,7 +25,6 @@ from planner.formats.step_lines import Work, known_engines, pace_of
 from planner.plan import Plan
 from topology.base.errors import InputError
 from topology.base.units import DAY, TERA, format_bytes, format_seconds
-from topology.builders import build
 from topology.cluster import Cluster
 
 RARE = 0.05
@@ -234,7 +233,7 @@ def _differs(
     plan: Plan, logged: Sequence[LoggedStep], said: LoggedJob, steps: int, step_s: float
 ) -> Iterator[str]:
     """What of a log cannot be of the plan's run."""
-    job, layout, cluster = plan.request.job, plan.layout, build(plan.request.cluster)
+    job, layout, cluster = plan.request.job, plan.layout, plan.case.cluster
     batch = said.global_batch_size
     if batch and batch != job.global_batch_size and not said.is_ramping:
         yield f"its batch is {batch:,} sequences, planned {job.global_batch_size:,}"
