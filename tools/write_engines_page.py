@@ -187,7 +187,7 @@ def _precision(contract: Contract, name: str) -> str:
 
 def _section(contract: Contract) -> str:
     """One engine: what it is told by, what it cannot run, what it needs, what it does without a word."""
-    words = sum(len(problem.words) for problem in contract.settings)
+    words = sum(len(setting.words) for setting in contract.settings)
     spellings = len(contract.spellings)
     limits = ", ".join(f"`{contract.engine}-{limit.name}`" for limit in contract.limits)
     lines = [

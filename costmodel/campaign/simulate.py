@@ -48,6 +48,13 @@ class Runs:
         """Seconds of work over seconds of the clock."""
         return np.asarray(self.work_s / self.wall_s, dtype=np.float64)
 
+    @property
+    def checkpoints_s(self) -> Floats:
+        """What is left: stalls of checkpoints that were kept."""
+        parts = [getattr(self, field.name) for field in fields(self) if field.name not in _NO_PARTS]
+        left: Floats = self.wall_s - self.work_s - np.sum(parts, axis=0)
+        return np.maximum(0.0, left)
+
 
 _NO_PARTS = ("work_s", "wall_s", "interruptions")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from planner.engines.problem import Word
 
 from costmodel.case import Case
 from costmodel.job import TrainingJob
@@ -14,6 +13,7 @@ from costmodel.stack import stack
 from planner.engines.contract import read, typed, words_of_line
 from planner.engines.contracts import CONTRACTS, engine_of_stack, recomputes_of
 from planner.engines.formats import FORMATS
+from planner.engines.setting import Word
 from planner.plan import Problem
 from planner.rules.check import RULES, rules_of
 from topology.builders import default_cluster
@@ -33,7 +33,7 @@ MECHANISMS = (
 def test_what_is_priced_as_on_is_written_or_built_in(engine: str, profile: str) -> None:
     """No second is won by a mechanism that nobody switches on."""
     contract, timing = CONTRACTS[engine], stack(profile).timing
-    written = {name for problem in contract.settings if problem.words for name in problem.fields}
+    written = {name for setting in contract.settings if setting.words for name in setting.fields}
     on = [name for name in MECHANISMS if getattr(timing, name)]
     nowhere = [name for name in on if f"stack.{name}" not in written and name not in contract.built_in]
     assert nowhere == []
@@ -52,10 +52,10 @@ def test_every_word_is_spelled_once_and_reads_its_own_default(engine: str) -> No
     """Two settings of one spelling would read each other's values."""
     contract = CONTRACTS[engine]
     spelled = [
-        name for problem in contract.settings for word in problem.words for name in (word.name, *word.aliases)
+        name for setting in contract.settings for word in setting.words for name in (word.name, *word.aliases)
     ]
     assert sorted(spelled) == sorted(set(spelled))
-    words = [word for problem in contract.settings for word in problem.words]
+    words = [word for setting in contract.settings for word in setting.words]
     assert [word.name for word in words if typed(word, word.default) != word.default] == []
 
 
@@ -117,9 +117,9 @@ def test_torchtitan_is_told_no_schedule_that_it_has_no_word_for() -> None:
     """What it would run instead then differs from the plan, and is refused with both."""
     facts = {"layout.pp": 2, "split.layers": [1, 1], "layout.schedule": "v-half"}
     told = [
-        problem.write(facts)
-        for problem in CONTRACTS["torchtitan"].settings
-        if "layout.schedule" in problem.fields
+        setting.write(facts)
+        for setting in CONTRACTS["torchtitan"].settings
+        if "layout.schedule" in setting.fields
     ]
     assert told
     assert not [word for words in told for word in words if word.endswith("pipeline_parallel_schedule")]
