@@ -97,8 +97,8 @@ CAMPAIGN: tuple[Pattern, ...] = (
     *_rows("checkpoint_interval", rf"^Campaign › checkpoint: every {V}", rf"^tile › Saved every: {V}",
            rf"^json › campaign\.checkpoint_interval_s: {X}"),
     *_rows("spare_nodes", rf"^Campaign › spares: {V} nodes", rf"^tile › Spare nodes: {V}", rf"^json › campaign\.spare_nodes: {X}"),
-    *_rows("deadline_chance", rf"[Dd]eadline of [^;]*?{_CHANCE}", rf"^Campaign › deadline: .*?{_CHANCE}", rf"^json › campaign\.deadline_chance: {X}"),
-    *_rows("budget_chance", rf"[Bb]udget of [^;]*?{_CHANCE}", rf"^Campaign › budget: .*?{_CHANCE}",
+    *_rows("deadline_chance", rf"[Dd]eadline of [^;·]*?{_CHANCE}", rf"^Campaign › deadline: .*?{_CHANCE}", rf"^json › campaign\.deadline_chance: {X}"),
+    *_rows("budget_chance", rf"[Bb]udget of [^;·]*?{_CHANCE}", rf"^Campaign › budget: .*?{_CHANCE}",
            rf"^json › campaign\.budget_chance: {X}"),
 )  # fmt: skip
 SERVING: tuple[Pattern, ...] = (

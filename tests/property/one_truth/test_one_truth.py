@@ -129,6 +129,14 @@ def test_words_against_their_numbers_are_noticed():
     assert set(tried) == {claim.words for claim in CLAIMS}
 
 
+def test_a_word_is_held_to_the_number_of_its_own_clause():
+    """A deadline's chance says nothing against a budget that is kept, and the other way round."""
+    clauses = "deadline of 2 h kept with a chance of 52 % · budget of $3 kept (chance 99 %)"
+    line = Line(surface="table", place="", label="time to train", text=clauses)
+    assert unsupported([line], _stating("deadline_chance", 0.52) | _stating("budget_chance", 0.99)) == []
+    assert unsupported([line], _stating("deadline_chance", 0.99) | _stating("budget_chance", 0.52)) != []
+
+
 def _stating(quantity: str, value: float):
     line = Line(surface="--json", place="json", label=quantity, text=str(value))
     return {quantity: [Statement(line=line, value=Interval(value, value))]}
