@@ -79,7 +79,7 @@ def estimate_bars(estimate: Estimate, capacity_bytes: float, layers: Sequence[st
 
 
 def overflow_bars(
-    stages: Sequence[MemoryBreakdown], capacity_bytes: float, budget_bytes: float, layout: str
+    stages: Sequence[MemoryBreakdown], capacity_bytes: float, budget_bytes: float, layout: str, chance: float
 ) -> go.Figure:
     """The bars of a layout that does not fit, each with what it has too much.
 
@@ -88,6 +88,7 @@ def overflow_bars(
         capacity_bytes: Memory of a GPU.
         budget_bytes: What of it may be used.
         layout: That layout in words.
+        chance: Of OOM of its fullest stage.
     """
     import plotly.graph_objects as go
 
@@ -115,7 +116,7 @@ def overflow_bars(
         f"The layout that needs least ({layout}) overflows on {does} of {len(stages)} stages: stage "
         f"{fullest} needs {format_bytes(totals[fullest])}, {format_bytes(over[fullest])} more than the "
         f"{format_bytes(budget_bytes)} that may be used of a GPU, "
-        f"{three_digits(totals[fullest] / budget_bytes)} times as much."
+        f"{three_digits(totals[fullest] / budget_bytes)} times as much: it {fit_text(chance)}."
     )
     top = 1.15 * max(*totals, capacity_bytes) / GIB
     return picture.update_layout(meta={"alt": reading}, yaxis_range=[0, top])

@@ -13,6 +13,7 @@ from app.figures.network import network_map
 from app.figures.step_time import waterfalls
 from app.limits import kept_words
 from app.pages.base.carried import MOST_COMPARED, carried, carry
+from app.pages.base.fit_colours import fit_tint
 from app.pages.base.frame import MOST_UPLOAD_MIB, columns_of, draw, guarded, plain, planned, table
 from app.pages.base.sections import show_section
 from app.quantities import format_percent, format_sum, format_usd
@@ -109,7 +110,8 @@ def show_summary(plans: Sequence[Plan]) -> None:
         }
         for name, plan in zip(NAMES, plans, strict=False)
     ]
-    table(columns_of(rows), alt="Headline numbers of the plans")
+    tints = [fit_tint(plan.estimate.out_of_memory_chance) for plan in plans]
+    table(columns_of(rows), alt="Headline numbers of the plans", tints={"memory": tints})
 
 
 def run_cells(plan: Plan, *, tokens: bool) -> dict[str, str]:

@@ -19,7 +19,7 @@ from planner.questions.flags import ServeFlags
 from planner.questions.serving.understand import PINS, understand_serving
 from planner.serving.plan import ServingPlan
 from topology.base.errors import InputError
-from topology.base.units import format_seconds, parse_seconds, three_digits
+from topology.base.units import format_chance, format_seconds, parse_seconds, three_digits
 from topology.catalog import gpus
 from topology.hardware.datasheets import default_gpu, gpu_aliases
 
@@ -101,7 +101,7 @@ def show_fleet_numbers(plan: ServingPlan) -> None:
         (f"Per token, {at}", format_seconds(estimate.limits["tpot"].predicted_s)),
         ("Tokens/s/GPU", f"{estimate.tokens_per_s_per_gpu:,.0f}"),
         ("Serves", f"{estimate.capacity_requests_per_s:.3g}/s"),
-        ("Chance of limits", f"{plan.chance:.0%}"),
+        ("Chance of limits", format_chance(plan.chance)),
         ("Runs", f"{plan.evidence.rows}"),
         ("$ per M output", format_usd(estimate.usd_per_million_output_tokens)),
     )

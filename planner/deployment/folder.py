@@ -26,7 +26,7 @@ from planner.deployment.vllm_sglang import (
 from planner.engines.quoting import one_line, shell
 from planner.serving.plan import ServingPlan, serving_to_json
 from topology.base.errors import InputError
-from topology.base.units import format_seconds, three_digits
+from topology.base.units import format_chance, format_seconds, three_digits
 
 _ADDRESS = re.compile(r"<address of node (\d+)>")
 _HEAD = '#!/bin/bash\n# {what}\nset -euo pipefail\ncd "$(dirname "${{BASH_SOURCE[0]}}")"\n{hosts}'
@@ -197,8 +197,9 @@ def _doubts(plan: ServingPlan) -> str:
     limits = {"ttft": "first token", "tpot": "output token", "end_to_end": "whole request"}
     kept = [
         f"The limit of {format_seconds(check.limit_s)} for the {limits[name]} holds with a chance of "
-        f"{check.chance:.0%}: p{plan.request.job.percentile:g} is {format_seconds(check.predicted_s)}, at "
-        f"the upper end of the error band {format_seconds(check.upper_s)}."
+        f"{format_chance(check.chance)}: p{plan.request.job.percentile:g} is "
+        f"{format_seconds(check.predicted_s)}, at the upper end of the error band "
+        f"{format_seconds(check.upper_s)}."
         for name, check in plan.estimate.limits.items()
     ]
     missing = "".join(f"; {name}: not measured" for name in plan.evidence.not_measured)

@@ -36,7 +36,7 @@ from planner.serving.plan import (
 )
 from planner.serving.replica import Option, most_requests
 from topology.base.arrays import Floats
-from topology.base.units import HOUR, MEGA
+from topology.base.units import HOUR, MEGA, format_chance
 from topology.fabric.hierarchy import Hierarchy
 from topology.hardware.gpu import Gpu
 
@@ -291,12 +291,12 @@ def _less_sure(request: ServingRequest, run: FleetRun, other: FleetRun) -> str:
     """By what a fleet at the same bill loses: no runs, less sure limits, more GPUs or larger replicas."""
     if is_measured(run) and not is_measured(other):
         return "same bill, but no measured runs"
-    ours, theirs = (least_chance(limit_checks(request, one)) for one in (run, other))
-    if round(ours, 2) != round(theirs, 2):
-        return f"same bill; chance of keeping the limits {theirs:.0%}, of the chosen one {ours:.0%}"
+    ours, theirs = (format_chance(least_chance(limit_checks(request, one))) for one in (run, other))
+    if ours != theirs:
+        return f"same bill; chance of keeping the limits {theirs}, of the chosen one {ours}"
     more = other.num_gpus - run.num_gpus
     size = f"{more} more GPU{'s' * (more > 1)}" if more else "larger replicas"
-    return f"same bill, and chance of keeping the limits ({ours:.0%}); {size}"
+    return f"same bill, and chance of keeping the limits ({ours}); {size}"
 
 
 def _assumptions(request: ServingRequest, gpu: Gpu) -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -12,6 +12,7 @@ from app.figures.schedule.gantt import trace_json
 from app.pages.answer.launch import show_launch
 from app.pages.answer.report import report_html
 from app.pages.base.carried import add, carry
+from app.pages.base.fit_colours import FIT_COLOURS, FitColour
 from app.pages.base.frame import plain
 from app.pages.question.sidebar import CLUSTER_FILE, MODEL_FILE
 from app.quantities import format_duration, format_percent, format_sum, format_usd
@@ -29,7 +30,7 @@ from app.reports.plan_headline import (
 from costmodel.campaign.record import Campaign
 from costmodel.kernels.saved import calibration_for
 from costmodel.layout import layout_words
-from costmodel.memory.fit import Fit, fit_of, fit_text
+from costmodel.memory.fit import fit_of, fit_text
 from planner.analysis.compare import compare, within_band
 from planner.analysis.schedule import schedule_of
 from planner.campaign.finish import campaign_or_none, with_campaign_if_any
@@ -41,10 +42,7 @@ from topology.pools.rates import unpriced
 
 ACCURACY = "accuracy_page"
 """Where the session keeps the page that answers whether a plan can be trusted."""
-FitColour = Literal["green", "orange", "red"]
 DeltaColor = Literal["normal", "inverse", "off"] | FitColour
-FIT_COLOURS: Mapping[Fit, FitColour] = {"fits": "green", "tight": "orange", "does not fit": "red"}
-"""Of the word in the tile of the peak."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,10 +8,13 @@ from typing import Any
 import streamlit as st
 
 from app.figures.memory import overflow_bars
-from app.pages.base.frame import MOST_CACHED_PLANS, columns_of, draw, request_key, table
+from app.pages.base.fit_colours import FIT_COLOURS
+from app.pages.base.frame import MOST_CACHED_PLANS, columns_of, draw, plain, request_key, table
 from costmodel.kernels.saved import calibration_for
 from costmodel.layout import ParallelLayout, layout_words
+from costmodel.memory.fit import fit_of, fit_text, out_of_memory_chance
 from costmodel.memory.stage import MemoryBreakdown
+from costmodel.training.bands import peak_deviation
 from planner.analysis.capacity import MEMORY
 from planner.plan import Problem, problem_of
 from planner.rules.check import parse_pins
@@ -36,7 +39,11 @@ def show_overflow(found: Infeasible) -> None:
     layout, stages = leanest(request_key(request), problem, request.pins)
     capacity = problem.cluster.gpu.memory_bytes
     st.markdown("#### How much is too much?")
-    draw(overflow_bars(stages, capacity, problem.memory_budget_bytes, layout_words(layout)), "overflow")
+    peak = max(stage.total_bytes for stage in stages)
+    chance = out_of_memory_chance(peak, capacity, peak_deviation(problem.case))
+    st.markdown(f":{FIT_COLOURS[fit_of(chance)]}[The leanest layout: {plain(fit_text(chance))}.]")
+    bars = overflow_bars(stages, capacity, problem.memory_budget_bytes, layout_words(layout), chance)
+    draw(bars, "overflow")
     if found.nearest:
         st.markdown("#### What would make it fit?")
         rows = [{"change": one.change, "as typed": one.flag or "–"} for one in found.nearest]

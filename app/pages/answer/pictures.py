@@ -24,6 +24,7 @@ from app.figures.step_time import PART_LABELS, waterfall
 from app.figures.tornado import tornado
 from app.pages.answer.money import show_money
 from app.pages.answer.timeline import show_timeline
+from app.pages.base.fit_colours import fit_tint
 from app.pages.base.frame import (
     MOST_CACHED_PLANS,
     asked,
@@ -172,6 +173,7 @@ def _alternatives(plan: Plan) -> None:
     chosen: Any = table(
         columns_of(rows),
         alt="Plans that were close to the best one",
+        tints={"memory": [fit_tint(other.out_of_memory_chance) for other in plan.alternatives]},
         on_select="rerun",
         selection_mode="single-row",
         key="alternatives",

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import streamlit as st
@@ -137,21 +138,43 @@ def draw(figure: go.Figure, key: str, **options: Any) -> Any:
     return chosen
 
 
-def table(columns: Mapping[str, Sequence[str]], alt: str, **options: Any) -> Any:
-    """Draw a table in full; columns of numbers are aligned to the right."""
+def table(
+    columns: Mapping[str, Sequence[str]],
+    alt: str,
+    tints: Mapping[str, Sequence[str]] = MappingProxyType({}),
+    **options: Any,
+) -> Any:
+    """Draw a table in full; columns of numbers are aligned to the right.
+
+    Args:
+        columns: Cells of each column.
+        alt: What the table shows, for who cannot see it.
+        tints: Colours behind the cells of a column, in CSS; empty for none.
+        options: What else Streamlit's table is told.
+    """
     settings = {
         head: st.column_config.TextColumn(alignment="right" if are_numbers(cells) else "left")
         for head, cells in columns.items()
     }
     rows = max((len(cells) for cells in columns.values()), default=0)
     return st.dataframe(
-        {head: list(cells) for head, cells in columns.items()},
+        _tinted({head: list(cells) for head, cells in columns.items()}, tints),
         hide_index=True,
         column_config=settings,
         height="content" if rows <= MOST_ROWS_IN_FULL else "auto",
         alt=alt,
         **options,
     )
+
+
+def _tinted(columns: Mapping[str, Sequence[str]], tints: Mapping[str, Sequence[str]]) -> Any:
+    """The columns, with colours behind the cells of some."""
+    if not tints:
+        return columns
+    import pandas as pd
+
+    behind = {head: [f"background-color: {tint}" if tint else "" for tint in tints[head]] for head in tints}
+    return pd.DataFrame(columns).style.apply(lambda cells: behind[cells.name], subset=list(tints))
 
 
 def are_numbers(cells: Sequence[str]) -> bool:

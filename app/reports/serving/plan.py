@@ -13,7 +13,7 @@ from app.reports.trade_offs.limits import sensitivity_table
 from planner.serving.fleet import LOADS
 from planner.serving.headroom import breaks
 from planner.serving.plan import SURE, Percentiles, PoolPlan, Rental, ServingPlan, serving_to_json
-from topology.base.units import format_bytes, format_seconds, three_digits
+from topology.base.units import format_bytes, format_chance, format_seconds, three_digits
 
 LONGEST_COMMAND = 2000  # characters of a command that is shown in full
 
@@ -52,7 +52,7 @@ def fleet_headline(plan: ServingPlan) -> str:
 
 def _doubt(plan: ServingPlan) -> str:
     """How surely the limits are kept, where that is less than nine times in ten."""
-    return "" if plan.is_sure else f"; chance of keeping the limits {plan.chance:.0%}"
+    return "" if plan.is_sure else f"; chance of keeping the limits {format_chance(plan.chance)}"
 
 
 def record(plan: ServingPlan) -> dict[str, object]:
@@ -115,15 +115,17 @@ def _chance(plan: ServingPlan) -> list[tuple[str, str]]:
     """How surely the limits are kept, and the fleet that is best by prediction where it is another one."""
     pairs = []
     if plan.estimate.limits:
-        short = "" if plan.is_sure else f": short of {SURE:.0%}, which no measured fleet reaches"
-        pairs.append(("chance of limits", f"{plan.chance:.0%}{short}"))
+        short = "" if plan.is_sure else f": short of {format_chance(SURE)}, which no measured fleet reaches"
+        pairs.append(("chance of limits", f"{format_chance(plan.chance)}{short}"))
     if (other := plan.daring) is not None:
         sized = plan.request.num_gpus is not None and plan.request.job.request_rate_per_s is None
         gain = f"serves {1 + other.saved:.3g} times as much" if sized else f"saves {other.saved:.0%}"
         hold = f" if {' and '.join(other.not_measured)} hold: not measured" if other.not_measured else ""
         fleet = f"{other.label} in {other.weights} on {other.num_gpus} × {other.gpu}"
         runs = f"; {other.rows or 'no'} measured run{'s' * (other.rows != 1)}"
-        limits = f"; chance of keeping the limits {other.chance:.0%}" if plan.estimate.limits else ""
+        limits = (
+            f"; chance of keeping the limits {format_chance(other.chance)}" if plan.estimate.limits else ""
+        )
         pairs.append(("daring", f"{fleet} {gain}{hold}{runs}{limits}"))
     return pairs
 
@@ -227,7 +229,7 @@ def _tight_limits(plan: ServingPlan) -> Lines:
             lines.append(
                 f"{name}: p{plan.request.job.percentile:g} is {format_seconds(check.predicted_s)}, "
                 f"{format_seconds(check.upper_s)} at the upper end of the band; the limit of "
-                f"{format_seconds(check.limit_s)} holds with a probability of {check.chance:.0%}"
+                f"{format_seconds(check.limit_s)} holds with a probability of {format_chance(check.chance)}"
             )
     return Lines(title="Limits inside the error band", lines=tuple(lines))
 

@@ -9,7 +9,7 @@ from app.reports.answer import Table
 from costmodel.serving.bands import UNMEASURED_AXES
 from planner.analysis.serving.contenders import summary_of
 from planner.serving.plan import FleetSummary, ServingPlan
-from topology.base.units import format_seconds, three_digits
+from topology.base.units import format_chance, format_seconds, three_digits
 
 _SHORT = {"aggregated": "one pool", "disaggregated": "two pools", "mixed": "two kinds"}
 _MARK = " ¹"
@@ -64,7 +64,7 @@ def _row(one: FleetSummary, *, sized: bool) -> tuple[str, ...]:
         format_usd(one.usd_per_million_tokens),
         format_seconds(one.ttft_s) if one.ttft_s is not None else "–",
         format_seconds(one.tpot_s) if one.tpot_s is not None else "–",
-        f"{one.chance:.0%}" if one.chance is not None else "–",
+        format_chance(one.chance) if one.chance is not None else "–",
         _measured(one),
     )
 

@@ -108,7 +108,8 @@ def test_the_overflow_is_that_of_the_rule_in_the_way():
     assert layout.num_gpus == 16
     assert max(stage.total_bytes for stage in stages) == rule.have
     assert problem.memory_budget_bytes == pytest.approx(rule.need)
-    picture = overflow_bars(stages, problem.cluster.gpu.memory_bytes, rule.need, "lean")
+    picture = overflow_bars(stages, problem.cluster.gpu.memory_bytes, rule.need, "lean", 0.95)
+    assert "does not fit, 95.0 % chance of OOM" in alt_text(picture)
     texts = [text for trace in picture.data if trace.type == "scatter" for text in trace.text]
     assert max(float(text) for text in texts if text) == pytest.approx(
         (rule.have - rule.need) / GIB, rel=5e-3
