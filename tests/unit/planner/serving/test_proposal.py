@@ -15,6 +15,7 @@ from planner.serving.plan import ROUNDING, SURE, ServingPlan
 from planner.serving.replica import WHOLE
 from planner.serving.sure import Ask
 from topology.base.errors import InputError
+from topology.base.units import format_chance
 
 PAGE = ServeFlags(
     model="70b", gpu="h100-sxm", input_tokens="2000", output_tokens="300", ttft="1s", tpot="50ms", rate="2/s",
@@ -54,7 +55,7 @@ def test_a_proposal_is_sure_and_measured_or_says_that_it_is_not(
     answer = serving_answer(plan)
     sure = Ask(chance=SURE, with_runs=True).is_met(plan)
     assert sure or plan.chance < SURE or not plan.evidence.rows
-    told = f"chance of keeping the limits {plan.chance:.0%}" in answer.headline
+    told = f"chance of keeping the limits {format_chance(plan.chance)}" in answer.headline
     assert told is (plan.chance < SURE - ROUNDING)
     text = "\n".join([answer.headline, *map(str, answer.sections)])
     assert not told or "proven" not in text
@@ -79,7 +80,7 @@ def test_every_surface_has_one_chance_and_one_number_of_runs(
 ) -> None:
     """The facts, the first line of the comparison, the document and the saved folder."""
     plan = plans[name]
-    chance, runs = f"{plan.chance:.0%}", f"{plan.evidence.rows or 'no'} run"
+    chance, runs = format_chance(plan.chance), f"{plan.evidence.rows or 'no'} run"
     facts = dict(serving_answer(plan).sections[0].pairs)  # type: ignore[union-attr]  # the configuration
     assert facts["chance of limits"].startswith(chance)
     assert facts["measured"].startswith(runs)
