@@ -144,7 +144,9 @@ def test_the_saved_folder_keeps_the_doubts(plans: dict[str, ServingPlan], name: 
     """The chance of every limit, the band's end, and the runs behind the plan stand in its README."""
     plan = plans[name]
     readme = " ".join(folder(plan)["README.md"].split())
-    assert all(f"chance of {check.chance:.0%}" in readme for check in plan.estimate.limits.values())
+    assert all(
+        f"chance of {format_chance(check.chance)}" in readme for check in plan.estimate.limits.values()
+    )
     assert f"Measured runs behind it: {plan.evidence.rows or 'none'}" in readme
 
 
