@@ -9,6 +9,7 @@ from typing import Any
 from app.quantities import format_usd
 from app.reports.answer import Answer, Facts, Lines, Section, Table, json_text
 from app.reports.plan_headline import price_text
+from costmodel.divisions import EXPERT_RANKS
 from costmodel.layout import AXIS_ORDERS, DEFAULT_AXIS_ORDER, LayoutTable, ParallelLayout
 from costmodel.parallel.axes import RANK_AXES, STAGE_AXES
 from costmodel.training.rank_strides import axis_strides
@@ -89,7 +90,7 @@ def parse_layout(text: str | None, order: str | None, h: Hierarchy) -> ParallelL
             cause=f"{parts} = {layout.num_gpus}, and the cluster has {h.num_gpus} GPUs",
             fix=_filling(degrees, h),
         )
-    if layout.stage_ranks % layout.expert_shards:
+    if EXPERT_RANKS.rest(layout.stage_ranks, layout.ep, layout.expert_tp):
         raise InputError(
             what="the experts do not divide their block",
             cause=f"dp·cp·tp = {layout.stage_ranks}, ep·expert_tp = {layout.expert_shards}",

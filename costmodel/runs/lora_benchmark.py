@@ -10,6 +10,7 @@ import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from costmodel.divisions import BATCH
 from costmodel.models.catalog import model
 from costmodel.runs.cells import Row, UnsupportedRunError, count
 from topology.hardware.datasheets import generations, sheet_named
@@ -71,7 +72,7 @@ def possible_rows(row: Row) -> list[dict[str, str]]:
     for tp in (tp for tp in powers if tp <= node):
         for cp in powers:
             dp = gpus // (tp * cp)
-            if dp * tp * cp == gpus and dp and batch % dp == 0:
+            if dp * tp * cp == gpus and dp and BATCH.rest(batch, dp) == 0:
                 found.append({**row, "dp": str(dp), "tp": str(tp), "pp": "1", "cp": str(cp)})
     if not found:
         raise UnsupportedRunError(f"no layout of {gpus} GPUs takes {batch} sequences")

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from costmodel.divisions import EXPERTS, HEADS
 from costmodel.models.catalog import listed_model
 from costmodel.models.kinds import layer_kinds
 from costmodel.models.spec import ModelSpec, recurrent_state_bytes
@@ -150,7 +151,7 @@ class Deployment:
     @property
     def expert_copies(self) -> int:
         """Experts held twice, so that every expert-parallel rank has as many: −E mod ep."""
-        return -self.model.num_experts % self.layout.ep if self.model.is_moe else 0
+        return EXPERTS.short(self.model.num_experts, self.layout.ep)
 
     @property
     def kv_bytes(self) -> float:
@@ -211,7 +212,7 @@ def draft_of(deployment: Deployment) -> Deployment | None:
         )
     else:
         spec = listed_model(name)
-    tp = layout.tp if spec.num_attention_heads % layout.tp == 0 else 1
+    tp = layout.tp if HEADS.rest(spec.num_attention_heads, layout.tp) == 0 else 1
     stage = replace(layout, pp=1) if name == "mtp" else ServingLayout(tp=tp, attention_dp=layout.attention_dp)
     return replace(
         deployment,

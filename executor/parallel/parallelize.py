@@ -15,6 +15,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 
+from costmodel.divisions import HEADS
 from costmodel.layout import ParallelLayout
 from executor.adapters.low_rank import freeze_others
 from executor.comm import sharding
@@ -88,7 +89,7 @@ def _check(model: CausalLM, layout: ParallelLayout) -> None:
         )
     heads = spec.attention.whole_heads
     degree = layout.tp * (layout.cp if layout.cp_kind == "ulysses" else 1)
-    if heads % degree:
+    if HEADS.rest(heads, degree):
         raise InputError(
             what="heads cannot be split this way",
             cause=f"{heads} key/value heads over {degree} ranks",

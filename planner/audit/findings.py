@@ -6,9 +6,9 @@ of the planner too (`planner.rules.check`).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 
+from costmodel.divisions import BATCH, EXPERT_RANKS, HEADS, RANKS
 from costmodel.layout import PLAIN_SCHEDULE
 from planner.audit.environment import SLOW
 from planner.audit.job import Job
@@ -66,35 +66,36 @@ def _counts(reading: Reading) -> Iterator[Finding]:
         return
     tp, pp, cp, ep = (facts.count(f"layout.{name}") or 1 for name in (*degrees, "ep"))
     world, heads = facts.count("cluster.num_gpus"), facts.count("model.num_attention_heads")
-    if world and world % (tp * pp * cp):
+    if world and RANKS.rest(world, tp, pp, cp):
         file, line = place_of(facts, "cluster.num_gpus", "layout.tp", "layout.pp", "layout.cp")
         names = [name for name, size in zip(degrees, (tp, pp, cp), strict=True) if size > 1]
         yield Finding(
             kind="illegal",
             rule="gpus",
-            message=f"tp {tp} · pp {pp} · cp {cp} = {tp * pp * cp} ranks, and {world} GPUs",
+            message=RANKS.says(world, tp, pp, cp),
             fix=f"start a multiple of {tp * pp * cp} GPUs, or lower "
             + " or ".join(spelled_name(reading, name) for name in names),
             file=file,
             line=line,
         )
-    elif world and (world // pp) % ep and reading.family.name != "Megatron-DeepSpeed":
+    elif world and EXPERT_RANKS.rest(world // pp, ep) and reading.family.name != "Megatron-DeepSpeed":
         file, line = place_of(facts, "layout.ep")
         yield Finding(
             kind="illegal",
             rule="expert-block",
             message=f"ep {ep} does not divide the {world // pp} ranks of a stage",
-            fix=f"set {spelled_name(reading, 'ep')} {math.gcd(world // pp, ep)}, or start {ep * pp} GPUs",
+            fix=f"set {spelled_name(reading, 'ep')} {EXPERT_RANKS.largest(world // pp, ep)}, "
+            f"or start {ep * pp} GPUs",
             file=file,
             line=line,
         )
-    if heads and heads % tp:
+    if heads and HEADS.rest(heads, tp):
         file, line = place_of(facts, "layout.tp")
         yield Finding(
             kind="illegal",
             rule="heads",
-            message=f"{heads} heads do not divide by tp {tp}",
-            fix=f"set {spelled_name(reading, 'tp')} {math.gcd(heads, tp)}",
+            message=HEADS.says(heads, tp),
+            fix=f"set {spelled_name(reading, 'tp')} {HEADS.largest(heads, tp)}",
             file=file,
             line=line,
         )
@@ -111,18 +112,19 @@ def _batches(reading: Reading) -> Iterator[Finding]:
     if not batch or not dp or "layout.microbatch_size" in facts.unknown:
         return
     whole = spelled_name(reading, "job.global_batch_size")
-    if batch % (dp * size):
+    fits = BATCH.rest(batch, dp, size) == 0
+    if not fits:
         file, line = place_of(facts, "job.global_batch_size", "layout.microbatch_size")
         yield Finding(
             kind="illegal",
             rule="batch",
-            message=f"a global batch of {batch} is no multiple of dp {dp} · {size} samples",
-            fix=f"set {whole} {max(1, batch // (dp * size)) * dp * size}",
+            message=BATCH.says(batch, dp, size),
+            fix=f"set {whole} {BATCH.nearest(batch, dp, size)}",
             file=file,
             line=line,
         )
     pp = facts.count("layout.pp") or 1
-    if pp > 1 and batch % (dp * size) == 0 and batch // (dp * size) < pp:
+    if pp > 1 and fits and batch // (dp * size) < pp:
         file, line = place_of(facts, "layout.pp")
         part, stages = spelled_name(reading, "microbatch_size"), spelled_name(reading, "pp")
         yield Finding(

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from costmodel.divisions import RANKS
 from costmodel.layout import INTERLEAVED_SCHEDULE, RECOMPUTES, ParallelLayout
 from costmodel.pipeline.schedules import usual_schedule
 from planner.audit.read import Reading
@@ -106,7 +107,7 @@ def layout_of(reading: Reading, told: Told | None, request: PlanRequest) -> Stat
     }
     others = parts.get("tp", 1) * parts.get("pp", 1) * parts.get("cp", 1)
     gpus = request.cluster.num_gpus
-    if gpus % others:
+    if RANKS.rest(gpus, others):
         return StatedLayout(layout=None)
     if parts.get("dp", 0) * others != gpus:
         parts["dp"] = gpus // others

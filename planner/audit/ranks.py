@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from costmodel.divisions import RANKS
 from planner.audit.facts import Facts
 from planner.audit.words import Family
 from planner.formats.settings import whole
@@ -119,7 +120,7 @@ def replicas(facts: Facts, family: Family) -> None:
             facts.take("layout.shard_degree", shard, like)
     elif facts.unknown & {"layout.tp", "layout.pp", "layout.cp"} - facts.found.keys():
         facts.notes.append("a degree that only a run knows leaves dp untold")
-    elif not family.serves and world and world % others == 0:
+    elif not family.serves and world and RANKS.rest(world, others) == 0:
         _dp_of_world(facts, family, world, others)
     elif shard == -1:
         facts.put(

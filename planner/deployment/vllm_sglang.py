@@ -13,6 +13,7 @@ import json
 import shlex
 from dataclasses import replace
 
+from costmodel.divisions import EXPERTS
 from costmodel.models.catalog import listed_model
 from costmodel.models.spec import ModelSpec
 from costmodel.serving.adapters import buffer_rank
@@ -193,7 +194,7 @@ def _vllm(plan: ServingPlan, pool: PoolPlan, role: str, port: int) -> list[str]:
     words += _given("--tensor-parallel-size", layout.tp) + _given("--pipeline-parallel-size", layout.pp)
     words += _given("--data-parallel-size", layout.attention_dp)
     words += ["--enable-expert-parallel"] if layout.ep > 1 else []
-    if copies := -plan.request.model.num_experts % layout.ep if layout.ep > 1 else 0:
+    if copies := EXPERTS.short(plan.request.model.num_experts, layout.ep):
         words += ["--enable-eplb", "--eplb-config", json.dumps({"num_redundant_experts": copies})]
     words += _given("--decode-context-parallel-size", layout.dcp)
     default = _default(plan)
@@ -223,7 +224,7 @@ def _sglang(plan: ServingPlan, pool: PoolPlan, role: str, port: int) -> list[str
     if layout.attention_dp > 1:
         words += ["--attn-dp-size", str(layout.attention_dp)]
     words += _given("--ep-size", layout.ep)
-    if copies := -plan.request.model.num_experts % layout.ep if layout.ep > 1 else 0:
+    if copies := EXPERTS.short(plan.request.model.num_experts, layout.ep):
         words += ["--ep-num-redundant-experts", str(copies)]
     words += ["--max-running-requests", str(pool.max_batch)]
     chunk = pool.token_budget * layout.attention_dp

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import numpy.typing as npt
 
+from costmodel.divisions import BATCH, EXPERT_RANKS, EXPERTS, HEADS
 from costmodel.layout import DEGREES, SCHEDULES, LayoutTable, ParallelLayout, Quantity
 from costmodel.models.spec import ModelSpec, decoder_of, layer_runs
 from costmodel.pipeline.schedules import column
@@ -64,9 +65,10 @@ def _gpus(s: Problem, x: ParallelLayout) -> Violation:
 def _indivisible(rule: str, size_name: str, size: int, degree_name: str, degree: int) -> Violation:
     """Build the violation of size % degree == 0."""
     best = largest_divisor(size, degree)
-    message = f"{size_name} % {degree_name} = {size} % {degree} = {size % degree}, must be 0"
+    rest = int(HEADS.rest(size, degree))
+    message = f"{size_name} % {degree_name} = {size} % {degree} = {rest}, must be 0"
     hint = f"use {degree_name}={best}, the largest divisor of {size} below {degree}"
-    return Violation(rule=rule, message=message, have=size % degree, need=0, unit="", hint=hint)
+    return Violation(rule=rule, message=message, have=rest, need=0, unit="", hint=hint)
 
 
 def _divides(
@@ -79,11 +81,13 @@ def _divides(
 
     def broken(s: Problem, t: LayoutTable) -> Mask | bool:
         found = sizes(s.model).values()
-        return np.asarray(math.gcd(*found) % getattr(t, axis) != 0 if found else False, dtype=bool)
+        return bool(found) and np.asarray(HEADS.rest(math.gcd(*found), getattr(t, axis)) != 0, dtype=bool)
 
     def explain(s: Problem, x: ParallelLayout) -> Violation:
         degree = getattr(x, axis)
-        field, size = next((field, size) for field, size in sizes(s.model).items() if size % degree)
+        field, size = next(
+            (field, size) for field, size in sizes(s.model).items() if HEADS.rest(size, degree)
+        )
         return _indivisible(name, field, size, axis, degree)
 
     return Rule(name=name, fields=(axis,), broken=broken, explain=explain, ground=ground)
@@ -188,7 +192,8 @@ def _expert_tensor(_: Problem, x: ParallelLayout) -> Violation:
 
 def _experts_broken(s: Problem, t: LayoutTable) -> Mask:
     return np.asarray(
-        (s.model.num_experts % t.ep != 0) if s.model.is_moe else (t.ep != 1) | (t.expert_tp != 1), dtype=bool
+        EXPERTS.rest(s.model.num_experts, t.ep) != 0 if s.model.is_moe else (t.ep != 1) | (t.expert_tp != 1),
+        dtype=bool,
     )
 
 
@@ -211,17 +216,17 @@ def _experts_ground(s: Problem, _: ParallelLayout) -> Ground:
 
 
 def _expert_block_broken(_: Problem, t: LayoutTable) -> Mask:
-    return np.asarray(t.stage_ranks % t.expert_shards != 0, dtype=bool)
+    return np.asarray(EXPERT_RANKS.rest(t.stage_ranks, t.ep, t.expert_tp) != 0, dtype=bool)
 
 
 def _expert_block(_: Problem, x: ParallelLayout) -> Violation:
     block, experts_over = x.stage_ranks, x.expert_shards
+    rest = int(EXPERT_RANKS.rest(block, x.ep, x.expert_tp))
     return Violation(
         rule="expert-block",
         message=f"(dp·cp·tp) % (ep·expert_tp) = ({x.dp}·{x.cp}·{x.tp}) % ({x.ep}·{x.expert_tp}) = "
-        f"{block % experts_over}, "
-        "must be 0: experts are spread over the ranks of one pipeline stage",
-        have=block % experts_over,
+        f"{rest}, must be 0: experts are spread over the ranks of one pipeline stage",
+        have=rest,
         need=0,
         unit="",
         hint=f"use ep·expert_tp={math.gcd(block, experts_over)}",
@@ -274,17 +279,17 @@ def _even_layers(s: Problem, x: ParallelLayout) -> Violation:
 
 
 def _batch_broken(s: Problem, t: LayoutTable) -> Mask:
-    return np.asarray(s.job.global_batch_size % (t.dp * t.microbatch_size) != 0, dtype=bool)
+    return np.asarray(BATCH.rest(s.job.global_batch_size, t.dp, t.microbatch_size) != 0, dtype=bool)
 
 
 def _batch(s: Problem, x: ParallelLayout) -> Violation:
     B, step = s.job.global_batch_size, x.dp * x.microbatch_size
+    rest = int(BATCH.rest(B, x.dp, x.microbatch_size))
     return Violation(
         rule="batch",
-        message=f"global_batch_size % (dp·microbatch_size) = {B} % ({x.dp}·{x.microbatch_size}) = "
-        f"{B % step}, "
+        message=f"global_batch_size % (dp·microbatch_size) = {B} % ({x.dp}·{x.microbatch_size}) = {rest}, "
         "must be 0",
-        have=B % step,
+        have=rest,
         need=0,
         unit="sequences",
         hint=f"use dp·microbatch_size={largest_divisor(B, step)}, or a global batch of "

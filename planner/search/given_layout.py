@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
+from costmodel.divisions import RANKS
 from costmodel.estimate import Estimate
 from costmodel.kernels.tables import Calibration
 from costmodel.layout import AXIS_FIELDS, LayoutTable, ParallelLayout
@@ -226,7 +227,7 @@ def complete_layout(pins: Mapping[str, Any], num_gpus: int, stack: SoftwareStack
     names = [name for name in AXIS_FIELDS if name in RANK_AXES and name != "dp"]
     others = math.prod(fields.get(name, 1) for name in names)
     if "dp" not in fields:
-        if num_gpus % others:
+        if RANKS.rest(num_gpus, others):
             raise InputError(
                 what="the layout does not fill the GPUs",
                 cause=f"{'·'.join(names)} = {others} does not divide {num_gpus} GPUs",

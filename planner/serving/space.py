@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from costmodel.divisions import EXPERTS, HEADS
 from costmodel.models.spec import ModelSpec, layer_runs
 from costmodel.serving.deployment import Deployment, ServingLayout, Weights
 from costmodel.serving.engine import serving_stack
@@ -103,7 +104,7 @@ def _expert_ranks(model: ModelSpec, limit: int, domain_gpus: int, *, copied: boo
 
     An NVL72 is no power of two: its 72 GPUs hold 256 experts and 32 of them twice.
     """
-    even = tuple(n for n in _powers(limit) if model.num_experts % n == 0)
+    even = tuple(n for n in _powers(limit) if EXPERTS.rest(model.num_experts, n) == 0)
     copies = -model.num_experts % domain_gpus
     whole = copied and domain_gpus <= limit and copies <= MOST_COPIES * model.num_experts
     return even if not whole or domain_gpus in even else (*even, domain_gpus)
@@ -143,15 +144,15 @@ def _powers(limit: int) -> tuple[int, ...]:
 
 def _tensor_degrees(model: ModelSpec, limit: int) -> tuple[int, ...]:
     """Tensor-parallel degrees that divide the heads."""
-    return tuple(tp for tp in _powers(limit) if model.num_attention_heads % tp == 0)
+    return tuple(tp for tp in _powers(limit) if HEADS.rest(model.num_attention_heads, tp) == 0)
 
 
 def _expert_degrees(model: ModelSpec, tp: int) -> tuple[int, ...]:
     """Expert-parallel degrees inside a tensor-parallel group: experts split by tp, or dealt to ranks."""
     if not model.is_moe or tp == 1:
         return (1,)
-    whole = model.num_experts % tp == 0
-    split = model.moe_intermediate_size % tp == 0
+    whole = EXPERTS.rest(model.num_experts, tp) == 0
+    split = HEADS.rest(model.moe_intermediate_size, tp) == 0
     return tuple(ep for ep, possible in ((1, split), (tp, whole)) if possible) or (1,)
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from costmodel.divisions import BATCH, EXPERT_RANKS
 from costmodel.layout import AXIS_ORDERS, LayoutTable, divisors
 from costmodel.parallel.axes import AXES, LAYER_AXES, RANK_AXES
 from planner.plan import Problem
@@ -107,9 +108,11 @@ def join(
     for rows, columns in _groups(degrees, shards):
         mine = {name: column[rows][:, None] for name, column in degrees.items()}
         shard = {name: column[columns][None, :] for name, column in shards.items()}
-        agree = problem.job.global_batch_size % (mine["dp"] * shard["microbatch_size"]) == 0
+        agree = np.asarray(
+            BATCH.rest(problem.job.global_batch_size, mine["dp"], shard["microbatch_size"]) == 0
+        )
         block = mine["dp"] * mine["cp"] * mine["tp"]
-        agree &= block % (shard["ep"] * shard["expert_tp"]) == 0
+        agree &= EXPERT_RANKS.rest(block, shard["ep"], shard["expert_tp"]) == 0
         if pair_bound is not None:
             scores = pair_bound.scores(mine, columns)
             pair_bound.dismissed.by_bound("compute-bound", scores[agree & (scores >= pair_bound.cutoff)])

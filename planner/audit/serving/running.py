@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from costmodel.divisions import HEADS
 from costmodel.kernels.tables import Calibration
 from planner.audit.serving.server import Server
 from planner.serving.answer import plan_of_fleet
@@ -53,7 +54,7 @@ def _started(
 ) -> Option | Rejected:
     """A replica of the server."""
     model, layout = server.model, server.layout
-    if model.num_attention_heads % layout.tp or layout.pp > model.num_layers:
+    if HEADS.rest(model.num_attention_heads, layout.tp) or layout.pp > model.num_layers:
         raise InputError(
             what=f"{model.name} is not split so",
             cause=f"tp {layout.tp} of {model.num_attention_heads} heads, pp {layout.pp} of "

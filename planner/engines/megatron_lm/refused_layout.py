@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 
+from costmodel import divisions
 from planner.engines.megatron_lm.stage_string import stages_of_string
 from planner.engines.megatron_lm.stages import (
     ACCOUNTED,
@@ -41,26 +42,27 @@ UNFUSED, OVERLAPPED = "--no-gradient-accumulation-fusion", "--tp-comm-overlap"
 
 
 def _gpus(given: Given) -> Stopped:
-    ranks, found = given[TP] * given[PP] * given[CP], given.num_gpus
-    if found is None or found % ranks == 0:
+    degrees, found = (given[TP], given[PP], given[CP]), given.num_gpus
+    if found is None or divisions.RANKS.rest(found, *degrees) == 0:
         return None
-    message = f"tp {given[TP]} · pp {given[PP]} · cp {given[CP]} = {ranks} ranks, and {found} GPUs"
-    return message, f"start a multiple of {ranks} GPUs, or lower {TP}, {PP} or {CP}"
+    fix = f"start a multiple of {math.prod(degrees)} GPUs, or lower {TP}, {PP} or {CP}"
+    return divisions.RANKS.says(found, *degrees), fix
 
 
 def _expert_ranks(given: Given) -> Stopped:
     """Experts take all ranks of a stage anew: tp ranks share each of them unless they are told otherwise."""
     found, ep, pp = given.num_gpus, given[EP], given[PP]
-    if found is None or not on(given, EXPERTS) or found % (given[TP] * pp * given[CP]):
+    if found is None or not on(given, EXPERTS) or divisions.RANKS.rest(found, given[TP], pp, given[CP]):
         return None
     shared = given[EXPERT_TP] or given[TP]
     stage = found // pp
-    if stage % (ep * shared) == 0:
+    if divisions.EXPERT_RANKS.rest(stage, ep, shared) == 0:
         return None
-    usual = "" if given[EXPERT_TP] else f", as {TP} has it where {EXPERT_TP} is not given"
-    message = f"ep {ep} · {shared} ranks an expert{usual} = {ep * shared}, and a stage has {stage} ranks"
-    if shared > 1 and stage % ep == 0:
-        return message, f"set {EXPERT_TP} {math.gcd(stage // ep, shared)}, or lower {EP}"
+    usual = "" if given[EXPERT_TP] else f"; ranks an expert are those of {TP} where {EXPERT_TP} is not given"
+    message = divisions.EXPERT_RANKS.says(stage, ep, shared) + usual
+    if shared > 1 and divisions.EXPERT_RANKS.rest(stage, ep) == 0:
+        fewer = divisions.EXPERT_RANKS.largest(stage // ep, shared)
+        return message, f"set {EXPERT_TP} {fewer}, or lower {EP}"
     return message, f"set {EP} {math.gcd(stage // math.gcd(stage, shared), ep)}"
 
 
@@ -70,17 +72,17 @@ def _experts(given: Given) -> Stopped:
         return None
     if not experts:
         return f"ep {ep} in a model without experts", f"add {EXPERTS}, or leave {EP} out"
-    if experts % ep == 0:
+    if divisions.EXPERTS.rest(experts, ep) == 0:
         return None
-    return f"{experts} experts do not divide by ep {ep}", f"set {EP} {math.gcd(experts, ep)}"
+    return divisions.EXPERTS.says(experts, ep), f"set {EP} {divisions.EXPERTS.largest(experts, ep)}"
 
 
 def _heads(given: Given) -> Stopped:
     heads, tp = given[HEADS], given[TP]
     if not heads:
         return None
-    if heads % tp:
-        return f"{heads} heads do not divide by tp {tp}", f"set {TP} {math.gcd(heads, tp)}"
+    if divisions.HEADS.rest(heads, tp):
+        return divisions.HEADS.says(heads, tp), f"set {TP} {divisions.HEADS.largest(heads, tp)}"
     if given["--hidden-size"] and given["--kv-channels"] is None and given["--hidden-size"] % heads:
         message = f"a hidden size of {given['--hidden-size']} does not divide by {heads} heads"
         return message, "set --kv-channels"
@@ -103,14 +105,13 @@ def _latent(given: Given) -> Stopped:
 
 def _batch(given: Given) -> Stopped:
     batch, size, found = given[BATCH], given[MICROBATCH], given.num_gpus
-    ranks = given[TP] * given[PP] * given[CP]
-    if not batch or not size or found is None or found % ranks:
+    degrees = given[TP], given[PP], given[CP]
+    if not batch or not size or found is None or divisions.RANKS.rest(found, *degrees):
         return None
-    dp = found // ranks
-    if batch % (dp * size) == 0:
+    dp = found // math.prod(degrees)
+    if divisions.BATCH.rest(batch, dp, size) == 0:
         return None
-    near = max(1, batch // (dp * size)) * dp * size
-    return f"a global batch of {batch} is no multiple of dp {dp} · {size} samples", f"set {BATCH} {near}"
+    return divisions.BATCH.says(batch, dp, size), f"set {BATCH} {divisions.BATCH.nearest(batch, dp, size)}"
 
 
 def _length(given: Given) -> Stopped:

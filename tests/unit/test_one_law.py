@@ -1,0 +1,77 @@
+"""A law of whole shares has one home: nobody but `costmodel.divisions` asks whether degrees divide a size."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+import pytest
+
+from costmodel.divisions import BATCH, EXPERT_RANKS, EXPERTS, HEADS, RANKS, Division
+from tests.unit.test_nouns import trees
+
+HOME = "costmodel/divisions.py"
+ENGINES_OWN = "executor/parsers/"
+"""What runs in an engine's own interpreter sees nothing of the house: it repeats that engine's words."""
+LAWS = {
+    "heads": (r"(^|[._\[\"'])(num_attention_|whole_|query_)?heads\b", r"\b(tp|degree)\b"),
+    "experts": (r"(^|[._\[\"'])(num_)?experts\b", r"\b(ep|tp)\b"),
+    "batch": (r"(^|[._\[\"'])(global_)?batch(_size)?\b", r"\b(dp|replicas)\b"),
+    "ranks": (r"\b(world|num_gpus|found|gpus)$", r"\btp\b.*\bpp\b|\bothers\b"),
+    "expert ranks": (r"\b(stage|stage_ranks|block)\b", r"\bep\b|\bexpert_shards\b"),
+}
+"""What is divided, and what divides it, as an expression of ours spells them."""
+
+
+def homes(source: str) -> list[str]:
+    """The laws that a file asks by a remainder of its own."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod):
+            whole, by = ast.unparse(node.left), ast.unparse(node.right)
+            found += [
+                name
+                for name, (left, right) in LAWS.items()
+                if re.search(left, whole) and re.search(right, by)
+            ]
+    return found
+
+
+def test_no_other_file_asks_a_law_of_whole_shares() -> None:
+    elsewhere = [
+        (file, law)
+        for file, tree in trees()
+        if file != HOME and not file.startswith(ENGINES_OWN)
+        for law in homes(ast.unparse(tree))
+    ]
+    assert elsewhere == []
+
+
+@pytest.mark.parametrize(
+    ("line", "law"),
+    [
+        ("model.num_attention_heads % layout.tp", "heads"),
+        ("heads % tp == 0", "heads"),
+        ("s.model.num_experts % t.ep != 0", "experts"),
+        ("batch % (dp * size)", "batch"),
+        ("s.job.global_batch_size % (t.dp * t.microbatch_size)", "batch"),
+        ("world % (tp * pp * cp)", "ranks"),
+        ("t.stage_ranks % t.expert_shards", "expert ranks"),
+    ],
+)
+def test_a_second_home_is_seen(line: str, law: str) -> None:
+    """Each law as it stood in several files before."""
+    assert homes(line) == [law]
+
+
+@pytest.mark.parametrize("law", [RANKS, HEADS, EXPERTS, EXPERT_RANKS, BATCH])
+def test_a_law_says_its_numbers_and_the_way_out(law: Division) -> None:
+    """Of every broken law: the rest, the text with every count, and a whole and a count that keep it."""
+    for whole in range(1, 60):
+        for first in range(1, 12):
+            counts = (first, *(2 for _ in law.by[1:]))
+            assert law.rest(law.nearest(whole, *counts), *counts) == 0
+            assert law.rest(whole, law.largest(whole, first)) == 0
+            if law.rest(whole, *counts):
+                text = law.says(whole, *counts)
+                assert all(str(number) in text for number in (whole, *counts))
