@@ -11,7 +11,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Literal, TypeAlias, get_args, overload
+from typing import Any, Literal, get_args, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -20,9 +20,6 @@ from costmodel.job import TrainingJob
 from costmodel.parallel.axes import AXES, RANK_AXES
 from topology.base.columns import Columns
 from topology.base.errors import InputError, shown
-
-Quantity: TypeAlias = float | npt.NDArray[Any]
-"""A number, or an array of numbers that broadcasts against its neighbours."""
 
 Schedule = Literal["gpipe", "1f1b", "interleaved", "zb-h1", "zbv", "dualpipev", "zb-2p", "v-half"]
 PLAIN_SCHEDULE: Schedule = "1f1b"  # what one chunk per rank means where nothing else is said

@@ -9,9 +9,9 @@ from typing import Any
 from app.quantities import format_usd
 from app.reports.answer import Answer, Facts, Lines, Section, Table, json_text
 from app.reports.plan_headline import price_text
-from costmodel.divisions import EXPERT_RANKS
 from costmodel.layout import AXIS_ORDERS, DEFAULT_AXIS_ORDER, LayoutTable, ParallelLayout
 from costmodel.parallel.axes import RANK_AXES, STAGE_AXES
+from costmodel.parallel.divisions import EXPERT_RANKS
 from costmodel.training.rank_strides import axis_strides
 from topology.base.decode import unstructure
 from topology.base.errors import InputError

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from costmodel.layout import RECOMPUTES, Quantity
+from costmodel.layout import RECOMPUTES
 from costmodel.ops.op import HALF_BYTES, LINEAR, Op, OpKind, ShardShape
 from costmodel.ops.updates import uneven_state_bytes
 from costmodel.updates.optimizers import Optimizer
-from topology.base.arrays import Floats
+from topology.base.arrays import Floats, Quantity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

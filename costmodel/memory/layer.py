@@ -12,14 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from costmodel.case import Workload
-from costmodel.layout import (
-    RECOMPUTES,
-    SCHEDULES,
-    LayoutTable,
-    ParallelLayout,
-    Quantity,
-    num_microbatches,
-)
+from costmodel.layout import RECOMPUTES, SCHEDULES, LayoutTable, ParallelLayout, num_microbatches
 from costmodel.memory.activations import LayerShare, layer_share
 from costmodel.memory.state import (
     BytesPerParameter,
@@ -44,6 +37,7 @@ from costmodel.pipeline.pairing import paired_share
 from costmodel.stack import SoftwareStack
 from costmodel.updates.offload import IN_TRANSIT
 from costmodel.updates.optimizers import optimizer
+from topology.base.arrays import Quantity
 from topology.base.columns import Columns
 
 _HOLDS_ALL = np.array([holds_all(schedule) for schedule in SCHEDULES])

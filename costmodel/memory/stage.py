@@ -17,10 +17,11 @@ from typing import Any
 import numpy as np
 
 from costmodel.case import Workload
-from costmodel.layout import SCHEDULES, ParallelLayout, Quantity, num_microbatches
+from costmodel.layout import SCHEDULES, ParallelLayout, num_microbatches
 from costmodel.memory.layer import MemoryPieces, memory_pieces
 from costmodel.pipeline.in_flight import held_microbatches, holds_ends, in_flight
 from costmodel.pipeline.stage_costs import stage_bytes
+from topology.base.arrays import Quantity
 
 __all__ = [
     "MemoryBreakdown",

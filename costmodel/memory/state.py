@@ -13,9 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from costmodel.case import Workload
-from costmodel.layout import LayoutTable, Quantity
+from costmodel.layout import LayoutTable
 from costmodel.stack import SoftwareStack
 from costmodel.updates.optimizers import MASTER_BYTES, Optimizer, optimizer
+from topology.base.arrays import Quantity
 from topology.base.columns import Columns
 
 

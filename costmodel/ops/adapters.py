@@ -16,10 +16,10 @@ from dataclasses import replace
 
 from costmodel.job import TrainingJob
 from costmodel.kernels.precisions import PRECISIONS
-from costmodel.layout import Quantity
 from costmodel.ops.op import HALF_BYTES, LINEAR, Cover, Op, OpKind, elementwise, gemm, grouped_gemm
 from costmodel.stack import SoftwareStack
 from costmodel.updates.adapters import Adapter, AdapterTarget
+from topology.base.arrays import Quantity
 
 CHARGED_PASSES = 3
 """Times that the traffic of a memory pass is charged: once forward, twice backward (constants.toml)."""

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from costmodel.layout import Quantity
 from costmodel.ops.op import TABLED, Op, OpKind
 from costmodel.ops.updates import matrices_of
 from costmodel.updates.compression import LEAST_GAIN, Compression
+from topology.base.arrays import Quantity
 
 
 def spared_parameters(ops: Sequence[Op], compression: Compression, *, experts: bool) -> Quantity:

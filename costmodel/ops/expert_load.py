@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.layout import Quantity
+from topology.base.arrays import Quantity
 
 ExpertLoad = tuple[tuple[int, float], ...]
 """Pairs of a number of ranks and the busiest rank's tokens over the mean."""

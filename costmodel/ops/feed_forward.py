@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from costmodel.case import Workload
 from costmodel.job import TrainingJob
-from costmodel.layout import Quantity
 from costmodel.models.feed_forward import FeedForwardName
 from costmodel.models.routing import Places, places_reached
 from costmodel.models.spec import LayerKind, ModelSpec
@@ -38,6 +37,7 @@ from costmodel.ops.op import (
     repeat_block,
 )
 from costmodel.stack import SoftwareStack
+from topology.base.arrays import Quantity
 
 EIGHT_BIT_SHARE = (1 + 4 / 128) / 2  # bytes of a number in eight bits, its share of a scale, over two
 MOVES_OF_SEPARATE_COPIES = 2  # reads and writes of all copies, see `_moves_per_copy`

@@ -17,7 +17,6 @@ import numpy as np
 from costmodel.case import Workload
 from costmodel.job import TrainingJob
 from costmodel.kernels.precisions import PRECISIONS
-from costmodel.layout import Quantity
 from costmodel.models.attention import AttentionName
 from costmodel.models.kinds import mtp_kind
 from costmodel.models.parameters import norms_of
@@ -47,6 +46,7 @@ from costmodel.ops.streams import first_streams, last_sum, streams_after, stream
 from costmodel.ops.tower import both_ways, tower_end_ops, tower_shard, untrained
 from costmodel.ops.traced import traced_ops
 from costmodel.stack import SoftwareStack
+from topology.base.arrays import Quantity
 
 __all__ = [
     "Op",

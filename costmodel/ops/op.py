@@ -11,8 +11,8 @@ from enum import Enum
 from typing import Literal
 
 from costmodel.kernels.precisions import PRECISIONS
-from costmodel.layout import Quantity
 from costmodel.parallel.axes import AxisName
+from topology.base.arrays import Quantity
 
 Collective = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "p2p"]
 Phase = Literal["forward", "backward"]

@@ -14,10 +14,10 @@ from dataclasses import replace
 import numpy as np
 
 from costmodel.job import TrainingJob
-from costmodel.layout import Quantity
 from costmodel.models.tower import Tower
 from costmodel.ops.op import HALF_BYTES, Op, OpKind, ShardShape, elementwise, gemm
 from costmodel.stack import SoftwareStack
+from topology.base.arrays import Quantity
 
 BOTH_WAYS = 2  # pairs of attention without a mask, of those of the causal kernel
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from costmodel.layout import Quantity
 from costmodel.models.traced import TracedBlock, TracedKind, TracedOp
 from costmodel.ops.op import (
     FLOAT_BYTES,
@@ -26,6 +25,7 @@ from costmodel.ops.op import (
     leave_tensor_parallel,
 )
 from costmodel.stack import SoftwareStack
+from topology.base.arrays import Quantity
 
 BACKWARD_COPIES = 2  # gradients of input and output, beside what is saved, while a kernel runs backward
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from costmodel.layout import Quantity
 from costmodel.ops.op import FLOAT_BYTES, LINEAR, Op
 from costmodel.updates.optimizers import Optimizer
+from topology.base.arrays import Quantity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

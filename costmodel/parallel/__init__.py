@@ -1,1 +1,1 @@
-"""What a job can be split over: the axes, and what each of them splits, sends and is called."""
+"""What a job can be split over: the axes, and what each of them splits, divides, sends and is called."""

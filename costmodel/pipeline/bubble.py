@@ -16,8 +16,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from costmodel.layout import Quantity
-from topology.base.arrays import Vector
+from topology.base.arrays import Quantity, Vector
 
 ClosedForm = Callable[[ArrayLike, ArrayLike, ArrayLike, ArrayLike], Vector]
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 import numpy as np
 
 from costmodel.case import Workload
-from costmodel.layout import SCHEDULES, LayoutTable, Quantity
+from costmodel.layout import SCHEDULES, LayoutTable
 from costmodel.models.sizes import tied_parameters
 from costmodel.pipeline.derived import most_held
 from costmodel.pipeline.schedules import chunks_per_rank, column
+from topology.base.arrays import Quantity
 
 _HELD = column(lambda schedule: schedule.held or (0,) * 5).astype(np.float64).T
 _IS_COUNTED = column(lambda schedule: schedule.held is None)

@@ -18,14 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.layout import (
-    INTERLEAVED_SCHEDULE,
-    PLAIN_SCHEDULE,
-    SCHEDULES,
-    ParallelLayout,
-    Quantity,
-    Schedule,
-)
+from costmodel.layout import INTERLEAVED_SCHEDULE, PLAIN_SCHEDULE, SCHEDULES, ParallelLayout, Schedule
 from costmodel.pipeline.bubble import (
     ClosedForm,
     dualpipev_bubble,
@@ -42,6 +35,7 @@ from costmodel.pipeline.orders import (
     zero_bubble_order,
 )
 from costmodel.pipeline.v_schedules import dualpipev_order, v_half_order, zbv_order
+from topology.base.arrays import Quantity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

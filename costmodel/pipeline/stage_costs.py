@@ -15,9 +15,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from costmodel.layout import Quantity
 from costmodel.pipeline.stages import layers_of_chunks
-from topology.base.arrays import Vector
+from topology.base.arrays import Quantity, Vector
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,8 +15,9 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import TypeAlias
 
-from costmodel.layout import ParallelLayout, Quantity
+from costmodel.layout import ParallelLayout
 from costmodel.pipeline.schedules import RECORDS
+from topology.base.arrays import Quantity
 
 
 def ranks_of_chunks(layout: ParallelLayout) -> tuple[int, ...]:

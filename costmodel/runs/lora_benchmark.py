@@ -10,8 +10,8 @@ import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from costmodel.divisions import BATCH
 from costmodel.models.catalog import model
+from costmodel.parallel.divisions import BATCH
 from costmodel.runs.cells import Row, UnsupportedRunError, count
 from topology.hardware.datasheets import generations, sheet_named
 from topology.hardware.device_names import gpus_in_text

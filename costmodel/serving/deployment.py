@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from costmodel.divisions import EXPERTS, HEADS
 from costmodel.models.catalog import listed_model
 from costmodel.models.kinds import layer_kinds
 from costmodel.models.spec import ModelSpec, recurrent_state_bytes
+from costmodel.parallel.divisions import EXPERTS, HEADS
 from costmodel.serving.engine import ServingStack
 from costmodel.updates.adapters import Adapter
 from topology.base.errors import InputError, shown

@@ -18,11 +18,10 @@ from typing import Any
 
 import numpy as np
 
-from costmodel.layout import Quantity
 from costmodel.training.constants import Constants
 from costmodel.training.raw_times import Features, PartTimes
 from costmodel.training.slowdowns import Environment
-from topology.base.arrays import Vector
+from topology.base.arrays import Quantity, Vector
 
 SHARPNESS = 16
 """Exponent of the smooth maximum of GPU and host time: equal times cost 2^(1/16), 4 % more than either.

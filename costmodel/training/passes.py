@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from costmodel.layout import Quantity
 from costmodel.ops.op import Op, OpKind
+from topology.base.arrays import Quantity
 
 PASSES = 3  # of a matrix product: forward, and its two gradients
 

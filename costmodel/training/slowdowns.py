@@ -8,11 +8,11 @@ from dataclasses import dataclass, fields
 from costmodel.case import Case
 from costmodel.job import TrainingJob
 from costmodel.kernels.precisions import PRECISIONS, TRAINING
-from costmodel.layout import Quantity
 from costmodel.ops.op import HALF_BYTES
 from costmodel.stack import SoftwareStack
 from costmodel.updates.offload import HOST_EFFICIENCY, UPDATE_BYTES, host_path
 from costmodel.updates.optimizers import ADAM_STATE_BYTES, MASTER_BYTES, optimizer
+from topology.base.arrays import Quantity
 from topology.hardware.datasheets import generation_of
 
 PEER_TO_PEER = (

@@ -19,14 +19,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from costmodel.layout import RECOMPUTES, SCHEDULES, Quantity
+from costmodel.layout import RECOMPUTES, SCHEDULES
 from costmodel.pipeline.bubble import waited_sends
 from costmodel.pipeline.schedules import RECORDS, chunks_per_rank, column
 from costmodel.training.constants import Constants
 from costmodel.training.layer_time import LayerStep, embedding_seconds, head_seconds, layer_step, mtp_steps
 from costmodel.training.raw_times import Features, input_bytes, stage_message_bytes
 from costmodel.training.slowdowns import Environment
-from topology.base.arrays import Vector
+from topology.base.arrays import Quantity, Vector
 from topology.base.columns import Columns
 
 _EARLY_CHUNKS = column(lambda schedule: schedule.early_chunks)

@@ -15,8 +15,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 
-from costmodel.divisions import HEADS
 from costmodel.layout import ParallelLayout
+from costmodel.parallel.divisions import HEADS
 from executor.adapters.low_rank import freeze_others
 from executor.comm import sharding
 from executor.comm.cuts import Cuts, take

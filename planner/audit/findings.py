@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from costmodel.divisions import BATCH, EXPERT_RANKS, HEADS, RANKS
 from costmodel.layout import PLAIN_SCHEDULE
+from costmodel.parallel.divisions import BATCH, EXPERT_RANKS, HEADS, RANKS
 from planner.audit.environment import SLOW
 from planner.audit.job import Job
 from planner.audit.legal import Finding, FindingKind, broken_rules, place_of, refused

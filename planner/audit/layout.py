@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from costmodel.divisions import RANKS
 from costmodel.layout import INTERLEAVED_SCHEDULE, RECOMPUTES, ParallelLayout
+from costmodel.parallel.divisions import RANKS
 from costmodel.pipeline.schedules import usual_schedule
 from planner.audit.read import Reading
 from planner.audit.told import contract_of, has_untold_words, is_whole, own_names

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from costmodel.divisions import RANKS
+from costmodel.parallel.divisions import RANKS
 from planner.audit.facts import Facts
 from planner.audit.words import Family
 from planner.formats.settings import whole

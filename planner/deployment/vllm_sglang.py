@@ -13,9 +13,9 @@ import json
 import shlex
 from dataclasses import replace
 
-from costmodel.divisions import EXPERTS
 from costmodel.models.catalog import listed_model
 from costmodel.models.spec import ModelSpec
+from costmodel.parallel.divisions import EXPERTS
 from costmodel.serving.adapters import buffer_rank
 from costmodel.serving.deployment import published_weights
 from costmodel.serving.engine import SchedulerDefault, scheduler_default, serving_stack

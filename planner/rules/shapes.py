@@ -13,15 +13,15 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import numpy.typing as npt
 
-from costmodel.divisions import BATCH, EXPERT_RANKS, EXPERTS, HEADS
-from costmodel.layout import DEGREES, SCHEDULES, LayoutTable, ParallelLayout, Quantity
+from costmodel.layout import DEGREES, SCHEDULES, LayoutTable, ParallelLayout
 from costmodel.models.spec import ModelSpec, decoder_of, layer_runs
+from costmodel.parallel.divisions import BATCH, EXPERT_RANKS, EXPERTS, HEADS
 from costmodel.pipeline.schedules import column
 from costmodel.training.rank_strides import axis_strides
 from planner.plan import Problem
 from planner.rules.rule import Ground, Rule, Violation, largest_divisor
 from planner.rules.sequences import SEQUENCE_RULES
-from topology.base.arrays import Mask
+from topology.base.arrays import Mask, Quantity
 
 _EMPTY_ENDS = column(lambda schedule: schedule.empty_ends)
 

@@ -14,12 +14,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
-from costmodel.divisions import RANKS
 from costmodel.estimate import Estimate
 from costmodel.kernels.tables import Calibration
 from costmodel.layout import AXIS_FIELDS, LayoutTable, ParallelLayout
 from costmodel.models.spec import layer_order, layer_runs
 from costmodel.parallel.axes import RANK_AXES
+from costmodel.parallel.divisions import RANKS
 from costmodel.pipeline.even_split import even_split
 from costmodel.pipeline.schedules import usual_schedule
 from costmodel.pipeline.simulate import simulated_step_s

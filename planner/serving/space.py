@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from costmodel.divisions import EXPERTS, HEADS
 from costmodel.models.spec import ModelSpec, layer_runs
+from costmodel.parallel.divisions import EXPERTS, HEADS
 from costmodel.serving.deployment import Deployment, ServingLayout, Weights
 from costmodel.serving.engine import serving_stack
 from costmodel.serving.levels import at_levels

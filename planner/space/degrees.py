@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from costmodel.divisions import BATCH, EXPERT_RANKS
 from costmodel.layout import AXIS_ORDERS, LayoutTable, divisors
 from costmodel.parallel.axes import AXES, LAYER_AXES, RANK_AXES
+from costmodel.parallel.divisions import BATCH, EXPERT_RANKS
 from planner.plan import Problem
 from planner.rules.check import legal
 from planner.space.columns import Draft, Integers, coded, cross, pinned, where

@@ -1,4 +1,4 @@
-"""A law of whole shares has one home: nobody but `costmodel.divisions` asks whether degrees divide a size."""
+"""A law of whole shares has one home: nobody but `costmodel.parallel.divisions` asks whether degrees divide a size."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import re
 
 import pytest
 
-from costmodel.divisions import BATCH, EXPERT_RANKS, EXPERTS, HEADS, RANKS, Division
+from costmodel.parallel.divisions import BATCH, EXPERT_RANKS, EXPERTS, HEADS, RANKS, Division
 from tests.unit.test_nouns import trees
 
-HOME = "costmodel/divisions.py"
+HOME = "costmodel/parallel/divisions.py"
 ENGINES_OWN = "executor/parsers/"
 """What runs in an engine's own interpreter sees nothing of the house: it repeats that engine's words."""
 LAWS = {

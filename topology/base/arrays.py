@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
+
+Quantity = float | NDArray[Any]
+"""A number, or an array of numbers that broadcasts against its neighbours."""
 
 Floats = NDArray[np.float64]
 """Numbers of any shape."""

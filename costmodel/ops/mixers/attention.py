@@ -15,7 +15,7 @@ import numpy as np
 from costmodel.case import Workload
 from costmodel.job import TrainingJob
 from costmodel.kernels.precisions import TRAINING
-from costmodel.layout import CP_KINDS, Quantity
+from costmodel.layout import CP_KINDS
 from costmodel.models.attention import AttentionName
 from costmodel.models.spec import LayerKind, ModelSpec
 from costmodel.ops.op import (
@@ -37,6 +37,7 @@ from costmodel.ops.op import (
 )
 from costmodel.ops.passes import FUSED, norm_accesses, rotary_accesses
 from costmodel.stack import SoftwareStack
+from topology.base.arrays import Quantity
 
 RING_ROWS = 0.75
 """Share of a rank's rows that a step of a balanced causal ring touches: all of them when the keys come from

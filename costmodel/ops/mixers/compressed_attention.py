@@ -15,7 +15,6 @@ import numpy as np
 
 from costmodel.case import Workload
 from costmodel.job import TrainingJob
-from costmodel.layout import Quantity
 from costmodel.models.compressed_attention import CompressedAttention, Reach
 from costmodel.models.spec import LayerKind, ModelSpec, reach_of
 from costmodel.ops.mixers.attention import attended_pairs, linear_dtype
@@ -35,6 +34,7 @@ from costmodel.ops.op import (
 )
 from costmodel.ops.passes import FUSED, rotary_accesses
 from costmodel.stack import SoftwareStack
+from topology.base.arrays import Quantity
 
 TURNED = 3  # queries, the key, and the outputs turned back
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from costmodel.divisions import HEADS
 from costmodel.kernels.tables import Calibration
+from costmodel.parallel.divisions import HEADS
 from planner.audit.serving.server import Server
 from planner.serving.answer import plan_of_fleet
 from planner.serving.board import RESOLUTION

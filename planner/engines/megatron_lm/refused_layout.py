@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from costmodel import divisions
+from costmodel.parallel import divisions
 from planner.engines.megatron_lm.stage_string import stages_of_string
 from planner.engines.megatron_lm.stages import (
     ACCOUNTED,

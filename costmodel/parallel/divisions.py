@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from costmodel.layout import Quantity
+from topology.base.arrays import Quantity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
