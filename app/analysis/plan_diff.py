@@ -68,12 +68,22 @@ def _quantities_table(changes: tuple[QuantityChange, ...]) -> Table:
             _label(change.name),
             _write(change.name)(change.first),
             _write(change.name)(change.second),
-            "" if change.relative is None else format_share(change.relative, signed=True),
+            _change(change),
         )
         for change in changes
         if change.first or change.second
     )
     return Table(title="Estimated", columns=("", "A", "B", "change"), rows=rows)
+
+
+def _change(change: QuantityChange) -> str:
+    """By how much the second differs: a share of the first; of chances, points of percent."""
+    if change.name.endswith(_CHANCE) and change.first is not None and change.second is not None:
+        return f"{100 * (change.second - change.first):+.1f} points"
+    return "" if change.relative is None else format_share(change.relative, signed=True)
+
+
+_CHANCE = "_chance"
 
 
 def _label(name: str) -> str:
@@ -91,6 +101,7 @@ def _label(name: str) -> str:
         "mfu": "MFU", "tokens per s per gpu": "tokens/s/GPU", "days": "days to the last token",
         "$": "$ of the whole run", "$ per billion tokens": "$ per billion tokens, steps alone",
         "out of memory chance": "chance of OOM", "deadline chance": "chance of keeping the deadline",
+        "budget chance": "chance of keeping the budget",
     }  # fmt: skip
     return named.get(words, words)
 
@@ -103,7 +114,7 @@ def _write(name: str) -> Callable[[float | None], str]:
         return lambda value: "" if value is None else format_seconds(value)
     if name.startswith("usd"):
         return format_usd
-    if name in ("out_of_memory_chance", "deadline_chance"):
+    if name.endswith(_CHANCE):
         return lambda value: "" if value is None else format_chance(value)
     if name == "mfu":
         return lambda value: "" if value is None else format_percent(value)

@@ -92,6 +92,7 @@ def _quantities(plan: Plan) -> dict[str, float | None]:
         "days": None if run is None else run.days.p50,
         "usd": None if run is None or run.usd is None else run.usd.p50,
         "deadline_chance": None if run is None else run.deadline_chance,
+        "budget_chance": None if run is None else run.budget_chance,
     }
 
 

@@ -97,4 +97,5 @@ def test_a_difference_of_plans_has_both_chances(plan: Plan) -> None:
     """As a quantity of its own."""
     other = replace(plan, estimate=replace(plan.estimate, out_of_memory_chance=0.42))
     (row,) = [row for row in diff_answer(plan, other).sections[-1].rows if row[0] == "chance of OOM"]
-    assert row[1:3] == (format_chance(plan.estimate.out_of_memory_chance), "42 %")
+    chance = plan.estimate.out_of_memory_chance
+    assert row[1:] == (format_chance(chance), "42 %", f"{100 * (0.42 - chance):+.1f} points")
