@@ -196,13 +196,13 @@ def at_full_strength(course: Course) -> Shares:
     rate = course.per_s
     rework = _rework_share(course)  # of time that steps are made in
     pauses = sum(level.stall_s / every for level, every in zip(course.levels, course.every_s, strict=True))
-    slow = 1 - course.slow_share * (1 - 1 / course.slowdown)
+    pace = course.mean_pace
     chain_s, notice_share = _recovery(course)
     up = 1 / (1 + rate * chain_s)
     kept = up * (1 - rework)
     # with stalls of c seconds after every τ of work at speed v: v·τ/(τ + v·c) of work a second
-    useful = kept * slow / (1 + pauses * slow)
-    stragglers = kept * (1 / (1 + pauses * slow)) * (1 - slow)
+    useful = kept * pace / (1 + pauses * pace)
+    stragglers = kept * (1 / (1 + pauses * pace)) * (1 - pace)
     planned = [hazard for hazard in course.hazards if hazard.name == MAINTENANCE]
     share = sum(h.per_s * (h.notice_s + h.restart_s) for h in planned) / max(
         sum(h.per_s * (h.notice_s + h.restart_s) for h in course.hazards), 1e-300

@@ -150,6 +150,16 @@ class Course:
         """Share of time in which some node is slow: 1 − e^(−rate · spell), infinitely many servers."""
         return -math.expm1(-self.slow_per_s * self.slow_spell_s)
 
+    @property
+    def slow_gap_s(self) -> float:
+        """Mean seconds from the end of a spell to the next, so that `slow_share` of the time is slow."""
+        return self.slow_spell_s * (1 - self.slow_share) / self.slow_share
+
+    @property
+    def mean_pace(self) -> float:
+        """Speed of steps beside that without slow nodes, in the mean over time."""
+        return 1 - self.slow_share * (1 - 1 / self.slowdown)
+
     def load_s(self, hazard: Hazard) -> float:
         """Seconds to load what a hazard makes it load."""
         return self.levels[self.level_for(hazard.loses)].load_s

@@ -24,6 +24,9 @@ Flags: TypeAlias = npt.NDArray[np.bool_]
 Counts: TypeAlias = npt.NDArray[np.intp]
 _MOST_EVENTS = 30_000
 _TINY = 1e-9
+_MOST_SPELLS = 1_000
+"""Slow spells of a campaign beyond which their sum is known to √(1/1000), 3 % of itself: steps are then all slow
+by what spells cost on average, as in the closed form, and no spell is an event."""
 _LOOKED_AT_EVERY = 8
 """Events between two looks at which campaigns are late already: a look costs about as much as an event."""
 
@@ -160,6 +163,7 @@ class _State:
         self.announced = np.array([hazard.name == MAINTENANCE for hazard in hazards])
         self.loads = np.array([level.load_s for level in course.levels])
         self.speeds = _speed_table(course)
+        self.blends = course.slow_per_s * course.work_s / course.mean_pace > _MOST_SPELLS
         self.t, self.x, self.restored = np.zeros(runs), np.zeros(runs), np.zeros(runs)
         self.notice_left, self.back_left = np.zeros(runs), np.zeros(runs)
         self.is_planned = np.zeros(runs, dtype=bool)
@@ -217,20 +221,22 @@ class _State:
         """Make steps until the next event; returns whom a failure strikes."""
         course = self.course
         slow = self.slow_until > self.t
-        v = np.where(at, speed / np.where(slow, course.slowdown, 1.0), 1.0)
+        slower = 1 / course.mean_pace if self.blends else np.where(slow, course.slowdown, 1.0)
+        v = np.where(at, speed / slower, 1.0)
         start = self.cycles.wall(self.x, v)
         finish = self.cycles.wall(self.work, v) - start
         regrow = np.where(speed < 1, back - self.t, np.inf)
         turn = np.where(slow, self.slow_until - self.t, np.inf)
-        if course.slow_per_s:
-            turn = np.where(slow, turn, self.rng.exponential(1 / course.slow_per_s, self.n))
+        if course.slow_per_s and not self.blends:
+            turn = np.where(slow, turn, self.rng.exponential(course.slow_gap_s, self.n))
         span = np.minimum.reduce([strike, finish, regrow, turn])
         reached = np.where(finish <= span, self.work, self.cycles.work(start + span, v))
         reached = np.maximum(np.minimum(reached, self.work), self.x)
         self._keep(at, start + span, v)
         done = np.where(at, reached - self.x, 0.0)
         self.spent["fewer_replicas_s"] += done * (1 / np.maximum(speed, _TINY) - 1) * (speed < 1)
-        self.spent["stragglers_s"] += np.where(slow, done * (1 / v - 1 / np.maximum(speed, _TINY)), 0.0)
+        lost = done * (1 / v - 1 / np.maximum(speed, _TINY))
+        self.spent["stragglers_s"] += np.where(slow | self.blends, lost, 0.0)
         self.x = np.where(at, reached, self.x)
         self.t += np.where(at, span, 0.0)
         turns = at & (turn <= span)

@@ -92,6 +92,19 @@ def test_both_agree_on_where_the_time_goes(seed: int) -> None:
         assert getattr(shares.lost, name) == pytest.approx(simulated, abs=0.015), name
 
 
+@pytest.mark.parametrize("prevalence", [0.02, 0.5, 0.95])
+@pytest.mark.parametrize("spell_s", [60.0, HOUR, DAY])
+def test_some_node_is_slow_for_the_prevalence_of_the_time(prevalence: float, spell_s: float) -> None:
+    """However short a spell, and however many: those of a minute are too many to be events of their own."""
+    course = plain(slow_per_s=-np.log1p(-prevalence) / spell_s, slow_spell_s=spell_s, slowdown=3.0)
+    assert course.slow_share == pytest.approx(prevalence)
+    runs, shares = simulate(course, 64, seed=1), expected(course)
+    for name in ("useful", "stragglers"):
+        told = shares.useful if name == "useful" else shares.lost.stragglers
+        seconds = runs.work_s if name == "useful" else runs.stragglers_s
+        assert told == pytest.approx(float(seconds.sum() / runs.wall_s.sum()), abs=0.015), name
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_runs_that_are_late_are_known_before_their_end(seed: int) -> None:
     """With any limit around which they end: none is returned exactly where too many need longer."""
