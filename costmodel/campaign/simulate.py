@@ -25,8 +25,8 @@ Counts: TypeAlias = npt.NDArray[np.intp]
 _MOST_EVENTS = 30_000
 _TINY = 1e-9
 _MOST_SPELLS = 1_000
-"""Slow spells of a campaign beyond which their sum is known to √(1/1000), 3 % of itself: steps are then all slow
-by what spells cost on average, as in the closed form, and no spell is an event."""
+"""Slow spells of a campaign beyond which their sum is known to √(1/1000), 3 % of itself: steps are then all
+slow by what spells cost on average, as in the closed form, and no spell is an event."""
 _LOOKED_AT_EVERY = 8
 """Events between two looks at which campaigns are late already: a look costs about as much as an event."""
 

@@ -5,6 +5,7 @@ Everything is deterministic and independent of the fleet that the replica is use
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 from math import ceil
@@ -15,7 +16,12 @@ from costmodel.job import ServingJob
 from costmodel.serving.simulation.load import Lengths, Load, closed_load, open_load, outputs_of, prompts_of
 from costmodel.serving.simulation.replica import Replica
 from costmodel.serving.simulation.requests import NEVER
-from costmodel.serving.simulation.simulator import Simulation, simulate, simulate_while
+from costmodel.serving.simulation.simulator import (
+    Simulation,
+    simulate,
+    simulate_loop_while,
+    simulate_while,
+)
 from planner.serving.backlog import keeps_up
 from planner.serving.replica import (
     OUTPUT_ONLY,
@@ -313,18 +319,71 @@ def closed_run(option: Option, concurrency: int) -> Simulation:
     batches more only lengthen that queue: with n in flight, N of which are simulated, each waits (n − N)/N
     times longer outside than a request of N in flight stays (Little at equal throughput).
     """
+    load = _load_of_loop(option, concurrency)
+    return _with_queue(option, concurrency, simulate(option.times, option.rules, load))
+
+
+def closed_run_unless_late(option: Option, concurrency: int) -> Simulation | None:
+    """The same run, or None as soon as a percentile is beyond its limit whatever the others do."""
+    load = _load_of_loop(option, concurrency)
+    late = _LateInLoop(option, load, counted_in_loop(option, concurrency))
+    found = simulate_loop_while(
+        option.times, option.rules, load, lambda seen, sent_s: not late.too_many(seen, sent_s)
+    )
+    return None if found is None else _with_queue(option, concurrency, found)
+
+
+def _load_of_loop(option: Option, concurrency: int) -> Load:
+    """The requests that are sent, so many of them in flight as are simulated."""
     job, inside = option.job, _inside(option, concurrency)
-    load = closed_load(
+    return closed_load(
         concurrency=inside,
         count=max(min(ROUNDS * inside, max(MOST_ROUNDS, FEWEST_FILLED * inside)), FEWEST_ROUNDS),
         inputs=Lengths(mean=job.input_tokens, p99=job.input_tokens_p99),
         outputs=Lengths(mean=job.output_tokens, p99=job.output_tokens_p99),
         cached_share=job.cached_share,
     )
-    found = simulate(option.times, option.rules, load)
+
+
+def _with_queue(option: Option, concurrency: int, found: Simulation) -> Simulation:
+    """A closed loop whose requests also wait with those that are not simulated."""
+    inside = _inside(option, concurrency)
     stay_s = float(found.end_to_end_s[counted_in_loop(option, concurrency)].mean())
     queued_s = (concurrency - inside) / inside * stay_s
     return replace(found, arrival_s=found.arrival_s - queued_s) if queued_s else found
+
+
+class _LateInLoop:
+    """The requests of a closed loop that ended beyond a limit, each looked at once."""
+
+    __slots__ = ("_beyond", "_ended", "_first", "_last", "_limits", "_most", "_response_s", "_tokens")
+
+    def __init__(self, option: Option, load: Load, counted: slice) -> None:
+        """Nothing has ended."""
+        job, several = option.job, int((load.output_tokens[counted] > 1).sum())
+        self._first, self._last, _ = counted.indices(len(load))
+        limits = job.ttft_s, job.tpot_s if job.output_tokens > 1 else None, job.end_to_end_s
+        self._limits = tuple(NEVER if limit is None else limit * (1 + 1e-12) for limit in limits)
+        self._response_s = option.times.response_s
+        most, others = (
+            max(_too_many(size, job.percentile), 1) for size in (self._last - self._first, several)
+        )
+        self._most = most, others, most
+        self._tokens: list[int] = (load.output_tokens - 1).tolist()
+        self._ended, self._beyond = 0, [0, 0, 0]
+
+    def too_many(self, seen: Replica, sent_s: Sequence[float]) -> bool:
+        """Whether a percentile is beyond its limit whatever the others do."""
+        ttft_s, tpot_s, stay_s = self._limits
+        for i in seen.finished[self._ended :]:
+            if self._first <= i < self._last:
+                last_s, tokens = seen.finish_s[i], self._tokens[i]
+                first_s = min(seen.first_token_s[i] + self._response_s, last_s)
+                self._beyond[0] += first_s - sent_s[i] > ttft_s
+                self._beyond[1] += tokens > 0 and last_s - first_s > tpot_s * tokens
+                self._beyond[2] += last_s - sent_s[i] > stay_s
+        self._ended = len(seen.finished)
+        return any(beyond >= most for beyond, most in zip(self._beyond, self._most, strict=True))
 
 
 def counted_in_loop(option: Option, concurrency: int) -> slice:

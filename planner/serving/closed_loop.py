@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from planner.serving.alternatives import RUNNERS_UP, FleetRunnerUp
 from planner.serving.board import Board
-from planner.serving.fleet import FleetRun, run_closed
+from planner.serving.fleet import FleetRun, run_closed_unless_late
 from planner.serving.fleet_choice import MOST_FLEET_GPUS, room_for
 from planner.serving.plan import ServingOptimality, ServingRequest
 from planner.serving.replica import OUTPUT_ONLY, PROMPT_ONLY, WHOLE, Option, least_latency, with_chunks
@@ -120,8 +120,10 @@ def _fewest_kept(board: Board, i: int, counts: Sequence[int], concurrency: int) 
 def _kept_run(board: Board, i: int, count: int, concurrency: int) -> FleetRun | None:
     """The fastest run of so many replicas over the chunk sizes that keep the limits."""
     board.simulated += 1
-    runs = [run_closed(one, count, concurrency, which=i) for one in with_chunks(board.options[i])]
-    return max((run for run in runs if run.kept), key=lambda run: run.request_rate_per_s, default=None)
+    options = with_chunks(board.options[i])
+    runs = [run_closed_unless_late(one, count, concurrency, which=i) for one in options]
+    kept = (run for run in runs if run is not None)
+    return max(kept, key=lambda run: run.request_rate_per_s, default=None)
 
 
 def _shares(concurrency: int, most: int) -> list[int]:

@@ -22,6 +22,7 @@ from planner.serving.capacity import (
     after_warm_up,
     broken_limits,
     closed_run,
+    closed_run_unless_late,
     counted_in_loop,
     filled_load,
     in_flight,
@@ -217,8 +218,27 @@ def transfer_between(prefill: Option, decode: Option) -> Transfer:
 
 def run_closed(option: Option, count: int, concurrency: int, *, which: int) -> FleetRun:
     """Simulate `count` replicas of option `which` that share a constant number of requests in flight."""
-    each = max(-(-concurrency // count), 1)
-    simulation, counted = closed_run(option, each), counted_in_loop(option, each)
+    each = _of_each(concurrency, count)
+    return _run_of_loop(option, count, concurrency, which, closed_run(option, each))
+
+
+def run_closed_unless_late(option: Option, count: int, concurrency: int, *, which: int) -> FleetRun | None:
+    """The same, or None where a limit breaks, mostly long before the end of the simulation."""
+    found = closed_run_unless_late(option, _of_each(concurrency, count))
+    run = None if found is None else _run_of_loop(option, count, concurrency, which, found)
+    return run if run is not None and run.kept else None
+
+
+def _of_each(concurrency: int, count: int) -> int:
+    """Requests in flight in the fullest of so many replicas."""
+    return max(-(-concurrency // count), 1)
+
+
+def _run_of_loop(
+    option: Option, count: int, concurrency: int, which: int, simulation: Simulation
+) -> FleetRun:
+    """The run of replicas of which one is simulated in a closed loop."""
+    counted = counted_in_loop(option, _of_each(concurrency, count))
     stay = float(np.mean(simulation.end_to_end_s[counted]))
     return FleetRun(
         selection=Selection(

@@ -12,10 +12,11 @@ Among fleets at one bill the measured one that keeps its limits with the highest
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from costmodel.kernels.tables import Calibration
+from costmodel.serving.deployment import Weights
 from costmodel.serving.engine import ServingStack, serving_stack, serving_stacks
 from costmodel.serving.simulation.load import Load
 from planner.serving.alternatives import runners_up, surest
@@ -69,18 +70,24 @@ def search_serving(
 
 
 def ways_out(
-    cal: Calibration, request: ServingRequest, hierarchy: Hierarchy, trace: Load | None = None
+    cal: Calibration,
+    request: ServingRequest,
+    hierarchy: Hierarchy,
+    trace: Load | None = None,
+    failed: Collection[Weights] = (),
 ) -> tuple[str, ...]:
     """Flags with which a question that no fleet answers is answered: each was tried.
 
-    Narrower weights that fit, and replicas of whole requests where only two pools were asked for.
+    Narrower weights that fit, but those that are known to have failed, and replicas of whole requests where
+    only two pools were asked for.
     """
 
     def serves(change: ServingRequest) -> bool:
         return best_run(change, enumerate_options(cal, change, hierarchy), trace) is not None
 
     modes = () if "aggregated" in request.modes else ("aggregated",)
-    weights = [one for one in fitting_weights(request, hierarchy) if serves(replace(request, weights=(one,)))]
+    narrower = [one for one in fitting_weights(request, hierarchy) if one not in failed]
+    weights = [one for one in narrower if serves(replace(request, weights=(one,)))]
     return (
         *(f"--mode {mode}" for mode in modes if serves(replace(request, modes=("aggregated",)))),
         *([f"--weights {' or '.join(weights)}"] if weights else []),

@@ -153,6 +153,20 @@ def simulate_while(
     return _simulated(times, rules, load, hopeful, stepwise=False)
 
 
+def simulate_loop_while(
+    times: StepTimes, rules: Scheduler, load: Load, hopeful: Callable[[Replica, Sequence[float]], bool]
+) -> Simulation | None:
+    """A closed loop to its end, or None as soon as it is no longer hopeful, which is asked at every finish.
+
+    Args:
+        times: Of steps.
+        rules: The scheduler.
+        load: Requests, of which a constant number is in flight.
+        hopeful: Is handed the replica and the times at which its requests were sent.
+    """
+    return _simulated(times, rules, load, lambda _: True, hopeful_in_loop=hopeful)
+
+
 def _simulated(
     times: StepTimes,
     rules: Scheduler,
@@ -160,6 +174,7 @@ def _simulated(
     hopeful: Callable[[Replica], bool],
     *,
     stepwise: bool = True,
+    hopeful_in_loop: Callable[[Replica, Sequence[float]], bool] = lambda _replica, _sent: True,
 ) -> Simulation | None:
     """Serve the load as long as that is hopeful; with what each jump of equal steps was, where asked."""
     _check_fits(times, rules, load)
@@ -167,7 +182,10 @@ def _simulated(
     replica: Replica
     if load.concurrency:
         replica = Replica(times, rules, load)
-        arrival_s: Sequence[float] | Floats = _drive_closed(replica, load, outside)
+        sent_s = _drive_closed(replica, load, outside, hopeful_in_loop)
+        if sent_s is None:
+            return None
+        arrival_s: Sequence[float] | Floats = sent_s
     else:
         replica = run = OpenRun(times, rules, load)
         if not run.serve(*_sent_openly(load, outside), window, hopeful):
@@ -203,7 +221,9 @@ def _sent_openly(load: Load, outside: Floats) -> tuple[list[int], list[float]]:
     return order.tolist(), [*ready[order].tolist(), NEVER]
 
 
-def _drive_closed(replica: Replica, load: Load, outside: Floats) -> list[float]:
+def _drive_closed(
+    replica: Replica, load: Load, outside: Floats, hopeful: Callable[[Replica, Sequence[float]], bool]
+) -> list[float] | None:
     """Keep `concurrency` requests in flight: a finished request sends the next one."""
     count, seen = len(load), 0
     delay: list[float] = outside.tolist()
@@ -218,6 +238,8 @@ def _drive_closed(replica: Replica, load: Load, outside: Floats) -> list[float]:
             if len(arrival_s) < count:
                 heappush(upcoming, (replica.finish_s[i] + delay[len(arrival_s)], len(arrival_s)))
                 arrival_s.append(replica.finish_s[i])
+        if len(replica.finished) > seen and not hopeful(replica, arrival_s):
+            return None
         seen = len(replica.finished)
     return arrival_s
 

@@ -275,6 +275,7 @@ def _nearest(asked: Asked, contenders: Sequence[Contender], refused: Sequence[In
         narrow = min(served, key=_worth)
         ways: tuple[str, ...] = (f"--weights {narrow.request.weights[0]}, which {narrow.request.gpu} serves",)
     else:
-        ways = ways_out(cal, missed.whole, missed.hierarchy, asked.trace)
+        tried = {one.request.weights[0] for one in contenders if one.request.gpu == missed.whole.gpu}
+        ways = ways_out(cal, missed.whole, missed.hierarchy, asked.trace, tried)
     fix = ", or ".join([nearest.fix, *ways])
     return NoFeasiblePlanError(what=nearest.what, cause=nearest.cause, fix=fix, answer=nearest)

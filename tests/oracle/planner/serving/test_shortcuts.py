@@ -1,5 +1,6 @@
 """What the search spares itself, against doing it all: simulations that end early, numbers never tried."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +13,7 @@ from costmodel.serving.simulation.load import Lengths, closed_load
 from costmodel.serving.simulation.simulator import simulate
 from planner.serving.board import enumerate_options
 from planner.serving.capacity import load_at, meets, serves
-from planner.serving.fleet import run_closed
+from planner.serving.fleet import run_closed, run_closed_unless_late
 from planner.serving.fleet_choice import Selection, machines_of, most_useful
 from planner.serving.plan import ServingRequest
 from planner.serving.replica import OUTPUT_ONLY, PROMPT_ONLY, WHOLE, rate_bound_per_s
@@ -86,6 +87,33 @@ def test_a_loop_beyond_the_largest_batch_is_served_as_fast_as_one_that_is_simula
         assert run_closed(option, 1, in_flight, which=0).request_rate_per_s == pytest.approx(whole, rel=0.02)
         queued += 1
     assert queued
+
+
+@pytest.mark.parametrize("percentile", [50.0, 90.0])
+@pytest.mark.parametrize("limit", ["ttft_s", "tpot_s", "end_to_end_s"])
+def test_a_loop_that_ends_early_is_one_that_breaks_a_limit(limit: str, percentile: float) -> None:
+    """With limits about what each replica takes: nothing is returned exactly where the whole loop is not kept."""
+    job = ServingJob(input_tokens=1000, output_tokens=200, output_tokens_p99=600, percentile=percentile)
+    request = ServingRequest(model=model("8b"), job=job, gpu="h100-sxm", num_gpus=2, weights=("bf16",))
+    options = enumerate_options(calibration(), request, default_cluster("h100-sxm", 2).hierarchy).options
+    kept = []
+    for option in options:
+        for in_flight in (1, 40, 700):
+            simulation = run_closed(option, 1, in_flight, which=0).simulation
+            values = {
+                "ttft_s": simulation.ttft_s,
+                "tpot_s": simulation.tpot_s,
+                "end_to_end_s": simulation.end_to_end_s,
+            }
+            for share in (0.3, 0.9, 0.9999, 1.0, 1.0001, 1.2):
+                middle = float(np.nanpercentile(values[limit], percentile))
+                asked = replace(option, job=replace(option.job, **{limit: share * middle}))
+                whole = run_closed(asked, 1, in_flight, which=0)
+                found = run_closed_unless_late(asked, 1, in_flight, which=0)
+                assert (found is not None) == whole.kept
+                assert found is None or found.request_rate_per_s == whole.request_rate_per_s
+                kept.append(whole.kept)
+    assert 0 < sum(kept) < len(kept)
 
 
 @pytest.mark.parametrize("seed", range(30))
