@@ -7,9 +7,10 @@ from itertools import islice
 import pytest
 
 from planner.engines.contracts import CONTRACTS
+from tests.counts import tries
 from tests.property.planner.engines.random_plans import random_plans
 
-WANTED = 450
+WANTED = tries(120, 450)
 """Plans of each engine; `benchmarks/round_trip.py` tries as many as are wanted. The ninth engine writes the plan."""
 
 
