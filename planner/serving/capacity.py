@@ -327,10 +327,10 @@ def closed_run_unless_late(option: Option, concurrency: int) -> Simulation | Non
     """The same run, or None as soon as a percentile is beyond its limit whatever the others do."""
     load = _load_of_loop(option, concurrency)
     late = _LateInLoop(option, load, counted_in_loop(option, concurrency))
-    found = simulate_loop_while(
+    simulation = simulate_loop_while(
         option.times, option.rules, load, lambda seen, sent_s: not late.too_many(seen, sent_s)
     )
-    return None if found is None else _with_queue(option, concurrency, found)
+    return None if simulation is None else _with_queue(option, concurrency, simulation)
 
 
 def _load_of_loop(option: Option, concurrency: int) -> Load:
@@ -345,12 +345,12 @@ def _load_of_loop(option: Option, concurrency: int) -> Load:
     )
 
 
-def _with_queue(option: Option, concurrency: int, found: Simulation) -> Simulation:
+def _with_queue(option: Option, concurrency: int, simulation: Simulation) -> Simulation:
     """A closed loop whose requests also wait with those that are not simulated."""
     inside = _inside(option, concurrency)
-    stay_s = float(found.end_to_end_s[counted_in_loop(option, concurrency)].mean())
+    stay_s = float(simulation.end_to_end_s[counted_in_loop(option, concurrency)].mean())
     queued_s = (concurrency - inside) / inside * stay_s
-    return replace(found, arrival_s=found.arrival_s - queued_s) if queued_s else found
+    return replace(simulation, arrival_s=simulation.arrival_s - queued_s) if queued_s else simulation
 
 
 class _LateInLoop:

@@ -224,8 +224,8 @@ def run_closed(option: Option, count: int, concurrency: int, *, which: int) -> F
 
 def run_closed_unless_late(option: Option, count: int, concurrency: int, *, which: int) -> FleetRun | None:
     """The same, or None where a limit breaks, mostly long before the end of the simulation."""
-    found = closed_run_unless_late(option, _of_each(concurrency, count))
-    run = None if found is None else _run_of_loop(option, count, concurrency, which, found)
+    simulation = closed_run_unless_late(option, _of_each(concurrency, count))
+    run = None if simulation is None else _run_of_loop(option, count, concurrency, which, simulation)
     return run if run is not None and run.kept else None
 
 

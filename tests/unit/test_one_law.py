@@ -25,16 +25,16 @@ LAWS = {
 
 def homes(source: str) -> list[str]:
     """The laws that a file asks by a remainder of its own."""
-    found = []
+    laws: list[str] = []
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod):
             whole, by = ast.unparse(node.left), ast.unparse(node.right)
-            found += [
+            laws += [
                 name
                 for name, (left, right) in LAWS.items()
                 if re.search(left, whole) and re.search(right, by)
             ]
-    return found
+    return laws
 
 
 def test_no_other_file_asks_a_law_of_whole_shares() -> None:

@@ -109,9 +109,9 @@ def test_a_loop_that_ends_early_is_one_that_breaks_a_limit(limit: str, percentil
                 middle = float(np.nanpercentile(values[limit], percentile))
                 asked = replace(option, job=replace(option.job, **{limit: share * middle}))
                 whole = run_closed(asked, 1, in_flight, which=0)
-                found = run_closed_unless_late(asked, 1, in_flight, which=0)
-                assert (found is not None) == whole.kept
-                assert found is None or found.request_rate_per_s == whole.request_rate_per_s
+                early = run_closed_unless_late(asked, 1, in_flight, which=0)
+                assert (early is not None) == whole.kept
+                assert early is None or early.request_rate_per_s == whole.request_rate_per_s
                 kept.append(whole.kept)
     assert 0 < sum(kept) < len(kept)
 

@@ -102,9 +102,9 @@ def test_some_node_is_slow_for_the_prevalence_of_the_time(prevalence: float, spe
     assert course.slow_share == pytest.approx(prevalence)
     runs, shares = simulate(course, 64, seed=1), expected(course)
     for name in ("useful", "stragglers"):
-        told = shares.useful if name == "useful" else shares.lost.stragglers
+        closed_form = shares.useful if name == "useful" else shares.lost.stragglers
         seconds = runs.work_s if name == "useful" else runs.stragglers_s
-        assert told == pytest.approx(float(seconds.sum() / runs.wall_s.sum()), abs=0.015), name
+        assert closed_form == pytest.approx(float(seconds.sum() / runs.wall_s.sum()), abs=0.015), name
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -55,10 +55,10 @@ def test_a_proposal_is_sure_and_measured_or_says_that_it_is_not(
     answer = serving_answer(plan)
     sure = Ask(chance=SURE, with_runs=True).is_met(plan)
     assert sure or plan.chance < SURE or not plan.evidence.rows
-    told = f"chance of keeping the limits {format_chance(plan.chance)}" in answer.headline
-    assert told is (plan.chance < SURE - ROUNDING)
+    has_shortfall = f"chance of keeping the limits {format_chance(plan.chance)}" in answer.headline
+    assert has_shortfall is (plan.chance < SURE - ROUNDING)
     text = "\n".join([answer.headline, *map(str, answer.sections)])
-    assert not told or "proven" not in text
+    assert not has_shortfall or "proven" not in text
     if plan.daring is not None:
         assert plan.daring.saved > 0
         assert plan.daring.chance < SURE or plan.daring.not_measured or not plan.daring.rows
