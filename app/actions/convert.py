@@ -40,7 +40,7 @@ def publish_run(
         )
     settings = read_settings(run / RUN_FILE)
     request = read_claims(run / Path(settings.plan_file).name).request
-    spec, adapter = request.model, request.job.adapter
+    spec, adapter = request.model.with_positions(request.job.sequence_length), request.job.adapter
     checkpoint = find_checkpoint(run / CHECKPOINTS, read_key(None if run_key is None else str(run_key)), step)
     kept = dtype or settings.precision
     require_empty(to)

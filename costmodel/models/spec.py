@@ -156,6 +156,16 @@ class ModelSpec:
         """Refuse sizes that no model can have."""
         check_sizes(self)
 
+    def with_positions(self, sequence_length: int) -> ModelSpec:
+        """The model with a position for each token of a sequence, where nothing but its release counts them.
+
+        Rotary positions and none at all go on beyond those that a release was trained on. A table of learned
+        positions has no further row, and a traced module none that was not traced: those stay as they are.
+        """
+        if sequence_length <= self.max_sequence_length or self.learned_positions or self.module:
+            return self
+        return replace(self, max_sequence_length=sequence_length)
+
     @property
     def is_moe(self) -> bool:
         """Whether any layer has routed experts."""

@@ -231,6 +231,8 @@ def _assumptions(case: Case, layout: ParallelLayout) -> tuple[str, ...]:
         ),
         "energy at the GPUs' design power",
     ]
+    if case.job.sequence_length > case.model.max_sequence_length:
+        lines.insert(0, beyond_positions(case.model, case.job.sequence_length))
     if case.model.module:
         lines.append("traced in bf16 without a loss: a token is a sample, its kernels were not measured")
         if layout.tp > 1 and case.model.module.whole:
@@ -253,6 +255,14 @@ def _assumptions(case: Case, layout: ParallelLayout) -> tuple[str, ...]:
     if rates_of(case.cluster.spec) is not None:
         lines.append(f"price {case.cluster.spec.price_source}, {case.cluster.spec.price_as_of}")
     return (*lines, *case.cluster.notes)
+
+
+def beyond_positions(model: ModelSpec, sequence_length: int) -> str:
+    """What is taken for granted where sequences are longer than those that a release was trained on."""
+    return (
+        f"sequences of {sequence_length:,} tokens go beyond the {model.max_sequence_length:,} positions that "
+        f"{model.name}'s release was trained on: its positions are computed further, not stretched"
+    )
 
 
 LONGEST_USUAL_STEP_S = HOUR

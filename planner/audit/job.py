@@ -19,6 +19,7 @@ from costmodel.models.spec import ModelSpec
 from costmodel.runs.cells import UnsupportedRunError
 from costmodel.runs.model import model_of
 from costmodel.stack import stack as find_stack
+from costmodel.training.estimate import beyond_positions
 from planner.audit.adapters import StatedAdapter, stated_adapter
 from planner.audit.facts import Facts
 from planner.audit.given import given_by
@@ -132,7 +133,6 @@ def job_of(reading: Reading, flags: Flags) -> Job:
         offload=flags.offload or (offload.words if offload else None),
         settings=(*flags.settings, *_node_size(facts, flags)),
     )
-    spec = _positions(spec, int(length), notes) if str(length).isdecimal() else spec
     try:
         understood = understand(asked, model=spec)
     except InputError as impossible:
@@ -141,6 +141,8 @@ def job_of(reading: Reading, flags: Flags) -> Job:
         return Job(missing=(f"a job that is priced: {impossible.what}, {impossible.cause}",))
     request = understood.request
     notes.assumed.extend(text for text in understood.notes if text.startswith("planned for"))
+    if request.job.sequence_length > request.model.max_sequence_length:
+        notes.assumed.append(beyond_positions(request.model, request.job.sequence_length))
     told = told_by(reading, spec, request.cluster.num_gpus)
     found = layout_of(reading, told, request)
     notes.assumed.extend(found.assumed)
@@ -233,20 +235,6 @@ def _adapter_words(adapter: StatedAdapter | None, notes: _Notes) -> str | None:
         return None
     notes.assumed.extend(adapter.assumed)
     return adapter.adapter.words
-
-
-def _positions(spec: ModelSpec, length: int, notes: _Notes) -> ModelSpec:
-    """The model with as many positions as its sequences have, where nothing but its release counts them.
-
-    Rotary positions are computed. Megatron-LM alone holds a length against a number of positions, that of its
-    own word (``args.max_position_embeddings >= args.seq_length``), which its contract refuses.
-    """
-    if length <= spec.max_sequence_length or spec.learned_positions or spec.module:
-        return spec
-    notes.assumed.append(
-        f"{spec.name} runs beyond the {spec.max_sequence_length} positions that its release was trained on"
-    )
-    return replace(spec, max_sequence_length=length)
 
 
 def _left_out(reading: Reading) -> Iterator[str]:

@@ -257,7 +257,7 @@ def facts_of_job(
         "split.layers": split.chunk_layers(ranks_of_chunks(layout)),
         "split.recompute": tuple(split.recompute_of_stage),
         **{f"job.{field.name}": getattr(request.job, field.name) for field in fields(request.job)},
-        **model_facts(request.model),
+        **model_facts(request.model.with_positions(request.job.sequence_length)),
         **stack_facts(stack),
     }
 

@@ -74,7 +74,7 @@ def facts_of(plan: Plan) -> dict[str, Any]:
         "split.layers": tuple(plan.layers_of_stage),
         "split.recompute": tuple(plan.recompute_of_stage),
         **job_facts(plan.request.job),
-        **model_facts(plan.request.model),
+        **model_facts(plan.request.model.with_positions(plan.request.job.sequence_length)),
         **stack_facts(stack_of(plan.request)),
         **saving_facts(plan),
     }

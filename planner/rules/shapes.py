@@ -298,7 +298,8 @@ def _batch(s: Problem, x: ParallelLayout) -> Violation:
 
 
 def _sequence_limit_broken(s: Problem, _: LayoutTable) -> bool:
-    return s.job.sequence_length > s.model.max_sequence_length
+    length = s.job.sequence_length
+    return length > s.model.with_positions(length).max_sequence_length
 
 
 def _sequence_limit(s: Problem, _: ParallelLayout) -> Violation:
@@ -311,13 +312,9 @@ def _sequence_limit(s: Problem, _: ParallelLayout) -> Violation:
         unit="tokens",
         hint="leave the sequence length out: a traced module counts samples, whose shape --input gives"
         if s.model.module
-        else f"use a sequence length of at most {need}, or set model.max_sequence_length if it reads more",
+        else f"use a sequence length of at most {need}, the rows of its table of positions, or set "
+        f"model.max_sequence_length={have} and model.learned_positions={have} for a longer one",
     )
-
-
-def _sequence_limit_ground(s: Problem, _: ParallelLayout) -> Ground:
-    """A table of positions has no further row; rotary positions go on, and engines stop by choice."""
-    return "impossible" if s.model.learned_positions or s.model.module else "engine"
 
 
 def _alignment_broken(s: Problem, t: LayoutTable) -> Mask:
@@ -355,7 +352,7 @@ SHAPE_RULES: tuple[Rule, ...] = (
         fields=(),
         broken=_sequence_limit_broken,
         explain=_sequence_limit,
-        ground=_sequence_limit_ground,
+        ground="impossible",
     ),
     Rule(
         name="gpus", fields=("dp", "cp", "tp", "pp"), broken=_gpus_broken, explain=_gpus, ground="impossible"

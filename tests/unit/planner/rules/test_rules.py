@@ -290,8 +290,8 @@ CASES = [
     (
         "sequence-limit",
         {},
-        {"job": replace(JOB, sequence_length=2**20)},
-        "sequence_length 1048576 is longer than",
+        {"model": model("gpt-3-13b")},
+        "sequence_length 8192 is longer than the 2048 positions",
     ),
 ]
 
