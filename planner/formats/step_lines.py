@@ -156,10 +156,12 @@ class Pace:
     Attributes:
         step_s: Seconds.
         from_rate: The printed rate that it follows from, in words; empty where the step itself is printed.
+        is_by_flop: Whether that rate counts operations, which engines do in several ways.
     """
 
     step_s: float
     from_rate: str = ""
+    is_by_flop: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,5 +214,6 @@ def pace_of(
         return Pace(step_s=work.samples / samples_per_s, from_rate=f"{samples_per_s:,.3g} samples/s")
     if flop_per_s_per_gpu and work.flop and work.gpus:
         seconds = work.flop / (flop_per_s_per_gpu * work.gpus)
-        return Pace(step_s=seconds, from_rate=f"{flop_per_s_per_gpu / TERA:.3g} TFLOP/s per GPU")
+        rate = f"{flop_per_s_per_gpu / TERA:.3g} TFLOP/s per GPU"
+        return Pace(step_s=seconds, from_rate=rate, is_by_flop=True)
     return None

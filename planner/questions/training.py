@@ -121,12 +121,14 @@ def _require_single(flags: Flags) -> None:
         if len(parts) > 1:
             flag = FLAG_OF_FIELD[field]
             grouped = all(len(part) == GROUP_DIGITS for part in parts[1:])
-            joined = f"; {''.join(parts)} alone is written without commas" if grouped else ""
+            joined = f"; {''.join(parts)} alone is written without a break" if grouped else ""
             swept: dict[str, Any] = {field: ",".join(parts)}
             raise InputError(
                 what=f"{flag} {written.strip()} is a list",
                 cause=f"{' and '.join(parts)} are {len(parts)} numbers, and one is planned here{joined}",
-                fix=command_line(replace(flags, **swept), "plan sweep"),
+                fix=f"give {flag} {''.join(parts)}"
+                if grouped and any(part.startswith("0") for part in parts)
+                else command_line(replace(flags, **swept), "plan sweep"),
             )
 
 

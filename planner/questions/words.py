@@ -19,7 +19,8 @@ from costmodel.stack import SoftwareStack
 from costmodel.stack import stack as find_stack
 from planner.plan import RECOMPUTED_LAYERS, SPLIT_PINS, PlanRequest
 from planner.questions.flags import Flags
-from planner.questions.training import understand
+from planner.questions.training import SWEPT, understand
+from topology.base.counts import listed_counts
 from topology.base.errors import InputError, shown
 from topology.base.names import suggest
 from topology.cluster import Cluster
@@ -185,6 +186,9 @@ def require_kinds(words: Mapping[str, Any], known: type) -> None:
     """Refuse values of another kind than their words take, a list where one is planned above all."""
     for word, value in words.items():
         kinds = _kinds_of(known)[word]
+        several = Sequence in _kinds_of(GridWords).get(word, ()) and known in (JobWords, SearchWords)
+        if several and isinstance(value, str) and _FIELD_OF_WORD.get(word, word) in SWEPT:
+            _require_one_count(word, value)
         number = type(value) is not bool and isinstance(value, Real) and bool({int, float} & {*kinds})
         if value is None or number or isinstance(value, _unlisted(kinds, value)):
             continue
@@ -195,11 +199,21 @@ def require_kinds(words: Mapping[str, Any], known: type) -> None:
                 fix=f"give {word} as on the command line",
             )
         listed = ", ".join(map(shown, itertools.islice(value, MOST_SHOWN)))
-        several = Sequence in _kinds_of(GridWords).get(word, ()) and known in (JobWords, SearchWords)
         raise InputError(
             what=f"{word} takes one value",
             cause=f"[{listed}] lists {len(value)}",
             fix=f"write meshplan.sweep(…, {word}=[{listed}])" if several else "ask once for each of them",
+        )
+
+
+def _require_one_count(word: str, text: str) -> None:
+    """Refuse a text that lists counts, with the call that plans each of them."""
+    parts = listed_counts(text)
+    if len(parts) > 1:
+        raise InputError(
+            what=f"{word} takes one value",
+            cause=f"{shown(text)} lists {' and '.join(parts)}",
+            fix=f'write meshplan.sweep(…, {word}="{",".join(parts)}")',
         )
 
 

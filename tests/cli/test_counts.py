@@ -23,7 +23,7 @@ from tests.cli.commands import plan
 from topology.base.errors import InputError
 
 ROOT = Path(__file__).parents[2]
-LISTS = ("32,64", "1,6", "256,512", "8;16", "[32, 64]")
+LISTS = ("32,64", "32 64", "1,6", "256,512", "8;16", "[32, 64]")
 BASE: dict[str, tuple[str, ...]] = {
     "serve": ("--model", "8b", "--gpu", "h100-sxm"),
     "bench": (),
@@ -90,7 +90,7 @@ def _pairs(words: tuple[str, ...]) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("field", ["gpus", "sequence_length", "global_batch_size"])
-@pytest.mark.parametrize("text", ["32,64", "256,512", "8, 16"])
+@pytest.mark.parametrize("text", ["32,64", "256,512", "8, 16", "8 16"])
 def test_the_help_of_a_list_is_the_command_that_means_it(field: str, text: str) -> None:
     """The command has every other word of the question, and is understood by the sweep."""
     from planner.analysis.sweep import points_of
@@ -98,12 +98,19 @@ def test_the_help_of_a_list_is_the_command_that_means_it(field: str, text: str) 
     asked = {"model": "8b", "gpus": "8", field: text}
     with pytest.raises(InputError, match="is a list") as refused:
         understand(Flags(settings=("layout.tp=2",), **asked))
-    words = refused.value.fix.split()
+    words, listed = refused.value.fix.split(), ",".join(text.replace(",", " ").split())
     assert words[:2] == ["plan", "sweep"]
-    assert words[words.index(FLAG_OF_FIELD[field]) + 1] == text.replace(" ", "")
+    assert words[words.index(FLAG_OF_FIELD[field]) + 1] == listed
     assert "--set layout.tp=2" in refused.value.fix
-    swept = points_of(Flags(**{**asked, field: text.replace(" ", "")}))
-    assert [getattr(point, field) for point in swept] == text.replace(" ", "").split(",")
+    swept = points_of(Flags(**{**asked, field: listed}))
+    assert [getattr(point, field) for point in swept] == listed.split(",")
+
+
+def test_the_help_of_a_number_with_a_space_in_it_is_that_number() -> None:
+    """A group with a leading zero is no count, so that `1 024` is no list either."""
+    with pytest.raises(InputError, match="is a list") as refused:
+        understand(Flags(model="8b", gpus="1 024"))
+    assert refused.value.fix == "give --gpus 1024"
 
 
 FIELDS = [
@@ -139,6 +146,8 @@ def test_a_list_is_refused_by_every_word_of_the_library(word: str, value: object
     with pytest.raises(InputError) as refused:
         meshplan.plan("8b", **{"gpus": 8, word: value})
     assert word in str(refused.value) or "--" in str(refused.value)
+    if isinstance(value, str) and word in ("gpus", "seq", "batch"):
+        assert refused.value.fix == f'write meshplan.sweep(…, {word}="{value}")'
 
 
 def test_the_words_that_count_are_all_tested() -> None:

@@ -34,7 +34,7 @@ _COUNT = re.compile(r"(\d+(?:\.\d+)?(?:e\+?\d{1,2})?) ?([a-z]?)", re.ASCII)
 _GROUPED = re.compile(r"\d{1,3}(?:(?:,\d{3})+|(?:_\d{3})+)", re.ASCII)
 _GROUPED_BY_POINTS = re.compile(r"\d{1,3}\.0{3}")
 _NUMERIC = re.compile(r"[-+]?\d[\d.,_]*[kKmM]?", re.ASCII)
-_SEPARATOR = re.compile(r"\s*[,;]\s*")
+_SEPARATOR = re.compile(r"\s*[,;]\s*|\s+(?=\d)")
 
 
 def parse_count(text: str, flag: str, *, largest: int = LARGEST_COUNT, suffixes: Suffixes = SIZES) -> int:
@@ -85,6 +85,8 @@ def listed_counts(text: str) -> tuple[str, ...]:
 
     >>> listed_counts("32,64"), listed_counts("256,512"), listed_counts("16,384"), listed_counts("8")
     (('32', '64'), ('256', '512'), ('16,384',), ('8',))
+    >>> listed_counts("32 64")
+    ('32', '64')
     """
     cleaned = text.strip().strip("[]()").strip()
     parts = tuple(part for part in _SEPARATOR.split(cleaned) if part)

@@ -19,9 +19,13 @@ def watch_answer(found: Watched) -> Answer:
         if left is not None
         else "not this plan's run"
     )
-    share = "not known: its lines do not say when" if found.useful_share is None else (
-        f"{format_percent(found.useful_share)} of {format_seconds(found.wall_s or 0)}"
-    )  # fmt: skip
+    if left is None:
+        share = "not of this plan's run"
+    elif found.useful_share is None:
+        share = "not known: its lines do not say when"
+    else:
+        share = f"{format_percent(found.useful_share)} of {format_seconds(found.wall_s or 0)}"
+    step = "not known: of rates alone" if found.step_s is None else format_seconds(found.step_s)
     planned = (
         "not on what the plan is for, so not compared with it"
         if found.planned_step_s is None and not found.differs
@@ -32,7 +36,7 @@ def watch_answer(found: Watched) -> Answer:
     pairs = (
         ("finish", days),
         ("useful so far", share),
-        ("step time", f"{format_seconds(found.step_s)}, {planned}"),
+        ("step time", f"{step}, {planned}"),
         ("restarts", f"{found.restarts}, {found.repeated_steps:,} steps done again"),
     )
     sections: list[Section] = [Facts(title="Run", pairs=(*pairs, *_stops(found)))]

@@ -1,7 +1,8 @@
 """A running job held against its plan: whether it is that job, what of its time was useful, what is off.
 
 A log whose batch, steps, GPUs, memory or speed cannot be the plan's is of another run, and nothing of the
-plan is said of it. Lines that several ranks print of one step count once.
+plan is said of it. Lines that several ranks print of one step count once. A log of rates alone has the
+plan's step only if its lines are as far apart: else its steps have other tokens.
 
 Legend: a step is *useful* once, however often it was repeated; the useful share of a stretch of time is its
 new steps, each of the median length, over the time between the first and the last line that say when.
@@ -21,7 +22,7 @@ from costmodel.ops.layer import model_flop_per_step
 from planner.bounds.reachable import reachable_flop_per_s
 from planner.formats.progress import LoggedJob, LoggedStep
 from planner.formats.scheduler import Scheduled, by_cause
-from planner.formats.step_lines import Work, known_engines, pace_of
+from planner.formats.step_lines import Pace, Work, known_engines, pace_of
 from planner.plan import Plan
 from topology.base.errors import InputError
 from topology.base.units import DAY, TERA, format_bytes, format_seconds
@@ -33,6 +34,10 @@ ONE_NODE = 2.0
 """Times the planned step up to which one slow node is suspected: a throttled GPU keeps half its speed."""
 WITHIN_S = 1.0
 """Seconds within which ranks print one step, however short it is: times are printed in whole ones."""
+CLOCK_S = 20 * WITHIN_S
+"""Seconds that two lines are at least apart where their times are divided by steps: the clock errs by 5 %."""
+SAME_PACE = 1.25
+"""Ratio up to which a step by rates is that of the clock: above the clock's 5 %, below twice the batch."""
 SAME_TOTAL = 0.01
 """Share by which two totals of steps may differ: tokens are asked for in round numbers."""
 WORTH_SAYING = 0.01
@@ -54,12 +59,13 @@ class Watched:
     Attributes:
         step: The furthest that was reached.
         steps: Of the whole run.
-        step_s: Median of those that were logged.
+        step_s: Median of those that were logged; None where another run's lines have rates alone, and do not
+            say when.
         planned_step_s: What was planned; None where steps are not on what the plan is for.
         restarts: How often step numbers went back.
         repeated_steps: Steps that were done again.
         wall_s: Seconds from the first line to the last; None where lines do not say when.
-        useful_share: Of these; None likewise.
+        useful_share: Of these; None likewise, and where the log is of another run.
         planned_useful_share: Of the whole run, in the median.
         held_s: Median time that steps waited for a checkpoint; None where no line says.
         planned_held_s: What was planned.
@@ -73,7 +79,7 @@ class Watched:
 
     step: int
     steps: int
-    step_s: float
+    step_s: float | None
     planned_step_s: float | None
     restarts: int
     repeated_steps: int
@@ -128,14 +134,17 @@ def watched(
             fix="name the folder of plan run, or the log of the last or the first rank",
         )
     steps = math.ceil(tokens / plan.request.job.tokens_per_step)
-    paces = _paces(plan, logged)
-    step_s = statistics.median(paces)
-    once = _once(_of_training(logged), step_s)
+    pace = _pace(plan, logged)
+    once = _once(_of_training(logged), pace.step_s)
+    clock_s = _clock_step_s(once)
+    if pace.is_by_flop and clock_s:
+        pace = Pace(step_s=clock_s)
+    step_s = pace.step_s
     last = max(one.step for one in once)
     restarts, repeated = _back(once)
     wall_s = _wall_s(once)
     compared = all(one.compared for one in once)
-    differs = tuple(_differs(plan, once, said, steps, step_s)) if compared else ()
+    differs = tuple(_differs(plan, once, said, steps, pace)) if compared else ()
     useful = None if wall_s is None else min(1.0, (last - once[0].step) * step_s / wall_s)
     left_s = max(0, steps - last) * step_s / DAY
     share = campaign.useful_share
@@ -154,12 +163,12 @@ def watched(
     return Watched(
         step=last,
         steps=steps,
-        step_s=step_s,
+        step_s=clock_s if differs and pace.from_rate else step_s,
         planned_step_s=plan.estimate.step_time_s if compared and not differs else None,
         restarts=restarts,
         repeated_steps=repeated,
         wall_s=wall_s,
-        useful_share=useful,
+        useful_share=None if differs else useful,
         planned_useful_share=campaign.useful_share.p50,
         held_s=held_s,
         planned_held_s=campaign.checkpoint_stall_s,
@@ -173,8 +182,8 @@ def watched(
     )
 
 
-def _paces(plan: Plan, logged: Sequence[LoggedStep]) -> list[float]:
-    """Seconds of every step, as printed, else of the rates that are printed and the plan's step."""
+def _pace(plan: Plan, logged: Sequence[LoggedStep]) -> Pace:
+    """The median step, of printed seconds where any are printed, else of rates and the plan's step."""
     job = plan.request.job
     work = Work(
         gpus=plan.layout.num_gpus,
@@ -182,7 +191,8 @@ def _paces(plan: Plan, logged: Sequence[LoggedStep]) -> list[float]:
         samples=float(job.global_batch_size),
         flop=model_flop_per_step(plan.request.model, job),
     )
-    paces = [
+    printed = [one for one in logged if one.step_s]
+    found = [
         pace_of(
             work,
             step_s=one.step_s,
@@ -191,9 +201,48 @@ def _paces(plan: Plan, logged: Sequence[LoggedStep]) -> list[float]:
             samples_per_s=one.samples_per_s,
             flop_per_s_per_gpu=one.flop_per_s_per_gpu,
         )
-        for one in logged
+        for one in printed or logged
     ]
-    return [pace.step_s for pace in paces if pace is not None]
+    paces = sorted((pace for pace in found if pace is not None), key=lambda pace: pace.step_s)
+    return replace(paces[len(paces) // 2], step_s=statistics.median(pace.step_s for pace in paces))
+
+
+def _clock_step_s(once: Sequence[LoggedStep], apart_s: float = CLOCK_S) -> float | None:
+    """Seconds of a step between lines that say when; None where they do not, or too little time passed.
+
+    Each line is held against the next one that is so far away, for a clock shows whole seconds; the mean of
+    the middle half leaves out pauses between lines that are not in every such stretch.
+    """
+    found: list[float] = []
+    later = 0
+    for at, one in enumerate(once):
+        if one.at_s is None:
+            return None
+        while later < len(once) and (later <= at or (once[later].at_s or 0.0) - one.at_s < apart_s):
+            later += 1
+        if later == len(once):
+            break
+        if once[later].step > one.step:
+            found.append(((once[later].at_s or 0.0) - one.at_s) / (once[later].step - one.step))
+    quarter = len(found) // 4
+    middle = sorted(found)[quarter : len(found) - quarter]
+    return statistics.fmean(middle) if middle else None
+
+
+def _another_batch(logged: Sequence[LoggedStep], pace: Pace) -> Iterator[str]:
+    """A step by the plan's batch that the clock contradicts.
+
+    Steps cannot come faster than they take, whatever pauses there are; slower, where most lines are late on
+    the one before.
+    """
+    clock_s, next_s = _clock_step_s(logged), _clock_step_s(logged, 0.0)
+    if not pace.from_rate or clock_s is None or next_s is None:
+        return
+    if next_s > pace.step_s * SAME_PACE or clock_s * SAME_PACE < pace.step_s:
+        yield (
+            f"its steps are {format_seconds(clock_s)} apart, and at {pace.from_rate} the planned batch takes "
+            f"{format_seconds(pace.step_s)}"
+        )
 
 
 def _of_training(logged: Sequence[LoggedStep]) -> list[LoggedStep]:
@@ -230,9 +279,10 @@ def _repeats(one: LoggedStep, first: LoggedStep, ranks: set[str], step_s: float,
 
 
 def _differs(
-    plan: Plan, logged: Sequence[LoggedStep], said: LoggedJob, steps: int, step_s: float
+    plan: Plan, logged: Sequence[LoggedStep], said: LoggedJob, steps: int, pace: Pace
 ) -> Iterator[str]:
     """What of a log cannot be of the plan's run."""
+    step_s = pace.step_s
     job, layout, cluster = plan.request.job, plan.layout, plan.case.cluster
     batch = said.global_batch_size
     if batch and batch != job.global_batch_size and not said.is_ramping:
@@ -245,6 +295,7 @@ def _differs(
         yield f"it has {total:,} steps, planned {steps:,}"
     if said.num_gpus and said.num_gpus != layout.num_gpus:
         yield f"it runs on {said.num_gpus:,} GPUs, planned {layout.num_gpus:,}"
+    yield from _another_batch(logged, pace)
     yield from _another_memory(plan, logged, cluster)
     limit = reachable_flop_per_s(cluster.gpu, job)
     rates = [one.flop_per_s_per_gpu for one in logged if one.flop_per_s_per_gpu]

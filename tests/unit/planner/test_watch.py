@@ -86,6 +86,63 @@ def test_tokens_alone_make_a_step() -> None:
     assert found.useful_share is None
 
 
+def rated(apart_s: float, *, whole: int = 40, every: int = 1, **rates: float) -> list[LoggedStep]:
+    """Lines of rates alone, so many seconds a step apart on a clock that shows whole ones."""
+    return [
+        LoggedStep(step=n, at_s=float(round(n * apart_s)), **rates) for n in range(0, whole * every, every)
+    ]
+
+
+@pytest.mark.parametrize("every", [1, 10])
+@pytest.mark.parametrize("noun", ["tokens_per_s_per_gpu", "tokens_per_s", "samples_per_s"])
+def test_a_rate_is_of_the_plans_batch_only_where_the_clock_says_so(noun: str, every: int) -> None:
+    """Lines of a step apart are this run; of a fourteenth of it, their steps have other tokens."""
+    plan = planned()
+    job, step_s = plan.request.job, plan.estimate.step_time_s
+    rate = {
+        "tokens_per_s_per_gpu": job.tokens_per_step / step_s / 16,
+        "tokens_per_s": job.tokens_per_step / step_s,
+        "samples_per_s": job.global_batch_size / step_s,
+    }[noun]
+    mine = watched(plan, rated(step_s, every=every, **{noun: rate}))
+    assert (mine.differs, mine.off) == ((), ())
+    assert mine.step_s == pytest.approx(step_s)
+    for share in (1 / 14, 1 / 2, 2, 14):
+        lines = rated(share * step_s, every=every, whole=max(20, round(200 / every)), **{noun: rate})
+        other = watched(plan, lines)
+        assert cause_of(other).startswith("not this plan's run: its steps are")
+        assert other.step_s == pytest.approx(share * step_s, rel=0.06)
+        assert (other.useful_share, other.days_left, other.planned_step_s) == (None, None, None)
+
+
+def test_pauses_between_lines_are_no_other_batch() -> None:
+    """A checkpoint after every tenth step lengthens one gap of ten, and the useful share is less."""
+    plan = planned()
+    step_s = plan.estimate.step_time_s
+    rate = plan.request.job.tokens_per_step / step_s
+    lines = [replace(one, at_s=one.at_s + one.step // 10 * 60.0) for one in rated(step_s, tokens_per_s=rate)]
+    found = watched(plan, lines)
+    assert found.differs == ()
+    assert found.useful_share < 1
+
+
+def test_operations_are_counted_as_an_engine_likes_and_the_clock_is_no_opinion() -> None:
+    """One that counts recomputation prints a third more; the step is that of the lines."""
+    plan = planned()
+    step_s = plan.estimate.step_time_s
+    rate = 4 / 3 * plan.estimate.mfu * build(plan.request.cluster).gpu.peak("bf16")
+    found = watched(plan, rated(step_s, flop_per_s_per_gpu=rate))
+    assert (found.differs, found.off) == ((), ())
+    assert found.step_s == pytest.approx(step_s, rel=0.05)
+
+
+def test_rates_without_a_clock_of_another_run_are_no_step() -> None:
+    """Its batch is not known, so neither is its step."""
+    lines = [LoggedStep(step=n, tokens_per_s=1e5) for n in (1, 2, 3)]
+    found = watched(planned(), lines, said=LoggedJob(num_gpus=4))
+    assert (found.step_s, found.useful_share) == (None, None)
+
+
 def test_lines_of_four_programs_are_steps() -> None:
     """Those of `plan run`, Megatron-LM, NeMo and torchtitan with its colours; others and half lines are not."""
     lines = [

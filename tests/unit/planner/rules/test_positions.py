@@ -69,7 +69,9 @@ def test_an_export_is_told_the_positions_of_its_sequences() -> None:
     assert words["--max-position-embeddings"] == words["--seq-length"] == LONG
     again = read(MEGATRON, words, 8)
     assert (again.wrong, again.fields["model.max_sequence_length"]) == ((), LONG)
-    assert published_config(model("llama-3-8b").with_positions(LONG)).config["max_position_embeddings"] == LONG
+    assert (
+        published_config(model("llama-3-8b").with_positions(LONG)).config["max_position_embeddings"] == LONG
+    )
 
 
 def test_an_audit_says_what_the_plan_says() -> None:
