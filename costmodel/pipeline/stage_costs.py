@@ -208,8 +208,21 @@ def tail_seconds(costs: AnyStages, split: StageSplit) -> Vector:
     return np.asarray(forms.max(axis=1))
 
 
+PHASES = ("microbatches", "fill", "tail", "once")
+"""What follows one another in a step: every microbatch on the slowest rank, the others' filling and draining,
+the exchange and update after the last, and what depends on no split."""
+
+
+def step_phases(costs: AnyStages, split: StageSplit) -> tuple[float, float, float, float]:
+    """Seconds of every one of `PHASES`: M·max_s t_s, β·(Σ_s t_s − max_s t_s), max_s u_s, constant."""
+    t = microbatch_seconds(costs, split)
+    slowest, tail = float(t.max()), float(tail_seconds(costs, split).max())
+    filling = costs.bubble_weight * (float(t.sum()) - slowest)
+    return costs.num_microbatches * slowest, filling, tail, costs.constant_s
+
+
 def step_time(costs: AnyStages, split: StageSplit) -> float:
-    """Seconds of one optimizer step.
+    """Seconds of one optimizer step, the sum of its `PHASES`.
 
     ``T = M·max_s t_s + β·(Σ_s t_s − max_s t_s) + max_s u_s + constant``: every microbatch passes the slowest
     rank, the other ranks fill and drain the pipeline once (β of it shows), then gradients are reduced and
@@ -217,11 +230,7 @@ def step_time(costs: AnyStages, split: StageSplit) -> float:
     lies between the lower bound max_s(M·t_s + Σ_{j<s} t_j) and the upper bound (M − 1)·max t + Σ t, and
     equals the latter.
     """
-    t = microbatch_seconds(costs, split)
-    slowest = float(t.max())
-    filling = costs.bubble_weight * (float(t.sum()) - slowest)
-    tail = float(tail_seconds(costs, split).max())
-    return costs.num_microbatches * slowest + filling + tail + costs.constant_s
+    return sum(step_phases(costs, split))
 
 
 def stage_bytes(

@@ -52,7 +52,6 @@ class LayerStep:
         tp_s: Exposed tensor-parallel time in both.
         cp_s: Exposed context-parallel time in both.
         ep_s: Exposed expert time in both.
-        recomputed_s: Kernels repeated by each policy, shape (policies, cuts).
         host_s: Host time to launch both, and to wait for the routing of tokens.
     """
 
@@ -64,7 +63,6 @@ class LayerStep:
     tp_s: Vector
     cp_s: Vector
     ep_s: Vector
-    recomputed_s: Vector
     host_s: Vector
 
 
@@ -151,7 +149,6 @@ def layer_step(part: PartTimes, f: Features, c: Constants) -> LayerStep:
         tp_s=tp_f + tp_b + 2 * skew,
         cp_s=cp_f + cp_b,
         ep_s=ep_f + ep_b,
-        recomputed_s=repeated,
         host_s=host_f + k.trains * host_b + wait,
     )
 
@@ -290,12 +287,6 @@ def mtp_steps(f: Features, c: Constants) -> tuple[LayerStep, ...]:
     return () if f.mtp is None else (layer_step(f.mtp, f, c),)
 
 
-def head_seconds(f: Features, c: Constants) -> Vector:
-    """Final norm, output projection and loss of one microbatch, forward and backward; per placed cut."""
-    step = head_step(f, c)
-    return np.asarray(step.compute_s + step.tp_s)
-
-
 def head_step(f: Features, c: Constants) -> LayerStep:
     """The head in a step."""
     e = f.environment
@@ -309,12 +300,6 @@ def _with_loss_passes(e: Environment, c: Constants) -> Constants:
     counted = e.loss_backward_bytes / e.loss_forward_bytes
     backward: Any = np.where(np.asarray(e.loss_backward_bytes) > 0, counted, c.loss_passes)
     return replace(c, elementwise_in_step=1.0, elementwise_backward=backward)
-
-
-def embedding_seconds(f: Features, c: Constants) -> Vector:
-    """Token embedding of one microbatch, forward and backward; per placed cut."""
-    step = embedding_step(f, c)
-    return np.asarray(step.compute_s + step.tp_s)
 
 
 def embedding_step(f: Features, c: Constants) -> LayerStep:

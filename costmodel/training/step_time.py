@@ -15,6 +15,7 @@ Legend: ``K`` runs of layers, ``c`` constants, ``e`` environment; arrays end in 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,10 +24,11 @@ from costmodel.layout import RECOMPUTES, SCHEDULES
 from costmodel.pipeline.bubble import waited_sends
 from costmodel.pipeline.schedules import RECORDS, chunks_per_rank, column
 from costmodel.training.constants import Constants
-from costmodel.training.layer_time import LayerStep, embedding_seconds, head_seconds, layer_step, mtp_steps
+from costmodel.training.layer_time import LayerStep, embedding_step, head_step, layer_step, mtp_steps
+from costmodel.training.parts import stacked, summed
 from costmodel.training.raw_times import Features, input_bytes, stage_message_bytes
 from costmodel.training.slowdowns import Environment
-from topology.base.arrays import Quantity, Vector
+from topology.base.arrays import Index, Quantity, Vector
 from topology.base.columns import Columns
 
 _EARLY_CHUNKS = column(lambda schedule: schedule.early_chunks)
@@ -84,36 +86,50 @@ def step_stretch(nodes: Quantity, level: Quantity, c: Constants) -> Vector:
     return np.asarray(level * (1 + c.jitter * np.log2(nodes)))
 
 
-def compose(f: Features, c: Constants) -> CostColumns:
-    """Time costs of every layout, before its layers are split over pipeline ranks."""
+def compose(f: Features, c: Constants, *, by_part: bool = False) -> CostColumns:
+    """Time costs of every layout, before its layers are split over pipeline ranks.
+
+    Args:
+        f: Raw times.
+        c: Constants.
+        by_part: Keep the parts apart whose sum every array of seconds is: a first axis of
+            `costmodel.training.parts.PARTS` more.
+    """
     numbers, e, traffic = f.layout_numbers, f.environment, _scaled_traffic(f, c)
+    add = stacked if by_part else summed
     steps = [layer_step(part, f, c) for part in f.runs]
     K, stretch = len(steps), step_stretch(numbers.nodes, e.level, c)
-    layers = [_layer(run, step, f, traffic) for run, step in enumerate([*steps, *mtp_steps(f, c)])]
-    layer_s = [stretch * one.kept_s for one in layers[:K]]
-    extra_s = [stretch * one.extra_s for one in layers[:K]]
-    first = embedding_seconds(f, c)[f.placed_shard] + traffic.gather[-2] + traffic.scatter[-2]
-    head = head_seconds(f, c)[f.placed_shard]
-    last = head + traffic.gather[-1] + traffic.scatter[-1]
+    every = [*steps, *mtp_steps(f, c)]
+    layers = [_layer(run, step, f, traffic) for run, step in enumerate(every)]
+    kept_s = [one.kept_s for one in layers]
+    if by_part:
+        kept_s = [_layer_parts(step, one, f) for step, one in zip(every, layers, strict=True)]
+    ends = (embedding_step(f, c), head_step(f, c))
+    embedding, head = (add(compute_s=end.compute_s, tp_s=end.tp_s)[..., f.placed_shard] for end in ends)
+    first = embedding + add(dp_s=traffic.gather[-2]) + add(dp_s=traffic.scatter[-2])
+    last = head + add(dp_s=traffic.gather[-1]) + add(dp_s=traffic.scatter[-1])
     if f.mtp is not None:
-        last = last + f.mtp_layers * (head + layers[-1].kept_s)
-    edges = (traffic.gather[:K] + traffic.scatter[:K]).max(axis=0) + e.host_s_per_microbatch
-    passes = np.stack([one.forward_s for one in layers]), np.stack([one.backward_s for one in layers])
-    tail = _tail(f, c, traffic, *passes)
+        last = last + f.mtp_layers * (head + kept_s[-1])
+    exchanged = (traffic.gather[:K] + traffic.scatter[:K]).max(axis=0)
+    exposed, update = _tail(f, c, traffic, layers)
+    tail = add(dp_s=exposed, optimizer_s=update)
+    tail_last = tail[..., -1, :]
+    if f.mtp is not None:
+        tail_last = tail_last + f.mtp_layers * tail[..., -3, :]
     return CostColumns(
-        layer_s=np.stack(layer_s),
-        recompute_s=np.stack(extra_s),
+        layer_s=np.stack([stretch * seconds for seconds in kept_s[:K]], axis=-2),
+        recompute_s=add(recompute_s=np.stack([stretch * one.extra_s for one in layers[:K]])),
         first_s=stretch * first,
         last_s=stretch * last,
-        every_s=stretch * edges,
-        tail_layer_s=tail[0],
-        tail_first_s=tail[1],
-        tail_last_s=tail[2],
+        every_s=stretch * add(dp_s=exchanged, host_s=e.host_s_per_microbatch),
+        tail_layer_s=tail[..., :K, :],
+        tail_first_s=tail[..., -2, :],
+        tail_last_s=tail_last,
         num_microbatches=numbers.num_microbatches,
         bubble_weight=np.where(numbers.pp > 1, bubble_weight(f, steps[-1]), 0.0),
         forward_share=steps[-1].forward_share[f.placed_shard],
         weight_share=steps[-1].weight_share[f.placed_shard],
-        constant_s=stretch * _sends(f, c) + e.level * c.step_fixed_s,
+        constant_s=add(pp_s=stretch * _sends(f, c), host_s=e.level * c.step_fixed_s),
         stretch=stretch,
         host_share=_host_share(steps[-1])[f.placed_shard],
     )
@@ -135,9 +151,8 @@ class _Layer:
 
 def _layer(run: int, step: LayerStep, f: Features, traffic: _Traffic) -> _Layer:
     """A layer of a run, or of a module that stands after the runs."""
-    numbers, e = f.layout_numbers, f.environment
+    e, base = f.environment, _kept_policy(f)
     none, full = RECOMPUTES.index("none"), RECOMPUTES.index("full")
-    base = np.where(numbers.recompute == full, none, numbers.recompute)
     away = e.inputs_away * input_bytes(f) / e.host_link_bytes_per_s
     out_s = traffic.gather_memory_s[run]
     in_s = out_s + traffic.scatter_memory_s[run]
@@ -155,11 +170,27 @@ def _layer(run: int, step: LayerStep, f: Features, traffic: _Traffic) -> _Layer:
     )
 
 
-def mtp_seconds(f: Features, c: Constants) -> Vector:
-    """Seconds of a microbatch of one module that predicts a further token, without its head; per layout."""
-    stretch = step_stretch(f.layout_numbers.nodes, f.environment.level, c)
-    (step,) = mtp_steps(f, c)
-    return np.asarray(stretch * _layer(len(f.runs), step, f, _scaled_traffic(f, c)).kept_s)
+def _layer_parts(step: LayerStep, layer: _Layer, f: Features) -> Vector:
+    """The seconds of a layer by part: each is what it adds to those before it, up to what is kept.
+
+    Kernels, exposed transfers, the host that launches them, what the policy repeats, parameters' traffic.
+    """
+    base, at = _kept_policy(f), f.placed_shard
+    parts = {name: getattr(step, name)[at] for name in ("compute_s", "tp_s", "cp_s", "ep_s")}
+    plain = step.forward_s[at] + step.backward_s[RECOMPUTES.index("none"), at]
+    repeated = step.forward_s[at] + step.backward_s[base, at]
+    return stacked(
+        **parts,
+        host_s=np.maximum(0.0, plain - summed(**parts)),
+        recompute_s=repeated - plain,
+        dp_s=layer.kept_s - repeated,
+    )
+
+
+def _kept_policy(f: Features) -> Index:
+    """Recompute policy of the layers that are not recomputed in full."""
+    chosen, full = f.layout_numbers.recompute, RECOMPUTES.index("full")
+    return np.where(chosen == full, RECOMPUTES.index("none"), chosen)
 
 
 def _host_share(step: LayerStep) -> Vector:
@@ -207,10 +238,8 @@ def _with_parameters(layer: Vector, exchange: Vector, e: Environment) -> Vector:
     return np.asarray(np.maximum(layer, exchange) + share * np.minimum(layer, exchange))
 
 
-def _tail(
-    f: Features, c: Constants, traffic: _Traffic, forward_s: Vector, backward_s: Vector
-) -> tuple[Vector, Vector, Vector]:
-    """Linear forms of the time after the last microbatch: per layer, first rank, last rank.
+def _tail(f: Features, c: Constants, traffic: _Traffic, layers: Sequence[_Layer]) -> tuple[Vector, Vector]:
+    """Linear forms of the exchange after the last microbatch, and the update: of runs, modules and ends.
 
     Reduction R hides under the last backward B, and gathering A under the first forward F, as far as they
     overlap: exposed = κ·R + (1 − κ)·max(0, R − w·B) and likewise for A, so the tail is the largest of four
@@ -225,20 +254,16 @@ def _tail(
     stays_r = np.where(e.gradient_overlap, c.contention, 1.0)
     stays_a = np.where(e.parameter_overlap, c.contention, 1.0)
     stretch = step_stretch(n.nodes, e.level, c)
-    update = e.level * update_seconds_per_parameter(e, c) * traffic.updated + e.level * traffic.update_s
     R, A = traffic.step_reduce, traffic.step_gather
     every = stays_r * R + stays_a * A
     every[-2:] += traffic.tied
     shown_r, shown_a = (1 - stays_r) * R, (1 - stays_a) * A
-    shown_r[:-2] -= (1 - stays_r) * window * backward_s
-    shown_a[:-2] -= (1 - stays_a) * window * forward_s
+    shown_r[:-2] -= (1 - stays_r) * window * np.stack([one.backward_s for one in layers])
+    shown_a[:-2] -= (1 - stays_a) * window * np.stack([one.forward_s for one in layers])
     forms = np.stack([every, every + shown_a, every + shown_r, every + shown_a + shown_r])
     forms[:2, -2] += (1 - stays_r) * traffic.last_bucket
     forms *= stretch
-    forms += update
-    if f.mtp is None:
-        return forms[:, :-2], forms[:, -2], forms[:, -1]
-    return forms[:, :-3], forms[:, -2], forms[:, -1] + f.mtp_layers * forms[:, -3]
+    return forms, e.level * update_seconds_per_parameter(e, c) * traffic.updated + e.level * traffic.update_s
 
 
 def update_seconds_per_parameter(e: Environment, c: Constants) -> Quantity:

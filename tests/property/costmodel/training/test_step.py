@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,12 +16,23 @@ from costmodel.layout import RECOMPUTES, LayoutTable, ParallelLayout, Schedule
 from costmodel.models.catalog import model
 from costmodel.models.spec import ModelSpec
 from costmodel.pipeline.even_split import even_split
-from costmodel.pipeline.stage_costs import StageSplit, fits_capacity, memory_of_stages, step_time
+from costmodel.pipeline.stage_costs import (
+    PHASES,
+    StageSplit,
+    fits_capacity,
+    memory_of_stages,
+    step_phases,
+    step_time,
+)
 from costmodel.stack import SoftwareStack, stack
+from costmodel.training.breakdown import step_seconds
 from costmodel.training.constants import default_constants
 from costmodel.training.estimate import estimate
+from costmodel.training.parts import PARTS
+from costmodel.training.raw_times import features_of
 from costmodel.training.score import evaluate
 from costmodel.training.stages import stage_costs
+from costmodel.training.step_time import CostColumns, compose
 from planner.bounds.priced import price
 from planner.bounds.ranks import plain_bounds
 from planner.plan import Problem
@@ -28,6 +40,7 @@ from topology.builders import default_cluster
 from topology.cluster import Cluster
 
 CAL: Calibration = load_calibration()
+LAST_BITS = 1e-14  # relative: tens of roundings of a double
 JOB = TrainingJob(sequence_length=4096, global_batch_size=64)
 DENSE = ModelSpec(
     name="small", num_layers=7, hidden_size=2048, intermediate_size=5632, num_attention_heads=16,
@@ -132,13 +145,64 @@ def test_parts_of_an_estimate_sum_and_are_not_negative(layout: ParallelLayout, s
         ),
         layout,
     )
-    assert found.time.total_s == pytest.approx(found.step_time_s, rel=1e-12)
+    assert found.time.total_s == pytest.approx(found.step_time_s, rel=LAST_BITS)
     parts = [getattr(found.time, name) for name in found.time.__slots__ if name != "hidden_s"]
     assert min(parts) >= -1e-9 * found.step_time_s
     assert found.time.compute_s > 0
     assert found.lower_s < found.step_time_s < found.upper_s
     assert found.peak_memory_bytes == max(stage.total_bytes for stage in found.memory_by_stage)
     assert 0 < found.mfu <= found.hfu < 1
+
+
+SECONDS = tuple(
+    name
+    for name in CostColumns.names()
+    if name
+    not in ("num_microbatches", "bubble_weight", "forward_share", "weight_share", "stretch", "host_share")
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    some=st.lists(layouts(), min_size=1, max_size=4),
+    spec=st.sampled_from([DENSE, SPARSE]),
+    engine=st.sampled_from(["torchtitan", "megatron-core", "megatron-lm-2022"]),
+    job=st.sampled_from([JOB, replace(JOB, mtp_layers=1), replace(JOB, precision="fp8")]),
+)
+def test_costs_are_the_sum_of_their_parts(
+    some: list[ParallelLayout], spec: ModelSpec, engine: str, job: TrainingJob
+) -> None:
+    """Composed by part, every array of seconds sums to the one that the search reads, for many layouts."""
+    case = Case(model=spec, cluster=default_cluster("h100-sxm", 96), job=job, stack=stack(engine), cal=CAL)
+    features, c = features_of(case, LayoutTable.from_rows(some)), default_constants()
+    whole, parts = compose(features, c), compose(features, c, by_part=True)
+    for name in SECONDS:
+        total, apart = getattr(whole, name), getattr(parts, name)
+        assert apart.shape == (len(PARTS), *np.shape(total))
+        assert np.abs(apart.sum(axis=0) - total).max() <= LAST_BITS * np.abs(apart).max(), name
+
+
+@settings(max_examples=40, deadline=None)
+@given(layout=layouts(), spec=st.sampled_from([DENSE, SPARSE]))
+def test_phases_and_parts_are_one_array(layout: ParallelLayout, spec: ModelSpec) -> None:
+    """Summed over parts it is what the step is the sum of; each phase holds its own parts alone."""
+    case = Case(
+        model=spec, cluster=default_cluster("h100-sxm", 96), job=JOB, stack=stack("torchtitan"), cal=CAL
+    )
+    features, costs = features_of(case, LayoutTable.from_rows([layout])), stage_costs(case, layout)
+    split = even_split(costs.runs, layout)
+    seconds = step_seconds([features], default_constants(), costs, split)
+    phases = step_phases(costs, split)
+    assert seconds.sum(axis=1).tolist() == pytest.approx(phases, rel=LAST_BITS)
+    assert sum(phases) == step_time(costs, split)
+    shown = {
+        phase: {part for part, s in zip(PARTS, row, strict=True) if s}
+        for phase, row in zip(PHASES, seconds, strict=True)
+    }
+    assert shown["fill"] <= {"bubble_s"}
+    assert shown["tail"] <= {"dp_s", "optimizer_s"}
+    assert shown["once"] <= {"pp_s", "host_s"}
+    assert shown["microbatches"].isdisjoint({"bubble_s", "optimizer_s", "pp_s"})
 
 
 def test_a_table_scores_its_rows_alike_together_or_alone() -> None:
