@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Unpack
 from costmodel.kernels.saved import calibration_for
 from planner.analysis.diff import PlanDiff
 from planner.analysis.diff import diff as compared
+from planner.analysis.explain import Explanation
+from planner.analysis.explain import explain as explained
 from planner.analysis.sweep import Point, points_of, run_points, with_efficiency
-from planner.explain import Explanation
-from planner.explain import explain as explained
 from planner.plan import Plan, PlanRequest, from_json, write_plans_with
 from planner.questions.traced import of_a_module, of_samples
 from planner.questions.training import MOST_GPUS

@@ -181,7 +181,7 @@ def _precision(contract: Contract, name: str) -> str:
     )
     problem = Problem(case=case, engine=contract.engine)
     table = LayoutTable.from_rows([ParallelLayout()])
-    broken = any(bool(np.any(limit.broken(problem, table))) for limit in contract.limits if not limit.fields)
+    broken = any(bool(np.any(limit.broken(problem, table))) for limit in contract.limits if not limit.reads)
     return "–" if broken else "yes"
 
 

@@ -12,7 +12,7 @@ from app.reports.layout_words import layout_facts, plan_words
 from app.reports.plan_headline import headline, headline_of, step_text
 from costmodel.estimate import throughput_change
 from costmodel.layout import layout_words
-from planner.explain import Explanation, RunnerUp, WhatIf, explain
+from planner.analysis.explain import Explanation, RunnerUp, WhatIf, explain
 from planner.plan import Plan
 from planner.search.infeasible import Infeasible, cause_of, rejected_text
 from topology.base.decode import unstructure

@@ -28,14 +28,19 @@ from planner.audit.told import (
     told_of,
     words_between,
 )
+from planner.law import Ground, PlanLaw, Violation
 from planner.plan import PlanRequest, Problem, stack_of
 from planner.rules.check import check, parse_pins, rules_of
-from planner.rules.rule import Rule, Violation
 from topology.base.errors import InputError
 from topology.catalog import gpus
 
 FindingKind = Literal["illegal", "open", "contradiction", "slow", "measured", "unpriced"]
 """``open``: the engine stops unless what no file says is so; ``unpriced``: legal as far as is known."""
+KIND_OF: Mapping[Ground, FindingKind] = {
+    "impossible": "illegal", "engine": "illegal", "room": "illegal", "unpriced": "unpriced",
+    "overruled": "contradiction",
+}  # fmt: skip
+"""What an audit finds where a law is broken on a ground."""
 _LAYOUT = tuple(field.name for field in fields(ParallelLayout))
 _NOT_OFFERED = re.compile(r", but (\S+) has only .*$")
 """What a profile does not price, as the rules of plans say it."""
@@ -87,10 +92,10 @@ def refused(reading: Reading, job: Job) -> Iterator[Finding]:
     own = own_names(reading)
     for one, setting in refused_by(reading, job.request.model if job.request else None):
         yield Finding(
-            kind=one.kind,
-            rule=one.name,
+            kind=KIND_OF[one.ground],
+            rule=one.rule,
             message=spelled_names(reading, own, one.message),
-            fix=spelled_names(reading, own, one.fix),
+            fix=spelled_names(reading, own, one.hint),
             file=setting.file if setting else "",
             line=setting.line if setting else 0,
         )
@@ -112,7 +117,7 @@ def broken_rules(reading: Reading, job: Job) -> Iterator[Finding]:
             continue
         rule = rules.get(found.rule)
         theirs = found.rule.endswith("-offered") or found.rule.startswith(f"{problem.engine}-")
-        unknown = rule is not None and not open_fields.isdisjoint(rule.fields)
+        unknown = rule is not None and not open_fields.isdisjoint(rule.reads)
         unknown |= "cluster.gpu" in open_fields and _holds_elsewhere(problem, job.layout, found.rule)
         unpriced = (
             ran
@@ -152,9 +157,9 @@ def _taken(reading: Reading, rule: str) -> bool:
     return name in {refusal.name.removeprefix("experts-") for refusal in contract.refusals}
 
 
-def _place(facts: Facts, rule: Rule | None, found: Violation) -> tuple[str, int]:
+def _place(facts: Facts, rule: PlanLaw | None, found: Violation) -> tuple[str, int]:
     """Where what breaks a rule stands: a degree that is no least one first, then what its text speaks of."""
-    names = [f"layout.{name}" for name in (rule.fields if rule else ())]
+    names = [f"layout.{name}" for name in (rule.reads if rule else ())]
     telling = [name for name in names if facts.value(name) not in (None, 0, 1, False, "none")]
     spoken = [name for name in facts.found if name.partition(".")[2] in re.findall(r"\w+", found.message)]
     return place_of(facts, *telling, *names, *(name for name in spoken if not name.startswith("said.")))

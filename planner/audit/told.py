@@ -37,9 +37,9 @@ from planner.engines.fields import (
     told_stack,
 )
 from planner.engines.megatron_lm.stages import RECOMPUTED_HOW
-from planner.engines.refusal import Refused
 from planner.engines.setting import Setting as EngineSetting
 from planner.formats.settings import Setting
+from planner.law import Violation
 from planner.plan import PlanRequest, Problem, problem_of
 from planner.pricing import split_of
 from topology.base.errors import InputError
@@ -145,7 +145,9 @@ def model_words(contract: Contract, model: ModelSpec) -> dict[str, Any]:
     return {name: said for name, said in found.items() if name not in _POSITIONS}
 
 
-def refused_by(reading: Reading, model: ModelSpec | None = None) -> Iterator[tuple[Refused, Setting | None]]:
+def refused_by(
+    reading: Reading, model: ModelSpec | None = None
+) -> Iterator[tuple[Violation, Setting | None]]:
     """What the engine stops at, and where that stands; of files that say all that differs from its defaults.
 
     Of those that leave the model to another file, only what has every word, or the model that was named. A
@@ -162,7 +164,10 @@ def refused_by(reading: Reading, model: ModelSpec | None = None) -> Iterator[tup
     if model is None and not states_all(reading, contract):
         hidden |= contract.words.keys() - {contract.spellings[name].name for name in words}
     for one in read(contract, words, reading.facts.count("cluster.num_gpus"), hidden).refused:
-        yield one, next((spelled[word] for word in one.words if word in spelled and spelled[word].line), None)
+        yield (
+            one.violation,
+            next((spelled[word] for word in one.words if word in spelled and spelled[word].line), None),
+        )
 
 
 def unpriced_by(reading: Reading) -> tuple[str, ...]:

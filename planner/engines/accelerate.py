@@ -24,7 +24,7 @@ from planner.engines.deepspeed import (
 )
 from planner.engines.dotted import flat, nested
 from planner.engines.fields import Facts
-from planner.engines.limit import Limit, Variable, compression_limit, further_limit, offload_limit
+from planner.engines.limit import Variable, compression_limit, further_limit, limit, offload_limit
 from planner.engines.program import PROGRAM
 from planner.engines.quoting import yaml
 from planner.engines.setting import Given, Setting, Word, fixed
@@ -261,9 +261,9 @@ def _copies_alone_broken(_: Problem, t: LayoutTable) -> Any:
     return (shards == 1) & (t.dp > 1) & ((t.tp > 1) | (t.cp > 1))
 
 
-_BUCKETS_OF_DDP = Limit(
+_BUCKETS_OF_DDP = limit(
     name="buckets",
-    fields=("zero_stage", "dp", "cp"),
+    reads=("zero_stage", "dp", "cp"),
     broken=lambda s, t: (
         s.job.bucket_bytes is not None
         and (t.replicas > 1) & ((t.zero_stage > 0) | (s.job.bucket_bytes % MIB > 0))
@@ -286,9 +286,9 @@ ACCELERATE = Contract(
         compression_limit("Accelerate", told=("bucket_bytes",)),
         further_limit("Accelerate"),
         offload_limit("Accelerate", OFFLOADS),
-        Limit(
+        limit(
             name="offload-of-inputs",
-            fields=("zero_stage",),
+            reads=("zero_stage",),
             broken=lambda s, t: (t.zero_stage == 0) & bool(s.job.offload and s.job.offload.activations),
             says=lambda _, x: (
                 f"zero_stage = {x.zero_stage}: FSDP2 alone offloads the inputs of recomputed layers",
@@ -300,27 +300,27 @@ ACCELERATE = Contract(
         UNCUT_COMPRESSION,
         TENSORS_ALONE,
         WHOLE_LAYERS,
-        Limit(
+        limit(
             name="optimizer-alone",
-            fields=("zero_stage", "dp", "cp"),
+            reads=("zero_stage", "dp", "cp"),
             broken=lambda _, t: (t.zero_stage == 1) | ((t.zero_stage > 0) & (t.replicas == 1)),
             says=lambda _, x: (
                 f"zero_stage = {x.zero_stage} over {x.replicas} replicas: FSDP2 shards gradients too",
                 "set zero_stage=2 or 3, or 0 for DDP",
             ),
         ),
-        Limit(
+        limit(
             name="copies-alone",
-            fields=("zero_stage", "shard_degree", "dp", "cp", "tp"),
+            reads=("zero_stage", "shard_degree", "dp", "cp", "tp"),
             broken=_copies_alone_broken,
             says=lambda _, x: (
                 f"tp = {x.tp} and cp = {x.cp} beside {x.dp} copies: ParallelismConfig wants shards",
                 "set zero_stage=3, or tp=1 and cp=1",
             ),
         ),
-        Limit(
+        limit(
             name="shards-of-context",
-            fields=("zero_stage", "shard_degree", "cp", "dp"),
+            reads=("zero_stage", "shard_degree", "cp", "dp"),
             broken=lambda _, t: (t.zero_stage > 0) & (t.shard_degree % np.maximum(t.cp, 1) != 0),
             says=lambda _, x: (
                 f"shard_degree % cp = {x.effective_shard_degree} % {x.cp}: ranks of cp share the shards",

@@ -24,7 +24,7 @@ from planner.engines.megatron_lm.refused_experts import EXPERT_REFUSALS
 from planner.engines.megatron_lm.refused_state import STATE_REFUSALS
 from planner.engines.megatron_lm.stages import PREDICTED
 from planner.engines.megatron_lm.state import ALL_OFFLOADED, DTYPES, FRACTION, OFFLOADED
-from planner.engines.refusal import Refusal, Stopped
+from planner.engines.refusal import WordLaw
 from planner.engines.setting import Given, Setting, Word, value
 from planner.plan import Plan
 
@@ -213,14 +213,15 @@ _GROUPED = Setting(
 """Products of all experts in one, as they are priced, and as the recomputation of ``moe_act`` asks for."""
 
 
-def _refused_here(refusal: Refusal) -> Refusal:
+def _refused_here(law: WordLaw) -> WordLaw:
     """What megatron-core's configurations refuse, under the names here."""
 
-    def stops(given: Given) -> Stopped:
-        found = refusal.stops(as_megatron(given))
-        return found and (_told_here(found[0]), _told_here(found[1]))
+    def says(given: Given) -> tuple[str, str]:
+        message, hint, *_ = law.says(as_megatron(given))
+        return _told_here(message), _told_here(hint)
 
-    return replace(refusal, words=tuple(_NAMES.get(word, word) for word in refusal.words), stops=stops)
+    reads = tuple(_NAMES.get(word, word) for word in law.reads)
+    return replace(law, reads=reads, broken=lambda given: law.broken(as_megatron(given)), says=says)
 
 
 def _told_here(text: str) -> str:

@@ -15,9 +15,10 @@ from typing import Any
 
 from planner.engines.even_layers import EvenLayers, as_even_as_possible
 from planner.engines.fields import Facts
-from planner.engines.limit import Limit, Variable
-from planner.engines.refusal import Refusal, Refused, refused_of
+from planner.engines.limit import Variable
+from planner.engines.refusal import Refused, WordLaw, refused_of
 from planner.engines.setting import NUM_GPUS, Given, Setting, Word
+from planner.law import PlanLaw
 from planner.plan import Recomputes
 from topology.base.names import YES_NO
 
@@ -81,8 +82,8 @@ class Contract:
     releases: tuple[str, str]
     stacks: tuple[str, ...]
     settings: tuple[Setting, ...]
-    limits: tuple[Limit, ...] = ()
-    refusals: tuple[Refusal, ...] = ()
+    limits: tuple[PlanLaw, ...] = ()
+    refusals: tuple[WordLaw, ...] = ()
     sizes: tuple[str, ...] = ()
     runs: Mapping[str, str] = field(default_factory=dict)
     recomputes: Recomputes = "all"

@@ -14,13 +14,13 @@ from planner.engines.bridge import BRIDGE
 from planner.engines.contract import Contract
 from planner.engines.deepspeed import DEEPSPEED
 from planner.engines.even_layers import EvenLayers, as_even_as_possible
-from planner.engines.limit import Limit
 from planner.engines.megatron_lm.contract import MEGATRON
 from planner.engines.own import OWN
 from planner.engines.torchtitan.contract import TORCHTITAN
 from planner.engines.wrappers.colossalai import COLOSSALAI
 from planner.engines.wrappers.horovod import HOROVOD
 from planner.engines.wrappers.tensorflow import TENSORFLOW
+from planner.law import PlanLaw
 from planner.plan import FREE, Problem, Recomputes
 
 CONTRACTS: Mapping[str, Contract] = {
@@ -67,9 +67,7 @@ def takes(contract: Contract, s: Problem, x: ParallelLayout, said: Collection[st
     """
     own = s if s.stack.name in contract.stacks else s.of(stack=stack(contract.stacks[0]))
     row = LayoutTable.from_rows([x])
-    return not any(
-        np.any(limit.broken(own, row)) for limit in contract.limits if set(limit.fields) <= set(said)
-    )
+    return not any(np.any(law.broken(own, row)) for law in contract.limits if set(law.reads) <= set(said))
 
 
 def said_fields(s: Problem, x: ParallelLayout) -> frozenset[str]:
@@ -86,11 +84,11 @@ def able(names: Sequence[str], s: Problem, x: ParallelLayout, said: Collection[s
     return " or ".join(found[:MOST_NAMED])
 
 
-def way_out(limit: Limit, s: Problem, x: ParallelLayout, said: Collection[str]) -> str:
+def way_out(law: PlanLaw, s: Problem, x: ParallelLayout, said: Collection[str]) -> str:
     """What helps with a broken limit: another engine, of those that really take the question, or a change."""
-    hint = limit.says(s, x)[1]
-    engines = able(limit.others, s, x, said)
+    hint = law.says(s, x)[1]
+    engines = able(law.others, s, x, said)
     if not engines:
         return hint
-    why = f", {limit.others_why}," if limit.others_why else ""
+    why = f", {law.others_why}," if law.others_why else ""
     return f"use {engines}{why} or {hint}"

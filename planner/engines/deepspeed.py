@@ -15,9 +15,10 @@ from costmodel.layout import DEFAULT_AXIS_ORDER
 from planner.engines.contract import Contract
 from planner.engines.dotted import flat, nested
 from planner.engines.fields import Facts
-from planner.engines.limit import Limit, Variable, compression_limit, further_limit, offload_limit
+from planner.engines.limit import Variable, compression_limit, further_limit, limit, offload_limit
 from planner.engines.program import PROGRAM
 from planner.engines.setting import Given, Setting, Word, fixed, value
+from planner.law import PlanLaw
 from planner.plan import Plan, Problem
 
 _Z, _BATCH = "zero_optimization.", "train_micro_batch_size_per_gpu"
@@ -171,19 +172,19 @@ def in_code(engine: str) -> str:
     return f"a program for {engine} splits that in its code, no file says it"
 
 
-def axis_limit(axis: str, why: str) -> Limit:
+def axis_limit(axis: str, why: str) -> PlanLaw:
     """The limit of an engine that cannot be told to split a job over an axis, and why."""
-    return Limit(
+    return limit(
         name=axis,
-        fields=(axis,),
+        reads=(axis,),
         broken=lambda _, t: getattr(t, axis) > 1,
         says=lambda _, x: (f"{axis} = {getattr(x, axis)}: {why}", f"set {axis}=1"),
     )
 
 
-EXPERTS_UNCUT = Limit(
+EXPERTS_UNCUT = limit(
     name="experts-of-tensor-ranks",
-    fields=("tp",),
+    reads=("tp",),
     broken=lambda s, t: (t.tp > 1) & s.model.is_moe,
     says=lambda s, x: (
         f"tp = {x.tp}: AutoTP 0.19 knows no way to divide {s.model.num_experts} experts (moe_tp_experts)",
@@ -191,9 +192,9 @@ EXPERTS_UNCUT = Limit(
     ),
 )
 
-UNCUT_COMPRESSION = Limit(
+UNCUT_COMPRESSION = limit(
     name="compressed-attention",
-    fields=("tp",),
+    reads=("tp",),
     broken=lambda s, t: (t.tp > 1) & (s.model.compression is not None),
     says=lambda _, x: (
         f"tp = {x.tp}: transformers keeps attention to compressed keys whole on every tensor rank",
@@ -207,24 +208,24 @@ def _low(s: Problem, _: object) -> bool:
     return s.job.is_low_precision
 
 
-HALF_ONLY = Limit(
+HALF_ONLY = limit(
     name="precision",
-    fields=(),
+    reads=(),
     broken=_low,
     says=lambda s, _: (
         f"precision = {s.job.precision}: only sixteen bits have a word",
         f"use --precision {TRAINING[s.job.precision].half}",
     ),
 )
-TENSORS_ALONE = Limit(
+TENSORS_ALONE = limit(
     name="sequence-parallel",
-    fields=("sequence_parallel", "tp"),
+    reads=("sequence_parallel", "tp"),
     broken=lambda _, t: t.sequence_parallel & (t.tp > 1),
     says=lambda *_: ("tensor parallelism here keeps whole sequences", "set sequence_parallel=false"),
 )
-WHOLE_LAYERS = Limit(
+WHOLE_LAYERS = limit(
     name="recompute",
-    fields=("recompute",),
+    reads=("recompute",),
     broken=lambda _, t: (t.recompute == 1) | (t.recompute == 2),
     says=lambda _, x: (f"recompute = {x.recompute}: only whole layers have a word", "set recompute=full"),
 )
@@ -245,9 +246,9 @@ DEEPSPEED = Contract(
         TENSORS_ALONE,
         EXPERTS_UNCUT,
         WHOLE_LAYERS,
-        Limit(
+        limit(
             name="groups-of-shards",
-            fields=("zero_stage", "shard_degree", "dp", "cp"),
+            reads=("zero_stage", "shard_degree", "dp", "cp"),
             broken=lambda _, t: (t.zero_stage > 0) & (t.shard_degree < t.replicas),
             says=lambda _, x: (f"shard_degree = {x.shard_degree} of {x.replicas} replicas: 0.19 has no MiCS",
                                "leave out shard_degree"),

@@ -123,7 +123,7 @@ def require_runnable(plan: Plan, contract: Contract) -> None:
     What the engine refuses of any layout is told before what it refuses of this one.
     """
     problem, row = plan.problem, LayoutTable.from_rows([plan.layout])
-    for limit in sorted(contract.limits, key=lambda limit: bool(limit.fields)):
+    for limit in sorted(contract.limits, key=lambda limit: bool(limit.reads)):
         if bool(np.any(limit.broken(problem, row))):
             pinned = plan.request.pins.keys()
             helps = takes(contract, problem, plan.layout, pinned)

@@ -5,10 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from costmodel.layout import LayoutTable, ParallelLayout
 from costmodel.models.kinds import layer_kinds
@@ -16,33 +14,39 @@ from costmodel.models.spec import ModelSpec
 from costmodel.updates.adapters import AdapterKind
 from planner.engines.fields import Facts, layout_facts, model_facts
 from planner.engines.setting import Given, Setting
+from planner.law import Ground, Law, PlanLaw
 from planner.plan import Problem
+from topology.base.arrays import Mask
 from topology.base.units import format_bytes
 from topology.hardware.datasheets import generation_of
 from topology.hardware.gpu import Gpu
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limit:
-    """What an engine cannot run although the profile that prices it could: a rule of the search.
+def limit(
+    *,
+    name: str,
+    reads: tuple[str, ...],
+    broken: Callable[[Problem, LayoutTable], Mask | bool],
+    says: Callable[[Problem, ParallelLayout], tuple[str, str]],
+    ground: Ground = "engine",
+    others: tuple[str, ...] = (),
+    others_why: str = "",
+) -> PlanLaw:
+    """What an engine cannot run although the profile that prices it could: a law under the engine's name.
 
-    Attributes:
-        name: What it is about; the rule is named after the engine and this.
-        fields: Fields of a layout that it reads; none where it judges the request alone.
-        broken: Which rows of a table break it; may answer one bool for all rows.
-        says: Of a layout that breaks it, the equation with its numbers, and the change that helps.
-        others: Engines of which this may be no limit, best first; see `contracts.way_out`.
-        others_why: What they have that this one has not.
-        ground: ``engine`` where the engine itself stops, ``unpriced`` where it runs what nothing here prices.
+    The ground is ``unpriced`` where it runs what nothing here prices. It holds whatever is pinned: at its
+    smallest value a field may break it too.
     """
-
-    name: str
-    fields: tuple[str, ...]
-    broken: Callable[[Problem, LayoutTable], npt.NDArray[np.bool_] | bool]
-    says: Callable[[Problem, ParallelLayout], tuple[str, str]]
-    others: tuple[str, ...] = ()
-    others_why: str = ""
-    ground: Literal["engine", "unpriced"] = "engine"
+    return Law(
+        name=name,
+        reads=reads,
+        broken=broken,
+        says=says,
+        ground=ground,
+        lenient_at_one=False,
+        others=others,
+        others_why=others_why,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +87,7 @@ def untold(settings: Sequence[Setting], model: ModelSpec) -> tuple[str, ...]:
     )
 
 
-def layers_limit(title: str) -> Limit:
+def layers_limit(title: str) -> PlanLaw:
     """The limit of an engine that is told one number of layers, or builds only layers with attention."""
 
     def says(s: Problem, _: ParallelLayout) -> tuple[str, str]:
@@ -92,9 +96,9 @@ def layers_limit(title: str) -> Limit:
             "use another model",
         )
 
-    return Limit(
+    return limit(
         name="layer-kinds",
-        fields=(),
+        reads=(),
         broken=lambda s, _: bool(s.model.layer_pattern or s.model.tower),
         says=says,
         others=OWN_MODULE,
@@ -103,7 +107,7 @@ def layers_limit(title: str) -> Limit:
     )
 
 
-def model_limit(title: str, settings: Sequence[Setting]) -> Limit:
+def model_limit(title: str, settings: Sequence[Setting]) -> PlanLaw:
     """The limit of an engine that cannot be told every model."""
 
     def says(s: Problem, _: ParallelLayout) -> tuple[str, str]:
@@ -112,9 +116,9 @@ def model_limit(title: str, settings: Sequence[Setting]) -> Limit:
         differs = "; ".join(every[:MOST_TOLD]) + more
         return f"{title} would compute another model than {s.model.name}: {differs}", "use another model"
 
-    return Limit(
+    return limit(
         name="model",
-        fields=(),
+        reads=(),
         broken=lambda s, _: bool(untold(settings, s.model)),
         says=says,
         others=OWN_MODULE,
@@ -139,10 +143,10 @@ def split_width(model: ModelSpec) -> int:
     return math.gcd(*widths)
 
 
-def columns_limit(multiples: Mapping[str, int]) -> Limit:
+def columns_limit(multiples: Mapping[str, int]) -> PlanLaw:
     """The limit of an engine whose products in eight bits have sides of such multiples, by precision."""
 
-    def broken(s: Problem, t: LayoutTable) -> npt.NDArray[np.bool_] | bool:
+    def broken(s: Problem, t: LayoutTable) -> Mask | bool:
         multiple = multiples.get(s.job.precision)
         if multiple is None:
             return False
@@ -156,7 +160,7 @@ def columns_limit(multiples: Mapping[str, int]) -> Limit:
             equation = f"columns {whole} % {multiple} = {whole % multiple}"
         return f"{equation}, must be 0 for {s.job.precision}", "use a smaller tp, or --precision bf16"
 
-    return Limit(name="columns-of-eight-bits", fields=("tp",), broken=broken, says=says)
+    return limit(name="columns-of-eight-bits", reads=("tp",), broken=broken, says=says)
 
 
 SCALES_BLOCKS_FROM = (10, 0)
@@ -169,11 +173,11 @@ def scales_blocks(gpu: Gpu) -> bool:
     return generation.mxfp8 and generation.capability >= SCALES_BLOCKS_FROM
 
 
-def block_scales_limit(who: str) -> Limit:
+def block_scales_limit(who: str) -> PlanLaw:
     """The limit of an engine whose products of mxfp8 are torch's."""
-    return Limit(
+    return limit(
         name="block-scales",
-        fields=(),
+        reads=(),
         broken=lambda s, _: s.job.precision == "mxfp8" and not scales_blocks(s.cluster.gpu),
         says=lambda s, _: (
             f"mxfp8 on {s.cluster.gpu.name} ({s.cluster.gpu.architecture}): {who} want sm_100 or later",
@@ -182,7 +186,7 @@ def block_scales_limit(who: str) -> Limit:
     )
 
 
-def adapter_limit(title: str, kinds: Sequence[AdapterKind] = ()) -> Limit:
+def adapter_limit(title: str, kinds: Sequence[AdapterKind] = ()) -> PlanLaw:
     """The limit of an engine that trains whole models alone, or adapters of these kinds."""
     takes = f"it trains {', '.join(kinds)}" if kinds else "it trains whole models alone"
     fix = f"use --adapter {kinds[0]}:r=16" if kinds else "leave --adapter out"
@@ -191,9 +195,9 @@ def adapter_limit(title: str, kinds: Sequence[AdapterKind] = ()) -> Limit:
         written = "" if s.job.adapter is None else s.job.adapter.words
         return f"adapter {written}: {title} cannot be told it, {takes}", fix
 
-    return Limit(
+    return limit(
         name="adapter",
-        fields=(),
+        reads=(),
         broken=lambda s, _: s.job.adapter is not None and s.job.adapter.kind not in kinds,
         says=says,
         others=OWN_MODULE[::-1],
@@ -201,7 +205,7 @@ def adapter_limit(title: str, kinds: Sequence[AdapterKind] = ()) -> Limit:
     )
 
 
-def offload_limit(title: str, words: Sequence[str] = ()) -> Limit:
+def offload_limit(title: str, words: Sequence[str] = ()) -> PlanLaw:
     """The limit of an engine that keeps everything on the GPU, or is told to offload this alone."""
     takes = f"it offloads {', '.join(words)}" if words else "it keeps all state on the GPU"
     fix = f"use --offload {words[0]}" if words else "leave --offload out"
@@ -210,9 +214,9 @@ def offload_limit(title: str, words: Sequence[str] = ()) -> Limit:
         written = "" if s.job.offload is None else s.job.offload.words
         return f"offload {written}: {title} cannot be told it, {takes}", fix
 
-    return Limit(
+    return limit(
         name="offload",
-        fields=(),
+        reads=(),
         broken=lambda s, _: s.job.offload is not None and s.job.offload.words not in words,
         says=says,
         others=("torchtitan", "accelerate", "megatron"),
@@ -223,7 +227,7 @@ SENT = ("gradient_compression", "local_steps", "bucket_bytes")
 """Fields of a job that say how replicas send gradients."""
 
 
-def compression_limit(title: str, told: Sequence[str] = ()) -> Limit:
+def compression_limit(title: str, told: Sequence[str] = ()) -> PlanLaw:
     """The limit of an engine that is not told here how to send gradients, but for the fields of `told`."""
     untold = [name for name in SENT if name not in told]
 
@@ -233,20 +237,20 @@ def compression_limit(title: str, told: Sequence[str] = ()) -> Limit:
         said = format_bytes(value) if isinstance(value, float) else value
         return f"{name} = {said}: {title} is not told it", f"leave job.{name} out"
 
-    return Limit(
+    return limit(
         name="compression",
-        fields=(),
+        reads=(),
         broken=lambda s, _: any(getattr(s.job, name) is not None for name in untold),
         says=lambda s, _: said(s),
         ground="unpriced",
     )
 
 
-def further_limit(title: str) -> Limit:
+def further_limit(title: str) -> PlanLaw:
     """The limit of an engine that trains no modules which predict further tokens."""
-    return Limit(
+    return limit(
         name="further-tokens",
-        fields=(),
+        reads=(),
         broken=lambda s, _: s.job.mtp_layers > 0,
         says=lambda s, _: (
             f"mtp_layers = {s.job.mtp_layers}: {title} trains no modules that predict further tokens",
@@ -255,7 +259,7 @@ def further_limit(title: str) -> Limit:
     )
 
 
-def optimizer_limit(title: str, names: Sequence[str] = ("adamw",)) -> Limit:
+def optimizer_limit(title: str, names: Sequence[str] = ("adamw",)) -> PlanLaw:
     """The limit of an engine that has these optimizers, under the names of the cost model."""
 
     def says(s: Problem, _: ParallelLayout) -> tuple[str, str]:
@@ -264,4 +268,4 @@ def optimizer_limit(title: str, names: Sequence[str] = ("adamw",)) -> Limit:
             f"use --set job.optimizer={names[0]}",
         )
 
-    return Limit(name="optimizer", fields=(), broken=lambda s, _: s.job.optimizer not in names, says=says)
+    return limit(name="optimizer", reads=(), broken=lambda s, _: s.job.optimizer not in names, says=says)

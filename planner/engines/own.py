@@ -12,13 +12,13 @@ from costmodel.layout import LayoutTable, ParallelLayout
 from planner.engines.contract import Contract
 from planner.engines.fields import facts_of
 from planner.engines.limit import (
-    Limit,
     adapter_limit,
     block_scales_limit,
     columns_limit,
     compression_limit,
     further_limit,
     layers_limit,
+    limit,
     offload_limit,
     optimizer_limit,
 )
@@ -63,7 +63,7 @@ def _adapted(s: Problem, _: ParallelLayout) -> tuple[str, str]:
     )
 
 
-ADAPTED = Limit(name="adapted", fields=(), broken=_adapted_broken, says=_adapted)
+ADAPTED = limit(name="adapted", reads=(), broken=_adapted_broken, says=_adapted)
 """What of an adapter the executor does not compute."""
 
 
@@ -87,9 +87,9 @@ def _compressed(s: Problem, x: ParallelLayout) -> tuple[str, str]:
     )
 
 
-COMPRESSED = Limit(
+COMPRESSED = limit(
     name="compressed",
-    fields=("tp", "pp", "cp", "ep", "zero_stage"),
+    reads=("tp", "pp", "cp", "ep", "zero_stage"),
     broken=_compressed_broken,
     says=_compressed,
 )
@@ -161,19 +161,19 @@ def _partial_broken(s: Problem, t: LayoutTable) -> np.ndarray | bool:
 
 
 PRECISION_LIMITS = (
-    Limit(
+    limit(
         name="precision",
-        fields=(),
+        reads=(),
         broken=lambda s, _: bool(_unlike(s)[0]),
         says=lambda s, _: (f"precision = {s.job.precision}: {_unlike(s)[0]}", _unlike(s)[1]),
     ),
     block_scales_limit("the executor's kernels"),
     columns_limit(_MULTIPLE),
-    Limit(name="experts-of-eight-bits", fields=("expert_tp",), broken=_experts_broken, says=_experts),
-    Limit(name="tokens-of-eight-bits", fields=("microbatch_size", "cp"), broken=_tokens_broken, says=_tokens),
-    Limit(
+    limit(name="experts-of-eight-bits", reads=("expert_tp",), broken=_experts_broken, says=_experts),
+    limit(name="tokens-of-eight-bits", reads=("microbatch_size", "cp"), broken=_tokens_broken, says=_tokens),
+    limit(
         name="partial-sums-of-eight-bits",
-        fields=("tp",),
+        reads=("tp",),
         broken=_partial_broken,
         says=lambda s, x: (
             f"precision = {s.job.precision} with tp {x.tp}: ranks would round parts of latent gradients",

@@ -1,79 +1,79 @@
 """What an engine stops at before it trains: contradictions of its own words, each with the way out.
 
-A `Limit` is what no plan may ask for, in fields; a `Refusal` is what a file may say wrong, in words.
+A limit is a law of plans, in fields; a refusal is a law of words, of what a file may say wrong.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 from planner.engines.setting import Given
+from planner.law import Ground, Law, Violation
 
 Stopped: TypeAlias = tuple[str, str] | None
 """What the words say, with their numbers, and what helps; None where the engine goes on."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
-    """One thing that an engine stops at.
+WordLaw: TypeAlias = Law[[Given], [Given]]
+"""A law of an engine's words. It reads words; where it is broken stands at the first that is given."""
 
-    Attributes:
-        name: What it is about; the same word in every audit.
-        words: The words that decide it; the first that is given is where it stands.
+
+def refusal(
+    *,
+    name: str,
+    words: tuple[str, ...],
+    stops: Callable[[Given], Stopped],
+    ground: Ground = "engine",
+) -> WordLaw:
+    """One thing that an engine stops at, or whose words it quietly overrules.
+
+    Args:
+        name: What it is about.
+        words: The words that decide it.
         stops: What is wrong with given words.
-        kind: ``illegal`` where the engine stops, ``contradiction`` where it quietly takes one of both.
+        ground: ``overruled`` where the engine takes one of two words.
     """
-
-    name: str
-    words: tuple[str, ...]
-    stops: Callable[[Given], Stopped]
-    kind: Literal["illegal", "contradiction"] = "illegal"
+    return Law(
+        name=name,
+        reads=words,
+        broken=lambda given: stops(given) is not None,
+        says=lambda given: stops(given) or ("", ""),
+        ground=ground,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refused:
-    """Something that a file says and its engine stops at.
+    """A law that the words of a file break, and those that decide it, as the file spells them."""
 
-    Attributes:
-        name: Of the refusal.
-        words: Words that decide it, as the file spells them.
-        message: What the file says, in numbers.
-        fix: What changes it, in the engine's words.
-        kind: As of the refusal.
-    """
-
-    name: str
+    violation: Violation
     words: tuple[str, ...]
-    message: str
-    fix: str
-    kind: Literal["illegal", "contradiction"] = "illegal"
 
 
 def refused_of(
-    refusals: Collection[Refusal], given: Given, spelled: Mapping[str, str], hidden: Collection[str] = ()
+    laws: Collection[WordLaw], given: Given, spelled: Mapping[str, str], hidden: Collection[str] = ()
 ) -> tuple[Refused, ...]:
     """What an engine stops at.
 
     Args:
-        refusals: Of the engine.
+        laws: Of the engine.
         given: Words with values.
         spelled: How the file spells them.
         hidden: Words of the file with values that only a run knows: nothing that hangs on one is judged.
     """
     found: list[Refused] = []
-    for refusal in refusals:
-        if not set(hidden).isdisjoint(refusal.words):
+    for law in laws:
+        if not set(hidden).isdisjoint(law.reads):
             continue
         try:
-            stopped = refusal.stops(given)
+            broken = law.violation(given) if law.broken(given) else None
         except (ValueError, TypeError, ZeroDivisionError, OverflowError, IndexError, KeyError):
             continue  # a value that means nothing is said of its own word
-        if stopped is not None:
-            words = tuple(spelled[word] for word in refusal.words if word in spelled)
-            message, fix = stopped
-            found.append(Refused(name=refusal.name, words=words, message=message, fix=fix, kind=refusal.kind))
+        if broken is not None:
+            words = tuple(spelled[word] for word in law.reads if word in spelled)
+            found.append(Refused(violation=broken, words=words))
     return tuple(found)
 
 
@@ -82,7 +82,7 @@ def on(given: Given, word: str) -> bool:
     return bool(given[word])
 
 
-def asks(name: str, word: str, *others: str) -> Refusal:
+def asks(name: str, word: str, *others: str) -> WordLaw:
     """A word that stands only with all of others."""
 
     def stops(given: Given) -> Stopped:
@@ -91,10 +91,10 @@ def asks(name: str, word: str, *others: str) -> Refusal:
             return None
         return f"{word} without {' and '.join(lacking)}", f"add {' '.join(lacking)}, or leave {word} out"
 
-    return Refusal(name=name, words=(word, *others), stops=stops)
+    return refusal(name=name, words=(word, *others), stops=stops)
 
 
-def excludes(name: str, word: str, *others: str) -> Refusal:
+def excludes(name: str, word: str, *others: str) -> WordLaw:
     """A word that stands with none of others."""
 
     def stops(given: Given) -> Stopped:
@@ -103,4 +103,4 @@ def excludes(name: str, word: str, *others: str) -> Refusal:
             return None
         return f"{word} beside {' and '.join(beside)}", f"keep {word}, or {' and '.join(beside)}"
 
-    return Refusal(name=name, words=(word, *others), stops=stops)
+    return refusal(name=name, words=(word, *others), stops=stops)

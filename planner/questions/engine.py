@@ -69,7 +69,7 @@ def usual_engine(request: PlanRequest) -> tuple[str, tuple[str, ...]]:
         return FREE, ()
     problem = problem_of(request, load_calibration())  # of which limits read nothing
     for limit in CONTRACTS[engine].limits:
-        if not limit.fields and bool(limit.broken(problem, LayoutTable.from_rows([ONE_GPU]))):
-            message, _ = limit.says(problem, ONE_GPU)
+        if not limit.reads and bool(limit.broken(problem, LayoutTable.from_rows([ONE_GPU]))):
+            message, *_ = limit.says(problem, ONE_GPU)
             return FREE, (f"planned for any engine, not for {engine}: {message}",)
     return engine, ()

@@ -8,14 +8,15 @@ import numpy as np
 
 from costmodel.layout import AXIS_ORDERS, LayoutTable, ParallelLayout
 from costmodel.parallel.axes import AXES, RANK_AXES, Axis
+from planner.law import Breach, Law, PlanLaw
 from planner.plan import Problem
-from planner.rules.rule import Rule, Violation, not_offered
+from planner.rules.rule import not_offered
 from topology.base.arrays import Mask
 
 _BITS = {axis: 1 << bit for bit, axis in enumerate(reversed(RANK_AXES))}
 
 
-def _offered(axis: Axis) -> Rule:
+def _offered(axis: Axis) -> PlanLaw:
     """Only a stack that has an axis splits a job over it."""
 
     def broken(s: Problem, t: LayoutTable) -> Mask | bool:
@@ -25,11 +26,11 @@ def _offered(axis: Axis) -> Rule:
             else np.asarray(getattr(t, axis.name) > 1, dtype=bool)
         )
 
-    def explain(s: Problem, x: ParallelLayout) -> Violation:
+    def explain(s: Problem, x: ParallelLayout) -> Breach:
         return not_offered(s, axis.name, getattr(x, axis.name), (1,))
 
     name = f"{axis.name.replace('_', '-')}-offered"
-    return _rule(name=name, fields=(axis.name,), broken=broken, explain=explain, ground="engine")
+    return _rule(name=name, reads=(axis.name,), broken=broken, says=explain, ground="engine")
 
 
 def _order_broken(s: Problem, t: LayoutTable) -> Mask | bool:
@@ -55,20 +56,20 @@ def _among(order: tuple[str, ...], axes: set[str]) -> tuple[str, ...]:
     return tuple(axis for axis in order if axis in axes)
 
 
-def _order(s: Problem, x: ParallelLayout) -> Violation:
+def _order(s: Problem, x: ParallelLayout) -> Breach:
     offered = tuple("-".join(order) for order in s.stack.supports.axis_orders)
     return not_offered(s, "axis_order", "-".join(x.axis_order), offered)
 
 
-_rule = functools.partial(Rule, lenient_at_one=False)
+_rule = functools.partial(Law, lenient_at_one=False)
 
-AXIS_RULES: tuple[Rule, ...] = (
+AXIS_RULES: tuple[PlanLaw, ...] = (
     *(_offered(axis) for axis in AXES.values() if axis.offered),
     _rule(
         name="axis-order-offered",
-        fields=("axis_order", *RANK_AXES),
+        reads=("axis_order", *RANK_AXES),
         broken=_order_broken,
-        explain=_order,
+        says=_order,
         ground="engine",
     ),
 )

@@ -16,10 +16,10 @@ import numpy as np
 from costmodel.layout import AXIS_ORDERS, CP_KINDS, RECOMPUTES, SCHEDULES, LayoutTable, ParallelLayout
 from costmodel.memory.stage import MemoryBreakdown
 from costmodel.models.sizes import MOST_LAYERS
+from planner.law import Ground, PlanLaw, Violation
 from planner.plan import LAYERS_OF_STAGE, RECOMPUTE_OF_STAGE, RECOMPUTED_LAYERS, SPLIT_PINS, Problem
 from planner.rules.axes import AXIS_RULES
 from planner.rules.engines import engine_rules, runners_of, runs_for
-from planner.rules.rule import Ground, Rule, Violation
 from planner.rules.shapes import SHAPE_RULES
 from planner.rules.sharding import SHARDING_RULES
 from planner.rules.split_pins import read_layers, read_recomputed
@@ -42,10 +42,10 @@ __all__ = [
     "rules_of",
 ]
 
-RULES: tuple[Rule, ...] = SHAPE_RULES + AXIS_RULES + STACK_RULES + SHARDING_RULES
+RULES: tuple[PlanLaw, ...] = SHAPE_RULES + AXIS_RULES + STACK_RULES + SHARDING_RULES
 
 
-def rules_of(engine: str) -> tuple[Rule, ...]:
+def rules_of(engine: str) -> tuple[PlanLaw, ...]:
     """Every rule that a plan for an engine keeps."""
     return RULES + engine_rules(engine)
 
@@ -71,7 +71,7 @@ def legal(
     keep = np.ones(len(table), dtype=bool)
     rejected: dict[str, int] = {}
     for rule in rules_of(problem.engine):
-        if only is not None and not only.issuperset(rule.fields):
+        if only is not None and not only.issuperset(rule.reads):
             continue
         broken = keep & rule.broken(problem, table)
         count = int(broken.sum())
@@ -95,9 +95,9 @@ def check_pins(problem: Problem, pins: Mapping[str, Any]) -> tuple[Violation, ..
     )
 
 
-def _open_choices(rule: Rule, pins: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def _open_choices(rule: PlanLaw, pins: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Every value of the named fields that a rule reads and the pins leave open."""
-    names = [name for name in rule.fields if name in _CHOICES and name not in pins]
+    names = [name for name in rule.reads if name in _CHOICES and name not in pins]
     for values in itertools.product(*(_CHOICES[name] for name in names)):
         yield dict(zip(names, values, strict=True))
 
@@ -237,9 +237,9 @@ def _whole_number(name: str, value: Any) -> int:
         ) from wrong
 
 
-def _explained(rule: Rule, problem: Problem, layout: ParallelLayout) -> Violation:
+def _explained(rule: PlanLaw, problem: Problem, layout: ParallelLayout) -> Violation:
     """The violation of a rule on its ground; what engines run that is not priced here is said with them."""
-    found, ground = rule.explain(problem, layout), ground_of(rule, problem, layout)
+    found, ground = rule.violation(problem, layout), ground_of(rule, problem, layout)
     if ground != "unpriced":
         return replace(found, ground=ground)
     runners = runners_of(rule.name)
@@ -248,7 +248,7 @@ def _explained(rule: Rule, problem: Problem, layout: ParallelLayout) -> Violatio
     return replace(found, ground=ground, message="; ".join((found.message, *ways)))
 
 
-def ground_of(rule: Rule, problem: Problem, layout: ParallelLayout) -> Ground:
+def ground_of(rule: PlanLaw, problem: Problem, layout: ParallelLayout) -> Ground:
     """Why a layout that breaks a rule is refused; what an engine runs all the same is not priced.
 
     A rule that looks at the layout knows it itself: an engine may run one that breaks it and not another.
@@ -258,12 +258,12 @@ def ground_of(rule: Rule, problem: Problem, layout: ParallelLayout) -> Ground:
     return "unpriced" if rule.ground == "engine" and runs_for(problem, rule.name) else rule.ground
 
 
-def _breaks(rule: Rule, problem: Problem, layout: ParallelLayout) -> bool:
+def _breaks(rule: PlanLaw, problem: Problem, layout: ParallelLayout) -> bool:
     """Whether one layout breaks a rule, asked of a table of one row."""
     return bool(np.any(rule.broken(problem, LayoutTable.from_rows([layout]))))
 
 
-def _decided(rule: Rule, pins: Mapping[str, Any]) -> bool:
+def _decided(rule: PlanLaw, pins: Mapping[str, Any]) -> bool:
     """Whether pinned fields alone settle a rule: all of its fields, or some when the rest can only help."""
-    judged = [field in pins for field in rule.fields]
+    judged = [field in pins for field in rule.reads]
     return all(judged) or (rule.lenient_at_one and any(judged))

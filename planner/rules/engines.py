@@ -1,42 +1,33 @@
-"""Rules of engines: what the engine that a plan is for cannot be told, from its contract."""
+"""Laws of engines: what the engine that a plan is for cannot be told, from its contract."""
 
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 
 from costmodel.layout import ParallelLayout
+from planner.engines.contract import Contract
 from planner.engines.contracts import CONTRACTS, engine_of_stack, said_fields, way_out
-from planner.engines.limit import Limit
+from planner.law import PlanLaw
 from planner.plan import Problem
-from planner.rules.rule import Rule, Violation
 
 
 @functools.cache
-def engine_rules(engine: str) -> tuple[Rule, ...]:
-    """The limits of an engine as rules; none for the free space."""
+def engine_rules(engine: str) -> tuple[PlanLaw, ...]:
+    """The limits of an engine under its name, with the way out; none for the free space."""
     contract = CONTRACTS.get(engine)
-    return () if contract is None else tuple(_rule(engine, limit) for limit in contract.limits)
+    return () if contract is None else tuple(_named(contract, law) for law in contract.limits)
 
 
-def _rule(engine: str, limit: Limit) -> Rule:
-    """One limit as a rule, under the engine's name."""
-    name = f"{engine}-{limit.name}"
+def _named(contract: Contract, law: PlanLaw) -> PlanLaw:
+    """One limit as a rule of the search."""
 
-    def explain(s: Problem, x: ParallelLayout) -> Violation:
-        message, _ = limit.says(s, x)
-        hint = way_out(limit, s, x, said_fields(s, x))
-        return Violation(
-            rule=name, message=message, have=0, need=1, unit="", hint=f"{hint}, or plan --for any"
-        )
+    def says(s: Problem, x: ParallelLayout) -> tuple[str, str]:
+        hint = way_out(law, s, x, said_fields(s, x))
+        return law.says(s, x)[0], f"{hint}, or plan --for any"
 
-    return Rule(
-        name=name,
-        fields=limit.fields,
-        broken=limit.broken,
-        explain=explain,
-        ground=limit.ground,
-        lenient_at_one=False,
-    )
+    source = law.source or contract.source
+    return replace(law, name=f"{contract.engine}-{law.name}", says=says, source=source)
 
 
 def runners_of(rule: str) -> dict[str, str]:

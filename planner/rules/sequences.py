@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from costmodel.layout import CP_KINDS, LayoutTable, ParallelLayout
+from planner.law import Breach, Law, PlanLaw
 from planner.plan import Problem
-from planner.rules.rule import Rule, Violation
 from topology.base.arrays import Mask
 
 _ULYSSES = CP_KINDS.index("ulysses")
@@ -21,15 +21,14 @@ def _sequence_split_broken(s: Problem, t: LayoutTable) -> Mask:
     return np.asarray(s.job.sequence_length % (t.cp * balance * ranks) != 0, dtype=bool)
 
 
-def _sequence_split(s: Problem, x: ParallelLayout) -> Violation:
+def _sequence_split(s: Problem, x: ParallelLayout) -> Breach:
     if s.model.module and x.cp == 1:
         return _tokens_of_a_trace(s.model.module.tokens, x.tp)
     balance = 2 if x.cp > 1 and x.cp_kind != "ulysses" else 1
     shards = x.cp * balance * (x.tp if x.sequence_parallel else 1)
     terms = f"cp {x.cp}" + " · 2 (causal balance)" * (balance == 2) + f" · tp {x.tp}" * x.sequence_parallel
     S = s.job.sequence_length
-    return Violation(
-        rule="sequence-split",
+    return Breach(
         message=f"sequence_length % ({terms}) = {S} % {shards} = {S % shards}, must be 0",
         have=S % shards,
         need=0,
@@ -38,11 +37,10 @@ def _sequence_split(s: Problem, x: ParallelLayout) -> Violation:
     )
 
 
-def _tokens_of_a_trace(tokens: int, tp: int) -> Violation:
+def _tokens_of_a_trace(tokens: int, tp: int) -> Breach:
     """Build the violation of a traced module whose sequence cannot be split by sequence parallelism."""
     have = f"{tokens} tokens % tp = {tokens} % {tp} = {tokens % tp}, must be 0"
-    return Violation(
-        rule="sequence-split",
+    return Breach(
         message=have if tokens else "between blocks of this trace not every operation is of a token alone",
         have=tokens % tp if tokens else tp,
         need=0 if tokens else 1,
@@ -56,10 +54,9 @@ def _ulysses_broken(s: Problem, t: LayoutTable) -> Mask:
     return np.asarray((t.cp_kind == _ULYSSES) & (groups % (t.tp * t.cp) != 0), dtype=bool)
 
 
-def _ulysses(s: Problem, x: ParallelLayout) -> Violation:
+def _ulysses(s: Problem, x: ParallelLayout) -> Breach:
     groups = s.model.attention.whole_heads
-    return Violation(
-        rule="ulysses-heads",
+    return Breach(
         message=f"num_key_value_heads % (tp·cp) = {groups} % ({x.tp}·{x.cp}) = {groups % (x.tp * x.cp)}, "
         "must be 0: "
         "Ulysses gives every rank whole heads",
@@ -70,20 +67,20 @@ def _ulysses(s: Problem, x: ParallelLayout) -> Violation:
     )
 
 
-SEQUENCE_RULES: tuple[Rule, ...] = (
-    Rule(
+SEQUENCE_RULES: tuple[PlanLaw, ...] = (
+    Law(
         name="sequence-split",
-        fields=("cp", "tp", "sequence_parallel", "cp_kind"),
+        reads=("cp", "tp", "sequence_parallel", "cp_kind"),
         broken=_sequence_split_broken,
-        explain=_sequence_split,
+        says=_sequence_split,
         ground="engine",
         lenient_at_one=False,
     ),
-    Rule(
+    Law(
         name="ulysses-heads",
-        fields=("cp_kind", "tp", "cp"),
+        reads=("cp_kind", "tp", "cp"),
         broken=_ulysses_broken,
-        explain=_ulysses,
+        says=_ulysses,
         ground="engine",
     ),
 )

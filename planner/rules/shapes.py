@@ -18,8 +18,9 @@ from costmodel.models.spec import ModelSpec, decoder_of, layer_runs
 from costmodel.parallel.divisions import BATCH, EXPERT_RANKS, EXPERTS, HEADS
 from costmodel.pipeline.schedules import column
 from costmodel.training.rank_strides import axis_strides
+from planner.law import Breach, Ground, Law, PlanLaw
 from planner.plan import Problem
-from planner.rules.rule import Ground, Rule, Violation, largest_divisor
+from planner.rules.rule import largest_divisor
 from planner.rules.sequences import SEQUENCE_RULES
 from topology.base.arrays import Mask, Quantity
 
@@ -33,11 +34,10 @@ def _degrees_broken(_: Problem, t: LayoutTable) -> Mask:
     return functools.reduce(operator.or_, (getattr(t, name) < 1 for name in DEGREES))
 
 
-def _degrees(_: Problem, x: ParallelLayout) -> Violation:
+def _degrees(_: Problem, x: ParallelLayout) -> Breach:
     name = next(name for name in DEGREES if getattr(x, name) < 1)
     value = getattr(x, name)
-    return Violation(
-        rule="degrees",
+    return Breach(
         message=f"{name} = {value}, a degree counts GPUs and is at least 1",
         have=value,
         need=1,
@@ -50,10 +50,9 @@ def _gpus_broken(s: Problem, t: LayoutTable) -> Mask:
     return np.asarray(t.num_gpus > s.cluster.num_gpus, dtype=bool)
 
 
-def _gpus(s: Problem, x: ParallelLayout) -> Violation:
+def _gpus(s: Problem, x: ParallelLayout) -> Breach:
     have, need = x.num_gpus, s.cluster.num_gpus
-    return Violation(
-        rule="gpus",
+    return Breach(
         message=f"dp·cp·tp·pp = {x.dp}·{x.cp}·{x.tp}·{x.pp} = {have} GPUs, the cluster has {need}",
         have=have,
         need=need,
@@ -62,13 +61,13 @@ def _gpus(s: Problem, x: ParallelLayout) -> Violation:
     )
 
 
-def _indivisible(rule: str, size_name: str, size: int, degree_name: str, degree: int) -> Violation:
+def _indivisible(size_name: str, size: int, degree_name: str, degree: int) -> Breach:
     """Build the violation of size % degree == 0."""
     best = largest_divisor(size, degree)
     rest = int(HEADS.rest(size, degree))
     message = f"{size_name} % {degree_name} = {size} % {degree} = {rest}, must be 0"
     hint = f"use {degree_name}={best}, the largest divisor of {size} below {degree}"
-    return Violation(rule=rule, message=message, have=rest, need=0, unit="", hint=hint)
+    return Breach(message=message, have=rest, need=0, unit="", hint=hint)
 
 
 def _divides(
@@ -76,21 +75,21 @@ def _divides(
     axis: str,
     sizes: Callable[[ModelSpec], Mapping[str, int]],
     ground: Ground | Callable[[Problem, ParallelLayout], Ground] = "engine",
-) -> Rule:
+) -> PlanLaw:
     """The degree of an axis divides sizes of the model, if it has any; engines cut nothing unevenly."""
 
     def broken(s: Problem, t: LayoutTable) -> Mask | bool:
         found = sizes(s.model).values()
         return bool(found) and np.asarray(HEADS.rest(math.gcd(*found), getattr(t, axis)) != 0, dtype=bool)
 
-    def explain(s: Problem, x: ParallelLayout) -> Violation:
+    def explain(s: Problem, x: ParallelLayout) -> Breach:
         degree = getattr(x, axis)
         field, size = next(
             (field, size) for field, size in sizes(s.model).items() if HEADS.rest(size, degree)
         )
-        return _indivisible(name, field, size, axis, degree)
+        return _indivisible(field, size, axis, degree)
 
-    return Rule(name=name, fields=(axis,), broken=broken, explain=explain, ground=ground)
+    return Law(name=name, reads=(axis,), broken=broken, says=explain, ground=ground)
 
 
 def _query_heads(model: ModelSpec) -> dict[str, int]:
@@ -126,28 +125,28 @@ def _recurrence_broken(s: Problem, t: LayoutTable) -> Mask:
     return np.asarray((t.cp > 1) & bool(s.model.recurrence), dtype=bool)
 
 
-def _recurrence(s: Problem, x: ParallelLayout) -> Violation:
+def _recurrence(s: Problem, x: ParallelLayout) -> Breach:
     title = s.model.recurrence.title if s.model.recurrence else ""
-    return _uncut_sequence(x, "recurrence-context", f"the state of {title} goes through a sequence in order")
+    return _uncut_sequence(x, f"the state of {title} goes through a sequence in order")
 
 
 def _entries_broken(s: Problem, t: LayoutTable) -> Mask:
     return np.asarray((t.cp > 1) & bool(s.model.compression), dtype=bool)
 
 
-def _entries(s: Problem, x: ParallelLayout) -> Violation:
+def _entries(s: Problem, x: ParallelLayout) -> Breach:
     made = s.model.compression
     rates = f"{made.sparse_rate} or {made.heavy_rate}" if made else ""
     why = (
         f"attention sees an entry for every {rates} tokens before, on all ranks of a sequence, "
         "and no profile prices what these would exchange"
     )
-    return _uncut_sequence(x, "compression-context", why)
+    return _uncut_sequence(x, why)
 
 
-def _uncut_sequence(x: ParallelLayout, rule: str, why: str) -> Violation:
+def _uncut_sequence(x: ParallelLayout, why: str) -> Breach:
     """Refuse to cut a sequence, and say why."""
-    return Violation(rule=rule, message=f"cp = {x.cp}: {why}", have=x.cp, need=1, unit="", hint="use cp=1")
+    return Breach(message=f"cp = {x.cp}: {why}", have=x.cp, need=1, unit="", hint="use cp=1")
 
 
 def _output_groups(model: ModelSpec) -> dict[str, int]:
@@ -160,11 +159,10 @@ def _vocabulary_broken(s: Problem, t: LayoutTable) -> Mask:
     return np.asarray((-rows) % t.tp > MOST_VOCABULARY_PADDING * rows, dtype=bool) & (rows > 0)
 
 
-def _vocabulary(s: Problem, x: ParallelLayout) -> Violation:
+def _vocabulary(s: Problem, x: ParallelLayout) -> Breach:
     vocabulary = s.model.vocab_size
     padding = -vocabulary % x.tp
-    return Violation(
-        rule="vocabulary",
+    return Breach(
         message=f"padding vocab_size {vocabulary} to a multiple of tp {x.tp} adds {padding} rows, more than "
         f"{MOST_VOCABULARY_PADDING:.0%}",
         have=padding,
@@ -178,10 +176,9 @@ def _expert_tensor_broken(_: Problem, t: LayoutTable) -> Mask:
     return np.asarray((t.expert_tp != 1) & (t.expert_tp != t.tp), dtype=bool)
 
 
-def _expert_tensor(_: Problem, x: ParallelLayout) -> Violation:
+def _expert_tensor(_: Problem, x: ParallelLayout) -> Breach:
     """Of 2,286 published Megatron-Bridge recipes each has one of the two; nothing else was measured."""
-    return Violation(
-        rule="expert-tensor",
+    return Breach(
         message=f"expert_tp = {x.expert_tp} at tp = {x.tp}: an expert is whole, or cut as its layer is",
         have=x.expert_tp,
         need=1,
@@ -197,11 +194,10 @@ def _experts_broken(s: Problem, t: LayoutTable) -> Mask:
     )
 
 
-def _experts(s: Problem, x: ParallelLayout) -> Violation:
+def _experts(s: Problem, x: ParallelLayout) -> Breach:
     if s.model.is_moe:
-        return _indivisible("experts", "num_experts", s.model.num_experts, "ep", x.ep)
-    return Violation(
-        rule="experts",
+        return _indivisible("num_experts", s.model.num_experts, "ep", x.ep)
+    return Breach(
         message=f"ep·expert_tp = {x.ep}·{x.expert_tp} but {s.model.name} has no experts",
         have=x.expert_shards,
         need=1,
@@ -219,11 +215,10 @@ def _expert_block_broken(_: Problem, t: LayoutTable) -> Mask:
     return np.asarray(EXPERT_RANKS.rest(t.stage_ranks, t.ep, t.expert_tp) != 0, dtype=bool)
 
 
-def _expert_block(_: Problem, x: ParallelLayout) -> Violation:
+def _expert_block(_: Problem, x: ParallelLayout) -> Breach:
     block, experts_over = x.stage_ranks, x.expert_shards
     rest = int(EXPERT_RANKS.rest(block, x.ep, x.expert_tp))
-    return Violation(
-        rule="expert-block",
+    return Breach(
         message=f"(dp·cp·tp) % (ep·expert_tp) = ({x.dp}·{x.cp}·{x.tp}) % ({x.ep}·{x.expert_tp}) = "
         f"{rest}, must be 0: experts are spread over the ranks of one pipeline stage",
         have=rest,
@@ -243,11 +238,10 @@ def _most_stages(s: Problem, virtual_stages: Quantity, schedule: Quantity) -> Qu
     return np.asarray(s.model.num_layers + 2 * ends)
 
 
-def _layers(s: Problem, x: ParallelLayout) -> Violation:
+def _layers(s: Problem, x: ParallelLayout) -> Breach:
     stages, layers = x.pp * x.virtual_stages, s.model.num_layers
     most = int(_most_stages(s, x.virtual_stages, SCHEDULES.index(x.schedule)))
-    return Violation(
-        rule="layers",
+    return Breach(
         message=f"pp·virtual_stages = {x.pp}·{x.virtual_stages} = {stages} stages, the model has {layers} "
         "layers",
         have=stages,
@@ -264,10 +258,9 @@ def _even_layers_broken(s: Problem, t: LayoutTable) -> Mask | bool:
     )
 
 
-def _even_layers(s: Problem, x: ParallelLayout) -> Violation:
+def _even_layers(s: Problem, x: ParallelLayout) -> Breach:
     stages, layers = x.pp * x.virtual_stages, s.model.num_layers
-    return Violation(
-        rule="even-layers",
+    return Breach(
         message=f"num_layers % (pp·virtual_stages) = {layers} % ({x.pp}·{x.virtual_stages}) = "
         f"{layers % stages}, "
         f"must be 0: {s.stack.name} has only equal stages",
@@ -282,11 +275,10 @@ def _batch_broken(s: Problem, t: LayoutTable) -> Mask:
     return np.asarray(BATCH.rest(s.job.global_batch_size, t.dp, t.microbatch_size) != 0, dtype=bool)
 
 
-def _batch(s: Problem, x: ParallelLayout) -> Violation:
+def _batch(s: Problem, x: ParallelLayout) -> Breach:
     B, step = s.job.global_batch_size, x.dp * x.microbatch_size
     rest = int(BATCH.rest(B, x.dp, x.microbatch_size))
-    return Violation(
-        rule="batch",
+    return Breach(
         message=f"global_batch_size % (dp·microbatch_size) = {B} % ({x.dp}·{x.microbatch_size}) = {rest}, "
         "must be 0",
         have=rest,
@@ -302,10 +294,9 @@ def _sequence_limit_broken(s: Problem, _: LayoutTable) -> bool:
     return length > s.model.with_positions(length).max_sequence_length
 
 
-def _sequence_limit(s: Problem, _: ParallelLayout) -> Violation:
+def _sequence_limit(s: Problem, _: ParallelLayout) -> Breach:
     have, need = s.job.sequence_length, s.model.max_sequence_length
-    return Violation(
-        rule="sequence-limit",
+    return Breach(
         message=f"sequence_length {have} is longer than the {need} positions of {s.model.name}",
         have=have,
         need=need,
@@ -328,13 +319,12 @@ def _innermost_block(t: LayoutTable) -> npt.NDArray[np.int64]:
     return np.asarray(t.tp * axis_strides(t)["tp"], dtype=np.int64)
 
 
-def _alignment(s: Problem, x: ParallelLayout) -> Violation:
+def _alignment(s: Problem, x: ParallelLayout) -> Breach:
     node = s.cluster.hierarchy.gpus_per_node
     inner = x.axis_order[x.axis_order.index("tp") :]
     block = math.prod(getattr(x, axis) for axis in inner)
     terms = "·".join(f"{axis} {getattr(x, axis)}" for axis in inner)
-    return Violation(
-        rule="node-alignment",
+    return Breach(
         message=f"a tensor-parallel group spans {terms} = {block} GPUs, which neither divides a node of "
         f"{node} nor "
         "fills whole nodes: some groups would straddle two nodes",
@@ -345,87 +335,81 @@ def _alignment(s: Problem, x: ParallelLayout) -> Violation:
     )
 
 
-SHAPE_RULES: tuple[Rule, ...] = (
-    Rule(name="degrees", fields=DEGREES, broken=_degrees_broken, explain=_degrees, ground="impossible"),
-    Rule(
+SHAPE_RULES: tuple[PlanLaw, ...] = (
+    Law(name="degrees", reads=DEGREES, broken=_degrees_broken, says=_degrees, ground="impossible"),
+    Law(
         name="sequence-limit",
-        fields=(),
+        reads=(),
         broken=_sequence_limit_broken,
-        explain=_sequence_limit,
+        says=_sequence_limit,
         ground="impossible",
     ),
-    Rule(
-        name="gpus", fields=("dp", "cp", "tp", "pp"), broken=_gpus_broken, explain=_gpus, ground="impossible"
-    ),
+    Law(name="gpus", reads=("dp", "cp", "tp", "pp"), broken=_gpus_broken, says=_gpus, ground="impossible"),
     _divides("attention-heads", "tp", _query_heads),
     _divides("kv-heads", "tp", _key_heads, _key_heads_ground),
     _divides("feed-forward", "tp", _feed_forward_widths),
     _divides("recurrence-heads", "tp", _recurrence_heads),
     _divides("output-groups", "tp", _output_groups),
-    Rule(
+    Law(
         name="recurrence-context",
-        fields=("cp",),
+        reads=("cp",),
         broken=_recurrence_broken,
-        explain=_recurrence,
+        says=_recurrence,
         ground="unpriced",
     ),
-    Rule(
+    Law(
         name="compression-context",
-        fields=("cp",),
+        reads=("cp",),
         broken=_entries_broken,
-        explain=_entries,
+        says=_entries,
         ground="unpriced",
     ),
-    Rule(
-        name="vocabulary", fields=("tp",), broken=_vocabulary_broken, explain=_vocabulary, ground="unpriced"
-    ),
-    Rule(
+    Law(name="vocabulary", reads=("tp",), broken=_vocabulary_broken, says=_vocabulary, ground="unpriced"),
+    Law(
         name="experts",
-        fields=("ep", "expert_tp"),
+        reads=("ep", "expert_tp"),
         broken=_experts_broken,
-        explain=_experts,
+        says=_experts,
         ground=_experts_ground,
     ),
     _divides("expert-width", "expert_tp", _expert_widths),
-    Rule(
+    Law(
         name="expert-tensor",
-        fields=("expert_tp", "tp"),
+        reads=("expert_tp", "tp"),
         broken=_expert_tensor_broken,
-        explain=_expert_tensor,
+        says=_expert_tensor,
         ground="unpriced",
         lenient_at_one=False,
     ),
-    Rule(
+    Law(
         name="expert-block",
-        fields=("dp", "cp", "tp", "ep", "expert_tp"),
+        reads=("dp", "cp", "tp", "ep", "expert_tp"),
         broken=_expert_block_broken,
-        explain=_expert_block,
+        says=_expert_block,
         ground="impossible",
         lenient_at_one=False,
     ),
-    Rule(
+    Law(
         name="layers",
-        fields=("pp", "virtual_stages", "schedule"),
+        reads=("pp", "virtual_stages", "schedule"),
         broken=_layers_broken,
-        explain=_layers,
+        says=_layers,
         ground="engine",
     ),
-    Rule(
+    Law(
         name="even-layers",
-        fields=("pp", "virtual_stages"),
+        reads=("pp", "virtual_stages"),
         broken=_even_layers_broken,
-        explain=_even_layers,
+        says=_even_layers,
         ground="engine",
     ),
-    Rule(
-        name="batch", fields=("dp", "microbatch_size"), broken=_batch_broken, explain=_batch, ground="engine"
-    ),
+    Law(name="batch", reads=("dp", "microbatch_size"), broken=_batch_broken, says=_batch, ground="engine"),
     *SEQUENCE_RULES,
-    Rule(
+    Law(
         name="node-alignment",
-        fields=("tp", "axis_order", "dp", "cp", "pp"),
+        reads=("tp", "axis_order", "dp", "cp", "pp"),
         broken=_alignment_broken,
-        explain=_alignment,
+        says=_alignment,
         ground="unpriced",
     ),
 )

@@ -12,8 +12,9 @@ import numpy as np
 
 from costmodel.layout import PLAIN_SCHEDULE, LayoutTable, ParallelLayout
 from costmodel.pipeline.schedules import column
+from planner.law import Breach, Law, PlanLaw
 from planner.plan import Problem
-from planner.rules.rule import Rule, Violation, largest_divisor, not_offered
+from planner.rules.rule import largest_divisor, not_offered
 from topology.base.arrays import Mask
 from topology.base.units import format_bytes
 
@@ -27,10 +28,9 @@ def _replicated_broken(s: Problem, t: LayoutTable) -> Mask | bool:
     return np.asarray((t.zero_stage == 0) & (t.replicas > 1) & others, dtype=bool)
 
 
-def _replicated(s: Problem, x: ParallelLayout) -> Violation:
+def _replicated(s: Problem, x: ParallelLayout) -> Breach:
     ranks, sharding = x.replicas, [stage for stage in s.stack.supports.zero_stages if stage > 0]
-    return Violation(
-        rule="replication-alone",
+    return Breach(
         message=f"zero_stage = 0 keeps {ranks} whole copies (dp·cp = {x.dp}·{x.cp}), which {s.stack.name} "
         f"combines with no other axis; tp·pp·ep = {x.tp}·{x.pp}·{x.ep}",
         have=0,
@@ -47,13 +47,12 @@ def _zero_broken(s: Problem, t: LayoutTable) -> Mask:
     )
 
 
-def _zero(s: Problem, x: ParallelLayout) -> Violation:
+def _zero(s: Problem, x: ParallelLayout) -> Breach:
     offered = s.stack.supports.zero_stages_with_pipeline if x.pp > 1 else s.stack.supports.zero_stages
     found = not_offered(s, "zero_stage", x.zero_stage, offered)
     if x.pp == 1 or x.zero_stage not in s.stack.supports.zero_stages:
         return found
-    return Violation(
-        rule=found.rule,
+    return Breach(
         message=f"{found.message} when pp = {x.pp} > 1",
         have=0,
         need=1,
@@ -69,11 +68,10 @@ def _split_zero_broken(s: Problem, t: LayoutTable) -> Mask:
     )
 
 
-def _split_zero(s: Problem, x: ParallelLayout) -> Violation:
+def _split_zero(s: Problem, x: ParallelLayout) -> Breach:
     offered = s.stack.supports.zero_stages_with_split_backward
     found = not_offered(s, "zero_stage", x.zero_stage, offered)
-    return Violation(
-        rule="split-backward-zero",
+    return Breach(
         message=f"{found.message} with schedule {x.schedule}, whose weight gradients come after the backward",
         have=x.zero_stage,
         need=max(offered),
@@ -96,11 +94,10 @@ def _partial_broken(s: Problem, t: LayoutTable) -> Mask:
     return _partly(t) & ~np.isin(t.zero_stage, s.stack.supports.partial_zero_stages)
 
 
-def _partial(s: Problem, x: ParallelLayout) -> Violation:
+def _partial(s: Problem, x: ParallelLayout) -> Breach:
     stages = s.stack.supports.partial_zero_stages
     has = f"at ZeRO-{', '.join(map(str, stages))} only" if stages else "at no ZeRO stage"
-    return Violation(
-        rule="partial-sharding",
+    return Breach(
         message=f"shard_degree {x.effective_shard_degree} of {x.replicas} replicas at ZeRO-{x.zero_stage}: "
         f"{s.stack.name} shards over a part of them {has}",
         have=x.effective_shard_degree,
@@ -117,10 +114,9 @@ def _expert_copies_broken(s: Problem, t: LayoutTable) -> Mask | bool:
     return np.asarray(_partly(t) & (t.expert_dp % np.maximum(copies, 1) != 0), dtype=bool)
 
 
-def _expert_copies(_: Problem, x: ParallelLayout) -> Violation:
+def _expert_copies(_: Problem, x: ParallelLayout) -> Breach:
     copies = x.replicas // x.effective_shard_degree
-    return Violation(
-        rule="shard-experts",
+    return Breach(
         message=f"{copies} copies of the sharded state (dp·cp/shard_degree = {x.replicas}/"
         f"{x.effective_shard_degree}) but {x.expert_dp} replicas of each expert, "
         f"{x.expert_dp} % {copies} = {x.expert_dp % copies}, must be 0",
@@ -131,12 +127,11 @@ def _expert_copies(_: Problem, x: ParallelLayout) -> Violation:
     )
 
 
-def _shard(_: Problem, x: ParallelLayout) -> Violation:
+def _shard(_: Problem, x: ParallelLayout) -> Breach:
     ranks, degree = x.replicas, x.effective_shard_degree
     best = largest_divisor(ranks, degree)
     remainder = ranks % degree if degree > 0 else ranks
-    return Violation(
-        rule="shard-degree",
+    return Breach(
         message=f"(dp·cp) % shard_degree = ({x.dp}·{x.cp}) % {degree} = {remainder}, must be 0",
         have=remainder,
         need=0,
@@ -151,9 +146,8 @@ def _compressed_broken(s: Problem, t: LayoutTable) -> Mask | bool:
     return np.asarray((t.zero_stage > 0) & (t.replicas > 1), dtype=bool)
 
 
-def _compressed(s: Problem, x: ParallelLayout) -> Violation:
-    return Violation(
-        rule="compressed-gradients",
+def _compressed(s: Problem, x: ParallelLayout) -> Breach:
+    return Breach(
         message=f"zero_stage = {x.zero_stage}, must be 0: gradients as "
         f"{s.job.gradient_compression} are summed by replicas that share no state",
         have=x.zero_stage,
@@ -169,9 +163,8 @@ def _buckets_broken(s: Problem, t: LayoutTable) -> Mask | bool:
     return np.asarray((t.zero_stage > 1) & (t.replicas > 1), dtype=bool)
 
 
-def _buckets(s: Problem, x: ParallelLayout) -> Violation:
-    return Violation(
-        rule="gradient-buckets",
+def _buckets(s: Problem, x: ParallelLayout) -> Breach:
+    return Breach(
         message=f"zero_stage = {x.zero_stage}, must be 0 or 1: sharded gradients are reduced layer by layer, "
         f"not in buckets of {format_bytes(s.job.bucket_bytes or 0)}",
         have=x.zero_stage,
@@ -187,9 +180,8 @@ def _apart_broken(s: Problem, t: LayoutTable) -> Mask | bool:
     return np.asarray((t.zero_stage > 0) | (t.replicas == 1), dtype=bool)
 
 
-def _apart(s: Problem, x: ParallelLayout) -> Violation:
-    return Violation(
-        rule="workers-apart",
+def _apart(s: Problem, x: ParallelLayout) -> Breach:
+    return Breach(
         message=f"zero_stage = {x.zero_stage} and {x.replicas} replicas: workers run apart "
         f"({s.job.local_steps}) where several share no state",
         have=x.zero_stage,
@@ -199,70 +191,70 @@ def _apart(s: Problem, x: ParallelLayout) -> Violation:
     )
 
 
-_rule = functools.partial(Rule, lenient_at_one=False)
+_rule = functools.partial(Law, lenient_at_one=False)
 
-SHARDING_RULES: tuple[Rule, ...] = (
+SHARDING_RULES: tuple[PlanLaw, ...] = (
     _rule(
         name="replication-alone",
-        fields=("zero_stage", "dp", "cp", "tp", "pp", "ep"),
+        reads=("zero_stage", "dp", "cp", "tp", "pp", "ep"),
         broken=_replicated_broken,
-        explain=_replicated,
+        says=_replicated,
         ground="engine",
     ),
     _rule(
         name="zero-stage-offered",
-        fields=("zero_stage", "pp"),
+        reads=("zero_stage", "pp"),
         broken=_zero_broken,
-        explain=_zero,
+        says=_zero,
         ground="engine",
     ),
     _rule(
         name="split-backward-zero",
-        fields=("zero_stage", "schedule", "pp"),
+        reads=("zero_stage", "schedule", "pp"),
         broken=_split_zero_broken,
-        explain=_split_zero,
+        says=_split_zero,
         ground="engine",
     ),
     _rule(
         name="compressed-gradients",
-        fields=("zero_stage", "dp", "cp"),
+        reads=("zero_stage", "dp", "cp"),
         broken=_compressed_broken,
-        explain=_compressed,
+        says=_compressed,
         ground="engine",
     ),
     _rule(
         name="gradient-buckets",
-        fields=("zero_stage", "dp", "cp"),
+        reads=("zero_stage", "dp", "cp"),
         broken=_buckets_broken,
-        explain=_buckets,
+        says=_buckets,
         ground="engine",
     ),
     _rule(
         name="workers-apart",
-        fields=("zero_stage", "dp", "cp"),
+        reads=("zero_stage", "dp", "cp"),
         broken=_apart_broken,
-        explain=_apart,
+        says=_apart,
         ground="unpriced",
     ),
     _rule(
         name="shard-degree",
-        fields=("shard_degree", "dp", "cp"),
+        reads=("shard_degree", "dp", "cp"),
         broken=_shard_broken,
-        explain=_shard,
+        says=_shard,
         ground="impossible",
     ),
     _rule(
         name="partial-sharding",
-        fields=("shard_degree", "zero_stage", "dp", "cp"),
+        reads=("shard_degree", "zero_stage", "dp", "cp"),
         broken=_partial_broken,
-        explain=_partial,
+        says=_partial,
         ground="engine",
     ),
     _rule(
         name="shard-experts",
-        fields=("shard_degree", "zero_stage", "dp", "cp", "tp", "ep", "expert_tp"),
+        reads=("shard_degree", "zero_stage", "dp", "cp", "tp", "ep", "expert_tp"),
         broken=_expert_copies_broken,
-        explain=_expert_copies,
+        says=_expert_copies,
         ground="engine",
     ),
 )

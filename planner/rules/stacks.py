@@ -24,8 +24,9 @@ from costmodel.pipeline.derived import microbatches_per_rank
 from costmodel.pipeline.schedules import RECORDS, column
 from costmodel.pipeline.stages import shortage
 from costmodel.stack import stacks
+from planner.law import Breach, Law, PlanLaw
 from planner.plan import Problem
-from planner.rules.rule import Rule, Violation, largest_divisor, not_offered
+from planner.rules.rule import largest_divisor, not_offered
 from topology.base.arrays import Mask
 from topology.builders import makers_of
 from topology.hardware.datasheets import generation_of
@@ -48,11 +49,10 @@ def _schedule_broken(s: Problem, t: LayoutTable) -> Mask:
     )
 
 
-def _schedule(s: Problem, x: ParallelLayout) -> Violation:
+def _schedule(s: Problem, x: ParallelLayout) -> Breach:
     if x.pp > 1 or x.schedule not in s.stack.supports.schedules:
         return not_offered(s, "schedule", x.schedule, s.stack.supports.schedules)
-    return Violation(
-        rule="schedule-offered",
+    return Breach(
         message=f"schedule = {x.schedule} puts weight gradients off to fill a pipeline's bubble, "
         "and pp = 1 has none",
         have=x.pp,
@@ -68,13 +68,12 @@ def _chunks_broken(_: Problem, t: LayoutTable) -> Mask:
     return np.asarray(np.where(t.pp == 1, t.virtual_stages != 1, wrong), dtype=bool)
 
 
-def _chunks(_: Problem, x: ParallelLayout) -> Violation:
+def _chunks(_: Problem, x: ParallelLayout) -> Breach:
     chunks = RECORDS[x.schedule].chunks
     need = 1 if x.pp == 1 else chunks or 2
     least = "at least " * (x.pp > 1 and chunks is None)
     why = "without a pipeline (pp = 1)" if x.pp == 1 else f"with schedule {x.schedule}"
-    return Violation(
-        rule="virtual-stages",
+    return Breach(
         message=f"virtual_stages = {x.virtual_stages}, must be {least}{need} {why}",
         have=x.virtual_stages,
         need=need,
@@ -94,10 +93,9 @@ def _microbatches_per_stage(s: Problem, schedule: Schedule) -> int:
     return microbatches_per_rank(schedule) if strict else 0
 
 
-def _fill(s: Problem, x: ParallelLayout) -> Violation:
+def _fill(s: Problem, x: ParallelLayout) -> Breach:
     M, need = num_microbatches(x, s.job), _microbatches_per_stage(s, x.schedule) * x.pp
-    return Violation(
-        rule="pipeline-fill",
+    return Breach(
         message=f"global_batch_size / (dp·microbatch_size) = {s.job.global_batch_size} / "
         f"({x.dp}·{x.microbatch_size})"
         f" = {M} microbatches for {x.pp} stages; {x.schedule} on {s.stack.name} needs {need}",
@@ -115,10 +113,9 @@ def _groups_broken(s: Problem, t: LayoutTable) -> Mask | bool:
     return np.asarray((t.pp > 1) & _IN_GROUPS[t.schedule] & ragged, dtype=bool)
 
 
-def _groups(s: Problem, x: ParallelLayout) -> Violation:
+def _groups(s: Problem, x: ParallelLayout) -> Breach:
     M = num_microbatches(x, s.job)
-    return Violation(
-        rule="interleaving-groups",
+    return Breach(
         message=f"microbatches % pp = {M} % {x.pp} = {M % x.pp}, must be 0: {s.stack.name} interleaves "
         "microbatches "
         f"in groups of pp; global_batch_size / (dp·microbatch_size) = {s.job.global_batch_size} / "
@@ -138,13 +135,12 @@ def _equal_chunks_broken(s: Problem, t: LayoutTable) -> Mask:
     return np.asarray((t.virtual_stages > 1) & (lacking > 2 * (each - least)), dtype=bool)
 
 
-def _equal_chunks(s: Problem, x: ParallelLayout) -> Violation:
+def _equal_chunks(s: Problem, x: ParallelLayout) -> Breach:
     layers, chunks = s.model.num_layers, x.pp * x.virtual_stages
     each, lacking = shortage(layers, chunks)
     empty = s.stack.supports.empty_end_chunks and RECORDS[x.schedule].empty_ends
     most = each if empty else each - 1
-    return Violation(
-        rule="equal-chunks",
+    return Breach(
         message=f"pp·virtual_stages·⌈layers/chunk⌉ − layers = {x.pp}·{x.virtual_stages}·{each} − {layers} "
         f"= {lacking} "
         f"layers short, but only the first and the last chunk may be shorter, by {most} each: uneven "
@@ -181,7 +177,7 @@ def _recompute_broken(s: Problem, t: LayoutTable) -> Mask:
     return np.asarray(~np.isin(t.recompute, _codes(s.stack.supports.recomputes, RECOMPUTES)), dtype=bool)
 
 
-def _recompute(s: Problem, x: ParallelLayout) -> Violation:
+def _recompute(s: Problem, x: ParallelLayout) -> Breach:
     return not_offered(s, "recompute", x.recompute, s.stack.supports.recomputes)
 
 
@@ -189,7 +185,7 @@ def _cp_kind_broken(s: Problem, t: LayoutTable) -> Mask:
     return (t.cp > 1) & ~np.isin(t.cp_kind, _codes(s.stack.supports.cp_kinds, CP_KINDS))
 
 
-def _cp_kind(s: Problem, x: ParallelLayout) -> Violation:
+def _cp_kind(s: Problem, x: ParallelLayout) -> Breach:
     return not_offered(s, "cp_kind", x.cp_kind, s.stack.supports.cp_kinds)
 
 
@@ -197,9 +193,8 @@ def _sequence_parallel_broken(_: Problem, t: LayoutTable) -> Mask:
     return np.asarray(t.sequence_parallel & (t.tp == 1), dtype=bool)
 
 
-def _sequence_parallel(_: Problem, x: ParallelLayout) -> Violation:
-    return Violation(
-        rule="sequence-parallel",
+def _sequence_parallel(_: Problem, x: ParallelLayout) -> Breach:
+    return Breach(
         message=f"sequence_parallel splits the sequence over tp = {x.tp} ranks, needs tp ≥ 2",
         have=x.tp,
         need=2,
@@ -214,9 +209,8 @@ def _expert_tokens_broken(s: Problem, t: LayoutTable) -> Mask | bool:
     return np.asarray((t.tp > 1) & ~t.sequence_parallel, dtype=bool)
 
 
-def _expert_tokens(s: Problem, x: ParallelLayout) -> Violation:
-    return Violation(
-        rule="experts-sequence-parallel",
+def _expert_tokens(s: Problem, x: ParallelLayout) -> Breach:
+    return Breach(
         message=f"tp = {x.tp} without sequence_parallel: experts of {s.stack.name} take tokens split over tp",
         have=0,
         need=1,
@@ -231,11 +225,10 @@ def _precision_broken(s: Problem, _: LayoutTable) -> bool:
     return record.peak not in gpu.peak_flop_per_s or not scaled
 
 
-def _precision(s: Problem, _: ParallelLayout) -> Violation:
+def _precision(s: Problem, _: ParallelLayout) -> Breach:
     gpu = s.cluster.gpu
     half = "bf16" if "bf16" in gpu.peak_flop_per_s else "fp16"
-    return Violation(
-        rule="precision-hardware",
+    return Breach(
         message=f"precision = {s.job.precision}, but {gpu.name} ({gpu.architecture}) multiplies only "
         f"{', '.join(gpu.peak_flop_per_s)}",
         have=0,
@@ -249,11 +242,10 @@ def _further_tokens_broken(s: Problem, _: LayoutTable) -> bool:
     return s.job.mtp_layers > 0 and (s.model.module is not None or not s.stack.supports.further_tokens)
 
 
-def _further_tokens(s: Problem, _: ParallelLayout) -> Violation:
+def _further_tokens(s: Problem, _: ParallelLayout) -> Breach:
     able = next(name for name, profile in stacks().items() if profile.supports.further_tokens)
     lacks, traced = f"{s.stack.name} trains none", f"{s.model.name} is a traced module, which has none"
-    return Violation(
-        rule="further-tokens",
+    return Breach(
         message=f"job.mtp_layers = {s.job.mtp_layers} modules that predict further tokens, and "
         f"{traced if s.model.module else lacks}",
         have=s.job.mtp_layers,
@@ -269,10 +261,9 @@ def _makers_broken(s: Problem, _: LayoutTable) -> bool:
     return len(makers_of(s.cluster.spec)) > 1
 
 
-def _makers(s: Problem, _: ParallelLayout) -> Violation:
+def _makers(s: Problem, _: ParallelLayout) -> Breach:
     makers = makers_of(s.cluster.spec)
-    return Violation(
-        rule="one-maker",
+    return Breach(
         message=f"GPUs of {' and '.join(makers)} in one job: NCCL and RCCL know their own maker's alone, "
         "and no collective library joins both",
         have=len(makers),
@@ -282,85 +273,85 @@ def _makers(s: Problem, _: ParallelLayout) -> Violation:
     )
 
 
-_rule = functools.partial(Rule, lenient_at_one=False)
+_rule = functools.partial(Law, lenient_at_one=False)
 
-STACK_RULES: tuple[Rule, ...] = (
+STACK_RULES: tuple[PlanLaw, ...] = (
     _rule(
         name="precision-hardware",
-        fields=(),
+        reads=(),
         broken=_precision_broken,
-        explain=_precision,
+        says=_precision,
         ground="impossible",
     ),
-    _rule(name="one-maker", fields=(), broken=_makers_broken, explain=_makers, ground="engine"),
+    _rule(name="one-maker", reads=(), broken=_makers_broken, says=_makers, ground="engine"),
     _rule(
         name="further-tokens",
-        fields=(),
+        reads=(),
         broken=_further_tokens_broken,
-        explain=_further_tokens,
+        says=_further_tokens,
         ground="engine",
     ),
     _rule(
         name="schedule-offered",
-        fields=("schedule", "pp"),
+        reads=("schedule", "pp"),
         broken=_schedule_broken,
-        explain=_schedule,
+        says=_schedule,
         ground="engine",
     ),
     _rule(
         name="virtual-stages",
-        fields=("virtual_stages", "schedule", "pp"),
+        reads=("virtual_stages", "schedule", "pp"),
         broken=_chunks_broken,
-        explain=_chunks,
+        says=_chunks,
         ground="impossible",
     ),
     _rule(
         name="pipeline-fill",
-        fields=("pp", "dp", "microbatch_size", "schedule"),
+        reads=("pp", "dp", "microbatch_size", "schedule"),
         broken=_fill_broken,
-        explain=_fill,
+        says=_fill,
         ground="engine",
     ),
     _rule(
         name="interleaving-groups",
-        fields=("pp", "dp", "microbatch_size", "schedule"),
+        reads=("pp", "dp", "microbatch_size", "schedule"),
         broken=_groups_broken,
-        explain=_groups,
+        says=_groups,
         ground="engine",
     ),
     _rule(
         name="equal-chunks",
-        fields=("pp", "virtual_stages", "schedule"),
+        reads=("pp", "virtual_stages", "schedule"),
         broken=_equal_chunks_broken,
-        explain=_equal_chunks,
+        says=_equal_chunks,
         ground="unpriced",
     ),
     _rule(
         name="experts-sequence-parallel",
-        fields=("sequence_parallel", "tp"),
+        reads=("sequence_parallel", "tp"),
         broken=_expert_tokens_broken,
-        explain=_expert_tokens,
+        says=_expert_tokens,
         ground="engine",
     ),
     _rule(
         name="recompute-offered",
-        fields=("recompute",),
+        reads=("recompute",),
         broken=_recompute_broken,
-        explain=_recompute,
+        says=_recompute,
         ground="engine",
     ),
     _rule(
         name="cp-kind-offered",
-        fields=("cp_kind", "cp"),
+        reads=("cp_kind", "cp"),
         broken=_cp_kind_broken,
-        explain=_cp_kind,
+        says=_cp_kind,
         ground="engine",
     ),
     _rule(
         name="sequence-parallel",
-        fields=("sequence_parallel", "tp"),
+        reads=("sequence_parallel", "tp"),
         broken=_sequence_parallel_broken,
-        explain=_sequence_parallel,
+        says=_sequence_parallel,
         ground="impossible",
     ),
 )

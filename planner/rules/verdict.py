@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from costmodel.memory.fit import fit_text
+from planner.law import REFUSED, Violation
 from planner.plan import Plan
 from planner.pricing import capacities_bytes
 from planner.rules.check import check, check_memory
-from planner.rules.rule import REFUSED, Violation
 from topology.base.errors import NoFeasiblePlanError
 
 

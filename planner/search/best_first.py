@@ -33,9 +33,9 @@ from planner.bounds.funnel import (
 from planner.bounds.objective import goal_of
 from planner.bounds.priced import Priced, price, price_any_sharding
 from planner.bounds.ranks import plain_bounds, variant_bounds
+from planner.law import Violation
 from planner.plan import PlanRequest, Problem, problem_of
 from planner.rules.check import check_pins, parse_pins
-from planner.rules.rule import Violation
 from planner.search.candidates import (
     Candidate,
     Choice,

@@ -31,6 +31,7 @@ from costmodel.training.stages import stage_costs
 from planner.bounds.priced import price
 from planner.campaign.rental import paid_gpus_of
 from planner.engines.contracts import CONTRACTS
+from planner.law import Violation
 from planner.placement.cost import placement_words
 from planner.placement.nodes import place
 from planner.plan import (
@@ -44,7 +45,6 @@ from planner.plan import (
     problem_of,
 )
 from planner.rules.check import check, parse_pins
-from planner.rules.rule import Violation
 from planner.search.candidates import candidate, decide, named, recomputed_whole, settled
 from planner.search.easing import with_easing_note
 from planner.search.held_split import held_layers, held_split, is_optimised, layers_text

@@ -16,9 +16,9 @@ from costmodel.pipeline.stage_costs import StageCosts, StageSplit, fits_capacity
 from costmodel.pipeline.stages import ranks_of_chunks
 from planner.engines.contracts import CONTRACTS, even_layers_of, recomputes_of
 from planner.engines.even_layers import as_even_as_possible
+from planner.law import Violation
 from planner.plan import FREE, LAYERS_OF_STAGE, OPTIMISED, RECOMPUTE_OF_STAGE, Problem
 from planner.pricing import split_of
-from planner.rules.rule import Violation
 from planner.stages.dynamic_program import consecutive_split
 from planner.stages.one_count import split_told, told_counts
 from topology.base.errors import InputError, shown

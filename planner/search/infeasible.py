@@ -20,9 +20,9 @@ from costmodel.training.estimate import estimate
 from costmodel.updates.offload import Offload, host_path
 from costmodel.updates.optimizers import USUAL
 from planner.bounds.funnel import smallest_memory
+from planner.law import Violation
 from planner.plan import RECOMPUTED_LAYERS, SPLIT_PINS, PlanRequest, Problem, problem_of, steps_of
 from planner.rules.check import check, check_memory, ground_of, parse_pins, rules_of
-from planner.rules.rule import Violation
 from planner.search.best_first import explore, has_layout
 from planner.search.candidates import estimate_of
 from planner.search.least_memory import leanest

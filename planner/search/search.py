@@ -11,10 +11,10 @@ from costmodel.kernels.tables import Calibration, load_calibration
 from costmodel.pipeline.simulate import simulated_step_s
 from costmodel.training.bands import tie_ratio
 from planner.campaign.rental import paid_gpus_of
+from planner.law import Violation
 from planner.placement.cost import placement_words
 from planner.placement.nodes import place
 from planner.plan import Optimality, Plan, PlanRequest
-from planner.rules.rule import Violation
 from planner.search.alternatives import alternatives
 from planner.search.best_first import explore
 from planner.search.candidates import Choice, estimate_of, layers_of_stage

@@ -160,7 +160,7 @@ def test_a_diff_names_what_was_chosen_differently(example_plan: Plan):
 def test_only_changes_that_help_are_said_to_help(example_plan: Plan, monkeypatch: pytest.MonkeyPatch):
     """A change that lengthens the step stands below the table, not in it."""
     from app.reports import explain as explain_report
-    from planner.explain import Explanation, WhatIf
+    from planner.analysis.explain import Explanation, WhatIf
 
     changes = tuple(
         WhatIf(change=name, flag="", step_time_s=10 * (1 - gain), faster_by=gain, layout=example_plan.layout)

@@ -83,9 +83,9 @@ def _narrow_broken(_: Setting, t: LayoutTable) -> Mask:
     return np.asarray(t.tp > 2, dtype=bool)
 
 
-def _narrow(_: Setting, x: ParallelLayout) -> Violation:
-    return Violation(
-        rule="toy-narrow", message=f"tp = {x.tp} > 2", have=x.tp, need=2, unit="ranks", hint="use tp=2"
+def _narrow(_: Setting, x: ParallelLayout) -> Breach:
+    return Breach(
+        message=f"tp = {x.tp} > 2", have=x.tp, need=2, unit="ranks", hint="use tp=2"
     )
 
 
@@ -331,8 +331,10 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Path:
     append(root / "topology" / "data" / "generations.toml", GENERATION)
     append(root / "costmodel" / "data" / "stacks.toml", STACK)
     rules = root / "planner" / "rules" / "axes.py"
-    insert(rules, "AXIS_RULES: tuple[Rule, ...] = (\n", RULE)
-    entry = '    Rule(name="toy-narrow", fields=("tp",), broken=_narrow_broken, explain=_narrow, ground="engine"),\n'
+    insert(rules, "AXIS_RULES: tuple[PlanLaw, ...] = (\n", RULE)
+    entry = (
+        '    Law(name="toy-narrow", reads=("tp",), broken=_narrow_broken, says=_narrow, ground="engine"),\n'
+    )
     insert(rules, "    *(_offered(axis)", entry)
     (root / "planner" / "launch" / "toy.py").write_text(TARGET, encoding="utf-8")
     targets = root / "planner" / "launch" / "targets.py"

@@ -1,4 +1,4 @@
-"""A law of whole shares has one home: nobody but `costmodel.parallel.divisions` asks whether degrees divide a size."""
+"""What is not allowed is one type, and a law of whole shares has one home, `costmodel.parallel.divisions`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,10 @@ import re
 import pytest
 
 from costmodel.parallel.divisions import BATCH, EXPERT_RANKS, EXPERTS, HEADS, RANKS, Division
+from planner.engines.contracts import CONTRACTS
+from planner.law import Law
+from planner.plan import FREE
+from planner.rules.check import rules_of
 from tests.unit.test_nouns import trees
 
 HOME = "costmodel/parallel/divisions.py"
@@ -75,3 +79,41 @@ def test_a_law_says_its_numbers_and_the_way_out(law: Division) -> None:
             if law.rest(whole, *counts):
                 text = law.says(whole, *counts)
                 assert all(str(number) in text for number in (whole, *counts))
+
+
+TESTS, WORDS = {"broken", "stops"}, {"says", "explain", "stops"}
+"""Fields of a record that judges: its test, and its words."""
+
+
+def judges(tree: ast.Module) -> list[str]:
+    """Classes that carry a test and the words for what fails it."""
+    return [
+        node.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+        for names in [{ast.unparse(one.target) for one in node.body if isinstance(one, ast.AnnAssign)}]
+        if names & TESTS and names & WORDS
+    ]
+
+
+def test_one_type_says_what_is_not_allowed() -> None:
+    assert [(file, name) for file, tree in trees() for name in judges(tree)] == [("planner/law.py", "Law")]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    ["broken: Callable\n    says: Callable", "broken: Callable\n    explain: Callable", "stops: Callable"],
+)
+def test_a_second_type_is_seen(fields: str) -> None:
+    """As rules, limits and refusals were written before."""
+    assert judges(ast.parse(f"class Rule:\n    name: str\n    {fields}\n")) == ["Rule"]
+
+
+@pytest.mark.parametrize("engine", [FREE, *CONTRACTS])
+def test_rules_limits_and_refusals_are_laws(engine: str) -> None:
+    """Each under a name of its own; those of an engine with a source."""
+    laws = rules_of(engine)
+    contract = CONTRACTS.get(engine)
+    assert {type(one) for one in (*laws, *(contract.refusals if contract else ()))} == {Law}
+    assert len({law.name for law in laws}) == len(laws)
+    assert all(law.source for law in laws if law.name.startswith(f"{engine}-"))

@@ -54,6 +54,7 @@ from costmodel.kernels.saved import calibration_for
 from costmodel.layout import layout_words, num_microbatches
 from costmodel.parallel.axes import PARTS
 from planner.analysis.capacity import Limits
+from planner.analysis.explain import Share, explain, runner_up
 from planner.analysis.link_load import axis_groups, link_load
 from planner.analysis.op_points import OpPoint, op_points
 from planner.analysis.schedule import schedule_of
@@ -66,7 +67,6 @@ from planner.analysis.what_if import (
     step_per_token,
 )
 from planner.campaign.finish import with_campaign
-from planner.explain import Share, explain, runner_up
 from planner.plan import Plan
 from planner.pricing import capacity_of_fullest
 from topology.base.units import TERA, format_bytes, format_seconds

@@ -13,7 +13,7 @@ import numpy as np
 
 from costmodel.layout import LayoutTable, ParallelLayout
 from planner.engines.fields import Facts
-from planner.engines.limit import Limit
+from planner.engines.limit import limit
 from planner.engines.megatron_lm.stages import PP, chunks_of
 from planner.engines.megatron_lm.state import reduced_bytes
 from planner.engines.setting import Given, Setting, Word
@@ -70,4 +70,4 @@ def _says(s: Problem, x: ParallelLayout) -> tuple[str, str]:
     )
 
 
-BUCKETS_CUT = Limit(name="buckets", fields=("pp", "virtual_stages", "dp", "cp"), broken=_broken, says=_says)
+BUCKETS_CUT = limit(name="buckets", reads=("pp", "virtual_stages", "dp", "cp"), broken=_broken, says=_says)

@@ -9,10 +9,10 @@ from planner.engines.contract import Contract
 from planner.engines.even_layers import divided
 from planner.engines.fields import Facts
 from planner.engines.limit import (
-    Limit,
     Variable,
     adapter_limit,
     compression_limit,
+    limit,
     model_limit,
     offload_limit,
     optimizer_limit,
@@ -115,9 +115,9 @@ def _shards_a_part(t: LayoutTable) -> Any:
     return (t.zero_stage > 0) & (t.shard_degree < t.replicas)
 
 
-_WHOLE_MATRICES = Limit(
+_WHOLE_MATRICES = limit(
     name="optimizer-sharding",
-    fields=("zero_stage", "shard_degree", "dp", "cp"),
+    reads=("zero_stage", "shard_degree", "dp", "cp"),
     broken=lambda s, t: (s.job.optimizer == "muon") & ((t.zero_stage > 1) | _shards_a_part(t)),
     says=lambda _, x: (
         f"zero_stage = {x.zero_stage}, {x.effective_shard_degree} of {x.replicas}: muon takes whole matrices",

@@ -11,7 +11,7 @@ import numpy as np
 from costmodel.kernels.precisions import TRAINING
 from costmodel.layout import AXIS_ORDERS, CP_KINDS, LayoutTable, ParallelLayout
 from costmodel.models.spec import ModelSpec
-from planner.engines.limit import Limit, layers_limit
+from planner.engines.limit import layers_limit, limit
 from planner.engines.megatron_lm.layout import DP_FIRST
 from planner.engines.megatron_lm.modules import MODULES
 from planner.engines.megatron_lm.pairing import PAIRED_MODULES, PAIRED_RECOMPUTE
@@ -157,9 +157,9 @@ def _plain_positions(model: ModelSpec) -> bool:
     return not model.learned_positions and not stretched
 
 
-_MODULE_POSITIONS = Limit(
+_MODULE_POSITIONS = limit(
     name="further-token-positions",
-    fields=(),
+    reads=(),
     broken=lambda s, _: s.job.mtp_layers > 0 and not _plain_positions(s.model),
     says=lambda s, _: (
         f"mtp_layers = {s.job.mtp_layers}: modules take plain rotary positions, {s.model.name} has others",
@@ -168,20 +168,20 @@ _MODULE_POSITIONS = Limit(
 )
 LIMITS = (
     layers_limit("Megatron-Core"),
-    Limit(name="expert-groups", fields=(), broken=_group_rank_broken, says=_group_rank),
-    Limit(name="attention-kernel", fields=(), broken=_attention_broken, says=_attention),
-    Limit(
+    limit(name="expert-groups", reads=(), broken=_group_rank_broken, says=_group_rank),
+    limit(name="attention-kernel", reads=(), broken=_attention_broken, says=_attention),
+    limit(
         name="sequence-parallel",
-        fields=("tp", "sequence_parallel"),
+        reads=("tp", "sequence_parallel"),
         broken=_split_sequences_broken,
         says=_split_sequences,
     ),
-    Limit(name="fp16-experts", fields=("ep",), broken=_half_experts_broken, says=_half_experts),
-    Limit(name="biased-experts", fields=("expert_tp",), broken=_biased_experts_broken, says=_biased_experts),
-    Limit(name="sequence-halves", fields=("cp",), broken=_halves_broken, says=_halves),
-    Limit(
+    limit(name="fp16-experts", reads=("ep",), broken=_half_experts_broken, says=_half_experts),
+    limit(name="biased-experts", reads=("expert_tp",), broken=_biased_experts_broken, says=_biased_experts),
+    limit(name="sequence-halves", reads=("cp",), broken=_halves_broken, says=_halves),
+    limit(
         name="order-with-experts",
-        fields=("axis_order", "pp", "dp"),
+        reads=("axis_order", "pp", "dp"),
         broken=_mapping_broken,
         says=_mapping,
     ),
@@ -190,10 +190,10 @@ LIMITS = (
     PAIRED_MODULES,
     _MODULE_POSITIONS,
     STATE_PRECISION,
-    Limit(name="context-exchange", fields=("cp", "cp_kind"), broken=_ring_broken, says=_ring),
-    Limit(
+    limit(name="context-exchange", reads=("cp", "cp_kind"), broken=_ring_broken, says=_ring),
+    limit(
         name="sharding-with-tensors",
-        fields=("zero_stage", "tp", "cp"),
+        reads=("zero_stage", "tp", "cp"),
         broken=_sharded_broken,
         says=_sharded,
     ),

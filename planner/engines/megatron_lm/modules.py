@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from costmodel.layout import RECOMPUTES, LayoutTable, ParallelLayout
-from planner.engines.limit import Limit
+from planner.engines.limit import limit
 from planner.plan import Problem
 
 PRICED = ("core_attn", "mla_up_proj", "layernorm", "moe_act", "mlp", "moe", "shared_experts")
@@ -80,4 +80,4 @@ def _says(s: Problem, _: ParallelLayout) -> tuple[str, str]:
     return f"recompute = selective in fp8: delayed scaling repeats no {delayed}", "set recompute=none"
 
 
-MODULES = Limit(name="recompute-modules", fields=("recompute",), broken=_broken, says=_says)
+MODULES = limit(name="recompute-modules", reads=("recompute",), broken=_broken, says=_says)

@@ -9,7 +9,7 @@ import numpy as np
 
 from costmodel.layout import INTERLEAVED_SCHEDULE, RECOMPUTES, LayoutTable, ParallelLayout
 from planner.engines.fields import Facts
-from planner.engines.limit import Limit
+from planner.engines.limit import limit
 from planner.engines.setting import Setting, Word
 from planner.plan import Problem
 
@@ -52,9 +52,9 @@ def _recomputed(_: Problem, x: ParallelLayout) -> tuple[str, str]:
     )
 
 
-PAIRED_MODULES = Limit(
+PAIRED_MODULES = limit(
     name="pairs-with-one-module",
-    fields=("ep",),
+    reads=("ep",),
     broken=lambda s, t: (
         (s.job.mtp_layers > 1 and s.stack.timing.pairs_expert_passes) & np.asarray(t.ep > 1, dtype=bool)
     ),
@@ -63,9 +63,9 @@ PAIRED_MODULES = Limit(
         "set job.mtp_layers=1",
     ),
 )
-PAIRED_RECOMPUTE = Limit(
+PAIRED_RECOMPUTE = limit(
     name="pairs-without-recompute",
-    fields=("ep", "recompute"),
+    reads=("ep", "recompute"),
     broken=_recomputed_broken,
     says=_recomputed,
 )

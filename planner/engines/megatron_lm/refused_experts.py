@@ -10,7 +10,7 @@ import math
 from planner.engines.megatron_lm.modules import spelled_modules
 from planner.engines.megatron_lm.pairing import FLAG as PAIRS
 from planner.engines.megatron_lm.stages import PP, chunks_of
-from planner.engines.refusal import Refusal, Stopped, asks, on
+from planner.engines.refusal import Stopped, WordLaw, asks, on, refusal
 from planner.engines.setting import Given, Setting, Word
 
 TP, EP, EXPERT_TP = (
@@ -118,22 +118,22 @@ def _pairs(given: Given) -> Stopped:
     return f"{PAIRS} asks for {', '.join(lacking)}", f"change that, or leave {PAIRS} out"
 
 
-EXPERT_REFUSALS: tuple[Refusal, ...] = (
-    Refusal(name="experts", words=(WIDTH, EXPERTS), stops=_dense),
-    Refusal(name="biased-experts", words=(EXPERT_TP, TP, EXPERTS, UNBIASED), stops=_biased),
-    Refusal(
+EXPERT_REFUSALS: tuple[WordLaw, ...] = (
+    refusal(name="experts", words=(WIDTH, EXPERTS), stops=_dense),
+    refusal(name="biased-experts", words=(EXPERT_TP, TP, EXPERTS, UNBIASED), stops=_biased),
+    refusal(
         name="experts-sequence-parallel", words=(TP, EXPERTS, "--sequence-parallel"), stops=_sequences
     ),
-    Refusal(
+    refusal(
         name="dispatcher", words=(DEEPEP, SHARED_BESIDE, PADDED, DISPATCHER, BACKEND, SHARED),
         stops=_dispatcher,
     ),
-    Refusal(
+    refusal(
         name="router", words=(BIAS, CHOSEN, OF_GROUPS, GROUPS, SCORES, BEFORE, BALANCE, EXPERTS),
         stops=_router,
     ),
     asks("capacity", PADDED, CAPACITY),
-    Refusal(
+    refusal(
         name="expert-overlap",
         words=(PAIRS, EP, PP, *_CHUNKS, GRANULARITY, METHOD, COUNT, MODULES, DISPATCHER, SHARED_BESIDE),
         stops=_pairs,

@@ -24,7 +24,7 @@ from planner.engines.megatron_lm.stages import (
     other_positions,
     slots_of,
 )
-from planner.engines.refusal import Refusal, Stopped, on
+from planner.engines.refusal import Stopped, WordLaw, on, refusal
 from planner.engines.setting import Given, Setting, Word
 
 TP, CP, EP = (f"--{name}-parallel-size" for name in ("tensor-model", "context", "expert-model"))
@@ -259,40 +259,40 @@ def _filled(given: Given) -> Stopped:
     return message, f"set {BATCH} {-(-count // pp) * pp * batch // count}"
 
 
-LAYOUT_REFUSALS: tuple[Refusal, ...] = (
-    Refusal(name="gpus", words=(TP, PP, CP), stops=_gpus),
-    Refusal(name="experts", words=(EP, EXPERTS), stops=_experts),
-    Refusal(name="expert-block", words=(EP, EXPERT_TP, TP, PP, CP, EXPERTS), stops=_expert_ranks),
-    Refusal(name="heads", words=(TP, HEADS, "--hidden-size", "--kv-channels"), stops=_heads),
-    Refusal(name="kv-heads", words=(TP, GROUPS, GROUPED, LATENT), stops=_key_heads),
-    Refusal(name="latent-groups", words=(GROUPED, LATENT), stops=_latent),
-    Refusal(name="batch", words=(BATCH, MICROBATCH, TP, PP, CP), stops=_batch),
-    Refusal(name="sequence-halves", words=(LENGTH, CP), stops=_length),
-    Refusal(name="sequence-limit", words=(LONGEST, LENGTH), stops=_positions),
-    Refusal(name="context-levels", words=(LEVELS, EXCHANGE, CP), stops=_levels),
-    Refusal(name="stages", words=(EACH, CHUNKS, STRING, *ENDS, *ACCOUNTED), stops=_one_way),
-    Refusal(name="stage-string", words=(STRING, PP, LAYERS), stops=_string),
-    Refusal(name="prediction-modules", words=(STRING, PREDICTED), stops=other_modules),
-    Refusal(
+LAYOUT_REFUSALS: tuple[WordLaw, ...] = (
+    refusal(name="gpus", words=(TP, PP, CP), stops=_gpus),
+    refusal(name="experts", words=(EP, EXPERTS), stops=_experts),
+    refusal(name="expert-block", words=(EP, EXPERT_TP, TP, PP, CP, EXPERTS), stops=_expert_ranks),
+    refusal(name="heads", words=(TP, HEADS, "--hidden-size", "--kv-channels"), stops=_heads),
+    refusal(name="kv-heads", words=(TP, GROUPS, GROUPED, LATENT), stops=_key_heads),
+    refusal(name="latent-groups", words=(GROUPED, LATENT), stops=_latent),
+    refusal(name="batch", words=(BATCH, MICROBATCH, TP, PP, CP), stops=_batch),
+    refusal(name="sequence-halves", words=(LENGTH, CP), stops=_length),
+    refusal(name="sequence-limit", words=(LONGEST, LENGTH), stops=_positions),
+    refusal(name="context-levels", words=(LEVELS, EXCHANGE, CP), stops=_levels),
+    refusal(name="stages", words=(EACH, CHUNKS, STRING, *ENDS, *ACCOUNTED), stops=_one_way),
+    refusal(name="stage-string", words=(STRING, PP, LAYERS), stops=_string),
+    refusal(name="prediction-modules", words=(STRING, PREDICTED), stops=other_modules),
+    refusal(
         name="prediction-positions",
         words=(PREDICTED, "--position-embedding-type", "--use-rotary-position-embeddings"),
         stops=other_positions,
     ),
-    Refusal(
+    refusal(
         name="layers", words=(EACH, CHUNKS, PP, *ENDS, LAYERS, *ACCOUNTED, STRING, HYBRID), stops=_layers
     ),
-    Refusal(
+    refusal(
         name="interleaving",
         words=(CHUNKS, EACH, STRING, FLUSH, DEFERRED, DENSE_STREAM, UNFUSED, PP, LAYERS),
         stops=_interleaved,
     ),
-    Refusal(
+    refusal(
         name="interleaving-groups",
         words=(BATCH, MICROBATCH, CHUNKS, EACH, STRING, TP, PP, CP, LAYERS, GROUPS_OF),
         stops=_filled,
     ),
-    Refusal(name="tensor-overlap", words=(OVERLAPPED, SEQUENCES, TP), stops=_overlapped),
-    Refusal(name="sequence-parallel", words=(SEQUENCES, TP), stops=_whole_sequences, kind="contradiction"),
+    refusal(name="tensor-overlap", words=(OVERLAPPED, SEQUENCES, TP), stops=_overlapped),
+    refusal(name="sequence-parallel", words=(SEQUENCES, TP), stops=_whole_sequences, ground="overruled"),
 )  # fmt: skip
 
 LAYOUT_WORDS = Setting(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from planner.engines.megatron_lm.modules import spelled_modules
 from planner.engines.megatron_lm.stages import PP, chunks_of
 from planner.engines.megatron_lm.state import AWARE, DTYPES, GRADS, OFFLOADED
-from planner.engines.refusal import Refusal, Stopped, asks, excludes, on
+from planner.engines.refusal import Stopped, WordLaw, asks, excludes, on, refusal
 from planner.engines.setting import Given, Setting, Word
 
 TP, EP = "--tensor-model-parallel-size", "--expert-model-parallel-size"
@@ -221,37 +221,37 @@ def _modules(given: Given) -> Stopped:
     return None
 
 
-STATE_REFUSALS: tuple[Refusal, ...] = (
-    Refusal(name="parameter-overlap", words=(GATHERED, SHARDED, FSDP, REDUCED, OPTIMIZER), stops=_gathered),
-    Refusal(name="step-overlap", words=(WITH_STEP, SHARDED, GATHERED, CHECKPOINTS, PP), stops=_with_step),
-    Refusal(name="megatron-fsdp", words=(FSDP, CHECKPOINTS, OPTIMIZER), stops=_megatron_fsdp),
-    Refusal(
+STATE_REFUSALS: tuple[WordLaw, ...] = (
+    refusal(name="parameter-overlap", words=(GATHERED, SHARDED, FSDP, REDUCED, OPTIMIZER), stops=_gathered),
+    refusal(name="step-overlap", words=(WITH_STEP, SHARDED, GATHERED, CHECKPOINTS, PP), stops=_with_step),
+    refusal(name="megatron-fsdp", words=(FSDP, CHECKPOINTS, OPTIMIZER), stops=_megatron_fsdp),
+    refusal(
         name="torch-fsdp", words=(TORCH_FSDP, PP, EP, SHARDED, FP16, UNFUSED, UNTIED, CHECKPOINTS),
         stops=_torch_fsdp,
     ),
-    Refusal(name="checkpoints", words=(CHECKPOINTS, FSDP, TORCH_FSDP, TP, PP), stops=_checkpoints),
-    Refusal(name="precision", words=(FP16, BF16), stops=_halves),
-    Refusal(
+    refusal(name="checkpoints", words=(CHECKPOINTS, FSDP, TORCH_FSDP, TP, PP), stops=_checkpoints),
+    refusal(name="precision", words=(FP16, BF16), stops=_halves),
+    refusal(
         name="eight-bits", words=(KEPT_FP8, KEPT_FP4, FP8, FP4, RECIPE, ENDS_BF16, SHARDED, FSDP, TORCH_FSDP),
         stops=_eight_bits,
     ),
     asks("reused-buffers", REUSED, KEPT_FP8),
     excludes("reused-buffers", REUSED, WITH_STEP),
-    Refusal(
+    refusal(
         name="state-precision", words=(AWARE, *DTYPES, SUMMED, SHARDED, FSDP, OPTIMIZER, BF16), stops=_state
     ),
-    Refusal(name="offload", words=(OFFLOADED, AWARE, KEPT_FP8, RECIPE), stops=_offloaded),
-    Refusal(name="offload", words=(OFFLOADED_LAYERS, PP, GRANULARITY, SELECTIVE), stops=_offloaded_layers),
-    Refusal(name="recompute", words=(SELECTIVE, GRANULARITY, METHOD, COUNT), stops=_recompute),
-    Refusal(
-        name="recompute", words=(SELECTIVE, GRANULARITY), stops=_overruled, kind="contradiction"
+    refusal(name="offload", words=(OFFLOADED, AWARE, KEPT_FP8, RECIPE), stops=_offloaded),
+    refusal(name="offload", words=(OFFLOADED_LAYERS, PP, GRANULARITY, SELECTIVE), stops=_offloaded_layers),
+    refusal(name="recompute", words=(SELECTIVE, GRANULARITY, METHOD, COUNT), stops=_recompute),
+    refusal(
+        name="recompute", words=(SELECTIVE, GRANULARITY), stops=_overruled, ground="overruled"
     ),
-    Refusal(
+    refusal(
         name="recompute-idle", words=(METHOD, COUNT, MODULES, GRANULARITY, SELECTIVE, *OLDER), stops=_idle,
-        kind="contradiction",
+        ground="overruled",
     ),
-    Refusal(name="recompute", words=(SPREAD, GRANULARITY, SEQUENCES, TP, SELECTIVE), stops=_spread),
-    Refusal(
+    refusal(name="recompute", words=(SPREAD, GRANULARITY, SEQUENCES, TP, SELECTIVE), stops=_spread),
+    refusal(
         name="recompute-modules", words=(MODULES, GRANULARITY, SELECTIVE, RECIPE, FP8), stops=_modules
     ),
 )  # fmt: skip

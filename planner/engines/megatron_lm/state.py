@@ -14,7 +14,7 @@ import numpy as np
 from costmodel.kernels.precisions import TRAINING, TrainingPrecision
 from costmodel.layout import LayoutTable, ParallelLayout
 from planner.engines.fields import Facts
-from planner.engines.limit import Limit
+from planner.engines.limit import limit
 from planner.engines.setting import Given, Setting, Word
 from planner.plan import Problem
 
@@ -150,4 +150,4 @@ def _says(s: Problem, x: ParallelLayout) -> tuple[str, str]:
     return f"zero_stage = {x.zero_stage}: {AWARE} is of the distributed optimizer", "set zero_stage=1"
 
 
-STATE_PRECISION = Limit(name="state-precision", fields=("zero_stage",), broken=_untold, says=_says)
+STATE_PRECISION = limit(name="state-precision", reads=("zero_stage",), broken=_untold, says=_says)

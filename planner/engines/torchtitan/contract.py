@@ -26,12 +26,12 @@ from planner.engines.contract import Contract
 from planner.engines.even_layers import weighted_ends
 from planner.engines.fields import Facts
 from planner.engines.limit import (
-    Limit,
     Variable,
     adapter_limit,
     compression_limit,
     further_limit,
     layers_limit,
+    limit,
     offload_limit,
     optimizer_limit,
 )
@@ -322,48 +322,48 @@ LIMITS = (
     offload_limit("torchtitan", ("parameters",)),
     optimizer_limit("torchtitan"),
     *PRECISION_LIMITS,
-    Limit(
+    limit(
         name="context-exchange",
-        fields=("cp", "cp_kind"),
+        reads=("cp", "cp_kind"),
         broken=lambda _, t: (t.cp > 1) & (t.cp_kind != _ALLGATHER),
         says=lambda _, x: (
             f"cp = {x.cp} by {x.cp_kind}: keys and values are gathered",
             "set cp_kind=allgather",
         ),
     ),
-    Limit(
+    limit(
         name="selective",
-        fields=("recompute",),
+        reads=("recompute",),
         broken=lambda _, t: t.recompute == _SELECTIVE,
         says=lambda *_: ("recompute = selective: SelectiveAC chooses by op", "set recompute=selective-op"),
     ),
-    Limit(
+    limit(
         name="expert-tensors",
-        fields=("expert_tp",),
+        reads=("expert_tp",),
         broken=lambda _, t: t.expert_tp > 1,
         says=lambda _, x: (f"expert_tp = {x.expert_tp}: experts are not split over tp", "set expert_tp=1"),
     ),
-    Limit(
+    limit(
         name="sharding-alone",
-        fields=("zero_stage", "shard_degree", "dp", "cp"),
+        reads=("zero_stage", "shard_degree", "dp", "cp"),
         broken=_alone_broken,
         says=lambda _, x: (
             f"zero_stage = {x.zero_stage} over one rank shards nothing",
             "set zero_stage=0",
         ),
     ),
-    Limit(
+    limit(
         name="shards-of-context",
-        fields=("zero_stage", "shard_degree", "cp", "dp"),
+        reads=("zero_stage", "shard_degree", "cp", "dp"),
         broken=_shared_broken,
         says=lambda _, x: (
             f"shard_degree % cp = {x.effective_shard_degree} % {x.cp}: ranks of cp always share the shards",
             "leave out shard_degree",
         ),
     ),
-    Limit(
+    limit(
         name="expert-block",
-        fields=("ep", "zero_stage", "shard_degree", "cp", "tp", "dp"),
+        reads=("ep", "zero_stage", "shard_degree", "cp", "tp", "dp"),
         broken=lambda _, t: (t.ep > 1) & (np.where(t.zero_stage > 0, t.shard_degree, 1) * t.tp % t.ep != 0),
         says=lambda _, x: (
             f"(dp_shard·cp·tp) % ep = ({x.effective_shard_degree}·{x.tp}) % {x.ep}, must be 0",

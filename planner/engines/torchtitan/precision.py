@@ -12,7 +12,7 @@ from typing import Any
 
 from costmodel.layout import LayoutTable
 from planner.engines.fields import Facts
-from planner.engines.limit import Limit, block_scales_limit, columns_limit
+from planner.engines.limit import block_scales_limit, columns_limit, limit
 from planner.engines.setting import Given, Setting, Word
 from planner.plan import Problem
 
@@ -105,9 +105,9 @@ def _untold(s: Problem, _: LayoutTable) -> bool:
 
 
 PRECISION_LIMITS = (
-    Limit(
+    limit(
         name="precision",
-        fields=(),
+        reads=(),
         broken=_untold,
         says=lambda s, _: (
             f"precision = {s.job.precision}: sixteen bits are bf16, converters {' and '.join(_MULTIPLE)}",

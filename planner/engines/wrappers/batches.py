@@ -9,8 +9,9 @@ from costmodel.kernels.precisions import TRAINING
 from costmodel.layout import DEFAULT_AXIS_ORDER
 from planner.engines.deepspeed import axis_limit
 from planner.engines.fields import Facts
-from planner.engines.limit import Limit
+from planner.engines.limit import limit
 from planner.engines.setting import Given, Setting, Word, fixed, value
+from planner.law import PlanLaw
 
 DATA_PARALLEL_ONLY = ("tp", "pp", "cp", "ep", "expert_tp")
 
@@ -67,11 +68,11 @@ REPLICAS_ALONE = (
 )  # fmt: skip
 
 
-def replicas_alone(title: str) -> tuple[Limit, ...]:
+def replicas_alone(title: str) -> tuple[PlanLaw, ...]:
     """The limits of an engine that sums gradients of whole models, and does nothing else."""
-    whole = Limit(
+    whole = limit(
         name="sharding",
-        fields=("zero_stage",),
+        reads=("zero_stage",),
         broken=lambda _, t: t.zero_stage > 0,
         says=lambda _, x: (
             f"zero_stage = {x.zero_stage}: every rank of {title} holds all of the model",

@@ -12,7 +12,7 @@ from typing import Any
 from planner.engines.contract import Contract
 from planner.engines.deepspeed import HALF_ONLY, WHOLE_LAYERS, axis_limit, in_code
 from planner.engines.fields import Facts
-from planner.engines.limit import Limit, compression_limit, further_limit, offload_limit
+from planner.engines.limit import compression_limit, further_limit, limit, offload_limit
 from planner.engines.program import PROGRAM
 from planner.engines.setting import Given, Setting, Word
 from planner.engines.wrappers.batches import (
@@ -105,9 +105,9 @@ COLOSSALAI = Contract(
         axis_limit("pp", f"no profile prices the pipelines of Colossal-AI's {HYBRID}"),
         *(axis_limit(axis, in_code("Colossal-AI")) for axis in ("cp", "ep", "expert_tp")),
         WHOLE_LAYERS,
-        Limit(
+        limit(
             name="shards-of-a-part",
-            fields=("zero_stage", "shard_degree", "dp", "cp"),
+            reads=("zero_stage", "shard_degree", "dp", "cp"),
             broken=lambda _, t: (t.zero_stage > 0) & (t.shard_degree < t.replicas),
             says=lambda _, x: (
                 f"shard_degree = {x.shard_degree} of {x.replicas} replicas: a plugin shards over all of them",

@@ -18,8 +18,8 @@ from costmodel.accuracy.anchor import Anchor
 from costmodel.accuracy.kept_anchors import remember
 from costmodel.estimate import PART_NAMES, throughput_change
 from costmodel.kernels.level import StackLevel
+from planner.analysis.explain import explain
 from planner.campaign.finish import with_campaign
-from planner.explain import explain
 from planner.plan import Plan, from_json, to_json
 from planner.questions.flags import Flags
 from planner.questions.training import understand

@@ -15,7 +15,7 @@ from app.reports.plan import alternatives_table
 from costmodel.estimate import throughput_change
 from costmodel.kernels.tables import load_calibration
 from planner.analysis.compare import tokens_per_s
-from planner.explain import explain
+from planner.analysis.explain import explain
 from planner.plan import Plan
 from planner.questions.flags import Flags
 from planner.questions.training import understand

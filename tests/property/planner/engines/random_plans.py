@@ -99,7 +99,7 @@ class Told:
             self.facts["cluster.num_gpus"],
         )
         differs = [one for one in differences(self.facts, found.fields) if not one[0].startswith("stack.")]
-        refused = (f"{one.name}: {one.message}" for one in found.refused)
+        refused = (f"{one.violation.rule}: {one.violation.message}" for one in found.refused)
         return (*differs, *found.unknown, *found.wrong, *refused)
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from app.cli import run
 from planner.analysis.batches import best_of_batches
-from planner.explain import changes
+from planner.analysis.explain import changes
 from planner.plan import Plan
 from planner.questions.batches import better_batch, read_range, suited
 from planner.questions.flags import Flags

@@ -119,6 +119,6 @@ def test_the_flag_is_read_with_what_it_asks_for(line: str, told: Any, wrong: str
     words = words_of_line(contract, line.split())
     found = read(contract, words)
     assert found.fields.get("stack.pairs_expert_passes") is told
-    said = [one.message for one in found.refused if one.name == "expert-overlap"]
+    said = [one.violation.message for one in found.refused if one.violation.rule == "expert-overlap"]
     assert [wrong in message for message in said] == ([True] if wrong else [])
     assert (found.wrong, found.unknown) == ((), ())

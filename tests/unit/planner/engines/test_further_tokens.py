@@ -76,7 +76,9 @@ def test_a_string_without_the_modules_is_refused() -> None:
     refusal = next(one for one in CONTRACTS["megatron"].refusals if one.name == "prediction-modules")
     words = {"--pipeline-model-parallel-layout": layout_string((3, 4)), "--mtp-num-layers": 1}
     reading = read(CONTRACTS["megatron"], words, 8)
-    assert [one.name for one in reading.refused if one.name == refusal.name] == ["prediction-modules"]
+    assert [one.violation.rule for one in reading.refused if one.violation.rule == refusal.name] == [
+        "prediction-modules"
+    ]
 
 
 @pytest.mark.parametrize("engine", sorted(set(CONTRACTS) - set(TRAINERS)))

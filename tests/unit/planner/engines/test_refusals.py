@@ -152,7 +152,7 @@ LATER: tuple[tuple[str, str, str], ...] = (
 def refused(line: str) -> set[str]:
     """Names of what is refused of a line; a word given again holds over the first."""
     told = read(MEGATRON, words_of_line(MEGATRON, f"{PLAIN} {line}".split()), GPUS)
-    return {one.name for one in told.refused if one.kind == "illegal"}
+    return {one.violation.rule for one in told.refused if one.violation.ground == "engine"}
 
 
 def asked(line: str) -> dict[str, Any]:
@@ -193,19 +193,19 @@ def test_its_own_parser_stops_at_the_same_lines() -> None:
 def test_what_it_quietly_overrules_is_a_contradiction(line: str, rule: str) -> None:
     """It starts, and does not do what one of the words says."""
     told = read(MEGATRON, words_of_line(MEGATRON, f"{PLAIN} {line}".split()), GPUS)
-    assert rule in {one.name for one in told.refused if one.kind == "contradiction"}
+    assert rule in {one.violation.rule for one in told.refused if one.violation.ground == "overruled"}
 
 
 def test_nothing_is_refused_that_hangs_on_a_word_with_an_unknown_value() -> None:
     """A variable that only a run knows may be right."""
     words = words_of_line(MEGATRON, f"{PLAIN} --overlap-param-gather".split())
     (one,) = read(MEGATRON, words, GPUS).refused
-    assert one.name == "parameter-overlap"
+    assert one.violation.rule == "parameter-overlap"
     assert read(MEGATRON, words, GPUS, ["--use-distributed-optimizer"]).refused == ()
 
 
 def test_every_refusal_speaks_of_words_that_the_contract_has() -> None:
     """And has a line here."""
-    names = {one.name for one in MEGATRON.refusals if one.kind == "illegal"}
+    names = {one.name for one in MEGATRON.refusals if one.ground == "engine"}
     assert names - {name for name, _, _ in (*CASES, *LATER)} == {"biased-experts", "reused-buffers"}
-    assert {word for one in MEGATRON.refusals for word in one.words} <= set(MEGATRON.words)
+    assert {word for one in MEGATRON.refusals for word in one.reads} <= set(MEGATRON.words)

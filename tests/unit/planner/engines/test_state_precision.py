@@ -62,7 +62,7 @@ def test_what_megatron_would_stop_at_is_refused(line: str, lacking: str) -> None
     """As `OptimizerConfig` asserts."""
     contract = CONTRACTS["megatron"]
     (refused,) = read(contract, words_of_line(contract, line.split())).refused
-    assert refused.fix == f"add {lacking}"
+    assert refused.violation.hint == f"add {lacking}"
 
 
 def test_a_dtype_that_is_none_is_wrong() -> None:

@@ -67,7 +67,7 @@ def test_an_engine_that_is_named_keeps_all_its_limits(
         s = problem_of(asked, load_calibration()).of(stack=stack(contract.stacks[0]))
         row = LayoutTable.from_rows([layout])
         refused = any(
-            bool(limit.broken(s, row)) for limit in contract.limits if len(limit.fields) < 2
+            bool(limit.broken(s, row)) for limit in contract.limits if len(limit.reads) < 2
         )  # of an unfinished layout others may still be kept
         assert (f"--for {engine}" in said) == (not refused)
 

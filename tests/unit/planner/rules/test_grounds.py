@@ -1,6 +1,7 @@
 """Why a layout is refused: nobody can run it, this software stops, or nothing here prices it."""
 
 from dataclasses import MISSING, fields, replace
+from inspect import signature
 from typing import get_args
 
 import pytest
@@ -14,10 +15,10 @@ from costmodel.models.catalog import model, model_names
 from costmodel.runs.cells import UnsupportedRunError
 from costmodel.stack import stack
 from planner.engines.contracts import CONTRACTS
-from planner.engines.limit import Limit
+from planner.engines.limit import limit
+from planner.law import REFUSED, Ground, Law, Violation
 from planner.plan import FREE, Problem
 from planner.rules.check import RULES, check, rules_of
-from planner.rules.rule import REFUSED, Ground, Rule, Violation
 from planner.rules.verdict import illegal
 from tests.unit.costmodel.accuracy.test_training_runs import ROW
 from topology.builders import default_cluster
@@ -47,9 +48,9 @@ def broken(name: str, *, stack_name: str = "megatron-core", **degrees: int) -> d
 
 def test_no_rule_and_no_limit_is_made_without_a_ground() -> None:
     """A rule states it; a limit is of its engine unless it says that nothing prices it."""
-    assert next(field for field in fields(Rule) if field.name == "ground").default is MISSING
+    assert next(field for field in fields(Law) if field.name == "ground").default is MISSING
     assert {rule.ground for rule in EVERY.values() if not callable(rule.ground)} <= {*get_args(Ground)}
-    assert next(f for f in fields(Limit) if f.name == "ground").default == "engine"
+    assert signature(limit).parameters["ground"].default == "engine"
 
 
 @pytest.mark.parametrize("engine", CONTRACTS)

@@ -14,9 +14,9 @@ from costmodel.memory.stage import MemoryBreakdown
 from costmodel.models.catalog import model
 from costmodel.pipeline.schedules import RECORDS
 from costmodel.stack import SoftwareStack, stack, stacks
+from planner.law import PlanLaw
 from planner.plan import Problem
 from planner.rules.check import RULES, check, check_memory, check_pins, legal, parse_pins
-from planner.rules.rule import Rule
 from tests.unit.topology.pools.test_kinds import pool
 from topology.base.errors import InputError
 from topology.base.units import GIB
@@ -344,13 +344,13 @@ def test_masks_and_explanations_come_from_one_definition() -> None:
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
-def test_a_rule_names_every_field_it_reads(rule: Rule) -> None:
+def test_a_rule_names_every_field_it_reads(rule: PlanLaw) -> None:
     """Fields that a rule does not name cannot change its verdict: pins are judged on what they decide."""
     at, r = problem(num_gpus=64, model=replace(MIXTRAL, num_layers=7)), Random(1)
     names = [field.name for field in fields(ParallelLayout)]
     for _ in range(300):
         one, other = random_layout(r), random_layout(r)
-        same = replace(one, **{name: getattr(other, name) for name in names if name not in rule.fields})
+        same = replace(one, **{name: getattr(other, name) for name in names if name not in rule.reads})
         verdicts = np.broadcast_to(rule.broken(at, LayoutTable.from_rows([one, same])), 2)
         assert verdicts[0] == verdicts[1]
 

@@ -12,10 +12,10 @@ from costmodel.layout import ParallelLayout
 from costmodel.models.catalog import model
 from costmodel.stack import stacks
 from planner.engines.contracts import CONTRACTS, even_layers_of
+from planner.law import Violation
 from planner.plan import Plan, PlanRequest, from_json, to_json
 from planner.questions.flags import Flags
 from planner.questions.training import understand
-from planner.rules.rule import Violation
 from planner.search.given_layout import plan_of_layout
 from planner.search.search import search
 from planner.search.verify import verify

@@ -16,7 +16,7 @@ from costmodel.pipeline.even_split import even_split
 from costmodel.stack import stack
 from costmodel.training.estimate import estimate
 from costmodel.training.unlike import estimate_unlike
-from planner.explain import explain
+from planner.analysis.explain import explain
 from planner.launch.targets import export_plan
 from planner.plan import Plan, PlanRequest, from_json, to_json
 from planner.search.pools.unlike import search_unlike

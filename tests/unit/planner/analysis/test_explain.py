@@ -9,7 +9,7 @@ from costmodel.job import TrainingJob
 from costmodel.kernels.precisions import TRAINING, TrainingPrecision
 from costmodel.kernels.tables import load_calibration
 from costmodel.models.catalog import model
-from planner.explain import Explanation, explain, what_if
+from planner.analysis.explain import Explanation, explain, what_if
 from planner.plan import Plan, PlanRequest
 from planner.search.infeasible import Infeasible
 from planner.search.search import search
