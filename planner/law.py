@@ -66,6 +66,7 @@ class Law(Generic[Many, One]):
         ground: Why what breaks it is refused; a function where that depends on what is judged.
         lenient_at_one: Whether a field left at its smallest value can only keep the law, so that it can be
             judged when just some of its fields are pinned.
+        says_of: Rules of plans that it says in words of its own: where it stops, they are not said again.
         source: Where it was read; of an engine's law what its contract was read in.
         others: Engines of which this may be no law, best first; see `planner.engines.contracts.way_out`.
         others_why: What they have that this one has not.
@@ -77,6 +78,7 @@ class Law(Generic[Many, One]):
     says: Callable[One, Breach | tuple[str, str]]
     ground: Ground | Callable[One, Ground]
     lenient_at_one: bool = True
+    says_of: tuple[str, ...] = ()
     source: str = ""
     others: tuple[str, ...] = ()
     others_why: str = ""
@@ -90,3 +92,30 @@ class Law(Generic[Many, One]):
 
 PlanLaw: TypeAlias = Law[[Problem, LayoutTable], [Problem, ParallelLayout]]
 """A law of plans: a problem and a table of layouts, or one of them."""
+
+
+def stop(
+    *,
+    name: str,
+    reads: tuple[str, ...],
+    stops: Callable[One, tuple[str, str] | None],
+    ground: Ground = "engine",
+    says_of: tuple[str, ...] = (),
+) -> Law[One, One]:
+    """A law of words, whose test is what it says: message and hint, or None where it is kept.
+
+    Args:
+        name: What it is about.
+        reads: The words that decide it; it stands at the first that is given.
+        stops: What is wrong with given words.
+        ground: ``overruled`` where the engine takes one of two words.
+        says_of: Rules of plans that it says.
+    """
+
+    def broken(*one: One.args, **named: One.kwargs) -> bool:
+        return stops(*one, **named) is not None
+
+    def says(*one: One.args, **named: One.kwargs) -> tuple[str, str]:
+        return stops(*one, **named) or ("", "")
+
+    return Law(name=name, reads=reads, broken=broken, says=says, ground=ground, says_of=says_of)

@@ -6,20 +6,23 @@ of the planner too (`planner.rules.check`).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 
 from costmodel.layout import PLAIN_SCHEDULE
 from costmodel.parallel.divisions import BATCH, EXPERT_RANKS, HEADS, RANKS
 from planner.audit.environment import SLOW
 from planner.audit.job import Job
-from planner.audit.legal import Finding, FindingKind, broken_rules, place_of, refused
+from planner.audit.legal import KIND_OF, Finding, FindingKind, broken_rules, place_of, refused
 from planner.audit.read import Reading
 from planner.audit.residual import work_of
 from planner.audit.spelling import spelled_fix, spelled_name
+from planner.audit.told import contract_of
 from planner.bounds.reachable import HIGHEST_SHARE_OF_PEAK, reachable_flop_per_s
 from planner.engines.megatron_lm.limits import orders_kernels_by_queue
 from planner.engines.megatron_lm.pairing import FLAG as PAIRS
 from planner.formats.logs import Measured
+from planner.law import Law, stop
 from planner.plan import PlanRequest
 from topology.base.units import TERA, format_bytes, format_seconds
 from topology.cluster import Cluster
@@ -39,8 +42,9 @@ def findings_of(reading: Reading, job: Job, cluster: Cluster | None) -> tuple[Fi
         for finding in judge:
             found.setdefault((finding.kind, finding.rule), finding)
     stopped = {rule for kind, rule in found if kind == "illegal"}
+    stopped |= {rule for law in laws_told(reading) if law.name in stopped for rule in law.says_of}
     for finding in broken_rules(reading, job):
-        if stopped.isdisjoint((finding.rule, _SAME.get(finding.rule, ""))):
+        if finding.rule not in stopped:
             found[finding.kind, finding.rule] = finding
     for finding in _measured(reading, job, cluster):
         found.setdefault((finding.kind, finding.rule), finding)
@@ -48,131 +52,145 @@ def findings_of(reading: Reading, job: Job, cluster: Cluster | None) -> tuple[Fi
     return tuple(sorted(found.values(), key=lambda finding: order.index(finding.kind)))
 
 
-_SAME = {
-    "attention-heads": "heads", "even-layers": "layers", "equal-chunks": "layers",
-    "virtual-stages": "interleaving",
-    "megatron-sequence-parallel": "experts-sequence-parallel", "megatron-biased-experts": "biased-experts",
-    "megatron-state-precision": "state-precision", "megatron-recompute-modules": "recompute-modules",
-    "megatron-sequence-halves": "sequence-halves", "sequence-split": "sequence-halves",
-}  # fmt: skip
-"""Rules of the planner, and what an engine's own words for the same are called."""
-
-
-def _counts(reading: Reading) -> Iterator[Finding]:
-    """Degrees against GPUs and heads, which every engine asks for."""
+def _degrees(reading: Reading) -> tuple[int, int, int] | None:
+    """Tensor, pipeline and context parallelism; None where only a run knows one of them."""
     facts = reading.facts
-    degrees = ("tp", "pp", "cp")
-    if facts.unknown & {f"layout.{name}" for name in degrees} - facts.found.keys():
-        return
-    tp, pp, cp, ep = (facts.count(f"layout.{name}") or 1 for name in (*degrees, "ep"))
-    world, heads = facts.count("cluster.num_gpus"), facts.count("model.num_attention_heads")
-    if world and RANKS.rest(world, tp, pp, cp):
-        file, line = place_of(facts, "cluster.num_gpus", "layout.tp", "layout.pp", "layout.cp")
-        names = [name for name, size in zip(degrees, (tp, pp, cp), strict=True) if size > 1]
-        yield Finding(
-            kind="illegal",
-            rule="gpus",
-            message=RANKS.says(world, tp, pp, cp),
-            fix=f"start a multiple of {tp * pp * cp} GPUs, or lower "
-            + " or ".join(spelled_name(reading, name) for name in names),
-            file=file,
-            line=line,
-        )
-    elif world and EXPERT_RANKS.rest(world // pp, ep) and reading.family.name != "Megatron-DeepSpeed":
-        file, line = place_of(facts, "layout.ep")
-        yield Finding(
-            kind="illegal",
-            rule="expert-block",
-            message=f"ep {ep} does not divide the {world // pp} ranks of a stage",
-            fix=f"set {spelled_name(reading, 'ep')} {EXPERT_RANKS.largest(world // pp, ep)}, "
-            f"or start {ep * pp} GPUs",
-            file=file,
-            line=line,
-        )
-    if heads and HEADS.rest(heads, tp):
-        file, line = place_of(facts, "layout.tp")
-        yield Finding(
-            kind="illegal",
-            rule="heads",
-            message=HEADS.says(heads, tp),
-            fix=f"set {spelled_name(reading, 'tp')} {HEADS.largest(heads, tp)}",
-            file=file,
-            line=line,
-        )
+    if facts.unknown & {f"layout.{name}" for name in _CUT} - facts.found.keys():
+        return None
+    tp, pp, cp = (facts.count(f"layout.{name}") or 1 for name in _CUT)
+    return tp, pp, cp
 
 
-def _batches(reading: Reading) -> Iterator[Finding]:
-    """The global batch against replicas and microbatches."""
-    facts = reading.facts
-    batch, dp, size = (
-        facts.count("job.global_batch_size"),
-        facts.count("layout.dp"),
-        facts.count("layout.microbatch_size") or 1,
+def _gpus(reading: Reading) -> tuple[str, str] | None:
+    degrees, world = _degrees(reading), reading.facts.count("cluster.num_gpus")
+    if degrees is None or not world or not RANKS.rest(world, *degrees):
+        return None
+    names = [spelled_name(reading, name) for name, size in zip(_CUT, degrees, strict=True) if size > 1]
+    fix = f"start a multiple of {math.prod(degrees)} GPUs, or lower {' or '.join(names)}"
+    return RANKS.says(world, *degrees), fix
+
+
+def _expert_ranks(reading: Reading) -> tuple[str, str] | None:
+    degrees, world = _degrees(reading), reading.facts.count("cluster.num_gpus")
+    ep = reading.facts.count("layout.ep") or 1
+    if degrees is None or not world or RANKS.rest(world, *degrees):
+        return None
+    stage = world // degrees[1]
+    if not EXPERT_RANKS.rest(stage, ep) or reading.family.name == "Megatron-DeepSpeed":
+        return None
+    largest = f"set {spelled_name(reading, 'ep')} {EXPERT_RANKS.largest(stage, ep)}"
+    return (
+        f"ep {ep} does not divide the {stage} ranks of a stage",
+        f"{largest}, or start {ep * degrees[1]} GPUs",
     )
+
+
+def _heads(reading: Reading) -> tuple[str, str] | None:
+    degrees, heads = _degrees(reading), reading.facts.count("model.num_attention_heads")
+    if degrees is None or not heads or not HEADS.rest(heads, degrees[0]):
+        return None
+    tp = degrees[0]
+    return HEADS.says(heads, tp), f"set {spelled_name(reading, 'tp')} {HEADS.largest(heads, tp)}"
+
+
+def _batch_of(reading: Reading) -> tuple[int, int, int] | None:
+    """A global batch, replicas and a microbatch, where all are known."""
+    facts = reading.facts
+    batch, dp = facts.count("job.global_batch_size"), facts.count("layout.dp")
     if not batch or not dp or "layout.microbatch_size" in facts.unknown:
+        return None
+    return batch, dp, facts.count("layout.microbatch_size") or 1
+
+
+def _batch(reading: Reading) -> tuple[str, str] | None:
+    counts = _batch_of(reading)
+    if counts is None or not BATCH.rest(*counts):
+        return None
+    return BATCH.says(
+        *counts
+    ), f"set {spelled_name(reading, 'job.global_batch_size')} {BATCH.nearest(*counts)}"
+
+
+def _whole_sequences(reading: Reading) -> tuple[str, str] | None:
+    facts = reading.facts
+    known = "layout.tp" in facts.found or "layout.tp" not in facts.unknown
+    if not facts.truth("layout.sequence_parallel") or (facts.count("layout.tp") or 1) != 1 or not known:
+        return None
+    fix = f"leave it out, or set {spelled_name(reading, 'tp')}"
+    return "sequence parallelism is set at tp 1, where it has no effect", fix
+
+
+def _idle_schedule(reading: Reading) -> tuple[str, str] | None:
+    facts, name = reading.facts, "layout.schedule"
+    if facts.value(name) in (None, PLAIN_SCHEDULE) or not facts.stated(name):
+        return None
+    if (facts.count("layout.pp") or 1) != 1:
+        return None
+    fix = f"leave it out, or set {spelled_name(reading, 'pp')}"
+    return f"{facts.found[name].said} at pp 1, where no schedule has an effect", fix
+
+
+def _halves(reading: Reading) -> tuple[str, str] | None:
+    if not (reading.facts.truth("said.bf16") and reading.facts.truth("said.fp16")):
+        return None
+    fix = f"keep {spelled_name(reading, 'said.bf16')}, or {spelled_name(reading, 'said.fp16')}"
+    return "bf16 and fp16 are both on", fix
+
+
+_CUT = ("tp", "pp", "cp")
+FILE_LAWS: tuple[Law[[Reading], [Reading]], ...] = (
+    stop(name="gpus", reads=("cluster.num_gpus", "layout.tp", "layout.pp", "layout.cp"), stops=_gpus),
+    stop(name="expert-block", reads=("layout.ep",), stops=_expert_ranks),
+    stop(name="heads", reads=("layout.tp",), stops=_heads, says_of=("attention-heads",)),
+    stop(name="batch", reads=("job.global_batch_size", "layout.microbatch_size"), stops=_batch),
+    stop(
+        name="sequence-parallel",
+        reads=("layout.sequence_parallel",),
+        stops=_whole_sequences,
+        ground="overruled",
+    ),
+    stop(name="schedule", reads=("layout.schedule",), stops=_idle_schedule, ground="overruled"),
+    stop(name="precision", reads=("said.fp16",), stops=_halves),
+)
+"""What every engine stops at or overrules, of facts alone; it stands at the first that is stated."""
+
+
+def laws_told(reading: Reading) -> tuple[Law[..., ...], ...]:
+    """The laws of words that judge a reading: those of its engine, and those of every file."""
+    contract = contract_of(reading)
+    return (*(contract.refusals if contract is not None else ()), *FILE_LAWS)
+
+
+def _broken(reading: Reading) -> Iterator[Finding]:
+    """Laws of every file that a reading breaks, at their place."""
+    for law in FILE_LAWS:
+        if law.broken(reading):
+            found, (file, line) = law.violation(reading), place_of(reading.facts, *law.reads)
+            yield Finding(
+                kind=KIND_OF[found.ground],
+                rule=found.rule,
+                message=found.message,
+                fix=found.hint,
+                file=file,
+                line=line,
+            )
+
+
+def _bubble(reading: Reading) -> Iterator[Finding]:
+    """Few microbatches in a long pipeline."""
+    counts, pp = _batch_of(reading), reading.facts.count("layout.pp") or 1
+    if counts is None or BATCH.rest(*counts):
         return
-    whole = spelled_name(reading, "job.global_batch_size")
-    fits = BATCH.rest(batch, dp, size) == 0
-    if not fits:
-        file, line = place_of(facts, "job.global_batch_size", "layout.microbatch_size")
-        yield Finding(
-            kind="illegal",
-            rule="batch",
-            message=BATCH.says(batch, dp, size),
-            fix=f"set {whole} {BATCH.nearest(batch, dp, size)}",
-            file=file,
-            line=line,
-        )
-    pp = facts.count("layout.pp") or 1
-    if pp > 1 and fits and batch // (dp * size) < pp:
-        file, line = place_of(facts, "layout.pp")
+    batch, dp, size = counts
+    if pp > 1 and batch // (dp * size) < pp:
+        file, line = place_of(reading.facts, "layout.pp")
+        whole = spelled_name(reading, "job.global_batch_size")
         part, stages = spelled_name(reading, "microbatch_size"), spelled_name(reading, "pp")
         yield Finding(
             kind="slow",
             rule="bubble",
             message=f"{batch // (dp * size)} microbatches fill a pipeline of {pp} stages badly",
             fix=f"raise {whole}, or lower {part} or {stages}",
-            file=file,
-            line=line,
-        )
-
-
-def _without_effect(reading: Reading) -> Iterator[Finding]:
-    """Words that say nothing."""
-    facts = reading.facts
-    tp, pp = facts.count("layout.tp") or 1, facts.count("layout.pp") or 1
-    known = "layout.tp" in facts.found or "layout.tp" not in facts.unknown
-    if facts.truth("layout.sequence_parallel") and tp == 1 and known:
-        file, line = place_of(facts, "layout.sequence_parallel")
-        yield Finding(
-            kind="contradiction",
-            rule="sequence-parallel",
-            message="sequence parallelism is set at tp 1, where it has no effect",
-            fix=f"leave it out, or set {spelled_name(reading, 'tp')}",
-            file=file,
-            line=line,
-        )
-    if (
-        facts.value("layout.schedule") not in (None, PLAIN_SCHEDULE)
-        and pp == 1
-        and facts.stated("layout.schedule")
-    ):
-        file, line = place_of(facts, "layout.schedule")
-        yield Finding(
-            kind="contradiction",
-            rule="schedule",
-            message=f"{facts.found['layout.schedule'].said} at pp 1, where no schedule has an effect",
-            fix=f"leave it out, or set {spelled_name(reading, 'pp')}",
-            file=file,
-            line=line,
-        )
-    if facts.truth("said.bf16") and facts.truth("said.fp16"):
-        file, line = place_of(facts, "said.fp16")
-        yield Finding(
-            kind="illegal",
-            rule="precision",
-            message="bf16 and fp16 are both on",
-            fix=f"keep {spelled_name(reading, 'said.bf16')}, or {spelled_name(reading, 'said.fp16')}",
             file=file,
             line=line,
         )
@@ -296,7 +314,7 @@ def _pairs(reading: Reading) -> bool:
     return any(setting.name.strip("-").replace("_", "-") == PAIRS.strip("-") for setting in reading.settings)
 
 
-_JUDGES: tuple[Callable[[Reading], Iterator[Finding]], ...] = (_counts, _batches, _without_effect, _slow)
+_JUDGES: tuple[Callable[[Reading], Iterator[Finding]], ...] = (_broken, _bubble, _slow)
 
 
 def _measured(reading: Reading, job: Job, cluster: Cluster | None) -> Iterator[Finding]:

@@ -151,10 +151,9 @@ def _holds_elsewhere(problem: Problem, layout: ParallelLayout, rule: str) -> boo
 def _taken(reading: Reading, rule: str) -> bool:
     """Whether the engine judges by its own words what a limit judges by fields, and takes it."""
     contract = contract_of(reading)
-    engine, _, name = rule.partition("-")
-    if contract is None or engine != contract.engine or not states_all(reading, contract):
+    if contract is None or not rule.startswith(f"{contract.engine}-") or not states_all(reading, contract):
         return False
-    return name in {refusal.name.removeprefix("experts-") for refusal in contract.refusals}
+    return any(rule in law.says_of for law in contract.refusals)
 
 
 def _place(facts: Facts, rule: PlanLaw | None, found: Violation) -> tuple[str, int]:

@@ -5,43 +5,17 @@ A limit is a law of plans, in fields; a refusal is a law of words, of what a fil
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from planner.engines.setting import Given
-from planner.law import Ground, Law, Violation
+from planner.law import Law, Violation, stop
 
 Stopped: TypeAlias = tuple[str, str] | None
 """What the words say, with their numbers, and what helps; None where the engine goes on."""
-
-
 WordLaw: TypeAlias = Law[[Given], [Given]]
 """A law of an engine's words. It reads words; where it is broken stands at the first that is given."""
-
-
-def refusal(
-    *,
-    name: str,
-    words: tuple[str, ...],
-    stops: Callable[[Given], Stopped],
-    ground: Ground = "engine",
-) -> WordLaw:
-    """One thing that an engine stops at, or whose words it quietly overrules.
-
-    Args:
-        name: What it is about.
-        words: The words that decide it.
-        stops: What is wrong with given words.
-        ground: ``overruled`` where the engine takes one of two words.
-    """
-    return Law(
-        name=name,
-        reads=words,
-        broken=lambda given: stops(given) is not None,
-        says=lambda given: stops(given) or ("", ""),
-        ground=ground,
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +65,7 @@ def asks(name: str, word: str, *others: str) -> WordLaw:
             return None
         return f"{word} without {' and '.join(lacking)}", f"add {' '.join(lacking)}, or leave {word} out"
 
-    return refusal(name=name, words=(word, *others), stops=stops)
+    return stop(name=name, reads=(word, *others), stops=stops)
 
 
 def excludes(name: str, word: str, *others: str) -> WordLaw:
@@ -103,4 +77,4 @@ def excludes(name: str, word: str, *others: str) -> WordLaw:
             return None
         return f"{word} beside {' and '.join(beside)}", f"keep {word}, or {' and '.join(beside)}"
 
-    return refusal(name=name, words=(word, *others), stops=stops)
+    return stop(name=name, reads=(word, *others), stops=stops)

@@ -8,6 +8,7 @@ import re
 import pytest
 
 from costmodel.parallel.divisions import BATCH, EXPERT_RANKS, EXPERTS, HEADS, RANKS, Division
+from planner.audit.findings import FILE_LAWS
 from planner.engines.contracts import CONTRACTS
 from planner.law import Law
 from planner.plan import FREE
@@ -117,3 +118,12 @@ def test_rules_limits_and_refusals_are_laws(engine: str) -> None:
     assert {type(one) for one in (*laws, *(contract.refusals if contract else ()))} == {Law}
     assert len({law.name for law in laws}) == len(laws)
     assert all(law.source for law in laws if law.name.startswith(f"{engine}-"))
+
+
+def test_words_say_rules_that_there_are() -> None:
+    """A law of words that says a rule of plans names it, so that an audit says it once."""
+    words = (*FILE_LAWS, *(law for one in CONTRACTS.values() for law in one.refusals))
+    rules = {rule.name for engine in (FREE, *CONTRACTS) for rule in rules_of(engine)}
+    named = {rule for law in words for rule in law.says_of}
+    assert len(named) > 1
+    assert named <= rules

@@ -10,14 +10,16 @@ import math
 from planner.engines.megatron_lm.modules import spelled_modules
 from planner.engines.megatron_lm.pairing import FLAG as PAIRS
 from planner.engines.megatron_lm.stages import PP, chunks_of
-from planner.engines.refusal import Stopped, WordLaw, asks, on, refusal
+from planner.engines.refusal import Stopped, WordLaw, asks, on
 from planner.engines.setting import Given, Setting, Word
+from planner.law import stop
 
 TP, EP, EXPERT_TP = (
     "--tensor-model-parallel-size",
     "--expert-model-parallel-size",
     "--expert-tensor-parallel-size",
 )
+
 EXPERTS, WIDTH, UNBIASED = "--num-experts", "--moe-ffn-hidden-size", "--disable-bias-linear"
 DISPATCHER, BACKEND, DEEPEP = (
     "--moe-token-dispatcher-type",
@@ -119,27 +121,37 @@ def _pairs(given: Given) -> Stopped:
 
 
 EXPERT_REFUSALS: tuple[WordLaw, ...] = (
-    refusal(name="experts", words=(WIDTH, EXPERTS), stops=_dense),
-    refusal(name="biased-experts", words=(EXPERT_TP, TP, EXPERTS, UNBIASED), stops=_biased),
-    refusal(
-        name="experts-sequence-parallel", words=(TP, EXPERTS, "--sequence-parallel"), stops=_sequences
+    stop(name="experts", reads=(WIDTH, EXPERTS), stops=_dense),
+    stop(
+        name="biased-experts",
+        reads=(EXPERT_TP, TP, EXPERTS, UNBIASED),
+        stops=_biased,
+        says_of=("megatron-biased-experts",),
     ),
-    refusal(
-        name="dispatcher", words=(DEEPEP, SHARED_BESIDE, PADDED, DISPATCHER, BACKEND, SHARED),
+    stop(
+        name="experts-sequence-parallel",
+        reads=(TP, EXPERTS, "--sequence-parallel"),
+        stops=_sequences,
+        says_of=("megatron-sequence-parallel",),
+    ),
+    stop(
+        name="dispatcher",
+        reads=(DEEPEP, SHARED_BESIDE, PADDED, DISPATCHER, BACKEND, SHARED),
         stops=_dispatcher,
     ),
-    refusal(
-        name="router", words=(BIAS, CHOSEN, OF_GROUPS, GROUPS, SCORES, BEFORE, BALANCE, EXPERTS),
+    stop(
+        name="router",
+        reads=(BIAS, CHOSEN, OF_GROUPS, GROUPS, SCORES, BEFORE, BALANCE, EXPERTS),
         stops=_router,
     ),
     asks("capacity", PADDED, CAPACITY),
-    refusal(
+    stop(
         name="expert-overlap",
-        words=(PAIRS, EP, PP, *_CHUNKS, GRANULARITY, METHOD, COUNT, MODULES, DISPATCHER, SHARED_BESIDE),
+        reads=(PAIRS, EP, PP, *_CHUNKS, GRANULARITY, METHOD, COUNT, MODULES, DISPATCHER, SHARED_BESIDE),
         stops=_pairs,
     ),
     asks("expert-overlap", DELAYED, PAIRS),
-)  # fmt: skip
+)
 
 EXPERT_WORDS = Setting(
     words=(

@@ -24,10 +24,12 @@ from planner.engines.megatron_lm.stages import (
     other_positions,
     slots_of,
 )
-from planner.engines.refusal import Stopped, WordLaw, on, refusal
+from planner.engines.refusal import Stopped, WordLaw, on
 from planner.engines.setting import Given, Setting, Word
+from planner.law import stop
 
 TP, CP, EP = (f"--{name}-parallel-size" for name in ("tensor-model", "context", "expert-model"))
+
 EXPERT_TP, EXPERTS, HEADS = "--expert-tensor-parallel-size", "--num-experts", "--num-attention-heads"
 GROUPED, GROUPS, LATENT = "--group-query-attention", "--num-query-groups", "--multi-latent-attention"
 LENGTH, LONGEST, EXCHANGE = "--seq-length", "--max-position-embeddings", "--cp-comm-type"
@@ -260,40 +262,54 @@ def _filled(given: Given) -> Stopped:
 
 
 LAYOUT_REFUSALS: tuple[WordLaw, ...] = (
-    refusal(name="gpus", words=(TP, PP, CP), stops=_gpus),
-    refusal(name="experts", words=(EP, EXPERTS), stops=_experts),
-    refusal(name="expert-block", words=(EP, EXPERT_TP, TP, PP, CP, EXPERTS), stops=_expert_ranks),
-    refusal(name="heads", words=(TP, HEADS, "--hidden-size", "--kv-channels"), stops=_heads),
-    refusal(name="kv-heads", words=(TP, GROUPS, GROUPED, LATENT), stops=_key_heads),
-    refusal(name="latent-groups", words=(GROUPED, LATENT), stops=_latent),
-    refusal(name="batch", words=(BATCH, MICROBATCH, TP, PP, CP), stops=_batch),
-    refusal(name="sequence-halves", words=(LENGTH, CP), stops=_length),
-    refusal(name="sequence-limit", words=(LONGEST, LENGTH), stops=_positions),
-    refusal(name="context-levels", words=(LEVELS, EXCHANGE, CP), stops=_levels),
-    refusal(name="stages", words=(EACH, CHUNKS, STRING, *ENDS, *ACCOUNTED), stops=_one_way),
-    refusal(name="stage-string", words=(STRING, PP, LAYERS), stops=_string),
-    refusal(name="prediction-modules", words=(STRING, PREDICTED), stops=other_modules),
-    refusal(
+    stop(name="gpus", reads=(TP, PP, CP), stops=_gpus),
+    stop(name="experts", reads=(EP, EXPERTS), stops=_experts),
+    stop(name="expert-block", reads=(EP, EXPERT_TP, TP, PP, CP, EXPERTS), stops=_expert_ranks),
+    stop(
+        name="heads",
+        reads=(TP, HEADS, "--hidden-size", "--kv-channels"),
+        stops=_heads,
+        says_of=("attention-heads",),
+    ),
+    stop(name="kv-heads", reads=(TP, GROUPS, GROUPED, LATENT), stops=_key_heads),
+    stop(name="latent-groups", reads=(GROUPED, LATENT), stops=_latent),
+    stop(name="batch", reads=(BATCH, MICROBATCH, TP, PP, CP), stops=_batch),
+    stop(
+        name="sequence-halves",
+        reads=(LENGTH, CP),
+        stops=_length,
+        says_of=("sequence-split", "megatron-sequence-halves"),
+    ),
+    stop(name="sequence-limit", reads=(LONGEST, LENGTH), stops=_positions),
+    stop(name="context-levels", reads=(LEVELS, EXCHANGE, CP), stops=_levels),
+    stop(name="stages", reads=(EACH, CHUNKS, STRING, *ENDS, *ACCOUNTED), stops=_one_way),
+    stop(name="stage-string", reads=(STRING, PP, LAYERS), stops=_string),
+    stop(name="prediction-modules", reads=(STRING, PREDICTED), stops=other_modules),
+    stop(
         name="prediction-positions",
-        words=(PREDICTED, "--position-embedding-type", "--use-rotary-position-embeddings"),
+        reads=(PREDICTED, "--position-embedding-type", "--use-rotary-position-embeddings"),
         stops=other_positions,
     ),
-    refusal(
-        name="layers", words=(EACH, CHUNKS, PP, *ENDS, LAYERS, *ACCOUNTED, STRING, HYBRID), stops=_layers
+    stop(
+        name="layers",
+        reads=(EACH, CHUNKS, PP, *ENDS, LAYERS, *ACCOUNTED, STRING, HYBRID),
+        stops=_layers,
+        says_of=("even-layers", "equal-chunks"),
     ),
-    refusal(
+    stop(
         name="interleaving",
-        words=(CHUNKS, EACH, STRING, FLUSH, DEFERRED, DENSE_STREAM, UNFUSED, PP, LAYERS),
+        reads=(CHUNKS, EACH, STRING, FLUSH, DEFERRED, DENSE_STREAM, UNFUSED, PP, LAYERS),
         stops=_interleaved,
+        says_of=("virtual-stages",),
     ),
-    refusal(
+    stop(
         name="interleaving-groups",
-        words=(BATCH, MICROBATCH, CHUNKS, EACH, STRING, TP, PP, CP, LAYERS, GROUPS_OF),
+        reads=(BATCH, MICROBATCH, CHUNKS, EACH, STRING, TP, PP, CP, LAYERS, GROUPS_OF),
         stops=_filled,
     ),
-    refusal(name="tensor-overlap", words=(OVERLAPPED, SEQUENCES, TP), stops=_overlapped),
-    refusal(name="sequence-parallel", words=(SEQUENCES, TP), stops=_whole_sequences, ground="overruled"),
-)  # fmt: skip
+    stop(name="tensor-overlap", reads=(OVERLAPPED, SEQUENCES, TP), stops=_overlapped),
+    stop(name="sequence-parallel", reads=(SEQUENCES, TP), stops=_whole_sequences, ground="overruled"),
+)
 
 LAYOUT_WORDS = Setting(
     words=(

@@ -9,10 +9,12 @@ from __future__ import annotations
 from planner.engines.megatron_lm.modules import spelled_modules
 from planner.engines.megatron_lm.stages import PP, chunks_of
 from planner.engines.megatron_lm.state import AWARE, DTYPES, GRADS, OFFLOADED
-from planner.engines.refusal import Stopped, WordLaw, asks, excludes, on, refusal
+from planner.engines.refusal import Stopped, WordLaw, asks, excludes, on
 from planner.engines.setting import Given, Setting, Word
+from planner.law import stop
 
 TP, EP = "--tensor-model-parallel-size", "--expert-model-parallel-size"
+
 SHARDED, FSDP, TORCH_FSDP = "--use-distributed-optimizer", "--use-megatron-fsdp", "--use-torch-fsdp2"
 REDUCED, GATHERED = "--overlap-grad-reduce", "--overlap-param-gather"
 WITH_STEP = "--overlap-param-gather-with-optimizer-step"
@@ -222,39 +224,52 @@ def _modules(given: Given) -> Stopped:
 
 
 STATE_REFUSALS: tuple[WordLaw, ...] = (
-    refusal(name="parameter-overlap", words=(GATHERED, SHARDED, FSDP, REDUCED, OPTIMIZER), stops=_gathered),
-    refusal(name="step-overlap", words=(WITH_STEP, SHARDED, GATHERED, CHECKPOINTS, PP), stops=_with_step),
-    refusal(name="megatron-fsdp", words=(FSDP, CHECKPOINTS, OPTIMIZER), stops=_megatron_fsdp),
-    refusal(
-        name="torch-fsdp", words=(TORCH_FSDP, PP, EP, SHARDED, FP16, UNFUSED, UNTIED, CHECKPOINTS),
+    stop(name="parameter-overlap", reads=(GATHERED, SHARDED, FSDP, REDUCED, OPTIMIZER), stops=_gathered),
+    stop(name="step-overlap", reads=(WITH_STEP, SHARDED, GATHERED, CHECKPOINTS, PP), stops=_with_step),
+    stop(name="megatron-fsdp", reads=(FSDP, CHECKPOINTS, OPTIMIZER), stops=_megatron_fsdp),
+    stop(
+        name="torch-fsdp",
+        reads=(TORCH_FSDP, PP, EP, SHARDED, FP16, UNFUSED, UNTIED, CHECKPOINTS),
         stops=_torch_fsdp,
     ),
-    refusal(name="checkpoints", words=(CHECKPOINTS, FSDP, TORCH_FSDP, TP, PP), stops=_checkpoints),
-    refusal(name="precision", words=(FP16, BF16), stops=_halves),
-    refusal(
-        name="eight-bits", words=(KEPT_FP8, KEPT_FP4, FP8, FP4, RECIPE, ENDS_BF16, SHARDED, FSDP, TORCH_FSDP),
+    stop(name="checkpoints", reads=(CHECKPOINTS, FSDP, TORCH_FSDP, TP, PP), stops=_checkpoints),
+    stop(name="precision", reads=(FP16, BF16), stops=_halves),
+    stop(
+        name="eight-bits",
+        reads=(KEPT_FP8, KEPT_FP4, FP8, FP4, RECIPE, ENDS_BF16, SHARDED, FSDP, TORCH_FSDP),
         stops=_eight_bits,
     ),
     asks("reused-buffers", REUSED, KEPT_FP8),
     excludes("reused-buffers", REUSED, WITH_STEP),
-    refusal(
-        name="state-precision", words=(AWARE, *DTYPES, SUMMED, SHARDED, FSDP, OPTIMIZER, BF16), stops=_state
+    stop(
+        name="state-precision",
+        reads=(AWARE, *DTYPES, SUMMED, SHARDED, FSDP, OPTIMIZER, BF16),
+        stops=_state,
+        says_of=("megatron-state-precision",),
     ),
-    refusal(name="offload", words=(OFFLOADED, AWARE, KEPT_FP8, RECIPE), stops=_offloaded),
-    refusal(name="offload", words=(OFFLOADED_LAYERS, PP, GRANULARITY, SELECTIVE), stops=_offloaded_layers),
-    refusal(name="recompute", words=(SELECTIVE, GRANULARITY, METHOD, COUNT), stops=_recompute),
-    refusal(
-        name="recompute", words=(SELECTIVE, GRANULARITY), stops=_overruled, ground="overruled"
+    stop(
+        name="offload",
+        reads=(OFFLOADED, AWARE, KEPT_FP8, RECIPE),
+        stops=_offloaded,
+        says_of=("megatron-offload",),
     ),
-    refusal(
-        name="recompute-idle", words=(METHOD, COUNT, MODULES, GRANULARITY, SELECTIVE, *OLDER), stops=_idle,
+    stop(name="offload", reads=(OFFLOADED_LAYERS, PP, GRANULARITY, SELECTIVE), stops=_offloaded_layers),
+    stop(name="recompute", reads=(SELECTIVE, GRANULARITY, METHOD, COUNT), stops=_recompute),
+    stop(name="recompute", reads=(SELECTIVE, GRANULARITY), stops=_overruled, ground="overruled"),
+    stop(
+        name="recompute-idle",
+        reads=(METHOD, COUNT, MODULES, GRANULARITY, SELECTIVE, *OLDER),
+        stops=_idle,
         ground="overruled",
     ),
-    refusal(name="recompute", words=(SPREAD, GRANULARITY, SEQUENCES, TP, SELECTIVE), stops=_spread),
-    refusal(
-        name="recompute-modules", words=(MODULES, GRANULARITY, SELECTIVE, RECIPE, FP8), stops=_modules
+    stop(name="recompute", reads=(SPREAD, GRANULARITY, SEQUENCES, TP, SELECTIVE), stops=_spread),
+    stop(
+        name="recompute-modules",
+        reads=(MODULES, GRANULARITY, SELECTIVE, RECIPE, FP8),
+        stops=_modules,
+        says_of=("megatron-recompute-modules",),
     ),
-)  # fmt: skip
+)
 
 STATE_WORDS = Setting(
     words=(
