@@ -135,8 +135,8 @@ def settled(typed: Sequence[str]) -> dict[str, Any]:
     from app.actions.dash import SETTINGS
 
     ours = {name: value for name, value in SETTINGS.items() if not config.is_manually_set(name)}
-    said = main_run.make_context("run", [*typed, str(SCRIPT)]).params  # click reads the variables
-    options = {name.replace("_", "."): value for name, value in said.items() if value not in (None, ())}
+    params = main_run.make_context("run", [*typed, str(SCRIPT)]).params  # click reads the variables
+    options = {name.replace("_", "."): value for name, value in params.items() if value not in (None, ())}
     settings = {**ours, **{name: value for name, value in options.items() if "." in name}}
     for name, value in settings.items():
         config.set_option(name, value)

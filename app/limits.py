@@ -31,25 +31,25 @@ def kept_words(chance: float) -> str:
 
 def limits_words(run: Campaign, limits: Limits) -> tuple[str, ...]:
     """A sentence for each limit of a run: its chance, and what nine runs in ten stay below."""
-    said = []
+    result = []
     for name, chance in limits.chances(run).items():
         band, limit = _band_and_limit(run, limits, name)
-        said.append(f"{name.capitalize()} of {limit}: {kept_words(chance)}; nine runs in ten take {band}.")
-    return tuple(said)
+        result.append(f"{name.capitalize()} of {limit}: {kept_words(chance)}; nine runs in ten take {band}.")
+    return tuple(result)
 
 
 def brief_words(run: Campaign | None, limits: Limits) -> tuple[str, ...]:
     """What of its limits a run misses or may miss, in a few words each; nothing of those it keeps."""
     if run is None:
         return ()
-    found = []
+    result = []
     for name, chance in limits.chances(run).items():
         match verdict(chance):
             case "missed":
-                found.append(BROKEN[name])
+                result.append(BROKEN[name])
             case "uncertain":
-                found.append(f"{name} {format_chance(chance)}")
-    return tuple(found)
+                result.append(f"{name} {format_chance(chance)}")
+    return tuple(result)
 
 
 def _band_and_limit(run: Campaign, limits: Limits, name: Limit) -> tuple[str, str]:

@@ -39,8 +39,8 @@ def _places(name: str) -> list[Path]:
     spec = find_spec(name) if module is None else module.__spec__
     if spec is None:
         return [Path(str(getattr(module, "__file__", None) or "built in"))] if module is not None else []
-    found = spec.submodule_search_locations or [spec.origin or ""]
-    return [Path(place).resolve() for place in found]
+    places = spec.submodule_search_locations or [spec.origin or ""]
+    return [Path(place).resolve() for place in places]
 
 
 def _other(name: str, places: Sequence[Path]) -> tuple[str, str]:

@@ -118,10 +118,10 @@ def estimate(model: Model | PlanRequest, **words: Unpack[JobWords]) -> Plan:
         NoFeasiblePlanError: it breaks a rule; its `answer` is the tuple of violations.
     """
     request = request_of(model, dict(words), JobWords)
-    found = plan_of_layout(request, calibration_for(request.cluster))
-    if isinstance(found, tuple):
-        raise illegal(found)
-    return found
+    result = plan_of_layout(request, calibration_for(request.cluster))
+    if isinstance(result, tuple):
+        raise illegal(result)
+    return result
 
 
 def explain(plan: Plan | str | Path) -> Explanation:
@@ -130,8 +130,8 @@ def explain(plan: Plan | str | Path) -> Explanation:
     Args:
         plan: a plan, or the path of one that `plan --json` wrote.
     """
-    found = _read(plan)
-    return explained(found, calibration_for(found.request.cluster))
+    result = _read(plan)
+    return explained(result, calibration_for(result.request.cluster))
 
 
 def sweep(model: Model, **words: Unpack[GridWords]) -> list[Point]:
@@ -156,11 +156,11 @@ def validate(plan: Plan | str | Path) -> ValidationReport:
     from app.actions.planned_checks import planned_checks
     from app.extras import require_torch
 
-    found = require_room(_read(plan))
+    room = require_room(_read(plan))
     require_torch("meshplan.validate")
     from executor.validation.validate import validate as checked
 
-    return checked(found, planned_checks(found), lambda _begun: None)
+    return checked(room, planned_checks(room), lambda _begun: None)
 
 
 OF_A_CAMPAIGN = ("failures", "min_gpus")
@@ -181,14 +181,14 @@ def _with_campaign(request: PlanRequest, words: Mapping[str, Any]) -> Plan:
         from planner.campaign.finish import in_world
 
         request = in_world(request, failures, min_gpus=min_gpus, by_date=by_date)
-    found = _search(request)
-    if isinstance(found, Infeasible):
-        raise no_plan(found)
-    if failures is None and min_gpus is None and found.request.job.total_tokens is None:
-        return found
+    answer = _search(request)
+    if isinstance(answer, Infeasible):
+        raise no_plan(answer)
+    if failures is None and min_gpus is None and answer.request.job.total_tokens is None:
+        return answer
     from planner.campaign.finish import finished
 
-    return finished(found, failures, min_gpus=min_gpus, by_date=by_date)
+    return finished(answer, failures, min_gpus=min_gpus, by_date=by_date)
 
 
 def _search(request: PlanRequest) -> Plan | Infeasible:

@@ -49,7 +49,7 @@ def build(spec: ClusterSpec) -> Cluster:
 
 def makers_of(spec: ClusterSpec) -> tuple[str, ...]:
     """Return who made the GPUs of a cluster, each maker once."""
-    return tuple(dict.fromkeys(one.maker for one in generations_of(spec)))
+    return tuple(dict.fromkeys(generation.maker for generation in generations_of(spec)))
 
 
 def generations_of(spec: ClusterSpec) -> tuple[Generation, ...]:

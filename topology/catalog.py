@@ -54,8 +54,8 @@ def cluster(name_or_path: str | Path, num_gpus: int | None = None, gpu_of_dumps:
 
     dumps = dumps_named(name_or_path)
     if dumps:
-        found = discovered(dumps, gpu_of_dumps, num_gpus)
-        return replace(build(found.spec), notes=found.notes)
+        discovery = discovered(dumps, gpu_of_dumps, num_gpus)
+        return replace(build(discovery.spec), notes=discovery.notes)
     if is_path(name_or_path):
         spec = read_cluster(name_or_path)
         return build(spec if num_gpus is None else resized(spec, num_gpus))
@@ -79,20 +79,20 @@ def discovered(dumps: Sequence[str | Path], gpu: str = "", num_gpus: int | None 
     from topology.discover.cluster import discover, read_facts
 
     facts = [read_facts(path) for path in dumps]
-    found = discover(facts, gpu)
-    per_node = found.spec.nodes[0].gpus_per_node
-    if num_gpus is None or num_gpus == found.spec.num_gpus:
-        return found
+    discovery = discover(facts, gpu)
+    per_node = discovery.spec.nodes[0].gpus_per_node
+    if num_gpus is None or num_gpus == discovery.spec.num_gpus:
+        return discovery
     if 0 < num_gpus < per_node:
-        one = discover(facts, gpu, hosts=1)
-        (node,) = one.spec.nodes
-        return replace(one, spec=replace(one.spec, nodes=(node.part(num_gpus),)))
-    if num_gpus > found.spec.num_gpus and found.counts_hosts:
-        hosts, kind = counted(found.spec.num_nodes, "host"), found.spec.nodes[0].gpu
+        result = discover(facts, gpu, hosts=1)
+        (node,) = result.spec.nodes
+        return replace(result, spec=replace(result.spec, nodes=(node.part(num_gpus),)))
+    if num_gpus > discovery.spec.num_gpus and discovery.counts_hosts:
+        hosts, kind = counted(discovery.spec.num_nodes, "host"), discovery.spec.nodes[0].gpu
         raise InputError(
             what=f"--gpus {num_gpus} asks for more than the dumps have",
-            cause=f"they list {hosts} with {found.spec.num_gpus} GPUs together",
-            fix=f"use --gpus {found.spec.num_gpus}, or plan without the dumps: --gpu {kind}",
+            cause=f"they list {hosts} with {discovery.spec.num_gpus} GPUs together",
+            fix=f"use --gpus {discovery.spec.num_gpus}, or plan without the dumps: --gpu {kind}",
         )
     if num_gpus < 1 or num_gpus % per_node:
         below = max(1, num_gpus // per_node) * per_node

@@ -59,11 +59,11 @@ TORUS = ("torus", "torus3d", "rings", "dims", "dimensions")
 def _require_no_torus(raw: Mapping[str, Any], where: str) -> None:
     """Refuse a torus, whose rings share links as no tree does, and name the tree of its bisection."""
     tables = [raw, *_tables(raw.get("tiers")), *_tables(raw.get("switches"))]
-    said = next((key for key in TORUS if any(key in table for table in tables)), None)
-    if said is not None:
+    text = next((key for key in TORUS if any(key in table for table in tables)), None)
+    if text is not None:
         raise InputError(
             what=f"{where} describes a torus, which is not planned for",
-            cause=f"{said}: rings of a dimension share links with those of others, a fabric here is a tree",
+            cause=f"{text}: rings of a dimension share links with those of others, a fabric here is a tree",
             fix="plan for its bisection: a tier of nodes_per_unit = 1 whose oversubscription is"
             " links of a node x longest ring / 4, then one of all nodes",
         )
@@ -112,7 +112,7 @@ def to_toml(spec: ClusterSpec) -> str:
 
 def _is_plain(value: object) -> bool:
     if isinstance(value, list | tuple):
-        return bool(value) and all(isinstance(one, str) for one in value)
+        return bool(value) and all(isinstance(item, str) for item in value)
     return value is not None and not isinstance(value, dict)
 
 

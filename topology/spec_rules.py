@@ -42,7 +42,7 @@ def require_valid(spec: ClusterSpec) -> None:
 
 def violations(spec: ClusterSpec) -> tuple[str, ...]:
     """Return everything wrong with a spec, each with its path."""
-    found = [
+    result = [
         *(line for i, node in enumerate(spec.nodes) for line in _node(node, f"nodes[{i}]")),
         *(line for i, gpu in enumerate(spec.gpus) for line in _gpu(gpu, f"gpus[{i}]")),
         *(line for i, place in enumerate(spec.storage) for line in storage_problems(place, f"storage[{i}]")),
@@ -50,7 +50,7 @@ def violations(spec: ClusterSpec) -> tuple[str, ...]:
         *_tiers(spec),
         *_switches(spec),
     ]
-    return tuple(found or _drawn(spec))
+    return tuple(result or _drawn(spec))
 
 
 def _positive(path: str, **values: float) -> Iterator[str]:
@@ -182,7 +182,7 @@ def _drawn(spec: ClusterSpec) -> Iterator[str]:
     in_full = [min(n.count, n.nodes_per_domain) * (n.gpus_per_node + n.nics_per_node) for n in spec.nodes]
     domains = [-(-node.count // node.nodes_per_domain) for node in spec.nodes]
     if not is_even(spec) or any(tier.units for tier in spec.tiers):
-        drawn = sum(one * number for one, number in zip(in_full, domains, strict=True))
+        drawn = sum(count * number for count, number in zip(in_full, domains, strict=True))
     else:
         below = [tier.nodes_per_unit for tier in spec.tiers if tier.nodes_per_unit < spec.num_nodes]
         sizes = [spec.nodes[0].nodes_per_domain, *below, spec.num_nodes]

@@ -32,8 +32,8 @@ def measure(*, device: str, ranks: int, gpu: str | None, cluster: str | None, sa
     entries = run_entries(GPU_SIZES if on_gpu else CPU_SIZES, on_gpu=on_gpu, ranks=ranks)
     spec = cluster_here(entries, on_gpu=on_gpu, ranks=ranks, gpu=gpu, cluster=cluster)
     built = build(spec)
-    found = measurements(entries, cluster=built.fingerprint(), gpu=built.gpu.name)
-    return BenchResult(cluster=spec, measurements=found, notes=save_result(spec, found) if save else ())
+    values = measurements(entries, cluster=built.fingerprint(), gpu=built.gpu.name)
+    return BenchResult(cluster=spec, measurements=values, notes=save_result(spec, values) if save else ())
 
 
 def uses_gpu(device: str) -> bool:
@@ -83,7 +83,7 @@ def gpu_here() -> str:
     return gpu_of_device(driver_name(), gpu_memory_bytes())
 
 
-def save_result(spec: ClusterSpec, found: Sequence[Measurement], head: str = "") -> tuple[str, ...]:
+def save_result(spec: ClusterSpec, measurements: Sequence[Measurement], head: str = "") -> tuple[str, ...]:
     """Write the measurements, and the cluster as a file to plan for, with comments at its head."""
     from app.reports.answer import write_file
     from topology.cluster_file import to_toml
@@ -97,8 +97,8 @@ def save_result(spec: ClusterSpec, found: Sequence[Measurement], head: str = "")
             cause=error.strerror or str(error),
             fix="set XDG_DATA_HOME to a folder you may write, or use --no-save with --output",
         ) from error
-    stem = found[0].gpu if spec.gpus else f"{found[0].gpu}-{found[0].cluster}"
-    write_file(folder / f"{stem}.json", measurements_json(found))
+    stem = measurements[0].gpu if spec.gpus else f"{measurements[0].gpu}-{measurements[0].cluster}"
+    write_file(folder / f"{stem}.json", measurements_json(measurements))
     write_file(folder / f"{stem}.toml", head + to_toml(spec))
     return (
         f"saved {folder / f'{stem}.json'}",
@@ -114,9 +114,9 @@ def check_plan(plan: Plan, *, device: str, ranks: int) -> tuple[Comparison, ...]
     cluster = build(plan.request.cluster)
     sizes = sizes_of_plan(plan, ranks)
     entries = run_entries(sizes, on_gpu=on_gpu, ranks=ranks)
-    found = measurements(entries, cluster=cluster.fingerprint(), gpu=cluster.gpu.name)
+    values = measurements(entries, cluster=cluster.fingerprint(), gpu=cluster.gpu.name)
     cal = load_calibration()
-    return tuple(Comparison(measurement=m, predicted_s=predicted(m, cal, cluster)) for m in found)
+    return tuple(Comparison(measurement=m, predicted_s=predicted(m, cal, cluster)) for m in values)
 
 
 def sizes_of_plan(plan: Plan, ranks: int) -> BenchSizes:

@@ -36,19 +36,19 @@ def measure_nodes(
             cause="no --cluster",
             fix="give the cluster file of this allocation, as plan topology --here writes it with --output",
         )
-    found = find_cluster(cluster=cluster, gpus=None, gpu=None).cluster
-    listening = listening_interface(Nodes(count=found.spec.num_nodes), interface)
+    result = find_cluster(cluster=cluster, gpus=None, gpu=None).cluster
+    listening = listening_interface(Nodes(count=result.spec.num_nodes), interface)
     os.environ.update(sockets_on(listening))
     on_gpu = uses_gpu(device)
-    links = measured_links(found, seat, os.environ, meet, cuda=on_gpu)
+    links = measured_links(result, seat, os.environ, meet, cuda=on_gpu)
     if seat.rank:
         return None
-    spec, notes = with_links(found, links)
+    spec, notes = with_links(result, links)
     entries = [
-        *(one.entry for one in links.entries),
-        *pair_entries(links, found, "cuda" if on_gpu else "cpu"),
+        *(entry.entry for entry in links.entries),
+        *pair_entries(links, result, "cuda" if on_gpu else "cpu"),
     ]
-    kept = measurements(entries, cluster=build(spec).fingerprint(), gpu=found.gpu.name)
+    kept = measurements(entries, cluster=build(spec).fingerprint(), gpu=result.gpu.name)
     files = save_links(spec, links, kept) if save else ()
     return NodeBench(cluster=spec, links=links, measurements=kept, notes=(*notes, *files))
 

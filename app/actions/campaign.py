@@ -61,7 +61,7 @@ def planned_phases(path: Path, flags: Flags, failures: Path | None, min_gpus: st
 
     def given(request: PlanRequest) -> Plan | None:
         """The plan of a pinned layout, None where it breaks a rule."""
-        found = plan_of_layout(request, calibration_for(request.cluster))
-        return found if isinstance(found, Plan) else None
+        plan = plan_of_layout(request, calibration_for(request.cluster))
+        return plan if isinstance(plan, Plan) else None
 
     return phases_answer(run_of_phases(phases, world, find_plan, given))

@@ -67,9 +67,9 @@ class Door:
         if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
-        found = refusal(scope, self._house) or self._too_many(scope)
-        if found:
-            await _refuse(scope, send, found)
+        result = refusal(scope, self._house) or self._too_many(scope)
+        if result:
+            await _refuse(scope, send, result)
         elif scope["type"] == "http" and self._house.token is not None and TOKEN in dict(_pairs(scope)):
             await _keep_token(scope, send, self._house.token)
         elif scope["type"] == "websocket":
@@ -174,9 +174,9 @@ def is_ours(host: str, names: frozenset[str]) -> bool:
 
 def knows_token(scope: Scope, token: str) -> bool:
     """Whether a request carries the token, in its query or as the cookie that `_keep_token` set."""
-    said = dict(_pairs(scope)).get(TOKEN)
-    if said is not None and scope["type"] == "http":
-        return _same(said, token)
+    text = dict(_pairs(scope)).get(TOKEN)
+    if text is not None and scope["type"] == "http":
+        return _same(text, token)
     cookies: SimpleCookie = SimpleCookie()
     for line in _header(scope, "cookie"):
         try:
@@ -187,9 +187,9 @@ def knows_token(scope: Scope, token: str) -> bool:
     return kept is not None and _same(kept.value, _cookie_value(token))
 
 
-def _same(said: str, known: str) -> bool:
+def _same(text: str, known: str) -> bool:
     """Compare in a time that does not tell how much of it is right."""
-    return hmac.compare_digest(said.encode("utf-8", "replace"), known.encode())
+    return hmac.compare_digest(text.encode("utf-8", "replace"), known.encode())
 
 
 def _cookie_name(scope: Scope) -> str:
@@ -223,12 +223,14 @@ def _client(scope: Scope) -> str:
     return str((scope.get("client") or ("",))[0])
 
 
-async def _refuse(scope: Scope, send: Send, found: Refusal) -> None:
+async def _refuse(scope: Scope, send: Send, result: Refusal) -> None:
     """Answer with the sentence; a websocket is closed before it was opened, which browsers see as 403."""
     if scope["type"] == "websocket":
-        await send({"type": "websocket.close", "code": 1008, "reason": found.reason})
+        await send({"type": "websocket.close", "code": 1008, "reason": result.reason})
         return
-    await _answer(send, found.status, [(b"content-type", b"text/plain; charset=utf-8")], f"{found.reason}\n")
+    await _answer(
+        send, result.status, [(b"content-type", b"text/plain; charset=utf-8")], f"{result.reason}\n"
+    )
 
 
 async def _keep_token(scope: Scope, send: Send, token: str) -> None:

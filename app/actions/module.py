@@ -40,7 +40,7 @@ def understood_modules(asked: Sequence[Flags], module: str, inputs: str | None) 
     library = named.partition(":")[0]
     if library and not module:
         require_library(library, f"--model {flags.model}")
-        module, asked = named, [replace(one, model=None) for one in asked]
+        module, asked = named, [replace(flags, model=None) for flags in asked]
     elif flags.model:
         raise InputError("two models were given", f"--model {flags.model} and --module {module}", "give one")
     if not (inputs or library):
@@ -49,21 +49,21 @@ def understood_modules(asked: Sequence[Flags], module: str, inputs: str | None) 
             cause="--input is missing",
             fix="add for example --input 8x3x224x224, or --input 8x128:long for tokens",
         )
-    whole = [of_a_module(one) for one in asked]
+    whole = [of_a_module(flags) for flags in asked]
     require_torch("plan --module")
     with waiting(f"tracing {module}"):
         from costmodel.ops.module_spec import spec_of_module
         from executor.tracing.process import traced_by_process
 
-        lengths = {length_asked(one) if library else 0 for one in whole}
+        lengths = {length_asked(flags) if library else 0 for flags in whole}
         traced = {length: traced_by_process(module, inputs or "", length=length) for length in lengths}
-    found = []
-    for one in whole:
-        table = traced[length_asked(one) if library else 0]
-        understood = understand(of_samples(one, table), model=spec_of_module(table))
+    result = []
+    for item in whole:
+        table = traced[length_asked(item) if library else 0]
+        understood = understand(of_samples(item, table), model=spec_of_module(table))
         notes = (*understood.notes, *length_note(table), _note(flags))
-        found.append(Understood(request=understood.request, notes=notes))
-    return tuple(found)
+        result.append(Understood(request=understood.request, notes=notes))
+    return tuple(result)
 
 
 def _note(flags: Flags) -> str:

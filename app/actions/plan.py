@@ -19,10 +19,10 @@ from topology.base.counts import counted
 
 def find_plan(request: PlanRequest) -> Plan:
     """The best plan for a request; `NoFeasiblePlanError` when there is none."""
-    found = plan_found(request)
-    if isinstance(found, Infeasible):
-        raise no_plan(found)
-    return found
+    answer = plan_found(request)
+    if isinstance(answer, Infeasible):
+        raise no_plan(answer)
+    return answer
 
 
 def plan_asked(
@@ -47,8 +47,8 @@ def plan_asked(
     understood = understand(replace(flags, global_batch_size=upper_end(flags.global_batch_size)))
     length = _tokens_of_a_sequence(understood.request)
     low, high = read_range(str(flags.global_batch_size), length)
-    found, tried = best_of_requests(_batches(completed(understood.request), low, high), plan_found)
-    return _told(found, lambda plan: range_note(low, high, plan, tried)), understood.notes
+    answer, tried = best_of_requests(_batches(completed(understood.request), low, high), plan_found)
+    return _told(answer, lambda plan: range_note(low, high, plan, tried)), understood.notes
 
 
 def _tokens_of_a_sequence(request: PlanRequest) -> int:
@@ -84,17 +84,17 @@ def _plan_of_gpus(
     requests = []
     for number in reversed(numbers):  # where none has a plan the refusal is that of the most
         of_number = replace(whole, gpus=str(number), global_batch_size=str(batch))
-        one = completed(understand(of_number).request)
-        requests += _batches(one, *batches, most) if batches else [one]
-    found, tried = best_of_requests(requests, plan_found)
-    return _told(found, lambda plan: gpus_note(plan, tried)), understood.notes
+        request = completed(understand(of_number).request)
+        requests += _batches(request, *batches, most) if batches else [request]
+    answer, tried = best_of_requests(requests, plan_found)
+    return _told(answer, lambda plan: gpus_note(plan, tried)), understood.notes
 
 
-def _told(found: Plan | Infeasible, note: Callable[[Plan], str]) -> Plan:
+def _told(plan: Plan | Infeasible, note: Callable[[Plan], str]) -> Plan:
     """The plan of a range, with what was tried of it; `NoFeasiblePlanError` when there is none."""
-    if isinstance(found, Infeasible):
-        raise no_plan(found)
-    return replace(found, assumptions=(*found.assumptions, note(found)))
+    if isinstance(plan, Infeasible):
+        raise no_plan(plan)
+    return replace(plan, assumptions=(*plan.assumptions, note(plan)))
 
 
 def plan_found(request: PlanRequest) -> Plan | Infeasible:
@@ -105,7 +105,7 @@ def plan_found(request: PlanRequest) -> Plan | Infeasible:
 
 def given_plan(request: PlanRequest) -> Plan:
     """The plan of the layout that a request pins; `NoFeasiblePlanError` when it breaks a rule."""
-    found = plan_of_layout(request, calibration_for(request.cluster))
-    if isinstance(found, tuple):
-        raise illegal(found)
-    return found
+    plan = plan_of_layout(request, calibration_for(request.cluster))
+    if isinstance(plan, tuple):
+        raise illegal(plan)
+    return plan

@@ -130,8 +130,8 @@ def parsed(contract: Contract, files: Files, plan: Plan, say: Say = _silent) -> 
     facts = facts_of(plan)
     case = ask.case_of(contract, files, facts, plan.problem.cluster.gpu)
     (answer,) = ask.answers(engine, [case], python, progress.alive)
-    found = ask.faults(facts, answer)
+    faults = ask.faults(facts, answer)
     taken = (
         f"its own parser takes it and derives {len(answer.get('derived', ()))} of the plan's values from it"
     )
-    return not found, "; ".join(found) or taken
+    return not faults, "; ".join(faults) or taken

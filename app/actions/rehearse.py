@@ -56,14 +56,16 @@ class Rehearsal:
         of = [
             (name, i) for name in self.simulated for i in range(len(PERCENTILES)) if self.simulated[name][i]
         ]
-        name, i = max(of, key=lambda one: abs(self.error(*one)))
+        name, i = max(of, key=lambda pair: abs(self.error(*pair)))
         return f"{self.error(name, i):+.1%} ({WORDS[name]}, p{PERCENTILES[i]})"
 
 
 def hierarchy_of(plan: ServingPlan, asked: Sequence[tuple[ServingRequest, Hierarchy]]) -> Hierarchy:
     """The fabric that a plan was found on, among those that were asked for."""
     return next(
-        fabric for one, fabric in asked if (one.gpu, one.weights) == (plan.request.gpu, plan.request.weights)
+        fabric
+        for request, fabric in asked
+        if (request.gpu, request.weights) == (plan.request.gpu, plan.request.weights)
     )
 
 
@@ -111,7 +113,7 @@ def rehearse(
     )
 
 
-def rehearsal_table(found: Rehearsal) -> Table:
+def rehearsal_table(rehearsal: Rehearsal) -> Table:
     """Measured beside simulated, in the plan's time."""
     from app.reports.answer import Table
     from topology.base.units import format_seconds
@@ -119,22 +121,23 @@ def rehearsal_table(found: Rehearsal) -> Table:
     rows = tuple(
         (
             f"{WORDS[name]}, p{percentile}",
-            format_seconds(found.simulated[name][i]),
-            format_seconds(found.measured[name][i]),
-            f"{found.error(name, i):+.1%}",
+            format_seconds(rehearsal.simulated[name][i]),
+            format_seconds(rehearsal.measured[name][i]),
+            f"{rehearsal.error(name, i):+.1%}",
         )
-        for name in found.simulated
+        for name in rehearsal.simulated
         for i, percentile in enumerate(PERCENTILES)
-        if found.simulated[name][i]
+        if rehearsal.simulated[name][i]
     )
-    slow = f", {found.slowdown:.2g} times slower than planned" if found.slowdown > 1 else ""
-    servers = f"{found.servers} server{'s' * (found.servers > 1)}"
+    slow = f", {rehearsal.slowdown:.2g} times slower than planned" if rehearsal.slowdown > 1 else ""
+    servers = f"{rehearsal.servers} server{'s' * (rehearsal.servers > 1)}"
     return Table(
         title="Rehearsal",
         columns=("", "simulated", "measured", "difference"),
         rows=rows,
-        note=f"{found.requests} requests to {servers} started by the saved scripts{slow}; stand-ins sleep "
-        "where the engine would compute, so this checks commands, router and queues, not the times of steps",
+        note=f"{rehearsal.requests} requests to {servers} started by the saved scripts{slow}; stand-ins "
+        "sleep where the engine would compute, so this checks commands, router and queues, not the "
+        "times of steps",
     )
 
 
@@ -180,10 +183,10 @@ def _measured(
     with _started(folder, servers, [*scripts, *router]) as environment:
         done = _load_test(folder, environment, script.life_s)
     if done.returncode != 0 or not Path(script.results).exists():
-        said = (done.stderr.strip().splitlines() or ["no result"])[-1]
+        line = (done.stderr.strip().splitlines() or ["no result"])[-1]
         raise InputError(
             what="the deployment did not serve its load",
-            cause=shortened(_last_words(saved) or said),
+            cause=shortened(_last_words(saved) or line),
             fix="rehearse on an idle machine, or look at the scripts of --save-dir",
         )
     return structure(read_json(script.results), Measured, "what the rehearsal's client wrote")
@@ -251,18 +254,18 @@ def _doors(servers: Sequence[Server]) -> dict[str, Door]:
     from planner.deployment.placement import nodes_of
 
     nodes = nodes_of(servers)
-    wanted = {f"{_address(one.nodes[0], nodes)}:{one.port}": one.role for one in servers}
+    wanted = {f"{_address(server.nodes[0], nodes)}:{server.port}": server.role for server in servers}
     if not servers[0].alone:
         wanted[f"localhost:{PORT}"] = ""
-    found = {}
+    doors = {}
     with contextlib.ExitStack() as held:
         for address, role in wanted.items():
             door = held.enter_context(socket.socket())
             door.bind((LOOPBACK, 0))
-            found[address] = Door(port=door.getsockname()[1], role=role)
+            doors[address] = Door(port=door.getsockname()[1], role=role)
     if servers[0].alone:
-        found[f"localhost:{PORT}"] = next(iter(found.values()))
-    return found
+        doors[f"localhost:{PORT}"] = next(iter(doors.values()))
+    return doors
 
 
 def _address(node: int, nodes: int) -> str:
@@ -310,10 +313,10 @@ def _started(folder: Path, servers: Sequence[Server], scripts: Sequence[str]) ->
 def _end(processes: Sequence[subprocess.Popen[str] | subprocess.Popen[bytes]]) -> None:
     """End process groups: asked first, then without asking."""
     for signal_ in (signal.SIGTERM, signal.SIGKILL):
-        for one in processes:
+        for process in processes:
             with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(one.pid, signal_)
+                os.killpg(process.pid, signal_)
         until = time.monotonic() + END_S
-        for one in processes:
+        for item in processes:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                one.wait(max(until - time.monotonic(), 0.1))
+                item.wait(max(until - time.monotonic(), 0.1))

@@ -20,8 +20,8 @@ LONGEST_LIST = 16
 
 def diff_answer(first: Plan, second: Plan, first_name: str = "A", second_name: str = "B") -> Answer:
     """Everything `plan diff` says."""
-    found = diff(first, second)
-    choices, changes = found.choices, found.quantities
+    plan_diff = diff(first, second)
+    choices, changes = plan_diff.choices, plan_diff.quantities
     sections: list[Section] = [_choices_table(choices), _quantities_table(changes)]
     document = {
         "first": first_name,
@@ -36,11 +36,11 @@ def diff_answer(first: Plan, second: Plan, first_name: str = "A", second_name: s
         headline=f"A = {first_name} · B = {second_name} · {verdict(compare(first, second))}",
         sections=tuple(sections),
         document=lambda: json_text(document),
-        records=tuple(found.rows()),
+        records=tuple(plan_diff.rows()),
     )
 
 
-def verdict(found: Comparison) -> str:
+def verdict(comparison: Comparison) -> str:
     """Say how many tokens per second B does for each of A.
 
     >>> verdict(Comparison(speed=2.0, same_work=True, same_model=True, tied=False))
@@ -48,9 +48,9 @@ def verdict(found: Comparison) -> str:
     >>> verdict(Comparison(speed=1.02, same_work=False, same_model=True, tied=True))
     'B does 1.02 × the tokens/s of A (+2.0 %): a tie, within the error band'
     """
-    change = format_share(found.speed - 1, signed=True)
-    words = f"B does {three_digits(found.speed)} × the tokens/s of A ({change})"
-    return f"{words}: a tie, within the error band" if found.tied else words
+    change = format_share(comparison.speed - 1, signed=True)
+    words = f"B does {three_digits(comparison.speed)} × the tokens/s of A ({change})"
+    return f"{words}: a tie, within the error band" if comparison.tied else words
 
 
 def _choices_table(choices: Mapping[str, tuple[Any, Any]]) -> Table:
@@ -128,9 +128,9 @@ def _cell(value: object) -> str:
     ('5-6-6-5', '0-126×1-0')
     """
     if isinstance(value, list) and len(value) > LONGEST_LIST:
-        runs = [(one, len(list(same))) for one, same in groupby(value)]
+        runs = [(item, len(list(same))) for item, same in groupby(value)]
         return "-".join(
-            f"{length}×{one}" if length > 2 else "-".join([str(one)] * length) for one, length in runs
+            f"{length}×{item}" if length > 2 else "-".join([str(item)] * length) for item, length in runs
         )
     if isinstance(value, list):
         return "-".join(map(str, value))

@@ -69,8 +69,8 @@ def command(
     elif plan is not None:
         answer = check_answer(check_plan(plan, device=device, ranks=ranks))
     else:
-        found = measure(device=device, ranks=ranks, gpu=gpu, cluster=cluster, save=save)
-        for text in found.notes:
+        bench_result = measure(device=device, ranks=ranks, gpu=gpu, cluster=cluster, save=save)
+        for text in bench_result.notes:
             note(text)
-        answer = bench_answer(found)
+        answer = bench_answer(bench_result)
     return emit(answer, wanted=output_format, as_json=as_json, output=output)

@@ -23,6 +23,6 @@ def command(
     from app.reports.answer import emit, note
     from app.requests.plan_file import read_plan
 
-    one, other = (read_plan(path, accept_changes=accept_changes, say=note) for path in (first, second))
-    answer = diff_answer(one, other, str(first), str(second))
+    plan, other = (read_plan(path, accept_changes=accept_changes, say=note) for path in (first, second))
+    answer = diff_answer(plan, other, str(first), str(second))
     return emit(answer, wanted=output_format, as_json=as_json, output=output)

@@ -48,8 +48,8 @@ def command(
         wanted = read_plan(plan, accept_changes=accept_changes, say=note)
         return emit(explain_answer(wanted), wanted=output_format, as_json=as_json, output=output)
     understood = understood_question(flags, module, inputs)
-    found = plan_found(understood.request)
-    answer = explain_answer(found) if isinstance(found, Plan) else infeasible_answer(found)
+    result = plan_found(understood.request)
+    answer = explain_answer(result) if isinstance(result, Plan) else infeasible_answer(result)
     for text in understood.notes:
         note(text)
     return emit(answer, wanted=output_format, as_json=as_json, output=output)

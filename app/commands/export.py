@@ -58,13 +58,13 @@ def command(
             note(text)
         write_folder(save_dir, files)
         return 0
-    found = export_plan(read, target, nearest=nearest)
-    for text in found.notes:
+    exported = export_plan(read, target, nearest=nearest)
+    for text in exported.notes:
         note(text)
-    if found.others:
-        note(f"{', '.join(found.others)} goes with it: --save-dir writes all files")
+    if exported.others:
+        note(f"{', '.join(exported.others)} goes with it: --save-dir writes all files")
     if output is None:
-        print_text(found.text, is_json=found.text.startswith("{"))
+        print_text(exported.text, is_json=exported.text.startswith("{"))
     else:
-        write_file(output, found.text)
+        write_file(output, exported.text)
     return 0

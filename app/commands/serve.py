@@ -123,8 +123,8 @@ def command(
     if asked.trace is not None:
         from planner.analysis.serving.prefix_hits import hits_in_words
 
-        if told := hits_in_words(plan, asked.trace):
-            note(told)
+        if hits := hits_in_words(plan, asked.trace):
+            note(hits)
     if manifest is not None:
         write_manifest(plan, manifest)
     if save_dir is not None:
@@ -247,9 +247,9 @@ def with_rehearsal(answer: Answer, plan: ServingPlan, asked: Asked) -> Answer:
     from app.actions.rehearse import hierarchy_of, rehearsal_table, rehearse
     from app.reports.answer import note
 
-    found = rehearse(plan, hierarchy_of(plan, asked.requests))
-    note(f"rehearsed: furthest from the simulation {found.furthest()}")
-    return replace(answer, sections=(*answer.sections, rehearsal_table(found)))
+    rehearsal = rehearse(plan, hierarchy_of(plan, asked.requests))
+    note(f"rehearsed: furthest from the simulation {rehearsal.furthest()}")
+    return replace(answer, sections=(*answer.sections, rehearsal_table(rehearsal)))
 
 
 def write_manifest(plan: ServingPlan, path: Path) -> None:

@@ -55,12 +55,12 @@ def command(
     requests = (understand(point).request for point in points)
     if True in traced:
         requests = (
-            one.request
+            understood_module.request
             for _, alike in groupby(points, key=lambda point: point.model)
-            for one in understood_modules(tuple(alike), module or "", inputs)
+            for understood_module in understood_modules(tuple(alike), module or "", inputs)
         )
-    found = with_efficiency(run_points(requests, plan_found))
-    answer = sweep_answer(found if shares is None else tuple(imposed(found, shares)))
+    values = with_efficiency(run_points(requests, plan_found))
+    answer = sweep_answer(values if shares is None else tuple(imposed(values, shares)))
     return emit(answer, wanted=output_format, as_json=as_json, output=output)
 
 

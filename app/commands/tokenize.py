@@ -47,13 +47,13 @@ def command(
     _require_new(index)
     require_writable(index)
     with written_to(index.with_suffix(".bin")):
-        found = tokenize(texts, tokenizer, index, field=field, end=document_end)
-    document = asdict(found)
-    train = f"plan run --data {found.index} --document-end {found.document_end}"
-    read = ", ".join(f"{count:,} of {folder}" for folder, count in found.files.items())
-    skipped = f"; {found.skipped:,} others are left out" if found.skipped else ""
+        tokenized = tokenize(texts, tokenizer, index, field=field, end=document_end)
+    document = asdict(tokenized)
+    train = f"plan run --data {tokenized.index} --document-end {tokenized.document_end}"
+    read = ", ".join(f"{count:,} of {folder}" for folder, count in tokenized.files.items())
+    skipped = f"; {tokenized.skipped:,} others are left out" if tokenized.skipped else ""
     answer = Answer(
-        headline=f"{found.documents:,} documents, {found.tokens:,} tokens written",
+        headline=f"{tokenized.documents:,} documents, {tokenized.tokens:,} tokens written",
         sections=(
             Facts(title="", pairs=(("files read", f"{read}{skipped}"),)),
             Facts(title="", pairs=(("train", train),), copied=True),

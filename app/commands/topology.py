@@ -65,10 +65,10 @@ def command(
     from app.requests.cluster import find_cluster, less
     from topology.cluster_file import to_toml
 
-    found = find_cluster(cluster=cluster, gpus=gpus, gpu=gpu, dumps=tuple(discover or ()), here=here)
-    found = less(found, without, degraded)
-    chosen = parse_layout(layout, order, found.cluster.hierarchy)
+    result = find_cluster(cluster=cluster, gpus=gpus, gpu=gpu, dumps=tuple(discover or ()), here=here)
+    result = less(result, without, degraded)
+    chosen = parse_layout(layout, order, result.cluster.hierarchy)
     if toml is not None:
-        write_file(toml, to_toml(found.cluster.spec))
-    answer = topology_answer(found.cluster, chosen, found.notes, found.figures)
+        write_file(toml, to_toml(result.cluster.spec))
+    answer = topology_answer(result.cluster, chosen, result.notes, result.figures)
     return emit(answer, wanted=output_format, as_json=as_json, output=output)

@@ -34,5 +34,5 @@ def command(
 
     check_destination(wanted=output_format, as_json=as_json, output=output)
     wanted = read_claims(plan)
-    found = verify(wanted, tables_of(wanted), proof=proof, progress=paced(note))
-    return emit(verification_answer(found), wanted=output_format, as_json=as_json, output=output)
+    verification = verify(wanted, tables_of(wanted), proof=proof, progress=paced(note))
+    return emit(verification_answer(verification), wanted=output_format, as_json=as_json, output=output)

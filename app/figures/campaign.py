@@ -20,22 +20,22 @@ SCALE = ((0.0, "#F4F1E4"), (0.5, SKY), (1.0, "#004B7A"))
 """From little to much, in one hue, told apart in grey as well."""
 
 
-def useful_heat(found: UsefulMap) -> go.Figure:
+def useful_heat(useful_map: UsefulMap) -> go.Figure:
     """Draw the useful share of a run: spares up, work between checkpoints across, the plan's own ringed."""
     import plotly.graph_objects as go
 
-    across = [format_seconds(seconds) for seconds in found.every_s]
-    up = [f"{count}" for count in found.spares]
-    cells = [[format_percent(share) for share in row] for row in found.useful]
+    across = [format_seconds(seconds) for seconds in useful_map.every_s]
+    up = [f"{count}" for count in useful_map.spares]
+    cells = [[format_percent(share) for share in row] for row in useful_map.useful]
     picture = figure(
-        _useful_reading(found),
+        _useful_reading(useful_map),
         height=150 + 30 * len(up),
         margin={"t": 12},
         xaxis={"type": "category", "title": "work between checkpoints"},
         yaxis={"type": "category", "title": "spare nodes", "showgrid": False},
         showlegend=False,
     )
-    percents = [[100 * share for share in row] for row in found.useful]
+    percents = [[100 * share for share in row] for row in useful_map.useful]
     picture.add_trace(
         go.Heatmap(
             x=across, y=up, z=percents, text=cells,
@@ -46,7 +46,7 @@ def useful_heat(found: UsefulMap) -> go.Figure:
     )  # fmt: skip
     known = [share for row in percents for share in row]
     write_cells(picture, cells, percents, SCALE, (min(known), max(known)))
-    row, column = found.chosen
+    row, column = useful_map.chosen
     picture.add_shape(
         type="rect", x0=column - 0.5, x1=column + 0.5, y0=row - 0.5, y1=row + 0.5,
         line={"color": VERMILION, "width": 3},
@@ -92,21 +92,25 @@ def run_timeline(run: Sequence[Moment], whole_work_s: float) -> go.Figure:
     return picture
 
 
-def finish_frontier(found: Sequence[Finish], chosen: int, deadline_s: float | None = None) -> go.Figure:
+def finish_frontier(finishes: Sequence[Finish], chosen: int, deadline_s: float | None = None) -> go.Figure:
     """Draw dollars against days over numbers of GPUs, both with their 80 % bands.
 
     Args:
-        found: Runs with a price, at least one.
+        finishes: Runs with a price, at least one.
         chosen: GPUs of the plan at hand, marked.
         deadline_s: When it has to be finished, drawn as a line.
     """
     import plotly.graph_objects as go
 
-    priced = [(one, one.usd) for one in sorted(found, key=lambda one: one.num_gpus) if one.usd is not None]
-    days = [one.days for one, _ in priced]
+    priced = [
+        (finish, finish.usd)
+        for finish in sorted(finishes, key=lambda finish: finish.num_gpus)
+        if finish.usd is not None
+    ]
+    days = [finish.days for finish, _ in priced]
     usd = [money for _, money in priced]
     picture = figure(
-        _frontier_reading(found, deadline_s),
+        _frontier_reading(finishes, deadline_s),
         height=360,
         xaxis={"title": "days to the last token", "rangemode": "tozero", "showgrid": True},
         yaxis={"title": "dollars, spares and idle nodes too", "rangemode": "tozero", "tickprefix": "$"},
@@ -117,15 +121,15 @@ def finish_frontier(found: Sequence[Finish], chosen: int, deadline_s: float | No
             error_x=whiskers(days),
             error_y=whiskers(usd),
             mode="lines+markers+text",
-            text=[f"{one.num_gpus:,}" for one, _ in priced], textposition="top right",
+            text=[f"{finish.num_gpus:,}" for finish, _ in priced], textposition="top right",
             line={"color": SKY, "width": 1.5}, marker={"size": 9, "color": BLUE}, name="80 % bands, by GPUs",
-            hovertext=[_finish_words(one) for one, _ in priced], hoverinfo="text",
+            hovertext=[_finish_words(finish) for finish, _ in priced], hoverinfo="text",
         )
     )  # fmt: skip
-    mine = [(one, money) for one, money in priced if one.num_gpus == chosen]
+    mine = [(finish, money) for finish, money in priced if finish.num_gpus == chosen]
     picture.add_trace(
         go.Scatter(
-            x=[one.days.p50 for one, _ in mine], y=[money.p50 for _, money in mine], mode="markers",
+            x=[finish.days.p50 for finish, _ in mine], y=[money.p50 for _, money in mine], mode="markers",
             marker={"size": 17, "symbol": "circle-open", "color": VERMILION, "line": {"width": 3}},
             name="this plan", hoverinfo="skip",
         )
@@ -135,14 +139,14 @@ def finish_frontier(found: Sequence[Finish], chosen: int, deadline_s: float | No
     return picture
 
 
-def _useful_reading(found: UsefulMap) -> str:
+def _useful_reading(useful_map: UsefulMap) -> str:
     """Say what the plan's own choice leaves useful, and what none of it would."""
-    row, column = found.chosen
-    own = format_percent(found.useful[row][column])
-    every = format_seconds(found.every_s[column])
-    bare = format_percent(found.useful[0][column])
+    row, column = useful_map.chosen
+    own = format_percent(useful_map.useful[row][column])
+    every = format_seconds(useful_map.every_s[column])
+    bare = format_percent(useful_map.useful[0][column])
     return (
-        f"A checkpoint every {every} of work and {counted(found.spares[row], 'spare node')} leave {own} "
+        f"A checkpoint every {every} of work and {counted(useful_map.spares[row], 'spare node')} leave {own} "
         f"useful; without spares it is {bare}. Spares are those that make the fewest paid node-hours."
     )
 
@@ -169,29 +173,28 @@ def _struck_words(before: Moment, after: Moment) -> str:
     )
 
 
-def _finish_words(one: Finish) -> str:
+def _finish_words(finish: Finish) -> str:
     """What a number of GPUs comes to."""
-    days = f"{three_digits(one.days.p10)} to {three_digits(one.days.p90)} days"
-    money = "" if one.usd is None else f"<br>{format_sum(one.usd.p10)} to {format_sum(one.usd.p90)}"
-    return (
-        f"{one.num_gpus:,} GPUs, {one.layout}<br>{days}{money}<br>{format_percent(one.useful_share)} useful"
-    )
+    days = f"{three_digits(finish.days.p10)} to {three_digits(finish.days.p90)} days"
+    money = "" if finish.usd is None else f"<br>{format_sum(finish.usd.p10)} to {format_sum(finish.usd.p90)}"
+    useful = f"{format_percent(finish.useful_share)} useful"
+    return f"{finish.num_gpus:,} GPUs, {finish.layout}<br>{days}{money}<br>{useful}"
 
 
-def _frontier_reading(found: Sequence[Finish], deadline_s: float | None) -> str:
+def _frontier_reading(finishes: Sequence[Finish], deadline_s: float | None) -> str:
     """Say which number is fastest, which is cheapest, and what keeps the deadline."""
-    priced = [(one.usd.p50, one) for one in found if one.usd is not None]
+    priced = [(finish.usd.p50, finish) for finish in finishes if finish.usd is not None]
     if not priced:
         return "No price is known for this GPU."
-    fast = min((one for _, one in priced), key=lambda one: one.days.p50)
+    fast = min((finish for _, finish in priced), key=lambda finish: finish.days.p50)
     usd, cheap = min(priced, key=lambda entry: entry[0])
-    fast_usd = next(money for money, one in priced if one is fast)
+    fast_usd = next(money for money, finish in priced if finish is fast)
     text = (
         f"Soonest: {fast.num_gpus:,} GPUs in {three_digits(fast.days.p50)} days for {format_sum(fast_usd)}; "
         f"cheapest: {cheap.num_gpus:,} GPUs in {three_digits(cheap.days.p50)} days for {format_sum(usd)}"
     )
     if deadline_s is None:
         return f"{text}."
-    kept = [one.num_gpus for _, one in priced if one.days.p90 <= deadline_s / DAY]
+    kept = [finish.num_gpus for _, finish in priced if finish.days.p90 <= deadline_s / DAY]
     words = f"nine times in ten with {min(kept):,} GPUs" if kept else "by none of these nine times in ten"
     return f"{text}; {three_digits(deadline_s / DAY)} days are kept {words}."

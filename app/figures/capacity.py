@@ -93,8 +93,8 @@ def _inside(cell: Cell | None, limits: Limits) -> str:
 
 def _value(cell: Cell | None, priced: bool) -> float | None:
     """What the colour of a field says: the logarithm of its dollars, else of its seconds."""
-    found = None if cell is None else cell.usd if priced else cell.seconds
-    return math.log10(found) if found else None
+    usd = None if cell is None else cell.usd if priced else cell.seconds
+    return math.log10(usd) if usd else None
 
 
 def _reading(cells: Sequence[Cell], limits: Limits) -> str:

@@ -64,9 +64,9 @@ def ink_on(colour: tuple[float, float, float]) -> str:
     return max((DARK, LIGHT), key=lambda ink: contrast(_channels(ink), colour))
 
 
-def contrast(one: Sequence[float], other: Sequence[float]) -> float:
+def contrast(values: Sequence[float], other: Sequence[float]) -> float:
     """Contrast of two colours, 1 to 21 (WCAG 2.2, relative luminance)."""
-    dark, light = sorted((_luminance(one), _luminance(other)))
+    dark, light = sorted((_luminance(values), _luminance(other)))
     return (light + 0.05) / (dark + 0.05)
 
 

@@ -218,11 +218,11 @@ def kind_of_nodes(spec: ClusterSpec) -> list[int]:
 
 def kind_words(spec: ClusterSpec, groups: Sequence[Sequence[int]] = ()) -> tuple[str, ...]:
     """What the picture shows of kinds of node, and of nodes that no group is on: one sentence each."""
-    found, words = kinds_of(spec), []
-    if len(found) > 1:
+    node_specs, words = kinds_of(spec), []
+    if len(node_specs) > 1:
         named = (
             f"{kind.count} × {kind.gpus_per_node} {kind.gpu} ({_SYMBOLS[number % len(_SYMBOLS)]}s)"
-            for number, kind in enumerate(found)
+            for number, kind in enumerate(node_specs)
         )
         words.append(f"Nodes differ: {', '.join(named)}.")
     working = set(nodes_of_gpus(spec, list(_group_of(groups))))

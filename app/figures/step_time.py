@@ -115,12 +115,12 @@ def compared_reading(plans: Sequence[tuple[str, Plan]]) -> str:
     name, best = max(plans, key=lambda entry: tokens_per_s(entry[1]))
     against = [(other, compare(best, plan)) for other, plan in plans if other != name]
     rate = f"{format_number(tokens_per_s(best))} tokens/s"
-    if not all(one.same_model for _, one in against):
+    if not all(comparison.same_model for _, comparison in against):
         return f"{name} has the most tokens a second, {rate}; the models are not the same."
-    ties = [other for other, one in against if one.tied]
+    ties = [other for other, comparison in against if comparison.tied]
     if ties:
         return f"{name} has {rate}; the error band cannot tell {' and '.join(ties)} from it."
-    if all(one.same_work for _, one in against):
+    if all(comparison.same_work for _, comparison in against):
         return f"{name} is fastest with {format_seconds(best.estimate.step_time_s)} a step."
     return f"{name} is fastest with {rate}; steps hold unequal tokens."
 

@@ -78,14 +78,14 @@ def near_ones(results: Sequence[RunResult]) -> list[RunResult]:
     if not kept.get("stack") or kept.get("cluster") != BY_GPU:
         return list(results)
     engine, generation = engine_family(kept["stack"]), gpus()[kept["gpu"]].architecture
-    near = [
+    run_results = [
         r for r in results if r.footing and (r.footing.engine, r.footing.generation) == (engine, generation)
     ]
     counts, words = counts_of(engine, generation), run_words(engine, generation)
     chosen = st.segmented_control(
-        "Runs", list(words.values()), default=words[bool(near)], key="runs_near", required=True
+        "Runs", list(words.values()), default=words[bool(run_results)], key="runs_near", required=True
     )
-    shown = near if chosen == words[True] else list(results)
+    shown = run_results if chosen == words[True] else list(results)
     count = counts[chosen == words[True]]
     if len(shown) != count:
         st.caption(f"{count:,} measured runs; the {len(shown):,} that come with the package are shown here.")
@@ -127,11 +127,11 @@ def for_someone_new(engine: str) -> str:
     )
 
 
-def _of_strangers(found: LeftOut) -> str:
+def _of_strangers(of_strangers: LeftOut) -> str:
     """Errors in words."""
     return (
-        f"±{format_percent(found.median_error)} in the median, 9 in 10 within "
-        f"{format_percent(found.p90_error)} ({found.runs:,} runs)"
+        f"±{format_percent(of_strangers.median_error)} in the median, 9 in 10 within "
+        f"{format_percent(of_strangers.p90_error)} ({of_strangers.runs:,} runs)"
     )
 
 

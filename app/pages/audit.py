@@ -42,7 +42,7 @@ def render() -> None:
         "Its launch files, configurations and logs: nothing of them is run, no file that they name is opened",
         accept_multiple_files=True, key="audit_files", max_upload_size=MOST_UPLOAD_MIB,
     )  # fmt: skip
-    said = write(
+    text = write(
         st, "Variables that a script reads", "", "audit_env", max_chars=200, placeholder="NNODES=4 GPUS=8",
         help="As they would be set where the job starts, with spaces between.",
     )  # fmt: skip
@@ -61,18 +61,18 @@ def render() -> None:
         )
         return
     sent = tuple((file.name, file.getvalue()) for file in files)
-    served = server_audit_of(sent, question.flags, said, load)
+    served = server_audit_of(sent, question.flags, text, load)
     if served is not None:
         show_server(served)
         return
-    show_audit(audit_of(sent, question.flags, said))
+    show_audit(audit_of(sent, question.flags, text))
 
 
 @st.cache_data(max_entries=MOST_CACHED_PLANS, show_spinner="Reading the job, and planning it anew")  # type: ignore[untyped-decorator]
 def audit_of(files: Sequence[tuple[str, bytes]], flags: Flags, variables: str) -> Audit:
     """The audit of uploaded files; made once."""
-    found: Audit = asked(audited_texts, read_texts_upload(files), flags, variables_of(variables))
-    return found
+    audit: Audit = asked(audited_texts, read_texts_upload(files), flags, variables_of(variables))
+    return audit
 
 
 @st.cache_data(max_entries=MOST_CACHED_PLANS, show_spinner="Reading the server, and planning it anew")  # type: ignore[untyped-decorator]
@@ -81,75 +81,75 @@ def server_audit_of(
 ) -> ServingAudit | None:
     """The audit of uploaded files that serve; None where they do not."""
     texts = read_texts_upload(files)
-    found: ServingAudit | None = asked(
+    audit: ServingAudit | None = asked(
         audited_server_texts, texts, load_of(load), variables_of(variables), gpu=flags.gpu
     )
-    return found
+    return audit
 
 
-def load_of(said: str) -> ServeFlags:
+def load_of(text: str) -> ServeFlags:
     """The load of a server, as it is typed.
 
     >>> load_of("--concurrency 64 --input 2000").input_tokens
     '2000'
     """
-    words = said.split()
-    found: dict[str, str] = {}
+    words = text.split()
+    result: dict[str, str] = {}
     for flag, value in itertools.zip_longest(words[::2], words[1::2]):
         name = LOAD_WORDS.get(flag)
         if name is None or value is None:
             cause, fix = f"{flag} is none of {', '.join(LOAD_WORDS)} with a value", "write --concurrency 64"
-            raise InputError(f"{said[:40]} is no load of a server", cause, fix)
-        found[name] = value
-    return replace(ServeFlags(), **found)  # type: ignore[arg-type]  # all of them are texts
+            raise InputError(f"{text[:40]} is no load of a server", cause, fix)
+        result[name] = value
+    return replace(ServeFlags(), **result)  # type: ignore[arg-type]  # all of them are texts
 
 
-def variables_of(said: str) -> dict[str, str]:
+def variables_of(text: str) -> dict[str, str]:
     """Variables of the environment, as they are typed.
 
     >>> variables_of("NNODES=4 TP=8")
     {'NNODES': '4', 'TP': '8'}
     """
-    found = {}
-    for setting in said.split():
+    variables = {}
+    for setting in text.split():
         name, equals, value = setting.partition("=")
         if not equals or not name.isidentifier():
             cause, fix = "it needs a name and a value", "write for example NNODES=4"
             raise InputError(f"{setting} is no variable", cause, fix)
-        found[name] = value
-    return found
+        variables[name] = value
+    return variables
 
 
-def show_server(found: ServingAudit) -> None:
+def show_server(audit: ServingAudit) -> None:
     """Draw everything that `plan audit` says of a server."""
-    answer = server_answer(found)
+    answer = server_answer(audit)
     st.markdown(f"**{plain(answer.headline)}**")
-    if found.fits is False:
+    if audit.fits is False:
         st.warning("As its files have it, the server holds no request.", icon=":material/warning:")
     for section in answer.sections:
         show_section(section)
 
 
-def show_audit(found: Audit) -> None:
+def show_audit(audit: Audit) -> None:
     """Draw what it takes, what it should take, and everything that `plan audit` says."""
-    answer = audit_answer(found)
+    answer = audit_answer(audit)
     st.markdown(f"**{plain(answer.headline)}**")
-    if found.memory is not None and not found.fits:
-        st.warning(f"Memory, as its files have it: {plain(found.memory.words)}.", icon=":material/warning:")
-    if found.predicted is not None or found.best is not None:
+    if audit.memory is not None and not audit.fits:
+        st.warning(f"Memory, as its files have it: {plain(audit.memory.words)}.", icon=":material/warning:")
+    if audit.predicted is not None or audit.best is not None:
         st.markdown("#### How far is it from the best?")
-        draw(run_beside_best(found), "audit_time")
-        show_memory(found)
-        show_offers(found)
+        draw(run_beside_best(audit), "audit_time")
+        show_memory(audit)
+        show_offers(audit)
     for section in by_weight(answer.sections):
         show_section(section)
         if section.title == "Changes":
-            show_whole_change(found)
+            show_whole_change(audit)
 
 
-def show_whole_change(found: Audit) -> None:
+def show_whole_change(audit: Audit) -> None:
     """All settings of the best plan, in full: a table cuts them off."""
-    whole = next((change for change in found.changes if change.whole), None)
+    whole = next((change for change in audit.changes if change.whole), None)
     if whole is not None and whole.set:
         st.caption("All of it, to copy:")
         st.code(" ".join(whole.set), language=None, wrap_lines=True)
@@ -168,38 +168,38 @@ def by_weight(sections: Sequence[Section]) -> list[Section]:
         "Wrong or slow",
         "Taken for granted",
     )
-    return sorted(sections, key=lambda one: order.index(one.title) if one.title in order else len(order))
+    return sorted(sections, key=lambda item: order.index(item.title) if item.title in order else len(order))
 
 
-def show_memory(found: Audit) -> None:
+def show_memory(audit: Audit) -> None:
     """The layout of the files beside the best, by the memory of their stages."""
     left, right = st.columns(2, gap="medium")
-    if found.predicted is not None and found.job.request is not None and found.job.layout is not None:
+    if audit.predicted is not None and audit.job.request is not None and audit.job.layout is not None:
         with left:
             st.markdown("#### As it runs")
-            st.caption(plain(layout_words(found.job.layout)))
-            capacity = build(found.job.request.cluster).gpu.memory_bytes
-            draw(estimate_bars(found.predicted, capacity), "audit_now")
-    if found.best is not None and not found.best.kind_of_stage:
+            st.caption(plain(layout_words(audit.job.layout)))
+            capacity = build(audit.job.request.cluster).gpu.memory_bytes
+            draw(estimate_bars(audit.predicted, capacity), "audit_now")
+    if audit.best is not None and not audit.best.kind_of_stage:
         with right:
             st.markdown("#### The best plan")
-            st.caption(plain(layout_words(found.best.layout)))
-            capacity, estimate = capacity_of_fullest(found.best), found.best.estimate
-            layers = layer_words(found.best.layers_of_stage, found.best.layout)
+            st.caption(plain(layout_words(audit.best.layout)))
+            capacity, estimate = capacity_of_fullest(audit.best), audit.best.estimate
+            layers = layer_words(audit.best.layers_of_stage, audit.best.layout)
             draw(estimate_bars(estimate, capacity, layers), "audit_best")
 
 
-def show_offers(found: Audit) -> None:
+def show_offers(audit: Audit) -> None:
     """What to do with it here."""
     row = st.container(horizontal=True)
-    if found.best is not None:
+    if audit.best is not None:
         row.button(
-            "Add the best plan to compare", on_click=add, args=("with", found.best.request),
+            "Add the best plan to compare", on_click=add, args=("with", audit.best.request),
             icon=":material/compare_arrows:",
         )  # fmt: skip
-    if found.measured_step_s is not None and found.predicted is not None:
+    if audit.measured_step_s is not None and audit.predicted is not None:
         try:
-            level = level_of(found, ANCHOR_LOG)
+            level = level_of(audit, ANCHOR_LOG)
         except InputError as error:
             st.caption(plain(f"Its step anchors nothing: {error.what}, {error.cause}."))
             return

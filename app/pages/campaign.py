@@ -56,14 +56,14 @@ def render() -> None:
         seed = choose(st, "Simulated run", RUNS, "campaign_run", help="Which of all possible runs is drawn.")
     require_all_read()
     request = question.understood().request
-    found = planned(request)
-    if isinstance(found, Infeasible):
-        show_error(no_plan(found))
+    answer = planned(request)
+    if isinstance(answer, Infeasible):
+        show_error(no_plan(answer))
         return
     if request.job.total_tokens is None:
         st.info("Say in the sidebar how many tokens to train.")
         return
-    plan = finished(request_key(request), found)
+    plan = finished(request_key(request), answer)
     title, *job = headline_of(plan).split(" · ")
     st.subheader(plain(f"{title}, to the last token"), anchor=False)
     st.caption(plain(" · ".join((layout_words(plan.layout), *job))))
@@ -88,15 +88,15 @@ def followed(key: str, seed: int, _course: Course) -> tuple[Moment, ...]:  # noq
     return asked(one_run, _course, seed)
 
 
-def show_numbers(found: Campaign) -> None:
+def show_numbers(campaign: Campaign) -> None:
     """The six numbers that a run comes to; bands from the tenth to the ninetieth percentile."""
     values = (
-        ("Days", three_digits(found.days.p50), ends(found.days)),
-        ("Dollars", "–" if found.usd is None else format_sum(found.usd.p50), _dollars(found.usd)),
-        ("Useful", format_percent(found.useful_share.p50), USEFUL_NOTE),
-        ("Interruptions", f"{found.interruptions.p50:,.0f}", ends(found.interruptions)),
-        ("Saved every", format_seconds(found.checkpoint_interval_s), "Of work, not of the clock."),
-        ("Spare nodes", f"{found.spare_nodes:,}", f"Waiting beside the run; {spares_paid(found)}."),
+        ("Days", three_digits(campaign.days.p50), ends(campaign.days)),
+        ("Dollars", "–" if campaign.usd is None else format_sum(campaign.usd.p50), _dollars(campaign.usd)),
+        ("Useful", format_percent(campaign.useful_share.p50), USEFUL_NOTE),
+        ("Interruptions", f"{campaign.interruptions.p50:,.0f}", ends(campaign.interruptions)),
+        ("Saved every", format_seconds(campaign.checkpoint_interval_s), "Of work, not of the clock."),
+        ("Spare nodes", f"{campaign.spare_nodes:,}", f"Waiting beside the run; {spares_paid(campaign)}."),
     )
     row = st.container(key="numbers")
     for column, (label, text, note) in zip(row.columns(len(values), gap="small"), values, strict=True):
@@ -152,19 +152,21 @@ def show_frontier(plan: Plan) -> None:
         return
     counts = scale_values(request, VARIATIONS[0])[:-1]
     with st.spinner("Running every number to its end", show_time=True):
-        found = list(
-            finishes(request, counts, plan_or_none, lambda one: finished(request_key(one.request), one))
+        values = list(
+            finishes(request, counts, plan_or_none, lambda plan: finished(request_key(plan.request), plan))
         )
-    draw(finish_frontier(found, request.cluster.num_gpus, request.job.deadline_s), "finish_frontier")
-    table(columns_of([finish_row(one) for one in found]), alt="The run on other numbers of GPUs")
+    draw(finish_frontier(values, request.cluster.num_gpus, request.job.deadline_s), "finish_frontier")
+    table(columns_of([finish_row(finish) for finish in values]), alt="The run on other numbers of GPUs")
 
 
-def finish_row(one: Finish) -> dict[str, str]:
+def finish_row(finish: Finish) -> dict[str, str]:
     """One number of GPUs as a row."""
     return {
-        "GPUs": f"{one.num_gpus:,}",
-        "layout": one.layout,
-        "days": f"{three_digits(one.days.p10)} – {three_digits(one.days.p90)}",
-        "dollars": "–" if one.usd is None else f"{format_sum(one.usd.p10)} – {format_sum(one.usd.p90)}",
-        "useful": format_percent(one.useful_share),
+        "GPUs": f"{finish.num_gpus:,}",
+        "layout": finish.layout,
+        "days": f"{three_digits(finish.days.p10)} – {three_digits(finish.days.p90)}",
+        "dollars": "–"
+        if finish.usd is None
+        else f"{format_sum(finish.usd.p10)} – {format_sum(finish.usd.p90)}",
+        "useful": format_percent(finish.useful_share),
     }

@@ -77,8 +77,8 @@ def gathered() -> list[Plan]:
     right.button(
         "Forget the added plans", on_click=carry, args=("with",), disabled=not requests, width="stretch"
     )
-    found = [planned(request) for request in requests]
-    plans = [plan for plan in found if isinstance(plan, Plan)]
+    answers = [planned(request) for request in requests]
+    plans = [plan for plan in answers if isinstance(plan, Plan)]
     accept = bool(files) and st.checkbox(
         "Estimate plans anew whose numbers are others here", key="accept_changes"
     )

@@ -60,11 +60,11 @@ def plan_of_run(folder: Path) -> Plan | None:
 
 def show_runs(folders: Sequence[Path]) -> None:
     """All runs of a folder, predicted against measured."""
-    found = [summary for folder in folders if (summary := summary_of(folder)) is not None]
-    if not found:
+    run_summaries = [summary for folder in folders if (summary := summary_of(folder)) is not None]
+    if not run_summaries:
         return
-    draw(runs_over_time(found), "runs")
-    table(columns_of([run_row(run) for run in reversed(found)]), alt="Runs, the latest first")
+    draw(runs_over_time(run_summaries), "runs")
+    table(columns_of([run_row(run) for run in reversed(run_summaries)]), alt="Runs, the latest first")
 
 
 def run_row(run: RunSummary) -> dict[str, str]:
@@ -158,8 +158,8 @@ def show_run_numbers(steps: list[RunStep], plan: Plan | None, *, mfu: bool) -> N
 def show_checkpoints(folder: Path) -> None:
     """Checkpoints on disk, newest first."""
     st.markdown("#### What could it restart from?")
-    found = checkpoints_of(folder)
-    if found:
-        table(columns_of(found), alt="Checkpoints of the run")
+    checkpoints = checkpoints_of(folder)
+    if checkpoints:
+        table(columns_of(checkpoints), alt="Checkpoints of the run")
     else:
         st.caption("No checkpoint yet.")

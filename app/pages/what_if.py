@@ -36,22 +36,22 @@ def render() -> None:
     question = ask_job()
     require_all_read()
     understood = question.understood()
-    found = planned_with_a_first_look(understood.request)
-    if isinstance(found, Infeasible):
+    answer = planned_with_a_first_look(understood.request)
+    if isinstance(answer, Infeasible):
         title, *job = headline(understood.request).split(" · ")
         st.subheader(plain(title), anchor=False)
         st.caption(plain(" · ".join(job)))
-        show_infeasible(found, question)
+        show_infeasible(answer, question)
         return
     baseline = pinned_baseline()
-    show_headline(found, baseline)
-    show_narrowed(found)
+    show_headline(answer, baseline)
+    show_narrowed(answer)
     limits = question.limits()
-    if words := limit_words(found, limits):
+    if words := limit_words(answer, limits):
         st.caption(plain(words))
-    show_sliders(found)
-    show_actions(found, question.typed(), baseline)
-    show_pictures(found, limits)
+    show_sliders(answer)
+    show_actions(answer, question.typed(), baseline)
+    show_pictures(answer, limits)
 
 
 def planned_with_a_first_look(request: PlanRequest) -> Plan | Infeasible:
@@ -62,10 +62,10 @@ def planned_with_a_first_look(request: PlanRequest) -> Plan | Infeasible:
         look = first_look(known, request, calibration_for(request.cluster))
         if look is not None:
             place.info(plain(first_words(look)), icon=":material/hourglass_top:")
-    found = planned(request)
+    answer = planned(request)
     place.empty()
-    st.session_state[STANDS] = found if isinstance(found, Plan) else None
-    return found
+    st.session_state[STANDS] = answer if isinstance(answer, Plan) else None
+    return answer
 
 
 def first_words(look: Plan) -> str:
@@ -87,15 +87,15 @@ def show_narrowed(plan: Plan) -> None:
 def pinned_baseline() -> Plan | None:
     """The plan that numbers are compared with, from the URL."""
     requests = carried("baseline", PlanRequest)
-    found = planned(requests[0]) if requests else None
-    return found if isinstance(found, Plan) else None
+    answer = planned(requests[0]) if requests else None
+    return answer if isinstance(answer, Plan) else None
 
 
-def show_infeasible(found: Infeasible, question: Question) -> None:
+def show_infeasible(infeasible: Infeasible, question: Question) -> None:
     """Say why there is no plan, and offer the nearest changes that give one."""
-    show_error(no_plan(found))
-    show_overflow(found)
-    for number, change in enumerate(found.nearest):
+    show_error(no_plan(infeasible))
+    show_overflow(infeasible)
+    for number, change in enumerate(infeasible.nearest):
         if change.flag and not (question.cluster and change.flag.startswith("--gpu")):
             st.button(
                 f"Apply: {change.change}",

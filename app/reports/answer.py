@@ -113,8 +113,8 @@ def emit(
     """Write the answer where and how it was asked for; returns the exit code."""
     chosen = choose_format(wanted=wanted, as_json=as_json, output=output)
     colour = output is None and wants_colour(sys.stdout)
-    told = sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdecimal()
-    width = shutil.get_terminal_size((_DEFAULT_WIDTH, 24)).columns if told else _DEFAULT_WIDTH
+    isatty = sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdecimal()
+    width = shutil.get_terminal_size((_DEFAULT_WIDTH, 24)).columns if isatty else _DEFAULT_WIDTH
     text = render(answer, chosen, width=width, colour=colour)
     if output is None:
         print_text(text, is_json=chosen == "json")

@@ -45,11 +45,13 @@ class NodeBench:
     notes: tuple[str, ...]
 
 
-def bench_answer(found: BenchResult) -> Answer:
+def bench_answer(bench_result: BenchResult) -> Answer:
     """Lay out what was measured."""
-    rows = tuple((*_identity(m), format_seconds(m.p50), _spread(m), _rate(m)) for m in found.measurements)
+    rows = tuple(
+        (*_identity(m), format_seconds(m.p50), _spread(m), _rate(m)) for m in bench_result.measurements
+    )
     return Answer(
-        headline=f"{len(rows)} measurements of {found.cluster.name}",
+        headline=f"{len(rows)} measurements of {bench_result.cluster.name}",
         sections=(
             Table(
                 title="Measurements",
@@ -59,12 +61,12 @@ def bench_answer(found: BenchResult) -> Answer:
                 note=_SPREAD_NOTE,
             ),
         ),
-        document=lambda: json_text([unstructure(m) for m in found.measurements]),
-        records=tuple(_record(m) for m in found.measurements),
+        document=lambda: json_text([unstructure(m) for m in bench_result.measurements]),
+        records=tuple(_record(m) for m in bench_result.measurements),
     )
 
 
-def check_answer(found: Sequence[Comparison]) -> Answer:
+def check_answer(comparisons: Sequence[Comparison]) -> Answer:
     """Lay out measured beside predicted."""
     rows = tuple(
         (
@@ -74,9 +76,9 @@ def check_answer(found: Sequence[Comparison]) -> Answer:
             f"{c.predicted_s / c.measurement.p50:.2f}",
             _spread(c.measurement),
         )
-        for c in found
+        for c in comparisons
     )
-    documents = [{**unstructure(c.measurement), "predicted": c.predicted_s} for c in found]
+    documents = [{**unstructure(c.measurement), "predicted": c.predicted_s} for c in comparisons]
     return Answer(
         headline=f"{len(rows)} shapes of the plan, predicted and measured here",
         sections=(
@@ -89,15 +91,15 @@ def check_answer(found: Sequence[Comparison]) -> Answer:
             ),
         ),
         document=lambda: json_text(documents),
-        records=tuple({**_record(c.measurement), "predicted_s": c.predicted_s} for c in found),
+        records=tuple({**_record(c.measurement), "predicted_s": c.predicted_s} for c in comparisons),
     )
 
 
-def nodes_answer(found: NodeBench) -> Answer:
+def nodes_answer(node_bench: NodeBench) -> Answer:
     """Lay out pairs and collectives by level; slow pairs come first."""
     from executor.bench.node_pairs import SLOW_SHARE, medians, slow_hosts
 
-    links, usual = found.links, medians(found.links.pairs)
+    links, usual = node_bench.links, medians(node_bench.links.pairs)
     names = links.hosts
     slow = [
         (*(names[host] for host in pair.hosts), pair.level, format_bandwidth(pair.bytes_per_s),
@@ -106,27 +108,27 @@ def nodes_answer(found: NodeBench) -> Answer:
     ]  # fmt: skip
     at_fault = [names[host] for host in slow_hosts(links.slow, links.pairs)]
     among = f": most of {', '.join(at_fault)}" if at_fault else ""
-    said = f"{len(links.pairs):,} pairs of {len(names):,} hosts of {found.cluster.name}"
-    said += f", {len(slow)} slow{among}" if slow else ""
+    text = f"{len(links.pairs):,} pairs of {len(names):,} hosts of {node_bench.cluster.name}"
+    text += f", {len(slow)} slow{among}" if slow else ""
     records = [{**unstructure(pair), "hosts": [names[host] for host in pair.hosts]} for pair in links.pairs]
     by_level = [
         (level, f"{count:,}", format_seconds(latency_s), format_bandwidth(rate))
         for level, (count, latency_s, rate) in usual.items()
     ]
     collectives = [
-        (one.level, one.entry.what, f"{one.entry.inputs['size']:g}", format_bytes(one.entry.inputs["bytes"]),
-         format_seconds(one.entry.timing.p50_s))
-        for one in links.entries
+        (entry.level, entry.entry.what, f"{entry.entry.inputs['size']:g}",
+         format_bytes(entry.entry.inputs["bytes"]), format_seconds(entry.entry.timing.p50_s))
+        for entry in links.entries
     ]  # fmt: skip
     document = {
         "hosts": [names[host] for host in sorted(names)],
         "pairs": records,
         "slow_pairs": [[names[host] for host in pair.hosts] for pair in links.slow],
         "slow_hosts": at_fault,
-        "measurements": [unstructure(one) for one in found.measurements],
+        "measurements": [unstructure(measurement) for measurement in node_bench.measurements],
     }
     return Answer(
-        headline=said,
+        headline=text,
         sections=(
             *([Table(
                 title="Slow pairs",

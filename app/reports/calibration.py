@@ -22,7 +22,7 @@ def calibration_answer(
     level = fitted.level
     records = [_record(*row) for row in zip(figures, runs, fitted.before, fitted.after, strict=True)]
     tpot, ttft = (
-        [_median_error(runs, found, name) for found in (fitted.before, fitted.after)]
+        [_median_error(runs, latencies, name) for latencies in (fitted.before, fitted.after)]
         for name in ("tpot_s", "ttft_s")
     )
     facts = Facts(
@@ -46,15 +46,15 @@ def calibration_answer(
 def _record(figures: Figures, run: ServingRun, before: Latency, after: Latency) -> dict[str, object]:
     """One benchmark as plain data."""
     server = {"model": run.model, "engine": run.engine, "layout": run.decode.layout.label}
-    found = {"ttft_before_s": before.ttft_s, "ttft_after_s": after.ttft_s}
-    found |= {"tpot_before_s": before.tpot_s, "tpot_after_s": after.tpot_s}
-    return {"file": run.name, **asdict(figures), **server, **found}
+    record = {"ttft_before_s": before.ttft_s, "ttft_after_s": after.ttft_s}
+    record |= {"tpot_before_s": before.tpot_s, "tpot_after_s": after.tpot_s}
+    return {"file": run.name, **asdict(figures), **server, **record}
 
 
-def _median_error(runs: Sequence[ServingRun], found: Sequence[Latency], name: str) -> float:
+def _median_error(runs: Sequence[ServingRun], latencies: Sequence[Latency], name: str) -> float:
     """Median absolute error of a latency."""
-    pairs = zip(found, runs, strict=True)
-    return float(np.median([abs(getattr(one, name) / getattr(run, name) - 1) for one, run in pairs]))
+    pairs = zip(latencies, runs, strict=True)
+    return float(np.median([abs(getattr(latency, name) / getattr(run, name) - 1) for latency, run in pairs]))
 
 
 def _read(figures: Sequence[Figures], runs: Sequence[ServingRun]) -> Table:
@@ -62,15 +62,15 @@ def _read(figures: Sequence[Figures], runs: Sequence[ServingRun]) -> Table:
     rows = tuple(
         (
             run.name,
-            one.tool,
+            item.tool,
             f"{run.model} {run.weights} {run.decode.layout.label}",
-            f"{one.requests:,}",
-            str(one.concurrency),
-            f"{one.input_tokens:,} + {one.output_tokens:,}",
-            format_seconds(one.ttft_s),
-            format_seconds(one.tpot_s),
+            f"{item.requests:,}",
+            str(item.concurrency),
+            f"{item.input_tokens:,} + {item.output_tokens:,}",
+            format_seconds(item.ttft_s),
+            format_seconds(item.tpot_s),
         )
-        for one, run in zip(figures, runs, strict=True)
+        for item, run in zip(figures, runs, strict=True)
     )
     heads = ("file", "written by", "server", "requests", "in flight", "tokens", "mean TTFT", "mean TPOT")
     return Table(title="Figures read", columns=heads, rows=rows, align="lllrrrrr")

@@ -28,36 +28,36 @@ def explain_answer(plan: Plan) -> Answer:
     return explanation_answer(plan, explain(plan))
 
 
-def explanation_answer(plan: Plan, found: Explanation) -> Answer:
+def explanation_answer(plan: Plan, explanation: Explanation) -> Answer:
     """What an explanation of a plan says."""
     sections: list[Section] = [
         Facts(title="", pairs=(("step time", step_text(plan.estimate)), ("layout", plan_words(plan)))),
         layout_facts(plan),
-        _shares_table(found, plan.estimate.step_time_s),
-        Lines(title="What binds it", lines=(found.memory, *found.links)),
+        _shares_table(explanation, plan.estimate.step_time_s),
+        Lines(title="What binds it", lines=(explanation.memory, *explanation.links)),
     ]
-    if found.runner_up is not None:
+    if explanation.runner_up is not None:
         words = plan_words(plan.alternatives[0])
-        sections.append(_runner_up_table(found.runner_up, words, plan.estimate.step_time_s))
-    if found.what_if:
-        sections.append(_what_if_table(found.what_if))
+        sections.append(_runner_up_table(explanation.runner_up, words, plan.estimate.step_time_s))
+    if explanation.what_if:
+        sections.append(_what_if_table(explanation.what_if))
     return Answer(
         headline=headline_of(plan),
         sections=tuple(sections),
-        document=lambda: json_text(unstructure(found)),
-        records=tuple(unstructure(change) for change in found.what_if),
+        document=lambda: json_text(unstructure(explanation)),
+        records=tuple(unstructure(change) for change in explanation.what_if),
     )
 
 
-def infeasible_answer(found: Infeasible) -> Answer:
+def infeasible_answer(infeasible: Infeasible) -> Answer:
     """Explain why a request has no plan."""
-    rows = tuple((change.change, change.flag) for change in found.nearest)
-    sections: list[Section] = [Lines(title="Why there is no plan", lines=(cause_of(found),))]
-    if found.rejected:
-        sections.append(Lines(title="Rejected layouts by rule", lines=(rejected_text(found.rejected),)))
-    if found.violations:
+    rows = tuple((change.change, change.flag) for change in infeasible.nearest)
+    sections: list[Section] = [Lines(title="Why there is no plan", lines=(cause_of(infeasible),))]
+    if infeasible.rejected:
+        sections.append(Lines(title="Rejected layouts by rule", lines=(rejected_text(infeasible.rejected),)))
+    if infeasible.violations:
         sections.append(
-            Lines(title="What a layout would need", lines=tuple(v.hint for v in found.violations))
+            Lines(title="What a layout would need", lines=tuple(v.hint for v in infeasible.violations))
         )
     if rows:
         sections.append(
@@ -65,24 +65,24 @@ def infeasible_answer(found: Infeasible) -> Answer:
         )
     document = {
         "status": "infeasible",
-        "violations": unstructure(found.violations),
-        "rejected": dict(found.rejected),
-        "nearest": unstructure(found.nearest),
+        "violations": unstructure(infeasible.violations),
+        "rejected": dict(infeasible.rejected),
+        "nearest": unstructure(infeasible.nearest),
     }
     return Answer(
-        headline=headline(found.request),
+        headline=headline(infeasible.request),
         sections=tuple(sections),
         document=lambda: json_text(document),
-        records=tuple(unstructure(change) for change in found.nearest),
+        records=tuple(unstructure(change) for change in infeasible.nearest),
         exit_code=NO_FEASIBLE_PLAN,
     )
 
 
-def _shares_table(found: Explanation, whole_s: float) -> Table:
+def _shares_table(explanation: Explanation, whole_s: float) -> Table:
     """Parts of the step, largest first."""
     rows = tuple(
         (share.part, format_like(share.seconds_s, whole_s), format_share(share.share), bar(share.share))
-        for share in found.shares
+        for share in explanation.shares
         if share.share > _FEWEST_SHARE
     )
     return Table(title="Where the step goes", columns=("", "time", "share", ""), rows=rows, align="lrrl")

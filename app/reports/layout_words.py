@@ -49,10 +49,10 @@ def not_needed_text(plan: Plan) -> str:
     """GPUs that the plan does without: those of nodes that need not be rented, and idle ones."""
     paid = paid_gpus_of(plan.request, plan.layout, plan.kind_of_stage) or plan.request.cluster.num_gpus
     free, idle = plan.request.cluster.num_gpus - paid, paid - plan.layout.num_gpus
-    said = [f"{free:,} GPUs, not counted in any figure"] if free else []
+    result = [f"{free:,} GPUs, not counted in any figure"] if free else []
     if idle:
-        said.append(f"{idle:,} of rented nodes: money, MFU and tokens/s/GPU count them")
-    return "; ".join(said)
+        result.append(f"{idle:,} of rented nodes: money, MFU and tokens/s/GPU count them")
+    return "; ".join(result)
 
 
 def idle_text(plan: Plan) -> str:

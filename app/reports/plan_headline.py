@@ -51,7 +51,7 @@ def headline(request: PlanRequest, working_gpus: int | None = None) -> str:
 
 def unusual(job: TrainingJob) -> tuple[str, ...]:
     """What of a job is not as most have it, in words."""
-    said = (
+    row = (
         job.adapter and job.adapter.words,
         job.optimizer != USUAL and job.optimizer,
         job.offload and f"offload {job.offload.words}",
@@ -64,7 +64,7 @@ def unusual(job: TrainingJob) -> tuple[str, ...]:
         job.mtp_layers and f"{counted(job.mtp_layers, 'further token')} predicted",
         job.expert_load and "experts as measured",
     )
-    return tuple(words for words in said if words)
+    return tuple(words for words in row if words)
 
 
 def unit_of_work(request: PlanRequest) -> str:
@@ -122,10 +122,10 @@ def mean_peak(plan: Plan) -> float | None:
         TRAINING[plan.request.job.precision].peak,
         [build(x) for x in each_kind(plan.request.cluster)],
     )
-    counts = [one.num_gpus for one in kinds]
+    counts = [kind.num_gpus for kind in kinds]
     if gpus_paid(plan.request, plan.estimate) == plan.layout.num_gpus:
         counts = [plan.kind_of_stage.count(kind) for kind in range(len(kinds))]
-    return sum(one.gpu.peak(dtype) * n for one, n in zip(kinds, counts, strict=True)) / sum(counts)
+    return sum(cluster.gpu.peak(dtype) * n for cluster, n in zip(kinds, counts, strict=True)) / sum(counts)
 
 
 def mfu_text(request: PlanRequest, estimate: Estimate, peak: float | None = None) -> str:

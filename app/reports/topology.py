@@ -45,19 +45,19 @@ def topology_answer(
     h = cluster.hierarchy
     axes = axes_of(h, layout)
     bisection = format_bandwidth(bisection_bytes_per_s(h))
-    said = (*cluster.notes, *h.notes, *reduction_words(h), *notes)
+    values = (*cluster.notes, *h.notes, *reduction_words(h), *notes)
     sections: list[Section] = [_facts(cluster), _levels_table(h), _axes_table(axes, layout)]
     if figures:
         rows = tuple((figure.name, figure.value, figure.source) for figure in figures)
         sections.append(
             Table(title="What was read", columns=("figure", "value", "from"), rows=rows, align="lll")
         )
-    if said:
-        sections.append(Lines(title="Notes", lines=tuple(said)))
+    if values:
+        sections.append(Lines(title="Notes", lines=tuple(values)))
     return Answer(
         headline=f"{cluster.name}: {cluster.num_gpus:,} GPUs, bisection {bisection}",
         sections=tuple(sections),
-        document=lambda: json_text(_document(cluster, layout, axes, said, figures)),
+        document=lambda: json_text(_document(cluster, layout, axes, values, figures)),
         records=tuple(unstructure(axis) for axis in axes),
     )
 

@@ -183,7 +183,7 @@ def doubt_words(result: RunResult) -> str:
     return ", ".join(
         (
             *(word for word, applies in words.items() if applies),
-            *(f"no run with {one.used}" for one in missing),
+            *(f"no run with {evidence.used}" for evidence in missing),
         )
     )
 

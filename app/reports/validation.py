@@ -88,6 +88,6 @@ def _document(report: ValidationReport) -> dict[str, Any]:
     """The report as plain data, with the verdict and the differences of memory."""
     document: dict[str, Any] = unstructure(report)
     document["passed"] = report.passed
-    for stage, found in zip(document["memory"], report.memory, strict=True):
-        stage["difference"] = found.error
+    for stage, stage_memory in zip(document["memory"], report.memory, strict=True):
+        stage["difference"] = stage_memory.error
     return document

@@ -67,12 +67,12 @@ def find_cluster(
 
 def _discovered(dumps: Sequence[Path], gpu: str | None, num_gpus: int | None) -> FoundCluster:
     """Build the cluster that dumps describe, with as many of its nodes as hold the GPUs asked for."""
-    found = discovered(dumps, gpu or "", num_gpus)
-    return FoundCluster(cluster=build(found.spec), notes=found.notes, figures=found.figures)
+    discovery = discovered(dumps, gpu or "", num_gpus)
+    return FoundCluster(cluster=build(discovery.spec), notes=discovery.notes, figures=discovery.figures)
 
 
-def less(found: FoundCluster, without: str | None, faults: str | None) -> FoundCluster:
+def less(cluster: FoundCluster, without: str | None, faults: str | None) -> FoundCluster:
     """The cluster without hosts, and with hosts that something ails."""
     if not (without or faults):
-        return found
-    return replace(found, cluster=build(what_is_left(found.cluster.spec, without, faults)))
+        return cluster
+    return replace(cluster, cluster=build(what_is_left(cluster.cluster.spec, without, faults)))

@@ -93,8 +93,8 @@ def read_anchor_upload(
         if len(rows) > MOST_ROWS:
             cause = f"{len(rows):,} rows, at most {MOST_ROWS:,} here"
             raise InputError(f"{first} has too many rows", cause, "use plan accuracy")
-        found = fit_anchor(ask(predict_rows, rows, load_calibration()), name=ANCHOR_TABLE)
-        return with_levels(found, first)
+        anchor = fit_anchor(ask(predict_rows, rows, load_calibration()), name=ANCHOR_TABLE)
+        return with_levels(anchor, first)
     audit: Audit = ask(audited_texts, read_texts_upload(files), rest)
     return Anchor(name=ANCHOR_LOG, levels=(level_of(audit, ANCHOR_LOG),))
 

@@ -63,20 +63,20 @@ def lanes_from(entries: Iterable[Any], name: str = "the trace") -> tuple[Slice, 
     >>> lanes_from([{"ph": "X", "cat": "kernel", "name": "gemm", "ts": 0.0, "dur": 2.0}])[0].end_s
     2e-06
     """
-    found: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    lanes: dict[str, list[tuple[float, float]]] = defaultdict(list)
     whole = [entry for entry in entries if _is_complete(entry)]
     on_device = any(entry.get("cat") in _DEVICE for entry in whole)
     for entry in whole:
         lane = _lane(entry, on_device=on_device)
         if lane is not None:
-            found[lane].append((float(entry["ts"]) * US, float(entry["ts"] + entry["dur"]) * US))
-    if not found:
+            lanes[lane].append((float(entry["ts"]) * US, float(entry["ts"] + entry["dur"]) * US))
+    if not lanes:
         raise InputError(f"{name} shows nothing", "no event of it computes or communicates", "profile a step")
-    start_s = min(start for spans in found.values() for start, _ in spans)
-    end_s = max(end for spans in found.values() for _, end in spans)
+    start_s = min(start for spans in lanes.values() for start, _ in spans)
+    end_s = max(end for spans in lanes.values() for _, end in spans)
     return tuple(
         Slice(lane=lane, start_s=first - start_s, end_s=last - start_s, what="measured", gaps_s=gaps)
-        for lane, spans in found.items()
+        for lane, spans in lanes.items()
         for first, last, gaps in _joined(spans, (end_s - start_s) / MOST_SLICES)
     )
 

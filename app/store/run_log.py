@@ -98,13 +98,13 @@ def _step(line: str) -> RunStep | None:
 def checkpoints_of(folder: Path) -> list[dict[str, str]]:
     """Checkpoint folders, newest first; the run may remove one at any moment."""
     paths = (folder / CHECKPOINT_FOLDER).glob("*")
-    found = [(written, path.name) for path in paths if (written := _written(path)) is not None]
+    checkpoints = [(written, path.name) for path in paths if (written := _written(path)) is not None]
     return [
         {
             "checkpoint": name,
             "written": datetime.fromtimestamp(written, UTC).strftime("%Y-%m-%d %H:%M:%S UTC"),
         }
-        for written, name in sorted(found, reverse=True)
+        for written, name in sorted(checkpoints, reverse=True)
     ]
 
 

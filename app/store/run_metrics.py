@@ -80,18 +80,18 @@ class RunMetrics:
         self.evaluations.update()
         state = read_state(self.folder).state
         labels = {"version": VERSION, **self.labels}
-        found = [metric("meshplan_run_info", "Which run this is.", 1.0, **labels)]
+        metrics = [metric("meshplan_run_info", "Which run this is.", 1.0, **labels)]
         states = tuple(({"state": name}, float(name == state)) for name in STATES)
-        found.append(Metric(name="meshplan_run_state", help="1 for the state of the run.", values=states))
+        metrics.append(Metric(name="meshplan_run_state", help="1 for the state of the run.", values=states))
         counted = (
             ("meshplan_run_returns_total", "Returns to a checkpoint.", self.steps.returns),
             ("meshplan_run_reported_steps_total", "Steps done, repeated ones too.", self.steps.rows),
         )
-        found += [metric(name, text, float(count)) for name, text, count in counted]
+        metrics += [metric(name, text, float(count)) for name, text, count in counted]
         for lines, table in ((self.steps, STEP_METRICS), (self.evaluations, EVALUATION_METRICS)):
-            found += [
+            metrics += [
                 metric(name, text, float(lines.last[key]))
                 for key, name, text in table
                 if isinstance(lines.last.get(key), (int, float))
             ]
-        return exposition(found)
+        return exposition(metrics)

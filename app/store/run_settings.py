@@ -81,29 +81,29 @@ def _toml(value: object) -> str:
 
 def versions() -> dict[str, str]:
     """What a run's numbers may depend on, as installed here."""
-    found = {"meshplan": VERSION, "python": platform.python_version()}
+    result = {"meshplan": VERSION, "python": platform.python_version()}
     for name in PACKAGES:
         try:
-            found[name] = metadata.version(name)
+            result[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
-    return found
+    return result
 
 
-def _require_checksums(found: Any, path: Path) -> None:
+def _require_checksums(value: Any, path: Path) -> None:
     """Refuse files that are not those of the run that is repeated."""
     from executor.data.contents import look_through
     from executor.data.hub import is_hub
     from executor.data.tokenizer import checksum_of
     from topology.base.errors import InputError
 
-    for name, there in found.checksums.items():
+    for name, there in value.checksums.items():
         if not (is_hub(name) or Path(name).exists()):
             continue  # another may be given, or its opening says so
-        if name == found.tokenizer:
+        if name == value.tokenizer:
             here = checksum_of(Path(name))
         else:
-            here = look_through(name, field=found.text_field or "text", lanes=1).sha256
+            here = look_through(name, field=value.text_field or "text", lanes=1).sha256
         if here != there:
             raise InputError(
                 what=f"{name} is not what {path} was written with",
@@ -114,19 +114,19 @@ def _require_checksums(found: Any, path: Path) -> None:
 
 def read_run_file(path: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Parameters of `plan run` that a file sets, and what to tell of it; unknown keys are refused."""
-    found = structure(read_toml(path), RunFile, str(path))
-    given = {one.name: getattr(found, one.name) for one in fields(RunFile) if one.name not in TABLES}
+    result = structure(read_toml(path), RunFile, str(path))
+    given = {item.name: getattr(result, item.name) for item in fields(RunFile) if item.name not in TABLES}
     given = {name: value for name, value in given.items() if value is not None}
     plan = given.pop("plan", None)
     if plan is not None:
         given["plan_file"] = str(path.parent / plan)
     if "env" in given:
         given["env"] = list(given["env"])
-    _require_checksums(found, path)
+    _require_checksums(result, path)
     here = versions()
     other = [
         f"{name} {there} there, {here.get(name, 'none')} here"
-        for name, there in found.versions.items()
+        for name, there in result.versions.items()
         if here.get(name) != there
     ]
     notes = (f"{path} was written with other versions ({', '.join(other)}): losses may differ",)

@@ -23,10 +23,12 @@ def with_links(cluster: Cluster, links: NodeLinks) -> tuple[ClusterSpec, tuple[s
     spec, usual = cluster.spec, medians(links.pairs)
     if len(kinds_of(spec)) > 1:
         return spec, (KEPT,)
-    told = [(level.name, *usual[level.name][1:]) for level in levels_of(cluster) if level.name in usual]
-    domain = spec.nodes[0].nodes_per_domain > 1 and bool(told) and told[0][0] == levels_of(cluster)[0].name
-    nodes = tuple(_of_nodes(node, links.ranks_per_host, told, domain=domain) for node in spec.nodes)
-    fabric = told[1:] if domain else told
+    values = [(level.name, *usual[level.name][1:]) for level in levels_of(cluster) if level.name in usual]
+    domain = (
+        spec.nodes[0].nodes_per_domain > 1 and bool(values) and values[0][0] == levels_of(cluster)[0].name
+    )
+    nodes = tuple(_of_nodes(node, links.ranks_per_host, values, domain=domain) for node in spec.nodes)
+    fabric = values[1:] if domain else values
     tiers = tuple(_of_tier(tier, fabric) for tier in spec.tiers)
     notes = (
         ["uplinks of named switches stay as they are: a pair is not their whole load"]
@@ -37,26 +39,26 @@ def with_links(cluster: Cluster, links: NodeLinks) -> tuple[ClusterSpec, tuple[s
 
 
 def _of_nodes(
-    node: NodeSpec, ranks: int, told: Sequence[tuple[str, float, float]], *, domain: bool
+    node: NodeSpec, ranks: int, values: Sequence[tuple[str, float, float]], *, domain: bool
 ) -> NodeSpec:
     """Its NICs, each a rank's or several ranks' share; links of its domain where hosts share one."""
     if domain:
-        _, latency_s, rate = told[0]
+        _, latency_s, rate = values[0]
         node = replace(node, scaleup_bandwidth_bytes_per_s=rate / ranks, scaleup_latency_s=latency_s)
-        told = told[1:]
-    if not told:
+        values = values[1:]
+    if not values:
         return node
-    _, latency_s, rate = told[0]
+    _, latency_s, rate = values[0]
     per_nic = rate / min(ranks, node.nics_per_node)
     return replace(node, nic_bandwidth_bytes_per_s=per_nic, nic_latency_s=latency_s)
 
 
-def _of_tier(tier: TierSpec, told: Sequence[tuple[str, float, float]]) -> TierSpec:
+def _of_tier(tier: TierSpec, values: Sequence[tuple[str, float, float]]) -> TierSpec:
     """What pairs that cross it have, beside those within: of a message that goes up and down again."""
-    names = [name for name, *_ in told]
+    names = [name for name, *_ in values]
     if tier.name not in names or tier.name == names[-1]:
         return tier
-    (_, inside_s, inside), (_, across_s, across) = told[names.index(tier.name) :][:2]
+    (_, inside_s, inside), (_, across_s, across) = values[names.index(tier.name) :][:2]
     return replace(
         tier,
         oversubscription=max(1.0, inside / across),

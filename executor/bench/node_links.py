@@ -163,16 +163,16 @@ def gathered(mine: Any) -> list[Any]:
     return every
 
 
-def ranks_of_hosts(cluster: Cluster, told: Sequence[tuple[Sequence[str], str]]) -> dict[int, list[int]]:
+def ranks_of_hosts(cluster: Cluster, values: Sequence[tuple[Sequence[str], str]]) -> dict[int, list[int]]:
     """Ranks by the place of their host in the cluster: by its names, else in the order of ranks.
 
     Args:
         cluster: whose hosts.
-        told: of each rank, the names its host may have, and the one that it has.
+        values: of each rank, the names its host may have, and the one that it has.
     """
-    known, found = cluster.spec.hosts, dict[int, list[int]]()
+    known, ranks = cluster.spec.hosts, dict[int, list[int]]()
     places: dict[str, int] = {}
-    for rank, (names, host) in enumerate(told):
+    for rank, (names, host) in enumerate(values):
         if known:
             at = [place for place, name in enumerate(known) if {name, name.partition(".")[0]} & {*names}]
             if len(at) != 1:
@@ -182,14 +182,14 @@ def ranks_of_hosts(cluster: Cluster, told: Sequence[tuple[Sequence[str], str]]) 
                     fix="describe this allocation: plan topology --here",
                 )
             places[host] = at[0]
-        found.setdefault(places.setdefault(host, len(places)), []).append(rank)
-    if len(found) > cluster.spec.num_nodes or (not known and len(found) != cluster.spec.num_nodes):
+        ranks.setdefault(places.setdefault(host, len(places)), []).append(rank)
+    if len(ranks) > cluster.spec.num_nodes or (not known and len(ranks) != cluster.spec.num_nodes):
         raise InputError(
             what="the cluster has another number of nodes than this allocation",
-            cause=f"{cluster.spec.num_nodes} there, ranks on {len(found)} hosts",
+            cause=f"{cluster.spec.num_nodes} there, ranks on {len(ranks)} hosts",
             fix="name the cluster of this allocation with --cluster, or plan topology --here",
         )
-    return found
+    return ranks
 
 
 def _pairs(
@@ -202,11 +202,11 @@ def _pairs(
     """Measure pairs of hosts at once: ranks of one with those of the other, in the order of both."""
     pairs, mine = list(together), None
     for a, b in pairs:
-        for one, other in zip(ranks[a], ranks[b], strict=True):
-            if seat.rank in (one, other):
-                peer = other if seat.rank == one else one
-                mine = ((a, b), *_exchanged(peer, device, first=seat.rank == one))
-    every = [found for found in gathered(mine) if found is not None]
+        for count, other in zip(ranks[a], ranks[b], strict=True):
+            if seat.rank in (count, other):
+                peer = other if seat.rank == count else count
+                mine = ((a, b), *_exchanged(peer, device, first=seat.rank == count))
+    every = [item for item in gathered(mine) if item is not None]
     measured = []
     for hosts in pairs:
         its = [(latency_s, rate) for pair, latency_s, rate in every if pair == hosts]
@@ -247,7 +247,7 @@ def _collectives(
 ) -> list[LevelEntry]:
     """Collectives of every level, all of its units at once; of equal units the slowest counts."""
     node = Level(name=WITHIN_NODE, unit_of_host=tuple(range(len(levels[-1].unit_of_host))))
-    found: dict[tuple[str, str, float, float], Entry] = {}
+    collectives: dict[tuple[str, str, float, float], Entry] = {}
     for level in (node, *levels):
         units: dict[int, list[int]] = {}
         for host, its in sorted(ranks.items()):
@@ -260,9 +260,9 @@ def _collectives(
         dist.barrier()
         for entry in (entry for entries in gathered(mine) for entry in entries):
             key = (level.name, entry.what, entry.inputs["bytes"], entry.inputs["size"])
-            if key not in found or found[key].timing.p50_s < entry.timing.p50_s:
-                found[key] = entry
-    return [LevelEntry(level=name, entry=entry) for (name, *_), entry in found.items()]
+            if key not in collectives or collectives[key].timing.p50_s < entry.timing.p50_s:
+                collectives[key] = entry
+    return [LevelEntry(level=name, entry=entry) for (name, *_), entry in collectives.items()]
 
 
 def _of_group(group: Any, size: int, device: torch.device) -> list[Entry]:
@@ -280,7 +280,7 @@ def _of_group(group: Any, size: int, device: torch.device) -> list[Entry]:
 def pair_entries(links: NodeLinks, cluster: Cluster, device_type: str) -> list[Entry]:
     """Median message of the pairs of each level as an entry: sent by the GPUs of neighbours that it parts."""
     per_host, levels = cluster.spec.nodes[0].gpus_per_node, levels_of(cluster)
-    large, found = MESSAGE_BYTES[device_type][-1], []
+    large, result = MESSAGE_BYTES[device_type][-1], []
     for level in levels:
         its = [pair for pair in links.pairs if pair.level == level.name]
         if not its:
@@ -289,5 +289,5 @@ def pair_entries(links: NodeLinks, cluster: Cluster, device_type: str) -> list[E
         seconds = [large * links.ranks_per_host / pair.bytes_per_s for pair in its]
         inputs = {"bytes": large, "size": 2, "stride": apart * per_host}
         timing = summarize(seconds if len(seconds) > 1 else seconds * 2)
-        found.append(Entry(what="p2p", dtype="", inputs=inputs, timing=replace(timing, repeats=SENDS)))
-    return found
+        result.append(Entry(what="p2p", dtype="", inputs=inputs, timing=replace(timing, repeats=SENDS)))
+    return result

@@ -44,11 +44,11 @@ def levels_of(cluster: Cluster) -> tuple[Level, ...]:
     """The boundaries around several hosts, inner to outer; all hosts together are the last."""
     h, spec = cluster.hierarchy, cluster.spec
     outer = [level.name for level in h.levels if level.unit_gpus >= h.gpus_per_node]
-    found = [
+    levels = [
         Level(name=name, unit_of_host=tuple(map(int, units)))
         for name, units in zip(outer, units_of_hosts(spec), strict=False)
     ]
-    several = [level for level in found if len(set(level.unit_of_host)) < spec.num_nodes]
+    several = [level for level in levels if len(set(level.unit_of_host)) < spec.num_nodes]
     return (*several, Level(name=ACROSS, unit_of_host=(0,) * spec.num_nodes))
 
 
@@ -65,13 +65,13 @@ def rounds(hosts: Sequence[int]) -> list[list[tuple[int, int]]]:
     [[(0, 3), (1, 2)], [(0, 2), (1, 3)], [(0, 1), (2, 3)]]
     """
     circle: list[int | None] = [*hosts, *([None] if len(hosts) % 2 else [])]
-    found = []
+    result = []
     for _ in range(len(circle) - 1):
         facing = zip(circle[: len(circle) // 2], reversed(circle[len(circle) // 2 :]), strict=True)
         pairs = [(min(a, b), max(a, b)) for a, b in facing if a is not None and b is not None]
-        found.append(sorted(pairs))
+        result.append(sorted(pairs))
         circle = [circle[0], circle[-1], *circle[1:-1]]
-    return found
+    return result
 
 
 def medians(pairs: Iterable[Pair]) -> dict[str, tuple[int, float, float]]:
@@ -94,10 +94,10 @@ def slow_pairs(
 ) -> tuple[Pair, ...]:
     """Pairs below their share of the median of their level, as measured alone where they were."""
     usual = medians(pairs)
-    found = [(alone or {}).get(pair.hosts, pair) for pair in pairs]
+    result = [(alone or {}).get(pair.hosts, pair) for pair in pairs]
     return tuple(
         pair
-        for pair in found
+        for pair in result
         if usual[pair.level][0] >= LEAST_PAIRS and pair.bytes_per_s < SLOW_SHARE * usual[pair.level][2]
     )
 

@@ -55,23 +55,23 @@ def require_reachable(where: Endpoint, *, loopback: bool) -> None:
         loopback: whether all nodes are on this machine.
     """
     try:
-        found = ipaddress.ip_address(_address(where)[1][0].partition("%")[0])
+        ip_address = ipaddress.ip_address(_address(where)[1][0].partition("%")[0])
     except (OSError, UnicodeError):
         return
-    found = getattr(found, "ipv4_mapped", None) or found
-    if found.is_unspecified or (found.is_loopback and not loopback):
-        why = "every address of a machine" if found.is_unspecified else "this machine alone"
+    ip_address = getattr(ip_address, "ipv4_mapped", None) or ip_address
+    if ip_address.is_unspecified or (ip_address.is_loopback and not loopback):
+        why = "every address of a machine" if ip_address.is_unspecified else "this machine alone"
         raise InputError(
             what=f"nodes cannot meet at --rdzv-endpoint {where.host}:{where.port}",
-            cause=f"{where.host} is {found}, {why}",
+            cause=f"{where.host} is {ip_address}, {why}",
             fix="give the address of the first node on the job's network: --rdzv-endpoint HOST:29500",
         )
 
 
 def _address(where: Endpoint) -> tuple[socket.AddressFamily, tuple[str, int]]:
     """The first address that a name has here."""
-    found = socket.getaddrinfo(where.host, where.port, type=socket.SOCK_STREAM)
-    family, _, _, _, address = found[0]
+    getaddrinfo = socket.getaddrinfo(where.host, where.port, type=socket.SOCK_STREAM)
+    family, _, _, _, address = getaddrinfo[0]
     return family, (str(address[0]), int(address[1]))
 
 

@@ -63,7 +63,7 @@ def rule(name: str) -> ShardingRule:
     >>> rule("model.layers.3.mlp.down_proj.weight").tensor_dim, rule("model.norm.weight").gradient_sum
     (1, 'with-sequence-parallel')
     """
-    return next((found for pattern, found in _TABLE if re.search(pattern, name)), COPIED)
+    return next((result for pattern, result in _TABLE if re.search(pattern, name)), COPIED)
 
 
 def sums_gradient(name: str, *, sequence_parallel: bool) -> bool:

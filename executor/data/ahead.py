@@ -67,12 +67,12 @@ class Ahead:
         if not thread.is_alive():
             return RuntimeError("the thread that reads text ahead has ended")
         streams, now_s = list(streams_of(self.source).values()), time.monotonic()
-        documents = sum(one.documents for one in streams)
+        documents = sum(stream.documents for stream in streams)
         if documents != self.documents:
             self.documents, self.since_s = documents, now_s
         if now_s - self.since_s < SILENT_S:
             return None
-        last = ", ".join(one.reads or one.name for one in streams)
+        last = ", ".join(stream.reads or stream.name for stream in streams)
         return InputError(
             what="text is not read any more",
             cause=f"no document in {SILENT_S:.0f} s, last of {last}",
@@ -96,9 +96,9 @@ class Ahead:
                 self.changed.notify_all()
             while index not in self.ready and index in self.samples_of(self.step) and self.failure is None:
                 self.changed.wait()
-            if (found := self.ready.pop(index, None)) is not None:
+            if (values := self.ready.pop(index, None)) is not None:
                 self.changed.notify_all()
-                return found
+                return values
             if self.failure is not None:
                 raise self.failure
         with self.reading:
@@ -120,11 +120,11 @@ class Ahead:
         samples = self.samples_of(self.step)
         for index in samples:
             with self.reading:
-                found = self.source.sample(index)
+                values = self.source.sample(index)
             if self.closed.is_set():
                 return
             with self.changed:
-                self.ready[index] = found
+                self.ready[index] = values
                 self.changed.notify_all()
         with self.changed:
             self.step += 1
@@ -136,8 +136,8 @@ class Ahead:
         self.closed.set()
         with self.changed:
             self.changed.notify_all()
-        for one in streams_of(self.source).values():
-            one.stopped = True
+        for stream in streams_of(self.source).values():
+            stream.stopped = True
         if self.thread is not None:
             self.thread.join(CLOSE_S)
 
@@ -174,14 +174,14 @@ def places_before(source: TokenSource, step: int) -> Places:
 def streams_of(source: TokenSource) -> dict[str, TextStream]:
     """The texts of a source by what their places are saved under: one that comes again has a number there."""
     inside = source.sources if isinstance(source, LaneBlend) else (source,)
-    found: dict[str, TextStream] = {}
+    text_streams: dict[str, TextStream] = {}
     seen = Counter[str]()
-    for one in inside:
-        if isinstance(one, TextStream):
-            again = seen[one.key]
-            found[f"{one.key}-{again}" if again else one.key] = one
-            seen[one.key] += 1
-    return found
+    for token_source in inside:
+        if isinstance(token_source, TextStream):
+            count = seen[token_source.key]
+            text_streams[f"{token_source.key}-{count}" if count else token_source.key] = token_source
+            seen[token_source.key] += 1
+    return text_streams
 
 
 def places_of(source: TextStream | LaneBlend, step: int) -> Places:
@@ -189,7 +189,8 @@ def places_of(source: TextStream | LaneBlend, step: int) -> Places:
     if isinstance(source, TextStream):
         windows = step * source.batch // source.lanes
         return {source.key: source.places([windows] * source.lanes)}
-    numbers = {id(one): number for number, one in enumerate(source.sources)}
+    numbers = {id(token_source): number for number, token_source in enumerate(source.sources)}
     return {
-        key: one.places(source.windows(numbers[id(one)], step)) for key, one in streams_of(source).items()
+        key: text_stream.places(source.windows(numbers[id(text_stream)], step))
+        for key, text_stream in streams_of(source).items()
     }

@@ -71,16 +71,16 @@ def parts_of(text: str) -> tuple[tuple[int, str], ...] | None:
     """
     if not re.match(r"\d+(\.\d+)?=", text):
         return None
-    found = [_PART.fullmatch(part) for part in _BETWEEN.split(text)]
-    shares = [Fraction(match[1]) for match in found if match]
-    if len(shares) < len(found) or not all(shares):
+    matches = [_PART.fullmatch(part) for part in _BETWEEN.split(text)]
+    shares = [Fraction(match[1]) for match in matches if match]
+    if len(shares) < len(matches) or not all(shares):
         raise _wrong(text, "a weight is a positive number with at most six digits after the point")
     denominator = lcm(*(share.denominator for share in shares))
     whole = [int(share * denominator) for share in shares]
     whole = [weight // gcd(*whole) for weight in whole]
     if sum(whole) > LONGEST_PERIOD:
         raise _wrong(text, f"proportions {':'.join(map(str, whole))} repeat after {sum(whole)} samples only")
-    return tuple((weight, match[2]) for weight, match in zip(whole, found, strict=True) if match)
+    return tuple((weight, match[2]) for weight, match in zip(whole, matches, strict=True) if match)
 
 
 def _wrong(text: str, cause: str) -> InputError:

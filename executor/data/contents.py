@@ -151,8 +151,8 @@ def _row_bounds(starts: list[int], count: int) -> tuple[int, ...]:
         at = number * total // count
         while above < at:
             below, above = above, next(groups)
-        near = min(below, above, key=lambda start: abs(start - at))
-        cuts.add(near if abs(near - at) <= half else at)
+        value = min(below, above, key=lambda start: abs(start - at))
+        cuts.add(value if abs(value - at) <= half else at)
     return tuple(sorted(cuts))
 
 
@@ -187,25 +187,25 @@ def _last_line(path: Path, size: int) -> bytes:
         length = min(length, size)
         with path.open("rb") as stream:
             stream.seek(size - length)
-            found = stream.read(length).rstrip()
-        if b"\n" in found or length in (size, LARGEST_BYTES):
-            return found.rsplit(b"\n", 1)[-1]
+            last_line = stream.read(length).rstrip()
+        if b"\n" in last_line or length in (size, LARGEST_BYTES):
+            return last_line.rsplit(b"\n", 1)[-1]
         length = min(length * 8, LARGEST_BYTES)
 
 
 # ── what a run keeps ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def texts_json(found: Mapping[str, Contents]) -> str:
+def texts_json(values: Mapping[str, Contents]) -> str:
     """Contents of a run's corpora by name, as the run keeps them."""
-    return json.dumps({name: unstructure(contents) for name, contents in found.items()})
+    return json.dumps({name: unstructure(contents) for name, contents in values.items()})
 
 
 def kept_contents(folder: Path) -> dict[str, Contents]:
     """What a run has kept of its corpora; nothing where it has begun with none."""
     path = folder / TEXTS_FILE
-    found = structure(read_json(path), dict[str, Contents], str(path)) if path.is_file() else {}
-    for name, contents in found.items():
+    result = structure(read_json(path), dict[str, Contents], str(path)) if path.is_file() else {}
+    for name, contents in result.items():
         for file in contents.files:
             if (
                 not file.bounds
@@ -217,7 +217,7 @@ def kept_contents(folder: Path) -> dict[str, Contents]:
                     cause=f"pieces of {file.name or name} do not follow one another",
                     fix="remove it: the next start of plan run writes it anew",
                 )
-    return found
+    return result
 
 
 def require_unchanged(name: str, before: Contents, now: Contents) -> None:

@@ -36,20 +36,20 @@ class NotJsonError(InputError):
 
 def files_of(texts: Sequence[Path]) -> tuple[list[Path], int]:
     """The files to read, a folder's in the order of their names, and how many of its others are left out."""
-    found, skipped = list[Path](), 0
+    paths, skipped = list[Path](), 0
     for path in texts:
         if not path.exists():
             raise not_text(path, "there is no such file or folder")
         if not path.is_dir():
-            found.append(path)
+            paths.append(path)
             continue
-        inside = sorted(one for one in path.rglob("*") if one.is_file() and one.name not in ABOUT)
-        held = [one for one in inside if one.suffix in TABLES or kind_of(one) in (*LINES, TEXT)]
+        inside = sorted(item for item in path.rglob("*") if item.is_file() and item.name not in ABOUT)
+        held = [path for path in inside if path.suffix in TABLES or kind_of(path) in (*LINES, TEXT)]
         if not held:
             raise not_text(path, f"no file in it ends with {', '.join((*TABLES, *LINES, TEXT))}")
-        found += held
+        paths += held
         skipped += len(inside) - len(held)
-    return found, skipped
+    return paths, skipped
 
 
 def documents(

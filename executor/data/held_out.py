@@ -94,16 +94,18 @@ def _require_unseen(name: str, training: str, texts: data.TextReading | None) ->
 def _files(name: str, texts: data.TextReading | None) -> set[str]:
     """Full names of the files of a source; an index stands for its data, a folder for what it holds."""
     parts = parts_of(data.named_in_full(name)) or ((1, data.named_in_full(name)),)
-    found = set()
+    values = set()
     for _, part in parts:
         if is_hub(part):
             files = () if texts is None else data.contents_of(part, texts).files
-            found |= {one.name if "://" in one.name else str(path_of(part, one).resolve()) for one in files}
+            values |= {
+                file.name if "://" in file.name else str(path_of(part, file).resolve()) for file in files
+            }
             continue
         inside = files_of([Path(part)])[0] if Path(part).is_dir() else [part]
         names = (str(file).removesuffix(".idx").removesuffix(".bin") for file in inside)
-        found |= {name if name == data.SYNTHETIC else str(Path(name).resolve()) for name in names}
-    return found
+        values |= {name if name == data.SYNTHETIC else str(Path(name).resolve()) for name in names}
+    return values
 
 
 def _is_small(name: str, texts: data.TextReading) -> bool:

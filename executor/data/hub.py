@@ -111,7 +111,11 @@ def full_name(name: str, kept: Mapping[str, Contents], before: str = "") -> str:
     asked = parsed(absolute(name))  # a folder may have the name of a reader
     if not asked.revision:
         began = parsed(before) if is_hub(before) else None
-        known = {one.hub.revision for one in kept.values() if one.hub and one.hub.path == asked.path}
+        known = {
+            contents.hub.revision
+            for contents in kept.values()
+            if contents.hub and contents.hub.path == asked.path
+        }
         known = {began.revision} if began and began.path == asked.path else known
         asked = asked._replace(revision=known.pop() if len(known) == 1 else "")
     with _asked(name) as library:
@@ -182,9 +186,11 @@ def _builder(library: Any, asked: Name) -> Any:
     """What the library knows of a configuration, whose files are all its dataset's own."""
     require_dataset(asked.path)
     require_no_address(asked.path)
-    found = library.load_dataset_builder(asked.path, asked.config, revision=asked.revision or None)
-    require_own(asked.path, (file for files in (found.config.data_files or {}).values() for file in files))
-    return found
+    dataset_builder = library.load_dataset_builder(asked.path, asked.config, revision=asked.revision or None)
+    require_own(
+        asked.path, (file for files in (dataset_builder.config.data_files or {}).values() for file in files)
+    )
+    return dataset_builder
 
 
 def _files_of(hub: Split, paths: list[str], field: str, lanes: int) -> tuple[TextFile, ...]:
@@ -195,20 +201,22 @@ def _files_of(hub: Split, paths: list[str], field: str, lanes: int) -> tuple[Tex
             for path in paths
         ]
     else:  # a file that holds several
-        told = hashlib.sha256(json.dumps([(path, _size(path), _mark(path)) for path in paths]).encode())
-        mark = told.hexdigest()[:16]
+        sha256 = hashlib.sha256(json.dumps([(path, _size(path), _mark(path)) for path in paths]).encode())
+        mark = sha256.hexdigest()[:16]
         files = [TextFile(name=str(n), size_bytes=0, mark=mark, bounds=(0, END)) for n in range(hub.shards)]
     total = sum(max(1, file.size_bytes) for file in files)
     if not hub.columns or len(files) > MOST_FOOTERS:
         return tuple(files)
-    found = []
+    result = []
     for number, file in enumerate(files):
         wanted = round(PIECES_PER_LANE * lanes * max(1, file.size_bytes) / total)
         groups = _groups(hub, field, number).num_shards if wanted > 1 else 1
         count = min(wanted, groups)
         cuts = sorted({group * groups // count for group in range(count)}) if count > 1 else []
-        found.append(replace(file, bounds=(*(cut * GROUP for cut in cuts), groups * GROUP)) if cuts else file)
-    return tuple(found)
+        result.append(
+            replace(file, bounds=(*(cut * GROUP for cut in cuts), groups * GROUP)) if cuts else file
+        )
+    return tuple(result)
 
 
 def _filled(name: str, contents: Contents, number: int) -> TextFile:
@@ -358,23 +366,23 @@ def _refused(path: str, error: Exception, *, offline: bool) -> InputError:
     """Build the error for a dataset that the library does not open."""
     from huggingface_hub.errors import GatedRepoError
 
-    said = _first_line(error)
-    if isinstance(error, GatedRepoError) or f"'{path}' is a gated dataset" in said:
+    line = _first_line(error)
+    if isinstance(error, GatedRepoError) or f"'{path}' is a gated dataset" in line:
         return InputError(
             what=f"{path} asks for its readers to be known",
-            cause=said,
+            cause=line,
             fix="accept its conditions on its page, then set HF_TOKEN or run hf auth login on every node",
         )
-    if isinstance(error, ConnectionError) or "Couldn't reach" in said:
+    if isinstance(error, ConnectionError) or "Couldn't reach" in line:
         return InputError(
             what=f"{path} is not here, and the hub {'is not asked' if offline else 'does not answer'}",
-            cause="HF_HUB_OFFLINE is set" if offline else said,
+            cause="HF_HUB_OFFLINE is set" if offline else line,
             fix=f"download it where there is a network, and give --data hf:DIR: "
             f"hf download {path} --repo-type dataset --local-dir DIR",
         )
     return InputError(
         what=f"{path} cannot be opened as a dataset",
-        cause=said,
+        cause=line,
         fix="give the name that its page on the hub has, or a folder that datasets.load_dataset opens",
     )
 

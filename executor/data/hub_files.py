@@ -31,12 +31,12 @@ def require_dataset(path: str) -> None:
 def require_no_address(path: str) -> None:
     """Refuse a folder whose description names an address, before the library asks there."""
     readme, standalone = Path(path) / README, Path(path) / STANDALONE
-    found = [text for text in _texts(_configs(readme), set()) if "://" in text] if readme.is_file() else []
+    values = [text for text in _texts(_configs(readme), set()) if "://" in text] if readme.is_file() else []
     if standalone.is_file():  # its YAML is not read here, so an escape in it could hide an address
         lines = standalone.read_text(encoding="utf-8").splitlines()
-        found += [line.strip() for line in lines if "://" in line or "\\" in line]
-    if found:
-        raise _elsewhere(path, found[0], "an address, or what may hide one")
+        values += [line.strip() for line in lines if "://" in line or "\\" in line]
+    if values:
+        raise _elsewhere(path, values[0], "an address, or what may hide one")
 
 
 def require_own(path: str, files: Iterable[str]) -> None:
@@ -68,8 +68,8 @@ def _texts(value: Any, seen: set[int]) -> Iterator[str]:
         yield value
     elif isinstance(value, dict | list) and id(value) not in seen:
         seen.add(id(value))
-        for one in value.values() if isinstance(value, dict) else value:
-            yield from _texts(one, seen)
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _texts(item, seen)
 
 
 def _elsewhere(path: str, file: str, why: str) -> InputError:

@@ -41,10 +41,10 @@ def open_indexed(index: Path) -> npt.NDArray[Any]:
     try:
         size = index.stat().st_size
         with index.open("rb") as stream:
-            found = stream.read(HEADER.size)
-        if len(found) < HEADER.size:
-            raise _damaged(index, f"{len(found)} bytes, its header alone has {HEADER.size}")
-        magic, version, code, sequences, marks = HEADER.unpack(found)
+            result = stream.read(HEADER.size)
+        if len(result) < HEADER.size:
+            raise _damaged(index, f"{len(result)} bytes, its header alone has {HEADER.size}")
+        magic, version, code, sequences, marks = HEADER.unpack(result)
         if magic != MAGIC or version != VERSION:
             raise _damaged(
                 index, f"it starts with {magic!r} and version {version}, not {MAGIC!r} and {VERSION}"

@@ -85,10 +85,10 @@ class Contents:
 def mark_of(path: Path, size: int) -> str:
     """Checksum of the first and last bytes of a file."""
     with path.open("rb") as stream:
-        found = hashlib.sha256(stream.read(HEAD_BYTES))
+        sha256 = hashlib.sha256(stream.read(HEAD_BYTES))
         stream.seek(max(0, size - TAIL_BYTES))
-        found.update(stream.read(TAIL_BYTES))
-    return found.hexdigest()[:16]
+        sha256.update(stream.read(TAIL_BYTES))
+    return sha256.hexdigest()[:16]
 
 
 def require_same(path: Path, file: TextFile) -> None:
@@ -168,15 +168,15 @@ def with_turns(contents: Contents) -> Contents:
     if not any(dealt):
         return contents
     total = sum(max(1, file.size_bytes) for file in contents.files)
-    found = contents
+    result = contents
     for most in range(1, MOST_TURNS + 1):
         wanted = [most * contents.lanes * max(1, file.size_bytes) / total for file in contents.files]
         files = tuple(
             replace(file, turns=max(1, ceil(count / (len(file.bounds) - 1)))) if by_turns else file
             for file, count, by_turns in zip(contents.files, wanted, dealt, strict=True)
         )
-        found = replace(contents, files=files)
-        loads = [sum(piece.weight for piece in lane) for lane in deal(pieces_of(found), contents.lanes)]
+        result = replace(contents, files=files)
+        loads = [sum(piece.weight for piece in lane) for lane in deal(pieces_of(result), contents.lanes)]
         if max(loads) <= UNLIKE * sum(loads) / len(loads):
             break
-    return found
+    return result

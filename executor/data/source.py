@@ -78,17 +78,17 @@ class TokenFile:
         epoch, place = divmod(index, self.windows)
         start = int(_shuffled(self.windows, self.seed, epoch)[place]) * self.sequence_length
         try:
-            found = np.asarray(self.tokens[start : start + self.sequence_length + 1], dtype=np.int64)
+            values = np.asarray(self.tokens[start : start + self.sequence_length + 1], dtype=np.int64)
         except (OSError, ValueError) as error:
             raise _unreadable(self.path, str(error)) from error
-        if found.max() >= self.vocab_size or found.min() < 0:
-            bad = int(np.argmax((found >= self.vocab_size) | (found < 0)))
+        if values.max() >= self.vocab_size or values.min() < 0:
+            bad = int(np.argmax((values >= self.vocab_size) | (values < 0)))
             raise InputError(
                 what=f"{self.path} has a token beyond the vocabulary",
-                cause=f"token {found[bad]} at position {start + bad}, vocab_size is {self.vocab_size}",
+                cause=f"token {values[bad]} at position {start + bad}, vocab_size is {self.vocab_size}",
                 fix="tokenize the file with the model's own tokenizer, or raise the model's vocab_size",
             )
-        return found
+        return values
 
 
 @functools.lru_cache(maxsize=32)
@@ -129,7 +129,7 @@ def open_source(
             for _, part in parts
         ]
         weights = [weight for weight, _ in parts]
-        if texts is not None and any(isinstance(one, TextStream) for one in opened):
+        if texts is not None and any(isinstance(token_source, TextStream) for token_source in opened):
             return LaneBlend(opened, weights, global_batch_size=texts.global_batch_size)
         return blend(opened, weights)
     if name == SYNTHETIC:
@@ -190,20 +190,20 @@ def contents_of(name: str, texts: TextReading) -> Contents:
 
 def fitting_tokenizer(texts: TextReading, vocab_size: int) -> Tokenizer:
     """The tokenizer of a run: the model has all of its tokens, and the run began with it."""
-    found = open_tokenizer(Path(texts.tokenizer), end=texts.end)
-    if found.vocab_size > vocab_size:
+    tokenizer = open_tokenizer(Path(texts.tokenizer), end=texts.end)
+    if tokenizer.vocab_size > vocab_size:
         raise InputError(
             what="the tokenizer has tokens that the model has not",
-            cause=f"{texts.tokenizer} has ids below {found.vocab_size}, vocab_size is {vocab_size}",
+            cause=f"{texts.tokenizer} has ids below {tokenizer.vocab_size}, vocab_size is {vocab_size}",
             fix="give the model's own tokenizer, or a model with a larger vocab_size",
         )
-    if texts.sha256 not in (None, found.sha256):
+    if texts.sha256 not in (None, tokenizer.sha256):
         raise InputError(
             what=f"{texts.tokenizer} is not the tokenizer that the run began with",
-            cause=f"SHA-256 {(texts.sha256 or '')[:12]}… then, {found.sha256[:12]}… now",
+            cause=f"SHA-256 {(texts.sha256 or '')[:12]}… then, {tokenizer.sha256[:12]}… now",
             fix="put that one back, or begin a run of its own with another --run-dir",
         )
-    return found
+    return tokenizer
 
 
 def whole_text(
@@ -298,8 +298,8 @@ def fully_named(name: str, kept: Mapping[str, Contents], before: str | None = No
     parts, began = parts_of(name), parts_of(before or "")
     if parts is not None:
         same = began if began is not None and len(began) == len(parts) else ((1, ""),) * len(parts)
-        found = zip(parts, same, strict=True)
-        return ",".join(f"{weight}={fully_named(part, kept, old)}" for (weight, part), (_, old) in found)
+        result = zip(parts, same, strict=True)
+        return ",".join(f"{weight}={fully_named(part, kept, old)}" for (weight, part), (_, old) in result)
     return full_name(name, kept, before or "") if is_hub(name) else name
 
 

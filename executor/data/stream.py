@@ -104,7 +104,7 @@ class TextStream:
     @property
     def key(self) -> str:
         """What decides the samples, in a word: places are those of no other stream."""
-        told = (
+        values = (
             self.contents.sha256,
             [file.bounds for file in self.contents.files],
             self.contents.field,
@@ -115,7 +115,7 @@ class TextStream:
             self.seed,
             *(turns for turns in ([file.turns for file in self.contents.files],) if max(turns) > 1),
         )
-        return hashlib.sha256(json.dumps(told).encode()).hexdigest()[:32]
+        return hashlib.sha256(json.dumps(values).encode()).hexdigest()[:32]
 
     def places(self, windows: Sequence[int]) -> npt.NDArray[np.int64]:
         """Where the windows begin, one a lane: (L, 5) of window and place, −1 where it is not known here."""
@@ -140,14 +140,16 @@ class TextStream:
         if len(table) != self.lanes or any(len(row) != COLUMNS for row in table):
             raise self.astray(len(table), Place())
         for number, (window, *place) in enumerate(table):
-            found = Place(*place)
+            result = Place(*place)
             if window < 0:
                 continue
             if not (
-                0 <= found.turn < len(self.pieces_of_lane[number]) and found.epoch >= 0 and found.token >= 0
+                0 <= result.turn < len(self.pieces_of_lane[number])
+                and result.epoch >= 0
+                and result.token >= 0
             ):
-                raise self.astray(number, found)
-            self.found[number] = (window, found)
+                raise self.astray(number, result)
+            self.found[number] = (window, result)
 
     def astray(self, number: int, place: Place) -> InputError:
         """Build the error for a place that the corpus does not have."""
@@ -198,10 +200,10 @@ class _Lane:
         """Tokens of the next window; it is then the one after it."""
         length = self.stream.sequence_length
         end = self.used + length + 1  # by tokens from the first that waits
-        held = sum(len(one.tokens) for one in self.waiting)
+        held = sum(len(encoded.tokens) for encoded in self.waiting)
         while held < end:
             held += self._take()
-        found = self._first(end)
+        values = self._first(end)
         self.used += length
         while self.used >= len(self.waiting[0].tokens):
             self.used -= len(self.waiting.popleft().tokens)
@@ -209,14 +211,14 @@ class _Lane:
         self.starts[self.next] = self.waiting[0].place._replace(token=self.used)
         while len(self.starts) > self.stream.windows_kept:
             self.starts.popitem(last=False)
-        return found
+        return values
 
     def _first(self, end: int) -> npt.NDArray[np.int64]:
         """Tokens that wait, from the first that no window has used to before `end`."""
         parts, at = [], 0
-        for one in self.waiting:
-            parts.append(one.tokens[max(0, self.used - at) : end - at])
-            at += len(one.tokens)
+        for encoded in self.waiting:
+            parts.append(encoded.tokens[max(0, self.used - at) : end - at])
+            at += len(encoded.tokens)
             if at >= end:
                 break
         return np.concatenate(parts).astype(np.int64)

@@ -43,14 +43,14 @@ class Tokenizer:
             encode = getattr(
                 self.known, "encode_batch_fast", self.known.encode_batch
             )  # without places in the text
-            found = encode(list(texts), add_special_tokens=False)
+            value = encode(list(texts), add_special_tokens=False)
         except Exception as error:  # of a library in Rust: it raises bare ones
             raise InputError(
                 what="a document cannot be tokenized",
                 cause=(str(error).splitlines() or [type(error).__name__])[0][:200],
                 fix="give text that is Unicode, without lone surrogates",
             ) from error
-        return [np.asarray([*one.ids, self.end], dtype=np.int32) for one in found]
+        return [np.asarray([*item.ids, self.end], dtype=np.int32) for item in value]
 
 
 def tokenizer_file(path: Path) -> Path:
@@ -115,15 +115,15 @@ def _end_of(known: Any, path: Path) -> int:
     folder = path if path.is_dir() else path.parent
     name: object = None
     try:
-        said = json.loads((folder / CONFIG).read_text(encoding="utf-8")).get("eos_token")
-        name = said.get("content") if isinstance(said, dict) else said
+        value = json.loads((folder / CONFIG).read_text(encoding="utf-8")).get("eos_token")
+        name = value.get("content") if isinstance(value, dict) else value
     except (OSError, ValueError, AttributeError):
-        said = None
-    found = known.token_to_id(name) if isinstance(name, str) else None
-    if found is None:
+        value = None
+    token = known.token_to_id(name) if isinstance(name, str) else None
+    if token is None:
         raise InputError(
             what="which token ends a document is not known",
             cause=f"{folder / CONFIG} names no eos_token that the tokenizer has",
             fix="give its id: --document-end ID",
         )
-    return int(found)
+    return int(token)

@@ -102,15 +102,15 @@ class Budget:
 
     def allows_after(self, attempt: int, asked: Sequence[signal.Signals]) -> bool:
         """Whether there is another attempt after this one; waits for the node that decides."""
-        again, enough = (self.team.meeting / f"{word}-{attempt}" for word in ("again", "enough"))
+        path, enough = (self.team.meeting / f"{word}-{attempt}" for word in ("again", "enough"))
         if self.team.nodes.rank == 0:
             newest = _newest(self.team)
             self.used = 1 if newest > self.reached else self.used + 1
             self.reached = max(newest, self.reached)
-            (again if self.used <= self.team.max_restarts else enough).touch()
-        while not (again.exists() or enough.exists() or asked or self.team.over()):
+            (path if self.used <= self.team.max_restarts else enough).touch()
+        while not (path.exists() or enough.exists() or asked or self.team.over()):
             time.sleep(LOOK_S)
-        return again.exists() and not asked
+        return path.exists() and not asked
 
 
 def _newest(team: Team) -> int:
@@ -152,9 +152,9 @@ def _started(team: Team, attempt: int, local: int) -> subprocess.Popen[bytes]:
         return _process(team, (str(team.run_file),), environment, subprocess.DEVNULL)
     rank = team.waiting.pop()
     assert rank.stdin is not None  # noqa: S101 - it was started with one
-    told = json.dumps({"run_file": str(team.run_file), "environment": environment})
+    text = json.dumps({"run_file": str(team.run_file), "environment": environment})
     with contextlib.suppress(BrokenPipeError), rank.stdin:  # it has died, which is seen as of any rank
-        rank.stdin.write(told.encode())
+        rank.stdin.write(text.encode())
     return rank
 
 

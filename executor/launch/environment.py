@@ -69,8 +69,8 @@ def environment_of_ranks(
         for name, value in environment.items()
         if name in names or name.startswith(prefixes) or name in named
     }
-    told = TOLD | ({} if records is None else {RECORD_FILE: str(records / "nccl-rank")})
-    defaults = {names[0]: value for names, value in told.items() if not passed.keys() & set(names)}
+    values = TOLD | ({} if records is None else {RECORD_FILE: str(records / "nccl-rank")})
+    defaults = {names[0]: value for names, value in values.items() if not passed.keys() & set(names)}
     return {
         **THREADS,
         **defaults,

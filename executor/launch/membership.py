@@ -92,8 +92,8 @@ class Table:
     def beat(self, *, ended: int | None = None, lost: int = 0) -> None:
         """Show that this node lives, and of which turn its ranks are gone where that has changed."""
         with self.writing:
-            said = self.mine if ended is None else replace(self.mine, ended=ended, lost=lost)
-            self.mine = replace(said, count=said.count + 1)
+            mine = self.mine if ended is None else replace(self.mine, ended=ended, lost=lost)
+            self.mine = replace(mine, count=mine.count + 1)
             if self.cut_s:
                 return
             write_atomically(self.folder / f"{_BEAT}{self.node}", json.dumps(unstructure(self.mine)))
@@ -101,7 +101,9 @@ class Table:
     def look(self, now_s: float) -> None:
         """Hear the others; `now_s` is this machine's monotonic clock, in seconds."""
         waited_s = 0.0 if self.looked_s is None else min(now_s - self.looked_s, _COUNTED_S)
-        heard = {node: replace(one, silent_s=one.silent_s + waited_s) for node, one in self.heard.items()}
+        heard = {
+            node: replace(heard, silent_s=heard.silent_s + waited_s) for node, heard in self.heard.items()
+        }
         for node, beat in _beats(self.folder):
             before = heard.get(node)
             if before is None or before.beat != beat:

@@ -103,9 +103,9 @@ def from_nvidia(ask: Tool) -> tuple[GpuState, ...]:
             failure = failure or error
             continue
         rows = [[cell.strip() for cell in line.split(",")] for line in text.splitlines()]
-        found = tuple(_of_row(dict(zip(_FIELDS, row, strict=True))) for row in rows if _is_row(row))
-        if found:
-            return found
+        gpu_states = tuple(_of_row(dict(zip(_FIELDS, row, strict=True))) for row in rows if _is_row(row))
+        if gpu_states:
+            return gpu_states
         if text.strip():
             failure = failure or _failed(words, text)
     if failure is not None:
@@ -116,8 +116,8 @@ def from_nvidia(ask: Tool) -> tuple[GpuState, ...]:
 def _failed(words: Sequence[str], text: str) -> ToolError:
     """A tool that tells of no GPU, by the first line that is no row of one."""
     lines = (line.strip() for line in text.splitlines())
-    said = next((line for line in lines if line and not _is_row([c.strip() for c in line.split(",")])), "")
-    return ToolError(f"{words[0]}: {said[:200] or 'it fails and says nothing'}")
+    failed = next((line for line in lines if line and not _is_row([c.strip() for c in line.split(",")])), "")
+    return ToolError(f"{words[0]}: {failed[:200] or 'it fails and says nothing'}")
 
 
 def _is_row(row: Sequence[str]) -> bool:
@@ -162,18 +162,18 @@ def from_rocm(ask: Tool, sys_class: Path) -> tuple[GpuState, ...]:
     words = ("rocm-smi", "--showproductname", "--showmeminfo", "vram", "--showdriverversion", "--json")
     text = ask(words)
     try:
-        told = json.loads(text[text.index("{") :])  # warnings may stand before it
+        value = json.loads(text[text.index("{") :])  # warnings may stand before it
     except ValueError:
-        told = {}
-    system = told.get("system")
+        value = {}
+    system = value.get("system")
     driver = str(system.get("Driver version", "")) if isinstance(system, dict) else ""
-    found = []
-    for place, name in enumerate(name for name in told if name.startswith("card")):
-        card = told[name] if isinstance(told[name], dict) else {}
+    result = []
+    for place, name in enumerate(name for name in value if name.startswith("card")):
+        card = value[name] if isinstance(value[name], dict) else {}
         total, used = (_number(str(card.get(f"VRAM Total {word}Memory (B)", ""))) for word in ("", "Used "))
         if total is None or used is None:  # "N/A"
             continue
-        found.append(
+        result.append(
             GpuState(
                 index=place,
                 name=str(card.get("Card Series") or card.get("Card series") or ""),
@@ -183,9 +183,9 @@ def from_rocm(ask: Tool, sys_class: Path) -> tuple[GpuState, ...]:
                 uncorrected_errors=_memory_errors(sys_class / "drm" / name),
             )
         )
-    if text.strip() and not found:
+    if text.strip() and not result:
         raise _failed(words, text)
-    return tuple(found)
+    return tuple(result)
 
 
 def _memory_errors(card: Path) -> int | None:
@@ -207,13 +207,13 @@ def visible(gpus: Sequence[GpuState], environment: Mapping[str, str]) -> tuple[G
         listed = next((environment[name] for name in names if environment.get(name)), None)
     if listed is None:
         return tuple(gpus)
-    found: list[GpuState] = []
+    gpu_states: list[GpuState] = []
     for word in map(str.strip, listed.split(",")):
         meant = [gpu for gpu in gpus if word == str(gpu.index) or (word and gpu.uuid.startswith(word))]
         if len(meant) != 1:
             break
-        found += meant
-    return tuple(found)
+        gpu_states += meant
+    return tuple(gpu_states)
 
 
 def nic_rate(sys_class: Path = SYS_CLASS) -> float | None:
@@ -255,7 +255,7 @@ def _output(words: Sequence[str]) -> str:
     except OSError as error:
         raise ToolError(f"{words[0]}: {error.strerror}") from error
     try:
-        said, wrong = tool.communicate(timeout=MOST_SECONDS)
+        output, wrong = tool.communicate(timeout=MOST_SECONDS)
     except subprocess.TimeoutExpired as error:
         tool.kill()
         for pipe in (tool.stdout, tool.stderr):
@@ -265,5 +265,5 @@ def _output(words: Sequence[str]) -> str:
             tool.wait(KILLED_S)
         raise ToolError(f"{words[0]}: no answer in {MOST_SECONDS} s") from error
     if tool.returncode:
-        raise _failed(words, (said + b"\n" + wrong).decode("utf-8", "replace"))
-    return said.decode("utf-8", "replace")
+        raise _failed(words, (output + b"\n" + wrong).decode("utf-8", "replace"))
+    return output.decode("utf-8", "replace")

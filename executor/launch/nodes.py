@@ -53,21 +53,21 @@ def placed(nodes: Nodes, hosts: Sequence[str], environment: Mapping[str, str]) -
     if nodes.count == 1 or not hosts or environment.get("HOSTS") == "any":
         return nodes
     mine = names_here(environment)
-    found = [rank for rank, host in enumerate(hosts) if {host, host.partition(".")[0]} & mine]
-    if len(hosts) != nodes.count or len(found) != 1:
+    result = [rank for rank, host in enumerate(hosts) if {host, host.partition(".")[0]} & mine]
+    if len(hosts) != nodes.count or len(result) != 1:
         cause = f"the plan has ranks on {len(hosts)} hosts, {', '.join(hosts[:4])}…; this is "
         raise InputError(
             what="the plan is for other hosts than the job's",
             cause=f"{cause}{', '.join(sorted(mine))}, one of {nodes.count}",
             fix="plan anew on this job's allocation, or set HOSTS=any to take the launcher's order of nodes",
         )
-    return replace(nodes, rank=found[0])
+    return replace(nodes, rank=result[0])
 
 
 def names_here(environment: Mapping[str, str]) -> set[str]:
     """What this machine may be called: by the user, by Slurm, by itself; also without its domain."""
     full = {environment.get("NODE_NAME", ""), environment.get("SLURMD_NODENAME", ""), socket.gethostname()}
-    return {name for one in full - {""} for name in (one, one.partition(".")[0])}
+    return {name for item in full - {""} for name in (item, item.partition(".")[0])}
 
 
 def name_here(environment: Mapping[str, str]) -> str:
@@ -81,9 +81,9 @@ def repeated_counts(name: str, text: str) -> tuple[int, ...]:
     >>> repeated_counts("SLURM_STEP_TASKS_PER_NODE", "2(x3),1")
     (2, 1)
     """
-    found = [_REPEATED.fullmatch(part) for part in text.split(",")]
-    counts = tuple(int(match[1]) for match in found if match is not None)
-    if len(counts) < len(found):
+    matches = [_REPEATED.fullmatch(part) for part in text.split(",")]
+    counts = tuple(int(match[1]) for match in matches if match is not None)
+    if len(counts) < len(matches):
         raise unreadable(name, text, "counts as Slurm writes them, like 1(x2)")
     return counts
 

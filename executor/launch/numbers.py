@@ -66,18 +66,18 @@ class Numbers:
 
     def claims(self) -> dict[int, Claim]:
         """The last generation of each number's claims."""
-        found: dict[int, Claim] = {}
+        result: dict[int, Claim] = {}
         for path in self.folder.glob(f"{_NUMBER}*.*"):
             number, _, generation = path.name.removeprefix(_NUMBER).partition(".")
             if not (number.isdecimal() and generation.isdecimal() and int(number) < self.count):
                 continue
-            before = found.get(int(number))
+            before = result.get(int(number))
             if before is None or before.generation < int(generation):
                 node = structure(read_json(path / _HOLDER), str, str(path))
-                found[int(number)] = Claim(
+                result[int(number)] = Claim(
                     number=int(number), generation=int(generation), node=node, path=path
                 )
-        return found
+        return result
 
     def look(self, now_s: float) -> int | None:
         """Take a number if one can be had now; `now_s` is this machine's monotonic clock, in seconds."""
@@ -85,7 +85,7 @@ class Numbers:
         self.watch.look(now_s)
         self.watched_s += 0.0 if before_s is None else min(now_s - before_s, _OWN_S)
         claims = self.claims()
-        own = [one for one in claims.values() if one.node == self.node and (one.number or self.first)]
+        own = [claim for claim in claims.values() if claim.node == self.node and (claim.number or self.first)]
         if own:
             return self._again(own[0])
         states = {number: self._state(claim) for number, claim in claims.items()}
@@ -185,7 +185,7 @@ class Numbers:
 
 def numbered(nodes: Nodes, numbers: Numbers, say: Callable[[str], None]) -> Nodes:
     """Wait for this node's number; `say` is told when that takes long."""
-    since_s, told = time.monotonic(), False
+    since_s, value = time.monotonic(), False
     while (number := numbers.look(time.monotonic())) is None:
         numbers.tell_namesakes(say)
         waited_s = time.monotonic() - since_s
@@ -193,11 +193,13 @@ def numbered(nodes: Nodes, numbers: Numbers, say: Callable[[str], None]) -> Node
             raise InputError(
                 what=f"{numbers.node} has no number among the run's nodes",
                 cause=f"in {MEETING_S} s none of {numbers.count} was free: "
-                + ", ".join(f"{one.number} is {one.node}" for one in list(numbers.claims().values())[:4]),
+                + ", ".join(
+                    f"{claim.number} is {claim.node}" for claim in list(numbers.claims().values())[:4]
+                ),
                 fix="stop nodes that are not to take part, or set NODE_RANK on each",
             )
-        if waited_s > SILENT_S + 2 * BEAT_S and not told:
-            told = True
+        if waited_s > SILENT_S + 2 * BEAT_S and not value:
+            value = True
             say(f"every number of {numbers.count} nodes is taken: waiting for one, up to {MEETING_S} s")
         time.sleep(_LOOK_S)
     return replace(nodes, rank=number)

@@ -57,13 +57,13 @@ def check_node(
         if device == "cpu" or (device == "auto" and not has_gpu()):
             check_room(plan, ranks, lambda rank: allocated_bytes(plan, rank))
         return
-    found = list(differences(plan, ranks, state))
-    if found:
-        more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+    values = list(differences(plan, ranks, state))
+    if values:
+        more = f" (and {len(values) - 1} more)" if len(values) > 1 else ""
         raise InputError(
             what=f"this node is not what the plan is for{more}",
-            cause=found[0].cause,
-            fix=f"{found[0].fix}, {SKIP}",
+            cause=values[0].cause,
+            fix=f"{values[0].fix}, {SKIP}",
         )
 
 
@@ -128,9 +128,9 @@ def _of_kind(node: NodeSpec, planned: Gpu, gpu: GpuState) -> Iterator[Difference
             fix = f"plan again with --gpu {name}" if name else "plan again for this GPU"
             yield Difference(cause=f"{where}, the plan is for {node.gpu}", fix=fix)
     elif gpu.memory_bytes < MEMORY_SHARE * planned.memory_bytes:
-        told = format_bytes(planned.memory_bytes)
+        text = format_bytes(planned.memory_bytes)
         yield Difference(
-            cause=f"{where}, the plan counts on {told} of {node.gpu}", fix="plan again for this GPU"
+            cause=f"{where}, the plan counts on {text} of {node.gpu}", fix="plan again for this GPU"
         )
 
 

@@ -194,7 +194,7 @@ def _nodes_here(environment: Mapping[str, str], asked: str | None, meet: str | N
 
 def recognised(environment: Mapping[str, str]) -> Place | None:
     """The innermost launcher's word; those it cannot run inside of must say the same."""
-    there = [one for one in SCHEDULERS if _is_there(one, environment)]
+    there = [scheduler for scheduler in SCHEDULERS if _is_there(scheduler, environment)]
     if not there:
         return None
     inner = _place(there[0], environment)
@@ -252,7 +252,7 @@ def alone_hint(nodes: Nodes, environment: Mapping[str, str], meet: str | None = 
         return f"; node 0 is the one whose address is that of {RDZV_ENDPOINT} {meet}"
     if nodes.told_by != "Slurm" or "SLURM_STEP_ID" in environment:
         return ""
-    return f"; start it {next(one.once for one in SCHEDULERS if one.name == nodes.told_by)}"
+    return f"; start it {next(scheduler.once for scheduler in SCHEDULERS if scheduler.name == nodes.told_by)}"
 
 
 def _alone(environment: Mapping[str, str], most: int, least: int, meet: str | None) -> Nodes:
@@ -269,7 +269,7 @@ def _alone(environment: Mapping[str, str], most: int, least: int, meet: str | No
             count=most, rank=UNNUMBERED, launch=launch, least=least, come=most, told_by=RDZV_ENDPOINT
         )
     if NODE_RANK not in environment:
-        known = ", ".join(one.name for one in SCHEDULERS)
+        known = ", ".join(scheduler.name for scheduler in SCHEDULERS)
         raise InputError(
             what=f"nothing says which of {most} nodes this is",
             cause=f"{NODE_RANK} is not set, and no launcher is recognised ({known})",
@@ -321,7 +321,7 @@ def _set(names: tuple[str, ...], environment: Mapping[str, str]) -> str:
 
 def _check_once(scheduler: Scheduler, environment: Mapping[str, str]) -> None:
     """Refuse several launchers on one node."""
-    name = next((one for one in scheduler.launchers if one in environment), "")
+    name = next((launcher for launcher in scheduler.launchers if launcher in environment), "")
     if name and any(count > 1 for count in repeated_counts(name, environment[name])):
         raise InputError(
             what=f"{scheduler.name} starts plan run more than once on a node",
@@ -332,10 +332,10 @@ def _check_once(scheduler: Scheduler, environment: Mapping[str, str]) -> None:
 
 def _or_alone(environment: Mapping[str, str]) -> str:
     """Which counts to unset to run on this machine alone, where that has this effect."""
-    there = next((one for one in SCHEDULERS if _is_there(one, environment)), None)
+    there = next((scheduler for scheduler in SCHEDULERS if _is_there(scheduler, environment)), None)
     counts = [name for name in there.count if name in environment] if there else []
     rest = {name: value for name, value in environment.items() if name not in counts}
-    if not counts or any(_is_there(one, rest) for one in SCHEDULERS):
+    if not counts or any(_is_there(scheduler, rest) for scheduler in SCHEDULERS):
         return ""
     return f", or unset {' and '.join(counts)} to run on this machine alone"
 
@@ -358,13 +358,13 @@ def _check_agree(inner: Place, other: Place) -> None:
     counts = inner.count is None or other.count is None or inner.count == other.count
     if counts and inner.rank == other.rank:
         return
-    said = [
+    values = [
         f"{place.scheduler.name} says node {place.rank}" + (f" of {place.count}" if place.count else "")
         for place in (inner, other)
     ]
     raise InputError(
         what="two launchers contradict each other",
-        cause=", ".join(said),
+        cause=", ".join(values),
         fix=f"unset {other.scheduler.rank[0]} or {inner.scheduler.rank[0]}, whichever did not start this",
     )
 
@@ -381,9 +381,11 @@ def _check_asked(name: str, come: int, asked: str | None, least: int, most: int)
 
 def _beyond(place: Place, environment: Mapping[str, str], count: int) -> InputError:
     """A rank that no node of so many has."""
-    one = place.scheduler
-    counted = _set(one.count, environment) or "--nnodes"
-    return unreadable(_set(one.rank, environment), str(place.rank), f"a number below {counted} = {count}")
+    scheduler = place.scheduler
+    counted = _set(scheduler.count, environment) or "--nnodes"
+    return unreadable(
+        _set(scheduler.rank, environment), str(place.rank), f"a number below {counted} = {count}"
+    )
 
 
 def _launch(scheduler: Scheduler, environment: Mapping[str, str]) -> str:

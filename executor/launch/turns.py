@@ -126,12 +126,12 @@ def earlier_words(folder: Path, node: int) -> frozenset[Word]:
 
 def _words(folder: Path) -> dict[Path, Word]:
     """The words of nodes that do not come, as they lie there."""
-    found = {}
+    words = {}
     for path in folder.glob(f"{_REFUSED}[0-9]*"):
         with contextlib.suppress(FileNotFoundError):  # its node has just taken it back
             about = path.stat()
-            found[path] = (path.name, about.st_mtime_ns, about.st_ino)
-    return found
+            words[path] = (path.name, about.st_mtime_ns, about.st_ino)
+    return words
 
 
 def require_none_refused(folder: Path, earlier: AbstractSet[Word] = frozenset()) -> None:
@@ -208,7 +208,7 @@ class Turns:
             after: the last turn that had ranks here, -1 for none.
             failure: how its ranks ended.
         """
-        known, under_way, since_s, told = after, after >= 0, time.monotonic(), False
+        known, under_way, since_s, value = after, after >= 0, time.monotonic(), False
         while True:
             self.check()
             number = self.table.latest()
@@ -230,8 +230,8 @@ class Turns:
                 not under_way and waited_s >= SILENT_S
             ):  # nodes that were mended have taken theirs back by then
                 require_none_refused(self.table.folder, self.earlier)
-                if not told and not self._complete(waited_s):
-                    told = True
+                if not value and not self._complete(waited_s):
+                    value = True
                     self.say(self.waiting())
             if under_way or self._complete(waited_s):
                 self.settle(number, members, failure, under_way=under_way)
@@ -302,8 +302,8 @@ class Turns:
         try:
             nodes, plan = chosen(self.crew, free) if not crashed else _failed(failure)
         except InputError as error:
-            told = _members(living, tuple(living), error=(error.what, error.cause, error.fix))
-            table.claim(number + 1, told, {})
+            value = _members(living, tuple(living), error=(error.what, error.cause, error.fix))
+            table.claim(number + 1, value, {})
             return
         if table.latest() == number:
             if not left:

@@ -63,11 +63,11 @@ def now_or_later(
     Those that are put off are None too: `gradients_of` those places is then called when they are taken.
     """
     trained = [place for place, leaf in enumerate(leaves) if leaf.parameter.requires_grad]
-    found: list[torch.Tensor | None] = [None] * len(leaves)
+    result: list[torch.Tensor | None] = [None] * len(leaves)
     if trained and delayed is not None and delayed.recording:
         parameters = [leaves[place].parameter for place in trained]
         delayed.add(lambda: list(zip(parameters, gradients_of(trained), strict=True)))
     elif trained:
         for place, gradient in zip(trained, gradients_of(trained), strict=True):
-            found[place] = gradient
-    return found
+            result[place] = gradient
+    return result

@@ -58,18 +58,23 @@ GPT2_ENDS = {"embed_tokens": "wte", "embed_positions": "wpe", "norm": "ln_f"}
 
 def plain_names(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """The same tensors without the prefix of the text part of a larger model; GPT-2's always with its own."""
-    found = {}
+    result = {}
     for name, tensor in state.items():
         plain = name.replace("model.language_model.", "model.").removeprefix("language_model.")
         bare = re.match(r"(wte|wpe|h|ln_f)\.", plain)
-        found[f"transformer.{plain}" if bare else plain] = tensor
-    return found
+        result[f"transformer.{plain}" if bare else plain] = tensor
+    return result
 
 
 def source_of(name: str, spec: ModelSpec, state: Mapping[str, torch.Tensor]) -> Source | None:
     """The tensors of a state dict (of plain names) that make a parameter, None when some are missing."""
     return next(
-        (found for found in _candidates(name, spec, state) if all(n in state for n in found.names)), None
+        (
+            candidate
+            for candidate in _candidates(name, spec, state)
+            if all(n in state for n in candidate.names)
+        ),
+        None,
     )
 
 

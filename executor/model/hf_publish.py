@@ -25,13 +25,13 @@ class Target(NamedTuple):
 
 def targets(family: str, parameters: Sequence[str]) -> Iterator[Target]:
     """How every parameter of a model is published in a family (`model_type`)."""
-    one = _FAMILIES.get(family, _experts_apart)
+    item = _FAMILIES.get(family, _experts_apart)
     joined: set[str] = set()
     for name in parameters:
         if name not in joined:
-            found = one(name)
-            joined.update(found.parameters)
-            yield found
+            target = item(name)
+            joined.update(target.parameters)
+            yield target
 
 
 def _renamed(name: str, theirs: str, *, turned: bool = False) -> Target:

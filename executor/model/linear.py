@@ -245,11 +245,11 @@ def project_together(
         *(local(w) for w in weights),
     )
     inner = iter(results[len(linears) :])
-    found = []
+    result = []
     for y, linear in zip(results, linears, strict=False):
         biased = y if linear.bias is None else y + local(linear.bias)
-        found.append(biased if linear.lora_A is None else linear.adapted(biased, next(inner)))
-    return found
+        result.append(biased if linear.lora_A is None else linear.adapted(biased, next(inner)))
+    return result
 
 
 class Head(Linear):

@@ -106,16 +106,16 @@ def differing(planned: object, published: object, prefix: str = "") -> list[str]
     >>> differing(model("llama-3-8b"), model("llama-2-7b"))[-1]
     'rotary.theta (planned 500000.0, published 10000.0)'
     """
-    found: list[str] = []
+    result: list[str] = []
     for field in fields(planned):  # type: ignore[arg-type]
         mine, theirs = getattr(planned, field.name), getattr(published, field.name)
         if field.name in _NOT_COMPUTED or mine == theirs:
             continue
         if is_dataclass(mine) and type(mine) is type(theirs):
-            found += differing(mine, theirs, f"{prefix}{field.name}.")
+            result += differing(mine, theirs, f"{prefix}{field.name}.")
         else:
-            found.append(f"{prefix}{field.name} (planned {mine!r}, published {theirs!r})")
-    return found
+            result.append(f"{prefix}{field.name} (planned {mine!r}, published {theirs!r})")
+    return result
 
 
 def read_state_dict(path: Path) -> Mapping[str, torch.Tensor]:
@@ -143,8 +143,8 @@ def _read_safetensors(path: Path) -> dict[str, torch.Tensor]:
     from safetensors import safe_open
 
     with safe_open(path, framework="pt") as file:
-        found = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
-    for name, tensor in found.items():
+        safetensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
+    for name, tensor in safetensors.items():
         if tensor.is_floating_point() and tensor.element_size() == 1:
             raise ValueError(f"{name} has numbers of type {tensor.dtype}: convert them to bf16")
-    return found
+    return safetensors

@@ -33,8 +33,8 @@ def listed(text: str) -> frozenset[int]:
     >>> sorted(listed("0-2,8"))
     [0, 1, 2, 8]
     """
-    found = [_RANGE.fullmatch(part.strip()) for part in text.split(",") if part.strip()]
-    ranges = [(int(match[1]), int(match[2] or match[1])) for match in found if match is not None]
+    matches = [_RANGE.fullmatch(part.strip()) for part in text.split(",") if part.strip()]
+    ranges = [(int(match[1]), int(match[2] or match[1])) for match in matches if match is not None]
     return frozenset(number for first, last in ranges for number in range(first, last + 1))
 
 
@@ -67,10 +67,10 @@ def bind(device: torch.device, sysfs: Path = SYSFS) -> str:
     """Bind this process to the processors beside its GPU; says what was done, nothing for a CPU."""
     if device.type != "cuda" or not hasattr(os, "sched_setaffinity"):
         return ""
-    found = beside(address_of(device), os.sched_getaffinity(0), sysfs)
-    if found.cpus:
-        bind_threads(found.cpus)
-    return found.said
+    result = beside(address_of(device), os.sched_getaffinity(0), sysfs)
+    if result.cpus:
+        bind_threads(result.cpus)
+    return result.said
 
 
 def bind_threads(cpus: AbstractSet[int]) -> None:
@@ -86,10 +86,10 @@ def bind_threads(cpus: AbstractSet[int]) -> None:
 
 def address_of(device: torch.device) -> str:
     """PCI address of a GPU, as sysfs names it; of a torch that does not tell it, nobody's."""
-    found = torch.cuda.get_device_properties(device)
-    if not hasattr(found, "pci_bus_id"):
+    properties = torch.cuda.get_device_properties(device)
+    if not hasattr(properties, "pci_bus_id"):
         return "of an unknown address"
-    return f"{found.pci_domain_id:04x}:{found.pci_bus_id:02x}:{found.pci_device_id:02x}.0"
+    return f"{properties.pci_domain_id:04x}:{properties.pci_bus_id:02x}:{properties.pci_device_id:02x}.0"
 
 
 def _read(path: Path) -> str:

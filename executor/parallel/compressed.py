@@ -29,14 +29,14 @@ Load = Callable[[Mapping[str, torch.Tensor]], None]
 
 def units(model: CausalLM) -> dict[str, dict[str, torch.nn.Parameter]]:
     """What is trained of each layer, and of each end of the model; of both together where they are tied."""
-    found: dict[str, dict[str, torch.nn.Parameter]] = {}
+    result: dict[str, dict[str, torch.nn.Parameter]] = {}
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad:
             continue
         layer = _LAYER.match(name)
         end = "embedding" if name.startswith("model.embed") and not model.spec.tie_word_embeddings else "head"
-        found.setdefault(layer[0] if layer else end, {})[name] = parameter
-    return found
+        result.setdefault(layer[0] if layer else end, {})[name] = parameter
+    return result
 
 
 @dataclass(slots=True, kw_only=True)
@@ -110,13 +110,13 @@ class Replica:
 
     def state(self) -> dict[str, torch.Tensor]:
         """What is to be saved, by name."""
-        found: dict[str, torch.Tensor] = {}
+        result: dict[str, torch.Tensor] = {}
         for unit, kept in self.compressor.kept.items():
             if kept.error is not None:
-                found[_missed(dist.get_rank(self.group), unit)] = kept.error
+                result[_missed(dist.get_rank(self.group), unit)] = kept.error
             if kept.factors is not None:
-                found[_factors(unit)] = kept.factors
-        return found
+                result[_factors(unit)] = kept.factors
+        return result
 
     def restore(self, sizes: Mapping[str, int], load: Load) -> str:
         """Take up what was saved; returns a line for the user where that is not what this replica kept.
@@ -160,7 +160,7 @@ class Replica:
             size = sum(m * r for _, m, r in sides)
             if size and sizes.get(_factors(unit)) == size:
                 kept[unit].factors = empty[unit].new_empty(size)
-        load({_factors(unit): one.factors for unit, one in kept.items() if one.factors is not None})
+        load({_factors(unit): missed.factors for unit, missed in kept.items() if missed.factors is not None})
         if saved == replicas:
             return ""
         return f"what factors of gradients missed on {saved} replicas is averaged for {replicas}"
@@ -190,5 +190,5 @@ def _cast(gradients: Mapping[str, torch.Tensor], kind: str, replicas: int) -> It
     else:
         message = torch.cat([(part.flatten() * replicas).to(FORMATS[kind]) for part in parts]).div_(replicas)
     yield message
-    for part, found in zip(parts, message.split([part.numel() for part in parts]), strict=True):
-        part.copy_(found.view_as(part))
+    for part, value in zip(parts, message.split([part.numel() for part in parts]), strict=True):
+        part.copy_(value.view_as(part))

@@ -49,11 +49,11 @@ def sides_of(shapes: Mapping[str, torch.Size], rank: int) -> dict[str, tuple[int
     >>> sides_of({"model.layers.0.a.weight": torch.Size((64, 32)), "model.norm.weight": torch.Size((32,))}, 4)
     {'model.layers.0.a.weight': (64, 32, 4)}
     """
-    found: dict[tuple[int, int], list[str]] = {}
+    sides: dict[tuple[int, int], list[str]] = {}
     for name, shape in shapes.items():
         if goes_as_factors(name, shape, rank):
-            found.setdefault((shape[0], shape[1:].numel()), []).append(name)
-    return {name: (n, m, min(n, m, rank)) for (n, m), names in found.items() for name in names}
+            sides.setdefault((shape[0], shape[1:].numel()), []).append(name)
+    return {name: (n, m, min(n, m, rank)) for (n, m), names in sides.items() for name in names}
 
 
 def first_factors(shapes: list[tuple[int, int]], seed: int, device: torch.device) -> torch.Tensor:
@@ -106,8 +106,8 @@ def sum_factored(
         message = torch.cat(whole)
         yield message
         message.div_(replicas)
-        for part, found in zip(whole, message.split([part.numel() for part in whole]), strict=True):
-            part.copy_(found)
+        for part, value in zip(whole, message.split([part.numel() for part in whole]), strict=True):
+            part.copy_(value)
     if matrices:
         yield left
         for matrix, p, q in zip(matrices, ps, qs, strict=True):

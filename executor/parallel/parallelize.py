@@ -134,13 +134,13 @@ def _set_axes(
 
 def shards_of(name: str, meshes: Meshes) -> Cuts:
     """Cuts that give this rank its compute shard: (dimension, parts, index), applied in turn."""
-    found, layout = sharding.rule(name), meshes.layout
+    rule, layout = sharding.rule(name), meshes.layout
     shards = []
-    if found.expert_dim is not None and meshes.expert is not None and layout.ep > 1:
-        shards.append((found.expert_dim, layout.ep, meshes.coordinate("ep")))
-    degree, axis = (layout.expert_tp, "expert_tp") if found.is_expert else (layout.tp, "tp")
-    if found.tensor_dim is not None and degree > 1:
-        shards.append((found.tensor_dim, degree, meshes.coordinate(axis)))
+    if rule.expert_dim is not None and meshes.expert is not None and layout.ep > 1:
+        shards.append((rule.expert_dim, layout.ep, meshes.coordinate("ep")))
+    degree, axis = (layout.expert_tp, "expert_tp") if rule.is_expert else (layout.tp, "tp")
+    if rule.tensor_dim is not None and degree > 1:
+        shards.append((rule.tensor_dim, degree, meshes.coordinate(axis)))
     return tuple(shards)
 
 
@@ -173,15 +173,15 @@ def _distribute(parameter: torch.Tensor, name: str, shards: Cuts, meshes: Meshes
 
 def _placements(name: str, meshes: Meshes) -> tuple[DeviceMesh, list[Placement]]:
     """Mesh and placements of a split parameter before FSDP."""
-    found, layout = sharding.rule(name), meshes.layout
-    if not found.is_expert or meshes.expert is None:
-        return meshes.dense["tensor"], [Shard(found.tensor_dim)]
-    tensor: Placement = Replicate() if found.tensor_dim is None else Shard(found.tensor_dim)
+    rule, layout = sharding.rule(name), meshes.layout
+    if not rule.is_expert or meshes.expert is None:
+        return meshes.dense["tensor"], [Shard(rule.tensor_dim)]
+    tensor: Placement = Replicate() if rule.tensor_dim is None else Shard(rule.tensor_dim)
     if layout.expert_tp == 1:
-        return meshes.expert["ep"], [Shard(found.expert_dim)]
+        return meshes.expert["ep"], [Shard(rule.expert_dim)]
     if layout.ep == 1:
         return meshes.expert["expert_tp"], [tensor]
-    return meshes.expert["ep", "expert_tp"], [Shard(found.expert_dim), tensor]
+    return meshes.expert["ep", "expert_tp"], [Shard(rule.expert_dim), tensor]
 
 
 def _set_recompute(model: CausalLM, layout: ParallelLayout, count: int) -> None:

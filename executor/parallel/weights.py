@@ -102,13 +102,13 @@ Part = tuple[tuple[int, ...], Cuts, torch.Tensor]
 
 def parts(model: CausalLM, meshes: Meshes, *, gradients: bool = False) -> dict[str, Part]:
     """Take this rank's part of every parameter (or gradient), with what puts them together."""
-    found: dict[str, Part] = {}
+    result: dict[str, Part] = {}
     for name, parameter in model.named_parameters():
         value = parameter.grad if gradients else parameter
         if value is not None:
             mine = local(value).detach().clone()
-            found[state_name(model, name)] = (tuple(parameter.shape), state_shards_of(name, meshes), mine)
-    return found
+            result[state_name(model, name)] = (tuple(parameter.shape), state_shards_of(name, meshes), mine)
+    return result
 
 
 def assemble(ranks: list[dict[str, Part]]) -> dict[str, torch.Tensor]:

@@ -63,12 +63,14 @@ def interpreter(engine: str) -> str | None:
     """The interpreter that has an engine; None where none of them has it."""
     pythons = (os.environ.get(VARIABLE, ""), sys.executable)
     needed = {{**PACKAGES, **SERVERS, **OTHERS}[engine], "torch"}
-    return next((one for one in pythons if one and needed <= _installed(one)), None)
+    return next((python for python in pythons if python and needed <= _installed(python)), None)
 
 
 def case_of(contract: Contract, files: Files, facts: Facts, gpu: Gpu) -> dict[str, Any]:
     """What an engine's parser is told of one plan: files, and the environment that goes with them."""
-    environment = {one.name: one.value for one in contract.environment if one.needed(facts, gpu)}
+    environment = {
+        variable.name: variable.value for variable in contract.environment if variable.needed(facts, gpu)
+    }
     return {
         "files": dict(files),
         "gpus": facts["cluster.num_gpus"],
@@ -107,15 +109,19 @@ def answers(
     """
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        (folder / "cases").write_text("".join(f"{json.dumps(one)}\n" for one in cases), encoding="utf-8")
+        (folder / "cases").write_text("".join(f"{json.dumps(case)}\n" for case in cases), encoding="utf-8")
         main = Path(__file__).with_name("main.py")
         with (
             (folder / "cases").open("rb") as given,
-            (folder / "answers").open("wb") as found,
-            (folder / "errors").open("wb") as said,
+            (folder / "answers").open("wb") as buffered_writer,
+            (folder / "errors").open("wb") as value,
         ):
             process = subprocess.Popen(
-                [python, "-P", str(main), PROGRAMS[engine]], stdin=given, stdout=found, stderr=said, cwd=name
+                [python, "-P", str(main), PROGRAMS[engine]],
+                stdin=given,
+                stdout=buffered_writer,
+                stderr=value,
+                cwd=name,
             )
             _wait(process, folder / "answers", len(cases), alive, timeout_s)
         lines = (folder / "answers").read_text(encoding="utf-8").splitlines()
@@ -145,9 +151,9 @@ def faults(facts: Facts, answer: Mapping[str, Any]) -> tuple[str, ...]:
     """What an engine refuses, or derives otherwise than the plan."""
     if "error" in answer:
         return (f"its own parser refuses: {answer['error']}",)
-    found = {name: tuple(x) if isinstance(x, list) else x for name, x in answer["derived"].items()}
+    result = {name: tuple(x) if isinstance(x, list) else x for name, x in answer["derived"].items()}
     return tuple(
         f"{name} = {facts[name]}, its own parser derives {there}"
-        for name, there in found.items()
+        for name, there in result.items()
         if facts[name] != there
     )

@@ -11,8 +11,8 @@ from typing import Any
 
 def words_of(case: Mapping[str, Any]) -> list[str]:
     """The words after the command's name, from the case's only file."""
-    found: list[str] = json.loads(Path(next(iter(case["files"]))).read_text(encoding="utf-8"))
-    return found
+    words: list[str] = json.loads(Path(next(iter(case["files"]))).read_text(encoding="utf-8"))
+    return words
 
 
 def refuse_deprecated(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
@@ -28,9 +28,9 @@ def refuse_deprecated(parser: argparse.ArgumentParser, words: Sequence[str]) -> 
     actions: list[argparse.Action] = vars(parser)["_actions"]
     old = [
         word
-        for one in actions
-        if "deprecated" in f"{type(one).__name__} {(one.help or '')[:40]}".lower()
-        for word in one.option_strings
+        for action in actions
+        if "deprecated" in f"{type(action).__name__} {(action.help or '')[:40]}".lower()
+        for word in action.option_strings
         if word in words
     ]
     if old:

@@ -73,7 +73,7 @@ class Hollow(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
     def find_spec(self, name: str, path: Sequence[str] | None = None, target: Any = None) -> Any:  # noqa: ARG002
         """An empty module for any of them."""
-        if not any(name == one or name.startswith(f"{one}.") for one in self.packages):
+        if not any(name == package or name.startswith(f"{package}.") for package in self.packages):
             return None
         return importlib.machinery.ModuleSpec(name, self, is_package=True)
 
@@ -93,12 +93,12 @@ def pretend() -> None:
     warnings.simplefilter("ignore")
     sys.modules.setdefault("torchao", None)  # type: ignore[arg-type]  # as Python marks what cannot be imported
     if not hasattr(typing, "override"):
-        typing.override = lambda found: found  # type: ignore[attr-defined]  # Python 3.11
+        typing.override = lambda value: value  # type: ignore[attr-defined]  # Python 3.11
     import torch
     import torch.utils.flop_counter
 
     whole: Any = torch
-    whole.compile = lambda found=None, **_: found or (lambda later: later)
+    whole.compile = lambda value=None, **_: value or (lambda later: later)
     whole.cuda.device_count = lambda: 8
     whole.cuda.current_device = lambda: 0
 

@@ -38,8 +38,8 @@ def answer(judge: Judge, case: Case) -> dict[str, Any]:
         try:
             return {"derived": judge(case)}
         except (Exception, SystemExit) as error:  # noqa: BLE001  # whatever stops the engine is the answer
-            said = " ".join(str(error).split())[:600]
-            return {"error": f"{type(error).__name__}: {said}"}
+            result = " ".join(str(error).split())[:600]
+            return {"error": f"{type(error).__name__}: {result}"}
         finally:
             os.chdir("/")
 

@@ -50,10 +50,12 @@ def parser() -> argparse.ArgumentParser:
 def sourced(file_name: str) -> tuple[list[str], dict[str, str]]:
     """The words of the array, and the environment that is exported beside them."""
     command = ["bash", "-c", SOURCED, "bash", file_name]
-    found = subprocess.run(command, check=True, capture_output=True, text=True, env={"PATH": os.defpath})
-    words, _, variables = found.stdout.partition("\0\0")
-    told = dict(pair.partition("=")[::2] for pair in variables.split("\0") if pair)
-    return words.split("\0"), {name: value for name, value in told.items() if name.isupper() and "_" in name}
+    finished = subprocess.run(command, check=True, capture_output=True, text=True, env={"PATH": os.defpath})
+    words, _, variables = finished.stdout.partition("\0\0")
+    result = dict(pair.partition("=")[::2] for pair in variables.split("\0") if pair)
+    return words.split("\0"), {
+        name: value for name, value in result.items() if name.isupper() and "_" in name
+    }
 
 
 def judge(case: Mapping[str, Any]) -> dict[str, Any]:
@@ -130,18 +132,18 @@ def stages(config: Any) -> dict[str, Any]:
     pp, chunks = config.pipeline_model_parallel_size, config.virtual_pipeline_model_parallel_size
     order = [(chunk, rank) for chunk in range(chunks or 1) for rank in range(pp)]
     layers = [layers_of(config, None if chunks is None else chunk, rank) for chunk, rank in order]
-    if (told := config.pipeline_model_parallel_layout) is not None:
-        modules = [sum(kind.name == "mtp" for kind in told.layout[rank][chunk]) for chunk, rank in order]
+    if (value := config.pipeline_model_parallel_layout) is not None:
+        modules = [sum(kind.name == "mtp" for kind in value.layout[rank][chunk]) for chunk, rank in order]
         if any(modules[:-1]) or modules[-1] != (config.mtp_num_layers or 0):
             raise ValueError(f"modules of {modules} on stages")
-    again = [0] * pp
+    result = [0] * pp
     for (_, rank), held in zip(order, layers, strict=True):
-        again[rank] += recomputed(config, held)
+        result[rank] += recomputed(config, held)
     return {
         "layout.virtual_stages": chunks or 1,
         "layout.recompute": config.recompute_granularity or "none",
         "split.layers": layers,
-        "split.recompute": again,
+        "split.recompute": result,
     }
 
 
@@ -152,8 +154,8 @@ def layers_of(config: Any, chunk: int | None, rank: int) -> int:
         get_num_layers_to_build,
     )
 
-    if (told := config.pipeline_model_parallel_layout) is not None:
-        return sum(kind is LayerType.decoder for kind in told.layout[rank][chunk or 0])
+    if (layers := config.pipeline_model_parallel_layout) is not None:
+        return sum(kind is LayerType.decoder for kind in layers.layout[rank][chunk or 0])
     return int(get_num_layers_to_build(config, vp_stage=chunk, pp_rank=rank))
 
 

@@ -26,21 +26,21 @@ def judge(case: Mapping[str, Any]) -> dict[str, Any]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         ServerArgs.add_cli_args(parser)
-        said = parser.parse_args(words)
+        options = parser.parse_args(words)
     refuse_deprecated(parser, words)
     return {
-        "model": said.model_path,
-        "tp": said.tp_size,
-        "pp": said.pp_size,
-        "attention_dp": said.attn_dp_size,
-        "host": said.hicache_size if said.enable_hierarchical_cache else 0,
-        "adapters": said.max_loras_per_batch if said.enable_lora else 0,
-        "rank": said.max_lora_rank if said.enable_lora else 0,
-        "ep": said.ep_size,
-        "running": said.max_running_requests,
-        "tokens": said.chunked_prefill_size,
-        "longest": said.context_length,
-        "port": said.port,
-        "cache": str(said.kv_cache_dtype),
-        "transfer": said.disaggregation_mode,
+        "model": options.model_path,
+        "tp": options.tp_size,
+        "pp": options.pp_size,
+        "attention_dp": options.attn_dp_size,
+        "host": options.hicache_size if options.enable_hierarchical_cache else 0,
+        "adapters": options.max_loras_per_batch if options.enable_lora else 0,
+        "rank": options.max_lora_rank if options.enable_lora else 0,
+        "ep": options.ep_size,
+        "running": options.max_running_requests,
+        "tokens": options.chunked_prefill_size,
+        "longest": options.context_length,
+        "port": options.port,
+        "cache": str(options.kv_cache_dtype),
+        "transfer": options.disaggregation_mode,
     }

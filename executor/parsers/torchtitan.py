@@ -60,7 +60,7 @@ def judge(case: Mapping[str, Any]) -> dict[str, Any]:
     if dims.ep > 1 and (dims.dp_shard * dims.cp * dims.tp) % dims.ep:
         raise ValueError(f"dp_shard * cp * tp % ep, {dims}")  # ParallelDims.build_mesh
     sharded = dims.dp_shard * dims.cp > 1
-    again = parallel.fsdp_reshard_after_forward
+    value = parallel.fsdp_reshard_after_forward
     policy = type(config.activation_checkpoint).__qualname__.partition(".")[0]
     derived = {
         "layout.tp": dims.tp,
@@ -68,7 +68,7 @@ def judge(case: Mapping[str, Any]) -> dict[str, Any]:
         "layout.cp": dims.cp,
         "layout.ep": dims.ep,
         "layout.dp": dims.dp_replicate * dims.dp_shard,
-        "layout.zero_stage": (3 if again == "always" or (again == "default" and dims.pp == 1) else 2)
+        "layout.zero_stage": (3 if value == "always" or (value == "default" and dims.pp == 1) else 2)
         * sharded,
         **({"layout.shard_degree": dims.dp_shard * dims.cp} if sharded and dims.dp_replicate > 1 else {}),
         **({"layout.sequence_parallel": parallel.enable_sequence_parallel} if dims.tp > 1 else {}),

@@ -28,21 +28,21 @@ def judge(case: Mapping[str, Any]) -> dict[str, Any]:
 
     words = words_of(case)
     parser = make_arg_parser(FlexibleArgumentParser(allow_abbrev=False))
-    said = parser.parse_args(words)
+    args = parser.parse_args(words)
     refuse_deprecated(parser, words)
     return {
-        "model": said.model_tag,
-        "tp": said.tensor_parallel_size,
-        "pp": said.pipeline_parallel_size,
-        "attention_dp": said.data_parallel_size,
-        "host": said.kv_offloading_size or 0,
-        "dcp": said.decode_context_parallel_size,
-        "adapters": said.max_loras if said.enable_lora else 0,
-        "rank": said.max_lora_rank if said.enable_lora else 0,
-        "running": said.max_num_seqs,
-        "tokens": said.max_num_batched_tokens,
-        "longest": said.max_model_len,
-        "port": said.port,
-        "cache": str(said.kv_cache_dtype),
-        "transfer": said.kv_transfer_config is not None,
+        "model": args.model_tag,
+        "tp": args.tensor_parallel_size,
+        "pp": args.pipeline_parallel_size,
+        "attention_dp": args.data_parallel_size,
+        "host": args.kv_offloading_size or 0,
+        "dcp": args.decode_context_parallel_size,
+        "adapters": args.max_loras if args.enable_lora else 0,
+        "rank": args.max_lora_rank if args.enable_lora else 0,
+        "running": args.max_num_seqs,
+        "tokens": args.max_num_batched_tokens,
+        "longest": args.max_model_len,
+        "port": args.port,
+        "cache": str(args.kv_cache_dtype),
+        "transfer": args.kv_transfer_config is not None,
     }

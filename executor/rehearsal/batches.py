@@ -103,7 +103,7 @@ class Batches:
             before = dict(self._computed)
             replica.advance(replica.clock, most_steps=1)
             await self.until(replica.clock)
-            self._computed = {number: self._tokens(one) for number, one in self._here.items()}
+            self._computed = {number: self._tokens(request) for number, request in self._here.items()}
             self._tell(before if self._pool.rules.lagged else self._computed)
 
     def _take(self) -> None:

@@ -31,8 +31,8 @@ async def run_client(script: Script, port: int) -> None:
         async with room:
             return await _timed(port, _completion(script, i))
 
-    found = await asyncio.gather(*(one(i) for i in range(count)))
-    seen = [(first / script.slowdown, each / script.slowdown) for first, each in found]
+    gather = await asyncio.gather(*(one(i) for i in range(count)))
+    seen = [(first / script.slowdown, each / script.slowdown) for first, each in gather]
     measured = Measured(
         ttft_s=tuple(first for first, _ in seen),
         tpot_s=tuple(each for i, (_, each) in enumerate(seen) if requests.output_tokens[i] > 1),

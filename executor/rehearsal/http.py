@@ -27,10 +27,10 @@ class Asked:
 
     def document(self) -> dict[str, Any]:
         """The body as a JSON object; a ValueError where it is none."""
-        found = json.loads(self.body)
-        if not isinstance(found, dict):
+        value = json.loads(self.body)
+        if not isinstance(value, dict):
             raise ValueError("the body is not a JSON object")  # noqa: TRY004  # the client's mistake, told as one
-        return found
+        return value
 
 
 Answering: TypeAlias = Callable[[Asked, asyncio.StreamWriter], Awaitable[None]]
@@ -65,13 +65,13 @@ async def _request(reader: asyncio.StreamReader) -> Asked:
 
 async def _head(reader: asyncio.StreamReader) -> dict[str, str]:
     """The header fields by their name in lower case."""
-    found: dict[str, str] = {}
+    head: dict[str, str] = {}
     for _ in range(MOST_HEAD_LINES):
         line = (await reader.readline()).decode("latin-1").strip()
         if not line:
-            return found
+            return head
         name, _, value = line.partition(":")
-        found[name.strip().lower()] = value.strip()
+        head[name.strip().lower()] = value.strip()
     raise ValueError("too many header lines")
 
 

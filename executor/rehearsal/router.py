@@ -23,15 +23,15 @@ def workers_of(program: str, words: Sequence[str], script: Script) -> list[Door]
     text = list(words)
     if program in ("nginx", "trtllm-serve"):
         read = Path(after(text, "-c")).read_text(encoding="utf-8")
-        return [script.door(one) for one in (_NGINX if program == "nginx" else _URL).findall(read)]
+        return [script.door(match) for match in (_NGINX if program == "nginx" else _URL).findall(read)]
     return [script.door(word) for word in text if word.startswith("http://")]
 
 
 async def run_router(script: Script, workers: Sequence[Door], port: int) -> None:
     """Pass requests on until cancelled."""
     turns = {
-        role: itertools.cycle([one for one in workers if one.role == role])
-        for role in {one.role for one in workers}
+        role: itertools.cycle([worker for worker in workers if worker.role == role])
+        for role in {worker.role for worker in workers}
     }
 
     async def answer(asked: Asked, writer: asyncio.StreamWriter) -> None:
@@ -52,8 +52,8 @@ async def run_router(script: Script, workers: Sequence[Door], port: int) -> None
 async def _all_ready(workers: Sequence[Door]) -> bool:
     """Whether every server answers."""
     try:
-        for one in workers:
-            async with asking(one.port, "/health") as (status, _):
+        for worker in workers:
+            async with asking(worker.port, "/health") as (status, _):
                 if status != 200:
                     return False
     except OSError:
@@ -91,10 +91,10 @@ async def _through_pools(
         rest = {**document, "kv_transfer_params": {"do_remote_prefill": True}}
         async with asking(decode.port, "/v1/completions", rest) as (_, reader):
             known = False
-            async for one in events(reader):
+            async for item in events(reader):
                 if known:
                     await first
-                    writer.write(b"data: " + one + b"\n\n")
+                    writer.write(b"data: " + item + b"\n\n")
                 known = True
     await first
     writer.write(DONE)

@@ -17,12 +17,12 @@ WORKER_FLAGS = ("--headless",)
 def check_words(words: list[str], script: Script, role: str) -> None:
     """Refuse a command that starts another server than the one simulated: its limit on running requests."""
     pool = script.pools[role]
-    said = next((int(after(words, flag)) for flag in BATCH_FLAGS if flag in words), None)
+    count = next((int(after(words, flag)) for flag in BATCH_FLAGS if flag in words), None)
     ranks = pool.times.ranks if BATCH_FLAGS[1] not in words else 1
-    if said is not None and said != -(-pool.rules.max_batch // ranks):
+    if count is not None and count != -(-pool.rules.max_batch // ranks):
         raise InputError(
             what="the command does not start what was simulated",
-            cause=f"it runs up to {said} requests, the simulation {pool.rules.max_batch} on {ranks} ranks",
+            cause=f"it runs up to {count} requests, the simulation {pool.rules.max_batch} on {ranks} ranks",
             fix="save the deployment again",
         )
 
@@ -54,8 +54,8 @@ async def run_server(script: Script, role: str, port: int) -> None:
     running = asyncio.create_task(batches.run())
     serving = asyncio.create_task(serve(answer, port))
     done, _ = await asyncio.wait({running, serving}, return_when=asyncio.FIRST_COMPLETED)
-    for one in done:
-        one.result()
+    for task in done:
+        task.result()
 
 
 async def _complete(batches: Batches, document: dict[str, Any], writer: asyncio.StreamWriter) -> None:

@@ -12,8 +12,8 @@ def nvlinks() -> list[list[int]]:
     """How many NVLinks this machine's GPUs have to each other, by torch's index of a GPU."""
     compiled = importlib.import_module("torch._C")
     detect = compiled._distributed_c10d._detect_dma_connectivity  # noqa: SLF001
-    found: list[list[int]] = detect(compiled._autograd.DeviceType.CUDA, "nvlink").matrix  # noqa: SLF001
-    return found
+    matrix: list[list[int]] = detect(compiled._autograd.DeviceType.CUDA, "nvlink").matrix  # noqa: SLF001
+    return matrix
 
 
 def start_fake_group(num_ranks: int, rank: int) -> None:
@@ -56,12 +56,12 @@ def named_groups() -> dict[str, tuple[str, list[int]]]:
     import torch.distributed as dist
     from torch.distributed import distributed_c10d
 
-    found = {}
+    result = {}
     for group, name in list(distributed_c10d._world.pg_names.items()):  # noqa: SLF001
         ranks = dist.get_process_group_ranks(group)
         if len(ranks) > 1:
-            found[str(name)] = (str(group.group_desc), ranks)
-    return found
+            result[str(name)] = (str(group.group_desc), ranks)
+    return result
 
 
 def bound_groups(timeout: timedelta) -> None:

@@ -77,10 +77,10 @@ def sharded_parameters(module: Any) -> list[Any]:
     """FSDP's own record of every parameter of a wrapped module."""
     from torch.distributed.fsdp import fully_shard
 
-    found = []
+    result = []
     for state in fully_shard.state(module)._state_ctx.all_states:  # noqa: SLF001
-        found += [parameter for group in parameter_groups(state) for parameter in group.fsdp_params]
-    return found
+        result += [parameter for group in parameter_groups(state) for parameter in group.fsdp_params]
+    return result
 
 
 def gathered_weights(record: Any) -> list[torch.Tensor]:
@@ -90,5 +90,5 @@ def gathered_weights(record: Any) -> list[torch.Tensor]:
 
 def stored_gradients(record: Any) -> list[torch.Tensor]:
     """Gradients of a parameter that are kept between microbatches: accumulated whole, or reduced shards."""
-    found = [getattr(record, "unsharded_accumulated_grad", None), record.sharded_param.grad]
-    return [gradient for gradient in found if gradient is not None]
+    result = [getattr(record, "unsharded_accumulated_grad", None), record.sharded_param.grad]
+    return [gradient for gradient in result if gradient is not None]

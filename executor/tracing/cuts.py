@@ -65,12 +65,12 @@ def find_cuts(record: Record, groups: Sequence[Sequence[int]]) -> Cuts:
     group_of = {segment: at for at, group in enumerate(groups) for segment in group}
     whole: dict[int, str] = {}
     while True:
-        found = _Followed(record=record, group_of=group_of, whole=whole)
-        found.follow()
-        if not found.blamed:
-            found.cuts.why = whole
-            return found.cuts
-        whole |= found.blamed
+        followed = _Followed(record=record, group_of=group_of, whole=whole)
+        followed.follow()
+        if not followed.blamed:
+            followed.cuts.why = whole
+            return followed.cuts
+        whole |= followed.blamed
 
 
 class _Uncut(Exception):  # noqa: N818 - no error: what it came from stays whole
@@ -140,7 +140,7 @@ class _Followed:
         sources = frozenset[int]().union(*(label.sources for label in labels.values()))
         factors = self._factors(step, tensors, labels)
         if isinstance(factors, dict):
-            return {place: Label(one, sources) for place, one in factors.items()}
+            return {place: Label(item, sources) for place, item in factors.items()}
         if factors is None:
             return None
         if not factors:

@@ -60,18 +60,18 @@ def divide(record: Record, groups: Sequence[Sequence[int]], ends: AbstractSet[in
     units, uncut = _units(record, groups, ends, steps, cuts)
     if uncut:
         return Divided(uncut=uncut)
-    found = Divided(units=units, loss_rows=cuts.loss_rows, classes=cuts.classes)
-    _messages(record, steps, cuts, found)
-    found.uncut = _look_up(steps, ends, cuts, found)
-    if found.uncut:
-        return Divided(uncut=found.uncut)
-    found.cut = cuts.storages | cuts.parameters
-    found.whole = _whole_matrices(record, steps, ends, cuts)
-    _split_sequence(record, steps, ends, batch, cuts, found)
+    divided = Divided(units=units, loss_rows=cuts.loss_rows, classes=cuts.classes)
+    _messages(record, steps, cuts, divided)
+    divided.uncut = _look_up(steps, ends, cuts, divided)
+    if divided.uncut:
+        return Divided(uncut=divided.uncut)
+    divided.cut = cuts.storages | cuts.parameters
+    divided.whole = _whole_matrices(record, steps, ends, cuts)
+    _split_sequence(record, steps, ends, batch, cuts, divided)
     for at, step in enumerate(record.steps):
         if step.event is not None:
-            step.event.cut = _cut_of(at, step, cuts, found)
-    return found
+            step.event.cut = _cut_of(at, step, cuts, divided)
+    return divided
 
 
 def shares(event: Event, divided: Divided) -> tuple[int, int]:
@@ -81,7 +81,7 @@ def shares(event: Event, divided: Divided) -> tuple[int, int]:
     return cut, sum(size for storage, size in sizes if storage in divided.by_tokens)
 
 
-def _cut_of(at: int, step: Step, cuts: Cuts, found: Divided) -> TracedCut:
+def _cut_of(at: int, step: Step, cuts: Cuts, divided: Divided) -> TracedCut:
     """What of an operation's arithmetic is divided."""
     if at in cuts.columns:
         return "columns"
@@ -89,17 +89,17 @@ def _cut_of(at: int, step: Step, cuts: Cuts, found: Divided) -> TracedCut:
         return "rows"
     if at in cuts.inside:
         return "inside"
-    return "tokens" if {seen.storage for seen in step.outputs} & found.by_tokens else ""
+    return "tokens" if {seen.storage for seen in step.outputs} & divided.by_tokens else ""
 
 
 def _by_group(record: Record, groups: Sequence[Sequence[int]]) -> list[list[tuple[int, Step]]]:
     """Steps of each group with their places."""
     group_of = {segment: at for at, group in enumerate(groups) for segment in group}
-    found: list[list[tuple[int, Step]]] = [[] for _ in groups]
+    by_group: list[list[tuple[int, Step]]] = [[] for _ in groups]
     for at, step in enumerate(record.steps):
         segment = step.segment if step.event is None else step.event.segment
-        found[group_of[segment]].append((at, step))
-    return found
+        by_group[group_of[segment]].append((at, step))
+    return by_group
 
 
 def _units(
@@ -121,17 +121,17 @@ def _units(
         why = sorted({cuts.why[at] for at, _ in own if at in cuts.why})
         stopped[_NUMBER.sub("*", name)] = why[0] if why else "it has no products of weights"
     if not units:
-        told = "; ".join(f"{name}: {why}" for name, why in list(stopped.items())[:MOST_TOLD])
-        return 1, f"no block has columns with rows after them ({told})"
-    found = gcd(*units)
-    return found, "" if found > 1 else f"its blocks have no common divisor: {sorted(set(units))[:4]}"
+        text = "; ".join(f"{name}: {why}" for name, why in list(stopped.items())[:MOST_TOLD])
+        return 1, f"no block has columns with rows after them ({text})"
+    count = gcd(*units)
+    return count, "" if count > 1 else f"its blocks have no common divisor: {sorted(set(units))[:4]}"
 
 
 def _whole_matrices(
     record: Record, steps: Sequence[Sequence[tuple[int, Step]]], ends: AbstractSet[int], cuts: Cuts
 ) -> tuple[str, ...]:
     """Matrices that products of blocks use and that are not divided, each once, with what stopped it."""
-    found: dict[str, str] = {}
+    whole_matrices: dict[str, str] = {}
     for group, own in enumerate(steps):
         for at, step in own if group not in ends else ():
             if step.event is None or not is_product(step.event):
@@ -139,12 +139,12 @@ def _whole_matrices(
             for seen in tensors_of(step.arguments):
                 if seen.storage in record.parameters.keys() - cuts.parameters and len(seen.shape) > 1:
                     name = _NUMBER.sub("*", record.parameters[seen.storage][0])
-                    found.setdefault(name, cuts.why.get(at, "a batch of products"))
-    return tuple(f"{name} ({why})" for name, why in found.items())
+                    whole_matrices.setdefault(name, cuts.why.get(at, "a batch of products"))
+    return tuple(f"{name} ({why})" for name, why in whole_matrices.items())
 
 
 def _messages(
-    record: Record, steps: Sequence[Sequence[tuple[int, Step]]], cuts: Cuts, found: Divided
+    record: Record, steps: Sequence[Sequence[tuple[int, Step]]], cuts: Cuts, divided: Divided
 ) -> None:
     """What enters columns, once for each tensor and block, and the sums that leave rows."""
     for own in steps:
@@ -153,16 +153,16 @@ def _messages(
             if step.event is None or at not in cuts.columns | cuts.rows.keys():
                 continue
             if at in cuts.rows:
-                found.leaves[id(step.event)] = sum(step.event.writes.values())
+                divided.leaves[id(step.event)] = sum(step.event.writes.values())
                 continue
             inputs = step.event.reads.keys() & record.differentiable - record.parameters.keys()
             for storage in inputs - entered:
-                found.enters[id(step.event)] = step.event.reads[storage]
+                divided.enters[id(step.event)] = step.event.reads[storage]
             entered |= inputs
 
 
 def _look_up(
-    steps: Sequence[Sequence[tuple[int, Step]]], ends: AbstractSet[int], cuts: Cuts, found: Divided
+    steps: Sequence[Sequence[tuple[int, Step]]], ends: AbstractSet[int], cuts: Cuts, divided: Divided
 ) -> str:
     """Divide the largest table that the stem looks up by its rows, or the one that the head uses too."""
     if 0 not in ends:
@@ -177,10 +177,10 @@ def _look_up(
     if shared and table not in cuts.parameters:
         return "the table that its head shares is not divided there"
     cuts.parameters.add(table)
-    found.classes = min(found.classes or tables[table], tables[table])
+    divided.classes = min(divided.classes or tables[table], tables[table])
     for step in looks:
         if step.event is not None and step.arguments[0].storage == table:
-            found.leaves[id(step.event)] = sum(step.event.writes.values())
+            divided.leaves[id(step.event)] = sum(step.event.writes.values())
     return ""
 
 
@@ -190,39 +190,39 @@ def _split_sequence(
     ends: AbstractSet[int],
     batch: int,
     cuts: Cuts,
-    found: Divided,
+    divided: Divided,
 ) -> None:
     """Find whether the sequence can be split between blocks, and which memory is then."""
     lengths = [_length(record, own, batch, cuts) for group, own in enumerate(steps) if group not in ends]
     last = max(ends, default=0)
     head = last or None
-    found.tokens = gcd(*lengths) if min(lengths) > 1 else 0
+    divided.tokens = gcd(*lengths) if min(lengths) > 1 else 0
     if head is not None and _length(record, steps[head], batch, cuts) not in (lengths[-1], 0):
-        found.tokens *= not any(at in cuts.columns for at, _ in steps[head])
-        found.gathered.add(head)
-    if not found.tokens:
-        found.gathered.clear()
+        divided.tokens *= not any(at in cuts.columns for at, _ in steps[head])
+        divided.gathered.add(head)
+    if not divided.tokens:
+        divided.gathered.clear()
         return
-    if 0 in ends and not any(id(step.event) in found.leaves for _, step in steps[0]):
-        found.gathered.add(0)
+    if 0 in ends and not any(id(step.event) in divided.leaves for _, step in steps[0]):
+        divided.gathered.add(0)
     for group, own in enumerate(steps):
-        for at, step in own if group not in found.gathered else ():
+        for at, step in own if group not in divided.gathered else ():
             mine = {seen.storage for seen in step.outputs} - cuts.storages - record.parameters.keys()
             trained = bool(mine & record.differentiable) or group not in ends
             tokens = _tokens_of(step, batch) if step.event is not None and at not in cuts.inside else 0
             if trained and tokens in lengths:
-                found.by_tokens |= mine
+                divided.by_tokens |= mine
     if 0 in ends:  # what blocks read of the stem arrives as they have it
         made = {seen.storage for _, step in steps[0] for seen in step.outputs} - record.parameters.keys()
         read = {s for own in steps[1:] for _, step in own if step.event is not None for s in step.event.reads}
-        found.by_tokens |= made & read & record.differentiable
+        divided.by_tokens |= made & read & record.differentiable
 
 
 def _length(record: Record, own: Sequence[tuple[int, Step]], batch: int, cuts: Cuts) -> int:
     """Tokens of a sample in all operations of a group; -1 where they differ, 0 where there are none."""
     whole = [step for step in _whole_steps(record, own, cuts) if prod(step.outputs[0].shape) > 1]
-    found = {_tokens_of(step, batch) for step in whole}
-    return (found.pop() or -1) if len(found) == 1 else -1 if found else 0
+    length = {_tokens_of(step, batch) for step in whole}
+    return (length.pop() or -1) if len(length) == 1 else -1 if length else 0
 
 
 def _whole_steps(record: Record, own: Sequence[tuple[int, Step]], cuts: Cuts) -> list[Step]:

@@ -29,13 +29,13 @@ def meet(first: Factors, second: Factors) -> Factors:
     >>> sorted(meet(frozenset({(1, 1, 32)}), frozenset({(1, 4, 8), (2, 1, 64)})))
     [(1, 4, 8)]
     """
-    found = set()
+    result = set()
     for dim, inner, size in first:
         for other, inner2, size2 in second:
             low, high = max(inner, inner2), min(inner * size, inner2 * size2)
             if dim == other and high > low and high % low == 0:
-                found.add((dim, low, high // low))
-    return frozenset(found)
+                result.add((dim, low, high // low))
+    return frozenset(result)
 
 
 def reshaped(factors: Iterable[Factor], before: Sequence[int], after: Sequence[int]) -> Factors:
@@ -48,7 +48,7 @@ def reshaped(factors: Iterable[Factor], before: Sequence[int], after: Sequence[i
     >>> sorted(reshaped({(0, 1, 4)}, (20, 6, 8), (5, 4, 6, 8)))
     [(1, 1, 4)]
     """
-    wanted, found = list(factors), set()
+    wanted, result = list(factors), set()
     for old, new in _groups(before, after):
         for dim, inner, size in wanted:
             if dim not in old:
@@ -58,8 +58,8 @@ def reshaped(factors: Iterable[Factor], before: Sequence[int], after: Sequence[i
                 stride = prod(after[i] for i in new if i > j)
                 start, end = max(low, stride), min(low * size, stride * after[j])
                 if end > start and end % start == 0 and start % stride == 0:
-                    found.add((j, start // stride, end // start))
-    return frozenset(found)
+                    result.add((j, start // stride, end // start))
+    return frozenset(result)
 
 
 def _groups(before: Sequence[int], after: Sequence[int]) -> Iterator[tuple[list[int], list[int]]]:
@@ -99,30 +99,30 @@ def cropped(factors: Iterable[Factor], dim: int, before: int, after: int) -> Fac
     >>> sorted(cropped({(1, 8, 12)}, 1, 96, 32))
     [(1, 8, 4)]
     """
-    found = set()
+    result = set()
     for at, inner, size in factors:
         if at != dim or before == after:
-            found.add((at, inner, size))
+            result.add((at, inner, size))
         elif inner * size == before and after % inner == 0 and after > inner:
-            found.add((at, inner, after // inner))
-    return frozenset(found)
+            result.add((at, inner, after // inner))
+    return frozenset(result)
 
 
 def dimension(words: Sequence[Any], place: int, usual: int, rank: int) -> int:
     """A dimension among arguments, counted from the front."""
-    found = words[place] if len(words) > place and words[place] is not None else usual
-    return int(found) % rank
+    word = words[place] if len(words) > place and words[place] is not None else usual
+    return int(word) % rank
 
 
 def places(name: str, words: Sequence[Any], rank: int) -> list[int]:
     """Which dimension of before each one is now."""
     if name == "permute":
         return [int(dim) % rank for dim in words[0]]
-    found = list(range(rank))
+    result = list(range(rank))
     if rank > 1:
         a, b = (0, 1) if name == "t" else (dimension(words, 0, 0, rank), dimension(words, 1, 1, rank))
-        found[a], found[b] = found[b], found[a]
-    return found
+        result[a], result[b] = result[b], result[a]
+    return result
 
 
 def undivided(factors: Factors, dims: Iterable[int]) -> Factors:
@@ -132,8 +132,8 @@ def undivided(factors: Factors, dims: Iterable[int]) -> Factors:
 
 def reduced(factors: Factors, words: Sequence[Any], rank: int, left: int) -> Factors:
     """Factors of dimensions that a reduction leaves."""
-    said = words[0] if words and isinstance(words[0], list | tuple | int) else range(rank)
-    dims = {int(dim) % rank for dim in ([said] if isinstance(said, int) else said)}
+    word = words[0] if words and isinstance(words[0], list | tuple | int) else range(rank)
+    dims = {int(dim) % rank for dim in ([word] if isinstance(word, int) else word)}
     kept = undivided(factors, dims)
     return kept if left == rank else moved(kept, [i for i in range(rank) if i not in dims])
 

@@ -30,10 +30,10 @@ class Known:
         """The number that code asks of a known tensor, or None where another operation runs."""
         if "_local_scalar_dense" not in str(func):
             return None
-        found = self.value(args[0])
-        return None if found is None else found.item()
+        value = self.value(args[0])
+        return None if value is None else value.item()
 
-    def note(self, func: Any, args: Any, kwargs: Any, found: Any) -> None:
+    def note(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
         """Compute what an operation gave, where it is known; forget what it wrote into."""
         import torch
 
@@ -43,17 +43,17 @@ class Known:
             return
         given = _tensors((args, kwargs))
         name = str(func.overloadpacket).removeprefix("aten.")
-        made = isinstance(found, torch.Tensor) and found.device.type == "meta"
-        if not made or found.numel() > MOST_ELEMENTS or torch.Tag.nondeterministic_seeded in func.tags:
+        made = isinstance(result, torch.Tensor) and result.device.type == "meta"
+        if not made or result.numel() > MOST_ELEMENTS or torch.Tag.nondeterministic_seeded in func.tags:
             return
         if name not in (FROM_NOTHING if not given else FROM_SHAPES) and not (
             given and all(id(tensor) in self._values for tensor in given)
         ):
             return
         value = _computed(func, name, args, kwargs, self)
-        if value is not None and value.shape == found.shape:
-            self._values[id(found)] = (found, value)
-            self._of_storage.setdefault(_storage(found), set()).add(id(found))
+        if value is not None and value.shape == result.shape:
+            self._values[id(result)] = (result, value)
+            self._of_storage.setdefault(_storage(result), set()).add(id(result))
 
     def _forget(self, tensor: Any) -> None:
         for known in self._of_storage.pop(_storage(tensor), set()):

@@ -72,12 +72,12 @@ def kept_when_fused(
     What an earlier group keeps is not counted again.
     """
     held: set[int] = set()
-    found = []
+    result = []
     for group in groups:
         kept = _of_group(record, set(group), held, apart)
-        found.append({storage: size for storage, size in kept.items() if storage not in held})
+        result.append({storage: size for storage, size in kept.items() if storage not in held})
         held |= kept.keys()
-    return found
+    return result
 
 
 def _of_group(record: Record, group: set[int], held: set[int], apart: AbstractSet[int]) -> dict[int, int]:

@@ -23,31 +23,31 @@ def build(name: str) -> tuple[Any, str]:
 
     place = Path(name) / "config.json" if Path(name).is_dir() else Path(name)
     config = read_json(place)
-    said = config.get("_class_name", "") if isinstance(config, dict) else ""
-    kind = getattr(diffusers, str(said), None)
+    value = config.get("_class_name", "") if isinstance(config, dict) else ""
+    kind = getattr(diffusers, str(value), None)
     if kind is None or not isinstance(config, dict):
         raise InputError(
-            what=f"diffusers has no model {shown(str(said))}",
+            what=f"diffusers has no model {shown(str(value))}",
             cause="it is none of its names",
             fix="give the config.json of one model, as unet/config.json",
         )
     model = kind.from_config(config)
-    usual = _USUAL.get(str(said), lambda _: {})(model.config)
+    usual = _USUAL.get(str(value), lambda _: {})(model.config)
     return (_called(model, tuple(usual)), ",".join(usual.values())) if usual else (model, "")
 
 
 def _unet(config: Any) -> dict[str, str]:
     """A U-Net: latents, time, states of the text encoder; pooled text and sizes where it takes them."""
     width = config.cross_attention_dim
-    found = {
+    unet = {
         "sample": f"{SAMPLES}x{config.in_channels}x{config.sample_size}x{config.sample_size}",
         "timestep": f"{SAMPLES}",
         "encoder_hidden_states": f"{SAMPLES}x{TEXT_TOKENS}x{width}",
     }
     if config.addition_embed_type != "text_time":
-        return found
+        return unet
     pooled = config.projection_class_embeddings_input_dim - TIME_IDS * config.addition_time_embed_dim
-    return {**found, "text_embeds": f"{SAMPLES}x{pooled}", "time_ids": f"{SAMPLES}x{TIME_IDS}"}
+    return {**unet, "text_embeds": f"{SAMPLES}x{pooled}", "time_ids": f"{SAMPLES}x{TIME_IDS}"}
 
 
 def _dit(config: Any) -> dict[str, str]:

@@ -37,8 +37,8 @@ def of_configuration(config: Any, length: int = 0) -> tuple[Any, str]:
     import transformers
 
     config.use_cache = False
-    said = (getattr(config, "architectures", None) or [""])[0]
-    kind = getattr(transformers, said, None)
+    value = (getattr(config, "architectures", None) or [""])[0]
+    kind = getattr(transformers, value, None)
     if kind is None and type(config) not in transformers.AutoModel._model_mapping:  # noqa: SLF001 - no other says
         raise InputError(
             what=f"transformers {transformers.__version__} names no model of {shown(config.model_type)}",
@@ -103,9 +103,9 @@ def _usual(config: Any, model: Any, length: int = 0) -> dict[str, str]:
     if length and main != "input_ids":
         raise no_length(str(config.model_type), length)
     text = config.get_text_config() if hasattr(config, "get_text_config") else config
-    said = getattr(text, "max_position_embeddings", None)
-    most = (said or USUAL_TEXT) - _padding(model)
-    if said and length > most:
+    value = getattr(text, "max_position_embeddings", None)
+    most = (value or USUAL_TEXT) - _padding(model)
+    if value and length > most:
         raise InputError(
             what=f"--sequence-length {length} is longer than {config.model_type} reads",
             cause=f"its configuration has {most} positions",
@@ -133,7 +133,7 @@ def _usual(config: Any, model: Any, length: int = 0) -> dict[str, str]:
 def _padding(model: Any) -> int:
     """Rows of a table of positions that no token has: RoBERTa counts from behind that of padding."""
     tables = [part for path, part in model.named_modules() if path.endswith("position_embeddings")]
-    rows = [one.padding_idx + 1 for one in tables if getattr(one, "padding_idx", None) is not None]
+    rows = [table.padding_idx + 1 for table in tables if getattr(table, "padding_idx", None) is not None]
     return max(rows, default=0)
 
 

@@ -56,11 +56,11 @@ def traced_by_process(
                 cause=_last_words(ended),
                 fix="build it without weights (torch.device('meta')), so that it needs little memory",
             )
-        found = read_json(answer)
-    if isinstance(found, dict) and "error" in found:
-        what, cause, fix = (str(line) for line in found["error"])
+        traced = read_json(answer)
+    if isinstance(traced, dict) and "error" in traced:
+        what, cause, fix = (str(line) for line in traced["error"])
         raise InputError(what, cause, fix)
-    return structure(found["module"] if isinstance(found, dict) else found, TracedModule, builder)
+    return structure(traced["module"] if isinstance(traced, dict) else traced, TracedModule, builder)
 
 
 def _last_words(ended: subprocess.CompletedProcess[bytes]) -> str:

@@ -125,11 +125,11 @@ def record_forward(module: Any, inputs: Sequence[Any]) -> Record:
             _fused_attention(known),
             _dispatching(record, alive, known),
         ):
-            found = module(*inputs)
+            value = module(*inputs)
     finally:
         for hook in hooks:
             hook.remove()
-    record.returned = {_storage(x) for x in tree_leaves(found) if isinstance(x, torch.Tensor)}
+    record.returned = {_storage(x) for x in tree_leaves(value) if isinstance(x, torch.Tensor)}
     return record
 
 
@@ -160,14 +160,14 @@ def _dispatching(record: Record, alive: list[Any], known: Known) -> Any:
             asked = known.scalar(func, args)
             if asked is not None:
                 return asked
-            found = func(*args, **(kwargs or {}))
-            known.note(func, args, kwargs, found)
+            torch_dispatch__ = func(*args, **(kwargs or {}))
+            known.note(func, args, kwargs, torch_dispatch__)
             read = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
-            written = [x for x in tree_leaves(found) if isinstance(x, torch.Tensor)]
+            written = [x for x in tree_leaves(torch_dispatch__) if isinstance(x, torch.Tensor)]
             alive.extend((*read, *written))
             event = _note(record, func, args, read, written)
             record.steps.append(_step(record, func, args, kwargs, written, event))
-            return found
+            return torch_dispatch__
 
     return Recorder()
 
@@ -264,8 +264,8 @@ def _fused_attention(known: Known) -> Iterator[None]:
         shape = (*query.shape[:-1], key.shape[-2])
         efficient = torch.ops.aten._scaled_dot_product_efficient_attention  # noqa: SLF001 - as torch names it
         keeps = query.requires_grad or key.requires_grad
-        found = efficient(query, key, value, bias.expand(shape), keeps, dropout_p, is_causal, scale=scale)
-        return found[0]
+        attention = efficient(query, key, value, bias.expand(shape), keeps, dropout_p, is_causal, scale=scale)
+        return attention[0]
 
     with Fused():
         yield

@@ -116,8 +116,8 @@ def _crossing(record: Record, cut: int) -> dict[int, int]:
 
 def _loss(record: Record, head: Sequence[int]) -> dict[int, int]:
     """Storages of the logarithms of a loss over classes in the head, and how many they are."""
-    found = (event for event in record.events if event.segment in head and event.name == "_log_softmax")
-    return {storage: prod(event.output) for event in found for storage in event.writes}
+    events = (event for event in record.events if event.segment in head and event.name == "_log_softmax")
+    return {storage: prod(event.output) for event in events for storage in event.writes}
 
 
 def _block(
@@ -171,15 +171,15 @@ def _ops(
     record: Record, events: Sequence[Event], kept: AbstractSet[int], batch: int, divided: Divided
 ) -> tuple[TracedOp, ...]:
     """Products and attention one by one, what ranks exchange, and all memory-bound work as one pass."""
-    found = [(event, op_of(event, batch)) for event in events]
+    values = [(event, op_of(event, batch)) for event in events]
     passes: list[TracedOp] = []
-    for alone, run in groupby(found, key=lambda pair: pair[1] is None):
+    for alone, run in groupby(values, key=lambda pair: pair[1] is None):
         if alone:
             some = [event for event, _ in run]
             outside = {s for event in record.events if event not in some for s in event.reads}
             later = outside | record.returned | kept
             passes.append(pass_of(some, later, batch, cut=divided.cut, by_tokens=divided.by_tokens))
-    ops = [one for event, op in found for one in _with_messages(event, op, batch, divided)]
+    ops = [with_message for event, op in values for with_message in _with_messages(event, op, batch, divided)]
     if passes:
         ops.append(passes_together(passes))
     return tuple(ops)

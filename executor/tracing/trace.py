@@ -90,7 +90,7 @@ def example_inputs(text: str) -> list[Any]:
     """
     import torch
 
-    found = []
+    result = []
     for word in text.split(","):
         match = _INPUT.fullmatch(word.strip())
         dtype = (match and match[2]) or "bfloat16"
@@ -104,5 +104,5 @@ def example_inputs(text: str) -> list[Any]:
                 cause=f"an input is sizes joined by x, and perhaps one of {', '.join(DTYPES)}",
                 fix="give for example --input 8x3x224x224, or --input 8x128:long for tokens",
             )
-        found.append(torch.empty(sizes, dtype=getattr(torch, dtype), device="meta"))
-    return found
+        result.append(torch.empty(sizes, dtype=getattr(torch, dtype), device="meta"))
+    return result

@@ -26,12 +26,12 @@ def main(builder: str, inputs: str, answer: str, most_bytes: str, length: str = 
     os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1")  # shapes need no weights and no hub
     sys.path.insert(0, str(Path.cwd()))
     try:
-        found: dict[str, Any] = {"module": asdict(_trace(builder, inputs, int(length)))}
+        values: dict[str, Any] = {"module": asdict(_trace(builder, inputs, int(length)))}
     except InputError as error:
-        found = {"error": [error.what, error.cause, error.fix]}
+        values = {"error": [error.what, error.cause, error.fix]}
     except (Exception, SystemExit) as error:  # noqa: BLE001 - somebody's code may raise anything
-        found = {"error": list(explain(error, builder))}
-    Path(answer).write_text(json.dumps(found), encoding="utf-8")
+        values = {"error": list(explain(error, builder))}
+    Path(answer).write_text(json.dumps(values), encoding="utf-8")
     return 0
 
 

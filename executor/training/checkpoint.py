@@ -169,7 +169,7 @@ class Checkpointer:
         failure = next((reason for _, reason in gathered if reason is not None), None)
         outcome = [failure]
         if self.rank == 0:
-            files = tuple(stored for found, _ in gathered for stored in found or ())
+            files = tuple(stored for value, _ in gathered for stored in value or ())
             outcome = [failure if failure is not None else self._publish(pending, files)]
             if outcome[0] is not None:
                 shutil.rmtree(pending.folder, ignore_errors=True)
@@ -269,10 +269,10 @@ def _reason(error: BaseException | None) -> str | None:
     chain = [next(iter(failures.values()))[0] if failures else error]
     while (before := chain[-1].__cause__ or chain[-1].__context__) is not None:
         chain.append(before)
-    found = next((seen for seen in chain if isinstance(seen, OSError)), chain[0])
-    if SHORT_WRITE in str(found):
+    reason = next((seen for seen in chain if isinstance(seen, OSError)), chain[0])
+    if SHORT_WRITE in str(reason):
         return "a file was not written whole, as on a full disk"
-    return f"{type(found).__name__}: {(str(found).splitlines() or [''])[0]}"
+    return f"{type(reason).__name__}: {(str(reason).splitlines() or [''])[0]}"
 
 
 # ── how often ─────────────────────────────────────────────────────────────────────────────────────────────

@@ -72,8 +72,8 @@ class _Inert(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         """Give a record's class for a name of a checkpoint, and a number format for its own."""
-        if module == "torch" and isinstance(found := vars(torch).get(name), torch.dtype):
-            return found
+        if module == "torch" and isinstance(var := vars(torch).get(name), torch.dtype):
+            return var
         if (module, name) not in _CLASSES:
             raise pickle.UnpicklingError(f"it names {module}.{name}")
         return self.classes.setdefault((module, name), type(name, (_Record,), {}))
@@ -107,9 +107,9 @@ class Reader(FileSystemReader):  # type: ignore[misc, unused-ignore]
         return self.metadata
 
 
-def _metadata(found: Any, files: frozenset[str]) -> Metadata:
+def _metadata(value: Any, files: frozenset[str]) -> Metadata:
     """Copy the metadata of tensors."""
-    state = found.state
+    state = value.state
     return Metadata(
         state_dict_metadata={
             _text(name): _tensor(record) for name, record in state["state_dict_metadata"].items()

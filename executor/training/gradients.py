@@ -48,12 +48,12 @@ def sum_together(tensors: list[torch.Tensor], group: object) -> None:
 
 def tied_weights(pipeline: Pipeline) -> list[torch.nn.Parameter]:
     """Copies of the tied embedding on this rank: on the first stage, on the last, or both."""
-    found = []
+    result = []
     for stage in pipeline.stages:
         for name, parameter in stage.module.named_parameters():
             if name in ("model.embed_tokens.weight", "lm_head.weight"):
-                found.append(parameter)
-    return found
+                result.append(parameter)
+    return result
 
 
 def _sum_tied(pipeline: Pipeline) -> None:
@@ -83,8 +83,8 @@ def _tied_size(pipeline: Pipeline) -> int:
 
 def _copies(name: str, model: CausalLM, meshes: Meshes, *, tied: bool) -> int:
     """How many ranks hold the same part of a parameter."""
-    found = sharding.rule(name)
-    copies = meshes.copies(is_expert=found.is_expert, whole=found.tensor_dim is None)
+    rule = sharding.rule(name)
+    copies = meshes.copies(is_expert=rule.is_expert, whole=rule.tensor_dim is None)
     twice = (
         tied and model.spec.tie_word_embeddings and name in ("model.embed_tokens.weight", "lm_head.weight")
     )

@@ -148,10 +148,10 @@ def _train_step(trainer: Trainer, step: int) -> tuple[StepMetrics, bool]:
     finish_gradients(pipeline)
     norm = total_norm(pipeline)
     router = sum(stage.balance.take() for stage in pipeline.stages if stage.balance is not None)
-    told = [router, float(trainer.stop_requested)]
+    values = [router, float(trainer.stop_requested)]
     if isinstance(trainer.source, Ahead):  # on every rank or on none
-        told.append(float(not _reads_on(trainer, step + 1)))
-    others = torch.tensor(told).to(share)
+        values.append(float(not _reads_on(trainer, step + 1)))
+    others = torch.tensor(values).to(share)
     shared = torch.cat(((share / pipeline.layout.tp).view(1), others))
     dist.all_reduce(shared)
     loss, router, stops, *behind = shared.tolist()
@@ -188,7 +188,7 @@ def _evaluated(trainer: Trainer, step: int) -> bool:
     """Evaluate when it is time; False once any rank has been asked to stop meanwhile."""
     if trainer.held_out is None or not trainer.held_out.due(step, trainer.settings.steps):
         return True
-    found = evaluate(
+    evaluation = evaluate(
         trainer.pipeline,
         trainer.held_out,
         step=step,
@@ -197,9 +197,9 @@ def _evaluated(trainer: Trainer, step: int) -> bool:
         document_end=trainer.settings.document_end,
         stop=lambda: trainer.stop_requested,
     )
-    if found is not None and trainer.reporter is not None:
-        trainer.reporter.evaluation(found)
-    return found is not None
+    if evaluation is not None and trainer.reporter is not None:
+        trainer.reporter.evaluation(evaluation)
+    return evaluation is not None
 
 
 def _interval(trainer: Trainer, step_s: float) -> int:

@@ -54,8 +54,8 @@ def folder_of_step(root: Path, step: int) -> Path:
 
 def steps_on_disk(root: Path) -> list[int]:
     """Steps with a complete checkpoint folder, newest first."""
-    found = [_NAME.match(path.name) for path in root.iterdir()] if root.is_dir() else []
-    return sorted((int(match[1]) for match in found if match), reverse=True)
+    matches = [_NAME.match(path.name) for path in root.iterdir()] if root.is_dir() else []
+    return sorted((int(match[1]) for match in matches if match), reverse=True)
 
 
 def digest(path: Path) -> StoredFile:
@@ -156,8 +156,8 @@ def require_signed(manifest: Manifest, key: bytes | None, folder: Path) -> None:
 
 def _signature(manifest: Manifest, key: bytes) -> str:
     """HMAC-SHA256 over everything else in a manifest."""
-    told = unstructure(replace(manifest, signature=""))
+    value = unstructure(replace(manifest, signature=""))
     if not manifest.places:
-        del told["places"]  # signed before there were any
-    text = json.dumps(told, sort_keys=True)
+        del value["places"]  # signed before there were any
+    text = json.dumps(value, sort_keys=True)
     return hmac.new(key, text.encode(), hashlib.sha256).hexdigest()

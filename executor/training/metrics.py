@@ -62,16 +62,16 @@ def progress_line(metrics: StepMetrics, steps: int, *, compared: bool = True) ->
     )
 
 
-def evaluation_line(found: Evaluation, steps: int) -> str:
+def evaluation_line(evaluation: Evaluation, steps: int) -> str:
     """One line of an evaluation.
 
     >>> evaluation_line(Evaluation(step=10, loss=2.0, samples=64, took_s=1.5), 100)
     'step 10/100  held-out loss 2.0000  perplexity 7.389  64 sequences in 1.5 s'
     """
     return (
-        f"step {found.step}/{steps}  held-out loss {found.loss:.4f}  "
-        f"perplexity {math.exp(min(found.loss, MOST_NATS)):.4g}  "
-        f"{found.samples} sequences in {format_seconds(found.took_s)}"
+        f"step {evaluation.step}/{steps}  held-out loss {evaluation.loss:.4f}  "
+        f"perplexity {math.exp(min(evaluation.loss, MOST_NATS)):.4g}  "
+        f"{evaluation.samples} sequences in {format_seconds(evaluation.took_s)}"
     )
 
 
@@ -92,11 +92,11 @@ class Reporter:
     def step(self, metrics: StepMetrics) -> None:
         """Report one step everywhere."""
         values = asdict(metrics)
-        told = {"at_s": time.time()}
+        entry = {"at_s": time.time()}
         if not self.compared:
             values = {name: value for name, value in values.items() if name not in OF_THE_PLAN}
-            told["compared"] = False
-        self._append(json.dumps({**values, **told}))
+            entry["compared"] = False
+        self._append(json.dumps({**values, **entry}))
         for name, value in values.items():
             if self.board is not None and name != "step":
                 self.board.add_scalar(name, value, metrics.step)
@@ -104,14 +104,14 @@ class Reporter:
             self.wandb.log(values, step=metrics.step)
         self._line(progress_line(metrics, self.steps, compared=self.compared))
 
-    def evaluation(self, found: Evaluation) -> None:
+    def evaluation(self, result: Evaluation) -> None:
         """Report a held-out loss everywhere."""
-        self._append_to(EVALUATIONS_FILE, asdict(found))
+        self._append_to(EVALUATIONS_FILE, asdict(result))
         if self.board is not None:
-            self.board.add_scalar("held_out_loss", found.loss, found.step)
+            self.board.add_scalar("held_out_loss", result.loss, result.step)
         if self.wandb is not None:
-            self.wandb.log({"held_out_loss": found.loss}, step=found.step)
-        self.say(evaluation_line(found, self.steps))
+            self.wandb.log({"held_out_loss": result.loss}, step=result.step)
+        self.say(evaluation_line(result, self.steps))
 
     def saved(self, step: int, held_s: float) -> None:
         """Report seconds that steps waited while a checkpoint was copied aside."""

@@ -88,8 +88,8 @@ class ShardedMuon(ShardedAdamW):
         """What is kept of a parameter between steps, by this rank's part."""
         if self.is_adam(slot):
             return super().moments(slot)
-        found = self.momenta.get(slot.part)
-        return {"momentum": torch.zeros_like(slot.part) if found is None else found}
+        value = self.momenta.get(slot.part)
+        return {"momentum": torch.zeros_like(slot.part) if value is None else value}
 
     def forget(self, slot: Slot, step: int) -> None:
         """Begin what is kept of a parameter with zeros, after so many steps."""

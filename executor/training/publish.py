@@ -47,8 +47,8 @@ class Checkpoint(NamedTuple):
 def find_checkpoint(root: Path, key: bytes | None, step: int | None = None) -> Checkpoint:
     """The newest checkpoint of a run that is whole, or the one after a step."""
     steps = steps_on_disk(root)
-    for found in steps if step is None else [step]:
-        folder = folder_of_step(root, found)
+    for number in steps if step is None else [step]:
+        folder = folder_of_step(root, number)
         manifest = read_manifest(folder)
         if manifest is not None and intact(folder, manifest.files):
             require_signed(manifest, key, folder)
@@ -110,12 +110,12 @@ def publish(
 
 
 def _files(
-    found: Iterator[Target], shapes: Mapping[str, torch.Tensor], dtype: torch.dtype, largest_bytes: int
+    values: Iterator[Target], shapes: Mapping[str, torch.Tensor], dtype: torch.dtype, largest_bytes: int
 ) -> Iterator[list[Target]]:
     """Put targets into files, in order, none larger than asked if it holds more than one."""
     file: list[Target] = []
     filled = 0
-    for target in found:
+    for target in values:
         size = sum(shapes[name].numel() * dtype.itemsize for name in target.parameters)
         if file and filled + size > largest_bytes:
             yield file

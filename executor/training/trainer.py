@@ -213,11 +213,11 @@ def _begin(pipeline: Pipeline, state: Mapping[str, torch.Tensor] | None, *, seed
 
 def _untrained(pipeline: Pipeline, state: Mapping[str, torch.Tensor] | None) -> dict[str, torch.Tensor]:
     """Parameters that are saved though no optimizer moves them, with their first values."""
-    found = {name: value for stage in pipeline.stages for name, value in untrained(stage.module).items()}
+    result = {name: value for stage in pipeline.stages for name, value in untrained(stage.module).items()}
     spec, plain = pipeline.stages[0].module.spec, None if state is None else plain_names(state)
-    for name, value in found.items():
+    for name, value in result.items():
         if plain is None:
             value.zero_()
         else:
             value.copy_(published_part(plain, name, value.shape, (), spec))
-    return found
+    return result

@@ -103,9 +103,9 @@ def _told() -> str:
     line = sys.stdin.readline()
     if not line:
         sys.exit(FAILED)
-    told = json.loads(line)
-    os.environ.update(told["environment"])
-    return str(told["run_file"])
+    value = json.loads(line)
+    os.environ.update(value["environment"])
+    return str(value["run_file"])
 
 
 def _run(settings: RunSettings) -> int:

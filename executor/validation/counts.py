@@ -155,7 +155,7 @@ class _CountingMode(TorchDispatchMode):
 
 def _group(args: Any) -> Any:
     """Process group among the arguments of an operator."""
-    return next(found for found in map(process_group_of, args) if found is not None)
+    return next(item for item in map(process_group_of, args) if item is not None)
 
 
 def _argument(args: Any, place: int) -> bool:
@@ -190,19 +190,19 @@ def axes_by_group(pipeline: Pipeline) -> dict[str, str]:
 
     Axes of one rank have no traffic; those of all ranks share a group, and count as one.
     """
-    meshes, found = pipeline.meshes, {}
+    meshes, axes = pipeline.meshes, {}
     sizes = {axis: getattr(pipeline.layout, axis) for axis in LAYER_AXES}
     for axis in (a for a in LAYER_AXES if sizes[a] > 1):
         mesh = meshes.mesh_of(axis)
         if mesh is not None:
-            found[group_name(mesh.get_group(axis))] = axis_of_messages(pipeline.layout, axis)
+            axes[group_name(mesh.get_group(axis))] = axis_of_messages(pipeline.layout, axis)
     alike = same_replicas(pipeline.layout)  # though torch may have made two groups of the same ranks
     for axis in _REPLICA_AXES:
         mesh = meshes.mesh_of(axis)
         if mesh is not None and mesh[axis].size() > 1:
             named = axis.removeprefix("expert_") if alike else axis
-            found.setdefault(f"replicas {group_name(mesh.get_group(axis))}", named)
-    return found
+            axes.setdefault(f"replicas {group_name(mesh.get_group(axis))}", named)
+    return axes
 
 
 def part_of_layer(spec: ModelSpec, layer: Any) -> str:

@@ -63,31 +63,31 @@ def layers_of_runs(spec: ModelSpec, layers_of_stage: Sequence[int], stage: int) 
     (3, 7)
     """
     start = sum(layers_of_stage[:stage])
-    end, position, found = start + layers_of_stage[stage], 0, []
+    end, position, layers = start + layers_of_stage[stage], 0, []
     for run in layer_runs(spec):
-        found.append(max(0, min(end, position + run.count) - max(start, position)))
+        layers.append(max(0, min(end, position + run.count) - max(start, position)))
         position += run.count
-    return tuple(found)
+    return tuple(layers)
 
 
 def expected_counts(task: RankTask, padding: Mapping[str, int]) -> StepCounts:
     """FLOPs and messages of one step of a stage; `padding` is that of FSDP's shards, by axis."""
-    found = StepCounts(flop=Counter(), messages=Counter(), message_bytes=Counter())
+    step_counts = StepCounts(flop=Counter(), messages=Counter(), message_bytes=Counter())
     M = task.num_microbatches
     parts = ops_by_part(task)
     for part, (ops, count) in parts.items():
         for op in ops:
-            _add(found, part, op, M * count, task)
+            _add(step_counts, part, op, M * count, task)
     if task.adapter is not None and task.stage == 0:
         first = f"{layer_runs(task.spec)[0].kind.mlp} layer" if task.spec.is_moe else "layer"
         for op in spared(parts[first][0], task.spec.hidden_size):
-            _add(found, first, op, -M, task, phases=("backward",))
-    _add_replicas(found, task, stack(STACK), padding)
-    return found
+            _add(step_counts, first, op, -M, task, phases=("backward",))
+    _add_replicas(step_counts, task, stack(STACK), padding)
+    return step_counts
 
 
 def _add(
-    found: StepCounts,
+    step_counts: StepCounts,
     part: str,
     op: Op,
     times: int,
@@ -104,8 +104,8 @@ def _add(
             ring = op.axis == "cp" and task.layout.cp_kind == "ring"
             axis = axis_of_messages(task.layout, op.axis)
             key = Key(part=part, phase=op.phase, kind="p2p" if ring else op.collective, axis=axis)
-            found.messages[key] += times * int(op.count) * (c - 1 if ring else 1)
-            found.message_bytes[key] += round(
+            step_counts.messages[key] += times * int(op.count) * (c - 1 if ring else 1)
+            step_counts.message_bytes[key] += round(
                 float(op.collective_bytes * times * ((c - 1) / c if ring else 1))
             )
     elif op.flop:
@@ -115,7 +115,7 @@ def _add(
         flop = Fraction(float(op.flop)) * times
         for phase, gemms in (("forward", 1), ("backward", backward_gemms)):
             if phase in phases:
-                found.flop[Key(part=part, phase=phase, kind=kind)] += round(flop * Fraction(gemms))
+                step_counts.flop[Key(part=part, phase=phase, kind=kind)] += round(flop * Fraction(gemms))
 
 
 def expected_parameters(task: RankTask, *, frozen: bool = False) -> tuple[Counter[str], Counter[str]]:
@@ -138,7 +138,7 @@ def expected_parameters(task: RankTask, *, frozen: bool = False) -> tuple[Counte
 
 
 def _add_replicas(
-    found: StepCounts, task: RankTask, profile: SoftwareStack, padding: Mapping[str, int]
+    step_counts: StepCounts, task: RankTask, profile: SoftwareStack, padding: Mapping[str, int]
 ) -> None:
     """Add gradient reductions and weight gathers: units are layers, their experts, embedding and head."""
     dense, expert = expected_parameters(task)
@@ -174,17 +174,19 @@ def _add_replicas(
             once = 0 if prefix else not_gathered_again(task, N)
             less, M = HALF_BYTES * once, task.num_microbatches
             messages = gathers * count - M * (once > 0)
-            _step(found, "all_gather", f"{axis}shard", messages, gathers * gathered - M * less)
+            _step(step_counts, "all_gather", f"{axis}shard", messages, gathers * gathered - M * less)
         if N > 1 and summed:
-            _step(found, "reduce_scatter", f"{axis}shard", reductions * summed, reductions * reduced)
+            _step(step_counts, "reduce_scatter", f"{axis}shard", reductions * summed, reductions * reduced)
         if R > 1 and task.compression is not None:
-            _add_compressed(found, task, units, parse_compression(task.compression), R)
+            _add_compressed(step_counts, task, units, parse_compression(task.compression), R)
         elif R > 1 and summed:
-            _step(found, "all_reduce", f"{axis}replicate", reductions * summed, reductions * reduced / N)
+            _step(
+                step_counts, "all_reduce", f"{axis}replicate", reductions * summed, reductions * reduced / N
+            )
 
 
 def _add_compressed(
-    found: StepCounts, task: RankTask, units: Mapping[str, int], how: Compression, R: int
+    step_counts: StepCounts, task: RankTask, units: Mapping[str, int], how: Compression, R: int
 ) -> None:
     """Add sums of whole replicas' compressed gradients, by unit; factors are multiplied in the step.
 
@@ -201,15 +203,15 @@ def _add_compressed(
         size = how.value_bytes(whole) * parameters
         if how.kind == "int8":
             filled = how.value_bytes(whole) * padded(parameters, R)
-            _step(found, "all_to_all", "replicate", count, count * filled)
-            _step(found, "all_gather", "replicate", count, count * filled)
+            _step(step_counts, "all_to_all", "replicate", count, count * filled)
+            _step(step_counts, "all_gather", "replicate", count, count * filled)
             continue
         spared = float(spared_parameters(ops[part], how, experts=False))
         messages = 3 if spared else 1  # what goes whole, and two factors
-        _step(found, "all_reduce", "replicate", count * messages, count * (size - whole * spared))
+        _step(step_counts, "all_reduce", "replicate", count * messages, count * (size - whole * spared))
         if spared:
             key = Key(part="step", phase="step", kind="gemm")
-            found.flop[key] += count * FACTOR_PRODUCTS * 2 * round(_factored_products(ops[part], how))
+            step_counts.flop[key] += count * FACTOR_PRODUCTS * 2 * round(_factored_products(ops[part], how))
 
 
 def _factored_products(ops: Sequence[Op], how: Compression) -> float:
@@ -226,11 +228,11 @@ def _factored_products(ops: Sequence[Op], how: Compression) -> float:
     return total
 
 
-def _step(found: StepCounts, kind: str, axis: str, messages: int, size_bytes: float) -> None:
+def _step(step_counts: StepCounts, kind: str, axis: str, messages: int, size_bytes: float) -> None:
     """Add messages of the step."""
     key = Key(part="step", phase="step", kind=kind, axis=axis)
-    found.messages[key] += messages
-    found.message_bytes[key] += round(size_bytes)
+    step_counts.messages[key] += messages
+    step_counts.message_bytes[key] += round(size_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

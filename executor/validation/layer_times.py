@@ -112,10 +112,10 @@ def layer_time(plan: Plan, task: RankTask, there: Sequence[RankMeasurement]) -> 
         cal=load_calibration(),
     )
     errors = []
-    for found in there:
-        measured_s = found.layer_forward_s + found.layer_backward_s
-        estimated_s = estimated_layer_s(replace(task, stage=found.stage), case)
-        errors.append((estimated_s / measured_s - 1, estimated_s, measured_s, found.stage))
+    for measured in there:
+        measured_s = measured.layer_forward_s + measured.layer_backward_s
+        estimated_s = estimated_layer_s(replace(task, stage=measured.stage), case)
+        errors.append((estimated_s / measured_s - 1, estimated_s, measured_s, measured.stage))
     error, estimated_s, measured_s, stage = max(errors, key=lambda each: abs(each[0]))
     return Check(
         name=NAME,
@@ -138,13 +138,13 @@ def watched_layers(task: RankTask) -> tuple[list[int], list[int]]:
         layout, [split[index] for index in mine], task.recompute_of_stage, task.stage
     )
     watched: list[int] = []
-    again: list[int] = []
+    result: list[int] = []
     for index, count in zip(mine, recomputed, strict=True):
         held = range(ends[index] - split[index], ends[index])
         chosen = [layer for layer in held if spec.is_moe and layer >= spec.num_dense_layers] or list(held)
         watched += chosen
-        again += [layer for layer in chosen if layer < held.start + count]
-    return watched, again
+        result += [layer for layer in chosen if layer < held.start + count]
+    return watched, result
 
 
 def estimated_layer_s(task: RankTask, case: Case) -> float:
@@ -156,12 +156,12 @@ def estimated_layer_s(task: RankTask, case: Case) -> float:
         task: The rank.
         case: What its layer is estimated against.
     """
-    watched, again = watched_layers(task)
+    watched, result = watched_layers(task)
     plain_s, _ = _mean_layer_s(task, watched, case)
-    if not again:
+    if not result:
         return plain_s
-    _, again_s = _mean_layer_s(task, again, case)
-    return plain_s + again_s * len(again) / len(watched)
+    _, again_s = _mean_layer_s(task, result, case)
+    return plain_s + again_s * len(result) / len(watched)
 
 
 def _mean_layer_s(task: RankTask, layers: Sequence[int], case: Case) -> tuple[float, float]:

@@ -87,12 +87,12 @@ def traced_memory(
     return tuple(
         StageMemory(
             stage=stage,
-            **{f"{traced}_bytes": float(found.get(traced, 0.0)) for traced in _TRACED},
-            peak_bytes=sum(found.get(purpose, 0.0) for purpose in _PURPOSES),
+            **{f"{traced}_bytes": float(values.get(traced, 0.0)) for traced in _TRACED},
+            peak_bytes=sum(values.get(purpose, 0.0) for purpose in _PURPOSES),
             estimate=estimates[stage],
             extrapolated=is_extrapolated(replace(task, stage=stage)),
         )
-        for stage, found in zip(stages, traced, strict=True)
+        for stage, values in zip(stages, traced, strict=True)
     )
 
 
@@ -132,11 +132,11 @@ def recomputed_of_runs(layers: Sequence[int], count: int) -> tuple[int, ...]:
     >>> recomputed_of_runs((3, 7), 5)
     (3, 2)
     """
-    found = []
+    recomputed = []
     for available in layers:
-        found.append(min(count, available))
-        count -= found[-1]
-    return tuple(found)
+        recomputed.append(min(count, available))
+        count -= recomputed[-1]
+    return tuple(recomputed)
 
 
 def traces_of(task: RankTask) -> tuple[RankTask, ...]:
@@ -229,8 +229,8 @@ def peak(task: RankTask) -> Mapping[str, float]:
             tracker.forget_peak()
             rank.forward_backward()
             rank.update()
-        found = {purpose: float(tracker.peak_by_purpose.get(purpose, 0)) for purpose in _PURPOSES}
-        return {**found, "kept_gradients": float(kept)}
+        result = {purpose: float(tracker.peak_by_purpose.get(purpose, 0)) for purpose in _PURPOSES}
+        return {**result, "kept_gradients": float(kept)}
 
 
 def _mark_state(rank: FakeRank, tracker: PeakTracker) -> int:

@@ -28,7 +28,7 @@ def memory_verdict(pairs: Sequence[tuple[float, float]]) -> tuple[int, Verdict, 
     >>> memory_verdict([(4.4e6, 4.8e6)])
     (0, 'not checked here', '; a difference smaller than 2 MiB, one block of the allocator')
     """
-    off = [abs(estimated / found - 1) for estimated, found in pairs]
+    off = [abs(estimated / value - 1) for estimated, value in pairs]
     beyond = [rank for rank, share in enumerate(off) if share > MEMORY_TOLERANCE]
     shown = [rank for rank in beyond if abs(pairs[rank][0] - pairs[rank][1]) >= ALLOCATOR_BLOCK_BYTES]
     worst = max(shown or range(len(pairs)), key=lambda rank: off[rank])

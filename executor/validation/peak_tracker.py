@@ -55,9 +55,9 @@ class PeakTracker(TorchDispatchMode):
         """Say what these tensors are for, watching those that are not watched yet."""
         for tensor in tensors:
             self._watch(tensor)
-            found = self._live.get(storage_key(tensor))
-            if found is not None:
-                found.purpose = purpose
+            live = self._live.get(storage_key(tensor))
+            if live is not None:
+                live.purpose = purpose
 
     def forget_peak(self) -> None:
         """Start looking for a new peak."""
@@ -80,9 +80,9 @@ class PeakTracker(TorchDispatchMode):
 
     def _resize(self, storage: Any, size: int) -> None:
         """Follow a storage that FSDP empties and fills again."""
-        found = self._live.get(storage._cdata)  # noqa: SLF001
-        if found is not None:
-            change, found.size = size - found.size, size
+        live = self._live.get(storage._cdata)  # noqa: SLF001
+        if live is not None:
+            change, live.size = size - live.size, size
             self._grow(change)
 
     def _grow(self, change: int) -> None:
@@ -95,8 +95,8 @@ class PeakTracker(TorchDispatchMode):
     def _snapshot(self) -> None:
         """Remember what is alive at the peak; cheap because peaks only rise near the end of warm-up."""
         purposes: Counter[str] = Counter()
-        for one in self._live.values():
-            purposes[one.purpose] += one.size
+        for live in self._live.values():
+            purposes[live.purpose] += live.size
         self.peak_by_purpose = purposes
 
     def __enter__(self) -> Self:

@@ -26,16 +26,16 @@ def spared(ops: Sequence[Op], hidden_size: int) -> tuple[Op, ...]:
         hidden_size: Inputs of the products at the beginning of a block.
     """
     first = next(i for i, op in enumerate(ops) if op.kind in LINEAR and not op.frozen)
-    found = [op for op in ops[:first] if op.cover is not Cover.INPUT_GRADIENT]
+    result = [op for op in ops[:first] if op.cover is not Cover.INPUT_GRADIENT]
     begins = any(op.kind is OpKind.ATTENTION for op in ops[first:])
     for op in ops[first:]:
         if op.kind is OpKind.ATTENTION:
             break
         if op.kind in LINEAR and op.k == hidden_size:
-            found.append(replace(op, frozen=True))  # the gradient of the input alone
+            result.append(replace(op, frozen=True))  # the gradient of the input alone
             if op.frozen and not begins:
                 break
-    return tuple(found)
+    return tuple(result)
 
 
 def not_gathered_again(task: RankTask, shards: int) -> int:

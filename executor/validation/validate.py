@@ -82,9 +82,9 @@ def validate(plan: Plan, planned: Sequence[Check], say: Say) -> ValidationReport
         progress.begin(MEASURING)
     on_gpu, measured = check_gpu(plan, progress.alive)
     timed = (layer_time(plan, task_of(plan), on_planned_gpu(plan, measured)), step_time(plan, measured))
-    found = (*planned, counts, *traced, trained, *timed)
+    checks = (*planned, counts, *traced, trained, *timed)
     return ValidationReport(
-        checks=(*sorted(found, key=lambda check: ORDER.index(check.name)), on_gpu),
+        checks=(*sorted(checks, key=lambda check: ORDER.index(check.name)), on_gpu),
         scope=scope_of(plan),
         terms=terms,
         memory=memory,
@@ -196,8 +196,8 @@ def check_traced_memory(
     start = time.monotonic()
     stages = chosen_stages(plan.layout.pp)
     batch = plan.request.job.global_batch_size
-    found = traced_memory(task_of(plan), batch, stages, processes=PROCESSES, alive=alive)
-    return judged_memory(plan, found, start)
+    stage_memories = traced_memory(task_of(plan), batch, stages, processes=PROCESSES, alive=alive)
+    return judged_memory(plan, stage_memories, start)
 
 
 def judged_memory(
@@ -206,19 +206,23 @@ def judged_memory(
     """The verdict on the plan's own estimate; of another engine's only the twin's can be traced."""
     own = is_own(plan)
     of_plan = plan.estimate.memory_by_stage
-    found = tuple(replace(stage, estimate=of_plan[stage.stage]) if own else stage for stage in traced)
-    at, verdict, small = memory_verdict([(each.estimate.allocated_bytes, each.peak_bytes) for each in found])
-    worst = found[at]
+    stage_memories = tuple(
+        replace(stage, estimate=of_plan[stage.stage]) if own else stage for stage in traced
+    )
+    at, verdict, small = memory_verdict(
+        [(each.estimate.allocated_bytes, each.peak_bytes) for each in stage_memories]
+    )
+    worst = stage_memories[at]
     detail = (
         f"{'estimated by the plan' if own else 'estimated for the twin'} "
         f"{format_bytes(worst.estimate.allocated_bytes)}, traced {format_bytes(worst.peak_bytes)}, "
         f"{worst.error:+.1%}: the largest difference of pipeline ranks "
-        f"{', '.join(str(stage.stage) for stage in found)}, at {worst.stage}{small}"
+        f"{', '.join(str(stage.stage) for stage in stage_memories)}, at {worst.stage}{small}"
     )
     name = "memory" if own else "memory of the twin"
     traced_check = _check(name, verdict, detail, start, worst.error, "relative difference")
     if own:
-        return (traced_check,), found
+        return (traced_check,), stage_memories
     peak = plan.estimate.peak_memory_bytes
     unseen = Check(
         name="memory",
@@ -227,7 +231,7 @@ def judged_memory(
         value=peak,
         unit="B",
     )
-    return (unseen, traced_check), found
+    return (unseen, traced_check), stage_memories
 
 
 def check_numerics(plan: Plan, alive: Alive = lambda _: None) -> tuple[Check, Numerics | None]:
@@ -247,7 +251,7 @@ def check_numerics(plan: Plan, alive: Alive = lambda _: None) -> tuple[Check, Nu
         for axis in (*AXIS_FIELDS, "virtual_stages")
         if getattr(layout, axis) > 1
     )
-    found = Numerics(
+    numerics = Numerics(
         layout=f"{degrees or 'one rank'} {layout.schedule} ZeRO-{layout.zero_stage}",
         ranks=layout.num_gpus,
         steps=case.steps,
@@ -256,29 +260,33 @@ def check_numerics(plan: Plan, alive: Alive = lambda _: None) -> tuple[Check, Nu
         worst=first.worst,
     )
     largest = max(first.loss, first.gradient)
-    said = f"loss within {first.loss:.1e}, gradients within {first.gradient:.1e}"
-    detail = f"{found.layout} over {found.steps} steps: {'; '.join((said, *(each for each, _ in narrow)))}"
-    detail = f"{detail} (worst {found.worst})"
+    text = f"loss within {first.loss:.1e}, gradients within {first.gradient:.1e}"
+    detail = (
+        f"{numerics.layout} over {numerics.steps} steps: {'; '.join((text, *(each for each, _ in narrow)))}"
+    )
+    detail = f"{detail} (worst {numerics.worst})"
     good = largest <= NUMERIC_TOLERANCE and all(holds for _, holds in narrow)
-    return _check("numerics", good, detail, start, largest, "relative difference"), found
+    return _check("numerics", good, detail, start, largest, "relative difference"), numerics
 
 
 def _eight_bits(case: Case, alive: Alive) -> tuple[str, bool]:
     """How far the layout is from one process where both multiply in eight bits, and whether that is near."""
-    found, _ = _difference(case, alive)
-    said = f"in eight bits loss within {found.loss:.1e}, gradients within {found.gradient:.1e}"
-    return said, found.loss <= EIGHT_BITS_LOSS and found.gradient <= EIGHT_BITS_GRADIENTS
+    difference, _ = _difference(case, alive)
+    eight_bits = (
+        f"in eight bits loss within {difference.loss:.1e}, gradients within {difference.gradient:.1e}"
+    )
+    return eight_bits, difference.loss <= EIGHT_BITS_LOSS and difference.gradient <= EIGHT_BITS_GRADIENTS
 
 
 def _compressed(case: Case, whole: Outcome, alive: Alive) -> tuple[str, bool]:
     """The same of compressed gradients; `whole` is what one process computes without."""
-    found, narrow = _difference(case, alive)
+    difference, narrow = _difference(case, alive)
     bound = compressed_tolerance(parse_compression(case.compression or ""), compare(whole, narrow).together)
-    said = (
-        f"gradients as {case.compression} loss within {found.loss:.1e}, gradients within "
-        f"{found.together:.1e} of {bound:.1e}"
+    compressed = (
+        f"gradients as {case.compression} loss within {difference.loss:.1e}, gradients within "
+        f"{difference.together:.1e} of {bound:.1e}"
     )
-    return said, found.loss <= NUMERIC_TOLERANCE and found.together <= bound
+    return compressed, difference.loss <= NUMERIC_TOLERANCE and difference.together <= bound
 
 
 def compressed_tolerance(how: Compression, lost: float) -> float:
@@ -329,8 +337,8 @@ def check_gpu(plan: Plan, alive: Alive = lambda _: None) -> tuple[Check, tuple[R
     with ProcessPoolExecutor(1, mp_context=context, max_tasks_per_child=1) as pool:
         tasks = [replace(task, stage=stage) for stage in stages]
         measured = tuple(
-            replace(found, estimated_bytes=estimates[found.stage].allocated_bytes)
-            for found in results([pool.submit(measure_rank, task) for task in tasks], alive)
+            replace(result, estimated_bytes=estimates[result.stage].allocated_bytes)
+            for result in results([pool.submit(measure_rank, task) for task in tasks], alive)
         )
     at, verdict, small = memory_verdict([(each.estimated_bytes, each.peak_bytes) for each in measured])
     worst = measured[at]
@@ -358,7 +366,7 @@ def step_time(plan: Plan, measured: Sequence[RankMeasurement]) -> Check:
             name="step time", verdict="not checked here", detail=detail, value=now.step_time_s, unit="s"
         )
     chunks = num_microbatches(plan.layout, plan.request.job) * plan.layout.virtual_stages
-    least_s = max(chunks * (found.forward_s + found.backward_s) for found in there)
+    least_s = max(chunks * (measured.forward_s + measured.backward_s) for measured in there)
     detail = (
         f"{promised}; measured {format_seconds(least_s)} of computation alone, without messages and bubbles"
     )
@@ -375,13 +383,13 @@ def gpus_of_stages(plan: Plan) -> tuple[str, ...]:
 def on_planned_gpu(plan: Plan, measured: Sequence[RankMeasurement]) -> list[RankMeasurement]:
     """Ranks that ran on the GPU of their stage, of a plan of the executor's own."""
     kinds = gpus_of_stages(plan)
-    return [found for found in measured if is_own(plan) and _is_gpu(found, kinds[found.stage])]
+    return [item for item in measured if is_own(plan) and _is_gpu(item, kinds[item.stage])]
 
 
-def _is_gpu(found: RankMeasurement, planned: str) -> bool:
+def _is_gpu(measured: RankMeasurement, planned: str) -> bool:
     """Whether a rank ran on the plan's GPU."""
     try:
-        return gpu_of_device(found.gpu, found.gpu_memory_bytes) == planned
+        return gpu_of_device(measured.gpu, measured.gpu_memory_bytes) == planned
     except InputError:
         return False
 

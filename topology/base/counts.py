@@ -90,8 +90,8 @@ def listed_counts(text: str) -> tuple[str, ...]:
     """
     cleaned = text.strip().strip("[]()").strip()
     parts = tuple(part for part in _SEPARATOR.split(cleaned) if part)
-    one = len(parts) == 1 or (_GROUPED.fullmatch(cleaned) and not _doubles(parts))
-    return (cleaned,) if one or not parts else parts
+    result = len(parts) == 1 or (_GROUPED.fullmatch(cleaned) and not _doubles(parts))
+    return (cleaned,) if result or not parts else parts
 
 
 def is_numeric(text: str) -> bool:

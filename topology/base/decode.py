@@ -77,19 +77,19 @@ def document_of(
     except (ValueError, RecursionError) as broken:
         fix = f"pass a file written by `{command}`"
         raise InputError(f"{where} is not a JSON document", str(broken), fix) from broken
-    found = data.get("schema_version") if isinstance(data, dict) else None
-    if not isinstance(data, dict) or found is None:
+    document = data.get("schema_version") if isinstance(data, dict) else None
+    if not isinstance(data, dict) or document is None:
         raise InputError(
             what=f"{where} was not written by `{command}`",
             cause="it has no schema_version",
             fix=f"pass a file written by `{command}`",
         )
-    if isinstance(found, int) and found in (upgrades or {}):
-        return {**(upgrades or {})[found](data), "schema_version": version}
-    if found != version:
+    if isinstance(document, int) and document in (upgrades or {}):
+        return {**(upgrades or {})[document](data), "schema_version": version}
+    if document != version:
         raise InputError(
             what=f"{where} cannot be read by this version",
-            cause=f"schema_version is {found!r}, expected {version}",
+            cause=f"schema_version is {document!r}, expected {version}",
             fix=f"write it again with `{command}`",
         )
     return data

@@ -36,14 +36,14 @@ def structured_entries(
     if not isinstance(given, list):
         has = f"it has {', '.join(document) or 'nothing'}"
         raise InputError(f"{file} has no entries [[{table}]]", has, f"add [[{table}]] tables to {file}")
-    found = []
+    result = []
     for number, entry in enumerate(given, start=1):
         try:
-            found.append(converter().structure(entry, as_type))
+            result.append(converter().structure(entry, as_type))
         except Exception as error:  # noqa: BLE001 - whatever a record says of its fields
             which = f"{table} {_named(entry, key, number)} of {file}"
             raise _unreadable(which, problems_of(error), helps or {}) from None
-    return tuple(found)
+    return tuple(result)
 
 
 def referred(entries: Mapping[str, T], name: str, *, by: str, table: str, file: str) -> T:

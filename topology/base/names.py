@@ -70,13 +70,13 @@ def resolve(name: str, candidates: Iterable[str], kind: str, aliases: Mapping[st
     """
     known = sorted(set(candidates))
     meant = {normalize(short): full for short, full in (aliases or {}).items()}.get(normalize(name))
-    found = [meant] if meant is not None else matches(name, known)
-    if len(found) == 1:
-        return found[0]
-    if found:
-        cause = f"it matches {', '.join(found)}"
+    result = [meant] if meant is not None else matches(name, known)
+    if len(result) == 1:
+        return result[0]
+    if result:
+        cause = f"it matches {', '.join(result)}"
         raise UnknownNameError(
-            f"{kind} {shown(name)} is ambiguous", cause, "write one of these in full", found
+            f"{kind} {shown(name)} is ambiguous", cause, "write one of these in full", result
         )
     close = suggest(name, known)
     listed = ", ".join(close or (known if len(known) <= _FEW else known[:8]))

@@ -18,7 +18,7 @@ def require_writable(place: Path, fix: str = FIX) -> None:
     Raises:
         InputError: that folder takes nothing, or is no folder.
     """
-    folder = next(one for one in place.absolute().parents if one.exists())
+    folder = next(parent for parent in place.absolute().parents if parent.exists())
     try:
         tempfile.TemporaryDirectory(prefix=".meshplan-", dir=folder).cleanup()
     except OSError as error:

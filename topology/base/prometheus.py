@@ -39,12 +39,12 @@ def exposition(metrics: Iterable[Metric]) -> str:
     run_loss{run="a \"b\""} 2.5
     """
     lines = []
-    for one in metrics:
-        lines.append(f"# HELP {one.name} {_escaped(one.help)}")
-        lines.append(f"# TYPE {one.name} {one.kind}")
-        for labels, value in one.values:
+    for item in metrics:
+        lines.append(f"# HELP {item.name} {_escaped(item.help)}")
+        lines.append(f"# TYPE {item.name} {item.kind}")
+        for labels, value in item.values:
             listed = ",".join(f'{name}="{_quoted(text)}"' for name, text in labels.items())
-            lines.append(f"{one.name}{'{' + listed + '}' if listed else ''} {_number(value)}")
+            lines.append(f"{item.name}{'{' + listed + '}' if listed else ''} {_number(value)}")
     return "\n".join(lines) + "\n"
 
 

@@ -150,8 +150,8 @@ def time_unit(value: float) -> tuple[float, str]:
     ((1.0, 's'), (0.001, 'ms'), (3600.0, 'h'), (1.0, 's'))
     """
     scale = ((2 * HOUR, HOUR, "h"), (1.0, 1.0, "s"), (MS, MS, "ms"))
-    found = next(((factor, unit) for least, factor, unit in scale if abs(value) >= least), (US, "µs"))
-    return found if value else (1.0, "s")
+    pair = next(((factor, unit) for least, factor, unit in scale if abs(value) >= least), (US, "µs"))
+    return pair if value else (1.0, "s")
 
 
 def format_bandwidth(value: float) -> str:

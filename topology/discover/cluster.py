@@ -84,13 +84,13 @@ def discover(
     else:
         whole = machine_spec(reference, reference.gpus_per_node * count)
         spec = replace(spec, tiers=whole.tiers)
-    told = tuple(
+    values = tuple(
         f"{fact.source}: {note}" for fact in facts if isinstance(fact, NodeFacts) for note in fact.notes
     )
-    told += tuple(f"{fabric.source}: {note}" for note in fabric.notes) if fabric else ()
+    values += tuple(f"{fabric.source}: {note}" for note in fabric.notes) if fabric else ()
     figures = tuple(figure for fact in facts for figure in (fact.figures or _figures(fact)))
     return Discovery(
-        spec=spec, notes=(*notes, *told), figures=figures, counts_hosts=bool(fabric and fabric.places)
+        spec=spec, notes=(*notes, *values), figures=figures, counts_hosts=bool(fabric and fabric.places)
     )
 
 
@@ -98,23 +98,23 @@ def _figures(fact: DumpFacts) -> tuple[Figure, ...]:
     """Return what a dump of a node told, where its reader does not say it itself."""
     if isinstance(fact, FabricFacts):
         return ()
-    found = [("GPUs per node", str(fact.gpus)), ("NICs per node", str(fact.nics))]
-    found += [("GPU", fact.gpu)] if fact.gpu else []
-    found += [("scale-up links", fact.scaleup)] if fact.scaleup else []
+    figures = [("GPUs per node", str(fact.gpus)), ("NICs per node", str(fact.nics))]
+    figures += [("GPU", fact.gpu)] if fact.gpu else []
+    figures += [("scale-up links", fact.scaleup)] if fact.scaleup else []
     if fact.nic_bandwidth_bytes_per_s:
-        found.append(("NIC rate", f"{fact.nic_bandwidth_bytes_per_s:.4g} bytes/s"))
-    return tuple(Figure(name=name, value=value, source=fact.source) for name, value in found)
+        figures.append(("NIC rate", f"{fact.nic_bandwidth_bytes_per_s:.4g} bytes/s"))
+    return tuple(Figure(name=name, value=value, source=fact.source) for name, value in figures)
 
 
 def _sheet(gpu: str, node: NodeFacts | None, fabric: FabricFacts | None) -> GpuSheet:
     """Return the GPU that is planned for; one that is named must not contradict what the dumps say."""
     of_node = node.gpu if node else ""
     of_hosts = tuple(dict.fromkeys(place.gpu for place in fabric.places if place.gpu)) if fabric else ()
-    told = of_node or (known_gpu(fabric.places) if fabric else "")
-    if not (gpu or told):
+    text = of_node or (known_gpu(fabric.places) if fabric else "")
+    if not (gpu or text):
         cause = "the dump does not name it"
         raise InputError("the kind of GPU is not known", cause, "add --gpu, for example --gpu h100-sxm")
-    sheet = sheet_named(gpu or gpu_of_product(told) or told)
+    sheet = sheet_named(gpu or gpu_of_product(text) or text)
     source, chosen = ("--gpu", shown(gpu)) if gpu else (node.source if node else "", shown(of_node))
     if gpu and node and of_node and not is_kind(of_node, sheet.name):
         raise _contradiction(f"{source} {chosen}", f"{node.source} {shown(of_node)}", of_node)
@@ -167,9 +167,9 @@ def _with_fabric(
         nics_per_node=fabric.nics_per_host or node.nics_per_node,
         nic_bandwidth_bytes_per_s=fabric.nic_bandwidth_bytes_per_s or node.nic_bandwidth_bytes_per_s,
     )
-    places, said = one_fabric_of(fabric.places)
-    notes += said
-    if said and fabric.of_job and len(fabric.places) > len(places) and fabric.known == {}:
+    places, values = one_fabric_of(fabric.places)
+    notes += values
+    if values and fabric.of_job and len(fabric.places) > len(places) and fabric.known == {}:
         notes.append("no job spans separate fabrics: check the list of nodes")
     most = most_hosts_per_domain(sheet.name)
     require_possible(places, sheet.name, fabric.domain_word or "domain", node.gpus_per_node)

@@ -66,12 +66,12 @@ def fabric_of(
         if largest < total:
             tiers.append(TierFacts(name=tier_name(number), hosts_per_unit=largest))
     domains = domains_of(places)
-    told = list(figures) or [Figure(name="nodes", value=f"{total:,}", source=source)]
+    fabric = list(figures) or [Figure(name="nodes", value=f"{total:,}", source=source)]
     if depth:
-        told += _unit_figures(places, depth, source)
+        fabric += _unit_figures(places, depth, source)
     if domains:
         word = domain_word or "domain"
-        told.append(
+        fabric.append(
             Figure(
                 name="scale-up domains",
                 value=f"{len(domains)}: {sizes(domains.values())} nodes, by its {word}",
@@ -86,7 +86,7 @@ def fabric_of(
         notes=tuple(notes),
         places=tuple(places),
         known=known or {},
-        figures=tuple(told),
+        figures=tuple(fabric),
         of_job=of_job,
         domain_word=domain_word,
     )
@@ -95,10 +95,10 @@ def fabric_of(
 def _unit_figures(places: Sequence[Place], depth: int, source: str) -> list[Figure]:
     """Return the racks, the closest units that hosts share, and whether they differ."""
     units = units_of(places, depth)
-    found = [Figure(name="racks", value=f"{len(units)}: {sizes(units.values())} nodes", source=source)]
+    figures = [Figure(name="racks", value=f"{len(units)}: {sizes(units.values())} nodes", source=source)]
     if len(set(units.values())) > 1:
-        found.append(Figure(name="irregular", value="racks differ in size", source=source))
-    return found
+        figures.append(Figure(name="irregular", value="racks differ in size", source=source))
+    return figures
 
 
 def tier_name(number: int) -> str:

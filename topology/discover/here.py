@@ -24,9 +24,9 @@ def here(gpu: str = "", environment: Mapping[str, str] | None = None) -> Discove
     known = os.environ if environment is None else environment
     facts: list[DumpFacts] = []
     missing: list[str] = []
-    found = {name: value for name, value in known.items() if name.startswith("SLURM")}
-    if any(found.get(name) for name in node_list.LISTS):
-        text = "".join(f"{name}={value}\n" for name, value in found.items() if "\n" not in value)
+    values = {name: value for name, value in known.items() if name.startswith("SLURM")}
+    if any(values.get(name) for name in node_list.LISTS):
+        text = "".join(f"{name}={value}\n" for name, value in values.items() if "\n" not in value)
         facts.append(node_list.from_environment(text))
     else:
         missing.append(f"{node_list.LISTS[0]} is not set: this machine is taken as the whole job")

@@ -43,11 +43,11 @@ def _parts(expression: str, where: str) -> Iterator[str]:
     at, text = 0, expression.strip()
     while at < len(text):
         match = _PART.match(text, at)
-        found = match.group() if match else ""
-        if not found.strip() or (match and match.end() < len(text) and text[match.end()] != ","):
+        result = match.group() if match else ""
+        if not result.strip() or (match and match.end() < len(text) and text[match.end()] != ","):
             raise _no_list(where, f"{shown(expression)} is no range of nodes")
-        yield found.strip()
-        at = at + len(found) + 1
+        yield result.strip()
+        at = at + len(result) + 1
         if at == len(text):
             raise _no_list(where, f"{shown(expression)} ends in a comma")
 

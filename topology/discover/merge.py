@@ -41,33 +41,33 @@ def one_fabric(fabrics: Sequence[FabricFacts]) -> FabricFacts | None:
         return None
     lists = [fabric for fabric in fabrics if fabric.of_job]
     maps = [fabric for fabric in fabrics if not fabric.of_job]
-    found = maps[0] if maps else lists[0]
+    facts = maps[0] if maps else lists[0]
     for other in maps[1:]:
-        found = _joined(found, other)
+        facts = _joined(facts, other)
     for picked in lists if maps else lists[1:]:
-        found = _picked(found, picked)
-    return found
+        facts = _picked(facts, picked)
+    return facts
 
 
-def _joined(found: FabricFacts, other: FabricFacts) -> FabricFacts:
+def _joined(facts: FabricFacts, other: FabricFacts) -> FabricFacts:
     """Return two topologies of the same hosts as one."""
-    here, there = _by_name(found), _by_name(other)
+    here, there = _by_name(facts), _by_name(other)
     both = [name for name in here if name in there]
     if not both:
-        cause = f"{found.source} names {shown(next(iter(here)))}, {other.source} {shown(next(iter(there)))}"
+        cause = f"{facts.source} names {shown(next(iter(here)))}, {other.source} {shown(next(iter(there)))}"
         raise InputError("the dumps have no host in common", cause, "give dumps of one cluster")
-    places = tuple(_one_place(here[name], there[name], found.source, other.source) for name in both)
+    places = tuple(_one_place(here[name], there[name], facts.source, other.source) for name in both)
     left = len(here) + len(there) - 2 * len(both)
-    note = f"{left:,} hosts are in one of {found.source} and {other.source} only, and left out"
+    note = f"{left:,} hosts are in one of {facts.source} and {other.source} only, and left out"
     return replace(
-        found,
+        facts,
         places=places,
         hosts=len(places),
-        rails=found.rails or other.rails,
-        nics_per_host=found.nics_per_host or other.nics_per_host,
-        nic_bandwidth_bytes_per_s=found.nic_bandwidth_bytes_per_s or other.nic_bandwidth_bytes_per_s,
-        domain_word=found.domain_word or other.domain_word,
-        notes=(*found.notes, *([note] if left else [])),
+        rails=facts.rails or other.rails,
+        nics_per_host=facts.nics_per_host or other.nics_per_host,
+        nic_bandwidth_bytes_per_s=facts.nic_bandwidth_bytes_per_s or other.nic_bandwidth_bytes_per_s,
+        domain_word=facts.domain_word or other.domain_word,
+        notes=(*facts.notes, *([note] if left else [])),
     )
 
 
@@ -81,30 +81,30 @@ def _one_place(a: Place, b: Place, source: str, other: str) -> Place:
     )  # fmt: skip
 
 
-def _picked(found: FabricFacts, job: FabricFacts) -> FabricFacts:
+def _picked(facts: FabricFacts, job: FabricFacts) -> FabricFacts:
     """Return a topology with the hosts of a job alone, in the topology's order; all of them must be in it."""
-    places, wanted = {**found.known, **_by_name(found)}, _by_name(job)
+    places, wanted = {**facts.known, **_by_name(facts)}, _by_name(job)
     missing = [name for name in wanted if name not in places]
     if missing:
         named = ", ".join(map(shown, missing[:MOST_NAMED]))
-        cause = f"{len(missing)} of {len(wanted)} hosts of {job.source} are not in {found.source}: {named}"
+        cause = f"{len(missing)} of {len(wanted)} hosts of {job.source} are not in {facts.source}: {named}"
         raise InputError(
             "the job's hosts are not in the topology", cause, "give the topology of the job's cluster"
         )
     kept = tuple(
-        _one_place(place, wanted[name], found.source, job.source)
+        _one_place(place, wanted[name], facts.source, job.source)
         for name, place in places.items()
         if name in wanted
     )
-    note = f"{len(kept):,} of the {len(places):,} nodes that {found.source} names are the job's"
+    note = f"{len(kept):,} of the {len(places):,} nodes that {facts.source} names are the job's"
     return replace(
-        found,
+        facts,
         places=kept,
         hosts=len(kept),
         known={},
         of_job=True,
-        figures=(*found.figures, *job.figures),
-        notes=(*found.notes, note),
+        figures=(*facts.figures, *job.figures),
+        notes=(*facts.notes, note),
     )
 
 

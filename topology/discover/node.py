@@ -120,13 +120,13 @@ def _nccl_figures(root: ET.Element, gpus: int, nics: int, speeds: list[float]) -
     )
     listed = "; ".join(f"{count} {tag} of width {width}" for (tag, width), count in sorted(links.items())[:8])
     rates = f", {', '.join(f'{speed:.0f}' for speed in sorted(set(speeds))[:4])} Mbit/s" if speeds else ""
-    found = (
+    nccl_figures = (
         ("GPUs per node", str(gpus)),
         ("NICs per node", f"{nics}{rates}"),
         ("NUMA nodes", str(sum(1 for _ in root.iter("cpu")))),
         ("scale-up links", listed or "none listed: NCCL fills them in"),
     )
-    return tuple(Figure(name=name, value=value, source="NCCL topology") for name, value in found)
+    return tuple(Figure(name=name, value=value, source="NCCL topology") for name, value in nccl_figures)
 
 
 def _matrix(text: str) -> tuple[list[str], dict[str, dict[str, str]], list[str]]:
@@ -197,12 +197,12 @@ def _scaleup_kind(
 def _xml_scaleup(gpus: list[ET.Element]) -> tuple[str, int | None, tuple[str, ...]]:
     """Return scale-up facts from `<nvlink>` elements, where a dump carries them."""
     of_gpu = [[link for tag in _LINK_TAGS for link in pci.findall(tag)] for pci in gpus]
-    links = [link for found in of_gpu for link in found]
+    links = [link for elements in of_gpu for link in elements]
     if not links:
         return "", None, ("NVLink is not described: the reference machine of the GPU fills it in",)
-    numbers = [[_number(link.get("count"), MOST_LINKS) or 0.0 for link in found] for found in of_gpu]
-    counts = [int(sum(found)) for found in numbers]
-    if not all(number for found in numbers for number in found) or max(counts) > MOST_LINKS:
+    numbers = [[_number(link.get("count"), MOST_LINKS) or 0.0 for link in elements] for elements in of_gpu]
+    counts = [int(sum(number)) for number in numbers]
+    if not all(number for item in numbers for number in item) or max(counts) > MOST_LINKS:
         return "", None, ("numbers of NVLinks are not understood: the reference machine fills them in",)
     buses = {pci.get("busid") for pci in gpus}
     targets = [link.get("target") for link in links]
@@ -211,8 +211,8 @@ def _xml_scaleup(gpus: list[ET.Element]) -> tuple[str, int | None, tuple[str, ..
     if len(gpus) > 1 and len(links) == len(gpus) * (len(gpus) - 1):
         return "nvlink-mesh", max(counts), ()
     peers = [
-        {link.get("target") for link in found} - {pci.get("busid")}
-        for pci, found in zip(gpus, of_gpu, strict=True)
+        {link.get("target") for link in elements} - {pci.get("busid")}
+        for pci, elements in zip(gpus, of_gpu, strict=True)
     ]
     if not any(peers):
         return "pcie", 0, ("NVLinks are listed from each GPU to itself: read as none",)

@@ -73,5 +73,5 @@ def sizes(counts: Iterable[int]) -> str:
     >>> sizes([9, 9, 7, 5])
     '2x9 1x7 1x5'
     """
-    found = Counter(counts)
-    return " ".join(f"{found[size]}x{size}" for size in sorted(found, reverse=True))
+    result = Counter(counts)
+    return " ".join(f"{result[size]}x{size}" for size in sorted(result, reverse=True))

@@ -70,7 +70,7 @@ def degraded(spec: ClusterSpec, without: Sequence[str] = (), faults: Sequence[st
     words = [host.name for host in hosts if host.name in out]
     for host in hosts:
         if host.broken and host.name not in out:
-            used = any(host is one for one in left)
+            used = any(host is item for item in left)
             words += [f"{host.name}{IN_PART if used else ':'}gpu{gpu}" for gpu in sorted(host.broken)]
     return replace(
         spec,
@@ -120,12 +120,12 @@ def working_gpus(spec: ClusterSpec) -> tuple[tuple[int, ...], ...] | None:
 
 def _broken(spec: ClusterSpec) -> dict[str, frozenset[int]]:
     """Return the GPUs that hosts in use lack, in the order of the hosts."""
-    found: dict[str, frozenset[int]] = {}
+    broken: dict[str, frozenset[int]] = {}
     for words in spec.left_out:
         host, used, gpu = words.partition(f"{IN_PART}gpu")
         if used:
-            found[host] = found.get(host, frozenset()) | {int(gpu)}
-    return found
+            broken[host] = broken.get(host, frozenset()) | {int(gpu)}
+    return broken
 
 
 def _few(names: Sequence[str]) -> str:
@@ -134,13 +134,13 @@ def _few(names: Sequence[str]) -> str:
 
 
 def _hosts(spec: ClusterSpec) -> list[_Host]:
-    names, found = iter(host_names(spec)), list[_Host]()
+    names, hosts = iter(host_names(spec)), list[_Host]()
     for number, node in enumerate(spec.nodes):
         bare = replace(node, count=1, hosts=(), name=node.name if node.count == 1 else "")
         for place in range(node.count):
             domain = (number, place // node.nodes_per_domain)
-            found.append(_Host(node=bare, domain=domain, place=len(found), name=next(names)))
-    return found
+            hosts.append(_Host(node=bare, domain=domain, place=len(hosts), name=next(names)))
+    return hosts
 
 
 def _known(by_name: dict[str, _Host], name: str) -> _Host:
@@ -218,20 +218,20 @@ def _entries(hosts: Sequence[_Host], *, named: bool, most: dict[int, int]) -> tu
 
 def _tiers(spec: ClusterSpec, hosts: Sequence[_Host]) -> tuple[TierSpec, ...]:
     """Return the tiers with the hosts that are left in each unit."""
-    found: list[TierSpec] = []
+    tier_specs: list[TierSpec] = []
     alike = len(set(Counter(host.domain for host in hosts).values())) == 1
     for tier in spec.tiers:
         if tier.nodes_per_unit >= spec.num_nodes:
-            found.append(tier)
+            tier_specs.append(tier)
             continue
         owner = [number for number, size in enumerate(tier.units or ()) for _ in range(size)]
         counts = tuple(
             Counter(owner[h.place] if owner else h.place // tier.nodes_per_unit for h in hosts).values()
         )
         even = alike and len(set(counts[:-1])) <= 1 and counts[-1] <= counts[0]
-        even = even and not any(below.units for below in found)
-        found.append(replace(tier, nodes_per_unit=max(counts), units=None if even else counts))
-    return tuple(found)
+        even = even and not any(below.units for below in tier_specs)
+        tier_specs.append(replace(tier, nodes_per_unit=max(counts), units=None if even else counts))
+    return tuple(tier_specs)
 
 
 def _switches(switches: Sequence[SwitchSpec], used: set[str]) -> tuple[SwitchSpec, ...]:

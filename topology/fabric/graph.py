@@ -42,10 +42,10 @@ def as_networkx(graph: Graph) -> "nx.Graph":
     """Return the same graph for the algorithms of networkx."""
     import networkx as nx
 
-    found = nx.Graph()
-    found.add_nodes_from(graph.nodes.items())
-    found.add_edges_from((a, b, link) for a, links in graph.adj.items() for b, link in links.items())
-    return found
+    value = nx.Graph()
+    value.add_nodes_from(graph.nodes.items())
+    value.add_edges_from((a, b, link) for a, links in graph.adj.items() for b, link in links.items())
+    return value
 
 
 def add_device(
@@ -140,7 +140,7 @@ def components(
     """
     kept = list(devices)
     adjacency, left = dict(graph.adjacency()), set(kept)
-    found = []
+    result = []
     for start in kept:
         if start in left:
             part, stack = {start}, [start]
@@ -155,8 +155,8 @@ def components(
                 left.difference_update(neighbours)
                 part.update(neighbours)
                 stack.extend(neighbours)
-            found.append(part)
-    return [part for part in found if gpu_count(graph, part)]
+            result.append(part)
+    return [part for part in result if gpu_count(graph, part)]
 
 
 def links_leaving(graph: "Graph | nx.Graph", part: set[str]) -> list[Link]:

@@ -76,8 +76,8 @@ def packed(units: Sequence[Counts], sizes: Sequence[int], wanted: int) -> Counts
 
 def spanning(order: Counts, units: Counts, size: int) -> int:
     """Return how many runs of consecutive hosts are in more than one unit."""
-    found = units[order[: len(order) // size * size]].reshape(-1, size)
-    return int((found != found[:, :1]).any(1).sum())
+    values = units[order[: len(order) // size * size]].reshape(-1, size)
+    return int((values != values[:, :1]).any(1).sum())
 
 
 def least_spanning(units: Counts, size: int, wanted: int) -> int:

@@ -292,11 +292,11 @@ def die_notes(names: Iterable[str]) -> tuple[str, ...]:
     >>> die_notes(["h100-sxm", "mi250x-gcd"])
     ('mi250x-gcd is one of the 2 dies of a module: 8 of them are 4 modules',)
     """
-    found = (gpu_sheets().get(name) for name in names)
+    result = (gpu_sheets().get(name) for name in names)
     return tuple(
-        f"{one.name} is one of the {dies} dies of a module: {4 * dies} of them are 4 modules"
-        for one in found
-        if one is not None and (dies := one.module_dies) > 1
+        f"{gpu_sheet.name} is one of the {dies} dies of a module: {4 * dies} of them are 4 modules"
+        for gpu_sheet in result
+        if gpu_sheet is not None and (dies := gpu_sheet.module_dies) > 1
     )
 
 
@@ -305,9 +305,9 @@ def generations() -> Mapping[str, Generation]:
     """Return every generation by name."""
     document = read_toml(DATA / GENERATION_FILE)
     entries = structured_entries(document, "generation", Generation, GENERATION_FILE)
-    found = {generation.name: generation for generation in entries}
-    referred(found, UNLISTED, by="unlisted architectures are of", table="generation", file=GENERATION_FILE)
-    return found
+    result = {generation.name: generation for generation in entries}
+    referred(result, UNLISTED, by="unlisted architectures are of", table="generation", file=GENERATION_FILE)
+    return result
 
 
 def generation_of(gpu: Gpu) -> Generation:

@@ -36,15 +36,15 @@ def gpu_of_device(name: str, memory_bytes: float) -> str:
         name: as the driver gives it.
         memory_bytes: what the device reports.
     """
-    found = [
+    gpu = [
         part
         for part, sheet in gpu_sheets().items()
         if _family(part) == tuple(word for word in _family(name) if word not in sheet.driver_words)
         and _fits(form=_form(name), part=_form(part))
         and abs(memory_bytes / (sheet.memory_gib * GIB) - 1) < SHEET_TOLERANCE
     ]
-    if len(found) == 1:
-        return found[0]
+    if len(gpu) == 1:
+        return gpu[0]
     raise InputError(
         what="this GPU is not in the catalog by its own name",
         cause=f"it calls itself {name!r} and has {format_bytes(memory_bytes)}",

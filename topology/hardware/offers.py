@@ -34,8 +34,8 @@ class Offer:
 
 def providers() -> tuple[str, ...]:
     """Return whose machines have prices, in the order in which they are quoted."""
-    found = {machine.provider for machine in machines().values() if machine.usd_per_hour is not None}
-    return tuple(sorted(found, key=lambda name: (_place(name), name)))
+    values = {machine.provider for machine in machines().values() if machine.usd_per_hour is not None}
+    return tuple(sorted(values, key=lambda name: (_place(name), name)))
 
 
 def provider_named(text: str) -> str:
@@ -59,16 +59,18 @@ def offer_of(gpu: str, gpus_per_host: int, among: Collection[str] | None = None)
         gpus_per_host: GPUs of the host that is planned for.
         among: providers; None is any.
     """
-    found = [
+    offer = [
         machine
         for machine in machines().values()
         if machine.gpu == gpu and machine.usd_per_hour is not None and machine.gpus_per_node == gpus_per_host
         if among is None or machine.provider in among
     ]
-    first = min((_place(machine.provider) for machine in found), default=0)
+    first = min((_place(machine.provider) for machine in offer), default=0)
     if among is None:
-        found = [machine for machine in found if _place(machine.provider) == first]
-    return _offer(min(found, key=lambda one: (one.usd_per_hour or 0.0, one.name))) if found else None
+        offer = [machine for machine in offer if _place(machine.provider) == first]
+    return (
+        _offer(min(offer, key=lambda machine: (machine.usd_per_hour or 0.0, machine.name))) if offer else None
+    )
 
 
 def sizes_offered(gpu: str, among: Collection[str] | None = None) -> tuple[int, ...]:
@@ -77,13 +79,13 @@ def sizes_offered(gpu: str, among: Collection[str] | None = None) -> tuple[int, 
     >>> sizes_offered("l40s", ("AWS",))
     (1, 4, 8)
     """
-    found = {
+    values = {
         machine.gpus_per_node
         for machine in machines().values()
         if machine.gpu == gpu and machine.usd_per_hour is not None
         if among is None or machine.provider in among
     }
-    return tuple(sorted(found))
+    return tuple(sorted(values))
 
 
 def _place(provider: str) -> int:

@@ -100,11 +100,11 @@ def gpus_of_stages(
         number = node.count * node.gpus_per_node
         free[kinds.index(_kind(node))].extend(range(first, first + number))
         first += number
-    found: list[int] = []
+    gpus: list[int] = []
     for kind in kind_of_stage:
-        found += free[kind][:stage_gpus]
+        gpus += free[kind][:stage_gpus]
         del free[kind][:stage_gpus]
-    return tuple(found) if len(found) == stage_gpus * len(kind_of_stage) else None
+    return tuple(gpus) if len(gpus) == stage_gpus * len(kind_of_stage) else None
 
 
 def stages_on(spec: ClusterSpec, kind_of_stage: tuple[int, ...]) -> Iterator[str]:
@@ -228,8 +228,8 @@ def _unit(nodes_per_unit: int, moved: list[int], domain: int) -> int:
 
 def _moved(nodes: list[NodeSpec], offsets: list[int]) -> list[int]:
     """By how many places the nodes of each entry move up when those before them are left out."""
-    places, found = 0, []
+    places, moved = 0, []
     for node, offset in zip(nodes, offsets, strict=True):
-        found.append(offset - places)
+        moved.append(offset - places)
         places += node.count
-    return found
+    return moved

@@ -86,20 +86,20 @@ def told_variables(engine: str, given: Mapping[str, object], steps: int) -> dict
     if "DATA_PATH" in of_flags:
         of_flags["DATA_PATH"] = _indexed(of_flags["DATA_PATH"])
     usual = {"TRAIN_ITERS": str(steps)}
-    told = {
+    result = {
         name: of_flags.get(name) or os.environ.get(name) or usual.get(name, "") for name in entry.variables
     }
-    told = {name: value if name in NUMBERS else _from_here(value) for name, value in told.items()}
-    missing = [f"{name} ({what})" for name, what in entry.variables.items() if not told[name]]
+    result = {name: value if name in NUMBERS else _from_here(value) for name, value in result.items()}
+    missing = [f"{name} ({what})" for name, what in entry.variables.items() if not result[name]]
     if missing:
         ways = [f"set them in the environment, as {missing[0].split()[0]}=… plan run …"]
-        ways += [f"--{flag.replace('_', '-')} is {name}" for flag, name in named.items() if not told[name]]
+        ways += [f"--{flag.replace('_', '-')} is {name}" for flag, name in named.items() if not result[name]]
         raise InputError(
             what=f"{engine} needs what no plan says",
             cause=f"not set: {'; '.join(missing)}",
             fix="; ".join(ways),
         )
-    return told
+    return result
 
 
 def _from_here(value: str) -> str:
@@ -232,7 +232,7 @@ def started_by(
     from planner.rules.verdict import require_room
 
     require_for(require_room(require_described(plan, "plan run")), engine)
-    told = told_variables(engine, given, steps)
+    values = told_variables(engine, given, steps)
     nodes = nodes_here(os.environ, nnodes)
     place = place_of(plan, nodes, endpoint)
     folder = folder.resolve()
@@ -240,7 +240,7 @@ def started_by(
         for text in write_bundle(plan, engine, folder, nodes.rank):
             note(text)
     if dry_run:
-        words = [f"{name}={shlex.quote(value)}" for name, value in {**told, **place}.items()]
+        words = [f"{name}={shlex.quote(value)}" for name, value in {**values, **place}.items()]
         command = " ".join([*words, "bash", shlex.quote(str(folder / START))])
         document = json_text({"command": command, "run_dir": str(folder)})
         print_text(f"{document if as_json else command}\n", is_json=as_json)
@@ -253,7 +253,7 @@ def started_by(
     else:
         note("--no-preflight: neither this node nor the plan's twin was checked")
     skipped = {} if checked else {"SKIP_PREFLIGHT": "1"}
-    code = start(folder, {**told, **place, **skipped})
+    code = start(folder, {**values, **place, **skipped})
     return emit(_ended(engine, folder, code), as_json=as_json)
 
 

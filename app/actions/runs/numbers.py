@@ -30,8 +30,8 @@ def rate_shape_named(name: str) -> Literal["cosine", "linear", "constant", "wsd"
 
     choices: tuple[Literal["cosine", "linear", "constant", "wsd"], ...]
     choices = ("cosine", "linear", "constant", "wsd")
-    found = resolve(name, choices, "learning-rate schedule")
-    return next(choice for choice in choices if choice == found)
+    text = resolve(name, choices, "learning-rate schedule")
+    return next(choice for choice in choices if choice == text)
 
 
 def check_rates(run: RunSettings) -> None:

@@ -115,8 +115,8 @@ def device_named(name: str) -> Literal["auto", "cpu", "cuda"]:
     from topology.base.names import resolve
 
     choices: tuple[Literal["auto", "cpu", "cuda"], ...] = ("auto", "cpu", "cuda")
-    found = resolve(name, choices, "device")
-    return next(choice for choice in choices if choice == found)
+    text = resolve(name, choices, "device")
+    return next(choice for choice in choices if choice == text)
 
 
 def _check_compiler(device: str) -> None:

@@ -26,8 +26,8 @@ def replanned(request: PlanRequest, num_gpus: int, lost: tuple[str, ...]) -> Pla
     if cluster is None:
         return None
     pins = {name: value for name, value in request.pins.items() if name not in (*DEGREES, "shard_degree")}
-    found = plan_found(replace(request, cluster=cluster, pins=pins))
-    return found if isinstance(found, Plan) else None
+    answer = plan_found(replace(request, cluster=cluster, pins=pins))
+    return answer if isinstance(answer, Plan) else None
 
 
 def part_of_cluster(cluster: ClusterSpec, num_gpus: int) -> ClusterSpec | None:

@@ -46,19 +46,19 @@ def check_resumed(run: RunSettings, plan: Plan, say: Callable[[str], None]) -> N
     if before.is_file():
         there = read_settings(before)
         _require_same_settings(run, there, adapts=plan.request.job.adapter is not None, say=say)
-        told = [
+        values = [
             f"{name} {getattr(run, name)} ({getattr(there, name)} before)"
             for name, option in options_of(type(run)).items()
             if option.resumable and getattr(run, name) != getattr(there, name)
         ]
-        if told:
-            say(f"the run goes on with {', '.join(told)}")
+        if values:
+            say(f"the run goes on with {', '.join(values)}")
 
 
 def _require_same_run(run: RunSettings, earlier: PlanRequest, asked: PlanRequest) -> None:
     """Refuse a folder whose checkpoints hold other tensors."""
     there, here = earlier.job, asked.job
-    for name, one, other, is_same in (
+    for name, text, other, is_same in (
         ("model", earlier.model.name, asked.model.name, earlier.model == asked.model),
         ("optimizer", there.optimizer, here.optimizer, there.optimizer == here.optimizer),
         ("adapter", _adapter(there), _adapter(here), there.adapter == here.adapter),
@@ -66,7 +66,7 @@ def _require_same_run(run: RunSettings, earlier: PlanRequest, asked: PlanRequest
         if not is_same:
             raise InputError(
                 what=f"{run.folder} holds a run of another {name}",
-                cause=f"{one} there, {other} here",
+                cause=f"{text} there, {other} here",
                 fix="give another --run-dir",
             )
 
@@ -130,10 +130,10 @@ def _as_moved(flag: str, there: str | None, here: str | None, say: Callable[[str
     if there is None or here is None or there == here:
         return there
     old, new = parts_of(there) or [(1, there)], parts_of(here) or [(1, here)]
-    pairs = [(Path(one), Path(other)) for (_, one), (_, other) in zip(old, new, strict=False)]
+    pairs = [(Path(text), Path(other)) for (_, text), (_, other) in zip(old, new, strict=False)]
     if [weight for weight, _ in old] != [weight for weight, _ in new] or not all(
-        one == other or (one.name == other.name and not one.exists() and other.exists())
-        for one, other in pairs
+        path == other or (path.name == other.name and not path.exists() and other.exists())
+        for path, other in pairs
     ):
         return there
     say(f"{flag} was {there} when the run began, which is gone: {here} is taken for the same")

@@ -44,13 +44,15 @@ def with_texts(run: RunSettings, plan: Plan) -> tuple[RunSettings, dict[str, Con
         )
     known = None if earlier.tokenizer is None else earlier.checksums.get(earlier.tokenizer)
     tokenizer = fitting_tokenizer(replace(reading, sha256=known), plan.request.model.vocab_size)
-    found = {name: look_through(name, field=reading.field, lanes=reading.global_batch_size) for name in names}
-    for name, contents in found.items():
+    result = {
+        name: look_through(name, field=reading.field, lanes=reading.global_batch_size) for name in names
+    }
+    for name, contents in result.items():
         note(told_of(name, contents))
-    for name in found.keys() & kept_contents(Path(run.folder)).keys():
-        require_unchanged(name, reading.kept[name], found[name])
-    checksums = {name: contents.sha256 for name, contents in found.items()}
-    return replace(run, checksums={reading.tokenizer: tokenizer.sha256, **checksums}), found
+    for name in result.keys() & kept_contents(Path(run.folder)).keys():
+        require_unchanged(name, reading.kept[name], result[name])
+    checksums = {name: contents.sha256 for name, contents in result.items()}
+    return replace(run, checksums={reading.tokenizer: tokenizer.sha256, **checksums}), result
 
 
 def told_of(name: str, contents: Contents) -> str:

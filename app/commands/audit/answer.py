@@ -44,11 +44,11 @@ def audit_answer_of(question: AuditQuestion, flags: Flags) -> Answer:
         return _server_answer(question, flags, reading, results, given, limit)
     _refuse_load(question, results)
     with waiting("auditing"):
-        found = audited(reading, flags, calibration_of(reading, flags))
-    answer = audit_answer(found)
+        audit = audited(reading, flags, calibration_of(reading, flags))
+    answer = audit_answer(audit)
     if question.anchor is not None:
-        note(_kept(found, question.anchor))
-    return replace(answer, exit_code=FAILED_AUDIT) if fails(found, limit) else answer
+        note(_kept(audit, question.anchor))
+    return replace(answer, exit_code=FAILED_AUDIT) if fails(audit, limit) else answer
 
 
 def _server_answer(
@@ -69,19 +69,19 @@ def _server_answer(
     _refuse_training(flags)
     texts = {path: read_text(path, int(MOST_BYTES)) for path in reading.kinds}
     with waiting("auditing"):
-        found = judged(reading, texts, results, question.load, given, model=flags.model, gpu=flags.gpu)
-    behind = limit is not None and found.behind_by is not None and found.behind_by > limit
-    answer = server_answer(found)
-    return replace(answer, exit_code=FAILED_AUDIT) if found.fits is False or behind else answer
+        audit = judged(reading, texts, results, question.load, given, model=flags.model, gpu=flags.gpu)
+    behind = limit is not None and audit.behind_by is not None and audit.behind_by > limit
+    answer = server_answer(audit)
+    return replace(answer, exit_code=FAILED_AUDIT) if audit.fits is False or behind else answer
 
 
 def _refuse_training(flags: Flags) -> None:
     """Refuse what is said of a training job beside a server."""
-    said = [name for name, value in asdict(flags).items() if value and name not in ("model", "gpu")]
-    if said:
+    values = [name for name, value in asdict(flags).items() if value and name not in ("model", "gpu")]
+    if values:
         raise InputError(
             what="these files start a server, which trains nothing",
-            cause=f"{', '.join(said)}: of a training job",
+            cause=f"{', '.join(values)}: of a training job",
             fix="say --model, --gpu and the load of the server (--rate or --concurrency, --input) alone",
         )
 
@@ -106,34 +106,34 @@ def _without(files: Sequence[str], results: Mapping[str, str]) -> tuple[str, ...
 
 def _refuse_load(question: AuditQuestion, results: Mapping[str, str]) -> None:
     """Refuse a load of requests beside a training job."""
-    said = [word for word, name in LOAD_WORDS.items() if getattr(question.load, name)]
-    if said or results:
+    values = [word for word, name in LOAD_WORDS.items() if getattr(question.load, name)]
+    if values or results:
         raise InputError(
             what="these files start no server",
-            cause=f"{', '.join((*said, *results))}: a load of requests",
+            cause=f"{', '.join((*values, *results))}: a load of requests",
             fix="leave it out, or name the script that serves",
         )
 
 
 def _variables(settings: tuple[str, ...]) -> dict[str, str]:
     """Variables of the environment."""
-    found: dict[str, str] = {}
+    variables: dict[str, str] = {}
     for setting in settings:
         name, equals, value = setting.partition("=")
         if not equals or not name.isidentifier():
             cause, fix = "it needs a name and a value", "write for example --env NNODES=4"
             raise InputError(f"--env {setting} is no variable", cause, fix)
-        found[name] = value
-    return found
+        variables[name] = value
+    return variables
 
 
-def fails(found: Audit, limit: float | None) -> bool:
+def fails(audit: Audit, limit: float | None) -> bool:
     """Whether a job is to be stopped: it is illegal, does not fit, or is too slow where a limit was given."""
-    too_slow = limit is not None and found.slower_by is not None and found.slower_by > limit
-    return is_illegal(found.findings) or found.fits is False or too_slow
+    too_slow = limit is not None and audit.slower_by is not None and audit.slower_by > limit
+    return is_illegal(audit.findings) or audit.fits is False or too_slow
 
 
-def _kept(found: Audit, name: str) -> str:
+def _kept(audit: Audit, name: str) -> str:
     """Keep the level that a log gives its engine; says so."""
-    path = remember(Anchor(name=name, levels=(level_of(found, ""),)), name)
+    path = remember(Anchor(name=name, levels=(level_of(audit, ""),)), name)
     return f"kept as {name} in {path}: plan --anchor {name}"

@@ -46,8 +46,8 @@ def calibrated_answer(question: CalibrateQuestion) -> Answer:
             cause="--serving is missing",
             fix="give what a benchmark client wrote: plan calibrate --serving BENCH.json",
         )
-    figures = [(path, one) for path in question.files for one in read_bench(path)]
-    runs = [_run(question, path, one) for path, one in figures]
+    figures = [(path, figures) for path in question.files for figures in read_bench(path)]
+    runs = [_run(question, path, item) for path, item in figures]
     engines = sorted({run.engine for run in runs})
     if len(engines) > 1:
         raise InputError(
@@ -60,7 +60,7 @@ def calibrated_answer(question: CalibrateQuestion) -> Answer:
         anchor = Anchor(name=question.name, levels=(), serving=(fitted.level,))
         kept = remember(anchor, question.name)
         note(f"kept the levels in {kept}; use them with plan serve --anchor {question.name}")
-    return calibration_answer([one for _, one in figures], runs, fitted)
+    return calibration_answer([item for _, item in figures], runs, fitted)
 
 
 def _run(question: CalibrateQuestion, path: Path, figures: Figures) -> ServingRun:

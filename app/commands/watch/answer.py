@@ -11,9 +11,9 @@ from topology.base.decode import unstructure
 from topology.base.units import format_seconds, three_digits
 
 
-def watch_answer(found: Watched) -> Answer:
+def watch_answer(watched: Watched) -> Answer:
     """Lay out how a run stands."""
-    left = found.days_left
+    left = watched.days_left
     days = (
         f"{three_digits(left.p50)} days left ({three_digits(left.p10)}–{three_digits(left.p90)}, 80 % band)"
         if left is not None
@@ -21,54 +21,58 @@ def watch_answer(found: Watched) -> Answer:
     )
     if left is None:
         share = "not of this plan's run"
-    elif found.useful_share is None:
+    elif watched.useful_share is None:
         share = "not known: its lines do not say when"
     else:
-        share = f"{format_percent(found.useful_share)} of {format_seconds(found.wall_s or 0)}"
-    step = "not known: of rates alone" if found.step_s is None else format_seconds(found.step_s)
+        share = f"{format_percent(watched.useful_share)} of {format_seconds(watched.wall_s or 0)}"
+    step = "not known: of rates alone" if watched.step_s is None else format_seconds(watched.step_s)
     planned = (
         "not on what the plan is for, so not compared with it"
-        if found.planned_step_s is None and not found.differs
+        if watched.planned_step_s is None and not watched.differs
         else "not of this plan, so not compared with it"
-        if found.planned_step_s is None
-        else f"planned {format_seconds(found.planned_step_s)}"
+        if watched.planned_step_s is None
+        else f"planned {format_seconds(watched.planned_step_s)}"
     )
     pairs = (
         ("finish", days),
         ("useful so far", share),
         ("step time", f"{step}, {planned}"),
-        ("restarts", f"{found.restarts}, {found.repeated_steps:,} steps done again"),
+        ("restarts", f"{watched.restarts}, {watched.repeated_steps:,} steps done again"),
     )
-    sections: list[Section] = [Facts(title="Run", pairs=(*pairs, *_stops(found)))]
-    off = tuple(f"{one.cause}: {one.change}" for one in found.off) or ("nothing that was measured",)
+    sections: list[Section] = [Facts(title="Run", pairs=(*pairs, *_stops(watched)))]
+    off = tuple(f"{off.cause}: {off.change}" for off in watched.off) or ("nothing that was measured",)
     sections.append(Lines(title="Off against the plan", lines=off))
     record = {
-        one.name: getattr(found, one.name)
-        for one in fields(found)
-        if one.name not in ("days_left", "off", "interruptions", "differs")
+        field.name: getattr(watched, field.name)
+        for field in fields(watched)
+        if field.name not in ("days_left", "off", "interruptions", "differs")
     }
     return Answer(
-        headline=f"step {found.step:,} of {found.steps:,} · {days}" if left is not None else _unlike(found),
+        headline=f"step {watched.step:,} of {watched.steps:,} · {days}"
+        if left is not None
+        else _unlike(watched),
         sections=tuple(sections),
-        document=lambda: json_text(unstructure(found)),
+        document=lambda: json_text(unstructure(watched)),
         records=(record,),
     )
 
 
-def _unlike(found: Watched) -> str:
+def _unlike(watched: Watched) -> str:
     """Why the log is of another run, the first first."""
-    return f"not this plan's run: {'; '.join(found.differs)}"
+    return f"not this plan's run: {'; '.join(watched.differs)}"
 
 
-def _stops(found: Watched) -> tuple[tuple[str, str], ...]:
+def _stops(watched: Watched) -> tuple[tuple[str, str], ...]:
     """Checkpoints and interruptions, where something said them."""
-    told = []
-    if found.held_s is not None:
-        planned = format_seconds(found.planned_held_s)
-        told.append(("checkpoint", f"holds steps up for {format_seconds(found.held_s)}, planned {planned}"))
-    if found.interruptions:
-        causes = " · ".join(f"{cause} {count}" for cause, count in found.interruptions.items())
-        told.append(("interruptions", causes))
-    if found.waited_s is not None:
-        told.append(("without nodes", format_seconds(found.waited_s)))
-    return tuple(told)
+    stops = []
+    if watched.held_s is not None:
+        planned = format_seconds(watched.planned_held_s)
+        stops.append(
+            ("checkpoint", f"holds steps up for {format_seconds(watched.held_s)}, planned {planned}")
+        )
+    if watched.interruptions:
+        causes = " · ".join(f"{cause} {count}" for cause, count in watched.interruptions.items())
+        stops.append(("interruptions", causes))
+    if watched.waited_s is not None:
+        stops.append(("without nodes", format_seconds(watched.waited_s)))
+    return tuple(stops)

@@ -37,14 +37,14 @@ METRICS = (
 """A path into `Watched`, the name of the metric, and what it says; names end in their unit."""
 
 
-def metrics_of(found: Watched) -> str:
+def metrics_of(watched: Watched) -> str:
     """A run's standing in the text format; what is not known is left out.
 
     Each alert is a sample of its own metric with its cause and change as labels.
     """
     known = [metric(UP[0], UP[1], 1.0)]
     for path, name, words in METRICS:
-        value = _value(found, path)
+        value = _value(watched, path)
         if value is not None:
             known.append(metric(name, words, value))
     known += [
@@ -52,21 +52,21 @@ def metrics_of(found: Watched) -> str:
             "meshplan_watch_alert",
             "One thing that is not as planned.",
             1.0,
-            cause=one.cause,
-            change=one.change,
+            cause=off.cause,
+            change=off.change,
         )
-        for one in found.off[:1]
+        for off in watched.off[:1]
     ]
     return exposition(known)
 
 
-def _value(found: Watched, path: str) -> float | None:
+def _value(watched: Watched, path: str) -> float | None:
     """A number of what was watched."""
     if path == "alerts":
-        return float(len(found.off))
+        return float(len(watched.off))
     if path == "is_of_plan":
-        return float(not found.differs)
-    value: Any = found
+        return float(not watched.differs)
+    value: Any = watched
     for name in path.split("."):
         value = None if value is None else getattr(value, name)
     return None if value is None else float(value)

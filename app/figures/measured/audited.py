@@ -18,25 +18,25 @@ if TYPE_CHECKING:
 MEASURED, RUNS, BEST = "measured", "as it runs", "the best plan"
 
 
-def run_beside_best(found: Audit) -> go.Figure:
+def run_beside_best(audit: Audit) -> go.Figure:
     """Draw the parts of the step as the files have it and of the best plan, and what was measured.
 
     Args:
-        found: An audit with a prediction.
+        audit: An audit with a prediction.
     """
     import plotly.graph_objects as go
 
     estimates: dict[str, Estimate] = {}
-    if found.predicted is not None:
-        estimates[RUNS] = found.predicted
-    if found.best is not None:
-        estimates[BEST] = found.best.estimate
-    measured_s = found.measured_step_s
+    if audit.predicted is not None:
+        estimates[RUNS] = audit.predicted
+    if audit.best is not None:
+        estimates[BEST] = audit.best.estimate
+    measured_s = audit.measured_step_s
     names = [*([MEASURED] if measured_s else []), *estimates]
     longest_s = max([measured_s or 0.0, *(estimate.upper_s for estimate in estimates.values())])
     factor, unit = time_unit(longest_s)
     picture = figure(
-        _reading(found), height=150 + 44 * len(names), barmode="stack",
+        _reading(audit), height=150 + 44 * len(names), barmode="stack",
         xaxis={"title": f"step, {unit}", "range": [0, 1.12 * longest_s / factor]},
         yaxis={"type": "category", "autorange": "reversed", "showgrid": False,
                "categoryorder": "array", "categoryarray": names},
@@ -50,12 +50,12 @@ def run_beside_best(found: Audit) -> go.Figure:
     bands = list(estimates.values())
     picture.add_trace(
         go.Scatter(
-            x=[one.step_time_s / factor for one in bands], y=list(estimates), mode="markers",
+            x=[band.step_time_s / factor for band in bands], y=list(estimates), mode="markers",
             name="80 % band",
             marker={"size": 1, "color": SKY}, hoverinfo="skip",
             error_x={"type": "data", "symmetric": False, "color": GREY, "thickness": 1.5, "width": 6,
-                     "array": [(one.upper_s - one.step_time_s) / factor for one in bands],
-                     "arrayminus": [(one.step_time_s - one.lower_s) / factor for one in bands]},
+                     "array": [(band.upper_s - band.step_time_s) / factor for band in bands],
+                     "arrayminus": [(band.step_time_s - band.lower_s) / factor for band in bands]},
         )
     )  # fmt: skip
     return picture
@@ -72,21 +72,21 @@ def _bar(name: str, rows: list[str], seconds: list[float], factor: float, colour
     )  # fmt: skip
 
 
-def _reading(found: Audit) -> str:
+def _reading(audit: Audit) -> str:
     """Say how far the job is from the best."""
     words = []
-    if found.measured_step_s:
-        words.append(f"A step was measured at {format_seconds(found.measured_step_s)}")
-    if found.predicted is not None:
-        words.append(f"as its files have it, it should take {format_seconds(found.predicted.step_time_s)}")
-    if found.best is not None:
-        words.append(f"the best plan {format_seconds(found.best.estimate.step_time_s)}")
-    basis = "measured against predicted" if found.basis == "measured" else "both predicted"
+    if audit.measured_step_s:
+        words.append(f"A step was measured at {format_seconds(audit.measured_step_s)}")
+    if audit.predicted is not None:
+        words.append(f"as its files have it, it should take {format_seconds(audit.predicted.step_time_s)}")
+    if audit.best is not None:
+        words.append(f"the best plan {format_seconds(audit.best.estimate.step_time_s)}")
+    basis = "measured against predicted" if audit.basis == "measured" else "both predicted"
     far = (
         ""
-        if found.slower_by is None
-        else f": {format_percent(found.slower_by, signed=True)} over the best, {basis}"
+        if audit.slower_by is None
+        else f": {format_percent(audit.slower_by, signed=True)} over the best, {basis}"
     )
-    note = f": {found.distance_note}" if found.distance_note else ""
+    note = f": {audit.distance_note}" if audit.distance_note else ""
     text = "; ".join(words) + far + note + "."
     return text[0].upper() + text[1:]

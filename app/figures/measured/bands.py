@@ -54,7 +54,7 @@ def narrowed_band(without: Estimate, anchored: Estimate, runs: int) -> go.Figure
 
 def widths(estimates: Sequence[Estimate]) -> list[float]:
     """Width of each band over its middle: what compares when the middle has moved."""
-    return [(one.upper_s - one.lower_s) / one.step_time_s for one in estimates]
+    return [(estimate.upper_s - estimate.lower_s) / estimate.step_time_s for estimate in estimates]
 
 
 def _reading(without: Estimate, anchored: Estimate, runs: int) -> str:

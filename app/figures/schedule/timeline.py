@@ -27,7 +27,7 @@ def timeline(predicted: Sequence[Slice], measured: Sequence[Slice], reading: str
         reading: What the picture is of; shares of lanes are added.
     """
     every = [*predicted, *measured]
-    end_s = max(one.end_s for one in every)
+    end_s = max(piece.end_s for piece in every)
     factor, unit = time_unit(end_s)
     both = bool(predicted) and bool(measured)
     groups = ((predicted, " predicted" if both else ""), (measured, " measured" if both else ""))
@@ -42,7 +42,9 @@ def timeline(predicted: Sequence[Slice], measured: Sequence[Slice], reading: str
     for some, after in groups:
         for lane in lanes_in(some):
             for hidden in (False, True):
-                chosen = [one for one in some if one.lane == lane and one.hidden is hidden][:MOST_SLICES]
+                chosen = [piece for piece in some if piece.lane == lane and piece.hidden is hidden][
+                    :MOST_SLICES
+                ]
                 if chosen:
                     picture.add_trace(_bars(chosen, f"{_label(lane)}{after}", factor, hidden=hidden))
     if both:
@@ -52,13 +54,13 @@ def timeline(predicted: Sequence[Slice], measured: Sequence[Slice], reading: str
 
 def lanes_in(slices: Sequence[Slice]) -> list[str]:
     """Lanes of slices: parts of a step in their order, then collectives by name."""
-    found = {one.lane for one in slices}
-    return [*(lane for lane in PART_LABELS if lane in found), *sorted(found - set(PART_LABELS))]
+    lanes = {piece.lane for piece in slices}
+    return [*(lane for lane in PART_LABELS if lane in lanes), *sorted(lanes - set(PART_LABELS))]
 
 
 def busy_s(slices: Sequence[Slice], lane: str) -> float:
     """Seconds of a lane."""
-    return sum(one.end_s - one.start_s - one.gaps_s for one in slices if one.lane == lane)
+    return sum(piece.end_s - piece.start_s - piece.gaps_s for piece in slices if piece.lane == lane)
 
 
 def _label(lane: str) -> str:
@@ -75,9 +77,11 @@ def _bars(slices: Sequence[Slice], lane: str, factor: float, *, hidden: bool) ->
         marker |= {"color": faded(colour, 0.35), "pattern": {"shape": "/", "fgcolor": colour}}
     under = ", under compute" if hidden else ""
     return go.Bar(
-        orientation="h", y=[lane] * len(slices), base=[one.start_s / factor for one in slices],
-        x=[(one.end_s - one.start_s) / factor for one in slices], marker=marker,
-        hovertext=[f"{one.what}{under}<br>{format_seconds(one.end_s - one.start_s)}" for one in slices],
+        orientation="h", y=[lane] * len(slices), base=[piece.start_s / factor for piece in slices],
+        x=[(piece.end_s - piece.start_s) / factor for piece in slices], marker=marker,
+        hovertext=[
+            f"{piece.what}{under}<br>{format_seconds(piece.end_s - piece.start_s)}" for piece in slices
+        ],
         hovertemplate="%{y}: %{hovertext}<extra></extra>",
     )  # fmt: skip
 
@@ -88,8 +92,8 @@ def _reading(predicted: Sequence[Slice], measured: Sequence[Slice]) -> str:
     for some, whose in ((predicted, "predicted"), (measured, "measured")):
         if not some:
             continue
-        end_s = max(one.end_s for one in some)
-        shown = [one for one in some if not one.hidden]
+        end_s = max(piece.end_s for piece in some)
+        shown = [piece for piece in some if not piece.hidden]
         rest = [lane for lane in lanes_in(shown) if lane not in (COMPUTE, "recompute")]
         most = max(rest, key=lambda lane: busy_s(shown, lane), default=None)
         other = (

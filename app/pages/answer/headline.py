@@ -73,8 +73,8 @@ def show_headline(plan: Plan, baseline: Plan | None) -> None:
     words = (f"**{plain(layout_words(plan.layout))}**", plain(step), plain(proof(plan)))
     st.markdown(" &nbsp;·&nbsp; ".join(words))
     if plan.estimate.evidence:
-        said, asked = st.columns([5, 1], vertical_alignment="center")
-        said.caption(plain(evidence_text(plan.request, plan.estimate)))
+        value, asked = st.columns([5, 1], vertical_alignment="center")
+        value.caption(plain(evidence_text(plan.request, plan.estimate)))
         if ACCURACY in st.session_state:
             asked.page_link(st.session_state[ACCURACY], label="Can I trust it?", icon=":material/target:")
     chance = plan.estimate.out_of_memory_chance
@@ -214,10 +214,10 @@ def delta(plan: Plan, baseline: Plan | None, number: Number) -> tuple[str | None
     now, then = number.value(plan), number.value(baseline)
     if now is None or not then:
         return None, "off"
-    found, text = compare(baseline, plan), format_percent(now / then - 1, signed=True)
-    if number.of_step and not found.same_work:
+    comparison, text = compare(baseline, plan), format_percent(now / then - 1, signed=True)
+    if number.of_step and not comparison.same_work:
         return f"{text}, other tokens", "off"
-    if not found.same_model:
+    if not comparison.same_model:
         return f"{text}, other model", "off"
     if now == then:
         return text, "off"

@@ -37,11 +37,11 @@ def show_money(plan: Plan, limits: Limits) -> None:
     st.caption(f"Time and money {whole}.")
     draw(capacity_map(cells, chosen, limits), "capacity")
     table(capacity_columns(cells, limits), alt="Time and money of every kind and number of GPUs")
-    found = [cell.offer for cell in cells if cell.offer is not None]
-    if not found:
+    offers = [cell.offer for cell in cells if cell.offer is not None]
+    if not offers:
         return
     kept = limits if job.total_tokens else Limits()
-    figure = pareto_chart(found, chosen, kept.deadline_s, kept.budget_usd)
+    figure = pareto_chart(offers, chosen, kept.deadline_s, kept.budget_usd)
     clicked: Any = draw(figure, "pareto", on_select="rerun", selection_mode="points")
     picked = [point["customdata"] for point in clicked["selection"]["points"] if point.get("customdata")]
     if picked:
@@ -57,9 +57,9 @@ def show_money(plan: Plan, limits: Limits) -> None:
 def capacity_columns(cells: Sequence[Cell], limits: Limits) -> dict[str, list[str]]:
     """The map as a table."""
     kinds = list(dict.fromkeys(cell.gpu for cell in cells))
-    said = {(c.gpu, c.num_gpus): cell_words(c, limits).replace("<br>", " · ") for c in cells}
+    result = {(c.gpu, c.num_gpus): cell_words(c, limits).replace("<br>", " · ") for c in cells}
     return {"GPU": kinds} | {
-        f"{count:,} GPUs": [said[kind, count] for kind in kinds]
+        f"{count:,} GPUs": [result[kind, count] for kind in kinds]
         for count in sorted({cell.num_gpus for cell in cells})
     }
 

@@ -30,10 +30,10 @@ def leanest(
     return leanest_layout(_problem, parse_pins(_pins))
 
 
-def show_overflow(found: Infeasible) -> None:
+def show_overflow(infeasible: Infeasible) -> None:
     """Draw the memory of the layout that needs least, where memory is in the way, and list what helps."""
-    request = found.request
-    if not any(violation.rule == MEMORY for violation in found.violations):
+    request = infeasible.request
+    if not any(violation.rule == MEMORY for violation in infeasible.violations):
         return
     problem = problem_of(request, calibration_for(request.cluster))
     layout, stages = leanest(request_key(request), problem, request.pins)
@@ -44,7 +44,10 @@ def show_overflow(found: Infeasible) -> None:
     st.markdown(f":{FIT_COLOURS[fit_of(chance)]}[The leanest layout: {plain(fit_text(chance))}.]")
     bars = overflow_bars(stages, capacity, problem.memory_budget_bytes, layout_words(layout), chance)
     draw(bars, "overflow")
-    if found.nearest:
+    if infeasible.nearest:
         st.markdown("#### What would make it fit?")
-        rows = [{"change": one.change, "as typed": one.flag or "–"} for one in found.nearest]
+        rows = [
+            {"change": request_change.change, "as typed": request_change.flag or "–"}
+            for request_change in infeasible.nearest
+        ]
         table(columns_of(rows), alt="Changes of the question that give a plan")

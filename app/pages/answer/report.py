@@ -63,7 +63,7 @@ def _pictures(plan: Plan, without: Plan | None) -> list[str]:
     if without is not None and plan.request.anchor is not None:
         runs = plan.request.anchor.runs
         drawn.append(("How sure is it?", lambda: narrowed_band(without.estimate, estimate, runs)))
-    found = []
+    pictures = []
     for number, (question, draw) in enumerate(drawn):
         picture: object = draw()
         picture.update_layout(width=WIDTH_PX, template="plotly_white")  # type: ignore[attr-defined]  # untyped
@@ -74,11 +74,11 @@ def _pictures(plan: Plan, without: Plan | None) -> list[str]:
             div_id=f"picture{number}",
         )
         alt = escape(alt_text(picture))
-        found.append(
+        pictures.append(
             f'<h2>{question}</h2><figure><div role="img" aria-label="{alt}">{html}</div>'
             f"<figcaption>{alt}</figcaption></figure>"
         )
-    return found
+    return pictures
 
 
 def _answer(answer: Answer) -> list[str]:

@@ -81,8 +81,8 @@ def planned(request: PlanRequest) -> Plan | Infeasible:
     ahead = 0 if is_known(request) else workers().waiting
     before = f", {counted(ahead, 'question')} before it" if ahead else ""
     with st.spinner(f"Searching layouts on {request.cluster.num_gpus:,} GPUs{before}", show_time=True):
-        found: Plan | Infeasible = _searched(request_key(request))
-    return found
+        answer: Plan | Infeasible = _searched(request_key(request))
+    return answer
 
 
 def is_known(request: PlanRequest) -> bool:
@@ -92,14 +92,14 @@ def is_known(request: PlanRequest) -> bool:
 
 def answered(request: PlanRequest) -> Plan | Infeasible:
     """The same without a word of waiting; for fields of a map."""
-    found: Plan | Infeasible = _searched(request_key(request))
-    return found
+    answer: Plan | Infeasible = _searched(request_key(request))
+    return answer
 
 
 def plan_or_none(request: PlanRequest) -> Plan | None:
     """The plan of a request, or None; for points of a curve."""
-    found = _searched(request_key(request))
-    return found if isinstance(found, Plan) else None
+    searched = _searched(request_key(request))
+    return searched if isinstance(searched, Plan) else None
 
 
 def request_key(request: PlanRequest) -> str:
@@ -110,11 +110,11 @@ def request_key(request: PlanRequest) -> str:
 @st.cache_resource(max_entries=MOST_CACHED_PLANS, show_spinner=False)  # type: ignore[untyped-decorator]  # streamlit has no types here
 def _searched(key: str) -> Plan | Infeasible:
     """Search once per question; plans are immutable, so all sessions may share them."""
-    found = asked(search, structure(json.loads(key), PlanRequest, "the question"))
+    answer = asked(search, structure(json.loads(key), PlanRequest, "the question"))
     _answered[key] = None
     while len(_answered) > MOST_CACHED_PLANS:
         _answered.pop(next(iter(_answered)), None)
-    return found
+    return answer
 
 
 def asked(function: Callable[Given, Answer], *args: Given.args, **kwargs: Given.kwargs) -> Answer:
@@ -183,8 +183,8 @@ def are_numbers(cells: Sequence[str]) -> bool:
     >>> are_numbers(["+4.03 %", "–", "$1,660"]), are_numbers(["tp 8", "4"]), are_numbers(["8 × h100"])
     (True, False, False)
     """
-    said = [cell for cell in cells if cell.strip() not in ("", "–")]
-    return bool(said) and all(_NUMBER.fullmatch(cell.strip()) for cell in said)
+    result = [cell for cell in cells if cell.strip() not in ("", "–")]
+    return bool(result) and all(_NUMBER.fullmatch(cell.strip()) for cell in result)
 
 
 def columns_of(rows: Sequence[Mapping[str, str]]) -> dict[str, list[str]]:

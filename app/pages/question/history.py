@@ -40,26 +40,26 @@ def show_history(title: str) -> None:
 
 def _ask_again() -> None:
     """Ask what the browser kept."""
-    said = st.session_state[KEY].get("recalled")
-    if not isinstance(said, Mapping):
+    value = st.session_state[KEY].get("recalled")
+    if not isinstance(value, Mapping):
         return
-    serial, question = said.get("serial"), trusted(said.get("question"))
+    serial, question = value.get("serial"), trusted(value.get("question"))
     st.session_state[SERIAL] = serial if isinstance(serial, int) else 0
     recall({name: text for name, text in question.items() if name in QUESTION})
     for name in SPECS:
         hold(name, question.get(name))
 
 
-def trusted(said: Any) -> dict[str, str]:
+def trusted(values: Any) -> dict[str, str]:
     """What of a browser's answer can be a question: its names, with texts as long as a link may have.
 
     >>> trusted({"gpus": "64", "path": "/etc/passwd", "tp": 8})
     {'gpus': '64'}
     """
-    if not isinstance(said, Mapping):
+    if not isinstance(values, Mapping):
         return {}
     return {
-        name: said[name]
+        name: values[name]
         for name in (*QUESTION, *SPECS)
-        if isinstance(said.get(name), str) and len(said[name]) <= MOST_PACKED_CHARACTERS
+        if isinstance(values.get(name), str) and len(values[name]) <= MOST_PACKED_CHARACTERS
     }

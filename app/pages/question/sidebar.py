@@ -60,16 +60,18 @@ class Question:
 
     def understood(self) -> Understood:
         """The complete request."""
-        found = understand(self.flags, model=self.model, cluster=self.cluster)
+        result = understand(self.flags, model=self.model, cluster=self.cluster)
         if self.anchor is None:
-            return found
-        level = level_for(found.request, self.anchor)
-        return replace(found, request=replace(found.request, anchor=replace(level, name=self.anchor.name)))
+            return result
+        level = level_for(result.request, self.anchor)
+        return replace(result, request=replace(result.request, anchor=replace(level, name=self.anchor.name)))
 
     def limits(self) -> Limits:
         """What has to be kept: the deadline is the planner's too, the budget is drawn."""
-        said = self.flags.deadline
-        return Limits(deadline_s=parse_seconds(said, "30d") if said else None, budget_usd=self.budget_usd)
+        deadline = self.flags.deadline
+        return Limits(
+            deadline_s=parse_seconds(deadline, "30d") if deadline else None, budget_usd=self.budget_usd
+        )
 
     def typed(self) -> Flags:
         """The same question as one types it: what was uploaded is a file."""
@@ -124,8 +126,8 @@ def _title(model: str | None, flags: Mapping[str, str | None], cluster: ClusterS
 
 def _require_files(model: object, cluster: object) -> None:
     """See that what is said to be in a file is there."""
-    for said, what, file in ((model, "no model yet", MODEL_FILE), (cluster, "no cluster yet", CLUSTER_FILE)):
-        if not said:
+    for value, what, file in ((model, "no model yet", MODEL_FILE), (cluster, "no cluster yet", CLUSTER_FILE)):
+        if not value:
             fix = f"upload a {file} in the sidebar, or pick a name there"
             raise AwaitedFileError(what=what, cause=f"no {file} was uploaded", fix=fix)
 
@@ -188,8 +190,8 @@ def _job() -> dict[str, str | None]:
     )  # fmt: skip
     anchor = choose_anchor()
     labels: dict[str, str] = {objective: _objective_label(objective) for objective in OBJECTIVES}
-    said = choose(st, "Best means", list(labels.values()), "objective", aliases=labels)
-    objective = next(name for name in OBJECTIVES if labels[name] == said)
+    text = choose(st, "Best means", list(labels.values()), "objective", aliases=labels)
+    objective = next(name for name in OBJECTIVES if labels[name] == text)
     deadline = write(
         st, "Deadline", "", "deadline", max_chars=12, placeholder="30d",
         help="Such as 30d or 12h. Decides the plan where the fewest GPUs for it are asked.",

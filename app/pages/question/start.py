@@ -77,8 +77,8 @@ def widget_values(request: PlanRequest) -> dict[str, str]:
     changed = {
         name: getattr(job, name) for name in _OF_SETTINGS if getattr(job, name) != getattr(usual, name)
     }
-    said = [f"job.{name}={value}" for name, value in changed.items()]
-    axes, others = pins_of([*pinned, *said])
+    entry = [f"job.{name}={value}" for name, value in changed.items()]
+    axes, others = pins_of([*pinned, *entry])
     return values | cluster_values(request.cluster) | axes | {"set": others}
 
 

@@ -26,11 +26,11 @@ SCHEMA_VERSION = 1
 _SHOWN = ("layout", "job", "model", "cluster")
 
 
-def audit_answer(found: Audit) -> Answer:
+def audit_answer(audit: Audit) -> Answer:
     """Everything an audit says."""
-    sections: list[Section] = [_files(found), facts_table(found.reading, _shown(found))]
-    if found.findings:
-        rows = tuple((f.kind, f.message, f.fix, place(f.file, f.line)) for f in found.findings)
+    sections: list[Section] = [_files(audit), facts_table(audit.reading, _shown(audit))]
+    if audit.findings:
+        rows = tuple((f.kind, f.message, f.fix, place(f.file, f.line)) for f in audit.findings)
         sections.append(
             Table(
                 title="Wrong or slow",
@@ -40,47 +40,47 @@ def audit_answer(found: Audit) -> Answer:
                 wraps=(1, 2),
             )
         )
-    sections.append(_times(found))
-    if found.changes:
-        sections.append(_changes_table(found))
-    if found.doubts:
-        sections.append(Lines(title="Taken for granted", lines=found.doubts))
-    if found.residual is not None and found.residual.refutes:  # what was assumed cannot be: said first
-        sections.insert(0, Lines(title="Doubt first", lines=found.residual.words))
-    elif found.residual is not None:
+    sections.append(_times(audit))
+    if audit.changes:
+        sections.append(_changes_table(audit))
+    if audit.doubts:
+        sections.append(Lines(title="Taken for granted", lines=audit.doubts))
+    if audit.residual is not None and audit.residual.refutes:  # what was assumed cannot be: said first
+        sections.insert(0, Lines(title="Doubt first", lines=audit.residual.words))
+    elif audit.residual is not None:
         after = next(at for at, section in enumerate(sections) if section.title == "Times") + 1
-        sections.insert(after, Lines(title="Measured beside predicted", lines=found.residual.words))
-    document = audit_document(found)
+        sections.insert(after, Lines(title="Measured beside predicted", lines=audit.residual.words))
+    document = audit_document(audit)
     return Answer(
-        headline=_headline(found),
+        headline=_headline(audit),
         sections=tuple(sections),
         document=lambda: json_text(document),
         records=tuple(document["facts"]),
     )
 
 
-def _headline(found: Audit) -> str:
+def _headline(audit: Audit) -> str:
     """What was read, in a line."""
-    names = ", ".join(path.rpartition("/")[2] for path in found.reading.kinds)
-    return f"{names}: a job of {found.reading.family.name}"
+    names = ", ".join(path.rpartition("/")[2] for path in audit.reading.kinds)
+    return f"{names}: a job of {audit.reading.family.name}"
 
 
-def _files(found: Audit) -> Facts:
+def _files(audit: Audit) -> Facts:
     """Files and what they are."""
     pairs: list[tuple[str, str]] = [
-        (path.rpartition("/")[2], kind) for path, kind in found.reading.kinds.items()
+        (path.rpartition("/")[2], kind) for path, kind in audit.reading.kinds.items()
     ]
-    if found.job.layout is not None and found.job.request is not None:
-        request = found.job.request
-        pairs.append(("layout", layout_words(found.job.layout)))
+    if audit.job.layout is not None and audit.job.request is not None:
+        request = audit.job.request
+        pairs.append(("layout", layout_words(audit.job.layout)))
         pairs.append(("on", f"{request.cluster.num_gpus} × {request.cluster.nodes[0].gpu}"))
         pairs.append(("model", _model_words(request.model)))
         for name in ("adapter", "offload"):
             part = getattr(request.job, name)
             if part is not None:
                 pairs.append((name, part.words))
-    if found.job.missing:
-        pairs.append(("missing", ", ".join(found.job.missing)))
+    if audit.job.missing:
+        pairs.append(("missing", ", ".join(audit.job.missing)))
     return Facts(title="", pairs=tuple(pairs))
 
 
@@ -91,78 +91,78 @@ def _model_words(model: ModelSpec) -> str:
     return f"{model.num_layers} layers of {model.hidden_size}, as the file sizes it"
 
 
-def _shown(found: Audit) -> list[Fact]:
+def _shown(audit: Audit) -> list[Fact]:
     """Facts of a job, in the order of groups."""
-    facts = found.reading.facts.found.values()
+    facts = audit.reading.facts.found.values()
     return [fact for group in _SHOWN for fact in facts if fact.name.partition(".")[0] == group]
 
 
-def _times(found: Audit) -> Facts:
+def _times(audit: Audit) -> Facts:
     """Predicted, measured and best."""
     pairs: list[tuple[str, str]] = []
-    measured = found.reading.measured
-    if found.measured_step_s is not None:
+    measured = audit.reading.measured
+    if audit.measured_step_s is not None:
         steps = f" (median of {measured.steps} steps)" if measured and measured.steps else ""
-        source = f" (from {found.measured_from})" if found.measured_from else steps
-        pairs.append(("measured", f"{format_seconds(found.measured_step_s)}{source}"))
+        source = f" (from {audit.measured_from})" if audit.measured_from else steps
+        pairs.append(("measured", f"{format_seconds(audit.measured_step_s)}{source}"))
     if measured and measured.tflops_per_gpu:
-        pairs.append(("printed rate", f"{measured.tflops_per_gpu:.1f} TFLOP/s per GPU{_expected(found)}"))
+        pairs.append(("printed rate", f"{measured.tflops_per_gpu:.1f} TFLOP/s per GPU{_expected(audit)}"))
     if measured and measured.tokens_per_s_per_gpu:
         pairs.append(("printed rate", f"{measured.tokens_per_s_per_gpu:,.0f} tokens/s per GPU"))
     if measured and measured.peak_memory_bytes:
         pairs.append(("printed peak", format_bytes(measured.peak_memory_bytes)))
-    if found.predicted is not None:
-        band = f"{format_seconds(found.predicted.lower_s)} to {format_seconds(found.predicted.upper_s)}"
-        pairs.append(("predicted", f"{format_seconds(found.predicted.step_time_s)}, 80 % band {band}"))
-        pairs.append(("peak memory", memory_words(found.predicted, found.job.request)))
-    if found.memory is not None:
-        pairs.append(("memory", found.memory.words))
-    if found.best is not None:
-        words = f"{layout_words(found.best.layout)} · {found.proof}"
-        pairs.append(("best", f"{format_seconds(found.best.estimate.step_time_s)} predicted: {words}"))
-        best = found.best.estimate
-        level = found.memory_level
+    if audit.predicted is not None:
+        band = f"{format_seconds(audit.predicted.lower_s)} to {format_seconds(audit.predicted.upper_s)}"
+        pairs.append(("predicted", f"{format_seconds(audit.predicted.step_time_s)}, 80 % band {band}"))
+        pairs.append(("peak memory", memory_words(audit.predicted, audit.job.request)))
+    if audit.memory is not None:
+        pairs.append(("memory", audit.memory.words))
+    if audit.best is not None:
+        words = f"{layout_words(audit.best.layout)} · {audit.proof}"
+        pairs.append(("best", f"{format_seconds(audit.best.estimate.step_time_s)} predicted: {words}"))
+        best = audit.best.estimate
+        level = audit.memory_level
         printed = (
             "" if level == 1 else f", {format_bytes(level * best.peak_memory_bytes)} by the printed peak"
         )
-        fit = f"{memory_words(best, found.best.request)}{printed}: {fit_text(best.out_of_memory_chance)}"
+        fit = f"{memory_words(best, audit.best.request)}{printed}: {fit_text(best.out_of_memory_chance)}"
         pairs.append(("its memory", fit))
-        pairs.append(("evidence", _evidence_words(found.best)))
-    if found.slower_by is not None:
-        pairs.append(("distance", _distance(found, found.slower_by)))
+        pairs.append(("evidence", _evidence_words(audit.best)))
+    if audit.slower_by is not None:
+        pairs.append(("distance", _distance(audit, audit.slower_by)))
     stopped = "not of a job that is illegal as it is, or that nothing prices"
-    lacks = "not without what is missing" if found.job.missing else stopped
+    lacks = "not without what is missing" if audit.job.missing else stopped
     return Facts(title="Times", pairs=tuple(pairs or [("predicted", lacks)]))
 
 
-def _expected(found: Audit) -> str:
+def _expected(audit: Audit) -> str:
     """What a rate should be by the prediction, in operations that are counted once."""
-    predicted, request = found.predicted, found.job.request
+    predicted, request = audit.predicted, audit.job.request
     if predicted is None or request is None:
         return ""
     flop, gpus = model_flop_per_step(request.model, request.job), request.cluster.num_gpus
     return f", predicted {flop / (predicted.step_time_s * gpus) / TERA:.1f}"
 
 
-def _distance(found: Audit, slower_by: float) -> str:
+def _distance(audit: Audit, slower_by: float) -> str:
     """How far the job is from the best, and whether that is measured or predicted against predicted."""
-    basis = "measured against predicted" if found.basis == "measured" else "both predicted"
+    basis = "measured against predicted" if audit.basis == "measured" else "both predicted"
     over = f"{format_share(slower_by, signed=True)} over the best, {basis}"
-    return f"{over}: {found.distance_note}" if found.distance_note else over
+    return f"{over}: {audit.distance_note}" if audit.distance_note else over
 
 
 def _evidence_words(best: Plan) -> str:
     """Measured runs behind the best plan, and what of it none has: a proof is under the cost model."""
     evidence = best.estimate.evidence
-    runs = next((one for one in evidence if one.key == RUNS), None)
-    lacking = [one.used for one in unmeasured(evidence) if one.key != RUNS]
+    runs = next((item for item in evidence if item.key == RUNS), None)
+    lacking = [item.used for item in unmeasured(evidence) if item.key != RUNS]
     count = "no measured run" if runs is None or not runs.runs else f"{runs.runs} measured runs"
     of = "" if runs is None else f" of {runs.used}"
     without = f"; none with {', '.join(lacking)}" if lacking else ""
     return f"{count}{of}{without}"
 
 
-def _changes_table(found: Audit) -> Table:
+def _changes_table(audit: Audit) -> Table:
     """What would be better, in the file's words."""
     rows = tuple(
         (
@@ -170,9 +170,9 @@ def _changes_table(found: Audit) -> Table:
             _signed_bytes(change.memory_change_bytes),
             format_chance(change.out_of_memory_chance),
             "all" if change.whole else "alone",
-            _set(change) or _unwritten(found),
+            _set(change) or _unwritten(audit),
         )
-        for change in found.changes
+        for change in audit.changes
     )
     columns = ("gains", "memory", "OOM", "", "set")
     return Table(title="Changes", columns=columns, rows=rows, align="rrlll", wraps=(4,))
@@ -195,62 +195,62 @@ def memory_words(estimate: Estimate, request: PlanRequest | None) -> str:
 
 def _set(change: Change) -> str:
     """Words to write, each with its value on one line, then those to take away."""
-    said = [word.replace(" ", "\u00a0") for word in change.set]
+    result = [word.replace(" ", "\u00a0") for word in change.set]
     gone = [f"without\u00a0{change.remove[0]}", *change.remove[1:]] if change.remove else []
-    return " ".join((*said, *gone))
+    return " ".join((*result, *gone))
 
 
-def _unwritten(found: Audit) -> str:
+def _unwritten(audit: Audit) -> str:
     """The best layout where it is not known how files of the engine say it."""
-    layout = "" if found.best is None else f"{layout_words(found.best.layout)}: "
-    return f"{layout}how {found.reading.family.name} is told it is not known here"
+    layout = "" if audit.best is None else f"{layout_words(audit.best.layout)}: "
+    return f"{layout}how {audit.reading.family.name} is told it is not known here"
 
 
 def _signed_bytes(value: float) -> str:
     return f"{'+' if value >= 0 else '-'}{format_bytes(abs(value))}"
 
 
-def audit_document(found: Audit) -> dict[str, Any]:
+def audit_document(audit: Audit) -> dict[str, Any]:
     """An audit as data: fields as they are priced; of a job that is not, those that files state."""
     document: dict[str, Any] = {
         "schema_version": SCHEMA_VERSION,
-        "files": [{"file": path, "kind": kind} for path, kind in found.reading.kinds.items()],
-        "engine": found.reading.family.name,
+        "files": [{"file": path, "kind": kind} for path, kind in audit.reading.kinds.items()],
+        "engine": audit.reading.family.name,
     }
     for group in _SHOWN:
         document[group] = {
             fact.name.partition(".")[2]: fact.value
-            for fact in _shown(found)
+            for fact in _shown(audit)
             if fact.name.startswith(f"{group}.")
         }
-    if found.job.request is not None:
-        parts = {name: getattr(found.job.request.job, name) for name in ("adapter", "offload")}
+    if audit.job.request is not None:
+        parts = {name: getattr(audit.job.request.job, name) for name in ("adapter", "offload")}
         document["job"] |= {name: part.words for name, part in parts.items() if part is not None}
-    name = found.reading.facts.value("said.model")
+    name = audit.reading.facts.value("said.model")
     if name:
         document["model"]["name"] = name
-    document["facts"] = [fact_record(fact) for fact in _shown(found)]
+    document["facts"] = [fact_record(fact) for fact in _shown(audit)]
     document["findings"] = [
         {"kind": f.kind, "rule": f.rule, "message": f.message, "fix": f.fix, "file": f.file, "line": f.line}
-        for f in found.findings
+        for f in audit.findings
     ]
-    document["measured"] = _measured_record(found)
-    document["predicted"] = _predicted_record(found)
-    document["best"] = _best_record(found)
-    document["changes"] = [_change_record(change) for change in found.changes]
-    document["slower_by"] = found.slower_by
-    document["tied"] = found.tied
-    document["outruns_what_fits"] = found.outruns_what_fits
-    document["basis"] = found.basis
-    document["evidence"] = list(found.evidence)
-    document["residual"] = _residual_record(found.residual)
-    document["memory_level"] = found.memory_level
-    document["verdict"] = None if found.memory is None else asdict(found.memory)
-    document["fits"] = found.fits
-    document["out_of_memory_chance"] = None if found.memory is None else found.memory.chance
-    document["missing"] = list(found.job.missing)
-    document["assumed"] = list(found.doubts)
-    document["unsettled"] = [asdict(one) for one in found.job.unsettled]
+    document["measured"] = _measured_record(audit)
+    document["predicted"] = _predicted_record(audit)
+    document["best"] = _best_record(audit)
+    document["changes"] = [_change_record(change) for change in audit.changes]
+    document["slower_by"] = audit.slower_by
+    document["tied"] = audit.tied
+    document["outruns_what_fits"] = audit.outruns_what_fits
+    document["basis"] = audit.basis
+    document["evidence"] = list(audit.evidence)
+    document["residual"] = _residual_record(audit.residual)
+    document["memory_level"] = audit.memory_level
+    document["verdict"] = None if audit.memory is None else asdict(audit.memory)
+    document["fits"] = audit.fits
+    document["out_of_memory_chance"] = None if audit.memory is None else audit.memory.chance
+    document["missing"] = list(audit.job.missing)
+    document["assumed"] = list(audit.doubts)
+    document["unsettled"] = [asdict(unsettled) for unsettled in audit.job.unsettled]
     return document
 
 
@@ -262,21 +262,22 @@ def _residual_record(residual: Residual | None) -> dict[str, Any] | None:
         "open_s": residual.open_s, "factor": residual.factor, "inside_band": residual.is_explained,
         "unstated": list(residual.unstated), "words": list(residual.words),
         "candidates": [
-            {"what": one.what, "value": one.value, "flag": one.flag, "step_time_s": one.estimate.step_time_s,
-             "lower_s": one.estimate.lower_s, "upper_s": one.estimate.upper_s}
-            for one in residual.candidates
+            {"what": candidate.what, "value": candidate.value, "flag": candidate.flag,
+             "step_time_s": candidate.estimate.step_time_s, "lower_s": candidate.estimate.lower_s,
+             "upper_s": candidate.estimate.upper_s}
+            for candidate in residual.candidates
         ],
     }  # fmt: skip
 
 
-def _measured_record(found: Audit) -> dict[str, Any] | None:
+def _measured_record(audit: Audit) -> dict[str, Any] | None:
     """What a log measured."""
-    measured = found.reading.measured
+    measured = audit.reading.measured
     if measured is None:
         return None
     record = {
-        "step_time_s": found.measured_step_s,
-        "from_rate": found.measured_from or None,
+        "step_time_s": audit.measured_step_s,
+        "from_rate": audit.measured_from or None,
         "steps": measured.steps or None,
         "tflops_per_gpu": measured.tflops_per_gpu,
         "tokens_per_s_per_gpu": measured.tokens_per_s_per_gpu,
@@ -287,9 +288,9 @@ def _measured_record(found: Audit) -> dict[str, Any] | None:
     return {name: value for name, value in record.items() if value is not None}
 
 
-def _predicted_record(found: Audit) -> dict[str, Any] | None:
+def _predicted_record(audit: Audit) -> dict[str, Any] | None:
     """What the job should take."""
-    predicted = found.predicted
+    predicted = audit.predicted
     if predicted is None:
         return None
     record: dict[str, Any] = {
@@ -298,14 +299,14 @@ def _predicted_record(found: Audit) -> dict[str, Any] | None:
         "memory_upper_bytes": predicted.memory_upper_bytes, **memory_record(predicted.out_of_memory_chance),
         "mfu": predicted.mfu, "bound_by": predicted.bound_by,
     }  # fmt: skip
-    if found.measured_step_s:
-        record["error"] = predicted.step_time_s / found.measured_step_s - 1
+    if audit.measured_step_s:
+        record["error"] = predicted.step_time_s / audit.measured_step_s - 1
     return record
 
 
-def _best_record(found: Audit) -> dict[str, Any] | None:
+def _best_record(audit: Audit) -> dict[str, Any] | None:
     """The proven best."""
-    best = found.best
+    best = audit.best
     if best is None:
         return None
     return {
@@ -316,7 +317,7 @@ def _best_record(found: Audit) -> dict[str, Any] | None:
         **memory_record(best.estimate.out_of_memory_chance),
         "status": best.optimality.status,
         "gap": best.optimality.gap,
-        "proof": found.proof,
+        "proof": audit.proof,
         "words": layout_words(best.layout),
         "layout": {
             name: getattr(best.layout, name)

@@ -20,96 +20,96 @@ SCHEMA_VERSION = 1
 _GROUPS = ("layout", "said", "cluster")
 
 
-def server_answer(found: ServingAudit) -> Answer:
+def server_answer(audit: ServingAudit) -> Answer:
     """Everything an audit of a server says."""
-    sections: list[Section] = [_started(found), facts_table(found.reading, _shown(found))]
-    rows = tuple((one.load.said, *finding) for one in found.loads for finding in one.findings)
+    sections: list[Section] = [_started(audit), facts_table(audit.reading, _shown(audit))]
+    rows = tuple((load.load.said, *finding) for load in audit.loads for finding in load.findings)
     if rows:
         columns = ("under", "what", "help")
         sections.append(Table(title="Wrong or slow", columns=columns, rows=rows, align="lll", wraps=(1, 2)))
-    sections.extend(section for one in found.loads for section in _load_sections(one))
-    if not found.loads:
+    sections.extend(section for load in audit.loads for section in _load_sections(load))
+    if not audit.loads:
         sections.append(Pairs(title="Load", pairs=(("predicted", "not without what is missing"),)))
-    if found.doubts:
-        sections.append(Lines(title="Taken for granted", lines=found.doubts))
-    document = _document(found)
+    if audit.doubts:
+        sections.append(Lines(title="Taken for granted", lines=audit.doubts))
+    document = _document(audit)
     return Answer(
-        headline=_headline(found),
+        headline=_headline(audit),
         sections=tuple(sections),
         document=lambda: json_text(document),
         records=tuple(document["loads"]),
     )
 
 
-def _headline(found: ServingAudit) -> str:
+def _headline(audit: ServingAudit) -> str:
     """What was read, in a line."""
-    names = ", ".join(path.rpartition("/")[2] for path in found.reading.kinds)
-    refused = found.start is not None and found.start.starts is False
-    return f"{names}: a server of {found.reading.family.name}{', which does not start' if refused else ''}"
+    names = ", ".join(path.rpartition("/")[2] for path in audit.reading.kinds)
+    refused = audit.start is not None and audit.start.starts is False
+    return f"{names}: a server of {audit.reading.family.name}{', which does not start' if refused else ''}"
 
 
-def _started(found: ServingAudit) -> Pairs:
+def _started(audit: ServingAudit) -> Pairs:
     """The server, as far as it is known."""
     pairs: list[tuple[str, str]] = [
-        (path.rpartition("/")[2], kind) for path, kind in found.reading.kinds.items()
+        (path.rpartition("/")[2], kind) for path, kind in audit.reading.kinds.items()
     ]
-    server = found.server
+    server = audit.server
     if server is not None:
         copies = f"{server.replicas} × " if server.replicas > 1 else ""
         pairs.append(("layout", f"{copies}{server.layout.label} {server.weights}"))
         pairs.append(("on", f"{server.num_gpus} × {server.gpu}"))
         pairs.append(("model", server.model.name))
-    if (start := found.start) is not None:
+    if (start := audit.start) is not None:
         if (wrong := start.finding) is not None:
             pairs[:0] = [("start", f"{wrong[0]}: {wrong[1]}")]
         pairs.append(("memory", start.words))
-    if found.missing:
-        pairs.append(("missing", ", ".join(found.missing)))
+    if audit.missing:
+        pairs.append(("missing", ", ".join(audit.missing)))
     return Pairs(title="", pairs=tuple(pairs))
 
 
-def _shown(found: ServingAudit) -> list[Fact]:
+def _shown(audit: ServingAudit) -> list[Fact]:
     """Facts of a server, in the order of groups."""
-    facts = found.reading.facts.found.values()
+    facts = audit.reading.facts.found.values()
     return [fact for group in _GROUPS for fact in facts if fact.name.partition(".")[0] == group]
 
 
-def _load_sections(one: LoadAudit) -> list[Section]:
+def _load_sections(audit: LoadAudit) -> list[Section]:
     """A server under one load."""
     columns = ("", "requests/s", "first token", "per token", "")
     rows = []
-    if one.load.figures is not None:
-        figures = one.load.figures
+    if audit.load.figures is not None:
+        figures = audit.load.figures
         rows.append(
-            ("measured", f"{one.measured_per_s:.3g}", *_times(figures.ttft_s, figures.tpot_s), "means")
+            ("measured", f"{audit.measured_per_s:.3g}", *_times(figures.ttft_s, figures.tpot_s), "means")
         )
-        if one.running is not None:
-            means = _times(one.running.ttft_s, one.running.tpot_s)
-            rows.append(("predicted", f"{one.running.requests_per_s:.3g}", *means, "means"))
-    if one.running is not None:
-        now = one.running.plan.estimate
-        words = f"medians; {one.running.broken}" if one.running.broken else "medians"
+        if audit.running is not None:
+            means = _times(audit.running.ttft_s, audit.running.tpot_s)
+            rows.append(("predicted", f"{audit.running.requests_per_s:.3g}", *means, "means"))
+    if audit.running is not None:
+        now = audit.running.plan.estimate
+        words = f"medians; {audit.running.broken}" if audit.running.broken else "medians"
         medians = _times(now.ttft.p50_s, now.tpot.p50_s)
-        rows.append(("predicted", f"{one.running.requests_per_s:.3g}", *medians, words))
-    if one.best is not None and (one.behind_by is None or one.behind_by > LEAST_GAIN):
-        estimate = one.best.estimate
-        label = f"medians; {one.best.decode.workers} × {one.best.decode.layout.label}"
-        rate = f"{best_per_s(one.best):.3g}"
+        rows.append(("predicted", f"{audit.running.requests_per_s:.3g}", *medians, words))
+    if audit.best is not None and (audit.behind_by is None or audit.behind_by > LEAST_GAIN):
+        estimate = audit.best.estimate
+        label = f"medians; {audit.best.decode.workers} × {audit.best.decode.layout.label}"
+        rate = f"{best_per_s(audit.best):.3g}"
         rows.append(("best", rate, *_times(estimate.ttft.p50_s, estimate.tpot.p50_s), label))
-    title = f"Under {_load_words(one)}, {one.load.said}"
+    title = f"Under {_load_words(audit)}, {audit.load.said}"
     if not rows:
         return [Pairs(title=title, pairs=(("predicted", "not of a server that does not start"),))]
     sections: list[Section] = [
-        Table(title=title, columns=columns, rows=tuple(rows), align="lrrrl", note=_distance(one))
+        Table(title=title, columns=columns, rows=tuple(rows), align="lrrrl", note=_distance(audit))
     ]
-    if one.changes:
-        sections.append(_changes(one))
+    if audit.changes:
+        sections.append(_changes(audit))
     return sections
 
 
-def _load_words(one: LoadAudit) -> str:
+def _load_words(audit: LoadAudit) -> str:
     """A load in a few words."""
-    flags = one.load.flags
+    flags = audit.load.flags
     many = f"{flags.concurrency} in flight" if flags.concurrency else f"{flags.rate}"
     lengths = f"{flags.input_tokens or '2000'} + {flags.output_tokens or '300'} tokens"
     return f"{many} of {lengths}"
@@ -119,14 +119,14 @@ def _times(ttft_s: float, tpot_s: float) -> tuple[str, str]:
     return format_seconds(ttft_s), format_seconds(tpot_s)
 
 
-def _distance(one: LoadAudit) -> str:
+def _distance(audit: LoadAudit) -> str:
     """How far a server is from the best one, in a sentence."""
-    if one.behind_by is None:
+    if audit.behind_by is None:
         return ""
-    if one.behind_by <= LEAST_GAIN:
+    if audit.behind_by <= LEAST_GAIN:
         return "nothing on these GPUs was found to carry more"
-    more = f"the best server of these GPUs carries {format_share(one.behind_by, signed=True)} requests"
-    evidence = one.best.evidence if one.best is not None else None
+    more = f"the best server of these GPUs carries {format_share(audit.behind_by, signed=True)} requests"
+    evidence = audit.best.evidence if audit.best is not None else None
     if evidence is None or not evidence.not_measured:
         return more
     beside = evidence.best_measured
@@ -134,7 +134,7 @@ def _distance(one: LoadAudit) -> str:
     return f"{more}; not measured of it: {', '.join(evidence.not_measured)}{known}"
 
 
-def _changes(one: LoadAudit) -> Table:
+def _changes(audit: LoadAudit) -> Table:
     """What would carry more, in the engine's words."""
     rows = tuple(
         (
@@ -143,19 +143,19 @@ def _changes(one: LoadAudit) -> Table:
             "all of it" if change.whole else "alone",
             " ".join(word.replace(" ", "\u00a0") for word in change.set),
         )
-        for change in one.changes
+        for change in audit.changes
     )
     columns = ("carries", "first token", "per token", "", "set")
     return Table(title="Changes", columns=columns, rows=rows, align="rrrll", wraps=(4,))
 
 
-def _document(found: ServingAudit) -> dict[str, Any]:
+def _document(audit: ServingAudit) -> dict[str, Any]:
     """An audit of a server as data."""
-    server = found.server
+    server = audit.server
     return {
         "schema_version": SCHEMA_VERSION,
-        "files": [{"file": path, "kind": kind} for path, kind in found.reading.kinds.items()],
-        "engine": found.reading.family.name,
+        "files": [{"file": path, "kind": kind} for path, kind in audit.reading.kinds.items()],
+        "engine": audit.reading.family.name,
         "server": None
         if server is None
         else {
@@ -173,16 +173,16 @@ def _document(found: ServingAudit) -> dict[str, Any]:
         },
         "layout": {
             fact.name.removeprefix("layout."): fact.value
-            for fact in _shown(found)
+            for fact in _shown(audit)
             if fact.name.startswith("layout.")
         },
-        "facts": [fact_record(fact) for fact in _shown(found)],
-        "loads": [_load_record(one) for one in found.loads],
-        "start": None if found.start is None else _start_record(found.start),
-        "behind_by": found.behind_by,
-        "fits": found.fits,
-        "missing": list(found.missing),
-        "assumed": list(found.doubts),
+        "facts": [fact_record(fact) for fact in _shown(audit)],
+        "loads": [_load_record(load) for load in audit.loads],
+        "start": None if audit.start is None else _start_record(audit.start),
+        "behind_by": audit.behind_by,
+        "fits": audit.fits,
+        "missing": list(audit.missing),
+        "assumed": list(audit.doubts),
     }
 
 
@@ -200,29 +200,29 @@ def _start_record(start: Start) -> dict[str, Any]:
     }
 
 
-def _load_record(one: LoadAudit) -> dict[str, Any]:
+def _load_record(audit: LoadAudit) -> dict[str, Any]:
     """A server under one load."""
-    flags = one.load.flags
+    flags = audit.load.flags
     return {
-        "said": one.load.said,
+        "said": audit.load.said,
         "concurrency": flags.concurrency,
         "rate": flags.rate,
         "input_tokens": flags.input_tokens,
         "output_tokens": flags.output_tokens,
-        "measured": _measured(one.load.figures, one.measured_per_s),
+        "measured": _measured(audit.load.figures, audit.measured_per_s),
         "predicted": None
-        if one.running is None
+        if audit.running is None
         else {
-            "requests_per_s": one.running.requests_per_s,
-            "mean_ttft_s": one.running.ttft_s,
-            "mean_tpot_s": one.running.tpot_s,
-            "broken": one.running.broken,
+            "requests_per_s": audit.running.requests_per_s,
+            "mean_ttft_s": audit.running.ttft_s,
+            "mean_tpot_s": audit.running.tpot_s,
+            "broken": audit.running.broken,
         },
-        "best": None if one.best is None else _best(one.best),
-        "behind_by": one.behind_by,
-        "findings": [{"message": what, "fix": fix} for what, fix in one.findings],
-        "changes": [_change(change) for change in one.changes],
-        "fits": one.fits,
+        "best": None if audit.best is None else _best(audit.best),
+        "behind_by": audit.behind_by,
+        "findings": [{"message": what, "fix": fix} for what, fix in audit.findings],
+        "changes": [_change(change) for change in audit.changes],
+        "fits": audit.fits,
     }
 
 

@@ -18,19 +18,21 @@ from topology.base.decode import unstructure
 from topology.base.units import format_seconds, three_digits
 
 
-def phases_answer(found: PhasedRun) -> Answer:
+def phases_answer(phased_run: PhasedRun) -> Answer:
     """Everything `plan --phases` says."""
-    first = found.runs[0].plan.request
-    headline = f"{first.model.name} on {counted(first.cluster.num_gpus, 'GPU')} · {len(found.runs)} phases"
+    first = phased_run.runs[0].plan.request
+    headline = (
+        f"{first.model.name} on {counted(first.cluster.num_gpus, 'GPU')} · {len(phased_run.runs)} phases"
+    )
     return Answer(
         headline=headline,
-        sections=(_whole(found), _table(found)),
-        document=lambda: json.dumps(document_of_phases(found), indent=2, allow_nan=False),
-        records=tuple(_record(run) for run in found.runs),
+        sections=(_whole(phased_run), _table(phased_run)),
+        document=lambda: json.dumps(document_of_phases(phased_run), indent=2, allow_nan=False),
+        records=tuple(_record(run) for run in phased_run.runs),
     )
 
 
-def document_of_phases(found: PhasedRun) -> dict[str, Any]:
+def document_of_phases(phased_run: PhasedRun) -> dict[str, Any]:
     """The same for a program; every phase has its whole plan. Keys carry units."""
     return {
         "phases": [
@@ -40,36 +42,40 @@ def document_of_phases(found: PhasedRun) -> dict[str, Any]:
                 "reshard_s": run.reshard_s,
                 "plan": run.plan.to_dict(),
             }
-            for run in found.runs
+            for run in phased_run.runs
         ],
-        "days": unstructure(found.days),
-        "usd": None if found.usd is None else unstructure(found.usd),
-        "deadline_chance": found.deadline_chance,
-        "mean_days": found.mean_days,
-        "one_layout_mean_days": found.one_layout_days,
-        "each_best_mean_days": found.each_best_days,
+        "days": unstructure(phased_run.days),
+        "usd": None if phased_run.usd is None else unstructure(phased_run.usd),
+        "deadline_chance": phased_run.deadline_chance,
+        "mean_days": phased_run.mean_days,
+        "one_layout_mean_days": phased_run.one_layout_days,
+        "each_best_mean_days": phased_run.each_best_days,
     }
 
 
-def _whole(found: PhasedRun) -> Facts:
+def _whole(phased_run: PhasedRun) -> Facts:
     """When all is finished, and what other ways would take."""
-    money = "" if found.usd is None else f", {_dollars(found.usd)}"
-    middle = "" if found.usd is None else f", {format_usd(found.usd.p50)}"
-    between = [run for run in found.runs if run.reshard_s]
+    money = "" if phased_run.usd is None else f", {_dollars(phased_run.usd)}"
+    middle = "" if phased_run.usd is None else f", {format_usd(phased_run.usd.p50)}"
+    between = [run for run in phased_run.runs if run.reshard_s]
     changes = "none: one layout runs all phases" if not between else (
         f"{len(between)}, {format_seconds(sum(run.reshard_s for run in between))} in all"
     )  # fmt: skip
     pairs = [
-        ("whole run", f"finished in {range_text(found.days)} days{money} (80 % bands)"),
-        ("median", f"{three_digits(found.days.p50)} days{middle}"),
-        *([] if found.deadline_chance is None else [("deadline", kept_words(found.deadline_chance))]),
+        ("whole run", f"finished in {range_text(phased_run.days)} days{money} (80 % bands)"),
+        ("median", f"{three_digits(phased_run.days.p50)} days{middle}"),
+        *(
+            []
+            if phased_run.deadline_chance is None
+            else [("deadline", kept_words(phased_run.deadline_chance))]
+        ),
         (
             "as estimated",
-            f"{three_digits(found.mean_days)} days with steps as estimated and failures as on average",
+            f"{three_digits(phased_run.mean_days)} days with steps as estimated and failures as on average",
         ),
         ("reshards", changes),
-        ("one of them for all", _instead(found.one_layout_days, found.mean_days, ONE_FOR_ALL)),
-        ("each phase its own best", _instead(found.each_best_days, found.mean_days)),
+        ("one of them for all", _instead(phased_run.one_layout_days, phased_run.mean_days, ONE_FOR_ALL)),
+        ("each phase its own best", _instead(phased_run.each_best_days, phased_run.mean_days)),
     ]
     return Facts(title="Run in phases", pairs=tuple(pairs))
 
@@ -88,10 +94,10 @@ def _instead(days: float | None, chosen: float, what: str = "") -> str:
     return f"{text}: {what}" if what else text
 
 
-def _table(found: PhasedRun) -> Table:
+def _table(phased_run: PhasedRun) -> Table:
     """One row a phase."""
     rows = []
-    for run in found.runs:
+    for run in phased_run.runs:
         job, campaign = run.plan.request.job, run.plan.campaign
         before = run.reshard_s + run.phase.pause_s
         rows.append(
@@ -140,14 +146,14 @@ def _record(run: PhaseRun) -> dict[str, Any]:
         "reshard_s": run.reshard_s,
         "pause_s": run.phase.pause_s,
         "days_p50": None if campaign is None else campaign.days.p50,
-        **{name: said for name, said in row.items() if name not in ("rank", "slower_by", "tied")},
+        **{name: value for name, value in row.items() if name not in ("rank", "slower_by", "tied")},
     }
 
 
 def _words(plan: Plan) -> str:
     """The layout of a phase, and how many layers it recomputes."""
-    again = sum(plan.recompute_of_stage)
-    return layout_words(plan.layout, f"recompute {again} of {plan.request.model.num_layers} layers")
+    words = sum(plan.recompute_of_stage)
+    return layout_words(plan.layout, f"recompute {words} of {plan.request.model.num_layers} layers")
 
 
 def _dollars(band: Band) -> str:

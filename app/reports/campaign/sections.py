@@ -16,66 +16,72 @@ LEAST_TB = 0.1
 """Smaller checkpoints are told in gigabytes."""
 
 
-def campaign_sections(found: Campaign, steps_s: float, gap: float | None = None) -> tuple[Section, ...]:
+def campaign_sections(campaign: Campaign, steps_s: float, gap: float | None = None) -> tuple[Section, ...]:
     """What a plan says of its campaign: the answer, the shares of its time, what changes are worth.
 
     Args:
-        found: The campaign.
+        campaign: The campaign.
         steps_s: Seconds of its steps alone.
         gap: By what share another choice could finish earlier, from `planner.campaign.finish.finish_gap`.
     """
-    sections: list[Section] = [_facts(found, steps_s, gap), _shares(found, steps_s)]
-    if found.worth:
-        sections.append(Lines(title="What changes are worth", lines=tuple(_worth(found))))
-    sections.append(Lines(title="Assumed of failures", lines=found.notes))
+    sections: list[Section] = [_facts(campaign, steps_s, gap), _shares(campaign, steps_s)]
+    if campaign.worth:
+        sections.append(Lines(title="What changes are worth", lines=tuple(_worth(campaign))))
+    sections.append(Lines(title="Assumed of failures", lines=campaign.notes))
     return tuple(sections)
 
 
-def finish_text(found: Campaign) -> str:
+def finish_text(campaign: Campaign) -> str:
     """The answer in one line: days, dollars, useful share, each from the tenth to the ninetieth percentile.
 
     Days are of all nodes with the failures of the site that is named.
     """
-    useful = f"{100 * found.useful_share.p10:.0f}–{100 * found.useful_share.p90:.0f} % useful"
-    money = "" if found.usd is None else f", {format_usd(found.usd.p10)} – {format_usd(found.usd.p90)}"
-    return f"finished in {range_text(found.days)} days{money}, {useful} (80 % bands)"
+    useful = f"{100 * campaign.useful_share.p10:.0f}–{100 * campaign.useful_share.p90:.0f} % useful"
+    money = (
+        "" if campaign.usd is None else f", {format_usd(campaign.usd.p10)} – {format_usd(campaign.usd.p90)}"
+    )
+    return f"finished in {range_text(campaign.days)} days{money}, {useful} (80 % bands)"
 
 
-def _facts(found: Campaign, steps_s: float, gap: float | None) -> Facts:
+def _facts(campaign: Campaign, steps_s: float, gap: float | None) -> Facts:
     """The answer, and what to set for it."""
-    middle = f"{three_digits(found.days.p50)} days"
-    if found.usd is not None:
-        middle += f", {format_usd(found.usd.p50)}"
-    often = f"one every {format_seconds(found.mean_time_between_failures_s)} on average"
-    share, bound = format_percent(found.mean_useful_share), found.bound_useful_share
+    middle = f"{three_digits(campaign.days.p50)} days"
+    if campaign.usd is not None:
+        middle += f", {format_usd(campaign.usd.p50)}"
+    often = f"one every {format_seconds(campaign.mean_time_between_failures_s)} on average"
+    share, bound = format_percent(campaign.mean_useful_share), campaign.bound_useful_share
     best = "" if bound is None else f"; no layout beats {format_percent(bound)}"
-    planned = three_digits(mean_days(found, steps_s))
-    useful = f"{share} useful by the {found.by}{best}"
+    planned = three_digits(mean_days(campaign, steps_s))
+    useful = f"{share} useful by the {campaign.by}{best}"
     pairs = (
-        ("whole run", finish_text(found)),
-        ("median", f"{middle}, {format_percent(found.useful_share.p50)} useful"),
-        *([] if found.deadline_chance is None else [("deadline", kept_words(found.deadline_chance))]),
-        *([] if found.budget_chance is None else [("budget", kept_words(found.budget_chance))]),
+        ("whole run", finish_text(campaign)),
+        ("median", f"{middle}, {format_percent(campaign.useful_share.p50)} useful"),
+        *([] if campaign.deadline_chance is None else [("deadline", kept_words(campaign.deadline_chance))]),
+        *([] if campaign.budget_chance is None else [("budget", kept_words(campaign.budget_chance))]),
         (
             "as estimated",
             f"{planned} days if steps take what is estimated and failures come at the mean rate: {useful}",
         ),
-        ("interruptions", f"{range_text(found.interruptions)}; {often}"),
-        ("checkpoint", _checkpoint(found)),
-        ("spares", f"{counted(found.spare_nodes, 'node')}, {spares_paid(found)}"),
-        *(("energy", _energy(found.kwh, found.co2_kg)) for _ in (found.kwh,) if found.kwh is not None),
-        *(("loader", _loader(found)) for _ in (found,) if found.loader_bytes_per_s),
+        ("interruptions", f"{range_text(campaign.interruptions)}; {often}"),
+        ("checkpoint", _checkpoint(campaign)),
+        ("spares", f"{counted(campaign.spare_nodes, 'node')}, {spares_paid(campaign)}"),
+        *(
+            ("energy", _energy(campaign.kwh, campaign.co2_kg))
+            for _ in (campaign.kwh,)
+            if campaign.kwh is not None
+        ),
+        *(("loader", _loader(campaign)) for _ in (campaign,) if campaign.loader_bytes_per_s),
         *(("proof", _proof(gap)) for _ in (gap,) if gap is not None),
     )
     return Facts(title="Campaign", pairs=pairs)
 
 
-def spares_paid(found: Campaign) -> str:
+def spares_paid(campaign: Campaign) -> str:
     """Whether spares cost anything: nodes that idle in the cluster are paid for in any case."""
-    idle = found.idle_spare_nodes
+    idle = campaign.idle_spare_nodes
     if not idle:
         return "paid for"
-    if idle == found.spare_nodes:
+    if idle == campaign.spare_nodes:
         return "idle in the cluster in any case"
     return f"{idle:,} of them idle in the cluster in any case, the others paid for"
 
@@ -95,9 +101,9 @@ def _thousandth(band: Band) -> Band:
     return Band(p10=band.p10 / KILO, p50=band.p50 / KILO, p90=band.p90 / KILO)
 
 
-def _loader(found: Campaign) -> str:
+def _loader(campaign: Campaign) -> str:
     """What data loading must deliver."""
-    return f"must deliver {format_bandwidth(found.loader_bytes_per_s)} of data to all ranks"
+    return f"must deliver {format_bandwidth(campaign.loader_bytes_per_s)} of data to all ranks"
 
 
 def _proof(gap: float) -> str:
@@ -106,17 +112,17 @@ def _proof(gap: float) -> str:
     return f"no layout, interval or number of spares on as many GPUs finishes more than {most:g} % earlier"
 
 
-def _checkpoint(found: Campaign) -> str:
+def _checkpoint(campaign: Campaign) -> str:
     """How often, how large, how long."""
-    size = _size(found.checkpoint_bytes)
-    if found.base_bytes:
-        base = f"the frozen base, {_size(found.base_bytes)}, is not saved"
+    size = _size(campaign.checkpoint_bytes)
+    if campaign.base_bytes:
+        base = f"the frozen base, {_size(campaign.base_bytes)}, is not saved"
         size += f" of adapters and their optimizer state ({base})"
-    write = f"written in {format_seconds(found.checkpoint_write_s)}"
-    stall = f"steps wait {format_seconds(found.checkpoint_stall_s)}"
-    every = f"every {format_seconds(found.checkpoint_interval_s)} of work"
-    if len(found.kept) > 1:
-        each = [f"{one.name} every {format_seconds(one.every_s)}" for one in found.kept]
+    write = f"written in {format_seconds(campaign.checkpoint_write_s)}"
+    stall = f"steps wait {format_seconds(campaign.checkpoint_stall_s)}"
+    every = f"every {format_seconds(campaign.checkpoint_interval_s)} of work"
+    if len(campaign.kept) > 1:
+        each = [f"{kept.name} every {format_seconds(kept.every_s)}" for kept in campaign.kept]
         every = f"{', '.join(each)} of work"
     return f"{every}: {size}, {write}, {stall}"
 
@@ -126,38 +132,45 @@ def _size(bytes_: float) -> str:
     return f"{three_digits(bytes_ / TB)} TB" if bytes_ >= LEAST_TB * TB else f"{three_digits(bytes_ / GB)} GB"
 
 
-def mean_days(found: Campaign, steps_s: float) -> float:
+def mean_days(campaign: Campaign, steps_s: float) -> float:
     """Days of a run whose steps are as planned and whose failures are as on average."""
-    return steps_s / found.mean_useful_share / DAY
+    return steps_s / campaign.mean_useful_share / DAY
 
 
-def _shares(found: Campaign, steps_s: float) -> Table:
+def _shares(campaign: Campaign, steps_s: float) -> Table:
     """Where the time of the run goes, largest first: of steps as planned, with the mean of failures."""
-    parts = {field.name: getattr(found.lost_share, field.name) for field in fields(LostShare)}
+    parts = {field.name: getattr(campaign.lost_share, field.name) for field in fields(LostShare)}
     lost = sorted(((share, name) for name, share in parts.items() if share > 0), reverse=True)
-    rows = [("useful", found.mean_useful_share), *((name.replace("_", " "), share) for share, name in lost)]
-    days = mean_days(found, steps_s)
-    told = [(name, format_share(share), format_duration(share * days * DAY)) for name, share in rows]
+    rows = [
+        ("useful", campaign.mean_useful_share),
+        *((name.replace("_", " "), share) for share, name in lost),
+    ]
+    days = mean_days(campaign, steps_s)
+    shares = [(name, format_share(share), format_duration(share * days * DAY)) for name, share in rows]
     return Table(
         title="Time of the run, steps as estimated and failures at the mean rate",
         columns=("", "share", "time"),
-        rows=(*told, ("total", "100 %", format_duration(days * DAY))),
+        rows=(*shares, ("total", "100 %", format_duration(days * DAY))),
     )
 
 
-def _worth(found: Campaign) -> list[str]:
+def _worth(campaign: Campaign) -> list[str]:
     """What each change saves."""
-    said = []
-    for one in found.worth:
+    worth = []
+    for item in campaign.worth:
         saved = (
-            f"{three_digits(one.days)} days" if one.days >= 1 else f"{three_digits(one.days * DAY / HOUR)} h"
+            f"{three_digits(item.days)} days"
+            if item.days >= 1
+            else f"{three_digits(item.days * DAY / HOUR)} h"
         )
         money = ""
-        if one.usd:
-            money = f" and {format_usd(one.usd)}" if one.usd > 0 else f", and costs {format_usd(-one.usd)}"
-        back = "" if one.pays_back_days is None else f"; pays back in {three_digits(one.pays_back_days)} days"
-        said.append(f"{one.change} saves {saved}{money}{back}")
-    return said
+        if item.usd:
+            money = f" and {format_usd(item.usd)}" if item.usd > 0 else f", and costs {format_usd(-item.usd)}"
+        back = (
+            "" if item.pays_back_days is None else f"; pays back in {three_digits(item.pays_back_days)} days"
+        )
+        worth.append(f"{item.change} saves {saved}{money}{back}")
+    return worth
 
 
 def range_text(band: Band) -> str:

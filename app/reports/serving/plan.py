@@ -148,9 +148,9 @@ def _spare(plan: ServingPlan) -> str:
 
 def _evidence(plan: ServingPlan) -> str:
     """Measured runs behind the latencies, and what none of them has."""
-    found, engine = plan.evidence, f"{plan.request.engine} on {plan.request.gpu}, {plan.mode}"
-    runs = f"{found.rows or 'no'} run{'s' * (found.rows != 1)} of {engine}, as this one is split"
-    return "; ".join([runs, *(f"{name}: not measured" for name in found.not_measured)])
+    evidence, engine = plan.evidence, f"{plan.request.engine} on {plan.request.gpu}, {plan.mode}"
+    runs = f"{evidence.rows or 'no'} run{'s' * (evidence.rows != 1)} of {engine}, as this one is split"
+    return "; ".join([runs, *(f"{name}: not measured" for name in evidence.not_measured)])
 
 
 def _pool(pool: PoolPlan) -> str:
@@ -192,13 +192,17 @@ def _latencies(plan: ServingPlan) -> Table:
 def _drawn_anew(plan: ServingPlan) -> str:
     """Between which ends a latency lies when the load is drawn anew; nothing where it was not."""
     names = {"ttft": "first token", "tpot": "each token", "end_to_end": "end to end"}
-    told = (
+    value = (
         f"{words} {format_seconds(ends[0])} to {format_seconds(ends[1])}"
         for name, words in names.items()
         if (ends := plan.estimate.drawn_anew.get(name)) is not None
     )
-    found = ", ".join(told)
-    return f"p{plan.request.job.percentile:g} over {LOADS} loads drawn anew, 95 %: {found}" if found else ""
+    drawn_anew = ", ".join(value)
+    return (
+        f"p{plan.request.job.percentile:g} over {LOADS} loads drawn anew, 95 %: {drawn_anew}"
+        if drawn_anew
+        else ""
+    )
 
 
 def _latency(name: str, latency: Percentiles, limit_s: float | None) -> tuple[str, ...]:
@@ -236,12 +240,12 @@ def _tight_limits(plan: ServingPlan) -> Lines:
 
 def _found(plan: ServingPlan) -> list[tuple[str, str]]:
     """What caches had of the prompts, where a trace names their blocks and a router was named."""
-    found = plan.estimate.prompts_found
-    if found is None:
+    prompts_found = plan.estimate.prompts_found
+    if prompts_found is None:
         return []
-    hosts = f", {found.on_hosts:.0%} on hosts" if plan.request.host_cache_bytes else ""
-    share = f"{found.found:.0%} of their tokens found in caches{hosts}"
-    return [("prompts", f"{share}, by a {found.router} router")]
+    hosts = f", {prompts_found.on_hosts:.0%} on hosts" if plan.request.host_cache_bytes else ""
+    share = f"{prompts_found.found:.0%} of their tokens found in caches{hosts}"
+    return [("prompts", f"{share}, by a {prompts_found.router} router")]
 
 
 def _throughput(plan: ServingPlan) -> Facts:
@@ -274,17 +278,19 @@ def _throughput(plan: ServingPlan) -> Facts:
 
 def _headroom(plan: ServingPlan) -> list[tuple[str, str]]:
     """What the fleet serves at most, and what breaks above; nothing where no size was given."""
-    found = plan.estimate.headroom
-    if found is None:
+    headroom = plan.estimate.headroom
+    if headroom is None:
         return []
-    served, failed = three_digits(found.served_per_s), three_digits(found.failed_per_s)
-    what = breaks(found.broken, plan.request.job.percentile)
+    served, failed = three_digits(headroom.served_per_s), three_digits(headroom.failed_per_s)
+    what = breaks(headroom.broken, plan.request.job.percentile)
     return [("capacity", f"serves {served}/s; at {failed}/s {what}")]
 
 
 def _runners_up(plan: ServingPlan) -> Table:
     """Who lost and why."""
-    rows = tuple((one.label, str(one.num_gpus), one.why) for one in plan.alternatives)
+    rows = tuple(
+        (alternative.label, str(alternative.num_gpus), alternative.why) for alternative in plan.alternatives
+    )
     return Table(title="Runners-up", columns=("layout", "GPUs", "why it lost"), rows=rows, align="lrl")
 
 

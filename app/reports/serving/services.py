@@ -22,13 +22,16 @@ def services_answer(fleet: SharedFleet) -> Answer:
         headline=_headline(fleet),
         sections=(_table(fleet), _bill(fleet)),
         document=lambda: _document(fleet),
-        records=tuple({"services": " + ".join(one.names), **record(one.plan)} for one in fleet.fleets),
+        records=tuple(
+            {"services": " + ".join(served_together.names), **record(served_together.plan)}
+            for served_together in fleet.fleets
+        ),
     )
 
 
 def _headline(fleet: SharedFleet) -> str:
     """The fleet in one line."""
-    count = sum(len(one.names) for one in fleet.fleets)
+    count = sum(len(served_together.names) for served_together in fleet.fleets)
     where = f"{fleet.machines} × {fleet.offer.machine}" if fleet.offer else f"{fleet.num_gpus} GPUs"
     shared = ", shared" if fleet.offer else ", each with its own"
     return f"{count} services on {where}{shared}: {_dollars(fleet.usd_per_hour)}"
@@ -44,35 +47,35 @@ def _table(fleet: SharedFleet) -> Table:
     return Table(
         title="Services",
         columns=_HEADS,
-        rows=tuple(_row(one) for one in fleet.fleets),
+        rows=tuple(_row(served_together) for served_together in fleet.fleets),
         align="llllrrrrl",
         note="of services that share replicas every request keeps the tightest of their limits",
         wraps=(0, 3),
     )
 
 
-def _row(one: ServedTogether) -> tuple[str, ...]:
+def _row(served_together: ServedTogether) -> tuple[str, ...]:
     """One fleet."""
-    plan, job = one.plan, one.plan.request.job
+    plan, job = served_together.plan, served_together.plan.request.job
     return (
-        " + ".join(one.names),
+        " + ".join(served_together.names),
         plan.request.model.name,
         f"{plan.request.gpu} {plan.weights}",
         plan.label,
         str(plan.num_gpus),
         three_digits(plan.estimate.request_rate_per_s),
-        _latency(one, "ttft", plan.estimate.ttft.p99_s),
-        _latency(one, "tpot", plan.estimate.tpot.p99_s) if job.output_tokens > 1 else "–",
+        _latency(served_together, "ttft", plan.estimate.ttft.p99_s),
+        _latency(served_together, "tpot", plan.estimate.tpot.p99_s) if job.output_tokens > 1 else "–",
         plan.certainty,
     )
 
 
-def _latency(one: ServedTogether, name: str, p99_s: float) -> str:
+def _latency(served_together: ServedTogether, name: str, p99_s: float) -> str:
     """A latency beside its limit, at the percentile that was asked for."""
-    check = one.plan.estimate.limits.get(name)
+    check = served_together.plan.estimate.limits.get(name)
     if check is None:
         return f"{format_seconds(p99_s)} p99"
-    at = f"p{one.plan.request.job.percentile:g}"
+    at = f"p{served_together.plan.request.job.percentile:g}"
     return f"{format_seconds(check.predicted_s)} of {format_seconds(check.limit_s)} {at}"
 
 
@@ -86,7 +89,10 @@ def _bill(fleet: SharedFleet) -> Facts:
         idle = f"{fleet.idle_gpus} of {fleet.machines * offer.gpus} GPUs idle"
         pairs.append(("shared", f"{fleet.machines} × {each}; {idle}"))
     else:
-        pairs += [("rented", f"{' + '.join(one.names)}: {_own(one)}") for one in fleet.fleets]
+        pairs += [
+            ("rented", f"{' + '.join(served_together.names)}: {_own(served_together)}")
+            for served_together in fleet.fleets
+        ]
     pairs.append(("cost", _dollars(fleet.usd_per_hour)))
     if fleet.offer is not None and fleet.apart_usd_per_hour is not None:
         apart = _dollars(fleet.apart_usd_per_hour)
@@ -94,18 +100,18 @@ def _bill(fleet: SharedFleet) -> Facts:
     return Facts(title="Machines", pairs=tuple(pairs))
 
 
-def _own(one: ServedTogether) -> str:
+def _own(served_together: ServedTogether) -> str:
     """The machines, or GPUs, of one fleet."""
-    rental, dollars = one.plan.rental, _dollars(one.plan.estimate.usd_per_hour)
+    rental, dollars = served_together.plan.rental, _dollars(served_together.plan.estimate.usd_per_hour)
     if rental is None:
-        return f"{one.plan.num_gpus} GPUs, {dollars}"
+        return f"{served_together.plan.num_gpus} GPUs, {dollars}"
     return f"{rental.machines} × {rental.offer.machine} ({rental.offer.provider}), {dollars}"
 
 
 def _document(fleet: SharedFleet) -> str:
     """The same as one JSON document: every plan whole, as `plan serve --json` writes it."""
     offer = fleet.offer
-    found = {
+    document = {
         "machine": None if offer is None else offer.machine,
         "provider": None if offer is None else offer.provider,
         "machines": fleet.machines,
@@ -114,7 +120,8 @@ def _document(fleet: SharedFleet) -> str:
         "usd_per_hour": fleet.usd_per_hour,
         "apart_usd_per_hour": fleet.apart_usd_per_hour,
         "services": [
-            {"names": list(one.names), "plan": json.loads(serving_to_json(one.plan))} for one in fleet.fleets
+            {"names": list(served_together.names), "plan": json.loads(serving_to_json(served_together.plan))}
+            for served_together in fleet.fleets
         ],
     }
-    return json.dumps(found, indent=2, ensure_ascii=False)
+    return json.dumps(document, indent=2, ensure_ascii=False)

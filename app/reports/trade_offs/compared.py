@@ -23,8 +23,11 @@ def comparison_table(plan: ServingPlan) -> Table:
     Of GPUs one has, which cost the same, the fastest. Who has no fleet is named with the reason below.
     """
     sized = plan.request.num_gpus is not None and plan.request.job.request_rate_per_s is None
-    found = [summary_of(plan), *(one for one in plan.other_fleets if not one.why_not)]
-    ranked = sorted(found[1:], key=lambda one: _rank(one, sized=sized))
+    fleets = [
+        summary_of(plan),
+        *(other_fleet for other_fleet in plan.other_fleets if not other_fleet.why_not),
+    ]
+    ranked = sorted(fleets[1:], key=lambda fleet: _rank(fleet, sized=sized))
     at = f"p{plan.request.job.percentile:g}"
     return Table(
         title="Compared",
@@ -40,69 +43,75 @@ def comparison_table(plan: ServingPlan) -> Table:
             "chance",
             "measured",
         ),
-        rows=tuple(_row(one, sized=sized) for one in (found[0], *ranked)),
+        rows=tuple(_row(fleet, sized=sized) for fleet in (fleets[0], *ranked)),
         align="lllrrrrrrl",
-        note=_note(plan, found),
+        note=_note(plan, fleets),
         wraps=(2,),
     )
 
 
-def _rank(one: FleetSummary, *, sized: bool) -> tuple[float, ...]:
+def _rank(fleet: FleetSummary, *, sized: bool) -> tuple[float, ...]:
     """Order of the lines."""
-    dollars = one.usd_per_hour if one.usd_per_hour is not None else float("inf")
-    return (-one.request_rate_per_s, dollars) if sized else (dollars, one.num_gpus)
+    dollars = fleet.usd_per_hour if fleet.usd_per_hour is not None else float("inf")
+    return (-fleet.request_rate_per_s, dollars) if sized else (dollars, fleet.num_gpus)
 
 
-def _row(one: FleetSummary, *, sized: bool) -> tuple[str, ...]:
+def _row(fleet: FleetSummary, *, sized: bool) -> tuple[str, ...]:
     """One fleet."""
     return (
-        f"{one.gpu} {one.weights}{'' if one.proposed or one.mode == 'mixed' else _MARK}",
-        _SHORT[one.mode],
-        one.label.replace("prefill ", "").replace(", decode ", " → "),
-        three_digits(one.request_rate_per_s) if sized else _rented(one),
-        _hourly(one),
-        format_usd(one.usd_per_million_tokens),
-        format_seconds(one.ttft_s) if one.ttft_s is not None else "–",
-        format_seconds(one.tpot_s) if one.tpot_s is not None else "–",
-        format_chance(one.chance) if one.chance is not None else "–",
-        _measured(one),
+        f"{fleet.gpu} {fleet.weights}{'' if fleet.proposed or fleet.mode == 'mixed' else _MARK}",
+        _SHORT[fleet.mode],
+        fleet.label.replace("prefill ", "").replace(", decode ", " → "),
+        three_digits(fleet.request_rate_per_s) if sized else _rented(fleet),
+        _hourly(fleet),
+        format_usd(fleet.usd_per_million_tokens),
+        format_seconds(fleet.ttft_s) if fleet.ttft_s is not None else "–",
+        format_seconds(fleet.tpot_s) if fleet.tpot_s is not None else "–",
+        format_chance(fleet.chance) if fleet.chance is not None else "–",
+        _measured(fleet),
     )
 
 
-def _rented(one: FleetSummary) -> str:
+def _rented(fleet: FleetSummary) -> str:
     """GPUs of a fleet, and the whole machines that they come in."""
-    rental = one.rental
+    rental = fleet.rental
     return (
-        f"{one.num_gpus}" if rental is None else f"{one.num_gpus} ({rental.machines} × {rental.offer.gpus})"
+        f"{fleet.num_gpus}"
+        if rental is None
+        else f"{fleet.num_gpus} ({rental.machines} × {rental.offer.gpus})"
     )
 
 
-def _measured(one: FleetSummary) -> str:
+def _measured(fleet: FleetSummary) -> str:
     """Measured runs behind a fleet, and whether an axis is what none of them has."""
-    axes = any(name in UNMEASURED_AXES for name in one.not_measured)
-    return f"{one.rows or 'no'} run{'s' * (one.rows != 1)}{_STAGED if axes else ''}"
+    axes = any(name in UNMEASURED_AXES for name in fleet.not_measured)
+    return f"{fleet.rows or 'no'} run{'s' * (fleet.rows != 1)}{_STAGED if axes else ''}"
 
 
-def _hourly(one: FleetSummary) -> str:
+def _hourly(fleet: FleetSummary) -> str:
     """Dollars an hour, and what no fleet of its kind costs less than where that is less."""
-    least = one.least_usd_per_hour
-    told = format_usd(one.usd_per_hour)
-    unproven = least is not None and one.usd_per_hour is not None and least < one.usd_per_hour * (1 - 1e-9)
-    return f"{told} (≥ {format_usd(least)})" if unproven else told
+    least = fleet.least_usd_per_hour
+    hourly = format_usd(fleet.usd_per_hour)
+    unproven = (
+        least is not None and fleet.usd_per_hour is not None and least < fleet.usd_per_hour * (1 - 1e-9)
+    )
+    return f"{hourly} (≥ {format_usd(least)})" if unproven else hourly
 
 
-def _note(plan: ServingPlan, found: Sequence[FleetSummary]) -> str:
+def _note(plan: ServingPlan, fleets: Sequence[FleetSummary]) -> str:
     """What the mark says, the smallest fleet, and who has none and why."""
-    smallest = min(found, key=lambda one: one.num_gpus)
+    smallest = min(fleets, key=lambda fleet: fleet.num_gpus)
     missing: dict[str, list[str]] = {}
-    for one in plan.other_fleets:
-        if one.why_not:
-            missing.setdefault(one.why_not, []).append(f"{one.gpu} {one.weights} in {_SHORT[one.mode]}")
-    parts = ["chance: of keeping every limit"] if any(one.chance is not None for one in found) else []
-    parts += [_NOT_PROPOSED] if any(not one.proposed and one.mode != "mixed" for one in found) else []
-    if any(one.mode == "mixed" for one in found):
+    for other_fleet in plan.other_fleets:
+        if other_fleet.why_not:
+            missing.setdefault(other_fleet.why_not, []).append(
+                f"{other_fleet.gpu} {other_fleet.weights} in {_SHORT[other_fleet.mode]}"
+            )
+    parts = ["chance: of keeping every limit"] if any(fleet.chance is not None for fleet in fleets) else []
+    parts += [_NOT_PROPOSED] if any(not fleet.proposed and fleet.mode != "mixed" for fleet in fleets) else []
+    if any(fleet.mode == "mixed" for fleet in fleets):
         parts.append("two kinds: shown, but no deployment of them is written")
-    axes = [axis for axis in UNMEASURED_AXES if any(axis in one.not_measured for one in found)]
+    axes = [axis for axis in UNMEASURED_AXES if any(axis in fleet.not_measured for fleet in fleets)]
     if axes:
         parts.append(f"² {', '.join(axes)}: not measured")
     if plan.request.num_gpus is None:

@@ -15,11 +15,16 @@ def sensitivity_table(plan: ServingPlan) -> Table:
     """The limits whose step changes the answer, and by how much; the others in a note."""
     tried = plan.sensitivity or ()
     rows = tuple(
-        (_instead(one), f"{one.num_gpus} × {one.gpu}", f"{one.label} in {one.weights}", _saves(one))
-        for one in tried
-        if one.changes
+        (
+            _instead(relaxed),
+            f"{relaxed.num_gpus} × {relaxed.gpu}",
+            f"{relaxed.label} in {relaxed.weights}",
+            _saves(relaxed),
+        )
+        for relaxed in tried
+        if relaxed.changes
     )
-    same = [_instead(one) for one in tried if not one.changes]
+    same = [_instead(relaxed) for relaxed in tried if not relaxed.changes]
     return Table(
         title="Sensitivity to limits",
         columns=("one limit relaxed", "GPUs", "layout", "gains"),
@@ -29,21 +34,22 @@ def sensitivity_table(plan: ServingPlan) -> Table:
     )
 
 
-def _instead(one: LimitRelaxed) -> str:
+def _instead(relaxed: LimitRelaxed) -> str:
     """The step in words, such as p95 instead of p99."""
-    if one.limit == "percentile":
-        return f"p{one.relaxed:g} instead of p{one.asked:g}"
-    return f"{_NAMES[one.limit]} {format_seconds(one.relaxed)} instead of {format_seconds(one.asked)}"
+    if relaxed.limit == "percentile":
+        return f"p{relaxed.relaxed:g} instead of p{relaxed.asked:g}"
+    now, asked = format_seconds(relaxed.relaxed), format_seconds(relaxed.asked)
+    return f"{_NAMES[relaxed.limit]} {now} instead of {asked}"
 
 
-def _saves(one: LimitRelaxed) -> str:
+def _saves(relaxed: LimitRelaxed) -> str:
     """What a step saves, or serves more; a fleet that is cheaper may have more GPUs."""
-    if one.more_requests_per_s:
-        return f"serves {three_digits(one.more_requests_per_s)} requests/s more"
+    if relaxed.more_requests_per_s:
+        return f"serves {three_digits(relaxed.more_requests_per_s)} requests/s more"
     parts = []
-    if dollars := one.saved_usd_per_hour:
+    if dollars := relaxed.saved_usd_per_hour:
         parts.append(f"{format_usd(abs(dollars))} an hour{' more' if dollars < 0 else ''}")
-    if gpus := one.saved_gpus:
+    if gpus := relaxed.saved_gpus:
         count = f"{abs(gpus)} GPU{'s' * (abs(gpus) > 1)}"
         parts.append(f"{count}{' more' if gpus < 0 else ''}")
     return ", ".join(parts)

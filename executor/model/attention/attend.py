@@ -208,8 +208,8 @@ def _start_shift(tensors: list[torch.Tensor], axis: ContextAxis) -> tuple[list[t
 
 def _wait(work: list[Any]) -> None:
     """Wait for a shift."""
-    for one in work:
-        one.wait()
+    for item in work:
+        item.wait()
 
 
 def _visible_part(source: int, rank: int, length: int) -> tuple[slice, slice, bool]:

@@ -32,5 +32,5 @@ def lengths_of(tokens: npt.NDArray[np.integer], end: int) -> Lengths:
 
 def microbatches_of(sequences: npt.NDArray[np.integer], end: int, size: int) -> tuple[Documents, ...]:
     """Documents of every microbatch of so many consecutive sequences (M·B, S)."""
-    found: Sequence[Lengths] = [lengths_of(row, end) for row in sequences]
-    return tuple(tuple(found[first : first + size]) for first in range(0, len(found), size))
+    microbatches: Sequence[Lengths] = [lengths_of(row, end) for row in sequences]
+    return tuple(tuple(microbatches[first : first + size]) for first in range(0, len(microbatches), size))

@@ -165,11 +165,11 @@ def _backward(
 ) -> tuple[torch.Tensor, ...]:
     """Gradients of q, k, v from that of the result, these, result, log-sum-exp and tables."""
     gradient, q, k, v, out, lse, *tables = tensors
-    found = torch.ops.higher_order.flex_attention_backward(
+    value = torch.ops.higher_order.flex_attention_backward(
         q, k, v, out, lse / _LN2, gradient, None, _score(cap), _score_gradient(cap),
         _mask(q, length, tables[read:]), scale, _OPTIONS, (), tuple(tables[:read]),
     )  # fmt: skip
-    return tuple(found[:3])
+    return tuple(value[:3])
 
 
 def _mask(q: torch.Tensor, length: int, blocks: list[torch.Tensor]) -> tuple[Any, ...]:
@@ -199,11 +199,11 @@ def _score_gradient(cap: float | None) -> Callable[..., list[torch.Tensor | None
 _compiled: dict[tuple[Any, ...], Callable[..., Any]] = {}
 
 
-def _run(function: Callable[..., Any], told: tuple[Any, ...], tensors: tuple[torch.Tensor, ...]) -> Any:
+def _run(function: Callable[..., Any], run: tuple[Any, ...], tensors: tuple[torch.Tensor, ...]) -> Any:
     """Run a function of what it is told and tensors: on a GPU by kernels compiled at the first of a shape."""
     if tensors[0].device.type not in COMPILED_ON:
-        return function(*told, *tensors)
-    family = (function, *told, *((x.dtype, x.shape, x.stride(), x.device) for x in tensors))
+        return function(*run, *tensors)
+    family = (function, *run, *((x.dtype, x.shape, x.stride(), x.device) for x in tensors))
     if family not in _compiled:
-        _compiled[family] = compile_graph(functools.partial(function, *told), tensors)
+        _compiled[family] = compile_graph(functools.partial(function, *run), tensors)
     return _compiled[family](*tensors)

@@ -76,8 +76,8 @@ def _attend(
     cap: float | None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Result of q (B, h, q, d) on k, v (B, g, k, d), laid out as q, and log-sum-exp (B, h, q) in fp32."""
-    found: tuple[torch.Tensor, torch.Tensor] = _computes(q).forward(q, k, v, mask_of(mask), scale, cap)
-    return found
+    forward: tuple[torch.Tensor, torch.Tensor] = _computes(q).forward(q, k, v, mask_of(mask), scale, cap)
+    return forward
 
 
 def _attend_backward(
@@ -92,8 +92,8 @@ def _attend_backward(
     cap: float | None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Gradients of q, k and v, each laid out as these."""
-    found: plain.Parts = _computes(q).backward(gradient, (q, k, v), (out, lse), mask_of(mask), scale, cap)
-    return found
+    backward: plain.Parts = _computes(q).backward(gradient, (q, k, v), (out, lse), mask_of(mask), scale, cap)
+    return backward
 
 
 def _shape_of_result(q: torch.Tensor, *_: Any) -> tuple[torch.Tensor, torch.Tensor]:
@@ -158,9 +158,9 @@ class _Masked(torch.autograd.Function):
         gradient = gradients[0]
         if gradient.stride() != out.stride():
             gradient = torch.empty_like(out).copy_(gradient)
-        found = BACKWARD(gradient, q, k, v, out, lse, ctx.mask.numbers, ctx.scale, ctx.cap)
+        value = BACKWARD(gradient, q, k, v, out, lse, ctx.mask.numbers, ctx.scale, ctx.cap)
         d_sinks = None
         if sinks is not None:
             share = (sinks.float().view(1, -1, 1) - lse).exp()
             d_sinks = -(share * (gradient.float() * out.float()).sum(-1)).sum((0, 2)).to(sinks.dtype)
-        return (*found, d_sinks, None, None, None)
+        return (*value, d_sinks, None, None, None)

@@ -20,8 +20,8 @@ def exponents(largest: torch.Tensor) -> torch.Tensor:
     """
     bits = largest.float().view(torch.int32)
     power, mantissa = bits >> MANTISSA_BITS, bits & ((1 << MANTISSA_BITS) - 1)
-    found = (power + (mantissa > _LARGEST_MANTISSA).int() - _LARGEST_EXPONENT).clamp(min=0)
-    return torch.where(power == NOT_A_NUMBER, NOT_A_NUMBER, found).to(torch.uint8)
+    clamp = (power + (mantissa > _LARGEST_MANTISSA).int() - _LARGEST_EXPONENT).clamp(min=0)
+    return torch.where(power == NOT_A_NUMBER, NOT_A_NUMBER, clamp).to(torch.uint8)
 
 
 def inverse(exponent: torch.Tensor) -> torch.Tensor:

@@ -85,23 +85,23 @@ def from_oracle(document: Tree) -> FabricFacts:
     """Return the facts of Oracle's RDMA topology: island, network block, local block, GPU memory fabric."""
     places = []
     for number, item in enumerate(items_of(document)):
-        found = _oracle(item)
+        oracle = _oracle(item)
         path = tuple(
-            value for keys in _ORACLE if (value := next((found[key] for key in keys if found.get(key)), ""))
+            value for keys in _ORACLE if (value := next((oracle[key] for key in keys if oracle.get(key)), ""))
         )
         name = next(
             (
-                found[key]
+                oracle[key]
                 for key in ("displayname", "hostname", "instanceid", "customerhostid", "hostid", "id")
-                if found.get(key)
+                if oracle.get(key)
             ),
             "",
         )
-        domain = next((found[key] for key in _ORACLE_DOMAIN if found.get(key)), "")
+        domain = next((oracle[key] for key in _ORACLE_DOMAIN if oracle.get(key)), "")
         places.append(
             Place(
-                name=name or f"host-{number}", path=path, domain=domain, machine=found.get("shape", ""),
-                is_host="hostname" in found or "displayname" in found,
+                name=name or f"host-{number}", path=path, domain=domain, machine=oracle.get("shape", ""),
+                is_host="hostname" in oracle or "displayname" in oracle,
             )
         )  # fmt: skip
     return fabric_of(source="OCI RDMA topology", places=places, figures=_figures(places, "OCI topology data"))
@@ -109,13 +109,13 @@ def from_oracle(document: Tree) -> FabricFacts:
 
 def _oracle(item: Mapping[str, Tree]) -> dict[str, str]:
     """Return the scalars of an item and of the tables in it, keys in small letters without punctuation."""
-    found: dict[str, str] = {}
+    oracle: dict[str, str] = {}
     for key, value in item.items():
         inside = value if isinstance(value, dict) else {key: value}
         for name, scalar in inside.items():
             if word(scalar):
-                found[re.sub(r"[^a-z]", "", str(name).lower())] = word(scalar)
-    return found
+                oracle[re.sub(r"[^a-z]", "", str(name).lower())] = word(scalar)
+    return oracle
 
 
 def from_google(document: Tree) -> FabricFacts:
@@ -171,11 +171,11 @@ def from_ray(document: Tree) -> FabricFacts:
 
 def _figures(places: Sequence[Place], source: str) -> list[Figure]:
     """Return how many hosts, and what machines they are."""
-    found = [Figure(name="nodes", value=f"{len(places):,}", source=source)]
+    figures = [Figure(name="nodes", value=f"{len(places):,}", source=source)]
     kinds = sorted({place.machine for place in places if place.machine})
     gpus = sorted({place.gpus for place in places if place.gpus})
     if kinds:
-        found.append(Figure(name="machines", value=", ".join(kinds[:8]), source=source))
+        figures.append(Figure(name="machines", value=", ".join(kinds[:8]), source=source))
     if gpus:
-        found.append(Figure(name="GPUs per node", value=", ".join(map(str, gpus)), source=source))
-    return found
+        figures.append(Figure(name="GPUs per node", value=", ".join(map(str, gpus)), source=source))
+    return figures

@@ -15,15 +15,15 @@ _CONTROL = ("node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/ma
 
 def objects_of(documents: Sequence[Tree]) -> list[Mapping[str, Tree]]:
     """Return the Kubernetes objects of documents; lists are opened."""
-    found: list[Mapping[str, Tree]] = []
+    objects: list[Mapping[str, Tree]] = []
     for document in documents:
         for item in document if isinstance(document, list) else [document]:
             inside = table(item)
             if "items" in inside and word(inside.get("kind")) in ("List", "NodeList", ""):
-                found += rows(inside["items"])
+                objects += rows(inside["items"])
             elif "kind" in inside:
-                found.append(inside)
-    return found
+                objects.append(inside)
+    return objects
 
 
 def from_objects(objects: Sequence[Mapping[str, Tree]]) -> FabricFacts:
@@ -122,20 +122,22 @@ def _without_nodes(objects: Sequence[Mapping[str, Tree]], notes: Sequence[str]) 
     """Say what the objects are instead."""
     kinds = list(dict.fromkeys(word(item.get("kind")) for item in objects))[:MOST_NAMED]
     levels = next((_levels(item) for item in objects if word(item.get("kind")) == "Topology"), ())
-    said = f"; its levels are {' > '.join(key.rpartition('/')[2] for key in levels)}" if levels else ""
-    return "; ".join(notes) or f"they are {', '.join(kinds) or 'empty'}{said}"
+    without_nodes = (
+        f"; its levels are {' > '.join(key.rpartition('/')[2] for key in levels)}" if levels else ""
+    )
+    return "; ".join(notes) or f"they are {', '.join(kinds) or 'empty'}{without_nodes}"
 
 
 def _repeated(places: Sequence[Place]) -> list[str]:
     """Say where one rack's name occurs in several blocks."""
     units = {place.path for place in places}
     names = [path[-1] for path in units if path]
-    again = (
+    repeated = (
         sorted({name for name in names if names.count(name) > 1})[:MOST_NAMED] if len(names) <= 10_000 else []
     )
     return (
-        [f"racks {', '.join(again)} occur in several blocks: they are told apart by their block"]
-        if again
+        [f"racks {', '.join(repeated)} occur in several blocks: they are told apart by their block"]
+        if repeated
         else []
     )
 

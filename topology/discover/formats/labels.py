@@ -51,8 +51,8 @@ def levels_of(labels: Mapping[str, str], levels: Sequence[str] = ()) -> tuple[st
     for family in FAMILIES:
         if any(key in labels for key in family):
             return tuple(key for key in family if key in labels)
-    found = sorted((WORDS.index(word), key) for key in labels if (word := _last_word(key)) in WORDS)
-    return tuple(key for rank, key in found if rank or not key.startswith("topology.kubernetes.io/"))
+    result = sorted((WORDS.index(word), key) for key in labels if (word := _last_word(key)) in WORDS)
+    return tuple(key for rank, key in result if rank or not key.startswith("topology.kubernetes.io/"))
 
 
 def _last_word(key: str) -> str:

@@ -20,7 +20,7 @@ COUNTS = ("SLURM_JOB_NUM_NODES", "SLURM_NNODES")
 
 def environment_of(text: str) -> tuple[dict[str, str], list[tuple[str, str]]]:
     """Return Slurm's variables of a printed environment, and every topology address with its pattern."""
-    found: dict[str, str] = {}
+    environment: dict[str, str] = {}
     addresses: list[tuple[str, str]] = []
     for line in lines_of(text, "the environment"):
         match = _LINE.fullmatch(line.strip())
@@ -30,27 +30,27 @@ def environment_of(text: str) -> tuple[dict[str, str], list[tuple[str, str]]]:
                 addresses.append((value, ""))
             elif name == "SLURM_TOPOLOGY_ADDR_PATTERN" and addresses:
                 addresses[-1] = (addresses[-1][0], value)
-            found.setdefault(name, value)
-    pattern = found.get("SLURM_TOPOLOGY_ADDR_PATTERN", "")
-    return found, [(address, own or pattern) for address, own in addresses]
+            environment.setdefault(name, value)
+    pattern = environment.get("SLURM_TOPOLOGY_ADDR_PATTERN", "")
+    return environment, [(address, own or pattern) for address, own in addresses]
 
 
 def from_environment(text: str) -> FabricFacts:
     """Return the facts of a printed environment (`printenv`, `env`, `export -p`)."""
-    found, addresses = environment_of(text)
-    return facts_of_environment(found, addresses)
+    result, addresses = environment_of(text)
+    return facts_of_environment(result, addresses)
 
 
-def facts_of_environment(found: Mapping[str, str], addresses: list[tuple[str, str]]) -> FabricFacts:
+def facts_of_environment(values: Mapping[str, str], addresses: list[tuple[str, str]]) -> FabricFacts:
     """Return the facts of Slurm's variables; a count that the list does not have is a contradiction."""
-    listed = next((name for name in LISTS if found.get(name)), "")
+    listed = next((name for name in LISTS if values.get(name)), "")
     paths = {host: path for address, pattern in addresses for host, path in _addressed(address, pattern)}
-    names = hosts_in(found[listed], listed) if listed else list(paths)
+    names = hosts_in(values[listed], listed) if listed else list(paths)
     if not names:
         cause = f"neither {LISTS[0]} nor SLURM_TOPOLOGY_ADDR is set in it"
         raise InputError("this environment names no hosts", cause, "print it inside the job")
     for name in COUNTS:
-        count = found.get(name, "")
+        count = values.get(name, "")
         if listed and count.isascii() and count.isdecimal() and int(count[:9]) != len(names):
             raise InputError(
                 "this environment contradicts itself",
@@ -61,10 +61,10 @@ def facts_of_environment(found: Mapping[str, str], addresses: list[tuple[str, st
     if stray:
         cause = f"SLURM_TOPOLOGY_ADDR is of {shown(stray[0])}, which {listed} does not have"
         raise InputError("this environment contradicts itself", cause, "print it inside one job")
-    gpus, gpu, said = _gpus(found)
+    gpus, gpu, text = _gpus(values)
     source = f"Slurm environment ({listed or 'SLURM_TOPOLOGY_ADDR'})"
     figures = [Figure(name="nodes", value=f"{len(names):,}", source=source)]
-    figures += [Figure(name="GPUs per node", value=str(gpus), source=said)] if gpus else []
+    figures += [Figure(name="GPUs per node", value=str(gpus), source=text)] if gpus else []
     notes = []
     if paths and len(paths) < len(names):
         notes.append(
@@ -94,10 +94,10 @@ def _addressed(address: str, pattern: str) -> list[tuple[str, tuple[str, ...]]]:
     return [(parts[-1], tuple(part for part in parts[:-1] if part))]
 
 
-def _gpus(found: Mapping[str, str]) -> tuple[int | None, str, str]:
+def _gpus(values: Mapping[str, str]) -> tuple[int | None, str, str]:
     """Return GPUs of a host, their kind where it is told, and which variable says so."""
     for name in ("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE"):
-        match = _GPUS.fullmatch(found.get(name, ""))
+        match = _GPUS.fullmatch(values.get(name, ""))
         if match and int(match[2]):
             return int(match[2]), match[1] or "", name
     return None, "", ""

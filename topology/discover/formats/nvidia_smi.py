@@ -82,13 +82,13 @@ def _memory_mib(gpu: ET.Element) -> int | None:
 
 
 def _is_lost(gpu: ET.Element) -> bool:
-    said = (
+    is_lost = (
         _text(gpu, "fb_memory_usage/total"),
         _text(gpu, "fabric/state"),
         _text(gpu, "uuid"),
         _text(gpu, "product_name"),
     )
-    return any(_LOST.search(text) for text in said)
+    return any(_LOST.search(text) for text in is_lost)
 
 
 def _fabric(gpus: list[ET.Element]) -> tuple[bool | None, str]:
@@ -98,14 +98,14 @@ def _fabric(gpus: list[ET.Element]) -> tuple[bool | None, str]:
         return None, "no NVLink fabric is reported"
     if set(states) != {"Completed"}:
         return None, f"not ready: {', '.join(sorted(states))[:80]}"
-    found = {(_text(gpu, "fabric/clusterUuid"), _text(gpu, "fabric/cliqueId")) for gpu in gpus}
-    if len(found) > 1:
+    values = {(_text(gpu, "fabric/clusterUuid"), _text(gpu, "fabric/cliqueId")) for gpu in gpus}
+    if len(values) > 1:
         raise InputError(
             "the GPUs of this machine contradict each other",
-            f"they are in {len(found)} NVLink cliques",
+            f"they are in {len(values)} NVLink cliques",
             "give the output of one machine",
         )
-    uuid, clique = found.pop()
+    uuid, clique = values.pop()
     if not set(uuid) - set("0-"):
         return False, "the machine itself (its cluster UUID is zero)"
     return True, f"clique {clique[:20]} of {uuid[:40]}, which spans machines"

@@ -31,12 +31,12 @@ def gpu_of_product(name: str, memory_bytes: float | None = None) -> str:
     spoken = [word for word in kept if not word.endswith("gb")]
     for text in ("-".join(kept), "-".join(spoken)):
         try:
-            found = resolve(text, gpu_sheets(), "GPU", gpu_aliases()) if text else ""
+            gpu = resolve(text, gpu_sheets(), "GPU", gpu_aliases()) if text else ""
         except InputError:
             continue
-        sheet = gpu_sheets().get(found)
-        if sheet and set(words(found)) & set(words(text)) and _fits(sheet.memory_gib * GIB, memory_bytes):
-            return found
+        sheet = gpu_sheets().get(gpu)
+        if sheet and set(words(gpu)) & set(words(text)) and _fits(sheet.memory_gib * GIB, memory_bytes):
+            return gpu
     return ""
 
 
@@ -65,7 +65,7 @@ def machine_of_type(name: str) -> Machine | None:
     """
     known = machines()
     for prefix in ("", "aws-", "gcp-", "azure-", "oci-"):
-        found = known.get(prefix + name.lower().replace("standard_", "").replace("_", "-"))
-        if found:
-            return found
+        machine = known.get(prefix + name.lower().replace("standard_", "").replace("_", "-"))
+        if machine:
+            return machine
     return None

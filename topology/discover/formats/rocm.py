@@ -55,9 +55,9 @@ def _matrix(text: str, title: str) -> dict[str, list[str]]:
     rows: dict[str, list[str]] = {}
     inside = False
     for line in lines_of(text, "the dump"):
-        found = _TITLE.search(line)
-        if found or line.startswith("=="):
-            inside = bool(found) and found[1] == title if found else False
+        match = _TITLE.search(line)
+        if match or line.startswith("=="):
+            inside = bool(match) and match[1] == title if match else False
             continue
         words = line.split()
         if (

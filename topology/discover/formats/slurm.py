@@ -72,7 +72,7 @@ def tree(name: str, switches: Sequence[Switch]) -> Topology:
     }
     notes = _said_of_tree(by_name, parents, hosts)
     placed: dict[str, Place] = {}
-    again = 0
+    value = 0
     for leaf, names in hosts.items():
         if leaf.lower() == WITHOUT_GPUS:
             notes.append(
@@ -80,10 +80,10 @@ def tree(name: str, switches: Sequence[Switch]) -> Topology:
             )
             continue
         for host in names:
-            again += host in placed
+            value += host in placed
             placed.setdefault(host, Place(name=host, path=paths[leaf]))
-    if again:
-        notes.append(f"{again} hosts are on more than one leaf; the first is taken")
+    if value:
+        notes.append(f"{value} hosts are on more than one leaf; the first is taken")
     count: dict[tuple[str, ...], int] = {}
     for place in placed.values():
         count[place.path] = count.get(place.path, 0) + 1
@@ -99,21 +99,21 @@ def tree(name: str, switches: Sequence[Switch]) -> Topology:
 
 def _paths(switches: Mapping[str, Switch], parents: Mapping[str, list[str]]) -> dict[str, tuple[str, ...]]:
     """Return the path of every switch from its root; refuses a circle and a tree that is too deep."""
-    found: dict[str, tuple[str, ...]] = {}
+    paths: dict[str, tuple[str, ...]] = {}
     for name in switches:
         path = [name]
-        while path[-1] not in found and path[-1] in parents:
+        while path[-1] not in paths and path[-1] in parents:
             above = parents[path[-1]][0]
             if above in path or len(path) > MOST_TIERS:
                 raise wrong(f"switch {shown(name)} is below itself, or more than {MOST_TIERS} switches deep")
             path.append(above)
-        top = found.get(path[-1], (path[-1],))
+        top = paths.get(path[-1], (path[-1],))
         for depth, switch in enumerate(reversed(path[:-1]), 1):
-            found[switch] = (*top, *reversed(path[-1 - depth : -1]))
-        found.setdefault(path[-1], top)
-        if len(found[name]) > MOST_TIERS:
+            paths[switch] = (*top, *reversed(path[-1 - depth : -1]))
+        paths.setdefault(path[-1], top)
+        if len(paths[name]) > MOST_TIERS:
             raise wrong(f"switch {shown(name)} is more than {MOST_TIERS} switches deep")
-    return found
+    return paths
 
 
 def _said_of_tree(
@@ -135,11 +135,11 @@ def _said_of_tree(
     return notes
 
 
-def blocks(name: str, found: Sequence[tuple[str, str]], block_sizes: Sequence[int]) -> Topology:
+def blocks(name: str, values: Sequence[tuple[str, str]], block_sizes: Sequence[int]) -> Topology:
     """Return the blocks of a topology; a block is meant to be an NVLink domain."""
-    named_once([block for block, _ in found], "block")
+    named_once([block for block, _ in values], "block")
     _checksizes(block_sizes)
-    inside = {block: hosts_in(nodes, f"block {shown(block)}") for block, nodes in found}
+    inside = {block: hosts_in(nodes, f"block {shown(block)}") for block, nodes in values}
     notes = []
     empty = [block for block, hosts in inside.items() if not hosts]
     if empty:
@@ -179,12 +179,12 @@ def _checksizes(block_sizes: Sequence[int]) -> None:
         raise wrong(f"block sizes {','.join(map(str, block_sizes))} do not grow")
 
 
-def rings(name: str, found: Sequence[tuple[str, str]]) -> Topology:
+def rings(name: str, values: Sequence[tuple[str, str]]) -> Topology:
     """Return rings of hosts: each host has two neighbours."""
-    named_once([ring for ring, _ in found], "ring")
-    if not found:
+    named_once([ring for ring, _ in values], "ring")
+    if not values:
         raise wrong("it has no rings")
-    inside = {ring: hosts_in(nodes, f"ring {shown(ring)}") for ring, nodes in found}
+    inside = {ring: hosts_in(nodes, f"ring {shown(ring)}") for ring, nodes in values}
     places = tuple(Place(name=host, path=("rings", ring)) for ring, hosts in inside.items() for host in hosts)
     if places:
         require_places(places, "this Slurm topology")
@@ -193,17 +193,17 @@ def rings(name: str, found: Sequence[tuple[str, str]]) -> Topology:
     return Topology(name=name, kind="ring", places=places, shape=shape, notes=(note,))
 
 
-def torus(name: str, found: Sequence[tuple[str, tuple[int, int, int], Sequence[str]]]) -> Topology:
+def torus(name: str, values: Sequence[tuple[str, tuple[int, int, int], Sequence[str]]]) -> Topology:
     """Return three-dimensional tori: name, size of each dimension, hosts in the order x, y, z."""
-    named_once([one for one, _, _ in found], "torus")
-    for one, dims, hosts in found:
+    named_once([text for text, _, _ in values], "torus")
+    for text, dims, hosts in values:
         if min(dims) < 1:
-            raise wrong(f"torus {shown(one)} has dimensions {dims}, each must be at least 1")
+            raise wrong(f"torus {shown(text)} has dimensions {dims}, each must be at least 1")
         if hosts and math.prod(dims) < len(hosts):
-            raise wrong(f"torus {shown(one)} has {len(hosts)} nodes, more than {'x'.join(map(str, dims))}")
-    places = tuple(Place(name=host, path=("tori", one)) for one, _, hosts in found for host in hosts)
+            raise wrong(f"torus {shown(text)} has {len(hosts)} nodes, more than {'x'.join(map(str, dims))}")
+    places = tuple(Place(name=host, path=("tori", text)) for text, _, hosts in values for host in hosts)
     if places:
         require_places(places, "this Slurm topology")
-    shape = "; ".join("x".join(map(str, dims)) for _, dims, _ in found)
+    shape = "; ".join("x".join(map(str, dims)) for _, dims, _ in values)
     note = "a torus: bandwidth between hosts that are no neighbours is less than planned for"
     return Topology(name=name, kind="torus3d", places=places, shape=shape, notes=(note,))

@@ -7,10 +7,10 @@ from topology.discover.formats.slurm import Topology, wrong
 from topology.discover.places import Figure, Place
 
 
-def facts_of_topologies(found: Sequence[Topology], source: str, default: str = "") -> FabricFacts:
+def facts_of_topologies(topologies: Sequence[Topology], source: str, default: str = "") -> FabricFacts:
     """Return the facts of topologies; `default` names the one that jobs without a partition's own get."""
-    named = {place.name: place for topology in found for place in topology.places}
-    chosen = next((topology for topology in found if topology.name == default), found[0])
+    named = {place.name: place for topology in topologies for place in topology.places}
+    chosen = next((topology for topology in topologies if topology.name == default), topologies[0])
     places: tuple[Place, ...] = chosen.places
     if chosen.kind == "flat":  # every host reaches every other, wherever another topology puts it
         places = tuple(Place(name=name) for name in named)
@@ -19,13 +19,15 @@ def facts_of_topologies(found: Sequence[Topology], source: str, default: str = "
     if not places:
         raise wrong(f"the default topology {chosen.name!r} has no nodes; others of this file have")
     notes = [
-        f"{topology.name}: {note}" if topology.name else note for topology in found for note in topology.notes
+        f"{topology.name}: {note}" if topology.name else note
+        for topology in topologies
+        for note in topology.notes
     ]
     figures = [Figure(name="nodes named", value=f"{len(named):,}", source=source)]
-    for topology in found:
+    for topology in topologies:
         what = f"{topology.name}: {topology.kind}" if topology.name else topology.kind
         figures.append(Figure(name="topology", value=f"{what} {topology.shape}".strip(), source=source))
-    if len(found) > 1:
+    if len(topologies) > 1:
         notes.append(
             f"{chosen.name} is planned on, with {len(places):,} of {len(named):,} nodes; a list picks others"
         )

@@ -26,16 +26,16 @@ def from_topology_yaml(document: Tree) -> FabricFacts:
     """Return the facts of a `topology.yaml`."""
     if not isinstance(document, list) or not all(isinstance(item, dict) for item in document):
         raise wrong("it is no list of topologies")
-    found, defaults = [], []
+    result, defaults = [], []
     for item in document:
         topology = _topology(item)
-        found.append(topology)
+        result.append(topology)
         default = truth(item.get("cluster_default", "false"))
         if default is None:
             raise wrong(f"cluster_default of {shown(topology.name)} is neither true nor false")
         defaults += [topology.name] if default else []
-    named_once([topology.name for topology in found], "topology")
-    return facts_of_topologies(found, "Slurm topology.yaml", defaults[0] if defaults else "")
+    named_once([topology.name for topology in result], "topology")
+    return facts_of_topologies(result, "Slurm topology.yaml", defaults[0] if defaults else "")
 
 
 def _topology(item: Mapping[str, Tree]) -> Topology:
@@ -104,25 +104,25 @@ def _tables(inside: Mapping[str, Tree], key: str, where: str) -> list[Mapping[st
 def _switch(entry: Mapping[str, Tree]) -> Switch:
     where = f"switch {shown(word(entry.get('switch')))}"
     _only(entry, where, "switch", "children", "nodes")
-    found = Switch(
+    switch = Switch(
         name=_text(entry, "switch", where),
         switches=_text(entry, "children", where),
         nodes=_text(entry, "nodes", where),
     )
-    if found.switches and found.nodes:
+    if switch.switches and switch.nodes:
         raise wrong(f"{where} has both children and nodes")
-    if len(found.name) > 64:
+    if len(switch.name) > 64:
         raise wrong(f"{where} has a name of more than 64 letters")
-    return found
+    return switch
 
 
 def _named(inside: Mapping[str, Tree], key: str, name: str, where: str) -> list[tuple[str, str]]:
     """Return names and host expressions of blocks or rings."""
-    found = []
+    named = []
     for entry in _tables(inside, key, where):
         _only(entry, f"a {name} of {where}", name, "nodes")
-        found.append((_text(entry, name, where), _text(entry, "nodes", where)))
-    return found
+        named.append((_text(entry, name, where), _text(entry, "nodes", where)))
+    return named
 
 
 def _sizes(value: Tree, where: str) -> list[int]:

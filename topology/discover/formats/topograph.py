@@ -116,8 +116,8 @@ def _path(switch: str, parent: Mapping[str, str]) -> tuple[str, ...]:
 def _figures(places: list[Place], blocks: Tree) -> tuple[Figure, ...]:
     """Return what an expert reads: hosts, levels of switches, and the domains above sub-domains."""
     source = "topograph"
-    found = [Figure(name="nodes", value=f"{len(places):,}", source=source)]
-    found.append(
+    figures = [Figure(name="nodes", value=f"{len(places):,}", source=source)]
+    figures.append(
         Figure(
             name="switch levels",
             value=str(max((len(place.path) for place in places), default=0)),
@@ -131,8 +131,8 @@ def _figures(places: list[Place], blocks: Tree) -> tuple[Figure, ...]:
             above[domain] += sum(count_hosts(text) for text in _hosts(block))
     if above:
         value = f"{len(above)}: {sizes(above.values())} nodes; parents of sub-domains, no NVSwitch joins them"
-        found.append(Figure(name="parent domains", value=value, source=source))
-    return tuple(found)
+        figures.append(Figure(name="parent domains", value=value, source=source))
+    return tuple(figures)
 
 
 def _idle(children: Mapping[str, list[str]], places: list[Place]) -> list[str]:
