@@ -44,5 +44,5 @@ def checkpoint_weights(name: str) -> Weights:
     >>> checkpoint_weights("nvidia/Llama-3.3-70B-Instruct-FP4"), checkpoint_weights("openai/gpt-oss-20b")
     ('fp4', 'fp4')
     """
-    said = [WEIGHTS_OF_NAME[word] for word in re.split(r"[-_.]", name.lower()) if word in WEIGHTS_OF_NAME]
-    return said[-1] if said else published_weights(checkpoint_model(name)) or "bf16"
+    result = [WEIGHTS_OF_NAME[word] for word in re.split(r"[-_.]", name.lower()) if word in WEIGHTS_OF_NAME]
+    return result[-1] if result else published_weights(checkpoint_model(name)) or "bf16"

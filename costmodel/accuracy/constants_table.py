@@ -45,11 +45,11 @@ What is not named here was chosen with its profile, and is listed as `UNSOURCED`
 def heirs(profile: str, field: str) -> tuple[str, ...]:
     """Profiles that have one value of a field: the one that states it, and those based on it that do not."""
     stated, line = stated_fields(), bases()
-    found = [profile]
+    result = [profile]
     for name in stacks():
-        if line.get(name) in found and field not in stated[name]:
-            found.append(name)
-    return tuple(found)
+        if line.get(name) in result and field not in stated[name]:
+            result.append(name)
+    return tuple(result)
 
 
 def every_constant(cal: Calibration) -> Mapping[str, Constant]:

@@ -34,7 +34,7 @@ def _settled(row: Row, cal: Calibration) -> Row:
         rows = possible_rows(row)
         if len(rows) == 1:
             return rows[0]
-        runs = [read_run({**one, "step_time_s": "", "oom": "1"}) for one in rows]
+        runs = [read_run({**row, "step_time_s": "", "oom": "1"}) for row in rows]
         first = runs[0]
         scores = evaluate(
             first.case(cal),

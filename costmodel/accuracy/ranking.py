@@ -56,11 +56,11 @@ def ranked_jobs(rows: Iterable[Times]) -> list[RankedJob]:
         if measured_s is not None and predicted_s is not None:
             job, layout = (tuple(columns.get(c, "") for c in cs) for cs in (JOB_COLUMNS, LAYOUT_COLUMNS))
             jobs[job][layout].append((measured_s, predicted_s))
-    found = []
+    result = []
     for job, layouts in jobs.items():
         measured, predicted = np.array([np.mean(times, axis=0) for times in layouts.values()]).T
         if len(layouts) >= FEWEST_LAYOUTS and np.ptp(measured) > 0 and np.ptp(predicted) > 0:
-            found.append(
+            result.append(
                 RankedJob(
                     job=job,
                     layouts=len(layouts),
@@ -68,7 +68,7 @@ def ranked_jobs(rows: Iterable[Times]) -> list[RankedJob]:
                     regret=float(measured[np.argmin(predicted)] / measured.min() - 1),
                 )
             )
-    return found
+    return result
 
 
 def _ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:

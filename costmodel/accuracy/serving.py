@@ -80,11 +80,11 @@ def predict_serving_rows(
         done: Takes every result by its place in the table as soon as it is there.
         places: Place of each of these rows; they are the first ones by default.
     """
-    found = {} if done is None else done
+    serving_results = {} if done is None else done
     places, known = range(len(rows)) if places is None else places, _Known()
     for at, row in zip(places, rows, strict=True):
-        found[at] = _predict_row(row, at + 1, cal, known)
-    return [found[at] for at in places]
+        serving_results[at] = _predict_row(row, at + 1, cal, known)
+    return [serving_results[at] for at in places]
 
 
 class _Known(dict[ServingRun, Latency]):

@@ -60,10 +60,10 @@ def predict(
     deployment = deployment_of_run(run, run.decode, hierarchy, stack)
     rules = scheduler_of(deployment, run, batch=run.concurrency)
     times = _times(cal, deployment, run, rules)
-    found = [
+    latencies = [
         closed_loop(times, rules, replace(run, lowest_length_share=share)) for share in length_shares(run)
     ]
-    ttft_s, tpot_s = geometric_mean([one.ttft_s for one in found]), found[0].tpot_s
+    ttft_s, tpot_s = geometric_mean([latency.ttft_s for latency in latencies]), latencies[0].tpot_s
     return Latency(ttft_s=ttft_s + _polled_s(run, deployment, tpot_s), tpot_s=tpot_s)
 
 
@@ -111,8 +111,8 @@ def closed_loop_pools(
     )
     prefilling, decoding = (_part(pool, share) for pool in pools)
     part = replace(run, concurrency=run.concurrency // share)
-    found = simulate_pools(prefilling, decoding, transfer_of(prompts, outputs), closed_loop_client(part))
-    return mean_latency(found, part)
+    simulation = simulate_pools(prefilling, decoding, transfer_of(prompts, outputs), closed_loop_client(part))
+    return mean_latency(simulation, part)
 
 
 def _part(pool: PoolRules, share: int) -> PoolRules:

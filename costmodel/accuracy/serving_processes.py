@@ -52,6 +52,6 @@ def _setup(row: Row) -> tuple[str, ...]:
 
 def _predict_some(rows: Sequence[Row], places: Sequence[int]) -> dict[int, ServingResult]:
     """A few rows by their places."""
-    found: dict[int, ServingResult] = {}
-    predict_serving_rows(rows, load_calibration(), done=found, places=places)
-    return found
+    serving_results: dict[int, ServingResult] = {}
+    predict_serving_rows(rows, load_calibration(), done=serving_results, places=places)
+    return serving_results

@@ -19,13 +19,13 @@ Snapshot = Mapping[str, Mapping[str, float]]
 
 def snapshot_of(results: Sequence[RunResult]) -> dict[str, dict[str, float]]:
     """Errors by source, and of all rows, that a later state is compared with; four digits."""
-    found: dict[str, dict[str, float]] = {}
+    snapshot: dict[str, dict[str, float]] = {}
     for summary in summarise(results, by="source"):
         errors = {name: float(getattr(summary, name)) for name in HELD}
         kept = {name: round(error, 4) for name, error in errors.items() if not math.isnan(error)}
         counts = {"rows": float(summary.rows), "unsupported": float(summary.unsupported)}
-        found[summary.group] = {**counts, **kept}
-    return found
+        snapshot[summary.group] = {**counts, **kept}
+    return snapshot
 
 
 def worse(before: Snapshot, after: Snapshot) -> list[str]:
@@ -36,16 +36,16 @@ def worse(before: Snapshot, after: Snapshot) -> list[str]:
     >>> worse({"a": {"median_error": 0.02}}, {"a": {"median_error": 0.026}})
     []
     """
-    found = [f"{group} is gone" for group in before if group not in after]
+    result = [f"{group} is gone" for group in before if group not in after]
     for group in (group for group in before if group in after):
         old, new = before[group], after[group]
         if new.get("unsupported", 0) > old.get("unsupported", 0):
-            found.append(f"{group}: {new['unsupported']:.0f} rows are unsupported")
+            result.append(f"{group}: {new['unsupported']:.0f} rows are unsupported")
         for name in HELD:
             limit = old.get(name, math.inf) * (1 + SHARE) + MARGIN
             if new.get(name, 0.0) > limit:
-                found.append(f"{group}: {name} {old[name]:.4f} became {new[name]:.4f}")
-    return found
+                result.append(f"{group}: {name} {old[name]:.4f} became {new[name]:.4f}")
+    return result
 
 
 def read_snapshot() -> dict[str, Snapshot]:

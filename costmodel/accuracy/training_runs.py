@@ -231,10 +231,10 @@ def _job(row: Row, layout: ParallelLayout) -> TrainingJob:
 
 def _offload(row: Row) -> Offload | None:
     """What waits in host memory: by its column as on a command line, or by the words of the note."""
-    said = row.get("offload", "")
-    if not said and stated(row.get("note", ""), "activation offload"):
-        said = "activations"
-    return parse_offload(said)[0] if said else None
+    offload = row.get("offload", "")
+    if not offload and stated(row.get("note", ""), "activation offload"):
+        offload = "activations"
+    return parse_offload(offload)[0] if offload else None
 
 
 def _cluster(row: Row, layout: ParallelLayout, *, trust_paths: bool) -> Cluster:

@@ -61,21 +61,21 @@ def campaign(
     """
     course = course_of(job, world, cluster)
     kept = chosen_places(job, course, world, cluster)
-    found = runs_over_bands(course, world, step_band_s, runs)
-    ends = percentile_days(found)
+    result = runs_over_bands(course, world, step_band_s, runs)
+    ends = percentile_days(result)
     why = why_invalid(course)
     mean = (
         expected(course) if not why else _shares(simulate(_shortened(course), min(runs, FOR_A_MEAN), seed=1))
     )
     paid = usd_per_s(course, price)
     last = course.levels[-1]
-    energy = band(found.wall_s * job.power_w / WATT_HOUR / KILO) if job.power_w else None
+    energy = band(result.wall_s * job.power_w / WATT_HOUR / KILO) if job.power_w else None
     grid = cluster.grid_g_co2_per_kwh
     answer = Campaign(
-        useful_share=band(found.useful_share),
-        days=band(found.wall_s / DAY),
-        usd=None if paid is None else band(found.wall_s * paid),
-        interruptions=band(found.interruptions),
+        useful_share=band(result.useful_share),
+        days=band(result.wall_s / DAY),
+        usd=None if paid is None else band(result.wall_s * paid),
+        interruptions=band(result.interruptions),
         checkpoint_interval_s=course.every_s[0],
         checkpoint_bytes=job.checkpoint.total_bytes,
         base_bytes=job.checkpoint.base_bytes,
@@ -135,13 +135,13 @@ def is_kept(
 ) -> bool:
     """Whether runs keep a deadline with a chance of `KEPT`, as their `campaign` says; see `finish_days`."""
     course = course_of(job, world, cluster)
-    found = _runs_unless_late(course, world, step_band_s, RUNS, deadline_s)
-    return found is not None and chance_within(percentile_days(found), deadline_s / DAY) >= KEPT
+    runs = _runs_unless_late(course, world, step_band_s, RUNS, deadline_s)
+    return runs is not None and chance_within(percentile_days(runs), deadline_s / DAY) >= KEPT
 
 
-def percentile_days(found: Runs) -> tuple[float, ...]:
+def percentile_days(runs: Runs) -> tuple[float, ...]:
     """Days within which 0, 1, …, 100 % of simulated runs are finished."""
-    return tuple(float(days) for days in np.percentile(found.wall_s / DAY, np.arange(101)))
+    return tuple(float(days) for days in np.percentile(runs.wall_s / DAY, np.arange(101)))
 
 
 def band(values: Floats) -> Band:
@@ -150,17 +150,17 @@ def band(values: Floats) -> Band:
     return Band(p10=float(low), p50=float(middle), p90=float(high))
 
 
-def _scaled(one: Band, factor: float) -> Band:
+def _scaled(scaled: Band, factor: float) -> Band:
     """A band times a factor."""
-    return Band(p10=factor * one.p10, p50=factor * one.p50, p90=factor * one.p90)
+    return Band(p10=factor * scaled.p10, p50=factor * scaled.p50, p90=factor * scaled.p90)
 
 
 def runs_over_bands(course: Course, world: FailureModel, step_band_s: tuple[float, float], runs: int) -> Runs:
     """Campaigns over the band of the step, the spread of the rate, and chance."""
-    found = _runs_unless_late(course, world, step_band_s, runs, math.inf)
-    if found is None:
+    runs_unless_late = _runs_unless_late(course, world, step_band_s, runs, math.inf)
+    if runs_unless_late is None:
         raise ValueError("no run is later than never")
-    return found
+    return runs_unless_late
 
 
 def _runs_unless_late(
@@ -173,17 +173,17 @@ def _runs_unless_late(
     step, spread = factors_of_runs(world, step_band_s, runs)
     rate = np.minimum(spread, highest_rate_factor(course))
     part = np.minimum(1.0, MOST_FAILURES / (course.per_s * course.work_s * rate * step))
-    found = simulate_unless_late(
+    runs_unless_late = simulate_unless_late(
         course, runs, limit_s=limit_s * part, most_late=runs - 1 - math.floor(KEPT * (runs - 1)),
         rate_factor=rate, work_factor=step * part,
     )  # fmt: skip
-    if found is None:
+    if runs_unless_late is None:
         return None
     return replace(
-        found,
-        work_s=found.work_s / part,
-        wall_s=found.wall_s / part,
-        interruptions=found.interruptions / part,
+        runs_unless_late,
+        work_s=runs_unless_late.work_s / part,
+        wall_s=runs_unless_late.wall_s / part,
+        interruptions=runs_unless_late.interruptions / part,
     )
 
 
@@ -216,9 +216,9 @@ def _lognormal(sigma: float, count: int, seed: int) -> Floats:
     return np.exp(sigma * np.random.default_rng(seed).permutation(quantiles))
 
 
-def _shares(found: Runs) -> Shares:
+def _shares(runs: Runs) -> Shares:
     """Mean shares of simulated campaigns."""
-    whole = float(found.wall_s.sum())
+    whole = float(runs.wall_s.sum())
     names = (
         "lost_work",
         "detection",
@@ -228,8 +228,8 @@ def _shares(found: Runs) -> Shares:
         "fewer_replicas",
         "stragglers",
     )
-    parts = {name: float(getattr(found, f"{name}_s").sum()) / whole for name in names}
-    useful = float(found.work_s.sum()) / whole
+    parts = {name: float(getattr(runs, f"{name}_s").sum()) / whole for name in names}
+    useful = float(runs.work_s.sum()) / whole
     parts["checkpoints"] = 1 - useful - sum(parts.values())
     return Shares(useful=useful, lost=LostShare(**parts))
 

@@ -85,11 +85,11 @@ def saved_bytes(work: Workload, zero_stage: int = 0) -> float:
     if job.adapter is None and updated.is_plain:
         modules = job.mtp_layers * mtp_parameters(work.model) if job.mtp_layers else 0
         return each * (parameter_count(work.model) + modules)
-    found = 0.0
+    value = 0.0
     for count, ops, matrices in _parts(work):
         uneven = 0.0 if updated.is_plain else float(uneven_state_bytes(ops, updated, matrices=matrices))
-        found += count * (each * float(sum(op.parameters for op in ops)) + uneven)
-    return found
+        value += count * (each * float(sum(op.parameters for op in ops)) + uneven)
+    return value
 
 
 def _parts(work: Workload) -> list[tuple[int, tuple[Op, ...], bool]]:

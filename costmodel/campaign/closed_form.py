@@ -106,10 +106,10 @@ def expected(course: Course) -> Shares:
     speeds = [course.speed_without(k + away - course.spares) for k, away, _ in states]
     moving = sum(p for (_, _, p), speed in zip(states, speeds, strict=True) if speed > 0)
     waiting = 1 - moving
-    one = at_full_strength(course)
+    shares = at_full_strength(course)
     repair_s = course.offered / course.node_losses_per_s if course.offered else 1.0
     regrown = (
-        one.useful
+        shares.useful
         * course.regrow_s
         * sum(
             p * k / repair_s
@@ -117,9 +117,9 @@ def expected(course: Course) -> Shares:
             if 0 < speed < course.speed_without(k - 1 + away - course.spares)
         )
     )
-    useful = one.useful * sum(p * speed for (*_, p), speed in zip(states, speeds, strict=True)) - regrown
-    fewer = one.useful * moving - useful
-    lost = one.lost
+    useful = shares.useful * sum(p * speed for (*_, p), speed in zip(states, speeds, strict=True)) - regrown
+    fewer = shares.useful * moving - useful
+    lost = shares.lost
     return Shares(
         useful=useful,
         lost=LostShare(
@@ -144,17 +144,17 @@ def all_states(course: Course) -> tuple[tuple[int, int, float], ...]:
     groups = course.groups
     if not groups:
         return tuple((k, 0, p) for k, p in node_states(course))
-    found: list[tuple[int, int, float]] = []
+    states: list[tuple[int, int, float]] = []
     for counts in itertools.product(range(MOST_AWAY_TOGETHER + 1), repeat=len(groups)):
         weight, away = 1.0, 0
         for (nodes, offered), count in zip(groups, counts, strict=True):
-            for one in range(count):
-                weight *= offered / (one + 1) * _strength(course, away)
+            for number in range(count):
+                weight *= offered / (number + 1) * _strength(course, away)
                 away += nodes
         if weight > _NEVER:
-            found += [(k, away, weight * p) for k, p in node_states(course, away)]
-    total = sum(p for *_, p in found)
-    return tuple((k, away, p / total) for k, away, p in found)
+            states += [(k, away, weight * p) for k, p in node_states(course, away)]
+    total = sum(p for *_, p in states)
+    return tuple((k, away, p / total) for k, away, p in states)
 
 
 def _strength(course: Course, away: int) -> float:

@@ -122,7 +122,7 @@ def hazards_of(world: FailureModel, devices: Devices, levels: tuple[Level, ...])
     for cause in world.site.causes:
         shared: Device = cause.device if cause.device in ("rack", "switch", "storage") else "node"
         rates[cause.noticed, cause.loses, shared] += rate_per_s(cause, world.site, devices)
-    found = [
+    hazards = [
         _hazard(world, noticed, loses, device, rate)
         for (noticed, loses, device), rate in sorted(rates.items())
     ]
@@ -131,7 +131,7 @@ def hazards_of(world: FailureModel, devices: Devices, levels: tuple[Level, ...])
     if world.spot is not None:
         spot, swap = world.spot, world.times.swap
         warned = spot.warning_s >= saved_s
-        found.append(
+        hazards.append(
             Hazard(
                 name="preemption", per_s=spot.per_hour / HOUR * devices.node, notice_s=0.0,
                 restart_s=swap.seconds + (saved_s if warned else 0.0), restart_sigma=sigma_of(swap),
@@ -143,13 +143,13 @@ def hazards_of(world: FailureModel, devices: Devices, levels: tuple[Level, ...])
         planned = Cause(name=MAINTENANCE, events=world.site.planned)
         rate = rate_per_s(planned, world.site, devices)
         stop = world.times.maintenance
-        found.append(
+        hazards.append(
             Hazard(
                 name=MAINTENANCE, per_s=rate, notice_s=0.0, warned=True,
                 restart_s=stop.seconds + saved_s, restart_sigma=sigma_of(stop),
             )
         )  # fmt: skip
-    return tuple(found)
+    return tuple(hazards)
 
 
 def sigma_of(duration: Duration) -> float:

@@ -134,12 +134,12 @@ class Course:
     @property
     def groups(self) -> tuple[tuple[int, float], ...]:
         """Numbers of nodes that are lost together, and how many such groups are in repair at a time."""
-        found: dict[int, float] = {}
+        result: dict[int, float] = {}
         for hazard in self.hazards:
             if hazard.nodes > 1:
                 away = hazard.per_s * self.back_s(hazard)
-                found[hazard.nodes] = found.get(hazard.nodes, 0.0) + away
-        return tuple(sorted(found.items()))
+                result[hazard.nodes] = result.get(hazard.nodes, 0.0) + away
+        return tuple(sorted(result.items()))
 
     def back_s(self, hazard: Hazard) -> float:
         """Mean seconds until what a hazard took is back."""

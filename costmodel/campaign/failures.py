@@ -137,17 +137,17 @@ def explain_measured(site: Site) -> tuple[str, ...]:
     >>> explain_measured(sites()["rsc-1"])[1]
     'jobs of 1,024 GPUs were measured at 7.9 h between failures, 3.7 times as often as the 28.8 h ...'
     """
-    said = []
-    for one in site.measured:
-        ours = seconds_between(site, usual_devices(one.gpus, site)) / HOUR
-        if max(ours / one.hours, one.hours / ours) > AGREE_WITHIN:
-            said.append(
-                f"jobs of {one.gpus:,} GPUs were measured at {one.hours:g} h between failures, "
-                f"{ours / one.hours:.1f} times as often as the {ours:.1f} h that its counts of "
+    result = []
+    for jobs in site.measured:
+        ours = seconds_between(site, usual_devices(jobs.gpus, site)) / HOUR
+        if max(ours / jobs.hours, jobs.hours / ours) > AGREE_WITHIN:
+            result.append(
+                f"jobs of {jobs.gpus:,} GPUs were measured at {jobs.hours:g} h between failures, "
+                f"{ours / jobs.hours:.1f} times as often as the {ours:.1f} h that its counts of "
                 f"{', '.join(cause.name for cause in site.causes)} give: they end for other reasons too, "
                 "which are not claimed"
             )
-    return tuple(said)
+    return tuple(result)
 
 
 def _require_agreement(site: Site, measured: MeasuredJobs) -> None:
@@ -175,8 +175,8 @@ def _model(own: Mapping[str, Any], gpu: str, where: str) -> FailureModel:
     named = own.get("site", default_site(gpu))
     site = named
     if isinstance(named, str):
-        found = resolve(named, list(table["sites"]), "site")
-        site = {"spread": spread_between_sites(), **table["sites"][found]}
+        text = resolve(named, list(table["sites"]), "site")
+        site = {"spread": spread_between_sites(), **table["sites"][text]}
     times = own.get("times", {})
     data = {
         **{name: table[name] for name in ("stragglers", "storage")},

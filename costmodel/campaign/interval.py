@@ -69,11 +69,11 @@ def with_best_interval(course: Course, least_s: float) -> Course:
     """
     if len(course.levels) == 1:
         return _best_on_last(course, (1,), max(least_s, course.levels[0].durable_s))
-    found = []
+    result = []
     for each in _likely_divisors(course):
         longest_s = max(level.durable_s * d for level, d in zip(course.levels, each, strict=True))
-        found.append(_best_on_last(course, each, max(least_s * each[0], longest_s)))
-    return max(found, key=lambda one: at_full_strength(one).useful)
+        result.append(_best_on_last(course, each, max(least_s * each[0], longest_s)))
+    return max(result, key=lambda course: at_full_strength(course).useful)
 
 
 def _likely_divisors(course: Course) -> list[tuple[int, ...]]:
@@ -88,13 +88,13 @@ def _likely_divisors(course: Course) -> list[tuple[int, ...]]:
         exponent = math.log2(max(1.0, far_s / near_s))
         low = min(math.floor(exponent), int(math.log2(_MOST_MULTIPLE)))
         ratios.append((2**low, 2 ** (low + 1)))
-    found = []
+    likely_divisors = []
     for steps in itertools.product(*ratios):
         divisors = [1]
         for step in reversed(steps):
             divisors.append(divisors[-1] * step)
-        found.append(tuple(reversed(divisors)))
-    return found
+        likely_divisors.append(tuple(reversed(divisors)))
+    return likely_divisors
 
 
 def _own_best_s(course: Course, index: int) -> float:
@@ -121,14 +121,14 @@ def with_best_spares(course: Course) -> Course:
         paid = max(held, course.nodes + spares)
         if paid / full > lowest:  # not even without any wait
             break
-        one = replace(course, spares=spares)
+        item = replace(course, spares=spares)
         if course.floor_nodes is None and not together:  # Erlang's recursion, the next spare from the last
             blocked = offered * blocked / (spares + 1 + offered * blocked)
             useful = full * (1 - blocked)
         else:
-            useful = expected(one).useful
+            useful = expected(item).useful
         if useful > 0 and paid / useful < lowest:
-            best, lowest = one, paid / useful
+            best, lowest = item, paid / useful
         if spares < course.idle_nodes and useful >= full * (1 - HARDLY):
             break
     return best
@@ -138,9 +138,9 @@ def with_enough_spares(course: Course) -> Course:
     """The course with the fewest spares after which more hardly bring the finish forward, at any price."""
     full = at_full_strength(course).useful
     for spares in range(MOST_SPARES):
-        one = replace(course, spares=spares)
-        if expected(one).useful >= full * (1 - HARDLY):
-            return one
+        result = replace(course, spares=spares)
+        if expected(result).useful >= full * (1 - HARDLY):
+            return result
     return replace(course, spares=MOST_SPARES)
 
 
@@ -155,7 +155,7 @@ def _best_on_last(course: Course, divisors: tuple[int, ...], least_s: float) -> 
     for _ in range(_ROUNDS):
         tried = np.linspace(low, high, _TRIES)
         courses = [replace(course, every_s=tuple(math.exp(x) / d for d in divisors)) for x in tried]
-        scores = [at_full_strength(one).useful for one in courses]
+        scores = [at_full_strength(course).useful for course in courses]
         at = int(np.argmax(scores))
         best = courses[at]
         low, high = float(tried[max(at - 1, 0)]), float(tried[min(at + 1, _TRIES - 1)])

@@ -299,7 +299,11 @@ class FailureModel:
 
     def __post_init__(self) -> None:
         """Refuse places and shares that are none."""
-        wrong = [line for i, one in enumerate(self.tiers) for line in storage_problems(one, f"tiers[{i}]")]
+        wrong = [
+            line
+            for i, storage_spec in enumerate(self.tiers)
+            for line in storage_problems(storage_spec, f"tiers[{i}]")
+        ]
         if len(self.tiers) > MOST_PLACES:
             wrong = [f"{len(self.tiers)} tiers, must be {MOST_PLACES} or fewer"]
         if not 0 < self.changed_share <= 1:

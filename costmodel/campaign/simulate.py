@@ -82,12 +82,12 @@ def simulate(
     Raises:
         InputError: a run is interrupted so often that it does not end.
     """
-    found = simulate_unless_late(
+    result = simulate_unless_late(
         course, runs, seed, limit_s=np.full(runs, np.inf), rate_factor=rate_factor, work_factor=work_factor
     )
-    if found is None:
+    if result is None:
         raise ValueError("no run is later than never")
-    return found
+    return result
 
 
 def simulate_unless_late(
@@ -259,9 +259,9 @@ class _State:
     def _keep(self, at: Flags, wall: Floats, v: Floats) -> None:
         """Note the checkpoints that can be restored from by now."""
         for index in range(len(self.cycles.every)):
-            found = self.cycles.durable(index, wall, v)
-            newer = at & (found > self.restored) & (found > self.durable[index])
-            self.durable[index] = np.where(newer, np.minimum(found, self.work), self.durable[index])
+            values = self.cycles.durable(index, wall, v)
+            newer = at & (values > self.restored) & (values > self.durable[index])
+            self.durable[index] = np.where(newer, np.minimum(values, self.work), self.durable[index])
 
     def _strike(self, who: npt.NDArray[np.intp]) -> None:
         """A failure of some cause: back to the newest checkpoint that survives it, a node lost or not."""

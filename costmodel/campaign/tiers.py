@@ -47,16 +47,20 @@ def places(
     """
     offered = world.tiers or cluster.storage
     shared = [place for place in offered if place.kind not in NEAR] or [as_place(world.storage)]
-    near = [place for place in offered if place.kind in NEAR and fits(state, cluster, place)]
-    near.sort(key=lambda place: NEAR.index(place.kind))
+    storage_specs = [place for place in offered if place.kind in NEAR and fits(state, cluster, place)]
+    storage_specs.sort(key=lambda place: NEAR.index(place.kind))
     if world.peer_memory:
         peer = next(
             (place for place in offered if place.kind == "peer"), StorageSpec(kind="peer", name="peer memory")
         )
-        others = [place for place in near if place.kind != "peer"]
+        others = [place for place in storage_specs if place.kind != "peer"]
         forced = [(peer, *more) for n in range(MOST_NEAR) for more in itertools.combinations(others, n)]
     else:
-        forced = [one for n in range(MOST_NEAR + 1) for one in itertools.combinations(near, n)]
+        forced = [
+            combination
+            for n in range(MOST_NEAR + 1)
+            for combination in itertools.combinations(storage_specs, n)
+        ]
     return tuple((*chain, last) for chain in forced for last in shared)
 
 
@@ -133,13 +137,13 @@ def _level(state: CheckpointState, world: FailureModel, cluster: ClusterSpec, pl
 
 def _survives(place: StorageSpec) -> Survival:
     """What it was said to survive, or what its kind does."""
-    known: dict[str, Survival] = {str(one): one for one in SURVIVED}
+    known: dict[str, Survival] = {str(item): item for item in SURVIVED}
     return known[place.survives] if place.survives else SURVIVES[place.kind]
 
 
-def _or(said: float, usual: float) -> float:
+def _or(value: float, usual: float) -> float:
     """What was said, the slower of both; the usual where nothing was."""
-    return min(said, usual) if said else usual
+    return min(value, usual) if value else usual
 
 
 def only(world: FailureModel, chain: Sequence[StorageSpec]) -> FailureModel:

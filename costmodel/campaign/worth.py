@@ -37,7 +37,7 @@ def worth_of(
 ) -> tuple[Worth, ...]:
     """What changes of the world are worth, best first; those worth less than an hour in all are left out."""
     now = course_of(job, world, cluster)
-    found = []
+    worths = []
     for change, altered in _changes(world).items():
         try:
             then = course_of(job, altered, cluster)
@@ -52,9 +52,9 @@ def worth_of(
             job.work_s / useful * before - job.work_s / share * after
         )  # fmt: skip
         if saved_s > HOUR:
-            found.append(Worth(change=change, days=saved_s / DAY, usd=usd))
-    found += _places_worth(job, world, cluster, price, useful)
-    return tuple(sorted(found, key=lambda one: -one.days))
+            worths.append(Worth(change=change, days=saved_s / DAY, usd=usd))
+    worths += _places_worth(job, world, cluster, price, useful)
+    return tuple(sorted(worths, key=lambda worth: -worth.days))
 
 
 def _places_worth(
@@ -64,9 +64,9 @@ def _places_worth(
 
     Its price over the dollars that a day of the run saves by it.
     """
-    found = []
+    places_worth = []
     for place in world.tiers:
-        left = tuple(one for one in world.tiers if one != place)
+        left = tuple(tier for tier in world.tiers if tier != place)
         if place.kind not in NEAR or not left:
             continue
         try:
@@ -82,7 +82,7 @@ def _places_worth(
         back = None
         if usd is not None and usd > 0 and place.usd:
             back = place.usd / (usd / (with_s / DAY))
-        found.append(
+        places_worth.append(
             Worth(
                 change=f"{place.title} beside {left[-1].title}",
                 days=(without_s - with_s) / DAY,
@@ -90,7 +90,7 @@ def _places_worth(
                 pays_back_days=back,
             )
         )
-    return found
+    return places_worth
 
 
 def _changes(world: FailureModel) -> Mapping[str, FailureModel]:
@@ -109,9 +109,9 @@ def _changes(world: FailureModel) -> Mapping[str, FailureModel]:
     timed("halving the stall of a checkpoint", stall=_times(times.stall, 0.5))
     timed("halving repair time", repair=_times(times.repair, 0.5))
     changed["twice the bandwidth of storage"] = replace(
-        world, tiers=tuple(one if one.kind in NEAR else _twice(one) for one in world.tiers)
+        world, tiers=tuple(tier if tier.kind in NEAR else _twice(tier) for tier in world.tiers)
     )
-    if not world.peer_memory and all(one.kind != "peer" for one in world.tiers):
+    if not world.peer_memory and all(tier.kind != "peer" for tier in world.tiers):
         changed["a copy of the checkpoint in a peer's memory"] = replace(world, peer_memory=True)
     if not world.asynchronous:
         changed["writing checkpoints while steps go on"] = replace(world, asynchronous=True)

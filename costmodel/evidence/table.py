@@ -55,31 +55,33 @@ def count_runs(runs: Iterable[tuple[Footing, bool]]) -> dict[str, dict[str, dict
     Args:
         runs: What every run rests on, and whether its peak memory was measured.
     """
-    found: dict[str, dict[str, Counter[str]]] = defaultdict(lambda: defaultdict(Counter))
-    for one, has_memory in runs:
-        memory = _memory_keys(one) if has_memory else ()
-        found[one.engine][one.generation].update([RUNS, *(key.name for key in one.keys), *memory])
+    result: dict[str, dict[str, Counter[str]]] = defaultdict(lambda: defaultdict(Counter))
+    for footing, has_memory in runs:
+        memory = _memory_keys(footing) if has_memory else ()
+        result[footing.engine][footing.generation].update(
+            [RUNS, *(key.name for key in footing.keys), *memory]
+        )
     return {
         engine: {generation: dict(sorted(counts.items())) for generation, counts in sorted(by_one.items())}
-        for engine, by_one in sorted(found.items())
+        for engine, by_one in sorted(result.items())
     }
 
 
-def _memory_keys(one: Footing) -> tuple[str, ...]:
+def _memory_keys(footing: Footing) -> tuple[str, ...]:
     """What a measured peak can have in common with an estimate: the engine, its precision, experts."""
-    experts = [f"{MEMORY} {EXPERTS}" for key in one.keys if key.name == EXPERTS]
-    return MEMORY, f"{MEMORY} {one.precision}", *experts
+    experts = [f"{MEMORY} {EXPERTS}" for key in footing.keys if key.name == EXPERTS]
+    return MEMORY, f"{MEMORY} {footing.precision}", *experts
 
 
-def evidence_for(one: Footing, table: Table | None = None) -> tuple[Evidence, ...]:
+def evidence_for(footing: Footing, table: Table | None = None) -> tuple[Evidence, ...]:
     """Runs behind all that an estimate rests on, its engine on its generation first, its memory last."""
-    of_engine = (shipped_table() if table is None else table).get(one.engine, {})
-    here = of_engine.get(one.generation, {})
-    others = [counts for generation, counts in of_engine.items() if generation != one.generation]
+    of_engine = (shipped_table() if table is None else table).get(footing.engine, {})
+    here = of_engine.get(footing.generation, {})
+    others = [counts for generation, counts in of_engine.items() if generation != footing.generation]
     named = [
-        (RUNS, f"{one.engine} on {one.generation}"),
-        *((key.name, key.used) for key in one.keys),
-        *((name, name) for name in _memory_keys(one)),
+        (RUNS, f"{footing.engine} on {footing.generation}"),
+        *((key.name, key.used) for key in footing.keys),
+        *((name, name) for name in _memory_keys(footing)),
     ]
     return tuple(
         Evidence(
@@ -94,9 +96,9 @@ def evidence_for(one: Footing, table: Table | None = None) -> tuple[Evidence, ..
 
 def unmeasured(evidence: Sequence[Evidence]) -> tuple[Evidence, ...]:
     """What of the step no run of this engine on this generation has."""
-    return tuple(one for one in evidence if not one.runs and not one.key.startswith(MEMORY))
+    return tuple(item for item in evidence if not item.runs and not item.key.startswith(MEMORY))
 
 
 def unmeasured_memory(evidence: Sequence[Evidence]) -> int:
     """How many keys of the peak no measured run of this engine has, on any GPU."""
-    return sum(not one.runs + one.elsewhere for one in evidence if one.key.startswith(MEMORY))
+    return sum(not item.runs + item.elsewhere for item in evidence if item.key.startswith(MEMORY))

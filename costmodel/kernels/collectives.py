@@ -164,14 +164,14 @@ def network_seconds(
     slow = x / net["tree_share"]
     climb = net["fill_s"] + 2 * np.log2(nodes) * net["step_outside_s"]
     tree = hops + np.maximum(base + slow, node_part) + climb * slow / (slow + net["half_s"])
-    found = np.minimum(ring, tree)
+    values = np.minimum(ring, tree)
     depth = reduction_depth(h, n, group.stride)
     if not depth.any():
-        return np.asarray(found)
+        return np.asarray(values)
     once = message_bytes / _network_rate(h, net, group, np.ones(()))
     up_down = net["fill_s"] + 2 * depth * net["step_outside_s"]
     reduced = hops + np.maximum(base + once, node_part) + up_down * once / (once + net["half_s"])
-    return np.asarray(np.where(depth > 0, np.minimum(found, reduced), found))
+    return np.asarray(np.where(depth > 0, np.minimum(values, reduced), values))
 
 
 def _network_rate(h: Hierarchy, net: Mapping[str, float], group: Group, boost: Floats) -> Floats:

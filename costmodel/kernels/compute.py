@@ -86,9 +86,9 @@ def grouped_gemm_time(
     rows = np.maximum(floats(tokens_per_expert), 1e-9)
     hit = -np.expm1(-rows)
     outputs = floats(n) * floats(num_local_experts) * hit
-    one = gemm_time(cal, gpu, dtype, rows / hit, outputs, k)
-    source = f"{one.source}; grouped as one launch"
-    return KernelTime(seconds=one.seconds, extrapolated=one.extrapolated, source=source)
+    kernel_time = gemm_time(cal, gpu, dtype, rows / hit, outputs, k)
+    source = f"{kernel_time.source}; grouped as one launch"
+    return KernelTime(seconds=kernel_time.seconds, extrapolated=kernel_time.extrapolated, source=source)
 
 
 def elementwise_time(cal: Calibration, gpu: Gpu, moved_bytes: ArrayLike) -> KernelTime:

@@ -33,6 +33,6 @@ class StackLevel:
     def __post_init__(self) -> None:
         """Refuse a level that no runs can give: it would make every time negative or absurd."""
         if not (1 / FURTHEST_LEVEL <= self.level <= FURTHEST_LEVEL and 0 <= self.deviation <= WIDEST):
-            said = f"level {self.level:g}, deviation {self.deviation:g}"
+            text = f"level {self.level:g}, deviation {self.deviation:g}"
             fix = f"a level is at most {FURTHEST_LEVEL:g}, one over it at least; a deviation {WIDEST:g}"
-            raise InputError(f"the level of {self.stack} is out of reach", said, fix)
+            raise InputError(f"the level of {self.stack} is out of reach", text, fix)

@@ -72,10 +72,10 @@ def read_measurements(path: str | Path) -> tuple[Measurement, ...]:
             f"it holds a {type(data).__name__}",
             "pass a file that `plan bench` wrote",
         )
-    found = tuple(structure(entry, Measurement, f"{path}, entry {i}") for i, entry in enumerate(data))
-    for index, entry in enumerate(found):
+    measurements = tuple(structure(entry, Measurement, f"{path}, entry {i}") for i, entry in enumerate(data))
+    for index, entry in enumerate(measurements):
         check_measurement(entry, f"{path}, entry {index}")
-    return found
+    return measurements
 
 
 def measurements_json(measurements: Sequence[Measurement]) -> str:

@@ -68,8 +68,8 @@ def table_of(cal: Calibration, h: Hierarchy) -> tuple[str, bool]:
     key = ("nccl_table", h.gpu.name, h.scaleup.kind, str(h.scaleup.bandwidth_bytes_per_s))
     if key not in cal.tables:
         cal.tables[key] = _find_table(cal, h)
-    found: tuple[str, bool] = cal.tables[key]
-    return found
+    table: tuple[str, bool] = cal.tables[key]
+    return table
 
 
 def _find_table(cal: Calibration, h: Hierarchy) -> tuple[str, bool]:

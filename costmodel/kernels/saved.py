@@ -33,8 +33,8 @@ def saved_measurements() -> tuple[Measurement, ...]:
     """
     if user_data_folder() is None:
         if any(os.environ.get(name) for name in HOME_VARIABLES):
-            told = f"measurements of `plan bench` are not read: {unnamed_home()}"
-            warnings.warn(told, DamagedFileWarning, stacklevel=1)
+            text = f"measurements of `plan bench` are not read: {unnamed_home()}"
+            warnings.warn(text, DamagedFileWarning, stacklevel=1)
         return ()
     try:
         files = sorted(measurement_folder().glob("*.json"))
@@ -48,8 +48,8 @@ def _undamaged(file: Path) -> tuple[Measurement, ...]:
     try:
         return read_measurements(file)
     except InputError as error:
-        told = f"measurements passed over: {error.what} ({error.cause}); run `plan bench` again, or remove it"
-        warnings.warn(told, DamagedFileWarning, stacklevel=1)
+        text = f"measurements passed over: {error.what} ({error.cause}); run `plan bench` again, or remove it"
+        warnings.warn(text, DamagedFileWarning, stacklevel=1)
         return ()
 
 

@@ -175,8 +175,8 @@ def _layer_memory(share: LayerShare, at: _Context) -> LayerMemory:
     policy = np.where(at.table.recompute == full, none, at.table.recompute)
     parameters, experts = share.parameters[at.index], share.expert_parameters[at.index]
     working = share.working_bytes + at.work.stack.memory.gradient_scratch_bytes * share.matrix_parameters
-    again = (policy == RECOMPUTES.index("selective")) * share.block_bytes[at.index]
-    beside = again + at.paired * share.saved_bytes[policy, at.index]
+    value = (policy == RECOMPUTES.index("selective")) * share.block_bytes[at.index]
+    beside = value + at.paired * share.saved_bytes[policy, at.index]
     frozen, frozen_experts = share.frozen_bytes[at.index], share.frozen_expert_bytes[at.index]
     beside = beside + frozen_unit_bytes(frozen + frozen_experts, at.table, at.work.stack)
     state = with_uneven(state_bytes(at.each, parameters, experts), at.table, share.uneven_bytes[at.index])
@@ -298,11 +298,11 @@ def _with_modules(
         return head
     count, held, (_, kept, _) = at.work.job.mtp_layers, 1 + _waiting(at), _logits(at)
     state = State(**{
-        name: getattr(head.state, name) + count * sum(getattr(one.state, name) for one in modules)
+        name: getattr(head.state, name) + count * sum(getattr(module.state, name) for module in modules)
         for name in State.names()
     })  # fmt: skip
-    saved = sum(one.saved_bytes for one in modules) + kept
-    beyond = _largest([np.maximum(0.0, one.working_bytes - working) for one in modules])
+    saved = sum(module.saved_bytes for module in modules) + kept
+    beyond = _largest([np.maximum(0.0, module.working_bytes - working) for module in modules])
     return replace(head, state=state, activation_bytes=head.activation_bytes + count * held * saved + beyond)
 
 

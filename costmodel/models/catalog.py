@@ -94,11 +94,11 @@ def traced_as(name: str) -> str:
     >>> traced_as("resnet50"), traced_as("whisper-base"), traced_as("71b")
     ('torchvision:resnet50', 'PATH/config.json, its own, which transformers reads', '')
     """
-    said = name.strip().lower()
+    traced = name.strip().lower()
     for library, beginnings in TRACED_FAMILIES.items():
-        if said.startswith(beginnings):
+        if traced.startswith(beginnings):
             if library in ("torchvision", "timm"):
-                return f"{library}:{said.replace('-', '_')}"
+                return f"{library}:{traced.replace('-', '_')}"
             return f"PATH/config.json, its own, which {library} reads"
     return ""
 
@@ -124,12 +124,12 @@ def _download(name: str) -> str:
         raise InputError(
             f"model {shown(name)} is not in the catalog", "huggingface_hub is not installed", fix
         ) from None
-    found: list[str] = []
+    download: list[str] = []
     causes: list[str] = []
 
     def fetch() -> None:
         try:
-            found.append(str(hf_hub_download(name, "config.json", etag_timeout=HUB_TIMEOUT_S / 2)))
+            download.append(str(hf_hub_download(name, "config.json", etag_timeout=HUB_TIMEOUT_S / 2)))
         except Exception as error:  # noqa: BLE001 - a library's own errors; all mean that there is no file
             causes.append(str(error).strip().partition("\n")[0] or type(error).__name__)
 
@@ -137,8 +137,8 @@ def _download(name: str) -> str:
     thread = threading.Thread(target=fetch, daemon=True)  # its own limits are for each of many attempts
     thread.start()
     thread.join(HUB_TIMEOUT_S)
-    if found:
-        return found[0]
+    if download:
+        return download[0]
     cause = causes[0] if causes else f"it did not answer within {HUB_TIMEOUT_S:g} s"
     fix = "check the name and the connection, or give the path of its config.json"
     raise InputError(f"model {shown(name)} cannot be read from huggingface.co", cause, fix)
@@ -165,8 +165,8 @@ def _parsed(kind: str, name: str = "") -> dict[str, Any]:
     """Content of one table."""
     from topology.base.decode import toml_value
 
-    found: dict[str, Any] = toml_value(_texts(kind)[name], _FILE.name)[kind]
-    return found[name] if name else found
+    parsed: dict[str, Any] = toml_value(_texts(kind)[name], _FILE.name)[kind]
+    return parsed[name] if name else parsed
 
 
 @functools.cache

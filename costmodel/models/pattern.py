@@ -59,11 +59,11 @@ def segments_of(letters: str) -> tuple[tuple[int, int], ...]:
     ((0, 1), (1, 2), (2, 1), (1, 2), (2, 1))
     """
     distinct = list(dict.fromkeys(letters))
-    found: list[tuple[int, int]] = []
+    segments: list[tuple[int, int]] = []
     for letter in letters:
         kind = distinct.index(letter)
-        if found and found[-1][0] == kind:
-            found[-1] = kind, found[-1][1] + 1
+        if segments and segments[-1][0] == kind:
+            segments[-1] = kind, segments[-1][1] + 1
         else:
-            found.append((kind, 1))
-    return tuple(found)
+            segments.append((kind, 1))
+    return tuple(segments)

@@ -200,8 +200,10 @@ def _problem(module: TracedModule, parts: tuple[TracedBlock, ...]) -> str:
     ]
     if not 1 <= module.units <= LARGEST_UNITS:
         return f"it is cut into {module.units} units, not 1 to {LARGEST_UNITS:,}"
-    told = (module.uncut, *module.whole)
-    if len(told) > MOST_TOLD or not all(len(text) <= LONGEST_TOLD and text.isprintable() for text in told):
+    values = (module.uncut, *module.whole)
+    if len(values) > MOST_TOLD or not all(
+        len(text) <= LONGEST_TOLD and text.isprintable() for text in values
+    ):
         return f"what it tells is longer than {LONGEST_TOLD:,} characters, no plain line, or too much"
     if any(_cut_twice(record) for record in records if isinstance(record, TracedOp)):
         return "more than all bytes of an operation are divided"

@@ -39,17 +39,17 @@ def adapted(
     adapter = job.adapter
     if adapter is None:
         return tuple(ops)
-    found: list[Op] = []
+    result: list[Op] = []
     for op in ops:
         if op.cover is Cover.INPUT_GRADIENT and block not in adapter.targets:
             continue  # the input again, for a weight's gradient
         beside = block in adapter.targets and op.kind in LINEAR and op.joins > 0
         if beside:
-            found += _adapter(op, adapter, stack)
+            result += _adapter(op, adapter, stack)
         keeps = beside or (op.input_is_shared and (block == "attention" or block in adapter.targets))
         base = frozen_weight_bytes(op, job, block)
-        found += _frozen(op, job, stack, base, keeps_input=keeps, wide=beside)
-    return tuple(found)
+        result += _frozen(op, job, stack, base, keeps_input=keeps, wide=beside)
+    return tuple(result)
 
 
 def frozen_weight_bytes(op: Op, job: TrainingJob, block: AdapterTarget | None) -> float:

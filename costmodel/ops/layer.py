@@ -100,11 +100,11 @@ def _mixer(work: Workload, kind: LayerKind, shard: ShardShape) -> tuple[Op, ...]
     recurrent = kind.attention == "recurrence"
     trained = job.adapter is None
     norm = norm_op(model, "attention_norm", stack, shard, keeps_layer_input=True, trained=trained)
-    again = "layernorm" in stack.timing.recomputed_modules and not model.attention.shares_keys
+    mixer = "layernorm" in stack.timing.recomputed_modules and not model.attention.shares_keys
     inner = model.num_attention_heads * model.value_head_dim
     return (
         *streams_before(model, "attention", shard),
-        repeat(norm) if again and not recurrent else norm,
+        repeat(norm) if mixer and not recurrent else norm,
         *_cast(model, "attention_cast", recurrence_of(model).value_width if recurrent else inner, job, shard),
         *_mixer_ops(model, kind)(work, kind, shard),
         *_post_norm(model, "attention_post_norm", stack, shard, trained=trained),

@@ -284,8 +284,8 @@ def repeat_block(ops: Sequence[Op], *, keeps: Quantity = 0.0) -> tuple[Op, ...]:
         ops: A block from its input to its output.
         keeps: Bytes that its first operation keeps all the same: the input of the block.
     """
-    again = [replace(op, saved_bytes_selective=0.0, repeated=True, relaunched=True) for op in ops]
-    return (replace(again[0], saved_bytes_selective=keeps), *again[1:])
+    result = [replace(op, saved_bytes_selective=0.0, repeated=True, relaunched=True) for op in ops]
+    return (replace(result[0], saved_bytes_selective=keeps), *result[1:])
 
 
 def drop_input(op: Op) -> Op:

@@ -31,7 +31,9 @@ def tower_shard(tower: Tower, job: TrainingJob, shard: ShardShape) -> ShardShape
     """What one rank sees of a layer of the tower: its images as sequences, cut by nothing."""
     images, patches = images_of(tower, job)
     dealt = np.ceil(shard.microbatch_size * images / shard.cp)
-    alone = {name: one + 0 * shard.tp for name, one in (("tp", 1), ("cp", 1), ("ep", 1), ("expert_tp", 1))}
+    alone = {
+        name: count + 0 * shard.tp for name, count in (("tp", 1), ("cp", 1), ("ep", 1), ("expert_tp", 1))
+    }
     return ShardShape(sequence_length=float(patches), microbatch_size=dealt, **alone)
 
 

@@ -33,7 +33,7 @@ BACKWARD_COPIES = 2  # gradients of input and output, beside what is saved, whil
 def traced_ops(block: TracedBlock, stack: SoftwareStack, shard: ShardShape) -> tuple[Op, ...]:
     """Operations of one block on one rank; the last holds what the trace saves, and parameters."""
     T = shard.tokens
-    ops = tuple(one for op in block.ops for one in _FORMS[op.kind](op, stack, shard))
+    ops = tuple(item for op in block.ops for item in _FORMS[op.kind](op, stack, shard))
     parts = (block.saved_bytes, block.cut_saved_bytes, block.token_saved_bytes)
     if stack.timing.fused_elementwise:
         parts = (block.fused_saved_bytes, block.cut_fused_saved_bytes, block.token_fused_saved_bytes)
@@ -81,8 +81,8 @@ def _product(op: TracedOp, stack: SoftwareStack, shard: ShardShape) -> tuple[Op,
     """A linear layer; its parameters and saved input are those of the block."""
     del stack
     m, n, k = _sizes(op, shard)
-    one = gemm("product", m=m, n=n, k=k, saved_elements=0, output_elements=0)
-    return (replace(one, parameters=0.0),)
+    product = gemm("product", m=m, n=n, k=k, saved_elements=0, output_elements=0)
+    return (replace(product, parameters=0.0),)
 
 
 def _sizes(op: TracedOp, shard: ShardShape) -> tuple[Quantity, Quantity, Quantity]:
@@ -97,7 +97,7 @@ def _convolution(op: TracedOp, stack: SoftwareStack, shard: ShardShape) -> tuple
     del stack
     m, n, k = _sizes(op, shard)
     size = _bytes(op, shard)
-    one = Op(
+    convolution = Op(
         name="convolution",
         kind=OpKind.CONVOLUTION,
         m=m,
@@ -107,14 +107,14 @@ def _convolution(op: TracedOp, stack: SoftwareStack, shard: ShardShape) -> tuple
         bytes=size,
         working_bytes=BACKWARD_COPIES * size,
     )
-    return (one,)
+    return (convolution,)
 
 
 def _attention(op: TracedOp, stack: SoftwareStack, shard: ShardShape) -> tuple[Op, ...]:
     """Fused attention; without a causal mask it is twice the pairs of the measured causal kernel."""
     del stack
     heads = _share(op, shard)
-    one = Op(
+    attention = Op(
         name="attention",
         kind=OpKind.ATTENTION,
         batch=shard.tokens * (1 if op.causal else 2),
@@ -127,21 +127,21 @@ def _attention(op: TracedOp, stack: SoftwareStack, shard: ShardShape) -> tuple[O
         flop=shard.tokens * op.flop * heads,
         bytes=_bytes(op, shard),
     )
-    return (one,)
+    return (attention,)
 
 
 def _roofline(op: TracedOp, stack: SoftwareStack, shard: ShardShape) -> tuple[Op, ...]:
     """Batched and grouped products: the slower of their memory traffic and their arithmetic."""
     del stack
     size = _bytes(op, shard)
-    one = Op(
+    roofline = Op(
         name="roofline",
         kind=OpKind.SCAN,
         flop=shard.tokens * op.flop * _share(op, shard),
         bytes=size,
         working_bytes=BACKWARD_COPIES * size,
     )
-    return (one,)
+    return (roofline,)
 
 
 def _pass(op: TracedOp, stack: SoftwareStack, shard: ShardShape) -> tuple[Op, ...]:

@@ -67,10 +67,10 @@ def update_products(op: Op, optimizer: Optimizer) -> tuple[Product, ...]:
     Source: Muon (kellerjordan.github.io/posts/muon); Shampoo (arXiv 2309.06497), SOAP (arXiv 2409.11321).
     """
     each, m, n = matrices_of(op)
-    found = []
+    products = []
     if optimizer.newton_schulz_steps:
         times = each * optimizer.newton_schulz_steps
-        found = [
+        products = [
             Product(dtype="bf16", count=times, m=m, n=m, k=n),
             Product(dtype="bf16", count=times, m=m, n=m, k=m),
             Product(dtype="bf16", count=times, m=m, n=n, k=m),
@@ -79,7 +79,7 @@ def update_products(op: Op, optimizer: Optimizer) -> tuple[Product, ...]:
         if not optimizer.side_products:
             break
         here = each * (side <= optimizer.largest_side)
-        again = optimizer.root_flop_per_side / 2 / optimizer.root_every
-        found.append(Product(dtype="fp32", count=here * optimizer.side_products, m=side, n=other, k=side))
-        found.append(Product(dtype="fp32", count=here * again, m=side, n=side, k=side))
-    return tuple(found)
+        value = optimizer.root_flop_per_side / 2 / optimizer.root_every
+        products.append(Product(dtype="fp32", count=here * optimizer.side_products, m=side, n=other, k=side))
+        products.append(Product(dtype="fp32", count=here * value, m=side, n=side, k=side))
+    return tuple(products)

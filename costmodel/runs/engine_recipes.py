@@ -36,8 +36,8 @@ def with_recipes(row: Row) -> Row:
 
 def modules_of_recipe(row: Row) -> int:
     """Modules that predict further tokens which the recipe trains."""
-    said = (entry["said"][MODULES] for entry in _fitting(row) if MODULES in entry["said"])
-    return int(next(said, 0))
+    modules = (entry["said"][MODULES] for entry in _fitting(row) if MODULES in entry["said"])
+    return int(next(modules, 0))
 
 
 def _fitting(row: Row) -> tuple[Any, ...]:
@@ -59,8 +59,8 @@ def _plain(cell: str) -> str:
 def _of(framework: str, named: str) -> tuple[Any, ...]:
     """Recipes of an engine and a model."""
     candidates = [entry for entry in _recipes() if framework.startswith(entry["framework"])]
-    found = named_model(named) if candidates else None
-    known = found[0].name if found else ""
+    pair = named_model(named) if candidates else None
+    known = pair[0].name if pair else ""
     return tuple(entry for entry in candidates if entry.get("model", known) == known)
 
 

@@ -48,12 +48,12 @@ def layout_of(row: Row) -> ParallelLayout:
 
 def chunk_layers_of(row: Row, layout: ParallelLayout) -> tuple[int, ...]:
     """Layers of every chunk in model order, if the column ``stage_layers`` states them (``7;8;8;6``)."""
-    said = [cell.strip() for cell in row.get("stage_layers", "").split(";") if cell.strip()]
-    if not said or layout.pp == 1:
+    values = [cell.strip() for cell in row.get("stage_layers", "").split(";") if cell.strip()]
+    if not values or layout.pp == 1:
         return ()
     chunks, layers = layout.pp * layout.virtual_stages, count(row, "num_layers")
-    counted = tuple(int(cell) for cell in said if cell.isdecimal() and len(cell) < LONGEST_COUNT)
-    if len(counted) != len(said) or len(said) != chunks or sum(counted) != layers:
+    counted = tuple(int(cell) for cell in values if cell.isdecimal() and len(cell) < LONGEST_COUNT)
+    if len(counted) != len(values) or len(values) != chunks or sum(counted) != layers:
         raise UnsupportedRunError(
             f"stage_layers = {shown(row['stage_layers'])} are not {layers} layers in {chunks} chunks"
         )

@@ -68,15 +68,15 @@ def possible_rows(row: Row) -> list[dict[str, str]]:
     gpus, batch = count(row, "num_gpus"), count(row, "global_batch_size")
     node = count(row, "gpus_per_node", gpus)
     powers = [1 << i for i in range(gpus.bit_length())]
-    found = []
+    result = []
     for tp in (tp for tp in powers if tp <= node):
         for cp in powers:
             dp = gpus // (tp * cp)
             if dp * tp * cp == gpus and dp and BATCH.rest(batch, dp) == 0:
-                found.append({**row, "dp": str(dp), "tp": str(tp), "pp": "1", "cp": str(cp)})
-    if not found:
+                result.append({**row, "dp": str(dp), "tp": str(tp), "pp": "1", "cp": str(cp)})
+    if not result:
         raise UnsupportedRunError(f"no layout of {gpus} GPUs takes {batch} sequences")
-    return found
+    return result
 
 
 def _gpu(accelerator: str) -> str:

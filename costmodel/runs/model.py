@@ -53,15 +53,15 @@ _SIZES = (
 def _sized_model(sizes: tuple[tuple[str, str], ...], modern: bool) -> ModelSpec:
     """Build a model from the size columns of a row."""
     row = dict(sizes)
-    found = named_model(row["model"])
-    if found is None:
+    pair = named_model(row["model"])
+    if pair is None:
         return _plain(row, modern=modern)
-    known, own_name = found
-    differing = _differing(row, known)
-    if not differing:
+    known, own_name = pair
+    differences = _differing(row, known)
+    if not differences:
         return _like(known, row)
     if own_name:
-        raise UnsupportedRunError(f"{shown(row['model'])} is {known.name}, yet {', '.join(differing)}")
+        raise UnsupportedRunError(f"{shown(row['model'])} is {known.name}, yet {', '.join(differences)}")
     return _plain(row, modern=modern)
 
 
@@ -79,13 +79,15 @@ def _differing(row: Row, known: ModelSpec) -> list[str]:
     pairs = [(name, count(row, name, 0), size) for name, size in stated.items() if row[name]]
     pairs.append(("num_experts", count(row, "num_experts", 0), known.num_experts))
     pairs.append(("gated_mlp", int(flag(row, "gated_mlp", default=known.gated_mlp)), int(known.gated_mlp)))
-    found = [f"{name} = {said}, not {published}" for name, said, published in pairs if said != published]
+    differences = [
+        f"{name} = {value}, not {published}" for name, value, published in pairs if value != published
+    ]
     layers, vocabulary = count(row, "num_layers"), count(row, "vocab_size", known.vocab_size)
     if layers > known.num_layers:
-        found.append(f"num_layers = {layers}, not {known.num_layers} or fewer")
+        differences.append(f"num_layers = {layers}, not {known.num_layers} or fewer")
     if not 0 <= vocabulary - known.vocab_size < MOST_PADDING:
-        found.append(f"vocab_size = {vocabulary}, not {known.vocab_size} or padded")
-    return found
+        differences.append(f"vocab_size = {vocabulary}, not {known.vocab_size} or padded")
+    return differences
 
 
 def _like(known: ModelSpec, row: Row) -> ModelSpec:

@@ -86,8 +86,8 @@ def hybrid_layers(name: str) -> str:
     >>> hybrid_layers("Qwen3-32B")
     ''
     """
-    if found := named_model(name):
-        recurrence = found[0].recurrence
+    if pair := named_model(name):
+        recurrence = pair[0].recurrence
         return "" if recurrence is None else MAMBA if recurrence.kind == "mamba2" else LINEAR
     key = re.sub(r"[_ ]", "-", name.rsplit("/", 1)[-1][:LONGEST_SHOWN].lower())
     return next((layers for pattern, layers in _HYBRIDS.items() if re.search(pattern, key)), "")

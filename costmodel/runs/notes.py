@@ -55,9 +55,9 @@ def stated(text: str, what: str) -> bool | None:
         what: A key of `STATED`.
     """
     plain = _VERB.sub(lambda verb: f"{verb.group()[:-3]} not", re.sub(r"[_\-–]+", " ", text.lower()))
-    found = [
+    result = [
         not (_DENIED_BEFORE.search(clause[: word.start()]) or _DENIED_AFTER.match(clause[word.end() :]))
         for clause in _CLAUSE.split(plain)
         for word in re.finditer(STATED[what], clause)
     ]
-    return any(found) if found else None
+    return any(result) if result else None

@@ -86,14 +86,14 @@ def not_priced(timing: StackTiming, recipe: RunRecipe) -> tuple[str, ...]:
     modules = [module for module in recipe.recompute_modules if module not in PRICED_MODULES]
     scopes = () if WHOLE_STEP in recipe.cuda_graph_scope else recipe.cuda_graph_scope
     unknown = recipe.dispatcher not in ("", *_PER_NODE, *_PER_EXPERT)
-    found = {
+    result = {
         "recompute_modules": ";".join(modules),
         "cuda_graph_scope": ";".join(scopes),
         "dispatcher": recipe.dispatcher if unknown else "",
         "moe_a2a_overlap": "1" if recipe.moe_a2a_overlap and not timing.pairs_expert_passes else "",
         "offload_layers": str(recipe.offload_layers or ""),
     }
-    return tuple(f"{name} {value}" for name, value in found.items() if value)
+    return tuple(f"{name} {value}" for name, value in result.items() if value)
 
 
 def _words(row: Row, name: str) -> tuple[str, ...]:

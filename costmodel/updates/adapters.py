@@ -99,22 +99,22 @@ def parse_adapter(text: str) -> Adapter:
     """
     name, _, rest = text.strip().lower().partition(":")
     kind = _one(name, KINDS, "kind")
-    said: dict[str, str] = {}
+    adapter: dict[str, str] = {}
     for part in rest.split(",") if rest.strip() else ():
         key, equals, value = (word.strip() for word in part.partition("="))
         key = {"r": "rank"}.get(key, key)
-        if key not in ("rank", "targets", "base", "dropout", "alpha") or not equals or key in said:
+        if key not in ("rank", "targets", "base", "dropout", "alpha") or not equals or key in adapter:
             raise _refused(f"{shown(part)} is no rank, targets, base, dropout or alpha not said before")
-        said[key] = value
+        adapter[key] = value
     return Adapter(
         kind=kind,
-        rank=_whole(said.get("rank", "16")),
-        targets=tuple(_one(word.strip(), TARGETS, "target") for word in said["targets"].split("+"))
-        if "targets" in said
+        rank=_whole(adapter.get("rank", "16")),
+        targets=tuple(_one(word.strip(), TARGETS, "target") for word in adapter["targets"].split("+"))
+        if "targets" in adapter
         else TARGETS,
-        base=_one(said.get("base", "nf4" if kind == "qlora" else "half"), BASES, "base"),
-        dropout=_number(said.get("dropout", "0"), "dropout"),
-        alpha=_number(said["alpha"], "alpha") if "alpha" in said else None,
+        base=_one(adapter.get("base", "nf4" if kind == "qlora" else "half"), BASES, "base"),
+        dropout=_number(adapter.get("dropout", "0"), "dropout"),
+        alpha=_number(adapter["alpha"], "alpha") if "alpha" in adapter else None,
     )
 
 

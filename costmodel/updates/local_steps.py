@@ -54,6 +54,6 @@ def parse_local_steps(text: str) -> LocalSteps:
         return LocalSteps(kind=kind, steps=int(steps[:9]))
     raise InputError(
         what=f"{shown(text)} is no way to run workers apart",
-        cause=f"there are {', '.join(f'{one}:H' for one in OUTER_BYTES)} with 1 to {MOST_STEPS:,} steps",
+        cause=f"there are {', '.join(f'{name}:H' for name in OUTER_BYTES)} with 1 to {MOST_STEPS:,} steps",
         fix="write for example --set job.local_steps=diloco:100",
     )

@@ -100,7 +100,7 @@ def parse_offload(text: str) -> tuple[Offload, bool]:
     >>> parse_offload("optimizer")
     (Offload(optimizer=1.0, activations=0.0, parameters=False), True)
     """
-    said: dict[str, float] = {}
+    offload: dict[str, float] = {}
     open_share = False
     for part in _BETWEEN.split(text.strip().lower()):
         name, colon, share = (word.strip() for word in part.partition(":"))
@@ -108,17 +108,17 @@ def parse_offload(text: str) -> tuple[Offload, bool]:
             raise _no_disk(part)
         if name not in KINDS:
             raise _refused(f"{shown(name)} is none of {', '.join(KINDS)}")
-        if name in said:
+        if name in offload:
             raise _refused(f"{name} is said twice")
         if name == "parameters" and colon:
             raise _refused(f"{shown(part)}: parameters are offloaded whole, they take no share")
         open_share |= name == "optimizer" and not colon
-        said[name] = _share(share) if colon else 1.0
-    open_share &= "parameters" not in said
+        offload[name] = _share(share) if colon else 1.0
+    open_share &= "parameters" not in offload
     return Offload(
-        optimizer=said.get("optimizer", 0.0),
-        activations=said.get("activations", 0.0),
-        parameters="parameters" in said,
+        optimizer=offload.get("optimizer", 0.0),
+        activations=offload.get("activations", 0.0),
+        parameters="parameters" in offload,
     ), open_share
 
 

@@ -58,10 +58,10 @@ def optimizer(name: str) -> Optimizer:
     >>> optimizer("muon").state_bytes, optimizer("adamw").state_bytes
     (4.0, None)
     """
-    found = optimizers().get(name)
-    if found is None:
+    result = optimizers().get(name)
+    if result is None:
         raise unknown(name)
-    return found
+    return result
 
 
 @functools.cache

@@ -85,7 +85,7 @@ def _least(plan: Plan) -> float:
 def range_note(low: int, high: int, best: Plan, tried: tuple[Tried, ...]) -> str:
     """What was tried of a range, in words."""
     mine, least = best.request.job.global_batch_size, _per_token_s(best)
-    others = sorted((one.per_token_s / least - 1, one.batch) for one in tried if one.batch != mine)
+    others = sorted((item.per_token_s / least - 1, item.batch) for item in tried if item.batch != mine)
     after = [f"{batch:,} +{100 * more:.1f} %" for more, batch in others if math.isfinite(more)][:3]
     more = f"; time a token of others: {', '.join(after)}" if after else ""
     return f"a batch of {mine:,}, of {len(tried)} planned between {low:,} and {high:,}{more}"
@@ -94,7 +94,7 @@ def range_note(low: int, high: int, best: Plan, tried: tuple[Tried, ...]) -> str
 def gpus_note(best: Plan, tried: tuple[Tried, ...]) -> str:
     """What was tried of a range of GPUs, in words."""
     mine, least = best.request.cluster.num_gpus, _per_token_s(best)
-    fastest = {one.gpus: one.per_token_s for one in sorted(tried, key=lambda one: -one.per_token_s)}
+    fastest = {item.gpus: item.per_token_s for item in sorted(tried, key=lambda tried: -tried.per_token_s)}
     others = sorted((seconds / least - 1, gpus) for gpus, seconds in fastest.items() if gpus != mine)
     after = [f"{gpus:,} {100 * more:+.1f} %" for more, gpus in others if math.isfinite(more)][:3]
     more = f"; time a token on others: {', '.join(after)}" if after else ""

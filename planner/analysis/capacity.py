@@ -27,11 +27,11 @@ class Limits:
 
     def chances(self, run: Campaign) -> dict[Limit, float]:
         """Chance, in 0…1, that a run keeps each of the limits, failures included, by its name."""
-        found: dict[Limit, float] = {}
+        result: dict[Limit, float] = {}
         if self.deadline_s is not None:
-            found["deadline"] = run.chance_within_s(self.deadline_s)
+            result["deadline"] = run.chance_within_s(self.deadline_s)
         within = None if self.budget_usd is None else run.chance_within_usd(self.budget_usd)
-        return found if within is None else {**found, "budget": within}
+        return result if within is None else {**result, "budget": within}
 
     def kept_by(self, run: Campaign | None) -> bool:
         """Whether a run keeps every limit with a chance of `costmodel.campaign.record.KEPT` or more."""
@@ -74,17 +74,17 @@ def capacity(
 def _cell(request: PlanRequest, gpu: str, count: int, answer: Answerer) -> Cell:
     """One kind and number."""
     try:
-        found = answer(bought(request, gpu, count))
+        cell = answer(bought(request, gpu, count))
     except InputError as error:
         return Cell(gpu=gpu, num_gpus=count, why="no price" if "price" in error.what else NO_LAYOUT)
-    if isinstance(found, Infeasible):
-        rules = [violation.rule for violation in found.violations]
+    if isinstance(cell, Infeasible):
+        rules = [violation.rule for violation in cell.violations]
         return Cell(gpu=gpu, num_gpus=count, why=MEMORY if MEMORY in rules else NO_LAYOUT)
-    run = campaign_or_none(found)
+    run = campaign_or_none(cell)
     if run is None and request.job.total_tokens is not None:
         return Cell(gpu=gpu, num_gpus=count, why=NO_END)
-    estimate = found.estimate
+    estimate = cell.estimate
     seconds, usd = estimate.step_time_s, estimate.usd_per_step
     if run is not None:
         seconds, usd = run.days.p50 * DAY, None if run.usd is None else run.usd.p50
-    return Cell(gpu=gpu, num_gpus=count, seconds=seconds, usd=usd, run=run, offer=offer_of(found, gpu, run))
+    return Cell(gpu=gpu, num_gpus=count, seconds=seconds, usd=usd, run=run, offer=offer_of(cell, gpu, run))

@@ -37,14 +37,14 @@ def first_look(known: Plan, request: PlanRequest, cal: Calibration) -> Plan | No
         return None
     pins = kept(known.layout, request)
     try:
-        found = plan_of_layout(replace(request, pins=pins), cal) if pins else None
+        plan = plan_of_layout(replace(request, pins=pins), cal) if pins else None
     except InputError:
         return None
-    if not isinstance(found, Plan):
+    if not isinstance(plan, Plan):
         return None
-    free = found.problem.memory_budget_bytes
-    fits = found.estimate.peak_memory_bytes <= min(free, capacity_of_fullest(found))
-    return found if fits else None
+    free = plan.problem.memory_budget_bytes
+    fits = plan.estimate.peak_memory_bytes <= min(free, capacity_of_fullest(plan))
+    return plan if fits else None
 
 
 def kept(layout: ParallelLayout, request: PlanRequest) -> dict[str, object]:

@@ -73,12 +73,12 @@ def slices_of(passes: Sequence[Event], time: TimeBreakdown, share: float) -> Ite
     parts = {name: getattr(time, f"{name}_s") for name in IN_PASSES}
     busy_s, total_s = sum(event.end_s - event.start_s for event in passes), sum(parts.values())
     backward_s = sum(event.end_s - event.start_s for event in passes if event.kind == "B")
-    again = time.recompute_s / (total_s + time.recompute_s) * busy_s / backward_s if backward_s else 0.0
+    value = time.recompute_s / (total_s + time.recompute_s) * busy_s / backward_s if backward_s else 0.0
     hidden = {name: seconds for name, seconds in time.hidden_s.items() if name in IN_PASSES and seconds > 0}
     for event in passes:
         length_s, at_s = event.end_s - event.start_s, event.start_s
         what = f"{event.kind} of microbatch {event.microbatch}, stage {event.stage}"
-        recomputed_s = min(again, 1.0) * length_s if event.kind == "B" else 0.0
+        recomputed_s = min(value, 1.0) * length_s if event.kind == "B" else 0.0
         if recomputed_s:
             yield Slice(lane="recompute", start_s=at_s, end_s=at_s + recomputed_s, what=what)
             at_s += recomputed_s

@@ -52,12 +52,12 @@ def op_points(plan: Plan) -> tuple[OpPoint, ...]:
     gpu, cal = build(request.cluster).gpu, calibration_for(request.cluster)
     shard = shard_of(plan.layout, request.job.sequence_length)
     runs = layer_runs(request.model)
-    found: list[OpPoint] = []
+    result: list[OpPoint] = []
     for run in runs:
         ops = layer_ops(Workload(model=request.model, job=request.job, stack=stack), run.kind, shard)
         where = f", {kind_title(request.model, run.kind)}" if len(runs) > 1 else ""
-        found += _points(ops, gpu, cal, calls=run.count, where=where)
-    return (*found, *_points(head_ops(request.model, stack, shard), gpu, cal, calls=1, where=""))
+        result += _points(ops, gpu, cal, calls=run.count, where=where)
+    return (*result, *_points(head_ops(request.model, stack, shard), gpu, cal, calls=1, where=""))
 
 
 def _points(ops: Iterable[Op], gpu: Gpu, cal: Calibration, *, calls: int, where: str) -> Iterator[OpPoint]:

@@ -76,10 +76,12 @@ class Point:
         run = self.run
         if run is None:
             return {}
-        said: dict[str, Any] = {} if self.imposed_mfu is None else {"imposed_mfu": self.imposed_mfu}
-        said |= {"days": run.days.p50, "days_p10": run.days.p10, "days_p90": run.days.p90}
-        said |= {"usd": None if run.usd is None else run.usd.p50}
-        return said if run.deadline_chance is None else {**said, "deadline_chance": run.deadline_chance}
+        finished: dict[str, Any] = {} if self.imposed_mfu is None else {"imposed_mfu": self.imposed_mfu}
+        finished |= {"days": run.days.p50, "days_p10": run.days.p10, "days_p90": run.days.p90}
+        finished |= {"usd": None if run.usd is None else run.usd.p50}
+        return (
+            finished if run.deadline_chance is None else {**finished, "deadline_chance": run.deadline_chance}
+        )
 
     def row(self) -> dict[str, Any]:
         """One point as flat data; keys carry units."""
@@ -147,7 +149,7 @@ def shares_of(text: str) -> Mapping[str, float]:
     Raises:
         InputError: a share is none.
     """
-    found: dict[str, float] = {}
+    shares: dict[str, float] = {}
     for part in text.split(","):
         name, equals, share = part.rpartition("=")
         try:
@@ -155,14 +157,14 @@ def shares_of(text: str) -> Mapping[str, float]:
         except ValueError:
             value = math.nan
         gpu = gpu_name(name.strip()) if equals else ""
-        if not 0 < value <= 1 or gpu in found:
+        if not 0 < value <= 1 or gpu in shares:
             raise InputError(
                 what=f"--mfu {shown(text)} is no MFU",
                 cause=f"{shown(part)} is no share above 0 and at most 100 %, or a GPU is named twice",
                 fix="write --mfu 45%, or --mfu a100-sxm-80gb=45%,a10=38%",
             )
-        found[gpu] = value
-    return found
+        shares[gpu] = value
+    return shares
 
 
 def points_of(flags: Flags) -> tuple[Flags, ...]:
@@ -199,8 +201,8 @@ def _named(text: str | None) -> Sequence[str | None]:
 
 def _optimizers(flags: Flags) -> Sequence[tuple[str, ...]]:
     """Settings of every optimizer that is listed, ``job.optimizer=adamw,muon``; else as they are."""
-    others = tuple(one for one in flags.settings if not one.startswith(OPTIMIZER))
-    listed = [one.removeprefix(OPTIMIZER) for one in flags.settings if one not in others]
+    others = tuple(setting for setting in flags.settings if not setting.startswith(OPTIMIZER))
+    listed = [setting.removeprefix(OPTIMIZER) for setting in flags.settings if setting not in others]
     if len(listed) != 1:
         return (flags.settings,)
     return tuple((*others, f"{OPTIMIZER}{name.strip()}") for name in listed[0].split(","))
@@ -214,15 +216,15 @@ def _batches(text: str | None) -> Sequence[str | None]:
     """
     if text is None or not any(is_in_tokens(part) or part.strip()[-1:] in "mM" for part in text.split(",")):
         return _listed(text, FLAG)
-    found: list[str] = []
+    batches: list[str] = []
     for part in text.split(","):
         ends = part.split(RANGE)
         if len(ends) > 1 and all(map(is_in_tokens, ends)):
             counts = (read_batch(end, 1) for end in ends)
-            found += [f"{count}tok" for count in parse_counts(RANGE.join(map(str, counts)), FLAG)]
+            batches += [f"{count}tok" for count in parse_counts(RANGE.join(map(str, counts)), FLAG)]
         else:
-            found.append(part.strip())
-    return tuple(found)
+            batches.append(part.strip())
+    return tuple(batches)
 
 
 def _listed(text: str | None, flag: str, *, largest: int = 10**18) -> Sequence[str | None]:
@@ -237,11 +239,11 @@ def run_points(
 ) -> Iterator[Point]:
     """Plan every request, one after the other; one without a plan says why and does not stop the sweep."""
     for request in requests:
-        found = planner(request)
-        if isinstance(found, Infeasible):
-            yield Point(request=request, plan=None, reason=cause_of(found))
+        answer = planner(request)
+        if isinstance(answer, Infeasible):
+            yield Point(request=request, plan=None, reason=cause_of(answer))
         else:
-            yield Point(request=request, plan=found)
+            yield Point(request=request, plan=answer)
 
 
 def with_efficiency(points: Iterable[Point]) -> tuple[Point, ...]:

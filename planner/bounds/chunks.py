@@ -74,13 +74,13 @@ def _freeing_seconds(problem: Problem, priced: Priced, form: MemoryForm, held: V
         held_microbatches(pieces.first_backward_relief, table.schedule, pp, table.virtual_stages, M, rank)
     )
     first, last = holds_ends(table.schedule, pp, rank)
-    static, saved, again = (
+    static, saved, values = (
         np.stack([np.broadcast_to(np.asarray(part, dtype=np.float64), len(table)) for part in parts])
         for parts in (form.static_bytes, form.saved_bytes, form.saved_bytes_recomputed)
     )
     room = problem.memory_budget_bytes * (1 + ROUNDING) - form.fixed_at(first, last)
     lacking = held @ static + waiting * (held @ saved) - room
-    freed = np.maximum(saved - again, 0.0) * (table.recompute == _FULL)
+    freed = np.maximum(saved - values, 0.0) * (table.recompute == _FULL)
     lacking = np.where(lacking > 0, np.maximum(lacking + form.recompute_working_at(last), 0.0), 0.0)
     frees = freed > 0
     per_byte = np.where(frees, np.maximum(costs.recompute_s, 0.0) / np.where(frees, freed, 1.0), 0.0)

@@ -31,7 +31,7 @@ LONGEST = 64.0
 
 def slowness(layers: Sequence[Vector]) -> list[Vector]:
     """ρ: seconds of a layer on each kind over those on the first, of the run where it is least."""
-    return [(one / layers[0]).min(axis=0) for one in layers]
+    return [(layer / layers[0]).min(axis=0) for layer in layers]
 
 
 def most_rate(slower: Sequence[Vector], caps: Sequence[Any], pp: Any) -> Vector:
@@ -109,14 +109,14 @@ def arranged_bounds(
     kinds, ends = arrangements(int(table.pp[0]), caps)
     largest = [int(counts.argmax())]
     limits = [
-        rank_limits(problem, one, counts, largest) for problem, one in zip(problems, priced, strict=True)
+        rank_limits(problem, item, counts, largest) for problem, item in zip(problems, priced, strict=True)
     ]
 
     def works(seconds: Vector) -> npt.NDArray[np.bool_]:
         before = []
-        for one in limits:
-            taken = np.minimum(layers_taken(one, seconds), one.most)
-            taken = np.where(taken >= one.least, taken, NONE_FITS)
+        for limit in limits:
+            taken = np.minimum(layers_taken(limit, seconds), limit.most)
+            taken = np.where(taken >= limit.least, taken, NONE_FITS)
             before.append(np.concatenate([np.zeros((1, len(rest))), np.cumsum(taken, axis=0)]))
         every = np.stack(before)
         sums = sum(

@@ -47,7 +47,7 @@ def with_campaign(plan: Plan, world: FailureModel | None = None) -> Plan:
 def finished(
     plan: Plan,
     failures: str | Path | None,
-    told: Callable[[InputError], None] = lambda _: None,
+    value: Callable[[InputError], None] = lambda _: None,
     *,
     min_gpus: int | None = None,
     by_date: bool = False,
@@ -57,7 +57,7 @@ def finished(
     Args:
         plan: A plan whose job says how many tokens.
         failures: A file of the user's own; what it makes impossible is an error.
-        told: Hears why there is no campaign.
+        value: Hears why there is no campaign.
         min_gpus: Fewest GPUs the run goes on with where no spare is left; None for that of the file.
         by_date: Whether spares make the earliest finish, in place of the cheapest.
     """
@@ -68,7 +68,7 @@ def finished(
     except InputError as impossible:
         if failures is not None or min_gpus is not None:
             raise
-        told(impossible)
+        value(impossible)
         return plan
 
 
@@ -109,10 +109,10 @@ def token_bytes(model: ModelSpec, world: FailureModel | None) -> float:
 
     Those of megatron-core; of a sample of a module nobody knows, and it is 0 unless it is said.
     """
-    said = None if world is None else world.loader.bytes_per_token
-    if said is None and model.module is not None:
+    bytes_per_token = None if world is None else world.loader.bytes_per_token
+    if bytes_per_token is None and model.module is not None:
         return 0.0
-    return said or (2.0 if model.vocab_size < SHORT_VOCABULARY else 4.0)
+    return bytes_per_token or (2.0 if model.vocab_size < SHORT_VOCABULARY else 4.0)
 
 
 def campaign_of(plan: Plan, world: FailureModel) -> Campaign:
@@ -197,13 +197,13 @@ def finish_gap(plan: Plan) -> float | None:
         The share, in the mean; None without a campaign, where the closed form does not answer it, or where
         the plan is not the fastest: under another objective, or not proven.
     """
-    found, proof = plan.campaign, plan.optimality
-    if found is None or found.bound_useful_share is None or plan.request.objective != "step-time":
+    result, proof = plan.campaign, plan.optimality
+    if result is None or result.bound_useful_share is None or plan.request.objective != "step-time":
         return None
     if proof.status != "proven":
         return None
     step = proof.bound_s / plan.estimate.step_time_s
-    return max(0.0, 1 - step * found.mean_useful_share / found.bound_useful_share)
+    return max(0.0, 1 - step * result.mean_useful_share / result.bound_useful_share)
 
 
 def job_of(plan: Plan, world: FailureModel | None = None) -> Job:

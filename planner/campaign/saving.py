@@ -41,9 +41,9 @@ def _stored_every_s(campaign: Campaign) -> float:
 
 def saving_facts(plan: Plan) -> dict[str, Any]:
     """The same as fields that engines are told, None in all where there is no campaign."""
-    found = plan.campaign
+    campaign = plan.campaign
     return {
         "campaign.save_interval_steps": save_interval_steps(plan),
-        "campaign.kept_checkpoints": None if found is None else kept_checkpoints(found),
-        "campaign.asynchronous": None if found is None else found.failures.asynchronous,
+        "campaign.kept_checkpoints": None if campaign is None else kept_checkpoints(campaign),
+        "campaign.asynchronous": None if campaign is None else campaign.failures.asynchronous,
     }

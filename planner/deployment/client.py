@@ -60,8 +60,8 @@ def spreads(job: ServingJob) -> bool:
 
 def client_notes(plan: ServingPlan) -> tuple[str, ...]:
     """What of the load a command alone does not send."""
-    told = f"the benchmark sends the mean lengths alone; --save-dir DIR writes {LENGTHS_FILE}, the plan's"
-    return (told,) if spreads(plan.request.job) else ()
+    text = f"the benchmark sends the mean lengths alone; --save-dir DIR writes {LENGTHS_FILE}, the plan's"
+    return (text,) if spreads(plan.request.job) else ()
 
 
 def lengths_file(job: ServingJob) -> str:

@@ -137,12 +137,12 @@ def _mode(role: str) -> list[str]:
 
 def _renamed(words: Sequence[str], role: str) -> list[str]:
     """Flags of `trtllm-serve` as `dynamo.trtllm` calls them; it knows no backend but PyTorch's."""
-    found = []
+    renamed = []
     for flag, value in zip(words[::2], words[1::2], strict=True):
         if flag != "--backend":
             file = f"{_OPTIONS}/{role or 'server'}.yaml"
-            found += [_TRTLLM_FLAGS[flag], file if flag == "--extra_llm_api_options" else value]
-    return found
+            renamed += [_TRTLLM_FLAGS[flag], file if flag == "--extra_llm_api_options" else value]
+    return renamed
 
 
 def _options(plan: ServingPlan, pool: PoolPlan, role: str) -> str:

@@ -102,7 +102,7 @@ def _scripts(plan: ServingPlan) -> dict[str, str]:
 
 def _started(plan: ServingPlan, servers: Sequence[Server]) -> list[int]:
     """The nodes on which something is started, in their order."""
-    return sorted({node for one in servers for node in server_commands(plan, one)})
+    return sorted({node for server in servers for node in server_commands(plan, server)})
 
 
 def _head(what: str, nodes: int) -> str:
@@ -112,11 +112,16 @@ def _head(what: str, nodes: int) -> str:
 
 def _node(plan: ServingPlan, servers: Sequence[Server], node: int) -> str:
     """The script of one node: its servers beside each other; when one ends, all do."""
-    here = [(one, words) for one in servers for at, words in server_commands(plan, one).items() if at == node]
-    what = ", ".join(f"{one.name} on GPUs {one.gpus[0]} to {one.gpus[-1]}" for one, _ in here)
+    here = [
+        (server, words)
+        for server in servers
+        for at, words in server_commands(plan, server).items()
+        if at == node
+    ]
+    what = ", ".join(f"{server.name} on GPUs {server.gpus[0]} to {server.gpus[-1]}" for server, _ in here)
     lines = ["mkdir -p logs", "pids=()", "trap 'kill \"${pids[@]}\" 2>/dev/null || true' EXIT"]
-    for one, words in here:
-        lines += [f"{_line(words)} > logs/{one.name}.log 2>&1 &", 'pids+=("$!")']
+    for server, words in here:
+        lines += [f"{_line(words)} > logs/{server.name}.log 2>&1 &", 'pids+=("$!")']
     return _head(f"node {node}: {what}", nodes_of(servers)) + "\n".join([*lines, "wait -n", ""])
 
 
@@ -140,9 +145,9 @@ def _line(words: Sequence[str]) -> str:
     )
 
 
-def _variable(found: re.Match[str]) -> str:
+def _variable(match: re.Match[str]) -> str:
     """The variable of an address."""
-    return f"$NODE_{found[1]}"
+    return f"$NODE_{match[1]}"
 
 
 def _hosts(nodes: int) -> str:

@@ -75,14 +75,14 @@ def manifest(
     engine = plan.request.engine
     if plan.request.router not in BY_TURNS:
         return _refused_router(plan)
-    if engine in _SEVERAL_NODES and any(plan.nodes_of(one.pool) > 1 for one in workloads):
+    if engine in _SEVERAL_NODES and any(plan.nodes_of(workload.pool) > 1 for workload in workloads):
         return _refusal(plan)
     head = "".join(f"# {note}\n" for note in notes)
-    maps = [_options_map(plan, one) for one in workloads if one.options]
+    maps = [_options_map(plan, workload) for workload in workloads if workload.options]
     front = (
         router_documents(engine, app_of(plan), engine_image(plan), PORT) if plan.prefill is not None else []
     )
-    pods = [_workload(plan, one, scaled=scaled) for one in workloads]
+    pods = [_workload(plan, workload, scaled=scaled) for workload in workloads]
     return head + yaml(*maps, weights_claim(plan), *pods, *front, _service(plan, workloads))
 
 

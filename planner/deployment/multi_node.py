@@ -27,8 +27,8 @@ def node_commands(plan: ServingPlan, server: Server, words: Sequence[str]) -> di
         return {nodes[0]: list(words)}
     if plan.request.engine == "trtllm":
         return {nodes[0]: [*_srun(len(nodes), server.pool.layout.num_gpus), *words]}
-    told = {"vllm": _vllm, "sglang": _sglang}[plan.request.engine]
-    return {node: [*words, *told(server, rank)] for rank, node in enumerate(nodes)}
+    result = {"vllm": _vllm, "sglang": _sglang}[plan.request.engine]
+    return {node: [*words, *result(server, rank)] for rank, node in enumerate(nodes)}
 
 
 def _vllm(server: Server, rank: int) -> list[str]:
@@ -61,7 +61,7 @@ def _srun(nodes: int, gpus: int) -> list[str]:
 
 def node_notes(plan: ServingPlan, servers: Sequence[Server]) -> tuple[str, ...]:
     """What the commands of several nodes need."""
-    widest = max(len(one.nodes) for one in servers)
+    widest = max(len(server.nodes) for server in servers)
     if widest == 1 or plan.request.engine != "trtllm":
         return by_hand(plan, servers)
     srun = f"a worker spans {widest} nodes: srun starts it in a Slurm allocation of that many"
@@ -70,12 +70,12 @@ def node_notes(plan: ServingPlan, servers: Sequence[Server]) -> tuple[str, ...]:
 
 def by_hand(plan: ServingPlan, servers: Sequence[Server]) -> tuple[str, ...]:
     """What of that a folder's own scripts do: each is a step of its README already."""
-    nodes, widest = nodes_of(servers), max(len(one.nodes) for one in servers)
-    found = []
+    nodes, widest = nodes_of(servers), max(len(server.nodes) for server in servers)
+    result = []
     if widest > 1 and plan.request.engine != "trtllm":
-        found.append(f"a worker spans {widest} nodes: start its command on each of them")
+        result.append(f"a worker spans {widest} nodes: start its command on each of them")
     if nodes > 1 and not (len(servers) == 1 and plan.request.engine == "trtllm"):
-        found.append(
+        result.append(
             f"fill in {address(0)} and those of the others; clients and the benchmark talk to node 0"
         )
-    return tuple(found)
+    return tuple(result)

@@ -82,7 +82,7 @@ def servers_of(plan: ServingPlan) -> tuple[Server, ...]:
 
 def nodes_of(servers: Sequence[Server]) -> int:
     """Nodes that the servers are placed on."""
-    return 1 + max(max(one.nodes) for one in servers)
+    return 1 + max(max(server.nodes) for server in servers)
 
 
 def _place(

@@ -47,8 +47,8 @@ def _vllm(servers: Sequence[Server], nodes: int, policy: str) -> list[str]:
     """`vllm-router`."""
     words = ["vllm-router", "--host", EVERYWHERE, "--port", str(PORT), "--policy", policy]
     if not servers[0].role:
-        return [*words, "--worker-urls", *(f"http://{authority(one, nodes)}" for one in servers)]
-    urls = [word for one in servers for word in (f"--{one.role}", f"http://{authority(one, nodes)}")]
+        return [*words, "--worker-urls", *(f"http://{authority(server, nodes)}" for server in servers)]
+    urls = [word for server in servers for word in (f"--{server.role}", f"http://{authority(server, nodes)}")]
     return [*words, "--vllm-pd-disaggregation", *urls]
 
 
@@ -57,11 +57,11 @@ def _sglang(servers: Sequence[Server], nodes: int, policy: str) -> list[str]:
     words = ["python", "-m", "sglang_router.launch_router", "--host", EVERYWHERE, "--port", str(PORT)]
     words += ["--policy", policy]
     if not servers[0].role:
-        return [*words, "--worker-urls", *(f"http://{authority(one, nodes)}" for one in servers)]
+        return [*words, "--worker-urls", *(f"http://{authority(server, nodes)}" for server in servers)]
     urls: list[str] = []
-    for one in servers:
-        bootstrap = [str(one.bootstrap_port)] if one.role == "prefill" else []
-        urls += [f"--{one.role}", f"http://{authority(one, nodes)}", *bootstrap]
+    for server in servers:
+        bootstrap = [str(server.bootstrap_port)] if server.role == "prefill" else []
+        urls += [f"--{server.role}", f"http://{authority(server, nodes)}", *bootstrap]
     return [*words, "--pd-disaggregation", *urls]
 
 
@@ -76,14 +76,14 @@ def _pools(servers: Sequence[Server], nodes: int) -> str:
     """The YAML of both pools."""
     lines = [f"hostname: {EVERYWHERE}", f"port: {PORT}", "backend: pytorch"]
     for role, key in (("prefill", "context_servers"), ("decode", "generation_servers")):
-        urls = [authority(one, nodes) for one in servers if one.role == role]
+        urls = [authority(server, nodes) for server in servers if server.role == role]
         lines += [f"{key}:", f"  num_instances: {len(urls)}", "  urls:", *(f'  - "{url}"' for url in urls)]
     return "\n".join(lines)
 
 
 def _nginx(servers: Sequence[Server], nodes: int) -> str:
     """The configuration of nginx: round robin is its default; answers are passed on token by token."""
-    workers = "".join(f"    server {authority(one, nodes)};\n" for one in servers)
+    workers = "".join(f"    server {authority(server, nodes)};\n" for server in servers)
     return (
         "pid router.pid;\nerror_log stderr;\nevents { worker_connections 16384; }\n"
         "http {\n  access_log off;\n"

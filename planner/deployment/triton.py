@@ -51,7 +51,7 @@ def triton_files(plan: ServingPlan) -> dict[str, str]:
         f"{place}/config.pbtxt": config(),
         f"{place}/1/model.yaml": yaml(model_yaml(plan, plan.decode)),
         **{
-            f"triton-node{node}.sh": _script(node, [one for one in servers if one.nodes == (node,)])
+            f"triton-node{node}.sh": _script(node, [server for server in servers if server.nodes == (node,)])
             for node in range(nodes_of(servers))
         },
     }
@@ -117,7 +117,7 @@ def _tensor(name: str, kind: str, dims: int) -> str:
 
 def _script(node: int, servers: Sequence[Server]) -> str:
     """What starts the servers of a node inside the image, beside each other."""
-    doors = ", ".join(str(_door(one)) for one in servers)
+    doors = ", ".join(str(_door(server)) for server in servers)
     what = f"node {node}: run in {IMAGE}; servers answer on ports {doors}"
     files = f"{REPOSITORY}/{_MODEL}/1"
     lines = [
@@ -133,11 +133,11 @@ def _script(node: int, servers: Sequence[Server]) -> str:
         "pids=()",
         "trap 'kill \"${pids[@]}\" 2>/dev/null || true' EXIT",
     ]
-    for one in servers:
+    for server in servers:
         ports = " ".join(
-            f"--{name}-port {_door(one) + n}" for n, name in enumerate(("http", "grpc", "metrics"))
+            f"--{name}-port {_door(server) + n}" for n, name in enumerate(("http", "grpc", "metrics"))
         )
-        gpus = ",".join(map(str, one.gpus))
+        gpus = ",".join(map(str, server.gpus))
         lines += [
             f"CUDA_VISIBLE_DEVICES={gpus} tritonserver --model-repository {REPOSITORY} {ports} &",
             'pids+=("$!")',

@@ -47,7 +47,7 @@ def commands(plan: ServingPlan) -> dict[str, str]:
         **{name: shlex.join(words) for name, words in _shown(plan).items()},
         **option_files(plan),
         **({"router": shlex.join(words)} if (words := router(plan)) else {}),
-        **({"notes": "\n".join(told)} if (told := (*notes(plan), *client_notes(plan))) else {}),
+        **({"notes": "\n".join(values)} if (values := (*notes(plan), *client_notes(plan))) else {}),
         "benchmark": shlex.join(client_words(plan, served_checkpoint(plan))),
         "kubernetes": kubernetes(plan),
     }
@@ -57,7 +57,7 @@ def kubernetes(plan: ServingPlan, *, scaled: bool = False) -> str:
     """The manifest, with as many workers as planned, or for pools that something else scales."""
     workloads = [workload(plan, pool, role) for role, pool in plan.pools]
     if scaled and plan.request.engine == "sglang":  # its metrics page is off without the word
-        workloads = [replace(one, words=(*one.words, "--enable-metrics")) for one in workloads]
+        workloads = [replace(item, words=(*item.words, "--enable-metrics")) for item in workloads]
     return manifest(plan, workloads, (*_pod_notes(plan), *notes(plan)), scaled=scaled)
 
 
@@ -80,18 +80,18 @@ def _shown(plan: ServingPlan) -> dict[str, list[str]]:
     """The words of every server by where it runs; of a large fleet those of each pool's first worker."""
     servers = servers_of(plan)
     several = nodes_of(servers) > 1 and len(servers) > 1
-    found = {}
-    for one in servers:
-        if len(servers) > MOST_SHOWN and one.number:
+    shown = {}
+    for server in servers:
+        if len(servers) > MOST_SHOWN and server.number:
             continue
-        number = [str(one.number)] if one.pool.workers > 1 else []
-        who = " ".join([*([one.role] if one.role else ["worker"] * len(number)), *number])
-        by_node = server_commands(plan, one)
+        number = [str(server.number)] if server.pool.workers > 1 else []
+        who = " ".join([*([server.role] if server.role else ["worker"] * len(number)), *number])
+        by_node = server_commands(plan, server)
         for node, words in by_node.items():
             where = f"node {node}" if several or len(by_node) > 1 else ""
             place = ", ".join(part for part in (who, where) if part)
-            found[f"serve ({place})" if place else "serve"] = words
-    return found
+            shown[f"serve ({place})" if place else "serve"] = words
+    return shown
 
 
 def server_commands(plan: ServingPlan, server: Server) -> dict[int, list[str]]:
@@ -111,11 +111,11 @@ def server_commands(plan: ServingPlan, server: Server) -> dict[int, list[str]]:
 def _environment(plan: ServingPlan, server: Server, host: str) -> list[str]:
     """Variables before a command: its GPUs where it shares the node, and where others fetch its caches."""
     gpus = ",".join(map(str, server.gpus))
-    found = [f"CUDA_VISIBLE_DEVICES={gpus}"] if len(server.nodes) == 1 and not server.alone else []
+    environment = [f"CUDA_VISIBLE_DEVICES={gpus}"] if len(server.nodes) == 1 and not server.alone else []
     if server.role and plan.request.engine == "vllm":
-        found.append(f"VLLM_NIXL_SIDE_CHANNEL_HOST={host}")
-        found.append(f"VLLM_NIXL_SIDE_CHANNEL_PORT={server.side_channel_port}")
-    return ["env", *found] if found else []
+        environment.append(f"VLLM_NIXL_SIDE_CHANNEL_HOST={host}")
+        environment.append(f"VLLM_NIXL_SIDE_CHANNEL_PORT={server.side_channel_port}")
+    return ["env", *environment] if environment else []
 
 
 def checkpoint(model: ModelSpec) -> str:
@@ -160,19 +160,23 @@ def _pod_notes(plan: ServingPlan) -> tuple[str, ...]:
 def notes(plan: ServingPlan) -> tuple[str, ...]:
     """What the commands do not start or cannot know."""
     servers = servers_of(plan)
-    found = list(node_notes(plan, servers))
+    result = list(node_notes(plan, servers))
     if len(servers) > MOST_SHOWN:
-        found.append(f"{len(servers)} servers: --save-dir DIR writes a script for every node")
+        result.append(f"{len(servers)} servers: --save-dir DIR writes a script for every node")
     if served_checkpoint(plan).startswith("<"):
         placeholder = served_checkpoint(plan)
-        found.append(f"put a checkpoint in place of {placeholder}: the published weights have another format")
+        result.append(
+            f"put a checkpoint in place of {placeholder}: the published weights have another format"
+        )
     if (head := drafter_checkpoint(plan)).startswith("<"):
-        found.append(f"put a drafter that was trained for the model in place of {head}")
+        result.append(f"put a drafter that was trained for the model in place of {head}")
     if host := plan.request.host_cache_bytes:
-        found.append(f"every server keeps {format_bytes(host)} of caches in the memory of its hosts")
+        result.append(f"every server keeps {format_bytes(host)} of caches in the memory of its hosts")
     if plan.request.job.adapter is not None:
-        found.append("name your adapters: --lora-modules NAME=PATH of vLLM, --lora-paths NAME=PATH of SGLang")
-    return tuple(found)
+        result.append(
+            "name your adapters: --lora-modules NAME=PATH of vLLM, --lora-paths NAME=PATH of SGLang"
+        )
+    return tuple(result)
 
 
 def workload(plan: ServingPlan, pool: PoolPlan, role: str) -> Workload:

@@ -206,32 +206,32 @@ class _Read:
 def measured_of(text: str) -> tuple[Measured, list[Setting], str]:
     """What a log measured, the settings that it prints, and the commands that it shows."""
     small = text.lower()
-    told = (pattern for pattern, words in _TOLD.items() if any(word in small for word in words))
-    read = _Read(told=frozenset(told), forms=forms_in(text))
+    patterns = (pattern for pattern, words in _TOLD.items() if any(word in small for word in words))
+    read = _Read(told=frozenset(patterns), forms=forms_in(text))
     for number, line in _lines(text):
         _take(line, number, read)
     if read.each_step and read.each_step[-1] > 0:
         read.job.setdefault("job.global_batch_size", (read.each_step[-1], 0))
-    found = Measured(
+    measured = Measured(
         job=[(name, value, line) for name, (value, line) in read.job.items()],
         doubts=read.doubts,
         out_of_memory=read.out_of_memory,
     )
     steady = read.steps[1:] if len(read.steps) > 1 else read.steps
     if steady:
-        found.step_time_s, found.steps = statistics.median(steady), len(steady)
+        measured.step_time_s, measured.steps = statistics.median(steady), len(steady)
         if len(read.steps) == 1:
-            found.doubts.append("the log has one step, which is a warm-up: not a steady state")
+            measured.doubts.append("the log has one step, which is a warm-up: not a steady state")
     elif read.average is not None or read.progress:
-        found.step_time_s = read.average or _median(read.progress[max(read.progress)])
-    found.tflops_per_gpu = _median(read.tflops)
-    found.tokens_per_s_per_gpu = _median(read.tokens)
-    found.tokens_per_s = _median(read.all_tokens)
-    found.samples_per_s = _median(read.samples)
-    found.peak_memory_bytes = read.memory or None
+        measured.step_time_s = read.average or _median(read.progress[max(read.progress)])
+    measured.tflops_per_gpu = _median(read.tflops)
+    measured.tokens_per_s_per_gpu = _median(read.tokens)
+    measured.tokens_per_s = _median(read.all_tokens)
+    measured.samples_per_s = _median(read.samples)
+    measured.peak_memory_bytes = read.memory or None
     if read.arrays:  # what `bash -x` shows of the arguments: the first of every name, as one command
         read.commands.insert(0, f"run {' '.join(read.arrays.values())}")
-    return found, read.settings, "\n".join(read.commands)
+    return measured, read.settings, "\n".join(read.commands)
 
 
 def _median(values: list[float]) -> float | None:

@@ -109,49 +109,49 @@ def logged_steps(lines: Iterable[str]) -> Iterator[LoggedStep]:
             _take_mllog(plain, job)
             yield from _of_mllog(plain, job)
             continue
-        found, rank = step_line(plain), _rank(plain)
-        if found.step is not None and found.step < MOST_STEP:
-            number[rank] = int(found.step)
-        elif found.is_progress and rank in number:
-            found.step = number.pop(rank)
-        if found.step is not None and found.is_progress:
+        result, rank = step_line(plain), _rank(plain)
+        if result.step is not None and result.step < MOST_STEP:
+            number[rank] = int(result.step)
+        elif result.is_progress and rank in number:
+            result.step = number.pop(rank)
+        if result.step is not None and result.is_progress:
             number.pop(rank, None)
-            yield _timed(found, rank, _when(plain))
+            yield _timed(result, rank, _when(plain))
 
 
 def logged_job(lines: Iterable[str]) -> LoggedJob:
     """What lines say of their job: of a batch that ramps up the last, of other numbers the first."""
-    found = LoggedJob()
+    job = LoggedJob()
     for _, line in zip(range(MOST_LOGGED), lines, strict=False):
         plain = line[:LONGEST_LINE]
         small = plain.lower()
         if _MLLOG in plain:
-            _take_mllog(plain, found)
+            _take_mllog(plain, job)
             continue
         if "batch" in small and (batch := _STATED["global_batch_size"].search(plain)):
-            size = int(batch[1].replace(",", "")) or found.global_batch_size
-            found.is_ramping |= (size or 0) > (found.global_batch_size or size or 0)
-            found.global_batch_size = size
-        if "world size" in small and found.num_gpus is None and (world := _STATED["num_gpus"].search(plain)):
-            found.num_gpus = int(world[1])
+            size = int(batch[1].replace(",", "")) or job.global_batch_size
+            job.is_ramping |= (size or 0) > (job.global_batch_size or size or 0)
+            job.global_batch_size = size
+        if "world size" in small and job.num_gpus is None and (world := _STATED["num_gpus"].search(plain)):
+            job.num_gpus = int(world[1])
         if "sequence length" in small and (length := _STATED["sequence_length"].search(plain)):
-            found.sequence_length = found.sequence_length or int(length[1])
-        if found.steps is None and (steps := step_line(plain, _TOTALS).steps):
-            found.steps = int(steps)
-    return found
+            job.sequence_length = job.sequence_length or int(length[1])
+        if job.steps is None and (steps := step_line(plain, _TOTALS).steps):
+            job.steps = int(steps)
+    return job
 
 
-def _timed(found: StepLine, rank: str, at_s: float | None) -> LoggedStep:
+def _timed(timed: StepLine, rank: str, at_s: float | None) -> LoggedStep:
     """A step with what its line says."""
     return LoggedStep(
-        step=int(found.step or 0),
-        steps=None if found.steps is None else int(found.steps),
-        step_s=found.step_s or found.mean_step_s or found.bar_step_s,
-        tokens_per_s_per_gpu=found.tokens_per_s_per_gpu or None,
-        tokens_per_s=found.tokens_per_s or None,
-        samples_per_s=found.samples_per_s or None,
-        flop_per_s_per_gpu=found.flop_per_s_per_gpu or None,
-        peak_memory_bytes=found.peak_memory_bytes or None,
+        step=int(timed.step or 0),
+        steps=None if timed.steps is None else int(timed.steps),
+        step_s=timed.step_s or timed.mean_step_s or timed.bar_step_s,
+        tokens_per_s_per_gpu=timed.tokens_per_s_per_gpu or None,
+        tokens_per_s=timed.tokens_per_s or None,
+        samples_per_s=timed.samples_per_s or None,
+        flop_per_s_per_gpu=timed.flop_per_s_per_gpu or None,
+        peak_memory_bytes=timed.peak_memory_bytes or None,
         at_s=at_s,
         rank=rank,
     )
@@ -232,12 +232,12 @@ _OF_DATA = ("samples_count", "epoch_num")
 
 def _when(line: str) -> float | None:
     """The first time of day that a line has; zones are not printed, and differences need none."""
-    found = _WHEN.search(line) or _WHEN_US.search(line)
-    if found is None:
+    match = _WHEN.search(line) or _WHEN_US.search(line)
+    if match is None:
         return None
-    said = found.groupdict()
+    values = match.groupdict()
     try:
-        day = f"{said['year']}-{said['month']}-{said['day']}T{said['clock']}"
+        day = f"{values['year']}-{values['month']}-{values['day']}T{values['clock']}"
         return datetime.fromisoformat(day).replace(tzinfo=UTC).timestamp()
     except ValueError:
         return None
@@ -245,5 +245,5 @@ def _when(line: str) -> float | None:
 
 def _rank(line: str) -> str:
     """The rank that a launcher names before a line."""
-    found = _RANK.match(line)
-    return next((digits for digits in found.groups() if digits), "") if found else ""
+    match = _RANK.match(line)
+    return next((digits for digits in match.groups() if digits), "") if match else ""

@@ -59,11 +59,11 @@ def recipes_of(text: str, where: str) -> list[Recipe]:
     functions = _Functions(
         {node.name: node for node in ast.walk(module) if isinstance(node, ast.FunctionDef)}
     )
-    found = [
+    recipes = [
         Recipe(name, tuple(_of_function(node, functions, 0)), node.lineno) for name, node in functions.items()
     ]
     top = tuple(_last(setting for node in module.body for setting in _statement(node, functions, 0)))
-    return [recipe for recipe in (*found, Recipe("", top, 1)) if recipe.settings]
+    return [recipe for recipe in (*recipes, Recipe("", top, 1)) if recipe.settings]
 
 
 def _last(settings: Iterable[Setting]) -> list[Setting]:
@@ -78,14 +78,14 @@ def _fill_constants(module: ast.Module) -> None:
     stored.update(node.arg for node in nodes if isinstance(node, ast.arg))
     values: dict[str, ast.Constant] = {}
     for body in (module.body, *(node.body for node in nodes if isinstance(node, ast.FunctionDef))):
-        for one in body:
-            if not isinstance(one, ast.Assign | ast.AnnAssign) or one.value is None:
+        for item in body:
+            if not isinstance(item, ast.Assign | ast.AnnAssign) or item.value is None:
                 continue
-            targets = one.targets if isinstance(one, ast.Assign) else [one.target]
+            targets = item.targets if isinstance(item, ast.Assign) else [item.target]
             if len(targets) == 1 and isinstance(name := targets[0], ast.Name) and stored[name.id] == 1:
-                plain = _plain(one.value)
+                plain = _plain(item.value)
                 if isinstance(plain, str | int | float):
-                    values[name.id] = ast.Constant(plain, lineno=one.lineno, col_offset=0)
+                    values[name.id] = ast.Constant(plain, lineno=item.lineno, col_offset=0)
     for node in nodes:
         for field, part in ast.iter_fields(node):
             if isinstance(part, ast.Name) and not _stored(part) and part.id in values:
@@ -111,34 +111,34 @@ def _deepest(text: str) -> int:
 
 def _of_function(node: ast.FunctionDef, functions: _Functions, depth: int) -> list[Setting]:
     """Settings of a function; the number of GPUs in its name is one."""
-    found: list[Setting] = _defaults(node)
+    settings: list[Setting] = _defaults(node)
     for statement in node.body:
         functions.left -= 1
         if functions.left < 0:
             break
-        found.extend(_statement(statement, functions, depth))
-        if len(found) > MOST_SETTINGS:
+        settings.extend(_statement(statement, functions, depth))
+        if len(settings) > MOST_SETTINGS:
             break
-    found = _last(found)
+    settings = _last(settings)
     gpus = _GPUS.search(node.name)
-    if gpus and found:
+    if gpus and settings:
         how = "from the name of the function"
-        found.insert(0, Setting(name="num_gpus", value=int(gpus.group(1)), line=node.lineno, how=how))
-    return found
+        settings.insert(0, Setting(name="num_gpus", value=int(gpus.group(1)), line=node.lineno, how=how))
+    return settings
 
 
 def _defaults(node: ast.FunctionDef) -> list[Setting]:
     """Arguments with a default."""
     arguments = [*node.args.args[len(node.args.args) - len(node.args.defaults) :], *node.args.kwonlyargs]
     values = [*node.args.defaults, *node.args.kw_defaults]
-    found: list[Setting] = []
+    settings: list[Setting] = []
     for argument, value in zip(arguments, values, strict=True):
         plain = ... if value is None else _plain(value)
         if not isinstance(plain, EllipsisType):
-            found.append(
+            settings.append(
                 Setting(name=argument.arg, value=plain, line=argument.lineno, how="an argument's default")
             )
-    return found
+    return settings
 
 
 def _statement(node: ast.stmt, functions: _Functions, depth: int) -> list[Setting]:
@@ -164,18 +164,20 @@ def _untold(body: Iterable[ast.stmt], node: ast.stmt, functions: _Functions, dep
     """Settings that hold only where a run comes past them."""
     how = f"line {node.lineno}: only a run knows whether its branch or loop sets "
     inside = _block(body, functions, depth)
-    return [replace(one, value=NOT_KNOWN, how=one.how or f"{how}{one.name}") for one in inside]
+    return [
+        replace(setting, value=NOT_KNOWN, how=setting.how or f"{how}{setting.name}") for setting in inside
+    ]
 
 
 def _block(body: Iterable[ast.stmt], functions: _Functions, depth: int) -> list[Setting]:
     """Settings of statements inside another."""
-    found: list[Setting] = []
+    settings: list[Setting] = []
     for statement in body:
         functions.left -= 1
         if functions.left < 0 or depth > MOST_NESTED:
             break
-        found.extend(_statement(statement, functions, depth + 1))
-    return found[:MOST_SETTINGS]
+        settings.extend(_statement(statement, functions, depth + 1))
+    return settings[:MOST_SETTINGS]
 
 
 def _is_main(node: ast.If) -> bool:
@@ -210,31 +212,31 @@ def _call(call: ast.Call, prefix: str, functions: _Functions, depth: int) -> lis
     """Keyword arguments of a call, and settings of the function of this file that it calls."""
     if depth > MOST_NESTED:
         return []
-    found: list[Setting] = []
+    settings: list[Setting] = []
     name = _dotted(call.func)
     if name is not None and name in functions and depth < 8:
-        found.extend(_of_function(functions[name], functions, depth + 1))
+        settings.extend(_of_function(functions[name], functions, depth + 1))
     for argument in call.args:
         if isinstance(argument, ast.Call):
-            found.extend(_call(argument, prefix, functions, depth + 1))
+            settings.extend(_call(argument, prefix, functions, depth + 1))
         elif name is not None and isinstance(argument, ast.Constant):
-            _add_argument(argument, name, prefix, found)
+            _add_argument(argument, name, prefix, settings)
     for keyword in call.keywords:
         if keyword.arg is not None:
-            found.extend(_value(keyword.value, f"{prefix}.{keyword.arg}".lstrip("."), functions, depth))
-    return found[:MOST_SETTINGS]
+            settings.extend(_value(keyword.value, f"{prefix}.{keyword.arg}".lstrip("."), functions, depth))
+    return settings[:MOST_SETTINGS]
 
 
-def _add_argument(argument: ast.Constant, name: str, prefix: str, found: list[Setting]) -> None:
+def _add_argument(argument: ast.Constant, name: str, prefix: str, settings: list[Setting]) -> None:
     """A literal that a function is given without a name."""
     changed = _WITH.search(name)
     if changed and not isinstance(plain := _plain(argument), EllipsisType):
-        found.insert(
+        settings.insert(
             0, Setting(name=changed.group(1), value=plain, line=argument.lineno)
         )  # over what it wraps
     elif isinstance(argument.value, str):
         inside = f"{prefix}.{name.rpartition('.')[2]}".lstrip(".")
-        found.append(Setting(name=inside, value=argument.value, line=argument.lineno))
+        settings.append(Setting(name=inside, value=argument.value, line=argument.lineno))
 
 
 def _value(node: ast.expr, inside: str, functions: _Functions, depth: int) -> list[Setting]:
@@ -258,11 +260,11 @@ def _table(node: ast.Dict, prefix: str, functions: _Functions, depth: int) -> li
     """A dictionary whose keys are texts."""
     if depth > MOST_NESTED:
         return []
-    found: list[Setting] = []
+    settings: list[Setting] = []
     for key, value in zip(node.keys, node.values, strict=True):
         if isinstance(key, ast.Constant) and isinstance(key.value, str):
-            found.extend(_value(value, f"{prefix}.{key.value}", functions, depth + 1))
-    return found[:MOST_SETTINGS]
+            settings.extend(_value(value, f"{prefix}.{key.value}", functions, depth + 1))
+    return settings[:MOST_SETTINGS]
 
 
 def _called(node: ast.List) -> str:
@@ -313,9 +315,9 @@ MOST_PARTS = 512
 def _product(node: ast.expr) -> int:
     """The value of a product of whole numbers: ``8 * 1024``."""
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
-        found = _product(node.left) * _product(node.right)
-        if abs(found) < MOST_PRODUCT:
-            return found
+        product = _product(node.left) * _product(node.right)
+        if abs(product) < MOST_PRODUCT:
+            return product
     elif isinstance(node, ast.Constant) and type(node.value) is int:
         return node.value
     raise ValueError

@@ -21,8 +21,8 @@ def held_by_saves(lines: Iterable[str]) -> Iterator[float]:
     Megatron-LM's timer covers the whole of a synchronous save and the staging of an asynchronous one, as
     torchtitan's does.
     """
-    for _, found in zip(range(MOST_SAVES), filter(None, map(_held_s, lines)), strict=False):
-        yield found
+    for _, value in zip(range(MOST_SAVES), filter(None, map(_held_s, lines)), strict=False):
+        yield value
 
 
 def _held_s(line: str) -> float | None:

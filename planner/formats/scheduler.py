@@ -62,7 +62,7 @@ class Scheduled:
     @property
     def failures(self) -> tuple[Interruption, ...]:
         """Those that nobody asked for."""
-        return tuple(one for one in self.interruptions if one.cause not in MEANT)
+        return tuple(interruption for interruption in self.interruptions if interruption.cause not in MEANT)
 
 
 def scheduled(text: str, name: str) -> Scheduled:
@@ -121,22 +121,22 @@ def _of_kubernetes(text: str, name: str) -> Scheduled:
     try:
         items: Any = json.loads(text)
         items = items["items"] if isinstance(items, dict) else items
-        found = [event for item in items[:MOST_EVENTS] if (event := _event(item)) is not None]
+        interruptions = [event for item in items[:MOST_EVENTS] if (event := _event(item)) is not None]
     except (ValueError, KeyError, TypeError, RecursionError):
         raise InputError(
             what=f"{shown(name)} is no list of events",
             cause="it is JSON without items that have reasons",
             fix="write it with kubectl get events -o json",
         ) from None
-    found.sort(key=lambda one: one.at_s)
+    interruptions.sort(key=lambda interruption: interruption.at_s)
     apart: list[Interruption] = []
     last_s = float("-inf")
-    for one in found:
-        if one.at_s - last_s > TOGETHER_S:
-            apart.append(one)
-        elif one.node and not apart[-1].node:
-            apart[-1] = Interruption(at_s=apart[-1].at_s, cause=one.cause, node=one.node)
-        last_s = one.at_s
+    for interruption in interruptions:
+        if interruption.at_s - last_s > TOGETHER_S:
+            apart.append(interruption)
+        elif interruption.node and not apart[-1].node:
+            apart[-1] = Interruption(at_s=apart[-1].at_s, cause=interruption.cause, node=interruption.node)
+        last_s = interruption.at_s
     return Scheduled(interruptions=tuple(apart), waited_s=None)
 
 
@@ -159,13 +159,13 @@ def _at(text: str) -> float | None:
     (1767323045.0, 1767323045.0, None)
     """
     try:
-        found = datetime.fromisoformat(text)
+        moment = datetime.fromisoformat(text)
     except ValueError:
         return None
-    return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
 def by_cause(interruptions: Sequence[Interruption]) -> dict[str, int]:
     """How many of each, most first."""
-    causes = [one.cause for one in interruptions]
+    causes = [interruption.cause for interruption in interruptions]
     return {cause: causes.count(cause) for cause in sorted(set(causes), key=lambda c: (-causes.count(c), c))}

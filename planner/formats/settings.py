@@ -74,8 +74,8 @@ def number(value: Scalar) -> float | None:
 
 def whole(value: Scalar) -> int | None:
     """A value as a whole number of a size that exists, None if it is none."""
-    found = number(value)
-    return int(found) if found is not None and found == found // 1 and abs(found) < 1e15 else None
+    result = number(value)
+    return int(result) if result is not None and result == result // 1 and abs(result) < 1e15 else None
 
 
 def truth_of(value: Scalar) -> bool | None:
@@ -95,12 +95,12 @@ def with_defaults(settings: Iterable[Setting]) -> list[Setting]:
     >>> with_defaults([Setting(name="model", value="${PRIMUS_MODEL:kimi_k2}.yaml", line=4)])[0].value
     'kimi_k2.yaml'
     """
-    found: list[Setting] = []
+    result: list[Setting] = []
     for setting in settings:
         named = list(_DEFAULT.finditer(setting.value)) if isinstance(setting.value, str) else []
         if named:
             value = _DEFAULT.sub(r"\2", str(setting.value).strip())
-            how = ", ".join(f"{one[1]} is not set, so its default {one[2]} holds" for one in named)
+            how = ", ".join(f"{match[1]} is not set, so its default {match[2]} holds" for match in named)
             setting = Setting(name=setting.name, value=value, line=setting.line, how=how)  # noqa: PLW2901
-        found.append(setting)
-    return found
+        result.append(setting)
+    return result

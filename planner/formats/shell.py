@@ -98,9 +98,9 @@ class _Reader:
             if char in " \t\r\n;&|()<>":
                 break
             self.at = skipped(self.text, self.at)
-        found = self.text[start : self.at]
-        self.line += found.count("\n")
-        return found
+        text = self.text[start : self.at]
+        self.line += text.count("\n")
+        return text
 
     def operator(self) -> str | None:
         """The operator that begins here."""
@@ -148,38 +148,38 @@ def words_of(text: str, line: int = 1) -> tuple[Word, ...]:
     >>> [word.text for word in words_of('a=1 # no\nrun "$a b" && x')]
     ['a=1', '\n', 'run', '"$a b"', '&&', 'x']
     """
-    reader, found = _Reader(text, line), list[Word]()
-    while len(found) < MOST_WORDS:
+    reader, words = _Reader(text, line), list[Word]()
+    while len(words) < MOST_WORDS:
         reader.blank()
         if reader.at >= len(reader.text):
             break
         operator = reader.operator()
         if operator is not None:
-            _take_operator(reader, operator, found)
+            _take_operator(reader, operator, words)
         else:
             at = reader.line
             word = reader.word()
             array = _array(reader) if _ARRAY.fullmatch(word) and reader.operator() == "(" else None
-            found.append(Word(word, at, array=array))
-    return tuple(found)
+            words.append(Word(word, at, array=array))
+    return tuple(words)
 
 
-def _take_operator(reader: _Reader, operator: str, found: list[Word]) -> None:
+def _take_operator(reader: _Reader, operator: str, words: list[Word]) -> None:
     """Add an operator; after a newline the here-documents that were announced are read."""
-    found.append(Word(operator, reader.line, operator=True))
+    words.append(Word(operator, reader.line, operator=True))
     reader.at += len(operator)
     if operator in _HERE:
-        found.pop()
+        words.pop()
         reader.blank()
         delimiter = reader.word()
         plain = re.sub(r"[\\'\"]", "", delimiter)
-        reader.waiting.append((len(found), plain, plain != delimiter, operator == "<<-"))
-        found.append(Word("<<", reader.line, operator=True, here="", quoted=plain != delimiter))
+        reader.waiting.append((len(words), plain, plain != delimiter, operator == "<<-"))
+        words.append(Word("<<", reader.line, operator=True, here="", quoted=plain != delimiter))
     elif operator == "\n":
         reader.line += 1
         for index, plain, quoted, stripped in reader.waiting:
             at = reader.line
-            found[index] = Word("<<", at, operator=True, here=_here(reader, plain, stripped), quoted=quoted)
+            words[index] = Word("<<", at, operator=True, here=_here(reader, plain, stripped), quoted=quoted)
         reader.waiting.clear()
 
 
@@ -200,8 +200,8 @@ def _here(reader: _Reader, delimiter: str, stripped: bool) -> str:
 def _array(reader: _Reader) -> tuple[Word, ...]:
     """The words between the parentheses of an array assignment."""
     reader.at += 1
-    found: list[Word] = []
-    while reader.at < len(reader.text) and len(found) < MOST_WORDS:
+    words: list[Word] = []
+    while reader.at < len(reader.text) and len(words) < MOST_WORDS:
         reader.blank()
         if reader.at >= len(reader.text):
             break
@@ -214,8 +214,8 @@ def _array(reader: _Reader) -> tuple[Word, ...]:
         elif char in ";&|(<>":
             reader.at += 1
         else:
-            found.append(Word(reader.word(), reader.line))
-    return tuple(found)
+            words.append(Word(reader.word(), reader.line))
+    return tuple(words)
 
 
 # ── control flow: commands, branches, loops and functions, nothing run ─────────────────────────────────────
@@ -285,14 +285,14 @@ Node = Command | Branch | Loop | Function | Group | Chain
 
 def tree_of(words: tuple[Word, ...]) -> list[Node]:
     """The tree of a whole script; a stray end of a block is passed over."""
-    parser, found = _Parser(words), list[Node]()
+    parser, tree = _Parser(words), list[Node]()
     while parser.at < len(words):
         before = parser.at
-        found.extend(parser.body(0))
+        tree.extend(parser.body(0))
         parser.at = max(parser.at, before + 1) if parser.at < len(words) else parser.at
         if parser.at < len(words) and parser.at == before:
             parser.at += 1
-    return found
+    return tree
 
 
 class _Parser:
@@ -312,13 +312,13 @@ class _Parser:
 
     def body(self, depth: int, *more_ends: str) -> list[Node]:
         """Commands up to a word that ends a block."""
-        found: list[Node] = []
+        result: list[Node] = []
         while True:
             self.skip_breaks()
             if self.at >= len(self.words) or self.text() in _ENDS or self.text() in more_ends:
-                return found
+                return result
             before = self.at
-            found.append(self.chain(depth))
+            result.append(self.chain(depth))
             if self.at == before:
                 self.at += 1
 
@@ -360,15 +360,15 @@ class _Parser:
 
     def arithmetic(self) -> Command:
         """``(( … ))`` up to its last parenthesis, or the end of the line."""
-        found: list[Word] = []
+        words: list[Word] = []
         depth = 0
         while self.at < len(self.words) and self.text() != "\n":
-            found.append(self.words[self.at])
+            words.append(self.words[self.at])
             depth += {"(": 1, ")": -1}.get(self.text(), 0)
             self.at += 1
             if depth <= 0:
                 break
-        return Command(tuple(found))
+        return Command(tuple(words))
 
     def is_function(self) -> bool:
         """Whether a name with parentheses begins here."""
@@ -377,7 +377,7 @@ class _Parser:
 
     def simple(self) -> Command:
         """Words up to a separator."""
-        found: list[Word] = []
+        words: list[Word] = []
         depth = 0
         while self.at < len(self.words):
             word = self.words[self.at]
@@ -386,25 +386,25 @@ class _Parser:
                 if (
                     word.text not in ("(", ")")
                     or depth < 0
-                    or (found and depth == 0 and found[0].text != "(")
+                    or (words and depth == 0 and words[0].text != "(")
                 ):
                     break
                 if word.text == ")" and depth == 0:
                     self.at += 1
                     break
-            found.append(word)
+            words.append(word)
             self.at += 1
-        return Command(tuple(found))
+        return Command(tuple(words))
 
     def test(self) -> Command:
         """Words of ``[[ … ]]`` with the operators in between."""
-        found: list[Word] = []
+        words: list[Word] = []
         while self.at < len(self.words) and self.text() != "\n":
-            found.append(self.words[self.at])
+            words.append(self.words[self.at])
             self.at += 1
-            if found[-1].text == "]]":
+            if words[-1].text == "]]":
                 break
-        return Command(tuple(found))
+        return Command(tuple(words))
 
     def expect(self, word: str) -> None:
         """Pass a word if it is here."""
@@ -447,7 +447,7 @@ class _Parser:
 
     def patterns(self) -> tuple[Word, ...]:
         """Patterns of one arm up to its parenthesis."""
-        found: list[Word] = []
+        words: list[Word] = []
         while self.at < len(self.words):
             word = self.words[self.at]
             self.at += 1
@@ -456,8 +456,8 @@ class _Parser:
             if word.operator and word.text == "\n":
                 break
             if not word.operator:
-                found.append(word)
-        return tuple(found)
+                words.append(word)
+        return tuple(words)
 
     def loop(self, depth: int) -> Loop:
         """``for x in …; do … done`` and ``while …; do … done``."""
@@ -577,8 +577,8 @@ def whole_number(text: str, value_of: Callable[[str], str | None]) -> int | None
             tokens.append(number or name or mark)
     try:
         reader = _Expression(tokens, value_of)
-        found = reader.choice(0)
-        return found if reader.at == len(tokens) else None
+        choice = reader.choice(0)
+        return choice if reader.at == len(tokens) else None
     except (_UnknownNumberError, ZeroDivisionError, OverflowError, RecursionError):
         return None
 
@@ -596,29 +596,29 @@ class _Expression:
         """``a ? b : c``."""
         if depth > 20:
             _unknown()
-        found = self.level(0, depth)
+        level = self.level(0, depth)
         if self.here() != "?":
-            return found
+            return level
         self.at += 1
         yes = self.choice(depth + 1)
         if self.here() != ":":
             _unknown()
         self.at += 1
         no = self.choice(depth + 1)
-        return yes if found else no
+        return yes if level else no
 
     def level(self, index: int, depth: int) -> int:
         """Operators of one precedence, from the left."""
         if index == len(_LEVELS):
             return self.one(depth)
-        found = self.level(index + 1, depth)
+        count = self.level(index + 1, depth)
         while self.here() in _LEVELS[index]:
             mark = self.here()
             self.at += 1
-            found = _OF[mark](found, self.level(index + 1, depth))
-            if abs(found) > LARGEST:
+            count = _OF[mark](count, self.level(index + 1, depth))
+            if abs(count) > LARGEST:
                 _unknown()
-        return found
+        return count
 
     def one(self, depth: int) -> int:
         """A number, a variable, a sign or parentheses."""
@@ -628,11 +628,11 @@ class _Expression:
             value = self.one(depth)
             return {"-": -value, "+": value, "!": int(not value)}[part]
         if part == "(":
-            found = self.choice(depth + 1)
+            choice = self.choice(depth + 1)
             if self.here() != ")":
                 _unknown()
             self.at += 1
-            return found
+            return choice
         if part[:1].isdigit():
             return int(part, 16 if part[:2] in ("0x", "0X") else 10)
         text = self.value_of(part) if part else None
@@ -682,15 +682,15 @@ class Variables:
 
     def text(self, name: str) -> str | None:
         """Value of a variable as one text, None if nothing sets it."""
-        found = self.values.get(name)
-        return None if found is None else " ".join(part.text for part in found)[:LONGEST_TEXT]
+        texts = self.values.get(name)
+        return None if texts is None else " ".join(part.text for part in texts)[:LONGEST_TEXT]
 
     def number(self, name: str) -> str | None:
         """Value for arithmetic: a variable may hold an expression of its own."""
-        found = self.text(name)
-        if found is None or UNKNOWN in found:
+        text = self.text(name)
+        if text is None or UNKNOWN in text:
             self.causes.add(name)
-        return found
+        return text
 
 
 def texts_of(value: tuple[Text, ...] | None) -> tuple[str, ...] | None:
@@ -857,10 +857,10 @@ def _substituted(command: str, names: Variables, depth: int) -> str:
     """What a substitution gives where that can be told: ``expr``, the text of ``cat << EOF``."""
     words = words_of(command)
     if words and words[0].text == "expr":
-        found = whole_number(
+        substituted = whole_number(
             joined(command.partition("expr")[2].replace("\\", ""), names, depth=depth + 1), names.number
         )
-        return UNKNOWN if found is None else str(found)
+        return UNKNOWN if substituted is None else str(substituted)
     if words and words[0].text == "cat":
         for word in words:
             if word.here is not None:
@@ -883,12 +883,12 @@ class _Found:
     listed: bool = False
 
 
-def _add(found: _Found, builder: _Builder, *, quoted: bool, listed: bool = False) -> None:
+def _add(result: _Found, builder: _Builder, *, quoted: bool, listed: bool = False) -> None:
     """Add a value: quoted as one text, or as the words of an array."""
-    if quoted and not (found.listed or listed):
-        builder.add(" ".join(part.text for part in found.parts)[:LONGEST_TEXT])
+    if quoted and not (result.listed or listed):
+        builder.add(" ".join(part.text for part in result.parts)[:LONGEST_TEXT])
         return
-    for index, part in enumerate(found.parts[:MOST_TEXTS]):
+    for index, part in enumerate(result.parts[:MOST_TEXTS]):
         if index:
             builder.close()
         if quoted:
@@ -901,20 +901,20 @@ def _value(name: str, names: Variables, line: int) -> _Found:
     """Value of a plain variable; what nothing sets is unknown."""
     if name in ("#", "@", "*"):
         return _Found((Text("0", line),) if name == "#" else names.values.get("@", ()))
-    found = names.values.get(name)
-    if found is None:
+    texts = names.values.get(name)
+    if texts is None:
         names.causes.add(name)
         return _Found((Text(UNKNOWN, line),))
-    if any(not part.known for part in found):
+    if any(not part.known for part in texts):
         names.causes.add(name)
-    return _Found(found[:1] if name in names.arrays else found)
+    return _Found(texts[:1] if name in names.arrays else texts)
 
 
 def _parameter(inside: str, names: Variables, line: int, depth: int) -> _Found:
     """What stands between ``${`` and ``}``."""
     if inside.startswith("#"):
-        found = names.values.get(inside[1:].partition("[")[0])
-        return _Found((Text(UNKNOWN if found is None else str(len(found)), line),))
+        texts = names.values.get(inside[1:].partition("[")[0])
+        return _Found((Text(UNKNOWN if texts is None else str(len(texts)), line),))
     if inside[:1] == "!" and (named := names.text(inside[1:])) and named.isidentifier():
         return _value(named, names, line)
     match = _SPECIAL.fullmatch(inside)
@@ -1034,18 +1034,18 @@ class Script:
 
 def slurm_variables(directives: Mapping[str, Text]) -> dict[str, str]:
     """Variables that Slurm sets by a script's own directives."""
-    found: dict[str, str] = {}
+    result: dict[str, str] = {}
     nodes = directives.get("--nodes", directives.get("-N"))
     if nodes is not None and nodes.text.isdigit():
-        found |= dict.fromkeys(("SLURM_NNODES", "SLURM_JOB_NUM_NODES"), nodes.text)
+        result |= dict.fromkeys(("SLURM_NNODES", "SLURM_JOB_NUM_NODES"), nodes.text)
     for flag, name in (
         ("--ntasks-per-node", "SLURM_NTASKS_PER_NODE"),
         ("--gpus-per-node", "SLURM_GPUS_PER_NODE"),
     ):
         value = directives.get(flag)
         if value is not None and value.text.rpartition(":")[2].isdigit():
-            found[name] = value.text.rpartition(":")[2]
-    return found
+            result[name] = value.text.rpartition(":")[2]
+    return result
 
 
 # ── conditions: true, false, or not to be told without running them ────────────────────────────────────────
@@ -1077,10 +1077,10 @@ def _all(words: list[Word], names: Variables) -> bool | None:
     return _fold([_one(part, names) for part in _parts(words, ("&&", "-a"))], stop=False)
 
 
-def _fold(found: list[bool | None], *, stop: bool) -> bool | None:
-    if stop in found:
+def _fold(fold: list[bool | None], *, stop: bool) -> bool | None:
+    if stop in fold:
         return stop
-    return None if None in found else not stop
+    return None if None in fold else not stop
 
 
 def _parts(words: list[Word], marks: tuple[str, ...]) -> list[list[Word]]:
@@ -1098,8 +1098,8 @@ def _one(words: list[Word], names: Variables) -> bool | None:
     """One comparison."""
     plain = [word for word in words if word.text not in ("(", ")")]
     if plain and plain[0].text == "!":
-        found = _one(plain[1:], names)
-        return None if found is None else not found
+        result = _one(plain[1:], names)
+        return None if result is None else not result
     if len(plain) == 3:
         return _compared(plain[0], plain[1].text, plain[2], names)
     if len(plain) == 2:
@@ -1213,13 +1213,13 @@ class _Follower:
 
     def run(self, nodes: list[Node], names: Variables) -> bool | None:
         """Follow commands; the truth of the last."""
-        found: bool | None = True
+        result: bool | None = True
         for node in nodes:
             if self.left or self.steps >= MOST_STEPS:
                 break
             self.steps += 1
-            found = self.one(node, names)
-        return found
+            result = self.one(node, names)
+        return result
 
     def one(self, node: Node, names: Variables) -> bool | None:
         """Follow one node of the tree."""
@@ -1250,15 +1250,15 @@ class _Follower:
 
     def chain(self, chain: Chain, names: Variables) -> bool | None:
         """``&&`` and ``||``."""
-        found: bool | None = True
+        result: bool | None = True
         for mark, node in chain.parts:
-            if (mark == "&&" and found is False) or (mark == "||" and found is True):
+            if (mark == "&&" and result is False) or (mark == "||" and result is True):
                 continue
-            if mark in ("&&", "||") and found is None:
+            if mark in ("&&", "||") and result is None:
                 self.parallel([[node], []], names)
             else:
-                found = self.one(node, names)
-        return found
+                result = self.one(node, names)
+        return result
 
     def branch(self, branch: Branch, names: Variables) -> None:
         """The arm that is taken, or all that may be."""
@@ -1343,8 +1343,8 @@ class _Follower:
         """``(( … ))`` and ``let``: an assignment, or a number that is true above or below zero."""
         match = _COMPUTED.fullmatch(joined(text, names))
         if match is None:
-            found = whole_number(joined(text, names), names.number)
-            return None if found is None else found != 0
+            count = whole_number(joined(text, names), names.number)
+            return None if count is None else count != 0
         name, operator, value = match.groups()
         whole = whole_number(f"{name} {operator} ({value})" if operator else value, names.number)
         names.values[name] = (Text(UNKNOWN if whole is None else str(whole), 0),)
@@ -1352,14 +1352,14 @@ class _Follower:
 
     def texts(self, words: Iterable[Word], names: Variables) -> list[Text]:
         """What words become, as long as all together are no more than any script has."""
-        found: list[Text] = []
+        result: list[Text] = []
         for word in words:
             if self.expanded > MOST_EXPANDED:
                 break
             texts = expanded(word, names)
             self.expanded += len(texts) + sum(len(text.text) for text in texts) // 100
-            found.extend(texts)
-        return found
+            result.extend(texts)
+        return result
 
     def assign(self, word: Word, match: re.Match[str], names: Variables) -> None:
         """``NAME=value``, ``NAME+=value``, ``NAME=( … )``, ``NAME[index]=value``."""
@@ -1380,7 +1380,7 @@ class _Follower:
 
     def without_redirections(self, words: tuple[Word, ...], names: Variables) -> list[Word]:
         """Words of a command; its here-documents are kept aside."""
-        found: list[Word] = []
+        result: list[Word] = []
         skip = False
         for word in words:
             if skip:
@@ -1390,11 +1390,11 @@ class _Follower:
                 self.script.documents.append(Text(text, word.line))
             elif word.operator:
                 skip = word.text in REDIRECTIONS
-                if found and found[-1].text.isdigit() and skip:
-                    found.pop()
+                if result and result[-1].text.isdigit() and skip:
+                    result.pop()
             else:
-                found.append(word)
-        return found
+                result.append(word)
+        return result
 
     def start(self, texts: list[Text], assigned: Mapping[str, Text], names: Variables) -> bool | None:
         """Follow a command whose words are known."""

@@ -131,16 +131,16 @@ def step_line(line: str, forms: Sequence[Form] = FORMS) -> StepLine:
     >>> step_line("0: [rank0]: step: 10  loss: 1.5  memory: 26GiB(33%)  wps: 1,786").tokens_per_s_per_gpu
     1786.0
     """
-    found, plain = StepLine(), COLOUR.sub("", line)
+    result, plain = StepLine(), COLOUR.sub("", line)
     small = plain.lower()
     for form in forms:
-        if form.mark in small and getattr(found, form.means) is None:
-            setattr(found, form.means, form.number(plain))
+        if form.mark in small and getattr(result, form.means) is None:
+            setattr(result, form.means, form.number(plain))
     for name in ("step_s", "mean_step_s", "bar_step_s"):
-        seconds = getattr(found, name)
+        seconds = getattr(result, name)
         if seconds is not None and not 0 < seconds < LONGEST_STEP_S:
-            setattr(found, name, None)
-    return found
+            setattr(result, name, None)
+    return result
 
 
 def known_engines(forms: Iterable[Form] = FORMS) -> str:

@@ -64,15 +64,15 @@ def json_settings(text: str, where: str) -> tuple[list[Setting], bool]:
 
 def _key_lines(text: str) -> dict[str, int]:
     """The first line of every key."""
-    found: dict[str, int] = {}
+    key_lines: dict[str, int] = {}
     at, line = 0, 1
     for match in _KEY.finditer(text):
         line += text.count("\n", at, match.start())
         at = match.start()
-        found.setdefault(match.group(1), line)
-        if len(found) > MOST_SETTINGS:
+        key_lines.setdefault(match.group(1), line)
+        if len(key_lines) > MOST_SETTINGS:
             break
-    return found
+    return key_lines
 
 
 def toml_settings(text: str, where: str) -> list[Setting]:
@@ -100,9 +100,9 @@ def toml_settings(text: str, where: str) -> list[Setting]:
 
 def flattened(value: Any, line_of: Any) -> list[Setting]:
     """Every leaf of tables and lists as a setting."""
-    found: list[Setting] = []
+    settings: list[Setting] = []
     waiting: list[tuple[str, Any, int]] = [("", value, 0)]
-    while waiting and len(found) < MOST_SETTINGS:
+    while waiting and len(settings) < MOST_SETTINGS:
         name, node, depth = waiting.pop()
         if depth > MOST_NESTED:
             continue
@@ -110,14 +110,14 @@ def flattened(value: Any, line_of: Any) -> list[Setting]:
             inner = [(f"{name}.{key}".lstrip("."), part, depth + 1) for key, part in node.items()]
             waiting.extend(reversed(inner))
         elif isinstance(node, list):
-            _list(name, node, depth, waiting, found, line_of)
+            _list(name, node, depth, waiting, settings, line_of)
         else:
-            found.append(Setting(name=name, value=_scalar(node), line=line_of(name)))
-    return found
+            settings.append(Setting(name=name, value=_scalar(node), line=line_of(name)))
+    return settings
 
 
 def _list(
-    name: str, node: list[Any], depth: int, waiting: list[Any], found: list[Setting], line_of: Any
+    name: str, node: list[Any], depth: int, waiting: list[Any], settings: list[Setting], line_of: Any
 ) -> None:
     """A list: of plain values one setting, of tables those of each."""
     parts = node[:LONGEST_LIST]
@@ -125,7 +125,7 @@ def _list(
         waiting.extend((name, part, depth + 1) for part in reversed(parts))
     else:
         text = ",".join(str(_scalar(part)) for part in parts)
-        found.append(Setting(name=name, value=text[:LONGEST_VALUE], line=line_of(name)))
+        settings.append(Setting(name=name, value=text[:LONGEST_VALUE], line=line_of(name)))
 
 
 def _scalar(value: Any) -> Scalar:
@@ -179,7 +179,7 @@ class _Events:
             if isinstance(place := self.anchors.get(name), tuple)
             for number in range(*place[:2])
         }
-        plain = [one for number, one in enumerate(self.found) if number not in late]
+        plain = [setting for number, setting in enumerate(self.found) if number not in late]
         return [*plain, *(self.found[number] for number in sorted(late))][:MOST_SETTINGS]
 
     def take(self, event: yaml.Event) -> None:
@@ -211,7 +211,7 @@ class _Events:
             text = (shlex.join(parts) if command else ",".join(parts[:LONGEST_LIST]))[:LONGEST_VALUE]
             self.found.append(Setting(name=name, value=text, line=_line(event)))
         for merged in self.merged.pop(len(self.stack), ()):  # what the table says itself came first
-            self.copy(merged, name, {one.name for one in self.found[start:]})
+            self.copy(merged, name, {setting.name for setting in self.found[start:]})
         if anchor:
             self.anchors[anchor] = (start, len(self.found), name)
         self.key = None
@@ -241,10 +241,10 @@ class _Events:
         left = MOST_SETTINGS - len(self.found)
         if isinstance(place, tuple) and left > 0:
             start, end, own = place
-            for one in self.found[start : min(end, start + left)]:
-                inside = f"{name}{one.name[len(own) :]}".lstrip(".")[:LONGEST_VALUE]
+            for setting in self.found[start : min(end, start + left)]:
+                inside = f"{name}{setting.name[len(own) :]}".lstrip(".")[:LONGEST_VALUE]
                 if inside not in but:
-                    self.found.append(Setting(name=inside, value=one.value, line=one.line))
+                    self.found.append(Setting(name=inside, value=setting.value, line=setting.line))
 
     def scalar(self, event: Any) -> None:
         """A key, a value, or an entry of a list."""

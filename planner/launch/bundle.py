@@ -67,8 +67,8 @@ def bundle(
         require_equal(where, how if entry.launcher is TORCHRUN else contract.title)
     settings, notes = told(plan, contract, nearest=nearest, cal=cal)
     order = node_order(plan, where, cal or tables_of(plan), lists_hosts=entry.lists_hosts)
-    beside, said = resilience(plan, contract)
-    notes = (*notes, *said, *require_order(order, how, nearest=nearest))
+    beside, values = resilience(plan, contract)
+    notes = (*notes, *values, *require_order(order, how, nearest=nearest))
     program = dict([entry.program]) if entry.program else {}
     if contract.program:
         program = {PLANNED_FILE: planned(next(iter(settings)), settings[FILE])}
@@ -91,8 +91,8 @@ def bundle(
 def environment(plan: Plan, contract: Contract, entry: Entry, where: PlanMachines) -> str:
     """Variables of the engine with why, and those that the user must name."""
     lines = ["# variables of every rank; source this file"]
-    for one in variables(plan, contract):
-        lines += [f"# {one.why}", f"export {one.name}={shell(one.value)}"]
+    for variable in variables(plan, contract):
+        lines += [f"# {variable.why}", f"export {variable.name}={shell(variable.value)}"]
     gpus = ",".join(map(str, range(where.gpus_per_node)))
     lines += [line.format(gpus=gpus) for line in where.maker.environment]
     lines += [f"# NUMA: {line}" for line in entry.numa]
@@ -180,9 +180,9 @@ def ranks(plan: Plan, where: PlanMachines, order: NodeOrder) -> str:
     node_of = [node for node, count in enumerate(where.ranks_of_node) for _ in range(count)]
     gpu_of = [gpu for gpus in where.gpus_of_node or () for gpu in gpus]
     rows = [
-        f"{one.rank},{node_of[one.rank]},{one.node},{gpu_of[one.rank] if gpu_of else one.gpu}"
-        + (named and f",{one.host}")
-        for one in seats(plan.mesh, plan.problem.cluster.spec)
+        f"{seat.rank},{node_of[seat.rank]},{seat.node},{gpu_of[seat.rank] if gpu_of else seat.gpu}"
+        + (named and f",{seat.host}")
+        for seat in seats(plan.mesh, plan.problem.cluster.spec)
     ]
     return "\n".join([f"rank,node_rank,node_of_cluster,gpu_of_node{named}", *rows]) + "\n"
 

@@ -83,7 +83,7 @@ def sagemaker(plan: Plan, entry: Entry, where: PlanMachines, _: NodeOrder) -> di
 def _vertex_accelerator(plan: Plan, where: PlanMachines) -> str:
     """Vertex AI's AcceleratorType: the machine's own, else its GPU's."""
     machine, sheet = machines().get(plan.request.cluster.name), gpu_sheets().get(where.gpu)
-    words = [one.vertex_accelerator for one in (machine, sheet) if one is not None]
+    words = [item.vertex_accelerator for item in (machine, sheet) if item is not None]
     return next((word for word in words if word), f"<accelerator type of {where.gpu}>")
 
 

@@ -87,15 +87,15 @@ class PlanMachines:
 def machines_of(plan: Plan) -> PlanMachines:
     """How many hosts of each kind the plan's ranks fill, and how many GPUs of each."""
     kinds = tuple(_kinds(plan))
-    found = PlanMachines(
+    plan_machines = PlanMachines(
         nodes=sum(kind.count for kind in kinds),
         gpus_per_node=max(kind.ranks for kind in kinds),
         kinds=kinds,
         maker=maker_of(kinds[0].gpu),
     )
     hierarchy = plan.case.cluster.hierarchy
-    reduces = any(level.reduces for level in hierarchy.levels) and found.maker is MAKERS[NVIDIA]
-    return replace(found, gpus_of_node=_gpus_of_node(plan, found), reduces=reduces)
+    reduces = any(level.reduces for level in hierarchy.levels) and plan_machines.maker is MAKERS[NVIDIA]
+    return replace(plan_machines, gpus_of_node=_gpus_of_node(plan, plan_machines), reduces=reduces)
 
 
 def _gpus_of_node(plan: Plan, where: PlanMachines) -> tuple[tuple[int, ...], ...] | None:

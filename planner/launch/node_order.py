@@ -99,8 +99,8 @@ def node_order(plan: Plan, where: PlanMachines, cal: Calibration, *, lists_hosts
             return plan.estimate.step_time_s
         split = split_of(problem.model, plan.layout, plan.layers_of_stage, plan.recompute_of_stage)
         case = replace(problem.case, cluster=problem.cluster.wired_as(_cut(hierarchy, unit_gpus)), cal=cal)
-        found, _ = estimate_and_costs(case, plan.layout, split)
-        return found.step_time_s
+        estimate, _ = estimate_and_costs(case, plan.layout, split)
+        return estimate.step_time_s
 
     return NodeOrder(
         nodes=nodes,
@@ -116,7 +116,7 @@ def node_order(plan: Plan, where: PlanMachines, cal: Calibration, *, lists_hosts
 
 def _cut(hierarchy: Hierarchy, unit_gpus: int) -> Hierarchy:
     """The hierarchy with no boundary around more GPUs than this: what is outside is as far as can be."""
-    levels = tuple(replace(one, unit_gpus=min(one.unit_gpus, unit_gpus)) for one in hierarchy.levels)
+    levels = tuple(replace(level, unit_gpus=min(level.unit_gpus, unit_gpus)) for level in hierarchy.levels)
     return replace(hierarchy, gpus_per_node=min(hierarchy.gpus_per_node, unit_gpus), levels=levels)
 
 

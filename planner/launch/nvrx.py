@@ -21,23 +21,23 @@ SLACK = 5.0
 
 def resilience(plan: Plan, contract: Contract) -> tuple[dict[str, str], tuple[str, ...]]:
     """Files and notes for ft_launcher; none for other engines, and where no campaign was asked."""
-    found = plan.campaign
-    if found is None or contract.engine != "megatron":
+    campaign = plan.campaign
+    if campaign is None or contract.engine != "megatron":
         return {}, ()
-    return {FILE_NAME: _sections(plan, found)}, (_started(plan, found), *_nearer(plan, found))
+    return {FILE_NAME: _sections(plan, campaign)}, (_started(plan, campaign), *_nearer(plan, campaign))
 
 
-def _sections(plan: Plan, found: Campaign) -> str:
+def _sections(plan: Plan, campaign: Campaign) -> str:
     """Timeouts of Megatron-LM's sections, and of what lies outside them.
 
     A step may take what a hang is noticed in, and never less than twice the slow end of its own band; saving
     and setting up what they are expected to, with NVRx's own slack.
     """
-    world = found.failures
+    world = campaign.failures
     hang_s = max(world.times.hang_notice.seconds, 2 * plan.estimate.upper_s)
-    save_s = SLACK * max(one.stall_s + one.durable_s for one in _kept(found))
+    save_s = SLACK * max(kept.stall_s + kept.durable_s for kept in _kept(campaign))
     back_s = getattr(world.times, world.restart).seconds
-    setup_s = SLACK * (back_s + max(one.load_s for one in _kept(found)))
+    setup_s = SLACK * (back_s + max(kept.load_s for kept in _kept(campaign)))
     return "\n".join([
         "# of nvidia-resiliency-ext: ft_launcher --ft-cfg-path, with --enable-ft-package of Megatron-LM",
         "fault_tolerance:",
@@ -52,43 +52,43 @@ def _sections(plan: Plan, found: Campaign) -> str:
     ])  # fmt: skip
 
 
-def _started(plan: Plan, found: Campaign) -> str:
+def _started(plan: Plan, campaign: Campaign) -> str:
     """How ft_launcher is given the spares and as many restarts as nine runs of ten need."""
     cluster = plan.request.cluster
     nodes = math.ceil(plan.layout.num_gpus * cluster.num_nodes / cluster.num_gpus)
     each = max(1, plan.layout.num_gpus // nodes)
-    restarts = math.ceil(found.interruptions.p90)
+    restarts = math.ceil(campaign.interruptions.p90)
     return (
-        f"with NVRx: ft_launcher --nnodes={nodes}:{nodes + found.spare_nodes} --nproc-per-node={each} "
+        f"with NVRx: ft_launcher --nnodes={nodes}:{nodes + campaign.spare_nodes} --nproc-per-node={each} "
         f"--max-restarts={restarts} --ft-cfg-path={FILE_NAME} in the place of torchrun, and "
         "--enable-ft-package for Megatron-LM"
     )
 
 
-def _nearer(plan: Plan, found: Campaign) -> tuple[str, ...]:
+def _nearer(plan: Plan, campaign: Campaign) -> tuple[str, ...]:
     """Words for places nearer than storage; what Megatron-LM cannot be told is said."""
     steps = near_interval_steps(plan)
-    near = _kept(found)[:-1]
-    if steps is None or not near:
+    kepts = _kept(campaign)[:-1]
+    if steps is None or not kepts:
         return ()
     words = (
-        f"the plan saves every {steps} steps to {near[0].name}: --non-persistent-ckpt-type local "
+        f"the plan saves every {steps} steps to {kepts[0].name}: --non-persistent-ckpt-type local "
         f'--non-persistent-save-interval {steps} --non-persistent-local-ckpt-dir "$LOCAL_CKPT"'
     )
-    if near[0].survives in ("node", "rack"):
+    if kepts[0].survives in ("node", "rack"):
         words += " --replication --replication-jump JUMP, JUMP ranks away lies another node (or rack)"
-    more = tuple(f"{one.name} is left to you: Megatron-LM has one nearer place" for one in near[1:])
+    more = tuple(f"{kept.name} is left to you: Megatron-LM has one nearer place" for kept in kepts[1:])
     return (words, *more)
 
 
-def _kept(found: Campaign) -> tuple[Kept, ...]:
+def _kept(campaign: Campaign) -> tuple[Kept, ...]:
     """The places of a campaign, also of one that was written before it named them."""
-    return found.kept or (
+    return campaign.kept or (
         Kept(
-            name=found.failures.storage.name,
-            every_s=found.checkpoint_interval_s,
-            stall_s=found.checkpoint_stall_s,
-            durable_s=found.checkpoint_write_s,
-            load_s=found.checkpoint_bytes / found.failures.storage.read_bytes_per_s,
+            name=campaign.failures.storage.name,
+            every_s=campaign.checkpoint_interval_s,
+            stall_s=campaign.checkpoint_stall_s,
+            durable_s=campaign.checkpoint_write_s,
+            load_s=campaign.checkpoint_bytes / campaign.failures.storage.read_bytes_per_s,
         ),
     )

@@ -149,13 +149,14 @@ names | sort | uniq -c >&2 || true
 def _of_kinds(where: PlanMachines) -> str:
     """The checks that each kind of host has its own of; of several the rank of this node says which."""
     unlike = len(where.kinds) > 1
-    texts = [(_count(one.ranks) if where.unequal else "") + _of_kind(where, one) for one in where.kinds]
+    texts = [(_count(kind.ranks) if where.unequal else "") + _of_kind(where, kind) for kind in where.kinds]
     if not unlike:
         return texts[0]
     text = ': "${NODE_RANK:?rank of this node: the plan has unlike ones}"\n'
-    for one, checks in zip(where.kinds, texts, strict=True):
-        text += f'if [ "$NODE_RANK" -ge {one.first} ] && [ "$NODE_RANK" -lt {one.first + one.count} ]; then\n'
-        text += "".join(f"  {line}\n" for line in [*_product(one).splitlines(), *checks.splitlines()])
+    for hosts, checks in zip(where.kinds, texts, strict=True):
+        end = hosts.first + hosts.count
+        text += f'if [ "$NODE_RANK" -ge {hosts.first} ] && [ "$NODE_RANK" -lt {end} ]; then\n'
+        text += "".join(f"  {line}\n" for line in [*_product(hosts).splitlines(), *checks.splitlines()])
         text += "fi\n"
     return text
 

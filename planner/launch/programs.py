@@ -99,7 +99,7 @@ if __name__ == "__main__":
 
 def planned(config: str, program: str) -> str:
     """The script, for the engine's file of this name and the quantities of a program's file."""
-    keywords = ", ".join(f"{name}={said!r}" for name, said in json.loads(program).items())
+    keywords = ", ".join(f"{name}={value!r}" for name, value in json.loads(program).items())
     return PLANNED.replace("@CONFIG@", config).replace("@KEYWORDS@", keywords)
 
 
@@ -110,7 +110,7 @@ def told_to(contract_reads: str, program: str) -> list[str]:
         "",
     ]
     lines += [f"- It {contract_reads}."]
-    lines += [f"- `{name}` = `{said}`" for name, said in json.loads(program).items()]
+    lines += [f"- `{name}` = `{value}`" for name, value in json.loads(program).items()]
     lines += [
         "",
         f"It takes these from `planned.PLAN` (`{FILE}`) and says before its first step that it uses them,",

@@ -48,9 +48,9 @@ def export_plan(
     files, notes = told(plan, CONTRACTS[name], nearest=nearest, cal=cal)
     (main, text), *others = files.items()
     every = (*notes, *_places(plan))
-    beside, said = resilience(plan, CONTRACTS[name])
+    beside, values = resilience(plan, CONTRACTS[name])
     return Exported(
-        target=name, file_name=main, text=text, notes=(*every, *said), others={**dict(others), **beside}
+        target=name, file_name=main, text=text, notes=(*every, *values), others={**dict(others), **beside}
     )
 
 
@@ -69,7 +69,7 @@ def told(
     if not nearest:
         raise refusal(plan, contract, verdict)
     differs = tuple(
-        f"not the plan's: {name} = {there}, planned {said}" for name, said, there in verdict.differs
+        f"not the plan's: {name} = {there}, planned {value}" for name, value, there in verdict.differs
     )
     return files, (*notes, *differs, cost(plan, verdict))
 
@@ -78,10 +78,12 @@ def variables(plan: Plan, contract: Contract) -> tuple[Variable, ...]:
     """What an engine needs in the environment of every rank: what the GPUs of any kind need."""
     facts = facts_of(plan)
     if plan.kind_of_stage:
-        gpus = [one.gpu for one in clusters_of_kinds(plan.request.cluster)]
+        gpus = [cluster.gpu for cluster in clusters_of_kinds(plan.request.cluster)]
     else:
         gpus = [plan.problem.cluster.gpu]
-    return tuple(one for one in contract.environment if any(one.needed(facts, gpu) for gpu in gpus))
+    return tuple(
+        variable for variable in contract.environment if any(variable.needed(facts, gpu) for gpu in gpus)
+    )
 
 
 def _places(plan: Plan) -> tuple[str, ...]:

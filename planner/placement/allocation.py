@@ -43,13 +43,13 @@ def asked_for(wanted: Wanted) -> str:
     slurm = f"--segment={wanted.block}" if wanted.is_domain else _switches(wanted)
     kueue, place = "kueue.x-k8s.io/podset", "required" if wanted.units == 1 else "preferred"
     sliced = f"{kueue}-slice-required-topology: {label} and {kueue}-slice-size: {wanted.block}"
-    told = [
+    asked = [
         f"Slurm {slurm}",
         f"Kueue {f'{kueue}-required-topology: {label}' if wanted.units == 1 else sliced}",
         f"KAI kai.scheduler/topology: <Topology> and kai.scheduler/topology-{place}-placement: {label}",
         *_spread(wanted, label),
     ]
-    return f"ask for nodes that share one by {wanted.block} ({'; '.join(told)}), {_worth(wanted)}"
+    return f"ask for nodes that share one by {wanted.block} ({'; '.join(asked)}), {_worth(wanted)}"
 
 
 def _switches(wanted: Wanted) -> str:

@@ -66,7 +66,7 @@ def axes_placed(
     order = np.asarray(ranks.gpu_of_rank)[::host] // host
     outer = h.levels[len(h.levels) - sum(level.unit_gpus >= h.gpus_per_node for level in h.levels) :]
     levels = list(zip(outer, units_of_hosts(spec), strict=False))
-    found = []
+    result = []
     for axis, size in run_sizes(layout, host).items():
         fits = {level.name: int(np.bincount(units).max()) >= size for level, units in levels}
         counts = {
@@ -87,7 +87,7 @@ def axes_placed(
             )
         ]
         first, second, best = (exposed_s(h, layout, axis, estimate, rate) for rate in rates)
-        found.append(
+        result.append(
             AxisPlaced(
                 axis=axis,
                 level="scale-up domain" if worst == levels[0][0].name else worst,
@@ -104,7 +104,7 @@ def axes_placed(
                 is_domain=worst == levels[0][0].name,
             )
         )
-    return tuple(found)
+    return tuple(result)
 
 
 def placement_words(
@@ -115,33 +115,35 @@ def placement_words(
     moved = np.asarray(ranks.gpu_of_rank) != np.arange(ranks.num_ranks)
     if moved.any():
         words.append("ranks are not on GPUs in order: the order of nodes has fewer groups that span units")
-    for one in axes_placed(problem, layout, ranks, estimate):
-        blocks = f"{AXES[one.axis].label.lower()} groups: of {one.groups:,} blocks of {one.hosts:,} nodes"
-        proof = "the least" if one.placed == one.least else f"at least {one.least:,} of any placement"
-        told = f"{blocks}, {one.in_order:,} span several {one.level}s in the order of nodes, "
-        told += f"{one.placed:,} as placed ({proof})"
-        if one.gained_s > SHOWN_SHARE * estimate.step_time_s:
-            told += f"; the placement saves up to {format_seconds(one.gained_s)} a step"
-        if one.placed and one.torn_s > SHOWN_SHARE * estimate.step_time_s:
-            rates = f"{format_bandwidth(one.torn_bytes_per_s)} instead of"
-            told += f"; a block that spans two gets {rates} {format_bandwidth(one.whole_bytes_per_s)}, up to "
-            told += f"{format_seconds(one.torn_s)} a step: {asked_for(_wanted(one, problem.job))}"
-        elif not one.gained_s > SHOWN_SHARE * estimate.step_time_s:
+    for axis in axes_placed(problem, layout, ranks, estimate):
+        blocks = f"{AXES[axis.axis].label.lower()} groups: of {axis.groups:,} blocks of {axis.hosts:,} nodes"
+        proof = "the least" if axis.placed == axis.least else f"at least {axis.least:,} of any placement"
+        text = f"{blocks}, {axis.in_order:,} span several {axis.level}s in the order of nodes, "
+        text += f"{axis.placed:,} as placed ({proof})"
+        if axis.gained_s > SHOWN_SHARE * estimate.step_time_s:
+            text += f"; the placement saves up to {format_seconds(axis.gained_s)} a step"
+        if axis.placed and axis.torn_s > SHOWN_SHARE * estimate.step_time_s:
+            rates = f"{format_bandwidth(axis.torn_bytes_per_s)} instead of"
+            text += (
+                f"; a block that spans two gets {rates} {format_bandwidth(axis.whole_bytes_per_s)}, up to "
+            )
+            text += f"{format_seconds(axis.torn_s)} a step: {asked_for(_wanted(axis, problem.job))}"
+        elif not axis.gained_s > SHOWN_SHARE * estimate.step_time_s:
             continue
-        words.append(told)
+        words.append(text)
     words += _in_all(problem, layout, ranks, estimate)
     return tuple(words)
 
 
-def _wanted(one: AxisPlaced, job: TrainingJob) -> Wanted:
+def _wanted(axis: AxisPlaced, job: TrainingJob) -> Wanted:
     """The allocation in which no block of an axis spans units."""
     return Wanted(
-        level=one.level,
-        is_domain=one.is_domain,
-        block=one.hosts,
-        nodes=one.groups * one.hosts,
-        unit_nodes=one.unit_hosts,
-        lost_s=one.torn_s,
+        level=axis.level,
+        is_domain=axis.is_domain,
+        block=axis.hosts,
+        nodes=axis.groups * axis.hosts,
+        unit_nodes=axis.unit_hosts,
+        lost_s=axis.torn_s,
         steps=None if job.total_tokens is None else max(1, job.total_tokens // job.tokens_per_step),
     )
 
@@ -163,6 +165,8 @@ def _in_all(problem: Problem, layout: ParallelLayout, ranks: Mesh, estimate: Est
         for axis, size in sizes.items()
         if axis in AXES and any(spanning(order, u, size) > least_spanning(u, size, len(order)) for u in units)
     ]
-    told = f"groups of unlike sizes are in each other's way: torn are those of {', '.join(torn)}, which lose"
+    in_all = (
+        f"groups of unlike sizes are in each other's way: torn are those of {', '.join(torn)}, which lose"
+    )
     bound = f"no order of nodes loses less than {format_seconds(least)}"
-    return (f"{told} {format_seconds(lost)} a step; {bound}",)
+    return (f"{in_all} {format_seconds(lost)} a step; {bound}",)

@@ -70,8 +70,8 @@ def read_batch(text: str, sequence_length: int) -> int:
         )
     sequences, rest = divmod(tokens, sequence_length)
     if rest:
-        near = [count for count in (sequences, sequences + 1) if count]
-        offers = [f"{FLAG} {count} ({counted(count * sequence_length, 'token')})" for count in near]
+        values = [count for count in (sequences, sequences + 1) if count]
+        offers = [f"{FLAG} {count} ({counted(count * sequence_length, 'token')})" for count in values]
         raise InputError(
             what=f"{FLAG} {text.strip()} is no whole number of sequences",
             cause=f"{tokens:,} % {sequence_length:,} tokens of a sequence = {rest:,}",
@@ -139,15 +139,15 @@ def suited(low: int, high: int, num_gpus: int, most: int = MOST_TRIED) -> tuple[
         most: How many; those with the largest common divisor with G, of equal ones the larger.
     """
     shares = [d for d in range(1, num_gpus + 1) if num_gpus % d == 0 and d <= high]
-    found = {low, high}
+    values = {low, high}
     for share in reversed(shares):
         multiples = range(high // share * share, max(low, 1) - 1, -share)
         for batch in multiples:
-            if len(found) >= most:
-                return tuple(sorted(found))
+            if len(values) >= most:
+                return tuple(sorted(values))
             if math.gcd(batch, num_gpus) == share:
-                found.add(batch)
-    return tuple(sorted(found))
+                values.add(batch)
+    return tuple(sorted(values))
 
 
 def better_batch(request: PlanRequest) -> int | None:
@@ -161,6 +161,6 @@ def better_batch(request: PlanRequest) -> int | None:
     576
     """
     asked, gpus = request.job.global_batch_size, request.cluster.num_gpus
-    near = suited(math.ceil(asked * (1 - NEAR)), math.floor(asked * (1 + NEAR)), gpus)
-    best = max(near, key=lambda batch: (math.gcd(batch, gpus), -abs(batch - asked)))
+    values = suited(math.ceil(asked * (1 - NEAR)), math.floor(asked * (1 + NEAR)), gpus)
+    best = max(values, key=lambda batch: (math.gcd(batch, gpus), -abs(batch - asked)))
     return best if math.gcd(best, gpus) > math.gcd(asked, gpus) else None

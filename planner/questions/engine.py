@@ -29,18 +29,18 @@ def stack_and_engine(stack: str | None, engine: str | None) -> tuple[str, str | 
     if engine is None:
         return named or DEFAULT_STACK, None
     name, _, version = engine.partition("@")
-    found = resolve(name, (*CONTRACTS, FREE), "engine")
-    if found == FREE:
+    text = resolve(name, (*CONTRACTS, FREE), "engine")
+    if text == FREE:
         return named or DEFAULT_STACK, FREE
-    contract = CONTRACTS[found]
+    contract = CONTRACTS[text]
     _require_version(contract, version)
     if named is not None and named not in contract.stacks:
         raise InputError(
-            what=f"--stack {named} does not price {found}",
+            what=f"--stack {named} does not price {text}",
             cause=f"{contract.title} is priced by {', '.join(contract.stacks)}",
             fix=f"use --stack {contract.stacks[0]}, or --for {engine_of_stack(named)}",
         )
-    return named or contract.stacks[0], found
+    return named or contract.stacks[0], text
 
 
 def _require_version(contract: Contract, version: str) -> None:

@@ -41,13 +41,13 @@ def _counts(path: str, number: int, line: str, model: ModelSpec) -> list[float]:
         cause = f"{len(words)} numbers, {model.name} has {model.num_experts} experts"
         raise InputError(f"{where} is not of this model", cause, _fix(model))
     try:
-        found = [float(word) for word in words]
+        counts = [float(word) for word in words]
     except ValueError:
         bad = next(word for word in words if not _is_number(word))
         raise InputError(f"{where} has what is no number", f"it says {shown(bad)}", _fix(model)) from None
-    if not all(0 <= count < float("inf") for count in found) or not 0 < sum(found) < float("inf"):
+    if not all(0 <= count < float("inf") for count in counts) or not 0 < sum(counts) < float("inf"):
         raise InputError(f"{where} has no counts", "counts are 0 or more, and some are above", _fix(model))
-    return found
+    return counts
 
 
 def _is_number(word: str) -> bool:

@@ -69,5 +69,5 @@ def suited_gpus(
     first = -(-low // gpus_per_node) * gpus_per_node
     whole = range(first, high // gpus_per_node * gpus_per_node + 1, gpus_per_node)
     ranked = sorted((*inside, *whole), key=lambda n: (math.gcd(n, batch), n), reverse=True)
-    found = dict.fromkeys((high, min(ranked, default=high), *ranked))
-    return tuple(sorted(list(found)[:most]))
+    result = dict.fromkeys((high, min(ranked, default=high), *ranked))
+    return tuple(sorted(list(result)[:most]))

@@ -20,20 +20,20 @@ def recompute_modules(text: str | None, stack: str, engine: str | None) -> tuple
     if text is None:
         return ()
     words = spelled_modules([text])
-    found = tuple(dict.fromkeys(resolve(word, PRICED, "module") for word in words))
-    if not found:
+    values = tuple(dict.fromkeys(resolve(word, PRICED, "module") for word in words))
+    if not values:
         raise InputError(
             what="--recompute-modules names no module",
             cause=f"there are {', '.join(PRICED)}",
             fix="write for example --recompute-modules core_attn,mlp",
         )
     _require_engine(engine or engine_of_stack(stack))
-    return found
+    return values
 
 
 def _require_engine(engine: str) -> None:
     """Refuse an engine that is not told modules."""
-    able = [name for name, one in CONTRACTS.items() if any(FIELD in s.fields for s in one.settings)]
+    able = [name for name, contract in CONTRACTS.items() if any(FIELD in s.fields for s in contract.settings)]
     if engine not in (*able, FREE):
         raise InputError(
             what=f"{CONTRACTS[engine].title} is not told which modules to recompute",

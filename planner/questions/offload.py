@@ -29,8 +29,8 @@ def offload_of(text: str | None) -> tuple[Offload | None, tuple[float, ...]]:
     """
     if text is None:
         return None, ()
-    found, is_open = parse_offload(text)
-    return found, SHARES if is_open else ()
+    offload, is_open = parse_offload(text)
+    return offload, SHARES if is_open else ()
 
 
 def offload_pins(offload: Offload | None, pins: dict[str, Any]) -> dict[str, Any]:

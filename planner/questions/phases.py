@@ -70,8 +70,8 @@ def read_phases(path: Path, flags: Flags) -> tuple[tuple[Phase, ...], tuple[str,
         )
     entries = _entries(read_toml(path), str(path))
     understood = [(entry, understand(_flags_of(entry, flags))) for entry in entries]
-    phases = tuple(_phase(entry, found, str(path)) for entry, found in understood)
-    return phases, tuple(dict.fromkeys(note for _, found in understood for note in found.notes))
+    phases = tuple(_phase(entry, result, str(path)) for entry, result in understood)
+    return phases, tuple(dict.fromkeys(note for _, result in understood for note in result.notes))
 
 
 def _entries(raw: Mapping[str, Any], path: str) -> tuple[PhaseText, ...]:
@@ -83,29 +83,31 @@ def _entries(raw: Mapping[str, Any], path: str) -> tuple[PhaseText, ...]:
             f"{path} is no file of phases", why, 'write [[phases]] with name = "8k", tokens = "14T"'
         )
     texts = [
-        {key: str(said) if type(said) in (int, float) else said for key, said in table.items()}
+        {key: str(value) if type(value) in (int, float) else value for key, value in table.items()}
         if isinstance(table, Mapping)
         else table
         for table in tables
     ]
-    found = tuple(structure(text, PhaseText, f"{path}: phases[{place}]") for place, text in enumerate(texts))
-    names = [entry.name for entry in found]
+    phase_texts = tuple(
+        structure(text, PhaseText, f"{path}: phases[{place}]") for place, text in enumerate(texts)
+    )
+    names = [entry.name for entry in phase_texts]
     if len(set(names)) < len(names):
-        again = next(name for name in names if names.count(name) > 1)
-        raise InputError(f"{path} has two phases of one name", f"{shown(again)} twice", "give each its own")
-    return found
+        value = next(name for name in names if names.count(name) > 1)
+        raise InputError(f"{path} has two phases of one name", f"{shown(value)} twice", "give each its own")
+    return phase_texts
 
 
 def _flags_of(entry: PhaseText, flags: Flags) -> Flags:
     """The flags of one phase."""
-    said = {name: getattr(entry, name) for name in _OF_FLAGS if getattr(entry, name)}
-    parse_count(said.get("tokens", ""), f"tokens of the phase {entry.name}", suffixes=TOTALS)
-    return replace(flags, **said)
+    result = {name: getattr(entry, name) for name in _OF_FLAGS if getattr(entry, name)}
+    parse_count(result.get("tokens", ""), f"tokens of the phase {entry.name}", suffixes=TOTALS)
+    return replace(flags, **result)
 
 
-def _phase(entry: PhaseText, found: Understood, path: str) -> Phase:
+def _phase(entry: PhaseText, understood: Understood, path: str) -> Phase:
     """A phase whose question is understood."""
-    return Phase(name=entry.name, request=found.request, pause_s=_pause_s(entry, path))
+    return Phase(name=entry.name, request=understood.request, pause_s=_pause_s(entry, path))
 
 
 def _pause_s(entry: PhaseText, path: str) -> float:

@@ -11,21 +11,21 @@ from topology.base.errors import InputError
 
 def require_seen(job: TrainingJob, model: ModelSpec) -> None:
     """Refuse images that no tower sees, that it cannot make, or that a sequence does not hold."""
-    said = [f"job.{name}" for name in ("images", "image_tokens") if getattr(job, name) is not None]
-    said += ["job.frozen_tower"] * job.frozen_tower
+    values = [f"job.{name}" for name in ("images", "image_tokens") if getattr(job, name) is not None]
+    values += ["job.frozen_tower"] * job.frozen_tower
     if (tower := model.tower) is None:
-        if said:
+        if values:
             raise InputError(
                 what=f"{model.name} sees no images",
-                cause=f"{' and '.join(said)} given, and it has no tower that is described",
-                fix=f"leave {' and '.join(said)} out, or give the config.json of a model that sees",
+                cause=f"{' and '.join(values)} given, and it has no tower that is described",
+                fix=f"leave {' and '.join(values)} out, or give the config.json of a model that sees",
             )
         return
     seeing = tower.sense == "vision"
-    one, tiles = ("an image", ", or tiles of one,") if seeing else ("a clip", "")
+    text, tiles = ("an image", ", or tiles of one,") if seeing else ("a clip", "")
     if job.image_tokens is not None and not tower.any_size and job.image_tokens != tower.image_tokens:
         raise InputError(
-            what=f"{one} of {model.name} has {counted(tower.image_tokens, 'token')}",
+            what=f"{text} of {model.name} has {counted(tower.image_tokens, 'token')}",
             cause=f"job.image_tokens = {job.image_tokens}; its tower {tower.verb} {tower.given}s of one size",
             fix=f"leave it out; job.images says how many {tower.given}s{tiles} a sequence has",
         )

@@ -54,7 +54,7 @@ def override(value: T, settings: Mapping[str, str], group: str) -> T:
     _require_known(settings, known, group)
     texts = {field.name for field in fields(value) if field.type in TEXTS}  # type: ignore[arg-type]
     plain = {name: _plain(text) for name, text in settings.items()}
-    numbers = {name for name, found in plain.items() if isinstance(found, int | float)} & texts
+    numbers = {name for name, value in plain.items() if isinstance(value, int | float)} & texts
     data = unstructure(value) | plain | {name: settings[name] for name in numbers}
     return structure(data, type(value), f"--set {group}.…")
 

@@ -299,8 +299,8 @@ def read_budget(text: str) -> float:
     >>> read_budget("2M$"), read_budget("$1,500,000"), read_budget("800k")
     (2000000.0, 1500000.0, 800000.0)
     """
-    said = text.strip()
-    number = said[1:] if said.startswith("$") else said.removesuffix("$")
+    value = text.strip()
+    number = value[1:] if value.startswith("$") else value.removesuffix("$")
     return float(parse_count(number.strip(), "--budget", largest=int(MOST_USD), suffixes=TOTALS))
 
 
@@ -365,8 +365,8 @@ def _said_of_a_run(word: str, job: TrainingJob) -> str:
 
 def _one_of(name: str, choices: Sequence[T], kind: str) -> T:
     """Resolve a name among a few words."""
-    found = resolve(name, [str(choice) for choice in choices], kind)
-    return next(choice for choice in choices if str(choice) == found)
+    text = resolve(name, [str(choice) for choice in choices], kind)
+    return next(choice for choice in choices if str(choice) == text)
 
 
 def left_out_note(model: ModelSpec) -> str:

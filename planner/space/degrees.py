@@ -56,8 +56,8 @@ def combinations(
     """
     degrees, _ = every_degrees(problem, pins, least_gpus=least_gpus, coarse=coarse)
     shards, rejected = every_shard(problem, pins, coarse=coarse)
-    found, broken = join(problem, pins, degrees, shards)
-    return found, {name: rejected.get(name, 0) + broken.get(name, 0) for name in {**rejected, **broken}}
+    layouts, broken = join(problem, pins, degrees, shards)
+    return layouts, {name: rejected.get(name, 0) + broken.get(name, 0) for name in {**rejected, **broken}}
 
 
 def every_degrees(
@@ -91,8 +91,8 @@ def every_shard(problem: Problem, pins: Mapping[str, Any], *, coarse: bool) -> t
     table = _cross_experts(problem, pins, table, coarse=coarse)
     table = _cross_sequence_parallel(pins, table, coarse=coarse)
     ones = np.ones(len(table["tp"]), dtype=np.int64)
-    found = complete(problem, pins, table | {"pp": ones, "dp": ones})
-    keep, rejected = legal(problem, found, only=SHARD_FIELDS)
+    layouts = complete(problem, pins, table | {"pp": ones, "dp": ones})
+    keep, rejected = legal(problem, layouts, only=SHARD_FIELDS)
     return where(table, keep), rejected
 
 
@@ -122,9 +122,9 @@ def join(
         chosen_shards.append(columns[right])
     left = np.concatenate([*chosen_degrees, np.zeros(0, dtype=np.intp)])
     right = np.concatenate([*chosen_shards, np.zeros(0, dtype=np.intp)])
-    found = complete(problem, pins, where(shards, right) | where(degrees, left))
-    keep, rejected = legal(problem, found, only=COMBINATION_FIELDS)
-    return found.take(keep), rejected
+    layouts = complete(problem, pins, where(shards, right) | where(degrees, left))
+    keep, rejected = legal(problem, layouts, only=COMBINATION_FIELDS)
+    return layouts.take(keep), rejected
 
 
 def _groups(degrees: Draft, shards: Draft) -> Iterator[tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]]:

@@ -47,9 +47,9 @@ def placements(
     columns = combinations.by_name()
     columns = cross_by(columns, columns["cp"], lambda cp: _context_exchanges(problem, pins, cp))
     columns = cross_by(columns, _active_axes(columns), lambda active: _orders(pins, active))
-    found = LayoutTable(**columns)
-    keep, rejected = legal(problem, found, only=PLACEMENT_FIELDS)
-    return found.take(keep), rejected
+    layouts = LayoutTable(**columns)
+    keep, rejected = legal(problem, layouts, only=PLACEMENT_FIELDS)
+    return layouts.take(keep), rejected
 
 
 def pipelines(
@@ -60,9 +60,9 @@ def pipelines(
     columns["placement"] = np.arange(len(placed))
     columns = cross_by(columns, columns["pp"], lambda pp: schedules(problem, pins, pp))
     placement = columns.pop("placement")
-    found = LayoutTable(**columns)
-    keep, rejected = legal(problem, found, only=PIPELINE_FIELDS)
-    return found.take(keep), placement[keep], rejected
+    layouts = LayoutTable(**columns)
+    keep, rejected = legal(problem, layouts, only=PIPELINE_FIELDS)
+    return layouts.take(keep), placement[keep], rejected
 
 
 def variants(
@@ -78,9 +78,9 @@ def variants(
     columns["shard_degree"] = pins.get("shard_degree", columns["dp"] * columns["cp"]) + 0 * columns["dp"]
     policies = pinned(pins, "recompute", coded("recompute", [_usual_policy(problem)]))
     columns = cross(columns, "recompute", policies)
-    found = LayoutTable(**columns)
-    keep, rejected = legal(problem, found)
-    return found.take(keep), rejected
+    layouts = LayoutTable(**columns)
+    keep, rejected = legal(problem, layouts)
+    return layouts.take(keep), rejected
 
 
 def eased(
@@ -101,9 +101,9 @@ def eased(
     if not others:
         return table.take(np.zeros(0, dtype=np.intp)), {}
     columns = table.by_name()
-    found = LayoutTable(**cross(columns, "recompute", coded("recompute", others)))
-    keep, rejected = legal(problem, found)
-    return found.take(keep), rejected
+    layouts = LayoutTable(**cross(columns, "recompute", coded("recompute", others)))
+    keep, rejected = legal(problem, layouts)
+    return layouts.take(keep), rejected
 
 
 def shardings(
@@ -115,9 +115,9 @@ def shardings(
     columns = table.by_name()
     partly = np.isin(table.zero_stage, problem.stack.supports.partial_zero_stages)
     columns = cross_by(columns, np.where(partly, table.replicas, -table.replicas), _shard_degrees)
-    found = LayoutTable(**columns)
-    keep, rejected = legal(problem, found)
-    return found.take(keep), rejected
+    layouts = LayoutTable(**columns)
+    keep, rejected = legal(problem, layouts)
+    return layouts.take(keep), rejected
 
 
 def _shard_degrees(replicas: int) -> Draft:

@@ -284,8 +284,8 @@ def _minimise_step(
         for form, tail_fixed in zip(costs.tail_layer_s, costs.tail_fixed_s, strict=True):
             terms = {n: -math.floor(form[k] / quantum) for k, n in enumerate(counts.layers[s])}
             model.require({tail: 1, **terms}, math.floor(tail_fixed[s] / quantum), None)
-    one = model.variable(1, 1)
-    objective[one] = constant
+    variable = model.variable(1, 1)
+    objective[variable] = constant
     model.minimise(objective)
     if math.isfinite(cutoff_s):
         model.require(objective, None, math.floor((cutoff_s - costs.constant_s) / quantum))

@@ -70,11 +70,11 @@ def split_told(
     costs: StageCosts, chunk_ranks: tuple[int, ...], chunk_layers: tuple[int, ...], count: int
 ) -> StageSplit:
     """The split whose chunks have so many layers and recompute their first `count`."""
-    again = [0] * costs.num_ranks
+    result = [0] * costs.num_ranks
     for rank, held in zip(chunk_ranks, chunk_layers, strict=True):
-        again[rank] += min(count, held)
+        result[rank] += min(count, held)
     rows = runs_of_ranks(chunk_ranks, chunk_layers, costs.runs, costs.order)
-    return StageSplit(layers_of_stage=rows, recompute_of_stage=tuple(again))
+    return StageSplit(layers_of_stage=rows, recompute_of_stage=tuple(result))
 
 
 def _of_chunks(costs: StageCosts, chunk_ranks: tuple[int, ...], recomputes: Recomputes) -> StageBound:
@@ -98,9 +98,9 @@ def _fewest(costs: StageCosts, chunk_ranks: tuple[int, ...], recomputes: Recompu
         splits = (
             split_told(costs, chunk_ranks, chunks, count) for count in told_counts(max(chunks), recomputes)
         )
-        found = next((split for split in splits if fits_capacity(costs, split)), None)
-        if found is not None:
-            yield found
+        result = next((split for split in splits if fits_capacity(costs, split)), None)
+        if result is not None:
+            yield result
 
 
 def _of_ranks(costs: StageCosts, recomputes: Recomputes, free: StageBound) -> StageBound:
@@ -161,8 +161,8 @@ def _first_that_fits(costs: StageCosts, counts: Sequence[int], width: int) -> in
 
 def _strictly(split: StageSplit, count: int) -> StageSplit:
     """The same layers, each rank recomputing its first `count`."""
-    again = tuple(min(count, sum(row)) for row in split.layers_of_stage)
-    return StageSplit(layers_of_stage=split.layers_of_stage, recompute_of_stage=again)
+    strictly = tuple(min(count, sum(row)) for row in split.layers_of_stage)
+    return StageSplit(layers_of_stage=split.layers_of_stage, recompute_of_stage=strictly)
 
 
 def _beyond(costs: StageCosts, width: int, count: int) -> float:
@@ -180,26 +180,26 @@ def _floor(costs: StageCosts, least: LeastParts) -> float:
 def first_recomputed(costs: StageCosts, counts: Integers, *, timed: int, kept: int) -> Recomputed:
     """Every choice with its first layers recomputed, so many for its seconds and so many for its memory."""
     seconds = _by_run(costs, counts, timed) @ np.asarray(costs.recompute_s)
-    again = _by_run(costs, counts, kept)
+    values = _by_run(costs, counts, kept)
     held = np.asarray(costs.in_flight)[:, None, None]
     fixed = (
         np.add(costs.fixed_static_bytes, costs.fixed_activation_bytes)[:, None, None] + costs.working_bytes
     )
     freed = np.subtract(costs.saved_bytes, costs.saved_bytes_recomputed)
     freed = freed if timed == kept else np.maximum(freed, 0.0)  # a bound on memory for every larger number
-    kept_bytes = counts @ np.asarray(costs.saved_bytes) - again @ freed
+    kept_bytes = counts @ np.asarray(costs.saved_bytes) - values @ freed
     working = np.asarray(costs.recompute_working_bytes)[:, None, None]
-    any_again = again.sum(axis=-1) > 0
+    any_again = values.sum(axis=-1) > 0
     need = counts @ np.asarray(costs.static_bytes) + held * kept_bytes + fixed + any_again * working
-    recomputed = np.broadcast_to(again.sum(axis=-1), need.shape)
+    recomputed = np.broadcast_to(values.sum(axis=-1), need.shape)
     return recomputed, seconds, need <= costs.capacity_bytes + SPARE_BYTES
 
 
 def _by_run(costs: StageCosts, counts: Integers, count: int) -> Integers:
     """Recomputed layers of each run, of choices that recompute their first `count` layers."""
     left = np.minimum(counts.sum(axis=-1), count)
-    again = np.zeros_like(counts)
+    values = np.zeros_like(counts)
     for run in recompute_order(costs):
-        again[..., run] = np.minimum(counts[..., run], left)
-        left = left - again[..., run]
-    return again
+        values[..., run] = np.minimum(counts[..., run], left)
+        left = left - values[..., run]
+    return values

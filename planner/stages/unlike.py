@@ -69,18 +69,19 @@ def kind_tables(kinds: Sequence[StageCosts], recomputes: Recomputes, *, spare_by
     """Tables of every kind: with the fewest recomputed layers that fit, and with each number to be told."""
     most = sum(kinds[0].runs) - (kinds[0].num_ranks - 1)
 
-    free = tuple(rank_tables(one, most, _free(one, spare_bytes)) for one in kinds)
+    free = tuple(rank_tables(kind, most, _free(kind, spare_bytes)) for kind in kinds)
     frees = any(a > b for a, b in zip(kinds[0].saved_bytes, kinds[0].saved_bytes_recomputed, strict=True))
     if recomputes == "per-rank" or not frees:
         return KindTables(free=free, told=(free,))
-    roomy = [replace(one, capacity_bytes=one.capacity_bytes + spare_bytes - SPARE_BYTES) for one in kinds]
-    told = (
+    roomy = [replace(kind, capacity_bytes=kind.capacity_bytes + spare_bytes - SPARE_BYTES) for kind in kinds]
+    result = (
         tuple(
-            rank_tables(one, most, functools.partial(first_recomputed, one, timed=n, kept=n)) for one in roomy
+            rank_tables(stage_costs, most, functools.partial(first_recomputed, stage_costs, timed=n, kept=n))
+            for stage_costs in roomy
         )
         for n in told_counts(most, recomputes)
     )
-    return KindTables(free=free, told=tuple(told))
+    return KindTables(free=free, told=tuple(result))
 
 
 def _free(costs: StageCosts, spare_bytes: float) -> Callable[[Integers], Recomputed]:
@@ -147,7 +148,7 @@ def arrangement_bounds(
     """
     M = costs.num_microbatches
     layers = sum(costs.runs)
-    seconds = np.stack([one.seconds.min(axis=1) for one in tables.free])
+    seconds = np.stack([item.seconds.min(axis=1) for item in tables.free])
     finite = seconds[np.isfinite(seconds)]
     highest = float(finite.max(initial=least))
     if M > 1:
@@ -195,35 +196,35 @@ def split_unlike(
 
 def _best(costs: UnlikeStages, tables: KindTables, cutoff_s: float) -> UnlikeSplit:
     """The best over every number of recomputed layers that an engine can be told."""
-    found = UnlikeSplit(bound_s=math.inf, split=None, step_s=cutoff_s)
+    unlike_split = UnlikeSplit(bound_s=math.inf, split=None, step_s=cutoff_s)
     for each in tables.told:
-        found = _best_of(costs, of_stages(each, costs.kind_of_stage), found)
-    return replace(found, bound_s=found.step_s if found.split is not None else cutoff_s)
+        unlike_split = _best_of(costs, of_stages(each, costs.kind_of_stage), unlike_split)
+    return replace(unlike_split, bound_s=unlike_split.step_s if unlike_split.split is not None else cutoff_s)
 
 
-def _best_of(costs: UnlikeStages, tables: RankTables, found: UnlikeSplit) -> UnlikeSplit:
+def _best_of(costs: UnlikeStages, tables: RankTables, unlike_split: UnlikeSplit) -> UnlikeSplit:
     """Try values of the slowest rank upwards, and tails downwards, while they can beat what was found."""
     M, beta = costs.num_microbatches, costs.bubble_weight
     slowest = least_of(tables, tables.seconds, np.maximum)
     if not math.isfinite(slowest):
-        return found
+        return unlike_split
     total = least_of(tables, tables.seconds, np.add)
     tail = least_of(tables, tables.tails, np.maximum)
     later = distinct(tables.seconds[tables.seconds > slowest])
     for value in (slowest, *later[np.isfinite(later)]):
         base = (M - beta) * float(value) + tail + costs.constant_s
-        if base + beta * total >= found.step_s * (1 - NEARLY):
+        if base + beta * total >= unlike_split.step_s * (1 - NEARLY):
             break
         allowed: Floats = np.where(tables.seconds <= value, tables.seconds, np.inf)
-        while base + beta * least_of(tables, allowed, np.add) < found.step_s * (1 - NEARLY):
+        while base + beta * least_of(tables, allowed, np.add) < unlike_split.step_s * (1 - NEARLY):
             path = path_of(tables, allowed)
             split = split_of_path(tables, path)
             step_s = step_time(costs, split)
-            if step_s < found.step_s:
-                found = UnlikeSplit(bound_s=step_s, split=split, step_s=step_s)
+            if step_s < unlike_split.step_s:
+                unlike_split = UnlikeSplit(bound_s=step_s, split=split, step_s=step_s)
             longest = _tail_of(tables, path)
             allowed = np.where(tables.tails < longest, allowed, np.inf)
-    return found
+    return unlike_split
 
 
 def _tail_of(tables: RankTables, path: Sequence[int]) -> float:

@@ -124,11 +124,11 @@ def towers_of(config: Mapping[str, Any]) -> str:
     ('a vision tower of 24 layers (0.3 B parameters) and what joins it', '')
     """
     towers = [(kind, config.get(f"{kind}_config")) for kind in ("vision", "audio")]
-    found = [f"{kind} tower{_tower_size(tower)}" for kind, tower in towers if isinstance(tower, dict)]
-    if not found:
+    result = [f"{kind} tower{_tower_size(tower)}" for kind, tower in towers if isinstance(tower, dict)]
+    if not result:
         return ""
-    articles = [f"an {one}" if one.startswith("a") else f"a {one}" for one in found]
-    return f"{' and '.join(articles)} and what joins {'it' if len(found) == 1 else 'them'}"
+    articles = [f"an {name}" if name.startswith("a") else f"a {name}" for name in result]
+    return f"{' and '.join(articles)} and what joins {'it' if len(result) == 1 else 'them'}"
 
 
 def _tower_size(tower: Mapping[str, Any]) -> str:
@@ -136,7 +136,7 @@ def _tower_size(tower: Mapping[str, Any]) -> str:
     layers = tower.get("num_hidden_layers", tower.get("depth", tower.get("encoder_layers")))
     width = tower.get("hidden_size", tower.get("d_model"))
     stated = (layers, width, tower.get("intermediate_size", tower.get("encoder_ffn_dim")))
-    sizes = [one for one in stated if type(one) is int and 0 < one <= LARGEST_SIZE]
+    sizes = [item for item in stated if type(item) is int and 0 < item <= LARGEST_SIZE]
     if len(sizes) < len(stated):
         return ""
     count, h, inner = sizes
@@ -168,12 +168,12 @@ def _grouped(groups: object) -> WeightFormat:
     """The format of ``config_groups``, where all weights have the same."""
     tables = groups.values() if isinstance(groups, dict) else ()
     weights = [table.get("weights") for table in tables if isinstance(table, dict)]
-    found = {
-        _of_width(one.get("num_bits"), floating=one.get("type") == "float")
-        for one in weights
-        if isinstance(one, dict)
+    grouped = {
+        _of_width(weight.get("num_bits"), floating=weight.get("type") == "float")
+        for weight in weights
+        if isinstance(weight, dict)
     }
-    return found.pop() if len(found) == 1 else "other"
+    return grouped.pop() if len(grouped) == 1 else "other"
 
 
 def _of_width(bits: object, *, floating: bool) -> WeightFormat:

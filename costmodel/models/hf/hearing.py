@@ -70,12 +70,12 @@ def _whisper(a: ConfigReader) -> dict[str, Any]:
     }
 
 
-def _joined(found: dict[str, Any], merge: int, join: tuple[tuple[int, int], ...], *, bias: bool) -> Tower:
+def _joined(joined: dict[str, Any], merge: int, join: tuple[tuple[int, int], ...], *, bias: bool) -> Tower:
     """The tower whose frames become tokens, so many one, by these matrices after a norm."""
-    frames, h = found.pop("frames"), found["hidden_size"]
+    frames, h = joined.pop("frames"), joined["hidden_size"]
     matrices = sum(inputs * outputs + outputs * bias for inputs, outputs in join)
     return Tower(
-        **found,
+        **joined,
         join=join,
         join_parameters=LAYER_NORM * h + matrices,
         merge=merge,
@@ -85,27 +85,27 @@ def _joined(found: dict[str, Any], merge: int, join: tuple[tuple[int, int], ...]
 
 def _qwen2_audio(a: ConfigReader, _: ConfigReader, hidden_size: int) -> Tower:
     """Qwen2-Audio: two frames averaged to a token, one matrix."""
-    found = _whisper(a)
-    return _joined(found, 2, ((found["hidden_size"], hidden_size),), bias=True)
+    whisper = _whisper(a)
+    return _joined(whisper, 2, ((whisper["hidden_size"], hidden_size),), bias=True)
 
 
 def _voxtral(a: ConfigReader, _: ConfigReader, hidden_size: int) -> Tower:
     """Voxtral: frames side by side, as many as its feed-forward is wide, two matrices."""
-    found = _whisper(a)
-    h, wide = found["hidden_size"], found["intermediate_size"]
+    whisper = _whisper(a)
+    h, wide = whisper["hidden_size"], whisper["intermediate_size"]
     if wide % h:
         a.problems.append(
             f"intermediate_size {wide} is no multiple of hidden_size {h}, whose frames it joins"
         )
     join = ((wide, hidden_size), (hidden_size, hidden_size))
-    return _joined(found, max(1, wide // h), join, bias=False)
+    return _joined(whisper, max(1, wide // h), join, bias=False)
 
 
 def _flamingo(a: ConfigReader, whole: ConfigReader, hidden_size: int) -> Tower:
     """Audio Flamingo 3: two frames averaged to a token, two matrices."""
-    found = _whisper(a)
-    join = ((found["hidden_size"], hidden_size), (hidden_size, hidden_size))
-    return _joined(found, 2, join, bias=whole.flag("projector_bias", default=True))
+    whisper = _whisper(a)
+    join = ((whisper["hidden_size"], hidden_size), (hidden_size, hidden_size))
+    return _joined(whisper, 2, join, bias=whole.flag("projector_bias", default=True))
 
 
 _TOWERS: Mapping[str, Callable[[ConfigReader, ConfigReader, int], Tower]] = {

@@ -38,11 +38,11 @@ def _whole_layers(r: ConfigReader, usual: Sequence[str], dense: int, *, key: str
     """Letters of layers of a mixer and a feed-forward; `dense` layers lead, the others have experts."""
     letters = dict.fromkeys(_RECURRENCE, "L") | dict.fromkeys(_ATTENTION, "A")
     layers = r.size("num_hidden_layers")
-    found = _pattern(r, key, usual, letters)
-    if len(found) != layers:
-        r.problems.append(f"{key} names {len(found)} layers, num_hidden_layers is {layers}")
+    pattern = _pattern(r, key, usual, letters)
+    if len(pattern) != layers:
+        r.problems.append(f"{key} names {len(pattern)} layers, num_hidden_layers is {layers}")
         return ""
-    return found[:dense].lower() + found[dense:]
+    return pattern[:dense].lower() + pattern[dense:]
 
 
 def _every(r: ConfigReader, interval: int) -> list[str]:

@@ -70,8 +70,8 @@ class ConfigReader:
 
     def positive(self, key: str, default: float) -> float:
         """Positive number under a key, or the default."""
-        found = self.optional(key, default)
-        return default if found is None else found
+        value = self.optional(key, default)
+        return default if value is None else value
 
     def optional(self, key: str, default: float | None = None) -> float | None:
         """Positive number under a key, None where it is null, or the default where it is absent."""

@@ -47,17 +47,17 @@ def _encoder(
 ) -> dict[str, Any]:
     """Sizes under the keys of a family, with its defaults."""
     h, count = usual["hidden_size"], usual["num_attention_heads"]
-    found = {
+    encoder = {
         "num_layers": v.size(depth, default=usual["num_layers"]),
         "hidden_size": v.size("hidden_size", default=h),
         "num_attention_heads": v.size(heads, default=count),
     }
-    if found["hidden_size"] % found["num_attention_heads"]:
+    if encoder["hidden_size"] % encoder["num_attention_heads"]:
         v.problems.append(
-            f"a tower {found['hidden_size']} wide is no multiple of {found['num_attention_heads']} heads"
+            f"a tower {encoder['hidden_size']} wide is no multiple of {encoder['num_attention_heads']} heads"
         )
-        found["num_attention_heads"] = 1
-    return found
+        encoder["num_attention_heads"] = 1
+    return encoder
 
 
 def _grid(v: ConfigReader, image_size: int, patch_size: int) -> tuple[int, int]:
@@ -70,8 +70,8 @@ def _grid(v: ConfigReader, image_size: int, patch_size: int) -> tuple[int, int]:
 
 def _side(v: ConfigReader, key: str, usual: int) -> int:
     """A side that may be said twice, for height and width."""
-    said = v.config.get(key)
-    sides = said if isinstance(said, list) else []
+    value = v.config.get(key)
+    sides = value if isinstance(value, list) else []
     alike = len(sides) == 2 and sides[0] == sides[1]
     return ConfigReader(config={key: sides[0]} if alike else v.config, problems=v.problems).size(
         key, default=usual
@@ -88,7 +88,7 @@ def _qwen2(v: ConfigReader, _: ConfigReader, hidden_size: int) -> Tower:
     """Qwen2-VL: images of any size, four patches a token, two frames a patch."""
     h = v.size("embed_dim", default=1280)
     named = ConfigReader(config={**v.config, "hidden_size": h}, problems=v.problems)
-    found = _encoder(
+    encoder = _encoder(
         named, depth="depth", heads="num_heads", num_layers=32, hidden_size=h, num_attention_heads=16
     )
     merge = v.size("spatial_merge_size", default=2) ** 2
@@ -96,7 +96,7 @@ def _qwen2(v: ConfigReader, _: ConfigReader, hidden_size: int) -> Tower:
     join, joined = _merged(h, merge, hidden_size, LAYER_NORM * h)
     ratio = v.positive("mlp_ratio", 4.0)
     return Tower(
-        **found,
+        **encoder,
         intermediate_size=round(h * ratio),
         patch_values=values,
         stem_parameters=values * h,
@@ -118,16 +118,16 @@ def _patch_values(v: ConfigReader, side: int, frames: int = 2) -> int:
 
 def _qwen25(v: ConfigReader, _: ConfigReader, hidden_size: int) -> Tower:
     """Qwen2.5-VL: gated, root-mean-square norms, windows in most layers."""
-    found = _encoder(
+    encoder = _encoder(
         v, depth="depth", heads="num_heads", num_layers=32, hidden_size=3584, num_attention_heads=16
     )
-    h, merge = found["hidden_size"], v.size("spatial_merge_size", default=2) ** 2
+    h, merge = encoder["hidden_size"], v.size("spatial_merge_size", default=2) ** 2
     values = _patch_values(v, 14)
     join, joined = _merged(h, merge, hidden_size, h)
     full = v.config.get("fullatt_block_indexes", (7, 15, 23, 31))
     side = v.size("window_size", default=112) // v.size("patch_size", default=14)
     return Tower(
-        **found,
+        **encoder,
         intermediate_size=v.size("intermediate_size", default=3420),
         norm="rmsnorm",
         gated_mlp=True,
@@ -139,7 +139,7 @@ def _qwen25(v: ConfigReader, _: ConfigReader, hidden_size: int) -> Tower:
         image_tokens=USUAL_TOKENS,
         any_size=True,
         window_patches=max(1, side) ** 2,
-        full_layers=min(found["num_layers"], len(full) if isinstance(full, list | tuple) else 0),
+        full_layers=min(encoder["num_layers"], len(full) if isinstance(full, list | tuple) else 0),
     )
 
 
@@ -147,23 +147,23 @@ def _qwen3(
     v: ConfigReader, _: ConfigReader, hidden_size: int, *, deep: tuple[int, ...] = (8, 16, 24)
 ) -> Tower:
     """Qwen3-VL: learned positions, and outputs of some layers joined as well (deepstack)."""
-    found = _encoder(
+    encoder = _encoder(
         v, depth="depth", heads="num_heads", num_layers=27, hidden_size=1152, num_attention_heads=16
     )
-    h, merge = found["hidden_size"], v.size("spatial_merge_size", default=2) ** 2
+    h, merge = encoder["hidden_size"], v.size("spatial_merge_size", default=2) ** 2
     values = _patch_values(v, 16)
     join, joined = _merged(h, merge, hidden_size, LAYER_NORM * h)
-    said = v.config.get("deepstack_visual_indexes", deep)
-    again = min(found["num_layers"], len(said)) if isinstance(said, list | tuple) else 0
+    value = v.config.get("deepstack_visual_indexes", deep)
+    deepstack = min(encoder["num_layers"], len(value)) if isinstance(value, list | tuple) else 0
     deeper = _merged(h, merge, hidden_size, LAYER_NORM * merge * h)[1]
     positions = v.size("num_position_embeddings", default=2304) * h
     return Tower(
-        **found,
+        **encoder,
         intermediate_size=v.size("intermediate_size", default=4304),
         patch_values=values,
         stem_parameters=_linear(values, h) + positions,
-        join=join * (1 + again),
-        join_parameters=joined + again * deeper,
+        join=join * (1 + deepstack),
+        join_parameters=joined + deepstack * deeper,
         merge=merge,
         image_tokens=USUAL_TOKENS,
         any_size=True,
@@ -177,12 +177,12 @@ def _qwen35(v: ConfigReader, whole: ConfigReader, hidden_size: int) -> Tower:
 
 def _clip(v: ConfigReader) -> dict[str, Any]:
     """CLIP: a class token, positions, a norm before and one after."""
-    found = _encoder(v, num_layers=12, hidden_size=768, num_attention_heads=12)
-    h, (patches, p) = found["hidden_size"], _grid(v, 224, 32)
+    encoder = _encoder(v, num_layers=12, hidden_size=768, num_attention_heads=12)
+    h, (patches, p) = encoder["hidden_size"], _grid(v, 224, 32)
     values = v.size("num_channels", default=3) * p * p
     stem = values * h + (_CLASS + patches + _CLASS + LAYER_NORM) * h
     return {
-        **found,
+        **encoder,
         "intermediate_size": v.size("intermediate_size", default=3072),
         "patch_values": values,
         "stem_parameters": stem,
@@ -193,13 +193,13 @@ def _clip(v: ConfigReader) -> dict[str, Any]:
 
 def _siglip(v: ConfigReader) -> dict[str, Any]:
     """SigLIP: positions, a norm after, and where it is said a head that pools."""
-    found = _encoder(v, num_layers=12, hidden_size=768, num_attention_heads=12)
-    h, (patches, p) = found["hidden_size"], _grid(v, 224, 16)
+    encoder = _encoder(v, num_layers=12, hidden_size=768, num_attention_heads=12)
+    h, (patches, p) = encoder["hidden_size"], _grid(v, 224, 16)
     values, F = v.size("num_channels", default=3) * p * p, v.size("intermediate_size", default=3072)
     pools = v.flag("vision_use_head", default=True)
     head = h + 4 * _linear(h, h) + LAYER_NORM * h + _linear(h, F) + _linear(F, h)
     return {
-        **found,
+        **encoder,
         "intermediate_size": F,
         "patch_values": values,
         "image_patches": patches,
@@ -210,11 +210,11 @@ def _siglip(v: ConfigReader) -> dict[str, Any]:
 
 def _pixtral(v: ConfigReader) -> dict[str, Any]:
     """Pixtral: images of any size, gated, root-mean-square norms, no biases."""
-    found = _encoder(v, num_layers=24, hidden_size=1024, num_attention_heads=16)
-    p, h = v.size("patch_size", default=16), found["hidden_size"]
+    encoder = _encoder(v, num_layers=24, hidden_size=1024, num_attention_heads=16)
+    p, h = v.size("patch_size", default=16), encoder["hidden_size"]
     values = v.size("num_channels", default=3) * p * p
     return {
-        **found,
+        **encoder,
         "intermediate_size": v.size("intermediate_size", default=4096),
         "norm": "rmsnorm",
         "gated_mlp": True,
@@ -249,13 +249,13 @@ _WITH_NEWLINES = ("llava_next", "llava_onevision")
 
 def _llava(v: ConfigReader, whole: ConfigReader, hidden_size: int) -> Tower:
     """LLaVA: every patch a token, two matrices; of images in tiles a token that ends a line."""
-    found = _named(v, "clip_vision_model")
-    after, patches = found.pop("after"), found.pop("image_patches", USUAL_TOKENS)
-    h, bias = found["hidden_size"], whole.flag("multimodal_projector_bias", default=True)
+    named = _named(v, "clip_vision_model")
+    after, patches = named.pop("after"), named.pop("image_patches", USUAL_TOKENS)
+    h, bias = named["hidden_size"], whole.flag("multimodal_projector_bias", default=True)
     joined = _linear(h, hidden_size, bias=bias) + _linear(hidden_size, hidden_size, bias=bias)
     newline = hidden_size * (whole.config.get("model_type") in _WITH_NEWLINES)
     return Tower(
-        **found,
+        **named,
         join=((h, hidden_size), (hidden_size, hidden_size)),
         join_parameters=after + joined + newline,
         image_tokens=patches,
@@ -264,11 +264,11 @@ def _llava(v: ConfigReader, whole: ConfigReader, hidden_size: int) -> Tower:
 
 def _gemma3(v: ConfigReader, whole: ConfigReader, hidden_size: int) -> Tower:
     """Gemma-3: patches averaged to so many tokens, a norm and one matrix."""
-    found = _named(v, "siglip_vision_model")
-    after, patches = found.pop("after"), found.pop("image_patches", USUAL_TOKENS)
-    h, tokens = found["hidden_size"], whole.size("mm_tokens_per_image", default=256)
+    named = _named(v, "siglip_vision_model")
+    after, patches = named.pop("after"), named.pop("image_patches", USUAL_TOKENS)
+    h, tokens = named["hidden_size"], whole.size("mm_tokens_per_image", default=256)
     return Tower(
-        **found,
+        **named,
         join=((h, hidden_size),),
         join_parameters=after + h * hidden_size + h,
         merge=max(1, patches // tokens),
@@ -278,19 +278,19 @@ def _gemma3(v: ConfigReader, whole: ConfigReader, hidden_size: int) -> Tower:
 
 def _mistral3(v: ConfigReader, whole: ConfigReader, hidden_size: int) -> Tower:
     """Mistral-Small-3.1: Pixtral's encoder, four patches merged, two matrices."""
-    found = _named(v, "pixtral")
-    after, tokens = found.pop("after"), found.pop("image_patches", USUAL_TOKENS)
-    h, merge = found["hidden_size"], whole.size("spatial_merge_size", default=2) ** 2
+    named = _named(v, "pixtral")
+    after, tokens = named.pop("after"), named.pop("image_patches", USUAL_TOKENS)
+    h, merge = named["hidden_size"], whole.size("spatial_merge_size", default=2) ** 2
     bias = whole.flag("multimodal_projector_bias", default=False)
     join = ((merge * h, h), (h, hidden_size), (hidden_size, hidden_size))
     joined = h + merge * h * h + sum(_linear(*matrix, bias=bias) for matrix in join[1:])
-    return Tower(**found, join=join, join_parameters=after + joined, merge=merge, image_tokens=tokens)
+    return Tower(**named, join=join, join_parameters=after + joined, merge=merge, image_tokens=tokens)
 
 
 def _internvl(v: ConfigReader, whole: ConfigReader, hidden_size: int) -> Tower:
     """InternVL: tiles of one size, four patches a token, layers whose blocks are scaled."""
-    found = _encoder(v, num_layers=24, hidden_size=1024, num_attention_heads=16)
-    h, (patches, p) = found["hidden_size"], _grid(v, 448, 14)
+    encoder = _encoder(v, num_layers=24, hidden_size=1024, num_attention_heads=16)
+    h, (patches, p) = encoder["hidden_size"], _grid(v, 448, 14)
     values, norms = v.size("num_channels", default=3) * p * p, v.flag("use_qk_norm", default=False)
     merge = max(1, round(whole.positive("downsample_ratio", 0.5) ** -2))
     wide, places = merge * h, _CLASS + patches
@@ -298,7 +298,7 @@ def _internvl(v: ConfigReader, whole: ConfigReader, hidden_size: int) -> Tower:
     positions = places * h * v.flag("use_absolute_position_embeddings", default=True)
     rms = v.config.get("norm_type", "layer_norm") == "rms_norm"
     return Tower(
-        **found,
+        **encoder,
         intermediate_size=v.size("intermediate_size", default=4096),
         norm="rmsnorm" if rms else "layernorm",
         qkv_bias=v.flag("attention_bias", default=False),
@@ -319,14 +319,14 @@ def _internvl(v: ConfigReader, whole: ConfigReader, hidden_size: int) -> Tower:
 
 def _llama4(v: ConfigReader, _: ConfigReader, hidden_size: int) -> Tower:
     """Llama-4: tiles of one size, four patches a token, three matrices without biases."""
-    found = _encoder(v, num_layers=34, hidden_size=768, num_attention_heads=16)
-    h, (patches, p) = found["hidden_size"], _grid(v, 448, 14)
+    encoder = _encoder(v, num_layers=34, hidden_size=768, num_attention_heads=16)
+    h, (patches, p) = encoder["hidden_size"], _grid(v, 448, 14)
     F, values = v.size("intermediate_size", default=5632), v.size("num_channels", default=3) * p * p
     merge = max(1, round(v.positive("pixel_shuffle_ratio", 0.5) ** -2))
     inner, outer = (v.size(f"projector_{end}_dim", default=4096) for end in ("input", "output"))
     join = ((F, inner), (inner, outer), (v.size("vision_output_dim", default=7680), hidden_size))
     return Tower(
-        **found,
+        **encoder,
         intermediate_size=F,
         patch_values=values,
         join=join,

@@ -240,7 +240,7 @@ def _context_exchange(model: ModelSpec, stack: SoftwareStack, shard: ShardShape)
         shard.cp_kind == CP_KINDS.index(kind) for kind in ("ring", "ulysses", "allgather")
     )
     gathered = kv_bytes * cp * (cp > 1)
-    again = gathered * whole * (not stack.memory.keeps_gathered_keys)
+    context_exchange = gathered * whole * (not stack.memory.keeps_gathered_keys)
     merged_elements = RING_ROWS * T * heads * attended_value_dim(model, stack) * (cp - 1)
     swapped = (kv_bytes + q_and_out_bytes) * (cp > 1) * ulysses
     rotate = functools.partial(communicate, axis="cp", count=KEYS_AND_VALUES, cover=Cover.ATTENTION)
@@ -256,7 +256,7 @@ def _context_exchange(model: ModelSpec, stack: SoftwareStack, shard: ShardShape)
             saved_bytes=0,
         ),
         exchange("context_first_gather", "all_gather", size_bytes=gathered * whole),
-        exchange("context_first_regather", "all_gather", size_bytes=again, phase="backward"),
+        exchange("context_first_regather", "all_gather", size_bytes=context_exchange, phase="backward"),
         exchange("context_last_scatter", "reduce_scatter", size_bytes=gathered * whole, phase="backward"),
         swap("context_swap", "all_to_all", size_bytes=swapped),
         swap("context_gradient_swap", "all_to_all", size_bytes=swapped, phase="backward"),
@@ -326,7 +326,7 @@ def _core_attention(
     pairs = kind_pairs(model, kind, S) if stack.timing.flash_attention else S * S
     scores = T * S * heads
     kept = FLOAT_BYTES * T * heads if stack.timing.flash_attention else HALF_BYTES * scores
-    again = "core_attn" in stack.timing.recomputed_modules
+    core_attention = "core_attn" in stack.timing.recomputed_modules
     saved = (
         qkv_bytes
         + kept
@@ -351,15 +351,15 @@ def _core_attention(
         bytes=qkv_bytes + out_bytes + (0 if stack.timing.flash_attention else 2 * HALF_BYTES * scores),
         parameters=heads * model.attention_sinks,
         saved_bytes=saved,
-        saved_bytes_selective=(plain_qkv_bytes if again else saved)
-        - inputs_again * (plain_qkv_bytes if again else qkv_bytes),
-        repeated=again,
+        saved_bytes_selective=(plain_qkv_bytes if core_attention else saved)
+        - inputs_again * (plain_qkv_bytes if core_attention else qkv_bytes),
+        repeated=core_attention,
         saved_bytes_op=out_bytes + kept,
         working_bytes=_exchange_working_bytes(model, stack, shard),
     )
     if stack.timing.flash_attention:
         return (attention,)
-    return (attention, _softmax(scores, dropout=stack.timing.dropout, again=again))
+    return (attention, _softmax(scores, dropout=stack.timing.dropout, again=core_attention))
 
 
 def _softmax(scores: Quantity, *, dropout: bool, again: bool) -> Op:

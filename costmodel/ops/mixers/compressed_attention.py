@@ -160,7 +160,7 @@ def _core(
     }[reach]  # fmt: skip
     queries, keys = HALF_BYTES * T * heads * d, HALF_BYTES * T * (1 + rate) * d
     kept = FLOAT_BYTES * T * heads
-    again = "core_attn" in stack.timing.recomputed_modules
+    core = "core_attn" in stack.timing.recomputed_modules
     inputs_again = "mla_up_proj" in stack.timing.recomputed_modules
     return Op(
         name="attention",
@@ -179,8 +179,8 @@ def _core(
         bytes=2 * queries + keys,
         parameters=heads,
         saved_bytes=queries + keys + kept,
-        saved_bytes_selective=(queries + keys) * (not inputs_again) + kept * (not again),
-        repeated=again,
+        saved_bytes_selective=(queries + keys) * (not inputs_again) + kept * (not core),
+        repeated=core,
         saved_bytes_op=queries + kept,
     )
 

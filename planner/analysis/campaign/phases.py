@@ -87,8 +87,8 @@ def run_of_phases(phases: Sequence[Phase], world: FailureModel, search: Search, 
         if plan is None:
             raise ValueError("a phase was given a layout that cannot run it")
         before_s = float(switch_s[place - 1][chosen[place - 1], chosen[place]]) if place else 0.0
-        told = replace(plan, campaign=campaign_of(plan, world))
-        runs.append(PhaseRun(phase=phase, plan=told, reshard_s=before_s))
+        value = replace(plan, campaign=campaign_of(plan, world))
+        runs.append(PhaseRun(phase=phase, plan=value, reshard_s=before_s))
     own = [layouts.index(plan.layout) for plan in best]
     pauses = sum(phase.pause_s for phase in phases)
     return _summed(
@@ -196,7 +196,7 @@ def _summed(
     dollars = [each.usd for each in campaigns if each.usd is not None]
     usd = None
     if len(dollars) == len(campaigns):
-        usd_per_day = max(one.p50 / each.days.p50 for one, each in zip(dollars, campaigns, strict=True))
+        usd_per_day = max(band.p50 / each.days.p50 for band, each in zip(dollars, campaigns, strict=True))
         usd = _plus(dollars, between_days * usd_per_day)
     ends = np.sum([each.percentile_days for each in campaigns], axis=0) + between_days
     deadline_s = runs[0].plan.request.job.deadline_s
@@ -213,5 +213,5 @@ def _summed(
 
 def _plus(bands: Sequence[Band], more: float) -> Band:
     """Bands added percentile by percentile, and a number beside."""
-    low, middle, high = (sum(getattr(one, name) for one in bands) + more for name in ("p10", "p50", "p90"))
+    low, middle, high = (sum(getattr(band, name) for band in bands) + more for name in ("p10", "p50", "p90"))
     return Band(p10=low, p50=middle, p90=high)

@@ -134,11 +134,11 @@ def one_run(course: Course, seed: int) -> tuple[Moment, ...]:
     """
     work_s = course.work_s * min(1.0, MOST_FAILURES / (course.per_s * course.work_s))
     start = Moment(work_s=0.0, wall_s=0.0, interruptions=0, lost_s=dict.fromkeys(_names(), 0.0))
-    told = (
+    moments = (
         _moment(simulate(replace(course, work_s=work_s * n / MOMENTS), 1, seed))
         for n in range(1, MOMENTS + 1)
     )
-    return (start, *told)
+    return (start, *moments)
 
 
 def finishes(
@@ -156,13 +156,13 @@ def finishes(
         try:
             varied = request if count == request.cluster.num_gpus else VARIATIONS[0].varied(request, count)
             plan = planner(varied)
-            found = None if plan is None else finished(plan).campaign
+            campaign = None if plan is None else finished(plan).campaign
         except InputError:
             continue
-        if plan is not None and found is not None:
+        if plan is not None and campaign is not None:
             yield Finish(
-                num_gpus=count, layout=layout_words(plan.layout), days=found.days, usd=found.usd,
-                useful_share=found.mean_useful_share,
+                num_gpus=count, layout=layout_words(plan.layout), days=campaign.days, usd=campaign.usd,
+                useful_share=campaign.mean_useful_share,
             )  # fmt: skip
 
 
@@ -171,11 +171,11 @@ def _names() -> tuple[str, ...]:
     return tuple(field.name for field in fields(LostShare))
 
 
-def _moment(found: Runs) -> Moment:
+def _moment(runs: Runs) -> Moment:
     """The end of one simulated run."""
     return Moment(
-        work_s=float(found.work_s[0]),
-        wall_s=float(found.wall_s[0]),
-        interruptions=int(found.interruptions[0]),
-        lost_s={name: float(getattr(found, f"{name}_s")[0]) for name in _names()},
+        work_s=float(runs.work_s[0]),
+        wall_s=float(runs.wall_s[0]),
+        interruptions=int(runs.interruptions[0]),
+        lost_s={name: float(getattr(runs, f"{name}_s")[0]) for name in _names()},
     )

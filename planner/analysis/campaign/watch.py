@@ -140,10 +140,10 @@ def watched(
     if pace.is_by_flop and clock_s:
         pace = Pace(step_s=clock_s)
     step_s = pace.step_s
-    last = max(one.step for one in once)
+    last = max(line.step for line in once)
     restarts, repeated = _back(once)
     wall_s = _wall_s(once)
-    compared = all(one.compared for one in once)
+    compared = all(line.compared for line in once)
     differs = tuple(_differs(plan, once, said, steps, pace)) if compared else ()
     useful = None if wall_s is None else min(1.0, (last - once[0].step) * step_s / wall_s)
     left_s = max(0, steps - last) * step_s / DAY
@@ -191,19 +191,19 @@ def _pace(plan: Plan, logged: Sequence[LoggedStep]) -> Pace:
         samples=float(job.global_batch_size),
         flop=model_flop_per_step(plan.request.model, job),
     )
-    printed = [one for one in logged if one.step_s]
-    found = [
+    printed = [line for line in logged if line.step_s]
+    values = [
         pace_of(
             work,
-            step_s=one.step_s,
-            tokens_per_s_per_gpu=one.tokens_per_s_per_gpu,
-            tokens_per_s=one.tokens_per_s,
-            samples_per_s=one.samples_per_s,
-            flop_per_s_per_gpu=one.flop_per_s_per_gpu,
+            step_s=line.step_s,
+            tokens_per_s_per_gpu=line.tokens_per_s_per_gpu,
+            tokens_per_s=line.tokens_per_s,
+            samples_per_s=line.samples_per_s,
+            flop_per_s_per_gpu=line.flop_per_s_per_gpu,
         )
-        for one in printed or logged
+        for line in printed or logged
     ]
-    paces = sorted((pace for pace in found if pace is not None), key=lambda pace: pace.step_s)
+    paces = sorted((pace for pace in values if pace is not None), key=lambda pace: pace.step_s)
     return replace(paces[len(paces) // 2], step_s=statistics.median(pace.step_s for pace in paces))
 
 
@@ -213,19 +213,19 @@ def _clock_step_s(once: Sequence[LoggedStep], apart_s: float = CLOCK_S) -> float
     Each line is held against the next one that is so far away, for a clock shows whole seconds; the mean of
     the middle half leaves out pauses between lines that are not in every such stretch.
     """
-    found: list[float] = []
+    values: list[float] = []
     later = 0
-    for at, one in enumerate(once):
-        if one.at_s is None:
+    for at, line in enumerate(once):
+        if line.at_s is None:
             return None
-        while later < len(once) and (later <= at or (once[later].at_s or 0.0) - one.at_s < apart_s):
+        while later < len(once) and (later <= at or (once[later].at_s or 0.0) - line.at_s < apart_s):
             later += 1
         if later == len(once):
             break
-        if once[later].step > one.step:
-            found.append(((once[later].at_s or 0.0) - one.at_s) / (once[later].step - one.step))
-    quarter = len(found) // 4
-    middle = sorted(found)[quarter : len(found) - quarter]
+        if once[later].step > line.step:
+            values.append(((once[later].at_s or 0.0) - line.at_s) / (once[later].step - line.step))
+    quarter = len(values) // 4
+    middle = sorted(values)[quarter : len(values) - quarter]
     return statistics.fmean(middle) if middle else None
 
 
@@ -247,8 +247,8 @@ def _another_batch(logged: Sequence[LoggedStep], pace: Pace) -> Iterator[str]:
 
 def _of_training(logged: Sequence[LoggedStep]) -> list[LoggedStep]:
     """Steps without those of shorter bars, which load, or evaluate."""
-    longest = max((one.steps for one in logged if one.steps), default=None)
-    return [one for one in logged if not one.steps or one.steps == longest]
+    longest = max((line.steps for line in logged if line.steps), default=None)
+    return [line for line in logged if not line.steps or line.steps == longest]
 
 
 def _once(logged: Sequence[LoggedStep], step_s: float) -> list[LoggedStep]:
@@ -257,48 +257,48 @@ def _once(logged: Sequence[LoggedStep], step_s: float) -> list[LoggedStep]:
     A line repeats another of its step if it was printed within a step's time of it, or, where lines do not
     say when, by a rank that has not printed the step yet, right after it, or in the same words.
     """
-    found: list[LoggedStep] = []
+    lines: list[LoggedStep] = []
     latest: dict[int, tuple[LoggedStep, set[str]]] = {}
-    for one in logged:
-        before = latest.get(one.step)
-        if before is not None and _repeats(one, *before, step_s, found[-1].step):
-            before[1].add(one.rank)
+    for line in logged:
+        before = latest.get(line.step)
+        if before is not None and _repeats(line, *before, step_s, lines[-1].step):
+            before[1].add(line.rank)
             continue
-        found.append(one)
-        latest[one.step] = (one, {one.rank})
-    return found
+        lines.append(line)
+        latest[line.step] = (line, {line.rank})
+    return lines
 
 
-def _repeats(one: LoggedStep, first: LoggedStep, ranks: set[str], step_s: float, latest: int) -> bool:
+def _repeats(line: LoggedStep, first: LoggedStep, ranks: set[str], step_s: float, latest: int) -> bool:
     """Whether a line says of a step what another line said."""
-    if one.at_s is not None and first.at_s is not None:
-        return abs(one.at_s - first.at_s) < max(step_s, WITHIN_S)
-    if one.rank and one.rank not in ranks:
+    if line.at_s is not None and first.at_s is not None:
+        return abs(line.at_s - first.at_s) < max(step_s, WITHIN_S)
+    if line.rank and line.rank not in ranks:
         return True
-    return one.step == latest or replace(one, rank="") == replace(first, rank="")
+    return line.step == latest or replace(line, rank="") == replace(first, rank="")
 
 
 def _differs(
-    plan: Plan, logged: Sequence[LoggedStep], said: LoggedJob, steps: int, pace: Pace
+    plan: Plan, logged: Sequence[LoggedStep], value: LoggedJob, steps: int, pace: Pace
 ) -> Iterator[str]:
     """What of a log cannot be of the plan's run."""
     step_s = pace.step_s
     job, layout, cluster = plan.request.job, plan.layout, plan.case.cluster
-    batch = said.global_batch_size
-    if batch and batch != job.global_batch_size and not said.is_ramping:
+    batch = value.global_batch_size
+    if batch and batch != job.global_batch_size and not value.is_ramping:
         yield f"its batch is {batch:,} sequences, planned {job.global_batch_size:,}"
-    length = said.sequence_length
+    length = value.sequence_length
     if length and length != job.sequence_length:
         yield f"its sequences are {length:,} tokens, planned {job.sequence_length:,}"
-    total = said.steps
-    if total and abs(total - steps) > SAME_TOTAL * steps and not said.is_ramping:
+    total = value.steps
+    if total and abs(total - steps) > SAME_TOTAL * steps and not value.is_ramping:
         yield f"it has {total:,} steps, planned {steps:,}"
-    if said.num_gpus and said.num_gpus != layout.num_gpus:
-        yield f"it runs on {said.num_gpus:,} GPUs, planned {layout.num_gpus:,}"
+    if value.num_gpus and value.num_gpus != layout.num_gpus:
+        yield f"it runs on {value.num_gpus:,} GPUs, planned {layout.num_gpus:,}"
     yield from _another_batch(logged, pace)
     yield from _another_memory(plan, logged, cluster)
     limit = reachable_flop_per_s(cluster.gpu, job)
-    rates = [one.flop_per_s_per_gpu for one in logged if one.flop_per_s_per_gpu]
+    rates = [line.flop_per_s_per_gpu for line in logged if line.flop_per_s_per_gpu]
     rate = statistics.median(rates) if rates else 0.0
     most = f"a {cluster.gpu.name} reaches {limit / TERA:.0f} at most"
     if rate > limit:
@@ -324,29 +324,29 @@ def _shortest_s(plan: Plan) -> float:
 
 def _another_memory(plan: Plan, logged: Sequence[LoggedStep], cluster: Cluster) -> Iterator[str]:
     """A printed peak that the plan's job cannot have: more than its band taken twice, or than a GPU has."""
-    peak = max((one.peak_memory_bytes or 0.0 for one in logged), default=0.0)
+    peak = max((line.peak_memory_bytes or 0.0 for line in logged), default=0.0)
     estimate, capacity = plan.estimate, cluster.gpu.memory_bytes
     states = min(
         stage.weights_bytes + stage.gradients_bytes + stage.optimizer_bytes
         for stage in estimate.memory_by_stage
     )
-    said = f"its peak is {format_bytes(peak)}"
+    text = f"its peak is {format_bytes(peak)}"
     if peak > capacity:
-        yield f"{said}, and a {cluster.gpu.name} has {format_bytes(capacity)}"
+        yield f"{text}, and a {cluster.gpu.name} has {format_bytes(capacity)}"
     elif peak > estimate.memory_upper_bytes**2 / estimate.peak_memory_bytes:
-        yield f"{said}, planned {format_bytes(estimate.peak_memory_bytes)}"
+        yield f"{text}, planned {format_bytes(estimate.peak_memory_bytes)}"
     elif 0 < peak < states:
-        yield f"{said}, and the states of a planned stage alone are {format_bytes(states)}"
+        yield f"{text}, and the states of a planned stage alone are {format_bytes(states)}"
 
 
 def _back(logged: Sequence[LoggedStep]) -> tuple[int, int]:
     """How often step numbers went back, and how many steps that cost in all."""
     furthest, restarts, repeated = logged[0].step, 0, 0
-    for before, one in itertools.pairwise(logged):
-        if one.step <= before.step:
+    for before, line in itertools.pairwise(logged):
+        if line.step <= before.step:
             restarts += 1
-            repeated += max(0, furthest - one.step + 1)
-        furthest = max(furthest, one.step)
+            repeated += max(0, furthest - line.step + 1)
+        furthest = max(furthest, line.step)
     return restarts, repeated
 
 
@@ -359,7 +359,7 @@ def _wall_s(logged: Sequence[LoggedStep]) -> float | None:
 def _pace_off(plan: Plan, step_s: float) -> Iterator[Off]:
     """A step outside the band of its estimate."""
     planned = plan.estimate
-    said = f"a step takes {format_seconds(step_s)}, planned {format_seconds(planned.step_time_s)}"
+    text = f"a step takes {format_seconds(step_s)}, planned {format_seconds(planned.step_time_s)}"
     if step_s > planned.upper_s:
         node = "look for one slow node: plan bench --check PLAN.json on each"
         other = (
@@ -367,10 +367,10 @@ def _pace_off(plan: Plan, step_s: float) -> Iterator[Off]:
             "links have their rate: plan bench --check PLAN.json on each node finds a slow one too"
         )
         change = node if step_s < ONE_NODE * planned.step_time_s else other
-        yield Off(cause=f"{said} and at most {format_seconds(planned.upper_s)}", change=change)
+        yield Off(cause=f"{text} and at most {format_seconds(planned.upper_s)}", change=change)
     elif step_s < planned.lower_s:
         yield Off(
-            cause=f"{said} and at least {format_seconds(planned.lower_s)}",
+            cause=f"{text} and at least {format_seconds(planned.lower_s)}",
             change="see that the job is the planned one; if it is, plan again with its measured step "
             "(plan audit LOG --anchor NAME, then plan --anchor NAME)",
         )
@@ -411,7 +411,7 @@ def _held_up(campaign: Campaign, held_s: float | None) -> Iterator[Off]:
 
 def _nodes(campaign: Campaign, seen: Scheduled, wall_s: float | None) -> Iterator[Off]:
     """A node that fails again, and waiting for nodes that was not planned."""
-    named = Counter(one.node for one in seen.failures if one.node)
+    named = Counter(failure.node for failure in seen.failures if failure.node)
     for node, times in named.most_common(1):
         if times > 1:
             yield Off(

@@ -133,8 +133,8 @@ def _at(plan: ServingPlan, latency: Percentiles, name: str) -> float | None:
     """A latency at the job's percentile; None where that is one that no limit asked for."""
     if name in plan.estimate.limits:
         return plan.estimate.limits[name].predicted_s
-    told = {50.0: latency.p50_s, 90.0: latency.p90_s, 99.0: latency.p99_s}
-    return told.get(plan.request.job.percentile)
+    result = {50.0: latency.p50_s, 90.0: latency.p90_s, 99.0: latency.p99_s}
+    return result.get(plan.request.job.percentile)
 
 
 def _least_usd(plan: ServingPlan) -> float | None:
@@ -157,22 +157,22 @@ def contenders_of(
     ]
 
 
-def worth_showing(one: Contender, contenders: Sequence[Contender]) -> bool:
+def worth_showing(contender: Contender, contenders: Sequence[Contender]) -> bool:
     """Whether a fleet tells anything: one in smaller machines where it is cheaper than in larger."""
     larger = [
         other
         for other in contenders
         if (other.request.gpu, other.request.weights, other.request.modes)
-        == (one.request.gpu, one.request.weights, one.request.modes)
-        and other.request.machine_gpus > one.request.machine_gpus
+        == (contender.request.gpu, contender.request.weights, contender.request.modes)
+        and other.request.machine_gpus > contender.request.machine_gpus
     ]
     if not larger:
         return True
-    mine, theirs = _hourly(one), min(_hourly(other) for other in larger)
+    mine, theirs = _hourly(contender), min(_hourly(other) for other in larger)
     return mine < theirs
 
 
-def _hourly(one: Contender) -> float:
+def _hourly(contender: Contender) -> float:
     """Dollars an hour of a fleet; without end where there is none."""
-    found = None if one.plan is None else one.plan.estimate.usd_per_hour
-    return float("inf") if found is None else found
+    usd_per_hour = None if contender.plan is None else contender.plan.estimate.usd_per_hour
+    return float("inf") if usd_per_hour is None else usd_per_hour

@@ -74,15 +74,23 @@ def find_fleet(asked: Asked, *, tell: Tell = lambda _: None, each: Each = map) -
         tell(f"comparing {number} of {len(fit)}: {where}")
         contenders += next(searched)
     best: Contender | None = None
-    for one in contenders:
-        if one.proposed and one.plan is not None and (best is None or _worth(one) < _worth(best)):
-            best = one
+    for contender in contenders:
+        if (
+            contender.proposed
+            and contender.plan is not None
+            and (best is None or _worth(contender) < _worth(best))
+        ):
+            best = contender
     if best is None:
         raise _nearest(asked, contenders, [problem for _, problem in refused])
     tell(f"finishing {best.request.gpu} {best.request.weights[0]}")
     plan, chosen = _proposal(asked, contenders, best, started)
-    beside = [one for one in contenders if not (one.board is chosen.board and _is_mode(one, plan))]
-    others = [one.summary() for one in beside if worth_showing(one, contenders)]
+    beside = [
+        contender
+        for contender in contenders
+        if not (contender.board is chosen.board and _is_mode(contender, plan))
+    ]
+    others = [contender.summary() for contender in beside if worth_showing(contender, contenders)]
     tell("comparing fleets of two GPU kinds")
     others += _mixed(asked, contenders, plan)
     dropped = list(dict.fromkeys(_dropped(request, problem.what) for request, problem in refused))
@@ -91,15 +99,15 @@ def find_fleet(asked: Asked, *, tell: Tell = lambda _: None, each: Each = map) -
 
 
 def _searched(
-    one: tuple[ServingRequest, Hierarchy], *, trace: Load | None, shown: Collection[str]
+    pair: tuple[ServingRequest, Hierarchy], *, trace: Load | None, shown: Collection[str]
 ) -> Sequence[Contender]:
     """The contenders of one GPU kind and precision, each with its best fleet."""
-    cal, (request, hierarchy) = load_calibration(), one
+    cal, (request, hierarchy) = load_calibration(), pair
     board = enumerate_options(cal, request, hierarchy)
-    found = contenders_of(request, hierarchy, board, proposed=request.weights[0] not in shown)
-    for contender in found:
+    contenders = contenders_of(request, hierarchy, board, proposed=request.weights[0] not in shown)
+    for contender in contenders:
         contender.search(cal, trace)
-    return found
+    return contenders
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,22 +132,31 @@ def _proposal(
     """
     if daring.found is None or daring.plan is None:
         raise RuntimeError("a contender with a plan has a fleet")
-    proposed = sorted((one for one in contenders if one.proposed and one.plan is not None), key=_worth)
-    asks = asks_of(daring.request, with_runs=any(has_runs(one.board) for one in proposed))
+    proposed = sorted(
+        (contender for contender in contenders if contender.proposed and contender.plan is not None),
+        key=_worth,
+    )
+    asks = asks_of(daring.request, with_runs=any(has_runs(contender.board) for contender in proposed))
     chosen = _Candidate(contender=daring, found=daring.found, board=daring.board)
     for ask in asks:
         cheapest = _cheapest(proposed, asked.trace, ask)
         chosen = cheapest or chosen
         if cheapest is not None or daring.plan.chance >= ask.chance - ROUNDING:
             break
-    one = chosen.contender
+    contender = chosen.contender
     plan = finished_plan(
-        load_calibration(), one.request, one.hierarchy, chosen.board, chosen.found, asked.trace, started_s
+        load_calibration(),
+        contender.request,
+        contender.hierarchy,
+        chosen.board,
+        chosen.found,
+        asked.trace,
+        started_s,
     )
     scope = chosen.scope or plan.optimality.scope
-    plan = replace(plan, request=one.whole, optimality=replace(plan.optimality, scope=scope))
+    plan = replace(plan, request=contender.whole, optimality=replace(plan.optimality, scope=scope))
     beside = daring_beside(plan, daring.plan)
-    return (plan if beside.saved < LEAST_GAP else replace(plan, daring=beside)), one
+    return (plan if beside.saved < LEAST_GAP else replace(plan, daring=beside)), contender
 
 
 def _cheapest(proposed: Sequence[Contender], trace: Load | None, ask: Ask) -> _Candidate | None:
@@ -148,10 +165,10 @@ def _cheapest(proposed: Sequence[Contender], trace: Load | None, ask: Ask) -> _C
     Contenders come in the order of what their fleets cost at least: those for which the limits just hold.
     """
     best, least = None, tuple[float, ...]((float("inf"),))
-    for one in proposed:
-        if one.plan is None or _bill(one.plan) > least[:2]:
+    for contender in proposed:
+        if contender.plan is None or _bill(contender.plan) > least[:2]:
             continue
-        candidate = _candidate(one, trace, ask)
+        candidate = _candidate(contender, trace, ask)
         if candidate is None:
             continue
         plan = _plan_of(candidate)
@@ -161,29 +178,29 @@ def _cheapest(proposed: Sequence[Contender], trace: Load | None, ask: Ask) -> _C
     return best
 
 
-def _candidate(one: Contender, trace: Load | None, ask: Ask) -> _Candidate | None:
+def _candidate(contender: Contender, trace: Load | None, ask: Ask) -> _Candidate | None:
     """The best fleet of a contender that meets what is asked, of its equals the surest."""
-    if one.found is not None and one.plan is not None and ask.is_met(one.plan):
-        board, found, scope = one.board, one.found, ""
+    if contender.found is not None and contender.plan is not None and ask.is_met(contender.plan):
+        board, candidate, scope = contender.board, contender.found, ""
     else:
-        board, scope = ask.part(one.board), ask.scope
-        searched = best_run(one.request, board, trace)
+        board, scope = ask.part(contender.board), ask.scope
+        searched = best_run(contender.request, board, trace)
         if searched is None:
             return None
-        found = searched
-    if one.request.job.request_rate_per_s is not None and not is_closed(one.request):
-        found = surest(one.request, board, found[0], trace)[0], found[1]
-    return _Candidate(contender=one, found=found, board=board, scope=scope)
+        candidate = searched
+    if contender.request.job.request_rate_per_s is not None and not is_closed(contender.request):
+        candidate = surest(contender.request, board, candidate[0], trace)[0], candidate[1]
+    return _Candidate(contender=contender, found=candidate, board=board, scope=scope)
 
 
 def _plan_of(candidate: _Candidate) -> ServingPlan:
     """The fleet as a plan without what stands beside it."""
     run, optimality = candidate.found
-    one = candidate.contender
+    contender = candidate.contender
     return plan_of_fleet(
         load_calibration(),
-        one.request,
-        one.hierarchy,
+        contender.request,
+        contender.hierarchy,
         run,
         optimality=optimality,
         runners_up=(),
@@ -226,22 +243,26 @@ def _mixed(asked: Asked, contenders: Sequence[Contender], plan: ServingPlan) -> 
     rated = request.job.request_rate_per_s is not None and request.num_gpus is None and asked.trace is None
     if not rated or hour is None or request.objective != "usd" or "disaggregated" not in request.modes:
         return []
-    boards = {id(one.board): (one.whole, one.board) for one in contenders if one.proposed}
-    found = cheapest_mixed(list(boards.values()), hour)
-    return [] if found is None else [mixed_summary(found)]
+    boards = {
+        id(contender.board): (contender.whole, contender.board)
+        for contender in contenders
+        if contender.proposed
+    }
+    mixed = cheapest_mixed(list(boards.values()), hour)
+    return [] if mixed is None else [mixed_summary(mixed)]
 
 
-def _is_mode(one: Contender, plan: ServingPlan) -> bool:
+def _is_mode(contender: Contender, plan: ServingPlan) -> bool:
     """Whether a contender is of the mode of a plan."""
-    return plan.mode in one.request.modes
+    return plan.mode in contender.request.modes
 
 
-def _worth(one: Contender) -> Worth:
+def _worth(contender: Contender) -> Worth:
     """What is minimised among contenders, then the risk to a limit."""
-    if one.plan is None:
+    if contender.plan is None:
         return (float("inf"),)
-    checks = one.plan.estimate.limits.values()
-    return (*worth_of_plan(one.plan), 1 - min((check.chance for check in checks), default=1.0))
+    checks = contender.plan.estimate.limits.values()
+    return (*worth_of_plan(contender.plan), 1 - min((check.chance for check in checks), default=1.0))
 
 
 def _dropped(request: ServingRequest, why: str) -> FleetSummary:
@@ -263,19 +284,27 @@ def _nearest(asked: Asked, contenders: Sequence[Contender], refused: Sequence[In
     A precision that is only shown is named as a way out where it serves.
     """
     cal = load_calibration()
-    boards = {id(one.board): one for one in contenders if one.proposed}
-    misses = [(miss(cal, one.whole, one.hierarchy, one.board, asked.trace), one) for one in boards.values()]
+    boards = {id(contender.board): contender for contender in contenders if contender.proposed}
+    misses = [
+        (miss(cal, board.whole, board.hierarchy, board.board, asked.trace), board)
+        for board in boards.values()
+    ]
     if not misses:
         return refused[0]
     nearest, missed = max(
-        misses, key=lambda one: (one[0].capacity_requests_per_s or 0.0, -(one[0].best_ttft_s or float("inf")))
+        misses,
+        key=lambda pair: (pair[0].capacity_requests_per_s or 0.0, -(pair[0].best_ttft_s or float("inf"))),
     )
-    served = [one for one in contenders if one.plan is not None]
+    served = [contender for contender in contenders if contender.plan is not None]
     if served:
         narrow = min(served, key=_worth)
         ways: tuple[str, ...] = (f"--weights {narrow.request.weights[0]}, which {narrow.request.gpu} serves",)
     else:
-        tried = {one.request.weights[0] for one in contenders if one.request.gpu == missed.whole.gpu}
+        tried = {
+            contender.request.weights[0]
+            for contender in contenders
+            if contender.request.gpu == missed.whole.gpu
+        }
         ways = ways_out(cal, missed.whole, missed.hierarchy, asked.trace, tried)
     fix = ", or ".join([nearest.fix, *ways])
     return NoFeasiblePlanError(what=nearest.what, cause=nearest.cause, fix=fix, answer=nearest)

@@ -56,7 +56,13 @@ def check_outputs(asked: Asked) -> None:
 def non_dominated(points: Iterable[FrontierPoint]) -> tuple[FrontierPoint, ...]:
     """Points than which none faster for a user is within 2 % for a GPU; the fastest for a user first."""
     kept: list[FrontierPoint] = []
-    for point in sorted(points, key=lambda one: (-one.tokens_per_s_per_user, -one.tokens_per_s_per_gpu)):
+    for point in sorted(
+        points,
+        key=lambda frontier_point: (
+            -frontier_point.tokens_per_s_per_user,
+            -frontier_point.tokens_per_s_per_gpu,
+        ),
+    ):
         if not kept or point.tokens_per_s_per_gpu > (1 + RESOLUTION) * kept[-1].tokens_per_s_per_gpu:
             kept.append(point)
     return tuple(kept)
@@ -78,7 +84,7 @@ def operating_points(
     plain = [option for option in options if not unmeasured_axes(option.deployment.layout)]
     for option in plain or options:
         for concurrency in loads_up_to(option.rules.max_batch):
-            points = (_point(request, one, concurrency) for one in with_chunks(option))
+            points = (_point(request, with_chunk, concurrency) for with_chunk in with_chunks(option))
             yield from (point for point in points if job.ttft_s is None or point.ttft_s <= job.ttft_s)
 
 

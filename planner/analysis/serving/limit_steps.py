@@ -26,8 +26,8 @@ LEAST_MORE = 0.02  # capacities are told apart to this share
 
 def with_sensitivity(asked: Asked, plan: ServingPlan) -> ServingPlan:
     """The plan, and what every limit of its question costs."""
-    found = tuple(_relaxed(asked, plan, name, job) for name, job in relaxed_jobs(plan.request.job))
-    return replace(plan, sensitivity=found)
+    relaxeds = tuple(_relaxed(asked, plan, name, job) for name, job in relaxed_jobs(plan.request.job))
+    return replace(plan, sensitivity=relaxeds)
 
 
 def relaxed_jobs(job: ServingJob) -> Iterator[tuple[str, ServingJob]]:
@@ -85,10 +85,10 @@ def _relaxed(asked: Asked, plan: ServingPlan, name: str, job: ServingJob) -> Lim
         for request, hierarchy in asked.requests
     )
     try:
-        found = find_fleet(replace(asked, requests=requests))
+        fleet = find_fleet(replace(asked, requests=requests))
     except NoFeasiblePlanError:
-        found = plan
-    best = found if _better(plan, found) else plan
+        fleet = plan
+    best = fleet if _better(plan, fleet) else plan
     field = name if name == "percentile" else f"{name}_s"
     dollars, before = best.estimate.usd_per_hour, plan.estimate.usd_per_hour
     return LimitRelaxed(

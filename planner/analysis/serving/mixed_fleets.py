@@ -127,7 +127,7 @@ def _cheapest(pairs: Sequence[tuple[Pool, Pool]], below_usd: float) -> tuple[Poo
     """The pair that costs least, simulated as far as that asks for."""
     while pairs:
         cost, first, second = min(
-            ((a.promised()[0] + b.promised()[0], a, b) for a, b in pairs), key=lambda one: one[0]
+            ((a.promised()[0] + b.promised()[0], a, b) for a, b in pairs), key=lambda row: row[0]
         )
         if cost >= below_usd:
             return None

@@ -88,14 +88,14 @@ def _bill(fleet: SharedFleet) -> tuple[float, int, bool]:
 
 def _alone(fleets: Sequence[ServedTogether]) -> SharedFleet:
     """Every service with machines of its own."""
-    bills = [one.plan.estimate.usd_per_hour for one in fleets]
+    bills = [fleet.plan.estimate.usd_per_hour for fleet in fleets]
     known = [bill for bill in bills if bill is not None]
     total = sum(known) if len(known) == len(bills) else None
     return SharedFleet(
         fleets=tuple(fleets),
         offer=None,
-        machines=sum(one.plan.rental.machines for one in fleets if one.plan.rental is not None),
-        num_gpus=sum(one.plan.num_gpus for one in fleets),
+        machines=sum(fleet.plan.rental.machines for fleet in fleets if fleet.plan.rental is not None),
+        num_gpus=sum(fleet.plan.num_gpus for fleet in fleets),
         usd_per_hour=total,
         apart_usd_per_hour=total,
     )
@@ -103,13 +103,13 @@ def _alone(fleets: Sequence[ServedTogether]) -> SharedFleet:
 
 def _sharing(fleets: Sequence[ServedTogether], offer: Offer, apart: float | None) -> SharedFleet:
     """All replicas on as few machines as hold them, the largest placed first."""
-    workers = [(pool.layout.num_gpus, pool.workers) for one in fleets for _, pool in one.plan.pools]
+    workers = [(pool.layout.num_gpus, pool.workers) for fleet in fleets for _, pool in fleet.plan.pools]
     machines = machines_of(workers, offer.gpus)
     return SharedFleet(
         fleets=tuple(fleets),
         offer=offer,
         machines=machines,
-        num_gpus=sum(one.plan.num_gpus for one in fleets),
+        num_gpus=sum(fleet.plan.num_gpus for fleet in fleets),
         usd_per_hour=machines * offer.usd_per_hour,
         apart_usd_per_hour=apart,
     )
@@ -124,20 +124,22 @@ def _offers(services: Sequence[Service]) -> list[Offer]:
 
 def _on(services: Sequence[Service], offer: Offer, each: Each) -> list[ServedTogether] | None:
     """Fleets of the fewest GPUs on one kind of machine, replicas shared where that takes fewer still."""
-    found: list[ServedTogether] = []
+    served_togethers: list[ServedTogether] = []
     for group in _alike(services):
         own = [_fewest(service.asked, offer, each) for service in group]
         plans = [
-            ServedTogether(names=(one.name,), plan=plan) for one, plan in zip(group, own, strict=True) if plan
+            ServedTogether(names=(service.name,), plan=plan)
+            for service, plan in zip(group, own, strict=True)
+            if plan
         ]
         together = _fewest(_merged(group, offer), offer, each) if len(group) > 1 else None
         complete = len(plans) == len(group)
         if together is not None and (not complete or together.num_gpus < sum(p.plan.num_gpus for p in plans)):
-            plans = [ServedTogether(names=tuple(one.name for one in group), plan=together)]
+            plans = [ServedTogether(names=tuple(service.name for service in group), plan=together)]
         elif not complete:
             return None
-        found += plans
-    return found
+        served_togethers += plans
+    return served_togethers
 
 
 def _alike(services: Iterable[Service]) -> list[list[Service]]:
@@ -146,7 +148,7 @@ def _alike(services: Iterable[Service]) -> list[list[Service]]:
     for service in services:
         request, job = service.asked.requests[0][0], service.asked.requests[0][0].job
         drafts = (job.draft_tokens, job.acceptance, job.drafter)
-        weights = tuple(one.weights for one, _ in service.asked.requests)
+        weights = tuple(request.weights for request, _ in service.asked.requests)
         pins = tuple(sorted((request.pins or {}).items()))
         kept = (job.adapter, job.adapters, job.kv_dtype, job.memory_fraction, job.cached_share)
         key = (request.model.name, request.engine, request.modes, weights, pins, drafts, kept)
@@ -156,7 +158,7 @@ def _alike(services: Iterable[Service]) -> list[list[Service]]:
 
 def _fewest(asked: Asked, offer: Offer, each: Each) -> ServingPlan | None:
     """The fleet of the fewest GPUs, counted one by one, of one kind of machine; None where there is none."""
-    requests = [(_counted(one), fabric) for one, fabric in asked.requests if one.offer == offer]
+    requests = [(_counted(request), fabric) for request, fabric in asked.requests if request.offer == offer]
     try:
         return find_fleet(replace(asked, requests=tuple(requests)), each=each)
     except NoFeasiblePlanError:
@@ -180,23 +182,23 @@ def _merged(group: Sequence[Service], offer: Offer) -> Asked:
         output_tokens=round(float(outputs.mean())),
         input_tokens_p99=round(float(np.percentile(inputs, 99))),
         output_tokens_p99=round(float(np.percentile(outputs, 99))),
-        request_rate_per_s=sum(one.request_rate_per_s or 0.0 for one in jobs),
-        ttft_s=_tightest(one.ttft_s for one in jobs),
-        tpot_s=_tightest(one.tpot_s for one in jobs),
-        end_to_end_s=_tightest(one.end_to_end_s for one in jobs),
-        percentile=max(one.percentile for one in jobs),
+        request_rate_per_s=sum(job.request_rate_per_s or 0.0 for job in jobs),
+        ttft_s=_tightest(job.ttft_s for job in jobs),
+        tpot_s=_tightest(job.tpot_s for job in jobs),
+        end_to_end_s=_tightest(job.end_to_end_s for job in jobs),
+        percentile=max(job.percentile for job in jobs),
     )
     requests = tuple(
-        (replace(one, job=replace(job, weight_precision=one.job.weight_precision)), fabric)
-        for one, fabric in asked.requests
-        if one.offer == offer
+        (replace(request, job=replace(job, weight_precision=request.job.weight_precision)), fabric)
+        for request, fabric in asked.requests
+        if request.offer == offer
     )
     return replace(asked, requests=requests, trace=load)
 
 
 def _tightest(limits: Iterable[float | None]) -> float | None:
     """The smallest limit; None where none has one."""
-    return min((one for one in limits if one is not None), default=None)
+    return min((limit for limit in limits if limit is not None), default=None)
 
 
 def _mixed(jobs: Sequence[ServingJob]) -> Load:

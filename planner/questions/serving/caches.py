@@ -23,23 +23,23 @@ def counted_caches(flags: ServeFlags, trace: Load | None) -> dict[str, Any]:
     Raises:
         InputError: caches of prompts that nothing names, or what an engine is not told here.
     """
-    said = " ".join(
+    text = " ".join(
         f"{flag} {value}"
         for flag, value in (("--router", flags.router), ("--kv-offload", flags.kv_offload))
         if value
     )
-    if not said:
+    if not text:
         return {}
     if trace is None or not trace.block_hashes:
         raise InputError(
             what="no prompt names its blocks",
-            cause=f"{said}, and {'the trace has no column hash_ids' if trace else '--trace is missing'}",
+            cause=f"{text}, and {'the trace has no column hash_ids' if trace else '--trace is missing'}",
             fix="give a trace with hash_ids (Mooncake's format), or --cached SHARE in place of it",
         )
     if flags.cached:
         raise InputError(
             what="caches were told twice",
-            cause=f"{said}, and --cached {flags.cached}",
+            cause=f"{text}, and --cached {flags.cached}",
             fix="leave --cached out: what caches have is counted",
         )
     policy = one_of(flags.router or EVEN, POLICIES, "--router")
@@ -47,7 +47,7 @@ def counted_caches(flags: ServeFlags, trace: Load | None) -> dict[str, Any]:
     if engine == "trtllm" and (policy != EVEN or flags.kv_offload):
         raise InputError(
             what="TensorRT-LLM is told neither a router's policy nor a cache on hosts here",
-            cause=said,
+            cause=text,
             fix=f"ask for --engine vllm or sglang, or --router {EVEN}",
         )
     return {"router": policy, "host_cache_bytes": _bytes(flags.kv_offload) if flags.kv_offload else 0.0}

@@ -27,9 +27,9 @@ def compared_weights(flags: ServeFlags, model: ModelSpec, gpu: Gpu) -> tuple[Wei
     own = _published(model)
     engine = serving_stack(flags.engine or "vllm")
     narrower = [
-        one
-        for one in NARROWER.get(own, ())
-        if serves_weights(engine, gpu, one) and (one != "fp4" or "fp4" in gpu.peak_flop_per_s)
+        item
+        for item in NARROWER.get(own, ())
+        if serves_weights(engine, gpu, item) and (item != "fp4" or "fp4" in gpu.peak_flop_per_s)
     ]
     return (own, *narrower)
 
@@ -53,7 +53,7 @@ def shown_only_of(flags: ServeFlags, model: ModelSpec) -> frozenset[Weights]:
     """
     if flags.weights is not None:
         return frozenset()
-    return frozenset(one for one in NARROWER.get(_published(model), ()) if weight_bytes(one) < 1)
+    return frozenset(item for item in NARROWER.get(_published(model), ()) if weight_bytes(item) < 1)
 
 
 def compared_modes(flags: ServeFlags) -> tuple[Mode, ...]:

@@ -79,10 +79,10 @@ def length_notes(flags: ServeFlags, job: ServingJob) -> list[str]:
         )
     taken = {"--input-p99": (flags.input_p99, job.input_tokens_p99, "prompts"),
              "--output-p99": (flags.output_p99, job.output_tokens_p99, "outputs")}  # fmt: skip
-    told = {flag: f"{side} of {p99}" for flag, (given, p99, side) in taken.items() if not given and p99}
-    if told:
-        what = " and ".join(told.values())
-        notes.append(f"lengths spread as published loads do, to {what} tokens at p99 ({', '.join(told)})")
+    values = {flag: f"{side} of {p99}" for flag, (given, p99, side) in taken.items() if not given and p99}
+    if values:
+        what = " and ".join(values.values())
+        notes.append(f"lengths spread as published loads do, to {what} tokens at p99 ({', '.join(values)})")
     return notes
 
 

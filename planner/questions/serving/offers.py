@@ -48,13 +48,13 @@ def renting(flags: ServeFlags) -> Renting:
     return Renting(own=False, among=tuple(provider_named(name) for name in named))
 
 
-def offered(found: Renting, fabrics: Fabrics) -> tuple[Fabrics, list[str]]:
+def offered(result: Renting, fabrics: Fabrics) -> tuple[Fabrics, list[str]]:
     """The GPU kinds that the named providers rent, and what is said of the others."""
-    if found.among is None:
+    if result.among is None:
         return fabrics, []
-    kept = [(gpu, fabric) for gpu, fabric in fabrics if found.offer(gpu, fabric) is not None]
-    missing = [gpu for gpu, fabric in fabrics if found.offer(gpu, fabric) is None]
-    whom = " or ".join(found.among)
+    kept = [(gpu, fabric) for gpu, fabric in fabrics if result.offer(gpu, fabric) is not None]
+    missing = [gpu for gpu, fabric in fabrics if result.offer(gpu, fabric) is None]
+    whom = " or ".join(result.among)
     if not kept:
         raise InputError(
             what=f"no machine of {' or '.join(missing)} is rented by {whom}",
@@ -64,15 +64,15 @@ def offered(found: Renting, fabrics: Fabrics) -> tuple[Fabrics, list[str]]:
     return kept, [f"not rented by {whom}, left out: {', '.join(missing)}"] if missing else []
 
 
-def in_smaller_machines(found: Renting, fabrics: Fabrics) -> Fabrics:
+def in_smaller_machines(result: Renting, fabrics: Fabrics) -> Fabrics:
     """The same kinds in each smaller machine that is rented of them, where small loads are cheapest.
 
     Each is one machine, so no replica reaches beyond its own.
     """
     more: Fabrics = []
-    for gpu, fabric in fabrics if not found.own else ():
-        for size in sizes_offered(gpu, found.among):
-            offer = offer_of(gpu, size, found.among)
+    for gpu, fabric in fabrics if not result.own else ():
+        for size in sizes_offered(gpu, result.among):
+            offer = offer_of(gpu, size, result.among)
             if size < fabric.gpus_per_host and offer is not None:
                 more.append((gpu, machine_cluster(offer.machine, size).hierarchy))
     return more

@@ -67,14 +67,14 @@ def read_services(path: Path, flags: ServeFlags) -> tuple[Service, ...]:
     if len(entries) > MOST_SERVICES:
         cause = f"{path} has {len(entries)}, at most {MOST_SERVICES} are planned together"
         raise InputError("too many services", cause, "plan them in several files")
-    found = [_service(path, number, entry, flags) for number, entry in enumerate(entries, 1)]
-    names = [one.name for one in found]
+    services = [_service(path, number, entry, flags) for number, entry in enumerate(entries, 1)]
+    names = [service.name for service in services]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise InputError(
             what=f"two services are called {shown(twice)}", cause=f"in {path}", fix='say name = "…" of each'
         )
-    return tuple(found)
+    return tuple(services)
 
 
 def _service(path: Path, number: int, entry: Any, flags: ServeFlags) -> Service:
@@ -82,9 +82,9 @@ def _service(path: Path, number: int, entry: Any, flags: ServeFlags) -> Service:
     where = f"{path}, service {number}"
     if not isinstance(entry, dict):
         raise InputError(f"{where} is no table", f"it is {shown(str(entry))}", EXAMPLE)
-    said = dict(entry)
-    name, settings = said.pop("name", None), said.pop("set", {})
-    for word in said:
+    values = dict(entry)
+    name, settings = values.pop("name", None), values.pop("set", {})
+    for word in values:
         if word not in WORDS:
             close = suggest(word, WORDS, count=2)
             known = f"words of a service are {', '.join(WORDS)}"
@@ -97,11 +97,11 @@ def _service(path: Path, number: int, entry: Any, flags: ServeFlags) -> Service:
         raise InputError(f"{where}: set is no table", cause, fix)
     words: dict[str, Any] = {
         FIELD_OF_WORD.get(word, word): text_of(value, unit=UNIT_OF_WORD.get(word, ""))
-        for word, value in said.items()
+        for word, value in values.items()
     }
     merged = replace(flags, settings=(*flags.settings, *setting_words(settings)), **words)
     if not merged.rate or not merged.model:
         missing = "model" if not merged.model else "rate"
-        cause = f"it says {', '.join(said) or 'nothing'}"
+        cause = f"it says {', '.join(values) or 'nothing'}"
         raise InputError(what=f"{where} has no {missing}", cause=cause, fix=EXAMPLE)
     return Service(name=text_of(name) or f"{merged.model} {number}", asked=understand_serving(merged))

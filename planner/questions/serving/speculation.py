@@ -30,12 +30,12 @@ def speculated(flags: ServeFlags, model: ModelSpec) -> dict[str, Any]:
             another vocabulary.
     """
     if not flags.draft_tokens:
-        said = flags.drafter or flags.acceptance
-        if said:
+        drafter = flags.drafter or flags.acceptance
+        if drafter:
             flag = "--drafter" if flags.drafter else "--acceptance"
             raise InputError(
                 what="speculation needs a number of tokens to draft",
-                cause=f"{flag} {said}, and --draft-tokens is missing",
+                cause=f"{flag} {drafter}, and --draft-tokens is missing",
                 fix="add for example --draft-tokens 3",
             )
         return {}
@@ -47,9 +47,9 @@ def speculated(flags: ServeFlags, model: ModelSpec) -> dict[str, Any]:
             cause=f"--drafter {name}: its options have other names in every release; mtp is written for it",
             fix="use --engine vllm or sglang",
         )
-    told = share_of(flags.acceptance, "--acceptance") if flags.acceptance else drafter_of(name).acceptance
+    share = share_of(flags.acceptance, "--acceptance") if flags.acceptance else drafter_of(name).acceptance
     drafts = parse_count(flags.draft_tokens, "--draft-tokens", largest=MOST_DRAFTS)
-    return {"draft_tokens": drafts, "acceptance": told, "drafter": name}
+    return {"draft_tokens": drafts, "acceptance": share, "drafter": name}
 
 
 def drafted_pins(job: ServingJob, engine: str) -> dict[str, int]:
@@ -65,13 +65,13 @@ def drafted_pins(job: ServingJob, engine: str) -> dict[str, int]:
 
 def speculation_note(flags: ServeFlags, model: ModelSpec) -> tuple[str, ...]:
     """What was taken where the question does not say it."""
-    said = speculated(flags, model)
-    if not said:
+    values = speculated(flags, model)
+    if not values:
         return ()
-    name = said["drafter"]
+    name = values["drafter"]
     by = () if flags.drafter else (f"tokens are drafted by {name} (--drafter names others)",)
     kind = drafter_of(name)
-    source = f"{said['acceptance']:.0%} of drafts are accepted (--acceptance; {kind.source})"
+    source = f"{values['acceptance']:.0%} of drafts are accepted (--acceptance; {kind.source})"
     return (*by, *(() if flags.acceptance else (source,)))
 
 

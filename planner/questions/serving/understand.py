@@ -76,14 +76,14 @@ def understand_serving(
         _job(flags, trace, model), **speculated(flags, model), **served_adapters(flags, model)
     )
     objective = one_of(flags.objective or "usd", get_args(ServingObjective), "--objective")
-    found = renting(flags)
-    fabrics, left_out = offered(found, _fabrics(flags, job))
+    result = renting(flags)
+    fabrics, left_out = offered(result, _fabrics(flags, job))
     caches = counted_caches(flags, trace)
     if trace is not None and caches:
         trace = replace(trace, router=caches["router"])
         job = replace(job, cached_share=most_found(trace))
     requests = [
-        (_request(flags, model, job, gpu, weights, objective, found, hierarchy), hierarchy)
+        (_request(flags, model, job, gpu, weights, objective, result, hierarchy), hierarchy)
         for gpu, hierarchy in fabrics
         for weights in compared_weights(flags, model, hierarchy.gpu)
     ]
@@ -91,12 +91,13 @@ def understand_serving(
         requests += [
             (
                 replace(
-                    _request(flags, model, job, gpu, weights, objective, found, one), modes=("aggregated",)
+                    _request(flags, model, job, gpu, weights, objective, result, hierarchy),
+                    modes=("aggregated",),
                 ),
-                one,
+                hierarchy,
             )
-            for gpu, one in in_smaller_machines(found, fabrics)
-            for weights in compared_weights(flags, model, one.gpu)
+            for gpu, hierarchy in in_smaller_machines(result, fabrics)
+            for weights in compared_weights(flags, model, hierarchy.gpu)
         ]
     requests = [(replace(request, **caches), hierarchy) for request, hierarchy in requests]
     shown_only = shown_only_of(flags, model) & {request.weights[0] for request, _ in requests}
@@ -119,11 +120,11 @@ def _request(
     gpu: str,
     weights: Weights,
     objective: ServingObjective,
-    found: Renting,
+    result: Renting,
     hierarchy: Hierarchy,
 ) -> ServingRequest:
     """One request."""
-    offer = found.offer(gpu, hierarchy)
+    offer = result.offer(gpu, hierarchy)
     budget = offer or price(gpu)
     dollars = (
         float(number_of(flags.usd_per_gpu_hour, "--usd-per-gpu-hour")) if flags.usd_per_gpu_hour else None
@@ -183,15 +184,15 @@ def _level(name: str, engine: str, gpu: str) -> ServingLevel:
     from costmodel.accuracy.kept_anchors import recall
 
     measured = recall(name).serving
-    found = next((level for level in measured if (level.engine, level.gpu) == (engine, gpu)), None)
-    if found is None:
+    serving_level = next((level for level in measured if (level.engine, level.gpu) == (engine, gpu)), None)
+    if serving_level is None:
         others = ", ".join(f"{level.engine} on {level.gpu}" for level in measured) or "no server"
         raise InputError(
             what=f"the anchor {name} says nothing about {engine} on {gpu}",
             cause=f"it was fitted on {others}",
             fix=f"plan calibrate --serving BENCH.json --engine {engine} --gpu {gpu} --name {name}",
         )
-    return found
+    return serving_level
 
 
 def _size(
@@ -232,8 +233,8 @@ def _fabrics(flags: ServeFlags, job: ServingJob) -> list[tuple[str, Hierarchy]]:
             fix="give --cluster or --gpu",
         )  # fmt: skip
     if flags.cluster:
-        found = named_cluster(flags.cluster, parse_count(flags.gpus, "--gpus") if flags.gpus else None)
-        return [(found.gpu.name, found.hierarchy)]
+        cluster = named_cluster(flags.cluster, parse_count(flags.gpus, "--gpus") if flags.gpus else None)
+        return [(cluster.gpu.name, cluster.hierarchy)]
     asked = parse_count(flags.gpus, "--gpus", largest=MOST_GPUS) if flags.gpus else None
     named = [gpu_name(name) for name in flags.gpu.split(",")] if flags.gpu else []
     alone = flags.gpus or capacity_asked(flags, job)
