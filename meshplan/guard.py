@@ -19,10 +19,10 @@ ROOT: Final = Path(__file__).resolve().parents[1]
 class ForeignPackageError(ImportError):
     """Another package stands where one of ours is imported from; three lines say which, and what to do."""
 
-    def __init__(self, name: str, found: str, fix: str) -> None:
-        """Word the three lines; `found` is the other package's place, `name` that of both."""
+    def __init__(self, name: str, place: str, fix: str) -> None:
+        """Word the three lines; `place` is the other package's place, `name` that of both."""
         what = f"error: the package {name} that Python finds is not meshplan's"
-        super().__init__(f"{what}\ncause: {found}; meshplan's is {ROOT / name}\nhelp:  {fix}", name=name)
+        super().__init__(f"{what}\ncause: {place}; meshplan's is {ROOT / name}\nhelp:  {fix}", name=name)
 
 
 def require_own_packages(names: Sequence[str] = PACKAGES) -> None:

@@ -385,7 +385,7 @@ def steps_of(request: PlanRequest) -> int:
 def to_json(plan: Plan) -> str:
     """Write a plan as one JSON document; every float reads back exactly, lists of numbers take one line."""
     text = json.dumps(unstructure(plan), indent=2, allow_nan=False, ensure_ascii=False)
-    return _NUMBERS.sub(lambda found: " ".join(found.group().split()), text)
+    return _NUMBERS.sub(lambda match: " ".join(match.group().split()), text)
 
 
 def from_json(text: str, where: str = "plan") -> Plan:

@@ -89,14 +89,14 @@ def within(name: str, claimed: float, least: float, most: float) -> Claim:
     return Claim(name=name, holds=least <= claimed <= most, claimed=f"{claimed:g}", found=words)
 
 
-def same(name: str, claimed: object, found: object) -> Claim:
+def same(name: str, claimed: object, derived: object) -> Claim:
     """Whether two things are equal."""
-    return Claim(name=name, holds=claimed == found, claimed=str(claimed), found=str(found))
+    return Claim(name=name, holds=claimed == derived, claimed=str(claimed), found=str(derived))
 
 
-def close(one: float, other: float) -> bool:
+def close(first: float, other: float) -> bool:
     """Whether two numbers are equal but for what a text file loses."""
-    return math.isclose(one, other, rel_tol=EQUAL, abs_tol=EQUAL**2)
+    return math.isclose(first, other, rel_tol=EQUAL, abs_tol=EQUAL**2)
 
 
 def _counts(plan: Plan) -> Iterator[Claim]:
@@ -112,7 +112,7 @@ def _counts(plan: Plan) -> Iterator[Claim]:
     yield same("ranks on GPUs outside the cluster", outside, 0)
     if plan.pool is not None:
         used = is_part(plan.request.cluster, plan.pool.offered)
-        yield same("used nodes are some kinds of the pool", used, found=True)
+        yield same("used nodes are some kinds of the pool", used, derived=True)
     if plan.kind_of_stage:
         yield from _kinds(x, plan.kind_of_stage, len(kinds_of(plan.request.cluster)), "")
 
@@ -123,7 +123,7 @@ def _kinds(x: ParallelLayout, kind_of_stage: tuple[int, ...], kinds: int, of: st
     yield same(f"kinds of node of the stages{of}", tuple(sorted(set(kind_of_stage))), tuple(range(kinds)))
     runs = [kind for kind, _ in groupby(kind_of_stage)]
     yield same(f"stages of a kind follow each other{of}", len(runs), len(set(runs)))
-    yield same(f"stages of unlike kinds are one chunk of 1f1b, side by side{of}", is_plain(x), found=True)
+    yield same(f"stages of unlike kinds are one chunk of 1f1b, side by side{of}", is_plain(x), derived=True)
 
 
 def _places(plan: Plan, other: Alternative, of: str) -> tuple[Claim, ...]:
@@ -160,12 +160,12 @@ def _stages(
     if len(owners) != len(layers):
         return
     held = [sum(n for n, owner in zip(layers, owners, strict=True) if owner == rank) for rank in range(x.pp)]
-    yield same(f"stages without a layer{of}", min(held) < 1 or min(layers) < 0, found=False)
+    yield same(f"stages without a layer{of}", min(held) < 1 or min(layers) < 0, derived=False)
     if not is_held:
         yield same(f"layers of each stage{of}", layers, layers_of_chunks(owners, tuple(held)))
     most = held if x.recompute == "full" else [0] * x.pp
     there = all(0 <= r <= n for r, n in zip(again, most, strict=True))
-    yield same(f"recomputed layers are there{of}", there, found=True)
+    yield same(f"recomputed layers are there{of}", there, derived=True)
 
 
 def _parts(estimate: Estimate, ranks: int) -> Iterator[Claim]:

@@ -48,7 +48,7 @@ def plan_asked(
     length = _tokens_of_a_sequence(understood.request)
     low, high = read_range(str(flags.global_batch_size), length)
     answer, tried = best_of_requests(_batches(completed(understood.request), low, high), plan_found)
-    return _told(answer, lambda plan: range_note(low, high, plan, tried)), understood.notes
+    return _with_note(answer, lambda plan: range_note(low, high, plan, tried)), understood.notes
 
 
 def _tokens_of_a_sequence(request: PlanRequest) -> int:
@@ -87,10 +87,10 @@ def _plan_of_gpus(
         request = completed(understand(of_number).request)
         requests += _batches(request, *batches, most) if batches else [request]
     answer, tried = best_of_requests(requests, plan_found)
-    return _told(answer, lambda plan: gpus_note(plan, tried)), understood.notes
+    return _with_note(answer, lambda plan: gpus_note(plan, tried)), understood.notes
 
 
-def _told(plan: Plan | Infeasible, note: Callable[[Plan], str]) -> Plan:
+def _with_note(plan: Plan | Infeasible, note: Callable[[Plan], str]) -> Plan:
     """The plan of a range, with what was tried of it; `NoFeasiblePlanError` when there is none."""
     if isinstance(plan, Infeasible):
         raise no_plan(plan)

@@ -89,7 +89,7 @@ def check_launch(plan: Plan, say: Say = _silent) -> Check:
     """Whether the engine, told the plan, would run it, and what its own parser derives from the files."""
     from executor.validation.report import Check
     from planner.engines.contracts import CONTRACTS
-    from planner.launch.targets import told
+    from planner.launch.targets import engine_files
     from topology.base.errors import InputError
 
     start, engine = time.monotonic(), plan.request.engine
@@ -98,7 +98,7 @@ def check_launch(plan: Plan, say: Say = _silent) -> Check:
         return Check(name="launch", verdict="not checked here", detail=detail)
     contract = CONTRACTS[engine]
     try:
-        files, _ = told(plan, contract)
+        files, _ = engine_files(plan, contract)
     except InputError as refused:
         return Check(name="launch", verdict="does not hold", detail=f"{refused.what}: {refused.cause}")
     accepted, words = parsed(contract, files, plan, say)

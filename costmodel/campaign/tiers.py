@@ -18,7 +18,7 @@ from costmodel.campaign.course import Level
 from costmodel.campaign.record import SURVIVED, FailureModel, Storage, Survival
 from topology.spec import ClusterSpec, StorageSpec
 
-NEAR = ("host", "peer", "nvme")
+NEAR_TIERS = ("host", "peer", "nvme")
 MOST_NEAR = 2
 """Near places of one chain; a third is struck by what the others survive."""
 SURVIVES: dict[str, Survival] = {
@@ -46,9 +46,9 @@ def places(
     A world's own places stand for those of the cluster; where none of them is shared, its storage is.
     """
     offered = world.tiers or cluster.storage
-    shared = [place for place in offered if place.kind not in NEAR] or [as_place(world.storage)]
-    storage_specs = [place for place in offered if place.kind in NEAR and fits(state, cluster, place)]
-    storage_specs.sort(key=lambda place: NEAR.index(place.kind))
+    shared = [place for place in offered if place.kind not in NEAR_TIERS] or [as_place(world.storage)]
+    storage_specs = [place for place in offered if place.kind in NEAR_TIERS and fits(state, cluster, place)]
+    storage_specs.sort(key=lambda place: NEAR_TIERS.index(place.kind))
     if world.peer_memory:
         peer = next(
             (place for place in offered if place.kind == "peer"), StorageSpec(kind="peer", name="peer memory")

@@ -98,7 +98,7 @@ def parse_adapter(text: str) -> Adapter:
     ('attention',)
     """
     name, _, rest = text.strip().lower().partition(":")
-    kind = _one(name, KINDS, "kind")
+    kind = _listed(name, KINDS, "kind")
     adapter: dict[str, str] = {}
     for part in rest.split(",") if rest.strip() else ():
         key, equals, value = (word.strip() for word in part.partition("="))
@@ -109,16 +109,16 @@ def parse_adapter(text: str) -> Adapter:
     return Adapter(
         kind=kind,
         rank=_whole(adapter.get("rank", "16")),
-        targets=tuple(_one(word.strip(), TARGETS, "target") for word in adapter["targets"].split("+"))
+        targets=tuple(_listed(word.strip(), TARGETS, "target") for word in adapter["targets"].split("+"))
         if "targets" in adapter
         else TARGETS,
-        base=_one(adapter.get("base", "nf4" if kind == "qlora" else "half"), BASES, "base"),
+        base=_listed(adapter.get("base", "nf4" if kind == "qlora" else "half"), BASES, "base"),
         dropout=_number(adapter.get("dropout", "0"), "dropout"),
         alpha=_number(adapter["alpha"], "alpha") if "alpha" in adapter else None,
     )
 
 
-def _one(word: str, names: tuple[Name, ...], what: str) -> Name:
+def _listed(word: str, names: tuple[Name, ...], what: str) -> Name:
     """The name that was written, if it is one."""
     for name in names:
         if name == word:

@@ -69,7 +69,7 @@ def stand_of(rank: int) -> Stand:
     return Stand(rank=rank, last=last, places=places)
 
 
-def told(mine: Stand, answers: Mapping[int, Stand], *, message: bool = False) -> str:
+def hang_words(mine: Stand, answers: Mapping[int, Stand], *, message: bool = False) -> str:
     """What a rank that timed out says: where it waits, and for whom.
 
     Args:
@@ -180,4 +180,4 @@ def hang_line(error: Exception, folder: Path, rank: int) -> str:
                 with contextlib.suppress(OSError, ValueError, InputError):
                     answers[other] = structure(read_json(path), Stand, str(path))
         time.sleep(_LOOK_S / 5)
-    return told(mine, answers, message=message)
+    return hang_words(mine, answers, message=message)

@@ -73,7 +73,7 @@ class TextStream:
         self.lanes = _divisor(global_batch_size, len(pieces))
         self.pieces_of_lane = deal(pieces, self.lanes)
         self.windows_kept = BATCHES_KEPT * (global_batch_size // self.lanes)
-        self.found: dict[int, tuple[int, Place]] = {}
+        self.window_starts: dict[int, tuple[int, Place]] = {}
         self.read: dict[int, _Lane] = {}
         self.open: OrderedDict[int, None] = OrderedDict()
         self.documents, self.reads = 0, ""  # so many were tokenized; of this file
@@ -132,7 +132,7 @@ class TextStream:
         start = None if lane is None else lane.starts.get(window)
         if start is not None:
             return start
-        at, place = self.found.get(number, (0, Place()))
+        at, place = self.window_starts.get(number, (0, Place()))
         return place if at == window else Place() if window == 0 else None
 
     def resume(self, table: Sequence[Sequence[int]]) -> None:
@@ -149,7 +149,7 @@ class TextStream:
                 and result.token >= 0
             ):
                 raise self.astray(number, result)
-            self.found[number] = (window, result)
+            self.window_starts[number] = (window, result)
 
     def astray(self, number: int, place: Place) -> InputError:
         """Build the error for a place that the corpus does not have."""
@@ -176,7 +176,7 @@ class _Lane:
 
     def window(self, window: int) -> npt.NDArray[np.int64]:
         """Read up to a window, from the nearest place known before it; gives its tokens."""
-        at, place = self.stream.found.get(self.number, (0, Place()))
+        at, place = self.stream.window_starts.get(self.number, (0, Place()))
         known = {0: Place(), at: place, **self.starts}
         nearest = max(start for start in known if start <= window)
         if not nearest <= self.next <= window:

@@ -144,12 +144,12 @@ def _of_row(row: Mapping[str, str]) -> GpuState:
         most_mhz=_number(row["clocks.max.sm"]),
         uncorrected_errors=_number(row["ecc.errors.uncorrected.volatile.total"]),
         remaps=tuple(
-            word for name, word in remaps.items() if row[name] not in ("No", "0") and _said(row[name])
+            word for name, word in remaps.items() if row[name] not in ("No", "0") and _is_known(row[name])
         ),
     )
 
 
-def _said(text: str) -> bool:
+def _is_known(text: str) -> bool:
     return not text.startswith("[")
 
 

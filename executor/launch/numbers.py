@@ -58,7 +58,7 @@ class Numbers:
     first: bool
     watch: Table = field(init=False)
     watched_s: float = 0.0
-    told: set[str] = field(default_factory=set)
+    reported: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         """Hear others without being one of them."""
@@ -87,7 +87,7 @@ class Numbers:
         claims = self.claims()
         own = [claim for claim in claims.values() if claim.node == self.node and (claim.number or self.first)]
         if own:
-            return self._again(own[0])
+            return self._reclaimed(own[0])
         states = {number: self._state(claim) for number, claim in claims.items()}
         if self.first and states.get(0) == "unknown":
             return None
@@ -121,9 +121,9 @@ class Numbers:
     def tell_namesakes(self, say: Callable[[str], None]) -> None:
         """Tell, once each, of launchers that were just refused because their node has another's name."""
         for word in self.folder.glob(f"{_NAMESAKE}*"):
-            if word.name in self.told or self._age_s(word) > EARLIER_S:
+            if word.name in self.reported or self._age_s(word) > EARLIER_S:
                 continue
-            self.told.add(word.name)
+            self.reported.add(word.name)
             node, where = structure(read_json(word), tuple[str, str], str(word))
             number = word.name.removeprefix(_NAMESAKE).partition(".")[0]
             say(
@@ -135,7 +135,7 @@ class Numbers:
         """Claim a number; whether nobody else had."""
         return publish(self.folder / f"{_NUMBER}{number}.{generation}", {_HOLDER: json.dumps(self.node)})
 
-    def _again(self, own: Claim) -> int | None:
+    def _reclaimed(self, own: Claim) -> int | None:
         """The number that this node had, once it is known that no other launcher of its name has it now."""
         holder = holder_of(self.run, own.number)
         heard = self.watch.heard.get(own.number)
@@ -184,7 +184,7 @@ class Numbers:
 
 
 def numbered(nodes: Nodes, numbers: Numbers, say: Callable[[str], None]) -> Nodes:
-    """Wait for this node's number; `say` is told when that takes long."""
+    """Wait for this node's number; `say` is reported when that takes long."""
     since_s, value = time.monotonic(), False
     while (number := numbers.look(time.monotonic())) is None:
         numbers.tell_namesakes(say)

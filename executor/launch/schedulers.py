@@ -232,7 +232,7 @@ def check_gpus(environment: Mapping[str, str], ranks: int) -> None:
         )
 
 
-def told(nodes: Nodes) -> str:
+def nodes_line(nodes: Nodes) -> str:
     """One line that says what was recognised; empty where nothing was."""
     if not nodes.told_by or nodes.count == 1:
         return ""

@@ -25,7 +25,7 @@ from executor.launch.nodes import UNNUMBERED, Nodes, link_up, listening_interfac
 from executor.launch.numbers import numbered, numbers_of
 from executor.launch.preflight import check_node
 from executor.launch.run_lock import cannot_write, held
-from executor.launch.schedulers import alone_hint, nodes_here, told
+from executor.launch.schedulers import alone_hint, nodes_here, nodes_line
 from executor.launch.turns import PLAN_FILE, Crew, Replan, Turns, earlier_words, telling
 from executor.training.settings import (
     CHECKPOINTS,
@@ -165,7 +165,7 @@ def _on_several_nodes(settings: RunSettings, plan: Plan, supervision: Supervisio
         meetings = meetings_of(folder, nodes.launch)
         numbers = numbers_of(meetings, folder, nodes, settings.rdzv_endpoint, os.environ)
         nodes = numbered(nodes, numbers, supervision.say)
-    supervision.say(told(nodes))
+    supervision.say(nodes_line(nodes))
     with held(folder, supervision.say, nodes.rank) as lock:
         meetings = meetings_of(folder, nodes.launch)
         earlier = earlier_words(meetings, nodes.rank)

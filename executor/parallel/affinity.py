@@ -21,10 +21,10 @@ _RANGE = re.compile(r"([0-9]{1,6})(?:-([0-9]{1,6}))?")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beside:
-    """Processors of a node that this process may use, none where it stays as it is; `said` is why."""
+    """Processors of a node that this process may use, none where it stays as it is; `words` is why."""
 
     cpus: frozenset[int] = frozenset()
-    said: str
+    words: str
 
 
 def listed(text: str) -> frozenset[int]:
@@ -48,18 +48,18 @@ def beside(pci_address: str, allowed: AbstractSet[int], sysfs: Path = SYSFS) -> 
     """
     nodes = listed(_read(sysfs / "devices/system/node/online"))
     if len(nodes) < 2:
-        return Beside(said="this host has one NUMA node: ranks are not bound")
+        return Beside(words="this host has one NUMA node: ranks are not bound")
     node = _read(sysfs / "bus/pci/devices" / pci_address / "numa_node")
     if not node.isdecimal() or int(node) not in nodes:
-        return Beside(said=f"the NUMA node of GPU {pci_address} is not known: ranks are not bound")
+        return Beside(words=f"the NUMA node of GPU {pci_address} is not known: ranks are not bound")
     here = listed(_read(sysfs / f"devices/system/node/node{node}/cpulist")) & allowed
     if not here:
         return Beside(
-            said=f"none of the processors of NUMA node {node}, beside GPU {pci_address}, is allowed here: "
+            words=f"none of the processors of NUMA node {node}, beside GPU {pci_address}, is allowed here: "
             "ranks are not bound"
         )
     return Beside(
-        cpus=here, said=f"ranks are bound to the processors beside their GPUs, on {len(nodes)} nodes"
+        cpus=here, words=f"ranks are bound to the processors beside their GPUs, on {len(nodes)} nodes"
     )
 
 
@@ -70,7 +70,7 @@ def bind(device: torch.device, sysfs: Path = SYSFS) -> str:
     result = beside(address_of(device), os.sched_getaffinity(0), sysfs)
     if result.cpus:
         bind_threads(result.cpus)
-    return result.said
+    return result.words
 
 
 def bind_threads(cpus: AbstractSet[int]) -> None:

@@ -59,7 +59,7 @@ def judge(case: Mapping[str, Any]) -> dict[str, Any]:
             if sharded and degrees.dp_replicate_size > 1
             else {}
         ),
-        "layout.recompute": "full" if again(plugin, trainer) else "none",
+        "layout.recompute": "full" if recomputes(plugin, trainer) else "none",
         "layout.microbatch_size": trainer["per_device_train_batch_size"],
         "job.global_batch_size": trainer["per_device_train_batch_size"] * steps * replicas,
         "job.precision": config.mixed_precision,
@@ -74,6 +74,6 @@ def exchange(degrees: Any) -> str:
     return "ring" if degrees.cp_handler.cp_comm_strategy == "alltoall" else "allgather"
 
 
-def again(plugin: Any, trainer: Mapping[str, Any]) -> bool:
+def recomputes(plugin: Any, trainer: Mapping[str, Any]) -> bool:
     """Whether layers are recomputed, by FSDP or by the model."""
     return bool(plugin.activation_checkpointing if plugin else trainer["gradient_checkpointing"])

@@ -41,7 +41,7 @@ class Request:
     tokens: int = 0
     first_s: float = inf
     ended: bool = False
-    told: asyncio.Event = field(default_factory=asyncio.Event)
+    progress: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class Batches:
@@ -76,8 +76,8 @@ class Batches:
         self._arrived.set()
         seen = 0
         while not request.ended or seen < request.tokens:
-            await request.told.wait()
-            request.told.clear()
+            await request.progress.wait()
+            request.progress.clear()
             if not seen and request.tokens:
                 await self._answered(request)
             if request.tokens > seen:
@@ -89,8 +89,8 @@ class Batches:
         arrives_s = request.first_s + self._pool.times.response_s
         while not request.ended and (wait_s := (arrives_s - self.now_s) * self._slowdown) > 0:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(request.told.wait(), wait_s)
-            request.told.clear()
+                await asyncio.wait_for(request.progress.wait(), wait_s)
+            request.progress.clear()
 
     async def run(self) -> None:
         """Take one step after the other, until cancelled."""
@@ -141,7 +141,7 @@ class Batches:
             if tokens > request.tokens:
                 request.tokens, request.first_s = tokens, replica.first_token_s[number]
                 request.ended = ended
-                request.told.set()
+                request.progress.set()
             if ended:
                 del self._here[number]
                 self._computed.pop(number, None)

@@ -24,14 +24,14 @@ async def run_client(script: Script, port: int) -> None:
     start, count = loop.time(), len(requests.input_tokens)
     room = asyncio.Semaphore(requests.concurrency or count)
 
-    async def one(i: int) -> tuple[float, float]:
+    async def answer(i: int) -> tuple[float, float]:
         if requests.concurrency is None:
             at = start + requests.arrival_s[i] * script.slowdown
             await asyncio.sleep(max(at - loop.time(), 0.0))
         async with room:
             return await _timed(port, _completion(script, i))
 
-    gather = await asyncio.gather(*(one(i) for i in range(count)))
+    gather = await asyncio.gather(*(answer(i) for i in range(count)))
     seen = [(first / script.slowdown, each / script.slowdown) for first, each in gather]
     measured = Measured(
         ttft_s=tuple(first for first, _ in seen),

@@ -79,7 +79,7 @@ class Checkpointer:
     ) -> None:
         self.untrained = dict(untrained or {})  # whole on every rank that has them
         self.root, self.optimizer, self.keep, self.key = root, optimizer, keep, key
-        self.replica, self.told = replica, ""
+        self.replica, self.restored = replica, ""
         self.rank, self.ranks = dist.get_rank(), dist.get_world_size()
         self.control, self.writers = (
             dist.new_group(backend="gloo", timeout=PATIENCE, group_desc=name)
@@ -244,7 +244,7 @@ class Checkpointer:
                 read({name: value for name, value in self._state().items() if name not in since})
                 if self.replica is not None:
                     sizes = {name: about.size.numel() for name, about in saved.items()}
-                    self.told = self.replica.restore(sizes, read)
+                    self.restored = self.replica.restore(sizes, read)
             except CheckpointException as error:  # no `Exception`: it would leave without a word
                 raise RuntimeError(f"{folder} cannot be loaded: {_reason(error)}") from error
 

@@ -95,8 +95,8 @@ def _tell_start(trainer: Trainer, start: int) -> None:
         trainer.say(f"checkpoint of step {step} is damaged, using an older one")
     if trainer.resumed is not None:
         trainer.say(f"resuming after step {start}, {trainer.resumed.samples} samples seen")
-        if trainer.checkpointer.told:
-            trainer.say(trainer.checkpointer.told)
+        if trainer.checkpointer.restored:
+            trainer.say(trainer.checkpointer.restored)
     for name in trainer.unplaced:
         trainer.say(f"the checkpoint has no place in {name}: it is tokenized from its beginning to find it")
 

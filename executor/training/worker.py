@@ -46,7 +46,7 @@ def main(arguments: list[str]) -> int:
     """Train as the settings file says; without one wait to be told. Returns the exit code of this rank."""
     if LAUNCHER in os.environ:
         die_with_parent(int(os.environ[LAUNCHER]))
-    run_file = Path(arguments[0] if arguments else _told())
+    run_file = Path(arguments[0] if arguments else _next_start())
     try:
         settings = read_settings(run_file)
     except InputError as error:
@@ -96,7 +96,7 @@ def _stands(environment: Mapping[str, str]) -> Path:
     return Path(environment[MEETING]).parent / f"stands-{environment.get(RESTARTS, '0')}"
 
 
-def _told() -> str:
+def _next_start() -> str:
     """Import what training needs, then wait for the file and the variables of a rank that starts again."""
     import executor.training.loop  # noqa: F401 - seconds that pass while it is found out which nodes are left
 
@@ -115,7 +115,7 @@ def _run(settings: RunSettings) -> int:
 
     from costmodel.kernels.tables import load_calibration
     from executor.comm.hangs import answer_when_asked
-    from executor.model.attention.kernels import told
+    from executor.model.attention.kernels import attention_line
     from executor.parallel.affinity import bind
     from executor.parallel.device import choose_device, fallback_told
     from executor.parallel.link_check import check_links
@@ -151,7 +151,7 @@ def _run(settings: RunSettings) -> int:
     if settings.preflight and device.type == "cuda" and environment.get(RESTARTS, "0") == "0":
         check_links(plan, device, load_calibration())
     ready = trainer.prepare(settings, plan, device)
-    attention = told(
+    attention = attention_line(
         plan.request.model,
         plan.layout,
         device,

@@ -1,7 +1,7 @@
 """Logs of training jobs: step time, TFLOP/s, tokens/s, peak memory, and the job as far as it is printed.
 
 Of a run's steps the first is a warm-up; what counts is the median of the others. Seconds and milliseconds are
-told apart by the log's own words.
+patterns apart by the log's own words.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ LIKE_LOG_SHARE = 1 / 3
 """Of the first lines of a text that begin so, for it to be a log."""
 
 
-_TOLD: Mapping[re.Pattern[str], tuple[str, ...]] = {
+_MARKS: Mapping[re.Pattern[str], tuple[str, ...]] = {
     _MESH: ("device mesh with",),
     _CONSUMED: ("consumed_samples",),
     _PARALLEL: ("parallel-size:", "parallel size:"),
@@ -178,7 +178,7 @@ def is_like_log(text: str) -> bool:
 class _Read:
     """Numbers as they are found."""
 
-    told: frozenset[re.Pattern[str]]
+    patterns: frozenset[re.Pattern[str]]
     """Patterns that the text may have."""
     forms: tuple[Form, ...]
     """Quantities that it may have."""
@@ -206,8 +206,8 @@ class _Read:
 def measured_of(text: str) -> tuple[Measured, list[Setting], str]:
     """What a log measured, the settings that it prints, and the commands that it shows."""
     small = text.lower()
-    patterns = (pattern for pattern, words in _TOLD.items() if any(word in small for word in words))
-    read = _Read(told=frozenset(patterns), forms=forms_in(text))
+    patterns = (pattern for pattern, words in _MARKS.items() if any(word in small for word in words))
+    read = _Read(patterns=frozenset(patterns), forms=forms_in(text))
     for number, line in _lines(text):
         _take(line, number, read)
     if read.each_step and read.each_step[-1] > 0:
@@ -254,7 +254,7 @@ def _lines(text: str) -> Iterator[tuple[int, str]]:
 
 def _search(pattern: re.Pattern[str], line: str, read: _Read) -> re.Match[str] | None:
     """The first match in a line."""
-    return pattern.search(line) if pattern in read.told else None
+    return pattern.search(line) if pattern in read.patterns else None
 
 
 def _take(line: str, number: int, read: _Read) -> None:
@@ -266,9 +266,9 @@ def _take(line: str, number: int, read: _Read) -> None:
     _take_quantities(quantities, read)
     if not read.out_of_memory and _search(_OUT_OF_MEMORY, line, read):
         read.out_of_memory = number
-    if read.told & _SENTENCES:
+    if read.patterns & _SENTENCES:
         _take_stated(line, number, read)
-    if quantities.step_s is None and read.told & _PRINTED:
+    if quantities.step_s is None and read.patterns & _PRINTED:
         _take_printed(line[_end_of_prefix(line) :], number, read)
 
 
@@ -327,7 +327,7 @@ def _take_printed(line: str, number: int, read: _Read) -> None:
     if argument:
         name, value = argument.group(1) or argument.group(3), argument.group(2) or argument.group(4)
         read.settings.append(Setting(name=name, value=value.strip(), line=number))
-    for kind, degree in _PARALLEL.findall(line[:2000]) if _PARALLEL in read.told else ():
+    for kind, degree in _PARALLEL.findall(line[:2000]) if _PARALLEL in read.patterns else ():
         name = {
             "data": "dp",
             "tensor-model": "tp",

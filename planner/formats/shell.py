@@ -739,7 +739,7 @@ class _Builder:
 
     def __init__(self, line: int, *, split: bool = True) -> None:
         self.line, self.split = line, split
-        self.found: list[Text] = []
+        self.texts: list[Text] = []
         self.current: list[str] | None = None
         self.current_line = line
 
@@ -751,8 +751,8 @@ class _Builder:
 
     def close(self) -> None:
         """End the word that is being put together."""
-        if self.current is not None and len(self.found) < MOST_TEXTS:
-            self.found.append(Text("".join(self.current)[:LONGEST_TEXT], self.current_line))
+        if self.current is not None and len(self.texts) < MOST_TEXTS:
+            self.texts.append(Text("".join(self.current)[:LONGEST_TEXT], self.current_line))
         self.current = None
 
     def add_split(self, text: str, line: int) -> None:
@@ -773,13 +773,13 @@ class _Builder:
     def done(self) -> list[Text]:
         """Every word."""
         self.close()
-        return self.found
+        return self.texts
 
 
 def _expand(text: str, names: Variables, builder: _Builder, depth: int) -> None:
     """Add what a text becomes to a builder."""
     at = 0
-    while at < len(text) and len(builder.found) < MOST_TEXTS:
+    while at < len(text) and len(builder.texts) < MOST_TEXTS:
         char, end = text[at], skipped(text, at)
         piece = text[at:end]
         if char == "'" and len(piece) > 1:
@@ -808,7 +808,7 @@ def _expand_quoted(text: str, names: Variables, builder: _Builder, depth: int) -
     """Add what stands between double quotes."""
     builder.add("")
     at = 0
-    while at < len(text) and len(builder.found) < MOST_TEXTS:
+    while at < len(text) and len(builder.texts) < MOST_TEXTS:
         char = text[at]
         if char == "$":
             at = _variable(text, at, skipped(text, at), names, builder, depth, quoted=True)
@@ -876,14 +876,14 @@ def here_text(text: str, names: Variables, depth: int = 0) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _Expansion:
     """What a parameter expands to."""
 
     parts: tuple[Text, ...]
     listed: bool = False
 
 
-def _add(result: _Found, builder: _Builder, *, quoted: bool, listed: bool = False) -> None:
+def _add(result: _Expansion, builder: _Builder, *, quoted: bool, listed: bool = False) -> None:
     """Add a value: quoted as one text, or as the words of an array."""
     if quoted and not (result.listed or listed):
         builder.add(" ".join(part.text for part in result.parts)[:LONGEST_TEXT])
@@ -897,41 +897,41 @@ def _add(result: _Found, builder: _Builder, *, quoted: bool, listed: bool = Fals
             builder.add_split(part.text, part.line)
 
 
-def _value(name: str, names: Variables, line: int) -> _Found:
+def _value(name: str, names: Variables, line: int) -> _Expansion:
     """Value of a plain variable; what nothing sets is unknown."""
     if name in ("#", "@", "*"):
-        return _Found((Text("0", line),) if name == "#" else names.values.get("@", ()))
+        return _Expansion((Text("0", line),) if name == "#" else names.values.get("@", ()))
     texts = names.values.get(name)
     if texts is None:
         names.causes.add(name)
-        return _Found((Text(UNKNOWN, line),))
+        return _Expansion((Text(UNKNOWN, line),))
     if any(not part.known for part in texts):
         names.causes.add(name)
-    return _Found(texts[:1] if name in names.arrays else texts)
+    return _Expansion(texts[:1] if name in names.arrays else texts)
 
 
-def _parameter(inside: str, names: Variables, line: int, depth: int) -> _Found:
+def _parameter(inside: str, names: Variables, line: int, depth: int) -> _Expansion:
     """What stands between ``${`` and ``}``."""
     if inside.startswith("#"):
         texts = names.values.get(inside[1:].partition("[")[0])
-        return _Found((Text(UNKNOWN if texts is None else str(len(texts)), line),))
+        return _Expansion((Text(UNKNOWN if texts is None else str(len(texts)), line),))
     if inside[:1] == "!" and (named := names.text(inside[1:])) and named.isidentifier():
         return _value(named, names, line)
     match = _SPECIAL.fullmatch(inside)
     if match is None:
-        return _Found((Text(UNKNOWN, line),))
+        return _Expansion((Text(UNKNOWN, line),))
     name, index, rest = match.groups()
     values = names.values.get(name)
     if index in ("@", "*"):
-        return _Found(values if values is not None else (), listed=index == "@")
+        return _Expansion(values if values is not None else (), listed=index == "@")
     if index is not None and values is not None:
         key = f"[{joined(index, names, depth=depth + 1)}]="
         keyed = next((part for part in values if part.text.startswith(key)), None)
         if keyed is not None:
-            return _Found((Text(keyed.text.removeprefix(key), keyed.line),))
+            return _Expansion((Text(keyed.text.removeprefix(key), keyed.line),))
         number = whole_number(joined(index, names, depth=depth + 1), names.number)
         inside_it = number is not None and 0 <= number < len(values)
-        return _Found((values[number],) if inside_it and number is not None else (Text(UNKNOWN, line),))
+        return _Expansion((values[number],) if inside_it and number is not None else (Text(UNKNOWN, line),))
     return _modified(name, values, rest, names, line, depth)
 
 
@@ -956,26 +956,26 @@ def put_part(names: Variables, name: str, index: str, value: Text) -> None:
 
 def _modified(
     name: str, values: tuple[Text, ...] | None, rest: str, names: Variables, line: int, depth: int
-) -> _Found:
+) -> _Expansion:
     """A parameter with a default, or with part of its value taken away."""
     mark, colon = rest.lstrip(":")[:1], rest.startswith(":")
     if mark in ("-", "=") and rest[:2] in (":-", ":=", "-" + rest[1:2], "=" + rest[1:2]):
         if values is not None and (not colon or any(part.text for part in values)):
-            return _Found(values)
+            return _Expansion(values)
         text = joined(rest[2:] if colon else rest[1:], names, line, depth + 1)
         names.defaults[name] = text
         if mark == "=":
             names.values[name] = (Text(text, line),)
-        return _Found((Text(text, line),))
+        return _Expansion((Text(text, line),))
     if rest[:2] == ":+" or rest[:1] == "+":
         held = values is not None and any(part.text for part in values)
-        return _Found((Text(joined(rest.lstrip(":+"), names, line, depth + 1), line),) if held else ())
+        return _Expansion((Text(joined(rest.lstrip(":+"), names, line, depth + 1), line),) if held else ())
     if not rest or mark == "?":
         return _value(name, names, line)
     if values is None:
         names.causes.add(name)
-        return _Found((Text(UNKNOWN, line),))
-    return _Found(tuple(Text(_cut(part.text, rest, names, depth), part.line) for part in values))
+        return _Expansion((Text(UNKNOWN, line),))
+    return _Expansion(tuple(Text(_cut(part.text, rest, names, depth), part.line) for part in values))
 
 
 def _cut(text: str, rest: str, names: Variables, depth: int) -> str:

@@ -148,7 +148,7 @@ def yaml_settings(text: str, where: str) -> list[Setting]:
     try:
         for event in yaml.parse(text, Loader=loader):
             reader.take(event)
-            if len(reader.found) >= MOST_SETTINGS or len(reader.stack) > MOST_NESTED:
+            if len(reader.read) >= MOST_SETTINGS or len(reader.stack) > MOST_NESTED:
                 break
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         raise _unreadable(where, "YAML", " ".join(str(error).split())) from None
@@ -159,7 +159,7 @@ class _Events:
     """Settings from a stream of YAML events."""
 
     def __init__(self) -> None:
-        self.found: list[Setting] = []
+        self.read: list[Setting] = []
         self.stack: list[tuple[str, str, list[str]]] = []
         """Open collections: kind, name, plain parts of a list."""
         self.key: str | None = None
@@ -179,8 +179,8 @@ class _Events:
             if isinstance(place := self.anchors.get(name), tuple)
             for number in range(*place[:2])
         }
-        plain = [setting for number, setting in enumerate(self.found) if number not in late]
-        return [*plain, *(self.found[number] for number in sorted(late))][:MOST_SETTINGS]
+        plain = [setting for number, setting in enumerate(self.read) if number not in late]
+        return [*plain, *(self.read[number] for number in sorted(late))][:MOST_SETTINGS]
 
     def take(self, event: yaml.Event) -> None:
         """One event."""
@@ -188,7 +188,7 @@ class _Events:
         if kind in ("MappingStartEvent", "SequenceStartEvent"):
             merges = "<<" if self.key == "<<" else ""
             self.stack.append((merges or kind[0], self.stack[-1][1] if merges else self.name(), []))
-            self.opened.append((getattr(event, "anchor", None) or "", len(self.found)))
+            self.opened.append((getattr(event, "anchor", None) or "", len(self.read)))
             self.key = None
         elif kind in ("MappingEndEvent", "SequenceEndEvent"):
             self.end(event)
@@ -209,11 +209,11 @@ class _Events:
         if kind == "S" and parts:
             command = name.rpartition(".")[2].removesuffix("[]") in _COMMANDS
             text = (shlex.join(parts) if command else ",".join(parts[:LONGEST_LIST]))[:LONGEST_VALUE]
-            self.found.append(Setting(name=name, value=text, line=_line(event)))
+            self.read.append(Setting(name=name, value=text, line=_line(event)))
         for merged in self.merged.pop(len(self.stack), ()):  # what the table says itself came first
-            self.copy(merged, name, {setting.name for setting in self.found[start:]})
+            self.copy(merged, name, {setting.name for setting in self.read[start:]})
         if anchor:
-            self.anchors[anchor] = (start, len(self.found), name)
+            self.anchors[anchor] = (start, len(self.read), name)
         self.key = None
 
     def alias(self, event: Any) -> None:
@@ -232,19 +232,19 @@ class _Events:
         elif self.stack and self.stack[-1][0] == "S":
             self.stack[-1][2].append(str(known))
         elif self.stack:
-            self.found.append(Setting(name=self.name(), value=known, line=_line(event)))
+            self.read.append(Setting(name=self.name(), value=known, line=_line(event)))
         self.key = None
 
     def copy(self, anchor: str, name: str, but: Collection[str] = ()) -> None:
         """The settings of a table that an anchor marks, under another name, but some."""
         place = self.anchors.get(anchor)
-        left = MOST_SETTINGS - len(self.found)
+        left = MOST_SETTINGS - len(self.read)
         if isinstance(place, tuple) and left > 0:
             start, end, own = place
-            for setting in self.found[start : min(end, start + left)]:
+            for setting in self.read[start : min(end, start + left)]:
                 inside = f"{name}{setting.name[len(own) :]}".lstrip(".")[:LONGEST_VALUE]
                 if inside not in but:
-                    self.found.append(Setting(name=inside, value=setting.value, line=setting.line))
+                    self.read.append(Setting(name=inside, value=setting.value, line=setting.line))
 
     def scalar(self, event: Any) -> None:
         """A key, a value, or an entry of a list."""
@@ -261,7 +261,7 @@ class _Events:
         elif self.key is None:
             self.key = text[:200]
         else:
-            self.found.append(Setting(name=self.name(), value=value, line=_line(event)))
+            self.read.append(Setting(name=self.name(), value=value, line=_line(event)))
             self.key = None
 
 

@@ -40,7 +40,7 @@ from planner.launch.preflight import preflight
 from planner.launch.programs import PLANNED_FILE, planned, told_to
 from planner.launch.ray import ray
 from planner.launch.slurm import requeue, spare_nodes
-from planner.launch.targets import TARGETS, told, variables
+from planner.launch.targets import TARGETS, engine_files, variables
 from planner.plan import Plan, tables_of, to_json
 from topology.base.errors import InputError
 from topology.base.names import resolve
@@ -65,7 +65,7 @@ def bundle(
     entry = saving(plan, in_image(contract, ENTRIES[engine], where))
     if entry.launcher is not TORCHRUN or how not in UNEQUAL:
         require_equal(where, how if entry.launcher is TORCHRUN else contract.title)
-    settings, notes = told(plan, contract, nearest=nearest, cal=cal)
+    settings, notes = engine_files(plan, contract, nearest=nearest, cal=cal)
     order = node_order(plan, where, cal or tables_of(plan), lists_hosts=entry.lists_hosts)
     beside, values = resilience(plan, contract)
     notes = (*notes, *values, *require_order(order, how, nearest=nearest))

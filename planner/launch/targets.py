@@ -45,7 +45,7 @@ def export_plan(
     name = resolve(target, TARGETS, "export target", ALIASES)
     if name not in FORMATS:
         return OTHERS[name](plan)
-    files, notes = told(plan, CONTRACTS[name], nearest=nearest, cal=cal)
+    files, notes = engine_files(plan, CONTRACTS[name], nearest=nearest, cal=cal)
     (main, text), *others = files.items()
     every = (*notes, *_places(plan))
     beside, values = resilience(plan, CONTRACTS[name])
@@ -54,7 +54,7 @@ def export_plan(
     )
 
 
-def told(
+def engine_files(
     plan: Plan, contract: Contract, *, nearest: bool = False, cal: Calibration | None = None
 ) -> tuple[Files, tuple[str, ...]]:
     """The files that tell an engine a plan, and what is left to the user; see `export_plan`."""

@@ -79,10 +79,10 @@ def in_place(plan: Plan, problem: Problem) -> Claim:
     x = plan.layout
     if plan.kind_of_stage:
         there = plan.mesh == mesh_unlike(problem, x, plan.kind_of_stage)
-        return same("ranks in their places, each stage on nodes of its kind", there, found=True)
+        return same("ranks in their places, each stage on nodes of its kind", there, derived=True)
     in_order = mesh([(axis, getattr(x, axis)) for axis in x.axis_order])
     there = plan.mesh == in_order or plan.mesh == place(problem, x, plan.estimate)
-    return same("ranks in their places", there, found=True)
+    return same("ranks in their places", there, derived=True)
 
 
 def number_claims(plan: Plan, problem: Problem) -> tuple[Claim, ...]:

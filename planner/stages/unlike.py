@@ -57,12 +57,12 @@ class UnlikeSplit:
 class KindTables:
     """What each choice of a rank costs on each kind of GPU.
 
-    `free` recomputes the fewest layers that fit, whose seconds none undercuts; `told` has tables for every
+    `free` recomputes the fewest layers that fit, whose seconds none undercuts; `by_count` has tables for each
     number of recomputed layers that an engine can be told, or the same ones where it can be told any.
     """
 
     free: tuple[RankTables, ...]
-    told: tuple[tuple[RankTables, ...], ...]
+    by_count: tuple[tuple[RankTables, ...], ...]
 
 
 def kind_tables(kinds: Sequence[StageCosts], recomputes: Recomputes, *, spare_bytes: float) -> KindTables:
@@ -72,7 +72,7 @@ def kind_tables(kinds: Sequence[StageCosts], recomputes: Recomputes, *, spare_by
     free = tuple(rank_tables(kind, most, _free(kind, spare_bytes)) for kind in kinds)
     frees = any(a > b for a, b in zip(kinds[0].saved_bytes, kinds[0].saved_bytes_recomputed, strict=True))
     if recomputes == "per-rank" or not frees:
-        return KindTables(free=free, told=(free,))
+        return KindTables(free=free, by_count=(free,))
     roomy = [replace(kind, capacity_bytes=kind.capacity_bytes + spare_bytes - SPARE_BYTES) for kind in kinds]
     result = (
         tuple(
@@ -81,7 +81,7 @@ def kind_tables(kinds: Sequence[StageCosts], recomputes: Recomputes, *, spare_by
         )
         for n in told_counts(most, recomputes)
     )
-    return KindTables(free=free, told=tuple(result))
+    return KindTables(free=free, by_count=tuple(result))
 
 
 def _free(costs: StageCosts, spare_bytes: float) -> Callable[[Integers], Recomputed]:
@@ -197,7 +197,7 @@ def split_unlike(
 def _best(costs: UnlikeStages, tables: KindTables, cutoff_s: float) -> UnlikeSplit:
     """The best over every number of recomputed layers that an engine can be told."""
     unlike_split = UnlikeSplit(bound_s=math.inf, split=None, step_s=cutoff_s)
-    for each in tables.told:
+    for each in tables.by_count:
         unlike_split = _best_of(costs, of_stages(each, costs.kind_of_stage), unlike_split)
     return replace(unlike_split, bound_s=unlike_split.step_s if unlike_split.split is not None else cutoff_s)
 

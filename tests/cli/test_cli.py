@@ -133,7 +133,7 @@ def test_every_listed_command_has_a_file_with_help():
         (("--model", "8b", "--gpus", "12"), "12 GPUs do not fill nodes of 8"),
         (("--gpus", "8"), "--model"),
         (("--model", "8b"), "--gpus"),
-        (("--model", "8b", "--gpus", "8", "--sequence-length", "1M"), "131072"),
+        (("--model", "gpt-3-13b", "--gpus", "8", "--sequence-length", "4k"), "the 2048 positions"),
         (("--model", "8b", "--gpus", "8", "-b", "7", "--set", "dp=2"), "7 % (2·1) = 1"),
         (("--model", "8b", "--gpus", "8", "--set", "tp=8", "--set", "pp=8", "--set", "dp=2"), "= 128 GPUs"),
         (("--model", "8b", "--gpus", "8", "--set", "tp=8", "--set", "layout.tp=4"), "set twice"),

@@ -20,7 +20,7 @@ def facts_table(reading: Reading, shown: Sequence[Fact]) -> Table:
             fact.name.partition(".")[2],
             _text(fact.value),
             place(fact.file, fact.line) if several else str(fact.line or ""),
-            _said(fact),
+            _source(fact),
         )
         for fact in shown[:_MOST_FACTS]
     )
@@ -28,7 +28,7 @@ def facts_table(reading: Reading, shown: Sequence[Fact]) -> Table:
     return Table(title="Read", columns=columns, rows=rows, align="lrll" if several else "lrrl", wraps=(3,))
 
 
-def _said(fact: Fact) -> str:
+def _source(fact: Fact) -> str:
     """The word that states a fact, or how else it is known."""
     if fact.how != "stated":
         return f"{fact.how}: {fact.said[:60]}"

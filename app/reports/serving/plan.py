@@ -238,7 +238,7 @@ def _tight_limits(plan: ServingPlan) -> Lines:
     return Lines(title="Limits inside the error band", lines=tuple(lines))
 
 
-def _found(plan: ServingPlan) -> list[tuple[str, str]]:
+def _prefix_hits(plan: ServingPlan) -> list[tuple[str, str]]:
     """What caches had of the prompts, where a trace names their blocks and a router was named."""
     prompts_found = plan.estimate.prompts_found
     if prompts_found is None:
@@ -260,7 +260,7 @@ def _throughput(plan: ServingPlan) -> Facts:
         ("output tokens", f"{tokens}/s, {per_gpu}/s per GPU in use"),
         ("busy", f"{estimate.utilisation:.0%}, mean batch {batch}, mean queue {queue}"),
         ("KV cache", f"{estimate.kv_used_share:.0%} used at the peak, {estimate.preemptions} preemptions"),
-        *_found(plan),
+        *_prefix_hits(plan),
         ("bound by", estimate.bound_by),
         ("energy", f"{three_digits(estimate.wh_per_query)} Wh per query"),
     ]

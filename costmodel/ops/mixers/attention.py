@@ -359,10 +359,10 @@ def _core_attention(
     )
     if stack.timing.flash_attention:
         return (attention,)
-    return (attention, _softmax(scores, dropout=stack.timing.dropout, again=core_attention))
+    return (attention, _softmax(scores, dropout=stack.timing.dropout, recomputed=core_attention))
 
 
-def _softmax(scores: Quantity, *, dropout: bool, again: bool) -> Op:
+def _softmax(scores: Quantity, *, dropout: bool, recomputed: bool) -> Op:
     """Scale-mask-softmax over all scores, and attention dropout: its mask and output are kept."""
     return Op(
         name="softmax",
@@ -370,7 +370,7 @@ def _softmax(scores: Quantity, *, dropout: bool, again: bool) -> Op:
         count=1 + dropout,
         bytes=scores * (4 + 5 * dropout),
         saved_bytes=scores * 3 * dropout,
-        saved_bytes_selective=scores * 3 * dropout * (not again),
+        saved_bytes_selective=scores * 3 * dropout * (not recomputed),
         saved_bytes_op=0,
-        repeated=again,
+        repeated=recomputed,
     )

@@ -39,7 +39,7 @@ def flex_on_cpu() -> Iterator[None]:
         _asked.discard("cpu")
 
 
-def told(
+def attention_line(
     spec: ModelSpec, layout: ParallelLayout, device: torch.device, dtype: torch.dtype, *, documents: bool
 ) -> str:
     """What to say of a GPU that attends under a mask in plain products, and why it has one; else empty."""

@@ -97,7 +97,7 @@ class Watched:
 
 NOBODY = Scheduled(interruptions=(), waited_s=None)
 """No scheduler was asked."""
-NOT_SAID = LoggedJob()
+NOT_STATED = LoggedJob()
 """A log that says nothing of its job."""
 
 
@@ -106,7 +106,7 @@ def watched(
     logged: Sequence[LoggedStep],
     held: Sequence[float] = (),
     seen: Scheduled = NOBODY,
-    said: LoggedJob = NOT_SAID,
+    stated: LoggedJob = NOT_STATED,
 ) -> Watched:
     """Hold what was logged against a campaign.
 
@@ -115,7 +115,7 @@ def watched(
         logged: Every step, of every rank that printed it.
         held: Seconds that checkpoints held steps up.
         seen: Interruptions, by the scheduler.
-        said: What the log says of its job.
+        stated: What the log says of its job.
 
     Raises:
         InputError: the plan has no campaign, or nothing was logged.
@@ -144,7 +144,7 @@ def watched(
     restarts, repeated = _back(once)
     wall_s = _wall_s(once)
     compared = all(line.compared for line in once)
-    differs = tuple(_differs(plan, once, said, steps, pace)) if compared else ()
+    differs = tuple(_differs(plan, once, stated, steps, pace)) if compared else ()
     useful = None if wall_s is None else min(1.0, (last - once[0].step) * step_s / wall_s)
     left_s = max(0, steps - last) * step_s / DAY
     share = campaign.useful_share

@@ -42,15 +42,15 @@ class Contender:
     hierarchy: Hierarchy
     board: Board
     proposed: bool = True
-    found: FoundFleet | None = None
+    best: FoundFleet | None = None
     plan: ServingPlan | None = None
 
     def search(self, cal: Calibration, trace: Load | None) -> None:
         """Find its best fleet."""
         request = self.request
-        self.found = best_run(request, self.board, trace)
-        if self.found is not None:
-            run, optimality = self.found
+        self.best = best_run(request, self.board, trace)
+        if self.best is not None:
+            run, optimality = self.best
             self.plan = plan_of_fleet(
                 cal,
                 request,

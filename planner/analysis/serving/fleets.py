@@ -118,7 +118,7 @@ class _Candidate:
     """
 
     contender: Contender
-    found: FoundFleet
+    best: FoundFleet
     board: Board
     scope: str = ""
 
@@ -130,14 +130,14 @@ def _proposal(
 
     Where none does, the one of the highest chance, to a tenth; or the best by prediction where that is surer.
     """
-    if daring.found is None or daring.plan is None:
+    if daring.best is None or daring.plan is None:
         raise RuntimeError("a contender with a plan has a fleet")
     proposed = sorted(
         (contender for contender in contenders if contender.proposed and contender.plan is not None),
         key=_worth,
     )
     asks = asks_of(daring.request, with_runs=any(has_runs(contender.board) for contender in proposed))
-    chosen = _Candidate(contender=daring, found=daring.found, board=daring.board)
+    chosen = _Candidate(contender=daring, best=daring.best, board=daring.board)
     for ask in asks:
         cheapest = _cheapest(proposed, asked.trace, ask)
         chosen = cheapest or chosen
@@ -149,7 +149,7 @@ def _proposal(
         contender.request,
         contender.hierarchy,
         chosen.board,
-        chosen.found,
+        chosen.best,
         asked.trace,
         started_s,
     )
@@ -180,8 +180,8 @@ def _cheapest(proposed: Sequence[Contender], trace: Load | None, ask: Ask) -> _C
 
 def _candidate(contender: Contender, trace: Load | None, ask: Ask) -> _Candidate | None:
     """The best fleet of a contender that meets what is asked, of its equals the surest."""
-    if contender.found is not None and contender.plan is not None and ask.is_met(contender.plan):
-        board, candidate, scope = contender.board, contender.found, ""
+    if contender.best is not None and contender.plan is not None and ask.is_met(contender.plan):
+        board, candidate, scope = contender.board, contender.best, ""
     else:
         board, scope = ask.part(contender.board), ask.scope
         searched = best_run(contender.request, board, trace)
@@ -190,12 +190,12 @@ def _candidate(contender: Contender, trace: Load | None, ask: Ask) -> _Candidate
         candidate = searched
     if contender.request.job.request_rate_per_s is not None and not is_closed(contender.request):
         candidate = surest(contender.request, board, candidate[0], trace)[0], candidate[1]
-    return _Candidate(contender=contender, found=candidate, board=board, scope=scope)
+    return _Candidate(contender=contender, best=candidate, board=board, scope=scope)
 
 
 def _plan_of(candidate: _Candidate) -> ServingPlan:
     """The fleet as a plan without what stands beside it."""
-    run, optimality = candidate.found
+    run, optimality = candidate.best
     contender = candidate.contender
     return plan_of_fleet(
         load_calibration(),

@@ -23,7 +23,7 @@ from costmodel.layout import ParallelLayout
 from executor.bench.local_ranks import run_ranks
 from executor.comm import hangs
 from executor.comm.collectives import MESSAGE, arrive
-from executor.comm.hangs import Answerer, Place, Stand, answer_when_asked, hang_line, stand_of, told
+from executor.comm.hangs import Answerer, Place, Stand, answer_when_asked, hang_line, hang_words, stand_of
 from executor.comm.mesh import build_meshes
 from executor.torch_internals.groups import bound_groups
 from tests.executor.launch.processes import wait_for
@@ -47,15 +47,15 @@ def stand(rank: int, tp: int, dp: int, last: str) -> Stand:
 def test_who_has_not_come_is_named_with_its_last_collective() -> None:
     """Or that it gives no answer; ranks of other groups are not asked."""
     mine = stand(0, 17, 3, TP)
-    assert told(mine, {1: stand(1, 16, 2, DP), 2: stand(2, 0, 4, DP)}) == (
+    assert hang_words(mine, {1: stand(1, 16, 2, DP), 2: stand(2, 0, 4, DP)}) == (
         "rank 0 waited too long in all_gather 17 of tp: rank 1 has come to all_reduce 2 of dp"
     )
-    assert told(mine, {}) == "rank 0 waited too long in all_gather 17 of tp: rank 1 gives no answer"
-    assert told(mine, {1: stand(1, 17, 2, TP)}).endswith("all_gather 17 of tp: all others have come")
-    assert told(stand(0, 1, 1, DP), {2: stand(2, 0, 0, "")}).endswith(
+    assert hang_words(mine, {}) == "rank 0 waited too long in all_gather 17 of tp: rank 1 gives no answer"
+    assert hang_words(mine, {1: stand(1, 17, 2, TP)}).endswith("all_gather 17 of tp: all others have come")
+    assert hang_words(stand(0, 1, 1, DP), {2: stand(2, 0, 0, "")}).endswith(
         "of dp: rank 2 has come to no collective"
     )
-    assert told(stand(0, 0, 0, ""), {}) == "rank 0 waited too long, before any collective was recorded"
+    assert hang_words(stand(0, 0, 0, ""), {}) == "rank 0 waited too long, before any collective was recorded"
 
 
 def test_a_message_between_stages_is_named_by_its_axis() -> None:
@@ -65,7 +65,7 @@ def test_a_message_between_stages_is_named_by_its_axis() -> None:
         DP: Place(axis="dp", ranks=(1, 3), number=4, operation="all_reduce"),
     }
     mine, other = Stand(rank=0, last="", places=pipeline), Stand(rank=1, last=DP, places=pipeline)
-    assert told(mine, {1: other}, message=True) == (
+    assert hang_words(mine, {1: other}, message=True) == (
         "rank 0 waited too long in a message of pp: rank 1 has come to all_reduce 4 of dp"
     )
 

@@ -20,7 +20,7 @@ from executor.launch.membership import SILENT_S, Table
 from executor.launch.nodes import UNNUMBERED, Nodes, loopback, name_here
 from executor.launch.numbers import Numbers
 from executor.launch.run_lock import held, holder_of
-from executor.launch.schedulers import alone_hint, nodes_here, told
+from executor.launch.schedulers import alone_hint, nodes_here, nodes_line
 from executor.launch.supervise import MEETINGS
 from executor.launch.turns import EARLIER_S
 from executor.training.settings import METRICS_FILE
@@ -89,7 +89,7 @@ def test_nothing_numbers_the_nodes_but_the_endpoint() -> None:
 def test_what_is_told_of_a_number() -> None:
     """One that waits for the first node says which that is."""
     second = Nodes(count=4, rank=1, launch="at-h-1", come=4, told_by="--rdzv-endpoint")
-    assert told(second) == "numbered by --rdzv-endpoint: node 1 (from 0) of 4 nodes"
+    assert nodes_line(second) == "numbered by --rdzv-endpoint: node 1 (from 0) of 4 nodes"
     assert alone_hint(second, {}, "h:1") == "; node 0 is the one whose address is that of --rdzv-endpoint h:1"
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from executor.launch.nodes import Nodes
-from executor.launch.schedulers import SCHEDULERS, check_gpus, nodes_here, told
+from executor.launch.schedulers import SCHEDULERS, check_gpus, nodes_here, nodes_line
 from topology.base.errors import InputError
 
 # As the launchers set them: seen of Open MPI 5.0.11 and MPICH 5.0.2, the others as their documentation or code says.
@@ -71,7 +71,7 @@ def test_a_launcher_that_says_all_is_recognised_and_told_in_a_line(name: str) ->
     environment, launch = SAYS_ALL[name]
     nodes = nodes_here({**environment, "PATH": "/bin", "HOME": "/root"})
     assert nodes == Nodes(count=2, rank=1, launch=launch, come=2, told_by=name)
-    assert told(nodes) == f"started by {name}: node 1 (from 0) of 2 nodes"
+    assert nodes_line(nodes) == f"started by {name}: node 1 (from 0) of 2 nodes"
 
 
 @pytest.mark.parametrize(("name", "environment"), [("MPICH or Intel MPI", PALS), ("Kubeflow", PYTORCH_JOB)])
@@ -112,7 +112,7 @@ def test_a_range_of_nodes_says_how_few_go_on() -> None:
     assert nodes_here(SLURM, "1:2").least == 1
     assert nodes_here({**TRAIN_JOB, "PET_NNODES": "1:2"}).least == 1
     few = nodes_here(SLURM, "2:4")
-    assert (few.count, few.come, told(few)) == (
+    assert (few.count, few.come, nodes_line(few)) == (
         4,
         2,
         "started by Slurm: node 1 (from 0) of 2 of at most 4 nodes",

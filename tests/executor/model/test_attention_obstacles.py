@@ -58,8 +58,8 @@ def test_where_the_kernels_do_not_run_is_told(
     assert flex.obstacle(gpu, dtype, head) == said
     expected = said and f"windows, soft caps without FlexAttention, by plain products: {said}"
     whole = ParallelLayout()
-    assert kernels.told(spec, whole, gpu, dtype, documents=False) == expected
-    assert kernels.told(spec, whole, CPU, dtype, documents=True) == ""
+    assert kernels.attention_line(spec, whole, gpu, dtype, documents=False) == expected
+    assert kernels.attention_line(spec, whole, CPU, dtype, documents=True) == ""
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_documents_and_gathered_keys_are_told_of(
     """A model of plain causal attention attends under a mask where documents end, or keys are gathered."""
     have_gpu(monkeypatch, (7, 5))
     cause = "compute capability is 7.5, not 8.0"
-    found = kernels.told(
+    found = kernels.attention_line(
         model("llama-3.1-8b"), layout, torch.device("cuda"), torch.bfloat16, documents=documents
     )
     assert found == (said and f"{said} without FlexAttention, by plain products: {cause}")

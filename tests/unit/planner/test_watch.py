@@ -139,7 +139,7 @@ def test_operations_are_counted_as_an_engine_likes_and_the_clock_is_no_opinion()
 def test_rates_without_a_clock_of_another_run_are_no_step() -> None:
     """Its batch is not known, so neither is its step."""
     lines = [LoggedStep(step=n, tokens_per_s=1e5) for n in (1, 2, 3)]
-    found = watched(planned(), lines, said=LoggedJob(num_gpus=4))
+    found = watched(planned(), lines, stated=LoggedJob(num_gpus=4))
     assert (found.step_s, found.useful_share) == (None, None)
 
 
@@ -241,7 +241,7 @@ def cause_of(found: Watched) -> str:
 )
 def test_a_log_of_another_job_is_not_this_plans_run(said: LoggedJob, names: str) -> None:
     """Whatever its pace: what differs is named, and nothing of the plan is said of it."""
-    found = watched(planned(), steady(20), said=said)
+    found = watched(planned(), steady(20), stated=said)
     assert cause_of(found).startswith("not this plan's run")
     assert names in cause_of(found)
     assert (found.days_left, found.planned_step_s) == (None, None)
@@ -254,8 +254,8 @@ def test_what_a_log_says_of_this_plans_job_is_no_difference() -> None:
     mine = LoggedJob(
         global_batch_size=job.global_batch_size, sequence_length=job.sequence_length, steps=steps, num_gpus=16
     )
-    assert watched(plan, steady(20), said=mine).differs == ()
-    assert watched(plan, steady(20), said=LoggedJob(global_batch_size=1, is_ramping=True)).differs == ()
+    assert watched(plan, steady(20), stated=mine).differs == ()
+    assert watched(plan, steady(20), stated=LoggedJob(global_batch_size=1, is_ramping=True)).differs == ()
 
 
 def test_a_speed_or_a_memory_that_no_layout_has_is_another_run() -> None:

@@ -10,7 +10,7 @@ import meshplan
 from executor.parsers.ask import PACKAGES, answers, case_of, faults, interpreter
 from planner.engines.contracts import CONTRACTS
 from planner.engines.fields import facts_of
-from planner.launch.targets import export_plan, told
+from planner.launch.targets import engine_files, export_plan
 from planner.plan import Plan
 
 QUESTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
@@ -71,7 +71,7 @@ def test_the_engines_own_parsers_derive_the_default_plans(plans: list[Plan]) -> 
         mine = [plan for plan in plans if plan.request.engine == engine]
         facts, contract = [facts_of(plan) for plan in mine], CONTRACTS[engine]
         cases = [
-            case_of(contract, told(plan, contract)[0], said, plan.problem.cluster.gpu)
+            case_of(contract, engine_files(plan, contract)[0], said, plan.problem.cluster.gpu)
             for plan, said in zip(mine, facts, strict=True)
         ]
         given = answers(engine, cases, python, timeout_s=600)

@@ -20,7 +20,7 @@ from planner.engines.contracts import CONTRACTS
 from planner.engines.fields import facts_of
 from planner.launch.bundle import LAUNCHERS, bundle
 from planner.launch.node_order import HOSTS, KEEPS, SELECTS
-from planner.launch.targets import export_plan, told
+from planner.launch.targets import engine_files, export_plan
 from planner.plan import Plan, PlanRequest
 from planner.search.search import search
 from tests.unit.planner.launch.test_preflight import SMI, checked
@@ -242,7 +242,7 @@ def test_the_engine_s_own_parser_takes_unequal_stages(engine: str) -> None:
     plan, contract = planned(engine), CONTRACTS[engine]
     assert len(set(plan.layers_of_stage)) > 1
     facts = facts_of(plan)
-    case = ask.case_of(contract, told(plan, contract)[0], facts, plan.problem.cluster.gpu)
+    case = ask.case_of(contract, engine_files(plan, contract)[0], facts, plan.problem.cluster.gpu)
     (answer,) = ask.answers(engine, [case], python)
     assert ask.faults(facts, answer) == ()
     assert answer["derived"]
