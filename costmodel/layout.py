@@ -185,8 +185,8 @@ class LayoutTable(Columns):
     @property
     def expert_dp(self) -> npt.NDArray[np.int64]:
         """Replicas of each expert shard, at least one."""
-        found: npt.NDArray[np.int64] = np.maximum(1, self.stage_ranks // self.expert_shards)
-        return found
+        values: npt.NDArray[np.int64] = np.maximum(1, self.stage_ranks // self.expert_shards)
+        return values
 
     @property
     def effective_shard_degree(self) -> npt.NDArray[np.int64]:
@@ -197,8 +197,8 @@ class LayoutTable(Columns):
     def expert_shard_degree(self) -> npt.NDArray[np.int64]:
         """Replicas of an expert that share one copy of its sharded state: as many copies as of the rest."""
         dense = np.minimum(self.shard_degree, self.replicas)
-        found: npt.NDArray[np.int64] = np.maximum(1, self.expert_dp * dense // np.maximum(1, self.replicas))
-        return found
+        values: npt.NDArray[np.int64] = np.maximum(1, self.expert_dp * dense // np.maximum(1, self.replicas))
+        return values
 
     @staticmethod
     def from_rows(layouts: Sequence[ParallelLayout]) -> LayoutTable:

@@ -356,10 +356,10 @@ def _with_base(table: Mapping[str, Mapping[str, Any]], name: str, above: tuple[s
             f"{' is based on '.join(line)}, which " + ("is missing" if base not in table else "comes back"),
             f"name one of {', '.join(table)} that does not lead back",
         )
-    found = _with_base(table, base, (*above, name))
+    with_base = _with_base(table, base, (*above, name))
     for key, value in table[name].items():
-        found[key] = {**found.get(key, {}), **value} if isinstance(value, Mapping) else value
-    return {key: value for key, value in found.items() if key != "base"}
+        with_base[key] = {**with_base.get(key, {}), **value} if isinstance(value, Mapping) else value
+    return {key: value for key, value in with_base.items() if key != "base"}
 
 
 def stack(name: str) -> SoftwareStack:

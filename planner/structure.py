@@ -140,7 +140,7 @@ def _places(plan: Plan, other: Alternative, of: str) -> tuple[Claim, ...]:
 def _stages(
     x: ParallelLayout,
     layers: tuple[int, ...],
-    again: tuple[int, ...],
+    values: tuple[int, ...],
     num_layers: int,
     of: str,
     *,
@@ -151,7 +151,7 @@ def _stages(
     Stages that were given may hold any layers (`is_held`); a search makes chunks of a rank equal.
     """
     stages = same(f"stages{of}", len(layers), x.pp * x.virtual_stages)
-    ranks = same(f"pipeline ranks that recompute{of}", len(again), x.pp)
+    ranks = same(f"pipeline ranks that recompute{of}", len(values), x.pp)
     yield from (stages, ranks, same(f"layers{of}", sum(layers), num_layers))
     if not (stages.holds and ranks.holds):
         return
@@ -164,7 +164,7 @@ def _stages(
     if not is_held:
         yield same(f"layers of each stage{of}", layers, layers_of_chunks(owners, tuple(held)))
     most = held if x.recompute == "full" else [0] * x.pp
-    there = all(0 <= r <= n for r, n in zip(again, most, strict=True))
+    there = all(0 <= r <= n for r, n in zip(values, most, strict=True))
     yield same(f"recomputed layers are there{of}", there, derived=True)
 
 
@@ -183,7 +183,7 @@ def _parts(estimate: Estimate, ranks: int) -> Iterator[Claim]:
     lower, upper = estimate.memory_lower_bytes, estimate.memory_upper_bytes
     yield _band("band of the peak", lower, estimate.peak_memory_bytes, upper)
     yield within("chance of OOM", estimate.out_of_memory_chance, 0.0, 1.0)
-    counts = [count for one in estimate.evidence for count in (one.runs, one.elsewhere)]
+    counts = [count for evidence in estimate.evidence for count in (evidence.runs, evidence.elsewhere)]
     yield within("fewest runs of the evidence", min(counts, default=0), 0, math.inf)
 
 

@@ -66,7 +66,7 @@ def _place(name: str, at: int, count: int) -> str:
 def _documents(text: str, path: str) -> list[Mapping[str, Any]]:
     """The objects of JSON or JSON lines."""
     try:
-        found = [json_value(text)]
+        documents = [json_value(text)]
     except (ValueError, RecursionError) as whole:
         lines = [line for line in text.splitlines() if line.strip()]
         if len(lines) > MOST_RUNS:
@@ -74,12 +74,12 @@ def _documents(text: str, path: str) -> list[Mapping[str, Any]]:
                 path, f"it has {len(lines):,} lines, a benchmark result at most {MOST_RUNS}"
             ) from None
         try:
-            found = [json_value(line) for line in lines]
+            documents = [json_value(line) for line in lines]
         except (ValueError, RecursionError):
             raise _unreadable(path, f"it is no JSON: {whole}") from None
-    if not found or not all(isinstance(one, dict) for one in found):
+    if not documents or not all(isinstance(item, dict) for item in documents):
         raise _unreadable(path, "it holds no JSON object")
-    return found
+    return documents
 
 
 def _unreadable(where: object, cause: str) -> InputError:
@@ -108,11 +108,11 @@ def _of_bench_serve(document: Mapping[str, Any], where: str) -> Figures:
     ttft_s = _number(document, "mean_ttft_ms", where) * 1e-3
     tpot_s = _number(document, "mean_tpot_ms", where) * 1e-3
     rate_per_s = _number(document, "request_throughput", where)
-    told = document.get("model_id") or _part(document, "server_info").get("model_path")
+    of_bench_serve = document.get("model_id") or _part(document, "server_info").get("model_path")
     return _checked(
         where,
         tool="sglang.bench_serving" if is_sglang else "vllm bench serve",
-        model=told if isinstance(told, str) else "",
+        model=of_bench_serve if isinstance(of_bench_serve, str) else "",
         engine="sglang"
         if is_sglang
         else ("vllm" if document.get("backend", "vllm") in ("vllm", "openai") else ""),
@@ -217,12 +217,16 @@ def _whole(document: Mapping[str, Any], name: str, where: str) -> int:
 
 def _checked(where: str, **figures: Any) -> Figures:
     """The figures, if a server can have given them."""
-    found = Figures(**figures)
-    if found.output_tokens < 2 or found.input_tokens < 1:
-        lengths = f"{found.input_tokens} input and {found.output_tokens} output tokens"
+    checked = Figures(**figures)
+    if checked.output_tokens < 2 or checked.input_tokens < 1:
+        lengths = f"{checked.input_tokens} input and {checked.output_tokens} output tokens"
         raise _unreadable(where, f"requests of {lengths} have no time per token")
-    if not 1 <= found.concurrency <= MOST_IN_FLIGHT or found.ttft_s > LONGEST_S or found.tpot_s > LONGEST_S:
+    if (
+        not 1 <= checked.concurrency <= MOST_IN_FLIGHT
+        or checked.ttft_s > LONGEST_S
+        or checked.tpot_s > LONGEST_S
+    ):
         raise _unreadable(
-            where, f"{found.concurrency:,} requests in flight, first token after {found.ttft_s:g} s"
+            where, f"{checked.concurrency:,} requests in flight, first token after {checked.ttft_s:g} s"
         )
-    return found
+    return checked

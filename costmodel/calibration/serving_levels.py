@@ -72,8 +72,11 @@ def _residuals(
 ) -> Floats:
     """Log predicted over measured of both latencies of every run, over their spread."""
     host, kernel = np.exp(theta).tolist()
-    found = _predicted(cal, runs, hierarchy, at_levels(shipped, host=host, kernel=kernel))
-    pairs = [(one.tpot_s / run.tpot_s, one.ttft_s / run.ttft_s) for run, one in zip(runs, found, strict=True)]
+    latencies = _predicted(cal, runs, hierarchy, at_levels(shipped, host=host, kernel=kernel))
+    pairs = [
+        (latency.tpot_s / run.tpot_s, latency.ttft_s / run.ttft_s)
+        for run, latency in zip(runs, latencies, strict=True)
+    ]
     return np.asarray((np.log(np.array(pairs)) / BETWEEN_LAYOUTS).ravel(), dtype=np.float64)
 
 
@@ -85,12 +88,13 @@ def _predicted(
 
 def _refuse_other_servers(runs: Sequence[ServingRun], predicted: Sequence[Latency]) -> None:
     """Refuse a benchmark so far off that no level explains it."""
-    for run, one in zip(runs, predicted, strict=True):
-        ratio = math.log(run.tpot_s / one.tpot_s)
+    for run, latency in zip(runs, predicted, strict=True):
+        ratio = math.log(run.tpot_s / latency.tpot_s)
         if abs(ratio) > FURTHEST:
             raise InputError(
                 what=f"{run.name} is of another server than described",
                 cause=f"{format_seconds(run.tpot_s)} per output token were measured, "
-                f"{format_seconds(one.tpot_s)} are predicted: more than {math.exp(FURTHEST):.0f} times apart",
+                f"{format_seconds(latency.tpot_s)} are predicted: more than {math.exp(FURTHEST):.0f} times "
+                "apart",
                 fix="check --model, --gpu, --weights and --set layout.tp against that server",
             )

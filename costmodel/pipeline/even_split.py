@@ -156,9 +156,9 @@ def _types_of(
     if chunk_layers:
         counts = runs_of_ranks(ranks_of_chunks(layout), chunk_layers, runs, order)
     head_rank = 0 if RECORDS[layout.schedule].v_shaped else layout.pp - 1
-    found: dict[tuple[tuple[int, ...], bool, bool], list[int]] = {}
+    types: dict[tuple[tuple[int, ...], bool, bool], list[int]] = {}
     for rank, row in enumerate(counts):
-        found.setdefault((row, rank == 0, rank == head_rank), []).append(rank)
+        types.setdefault((row, rank == 0, rank == head_rank), []).append(rank)
     return [
-        [*row, len(ranks), float(first), float(last), ranks[0]] for (row, first, last), ranks in found.items()
+        [*row, len(ranks), float(first), float(last), ranks[0]] for (row, first, last), ranks in types.items()
     ]

@@ -91,10 +91,10 @@ def double_zero_bubble_order(ranks: int, _chunks: int, microbatches: int, rank: 
 
 def _split(order: list[Pass], microbatches: int, lag: int) -> list[Pass]:
     """An order with backwards cut in two, weight gradients `lag` microbatches after input gradients."""
-    found: list[Pass] = []
+    split: list[Pass] = []
     for kind, stage, m in order:
-        found.append(("F" if kind == "F" else "B", stage, m))
+        split.append(("F" if kind == "F" else "B", stage, m))
         if kind != "F" and m >= lag:
-            found.append(("W", stage, m - lag))
+            split.append(("W", stage, m - lag))
     stage = order[0][1]
-    return found + [("W", stage, m) for m in range(max(0, microbatches - lag), microbatches)]
+    return split + [("W", stage, m) for m in range(max(0, microbatches - lag), microbatches)]

@@ -55,7 +55,7 @@ def chunk_seconds(costs: AnyStages, layout: ParallelLayout, split: StageSplit) -
     shared by its chunks in proportion to their layers.
     """
     if isinstance(costs, UnlikeStages):
-        kinds = [chunk_seconds(one, layout, split) for one in costs.kinds]
+        kinds = [chunk_seconds(kind, layout, split) for kind in costs.kinds]
         own = list(enumerate(costs.kind_of_stage))
         return StageSeconds(
             forward_s=tuple(kinds[kind].forward_s[stage] for stage, kind in own),

@@ -136,12 +136,12 @@ def _play_orders(
 _SHOWN: dict[PassKind, Literal["F", "B", "W"]] = {"F": "F", "B": "B", "W": "W", "BW": "B"}
 
 
-def _events(found: Event, kind: PassKind, splits: bool, seconds: StageSeconds) -> list[Event]:
+def _events(event: Event, kind: PassKind, splits: bool, seconds: StageSeconds) -> list[Event]:
     """A pass as events: both halves of a whole backward where the schedule splits others."""
     if kind != "BW" or not splits:
-        return [found]
-    middle_s = found.start_s + seconds.input_s[found.stage]
-    return [found._replace(end_s=middle_s), found._replace(kind="W", start_s=middle_s)]
+        return [event]
+    middle_s = event.start_s + seconds.input_s[event.stage]
+    return [event._replace(end_s=middle_s), event._replace(kind="W", start_s=middle_s)]
 
 
 def _durations(seconds: StageSeconds) -> dict[PassKind, tuple[float, ...]]:

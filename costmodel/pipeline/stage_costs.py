@@ -101,9 +101,9 @@ class UnlikeStages:
 
     def rows(self, of_kind: Callable[[StageCosts], Vector]) -> Vector:
         """Rows of an array per rank, each of the rank's own kind."""
-        every = np.stack([of_kind(one) for one in self.kinds])
-        found: Vector = every[np.array(self.kind_of_stage), np.arange(len(self.kind_of_stage))]
-        return found
+        every = np.stack([of_kind(kind) for kind in self.kinds])
+        values: Vector = every[np.array(self.kind_of_stage), np.arange(len(self.kind_of_stage))]
+        return values
 
     @property
     def runs(self) -> tuple[int, ...]:
@@ -118,12 +118,12 @@ class UnlikeStages:
     @property
     def bubble_weight(self) -> float:
         """Share of the other ranks' time that shows as bubble."""
-        return max(one.bubble_weight for one in self.kinds)
+        return max(kind.bubble_weight for kind in self.kinds)
 
     @property
     def constant_s(self) -> float:
         """Seconds of the step that depend on no split."""
-        return max(one.constant_s for one in self.kinds)
+        return max(kind.constant_s for kind in self.kinds)
 
     @property
     def in_flight(self) -> tuple[float, ...]:
@@ -177,7 +177,7 @@ def recompute_order(costs: StageCosts) -> tuple[int, ...]:
 def recomputed_layers(costs: AnyStages, split: StageSplit) -> Vector:
     """Recomputed layers of each run on each rank, shape (ranks, runs)."""
     if isinstance(costs, UnlikeStages):
-        return costs.rows(lambda one: recomputed_layers(one, split))
+        return costs.rows(lambda stage_costs: recomputed_layers(stage_costs, split))
     left = np.asarray(split.recompute_of_stage, dtype=float)
     layers = np.asarray(split.layers_of_stage, dtype=float)
     recomputed = np.zeros_like(layers)
@@ -190,7 +190,7 @@ def recomputed_layers(costs: AnyStages, split: StageSplit) -> Vector:
 def microbatch_seconds(costs: AnyStages, split: StageSplit) -> Vector:
     """Seconds of a microbatch per rank: t_s = Σ_k n[s,k]·layer_s[k] + r[s,k]·recompute_s[k] + fixed_s[s]."""
     if isinstance(costs, UnlikeStages):
-        return costs.rows(lambda one: microbatch_seconds(one, split))
+        return costs.rows(lambda stage_costs: microbatch_seconds(stage_costs, split))
     layers = np.asarray(split.layers_of_stage, dtype=float)
     return np.asarray(
         layers @ np.asarray(costs.layer_s)
@@ -202,7 +202,7 @@ def microbatch_seconds(costs: AnyStages, split: StageSplit) -> Vector:
 def tail_seconds(costs: AnyStages, split: StageSplit) -> Vector:
     """Seconds after the last microbatch: u_s = max_j (Σ_k n[s,k]·tail_layer_s[j,k] + tail_fixed_s[j,s])."""
     if isinstance(costs, UnlikeStages):
-        return costs.rows(lambda one: tail_seconds(one, split))
+        return costs.rows(lambda stage_costs: tail_seconds(stage_costs, split))
     layers = np.asarray(split.layers_of_stage, dtype=float)
     forms = layers @ np.asarray(costs.tail_layer_s).T + np.asarray(costs.tail_fixed_s).T
     return np.asarray(forms.max(axis=1))
@@ -272,7 +272,7 @@ def stage_bytes(
 def memory_of_stages(costs: AnyStages, split: StageSplit) -> Vector:
     """Bytes of each rank: state, activations of the microbatches in flight, and transient buffers."""
     if isinstance(costs, UnlikeStages):
-        return costs.rows(lambda one: memory_of_stages(one, split))
+        return costs.rows(lambda stage_costs: memory_of_stages(stage_costs, split))
     return np.asarray(
         stage_bytes(
             static_bytes=costs.static_bytes,
@@ -290,6 +290,6 @@ def memory_of_stages(costs: AnyStages, split: StageSplit) -> Vector:
 def fits_capacity(costs: AnyStages, split: StageSplit) -> bool:
     """Whether every rank stays within its capacity."""
     if isinstance(costs, UnlikeStages):
-        room = np.array([one.capacity_bytes for one in costs.kinds])[np.array(costs.kind_of_stage)]
+        room = np.array([kind.capacity_bytes for kind in costs.kinds])[np.array(costs.kind_of_stage)]
         return bool((memory_of_stages(costs, split) <= room).all())
     return bool((memory_of_stages(costs, split) <= costs.capacity_bytes).all())

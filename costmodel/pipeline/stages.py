@@ -136,11 +136,11 @@ def counts_before(order: Order) -> tuple[tuple[int, ...], ...]:
     >>> counts_before(((0, 1), (1, 1), (0, 1)))
     ((0, 0), (1, 0), (1, 1), (2, 1))
     """
-    found = [(0,) * (1 + max(kind for kind, _ in order))]
-    for one, length in order:
+    counts = [(0,) * (1 + max(kind for kind, _ in order))]
+    for count, length in order:
         for _ in range(length):
-            found.append(tuple(n + (kind == one) for kind, n in enumerate(found[-1])))
-    return tuple(found)
+            counts.append(tuple(n + (kind == count) for kind, n in enumerate(counts[-1])))
+    return tuple(counts)
 
 
 def runs_of_ranks(

@@ -52,7 +52,7 @@ class Doubts:
 
 
 def doubts_of(
-    one: Footing,
+    doubts: Footing,
     evidence: Sequence[Evidence],
     *,
     untabled_gpu: bool,
@@ -66,12 +66,12 @@ def doubts_of(
     """
     return Doubts(
         host_bound=host_share**SHARPNESS,
-        host_measured=one.engine in deviations()["time"]["hosts"]["engines"],
+        host_measured=doubts.engine in deviations()["time"]["hosts"]["engines"],
         untabled_gpu=untabled_gpu,
-        experts=any(key.name == EXPERTS for key in one.keys),
+        experts=any(key.name == EXPERTS for key in doubts.keys),
         unmeasured=len(unmeasured(evidence)),
         unmeasured_memory=unmeasured_memory(evidence),
-        engine=one.engine,
+        engine=doubts.engine,
         recurrent=recurrent,
     )
 
@@ -139,9 +139,9 @@ def peak_deviation(case: Case) -> float:
 
     Measured peaks are evidence by engine, precision and experts, which a job has whatever its layout.
     """
-    one = footing(case, ParallelLayout())
+    result = footing(case, ParallelLayout())
     recurrent = is_unmeasured(case.model)
-    return memory_deviation(doubts_of(one, evidence_for(one), untabled_gpu=False, recurrent=recurrent))
+    return memory_deviation(doubts_of(result, evidence_for(result), untabled_gpu=False, recurrent=recurrent))
 
 
 def interval(value: float, deviation: float) -> tuple[float, float]:

@@ -215,7 +215,7 @@ def least_traffic(case: Case, replication: Replication) -> GradientTraffic:
         divisors(int(ranks)) if any_part else [int(ranks)]
         for ranks, any_part in zip(table.replicas, partly, strict=True)
     ]
-    counts = np.array([len(found) for found in degrees])
+    counts = np.array([len(degree) for degree in degrees])
     repeated = replication.take(np.repeat(np.arange(len(table)), counts))
     each_degree = replace(repeated.table, shard_degree=np.concatenate(degrees))
     every = gradient_traffic(case, replace(repeated, table=each_degree))

@@ -176,12 +176,12 @@ def _model_flop(model: ModelSpec, job: TrainingJob) -> float:
 def _recomputed_share(work: Workload, layout: ParallelLayout, parts: Parts) -> float:
     """FLOPs repeated over those of a forward pass: whole layers, modules of all, or some products."""
     costs, modules = parts.costs, work.stack.timing.recomputed_modules
-    forward, layers, attention, again = _forward_flop(work.model, work.job, modules)
+    forward, layers, attention, recomputed_share = _forward_flop(work.model, work.job, modules)
     if layout.recompute == "full":
         return float(recomputed_layers(costs, parts.split).sum(axis=0) @ np.array(layers)) / forward
     runs = np.array(costs.runs, dtype=np.float64)
     if layout.recompute == "selective":
-        return float(runs @ np.array(again)) / forward
+        return float(runs @ np.array(recomputed_share)) / forward
     if layout.recompute == "selective-op":
         return (
             default_constants().operation_recompute * float(runs @ np.subtract(layers, attention)) / forward
@@ -199,11 +199,11 @@ def _forward_flop(
     ops = ops_of_parts(Workload(model=model, job=job, stack=profile), shard)
     layers = tuple(float(forward_flop(part)) for part in ops)
     attention = tuple(float(forward_flop([op for op in part if op.kind is OpKind.ATTENTION])) for part in ops)
-    again = tuple(float(forward_flop([op for op in part if op.repeated])) for part in ops)
+    values = tuple(float(forward_flop([op for op in part if op.repeated])) for part in ops)
     counts = [run.count for run in layer_runs(model)]
     further = job.mtp_layers * (layers[-3] + layers[-1]) if job.mtp_layers else 0.0
     whole = sum(n * flop for n, flop in zip(counts, layers, strict=False)) + layers[-1] + further
-    return whole, layers[: len(counts)], attention[: len(counts)], again[: len(counts)]
+    return whole, layers[: len(counts)], attention[: len(counts)], values[: len(counts)]
 
 
 def _extrapolated_share(features: Features) -> float:

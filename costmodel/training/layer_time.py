@@ -137,8 +137,8 @@ def layer_step(part: PartTimes, f: Features, c: Constants) -> LayerStep:
         partly * (gemm * k.forward_s + tp_f) + elementwise, gpu_f - skipped,
     ])  # fmt: skip
     recomputed_wait, repeated = k.trains * recomputed_wait, k.trains * repeated
-    again = k.relaunched_share * host_f
-    recomputed_host = np.stack([np.zeros_like(host_f), again, partly * host_f, host_f])
+    values = k.relaunched_share * host_f
+    recomputed_host = np.stack([np.zeros_like(host_f), values, partly * host_f, host_f])
     return LayerStep(
         forward_s=_launched(gpu_f, host_f, e, c) + wait + skew,
         backward_s=k.trains * (_launched(gpu_b + repeated, host_b + recomputed_host, e, c) + skew)

@@ -145,10 +145,10 @@ def kernel_times(
     Matrix products of all parts share their table look-ups.
     """
     gemms = [[op for op in ops if op.kind in TABLED] for ops in parts]
-    found = _gemm_seconds(cal, gpu, [op for part in gemms for op in part], size)
+    values = _gemm_seconds(cal, gpu, [op for part in gemms for op in part], size)
     starts = np.cumsum([0, *(len(part) for part in gemms)])
     return tuple(
-        _kernel_times(cal, gpu, ops, size, found[:, :, start : start + len(part)])
+        _kernel_times(cal, gpu, ops, size, values[:, :, start : start + len(part)])
         for ops, part, start in zip(parts, gemms, starts, strict=False)
     )
 
@@ -173,9 +173,9 @@ def _kernel_times(
     scores_s, elementwise_s = elementwise_time(cal, gpu, moved).seconds
     if scans := [op for op in ops if op.kind is OpKind.SCAN]:
         elementwise_s = elementwise_s + _sum([_scan(cal, gpu, op) for op in scans], size)
-    again, still = [op for op in ops if op.repeated], [op for op in ops if op.frozen]
-    repeated_grouped = _grouped(cal, gpu, [op for op in again if op.kind is OpKind.GROUPED_GEMM], size)
-    passes = _sum([op.bytes for op in again if op.kind is OpKind.ELEMENTWISE], size)
+    result, still = [op for op in ops if op.repeated], [op for op in ops if op.frozen]
+    repeated_grouped = _grouped(cal, gpu, [op for op in result if op.kind is OpKind.GROUPED_GEMM], size)
+    passes = _sum([op.bytes for op in result if op.kind is OpKind.ELEMENTWISE], size)
     products = [i for i, op in enumerate(op for op in ops if op.kind in TABLED) if op.repeated]
     return KernelTimes(
         forward_s=forward,
@@ -199,7 +199,7 @@ def _kernel_times(
         repeated_grouped_s=repeated_grouped[0],
         relaunched_share=np.full(size, relaunched_share(ops)),
         reroutes=np.full(size, float(any(op.kind is OpKind.GROUPED_GEMM and op.relaunched for op in ops))),
-        repeats_attention=np.full(size, float(any(op.kind is OpKind.ATTENTION for op in again))),
+        repeats_attention=np.full(size, float(any(op.kind is OpKind.ATTENTION for op in result))),
         dense_parameters=_sum(others, size),
         expert_parameters=_sum(experts, size),
         routed=np.full(size, float(bool(experts))),
@@ -307,9 +307,11 @@ def _gemm_seconds(cal: Calibration, gpu: Gpu, gemms: Sequence[Op], size: int) ->
         sides = np.stack([_full(getattr(gemms[i], side), size) for side in "mnk" for i in rows])
         first, cut = _distinct_columns(sides)
         m, n, k = sides[:, first].reshape(3, len(rows), len(first))
-        found = gemm_time(cal, gpu, dtype, np.stack([m, m, n]), np.stack([n, k, k]), np.stack([k, n, m]))
-        beyond = found.seconds * found.extrapolated
-        seconds[0][:, rows], seconds[1][:, rows] = found.seconds[..., cut], beyond[..., cut]
+        kernel_time = gemm_time(
+            cal, gpu, dtype, np.stack([m, m, n]), np.stack([n, k, k]), np.stack([k, n, m])
+        )
+        beyond = kernel_time.seconds * kernel_time.extrapolated
+        seconds[0][:, rows], seconds[1][:, rows] = kernel_time.seconds[..., cut], beyond[..., cut]
     seconds[:, WEIGHT_GRADIENT, [i for i, op in enumerate(gemms) if op.frozen]] = 0.0
     seconds[:, INPUT_GRADIENT, [i for i, op in enumerate(gemms) if op.forward_only]] = 0.0
     return seconds

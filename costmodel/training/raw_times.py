@@ -364,7 +364,9 @@ def update_seconds(
 def _op_seconds(cal: Calibration, gpu: Gpu, op: Op, updated: Optimizer) -> Vector:
     """Seconds of the products of one operation's matrices."""
     total: Vector = np.zeros(1)
-    for one in update_products(op, updated):
-        alone = gemm_time(cal, gpu, one.dtype, one.m, one.n, one.k)
-        total = total + one.count * alone.seconds
+    for update_product in update_products(op, updated):
+        alone = gemm_time(
+            cal, gpu, update_product.dtype, update_product.m, update_product.n, update_product.k
+        )
+        total = total + update_product.count * alone.seconds
     return total

@@ -101,9 +101,9 @@ def compose(f: Features, c: Constants, *, by_part: bool = False) -> CostColumns:
     K, stretch = len(steps), step_stretch(numbers.nodes, e.level, c)
     every = [*steps, *mtp_steps(f, c)]
     layers = [_layer(run, step, f, traffic) for run, step in enumerate(every)]
-    kept_s = [one.kept_s for one in layers]
+    kept_s = [layer.kept_s for layer in layers]
     if by_part:
-        kept_s = [_layer_parts(step, one, f) for step, one in zip(every, layers, strict=True)]
+        kept_s = [_layer_parts(step, layer, f) for step, layer in zip(every, layers, strict=True)]
     ends = (embedding_step(f, c), head_step(f, c))
     embedding, head = (add(compute_s=end.compute_s, tp_s=end.tp_s)[..., f.placed_shard] for end in ends)
     first = embedding + add(dp_s=traffic.gather[-2]) + add(dp_s=traffic.scatter[-2])
@@ -118,7 +118,7 @@ def compose(f: Features, c: Constants, *, by_part: bool = False) -> CostColumns:
         tail_last = tail_last + f.mtp_layers * tail[..., -3, :]
     return CostColumns(
         layer_s=np.stack([stretch * seconds for seconds in kept_s[:K]], axis=-2),
-        recompute_s=add(recompute_s=np.stack([stretch * one.extra_s for one in layers[:K]])),
+        recompute_s=add(recompute_s=np.stack([stretch * layer.extra_s for layer in layers[:K]])),
         first_s=stretch * first,
         last_s=stretch * last,
         every_s=stretch * add(dp_s=exchanged, host_s=e.host_s_per_microbatch),
@@ -258,8 +258,8 @@ def _tail(f: Features, c: Constants, traffic: _Traffic, layers: Sequence[_Layer]
     every = stays_r * R + stays_a * A
     every[-2:] += traffic.tied
     shown_r, shown_a = (1 - stays_r) * R, (1 - stays_a) * A
-    shown_r[:-2] -= (1 - stays_r) * window * np.stack([one.backward_s for one in layers])
-    shown_a[:-2] -= (1 - stays_a) * window * np.stack([one.forward_s for one in layers])
+    shown_r[:-2] -= (1 - stays_r) * window * np.stack([layer.backward_s for layer in layers])
+    shown_a[:-2] -= (1 - stays_a) * window * np.stack([layer.forward_s for layer in layers])
     forms = np.stack([every, every + shown_a, every + shown_r, every + shown_a + shown_r])
     forms[:2, -2] += (1 - stays_r) * traffic.last_bucket
     forms *= stretch
@@ -276,7 +276,7 @@ def _sends(f: Features, c: Constants) -> Vector:
     """Exposed pipeline sends of a step; a stack that overlaps interleaved sends shows a part of them."""
     e, n = f.environment, f.layout_numbers
     alone = f.send_s[f.replication] + f.send_s_per_byte[f.replication] * stage_message_bytes(f)
-    one = c.p2p_exposed * alone + c.p2p_latency_s
+    values = c.p2p_exposed * alone + c.p2p_latency_s
     P, M, V = n.pp, n.num_microbatches, n.virtual_stages
     shown = np.where(e.p2p_overlap, c.p2p_overlapped, 1.0)
-    return np.asarray(one * waited_sends(P, M, V, shown))
+    return np.asarray(values * waited_sends(P, M, V, shown))

@@ -43,12 +43,12 @@ def price_unlike(
     c, cuts = constants or default_constants(), cuts_of(case.workload, table)
     shared = features_of(case, table, cuts=cuts)
     pieces = memory_pieces(case.workload, table, cuts=cuts)
-    found = []
+    unlike = []
     for cluster in each:
         own = _joined(features_of(replace(case, cluster=cluster), table, cuts=cuts), shared)
         costs = CostColumns.concat([compose(own.take(rows), c) for rows in blocks(len(table), BLOCK_ROWS)])
-        found.append(Priced(table=table, features=own, costs=costs, pieces=pieces))
-    return tuple(found)
+        unlike.append(Priced(table=table, features=own, costs=costs, pieces=pieces))
+    return tuple(unlike)
 
 
 def _joined(own: Features, shared: Features) -> Features:
@@ -72,7 +72,9 @@ def unlike_costs(
     """Costs of the only layout that was priced, whose stages run on these kinds of these capacities."""
     runs, order = [run.count for run in layer_runs(work.model)], layer_order(work.model)
     each = zip(priced, capacities_bytes, strict=True)
-    costs = tuple(stage_costs_of(one, layout, work.job, runs, capacity, order) for one, capacity in each)
+    costs = tuple(
+        stage_costs_of(priced, layout, work.job, runs, capacity, order) for priced, capacity in each
+    )
     return UnlikeStages(kinds=costs, kind_of_stage=kind_of_stage)
 
 
@@ -98,26 +100,28 @@ def estimate_unlike(
     c, gpus = default_constants(), paid_gpus or case.cluster.num_gpus
     table = LayoutTable.from_rows([layout])
     priced = price_unlike(case, each, table, constants=c)
-    capacities = [one.gpu.memory_bytes for one in each]
+    capacities = [cluster.gpu.memory_bytes for cluster in each]
     costs = unlike_costs(case.workload, priced, layout, capacities, kind_of_stage)
-    time = time_breakdown([one.features for one in priced], c, costs, split)
+    time = time_breakdown([item.features for item in priced], c, costs, split)
     memory = rank_memory(priced[0].pieces, layout, costs, split)
     used, answers = sorted(set(kind_of_stage)), []
     for kind in used:
-        of_kind = tuple(one for one, its in zip(memory, kind_of_stage, strict=True) if its == kind)
+        of_kind = tuple(
+            breakdown for breakdown, its in zip(memory, kind_of_stage, strict=True) if its == kind
+        )
         parts = Parts(priced=priced[kind], costs=costs, split=split, time=time, memory=of_kind)
         answers.append(answer(replace(case, cluster=each[kind]), layout, parts, gpus))
     stages = [kind_of_stage.count(kind) / layout.pp for kind in used]
     working = [kind_of_stage.count(kind) * layout.stage_ranks for kind in range(len(each))]
-    nodes = (kinds_of(one.spec)[0].gpus_per_node for one in each)
+    nodes = (kinds_of(cluster.spec)[0].gpus_per_node for cluster in each)
     of_kinds = tuple(-(-gpus // size) * size for gpus, size in zip(working, nodes, strict=True))
     rented = gpus == sum(of_kinds)  # of whole nodes; where these are all there are it is the same
-    paid = of_kinds if rented else tuple(one.num_gpus for one in each)
-    found = _together(answers, memory, stages, [paid[kind] / sum(paid) for kind in used])
+    paid = of_kinds if rented else tuple(cluster.num_gpus for cluster in each)
+    estimate = _together(answers, memory, stages, [paid[kind] / sum(paid) for kind in used])
     price = mean_usd_per_gpu_hour(case.cluster.spec, gpus, of_kinds if rented else None)
-    dollars = None if price is None else float(usd(found.step_time_s, gpus, price))
+    dollars = None if price is None else float(usd(estimate.step_time_s, gpus, price))
     per_tokens = None if dollars is None else float(per_billion_tokens(dollars, case.job.tokens_per_step))
-    return replace(found, usd_per_step=dollars, usd_per_billion_tokens=per_tokens), costs
+    return replace(estimate, usd_per_step=dollars, usd_per_billion_tokens=per_tokens), costs
 
 
 def _together(
@@ -134,22 +138,24 @@ def _together(
         stages: share of the stages on each kind.
         paid: share of the GPUs that are paid for of each kind.
     """
-    widest = max(answers, key=lambda one: one.upper_s)
-    fullest = max(answers, key=lambda one: one.peak_memory_bytes)
-    mfu = 1 / sum(share / one.mfu for share, one in zip(paid, answers, strict=True))
+    widest = max(answers, key=lambda estimate: estimate.upper_s)
+    fullest = max(answers, key=lambda estimate: estimate.peak_memory_bytes)
+    mfu = 1 / sum(share / estimate.mfu for share, estimate in zip(paid, answers, strict=True))
     return replace(
         widest,
         memory_by_stage=memory,
         peak_memory_bytes=fullest.peak_memory_bytes,
         memory_lower_bytes=fullest.memory_lower_bytes,
         memory_upper_bytes=fullest.memory_upper_bytes,
-        out_of_memory_chance=max(one.out_of_memory_chance for one in answers),
+        out_of_memory_chance=max(estimate.out_of_memory_chance for estimate in answers),
         mfu=mfu,
         hfu=mfu * answers[0].hfu / answers[0].mfu,
-        wh_per_step=sum(share * one.wh_per_step for share, one in zip(stages, answers, strict=True)),
-        wh_per_billion_tokens=sum(
-            share * one.wh_per_billion_tokens for share, one in zip(stages, answers, strict=True)
+        wh_per_step=sum(
+            share * estimate.wh_per_step for share, estimate in zip(stages, answers, strict=True)
         ),
-        assumptions=tuple(dict.fromkeys(text for one in answers for text in one.assumptions)),
-        provenance=tuple(dict.fromkeys(text for one in answers for text in one.provenance)),
+        wh_per_billion_tokens=sum(
+            share * estimate.wh_per_billion_tokens for share, estimate in zip(stages, answers, strict=True)
+        ),
+        assumptions=tuple(dict.fromkeys(text for estimate in answers for text in estimate.assumptions)),
+        provenance=tuple(dict.fromkeys(text for estimate in answers for text in estimate.provenance)),
     )

@@ -188,17 +188,17 @@ def what_if(plan: Plan, cal: Calibration) -> tuple[WhatIf, ...]:
     if plan.request.objective != "step-time":
         fastest = _best(replace(plan.request, objective="step-time"), cal)
         before_s = before_s if fastest is None else fastest[0]
-    found = []
+    result = []
     for changed, change, flag in changes(plan):
         best = _best(changed, cal)
         if best is not None:
             step_s, layout = best
             per_token = step_s / changed.job.tokens_per_step * tokens
             faster_by = throughput_change(before_s, per_token)
-            found.append(
+            result.append(
                 WhatIf(change=change, flag=flag, step_time_s=step_s, faster_by=faster_by, layout=layout)
             )
-    return tuple(sorted(found, key=lambda one: -one.faster_by))
+    return tuple(sorted(result, key=lambda item: -item.faster_by))
 
 
 def _best(request: PlanRequest, cal: Calibration) -> tuple[float, ParallelLayout] | None:

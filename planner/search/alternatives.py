@@ -56,13 +56,13 @@ def alternatives(done: Search, best: Choice, full: Estimate, count: int) -> tupl
     if count <= 1:
         return ()
     others = (
-        found
-        for found in best_splits(done, count)
-        if shape_of(found.layout) != shape_of(best.layout)
-        and _score(done, found) <= SLOWEST * done.score
-        and done.keeps(found)
+        best_split
+        for best_split in best_splits(done, count)
+        if shape_of(best_split.layout) != shape_of(best.layout)
+        and _score(done, best_split) <= SLOWEST * done.score
+        and done.keeps(best_split)
     )
-    return tuple(_alternative(done, best, full, found) for found in itertools.islice(others, count - 1))
+    return tuple(_alternative(done, best, full, choice) for choice in itertools.islice(others, count - 1))
 
 
 def best_splits(done: Search, count: int) -> list[Choice]:
@@ -75,28 +75,28 @@ def best_splits(done: Search, count: int) -> list[Choice]:
         scores = sorted(_score(done, seed) for seed in known.values())
         if len(scores) > count and bound >= scores[count]:
             break
-        found = candidate(done.problem, priced, row)
-        key, seed = shape_of(found.layout), seed_choice(found)
+        result = candidate(done.problem, priced, row)
+        key, seed = shape_of(result.layout), seed_choice(result)
         if seed is not None and (key not in known or seed.step_time_s < known[key].step_time_s):
             known[key] = seed
     return sorted(known.values(), key=lambda seed: (_score(done, seed), safety(seed)))
 
 
-def _score(done: Search, found: Choice) -> float:
-    return float(done.goal.score(found.layout.num_gpus, found.step_time_s))
+def _score(done: Search, choice: Choice) -> float:
+    return float(done.goal.score(choice.layout.num_gpus, choice.step_time_s))
 
 
 def _promising(done: Search) -> LayoutTable:
     """A few combinations of each of the most promising degrees, by their bounds."""
     if not done.seen:
         return LayoutTable.from_rows([])
-    tables, found = zip(*done.seen, strict=True)
-    every, bounds = LayoutTable.concat(tables), np.concatenate(found)
+    tables, values = zip(*done.seen, strict=True)
+    every, bounds = LayoutTable.concat(tables), np.concatenate(values)
     order = np.argsort(bounds, kind="stable")
     order = order[bounds[order] <= SLOWEST * done.score]
     _, first, shape = np.unique(_shapes(every)[order], axis=0, return_index=True, return_inverse=True)
     best = np.argsort(first, kind="stable")[:MOST_LOOKED_AT]
-    chosen = [np.flatnonzero(shape.reshape(-1) == one)[:COMBINATIONS_OF_SHAPE] for one in best]
+    chosen = [np.flatnonzero(shape.reshape(-1) == item)[:COMBINATIONS_OF_SHAPE] for item in best]
     return every.take(order[np.concatenate(chosen)])
 
 
@@ -132,13 +132,13 @@ def _shapes(table: LayoutTable) -> npt.NDArray[np.int64]:
     return np.stack([getattr(table, name) for name in SHAPE], axis=1)
 
 
-def _alternative(done: Search, best: Choice, full: Estimate, found: Choice) -> Alternative:
+def _alternative(done: Search, best: Choice, full: Estimate, choice: Choice) -> Alternative:
     """Describe another plan relative to the best one."""
-    estimate = estimate_of(done.problem, found)
+    estimate = estimate_of(done.problem, choice)
     return Alternative(
-        layout=found.layout,
-        layers_of_stage=layers_of_stage(found),
-        recompute_of_stage=found.split.recompute_of_stage,
+        layout=choice.layout,
+        layers_of_stage=layers_of_stage(choice),
+        recompute_of_stage=choice.split.recompute_of_stage,
         step_time_s=estimate.step_time_s,
         lower_s=estimate.lower_s,
         upper_s=estimate.upper_s,
@@ -146,26 +146,26 @@ def _alternative(done: Search, best: Choice, full: Estimate, found: Choice) -> A
         out_of_memory_chance=estimate.out_of_memory_chance,
         slower_by=estimate.step_time_s / full.step_time_s - 1,
         tied=tied(estimate, full),
-        simulated_s=simulated_step_s(found.costs, found.layout, found.split),
-        difference=difference(best, found),
+        simulated_s=simulated_step_s(choice.costs, choice.layout, choice.split),
+        difference=difference(best, choice),
     )
 
 
-def tied(one: Estimate, other: Estimate) -> bool:
+def tied(estimate: Estimate, other: Estimate) -> bool:
     """Whether the model cannot tell which of two layouts of one job is faster."""
-    faster, slower = sorted((one.step_time_s, other.step_time_s))
+    faster, slower = sorted((estimate.step_time_s, other.step_time_s))
     return slower <= faster * tie_ratio()
 
 
-def difference(one: Choice, other: Choice) -> str:
+def difference(choice: Choice, other: Choice) -> str:
     """What another plan does differently, in words: fields of the layout, then memory.
 
     Args:
-        one: the plan it is compared with.
+        choice: the plan it is compared with.
         other: the other plan.
     """
-    before, after = _choices(one), _choices(other)
-    return words_between(before, after, one.peak_memory_bytes - other.peak_memory_bytes)
+    before, after = _choices(choice), _choices(other)
+    return words_between(before, after, choice.peak_memory_bytes - other.peak_memory_bytes)
 
 
 def words_between(
@@ -181,10 +181,10 @@ def words_between(
     return "; ".join([", ".join(changed) or "another split of the layers", memory])
 
 
-def _choices(found: Choice) -> dict[str, int | str | None]:
+def _choices(choice: Choice) -> dict[str, int | str | None]:
     """Fields of a choice as they act."""
     return fields_as_they_act(
-        found.layout, sum(map(sum, found.split.layers_of_stage)), sum(found.split.recompute_of_stage)
+        choice.layout, sum(map(sum, choice.split.layers_of_stage)), sum(choice.split.recompute_of_stage)
     )
 
 

@@ -119,8 +119,8 @@ def _coarse(search: Search) -> None:
     """Find an incumbent among usual choices on more than half of the GPUs; it proves nothing."""
     s = search.problem
     usual = {"axis_order": DEFAULT_AXIS_ORDER, "cp_kind": s.stack.supports.cp_kinds[0], **search.pins}
-    found, _ = combinations(s, search.pins, least_gpus=s.cluster.num_gpus // 2 + 1, coarse=True)
-    table = _fitting(s, found)
+    layouts, _ = combinations(s, search.pins, least_gpus=s.cluster.num_gpus // 2 + 1, coarse=True)
+    table = _fitting(s, layouts)
     if len(table) == 0:
         return
     bounds = _least_scores(search, table, compute_times(s, table))
@@ -204,9 +204,9 @@ def _by_bound(search: Search, table: LayoutTable) -> Iterator[LayoutTable]:
 
 def _expand(search: Search, table: LayoutTable, pins: Mapping[str, Any]) -> None:
     """Look at the variants of some combinations."""
-    found, dismissed = unfold(search, table, pins, search.cutoff)
+    layouts, dismissed = unfold(search, table, pins, search.cutoff)
     search.dismissed.take_over(dismissed)
-    for part in _parts(found):
+    for part in _parts(layouts):
         _look(search, _priced(search, part))
 
 
@@ -245,18 +245,18 @@ def unfold(
     scores = _least_scores(search, placed, times)
     hopeful = scores < cutoff
     dismissed.by_bound("placement-bound", scores[~hopeful])
-    found, placement, broken = pipelines(s, pins, placed.take(hopeful))
+    layouts, placement, broken = pipelines(s, pins, placed.take(hopeful))
     dismissed.by_rule(broken)
-    if len(found) == 0:
-        return found, dismissed
-    M, times = num_microbatches(found, s.job), times.take(np.flatnonzero(hopeful)[placement])
-    bounds = step_bound(s, times, degrees_of(found), M, least_bubble(found))
-    scores = search.goal.score(found.num_gpus, bounds)
+    if len(layouts) == 0:
+        return layouts, dismissed
+    M, times = num_microbatches(layouts, s.job), times.take(np.flatnonzero(hopeful)[placement])
+    bounds = step_bound(s, times, degrees_of(layouts), M, least_bubble(layouts))
+    scores = search.goal.score(layouts.num_gpus, bounds)
     hopeful = scores < cutoff
     dismissed.by_bound("bubble-bound", scores[~hopeful])
-    found, broken = variants(s, pins, found.take(hopeful))
+    layouts, broken = variants(s, pins, layouts.take(hopeful))
     dismissed.by_rule(broken)
-    return found, dismissed
+    return layouts, dismissed
 
 
 def _look(search: Search, priced: Priced) -> None:
@@ -276,9 +276,9 @@ def _ease(search: Search) -> None:
     could = [table.take(scores < search.cutoff) for table, scores in search.hopeful]
     if not could:
         return
-    found, broken = eased(search.problem, search.pins, LayoutTable.concat(could))
+    layouts, broken = eased(search.problem, search.pins, LayoutTable.concat(could))
     search.dismissed.by_rule(broken)
-    for part in _parts(found):
+    for part in _parts(layouts):
         priced = _priced(search, part)
         plain_s = plain_bounds(search.problem, priced)
         scores = search.goal.score(part.num_gpus, plain_s)
@@ -306,9 +306,9 @@ def _unfold_shardings(search: Search, variants: Priced) -> None:
 
 def _every_sharding(search: Search, variants: LayoutTable) -> Iterator[Priced]:
     """Price every sharding of the state of some variants."""
-    found, broken = shardings(search.problem, search.pins, variants)
+    layouts, broken = shardings(search.problem, search.pins, variants)
     search.dismissed.by_rule(broken)
-    for part in _parts(found):
+    for part in _parts(layouts):
         yield price(search.problem, part)
 
 
@@ -341,14 +341,14 @@ def _take_best(search: Search, priced: Priced, bounds: Vector) -> None:
 
 def _split(search: Search, priced: Priced, row: int, bound: float) -> None:
     """Split one layout with the dynamic program; it survives if its bound can still beat the incumbent."""
-    found = candidate(search.problem, priced, row)
-    bound = max(bound, float(search.goal.score(found.layout.num_gpus, found.known.bound_s)))
-    seed, survives = seed_choice(found), bound < search.cutoff
+    result = candidate(search.problem, priced, row)
+    bound = max(bound, float(search.goal.score(result.layout.num_gpus, result.known.bound_s)))
+    seed, survives = seed_choice(result), bound < search.cutoff
     if seed is not None:
         search.offer(seed)
         _remember(search, seed)
     if survives:
-        search.survivors[found.layout] = (bound, found)
+        search.survivors[result.layout] = (bound, result)
     else:
         search.dismissed.by_bound("split-bound", np.array([bound]))
 
@@ -364,30 +364,30 @@ def _solve(search: Search) -> None:
     """Decide every layout whose bound can still win, and the incumbent's own, best bound first."""
     incumbent = search.best
     pending = sorted(search.survivors.values(), key=lambda item: item[0])
-    for bound, found in pending:
-        is_incumbent = incumbent is not None and _same(found, incumbent)
+    for bound, result in pending:
+        is_incumbent = incumbent is not None and _same(result, incumbent)
         if bound >= search.cutoff and not is_incumbent:
             search.dismissed.by_bound("split-bound", np.array([bound]))
             continue
         search.solved += 1
         cutoff_s = (
-            math.inf if is_incumbent else float(search.goal.cutoff_s(found.layout.num_gpus, search.cutoff))
+            math.inf if is_incumbent else float(search.goal.cutoff_s(result.layout.num_gpus, search.cutoff))
         )
-        solution = settled(found) or decide(found, cutoff_s)
+        solution = settled(result) or decide(result, cutoff_s)
         search.proven &= solution.status != "best-found" and solution.bound_s > 0
         search.by_clock |= solution.by_clock
         if solution.split is not None:
-            chosen = choice(found.layout, found.costs, solution.split, solution.step_time_s)
+            chosen = choice(result.layout, result.costs, solution.split, solution.step_time_s)
             if not search.keeps(chosen):  # nor does any longer step of this layout
                 continue
             search.offer(chosen)
-        search.bound = min(search.bound, float(search.goal.score(found.layout.num_gpus, solution.bound_s)))
+        search.bound = min(search.bound, float(search.goal.score(result.layout.num_gpus, solution.bound_s)))
     search.bound = min(search.bound, search.score)
 
 
-def _same(found: Candidate, incumbent: Choice) -> bool:
+def _same(result: Candidate, incumbent: Choice) -> bool:
     """Whether the incumbent is a split of this layout (recomputing nothing has another name)."""
-    return found.layout in (incumbent.layout, replace(incumbent.layout, recompute="full"))
+    return result.layout in (incumbent.layout, replace(incumbent.layout, recompute="full"))
 
 
 def explore(

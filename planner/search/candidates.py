@@ -65,14 +65,14 @@ def shape_of(layout: ParallelLayout) -> tuple[int, ...]:
 def candidate(problem: Problem, priced: Priced, row: int) -> Candidate:
     """Read one row of priced layouts and bound its splits."""
     layout = priced.table.layout(row)
-    one = priced.take(slice(row, row + 1))
+    item = priced.take(slice(row, row + 1))
     runs = [run.count for run in layer_runs(problem.model)]
     order = layer_order(problem.model)
-    costs = stage_costs_of(one, layout, problem.job, runs, problem.memory_budget_bytes, order)
+    costs = stage_costs_of(item, layout, problem.job, runs, problem.memory_budget_bytes, order)
     every_layer = layout.recompute == "full" and problem.recomputed_layers == "all"
     deciding = decidable(costs, layout, every_layer=every_layer)
-    told = recomputes_of(problem.engine)
-    known = bound_told(deciding, ranks_of_chunks(layout), told)
+    recomputes = recomputes_of(problem.engine)
+    known = bound_told(deciding, ranks_of_chunks(layout), recomputes)
     if every_layer and known.split is not None:
         known = replace(known, split=recomputed_whole(known.split))
     return Candidate(
@@ -81,7 +81,7 @@ def candidate(problem: Problem, priced: Priced, row: int) -> Candidate:
         deciding=deciding,
         every_layer=every_layer,
         known=known,
-        recomputes=told,
+        recomputes=recomputes,
     )
 
 
@@ -126,16 +126,16 @@ def decidable(costs: StageCosts, layout: ParallelLayout, *, every_layer: bool = 
 def recomputed_whole(split: StageSplit, most: int | None = None) -> StageSplit:
     """The same layers on every rank, all of them recomputed, or at most so many of each rank."""
     held = (sum(row) for row in split.layers_of_stage)
-    again = tuple(count if most is None else min(count, most) for count in held)
-    return replace(split, recompute_of_stage=again)
+    values = tuple(count if most is None else min(count, most) for count in held)
+    return replace(split, recompute_of_stage=values)
 
 
-def seed_choice(found: Candidate) -> Choice | None:
+def seed_choice(result: Candidate) -> Choice | None:
     """The split the dynamic program proposes, if it fits."""
     return (
         None
-        if found.known.split is None
-        else choice(found.layout, found.costs, found.known.split, found.known.seed_s)
+        if result.known.split is None
+        else choice(result.layout, result.costs, result.known.split, result.known.seed_s)
     )
 
 
@@ -153,14 +153,14 @@ def named(layout: ParallelLayout, split: StageSplit) -> ParallelLayout:
     return replace(layout, recompute="none") if nothing else layout
 
 
-def safety(found: Choice) -> tuple[int, float]:
+def safety(result: Choice) -> tuple[int, float]:
     """What decides between plans of equal score, less is safer: axes that are split, then peak memory."""
-    return num_axes(found.layout), found.peak_memory_bytes
+    return num_axes(result.layout), result.peak_memory_bytes
 
 
-def settled(found: Candidate) -> StageSolution | None:
+def settled(result: Candidate) -> StageSolution | None:
     """What the dynamic program has decided itself: its proposal takes no longer than its bound."""
-    known = found.known
+    known = result.known
     if known.split is None or known.bound_s < known.seed_s * (1 - ROUNDING):
         return None
     return StageSolution(
@@ -168,27 +168,27 @@ def settled(found: Candidate) -> StageSolution | None:
     )
 
 
-def decide(found: Candidate, cutoff_s: float) -> StageSolution:
+def decide(result: Candidate, cutoff_s: float) -> StageSolution:
     """Let CP-SAT find the best split below a cutoff, or prove there is none."""
     solution = solve_stages(
-        found.deciding,
-        ranks_of_chunks(found.layout),
+        result.deciding,
+        ranks_of_chunks(result.layout),
         cutoff_s=cutoff_s,
-        seed=found.known.split,
-        recomputes=found.recomputes,
+        seed=result.known.split,
+        recomputes=result.recomputes,
     )
-    if found.every_layer and solution.split is not None:
+    if result.every_layer and solution.split is not None:
         return replace(solution, split=recomputed_whole(solution.split))
     return solution
 
 
-def layers_of_stage(found: Choice) -> tuple[int, ...]:
+def layers_of_stage(layers: Choice) -> tuple[int, ...]:
     """Layers of every virtual stage in model order."""
-    per_rank = tuple(sum(row) for row in found.split.layers_of_stage)
-    return layers_of_chunks(ranks_of_chunks(found.layout), per_rank)
+    per_rank = tuple(sum(row) for row in layers.split.layers_of_stage)
+    return layers_of_chunks(ranks_of_chunks(layers.layout), per_rank)
 
 
-def estimate_of(problem: Problem, found: Choice, *, paid_gpus: int | None = None) -> Estimate:
+def estimate_of(problem: Problem, result: Choice, *, paid_gpus: int | None = None) -> Estimate:
     """The full estimate of a choice; idle GPUs are paid for unless said otherwise."""
     s = problem
-    return estimate(s.case, found.layout, found.split, paid_gpus=paid_gpus)
+    return estimate(s.case, result.layout, result.split, paid_gpus=paid_gpus)

@@ -26,13 +26,13 @@ def with_easing_note(plan: Plan, estimated: Estimated) -> Plan:
     if fit_of(plan.estimate.out_of_memory_chance) == "fits":
         return plan
     eased = [
-        (found.step_time_s, flag, found)
-        for flag, found in _eased(plan, estimated)
-        if fit_of(found.out_of_memory_chance) == "fits"
+        (estimate.step_time_s, flag, estimate)
+        for flag, estimate in _eased(plan, estimated)
+        if fit_of(estimate.out_of_memory_chance) == "fits"
     ]
     if not eased:
         return plan
-    seconds, flag, e = min(eased, key=lambda one: one[:2])
+    seconds, flag, e = min(eased, key=lambda row: row[:2])
     peak = f"{format_bytes(e.peak_memory_bytes)}, {fit_text(e.out_of_memory_chance)}"
     note = f"{WITH}{flag}: {peak}, {format_seconds(seconds)} a step"
     return replace(plan, assumptions=(note, *plan.assumptions))
@@ -42,11 +42,11 @@ def _eased(plan: Plan, estimated: Estimated) -> Iterator[tuple[str, Estimate]]:
     """Flags and estimates of the same layout with one thing changed; what cannot be is passed over."""
     for request, flag in _requests(plan):
         try:
-            found = estimated(request)
+            estimate = estimated(request)
         except InputError:
             continue
-        if found is not None:
-            yield flag, found
+        if estimate is not None:
+            yield flag, estimate
 
 
 def _requests(plan: Plan) -> Iterator[tuple[PlanRequest, str]]:

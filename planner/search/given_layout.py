@@ -64,9 +64,11 @@ def plan_of_layout(request: PlanRequest, cal: Calibration) -> Plan | tuple[Viola
     """
     if len(kinds_of(request.cluster)) > 1 and "dp" in request.pins:
         return best_part(request, lambda part: _on_all(part, cal))
-    found = _on_all(request, cal)
+    on_all = _on_all(request, cal)
     return (
-        with_easing_note(found, lambda other: _estimate_of(other, cal)) if isinstance(found, Plan) else found
+        with_easing_note(on_all, lambda other: _estimate_of(other, cal))
+        if isinstance(on_all, Plan)
+        else on_all
     )
 
 
@@ -181,10 +183,10 @@ def _optimised(s: Problem, x: ParallelLayout) -> Filled:
     most = given if isinstance(given, int) else None
     asked = s if most is None else replace(s, recomputed_layers="all")
     for within in (asked, replace(asked, memory_headroom=0.0)):
-        found = candidate(within, price(within, LayoutTable.from_rows([x])), 0)
-        if math.isinf(found.known.bound_s):  # no split fits
+        result = candidate(within, price(within, LayoutTable.from_rows([x])), 0)
+        if math.isinf(result.known.bound_s):  # no split fits
             continue
-        solution = settled(found) or decide(found, math.inf)
+        solution = settled(result) or decide(result, math.inf)
         if solution.split is not None:
             split = solution.split if most is None else recomputed_whole(solution.split, most)
             notes = (STOPPED_BY_CLOCK,) if solution.by_clock else ()

@@ -79,15 +79,15 @@ def _fewest(s: Problem, x: ParallelLayout, plain: StageSplit, costs: StageCosts)
 
     Within the memory that a plan may fill, else within all there is.
     """
-    owners, told = ranks_of_chunks(x), recomputes_of(s.engine)
+    owners, value = ranks_of_chunks(x), recomputes_of(s.engine)
     layers = plain.chunk_layers(owners)
     for room in (s.memory_budget_bytes, costs.capacity_bytes):
         within = replace(costs, capacity_bytes=room)
-        if told == "per-rank":
+        if value == "per-rank":
             split = consecutive_split(within, owners, layers)
         else:
-            each = (split_told(within, owners, layers, n) for n in told_counts(max(layers), told))
-            split = next((one for one in each if fits_capacity(within, one)), None)
+            each = (split_told(within, owners, layers, n) for n in told_counts(max(layers), value))
+            split = next((split for split in each if fits_capacity(within, split)), None)
         if split is not None:
             return split.recompute_of_stage
     return plain.layers_of_rank
@@ -97,7 +97,7 @@ def _stops(s: Problem, x: ParallelLayout) -> Violation:
     """That an engine makes no stages of so many layers, and the stages that could be pinned."""
     title = CONTRACTS[s.engine].title if s.engine != FREE else s.stack.name
     layers, stages = s.model.num_layers, x.pp * x.virtual_stages
-    near = as_even_as_possible(layers, x, s.job.mtp_layers)
+    as_even = as_even_as_possible(layers, x, s.job.mtp_layers)
     return Violation(
         rule="even-layers",
         message=f"num_layers % (pp·virtual_stages) = {layers} % ({x.pp}·{x.virtual_stages}) = "
@@ -105,7 +105,7 @@ def _stops(s: Problem, x: ParallelLayout) -> Violation:
         have=layers % stages,
         need=0,
         unit="layers",
-        hint=f"set layout.{LAYERS_OF_STAGE}={layers_text(near)}, or {OPTIMISED} for the best split",
+        hint=f"set layout.{LAYERS_OF_STAGE}={layers_text(as_even)}, or {OPTIMISED} for the best split",
     )
 
 
@@ -135,11 +135,11 @@ def _require_stages(s: Problem, x: ParallelLayout, layers: tuple[int, ...]) -> N
     elif set(range(x.pp)) - {rank for rank, count in zip(owners, layers, strict=True) if count > 0}:
         wrong = "a pipeline rank has no layer"
     if wrong:
-        near = as_even_as_possible(s.model.num_layers, x, s.job.mtp_layers)
+        as_even = as_even_as_possible(s.model.num_layers, x, s.job.mtp_layers)
         raise InputError(
             what=f"layout.{LAYERS_OF_STAGE} cannot be {shown(layers_text(layers))}",
             cause=wrong,
-            fix=f"pin for example layout.{LAYERS_OF_STAGE}={layers_text(near)}",
+            fix=f"pin for example layout.{LAYERS_OF_STAGE}={layers_text(as_even)}",
         )
 
 

@@ -172,9 +172,9 @@ def _less_headroom(request: PlanRequest, cal: Calibration) -> Candidates:
     for free in sorted(shares, reverse=True):
         if free < problem.memory_headroom:
             chance = format_chance(out_of_memory_chance(1 - free, 1.0, deviation))
-            said = share_text(free)
-            change = f"leave {said} % of memory free: {chance} chance of OOM"
-            yield replace(request, memory_headroom=free), change, f"--memory-headroom {said}%"
+            text = share_text(free)
+            change = f"leave {text} % of memory free: {chance} chance of OOM"
+            yield replace(request, memory_headroom=free), change, f"--memory-headroom {text}%"
 
 
 def share_text(share: float) -> str:
@@ -327,8 +327,8 @@ def _least_memory(problem: Problem, pins: Mapping[str, Any]) -> tuple[Violation,
     """The memory of the layout that needs least of it, part by part."""
     s = problem
     smallest, memory = leanest_layout(problem, pins)
-    found = check_memory(memory, s.cluster.gpu.memory_bytes, s.memory_headroom)
-    if found is None:
+    violation = check_memory(memory, s.cluster.gpu.memory_bytes, s.memory_headroom)
+    if violation is None:
         return ()
     degrees = (
         f"tp {smallest.tp}, pp {smallest.pp}, dp {smallest.dp}, cp {smallest.cp}, ep {smallest.ep}, ZeRO-"
@@ -336,8 +336,8 @@ def _least_memory(problem: Problem, pins: Mapping[str, Any]) -> tuple[Violation,
     )
     peak = max(stage.total_bytes for stage in memory)
     chance = out_of_memory_chance(peak, s.cluster.gpu.memory_bytes, peak_deviation(s.case))
-    message = f"the leanest layout ({degrees}): {fit_text(chance)}; {found.message}"
-    return (replace(found, message=message),)
+    message = f"the leanest layout ({degrees}): {fit_text(chance)}; {violation.message}"
+    return (replace(violation, message=message),)
 
 
 def leanest_layout(
@@ -351,8 +351,8 @@ def leanest_layout(
     s, least = problem, smallest_memory(problem, table)
     smallest = _leanest_of(s, table.layout(int(np.argmin(least))), pins)
     memory = estimate(s.case, smallest).memory_by_stage
-    found = leanest(s, pins, max(stage.total_bytes for stage in memory), float(least.min()))
-    return (smallest, memory) if found is None else (found.layout, estimate_of(s, found).memory_by_stage)
+    choice = leanest(s, pins, max(stage.total_bytes for stage in memory), float(least.min()))
+    return (smallest, memory) if choice is None else (choice.layout, estimate_of(s, choice).memory_by_stage)
 
 
 def leanest_share(problem: Problem, pins: Mapping[str, Any]) -> float:
@@ -362,15 +362,17 @@ def leanest_share(problem: Problem, pins: Mapping[str, Any]) -> float:
     return math.floor(_SHARES * (1 - need)) / _SHARES
 
 
-def no_plan(found: Infeasible) -> NoFeasiblePlanError:
+def no_plan(infeasible: Infeasible) -> NoFeasiblePlanError:
     """Say why there is no plan, and the nearest change that gives one."""
-    request, rules = found.request, {violation.rule for violation in found.violations}
+    request, rules = infeasible.request, {violation.rule for violation in infeasible.violations}
     of = f"no layout of {request.model.name} on {counted(request.cluster.num_gpus, 'GPU')}"
     verdict = _lacking_memory(request) if rules == {"memory"} else "is possible"
-    if {violation.ground for violation in found.violations} == {"unpriced"}:
+    if {violation.ground for violation in infeasible.violations} == {"unpriced"}:
         verdict = "is priced here"
     what = f"{of} {verdict}"
-    return NoFeasiblePlanError(what=what, cause=cause_of(found), fix=fix_of(found), answer=found)
+    return NoFeasiblePlanError(
+        what=what, cause=cause_of(infeasible), fix=fix_of(infeasible), answer=infeasible
+    )
 
 
 def _lacking_memory(request: PlanRequest) -> str:
@@ -382,11 +384,11 @@ def _lacking_memory(request: PlanRequest) -> str:
     return f"leaves {100 * request.memory_headroom:.1f} % of memory free"
 
 
-def cause_of(found: Infeasible) -> str:
+def cause_of(infeasible: Infeasible) -> str:
     """The broken rules in full, or how many layouts each rule rejected."""
-    if found.violations:
-        return "; ".join(f"{violation.rule}: {violation.message}" for violation in found.violations)
-    return f"every layout was rejected: {rejected_text(found.rejected)}"
+    if infeasible.violations:
+        return "; ".join(f"{violation.rule}: {violation.message}" for violation in infeasible.violations)
+    return f"every layout was rejected: {rejected_text(infeasible.rejected)}"
 
 
 def rejected_text(rejected: Mapping[str, int]) -> str:
@@ -397,11 +399,11 @@ def rejected_text(rejected: Mapping[str, int]) -> str:
     return ", ".join(f"{rule} {count:,}" for rule, count in ordered)
 
 
-def fix_of(found: Infeasible) -> str:
+def fix_of(infeasible: Infeasible) -> str:
     """The nearest change that helps, else the hint of the first rule."""
-    if found.nearest:
-        nearest = found.nearest[0]
+    if infeasible.nearest:
+        nearest = infeasible.nearest[0]
         return f"{nearest.change} ({nearest.flag})" if nearest.flag else nearest.change
-    if found.violations:
-        return found.violations[0].hint
+    if infeasible.violations:
+        return infeasible.violations[0].hint
     return "use more GPUs, GPUs with more memory, or fewer pinned fields"

@@ -27,7 +27,7 @@ def best_of_shares(request: PlanRequest, search: Callable[[PlanRequest], Plan | 
         request: what is asked, with `offload_shares`.
         search: answers a request whose share is said.
     """
-    found: list[Plan] = []
+    plans: list[Plan] = []
     refused: Refusal | InputError | None = None
     for share in request.offload_shares:
         try:
@@ -35,15 +35,15 @@ def best_of_shares(request: PlanRequest, search: Callable[[PlanRequest], Plan | 
         except InputError as error:
             answer, refused = None, refused or error
         if isinstance(answer, Plan):
-            found.append(answer)
+            plans.append(answer)
         elif answer is not None:
             refused = answer
-    if found:
-        best = min(found, key=plan_score)
-        status = _status(best, found)
+    if plans:
+        best = min(plans, key=plan_score)
+        status = _status(best, plans)
         bound_s = best.optimality.bound_s
         if status != "proven":
-            bound_s = min(one.optimality.bound_s for one in found)
+            bound_s = min(plan.optimality.bound_s for plan in plans)
         gap = max(0.0, 1 - bound_s / best.estimate.step_time_s)
         return replace(best, optimality=replace(best.optimality, status=status, bound_s=bound_s, gap=gap))
     if isinstance(refused, InputError):
@@ -62,10 +62,10 @@ def _with_share(request: PlanRequest, share: float) -> PlanRequest:
     return replace(request, job=job, offload_shares=())
 
 
-def _status(best: Plan, found: list[Plan]) -> Literal["proven", "best-found", "given"]:
+def _status(best: Plan, plans: list[Plan]) -> Literal["proven", "best-found", "given"]:
     """Proven where no share could hold anything better."""
-    open_ = [one for one in found if one.optimality.status != "proven"]
-    could = any(one.optimality.bound_s < best.estimate.step_time_s for one in open_)
+    open_ = [plan for plan in plans if plan.optimality.status != "proven"]
+    could = any(plan.optimality.bound_s < best.estimate.step_time_s for plan in open_)
     return "best-found" if could else best.optimality.status
 
 
@@ -80,9 +80,9 @@ def host_bytes(plan: Plan) -> float:
     layers = split_of(
         request.model, plan.layout, plan.layers_of_stage, plan.recompute_of_stage
     ).layers_of_stage
-    again = _recomputed(plan, layers)
+    recomputed = _recomputed(plan, layers)
     here, whole = (
-        memory_by_stage(Workload(model=request.model, job=each, stack=stack), plan.layout, layers, again)
+        memory_by_stage(Workload(model=request.model, job=each, stack=stack), plan.layout, layers, recomputed)
         for each in (job, replace(job, offload=None))
     )
     return max(all_.allocated_bytes - part.allocated_bytes for all_, part in zip(whole, here, strict=True))
@@ -90,14 +90,14 @@ def host_bytes(plan: Plan) -> float:
 
 def _recomputed(plan: Plan, layers: tuple[tuple[int, ...], ...]) -> list[tuple[int, ...]]:
     """Recomputed layers of each run, the earliest runs first."""
-    found = []
+    result = []
     for counts, recomputed in zip(layers, plan.recompute_of_stage, strict=True):
         left, mine = recomputed, []
         for count in counts:
             mine.append(min(count, left))
             left -= mine[-1]
-        found.append(tuple(mine))
-    return found
+        result.append(tuple(mine))
+    return result
 
 
 def with_offload_notes(plan: Plan) -> Plan:

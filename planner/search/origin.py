@@ -54,8 +54,8 @@ def digest(value: object) -> str:
 def _said(value: object) -> Any:
     """A value as plain data without defaults; a whole number is an integer, as JSON may read it back."""
     if is_dataclass(value) and not isinstance(value, type):
-        said = {field.name: getattr(value, field.name) for field in fields(value)}
-        return {f.name: _said(said[f.name]) for f in fields(value) if said[f.name] != _default(f)}
+        result = {field.name: getattr(value, field.name) for field in fields(value)}
+        return {f.name: _said(result[f.name]) for f in fields(value) if result[f.name] != _default(f)}
     if isinstance(value, Mapping):
         return {str(key): _said(part) for key, part in value.items()}
     if isinstance(value, tuple | list):
@@ -71,7 +71,7 @@ def _default(field: Field[Any]) -> Any:
 @functools.cache
 def _digest_of_files(files: tuple[Path, ...]) -> str:
     """Digest of names and contents of files that come with the package and do not change while it runs."""
-    found = hashlib.sha256()
+    sha256 = hashlib.sha256()
     for file in files:
-        found.update(file.name.encode() + b"\0" + file.read_bytes())
-    return found.hexdigest()[:DIGITS]
+        sha256.update(file.name.encode() + b"\0" + file.read_bytes())
+    return sha256.hexdigest()[:DIGITS]

@@ -84,18 +84,18 @@ def rederive(
         priced = price(problem, table)
         scores = goal.score(table.num_gpus, plain_bounds(problem, priced))
         for row in np.flatnonzero(scores < cutoff):
-            found = candidate(problem, priced, int(row))
-            G, split = found.layout.num_gpus, split + 1
-            if float(goal.score(G, found.known.bound_s)) >= cutoff:
+            result = candidate(problem, priced, int(row))
+            G, split = result.layout.num_gpus, split + 1
+            if float(goal.score(G, result.known.bound_s)) >= cutoff:
                 continue
-            solution, solved = decide(found, float(goal.cutoff_s(G, cutoff))), solved + 1
+            solution, solved = decide(result, float(goal.cutoff_s(G, cutoff))), solved + 1
             if solution.split is not None:
-                chosen = choice(found.layout, found.costs, solution.split, solution.step_time_s)
+                chosen = choice(result.layout, result.costs, solution.split, solution.step_time_s)
                 if not goal.keeps(chosen.layout, estimate_of(problem, chosen)):
                     continue
             least = min(least, float(goal.score(G, solution.bound_s)))
             if solution.split is not None and better is None:
-                better = found.layout
+                better = result.layout
         dismissed += int((scores >= cutoff).sum())
     return Rederived(
         bound_s=seconds(least),
@@ -110,7 +110,7 @@ def rederive(
 def _unfold(problem: Problem, pins: dict[str, object], table: LayoutTable) -> LayoutTable:
     """Every legal layout of some combinations."""
     placed, _ = placements(problem, pins, table)
-    found, _, _ = pipelines(problem, pins, placed)
-    usual, _ = variants(problem, pins, found)
-    found, _ = shardings(problem, pins, LayoutTable.concat([usual, eased(problem, pins, usual)[0]]))
-    return found
+    layouts, _, _ = pipelines(problem, pins, placed)
+    usual, _ = variants(problem, pins, layouts)
+    layouts, _ = shardings(problem, pins, LayoutTable.concat([usual, eased(problem, pins, usual)[0]]))
+    return layouts

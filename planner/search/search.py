@@ -65,9 +65,9 @@ def search(
     tight = _tight(request, answer, tables, progress) if or_tight else None
     if tight is not None:
         return tight
-    found = explain_infeasible(answer.request, answer.done, tables)
-    asked = replace(found.request, top=request.top)
-    return replace(found, request=asked, search_time_s=time.perf_counter() - started)
+    infeasible = explain_infeasible(answer.request, answer.done, tables)
+    asked = replace(infeasible.request, top=request.top)
+    return replace(infeasible, request=asked, search_time_s=time.perf_counter() - started)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +81,7 @@ class _NoPlan:
 def _answered(request: PlanRequest, tables: Calibration, progress: Progress | None) -> Plan | _NoPlan:
     """The best plan among layouts that leave as much memory free as the request asks for."""
     if request.offload_shares:
-        return best_of_shares(request, lambda one: _answered(one, tables, progress))
+        return best_of_shares(request, lambda request: _answered(request, tables, progress))
     if len(kinds_of(request.cluster)) > 1:
         answer = best_of_pool(request, lambda part: _search(part, tables, progress), tables)
     else:

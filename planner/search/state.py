@@ -51,19 +51,19 @@ class Search:
         """Score below which a layout would improve on the incumbent."""
         return self.goal.shortened(self.score, ROUNDING)
 
-    def offer(self, found: Choice) -> None:
+    def offer(self, choice: Choice) -> None:
         """Make a choice the incumbent if it is better, or as good and safer."""
-        score = float(self.goal.score(found.layout.num_gpus, found.step_time_s))
-        as_good = self.best is not None and score <= self.score and safety(found) < safety(self.best)
-        if (score < self.cutoff or as_good) and self.keeps(found):
-            self.score, self.best = score, found
+        score = float(self.goal.score(choice.layout.num_gpus, choice.step_time_s))
+        as_good = self.best is not None and score <= self.score and safety(choice) < safety(self.best)
+        if (score < self.cutoff or as_good) and self.keeps(choice):
+            self.score, self.best = score, choice
 
-    def keeps(self, found: Choice) -> bool:
+    def keeps(self, choice: Choice) -> bool:
         """Whether a run of a choice keeps the deadline that is asked for, where one is."""
         if self.goal.outlook is None or self.goal.objective != "gpus":
             return True
-        known = found.layout, found.step_time_s
+        known = choice.layout, choice.step_time_s
         if known not in self.kept:
-            full = estimate_of(self.problem, found)
-            self.kept[known] = self.goal.keeps(found.layout, full)
+            full = estimate_of(self.problem, choice)
+            self.kept[known] = self.goal.keeps(choice.layout, full)
         return self.kept[known]

@@ -69,9 +69,9 @@ def verify(
     claims += number_claims(plan, problem)
     if not proof:
         return Verification(claims=tuple(claims), rederived=None)
-    found, proven = _proof(plan, problem, progress)
+    rederived, proven = _proof(plan, problem, progress)
     claims += [*proven, *_other_parts(plan, cal, progress)]
-    return Verification(claims=tuple(claims), rederived=found)
+    return Verification(claims=tuple(claims), rederived=rederived)
 
 
 def in_place(plan: Plan, problem: Problem) -> Claim:
@@ -118,8 +118,8 @@ def _question(plan: Plan) -> Iterator[Claim]:
 def _legal(plan: Plan, s: Problem) -> Claim:
     """Whether the layout breaks a rule of its own stack."""
     broken = check(s, plan.layout)
-    found = "; ".join(f"{violation.rule}: {violation.message}" for violation in broken) or "legal"
-    return Claim(name="rules", holds=not broken, claimed="legal", found=found)
+    legal = "; ".join(f"{violation.rule}: {violation.message}" for violation in broken) or "legal"
+    return Claim(name="rules", holds=not broken, claimed="legal", found=legal)
 
 
 def _estimate(plan: Plan, s: Problem) -> Iterator[Claim]:
@@ -144,7 +144,9 @@ def _fullest(plan: Plan, now: Estimate, s: Problem) -> tuple[float, float]:
     """Peak memory of a stage and what its GPU has for it, of the stage where the latter is scarcest."""
     if not plan.kind_of_stage:
         return now.peak_memory_bytes, s.memory_budget_bytes
-    budgets = [s.of(cluster=one).memory_budget_bytes for one in clusters_of_kinds(plan.request.cluster)]
+    budgets = [
+        s.of(cluster=cluster).memory_budget_bytes for cluster in clusters_of_kinds(plan.request.cluster)
+    ]
     stages = zip(now.memory_by_stage, plan.kind_of_stage, strict=True)
     return max(
         ((memory.total_bytes, budgets[kind]) for memory, kind in stages), key=lambda pair: pair[0] / pair[1]
@@ -188,11 +190,11 @@ def _others(plan: Plan, s: Problem) -> Iterator[Claim]:
             yield _close(f"step by event simulation{of}", other.simulated_s, played_s, format_seconds)
 
 
-def _close(name: str, claimed: float, found: float, words: Callable[[float], str]) -> Claim:
-    equal = close(claimed, found)
-    texts = (words(claimed), words(found))
+def _close(name: str, claimed: float, value: float, words: Callable[[float], str]) -> Claim:
+    equal = close(claimed, value)
+    texts = (words(claimed), words(value))
     if not equal and texts[0] == texts[1]:
-        texts = (repr(claimed), repr(found))
+        texts = (repr(claimed), repr(value))
     return Claim(name=name, holds=equal, claimed=texts[0], found=texts[1])
 
 
@@ -204,20 +206,20 @@ def _differences(then: Any, now: Any, where: str = "") -> Iterator[Claim]:
     """
     if is_dataclass(then) and type(then) is type(now):
         for each in fields(then):
-            one, other = getattr(then, each.name), getattr(now, each.name)
+            value, other = getattr(then, each.name), getattr(now, each.name)
             name = f"{where}.{each.name}".lstrip(".")
-            if one in (None, ()) and other != one and not _is_asked(each):
+            if value in (None, ()) and other != value and not _is_asked(each):
                 yield Claim(
                     name=name, holds=True, claimed="not said", found=shortened(str(other)), is_new=True
                 )
             else:
-                yield from _differences(one, other, name)
+                yield from _differences(value, other, name)
     elif isinstance(then, Mapping) and isinstance(now, Mapping):
         for key in sorted({*then, *now}):
             yield from _differences(then.get(key), now.get(key), f"{where}.{key}".lstrip("."))
     elif isinstance(then, tuple) and isinstance(now, tuple) and len(then) == len(now):
-        for i, (one, other) in enumerate(zip(then, now, strict=True)):
-            yield from _differences(one, other, f"{where}[{i}]")
+        for i, (value, other) in enumerate(zip(then, now, strict=True)):
+            yield from _differences(value, other, f"{where}[{i}]")
     elif isinstance(then, float | int) and isinstance(now, float | int):
         if not close(then, now):
             yield Claim(name=where, holds=False, claimed=f"{then:.6g}", found=f"{now:.6g}")
@@ -275,8 +277,8 @@ def _campaign(plan: Plan) -> Iterator[Claim]:
             name="campaign", holds=False, claimed="a finished run", found=f"{error.what}: {error.cause}"
         )
         return
-    said = replace(plan.campaign, notes=now.notes)  # what a version words otherwise is no other run
-    wrong = list(_differences(said, now, "campaign"))
+    campaign = replace(plan.campaign, notes=now.notes)  # what a version words otherwise is no other run
+    wrong = list(_differences(campaign, now, "campaign"))
     if plan.campaign.notes != now.notes:
         words = [shortened("; ".join(each.notes)) for each in (plan.campaign, now)]
         wrong.append(Claim(name="campaign.notes", holds=True, claimed=words[0], found=words[1], is_new=True))
@@ -298,27 +300,29 @@ def _proof(plan: Plan, problem: Problem, progress: Progress) -> tuple[Rederived,
     if c.enumerated == 1:
         request = replace(request, pins=_pins_of(plan.layout, problem))
     goal, score, seconds = goal_of(request), _score_of(plan, c.bound_s), partial(_seconds_of, plan)
-    found = rederive(problem, goal, request, score, seconds, progress)
-    holds = found.bound_s >= c.bound_s * (1 - PROVEN_GAP)
-    words = format_seconds(found.bound_s) + (f" by {found.better}" if found.better and not holds else "")
+    rederived = rederive(problem, goal, request, score, seconds, progress)
+    holds = rederived.bound_s >= c.bound_s * (1 - PROVEN_GAP)
+    words = format_seconds(rederived.bound_s) + (
+        f" by {rederived.better}" if rederived.better and not holds else ""
+    )
     claims = [Claim(name="bound", holds=holds, claimed=format_seconds(c.bound_s), found=words)]
     if c.bound_bytes is not None and c.within_s is not None:
         share = c.bound_bytes / problem.cluster.gpu.memory_bytes
         tight = replace(problem, memory_headroom=1 - share)
-        found = rederive(tight, goal, request, c.within_s, seconds, progress)
-        none = found.better is None and found.bound_s >= c.within_s * (1 - PROVEN_GAP)
+        rederived = rederive(tight, goal, request, c.within_s, seconds, progress)
+        none = rederived.better is None and rederived.bound_s >= c.within_s * (1 - PROVEN_GAP)
         bound = f"no plan within {format_seconds(c.within_s)} in {format_bytes(c.bound_bytes)}"
         claims.append(
-            Claim(name="bound of memory", holds=none, claimed=bound, found=str(found.better or bound))
+            Claim(name="bound of memory", holds=none, claimed=bound, found=str(rederived.better or bound))
         )
-    return found, tuple(claims)
+    return rederived, tuple(claims)
 
 
 def _held(plan: Plan) -> tuple[Rederived, tuple[Claim, ...]]:
     """The bound of one layout whose split was given: its own step, since nothing else was looked at."""
     step_s = plan.estimate.step_time_s
-    found = Rederived(bound_s=step_s, layouts=1, dismissed=0, split=0, solved=0, better=None)
-    return found, (_close("bound", plan.optimality.bound_s, step_s, format_seconds),)
+    rederived = Rederived(bound_s=step_s, layouts=1, dismissed=0, split=0, solved=0, better=None)
+    return rederived, (_close("bound", plan.optimality.bound_s, step_s, format_seconds),)
 
 
 def _other_parts(plan: Plan, cal: Calibration, progress: Progress) -> Iterator[Claim]:
@@ -332,9 +336,9 @@ def _other_parts(plan: Plan, cal: Calibration, progress: Progress) -> Iterator[C
             continue
         request = part_request(asked, part, goal)
         problem, seconds = problem_of(request, cal), partial(_seconds_of, plan)
-        found = rederive(problem, goal_of(request), request, score, seconds, progress)
-        words = format_seconds(found.bound_s) + (f" by {found.better}" if found.better else "")
-        holds = found.bound_s >= bound_s * (1 - PROVEN_GAP)
+        rederived = rederive(problem, goal_of(request), request, score, seconds, progress)
+        words = format_seconds(rederived.bound_s) + (f" by {rederived.better}" if rederived.better else "")
+        holds = rederived.bound_s >= bound_s * (1 - PROVEN_GAP)
         name = f"bound on {words_of(part.nodes)}"
         yield Claim(name=name, holds=holds, claimed=format_seconds(bound_s), found=words)
     yield from _unlike_parts(plan, asked, cal, progress)
@@ -348,14 +352,14 @@ def _unlike_parts(plan: Plan, asked: PlanRequest, cal: Calibration, progress: Pr
             continue
         progress(f"stages on unlike kinds of {words_of(part.nodes)}")
         score = goal.shortened(_score_of(plan, bound_s), PROVEN_GAP)
-        found = rederive_unlike(part_request(asked, part, goal), cal, score)
-        if found is None:
+        unlike_search = rederive_unlike(part_request(asked, part, goal), cal, score)
+        if unlike_search is None:
             continue
         words = format_seconds(bound_s)
-        if found.best is not None:
-            words = f"{format_seconds(found.best.step_time_s)} by {found.best.layout}"
+        if unlike_search.best is not None:
+            words = f"{format_seconds(unlike_search.best.step_time_s)} by {unlike_search.best.layout}"
         name = f"bound of stages on unlike kinds of {words_of(part.nodes)}"
-        yield Claim(name=name, holds=found.best is None, claimed=format_seconds(bound_s), found=words)
+        yield Claim(name=name, holds=unlike_search.best is None, claimed=format_seconds(bound_s), found=words)
 
 
 def _score_of(plan: Plan, step_s: float) -> float:

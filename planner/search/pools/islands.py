@@ -36,10 +36,10 @@ def with_islands(request: PlanRequest, plan: Plan, better: Better) -> Plan:
     offered, goal = each_priced(request.cluster), goal_of(request)
     asked, best, looked = replace(request, cluster=offered), plan, list[Looked]()
     for part in _suited(offered, request, plan):
-        found = better(part_request(asked, part, goal), plan_score(best))
-        if found is None:
+        pair = better(part_request(asked, part, goal), plan_score(best))
+        if pair is None:
             continue
-        other, done = found
+        other, done = pair
         if other is None:
             looked.append(_looked(done))
             continue

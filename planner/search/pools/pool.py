@@ -41,8 +41,8 @@ def best_of_pool(
     """
     request = replace(request, cluster=each_priced(request.cluster))
     goal, answers = goal_of(request), _answers(replace(request, top=1), search)
-    found = _best_answer(request, answers)
-    score = plan_score(found) if isinstance(found, Plan) else math.inf
+    best_answer = _best_answer(request, answers)
+    score = plan_score(best_answer) if isinstance(best_answer, Plan) else math.inf
     started, best = time.perf_counter(), None
     every: list[UnlikeSearch] = []
     for part in parts_of(request.cluster):
@@ -55,14 +55,14 @@ def best_of_pool(
     seconds = time.perf_counter() - started
     unlike = None if best is None else plan_unlike(best)
     if unlike is None or not goal_of(unlike.request).keeps(unlike.layout, unlike.estimate):
-        if isinstance(found, Plan):
-            return _with_unlike(_with_alternatives(found, search, request.top), every, seconds)
-        return found
-    if isinstance(found, Plan) and found.pool is not None:
-        here = part_of_pool(found.request.cluster, found)
-        pool = replace(found.pool, others=(here, *found.pool.others))
-        optimality = _of_all(unlike, [found])
-        spent = found.search_time_s
+        if isinstance(best_answer, Plan):
+            return _with_unlike(_with_alternatives(best_answer, search, request.top), every, seconds)
+        return best_answer
+    if isinstance(best_answer, Plan) and best_answer.pool is not None:
+        here = part_of_pool(best_answer.request.cluster, best_answer)
+        pool = replace(best_answer.pool, others=(here, *best_answer.pool.others))
+        optimality = _of_all(unlike, [best_answer])
+        spent = best_answer.search_time_s
     else:
         others = tuple(part_of_pool(part, None) for part in parts_of(request.cluster))
         pool, optimality, spent = Pool(offered=request.cluster, others=others), unlike.optimality, 0.0
@@ -75,7 +75,7 @@ def best_of_pool(
         assumptions=(*words, *unlike.assumptions),
     )
     plan = _with_unlike(plan, [done for done in every if done is not best], seconds)
-    return _with_others(plan, [one for _, one in answers if isinstance(one, Plan)], every)
+    return _with_others(plan, [item for _, item in answers if isinstance(item, Plan)], every)
 
 
 def _with_others(plan: Plan, parts: Sequence[Plan], every: Sequence[UnlikeSearch]) -> Plan:
@@ -88,17 +88,17 @@ def _with_others(plan: Plan, parts: Sequence[Plan], every: Sequence[UnlikeSearch
     return replace(plan, search_time_s=plan.search_time_s + time.perf_counter() - started)
 
 
-def _with_alternatives(found: Plan, search: Callable[[PlanRequest], Plan | Refusal], top: int) -> Plan:
+def _with_alternatives(plan: Plan, search: Callable[[PlanRequest], Plan | Refusal], top: int) -> Plan:
     """The plan of a part with the plans beside it, which only the part that is the answer need have."""
-    again = search(replace(found.request, top=top)) if top > 1 else found
-    if not isinstance(again, Plan):
-        return found
+    result = search(replace(plan.request, top=top)) if top > 1 else plan
+    if not isinstance(result, Plan):
+        return plan
     return replace(
-        again,
-        optimality=found.optimality,
-        assumptions=found.assumptions,
-        pool=found.pool,
-        search_time_s=found.search_time_s + again.search_time_s,
+        result,
+        optimality=plan.optimality,
+        assumptions=plan.assumptions,
+        pool=plan.pool,
+        search_time_s=plan.search_time_s + result.search_time_s,
     )
 
 

@@ -215,7 +215,7 @@ def _pair_bound(done: UnlikeSearch, shards: Draft) -> PairBound | None:
         M = np.maximum(
             1, s.job.global_batch_size // (rows["dp"] * shards["microbatch_size"][chosen][None, :])
         )
-        return _scores(done, [one[:, None, chosen] for one in layers], rows, M)
+        return _scores(done, [layer[:, None, chosen] for layer in layers], rows, M)
 
     return PairBound(scores=scores, cutoff=done.cutoff, dismissed=done.dismissed)
 
@@ -251,13 +251,13 @@ def _unfold(done: UnlikeSearch, table: LayoutTable) -> LayoutTable:
     if len(placed) == 0:
         return placed
     outermost = np.array([_outermost(placed, row) for row in range(len(placed))], dtype=bool)
-    found, _, broken = pipelines(s, pins, placed.take(outermost))
+    layouts, _, broken = pipelines(s, pins, placed.take(outermost))
     done.dismissed.by_rule(broken)
-    usual, broken = variants(s, pins, found)
+    usual, broken = variants(s, pins, layouts)
     done.dismissed.by_rule(broken)
-    found, broken = shardings(s, pins, LayoutTable.concat([usual, eased(s, pins, usual)[0]]))
+    layouts, broken = shardings(s, pins, LayoutTable.concat([usual, eased(s, pins, usual)[0]]))
     done.dismissed.by_rule(broken)
-    return found
+    return layouts
 
 
 def _outermost(table: LayoutTable, row: int) -> bool:
@@ -275,7 +275,7 @@ def _look(done: UnlikeSearch, table: LayoutTable) -> None:
     rest, work, slower = _parts(done, priced)
     caps = [cluster.num_gpus // table.stage_ranks for cluster in done.each]
     M = priced[0].costs.num_microbatches
-    every = np.min([one.costs.every_s for one in priced], axis=0)
+    every = np.min([item.costs.every_s for item in priced], axis=0)
     slowest = work / most_rate(slower, caps, table.pp) + every
     gpus, paid = table.num_gpus, _least_paid(done, table.stage_ranks, table.pp)
     scores = done.goal.score(gpus, ((M - 1) * slowest + rest) * (1 - ROUNDING), paid)
@@ -288,7 +288,7 @@ def _look(done: UnlikeSearch, table: LayoutTable) -> None:
             least_paid_here = None if paid is None else paid[rows]
             bounds_s = arranged_bounds(
                 done.problems,
-                [one.take(rows) for one in priced],
+                [item.take(rows) for item in priced],
                 done.counts,
                 rest=rest[rows],
                 least=slowest[rows],
@@ -301,7 +301,7 @@ def _look(done: UnlikeSearch, table: LayoutTable) -> None:
                 done.dismissed.by_bound("stage-bound", np.array([bound]))
                 continue
             one_row = slice(row, row + 1)
-            _arrange(done, [one.take(one_row) for one in priced], float(rest[row]), float(slowest[row]))
+            _arrange(done, [item.take(one_row) for item in priced], float(rest[row]), float(slowest[row]))
 
 
 def _equal_stages(table: LayoutTable, rows: Integers) -> Iterator[Integers]:
@@ -314,20 +314,23 @@ def _equal_stages(table: LayoutTable, rows: Integers) -> Iterator[Integers]:
 
 def _parts(done: UnlikeSearch, priced: Sequence[Priced]) -> tuple[Vector, Vector, list[Vector]]:
     """Of each layout: the least sum over stages, tail and constant; its work on the first kind; ρ."""
-    costs = [one.costs for one in priced]
-    slower = slowness([one.layer_s for one in costs])
+    costs = [item.costs for item in priced]
+    slower = slowness([cost.layer_s for cost in costs])
     counts, pp = done.counts, priced[0].table.pp
     ends = [
-        np.min([getattr(one, name) / rho for one, rho in zip(costs, slower, strict=True)], axis=0)
+        np.min(
+            [getattr(cost_columns, name) / rho for cost_columns, rho in zip(costs, slower, strict=True)],
+            axis=0,
+        )
         for name in ("first_s", "last_s")
     ]
     work = counts @ costs[0].layer_s + sum(ends)
-    total = counts @ np.min([one.layer_s for one in costs], axis=0)
+    total = counts @ np.min([cost.layer_s for cost in costs], axis=0)
     for name, times in (("first_s", 1), ("last_s", 1), ("every_s", pp)):
-        total = total + times * np.min([getattr(one, name) for one in costs], axis=0)
-    forms = np.einsum("k,jkn->jn", counts, np.min([one.tail_layer_s for one in costs], axis=0))
+        total = total + times * np.min([getattr(cost, name) for cost in costs], axis=0)
+    forms = np.einsum("k,jkn->jn", counts, np.min([cost.tail_layer_s for cost in costs], axis=0))
     for name in ("tail_first_s", "tail_last_s"):
-        forms = forms + np.min([getattr(one, name) for one in costs], axis=0)
+        forms = forms + np.min([getattr(cost, name) for cost in costs], axis=0)
     return total + (forms / pp).max(axis=0) + costs[0].constant_s, work, slower
 
 
@@ -338,17 +341,17 @@ def _arrange(done: UnlikeSearch, priced: Sequence[Priced], rest: float, least: f
     caps = tuple(cluster.num_gpus // layout.stage_ranks for cluster in done.each)
     budgets = [problem.memory_budget_bytes for problem in done.problems]
     plain = unlike_costs(s.case.workload, priced, layout, budgets, (0,) * layout.pp)
-    costs = replace(plain, kinds=tuple(decidable(one, layout) for one in plain.kinds))
-    told = recomputes_of(s.engine)
+    costs = replace(plain, kinds=tuple(decidable(kind, layout) for kind in plain.kinds))
+    recomputes = recomputes_of(s.engine)
     tables = kind_tables(costs.kinds, "per-rank", spare_bytes=1.0)
     kinds, ends = arrangements(layout.pp, caps)
     paid = arranged_paid(done.rates, layout.stage_ranks, kinds, ends, done.gpus_of_nodes)
     cutoff_s = float(np.max(done.goal.cutoff_s(G, done.cutoff, paid), initial=-math.inf))
     bounds_s = arrangement_bounds(costs, tables, kinds, ends, rest=rest, least=least, cutoff_s=cutoff_s)
     bounds = done.goal.score(G, bounds_s, paid)
-    every = functools.lru_cache(lambda spare: kind_tables(costs.kinds, told, spare_bytes=spare))
-    for one in np.argsort(bounds, kind="stable"):
-        bound, dollars = float(bounds[one]), None if paid is None else float(paid[one])
+    every = functools.lru_cache(lambda spare: kind_tables(costs.kinds, recomputes, spare_bytes=spare))
+    for item in np.argsort(bounds, kind="stable"):
+        bound, dollars = float(bounds[item]), None if paid is None else float(paid[item])
         if bound >= done.cutoff:
             done.dismissed.by_bound("split-bound", np.array([bound]))
             return
@@ -356,20 +359,20 @@ def _arrange(done: UnlikeSearch, priced: Sequence[Priced], rest: float, least: f
             done.bound = min(done.bound, bound)
             return
         done.solved += 1
-        runs = zip(kinds[one], itertools.pairwise(ends[one]), strict=True)
+        runs = zip(kinds[item], itertools.pairwise(ends[item]), strict=True)
         chosen = replace(
             costs, kind_of_stage=tuple(int(kind) for kind, (a, b) in runs for _ in range(int(b - a)))
         )
         cutoff_s = float(done.goal.cutoff_s(G, done.cutoff, dollars))
-        found = split_unlike(chosen, every(1.0), lambda: every(0.0), cutoff_s)
-        done.bound = min(done.bound, float(done.goal.score(G, found.bound_s, dollars)))
-        if found.split is not None:
-            done.score = float(done.goal.score(G, found.step_s, dollars))
+        unlike_split = split_unlike(chosen, every(1.0), lambda: every(0.0), cutoff_s)
+        done.bound = min(done.bound, float(done.goal.score(G, unlike_split.bound_s, dollars)))
+        if unlike_split.split is not None:
+            done.score = float(done.goal.score(G, unlike_split.step_s, dollars))
             done.best = UnlikeChoice(
-                layout=named(layout, found.split),
+                layout=named(layout, unlike_split.split),
                 kind_of_stage=chosen.kind_of_stage,
                 costs=chosen,
-                split=found.split,
-                step_time_s=found.step_s,
+                split=unlike_split.split,
+                step_time_s=unlike_split.step_s,
                 paid=dollars,
             )

@@ -101,9 +101,9 @@ def plans_beside(done: UnlikeSearch, best: Plan) -> Iterator[Plan]:
         if shape != shape_of(best.layout) and (shape in chosen or len(chosen) < MOST_SHAPES):
             chosen.setdefault(shape, []).append(int(row))
     for rows in chosen.values():
-        found = best_of(done, table.take(np.array(rows[:COMBINATIONS_OF_SHAPE])), limit)
-        if found.best is not None:
-            yield plan_unlike(found)
+        unlike_search = best_of(done, table.take(np.array(rows[:COMBINATIONS_OF_SHAPE])), limit)
+        if unlike_search.best is not None:
+            yield plan_unlike(unlike_search)
 
 
 def _shapes(table: LayoutTable) -> list[tuple[int, ...]]:
@@ -129,8 +129,8 @@ def with_alternatives(best: Plan, parts: Sequence[Plan], others: Sequence[Plan])
     count = best.request.top - 1
     if count < 1:
         return best
-    near = sorted((*parts, *others), key=lambda plan: (plan_score(plan), plan.layout.num_gpus))
-    shown = near[:count]
+    plans = sorted((*parts, *others), key=lambda plan: (plan_score(plan), plan.layout.num_gpus))
+    shown = plans[:count]
     if parts and not any(plan is part for plan in shown for part in parts):
         shown = [*shown[: count - 1], min(parts, key=plan_score)]
     return replace(best, alternatives=tuple(alternative_of(best, plan) for plan in shown))
