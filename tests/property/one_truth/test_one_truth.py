@@ -13,6 +13,7 @@ import pytest
 from tests.counts import tries
 from tests.property.one_truth.claims import CLAIMS, unsupported
 from tests.property.one_truth.lines import Line
+from tests.property.one_truth.memo import searched_once
 from tests.property.one_truth.quantities import PATTERNS, Statement, contradictions, statements, values_in
 from tests.property.one_truth.questions import KINDS, question
 from tests.property.one_truth.surfaces import ANSWERED, limited, surfaces
@@ -36,8 +37,9 @@ LEAST_STATED = {
 @pytest.mark.parametrize("number", range(QUESTIONS))
 def test_one_question_has_one_answer_everywhere(number, tmp_path):
     """No two surfaces give one quantity two values; no word stands against the numbers beside it."""
-    asked = limited(question(number))
-    _, lines = surfaces(asked, tmp_path, every=number % (QUESTIONS // ON_EVERY_PAGE) == 0)
+    with searched_once():
+        asked = limited(question(number))
+        _, lines = surfaces(asked, tmp_path, every=number % (QUESTIONS // ON_EVERY_PAGE) == 0)
     stated = statements(lines, PATTERNS[asked.kind])
     assert contradictions(stated) == []
     assert unsupported(lines, stated) == []
@@ -47,8 +49,9 @@ def test_one_question_has_one_answer_everywhere(number, tmp_path):
 def answered(request, tmp_path_factory):
     """The kind of a question, and its lines on all surfaces."""
     for number in range(SEEDED[request.param], 60, len(KINDS)):
-        asked = limited(question(number))
-        code, lines = surfaces(asked, tmp_path_factory.mktemp(request.param))
+        with searched_once():
+            asked = limited(question(number))
+            code, lines = surfaces(asked, tmp_path_factory.mktemp(request.param))
         stated = statements(lines, PATTERNS[request.param])
         if code == ANSWERED and stated.keys() >= LEAST_STATED[request.param].keys():
             return request.param, lines

@@ -16,6 +16,7 @@ from costmodel.layout import ParallelLayout
 from planner.plan import Plan
 from planner.search.search import search
 from planner.search.verify import verify
+from tests.counts import tries
 from tests.oracle.planner.search.certificates import answer_of, judge
 from tests.oracle.planner.search.plain_enumeration import every_layout, problem_of
 from tests.oracle.planner.search.plain_splits import every_split, told_splits
@@ -26,7 +27,7 @@ FOUND, LARGER = (
     json.loads((Path(__file__).parent / name).read_text(encoding="utf-8"))
     for name in ("found_cases.json", "found_larger_cases.json")
 )
-SEED, GROUPS, CASES_OF_GROUP = 20, 8, 21
+SEED, GROUPS, CASES_OF_GROUP = 20, 8, tries(6, 21)
 MOST_LAYOUTS = 120
 RELATIVE = 1e-6
 

@@ -18,10 +18,11 @@ import pytest
 
 import meshplan
 from planner.plan import Plan, PlanRequest
+from tests.counts import tries
 from tests.oracle.planner.search.random_requests import ROOMY_BYTES, random_sizes, with_memory
 from topology.pools.rates import rented_gpus, units_of
 
-CASES = 200
+CASES = tries(40, 200)
 MOST_GPUS = 4
 MOST_LAYOUTS = 10
 TRIES = 12

@@ -1,5 +1,7 @@
 """What a limit costs: the same question with it relaxed, against asking that question outright."""
 
+from functools import cache
+
 import pytest
 
 from planner.analysis.serving.fleets import find_fleet
@@ -17,8 +19,10 @@ def asked(**words: str) -> Asked:
     return understand_serving(ServeFlags(**{**job, **words}))  # type: ignore[arg-type]  # words are texts
 
 
-def relaxed(question: Asked) -> tuple[ServingPlan, dict[str, LimitRelaxed]]:
+@cache
+def relaxed(**words: str) -> tuple[ServingPlan, dict[str, LimitRelaxed]]:
     """The plan of a question and what each of its limits costs, by limit."""
+    question = asked(**words)
     plan = with_sensitivity(question, find_fleet(question))
     return plan, {one.limit: one for one in plan.sensitivity or ()}
 
@@ -29,8 +33,8 @@ def relaxed(question: Asked) -> tuple[ServingPlan, dict[str, LimitRelaxed]]:
 )
 def test_what_a_step_saves_is_the_difference_of_two_answers(limit: str, words: dict[str, str]) -> None:
     """GPUs and dollars saved are those of the question asked outright with the looser limit."""
-    base = {"rate": "600/s", "tpot": "9ms"}
-    plan, found = relaxed(asked(**base))
+    base = {"rate": "150/s", "tpot": "9ms"}
+    plan, found = relaxed(**base)
     outright = find_fleet(asked(**{**base, **words}))
     one = found[limit]
     assert one.num_gpus == outright.num_gpus == plan.num_gpus - one.saved_gpus
@@ -40,14 +44,14 @@ def test_what_a_step_saves_is_the_difference_of_two_answers(limit: str, words: d
 
 def test_a_looser_limit_never_costs_more_and_one_of_them_saves() -> None:
     """A fleet that keeps a limit keeps a looser one."""
-    _, found = relaxed(asked(rate="600/s", tpot="9ms"))
+    _, found = relaxed(rate="150/s", tpot="9ms")
     assert all((one.saved_usd_per_hour or 0) >= 0 for one in found.values())
     assert any(one.changes for one in found.values())
 
 
 def test_a_fleet_of_a_given_size_serves_more_instead() -> None:
     """Its GPUs are had already, so what a limit costs is requests a second."""
-    plan, found = relaxed(asked(gpus="2", tpot="9ms"))
+    plan, found = relaxed(gpus="2", tpot="9ms")
     loose = find_fleet(asked(gpus="2", tpot="12ms"))
     more = loose.estimate.capacity_requests_per_s - plan.estimate.capacity_requests_per_s
     assert more > 0
