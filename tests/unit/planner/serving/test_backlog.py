@@ -30,7 +30,8 @@ KINDS = (
     ("deepseek-v3", "b200-sxm", "sglang", ServingLayout(attention_dp=8, ep=8), 30_000),
 )
 ALONE = tuple(kind for kind in KINDS if kind[3].attention_dp == 1)
-"""Ranks that step together wait for a long prompt of any."""
+"""Ranks that step together wait for the longest prompt of any: what that costs is held against a plain simulation
+in `tests/oracle/planner/serving/test_ranks_in_step.py`."""
 
 
 @cache
