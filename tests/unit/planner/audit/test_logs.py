@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from planner.formats.logs import _TOLD, measured_of
+from planner.formats.logs import _MARKS, measured_of
 from topology.base.units import BILLION, GIB
 
 FILES = Path(__file__).parent / "files"
@@ -112,7 +112,7 @@ def test_what_a_logger_records_of_its_configuration_is_read():
 def test_a_line_that_a_pattern_matches_has_one_of_its_words(path):
     """Or the pattern would be passed over in a log that has it."""
     for line in path.read_text(encoding="utf-8").splitlines():
-        for pattern, words in _TOLD.items():
+        for pattern, words in _MARKS.items():
             assert not pattern.search(line) or any(word in line.lower() for word in words)
 
 
