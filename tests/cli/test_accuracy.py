@@ -200,12 +200,13 @@ def test_an_interrupted_table_keeps_the_rows_that_are_done(monkeypatch, capsys, 
     assert "interrupted after 0 rows" in capsys.readouterr().out
 
 
-def test_runs_are_grouped_by_the_columns_asked_for(capsys):
+def test_runs_are_grouped_by_the_columns_asked_for(capsys, tmp_path):
     """`--by` takes one or several columns, leniently; an unknown one is answered with the known."""
-    by_gpu = document(capsys, "--by", "GPU")
-    both = document(capsys, "--by", "gpu,framework")
-    assert {line["group"] for line in by_gpu["summary"]} == {*(row["gpu"] for row in shipped_runs()), "all"}
-    assert "h100-sxm · Composer/llm-foundry" in {line["group"] for line in both["summary"]}
+    one_of_each = {(row["gpu"], row["framework"]): dict(row) for row in shipped_runs()}
+    path = table(tmp_path / "runs.csv", list(one_of_each.values()))
+    by_gpu, both = document(capsys, path, "--by", "GPU"), document(capsys, path, "--by", "gpu,framework")
+    assert {line["group"] for line in by_gpu["summary"]} == {*(gpu for gpu, _ in one_of_each), "all"}
+    assert {line["group"] for line in both["summary"]} == {*map(" · ".join, one_of_each), "all"}
     assert "zodiac" in refusal(capsys, "--by", "zodiac")
 
 

@@ -6,6 +6,7 @@ import re
 import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,14 @@ def at(document: Any, place: str) -> Any:
     return document
 
 
+@cache
+def answer_of(*words: str) -> Any:
+    """The document of a command, which is run once for all that is said of it."""
+    answer = commands.plan(*words, "--json")
+    assert answer.returncode == 0, answer.stderr
+    return json.loads(answer.stdout)
+
+
 def test_the_page_has_the_scenarios_and_each_says_something() -> None:
     """A section without a claim would be run for nothing."""
     assert len(scenarios()) >= 7
@@ -59,9 +68,7 @@ def test_what_the_page_says_of_a_command_holds(scenario: Scenario) -> None:
     """The answer as JSON, at the places that the page names."""
     if "--module" in scenario.words:
         pytest.importorskip("torch")
-    answer = commands.plan(*scenario.words, "--json")
-    assert answer.returncode == 0, answer.stderr
-    document = json.loads(answer.stdout)
+    document = answer_of(*scenario.words)
     missed = [
         f"{place} is {at(document, place)}, not {relation} {value}"
         for place, relation, value in scenario.claims
@@ -72,9 +79,7 @@ def test_what_the_page_says_of_a_command_holds(scenario: Scenario) -> None:
 
 def step_ms(words: list[str]) -> str:
     """Milliseconds of the step that a command plans, as the page writes them."""
-    answer = commands.plan(*words, "--json")
-    assert answer.returncode == 0, answer.stderr
-    return f"{1e3 * json.loads(answer.stdout)['estimate']['step_time_s']:.0f}"
+    return f"{1e3 * answer_of(*words)['estimate']['step_time_s']:.0f}"
 
 
 @pytest.mark.parametrize(

@@ -39,11 +39,20 @@ def test_gpu_kinds_are_ranked_by_the_bill_of_whole_machines() -> None:
     assert plan["daring"]["saved"] == pytest.approx(1 - 4 * 55.04 / (2 * 113.9328))
 
 
-def test_the_price_line_names_provider_machine_price_and_date() -> None:
+@pytest.fixture(scope="module")
+def rented() -> subprocess.CompletedProcess[str]:
+    """A fleet of a provider that rents one of the two kinds asked for."""
+    asked = ("--rate", "5/s", "--gpu", "h100-sxm,l40s", "--mode", "aggregated")
+    done = serve(*SMALL, *asked, "--provider", "lambda")
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+def test_the_price_line_names_provider_machine_price_and_date(
+    rented: subprocess.CompletedProcess[str],
+) -> None:
     """And the GPUs that stay idle and are paid for."""
-    done = serve(*SMALL, "--rate", "5/s", "--gpu", "h100-sxm", "--provider", "lambda")
-    assert done.returncode == 0
-    told = " ".join(done.stdout.split())
+    told = " ".join(rented.stdout.split())
     assert "1 × lambda-8x-h100-sxm5 (Lambda" in told
     assert "at $31.9 an hour each, on demand" in told
     assert "7 of 8 GPUs idle" in told
@@ -58,11 +67,11 @@ def test_own_gpus_are_priced_one_by_one() -> None:
     assert plan["estimate"]["usd_per_hour"] == 2 * plan["num_gpus"]
 
 
-def test_kinds_that_a_provider_does_not_rent_are_left_out_and_said() -> None:
+def test_kinds_that_a_provider_does_not_rent_are_left_out_and_said(
+    rented: subprocess.CompletedProcess[str],
+) -> None:
     """Lambda lists no L40S."""
-    done = serve(*SMALL, "--rate", "5/s", "--gpu", "h100-sxm,l40s", "--provider", "lambda")
-    assert done.returncode == 0
-    assert "not rented by Lambda, left out: l40s" in done.stderr
+    assert "not rented by Lambda, left out: l40s" in rented.stderr
 
 
 def test_limits_hold_with_the_spare_workers_lost() -> None:
@@ -129,7 +138,8 @@ def test_a_gpu_without_a_price_says_how_to_give_one() -> None:
 
 def test_the_router_of_a_thousand_workers_is_told_by_its_beginning() -> None:
     """The folder has it whole."""
-    done = serve("--model", "8b", "--gpus", "1024", "--set", "layout.tp=1", "--set", "layout.pp=1")
+    sizes = ("--gpus", "1024", "--mode", "aggregated", "--set", "layout.tp=1", "--set", "layout.pp=1")
+    done = serve("--model", "8b", *sizes)
     assert done.returncode == 0
     (router,) = [line for line in done.stdout.splitlines() if line.lstrip().startswith("router ")]
     assert len(router) < 2200

@@ -8,6 +8,8 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import struct
+import zlib
 from functools import cache
 from itertools import islice
 from pathlib import Path
@@ -53,6 +55,18 @@ def files() -> dict[str, bytes]:
     return found
 
 
+@cache
+def bomb(byte: bytes, blocks: int = 200) -> bytes:
+    """A gzip file of so many MiB of one byte, in one member (RFC 1952): one deflate block, repeated."""
+    content, checksum = byte * 2**20, 0
+    deflate = zlib.compressobj(9, zlib.DEFLATED, -zlib.MAX_WBITS)
+    block = deflate.compress(content) + deflate.flush(zlib.Z_FULL_FLUSH)
+    for _ in range(blocks):
+        checksum = zlib.crc32(content, checksum)
+    header, trailer = b"\x1f\x8b\x08" + bytes(5) + b"\x02\xff", struct.pack("<LL", checksum, blocks * 2**20)
+    return header + block * blocks + deflate.flush() + trailer
+
+
 CORPUS = (
     _input("a.jsonl", b""),
     _input("a.jsonl", b"\n\n\n"),
@@ -64,9 +78,9 @@ CORPUS = (
     _input("a.jsonl", b'{"text": "a"}\r\n{"text": "b"}'),
     _input("a.jsonl", lines(("",) * 50)),
     _input("a.jsonl.gz", b""),
-    _input("a.jsonl.gz", gzip.compress(b"\n" * (200 << 20))),
-    _input("a.jsonl.gz", gzip.compress(b"a" * (200 << 20))),
-    _input("a.txt.gz", gzip.compress(b"a" * (200 << 20))),
+    _input("a.jsonl.gz", bomb(b"\n")),
+    _input("a.jsonl.gz", bomb(b"a")),
+    _input("a.txt.gz", bomb(b"a")),
     _input("a.jsonl.zst", lines()),
     _input("a.txt", b""),
     _input("a.txt", b"\xff"),

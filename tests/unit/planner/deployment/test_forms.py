@@ -15,7 +15,7 @@ from planner.deployment.folder import folder
 from planner.deployment.forms import FORMS, forms_of
 from planner.deployment.vllm_sglang import engine_words
 from planner.serving.plan import ServingPlan
-from tests.unit.planner.deployment.fleets import SIXTY, resized, varied
+from tests.unit.planner.deployment.fleets import SIXTY, Size, resized, varied
 from tests.unit.planner.deployment.schemas import require_valid
 from topology.base.errors import InputError
 
@@ -253,19 +253,21 @@ def test_triton_reads_its_model_repository() -> None:
 
 
 @pytest.mark.parametrize(
-    ("form", "plan", "words"),
+    ("form", "fleet", "words"),
     [
-        ("llm-d", resized("sglang", None, (3, 2)), "--engine vllm"),
-        ("llm-d", resized("vllm", None, (3, 16)), "--deploy dynamo"),
-        ("triton", resized("vllm", None, (3, 2)), "--engine trtllm"),
-        ("triton", resized("trtllm", (2, 1), (1, 2)), "--mode aggregated"),
-        ("kubernetes", resized("vllm", None, (3, 16)), "--deploy dynamo"),
+        ("llm-d", ("sglang", None, (3, 2)), "--engine vllm"),
+        ("llm-d", ("vllm", None, (3, 16)), "--deploy dynamo"),
+        ("triton", ("vllm", None, (3, 2)), "--engine trtllm"),
+        ("triton", ("trtllm", (2, 1), (1, 2)), "--mode aggregated"),
+        ("kubernetes", ("vllm", None, (3, 16)), "--deploy dynamo"),
     ],
 )
-def test_a_form_that_cannot_be_told_a_plan_is_refused(form: str, plan: ServingPlan, words: str) -> None:
+def test_a_form_that_cannot_be_told_a_plan_is_refused(
+    form: str, fleet: tuple[str, Size | None, Size], words: str
+) -> None:
     """And the fix names one that can."""
     with pytest.raises(InputError) as refused:
-        folder(plan, forms=(form,))
+        folder(resized(*fleet), forms=(form,))
     assert words in refused.value.fix
 
 
