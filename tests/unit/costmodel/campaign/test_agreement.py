@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from costmodel.campaign import simulate as simulate_module
 from costmodel.campaign.closed_form import erlang_b, expected, node_states, why_invalid
 from costmodel.campaign.course import Course, Hazard, Level
 from costmodel.campaign.cycles import Cycles
@@ -150,10 +151,11 @@ def test_a_run_without_a_spare_waits_as_a_loss_system_does() -> None:
     cause = Hazard(name="node", per_s=1e-4, notice_s=1.0, restart_s=1.0, loses="node")
     for sigma in (0.0, 1.5):
         course = plain(hazards=(cause,), spares=2, repair_s=20_000.0, repair_sigma=sigma)
-        share = simulate(course, 300, seed=2).waiting_for_nodes_s.sum()
+        runs = simulate(course, 300, seed=2)
         waiting = expected(course).lost.waiting_for_nodes
         assert waiting == pytest.approx(erlang_b(3, 2.0))
-        assert share / simulate(course, 300, seed=2).wall_s.sum() == pytest.approx(waiting, rel=0.02)
+        share = runs.waiting_for_nodes_s.sum() / runs.wall_s.sum()
+        assert share == pytest.approx(waiting, rel=0.02)
 
 
 def test_shares_of_nodes_in_repair_are_all_time() -> None:
@@ -188,8 +190,9 @@ def test_outside_its_validity_the_closed_form_says_so(changed: dict[str, object]
     assert word in why_invalid(plain(**changed))
 
 
-def test_runs_that_do_not_end_are_refused() -> None:
-    """Twenty failures in every interval: no checkpoint is reached, and the simulation says so."""
+def test_runs_that_do_not_end_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seventy failures in every interval: no checkpoint is reached, and the simulation says so."""
+    monkeypatch.setattr(simulate_module, "_MOST_EVENTS", 1000)
     stuck = plain(
         work_s=DAY, every_s=(2 * HOUR,), hazards=(Hazard(name="any", per_s=1e-2, notice_s=1, restart_s=1),)
     )

@@ -3,6 +3,8 @@
 import json
 import re
 from dataclasses import replace
+from itertools import islice
+from typing import Any
 
 import pytest
 
@@ -64,53 +66,84 @@ def expected(plan: ServingPlan, engine: str) -> list[dict[str, object]]:
     return found
 
 
-@pytest.mark.parametrize("engine", STARTS)
-def test_engines_read_every_command_of_sixty_plans_as_it_is_meant(engine: str) -> None:
-    """No flag is unknown, shortened or deprecated, and degrees, limits and ports are the plan's."""
-    python = interpreter(engine)
-    if python is None:
-        pytest.skip(f"no interpreter has {engine}: see {VARIABLE}")
-    cases, wanted = [], []
-    for plan in map(varied, SIXTY):
-        if plan.request.engine == engine:
-            for one in servers_of(plan):
-                cases += [case_of_words(words_of(engine, c)) for c in server_commands(plan, one).values()]
-            wanted += expected(plan, engine)
-    assert len(cases) == len(wanted) > 60
-    found = answers(engine, cases, python)
-    assert [one for one in found if "error" in one] == []
-    for one, want in zip(found, wanted, strict=True):
-        assert {name: one["derived"][name] for name in want} == want
-    unknown = ["m", "--no-such-flag"] if engine == "vllm" else ["--model-path", "m", "--enable-dp-attention"]
-    assert "error" in answers(engine, [case_of_words(unknown)], python)[0]
+def words_of_plans(engine: str) -> list[list[str]]:
+    """Every command of those of the sixty plans that are for an engine."""
+    return [
+        words_of(engine, command)
+        for plan in map(varied, SIXTY)
+        if plan.request.engine == engine
+        for one in servers_of(plan)
+        for command in server_commands(plan, one).values()
+    ]
 
 
-@pytest.mark.parametrize("engine", STARTS)
-def test_engines_read_every_drafter(engine: str) -> None:
-    """The words that speculate are flags of the engine, whatever drafts."""
-    python = interpreter(engine)
-    if python is None:
-        pytest.skip(f"no interpreter has {engine}: see {VARIABLE}")
-    plan = next(one for one in map(varied, SIXTY) if one.request.engine == engine)
-    cases = []
+def words_of_drafters(engine: str) -> list[list[str]]:
+    """A command for whatever drafts."""
+    plan, found = next(one for one in map(varied, SIXTY) if one.request.engine == engine), []
     for drafter in ("", "mtp", "eagle3", "llama-3.2-1b"):
         job = replace(plan.request.job, draft_tokens=3, acceptance=0.7, drafter=drafter)
         drafting = replace(plan, request=replace(plan.request, job=job))
         words = next(iter(server_commands(drafting, servers_of(drafting)[0]).values()))
         assert any(word.startswith("--speculative-") for word in words)
-        cases.append(case_of_words(words_of(engine, words)))
-    assert [one for one in answers(engine, cases, python) if "error" in one] == []
+        found.append(words_of(engine, words))
+    return found
 
 
-@pytest.mark.parametrize("engine", STARTS)
-def test_engines_read_that_experts_of_a_rack_are_held_twice(engine: str) -> None:
+def words_of_rack(engine: str) -> list[list[str]]:
     """256 experts on 72 GPUs, 32 of them twice."""
-    python = interpreter(engine)
-    if python is None:
-        pytest.skip(f"no interpreter has {engine}: see {VARIABLE}")
     plan = resized(engine, None, (1, 8))
     pool = replace(plan.decode, workers=1, layout=ServingLayout(attention_dp=72, ep=72))
     rack = replace(plan, decode=pool, request=replace(plan.request, model=model("deepseek-r1"), gpu="gb200"))
     words = next(iter(server_commands(rack, servers_of(rack)[0]).values()))
     assert any(word in ("32", '{"num_redundant_experts": 32}') for word in words)
-    assert "error" not in answers(engine, [case_of_words(words_of(engine, words))], python)[0]
+    return [words_of(engine, words)]
+
+
+def wrong_words(engine: str) -> list[list[str]]:
+    """What the parser must refuse, or it would refuse nothing."""
+    return [["m", "--no-such-flag"] if engine == "vllm" else ["--model-path", "m", "--enable-dp-attention"]]
+
+
+@pytest.fixture(scope="module", params=STARTS)
+def read(request: pytest.FixtureRequest) -> tuple[str, dict[str, list[dict[str, Any]]]]:
+    """An engine, and what its parser reads in all of these: it is started once, which takes longest."""
+    engine = request.param
+    python = interpreter(engine)
+    if python is None:
+        pytest.skip(f"no interpreter has {engine}: see {VARIABLE}")
+    asked = {
+        "plans": words_of_plans(engine), "drafters": words_of_drafters(engine), "rack": words_of_rack(engine),
+        "wrong": wrong_words(engine),
+    }  # fmt: skip
+    answered = iter(
+        answers(engine, [case_of_words(words) for each in asked.values() for words in each], python)
+    )
+    return engine, {name: list(islice(answered, len(each))) for name, each in asked.items()}
+
+
+def test_engines_read_every_command_of_sixty_plans_as_it_is_meant(
+    read: tuple[str, dict[str, list[dict[str, Any]]]],
+) -> None:
+    """No flag is unknown, shortened or deprecated, and degrees, limits and ports are the plan's."""
+    engine, found = read
+    plans = [plan for plan in map(varied, SIXTY) if plan.request.engine == engine]
+    wanted = [want for plan in plans for want in expected(plan, engine)]
+    assert len(found["plans"]) == len(wanted) > 60
+    assert [one for one in found["plans"] if "error" in one] == []
+    for one, want in zip(found["plans"], wanted, strict=True):
+        assert {name: one["derived"][name] for name in want} == want
+    assert "error" in found["wrong"][0]
+
+
+def test_engines_read_every_drafter(read: tuple[str, dict[str, list[dict[str, Any]]]]) -> None:
+    """The words that speculate are flags of the engine, whatever drafts."""
+    _, found = read
+    assert [one for one in found["drafters"] if "error" in one] == []
+
+
+def test_engines_read_that_experts_of_a_rack_are_held_twice(
+    read: tuple[str, dict[str, list[dict[str, Any]]]],
+) -> None:
+    """Of 256 experts on 72 GPUs, 32."""
+    _, found = read
+    assert [one for one in found["rack"] if "error" in one] == []
