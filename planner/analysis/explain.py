@@ -18,7 +18,6 @@ from planner.questions.batches import better_batch
 from planner.questions.traced import require_of_a_module
 from planner.search.best_first import explore
 from planner.search.pools.pool import plan_beside
-from planner.search.state import Search
 from topology.base.errors import InputError
 from topology.base.units import format_bandwidth, format_bytes, format_seconds
 from topology.fabric.hierarchy import crosses_node, ring_bandwidth
@@ -209,7 +208,7 @@ def _best(request: PlanRequest, cal: Calibration) -> tuple[float, ParallelLayout
         done = explore(request, cal)
     except InputError:  # a change that this cluster cannot be built with helps nobody
         return None
-    if not isinstance(done, Search) or done.best is None:
+    if done.best is None:
         return None
     return done.best.step_time_s, done.best.layout
 

@@ -25,15 +25,15 @@ from planner.audit.read import Reading
 from planner.audit.spelling import WITHOUT, spelled_change, spelled_words
 from planner.audit.told import (
     facts_of_job,
+    problem_told,
     split_told,
-    stack_told,
     switched_off,
     told_of,
     words_between,
 )
 from planner.engines.fields import facts_of, is_numeric, stack_facts, told_stack
 from planner.formats.logs import Measured
-from planner.plan import Plan, PlanRequest, Problem, problem_of
+from planner.plan import Plan, PlanRequest, Problem, stack_of
 from planner.rules.check import legal
 
 MOST_CHANGES = 6
@@ -94,10 +94,10 @@ def running_of(reading: Reading, job: Job, cal: Calibration) -> Running | None:
     """A job as its files have it, estimated; None where its layout is not known."""
     if job.request is None or job.layout is None:
         return None
-    problem, told = problem_of(job.request, cal), told_of(reading, job.request)
+    judged, told = problem_told(reading, job.request, job.layout).of(cal=cal), told_of(reading, job.request)
+    problem, stack = judged.of(stack=stack_of(job.request)), judged.stack
     split = split_told(job.request, job.layout, told)
-    stack = stack_told(problem.stack, told, job.layout)
-    found = estimate(replace(problem.case, stack=stack), job.layout, split)
+    found = estimate(judged.case, job.layout, split)
     return Running(
         request=job.request, problem=problem, layout=job.layout, split=split, stack=stack,
         off=switched_off(problem.stack, told), estimate=found,

@@ -33,7 +33,6 @@ from planner.bounds.funnel import (
 from planner.bounds.objective import goal_of
 from planner.bounds.priced import Priced, price, price_any_sharding
 from planner.bounds.ranks import plain_bounds, variant_bounds
-from planner.law import Violation
 from planner.plan import PlanRequest, Problem, problem_of
 from planner.rules.check import check_pins, parse_pins
 from planner.search.candidates import (
@@ -396,8 +395,8 @@ def explore(
     *,
     progress: Progress | None = None,
     score: float = math.inf,
-) -> Search | tuple[Violation, ...]:
-    """Run the search without writing an answer; the violations when pinned fields already contradict.
+) -> Search:
+    """Run the search without writing an answer; none where pinned fields already contradict.
 
     Args:
         request: what is asked.
@@ -405,16 +404,16 @@ def explore(
         progress: told in a few words what the search is doing.
         score: only layouts that beat it are of interest.
     """
-    begun = _begin(request, cal, progress or (lambda _: None), score)
-    if isinstance(begun, Search):
-        run_search(begun)
-    return begun
+    search = begin(request, cal, progress or (lambda _: None), score)
+    if not search.contradictions:
+        run_search(search)
+    return search
 
 
 def has_layout(request: PlanRequest, cal: Calibration) -> bool:
     """Whether some layout of a request is legal, fits and meets its limits."""
-    begun = _begin(request, cal, lambda _: None, math.inf)
-    return isinstance(begun, Search) and _might_fit(begun) and finds_a_layout(begun)
+    search = begin(request, cal)
+    return not search.contradictions and _might_fit(search) and finds_a_layout(search)
 
 
 def _might_fit(search: Search) -> bool:
@@ -424,14 +423,18 @@ def _might_fit(search: Search) -> bool:
     return len(table) > 0 and bool(smallest_memory(search.problem, table).min() <= room)
 
 
-def _begin(
-    request: PlanRequest, cal: Calibration, progress: Progress, score: float
-) -> Search | tuple[Violation, ...]:
-    """The search before its first step; the violations when pinned fields already contradict."""
+def begin(
+    request: PlanRequest, cal: Calibration, progress: Progress = lambda _: None, score: float = math.inf
+) -> Search:
+    """The search before its first step: its problem, its pins, and what these contradict."""
     problem = problem_of(request, cal)
     require_searchable(problem, request.pins)
     pins = parse_pins(request.pins)
-    violations = check_pins(problem, pins)
-    if violations:
-        return violations
-    return Search(problem=problem, goal=goal_of(request), pins=pins, progress=progress, score=score)
+    return Search(
+        problem=problem,
+        goal=goal_of(request),
+        pins=pins,
+        progress=progress,
+        score=score,
+        contradictions=check_pins(problem, pins),
+    )

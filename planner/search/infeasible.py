@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -21,8 +21,8 @@ from costmodel.updates.offload import Offload, host_path
 from costmodel.updates.optimizers import USUAL
 from planner.bounds.funnel import smallest_memory
 from planner.law import Violation
-from planner.plan import RECOMPUTED_LAYERS, SPLIT_PINS, PlanRequest, Problem, problem_of, steps_of
-from planner.rules.check import check, check_memory, ground_of, parse_pins, rules_of
+from planner.plan import RECOMPUTED_LAYERS, SPLIT_PINS, PlanRequest, Problem, steps_of
+from planner.rules.check import check, check_memory, ground_of, rules_of
 from planner.search.best_first import explore, has_layout
 from planner.search.candidates import estimate_of
 from planner.search.least_memory import leanest
@@ -55,44 +55,46 @@ class RequestChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Infeasible:
-    """There is no plan: the rules in the way, what each rejected, the nearest changes that help."""
+    """There is no plan: the rules in the way, what each rejected, the nearest changes that help.
+
+    `problem` is what the layouts of the request were judged against.
+    """
 
     request: PlanRequest
     violations: tuple[Violation, ...]
     rejected: Mapping[str, int]
     nearest: tuple[RequestChange, ...]
     search_time_s: float
+    problem: Problem = field(repr=False, compare=False)
 
 
 Candidates = Iterator[tuple[PlanRequest, str, str]]
 
 
-def explain_infeasible(
-    request: PlanRequest, done: Search | tuple[Violation, ...], cal: Calibration
-) -> Infeasible:
+def explain_infeasible(request: PlanRequest, done: Search) -> Infeasible:
     """Name the rules in the way, and try one change at a time until some make a plan possible.
 
     Args:
         request: what was asked.
-        done: the search that found nothing, or the contradictions among pinned fields.
-        cal: calibration tables.
+        done: the search that found nothing.
     """
-    if isinstance(done, Search):
-        violations, rejected = _reasons(request, done), dict(sorted(done.dismissed.counts.items()))
-    else:
-        violations, rejected = done, {}
-    nearest = tuple(nearest_changes(request, cal, violations))
+    violations = done.contradictions or _reasons(request, done)
     return Infeasible(
-        request=request, violations=violations, rejected=rejected, nearest=nearest, search_time_s=0.0
+        request=request,
+        violations=violations,
+        rejected=dict(sorted(done.dismissed.counts.items())),
+        nearest=tuple(nearest_changes(request, done, violations)),
+        search_time_s=0.0,
+        problem=done.problem,
     )
 
 
 def nearest_changes(
-    request: PlanRequest, cal: Calibration, violations: Sequence[Violation]
+    request: PlanRequest, done: Search, violations: Sequence[Violation]
 ) -> Iterator[RequestChange]:
     """The smallest change of each kind that makes a request feasible, nearest kinds first."""
     broken = {violation.rule: violation for violation in violations}
-    kinds = [_unpinned(request), _less_headroom(request, cal), _shorter(request)]
+    kinds = [_unpinned(request), _less_headroom(request, done), _shorter(request)]
     if DEADLINE in broken:
         late = broken[DEADLINE]
         kinds = [_more_gpus(request, late.have / late.need), _later(request, late.have), _unpinned(request)]
@@ -100,7 +102,7 @@ def nearest_changes(
         kinds[2:2] = [_larger_gpu(request), _more_gpus(request), _offloaded(request)]
     if "precision-hardware" in broken:
         kinds.insert(0, _in_half_precision(request))
-    yield from _possible(kinds, cal)
+    yield from _possible(kinds, done.problem.case.cal)
 
 
 def easing_changes(request: PlanRequest, cal: Calibration) -> Iterator[RequestChange]:
@@ -162,9 +164,9 @@ def _unpinned(request: PlanRequest) -> Candidates:
         yield replace(request, pins={}), "leave every layout field to the planner", "drop --set"
 
 
-def _less_headroom(request: PlanRequest, cal: Calibration) -> Candidates:
+def _less_headroom(request: PlanRequest, done: Search) -> Candidates:
     """The usual share of memory, what the leanest layout leaves, or none, each with its chance of OOM."""
-    problem, pins = problem_of(request, cal), parse_pins(request.pins)
+    problem, pins = done.problem, done.pins
     deviation = peak_deviation(problem.case)
     shares = {headroom_for(deviation), 0.0}
     if len(combinations(problem, pins)[0]):
@@ -255,7 +257,7 @@ def _missed_deadline(request: PlanRequest, done: Search) -> tuple[Violation, ...
     if request.objective != "gpus" or deadline_s is None:
         return ()
     fastest = explore(replace(request, objective="step-time"), done.problem.case.cal)
-    if not isinstance(fastest, Search) or fastest.best is None:
+    if fastest.best is None:
         return ()
     full, outlook = estimate_of(done.problem, fastest.best), done.goal.outlook
     alone_s = steps_of(request) * full.step_time_s

@@ -11,7 +11,6 @@ from costmodel.kernels.tables import Calibration, load_calibration
 from costmodel.pipeline.simulate import simulated_step_s
 from costmodel.training.bands import tie_ratio
 from planner.campaign.rental import paid_gpus_of
-from planner.law import Violation
 from planner.placement.cost import placement_words
 from planner.placement.nodes import place
 from planner.plan import Optimality, Plan, PlanRequest
@@ -65,7 +64,7 @@ def search(
     tight = _tight(request, answer, tables, progress) if or_tight else None
     if tight is not None:
         return tight
-    infeasible = explain_infeasible(answer.request, answer.done, tables)
+    infeasible = explain_infeasible(answer.request, answer.done)
     asked = replace(infeasible.request, top=request.top)
     return replace(infeasible, request=asked, search_time_s=time.perf_counter() - started)
 
@@ -75,7 +74,7 @@ class _NoPlan:
     """A question without a plan, and the search that shows it; why, and what helps, is asked of one alone."""
 
     request: PlanRequest
-    done: Search | tuple[Violation, ...]
+    done: Search
 
 
 def _answered(request: PlanRequest, tables: Calibration, progress: Progress | None) -> Plan | _NoPlan:
@@ -95,7 +94,7 @@ def _tight(
     request: PlanRequest, no_plan: _NoPlan, tables: Calibration, progress: Progress | None
 ) -> Plan | None:
     """The best plan among layouts as lean as the leanest, where none fits."""
-    if not isinstance(no_plan.done, Search):
+    if no_plan.done.contradictions:
         return None
     asked = tight_request(request, no_plan.done)
     answer = None if asked is None else _answered(asked, tables, progress)
@@ -107,7 +106,7 @@ def _search(request: PlanRequest, tables: Calibration, progress: Progress | None
     _derive_hierarchy(request)
     started = time.perf_counter()
     done = explore(request, tables, progress=progress)
-    if isinstance(done, Search) and done.best is not None:
+    if done.best is not None:
         return _plan(request, done, started)
     return _NoPlan(request=request, done=done)
 
@@ -119,7 +118,7 @@ def _better(
     _derive_hierarchy(request)
     started = time.perf_counter()
     done = explore(request, tables, progress=progress, score=score)
-    if not isinstance(done, Search):
+    if done.contradictions:
         return None
     return (None if done.best is None else _plan(request, done, started)), done
 

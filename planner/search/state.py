@@ -10,6 +10,7 @@ from typing import Any
 from costmodel.layout import LayoutTable, ParallelLayout
 from planner.bounds.funnel import ROUNDING
 from planner.bounds.objective import Goal
+from planner.law import Violation
 from planner.plan import Problem
 from planner.search.candidates import Candidate, Choice, estimate_of, safety
 from planner.space.dismissals import Dismissals
@@ -25,7 +26,7 @@ class Search:
     `pool` and `seen` are for alternatives, `hopeful` layouts that could win but for memory. While `coarse`,
     only usual choices are tried, with state sharded over all replicas. `kept` says of layouts and
     steps whether a run of them keeps the deadline that is asked for. `by_clock` says that the clock stopped
-    the solver somewhere.
+    the solver somewhere. `contradictions` are rules that pinned fields break alone: nothing is searched.
     """
 
     problem: Problem
@@ -45,6 +46,7 @@ class Search:
     proven: bool = True
     by_clock: bool = False
     kept: dict[tuple[ParallelLayout, float], bool] = field(default_factory=dict)
+    contradictions: tuple[Violation, ...] = ()
 
     @property
     def cutoff(self) -> float:

@@ -19,9 +19,10 @@ from planner.bounds.objective import goal_of, goal_of_plan
 from planner.campaign.finish import campaign_of
 from planner.campaign.rental import paid_gpus_of
 from planner.placement.nodes import place
-from planner.plan import Plan, PlanRequest, Problem, problem_of
+from planner.plan import Plan, PlanRequest, Problem
 from planner.pricing import clusters_of_kinds, estimate_split, split_of
 from planner.rules.check import check
+from planner.search.best_first import begin
 from planner.search.origin import digest
 from planner.search.pools.pool import part_request, plan_beside
 from planner.search.pools.unlike import rederive_unlike
@@ -335,7 +336,7 @@ def _other_parts(plan: Plan, cal: Calibration, progress: Progress) -> Iterator[C
         if part.nodes == plan.request.cluster.nodes:
             continue
         request = part_request(asked, part, goal)
-        problem, seconds = problem_of(request, cal), partial(_seconds_of, plan)
+        problem, seconds = begin(request, cal).problem, partial(_seconds_of, plan)
         rederived = rederive(problem, goal_of(request), request, score, seconds, progress)
         words = format_seconds(rederived.bound_s) + (f" by {rederived.better}" if rederived.better else "")
         holds = rederived.bound_s >= bound_s * (1 - PROVEN_GAP)

@@ -22,7 +22,7 @@ PARTS = {
 MANY = 3
 MOST_OF_PARTS = 0
 """Functions that take as many parts one by one."""
-MOST_BUILT = 9
+MOST_BUILT = 4
 """Calls that build a `Problem` from a request, outside the file that defines it."""
 HOME = "planner/plan.py"
 

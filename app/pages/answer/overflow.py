@@ -10,13 +10,12 @@ import streamlit as st
 from app.figures.memory import overflow_bars
 from app.pages.base.fit_colours import FIT_COLOURS
 from app.pages.base.frame import MOST_CACHED_PLANS, columns_of, draw, plain, request_key, table
-from costmodel.kernels.saved import calibration_for
 from costmodel.layout import ParallelLayout, layout_words
 from costmodel.memory.fit import fit_of, fit_text, out_of_memory_chance
 from costmodel.memory.stage import MemoryBreakdown
 from costmodel.training.bands import peak_deviation
 from planner.analysis.capacity import MEMORY
-from planner.plan import Problem, problem_of
+from planner.plan import Problem
 from planner.rules.check import parse_pins
 from planner.search.infeasible import Infeasible, leanest_layout
 
@@ -35,7 +34,7 @@ def show_overflow(infeasible: Infeasible) -> None:
     request = infeasible.request
     if not any(violation.rule == MEMORY for violation in infeasible.violations):
         return
-    problem = problem_of(request, calibration_for(request.cluster))
+    problem = infeasible.problem
     layout, stages = leanest(request_key(request), problem, request.pins)
     capacity = problem.cluster.gpu.memory_bytes
     st.markdown("#### How much is too much?")

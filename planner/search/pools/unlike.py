@@ -31,9 +31,10 @@ from planner.bounds.funnel import ROUNDING, best_placement_seconds, compute_seco
 from planner.bounds.objective import Goal, goal_of
 from planner.bounds.unlike import arranged_bounds, arranged_paid, least_paid, most_rate, slowness
 from planner.engines.contracts import recomputes_of
-from planner.plan import PlanRequest, Problem, problem_of
+from planner.plan import PlanRequest, Problem
 from planner.pricing import clusters_of_kinds
-from planner.rules.check import check_pins, parse_pins
+from planner.rules.check import check_pins
+from planner.search.best_first import begin
 from planner.search.candidates import decidable, named
 from planner.space.columns import Draft, Integers
 from planner.space.degrees import PairBound, complete, every_degrees, every_shard, join
@@ -157,7 +158,8 @@ def rederive_unlike(request: PlanRequest, cal: Calibration, score: float) -> Unl
 
 def _begin(request: PlanRequest, cal: Calibration, score: float) -> UnlikeSearch | None:
     """The search before its first step; None where the question admits no stages of unlike kinds."""
-    problem, pins = problem_of(request, cal), parse_pins(request.pins)
+    alike = begin(request, cal, score=score)
+    problem, pins = alike.problem, alike.pins
     plain = {"schedule": PLAIN_SCHEDULE, "virtual_stages": 1}
     if (
         request.objective == "memory"
