@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import os
+import re
 import threading
 from collections.abc import Mapping
 from dataclasses import replace
@@ -71,6 +73,43 @@ def listed_model(name: str) -> ModelSpec:
                 unknown.what, cause, f"use --model {traced}", unknown.suggestions
             ) from None
         raise
+
+
+def published_model(name: str) -> ModelSpec:
+    """Give the catalogued model of a name that a file states: lenient, but for the version of its family.
+
+    People leave versions out and files do not: `gemma-2b` and `qwen2-7b` are no shorter names of
+    `gemma-2-2b` and `qwen2.5-7b`, but other models.
+
+    >>> published_model("Llama-3.1-70B-Instruct").name, published_model("qwen3-30b").name
+    ('llama-3.1-70b', 'qwen3-30b-a3b')
+
+    Raises:
+        UnknownNameError: no model here has that name, or the nearest one is of another version.
+    """
+    from topology.base.errors import UnknownNameError, shown
+
+    model, stated = listed_model(name), _versions(name)
+    stated += tuple(f"{first}.{second}" for first, second in itertools.pairwise(stated))  # qwen2_5-7b
+    spelt = {version.replace(".", "") for version in stated}
+    missing = {version for version in _versions(model.name) if version.replace(".", "") not in spelt}
+    if missing and model.name not in _parsed("aliases").values():
+        raise UnknownNameError(
+            f"unknown model {shown(name)}",
+            f"the nearest here is {model.name}, of another version",
+            f"use --model {model.name} if it is that one, or the model's config.json",
+            (model.name,),
+        )
+    return model
+
+
+def _versions(name: str) -> tuple[str, ...]:
+    """Numbers of a name that count nothing: `qwen2.5-7b` is 2.5 with 7 B parameters.
+
+    >>> _versions("qwen2.5-7b"), _versions("Llama-3.1-8B-Instruct"), _versions("mixtral-8x7b")
+    (('2.5',), ('3.1',), ())
+    """
+    return tuple(re.findall(r"(?<![\d.x])\d+(?:\.\d+)*(?![\d.]*[a-zA-Z\d])", name.lower()))
 
 
 TRACED_FAMILIES: Mapping[str, tuple[str, ...]] = {

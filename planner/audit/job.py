@@ -14,7 +14,7 @@ from typing import Any
 from costmodel.job import MOST_MTP_LAYERS
 from costmodel.kernels.precisions import TRAINING
 from costmodel.layout import ParallelLayout
-from costmodel.models.catalog import listed_model, model
+from costmodel.models.catalog import model, published_model
 from costmodel.models.spec import ModelSpec
 from costmodel.runs.cells import UnsupportedRunError
 from costmodel.runs.model import model_of
@@ -330,7 +330,7 @@ def _named(facts: Facts) -> ModelSpec | None:
         text = name[:80]
         while text:
             try:
-                return listed_model(text)
+                return published_model(text)
             except InputError:
                 cut = _NAME_ENDS.sub("", text)
                 text = cut if cut != text else ""
@@ -344,7 +344,7 @@ def _unnamed(facts: Facts) -> Iterator[str]:
         yield "no file names the model, or only a run knows it: give --model NAME, or its config.json"
     else:
         try:
-            listed_model(said[:80])
+            published_model(said[:80])
         except InputError as unknown:
             close = unknown.suggestions[:1] if isinstance(unknown, UnknownNameError) else ()
             such = f" such as {close[0]}" if close else ""

@@ -38,6 +38,8 @@ def words(name: str) -> tuple[str, ...]:
 def matches(name: str, candidates: Iterable[str]) -> list[str]:
     """Return the candidates a name may mean: the exact one, else by words, else by parts."""
     names = sorted(set(candidates))
+    if name.strip().lower() in names:  # points count: gpt-3-1.3b is not gpt-3-13b
+        return [name.strip().lower()]
     wanted, wanted_words = normalize(name), set(words(name))
     exact = [c for c in names if normalize(c) == wanted]
     if exact or not wanted:
