@@ -81,7 +81,7 @@ def published_model(name: str) -> ModelSpec:
     People leave versions out and files do not: `gemma-2b` and `qwen2-7b` are no shorter names of
     `gemma-2-2b` and `qwen2.5-7b`, but other models.
 
-    >>> published_model("Llama-3.1-70B-Instruct").name, published_model("qwen3-30b").name
+    >>> published_model("Llama-3.1-70B").name, published_model("qwen3-30b").name
     ('llama-3.1-70b', 'qwen3-30b-a3b')
 
     Raises:

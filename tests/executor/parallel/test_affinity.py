@@ -52,14 +52,14 @@ def test_processors_are_those_of_the_node_that_are_allowed(
 ) -> None:
     """What is not known, or would leave nothing, changes nothing."""
     found = beside(gpu, set(allowed), two_nodes)
-    assert (found.cpus, said in found.said) == (expected, True)
+    assert (found.cpus, said in found.words) == (expected, True)
 
 
 @pytest.mark.parametrize("nodes", [{0: "0-15"}, {}])
 def test_a_host_of_one_node_is_left_alone(tmp_path: Path, nodes: dict[int, str]) -> None:
     """And says so; one that tells no nodes has one."""
     found = beside(FIRST, set(range(16)), sysfs(tmp_path, nodes, {FIRST: "-1"}))
-    assert (found.cpus, found.said) == (set(), "this host has one NUMA node: ranks are not bound")
+    assert (found.cpus, found.words) == (set(), "this host has one NUMA node: ranks are not bound")
 
 
 def test_ranks_on_a_cpu_are_not_bound() -> None:
@@ -105,7 +105,7 @@ def test_a_torch_that_tells_no_address_leaves_ranks_where_they_are(
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: object())
     address = address_of(torch.device("cuda", 0))
     found = beside(address, frozenset(range(16)), two_nodes)
-    assert (found.cpus, found.said) == (
+    assert (found.cpus, found.words) == (
         frozenset(),
         "the NUMA node of GPU of an unknown address is not known: ranks are not bound",
     )

@@ -1,4 +1,4 @@
-"""One search a question: every surface asks for the same plan, and what is compared is how it is told.
+"""One search a question for all texts: what is compared is how a plan is told. Pages search by themselves.
 
 That a search gives the same plan again is a property of its own (`test_search_properties.py`).
 """
@@ -11,21 +11,17 @@ from typing import Any
 from unittest.mock import patch
 
 import app.actions.plan
-import app.pages.base.frame
+import app.pages.base.frame  # pages take their searches before those are replaced
 import app.pages.serving
 import app.reports.explain
-import planner.analysis.serving.fleets
 import planner.audit.audit
 
 SEARCHES = (
     (app.actions.plan, "search"),
-    (app.pages.base.frame, "search"),
-    (app.pages.serving, "find_fleet"),
-    (planner.analysis.serving.fleets, "find_fleet"),
     (planner.audit.audit, "search"),
     (app.reports.explain, "explain"),
 )
-"""Where the command line and the pages call a search, and by which name."""
+"""Where the command line calls a search, and by which name; pages hand theirs to a process of its own."""
 
 
 @contextmanager

