@@ -212,6 +212,7 @@ def _smallest_or_fastest(request: ServingRequest, board: Board, trace: Load | No
     """Fewest GPUs for a rate, or most requests a second of a given fleet."""
     rate = request.job.request_rate_per_s
     best_per_s = 0.0
+    alone_per_s: dict[tuple[tuple[int, int], ...], float] = {}  # of fleets that break a limit even so
     while True:
         selection = best_selection(request, board, board.capacities_per_s)
         if selection is None or selection.rate_per_s <= 0:
@@ -220,10 +221,20 @@ def _smallest_or_fastest(request: ServingRequest, board: Board, trace: Load | No
         stands = known is not None and _paid(known) <= _paid(selection)
         selection = known if known is not None and stands else selection
         unknown = [] if stands else [i for i in selection.counts if i not in board.exact]
+        fleet = tuple(selection.counts.items())
+        if not unknown and fleet in alone_per_s:
+            if selection.rate_per_s < alone_per_s[fleet]:
+                return None
+            lower(board, selection, selection.rate_per_s if rate is None else rate)
+            continue
         if not unknown:
             run = run_fleet(board.options, selection, rate, trace)
             if run.kept:
                 return run
+            if trace is None and rate is None and request.job.percentile < 100:
+                least_per_s = rate_alone_per_s(run, request.job.percentile)
+                if run_fleet(board.options, selection, least_per_s).limits:
+                    alone_per_s[fleet] = least_per_s
             lower(board, selection, run.request_rate_per_s)
             continue
         if rate is not None:
@@ -233,6 +244,14 @@ def _smallest_or_fastest(request: ServingRequest, board: Board, trace: Load | No
         for i in unknown:
             learn(board, i, needed_per_s=best_per_s / selection.counts[i])
         best_per_s = max(best_per_s, served_per_s(board.options, board.capacities_per_s, selection.counts))
+
+
+def rate_alone_per_s(run: FleetRun, percentile: float) -> float:
+    """Requests a second of which fewer meet another than a percentile lets go by.
+
+    A limit that breaks at this rate is broken by requests that are alone, and so breaks at any rate.
+    """
+    return (1 - percentile / 100) / 2 / float(run.simulation.end_to_end_s.mean())
 
 
 def best_selection(
