@@ -45,19 +45,19 @@ def refuse_adapters(model: ModelSpec, stack: ServingStack, adapter: Adapter) -> 
     Raises:
         InputError: adapters of experts or latent attention, of another kind than LoRA, or of another engine.
     """
-    what, said = f"adapters beside {shown(model.name)} are not priced", f"--adapter {adapter.words}"
+    what, flag = f"adapters beside {shown(model.name)} are not priced", f"--adapter {adapter.words}"
     if not stack.adapter_ranks:
-        raise InputError(f"{stack.name} is given no adapters here", said, "ask for --engine vllm or sglang")
+        raise InputError(f"{stack.name} is given no adapters here", flag, "ask for --engine vllm or sglang")
     if adapter.kind != "lora":
-        cause = f"{said}: a served base has the precision of --weights, and engines serve LoRA alone"
+        cause = f"{flag}: a served base has the precision of --weights, and engines serve LoRA alone"
         raise InputError(what, cause, f"write --adapter lora:r={adapter.rank}")
     if "attention" in adapter.targets and model.attention.name == "latent":
-        raise InputError(what, f"{said}: latent attention", "name a model with grouped heads")
+        raise InputError(what, f"{flag}: latent attention", "name a model with grouped heads")
     if "mlp" in adapter.targets and model.is_moe:
         fix = f"write --adapter lora:r={adapter.rank},targets=attention"
-        raise InputError(what, f"{said}: {model.num_experts} experts would have one each", fix)
+        raise InputError(what, f"{flag}: {model.num_experts} experts would have one each", fix)
     if adapter.rank > max(stack.adapter_ranks):
-        cause = f"{said}; its buffers have ranks up to {max(stack.adapter_ranks)}"
+        cause = f"{flag}; its buffers have ranks up to {max(stack.adapter_ranks)}"
         raise InputError(f"{stack.name} has no buffers of that rank", cause, "give a smaller rank")
 
 
@@ -73,7 +73,9 @@ def buffer_rank(stack: ServingStack, adapter: Adapter) -> int:
 
 def adapters_layer_bytes(deployment: Deployment, kind: LayerKind) -> float:
     """Bytes of one layer's buffers on one GPU: s·r·(k + n) of every product, in sixteen bits."""
-    return deployment.adapters * sum(_matrix_bytes(deployment, one) for one in _products(deployment, kind))
+    return deployment.adapters * sum(
+        _matrix_bytes(deployment, product) for product in _products(deployment, kind)
+    )
 
 
 def adapters_s(deployment: Deployment, kind: LayerKind, m: Floats) -> Floats:
@@ -89,11 +91,11 @@ def adapters_s(deployment: Deployment, kind: LayerKind, m: Floats) -> Floats:
     rate = deployment.hierarchy.gpu.memory_bandwidth_bytes_per_s
     named = slots * (1 - (1 - 1 / slots) ** m)
     rank = _rank(deployment)
-    for one in _products(deployment, kind):
-        between = 2 * WIDE_BYTES * rank * one.matrices
-        token = HALF_BYTES * (one.inputs + 2 * one.outputs) + between
+    for product in _products(deployment, kind):
+        between = 2 * WIDE_BYTES * rank * product.matrices
+        token = HALF_BYTES * (product.inputs + 2 * product.outputs) + between
         seconds = seconds + KERNELS * deployment.stack.kernel_s
-        seconds = seconds + (named * _matrix_bytes(deployment, one) + m * token) / rate
+        seconds = seconds + (named * _matrix_bytes(deployment, product) + m * token) / rate
     return seconds
 
 
@@ -102,9 +104,9 @@ def _rank(deployment: Deployment) -> int:
     return buffer_rank(deployment.stack, deployment.adapter) if deployment.adapter else 0
 
 
-def _matrix_bytes(deployment: Deployment, one: _Product) -> float:
+def _matrix_bytes(deployment: Deployment, product: _Product) -> float:
     """Bytes of A and B of one adapter beside a packed product: every matrix of it has an A of its own."""
-    return HALF_BYTES * _rank(deployment) * (one.matrices * one.inputs + one.outputs)
+    return HALF_BYTES * _rank(deployment) * (product.matrices * product.inputs + product.outputs)
 
 
 def _products(deployment: Deployment, kind: LayerKind) -> Iterator[_Product]:

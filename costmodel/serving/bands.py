@@ -119,24 +119,24 @@ def evidence_of(deployment: Deployment, mode: str) -> Evidence:
     ('pipeline stages',)
     """
     gpu, layout = deployment.hierarchy.gpu.name, deployment.layout
-    own = Kind(mode=mode, engine=deployment.stack.name, gpu=gpu, attention_dp=layout.attention_dp > 1)
+    kind = Kind(mode=mode, engine=deployment.stack.name, gpu=gpu, attention_dp=layout.attention_dp > 1)
     checks = (
         *((name, False) for name in unmeasured_axes(layout)),
         ("speculation", not deployment.draft_tokens),
         ("adapters of requests", not deployment.adapters),
-        (f"{mode} {own.engine}", _rows(Kind(mode=mode, engine=own.engine)) > 0),
+        (f"{mode} {kind.engine}", _rows(Kind(mode=mode, engine=kind.engine)) > 0),
         (
-            f"attention data parallelism of {own.engine}",
-            _rows(replace(own, gpu=None)) > 0 or not own.attention_dp,
+            f"attention data parallelism of {kind.engine}",
+            _rows(replace(kind, gpu=None)) > 0 or not kind.attention_dp,
         ),
-        (f"{own.engine} on {gpu}", _rows(replace(own, attention_dp=None)) > 0),
+        (f"{kind.engine} on {gpu}", _rows(replace(kind, attention_dp=None)) > 0),
     )
     missing = [name for name, known in checks if not known]
-    found = _narrowest(own)
+    narrowest = _narrowest(kind)
     return Evidence(
-        tpot=_widened(found.tpot, len(missing)),
-        ttft=_widened(found.ttft, len(missing)),
-        rows=0 if unmeasured_axes(layout) else _rows(own),
+        tpot=_widened(narrowest.tpot, len(missing)),
+        ttft=_widened(narrowest.ttft, len(missing)),
+        rows=0 if unmeasured_axes(layout) else _rows(kind),
         not_measured=tuple(missing),
     )
 
@@ -162,14 +162,14 @@ def _rows(kind: Kind) -> int:
     return sum(leaf.rows for leaf in leaves if kind.covers(leaf.kind))
 
 
-def _narrowest(own: Kind) -> BandOfKind:
+def _narrowest(kind: Kind) -> BandOfKind:
     """The narrowest kind around this one with enough runs; those of one mode are always enough."""
-    around = [band for band in bands_of_kinds() if band.kind.covers(own) and band.rows >= FEWEST_ROWS]
+    around = [band for band in bands_of_kinds() if band.kind.covers(kind) and band.rows >= FEWEST_ROWS]
     return min(around, key=lambda band: band.rows)
 
 
-def _widened(ends: tuple[float, float], missing: int) -> Band:
+def _widened(interval: tuple[float, float], missing: int) -> Band:
     """A band, wider by what is not measured."""
     more = NOT_MEASURED * missing**0.5
-    lower, upper = ends
+    lower, upper = interval
     return Band(lower=exp(-hypot(log(lower), more)), upper=exp(hypot(log(upper), more)))

@@ -48,7 +48,7 @@ def checkpoints() -> tuple[Checkpoint, ...]:
 def known_checkpoint(name: str) -> Checkpoint | None:
     """The checkpoint of a name such as openai/gpt-oss-120b; None where none is known."""
     lower = name.lower().rstrip("/")
-    return next((one for one in checkpoints() if lower.endswith(one.names)), None)
+    return next((checkpoint for checkpoint in checkpoints() if lower.endswith(checkpoint.names)), None)
 
 
 def wider_bytes(deployment: Deployment, known: Checkpoint) -> float:

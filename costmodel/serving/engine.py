@@ -157,9 +157,9 @@ def scheduler_default(stack: ServingStack, gpu: Gpu) -> SchedulerDefault:
     >>> [scheduler_default(serving_stack("sglang"), gpus()[name]).token_budget for name in names]
     [16384, 8192, 8192, 4096]
     """
-    for one in stack.defaults:
-        if gpu.memory_bytes >= one.least_gib * GIB and gpu.name not in one.except_gpus:
-            return one
+    for default in stack.defaults:
+        if gpu.memory_bytes >= default.least_gib * GIB and gpu.name not in default.except_gpus:
+            return default
     return SchedulerDefault(least_gib=0, token_budget=stack.token_budget)
 
 
@@ -223,5 +223,5 @@ def _numbers(version: str) -> tuple[int, ...]:
     >>> _numbers("0.12.0rc1"), _numbers("gpt-oss-dev")
     ((0, 12), ())
     """
-    found = re.match(r"(\d+)\.(\d+)", version)
-    return (int(found[1]), int(found[2])) if found else ()
+    match = re.match(r"(\d+)\.(\d+)", version)
+    return (int(match[1]), int(match[2])) if match else ()

@@ -92,10 +92,10 @@ def routed_experts(
     shape = (hidden_size, intermediate_size, top_k, num_experts, moe_tp)
     crowded = floats(tokens) * chance_load(floats(tokens) * top_k / moe_ep, moe_ep)
     modelled = _modelled(cal, gpu, dtype, crowded, shape, moe_ep)
-    found = _nearest(cal, gpu, dtype, shape)
-    if found is None:
+    nearest = _nearest(cal, gpu, dtype, shape)
+    if nearest is None:
         return modelled
-    known, log_seconds, table = found
+    known, log_seconds, table = nearest
     share = mxfp4_share if table == MXFP4 else 1.0
     table_tokens = _remembered(cal, _table_name(cal, gpu))["tokens"]
     rows = np.clip(
@@ -157,8 +157,8 @@ def _nearest(cal: Calibration, gpu: Gpu, dtype: str, shape: tuple[int, ...]) -> 
     key = ("moe", gpu.name, dtype, *(str(size) for size in shape))
     if key not in cal.tables:
         cal.tables[key] = _search(cal, gpu, dtype, shape)
-    found: Measured | None = cal.tables[key]
-    return found
+    nearest: Measured | None = cal.tables[key]
+    return nearest
 
 
 def _search(cal: Calibration, gpu: Gpu, dtype: str, shape: tuple[int, ...]) -> Measured | None:

@@ -47,8 +47,8 @@ def weights_bytes(deployment: Deployment) -> float:
     drafts = draft_weights_bytes(deployment)
     if layout.pp == 1:
         return per_layer * layers[0] + vocabulary * (1 if model.tie_word_embeddings else 2) + drafts
-    ends = max(layers[0], layers[-1]) * per_layer + vocabulary + drafts
-    return max(ends, max(layers) * per_layer)
+    outer_stage = max(layers[0], layers[-1]) * per_layer + vocabulary + drafts
+    return max(outer_stage, max(layers) * per_layer)
 
 
 def draft_weights_bytes(deployment: Deployment) -> float:

@@ -45,10 +45,10 @@ def linear_s(
     total, layers = np.zeros_like(m), 0.0
     for run in layer_runs(deployment.model):
         block = feed_forward_s(cal, deployment, run.kind, m, captured=captured, shared=shared)
-        one = projections_s(cal, deployment, m) + block
-        one = one + small_kernels(deployment, run.kind) * stack.kernel_s
-        one = one + elementwise_s(deployment, m) + adapters_s(deployment, run.kind, m)
-        total = total + one * run.count * share
+        layer_s = projections_s(cal, deployment, m) + block
+        layer_s = layer_s + small_kernels(deployment, run.kind) * stack.kernel_s
+        layer_s = layer_s + elementwise_s(deployment, m) + adapters_s(deployment, run.kind, m)
+        total = total + layer_s * run.count * share
         layers += run.count * share
     total = total * stack.kernel_level
     return total if captured else np.maximum(total, layers * stack.eager_layer_s)
@@ -270,11 +270,11 @@ def prefill_attention_s(
     full = compute.attention_prefill(cal, gpu, **heads).seconds
     total = np.zeros_like(full)
     for run in layer_runs(model):
-        windowed, one = run.kind.sliding_share, full
+        windowed, layer_s = run.kind.sliding_share, full
         if windowed and model.sliding_window:
             in_window = compute.attention_prefill(cal, gpu, **heads, window=model.sliding_window).seconds
-            one = (1 - windowed) * full + windowed * in_window
-        total = total + one * run.count / layout.pp
+            layer_s = (1 - windowed) * full + windowed * in_window
+        total = total + layer_s * run.count / layout.pp
     if layout.dcp > 1:
         cached = np.asarray(past) * model.attention.cached_numbers(layout.tp) * deployment.kv_bytes
         gathered = collective_time(cal, deployment.hierarchy, "all_gather", cached, layout.dcp, 1)

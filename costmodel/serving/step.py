@@ -129,9 +129,9 @@ def drafting_s(cal: Calibration, deployment: Deployment, requests: Floats) -> Fl
     draft, drafts = draft_of(deployment), deployment.draft_tokens
     if draft is None:
         return np.zeros_like(requests)
-    one = draft_linear_s(cal, deployment, draft, requests, captured=True)
+    later = draft_linear_s(cal, deployment, draft, requests, captured=True)
     first = draft_linear_s(cal, deployment, draft, requests * (1 + drafts), captured=True)
-    return first + (drafts - 1) * one + drafts * head_s(cal, draft, requests)
+    return first + (drafts - 1) * later + drafts * head_s(cal, draft, requests)
 
 
 def draft_linear_s(

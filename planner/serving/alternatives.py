@@ -70,7 +70,7 @@ def _most_gpus(request: ServingRequest, board: Board, first: FleetRun) -> int:
 def _equals(request: ServingRequest, board: Board, first: FleetRun, trace: Load | None) -> list[FleetRun]:
     """Simulated fleets of other replicas at the bill of the first that keep the limits."""
     rate, excluded = request.job.request_rate_per_s, [frozenset(first.selection.counts)]
-    found: list[FleetRun] = []
+    runs: list[FleetRun] = []
     for _ in range(MOST_EQUALS):
         selection = select_fleet(
             board.options,
@@ -89,8 +89,8 @@ def _equals(request: ServingRequest, board: Board, first: FleetRun, trace: Load 
         board.simulated += 1
         run = _run_of(board, selection, rate or selection.rate_per_s, trace)
         if run is not None and run.kept:
-            found.append(run)
-    return found
+            runs.append(run)
+    return runs
 
 
 def _run_of(board: Board, selection: Selection, rate_per_s: float, trace: Load | None) -> FleetRun | None:
@@ -114,10 +114,10 @@ def runners_up(
     request: ServingRequest, board: Board, run: FleetRun, equals: Sequence[FleetRun]
 ) -> tuple[FleetRunnerUp, ...]:
     """The equals of the winner, then the next best fleets under what is known."""
-    found = [_simulated(board, one) for one in equals[:RUNNERS_UP]]
-    excluded = [frozenset(one.selection.counts) for one in (run, *equals)]
+    runs = [_simulated(board, equal) for equal in equals[:RUNNERS_UP]]
+    excluded = [frozenset(fleet.selection.counts) for fleet in (run, *equals)]
     learned = 0
-    while len(found) < RUNNERS_UP:
+    while len(runs) < RUNNERS_UP:
         selection = select_fleet(
             board.options,
             board.capacities_per_s,
@@ -141,8 +141,8 @@ def runners_up(
             continue
         excluded.append(frozenset(selection.counts))
         options = {i: board.options[i] for i in selection.counts}
-        found.append(FleetRunnerUp(selection=selection, options=options, measured=not unknown))
-    return tuple(found)
+        runs.append(FleetRunnerUp(selection=selection, options=options, measured=not unknown))
+    return tuple(runs)
 
 
 def _as_good(request: ServingRequest, run: FleetRun, selection: Selection) -> bool:

@@ -22,10 +22,10 @@ from planner.serving.evidence import fleet_evidence, is_measured, unmeasured_in
 from planner.serving.fleet import FleetRun
 from planner.serving.limit_checks import least_chance, limit_checks
 from planner.serving.plan import (
+    CachedPrompts,
     Headroom,
     Percentiles,
     PoolPlan,
-    PromptsFound,
     Rental,
     ServingAlternative,
     ServingEstimate,
@@ -95,7 +95,7 @@ def rental_of(request: ServingRequest, run: FleetRun) -> Rental | None:
 
 def _evidence(run: FleetRun, measured: FleetRun | None) -> ServingEvidence:
     """Measured runs behind the fleet, and the best fleet beside it where it has what no run has."""
-    found = fleet_evidence(run)
+    evidence = fleet_evidence(run)
     best = None
     if measured is not None:
         workers = [(measured.prefill_workers, measured.prefill), (measured.decode_workers, measured.decode)]
@@ -105,7 +105,7 @@ def _evidence(run: FleetRun, measured: FleetRun | None) -> ServingEvidence:
             capacity_requests_per_s=measured.request_rate_per_s,
             why=f"has no {' or '.join(unmeasured_in(run))}",
         )
-    return ServingEvidence(rows=found.rows, not_measured=found.not_measured, best_measured=best)
+    return ServingEvidence(rows=evidence.rows, not_measured=evidence.not_measured, best_measured=best)
 
 
 def estimate_fleet(
@@ -148,7 +148,7 @@ def estimate_fleet(
         usd_per_million_output_tokens=money["output"],
         wh_per_query=float(watt_hours(1.0 / rate, gpus, hierarchy.gpu.tdp_w)),
         bound_by=bound_by(run, parts, mean_batch=batch),
-        prompts_found=_found(request, run),
+        prompts_found=_cached_prompts(request, run),
         step_parts_s=parts,
         limits=limit_checks(request, run),
         headroom=headroom,
@@ -183,11 +183,11 @@ def bound_by(run: FleetRun, parts: Mapping[str, float], *, mean_batch: float) ->
     return f"{words[largest]} ({share:.0%} of a decode step){tail}"
 
 
-def _found(request: ServingRequest, run: FleetRun) -> PromptsFound | None:
+def _cached_prompts(request: ServingRequest, run: FleetRun) -> CachedPrompts | None:
     """What the fleet's caches had of the prompts; None where every prompt was computed in full."""
     if run.hits is None:
         return None
-    return PromptsFound(router=request.router, found=run.hits.rate, on_hosts=run.hits.host_rate)
+    return CachedPrompts(router=request.router, found=run.hits.rate, on_hosts=run.hits.host_rate)
 
 
 def _pool(option: Option, workers: int) -> PoolPlan:
@@ -291,7 +291,7 @@ def _less_sure(request: ServingRequest, run: FleetRun, other: FleetRun) -> str:
     """By what a fleet at the same bill loses: no runs, less sure limits, more GPUs or larger replicas."""
     if is_measured(run) and not is_measured(other):
         return "same bill, but no measured runs"
-    ours, theirs = (format_chance(least_chance(limit_checks(request, one))) for one in (run, other))
+    ours, theirs = (format_chance(least_chance(limit_checks(request, fleet))) for fleet in (run, other))
     if ours != theirs:
         return f"same bill; chance of keeping the limits {theirs}, of the chosen one {ours}"
     more = other.num_gpus - run.num_gpus
@@ -320,7 +320,7 @@ def _assumptions(request: ServingRequest, gpu: Gpu) -> tuple[str, ...]:
     )
     level = request.level
     factors = f"host × {level.host:.3g}, kernels × {level.kernel:.3g}" if level else ""
-    own = (f"your own server's levels: {factors}",) if level else ()
+    measured_levels = (f"your own server's levels: {factors}",) if level else ()
     lost = request.spare
     spare = (f"latencies and capacity are those with {lost} of each pool's workers lost",) if lost else ()
     widened = (
@@ -332,7 +332,7 @@ def _assumptions(request: ServingRequest, gpu: Gpu) -> tuple[str, ...]:
         *speculation,
         *named,
         *followed,
-        *own,
+        *measured_levels,
         *widened,
         *spare,
         f"request lengths: {lengths_in_words(job)}; arrivals: {arrivals}",
@@ -352,8 +352,8 @@ def lengths_in_words(job: ServingJob) -> str:
         ("prompts", job.input_tokens, job.input_tokens_p99),
         ("outputs", job.output_tokens, job.output_tokens_p99),
     )
-    told = [
+    spreads = [
         f"{name} log-normal, {p99} tokens at p99" if p99 and p99 > mean else f"{name} all alike"
         for name, mean, p99 in sides
     ]
-    return ", ".join(told)
+    return ", ".join(spreads)

@@ -112,13 +112,13 @@ def enumerate_options(cal: Calibration, request: ServingRequest, hierarchy: Hier
                     board.rejected.append(option)
                     continue
                 built.append(option)
-    for one in within_end_to_end(built):
-        if isinstance(one, Rejected):
-            board.pruned[one.reason] += 1
-            board.rejected.append(one)
+    for offer in within_end_to_end(built):
+        if isinstance(offer, Rejected):
+            board.pruned[offer.reason] += 1
+            board.rejected.append(offer)
             continue
-        board.options.append(one)
-        board.capacities_per_s.append(rate_bound_per_s(one))
+        board.options.append(offer)
+        board.capacities_per_s.append(rate_bound_per_s(offer))
     board.ceilings_per_s = list(board.capacities_per_s)
     board.most_gpus = request.num_gpus or _looked_for(request, board)
     return board
@@ -133,8 +133,8 @@ def _looked_for(request: ServingRequest, board: Board) -> int:
             capacity if option.phase in phases else 0.0
             for option, capacity in zip(board.options, board.capacities_per_s, strict=True)
         ]
-        found = select_fleet(board.options, capacities, most_gpus=MOST_FLEET_GPUS, rate_per_s=rate)
-        least = max(least, found.num_gpus if found is not None else 0)
+        selection = select_fleet(board.options, capacities, most_gpus=MOST_FLEET_GPUS, rate_per_s=rate)
+        least = max(least, selection.num_gpus if selection is not None else 0)
     return (
         min(max(MOST_OVER * least, FEWEST_LOOKED), MOST_FLEET_GPUS) if rate is not None else MOST_FLEET_GPUS
     )

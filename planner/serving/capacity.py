@@ -174,8 +174,8 @@ def serves(option: Option, rate_per_s: float) -> bool:
 def _keeps(option: Option, load: Load) -> bool:
     """Whether the limits hold in this load."""
     late = _Late(option, load)
-    found = simulate_while(option.times, option.rules, load, lambda seen: not late.too_many(seen))
-    return found is not None and meets(option, load, found)
+    simulation = simulate_while(option.times, option.rules, load, lambda seen: not late.too_many(seen))
+    return simulation is not None and meets(option, load, simulation)
 
 
 class _Late:
@@ -255,7 +255,7 @@ def _too_many(count: int, percentile: float) -> int:
 
 def able(option: Option, rate_per_s: float) -> Option | None:
     """The option with the first of its chunk sizes that keeps the limits at this rate, if one does."""
-    return next((one for one in with_chunks(option) if serves(one, rate_per_s)), None)
+    return next((chunked for chunked in with_chunks(option) if serves(chunked, rate_per_s)), None)
 
 
 def capacity_per_s(option: Option, *, most_per_s: float, precision: float = 0.02) -> float:

@@ -21,7 +21,7 @@ _NO_BETTER = "bound no better than the best"
 
 def search_closed(request: ServingRequest, board: Board) -> tuple[FleetRun, ServingOptimality] | None:
     """Constant concurrency: the smallest fleet that keeps the limits, or the fastest of a given size."""
-    stay_s = {i: _least_stay_s(one) for i, one in enumerate(board.options) if one.phase == WHOLE}
+    stay_s = {i: _least_stay_s(option) for i, option in enumerate(board.options) if option.phase == WHOLE}
     find = _smallest if request.num_gpus is None else _fastest
     best = find(request, board, stay_s)
     if best is None:
@@ -43,13 +43,15 @@ def search_closed(request: ServingRequest, board: Board) -> tuple[FleetRun, Serv
 
 def _bound_with_pools(request: ServingRequest, board: Board, value: float) -> float:
     """The value, or what the best pair of pools might reach: pairs are not simulated in a closed loop."""
-    pairs = [[one for one in board.options if one.phase == phase] for phase in (PROMPT_ONLY, OUTPUT_ONLY)]
+    pairs = [
+        [option for option in board.options if option.phase == phase] for phase in (PROMPT_ONLY, OUTPUT_ONLY)
+    ]
     if not all(pairs):
         return value
     if request.num_gpus is None:
-        return min(value, float(sum(min(one.num_gpus for one in pool) for pool in pairs)))
-    most = request.num_gpus - sum(min(one.num_gpus for one in pool) for pool in pairs)
-    least_s = min(_least_stay_s(one) for pool in pairs for one in pool)
+        return min(value, float(sum(min(option.num_gpus for option in pool) for pool in pairs)))
+    most = request.num_gpus - sum(min(option.num_gpus for option in pool) for pool in pairs)
+    least_s = min(_least_stay_s(option) for pool in pairs for option in pool)
     return max(value, (request.job.concurrency or 1) / least_s) if most >= 0 else value
 
 
@@ -121,7 +123,7 @@ def _kept_run(board: Board, i: int, count: int, concurrency: int) -> FleetRun | 
     """The fastest run of so many replicas over the chunk sizes that keep the limits."""
     board.simulated += 1
     options = with_chunks(board.options[i])
-    runs = [run_closed_unless_late(one, count, concurrency, which=i) for one in options]
+    runs = [run_closed_unless_late(option, count, concurrency, which=i) for option in options]
     kept = (run for run in runs if run is not None)
     return max(kept, key=lambda run: run.request_rate_per_s, default=None)
 
@@ -146,7 +148,7 @@ def _least_stay_s(option: Option) -> float:
 def closed_runners_up(request: ServingRequest, board: Board, run: FleetRun) -> tuple[FleetRunnerUp, ...]:
     """The next best of the simulated fleets of a closed loop."""
     others = [other for i, other in board.runs.items() if i not in run.selection.counts]
-    others.sort(key=_order if request.num_gpus is None else lambda one: -one.request_rate_per_s)
+    others.sort(key=_order if request.num_gpus is None else lambda run: -run.request_rate_per_s)
     return tuple(
         FleetRunnerUp(
             selection=other.selection,

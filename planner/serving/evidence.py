@@ -18,8 +18,8 @@ def fleet_evidence(run: FleetRun) -> Evidence:
     """What stands behind a fleet: behind the pool of which the least was measured."""
     mode = DISAGGREGATED if run.prefill else AGGREGATED
     pools = [pool for pool in (run.decode, run.prefill) if pool is not None]
-    found = [evidence_of(pool.deployment, mode) for pool in pools]
-    return max(found, key=lambda one: (len(one.not_measured), -one.rows))
+    evidence = [evidence_of(pool.deployment, mode) for pool in pools]
+    return max(evidence, key=lambda behind: (len(behind.not_measured), -behind.rows))
 
 
 def is_measured(run: FleetRun) -> bool:
@@ -30,8 +30,8 @@ def is_measured(run: FleetRun) -> bool:
 def unmeasured_in(run: FleetRun) -> tuple[str, ...]:
     """Axes of the fleet's pools that no measured run has, in words."""
     pools = (run.decode, run.prefill)
-    found = (name for pool in pools if pool for name in unmeasured_axes(pool.deployment.layout))
-    return tuple(dict.fromkeys(found))
+    axes = (name for pool in pools if pool for name in unmeasured_axes(pool.deployment.layout))
+    return tuple(dict.fromkeys(axes))
 
 
 def best_measured(run: FleetRun, board: Board, find: Callable[[Board], FleetRun | None]) -> FleetRun | None:
@@ -53,7 +53,7 @@ def measured_part(board: Board) -> Board:
         measured={place[i] for i in board.measured if i in place},
         served={place[i]: count for i, count in board.served.items() if i in place},
         possible={place[i] for i in board.possible if i in place},
-        runs={place[i]: found for i, found in board.runs.items() if i in place},
+        runs={place[i]: run for i, run in board.runs.items() if i in place},
         pruned=board.pruned.copy(),
         rejected=[],
     )

@@ -72,14 +72,16 @@ class FleetRun:
     def num_gpus(self) -> int:
         """GPUs of all workers."""
         prompts = self.prefill.num_gpus * self.prefill_workers if self.prefill else 0
-        spare = sum(one.num_gpus for one in (self.decode, self.prefill) if one) * self.selection.spare
+        spare = sum(pool.num_gpus for pool in (self.decode, self.prefill) if pool) * self.selection.spare
         return self.decode.num_gpus * self.decode_workers + prompts + spare
 
     def machines(self, machine_gpus: int) -> int:
         """Whole machines of so many GPUs that the workers, spare ones too, are placed on."""
         pools = [(self.decode, self.decode_workers), (self.prefill, self.prefill_workers)]
         spare = self.selection.spare
-        return machines_of([(one.num_gpus, n + spare) for one, n in pools if one is not None], machine_gpus)
+        return machines_of(
+            [(pool.num_gpus, n + spare) for pool, n in pools if pool is not None], machine_gpus
+        )
 
 
 def run_fleet(
@@ -166,11 +168,11 @@ def drawn_anew(run: FleetRun) -> Mapping[str, tuple[float, float]]:
     counts = {i: workers for i, (_, workers) in enumerate(pools)}
     selection = Selection(counts=counts, rate_per_s=run.request_rate_per_s, num_gpus=run.num_gpus)
     options = [option for option, _ in pools]
-    again = (run_fleet(options, selection, run.request_rate_per_s, seed=seed) for seed in range(1, LOADS))
-    found = [_at_percentile(one) for one in (run, *again)]
+    runs_anew = (run_fleet(options, selection, run.request_rate_per_s, seed=seed) for seed in range(1, LOADS))
+    latencies = [_at_percentile(drawn) for drawn in (run, *runs_anew)]
     intervals = {}
-    for name in found[0]:
-        each = np.array([one[name] for one in found])
+    for name in latencies[0]:
+        each = np.array([of_run[name] for of_run in latencies])
         half = STUDENT * float(each.std(ddof=1)) / LOADS**0.5
         intervals[name] = (float(each.mean()) - half, float(each.mean()) + half)
     return intervals
@@ -179,10 +181,10 @@ def drawn_anew(run: FleetRun) -> Mapping[str, tuple[float, float]]:
 def _at_percentile(run: FleetRun) -> dict[str, float]:
     """Latencies of a run at the job's percentile after its warm-up, by limit, seconds."""
     steady, level = after_warm_up(run.simulation), run.decode.job.percentile
-    found = {"ttft": run.simulation.ttft_s, "end_to_end": run.simulation.end_to_end_s}
+    latencies = {"ttft": run.simulation.ttft_s, "end_to_end": run.simulation.end_to_end_s}
     if run.decode.job.output_tokens > 1:
-        found["tpot"] = run.simulation.tpot_s
-    return {name: float(np.nanpercentile(values[steady], level)) for name, values in found.items()}
+        latencies["tpot"] = run.simulation.tpot_s
+    return {name: float(np.nanpercentile(values[steady], level)) for name, values in latencies.items()}
 
 
 def _hits(option: Option, workers: int, trace: Load | None) -> Hits | None:
@@ -213,7 +215,7 @@ def transfer_between(prefill: Option, decode: Option) -> Transfer:
     if prompts.hierarchy == outputs.hierarchy:
         return there
     here = transfer_of(replace(prompts, hierarchy=outputs.hierarchy), outputs)
-    return max(there, here, key=lambda one: one.s_per_token)
+    return max(there, here, key=lambda transfer: transfer.s_per_token)
 
 
 def run_closed(option: Option, count: int, concurrency: int, *, which: int) -> FleetRun:

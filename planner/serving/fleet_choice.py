@@ -192,13 +192,13 @@ def _pairs_served(
     for at, of in np.ndindex(top.shape) if excluded else ():
         if frozenset((first[at], second[of])) in excluded:
             top[at, of] = -1.0
-    found = []
+    pairs = []
     for at, of in np.argwhere((top >= 0) & (top >= top.max() * (1 - 2 * LEAST_MORE))).tolist():
         i, j, most = first[at], second[of], int(best[at, of])
         counts = {i: int(prompts[most]), j: int(outputs[most, at, of])}
         rate = served_per_s(options, capacities_per_s, counts)
-        found.append({k: min(counts[k], _enough(rate, capacities_per_s[k])) for k in counts})
-    return found
+        pairs.append({k: min(counts[k], _enough(rate, capacities_per_s[k])) for k in counts})
+    return pairs
 
 
 def room_for(gpus: int, most_gpus: int, host_gpus: int) -> int:
@@ -220,13 +220,13 @@ def beside_each(gpus: int, other_gpus: int, most_gpus: int, host_gpus: int) -> I
     ([4, 3, 2, 1, 0], [8, 4, 0])
     """
     if gpus >= other_gpus:
-        found = _after_larger(gpus, other_gpus, most_gpus, host_gpus)
+        most = _after_larger(gpus, other_gpus, most_gpus, host_gpus)
     else:  # the largest is placed first: beside 0, 1, 2, … of it, then the most of it that leave room enough
         left = _after_larger(other_gpus, gpus, most_gpus, host_gpus)
         workers = np.arange(room_for(gpus, most_gpus, host_gpus) + 1)
-        found = np.searchsorted(-left, -workers, side="right") - 1
-    found.flags.writeable = False
-    return found
+        most = np.searchsorted(-left, -workers, side="right") - 1
+    most.flags.writeable = False
+    return most
 
 
 def _after_larger(gpus: int, smaller_gpus: int, most_gpus: int, host_gpus: int) -> Ints:

@@ -27,10 +27,12 @@ def infeasible_fleet(
     """
     if not layouts_of(request, hierarchy):
         return _not_offered(request, hierarchy)
-    slow = [one for one in rejected if one.best_ttft_s is not None and one.best_tpot_s is not None]
+    slow = [
+        option for option in rejected if option.best_ttft_s is not None and option.best_tpot_s is not None
+    ]
     if slow:
         return _too_slow(request, hierarchy, slow)
-    reasons = tuple(dict.fromkeys(one.reason for one in rejected))
+    reasons = tuple(dict.fromkeys(option.reason for option in rejected))
     return _too_large(request, hierarchy) if reasons == (OUT_OF_MEMORY,) else _cannot(request, reasons)
 
 
@@ -55,7 +57,7 @@ def _not_offered(request: ServingRequest, hierarchy: Hierarchy) -> ServingInfeas
     offered = {}
     for name in alone or pins:
         others = {} if alone else {other: value for other, value in pins.items() if other != name}
-        offered[name] = sorted({getattr(one, name) for one in layouts_of(request, hierarchy, others)})
+        offered[name] = sorted({getattr(layout, name) for layout in layouts_of(request, hierarchy, others)})
     if alone.get("tp", 1) > domain:
         why = f"tensor parallelism over scale-up domains of {domain} GPUs is not searched nor priced"
     elif alone:
@@ -126,12 +128,12 @@ def _too_slow(request: ServingRequest, hierarchy: Hierarchy, slow: Sequence[Reje
     """Every layout that fits breaks a limit when empty; the limits they break are named."""
     job = request.job
     size = _size(request, hierarchy)
-    pairs = [(one.best_ttft_s or 0.0, one.best_tpot_s or 0.0) for one in slow]
+    pairs = [(option.best_ttft_s or 0.0, option.best_tpot_s or 0.0) for option in slow]
     ttft, tpot = (min(values) for values in zip(*pairs, strict=True))
     whole = min(first + each * (job.output_tokens - 1) for first, each in pairs)
-    broken = sorted({_FLAGS[one.reason] for one in slow})
-    ends = f", end to end {format_seconds(whole)}" if "--e2e" in broken else ""
-    best = f"first token {format_seconds(ttft)}, output token {format_seconds(tpot)}{ends}"
+    broken = sorted({_FLAGS[option.reason] for option in slow})
+    end_to_end = f", end to end {format_seconds(whole)}" if "--e2e" in broken else ""
+    best = f"first token {format_seconds(ttft)}, output token {format_seconds(tpot)}{end_to_end}"
     return ServingInfeasible(
         what=f"no layout of {size} × {request.gpu} meets the limits even when empty",
         cause=f"best achievable: {best}",

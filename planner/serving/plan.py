@@ -149,7 +149,7 @@ class Headroom:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PromptsFound:
+class CachedPrompts:
     """What caches had of a trace's prompts, by the router in front: shares of all prompt tokens.
 
     `on_hosts` is the part of `found` that was read back from host memory.
@@ -193,7 +193,7 @@ class ServingEstimate:
     step_parts_s: Mapping[str, float]
     limits: Mapping[str, LimitCheck] = field(default_factory=dict)
     headroom: Headroom | None = None
-    prompts_found: PromptsFound | None = None
+    prompts_found: CachedPrompts | None = None
     drawn_anew: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
 

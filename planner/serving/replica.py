@@ -229,23 +229,27 @@ def within_end_to_end(options: Sequence[Option]) -> list[Option | Rejected]:
     No request is faster through both pools than through the fastest of each, so what a pool alone cannot do
     in what is left no fleet of it can.
     """
-    pools = [one for one in options if one.phase != WHOLE and one.stay_s is not None]
-    least = {id(one): _least(one) for one in pools}
-    prompts = min((least[id(one)].any_prompt_s for one in pools if one.phase == PROMPT_ONLY), default=0.0)
-    outputs = min((least[id(one)].any_outputs_s for one in pools if one.phase == OUTPUT_ONLY), default=0.0)
-    found: list[Option | Rejected] = []
-    for one in options:
-        if one.phase == WHOLE or one.stay_s is None:
-            found.append(one)
+    pools = [option for option in options if option.phase != WHOLE and option.stay_s is not None]
+    least = {id(option): _least(option) for option in pools}
+    prompts = min(
+        (least[id(option)].any_prompt_s for option in pools if option.phase == PROMPT_ONLY), default=0.0
+    )
+    outputs = min(
+        (least[id(option)].any_outputs_s for option in pools if option.phase == OUTPUT_ONLY), default=0.0
+    )
+    judged: list[Option | Rejected] = []
+    for option in options:
+        if option.phase == WHOLE or option.stay_s is None:
+            judged.append(option)
             continue
-        own, at = least[id(one)], one.phase == PROMPT_ONLY
+        bounds, at = least[id(option)], option.phase == PROMPT_ONLY
         stay_s, needed_s = (
-            one.stay_s - (outputs if at else prompts),
-            own.prompts_ttft_s if at else own.outputs_s,
+            option.stay_s - (outputs if at else prompts),
+            bounds.prompts_ttft_s if at else bounds.outputs_s,
         )
-        lost = Rejected(reason="end-to-end time", best_ttft_s=own.ttft_s, best_tpot_s=own.tpot_s)
-        found.append(replace(one, stay_s=stay_s) if needed_s <= stay_s else lost)
-    return found
+        lost = Rejected(reason="end-to-end time", best_ttft_s=bounds.ttft_s, best_tpot_s=bounds.tpot_s)
+        judged.append(replace(option, stay_s=stay_s) if needed_s <= stay_s else lost)
+    return judged
 
 
 def tightened(option: Option, *, ttft: float, tpot: float) -> Option | Rejected:
@@ -267,7 +271,9 @@ def tightened(option: Option, *, ttft: float, tpot: float) -> Option | Rejected:
     if broken is not None or option.phase == PROMPT_ONLY:
         return broken or tight
     most = largest_batch(option.times, job, option.rules.max_batch)
-    schedulers = tuple(replace(one, max_batch=min(one.max_batch, most)) for one in option.schedulers)
+    schedulers = tuple(
+        replace(scheduler, max_batch=min(scheduler.max_batch, most)) for scheduler in option.schedulers
+    )
     return replace(tight, rules=schedulers[0], schedulers=schedulers)
 
 

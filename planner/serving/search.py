@@ -52,7 +52,7 @@ from topology.fabric.hierarchy import Hierarchy
 from topology.hardware.datasheets import generation_of
 from topology.hardware.gpu import Gpu
 
-FoundFleet = tuple[FleetRun, ServingOptimality]
+CertifiedFleet = tuple[FleetRun, ServingOptimality]
 
 
 def search_serving(
@@ -62,11 +62,11 @@ def search_serving(
     started = time.perf_counter()
     check_request(request, hierarchy.gpu)
     board = enumerate_options(cal, request, hierarchy)
-    found = best_run(request, board, trace)
-    if found is None:
+    best = best_run(request, board, trace)
+    if best is None:
         missed = miss(cal, request, hierarchy, board, trace)
         return replace(missed, fix=", or ".join([missed.fix, *ways_out(cal, request, hierarchy, trace)]))
-    return finished_plan(cal, request, hierarchy, board, found, trace, started)
+    return finished_plan(cal, request, hierarchy, board, best, trace, started)
 
 
 def ways_out(
@@ -86,15 +86,15 @@ def ways_out(
         return best_run(change, enumerate_options(cal, change, hierarchy), trace) is not None
 
     modes = () if "aggregated" in request.modes else ("aggregated",)
-    narrower = [one for one in fitting_weights(request, hierarchy) if one not in failed]
-    weights = [one for one in narrower if serves(replace(request, weights=(one,)))]
+    narrower = [precision for precision in fitting_weights(request, hierarchy) if precision not in failed]
+    weights = [precision for precision in narrower if serves(replace(request, weights=(precision,)))]
     return (
         *(f"--mode {mode}" for mode in modes if serves(replace(request, modes=("aggregated",)))),
         *([f"--weights {' or '.join(weights)}"] if weights else []),
     )
 
 
-def best_run(request: ServingRequest, board: Board, trace: Load | None = None) -> FoundFleet | None:
+def best_run(request: ServingRequest, board: Board, trace: Load | None = None) -> CertifiedFleet | None:
     """The best fleet of a request's modes and its certificate; None when there is none."""
     if not has_fleet(board, request.modes):
         return None
@@ -114,12 +114,12 @@ def finished_plan(
     request: ServingRequest,
     hierarchy: Hierarchy,
     board: Board,
-    found: FoundFleet,
+    fleet: CertifiedFleet,
     trace: Load | None,
     started_s: float,
 ) -> ServingPlan:
     """The plan of the best fleet, or of its surest equal; who came next, and its headroom."""
-    run, optimality = found
+    run, optimality = fleet
     closed = is_closed(request)
     if closed:
         losers = closed_runners_up(request, board, run)
@@ -135,7 +135,7 @@ def finished_plan(
         return None if best is None else best[0]
 
     measured = best_measured(run, board, best_of)
-    again = drawn_anew(run) if not closed and trace is None else {}
+    intervals = drawn_anew(run) if not closed and trace is None else {}
     sized = request.num_gpus is not None and not closed and trace is None
     return plan_of_fleet(
         cal,
@@ -146,7 +146,7 @@ def finished_plan(
         runners_up=losers,
         measured=measured,
         headroom=headroom_of(run) if sized else None,
-        drawn_anew=again,
+        drawn_anew=intervals,
         search_time_s=time.perf_counter() - started_s,
     )
 
@@ -184,7 +184,7 @@ def check_request(request: ServingRequest, gpu: Gpu) -> None:
             fix=f"give --input and --output at most {model.max_sequence_length} together",
         )
     engine = serving_stack(request.engine)
-    others = [name for name, one in serving_stacks().items() if _runs(one, gpu, request)]
+    others = [name for name, stack in serving_stacks().items() if _runs(stack, gpu, request)]
     instead = f"--engine {' or '.join(others)}, " if others else ""
     if generation_of(gpu).maker not in engine.makers:
         raise InputError(
@@ -278,10 +278,10 @@ def known_selection(request: ServingRequest, board: Board, rate_per_s: float) ->
     """The best fleet of replicas that were all seen to serve their share of the rate."""
     if not board.served:
         return None
-    found = [0.0] * len(board.options)
+    capacities_per_s = [0.0] * len(board.options)
     for i, count in board.served.items():
-        found[i] = rate_per_s / count
-    return best_selection(request, board, found)
+        capacities_per_s[i] = rate_per_s / count
+    return best_selection(request, board, capacities_per_s)
 
 
 def _paid(selection: Selection) -> tuple[int, int]:

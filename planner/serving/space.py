@@ -53,7 +53,7 @@ def serving_layouts(
     ['tp1', 'pp2', 'pp3', 'pp4', 'tp2', 'tp2·pp2', 'tp4']
     """
     limit = min(most_gpus, LARGEST_REPLICA)
-    found = [
+    layouts = [
         ServingLayout(tp=tp, pp=pp, ep=ep)
         for tp in _tensor_degrees(model, min(limit, domain_gpus))
         for pp in PIPELINES
@@ -61,7 +61,7 @@ def serving_layouts(
         for ep in _expert_degrees(model, tp)
     ]
     if model.is_moe:
-        found += [
+        layouts += [
             ServingLayout(tp=tp, attention_dp=ranks // tp, ep=ranks)
             for tp in ((1, 2) if splits_ranks else (1,))
             for ranks in _expert_ranks(model, limit, domain_gpus, copied=copies_experts)
@@ -69,14 +69,14 @@ def serving_layouts(
         ]
     pinned = pins or {}
     if shares_cache:
-        found += [
+        layouts += [
             replace(layout, dcp=dcp)
-            for layout in found
+            for layout in layouts
             for dcp in _cache_degrees(model, layout, pinned.get("dcp"))
         ]
     return tuple(
         layout
-        for layout in found
+        for layout in layouts
         if _tiles_hosts(layout, host_gpus)
         and all(getattr(layout, name) == degree for name, degree in pinned.items())
     )

@@ -20,7 +20,7 @@ CHANCES = (SURE, 0.8, 0.7, 0.6, PREDICTED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ask:
+class Requirement:
     """What a fleet must have to be proposed: measured layouts that keep the limits with a chance.
 
     Args:
@@ -74,7 +74,7 @@ class Ask:
         )
 
 
-def asks_of(request: ServingRequest, *, with_runs: bool) -> tuple[Ask, ...]:
+def requirements_of(request: ServingRequest, *, with_runs: bool) -> tuple[Requirement, ...]:
     """What is asked of a proposal, one after the other until a fleet meets it: the highest chance first.
 
     Where the load is what is sought, any layout has a higher chance at a lower one, so nothing lies between
@@ -82,7 +82,7 @@ def asks_of(request: ServingRequest, *, with_runs: bool) -> tuple[Ask, ...]:
     """
     sought = request.job.request_rate_per_s is None and request.job.concurrency is None
     chances = (SURE, PREDICTED) if sought else CHANCES
-    return tuple(Ask(chance=chance, with_runs=with_runs) for chance in chances)
+    return tuple(Requirement(chance=chance, with_runs=with_runs) for chance in chances)
 
 
 def has_runs(board: Board) -> bool:

@@ -258,18 +258,18 @@ def read_trace(path: Path) -> Load:
 
 def _hashes(path: Path, rows: list[dict[str, str | None]]) -> list[tuple[int, ...]]:
     """Hashes of the blocks of every prompt."""
-    found = []
+    hashes = []
     for number, row in enumerate(rows, start=1):
         text = row.get(HASHES) or ""
         try:
-            found.append(tuple(int(word) for word in text.split()))
+            hashes.append(tuple(int(word) for word in text.split()))
         except ValueError as problem:
             raise InputError(
                 what=f"the trace {path} is malformed",
                 cause=f"request {number}: {HASHES} = {shown(text)} are not whole numbers",
                 fix="write them with spaces between them, or as a list in JSON lines",
             ) from problem
-    return found
+    return hashes
 
 
 def mean_rate_per_s(load: Load) -> float:
@@ -314,27 +314,27 @@ def _trace_rows(path: Path) -> tuple[list[dict[str, str | None]], int]:
 def _json_rows(path: Path, text: str) -> list[dict[str, str | None]]:
     """Rows of JSON lines in the words of a CSV; Mooncake's milliseconds become seconds."""
     rows: list[dict[str, str | None]] = []
-    for line, one in enumerate(text.splitlines(), start=1):
+    for line, text_line in enumerate(text.splitlines(), start=1):
         if len(rows) == MOST_REQUESTS:
             raise InputError(
                 what=f"the trace {path} is too long",
                 cause=f"it has more than {MOST_REQUESTS:,} requests",
                 fix="give a part of it",
             )
-        if not one.strip():
+        if not text_line.strip():
             continue
         try:
-            found = json.loads(one)
+            fields = json.loads(text_line)
             row: dict[str, str | None] = {
                 str(key).strip().lower(): " ".join(map(str, value)) if isinstance(value, list) else str(value)
-                for key, value in found.items()
+                for key, value in fields.items()
             }
             if "input_length" in row and row.get("timestamp"):
                 row["timestamp"] = repr(float(str(row["timestamp"])) / 1e3)
         except (ValueError, AttributeError, RecursionError) as problem:
             raise InputError(
                 what=f"the trace {path} is malformed",
-                cause=f"line {line}: {shown(one[:80])} is not a request in JSON",
+                cause=f"line {line}: {shown(text_line[:80])} is not a request in JSON",
                 fix=_JSON_FIX,
             ) from problem
         if rows and row.keys() != rows[0].keys():
@@ -355,18 +355,18 @@ _JSON_FIX = (
 
 def _trace_columns(path: Path, row: dict[str, str | None]) -> dict[str, str]:
     """Which column of the file holds which quantity."""
-    found = {
+    columns = {
         name: next((alias for alias in aliases if alias in row), "")
         for name, aliases in TRACE_COLUMNS.items()
     }
-    missing = [name for name, column in found.items() if not column]
+    missing = [name for name, column in columns.items() if not column]
     if missing:
         raise InputError(
             what=f"the trace {path} is malformed",
             cause=f"no column {', '.join(missing)} among {', '.join(sorted(row))}",
             fix=_TRACE_FIX,
         )
-    return found | ({"cached_tokens": "cached_tokens"} if "cached_tokens" in row else {})
+    return columns | ({"cached_tokens": "cached_tokens"} if "cached_tokens" in row else {})
 
 
 def _trace_number(path: Path, line: int, column: str, text: str, *, time: bool) -> float:

@@ -67,10 +67,10 @@ def prefix_hits(
     cached, read, went = (np.zeros(len(load), dtype=np.int64) for _ in range(3))
     for i, hashes in enumerate(load.block_hashes):
         chosen = _chosen(policy, i, hashes, beside, given)
-        found = _found(beside[chosen], hashes)
-        cached[i], went[i] = min(found * size, int(load.input_tokens[i]) - 1), chosen
+        hit_blocks = _cached_blocks(beside[chosen], hashes)
+        cached[i], went[i] = min(hit_blocks * size, int(load.input_tokens[i]) - 1), chosen
         if host_tokens:
-            read[i] = size * sum(one not in caches[chosen] for one in hashes[:found])
+            read[i] = size * sum(block not in caches[chosen] for block in hashes[:hit_blocks])
             _keep(beside[chosen], hashes, copies)
         given[chosen] += int(load.input_tokens[i]) - int(cached[i])
         _keep(caches[chosen], hashes, blocks)
@@ -98,23 +98,25 @@ def _chosen(
     """The replica that a request is sent to."""
     if policy == "round-robin":
         return number % len(caches)
-    emptiest = min(range(len(caches)), key=lambda one: given[one])
+    emptiest = min(range(len(caches)), key=lambda replica: given[replica])
     if policy == "least-loaded":
         return emptiest
-    best = max(range(len(caches)), key=lambda one: (_found(caches[one], hashes), -given[one]))
+    best = max(
+        range(len(caches)), key=lambda replica: (_cached_blocks(caches[replica], hashes), -given[replica])
+    )
     fair = given[best] <= FULLER * sum(given) / len(given)
-    return best if fair and _found(caches[best], hashes) else emptiest
+    return best if fair and _cached_blocks(caches[best], hashes) else emptiest
 
 
-def _found(cache: OrderedDict[int, None], hashes: Sequence[int]) -> int:
+def _cached_blocks(cache: OrderedDict[int, None], hashes: Sequence[int]) -> int:
     """Blocks from the start of a prompt that a cache has."""
-    return next((n for n, one in enumerate(hashes) if one not in cache), len(hashes))
+    return next((n for n, block in enumerate(hashes) if block not in cache), len(hashes))
 
 
 def _keep(cache: OrderedDict[int, None], hashes: Sequence[int], most: int) -> None:
     """Put a prompt's blocks in, the first of it last, so that its end is evicted before its start."""
-    for one in reversed(hashes):
-        cache[one] = None
-        cache.move_to_end(one)
+    for block in reversed(hashes):
+        cache[block] = None
+        cache.move_to_end(block)
     while len(cache) > most:
         cache.popitem(last=False)

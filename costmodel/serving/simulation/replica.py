@@ -42,9 +42,11 @@ class Replica:
         """
         self._times, self._rules, self._keeps = times, rules, keeps
         block, g = rules.kv_block_tokens, times.tokens_per_step
-        own = load if isinstance(load, Requests) else Requests.of(load, tokens_per_step=g, block_tokens=block)
-        self._left, self._context, self._steps_left = own.left, own.context, own.steps_left
-        self._held, self._finish_step, self._start_step = own.held, own.finish_step, own.start_step
+        state = (
+            load if isinstance(load, Requests) else Requests.of(load, tokens_per_step=g, block_tokens=block)
+        )
+        self._left, self._context, self._steps_left = state.left, state.context, state.steps_left
+        self._held, self._finish_step, self._start_step = state.held, state.finish_step, state.start_step
         self._heap: list[tuple[int, int]] = []
         self._admitted: list[int] = []
         self._prefilling: deque[int] = deque()
@@ -55,7 +57,11 @@ class Replica:
         self._unseen: list[int] = []
         self._unseen_done: list[int] = []
         self.waiting: deque[int] = deque()
-        self.first_token_s, self.finish_s, self.admitted_s = own.first_token_s, own.finish_s, own.admitted_s
+        self.first_token_s, self.finish_s, self.admitted_s = (
+            state.first_token_s,
+            state.finish_s,
+            state.admitted_s,
+        )
         self.finished: list[int] = []
         self.entered: list[int] = []
         self.steps: list[tuple[float, int, int, float]] = []
@@ -236,10 +242,10 @@ class Replica:
 
     def _attention_s(self, chunk: int, past: int) -> float:
         """Prefill attention of a chunk, remembered: simulations of one replica send it the same prompts."""
-        found = self._chunks_s.get((chunk, past))
-        if found is None:
-            found = self._chunks_s[chunk, past] = self._times.prefill_attention.at(chunk, past)
-        return found
+        seconds = self._chunks_s.get((chunk, past))
+        if seconds is None:
+            seconds = self._chunks_s[chunk, past] = self._times.prefill_attention.at(chunk, past)
+        return seconds
 
     def _start_decoding(self, i: int, first_s: float) -> None:
         """A prompt is computed: emit its first token, and decode the rest."""

@@ -98,8 +98,8 @@ class Simulation:
         """Requests that decode in a step, averaged over the steps of the window."""
         count = self.step_count
         if self.filling:
-            ends, (first, last) = self.step_end_s, self.arrival_s[[self.filling, -1]]
-            inside = np.where((ends >= first) & (ends <= last), count, 0.0)
+            end_s, (first, last) = self.step_end_s, self.arrival_s[[self.filling, -1]]
+            inside = np.where((end_s >= first) & (end_s <= last), count, 0.0)
             count = inside if inside.any() else count
         return float((self.step_batch * count).sum()) / max(float(count.sum()), 1.0)
 
@@ -110,10 +110,10 @@ def simulate(times: StepTimes, rules: Scheduler, load: Load) -> Simulation:
     Open loads arrive at their times; in a closed loop the next request is sent when one finishes.
     Every request is served and every token counted exactly once (property-tested).
     """
-    found = _simulated(times, rules, load, lambda _: True)
-    if found is None:
+    simulation = _simulated(times, rules, load, lambda _: True)
+    if simulation is None:
         raise RuntimeError("a simulation that nothing ends has no end")
-    return found
+    return simulation
 
 
 def simulate_apart(times: StepTimes, rules: Scheduler, load: Load, replicas: int) -> Simulation:

@@ -21,7 +21,7 @@ from planner.serving.plan import (
     ServingPlan,
     ServingRequest,
 )
-from planner.serving.search import FoundFleet, best_run, is_closed
+from planner.serving.search import CertifiedFleet, best_run, is_closed
 from topology.base.units import MEGA
 from topology.fabric.hierarchy import Hierarchy
 
@@ -42,7 +42,7 @@ class Contender:
     hierarchy: Hierarchy
     board: Board
     proposed: bool = True
-    best: FoundFleet | None = None
+    best: CertifiedFleet | None = None
     plan: ServingPlan | None = None
 
     def search(self, cal: Calibration, trace: Load | None) -> None:

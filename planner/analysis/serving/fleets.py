@@ -35,7 +35,7 @@ from planner.serving.plan import (
     ServingRequest,
 )
 from planner.serving.search import (
-    FoundFleet,
+    CertifiedFleet,
     best_run,
     check_request,
     finished_plan,
@@ -43,7 +43,7 @@ from planner.serving.search import (
     miss,
     ways_out,
 )
-from planner.serving.sure import Ask, asks_of, has_runs
+from planner.serving.sure import Requirement, has_runs, requirements_of
 from topology.base.errors import InputError, NoFeasiblePlanError
 from topology.fabric.hierarchy import Hierarchy
 
@@ -118,7 +118,7 @@ class _Candidate:
     """
 
     contender: Contender
-    best: FoundFleet
+    best: CertifiedFleet
     board: Board
     scope: str = ""
 
@@ -136,12 +136,14 @@ def _proposal(
         (contender for contender in contenders if contender.proposed and contender.plan is not None),
         key=_worth,
     )
-    asks = asks_of(daring.request, with_runs=any(has_runs(contender.board) for contender in proposed))
+    requirements = requirements_of(
+        daring.request, with_runs=any(has_runs(contender.board) for contender in proposed)
+    )
     chosen = _Candidate(contender=daring, best=daring.best, board=daring.board)
-    for ask in asks:
-        cheapest = _cheapest(proposed, asked.trace, ask)
+    for requirement in requirements:
+        cheapest = _cheapest(proposed, asked.trace, requirement)
         chosen = cheapest or chosen
-        if cheapest is not None or daring.plan.chance >= ask.chance - ROUNDING:
+        if cheapest is not None or daring.plan.chance >= requirement.chance - ROUNDING:
             break
     contender = chosen.contender
     plan = finished_plan(
@@ -159,7 +161,9 @@ def _proposal(
     return (plan if beside.saved < LEAST_GAP else replace(plan, daring=beside)), contender
 
 
-def _cheapest(proposed: Sequence[Contender], trace: Load | None, ask: Ask) -> _Candidate | None:
+def _cheapest(
+    proposed: Sequence[Contender], trace: Load | None, requirement: Requirement
+) -> _Candidate | None:
     """The cheapest fleet that meets what is asked of a proposal; at one bill, that of the highest chance.
 
     Contenders come in the order of what their fleets cost at least: those for which the limits just hold.
@@ -168,22 +172,22 @@ def _cheapest(proposed: Sequence[Contender], trace: Load | None, ask: Ask) -> _C
     for contender in proposed:
         if contender.plan is None or _bill(contender.plan) > least[:2]:
             continue
-        candidate = _candidate(contender, trace, ask)
+        candidate = _candidate(contender, trace, requirement)
         if candidate is None:
             continue
         plan = _plan_of(candidate)
         key = (*_bill(plan), -round(plan.chance, 2), float(plan.num_gpus))
-        if ask.is_met(plan) and key < least:
+        if requirement.is_met(plan) and key < least:
             best, least = candidate, key
     return best
 
 
-def _candidate(contender: Contender, trace: Load | None, ask: Ask) -> _Candidate | None:
+def _candidate(contender: Contender, trace: Load | None, requirement: Requirement) -> _Candidate | None:
     """The best fleet of a contender that meets what is asked, of its equals the surest."""
-    if contender.best is not None and contender.plan is not None and ask.is_met(contender.plan):
+    if contender.best is not None and contender.plan is not None and requirement.is_met(contender.plan):
         board, candidate, scope = contender.board, contender.best, ""
     else:
-        board, scope = ask.part(contender.board), ask.scope
+        board, scope = requirement.part(contender.board), requirement.scope
         searched = best_run(contender.request, board, trace)
         if searched is None:
             return None

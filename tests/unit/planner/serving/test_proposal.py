@@ -13,7 +13,7 @@ from planner.questions.flags import ServeFlags
 from planner.questions.serving.understand import understand_serving
 from planner.serving.plan import ROUNDING, SURE, ServingPlan
 from planner.serving.replica import WHOLE
-from planner.serving.sure import Ask
+from planner.serving.sure import Requirement
 from topology.base.errors import InputError
 from topology.base.units import format_chance
 
@@ -53,7 +53,7 @@ def test_a_proposal_is_sure_and_measured_or_says_that_it_is_not(
     """Nine tenths and runs behind it, else the shortfall stands in the headline, and nothing is proven there."""
     plan = plans[name]
     answer = serving_answer(plan)
-    sure = Ask(chance=SURE, with_runs=True).is_met(plan)
+    sure = Requirement(chance=SURE, with_runs=True).is_met(plan)
     assert sure or plan.chance < SURE or not plan.evidence.rows
     has_shortfall = f"chance of keeping the limits {format_chance(plan.chance)}" in answer.headline
     assert has_shortfall is (plan.chance < SURE - ROUNDING)
@@ -157,7 +157,7 @@ def test_options_under_tighter_limits_serve_no_more_than_before() -> None:
 
     request, hierarchy = understand_serving(QUESTIONS["small"]).requests[0]
     board = enumerate_options(load_calibration(), request, hierarchy)
-    sure = Ask(chance=SURE, with_runs=True).part(board)
+    sure = Requirement(chance=SURE, with_runs=True).part(board)
     before = {
         (option.label, option.phase): (option.rules.max_batch, ceiling)
         for option, ceiling in zip(board.options, board.ceilings_per_s, strict=True)
