@@ -113,24 +113,24 @@ def check_launch(plan: Plan, say: Say = _silent) -> Check:
 
 def parsed(contract: Contract, files: Files, plan: Plan, say: Say = _silent) -> tuple[bool | None, str]:
     """Whether the engine's own parser takes its files, and in words; None where it is not here."""
-    from executor.parsers import ask
+    from executor.parsers import client
     from executor.validation.progress import Progress
     from planner.engines.fields import facts_of
-    from planner.engines.own import OWN
+    from planner.engines.meshplan import MESHPLAN
 
     engine = contract.engine
-    if engine == OWN.engine:
+    if engine == MESHPLAN.engine:
         return True, "that is how it reads them"
-    python = ask.interpreter(engine)
+    python = client.interpreter(engine)
     if python is None:
-        return None, f"{ask.PACKAGES[engine]} is not installed here: {ask.HOW}"
+        return None, f"{client.PACKAGES[engine]} is not installed here: {client.HOW}"
     part = f"asking {engine}'s own parser"
-    progress = Progress(say, {part: ask.START_S})
+    progress = Progress(say, {part: client.START_S})
     progress.begin(part)
     facts = facts_of(plan)
-    case = ask.case_of(contract, files, facts, plan.problem.cluster.gpu)
-    (answer,) = ask.answers(engine, [case], python, progress.alive)
-    faults = ask.faults(facts, answer)
+    case = client.case_of(contract, files, facts, plan.problem.cluster.gpu)
+    (answer,) = client.answers(engine, [case], python, progress.alive)
+    faults = client.faults(facts, answer)
     taken = (
         f"its own parser takes it and derives {len(answer.get('derived', ()))} of the plan's values from it"
     )

@@ -98,8 +98,7 @@ def command(
 ) -> int:
     """Train: plan if need be, start the ranks, restart them after failures, end with a checkpoint."""
     from app.actions.convert import publish_run
-    from app.actions.runs import by_engine
-    from app.actions.runs import own as training_run
+    from app.actions.runs import by_engine, training_run
     from app.actions.runs.texts import with_texts
     from app.reports.answer import emit
     from executor.training.option import options_of

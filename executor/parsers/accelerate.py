@@ -25,7 +25,7 @@ def launched(path: str) -> dict[str, str]:
     return {name: str(value) for name, value in prepare_multi_gpu_env(args).items()}
 
 
-def judge(case: Mapping[str, Any]) -> dict[str, Any]:
+def derive(case: Mapping[str, Any]) -> dict[str, Any]:
     """What it derives."""
     from accelerate.commands.config.config_args import load_config_from_file
     from accelerate.parallelism_config import ParallelismConfig

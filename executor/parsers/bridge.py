@@ -91,7 +91,7 @@ def recipe(model: Mapping[str, Any]) -> Any:
     )  # fmt: skip
 
 
-def judge(case: Mapping[str, Any]) -> dict[str, Any]:
+def derive(case: Mapping[str, Any]) -> dict[str, Any]:
     """What it derives."""
     from megatron.bridge.training.config import runtime_config_update
 

@@ -13,7 +13,7 @@ from executor.parsers.hollow import pretend
 pretend()
 
 
-def judge(case: Mapping[str, Any]) -> dict[str, Any]:
+def derive(case: Mapping[str, Any]) -> dict[str, Any]:
     """What it derives."""
     from deepspeed.runtime import config as runtime
 

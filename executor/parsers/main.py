@@ -22,11 +22,11 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 Case: TypeAlias = Mapping[str, Any]
-Judge: TypeAlias = Callable[[Case], dict[str, Any]]
+Derive: TypeAlias = Callable[[Case], dict[str, Any]]
 SET_BY_PLANS = ("CUDA_DEVICE_MAX_CONNECTIONS", "PYTORCH_CUDA_ALLOC_CONF", "TORCH_NCCL_AVOID_RECORD_STREAMS")
 
 
-def answer(judge: Judge, case: Case) -> dict[str, Any]:
+def answer(derive: Derive, case: Case) -> dict[str, Any]:
     """What the engine derives in a folder with the files and in their environment, or why it stopped."""
     for name in SET_BY_PLANS:
         os.environ.pop(name, None)
@@ -36,7 +36,7 @@ def answer(judge: Judge, case: Case) -> dict[str, Any]:
             (Path(folder) / name).write_text(text, encoding="utf-8")
         os.chdir(folder)
         try:
-            return {"derived": judge(case)}
+            return {"derived": derive(case)}
         except (Exception, SystemExit) as error:  # noqa: BLE001  # whatever stops the engine is the answer
             result = " ".join(str(error).split())[:600]
             return {"error": f"{type(error).__name__}: {result}"}
@@ -59,11 +59,11 @@ def main() -> None:
         RANK="0", LOCAL_RANK="0", MASTER_ADDR="localhost", MASTER_PORT="1", DS_ACCELERATOR="cpu"
     )
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-        judge: Judge = importlib.import_module(f"executor.parsers.{sys.argv[1]}").judge
+        derive: Derive = importlib.import_module(f"executor.parsers.{sys.argv[1]}").derive
         for line in sys.stdin:
             case = json.loads(line)
             os.environ["WORLD_SIZE"] = str(case["gpus"])
-            print(json.dumps(answer(judge, case)), file=out, flush=True)
+            print(json.dumps(answer(derive, case)), file=out, flush=True)
 
 
 if __name__ == "__main__":

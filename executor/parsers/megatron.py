@@ -58,7 +58,7 @@ def sourced(file_name: str) -> tuple[list[str], dict[str, str]]:
     }
 
 
-def judge(case: Mapping[str, Any]) -> dict[str, Any]:
+def derive(case: Mapping[str, Any]) -> dict[str, Any]:
     """What it derives."""
     from megatron.training import arguments
 

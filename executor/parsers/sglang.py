@@ -17,7 +17,7 @@ pretend()
 sys.meta_path.insert(0, Hollow(ABSENT, Members))
 
 
-def judge(case: Mapping[str, Any]) -> dict[str, Any]:
+def derive(case: Mapping[str, Any]) -> dict[str, Any]:
     """What it reads in the words after `sglang.launch_server`; a shortened flag is none."""
     from sglang.srt.server_args import ServerArgs
 

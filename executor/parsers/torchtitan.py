@@ -38,7 +38,7 @@ def checked(config: Any) -> Any:
     return replace(config, **parts)
 
 
-def judge(case: Mapping[str, Any]) -> dict[str, Any]:
+def derive(case: Mapping[str, Any]) -> dict[str, Any]:
     """What it derives."""
     from torchtitan.config import Configurable
     from torchtitan.distributed import ParallelDims

@@ -18,7 +18,7 @@ pretend()
 sys.meta_path.insert(0, Hollow(ABSENT, Members))
 
 
-def judge(case: Mapping[str, Any]) -> dict[str, Any]:
+def derive(case: Mapping[str, Any]) -> dict[str, Any]:
     """What it reads in the words after `vllm serve`; a shortened flag is none."""
     import vllm.platforms
 

@@ -36,8 +36,8 @@ SAVING, RANKS = "Checkpoints", "Ranks and nodes"
 class RunSettings:
     """One training run: `folder` holds everything that it writes, the rest is what a user may set.
 
-    Values are in effect: what was left to us is decided (`app.actions.runs.own`). `checksums` are those of
-    tokenizer and texts when the run began.
+    Values are in effect: what was left to us is decided (`app.actions.runs.training_run`). `checksums` are
+    those of tokenizer and texts when the run began.
     """
 
     folder: str

@@ -36,7 +36,7 @@ from executor.validation.progress import Progress, results
 from executor.validation.reference import Case, Difference, Outcome, compare, run_layout, run_reference
 from executor.validation.report import Check, Numerics, RankMeasurement, StageTerm, ValidationReport, Verdict
 from executor.validation.shrink import small_case
-from planner.engines.own import OWN
+from planner.engines.meshplan import MESHPLAN
 from planner.plan import FREE, Plan
 from topology.base.errors import InputError
 from topology.base.units import format_bytes, format_seconds
@@ -106,7 +106,7 @@ def expected_parts_s(plan: Plan) -> dict[str, float]:
 
 def is_own(plan: Plan) -> bool:
     """Whether a plan is for, and priced as, the executor that is asked here."""
-    return plan.request.stack == STACK and plan.request.engine in (OWN.engine, FREE)
+    return plan.request.stack == STACK and plan.request.engine in (MESHPLAN.engine, FREE)
 
 
 def scope_of(plan: Plan) -> str:

@@ -20,6 +20,7 @@ from costmodel.stack import SoftwareStack
 from costmodel.training.bands import Doubts, tie_ratio
 from costmodel.training.estimate import estimate
 from planner.audit.changes import Change, Running, changes_of, most_bytes, running_of
+from planner.audit.contract_reading import add_chunks
 from planner.audit.environment import SLOWING
 from planner.audit.findings import IMPOSSIBLE_PACE, findings_of
 from planner.audit.given import given_by
@@ -28,7 +29,6 @@ from planner.audit.legal import Finding, stops
 from planner.audit.priced_facts import with_priced_facts
 from planner.audit.read import Reading, read_texts
 from planner.audit.residual import Residual, residual_of, work_of
-from planner.audit.told import add_chunks
 from planner.audit.unsettled import leanest_layout
 from planner.audit.verdict import Basis, Verdict, memory_verdict
 from planner.engines.fields import is_numeric, stack_facts, told_stack

@@ -20,10 +20,7 @@ from costmodel.stack import SoftwareStack
 from costmodel.training.bands import peak_deviation, tie_ratio
 from costmodel.training.estimate import estimate
 from costmodel.training.score import evaluate
-from planner.audit.job import Job
-from planner.audit.read import Reading
-from planner.audit.spelling import WITHOUT, spelled_change, spelled_words
-from planner.audit.told import (
+from planner.audit.contract_reading import (
     facts_of_job,
     problem_told,
     split_told,
@@ -31,6 +28,9 @@ from planner.audit.told import (
     told_of,
     words_between,
 )
+from planner.audit.job import Job
+from planner.audit.read import Reading
+from planner.audit.spelling import WITHOUT, spelled_change, spelled_words
 from planner.engines.fields import facts_of, is_numeric, stack_facts, told_stack
 from planner.formats.logs import Measured
 from planner.plan import Plan, PlanRequest, Problem, stack_of

@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterator
 
 from costmodel.layout import PLAIN_SCHEDULE
 from costmodel.parallel.divisions import BATCH, EXPERT_RANKS, HEADS, RANKS
+from planner.audit.contract_reading import contract_of
 from planner.audit.environment import SLOW
 from planner.audit.job import Job
 from planner.audit.legal import KIND_OF, Finding, FindingKind, broken_rules, place_of, refused
 from planner.audit.read import Reading
 from planner.audit.residual import work_of
 from planner.audit.spelling import spelled_fix, spelled_name
-from planner.audit.told import contract_of
 from planner.bounds.reachable import HIGHEST_SHARE_OF_PEAK, reachable_flop_per_s
 from planner.engines.megatron_lm.limits import orders_kernels_by_queue
 from planner.engines.megatron_lm.pairing import FLAG as PAIRS

@@ -21,12 +21,12 @@ from costmodel.runs.model import model_of
 from costmodel.stack import stack as find_stack
 from costmodel.training.estimate import beyond_positions
 from planner.audit.adapters import StatedAdapter, stated_adapter
+from planner.audit.contract_reading import model_told, told_by, told_modules, unpriced_by
 from planner.audit.facts import Facts
 from planner.audit.given import given_by
 from planner.audit.layout import layout_of, value_of
 from planner.audit.offload import StatedOffload, stated_offload
 from planner.audit.read import Reading
-from planner.audit.told import model_told, told_by, told_modules, unpriced_by
 from planner.audit.unsettled import Unsettled, leanest_layout
 from planner.audit.words import UNKNOWN
 from planner.engines.contract import Reading as Told

@@ -12,8 +12,8 @@ from typing import Any
 from costmodel.layout import INTERLEAVED_SCHEDULE, RECOMPUTES, ParallelLayout
 from costmodel.parallel.divisions import RANKS
 from costmodel.pipeline.schedules import usual_schedule
+from planner.audit.contract_reading import contract_of, has_untold_words, is_whole, own_names
 from planner.audit.read import Reading
-from planner.audit.told import contract_of, has_untold_words, is_whole, own_names
 from planner.audit.unsettled import Unsettled, leanest_value
 from planner.engines.contract import Reading as Told
 from planner.formats.settings import truth_of, whole

@@ -12,11 +12,7 @@ from typing import Any, Literal
 
 from costmodel.kernels.precisions import TRAINING
 from costmodel.layout import ParallelLayout
-from planner.audit.facts import Facts
-from planner.audit.job import Job
-from planner.audit.read import Reading
-from planner.audit.spelling import spelled_change, spelled_name, spelled_names, spelled_words
-from planner.audit.told import (
+from planner.audit.contract_reading import (
     contract_of,
     facts_of_job,
     own_names,
@@ -28,6 +24,10 @@ from planner.audit.told import (
     told_of,
     words_between,
 )
+from planner.audit.facts import Facts
+from planner.audit.job import Job
+from planner.audit.read import Reading
+from planner.audit.spelling import spelled_change, spelled_name, spelled_names, spelled_words
 from planner.law import Ground, PlanLaw, Violation
 from planner.plan import PlanRequest, Problem, stack_of
 from planner.rules.check import check, parse_pins, rules_of

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from costmodel.updates.offload import DISKS
+from planner.audit.contract_reading import is_whole, told_by
 from planner.audit.facts import OFFLOADED, Facts
 from planner.audit.read import Reading
-from planner.audit.told import is_whole, told_by
 from planner.formats.settings import truth_of
 
 _OFF = ("", "false", "none", "0", "no")

@@ -15,7 +15,7 @@ from planner.engines.contract import Contract
 from planner.engines.deepspeed import DEEPSPEED
 from planner.engines.even_layers import EvenLayers, as_even_as_possible
 from planner.engines.megatron_lm.contract import MEGATRON
-from planner.engines.own import OWN
+from planner.engines.meshplan import MESHPLAN
 from planner.engines.torchtitan.contract import TORCHTITAN
 from planner.engines.wrappers.colossalai import COLOSSALAI
 from planner.engines.wrappers.horovod import HOROVOD
@@ -26,7 +26,7 @@ from planner.plan import FREE, Problem, Recomputes
 CONTRACTS: Mapping[str, Contract] = {
     contract.engine: contract
     for contract in (
-        MEGATRON, BRIDGE, TORCHTITAN, ACCELERATE, DEEPSPEED, COLOSSALAI, HOROVOD, TENSORFLOW, OWN
+        MEGATRON, BRIDGE, TORCHTITAN, ACCELERATE, DEEPSPEED, COLOSSALAI, HOROVOD, TENSORFLOW, MESHPLAN
     )
 }  # fmt: skip
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from planner.engines import accelerate, bridge, deepspeed, own, program
+from planner.engines import accelerate, bridge, deepspeed, meshplan, program
 from planner.engines.contract import Contract
 from planner.engines.limit import Variable
 from planner.engines.megatron_lm import script
@@ -33,7 +33,7 @@ class Format:
     notes: Callable[[Plan], tuple[str, ...]] = lambda _: ()
 
 
-def _one(
+def _of_file(
     file_name: str,
     render: Callable[[Mapping[str, Any], tuple[Variable, ...]], str],
     parse: Callable[[str, Contract], Mapping[str, Any]],
@@ -66,24 +66,26 @@ def _with_program(form: Format) -> Format:
 
 PLAN_FILE = "plan.json"
 FORMATS: Mapping[str, Format] = {
-    "megatron": _one("megatron_args.sh", script.render, script.parse, _tokenizer),
-    "megatron-bridge": _one("bridge_plan.py", bridge.render, bridge.parse, bridge.notes),
-    "torchtitan": _one("torchtitan_plan.py", torchtitan.render, torchtitan.parse, torchtitan.notes),
-    "deepspeed": _with_program(_one("ds_config.json", deepspeed.render, deepspeed.parse, deepspeed.notes)),
+    "megatron": _of_file("megatron_args.sh", script.render, script.parse, _tokenizer),
+    "megatron-bridge": _of_file("bridge_plan.py", bridge.render, bridge.parse, bridge.notes),
+    "torchtitan": _of_file("torchtitan_plan.py", torchtitan.render, torchtitan.parse, torchtitan.notes),
+    "deepspeed": _with_program(
+        _of_file("ds_config.json", deepspeed.render, deepspeed.parse, deepspeed.notes)
+    ),
     "accelerate": _with_program(
         Format(
             render=lambda _, words, environment: accelerate.render(words, environment),
             parse=accelerate.parse,
         )
     ),
-    "colossalai": _with_program(_one("colossalai_plan.json", deepspeed.render, deepspeed.parse)),
-    "horovod": _with_program(_one("horovod_plan.json", deepspeed.render, deepspeed.parse)),
+    "colossalai": _with_program(_of_file("colossalai_plan.json", deepspeed.render, deepspeed.parse)),
+    "horovod": _with_program(_of_file("horovod_plan.json", deepspeed.render, deepspeed.parse)),
     "tensorflow": _with_program(
-        _one("tensorflow_plan.json", deepspeed.render, deepspeed.parse, tensorflow.notes)
+        _of_file("tensorflow_plan.json", deepspeed.render, deepspeed.parse, tensorflow.notes)
     ),
     "meshplan": Format(
-        render=lambda plan, *_: {PLAN_FILE: own.render(plan)},
-        parse=lambda files, _: own.parse(files[PLAN_FILE]),
+        render=lambda plan, *_: {PLAN_FILE: meshplan.render(plan)},
+        parse=lambda files, _: meshplan.parse(files[PLAN_FILE]),
     ),
 }
 """Files of every engine that has a contract."""

@@ -6,7 +6,7 @@ The launcher of a bundle trains until it is stopped; `plan run` saves at Slurm's
 from __future__ import annotations
 
 from planner.engines.contracts import engine_of_stack
-from planner.engines.own import OWN
+from planner.engines.meshplan import MESHPLAN
 from planner.engines.quoting import one_line
 from planner.launch.machines import Exported, PlanMachines, machines_of, require_equal, title_of
 from planner.plan import FREE, Plan
@@ -18,7 +18,7 @@ SLURM_NOTICE_S = 120
 
 def _require_own(plan: Plan) -> None:
     """Refuse a plan for one engine that this file would start another with."""
-    if plan.request.stack in OWN.stacks:
+    if plan.request.stack in MESHPLAN.stacks:
         return
     engine = plan.request.engine if plan.request.engine != FREE else engine_of_stack(plan.request.stack)
     raise InputError(

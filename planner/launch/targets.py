@@ -9,8 +9,8 @@ from planner.engines.contract import Contract, read, write
 from planner.engines.contracts import CONTRACTS
 from planner.engines.fields import facts_of
 from planner.engines.formats import FORMATS, Files
-from planner.engines.judge import cost, is_the_plan, judge, refusal, require_runnable
 from planner.engines.limit import Variable
+from planner.engines.read_back import cost, is_the_plan, refusal, require_runnable, verdict_of
 from planner.launch.machines import Exported
 from planner.launch.nvrx import resilience
 from planner.launch.slurm import export_slurm
@@ -62,7 +62,7 @@ def engine_files(
     form, facts = FORMATS[contract.engine], facts_of(plan)
     files = form.render(plan, write(contract, facts), variables(plan, contract))
     reading = read(contract, form.parse(files, contract), plan.layout.num_gpus)
-    verdict = judge(plan, contract, reading, cal or tables_of(plan))
+    verdict = verdict_of(plan, contract, reading, cal or tables_of(plan))
     notes = form.notes(plan)
     if is_the_plan(plan, verdict):
         return files, notes

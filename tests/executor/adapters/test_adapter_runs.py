@@ -12,7 +12,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from app.actions.runs.own import require_trained_as_planned
+from app.actions.runs.training_run import require_trained_as_planned
 from app.cli import run
 from costmodel.layout import ParallelLayout
 from costmodel.updates.adapters import parse_adapter

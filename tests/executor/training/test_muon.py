@@ -12,7 +12,7 @@ pytest.importorskip("torch")
 
 import torch
 
-from app.actions.runs.own import require_trained_as_planned
+from app.actions.runs.training_run import require_trained_as_planned
 from costmodel.layout import ParallelLayout
 from costmodel.updates.adapters import parse_adapter
 from executor.training.muon import blended, is_matrix, newton_schulz, step_of

@@ -19,7 +19,7 @@ pytest.importorskip("torch")
 
 from app.actions.planned_checks import check_fits, check_launch, parsed, planned_checks
 from app.cli import run
-from executor.parsers import ask
+from executor.parsers import client
 
 LAYOUT = ParallelLayout(dp=2, zero_stage=1)
 HUGE = {"hidden_size": 16384, "intermediate_size": 65536, "num_attention_heads": 128, "head_dim": 128}
@@ -95,10 +95,10 @@ def test_a_launch_is_not_checked_without_the_engine(
     estimated_plan_of: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Reading back is our own word; without the engine's parser it says how to check."""
-    monkeypatch.setattr(ask, "interpreter", lambda _: None)
+    monkeypatch.setattr(client, "interpreter", lambda _: None)
     accepted, words = parsed(CONTRACTS["accelerate"], {"a.yaml": ""}, estimated_plan_of(LAYOUT))
     assert accepted is None
-    assert words == f"accelerate is not installed here: {ask.HOW}"
+    assert words == f"accelerate is not installed here: {client.HOW}"
 
 
 @pytest.mark.parametrize(
@@ -118,8 +118,8 @@ def test_the_engines_own_parser_decides_where_it_is_installed(
 ) -> None:
     """What it derives must be the plan's, and it says at once whom it asks."""
     heard: list[str] = []
-    monkeypatch.setattr(ask, "interpreter", lambda _: sys.executable)
-    monkeypatch.setattr(ask, "answers", lambda *_: [answer])
+    monkeypatch.setattr(client, "interpreter", lambda _: sys.executable)
+    monkeypatch.setattr(client, "answers", lambda *_: [answer])
     found = parsed(CONTRACTS["accelerate"], {"a.yaml": ""}, estimated_plan_of(LAYOUT), heard.append)
     assert (found[0], words in found[1]) == (accepted, True)
     assert heard[0].startswith("asking accelerate's own parser: 0 s so far, about ")

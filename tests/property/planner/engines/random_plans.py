@@ -23,7 +23,7 @@ from planner.engines.contract import Contract, Reading, read, write
 from planner.engines.contracts import CONTRACTS
 from planner.engines.fields import layout_facts, model_facts, plainest, stack_facts
 from planner.engines.formats import FORMATS, Files
-from planner.engines.judge import differences
+from planner.engines.read_back import differences
 from planner.plan import Problem
 from planner.rules.check import legal
 from topology.builders import default_cluster

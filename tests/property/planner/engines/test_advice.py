@@ -6,9 +6,9 @@ from itertools import islice
 
 import pytest
 
+from planner.audit.contract_reading import PADDED, contract_of, words_between, words_of
 from planner.audit.read import read_texts
 from planner.audit.spelling import spelled_words
-from planner.audit.told import PADDED, contract_of, words_between, words_of
 from planner.engines.contract import read
 from planner.engines.contracts import CONTRACTS
 from planner.engines.fields import is_numeric

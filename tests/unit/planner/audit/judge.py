@@ -12,10 +12,10 @@ from typing import Any
 from app.reports.audit.report import audit_document
 from costmodel.kernels.tables import load_calibration
 from planner.audit.audit import Audit, measured_step_s
+from planner.audit.contract_reading import add_chunks
 from planner.audit.findings import findings_of
 from planner.audit.job import Job
 from planner.audit.read import read_files
-from planner.audit.told import add_chunks
 from topology.base.errors import InputError
 
 COLUMNS = {

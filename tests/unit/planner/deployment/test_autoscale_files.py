@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from executor.parsers.ask import VARIABLE, interpreter
+from executor.parsers.client import VARIABLE, interpreter
 from planner.deployment.autoscale import (
     ADAPTER_FILE,
     HPA_FILE,

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from executor.parsers.ask import VARIABLE, interpreter
+from executor.parsers.client import VARIABLE, interpreter
 from planner.deployment.folder import folder
 from planner.deployment.forms import FORMS, forms_of
 from planner.deployment.vllm_sglang import engine_words

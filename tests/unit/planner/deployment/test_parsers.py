@@ -11,7 +11,7 @@ import pytest
 from costmodel.models.catalog import model
 from costmodel.serving.deployment import ServingLayout
 from costmodel.serving.engine import scheduler_default, serving_stack
-from executor.parsers.ask import VARIABLE, answers, interpreter
+from executor.parsers.client import VARIABLE, answers, interpreter
 from planner.deployment.placement import servers_of
 from planner.deployment.vllm_sglang import server_commands
 from planner.serving.plan import ServingPlan

@@ -16,8 +16,8 @@ from costmodel.models.spec import ModelSpec
 from costmodel.stack import stack as find_stack
 from planner.engines.contract import read
 from planner.engines.contracts import CONTRACTS
-from planner.engines.judge import require_runnable
 from planner.engines.megatron_lm.stage_string import layout_string, modules_of_string, stages_of_string
+from planner.engines.read_back import require_runnable
 from planner.launch.targets import export_plan
 from planner.plan import Plan, Problem
 from planner.questions.flags import Flags
@@ -112,7 +112,7 @@ def test_positions_that_are_learned_have_no_modules_in_megatron() -> None:
 
 def test_a_plan_with_modules_is_not_run_without_them() -> None:
     """``plan run`` trains a plan for another engine itself, and has no such modules."""
-    from app.actions.runs.own import require_trained_as_planned
+    from app.actions.runs.training_run import require_trained_as_planned
 
     require_trained_as_planned(with_modules(0, ParallelLayout(dp=8), model("llama-3.1-8b")))
     with pytest.raises(InputError, match="further tokens"):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from executor.parsers.ask import PACKAGES, answers, interpreter
+from executor.parsers.client import PACKAGES, answers, interpreter
 from planner.engines.contract import read, words_of_line
 from planner.engines.contracts import CONTRACTS
 

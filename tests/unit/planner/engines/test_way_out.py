@@ -14,7 +14,7 @@ from costmodel.layout import LayoutTable, ParallelLayout
 from costmodel.models.catalog import model
 from costmodel.stack import stack
 from planner.engines.contracts import CONTRACTS
-from planner.engines.judge import require_runnable
+from planner.engines.read_back import require_runnable
 from planner.plan import FREE, Plan, PlanRequest, problem_of
 from planner.rules.check import check
 from planner.search.search import search

@@ -15,7 +15,7 @@ from costmodel.job import TrainingJob
 from costmodel.kernels.tables import load_calibration
 from costmodel.models.catalog import model
 from executor.launch.doors import require_even
-from executor.parsers import ask
+from executor.parsers import client
 from planner.engines.contracts import CONTRACTS
 from planner.engines.fields import facts_of
 from planner.launch.bundle import LAUNCHERS, bundle
@@ -236,13 +236,13 @@ def test_one_job_has_gpus_of_one_maker() -> None:
 @pytest.mark.parametrize("engine", ["megatron", "megatron-bridge"])
 def test_the_engine_s_own_parser_takes_unequal_stages(engine: str) -> None:
     """And derives the plan's values from them."""
-    python = ask.interpreter(engine)
+    python = client.interpreter(engine)
     if python is None:
-        pytest.skip(f"{ask.PACKAGES[engine]} is not installed here")
+        pytest.skip(f"{client.PACKAGES[engine]} is not installed here")
     plan, contract = planned(engine), CONTRACTS[engine]
     assert len(set(plan.layers_of_stage)) > 1
     facts = facts_of(plan)
-    case = ask.case_of(contract, engine_files(plan, contract)[0], facts, plan.problem.cluster.gpu)
-    (answer,) = ask.answers(engine, [case], python)
-    assert ask.faults(facts, answer) == ()
+    case = client.case_of(contract, engine_files(plan, contract)[0], facts, plan.problem.cluster.gpu)
+    (answer,) = client.answers(engine, [case], python)
+    assert client.faults(facts, answer) == ()
     assert answer["derived"]

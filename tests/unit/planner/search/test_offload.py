@@ -12,7 +12,7 @@ from costmodel.updates.offload import Offload
 from planner.engines.contract import read
 from planner.engines.contracts import CONTRACTS
 from planner.engines.formats import FORMATS
-from planner.engines.judge import require_runnable
+from planner.engines.read_back import require_runnable
 from planner.launch.targets import export_plan
 from planner.plan import Plan, PlanRequest, from_json, to_json
 from planner.questions.flags import Flags

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from costmodel.layout import ParallelLayout
-from executor.parsers import ask, main
+from executor.parsers import client, main
 from planner.engines.contracts import CONTRACTS
 from planner.engines.fields import facts_of
 from tests.unit.planner.engines.priced import priced
@@ -27,7 +27,7 @@ def test_answers_come_in_the_order_of_the_cases(tmp_path: Path) -> None:
     """One line each; whoever waits hears that it is alive."""
     says = "import sys, json, time\nfor line in sys.stdin: print(json.dumps({'derived': json.loads(line)}), flush=True)\ntime.sleep(1)"
     heard: list[float] = []
-    given = ask.answers("megatron", [{"n": 1}, {"n": 2}], interpreter_that(says, tmp_path), heard.append)
+    given = client.answers("megatron", [{"n": 1}, {"n": 2}], interpreter_that(says, tmp_path), heard.append)
     assert given == [{"derived": {"n": 1}}, {"derived": {"n": 2}}]
     assert heard[-1] == 1.0
 
@@ -35,13 +35,13 @@ def test_answers_come_in_the_order_of_the_cases(tmp_path: Path) -> None:
 def test_a_parser_that_dies_answers_for_the_rest(tmp_path: Path) -> None:
     """With the last line that it said."""
     says = "import sys\nprint('{\"derived\": {}}', flush=True)\nsys.exit('no such module')"
-    given = ask.answers("megatron", [{}, {}], interpreter_that(says, tmp_path))
+    given = client.answers("megatron", [{}, {}], interpreter_that(says, tmp_path))
     assert given == [{"derived": {}}, {"error": "no such module"}]
 
 
 def test_a_parser_that_hangs_is_stopped(tmp_path: Path) -> None:
     """After its time."""
-    given = ask.answers(
+    given = client.answers(
         "megatron", [{}], interpreter_that("import time; time.sleep(60)", tmp_path), timeout_s=0.5
     )
     assert given == [{"error": "no answer in 0 s"}]
@@ -51,12 +51,12 @@ def test_an_interpreter_that_is_not_there_has_nothing(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """The one that the variable names is asked first, then this one."""
-    monkeypatch.setenv(ask.VARIABLE, str(tmp_path / "none"))
-    monkeypatch.setitem(ask.PACKAGES, "megatron", "no-such-distribution")  # type: ignore[misc]
-    assert ask.interpreter("megatron") is None
-    monkeypatch.setitem(ask.PACKAGES, "megatron", "numpy")  # type: ignore[misc]
+    monkeypatch.setenv(client.VARIABLE, str(tmp_path / "none"))
+    monkeypatch.setitem(client.PACKAGES, "megatron", "no-such-distribution")  # type: ignore[misc]
+    assert client.interpreter("megatron") is None
+    monkeypatch.setitem(client.PACKAGES, "megatron", "numpy")  # type: ignore[misc]
     pytest.importorskip("torch")
-    assert ask.interpreter("megatron") == sys.executable
+    assert client.interpreter("megatron") == sys.executable
 
 
 def test_a_case_carries_what_is_exported_and_nothing_else() -> None:
@@ -67,7 +67,7 @@ def test_a_case_carries_what_is_exported_and_nothing_else() -> None:
             ParallelLayout(tp=2, dp=4, sequence_parallel=True, zero_stage=1), gpu=gpu, engine="megatron"
         )
         cluster: Cluster = ask_cluster(gpu)
-        case = ask.case_of(CONTRACTS["megatron"], {"a": "text"}, facts_of(plan), cluster.gpu)
+        case = client.case_of(CONTRACTS["megatron"], {"a": "text"}, facts_of(plan), cluster.gpu)
         found.append((case["capability"], "CUDA_DEVICE_MAX_CONNECTIONS" in case["environment"], case["gpus"]))
     assert found == [("9.0", True, 8), ("10.0", False, 8)]
 
@@ -82,8 +82,8 @@ def ask_cluster(gpu: str) -> Cluster:
 def test_a_fault_names_the_field_and_both_values() -> None:
     """Lists of JSON are tuples of a plan."""
     facts = {"layout.tp": 2, "split.layers": (3, 4)}
-    assert ask.faults(facts, {"derived": {"layout.tp": 2, "split.layers": [3, 4]}}) == ()
-    assert ask.faults(facts, {"derived": {"layout.tp": 1}}) == ("layout.tp = 2, its own parser derives 1",)
+    assert client.faults(facts, {"derived": {"layout.tp": 2, "split.layers": [3, 4]}}) == ()
+    assert client.faults(facts, {"derived": {"layout.tp": 1}}) == ("layout.tp = 2, its own parser derives 1",)
 
 
 def test_the_program_sets_the_environment_of_a_case_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,7 +94,7 @@ def test_the_program_sets_the_environment_of_a_case_and_no_other(monkeypatch: py
     monkeypatch.setenv("TORCH_NCCL_AVOID_RECORD_STREAMS", "")
     monkeypatch.chdir("/")
 
-    def judge(case: main.Case) -> dict[str, str | None]:
+    def derive(case: main.Case) -> dict[str, str | None]:
         text = Path("a").read_text(encoding="utf-8")
         return {text: os.environ.get("CUDA_DEVICE_MAX_CONNECTIONS")}
 
@@ -102,5 +102,5 @@ def test_the_program_sets_the_environment_of_a_case_and_no_other(monkeypatch: py
         raise SystemExit("usage:\n  none")
 
     case = {"files": {"a": "text"}, "environment": {"TORCH_NCCL_AVOID_RECORD_STREAMS": "1"}}
-    assert main.answer(judge, case) == {"derived": {"text": None}}
+    assert main.answer(derive, case) == {"derived": {"text": None}}
     assert main.answer(stops, case) == {"error": "SystemExit: usage: none"}

@@ -49,7 +49,7 @@ class Verdict:
     peak_memory_bytes: float | None
 
 
-def judge(plan: Plan, contract: Contract, reading: Reading, cal: Calibration) -> Verdict:
+def verdict_of(plan: Plan, contract: Contract, reading: Reading, cal: Calibration) -> Verdict:
     """Estimate what was read back on the plan's cluster."""
     facts, told = facts_of(plan), reading.fields
     differs = tuple(differences(facts, told))

@@ -183,7 +183,7 @@ PRECISION_LIMITS = (
 )
 """What of eight bits the executor does not compute, or its kernels do not take."""
 
-OWN = Contract(
+MESHPLAN = Contract(
     engine="meshplan",
     title="Meshplan",
     package="meshplan",

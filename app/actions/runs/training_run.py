@@ -97,11 +97,11 @@ def asked_plan(plan_file: Path | None, flags: Flags, *, accept_changes: bool = F
 
 def require_trained_as_planned(plan: Plan) -> None:
     """Refuse a plan of which other parameters would be trained, or kept elsewhere, than it says."""
-    from planner.engines.judge import require_runnable
-    from planner.engines.own import OWN
+    from planner.engines.meshplan import MESHPLAN
+    from planner.engines.read_back import require_runnable
 
-    limits = tuple(limit for limit in OWN.limits if limit.name in STATE_LIMITS)
-    require_runnable(plan, replace(OWN, limits=limits))
+    limits = tuple(limit for limit in MESHPLAN.limits if limit.name in STATE_LIMITS)
+    require_runnable(plan, replace(MESHPLAN, limits=limits))
 
 
 def steps_of(plan: Plan) -> int:
@@ -166,7 +166,7 @@ def check_run(plan: Plan, run: RunSettings, texts: Mapping[str, Contents], min_g
     from executor.launch.overlaps import check_overlaps
     from executor.model.layer_limits import check_modelled
     from executor.training.settings import held_out, training_source
-    from planner.engines.own import TRAINS
+    from planner.engines.meshplan import TRAINS
     from topology.base.errors import InputError
 
     job = plan.request.job
