@@ -28,7 +28,7 @@ REFUSED: Final[Mapping[Ground, str]] = {
 """What is said of a layout on each ground."""
 
 Many = ParamSpec("Many")
-One = ParamSpec("One")
+Single = ParamSpec("Single")
 
 
 class Breach(NamedTuple):
@@ -55,7 +55,7 @@ class Violation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Law(Generic[Many, One]):
+class Law(Generic[Many, Single]):
     """One thing that is not allowed, tested for many (`broken`) and explained for one (`says`).
 
     Attributes:
@@ -75,19 +75,19 @@ class Law(Generic[Many, One]):
     name: str
     reads: tuple[str, ...]
     broken: Callable[Many, Mask | bool]
-    says: Callable[One, Breach | tuple[str, str]]
-    ground: Ground | Callable[One, Ground]
+    says: Callable[Single, Breach | tuple[str, str]]
+    ground: Ground | Callable[Single, Ground]
     lenient_at_one: bool = True
     says_of: tuple[str, ...] = ()
     source: str = ""
     others: tuple[str, ...] = ()
     others_why: str = ""
 
-    def violation(self, *one: One.args, **named: One.kwargs) -> Violation:
+    def violation(self, *judged: Single.args, **named: Single.kwargs) -> Violation:
         """The violation of what breaks it."""
-        said = Breach(*self.says(*one, **named))
-        ground = self.ground(*one, **named) if callable(self.ground) else self.ground
-        return Violation(rule=self.name, **said._asdict(), ground=ground)
+        breach = Breach(*self.says(*judged, **named))
+        ground = self.ground(*judged, **named) if callable(self.ground) else self.ground
+        return Violation(rule=self.name, **breach._asdict(), ground=ground)
 
 
 PlanLaw: TypeAlias = Law[[Problem, LayoutTable], [Problem, ParallelLayout]]
@@ -98,10 +98,10 @@ def stop(
     *,
     name: str,
     reads: tuple[str, ...],
-    stops: Callable[One, tuple[str, str] | None],
+    stops: Callable[Single, tuple[str, str] | None],
     ground: Ground = "engine",
     says_of: tuple[str, ...] = (),
-) -> Law[One, One]:
+) -> Law[Single, Single]:
     """A law of words, whose test is what it says: message and hint, or None where it is kept.
 
     Args:
@@ -112,10 +112,10 @@ def stop(
         says_of: Rules of plans that it says.
     """
 
-    def broken(*one: One.args, **named: One.kwargs) -> bool:
-        return stops(*one, **named) is not None
+    def broken(*judged: Single.args, **named: Single.kwargs) -> bool:
+        return stops(*judged, **named) is not None
 
-    def says(*one: One.args, **named: One.kwargs) -> tuple[str, str]:
-        return stops(*one, **named) or ("", "")
+    def says(*judged: Single.args, **named: Single.kwargs) -> tuple[str, str]:
+        return stops(*judged, **named) or ("", "")
 
     return Law(name=name, reads=reads, broken=broken, says=says, ground=ground, says_of=says_of)

@@ -49,9 +49,9 @@ def require_built(plan: Plan, command: str) -> Plan:
     if tower is None:
         return require_described(plan, command)
     from planner.engines.contracts import able
-    from planner.engines.limit import OWN_MODULE, TRAINED
+    from planner.engines.limit import MODULE_ENGINES, TRAINED
 
-    engines = able(OWN_MODULE, plan.problem, plan.layout, plan.request.pins)
+    engines = able(MODULE_ENGINES, plan.problem, plan.layout, plan.request.pins)
     raise InputError(
         what=f"{command} does not take the plan of a model that {tower.verb}",
         cause=f"{shown(plan.request.model.name)} has {tower.named}, the executor builds decoders",

@@ -31,7 +31,7 @@ from planner.audit.read import Reading, read_texts
 from planner.audit.residual import Residual, residual_of, work_of
 from planner.audit.unsettled import leanest_layout
 from planner.audit.verdict import Basis, Verdict, memory_verdict
-from planner.engines.fields import is_numeric, stack_facts, told_stack
+from planner.engines.fields import is_numeric, stack_facts, stack_with
 from planner.formats.step_lines import Pace, Work
 from planner.plan import Plan, PlanRequest
 from planner.pricing import split_of
@@ -364,7 +364,7 @@ def _proof(best: Plan, now: Running | None) -> str:
 def _stack_told(best: Plan, now: Running) -> SoftwareStack:
     """The profile of a best plan with what the files train: dropout, and formats of gradients and states."""
     theirs = {name: said for name, said in stack_facts(now.stack).items() if is_numeric(name)}
-    return told_stack(best.problem.stack, theirs)
+    return stack_with(best.problem.stack, theirs)
 
 
 def _with_numerics(best: Plan, now: Running) -> Plan:

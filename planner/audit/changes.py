@@ -31,7 +31,7 @@ from planner.audit.contract_reading import (
 from planner.audit.job import Job
 from planner.audit.read import Reading
 from planner.audit.spelling import WITHOUT, spelled_change, spelled_words
-from planner.engines.fields import facts_of, is_numeric, stack_facts, told_stack
+from planner.engines.fields import facts_of, is_numeric, stack_facts, stack_with
 from planner.formats.logs import Measured
 from planner.plan import Plan, PlanRequest, Problem, stack_of
 from planner.rules.check import legal
@@ -218,7 +218,7 @@ def _of_switches(reading: Reading, now: Running, problem: Problem, most: float) 
     for name in (name for name in now.off if not is_numeric(name)):
         others = {other: False for other in now.off if other != name}
         found = estimate(
-            replace(problem.case, stack=told_stack(problem.stack, others)), now.layout, now.split
+            replace(problem.case, stack=stack_with(problem.stack, others)), now.layout, now.split
         )
         after = {**now.facts, name: usual[name]}
         fields = ((name, True),)

@@ -32,9 +32,9 @@ from planner.engines.fields import (
     is_numeric,
     layout_facts,
     model_facts,
+    model_with,
     stack_facts,
-    told_model,
-    told_stack,
+    stack_with,
 )
 from planner.engines.megatron_lm.stages import RECOMPUTED_HOW
 from planner.engines.setting import Setting as EngineSetting
@@ -97,7 +97,7 @@ def model_told(reading: Reading, model: ModelSpec) -> ModelSpec:
         return model
     found = read(contract, words_of(reading, contract)).fields
     try:
-        return told_model(model, {name: said for name, said in found.items() if name.startswith("model.")})
+        return model_with(model, {name: said for name, said in found.items() if name.startswith("model.")})
     except (InputError, TypeError, ValueError):
         return model
 
@@ -202,7 +202,7 @@ def stack_told(stack: SoftwareStack, told: Told | None, layout: ParallelLayout) 
     fields = {} if told is None else {**told.assumed, **told.stated}
     if layout.tp > 1 and not layout.sequence_parallel and (told is None or _OVERLAP not in told.stated):
         fields[_OVERLAP] = False
-    return told_stack(stack, fields) if fields else stack
+    return stack_with(stack, fields) if fields else stack
 
 
 _OVERLAP = "stack.tp_overlap_share"

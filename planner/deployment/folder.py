@@ -23,7 +23,7 @@ from planner.deployment.vllm_sglang import (
     served_checkpoint,
     server_commands,
 )
-from planner.engines.quoting import one_line, shell
+from planner.engines.quoting import shell, single_line
 from planner.serving.plan import ServingPlan, serving_to_json
 from topology.base.errors import InputError
 from topology.base.units import format_chance, format_seconds, three_digits
@@ -107,7 +107,7 @@ def _started(plan: ServingPlan, servers: Sequence[Server]) -> list[int]:
 
 def _head(what: str, nodes: int) -> str:
     """The first lines of a script: what it is, strictness, its own folder, and the addresses."""
-    return _HEAD.format(what=one_line(what), hosts=_HOSTS if nodes > 1 else "")
+    return _HEAD.format(what=single_line(what), hosts=_HOSTS if nodes > 1 else "")
 
 
 def _node(plan: ServingPlan, servers: Sequence[Server], node: int) -> str:
@@ -193,8 +193,8 @@ def _readme(plan: ServingPlan, servers: Sequence[Server], files: Mapping[str, st
         *(f"{note[0].upper()}{note[1:]}." for note in notes(plan) if note not in by_hand(plan, servers)),
     ]
     title = f"# {plan.request.model.name} on {plan.num_gpus} × {plan.request.gpu}: {plan.label}"
-    lines = [f"{number}. {one_line(step)}" for number, step in enumerate(steps, 1)]
-    return "\n".join([one_line(title), "", *lines, ""])
+    lines = [f"{number}. {single_line(step)}" for number, step in enumerate(steps, 1)]
+    return "\n".join([single_line(title), "", *lines, ""])
 
 
 def _doubts(plan: ServingPlan) -> str:

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from planner.deployment.placement import Server, nodes_of, servers_of
 from planner.deployment.vllm_sglang import balance, longest_request, served_checkpoint
-from planner.engines.quoting import one_line, yaml
+from planner.engines.quoting import single_line, yaml
 from planner.serving.plan import PoolPlan, ServingPlan
 from topology.base.errors import InputError
 
@@ -122,7 +122,7 @@ def _script(node: int, servers: Sequence[Server]) -> str:
     files = f"{REPOSITORY}/{_MODEL}/1"
     lines = [
         "#!/bin/bash",
-        f"# {one_line(what)}",
+        f"# {single_line(what)}",
         "set -euo pipefail",
         'cd "$(dirname "${BASH_SOURCE[0]}")"',
         f"if [ ! -e {files}/model.py ]; then",

@@ -37,8 +37,8 @@ CONFIG, ARGUMENTS = "accelerate.yaml", "training_args.json"
 
 
 def _degree(given: Given, name: str) -> int:
-    found = given[f"{_P}{name}_size"]
-    return 1 if found is None else int(found)
+    size = given[f"{_P}{name}_size"]
+    return 1 if size is None else int(size)
 
 
 def _degrees(given: Given) -> dict[str, Any]:
@@ -51,8 +51,8 @@ def _degrees(given: Given) -> dict[str, Any]:
         replicas = max(1, int(processes) // (tp * ring * ulysses))
         copies, shards = (1, replicas) if sharded else (replicas, 1)
     cp = ring * ulysses
-    again = str(given[f"{_F}reshard_after_forward"]).lower() in ("true", "full_shard")
-    stage = (3 if again else 2) if sharded else 0
+    reshards = str(given[f"{_F}reshard_after_forward"]).lower() in ("true", "full_shard")
+    stage = (3 if reshards else 2) if sharded else 0
     whole = copies == 1 or not stage
     return {
         "layout.dp": copies * shards,
@@ -137,11 +137,11 @@ def _write_batch(facts: Facts) -> dict[str, Any]:
 def _read_batch(given: Given) -> dict[str, Any]:
     size, steps = given[f"{_T}per_device_train_batch_size"], given[f"{_T}gradient_accumulation_steps"]
     length = given[f"{_T}max_length"]
-    found = {
+    facts = {
         "layout.microbatch_size": size,
         "job.global_batch_size": size * steps * _degrees(given)["layout.dp"],
     }
-    return found | ({} if length is None else {"job.sequence_length": length})
+    return facts | ({} if length is None else {"job.sequence_length": length})
 
 
 _BATCH = Setting(
@@ -159,16 +159,18 @@ _BATCH = Setting(
 
 
 def _write_recompute(facts: Facts) -> dict[str, Any]:
-    again = facts["layout.recompute"] == "full" and any(facts["split.recompute"])
+    recomputes = facts["layout.recompute"] == "full" and any(facts["split.recompute"])
     name = f"{_F}activation_checkpointing" if facts["layout.zero_stage"] else f"{_T}gradient_checkpointing"
-    return {name: again}
+    return {name: recomputes}
 
 
 def _read_recompute(given: Given) -> dict[str, Any]:
     """All layers, or none; how many there are is the model's."""
-    said = (given[f"{_F}activation_checkpointing"], given[f"{_T}gradient_checkpointing"])
-    again = any(str(one).lower() == "true" for one in said)
-    return {"layout.recompute": "full" if again else "none"} | ({} if again else {"split.recompute": (0,)})
+    checkpointing = (given[f"{_F}activation_checkpointing"], given[f"{_T}gradient_checkpointing"])
+    recomputes = any(str(value).lower() == "true" for value in checkpointing)
+    return {"layout.recompute": "full" if recomputes else "none"} | (
+        {} if recomputes else {"split.recompute": (0,)}
+    )
 
 
 _RECOMPUTE = Setting(
@@ -218,14 +220,14 @@ _OFFLOAD = Setting(
 
 
 def _write_buckets(facts: Facts) -> dict[str, Any]:
-    said, replicas = facts.get("job.bucket_bytes"), facts["layout.dp"] * facts["layout.cp"]
-    return {_BUCKET: int(said // MIB)} if said and replicas > 1 else {}
+    bucket, replicas = facts.get("job.bucket_bytes"), facts["layout.dp"] * facts["layout.cp"]
+    return {_BUCKET: int(bucket // MIB)} if bucket and replicas > 1 else {}
 
 
 def _read_buckets(given: Given) -> dict[str, Any]:
     """Bytes of a bucket of DDP, which FSDP2 has none of."""
-    said = None if _degrees(given)["layout.zero_stage"] else given[_BUCKET]
-    return {} if said is None else {"job.bucket_bytes": float(said * MIB)}
+    bucket = None if _degrees(given)["layout.zero_stage"] else given[_BUCKET]
+    return {} if bucket is None else {"job.bucket_bytes": float(bucket * MIB)}
 
 
 _BUCKETS = Setting(
@@ -283,7 +285,7 @@ ACCELERATE = Contract(
     settings=SETTINGS,
     limits=(
         HALF_ONLY,
-        compression_limit("Accelerate", told=("bucket_bytes",)),
+        compression_limit("Accelerate", fields=("bucket_bytes",)),
         further_limit("Accelerate"),
         offload_limit("Accelerate", OFFLOADS),
         limit(
@@ -347,16 +349,16 @@ ACCELERATE = Contract(
 
 def render(words: Mapping[str, Any], _: tuple[Variable, ...]) -> dict[str, str]:
     """The configuration of `accelerate launch`, and the arguments of a Trainer."""
-    own = {name: said for name, said in words.items() if not name.startswith(_T)}
-    trainer = {name.removeprefix(_T): said for name, said in words.items() if name.startswith(_T)}
-    return {CONFIG: yaml(nested(own)), ARGUMENTS: json.dumps(trainer, indent=2) + "\n"}
+    launcher = {name: value for name, value in words.items() if not name.startswith(_T)}
+    trainer = {name.removeprefix(_T): value for name, value in words.items() if name.startswith(_T)}
+    return {CONFIG: yaml(nested(launcher)), ARGUMENTS: json.dumps(trainer, indent=2) + "\n"}
 
 
 def parse(files: Mapping[str, str], _: Contract) -> dict[str, Any]:
     """The dotted keys of both."""
     import yaml as library
 
-    trainer = {f"{_T}{name}": said for name, said in json.loads(files[ARGUMENTS]).items()}
+    trainer = {f"{_T}{name}": value for name, value in json.loads(files[ARGUMENTS]).items()}
     return {**flat(library.safe_load(files[CONFIG]) or {}), **trainer}
 
 

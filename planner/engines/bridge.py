@@ -120,30 +120,34 @@ def _as_here(setting: Setting) -> Setting:
     theirs = {word.name: word for word in setting.words}
 
     def written(facts: Facts) -> Mapping[str, Any]:
-        found = setting.write(facts)
-        said = {
-            _NAMES[name]: _TORCH.get(said, said) if name in DTYPES else said
-            for name, said in found.items()
+        megatron = setting.write(facts)
+        words = {
+            _NAMES[name]: _TORCH.get(value, value) if name in DTYPES else value
+            for name, value in megatron.items()
             if name in _NAMES
         }
         if PREDICTED in theirs and is_moe(facts):  # whose recipes train those that the model has
-            said.setdefault(_NAMES[PREDICTED], None)
-        said |= {_ALSO[name]: found[name] for name in _ALSO if name in found}
-        said |= {_NAMES[name]: found[name][0] for name in _FOR_ALL_LAYERS if name in found}
-        if FLAG in found and facts["layout.pp"] > 1:  # asked for beside a layout string that says it too
-            said["model.virtual_pipeline_model_parallel_size"] = facts["layout.virtual_stages"]
-        return said | {_OPPOSITES[name]: not found.get(name, False) for name in theirs if name in _OPPOSITES}
+            words.setdefault(_NAMES[PREDICTED], None)
+        words |= {_ALSO[name]: megatron[name] for name in _ALSO if name in megatron}
+        words |= {_NAMES[name]: megatron[name][0] for name in _FOR_ALL_LAYERS if name in megatron}
+        if FLAG in megatron and facts["layout.pp"] > 1:  # asked for beside a layout string that says it too
+            words["model.virtual_pipeline_model_parallel_size"] = facts["layout.virtual_stages"]
+        return words | {
+            _OPPOSITES[name]: not megatron.get(name, False) for name in theirs if name in _OPPOSITES
+        }
 
-    def told(given: Given) -> Mapping[str, Any]:
+    def read_here(given: Given) -> Mapping[str, Any]:
         return setting.read(as_megatron(given))
 
-    return Setting(words=tuple(map(_renamed, setting.words)), fields=setting.fields, write=written, read=told)
+    return Setting(
+        words=tuple(map(_renamed, setting.words)), fields=setting.fields, write=written, read=read_here
+    )
 
 
 def as_megatron(given: Given) -> Given:
     """The same words by Megatron-LM's names."""
     ours = {here: name for name, here in _NAMES.items()}
-    values: dict[str, Any] = {ours.get(name, name): said for name, said in given.values.items()}
+    values: dict[str, Any] = {ours.get(name, name): value for name, value in given.values.items()}
     for name, here in _OPPOSITES.items():
         if here in given.values:
             values[name] = not given.values[here]
@@ -218,21 +222,21 @@ def _refused_here(law: WordLaw) -> WordLaw:
 
     def says(given: Given) -> tuple[str, str]:
         message, hint, *_ = law.says(as_megatron(given))
-        return _told_here(message), _told_here(hint)
+        return _in_bridge_names(message), _in_bridge_names(hint)
 
     reads = tuple(_NAMES.get(word, word) for word in law.reads)
     return replace(law, reads=reads, broken=lambda given: law.broken(as_megatron(given)), says=says)
 
 
-def _told_here(text: str) -> str:
+def _in_bridge_names(text: str) -> str:
     """A text with the names here in place of Megatron-LM's."""
-    return re.sub(r"--[a-z0-9-]+", lambda found: _NAMES.get(found.group(), found.group()), text)
+    return re.sub(r"--[a-z0-9-]+", lambda option: _NAMES.get(option.group(), option.group()), text)
 
 
 _SHARED = ("state-precision", "expert-overlap")
 """Refusals of configurations that both have; the others are of Megatron-LM's arguments."""
 SETTINGS = (
-    *(_as_here(one) for one in (*LAYOUT_SETTINGS, SAVING) if "job.precision" not in one.fields),
+    *(_as_here(setting) for setting in (*LAYOUT_SETTINGS, SAVING) if "job.precision" not in setting.fields),
     _PRECISION,
     _STATIC,
     _GROUPED,
@@ -260,7 +264,7 @@ BRIDGE = Contract(
         optimizer_limit("Megatron-Bridge"),
         *(limit for limit in LIMITS if limit.name != "expert-groups"),
     ),
-    refusals=tuple(_refused_here(one) for one in STATE_REFUSALS + EXPERT_REFUSALS if one.name in _SHARED),
+    refusals=tuple(_refused_here(law) for law in STATE_REFUSALS + EXPERT_REFUSALS if law.name in _SHARED),
     runs=RUNS,
     recomputes="per-chunk",
     even_layers=divided,
@@ -273,7 +277,7 @@ BRIDGE = Contract(
 
 def render(words: Mapping[str, Any], environment: tuple[Variable, ...]) -> str:
     """A function that overrides a recipe."""
-    exports = [f"# export {one.name}={one.value}: {one.why}" for one in environment]
+    exports = [f"# export {variable.name}={variable.value}: {variable.why}" for variable in environment]
     body = []
     if any(name.startswith("comm_overlap.") for name in words):
         tensors = "comm_overlap.tp_comm_overlap" in words
@@ -281,9 +285,11 @@ def render(words: Mapping[str, Any], environment: tuple[Variable, ...]) -> str:
         body.append(
             f"    cfg.comm_overlap = cfg.comm_overlap or CommOverlapConfig(tp_comm_overlap={tensors})"
         )
-    if any(_is_dtype(said) for said in words.values()):
+    if any(_is_dtype(value) for value in words.values()):
         body.append("    import torch\n")
-    body += [f"    cfg.{name} = {said if _is_dtype(said) else repr(said)}" for name, said in words.items()]
+    body += [
+        f"    cfg.{name} = {value if _is_dtype(value) else repr(value)}" for name, value in words.items()
+    ]
     head = "# Megatron-Bridge overrides: call apply_plan with the ConfigContainer of your model's recipe"
     return "\n".join([
         head, *exports, "", "", "def apply_plan(cfg):",
@@ -292,14 +298,14 @@ def render(words: Mapping[str, Any], environment: tuple[Variable, ...]) -> str:
     ])  # fmt: skip
 
 
-def _is_dtype(said: Any) -> bool:
-    return said in _TORCH.values() if isinstance(said, str) else False
+def _is_dtype(value: Any) -> bool:
+    return value in _TORCH.values() if isinstance(value, str) else False
 
 
 def parse(text: str, _: Contract) -> dict[str, Any]:
     """What such a function assigns."""
-    found = assignments(text, "cfg")
-    return {name: said for name, said in found.items() if name != "comm_overlap"}
+    assigned = assignments(text, "cfg")
+    return {name: value for name, value in assigned.items() if name != "comm_overlap"}
 
 
 def notes(plan: Plan) -> tuple[str, ...]:

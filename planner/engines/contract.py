@@ -102,16 +102,16 @@ class Contract:
     @property
     def spellings(self) -> dict[str, Word]:
         """Every word by each of its spellings."""
-        found = {alias: word for word in self.words.values() for alias in word.aliases}
-        return found | self.words
+        aliases = {alias: word for word in self.words.values() for alias in word.aliases}
+        return aliases | self.words
 
 
 def write(contract: Contract, facts: Facts) -> dict[str, Any]:
     """The words that say these facts, in the order of the settings."""
-    found: dict[str, Any] = {}
+    words: dict[str, Any] = {}
     for setting in contract.settings:
-        found.update(setting.write(facts))
-    return found
+        words.update(setting.write(facts))
+    return words
 
 
 def read(
@@ -144,9 +144,9 @@ def read(
         given[NUM_GPUS] = num_gpus
     untold = {spellings[name].name for name in hidden if name in spellings} - given.keys()
     untold |= {spellings[name].name for name in values if name in spellings} - given.keys()
-    told = Given(given, contract.words)
-    refused = refused_of(contract.refusals, told, spelled, untold)
-    return replace(_reading(contract, told, spelled, tuple(unknown), wrong), refused=refused)
+    known = Given(given, contract.words)
+    refused = refused_of(contract.refusals, known, spelled, untold)
+    return replace(_reading(contract, known, spelled, tuple(unknown), wrong), refused=refused)
 
 
 def _reading(
@@ -159,12 +159,12 @@ def _reading(
     for setting in contract.settings:
         mine = tuple(spelled[word.name] for word in setting.words if word.name in spelled)
         try:
-            found = setting.read(given)
+            facts = setting.read(given)
         except _UNREADABLE as error:
             wrong.append(f"{' '.join(mine) or setting.fields[0]}: {error}"[:200])
             continue
-        (stated if mine else assumed).update(found)
-        words_of.update(dict.fromkeys(found, mine) if mine else {})
+        (stated if mine else assumed).update(facts)
+        words_of.update(dict.fromkeys(facts, mine) if mine else {})
     unpriced = tuple(
         f"{spelled[name]} {effect}: not priced"
         for name, effect in contract.unpriced.items()
@@ -245,7 +245,7 @@ def words_of_line(contract: Contract, line: Sequence[str]) -> dict[str, Any]:
     >>> words_of_line(contract, ["run.py", "--x", "--n=3", "--list", "a", "b"])
     {'--x': True, '--n': '3', '--list': ['a', 'b']}
     """
-    found: dict[str, Any] = {}
+    words: dict[str, Any] = {}
     spellings, at = contract.spellings, 0
     while at < len(line):
         name, equals, rest = line[at].partition("=")
@@ -261,12 +261,12 @@ def words_of_line(contract: Contract, line: Sequence[str]) -> dict[str, Any]:
                 if word is not None and word.kind != "list":
                     break
         if word is not None and word.kind == "flag":
-            found[name] = values[0] if values else True
+            words[name] = values[0] if values else True
         elif word is not None and word.kind == "list":
-            found[name] = values
+            words[name] = values
         else:
-            found[name] = values[0] if len(values) == 1 else (values or True)
-    return found
+            words[name] = values[0] if len(values) == 1 else (values or True)
+    return words
 
 
 def _is_option(text: str) -> bool:

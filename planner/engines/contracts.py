@@ -56,21 +56,23 @@ MOST_NAMED = 2
 """Engines that a refusal names."""
 
 
-def takes(contract: Contract, s: Problem, x: ParallelLayout, said: Collection[str]) -> bool:
+def takes(contract: Contract, s: Problem, x: ParallelLayout, fixed: Collection[str]) -> bool:
     """Whether an engine, priced by a profile of its own, could be told a question.
 
     Args:
         contract: the engine.
         s: what is asked; its own profile counts where it is one of the engine's.
         x: a layout.
-        said: fields of it that stay as they are; limits that read others can be kept by changing those.
+        fixed: fields of it that stay as they are; limits that read others can be kept by changing those.
     """
-    own = s if s.stack.name in contract.stacks else s.of(stack=stack(contract.stacks[0]))
+    problem = s if s.stack.name in contract.stacks else s.of(stack=stack(contract.stacks[0]))
     row = LayoutTable.from_rows([x])
-    return not any(np.any(law.broken(own, row)) for law in contract.limits if set(law.reads) <= set(said))
+    return not any(
+        np.any(law.broken(problem, row)) for law in contract.limits if set(law.reads) <= set(fixed)
+    )
 
 
-def said_fields(s: Problem, x: ParallelLayout) -> frozenset[str]:
+def fixed_fields(s: Problem, x: ParallelLayout) -> frozenset[str]:
     """The fields that a layout says: all of one that fills the cluster, else what is not the default."""
     names = [field.name for field in fields(x)]
     if x.num_gpus == s.cluster.num_gpus:
@@ -78,16 +80,16 @@ def said_fields(s: Problem, x: ParallelLayout) -> frozenset[str]:
     return frozenset(name for name in names if getattr(x, name) != getattr(ParallelLayout(), name))
 
 
-def able(names: Sequence[str], s: Problem, x: ParallelLayout, said: Collection[str]) -> str:
+def able(names: Sequence[str], s: Problem, x: ParallelLayout, fixed: Collection[str]) -> str:
     """Of some engines the first that take a question, as they are asked for; "" where none does."""
-    found = [f"--for {name}" for name in names if takes(CONTRACTS[name], s, x, said)]
-    return " or ".join(found[:MOST_NAMED])
+    takers = [f"--for {name}" for name in names if takes(CONTRACTS[name], s, x, fixed)]
+    return " or ".join(takers[:MOST_NAMED])
 
 
-def way_out(law: PlanLaw, s: Problem, x: ParallelLayout, said: Collection[str]) -> str:
+def way_out(law: PlanLaw, s: Problem, x: ParallelLayout, fixed: Collection[str]) -> str:
     """What helps with a broken limit: another engine, of those that really take the question, or a change."""
     hint = law.says(s, x)[1]
-    engines = able(law.others, s, x, said)
+    engines = able(law.others, s, x, fixed)
     if not engines:
         return hint
     why = f", {law.others_why}," if law.others_why else ""

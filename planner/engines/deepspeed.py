@@ -23,14 +23,14 @@ from planner.plan import Plan, Problem
 
 _Z, _BATCH = "zero_optimization.", "train_micro_batch_size_per_gpu"
 _ON_HOST = (f"{_Z}offload_param.device", f"{_Z}offload_optimizer.device")
-_AGAIN = "activation_checkpointing.number_checkpoints"
+_CHECKPOINTS = "activation_checkpointing.number_checkpoints"
 MOST_LAYERS = 4096
 
 
 def _number(given: Given, name: str) -> int | None:
     """A count that may be left to the Trainer as "auto"."""
-    found = given[name]
-    return None if found in (None, "auto") else int(found)
+    count = given[name]
+    return None if count in (None, "auto") else int(count)
 
 
 def _replicas(given: Given) -> int | None:
@@ -48,13 +48,13 @@ def _read_batch(given: Given) -> dict[str, Any]:
     """The triple of batches, of which any two and the replicas give the third."""
     size, batch = _number(given, _BATCH), _number(given, "train_batch_size")
     steps, replicas = _number(given, "gradient_accumulation_steps"), _replicas(given)
-    found: dict[str, Any] = {} if replicas is None else {"layout.dp": replicas}
+    facts: dict[str, Any] = {} if replicas is None else {"layout.dp": replicas}
     if size is None and batch is not None and replicas:
         size = batch // (replicas * (steps or 1))
     if batch is None and size is not None and replicas:
         batch = size * replicas * (steps or 1)
-    found |= {} if size is None else {"layout.microbatch_size": size}
-    return found | ({} if batch is None else {"job.global_batch_size": batch})
+    facts |= {} if size is None else {"layout.microbatch_size": size}
+    return facts | ({} if batch is None else {"job.global_batch_size": batch})
 
 
 def _write_batch(facts: Facts) -> dict[str, Any]:
@@ -65,8 +65,8 @@ def _write_batch(facts: Facts) -> dict[str, Any]:
 def _read_offload(given: Given) -> dict[str, Any]:
     """What is on the host: all that is sharded, or the optimizer's state and its gradients."""
     parameters, optimizer = (str(given[name]).lower() in ("cpu", "nvme") for name in _ON_HOST)
-    found = "parameters" if parameters else "optimizer:1"
-    return {"job.offload": found if parameters or optimizer else None}
+    offload = "parameters" if parameters else "optimizer:1"
+    return {"job.offload": offload if parameters or optimizer else None}
 
 
 def _read_stage(given: Given) -> dict[str, Any]:
@@ -85,13 +85,13 @@ def _read_precision(given: Given) -> dict[str, Any]:
 
 
 def _write_recompute(facts: Facts) -> dict[str, Any]:
-    again = sum(facts["split.recompute"]) if facts["layout.recompute"] == "full" else 0
-    return {_AGAIN: again} if again else {}
+    layers = sum(facts["split.recompute"]) if facts["layout.recompute"] == "full" else 0
+    return {_CHECKPOINTS: layers} if layers else {}
 
 
 def _read_recompute(given: Given) -> dict[str, Any]:
-    again = _number(given, _AGAIN) or 0
-    return {"layout.recompute": "full" if again else "none", "split.recompute": (again,)}
+    layers = _number(given, _CHECKPOINTS) or 0
+    return {"layout.recompute": "full" if layers else "none", "split.recompute": (layers,)}
 
 
 SETTINGS = (
@@ -134,7 +134,7 @@ SETTINGS = (
         read=_read_precision,
     ),
     Setting(
-        words=(Word(name=_AGAIN, kind="any"),),
+        words=(Word(name=_CHECKPOINTS, kind="any"),),
         fields=("layout.recompute", "split.recompute"),
         write=_write_recompute,
         read=_read_recompute,

@@ -15,14 +15,14 @@ def nested(values: Mapping[str, Any]) -> dict[str, Any]:
     >>> nested({"a.b": 1, "a.c": 2})
     {'a': {'b': 1, 'c': 2}}
     """
-    found: dict[str, Any] = {}
+    tree: dict[str, Any] = {}
     for name, value in values.items():
         *groups, last = name.split(".")
-        place = found
+        place = tree
         for group in groups:
             place = place.setdefault(group, {})
         place[last] = value
-    return found
+    return tree
 
 
 def flat(data: Any, prefix: str = "") -> dict[str, Any]:
@@ -33,13 +33,13 @@ def flat(data: Any, prefix: str = "") -> dict[str, Any]:
     """
     if not isinstance(data, Mapping):
         return {prefix: data}
-    found: dict[str, Any] = {}
+    keys: dict[str, Any] = {}
     for name, value in data.items():
-        if len(found) > MOST_KEYS:
+        if len(keys) > MOST_KEYS:
             break
         inner = f"{prefix}.{name}" if prefix else str(name)
-        found |= flat(value, inner) if isinstance(value, Mapping) and value else {inner: value}
-    return found
+        keys |= flat(value, inner) if isinstance(value, Mapping) and value else {inner: value}
+    return keys
 
 
 def assignments(text: str, root: str) -> dict[str, Any]:
@@ -50,13 +50,13 @@ def assignments(text: str, root: str) -> dict[str, Any]:
     >>> assignments("config.a.b = 4; config.c = FullAC.Config()", "config")
     {'a.b': 4, 'c': 'FullAC'}
     """
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Assign) and len(node.targets) == 1:
             name = ast.unparse(node.targets[0])
             if name.startswith(f"{root}."):
-                found[name.removeprefix(f"{root}.")] = _literal(node.value)
-    return found
+                values[name.removeprefix(f"{root}.")] = _literal(node.value)
+    return values
 
 
 def _literal(node: ast.expr) -> Any:

@@ -82,9 +82,9 @@ def facts_of(plan: Plan) -> dict[str, Any]:
 
 def job_facts(job: TrainingJob) -> dict[str, Any]:
     """The fields of a job; an adapter and an offload are the words that say them."""
-    found = {f"job.{field.name}": getattr(job, field.name) for field in fields(job)}
+    facts = {f"job.{field.name}": getattr(job, field.name) for field in fields(job)}
     words = {name: getattr(job, name) for name in ("adapter", "offload")}
-    return found | {f"job.{name}": None if said is None else said.words for name, said in words.items()}
+    return facts | {f"job.{name}": None if kind is None else kind.words for name, kind in words.items()}
 
 
 def layout_facts(layout: ParallelLayout) -> dict[str, Any]:
@@ -121,16 +121,16 @@ def _first_order(active: tuple[str, ...]) -> tuple[str, ...]:
 
 def model_facts(model: ModelSpec) -> dict[str, Any]:
     """The fields of a model, those of rotary positions and routing one by one."""
-    found: dict[str, Any] = {}
+    facts: dict[str, Any] = {}
     for field in fields(model):
         value = getattr(model, field.name)
         if field.name in ("rotary", "routing") and is_dataclass(value):
-            found |= {f"model.{field.name}.{part.name}": getattr(value, part.name) for part in fields(value)}
+            facts |= {f"model.{field.name}.{part.name}": getattr(value, part.name) for part in fields(value)}
         else:
-            found[f"model.{field.name}"] = value
-    if found["model.query_pre_attn_scalar"] == model.qk_head_dim:
-        found["model.query_pre_attn_scalar"] = None  # that of the head's size is what None means
-    return {name: value for name, value in found.items() if name not in UNTOLD}
+            facts[f"model.{field.name}"] = value
+    if facts["model.query_pre_attn_scalar"] == model.qk_head_dim:
+        facts["model.query_pre_attn_scalar"] = None  # that of the head's size is what None means
+    return {name: value for name, value in facts.items() if name not in UNTOLD}
 
 
 def stack_facts(stack: SoftwareStack) -> dict[str, Any]:
@@ -139,11 +139,11 @@ def stack_facts(stack: SoftwareStack) -> dict[str, Any]:
     return {f"stack.{field.name}": getattr(group, field.name) for group in groups for field in fields(group)}
 
 
-def told_model(model: ModelSpec, told: Facts) -> ModelSpec:
+def model_with(model: ModelSpec, facts: Facts) -> ModelSpec:
     """A model with the fields that a file states."""
     flat: dict[str, Any] = {}
     parts: dict[str, dict[str, Any]] = {}
-    for name, value in told.items():
+    for name, value in facts.items():
         group, _, rest = name.partition(".")
         if group != "model":
             continue
@@ -156,10 +156,10 @@ def told_model(model: ModelSpec, told: Facts) -> ModelSpec:
     return replace(model, **flat, **nested)
 
 
-def told_stack(stack: SoftwareStack, told: Facts) -> SoftwareStack:
+def stack_with(stack: SoftwareStack, facts: Facts) -> SoftwareStack:
     """A profile with the mechanisms that a file switches on or off, or sets to a value."""
     groups = {"timing": stack.timing, "memory": stack.memory}
-    for name, value in told.items():
+    for name, value in facts.items():
         group, _, field = name.partition(".")
         if group != "stack":
             continue

@@ -59,7 +59,7 @@ class Variable:
     needed: Callable[[Facts, Gpu], bool] = lambda _facts, _gpu: True
 
 
-OWN_MODULE = ("deepspeed", "accelerate")
+MODULE_ENGINES = ("deepspeed", "accelerate")
 """Engines that are handed a module instead of sizes."""
 TRAINED = "which train the model's own module"
 MOST_TOLD = 3
@@ -77,13 +77,13 @@ def untold(settings: Sequence[Setting], model: ModelSpec) -> tuple[str, ...]:
     """Fields of a model that settings read back otherwise, each with what it is and what it would be."""
     facts = {**layout_facts(ParallelLayout()), **model_facts(model)}
     mine = [setting for setting in settings if any(name.startswith("model.") for name in setting.fields)]
-    words = {name: said for setting in mine for name, said in setting.write(facts).items()}
+    words = {name: value for setting in mine for name, value in setting.write(facts).items()}
     given = Given(words, {word.name: word for setting in settings for word in setting.words})
-    told = {name: found for setting in mine for name, found in setting.read(given).items()}
+    read = {name: value for setting in mine for name, value in setting.read(given).items()}
     return tuple(
-        f"{name} = {_brief(said)}, there {_brief(told[name])}"
-        for name, said in facts.items()
-        if name.startswith("model.") and told.get(name, said) != said
+        f"{name} = {_brief(value)}, there {_brief(read[name])}"
+        for name, value in facts.items()
+        if name.startswith("model.") and read.get(name, value) != value
     )
 
 
@@ -101,7 +101,7 @@ def layers_limit(title: str) -> PlanLaw:
         reads=(),
         broken=lambda s, _: bool(s.model.layer_pattern or s.model.tower),
         says=says,
-        others=OWN_MODULE,
+        others=MODULE_ENGINES,
         others_why=TRAINED,
         ground="unpriced",
     )
@@ -121,7 +121,7 @@ def model_limit(title: str, settings: Sequence[Setting]) -> PlanLaw:
         reads=(),
         broken=lambda s, _: bool(untold(settings, s.model)),
         says=says,
-        others=OWN_MODULE,
+        others=MODULE_ENGINES,
         others_why=TRAINED,
     )
 
@@ -200,7 +200,7 @@ def adapter_limit(title: str, kinds: Sequence[AdapterKind] = ()) -> PlanLaw:
         reads=(),
         broken=lambda s, _: s.job.adapter is not None and s.job.adapter.kind not in kinds,
         says=says,
-        others=OWN_MODULE[::-1],
+        others=MODULE_ENGINES[::-1],
         others_why="whose program adds it",
     )
 
@@ -227,21 +227,21 @@ SENT = ("gradient_compression", "local_steps", "bucket_bytes")
 """Fields of a job that say how replicas send gradients."""
 
 
-def compression_limit(title: str, told: Sequence[str] = ()) -> PlanLaw:
-    """The limit of an engine that is not told here how to send gradients, but for the fields of `told`."""
-    untold = [name for name in SENT if name not in told]
+def compression_limit(title: str, fields: Sequence[str] = ()) -> PlanLaw:
+    """The limit of an engine that is not told here how to send gradients, but for `fields`."""
+    untold = [name for name in SENT if name not in fields]
 
-    def said(s: Problem) -> tuple[str, str]:
+    def says(s: Problem) -> tuple[str, str]:
         name = next(name for name in untold if getattr(s.job, name) is not None)
         value = getattr(s.job, name)
-        said = format_bytes(value) if isinstance(value, float) else value
-        return f"{name} = {said}: {title} is not told it", f"leave job.{name} out"
+        text = format_bytes(value) if isinstance(value, float) else value
+        return f"{name} = {text}: {title} is not told it", f"leave job.{name} out"
 
     return limit(
         name="compression",
         reads=(),
         broken=lambda s, _: any(getattr(s.job, name) is not None for name in untold),
-        says=lambda s, _: said(s),
+        says=lambda s, _: says(s),
         ground="unpriced",
     )
 

@@ -109,7 +109,7 @@ def _unlike(s: Problem) -> tuple[str, str]:
         return "the executor multiplies in bf16, or in eight bits by rows (fp8) or blocks (mxfp8)", (
             "use --precision bf16"
         )
-    if s.job.is_low_precision and any(one.fp8_fnuz for one in generations_of(s.cluster.spec)):
+    if s.job.is_low_precision and any(generation.fp8_fnuz for generation in generations_of(s.cluster.spec)):
         return (
             f"the executor rounds to e4m3fn, {s.cluster.gpu.name} multiplies e4m3fnuz",
             "use --precision bf16",
@@ -194,7 +194,7 @@ MESHPLAN = Contract(
         layers_limit("the executor"),
         adapter_limit("the executor", ("lora",)),
         ADAPTED,
-        compression_limit("the executor", told=("gradient_compression",)),
+        compression_limit("the executor", fields=("gradient_compression",)),
         further_limit("the executor"),
         COMPRESSED,
         offload_limit("the executor"),
@@ -214,5 +214,5 @@ def render(plan: Plan) -> str:
 
 def parse(text: str) -> Mapping[str, Any]:
     """What the plan says."""
-    said = facts_of(from_json(text))
-    return {name: said[name] for name in _TOLD}
+    facts = facts_of(from_json(text))
+    return {name: facts[name] for name in _TOLD}

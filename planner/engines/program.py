@@ -27,8 +27,8 @@ def _steps(facts: Facts) -> Mapping[str, Any]:
 
 def _recomputes(facts: Facts) -> Mapping[str, Any]:
     """Every layer or none."""
-    again = facts["layout.recompute"] == "full" and any(facts["split.recompute"])
-    return {f"{_P}recompute": "full" if again else "none"}
+    recomputes = facts["layout.recompute"] == "full" and any(facts["split.recompute"])
+    return {f"{_P}recompute": "full" if recomputes else "none"}
 
 
 PROGRAM: tuple[Setting, ...] = (
@@ -49,15 +49,15 @@ PROGRAM: tuple[Setting, ...] = (
 
 def of_engine(words: Mapping[str, Any]) -> dict[str, Any]:
     """The words of the engine's own files."""
-    return {name: said for name, said in words.items() if not name.startswith(_P)}
+    return {name: value for name, value in words.items() if not name.startswith(_P)}
 
 
 def render(words: Mapping[str, Any]) -> dict[str, str]:
     """The file of the program."""
-    own = {name.removeprefix(_P): said for name, said in words.items() if name.startswith(_P)}
-    return {FILE: json.dumps(own, indent=2) + "\n"}
+    given = {name.removeprefix(_P): value for name, value in words.items() if name.startswith(_P)}
+    return {FILE: json.dumps(given, indent=2) + "\n"}
 
 
 def parse(files: Mapping[str, str]) -> dict[str, Any]:
     """Its words."""
-    return {f"{_P}{name}": said for name, said in json.loads(files[FILE]).items()}
+    return {f"{_P}{name}": value for name, value in json.loads(files[FILE]).items()}

@@ -18,13 +18,13 @@ def shell(value: object) -> str:
     >>> shell("a b; rm -rf /"), shell(8)
     ("'a b; rm -rf /'", '8')
     """
-    return shlex.quote(one_line(str(value)))
+    return shlex.quote(single_line(str(value)))
 
 
-def one_line(text: str) -> str:
+def single_line(text: str) -> str:
     """Give a text without line breaks or control characters, for comments.
 
-    >>> one_line("llama" + chr(10) + "rm")
+    >>> single_line("llama" + chr(10) + "rm")
     'llama rm'
     """
     return " ".join("".join(c if c.isprintable() else " " for c in text).split())

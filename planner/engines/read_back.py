@@ -20,7 +20,7 @@ from costmodel.updates.adapters import parse_adapter
 from costmodel.updates.offload import parse_offload
 from planner.engines.contract import Contract, Reading
 from planner.engines.contracts import takes, way_out
-from planner.engines.fields import Facts, facts_of, layout_facts, told_model, told_stack
+from planner.engines.fields import Facts, facts_of, layout_facts, model_with, stack_with
 from planner.plan import Plan, stack_of
 from planner.pricing import capacity_of_fullest, estimate_split, split_of
 from planner.structure import close
@@ -51,19 +51,19 @@ class Verdict:
 
 def verdict_of(plan: Plan, contract: Contract, reading: Reading, cal: Calibration) -> Verdict:
     """Estimate what was read back on the plan's cluster."""
-    facts, told = facts_of(plan), reading.fields
-    differs = tuple(differences(facts, told))
+    facts, read = facts_of(plan), reading.fields
+    differs = tuple(differences(facts, read))
     name = plan.request.stack
     profile = stack_of(plan.request) if name in contract.stacks else stack(contract.stacks[0])
     problem = plan.problem.of(cal=cal)
     try:
-        layout = _layout(told)
-        job = _job(plan, told)
-        model = told_model(plan.request.model, told)
-        layers = told.get("split.layers", plan.layers_of_stage)
-        again = told.get("split.recompute", plan.recompute_of_stage)
-        split = split_of(model, layout, tuple(layers), tuple(again))
-        heard = problem.of(model=model, job=job, stack=told_stack(profile, told))
+        layout = _layout(read)
+        job = _job(plan, read)
+        model = model_with(plan.request.model, read)
+        layers = read.get("split.layers", plan.layers_of_stage)
+        recomputed = read.get("split.recompute", plan.recompute_of_stage)
+        split = split_of(model, layout, tuple(layers), tuple(recomputed))
+        heard = problem.of(model=model, job=job, stack=stack_with(profile, read))
         now, _ = estimate_split(heard, plan, layout, split)
     except (InputError, ValueError, IndexError, ZeroDivisionError):
         return Verdict(
@@ -80,41 +80,41 @@ def verdict_of(plan: Plan, contract: Contract, reading: Reading, cal: Calibratio
     )
 
 
-def _job(plan: Plan, told: dict[str, Any]) -> TrainingJob:
+def _job(plan: Plan, read: dict[str, Any]) -> TrainingJob:
     """The job that an engine says; what it does not say is the plan's."""
-    said = {part: told[f"job.{part}"] for part in _JOB if f"job.{part}" in told}
-    if "job.adapter" in told:
-        said["adapter"] = parse_adapter(told["job.adapter"]) if told["job.adapter"] else None
-    if "job.offload" in told:
-        said["offload"] = parse_offload(told["job.offload"])[0] if told["job.offload"] else None
-    return replace(plan.request.job, **said)
+    parts = {part: read[f"job.{part}"] for part in _JOB if f"job.{part}" in read}
+    if "job.adapter" in read:
+        parts["adapter"] = parse_adapter(read["job.adapter"]) if read["job.adapter"] else None
+    if "job.offload" in read:
+        parts["offload"] = parse_offload(read["job.offload"])[0] if read["job.offload"] else None
+    return replace(plan.request.job, **parts)
 
 
 _JOB = ("sequence_length", "global_batch_size", "precision", "optimizer", "bucket_bytes", "mtp_layers")
 
 
-def _layout(told: dict[str, Any]) -> ParallelLayout:
+def _layout(read: dict[str, Any]) -> ParallelLayout:
     """The layout that an engine says; what it does not say is the default."""
-    said = {name.removeprefix("layout."): told.get(name, usual) for name, usual in _UNSAID.items()}
-    return ParallelLayout(**said)
+    parts = {name.removeprefix("layout."): read.get(name, usual) for name, usual in _UNSAID.items()}
+    return ParallelLayout(**parts)
 
 
-def differences(facts: Facts, told: dict[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+def differences(facts: Facts, read: dict[str, Any]) -> Iterator[tuple[str, Any, Any]]:
     """Fields with another value, those of a layout in their plainest form."""
-    plain = {**told, **layout_facts(_layout(told))}
-    for name, said in facts.items():
+    plain = {**read, **layout_facts(_layout(read))}
+    for name, value in facts.items():
         group = name.partition(".")[0]
-        if name in _UNIMPORTANT or (name not in told and group != "layout"):
+        if name in _UNIMPORTANT or (name not in read and group != "layout"):
             continue
-        if group in _JUDGED and plain[name] != said:
-            yield name, said, plain[name]
-        elif group == "stack" and _switched(said, told[name]):
-            yield name, said, told[name]
+        if group in _JUDGED and plain[name] != value:
+            yield name, value, plain[name]
+        elif group == "stack" and _switched(value, read[name]):
+            yield name, value, read[name]
 
 
-def _switched(said: Any, told: Any) -> bool:
+def _switched(planned: Any, read: Any) -> bool:
     """Whether a mechanism is on in one and off in the other, or has another value."""
-    return bool(said) != told if isinstance(told, bool) else bool(said != told)
+    return bool(planned) != read if isinstance(read, bool) else bool(planned != read)
 
 
 def require_runnable(plan: Plan, contract: Contract) -> None:

@@ -37,7 +37,7 @@ def refused_of(
         spelled: How the file spells them.
         hidden: Words of the file with values that only a run knows: nothing that hangs on one is judged.
     """
-    found: list[Refused] = []
+    refused: list[Refused] = []
     for law in laws:
         if not set(hidden).isdisjoint(law.reads):
             continue
@@ -47,8 +47,8 @@ def refused_of(
             continue  # a value that means nothing is said of its own word
         if broken is not None:
             words = tuple(spelled[word] for word in law.reads if word in spelled)
-            found.append(Refused(violation=broken, words=words))
-    return tuple(found)
+            refused.append(Refused(violation=broken, words=words))
+    return tuple(refused)
 
 
 def on(given: Given, word: str) -> bool:

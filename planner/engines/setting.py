@@ -118,25 +118,25 @@ def value(
     def written(facts: Facts) -> Mapping[str, Any]:
         if when is not None and not when(facts):
             return {}
-        found = facts[stated]
-        theirs = found if names is None else names.get(found)
+        ours = facts[stated]
+        theirs = ours if names is None else names.get(ours)
         return {} if theirs is None else {name: theirs}
 
-    def told(given: Given) -> Mapping[str, Any]:
-        found = given[name]
-        if found is None:
+    def read_value(given: Given) -> Mapping[str, Any]:
+        theirs = given[name]
+        if theirs is None:
             return {}
         if meanings is None:
-            return {stated: found}
-        if found not in meanings:
-            raise ValueError(f"{found!r} is none of {', '.join(map(str, meanings))}")
-        return {stated: meanings[found]}
+            return {stated: theirs}
+        if theirs not in meanings:
+            raise ValueError(f"{theirs!r} is none of {', '.join(map(str, meanings))}")
+        return {stated: meanings[theirs]}
 
     return Setting(
         words=(Word(name=name, kind=kind, default=default, aliases=aliases, states="" if names else stated),),
         fields=(stated,),
         write=written,
-        read=told,
+        read=read_value,
     )
 
 

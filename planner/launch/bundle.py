@@ -17,7 +17,7 @@ from planner.engines.contract import Contract
 from planner.engines.contracts import CONTRACTS
 from planner.engines.formats import Files
 from planner.engines.program import FILE
-from planner.engines.quoting import one_line, shell
+from planner.engines.quoting import shell, single_line
 from planner.launch.cloud import sagemaker, skypilot, vertex
 from planner.launch.containers import kubeflow, kubernetes, pytorchjob
 from planner.launch.entries import ENTRIES, TORCHRUN, USUAL_SAVE_INTERVAL, Entry
@@ -318,7 +318,7 @@ def readme(
     rack = f" Ask for nodes that share a rack by {together}." if together > 1 else ""
     if order.kinds and launcher == "kubernetes":
         needs.append("- the labels in `jobset.yaml` by which nodes of each kind are selected")
-    title = f"{one_line(plan.request.model.name)} on {plan.layout.num_gpus} GPUs by {contract.title}"
+    title = f"{single_line(plan.request.model.name)} on {plan.layout.num_gpus} GPUs by {contract.title}"
     return "\n".join([
         f"# {title}", "", f"Start it: `{STARTS[launcher]}`", "",
         "Name these in the environment:", "", *needs, "", *own,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from planner.engines.contract import Contract
-from planner.engines.quoting import one_line
+from planner.engines.quoting import single_line
 from planner.launch.entries import Entry
 from planner.launch.machines import AlikeHosts, PlanMachines
 from topology.base.names import words
@@ -172,7 +172,7 @@ def _of_kind(where: PlanMachines, kind: AlikeHosts) -> str:
     least = int(gpu.memory_bytes * MEMORY_SHARE / GIB) * (GIB // MIB)
     text = (
         f'[ "$least" -ge {least} ]'
-        f' || say "$least MiB of a GPU, the plan counts on {least} of {one_line(gpu.name)}"\n'
+        f' || say "$least MiB of a GPU, the plan counts on {least} of {single_line(gpu.name)}"\n'
     )
     each = int(spec.nic_bandwidth_bytes_per_s / GBIT)
     nics = _NICS_PLAN.format(total=each * spec.nics_per_node, count=spec.nics_per_node, each=each)
@@ -203,7 +203,7 @@ def _product(kind: AlikeHosts) -> str:
 
 def _driver(gpu: Gpu) -> str:
     """The check of the driver: the first that knows the GPU, where that is known."""
-    first, architecture = generation_of(gpu).nvidia_driver, one_line(gpu.architecture)
+    first, architecture = generation_of(gpu).nvidia_driver, single_line(gpu.architecture)
     asked = f"{first} or later, that of {architecture}" if first else "any"
     return _DRIVER.format(asked=asked) + (_DRIVER_FIRST if first else _DRIVER_ANY).format(first=first)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from planner.engines.contracts import engine_of_stack
 from planner.engines.meshplan import MESHPLAN
-from planner.engines.quoting import one_line
+from planner.engines.quoting import single_line
 from planner.launch.machines import Exported, PlanMachines, machines_of, require_equal, title_of
 from planner.plan import FREE, Plan
 from topology.base.errors import InputError
@@ -64,7 +64,7 @@ def export_slurm(plan: Plan) -> Exported:
         )
     lines = [
         "#!/bin/bash",
-        f"# {one_line(plan.request.model.name)} on {plan.layout.num_gpus} GPUs",
+        f"# {single_line(plan.request.model.name)} on {plan.layout.num_gpus} GPUs",
         f"#SBATCH --job-name={title_of(plan)}",
         f"#SBATCH --nodes={where.nodes}",
         *requeue(plan),

@@ -26,7 +26,7 @@ from planner.questions.offload import offload_of, offload_pins, require_offloada
 from planner.questions.seen import require_seen
 from planner.questions.settings import override, override_cluster, settings_by_group
 from planner.questions.traced import require_of_a_module
-from planner.rules.check import said_pins
+from planner.rules.check import user_pins
 from topology.base.counts import TOTALS, counted, listed_counts, parse_count, parse_share, suffix_note
 from topology.base.errors import InputError, shown
 from topology.base.names import normalize, resolve
@@ -148,7 +148,7 @@ def _require_step_of_tokens(job: TrainingJob, model: ModelSpec) -> None:
 
 def _pins(flags: Flags, settings: Mapping[str, str]) -> dict[str, Any]:
     """Pinned fields; modules to compute again are the policy ``selective``."""
-    pins = said_pins(settings)
+    pins = user_pins(settings)
     if flags.recompute_modules and pins.setdefault("recompute", "selective") != "selective":
         raise InputError(
             what="--recompute-modules and layout.recompute contradict each other",

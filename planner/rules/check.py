@@ -152,25 +152,25 @@ def parse_pins(pins: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def said_pins(settings: Mapping[str, str]) -> dict[str, Any]:
+def user_pins(settings: Mapping[str, str]) -> dict[str, Any]:
     """The pins of a user, in whose words ``full`` is every layer.
 
     ``full:N`` is N layers of every pipeline rank, ``full:auto`` as many as memory asks for.
 
-    >>> said_pins({"recompute": "full"}), said_pins({"recompute": "full:4"})
+    >>> user_pins({"recompute": "full"}), user_pins({"recompute": "full:4"})
     ({'recompute': 'full', 'recomputed_layers': 'all'}, {'recompute': 'full', 'recomputed_layers': 4})
-    >>> said_pins({"recompute": "full:auto"})
+    >>> user_pins({"recompute": "full:auto"})
     {'recompute': 'full'}
-    >>> said_pins({"pp": "4", "layers_of_stage": "8*3-6"})
+    >>> user_pins({"pp": "4", "layers_of_stage": "8*3-6"})
     {'pp': 4, 'layers_of_stage': (8, 8, 8, 6)}
     """
     readers = {LAYERS_OF_STAGE: read_layers, RECOMPUTE_OF_STAGE: read_recomputed}
     split = {name: read(settings[name]) for name, read in readers.items() if name in settings}
     of_layout = {name: text for name, text in settings.items() if name not in split}
-    return {**_said_of_layout(of_layout), **split}
+    return {**_layout_pins(of_layout), **split}
 
 
-def _said_of_layout(settings: Mapping[str, str]) -> dict[str, Any]:
+def _layout_pins(settings: Mapping[str, str]) -> dict[str, Any]:
     """The pins of fields of the layout, and how many layers of a rank ``full`` recomputes."""
     policy, colon, number = settings.get("recompute", "").lower().partition(":")
     if policy != "full":
@@ -205,15 +205,15 @@ def _parse_pin(name: str, value: Any) -> Any:
         )
     if name == "axis_order":
         order = tuple(value.replace(",", "-").split("-")) if isinstance(value, str) else tuple(value)
-        return _one_of(name, order, AXIS_ORDERS)
+        return _among(name, order, AXIS_ORDERS)
     if name in _CHOICES:
-        return _one_of(name, str(value).lower(), _CHOICES[name])
+        return _among(name, str(value).lower(), _CHOICES[name])
     if name == "sequence_parallel":
-        return YES_NO[str(_one_of(name, str(value).lower(), tuple(YES_NO)))]
+        return YES_NO[str(_among(name, str(value).lower(), tuple(YES_NO)))]
     return _whole_number(name, value)
 
 
-def _one_of(name: str, value: Any, choices: tuple[Any, ...]) -> Any:
+def _among(name: str, value: Any, choices: tuple[Any, ...]) -> Any:
     if value in choices:
         return value
     shown = ", ".join("-".join(choice) if isinstance(choice, tuple) else str(choice) for choice in choices)
@@ -239,13 +239,13 @@ def _whole_number(name: str, value: Any) -> int:
 
 def _explained(rule: PlanLaw, problem: Problem, layout: ParallelLayout) -> Violation:
     """The violation of a rule on its ground; what engines run that is not priced here is said with them."""
-    found, ground = rule.violation(problem, layout), ground_of(rule, problem, layout)
+    violation, ground = rule.violation(problem, layout), ground_of(rule, problem, layout)
     if ground != "unpriced":
-        return replace(found, ground=ground)
+        return replace(violation, ground=ground)
     runners = runners_of(rule.name)
     reasons = {why: [title for title, how in runners.items() if how == why] for why in runners.values()}
     ways = [f"run by {' and '.join(titles)}: {why}" for why, titles in reasons.items()]
-    return replace(found, ground=ground, message="; ".join((found.message, *ways)))
+    return replace(violation, ground=ground, message="; ".join((violation.message, *ways)))
 
 
 def ground_of(rule: PlanLaw, problem: Problem, layout: ParallelLayout) -> Ground:

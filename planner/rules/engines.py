@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from costmodel.layout import ParallelLayout
 from planner.engines.contract import Contract
-from planner.engines.contracts import CONTRACTS, engine_of_stack, said_fields, way_out
+from planner.engines.contracts import CONTRACTS, engine_of_stack, fixed_fields, way_out
 from planner.law import PlanLaw
 from planner.plan import Problem
 
@@ -23,7 +23,7 @@ def _named(contract: Contract, law: PlanLaw) -> PlanLaw:
     """One limit as a rule of the search."""
 
     def says(s: Problem, x: ParallelLayout) -> tuple[str, str]:
-        hint = way_out(law, s, x, said_fields(s, x))
+        hint = way_out(law, s, x, fixed_fields(s, x))
         return law.says(s, x)[0], f"{hint}, or plan --for any"
 
     source = law.source or contract.source

@@ -79,8 +79,8 @@ def _divides(
     """The degree of an axis divides sizes of the model, if it has any; engines cut nothing unevenly."""
 
     def broken(s: Problem, t: LayoutTable) -> Mask | bool:
-        found = sizes(s.model).values()
-        return bool(found) and np.asarray(HEADS.rest(math.gcd(*found), getattr(t, axis)) != 0, dtype=bool)
+        counts = sizes(s.model).values()
+        return bool(counts) and np.asarray(HEADS.rest(math.gcd(*counts), getattr(t, axis)) != 0, dtype=bool)
 
     def explain(s: Problem, x: ParallelLayout) -> Breach:
         degree = getattr(x, axis)
@@ -234,8 +234,10 @@ def _layers_broken(s: Problem, t: LayoutTable) -> Mask:
 
 def _most_stages(s: Problem, virtual_stages: Quantity, schedule: Quantity) -> Quantity:
     """One layer each; interleaved, the ends may do with the embedding or the head."""
-    ends = s.stack.supports.empty_end_chunks & (virtual_stages > 1) & _EMPTY_ENDS[np.asarray(schedule)]
-    return np.asarray(s.model.num_layers + 2 * ends)
+    empty_chunks = (
+        s.stack.supports.empty_end_chunks & (virtual_stages > 1) & _EMPTY_ENDS[np.asarray(schedule)]
+    )
+    return np.asarray(s.model.num_layers + 2 * empty_chunks)
 
 
 def _layers(s: Problem, x: ParallelLayout) -> Breach:

@@ -49,15 +49,15 @@ def _zero_broken(s: Problem, t: LayoutTable) -> Mask:
 
 def _zero(s: Problem, x: ParallelLayout) -> Breach:
     offered = s.stack.supports.zero_stages_with_pipeline if x.pp > 1 else s.stack.supports.zero_stages
-    found = not_offered(s, "zero_stage", x.zero_stage, offered)
+    breach = not_offered(s, "zero_stage", x.zero_stage, offered)
     if x.pp == 1 or x.zero_stage not in s.stack.supports.zero_stages:
-        return found
+        return breach
     return Breach(
-        message=f"{found.message} when pp = {x.pp} > 1",
+        message=f"{breach.message} when pp = {x.pp} > 1",
         have=0,
         need=1,
         unit="",
-        hint=found.hint,
+        hint=breach.hint,
     )
 
 
@@ -70,13 +70,14 @@ def _split_zero_broken(s: Problem, t: LayoutTable) -> Mask:
 
 def _split_zero(s: Problem, x: ParallelLayout) -> Breach:
     offered = s.stack.supports.zero_stages_with_split_backward
-    found = not_offered(s, "zero_stage", x.zero_stage, offered)
+    breach = not_offered(s, "zero_stage", x.zero_stage, offered)
     return Breach(
-        message=f"{found.message} with schedule {x.schedule}, whose weight gradients come after the backward",
+        message=f"{breach.message} with schedule {x.schedule}, "
+        "whose weight gradients come after the backward",
         have=x.zero_stage,
         need=max(offered),
         unit="",
-        hint=f"{found.hint}, or schedule={PLAIN_SCHEDULE}",
+        hint=f"{breach.hint}, or schedule={PLAIN_SCHEDULE}",
     )
 
 

@@ -20,13 +20,13 @@ def require_legal(plan: Plan) -> Plan:
 
 def require_room(plan: Plan) -> Plan:
     """The plan itself; one of whose stages is predicted to need more than its GPUs have is an error."""
-    found = check_memory(plan.estimate.memory_by_stage, capacities_bytes(plan))
-    if found is not None:
+    violation = check_memory(plan.estimate.memory_by_stage, capacities_bytes(plan))
+    if violation is not None:
         raise NoFeasiblePlanError(
             what=f"this plan is not run: {fit_text(plan.estimate.out_of_memory_chance)}",
-            cause=found.message,
-            fix=found.hint,
-            answer=(found,),
+            cause=violation.message,
+            fix=violation.hint,
+            answer=(violation,),
         )
     return plan
 

@@ -24,8 +24,8 @@ SIZE, REDUCED, FSDP = "--ddp-bucket-size", "--overlap-grad-reduce", "--use-megat
 
 
 def _write(facts: Facts) -> dict[str, Any]:
-    said, replicas = facts.get("job.bucket_bytes"), facts["layout.dp"] * facts["layout.cp"]
-    return {SIZE: int(said // facts["stack.gradient_reduce_bytes"])} if said and replicas > 1 else {}
+    bucket, replicas = facts.get("job.bucket_bytes"), facts["layout.dp"] * facts["layout.cp"]
+    return {SIZE: int(bucket // facts["stack.gradient_reduce_bytes"])} if bucket and replicas > 1 else {}
 
 
 def _read(given: Given) -> dict[str, Any]:

@@ -50,7 +50,7 @@ def _runs_cuda(_: Facts, gpu: Gpu) -> bool:
     return generation_of(gpu).maker == "nvidia"
 
 
-def _one_queue(facts: Facts, gpu: Gpu) -> bool:
+def _ordered_queue(facts: Facts, gpu: Gpu) -> bool:
     """Whether kernels must start in the order in which they were queued, as messages beside them rely on."""
     if pairs_passes(facts):
         return False
@@ -63,13 +63,13 @@ ENVIRONMENT = (
         name="CUDA_DEVICE_MAX_CONNECTIONS",
         value="1",
         why="messages run beside tensor and context parallelism only if kernels start in order",
-        needed=lambda facts, gpu: _one_queue(facts, gpu) and _runs_cuda(facts, gpu),
+        needed=lambda facts, gpu: _ordered_queue(facts, gpu) and _runs_cuda(facts, gpu),
     ),
     Variable(
         name="CUDA_DEVICE_MAX_CONNECTIONS",
         value="1",
         why="HIP does not read it, but Megatron-LM stops without it on any GPU of compute capability 9",
-        needed=lambda facts, gpu: _one_queue(facts, gpu) and not _runs_cuda(facts, gpu),
+        needed=lambda facts, gpu: _ordered_queue(facts, gpu) and not _runs_cuda(facts, gpu),
     ),
     Variable(
         name="CUDA_DEVICE_MAX_CONNECTIONS",
@@ -143,7 +143,7 @@ MEGATRON = Contract(
     limits=(
         model_limit("Megatron-LM", SETTINGS),
         adapter_limit("Megatron-LM"),
-        compression_limit("Megatron-LM", told=("bucket_bytes",)),
+        compression_limit("Megatron-LM", fields=("bucket_bytes",)),
         BUCKETS_CUT,
         offload_limit("Megatron-LM", (ALL_OFFLOADED,)),
         optimizer_limit("Megatron-LM", tuple(OPTIMIZERS.values())),

@@ -18,10 +18,10 @@ _FREQUENCY = re.compile(r"^\(\[0\]\*(\d{1,6})\+\[1\]\*(\d{1,6})\)$")
 
 def zeros_and_ones(text: str) -> tuple[int, int]:
     """Zeros and ones of a frequency written as ``([0]*a+[1]*b)``."""
-    found = _FREQUENCY.match(re.sub(r"\s", "", text))
-    if not found:
+    match = _FREQUENCY.match(re.sub(r"\s", "", text))
+    if not match:
         raise ValueError(f"{text[:60]!r} is not of the form ([0]*a+[1]*b)")
-    return int(found[1]), int(found[2])
+    return int(match[1]), int(match[2])
 
 
 def _write_experts(facts: Facts) -> dict[str, Any]:
@@ -66,7 +66,7 @@ def _read_experts(given: Given) -> dict[str, Any]:
         return none | usual | {"model.router_aux_loss_coef": 0.0}
     scores = given["--moe-router-score-function"]
     width = given["--moe-ffn-hidden-size"]
-    found: dict[str, Any] = {
+    facts: dict[str, Any] = {
         "model.num_experts": experts,
         "model.num_experts_per_token": given["--moe-router-topk"],
         "model.shared_expert_size": given["--moe-shared-expert-intermediate-size"] or 0,
@@ -79,8 +79,8 @@ def _read_experts(given: Given) -> dict[str, Any]:
         "model.router_aux_loss_coef": _coefficient(given["--moe-aux-loss-coeff"]),
     }
     width = width if width is not None else given["--ffn-hidden-size"]
-    found |= {} if width is None else {"model.moe_intermediate_size": width}
-    return found | _dense_layers(given)
+    facts |= {} if width is None else {"model.moe_intermediate_size": width}
+    return facts | _dense_layers(given)
 
 
 _ROUTING = tuple(field.name for field in fields(Routing))
@@ -90,9 +90,9 @@ _EXPERT_COUNTS = (
 )  # fmt: skip
 
 
-def _coefficient(found: Any) -> float:
+def _coefficient(given: Any) -> float:
     """The weight of the balancing loss, the first of several."""
-    return float(found[0] if isinstance(found, (list, tuple)) else found or 0.0)
+    return float(given[0] if isinstance(given, (list, tuple)) else given or 0.0)
 
 
 def _dense_layers(given: Given) -> dict[str, Any]:

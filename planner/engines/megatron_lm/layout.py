@@ -35,11 +35,11 @@ def _data_parallel(given: Given) -> dict[str, Any]:
 def _microbatch(given: Given) -> dict[str, Any]:
     """Sequences of a microbatch and of a step, which is one microbatch a replica where nobody says."""
     size, batch = given["--micro-batch-size"], given["--global-batch-size"]
-    found = {} if size is None else {"layout.microbatch_size": size}
+    facts = {} if size is None else {"layout.microbatch_size": size}
     replicas = _data_parallel(given).get("layout.dp")
     if batch is None and size is not None and replicas is not None:
         batch = size * replicas
-    return found if batch is None else found | {"job.global_batch_size": batch}
+    return facts if batch is None else facts | {"job.global_batch_size": batch}
 
 
 _BATCH = Setting(
@@ -84,12 +84,12 @@ def _read_sharding(given: Given) -> dict[str, Any]:
     if given["--use-torch-fsdp2"]:
         stage = 3 if not given["--torch-fsdp2-no-reshard-after-forward"] else 2
     instances, replicas = given["--num-distributed-optimizer-instances"], _data_parallel(given)
-    found: dict[str, Any] = {"layout.zero_stage": stage}
+    facts: dict[str, Any] = {"layout.zero_stage": stage}
     if instances <= 1 or not stage:
-        return found | {"layout.shard_degree": None}
+        return facts | {"layout.shard_degree": None}
     if not replicas:
-        return found
-    return found | {"layout.shard_degree": max(1, replicas["layout.dp"] * given[CP] // instances)}
+        return facts
+    return facts | {"layout.shard_degree": max(1, replicas["layout.dp"] * given[CP] // instances)}
 
 
 _SHARDING = Setting(
@@ -128,10 +128,10 @@ def _write_precision(facts: Facts) -> dict[str, Any]:
 
 def _as_written(given: Given) -> str | None:
     """The precision whose words these are, the one of most words; none where they are nobody's."""
-    found = {name: list(record.engine_words.get("megatron", ())) for name, record in TRAINING.items()}
+    words_of = {name: list(record.engine_words.get("megatron", ())) for name, record in TRAINING.items()}
     matching = [
         (len(words), name)
-        for name, words in found.items()
+        for name, words in words_of.items()
         if words and all(given[w] == v for w, v in zip(words[::2], words[1::2], strict=True))
     ]
     return max(matching)[1] if matching else None
@@ -256,8 +256,8 @@ def is_moe(facts: Facts) -> bool:
 
 def _read_expert_tp(given: Given) -> dict[str, Any]:
     """Ranks that share an expert: as many as tp where nobody says; meaningless without experts."""
-    found = given["--expert-tensor-parallel-size"]
-    return {"layout.expert_tp": found if found is not None else given[TP] if given["--num-experts"] else 1}
+    ranks = given["--expert-tensor-parallel-size"]
+    return {"layout.expert_tp": ranks if ranks is not None else given[TP] if given["--num-experts"] else 1}
 
 
 OPTIMIZERS: Mapping[str, str] = {"adam": "adamw", "sgd": "sgd-momentum", "muon": "muon"}
@@ -271,11 +271,11 @@ def _written_optimizer(facts: Facts) -> dict[str, Any]:
     return {} if name == "adamw" or theirs is None else {"--optimizer": theirs}
 
 
-def _told_optimizer(given: Given) -> dict[str, Any]:
+def _read_optimizer(given: Given) -> dict[str, Any]:
     """What its name says, where the cost model has it."""
     name = given["--optimizer"]
-    told = {"job.optimizer": OPTIMIZERS[name]} if name in OPTIMIZERS else {}
-    return told | {"recipe.optimizer": name}
+    facts = {"job.optimizer": OPTIMIZERS[name]} if name in OPTIMIZERS else {}
+    return facts | {"recipe.optimizer": name}
 
 
 LAYOUT_SETTINGS: tuple[Setting, ...] = (
@@ -350,7 +350,7 @@ LAYOUT_SETTINGS: tuple[Setting, ...] = (
         words=(Word(name="--optimizer", default="adam"),),
         fields=("job.optimizer", "recipe.optimizer"),
         write=_written_optimizer,
-        read=_told_optimizer,
+        read=_read_optimizer,
     ),
 )  # fmt: skip
 """In the order in which they are written."""
@@ -362,7 +362,7 @@ def _cp_kind(given: Given) -> str:
         "a2a+p2p": "ring",
         "allgather": "allgather",
     }
-    found = str(given["--cp-comm-type"][0])
-    if found not in named:
-        raise ValueError(f"{found!r} is none of {', '.join(CP_KINDS.values())}")
-    return named[found]
+    kind = str(given["--cp-comm-type"][0])
+    if kind not in named:
+        raise ValueError(f"{kind!r} is none of {', '.join(CP_KINDS.values())}")
+    return named[kind]

@@ -71,10 +71,10 @@ _VOCABULARY = Setting(
 
 def _read_width(given: Given) -> dict[str, Any]:
     """Width of the feed-forward: four times the hidden size where nobody says, two thirds of it if gated."""
-    found, hidden = given["--ffn-hidden-size"], given["--hidden-size"]
-    if found is None and hidden is not None:
-        found = 4 * hidden * 2 // 3 // FFN_MULTIPLE * FFN_MULTIPLE if given["--swiglu"] else 4 * hidden
-    return {} if found is None else {"model.intermediate_size": found}
+    width, hidden = given["--ffn-hidden-size"], given["--hidden-size"]
+    if width is None and hidden is not None:
+        width = 4 * hidden * 2 // 3 // FFN_MULTIPLE * FFN_MULTIPLE if given["--swiglu"] else 4 * hidden
+    return {} if width is None else {"model.intermediate_size": width}
 
 
 def _read_heads(given: Given) -> dict[str, Any]:
@@ -83,10 +83,10 @@ def _read_heads(given: Given) -> dict[str, Any]:
     if heads is None:
         return {}
     grouped = given["--num-query-groups"] if given["--group-query-attention"] else None
-    found = {"model.num_attention_heads": heads, "model.num_key_value_heads": grouped or heads}
+    facts = {"model.num_attention_heads": heads, "model.num_key_value_heads": grouped or heads}
     if size is None and hidden is not None:
         size = hidden // heads
-    return found if size is None else found | {"model.head_dim": size}
+    return facts if size is None else facts | {"model.head_dim": size}
 
 
 def _write_heads(facts: Facts) -> dict[str, Any]:
@@ -156,8 +156,8 @@ def _write_latent(facts: Facts) -> dict[str, Any]:
 
 def _read_latent(given: Given) -> dict[str, Any]:
     latent = given["--multi-latent-attention"]
-    found = {stated: given[word] if latent else 0 for word, (stated, _) in _LATENT_SIZES.items()}
-    return found | {"model.q_lora_rank": (given["--q-lora-rank"] or 0) if latent else 0}
+    facts = {stated: given[word] if latent else 0 for word, (stated, _) in _LATENT_SIZES.items()}
+    return facts | {"model.q_lora_rank": (given["--q-lora-rank"] or 0) if latent else 0}
 
 
 def _write_windows(facts: Facts) -> dict[str, Any]:

@@ -21,7 +21,7 @@ _NOT_WITH_DELAYED_SCALING = {"layernorm", "moe_act"}
 
 
 def modules_of(
-    told: Sequence[str], *, latent: bool, dense: bool, experts: bool, shared: bool
+    modules: Sequence[str], *, latent: bool, dense: bool, experts: bool, shared: bool
 ) -> tuple[str, ...]:
     """Those that a model has: norms stand alone only before experts and before latent attention.
 
@@ -32,7 +32,7 @@ def modules_of(
         "core_attn": True, "mla_up_proj": latent, "layernorm": latent or experts, "moe_act": experts,
         "mlp": dense, "moe": experts, "shared_experts": shared,
     }  # fmt: skip
-    return tuple(name for name in told if has.get(name, False))
+    return tuple(name for name in modules if has.get(name, False))
 
 
 def spelled_modules(given: Iterable[object]) -> tuple[str, ...]:
@@ -41,13 +41,13 @@ def spelled_modules(given: Iterable[object]) -> tuple[str, ...]:
     >>> spelled_modules(["moe_act,layernorm"])
     ('moe_act', 'layernorm')
     """
-    return tuple(name for one in given for name in re.findall(r"\w+", str(one)))
+    return tuple(name for text in given for name in re.findall(r"\w+", str(text)))
 
 
 def _repeated(s: Problem) -> tuple[str, ...]:
-    told = s.stack.timing.recomputed_modules
+    modules = s.stack.timing.recomputed_modules
     return modules_of(
-        told,
+        modules,
         latent=not s.model.attention.shares_keys,
         dense=not s.model.is_moe or s.model.num_dense_layers > 0,
         experts=s.model.is_moe,

@@ -92,11 +92,11 @@ def _read_positions(given: Given) -> dict[str, Any]:
     latent = given["--multi-latent-attention"]
     rotary = kind in ("rope", "yarn") or given["--use-rotary-position-embeddings"]
     learned = longest if kind == "learned_absolute" and not rotary else 0
-    found: dict[str, Any] = {} if longest is None else {"model.max_sequence_length": longest}
-    found |= {} if learned is None else {"model.learned_positions": learned}
+    facts: dict[str, Any] = {} if longest is None else {"model.max_sequence_length": longest}
+    facts |= {} if learned is None else {"model.learned_positions": learned}
     if not rotary:
-        return {f"model.rotary.{name}": getattr(Rotary(), name) for name in _ANGLES} | found
-    return found | {
+        return {f"model.rotary.{name}": getattr(Rotary(), name) for name in _ANGLES} | facts
+    return facts | {
         "model.rotary.theta": float(given["--rotary-base"]),
         "model.rotary.fraction": given["--rotary-percent"],
         "model.rotary.interleaved": latent or given["--rotary-interleaved"],

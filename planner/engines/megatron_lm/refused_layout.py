@@ -44,20 +44,20 @@ UNFUSED, OVERLAPPED = "--no-gradient-accumulation-fusion", "--tp-comm-overlap"
 
 
 def _gpus(given: Given) -> Stopped:
-    degrees, found = (given[TP], given[PP], given[CP]), given.num_gpus
-    if found is None or divisions.RANKS.rest(found, *degrees) == 0:
+    degrees, gpus = (given[TP], given[PP], given[CP]), given.num_gpus
+    if gpus is None or divisions.RANKS.rest(gpus, *degrees) == 0:
         return None
     fix = f"start a multiple of {math.prod(degrees)} GPUs, or lower {TP}, {PP} or {CP}"
-    return divisions.RANKS.says(found, *degrees), fix
+    return divisions.RANKS.says(gpus, *degrees), fix
 
 
 def _expert_ranks(given: Given) -> Stopped:
     """Experts take all ranks of a stage anew: tp ranks share each of them unless they are told otherwise."""
-    found, ep, pp = given.num_gpus, given[EP], given[PP]
-    if found is None or not on(given, EXPERTS) or divisions.RANKS.rest(found, given[TP], pp, given[CP]):
+    gpus, ep, pp = given.num_gpus, given[EP], given[PP]
+    if gpus is None or not on(given, EXPERTS) or divisions.RANKS.rest(gpus, given[TP], pp, given[CP]):
         return None
     shared = given[EXPERT_TP] or given[TP]
-    stage = found // pp
+    stage = gpus // pp
     if divisions.EXPERT_RANKS.rest(stage, ep, shared) == 0:
         return None
     usual = "" if given[EXPERT_TP] else f"; ranks an expert are those of {TP} where {EXPERT_TP} is not given"
@@ -106,11 +106,11 @@ def _latent(given: Given) -> Stopped:
 
 
 def _batch(given: Given) -> Stopped:
-    batch, size, found = given[BATCH], given[MICROBATCH], given.num_gpus
+    batch, size, gpus = given[BATCH], given[MICROBATCH], given.num_gpus
     degrees = given[TP], given[PP], given[CP]
-    if not batch or not size or found is None or divisions.RANKS.rest(found, *degrees):
+    if not batch or not size or gpus is None or divisions.RANKS.rest(gpus, *degrees):
         return None
-    dp = found // math.prod(degrees)
+    dp = gpus // math.prod(degrees)
     if divisions.BATCH.rest(batch, dp, size) == 0:
         return None
     return divisions.BATCH.says(batch, dp, size), f"set {BATCH} {divisions.BATCH.nearest(batch, dp, size)}"
@@ -134,7 +134,7 @@ def _positions(given: Given) -> Stopped:
 
 
 def _levels(given: Given) -> Stopped:
-    sizes = [int(size) for one in given[LEVELS] or () for size in str(one).split()]
+    sizes = [int(size) for level in given[LEVELS] or () for size in str(level).split()]
     if sizes and math.prod(sizes) != given[CP]:
         return f"{LEVELS} {' '.join(map(str, sizes))} make {math.prod(sizes)}, and cp is {given[CP]}", (
             f"set {CP} {math.prod(sizes)}"
@@ -144,19 +144,19 @@ def _levels(given: Given) -> Stopped:
     return None
 
 
-def _one_way(given: Given) -> Stopped:
+def _stage_ways(given: Given) -> Stopped:
     """Of three ways to cut stages."""
     ways = [word for word in (EACH, CHUNKS, STRING) if given[word] is not None]
     if len(ways) > 1:
         return f"{' and '.join(ways)} both cut stages", f"keep {ways[-1]} alone"
-    ends = [word for word in ENDS if given[word] is not None]
+    outer = [word for word in ENDS if given[word] is not None]
     slots = [word for word in ACCOUNTED if on(given, word)]
-    if ends and slots:
-        return f"{' and '.join(ends)} beside {' and '.join(slots)}", f"leave {' and '.join(slots)} out"
-    if given[STRING] is not None and ends + slots:
-        return f"{STRING} beside {' and '.join(ends + slots)}", f"leave {' and '.join(ends + slots)} out"
-    if given[EACH] is not None and ends:
-        return f"{EACH} beside {' and '.join(ends)}", f"give {CHUNKS} instead"
+    if outer and slots:
+        return f"{' and '.join(outer)} beside {' and '.join(slots)}", f"leave {' and '.join(slots)} out"
+    if given[STRING] is not None and outer + slots:
+        return f"{STRING} beside {' and '.join(outer + slots)}", f"leave {' and '.join(outer + slots)} out"
+    if given[EACH] is not None and outer:
+        return f"{EACH} beside {' and '.join(outer)}", f"give {CHUNKS} instead"
     return None
 
 
@@ -177,11 +177,11 @@ def _layers(given: Given) -> Stopped:
     slots, pp, each = slots_of(given), given[PP], given[EACH]
     if slots is None or given[STRING] is not None or given[HYBRID] is not None or given["--num-layers"] == 0:
         return None
-    told = _slots_told(given, slots)
+    counted = _slots_in_words(given, slots)
     if any(given[word] is not None for word in ENDS):
         return _uneven(given, slots)
     if slots % pp:
-        return f"{told} do not divide by pp {pp}", _other_pp(slots, pp)
+        return f"{counted} do not divide by pp {pp}", _other_pp(slots, pp)
     if each and given[CHUNKS] is None:
         if (slots // pp) % each:
             fix = f"set {EACH} {math.gcd(slots // pp, each)}, or {CHUNKS}"
@@ -190,11 +190,11 @@ def _layers(given: Given) -> Stopped:
     chunks = chunks_of(given)
     if pp > 1 and (slots // pp) % chunks:
         fix = f"set {CHUNKS} {math.gcd(slots // pp, chunks)}, or give {STRING}"
-        return f"{told} do not divide by {pp * chunks} stages, pp {pp} · {chunks} chunks", fix
+        return f"{counted} do not divide by {pp * chunks} stages, pp {pp} · {chunks} chunks", fix
     return None
 
 
-def _slots_told(given: Given, slots: int) -> str:
+def _slots_in_words(given: Given, slots: int) -> str:
     more = slots - given[LAYERS]
     return f"{given[LAYERS]} layers" + (f" and {more} slots of embedding and loss" if more else "")
 
@@ -205,13 +205,13 @@ def _other_pp(slots: int, pp: int) -> str:
 
 def _uneven(given: Given, slots: int) -> Stopped:
     """A first and a last stage with numbers of their own, and what is left for the others."""
-    ends, pp, chunks = [given[word] for word in ENDS if given[word] is not None], given[PP], chunks_of(given)
+    outer, pp, chunks = [given[word] for word in ENDS if given[word] is not None], given[PP], chunks_of(given)
     named = [word for word in ENDS if given[word] is not None]
-    left, inner = slots - sum(ends), pp - len(ends)
-    if min(ends) <= 0 or left < 0 or bool(left) != bool(inner) or (inner and left % inner):
+    left, inner = slots - sum(outer), pp - len(outer)
+    if min(outer) <= 0 or left < 0 or bool(left) != bool(inner) or (inner and left % inner):
         fix = f"set {' and '.join(named)} so that what is left divides by {inner}"
-        return f"{slots} layers less {' and '.join(map(str, ends))} leave {left} to {inner} stages", fix
-    uneven = [count for count in (*ends, *([left // inner] if inner else [])) if count % chunks]
+        return f"{slots} layers less {' and '.join(map(str, outer))} leave {left} to {inner} stages", fix
+    uneven = [count for count in (*outer, *([left // inner] if inner else [])) if count % chunks]
     if chunks > 1 and uneven:
         fix = f"set {CHUNKS} {math.gcd(chunks, *uneven)}, or give {STRING}"
         return f"{uneven[0]} layers of a rank do not divide by {chunks} chunks", fix
@@ -251,10 +251,10 @@ def _whole_sequences(given: Given) -> Stopped:
 
 def _filled(given: Given) -> Stopped:
     """Interleaved, microbatches go round in groups of pp."""
-    pp, batch, size, found = given[PP], given[BATCH], given[MICROBATCH], given.num_gpus
-    if chunks_of(given) == 1 or pp == 1 or not batch or not size or found is None or on(given, GROUPS_OF):
+    pp, batch, size, gpus = given[PP], given[BATCH], given[MICROBATCH], given.num_gpus
+    if chunks_of(given) == 1 or pp == 1 or not batch or not size or gpus is None or on(given, GROUPS_OF):
         return None
-    count, rest = divmod(batch, found // (given[TP] * pp * given[CP]) * size)
+    count, rest = divmod(batch, gpus // (given[TP] * pp * given[CP]) * size)
     if rest or (count >= pp and count % pp == 0):
         return None
     message = f"{count} microbatches of a replica are no multiple of pp {pp}, and chunks take turns in groups"
@@ -282,7 +282,7 @@ LAYOUT_REFUSALS: tuple[WordLaw, ...] = (
     ),
     stop(name="sequence-limit", reads=(LONGEST, LENGTH), stops=_positions),
     stop(name="context-levels", reads=(LEVELS, EXCHANGE, CP), stops=_levels),
-    stop(name="stages", reads=(EACH, CHUNKS, STRING, *ENDS, *ACCOUNTED), stops=_one_way),
+    stop(name="stages", reads=(EACH, CHUNKS, STRING, *ENDS, *ACCOUNTED), stops=_stage_ways),
     stop(name="stage-string", reads=(STRING, PP, LAYERS), stops=_string),
     stop(name="prediction-modules", reads=(STRING, PREDICTED), stops=other_modules),
     stop(

@@ -216,10 +216,10 @@ def _modules(given: Given) -> Stopped:
     overlapped = on(given, "--moe-shared-expert-overlap")
     if "shared_experts" in named and overlapped and given["--moe-shared-expert-intermediate-size"]:
         return f"{MODULES} shared_experts beside --moe-shared-expert-overlap", "leave shared_experts out"
-    again = [name for name in ("moe_act", "layernorm") if name in named]
-    if on(given, FP8) and given[RECIPE] == "delayed" and again:
-        fix = f"set {RECIPE} blockwise, or leave {' and '.join(again)} out"
-        return f"{MODULES} {' '.join(again)} with delayed scaling of eight bits", fix
+    repeated = [name for name in ("moe_act", "layernorm") if name in named]
+    if on(given, FP8) and given[RECIPE] == "delayed" and repeated:
+        fix = f"set {RECIPE} blockwise, or leave {' and '.join(repeated)} out"
+        return f"{MODULES} {' '.join(repeated)} with delayed scaling of eight bits", fix
     return None
 
 

@@ -16,7 +16,9 @@ ARRAY = "MEGATRON_ARGS=("
 
 def render(words: Mapping[str, Any], environment: tuple[Variable, ...]) -> str:
     """The file: one line for each word and its values."""
-    exports = [f"# {one.why}\nexport {one.name}={shell(one.value)}" for one in environment]
+    exports = [
+        f"# {variable.why}\nexport {variable.name}={shell(variable.value)}" for variable in environment
+    ]
     lines = [f"  {' '.join(shell(part) for part in parts)}" for parts in parts_of(words)]
     return "\n".join([HEAD, *exports, ARRAY, *lines, ")"]) + "\n"
 
@@ -30,7 +32,7 @@ def _values(value: Any) -> list[str]:
     if value is True:
         return []
     if isinstance(value, (list, tuple)):
-        return [text for one in value for text in _values(one)]
+        return [text for element in value for text in _values(element)]
     return [number(value)] if isinstance(value, float) else [str(value)]
 
 

@@ -34,9 +34,9 @@ def _repeated(plain: str) -> str:
     """A layout with its innermost groups and letters written out."""
     letters = len(plain)
 
-    def written(found: re.Match[str]) -> str:
+    def written(match: re.Match[str]) -> str:
         nonlocal letters
-        group, times, bare, letter, repeats = found.groups()
+        group, times, bare, letter, repeats = match.groups()
         inside, count = (bare, 1) if bare is not None else (group or letter, int(times or repeats))
         letters += len(inside or "") * count
         if letters > MOST_LETTERS:

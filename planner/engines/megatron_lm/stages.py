@@ -67,8 +67,8 @@ def chunks_of(given: Given) -> int:
 def _stages(pp: int, chunks: int, layers: tuple[int, ...] | None) -> dict[str, Any]:
     """What a number of chunks means."""
     chunks = chunks if pp > 1 else 1
-    found = {"layout.virtual_stages": chunks, "layout.schedule": usual_schedule(chunks)}
-    return found if layers is None else found | {"split.layers": layers}
+    facts = {"layout.virtual_stages": chunks, "layout.schedule": usual_schedule(chunks)}
+    return facts if layers is None else facts | {"split.layers": layers}
 
 
 def _counted(given: Given, slots: int | None, pp: int, chunks: int) -> tuple[int, ...] | None:
@@ -133,10 +133,10 @@ def other_modules(given: Given) -> Stopped:
     """`PipelineParallelLayerLayout.validate_layer_layout` asserts that a string has all of them."""
     if given[STRING] is None:
         return None
-    said, modules = sum(modules_of_string(given[STRING])), given[PREDICTED] or 0
-    if said == modules:
+    stated, modules = sum(modules_of_string(given[STRING])), given[PREDICTED] or 0
+    if stated == modules:
         return None
-    return f"{STRING} has {said} modules m, {PREDICTED} is {modules}", f"set {PREDICTED} {said}"
+    return f"{STRING} has {stated} modules m, {PREDICTED} is {modules}", f"set {PREDICTED} {stated}"
 
 
 def other_positions(given: Given) -> Stopped:
@@ -152,10 +152,10 @@ def other_positions(given: Given) -> Stopped:
 
 def block_count(facts: Facts) -> int | None:
     """The one number of recomputed layers of each chunk that a split says; None if no one number does."""
-    layers, again = facts["split.layers"], facts["split.recompute"]
+    layers, recomputed = facts["split.layers"], facts["split.recompute"]
     most = max(layers, default=0)
     for count in range(most + 1):
-        if recomputed_by(count, layers, facts) == tuple(again):
+        if recomputed_by(count, layers, facts) == tuple(recomputed):
             return count
     return None
 
@@ -167,10 +167,10 @@ def recomputed_by(count: int, layers: Sequence[int], facts: Facts) -> tuple[int,
         virtual_stages=facts["layout.virtual_stages"],
         schedule=facts["layout.schedule"],
     )
-    found = [0] * layout.pp
+    recomputed = [0] * layout.pp
     for rank, held in zip(ranks_of_chunks(layout), layers, strict=True):
-        found[rank] += min(count, held)
-    return tuple(found)
+        recomputed[rank] += min(count, held)
+    return tuple(recomputed)
 
 
 def _write_recompute(facts: Facts) -> dict[str, Any]:
@@ -198,8 +198,8 @@ def _write_recompute(facts: Facts) -> dict[str, Any]:
     return words | {"--recompute-method": "block", "--recompute-num-layers": count}
 
 
-def _covers(found: Sequence[int], asked: Sequence[int]) -> bool:
-    return all(ours >= theirs for ours, theirs in zip(found, asked, strict=True))
+def _covers(recomputed: Sequence[int], asked: Sequence[int]) -> bool:
+    return all(ours >= theirs for ours, theirs in zip(recomputed, asked, strict=True))
 
 
 def _read_recompute(given: Given) -> dict[str, Any]:
@@ -211,16 +211,16 @@ def _read_recompute(given: Given) -> dict[str, Any]:
     if given["--checkpoint-activations"] or given["--activations-checkpoint-method"]:
         granularity = granularity or "full"
     if granularity == "selective":
-        found: dict[str, Any] = {"layout.recompute": "selective", "recipe.recompute_modules": modules}
-        found["stack.recomputed_modules"] = tuple(name for name in modules if name in PRICED)
-        return found | _of_ranks(given, 0)
+        facts: dict[str, Any] = {"layout.recompute": "selective", "recipe.recompute_modules": modules}
+        facts["stack.recomputed_modules"] = tuple(name for name in modules if name in PRICED)
+        return facts | _of_ranks(given, 0)
     if granularity != "full":
         return {"layout.recompute": "none", **_of_ranks(given, 0)}
     method = given["--recompute-method"] or given["--activations-checkpoint-method"]
     count = given["--recompute-num-layers"] if given["--recompute-num-layers"] is not None else 1
-    again = _of_ranks(given, count if method == "block" else MOST_LAYERS)
-    none = again and not any(again["split.recompute"])
-    return {"layout.recompute": "none" if none else "full", RECOMPUTED_HOW: method, **again}
+    of_ranks = _of_ranks(given, count if method == "block" else MOST_LAYERS)
+    none = of_ranks and not any(of_ranks["split.recompute"])
+    return {"layout.recompute": "none" if none else "full", RECOMPUTED_HOW: method, **of_ranks}
 
 
 def _of_ranks(given: Given, count: int) -> dict[str, Any]:

@@ -56,7 +56,7 @@ def moment_bytes(precision: TrainingPrecision, optimizer_bytes: float) -> float 
     words = list(record.engine_words.get("megatron", ()))
     recipe = words[words.index("--fp8-recipe") + 1] if "--fp8-recipe" in words else "delayed"
     master = _master_bytes(record.half, recipe, sharded_by_engine=False)
-    return next((one for one in _MOMENTS if master + 2 * one == optimizer_bytes), None)
+    return next((moment for moment in _MOMENTS if master + 2 * moment == optimizer_bytes), None)
 
 
 def _write(facts: Facts) -> dict[str, Any]:
@@ -80,10 +80,10 @@ def _write(facts: Facts) -> dict[str, Any]:
 def _dtype(given: Given, word: str) -> str:
     """A dtype by Megatron-LM's name."""
     name = str(given[word]).removeprefix("torch.")
-    found = _NAMES.get(name, name)
-    if found not in _BYTES:
+    dtype = _NAMES.get(name, name)
+    if dtype not in _BYTES:
         raise ValueError(f"{name!r} is none of {', '.join(_BYTES)}")
-    return found
+    return dtype
 
 
 def reduced_bytes(given: Given) -> float:
@@ -98,22 +98,22 @@ def _read(given: Given) -> dict[str, Any]:
     """Bytes of gradients and of their reduction, and of the optimizer's state."""
     _, master, first, second = (_dtype(given, word) for word in DTYPES)
     wide = reduced_bytes(given)
-    found: dict[str, Any] = {
+    facts: dict[str, Any] = {
         "stack.gradient_bytes": wide,
         "stack.gradient_reduce_bytes": wide,
         "stack.optimizer_bytes": _PLAIN,
     }
     if given[OFFLOADED]:
-        del found["stack.optimizer_bytes"]  # of what is left on the GPU
-        return found | {"job.offload": f"optimizer:{float(given[FRACTION]):g}"}
-    found["job.offload"] = None
+        del facts["stack.optimizer_bytes"]  # of what is left on the GPU
+        return facts | {"job.offload": f"optimizer:{float(given[FRACTION]):g}"}
+    facts["job.offload"] = None
     if not given[AWARE]:
-        return found
+        return facts
     half = "fp16" if given["--fp16"] else "bf16"
     kept = _BYTES[master]
     if master == "fp32":
         kept = _master_bytes(half, given["--fp8-recipe"], sharded_by_engine=given["--use-megatron-fsdp"])
-    return found | {"stack.optimizer_bytes": kept + _BYTES[first] + _BYTES[second]}
+    return facts | {"stack.optimizer_bytes": kept + _BYTES[first] + _BYTES[second]}
 
 
 STATE = Setting(

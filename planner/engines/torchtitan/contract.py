@@ -139,12 +139,12 @@ def _read_pipeline(given: Given) -> dict[str, Any]:
     name = given[f"{_P}pipeline_parallel_schedule"]
     if name not in _SCHEDULES:
         raise ValueError(f"{name!r} is none of {', '.join(_SCHEDULES)}")
-    found: dict[str, Any] = {"layout.schedule": _SCHEDULES[name]}
+    facts: dict[str, Any] = {"layout.schedule": _SCHEDULES[name]}
     if parts:
         parts = json.loads(parts) if isinstance(parts, str) else parts
         layers = tuple(sum(str(module).startswith("layers.") for module in part) for part in parts)
-        return found | {"layout.virtual_stages": len(layers) // pp, "split.layers": layers}
-    return found | {"layout.virtual_stages": RECORDS[found["layout.schedule"]].chunks or 2}
+        return facts | {"layout.virtual_stages": len(layers) // pp, "split.layers": layers}
+    return facts | {"layout.virtual_stages": RECORDS[facts["layout.schedule"]].chunks or 2}
 
 
 _PIPELINE = Setting(
@@ -221,10 +221,10 @@ def _read_recompute(given: Given) -> dict[str, Any]:
     )
     from costmodel.pipeline.stages import ranks_of_chunks
 
-    again = [0] * layout.pp
+    recomputed = [0] * layout.pp
     for rank, held in zip(ranks_of_chunks(layout), split["split.layers"], strict=True):
-        again[rank] += held
-    return {"layout.recompute": policy, "split.recompute": tuple(again)}
+        recomputed[rank] += held
+    return {"layout.recompute": policy, "split.recompute": tuple(recomputed)}
 
 
 _RECOMPUTE = Setting(

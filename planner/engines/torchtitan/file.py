@@ -17,13 +17,13 @@ _LISTED = "model.converters"
 
 def render(words: Mapping[str, Any], environment: tuple[Variable, ...]) -> str:
     """A function that fills a configuration."""
-    lines = [f"# export {one.name}={one.value}: {one.why}" for one in environment]
+    lines = [f"# export {variable.name}={variable.value}: {variable.why}" for variable in environment]
     policy = words.get("activation_checkpoint")
     body = [f"    from torchtitan.distributed.activation_checkpoint import {policy}\n"] if policy else []
-    for name, said in words.items():
+    for name, value in words.items():
         if name == _LISTED:
             continue
-        text = f"{said}.Config()" if name == "activation_checkpoint" and said else repr(said)
+        text = f"{value}.Config()" if name == "activation_checkpoint" and value else repr(value)
         body.append(f"    config.{name} = {text}")
     body += _conversion(words.get(_LISTED, ()), compiled=words["compile.enable"])
     head = ["# torchtitan configuration: call apply_plan with the Trainer.Config of your model's flavour"]
@@ -48,22 +48,22 @@ def _conversion(converters: Sequence[str], *, compiled: bool) -> list[str]:
 
 
 def _arguments(name: str, *, compiled: bool) -> str:
-    told = {**CONVERTERS[name].arguments, "model_compile_enabled": compiled}
-    return ", ".join(f"{argument}={value!r}" for argument, value in told.items())
+    arguments = {**CONVERTERS[name].arguments, "model_compile_enabled": compiled}
+    return ", ".join(f"{argument}={value!r}" for argument, value in arguments.items())
 
 
 def parse(text: str, _: Contract) -> dict[str, Any]:
     """What such a function assigns, and the converters that it lists or gives to a `model_registry`."""
-    found = assignments(text, "config")
-    found.pop("model_spec.model", None)
+    assigned = assignments(text, "config")
+    assigned.pop("model_spec.model", None)
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("Converter.Config"):
             name = ast.unparse(node.func).removesuffix(".Config").rpartition(".")[2]
-            found[_LISTED] = [*found.get(_LISTED, ()), name]
+            assigned[_LISTED] = [*assigned.get(_LISTED, ()), name]
             for argument in node.keywords:
                 if argument.arg == "recipe_name" and isinstance(argument.value, ast.Constant):
-                    found.setdefault(f"{_LISTED}.recipe_name", argument.value.value)
-    return found
+                    assigned.setdefault(f"{_LISTED}.recipe_name", argument.value.value)
+    return assigned
 
 
 def notes(plan: Plan) -> tuple[str, ...]:

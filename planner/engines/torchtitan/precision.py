@@ -46,7 +46,7 @@ CONVERTERS: Mapping[str, Converter] = {
 _OF_FILES = {
     "float8": ("fp8", "tensorwise"), "quantize.linear.float8": ("fp8", "tensorwise"),
     "mx": ("mxfp8", "mxfp8_cublas"), "quantize.linear.mx": ("mxfp8", "mxfp8_cublas"),
-    **{name: (one.precision, one.recipe) for name, one in CONVERTERS.items()},
+    **{name: (converter.precision, converter.recipe) for name, converter in CONVERTERS.items()},
     "NVFP4LinearConverter": ("nvfp4", "nvfp4"),
 }  # fmt: skip
 """Precision and usual recipe of every converter, those of the TOML files of 0.1 and 0.2 too.
@@ -61,8 +61,9 @@ def _write(facts: Facts) -> dict[str, Any]:
     words: dict[str, Any] = {"training.mixed_precision_param": "bfloat16"}
     mine = [
         name
-        for name, one in CONVERTERS.items()
-        if one.precision == facts["job.precision"] and (facts["model.num_experts"] or not one.experts)
+        for name, converter in CONVERTERS.items()
+        if converter.precision == facts["job.precision"]
+        and (facts["model.num_experts"] or not converter.experts)
     ]
     return words | ({"model.converters": mine} if mine else {})
 

@@ -24,12 +24,12 @@ def batches(size: str, steps: str, tensor: str | None = None) -> Setting:
         return {size: each, steps: facts["job.global_batch_size"] // (facts["layout.dp"] * each)}
 
     def read(given: Given) -> Mapping[str, Any]:
-        found = {} if given[size] is None else {"layout.microbatch_size": given[size]}
+        facts = {} if given[size] is None else {"layout.microbatch_size": given[size]}
         if given.num_gpus is None or given[size] is None:
-            return found
+            return facts
         replicas = max(1, given.num_gpus // (given[tensor] if tensor else 1))
         batch = replicas * given[size] * given[steps]
-        return {**found, "layout.dp": replicas, "job.global_batch_size": batch}
+        return {**facts, "layout.dp": replicas, "job.global_batch_size": batch}
 
     words = (Word(name=size, kind="int"), Word(name=steps, kind="int", default=1))
     stated = ("layout.dp", "layout.microbatch_size", "job.global_batch_size")

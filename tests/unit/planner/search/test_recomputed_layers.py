@@ -10,7 +10,7 @@ from costmodel.models.catalog import model
 from planner.plan import Plan, PlanRequest, from_json, to_json
 from planner.questions.flags import Flags
 from planner.questions.training import understand
-from planner.rules.check import said_pins
+from planner.rules.check import user_pins
 from planner.search.given_layout import plan_of_layout
 from planner.search.search import search
 from planner.search.verify import verify
@@ -28,7 +28,7 @@ REQUEST = PlanRequest(
 
 def given(**pins: str) -> Plan:
     """The plan of a layout that a user gives."""
-    found = plan_of_layout(replace(REQUEST, pins=said_pins({**PINS, **pins})), CAL)
+    found = plan_of_layout(replace(REQUEST, pins=user_pins({**PINS, **pins})), CAL)
     assert isinstance(found, Plan)
     return found
 
@@ -56,7 +56,7 @@ def test_a_number_is_of_every_rank_and_auto_what_memory_asks_for() -> None:
 @pytest.mark.parametrize("pins", [{"recompute": "full"}, {"recompute": "full", "tp": "2", "pp": "2"}])
 def test_a_search_keeps_to_every_layer_and_proves_it(pins: dict[str, str]) -> None:
     """Also by the slow path, and after the plan was written and read."""
-    found = search(replace(REQUEST, pins=said_pins(pins)), CAL)
+    found = search(replace(REQUEST, pins=user_pins(pins)), CAL)
     assert isinstance(found, Plan)
     assert sum(found.recompute_of_stage) == 32
     assert found.optimality.status == "proven"
@@ -65,14 +65,14 @@ def test_a_search_keeps_to_every_layer_and_proves_it(pins: dict[str, str]) -> No
 
 def test_no_layout_of_a_search_is_better_than_it_says() -> None:
     """The layout that it chose, given, takes the same step; the search's own count takes less."""
-    whole = search(replace(REQUEST, pins=said_pins({"recompute": "full"})), CAL)
-    free = search(replace(REQUEST, pins=said_pins({"recompute": "full:auto"})), CAL)
+    whole = search(replace(REQUEST, pins=user_pins({"recompute": "full"})), CAL)
+    free = search(replace(REQUEST, pins=user_pins({"recompute": "full:auto"})), CAL)
     assert isinstance(whole, Plan)
     assert isinstance(free, Plan)
     x = whole.layout
     pins = {name: str(getattr(x, name)) for name in ("tp", "pp", "dp", "cp", "virtual_stages", "zero_stage")}
     pins |= {"microbatch_size": str(x.microbatch_size), "schedule": x.schedule, "recompute": "full"}
-    again = plan_of_layout(replace(REQUEST, pins=said_pins(pins)), CAL)
+    again = plan_of_layout(replace(REQUEST, pins=user_pins(pins)), CAL)
     assert isinstance(again, Plan)
     assert again.estimate.step_time_s == pytest.approx(whole.estimate.step_time_s)
     assert free.estimate.step_time_s < whole.estimate.step_time_s
@@ -81,14 +81,14 @@ def test_no_layout_of_a_search_is_better_than_it_says() -> None:
 def test_a_search_cannot_keep_to_a_number() -> None:
     """It would be of stages that it has yet to cut."""
     with pytest.raises(InputError, match="a search cannot keep to a number"):
-        search(replace(REQUEST, pins=said_pins({"recompute": "full:3"})), CAL)
+        search(replace(REQUEST, pins=user_pins({"recompute": "full:3"})), CAL)
 
 
 @pytest.mark.parametrize("text", ["full:0", "full:-1", "full:some", "full:99999999999", "full:"])
 def test_what_is_no_number_of_layers_is_refused(text: str) -> None:
     """With what may stand after the colon."""
     with pytest.raises(InputError, match=r"layout\.recompute cannot be"):
-        said_pins({"recompute": text})
+        user_pins({"recompute": text})
 
 
 def test_a_published_run_of_2021_is_estimated_from_the_command_line() -> None:
