@@ -94,16 +94,16 @@ def stated_adapter(settings: Iterable[Setting]) -> StatedAdapter | None:
 
 def _named(settings: Iterable[Setting]) -> dict[str, Setting]:
     """Settings by the ends of their names, the first of each."""
-    told = tuple(settings)
-    off = switched_off(told)
-    found: dict[str, Setting] = {}
-    for setting in told:
+    given = tuple(settings)
+    off = switched_off(given)
+    by_ending: dict[str, Setting] = {}
+    for setting in given:
         path = setting.path
         if SKIPPED_PARTS.intersection(path[:-1]) or any(path[: len(table)] == table for table in off):
             continue
         for length in (1, 2):
-            found.setdefault(".".join(path[-length:]), setting)
-    return found
+            by_ending.setdefault(".".join(path[-length:]), setting)
+    return by_ending
 
 
 def _text(setting: Setting | None) -> str:
@@ -117,12 +117,12 @@ def _kind(given: Mapping[str, Setting]) -> str | None:
     """What is trained in place of all weights; None where no word names it."""
     kind: str | None = None
     for name in _KINDS:
-        said = _text(given.get(name))
-        if name not in given or said in _WHOLE:
+        text = _text(given.get(name))
+        if name not in given or text in _WHOLE:
             continue
-        if said == NOT_KNOWN:
+        if text == NOT_KNOWN:
             return "an adapter that only a run knows"
-        kind = "lora" if said in ("true", "yes", "1", "peft") or "loraconfig" in said else said
+        kind = "lora" if text in ("true", "yes", "1", "peft") or "loraconfig" in text else text
         break
     if kind is None:
         on = [name for name in _SWITCHES if name in given and truth_of(given[name].value)]
@@ -168,16 +168,16 @@ def _priced(kind: str, given: Mapping[str, Setting]) -> StatedAdapter:
     base = _base(kind, given)
     if base != "half" and kind == "dora":
         return StatedAdapter(why=f"dora beside a base in {base} is not priced")
-    said = " ".join(
+    modules = " ".join(
         " ".join((_text(given[name]), *(word.lower() for word in given[name].more)))
         for name in _TARGETS
         if name in given
     )
-    targets = _targets(said, given)
+    targets = _targets(modules, given)
     if not targets:
-        return StatedAdapter(why=f"an adapter of {said!r} is stated, whose matrices are not known")
-    if said and not _ALL.search(said):
-        assumed.append(f"an adapter on every matrix of {' and '.join(targets)}: {said[:40]} is stated")
+        return StatedAdapter(why=f"an adapter of {modules!r} is stated, whose matrices are not known")
+    if modules and not _ALL.search(modules):
+        assumed.append(f"an adapter on every matrix of {' and '.join(targets)}: {modules[:40]} is stated")
     names: dict[str, Any] = {"kind": "qlora" if base in ("nf4", "int8") else _NAMES[kind], "base": base}
     dropout = next((number(given[name].value) for name in _DROPOUTS if name in given), None)
     alpha = next((number(given[name].value) for name in _ALPHAS if name in given), None)
@@ -188,9 +188,9 @@ def _priced(kind: str, given: Mapping[str, Setting]) -> StatedAdapter:
     return StatedAdapter(adapter=adapter, assumed=tuple(assumed))
 
 
-def _targets(said: str, given: Mapping[str, Setting]) -> tuple[AdapterTarget, ...]:
+def _targets(modules: str, given: Mapping[str, Setting]) -> tuple[AdapterTarget, ...]:
     """The blocks whose matrices have one; both where none are named."""
     everywhere = any(name in given and truth_of(given[name].value) for name in _EVERYWHERE)
-    if not said or everywhere or _ALL.search(said):
+    if not modules or everywhere or _ALL.search(modules):
         return ("attention", "mlp")
-    return tuple(target for target, names in _PARTS.items() if names.search(said))
+    return tuple(target for target, names in _PARTS.items() if names.search(modules))

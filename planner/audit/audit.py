@@ -90,14 +90,14 @@ class Audit:
         log = self.reading.measured
         if log is None:
             return ()
-        found = []
+        lines = []
         if log.out_of_memory:
-            found.append(f"line {log.out_of_memory} of the log: a GPU ran out of memory")
+            lines.append(f"line {log.out_of_memory} of the log: a GPU ran out of memory")
         elif log.has_steps:
-            found.append("the log shows steps, so the job fits its GPUs")
+            lines.append("the log shows steps, so the job fits its GPUs")
         if log.peak_memory_bytes:
-            found.append(f"the log prints a peak of {format_bytes(log.peak_memory_bytes)}")
-        return tuple(found)
+            lines.append(f"the log prints a peak of {format_bytes(log.peak_memory_bytes)}")
+        return tuple(lines)
 
     @property
     def peak_memory_bytes(self) -> float | None:
@@ -170,14 +170,14 @@ class Audit:
         return "faster than its band" if (self.slower_by or 0.0) < 0 else ""
 
 
-def audited(reading: Reading, flags: Flags, cal: Calibration, said: Flags | None = None) -> Audit:
+def audited(reading: Reading, flags: Flags, cal: Calibration, asked: Flags | None = None) -> Audit:
     """Judge what files say.
 
     Args:
         reading: From `planner.audit.read.read_files`.
         flags: What holds beside them.
         cal: Kernel and collective tables.
-        said: What of the flags the user said of this job; all of them by default.
+        asked: What of the flags the user said of this job; all of them by default.
     """
     add_chunks(reading)
     reading = given_by(reading, flags)
@@ -196,8 +196,8 @@ def audited(reading: Reading, flags: Flags, cal: Calibration, said: Flags | None
     log, pace = reading.measured, measured_pace(reading, job)
     runs = log is not None and log.has_steps and not log.out_of_memory
     best = _best(job.request, now, cal, runs=runs)
-    slowed_by = tuple(one.message.partition(":")[0] for one in findings if one.rule in SLOWING)
-    residual = residual_of(reading, now, flags, flags if said is None else said, pace, cal, slowed_by)
+    slowed_by = tuple(finding.message.partition(":")[0] for finding in findings if finding.rule in SLOWING)
+    residual = residual_of(reading, now, flags, flags if asked is None else asked, pace, cal, slowed_by)
     refuted = residual is not None and residual.refutes
     changes = changes_of(reading, now, best, runs=runs) if now and not refuted else ()
     memory = memory_verdict(
@@ -231,10 +231,10 @@ def audited_texts(texts: Mapping[str, str], rest: Flags, given: Mapping[str, str
     for flag, name in (("--model", "model"), ("--gpus", "gpus"), ("--sequence-length", "sequence_length")):
         value = getattr(rest, name)
         if flag in missing and value is not None:
-            told: dict[str, str] = {name: value}
-            flags = replace(flags, **told)  # type: ignore[arg-type]  # all three are texts
+            model_flag: dict[str, str] = {name: value}
+            flags = replace(flags, **model_flag)  # type: ignore[arg-type]  # all three are texts
             reading.doubts.append(f"{name.replace('_', ' ')} {value}, of the question here: no file says it")
-    return audited(reading, flags, calibration_of(reading, flags), said=Flags())
+    return audited(reading, flags, calibration_of(reading, flags), asked=Flags())
 
 
 def calibration_of(reading: Reading, flags: Flags) -> Calibration:
@@ -246,15 +246,15 @@ def calibration_of(reading: Reading, flags: Flags) -> Calibration:
     return calibration_for(request.cluster) if request is not None else load_calibration()
 
 
-def level_of(found: Audit, name: str) -> StackLevel:
+def level_of(audit: Audit, name: str) -> StackLevel:
     """What a log says of its engine's speed here: measured over predicted.
 
     Raises:
         InputError: Nothing was measured or priced, or both are so far apart that they are not of one job.
     """
-    measured, predicted, request = found.measured_step_s, found.predicted, found.job.request
+    measured, predicted, request = audit.measured_step_s, audit.predicted, audit.job.request
     if measured is None or predicted is None or request is None:
-        unknown = f"missing: {', '.join(found.job.missing) or 'a legal job'}"
+        unknown = f"missing: {', '.join(audit.job.missing) or 'a legal job'}"
         lacks = "no step time was measured" if measured is None else unknown
         raise InputError("these files give no anchor", lacks, "name the log and the launch file of one job")
     ratio = math.log(measured / predicted.step_time_s)
@@ -310,12 +310,12 @@ def _leanest(now: Running | None, job: Job) -> Estimate | None:
     """The job with every unsettled setting at its leanest; None where nothing bounds that."""
     if now is None or not job.unsettled:
         return now.estimate if now else None
-    layout = leanest_layout(now.layout, (one for one in job.unsettled if one.field != _VOCABULARY))
+    layout = leanest_layout(now.layout, (field for field in job.unsettled if field.field != _VOCABULARY))
     if layout is None:
         return None
     problem = now.problem
     model = problem.model
-    if any(one.field == _VOCABULARY for one in job.unsettled):
+    if any(field.field == _VOCABULARY for field in job.unsettled):
         model = replace(model, vocab_size=min(model.vocab_size, LEAST_VOCABULARY * layout.tp))
     split = now.split
     if layout != now.layout:
@@ -332,23 +332,23 @@ def _best(request: PlanRequest | None, now: Running | None, cal: Calibration, *,
     if request is None:
         return None
     if now is None:
-        found = search(request, cal)
-        return found if isinstance(found, Plan) else None
+        plan = search(request, cal)
+        return plan if isinstance(plan, Plan) else None
     problem = now.problem
     most, capacity = most_bytes(problem, now, runs=runs), problem.cluster.gpu.memory_bytes
     room, asked = most, request
     for _ in range(MOST_SEARCHES):
         if room != problem.memory_budget_bytes:
             asked = replace(request, memory_headroom=1 - room / capacity)
-        found = search(asked, cal, or_tight=False)
-        if not isinstance(found, Plan) or found.kind_of_stage:
-            return found if isinstance(found, Plan) else None
-        best = _with_numerics(found, now)
+        plan = search(asked, cal, or_tight=False)
+        if not isinstance(plan, Plan) or plan.kind_of_stage:
+            return plan if isinstance(plan, Plan) else None
+        best = _with_numerics(plan, now)
         peak = best.estimate.peak_memory_bytes
         if peak <= most * (1 + ROUNDING):
             return replace(best, estimate=replace(best.estimate, out_of_memory_chance=now.chance_of(peak)))
         # The formats of the files take more than those of the profile: what was found is left out.
-        room = found.estimate.peak_memory_bytes * most / peak
+        room = plan.estimate.peak_memory_bytes * most / peak
     return None
 
 
@@ -356,20 +356,20 @@ def _proof(best: Plan, now: Running | None) -> str:
     """The certificate of a best plan with its room and formats, where those are not what a plan's are."""
     proof, free = best.optimality.status, best.request.memory_headroom
     room = "" if free is None else f" among layouts that leave {share_text(free)} % of memory free"
-    repriced = now is not None and _stack_told(best, now) != best.problem.stack
+    repriced = now is not None and _stack_as_trained(best, now) != best.problem.stack
     formats = f" in the formats of {best.request.stack}, priced in the file's" if repriced else ""
     return f"{proof}{room}{formats}"
 
 
-def _stack_told(best: Plan, now: Running) -> SoftwareStack:
+def _stack_as_trained(best: Plan, now: Running) -> SoftwareStack:
     """The profile of a best plan with what the files train: dropout, and formats of gradients and states."""
-    theirs = {name: said for name, said in stack_facts(now.stack).items() if is_numeric(name)}
+    theirs = {name: value for name, value in stack_facts(now.stack).items() if is_numeric(name)}
     return stack_with(best.problem.stack, theirs)
 
 
 def _with_numerics(best: Plan, now: Running) -> Plan:
     """The best plan priced with what the files train."""
-    problem, stack = best.problem.of(cal=now.problem.case.cal), _stack_told(best, now)
+    problem, stack = best.problem.of(cal=now.problem.case.cal), _stack_as_trained(best, now)
     if stack == problem.stack:
         return best
     split = split_of(best.request.model, best.layout, best.layers_of_stage, best.recompute_of_stage)

@@ -22,10 +22,10 @@ from costmodel.training.estimate import estimate
 from costmodel.training.score import evaluate
 from planner.audit.contract_reading import (
     facts_of_job,
-    problem_told,
-    split_told,
+    problem_as_run,
+    profile_reading_of,
+    split_as_run,
     switched_off,
-    told_of,
     words_between,
 )
 from planner.audit.job import Job
@@ -94,14 +94,17 @@ def running_of(reading: Reading, job: Job, cal: Calibration) -> Running | None:
     """A job as its files have it, estimated; None where its layout is not known."""
     if job.request is None or job.layout is None:
         return None
-    judged, told = problem_told(reading, job.request, job.layout).of(cal=cal), told_of(reading, job.request)
+    judged, parsed = (
+        problem_as_run(reading, job.request, job.layout).of(cal=cal),
+        profile_reading_of(reading, job.request),
+    )
     problem, stack = judged.of(stack=stack_of(job.request)), judged.stack
-    split = split_told(job.request, job.layout, told)
-    found = estimate(judged.case, job.layout, split)
+    split = split_as_run(job.request, job.layout, parsed)
+    priced = estimate(judged.case, job.layout, split)
     return Running(
         request=job.request, problem=problem, layout=job.layout, split=split, stack=stack,
-        off=switched_off(problem.stack, told), estimate=found,
-        memory_level=memory_level_of(reading.measured, found),
+        off=switched_off(problem.stack, parsed), estimate=priced,
+        memory_level=memory_level_of(reading.measured, priced),
     )  # fmt: skip
 
 
@@ -217,14 +220,14 @@ def _of_switches(reading: Reading, now: Running, problem: Problem, most: float) 
     usual = stack_facts(problem.stack)
     for name in (name for name in now.off if not is_numeric(name)):
         others = {other: False for other in now.off if other != name}
-        found = estimate(
+        priced = estimate(
             replace(problem.case, stack=stack_with(problem.stack, others)), now.layout, now.split
         )
         after = {**now.facts, name: usual[name]}
         fields = ((name, True),)
         words = _words(reading, now, after, ())
-        if found.peak_memory_bytes <= most:
-            yield _change(now, words, fields, found.step_time_s, found.peak_memory_bytes)
+        if priced.peak_memory_bytes <= most:
+            yield _change(now, words, fields, priced.step_time_s, priced.peak_memory_bytes)
 
 
 def most_bytes(problem: Problem, now: Running, *, runs: bool) -> float:
@@ -275,12 +278,12 @@ def _neighbours(layout: ParallelLayout, problem: Problem, best: Plan | None) -> 
     """Layouts that differ in one thing."""
     supports = problem.stack.supports
     for name in ("tp", "pp", "cp"):
-        for degree in _near(layout, name, best):
+        for degree in _nearby_degrees(layout, name, best):
             yield from _moved(layout, name, degree)
-    for size in _near(layout, "microbatch_size", best):
+    for size in _nearby_degrees(layout, "microbatch_size", best):
         yield replace(layout, microbatch_size=size)
     if layout.pp > 1:
-        for chunks in sorted({1, 2, 4, *_near(layout, "virtual_stages", best)}):
+        for chunks in sorted({1, 2, 4, *_nearby_degrees(layout, "virtual_stages", best)}):
             yield replace(layout, virtual_stages=chunks, schedule=usual_schedule(chunks))
     stages = supports.zero_stages_with_pipeline if layout.pp > 1 else supports.zero_stages
     for stage in stages:
@@ -289,15 +292,15 @@ def _neighbours(layout: ParallelLayout, problem: Problem, best: Plan | None) -> 
         yield replace(layout, recompute=policy)
     if layout.tp > 1:
         yield replace(layout, sequence_parallel=not layout.sequence_parallel)
-    for degree in _near(layout, "ep", best) if problem.model.is_moe else ():
+    for degree in _nearby_degrees(layout, "ep", best) if problem.model.is_moe else ():
         yield replace(layout, ep=degree)
 
 
-def _near(layout: ParallelLayout, name: str, best: Plan | None) -> tuple[int, ...]:
+def _nearby_degrees(layout: ParallelLayout, name: str, best: Plan | None) -> tuple[int, ...]:
     """Twice and half a degree, and that of the best plan."""
     now = getattr(layout, name)
-    found = {now * 2, max(1, now // 2), *(() if best is None else (getattr(best.layout, name),))}
-    return tuple(sorted(found - {now}))
+    degrees = {now * 2, max(1, now // 2), *(() if best is None else (getattr(best.layout, name),))}
+    return tuple(sorted(degrees - {now}))
 
 
 def _moved(layout: ParallelLayout, name: str, degree: int) -> Iterator[ParallelLayout]:

@@ -49,7 +49,9 @@ def _precision(facts: Facts, family: Family) -> None:
         if "float8" in converters or "mx" in converters:
             name = "mxfp8" if "mx" in converters else "fp8"
             facts.put("job.precision", name, "stated", f"converters {converters}", like="said.converters")
-        if "said.flavor" in facts.found and not str(facts.found["said.flavor"].said).startswith("model_"):
+        if "said.flavor" in facts.by_field and not str(facts.by_field["said.flavor"].source).startswith(
+            "model_"
+        ):
             facts.put("job.precision", "bf16", "default", "torchtitan trains in bf16 without a converter")
     for name, precision in (("said.bf16", "bf16"), ("said.fp16", "fp16")):
         if facts.truth(name) or str(facts.value(name)) == "auto" or facts.value(name) == "":
@@ -64,33 +66,33 @@ def _recompute(facts: Facts, family: Family) -> None:
     """What is recomputed."""
     word = str(facts.value("said.recompute") or "").lower().partition("ac.config")[0]
     option = str(facts.value("said.recompute_option") or "")
-    method = {"said.recompute_method", "said.recompute_full"} & facts.found.keys()
+    method = {"said.recompute_method", "said.recompute_full"} & facts.by_field.keys()
     if whole(facts.value("said.recompute_layers")) == 0 and method:
         facts.take("layout.recompute", "none", "said.recompute_layers")
     if family.name == "Megatron-LM" and facts.truth("said.recompute_selective"):  # whatever else it is told
         facts.take("layout.recompute", "selective", "said.recompute_selective")
-    if family.name == "MaxText" and "said.recompute" not in facts.found:  # configs/base.yml
+    if family.name == "MaxText" and "said.recompute" not in facts.by_field:  # configs/base.yml
         facts.put(
             "layout.recompute", "full", "default", "MaxText has remat_policy full where nothing is said"
         )
     if word in ("full", "none"):
         facts.take("layout.recompute", word, "said.recompute")
     elif word in ("selective", "sel"):
-        layers = option == "op" or "said.flavor" in facts.found
+        layers = option == "op" or "said.flavor" in facts.by_field
         facts.take("layout.recompute", "selective-op" if layers else "selective", "said.recompute")
-    for name, found in (("said.recompute_full", "full"), ("said.recompute_selective", "selective")):
+    for name, policy in (("said.recompute_full", "full"), ("said.recompute_selective", "selective")):
         held = facts.truth(name)
         if held is None and facts.value(name) is not None:
             held = True  # a way of doing it: unsloth, offload, …
         if held is not None:
-            facts.take("layout.recompute", found if held else "none", name)
+            facts.take("layout.recompute", policy if held else "none", name)
     off = facts.truth("said.recompute_off")
     if off is not None:
         facts.take("layout.recompute", "none" if off else "full", "said.recompute_off")
     whole_file = family.name == "Megatron-LM"  # without a granularity it recomputes nothing
-    if "said.recompute_method" in facts.found:
+    if "said.recompute_method" in facts.by_field:
         facts.take("layout.recompute", "none" if whole_file else "full", "said.recompute_method")
-    if "said.recompute_modules" in facts.found:
+    if "said.recompute_modules" in facts.by_field:
         facts.take("layout.recompute", "none" if whole_file else "selective", "said.recompute_modules")
 
 
@@ -110,10 +112,10 @@ def _pipeline(facts: Facts, _: Family) -> None:
             like="said.layers_per_virtual_stage",
         )
     schedule = schedule_named(str(facts.value("layout.schedule") or ""))
-    if "layout.schedule" in facts.found:
-        fact = facts.found.pop("layout.schedule")
+    if "layout.schedule" in facts.by_field:
+        fact = facts.by_field.pop("layout.schedule")
         if schedule is not None:
-            facts.put("layout.schedule", schedule, "stated", fact.said)
+            facts.put("layout.schedule", schedule, "stated", fact.source)
             _place(facts, "layout.schedule", fact.line, fact.file)
     if (facts.count("layout.virtual_stages") or 1) > 1:
         facts.put(
@@ -129,7 +131,7 @@ def _place(facts: Facts, name: str, line: int, file: str) -> None:
     """Give a fact the place of the word that it came from."""
     from dataclasses import replace
 
-    facts.found[name] = replace(facts.found[name], line=line, file=file)
+    facts.by_field[name] = replace(facts.by_field[name], line=line, file=file)
 
 
 def _sequence_parallel(facts: Facts, _: Family) -> None:

@@ -24,8 +24,7 @@ from planner.audit.contract_words import (
 )
 from planner.audit.launch import UNTOLD
 from planner.audit.read import Reading
-from planner.engines.contract import Contract, read, write
-from planner.engines.contract import Reading as Told
+from planner.engines.contract import Contract, EngineReading, read, write
 from planner.engines.contracts import even_layers_of
 from planner.engines.even_layers import as_even_as_possible
 from planner.engines.fields import (
@@ -67,7 +66,9 @@ def has_untold_words(reading: Reading) -> bool:
     return any(setting.name == UNTOLD for setting in reading.settings)
 
 
-def told_by(reading: Reading, model: ModelSpec | None = None, num_gpus: int | None = None) -> Told | None:
+def engine_reading_of(
+    reading: Reading, model: ModelSpec | None = None, num_gpus: int | None = None
+) -> EngineReading | None:
     """What the contract of the files' engine reads; None where it has none.
 
     Args:
@@ -81,37 +82,37 @@ def told_by(reading: Reading, model: ModelSpec | None = None, num_gpus: int | No
     return read(contract, words_of(reading, contract, model), num_gpus)
 
 
-def told_of(reading: Reading, request: PlanRequest) -> Told | None:
+def profile_reading_of(reading: Reading, request: PlanRequest) -> EngineReading | None:
     """What the contract of the job's engine reads; None where files are another's than the profile's."""
     contract = contract_of(reading)
     if contract is None or request.stack not in contract.stacks:
         return None
-    told = told_by(reading, request.model, request.cluster.num_gpus)
-    return told if told is None or is_whole(reading) else replace(told, assumed={})
+    parsed = engine_reading_of(reading, request.model, request.cluster.num_gpus)
+    return parsed if parsed is None or is_whole(reading) else replace(parsed, assumed={})
 
 
-def model_told(reading: Reading, model: ModelSpec) -> ModelSpec:
+def model_as_built(reading: Reading, model: ModelSpec) -> ModelSpec:
     """A model of stated sizes as the engine would build it: its norm, activation, positions and biases."""
     contract = contract_of(reading)
     if contract is None or not is_whole(reading) or not contract.sizes:
         return model
-    found = read(contract, words_of(reading, contract)).fields
+    facts = read(contract, words_of(reading, contract)).fields
     try:
-        return model_with(model, {name: said for name, said in found.items() if name.startswith("model.")})
+        return model_with(model, {name: value for name, value in facts.items() if name.startswith("model.")})
     except (InputError, TypeError, ValueError):
         return model
 
 
-def told_modules(reading: Reading) -> tuple[str, ...]:
+def recomputed_modules_of(reading: Reading) -> tuple[str, ...]:
     """Modules of a layer that files have recomputed."""
-    told = told_by(reading)
-    return () if told is None else tuple(told.fields.get("recipe.recompute_modules", ()))
+    parsed = engine_reading_of(reading)
+    return () if parsed is None else tuple(parsed.fields.get("recipe.recompute_modules", ()))
 
 
 def add_chunks(reading: Reading) -> None:
     """Chunks of a rank that only a string of stages states."""
     contract = contract_of(reading)
-    if contract is None or "said.stage_layout" not in reading.facts.found:
+    if contract is None or "said.stage_layout" not in reading.facts.by_field:
         return
     chunks = read(contract, words_of(reading, contract)).stated.get("layout.virtual_stages")
     if isinstance(chunks, int) and chunks > 1:
@@ -129,7 +130,7 @@ def words_of(reading: Reading, contract: Contract, model: ModelSpec | None = Non
     """
     words = contract_words(reading.settings, contract)
     given = {contract.spellings[name].name for name in spelled_settings(reading.settings, contract)}
-    words |= {name: said for name, said in reading.family.sets.items() if name not in given}
+    words |= {name: value for name, value in reading.family.sets.items() if name not in given}
     if model is None or states_all(reading, contract):
         return words
     return {**model_words(contract, model), **words}
@@ -138,11 +139,11 @@ def words_of(reading: Reading, contract: Contract, model: ModelSpec | None = Non
 def model_words(contract: Contract, model: ModelSpec) -> dict[str, Any]:
     """A model in the words of a contract; none of how many positions its release was trained on."""
     facts = {**layout_facts(ParallelLayout()), **model_facts(model)}
-    found: dict[str, Any] = {}
+    words: dict[str, Any] = {}
     for setting in contract.settings:
         if setting.words and _of_model(setting):
-            found.update(setting.write(facts))
-    return {name: said for name, said in found.items() if name not in _POSITIONS}
+            words.update(setting.write(facts))
+    return {name: value for name, value in words.items() if name not in _POSITIONS}
 
 
 def refused_by(
@@ -156,24 +157,24 @@ def refused_by(
     contract = contract_of(reading)
     if contract is None or not is_whole(reading):
         return
-    told = tuple(setting for setting in reading.settings if reading.kinds.get(setting.file) != "log")
-    spelled = spelled_settings(told, contract)
-    hidden = hidden_words(told, contract)
-    shown = replace(reading, settings=told)
+    stated = tuple(setting for setting in reading.settings if reading.kinds.get(setting.file) != "log")
+    spelled = spelled_settings(stated, contract)
+    hidden = hidden_words(stated, contract)
+    shown = replace(reading, settings=stated)
     words = words_of(shown, contract, model)
     if model is None and not states_all(reading, contract):
         hidden |= contract.words.keys() - {contract.spellings[name].name for name in words}
-    for one in read(contract, words, reading.facts.count("cluster.num_gpus"), hidden).refused:
+    for refusal in read(contract, words, reading.facts.count("cluster.num_gpus"), hidden).refused:
         yield (
-            one.violation,
-            next((spelled[word] for word in one.words if word in spelled and spelled[word].line), None),
+            refusal.violation,
+            next((spelled[word] for word in refusal.words if word in spelled and spelled[word].line), None),
         )
 
 
 def unpriced_by(reading: Reading) -> tuple[str, ...]:
     """Words of the engine that are given and that nothing prices, with what they do."""
-    told = told_by(reading)
-    return () if told is None else told.unpriced
+    parsed = engine_reading_of(reading)
+    return () if parsed is None else parsed.unpriced
 
 
 def states_all(reading: Reading, contract: Contract) -> bool:
@@ -182,7 +183,7 @@ def states_all(reading: Reading, contract: Contract) -> bool:
     return is_whole(reading) and bool(contract.sizes) and stated.issuperset(contract.sizes)
 
 
-def own_names(reading: Reading) -> dict[str, str]:
+def file_spellings(reading: Reading) -> dict[str, str]:
     """How the files spell the words of their engine."""
     contract = contract_of(reading)
     if contract is None:
@@ -192,15 +193,15 @@ def own_names(reading: Reading) -> dict[str, str]:
     return {known[name].name: setting.name for name, setting in spelled.items()}
 
 
-def stack_told(stack: SoftwareStack, told: Told | None, layout: ParallelLayout) -> SoftwareStack:
+def stack_as_run(stack: SoftwareStack, parsed: EngineReading | None, layout: ParallelLayout) -> SoftwareStack:
     """A profile with the mechanisms that files switch off.
 
     Messages of tensor parallelism hide under products where sequences are split with them: Megatron-LM
     refuses ``--tp-comm-overlap`` otherwise, Megatron-Bridge switches it off (``comm_overlap.py``), so a file
     that asks for neither has neither.
     """
-    fields = {} if told is None else {**told.assumed, **told.stated}
-    if layout.tp > 1 and not layout.sequence_parallel and (told is None or _OVERLAP not in told.stated):
+    fields = {} if parsed is None else {**parsed.assumed, **parsed.stated}
+    if layout.tp > 1 and not layout.sequence_parallel and (parsed is None or _OVERLAP not in parsed.stated):
         fields[_OVERLAP] = False
     return stack_with(stack, fields) if fields else stack
 
@@ -208,21 +209,21 @@ def stack_told(stack: SoftwareStack, told: Told | None, layout: ParallelLayout) 
 _OVERLAP = "stack.tp_overlap_share"
 
 
-def problem_told(reading: Reading, request: PlanRequest, layout: ParallelLayout) -> Problem:
+def problem_as_run(reading: Reading, request: PlanRequest, layout: ParallelLayout) -> Problem:
     """What a layout of the job is judged against: the profile has only what the files switch on."""
     problem = problem_of(request, load_calibration())  # of which rules read nothing
-    return problem.of(stack=stack_told(problem.stack, told_of(reading, request), layout))
+    return problem.of(stack=stack_as_run(problem.stack, profile_reading_of(reading, request), layout))
 
 
-def switched_off(stack: SoftwareStack, told: Told | None) -> tuple[str, ...]:
+def switched_off(stack: SoftwareStack, parsed: EngineReading | None) -> tuple[str, ...]:
     """Mechanisms that the profile has and the files do not switch on."""
-    if told is None:
+    if parsed is None:
         return ()
     usual = stack_facts(stack)
-    return tuple(name for name, value in told.fields.items() if value is False and usual.get(name))
+    return tuple(name for name, value in parsed.fields.items() if value is False and usual.get(name))
 
 
-def split_told(request: PlanRequest, layout: ParallelLayout, told: Told | None) -> StageSplit:
+def split_as_run(request: PlanRequest, layout: ParallelLayout, parsed: EngineReading | None) -> StageSplit:
     """Layers and recomputed layers of every rank: as files say, else as the engine fills its stages.
 
     Where it makes none of so many layers, which a finding says, they are as even as possible.
@@ -233,9 +234,12 @@ def split_told(request: PlanRequest, layout: ParallelLayout, told: Told | None) 
     even = split_of(request.model, layout, usual, (0,) * layout.pp)
     if layout.recompute == "full":
         even = replace(even, recompute_of_stage=even.layers_of_rank)
-    if told is None:
+    if parsed is None:
         return even
-    layers, again = told.stated.get("split.layers"), told.stated.get("split.recompute")
+    layers, recomputed = (
+        parsed.stated.get("split.layers"),
+        parsed.stated.get("split.recompute"),
+    )
     try:
         split = (
             even
@@ -244,8 +248,8 @@ def split_told(request: PlanRequest, layout: ParallelLayout, told: Told | None) 
         )
         held = tuple(sum(row) for row in split.layers_of_stage)
         whole = held if layout.recompute == "full" else (0,) * len(held)
-        if again is not None and len(again) == len(held):
-            whole = tuple(map(min, again, whole))
+        if recomputed is not None and len(recomputed) == len(held):
+            whole = tuple(map(min, recomputed, whole))
         return replace(split, recompute_of_stage=whole)
     except (InputError, ValueError, IndexError, TypeError):
         return even
@@ -285,16 +289,16 @@ def words_between(
     if contract is None:
         return None
     given = words_of(reading, contract)
-    found = read(contract, given).fields
-    now = {**before, **{name: said for name, said in found.items() if name == RECOMPUTED_HOW}}
-    kept = {name: said for name, said in now.items() if is_numeric(name)} if keeps_numerics else {}
+    facts = read(contract, given).fields
+    now = {**before, **{name: value for name, value in facts.items() if name == RECOMPUTED_HOW}}
+    kept = {name: value for name, value in now.items() if is_numeric(name)} if keeps_numerics else {}
     try:
         old, new = write(contract, now), write(contract, {**after, **kept})
     except (InputError, ValueError, KeyError, IndexError, TypeError, StopIteration):
         return None
     sizes = {word.name for setting in contract.settings if _of_model(setting) for word in setting.words}
-    said = {name: value for name, value in new.items() if old.get(name) != value and name not in sizes}
-    stated = own_names(reading)
+    changed = {name: value for name, value in new.items() if old.get(name) != value and name not in sizes}
+    stated = file_spellings(reading)
     if _replicated(before) != _replicated(after):  # or the batch of files that do not state it is another
         batch = {
             word.name
@@ -302,12 +306,12 @@ def words_between(
             if "job.global_batch_size" in setting.fields
             for word in setting.words
         }
-        said |= {name: value for name, value in new.items() if name in batch and name not in stated}
+        changed |= {name: value for name, value in new.items() if name in batch and name not in stated}
     gone = tuple(name for name in old if name not in new and name not in sizes and name in stated)
-    gone += tuple(name for name in _in_the_way(contract, given, said, gone) if name not in sizes)
-    if keeps_numerics and _trains_otherwise(contract, given, said, gone):
+    gone += tuple(name for name in _in_the_way(contract, given, changed, gone) if name not in sizes)
+    if keeps_numerics and _trains_otherwise(contract, given, changed, gone):
         return {}, ()
-    return said, gone
+    return changed, gone
 
 
 def _replicated(facts: Mapping[str, Any]) -> int:
@@ -315,24 +319,24 @@ def _replicated(facts: Mapping[str, Any]) -> int:
     return int(facts["layout.dp"] * facts["layout.microbatch_size"])
 
 
-def _in_the_way(contract: Contract, given: Words, said: Words, gone: Collection[str]) -> tuple[str, ...]:
+def _in_the_way(contract: Contract, given: Words, changed: Words, gone: Collection[str]) -> tuple[str, ...]:
     """Words of the files beside which the engine would refuse the new ones, where it refuses nothing now."""
-    was, will = read(contract, given), read(contract, _given_with(contract, given, said, gone))
+    was, will = read(contract, given), read(contract, _given_with(contract, given, changed, gone))
     refused = {word for each in will.refused if each not in was.refused for word in each.words}
     names = dict.fromkeys(contract.spellings[name].name for name in given)
-    return tuple(name for name in names if name in refused and name not in said)
+    return tuple(name for name in names if name in refused and name not in changed)
 
 
-def _given_with(contract: Contract, given: Words, said: Words, gone: Collection[str]) -> Words:
+def _given_with(contract: Contract, given: Words, changed: Words, gone: Collection[str]) -> Words:
     """The words of files with others in their place, and without those that are gone."""
     known = contract.spellings
-    left = {name: value for name, value in given.items() if known[name].name not in {*gone, *said}}
-    return {**left, **said}
+    left = {name: value for name, value in given.items() if known[name].name not in {*gone, *changed}}
+    return {**left, **changed}
 
 
-def _trains_otherwise(contract: Contract, given: Words, said: Words, gone: tuple[str, ...]) -> bool:
+def _trains_otherwise(contract: Contract, given: Words, changed_words: Words, gone: tuple[str, ...]) -> bool:
     """Whether an engine that is told these words trains something else than without them, or stops."""
-    was, will = read(contract, given), read(contract, _given_with(contract, given, said, gone))
+    was, will = read(contract, given), read(contract, _given_with(contract, given, changed_words, gone))
     numeric = {name for name in was.fields if is_numeric(name)} - {PADDED}
     changed = any(was.fields[name] != will.fields.get(name, was.fields[name]) for name in numeric)
     return changed or len(will.wrong) > len(was.wrong) or len(will.refused) > len(was.refused)

@@ -26,37 +26,37 @@ def spelled_settings(settings: Iterable[Setting], contract: Contract) -> dict[st
     """
     given = tuple(settings)
     off = switched_off(given)
-    ends = _ends(contract.engine)
-    found: dict[str, Setting] = {}
+    by_last_part = _by_last_part(contract.engine)
+    spelled: dict[str, Setting] = {}
     for setting in given:
         path = setting.path
         if SKIPPED_PARTS.intersection(path[:-1]) or any(path[: len(table)] == table for table in off):
             continue
-        name = _spelling(setting, contract.spellings, ends)
-        before = None if name is None else found.get(name)
+        name = _spelling(setting, contract.spellings, by_last_part)
+        before = None if name is None else spelled.get(name)
         if name is not None and setting.value is not None and (before is None or before.value == NOT_KNOWN):
-            found[name] = setting
-    return found
+            spelled[name] = setting
+    return spelled
 
 
-def _spelling(setting: Setting, known: Mapping[str, Any], ends: Mapping[str, str]) -> str | None:
+def _spelling(setting: Setting, known: Mapping[str, Any], by_last_part: Mapping[str, str]) -> str | None:
     """The spelling of a contract that a setting is."""
     path = setting.path
     parts = [".".join(path[start:]) for start in range(len(path))]
     names = (f"--{path[-1].replace('_', '-')}", parts[0], setting.name, *parts[1:])
-    return next((name for name in names if name in known), None) or ends.get(path[-1])
+    return next((name for name in names if name in known), None) or by_last_part.get(path[-1])
 
 
 @functools.cache
-def _ends(engine: str) -> dict[str, str]:
+def _by_last_part(engine: str) -> dict[str, str]:
     """Spellings by their last part, of those that are dotted and that no other shares."""
     contract = CONTRACTS[engine]
-    found: dict[str, list[str]] = {}
+    names_of: dict[str, list[str]] = {}
     for spelling, word in contract.spellings.items():
         last = spelling.rpartition(".")[2]
         if "." in spelling and "_" in last:
-            found.setdefault(last, []).append(word.name)
-    return {last: names[0] for last, names in found.items() if len(set(names)) == 1}
+            names_of.setdefault(last, []).append(word.name)
+    return {last: names[0] for last, names in names_of.items() if len(set(names)) == 1}
 
 
 def contract_words(settings: Iterable[Setting], contract: Contract) -> dict[str, Any]:

@@ -49,9 +49,9 @@ def set_variables(text: str, path: str) -> dict[str, Setting]:
     >>> set_variables("# NCCL_P2P_DISABLE=1\nexport NCCL_IB_DISABLE='1'", "x.sh")["NCCL_IB_DISABLE"].line
     2
     """
-    found: dict[str, Setting] = {}
+    variables: dict[str, Setting] = {}
     if not any(variable.name in text for variable in SLOW):
-        return found
+        return variables
     lines = text.split("\n")
     for number, line in enumerate(lines, 1):
         if line.lstrip().startswith(("#", "//")) and not line.startswith(("#SBATCH", "#PBS")):
@@ -61,10 +61,10 @@ def set_variables(text: str, path: str) -> dict[str, Setting]:
                 continue
             value = _value(variable.name, line, lines[number] if number < len(lines) else "")
             if value is None:
-                found.pop(variable.name, None)
+                variables.pop(variable.name, None)
             elif value:
-                found[variable.name] = Setting(name=variable.name, value=value, line=number, file=path)
-    return found
+                variables[variable.name] = Setting(name=variable.name, value=value, line=number, file=path)
+    return variables
 
 
 def _value(name: str, line: str, after: str) -> str | None:

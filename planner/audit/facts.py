@@ -76,7 +76,7 @@ class Fact:
         value: Its value.
         how: How it came to be known.
         line: Where it stands; 0 if nowhere.
-        said: The word of the file, or why it holds.
+        source: The word of the file, or why it holds.
         file: The file.
         word: The name of the setting that states it.
     """
@@ -85,7 +85,7 @@ class Fact:
     value: Any
     how: How = "stated"
     line: int = 0
-    said: str = ""
+    source: str = ""
     file: str = ""
     word: str = ""
 
@@ -94,14 +94,14 @@ class Fact:
 class Facts:
     """Facts by field; the first that is stated holds, unless a later one overrides it."""
 
-    found: dict[str, Fact] = field(default_factory=dict)
+    by_field: dict[str, Fact] = field(default_factory=dict)
     unknown: set[str] = field(default_factory=set)
     """Fields whose word the file has, with a value that only a run knows."""
     notes: list[str] = field(default_factory=list)
 
     def value(self, name: str) -> Any:
         """Value of a field, None if nothing is known of it."""
-        fact = self.found.get(name)
+        fact = self.by_field.get(name)
         return None if fact is None else fact.value
 
     def truth(self, name: str) -> bool | None:
@@ -111,23 +111,23 @@ class Facts:
 
     def count(self, name: str) -> int | None:
         """A field as a whole number above zero."""
-        found = whole(self.value(name))
-        return found if found is not None and found > 0 else None
+        count = whole(self.value(name))
+        return count if count is not None and count > 0 else None
 
-    def put(self, name: str, value: Any, how: How, said: str, like: str = "") -> None:
+    def put(self, name: str, value: Any, how: How, source: str, like: str = "") -> None:
         """Add a fact that follows from another, unless something is known."""
-        if name not in self.found and (name not in self.unknown or how == "stated"):
-            base = self.found.get(like)
+        if name not in self.by_field and (name not in self.unknown or how == "stated"):
+            base = self.by_field.get(like)
             line, file = (base.line, base.file) if base else (0, "")
-            self.found[name] = Fact(name=name, value=value, how=how, said=said, line=line, file=file)
+            self.by_field[name] = Fact(name=name, value=value, how=how, source=source, line=line, file=file)
 
     def take(self, name: str, value: Any, word: str) -> None:
         """Add a fact that another one states, with its words and place, unless something is known."""
-        self.put(name, value, "stated", self.found[word].said, like=word)
+        self.put(name, value, "stated", self.by_field[word].source, like=word)
 
     def stated(self, name: str) -> bool:
         """Whether a word of the file says it."""
-        fact = self.found.get(name)
+        fact = self.by_field.get(name)
         return fact is not None and fact.how == "stated"
 
 
@@ -136,9 +136,9 @@ def meaning(setting: Setting, words: Mapping[str, str]) -> str | None:
     path = setting.path
     least = max((len(path) - at for at, part in enumerate(path[:-1]) if part in SKIPPED_PARTS), default=1)
     for length in range(min(LONGEST_WORD, len(path)), least - 1, -1):  # a word that names the part itself
-        found = words.get(".".join(path[-length:]))
-        if found is not None:
-            return found
+        field_name = words.get(".".join(path[-length:]))
+        if field_name is not None:
+            return field_name
     return None
 
 
@@ -160,39 +160,39 @@ def recognised(settings: Iterable[Setting], family: Family) -> int:
 def facts_of(settings: Iterable[Setting], family: Family, file: str) -> Facts:
     """What settings state, in the words of a family; the first of several holds."""
     facts = Facts()
-    told = tuple(settings)
-    off = switched_off(told)
-    for setting in told:
+    given = tuple(settings)
+    off = switched_off(given)
+    for setting in given:
         if any(setting.path[: len(table)] == table and len(setting.path) > len(table) for table in off):
             continue
         name = meaning(setting, family.words)
         value = None if name is None else _value(name, setting.value)
-        again = name in _ANY and truth_of(facts.value(name)) is False and truth_of(value) is True
-        if name in facts.found and not again:
-            held = facts.found[name]
+        switches_on = name in _ANY and truth_of(facts.value(name)) is False and truth_of(value) is True
+        if name in facts.by_field and not switches_on:
+            held = facts.by_field[name]
             if (
                 value not in (None, NOT_KNOWN, held.value)
                 and name[:5] != "said."
                 and len(facts.notes) < MOST_NOTES
             ):
                 differs = f"{setting.name} {setting.value} (line {setting.line})"
-                facts.notes.append(f"{held.said} (line {held.line}) holds over {differs}")
+                facts.notes.append(f"{held.source} (line {held.line}) holds over {differs}")
             continue
         if name is None or name in facts.unknown or name == "said.ignored":
             continue
         if value == NOT_KNOWN:
             facts.unknown.add(name)
         elif value is not None:
-            said = f"{setting.name} {setting.value}" + (f" ({setting.how})" if setting.how else "")
-            facts.found[name] = Fact(
-                name=name, value=value, line=setting.line, said=said, file=file, word=setting.name
+            source = f"{setting.name} {setting.value}" + (f" ({setting.how})" if setting.how else "")
+            facts.by_field[name] = Fact(
+                name=name, value=value, line=setting.line, source=source, file=file, word=setting.name
             )
     return facts
 
 
 def switched_off(settings: tuple[Setting, ...]) -> frozenset[tuple[str, ...]]:
     """Tables that say of themselves that they are off: the rest of them means nothing."""
-    found = {
+    tables = {
         setting.path[:-1]
         for setting in settings
         if setting.path[-1] in ("enabled", "enable")
@@ -200,7 +200,7 @@ def switched_off(settings: tuple[Setting, ...]) -> frozenset[tuple[str, ...]]:
         and setting.path[-2] not in _PLACES
         and truth_of(setting.value) is False
     }
-    return frozenset(found)
+    return frozenset(tables)
 
 
 def _value(name: str, value: Scalar) -> Any:
@@ -217,10 +217,10 @@ def _value(name: str, value: Scalar) -> Any:
     if name in _WHOLE or (
         name.startswith("model.") and name not in ("model.gated_mlp", "model.tie_word_embeddings")
     ):
-        found = whole(value)
+        count = whole(value)
         if name == "said.gpus_per_node" and text == "gpu":  # as many as torchrun finds
             return NOT_KNOWN
-        return found if found is not None and found > 0 else None
+        return count if count is not None and count > 0 else None
     if name == "layout.sequence_parallel":
         return truth_of(value)
     if name in ("said.zero_stage", "said.dp_shard", "said.dp_shard_of_slices", "said.dp_replicate"):

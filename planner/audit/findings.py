@@ -33,29 +33,29 @@ MOST_TFLOPS = 800.0
 
 def findings_of(reading: Reading, job: Job, cluster: Cluster | None) -> tuple[Finding, ...]:
     """Everything that is wrong, the worst first."""
-    found: dict[tuple[str, str], Finding] = {}
+    findings: dict[tuple[str, str], Finding] = {}
     judges: tuple[Iterator[Finding], ...] = (
-        refused(reading, job), *(judge(reading) for judge in _JUDGES), _environment(reading, job, cluster),
+        refused(reading, job), *(check(reading) for check in _JUDGES), _environment(reading, job, cluster),
         _slow_variables(reading),
     )  # fmt: skip
-    for judge in judges:
-        for finding in judge:
-            found.setdefault((finding.kind, finding.rule), finding)
-    stopped = {rule for kind, rule in found if kind == "illegal"}
-    stopped |= {rule for law in laws_told(reading) if law.name in stopped for rule in law.says_of}
+    for check in judges:
+        for finding in check:
+            findings.setdefault((finding.kind, finding.rule), finding)
+    stopped = {rule for kind, rule in findings if kind == "illegal"}
+    stopped |= {rule for law in laws_of_words(reading) if law.name in stopped for rule in law.says_of}
     for finding in broken_rules(reading, job):
         if finding.rule not in stopped:
-            found[finding.kind, finding.rule] = finding
+            findings[finding.kind, finding.rule] = finding
     for finding in _measured(reading, job, cluster):
-        found.setdefault((finding.kind, finding.rule), finding)
+        findings.setdefault((finding.kind, finding.rule), finding)
     order = ("illegal", "open", "unpriced", "contradiction", "measured", "slow")
-    return tuple(sorted(found.values(), key=lambda finding: order.index(finding.kind)))
+    return tuple(sorted(findings.values(), key=lambda finding: order.index(finding.kind)))
 
 
 def _degrees(reading: Reading) -> tuple[int, int, int] | None:
     """Tensor, pipeline and context parallelism; None where only a run knows one of them."""
     facts = reading.facts
-    if facts.unknown & {f"layout.{name}" for name in _CUT} - facts.found.keys():
+    if facts.unknown & {f"layout.{name}" for name in _CUT} - facts.by_field.keys():
         return None
     tp, pp, cp = (facts.count(f"layout.{name}") or 1 for name in _CUT)
     return tp, pp, cp
@@ -113,7 +113,7 @@ def _batch(reading: Reading) -> tuple[str, str] | None:
 
 def _whole_sequences(reading: Reading) -> tuple[str, str] | None:
     facts = reading.facts
-    known = "layout.tp" in facts.found or "layout.tp" not in facts.unknown
+    known = "layout.tp" in facts.by_field or "layout.tp" not in facts.unknown
     if not facts.truth("layout.sequence_parallel") or (facts.count("layout.tp") or 1) != 1 or not known:
         return None
     fix = f"leave it out, or set {spelled_name(reading, 'tp')}"
@@ -127,7 +127,7 @@ def _idle_schedule(reading: Reading) -> tuple[str, str] | None:
     if (facts.count("layout.pp") or 1) != 1:
         return None
     fix = f"leave it out, or set {spelled_name(reading, 'pp')}"
-    return f"{facts.found[name].said} at pp 1, where no schedule has an effect", fix
+    return f"{facts.by_field[name].source} at pp 1, where no schedule has an effect", fix
 
 
 def _halves(reading: Reading) -> tuple[str, str] | None:
@@ -155,7 +155,7 @@ FILE_LAWS: tuple[Law[[Reading], [Reading]], ...] = (
 """What every engine stops at or overrules, of facts alone; it stands at the first that is stated."""
 
 
-def laws_told(reading: Reading) -> tuple[Law[..., ...], ...]:
+def laws_of_words(reading: Reading) -> tuple[Law[..., ...], ...]:
     """The laws of words that judge a reading: those of its engine, and those of every file."""
     contract = contract_of(reading)
     return (*(contract.refusals if contract is not None else ()), *FILE_LAWS)
@@ -165,12 +165,12 @@ def _broken(reading: Reading) -> Iterator[Finding]:
     """Laws of every file that a reading breaks, at their place."""
     for law in FILE_LAWS:
         if law.broken(reading):
-            found, (file, line) = law.violation(reading), place_of(reading.facts, *law.reads)
+            violation, (file, line) = law.violation(reading), place_of(reading.facts, *law.reads)
             yield Finding(
-                kind=KIND_OF[found.ground],
-                rule=found.rule,
-                message=found.message,
-                fix=found.hint,
+                kind=KIND_OF[violation.ground],
+                rule=violation.rule,
+                message=violation.message,
+                fix=violation.hint,
                 file=file,
                 line=line,
             )
@@ -213,7 +213,11 @@ def _slow(reading: Reading) -> Iterator[Finding]:
         )
     if reading.family.name not in ("Megatron-LM", "NeMo", "Megatron-Bridge"):
         return
-    if tp > 1 and "layout.sequence_parallel" in facts.found and not facts.truth("layout.sequence_parallel"):
+    if (
+        tp > 1
+        and "layout.sequence_parallel" in facts.by_field
+        and not facts.truth("layout.sequence_parallel")
+    ):
         file, line = place_of(facts, "layout.sequence_parallel")
         yield Finding(
             kind="slow",
@@ -223,7 +227,7 @@ def _slow(reading: Reading) -> Iterator[Finding]:
             file=file,
             line=line,
         )
-    if dp * cp > 1 and "layout.zero_stage" not in facts.found and reading.family.name == "Megatron-LM":
+    if dp * cp > 1 and "layout.zero_stage" not in facts.by_field and reading.family.name == "Megatron-LM":
         file, line = place_of(facts, "layout.dp", "cluster.num_gpus", "layout.tp")
         yield Finding(
             kind="slow",
@@ -259,9 +263,13 @@ def _environment(reading: Reading, job: Job, cluster: Cluster | None) -> Iterato
         facts.truth(name) if name == "layout.sequence_parallel" else (facts.count(name) or 1) > 1
         for name in reading.family.one_queue
     )
-    said = reading.variables.get(_QUEUES)
-    queues = str(said.value).strip() if said else ""
-    file, line = (said.file, said.line) if said else place_of(facts, "layout.tp", "layout.cp")
+    queue_setting = reading.variables.get(_QUEUES)
+    queues = str(queue_setting.value).strip() if queue_setting else ""
+    file, line = (
+        (queue_setting.file, queue_setting.line)
+        if queue_setting
+        else place_of(facts, "layout.tp", "layout.cp")
+    )
     sharded = next((name for name in _SHARDED if facts.truth(name)), None)
     settled = True
     if sharded is not None:

@@ -28,23 +28,23 @@ def given_by(reading: Reading, flags: Flags) -> Reading:
     """
     given = _given(flags)
     if not given or all(
-        (fact := reading.facts.found.get(name)) is not None and fact.how == "given" and fact.value == value
+        (fact := reading.facts.by_field.get(name)) is not None and fact.how == "given" and fact.value == value
         for name, (value, _) in given.items()
     ):
         return reading
-    found = dict(reading.stated.found)
+    facts_by_field = dict(reading.stated.by_field)
     unknown = set(reading.stated.unknown) - given.keys()
     if "cluster.num_gpus" in given:
         total = given["cluster.num_gpus"][0]
-        found = {name: fact for name, fact in found.items() if name not in _MACHINES}
+        facts_by_field = {name: fact for name, fact in facts_by_field.items() if name not in _MACHINES}
         unknown -= set(_MACHINES)
         each = reading.stated.count("said.gpus_per_node")
         if each and total % each:
-            del found["said.gpus_per_node"]
-    found |= {
-        name: Fact(name=name, value=value, how="given", said=said) for name, (value, said) in given.items()
+            del facts_by_field["said.gpus_per_node"]
+    facts_by_field |= {
+        name: Fact(name=name, value=value, how="given", source=flag) for name, (value, flag) in given.items()
     }
-    facts = Facts(found=found, unknown=unknown)
+    facts = Facts(by_field=facts_by_field, unknown=unknown)
     conclude(facts, reading.family)
     take_counts_of_rates(facts, reading.measured)
     return replace(reading, facts=facts)
@@ -52,10 +52,10 @@ def given_by(reading: Reading, flags: Flags) -> Reading:
 
 def _given(flags: Flags) -> dict[str, tuple[int | str, str]]:
     """Values by field, with the flag that gives each."""
-    found: dict[str, tuple[int | str, str]] = {}
+    values: dict[str, tuple[int | str, str]] = {}
     gpus = _gpus(flags)
     if gpus is not None:
-        found["cluster.num_gpus"] = (
+        values["cluster.num_gpus"] = (
             gpus,
             f"--gpus {flags.gpus}" if flags.gpus else f"--cluster {flags.cluster}",
         )
@@ -63,10 +63,10 @@ def _given(flags: Flags) -> dict[str, tuple[int | str, str]]:
         text = getattr(flags, name.partition(".")[2])
         count = None if text is None else _count(text, flag)
         if count is not None:
-            found[name] = (count, f"{flag} {text}")
+            values[name] = (count, f"{flag} {text}")
     if flags.precision:
-        found["job.precision"] = (flags.precision, f"--precision {flags.precision}")
-    return found
+        values["job.precision"] = (flags.precision, f"--precision {flags.precision}")
+    return values
 
 
 def _gpus(flags: Flags) -> int | None:

@@ -21,7 +21,12 @@ from costmodel.runs.model import model_of
 from costmodel.stack import stack as find_stack
 from costmodel.training.estimate import beyond_positions
 from planner.audit.adapters import StatedAdapter, stated_adapter
-from planner.audit.contract_reading import model_told, told_by, told_modules, unpriced_by
+from planner.audit.contract_reading import (
+    engine_reading_of,
+    model_as_built,
+    recomputed_modules_of,
+    unpriced_by,
+)
 from planner.audit.facts import Facts
 from planner.audit.given import given_by
 from planner.audit.layout import layout_of, value_of
@@ -29,7 +34,7 @@ from planner.audit.offload import StatedOffload, stated_offload
 from planner.audit.read import Reading
 from planner.audit.unsettled import Unsettled, leanest_layout
 from planner.audit.words import UNKNOWN
-from planner.engines.contract import Reading as Told
+from planner.engines.contract import EngineReading
 from planner.engines.megatron_lm.modules import PRICED
 from planner.engines.megatron_lm.stage_string import modules_of_string
 from planner.formats.settings import whole
@@ -76,7 +81,7 @@ class Job:
     @property
     def open_fields(self) -> frozenset[str]:
         """Fields that were taken for granted: what hangs on one is not known of the job."""
-        return frozenset(one.field for one in self.unsettled)
+        return frozenset(gap.field for gap in self.unsettled)
 
     @property
     def leanest_layout(self) -> ParallelLayout | None:
@@ -114,8 +119,8 @@ def job_of(reading: Reading, flags: Flags) -> Job:
         return Job(missing=(unpriced,))
     spec = _model(reading, flags, notes)
     gpus = flags.gpus or _gpus(reading, flags, notes)
-    told = told_by(reading, spec, facts.count("cluster.num_gpus"))
-    length = flags.sequence_length or value_of(reading, told, "job.sequence_length").value
+    parsed = engine_reading_of(reading, spec, facts.count("cluster.num_gpus"))
+    length = flags.sequence_length or value_of(reading, parsed, "job.sequence_length").value
     if not length:
         notes.missing.append("--sequence-length")
     if spec is None or (gpus is None and flags.cluster is None) or notes.missing:
@@ -127,7 +132,7 @@ def job_of(reading: Reading, flags: Flags) -> Job:
         gpu=flags.gpu or (None if flags.cluster else _gpu(reading, notes)),
         stack=flags.stack or _stack(reading, notes),
         sequence_length=str(length),
-        precision=flags.precision or _precision(reading, told, notes),
+        precision=flags.precision or _precision(reading, parsed, notes),
         global_batch_size=flags.global_batch_size or "1",
         adapter=flags.adapter or _adapter_words(adapter, notes),
         offload=flags.offload or (offload.words if offload else None),
@@ -143,17 +148,17 @@ def job_of(reading: Reading, flags: Flags) -> Job:
     notes.assumed.extend(text for text in understood.notes if text.startswith("planned for"))
     if request.job.sequence_length > request.model.max_sequence_length:
         notes.assumed.append(beyond_positions(request.model, request.job.sequence_length))
-    told = told_by(reading, spec, request.cluster.num_gpus)
-    found = layout_of(reading, told, request)
-    notes.assumed.extend(found.assumed)
-    notes.unsettled.extend(found.unsettled)
+    parsed = engine_reading_of(reading, spec, request.cluster.num_gpus)
+    stated_layout = layout_of(reading, parsed, request)
+    notes.assumed.extend(stated_layout.assumed)
+    notes.unsettled.extend(stated_layout.unsettled)
     notes.unsettled.extend(_absent_files(facts))
     batch = flags.global_batch_size and request.job.global_batch_size
-    batch = batch or _batch(reading, told, found.layout, request.cluster.num_gpus, notes)
+    batch = batch or _batch(reading, parsed, stated_layout.layout, request.cluster.num_gpus, notes)
     stated = {
         name: value
         for name in ("optimizer", "bucket_bytes", "mtp_layers")
-        if (value := value_of(reading, told, f"job.{name}").value) is not None
+        if (value := value_of(reading, parsed, f"job.{name}").value) is not None
     }
     stated["mtp_layers"] = (
         min(whole(stated.get("mtp_layers")) or 0, MOST_MTP_LAYERS) or request.job.mtp_layers
@@ -165,7 +170,7 @@ def job_of(reading: Reading, flags: Flags) -> Job:
     request = replace(request, job=job)
     return Job(
         request=request,
-        layout=found.layout,
+        layout=stated_layout.layout,
         missing=tuple(notes.missing),
         assumed=tuple(notes.assumed),
         unsettled=tuple(notes.unsettled),
@@ -179,7 +184,7 @@ def _unpriced(reading: Reading, adapter: StatedAdapter | None, offload: StatedOf
         return "a training job: this file serves"
     if reading.family.unread:
         return f"an engine whose files are read: those of {reading.family.name} are not"
-    if reading.family.name == UNKNOWN.name and any(name not in facts.found for name in _DECIDED):
+    if reading.family.name == UNKNOWN.name and any(name not in facts.by_field for name in _DECIDED):
         return "a job of an engine that is known: no entry point and no keys of its own name one"
     if reading.family.name == "nanotron" and (facts.count("layout.ep") or 1) > 1:
         return "a job whose experts share ranks: those of nanotron have their own, which is not priced"
@@ -191,7 +196,7 @@ def _unpriced(reading: Reading, adapter: StatedAdapter | None, offload: StatedOf
         return f"an adapter that is priced: {adapter.why}"
     if offload is not None and offload.why:
         return f"an offload that is priced: {offload.why}"
-    hidden = [name for name in _DECIDING if name in facts.unknown and name not in facts.found]
+    hidden = [name for name in _DECIDING if name in facts.unknown and name not in facts.by_field]
     if hidden:
         words = ", ".join(name.rpartition(".")[2] for name in hidden)
         return f"{words}, which only a run knows: give the variables of the script by --env NAME=VALUE"
@@ -222,7 +227,7 @@ def _absent_files(facts: Facts) -> Iterator[Unsettled]:
     """Files that are named and were not given: sharding, offload and recomputation may stand there."""
     for name, stated in _IN_FILES.items():
         file = str(facts.value(name) or "")
-        if file.lower().endswith((".json", ".yaml", ".yml")) and not facts.found.keys() & set(stated):
+        if file.lower().endswith((".json", ".yaml", ".yml")) and not facts.by_field.keys() & set(stated):
             yield Unsettled(
                 field="job.offload", taken=None, leanest=None,
                 why=f"what {file.rpartition('/')[2]} shards, offloads and recomputes, which was not given",
@@ -240,7 +245,7 @@ def _adapter_words(adapter: StatedAdapter | None, notes: _Notes) -> str | None:
 def _left_out(reading: Reading) -> Iterator[str]:
     """What a job does that is not in its price."""
     facts = reading.facts
-    modules = [name for name in told_modules(reading) if name not in PRICED]
+    modules = [name for name in recomputed_modules_of(reading) if name not in PRICED]
     if facts.value("layout.recompute") == "selective" and modules:
         yield f"recomputed modules {', '.join(modules)} are priced as kept"
     yield from unpriced_by(reading)
@@ -273,7 +278,7 @@ def _model(reading: Reading, flags: Flags, notes: _Notes) -> ModelSpec | None:
     }
     if all(sizes.values()):
         sized = _sized(facts, notes)
-        return None if sized is None else model_told(reading, sized)
+        return None if sized is None else model_as_built(reading, sized)
     name = _named(facts)
     if name is None:
         notes.missing.append("--model")
@@ -287,11 +292,11 @@ def _model(reading: Reading, flags: Flags, notes: _Notes) -> ModelSpec | None:
 def _sized(facts: Facts, notes: _Notes) -> ModelSpec | None:
     """A model of stated sizes."""
     row: dict[str, str] = {"sequence_length": str(facts.count("job.sequence_length") or 2048)}
-    for fact in facts.found.values():
+    for fact in facts.by_field.values():
         if fact.name.startswith("model.") and isinstance(fact.value, int) and 0 < fact.value < LARGEST:
             row[fact.name.removeprefix("model.")] = str(int(fact.value))
     swiglu = facts.truth("model.gated_mlp")
-    gated = bool(swiglu) if swiglu is not None else "model.num_key_value_heads" in facts.found
+    gated = bool(swiglu) if swiglu is not None else "model.num_key_value_heads" in facts.by_field
     row |= {"gated_mlp": "1" if gated else "0"}
     if facts.count("model.num_experts") == 1:
         row.pop("num_experts")
@@ -339,23 +344,23 @@ def _named(facts: Facts) -> ModelSpec | None:
 
 def _unnamed(facts: Facts) -> Iterator[str]:
     """Why a name that files give a model names none here, with the flag that does."""
-    said = str(facts.value("said.model") or "").rstrip("/").rpartition("/")[2]
-    if not said:
+    name = str(facts.value("said.model") or "").rstrip("/").rpartition("/")[2]
+    if not name:
         yield "no file names the model, or only a run knows it: give --model NAME, or its config.json"
     else:
         try:
-            published_model(said[:80])
+            published_model(name[:80])
         except InputError as unknown:
             close = unknown.suggestions[:1] if isinstance(unknown, UnknownNameError) else ()
             such = f" such as {close[0]}" if close else ""
-            yield f"no model here is called {said[:80]}: give --model NAME{such}, or its config.json"
+            yield f"no model here is called {name[:80]}: give --model NAME{such}, or its config.json"
 
 
 def _gpus(reading: Reading, flags: Flags, notes: _Notes) -> str | None:
     """The number of GPUs."""
-    found = reading.facts.count("cluster.num_gpus")
-    if found:
-        return str(found)
+    gpus = reading.facts.count("cluster.num_gpus")
+    if gpus:
+        return str(gpus)
     if reading.mentioned_gpus and not flags.cluster:
         notes.assumed.append(f"{reading.mentioned_gpus} GPUs, as a comment of the file says")
         return str(reading.mentioned_gpus)
@@ -383,9 +388,9 @@ def _stack(reading: Reading, notes: _Notes) -> str:
     return name
 
 
-def _precision(reading: Reading, told: Told | None, notes: _Notes) -> str:
+def _precision(reading: Reading, parsed: EngineReading | None, notes: _Notes) -> str:
     """The format that is trained in."""
-    name = value_of(reading, told, "job.precision").value
+    name = value_of(reading, parsed, "job.precision").value
     if name in TRAINING:
         return str(name)
     notes.assumed.append("bf16: the file does not state a precision")
@@ -401,10 +406,14 @@ def _node_size(facts: Facts, flags: Flags) -> tuple[str, ...]:
 
 
 def _batch(
-    reading: Reading, told: Told | None, layout: ParallelLayout | None, gpus: int, notes: _Notes
+    reading: Reading,
+    parsed: EngineReading | None,
+    layout: ParallelLayout | None,
+    gpus: int,
+    notes: _Notes,
 ) -> int:
     """The global batch, or one microbatch of every replica."""
-    stated = value_of(reading, told, "job.global_batch_size").value
+    stated = value_of(reading, parsed, "job.global_batch_size").value
     if stated:
         return int(stated)
     replicas = layout.dp if layout else gpus

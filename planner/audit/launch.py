@@ -75,13 +75,15 @@ def launch_of(text: str, given: Mapping[str, str], beside: Mapping[str, str]) ->
     ) in script.names.values.values():  # a command kept in a variable, or written by ``$(cat << EOF)``
         commands.extend(_kept_command(values, given))
     lines = text.split("\n")
-    launches = [found for command in commands[:MOST_COMMANDS] if (found := _launch(command, lines))]
+    launches = [launch for command in commands[:MOST_COMMANDS] if (launch := _launch(command, lines))]
     machine = [*_directives(script), *_variables(script, machines_only=True)]
     if launches:
         best = max(launches, key=lambda launch: (launch.known, launch.sure, -launch.line))
-        said = {setting.name for setting in best.settings}
+        names = {setting.name for setting in best.settings}
         parts = {  # of its own, kept in a variable
-            launch.line for launch in launches if said.issuperset(one.name for one in launch.settings)
+            launch.line
+            for launch in launches
+            if names.issuperset(setting.name for setting in launch.settings)
         }
         others = tuple(sorted({launch.line for launch in launches} - parts - {best.line}))
         settings = (*best.settings, *machine)
@@ -114,7 +116,9 @@ def client_of(text: str, given: Mapping[str, str]) -> dict[str, str] | None:
     for command in followed(text, given=given).started[:MOST_COMMANDS]:
         if _is_client(command.words):
             settings = settings_of_words(command.words)
-            return {one.path[-1]: str(one.value) for one in settings if one.value != NOT_KNOWN}
+            return {
+                setting.path[-1]: str(setting.value) for setting in settings if setting.value != NOT_KNOWN
+            }
     return None
 
 
@@ -125,12 +129,12 @@ def _is_client(words: Sequence[Text]) -> bool:
 
 def _whole_lists(commands: Sequence[Started]) -> list[Started]:
     """Commands; lines of options in a row are one list of arguments."""
-    found: list[Started] = []
+    lists: list[Started] = []
     for bare, together in groupby(commands, lambda command: command.words[0].text.startswith("--")):
         row = list(together)
         words = (word for command in row for word in command.words)
-        found.extend([replace(row[0], words=tuple(words))] if bare else row)
-    return found
+        lists.extend([replace(row[0], words=tuple(words))] if bare else row)
+    return lists
 
 
 def blocks_of(text: str) -> list[tuple[str, int]]:
@@ -140,16 +144,16 @@ def blocks_of(text: str) -> list[tuple[str, int]]:
 
 def launch_of_page(text: str, given: Mapping[str, str], line_wanted: int = 0) -> tuple[Launch | None, Script]:
     """The first launch in the fences of a page, or the first at or after a line."""
-    found: list[tuple[Launch, Script]] = []
+    launches: list[tuple[Launch, Script]] = []
     for block, line in blocks_of(text)[:200]:
         launch, script = launch_of("\n" * (line - 1) + block, given, {})
         wanted = line + block.count("\n") >= line_wanted
         if launch is not None and wanted and launch.family.name != FAMILIES[-1].name:
-            found.append((launch, script))
-    if not found:
+            launches.append((launch, script))
+    if not launches:
         return None, Script()
-    first, script = found[0]
-    others = tuple(launch.line for launch, _ in found[1:])
+    first, script = launches[0]
+    others = tuple(launch.line for launch, _ in launches[1:])
     return Launch(first.settings, first.family, first.line, first.known, first.sure, others), script
 
 
@@ -190,12 +194,14 @@ def _launch(command: Started, lines: Sequence[str]) -> Launch | None:
 
 def _flags_in_variables(script: Script, lines: Sequence[str]) -> list[Setting]:
     """Flags that a script keeps in variables for another script to use."""
-    found: list[Setting] = []
+    settings: list[Setting] = []
     for values in script.names.values.values():
         words = [Text(part, value.line) for value in values for part in value.text.split()]
         if any(word.text.startswith("--") for word in words):
-            found.extend(setting for setting in settings_of_words(words, lines) if setting.value != NOT_KNOWN)
-    return found
+            settings.extend(
+                setting for setting in settings_of_words(words, lines) if setting.value != NOT_KNOWN
+            )
+    return settings
 
 
 def _is_launcher(command: Started) -> bool:
@@ -214,7 +220,7 @@ def settings_of_words(words: Sequence[Text], lines: Sequence[str] = ()) -> tuple
     >>> [(setting.name, setting.value) for setting in settings_of_words(words)]
     [('tp-size', '4'), ('bf16', True), ('seq', '1'), ('a.b', '2')]
     """
-    found: list[Setting] = []
+    settings: list[Setting] = []
     at = 0
     short = _SHORT_TRAINING if {"-mb", "-gb"} & {word.text for word in words} else _SHORT
     while at < len(words):
@@ -229,18 +235,18 @@ def settings_of_words(words: Sequence[Text], lines: Sequence[str] = ()) -> tuple
             while not equals and at < len(words) and not _is_option(words[at].text):
                 values.append(words[at].text)
                 at += 1
-            found.extend(_setting(short.get(name, name.lstrip("-")), values, _line(name, line, lines)))
+            settings.extend(_setting(short.get(name, name.lstrip("-")), values, _line(name, line, lines)))
             if UNKNOWN in values[1:]:
-                found.append(Setting(name=UNTOLD, value=NOT_KNOWN, line=line))
+                settings.append(Setting(name=UNTOLD, value=NOT_KNOWN, line=line))
         elif text == UNKNOWN:
-            found.append(Setting(name=UNTOLD, value=NOT_KNOWN, line=line))
+            settings.append(Setting(name=UNTOLD, value=NOT_KNOWN, line=line))
         elif " " in text and text.startswith("--"):
-            found.extend(settings_of_words([Text(part, line) for part in text.split()], lines))
+            settings.extend(settings_of_words([Text(part, line) for part in text.split()], lines))
         elif _HYDRA.fullmatch(text) and not text.startswith("/"):
-            found.extend(_setting(name.lstrip("+~"), [value], line))
+            settings.extend(_setting(name.lstrip("+~"), [value], line))
         elif _takes_model(text, words[at:]):
-            found.extend(_setting("serve", [words[at].text], line))
-    last = {setting.name: setting for setting in found}  # of a flag given twice the last counts
+            settings.extend(_setting("serve", [words[at].text], line))
+    last = {setting.name: setting for setting in settings}  # of a flag given twice the last counts
     return tuple(last.values())
 
 
@@ -290,15 +296,15 @@ def _directives(script: Script) -> list[Setting]:
 
 def _variables(script: Script, *, machines_only: bool) -> list[Setting]:
     """A script's own variables as settings."""
-    found: list[Setting] = []
+    settings: list[Setting] = []
     for name, values in script.names.values.items():
         if len(values) != 1 or not values[0].known or values[0].line == 0:
             continue
         how = f"the variable {name}" + (
             ", which nothing sets otherwise" if name in script.names.defaults else ""
         )
-        found.append(Setting(name=name, value=values[0].text, line=values[0].line, how=how))
-    return [setting for setting in found if not machines_only or is_machine(setting)]
+        settings.append(Setting(name=name, value=values[0].text, line=values[0].line, how=how))
+    return [setting for setting in settings if not machines_only or is_machine(setting)]
 
 
 def is_machine(setting: Setting) -> bool:

@@ -12,10 +12,10 @@ from typing import Any
 from costmodel.layout import INTERLEAVED_SCHEDULE, RECOMPUTES, ParallelLayout
 from costmodel.parallel.divisions import RANKS
 from costmodel.pipeline.schedules import usual_schedule
-from planner.audit.contract_reading import contract_of, has_untold_words, is_whole, own_names
+from planner.audit.contract_reading import contract_of, file_spellings, has_untold_words, is_whole
 from planner.audit.read import Reading
 from planner.audit.unsettled import Unsettled, leanest_value
-from planner.engines.contract import Reading as Told
+from planner.engines.contract import EngineReading
 from planner.formats.settings import truth_of, whole
 from planner.plan import PlanRequest
 
@@ -49,61 +49,63 @@ class StatedLayout:
     unsettled: tuple[Unsettled, ...] = ()
 
 
-def value_of(reading: Reading, told: Told | None, name: str) -> Value:
+def value_of(reading: Reading, parsed: EngineReading | None, name: str) -> Value:
     """A field by the words of its engine, else by other words, else as the engine has it without a word.
 
     Args:
         reading: What the files say.
-        told: What the contract reads of them; None without one.
+        parsed: What the contract reads of them; None without one.
         name: The canonical field.
     """
-    fact = reading.facts.found.get(name)
-    known = told is not None and name in told.fields
+    fact = reading.facts.by_field.get(name)
+    known = parsed is not None and name in parsed.fields
     if fact is not None and (fact.how == "given" or (fact.word and not _is_of_engine(reading, fact.word))):
         return Value(value=fact.value, settled=True)
-    if told is not None and is_whole(reading) and name in told.stated:
-        return Value(value=told.stated[name], settled=True)
+    if parsed is not None and is_whole(reading) and name in parsed.stated:
+        return Value(value=parsed.stated[name], settled=True)
     if fact is not None and fact.word and is_whole(reading) and not known:
         return Value()  # a word of the engine, which says nothing beside the others
     if fact is not None:
-        stated = told is not None and name in told.stated and fact.how == "stated"
-        return Value(value=told.stated[name] if told and stated else fact.value, settled=True)
+        stated = parsed is not None and name in parsed.stated and fact.how == "stated"
+        return Value(value=parsed.stated[name] if parsed and stated else fact.value, settled=True)
     if name in reading.family.usual:
         return Value(value=reading.family.usual[name], settled=True)
-    if told is None or not known:
+    if parsed is None or not known:
         return Value()
-    by_family = any(word in reading.family.sets for word in told.words_of.get(name, ()))
+    by_family = any(word in reading.family.sets for word in parsed.words_of.get(name, ()))
     settled = by_family or (is_whole(reading) and not _left_to_program(reading, name))
-    return Value(value=told.fields[name], settled=settled)
+    return Value(value=parsed.fields[name], settled=settled)
 
 
 def _is_of_engine(reading: Reading, word: str) -> bool:
     """Whether the contract of the files' engine knows a word."""
-    return word in own_names(reading).values()
+    return word in file_spellings(reading).values()
 
 
 def _left_to_program(reading: Reading, name: str) -> bool:
     """Whether a field is decided by what files do not show: the user's own program, or words of a run."""
     contract = contract_of(reading)
-    own = contract is not None and bool(contract.program) and name == "layout.recompute"
-    return own or has_untold_words(reading)
+    by_program = contract is not None and bool(contract.program) and name == "layout.recompute"
+    return by_program or has_untold_words(reading)
 
 
-def layout_of(reading: Reading, told: Told | None, request: PlanRequest) -> StatedLayout:
+def layout_of(reading: Reading, parsed: EngineReading | None, request: PlanRequest) -> StatedLayout:
     """How the files split a job; a degree that nobody states is one.
 
     Args:
         reading: What the files say.
-        told: What the contract of their engine reads of them, with the job's GPUs and model.
+        parsed: What the contract of their engine reads of them, with the job's GPUs and model.
         request: The job.
     """
     assumed: list[str] = []
-    values = {name: value_of(reading, told, f"layout.{name}") for name in (*_NAMES, "cp_kind", "axis_order")}
+    values = {
+        name: value_of(reading, parsed, f"layout.{name}") for name in (*_NAMES, "cp_kind", "axis_order")
+    }
     plain = ParallelLayout()
     parts: dict[str, Any] = {
-        name: _typed(name, found.value)
-        for name, found in values.items()
-        if found.value is not None and _typed(name, found.value) is not None
+        name: _typed(name, value.value)
+        for name, value in values.items()
+        if value.value is not None and _typed(name, value.value) is not None
     }
     others = parts.get("tp", 1) * parts.get("pp", 1) * parts.get("cp", 1)
     gpus = request.cluster.num_gpus
@@ -162,8 +164,8 @@ def _matters(name: str, layout: ParallelLayout, request: PlanRequest) -> bool:
 def _typed(name: str, value: Any) -> Any:
     """A value of the kind that a field of a layout has; None where it is none of that kind."""
     if name in _COUNTS:
-        found = whole(value)
-        return min(found, LARGEST) if found is not None and found > 0 else None
+        count = whole(value)
+        return min(count, LARGEST) if count is not None and count > 0 else None
     if name == "zero_stage":
         return whole(value)
     if name == "sequence_parallel":

@@ -15,13 +15,13 @@ from costmodel.layout import ParallelLayout
 from planner.audit.contract_reading import (
     contract_of,
     facts_of_job,
-    own_names,
-    problem_told,
+    file_spellings,
+    problem_as_run,
+    profile_reading_of,
     refused_by,
-    split_told,
-    stack_told,
+    split_as_run,
+    stack_as_run,
     states_all,
-    told_of,
     words_between,
 )
 from planner.audit.facts import Facts
@@ -73,29 +73,29 @@ class Finding:
 
 def is_illegal(findings: Iterable[Finding]) -> bool:
     """Whether the engine stops, whatever the files leave unsaid; an audit then exits with 4."""
-    return any(one.kind == "illegal" for one in findings)
+    return any(finding.kind == "illegal" for finding in findings)
 
 
 def stops(findings: Iterable[Finding]) -> bool:
     """Whether a job has no price: it does not start, or nothing prices what it does."""
-    return any(one.kind in ("illegal", "unpriced") for one in findings)
+    return any(finding.kind in ("illegal", "unpriced") for finding in findings)
 
 
 def place_of(facts: Facts, *names: str) -> tuple[str, int]:
     """Where the first of some fields stands that stands anywhere."""
-    found = (facts.found[name] for name in names if name in facts.found)
-    return next(((fact.file, fact.line) for fact in found if fact.line), ("", 0))
+    stated = (facts.by_field[name] for name in names if name in facts.by_field)
+    return next(((fact.file, fact.line) for fact in stated if fact.line), ("", 0))
 
 
 def refused(reading: Reading, job: Job) -> Iterator[Finding]:
     """What the engine stops at of what it is told."""
-    own = own_names(reading)
-    for one, setting in refused_by(reading, job.request.model if job.request else None):
+    spellings = file_spellings(reading)
+    for violation, setting in refused_by(reading, job.request.model if job.request else None):
         yield Finding(
-            kind=KIND_OF[one.ground],
-            rule=one.rule,
-            message=spelled_names(reading, own, one.message),
-            fix=spelled_names(reading, own, one.hint),
+            kind=KIND_OF[violation.ground],
+            rule=violation.rule,
+            message=spelled_names(reading, spellings, violation.message),
+            fix=spelled_names(reading, spellings, violation.hint),
             file=setting.file if setting else "",
             line=setting.line if setting else 0,
         )
@@ -105,34 +105,38 @@ def broken_rules(reading: Reading, job: Job) -> Iterator[Finding]:
     """Rules of the planner and of the engine that a complete job breaks, with the switches of its files."""
     if job.request is None or job.layout is None:
         return
-    problem = problem_told(reading, job.request, job.layout)
+    problem = problem_as_run(reading, job.request, job.layout)
     contract = contract_of(reading)
     lent = problem.stack.name == "pytorch" or contract is None
     ran = set(reading.kinds.values()) == {"log"}  # so it was legal
     runs: Mapping[str, str] = contract.runs if contract is not None else {}
     rules = {rule.name: rule for rule in rules_of(problem.engine)}
     open_fields = {name.removeprefix("layout.") for name in job.open_fields}
-    for found in check(problem, job.layout):
-        if _taken(reading, found.rule):
+    for violation in check(problem, job.layout):
+        if _taken(reading, violation.rule):
             continue
-        rule = rules.get(found.rule)
-        theirs = found.rule.endswith("-offered") or found.rule.startswith(f"{problem.engine}-")
+        rule = rules.get(violation.rule)
+        theirs = violation.rule.endswith("-offered") or violation.rule.startswith(f"{problem.engine}-")
         unknown = rule is not None and not open_fields.isdisjoint(rule.reads)
-        unknown |= "cluster.gpu" in open_fields and _holds_elsewhere(problem, job.layout, found.rule)
+        unknown |= "cluster.gpu" in open_fields and _holds_elsewhere(problem, job.layout, violation.rule)
         unpriced = (
             ran
             or unknown
             or (lent and theirs)
-            or found.ground == "unpriced"
-            or (found.rule in runs and found.ground != "impossible")
+            or violation.ground == "unpriced"
+            or (violation.rule in runs and violation.ground != "impossible")
         )
-        why = f": {runs[found.rule]}" if found.rule in runs and runs[found.rule] not in found.message else ""
-        file, line = _place(reading.facts, rule, found)
+        why = (
+            f": {runs[violation.rule]}"
+            if violation.rule in runs and runs[violation.rule] not in violation.message
+            else ""
+        )
+        file, line = _place(reading.facts, rule, violation)
         yield Finding(
             kind="unpriced" if unpriced else "illegal",
-            rule=found.rule,
-            message=_NOT_OFFERED.sub(r", which \1 does not price", found.message) + why,
-            fix="" if unpriced else _in_words(reading, job.request, job.layout, found.hint),
+            rule=violation.rule,
+            message=_NOT_OFFERED.sub(r", which \1 does not price", violation.message) + why,
+            fix="" if unpriced else _in_words(reading, job.request, job.layout, violation.hint),
             file=file,
             line=line,
         )
@@ -143,7 +147,10 @@ def _holds_elsewhere(problem: Problem, layout: ParallelLayout, rule: str) -> boo
     others = {gpu.architecture: gpu for gpu in gpus().values()}
     return any(
         rule
-        not in {found.rule for found in check(problem.of(cluster=replace(problem.cluster, gpu=gpu)), layout)}
+        not in {
+            violation.rule
+            for violation in check(problem.of(cluster=replace(problem.cluster, gpu=gpu)), layout)
+        }
         for gpu in others.values()
     )
 
@@ -156,11 +163,13 @@ def _taken(reading: Reading, rule: str) -> bool:
     return any(rule in law.says_of for law in contract.refusals)
 
 
-def _place(facts: Facts, rule: PlanLaw | None, found: Violation) -> tuple[str, int]:
+def _place(facts: Facts, rule: PlanLaw | None, violation: Violation) -> tuple[str, int]:
     """Where what breaks a rule stands: a degree that is no least one first, then what its text speaks of."""
     names = [f"layout.{name}" for name in (rule.reads if rule else ())]
     telling = [name for name in names if facts.value(name) not in (None, 0, 1, False, "none")]
-    spoken = [name for name in facts.found if name.partition(".")[2] in re.findall(r"\w+", found.message)]
+    spoken = [
+        name for name in facts.by_field if name.partition(".")[2] in re.findall(r"\w+", violation.message)
+    ]
     return place_of(facts, *telling, *names, *(name for name in spoken if not name.startswith("said.")))
 
 
@@ -176,7 +185,10 @@ def _in_words(reading: Reading, request: PlanRequest, layout: ParallelLayout, hi
         except InputError:
             return match.group()
         fallback = spelled_change(reading, ((name, getattr(after, name)),))
-        return _told(verb, _changed(reading, request, layout, request, after) or fallback) or match.group()
+        return (
+            _instruction(verb, _changed(reading, request, layout, request, after) or fallback)
+            or match.group()
+        )
 
     def multiplied(match: re.Match[str]) -> str:
         return f"{' · '.join(spelled_name(reading, name) for name in match[1].split('·'))} of {match[2]}"
@@ -185,32 +197,32 @@ def _in_words(reading: Reading, request: PlanRequest, layout: ParallelLayout, hi
         precision: Any = match[2]
         job = replace(request.job, precision=precision)
         changed = _changed(reading, request, layout, replace(request, job=job), layout)
-        return _told(match[1], changed) or match.group()
+        return _instruction(match[1], changed) or match.group()
 
     text = _PIN.sub(pinned, _PRECISION.sub(multiplying, _PRODUCT.sub(multiplied, hint)))
     return _NAME.sub(lambda match: spelled_name(reading, match[1]), text)
 
 
-def _told(verb: str | None, words: tuple[str, ...]) -> str:
+def _instruction(verb: str | None, words: tuple[str, ...]) -> str:
     """Words to set, and those to leave out; empty where there are none."""
     gone = [word.removeprefix("without ") for word in words if word.startswith("without ")]
-    said = " ".join(word for word in words if not word.startswith("without "))
+    changed = " ".join(word for word in words if not word.startswith("without "))
     less = f"leave {' and '.join(gone)} out" if gone else ""
-    return " and ".join(part for part in (f"{verb or ''}{said}" if said else "", less) if part)
+    return " and ".join(part for part in (f"{verb or ''}{changed}" if changed else "", less) if part)
 
 
 def _changed(
     reading: Reading, request: PlanRequest, layout: ParallelLayout, other: PlanRequest, after: ParallelLayout
 ) -> tuple[str, ...]:
     """Words that make one job another, by the contract of its engine."""
-    stack = stack_told(stack_of(request), told_of(reading, request), layout)
+    stack = stack_as_run(stack_of(request), profile_reading_of(reading, request), layout)
     try:
-        said = [
-            facts_of_job(asked, split, split_told(asked, split, None), stack)
+        facts = [
+            facts_of_job(asked, split, split_as_run(asked, split, None), stack)
             for asked, split in ((request, layout), (other, after))
         ]
     except (InputError, ValueError, IndexError, ZeroDivisionError):
         return ()
     kept = request.job.precision == other.job.precision
-    between = words_between(reading, said[0], said[1], keeps_numerics=kept)
+    between = words_between(reading, facts[0], facts[1], keeps_numerics=kept)
     return () if between is None else spelled_words(reading, *between)

@@ -19,18 +19,18 @@ def script_of(settings: Sequence[Setting]) -> str:
     >>> script_of([Setting(name=name, value=value, line=1) for name, value in told])
     'x.py -n 8'
     """
-    found: list[tuple[int, str, str]] = []
+    commands: list[tuple[int, str, str]] = []
     for setting in settings:
         outer, _, key = setting.name.rpartition(".")
         if key.removesuffix("[]") not in _STARTS or not isinstance(setting.value, str):
             continue
-        if key.startswith(("args", "arguments")) and found and found[-1][1] == outer:
-            line, _, before = found.pop()
-            found.append((line, outer, f"{before} {setting.value}"))
+        if key.startswith(("args", "arguments")) and commands and commands[-1][1] == outer:
+            line, _, before = commands.pop()
+            commands.append((line, outer, f"{before} {setting.value}"))
         else:
-            found.append((setting.line, outer, setting.value))
+            commands.append((setting.line, outer, setting.value))
     text = ""
-    for line, _, command in found:
+    for line, _, command in commands:
         if _FLAG.search(command):
             text += "\n" * max(1 if text else 0, line - 1 - text.count("\n")) + command
     return text

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from costmodel.updates.offload import DISKS
-from planner.audit.contract_reading import is_whole, told_by
+from planner.audit.contract_reading import engine_reading_of, is_whole
 from planner.audit.facts import OFFLOADED, Facts
 from planner.audit.read import Reading
 from planner.formats.settings import truth_of
@@ -33,9 +33,9 @@ def stated_offload(reading: Reading) -> StatedOffload | None:
         return StatedOffload(why="activations of some layers are offloaded, of which no share is stated")
     disk = next((name for name in _STATES if str(facts.value(name)).lower() in DISKS), None)
     if disk is not None:
-        return StatedOffload(why=f"{facts.found[disk].said} offloads to a disk")
-    told = told_by(reading, None, facts.count("cluster.num_gpus"))
-    states = told.fields.get("job.offload") if told is not None and is_whole(reading) else None
+        return StatedOffload(why=f"{facts.by_field[disk].source} offloads to a disk")
+    parsed = engine_reading_of(reading, None, facts.count("cluster.num_gpus"))
+    states = parsed.fields.get("job.offload") if parsed is not None and is_whole(reading) else None
     kinds = [states] if states else _kinds(facts)
     if _activations(facts):
         kinds.append("activations")
@@ -55,6 +55,6 @@ def _kinds(facts: Facts) -> list[str]:
 
 def _activations(facts: Facts) -> bool:
     """Whether inputs of recomputed layers wait on the host."""
-    way = facts.found.get("said.recompute_full")
-    offloads = way is not None and way.said.rpartition(" ")[2].strip("'\"").lower() in OFFLOADED
+    way = facts.by_field.get("said.recompute_full")
+    offloads = way is not None and way.source.rpartition(" ")[2].strip("'\"").lower() in OFFLOADED
     return offloads or bool(truth_of(facts.value("said.offload_activations")))

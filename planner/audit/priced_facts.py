@@ -26,19 +26,19 @@ def with_priced_facts(reading: Reading, job: Job) -> Reading:
     stated = job_facts(job.request.job)
     priced = {**layout_facts(job.layout), **{f"job.{name}": stated[f"job.{name}"] for name in _JOB}}
     plain = {**layout_facts(ParallelLayout()), "job.mtp_layers": 0}
-    open_fields = {one.field: one.why for one in job.unsettled}
+    open_fields = {gap.field: gap.why for gap in job.unsettled}
     idle = _without_effect(job.layout, moe=job.request.model.is_moe)
-    found = {
+    facts = {
         name: _priced(fact, priced[name]) if name in priced and name not in idle else fact
-        for name, fact in reading.facts.found.items()
+        for name, fact in reading.facts.by_field.items()
         if priced.get(name, fact.value) is not None
     }
     for name, value in priced.items():
-        if name not in found and name in plain and value != plain[name] and name not in _UNSHOWN:
+        if name not in facts and name in plain and value != plain[name] and name not in _UNSHOWN:
             why = open_fields.get(name, f"{reading.family.name} has it where nothing is said")
             how: How = "assumed" if name in open_fields else "default"
-            found[name] = Fact(name=name, value=value, how=how, said=why)
-    return replace(reading, facts=Facts(found, set(reading.facts.unknown), list(reading.facts.notes)))
+            facts[name] = Fact(name=name, value=value, how=how, source=why)
+    return replace(reading, facts=Facts(facts, set(reading.facts.unknown), list(reading.facts.notes)))
 
 
 def _without_effect(layout: ParallelLayout, *, moe: bool) -> tuple[str, ...]:

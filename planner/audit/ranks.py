@@ -18,7 +18,7 @@ def machines(facts: Facts, family: Family) -> None:
     gres = _GPUS_IN_GRES.search(str(facts.value("said.gres") or ""))
     if gres:
         facts.put("said.gpus_per_node", int(gres.group(1)), "stated", "gres", like="said.gres")
-    elif (facts.count("said.tasks_per_node") or 1) > 1 and "said.gpus_per_node" not in facts.found:
+    elif (facts.count("said.tasks_per_node") or 1) > 1 and "said.gpus_per_node" not in facts.by_field:
         facts.put(
             "said.gpus_per_node",
             facts.count("said.tasks_per_node"),
@@ -59,13 +59,13 @@ def _beside_generation(facts: Facts, each: int | None, nodes: int | None) -> Non
     like, apart = "said.generation_colocated", facts.count("said.generation_nodes")
     gpus = facts.count("said.generation_gpus")
     if each and nodes and apart and nodes > apart:
-        said = f"{nodes} nodes of {each} GPUs less {apart} that generate"
-        facts.put("cluster.num_gpus", each * (nodes - apart), "derived", said, like=like)
+        source = f"{nodes} nodes of {each} GPUs less {apart} that generate"
+        facts.put("cluster.num_gpus", each * (nodes - apart), "derived", source, like=like)
     elif each and nodes == 1 and gpus and each > gpus:
         facts.put(
             "cluster.num_gpus", each - gpus, "derived", f"{each} GPUs less {gpus} that generate", like=like
         )
-    elif "cluster.num_gpus" not in facts.found:
+    elif "cluster.num_gpus" not in facts.by_field:
         facts.unknown |= {"cluster.num_gpus", "said.training_gpus"}
         facts.notes.append("answers are generated on GPUs of their own, whose number is not stated")
 
@@ -96,8 +96,8 @@ def _usual_node(facts: Facts, nodes: int) -> None:
     degrees = [facts.count(f"layout.{name}") or 1 for name in ("tp", "pp", "cp")]
     others = degrees[0] * degrees[1] * degrees[2]
     if others > 1 and (nodes * USUAL_GPUS_PER_NODE) % others == 0:
-        said = f"{nodes} nodes, and {USUAL_GPUS_PER_NODE} GPUs of each as in most machines"
-        facts.put("cluster.num_gpus", nodes * USUAL_GPUS_PER_NODE, "assumed", said, like="said.nodes")
+        source = f"{nodes} nodes, and {USUAL_GPUS_PER_NODE} GPUs of each as in most machines"
+        facts.put("cluster.num_gpus", nodes * USUAL_GPUS_PER_NODE, "assumed", source, like="said.nodes")
         facts.notes.append(f"GPUs of a node are not stated: {USUAL_GPUS_PER_NODE} are assumed")
 
 
@@ -114,11 +114,15 @@ def replicas(facts: Facts, family: Family) -> None:
         total = shard * max(1, copies or 1) * (outer or 1)
         like = "said.dp_shard"
         facts.put(
-            "layout.dp", total, "stated" if total == shard else "derived", facts.found[like].said, like=like
+            "layout.dp",
+            total,
+            "stated" if total == shard else "derived",
+            facts.by_field[like].source,
+            like=like,
         )
         if copies and copies > 1:
             facts.take("layout.shard_degree", shard, like)
-    elif facts.unknown & {"layout.tp", "layout.pp", "layout.cp"} - facts.found.keys():
+    elif facts.unknown & {"layout.tp", "layout.pp", "layout.cp"} - facts.by_field.keys():
         facts.notes.append("a degree that only a run knows leaves dp untold")
     elif not family.serves and world and RANKS.rest(world, others) == 0:
         _dp_of_world(facts, family, world, others)
@@ -127,7 +131,7 @@ def replicas(facts: Facts, family: Family) -> None:
             "layout.dp",
             -1,
             "stated",
-            f"{facts.found['said.dp_shard'].said}: all that is left",
+            f"{facts.by_field['said.dp_shard'].source}: all that is left",
             like="said.dp_shard",
         )
     elif world is None and not family.serves:
@@ -140,18 +144,18 @@ def _dp_of_batch(facts: Facts, others: int) -> None:
     steps = facts.count("said.accumulation")
     if batch and size and steps and batch % (size * steps) == 0:
         dp = batch // (size * steps)
-        said = f"{batch} samples of {size} · {steps} accumulated"
-        facts.put("layout.dp", dp, "derived", said, like="job.global_batch_size")
+        source = f"{batch} samples of {size} · {steps} accumulated"
+        facts.put("layout.dp", dp, "derived", source, like="job.global_batch_size")
         facts.put("cluster.num_gpus", dp * others, "derived", "dp·tp·pp·cp", like="job.global_batch_size")
 
 
 def _dp_of_world(facts: Facts, family: Family, world: int, others: int) -> None:
     """Dp from the number of GPUs, unless the file contradicts itself or says nothing of a split."""
-    degrees = any(f"layout.{name}" in facts.found for name in ("tp", "pp", "cp", "ep"))
-    parallel = degrees or "layout.zero_stage" in facts.found or "layout.microbatch_size" in facts.found
+    degrees = any(f"layout.{name}" in facts.by_field for name in ("tp", "pp", "cp", "ep"))
+    parallel = degrees or "layout.zero_stage" in facts.by_field or "layout.microbatch_size" in facts.by_field
     if not parallel:
         return
-    if family.recipes and len({"layout.tp", "layout.pp"} & facts.found.keys()) == 1:
+    if family.recipes and len({"layout.tp", "layout.pp"} & facts.by_field.keys()) == 1:
         facts.notes.append(f"tp or pp is the recipe's, which is not shown: dp of {world} GPUs is not told")
         return
     dp, cp, tp = world // others, facts.count("layout.cp") or 1, facts.count("layout.tp") or 1
@@ -184,7 +188,7 @@ def world(facts: Facts, family: Family) -> None:
             "dp·tp·pp·cp" + ("·ep" if outer > 1 else ""),
             like="layout.dp",
         )
-    if family.serves and "said.replica_gpus" in facts.found:
+    if family.serves and "said.replica_gpus" in facts.by_field:
         facts.put(
             "cluster.num_gpus", others, "derived", "GPUs of one replica: tp·pp", like="said.replica_gpus"
         )
@@ -210,7 +214,7 @@ def batch(facts: Facts, family: Family) -> None:
             f"dp {dp} · {size} · {steps} accumulated",
             like="said.accumulation",
         )
-    elif dp and size and family.name == "torchtitan" and "said.nodes" in facts.found:
+    elif dp and size and family.name == "torchtitan" and "said.nodes" in facts.by_field:
         facts.put(
             "job.global_batch_size",
             dp * size,

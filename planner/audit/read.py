@@ -96,15 +96,15 @@ def read_files(paths: Iterable[str], given: Mapping[str, str] | None = None) -> 
     return read_texts({name: _text(name.partition("::")[0]) for name in named}, given)
 
 
-def read_texts(said: Mapping[str, str], given: Mapping[str, str] | None = None) -> Reading:
+def read_texts(files: Mapping[str, str], given: Mapping[str, str] | None = None) -> Reading:
     """Read texts that together describe one job; what they name is never opened.
 
     Args:
-        said: Text of every file, by a name like those of `read_files`.
+        files: Text of every file, by a name like those of `read_files`.
         given: Variables of the environment that scripts read.
     """
-    _require_few(tuple(said))
-    texts = {name: _cleaned(name, text) for name, text in said.items()}
+    _require_few(tuple(files))
+    texts = {name: _cleaned(name, text) for name, text in files.items()}
     beside = {Path(name).name: text for name, text in texts.items()}
     sourced = _sourced(texts)
     readings = [
@@ -128,19 +128,25 @@ def _require_step(readings: Sequence[Reading]) -> None:
     Raises:
         InputError: Nothing is read but logs, and nothing of them was recognised.
     """
-    silent = [one for one in readings if one.measured is not None and not one.measured.has_steps]
-    blank = [one for one in silent if not one.facts.found and not one.settings and not one.measured_anything]
+    silent = [
+        reading for reading in readings if reading.measured is not None and not reading.measured.has_steps
+    ]
+    blank = [
+        reading
+        for reading in silent
+        if not reading.facts.by_field and not reading.settings and not reading.measured_anything
+    ]
     if len(blank) == len(readings):
-        names = ", ".join(Path(path).name for one in blank for path in one.kinds)
+        names = ", ".join(Path(path).name for reading in blank for path in reading.kinds)
         raise InputError(
             f"no line of a step was recognised in {names}",
             f"known forms are those of {known_engines()}",
             "name the log of the rank that prints steps, or the launch file of the job",
         )
-    for one in silent:
-        if not one.measured_anything:
-            path = Path(next(iter(one.kinds))).name
-            one.doubts.append(
+    for reading in silent:
+        if not reading.measured_anything:
+            path = Path(next(iter(reading.kinds))).name
+            reading.doubts.append(
                 f"{path}: no line of a step was recognised; known forms are those of {known_engines()}"
             )
 
@@ -171,9 +177,9 @@ def _text(path: str) -> str:
     return read_text(path, int(MOST_BYTES))
 
 
-def _cleaned(path: str, said: str) -> str:
+def _cleaned(path: str, raw: str) -> str:
     """A text without characters that mean something to us."""
-    text = COLOUR.sub("", said.replace("\x00", "").replace("\r\n", "\n"))
+    text = COLOUR.sub("", raw.replace("\x00", "").replace("\r\n", "\n"))
     if len(text) > MOST_CONFIG_CHARACTERS and not is_named_log(path) and not is_log(text):
         cause = f"it has {len(text):,} characters and is no log"
         raise InputError(
@@ -185,7 +191,7 @@ def _cleaned(path: str, said: str) -> str:
 def _sourced(texts: Mapping[str, str]) -> frozenset[str]:
     """Names of given files that another of them reads."""
     names = {Path(name).name for name in texts}
-    found: set[str] = set()
+    names_read: set[str] = set()
     for name, text in texts.items():
         if len(texts) > 1:
             for match in re.finditer(
@@ -194,8 +200,8 @@ def _sourced(texts: Mapping[str, str]) -> frozenset[str]:
                 re.MULTILINE,
             ):
                 if match.group(1) in names and match.group(1) != Path(name).name:
-                    found.add(match.group(1))
-    return frozenset(found)
+                    names_read.add(match.group(1))
+    return frozenset(names_read)
 
 
 def _read(name: str, text: str, given: Mapping[str, str], beside: Mapping[str, str]) -> Reading:
@@ -226,14 +232,14 @@ def _of_configuration(path: str, recipe: str, text: str, kind: Kind, given: Mapp
             doubts.append(f"{path} is a template: values that a script fills in are not known")
     else:
         settings = toml_settings(text, path) if kind == "toml" else yaml_settings(text, path)
-    settings = [_in_table(one, _TABLES.get(Path(path).name, "")) for one in with_defaults(settings)]
+    settings = [_in_table(setting, _TABLES.get(Path(path).name, "")) for setting in with_defaults(settings)]
     started = script_of(settings) if kind == "yaml" else ""
     launch, _ = launch_of(started, given, {}) if started else (None, None)
     if launch is not None and launch.family.name != FAMILIES[-1].name:
         machine = [setting for setting in settings if meaning(setting, MACHINE_WORDS) is not None]
         settings = [*launch.settings, *machine]
         facts = facts_of(settings, launch.family, path)
-        if "said.nodes" not in facts.found:
+        if "said.nodes" not in facts.by_field:
             facts.unknown.add("said.nodes")  # the controller's number of pods
         return Reading(facts, launch.family, {path: kind}, None, doubts, settings=tuple(settings))
     family = family_of(settings) or _by_name(settings)
@@ -241,11 +247,15 @@ def _of_configuration(path: str, recipe: str, text: str, kind: Kind, given: Mapp
     named = models_named(text) if kind == "python" else set()
     if family.recipes and len(named) == 1:
         facts.put("said.model", named.pop(), "derived", "the recipe that it changes")
-    for one in settings:
-        if "is not set" in one.how and _used(one, facts):
-            doubts.append(one.how)
-        if one.value == NOT_KNOWN and meaning(one, family.words) is not None and one.how not in doubts:
-            doubts.append(one.how)
+    for setting in settings:
+        if "is not set" in setting.how and _used(setting, facts):
+            doubts.append(setting.how)
+        if (
+            setting.value == NOT_KNOWN
+            and meaning(setting, family.words) is not None
+            and setting.how not in doubts
+        ):
+            doubts.append(setting.how)
     return Reading(facts, family, {path: kind}, None, doubts, settings=tuple(settings))
 
 
@@ -259,7 +269,7 @@ def _in_table(setting: Setting, table: str) -> Setting:
 
 
 def _used(setting: Setting, facts: Facts) -> bool:
-    return any(fact.line == setting.line for fact in facts.found.values())
+    return any(fact.line == setting.line for fact in facts.by_field.values())
 
 
 def _by_name(settings: list[Setting]) -> Family:
@@ -267,23 +277,23 @@ def _by_name(settings: list[Setting]) -> Family:
 
     One word decides nothing, and neither do words of two families that are as many.
     """
-    counts = [(len(_own_fields(settings, family)), family) for family in FAMILIES if not family.unread]
-    counts.sort(key=lambda one: -one[0])
+    counts = [(len(_telling_fields(settings, family)), family) for family in FAMILIES if not family.unread]
+    counts.sort(key=lambda count: -count[0])
     (most, best), (second, other) = counts[:2]
     tied = second == most and other.name != best.name
     return UNKNOWN if most < LEAST_OWN_KEYS or tied else best
 
 
-def _own_fields(settings: list[Setting], family: Family) -> set[str]:
+def _telling_fields(settings: list[Setting], family: Family) -> set[str]:
     """Fields that settings state in words which few families have."""
-    found = set()
+    fields = set()
     for setting in settings:
         stated = meaning(setting, family.words)
-        ends = [".".join(setting.path[-length:]) for length in (3, 2, 1)]
-        word = next((end for end in ends if end in family.words), None)
+        endings = [".".join(setting.path[-length:]) for length in (3, 2, 1)]
+        word = next((end for end in endings if end in family.words), None)
         if stated is not None and word is not None and _shared()[word] <= MOST_SHARING:
-            found.add(stated)
-    return found
+            fields.add(stated)
+    return fields
 
 
 @functools.cache
@@ -305,14 +315,14 @@ def _recipe(recipes: list[Recipe], wanted: str, path: str, doubts: list[str]) ->
     """The function that is meant: the named one, else the first that is no test."""
     names = [recipe.name for recipe in recipes if recipe.name]
     if wanted:
-        found = next((recipe for recipe in recipes if recipe.name == wanted), None)
-        if found is None:
+        chosen = next((recipe for recipe in recipes if recipe.name == wanted), None)
+        if chosen is None:
             raise InputError(
                 f"{path} has no recipe {wanted}",
                 f"it has {', '.join(names[:8]) or 'none'}",
                 "name one of them",
             )
-        return found
+        return chosen
     known = {
         recipe.name: recognised(recipe.settings, family_of(recipe.settings) or FAMILIES[-1])
         for recipe in recipes
@@ -347,9 +357,9 @@ def _of_script(
     facts = facts_of(launch.settings, launch.family, path)
     variables = {
         name: Setting(
-            name=name, value=script.names.text(name) or "", line=said[0].line if said else 0, file=path
+            name=name, value=script.names.text(name) or "", line=texts[0].line if texts else 0, file=path
         )
-        for name, said in script.names.values.items()
+        for name, texts in script.names.values.items()
     }
     if kind == "shell":
         for document in script.documents:
@@ -366,7 +376,7 @@ def _add_named_precision(facts: Facts, path: str, sourced: Iterable[str], doubts
     """A precision that only names of files tell: of the script, or of one that it reads."""
     words = ("said.precision", "said.fp8", "said.fp4", "said.bf16", "said.fp16")
     named = next((name for name in (Path(path).name, *sourced) if _IN_NAME.search(name)), None)
-    if named is not None and not any(word in facts.found for word in words):
+    if named is not None and not any(word in facts.by_field for word in words):
         match = _IN_NAME.search(named)
         facts.put("said.precision", match.group(1) if match else "", "derived", f"the name of {named}")
         doubts.append(f"the precision is read from the name of {named}")
@@ -381,40 +391,40 @@ def _add_document(facts: Facts, text: str, path: str, line: int) -> None:
     except InputError:
         return
     written = facts_of(settings, family_named("DeepSpeed"), path)
-    for name, fact in written.found.items():
-        facts.put(name, fact.value, "stated", f"{fact.said} (in the JSON of line {line})")
+    for name, fact in written.by_field.items():
+        facts.put(name, fact.value, "stated", f"{fact.source} (in the JSON of line {line})")
 
 
 def _doubts_of(script: Script) -> list[str]:
     """What a script leaves to a run."""
-    found = [
+    doubts = [
         f"{name} is read by the script and was not given: name it too"
         for name in dict.fromkeys(script.sourced)
     ]
     for line, names in script.branches[:20]:
         if names:
-            found.append(
+            doubts.append(
                 f"line {line}: only a run knows {', '.join(sorted(names)[:4])}; "
                 "what its branches set differently is not told (--env says it)"
             )
-    return found
+    return doubts
 
 
 def _doubts_of_launch(launch: Launch) -> list[str]:
     """What else a script starts."""
-    found = (
+    doubts = (
         []
         if launch.sure
         else [f"the command of line {launch.line} is started only in a branch that is not sure to be taken"]
     )
-    untold = [one.line for one in launch.settings if one.name == UNTOLD][:1]
-    found += [f"line {line}: the command has {UNTOLD}, and what they set is not told" for line in untold]
+    untold = [setting.line for setting in launch.settings if setting.name == UNTOLD][:1]
+    doubts += [f"line {line}: the command has {UNTOLD}, and what they set is not told" for line in untold]
     if launch.others:
         lines = ", ".join(map(str, launch.others[:8]))
-        found.append(
+        doubts.append(
             f"other commands could be meant, of lines {lines}: the one of line {launch.line} is read"
         )
-    return found
+    return doubts
 
 
 def _of_log(path: str, text: str, given: Mapping[str, str]) -> Reading:
@@ -430,8 +440,8 @@ def _of_log(path: str, text: str, given: Mapping[str, str]) -> Reading:
         printed = family_of(settings) or _by_name(settings)
         if family.name == FAMILIES[-1].name:
             family = printed
-        for name, fact in facts_of(settings, printed, path).found.items():
-            facts.found.setdefault(name, fact)
+        for name, fact in facts_of(settings, printed, path).by_field.items():
+            facts.by_field.setdefault(name, fact)
     for name, value, line in measured.job:
         facts.put(name, value, "stated", f"line {line} of the log")
     doubts = list(measured.doubts)
@@ -444,26 +454,28 @@ def _together(readings: list[Reading]) -> Reading:
     order = sorted(readings, key=lambda reading: ranks.index(next(iter(reading.kinds.values()))))
     first = order[0]
     named = [reading for reading in order if reading.family not in (UNKNOWN, FAMILIES[-1])]
-    telling = next((reading for reading in (*named, *order) if reading.facts.found), None)
+    telling = next((reading for reading in (*named, *order) if reading.facts.by_field), None)
     telling = named[0] if named and (telling is None or telling not in named) else telling or first
     whole = Reading(Facts(), telling.family)
     for reading in order:
-        for name, fact in reading.facts.found.items():
-            known = whole.facts.found.setdefault(name, fact)
+        for name, fact in reading.facts.by_field.items():
+            known = whole.facts.by_field.setdefault(name, fact)
             if known is not fact and known.value != fact.value and not name.startswith("said."):
                 whole.doubts.append(
-                    f"{name}: {known.said} of {Path(known.file).name} holds over {fact.said} of "
+                    f"{name}: {known.source} of {Path(known.file).name} holds over {fact.source} of "
                     f"{Path(fact.file).name}"
                 )
         whole.facts.unknown |= reading.facts.unknown
         whole.variables |= reading.variables
-        whole.settings += tuple(replace(one, file=next(iter(reading.kinds))) for one in reading.settings)
+        whole.settings += tuple(
+            replace(setting, file=next(iter(reading.kinds))) for setting in reading.settings
+        )
         whole.kinds |= reading.kinds
         whole.doubts.extend((*reading.doubts, *reading.facts.notes))
         if whole.measured is None or not whole.measured.has_steps:
             whole.measured = reading.measured or whole.measured
     take_counts_of_rates(whole.facts, whole.measured)
-    whole.stated = Facts(dict(whole.facts.found), set(whole.facts.unknown))
+    whole.stated = Facts(dict(whole.facts.by_field), set(whole.facts.unknown))
     conclude(whole.facts, whole.family)
     take_counts_of_rates(whole.facts, whole.measured)  # of GPUs that only follow from nodes
     whole.doubts.extend(whole.facts.notes)
@@ -490,11 +502,11 @@ def take_counts_of_rates(facts: Facts, log: Measured | None) -> None:
         samples = log.samples_per_s * log.step_time_s if log.samples_per_s else None
         if samples is None and tokens is not None and length:
             samples = tokens / length
-        batch = None if samples is None else _whole_near(samples, 1)
+        batch = None if samples is None else _nearest_multiple(samples, 1)
         if batch is not None:
             facts.put("job.global_batch_size", batch, "derived", "the log's rate times its step")
     if length is None and tokens is not None and batch and "job.sequence_length" not in facts.unknown:
-        length = _whole_near(tokens / batch, ROUND)
+        length = _nearest_multiple(tokens / batch, ROUND)
         if length is not None:
             facts.put(
                 "job.sequence_length",
@@ -504,7 +516,7 @@ def take_counts_of_rates(facts: Facts, log: Measured | None) -> None:
             )
 
 
-def _whole_near(value: float, multiple: int) -> int | None:
+def _nearest_multiple(value: float, multiple: int) -> int | None:
     """The multiple that a number is near; None where it is near none."""
-    found = round(value / multiple) * multiple
-    return found if found > 0 and abs(value / found - 1) <= NEAREST else None
+    nearest = round(value / multiple) * multiple
+    return nearest if nearest > 0 and abs(value / nearest - 1) <= NEAREST else None

@@ -102,7 +102,7 @@ class Residual:
         return max(ratio, 1 / ratio)
 
     @property
-    def is_near(self) -> bool:
+    def is_within_twice_the_band(self) -> bool:
         """Whether the band taken twice holds the measurement, so that the prediction itself may be off."""
         widest = 2 * math.log(self.predicted.upper_s / self.predicted.step_time_s)
         return math.log(self.factor) <= widest
@@ -123,32 +123,32 @@ class Residual:
         return tuple(_words(self))
 
 
-def _words(found: Residual) -> Iterator[str]:
+def _words(residual: Residual) -> Iterator[str]:
     """Sentences of a residual."""
-    measured, predicted = format_seconds(found.measured_s), format_seconds(found.predicted.step_time_s)
-    if found.is_explained:
+    measured, predicted = format_seconds(residual.measured_s), format_seconds(residual.predicted.step_time_s)
+    if residual.is_explained:
         yield f"measured {measured} is inside the band of {predicted}: nothing is left to explain"
         return
-    longer = "longer" if found.open_s > 0 else "shorter"
-    head = f"measured {measured} is a factor {three_digits(found.factor)} {longer} than {predicted}"
-    if found.candidates:
-        first = found.candidates[0]
-        others = "".join(f"; {one.words}" for one in found.candidates[1:])
+    longer = "longer" if residual.open_s > 0 else "shorter"
+    head = f"measured {measured} is a factor {three_digits(residual.factor)} {longer} than {predicted}"
+    if residual.candidates:
+        first = residual.candidates[0]
+        others = "".join(f"; {candidate.words}" for candidate in residual.candidates[1:])
         yield f"{head}: {first.what} {first.taken} is assumed; {first.words}{others}; say {first.flag}"
         return
-    if found.unstated:
-        yield f"{head}: doubt first what no file states: {', '.join(found.unstated)}"
-    share = f"{format_seconds(found.open_s)} of {measured}"
-    if found.open_s > 0 and found.slowed_by:
-        yield f"{share} are in no price: {', '.join(found.slowed_by)} may be the cause, so measure without"
-    elif found.open_s > 0:
+    if residual.unstated:
+        yield f"{head}: doubt first what no file states: {', '.join(residual.unstated)}"
+    share = f"{format_seconds(residual.open_s)} of {measured}"
+    if residual.open_s > 0 and residual.slowed_by:
+        yield f"{share} are in no price: {', '.join(residual.slowed_by)} may be the cause, so measure without"
+    elif residual.open_s > 0:
         yield (
             f"{share} are explained by none of your flags: look at the network (plan bench on its nodes), "
             "other jobs on it, the input pipeline, and clocks"
         )
-    elif not found.unstated and found.is_near:
+    elif not residual.unstated and residual.is_within_twice_the_band:
         yield f"{head}: it is inside the band taken twice, so the prediction may be too long for this job"
-    elif not found.unstated:
+    elif not residual.unstated:
         yield f"{head}: the log is of another job, or counts its steps or tokens otherwise"
 
 
@@ -167,7 +167,7 @@ def residual_of(
     reading: Reading,
     now: Running | None,
     flags: Flags,
-    said: Flags,
+    asked: Flags,
     pace: Pace | None,
     cal: Calibration,
     slowed_by: tuple[str, ...] = (),
@@ -178,21 +178,23 @@ def residual_of(
         reading: What the files say.
         now: The job as they have it.
         flags: What holds beside them.
-        said: What of that the user said of this job.
+        asked: What of that the user said of this job.
         pace: The step that a log measured.
         cal: Kernel and collective tables.
         slowed_by: Variables of the environment that slow the job down.
     """
     if now is None or pace is None or reading.measured is None:
         return None
-    found = Residual(measured_s=pace.step_s, predicted=now.estimate, slowed_by=slowed_by)
-    if found.is_explained:
-        return found
-    unstated = dict(_unstated(reading, now.request, said))
+    residual = Residual(measured_s=pace.step_s, predicted=now.estimate, slowed_by=slowed_by)
+    if residual.is_explained:
+        return residual
+    unstated = dict(_unstated(reading, now.request, asked))
     if pace.from_rate:
         unstated.pop("batch", None)  # a rate is the same for a batch of any size
-    candidates = sorted(_candidates(reading, now, flags, unstated, pace, cal), key=lambda one: one.distance)
-    return replace(found, unstated=tuple(unstated.values()), candidates=tuple(candidates[:MOST_NAMED]))
+    candidates = sorted(
+        _candidates(reading, now, flags, unstated, pace, cal), key=lambda candidate: candidate.distance
+    )
+    return replace(residual, unstated=tuple(unstated.values()), candidates=tuple(candidates[:MOST_NAMED]))
 
 
 def is_gpu_assumed(reading: Reading, flags: Flags) -> bool:
@@ -207,14 +209,14 @@ def _unstated(reading: Reading, request: PlanRequest, flags: Flags) -> Iterator[
         yield "gpu", f"the GPU ({request.cluster.nodes[0].gpu})"
     elif not (flags.gpu or flags.cluster):
         yield "mentioned", f"the GPU ({request.cluster.nodes[0].gpu}, which the file only mentions)"
-    length = facts.found.get("job.sequence_length")
+    length = facts.by_field.get("job.sequence_length")
     if (length is None or length.how in _TAKEN) and not flags.sequence_length:
         yield "length", f"the sequence length ({request.job.sequence_length:,})"
-    batch = facts.found.get("job.global_batch_size")
+    batch = facts.by_field.get("job.global_batch_size")
     if (batch is None or batch.how in _TAKEN) and not flags.global_batch_size:
         yield "batch", f"the global batch ({request.job.global_batch_size:,} sequences)"
     named = ("said.model", "said.flavor", "said.model_path", "model.num_layers")
-    if not any(name in facts.found for name in named) and not flags.model:
+    if not any(name in facts.by_field for name in named) and not flags.model:
         yield "model", f"the model ({request.model.name}, by its name)"
 
 

@@ -44,7 +44,7 @@ def zero(facts: Facts, family: Family) -> None:
     stage = whole(facts.value("said.zero_stage"))
     if stage is not None and 0 <= stage <= 3:
         bf16 = facts.value("job.precision") == "bf16" and family.name == "Megatron-DeepSpeed"
-        if stage == 0 and bf16 and "said.deepspeed" in facts.found:
+        if stage == 0 and bf16 and "said.deepspeed" in facts.by_field:
             facts.put(
                 "layout.zero_stage",
                 1,
@@ -60,7 +60,9 @@ def zero(facts: Facts, family: Family) -> None:
         facts.value("said.optimizer") or ""
     ):
         like = (
-            "said.distributed_optimizer" if "said.distributed_optimizer" in facts.found else "said.optimizer"
+            "said.distributed_optimizer"
+            if "said.distributed_optimizer" in facts.by_field
+            else "said.optimizer"
         )
         facts.put("layout.zero_stage", 1, "stated", "a distributed optimizer", like=like)
     if family.name == "MaxText":
@@ -78,18 +80,20 @@ def _fsdp_axes(facts: Facts) -> None:
     over = whole(facts.value("said.dp_shard_of_slices"))
     degree = -1 if within in (None, -1) or over == -1 else (within or 1) * (over or 1)
     stage = 0 if degree == 1 else 3
-    stated = next((name for name in ("said.dp_shard", "said.dp_shard_of_slices") if name in facts.found), "")
+    stated = next(
+        (name for name in ("said.dp_shard", "said.dp_shard_of_slices") if name in facts.by_field), ""
+    )
     if not stated:
         facts.put("layout.zero_stage", stage, "default", "MaxText shards over all GPUs where nothing is said")
         return
-    facts.put("layout.zero_stage", stage, "stated", f"FSDP, {facts.found[stated].said}", like=stated)
+    facts.put("layout.zero_stage", stage, "stated", f"FSDP, {facts.by_field[stated].source}", like=stated)
     if degree > 1 and degree != facts.count("cluster.num_gpus"):
-        said = " · ".join(
-            facts.found[name].said
+        source = " · ".join(
+            facts.by_field[name].source
             for name in ("said.dp_shard", "said.dp_shard_of_slices")
-            if name in facts.found
+            if name in facts.by_field
         )
-        facts.put("layout.shard_degree", degree, "derived", said, like=stated)
+        facts.put("layout.shard_degree", degree, "derived", source, like=stated)
 
 
 def _fsdp(facts: Facts, family: Family) -> None:
@@ -101,18 +105,18 @@ def _fsdp(facts: Facts, family: Family) -> None:
         .split(" ")[0]
     )
     if sharding in _STAGE_OF_SHARDING:
-        like = "said.sharding" if "said.sharding" in facts.found else "said.fsdp"
+        like = "said.sharding" if "said.sharding" in facts.by_field else "said.fsdp"
         facts.take("layout.zero_stage", _STAGE_OF_SHARDING[sharding], like)
     elif facts.truth("said.reshard") is not None and family.name != "torchtitan":
         facts.take("layout.zero_stage", 3 if facts.truth("said.reshard") else 2, "said.reshard")
     elif (
         family.name in ("torchtitan", "Axolotl")
-        and "said.dp_shard" in facts.found
+        and "said.dp_shard" in facts.by_field
         and whole(facts.value("said.dp_shard")) != 1
     ):
         kept = str(facts.value("said.reshard") or "").lower() == "never"
-        said = facts.found["said.reshard" if kept else "said.dp_shard"].said
-        facts.put("layout.zero_stage", 2 if kept else 3, "stated", f"FSDP, {said}", like="said.dp_shard")
+        source = facts.by_field["said.reshard" if kept else "said.dp_shard"].source
+        facts.put("layout.zero_stage", 2 if kept else 3, "stated", f"FSDP, {source}", like="said.dp_shard")
     elif str(facts.value("said.distributed_type") or "").upper() == "MULTI_GPU":
         facts.take("layout.zero_stage", 0, "said.distributed_type")
     elif facts.value("said.fsdp_axis") is not None:
@@ -120,7 +124,7 @@ def _fsdp(facts: Facts, family: Family) -> None:
     if str(facts.value("said.strategy") or "").startswith("fsdp"):
         facts.take("layout.zero_stage", 3, "said.strategy")
     named = _STAGE_IN_NAME.search(str(facts.value("said.deepspeed") or "").rpartition("/")[2])
-    if named and "layout.zero_stage" not in facts.found:
+    if named and "layout.zero_stage" not in facts.by_field:
         facts.put(
             "layout.zero_stage",
             int(named.group(1)),

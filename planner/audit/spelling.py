@@ -32,29 +32,31 @@ def spelled_change(reading: Reading, fields: tuple[tuple[str, Any], ...]) -> tup
         return ()
     words = [word for name, value in fields for word in _words(reading, name, value)]
     names = {word.lstrip("-").partition(" ")[0] for word in words}
-    if reading.family.recipes and not names <= {fact.word for fact in reading.facts.found.values()}:
+    if reading.family.recipes and not names <= {fact.word for fact in reading.facts.by_field.values()}:
         return ()  # which other keys such a recipe takes is not known
     if not all(_NAME.fullmatch(word.lstrip("-").partition(" ")[0]) for word in words):
         return ()
     return tuple(_styled(reading, word) for word in words)
 
 
-def spelled_words(reading: Reading, said: Mapping[str, Any], gone: tuple[str, ...]) -> tuple[str, ...]:
+def spelled_words(reading: Reading, words: Mapping[str, Any], gone: tuple[str, ...]) -> tuple[str, ...]:
     """Words of a contract as the file has them: with its own names where it has them, in its own style."""
     known = CONTRACTS[reading.family.engine].words
-    own = {".".join(setting.path): setting.name for setting in reading.settings}
-    ends = {path.rpartition(".")[2]: name for path, name in own.items()}
-    prefix = next((name.rpartition(".")[0] for name in own.values() if name.endswith("parallel_size")), "")
+    by_path = {".".join(setting.path): setting.name for setting in reading.settings}
+    by_last_part = {path.rpartition(".")[2]: name for path, name in by_path.items()}
+    prefix = next(
+        (name.rpartition(".")[0] for name in by_path.values() if name.endswith("parallel_size")), ""
+    )
 
     def name(word: str) -> str:
         if not word.startswith("--"):
             spellings = (word, *known[word].aliases, f"{word}.mode")
-            return next((own[spelling] for spelling in spellings if spelling in own), word)
+            return next((by_path[spelling] for spelling in spellings if spelling in by_path), word)
         plain = word.lstrip("-").replace("-", "_")
-        return ends.get(plain, f"{prefix}.{plain}".lstrip("."))
+        return by_last_part.get(plain, f"{prefix}.{plain}".lstrip("."))
 
     written = [
-        name(word) if value is True else f"{name(word)} {_plain(value)}" for word, value in said.items()
+        name(word) if value is True else f"{name(word)} {_plain(value)}" for word, value in words.items()
     ]
     return tuple(_styled(reading, word) for word in (*written, *(f"-{name(word)}" for word in gone)))
 
@@ -94,8 +96,8 @@ def _recomputed(reading: Reading, policy: str) -> Iterator[str]:
     if disabling := word_for(reading, "said.recompute_off"):
         yield f"{disabling} {'true' if policy == 'none' else 'false'}"
     elif _kind(reading) == "other":
-        fact = reading.facts.found.get("said.recompute_full")
-        counts = fact is not None and re.search(r"\b[01]$", fact.said) is not None
+        fact = reading.facts.by_field.get("said.recompute_full")
+        counts = fact is not None and re.search(r"\b[01]$", fact.source) is not None
         off, on = ("0", "1") if counts else ("false", "true")
         yield f"{word_for(reading, 'said.recompute_full')} {off if policy == 'none' else on}"
     elif policy == "none":
@@ -120,19 +122,19 @@ def spelled_name(reading: Reading, field: str) -> str:
     return re.split(r"[:= ]+(?=\S*$)", _styled(reading, f"{word} 1"))[0]
 
 
-def spelled_names(reading: Reading, own: Mapping[str, str], text: str) -> str:
+def spelled_names(reading: Reading, spellings: Mapping[str, str], text: str) -> str:
     """A text with the names of the file in place of its engine's flags.
 
     Args:
         reading: The files.
-        own: Names of theirs by flag.
+        spellings: Names of theirs by flag.
         text: What speaks in flags.
     """
     kind = next(iter(reading.kinds.values()), "shell")
-    flags = kind in ("shell", "page", "log") or any("-" in name for name in own.values())
+    flags = kind in ("shell", "page", "log") or any("-" in name for name in spellings.values())
 
-    def named(found: re.Match[str]) -> str:
-        name = own.get(found[0], found[1] if flags else found[1].replace("-", "_"))
+    def named(match: re.Match[str]) -> str:
+        name = spellings.get(match[0], match[1] if flags else match[1].replace("-", "_"))
         return f"--{name.lstrip('-')}" if flags else name
 
     return re.sub(r"--([a-z0-9-]+)", named, text)
@@ -140,7 +142,7 @@ def spelled_names(reading: Reading, own: Mapping[str, str], text: str) -> str:
 
 def word_for(reading: Reading, stated: str) -> str:
     """The name under which files state a field: their own, else their family's; empty if none."""
-    fact = reading.facts.found.get(stated)
+    fact = reading.facts.by_field.get(stated)
     if fact is not None and fact.word:
         return fact.word
     words = [word for word, field in reading.family.words.items() if field == stated]
@@ -154,7 +156,8 @@ def _styled(reading: Reading, word: str) -> str:
     gone = word.startswith("-")
     name, _, value = word.lstrip("-").partition(" ")
     if any(
-        one.word == name and reading.kinds.get(one.file) == "json" for one in reading.facts.found.values()
+        fact.word == name and reading.kinds.get(fact.file) == "json"
+        for fact in reading.facts.by_field.values()
     ):
         kind = "json"  # no command overrides what stands in such a file
     if kind in ("shell", "page", "log"):

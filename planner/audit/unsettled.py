@@ -51,8 +51,10 @@ def leanest_value(field: str, layout: ParallelLayout, stack: SoftwareStack) -> A
 
 def leanest_layout(layout: ParallelLayout, unsettled: Iterable[Unsettled]) -> ParallelLayout | None:
     """A layout with every unsettled field at its leanest; None where nothing bounds one of them."""
-    found = tuple(unsettled)
-    if any(one.leanest is None for one in found):
+    fields = tuple(unsettled)
+    if any(field.leanest is None for field in fields):
         return None
-    parts = {one.field.removeprefix("layout."): one.leanest for one in found if one.field[:7] == "layout."}
+    parts = {
+        field.field.removeprefix("layout."): field.leanest for field in fields if field.field[:7] == "layout."
+    }
     return replace(layout, **parts)

@@ -41,10 +41,10 @@ class Verdict:
     @property
     def words(self) -> str:
         """It in a line."""
-        said = (
+        ground = (
             "as the log shows" if self.basis == "measured" else f"{format_chance(self.chance)} chance of OOM"
         )
-        return "; ".join((f"{self.word}, {said}", *self.why))
+        return "; ".join((f"{self.word}, {ground}", *self.why))
 
     @property
     def fits(self) -> bool | None:
@@ -84,7 +84,7 @@ def memory_verdict(
     word = fit_of(chance)
     if word != "does not fit" or not job.unsettled:
         return Verdict(word=word, basis="predicted", chance=chance)
-    unstated = "not stated: " + ", ".join(dict.fromkeys(one.words for one in job.unsettled))
+    unstated = "not stated: " + ", ".join(dict.fromkeys(gap.words for gap in job.unsettled))
     if leanest is None:
         return Verdict(word="not settled", basis="predicted", chance=chance, why=(unstated,))
     lean = leanest.out_of_memory_chance

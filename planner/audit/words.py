@@ -76,13 +76,13 @@ def words_of_contract(contract: Contract) -> dict[str, str]:
     >>> words_of_contract(CONTRACTS["deepspeed"])["zero_optimization.stage"]
     'said.zero_stage'
     """
-    found: dict[str, str] = {}
+    fields: dict[str, str] = {}
     for spelling, word in (*contract.words.items(), *contract.spellings.items()):
         name = ".".join(map(spelled, spelling.split(".")))
         last = name.rpartition(".")[2]
         if word.states:
-            found |= dict.fromkeys((name, *((last,) if "_" in last else ())), word.states)
-    return found
+            fields |= dict.fromkeys((name, *((last,) if "_" in last else ())), word.states)
+    return fields
 
 
 def _family(entry: dict[str, Any], groups: Mapping[str, Mapping[str, str]]) -> Family:
@@ -115,4 +115,6 @@ def family_named(name: str) -> Family:
 def family_of_package(text: str) -> Family | None:
     """The family of a file that names a package which only its files name; None where none does."""
     named = (family for family in FAMILIES if family.packages)
-    return next((one for one in named if any(re.search(rf"\b{name}\b", text) for name in one.packages)), None)
+    return next(
+        (family for family in named if any(re.search(rf"\b{name}\b", text) for name in family.packages)), None
+    )

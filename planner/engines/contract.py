@@ -24,7 +24,7 @@ from topology.base.names import YES_NO
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class EngineReading:
     """What a file says, by field.
 
     Attributes:
@@ -119,7 +119,7 @@ def read(
     values: Mapping[str, Any],
     num_gpus: int | None = None,
     hidden: Collection[str] = (),
-) -> Reading:
+) -> EngineReading:
     """What words with values say; unknown words and unreadable values are reported, never fatal.
 
     Args:
@@ -151,7 +151,7 @@ def read(
 
 def _reading(
     contract: Contract, given: Given, spelled: Mapping[str, str], unknown: tuple[str, ...], wrong: list[str]
-) -> Reading:
+) -> EngineReading:
     """Ask every setting what it reads."""
     stated: dict[str, Any] = {}
     assumed: dict[str, Any] = {}
@@ -170,7 +170,7 @@ def _reading(
         for name, effect in contract.unpriced.items()
         if given.values.get(name)
     )
-    return Reading(
+    return EngineReading(
         stated=stated,
         assumed=assumed,
         words_of=words_of,

@@ -18,7 +18,7 @@ from costmodel.layout import LayoutTable, ParallelLayout
 from costmodel.stack import stack
 from costmodel.updates.adapters import parse_adapter
 from costmodel.updates.offload import parse_offload
-from planner.engines.contract import Contract, Reading
+from planner.engines.contract import Contract, EngineReading
 from planner.engines.contracts import takes, way_out
 from planner.engines.fields import Facts, facts_of, layout_facts, model_with, stack_with
 from planner.plan import Plan, stack_of
@@ -49,7 +49,7 @@ class Verdict:
     peak_memory_bytes: float | None
 
 
-def verdict_of(plan: Plan, contract: Contract, reading: Reading, cal: Calibration) -> Verdict:
+def verdict_of(plan: Plan, contract: Contract, reading: EngineReading, cal: Calibration) -> Verdict:
     """Estimate what was read back on the plan's cluster."""
     facts, read = facts_of(plan), reading.fields
     differs = tuple(differences(facts, read))

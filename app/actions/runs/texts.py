@@ -48,14 +48,14 @@ def with_texts(run: RunSettings, plan: Plan) -> tuple[RunSettings, dict[str, Con
         name: look_through(name, field=reading.field, lanes=reading.global_batch_size) for name in names
     }
     for name, contents in result.items():
-        note(told_of(name, contents))
+        note(profile_reading_of(name, contents))
     for name in result.keys() & kept_contents(Path(run.folder)).keys():
         require_unchanged(name, reading.kept[name], result[name])
     checksums = {name: contents.sha256 for name, contents in result.items()}
     return replace(run, checksums={reading.tokenizer: tokenizer.sha256, **checksums}), result
 
 
-def told_of(name: str, contents: Contents) -> str:
+def profile_reading_of(name: str, contents: Contents) -> str:
     """What is read of a corpus, so that nobody trains on a part that was not meant."""
     from collections import Counter
 

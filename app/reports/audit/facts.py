@@ -31,8 +31,8 @@ def facts_table(reading: Reading, shown: Sequence[Fact]) -> Table:
 def _source(fact: Fact) -> str:
     """The word that states a fact, or how else it is known."""
     if fact.how != "stated":
-        return f"{fact.how}: {fact.said[:60]}"
-    return fact.word if fact.word and fact.said == f"{fact.word} {fact.value}" else fact.said[:60]
+        return f"{fact.how}: {fact.source[:60]}"
+    return fact.word if fact.word and fact.source == f"{fact.word} {fact.value}" else fact.source[:60]
 
 
 def _text(value: object) -> str:
@@ -52,5 +52,5 @@ def fact_record(fact: Fact) -> dict[str, Any]:
         "how": fact.how,
         "file": fact.file,
         "line": fact.line,
-        "said": fact.said,
+        "said": fact.source,
     }

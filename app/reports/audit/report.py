@@ -93,7 +93,7 @@ def _model_words(model: ModelSpec) -> str:
 
 def _shown(audit: Audit) -> list[Fact]:
     """Facts of a job, in the order of groups."""
-    facts = audit.reading.facts.found.values()
+    facts = audit.reading.facts.by_field.values()
     return [fact for group in _SHOWN for fact in facts if fact.name.partition(".")[0] == group]
 
 

@@ -23,7 +23,7 @@ _GROUPS = ("layout", "said", "cluster")
 def server_answer(audit: ServingAudit) -> Answer:
     """Everything an audit of a server says."""
     sections: list[Section] = [_started(audit), facts_table(audit.reading, _shown(audit))]
-    rows = tuple((load.load.said, *finding) for load in audit.loads for finding in load.findings)
+    rows = tuple((load.load.source, *finding) for load in audit.loads for finding in load.findings)
     if rows:
         columns = ("under", "what", "help")
         sections.append(Table(title="Wrong or slow", columns=columns, rows=rows, align="lll", wraps=(1, 2)))
@@ -70,7 +70,7 @@ def _started(audit: ServingAudit) -> Pairs:
 
 def _shown(audit: ServingAudit) -> list[Fact]:
     """Facts of a server, in the order of groups."""
-    facts = audit.reading.facts.found.values()
+    facts = audit.reading.facts.by_field.values()
     return [fact for group in _GROUPS for fact in facts if fact.name.partition(".")[0] == group]
 
 
@@ -96,7 +96,7 @@ def _load_sections(audit: LoadAudit) -> list[Section]:
         label = f"medians; {audit.best.decode.workers} × {audit.best.decode.layout.label}"
         rate = f"{best_per_s(audit.best):.3g}"
         rows.append(("best", rate, *_times(estimate.ttft.p50_s, estimate.tpot.p50_s), label))
-    title = f"Under {_load_words(audit)}, {audit.load.said}"
+    title = f"Under {_load_words(audit)}, {audit.load.source}"
     if not rows:
         return [Pairs(title=title, pairs=(("predicted", "not of a server that does not start"),))]
     sections: list[Section] = [
@@ -204,7 +204,7 @@ def _load_record(audit: LoadAudit) -> dict[str, Any]:
     """A server under one load."""
     flags = audit.load.flags
     return {
-        "said": audit.load.said,
+        "said": audit.load.source,
         "concurrency": flags.concurrency,
         "rate": flags.rate,
         "input_tokens": flags.input_tokens,

@@ -65,12 +65,12 @@ class ServingAudit:
         """Whether the server holds its requests; None where that is not known."""
         if self.start is not None and self.start.starts is False:
             return False
-        return all(one.fits for one in self.loads) if self.loads else None
+        return all(load.fits for load in self.loads) if self.loads else None
 
     @property
     def behind_by(self) -> float | None:
         """The largest distance over all loads."""
-        return max((one.behind_by for one in self.loads if one.behind_by is not None), default=None)
+        return max((load.behind_by for load in self.loads if load.behind_by is not None), default=None)
 
 
 def audited_server(

@@ -57,10 +57,10 @@ def changes_of(
         now: What it does.
         best: The best server of these GPUs.
     """
-    found = []
+    changes = []
     if best is not None and best_per_s(best) > (1 + LEAST_GAIN) * now.requests_per_s:
         words = _otherwise(now.plan, best, best.decode)
-        found.append(_change(words, best, best_per_s(best), whole=True))
+        changes.append(_change(words, best, best_per_s(best), whole=True))
     for other in _neighbours(server, hierarchy):
         job = replace(request.job, kv_dtype=other.kv_dtype, memory_fraction=other.memory_fraction)
         then = running(cal, other, replace(request, job=job), hierarchy)
@@ -72,8 +72,8 @@ def changes_of(
             words = (
                 (f"without {_BATCH[server.engine]}",) if lifted else _otherwise(now.plan, then.plan, alike)
             )
-            found.append(_change(words, then.plan, then.requests_per_s))
-    return tuple(sorted(found, key=lambda one: (not one.whole, -one.requests_per_s)))
+            changes.append(_change(words, then.plan, then.requests_per_s))
+    return tuple(sorted(changes, key=lambda change: (not change.whole, -change.requests_per_s)))
 
 
 _BATCH = {"vllm": "--max-num-seqs", "sglang": "--max-running-requests", "trtllm": "--max_batch_size"}
@@ -104,8 +104,8 @@ def _neighbours(server: Server, hierarchy: Hierarchy) -> Iterator[Server]:
     waits = {(stack.balance_steps, 0), (0, 0)} - {(server.balance_steps, server.gather_steps)}
     for steps, more in sorted(waits) if server.layout.attention_dp > 1 else ():
         yield replace(server, balance_steps=steps, gather_steps=more)
-    own = stack.fraction_of != "static"  # else what the server takes by itself is no constant
-    if own and server.memory_fraction is not None and server.memory_fraction < stack.memory_fraction:
+    leaves_room = stack.fraction_of != "static"  # else what the server takes by itself is no constant
+    if leaves_room and server.memory_fraction is not None and server.memory_fraction < stack.memory_fraction:
         yield replace(server, memory_fraction=None)
     if server.kv_dtype != "fp8":
         yield replace(server, kv_dtype="fp8")
@@ -113,23 +113,23 @@ def _neighbours(server: Server, hierarchy: Hierarchy) -> Iterator[Server]:
 
 def _otherwise(now: ServingPlan, then: ServingPlan, pool: PoolPlan) -> tuple[str, ...]:
     """Words of an engine that a pool has and the server has not, as one would write them."""
-    old, new = _told(now, now.decode), _told(then, pool)
+    old, new = _start_flags(now, now.decode), _start_flags(then, pool)
     changed = [f"{flag} {value}".strip() for flag, value in new.items() if old.get(flag) != value]
     gone = [f"without {flag}" for flag in old if flag not in new]
     copies = [f"{then.decode.workers} such servers"] if then.decode.workers != now.decode.workers else []
     return (*changed, *gone, *copies)
 
 
-def _told(plan: ServingPlan, pool: PoolPlan) -> dict[str, str]:
+def _start_flags(plan: ServingPlan, pool: PoolPlan) -> dict[str, str]:
     """Flags of the command that starts a pool and their values, and what its options file holds."""
-    found: dict[str, str] = {}
+    flags: dict[str, str] = {}
     flag = ""
     for word in engine_words(plan, pool, ""):
         if word.startswith("--"):
             flag = word
-            found[flag] = ""
+            flags[flag] = ""
         elif flag:
-            found[flag] = f"{found[flag]} {word}".strip()
+            flags[flag] = f"{flags[flag]} {word}".strip()
     if plan.request.engine == "trtllm" and (options := trtllm_options(plan, pool, "")):
-        found["--extra_llm_api_options"] = f"FILE of {' '.join(options.split())}"
-    return found
+        flags["--extra_llm_api_options"] = f"FILE of {' '.join(options.split())}"
+    return flags

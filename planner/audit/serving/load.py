@@ -31,10 +31,10 @@ _LENGTHS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedLoad:
-    """A load, in the words of `plan serve`, who said it, and what was measured under it."""
+    """A load, in the words of `plan serve`, where it comes from, and what was measured under it."""
 
     flags: ServeFlags
-    said: str
+    source: str
     figures: Figures | None = None
 
 
@@ -55,18 +55,18 @@ def loads_of(
         given: Variables of the environment that scripts read.
     """
     if asked.rate or asked.concurrency:
-        return (ServedLoad(flags=asked, said="as asked"),)
-    found = [
-        ServedLoad(flags=_of_figures(asked, figures), said=path.rpartition("/")[2], figures=figures)
+        return (ServedLoad(flags=asked, source="as asked"),)
+    loads = [
+        ServedLoad(flags=_of_figures(asked, figures), source=path.rpartition("/")[2], figures=figures)
         for path, text in results.items()
         for figures in figures_of(text, path)
     ]
-    if found:
-        return tuple(found[:MOST_LOADS])
+    if loads:
+        return tuple(loads[:MOST_LOADS])
     for name, text in texts.items():
         client = client_of(text, given)
         if client is not None and (flags := _of_client(asked, client)) is not None:
-            return (ServedLoad(flags=flags, said=f"the client that {name.rpartition('/')[2]} starts"),)
+            return (ServedLoad(flags=flags, source=f"the client that {name.rpartition('/')[2]} starts"),)
     return ()
 
 
@@ -83,14 +83,14 @@ def _of_figures(asked: ServeFlags, figures: Figures) -> ServeFlags:
 def _of_client(asked: ServeFlags, client: Mapping[str, str]) -> ServeFlags | None:
     """The load that a client is told; None where it sends all at once or says no lengths."""
     rate, limit = client.get("request_rate", "inf"), client.get("max_concurrency")
-    said = {
+    lengths = {
         name: getattr(asked, name) or next((client[word] for word in words if word in client), None)
         for name, words in _LENGTHS.items()
     }
-    told = replace(
-        asked, input_tokens=said["input_tokens"], output_tokens=said["output_tokens"], input_p99=ALIKE,
+    flags = replace(
+        asked, input_tokens=lengths["input_tokens"], output_tokens=lengths["output_tokens"], input_p99=ALIKE,
         output_p99=ALIKE,
     )  # fmt: skip
     if limit is not None:
-        return replace(told, concurrency=limit)
-    return None if rate == "inf" else replace(told, rate=f"{rate}/s")
+        return replace(flags, concurrency=limit)
+    return None if rate == "inf" else replace(flags, rate=f"{rate}/s")

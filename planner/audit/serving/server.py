@@ -106,7 +106,7 @@ def server_of(reading: Reading, *, model: str | None, gpu: str | None) -> Server
         InputError: A value of the files is not possible.
     """
     facts = reading.facts
-    missing = [why for name, why in _UNPRICED.items() if name in facts.found]
+    missing = [why for name, why in _UNPRICED.items() if name in facts.by_field]
     named = str(facts.value("said.model") or "")
     if not (model or named):
         missing.append("--model")
@@ -159,8 +159,8 @@ def server_of(reading: Reading, *, model: str | None, gpu: str | None) -> Server
 
 def _length_is_left_open(reading: Reading) -> bool:
     """Whether the longest request is said in words, such as auto, and not as a number of tokens."""
-    said = any(one.name.replace("_", "-").lstrip("-") in _LENGTHS for one in reading.settings)
-    return said and reading.facts.count("said.max_length") is None
+    is_named = any(setting.name.replace("_", "-").lstrip("-") in _LENGTHS for setting in reading.settings)
+    return is_named and reading.facts.count("said.max_length") is None
 
 
 def _gpu(reading: Reading, assumed: list[str]) -> str:
@@ -197,9 +197,14 @@ def _split(engine: str, facts: Facts, model: ModelSpec) -> tuple[ServingLayout, 
 
 def _weights(facts: Facts, named: str, model: ModelSpec, assumed: list[str]) -> Weights:
     """Precision: as quantised at load, as the checkpoint's name says, or as published."""
-    said = str(facts.value("said.precision") or "").lower()
+    precision = str(facts.value("said.precision") or "").lower()
     known = next(
-        (WEIGHTS_OF_NAME[word] for word in (said, said.partition("_")[0]) if word in WEIGHTS_OF_NAME), None
+        (
+            WEIGHTS_OF_NAME[word]
+            for word in (precision, precision.partition("_")[0])
+            if word in WEIGHTS_OF_NAME
+        ),
+        None,
     )
     if known is None:
         known = checkpoint_weights(named) if named else published_weights(model) or "bf16"
@@ -211,22 +216,22 @@ def _waits(facts: Facts, layout: ServingLayout, assumed: list[str]) -> tuple[int
     """Decode steps that prompts wait for other ranks and then for more prompts; none where balance is off."""
     if not facts.truth("said.balance"):
         return 0, 0
-    found = []
+    waits = []
     for name, (word, default) in _WAITS.items():
-        said = facts.value(name)
-        steps = default if said is None else whole(said)
+        value = facts.value(name)
+        steps = default if value is None else whole(value)
         if steps is None or steps < 0:
             raise InputError(
                 what=f"the server's {word} is no number of steps",
-                cause=f"attention_dp_config has {word}: {shown(said)}",
+                cause=f"attention_dp_config has {word}: {shown(value)}",
                 fix=f"give a whole number of at least 0, such as {default}",
             )
-        if said is None and layout.attention_dp > 1:
+        if value is None and layout.attention_dp > 1:
             assumed.append(
                 f"{word} is {default}, TensorRT-LLM's default: attention_dp_config does not say it"
             )
-        found.append(steps)
-    return found[0], found[1]
+        waits.append(steps)
+    return waits[0], waits[1]
 
 
 def _share(value: object) -> float | None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from costmodel.pipeline.stage_costs import StageCosts, fits_capacity, step_time
 from planner.plan import Recomputes
 from planner.stages.integer_program import solve_stages
-from planner.stages.one_count import bound_told, split_told, told_counts
+from planner.stages.one_count import bound_told, split_as_run, told_counts
 from tests.oracle.planner.stages.test_stages import RELATIVE, pipelines
 
 TOLD: tuple[Recomputes, ...] = ("per-chunk", "all")
@@ -28,7 +28,7 @@ def brute_force(costs: StageCosts, chunk_ranks: tuple[int, ...], recomputes: Rec
             if sum(sizes) != total or not (single or set(sizes[1:-1]) <= {longest}):
                 continue
             for count in told_counts(total, recomputes):
-                split = split_told(costs, chunk_ranks, sizes, count)
+                split = split_as_run(costs, chunk_ranks, sizes, count)
                 if fits_capacity(costs, split):
                     best = min(best, step_time(costs, split))
             least = -1  # there is a chunking: empty ends are the last resort  # noqa: PLW2901

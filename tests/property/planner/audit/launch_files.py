@@ -11,8 +11,7 @@ from typing import Any
 from costmodel.layout import ParallelLayout
 from planner.audit.job import Job, job_of
 from planner.audit.read import Reading, read_texts
-from planner.engines.contract import Contract, read, write
-from planner.engines.contract import Reading as Told
+from planner.engines.contract import Contract, EngineReading, read, write
 from planner.engines.contracts import CONTRACTS
 from planner.engines.fields import layout_facts, plainest
 from planner.engines.formats import FORMATS
@@ -48,7 +47,7 @@ class LaunchFile:
     """
 
     texts: Mapping[str, str]
-    told: Told
+    told: EngineReading
     reading: Reading
     job: Job
 

@@ -19,7 +19,7 @@ from costmodel.models.spec import ModelSpec, layer_runs
 from costmodel.pipeline.even_split import even_split
 from costmodel.pipeline.stages import layers_of_chunks, ranks_of_chunks
 from costmodel.stack import stack
-from planner.engines.contract import Contract, Reading, read, write
+from planner.engines.contract import Contract, EngineReading, read, write
 from planner.engines.contracts import CONTRACTS
 from planner.engines.fields import layout_facts, model_facts, plainest, stack_facts
 from planner.engines.formats import FORMATS, Files
@@ -93,7 +93,7 @@ class Told:
     @property
     def faults(self) -> tuple[Any, ...]:
         """What is read back otherwise, or not at all."""
-        found: Reading = read(
+        found: EngineReading = read(
             self.contract,
             FORMATS[self.contract.engine].parse(self.files, self.contract),
             self.facts["cluster.num_gpus"],
@@ -103,7 +103,7 @@ class Told:
         return (*differs, *found.unknown, *found.wrong, *refused)
 
 
-def told_of(r: Random, contract: Contract, problem: Problem, layout: ParallelLayout) -> Told:
+def profile_reading_of(r: Random, contract: Contract, problem: Problem, layout: ParallelLayout) -> Told:
     """The plan of a layout, written for the engine."""
     facts, gpu = told_facts(r, contract, problem, layout), problem.cluster.gpu
     environment = tuple(one for one in contract.environment if one.needed(facts, gpu))
@@ -133,4 +133,4 @@ def random_plans(engine: str, seed: int | str) -> Iterator[Told]:
         keep, _ = legal(problem, table)
         rows = np.flatnonzero(keep).tolist()
         for row in r.sample(rows, min(OF_A_TABLE, len(rows))):
-            yield told_of(r, contract, problem, plainest(table.layout(row)))
+            yield profile_reading_of(r, contract, problem, plainest(table.layout(row)))

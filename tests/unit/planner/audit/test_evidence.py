@@ -111,7 +111,7 @@ def test_what_a_step_and_its_rate_mean_together_is_read() -> None:
     """Tokens a second, a step and a batch are a length; it is derived, and stands among the facts."""
     said = "average overall token/sec : 69662.4 | average token/sec/GPU : 8707.8"
     reading = read_texts({"run.log": log_of(15.088, batch=256, more=said)})
-    fact = reading.facts.found["job.sequence_length"]
+    fact = reading.facts.by_field["job.sequence_length"]
     assert (fact.value, fact.how) == (4096 + 64 * round((69662.4 * 15.088 / 256 - 4096) / 64), "derived")
 
 

@@ -14,7 +14,7 @@ FILES = Path(__file__).parent / "files"
 
 def fields(*names: str, **variables: str) -> dict[str, object]:
     """Canonical fields of some files."""
-    found = read_files([str(FILES / name) for name in names], variables).facts.found
+    found = read_files([str(FILES / name) for name in names], variables).facts.by_field
     return {name: fact.value for name, fact in found.items() if not name.startswith("said.")}
 
 
@@ -25,7 +25,7 @@ def script(tmp_path: Path, text: str, name: str = "run.sh") -> Path:
 
 
 def read_script(tmp_path: Path, text: str, **variables: str) -> dict[str, object]:
-    found = read_files([str(script(tmp_path, text))], variables).facts.found
+    found = read_files([str(script(tmp_path, text))], variables).facts.by_field
     return {name: fact.value for name, fact in found.items() if not name.startswith("said.")}
 
 
@@ -36,7 +36,7 @@ def test_every_field_is_read_as_by_an_expert_and_none_is_made_up(row):
 
 
 def test_a_fact_knows_the_line_that_states_it():
-    found = read_files([str(FILES / "megatron_moe.sh")]).facts.found
+    found = read_files([str(FILES / "megatron_moe.sh")]).facts.by_field
     lines = (FILES / "megatron_moe.sh").read_text(encoding="utf-8").split("\n")
     assert lines[found["layout.ep"].line - 1].strip() == "--expert-model-parallel-size 8"
     assert lines[found["model.num_layers"].line - 1].strip() == "--num-layers 32"
@@ -64,7 +64,7 @@ def test_branches_that_a_run_decides_leave_unknown_what_they_set_differently(tmp
         "torchrun --nproc_per_node 8 x.py --tensor-model-parallel-size $TP --pipeline-model-parallel-size $PP --num-layers 8"
     )
     reading = read_files([str(script(tmp_path, text))])
-    assert "layout.tp" not in reading.facts.found
+    assert "layout.tp" not in reading.facts.by_field
     assert reading.facts.value("layout.pp") == 4
     assert any("KIND" in doubt for doubt in reading.doubts)
     assert read_script(tmp_path, text, KIND="a")["layout.tp"] == 2
@@ -138,7 +138,7 @@ def test_one_node_that_does_not_hold_the_layout_is_not_the_job(tmp_path):
     """Its configuration leaves the number of nodes to a launcher."""
     text = "trainer:\n  devices: 8\nmodel:\n  encoder_seq_length: 2048\n  tensor_model_parallel_size: 8\n  pipeline_model_parallel_size: 4\n"
     reading = read_files([str(script(tmp_path, text, "c.yaml"))])
-    assert "cluster.num_gpus" not in reading.facts.found
+    assert "cluster.num_gpus" not in reading.facts.by_field
     assert any("nodes are not told" in doubt for doubt in reading.doubts)
 
 
@@ -152,7 +152,7 @@ def test_a_degree_that_only_a_run_knows_leaves_dp_untold(tmp_path):
     text = "torchrun --nproc_per_node 8 pretrain_gpt.py --tensor-model-parallel-size $1 --pipeline-model-parallel-size 2 --num-layers 8"
     reading = read_files([str(script(tmp_path, text))])
     assert reading.facts.value("cluster.num_gpus") == 8
-    assert "layout.dp" not in reading.facts.found
+    assert "layout.dp" not in reading.facts.by_field
     assert any("dp untold" in doubt for doubt in reading.doubts)
 
 
@@ -193,7 +193,7 @@ def test_a_template_is_read_with_its_holes(tmp_path):
     text = '{"train_batch_size": CONFIG_BATCH_SIZE, "zero_optimization": {"stage": 2}, "fp16": {"enabled": FP16}}'
     reading = read_files([str(script(tmp_path, text, "template.json"))])
     assert reading.facts.value("layout.zero_stage") == 2
-    assert "job.global_batch_size" not in reading.facts.found
+    assert "job.global_batch_size" not in reading.facts.by_field
     assert any("template" in doubt for doubt in reading.doubts)
 
 
@@ -305,7 +305,7 @@ def recipe(cfg, debug):
 def test_python_is_read_by_the_values_of_names_and_not_by_branches(tmp_path):
     """A name with one value is that value; what a branch may change is not known, and that is told."""
     reading = read_files([str(script(tmp_path, NAMES, "c.py"))])
-    found = {name: fact.value for name, fact in reading.facts.found.items()}
+    found = {name: fact.value for name, fact in reading.facts.by_field.items()}
     assert (found["layout.tp"], found["job.sequence_length"], found["job.global_batch_size"]) == (
         8,
         4096,
@@ -320,7 +320,7 @@ def test_what_python_sets_last_holds(tmp_path):
     text = "import x\nn = 2\nn = 4\ncfg.model.tensor_model_parallel_size = 2\ncfg.model.tensor_model_parallel_size = 8\ncfg.model.pipeline_model_parallel_size = n\nif __name__ == '__main__':\n    cfg.train.global_batch_size = 64\n"
     facts = read_files([str(script(tmp_path, text, "c.py"))]).facts
     assert (facts.value("layout.tp"), facts.value("job.global_batch_size")) == (8, 64)
-    assert "layout.pp" not in facts.found
+    assert "layout.pp" not in facts.by_field
 
 
 def test_parts_of_an_array_are_given_one_by_one(tmp_path):
@@ -333,7 +333,7 @@ def test_parts_of_an_array_are_given_one_by_one(tmp_path):
     assert (found["layout.tp"], found["layout.pp"]) == (4, 2)
     reading = read_files([str(script(tmp_path, text + "\nARGS[$1]=2" + end))])
     assert not {"layout.tp", "layout.pp"} & {
-        name for name, fact in reading.facts.found.items() if fact.how == "stated"
+        name for name, fact in reading.facts.by_field.items() if fact.how == "stated"
     }
     assert any("what they set is not told" in doubt for doubt in reading.doubts)
 

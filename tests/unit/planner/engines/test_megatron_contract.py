@@ -12,7 +12,7 @@ from costmodel.layout import ParallelLayout
 from costmodel.models.catalog import model, models
 from costmodel.models.rotary import RopeScaling
 from costmodel.stack import stack
-from planner.engines.contract import Reading, read, words_of_line, write
+from planner.engines.contract import EngineReading, read, words_of_line, write
 from planner.engines.fields import layout_facts, model_facts, stack_facts
 from planner.engines.megatron_lm.contract import MEGATRON
 
@@ -22,7 +22,7 @@ UNSAYABLE = {"gemma-2-2b", "gemma-2-9b", "gemma-2-27b", "gemma-3-1b", "gemma-3-4
              *(name for name, spec in models().items() if spec.layer_pattern or spec.unmodelled)}  # fmt: skip
 
 
-def read_line(line: str, num_gpus: int | None = None) -> Reading:
+def read_line(line: str, num_gpus: int | None = None) -> EngineReading:
     """What a command line says."""
     return read(MEGATRON, words_of_line(MEGATRON, line.split()), num_gpus)
 

@@ -82,7 +82,7 @@ def test_the_best_server_is_not_behind_itself(name: str) -> None:
     if plan.decode.workers > 1:
         pytest.skip("several servers are several commands")
     engine, words = QUESTIONS[name]
-    load = ServedLoad(flags=ServeFlags(**words, engine=engine, concurrency="64"), said="as asked")
+    load = ServedLoad(flags=ServeFlags(**words, engine=engine, concurrency="64"), source="as asked")
     found = under(read_as_written(plan), load)
     assert found.running is not None
     assert found.running.requests_per_s == pytest.approx(plan.estimate.request_rate_per_s, rel=0.01)
@@ -182,7 +182,7 @@ def test_steps_that_nobody_said_are_taken_for_granted() -> None:
 
 def test_more_memory_than_a_server_of_sglang_was_given_is_not_advised() -> None:
     """What it takes by itself is no constant, and vLLM's is."""
-    load = ServedLoad(flags=ServeFlags(concurrency="256"), said="as asked")
+    load = ServedLoad(flags=ServeFlags(concurrency="256"), source="as asked")
     one = under(server(f"{SGLANG} --mem-fraction-static 0.3"), load)
     assert not [change for change in one.changes if "mem-fraction" in " ".join(change.set)]
     words = "vllm serve meta-llama/Llama-3.1-8B --gpu-memory-utilization 0.35 --max-model-len 8192"
@@ -207,7 +207,7 @@ def test_speculation_and_pools_are_not_priced_as_if_they_were_not_there() -> Non
 
 
 def test_a_limit_below_the_load_is_found_and_lifting_it_carries_more() -> None:
-    load = ServedLoad(flags=ServeFlags(concurrency="64"), said="as asked")
+    load = ServedLoad(flags=ServeFlags(concurrency="64"), source="as asked")
     found = under(server("vllm serve meta-llama/Llama-3.1-8B --max-num-seqs 16 --max-model-len 2000"), load)
     texts = [what for what, _ in found.findings]
     assert "48 of 64 requests in flight always wait: 16 run at once" in texts
@@ -223,14 +223,14 @@ def test_a_limit_below_the_load_is_found_and_lifting_it_carries_more() -> None:
 
 def test_a_rate_beyond_what_a_server_carries_is_told() -> None:
     flags = ServeFlags(rate="200/s", ttft="2s", tpot="50ms")
-    found = under(server("vllm serve meta-llama/Llama-3.1-8B"), ServedLoad(flags=flags, said="as asked"))
+    found = under(server("vllm serve meta-llama/Llama-3.1-8B"), ServedLoad(flags=flags, source="as asked"))
     assert found.running.broken
     assert 0 < found.running.requests_per_s < 200
 
 
 def test_a_server_that_holds_no_request_does_not_fit() -> None:
     found = under(server("vllm serve meta-llama/Llama-3.1-70B -tp 2", gpu="l40s"),
-                  ServedLoad(flags=ServeFlags(concurrency="4"), said="as asked"))  # fmt: skip
+                  ServedLoad(flags=ServeFlags(concurrency="4"), source="as asked"))  # fmt: skip
     assert not found.fits
     assert found.running is None
 
