@@ -167,6 +167,6 @@ def warm_up() -> None:
     from planner.questions.training import understand
     from planner.search.search import search
 
-    workers().ask("", search, understand(Flags(model=DEFAULT_MODEL, gpus=DEFAULT_GPUS)).request)
+    workers().call("", search, understand(Flags(model=DEFAULT_MODEL, gpus=DEFAULT_GPUS)).request)
     gc.collect()
     gc.freeze()

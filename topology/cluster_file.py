@@ -141,7 +141,7 @@ def _prices(raw: dict[str, Any], given: list[object], prices: list[Price | None]
     kinds = {(str(table.get("machine")), str(table.get("gpu"))) for table in tables}
     if "usd_per_gpu_hour" in raw or all(stated) or (len(kinds) == 1 and not any(stated)):
         return {}
-    open_ = [price if not own else None for price, own in zip(prices, stated, strict=True)]
+    open_ = [price if not is_stated else None for price, is_stated in zip(prices, stated, strict=True)]
     used = list(dict.fromkeys(price for price in open_ if price is not None))
     facts = {
         "price_source": "; ".join(f"{price.machine} on demand, {price.source}" for price in used),

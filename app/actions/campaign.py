@@ -32,7 +32,7 @@ def run_to_its_end(
     )
 
 
-def said_world(
+def in_stated_world(
     request: PlanRequest, failures: Path | None, *, min_gpus: str | None = None, by_date: bool = False
 ) -> PlanRequest:
     """The request with what was said of its failures, by which the search judges its limits."""

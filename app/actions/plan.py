@@ -19,7 +19,7 @@ from topology.base.counts import counted
 
 def find_plan(request: PlanRequest) -> Plan:
     """The best plan for a request; `NoFeasiblePlanError` when there is none."""
-    answer = plan_found(request)
+    answer = searched_plan(request)
     if isinstance(answer, Infeasible):
         raise no_plan(answer)
     return answer
@@ -47,7 +47,7 @@ def plan_asked(
     understood = understand(replace(flags, global_batch_size=upper_end(flags.global_batch_size)))
     length = _tokens_of_a_sequence(understood.request)
     low, high = read_range(str(flags.global_batch_size), length)
-    answer, tried = best_of_requests(_batches(completed(understood.request), low, high), plan_found)
+    answer, tried = best_of_requests(_batches(completed(understood.request), low, high), searched_plan)
     return _with_note(answer, lambda plan: range_note(low, high, plan, tried)), understood.notes
 
 
@@ -86,7 +86,7 @@ def _plan_of_gpus(
         of_number = replace(whole, gpus=str(number), global_batch_size=str(batch))
         request = completed(understand(of_number).request)
         requests += _batches(request, *batches, most) if batches else [request]
-    answer, tried = best_of_requests(requests, plan_found)
+    answer, tried = best_of_requests(requests, searched_plan)
     return _with_note(answer, lambda plan: gpus_note(plan, tried)), understood.notes
 
 
@@ -97,7 +97,7 @@ def _with_note(plan: Plan | Infeasible, note: Callable[[Plan], str]) -> Plan:
     return replace(plan, assumptions=(*plan.assumptions, note(plan)))
 
 
-def plan_found(request: PlanRequest) -> Plan | Infeasible:
+def searched_plan(request: PlanRequest) -> Plan | Infeasible:
     """Run the search, saying on stderr that it runs when it takes longer than half a second."""
     with waiting(f"searching {request.model.name} on {counted(request.cluster.num_gpus, 'GPU')}"):
         return search(request, calibration_for(request.cluster))

@@ -51,7 +51,7 @@ class Workers:
         self._turns: dict[str, int] = {}
         self._tickets = count(1)
 
-    def ask(
+    def call(
         self, visitor: str, function: Callable[Given, Answer], *args: Given.args, **kwargs: Given.kwargs
     ) -> Answer:
         """What a function of a module answers, computed elsewhere; its InputErrors are raised here.
@@ -62,9 +62,9 @@ class Workers:
             args: pickled, as the answer is.
             kwargs: likewise.
         """
-        return self.ask_while(lambda: None, visitor, function, *args, **kwargs)
+        return self.call_while(lambda: None, visitor, function, *args, **kwargs)
 
-    def ask_while(
+    def call_while(
         self,
         wanted: Callable[[], None],
         visitor: str,

@@ -21,8 +21,8 @@ def sweep_answer(points: Sequence[Point]) -> Answer:
     records = tuple(point.row() for point in points)
     unit = unit_of_work(points[0].request)
     varying = [name for name in NAMED if len({record[name] for record in records}) > 1]
-    ends = points[0].request.job.total_tokens is not None
-    limited = ends and points[0].request.job.deadline_s is not None
+    is_run = points[0].request.job.total_tokens is not None
+    limited = is_run and points[0].request.job.deadline_s is not None
     at = ", ".join(
         dict.fromkeys(
             f"{gpu_of(point.request)} {format_percent(point.imposed_mfu)}"
@@ -46,7 +46,7 @@ def sweep_answer(points: Sequence[Point]) -> Answer:
             "memory",
             "OOM",
             f"$ / B {unit}",
-            *(("days", "$ in all") if ends else ()),
+            *(("days", "$ in all") if is_run else ()),
             *(("deadline",) if limited else ()),
             "layout",
         ),
@@ -54,17 +54,17 @@ def sweep_answer(points: Sequence[Point]) -> Answer:
             (
                 *(str(record[name]) for name in varying),
                 *(row := _row(point))[:-1],
-                *(_finish(point, limited=limited) if ends else ()),
+                *(_finish(point, limited=limited) if is_run else ()),
                 row[-1],
             )
             for point, record in zip(points, records, strict=True)
         ),
-        align="l" * len(varying) + "lrrrrrrrrrrr" + ("rr" if ends else "") + ("r" if limited else "") + "l",
+        align="l" * len(varying) + "lrrrrrrrrrrr" + ("rr" if is_run else "") + ("r" if limited else "") + "l",
         note=f"efficiency: {unit}/s/GPU over that of the fewest GPUs; waiting: share of the step in "
         "communication that nothing hides"
         + (
             f"; days and $ in all: median of the whole run, failures included, $ / B {unit}: steps alone"
-            * ends
+            * is_run
         )
         + (f"; days and $ in all at an imposed MFU: {at}" if at else ""),
     )

@@ -31,7 +31,7 @@ def command(
     help most. Without any possible plan: the rules in the way, and the nearest change that gives one.
     """
     from app.actions.module import understood_question
-    from app.actions.plan import plan_found
+    from app.actions.plan import searched_plan
     from app.reports.answer import check_destination, emit, note
     from app.reports.explain import explain_answer, infeasible_answer
     from app.requests.plan_file import read_plan
@@ -48,7 +48,7 @@ def command(
         wanted = read_plan(plan, accept_changes=accept_changes, say=note)
         return emit(explain_answer(wanted), wanted=output_format, as_json=as_json, output=output)
     understood = understood_question(flags, module, inputs)
-    result = plan_found(understood.request)
+    result = searched_plan(understood.request)
     answer = explain_answer(result) if isinstance(result, Plan) else infeasible_answer(result)
     for text in understood.notes:
         note(text)

@@ -106,14 +106,14 @@ def command(
     from planner.questions.flags import Flags
 
     by = training_run.STACK if engine is None else by_engine.engine_named(engine)
-    own = by == training_run.STACK
+    by_executor = by == training_run.STACK
     flags = Flags(
         model=model, gpus=gpus, gpu=gpu, cluster=cluster, tokens=tokens,
-        stack=by if own else None, engine=None if own else by,
+        stack=by if by_executor else None, engine=None if by_executor else by,
         sequence_length=sequence_length, global_batch_size=global_batch_size,
         settings=tuple(settings or ()),
     )  # fmt: skip
-    if not own:
+    if not by_executor:
         plan = training_run.asked_plan(plan_file, flags, accept_changes=accept_changes)
         given = _given(context, by_engine.VARIABLE_OF)
         return by_engine.started_by(

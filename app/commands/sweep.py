@@ -35,7 +35,7 @@ def command(
     8..256 doubles. Points without a plan say why and do not stop the sweep.
     """
     from app.actions.module import is_traced, understood_modules
-    from app.actions.plan import plan_found
+    from app.actions.plan import searched_plan
     from app.analysis.sweep import sweep_answer
     from app.reports.answer import check_destination, emit
     from planner.analysis.sweep import imposed, points_of, run_points, shares_of, with_efficiency
@@ -59,7 +59,7 @@ def command(
             for _, alike in groupby(points, key=lambda point: point.model)
             for understood_module in understood_modules(tuple(alike), module or "", inputs)
         )
-    values = with_efficiency(run_points(requests, plan_found))
+    values = with_efficiency(run_points(requests, searched_plan))
     answer = sweep_answer(values if shares is None else tuple(imposed(values, shares)))
     return emit(answer, wanted=output_format, as_json=as_json, output=output)
 

@@ -56,9 +56,9 @@ def command(
         """The request, with what was said of its failures."""
         if failures is None and min_gpus is None and flags.objective != "date":
             return request
-        from app.actions.campaign import said_world
+        from app.actions.campaign import in_stated_world
 
-        return said_world(request, failures, min_gpus=min_gpus, by_date=flags.objective == "date")
+        return in_stated_world(request, failures, min_gpus=min_gpus, by_date=flags.objective == "date")
 
     if is_traced(flags, module, inputs):
         understood = understood_question(flags, module, inputs)

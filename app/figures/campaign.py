@@ -142,12 +142,13 @@ def finish_frontier(finishes: Sequence[Finish], chosen: int, deadline_s: float |
 def _useful_reading(useful_map: UsefulMap) -> str:
     """Say what the plan's own choice leaves useful, and what none of it would."""
     row, column = useful_map.chosen
-    own = format_percent(useful_map.useful[row][column])
+    useful = format_percent(useful_map.useful[row][column])
     every = format_seconds(useful_map.every_s[column])
     bare = format_percent(useful_map.useful[0][column])
     return (
-        f"A checkpoint every {every} of work and {counted(useful_map.spares[row], 'spare node')} leave {own} "
-        f"useful; without spares it is {bare}. Spares are those that make the fewest paid node-hours."
+        f"A checkpoint every {every} of work and {counted(useful_map.spares[row], 'spare node')} leave "
+        f"{useful} useful; without spares it is {bare}. "
+        "Spares are those that make the fewest paid node-hours."
     )
 
 

@@ -21,7 +21,7 @@ def write_cells(
     texts: Sequence[Sequence[str]],
     values: Sequence[Sequence[float | None]],
     scale: Scale,
-    ends: tuple[float, float],
+    value_range: tuple[float, float],
 ) -> None:
     """Write the text of every field that has a value, by row and column.
 
@@ -30,9 +30,9 @@ def write_cells(
         texts: Words by row.
         values: What colours the fields.
         scale: Colours from the low end to the high one, each with its place from 0 to 1.
-        ends: Values of both ends.
+        value_range: Values of both ends.
     """
-    low, high = ends
+    low, high = value_range
     for row, (words, shown) in enumerate(zip(texts, values, strict=True)):
         for column, (text, value) in enumerate(zip(words, shown, strict=True)):
             if value is not None and text:

@@ -114,7 +114,7 @@ def pareto_chart(
 
     of_runs = bool(offers) and all(offer.days and offer.usd for offer in offers)
     best, titles = pareto_front(offers), RUN_TITLES if of_runs else STEP_TITLES
-    every = [spent for offer in offers for spent in _ends_of(offer)]
+    every = [spent for offer in offers for spent in _band_points(offer)]
     picture = figure(
         _pareto_reading(best),
         height=380,
@@ -200,7 +200,7 @@ def spent_by(offer: Offer) -> tuple[float, float]:
     return offer.days.p50, offer.usd.p50
 
 
-def _ends_of(offer: Offer) -> tuple[tuple[float, float], ...]:
+def _band_points(offer: Offer) -> tuple[tuple[float, float], ...]:
     """Time and price of an offer, and both ends of their bands where they have some."""
     if offer.days is None or offer.usd is None:
         return (spent_by(offer),)

@@ -39,16 +39,16 @@ def link_heat(loads: Sequence[LevelLoad]) -> go.Figure:
         yaxis={"type": "category", "showgrid": False},
     )
     texts = [[format_percent(share) for share in row] for row in shares]
-    percents, ends = [[100 * share for share in row] for row in shares], (0.0, max(100 * most, 1.0))
+    percents, value_range = [[100 * share for share in row] for row in shares], (0.0, max(100 * most, 1.0))
     picture.add_trace(
         go.Heatmap(
-            x=heads, y=names, z=percents, xgap=3, ygap=3, zmin=ends[0], zmax=ends[1],
+            x=heads, y=names, z=percents, xgap=3, ygap=3, zmin=value_range[0], zmax=value_range[1],
             colorscale=[list(stop) for stop in SCALE], text=texts,
             colorbar={"title": {"text": "busy, %"}, "thickness": 12},
             hovertemplate="%{y}, %{x}: %{text} of the step<extra></extra>",
         )
     )  # fmt: skip
-    write_cells(picture, texts, percents, SCALE, ends)
+    write_cells(picture, texts, percents, SCALE, value_range)
     return picture
 
 

@@ -141,8 +141,8 @@ def _whisker(stage: str, total_bytes: float, band_bytes: tuple[float, float]) ->
     import plotly.graph_objects as go
 
     low, high = band_bytes
-    ends = {"array": [(high - total_bytes) / GIB], "arrayminus": [(total_bytes - low) / GIB]}
-    bar = {"type": "data", "symmetric": False, "color": "#666666", "thickness": 2, "width": 8, **ends}
+    lengths = {"array": [(high - total_bytes) / GIB], "arrayminus": [(total_bytes - low) / GIB]}
+    bar = {"type": "data", "symmetric": False, "color": "#666666", "thickness": 2, "width": 8, **lengths}
     hover = f"80 % band {format_bytes(low)} to {format_bytes(high)}<extra></extra>"
     return go.Scatter(
         x=[stage], y=[total_bytes / GIB], mode="markers", error_y=bar, name="80 % band",

@@ -41,7 +41,7 @@ def render() -> None:
         max_upload_size=MOST_UPLOAD_MIB,
     )
     results = shipped_results() if file is None else uploaded_results(file.name, file.getvalue())
-    shown = filtered(near_ones(results) if file is None else results)
+    shown = filtered(nearest_runs(results) if file is None else results)
     by = str(
         st.segmented_control(
             "Group by",
@@ -72,7 +72,7 @@ def render() -> None:
     show_constants()
 
 
-def near_ones(results: Sequence[RunResult]) -> list[RunResult]:
+def nearest_runs(results: Sequence[RunResult]) -> list[RunResult]:
     """The runs behind the plan of the question, of its engine on its generation of GPU; all, if asked for."""
     kept = st.session_state.get(KEPT, {})
     if not kept.get("stack") or kept.get("cluster") != BY_GPU:

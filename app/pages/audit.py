@@ -15,7 +15,7 @@ from app.pages.base.choices import require_all_read, write
 from app.pages.base.frame import MOST_CACHED_PLANS, MOST_UPLOAD_MIB, asked, draw, guarded, plain
 from app.pages.base.sections import show_section
 from app.pages.question.anchor import anchor_with
-from app.pages.question.sidebar import ask_job
+from app.pages.question.sidebar import job_question
 from app.reports.answer import Section
 from app.reports.audit.report import audit_answer
 from app.reports.audit.server import server_answer
@@ -35,7 +35,7 @@ from topology.builders import build
 @guarded
 def render() -> None:
     """Draw the page."""
-    question = ask_job()
+    question = job_question()
     require_all_read()
     st.subheader("A job that already runs", anchor=False)
     files = st.file_uploader(

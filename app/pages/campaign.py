@@ -21,7 +21,7 @@ from app.pages.base.frame import (
     table,
 )
 from app.pages.base.sections import show_section
-from app.pages.question.sidebar import ask_job
+from app.pages.question.sidebar import job_question
 from app.quantities import format_percent, format_sum
 from app.reports.campaign.sections import campaign_sections, spares_paid
 from app.reports.plan_headline import headline_of, run_s
@@ -51,7 +51,7 @@ USEFUL_NOTE = "Share of the clock in which steps count, in the median."
 @guarded
 def render() -> None:
     """Draw the page."""
-    question = ask_job()
+    question = job_question()
     with st.sidebar:
         seed = choose(st, "Simulated run", RUNS, "campaign_run", help="Which of all possible runs is drawn.")
     require_all_read()
@@ -91,10 +91,10 @@ def followed(key: str, seed: int, _course: Course) -> tuple[Moment, ...]:  # noq
 def show_numbers(campaign: Campaign) -> None:
     """The six numbers that a run comes to; bands from the tenth to the ninetieth percentile."""
     values = (
-        ("Days", three_digits(campaign.days.p50), ends(campaign.days)),
+        ("Days", three_digits(campaign.days.p50), band_in_words(campaign.days)),
         ("Dollars", "–" if campaign.usd is None else format_sum(campaign.usd.p50), _dollars(campaign.usd)),
         ("Useful", format_percent(campaign.useful_share.p50), USEFUL_NOTE),
-        ("Interruptions", f"{campaign.interruptions.p50:,.0f}", ends(campaign.interruptions)),
+        ("Interruptions", f"{campaign.interruptions.p50:,.0f}", band_in_words(campaign.interruptions)),
         ("Saved every", format_seconds(campaign.checkpoint_interval_s), "Of work, not of the clock."),
         ("Spare nodes", f"{campaign.spare_nodes:,}", f"Waiting beside the run; {spares_paid(campaign)}."),
     )
@@ -103,7 +103,7 @@ def show_numbers(campaign: Campaign) -> None:
         column.metric(label, text, help=note, border=True)
 
 
-def ends(band: Band) -> str:
+def band_in_words(band: Band) -> str:
     """A band in words."""
     return f"The median; eight runs of ten are between {three_digits(band.p10)} and {three_digits(band.p90)}."
 

@@ -47,7 +47,7 @@ def render() -> None:
     draw(waterfalls(list(zip(names, plans, strict=True))), "compare_time")
     for column, name, plan in zip(st.columns(len(plans)), names, plans, strict=True):
         with column:
-            one_plan(name, plan)
+            show_plan(name, plan)
     for name, plan in zip(names[1:], plans[1:], strict=True):
         st.divider()
         st.subheader(f"{name} against {names[0]}", anchor=False)
@@ -128,7 +128,7 @@ def run_cells(plan: Plan, *, tokens: bool) -> dict[str, str]:
     }
 
 
-def one_plan(name: str, plan: Plan) -> None:
+def show_plan(name: str, plan: Plan) -> None:
     """Memory, links and money of one plan."""
     st.markdown(f"#### {name}")
     st.caption(plain(headline_of(plan)))

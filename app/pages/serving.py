@@ -39,7 +39,7 @@ TOKEN_LIMITS = ("5ms", "10ms", "15ms", "20ms", "30ms", "50ms", "75ms", "100ms", 
 @guarded
 def render() -> None:
     """Draw the page."""
-    flags = ask_load()
+    flags = load_flags()
     require_all_read()
     with st.spinner("Searching fleets", show_time=True):
         plan = fleet(flags)
@@ -62,7 +62,7 @@ def fleet(flags: ServeFlags) -> ServingPlan:
     return asked(find_fleet, understand_serving(flags))
 
 
-def ask_load() -> ServeFlags:
+def load_flags() -> ServeFlags:
     """Draw the sidebar and read it."""
     with st.sidebar:
         model = choose(

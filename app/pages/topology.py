@@ -12,7 +12,7 @@ from app.figures.network import network_map
 from app.pages.base.choices import choose, require_all_read, write
 from app.pages.base.frame import draw, guarded, plain, planned
 from app.pages.base.sections import show_answer
-from app.pages.question.sidebar import ask_job
+from app.pages.question.sidebar import job_question
 from app.reports.topology import parse_layout, topology_answer
 from costmodel.layout import ParallelLayout, layout_words
 from costmodel.parallel.axes import PARTS
@@ -34,7 +34,7 @@ def render() -> None:
             st, "Layout", "", "topology_layout", placeholder="the plan's; tp=8,pp=4 for another", max_chars=60
         )
         order = choose(st, "Axis order, slowest first", (THE_PLANS, *ORDERS), "axis_order")
-    request = ask_job().understood().request
+    request = job_question().understood().request
     require_all_read()
     cluster = build(request.cluster)
     layout, gpu_of_rank, plan, words = _layout(request, cluster, degrees, order)

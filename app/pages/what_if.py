@@ -15,7 +15,7 @@ from app.pages.answer.sliders import show_sliders
 from app.pages.base.carried import carried
 from app.pages.base.choices import require_all_read
 from app.pages.base.frame import draw, guarded, is_known, plain, planned, show_error
-from app.pages.question.sidebar import Question, ask_job, load_change
+from app.pages.question.sidebar import Question, job_question, load_change
 from app.pages.question.start import start_from_file
 from app.reports.plan_headline import headline
 from costmodel.kernels.saved import calibration_for
@@ -33,7 +33,7 @@ STANDS = "plan_that_stands"
 def render() -> None:
     """Draw the page."""
     start_from_file()
-    question = ask_job()
+    question = job_question()
     require_all_read()
     understood = question.understood()
     answer = planned_with_a_first_look(understood.request)

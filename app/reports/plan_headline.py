@@ -169,13 +169,15 @@ def memory_text(estimate: Estimate, capacity: float) -> str:
 
 def evidence_text(request: PlanRequest, estimate: Estimate) -> str:
     """How many measured runs stand behind the plan, the thinnest key of it, and what no run has."""
-    own, missing = estimate.evidence[0], unmeasured(estimate.evidence)
-    words = [f"{counted(own.runs, 'measured run')} of {own.used}"]
-    thinnest = min((e for e in estimate.evidence if e.runs), key=lambda e: e.runs, default=own)
-    if 0 < thinnest.runs < own.runs:
+    evidence, missing = estimate.evidence[0], unmeasured(estimate.evidence)
+    words = [f"{counted(evidence.runs, 'measured run')} of {evidence.used}"]
+    thinnest = min((e for e in estimate.evidence if e.runs), key=lambda e: e.runs, default=evidence)
+    if 0 < thinnest.runs < evidence.runs:
         words.append(f"fewest with {thinnest.used}: {thinnest.runs}")
     if missing:
-        words.append(f"not measured: {', '.join(e.used for e in missing if e is not own) or own.used}")
+        words.append(
+            f"not measured: {', '.join(e.used for e in missing if e is not evidence) or evidence.used}"
+        )
         words[-1] += f" on {cluster_of(request).gpu.name}"
     return " · ".join(words)
 

@@ -54,7 +54,7 @@ def memory_table(plan: Plan) -> Table:
     return Table(
         title=f"Memory per stage, GiB of {' or '.join(map(format_bytes, dict.fromkeys(room)))}",
         columns=("stage", "layers", "recomputed", *_MEMORY_NAMES, "total", "of HBM", ""),
-        rows=tuple((_range_name(*ends), *cells[ends[0]]) for ends in shown),
+        rows=tuple((_range_name(*span), *cells[span[0]]) for span in shown),
         align="rrr" + "r" * (len(_MEMORY_NAMES) + 2) + "l",
         note=f"{hidden} rows between these are not shown; --json has all" if hidden else "",
     )

@@ -18,7 +18,7 @@ from topology.hardware.datasheets import default_gpu, gpu_sheets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FoundCluster:
+class DescribedCluster:
     """A cluster, what was assumed to describe it, and the figures that were read, each with its source."""
 
     cluster: Cluster
@@ -28,7 +28,7 @@ class FoundCluster:
 
 def find_cluster(
     *, cluster: str | None, gpus: str | None, gpu: str | None, dumps: Sequence[Path] = (), here: bool = False
-) -> FoundCluster:
+) -> DescribedCluster:
     """Find the cluster that the flags name, or the one this runs on."""
     if here:
         if cluster or dumps or gpus:
@@ -39,7 +39,7 @@ def find_cluster(
         from topology.discover.here import here as seen_here
 
         seen = seen_here(gpu or "")
-        return FoundCluster(cluster=build(seen.spec), notes=seen.notes, figures=seen.figures)
+        return DescribedCluster(cluster=build(seen.spec), notes=seen.notes, figures=seen.figures)
     num_gpus = parse_count(gpus, "--gpus", largest=MOST_GPUS) if gpus else None
     named = dumps_named(cluster) if cluster else ()
     if named and not dumps:
@@ -53,7 +53,7 @@ def find_cluster(
     if dumps:
         return _discovered(dumps, gpu, num_gpus)
     if cluster:
-        return FoundCluster(cluster=named_cluster(cluster, num_gpus))
+        return DescribedCluster(cluster=named_cluster(cluster, num_gpus))
     if num_gpus is None and gpu is None:
         raise InputError(
             what="no cluster was named",
@@ -61,17 +61,17 @@ def find_cluster(
             fix="add for example --gpus 32, or --cluster aws-p5.48xlarge",
         )
     if num_gpus is None:
-        return FoundCluster(cluster=named_cluster(gpu_sheets()[gpu_name(gpu or default_gpu())].machine))
-    return FoundCluster(cluster=default_cluster(gpu or default_gpu(), num_gpus))
+        return DescribedCluster(cluster=named_cluster(gpu_sheets()[gpu_name(gpu or default_gpu())].machine))
+    return DescribedCluster(cluster=default_cluster(gpu or default_gpu(), num_gpus))
 
 
-def _discovered(dumps: Sequence[Path], gpu: str | None, num_gpus: int | None) -> FoundCluster:
+def _discovered(dumps: Sequence[Path], gpu: str | None, num_gpus: int | None) -> DescribedCluster:
     """Build the cluster that dumps describe, with as many of its nodes as hold the GPUs asked for."""
     discovery = discovered(dumps, gpu or "", num_gpus)
-    return FoundCluster(cluster=build(discovery.spec), notes=discovery.notes, figures=discovery.figures)
+    return DescribedCluster(cluster=build(discovery.spec), notes=discovery.notes, figures=discovery.figures)
 
 
-def less(cluster: FoundCluster, without: str | None, faults: str | None) -> FoundCluster:
+def less(cluster: DescribedCluster, without: str | None, faults: str | None) -> DescribedCluster:
     """The cluster without hosts, and with hosts that something ails."""
     if not (without or faults):
         return cluster

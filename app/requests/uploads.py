@@ -78,14 +78,14 @@ def read_texts_upload(files: Sequence[tuple[str, bytes]]) -> dict[str, str]:
 
 
 def read_anchor_upload(
-    files: Sequence[tuple[str, bytes]], rest: Flags, ask: Callable[..., Any] = lambda f, *a: f(*a)
+    files: Sequence[tuple[str, bytes]], rest: Flags, compute: Callable[..., Any] = lambda f, *a: f(*a)
 ) -> Anchor:
     """What measured steps say of a stack here: those of a table of runs, or of a log and its launch files.
 
     Args:
         files: Names and contents; one CSV, or files of one job.
         rest: The question, for what a log does not say.
-        ask: Where it is computed.
+        compute: Where it is computed.
     """
     first, content = files[0]
     if first.lower().endswith(".csv"):
@@ -93,9 +93,9 @@ def read_anchor_upload(
         if len(rows) > MOST_ROWS:
             cause = f"{len(rows):,} rows, at most {MOST_ROWS:,} here"
             raise InputError(f"{first} has too many rows", cause, "use plan accuracy")
-        anchor = fit_anchor(ask(predict_rows, rows, load_calibration()), name=ANCHOR_TABLE)
+        anchor = fit_anchor(compute(predict_rows, rows, load_calibration()), name=ANCHOR_TABLE)
         return with_levels(anchor, first)
-    audit: Audit = ask(audited_texts, read_texts_upload(files), rest)
+    audit: Audit = compute(audited_texts, read_texts_upload(files), rest)
     return Anchor(name=ANCHOR_LOG, levels=(level_of(audit, ANCHOR_LOG),))
 
 

@@ -96,7 +96,7 @@ def json_for(stream: TextIO, text: str) -> str:
 class _Voice:
     """When something was last told, in seconds of the monotonic clock."""
 
-    told_at_s: float = 0.0
+    wrote_at_s: float = 0.0
 
 
 _voice = _Voice()
@@ -104,12 +104,12 @@ _voice = _Voice()
 
 def silent_s() -> float:
     """Seconds since something was last told."""
-    return time.monotonic() - _voice.told_at_s
+    return time.monotonic() - _voice.wrote_at_s
 
 
 def tell(text: str) -> None:
     """Write to stderr; where that is not possible, nothing more is said there and the answer still comes."""
-    _voice.told_at_s = time.monotonic()
+    _voice.wrote_at_s = time.monotonic()
     try:
         sys.stderr.write(text)
         sys.stderr.flush()

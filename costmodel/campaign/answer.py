@@ -62,7 +62,7 @@ def campaign(
     course = course_of(job, world, cluster)
     kept = chosen_places(job, course, world, cluster)
     result = runs_over_bands(course, world, step_band_s, runs)
-    ends = percentile_days(result)
+    percentiles = percentile_days(result)
     why = why_invalid(course)
     mean = (
         expected(course) if not why else _shares(simulate(_shortened(course), min(runs, FOR_A_MEAN), seed=1))
@@ -105,8 +105,8 @@ def campaign(
         loader_bytes_per_s=job.loaded_bytes_per_s,
         worth=worth_of(job, only(world, kept), cluster, price, mean.useful),
         notes=_notes(world, cluster, why),
-        percentile_days=ends,
-        deadline_chance=None if deadline_s is None else chance_within(ends, deadline_s / DAY),
+        percentile_days=percentiles,
+        deadline_chance=None if deadline_s is None else chance_within(percentiles, deadline_s / DAY),
     )
     if budget_usd is None:
         return answer

@@ -119,9 +119,9 @@ def read_failures(path: str | Path, gpu: str) -> FailureModel:
     Raises:
         InputError: a key is unknown, a number is none, or measured jobs contradict the counts.
     """
-    own = read_toml(path)
-    model = _model(own, gpu, str(path))
-    for measured in model.site.measured if isinstance(own.get("site"), Mapping) else ():
+    stated = read_toml(path)
+    model = _model(stated, gpu, str(path))
+    for measured in model.site.measured if isinstance(stated.get("site"), Mapping) else ():
         _require_agreement(model.site, measured)
     return model
 
@@ -169,18 +169,18 @@ def _table() -> Mapping[str, Any]:
     return read_toml(FAILURES_FILE)
 
 
-def _model(own: Mapping[str, Any], gpu: str, where: str) -> FailureModel:
+def _model(stated: Mapping[str, Any], gpu: str, where: str) -> FailureModel:
     """The shipped model with what a file says instead."""
     table = _table()
-    named = own.get("site", default_site(gpu))
+    named = stated.get("site", default_site(gpu))
     site = named
     if isinstance(named, str):
         text = resolve(named, list(table["sites"]), "site")
         site = {"spread": spread_between_sites(), **table["sites"][text]}
-    times = own.get("times", {})
+    times = stated.get("times", {})
     data = {
         **{name: table[name] for name in ("stragglers", "storage")},
-        **own,
+        **stated,
         "site": site,
         "times": {**table["times"], **times} if isinstance(times, Mapping) else times,
     }

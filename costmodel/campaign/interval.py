@@ -83,7 +83,7 @@ def _likely_divisors(course: Course) -> list[tuple[int, ...]]:
     it is for; with none of its own a level is saved to as seldom as the next.
     """
     ratios = []
-    alone = [_own_best_s(course, index) for index in range(len(course.levels))]
+    alone = [_level_optimum_s(course, index) for index in range(len(course.levels))]
     for near_s, far_s in pairwise(alone):
         exponent = math.log2(max(1.0, far_s / near_s))
         low = min(math.floor(exponent), int(math.log2(_MOST_MULTIPLE)))
@@ -97,7 +97,7 @@ def _likely_divisors(course: Course) -> list[tuple[int, ...]]:
     return likely_divisors
 
 
-def _own_best_s(course: Course, index: int) -> float:
+def _level_optimum_s(course: Course, index: int) -> float:
     """Young and Daly's interval of one level for the failures that need it."""
     level = course.levels[index]
     rate = sum(h.per_s for h in course.hazards if not h.warned and course.level_for(h.loses) == index)

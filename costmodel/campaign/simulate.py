@@ -155,10 +155,13 @@ class _State:
         self.restart = np.array([hazard.restart_s for hazard in hazards])
         self.sigma = np.array([hazard.restart_sigma for hazard in hazards])
         self.takes = np.array([hazard.nodes for hazard in hazards])
-        own = [hazard.repair_s is None for hazard in hazards]
+        without_repair = [hazard.repair_s is None for hazard in hazards]
         self.repair_s = np.array([course.back_s(hazard) for hazard in hazards])
         self.repair_sigma = np.array(
-            [course.repair_sigma if mine else h.repair_sigma for mine, h in zip(own, hazards, strict=True)]
+            [
+                course.repair_sigma if mine else h.repair_sigma
+                for mine, h in zip(without_repair, hazards, strict=True)
+            ]
         )
         self.announced = np.array([hazard.name == MAINTENANCE for hazard in hazards])
         self.loads = np.array([level.load_s for level in course.levels])

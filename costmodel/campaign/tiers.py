@@ -102,14 +102,14 @@ def _level(state: CheckpointState, world: FailureModel, cluster: ClusterSpec, pl
     gpus = max(node.gpus_per_node for node in cluster.nodes)
     share = world.changed_share
     read = 1.0 if share == 1.0 else 1.0 + share
-    own = state.per_rank_bytes
+    rank_bytes = state.per_rank_bytes
     spread_s = state.weights_per_rank_bytes / nic + state.base_bytes / world.storage.read_bytes_per_s
-    aside_s = world.times.stall.seconds + share * own / host
+    aside_s = world.times.stall.seconds + share * rank_bytes / host
     match place.kind:
         case "host":
             write_s, load_s = (
-                share * own / _or(place.write_bytes_per_s / gpus, host),
-                own / _or(place.read_bytes_per_s / gpus, host),
+                share * rank_bytes / _or(place.write_bytes_per_s / gpus, host),
+                rank_bytes / _or(place.read_bytes_per_s / gpus, host),
             )
             return Level(
                 name=place.title, stall_s=world.times.stall.seconds + write_s, durable_s=0.0,
@@ -117,11 +117,14 @@ def _level(state: CheckpointState, world: FailureModel, cluster: ClusterSpec, pl
             )  # fmt: skip
         case "peer":
             write_s, load_s = (
-                own / _or(place.write_bytes_per_s / gpus, nic),
-                own / _or(place.read_bytes_per_s / gpus, nic),
+                rank_bytes / _or(place.write_bytes_per_s / gpus, nic),
+                rank_bytes / _or(place.read_bytes_per_s / gpus, nic),
             )
         case "nvme":
-            write_s, load_s = own * gpus / place.write_bytes_per_s, own * gpus / place.read_bytes_per_s
+            write_s, load_s = (
+                rank_bytes * gpus / place.write_bytes_per_s,
+                rank_bytes * gpus / place.read_bytes_per_s,
+            )
         case _:
             write_s = state.total_bytes / place.write_bytes_per_s
             load_s = state.total_bytes / place.read_bytes_per_s

@@ -110,8 +110,8 @@ def _table_seconds(grid: Grid, n: Floats, b: Floats) -> tuple[Floats, Mask]:
     largest = grid.last[1]
     if not np.any(b > largest):
         return inside, beyond
-    ends = stacked(n, np.full(np.shape(b), largest / 2))
-    slope = (inside - np.exp(interpolate(grid, ends))) / (largest / 2)
+    half_largest = stacked(n, np.full(np.shape(b), largest / 2))
+    slope = (inside - np.exp(interpolate(grid, half_largest))) / (largest / 2)
     return inside + np.maximum(b - largest, 0.0) * slope, beyond
 
 

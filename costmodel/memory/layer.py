@@ -117,7 +117,7 @@ def memory_pieces(
     context = _Context(work, table, known.of_layout, each, _pairs(work, table))
 
     record = optimizer(job.optimizer)
-    updated, ends = None if record.is_plain else record, len(known.parts) - 2
+    updated, blocks = None if record.is_plain else record, len(known.parts) - 2
 
     def share(at: int, ops: Sequence[Op]) -> LayerShare:
         """Sums over operations, once per distinct cut."""
@@ -127,7 +127,7 @@ def memory_pieces(
             tower_shard(seen, job, known.shard) if seen else known.shard,
             (seen.hidden_size if job.trains_tower else 0) if seen else model.residual_width,
             updated=updated,
-            matrices=at < ends,
+            matrices=at < blocks,
             frees=stack.memory.frees_in_backward,
         )
 

@@ -202,11 +202,11 @@ def embedding_ops(work: Workload, shard: ShardShape) -> tuple[Op, ...]:
         saved_bytes=t * H * stack.timing.dropout,
         parameters=model.vocab_size * H / shard.tp + model.learned_positions * H,
     )
-    ends = tower_end_ops(model.tower, work.job, stack, shard) if model.tower else ()
+    tower = tower_end_ops(model.tower, work.job, stack, shard) if model.tower else ()
     left = leave_tensor_parallel("embedding", shard, H)
     if work.job.adapter is not None:
         left = tuple(op for op in left if op.phase == "forward")
-    return (lookup, *left, *first_streams(model, shard), *ends)
+    return (lookup, *left, *first_streams(model, shard), *tower)
 
 
 def head_dtype(job: TrainingJob, stack: SoftwareStack) -> str:

@@ -56,11 +56,11 @@ def chunk_seconds(costs: AnyStages, layout: ParallelLayout, split: StageSplit) -
     """
     if isinstance(costs, UnlikeStages):
         kinds = [chunk_seconds(kind, layout, split) for kind in costs.kinds]
-        own = list(enumerate(costs.kind_of_stage))
+        stages = list(enumerate(costs.kind_of_stage))
         return StageSeconds(
-            forward_s=tuple(kinds[kind].forward_s[stage] for stage, kind in own),
-            input_s=tuple(kinds[kind].input_s[stage] for stage, kind in own),
-            weight_s=tuple(kinds[kind].weight_s[stage] for stage, kind in own),
+            forward_s=tuple(kinds[kind].forward_s[stage] for stage, kind in stages),
+            input_s=tuple(kinds[kind].input_s[stage] for stage, kind in stages),
+            weight_s=tuple(kinds[kind].weight_s[stage] for stage, kind in stages),
         )
     recomputed = recomputed_layers(costs, split) @ costs.recompute_s
     whole = microbatch_seconds(costs, split) - recomputed

@@ -80,8 +80,8 @@ class StageCosts:
     @property
     def fixed_bytes(self) -> tuple[float, ...]:
         """Per rank, all bytes of what is not a layer."""
-        ends = zip(self.fixed_static_bytes, self.fixed_activation_bytes, strict=True)
-        return tuple(static + activations + self.working_bytes for static, activations in ends)
+        fixed = zip(self.fixed_static_bytes, self.fixed_activation_bytes, strict=True)
+        return tuple(static + activations + self.working_bytes for static, activations in fixed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

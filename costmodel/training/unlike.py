@@ -45,20 +45,22 @@ def price_unlike(
     pieces = memory_pieces(case.workload, table, cuts=cuts)
     unlike = []
     for cluster in each:
-        own = _joined(features_of(replace(case, cluster=cluster), table, cuts=cuts), shared)
-        costs = CostColumns.concat([compose(own.take(rows), c) for rows in blocks(len(table), BLOCK_ROWS)])
-        unlike.append(Priced(table=table, features=own, costs=costs, pieces=pieces))
+        features = _joined(features_of(replace(case, cluster=cluster), table, cuts=cuts), shared)
+        costs = CostColumns.concat(
+            [compose(features.take(rows), c) for rows in blocks(len(table), BLOCK_ROWS)]
+        )
+        unlike.append(Priced(table=table, features=features, costs=costs, pieces=pieces))
     return tuple(unlike)
 
 
-def _joined(own: Features, shared: Features) -> Features:
+def _joined(features: Features, shared: Features) -> Features:
     """Raw times of one kind, with what crosses stages as it is between all kinds."""
     return replace(
-        own,
+        features,
         send_s=shared.send_s,
         send_s_per_byte=shared.send_s_per_byte,
-        traffic=replace(own.traffic, tied_s=shared.traffic.tied_s),
-        layout_numbers=replace(own.layout_numbers, nodes=shared.layout_numbers.nodes),
+        traffic=replace(features.traffic, tied_s=shared.traffic.tied_s),
+        layout_numbers=replace(features.layout_numbers, nodes=shared.layout_numbers.nodes),
     )
 
 

@@ -145,10 +145,10 @@ def measure(cluster: Cluster, seat: Seat, device: torch.device, environment: Map
     alone: dict[tuple[int, int], Pair] = {}
     for suspect in slow_pairs(pairs):
         (alone[suspect.hosts],) = _pairs([suspect.hosts], ranks, levels, seat, device)
-    own = gathered(socket.gethostname())
+    names = gathered(socket.gethostname())
     known = cluster.spec.hosts
     return NodeLinks(
-        hosts={host: known[host] if known else own[ranks[host][0]] for host in order},
+        hosts={host: known[host] if known else names[ranks[host][0]] for host in order},
         ranks_per_host=each,
         pairs=tuple(pairs),
         slow=tuple(pair for pair in slow_pairs(pairs, alone) if pair.hosts in alone),

@@ -22,7 +22,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from executor.data.hub_files import require_dataset, require_no_address, require_own
+from executor.data.hub_files import require_dataset, require_inside, require_no_address
 from executor.data.pieces import (
     END,
     Contents,
@@ -187,7 +187,7 @@ def _builder(library: Any, asked: Name) -> Any:
     require_dataset(asked.path)
     require_no_address(asked.path)
     dataset_builder = library.load_dataset_builder(asked.path, asked.config, revision=asked.revision or None)
-    require_own(
+    require_inside(
         asked.path, (file for files in (dataset_builder.config.data_files or {}).values() for file in files)
     )
     return dataset_builder

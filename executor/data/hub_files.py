@@ -39,7 +39,7 @@ def require_no_address(path: str) -> None:
         raise _elsewhere(path, values[0], "an address, or what may hide one")
 
 
-def require_own(path: str, files: Iterable[str]) -> None:
+def require_inside(path: str, files: Iterable[str]) -> None:
     """Refuse a file outside of its folder, and one of the hub's datasets that is not on the hub."""
     folder = Path(path)
     if not folder.is_dir():

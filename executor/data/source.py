@@ -256,7 +256,7 @@ def _raw(path: Path, *, wide: bool) -> npt.NDArray[Any]:
     return tokens
 
 
-def raw_told(name: str, vocab_size: int) -> list[str]:
+def raw_token_notes(name: str, vocab_size: int) -> list[str]:
     """What is taken of files of raw tokens, which say nothing of their type."""
     bits = 32 if vocab_size > LARGEST_16_BIT_VOCABULARY else 16
     paths = [Path(part) for _, part in parts_of(name) or ((1, name),) if Path(part).suffix == ".bin"]

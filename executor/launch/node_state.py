@@ -79,11 +79,11 @@ def node_state(
     environment: Mapping[str, str], *, tool: Tool | None = None, sys_class: Path = SYS_CLASS
 ) -> NodeState | None:
     """How this node is; None where there is no tool of a GPU's maker."""
-    ask = _output if tool is None else tool
+    query = _output if tool is None else tool
     failure = ""
-    for read in (from_nvidia, lambda ask: from_rocm(ask, sys_class)):
+    for read in (from_nvidia, lambda query: from_rocm(query, sys_class)):
         try:
-            gpus = read(ask)
+            gpus = read(query)
         except ToolError as error:
             failure = failure or str(error)
             continue
@@ -92,13 +92,13 @@ def node_state(
     return NodeState(gpus=(), nic_bytes_per_s=None, failure=failure) if failure else None
 
 
-def from_nvidia(ask: Tool) -> tuple[GpuState, ...]:
+def from_nvidia(query: Tool) -> tuple[GpuState, ...]:
     """What ``nvidia-smi`` says, in the words of today's drivers or those before 535; nothing without it."""
     failure: ToolError | None = None
     for names in (_FIELDS, tuple(_OLDER.get(name, name) for name in _FIELDS)):
         words = ("nvidia-smi", f"--query-gpu={','.join(names)}", "--format=csv,noheader,nounits")
         try:
-            text = ask(words)
+            text = query(words)
         except ToolError as error:
             failure = failure or error
             continue
@@ -157,10 +157,10 @@ def _number(text: str) -> int | None:
     return int(text) if text.isdecimal() else None
 
 
-def from_rocm(ask: Tool, sys_class: Path) -> tuple[GpuState, ...]:
+def from_rocm(query: Tool, sys_class: Path) -> tuple[GpuState, ...]:
     """What ``rocm-smi`` says, and the kernel of each card's errors of memory."""
     words = ("rocm-smi", "--showproductname", "--showmeminfo", "vram", "--showdriverversion", "--json")
-    text = ask(words)
+    text = query(words)
     try:
         value = json.loads(text[text.index("{") :])  # warnings may stand before it
     except ValueError:

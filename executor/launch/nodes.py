@@ -23,8 +23,8 @@ _REPEATED = re.compile(r"([1-9][0-9]{0,5})(?:\(x([1-9][0-9]{0,5})\))?")
 class Nodes:
     """The machines of a run as one of them sees it; `launch` names this start of it, the same on each.
 
-    `least` nodes are enough to go on (0: nobody said), `come` start now (0: all), as `told_by` says. `rank`
-    is `UNNUMBERED` of one whose number is still to be claimed.
+    `least` nodes are enough to go on (0: nobody said), `come` start now (0: all), as `announced_by` says.
+    `rank` is `UNNUMBERED` of one whose number is still to be claimed.
     """
 
     count: int = 1
@@ -32,7 +32,7 @@ class Nodes:
     launch: str = ""
     least: int = 0
     come: int = 0
-    told_by: str = ""
+    announced_by: str = ""
 
 
 class VariableError(InputError):

@@ -85,9 +85,11 @@ class Numbers:
         self.watch.look(now_s)
         self.watched_s += 0.0 if before_s is None else min(now_s - before_s, _OWN_S)
         claims = self.claims()
-        own = [claim for claim in claims.values() if claim.node == self.node and (claim.number or self.first)]
-        if own:
-            return self._reclaimed(own[0])
+        mine = [
+            claim for claim in claims.values() if claim.node == self.node and (claim.number or self.first)
+        ]
+        if mine:
+            return self._reclaimed(mine[0])
         states = {number: self._state(claim) for number, claim in claims.items()}
         if self.first and states.get(0) == "unknown":
             return None
@@ -135,23 +137,23 @@ class Numbers:
         """Claim a number; whether nobody else had."""
         return publish(self.folder / f"{_NUMBER}{number}.{generation}", {_HOLDER: json.dumps(self.node)})
 
-    def _reclaimed(self, own: Claim) -> int | None:
+    def _reclaimed(self, claim: Claim) -> int | None:
         """The number that this node had, once it is known that no other launcher of its name has it now."""
-        holder = holder_of(self.run, own.number)
-        heard = self.watch.heard.get(own.number)
+        holder = holder_of(self.run, claim.number)
+        heard = self.watch.heard.get(claim.number)
         if holder or (heard is not None and heard.lives):
             here = f"process {os.getpid()} on {socket.gethostname()}"
-            word = self.folder / f"{_NAMESAKE}{own.number}.{self.watch.mine.token}"
+            word = self.folder / f"{_NAMESAKE}{claim.number}.{self.watch.mine.token}"
             write_atomically(word, json.dumps((self.node, here)))
             raise InputError(
                 what="another launcher of this run is under way on a node of this name",
-                cause=f"{self.node} is node {own.number}{': ' if holder else ''}{holder}",
+                cause=f"{self.node} is node {claim.number}{': ' if holder else ''}{holder}",
                 fix="wait for its end or stop it; where nodes share a name, give each another as NODE_NAME",
             )
         if self.watched_s < _OWN_S:
             return None
-        os.utime(own.path)
-        return own.number
+        os.utime(claim.path)
+        return claim.number
 
     def _state(self, claim: Claim) -> State:
         """What is known of a claim's node: one that has just come need not beat yet."""

@@ -157,7 +157,7 @@ def nodes_here(environment: Mapping[str, str], asked: str | None = None, meet: s
         meet: ``--rdzv-endpoint``, where nodes that nothing numbers do so (`executor.launch.numbers`).
 
     >>> nodes_here({"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "2", "SLURM_NODEID": "1"})
-    Nodes(count=2, rank=1, launch='7.0.0', least=0, come=2, told_by='Slurm')
+    Nodes(count=2, rank=1, launch='7.0.0', least=0, come=2, announced_by='Slurm')
     """
     try:
         return _nodes_here(environment, asked, meet)
@@ -188,7 +188,7 @@ def _nodes_here(environment: Mapping[str, str], asked: str | None, meet: str | N
         raise _beyond(place, environment, come)
     launch = _launch(place.scheduler, environment)
     return Nodes(
-        count=count, rank=place.rank, launch=launch, least=least or place.least, come=come, told_by=name
+        count=count, rank=place.rank, launch=launch, least=least or place.least, come=come, announced_by=name
     )
 
 
@@ -234,13 +234,13 @@ def check_gpus(environment: Mapping[str, str], ranks: int) -> None:
 
 def nodes_line(nodes: Nodes) -> str:
     """One line that says what was recognised; empty where nothing was."""
-    if not nodes.told_by or nodes.count == 1:
+    if not nodes.announced_by or nodes.count == 1:
         return ""
     some = (
         f"{nodes.come} of at most {nodes.count} nodes" if nodes.come < nodes.count else f"{nodes.count} nodes"
     )
-    how = "numbered" if nodes.told_by == RDZV_ENDPOINT else "started"
-    return f"{how} by {nodes.told_by}: node {nodes.rank} (from 0) of {some}"
+    how = "numbered" if nodes.announced_by == RDZV_ENDPOINT else "started"
+    return f"{how} by {nodes.announced_by}: node {nodes.rank} (from 0) of {some}"
 
 
 def alone_hint(nodes: Nodes, environment: Mapping[str, str], meet: str | None = None) -> str:
@@ -248,11 +248,12 @@ def alone_hint(nodes: Nodes, environment: Mapping[str, str], meet: str | None = 
 
     Nodes that number themselves learn who the first one is.
     """
-    if nodes.told_by == RDZV_ENDPOINT and nodes.rank:
+    if nodes.announced_by == RDZV_ENDPOINT and nodes.rank:
         return f"; node 0 is the one whose address is that of {RDZV_ENDPOINT} {meet}"
-    if nodes.told_by != "Slurm" or "SLURM_STEP_ID" in environment:
+    if nodes.announced_by != "Slurm" or "SLURM_STEP_ID" in environment:
         return ""
-    return f"; start it {next(scheduler.once for scheduler in SCHEDULERS if scheduler.name == nodes.told_by)}"
+    once = next(scheduler.once for scheduler in SCHEDULERS if scheduler.name == nodes.announced_by)
+    return f"; start it {once}"
 
 
 def _alone(environment: Mapping[str, str], most: int, least: int, meet: str | None) -> Nodes:
@@ -266,7 +267,7 @@ def _alone(environment: Mapping[str, str], most: int, least: int, meet: str | No
     if NODE_RANK not in environment and meet is not None:
         launch = f"at-{re.sub('[^A-Za-z0-9_.-]', '-', meet)[:100]}"
         return Nodes(
-            count=most, rank=UNNUMBERED, launch=launch, least=least, come=most, told_by=RDZV_ENDPOINT
+            count=most, rank=UNNUMBERED, launch=launch, least=least, come=most, announced_by=RDZV_ENDPOINT
         )
     if NODE_RANK not in environment:
         known = ", ".join(scheduler.name for scheduler in SCHEDULERS)
@@ -279,7 +280,7 @@ def _alone(environment: Mapping[str, str], most: int, least: int, meet: str | No
     rank = whole_number(environment, NODE_RANK, default=0)
     if rank >= most:
         raise unreadable(NODE_RANK, str(rank), f"a number below --nnodes = {most}")
-    return Nodes(count=most, rank=rank, launch="nodes", least=least, come=most, told_by=NODE_RANK)
+    return Nodes(count=most, rank=rank, launch="nodes", least=least, come=most, announced_by=NODE_RANK)
 
 
 def _check_ranked(environment: Mapping[str, str]) -> None:

@@ -18,10 +18,10 @@ from executor.model.products.groups import expert_of_row
 from executor.model.products.products import SAME, Products
 
 
-def ends_of(counts: torch.Tensor) -> torch.Tensor:
-    """Where each group of rows ends, (E,) int32, of how many rows each has.
+def offsets_of(counts: torch.Tensor) -> torch.Tensor:
+    """Where each group of rows offsets, (E,) int32, of how many rows each has.
 
-    >>> ends_of(torch.tensor([2, 0, 3])).tolist()
+    >>> offsets_of(torch.tensor([2, 0, 3])).tolist()
     [2, 2, 5]
     """
     return counts.cumsum(0, dtype=torch.int32)
@@ -30,13 +30,13 @@ def ends_of(counts: torch.Tensor) -> torch.Tensor:
 def multiply_groups(
     rows: torch.Tensor,
     parameter: torch.Tensor,
-    ends: torch.Tensor,
+    offsets: torch.Tensor,
     delayed: DelayedGradients | None,
     products: Products = SAME,
 ) -> torch.Tensor:
     """Multiply the rows (T, k) of each expert by its matrix (n, k) of a parameter (E, n, k): (T, n)."""
     result: torch.Tensor = _Grouped.apply(
-        rows.contiguous(), local(parameter), Leaf(parameter), ends, delayed, products
+        rows.contiguous(), local(parameter), Leaf(parameter), offsets, delayed, products
     )
     return result
 
@@ -50,23 +50,23 @@ class _Grouped(torch.autograd.Function):
         rows: torch.Tensor,
         weight: torch.Tensor,
         leaf: Leaf,
-        ends: torch.Tensor,
+        offsets: torch.Tensor,
         delayed: DelayedGradients | None,
         products: Products,
     ) -> torch.Tensor:
-        ctx.save_for_backward(rows, weight, ends)
+        ctx.save_for_backward(rows, weight, offsets)
         ctx.parameter, ctx.delayed, ctx.products = leaf.parameter, delayed, products
-        return products.of_groups(rows, weight, ends)
+        return products.of_groups(rows, weight, offsets)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        rows, weight, ends = ctx.saved_tensors
+        rows, weight, offsets = ctx.saved_tensors
         gradient, parameter, products = gradients[0].contiguous(), ctx.parameter, ctx.products
 
         def weight_gradient() -> torch.Tensor:
-            return products.of_group_weights(gradient, rows, ends)
+            return products.of_group_weights(gradient, rows, offsets)
 
-        d_rows = products.of_group_rows(gradient, weight, ends)
+        d_rows = products.of_group_rows(gradient, weight, offsets)
         if not ctx.needs_input_grad[1]:  # frozen beside an adapter
             return d_rows, None, None, None, None, None
         if ctx.delayed is None or not ctx.delayed.recording:
@@ -76,10 +76,10 @@ class _Grouped(torch.autograd.Function):
 
 
 def add_weighted_bias(
-    rows: torch.Tensor, bias: torch.Tensor, weight: torch.Tensor, ends: torch.Tensor
+    rows: torch.Tensor, bias: torch.Tensor, weight: torch.Tensor, offsets: torch.Tensor
 ) -> torch.Tensor:
     """Rows (T, n) plus their expert's bias (E, n) times their routing weight (T,)."""
-    result: torch.Tensor = _WeightedBias.apply(rows, bias, weight, ends)
+    result: torch.Tensor = _WeightedBias.apply(rows, bias, weight, offsets)
     return result
 
 
@@ -88,16 +88,16 @@ class _WeightedBias(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, rows: torch.Tensor, bias: torch.Tensor, weight: torch.Tensor, ends: torch.Tensor
+        ctx: Any, rows: torch.Tensor, bias: torch.Tensor, weight: torch.Tensor, offsets: torch.Tensor
     ) -> torch.Tensor:
-        ctx.save_for_backward(bias, weight, ends)
-        return rows + bias[expert_of_row(ends, len(rows))] * weight.unsqueeze(-1)
+        ctx.save_for_backward(bias, weight, offsets)
+        return rows + bias[expert_of_row(offsets, len(rows))] * weight.unsqueeze(-1)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        bias, weight, ends = ctx.saved_tensors
+        bias, weight, offsets = ctx.saved_tensors
         gradient = gradients[0]
-        expert = expert_of_row(ends, len(gradient))
+        expert = expert_of_row(offsets, len(gradient))
         scaled = gradient * weight.to(gradient.dtype).unsqueeze(-1)
         d_bias = torch.zeros_like(bias, dtype=gradient.dtype).index_add_(0, expert, scaled)
         d_weight = torch.linalg.vecdot(gradient, bias.to(gradient.dtype)[expert])

@@ -150,7 +150,7 @@ def _grouped_experts(spec: ModelSpec) -> Words:
 
 def _deepseek(spec: ModelSpec) -> Words:
     """Latent attention."""
-    own = {
+    config = {
         "q_lora_rank": spec.q_lora_rank or None,
         "kv_lora_rank": spec.kv_lora_rank,
         "qk_nope_head_dim": spec.qk_nope_head_dim,
@@ -160,7 +160,7 @@ def _deepseek(spec: ModelSpec) -> Words:
         "scoring_func": spec.routing.scoring_func,
     }
     shared = {key: value for key, value in _decoder(spec).items() if key != "head_dim"}
-    return {**shared, **_grouped_experts(spec), **own}
+    return {**shared, **_grouped_experts(spec), **config}
 
 
 def _deepseek_v2(spec: ModelSpec) -> Words:
@@ -173,12 +173,12 @@ def _deepseek_v3(spec: ModelSpec) -> Words:
 
 
 def _glm4_moe(spec: ModelSpec) -> Words:
-    own = {
+    config = {
         "attention_bias": spec.qkv_bias,
         "use_qk_norm": spec.qk_norm,
         "partial_rotary_factor": spec.rotary.fraction,
     }
-    return {**_decoder(spec), **_grouped_experts(spec), **own}
+    return {**_decoder(spec), **_grouped_experts(spec), **config}
 
 
 def _gpt_oss(spec: ModelSpec) -> Words:
@@ -214,12 +214,12 @@ def _gemma3(spec: ModelSpec) -> Words:
 
 
 def _nemotron(spec: ModelSpec) -> Words:
-    own = {
+    config = {
         "norm_eps": spec.norm_epsilon,
         "mlp_bias": spec.mlp_bias,
         "partial_rotary_factor": spec.rotary.fraction,
     }
-    return {key: value for key, value in _decoder(spec).items() if key != "rms_norm_eps"} | own
+    return {key: value for key, value in _decoder(spec).items() if key != "rms_norm_eps"} | config
 
 
 def _gpt2(spec: ModelSpec) -> Words:

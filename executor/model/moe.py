@@ -25,7 +25,7 @@ from executor.comm.collectives import ProcessGroup, all_gather, all_to_all, redu
 from executor.comm.tensor_parallel import local
 from executor.model.delayed import DelayedGradients
 from executor.model.gating import activate, gate_of, weighted_gated
-from executor.model.grouped import add_weighted_bias, ends_of, multiply_groups
+from executor.model.grouped import add_weighted_bias, multiply_groups, offsets_of
 from executor.model.linear import Linear
 from executor.model.load_balance import Balance
 from executor.model.products.groups import expert_of_row
@@ -171,30 +171,30 @@ class Experts(nn.Module):
         self.axis: ExpertAxis | None = None
         self.delayed: DelayedGradients | None = None
 
-    def forward(self, rows: torch.Tensor, weight: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
-        """Apply expert e to its consecutive rows, up to `ends[e]`, each weighted by its routing `weight`.
+    def forward(self, rows: torch.Tensor, weight: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
+        """Apply expert e to its consecutive rows, up to `offsets[e]`, each weighted by its routing `weight`.
 
         Weights enter at the activation: applied to the result, that would have to be kept for their
         gradient. With expert_tp the result is a partial sum.
         """
         share = 1 if self.axis is None else self.axis.tensor_size  # the bias is added once over expert_tp
-        up = self._multiply(rows, ends, self.up_proj, self.up_proj_bias)
+        up = self._multiply(rows, offsets, self.up_proj, self.up_proj_bias)
         if self.gate_proj is None:
             inner = activate(up, self.gating.activation) * weight.unsqueeze(-1)
         else:
-            gate = self._multiply(rows, ends, self.gate_proj, self.gate_proj_bias)
+            gate = self._multiply(rows, offsets, self.gate_proj, self.gate_proj_bias)
             inner = weighted_gated(gate, up, weight, self.gating)
-        out = multiply_groups(inner, self.down_proj, ends, self.delayed, self.products)
+        out = multiply_groups(inner, self.down_proj, offsets, self.delayed, self.products)
         if self.down_proj_bias is None:
             return out
-        return add_weighted_bias(out, local(self.down_proj_bias), weight / share, ends)
+        return add_weighted_bias(out, local(self.down_proj_bias), weight / share, offsets)
 
     def _multiply(
-        self, rows: torch.Tensor, ends: torch.Tensor, weight: nn.Parameter, bias: nn.Parameter | None
+        self, rows: torch.Tensor, offsets: torch.Tensor, weight: nn.Parameter, bias: nn.Parameter | None
     ) -> torch.Tensor:
         """Multiply each expert's rows by its matrix and add its bias."""
-        result = multiply_groups(rows, weight, ends, self.delayed, self.products)
-        return result if bias is None else result + local(bias)[expert_of_row(ends, len(rows))]
+        result = multiply_groups(rows, weight, offsets, self.delayed, self.products)
+        return result if bias is None else result + local(bias)[expert_of_row(offsets, len(rows))]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -285,19 +285,19 @@ class MoE(nn.Module):
 
     def _gathered(self, rows: torch.Tensor, weight: torch.Tensor, traffic: Traffic) -> torch.Tensor:
         """Compute what ranks of expert_tp have between them, each its part of the sums; keep own rows."""
-        axis, ends = self.experts.axis, ends_of(traffic.arriving.sum(0))
+        axis, offsets = self.experts.axis, offsets_of(traffic.arriving.sum(0))
         if len(traffic.arriving) == 1:  # of one sender, by expert already
-            result: torch.Tensor = self.experts(rows, weight, ends)
+            result: torch.Tensor = self.experts(rows, weight, offsets)
             return result
         ranks = 1 if axis is None else axis.tensor_size
         totals = [len(rows)] * ranks if traffic.totals is None else traffic.totals
         order, most = _by_expert(traffic.arriving, sum(totals)), max(*totals, 1)
         if axis is None or ranks == 1:
-            done: torch.Tensor = self.experts(rows[order], weight[order], ends)
+            done: torch.Tensor = self.experts(rows[order], weight[order], offsets)
             return done[torch.argsort(order)]
         whole, weights = (_GatherRows.apply(_with_room(x, most), axis.tensor_group) for x in (rows, weight))
         place = places(totals, most, rows.device)[order]
-        spread = _SumRows.apply(self.experts(whole[place], weights[place], ends), place, len(whole))
+        spread = _SumRows.apply(self.experts(whole[place], weights[place], offsets), place, len(whole))
         scattered: torch.Tensor = _ScatterRows.apply(spread, axis.tensor_group)
         return scattered[: len(rows)]
 

@@ -38,10 +38,10 @@ def choose_device(name: str, local_rank: int) -> torch.device:
     return torch.device("cpu")
 
 
-def fallback_told(name: str, device: torch.device) -> str:
+def fallback_line(name: str, device: torch.device) -> str:
     """A line for a run that is on a CPU though nobody has said so; empty for any other.
 
-    >>> fallback_told("cpu", torch.device("cpu"))
+    >>> fallback_line("cpu", torch.device("cpu"))
     ''
     """
     if name != "auto" or device.type != "cpu":

@@ -218,7 +218,7 @@ def _shard_state(
                 **options,
             )
         shard(layer)
-    for end in _ends(model):
+    for end in _embedding_and_head(model):
         shard(end)
     shard(model)
     for module in model.modules():
@@ -230,7 +230,7 @@ def _shard_state(
             module.set_force_sum_reduction_for_comms(True)
 
 
-def _ends(model: CausalLM) -> list[list[nn.Module]]:
+def _embedding_and_head(model: CausalLM) -> list[list[nn.Module]]:
     """Embedding and head as units of their own; one tied matrix on one stage stays with the model."""
     if model.model.embed_tokens is not None and model.lm_head is not None and model.spec.tie_word_embeddings:
         return []

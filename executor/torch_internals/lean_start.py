@@ -42,17 +42,17 @@ class _StandIn(ModuleType):
         """Ask torch's own. The import system's own questions, asked of every module, do not load it."""
         if name.startswith("__"):
             raise AttributeError(name)
-        return getattr(_own(), name)
+        return getattr(_compiler(), name)
 
 
-class _OwnParts(MetaPathFinder, Loader):
+class _CompilerParts(MetaPathFinder, Loader):
     """Loads torch's own before any part of it but its settings: its parts import each other in one order."""
 
     def find_spec(self, name: str, *_: Any) -> ModuleSpec | None:
         """The part as torch's own has imported it; None if it has not, and for whatever else there is."""
         if name == SETTINGS or not name.startswith(f"{COMPILER}.") or not _stands_in():
             return None
-        _own()
+        _compiler()
         return ModuleSpec(name, self, origin=name) if name in sys.modules else None
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
@@ -72,14 +72,14 @@ def leave_compiler_out() -> None:
     sys.modules[COMPILER] = _StandIn()
     setattr(torch, NAME, sys.modules[COMPILER])
     importlib.import_module(SETTINGS)
-    sys.meta_path.insert(0, _OwnParts())
+    sys.meta_path.insert(0, _CompilerParts())
 
 
 def _stands_in() -> bool:
     return isinstance(sys.modules.get(COMPILER), _StandIn)
 
 
-def _own() -> ModuleType:
+def _compiler() -> ModuleType:
     """Torch's compiler, imported in the place of the stand-in."""
     if _stands_in():
         del sys.modules[COMPILER]

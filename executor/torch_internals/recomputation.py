@@ -42,14 +42,14 @@ class _Reusing(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
-def selective_checkpoint_contexts(own: tuple[Any, ...] = ()) -> Callable[[], tuple[Any, Any]]:
+def selective_checkpoint_contexts(operators_kept: tuple[Any, ...] = ()) -> Callable[[], tuple[Any, Any]]:
     """Contexts for checkpoints that keep matrix products, attention and messages, recomputing the rest.
 
     Products that are operators of our `own` are kept too.
     Unlike torch's own, they do not mind that the rest differs: FSDP gathers experts inside of a layer, with
     other operations the second time.
     """
-    operators = (*KEPT, *own)
+    operators = (*KEPT, *operators_kept)
 
     def contexts() -> tuple[Any, Any]:
         kept: dict[Any, deque[Any]] = {operator: deque() for operator in operators}

@@ -187,8 +187,10 @@ class _Followed:
         for seen in tensors:
             if seen.tensor in labels:
                 more = len(shape) - len(seen.shape)
-                own = frozenset((dim + more, inner, size) for dim, inner, size in labels[seen.tensor].factors)
-                left = own if left is None else meet(left, own)
+                factors = frozenset(
+                    (dim + more, inner, size) for dim, inner, size in labels[seen.tensor].factors
+                )
+                left = factors if left is None else meet(left, factors)
         for seen in tensors:
             outside = seen.tensor not in labels and seen.storage not in self.plain
             if outside and seen.storage in self.record.differentiable:
@@ -234,8 +236,10 @@ class _Followed:
         left = frozenset(f for f in labels[query.tensor].factors if f[0] == 1)
         for seen in (key, value):
             share = query.shape[1] // seen.shape[1]
-            own = {(1, inner * share, size) for dim, inner, size in labels[seen.tensor].factors if dim == 1}
-            left = meet(left, frozenset(own))
+            factors = {
+                (1, inner * share, size) for dim, inner, size in labels[seen.tensor].factors if dim == 1
+            }
+            left = meet(left, frozenset(factors))
         if not left:
             raise _Uncut("attention of divided heads")
         outputs = enumerate(step.outputs)
@@ -264,12 +268,12 @@ class _Followed:
             return self._linear(at, step, x, weight, (1, 1, out), bias)
         if label is None:
             return None
-        own = meet(label.factors, frozenset({(1, x.shape[1] // groups, groups)}))
-        if transposed or out != x.shape[1] or not own:
+        factors = meet(label.factors, frozenset({(1, x.shape[1] // groups, groups)}))
+        if transposed or out != x.shape[1] or not factors:
             raise _Uncut("a grouped convolution")
         self.cuts.inside.add(at)
         self.cuts.parameters |= {seen.storage for seen in (weight, *bias)}
-        return Label(own, label.sources)
+        return Label(factors, label.sources)
 
     def _linear(
         self, at: int, step: Step, x: Seen, weight: Seen, given: tuple[int, int, int], bias: list[Seen]

@@ -53,21 +53,21 @@ class Divided:
     whole: tuple[str, ...] = ()
 
 
-def divide(record: Record, groups: Sequence[Sequence[int]], ends: AbstractSet[int], batch: int) -> Divided:
+def divide(record: Record, groups: Sequence[Sequence[int]], outer: AbstractSet[int], batch: int) -> Divided:
     """Divide a record over ranks of tensor parallelism; events get what of their arithmetic is divided."""
     cuts = find_cuts(record, groups)
     steps = _by_group(record, groups)
-    units, uncut = _units(record, groups, ends, steps, cuts)
+    units, uncut = _units(record, groups, outer, steps, cuts)
     if uncut:
         return Divided(uncut=uncut)
     divided = Divided(units=units, loss_rows=cuts.loss_rows, classes=cuts.classes)
     _messages(record, steps, cuts, divided)
-    divided.uncut = _look_up(steps, ends, cuts, divided)
+    divided.uncut = _look_up(steps, outer, cuts, divided)
     if divided.uncut:
         return Divided(uncut=divided.uncut)
     divided.cut = cuts.storages | cuts.parameters
-    divided.whole = _whole_matrices(record, steps, ends, cuts)
-    _split_sequence(record, steps, ends, batch, cuts, divided)
+    divided.whole = _whole_matrices(record, steps, outer, cuts)
+    _split_sequence(record, steps, outer, batch, cuts, divided)
     for at, step in enumerate(record.steps):
         if step.event is not None:
             step.event.cut = _cut_of(at, step, cuts, divided)
@@ -105,20 +105,20 @@ def _by_group(record: Record, groups: Sequence[Sequence[int]]) -> list[list[tupl
 def _units(
     record: Record,
     groups: Sequence[Sequence[int]],
-    ends: AbstractSet[int],
+    outer: AbstractSet[int],
     steps: Sequence[Sequence[tuple[int, Step]]],
     cuts: Cuts,
 ) -> tuple[int, str]:
     """What all blocks that are divided can be divided by, or why none is."""
     units: list[int] = []
     stopped: dict[str, str] = {}
-    for group, own in enumerate(steps):
-        here = [cuts.rows[at] for at, _ in own if at in cuts.rows]
-        if group in ends or here:
-            units += here if group not in ends else []
+    for group, of_group in enumerate(steps):
+        here = [cuts.rows[at] for at, _ in of_group if at in cuts.rows]
+        if group in outer or here:
+            units += here if group not in outer else []
             continue
         name = next((record.segments[i] for i in groups[group] if record.segments[i]), "the module")
-        why = sorted({cuts.why[at] for at, _ in own if at in cuts.why})
+        why = sorted({cuts.why[at] for at, _ in of_group if at in cuts.why})
         stopped[_NUMBER.sub("*", name)] = why[0] if why else "it has no products of weights"
     if not units:
         text = "; ".join(f"{name}: {why}" for name, why in list(stopped.items())[:MOST_TOLD])
@@ -128,12 +128,12 @@ def _units(
 
 
 def _whole_matrices(
-    record: Record, steps: Sequence[Sequence[tuple[int, Step]]], ends: AbstractSet[int], cuts: Cuts
+    record: Record, steps: Sequence[Sequence[tuple[int, Step]]], outer: AbstractSet[int], cuts: Cuts
 ) -> tuple[str, ...]:
     """Matrices that products of blocks use and that are not divided, each once, with what stopped it."""
     whole_matrices: dict[str, str] = {}
-    for group, own in enumerate(steps):
-        for at, step in own if group not in ends else ():
+    for group, of_group in enumerate(steps):
+        for at, step in of_group if group not in outer else ():
             if step.event is None or not is_product(step.event):
                 continue
             for seen in tensors_of(step.arguments):
@@ -147,9 +147,9 @@ def _messages(
     record: Record, steps: Sequence[Sequence[tuple[int, Step]]], cuts: Cuts, divided: Divided
 ) -> None:
     """What enters columns, once for each tensor and block, and the sums that leave rows."""
-    for own in steps:
+    for of_group in steps:
         entered: set[int] = set()
-        for at, step in own:
+        for at, step in of_group:
             if step.event is None or at not in cuts.columns | cuts.rows.keys():
                 continue
             if at in cuts.rows:
@@ -162,16 +162,16 @@ def _messages(
 
 
 def _look_up(
-    steps: Sequence[Sequence[tuple[int, Step]]], ends: AbstractSet[int], cuts: Cuts, divided: Divided
+    steps: Sequence[Sequence[tuple[int, Step]]], outer: AbstractSet[int], cuts: Cuts, divided: Divided
 ) -> str:
     """Divide the largest table that the stem looks up by its rows, or the one that the head uses too."""
-    if 0 not in ends:
+    if 0 not in outer:
         return ""
     looks = [step for _, step in steps[0] if step.name == "embedding" and step.event is not None]
     tables = {step.arguments[0].storage: step.arguments[0].shape[0] for step in looks}
     if not tables:
         return ""
-    head = steps[max(ends)] if max(ends) else []
+    head = steps[max(outer)] if max(outer) else []
     shared = {s for _, step in head if step.event is not None for s in step.event.reads} & tables.keys()
     table = max(set(shared or tables), key=lambda storage: tables[storage])
     if shared and table not in cuts.parameters:
@@ -187,14 +187,16 @@ def _look_up(
 def _split_sequence(
     record: Record,
     steps: Sequence[Sequence[tuple[int, Step]]],
-    ends: AbstractSet[int],
+    outer: AbstractSet[int],
     batch: int,
     cuts: Cuts,
     divided: Divided,
 ) -> None:
     """Find whether the sequence can be split between blocks, and which memory is then."""
-    lengths = [_length(record, own, batch, cuts) for group, own in enumerate(steps) if group not in ends]
-    last = max(ends, default=0)
+    lengths = [
+        _length(record, of_group, batch, cuts) for group, of_group in enumerate(steps) if group not in outer
+    ]
+    last = max(outer, default=0)
     head = last or None
     divided.tokens = gcd(*lengths) if min(lengths) > 1 else 0
     if head is not None and _length(record, steps[head], batch, cuts) not in (lengths[-1], 0):
@@ -203,33 +205,39 @@ def _split_sequence(
     if not divided.tokens:
         divided.gathered.clear()
         return
-    if 0 in ends and not any(id(step.event) in divided.leaves for _, step in steps[0]):
+    if 0 in outer and not any(id(step.event) in divided.leaves for _, step in steps[0]):
         divided.gathered.add(0)
-    for group, own in enumerate(steps):
-        for at, step in own if group not in divided.gathered else ():
+    for group, of_group in enumerate(steps):
+        for at, step in of_group if group not in divided.gathered else ():
             mine = {seen.storage for seen in step.outputs} - cuts.storages - record.parameters.keys()
-            trained = bool(mine & record.differentiable) or group not in ends
+            trained = bool(mine & record.differentiable) or group not in outer
             tokens = _tokens_of(step, batch) if step.event is not None and at not in cuts.inside else 0
             if trained and tokens in lengths:
                 divided.by_tokens |= mine
-    if 0 in ends:  # what blocks read of the stem arrives as they have it
+    if 0 in outer:  # what blocks read of the stem arrives as they have it
         made = {seen.storage for _, step in steps[0] for seen in step.outputs} - record.parameters.keys()
-        read = {s for own in steps[1:] for _, step in own if step.event is not None for s in step.event.reads}
+        read = {
+            s
+            for of_group in steps[1:]
+            for _, step in of_group
+            if step.event is not None
+            for s in step.event.reads
+        }
         divided.by_tokens |= made & read & record.differentiable
 
 
-def _length(record: Record, own: Sequence[tuple[int, Step]], batch: int, cuts: Cuts) -> int:
+def _length(record: Record, of_group: Sequence[tuple[int, Step]], batch: int, cuts: Cuts) -> int:
     """Tokens of a sample in all operations of a group; -1 where they differ, 0 where there are none."""
-    whole = [step for step in _whole_steps(record, own, cuts) if prod(step.outputs[0].shape) > 1]
+    whole = [step for step in _whole_steps(record, of_group, cuts) if prod(step.outputs[0].shape) > 1]
     length = {_tokens_of(step, batch) for step in whole}
     return (length.pop() or -1) if len(length) == 1 else -1 if length else 0
 
 
-def _whole_steps(record: Record, own: Sequence[tuple[int, Step]], cuts: Cuts) -> list[Step]:
+def _whole_steps(record: Record, of_group: Sequence[tuple[int, Step]], cuts: Cuts) -> list[Step]:
     """Operations with a gradient on what is not cut, and is no parameter alone."""
     return [
         step
-        for at, step in own
+        for at, step in of_group
         if step.event is not None
         and at not in cuts.columns | cuts.inside
         and step.outputs[0].storage in record.differentiable

@@ -26,19 +26,19 @@ def table_of(
     _look_up_first(record)
     groups = groups_of(record)
     tied = _tied(record, set(groups[0]), set(groups[-1])) if len(groups) > 2 else 0
-    ends = _ends(record, groups, tied=bool(tied))
-    loss = _loss(record, groups[-1]) if len(groups) - 1 in ends else {}
+    outer = _stem_and_head(record, groups, tied=bool(tied))
+    loss = _loss(record, groups[-1]) if len(groups) - 1 in outer else {}
     kept = kept_when_fused(record, groups, loss.keys())
-    divided = divide(record, groups, ends, batch)
+    divided = divide(record, groups, outer, batch)
     parts = [_block(record, group, kept[i], loss, batch, divided) for i, group in enumerate(groups)]
     for end in divided.gathered:
         parts[end] = _end(parts[end], parts[end or 1].input_bytes)
-    stem = parts[0] if ends else _nothing("stem")
-    head = parts[-1] if len(parts) - 1 in ends else _nothing("head")
+    stem = parts[0] if outer else _nothing("stem")
+    head = parts[-1] if len(parts) - 1 in outer else _nothing("head")
     kinds: list[TracedBlock] = []
     order: list[int] = []
     for i, part in enumerate(parts):
-        if i in ends:
+        if i in outer:
             continue
         alike = [k for k, kind in enumerate(kinds) if replace(part, name=kind.name) == kind]
         order.append(alike[0] if alike else len(kinds))
@@ -52,7 +52,7 @@ def table_of(
     )  # fmt: skip
 
 
-def _ends(record: Record, groups: Sequence[Sequence[int]], *, tied: bool) -> set[int]:
+def _stem_and_head(record: Record, groups: Sequence[Sequence[int]], *, tied: bool) -> set[int]:
     """Which groups are the stem and the head; a last block that nothing follows is one of the blocks."""
     if len(groups) <= 2:
         return set()

@@ -113,10 +113,10 @@ class ShardedMuon(ShardedAdamW):
             self.forget(slot, 0)
         cuts = state_shards_of(slot.name, self.meshes)
         whole = slot.placed(blended(gradient, self.momenta[slot.part])).full_tensor()
-        own = cuts[:1] if slot.parameter.dim() > 2 and cuts and cuts[0][0] == 0 else ()  # its experts alone
-        update = newton_schulz(take(whole, own), self.settings.products)
+        outer = cuts[:1] if slot.parameter.dim() > 2 and cuts and cuts[0][0] == 0 else ()  # its experts alone
+        update = newton_schulz(take(whole, outer), self.settings.products)
         slot.part.mul_(1 - rate * self.settings.weight_decay)
-        slot.part.sub_(take(update, cuts[len(own) :]), alpha=step_of(slot.parameter.shape, rate))
+        slot.part.sub_(take(update, cuts[len(outer) :]), alpha=step_of(slot.parameter.shape, rate))
 
 
 def sharded_optimizer(name: str, pipeline: Pipeline, settings: OptimizerSettings) -> ShardedAdamW:

@@ -117,7 +117,7 @@ def _run(settings: RunSettings) -> int:
     from executor.comm.hangs import answer_when_asked
     from executor.model.attention.kernels import attention_line
     from executor.parallel.affinity import bind
-    from executor.parallel.device import choose_device, fallback_told
+    from executor.parallel.device import choose_device, fallback_line
     from executor.parallel.link_check import check_links
     from executor.parallel.parallelize import COMPUTE_DTYPES
     from executor.torch_internals.lean_start import leave_compiler_out
@@ -158,7 +158,7 @@ def _run(settings: RunSettings) -> int:
         COMPUTE_DTYPES[settings.precision],
         documents=settings.document_end is not None,
     )
-    for line in filter(None, (fallback_told(settings.device, device), bound, attention)):
+    for line in filter(None, (fallback_line(settings.device, device), bound, attention)):
         if environment.get(RESTARTS, "0") == "0":
             ready.say(line)
     status = loop.train(ready) if answerer is None else loop.train(ready, answerer.moved)

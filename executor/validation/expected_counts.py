@@ -28,7 +28,7 @@ from executor.comm.mesh import axis_of_messages, same_replicas
 from executor.parallel.narrow import padded
 from executor.validation.counts import BACKWARD_ATTENTION_GEMMS, FROZEN, Key, StepCounts, count_step
 from executor.validation.fake_rank import RankTask
-from executor.validation.spared import not_gathered_again, spared
+from executor.validation.spared import gathered_once, spared
 
 STACK = "meshplan"
 FACTOR_PRODUCTS = 3  # of a matrix with factors: two that make them, one that joins them
@@ -171,7 +171,7 @@ def _add_replicas(
         reduced = whole * profile.memory.gradient_reduce_bytes
         gathered = whole * profile.memory.parameter_gather_bytes + held * HALF_BYTES
         if N > 1:
-            once = 0 if prefix else not_gathered_again(task, N)
+            once = 0 if prefix else gathered_once(task, N)
             less, M = HALF_BYTES * once, task.num_microbatches
             messages = gathers * count - M * (once > 0)
             _step(step_counts, "all_gather", f"{axis}shard", messages, gathers * gathered - M * less)

@@ -38,7 +38,7 @@ def spared(ops: Sequence[Op], hidden_size: int) -> tuple[Op, ...]:
     return tuple(result)
 
 
-def not_gathered_again(task: RankTask, shards: int) -> int:
+def gathered_once(task: RankTask, shards: int) -> int:
     """Parameters of a frozen embedding that ZeRO-3 gathers once a microbatch, as no gradient comes to it.
 
     Without a pipeline FSDP takes it for what is needed next after the first layer's backward, and gathers it.

@@ -104,14 +104,14 @@ def expected_parts_s(plan: Plan) -> dict[str, float]:
     return {COUNTING: 10.0, TRACING: traced_s / PROCESSES, TRAINING: 6.0, MEASURING: gpu_s}
 
 
-def is_own(plan: Plan) -> bool:
+def is_for_executor(plan: Plan) -> bool:
     """Whether a plan is for, and priced as, the executor that is asked here."""
     return plan.request.stack == STACK and plan.request.engine in (MESHPLAN.engine, FREE)
 
 
 def scope_of(plan: Plan) -> str:
     """What the executor's twin of another engine's plan shows, and what it does not; empty for its own."""
-    if is_own(plan):
+    if is_for_executor(plan):
         return ""
     engine, stack, count = plan.request.engine, plan.request.stack, plan.request.job.mtp_layers
     who = f"no engine in particular ({stack})" if engine == FREE else f"{engine} ({stack})"
@@ -136,7 +136,7 @@ def task_of(plan: Plan) -> RankTask:
         stage=0,
         optimizer=request.job.optimizer,
         adapter=request.job.adapter,
-        eight_bits=eight_bits_of(request.job.precision) if is_own(plan) else _of_twin(plan),
+        eight_bits=eight_bits_of(request.job.precision) if is_for_executor(plan) else _of_twin(plan),
         compression=request.job.gradient_compression,
     )
 
@@ -204,24 +204,24 @@ def judged_memory(
     plan: Plan, traced: Sequence[StageMemory], start: float
 ) -> tuple[tuple[Check, ...], tuple[StageMemory, ...]]:
     """The verdict on the plan's own estimate; of another engine's only the twin's can be traced."""
-    own = is_own(plan)
+    by_executor = is_for_executor(plan)
     of_plan = plan.estimate.memory_by_stage
     stage_memories = tuple(
-        replace(stage, estimate=of_plan[stage.stage]) if own else stage for stage in traced
+        replace(stage, estimate=of_plan[stage.stage]) if by_executor else stage for stage in traced
     )
     at, verdict, small = memory_verdict(
         [(each.estimate.allocated_bytes, each.peak_bytes) for each in stage_memories]
     )
     worst = stage_memories[at]
     detail = (
-        f"{'estimated by the plan' if own else 'estimated for the twin'} "
+        f"{'estimated by the plan' if by_executor else 'estimated for the twin'} "
         f"{format_bytes(worst.estimate.allocated_bytes)}, traced {format_bytes(worst.peak_bytes)}, "
         f"{worst.error:+.1%}: the largest difference of pipeline ranks "
         f"{', '.join(str(stage.stage) for stage in stage_memories)}, at {worst.stage}{small}"
     )
-    name = "memory" if own else "memory of the twin"
+    name = "memory" if by_executor else "memory of the twin"
     traced_check = _check(name, verdict, detail, start, worst.error, "relative difference")
-    if own:
+    if by_executor:
         return (traced_check,), stage_memories
     peak = plan.estimate.peak_memory_bytes
     unseen = Check(
@@ -360,7 +360,7 @@ def step_time(plan: Plan, measured: Sequence[RankMeasurement]) -> Check:
     promised = f"predicted {format_seconds(now.step_time_s)}, at most {format_seconds(now.upper_s)}"
     there = on_planned_gpu(plan, measured)
     if not there:
-        reason = "no rank ran on such a GPU here" if is_own(plan) else "another engine's step"
+        reason = "no rank ran on such a GPU here" if is_for_executor(plan) else "another engine's step"
         detail = f"{promised} on {planned}; {reason}"
         return Check(
             name="step time", verdict="not checked here", detail=detail, value=now.step_time_s, unit="s"
@@ -383,7 +383,7 @@ def gpus_of_stages(plan: Plan) -> tuple[str, ...]:
 def on_planned_gpu(plan: Plan, measured: Sequence[RankMeasurement]) -> list[RankMeasurement]:
     """Ranks that ran on the GPU of their stage, of a plan of the executor's own."""
     kinds = gpus_of_stages(plan)
-    return [item for item in measured if is_own(plan) and _is_gpu(item, kinds[item.stage])]
+    return [item for item in measured if is_for_executor(plan) and _is_gpu(item, kinds[item.stage])]
 
 
 def _is_gpu(measured: RankMeasurement, planned: str) -> bool:

@@ -65,8 +65,8 @@ def capacity(
         counts: Numbers of GPUs.
         answer: Answers one request.
     """
-    own = request.cluster.nodes[0].gpu
-    for gpu in dict.fromkeys((own, *gpus)):
+    present = request.cluster.nodes[0].gpu
+    for gpu in dict.fromkeys((present, *gpus)):
         for count in counts:
             yield _cell(request, gpu, count, answer)
 

@@ -158,8 +158,8 @@ def offers(
 
     What has no price is left out. The offer of the request's own kind and number is the request's plan.
     """
-    own = request.cluster.nodes[0].gpu
-    for gpu in dict.fromkeys((own, *gpus)):
+    present = request.cluster.nodes[0].gpu
+    for gpu in dict.fromkeys((present, *gpus)):
         for count in counts:
             plan = _planned(partial(bought, request, gpu, count), planner)
             offer = None if plan is None else offer_of(plan, gpu, campaign_or_none(plan))

@@ -59,8 +59,8 @@ def _step_seconds(problem: Problem, priced: Priced, form: MemoryForm, held: Vect
     first, last = (np.asarray(end, dtype=np.float64) for end in holds_ends(table.schedule, table.pp, rank))
     seconds = held @ costs.layer_s + costs.every_s + first * costs.first_s + last * costs.last_s
     seconds = seconds + _freeing_seconds(problem, priced, form, held)
-    ends = first * costs.tail_first_s[:, None] + last * costs.tail_last_s[:, None]
-    tail = (np.einsum("pk,jkn->jpn", held, costs.tail_layer_s) + ends).max(axis=(0, 1))
+    fixed_s = first * costs.tail_first_s[:, None] + last * costs.tail_last_s[:, None]
+    tail = (np.einsum("pk,jkn->jpn", held, costs.tail_layer_s) + fixed_s).max(axis=(0, 1))
     M, beta = costs.num_microbatches, costs.bubble_weight
     return np.asarray((M - beta) * seconds.max(axis=0) + beta * seconds.sum(axis=0) + tail + costs.constant_s)
 

@@ -132,8 +132,8 @@ def best_placement_seconds(problem: Problem, table: LayoutTable) -> tuple[Vector
     first, shard_of = distinct_rows([*keys, table.sequence_parallel.astype(np.int64)])
     shards = replace(table.take(first), dp=replicas[first])
     transfers = neighbours_are_best(problem)
-    layers, ends = _best_seconds(problem, shards, transfers=transfers)
-    return layers[:, shard_of], ends[shard_of]
+    layers, outer = _best_seconds(problem, shards, transfers=transfers)
+    return layers[:, shard_of], outer[shard_of]
 
 
 def neighbours_are_best(problem: Problem) -> bool:
@@ -168,9 +168,9 @@ def placed_times(problem: Problem, placed: LayoutTable) -> MicrobatchTimes:
     return _times(problem, costs.layer_s / costs.stretch, (costs.first_s + costs.last_s) / costs.stretch)
 
 
-def _times(problem: Problem, layers: Vector, ends: Vector) -> MicrobatchTimes:
+def _times(problem: Problem, layers: Vector, outer: Vector) -> MicrobatchTimes:
     counts = np.array([run.count for run in layer_runs(problem.model)], dtype=np.float64)
-    return MicrobatchTimes(total_s=counts @ layers + ends, layer_s=layers.min(axis=0))
+    return MicrobatchTimes(total_s=counts @ layers + outer, layer_s=layers.min(axis=0))
 
 
 def degrees_of(table: LayoutTable) -> dict[str, npt.NDArray[np.int64]]:
@@ -195,7 +195,7 @@ def _best_seconds(problem: Problem, shards: LayoutTable, *, transfers: bool) -> 
     Without context parallelism there is one exchange; inside a node, with one of the two axes, or if
     transfers are free, one order.
     """
-    layers, ends = np.empty((len(layer_runs(problem.model)), len(shards))), np.empty(len(shards))
+    layers, outer = np.empty((len(layer_runs(problem.model)), len(shards))), np.empty(len(shards))
     far = transfers & (shards.tp > 1) & (shards.tp * shards.cp > problem.cluster.hierarchy.gpus_per_host)
     kinds = [CP_KINDS.index(kind) for kind in problem.stack.supports.cp_kinds]
     groups = [
@@ -213,8 +213,8 @@ def _best_seconds(problem: Problem, shards: LayoutTable, *, transfers: bool) -> 
         every = shards.take(np.tile(rows, len(placements)))
         of_layers, of_ends = _seconds(problem, every, kind, order, transfers=transfers)
         layers[:, rows] = of_layers.reshape(len(layers), len(placements), len(rows)).min(axis=1)
-        ends[rows] = of_ends.reshape(len(placements), len(rows)).min(axis=0)
-    return layers, ends
+        outer[rows] = of_ends.reshape(len(placements), len(rows)).min(axis=0)
+    return layers, outer
 
 
 def _seconds(
@@ -310,5 +310,5 @@ def _mean_memory(problem: Problem, combined: LayoutTable, zero_stage: int, polic
         run.count * (static + held * least)
         for run, static, least in zip(layer_runs(s.model), form.static_bytes, saved, strict=True)
     )
-    ends = form.state_at(1.0, 1.0) + form.activations_at(0.0, 1.0)
-    return np.asarray((layers + ends) / combined.pp + form.every_bytes) * (1 - ROUNDING)
+    outer = form.state_at(1.0, 1.0) + form.activations_at(0.0, 1.0)
+    return np.asarray((layers + outer) / combined.pp + form.every_bytes) * (1 - ROUNDING)

@@ -58,21 +58,21 @@ def _of_chunks(costs: CostColumns, runs: Vector, order: Order, chunk_ranks: tupl
 def _of_ranks(costs: CostColumns, order: Order, ranks: int) -> Vector:
     """One chunk per rank: ranks that fill up one after the other either hold all layers, or no split does."""
     kinds = np.repeat([kind for kind, _ in order], [length for _, length in order])
-    ends = np.concatenate([np.zeros((1, len(costs.every_s))), np.cumsum(costs.layer_s[kinds], axis=0)])
-    mean = (ends[-1] + ranks * costs.every_s + costs.first_s + costs.last_s) / ranks
+    summed_s = np.concatenate([np.zeros((1, len(costs.every_s))), np.cumsum(costs.layer_s[kinds], axis=0)])
+    mean = (summed_s[-1] + ranks * costs.every_s + costs.first_s + costs.last_s) / ranks
     low, high = mean, 2 * mean
     for _ in range(HALVINGS):
         middle = (low + high) / 2
-        works = _hold_all(costs, ends, ranks, middle * (1 + 1e-12))
+        works = _hold_all(costs, summed_s, ranks, middle * (1 + 1e-12))
         low, high = np.where(works, low, middle), np.where(works, middle, high)
     return np.asarray(low)
 
 
-def _hold_all(costs: CostColumns, ends: Vector, ranks: int, seconds: Vector) -> npt.NDArray[np.bool_]:
+def _hold_all(costs: CostColumns, summed_s: Vector, ranks: int, seconds: Vector) -> npt.NDArray[np.bool_]:
     """Whether ranks of at most this many seconds can hold all layers, whose sums end so."""
-    taken = np.zeros(ends.shape[1])
+    taken = np.zeros(summed_s.shape[1])
     for rank in range(ranks):
         room = seconds - costs.every_s - (rank == 0) * costs.first_s - (rank == ranks - 1) * costs.last_s
-        reached = np.maximum((ends <= taken + room).sum(axis=0) - 1, 0)
-        taken = np.maximum(taken, np.take_along_axis(ends, reached[None], axis=0)[0])
-    return np.asarray(taken >= ends[-1])
+        reached = np.maximum((summed_s <= taken + room).sum(axis=0) - 1, 0)
+        taken = np.maximum(taken, np.take_along_axis(summed_s, reached[None], axis=0)[0])
+    return np.asarray(taken >= summed_s[-1])

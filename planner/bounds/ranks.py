@@ -154,10 +154,10 @@ def _layers_allowed(table: LayoutTable, counts: Vector) -> tuple[Vector, Vector]
     each = np.where(V > 1, np.ceil(layers / (P * V)), layers)
     v_shaped = _V_SHAPED[table.schedule]
     rank = np.arange(P)[:, None]
-    ends = (rank == 0) * np.where(v_shaped, 2, 1) + ((rank == P - 1) & ~v_shaped)
+    outer = (rank == 0) * np.where(v_shaped, 2, 1) + ((rank == P - 1) & ~v_shaped)
     most = np.minimum(V * each, layers) + 0.0 * rank
     lacking = np.where(each * P * V - layers > 2 * (each - 1), each, each - 1)
-    least = np.where(V > 1, V * each - ends * lacking, 1.0) if len(counts) == 1 else 0.0 * most
+    least = np.where(V > 1, V * each - outer * lacking, 1.0) if len(counts) == 1 else 0.0 * most
     return least, most
 
 
@@ -230,8 +230,8 @@ def step_lower_bound(costs: CostColumns, runs: Vector, layouts: LayoutTable, ord
     V = layouts.virtual_stages
     folded = _v_shaped(layouts)
     held = V - (1 + folded) * np.logical_and(V > 1, ends_may_be_empty(runs.sum(), P * V))
-    ends = np.maximum(first, last * (folded == 0)) + held * cheapest
-    slowest = np.maximum(np.maximum(total / P, whole), np.where(runs.sum() >= P * V, ends, 0.0))
+    outer = np.maximum(first, last * (folded == 0)) + held * cheapest
+    slowest = np.maximum(np.maximum(total / P, whole), np.where(runs.sum() >= P * V, outer, 0.0))
     if len(order) > len(runs):
         slowest = np.maximum(slowest, slowest_by_position(costs, runs, order, layouts))
     forms = (runs[:, None] * costs.tail_layer_s).sum(axis=1) + costs.tail_first_s + costs.tail_last_s

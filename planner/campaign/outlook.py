@@ -163,8 +163,8 @@ class Outlook:
         doubts = Doubts(
             engine=engine_family(request.stack), experts=model.is_moe, recurrent=is_unmeasured(model)
         )
-        own = None if request.anchor is None else request.anchor.deviation
-        return interval(1.0, time_deviation(doubts, own))
+        deviation = None if request.anchor is None else request.anchor.deviation
+        return interval(1.0, time_deviation(doubts, deviation))
 
     def _course(self, num_gpus: int) -> Course:
         """The run of the smallest checkpoint, spread evenly, saved at Young and Daly's interval."""

@@ -27,7 +27,7 @@ def save_interval_steps(plan: Plan) -> int | None:
     return max(1, round(_stored_every_s(plan.campaign) / plan.estimate.step_time_s))
 
 
-def near_interval_steps(plan: Plan) -> int | None:
+def nearby_interval_steps(plan: Plan) -> int | None:
     """Whole steps between two saves to the nearest place; None where checkpoints go to storage alone."""
     if plan.campaign is None or len(plan.campaign.kept) < 2:
         return None

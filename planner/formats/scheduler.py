@@ -103,12 +103,14 @@ def _of_slurm(text: str, name: str) -> Scheduled:
         )
     pairs = itertools.pairwise(times)
     return Scheduled(
-        interruptions=tuple(Interruption(at_s=at_s, cause=cause) for at_s, cause in sorted(_ends(whole))),
+        interruptions=tuple(
+            Interruption(at_s=at_s, cause=cause) for at_s, cause in sorted(_interruptions(whole))
+        ),
         waited_s=sum(max(0.0, start - end) for (_, end), (start, _) in pairs if end is not None),
     )
 
 
-def _ends(rows: Sequence[Mapping[str, str]]) -> Iterator[tuple[float, str]]:
+def _interruptions(rows: Sequence[Mapping[str, str]]) -> Iterator[tuple[float, str]]:
     """When and why stints ended that did; "CANCELLED by 1000" is cancelled."""
     for row in rows:
         at_s, cause = _at(row["End"]), _STATES.get(row["State"].partition(" ")[0])

@@ -222,7 +222,7 @@ def _array(reader: _Reader) -> tuple[Word, ...]:
 
 MOST_NESTED = 40
 """Blocks within blocks; deeper ones are passed over."""
-_ENDS = frozenset(("fi", "then", "else", "elif", "done", "do", "esac", "}", ";;", ")", "in"))
+_CLOSERS = frozenset(("fi", "then", "else", "elif", "done", "do", "esac", "}", ";;", ")", "in"))
 
 
 @dataclass(slots=True)
@@ -310,12 +310,12 @@ class _Parser:
         while self.at < len(self.words) and self.words[self.at].operator and self.text() in ("\n", ";", "&"):
             self.at += 1
 
-    def body(self, depth: int, *more_ends: str) -> list[Node]:
+    def body(self, depth: int, *more_closers: str) -> list[Node]:
         """Commands up to a word that ends a block."""
         result: list[Node] = []
         while True:
             self.skip_breaks()
-            if self.at >= len(self.words) or self.text() in _ENDS or self.text() in more_ends:
+            if self.at >= len(self.words) or self.text() in _CLOSERS or self.text() in more_closers:
                 return result
             before = self.at
             result.append(self.chain(depth))
@@ -324,15 +324,15 @@ class _Parser:
 
     def chain(self, depth: int) -> Node:
         """Commands joined by operators."""
-        parts: list[tuple[str, Node]] = [("", self.one(depth))]
+        parts: list[tuple[str, Node]] = [("", self.block_or_command(depth))]
         while self.at < len(self.words) and self.words[self.at].operator and self.text() in ("&&", "||", "|"):
             operator = self.text()
             self.at += 1
             self.skip_breaks()
-            parts.append((operator, self.one(depth)))
+            parts.append((operator, self.block_or_command(depth)))
         return parts[0][1] if len(parts) == 1 else Chain(parts)
 
-    def one(self, depth: int) -> Node:
+    def block_or_command(self, depth: int) -> Node:
         """One command or block."""
         word = self.text()
         if depth >= MOST_NESTED:
@@ -610,7 +610,7 @@ class _Expression:
     def level(self, index: int, depth: int) -> int:
         """Operators of one precedence, from the left."""
         if index == len(_LEVELS):
-            return self.one(depth)
+            return self.primary(depth)
         count = self.level(index + 1, depth)
         while self.here() in _LEVELS[index]:
             mark = self.here()
@@ -620,12 +620,12 @@ class _Expression:
                 _unknown()
         return count
 
-    def one(self, depth: int) -> int:
+    def primary(self, depth: int) -> int:
         """A number, a variable, a sign or parentheses."""
         part = self.here()
         self.at += 1
         if part in ("-", "+", "!"):
-            value = self.one(depth)
+            value = self.primary(depth)
             return {"-": -value, "+": value, "!": int(not value)}[part]
         if part == "(":
             choice = self.choice(depth + 1)
@@ -1074,7 +1074,7 @@ def _any(words: list[Word], names: Variables) -> bool | None:
 
 def _all(words: list[Word], names: Variables) -> bool | None:
     """What must hold together."""
-    return _fold([_one(part, names) for part in _parts(words, ("&&", "-a"))], stop=False)
+    return _fold([_comparison(part, names) for part in _parts(words, ("&&", "-a"))], stop=False)
 
 
 def _fold(fold: list[bool | None], *, stop: bool) -> bool | None:
@@ -1094,11 +1094,11 @@ def _parts(words: list[Word], marks: tuple[str, ...]) -> list[list[Word]]:
     return parts
 
 
-def _one(words: list[Word], names: Variables) -> bool | None:
+def _comparison(words: list[Word], names: Variables) -> bool | None:
     """One comparison."""
     plain = [word for word in words if word.text not in ("(", ")")]
     if plain and plain[0].text == "!":
-        result = _one(plain[1:], names)
+        result = _comparison(plain[1:], names)
         return None if result is None else not result
     if len(plain) == 3:
         return _compared(plain[0], plain[1].text, plain[2], names)
@@ -1218,10 +1218,10 @@ class _Follower:
             if self.left or self.steps >= MOST_STEPS:
                 break
             self.steps += 1
-            result = self.one(node, names)
+            result = self.node(node, names)
         return result
 
-    def one(self, node: Node, names: Variables) -> bool | None:
+    def node(self, node: Node, names: Variables) -> bool | None:
         """Follow one node of the tree."""
         if isinstance(node, Command):
             return self.command(node, names)
@@ -1257,7 +1257,7 @@ class _Follower:
             if mark in ("&&", "||") and result is None:
                 self.parallel([[node], []], names)
             else:
-                result = self.one(node, names)
+                result = self.node(node, names)
         return result
 
     def branch(self, branch: Branch, names: Variables) -> None:

@@ -240,9 +240,9 @@ class _Events:
         place = self.anchors.get(anchor)
         left = MOST_SETTINGS - len(self.read)
         if isinstance(place, tuple) and left > 0:
-            start, end, own = place
+            start, end, prefix = place
             for setting in self.read[start : min(end, start + left)]:
-                inside = f"{name}{setting.name[len(own) :]}".lstrip(".")[:LONGEST_VALUE]
+                inside = f"{name}{setting.name[len(prefix) :]}".lstrip(".")[:LONGEST_VALUE]
                 if inside not in but:
                     self.read.append(Setting(name=inside, value=setting.value, line=setting.line))
 

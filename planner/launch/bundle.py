@@ -37,7 +37,7 @@ from planner.launch.node_order import (
 )
 from planner.launch.nvrx import resilience
 from planner.launch.preflight import preflight
-from planner.launch.programs import PLANNED_FILE, planned, told_to
+from planner.launch.programs import PLANNED_FILE, planned, program_lines
 from planner.launch.ray import ray
 from planner.launch.slurm import requeue, spare_nodes
 from planner.launch.targets import TARGETS, engine_files, variables
@@ -308,7 +308,7 @@ def readme(
     plan: Plan, contract: Contract, launcher: str, files: Files, entry: Entry, order: NodeOrder
 ) -> str:
     """What is in the folder and how it is started."""
-    own = told_to(contract.program, files[FILE]) if contract.program else []
+    program = program_lines(contract.program, files[FILE]) if contract.program else []
     needs = [f"- `{name}`: {what}" for name, what in entry.variables.items()]
     if KEEPS[launcher] == HOSTS and (asks(order) or launcher == "mpi"):
         also = "; give it to sbatch --nodefile too" if launcher == "slurm" else ""
@@ -321,7 +321,7 @@ def readme(
     title = f"{single_line(plan.request.model.name)} on {plan.layout.num_gpus} GPUs by {contract.title}"
     return "\n".join([
         f"# {title}", "", f"Start it: `{STARTS[launcher]}`", "",
-        "Name these in the environment:", "", *needs, "", *own,
+        "Name these in the environment:", "", *needs, "", *program,
         f"`{next(iter(files))}` holds the plan in {contract.title}'s words, `plan.json` the plan itself;",
         "`preflight.sh` says what of a node differs from it, `ranks.csv` where each rank was planned."
         + ("" if launcher == "slurm" else rack),

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 
 from costmodel.campaign.record import Campaign, Kept
-from planner.campaign.saving import near_interval_steps
+from planner.campaign.saving import nearby_interval_steps
 from planner.engines.contract import Contract
 from planner.plan import Plan
 
@@ -67,7 +67,7 @@ def _started(plan: Plan, campaign: Campaign) -> str:
 
 def _nearer(plan: Plan, campaign: Campaign) -> tuple[str, ...]:
     """Words for places nearer than storage; what Megatron-LM cannot be told is said."""
-    steps = near_interval_steps(plan)
+    steps = nearby_interval_steps(plan)
     kepts = _kept(campaign)[:-1]
     if steps is None or not kepts:
         return ()

@@ -103,7 +103,7 @@ def planned(config: str, program: str) -> str:
     return PLANNED.replace("@CONFIG@", config).replace("@KEYWORDS@", keywords)
 
 
-def told_to(contract_reads: str, program: str) -> list[str]:
+def program_lines(contract_reads: str, program: str) -> list[str]:
     """What the README says of the program."""
     lines = [
         f"`PROGRAM` is a Python file of yours, run by `{PLANNED_FILE}`; its path is from this folder.",
@@ -120,4 +120,4 @@ def told_to(contract_reads: str, program: str) -> list[str]:
     return lines
 
 
-__all__ = ["PLANNED_FILE", "planned", "told_to"]
+__all__ = ["PLANNED_FILE", "planned", "program_lines"]

@@ -74,7 +74,7 @@ def understand(
     groups = settings_by_group(flags.settings)
     model = override(model or _find_model(flags.model), groups["model"], "model")
     spec = understand_cluster(flags, cluster=cluster)
-    offload, shares = offload_of(_said_once(flags.offload, groups["layout"].pop("offload", None)))
+    offload, shares = offload_of(_offload_words(flags.offload, groups["layout"].pop("offload", None)))
     job = override(job or _job(flags, model, spec.num_gpus), groups["job"], "job")
     job = job if offload is None else replace(job, offload=offload)
     require_offloadable(job, spec)
@@ -99,7 +99,7 @@ def understand(
     require_seen(job, model)
     notes = _notes(flags, request)
     if flags.objective in SAID_OF_A_RUN:
-        notes = (*notes, _said_of_a_run(flags.objective or "", request.job))
+        notes = (*notes, _run_objective_note(flags.objective or "", request.job))
     if engine is None:
         usual, why = usual_engine(request)
         request, notes = replace(request, engine=usual), (*notes, *why)
@@ -158,7 +158,7 @@ def _pins(flags: Flags, settings: Mapping[str, str]) -> dict[str, Any]:
     return pins
 
 
-def _said_once(flag: str | None, setting: str | None) -> str | None:
+def _offload_words(flag: str | None, setting: str | None) -> str | None:
     """What is offloaded, by ``--offload`` or by ``--set layout.offload``."""
     if flag is not None and setting is not None and flag != setting:
         raise InputError(
@@ -356,7 +356,7 @@ def _objective(name: str | None, job: TrainingJob, cluster: ClusterSpec) -> Obje
     return objective
 
 
-def _said_of_a_run(word: str, job: TrainingJob) -> str:
+def _run_objective_note(word: str, job: TrainingJob) -> str:
     """What an objective of a run is taken for."""
     if word == "time" or job.total_tokens is None:
         return f"objective {word} is step-time: the run of the shortest step is the shortest run"

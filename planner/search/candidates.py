@@ -24,7 +24,7 @@ from planner.engines.contracts import recomputes_of
 from planner.plan import LAYERS_OF_STAGE, OPTIMISED, RECOMPUTE_OF_STAGE, Problem, Recomputes
 from planner.stages.dynamic_program import StageBound
 from planner.stages.integer_program import StageSolution, solve_stages
-from planner.stages.one_count import bound_told
+from planner.stages.one_count import bound_expressible
 from topology.base.errors import InputError
 
 SHAPE = tuple(axis for axis in AXIS_FIELDS if axis in PARTS and axis != "dp")
@@ -72,7 +72,7 @@ def candidate(problem: Problem, priced: Priced, row: int) -> Candidate:
     every_layer = layout.recompute == "full" and problem.recomputed_layers == "all"
     deciding = decidable(costs, layout, every_layer=every_layer)
     recomputes = recomputes_of(problem.engine)
-    known = bound_told(deciding, ranks_of_chunks(layout), recomputes)
+    known = bound_expressible(deciding, ranks_of_chunks(layout), recomputes)
     if every_layer and known.split is not None:
         known = replace(known, split=recomputed_whole(known.split))
     return Candidate(
@@ -112,13 +112,13 @@ def decidable(costs: StageCosts, layout: ParallelLayout, *, every_layer: bool = 
     if not every_layer:
         return costs
     nothing = (0.0,) * len(costs.runs)
-    ends = zip(costs.fixed_activation_bytes, costs.recompute_working_bytes, strict=True)
+    fixed = zip(costs.fixed_activation_bytes, costs.recompute_working_bytes, strict=True)
     return replace(
         costs,
         layer_s=tuple(a + b for a, b in zip(costs.layer_s, costs.recompute_s, strict=True)),
         recompute_s=nothing,
         saved_bytes=costs.saved_bytes_recomputed,
-        fixed_activation_bytes=tuple(a + b for a, b in ends),
+        fixed_activation_bytes=tuple(a + b for a, b in fixed),
         recompute_working_bytes=(0.0,) * costs.num_ranks,
     )
 

@@ -20,7 +20,7 @@ from planner.law import Violation
 from planner.plan import FREE, LAYERS_OF_STAGE, OPTIMISED, RECOMPUTE_OF_STAGE, Problem
 from planner.pricing import split_of
 from planner.stages.dynamic_program import consecutive_split
-from planner.stages.one_count import split_told, told_counts
+from planner.stages.one_count import expressible_counts, split_of_count
 from topology.base.errors import InputError, shown
 
 
@@ -86,7 +86,7 @@ def _fewest(s: Problem, x: ParallelLayout, plain: StageSplit, costs: StageCosts)
         if value == "per-rank":
             split = consecutive_split(within, owners, layers)
         else:
-            each = (split_told(within, owners, layers, n) for n in told_counts(max(layers), value))
+            each = (split_of_count(within, owners, layers, n) for n in expressible_counts(max(layers), value))
             split = next((split for split in each if fits_capacity(within, split)), None)
         if split is not None:
             return split.recompute_of_stage

@@ -47,19 +47,19 @@ def digest(value: object) -> str:
     >>> digest({"tp": 8, "pp": 2.0}) == digest({"pp": 2, "tp": 8})
     True
     """
-    text = json.dumps(_said(value), sort_keys=True, ensure_ascii=False)
+    text = json.dumps(_plain_data(value), sort_keys=True, ensure_ascii=False)
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:DIGITS]
 
 
-def _said(value: object) -> Any:
+def _plain_data(value: object) -> Any:
     """A value as plain data without defaults; a whole number is an integer, as JSON may read it back."""
     if is_dataclass(value) and not isinstance(value, type):
         result = {field.name: getattr(value, field.name) for field in fields(value)}
-        return {f.name: _said(result[f.name]) for f in fields(value) if result[f.name] != _default(f)}
+        return {f.name: _plain_data(result[f.name]) for f in fields(value) if result[f.name] != _default(f)}
     if isinstance(value, Mapping):
-        return {str(key): _said(part) for key, part in value.items()}
+        return {str(key): _plain_data(part) for key, part in value.items()}
     if isinstance(value, tuple | list):
-        return [_said(part) for part in value]
+        return [_plain_data(part) for part in value]
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 

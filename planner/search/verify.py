@@ -170,13 +170,13 @@ def _others(plan: Plan, s: Problem) -> Iterator[Claim]:
     for number, other in enumerate(plan.alternatives, start=1):
         of, x = f" of alternative {number}", other.layout
         there = plan_beside(plan, other)
-        own = there.problem if other.kinds else s
-        broken = check(own, x)
+        problem = there.problem if other.kinds else s
+        broken = check(problem, x)
         yield same(f"rules{of}", ", ".join(violation.rule for violation in broken) or "legal", "legal")
         if broken:
             continue
         split = split_of(s.model, x, other.layers_of_stage, other.recompute_of_stage)
-        now, costs = estimate_split(own, there, x, split)
+        now, costs = estimate_split(problem, there, x, split)
         slower = other.step_time_s / plan.estimate.step_time_s
         yield _close(f"step time{of}", other.step_time_s, now.step_time_s, format_seconds)
         yield _close(f"lower end{of}", other.lower_s, now.lower_s, format_seconds)

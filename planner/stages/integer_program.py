@@ -113,7 +113,7 @@ def _solve(
     """Build the model with bytes rounded one way, solve and decode it."""
     model = IntegerModel()
     counts = _count_variables(model, costs, chunk_ranks)
-    _require_told(model, costs, chunk_ranks, counts, recomputes)
+    _require_expressible(model, costs, chunk_ranks, counts, recomputes)
     _limit_memory(model, costs, counts, rounding)
     quantum = _quantum(costs)
     _minimise_step(model, costs, counts, quantum, cutoff_s)
@@ -153,7 +153,7 @@ def _count_variables(model: IntegerModel, costs: StageCosts, chunk_ranks: tuple[
     return _Counts(layers=layers, recomputed=recomputed, held=held)
 
 
-def _require_told(
+def _require_expressible(
     model: IntegerModel,
     costs: StageCosts,
     chunk_ranks: tuple[int, ...],
@@ -233,15 +233,15 @@ def _require_positions(model: IntegerModel, costs: StageCosts, held: Sequence[Se
     earlier: list[Variable] = []
     for chunk, variables in enumerate(held):
         last = chunk == len(held) - 1
-        ends = [model.boolean() for _ in before]
-        model.require(dict.fromkeys(ends, 1), 1, 1)
+        chosen = [model.boolean() for _ in before]
+        model.require(dict.fromkeys(chosen, 1), 1, 1)
         if last:
-            model.require({ends[-1]: 1}, 1, 1)
+            model.require({chosen[-1]: 1}, 1, 1)
         for k, variable in enumerate(variables):
-            terms = {variable: 1, **{end: -before[p][k] for p, end in enumerate(ends) if before[p][k]}}
+            terms = {variable: 1, **{end: -before[p][k] for p, end in enumerate(chosen) if before[p][k]}}
             start = {end: before[p][k] for p, end in enumerate(earlier) if before[p][k]}
             model.require({**terms, **start}, 0, 0)
-        earlier = ends
+        earlier = chosen
 
 
 def _require_equal_chunks(model: IntegerModel, costs: StageCosts, held: Sequence[Sequence[Variable]]) -> None:

@@ -44,7 +44,7 @@ FEW_THRESHOLDS = 2
 
 
 @functools.lru_cache(maxsize=SPLITS_KEPT)
-def bound_told(costs: StageCosts, chunk_ranks: tuple[int, ...], recomputes: Recomputes) -> StageBound:
+def bound_expressible(costs: StageCosts, chunk_ranks: tuple[int, ...], recomputes: Recomputes) -> StageBound:
     """Bound the step time over all splits that an engine can be told, and propose one."""
     free = bound_stages(costs, chunk_ranks)
     if recomputes == "per-rank" or not _frees(costs) or not math.isfinite(free.bound_s):
@@ -61,12 +61,12 @@ def _frees(costs: StageCosts) -> bool:
     return any(a > b for a, b in zip(costs.saved_bytes, costs.saved_bytes_recomputed, strict=True))
 
 
-def told_counts(most: int, recomputes: Recomputes) -> Iterator[int]:
+def expressible_counts(most: int, recomputes: Recomputes) -> Iterator[int]:
     """Numbers of recomputed layers of a chunk that an engine can be told, where none has more than `most`."""
     yield from (0, most) if recomputes == "all" else range(most + 1)
 
 
-def split_told(
+def split_of_count(
     costs: StageCosts, chunk_ranks: tuple[int, ...], chunk_layers: tuple[int, ...], count: int
 ) -> StageSplit:
     """The split whose chunks have so many layers and recompute their first `count`."""
@@ -96,7 +96,8 @@ def _fewest(costs: StageCosts, chunk_ranks: tuple[int, ...], recomputes: Recompu
     """For every way to make chunks, the split that recomputes least and fits."""
     for chunks in chunk_splits(sum(costs.runs), len(chunk_ranks)):
         splits = (
-            split_told(costs, chunk_ranks, chunks, count) for count in told_counts(max(chunks), recomputes)
+            split_of_count(costs, chunk_ranks, chunks, count)
+            for count in expressible_counts(max(chunks), recomputes)
         )
         result = next((split for split in splits if fits_capacity(costs, split)), None)
         if result is not None:
@@ -109,7 +110,7 @@ def _of_ranks(costs: StageCosts, recomputes: Recomputes, free: StageBound) -> St
     A rank that takes more layers than are tabulated is slower than `wide_s` under any number.
     """
     everything, width = widths(costs)
-    counts = list(told_counts(everything, recomputes))
+    counts = list(expressible_counts(everything, recomputes))
     wide_s = wider_bound(costs, width) if width < everything else math.inf
     first = _first_that_fits(costs, counts, width)
     if first == len(counts) and width < everything:

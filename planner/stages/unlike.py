@@ -30,7 +30,7 @@ from planner.stages.dynamic_program import (
     rank_tables,
     split_of_path,
 )
-from planner.stages.one_count import first_recomputed, told_counts
+from planner.stages.one_count import expressible_counts, first_recomputed
 from topology.base.arrays import Floats
 from topology.base.columns import distinct
 
@@ -79,7 +79,7 @@ def kind_tables(kinds: Sequence[StageCosts], recomputes: Recomputes, *, spare_by
             rank_tables(stage_costs, most, functools.partial(first_recomputed, stage_costs, timed=n, kept=n))
             for stage_costs in roomy
         )
-        for n in told_counts(most, recomputes)
+        for n in expressible_counts(most, recomputes)
     )
     return KindTables(free=free, by_count=tuple(result))
 
@@ -91,12 +91,12 @@ def _free(costs: StageCosts, spare_bytes: float) -> Callable[[Integers], Recompu
 
 def of_stages(tables: Sequence[RankTables], kind_of_stage: tuple[int, ...]) -> RankTables:
     """Rows of the tables of each kind: every rank's own."""
-    own = list(enumerate(kind_of_stage))
+    stages = list(enumerate(kind_of_stage))
     return replace(
         tables[0],
-        seconds=np.stack([tables[kind].seconds[rank] for rank, kind in own]),
-        tails=np.stack([tables[kind].tails[rank] for rank, kind in own]),
-        recomputed=np.stack([tables[kind].recomputed[rank] for rank, kind in own]),
+        seconds=np.stack([tables[kind].seconds[rank] for rank, kind in stages]),
+        tails=np.stack([tables[kind].tails[rank] for rank, kind in stages]),
+        recomputed=np.stack([tables[kind].recomputed[rank] for rank, kind in stages]),
     )
 
 

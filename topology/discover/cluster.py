@@ -187,7 +187,9 @@ def _with_fabric(
         )
         places = tuple(replace(place, domain="") for place in places)
     entries = node_entries(
-        places, lambda place: _own(node, place, sheet), spans=most > 1 and node.scaleup == "nvswitch"
+        places,
+        lambda place: _node_of_place(node, place, sheet),
+        spans=most > 1 and node.scaleup == "nvswitch",
     )
     total = sum(entry.count * entry.gpus_per_node for entry in entries)
     if total > MAX_GPUS:
@@ -207,7 +209,7 @@ def _with_fabric(
     return _drawable(replace(spec, nodes=entries, tiers=tuple(tiers), rail_optimized=rails), notes)
 
 
-def _own(node: NodeSpec, place: Place, sheet: GpuSheet) -> NodeSpec:
+def _node_of_place(node: NodeSpec, place: Place, sheet: GpuSheet) -> NodeSpec:
     """Return a node with what its host's own source told: its machine, its GPU, how many."""
     machine = machine_of_type(place.machine) if place.machine else None
     if machine is not None and machine.gpu == sheet.name:

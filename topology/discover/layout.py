@@ -143,16 +143,16 @@ def tiers_of(
     depth = max((len(place.path) for place in places), default=0)
     tiers: list[TierSpec] = []
     notes: list[str] = []
-    domain_ends = _ends(places, lambda place: place.domain or place.name)
+    domain_ends = _run_bounds(places, lambda place: place.domain or place.name)
     previous: tuple[int, ...] = domain_ends
     for level in range(depth, 0, -1):
-        ends = _ends(places, lambda place, level=level: "/".join(place.path[:level]))  # type: ignore[misc]
-        if len(ends) in (1, len(places)) or ends == previous:
+        bounds = _run_bounds(places, lambda place, level=level: "/".join(place.path[:level]))  # type: ignore[misc]
+        if len(bounds) in (1, len(places)) or bounds == previous:
             continue
-        if not set(ends) <= set(previous):
+        if not set(bounds) <= set(previous):
             notes.append("scale-up domains reach over racks: the racks are left out of the fabric")
             continue
-        counts = [b - a for a, b in pairwise((0, *ends))]
+        counts = [b - a for a, b in pairwise((0, *bounds))]
         even = len(set(counts[:-1])) <= 1 and counts[-1] <= counts[0]
         ratio = facts[len(tiers)].oversubscription if len(tiers) < len(facts) else 1.0
         tiers.append(
@@ -161,11 +161,11 @@ def tiers_of(
                 oversubscription=ratio, latency_s=latency_s,
             )
         )  # fmt: skip
-        previous = ends
+        previous = bounds
     return tiers[:MOST_TIERS], notes
 
 
-def _ends(places: Sequence[Place], key: Callable[[Place], str]) -> tuple[int, ...]:
+def _run_bounds(places: Sequence[Place], key: Callable[[Place], str]) -> tuple[int, ...]:
     """Return after how many hosts each run of one key ends."""
     return tuple(accumulate(len(list(run)) for _, run in groupby(places, key=key)))
 

@@ -62,7 +62,7 @@ def require_for(plan: Plan, engine: str) -> None:
         )
 
 
-def told_variables(engine: str, given: Mapping[str, object], steps: int) -> dict[str, str]:
+def bundle_variables(engine: str, given: Mapping[str, object], steps: int) -> dict[str, str]:
     """Variables of the engine's bundle, from flags first and the environment then; none may be missing.
 
     Args:
@@ -232,7 +232,7 @@ def started_by(
     from planner.rules.verdict import require_room
 
     require_for(require_room(require_described(plan, "plan run")), engine)
-    values = told_variables(engine, given, steps)
+    values = bundle_variables(engine, given, steps)
     nodes = nodes_here(os.environ, nnodes)
     place = place_of(plan, nodes, endpoint)
     folder = folder.resolve()

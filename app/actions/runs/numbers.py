@@ -44,10 +44,10 @@ def check_rates(run: RunSettings) -> None:
         if option.range is not None
     ]
     least = 0.0 if run.min_lr is None else run.min_lr
-    ends = 0 <= least <= run.learning_rate and math.isfinite(least)
+    in_range = 0 <= least <= run.learning_rate and math.isfinite(least)
     for flag, value, holds, words in (
         *numbers,
-        ("--min-lr", least, ends, f"0 to --learning-rate, {run.learning_rate:g}"),
+        ("--min-lr", least, in_range, f"0 to --learning-rate, {run.learning_rate:g}"),
     ):
         if not holds:
             raise InputError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from app.actions.plan import plan_found
+from app.actions.plan import searched_plan
 from costmodel.layout import DEGREES
 from planner.plan import Plan, PlanRequest
 from topology.base.errors import InputError
@@ -26,7 +26,7 @@ def replanned(request: PlanRequest, num_gpus: int, lost: tuple[str, ...]) -> Pla
     if cluster is None:
         return None
     pins = {name: value for name, value in request.pins.items() if name not in (*DEGREES, "shard_degree")}
-    answer = plan_found(replace(request, cluster=cluster, pins=pins))
+    answer = searched_plan(replace(request, cluster=cluster, pins=pins))
     return answer if isinstance(answer, Plan) else None
 
 

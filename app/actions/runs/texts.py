@@ -48,21 +48,21 @@ def with_texts(run: RunSettings, plan: Plan) -> tuple[RunSettings, dict[str, Con
         name: look_through(name, field=reading.field, lanes=reading.global_batch_size) for name in names
     }
     for name, contents in result.items():
-        note(profile_reading_of(name, contents))
+        note(corpus_in_words(name, contents))
     for name in result.keys() & kept_contents(Path(run.folder)).keys():
         require_unchanged(name, reading.kept[name], result[name])
     checksums = {name: contents.sha256 for name, contents in result.items()}
     return replace(run, checksums={reading.tokenizer: tokenizer.sha256, **checksums}), result
 
 
-def profile_reading_of(name: str, contents: Contents) -> str:
+def corpus_in_words(name: str, contents: Contents) -> str:
     """What is read of a corpus, so that nobody trains on a part that was not meant."""
     from collections import Counter
 
     from topology.base.units import MB
 
-    own = contents.hub is None
-    folders = Counter(str(Path(file.name).parent) for file in contents.files if own)
+    is_local = contents.hub is None
+    folders = Counter(str(Path(file.name).parent) for file in contents.files if is_local)
     read = ", ".join(f"{count:,} of {folder}" for folder, count in folders.items() if folder != ".")
     files = f"{len(contents.files):,} {'file' if len(contents.files) == 1 else 'files'}"
     left = f"; {contents.skipped:,} others are left out" if contents.skipped else ""

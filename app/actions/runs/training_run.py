@@ -161,7 +161,7 @@ def check_run(plan: Plan, run: RunSettings, texts: Mapping[str, Contents], min_g
     from app.actions.runs.numbers import check_counts, check_meant, check_rates
     from app.actions.runs.resumed import check_resumed
     from app.reports.answer import note
-    from executor.data.source import raw_told
+    from executor.data.source import raw_token_notes
     from executor.launch.doors import check_doors
     from executor.launch.overlaps import check_overlaps
     from executor.model.layer_limits import check_modelled
@@ -193,7 +193,7 @@ def check_run(plan: Plan, run: RunSettings, texts: Mapping[str, Contents], min_g
     _check_documents(run, plan)
     training_source(run, plan, texts)
     held_out(run, plan, texts)
-    for text in raw_told(run.data, plan.request.model.vocab_size):
+    for text in raw_token_notes(run.data, plan.request.model.vocab_size):
         note(text)
 
 

@@ -145,10 +145,10 @@ def _cost(plan: Plan) -> tuple[Number, ...]:
         value=lambda p: p.estimate.usd_per_billion_tokens, note=_price_note(plan),
     )  # fmt: skip
     if run is not None and run.usd is not None:
-        ends = f"{format_sum(run.usd.p10)} to {format_sum(run.usd.p90)} in eight of ten runs"
+        band = f"{format_sum(run.usd.p10)} to {format_sum(run.usd.p90)} in eight of ten runs"
         money = Number(
             label="$ for all tokens", text=format_sum(run.usd.p50), value=_usd_of_run,
-            note=f"Median of the whole run, failures included; {ends}. {per_tokens} of steps alone. "
+            note=f"Median of the whole run, failures included; {band}. {per_tokens} of steps alone. "
             f"{_price_note(plan)}",
         )  # fmt: skip
     return (

@@ -37,8 +37,8 @@ def show_launch(plan: Plan) -> None:
     with box:
         left, right = st.columns(2)
         engines, launchers = list(ENTRIES), list(LAUNCHERS)
-        own = engines.index(plan.request.engine) if plan.request.engine in engines else 0
-        engine = left.selectbox("Engine", engines, index=own, key="launch_engine")
+        index = engines.index(plan.request.engine) if plan.request.engine in engines else 0
+        engine = left.selectbox("Engine", engines, index=index, key="launch_engine")
         launcher = right.selectbox("Started by", launchers, key="launch_launcher")
         try:
             files, notes = written(request_key(plan.request), plan, str(engine), str(launcher))

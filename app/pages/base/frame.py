@@ -125,7 +125,7 @@ def asked(function: Callable[Given, Answer], *args: Given.args, **kwargs: Given.
     context = get_script_run_ctx()
     visitor = st.context.ip_address or getattr(context, "session_id", "")
     wanted = (lambda: None) if context is None else context.yield_check
-    return workers().ask_while(wanted, visitor, function, *args, **kwargs)
+    return workers().call_while(wanted, visitor, function, *args, **kwargs)
 
 
 def draw(figure: go.Figure, key: str, **options: Any) -> Any:

@@ -34,11 +34,11 @@ def show_history(title: str) -> None:
     component(
         key=KEY,
         data={"question": now, "labels": labels(), "title": title, "serial": st.session_state.get(SERIAL, 0)},
-        on_recalled_change=_ask_again,
+        on_recalled_change=_recall_question,
     )
 
 
-def _ask_again() -> None:
+def _recall_question() -> None:
     """Ask what the browser kept."""
     value = st.session_state[KEY].get("recalled")
     if not isinstance(value, Mapping):

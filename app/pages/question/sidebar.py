@@ -85,7 +85,7 @@ class Question:
         )
 
 
-def ask_job() -> Question:
+def job_question() -> Question:
     """Draw the sidebar and read it.
 
     Raises:

@@ -193,9 +193,9 @@ def _drawn_anew(plan: ServingPlan) -> str:
     """Between which ends a latency lies when the load is drawn anew; nothing where it was not."""
     names = {"ttft": "first token", "tpot": "each token", "end_to_end": "end to end"}
     value = (
-        f"{words} {format_seconds(ends[0])} to {format_seconds(ends[1])}"
+        f"{words} {format_seconds(interval[0])} to {format_seconds(interval[1])}"
         for name, words in names.items()
-        if (ends := plan.estimate.drawn_anew.get(name)) is not None
+        if (interval := plan.estimate.drawn_anew.get(name)) is not None
     )
     drawn_anew = ", ".join(value)
     return (

@@ -90,7 +90,7 @@ def _bill(fleet: SharedFleet) -> Facts:
         pairs.append(("shared", f"{fleet.machines} × {each}; {idle}"))
     else:
         pairs += [
-            ("rented", f"{' + '.join(served_together.names)}: {_own(served_together)}")
+            ("rented", f"{' + '.join(served_together.names)}: {_machines_alone(served_together)}")
             for served_together in fleet.fleets
         ]
     pairs.append(("cost", _dollars(fleet.usd_per_hour)))
@@ -100,7 +100,7 @@ def _bill(fleet: SharedFleet) -> Facts:
     return Facts(title="Machines", pairs=tuple(pairs))
 
 
-def _own(served_together: ServedTogether) -> str:
+def _machines_alone(served_together: ServedTogether) -> str:
     """The machines, or GPUs, of one fleet."""
     rental, dollars = served_together.plan.rental, _dollars(served_together.plan.estimate.usd_per_hour)
     if rental is None:

@@ -187,11 +187,11 @@ def _glm_moe_dsa(r: ConfigReader) -> dict[str, Any]:
     """GLM-5: experts are not in groups."""
     routing = _biased_routing(r, scale=2.5, groups=1, chosen=1)
     latent = _deepseek(r, routing, interleaved=r.flag("rope_interleave", default=True))
-    own = {
+    fields = {
         "norm_epsilon": r.positive("rms_norm_eps", 1e-5),
         "shared_expert_size": r.size("moe_intermediate_size") * r.count("n_shared_experts", 1),
     }
-    return {**latent, **_indexed(r, heads=32), **own}
+    return {**latent, **_indexed(r, heads=32), **fields}
 
 
 def _llama4(r: ConfigReader) -> dict[str, Any]:

@@ -34,22 +34,24 @@ class Blocks(Products):
         """Gradient of the weight, (n, k); blocks are of consecutive tokens."""
         return multiply(gradient.flatten(0, -2).t(), x.flatten(0, -2).t())
 
-    def of_groups(self, rows: torch.Tensor, weight: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
-        """Rows (T, k), those of expert e up to `ends[e]`, times its matrix of (E, n, k): (T, n)."""
-        return multiply_block_groups(*in_blocks(rows), *in_blocks(weight), ends, rows.dtype)
+    def of_groups(self, rows: torch.Tensor, weight: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
+        """Rows (T, k), those of expert e up to `offsets[e]`, times its matrix of (E, n, k): (T, n)."""
+        return multiply_block_groups(*in_blocks(rows), *in_blocks(weight), offsets, rows.dtype)
 
-    def of_group_rows(self, gradient: torch.Tensor, weight: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+    def of_group_rows(
+        self, gradient: torch.Tensor, weight: torch.Tensor, offsets: torch.Tensor
+    ) -> torch.Tensor:
         """Gradient of the rows of groups, (T, k), of that of the result, (T, n)."""
         matrices = in_blocks(weight.transpose(-1, -2))
-        return multiply_block_groups(*in_blocks(gradient), *matrices, ends, gradient.dtype)
+        return multiply_block_groups(*in_blocks(gradient), *matrices, offsets, gradient.dtype)
 
     def of_group_weights(
-        self, gradient: torch.Tensor, rows: torch.Tensor, ends: torch.Tensor
+        self, gradient: torch.Tensor, rows: torch.Tensor, offsets: torch.Tensor
     ) -> torch.Tensor:
         """Gradients of the matrices, (E, n, k): blocks are of a group's rows, filled up with zeros."""
-        left, right = padded(gradient, ends, BLOCK), padded(rows, ends, BLOCK)
+        left, right = padded(gradient, offsets, BLOCK), padded(rows, offsets, BLOCK)
         a, b = in_blocks_of_rows(left.rows), in_blocks_of_rows(right.rows)
-        return sum_block_groups(*a, *b, left.ends, gradient.dtype, len(rows))
+        return sum_block_groups(*a, *b, left.offsets, gradient.dtype, len(rows))
 
 
 BLOCKS = Blocks()

@@ -14,38 +14,40 @@ import torch
 from torch.nn import functional
 
 
-def expert_of_row(ends: torch.Tensor, rows: int) -> torch.Tensor:
+def expert_of_row(offsets: torch.Tensor, rows: int) -> torch.Tensor:
     """Local expert of each of so many rows.
 
     >>> expert_of_row(torch.tensor([2, 2, 5]), 5).tolist()
     [0, 0, 2, 2, 2]
     """
-    return torch.searchsorted(ends, torch.arange(rows, device=ends.device, dtype=ends.dtype), right=True)
+    return torch.searchsorted(
+        offsets, torch.arange(rows, device=offsets.device, dtype=offsets.dtype), right=True
+    )
 
 
 class Padded(NamedTuple):
     """Groups of whole units: rows (L, n), where groups end (E,), and the expert of each unit (L/unit,)."""
 
     rows: torch.Tensor
-    ends: torch.Tensor
+    offsets: torch.Tensor
     expert_of_unit: torch.Tensor
 
 
-def padded(rows: torch.Tensor, ends: torch.Tensor, unit: int) -> Padded:
+def padded(rows: torch.Tensor, offsets: torch.Tensor, unit: int) -> Padded:
     """Groups of rows (T, n), each filled up with zeros to a multiple of `unit`.
 
     >>> found = padded(torch.tensor([[1.0], [2.0], [3.0]]), torch.tensor([1, 1, 3]), 2)
-    >>> found.rows.flatten().tolist(), found.ends.tolist(), found.expert_of_unit.tolist()
+    >>> found.rows.flatten().tolist(), found.offsets.tolist(), found.expert_of_unit.tolist()
     ([1.0, 0.0, 2.0, 3.0, 0.0, 0.0], [2, 2, 4], [0, 2, 2])
     """
-    total, experts = rows.shape[0], ends.shape[0]
+    total, experts = rows.shape[0], offsets.shape[0]
     most = (total + (unit - 1) * experts) // unit * unit
-    starts = functional.pad(ends[:-1], (1, 0))
-    whole = (ends - starts + unit - 1) // unit * unit
+    starts = functional.pad(offsets[:-1], (1, 0))
+    whole = (offsets - starts + unit - 1) // unit * unit
     whole_ends = whole.cumsum(0, dtype=torch.int32)
     moved = whole_ends - whole - starts
-    place = torch.arange(total, device=rows.device) + moved[expert_of_row(ends, total)]
-    units = torch.arange(0, most, unit, device=ends.device, dtype=torch.int32)
+    place = torch.arange(total, device=rows.device) + moved[expert_of_row(offsets, total)]
+    units = torch.arange(0, most, unit, device=offsets.device, dtype=torch.int32)
     return Padded(
         rows.new_zeros(most, rows.shape[1]).index_copy_(0, place, rows),
         whole_ends,

@@ -28,19 +28,21 @@ class Products:
         """Gradient of the weight, (n, k)."""
         return gradient.flatten(0, -2).t() @ x.flatten(0, -2)
 
-    def of_groups(self, rows: torch.Tensor, weight: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
-        """Rows (T, k), those of expert e up to `ends[e]`, times its matrix of (E, n, k): (T, n)."""
-        return functional.grouped_mm(rows, weight.transpose(-1, -2), offs=ends)
+    def of_groups(self, rows: torch.Tensor, weight: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
+        """Rows (T, k), those of expert e up to `offsets[e]`, times its matrix of (E, n, k): (T, n)."""
+        return functional.grouped_mm(rows, weight.transpose(-1, -2), offs=offsets)
 
-    def of_group_rows(self, gradient: torch.Tensor, weight: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+    def of_group_rows(
+        self, gradient: torch.Tensor, weight: torch.Tensor, offsets: torch.Tensor
+    ) -> torch.Tensor:
         """Gradient of the rows of groups, (T, k), of that of the result, (T, n)."""
-        return functional.grouped_mm(gradient, weight, offs=ends)
+        return functional.grouped_mm(gradient, weight, offs=offsets)
 
     def of_group_weights(
-        self, gradient: torch.Tensor, rows: torch.Tensor, ends: torch.Tensor
+        self, gradient: torch.Tensor, rows: torch.Tensor, offsets: torch.Tensor
     ) -> torch.Tensor:
         """Gradients of the matrices, (E, n, k), each summed over its group's rows alone."""
-        return functional.grouped_mm(gradient.t(), rows, offs=ends)
+        return functional.grouped_mm(gradient.t(), rows, offs=offsets)
 
 
 SAME = Products()

@@ -28,9 +28,9 @@ def shape_of_sums(
     _left_scales: torch.Tensor,
     right: torch.Tensor,
     _right_scales: torch.Tensor,
-    ends: torch.Tensor,
+    offsets: torch.Tensor,
     dtype: torch.dtype,
     _rows: int,
 ) -> torch.Tensor:
     """Sums over groups, (E, n, k), without values."""
-    return left.new_empty(ends.shape[0], left.shape[0], right.shape[0], dtype=dtype)
+    return left.new_empty(offsets.shape[0], left.shape[0], right.shape[0], dtype=dtype)

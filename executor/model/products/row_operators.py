@@ -21,14 +21,14 @@ def multiply_groups_on_cpu(
     scales: torch.Tensor,
     weight: torch.Tensor,
     weight_scales: torch.Tensor,
-    ends: torch.Tensor,
+    offsets: torch.Tensor,
     dtype: torch.dtype,
     *,
     fast: bool,  # noqa: ARG001  # as the operator has it
 ) -> torch.Tensor:
-    """Rows (T, k) in e4m3, up to `ends[e]` times weight e of (E, n, k), a scale for every row: (T, n)."""
+    """Rows (T, k) in e4m3, up to `offsets[e]` times weight e of (E, n, k), a scale for every row: (T, n)."""
     result = torch.zeros(rows.shape[0], weight.shape[1], dtype=dtype)
-    for expert, (start, end) in enumerate(pairwise((0, *ends.tolist()))):
+    for expert, (start, end) in enumerate(pairwise((0, *offsets.tolist()))):
         if end > start:
             result[start:end] = functional.scaled_mm(
                 rows[start:end],
@@ -47,12 +47,12 @@ def multiply_groups_on_gpu(
     scales: torch.Tensor,
     weight: torch.Tensor,
     weight_scales: torch.Tensor,
-    ends: torch.Tensor,
+    offsets: torch.Tensor,
     dtype: torch.dtype,
     *,
     fast: bool,
 ) -> torch.Tensor:
-    """Multiply by one kernel, which reads the ends on the device."""
+    """Multiply by one kernel, which reads the offsets on the device."""
     result = functional.scaled_grouped_mm(  # type: ignore[attr-defined]  # not in torch's stubs
         rows,
         weight.transpose(-1, -2),
@@ -60,7 +60,7 @@ def multiply_groups_on_gpu(
         ScalingType.RowWise,
         weight_scales.squeeze(-1),
         ScalingType.RowWise,
-        offs=ends,
+        offs=offsets,
         output_dtype=torch.bfloat16,
         use_fast_accum=fast,
     )
@@ -72,7 +72,7 @@ def _shape_of_groups(
     _scales: torch.Tensor,
     weight: torch.Tensor,
     _weight_scales: torch.Tensor,
-    _ends: torch.Tensor,
+    _offsets: torch.Tensor,
     dtype: torch.dtype,
     *,
     fast: bool,  # noqa: ARG001  # as the operator has it
@@ -86,13 +86,13 @@ def sum_groups_on_cpu(
     left_scales: torch.Tensor,
     right: torch.Tensor,
     right_scales: torch.Tensor,
-    ends: torch.Tensor,
+    offsets: torch.Tensor,
     dtype: torch.dtype,
     rows: int,  # noqa: ARG001  # without those that pad: what counts as multiplied
 ) -> torch.Tensor:
     """Products left (n, L) · right (k, L)ᵀ of each group's columns, scales (E, n) and (E, k): (E, n, k)."""
-    result = torch.zeros(len(ends), left.shape[0], right.shape[0], dtype=dtype)
-    for expert, (start, end) in enumerate(pairwise((0, *ends.tolist()))):
+    result = torch.zeros(len(offsets), left.shape[0], right.shape[0], dtype=dtype)
+    for expert, (start, end) in enumerate(pairwise((0, *offsets.tolist()))):
         if end > start:
             result[expert] = functional.scaled_mm(
                 left[:, start:end].contiguous(),
@@ -111,11 +111,11 @@ def sum_groups_on_gpu(
     left_scales: torch.Tensor,
     right: torch.Tensor,
     right_scales: torch.Tensor,
-    ends: torch.Tensor,
+    offsets: torch.Tensor,
     dtype: torch.dtype,
     rows: int,  # noqa: ARG001  # as the operator has it
 ) -> torch.Tensor:
-    """Sum by one kernel, which reads the ends on the device."""
+    """Sum by one kernel, which reads the offsets on the device."""
     result = functional.scaled_grouped_mm(  # type: ignore[attr-defined]  # not in torch's stubs
         left,
         right.t(),
@@ -123,7 +123,7 @@ def sum_groups_on_gpu(
         ScalingType.RowWise,
         right_scales.flatten(),
         ScalingType.RowWise,
-        offs=ends,
+        offs=offsets,
         output_dtype=torch.bfloat16,
     )
     return result.to(dtype)

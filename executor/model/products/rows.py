@@ -37,23 +37,25 @@ class Rows(Products):
         """Gradient of the weight, (n, k)."""
         return multiply(gradient.flatten(0, -2).t(), x.flatten(0, -2).t())
 
-    def of_groups(self, rows: torch.Tensor, weight: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
-        """Rows (T, k), those of expert e up to `ends[e]`, times its matrix of (E, n, k): (T, n)."""
+    def of_groups(self, rows: torch.Tensor, weight: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
+        """Rows (T, k), those of expert e up to `offsets[e]`, times its matrix of (E, n, k): (T, n)."""
         (a, a_scales), (b, b_scales) = rounded(rows), rounded(weight)
-        return multiply_groups(a, a_scales, b, b_scales, ends, rows.dtype, fast=True)
+        return multiply_groups(a, a_scales, b, b_scales, offsets, rows.dtype, fast=True)
 
-    def of_group_rows(self, gradient: torch.Tensor, weight: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+    def of_group_rows(
+        self, gradient: torch.Tensor, weight: torch.Tensor, offsets: torch.Tensor
+    ) -> torch.Tensor:
         """Gradient of the rows of groups, (T, k), of that of the result, (T, n)."""
         (a, a_scales), (b, b_scales) = rounded(gradient), rounded(weight.transpose(-1, -2))
-        return multiply_groups(a, a_scales, b, b_scales, ends, gradient.dtype, fast=False)
+        return multiply_groups(a, a_scales, b, b_scales, offsets, gradient.dtype, fast=False)
 
     def of_group_weights(
-        self, gradient: torch.Tensor, rows: torch.Tensor, ends: torch.Tensor
+        self, gradient: torch.Tensor, rows: torch.Tensor, offsets: torch.Tensor
     ) -> torch.Tensor:
         """Gradients of the matrices, (E, n, k): factors and sums are of a group's rows alone."""
-        left, right = padded(gradient, ends, UNIT), padded(rows, ends, UNIT)
+        left, right = padded(gradient, offsets, UNIT), padded(rows, offsets, UNIT)
         (a, a_scales), (b, b_scales) = rounded_groups(left), rounded_groups(right)
-        return sum_groups(a, a_scales, b, b_scales, left.ends, gradient.dtype, len(rows))
+        return sum_groups(a, a_scales, b, b_scales, left.offsets, gradient.dtype, len(rows))
 
 
 ROWS = Rows()
@@ -83,7 +85,7 @@ def rounded_groups(groups: Padded) -> tuple[torch.Tensor, torch.Tensor]:
     """
     units, expert = groups.rows.unflatten(0, (-1, UNIT)), groups.expert_of_unit
     of_unit = torch.linalg.vector_norm(units, ord=float("inf"), dim=1)
-    largest = of_unit.new_zeros(len(groups.ends), of_unit.shape[1])
+    largest = of_unit.new_zeros(len(groups.offsets), of_unit.shape[1])
     largest.scatter_reduce_(0, expert.unsqueeze(-1).expand_as(of_unit), of_unit, "amax")
     up, down = factors(largest)
     values = (units * up.to(units.dtype)[expert].unsqueeze(1)).to(FORMAT)

@@ -74,8 +74,8 @@ def run_of_phases(phases: Sequence[Phase], world: FailureModel, search: Search, 
     best = [search(phase.request) for phase in phases]
     layouts = list(dict.fromkeys(plan.layout for plan in best))
     plans = [
-        [own if own.layout == layout else _under(phase.request, layout, given) for layout in layouts]
-        for phase, own in zip(phases, best, strict=True)
+        [plan if plan.layout == layout else _under(phase.request, layout, given) for layout in layouts]
+        for phase, plan in zip(phases, best, strict=True)
     ]
     seconds = np.array([[math.inf if plan is None else mean_s(plan, world) for plan in row] for row in plans])
     between_s = max(reshard_s(plan, world) for plan in best)
@@ -89,13 +89,13 @@ def run_of_phases(phases: Sequence[Phase], world: FailureModel, search: Search, 
         before_s = float(switch_s[place - 1][chosen[place - 1], chosen[place]]) if place else 0.0
         value = replace(plan, campaign=campaign_of(plan, world))
         runs.append(PhaseRun(phase=phase, plan=value, reshard_s=before_s))
-    own = [layouts.index(plan.layout) for plan in best]
+    best_of_each = [layouts.index(plan.layout) for plan in best]
     pauses = sum(phase.pause_s for phase in phases)
     return _summed(
         tuple(runs),
         mean_days=(total_s(seconds, chosen, switch_s) + pauses) / DAY,
         one_layout_days=(_in_one_place(layouts, seconds, switch_s) + pauses) / DAY,
-        each_best_days=(total_s(seconds, own, switch_s) + pauses) / DAY,
+        each_best_days=(total_s(seconds, best_of_each, switch_s) + pauses) / DAY,
     )
 
 

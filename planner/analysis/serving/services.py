@@ -126,10 +126,10 @@ def _on(services: Sequence[Service], offer: Offer, each: Each) -> list[ServedTog
     """Fleets of the fewest GPUs on one kind of machine, replicas shared where that takes fewer still."""
     served_togethers: list[ServedTogether] = []
     for group in _alike(services):
-        own = [_fewest(service.asked, offer, each) for service in group]
+        apart = [_fewest(service.asked, offer, each) for service in group]
         plans = [
             ServedTogether(names=(service.name,), plan=plan)
-            for service, plan in zip(group, own, strict=True)
+            for service, plan in zip(group, apart, strict=True)
             if plan
         ]
         together = _fewest(_merged(group, offer), offer, each) if len(group) > 1 else None

@@ -53,7 +53,7 @@ def counted_caches(flags: ServeFlags, trace: Load | None) -> dict[str, Any]:
     return {"router": policy, "host_cache_bytes": _bytes(flags.kv_offload) if flags.kv_offload else 0.0}
 
 
-def most_found(trace: Load) -> float:
+def highest_hit_rate(trace: Load) -> float:
     """The share of the trace's prompt tokens that one cache without an end has: no fleet's caches have more.
 
     Fleets are searched for as if theirs had; each is simulated with what its own have.

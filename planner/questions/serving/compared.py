@@ -24,14 +24,14 @@ def compared_weights(flags: ServeFlags, model: ModelSpec, gpu: Gpu) -> tuple[Wei
     """Precisions to compare: those named, or the checkpoint's own and the narrower ones the GPU can run."""
     if flags.weights is not None:
         return tuple(one_of(name.strip(), WEIGHTS, "--weights") for name in flags.weights.split(","))
-    own = _published(model)
+    published = _published(model)
     engine = serving_stack(flags.engine or "vllm")
     narrower = [
         item
-        for item in NARROWER.get(own, ())
+        for item in NARROWER.get(published, ())
         if serves_weights(engine, gpu, item) and (item != "fp4" or "fp4" in gpu.peak_flop_per_s)
     ]
-    return (own, *narrower)
+    return (published, *narrower)
 
 
 def _published(model: ModelSpec) -> Weights:

@@ -19,12 +19,12 @@ Fabrics = list[tuple[str, Hierarchy]]
 class Renting:
     """From whom machines are rented: from `among`, None being whoever is quoted first, or from nobody."""
 
-    own: bool
+    owned: bool
     among: tuple[str, ...] | None = None
 
     def offer(self, gpu: str, hierarchy: Hierarchy) -> Offer | None:
         """The machine that is rented for a GPU kind, None where GPUs are had one by one."""
-        return None if self.own else offer_of(gpu, hierarchy.gpus_per_host, self.among)
+        return None if self.owned else offer_of(gpu, hierarchy.gpus_per_host, self.among)
 
 
 def renting(flags: ServeFlags) -> Renting:
@@ -36,7 +36,7 @@ def renting(flags: ServeFlags) -> Renting:
     ]
     named = [name.strip().lower() for name in (flags.provider or "").split(",") if name.strip()]
     if not named:
-        return Renting(own=bool(owned))
+        return Renting(owned=bool(owned))
     if OWN in named or owned:
         if set(named) != {OWN}:
             raise InputError(
@@ -44,8 +44,8 @@ def renting(flags: ServeFlags) -> Renting:
                 cause=" and ".join([f"--provider {flags.provider}", *owned]),
                 fix="give --provider own with a price or a cluster, or providers alone",
             )
-        return Renting(own=True)
-    return Renting(own=False, among=tuple(provider_named(name) for name in named))
+        return Renting(owned=True)
+    return Renting(owned=False, among=tuple(provider_named(name) for name in named))
 
 
 def offered(result: Renting, fabrics: Fabrics) -> tuple[Fabrics, list[str]]:
@@ -70,7 +70,7 @@ def in_smaller_machines(result: Renting, fabrics: Fabrics) -> Fabrics:
     Each is one machine, so no replica reaches beyond its own.
     """
     more: Fabrics = []
-    for gpu, fabric in fabrics if not result.own else ():
+    for gpu, fabric in fabrics if not result.owned else ():
         for size in sizes_offered(gpu, result.among):
             offer = offer_of(gpu, size, result.among)
             if size < fabric.gpus_per_host and offer is not None:

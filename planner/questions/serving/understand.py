@@ -18,7 +18,7 @@ from costmodel.serving.levels import ServingLevel
 from costmodel.serving.simulation.load import Load, mean_rate_per_s, read_trace
 from planner.questions.flags import ServeFlags
 from planner.questions.serving.adapters import served_adapters
-from planner.questions.serving.caches import counted_caches, most_found
+from planner.questions.serving.caches import counted_caches, highest_hit_rate
 from planner.questions.serving.compared import compared_modes, compared_weights, one_of, shown_only_of
 from planner.questions.serving.lengths import length_notes, lengths_of
 from planner.questions.serving.offers import Renting, in_smaller_machines, nodes_for, offered, renting
@@ -81,7 +81,7 @@ def understand_serving(
     caches = counted_caches(flags, trace)
     if trace is not None and caches:
         trace = replace(trace, router=caches["router"])
-        job = replace(job, cached_share=most_found(trace))
+        job = replace(job, cached_share=highest_hit_rate(trace))
     requests = [
         (_request(flags, model, job, gpu, weights, objective, result, hierarchy), hierarchy)
         for gpu, hierarchy in fabrics

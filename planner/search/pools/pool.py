@@ -233,14 +233,14 @@ def _of_all(best: Plan, plans: Sequence[Plan]) -> Optimality:
 
 def joined(plan: Plan, others: Sequence[Looked]) -> Optimality:
     """The certificate of a plan with what other searches looked at: their scores as steps of its own GPUs."""
-    own, goal, G, step_s = (
+    certificate, goal, G, step_s = (
         plan.optimality,
         goal_of_plan(plan),
         plan.layout.num_gpus,
         plan.estimate.step_time_s,
     )
-    pruned, floors, solved = Counter(own.pruned), dict(own.floors_s), own.solved
-    bound = min(own.bound_s, step_s)
+    pruned, floors, solved = Counter(certificate.pruned), dict(certificate.floors_s), certificate.solved
+    bound = min(certificate.bound_s, step_s)
     for other in others:
         solved += other.solved
         pruned.update(other.pruned)
@@ -249,10 +249,10 @@ def joined(plan: Plan, others: Sequence[Looked]) -> Optimality:
             there = float(goal.cutoff_s(G, least))
             if math.isfinite(there):
                 floors[name] = min(floors.get(name, math.inf), there)
-    gap = max(0.0, 1 - bound / step_s) if own.bound_bytes is None else own.gap
-    proven = own.status == "proven" and gap <= ROUNDED_AWAY
+    gap = max(0.0, 1 - bound / step_s) if certificate.bound_bytes is None else certificate.gap
+    proven = certificate.status == "proven" and gap <= ROUNDED_AWAY
     return replace(
-        own,
+        certificate,
         status="proven" if proven else "best-found",
         bound_s=bound,
         gap=gap,

@@ -319,14 +319,14 @@ def _parts(done: UnlikeSearch, priced: Sequence[Priced]) -> tuple[Vector, Vector
     costs = [item.costs for item in priced]
     slower = slowness([cost.layer_s for cost in costs])
     counts, pp = done.counts, priced[0].table.pp
-    ends = [
+    outer_s = [
         np.min(
             [getattr(cost_columns, name) / rho for cost_columns, rho in zip(costs, slower, strict=True)],
             axis=0,
         )
         for name in ("first_s", "last_s")
     ]
-    work = counts @ costs[0].layer_s + sum(ends)
+    work = counts @ costs[0].layer_s + sum(outer_s)
     total = counts @ np.min([cost.layer_s for cost in costs], axis=0)
     for name, times in (("first_s", 1), ("last_s", 1), ("every_s", pp)):
         total = total + times * np.min([getattr(cost, name) for cost in costs], axis=0)

@@ -33,9 +33,9 @@ def one():
 def test_a_plan_is_the_one_that_is_found_here(one):
     """Plans and their absence come back whole."""
     asked = understand(Flags(model="8b", gpus="8", top="1")).request
-    here, there = search(asked), one.ask("me", search, asked)
+    here, there = search(asked), one.call("me", search, asked)
     assert [clockless(there.to_dict())] == [clockless(here.to_dict())]
-    assert isinstance(one.ask("me", search, understand(Flags(model="405b", gpus="8")).request), Infeasible)
+    assert isinstance(one.call("me", search, understand(Flags(model="405b", gpus="8")).request), Infeasible)
 
 
 def clockless(document):
@@ -45,13 +45,13 @@ def clockless(document):
 
 def test_what_is_raised_there_is_raised_here_and_the_process_lives_on(one):
     """A wrong input keeps its three lines, a defect is named, and neither costs a process."""
-    first = one.ask("me", os.getpid)
+    first = one.call("me", os.getpid)
     with pytest.raises(InputError, match="price must be") as wrong:
-        one.ask("me", _refuse)
+        one.call("me", _refuse)
     assert not isinstance(wrong.value, DefectError)
     with pytest.raises(DefectError, match="ZeroDivisionError"):
-        one.ask("me", truediv, 1, 0)
-    assert one.ask("me", os.getpid) == first != os.getpid()
+        one.call("me", truediv, 1, 0)
+    assert one.call("me", os.getpid) == first != os.getpid()
 
 
 def _refuse():
@@ -70,10 +70,10 @@ def test_a_question_without_end_ends_its_own_process_only(function, argument, li
     """Too long, too large, or fatal: three lines for who asked, an answer for the next."""
     with closing(Workers(1, answer_s=limit_s, memory_bytes=256 * MIB)) as pool:
         with pytest.raises(InputError, match=said):
-            pool.ask("me", function, argument)
+            pool.call("me", function, argument)
         assert pool._free == [None]
         pool._answer_s = MANY_S
-        assert pool.ask("you", abs, -1) == 1
+        assert pool.call("you", abs, -1) == 1
 
 
 def _held(gate):
@@ -99,10 +99,10 @@ def test_visitors_take_turns(processes, tmp_path):
 
     with closing(Workers(processes, answer_s=MANY_S)) as pool, ThreadPoolExecutor(5) as threads:
         for gate in gates:
-            threads.submit(pool.ask, "hog", _held, gate)
+            threads.submit(pool.call, "hog", _held, gate)
         until(lambda: len(begun()) == processes and len(pool._waiting) == 4 - processes)
         first = begun()
-        threads.submit(pool.ask, "guest", _held, tmp_path / "guest")
+        threads.submit(pool.call, "guest", _held, tmp_path / "guest")
         until(lambda: len(pool._waiting) == 5 - processes)
         min(first).touch()
         until(lambda: begun() > first)
@@ -119,14 +119,14 @@ def test_one_visitor_cannot_fill_the_queue():
     pool._free.clear()
     pool._waiting = dict.fromkeys(range(MOST_WAITING), "hog")
     with pytest.raises(InputError, match="too many questions"):
-        pool.ask("hog", abs, -1)
+        pool.call("hog", abs, -1)
 
 
 def test_a_process_ends_with_its_server():
     """Even in the middle of a question of a server that was killed."""
     code = (
         "import sys, threading, time, os; from app.actions.workers import Workers; pool = Workers(1)\n"
-        "print(pool.ask('me', os.getpid), flush=True); pool.ask('me', time.sleep, 60)"
+        "print(pool.call('me', os.getpid), flush=True); pool.call('me', time.sleep, 60)"
     )
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
@@ -150,25 +150,25 @@ def _changed():
 
 def test_what_nobody_wants_any_more_is_given_up_at_once(one):
     """Its process ends, whoever asks next has another; what is wanted is answered as before."""
-    first = one.ask("me", os.getpid)
+    first = one.call("me", os.getpid)
     began = time.monotonic()
     with pytest.raises(ChangedError):
-        one.ask_while(_changed, "me", time.sleep, MANY_S)
+        one.call_while(_changed, "me", time.sleep, MANY_S)
     assert time.monotonic() - began < MANY_S / 4
     assert not Path(f"/proc/{first}").exists()
     assert (
-        one.ask_while(_changed, "me", os.getpid) != first
+        one.call_while(_changed, "me", os.getpid) != first
     )  # soon answered, so it is not asked whether it is wanted
 
 
 def test_a_question_that_waits_can_be_given_up_too(one):
     """It leaves the line, and those behind it are answered."""
     with ThreadPoolExecutor() as threads:
-        long = threads.submit(one.ask, "you", time.sleep, 4)
+        long = threads.submit(one.call, "you", time.sleep, 4)
         while not one._under_way:
             time.sleep(0.01)
         with pytest.raises(ChangedError):
-            one.ask_while(_changed, "me", os.getpid)
+            one.call_while(_changed, "me", os.getpid)
         assert one.waiting == 0
-        assert one.ask("me", os.getpid) != os.getpid()
+        assert one.call("me", os.getpid) != os.getpid()
         long.result()

@@ -183,7 +183,7 @@ def test_runs_behind_a_plan_are_counted_as_the_plan_counts_them(monkeypatch):
     monkeypatch.setattr(accuracy.st, "segmented_control", lambda _, options, **__: options[0])
     monkeypatch.setattr(accuracy.st, "caption", shown.append)
     assert f"({behind.runs:,})" in accuracy.run_words("megatron-core", "hopper")[True]
-    near = accuracy.near_ones(predict_rows(read_rows(PUBLISHED_RUNS), load_calibration()))
+    near = accuracy.nearest_runs(predict_rows(read_rows(PUBLISHED_RUNS), load_calibration()))
     (said,) = shown
     assert (
         said == f"{behind.runs:,} measured runs; the {len(near):,} that come with the package are shown here."

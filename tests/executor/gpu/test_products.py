@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch")
 
 from torch.nn import functional
 
-from executor.model.grouped import ends_of, multiply_groups
+from executor.model.grouped import multiply_groups, offsets_of
 from executor.model.products.block_operators import BLOCK, wide
 from executor.model.products.blocks import in_blocks
 from executor.model.products.formats import EXPERTS_CAPABILITIES, FIRST_CAPABILITY, PRODUCTS, EightBits
@@ -95,7 +95,7 @@ def test_experts_are_those_of_rounded_operands_each_alone(device: str, name: Eig
     require(device, name, experts=True)
     narrow = PRODUCTS[name]
     rows, weight, gradient = drawn((256, 64), (4, 128, 64), (256, 128))
-    ends = ends_of(torch.tensor(COUNTS))
+    ends = offsets_of(torch.tensor(COUNTS))
     parts = [(e, a, b) for e, (a, b) in enumerate(pairwise([0, *ends.tolist()])) if b > a]
     sums = torch.zeros(weight.shape)
     for e, a, b in parts:
@@ -125,7 +125,7 @@ def test_experts_in_sixteen_bits_multiply_without_waiting(device: str) -> None:
     """No row count is asked for, forward and backward; equal to one product an expert, none where it has no rows."""
     counts = [32, 0, 96, 128]
     rows, weight, gradient = drawn((256, 64), (4, 128, 64), (256, 128))
-    ends = ends_of(torch.tensor(counts)).to(device)
+    ends = offsets_of(torch.tensor(counts)).to(device)
     parts = list(zip(rows.split(counts), gradient.split(counts), weight, strict=True))
     for multiply, operands, wanted in (
         (

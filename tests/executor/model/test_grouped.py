@@ -7,7 +7,7 @@ import torch
 
 from costmodel.models.catalog import model
 from executor.model.delayed import DelayedGradients
-from executor.model.grouped import add_weighted_bias, ends_of, multiply_groups
+from executor.model.grouped import add_weighted_bias, multiply_groups, offsets_of
 from executor.model.moe import MoE
 from executor.model.products.formats import EightBits, multiply_in
 
@@ -30,7 +30,7 @@ def test_products_and_gradients_are_those_of_a_loop(counts: list[int], put_off: 
 
     delayed = DelayedGradients()
     delayed.recording = put_off
-    found = multiply_groups(rows, weight, ends_of(torch.tensor(counts)), delayed)
+    found = multiply_groups(rows, weight, offsets_of(torch.tensor(counts)), delayed)
     (found * towards).sum().backward()
     weight_gradient = weight.grad if not put_off else delayed.take()[0]()[0][1]
 
@@ -52,7 +52,7 @@ def test_the_bias_of_an_expert_is_that_of_a_loop(counts: list[int]) -> None:
     expert = torch.arange(len(counts)).repeat_interleave(torch.tensor(counts))
     expected = leaves[0] + leaves[1][expert] * leaves[2].unsqueeze(-1)
     wanted = torch.autograd.grad((expected * towards).sum(), leaves)
-    found = add_weighted_bias(*leaves, ends_of(torch.tensor(counts)))
+    found = add_weighted_bias(*leaves, offsets_of(torch.tensor(counts)))
     gradients = torch.autograd.grad((found * towards).sum(), leaves)
     torch.testing.assert_close(found, expected)
     for mine, theirs in zip(gradients, wanted, strict=True):

@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 from torch.nn import functional
 
 from executor.model.delayed import DelayedGradients
-from executor.model.grouped import ends_of, multiply_groups
+from executor.model.grouped import multiply_groups, offsets_of
 from executor.model.products import block_group_operators as operators
 from executor.model.products.block_operators import BLOCK
 from executor.model.products.blocks import BLOCKS, in_blocks, in_blocks_of_rows
@@ -43,7 +43,7 @@ def filled(rows: torch.Tensor) -> torch.Tensor:
 def test_an_expert_is_multiplied_as_alone(counts: list[int], dtype: torch.dtype) -> None:
     """Blocks and sums are of its own rows, also where their number is no multiple of 32, or none."""
     rows, weight, gradient = (each.to(dtype) for each in operands(counts))
-    ends = ends_of(torch.tensor(counts))
+    ends = offsets_of(torch.tensor(counts))
     parts = [(e, a, b) for e, (a, b) in enumerate(pairwise([0, *ends.tolist()])) if b > a]
     forward = torch.cat([BLOCKS.forward(rows[a:b], weight[e]) for e, a, b in parts])
     of_rows = torch.cat([BLOCKS.of_input(gradient[a:b], weight[e]) for e, a, b in parts])
@@ -71,7 +71,7 @@ def test_products_and_gradients_are_those_of_torchao(
     inputs, parameter = rows.clone().requires_grad_(), torch.nn.Parameter(weight)
     delayed = DelayedGradients()
     delayed.recording = put_off
-    ends = ends_of(torch.tensor(counts))
+    ends = offsets_of(torch.tensor(counts))
     result = multiply_groups(inputs, parameter, ends, delayed, BLOCKS)
     result.backward(gradient)
     of_weight = delayed.take()[0]()[0][1] if put_off else parameter.grad
@@ -96,7 +96,7 @@ def test_what_is_no_number_stays_with_its_expert() -> None:
     counts = [20, 12]
     rows, weight, gradient = (each.float() for each in operands(counts))
     rows[3, 5] = float("nan")
-    ends = ends_of(torch.tensor(counts))
+    ends = offsets_of(torch.tensor(counts))
     assert BLOCKS.of_groups(rows, weight, ends).isfinite().all(-1).tolist() == [row != 3 for row in range(32)]
     finite = BLOCKS.of_group_weights(gradient, rows, ends).isfinite()
     assert not finite[0, :, 5].any()
@@ -110,7 +110,7 @@ def test_scales_of_groups_of_rows_stand_where_the_kernel_reads_them(counts: list
     """Each group begins after whole tiles of 128 rows of those before it; within one as of one matrix."""
     generator = torch.Generator().manual_seed(0)
     scales = torch.randint(1, 255, (sum(counts), size // 32), dtype=torch.uint8, generator=generator)
-    ends = ends_of(torch.tensor(counts))
+    ends = offsets_of(torch.tensor(counts))
     found = operators.tiled_rows(scales, ends).view(torch.uint8)
     width = -(-scales.shape[1] // 4)
     expected, before = torch.zeros_like(found).flatten(), 0
@@ -132,7 +132,7 @@ def test_scales_of_groups_of_columns_stand_where_the_kernel_reads_them(blocks: l
     generator = torch.Generator().manual_seed(0)
     behind = 2  # columns of zeros that belong to no group
     scales = torch.randint(1, 255, (side, sum(blocks)), dtype=torch.uint8, generator=generator)
-    ends = ends_of(torch.tensor(blocks))
+    ends = offsets_of(torch.tensor(blocks))
     found = operators.tiled_columns(functional.pad(scales, (0, behind)), ends).view(torch.uint8)
     height = -(-side // 128)
     expected, before = torch.zeros_like(found).flatten(), 0
@@ -161,7 +161,7 @@ def test_a_gpu_s_kernel_takes_what_it_is_given(monkeypatch: pytest.MonkeyPatch, 
 
     monkeypatch.setattr(functional, "scaled_grouped_mm", first_version)
     rows, weight, gradient = (each.to("meta") for each in operands(counts))
-    ends = ends_of(torch.tensor(counts)).to("meta")
+    ends = offsets_of(torch.tensor(counts)).to("meta")
     for left, right, size in ((rows, weight, OUTER), (gradient, weight.transpose(-1, -2), INNER)):
         found = operators.multiply_block_groups_on_gpu(
             *in_blocks(left), *in_blocks(right), ends, torch.bfloat16
@@ -169,7 +169,7 @@ def test_a_gpu_s_kernel_takes_what_it_is_given(monkeypatch: pytest.MonkeyPatch, 
         assert (found.shape, found.dtype) == ((sum(counts), size), torch.bfloat16)
     left, right = padded(gradient, ends, BLOCK), padded(rows, ends, BLOCK)
     summed = operators.sum_block_groups_on_gpu(
-        *in_blocks_of_rows(left.rows), *in_blocks_of_rows(right.rows), left.ends, torch.bfloat16, len(rows)
+        *in_blocks_of_rows(left.rows), *in_blocks_of_rows(right.rows), left.offsets, torch.bfloat16, len(rows)
     )
     assert (summed.shape, summed.dtype) == (weight.shape, torch.bfloat16)
     assert told == [(functional.SwizzleType.SWIZZLE_32_4_4,) * 2] * 3

@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 from torch.nn import functional
 
 from executor.model.delayed import DelayedGradients
-from executor.model.grouped import ends_of, multiply_groups
+from executor.model.grouped import multiply_groups, offsets_of
 from executor.model.products import row_operators
 from executor.model.products.groups import padded
 from executor.model.products.row_operators import UNIT
@@ -35,7 +35,7 @@ def operands(counts: list[int]) -> tuple[torch.Tensor, torch.Tensor, torch.Tenso
 def test_an_expert_is_multiplied_as_alone(counts: list[int], dtype: torch.dtype) -> None:
     """Factors and sums are of its own rows, also where their number is no multiple of sixteen, or none."""
     rows, weight, gradient = (each.to(dtype) for each in operands(counts))
-    ends = ends_of(torch.tensor(counts))
+    ends = offsets_of(torch.tensor(counts))
     parts = list(enumerate(pairwise([0, *ends.tolist()])))
     forward = torch.cat([ROWS.forward(rows[a:b], weight[e]) for e, (a, b) in parts])
     of_rows = torch.cat([ROWS.of_input(gradient[a:b], weight[e]) for e, (a, b) in parts])
@@ -57,7 +57,7 @@ def test_products_and_gradients_are_those_of_torchao(put_off: bool, recwarn: pyt
     inputs, parameter = rows.clone().requires_grad_(), torch.nn.Parameter(weight)
     delayed = DelayedGradients()
     delayed.recording = put_off
-    ends = ends_of(torch.tensor(counts))
+    ends = offsets_of(torch.tensor(counts))
     result = multiply_groups(inputs, parameter, ends, delayed, ROWS)
     result.backward(gradient)
     of_weight = delayed.take()[0]()[0][1] if put_off else parameter.grad
@@ -82,7 +82,7 @@ def test_what_is_no_number_stays_with_its_expert() -> None:
     counts = [20, 12]
     rows, weight, gradient = (each.float() for each in operands(counts))
     rows[3, 5] = float("nan")
-    ends = ends_of(torch.tensor(counts))
+    ends = offsets_of(torch.tensor(counts))
     assert ROWS.of_groups(rows, weight, ends).isfinite().all(-1).tolist() == [row != 3 for row in range(32)]
     finite = ROWS.of_group_weights(gradient, rows, ends).isfinite()
     assert (bool(finite[0, :, 5].any()), bool(finite[0, :, :5].all()), bool(finite[1].all())) == (
@@ -96,7 +96,7 @@ def test_what_is_no_number_stays_with_its_expert() -> None:
 def test_padded_groups_hold_their_rows_in_whole_units(counts: list[int]) -> None:
     """Every row once and in order, each group from a multiple of sixteen on, everything else zero."""
     rows, _, _ = operands(counts)
-    found = padded(rows, ends_of(torch.tensor(counts)), UNIT)
+    found = padded(rows, offsets_of(torch.tensor(counts)), UNIT)
     expected, units = torch.zeros_like(found.rows), []
     start = 0
     for e, (count, part) in enumerate(zip(counts, rows.split(counts), strict=True)):
@@ -104,7 +104,7 @@ def test_padded_groups_hold_their_rows_in_whole_units(counts: list[int]) -> None
         whole = -(-count // UNIT)
         units += [e] * whole
         start += whole * UNIT
-        assert found.ends[e] == start
+        assert found.offsets[e] == start
     assert torch.equal(found.rows, expected)
     assert found.expert_of_unit[: len(units)].tolist() == units
     assert len(found.rows) % UNIT == 0
@@ -121,7 +121,7 @@ def test_a_gpu_s_kernel_takes_what_it_is_given(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(functional, "scaled_grouped_mm", first_version)
     counts = COUNTS[0]
     rows, weight, gradient = (each.to("meta") for each in operands(counts))
-    ends = ends_of(torch.tensor(counts)).to("meta")
+    ends = offsets_of(torch.tensor(counts)).to("meta")
     for left, right, size in ((rows, weight, 48), (gradient, weight.transpose(-1, -2), 64)):
         found = row_operators.multiply_groups_on_gpu(
             *rounded(left), *rounded(right), ends, torch.bfloat16, fast=True
@@ -129,6 +129,6 @@ def test_a_gpu_s_kernel_takes_what_it_is_given(monkeypatch: pytest.MonkeyPatch) 
         assert (found.shape, found.dtype) == ((32, size), torch.bfloat16)
     left, right = padded(gradient, ends, UNIT), padded(rows, ends, UNIT)
     summed = row_operators.sum_groups_on_gpu(
-        *rounded_groups(left), *rounded_groups(right), left.ends, torch.bfloat16, len(rows)
+        *rounded_groups(left), *rounded_groups(right), left.offsets, torch.bfloat16, len(rows)
     )
     assert (summed.shape, summed.dtype) == (weight.shape, torch.bfloat16)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from executor.data.blend import blend, parts_of
-from executor.data.source import open_source, raw_told
+from executor.data.source import open_source, raw_token_notes
 from topology.base.errors import InputError
 
 LENGTHS = (100, 3, 258)
@@ -85,7 +85,7 @@ def test_raw_tokens_of_another_width_are_refused(
     path.write_bytes(np.random.default_rng(0).integers(0, 259, 1000).astype(written).tobytes())
     if bits:
         assert len(open_source(str(path), vocab_size=vocab_size, sequence_length=16, seed=0).sample(0)) == 17
-        assert raw_told(f"1={path},1=synthetic", vocab_size) == [
+        assert raw_token_notes(f"1={path},1=synthetic", vocab_size) == [
             f"{path} has no .idx: it is read as unsigned little-endian token ids of {bits} bits"
         ]
     else:

@@ -21,7 +21,7 @@ from costmodel.layout import ParallelLayout
 from executor.bench.local_ranks import RankError, run_ranks
 from executor.launch.supervise import with_plan, write_run
 from executor.parallel import device as devices
-from executor.parallel.device import choose_device, fallback_told
+from executor.parallel.device import choose_device, fallback_line
 from executor.training import loop, trainer
 from executor.training.manifest import folder_of_step, steps_on_disk
 from executor.training.settings import CHECKPOINTS, METRICS_FILE, RunSettings, RunStatus
@@ -342,7 +342,7 @@ def test_a_gpu_that_torch_does_not_see_is_no_cpu(tmp_path: Path, monkeypatch: py
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     (tmp_path / "nvidiactl").touch()
     assert choose_device("auto", 0).type == "cpu"
-    said = {name: fallback_told(name, choose_device(name, 0)) for name in ("auto", "cpu")}
+    said = {name: fallback_line(name, choose_device(name, 0)) for name in ("auto", "cpu")}
     assert (said["cpu"], said["auto"].split(" (")[0]) == ("", "no GPU was found: this trains on the CPU")
     (tmp_path / "nvidia0").touch()
     with pytest.raises(InputError, match="GPUs that torch does not see") as raised:

@@ -32,7 +32,7 @@ def environment_of(text: str) -> tuple[dict[str, str], list[tuple[str, str]]]:
                 addresses[-1] = (addresses[-1][0], value)
             environment.setdefault(name, value)
     pattern = environment.get("SLURM_TOPOLOGY_ADDR_PATTERN", "")
-    return environment, [(address, own or pattern) for address, own in addresses]
+    return environment, [(address, stated or pattern) for address, stated in addresses]
 
 
 def from_environment(text: str) -> FabricFacts:

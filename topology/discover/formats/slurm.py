@@ -70,7 +70,7 @@ def tree(name: str, switches: Sequence[Switch]) -> Topology:
         for switch in switches
         if switch.nodes
     }
-    notes = _said_of_tree(by_name, parents, hosts)
+    notes = _tree_notes(by_name, parents, hosts)
     placed: dict[str, Place] = {}
     value = 0
     for leaf, names in hosts.items():
@@ -116,7 +116,7 @@ def _paths(switches: Mapping[str, Switch], parents: Mapping[str, list[str]]) -> 
     return paths
 
 
-def _said_of_tree(
+def _tree_notes(
     switches: Mapping[str, Switch], parents: Mapping[str, list[str]], hosts: Mapping[str, list[str]]
 ) -> list[str]:
     """Return what an expert would say of a tree."""

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from costmodel.pipeline.stage_costs import StageCosts, fits_capacity, step_time
 from planner.plan import Recomputes
 from planner.stages.integer_program import solve_stages
-from planner.stages.one_count import bound_told, split_as_run, told_counts
+from planner.stages.one_count import bound_expressible, expressible_counts, split_of_count
 from tests.oracle.planner.stages.test_stages import RELATIVE, pipelines
 
 TOLD: tuple[Recomputes, ...] = ("per-chunk", "all")
@@ -27,8 +27,8 @@ def brute_force(costs: StageCosts, chunk_ranks: tuple[int, ...], recomputes: Rec
         for sizes in itertools.product(range(least, longest + 1), repeat=chunks):
             if sum(sizes) != total or not (single or set(sizes[1:-1]) <= {longest}):
                 continue
-            for count in told_counts(total, recomputes):
-                split = split_as_run(costs, chunk_ranks, sizes, count)
+            for count in expressible_counts(total, recomputes):
+                split = split_of_count(costs, chunk_ranks, sizes, count)
                 if fits_capacity(costs, split):
                     best = min(best, step_time(costs, split))
             least = -1  # there is a chunking: empty ends are the last resort  # noqa: PLW2901
@@ -45,7 +45,7 @@ def test_the_solver_finds_the_optimum_of_what_can_be_told(
     """CP-SAT returns a split with one number that is as fast as the best of all of those."""
     costs, chunk_ranks = drawn
     best_s = brute_force(costs, chunk_ranks, recomputes)
-    known = bound_told(costs, chunk_ranks, recomputes)
+    known = bound_expressible(costs, chunk_ranks, recomputes)
     found = solve_stages(costs, chunk_ranks, seed=known.split, recomputes=recomputes)
     assert found.step_time_s == pytest.approx(best_s, rel=RELATIVE)
     assert solve_stages(costs, chunk_ranks, recomputes=recomputes).step_time_s == pytest.approx(
@@ -61,7 +61,7 @@ def test_no_split_that_can_be_told_beats_the_bound(
     """The bound is admissible, and its proposal is a split that fits and can be told."""
     costs, chunk_ranks = drawn
     best_s = brute_force(costs, chunk_ranks, recomputes)
-    known = bound_told(costs, chunk_ranks, recomputes)
+    known = bound_expressible(costs, chunk_ranks, recomputes)
     assert known.bound_s <= best_s * (1 + 1e-12)
     if known.split is not None:
         assert fits_capacity(costs, known.split)

@@ -22,7 +22,7 @@ from planner.search.candidates import decidable
 from planner.space.degrees import combinations
 from planner.space.unfold import eased, pipelines, placements, variants
 from planner.stages.dynamic_program import chunk_splits, consecutive_split
-from planner.stages.one_count import split_as_run
+from planner.stages.one_count import split_of_count
 from tests.oracle.planner.search.plain_enumeration import problem_of
 from topology.base.arrays import Index
 from topology.base.units import GIB
@@ -73,7 +73,7 @@ def test_no_split_of_chunks_beats_its_bound(name: str, gpus: int, gib: int) -> N
         costs = decidable(stage_costs_of(one, layout, s.job, runs, s.memory_budget_bytes, order), layout)
         ranks = ranks_of_chunks(layout)
         many = chunk_splits(sum(runs), len(ranks))
-        told = [split_as_run(costs, ranks, chunks, n) for chunks in many for n in range(max(chunks) + 1)]
+        told = [split_of_count(costs, ranks, chunks, n) for chunks in many for n in range(max(chunks) + 1)]
         splits = [*told, *(consecutive_split(costs, ranks, chunks) for chunks in many)]
         fitting = [split for split in splits if split is not None and fits_capacity(costs, split)]
         best_s = min((step_time(costs, split) for split in fitting), default=np.inf)

@@ -16,7 +16,7 @@ from planner.engines.contracts import CONTRACTS
 from planner.engines.fields import plainest
 from planner.plan import Problem
 from planner.rules.check import legal
-from tests.property.planner.engines.random_plans import Told, profile_reading_of
+from tests.property.planner.engines.random_plans import Told, told_plan_of
 from topology.base.errors import InputError
 
 
@@ -40,5 +40,5 @@ def published_plans(engine: str) -> list[Told]:
         )
         keep, _ = legal(problem, LayoutTable.from_rows([run.layout]))
         if np.all(keep):
-            found.append(profile_reading_of(Random(row["id"]), contract, problem, plainest(run.layout)))
+            found.append(told_plan_of(Random(row["id"]), contract, problem, plainest(run.layout)))
     return found

@@ -103,7 +103,7 @@ class Told:
         return (*differs, *found.unknown, *found.wrong, *refused)
 
 
-def profile_reading_of(r: Random, contract: Contract, problem: Problem, layout: ParallelLayout) -> Told:
+def told_plan_of(r: Random, contract: Contract, problem: Problem, layout: ParallelLayout) -> Told:
     """The plan of a layout, written for the engine."""
     facts, gpu = told_facts(r, contract, problem, layout), problem.cluster.gpu
     environment = tuple(one for one in contract.environment if one.needed(facts, gpu))
@@ -133,4 +133,4 @@ def random_plans(engine: str, seed: int | str) -> Iterator[Told]:
         keep, _ = legal(problem, table)
         rows = np.flatnonzero(keep).tolist()
         for row in r.sample(rows, min(OF_A_TABLE, len(rows))):
-            yield profile_reading_of(r, contract, problem, plainest(table.layout(row)))
+            yield told_plan_of(r, contract, problem, plainest(table.layout(row)))

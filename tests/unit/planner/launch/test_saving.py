@@ -10,7 +10,7 @@ import yaml
 from costmodel.campaign.failures import default_model
 from costmodel.layout import ParallelLayout
 from planner.campaign.finish import with_campaign
-from planner.campaign.saving import kept_checkpoints, near_interval_steps, save_interval_steps
+from planner.campaign.saving import kept_checkpoints, nearby_interval_steps, save_interval_steps
 from planner.engines.contract import read
 from planner.engines.contracts import CONTRACTS
 from planner.engines.formats import FORMATS
@@ -133,7 +133,7 @@ def test_storage_is_saved_to_as_seldom_as_it_is_planned_beside_a_nearer_place() 
     assert plan.campaign is not None
     near, far = plan.campaign.kept
     assert save_interval_steps(plan) == round(far.every_s / plan.estimate.step_time_s)
-    steps = near_interval_steps(plan)
+    steps = nearby_interval_steps(plan)
     assert steps == round(near.every_s / plan.estimate.step_time_s)
     assert steps < save_interval_steps(plan)
     (said,) = [note for note in export_plan(plan, "megatron").notes if "non-persistent" in note]
