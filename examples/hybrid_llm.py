@@ -13,10 +13,10 @@ from costmodel.models.parameters import embedding_parameters, head_parameters, l
 from costmodel.models.spec import LayerKind
 from examples.llm_ranks import SETTINGS, SMALL, layout, losses_of, train_rank
 from examples.support import report, start
-from executor.validation.reference import Case, run_reference
+from executor.validation.reference import ReferenceJob, run_reference
 
 SPEC = replace(SMALL, num_layers=4)
-CASE = Case(
+CASE = ReferenceJob(
     spec=SPEC,
     layout=layout(tp=2, pp=2, dp=2, zero_stage=1),
     sequence_length=64,

@@ -18,7 +18,7 @@ from executor.parallel.weights import initialize
 from executor.training.batches import mean_loss, my_microbatches
 from executor.training.gradients import finish_gradients
 from executor.training.optimizer import OptimizerSettings, ShardedAdamW
-from executor.validation.reference import Case, batch_of
+from executor.validation.reference import ReferenceJob, batch_of
 
 SMALL = ModelSpec(
     name="small",
@@ -60,7 +60,7 @@ def stretch(module: nn.Module, forward_s: float) -> None:
     module.register_forward_hook(after_forward)
 
 
-def train_rank(_rank: int, case: Case, stretch_s: float = 0.0) -> RankRun:
+def train_rank(_rank: int, case: ReferenceJob, stretch_s: float = 0.0) -> RankRun:
     """One rank of a short run; the last step is the measured one, the one before it the calibration."""
     meshes = build_meshes(case.layout, device().type, experts=case.spec.is_moe)
     pipeline = build_pipeline(
@@ -100,7 +100,7 @@ def train_rank(_rank: int, case: Case, stretch_s: float = 0.0) -> RankRun:
     )
 
 
-def losses_of(case: Case, runs: list[RankRun]) -> list[float]:
+def losses_of(case: ReferenceJob, runs: list[RankRun]) -> list[float]:
     """Mean loss of every step, from the ranks' shares."""
     return [sum(run.losses[step] for run in runs) / case.layout.tp for step in range(case.steps)]
 

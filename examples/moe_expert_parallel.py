@@ -18,7 +18,7 @@ import torch
 from examples.llm_ranks import SETTINGS, SMALL, RankRun, layout, losses_of, train_rank
 from examples.support import report, start
 from executor.model import moe
-from executor.validation.reference import Case, run_reference
+from executor.validation.reference import ReferenceJob, run_reference
 
 MODEL = dataclasses.replace(
     SMALL,
@@ -31,7 +31,7 @@ MODEL = dataclasses.replace(
     num_dense_layers=1,
 )
 RANKS = 4
-CASE = Case(
+CASE = ReferenceJob(
     spec=MODEL,
     layout=layout(dp=RANKS, ep=RANKS, zero_stage=1),
     sequence_length=64,
@@ -40,7 +40,7 @@ CASE = Case(
 )
 
 
-def counting_rank(rank: int, case: Case) -> tuple[RankRun, int, int]:
+def counting_rank(rank: int, case: ReferenceJob) -> tuple[RankRun, int, int]:
     """Train one rank, counting the rows that all-to-alls send to other ranks, and all rows."""
     away, total = 0, 0
     original = moe.all_to_all

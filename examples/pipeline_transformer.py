@@ -19,7 +19,7 @@ from costmodel.pipeline.schedules import RECORDS
 from examples.llm_ranks import SMALL, RankRun, layout, train_rank
 from examples.support import device_type, report, start
 from executor.parallel.programs import Action, orders
-from executor.validation.reference import Case
+from executor.validation.reference import ReferenceJob
 
 STAGES = 4
 MICROBATCHES = 8
@@ -75,7 +75,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--schedule", default="1f1b", choices=["gpipe", "1f1b", "interleaved"])
     schedule = parser.parse_args(arguments).schedule
     virtual = RECORDS[schedule].chunks or 2
-    case = Case(
+    case = ReferenceJob(
         spec=SMALL,
         layout=layout(pp=STAGES, schedule=schedule, virtual_stages=virtual),
         sequence_length=128,

@@ -15,7 +15,7 @@ from dataclasses import replace
 from costmodel.models.catalog import model
 from examples.llm_ranks import RankRun, layout, losses_of, train_rank
 from examples.support import factor, report, start
-from executor.validation.reference import Case
+from executor.validation.reference import ReferenceJob
 
 HOSTS, SLOW, PAUSE_S = 8, 5, 0.25
 ONE_BILLION = model("llama-3.2-1b")
@@ -30,7 +30,9 @@ SPEC = replace(
     vocab_size=512,
 )
 """A quarter of its layers, of a thirty-second of its width; four query heads to one of keys, as there."""
-CASE = Case(spec=SPEC, layout=layout(dp=HOSTS, zero_stage=3), sequence_length=32, num_microbatches=2, steps=3)
+CASE = ReferenceJob(
+    spec=SPEC, layout=layout(dp=HOSTS, zero_stage=3), sequence_length=32, num_microbatches=2, steps=3
+)
 
 
 def host(rank: int, slower: float) -> RankRun:

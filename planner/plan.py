@@ -240,7 +240,7 @@ class PoolPart:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pool:
+class OfferedNodes:
     """What was offered where nodes differ: a plan's own cluster is the part of it that is used.
 
     `others` are the parts that were searched as well, each with all its nodes planned for as the slowest and
@@ -279,7 +279,7 @@ class Plan:
     assumptions: tuple[str, ...] = ()
     provenance: tuple[str, ...] = ()
     origin: Origin | None = None
-    pool: Pool | None = None
+    pool: OfferedNodes | None = None
     kind_of_stage: tuple[int, ...] = ()
     campaign: Campaign | None = None
     schema_version: int = SCHEMA_VERSION

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from app.reports.bench import BenchResult, Comparison
+from app.reports.bench import BenchResult, MeasuredShape
 from costmodel.case import Workload
 from costmodel.kernels.measurement import Measurement, measurements_json
 from costmodel.kernels.saved import measurement_folder
@@ -19,7 +19,7 @@ from topology.hardware.device_names import gpu_of_device
 from topology.spec import ClusterSpec
 
 if TYPE_CHECKING:
-    from executor.bench.kernels import BenchSizes, Entry
+    from executor.bench.kernels import Benchmark, BenchSizes
 
 MOST_SHAPES = 12  # of a plan, largest first
 
@@ -49,7 +49,7 @@ def uses_gpu(device: str) -> bool:
     return device == "cuda" or (device == "auto" and num_devices() > 0)
 
 
-def run_entries(sizes: BenchSizes, *, on_gpu: bool, ranks: int) -> list[Entry]:
+def run_entries(sizes: BenchSizes, *, on_gpu: bool, ranks: int) -> list[Benchmark]:
     """Measure on GPUs or on CPU ranks."""
     from executor.bench.devices import num_devices
     from executor.bench.kernels import bench_cpu, bench_gpu
@@ -60,7 +60,7 @@ def run_entries(sizes: BenchSizes, *, on_gpu: bool, ranks: int) -> list[Entry]:
 
 
 def cluster_here(
-    entries: Sequence[Entry], *, on_gpu: bool, ranks: int, gpu: str | None, cluster: str | None
+    entries: Sequence[Benchmark], *, on_gpu: bool, ranks: int, gpu: str | None, cluster: str | None
 ) -> ClusterSpec:
     """The cluster that measurements belong to: the one named, or this machine as found."""
     import datetime as dt
@@ -106,7 +106,7 @@ def save_result(spec: ClusterSpec, measurements: Sequence[Measurement], head: st
     )
 
 
-def check_plan(plan: Plan, *, device: str, ranks: int) -> tuple[Comparison, ...]:
+def check_plan(plan: Plan, *, device: str, ranks: int) -> tuple[MeasuredShape, ...]:
     """Measure a plan's own matrix products and collectives and set the cost model's times beside them."""
     from executor.bench.kernels import measurements
 
@@ -116,7 +116,7 @@ def check_plan(plan: Plan, *, device: str, ranks: int) -> tuple[Comparison, ...]
     entries = run_entries(sizes, on_gpu=on_gpu, ranks=ranks)
     values = measurements(entries, cluster=cluster.fingerprint(), gpu=cluster.gpu.name)
     cal = load_calibration()
-    return tuple(Comparison(measurement=m, predicted_s=predicted(m, cal, cluster)) for m in values)
+    return tuple(MeasuredShape(measurement=m, predicted_s=predicted(m, cal, cluster)) for m in values)
 
 
 def sizes_of_plan(plan: Plan, ranks: int) -> BenchSizes:

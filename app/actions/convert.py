@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from app.reports.answer import Answer
 
 
-class Published(NamedTuple):
+class Publication(NamedTuple):
     """What was written, for a person and for a program."""
 
     model: str
@@ -20,7 +20,7 @@ class Published(NamedTuple):
 
 def publish_run(
     run: Path, to: Path, *, step: int | None = None, dtype: str | None = None, run_key: Path | None = None
-) -> Published:
+) -> Publication:
     """Write a run's checkpoint, by default the newest whole one, as Hugging Face publishes models."""
     from safetensors import SafetensorError
 
@@ -52,7 +52,7 @@ def publish_run(
             files = publish_adapter(checkpoint, spec, adapter, to, dtype=kept)
     total = sum(file.stat().st_size for file in files)
     after = checkpoint.manifest.step
-    return Published(
+    return Publication(
         model=spec.name if adapter is None else f"adapter of {spec.name}",
         reader="transformers" if adapter is None else "PEFT",
         text=f"{to}: {len(files)} files, {total / 1e9:.2f} GB in {kept}, after step {after}",
@@ -66,7 +66,7 @@ def publish_run(
     )
 
 
-def published_answer(published: Published) -> Answer:
+def published_answer(published: Publication) -> Answer:
     """Tell what was written."""
     from app.reports.answer import Answer, Facts, json_text
 

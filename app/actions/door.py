@@ -46,7 +46,7 @@ class House:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
+class HttpRefusal:
     """An HTTP status and the sentence that goes with it."""
 
     status: int
@@ -77,13 +77,13 @@ class Door:
         else:
             await self._app(scope, receive, send)
 
-    def _too_many(self, scope: Scope) -> Refusal | None:
+    def _too_many(self, scope: Scope) -> HttpRefusal | None:
         """Refuse a session beyond those that this server has room for."""
         if scope["type"] != "websocket":
             return None
         if self._sessions.total() < MOST_SESSIONS and self._sessions[_client(scope)] < MOST_SESSIONS_OF_ONE:
             return None
-        return Refusal(status=503, reason="too many sessions are open: close a page of this dashboard")
+        return HttpRefusal(status=503, reason="too many sessions are open: close a page of this dashboard")
 
     async def _session(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Count a session for as long as it lasts."""
@@ -133,23 +133,23 @@ def require_long(token: str) -> str:
     return token
 
 
-def refusal(scope: Scope, house: House) -> Refusal | None:
+def refusal(scope: Scope, house: House) -> HttpRefusal | None:
     """Why a request is not answered; None when it is."""
     hosts = _header(scope, "host")
     if len(hosts) != 1 or not is_ours(hosts[0], house.hosts):
-        return Refusal(
+        return HttpRefusal(
             status=403, reason="not a name of this dashboard: add it to STREAMLIT_SERVER_ALLOWED_HOSTS"
         )
     for origin in _header(scope, "origin"):
         if urlsplit(origin).netloc.lower() != hosts[0].lower() and not house.origins & {origin, "*"}:
-            return Refusal(status=403, reason="asked by a page that is not this dashboard's")
+            return HttpRefusal(status=403, reason="asked by a page that is not this dashboard's")
     if house.token is not None and not knows_token(scope, house.token):
-        return Refusal(
+        return HttpRefusal(
             status=401,
             reason=f"add ?{TOKEN}=… to the address: the token was printed where the dashboard was started",
         )
     if scope.get("method") == "PUT" and _held_by_uploader(scope["path"], house) >= MOST_HELD_BYTES:
-        return Refusal(status=413, reason="this page holds too many uploads: load it again")
+        return HttpRefusal(status=413, reason="this page holds too many uploads: load it again")
     return None
 
 
@@ -223,7 +223,7 @@ def _client(scope: Scope) -> str:
     return str((scope.get("client") or ("",))[0])
 
 
-async def _refuse(scope: Scope, send: Send, result: Refusal) -> None:
+async def _refuse(scope: Scope, send: Send, result: HttpRefusal) -> None:
     """Answer with the sentence; a websocket is closed before it was opened, which browsers see as 403."""
     if scope["type"] == "websocket":
         await send({"type": "websocket.close", "code": 1008, "reason": result.reason})

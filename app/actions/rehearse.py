@@ -18,9 +18,9 @@ from topology.base.errors import InputError, shortened
 
 if TYPE_CHECKING:
     from app.reports.answer import Table
-    from executor.rehearsal.script import Door, Measured, Script
+    from executor.rehearsal.script import LocalPort, MeasuredRequests, RehearsalScript
     from planner.analysis.serving.rehearsal import Rehearsed
-    from planner.deployment.placement import Server
+    from planner.deployment.placement import PlacedWorker
     from planner.serving.plan import ServingPlan, ServingRequest
     from topology.fabric.hierarchy import Hierarchy
 
@@ -163,11 +163,11 @@ def _slowdown(plan: ServingPlan) -> float:
 
 
 def _measured(
-    folder: Path, plan: ServingPlan, servers: Sequence[Server], fleet: Rehearsed, slowdown: float
-) -> Measured:
+    folder: Path, plan: ServingPlan, servers: Sequence[PlacedWorker], fleet: Rehearsed, slowdown: float
+) -> MeasuredRequests:
     """Save the deployment, start every script of it, and read what its load test wrote."""
     from executor.rehearsal.programs import write_programs
-    from executor.rehearsal.script import Measured, write_script
+    from executor.rehearsal.script import MeasuredRequests, write_script
     from planner.deployment.folder import folder as deployment
     from topology.base.decode import read_json, structure
 
@@ -189,7 +189,7 @@ def _measured(
             cause=shortened(_last_words(saved) or line),
             fix="rehearse on an idle machine, or look at the scripts of --save-dir",
         )
-    return structure(read_json(script.results), Measured, "what the rehearsal's client wrote")
+    return structure(read_json(script.results), MeasuredRequests, "what the rehearsal's client wrote")
 
 
 def _load_test(
@@ -219,20 +219,20 @@ def _last_words(saved: Path) -> str:
 
 
 def _script(
-    folder: Path, plan: ServingPlan, servers: Sequence[Server], fleet: Rehearsed, slowdown: float
-) -> Script:
+    folder: Path, plan: ServingPlan, servers: Sequence[PlacedWorker], fleet: Rehearsed, slowdown: float
+) -> RehearsalScript:
     """What every process is told: who listens where, and what is sent."""
-    from executor.rehearsal.script import Requests, Script
+    from executor.rehearsal.script import ClientLoad, RehearsalScript
 
     load = fleet.load
     arrivals = load.arrival_s.tolist() or [0.0]
     stay_s = plan.estimate.end_to_end.p99_s * (
         1 if load.concurrency is None else len(load) / load.concurrency
     )
-    return Script(
+    return RehearsalScript(
         doors=_doors(servers),
         pools=dict(fleet.pools),
-        requests=Requests(
+        requests=ClientLoad(
             input_tokens=tuple(load.input_tokens.tolist()),
             output_tokens=tuple(load.output_tokens.tolist()),
             cached_tokens=tuple(load.cached_tokens.tolist()),
@@ -247,9 +247,9 @@ def _script(
     )
 
 
-def _doors(servers: Sequence[Server]) -> dict[str, Door]:
+def _doors(servers: Sequence[PlacedWorker]) -> dict[str, LocalPort]:
     """A free port for every address of the deployment; of what clients ask also as localhost."""
-    from executor.rehearsal.script import LOOPBACK, Door
+    from executor.rehearsal.script import LOOPBACK, LocalPort
     from planner.deployment.kubernetes import PORT
     from planner.deployment.placement import nodes_of
 
@@ -262,7 +262,7 @@ def _doors(servers: Sequence[Server]) -> dict[str, Door]:
         for address, role in wanted.items():
             door = held.enter_context(socket.socket())
             door.bind((LOOPBACK, 0))
-            doors[address] = Door(port=door.getsockname()[1], role=role)
+            doors[address] = LocalPort(port=door.getsockname()[1], role=role)
     if servers[0].alone:
         doors[f"localhost:{PORT}"] = next(iter(doors.values()))
     return doors
@@ -274,7 +274,9 @@ def _address(node: int, nodes: int) -> str:
 
 
 @contextlib.contextmanager
-def _started(folder: Path, servers: Sequence[Server], scripts: Sequence[str]) -> Iterator[dict[str, str]]:
+def _started(
+    folder: Path, servers: Sequence[PlacedWorker], scripts: Sequence[str]
+) -> Iterator[dict[str, str]]:
     """Start scripts as their user would, and end them with everything they started."""
     import executor
     from executor.rehearsal.script import NODE, VARIABLE

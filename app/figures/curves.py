@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from app.figures.bands import whiskers
 from app.figures.style import BLUE, GREY, SERIES, VERMILION, faded, figure, log_ticks
 from app.quantities import format_percent, format_sum, format_usd
-from planner.analysis.what_if import Offer, ScalePoint
+from planner.analysis.what_if import Purchase, ScalePoint
 from topology.base.units import DAY, KILO, MEGA, format_seconds, three_digits
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def scaling_curve(points: Sequence[ScalePoint], varied: str, chosen: int | None 
 
 
 def pareto_chart(
-    offers: Sequence[Offer],
+    offers: Sequence[Purchase],
     chosen: tuple[str, int] | None = None,
     latest_s: float | None = None,
     dearest_usd: float | None = None,
@@ -193,14 +193,14 @@ RUN_TITLES = ("days to the last token", "dollars of the whole run")
 """Axes of time and price: of offers without and with a run to its end."""
 
 
-def spent_by(offer: Offer) -> tuple[float, float]:
+def spent_by(offer: Purchase) -> tuple[float, float]:
     """Time and price of an offer: median days and dollars of its run, else of a step and a billion tokens."""
     if offer.days is None or offer.usd is None:
         return offer.step_time_s, offer.usd_per_billion_tokens
     return offer.days.p50, offer.usd.p50
 
 
-def _band_points(offer: Offer) -> tuple[tuple[float, float], ...]:
+def _band_points(offer: Purchase) -> tuple[tuple[float, float], ...]:
     """Time and price of an offer, and both ends of their bands where they have some."""
     if offer.days is None or offer.usd is None:
         return (spent_by(offer),)
@@ -217,16 +217,16 @@ def _room(values: Sequence[float]) -> dict[str, object]:
     return {"range": _with_room(values, 0.08, 0.12)} if values else {}
 
 
-def pareto_front(offers: Sequence[Offer]) -> list[Offer]:
+def pareto_front(offers: Sequence[Purchase]) -> list[Purchase]:
     """Offers that no other one beats in both time and money, fastest first.
 
-    >>> cheap = Offer(gpu="a", num_gpus=8, step_time_s=2.0, usd_per_billion_tokens=1.0, layout="")
-    >>> fast = Offer(gpu="b", num_gpus=8, step_time_s=1.0, usd_per_billion_tokens=2.0, layout="")
-    >>> bad = Offer(gpu="c", num_gpus=8, step_time_s=2.0, usd_per_billion_tokens=2.0, layout="")
+    >>> cheap = Purchase(gpu="a", num_gpus=8, step_time_s=2.0, usd_per_billion_tokens=1.0, layout="")
+    >>> fast = Purchase(gpu="b", num_gpus=8, step_time_s=1.0, usd_per_billion_tokens=2.0, layout="")
+    >>> bad = Purchase(gpu="c", num_gpus=8, step_time_s=2.0, usd_per_billion_tokens=2.0, layout="")
     >>> [offer.gpu for offer in pareto_front([cheap, bad, fast])]
     ['b', 'a']
     """
-    front: list[Offer] = []
+    front: list[Purchase] = []
     for offer in sorted(offers, key=spent_by):
         if not front or spent_by(offer)[1] < spent_by(front[-1])[1]:
             front.append(offer)
@@ -284,7 +284,7 @@ def _scale_hover(point: ScalePoint, varied: str) -> str:
     return f"{point.value:,} {varied}<br>{point.layout}<br>{format_seconds(point.step_time_s)} a step"
 
 
-def _offer_hover(offer: Offer) -> str:
+def _offer_hover(offer: Purchase) -> str:
     """What an offer says."""
     named = f"{offer.num_gpus:,} × {offer.gpu}<br>{offer.layout}<br>"
     if offer.days is not None and offer.usd is not None:
@@ -292,7 +292,7 @@ def _offer_hover(offer: Offer) -> str:
     return f"{named}{format_seconds(offer.step_time_s)} a step, {_price(offer)}"
 
 
-def _price(offer: Offer) -> str:
+def _price(offer: Purchase) -> str:
     """What an offer costs, and for what."""
     if offer.usd is not None:
         return f"{format_sum(offer.usd.p50)} for the whole run"
@@ -309,7 +309,7 @@ def _scaling_reading(points: Sequence[ScalePoint], varied: str) -> str:
     return f"{text}, {format_percent(speed / grown)} of proportional." if varied == "GPUs" else f"{text}."
 
 
-def _pareto_reading(front: Sequence[Offer]) -> str:
+def _pareto_reading(front: Sequence[Purchase]) -> str:
     """Say which offers end the front."""
     if not front:
         return "No offer has a known price."

@@ -28,7 +28,7 @@ class BenchResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class MeasuredShape:
     """One measured shape of a plan beside what the cost model assumes for it."""
 
     measurement: Measurement
@@ -66,7 +66,7 @@ def bench_answer(bench_result: BenchResult) -> Answer:
     )
 
 
-def check_answer(comparisons: Sequence[Comparison]) -> Answer:
+def check_answer(comparisons: Sequence[MeasuredShape]) -> Answer:
     """Lay out measured beside predicted."""
     rows = tuple(
         (

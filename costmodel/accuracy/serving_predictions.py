@@ -13,7 +13,7 @@ from math import gcd
 
 import numpy as np
 
-from costmodel.accuracy.serving_runs import Pool, ServingRun, deployment_of_run
+from costmodel.accuracy.serving_runs import MeasuredPool, ServingRun, deployment_of_run
 from costmodel.kernels.tables import Calibration
 from costmodel.runs.cells import UnsupportedRunError
 from costmodel.serving.benchmarks import benchmark_named, polling_steps
@@ -87,7 +87,7 @@ def _polled_s(run: ServingRun, deployment: Deployment, step_s: float) -> float:
 
 
 def closed_loop_pools(
-    cal: Calibration, run: ServingRun, prefill: Pool, hierarchy: Hierarchy, stack: ServingStack | None
+    cal: Calibration, run: ServingRun, prefill: MeasuredPool, hierarchy: Hierarchy, stack: ServingStack | None
 ) -> Latency:
     """Simulate the client of a disaggregated run.
 

@@ -35,7 +35,7 @@ REQUIRED_SERVING_COLUMNS = ("model", "gpu", "engine", "input_tokens", "output_to
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pool:
+class MeasuredPool:
     """Equal workers of one phase.
 
     How each is split, how many there are, and the requests each attention rank holds.
@@ -66,8 +66,8 @@ class ServingRun:
     input_tokens: int
     output_tokens: int
     concurrency: int
-    decode: Pool
-    prefill: Pool | None
+    decode: MeasuredPool
+    prefill: MeasuredPool | None
     ttft_s: float
     tpot_s: float
     requests: int | None = None
@@ -185,9 +185,9 @@ def part_name(name: str) -> str:
     return plain if plain in gpu_sheets() else re.sub(r"-(sxm|nvl\d+)$", "", plain)
 
 
-def _pool(row: Row, phase: str) -> Pool:
+def _pool(row: Row, phase: str) -> MeasuredPool:
     """Workers of one phase of a disaggregated row, or the one worker of an aggregated row."""
-    return Pool(
+    return MeasuredPool(
         layout=_layout(row, phase),
         workers=degree(row, phase + "workers") if phase else 1,
         batch=count(row, phase + "batch") if phase and row.get(phase + "batch") else None,
@@ -212,7 +212,7 @@ def _layout(row: Row, phase: str) -> ServingLayout:
     return ServingLayout(tp=tp, pp=pp, attention_dp=dp, ep=ep)
 
 
-def _concurrency(row: Row, decode: Pool) -> int:
+def _concurrency(row: Row, decode: MeasuredPool) -> int:
     """Requests in flight: stated, or the decode pool's batch over all its ranks.
 
     Tables state the concurrency of one attention rank of an aggregated run: every rank of a data-parallel
@@ -227,7 +227,7 @@ def _concurrency(row: Row, decode: Pool) -> int:
 
 
 def deployment_of_run(
-    run: ServingRun, pool: Pool, hierarchy: Hierarchy, stack: ServingStack | None = None
+    run: ServingRun, pool: MeasuredPool, hierarchy: Hierarchy, stack: ServingStack | None = None
 ) -> Deployment:
     """Give the deployment of one pool of a run on this fabric.
 

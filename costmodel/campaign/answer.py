@@ -8,13 +8,13 @@ from dataclasses import replace
 import numpy as np
 
 from costmodel.campaign.closed_form import MAINTENANCE, Shares, expected, why_invalid
-from costmodel.campaign.compose import Job, bound_useful_share, chosen_places, course_of
+from costmodel.campaign.compose import CampaignJob, bound_useful_share, chosen_places, course_of
 from costmodel.campaign.course import TEN_TO_NINETY, Course, mean_of
 from costmodel.campaign.failures import explain_measured, spread_of
 from costmodel.campaign.record import KEPT, Band, Campaign, FailureModel, Kept, LostShare, chance_within
 from costmodel.campaign.simulate import Runs, simulate, simulate_unless_late
 from costmodel.campaign.tiers import only
-from costmodel.campaign.worth import Price, usd_per_s, worth_of
+from costmodel.campaign.worth import RunPrice, usd_per_s, worth_of
 from topology.base.arrays import Floats
 from topology.base.units import DAY, KILO, WATT_HOUR
 from topology.spec import ClusterSpec
@@ -32,13 +32,13 @@ FAILURES_OF_A_MEAN = 500.0
 
 
 def campaign(
-    job: Job,
+    job: CampaignJob,
     world: FailureModel,
     cluster: ClusterSpec,
     *,
     step_band_s: tuple[float, float],
     least_bytes: float,
-    price: Price | None = None,
+    price: RunPrice | None = None,
     deadline_s: float | None = None,
     budget_usd: float | None = None,
     runs: int = RUNS,
@@ -114,7 +114,7 @@ def campaign(
 
 
 def finish_days(
-    job: Job, world: FailureModel, cluster: ClusterSpec, step_band_s: tuple[float, float]
+    job: CampaignJob, world: FailureModel, cluster: ClusterSpec, step_band_s: tuple[float, float]
 ) -> tuple[float, ...]:
     """Days within which 0, 1, …, 100 % of all runs are finished, as in their `campaign`; nothing else of it.
 
@@ -131,7 +131,11 @@ def finish_days(
 
 
 def is_kept(
-    job: Job, world: FailureModel, cluster: ClusterSpec, step_band_s: tuple[float, float], deadline_s: float
+    job: CampaignJob,
+    world: FailureModel,
+    cluster: ClusterSpec,
+    step_band_s: tuple[float, float],
+    deadline_s: float,
 ) -> bool:
     """Whether runs keep a deadline with a chance of `KEPT`, as their `campaign` says; see `finish_days`."""
     course = course_of(job, world, cluster)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from costmodel.campaign.checkpoint import CheckpointState
 from costmodel.campaign.closed_form import MAINTENANCE, at_full_strength
-from costmodel.campaign.course import TEN_TO_NINETY, Course, Hazard, Level, require_possible
+from costmodel.campaign.course import TEN_TO_NINETY, CheckpointLevel, Course, Hazard, require_possible
 from costmodel.campaign.failures import Devices, devices_of, rate_per_s
 from costmodel.campaign.interval import with_best_interval, with_best_spares, with_enough_spares
 from costmodel.campaign.record import Cause, Device, Duration, FailureModel, Notice, Scope
@@ -19,7 +19,7 @@ from topology.spec import ClusterSpec, StorageSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class CampaignJob:
     """What of a plan a campaign reads.
 
     Attributes:
@@ -43,7 +43,7 @@ class Job:
     idle_nodes: int = 0
 
 
-def course_of(job: Job, world: FailureModel, cluster: ClusterSpec) -> Course:
+def course_of(job: CampaignJob, world: FailureModel, cluster: ClusterSpec) -> Course:
     """The run with the best interval and spares, in its world.
 
     Raises:
@@ -58,14 +58,14 @@ def course_of(job: Job, world: FailureModel, cluster: ClusterSpec) -> Course:
 
 
 def chosen_places(
-    job: Job, course: Course, world: FailureModel, cluster: ClusterSpec
+    job: CampaignJob, course: Course, world: FailureModel, cluster: ClusterSpec
 ) -> tuple[StorageSpec, ...]:
     """The places of the chain that `course_of` took."""
     chains = chains_of(job.checkpoint, world, cluster)
     return places(job.checkpoint, world, cluster)[chains.index(course.levels)]
 
 
-def _with_best_chain(job: Job, world: FailureModel, cluster: ClusterSpec) -> Course:
+def _with_best_chain(job: CampaignJob, world: FailureModel, cluster: ClusterSpec) -> Course:
     """The run whose checkpoints go where most is left useful, at the best interval of each place.
 
     A place more is taken only where it is worth something.
@@ -86,7 +86,10 @@ _WORTH_A_PLACE = 1e-5
 
 
 def bare_course(
-    job: Job, world: FailureModel, cluster: ClusterSpec, levels: tuple[Level, ...] | None = None
+    job: CampaignJob,
+    world: FailureModel,
+    cluster: ClusterSpec,
+    levels: tuple[CheckpointLevel, ...] | None = None,
 ) -> Course:
     """The run before an interval and spares are chosen, its checkpoints on one chain of places."""
     devices = _share(devices_of(cluster, world.site), job.gpus / cluster.num_gpus)
@@ -113,7 +116,9 @@ def bare_course(
     )
 
 
-def hazards_of(world: FailureModel, devices: Devices, levels: tuple[Level, ...]) -> tuple[Hazard, ...]:
+def hazards_of(
+    world: FailureModel, devices: Devices, levels: tuple[CheckpointLevel, ...]
+) -> tuple[Hazard, ...]:
     """Causes of one kind together: how they are noticed, and what they take, decides all that follows.
 
     What is said before, planned stops and preemptions, saves first where the time suffices.
@@ -177,7 +182,7 @@ def require_storage(
     )
 
 
-def require_loader(job: Job, world: FailureModel) -> None:
+def require_loader(job: CampaignJob, world: FailureModel) -> None:
     """Refuse a loader that is slower than the steps of the plan, which do not wait for it."""
     there = world.loader.bytes_per_s
     if there is None or there >= job.loaded_bytes_per_s:
@@ -191,7 +196,9 @@ def require_loader(job: Job, world: FailureModel) -> None:
     )
 
 
-def bound_useful_share(job: Job, least_bytes: float, world: FailureModel, cluster: ClusterSpec) -> float:
+def bound_useful_share(
+    job: CampaignJob, least_bytes: float, world: FailureModel, cluster: ClusterSpec
+) -> float:
     """A useful share that no layout on as many GPUs can beat, by the closed form.
 
     Every term of the closed form falls with the stall, the latency and the load of a checkpoint, and with
@@ -213,7 +220,7 @@ def bound_useful_share(job: Job, least_bytes: float, world: FailureModel, cluste
     )
 
 
-def _on_every_chain(job: Job, world: FailureModel, cluster: ClusterSpec) -> tuple[Course, ...]:
+def _on_every_chain(job: CampaignJob, world: FailureModel, cluster: ClusterSpec) -> tuple[Course, ...]:
     """The run with its checkpoints on each chain of places."""
     chains = chains_of(job.checkpoint, world, cluster)
     return tuple(bare_course(job, world, cluster, levels) for levels in chains)

@@ -19,7 +19,7 @@ TEN_TO_NINETY = 2 * 1.2815515655446004
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Level:
+class CheckpointLevel:
     """A place a checkpoint goes to.
 
     Attributes:
@@ -100,7 +100,7 @@ class Course:
     spares: int = 0
     idle_nodes: int = 0
     hazards: tuple[Hazard, ...]
-    levels: tuple[Level, ...]
+    levels: tuple[CheckpointLevel, ...]
     every_s: tuple[float, ...]
     repair_s: float
     repair_sigma: float = 0.0

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from costmodel.campaign.checkpoint import CheckpointState
-from costmodel.campaign.course import Level
+from costmodel.campaign.course import CheckpointLevel
 from costmodel.campaign.record import SURVIVED, FailureModel, Storage, Survival
 from topology.spec import ClusterSpec, StorageSpec
 
@@ -30,7 +30,7 @@ COPIES: dict[str, int] = {"host": 2, "peer": 3, "nvme": 2}
 
 def chains_of(
     state: CheckpointState, world: FailureModel, cluster: ClusterSpec
-) -> tuple[tuple[Level, ...], ...]:
+) -> tuple[tuple[CheckpointLevel, ...], ...]:
     """Every chain of places that this checkpoint can go to, the shortest first."""
     return tuple(
         tuple(_level(state, world, cluster, place) for place in chain)
@@ -91,7 +91,9 @@ def last_written_s(state: CheckpointState, world: FailureModel, cluster: Cluster
     return min(written / chain[-1].write_bytes_per_s for chain in places(state, world, cluster))
 
 
-def _level(state: CheckpointState, world: FailureModel, cluster: ClusterSpec, place: StorageSpec) -> Level:
+def _level(
+    state: CheckpointState, world: FailureModel, cluster: ClusterSpec, place: StorageSpec
+) -> CheckpointLevel:
     """What a checkpoint on one place takes.
 
     Where only what changed is written, a restart reads the whole and the last change; frozen weights come
@@ -111,7 +113,7 @@ def _level(state: CheckpointState, world: FailureModel, cluster: ClusterSpec, pl
                 share * rank_bytes / _or(place.write_bytes_per_s / gpus, host),
                 rank_bytes / _or(place.read_bytes_per_s / gpus, host),
             )
-            return Level(
+            return CheckpointLevel(
                 name=place.title, stall_s=world.times.stall.seconds + write_s, durable_s=0.0,
                 load_s=read * load_s + spread_s, survives=_survives(place),
             )  # fmt: skip
@@ -129,7 +131,7 @@ def _level(state: CheckpointState, world: FailureModel, cluster: ClusterSpec, pl
             write_s = state.total_bytes / place.write_bytes_per_s
             load_s = state.total_bytes / place.read_bytes_per_s
     waits = not world.asynchronous and place.kind != "peer"
-    return Level(
+    return CheckpointLevel(
         name=place.title,
         stall_s=share * write_s if waits else aside_s,
         durable_s=0.0 if waits else share * write_s,

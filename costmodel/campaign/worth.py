@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from costmodel.campaign.closed_form import expected, why_invalid
-from costmodel.campaign.compose import Job, course_of
+from costmodel.campaign.compose import CampaignJob, course_of
 from costmodel.campaign.course import Course
 from costmodel.campaign.record import Duration, FailureModel, Worth
 from costmodel.campaign.tiers import NEAR_TIERS
@@ -16,7 +16,7 @@ from topology.spec import ClusterSpec, StorageSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Price:
+class RunPrice:
     """What is paid: dollars an hour of a GPU, the GPUs of a node, dollars an hour of what idles beside."""
 
     usd_per_gpu_hour: float
@@ -24,7 +24,7 @@ class Price:
     idle_usd_per_hour: float = 0.0
 
 
-def usd_per_s(course: Course, price: Price | None) -> float | None:
+def usd_per_s(course: Course, price: RunPrice | None) -> float | None:
     """Dollars a second of all nodes that are rented: those that work, what idles beside, spares beyond it."""
     if price is None:
         return None
@@ -33,7 +33,7 @@ def usd_per_s(course: Course, price: Price | None) -> float | None:
 
 
 def worth_of(
-    job: Job, world: FailureModel, cluster: ClusterSpec, price: Price | None, useful: float
+    job: CampaignJob, world: FailureModel, cluster: ClusterSpec, price: RunPrice | None, useful: float
 ) -> tuple[Worth, ...]:
     """What changes of the world are worth, best first; those worth less than an hour in all are left out."""
     now = course_of(job, world, cluster)
@@ -58,7 +58,7 @@ def worth_of(
 
 
 def _places_worth(
-    job: Job, world: FailureModel, cluster: ClusterSpec, price: Price | None, useful: float
+    job: CampaignJob, world: FailureModel, cluster: ClusterSpec, price: RunPrice | None, useful: float
 ) -> list[Worth]:
     """What every near place is worth that checkpoints go to beside the shared one, and when it has paid back.
 

@@ -20,7 +20,7 @@ OVERLAPPING = 2  # sparse entries are each of two windows of tokens, with produc
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Compression:
+class AttentionCompression:
     """Sizes of compressed attention that other kinds have not.
 
     Attributes:
@@ -54,7 +54,7 @@ class CompressedAttention:
     query_rank: int
     index_heads: int
     index_head_dim: int
-    compression: Compression
+    compression: AttentionCompression
 
     @property
     def qk_head_dim(self) -> int:

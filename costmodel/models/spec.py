@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from costmodel.models.attention import AttentionKind, GroupedAttention, LatentAttention
-from costmodel.models.compressed_attention import CompressedAttention, Compression, Reach
+from costmodel.models.compressed_attention import AttentionCompression, CompressedAttention, Reach
 from costmodel.models.feed_forward import (
     DenseFeedForward,
     FeedForwardKind,
@@ -120,7 +120,7 @@ class ModelSpec:
     attention_gate: bool = False
     layer_pattern: str = ""
     recurrence: Recurrence | None = None
-    compression: Compression | None = None
+    compression: AttentionCompression | None = None
     residual_streams: int = 1
     sliding_window: int | None = None
     num_sliding_layers: int = 0

@@ -24,7 +24,7 @@ AGGREGATED, DISAGGREGATED = "aggregated", "disaggregated"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Band:
+class LatencyBand:
     """Factors on a predicted latency between which four of five measurements lie.
 
     Attributes:
@@ -77,7 +77,7 @@ class BandOfKind:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Evidence:
+class LatencyEvidence:
     """What stands behind the latencies of a deployment.
 
     Attributes:
@@ -87,8 +87,8 @@ class Evidence:
         not_measured: Properties that no run has.
     """
 
-    tpot: Band
-    ttft: Band
+    tpot: LatencyBand
+    ttft: LatencyBand
     rows: int
     not_measured: tuple[str, ...] = ()
 
@@ -102,7 +102,7 @@ def bands_of_kinds() -> tuple[BandOfKind, ...]:
     return tuple(structure(entry, BandOfKind, f"{_FILE.name}: band {at}") for at, entry in enumerate(entries))
 
 
-def evidence_of(deployment: Deployment, mode: str) -> Evidence:
+def evidence_of(deployment: Deployment, mode: str) -> LatencyEvidence:
     """What stands behind the latencies of a deployment.
 
     >>> from topology.builders import default_cluster
@@ -133,7 +133,7 @@ def evidence_of(deployment: Deployment, mode: str) -> Evidence:
     )
     missing = [name for name, known in checks if not known]
     narrowest = _narrowest(kind)
-    return Evidence(
+    return LatencyEvidence(
         tpot=_widened(narrowest.tpot, len(missing)),
         ttft=_widened(narrowest.ttft, len(missing)),
         rows=0 if unmeasured_axes(layout) else _rows(kind),
@@ -168,8 +168,8 @@ def _narrowest(kind: Kind) -> BandOfKind:
     return min(around, key=lambda band: band.rows)
 
 
-def _widened(interval: tuple[float, float], missing: int) -> Band:
+def _widened(interval: tuple[float, float], missing: int) -> LatencyBand:
     """A band, wider by what is not measured."""
     more = NOT_MEASURED * missing**0.5
     lower, upper = interval
-    return Band(lower=exp(-hypot(log(lower), more)), upper=exp(hypot(log(upper), more)))
+    return LatencyBand(lower=exp(-hypot(log(lower), more)), upper=exp(hypot(log(upper), more)))

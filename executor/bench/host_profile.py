@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from executor.bench.kernels import Entry
+from executor.bench.kernels import Benchmark
 from topology.hardware.gpu import Gpu
 from topology.spec import ClusterSpec, NodeSpec
 
@@ -26,7 +26,7 @@ def cpu_name(ranks: int) -> str:
     return f"{CPU}-{ranks}"
 
 
-def cpu_cluster(entries: Sequence[Entry], ranks: int, when: str) -> ClusterSpec:
+def cpu_cluster(entries: Sequence[Benchmark], ranks: int, when: str) -> ClusterSpec:
     """Describe this computer as `ranks` ranks, from measurements of all of them at once."""
     link = _link_bytes_per_s(entries)
     node = NodeSpec(
@@ -44,7 +44,7 @@ def cpu_cluster(entries: Sequence[Entry], ranks: int, when: str) -> ClusterSpec:
     )
 
 
-def _cpu(entries: Sequence[Entry], ranks: int, when: str) -> Gpu:
+def _cpu(entries: Sequence[Benchmark], ranks: int, when: str) -> Gpu:
     """One rank's share of the CPU, at the best rates measured."""
     flop = {
         entry.dtype: 2.0 * entry.inputs["m"] * entry.inputs["n"] * entry.inputs["k"] / entry.timing.p50_s
@@ -66,14 +66,14 @@ def _cpu(entries: Sequence[Entry], ranks: int, when: str) -> Gpu:
     )
 
 
-def _rate(entry: Entry) -> float:
+def _rate(entry: Benchmark) -> float:
     """FLOP/s of a matrix product; zero for anything else."""
     if entry.what != "gemm":
         return 0.0
     return entry.inputs["m"] * entry.inputs["n"] * entry.inputs["k"] / entry.timing.p50_s
 
 
-def _link_bytes_per_s(entries: Sequence[Entry]) -> float:
+def _link_bytes_per_s(entries: Sequence[Benchmark]) -> float:
     """Bus bandwidth of the largest all-reduce: 2(n−1)/n·B/t; memory's when there is only one rank."""
     largest = [e for e in entries if e.what == "all_reduce"] or [
         e for e in entries if e.what == "elementwise"

@@ -69,7 +69,7 @@ class Timing:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class Benchmark:
     """One benchmark's name, inputs and timing, before it is tied to a cluster."""
 
     what: str
@@ -104,7 +104,7 @@ def summarize(seconds: list[float]) -> Timing:
     return Timing(p10_s=deciles[0], p50_s=statistics.median(seconds), p90_s=deciles[-1], repeats=len(seconds))
 
 
-def kernel_entries(sizes: BenchSizes, device: torch.device, dtype: torch.dtype) -> list[Entry]:
+def kernel_entries(sizes: BenchSizes, device: torch.device, dtype: torch.dtype) -> list[Benchmark]:
     """Time matrix products, causal attention and copies on one device."""
     finish = torch.cuda.synchronize if device.type == "cuda" else _nothing
     name = "bf16" if dtype is torch.bfloat16 else "fp32"
@@ -113,18 +113,18 @@ def kernel_entries(sizes: BenchSizes, device: torch.device, dtype: torch.dtype) 
     for m, n, k in sizes.gemm:
         a, b = torch.randn(m, k, **options), torch.randn(n, k, **options)
         timing = time_it(lambda a=a, b=b: a @ b.t(), finish)  # type: ignore[misc]
-        entries.append(Entry(what="gemm", dtype=name, inputs={"m": m, "n": n, "k": k}, timing=timing))
+        entries.append(Benchmark(what="gemm", dtype=name, inputs={"m": m, "n": n, "k": k}, timing=timing))
     for batch, heads, tokens, size in sizes.attention:
         q = torch.randn(batch, heads, tokens, size, **options)
         timing = time_it(lambda q=q: _attend(q), finish)  # type: ignore[misc]
         inputs = {"batch": batch, "heads": heads, "kv_heads": heads, "query_tokens": tokens}
         inputs |= {"kv_tokens": tokens, "head_dim": size}
-        entries.append(Entry(what="attention_prefill", dtype=name, inputs=inputs, timing=timing))
+        entries.append(Benchmark(what="attention_prefill", dtype=name, inputs=inputs, timing=timing))
     for size in sizes.copy_bytes:
         source = torch.zeros(size // 2, device=device, dtype=torch.uint8)  # read one half, write the other
         target = torch.empty_like(source)
         timing = time_it(lambda s=source, t=target: t.copy_(s), finish)  # type: ignore[misc]
-        entries.append(Entry(what="elementwise", dtype="", inputs={"bytes": size}, timing=timing))
+        entries.append(Benchmark(what="elementwise", dtype="", inputs={"bytes": size}, timing=timing))
     return entries
 
 
@@ -137,7 +137,9 @@ def _nothing() -> None:
     """Wait for nothing: a CPU has finished when the call returns."""
 
 
-def collective_entries(sizes: BenchSizes, device: torch.device, backend: str | None = None) -> list[Entry]:
+def collective_entries(
+    sizes: BenchSizes, device: torch.device, backend: str | None = None
+) -> list[Benchmark]:
     """Time every collective over groups of 2, 4, … up to all ranks; every rank calls this."""
     world, rank = dist.get_world_size(), dist.get_rank()
     finish = torch.cuda.synchronize if device.type == "cuda" else _nothing
@@ -152,7 +154,7 @@ def collective_entries(sizes: BenchSizes, device: torch.device, backend: str | N
                     action = collective_of(what, message, group, device)
                     timing = time_it(action, finish, repeats=repeats_of(message))
                     inputs = {"bytes": message, "size": size, "stride": 1}
-                    entries.append(Entry(what=what, dtype="", inputs=inputs, timing=timing))
+                    entries.append(Benchmark(what=what, dtype="", inputs=inputs, timing=timing))
         dist.barrier()
         size *= 2
     return entries
@@ -191,35 +193,35 @@ def _pass_on(message: torch.Tensor, group: Any) -> None:
         dist.recv(message, peer, group=group)
 
 
-def bench_cpu(sizes: BenchSizes, ranks: int) -> list[Entry]:
+def bench_cpu(sizes: BenchSizes, ranks: int) -> list[Benchmark]:
     """Measure this CPU shared by `ranks` gloo processes of one thread each."""
-    entries: list[Entry] = run_ranks(_cpu_rank, ranks, sizes, timeout_s=600.0)[0]
+    entries: list[Benchmark] = run_ranks(_cpu_rank, ranks, sizes, timeout_s=600.0)[0]
     return entries
 
 
-def _cpu_rank(_rank: int, sizes: BenchSizes) -> list[Entry]:
+def _cpu_rank(_rank: int, sizes: BenchSizes) -> list[Benchmark]:
     """One rank's measurements."""
     device = torch.device("cpu")
     return [*kernel_entries(sizes, device, torch.bfloat16), *collective_entries(sizes, device)]
 
 
-def bench_gpu(sizes: BenchSizes, ranks: int) -> list[Entry]:
+def bench_gpu(sizes: BenchSizes, ranks: int) -> list[Benchmark]:
     """Measure the first GPU, and NCCL between `ranks` GPUs of this machine when there are several."""
     if ranks > 1:  # before this process touches CUDA: its children are forked
-        messages: list[Entry] = run_ranks(_gpu_rank, ranks, sizes, timeout_s=600.0)[0]
+        messages: list[Benchmark] = run_ranks(_gpu_rank, ranks, sizes, timeout_s=600.0)[0]
     else:
         messages = []
     device = torch.device("cuda", 0)
     return [*kernel_entries(sizes, device, torch.bfloat16), *messages]
 
 
-def _gpu_rank(rank: int, sizes: BenchSizes) -> list[Entry]:
+def _gpu_rank(rank: int, sizes: BenchSizes) -> list[Benchmark]:
     """One rank's collectives over NCCL."""
     torch.cuda.set_device(rank)
     return collective_entries(sizes, torch.device("cuda", rank), backend="nccl")
 
 
-def measurements(entries: list[Entry], *, cluster: str, gpu: str) -> tuple[Measurement, ...]:
+def measurements(entries: list[Benchmark], *, cluster: str, gpu: str) -> tuple[Measurement, ...]:
     """Tie entries to the cluster (by fingerprint) and GPU they were taken on."""
     software = {"python": platform.python_version(), "torch": torch.__version__}
     if torch.cuda.is_available():

@@ -19,8 +19,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from executor.bench.kernels import Entry, collective_of, repeats_of, summarize, time_it
-from executor.bench.node_pairs import WITHIN_NODE, Level, Pair, level_of, levels_of, rounds, slow_pairs
+from executor.bench.kernels import Benchmark, collective_of, repeats_of, summarize, time_it
+from executor.bench.node_pairs import WITHIN_NODE, Pair, PairLevel, level_of, levels_of, rounds, slow_pairs
 from executor.launch.nodes import names_here, whole_number
 from topology.base.errors import InputError
 from topology.base.units import KIB, MIB
@@ -36,7 +36,7 @@ TIMEOUT = timedelta(minutes=10)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seat:
+class LaunchedRank:
     """One rank of the measurement, as torchrun, MPI or Slurm numbers it."""
 
     rank: int
@@ -49,7 +49,7 @@ class LevelEntry:
     """One collective among the ranks of the hosts that share a unit of a level; the slowest unit's."""
 
     level: str
-    entry: Entry
+    entry: Benchmark
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,11 +66,11 @@ class NodeLinks:
     entries: tuple[LevelEntry, ...]
 
 
-def seat_of(environment: Mapping[str, str]) -> Seat:
+def seat_of(environment: Mapping[str, str]) -> LaunchedRank:
     """Which rank this process is.
 
     >>> seat_of({"SLURM_PROCID": "3", "SLURM_NTASKS": "4", "SLURM_LOCALID": "1"})
-    Seat(rank=3, world=4, local=1)
+    LaunchedRank(rank=3, world=4, local=1)
     """
     for rank, world, local in (
         ("RANK", "WORLD_SIZE", "LOCAL_RANK"),
@@ -83,7 +83,7 @@ def seat_of(environment: Mapping[str, str]) -> Seat:
             number, count, here = (
                 whole_number(environment, name, default=0) for name in (rank, world, local)
             )
-            return Seat(rank=number, world=count, local=here)
+            return LaunchedRank(rank=number, world=count, local=here)
     raise InputError(
         what="plan bench --nodes is started once for every rank of the allocation",
         cause="rank, number and local rank are not set, by torchrun, MPI or Slurm",
@@ -91,7 +91,9 @@ def seat_of(environment: Mapping[str, str]) -> Seat:
     )
 
 
-def join(seat: Seat, environment: Mapping[str, str], meet: Path | None, *, cuda: bool) -> torch.device:
+def join(
+    seat: LaunchedRank, environment: Mapping[str, str], meet: Path | None, *, cuda: bool
+) -> torch.device:
     """Meet the other ranks: in a folder that all nodes share, or at MASTER_ADDR."""
     device = torch.device("cuda", seat.local) if cuda else torch.device("cpu")
     if cuda:
@@ -116,7 +118,7 @@ def join(seat: Seat, environment: Mapping[str, str], meet: Path | None, *, cuda:
 
 
 def measured_links(
-    cluster: Cluster, seat: Seat, environment: Mapping[str, str], meet: Path | None, *, cuda: bool
+    cluster: Cluster, seat: LaunchedRank, environment: Mapping[str, str], meet: Path | None, *, cuda: bool
 ) -> NodeLinks:
     """Meet the other ranks, measure with them, and part."""
     device = join(seat, environment, meet, cuda=cuda)
@@ -128,7 +130,9 @@ def measured_links(
     return links
 
 
-def measure(cluster: Cluster, seat: Seat, device: torch.device, environment: Mapping[str, str]) -> NodeLinks:
+def measure(
+    cluster: Cluster, seat: LaunchedRank, device: torch.device, environment: Mapping[str, str]
+) -> NodeLinks:
     """Measure every pair and every level; every rank returns all of it."""
     ranks = ranks_of_hosts(cluster, gathered((sorted(names_here(environment)), socket.gethostname())))
     each = len(next(iter(ranks.values())))
@@ -195,8 +199,8 @@ def ranks_of_hosts(cluster: Cluster, values: Sequence[tuple[Sequence[str], str]]
 def _pairs(
     together: Iterable[tuple[int, int]],
     ranks: Mapping[int, Sequence[int]],
-    levels: Sequence[Level],
-    seat: Seat,
+    levels: Sequence[PairLevel],
+    seat: LaunchedRank,
     device: torch.device,
 ) -> list[Pair]:
     """Measure pairs of hosts at once: ranks of one with those of the other, in the order of both."""
@@ -243,16 +247,16 @@ def _nothing() -> None:
 
 
 def _collectives(
-    ranks: Mapping[int, Sequence[int]], levels: Sequence[Level], seat: Seat, device: torch.device
+    ranks: Mapping[int, Sequence[int]], levels: Sequence[PairLevel], seat: LaunchedRank, device: torch.device
 ) -> list[LevelEntry]:
     """Collectives of every level, all of its units at once; of equal units the slowest counts."""
-    node = Level(name=WITHIN_NODE, unit_of_host=tuple(range(len(levels[-1].unit_of_host))))
-    collectives: dict[tuple[str, str, float, float], Entry] = {}
+    node = PairLevel(name=WITHIN_NODE, unit_of_host=tuple(range(len(levels[-1].unit_of_host))))
+    collectives: dict[tuple[str, str, float, float], Benchmark] = {}
     for level in (node, *levels):
         units: dict[int, list[int]] = {}
         for host, its in sorted(ranks.items()):
             units.setdefault(level.unit_of_host[host], []).extend(its)
-        mine: list[Entry] = []
+        mine: list[Benchmark] = []
         for members in units.values():
             group = dist.new_group(members) if len(members) > 1 else None
             if group is not None and seat.rank in members:
@@ -265,7 +269,7 @@ def _collectives(
     return [LevelEntry(level=name, entry=entry) for (name, *_), entry in collectives.items()]
 
 
-def _of_group(group: Any, size: int, device: torch.device) -> list[Entry]:
+def _of_group(group: Any, size: int, device: torch.device) -> list[Benchmark]:
     """Every collective of a group of consecutive GPUs."""
     finish = torch.cuda.synchronize if device.type == "cuda" else _nothing
     entries = []
@@ -273,11 +277,11 @@ def _of_group(group: Any, size: int, device: torch.device) -> list[Entry]:
         for message in MESSAGE_BYTES[device.type]:
             timing = time_it(collective_of(what, message, group, device), finish, repeats_of(message))
             inputs = {"bytes": message, "size": size, "stride": 1}
-            entries.append(Entry(what=what, dtype="", inputs=inputs, timing=timing))
+            entries.append(Benchmark(what=what, dtype="", inputs=inputs, timing=timing))
     return entries
 
 
-def pair_entries(links: NodeLinks, cluster: Cluster, device_type: str) -> list[Entry]:
+def pair_entries(links: NodeLinks, cluster: Cluster, device_type: str) -> list[Benchmark]:
     """Median message of the pairs of each level as an entry: sent by the GPUs of neighbours that it parts."""
     per_host, levels = cluster.spec.nodes[0].gpus_per_node, levels_of(cluster)
     large, result = MESSAGE_BYTES[device_type][-1], []
@@ -289,5 +293,5 @@ def pair_entries(links: NodeLinks, cluster: Cluster, device_type: str) -> list[E
         seconds = [large * links.ranks_per_host / pair.bytes_per_s for pair in its]
         inputs = {"bytes": large, "size": 2, "stride": apart * per_host}
         timing = summarize(seconds if len(seconds) > 1 else seconds * 2)
-        result.append(Entry(what="p2p", dtype="", inputs=inputs, timing=replace(timing, repeats=SENDS)))
+        result.append(Benchmark(what="p2p", dtype="", inputs=inputs, timing=replace(timing, repeats=SENDS)))
     return result

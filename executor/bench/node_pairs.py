@@ -33,26 +33,26 @@ class Pair:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Level:
+class PairLevel:
     """Hosts that share units of a level of the fabric: the unit of each, by its place in the cluster."""
 
     name: str
     unit_of_host: tuple[int, ...]
 
 
-def levels_of(cluster: Cluster) -> tuple[Level, ...]:
+def levels_of(cluster: Cluster) -> tuple[PairLevel, ...]:
     """The boundaries around several hosts, inner to outer; all hosts together are the last."""
     h, spec = cluster.hierarchy, cluster.spec
     outer = [level.name for level in h.levels if level.unit_gpus >= h.gpus_per_node]
     levels = [
-        Level(name=name, unit_of_host=tuple(map(int, units)))
+        PairLevel(name=name, unit_of_host=tuple(map(int, units)))
         for name, units in zip(outer, units_of_hosts(spec), strict=False)
     ]
     several = [level for level in levels if len(set(level.unit_of_host)) < spec.num_nodes]
-    return (*several, Level(name=ACROSS, unit_of_host=(0,) * spec.num_nodes))
+    return (*several, PairLevel(name=ACROSS, unit_of_host=(0,) * spec.num_nodes))
 
 
-def level_of(pair: tuple[int, int], levels: Sequence[Level]) -> str:
+def level_of(pair: tuple[int, int], levels: Sequence[PairLevel]) -> str:
     """The innermost level whose unit two hosts share."""
     a, b = pair
     return next(level.name for level in levels if level.unit_of_host[a] == level.unit_of_host[b])

@@ -32,7 +32,7 @@ _WORLD = "default_pg"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class GroupState:
     """One group of a rank: its axis and ranks, and the last collective that this rank began in it, from 1."""
 
     axis: str
@@ -52,20 +52,24 @@ class Stand:
 
     rank: int
     last: str
-    places: Mapping[str, Place]
+    places: Mapping[str, GroupState]
 
 
 def stand_of(rank: int) -> Stand:
     """Where this rank stands."""
     places = {
-        name: Place(axis="all ranks" if axis == _WORLD else axis.removeprefix("mesh_"), ranks=tuple(ranks))
+        name: GroupState(
+            axis="all ranks" if axis == _WORLD else axis.removeprefix("mesh_"), ranks=tuple(ranks)
+        )
         for name, (axis, ranks) in named_groups().items()
     }
     last = ""
     for name, operation, number in flight_record():
         if name in places:
             before, last = places[name], name
-            places[name] = Place(axis=before.axis, ranks=before.ranks, number=number, operation=operation)
+            places[name] = GroupState(
+                axis=before.axis, ranks=before.ranks, number=number, operation=operation
+            )
     return Stand(rank=rank, last=last, places=places)
 
 

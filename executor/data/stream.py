@@ -31,10 +31,10 @@ from topology.base.errors import InputError
 OPEN_AT_ONCE = 32  # lanes with their files: one beyond them closes its own and finds its place again
 UNCUT_AT_ONCE = 256  # where a place is found by reading all before it: each window would cost that
 BATCHES_KEPT = 8  # for which it stays known where windows began: more than are read ahead
-COLUMNS = 5  # of a table of places: a window's number, then its `Place`
+COLUMNS = 5  # of a table of places: a window's number, then its `StreamPosition`
 
 
-class Place(NamedTuple):
+class StreamPosition(NamedTuple):
     """Where a window begins: the lane's epoch, which of its pieces, the document's place, a token of it."""
 
     epoch: int = 0
@@ -46,7 +46,7 @@ class Place(NamedTuple):
 class _Encoded(NamedTuple):
     """A document's tokens, and where it lies."""
 
-    place: Place
+    place: StreamPosition
     tokens: npt.NDArray[np.int32]
 
 
@@ -73,7 +73,7 @@ class TextStream:
         self.lanes = _divisor(global_batch_size, len(pieces))
         self.pieces_of_lane = deal(pieces, self.lanes)
         self.windows_kept = BATCHES_KEPT * (global_batch_size // self.lanes)
-        self.window_starts: dict[int, tuple[int, Place]] = {}
+        self.window_starts: dict[int, tuple[int, StreamPosition]] = {}
         self.read: dict[int, _Lane] = {}
         self.open: OrderedDict[int, None] = OrderedDict()
         self.documents, self.reads = 0, ""  # so many were tokenized; of this file
@@ -126,21 +126,21 @@ class TextStream:
                 table[number] = (window, *place)
         return table
 
-    def _known(self, number: int, window: int) -> Place | None:
+    def _known(self, number: int, window: int) -> StreamPosition | None:
         """Where a window of a lane begins, if that is known here; asked while another thread reads."""
         lane = self.read.get(number)
         start = None if lane is None else lane.starts.get(window)
         if start is not None:
             return start
-        at, place = self.window_starts.get(number, (0, Place()))
-        return place if at == window else Place() if window == 0 else None
+        at, place = self.window_starts.get(number, (0, StreamPosition()))
+        return place if at == window else StreamPosition() if window == 0 else None
 
     def resume(self, table: Sequence[Sequence[int]]) -> None:
         """Take places that were saved; a lane without one starts from its first window."""
         if len(table) != self.lanes or any(len(row) != COLUMNS for row in table):
-            raise self.astray(len(table), Place())
+            raise self.astray(len(table), StreamPosition())
         for number, (window, *place) in enumerate(table):
-            result = Place(*place)
+            result = StreamPosition(*place)
             if window < 0:
                 continue
             if not (
@@ -151,7 +151,7 @@ class TextStream:
                 raise self.astray(number, result)
             self.window_starts[number] = (window, result)
 
-    def astray(self, number: int, place: Place) -> InputError:
+    def astray(self, number: int, place: StreamPosition) -> InputError:
         """Build the error for a place that the corpus does not have."""
         return InputError(
             what=f"a checkpoint's place in {self.name} is not there",
@@ -168,16 +168,16 @@ class _Lane:
         self.stream, self.number = stream, number
         self.pieces = stream.pieces_of_lane[number]
         self.next = 0
-        self.starts: OrderedDict[int, Place] = OrderedDict({0: Place()})
+        self.starts: OrderedDict[int, StreamPosition] = OrderedDict({0: StreamPosition()})
         self.waiting: deque[_Encoded] = deque()
         self.used = 0  # tokens of the first of them
-        self.last, self.behind = Place(), False  # the document to go on from, or after
-        self.texts: Iterator[tuple[Place, str]] | None = None
+        self.last, self.behind = StreamPosition(), False  # the document to go on from, or after
+        self.texts: Iterator[tuple[StreamPosition, str]] | None = None
 
     def window(self, window: int) -> npt.NDArray[np.int64]:
         """Read up to a window, from the nearest place known before it; gives its tokens."""
-        at, place = self.stream.window_starts.get(self.number, (0, Place()))
-        known = {0: Place(), at: place, **self.starts}
+        at, place = self.stream.window_starts.get(self.number, (0, StreamPosition()))
+        known = {0: StreamPosition(), at: place, **self.starts}
         nearest = max(start for start in known if start <= window)
         if not nearest <= self.next <= window:
             self._seek(nearest, known[nearest])
@@ -189,7 +189,7 @@ class _Lane:
         """Let go of the file; reading goes on after the last document."""
         self.texts = None
 
-    def _seek(self, window: int, place: Place) -> None:
+    def _seek(self, window: int, place: StreamPosition) -> None:
         """Go to a window that begins at a place."""
         self.next, self.used = window, place.token
         self.waiting.clear()
@@ -239,7 +239,7 @@ class _Lane:
         self.last, self.behind = place, True
         return len(tokens)
 
-    def _texts(self, first: Place, *, behind: bool) -> Iterator[tuple[Place, str]]:
+    def _texts(self, first: StreamPosition, *, behind: bool) -> Iterator[tuple[StreamPosition, str]]:
         """Documents without end, from one on, or from behind it."""
         epoch, turn, start = first.epoch, first.turn, first.document
         while True:
@@ -254,7 +254,7 @@ class _Lane:
                 for document, text in documents_of(self.stream.name, self.stream.contents, piece, begin):
                     empty = False
                     if document != start or not behind:
-                        yield Place(epoch, at, document), text
+                        yield StreamPosition(epoch, at, document), text
                 start = -1
             if empty:
                 raise InputError(

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from executor.launch.membership import Members, Table
+from executor.launch.membership import Members, MembershipTable
 from executor.training.manifest import steps_on_disk
 
 
@@ -23,7 +23,7 @@ class Joining:
     set of nodes.
     """
 
-    table: Table
+    table: MembershipTable
     members: Members
     checkpoints: Path
     helps: Callable[[tuple[int, ...]], bool]

@@ -73,7 +73,7 @@ class Heard:
 
 
 @dataclass(slots=True)
-class Table:
+class MembershipTable:
     """The nodes of a run as one of them, `node`, hears them; `heard` is replaced whole after each look.
 
     A node whose own network is cut (`linked` is false) may still reach the files: it beats no more, so that
@@ -186,9 +186,9 @@ def _beats(folder: Path) -> Iterator[tuple[int, Beat]]:
 
 
 @contextlib.contextmanager
-def beating(folder: Path, node: int, linked: Callable[[], bool]) -> Iterator[Table]:
+def beating(folder: Path, node: int, linked: Callable[[], bool]) -> Iterator[MembershipTable]:
     """Beat and listen in a thread of its own, as planning anew may take longer than others wait."""
-    table, done = Table(folder=folder, node=node, linked=linked), threading.Event()
+    table, done = MembershipTable(folder=folder, node=node, linked=linked), threading.Event()
     thread = threading.Thread(target=_beat_until, args=(table, done), daemon=True)
     thread.start()
     try:
@@ -198,7 +198,7 @@ def beating(folder: Path, node: int, linked: Callable[[], bool]) -> Iterator[Tab
         thread.join(BEAT_S)
 
 
-def _beat_until(table: Table, done: threading.Event) -> None:
+def _beat_until(table: MembershipTable, done: threading.Event) -> None:
     """Beat each second; a file system that fails for a while makes this node silent, not dead."""
     while not done.is_set():
         with contextlib.suppress(OSError):

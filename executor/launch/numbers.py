@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Literal
 
 from executor.comm.meeting import endpoint, is_here
-from executor.launch.membership import BEAT_S, SILENT_S, Table, publish
+from executor.launch.membership import BEAT_S, SILENT_S, MembershipTable, publish
 from executor.launch.nodes import UNNUMBERED, Nodes, name_here
 from executor.launch.run_lock import holder_of
 from executor.launch.turns import EARLIER_S, MEETING_S
@@ -34,7 +34,7 @@ State = Literal["lives", "busy", "unknown", "gone"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
+class NumberClaim:
     """Who has a number: a node by its name, in a generation of that number."""
 
     number: int
@@ -56,17 +56,17 @@ class Numbers:
     count: int
     node: str
     first: bool
-    watch: Table = field(init=False)
+    watch: MembershipTable = field(init=False)
     watched_s: float = 0.0
     reported: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         """Hear others without being one of them."""
-        self.watch = Table(folder=self.folder, node=UNNUMBERED)
+        self.watch = MembershipTable(folder=self.folder, node=UNNUMBERED)
 
-    def claims(self) -> dict[int, Claim]:
+    def claims(self) -> dict[int, NumberClaim]:
         """The last generation of each number's claims."""
-        result: dict[int, Claim] = {}
+        result: dict[int, NumberClaim] = {}
         for path in self.folder.glob(f"{_NUMBER}*.*"):
             number, _, generation = path.name.removeprefix(_NUMBER).partition(".")
             if not (number.isdecimal() and generation.isdecimal() and int(number) < self.count):
@@ -74,7 +74,7 @@ class Numbers:
             before = result.get(int(number))
             if before is None or before.generation < int(generation):
                 node = structure(read_json(path / _HOLDER), str, str(path))
-                result[int(number)] = Claim(
+                result[int(number)] = NumberClaim(
                     number=int(number), generation=int(generation), node=node, path=path
                 )
         return result
@@ -137,7 +137,7 @@ class Numbers:
         """Claim a number; whether nobody else had."""
         return publish(self.folder / f"{_NUMBER}{number}.{generation}", {_HOLDER: json.dumps(self.node)})
 
-    def _reclaimed(self, claim: Claim) -> int | None:
+    def _reclaimed(self, claim: NumberClaim) -> int | None:
         """The number that this node had, once it is known that no other launcher of its name has it now."""
         holder = holder_of(self.run, claim.number)
         heard = self.watch.heard.get(claim.number)
@@ -155,7 +155,7 @@ class Numbers:
         os.utime(claim.path)
         return claim.number
 
-    def _state(self, claim: Claim) -> State:
+    def _state(self, claim: NumberClaim) -> State:
         """What is known of a claim's node: one that has just come need not beat yet."""
         heard = self.watch.heard.get(claim.number)
         if heard is not None and heard.lives:
@@ -173,7 +173,7 @@ class Numbers:
         finally:
             mark.unlink()
 
-    def _one_more(self, claims: dict[int, Claim]) -> InputError:
+    def _one_more(self, claims: dict[int, NumberClaim]) -> InputError:
         """The three lines of a node for which there is no number."""
         named = ", ".join(f"{number} is {claims[number].node}" for number in sorted(claims)[:4])
         rest = f", and {len(claims) - 4} more" if len(claims) > 4 else ""

@@ -26,7 +26,7 @@ NIC_SHARE = 0.99
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
+class Mismatch:
     """One thing that is not as planned, with its numbers, and what helps."""
 
     cause: str
@@ -67,15 +67,15 @@ def check_node(
         )
 
 
-def differences(plan: Plan, ranks: range, state: NodeState) -> Iterator[Difference]:
+def differences(plan: Plan, ranks: range, state: NodeState) -> Iterator[Mismatch]:
     """All that differs, what weighs most first."""
     if state.failure:
-        yield Difference(cause=state.failure, fix="mend the driver, leave this node out")
+        yield Mismatch(cause=state.failure, fix="mend the driver, leave this node out")
         return
     node, gpus = node_of(plan, ranks), state.gpus[: len(ranks)]
     planned = gpus_of(plan.request.cluster)[node.gpu]
     if len(gpus) < len(ranks):
-        yield Difference(
+        yield Mismatch(
             cause=f"{len(gpus)} GPUs can be used here, the plan has {len(ranks)} ranks on this node",
             fix="give the job all GPUs of its nodes, plan again for what there is",
         )
@@ -116,7 +116,7 @@ def allocated_bytes(plan: Plan, rank: int) -> float:
     return plan.estimate.memory_by_stage[stage_of(plan, rank)].allocated_bytes
 
 
-def _of_kind(node: NodeSpec, planned: Gpu, gpu: GpuState) -> Iterator[Difference]:
+def _of_kind(node: NodeSpec, planned: Gpu, gpu: GpuState) -> Iterator[Mismatch]:
     """A GPU that is another, or has less memory; one of a user's own name cannot be told by its name."""
     where = f"GPU {gpu.index} is {gpu.name} with {format_bytes(gpu.memory_bytes)}"
     if node.gpu in gpu_sheets():
@@ -126,62 +126,62 @@ def _of_kind(node: NodeSpec, planned: Gpu, gpu: GpuState) -> Iterator[Difference
             name = ""
         if name != node.gpu:
             fix = f"plan again with --gpu {name}" if name else "plan again for this GPU"
-            yield Difference(cause=f"{where}, the plan is for {node.gpu}", fix=fix)
+            yield Mismatch(cause=f"{where}, the plan is for {node.gpu}", fix=fix)
     elif gpu.memory_bytes < MEMORY_SHARE * planned.memory_bytes:
         text = format_bytes(planned.memory_bytes)
-        yield Difference(
+        yield Mismatch(
             cause=f"{where}, the plan counts on {text} of {node.gpu}", fix="plan again for this GPU"
         )
 
 
-def _of_memory(gpu: GpuState, peak: float) -> Iterator[Difference]:
+def _of_memory(gpu: GpuState, peak: float) -> Iterator[Mismatch]:
     """Memory that others hold."""
     if gpu.free_bytes < peak:
-        yield Difference(
+        yield Mismatch(
             cause=f"GPU {gpu.index} has {format_bytes(gpu.free_bytes)} free of "
             f"{format_bytes(gpu.memory_bytes)}, its rank takes {format_bytes(peak)}",
             fix="end what holds the memory",
         )
 
 
-def _of_health(gpu: GpuState) -> Iterator[Difference]:
+def _of_health(gpu: GpuState) -> Iterator[Mismatch]:
     """What slows a GPU down, or will stop it."""
     if gpu.throttles:
         clock = f" at {gpu.clock_mhz} of {gpu.most_mhz} MHz" if gpu.clock_mhz and gpu.most_mhz else ""
-        yield Difference(
+        yield Mismatch(
             cause=f"GPU {gpu.index} is slowed down{clock}: {', '.join(gpu.throttles)}",
             fix="mend its cooling or power, leave this node out",
         )
     if gpu.uncorrected_errors:
-        yield Difference(
+        yield Mismatch(
             cause=f"GPU {gpu.index} has counted {gpu.uncorrected_errors} uncorrected errors of memory",
             fix="reset it, leave this node out",
         )
     if gpu.remaps:
-        yield Difference(
+        yield Mismatch(
             cause=f"memory of GPU {gpu.index}: {', '.join(gpu.remaps)}", fix="reset it, leave this node out"
         )
 
 
-def _of_driver(planned: Gpu, gpus: tuple[GpuState, ...]) -> Iterator[Difference]:
+def _of_driver(planned: Gpu, gpus: tuple[GpuState, ...]) -> Iterator[Mismatch]:
     """A driver that is older than the GPU."""
     generation = generation_of(planned)
     first = generation.nvidia_driver
     for driver in dict.fromkeys(gpu.driver for gpu in gpus if gpu.driver):
         branch = driver.partition(".")[0]
         if branch.isdecimal() and int(branch) < first:
-            yield Difference(
+            yield Mismatch(
                 cause=f"the driver is {driver}, {generation.name} needs {first} or later",
                 fix="renew the driver",
             )
 
 
-def _of_network(node: NodeSpec, state: NodeState) -> Iterator[Difference]:
+def _of_network(node: NodeSpec, state: NodeState) -> Iterator[Mismatch]:
     """Cards that are missing, down, or slower than those that messages between nodes were planned on."""
     planned = node.nics_per_node * node.nic_bandwidth_bytes_per_s
     if state.nic_bytes_per_s is not None and state.nic_bytes_per_s < NIC_SHARE * planned:
         each = node.nic_bandwidth_bytes_per_s / GBIT
-        yield Difference(
+        yield Mismatch(
             cause=f"cards of {state.nic_bytes_per_s / GBIT:.0f} Gbit/s are up, the plan has "
             f"{planned / GBIT:.0f} ({node.nics_per_node} of {each:.0f})",
             fix="mend the links, or plan again for what there is",

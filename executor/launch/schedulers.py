@@ -21,7 +21,7 @@ _RANGE = re.compile(r"([0-9]{1,10})(?::([0-9]{1,10}))?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scheduler:
+class Launcher:
     """One launcher's variables; of several names the first that is set counts.
 
     Attributes:
@@ -55,8 +55,8 @@ class Scheduler:
 
 _SLURM_COUNTS = ("SLURM_STEP_NUM_NODES", "SLURM_JOB_NUM_NODES", "SLURM_NNODES")
 _SITES = ("Kubeflow", "SkyPilot", "Slurm", "PMIx", "Kubernetes")
-SCHEDULERS: tuple[Scheduler, ...] = (
-    Scheduler(
+SCHEDULERS: tuple[Launcher, ...] = (
+    Launcher(
         name="Ray Train",
         known_by=(("RAY_JOB_ID", "RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"),),
         count=("WORLD_SIZE",),
@@ -67,7 +67,7 @@ SCHEDULERS: tuple[Scheduler, ...] = (
         inside=("Open MPI", "MPICH or Intel MPI", *_SITES),
         source="ray 2.60, ray/train/torch/config.py; RAY_JOB_ID of its raylet",
     ),
-    Scheduler(
+    Launcher(
         name="Open MPI",
         known_by=(("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"),),
         count=("OMPI_COMM_WORLD_SIZE",),
@@ -78,7 +78,7 @@ SCHEDULERS: tuple[Scheduler, ...] = (
         inside=_SITES,
         source="docs.open-mpi.org, Environment variables set for MPI applications; seen of 5.0.11",
     ),
-    Scheduler(
+    Launcher(
         name="MPICH or Intel MPI",
         known_by=(("PMI_SIZE", "PMI_RANK", "MPI_LOCALNRANKS"), ("PMI_SIZE", "PMI_RANK", "PMI_LOCAL_SIZE")),
         count=("PMI_SIZE",),
@@ -88,7 +88,7 @@ SCHEDULERS: tuple[Scheduler, ...] = (
         inside=_SITES,
         source="Hydra's process manager, seen of MPICH 5.0.2; PMI_LOCAL_SIZE of Cray PALS",
     ),
-    Scheduler(
+    Launcher(
         name="Kubeflow",
         known_by=(("PET_NNODES", "PET_NODE_RANK"), ("PET_NNODES", "RANK")),
         count=("PET_NNODES",),
@@ -97,7 +97,7 @@ SCHEDULERS: tuple[Scheduler, ...] = (
         inside=("SkyPilot", "Slurm", "PMIx"),
         source="kubeflow.org, TrainJob's torch policy and PyTorchJob; names of torchrun's options",
     ),
-    Scheduler(
+    Launcher(
         name="SkyPilot",
         known_by=(("SKYPILOT_NUM_NODES", "SKYPILOT_NODE_RANK"),),
         count=("SKYPILOT_NUM_NODES",),
@@ -108,7 +108,7 @@ SCHEDULERS: tuple[Scheduler, ...] = (
         inside=("Slurm", "PMIx", "Kubernetes"),
         source="docs.skypilot.co, Secrets and environment variables; sky/skylet/constants.py of 0.14.1",
     ),
-    Scheduler(
+    Launcher(
         name="Slurm",
         known_by=tuple((name,) for name in _SLURM_COUNTS),
         count=_SLURM_COUNTS,
@@ -120,7 +120,7 @@ SCHEDULERS: tuple[Scheduler, ...] = (
         inside=("PMIx", "Kubernetes"),
         source="slurm.schedmd.com/srun.html, output environment variables",
     ),
-    Scheduler(
+    Launcher(
         name="PMIx",
         known_by=(("PMIX_NAMESPACE", "PMIX_RANK"),),
         rank=("PMIX_RANK",),
@@ -128,7 +128,7 @@ SCHEDULERS: tuple[Scheduler, ...] = (
         inside=("Kubernetes",),
         source="PMIx 5, environmental variables that a server sets for its clients",
     ),
-    Scheduler(
+    Launcher(
         name="Kubernetes",
         known_by=(("JOB_COMPLETION_INDEX",),),
         rank=("JOB_COMPLETION_INDEX",),
@@ -139,10 +139,10 @@ SCHEDULERS: tuple[Scheduler, ...] = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class LauncherFacts:
     """What one launcher says: `count` None where it does not, `least` nodes that it would go on with."""
 
-    scheduler: Scheduler
+    scheduler: Launcher
     count: int | None
     least: int
     rank: int
@@ -192,7 +192,7 @@ def _nodes_here(environment: Mapping[str, str], asked: str | None, meet: str | N
     )
 
 
-def recognised(environment: Mapping[str, str]) -> Place | None:
+def recognised(environment: Mapping[str, str]) -> LauncherFacts | None:
     """The innermost launcher's word; those it cannot run inside of must say the same."""
     there = [scheduler for scheduler in SCHEDULERS if _is_there(scheduler, environment)]
     if not there:
@@ -296,23 +296,23 @@ def _check_ranked(environment: Mapping[str, str]) -> None:
         )
 
 
-def _is_there(scheduler: Scheduler, environment: Mapping[str, str]) -> bool:
+def _is_there(scheduler: Launcher, environment: Mapping[str, str]) -> bool:
     """Whether a launcher has started this process."""
     return any(all(name in environment for name in names) for names in scheduler.known_by)
 
 
-def _place(scheduler: Scheduler, environment: Mapping[str, str]) -> Place:
+def _place(scheduler: Launcher, environment: Mapping[str, str]) -> LauncherFacts:
     """Read one launcher's variables."""
     _check_once(scheduler, environment)
     count_name, rank_name = _set(scheduler.count, environment), _set(scheduler.rank, environment)
     rank = whole_number(environment, rank_name, default=0)
     if not count_name:
-        return Place(scheduler=scheduler, count=None, least=0, rank=rank)
+        return LauncherFacts(scheduler=scheduler, count=None, least=0, rank=rank)
     text = environment[count_name]
     least, count = node_range(count_name, text) if ":" in text else (0, 0)
     count = count or whole_number(environment, count_name, default=1, least=1)
     _check_hosts(scheduler, environment, count_name, count)
-    return Place(scheduler=scheduler, count=count, least=least, rank=rank)
+    return LauncherFacts(scheduler=scheduler, count=count, least=least, rank=rank)
 
 
 def _set(names: tuple[str, ...], environment: Mapping[str, str]) -> str:
@@ -320,7 +320,7 @@ def _set(names: tuple[str, ...], environment: Mapping[str, str]) -> str:
     return next((name for name in names if name in environment), names[-1] if names else "")
 
 
-def _check_once(scheduler: Scheduler, environment: Mapping[str, str]) -> None:
+def _check_once(scheduler: Launcher, environment: Mapping[str, str]) -> None:
     """Refuse several launchers on one node."""
     name = next((launcher for launcher in scheduler.launchers if launcher in environment), "")
     if name and any(count > 1 for count in repeated_counts(name, environment[name])):
@@ -341,7 +341,7 @@ def _or_alone(environment: Mapping[str, str]) -> str:
     return f", or unset {' and '.join(counts)} to run on this machine alone"
 
 
-def _check_hosts(scheduler: Scheduler, environment: Mapping[str, str], name: str, count: int) -> None:
+def _check_hosts(scheduler: Launcher, environment: Mapping[str, str], name: str, count: int) -> None:
     """Refuse a list of hosts of another length than the count of nodes."""
     if not environment.get(scheduler.hosts):
         return
@@ -354,7 +354,7 @@ def _check_hosts(scheduler: Scheduler, environment: Mapping[str, str], name: str
         )
 
 
-def _check_agree(inner: Place, other: Place) -> None:
+def _check_agree(inner: LauncherFacts, other: LauncherFacts) -> None:
     """Refuse two launchers that say different things."""
     counts = inner.count is None or other.count is None or inner.count == other.count
     if counts and inner.rank == other.rank:
@@ -380,7 +380,7 @@ def _check_asked(name: str, come: int, asked: str | None, least: int, most: int)
         )
 
 
-def _beyond(place: Place, environment: Mapping[str, str], count: int) -> InputError:
+def _beyond(place: LauncherFacts, environment: Mapping[str, str], count: int) -> InputError:
     """A rank that no node of so many has."""
     scheduler = place.scheduler
     counted = _set(scheduler.count, environment) or "--nnodes"
@@ -389,7 +389,7 @@ def _beyond(place: Place, environment: Mapping[str, str], count: int) -> InputEr
     )
 
 
-def _launch(scheduler: Scheduler, environment: Mapping[str, str]) -> str:
+def _launch(scheduler: Launcher, environment: Mapping[str, str]) -> str:
     """Name of this start of the job, fit for a folder's; the launcher's own name where it gives none."""
     if scheduler.numbered:
         return ".".join(str(whole_number(environment, name, default=0)) for name in scheduler.launch)

@@ -17,7 +17,7 @@ from typing import NoReturn
 
 from executor.launch.agent import LOOK_S
 from executor.launch.joining import Joining
-from executor.launch.membership import SILENT_S, Beat, Members, Table
+from executor.launch.membership import SILENT_S, Beat, Members, MembershipTable
 from executor.launch.nodes import Nodes
 from executor.training.settings import CHECKPOINTS, RUN_FILE, RunSettings, json_text, read_status
 from executor.training.worker import JOIN
@@ -153,7 +153,7 @@ class Turn:
     nodes: Nodes
     plan: Plan
     place: Path
-    table: Table
+    table: MembershipTable
     joining: Joining | None = None
 
     def over(self) -> bool:
@@ -190,7 +190,7 @@ class Turns:
     may be wrong where nodes do not come.
     """
 
-    table: Table
+    table: MembershipTable
     crew: Crew
     nodes: Nodes
     settings: RunSettings

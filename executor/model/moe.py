@@ -198,7 +198,7 @@ class Experts(nn.Module):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Traffic:
+class RoutedRows:
     """Rows this rank sends to each rank of ``ep``, those it gets, and all that its experts see.
 
     The first two are None where nothing is exchanged: then the host need not know them. `arriving` counts by
@@ -245,7 +245,7 @@ class MoE(nn.Module):
         result: torch.Tensor = _SumRows.apply(rows, source, tokens.shape[0])
         return result
 
-    def _traffic(self, expert: torch.Tensor) -> Traffic:
+    def _traffic(self, expert: torch.Tensor) -> RoutedRows:
         """Ask every rank how many rows it sends; balanced routing is known without asking.
 
         Ranks that exchange rows must know how many on the host: the one time that a layer waits for its
@@ -258,21 +258,21 @@ class MoE(nn.Module):
         flat = expert.flatten()
         counts = flat.new_zeros(experts).scatter_add_(0, flat, torch.ones_like(flat))  # bincount would wait
         if axis is None:
-            return Traffic(arriving=counts.view(1, -1))
+            return RoutedRows(arriving=counts.view(1, -1))
         mine = all_to_all(counts, None, None, axis.group).view(ranks, -1)
         arriving = all_gather(mine, 0, axis.tensor_group)
         if ranks == 1:  # every rank of expert_tp routes as many tokens
-            return Traffic(arriving=arriving)
+            return RoutedRows(arriving=arriving)
         totals = arriving.unflatten(0, (-1, ranks)).sum((1, 2))
         asked = torch.cat((counts.view(ranks, -1).sum(1), mine.sum(1), totals)).tolist()
-        return Traffic(
+        return RoutedRows(
             sent=asked[:ranks],
             received=asked[ranks : 2 * ranks],
             arriving=arriving,
             totals=asked[2 * ranks :],
         )
 
-    def _visit(self, rows: torch.Tensor, weight: torch.Tensor, traffic: Traffic) -> torch.Tensor:
+    def _visit(self, rows: torch.Tensor, weight: torch.Tensor, traffic: RoutedRows) -> torch.Tensor:
         """Send rows (sorted by expert) to the ranks that own their experts, compute, and bring them back."""
         axis, sent, received = self.experts.axis, traffic.sent, traffic.received
         if axis is None or sent is None or received is None:
@@ -283,7 +283,7 @@ class MoE(nn.Module):
         )
         return returned
 
-    def _gathered(self, rows: torch.Tensor, weight: torch.Tensor, traffic: Traffic) -> torch.Tensor:
+    def _gathered(self, rows: torch.Tensor, weight: torch.Tensor, traffic: RoutedRows) -> torch.Tensor:
         """Compute what ranks of expert_tp have between them, each its part of the sums; keep own rows."""
         axis, offsets = self.experts.axis, offsets_of(traffic.arriving.sum(0))
         if len(traffic.arriving) == 1:  # of one sender, by expert already
@@ -318,7 +318,7 @@ def places(totals: Sequence[int], most: int, device: torch.device) -> torch.Tens
     return torch.cat(parts)
 
 
-def balanced_traffic(rows: int, experts: int, axis: ExpertAxis | None, device: torch.device) -> Traffic:
+def balanced_traffic(rows: int, experts: int, axis: ExpertAxis | None, device: torch.device) -> RoutedRows:
     """Traffic when every rank routes its rows round-robin.
 
     >>> axis = ExpertAxis(group=None, size=2, rank=0, tensor_group=None, tensor_size=1)
@@ -332,8 +332,8 @@ def balanced_traffic(rows: int, experts: int, axis: ExpertAxis | None, device: t
     by_rank = [counts[r * here : (r + 1) * here] for r in range(ranks)]
     arriving = torch.tensor([by_rank[rank]] * (ranks * tensor), device=device)
     if ranks == 1:
-        return Traffic(arriving=arriving)
-    return Traffic(
+        return RoutedRows(arriving=arriving)
+    return RoutedRows(
         sent=[sum(part) for part in by_rank], received=[sum(by_rank[rank])] * ranks, arriving=arriving
     )
 

@@ -94,7 +94,7 @@ class Compressor:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Replica:
+class ReplicaErrors:
     """What one of a run's replicas keeps, as checkpoints have it: errors by its number, factors without.
 
     `models` are its parts of the model, `group` are the replicas.

@@ -35,7 +35,7 @@ from executor.model.load_balance import Balance
 from executor.model.moe import Experts, balance_routers
 from executor.model.products.formats import EightBits, multiply_in
 from executor.model.transformer import CausalLM, build_model
-from executor.parallel.compressed import Compressor, Replica
+from executor.parallel.compressed import Compressor, ReplicaErrors
 from executor.parallel.parallelize import COMPUTE_DTYPES, ComputeDtype, parallelize
 from executor.parallel.programs import Action, Step, consumer, programs, stages_of_rank
 from executor.parallel.stages import check_split, even_layers, recompute_counts
@@ -87,7 +87,7 @@ class Pipeline:
     device: torch.device
     spans: list[Span] | None = field(default=None)
     after_compute: Callable[[], None] | None = None
-    replica: Replica | None = None
+    replica: ReplicaErrors | None = None
 
     @property
     def is_first(self) -> bool:
@@ -172,7 +172,7 @@ def build_pipeline(
     replica = None
     if compression is not None:
         models, group = [stage.module for stage in stages], meshes.dense["replicate"].get_group()
-        replica = Replica(compressor=Compressor.of(compression), models=models, group=group)
+        replica = ReplicaErrors(compressor=Compressor.of(compression), models=models, group=group)
     parts = layout.cp * (layout.tp if layout.sequence_parallel else 1)
     return Pipeline(
         spec=spec,

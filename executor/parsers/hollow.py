@@ -26,7 +26,7 @@ class Nothing:
         return self
 
 
-class Members(type):
+class HollowEnum(type):
     """The kind of a class in which every name is there, such as an enumeration's members.
 
     A class of this kind is no base beside one of another kind, so that only who needs it has it.

@@ -9,12 +9,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from executor.parsers.commands import refuse_deprecated, words_of
-from executor.parsers.hollow import Hollow, Members, pretend
+from executor.parsers.hollow import Hollow, HollowEnum, pretend
 
 ABSENT = ("triton", "zmq", "IPython", "aiohttp")
 """What its parser imports and never calls."""
 pretend()
-sys.meta_path.insert(0, Hollow(ABSENT, Members))
+sys.meta_path.insert(0, Hollow(ABSENT, HollowEnum))
 
 
 def derive(case: Mapping[str, Any]) -> dict[str, Any]:

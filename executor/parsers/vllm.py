@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from executor.parsers.commands import refuse_deprecated, words_of
-from executor.parsers.hollow import Hollow, Members, pretend
+from executor.parsers.hollow import Hollow, HollowEnum, pretend
 
 ABSENT = (
     "openai", "openai_harmony", "aiohttp", "zmq", "uvloop", "fastapi", "prometheus_client",
@@ -15,7 +15,7 @@ ABSENT = (
 )  # fmt: skip
 """What its parser imports and never calls."""
 pretend()
-sys.meta_path.insert(0, Hollow(ABSENT, Members))
+sys.meta_path.insert(0, Hollow(ABSENT, HollowEnum))
 
 
 def derive(case: Mapping[str, Any]) -> dict[str, Any]:

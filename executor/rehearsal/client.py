@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from executor.rehearsal.http import asking, events
-from executor.rehearsal.script import Measured, Script
+from executor.rehearsal.script import MeasuredRequests, RehearsalScript
 from topology.base.atomic import write_atomically
 from topology.base.decode import unstructure
 from topology.base.errors import InputError
 
 
-async def run_client(script: Script, port: int) -> None:
+async def run_client(script: RehearsalScript, port: int) -> None:
     """Send the whole load and write what was measured."""
     loop, requests = asyncio.get_running_loop(), script.requests
     start, count = loop.time(), len(requests.input_tokens)
@@ -33,14 +33,14 @@ async def run_client(script: Script, port: int) -> None:
 
     gather = await asyncio.gather(*(answer(i) for i in range(count)))
     seen = [(first / script.slowdown, each / script.slowdown) for first, each in gather]
-    measured = Measured(
+    measured = MeasuredRequests(
         ttft_s=tuple(first for first, _ in seen),
         tpot_s=tuple(each for i, (_, each) in enumerate(seen) if requests.output_tokens[i] > 1),
     )
     write_atomically(Path(script.results), json.dumps(unstructure(measured)))
 
 
-def _completion(script: Script, i: int) -> dict[str, Any]:
+def _completion(script: RehearsalScript, i: int) -> dict[str, Any]:
     """The body of a request."""
     requests = script.requests
     return {

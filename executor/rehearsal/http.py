@@ -18,7 +18,7 @@ DONE: Final = b"data: [DONE]\n\n"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class HttpRequest:
     """A request: its method, path and body."""
 
     method: str
@@ -33,7 +33,7 @@ class Asked:
         return value
 
 
-Answering: TypeAlias = Callable[[Asked, asyncio.StreamWriter], Awaitable[None]]
+Answering: TypeAlias = Callable[[HttpRequest, asyncio.StreamWriter], Awaitable[None]]
 
 
 async def serve(answer: Answering, port: int) -> None:
@@ -54,13 +54,13 @@ async def serve(answer: Answering, port: int) -> None:
         await server.serve_forever()
 
 
-async def _request(reader: asyncio.StreamReader) -> Asked:
+async def _request(reader: asyncio.StreamReader) -> HttpRequest:
     """The next request of a connection; a ValueError where it is none."""
     method, path, _ = (await reader.readline()).decode("latin-1").split(" ", 2)
     length = int((await _head(reader)).get("content-length", "0"))
     if not 0 <= length <= MOST_BODY_BYTES:
         raise ValueError(f"a body of {length} bytes")
-    return Asked(method=method, path=path, body=await reader.readexactly(length))
+    return HttpRequest(method=method, path=path, body=await reader.readexactly(length))
 
 
 async def _head(reader: asyncio.StreamReader) -> dict[str, str]:

@@ -18,7 +18,7 @@ from typing import Any, Final
 from executor.rehearsal.client import run_client
 from executor.rehearsal.http import asking
 from executor.rehearsal.router import run_router, workers_of
-from executor.rehearsal.script import NODE, Script, read_script
+from executor.rehearsal.script import NODE, RehearsalScript, read_script
 from executor.rehearsal.server import WORKER_FLAGS, after, check_words, run_server
 from planner.engines.quoting import shell
 from topology.base.errors import InputError
@@ -39,7 +39,7 @@ def write_programs(folder: Path) -> None:
         path.chmod(0o755)
 
 
-def work_of(program: str, words: list[str], script: Script) -> Coroutine[Any, Any, None]:
+def work_of(program: str, words: list[str], script: RehearsalScript) -> Coroutine[Any, Any, None]:
     """What a program of these words does in the rehearsal."""
     if program == "curl":
         return _is_healthy(script, words[-1])
@@ -56,7 +56,7 @@ def work_of(program: str, words: list[str], script: Script) -> Coroutine[Any, An
     return run_server(script, door.role, door.port)
 
 
-async def _is_healthy(script: Script, url: str) -> None:
+async def _is_healthy(script: RehearsalScript, url: str) -> None:
     """Ask a health page, and fail as `curl --fail` does."""
     try:
         async with asking(script.door(url).port, "/health") as (status, _):

@@ -10,15 +10,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from executor.rehearsal.http import DONE, Asked, asking, event, events, reply, serve, start_stream
-from executor.rehearsal.script import Door, Script
+from executor.rehearsal.http import DONE, HttpRequest, asking, event, events, reply, serve, start_stream
+from executor.rehearsal.script import LocalPort, RehearsalScript
 from executor.rehearsal.server import after
 
 _NGINX = re.compile(r"^\s*server (\S+:\d+);", re.MULTILINE)
 _URL = re.compile(r'^\s*- "([^"]+:\d+)"', re.MULTILINE)
 
 
-def workers_of(program: str, words: Sequence[str], script: Script) -> list[Door]:
+def workers_of(program: str, words: Sequence[str], script: RehearsalScript) -> list[LocalPort]:
     """The servers that a router's own words, or the file they name, tell it of."""
     text = list(words)
     if program in ("nginx", "trtllm-serve"):
@@ -27,14 +27,14 @@ def workers_of(program: str, words: Sequence[str], script: Script) -> list[Door]
     return [script.door(word) for word in text if word.startswith("http://")]
 
 
-async def run_router(script: Script, workers: Sequence[Door], port: int) -> None:
+async def run_router(script: RehearsalScript, workers: Sequence[LocalPort], port: int) -> None:
     """Pass requests on until cancelled."""
     turns = {
         role: itertools.cycle([worker for worker in workers if worker.role == role])
         for role in {worker.role for worker in workers}
     }
 
-    async def answer(asked: Asked, writer: asyncio.StreamWriter) -> None:
+    async def answer(asked: HttpRequest, writer: asyncio.StreamWriter) -> None:
         path = asked.path.partition("?")[0]
         if path == "/health":
             reply(writer, 200 if await _all_ready(workers) else 503, {})
@@ -49,7 +49,7 @@ async def run_router(script: Script, workers: Sequence[Door], port: int) -> None
     await serve(answer, port)
 
 
-async def _all_ready(workers: Sequence[Door]) -> bool:
+async def _all_ready(workers: Sequence[LocalPort]) -> bool:
     """Whether every server answers."""
     try:
         for worker in workers:
@@ -61,7 +61,7 @@ async def _all_ready(workers: Sequence[Door]) -> bool:
     return True
 
 
-async def _through(worker: Door, document: dict[str, Any], writer: asyncio.StreamWriter) -> None:
+async def _through(worker: LocalPort, document: dict[str, Any], writer: asyncio.StreamWriter) -> None:
     """Pass a request to a server, and its answer back as it comes."""
     async with asking(worker.port, "/v1/completions", document) as (status, reader):
         if status != 200 or document.get("stream") is not True:
@@ -74,7 +74,11 @@ async def _through(worker: Door, document: dict[str, Any], writer: asyncio.Strea
 
 
 async def _through_pools(
-    script: Script, document: dict[str, Any], prefill: Door, decode: Door, writer: asyncio.StreamWriter
+    script: RehearsalScript,
+    document: dict[str, Any],
+    prefill: LocalPort,
+    decode: LocalPort,
+    writer: asyncio.StreamWriter,
 ) -> None:
     """Let one server compute the prompt and another the output, its cache on the way between them.
 
@@ -100,7 +104,7 @@ async def _through_pools(
     writer.write(DONE)
 
 
-async def _first_token(script: Script, writer: asyncio.StreamWriter) -> None:
+async def _first_token(script: RehearsalScript, writer: asyncio.StreamWriter) -> None:
     """The prefill server's token on its way to the client, while the cache moves."""
     await asyncio.sleep(script.pools["prefill"].times.response_s * script.slowdown)
     writer.write(event({"object": "text_completion", "choices": [{"index": 0, "text": " a"}]}))

@@ -1,7 +1,7 @@
 """What every process of a rehearsal is told, in one JSON file that an environment variable names.
 
 A plan's scripts say which ports their programs listen on and where others are. In a rehearsal each of these
-addresses is a `Door`: a free port of this machine, so that a rehearsal disturbs nobody and two do not meet.
+addresses is a `LocalPort`: a free port of this machine, so that it disturbs nobody and two do not meet.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NODE: Final = "MESHPLAN_REHEARSAL_NODE"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Door:
+class LocalPort:
     """A port of this machine in place of one of the plan's; `role` is its pool's, "" of the only one."""
 
     port: int
@@ -35,7 +35,7 @@ class Door:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Requests:
+class ClientLoad:
     """The load that the client sends: tokens of each request, and when (s); or how many are in flight."""
 
     input_tokens: tuple[int, ...]
@@ -46,27 +46,27 @@ class Requests:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Script:
+class RehearsalScript:
     """The rehearsal: doors by address, pools by role, the load, and how many times slower than planned.
 
     `transfer_s` and `transfer_s_per_token` move a prompt's cache between two pools. `results` is the file
     that the client writes; no process outlives `life_s` seconds.
     """
 
-    doors: Mapping[str, Door]
+    doors: Mapping[str, LocalPort]
     pools: Mapping[str, PoolRules]
-    requests: Requests
+    requests: ClientLoad
     results: str
     slowdown: float = 1.0
     transfer_s: float = 0.0
     transfer_s_per_token: float = 0.0
     life_s: float = 600.0
 
-    def door(self, address: str) -> Door:
+    def door(self, address: str) -> LocalPort:
         """The door of an address such as `http://127.0.0.1:8100`; an InputError where it has none.
 
-        >>> script = Script(doors={"node-0:8000": Door(port=40001)}, pools={}, results="",
-        ...     requests=Requests(input_tokens=(), output_tokens=(), cached_tokens=(), arrival_s=()))
+        >>> script = RehearsalScript(doors={"node-0:8000": LocalPort(port=40001)}, pools={}, results="",
+        ...     requests=ClientLoad(input_tokens=(), output_tokens=(), cached_tokens=(), arrival_s=()))
         >>> script.door("http://node-0:8000/health").port
         40001
         """
@@ -82,19 +82,19 @@ class Script:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class MeasuredRequests:
     """What the client saw of each request, seconds of the plan's time."""
 
     ttft_s: tuple[float, ...]
     tpot_s: tuple[float, ...]
 
 
-def write_script(path: Path, script: Script) -> None:
+def write_script(path: Path, script: RehearsalScript) -> None:
     """Write what the processes read."""
     write_atomically(path, json.dumps(unstructure(script)))
 
 
-def read_script() -> Script:
+def read_script() -> RehearsalScript:
     """What this process is told."""
     path = os.environ.get(VARIABLE, "")
-    return structure(read_json(path), Script, path)
+    return structure(read_json(path), RehearsalScript, path)

@@ -6,15 +6,15 @@ import asyncio
 from typing import Any
 
 from executor.rehearsal.batches import Batches, Request
-from executor.rehearsal.http import DONE, Asked, event, reply, serve, start_stream
-from executor.rehearsal.script import Script
+from executor.rehearsal.http import DONE, HttpRequest, event, reply, serve, start_stream
+from executor.rehearsal.script import RehearsalScript
 from topology.base.errors import InputError
 
 BATCH_FLAGS = ("--max-num-seqs", "--max-running-requests", "--max_batch_size")
 WORKER_FLAGS = ("--headless",)
 
 
-def check_words(words: list[str], script: Script, role: str) -> None:
+def check_words(words: list[str], script: RehearsalScript, role: str) -> None:
     """Refuse a command that starts another server than the one simulated: its limit on running requests."""
     pool = script.pools[role]
     count = next((int(after(words, flag)) for flag in BATCH_FLAGS if flag in words), None)
@@ -36,11 +36,11 @@ def after(words: list[str], flag: str) -> str:
     return words[words.index(flag) + 1] if flag in words[:-1] else ""
 
 
-async def run_server(script: Script, role: str, port: int) -> None:
+async def run_server(script: RehearsalScript, role: str, port: int) -> None:
     """Serve completions, models and health until cancelled."""
     batches = Batches(script.pools[role], slowdown=script.slowdown)
 
-    async def answer(asked: Asked, writer: asyncio.StreamWriter) -> None:
+    async def answer(asked: HttpRequest, writer: asyncio.StreamWriter) -> None:
         path = asked.path.partition("?")[0]
         if path == "/v1/completions" and asked.method == "POST":
             await _complete(batches, asked.document(), writer)

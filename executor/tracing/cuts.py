@@ -17,7 +17,7 @@ from math import prod
 from typing import Any
 
 from executor.tracing.factors import ALONE, Factors, dimension, meet, undivided
-from executor.tracing.record import Record, Seen, Step
+from executor.tracing.record import Record, Seen, TracedStep
 
 KEEPS = ("clone", "_to_copy", "alias", "detach", "native_dropout", "lift_fresh", "empty_like", "copy_")
 BATCH_NORMS = ("native_batch_norm", "cudnn_batch_norm", "_native_batch_norm_legit")
@@ -34,7 +34,7 @@ class Label:
 
 
 @dataclass(slots=True, kw_only=True)
-class Cuts:
+class TracedCuts:
     """What of a record is divided.
 
     Attributes:
@@ -60,7 +60,7 @@ class Cuts:
     plain: set[int] = field(default_factory=set)
 
 
-def find_cuts(record: Record, groups: Sequence[Sequence[int]]) -> Cuts:
+def find_cuts(record: Record, groups: Sequence[Sequence[int]]) -> TracedCuts:
     """Follow products until none has to be kept whole any more."""
     group_of = {segment: at for at, group in enumerate(groups) for segment in group}
     whole: dict[int, str] = {}
@@ -88,7 +88,7 @@ class _Followed:
     blamed: dict[int, str] = field(default_factory=dict)
     closed: set[int] = field(default_factory=set)
     plain: set[int] = field(default_factory=set)
-    cuts: Cuts = field(default_factory=Cuts)
+    cuts: TracedCuts = field(default_factory=TracedCuts)
 
     def follow(self) -> None:
         """Label what every step gives."""
@@ -109,7 +109,7 @@ class _Followed:
         self._close()
         self.cuts.plain = self.plain
 
-    def _is_of_parameters(self, step: Step, tensors: list[Seen]) -> bool:
+    def _is_of_parameters(self, step: TracedStep, tensors: list[Seen]) -> bool:
         """Whether what a step gives is made of parameters alone, whose gradients are summed like all others.
 
         A block that looks positions up in a table of its own adds what it finds to what is known of shapes.
@@ -125,7 +125,7 @@ class _Followed:
         return step.pointwise and made and not any(s.storage in self.record.differentiable for s in others)
 
     def _step(
-        self, at: int, step: Step, tensors: list[Seen], labels: dict[int, Label]
+        self, at: int, step: TracedStep, tensors: list[Seen], labels: dict[int, Label]
     ) -> Label | dict[int, Label] | None:
         """Labels of what a step gives: one for all outputs of its shape, or one for each."""
         if any(self._elsewhere(step, label) for label in labels.values()):
@@ -148,7 +148,7 @@ class _Followed:
         return Label(factors, sources)
 
     def _factors(
-        self, step: Step, tensors: list[Seen], labels: dict[int, Label]
+        self, step: TracedStep, tensors: list[Seen], labels: dict[int, Label]
     ) -> Factors | dict[int, Factors] | None:
         """What an operation leaves of the factors of what it takes; None of a loss, which is whole."""
         name, first = step.name, tensors[0]
@@ -172,7 +172,7 @@ class _Followed:
             raise _Uncut
         return ALONE[name](step, first.shape, mine)
 
-    def _of_channels(self, step: Step, x: Seen, mine: Factors) -> dict[int, Factors]:
+    def _of_channels(self, step: TracedStep, x: Seen, mine: Factors) -> dict[int, Factors]:
         """Norms with weights for each channel, whose statistics are of a channel or a group of them."""
         groups = x.shape[1] if step.name in BATCH_NORMS else int(step.arguments[6])
         left = meet(mine, frozenset({(1, x.shape[1] // groups, groups)}) if groups > 1 else Factors())
@@ -180,7 +180,7 @@ class _Followed:
             self.cuts.parameters |= {s.storage for s in tensors_of(step.arguments[1:3])} & self.plain
         return {0: left}
 
-    def _pointwise(self, step: Step, tensors: list[Seen], labels: dict[int, Label]) -> Factors:
+    def _pointwise(self, step: TracedStep, tensors: list[Seen], labels: dict[int, Label]) -> Factors:
         """What operands of a broadcast share; a gradient of what is whole would have to be summed."""
         shape = step.outputs[0].shape
         left: Factors | None = None
@@ -202,7 +202,7 @@ class _Followed:
                 self.cuts.parameters.add(seen.storage)
         return left or Factors()
 
-    def _joined(self, step: Step, labels: dict[int, Label]) -> Factors:
+    def _joined(self, step: TracedStep, labels: dict[int, Label]) -> Factors:
         """Pieces side by side, all divided alike and not along that dimension."""
         pieces = tensors_of(step.arguments[0])
         if any(seen.tensor not in labels for seen in pieces):
@@ -216,7 +216,7 @@ class _Followed:
             return frozenset((at + (at >= dim), inner, size) for at, inner, size in left)
         return undivided(left, [dim])
 
-    def _batched(self, step: Step, labels: dict[int, Label]) -> Factors:
+    def _batched(self, step: TracedStep, labels: dict[int, Label]) -> Factors:
         """Products of a batch that is divided, as of unfused attention's heads."""
         a, b = tensors_of(step.arguments)[-2:]
         if a.tensor not in labels or b.tensor not in labels:
@@ -224,7 +224,7 @@ class _Followed:
         both = meet(labels[a.tensor].factors, labels[b.tensor].factors)
         return frozenset(f for f in both if f[0] == 0)
 
-    def _attention(self, step: Step, labels: dict[int, Label]) -> dict[int, Factors]:
+    def _attention(self, step: TracedStep, labels: dict[int, Label]) -> dict[int, Factors]:
         """Fused attention whose heads are divided; a key/value head is where its queries are."""
         query, key, value, *bias = tensors_of(step.arguments)
         if any(seen.tensor not in labels for seen in (query, key, value)):
@@ -245,7 +245,7 @@ class _Followed:
         outputs = enumerate(step.outputs)
         return {i: left for i, seen in outputs if len(seen.shape) > 2 and seen.shape[1] == query.shape[1]}
 
-    def _loss(self, step: Step, labels: dict[int, Label]) -> None:
+    def _loss(self, step: TracedStep, labels: dict[int, Label]) -> None:
         """A loss over divided classes: ranks exchange maximum, sum and chosen logit of each row."""
         x = tensors_of(step.arguments)[0]
         if x.tensor not in labels or (1, 1, x.shape[1]) not in labels[x.tensor].factors:
@@ -253,13 +253,13 @@ class _Followed:
         self.closed |= labels[x.tensor].sources
         self.cuts.loss_rows, self.cuts.classes = prod(x.shape) // x.shape[1], x.shape[1]
 
-    def _product(self, at: int, step: Step) -> Label | None:
+    def _product(self, at: int, step: TracedStep) -> Label | None:
         """A product with a weight: by rows of what is divided, else by columns."""
         *bias, x, weight = tensors_of(step.arguments)
         out = step.outputs[0].shape[-1]
         return self._linear(at, step, x, weight, (1, 1, out), bias)
 
-    def _convolution(self, at: int, step: Step) -> Label | None:
+    def _convolution(self, at: int, step: TracedStep) -> Label | None:
         """A convolution by channels: those of its output, or of its input."""
         x, weight, *bias = tensors_of(step.arguments[:3])
         transposed, groups = bool(step.arguments[-3]), int(step.arguments[-1])
@@ -276,7 +276,7 @@ class _Followed:
         return Label(factors, label.sources)
 
     def _linear(
-        self, at: int, step: Step, x: Seen, weight: Seen, given: tuple[int, int, int], bias: list[Seen]
+        self, at: int, step: TracedStep, x: Seen, weight: Seen, given: tuple[int, int, int], bias: list[Seen]
     ) -> Label | None:
         """A product that contracts dimension 1 of its input."""
         label = self.labels.get(x.tensor)
@@ -297,12 +297,12 @@ class _Followed:
         self.closed |= label.sources
         return None
 
-    def _elsewhere(self, step: Step, label: Label) -> bool:
+    def _elsewhere(self, step: TracedStep, label: Label) -> bool:
         """Whether a label began in another block."""
         here = self.group_of[_segment(step)]
         return any(self.group_of[_segment(self.record.steps[s])] != here for s in label.sources)
 
-    def _give(self, step: Step, given: Any, divided: bool) -> None:
+    def _give(self, step: TracedStep, given: Any, divided: bool) -> None:
         """Note labels of what a step gives, and what is divided memory."""
         for place, seen in enumerate(step.outputs):
             label = given.get(place) if isinstance(given, dict) else given
@@ -331,7 +331,7 @@ class _Followed:
             self.blamed.setdefault(source, reason)
 
 
-def _segment(step: Step) -> int:
+def _segment(step: TracedStep) -> int:
     """Where a step runs; lookups between blocks were moved to the stem."""
     return step.segment if step.event is None else step.event.segment
 

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from math import gcd, prod
 
 from costmodel.models.traced import TracedCut
-from executor.tracing.cuts import KEEPS, Cuts, find_cuts, tensors_of
+from executor.tracing.cuts import KEEPS, TracedCuts, find_cuts, tensors_of
 from executor.tracing.factors import LAYER_NORMS, REDUCES
 from executor.tracing.ops import is_product
-from executor.tracing.record import Event, Record, Step
+from executor.tracing.record import Record, TensorOperation, TracedStep
 
 MOST_TOLD = 3  # blocks, of those that cannot be divided
 _NUMBER = re.compile(r"(?<=\.)[0-9]+(?=\.)")
@@ -74,14 +74,14 @@ def divide(record: Record, groups: Sequence[Sequence[int]], outer: AbstractSet[i
     return divided
 
 
-def shares(event: Event, divided: Divided) -> tuple[int, int]:
+def shares(event: TensorOperation, divided: Divided) -> tuple[int, int]:
     """Bytes that an event alone moves of what is cut, and of what is split by tokens."""
     sizes = [*event.reads.items(), *event.writes.items()]
     cut = sum(size for storage, size in sizes if storage in divided.cut)
     return cut, sum(size for storage, size in sizes if storage in divided.by_tokens)
 
 
-def _cut_of(at: int, step: Step, cuts: Cuts, divided: Divided) -> TracedCut:
+def _cut_of(at: int, step: TracedStep, cuts: TracedCuts, divided: Divided) -> TracedCut:
     """What of an operation's arithmetic is divided."""
     if at in cuts.columns:
         return "columns"
@@ -92,10 +92,10 @@ def _cut_of(at: int, step: Step, cuts: Cuts, divided: Divided) -> TracedCut:
     return "tokens" if {seen.storage for seen in step.outputs} & divided.by_tokens else ""
 
 
-def _by_group(record: Record, groups: Sequence[Sequence[int]]) -> list[list[tuple[int, Step]]]:
+def _by_group(record: Record, groups: Sequence[Sequence[int]]) -> list[list[tuple[int, TracedStep]]]:
     """Steps of each group with their places."""
     group_of = {segment: at for at, group in enumerate(groups) for segment in group}
-    by_group: list[list[tuple[int, Step]]] = [[] for _ in groups]
+    by_group: list[list[tuple[int, TracedStep]]] = [[] for _ in groups]
     for at, step in enumerate(record.steps):
         segment = step.segment if step.event is None else step.event.segment
         by_group[group_of[segment]].append((at, step))
@@ -106,8 +106,8 @@ def _units(
     record: Record,
     groups: Sequence[Sequence[int]],
     outer: AbstractSet[int],
-    steps: Sequence[Sequence[tuple[int, Step]]],
-    cuts: Cuts,
+    steps: Sequence[Sequence[tuple[int, TracedStep]]],
+    cuts: TracedCuts,
 ) -> tuple[int, str]:
     """What all blocks that are divided can be divided by, or why none is."""
     units: list[int] = []
@@ -128,7 +128,10 @@ def _units(
 
 
 def _whole_matrices(
-    record: Record, steps: Sequence[Sequence[tuple[int, Step]]], outer: AbstractSet[int], cuts: Cuts
+    record: Record,
+    steps: Sequence[Sequence[tuple[int, TracedStep]]],
+    outer: AbstractSet[int],
+    cuts: TracedCuts,
 ) -> tuple[str, ...]:
     """Matrices that products of blocks use and that are not divided, each once, with what stopped it."""
     whole_matrices: dict[str, str] = {}
@@ -144,7 +147,7 @@ def _whole_matrices(
 
 
 def _messages(
-    record: Record, steps: Sequence[Sequence[tuple[int, Step]]], cuts: Cuts, divided: Divided
+    record: Record, steps: Sequence[Sequence[tuple[int, TracedStep]]], cuts: TracedCuts, divided: Divided
 ) -> None:
     """What enters columns, once for each tensor and block, and the sums that leave rows."""
     for of_group in steps:
@@ -162,7 +165,10 @@ def _messages(
 
 
 def _look_up(
-    steps: Sequence[Sequence[tuple[int, Step]]], outer: AbstractSet[int], cuts: Cuts, divided: Divided
+    steps: Sequence[Sequence[tuple[int, TracedStep]]],
+    outer: AbstractSet[int],
+    cuts: TracedCuts,
+    divided: Divided,
 ) -> str:
     """Divide the largest table that the stem looks up by its rows, or the one that the head uses too."""
     if 0 not in outer:
@@ -186,10 +192,10 @@ def _look_up(
 
 def _split_sequence(
     record: Record,
-    steps: Sequence[Sequence[tuple[int, Step]]],
+    steps: Sequence[Sequence[tuple[int, TracedStep]]],
     outer: AbstractSet[int],
     batch: int,
-    cuts: Cuts,
+    cuts: TracedCuts,
     divided: Divided,
 ) -> None:
     """Find whether the sequence can be split between blocks, and which memory is then."""
@@ -226,14 +232,16 @@ def _split_sequence(
         divided.by_tokens |= made & read & record.differentiable
 
 
-def _length(record: Record, of_group: Sequence[tuple[int, Step]], batch: int, cuts: Cuts) -> int:
+def _length(record: Record, of_group: Sequence[tuple[int, TracedStep]], batch: int, cuts: TracedCuts) -> int:
     """Tokens of a sample in all operations of a group; -1 where they differ, 0 where there are none."""
     whole = [step for step in _whole_steps(record, of_group, cuts) if prod(step.outputs[0].shape) > 1]
     length = {_tokens_of(step, batch) for step in whole}
     return (length.pop() or -1) if len(length) == 1 else -1 if length else 0
 
 
-def _whole_steps(record: Record, of_group: Sequence[tuple[int, Step]], cuts: Cuts) -> list[Step]:
+def _whole_steps(
+    record: Record, of_group: Sequence[tuple[int, TracedStep]], cuts: TracedCuts
+) -> list[TracedStep]:
     """Operations with a gradient on what is not cut, and is no parameter alone."""
     return [
         step
@@ -245,7 +253,7 @@ def _whole_steps(record: Record, of_group: Sequence[tuple[int, Step]], cuts: Cut
     ]
 
 
-def _tokens_of(step: Step, batch: int) -> int:
+def _tokens_of(step: TracedStep, batch: int) -> int:
     """Tokens of a sample in what an operation gives, each made of that token alone; 0 where it is not."""
     shape = step.outputs[0].shape
     if step.name in ("mm", "addmm"):

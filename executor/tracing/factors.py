@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import prod
 from typing import Any
 
-from executor.tracing.record import Step
+from executor.tracing.record import TracedStep
 
 REDUCES = ("mean", "sum", "amax", "amin", "var_mean", "logsumexp", "linalg_vector_norm")
 LAYER_NORMS = ("native_layer_norm", "_fused_rms_norm")
@@ -141,36 +141,36 @@ def reduced(factors: Factors, words: Sequence[Any], rank: int, left: int) -> Fac
 Shape = tuple[int, ...]
 
 
-def _viewed(step: Step, before: Shape, mine: Factors) -> Factors:
+def _viewed(step: TracedStep, before: Shape, mine: Factors) -> Factors:
     """The same entries in another shape."""
     return reshaped(mine, before, step.outputs[0].shape)
 
 
-def _turned(step: Step, before: Shape, mine: Factors) -> Factors:
+def _turned(step: TracedStep, before: Shape, mine: Factors) -> Factors:
     """Dimensions in another order."""
     return moved(mine, places(step.name, step.arguments[1:], len(before)))
 
 
-def _expanded(step: Step, before: Shape, mine: Factors) -> Factors:
+def _expanded(step: TracedStep, before: Shape, mine: Factors) -> Factors:
     """Repeated along dimensions of one entry, or new ones in front."""
     more = len(step.outputs[0].shape) - len(before)
     return frozenset((dim + more, inner, size) for dim, inner, size in mine)
 
 
-def _sliced(step: Step, before: Shape, mine: Factors) -> Factors:
+def _sliced(step: TracedStep, before: Shape, mine: Factors) -> Factors:
     """A range of one dimension."""
     dim = dimension(step.arguments[1:], 0, 0, len(before))
     return cropped(mine, dim, before[dim], step.outputs[0].shape[dim])
 
 
-def _picked(step: Step, before: Shape, mine: Factors) -> dict[int, Factors]:
+def _picked(step: TracedStep, before: Shape, mine: Factors) -> dict[int, Factors]:
     """One entry, or each, of a dimension."""
     dim = dimension(step.arguments[1:], 0, 0, len(before))
     rest = moved(undivided(mine, [dim]), [i for i in range(len(before)) if i != dim])
     return dict.fromkeys(range(len(step.outputs)), rest)
 
 
-def _split(step: Step, before: Shape, mine: Factors) -> dict[int, Factors]:
+def _split(step: TracedStep, before: Shape, mine: Factors) -> dict[int, Factors]:
     """Pieces of one dimension."""
     dim = dimension(step.arguments[1:], 1, 0, len(before))
     return {
@@ -178,34 +178,34 @@ def _split(step: Step, before: Shape, mine: Factors) -> dict[int, Factors]:
     }
 
 
-def _along(step: Step, before: Shape, mine: Factors) -> Factors:
+def _along(step: TracedStep, before: Shape, mine: Factors) -> Factors:
     """What runs along one dimension."""
     return undivided(mine, [dimension(step.arguments[1:], 0, -1, len(before))])
 
 
-def _logarithms(step: Step, before: Shape, mine: Factors) -> Factors:
+def _logarithms(step: TracedStep, before: Shape, mine: Factors) -> Factors:
     """Of a softmax over classes that may be divided, where a loss follows."""
     classes = frozenset({(1, 1, before[-1])})
     return classes if len(before) == 2 and classes <= mine else _along(step, before, mine)
 
 
-def _reduction(step: Step, before: Shape, mine: Factors) -> Factors:
+def _reduction(step: TracedStep, before: Shape, mine: Factors) -> Factors:
     """Means and sums over dimensions."""
     return reduced(mine, step.arguments[1:], len(before), len(step.outputs[0].shape))
 
 
-def _normed(step: Step, before: Shape, mine: Factors) -> Factors:
+def _normed(step: TracedStep, before: Shape, mine: Factors) -> Factors:
     """Norms over the last dimensions."""
     return undivided(mine, range(len(before) - len(step.arguments[1]), len(before)))
 
 
-def _pooled(step: Step, before: Shape, mine: Factors) -> Factors:
+def _pooled(step: TracedStep, before: Shape, mine: Factors) -> Factors:
     """What every channel does alone."""
     del step, before
     return frozenset(factor for factor in mine if factor[0] == 1)
 
 
-ALONE: Mapping[str, Callable[[Step, Shape, Factors], Factors | dict[int, Factors]]] = {
+ALONE: Mapping[str, Callable[[TracedStep, Shape, Factors], Factors | dict[int, Factors]]] = {
     **dict.fromkeys(("view", "_unsafe_view", "reshape", "unsqueeze", "squeeze"), _viewed),
     **dict.fromkeys(("t", "transpose", "permute"), _turned),
     "expand": _expanded,

@@ -7,7 +7,7 @@ from collections.abc import Set as AbstractSet
 from math import prod
 
 from costmodel.models.traced import TracedOp
-from executor.tracing.record import Event
+from executor.tracing.record import TensorOperation
 
 HALF_BYTES = 2
 PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "convolution")
@@ -15,12 +15,12 @@ CAUSAL_AT = {"_scaled_dot_product_flash_attention": 1, "_scaled_dot_product_effi
 """Where a fused kernel is told that it is causal, among its arguments that are no tensors."""
 
 
-def is_product(event: Event) -> bool:
+def is_product(event: TensorOperation) -> bool:
     """Whether an operation computes rather than moves: its backward reads its inputs from memory."""
     return event.name in PRODUCTS or event.name in CAUSAL_AT
 
 
-def op_of(event: Event, batch: int) -> TracedOp | None:
+def op_of(event: TensorOperation, batch: int) -> TracedOp | None:
     """The row of a product, convolution or attention; None of what only moves memory."""
     if event.name in ("mm", "addmm"):
         return _product(event, batch)
@@ -32,7 +32,7 @@ def op_of(event: Event, batch: int) -> TracedOp | None:
 
 
 def pass_of(
-    events: Sequence[Event],
+    events: Sequence[TensorOperation],
     read_later: AbstractSet[int],
     batch: int,
     *,
@@ -91,12 +91,12 @@ def _bytes(sizes: Sequence[tuple[int, int]], some: AbstractSet[int] | None = Non
     return sum(size for storage, size in sizes if some is None or storage in some)
 
 
-def _traffic(event: Event) -> int:
+def _traffic(event: TensorOperation) -> int:
     """Bytes that an operation alone reads and writes."""
     return sum(event.reads.values()) + sum(event.writes.values())
 
 
-def _product(event: Event, batch: int) -> TracedOp:
+def _product(event: TensorOperation, batch: int) -> TracedOp:
     """(m, k) @ (k, n), all of the batch in m."""
     (m, k), n = event.shapes[-2], event.shapes[-1][1]
     return TracedOp(
@@ -105,13 +105,13 @@ def _product(event: Event, batch: int) -> TracedOp:
     )  # fmt: skip
 
 
-def _batched(event: Event, batch: int) -> TracedOp:
+def _batched(event: TensorOperation, batch: int) -> TracedOp:
     """A batch of products."""
     (count, m, k), n = event.shapes[-2], event.shapes[-1][2]
     return _rooflined(event, 2 * count * m * n * k, batch)
 
 
-def _rooflined(event: Event, flop: float, batch: int) -> TracedOp:
+def _rooflined(event: TensorOperation, flop: float, batch: int) -> TracedOp:
     """What no table has."""
     written = sum(event.writes.values())
     return TracedOp(
@@ -119,7 +119,7 @@ def _rooflined(event: Event, flop: float, batch: int) -> TracedOp:
     )
 
 
-def _convolution(event: Event, batch: int) -> TracedOp:
+def _convolution(event: TensorOperation, batch: int) -> TracedOp:
     """Of any dimension; a transposed one computes as its gradient, grouped ones have no table."""
     weight = event.shapes[1]
     transposed, groups = bool(event.arguments[-3]), int(event.arguments[-1])
@@ -135,7 +135,7 @@ def _convolution(event: Event, batch: int) -> TracedOp:
     )  # fmt: skip
 
 
-def _attention(event: Event, batch: int) -> TracedOp:
+def _attention(event: TensorOperation, batch: int) -> TracedOp:
     """Fused attention of all heads; a causal one computes half the pairs."""
     query, key, value = event.shapes[:3]
     place = CAUSAL_AT[event.name]  # arguments with their default value are not passed on

@@ -29,7 +29,7 @@ REPEATABLE = frozenset(
 
 
 @dataclass(slots=True, kw_only=True)
-class Event:
+class TensorOperation:
     """One operation: its name, what it reads and writes by storage and bytes, and shapes of its tensors.
 
     A `repeatable` one is memory-bound and gives the same again: a compiler may run it in the backward.
@@ -56,7 +56,7 @@ class Seen:
 
 
 @dataclass(slots=True, kw_only=True)
-class Step:
+class TracedStep:
     """Any operation, views too, with its arguments in order, tensors as `Seen`; its event, if it has one."""
 
     name: str
@@ -65,7 +65,7 @@ class Step:
     words: dict[str, Any]
     outputs: tuple[Seen, ...]
     pointwise: bool
-    event: Event | None
+    event: TensorOperation | None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -86,8 +86,8 @@ class Record:
     """
 
     segments: list[str] = field(default_factory=lambda: [""])
-    events: list[Event] = field(default_factory=list)
-    steps: list[Step] = field(default_factory=list)
+    events: list[TensorOperation] = field(default_factory=list)
+    steps: list[TracedStep] = field(default_factory=list)
     saved: dict[int, tuple[int, int]] = field(default_factory=dict)
     needed: dict[int, set[int]] = field(default_factory=dict)
     differentiable: set[int] = field(default_factory=set)
@@ -172,7 +172,9 @@ def _dispatching(record: Record, alive: list[Any], known: Known) -> Any:
     return Recorder()
 
 
-def _step(record: Record, func: Any, args: Any, kwargs: Any, written: list[Any], event: Event | None) -> Step:
+def _step(
+    record: Record, func: Any, args: Any, kwargs: Any, written: list[Any], event: TensorOperation | None
+) -> TracedStep:
     """One operation with what it takes and gives, no tensor held."""
     import torch
     from torch.utils._pytree import tree_map
@@ -182,7 +184,7 @@ def _step(record: Record, func: Any, args: Any, kwargs: Any, written: list[Any],
             return value
         return Seen(id(value), _storage(value), tuple(value.shape))
 
-    return Step(
+    return TracedStep(
         name=str(func.overloadpacket).removeprefix("aten."),
         segment=len(record.segments) - 1,
         arguments=tuple(tree_map(seen, args)),
@@ -193,7 +195,9 @@ def _step(record: Record, func: Any, args: Any, kwargs: Any, written: list[Any],
     )
 
 
-def _note(record: Record, func: Any, args: Any, read: list[Any], written: list[Any]) -> Event | None:
+def _note(
+    record: Record, func: Any, args: Any, read: list[Any], written: list[Any]
+) -> TensorOperation | None:
     """Write one operation down, unless it only looks at its input another way or allocates."""
     import torch
 
@@ -210,7 +214,7 @@ def _note(record: Record, func: Any, args: Any, read: list[Any], written: list[A
     if str(func.overloadpacket).removeprefix("aten.") in GATHERS:
         inputs = {storage: min(size, sum(outputs.values())) for storage, size in inputs.items()}
     record.events.append(
-        Event(
+        TensorOperation(
             name=str(func.overloadpacket).removeprefix("aten."),
             segment=segment,
             reads=inputs,

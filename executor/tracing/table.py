@@ -12,7 +12,7 @@ from costmodel.models.traced import TracedBlock, TracedModule, TracedOp
 from executor.tracing.divided import Divided, divide, shares
 from executor.tracing.min_cut import kept_when_fused
 from executor.tracing.ops import op_of, pass_of, passes_together
-from executor.tracing.record import Event, Record
+from executor.tracing.record import Record, TensorOperation
 
 MOST_CROSSING = 3  # tensors with a gradient that a pipeline sends: hidden states, an encoder's, a shared bias
 
@@ -168,7 +168,7 @@ def _end(block: TracedBlock, hidden_bytes: float) -> TracedBlock:
 
 
 def _ops(
-    record: Record, events: Sequence[Event], kept: AbstractSet[int], batch: int, divided: Divided
+    record: Record, events: Sequence[TensorOperation], kept: AbstractSet[int], batch: int, divided: Divided
 ) -> tuple[TracedOp, ...]:
     """Products and attention one by one, what ranks exchange, and all memory-bound work as one pass."""
     values = [(event, op_of(event, batch)) for event in events]
@@ -185,7 +185,9 @@ def _ops(
     return tuple(ops)
 
 
-def _with_messages(event: Event, op: TracedOp | None, batch: int, divided: Divided) -> Iterator[TracedOp]:
+def _with_messages(
+    event: TensorOperation, op: TracedOp | None, batch: int, divided: Divided
+) -> Iterator[TracedOp]:
     """What enters its columns, an operation, and what leaves its rows."""
     if id(event) in divided.enters:
         yield TracedOp(kind="enter", bytes=divided.enters[id(event)] / batch)

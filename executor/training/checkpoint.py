@@ -29,7 +29,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 
 from costmodel.campaign.failures import default_site, seconds_between, sites, usual_devices
 from costmodel.campaign.interval import young_daly_s
-from executor.parallel.compressed import Replica
+from executor.parallel.compressed import ReplicaErrors
 from executor.training.checkpoint_reader import open_checkpoint
 from executor.training.manifest import (
     MANIFEST,
@@ -74,7 +74,7 @@ class Checkpointer:
         *,
         keep: int,
         key: bytes | None = None,
-        replica: Replica | None = None,
+        replica: ReplicaErrors | None = None,
         untrained: Mapping[str, torch.Tensor] | None = None,
     ) -> None:
         self.untrained = dict(untrained or {})  # whole on every rank that has them

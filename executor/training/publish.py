@@ -37,14 +37,14 @@ INDEX = "model.safetensors.index.json"
 DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
 
 
-class Checkpoint(NamedTuple):
+class SavedCheckpoint(NamedTuple):
     """A checkpoint that is as it was written."""
 
     folder: Path
     manifest: Manifest
 
 
-def find_checkpoint(root: Path, key: bytes | None, step: int | None = None) -> Checkpoint:
+def find_checkpoint(root: Path, key: bytes | None, step: int | None = None) -> SavedCheckpoint:
     """The newest checkpoint of a run that is whole, or the one after a step."""
     steps = steps_on_disk(root)
     for number in steps if step is None else [step]:
@@ -52,7 +52,7 @@ def find_checkpoint(root: Path, key: bytes | None, step: int | None = None) -> C
         manifest = read_manifest(folder)
         if manifest is not None and intact(folder, manifest.files):
             require_signed(manifest, key, folder)
-            return Checkpoint(folder, manifest)
+            return SavedCheckpoint(folder, manifest)
     raise InputError(
         what=f"{root} holds no such checkpoint that is whole",
         cause=f"steps {', '.join(map(str, steps)) or 'none'}" + ("" if step is None else f", asked {step}"),
@@ -71,7 +71,12 @@ def require_empty(to: Path) -> None:
 
 
 def publish(
-    checkpoint: Checkpoint, spec: ModelSpec, to: Path, *, dtype: str, largest_bytes: int = LARGEST_FILE_BYTES
+    checkpoint: SavedCheckpoint,
+    spec: ModelSpec,
+    to: Path,
+    *,
+    dtype: str,
+    largest_bytes: int = LARGEST_FILE_BYTES,
 ) -> list[Path]:
     """Write a checkpoint's parameters for transformers; returns the files.
 
@@ -125,7 +130,7 @@ def _files(
     yield file
 
 
-def load_whole(state: dict[str, torch.Tensor], checkpoint: Checkpoint) -> None:
+def load_whole(state: dict[str, torch.Tensor], checkpoint: SavedCheckpoint) -> None:
     """Fill whole tensors from a checkpoint in one process; refuses one that lacks any of them."""
     reader = open_checkpoint(*checkpoint)
     missing = sorted(state.keys() - reader.metadata.state_dict_metadata.keys())
@@ -139,7 +144,7 @@ def load_whole(state: dict[str, torch.Tensor], checkpoint: Checkpoint) -> None:
 
 
 def _tensors(
-    made: list[Target], checkpoint: Checkpoint, shapes: Mapping[str, torch.Tensor], dtype: torch.dtype
+    made: list[Target], checkpoint: SavedCheckpoint, shapes: Mapping[str, torch.Tensor], dtype: torch.dtype
 ) -> dict[str, torch.Tensor]:
     """Read the parameters of one file and turn them into its tensors."""
     names = [name for target in made for name in target.parameters]

@@ -18,7 +18,7 @@ from executor.model.hf_config import published_config
 from executor.model.hf_publish import targets
 from executor.model.transformer import CausalLM, build_model
 from executor.training.checkpoint import WRITING
-from executor.training.publish import DTYPES, Checkpoint, load_whole, require_empty
+from executor.training.publish import DTYPES, SavedCheckpoint, load_whole, require_empty
 from topology.base.errors import InputError
 
 WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
@@ -27,7 +27,7 @@ PREFIX = "base_model.model."
 
 
 def publish_adapter(
-    checkpoint: Checkpoint, spec: ModelSpec, adapter: Adapter, to: Path, *, dtype: str
+    checkpoint: SavedCheckpoint, spec: ModelSpec, adapter: Adapter, to: Path, *, dtype: str
 ) -> list[Path]:
     """Write what an adapter's run has trained; returns the files.
 

@@ -56,7 +56,7 @@ _REPLICA_AXES = ("shard", "replicate", "expert_shard", "expert_replicate")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
-class Key:
+class CountKey:
     """What was counted: in which part and phase, and of which kind (on which axis, for messages)."""
 
     part: str
@@ -69,9 +69,9 @@ class Key:
 class StepCounts:
     """Totals of one step of one rank."""
 
-    flop: Counter[Key]
-    messages: Counter[Key]
-    message_bytes: Counter[Key]
+    flop: Counter[CountKey]
+    messages: Counter[CountKey]
+    message_bytes: Counter[CountKey]
 
 
 class _CountingMode(TorchDispatchMode):
@@ -111,7 +111,7 @@ class _CountingMode(TorchDispatchMode):
 
     def _message(self, kind: str, axis: str, size_bytes: int) -> None:
         """Count one collective."""
-        key = Key(part=self.part, phase=self._phase(), kind=kind, axis=axis)
+        key = CountKey(part=self.part, phase=self._phase(), kind=kind, axis=axis)
         self.counts.messages[key] += 1
         self.counts.message_bytes[key] += size_bytes
 
@@ -122,7 +122,7 @@ class _CountingMode(TorchDispatchMode):
             return
         axis = self._axis_of_group.get(f"replicas {group_name(group)}", "")
         size = max(sum(map(_bytes, tensors_in(argument))) for argument in args[:2])
-        key = Key(part="step", phase="step", kind=kind, axis=axis)
+        key = CountKey(part="step", phase="step", kind=kind, axis=axis)
         self.counts.messages[key] += 1
         self.counts.message_bytes[key] += size
 
@@ -150,7 +150,7 @@ class _CountingMode(TorchDispatchMode):
 
     def _flop(self, kind: str, flop: int) -> None:
         """Add FLOPs to the part being executed."""
-        self.counts.flop[Key(part=self.part, phase=self._phase(), kind=kind)] += flop
+        self.counts.flop[CountKey(part=self.part, phase=self._phase(), kind=kind)] += flop
 
 
 def _group(args: Any) -> Any:

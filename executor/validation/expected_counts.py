@@ -26,7 +26,7 @@ from costmodel.stack import SoftwareStack, stack
 from costmodel.updates.compression import Compression, parse_compression
 from executor.comm.mesh import axis_of_messages, same_replicas
 from executor.parallel.narrow import padded
-from executor.validation.counts import BACKWARD_ATTENTION_GEMMS, FROZEN, Key, StepCounts, count_step
+from executor.validation.counts import BACKWARD_ATTENTION_GEMMS, FROZEN, CountKey, StepCounts, count_step
 from executor.validation.fake_rank import RankTask
 from executor.validation.spared import gathered_once, spared
 
@@ -103,7 +103,7 @@ def _add(
             c = task.layout.cp
             ring = op.axis == "cp" and task.layout.cp_kind == "ring"
             axis = axis_of_messages(task.layout, op.axis)
-            key = Key(part=part, phase=op.phase, kind="p2p" if ring else op.collective, axis=axis)
+            key = CountKey(part=part, phase=op.phase, kind="p2p" if ring else op.collective, axis=axis)
             step_counts.messages[key] += times * int(op.count) * (c - 1 if ring else 1)
             step_counts.message_bytes[key] += round(
                 float(op.collective_bytes * times * ((c - 1) / c if ring else 1))
@@ -115,7 +115,7 @@ def _add(
         flop = Fraction(float(op.flop)) * times
         for phase, gemms in (("forward", 1), ("backward", backward_gemms)):
             if phase in phases:
-                step_counts.flop[Key(part=part, phase=phase, kind=kind)] += round(flop * Fraction(gemms))
+                step_counts.flop[CountKey(part=part, phase=phase, kind=kind)] += round(flop * Fraction(gemms))
 
 
 def expected_parameters(task: RankTask, *, frozen: bool = False) -> tuple[Counter[str], Counter[str]]:
@@ -210,7 +210,7 @@ def _add_compressed(
         messages = 3 if spared else 1  # what goes whole, and two factors
         _step(step_counts, "all_reduce", "replicate", count * messages, count * (size - whole * spared))
         if spared:
-            key = Key(part="step", phase="step", kind="gemm")
+            key = CountKey(part="step", phase="step", kind="gemm")
             step_counts.flop[key] += count * FACTOR_PRODUCTS * 2 * round(_factored_products(ops[part], how))
 
 
@@ -230,7 +230,7 @@ def _factored_products(ops: Sequence[Op], how: Compression) -> float:
 
 def _step(step_counts: StepCounts, kind: str, axis: str, messages: int, size_bytes: float) -> None:
     """Add messages of the step."""
-    key = Key(part="step", phase="step", kind=kind, axis=axis)
+    key = CountKey(part="step", phase="step", kind=kind, axis=axis)
     step_counts.messages[key] += messages
     step_counts.message_bytes[key] += round(size_bytes)
 
@@ -271,7 +271,7 @@ def _parameter_terms(title: str, expected: Counter[str], measured: Counter[str])
     ]
 
 
-def terms_of(title: str, unit: str, expected: Counter[Key], measured: Counter[Key]) -> list[Term]:
+def terms_of(title: str, unit: str, expected: Counter[CountKey], measured: Counter[CountKey]) -> list[Term]:
     """Counts by part, phase, kind and axis; messages outside the axes (norms, stages) are not compared."""
     keys = sorted(key for key in {*+expected, *+measured} if title == "flop" or key.axis)
     return [

@@ -34,7 +34,7 @@ FLOOR = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
+class ReferenceJob:
     """A small training job to compare layouts on."""
 
     spec: ModelSpec
@@ -78,7 +78,7 @@ class Difference:
     together: float
 
 
-def batch_of(case: Case, step: int) -> tuple[torch.Tensor, torch.Tensor]:
+def batch_of(case: ReferenceJob, step: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Tokens and targets of a step, (global batch, S) each, the same for every layout."""
     generator = torch.Generator().manual_seed(1000 + step)
     shape = (case.global_batch_size, case.sequence_length + 1)
@@ -86,7 +86,7 @@ def batch_of(case: Case, step: int) -> tuple[torch.Tensor, torch.Tensor]:
     return drawn[:, :-1], drawn[:, 1:]
 
 
-def run_reference(case: Case, settings: OptimizerSettings) -> Outcome:
+def run_reference(case: ReferenceJob, settings: OptimizerSettings) -> Outcome:
     """Train the whole model in this process."""
     model = build_model(case.spec)
     if case.adapter is not None:
@@ -125,7 +125,7 @@ def run_reference(case: Case, settings: OptimizerSettings) -> Outcome:
 
 def _summed_compressed(
     model: CausalLM,
-    case: Case,
+    case: ReferenceJob,
     compressors: Sequence[Compressor],
     tokens: torch.Tensor,
     targets: torch.Tensor,
@@ -153,7 +153,7 @@ def _summed_compressed(
     return torch.stack(losses).sum()
 
 
-def _update_of(model: CausalLM, case: Case, settings: OptimizerSettings) -> Callable[[float], None]:
+def _update_of(model: CausalLM, case: ReferenceJob, settings: OptimizerSettings) -> Callable[[float], None]:
     """What updates the whole model at a learning rate."""
     named = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     matrices = {
@@ -183,7 +183,7 @@ def _update_of(model: CausalLM, case: Case, settings: OptimizerSettings) -> Call
 
 
 def run_layout(
-    case: Case,
+    case: ReferenceJob,
     settings: OptimizerSettings,
     timeout_s: float = 120.0,
     alive: Callable[[], None] = lambda: None,
@@ -194,7 +194,9 @@ def run_layout(
     return Outcome(losses=losses, gradients=assemble([part for rank in ranks for part in rank[1]]))
 
 
-def _rank(_rank: int, case: Case, settings: OptimizerSettings) -> tuple[list[float], list[dict[str, object]]]:
+def _rank(
+    _rank: int, case: ReferenceJob, settings: OptimizerSettings
+) -> tuple[list[float], list[dict[str, object]]]:
     """One rank's share: its losses, and its parts of the first step's gradients, per stage."""
     layout = case.layout
     meshes = build_meshes(layout, "cpu", experts=case.spec.is_moe)

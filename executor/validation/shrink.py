@@ -12,7 +12,7 @@ from costmodel.layout import AXIS_FIELDS, PLAIN_SCHEDULE, ParallelLayout
 from costmodel.models.spec import ModelSpec, with_layers
 from costmodel.parallel.axes import RANK_AXES
 from costmodel.updates.compression import parse_compression
-from executor.validation.reference import Case
+from executor.validation.reference import ReferenceJob
 from planner.plan import Plan
 
 MOST_RANKS = 8
@@ -24,14 +24,14 @@ STEPS = 3
 SMALL_RANK = 4
 
 
-def small_case(plan: Plan, most_ranks: int = MOST_RANKS) -> Case:
+def small_case(plan: Plan, most_ranks: int = MOST_RANKS) -> ReferenceJob:
     """Shrink a plan to a case that `run_reference` and `run_layout` compute in seconds."""
     layout = small_layout(plan.layout, most_ranks, experts=plan.request.model.is_moe)
     split = small_split(plan.layers_of_stage, layout.pp * layout.virtual_stages)
     widened = WIDENED.get(plan.request.job.precision, 1)
     spec = small_model(plan.request.model, sum(split), layout, widened)
     recomputed = tuple(1 if count else 0 for count in pick(plan.recompute_of_stage, layout.pp))
-    return Case(
+    return ReferenceJob(
         spec=spec,
         layout=layout,
         sequence_length=SEQUENCE_LENGTH * widened,

@@ -33,7 +33,14 @@ from executor.validation.memory_trace import (
 from executor.validation.memory_verdict import memory_verdict
 from executor.validation.one_rank import measure_rank
 from executor.validation.progress import Progress, results
-from executor.validation.reference import Case, Difference, Outcome, compare, run_layout, run_reference
+from executor.validation.reference import (
+    Difference,
+    Outcome,
+    ReferenceJob,
+    compare,
+    run_layout,
+    run_reference,
+)
 from executor.validation.report import Check, Numerics, RankMeasurement, StageTerm, ValidationReport, Verdict
 from executor.validation.shrink import small_case
 from planner.engines.meshplan import MESHPLAN
@@ -269,7 +276,7 @@ def check_numerics(plan: Plan, alive: Alive = lambda _: None) -> tuple[Check, Nu
     return _check("numerics", good, detail, start, largest, "relative difference"), numerics
 
 
-def _eight_bits(case: Case, alive: Alive) -> tuple[str, bool]:
+def _eight_bits(case: ReferenceJob, alive: Alive) -> tuple[str, bool]:
     """How far the layout is from one process where both multiply in eight bits, and whether that is near."""
     difference, _ = _difference(case, alive)
     eight_bits = (
@@ -278,7 +285,7 @@ def _eight_bits(case: Case, alive: Alive) -> tuple[str, bool]:
     return eight_bits, difference.loss <= EIGHT_BITS_LOSS and difference.gradient <= EIGHT_BITS_GRADIENTS
 
 
-def _compressed(case: Case, whole: Outcome, alive: Alive) -> tuple[str, bool]:
+def _compressed(case: ReferenceJob, whole: Outcome, alive: Alive) -> tuple[str, bool]:
     """The same of compressed gradients; `whole` is what one process computes without."""
     difference, narrow = _difference(case, alive)
     bound = compressed_tolerance(parse_compression(case.compression or ""), compare(whole, narrow).together)
@@ -308,7 +315,7 @@ def compressed_tolerance(how: Compression, lost: float) -> float:
     return NUMERIC_TOLERANCE if how.factors else (NUMERIC_TOLERANCE * 12**0.5 * lost) ** 0.5
 
 
-def _difference(case: Case, alive: Alive) -> tuple[Difference, Outcome]:
+def _difference(case: ReferenceJob, alive: Alive) -> tuple[Difference, Outcome]:
     """How far a layout on forked ranks is from one process, and what that computes."""
     settings = OptimizerSettings(learning_rate=1e-2, warmup_steps=1, total_steps=10)
     outcome = run_layout(case, settings, timeout_s=NUMERICS_TIMEOUT_S, alive=lambda: alive(0.0))
@@ -319,7 +326,7 @@ def _difference(case: Case, alive: Alive) -> tuple[Difference, Outcome]:
     return compare(reference, outcome), reference
 
 
-def _reference_alone(case: Case, settings: OptimizerSettings) -> Outcome:
+def _reference_alone(case: ReferenceJob, settings: OptimizerSettings) -> Outcome:
     """What one process computes, by one thread: those of the process that it was forked from are not here."""
     torch.set_num_threads(1)
     return run_reference(case, settings)

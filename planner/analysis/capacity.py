@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from costmodel.campaign.record import Campaign, Limit, verdict
-from planner.analysis.what_if import Offer, bought, offer_of
+from planner.analysis.what_if import Purchase, bought, offer_of
 from planner.campaign.finish import campaign_or_none
 from planner.plan import Plan, PlanRequest
 from planner.search.infeasible import Infeasible
@@ -50,7 +50,7 @@ class Cell:
     seconds: float | None = None
     usd: float | None = None
     run: Campaign | None = None
-    offer: Offer | None = None
+    offer: Purchase | None = None
     why: str = ""
 
 

@@ -37,7 +37,7 @@ class ScalePoint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Offer:
+class Purchase:
     """One way to buy the job: kind and number of GPUs, time of a step, price of a billion tokens.
 
     `days` and `usd` are those of the whole run, failures included; None where no tokens are asked.
@@ -153,7 +153,7 @@ def scale_point(plan: Plan, value: int) -> ScalePoint:
 
 def offers(
     request: PlanRequest, gpus: Sequence[str], counts: Sequence[int], planner: Planner
-) -> Iterator[Offer]:
+) -> Iterator[Purchase]:
     """Plans of the same job on numbers of its own GPUs, as they are described, and of other kinds.
 
     What has no price is left out. The offer of the request's own kind and number is the request's plan.
@@ -167,12 +167,12 @@ def offers(
                 yield offer
 
 
-def offer_of(plan: Plan, gpu: str, run: Campaign | None) -> Offer | None:
+def offer_of(plan: Plan, gpu: str, run: Campaign | None) -> Purchase | None:
     """A plan as an offer, with its run to the last token where it has one; None without a price."""
     usd = plan.estimate.usd_per_billion_tokens
     if usd is None:
         return None
-    return Offer(
+    return Purchase(
         gpu=gpu,
         num_gpus=plan.request.cluster.num_gpus,
         step_time_s=plan.estimate.step_time_s,

@@ -7,14 +7,14 @@ from collections.abc import Callable, Mapping
 from costmodel.kernels.precisions import precision_in
 from costmodel.layout import INTERLEAVED_SCHEDULE
 from costmodel.pipeline.schedules import schedule_named
-from planner.audit.facts import Facts
+from planner.audit.facts import JobFacts
 from planner.audit.ranks import batch, machines, replicas, world
 from planner.audit.sharding import zero
 from planner.audit.words import PARENTS, Family
 from planner.formats.settings import truth_of, whole
 
 
-def conclude(facts: Facts, family: Family) -> None:
+def conclude(facts: JobFacts, family: Family) -> None:
     """Add every fact that follows."""
     parent = str(facts.value("said.parent") or "").rpartition("/")[2]
     defaults = {**family.defaults, **PARENTS.get(parent, {})}
@@ -32,7 +32,7 @@ def conclude(facts: Facts, family: Family) -> None:
         facts.put(name, value, "default", why)
 
 
-def _precision(facts: Facts, family: Family) -> None:
+def _precision(facts: JobFacts, family: Family) -> None:
     """The format that linear layers multiply in; eight bits over sixteen."""
     words = [
         str(facts.value(name) or "") for name in ("said.fp4", "said.fp8", "said.fp8_recipe", "said.precision")
@@ -62,7 +62,7 @@ def _precision(facts: Facts, family: Family) -> None:
         facts.take("job.precision", known, "said.precision")
 
 
-def _recompute(facts: Facts, family: Family) -> None:
+def _recompute(facts: JobFacts, family: Family) -> None:
     """What is recomputed."""
     word = str(facts.value("said.recompute") or "").lower().partition("ac.config")[0]
     option = str(facts.value("said.recompute_option") or "")
@@ -96,7 +96,7 @@ def _recompute(facts: Facts, family: Family) -> None:
         facts.take("layout.recompute", "none" if whole_file else "selective", "said.recompute_modules")
 
 
-def _pipeline(facts: Facts, _: Family) -> None:
+def _pipeline(facts: JobFacts, _: Family) -> None:
     """Chunks of a rank, and the schedule that they mean."""
     each, layers, pp = (
         whole(facts.value("said.layers_per_virtual_stage")),
@@ -127,14 +127,14 @@ def _pipeline(facts: Facts, _: Family) -> None:
         )
 
 
-def _place(facts: Facts, name: str, line: int, file: str) -> None:
+def _place(facts: JobFacts, name: str, line: int, file: str) -> None:
     """Give a fact the place of the word that it came from."""
     from dataclasses import replace
 
     facts.by_field[name] = replace(facts.by_field[name], line=line, file=file)
 
 
-def _sequence_parallel(facts: Facts, _: Family) -> None:
+def _sequence_parallel(facts: JobFacts, _: Family) -> None:
     """Nanotron's modes of tensor parallelism, and how many tokens a microbatch of torchtitan has."""
     mode = facts.value("said.tp_mode")
     if mode is not None:
@@ -161,7 +161,7 @@ _OVERRIDES: Mapping[str, str] = {
 }
 
 
-def _overrides(facts: Facts, _: Family) -> None:
+def _overrides(facts: JobFacts, _: Family) -> None:
     """Sizes in the text of ``--config_overrides``."""
     for part in str(facts.value("said.overrides") or "").split(",")[:40]:
         name, text = part.partition("=")[::2]
@@ -176,7 +176,7 @@ def _overrides(facts: Facts, _: Family) -> None:
             )
 
 
-def _lengths(facts: Facts, _: Family) -> None:
+def _lengths(facts: JobFacts, _: Family) -> None:
     """Tokens of a sample of a reinforcement-learning job, and truth of yes-or-no fields."""
     prompt, answer = whole(facts.value("said.prompt_length")), whole(facts.value("said.response_length"))
     if prompt and answer and facts.value("said.strategy") is not None:
@@ -194,7 +194,7 @@ def _lengths(facts: Facts, _: Family) -> None:
         )
 
 
-_STEPS: tuple[Callable[[Facts, Family], None], ...] = (
+_STEPS: tuple[Callable[[JobFacts, Family], None], ...] = (
     _overrides,
     machines,
     _precision,

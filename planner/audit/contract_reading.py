@@ -36,7 +36,7 @@ from planner.engines.fields import (
     stack_with,
 )
 from planner.engines.megatron_lm.stages import RECOMPUTED_HOW
-from planner.engines.setting import Setting as EngineSetting
+from planner.engines.setting import EngineSetting
 from planner.formats.settings import Setting
 from planner.law import Violation
 from planner.plan import PlanRequest, Problem, problem_of

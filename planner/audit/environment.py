@@ -11,7 +11,7 @@ from topology.base.decode import read_toml
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Variable:
+class SlowVariable:
     """One variable that slows a job down.
 
     Attributes:
@@ -35,7 +35,7 @@ class Variable:
 
 
 SLOW = tuple(
-    Variable(**{**row, "values": tuple(row["values"])})
+    SlowVariable(**{**row, "values": tuple(row["values"])})
     for row in read_toml(Path(__file__).parent / "data" / "environment.toml")["variables"]
 )
 """All that are known."""

@@ -68,7 +68,7 @@ _ANY = frozenset(("said.recompute_full",))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fact:
+class JobFact:
     """One fact.
 
     Attributes:
@@ -91,10 +91,10 @@ class Fact:
 
 
 @dataclass(slots=True)
-class Facts:
+class JobFacts:
     """Facts by field; the first that is stated holds, unless a later one overrides it."""
 
-    by_field: dict[str, Fact] = field(default_factory=dict)
+    by_field: dict[str, JobFact] = field(default_factory=dict)
     unknown: set[str] = field(default_factory=set)
     """Fields whose word the file has, with a value that only a run knows."""
     notes: list[str] = field(default_factory=list)
@@ -119,7 +119,9 @@ class Facts:
         if name not in self.by_field and (name not in self.unknown or how == "stated"):
             base = self.by_field.get(like)
             line, file = (base.line, base.file) if base else (0, "")
-            self.by_field[name] = Fact(name=name, value=value, how=how, source=source, line=line, file=file)
+            self.by_field[name] = JobFact(
+                name=name, value=value, how=how, source=source, line=line, file=file
+            )
 
     def take(self, name: str, value: Any, word: str) -> None:
         """Add a fact that another one states, with its words and place, unless something is known."""
@@ -157,9 +159,9 @@ def recognised(settings: Iterable[Setting], family: Family) -> int:
     return len(fields.difference(machines))
 
 
-def facts_of(settings: Iterable[Setting], family: Family, file: str) -> Facts:
+def facts_of(settings: Iterable[Setting], family: Family, file: str) -> JobFacts:
     """What settings state, in the words of a family; the first of several holds."""
-    facts = Facts()
+    facts = JobFacts()
     given = tuple(settings)
     off = switched_off(given)
     for setting in given:
@@ -184,7 +186,7 @@ def facts_of(settings: Iterable[Setting], family: Family, file: str) -> Facts:
             facts.unknown.add(name)
         elif value is not None:
             source = f"{setting.name} {setting.value}" + (f" ({setting.how})" if setting.how else "")
-            facts.by_field[name] = Fact(
+            facts.by_field[name] = JobFact(
                 name=name, value=value, line=setting.line, source=source, file=file, word=setting.name
             )
     return facts

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from planner.audit.conclusions import conclude
-from planner.audit.facts import Fact, Facts
+from planner.audit.facts import JobFact, JobFacts
 from planner.audit.read import Reading, take_counts_of_rates
 from planner.questions.flags import Flags
 from planner.questions.training import understand_cluster
@@ -42,9 +42,10 @@ def given_by(reading: Reading, flags: Flags) -> Reading:
         if each and total % each:
             del facts_by_field["said.gpus_per_node"]
     facts_by_field |= {
-        name: Fact(name=name, value=value, how="given", source=flag) for name, (value, flag) in given.items()
+        name: JobFact(name=name, value=value, how="given", source=flag)
+        for name, (value, flag) in given.items()
     }
-    facts = Facts(by_field=facts_by_field, unknown=unknown)
+    facts = JobFacts(by_field=facts_by_field, unknown=unknown)
     conclude(facts, reading.family)
     take_counts_of_rates(facts, reading.measured)
     return replace(reading, facts=facts)

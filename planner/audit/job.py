@@ -27,7 +27,7 @@ from planner.audit.contract_reading import (
     recomputed_modules_of,
     unpriced_by,
 )
-from planner.audit.facts import Facts
+from planner.audit.facts import JobFacts
 from planner.audit.given import given_by
 from planner.audit.layout import layout_of, value_of
 from planner.audit.offload import StatedOffload, stated_offload
@@ -223,7 +223,7 @@ _IN_FILES: Mapping[str, tuple[str, ...]] = {
 """Facts that name a file, and those of which it states one at least."""
 
 
-def _absent_files(facts: Facts) -> Iterator[Unsettled]:
+def _absent_files(facts: JobFacts) -> Iterator[Unsettled]:
     """Files that are named and were not given: sharding, offload and recomputation may stand there."""
     for name, stated in _IN_FILES.items():
         file = str(facts.value(name) or "")
@@ -254,7 +254,7 @@ def _left_out(reading: Reading) -> Iterator[str]:
         yield "only the training of a reinforcement-learning step is priced, not its answers"
 
 
-def _of_modules(facts: Facts) -> Iterator[str]:
+def _of_modules(facts: JobFacts) -> Iterator[str]:
     """What of modules that predict further tokens is priced otherwise than it runs."""
     if not facts.count("job.mtp_layers"):
         return
@@ -289,7 +289,7 @@ def _model(reading: Reading, flags: Flags, notes: _Notes) -> ModelSpec | None:
     return name
 
 
-def _sized(facts: Facts, notes: _Notes) -> ModelSpec | None:
+def _sized(facts: JobFacts, notes: _Notes) -> ModelSpec | None:
     """A model of stated sizes."""
     row: dict[str, str] = {"sequence_length": str(facts.count("job.sequence_length") or 2048)}
     for fact in facts.by_field.values():
@@ -318,7 +318,7 @@ def _sized(facts: Facts, notes: _Notes) -> ModelSpec | None:
         return None
 
 
-def _named(facts: Facts) -> ModelSpec | None:
+def _named(facts: JobFacts) -> ModelSpec | None:
     """A catalogued model by the name that a file gives it."""
     flavor, kind = (
         str(facts.value("said.flavor") or ""),
@@ -342,7 +342,7 @@ def _named(facts: Facts) -> ModelSpec | None:
     return None
 
 
-def _unnamed(facts: Facts) -> Iterator[str]:
+def _unnamed(facts: JobFacts) -> Iterator[str]:
     """Why a name that files give a model names none here, with the flag that does."""
     name = str(facts.value("said.model") or "").rstrip("/").rpartition("/")[2]
     if not name:
@@ -397,7 +397,7 @@ def _precision(reading: Reading, parsed: EngineReading | None, notes: _Notes) ->
     return "bf16"
 
 
-def _node_size(facts: Facts, flags: Flags) -> tuple[str, ...]:
+def _node_size(facts: JobFacts, flags: Flags) -> tuple[str, ...]:
     """GPUs of a node, where the files state less or more than the reference machine has."""
     each, total = facts.count("said.gpus_per_node"), facts.count("cluster.num_gpus")
     if flags.cluster or flags.gpus or not each or not total or total % each or total == each:

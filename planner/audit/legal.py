@@ -24,7 +24,7 @@ from planner.audit.contract_reading import (
     states_all,
     words_between,
 )
-from planner.audit.facts import Facts
+from planner.audit.facts import JobFacts
 from planner.audit.job import Job
 from planner.audit.read import Reading
 from planner.audit.spelling import spelled_change, spelled_name, spelled_names, spelled_words
@@ -81,7 +81,7 @@ def stops(findings: Iterable[Finding]) -> bool:
     return any(finding.kind in ("illegal", "unpriced") for finding in findings)
 
 
-def place_of(facts: Facts, *names: str) -> tuple[str, int]:
+def place_of(facts: JobFacts, *names: str) -> tuple[str, int]:
     """Where the first of some fields stands that stands anywhere."""
     stated = (facts.by_field[name] for name in names if name in facts.by_field)
     return next(((fact.file, fact.line) for fact in stated if fact.line), ("", 0))
@@ -163,7 +163,7 @@ def _taken(reading: Reading, rule: str) -> bool:
     return any(rule in law.says_of for law in contract.refusals)
 
 
-def _place(facts: Facts, rule: PlanLaw | None, violation: Violation) -> tuple[str, int]:
+def _place(facts: JobFacts, rule: PlanLaw | None, violation: Violation) -> tuple[str, int]:
     """Where what breaks a rule stands: a degree that is no least one first, then what its text speaks of."""
     names = [f"layout.{name}" for name in (rule.reads if rule else ())]
     telling = [name for name in names if facts.value(name) not in (None, 0, 1, False, "none")]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from costmodel.updates.offload import DISKS
 from planner.audit.contract_reading import engine_reading_of, is_whole
-from planner.audit.facts import OFFLOADED, Facts
+from planner.audit.facts import OFFLOADED, JobFacts
 from planner.audit.read import Reading
 from planner.formats.settings import truth_of
 
@@ -45,7 +45,7 @@ def stated_offload(reading: Reading) -> StatedOffload | None:
 _STATES = ("said.offload_param", "said.offload_optimizer")
 
 
-def _kinds(facts: Facts) -> list[str]:
+def _kinds(facts: JobFacts) -> list[str]:
     """State that words of any engine put on the host."""
     parameters, optimizer = (str(facts.value(name) or "").lower() not in _OFF for name in _STATES)
     if parameters and facts.value("layout.zero_stage") in (None, 3):
@@ -53,7 +53,7 @@ def _kinds(facts: Facts) -> list[str]:
     return ["optimizer:1"] if optimizer or parameters else []
 
 
-def _activations(facts: Facts) -> bool:
+def _activations(facts: JobFacts) -> bool:
     """Whether inputs of recomputed layers wait on the host."""
     way = facts.by_field.get("said.recompute_full")
     offloads = way is not None and way.source.rpartition(" ")[2].strip("'\"").lower() in OFFLOADED

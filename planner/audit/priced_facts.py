@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from costmodel.layout import ParallelLayout
-from planner.audit.facts import Fact, Facts, How
+from planner.audit.facts import How, JobFact, JobFacts
 from planner.audit.job import Job
 from planner.audit.read import Reading
 from planner.engines.fields import job_facts, layout_facts
@@ -37,8 +37,8 @@ def with_priced_facts(reading: Reading, job: Job) -> Reading:
         if name not in facts and name in plain and value != plain[name] and name not in _UNSHOWN:
             why = open_fields.get(name, f"{reading.family.name} has it where nothing is said")
             how: How = "assumed" if name in open_fields else "default"
-            facts[name] = Fact(name=name, value=value, how=how, source=why)
-    return replace(reading, facts=Facts(facts, set(reading.facts.unknown), list(reading.facts.notes)))
+            facts[name] = JobFact(name=name, value=value, how=how, source=why)
+    return replace(reading, facts=JobFacts(facts, set(reading.facts.unknown), list(reading.facts.notes)))
 
 
 def _without_effect(layout: ParallelLayout, *, moe: bool) -> tuple[str, ...]:
@@ -55,6 +55,6 @@ def _without_effect(layout: ParallelLayout, *, moe: bool) -> tuple[str, ...]:
 _UNSHOWN = ("layout.axis_order", "layout.cp_kind", "layout.dp", "layout.schedule")
 
 
-def _priced(fact: Fact, value: Any) -> Fact:
+def _priced(fact: JobFact, value: Any) -> JobFact:
     """A fact with the value that is priced."""
     return fact if fact.value == value else replace(fact, value=value)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from costmodel.parallel.divisions import RANKS
-from planner.audit.facts import Facts
+from planner.audit.facts import JobFacts
 from planner.audit.words import Family
 from planner.formats.settings import whole
 
@@ -13,7 +13,7 @@ USUAL_GPUS_PER_NODE = 8
 _GPUS_IN_GRES = re.compile(r"(?:gpu(?::[A-Za-z]\w*)*|^[A-Za-z][\w-]*):(\d{1,3})")
 
 
-def machines(facts: Facts, family: Family) -> None:
+def machines(facts: JobFacts, family: Family) -> None:
     """The number of GPUs, from nodes and GPUs of each."""
     gres = _GPUS_IN_GRES.search(str(facts.value("said.gres") or ""))
     if gres:
@@ -54,7 +54,7 @@ def machines(facts: Facts, family: Family) -> None:
         _usual_node(facts, nodes)
 
 
-def _beside_generation(facts: Facts, each: int | None, nodes: int | None) -> None:
+def _beside_generation(facts: JobFacts, each: int | None, nodes: int | None) -> None:
     """GPUs that train where answers are generated on others: whole nodes, or some GPUs of the only one."""
     like, apart = "said.generation_colocated", facts.count("said.generation_nodes")
     gpus = facts.count("said.generation_gpus")
@@ -80,7 +80,7 @@ def _workers(text: str) -> int:
     return sum(len(re.findall(r"[\w.-]+:\d{1,5}", hosts)) for hosts in lists)
 
 
-def _holds_layout(facts: Facts, each: int) -> bool:
+def _holds_layout(facts: JobFacts, each: int) -> bool:
     """Whether one node has GPUs for the degrees; where it has not, there are more that no word counts."""
     degrees = [facts.count(f"layout.{name}") or 1 for name in ("tp", "pp", "cp")]
     others = degrees[0] * degrees[1] * degrees[2]
@@ -91,7 +91,7 @@ def _holds_layout(facts: Facts, each: int) -> bool:
     return each % others == 0
 
 
-def _usual_node(facts: Facts, nodes: int) -> None:
+def _usual_node(facts: JobFacts, nodes: int) -> None:
     """GPUs of nodes that no word counts: eight each, if the layout fills them."""
     degrees = [facts.count(f"layout.{name}") or 1 for name in ("tp", "pp", "cp")]
     others = degrees[0] * degrees[1] * degrees[2]
@@ -101,7 +101,7 @@ def _usual_node(facts: Facts, nodes: int) -> None:
         facts.notes.append(f"GPUs of a node are not stated: {USUAL_GPUS_PER_NODE} are assumed")
 
 
-def replicas(facts: Facts, family: Family) -> None:
+def replicas(facts: JobFacts, family: Family) -> None:
     """dp: as stated by its parts, or what the other degrees leave of the GPUs."""
     shard, copies = whole(facts.value("said.dp_shard")), whole(facts.value("said.dp_replicate"))
     world = facts.count("cluster.num_gpus")
@@ -138,7 +138,7 @@ def replicas(facts: Facts, family: Family) -> None:
         _dp_of_batch(facts, others)
 
 
-def _dp_of_batch(facts: Facts, others: int) -> None:
+def _dp_of_batch(facts: JobFacts, others: int) -> None:
     """Dp from a global batch that is stated with its parts, and the GPUs that it means."""
     batch, size = facts.count("job.global_batch_size"), facts.count("layout.microbatch_size")
     steps = facts.count("said.accumulation")
@@ -149,7 +149,7 @@ def _dp_of_batch(facts: Facts, others: int) -> None:
         facts.put("cluster.num_gpus", dp * others, "derived", "dp·tp·pp·cp", like="job.global_batch_size")
 
 
-def _dp_of_world(facts: Facts, family: Family, world: int, others: int) -> None:
+def _dp_of_world(facts: JobFacts, family: Family, world: int, others: int) -> None:
     """Dp from the number of GPUs, unless the file contradicts itself or says nothing of a split."""
     degrees = any(f"layout.{name}" in facts.by_field for name in ("tp", "pp", "cp", "ep"))
     parallel = degrees or "layout.zero_stage" in facts.by_field or "layout.microbatch_size" in facts.by_field
@@ -168,7 +168,7 @@ def _dp_of_world(facts: Facts, family: Family, world: int, others: int) -> None:
     facts.put("layout.dp", dp, "derived", f"{world} GPUs over tp·pp·cp = {others}", like="cluster.num_gpus")
 
 
-def world(facts: Facts, family: Family) -> None:
+def world(facts: JobFacts, family: Family) -> None:
     """GPUs of a job whose degrees are all stated."""
     dp = facts.count("layout.dp")
     split = [facts.count(f"layout.{name}") or 1 for name in ("tp", "pp", "cp")]
@@ -194,7 +194,7 @@ def world(facts: Facts, family: Family) -> None:
         )
 
 
-def batch(facts: Facts, family: Family) -> None:
+def batch(facts: JobFacts, family: Family) -> None:
     """The global batch, from the samples of a replica."""
     dp, minibatch = facts.count("layout.dp"), whole(facts.value("said.replica_batch"))
     if dp and minibatch:

@@ -12,7 +12,7 @@ from pathlib import Path
 from costmodel.kernels.precisions import config_words
 from planner.audit.conclusions import conclude
 from planner.audit.environment import set_variables
-from planner.audit.facts import Facts, facts_of, meaning, recognised
+from planner.audit.facts import JobFacts, facts_of, meaning, recognised
 from planner.audit.launch import UNTOLD, Launch, family_of, launch_of, launch_of_page
 from planner.audit.manifests import script_of
 from planner.audit.words import FAMILIES, MACHINE_WORDS, UNKNOWN, Family, family_named, family_of_package
@@ -57,7 +57,7 @@ class Reading:
         doubts: What was taken for granted, and what could have been meant instead.
     """
 
-    facts: Facts
+    facts: JobFacts
     family: Family
     kinds: dict[str, Kind] = field(default_factory=dict)
     measured: Measured | None = None
@@ -72,7 +72,7 @@ class Reading:
     """What scripts set, by name."""
     settings: tuple[Setting, ...] = ()
     """Everything that was read, the first file that holds first."""
-    stated: Facts = field(default_factory=Facts)
+    stated: JobFacts = field(default_factory=JobFacts)
     """What words say, before anything follows from it."""
     slow_variables: dict[str, Setting] = field(default_factory=dict)
     """Variables of the environment that slow a job down, as the last line that sets each has it."""
@@ -216,7 +216,7 @@ def _read(name: str, text: str, given: Mapping[str, str], beside: Mapping[str, s
         return _of_log(path, text, given)
     unread = family_of_package(text)
     if unread is not None:
-        return Reading(Facts(), unread, {path: kind})
+        return Reading(JobFacts(), unread, {path: kind})
     return _of_configuration(path, recipe, text, kind, given)
 
 
@@ -268,7 +268,7 @@ def _in_table(setting: Setting, table: str) -> Setting:
     return replace(setting, name=f"{table}{setting.name}") if table else setting
 
 
-def _used(setting: Setting, facts: Facts) -> bool:
+def _used(setting: Setting, facts: JobFacts) -> bool:
     return any(fact.line == setting.line for fact in facts.by_field.values())
 
 
@@ -350,7 +350,7 @@ def _of_script(
     others = {name: other for name, other in beside.items() if other is not text}
     launch, script = launch_of(text, given, others) if kind == "shell" else launch_of_page(text, given, line)
     if launch is None:
-        facts = Facts()
+        facts = JobFacts()
         doubts = [*_doubts_of(script), f"{path} states no layout: its settings come from elsewhere"]
         _add_named_precision(facts, path, script.sourced, doubts)
         return Reading(facts, FAMILIES[-1], {path: kind}, None, doubts)
@@ -372,7 +372,7 @@ def _of_script(
     )
 
 
-def _add_named_precision(facts: Facts, path: str, sourced: Iterable[str], doubts: list[str]) -> None:
+def _add_named_precision(facts: JobFacts, path: str, sourced: Iterable[str], doubts: list[str]) -> None:
     """A precision that only names of files tell: of the script, or of one that it reads."""
     words = ("said.precision", "said.fp8", "said.fp4", "said.bf16", "said.fp16")
     named = next((name for name in (Path(path).name, *sourced) if _IN_NAME.search(name)), None)
@@ -382,7 +382,7 @@ def _add_named_precision(facts: Facts, path: str, sourced: Iterable[str], doubts
         doubts.append(f"the precision is read from the name of {named}")
 
 
-def _add_document(facts: Facts, text: str, path: str, line: int) -> None:
+def _add_document(facts: JobFacts, text: str, path: str, line: int) -> None:
     """Settings of a configuration that a script writes itself."""
     if not text.lstrip().startswith("{"):
         return
@@ -431,7 +431,7 @@ def _of_log(path: str, text: str, given: Mapping[str, str]) -> Reading:
     """A log: what it measured, and the job as far as it prints it."""
     measured, settings, command = measured_of(text)
     family = FAMILIES[-1]
-    facts = Facts()
+    facts = JobFacts()
     if command:
         launch, _ = launch_of(command, given, {})
         if launch is not None:
@@ -456,7 +456,7 @@ def _together(readings: list[Reading]) -> Reading:
     named = [reading for reading in order if reading.family not in (UNKNOWN, FAMILIES[-1])]
     telling = next((reading for reading in (*named, *order) if reading.facts.by_field), None)
     telling = named[0] if named and (telling is None or telling not in named) else telling or first
-    whole = Reading(Facts(), telling.family)
+    whole = Reading(JobFacts(), telling.family)
     for reading in order:
         for name, fact in reading.facts.by_field.items():
             known = whole.facts.by_field.setdefault(name, fact)
@@ -475,7 +475,7 @@ def _together(readings: list[Reading]) -> Reading:
         if whole.measured is None or not whole.measured.has_steps:
             whole.measured = reading.measured or whole.measured
     take_counts_of_rates(whole.facts, whole.measured)
-    whole.stated = Facts(dict(whole.facts.by_field), set(whole.facts.unknown))
+    whole.stated = JobFacts(dict(whole.facts.by_field), set(whole.facts.unknown))
     conclude(whole.facts, whole.family)
     take_counts_of_rates(whole.facts, whole.measured)  # of GPUs that only follow from nodes
     whole.doubts.extend(whole.facts.notes)
@@ -488,7 +488,7 @@ NEAREST = 0.02
 """Share by which a count that follows from printed rates may miss a whole one: they are medians."""
 
 
-def take_counts_of_rates(facts: Facts, log: Measured | None) -> None:
+def take_counts_of_rates(facts: JobFacts, log: Measured | None) -> None:
     """Add the length and the batch that a log's step and rates mean together, where no file states them."""
     if log is None or log.step_time_s is None:
         return

@@ -39,7 +39,7 @@ _LENGTHS = tuple(2**power for power in range(9, 18))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
+class Suspect:
     """One thing that nobody stated, with a value that the measurement is like.
 
     Attributes:
@@ -87,7 +87,7 @@ class Residual:
     measured_s: float
     predicted: Estimate
     unstated: tuple[str, ...] = ()
-    candidates: tuple[Candidate, ...] = ()
+    candidates: tuple[Suspect, ...] = ()
     slowed_by: tuple[str, ...] = ()
 
     @property
@@ -222,7 +222,7 @@ def _unstated(reading: Reading, request: PlanRequest, flags: Flags) -> Iterator[
 
 def _candidates(
     reading: Reading, now: Running, flags: Flags, unstated: dict[str, str], pace: Pace, cal: Calibration
-) -> Iterator[Candidate]:
+) -> Iterator[Suspect]:
     """The job with other values of what is not stated, one changed at a time, as a flag would change it."""
     request = now.request
     if "gpu" in unstated or "mentioned" in unstated:
@@ -254,7 +254,7 @@ def _gpus_like(request: PlanRequest, predicted: Estimate, pace: Pace, reading: R
 
 def _priced(
     reading: Reading, flags: Flags, what: str, taken: str, value: str, flag: str, cal: Calibration
-) -> Iterator[Candidate]:
+) -> Iterator[Suspect]:
     """One other job, if it is priced and its band holds what the log measured of it."""
     try:
         job = job_of(reading, flags)
@@ -268,7 +268,7 @@ def _priced(
     if now is None or pace is None or now.estimate.memory_lower_bytes > build(cluster).gpu.memory_bytes:
         return
     if now.estimate.lower_s <= pace.step_s <= now.estimate.upper_s:
-        yield Candidate(
+        yield Suspect(
             what=what,
             taken=taken,
             value=value,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from planner.audit.facts import Facts
+from planner.audit.facts import JobFacts
 from planner.audit.words import Family
 from planner.formats.settings import whole
 
@@ -28,7 +28,7 @@ _STAGE_OF_SHARDING: Mapping[str, int] = {
 }
 
 
-def zero(facts: Facts, family: Family) -> None:
+def zero(facts: JobFacts, family: Family) -> None:
     """The ZeRO stage, or what FSDP comes to."""
     if facts.truth("said.megatron_fsdp"):
         word = str(facts.value("said.sharding") or "optim_grads_params").lower()
@@ -70,7 +70,7 @@ def zero(facts: Facts, family: Family) -> None:
     _fsdp(facts, family)
 
 
-def _fsdp_axes(facts: Facts) -> None:
+def _fsdp_axes(facts: JobFacts) -> None:
     """Sharding over the fsdp axes of MaxText's mesh: those within a slice times those over slices.
 
     Without a word the axis within a slice takes all GPUs that the others leave (``ici_fsdp_parallelism: -1``,
@@ -96,7 +96,7 @@ def _fsdp_axes(facts: Facts) -> None:
         facts.put("layout.shard_degree", degree, "derived", source, like=stated)
 
 
-def _fsdp(facts: Facts, family: Family) -> None:
+def _fsdp(facts: JobFacts, family: Family) -> None:
     """Stages of PyTorch's FSDP and of a DeepSpeed file that is only named."""
     sharding = (
         str(facts.value("said.sharding") or facts.value("said.fsdp") or "")

@@ -10,10 +10,10 @@ from pathlib import Path
 
 from costmodel.campaign.answer import campaign
 from costmodel.campaign.checkpoint import checkpoint_state, saved_bytes
-from costmodel.campaign.compose import Job
+from costmodel.campaign.compose import CampaignJob
 from costmodel.campaign.failures import default_model, read_failures
 from costmodel.campaign.record import Campaign, FailureModel
-from costmodel.campaign.worth import Price
+from costmodel.campaign.worth import RunPrice
 from costmodel.case import Workload
 from costmodel.estimate import Estimate
 from costmodel.layout import ParallelLayout
@@ -168,7 +168,7 @@ def least_saved_bytes(request: PlanRequest) -> float:
     )
 
 
-def price_of(plan: Plan) -> Price | None:
+def price_of(plan: Plan) -> RunPrice | None:
     """What is paid an hour: a spare costs as much as the mean node that works, nodes that idle beside.
 
     What the estimate of a step pays as well, whole nodes; None where no price is known.
@@ -180,7 +180,7 @@ def price_of(plan: Plan) -> Price | None:
     per_node = cluster.num_gpus / cluster.num_nodes
     working = (usd - cluster.idle_usd_per_hour / plan.layout.num_gpus) * per_node
     nodes = max(1, math.ceil(plan.layout.num_gpus / per_node))
-    return Price(
+    return RunPrice(
         usd_per_gpu_hour=working / per_node,
         gpus_per_node=per_node,
         idle_usd_per_hour=hour - working * nodes,
@@ -206,14 +206,14 @@ def finish_gap(plan: Plan) -> float | None:
     return max(0.0, 1 - step * result.mean_useful_share / result.bound_useful_share)
 
 
-def job_of(plan: Plan, world: FailureModel | None = None) -> Job:
+def job_of(plan: Plan, world: FailureModel | None = None) -> CampaignJob:
     """What of a plan a campaign reads, in a world that may say how many bytes a token is."""
     return job_of_layout(plan.request, plan.layout, plan.estimate, world)
 
 
 def job_of_layout(
     request: PlanRequest, layout: ParallelLayout, estimate: Estimate, world: FailureModel | None = None
-) -> Job:
+) -> CampaignJob:
     """The same of a layout of a request, with what it was estimated to take."""
     if request.job.total_tokens is None:
         raise InputError(
@@ -223,7 +223,7 @@ def job_of_layout(
         )
     weights = [stage.weights_bytes for stage in estimate.memory_by_stage]
     step_s, tokens = estimate.step_time_s, request.job.tokens_per_step
-    return Job(
+    return CampaignJob(
         work_s=steps_of(request) * step_s,
         step_s=step_s,
         gpus=layout.num_gpus,

@@ -28,7 +28,7 @@ from costmodel.campaign.answer import (
 )
 from costmodel.campaign.checkpoint import CheckpointState
 from costmodel.campaign.closed_form import FEWEST_FAILURES, at_full_strength, expected
-from costmodel.campaign.compose import Job, bare_course
+from costmodel.campaign.compose import CampaignJob, bare_course
 from costmodel.campaign.course import Course
 from costmodel.campaign.interval import with_best_spares, young_daly_s
 from costmodel.campaign.record import KEPT, FailureModel
@@ -175,7 +175,9 @@ class Outlook:
             weights_per_rank_bytes=0.0,
             writers=num_gpus,
         )
-        job = Job(work_s=float(steps), step_s=1.0, gpus=num_gpus, replica_gpus=num_gpus, checkpoint=state)
+        job = CampaignJob(
+            work_s=float(steps), step_s=1.0, gpus=num_gpus, replica_gpus=num_gpus, checkpoint=state
+        )
         course = bare_course(job, self.world, self.request.cluster)
         every = (
             max(level.durable_s, young_daly_s(level.stall_s, 1 / course.per_s)) for level in course.levels

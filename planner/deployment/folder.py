@@ -14,7 +14,7 @@ from planner.deployment.client import LENGTHS_FILE, client_words, lengths_file, 
 from planner.deployment.forms import form_files, form_steps
 from planner.deployment.kubernetes import BY_TURNS, NO_MANIFEST, PORT
 from planner.deployment.multi_node import by_hand
-from planner.deployment.placement import Server, nodes_of, servers_of
+from planner.deployment.placement import PlacedWorker, nodes_of, servers_of
 from planner.deployment.vllm_sglang import (
     kubernetes,
     notes,
@@ -100,7 +100,7 @@ def _scripts(plan: ServingPlan) -> dict[str, str]:
     return files
 
 
-def _started(plan: ServingPlan, servers: Sequence[Server]) -> list[int]:
+def _started(plan: ServingPlan, servers: Sequence[PlacedWorker]) -> list[int]:
     """The nodes on which something is started, in their order."""
     return sorted({node for server in servers for node in server_commands(plan, server)})
 
@@ -110,7 +110,7 @@ def _head(what: str, nodes: int) -> str:
     return _HEAD.format(what=single_line(what), hosts=_HOSTS if nodes > 1 else "")
 
 
-def _node(plan: ServingPlan, servers: Sequence[Server], node: int) -> str:
+def _node(plan: ServingPlan, servers: Sequence[PlacedWorker], node: int) -> str:
     """The script of one node: its servers beside each other; when one ends, all do."""
     here = [
         (server, words)
@@ -125,7 +125,7 @@ def _node(plan: ServingPlan, servers: Sequence[Server], node: int) -> str:
     return _head(f"node {node}: {what}", nodes_of(servers)) + "\n".join([*lines, "wait -n", ""])
 
 
-def _router(plan: ServingPlan, servers: Sequence[Server], templates: Sequence[str]) -> str:
+def _router(plan: ServingPlan, servers: Sequence[PlacedWorker], templates: Sequence[str]) -> str:
     """The script of the router, with the addresses put into the files it reads."""
     nodes = nodes_of(servers)
     fill = " ".join(f'-e "s/<address of node {node}>/$NODE_{node}/g"' for node in range(nodes))
@@ -177,7 +177,7 @@ def _load_test(plan: ServingPlan) -> str:
     ])  # fmt: skip
 
 
-def _readme(plan: ServingPlan, servers: Sequence[Server], files: Mapping[str, str]) -> str:
+def _readme(plan: ServingPlan, servers: Sequence[PlacedWorker], files: Mapping[str, str]) -> str:
     """What to do in which order, in ten lines."""
     nodes = nodes_of(servers)
     scripts = [name for name in files if name.startswith("node")]

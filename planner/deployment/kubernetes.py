@@ -20,7 +20,7 @@ from planner.deployment.kubernetes_router import (
     router_documents,
     service,
 )
-from planner.engines.quoting import Block, yaml
+from planner.engines.quoting import LiteralBlock, yaml
 from planner.launch.makers import maker_of
 from planner.serving.plan import PoolPlan, ServingPlan
 from topology.base.errors import InputError
@@ -55,7 +55,7 @@ _SEVERAL_NODES = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Workload:
+class PoolWorkload:
     """What one pool runs: its role ("" when there is only one), the server's words, and its options file."""
 
     role: str
@@ -66,7 +66,7 @@ class Workload:
 
 
 def manifest(
-    plan: ServingPlan, workloads: Sequence[Workload], notes: Sequence[str] = (), *, scaled: bool = False
+    plan: ServingPlan, workloads: Sequence[PoolWorkload], notes: Sequence[str] = (), *, scaled: bool = False
 ) -> str:
     """The documents of a plan, or three lines that say why there are none.
 
@@ -136,7 +136,7 @@ def pool_name(plan: ServingPlan, role: str) -> str:
     return f"{app_of(plan)}-{role}" if role else app_of(plan)
 
 
-def _workload(plan: ServingPlan, workload: Workload, *, scaled: bool) -> Document:
+def _workload(plan: ServingPlan, workload: PoolWorkload, *, scaled: bool) -> Document:
     """One Deployment, or one LeaderWorkerSet when a worker needs several nodes."""
     nodes, pool = plan.nodes_of(workload.pool), workload.pool
     if nodes > 1:
@@ -158,7 +158,7 @@ def _workload(plan: ServingPlan, workload: Workload, *, scaled: bool) -> Documen
     )  # fmt: skip
 
 
-def _pod(plan: ServingPlan, workload: Workload, gpus: int) -> Document:
+def _pod(plan: ServingPlan, workload: PoolWorkload, gpus: int) -> Document:
     """The pod of a worker, with its GPUs, shared memory and options.
 
     Servers listen on every address, or the probe and the Service could not reach them.
@@ -213,14 +213,14 @@ def token_variable() -> Document:
     return {"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": key}}
 
 
-def _options_map(plan: ServingPlan, workload: Workload) -> Document:
+def _options_map(plan: ServingPlan, workload: PoolWorkload) -> Document:
     """The options file of a pool."""
     text = "".join(f"{line}\n" for line in workload.options.splitlines())
     name = f"{pool_name(plan, workload.role)}-options"
-    return document("ConfigMap", name, data={workload.options_file: Block(text)})
+    return document("ConfigMap", name, data={workload.options_file: LiteralBlock(text)})
 
 
-def _service(plan: ServingPlan, workloads: Sequence[Workload]) -> Document:
+def _service(plan: ServingPlan, workloads: Sequence[PoolWorkload]) -> Document:
     """The Service in front of the pool that takes requests; of several nodes the leader takes them."""
     front = workloads[0]
     selector = {"app": app_of(plan), "pool": ROUTER if front.role else "all"}

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, TypeAlias
 
-from planner.engines.quoting import Block, yaml
+from planner.engines.quoting import LiteralBlock, yaml
 
 Document: TypeAlias = dict[str, Any]
 """An object of Kubernetes, or a part of one."""
@@ -36,7 +36,9 @@ def router_documents(engine: str, app: str, image: str, port: int) -> list[Docum
         container["volumeMounts"] = [{"name": "addresses", "mountPath": "/etc/router"}]
         pod = {"containers": [container], "volumes": [{"name": "addresses", "configMap": {"name": name}}]}
         pools = [service(f"{app}-{role}", {"app": app, "pool": role}, port) for role in ("prefill", "decode")]
-        addresses = document("ConfigMap", name, data={"router.yaml": Block(yaml(_addresses(app, port)))})
+        addresses = document(
+            "ConfigMap", name, data={"router.yaml": LiteralBlock(yaml(_addresses(app, port)))}
+        )
         return [*pools, addresses, _deployment(app, pod)]
     words = [*_START[engine], "--host", "0.0.0.0", "--port", str(port), "--policy", "round_robin"]  # noqa: S104  # a pod
     words += ["--service-discovery", "--service-discovery-port", str(port)]

@@ -14,13 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from planner.deployment.placement import Server, address, nodes_of
+from planner.deployment.placement import PlacedWorker, address, nodes_of
 from planner.serving.plan import ServingPlan
 
 RPC_PORT, INIT_PORT = 13345, 20000
 
 
-def node_commands(plan: ServingPlan, server: Server, words: Sequence[str]) -> dict[int, list[str]]:
+def node_commands(plan: ServingPlan, server: PlacedWorker, words: Sequence[str]) -> dict[int, list[str]]:
     """The words of a server on every node that runs a command of it, by the node's number."""
     nodes = server.nodes
     if len(nodes) == 1:
@@ -31,7 +31,7 @@ def node_commands(plan: ServingPlan, server: Server, words: Sequence[str]) -> di
     return {node: [*words, *result(server, rank)] for rank, node in enumerate(nodes)}
 
 
-def _vllm(server: Server, rank: int) -> list[str]:
+def _vllm(server: PlacedWorker, rank: int) -> list[str]:
     """Flags of one node of vLLM."""
     nodes, head = len(server.nodes), address(server.nodes[0])
     headless = ["--headless"] if rank else []
@@ -44,7 +44,7 @@ def _vllm(server: Server, rank: int) -> list[str]:
     return ["--data-parallel-size-local", str(local), *start, *where, *headless]
 
 
-def _sglang(server: Server, rank: int) -> list[str]:
+def _sglang(server: PlacedWorker, rank: int) -> list[str]:
     """Flags of one node of SGLang."""
     nodes, head = str(len(server.nodes)), address(server.nodes[0])
     return ["--nnodes", nodes, "--node-rank", str(rank), "--dist-init-addr", f"{head}:{INIT_PORT}"]
@@ -59,7 +59,7 @@ def _srun(nodes: int, gpus: int) -> list[str]:
     ]  # fmt: skip
 
 
-def node_notes(plan: ServingPlan, servers: Sequence[Server]) -> tuple[str, ...]:
+def node_notes(plan: ServingPlan, servers: Sequence[PlacedWorker]) -> tuple[str, ...]:
     """What the commands of several nodes need."""
     widest = max(len(server.nodes) for server in servers)
     if widest == 1 or plan.request.engine != "trtllm":
@@ -68,7 +68,7 @@ def node_notes(plan: ServingPlan, servers: Sequence[Server]) -> tuple[str, ...]:
     return (srun, *by_hand(plan, servers))
 
 
-def by_hand(plan: ServingPlan, servers: Sequence[Server]) -> tuple[str, ...]:
+def by_hand(plan: ServingPlan, servers: Sequence[PlacedWorker]) -> tuple[str, ...]:
     """What of that a folder's own scripts do: each is a step of its README already."""
     nodes, widest = nodes_of(servers), max(len(server.nodes) for server in servers)
     result = []

@@ -20,7 +20,7 @@ _BOOTSTRAP_PORT = 7900
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Server:
+class PlacedWorker:
     """One worker of a pool: what it runs on, and what it listens to.
 
     `nodes` are numbered from 0 in the whole deployment, `gpus` those of each of its nodes. `alone` says that
@@ -64,7 +64,7 @@ def address(node: int) -> str:
     return f"<address of node {node}>"
 
 
-def servers_of(plan: ServingPlan) -> tuple[Server, ...]:
+def servers_of(plan: ServingPlan) -> tuple[PlacedWorker, ...]:
     """Every server of the plan in its place, prefill before decode; the largest choose their nodes first."""
     wanted = [(role, number, pool) for role, pool in plan.pools for number in range(pool.workers)]
     order = sorted(range(len(wanted)), key=lambda i: -wanted[i][2].layout.num_gpus)
@@ -75,12 +75,14 @@ def servers_of(plan: ServingPlan) -> tuple[Server, ...]:
         pool = wanted[i][2]
         places[i] = _place(used, full, pool.layout.num_gpus, plan.nodes_of(pool), plan.gpus_per_node)
     return tuple(
-        Server(role=role, number=n, pool=pool, nodes=places[i][0], gpus=places[i][1], alone=len(wanted) == 1)
+        PlacedWorker(
+            role=role, number=n, pool=pool, nodes=places[i][0], gpus=places[i][1], alone=len(wanted) == 1
+        )
         for i, (role, n, pool) in enumerate(wanted)
     )
 
 
-def nodes_of(servers: Sequence[Server]) -> int:
+def nodes_of(servers: Sequence[PlacedWorker]) -> int:
     """Nodes that the servers are placed on."""
     return 1 + max(max(server.nodes) for server in servers)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from planner.deployment.kubernetes import PORT
-from planner.deployment.placement import Server, address
+from planner.deployment.placement import PlacedWorker, address
 
 OPTIONS_FILE = "router.yaml"
 NGINX_FILE = "router.conf"
@@ -24,26 +24,26 @@ _POLICIES = {
 """Policies of both routers by ours; power_of_two takes the less loaded of two."""
 
 
-def router_words(engine: str, servers: Sequence[Server], *, nodes: int, policy: str = "") -> list[str]:
+def router_words(engine: str, servers: Sequence[PlacedWorker], *, nodes: int, policy: str = "") -> list[str]:
     """The words that start the router, by turns unless a policy is named; none before a single server."""
     if len(servers) == 1:
         return []
     return {"vllm": _vllm, "sglang": _sglang, "trtllm": _trtllm}[engine](servers, nodes, _POLICIES[policy])
 
 
-def router_files(engine: str, servers: Sequence[Server], *, nodes: int) -> dict[str, str]:
+def router_files(engine: str, servers: Sequence[PlacedWorker], *, nodes: int) -> dict[str, str]:
     """The file that the router reads, by its name, where it reads one."""
     if engine != "trtllm" or len(servers) == 1:
         return {}
     return {OPTIONS_FILE: _pools(servers, nodes)} if servers[0].role else {NGINX_FILE: _nginx(servers, nodes)}
 
 
-def authority(server: Server, nodes: int) -> str:
+def authority(server: PlacedWorker, nodes: int) -> str:
     """Host and port of a server's API; of several nodes its first."""
     return f"{address(server.nodes[0]) if nodes > 1 else '127.0.0.1'}:{server.port}"
 
 
-def _vllm(servers: Sequence[Server], nodes: int, policy: str) -> list[str]:
+def _vllm(servers: Sequence[PlacedWorker], nodes: int, policy: str) -> list[str]:
     """`vllm-router`."""
     words = ["vllm-router", "--host", EVERYWHERE, "--port", str(PORT), "--policy", policy]
     if not servers[0].role:
@@ -52,7 +52,7 @@ def _vllm(servers: Sequence[Server], nodes: int, policy: str) -> list[str]:
     return [*words, "--vllm-pd-disaggregation", *urls]
 
 
-def _sglang(servers: Sequence[Server], nodes: int, policy: str) -> list[str]:
+def _sglang(servers: Sequence[PlacedWorker], nodes: int, policy: str) -> list[str]:
     """`sglang_router.launch_router`; of a prefill server it is told the bootstrap port too."""
     words = ["python", "-m", "sglang_router.launch_router", "--host", EVERYWHERE, "--port", str(PORT)]
     words += ["--policy", policy]
@@ -65,14 +65,14 @@ def _sglang(servers: Sequence[Server], nodes: int, policy: str) -> list[str]:
     return [*words, "--pd-disaggregation", *urls]
 
 
-def _trtllm(servers: Sequence[Server], _nodes: int, _policy: str) -> list[str]:
+def _trtllm(servers: Sequence[PlacedWorker], _nodes: int, _policy: str) -> list[str]:
     """`trtllm-serve disaggregated`, or nginx."""
     if servers[0].role:
         return ["trtllm-serve", "disaggregated", "-c", OPTIONS_FILE]
     return ["nginx", "-p", ".", "-c", NGINX_FILE, "-g", "daemon off;"]
 
 
-def _pools(servers: Sequence[Server], nodes: int) -> str:
+def _pools(servers: Sequence[PlacedWorker], nodes: int) -> str:
     """The YAML of both pools."""
     lines = [f"hostname: {EVERYWHERE}", f"port: {PORT}", "backend: pytorch"]
     for role, key in (("prefill", "context_servers"), ("decode", "generation_servers")):
@@ -81,7 +81,7 @@ def _pools(servers: Sequence[Server], nodes: int) -> str:
     return "\n".join(lines)
 
 
-def _nginx(servers: Sequence[Server], nodes: int) -> str:
+def _nginx(servers: Sequence[PlacedWorker], nodes: int) -> str:
     """The configuration of nginx: round robin is its default; answers are passed on token by token."""
     workers = "".join(f"    server {authority(server, nodes)};\n" for server in servers)
     return (

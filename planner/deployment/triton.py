@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from planner.deployment.placement import Server, nodes_of, servers_of
+from planner.deployment.placement import PlacedWorker, nodes_of, servers_of
 from planner.deployment.vllm_sglang import balance, longest_request, served_checkpoint
 from planner.engines.quoting import single_line, yaml
 from planner.serving.plan import PoolPlan, ServingPlan
@@ -115,7 +115,7 @@ def _tensor(name: str, kind: str, dims: int) -> str:
     return f'  {{\n    name: "{name}"\n    data_type: {kind}\n    dims: [ {dims} ]\n'
 
 
-def _script(node: int, servers: Sequence[Server]) -> str:
+def _script(node: int, servers: Sequence[PlacedWorker]) -> str:
     """What starts the servers of a node inside the image, beside each other."""
     doors = ", ".join(str(_door(server)) for server in servers)
     what = f"node {node}: run in {IMAGE}; servers answer on ports {doors}"
@@ -145,6 +145,6 @@ def _script(node: int, servers: Sequence[Server]) -> str:
     return "\n".join([*lines, "wait -n", ""])
 
 
-def _door(server: Server) -> int:
+def _door(server: PlacedWorker) -> int:
     """The HTTP port of a server."""
     return _PORT + _APART * server.gpus[0]

@@ -20,9 +20,9 @@ from costmodel.serving.adapters import buffer_rank
 from costmodel.serving.deployment import published_weights
 from costmodel.serving.engine import SchedulerDefault, scheduler_default, serving_stack
 from planner.deployment.client import client_notes, client_words
-from planner.deployment.kubernetes import PORT, RDMA_RESOURCE, TOKEN_SECRET, Workload, manifest
+from planner.deployment.kubernetes import PORT, RDMA_RESOURCE, TOKEN_SECRET, PoolWorkload, manifest
 from planner.deployment.multi_node import node_commands, node_notes
-from planner.deployment.placement import Server, address, nodes_of, servers_of
+from planner.deployment.placement import PlacedWorker, address, nodes_of, servers_of
 from planner.deployment.router import EVERYWHERE, router_files, router_words
 from planner.serving.plan import PoolPlan, ServingPlan
 from topology.base.units import GB, GIB, format_bytes
@@ -94,7 +94,7 @@ def _shown(plan: ServingPlan) -> dict[str, list[str]]:
     return shown
 
 
-def server_commands(plan: ServingPlan, server: Server) -> dict[int, list[str]]:
+def server_commands(plan: ServingPlan, server: PlacedWorker) -> dict[int, list[str]]:
     """The words that start one server, by node: what it must not share with others, and its command."""
     nodes = nodes_of(servers_of(plan))
     words = engine_words(plan, server.pool, server.role, server.port)
@@ -108,7 +108,7 @@ def server_commands(plan: ServingPlan, server: Server) -> dict[int, list[str]]:
     }
 
 
-def _environment(plan: ServingPlan, server: Server, host: str) -> list[str]:
+def _environment(plan: ServingPlan, server: PlacedWorker, host: str) -> list[str]:
     """Variables before a command: its GPUs where it shares the node, and where others fetch its caches."""
     gpus = ",".join(map(str, server.gpus))
     environment = [f"CUDA_VISIBLE_DEVICES={gpus}"] if len(server.nodes) == 1 and not server.alone else []
@@ -179,10 +179,10 @@ def notes(plan: ServingPlan) -> tuple[str, ...]:
     return tuple(result)
 
 
-def workload(plan: ServingPlan, pool: PoolPlan, role: str) -> Workload:
+def workload(plan: ServingPlan, pool: PoolPlan, role: str) -> PoolWorkload:
     """What the manifest runs in a pool."""
     options = trtllm_options(plan, pool, role) if plan.request.engine == "trtllm" else ""
-    return Workload(
+    return PoolWorkload(
         role=role,
         pool=pool,
         words=tuple(engine_words(plan, pool, role)),

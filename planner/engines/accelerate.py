@@ -27,7 +27,7 @@ from planner.engines.fields import Facts
 from planner.engines.limit import Variable, compression_limit, further_limit, limit, offload_limit
 from planner.engines.program import PROGRAM
 from planner.engines.quoting import yaml
-from planner.engines.setting import Given, Setting, Word, fixed
+from planner.engines.setting import EngineSetting, Given, Word, fixed
 from planner.plan import Problem
 from topology.base.units import MIB
 
@@ -106,7 +106,7 @@ _SIZES = {
     "dp_replicate": "said.dp_replicate", "dp_shard": "said.dp_shard", "tp": "layout.tp", "cp": "layout.cp",
     "sp": "",
 }  # fmt: skip
-_DEGREES = Setting(
+_DEGREES = EngineSetting(
     words=(
         Word(name="compute_environment"),
         Word(name="distributed_type", states="said.distributed_type"),
@@ -144,7 +144,7 @@ def _read_batch(given: Given) -> dict[str, Any]:
     return facts | ({} if length is None else {"job.sequence_length": length})
 
 
-_BATCH = Setting(
+_BATCH = EngineSetting(
     words=(
         Word(name=f"{_T}per_device_train_batch_size", kind="int", default=8, states="layout.microbatch_size"),
         Word(name=f"{_T}gradient_accumulation_steps", kind="int", default=1,
@@ -173,7 +173,7 @@ def _read_recompute(given: Given) -> dict[str, Any]:
     )
 
 
-_RECOMPUTE = Setting(
+_RECOMPUTE = EngineSetting(
     words=(
         Word(name=f"{_T}gradient_checkpointing", kind="any", states="said.recompute_full"),
         Word(
@@ -208,7 +208,7 @@ def _read_offload(given: Given) -> dict[str, Any]:
     return {"job.offload": "+".join(kinds) or None}
 
 
-_OFFLOAD = Setting(
+_OFFLOAD = EngineSetting(
     words=(
         Word(name=_ON_HOST["parameters"], kind="any", states="said.offload_param"),
         Word(name=_ON_HOST["activations"], kind="any"),
@@ -230,7 +230,7 @@ def _read_buckets(given: Given) -> dict[str, Any]:
     return {} if bucket is None else {"job.bucket_bytes": float(bucket * MIB)}
 
 
-_BUCKETS = Setting(
+_BUCKETS = EngineSetting(
     words=(Word(name=_BUCKET, kind="int", states="said.bucket_mib"),),
     fields=("job.bucket_bytes",),
     write=_write_buckets,
@@ -239,7 +239,7 @@ _BUCKETS = Setting(
 
 SETTINGS = (
     _DEGREES,
-    Setting(
+    EngineSetting(
         words=(Word(name="mixed_precision", default="no", states="said.precision"),),
         fields=("job.precision",),
         write=lambda facts: {"mixed_precision": facts["job.precision"]},

@@ -25,7 +25,7 @@ from planner.engines.megatron_lm.refused_state import STATE_REFUSALS
 from planner.engines.megatron_lm.stages import PREDICTED
 from planner.engines.megatron_lm.state import ALL_OFFLOADED, DTYPES, FRACTION, OFFLOADED
 from planner.engines.refusal import WordLaw
-from planner.engines.setting import Given, Setting, Word, value
+from planner.engines.setting import EngineSetting, Given, Word, value
 from planner.plan import Plan
 
 _NAMES = {
@@ -115,7 +115,7 @@ def _renamed(word: Word) -> Word:
     return replace(word, name=name, aliases=_ALIASES.get(name, ()))
 
 
-def _as_here(setting: Setting) -> Setting:
+def _as_here(setting: EngineSetting) -> EngineSetting:
     """A setting of Megatron-LM under its names here."""
     theirs = {word.name: word for word in setting.words}
 
@@ -139,7 +139,7 @@ def _as_here(setting: Setting) -> Setting:
     def read_here(given: Given) -> Mapping[str, Any]:
         return setting.read(as_megatron(given))
 
-    return Setting(
+    return EngineSetting(
         words=tuple(map(_renamed, setting.words)), fields=setting.fields, write=written, read=read_here
     )
 
@@ -173,7 +173,7 @@ def _read_precision(given: Given) -> dict[str, Any]:
     return {"job.precision": _TOLD_RECIPES[name], "recipe.fp8_recipe": name}
 
 
-_PRECISION = Setting(
+_PRECISION = EngineSetting(
     words=(Word(name="mixed_precision", default="bf16_mixed", states="said.precision"),),
     fields=("job.precision", "recipe.fp8_recipe"),
     write=lambda facts: {"mixed_precision": _RECIPES[facts["job.precision"]]},
@@ -190,7 +190,7 @@ _STATIC_WORDS: Mapping[str, Any] = {
     "rerun_state_machine.check_for_nan_in_loss": False,
 }
 """What graphs of a whole step need, as ``perf_recipes/qwen/common.py`` of 0.6.2 sets it."""
-_STATIC = Setting(
+_STATIC = EngineSetting(
     words=(
         Word(name="model.cuda_graph_impl", default="none"),
         Word(name="model.moe_paged_stash", kind="flag", default=False),
@@ -208,7 +208,7 @@ _STATIC = Setting(
     },
 )
 
-_GROUPED = Setting(
+_GROUPED = EngineSetting(
     words=(Word(name="model.moe_grouped_gemm", kind="flag", default=False),),
     fields=(),
     write=lambda facts: {"model.moe_grouped_gemm": True} if is_moe(facts) else {},

@@ -2,8 +2,9 @@
 
 A `Contract` is the only description of an engine. The search takes its `limits`, the exporter writes its
 `settings`, the reader of that engine's own files reads them back, and the priced stack takes from them which
-mechanisms are on. A `Setting` joins words of the engine and canonical fields (`planner.engines.fields`) in
-both directions; most join one word and one field, a few join several because the engine does.
+mechanisms are on. An `EngineSetting` joins words of the engine and canonical fields
+(`planner.engines.fields`) in both directions; most join one word and one field, a few join several because
+the engine does.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from planner.engines.even_layers import EvenLayers, as_even_as_possible
 from planner.engines.fields import Facts
 from planner.engines.limit import Variable
 from planner.engines.refusal import Refused, WordLaw, refused_of
-from planner.engines.setting import NUM_GPUS, Given, Setting, Word
+from planner.engines.setting import NUM_GPUS, EngineSetting, Given, Word
 from planner.law import PlanLaw
 from planner.plan import Recomputes
 from topology.base.names import YES_NO
@@ -81,7 +82,7 @@ class Contract:
     package: str
     releases: tuple[str, str]
     stacks: tuple[str, ...]
-    settings: tuple[Setting, ...]
+    settings: tuple[EngineSetting, ...]
     limits: tuple[PlanLaw, ...] = ()
     refusals: tuple[WordLaw, ...] = ()
     sizes: tuple[str, ...] = ()

@@ -17,7 +17,7 @@ from planner.engines.dotted import flat, nested
 from planner.engines.fields import Facts
 from planner.engines.limit import Variable, compression_limit, further_limit, limit, offload_limit
 from planner.engines.program import PROGRAM
-from planner.engines.setting import Given, Setting, Word, fixed, value
+from planner.engines.setting import EngineSetting, Given, Word, fixed, value
 from planner.law import PlanLaw
 from planner.plan import Plan, Problem
 
@@ -95,7 +95,7 @@ def _read_recompute(given: Given) -> dict[str, Any]:
 
 
 SETTINGS = (
-    Setting(
+    EngineSetting(
         words=(
             Word(name="train_batch_size", kind="any", states="job.global_batch_size"),
             Word(name=_BATCH, kind="any", states="layout.microbatch_size"),
@@ -105,7 +105,7 @@ SETTINGS = (
         write=_write_batch,
         read=_read_batch,
     ),
-    Setting(
+    EngineSetting(
         words=(
             Word(name=f"{_Z}stage", kind="any", default=0, states="said.zero_stage"),
             Word(name=f"{_Z}mics_shard_size", kind="any", states="layout.shard_degree"),
@@ -115,7 +115,7 @@ SETTINGS = (
         write=lambda facts: {f"{_Z}stage": facts["layout.zero_stage"]},  # MiCS is gone
         read=_read_stage,
     ),
-    Setting(
+    EngineSetting(
         words=(Word(name=f"{_Z}overlap_comm", kind="any"),),
         fields=("stack.gradient_overlap",),
         write=lambda facts: {f"{_Z}overlap_comm": bool(facts["stack.gradient_overlap"])},
@@ -124,7 +124,7 @@ SETTINGS = (
             if given[f"{_Z}overlap_comm"] in (None, "auto") else bool(given[f"{_Z}overlap_comm"])
         },
     ),
-    Setting(
+    EngineSetting(
         words=(
             Word(name="bf16.enabled", kind="any", states="said.bf16"),
             Word(name="fp16.enabled", kind="any", states="said.fp16"),
@@ -133,13 +133,13 @@ SETTINGS = (
         write=_write_precision,
         read=_read_precision,
     ),
-    Setting(
+    EngineSetting(
         words=(Word(name=_CHECKPOINTS, kind="any"),),
         fields=("layout.recompute", "split.recompute"),
         write=_write_recompute,
         read=_read_recompute,
     ),
-    Setting(
+    EngineSetting(
         words=(
             Word(name=_ON_HOST[0], states="said.offload_param"),
             Word(name=_ON_HOST[1], states="said.offload_optimizer"),
@@ -148,7 +148,7 @@ SETTINGS = (
         write=lambda facts: dict.fromkeys(_ON_HOST, "cpu") if facts["job.offload"] else {},
         read=_read_offload,
     ),
-    Setting(
+    EngineSetting(
         words=(Word(name="gradient_clipping", kind="any"),),
         fields=(),
         write=lambda _: {"gradient_clipping": 1.0},

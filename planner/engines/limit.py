@@ -13,7 +13,7 @@ from costmodel.models.kinds import layer_kinds
 from costmodel.models.spec import ModelSpec
 from costmodel.updates.adapters import AdapterKind
 from planner.engines.fields import Facts, layout_facts, model_facts
-from planner.engines.setting import Given, Setting
+from planner.engines.setting import EngineSetting, Given
 from planner.law import Ground, Law, PlanLaw
 from planner.plan import Problem
 from topology.base.arrays import Mask
@@ -73,7 +73,7 @@ def _brief(value: object) -> str:
     return "none" if value in ("", (), None) else text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
 
 
-def untold(settings: Sequence[Setting], model: ModelSpec) -> tuple[str, ...]:
+def untold(settings: Sequence[EngineSetting], model: ModelSpec) -> tuple[str, ...]:
     """Fields of a model that settings read back otherwise, each with what it is and what it would be."""
     facts = {**layout_facts(ParallelLayout()), **model_facts(model)}
     mine = [setting for setting in settings if any(name.startswith("model.") for name in setting.fields)]
@@ -107,7 +107,7 @@ def layers_limit(title: str) -> PlanLaw:
     )
 
 
-def model_limit(title: str, settings: Sequence[Setting]) -> PlanLaw:
+def model_limit(title: str, settings: Sequence[EngineSetting]) -> PlanLaw:
     """The limit of an engine that cannot be told every model."""
 
     def says(s: Problem, _: ParallelLayout) -> tuple[str, str]:

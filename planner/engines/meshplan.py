@@ -22,7 +22,7 @@ from planner.engines.limit import (
     offload_limit,
     optimizer_limit,
 )
-from planner.engines.setting import Setting, value
+from planner.engines.setting import EngineSetting, value
 from planner.plan import Plan, Problem, from_json, to_json
 from topology.builders import generations_of
 from topology.hardware.datasheets import generation_of
@@ -33,7 +33,7 @@ _TOLD = (
     "job.sequence_length", "job.global_batch_size", "job.precision", "job.optimizer", "job.adapter",
     "job.gradient_compression",
 )  # fmt: skip
-SETTINGS: tuple[Setting, ...] = tuple(value(name, name, "any") for name in _TOLD)
+SETTINGS: tuple[EngineSetting, ...] = tuple(value(name, name, "any") for name in _TOLD)
 _BUILT_IN = (
     "flash_attention", "vocab_parallel_loss", "gradient_overlap", "parameter_overlap", "fsdp_prefetch",
     "cp_overlap", "p2p_overlap", "early_stop_recompute", "pads_value_heads", "dispatches_weights",

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from planner.engines.fields import Facts
-from planner.engines.setting import Setting, Word, value
+from planner.engines.setting import EngineSetting, Word, value
 
 FILE, _P = "program.json", "program."
 ATTENTION = {True: "fused", False: "unfused"}
@@ -31,18 +31,18 @@ def _recomputes(facts: Facts) -> Mapping[str, Any]:
     return {f"{_P}recompute": "full" if recomputes else "none"}
 
 
-PROGRAM: tuple[Setting, ...] = (
+PROGRAM: tuple[EngineSetting, ...] = (
     value(f"{_P}sequence_length", "job.sequence_length"),
     value(f"{_P}attention", "stack.flash_attention", "text", names=ATTENTION),
     value(f"{_P}microbatch_size", "layout.microbatch_size"),
-    Setting(
+    EngineSetting(
         words=(Word(name=f"{_P}accumulation_steps", kind="int"),), fields=(), write=_steps, read=lambda _: {}
     ),
     value(f"{_P}global_batch_size", "job.global_batch_size"),
     value(f"{_P}precision", "job.precision", "text"),
     value(f"{_P}optimizer", "job.optimizer", "text"),
     value(f"{_P}adapter", "job.adapter", "text"),
-    Setting(words=(Word(name=f"{_P}recompute"),), fields=(), write=_recomputes, read=lambda _: {}),
+    EngineSetting(words=(Word(name=f"{_P}recompute"),), fields=(), write=_recomputes, read=lambda _: {}),
 )
 """Words of ``program.json``."""
 

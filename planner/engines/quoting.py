@@ -40,7 +40,7 @@ def slug(text: str, most: int = 40) -> str:
     return cleaned if cleaned[:1].isalpha() else f"plan-{cleaned}".strip("-")
 
 
-class Block(str):
+class LiteralBlock(str):
     """A text of several lines that YAML shows as lines: a file within a file."""
 
     __slots__ = ()
@@ -49,7 +49,7 @@ class Block(str):
 def yaml(*documents: Any) -> str:
     r"""Write plain data as documents of block YAML: strings double-quoted as in JSON, words as keys bare.
 
-    >>> print(yaml({"a": [1, {"b": "x: y"}]}, {"c": Block("1\n2\n")}), end="")
+    >>> print(yaml({"a": [1, {"b": "x: y"}]}, {"c": LiteralBlock("1\n2\n")}), end="")
     a:
       - 1
       - b: "x: y"
@@ -84,7 +84,7 @@ def _dumper() -> type[Any]:
 
     text = "tag:yaml.org,2002:str"
     Dumper.add_representer(str, lambda dumper, data: dumper.represent_scalar(text, data, style='"'))
-    Dumper.add_representer(Block, lambda dumper, data: dumper.represent_scalar(text, data, style="|"))
+    Dumper.add_representer(LiteralBlock, lambda dumper, data: dumper.represent_scalar(text, data, style="|"))
     return Dumper
 
 

@@ -33,7 +33,7 @@ _UNIMPORTANT = ("job.total_tokens", "job.deadline_s", "job.budget_usd")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class ExportVerdict:
     """What an engine would run.
 
     Attributes:
@@ -49,7 +49,7 @@ class Verdict:
     peak_memory_bytes: float | None
 
 
-def verdict_of(plan: Plan, contract: Contract, reading: EngineReading, cal: Calibration) -> Verdict:
+def verdict_of(plan: Plan, contract: Contract, reading: EngineReading, cal: Calibration) -> ExportVerdict:
     """Estimate what was read back on the plan's cluster."""
     facts, read = facts_of(plan), reading.fields
     differs = tuple(differences(facts, read))
@@ -66,13 +66,13 @@ def verdict_of(plan: Plan, contract: Contract, reading: EngineReading, cal: Cali
         heard = problem.of(model=model, job=job, stack=stack_with(profile, read))
         now, _ = estimate_split(heard, plan, layout, split)
     except (InputError, ValueError, IndexError, ZeroDivisionError):
-        return Verdict(
+        return ExportVerdict(
             differs=differs,
             priced_otherwise=name not in contract.stacks,
             step_time_s=None,
             peak_memory_bytes=None,
         )
-    return Verdict(
+    return ExportVerdict(
         differs=differs,
         priced_otherwise=name not in contract.stacks,
         step_time_s=now.step_time_s,
@@ -136,7 +136,7 @@ def require_runnable(plan: Plan, contract: Contract) -> None:
             )
 
 
-def is_the_plan(plan: Plan, verdict: Verdict) -> bool:
+def is_the_plan(plan: Plan, verdict: ExportVerdict) -> bool:
     """Whether an engine would run the plan: what its layout, job and model are, in its time and memory."""
     same = not any(name.partition(".")[0] in _JUDGED for name, _, _ in verdict.differs)
     if verdict.step_time_s is None or verdict.peak_memory_bytes is None:
@@ -145,7 +145,7 @@ def is_the_plan(plan: Plan, verdict: Verdict) -> bool:
     return same and steps and close(verdict.peak_memory_bytes, plan.estimate.peak_memory_bytes)
 
 
-def refusal(plan: Plan, contract: Contract, verdict: Verdict) -> NoFeasiblePlanError:
+def refusal(plan: Plan, contract: Contract, verdict: ExportVerdict) -> NoFeasiblePlanError:
     """The error of a plan that an engine cannot be told: fields, the cost of the nearest, the way out."""
     names = [name for name, _, _ in verdict.differs]
     reason = f"priced by {plan.request.stack}" if verdict.priced_otherwise else "what is priced as on"
@@ -163,7 +163,7 @@ def refusal(plan: Plan, contract: Contract, verdict: Verdict) -> NoFeasiblePlanE
     )
 
 
-def cost(plan: Plan, verdict: Verdict) -> str:
+def cost(plan: Plan, verdict: ExportVerdict) -> str:
     """Step and memory of the plan and of what the engine would run."""
     now = plan.estimate
     here = f"{format_seconds(now.step_time_s)} a step in {format_bytes(now.peak_memory_bytes)}"

@@ -63,7 +63,7 @@ class Given:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
+class EngineSetting:
     """Words of an engine and the fields they state.
 
     Attributes:
@@ -81,10 +81,10 @@ class Setting:
 
 def flag(
     name: str, stated: str, *, aliases: tuple[str, ...] = (), on: Any = True, off: Any = False
-) -> Setting:
+) -> EngineSetting:
     """A word that stands alone, and the field that has one value with it and another without."""
     word = Word(name=name, kind="flag", default=False, aliases=aliases, states=stated if on is True else "")
-    return Setting(
+    return EngineSetting(
         words=(word,),
         fields=(stated,),
         write=lambda facts: {name: True} if facts[stated] == on else {},
@@ -101,7 +101,7 @@ def value(
     aliases: tuple[str, ...] = (),
     names: Mapping[Any, Any] | None = None,
     when: Callable[[Facts], bool] | None = None,
-) -> Setting:
+) -> EngineSetting:
     """A word with a value that is the field's, or has another name for each value of the field.
 
     Args:
@@ -132,7 +132,7 @@ def value(
             raise ValueError(f"{theirs!r} is none of {', '.join(map(str, meanings))}")
         return {stated: meanings[theirs]}
 
-    return Setting(
+    return EngineSetting(
         words=(Word(name=name, kind=kind, default=default, aliases=aliases, states="" if names else stated),),
         fields=(stated,),
         write=written,
@@ -140,6 +140,6 @@ def value(
     )
 
 
-def fixed(stated: str, *, always: Any) -> Setting:
+def fixed(stated: str, *, always: Any) -> EngineSetting:
     """A field that the engine cannot be told: it always has this value."""
-    return Setting(words=(), fields=(stated,), write=lambda _: {}, read=lambda _: {stated: always})
+    return EngineSetting(words=(), fields=(stated,), write=lambda _: {}, read=lambda _: {stated: always})

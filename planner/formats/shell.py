@@ -54,13 +54,13 @@ _HERE = frozenset(("<<", "<<-"))
 
 
 @dataclass(frozen=True, slots=True)
-class Word:
+class ShellWord:
     """One word as written, or an operator; an array assignment carries the words between its parentheses."""
 
     text: str
     line: int
     operator: bool = False
-    array: tuple[Word, ...] | None = None
+    array: tuple[ShellWord, ...] | None = None
     here: str | None = None
     quoted: bool = False
     """Of a here-document: its delimiter is quoted, so nothing in it is expanded."""
@@ -142,13 +142,13 @@ def _closed(text: str, at: int, end: str, depth: int) -> int:
     return len(text)
 
 
-def words_of(text: str, line: int = 1) -> tuple[Word, ...]:
+def words_of(text: str, line: int = 1) -> tuple[ShellWord, ...]:
     r"""Every word and operator of a script, at most `MOST_WORDS`.
 
     >>> [word.text for word in words_of('a=1 # no\nrun "$a b" && x')]
     ['a=1', '\n', 'run', '"$a b"', '&&', 'x']
     """
-    reader, words = _Reader(text, line), list[Word]()
+    reader, words = _Reader(text, line), list[ShellWord]()
     while len(words) < MOST_WORDS:
         reader.blank()
         if reader.at >= len(reader.text):
@@ -160,13 +160,13 @@ def words_of(text: str, line: int = 1) -> tuple[Word, ...]:
             at = reader.line
             word = reader.word()
             array = _array(reader) if _ARRAY.fullmatch(word) and reader.operator() == "(" else None
-            words.append(Word(word, at, array=array))
+            words.append(ShellWord(word, at, array=array))
     return tuple(words)
 
 
-def _take_operator(reader: _Reader, operator: str, words: list[Word]) -> None:
+def _take_operator(reader: _Reader, operator: str, words: list[ShellWord]) -> None:
     """Add an operator; after a newline the here-documents that were announced are read."""
-    words.append(Word(operator, reader.line, operator=True))
+    words.append(ShellWord(operator, reader.line, operator=True))
     reader.at += len(operator)
     if operator in _HERE:
         words.pop()
@@ -174,12 +174,14 @@ def _take_operator(reader: _Reader, operator: str, words: list[Word]) -> None:
         delimiter = reader.word()
         plain = re.sub(r"[\\'\"]", "", delimiter)
         reader.waiting.append((len(words), plain, plain != delimiter, operator == "<<-"))
-        words.append(Word("<<", reader.line, operator=True, here="", quoted=plain != delimiter))
+        words.append(ShellWord("<<", reader.line, operator=True, here="", quoted=plain != delimiter))
     elif operator == "\n":
         reader.line += 1
         for index, plain, quoted, stripped in reader.waiting:
             at = reader.line
-            words[index] = Word("<<", at, operator=True, here=_here(reader, plain, stripped), quoted=quoted)
+            words[index] = ShellWord(
+                "<<", at, operator=True, here=_here(reader, plain, stripped), quoted=quoted
+            )
         reader.waiting.clear()
 
 
@@ -197,10 +199,10 @@ def _here(reader: _Reader, delimiter: str, stripped: bool) -> str:
     return "\n".join(lines)
 
 
-def _array(reader: _Reader) -> tuple[Word, ...]:
+def _array(reader: _Reader) -> tuple[ShellWord, ...]:
     """The words between the parentheses of an array assignment."""
     reader.at += 1
-    words: list[Word] = []
+    words: list[ShellWord] = []
     while reader.at < len(reader.text) and len(words) < MOST_WORDS:
         reader.blank()
         if reader.at >= len(reader.text):
@@ -214,7 +216,7 @@ def _array(reader: _Reader) -> tuple[Word, ...]:
         elif char in ";&|(<>":
             reader.at += 1
         else:
-            words.append(Word(reader.word(), reader.line))
+            words.append(ShellWord(reader.word(), reader.line))
     return tuple(words)
 
 
@@ -229,7 +231,7 @@ _CLOSERS = frozenset(("fi", "then", "else", "elif", "done", "do", "esac", "}", "
 class Command:
     """Words of one simple command, or of a test between ``[[`` and ``]]``."""
 
-    words: tuple[Word, ...]
+    words: tuple[ShellWord, ...]
 
 
 @dataclass(slots=True)
@@ -244,8 +246,8 @@ class Branch:
 class Match:
     """A word of ``case`` and the patterns of one arm."""
 
-    word: Word
-    patterns: tuple[Word, ...]
+    word: ShellWord
+    patterns: tuple[ShellWord, ...]
 
 
 @dataclass(slots=True)
@@ -254,7 +256,7 @@ class Loop:
 
     kind: str
     name: str
-    words: tuple[Word, ...]
+    words: tuple[ShellWord, ...]
     body: list[Node]
 
 
@@ -267,7 +269,7 @@ class Function:
 
 
 @dataclass(slots=True)
-class Group:
+class CommandGroup:
     """``{ …; }`` or ``( … )``."""
 
     body: list[Node]
@@ -280,10 +282,10 @@ class Chain:
     parts: list[tuple[str, Node]]
 
 
-Node = Command | Branch | Loop | Function | Group | Chain
+Node = Command | Branch | Loop | Function | CommandGroup | Chain
 
 
-def tree_of(words: tuple[Word, ...]) -> list[Node]:
+def tree_of(words: tuple[ShellWord, ...]) -> list[Node]:
     """The tree of a whole script; a stray end of a block is passed over."""
     parser, tree = _Parser(words), list[Node]()
     while parser.at < len(words):
@@ -298,7 +300,7 @@ def tree_of(words: tuple[Word, ...]) -> list[Node]:
 class _Parser:
     """A place among the words of a script."""
 
-    def __init__(self, words: tuple[Word, ...]) -> None:
+    def __init__(self, words: tuple[ShellWord, ...]) -> None:
         self.words, self.at = words, 0
 
     def text(self) -> str:
@@ -360,7 +362,7 @@ class _Parser:
 
     def arithmetic(self) -> Command:
         """``(( … ))`` up to its last parenthesis, or the end of the line."""
-        words: list[Word] = []
+        words: list[ShellWord] = []
         depth = 0
         while self.at < len(self.words) and self.text() != "\n":
             words.append(self.words[self.at])
@@ -377,7 +379,7 @@ class _Parser:
 
     def simple(self) -> Command:
         """Words up to a separator."""
-        words: list[Word] = []
+        words: list[ShellWord] = []
         depth = 0
         while self.at < len(self.words):
             word = self.words[self.at]
@@ -398,7 +400,7 @@ class _Parser:
 
     def test(self) -> Command:
         """Words of ``[[ … ]]`` with the operators in between."""
-        words: list[Word] = []
+        words: list[ShellWord] = []
         while self.at < len(self.words) and self.text() != "\n":
             words.append(self.words[self.at])
             self.at += 1
@@ -430,7 +432,7 @@ class _Parser:
         """``case … in pattern) … ;; esac``."""
         branch = Branch(self.words[self.at].line)
         self.at += 1
-        word = self.words[self.at] if self.at < len(self.words) else Word("", 0)
+        word = self.words[self.at] if self.at < len(self.words) else ShellWord("", 0)
         self.at += 1
         self.skip_breaks()
         self.expect("in")
@@ -445,9 +447,9 @@ class _Parser:
         self.skip_redirections()
         return branch
 
-    def patterns(self) -> tuple[Word, ...]:
+    def patterns(self) -> tuple[ShellWord, ...]:
         """Patterns of one arm up to its parenthesis."""
-        words: list[Word] = []
+        words: list[ShellWord] = []
         while self.at < len(self.words):
             word = self.words[self.at]
             self.at += 1
@@ -463,7 +465,7 @@ class _Parser:
         """``for x in …; do … done`` and ``while …; do … done``."""
         kind = self.text()
         self.at += 1
-        name, words = "", list[Word]()
+        name, words = "", list[ShellWord]()
         if kind in ("for", "select"):
             name = self.text()
             self.at += 1
@@ -480,13 +482,13 @@ class _Parser:
         self.skip_redirections()
         return Loop(kind, name, tuple(words), body)
 
-    def group(self, depth: int, end: str) -> Group:
+    def group(self, depth: int, end: str) -> CommandGroup:
         """Commands between braces or parentheses."""
         self.at += 1
         body = self.body(depth + 1)
         self.expect(end)
         self.skip_redirections()
-        return Group(body)
+        return CommandGroup(body)
 
     def function(self, depth: int) -> Node:
         """``name() { … }`` or ``function name { … }``."""
@@ -715,11 +717,11 @@ def merged(values: list[tuple[Text, ...] | None]) -> tuple[Text, ...] | None:
     return (Text(UNKNOWN, 0),)
 
 
-def expanded(word: Word, names: Variables) -> list[Text]:
+def expanded(word: ShellWord, names: Variables) -> list[Text]:
     """The words that one word becomes, split as a shell would.
 
     >>> names = Variables({"A": (Text("--tp 8", 1),)})
-    >>> [part.text for part in expanded(Word('$A "$A" x${B:-1}', 1), names)]
+    >>> [part.text for part in expanded(ShellWord('$A "$A" x${B:-1}', 1), names)]
     ['--tp', '8', '--tp 8', 'x1']
     """
     builder = _Builder(word.line)
@@ -1057,7 +1059,7 @@ _NUMBERS: Mapping[str, Callable[[int, int], bool]] = {
 _WORDS = frozenset(("=", "==", "!="))
 
 
-def truth(words: tuple[Word, ...], names: Variables) -> bool | None:
+def truth(words: tuple[ShellWord, ...], names: Variables) -> bool | None:
     """The truth of ``[ … ]``, ``[[ … ]]`` or ``test …``; None if only a run can tell.
 
     >>> truth(words_of('[[ "$A" == 1* && -n $B ]]'), Variables({"A": (Text("12", 1),)}))
@@ -1067,12 +1069,12 @@ def truth(words: tuple[Word, ...], names: Variables) -> bool | None:
     return _any(inside, names)
 
 
-def _any(words: list[Word], names: Variables) -> bool | None:
+def _any(words: list[ShellWord], names: Variables) -> bool | None:
     """Alternatives."""
     return _fold([_all(part, names) for part in _parts(words, ("||", "-o"))], stop=True)
 
 
-def _all(words: list[Word], names: Variables) -> bool | None:
+def _all(words: list[ShellWord], names: Variables) -> bool | None:
     """What must hold together."""
     return _fold([_comparison(part, names) for part in _parts(words, ("&&", "-a"))], stop=False)
 
@@ -1083,9 +1085,9 @@ def _fold(fold: list[bool | None], *, stop: bool) -> bool | None:
     return None if None in fold else not stop
 
 
-def _parts(words: list[Word], marks: tuple[str, ...]) -> list[list[Word]]:
+def _parts(words: list[ShellWord], marks: tuple[str, ...]) -> list[list[ShellWord]]:
     """Words between marks."""
-    parts: list[list[Word]] = [[]]
+    parts: list[list[ShellWord]] = [[]]
     for word in words:
         if word.text in marks:
             parts.append([])
@@ -1094,7 +1096,7 @@ def _parts(words: list[Word], marks: tuple[str, ...]) -> list[list[Word]]:
     return parts
 
 
-def _comparison(words: list[Word], names: Variables) -> bool | None:
+def _comparison(words: list[ShellWord], names: Variables) -> bool | None:
     """One comparison."""
     plain = [word for word in words if word.text not in ("(", ")")]
     if plain and plain[0].text == "!":
@@ -1109,7 +1111,7 @@ def _comparison(words: list[Word], names: Variables) -> bool | None:
     return None
 
 
-def _asked(option: str, word: Word, names: Variables) -> bool | None:
+def _asked(option: str, word: ShellWord, names: Variables) -> bool | None:
     """A test of one word."""
     if option not in ("-n", "-z"):
         return None  # what is on a disk
@@ -1121,11 +1123,11 @@ def _asked(option: str, word: Word, names: Variables) -> bool | None:
     return (text == "") is (option == "-z")
 
 
-def _text(word: Word, names: Variables) -> str:
+def _text(word: ShellWord, names: Variables) -> str:
     return " ".join(part.text for part in expanded(word, names))
 
 
-def _compared(left: Word, mark: str, right: Word, names: Variables) -> bool | None:
+def _compared(left: ShellWord, mark: str, right: ShellWord, names: Variables) -> bool | None:
     """A comparison of two words."""
     first, second = _text(left, names), _text(right, names)
     if UNKNOWN in first or UNKNOWN in second:
@@ -1233,7 +1235,7 @@ class _Follower:
             self.loop(node, names)
         elif isinstance(node, Function):
             self.functions[node.name] = node.body
-        elif isinstance(node, Group):
+        elif isinstance(node, CommandGroup):
             return self.run(node.body, names)
         return True
 
@@ -1350,7 +1352,7 @@ class _Follower:
         names.values[name] = (Text(UNKNOWN if whole is None else str(whole), 0),)
         return None if whole is None else whole != 0
 
-    def texts(self, words: Iterable[Word], names: Variables) -> list[Text]:
+    def texts(self, words: Iterable[ShellWord], names: Variables) -> list[Text]:
         """What words become, as long as all together are no more than any script has."""
         result: list[Text] = []
         for word in words:
@@ -1361,7 +1363,7 @@ class _Follower:
             result.extend(texts)
         return result
 
-    def assign(self, word: Word, match: re.Match[str], names: Variables) -> None:
+    def assign(self, word: ShellWord, match: re.Match[str], names: Variables) -> None:
         """``NAME=value``, ``NAME+=value``, ``NAME=( … )``, ``NAME[index]=value``."""
         name, index, more = match.groups()
         before = names.values.get(name, ()) if more else ()
@@ -1378,9 +1380,9 @@ class _Follower:
             names.values[name] = (Text(whole[:LONGEST_TEXT], word.line),)
             names.arrays.discard(name)
 
-    def without_redirections(self, words: tuple[Word, ...], names: Variables) -> list[Word]:
+    def without_redirections(self, words: tuple[ShellWord, ...], names: Variables) -> list[ShellWord]:
         """Words of a command; its here-documents are kept aside."""
-        result: list[Word] = []
+        result: list[ShellWord] = []
         skip = False
         for word in words:
             if skip:

@@ -13,7 +13,7 @@ import numpy as np
 from costmodel.estimate import watt_hours
 from costmodel.job import ServingJob
 from costmodel.kernels.tables import Calibration
-from costmodel.serving.bands import Band
+from costmodel.serving.bands import LatencyBand
 from costmodel.serving.breakdown import decode_parts_s
 from costmodel.serving.memory import memory_breakdown
 from planner.serving.alternatives import FleetRunnerUp
@@ -207,7 +207,7 @@ def _pool(option: Option, workers: int) -> PoolPlan:
     )
 
 
-def _percentiles(values: Floats, band: Band) -> Percentiles:
+def _percentiles(values: Floats, band: LatencyBand) -> Percentiles:
     """Percentiles of a latency and the calibrated band of its median; zeros when there is none."""
     p50, p90, p99 = (
         (float(x) for x in np.percentile(values, (50, 90, 99))) if len(values) else (0.0, 0.0, 0.0)

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from costmodel.serving.bands import AGGREGATED, DISAGGREGATED, Evidence, evidence_of, unmeasured_axes
+from costmodel.serving.bands import AGGREGATED, DISAGGREGATED, LatencyEvidence, evidence_of, unmeasured_axes
 from planner.serving.board import Board
 from planner.serving.fleet import FleetRun
 
 
-def fleet_evidence(run: FleetRun) -> Evidence:
+def fleet_evidence(run: FleetRun) -> LatencyEvidence:
     """What stands behind a fleet: behind the pool of which the least was measured."""
     mode = DISAGGREGATED if run.prefill else AGGREGATED
     pools = [pool for pool in (run.decode, run.prefill) if pool is not None]

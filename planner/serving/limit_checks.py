@@ -11,7 +11,7 @@ from statistics import NormalDist
 
 import numpy as np
 
-from costmodel.serving.bands import Band
+from costmodel.serving.bands import LatencyBand
 from planner.serving.capacity import after_warm_up
 from planner.serving.evidence import fleet_evidence
 from planner.serving.fleet import FleetRun
@@ -53,7 +53,7 @@ def least_chance(checks: Mapping[str, LimitCheck]) -> float:
     return min((check.chance for check in checks.values()), default=1.0)
 
 
-def chance_kept(limit_s: float, predicted_s: float, band: Band) -> float:
+def chance_kept(limit_s: float, predicted_s: float, band: LatencyBand) -> float:
     """Probability that a measured latency stays within its limit.
 
     The calibrated band holds four of five ratios r of measured over predicted. Their logarithm is taken as
@@ -62,7 +62,7 @@ def chance_kept(limit_s: float, predicted_s: float, band: Band) -> float:
         P(kept) = Φ(z90 · ln(limit/predicted) / ln(upper))      where the limit is above the prediction
         P(kept) = Φ(z90 · ln(limit/predicted) / −ln(lower))     where it is below
 
-    >>> band = Band(lower=0.8, upper=1.25)
+    >>> band = LatencyBand(lower=0.8, upper=1.25)
     >>> [round(chance_kept(limit, 1.0, band), 2) for limit in (0.8, 1.0, 1.25, 2.0)]
     [0.1, 0.5, 0.9, 1.0]
     """

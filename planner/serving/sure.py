@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from statistics import NormalDist
 
-from costmodel.serving.bands import AGGREGATED, DISAGGREGATED, Evidence, evidence_of, unmeasured_axes
+from costmodel.serving.bands import AGGREGATED, DISAGGREGATED, LatencyEvidence, evidence_of, unmeasured_axes
 from planner.serving.board import Board
 from planner.serving.limit_checks import NORMAL_P90
 from planner.serving.plan import ROUNDING, SURE, ServingPlan, ServingRequest
@@ -90,6 +90,6 @@ def has_runs(board: Board) -> bool:
     return any(_evidence(option).rows for option in board.options)
 
 
-def _evidence(option: Option) -> Evidence:
+def _evidence(option: Option) -> LatencyEvidence:
     """What was measured of an option."""
     return evidence_of(option.deployment, AGGREGATED if option.phase == WHOLE else DISAGGREGATED)

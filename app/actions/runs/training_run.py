@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from app.actions.convert import Published
+    from app.actions.convert import Publication
     from app.reports.answer import Answer
     from executor.data.pieces import Contents
     from executor.training.settings import Endurance, RunSettings, RunStatus
@@ -285,7 +285,7 @@ def check_publishable(plan: Plan, to: Path) -> None:
     require_writable(to, "give --export-hf a place that you may write")
 
 
-def run_answer(run: RunSettings, status: RunStatus, published: Published | None = None) -> Answer:
+def run_answer(run: RunSettings, status: RunStatus, published: Publication | None = None) -> Answer:
     """Say how the run ended, and what was published of it; an error of the user's is raised as one."""
     from app.reports.answer import Answer, Facts, json_text
     from topology.base.errors import InputError

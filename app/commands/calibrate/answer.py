@@ -11,7 +11,7 @@ from costmodel.accuracy.anchor import Anchor
 from costmodel.accuracy.checkpoint_names import WEIGHTS_OF_NAME, checkpoint_model, checkpoint_weights
 from costmodel.accuracy.kept_anchors import remember
 from costmodel.accuracy.serving import fabric
-from costmodel.accuracy.serving_runs import Pool, ServingRun
+from costmodel.accuracy.serving_runs import MeasuredPool, ServingRun
 from costmodel.calibration.bench_files import Figures, read_bench
 from costmodel.calibration.serving_levels import fit_serving_levels
 from costmodel.kernels.tables import load_calibration
@@ -85,7 +85,9 @@ def _run(question: CalibrateQuestion, path: Path, figures: Figures) -> ServingRu
         input_tokens=figures.input_tokens,
         output_tokens=figures.output_tokens,
         concurrency=figures.concurrency,
-        decode=Pool(layout=ServingLayout(**{**dict.fromkeys(PINS, 1), **serving_pins(question.settings)})),
+        decode=MeasuredPool(
+            layout=ServingLayout(**{**dict.fromkeys(PINS, 1), **serving_pins(question.settings)})
+        ),
         prefill=None,
         ttft_s=figures.ttft_s,
         tpot_s=figures.tpot_s,

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from app.reports.answer import Table
-from planner.audit.facts import Fact
+from planner.audit.facts import JobFact
 from planner.audit.read import Reading
 
 _MOST_FACTS = 60
 
 
-def facts_table(reading: Reading, shown: Sequence[Fact]) -> Table:
+def facts_table(reading: Reading, shown: Sequence[JobFact]) -> Table:
     """What was read where: by its line, and its file where there are several."""
     several = len(reading.kinds) > 1
     rows = tuple(
@@ -28,7 +28,7 @@ def facts_table(reading: Reading, shown: Sequence[Fact]) -> Table:
     return Table(title="Read", columns=columns, rows=rows, align="lrll" if several else "lrrl", wraps=(3,))
 
 
-def _source(fact: Fact) -> str:
+def _source(fact: JobFact) -> str:
     """The word that states a fact, or how else it is known."""
     if fact.how != "stated":
         return f"{fact.how}: {fact.source[:60]}"
@@ -44,7 +44,7 @@ def place(file: str, line: int) -> str:
     return f"{file.rpartition('/')[2]}:{line}" if file and line else ""
 
 
-def fact_record(fact: Fact) -> dict[str, Any]:
+def fact_record(fact: JobFact) -> dict[str, Any]:
     """A fact with its place."""
     return {
         "field": fact.name,

@@ -17,7 +17,7 @@ from costmodel.models.spec import ModelSpec
 from costmodel.ops.layer import model_flop_per_step
 from planner.audit.audit import Audit
 from planner.audit.changes import Change
-from planner.audit.facts import Fact
+from planner.audit.facts import JobFact
 from planner.audit.residual import Residual
 from planner.plan import Plan, PlanRequest
 from topology.base.units import TERA, format_bytes, format_chance, format_seconds
@@ -91,7 +91,7 @@ def _model_words(model: ModelSpec) -> str:
     return f"{model.num_layers} layers of {model.hidden_size}, as the file sizes it"
 
 
-def _shown(audit: Audit) -> list[Fact]:
+def _shown(audit: Audit) -> list[JobFact]:
     """Facts of a job, in the order of groups."""
     facts = audit.reading.facts.by_field.values()
     return [fact for group in _SHOWN for fact in facts if fact.name.partition(".")[0] == group]

@@ -9,7 +9,7 @@ from app.reports.answer import Answer, Lines, Section, Table, json_text
 from app.reports.answer import Facts as Pairs
 from app.reports.audit.facts import fact_record, facts_table
 from costmodel.calibration.bench_files import Figures
-from planner.audit.facts import Fact
+from planner.audit.facts import JobFact
 from planner.audit.serving.audit import LoadAudit, ServingAudit
 from planner.audit.serving.changes import LEAST_GAIN, ServerChange, best_per_s
 from planner.audit.serving.start import Start
@@ -68,7 +68,7 @@ def _started(audit: ServingAudit) -> Pairs:
     return Pairs(title="", pairs=tuple(pairs))
 
 
-def _shown(audit: ServingAudit) -> list[Fact]:
+def _shown(audit: ServingAudit) -> list[JobFact]:
     """Facts of a server, in the order of groups."""
     facts = audit.reading.facts.by_field.values()
     return [fact for group in _GROUPS for fact in facts if fact.name.partition(".")[0] == group]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from costmodel.models.compressed_attention import Compression
+from costmodel.models.compressed_attention import AttentionCompression
 from costmodel.models.hf.dense import decoder
 from costmodel.models.hf.reader import ConfigReader
 from costmodel.models.hf.rotary import read_rotary
@@ -50,7 +50,7 @@ def _deepseek_v4(r: ConfigReader) -> dict[str, Any]:
         "q_lora_rank": r.size("q_lora_rank", default=1024),
         "sliding_window": r.size("sliding_window", default=128),
         "layer_pattern": _pattern(r),
-        "compression": Compression(
+        "compression": AttentionCompression(
             output_groups=r.size("o_groups", default=8),
             output_rank=r.size("o_lora_rank", default=1024),
             sparse_rate=r.size("compress_rate_csa", default=rates.size(_SPARSE, default=_SPARSE_RATE)),

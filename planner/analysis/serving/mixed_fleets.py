@@ -27,7 +27,7 @@ INFINITE = float("inf")
 
 
 @dataclass(slots=True, kw_only=True)
-class Pool:
+class WorkerPool:
     """The cheapest workers of one phase on one kind of GPU."""
 
     request: ServingRequest
@@ -104,8 +104,8 @@ def cheapest_mixed(boards: Sequence[tuple[ServingRequest, Board]], below_usd: fl
     pair left out, because two pools together broke a limit that each kept.
     """
     proven = not any(board.lowered for _, board in boards)
-    prompts = [Pool(request=request, board=board, phase=PROMPT_ONLY) for request, board in boards]
-    outputs = [Pool(request=request, board=board, phase=OUTPUT_ONLY) for request, board in boards]
+    prompts = [WorkerPool(request=request, board=board, phase=PROMPT_ONLY) for request, board in boards]
+    outputs = [WorkerPool(request=request, board=board, phase=OUTPUT_ONLY) for request, board in boards]
     pairs = [
         (prompts[a], outputs[b])
         for a, b in permutations(range(len(boards)), 2)
@@ -123,7 +123,9 @@ def cheapest_mixed(boards: Sequence[tuple[ServingRequest, Board]], below_usd: fl
     return None
 
 
-def _cheapest(pairs: Sequence[tuple[Pool, Pool]], below_usd: float) -> tuple[Pool, Pool] | None:
+def _cheapest(
+    pairs: Sequence[tuple[WorkerPool, WorkerPool]], below_usd: float
+) -> tuple[WorkerPool, WorkerPool] | None:
     """The pair that costs least, simulated as far as that asks for."""
     while pairs:
         cost, first, second = min(
@@ -136,7 +138,7 @@ def _cheapest(pairs: Sequence[tuple[Pool, Pool]], below_usd: float) -> tuple[Poo
     return None
 
 
-def _together(first: Pool, second: Pool) -> FleetRun:
+def _together(first: WorkerPool, second: WorkerPool) -> FleetRun:
     """Both pools under the rate."""
     (_, i), (_, j) = first.known(), second.known()
     prompts, outputs = first.board.options[i], second.board.options[j]

@@ -10,7 +10,7 @@ from planner.analysis.serving.fleets import find_fleet
 from planner.audit.read import Reading
 from planner.audit.serving.changes import ServerChange, best_per_s, changes_of
 from planner.audit.serving.load import ServedLoad
-from planner.audit.serving.running import Running, running
+from planner.audit.serving.running import RunningServer, running
 from planner.audit.serving.server import Server, Unknown
 from planner.audit.serving.start import Start, start_of
 from planner.questions.flags import ServeFlags
@@ -27,7 +27,7 @@ class LoadAudit:
     """A server under one load, and the best of the same GPUs; a finding is what is wrong and what helps."""
 
     load: ServedLoad
-    running: Running | None = None
+    running: RunningServer | None = None
     best: ServingPlan | None = None
     changes: tuple[ServerChange, ...] = ()
     findings: tuple[tuple[str, str], ...] = ()

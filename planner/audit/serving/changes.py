@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from costmodel.kernels.tables import Calibration
 from costmodel.serving.engine import scheduler_default, serving_stack
-from planner.audit.serving.running import Running, running
+from planner.audit.serving.running import RunningServer, running
 from planner.audit.serving.server import Server
 from planner.deployment.vllm_sglang import engine_words, trtllm_options
 from planner.serving.plan import PoolPlan, ServingPlan, ServingRequest
@@ -44,7 +44,7 @@ def changes_of(
     request: ServingRequest,
     hierarchy: Hierarchy,
     *,
-    now: Running,
+    now: RunningServer,
     best: ServingPlan | None,
 ) -> tuple[ServerChange, ...]:
     """What carries more requests within the same limits: all of the best server, then what gains most alone.

@@ -23,7 +23,7 @@ from topology.fabric.hierarchy import Hierarchy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Running:
+class RunningServer:
     """A server under a load: its plan, means over its requests, and what it carries.
 
     Attributes:
@@ -43,7 +43,7 @@ class Running:
 
 def running(
     cal: Calibration, server: Server, request: ServingRequest, hierarchy: Hierarchy
-) -> Running | Rejected:
+) -> RunningServer | Rejected:
     """The server under the load of a request, or why it holds none of it."""
     option = _started(cal, server, request, hierarchy)
     return option if isinstance(option, Rejected) else _under_load(cal, server, request, hierarchy, option)
@@ -74,7 +74,7 @@ def _started(
 
 def _under_load(
     cal: Calibration, server: Server, request: ServingRequest, hierarchy: Hierarchy, option: Option
-) -> Running:
+) -> RunningServer:
     """Its plan, as it was started."""
     run, headroom = _run(server, request, option)
     plan = plan_of_fleet(
@@ -87,7 +87,7 @@ def _under_load(
         headroom=headroom,
         search_time_s=0.0,
     )
-    return Running(
+    return RunningServer(
         plan=plan,
         ttft_s=float(np.mean(run.simulation.ttft_s)),
         tpot_s=float(np.nanmean(run.simulation.tpot_s)),

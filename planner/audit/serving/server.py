@@ -15,7 +15,7 @@ from costmodel.models.parameters import without_tower
 from costmodel.models.spec import ModelSpec
 from costmodel.serving.deployment import KvDtype, ServingLayout, Weights, published_weights
 from costmodel.serving.engine import serving_stack
-from planner.audit.facts import Facts
+from planner.audit.facts import JobFacts
 from planner.audit.read import Reading
 from planner.formats.settings import whole
 from topology.base.errors import InputError, shown
@@ -172,7 +172,7 @@ def _gpu(reading: Reading, assumed: list[str]) -> str:
     return default_gpu()
 
 
-def _split(engine: str, facts: Facts, model: ModelSpec) -> tuple[ServingLayout, int]:
+def _split(engine: str, facts: JobFacts, model: ModelSpec) -> tuple[ServingLayout, int]:
     """How a replica is split, and how many the server starts."""
     tp, pp, dp, ep, dcp = (
         facts.count(name) or 1 for name in ("layout.tp", "layout.pp", "layout.dp", "layout.ep", "said.dcp")
@@ -195,7 +195,7 @@ def _split(engine: str, facts: Facts, model: ModelSpec) -> tuple[ServingLayout, 
     return ServingLayout(tp=tp // together, pp=pp, attention_dp=together, ep=ep), copies
 
 
-def _weights(facts: Facts, named: str, model: ModelSpec, assumed: list[str]) -> Weights:
+def _weights(facts: JobFacts, named: str, model: ModelSpec, assumed: list[str]) -> Weights:
     """Precision: as quantised at load, as the checkpoint's name says, or as published."""
     precision = str(facts.value("said.precision") or "").lower()
     known = next(
@@ -212,7 +212,7 @@ def _weights(facts: Facts, named: str, model: ModelSpec, assumed: list[str]) -> 
     return known
 
 
-def _waits(facts: Facts, layout: ServingLayout, assumed: list[str]) -> tuple[int, int]:
+def _waits(facts: JobFacts, layout: ServingLayout, assumed: list[str]) -> tuple[int, int]:
     """Decode steps that prompts wait for other ranks and then for more prompts; none where balance is off."""
     if not facts.truth("said.balance"):
         return 0, 0

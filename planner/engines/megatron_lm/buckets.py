@@ -16,7 +16,7 @@ from planner.engines.fields import Facts
 from planner.engines.limit import limit
 from planner.engines.megatron_lm.stages import PP, chunks_of
 from planner.engines.megatron_lm.state import reduced_bytes
-from planner.engines.setting import Given, Setting, Word
+from planner.engines.setting import EngineSetting, Given, Word
 from planner.plan import Problem
 from topology.base.units import format_bytes
 
@@ -35,7 +35,7 @@ def _read(given: Given) -> dict[str, Any]:
     return {"job.bucket_bytes": given[SIZE] * reduced_bytes(given)}
 
 
-BUCKETS = Setting(
+BUCKETS = EngineSetting(
     words=(Word(name=SIZE, kind="int", states="job.bucket_bytes"),),
     fields=("job.bucket_bytes",),
     write=_write,

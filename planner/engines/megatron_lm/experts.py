@@ -11,7 +11,7 @@ from typing import Any
 
 from costmodel.models.routing import Routing
 from planner.engines.fields import Facts
-from planner.engines.setting import Given, Setting, Word
+from planner.engines.setting import EngineSetting, Given, Word
 
 _FREQUENCY = re.compile(r"^\(\[0\]\*(\d{1,6})\+\[1\]\*(\d{1,6})\)$")
 
@@ -103,7 +103,7 @@ def _dense_layers(given: Given) -> dict[str, Any]:
     return {"model.num_dense_layers": zeros_and_ones(frequency)[0]}
 
 
-EXPERTS = Setting(
+EXPERTS = EngineSetting(
     words=(
         Word(name="--num-experts", kind="int", states="model.num_experts"),
         Word(name="--moe-router-topk", kind="int", default=2, states="model.num_experts_per_token"),

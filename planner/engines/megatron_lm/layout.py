@@ -15,7 +15,7 @@ from planner.engines.fields import Facts
 from planner.engines.megatron_lm.pairing import EP, PAIRING
 from planner.engines.megatron_lm.stages import PIPELINE, PP, PREDICTION, RECOMPUTE
 from planner.engines.megatron_lm.state import STATE
-from planner.engines.setting import Given, Setting, Word, flag, value
+from planner.engines.setting import EngineSetting, Given, Word, flag, value
 from topology.hardware.datasheets import gpu_sheets
 
 TP, CP = "--tensor-model-parallel-size", "--context-parallel-size"
@@ -42,7 +42,7 @@ def _microbatch(given: Given) -> dict[str, Any]:
     return facts if batch is None else facts | {"job.global_batch_size": batch}
 
 
-_BATCH = Setting(
+_BATCH = EngineSetting(
     words=(
         Word(
             name="--micro-batch-size", kind="int", aliases=("--batch-size",), states="layout.microbatch_size"
@@ -92,7 +92,7 @@ def _read_sharding(given: Given) -> dict[str, Any]:
     return facts | {"layout.shard_degree": max(1, replicas["layout.dp"] * given[CP] // instances)}
 
 
-_SHARDING = Setting(
+_SHARDING = EngineSetting(
     words=(
         Word(
             name="--use-distributed-optimizer",
@@ -151,7 +151,7 @@ def _read_precision(given: Given) -> dict[str, Any]:
     return {}  # fp32, which no estimate knows
 
 
-_PRECISION = Setting(
+_PRECISION = EngineSetting(
     words=(
         Word(name="--bf16", kind="flag", default=False, states="said.bf16"),
         Word(name="--fp16", kind="flag", default=False, states="said.fp16"),
@@ -186,7 +186,7 @@ def _read_dispatcher(given: Given) -> dict[str, Any]:
     return {"stack.dispatches_once_per_node": bool(flexible), "recipe.dispatcher": backend}
 
 
-_DISPATCHER = Setting(
+_DISPATCHER = EngineSetting(
     words=(
         Word(name="--moe-token-dispatcher-type", default="allgather"),
         Word(name="--moe-flex-dispatcher-backend", default="deepep"),
@@ -207,7 +207,7 @@ def _write_overlap(facts: Facts) -> dict[str, Any]:
     return words | ({"--overlap-param-gather": True} if words and gathers else {})
 
 
-_OVERLAP = Setting(
+_OVERLAP = EngineSetting(
     words=(
         Word(name="--overlap-grad-reduce", kind="flag", default=False, states="said.overlap_gradients"),
         Word(name="--overlap-param-gather", kind="flag", default=False, states="said.overlap_parameters"),
@@ -228,7 +228,7 @@ def overlaps_tensor(facts: Facts) -> bool:
     return bool(wide and facts["stack.tp_overlap_share"])
 
 
-_TENSOR_OVERLAP = Setting(
+_TENSOR_OVERLAP = EngineSetting(
     words=(
         Word(
             name="--tp-comm-overlap",
@@ -278,19 +278,19 @@ def _read_optimizer(given: Given) -> dict[str, Any]:
     return facts | {"recipe.optimizer": name}
 
 
-LAYOUT_SETTINGS: tuple[Setting, ...] = (
+LAYOUT_SETTINGS: tuple[EngineSetting, ...] = (
     value(TP, "layout.tp", default=1, aliases=("--model-parallel-size", "--intra-layer-model-parallel-size")),
     value(
         PP, "layout.pp", default=1, aliases=("--inter-layer-model-parallel-size", "--pipe-parallel-size")
     ),
     value(CP, "layout.cp", default=1),
-    Setting(words=(), fields=("layout.dp",), write=lambda _: {}, read=_data_parallel),
+    EngineSetting(words=(), fields=("layout.dp",), write=lambda _: {}, read=_data_parallel),
     _BATCH,
     value("--seq-length", "job.sequence_length", aliases=("--encoder-seq-length",)),
     PIPELINE,
     PREDICTION,
     value(EP, "layout.ep", default=1, when=is_moe),
-    Setting(
+    EngineSetting(
         words=(Word(name="--expert-tensor-parallel-size", kind="int", states="layout.expert_tp"),),
         fields=("layout.expert_tp",),
         write=lambda facts: (
@@ -299,7 +299,7 @@ LAYOUT_SETTINGS: tuple[Setting, ...] = (
         read=_read_expert_tp,
     ),
     flag("--sequence-parallel", "layout.sequence_parallel"),
-    Setting(
+    EngineSetting(
         words=(Word(name="--cp-comm-type", kind="list", default=("p2p",)),),
         fields=("layout.cp_kind",),
         write=lambda facts: (
@@ -308,7 +308,7 @@ LAYOUT_SETTINGS: tuple[Setting, ...] = (
         read=lambda given: {"layout.cp_kind": _cp_kind(given)},
     ),
     _SHARDING,
-    Setting(
+    EngineSetting(
         words=(Word(name="--use-tp-pp-dp-mapping", kind="flag", default=False),),
         fields=("layout.axis_order",),
         write=lambda facts: (
@@ -323,7 +323,7 @@ LAYOUT_SETTINGS: tuple[Setting, ...] = (
     _TENSOR_OVERLAP,
     _DISPATCHER,
     PAIRING,
-    Setting(
+    EngineSetting(
         words=(Word(name="--no-overlap-p2p-communication", kind="flag", default=False),),
         fields=("stack.p2p_overlap",),
         write=lambda facts: (
@@ -333,7 +333,7 @@ LAYOUT_SETTINGS: tuple[Setting, ...] = (
         read=lambda given: {"stack.p2p_overlap": not given["--no-overlap-p2p-communication"]},
     ),
     flag("--no-gradient-accumulation-fusion", "stack.accumulation_fused", on=False, off=True),
-    Setting(
+    EngineSetting(
         words=(
             Word(name="--attention-dropout", kind="float", default=0.1),
             Word(name="--hidden-dropout", kind="float", default=0.1),
@@ -346,7 +346,7 @@ LAYOUT_SETTINGS: tuple[Setting, ...] = (
             "stack.dropout": bool(given["--attention-dropout"] or given["--hidden-dropout"])
         },
     ),
-    Setting(
+    EngineSetting(
         words=(Word(name="--optimizer", default="adam"),),
         fields=("job.optimizer", "recipe.optimizer"),
         write=_written_optimizer,

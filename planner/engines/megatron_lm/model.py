@@ -13,7 +13,7 @@ from typing import Any
 from planner.engines.fields import Facts
 from planner.engines.megatron_lm.experts import EXPERTS, zeros_and_ones
 from planner.engines.megatron_lm.positions import POSITIONS
-from planner.engines.setting import Given, Setting, Word, fixed, flag, value
+from planner.engines.setting import EngineSetting, Given, Word, fixed, flag, value
 
 _NORMS = {
     "rmsnorm": ("RMSNorm", False), "rmsnorm1p": ("RMSNorm", True),
@@ -57,7 +57,7 @@ def _read_vocabulary(given: Given) -> dict[str, Any]:
     return {"model.vocab_size": size if padded - size < tp else padded}
 
 
-_VOCABULARY = Setting(
+_VOCABULARY = EngineSetting(
     words=(
         Word(name="--vocab-size", kind="int", states="model.vocab_size"),
         Word(name="--padded-vocab-size", kind="int"),
@@ -218,11 +218,11 @@ def _read_biases(given: Given) -> dict[str, Any]:
     }
 
 
-def _setting(words: tuple[Word, ...], stated: tuple[str, ...], write: Any, read: Any) -> Setting:
-    return Setting(words=words, fields=stated, write=write, read=read)
+def _setting(words: tuple[Word, ...], stated: tuple[str, ...], write: Any, read: Any) -> EngineSetting:
+    return EngineSetting(words=words, fields=stated, write=write, read=read)
 
 
-MODEL_SETTINGS: tuple[Setting, ...] = (
+MODEL_SETTINGS: tuple[EngineSetting, ...] = (
     value("--num-layers", "model.num_layers", aliases=("--encoder-num-layers",)),
     value("--hidden-size", "model.hidden_size"),
     _setting(

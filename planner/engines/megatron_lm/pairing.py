@@ -10,7 +10,7 @@ import numpy as np
 from costmodel.layout import INTERLEAVED_SCHEDULE, RECOMPUTES, LayoutTable, ParallelLayout
 from planner.engines.fields import Facts
 from planner.engines.limit import limit
-from planner.engines.setting import Setting, Word
+from planner.engines.setting import EngineSetting, Word
 from planner.plan import Problem
 
 UNPRICED = {
@@ -30,7 +30,7 @@ def pairs_passes(facts: Facts) -> bool:
     return bool(facts["stack.pairs_expert_passes"] and able and microbatches > facts["layout.pp"])
 
 
-PAIRING = Setting(
+PAIRING = EngineSetting(
     words=(
         Word(name=FLAG, kind="flag", default=False),
         *(Word(name=name, kind="flag", default=False) for name in UNPRICED),

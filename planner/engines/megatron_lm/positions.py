@@ -11,7 +11,7 @@ from typing import Any
 
 from costmodel.models.rotary import RopeScaling, Rotary
 from planner.engines.fields import Facts
-from planner.engines.setting import Given, Setting, Word
+from planner.engines.setting import EngineSetting, Given, Word
 
 _LLAMA3 = RopeScaling(kind="llama3", factor=8.0, original_max_position_embeddings=8192)
 _YARN = RopeScaling(kind="yarn", factor=1.0, original_max_position_embeddings=4096)
@@ -106,7 +106,7 @@ def _read_positions(given: Given) -> dict[str, Any]:
 
 _ANGLES = ("theta", "fraction", "interleaved", "scaling")
 
-POSITIONS = Setting(
+POSITIONS = EngineSetting(
     words=(
         Word(name="--max-position-embeddings", kind="int", states="model.max_sequence_length"),
         Word(name="--position-embedding-type", default="learned_absolute"),

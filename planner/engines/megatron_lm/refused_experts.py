@@ -11,7 +11,7 @@ from planner.engines.megatron_lm.modules import spelled_modules
 from planner.engines.megatron_lm.pairing import FLAG as PAIRS
 from planner.engines.megatron_lm.stages import PP, chunks_of
 from planner.engines.refusal import Stopped, WordLaw, asks, on
-from planner.engines.setting import Given, Setting, Word
+from planner.engines.setting import EngineSetting, Given, Word
 from planner.law import stop
 
 TP, EP, EXPERT_TP = (
@@ -153,7 +153,7 @@ EXPERT_REFUSALS: tuple[WordLaw, ...] = (
     asks("expert-overlap", DELAYED, PAIRS),
 )
 
-EXPERT_WORDS = Setting(
+EXPERT_WORDS = EngineSetting(
     words=(
         Word(name=PADDED, kind="flag", default=False),
         Word(name=CAPACITY, kind="float"),

@@ -25,7 +25,7 @@ from planner.engines.megatron_lm.stages import (
     slots_of,
 )
 from planner.engines.refusal import Stopped, WordLaw, on
-from planner.engines.setting import Given, Setting, Word
+from planner.engines.setting import EngineSetting, Given, Word
 from planner.law import stop
 
 TP, CP, EP = (f"--{name}-parallel-size" for name in ("tensor-model", "context", "expert-model"))
@@ -311,7 +311,7 @@ LAYOUT_REFUSALS: tuple[WordLaw, ...] = (
     stop(name="sequence-parallel", reads=(SEQUENCES, TP), stops=_whole_sequences, ground="overruled"),
 )
 
-LAYOUT_WORDS = Setting(
+LAYOUT_WORDS = EngineSetting(
     words=(
         Word(name=LEVELS, kind="list"),
         Word(name=HYBRID, aliases=("--hybrid-override-pattern",), states="said.hybrid"),

@@ -10,7 +10,7 @@ from planner.engines.megatron_lm.modules import spelled_modules
 from planner.engines.megatron_lm.stages import PP, chunks_of
 from planner.engines.megatron_lm.state import AWARE, DTYPES, GRADS, OFFLOADED
 from planner.engines.refusal import Stopped, WordLaw, asks, excludes, on
-from planner.engines.setting import Given, Setting, Word
+from planner.engines.setting import EngineSetting, Given, Word
 from planner.law import stop
 
 TP, EP = "--tensor-model-parallel-size", "--expert-model-parallel-size"
@@ -271,7 +271,7 @@ STATE_REFUSALS: tuple[WordLaw, ...] = (
     ),
 )
 
-STATE_WORDS = Setting(
+STATE_WORDS = EngineSetting(
     words=(
         *(
             Word(name=name, kind="flag", default=False)

@@ -16,7 +16,7 @@ from planner.engines.fields import Facts
 from planner.engines.megatron_lm.modules import PRICED, modules_of, spelled_modules
 from planner.engines.megatron_lm.stage_string import layout_string, modules_of_string, stages_of_string
 from planner.engines.refusal import Stopped
-from planner.engines.setting import Given, Setting, Word
+from planner.engines.setting import EngineSetting, Given, Word
 
 PP, LAYERS, STRING = "--pipeline-model-parallel-size", "--num-layers", "--pipeline-model-parallel-layout"
 CHUNKS, EACH = "--num-virtual-stages-per-pipeline-rank", "--num-layers-per-virtual-pipeline-stage"
@@ -98,7 +98,7 @@ def _counted(given: Given, slots: int | None, pp: int, chunks: int) -> tuple[int
     return tuple(layers)
 
 
-PIPELINE = Setting(
+PIPELINE = EngineSetting(
     words=(
         Word(name=STRING, states="said.stage_layout"),
         Word(
@@ -120,7 +120,7 @@ PIPELINE = Setting(
 )
 
 
-PREDICTION = Setting(
+PREDICTION = EngineSetting(
     words=(Word(name=PREDICTED, kind="int", states="job.mtp_layers"),),
     fields=("job.mtp_layers",),
     write=lambda facts: {PREDICTED: facts["job.mtp_layers"]} if facts.get("job.mtp_layers") else {},
@@ -232,7 +232,7 @@ def _of_ranks(given: Given, count: int) -> dict[str, Any]:
     return {"split.recompute": recomputed_by(count, split["split.layers"], facts)}
 
 
-RECOMPUTE = Setting(
+RECOMPUTE = EngineSetting(
     words=(
         Word(
             name="--recompute-granularity",

@@ -15,7 +15,7 @@ from costmodel.kernels.precisions import TRAINING, TrainingPrecision
 from costmodel.layout import LayoutTable, ParallelLayout
 from planner.engines.fields import Facts
 from planner.engines.limit import limit
-from planner.engines.setting import Given, Setting, Word
+from planner.engines.setting import EngineSetting, Given, Word
 from planner.plan import Problem
 
 AWARE = "--use-precision-aware-optimizer"
@@ -116,7 +116,7 @@ def _read(given: Given) -> dict[str, Any]:
     return facts | {"stack.optimizer_bytes": kept + _BYTES[first] + _BYTES[second]}
 
 
-STATE = Setting(
+STATE = EngineSetting(
     words=(
         Word(name="--grad-reduce-in-bf16", kind="flag", default=False),
         Word(name="--accumulate-allreduce-grads-in-fp32", kind="flag", default=False),

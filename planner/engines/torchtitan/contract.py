@@ -35,7 +35,7 @@ from planner.engines.limit import (
     offload_limit,
     optimizer_limit,
 )
-from planner.engines.setting import Given, Setting, Word, fixed, flag, value
+from planner.engines.setting import EngineSetting, Given, Word, fixed, flag, value
 from planner.engines.torchtitan.precision import PRECISION, PRECISION_LIMITS
 from planner.engines.torchtitan.saving import SAVING
 from planner.plan import Problem
@@ -92,7 +92,7 @@ def _stage(given: Given, pp: int) -> int:
     return 3 if policy == "always" or (policy == "default" and pp == 1) else 2
 
 
-_DATA = Setting(
+_DATA = EngineSetting(
     words=(
         Word(name=f"{_P}data_parallel_replicate_degree", kind="int", default=1,
              aliases=("training.data_parallel_replicate_degree",), states="said.dp_replicate"),
@@ -147,7 +147,7 @@ def _read_pipeline(given: Given) -> dict[str, Any]:
     return facts | {"layout.virtual_stages": RECORDS[facts["layout.schedule"]].chunks or 2}
 
 
-_PIPELINE = Setting(
+_PIPELINE = EngineSetting(
     words=(
         Word(name=f"{_P}pipeline_parallel_schedule", default="1F1B",
              aliases=("experimental.pipeline_parallel_schedule",), states="layout.schedule"),
@@ -178,7 +178,7 @@ def _read_batch(given: Given) -> dict[str, Any]:
     return {"layout.microbatch_size": size} | ({"job.global_batch_size": batch} if batch > 0 else {})
 
 
-_BATCH = Setting(
+_BATCH = EngineSetting(
     words=(
         Word(
             name="training.local_batch_size",
@@ -227,7 +227,7 @@ def _read_recompute(given: Given) -> dict[str, Any]:
     return {"layout.recompute": policy, "split.recompute": tuple(recomputed)}
 
 
-_RECOMPUTE = Setting(
+_RECOMPUTE = EngineSetting(
     words=(
         Word(name="activation_checkpoint", states="said.recompute"),
         Word(name="activation_checkpoint.mode", states="said.recompute"),
@@ -243,7 +243,7 @@ SETTINGS = (
     value(
         f"{_P}tensor_parallel_degree", "layout.tp", default=1, aliases=("training.tensor_parallel_degree",)
     ),
-    Setting(
+    EngineSetting(
         words=(Word(name=f"{_P}enable_sequence_parallel", kind="flag", default=True),),
         fields=("layout.sequence_parallel",),
         write=lambda facts: {f"{_P}enable_sequence_parallel": facts["layout.sequence_parallel"]},
@@ -269,7 +269,7 @@ SETTINGS = (
     _RECOMPUTE,
     PRECISION,
     SAVING,
-    Setting(  # a pipeline and experts ask the host within a step, which a graph cannot
+    EngineSetting(  # a pipeline and experts ask the host within a step, which a graph cannot
         words=(Word(name="training.disable_cuda_graphs", kind="flag", default=False),),
         fields=(),
         write=lambda facts: (
@@ -277,7 +277,7 @@ SETTINGS = (
         ),
         read=lambda _: {},
     ),
-    Setting(
+    EngineSetting(
         words=(
             Word(
                 name="compile.enable", kind="flag", default=False, aliases=("training.compile",),
@@ -288,7 +288,7 @@ SETTINGS = (
         write=lambda facts: {"compile.enable": bool(facts["stack.fused_elementwise"])},
         read=lambda given: {"stack.fused_elementwise": given["compile.enable"]},
     ),
-    Setting(
+    EngineSetting(
         words=(
             Word(
                 name="compile.enable_async_tensor_parallel", kind="flag", default=False,

@@ -13,7 +13,7 @@ from typing import Any
 from costmodel.layout import LayoutTable
 from planner.engines.fields import Facts
 from planner.engines.limit import block_scales_limit, columns_limit, limit
-from planner.engines.setting import Given, Setting, Word
+from planner.engines.setting import EngineSetting, Given, Word
 from planner.plan import Problem
 
 
@@ -83,7 +83,7 @@ def _read(given: Given) -> dict[str, Any]:
     return {"job.precision": "bf16"} if given["training.mixed_precision_param"] == "bfloat16" else {}
 
 
-PRECISION = Setting(
+PRECISION = EngineSetting(
     words=(
         Word(name="training.mixed_precision_param", default="bfloat16"),
         Word(name="model.converters", kind="any", aliases=("converters",), states="said.converters"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from planner.engines.fields import Facts
-from planner.engines.setting import Given, Setting, Word
+from planner.engines.setting import EngineSetting, Given, Word
 
 _C = "checkpoint."
 
@@ -32,7 +32,7 @@ def _read_saving(given: Given) -> dict[str, Any]:
     }
 
 
-SAVING = Setting(
+SAVING = EngineSetting(
     words=(
         Word(name=f"{_C}enable", kind="flag", default=False, aliases=(f"{_C}enable_checkpoint",)),
         Word(name=f"{_C}interval", kind="int", default=500),

@@ -10,13 +10,13 @@ from costmodel.layout import DEFAULT_AXIS_ORDER
 from planner.engines.deepspeed import axis_limit
 from planner.engines.fields import Facts
 from planner.engines.limit import limit
-from planner.engines.setting import Given, Setting, Word, fixed, value
+from planner.engines.setting import EngineSetting, Given, Word, fixed, value
 from planner.law import PlanLaw
 
 DATA_PARALLEL_ONLY = ("tp", "pp", "cp", "ep", "expert_tp")
 
 
-def batches(size: str, steps: str, tensor: str | None = None) -> Setting:
+def batches(size: str, steps: str, tensor: str | None = None) -> EngineSetting:
     """Sequences of a rank at once and how often before a step; replicas are what the launcher starts."""
 
     def write(facts: Facts) -> Mapping[str, Any]:
@@ -33,12 +33,12 @@ def batches(size: str, steps: str, tensor: str | None = None) -> Setting:
 
     words = (Word(name=size, kind="int"), Word(name=steps, kind="int", default=1))
     stated = ("layout.dp", "layout.microbatch_size", "job.global_batch_size")
-    return Setting(words=words, fields=stated, write=write, read=read)
+    return EngineSetting(words=words, fields=stated, write=write, read=read)
 
 
-def recomputes(name: str) -> Setting:
+def recomputes(name: str) -> EngineSetting:
     """All layers, or none; how many there are is the model's."""
-    return Setting(
+    return EngineSetting(
         words=(Word(name=name, kind="flag", default=False),),
         fields=("layout.recompute", "split.recompute"),
         write=lambda facts: {name: facts["layout.recompute"] == "full" and any(facts["split.recompute"])},
@@ -50,7 +50,7 @@ def recomputes(name: str) -> Setting:
     )
 
 
-def precision(name: str, words: Mapping[str, str]) -> Setting:
+def precision(name: str, words: Mapping[str, str]) -> EngineSetting:
     """Sixteen bits, by the engine's words for them."""
     named = {precision: words[record.half] for precision, record in TRAINING.items() if precision in words}
     return value(name, "job.precision", "text", names=named)

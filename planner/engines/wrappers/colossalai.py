@@ -14,7 +14,7 @@ from planner.engines.deepspeed import HALF_ONLY, WHOLE_LAYERS, axis_limit, in_co
 from planner.engines.fields import Facts
 from planner.engines.limit import compression_limit, further_limit, limit, offload_limit
 from planner.engines.program import PROGRAM
-from planner.engines.setting import Given, Setting, Word
+from planner.engines.setting import EngineSetting, Given, Word
 from planner.engines.wrappers.batches import (
     LENGTH,
     WITHOUT_A_WORD,
@@ -59,7 +59,7 @@ def _read_split(given: Given) -> Mapping[str, Any]:
     }
 
 
-_SPLITS = Setting(
+_SPLITS = EngineSetting(
     words=(
         Word(name="plugin", default=HYBRID),
         Word(name=_TP, kind="int", default=1),

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from planner.bounds.objective import goal_of
-from planner.plan import Plan, PlanRequest, Pool
+from planner.plan import OfferedNodes, Plan, PlanRequest
 from planner.search.pools.pool import Looked, joined, part_of_pool, part_request
 from planner.search.pools.unlike_plan import plan_score
 from planner.search.state import Search
@@ -85,7 +85,7 @@ def _of_plan(plan: Plan) -> Looked:
 def _of_pool(plan: Plan, beaten: Plan, offered: ClusterSpec) -> Plan:
     """A plan of islands as one of the cluster that they are of."""
     before = beaten.pool.others if beaten.pool is not None else ()
-    pool = Pool(offered=offered, others=(part_of_pool(beaten.request.cluster, beaten), *before))
+    pool = OfferedNodes(offered=offered, others=(part_of_pool(beaten.request.cluster, beaten), *before))
     (node,) = plan.request.cluster.nodes
     idle = words_of(left_out(offered, plan.request.cluster))
     number, size = node.count // node.nodes_per_domain, node.nodes_per_domain

@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from costmodel.kernels.tables import Calibration
 from planner.bounds.objective import Goal, goal_of, goal_of_plan
-from planner.plan import Alternative, Optimality, Plan, PlanRequest, Pool, PoolPart
+from planner.plan import Alternative, OfferedNodes, Optimality, Plan, PlanRequest, PoolPart
 from planner.search.pools.unlike import UnlikeSearch, search_unlike
 from planner.search.pools.unlike_plan import plan_score, plan_unlike, plans_beside, with_alternatives
 from planner.stages.integer_program import ROUNDED_AWAY
@@ -65,7 +65,7 @@ def best_of_pool(
         spent = best_answer.search_time_s
     else:
         others = tuple(part_of_pool(part, None) for part in parts_of(request.cluster))
-        pool, optimality, spent = Pool(offered=request.cluster, others=others), unlike.optimality, 0.0
+        pool, optimality, spent = OfferedNodes(offered=request.cluster, others=others), unlike.optimality, 0.0
     words = pool_words(unlike.request.cluster, pool, unlike.kind_of_stage)
     plan = replace(
         unlike,
@@ -130,7 +130,7 @@ def _best_answer(
         return answers[0][1]
     best = min(plans, key=lambda plan: (plan_score(plan), plan.request.cluster.num_gpus))
     others = tuple(part_of_pool(part, answer) for part, answer in answers if answer is not best)
-    pool = Pool(offered=request.cluster, others=others)
+    pool = OfferedNodes(offered=request.cluster, others=others)
     one_layout = best.optimality.enumerated == 1
     return replace(
         best,
@@ -168,7 +168,7 @@ def plan_beside(plan: Plan, other: Alternative) -> Plan:
     )
 
 
-def pool_words(used: ClusterSpec, pool: Pool, kind_of_stage: tuple[int, ...] = ()) -> tuple[str, ...]:
+def pool_words(used: ClusterSpec, pool: OfferedNodes, kind_of_stage: tuple[int, ...] = ()) -> tuple[str, ...]:
     """What is used of a pool, what is left idle and what using it would take, one sentence each."""
     idle = left_out(pool.offered, used)
     if kind_of_stage:

@@ -10,7 +10,7 @@ from app.figures.campaign import finish_frontier, run_timeline, useful_heat
 from app.figures.style import alt_text
 from costmodel.campaign.checkpoint import CheckpointState
 from costmodel.campaign.closed_form import expected
-from costmodel.campaign.compose import Job, course_of
+from costmodel.campaign.compose import CampaignJob, course_of
 from costmodel.campaign.course import Course
 from costmodel.campaign.failures import default_model
 from costmodel.campaign.record import Band
@@ -33,7 +33,7 @@ def course() -> Course:
     state = CheckpointState(
         total_bytes=5.6e12, per_rank_bytes=5.6e12 / 4096, weights_per_rank_bytes=7e9, writers=4096
     )
-    job = Job(work_s=30 * DAY, step_s=6.0, gpus=4096, replica_gpus=128, checkpoint=state)
+    job = CampaignJob(work_s=30 * DAY, step_s=6.0, gpus=4096, replica_gpus=128, checkpoint=state)
     return course_of(job, default_model("h100-sxm"), default_cluster("h100-sxm", 4096).spec)
 
 

@@ -16,7 +16,7 @@ from app.pages.answer.money import limit_words
 from costmodel.campaign.record import Band
 from costmodel.kernels.tables import load_calibration
 from planner.analysis.capacity import MEMORY, Cell, Limits, capacity
-from planner.analysis.what_if import Offer, bought
+from planner.analysis.what_if import Purchase, bought
 from planner.campaign.finish import with_campaign
 from planner.plan import Plan, problem_of
 from planner.questions.flags import Flags
@@ -142,7 +142,7 @@ def test_words_on_a_coloured_field_can_be_read(scale):
 def test_limits_are_named_at_their_lines():
     """Axes are logarithmic, where a note stands at the logarithm: both names were off the paper."""
     offers = [
-        Offer(
+        Purchase(
             gpu="a", num_gpus=n, step_time_s=8e4 / n, usd_per_billion_tokens=n / 8, layout="",
             days=Band(p10=7e4 / n, p50=8e4 / n, p90=9e4 / n), usd=Band(p10=n / 9, p50=n / 8, p90=n / 7),
         )

@@ -22,7 +22,7 @@ from costmodel.memory.stage import MemoryBreakdown
 from costmodel.pipeline.simulator import StageSeconds, simulate_step
 from planner.analysis.link_load import axis_load, carried_bytes_per_s, link_load
 from planner.analysis.op_points import OpPoint
-from planner.analysis.what_if import Offer, ScalePoint, Sensitivity
+from planner.analysis.what_if import Purchase, ScalePoint, Sensitivity
 from planner.plan import Plan
 from planner.questions.flags import Flags
 from planner.questions.training import understand
@@ -260,7 +260,7 @@ def test_the_pareto_front_holds_only_what_nothing_beats():
     """Every offer off the front is beaten in time and money by one on it."""
     rng = np.random.default_rng(0)
     found = [
-        Offer(gpu="g", num_gpus=8, step_time_s=float(t), usd_per_billion_tokens=float(m), layout="")
+        Purchase(gpu="g", num_gpus=8, step_time_s=float(t), usd_per_billion_tokens=float(m), layout="")
         for t, m in rng.uniform(1, 9, (40, 2))
     ]
     front = pareto_front(found)

@@ -25,7 +25,7 @@ from topology.spec import ClusterSpec
 pytest.importorskip("torch")
 
 from executor.bench.host_profile import cpu_cluster
-from executor.bench.kernels import BenchSizes, Entry, Timing, bench_cpu, measurements, summarize
+from executor.bench.kernels import Benchmark, BenchSizes, Timing, bench_cpu, measurements, summarize
 
 SMALL = BenchSizes(
     gemm=((32, 32, 32), (64, 64, 64)),
@@ -36,18 +36,18 @@ SMALL = BenchSizes(
 
 
 @pytest.fixture(scope="module")
-def entries() -> list[Entry]:
+def entries() -> list[Benchmark]:
     """One small benchmark of two ranks."""
     return bench_cpu(SMALL, 2)
 
 
 @pytest.fixture(scope="module")
-def cluster(entries: list[Entry]) -> ClusterSpec:
+def cluster(entries: list[Benchmark]) -> ClusterSpec:
     """This computer as measured."""
     return cpu_cluster(entries, 2, "2026-01-01")
 
 
-def test_every_kernel_and_collective_is_measured(entries: list[Entry]) -> None:
+def test_every_kernel_and_collective_is_measured(entries: list[Benchmark]) -> None:
     """Each kind as often as it has sizes, with a positive time and ordered percentiles."""
     kinds = [entry.what for entry in entries]
     assert {kind: kinds.count(kind) for kind in set(kinds)} == {
@@ -63,7 +63,9 @@ def test_percentiles_of_known_repetitions() -> None:
     assert timing == Timing(p10_s=1.0, p50_s=5.0, p90_s=9.0, repeats=11)
 
 
-def test_measurements_survive_their_file(entries: list[Entry], cluster: ClusterSpec, tmp_path: Path) -> None:
+def test_measurements_survive_their_file(
+    entries: list[Benchmark], cluster: ClusterSpec, tmp_path: Path
+) -> None:
     """What is written is what is read."""
     found = measurements(entries, cluster=build(cluster).fingerprint(), gpu="cpu-2")
     path = tmp_path / "cpu.json"
@@ -91,7 +93,7 @@ def modelled_s(cal: Calibration, cluster: Cluster, measured: Measurement) -> flo
     return float(collective_time(cal, cluster.hierarchy, measured.what, inputs["bytes"], *group))
 
 
-def test_the_cost_model_reproduces_measurements(entries: list[Entry], cluster: ClusterSpec) -> None:
+def test_the_cost_model_reproduces_measurements(entries: list[Benchmark], cluster: ClusterSpec) -> None:
     """At a measured point the calibrated time is the measured time."""
     built = build(cluster)
     for measured in measurements(entries, cluster=built.fingerprint(), gpu=built.gpu.name):

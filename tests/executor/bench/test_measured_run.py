@@ -18,7 +18,7 @@ from costmodel.accuracy.kept_anchors import recall
 from costmodel.kernels.measurement import read_measurements
 from costmodel.layout import ParallelLayout
 from executor.bench.host_profile import cpu_cluster
-from executor.bench.kernels import Entry, Timing
+from executor.bench.kernels import Benchmark, Timing
 from executor.bench.local_ranks import run_ranks
 from executor.bench.measured_run import steady_steps
 from executor.launch.supervise import with_plan, write_run
@@ -36,9 +36,9 @@ STEPS = 10
 def two_cpu_ranks() -> ClusterSpec:
     """A CPU slow enough that a small model's matrices take most of its step."""
 
-    def entry(what: str, inputs: dict[str, float], seconds: float) -> Entry:
+    def entry(what: str, inputs: dict[str, float], seconds: float) -> Benchmark:
         timing = Timing(p10_s=seconds, p50_s=seconds, p90_s=seconds, repeats=5)
-        return Entry(what=what, dtype="bf16", inputs=inputs, timing=timing)
+        return Benchmark(what=what, dtype="bf16", inputs=inputs, timing=timing)
 
     sizes = {"m": 256.0, "n": 256.0, "k": 256.0}
     message = {"bytes": 2.0**20, "size": 2.0, "stride": 1.0}

@@ -23,7 +23,15 @@ from costmodel.layout import ParallelLayout
 from executor.bench.local_ranks import run_ranks
 from executor.comm import hangs
 from executor.comm.collectives import MESSAGE, arrive
-from executor.comm.hangs import Answerer, Place, Stand, answer_when_asked, hang_line, hang_words, stand_of
+from executor.comm.hangs import (
+    Answerer,
+    GroupState,
+    Stand,
+    answer_when_asked,
+    hang_line,
+    hang_words,
+    stand_of,
+)
 from executor.comm.mesh import build_meshes
 from executor.torch_internals.groups import bound_groups
 from tests.executor.launch.processes import wait_for
@@ -38,8 +46,8 @@ def stand(rank: int, tp: int, dp: int, last: str) -> Stand:
         rank=rank,
         last=last,
         places={
-            TP: Place(axis="tp", ranks=(0, 1), number=tp, operation="all_gather" if tp else ""),
-            DP: Place(axis="dp", ranks=(0, 2), number=dp, operation="all_reduce" if dp else ""),
+            TP: GroupState(axis="tp", ranks=(0, 1), number=tp, operation="all_gather" if tp else ""),
+            DP: GroupState(axis="dp", ranks=(0, 2), number=dp, operation="all_reduce" if dp else ""),
         },
     )
 
@@ -61,8 +69,8 @@ def test_who_has_not_come_is_named_with_its_last_collective() -> None:
 def test_a_message_between_stages_is_named_by_its_axis() -> None:
     """Gloo's messages are not recorded: all of the pipeline are named with their last collective."""
     pipeline = {
-        "2": Place(axis="pp", ranks=(0, 1)),
-        DP: Place(axis="dp", ranks=(1, 3), number=4, operation="all_reduce"),
+        "2": GroupState(axis="pp", ranks=(0, 1)),
+        DP: GroupState(axis="dp", ranks=(1, 3), number=4, operation="all_reduce"),
     }
     mine, other = Stand(rank=0, last="", places=pipeline), Stand(rank=1, last=DP, places=pipeline)
     assert hang_words(mine, {1: other}, message=True) == (

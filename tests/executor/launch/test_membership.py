@@ -14,7 +14,7 @@ pytest.importorskip("torch")
 
 from costmodel.layout import ParallelLayout
 from executor.launch import turns as turns_module
-from executor.launch.membership import SILENT_S, Heard, Members, Table
+from executor.launch.membership import SILENT_S, Heard, Members, MembershipTable
 from executor.launch.nodes import Nodes
 from executor.launch.schedulers import alone_hint
 from executor.launch.supervise import begin_run, with_plan
@@ -53,7 +53,7 @@ class Job:
         )  # fmt: skip
         settings = RunSettings(folder="", plan_file="", steps=1)
         return Turns(
-            table=Table(folder=self.folder / "meeting", node=node),
+            table=MembershipTable(folder=self.folder / "meeting", node=node),
             crew=crew,
             nodes=Nodes(count=self.count, rank=node, launch="7", come=self.come),
             settings=with_plan(settings, self.folder),
@@ -343,7 +343,7 @@ def test_a_smaller_plan_takes_whole_nodes(
 
 def test_a_node_lives_once_it_was_seen_to_change() -> None:
     """And is unknown until then, or until it was silent for too long."""
-    heard = Heard(beat=Table(folder=Path(), node=0).mine)
+    heard = Heard(beat=MembershipTable(folder=Path(), node=0).mine)
     assert (heard.lives, heard.unknown) == (False, True)
     assert not replace(heard, silent_s=SILENT_S).unknown
     assert replace(heard, changes=1).lives

@@ -16,7 +16,7 @@ pytest.importorskip("torch")
 
 from costmodel.layout import ParallelLayout
 from executor.comm.meeting import endpoint, is_here
-from executor.launch.membership import SILENT_S, Table
+from executor.launch.membership import SILENT_S, MembershipTable
 from executor.launch.nodes import UNNUMBERED, Nodes, loopback, name_here
 from executor.launch.numbers import Numbers
 from executor.launch.run_lock import held, holder_of
@@ -49,7 +49,7 @@ class Hosts:
         """What a launcher gets at its first look."""
         return self.comes(name).look(0.0)
 
-    def waits(self, numbers: Numbers, seconds: int, *living: Table) -> int | None:
+    def waits(self, numbers: Numbers, seconds: int, *living: MembershipTable) -> int | None:
         """What it has got after so many seconds, in which some nodes beat."""
         for _ in range(seconds + 1):
             found = numbers.look(self.now_s)
@@ -60,9 +60,9 @@ class Hosts:
                 table.beat()
         return None
 
-    def table(self, number: int) -> Table:
+    def table(self, number: int) -> MembershipTable:
         """A node that has a number."""
-        return Table(folder=self.folder, node=number)
+        return MembershipTable(folder=self.folder, node=number)
 
     def age(self) -> None:
         """Let claims be of long ago."""

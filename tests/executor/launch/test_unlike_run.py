@@ -21,7 +21,7 @@ from costmodel.layout import ParallelLayout
 from executor.parallel.device import is_device
 from executor.training.optimizer import OptimizerSettings
 from executor.training.trainer import _local_ranks
-from executor.validation.reference import Case, compare, run_layout, run_reference
+from executor.validation.reference import ReferenceJob, compare, run_layout, run_reference
 from executor.validation.report import RankMeasurement
 from executor.validation.validate import gpus_of_stages, step_time
 from planner.plan import Plan, PlanRequest, problem_of, to_json
@@ -93,7 +93,7 @@ def test_gradients_of_unequal_stages_are_those_of_one_process(
 ) -> None:
     """Of every parameter, in fp32."""
     layout = ParallelLayout(pp=3, dp=2, zero_stage=1, recompute="full")
-    case = Case(spec=SIX, layout=layout, layers_of_stage=layers, recompute_of_stage=again)
+    case = ReferenceJob(spec=SIX, layout=layout, layers_of_stage=layers, recompute_of_stage=again)
     settings = OptimizerSettings(learning_rate=1e-2, warmup_steps=1, total_steps=10)
     found = compare(run_reference(case, settings), run_layout(case, settings))
     assert max(found.loss, found.gradient) < 1e-5, found.worst

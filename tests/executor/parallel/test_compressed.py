@@ -22,7 +22,7 @@ from executor.parallel.weights import initialize
 from executor.training.optimizer import learning_rate
 from executor.validation.expected_counts import compare_counts
 from executor.validation.fake_rank import RankTask
-from executor.validation.reference import Case, _update_of, batch_of, run_layout
+from executor.validation.reference import ReferenceJob, _update_of, batch_of, run_layout
 from tests.executor.conftest import TINY
 from tests.executor.parallel.test_parity import SETTINGS
 
@@ -30,13 +30,15 @@ HOOKS = {"fp16": default_hooks.fp16_compress_hook, "bf16": default_hooks.bf16_co
 TIED = replace(TINY, tie_word_embeddings=True)
 
 
-def case_of(kind: str | None, *, tied: bool = False, ranks: int = 2) -> Case:
+def case_of(kind: str | None, *, tied: bool = False, ranks: int = 2) -> ReferenceJob:
     """Two microbatches a rank, three steps."""
     layout = ParallelLayout(dp=ranks, zero_stage=0)
-    return Case(spec=TIED if tied else TINY, layout=layout, num_microbatches=2, steps=3, compression=kind)
+    return ReferenceJob(
+        spec=TIED if tied else TINY, layout=layout, num_microbatches=2, steps=3, compression=kind
+    )
 
 
-def _by_ddp(rank: int, case: Case) -> tuple[list[float], dict[str, object]]:
+def _by_ddp(rank: int, case: ReferenceJob) -> tuple[list[float], dict[str, object]]:
     """The same training by torch's own DDP with its hook: losses of this rank's share, gradients of the first step."""
     model = build_model(case.spec)
     initialize(model, None, seed=case.seed, device=torch.device("cpu"))

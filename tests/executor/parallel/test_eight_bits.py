@@ -17,26 +17,26 @@ from costmodel.layout import ParallelLayout
 pytest.importorskip("torch")
 
 from executor.model.products.formats import EightBits
-from executor.validation.reference import Case, compare, run_layout, run_reference
+from executor.validation.reference import ReferenceJob, compare, run_layout, run_reference
 from executor.validation.validate import EIGHT_BITS_GRADIENTS, EIGHT_BITS_LOSS
 from tests.executor.parallel.test_parity import DENSE, GEMMA, GPT, MOE, SETTINGS, TOLERANCE, shallow
 
 SP = {"sequence_parallel": True}
 CASES = {
-    "tp2": Case(spec=DENSE, layout=ParallelLayout(tp=2)),
-    "tp2-dp2-zero3": Case(spec=DENSE, layout=ParallelLayout(tp=2, dp=2, zero_stage=3, **SP)),
-    "dp3-zero3": Case(spec=DENSE, layout=ParallelLayout(dp=3, zero_stage=3)),
-    "cp2-ring": Case(spec=DENSE, layout=ParallelLayout(cp=2)),
-    "zb-h1-tp2": Case(spec=DENSE, layout=ParallelLayout(tp=2, pp=2, schedule="zb-h1", **SP)),
-    "pp2-dp2-zbv": Case(
+    "tp2": ReferenceJob(spec=DENSE, layout=ParallelLayout(tp=2)),
+    "tp2-dp2-zero3": ReferenceJob(spec=DENSE, layout=ParallelLayout(tp=2, dp=2, zero_stage=3, **SP)),
+    "dp3-zero3": ReferenceJob(spec=DENSE, layout=ParallelLayout(dp=3, zero_stage=3)),
+    "cp2-ring": ReferenceJob(spec=DENSE, layout=ParallelLayout(cp=2)),
+    "zb-h1-tp2": ReferenceJob(spec=DENSE, layout=ParallelLayout(tp=2, pp=2, schedule="zb-h1", **SP)),
+    "pp2-dp2-zbv": ReferenceJob(
         spec=DENSE, layout=ParallelLayout(pp=2, dp=2, zero_stage=1, virtual_stages=2, schedule="zbv")
     ),
-    "recompute-selective-op": Case(
+    "recompute-selective-op": ReferenceJob(
         spec=DENSE, layout=ParallelLayout(dp=2, zero_stage=3, recompute="selective-op")
     ),
-    "biases-tp2-cp2": Case(spec=GPT, layout=ParallelLayout(tp=2, cp=2, **SP)),
-    "ep2-dp2": Case(spec=MOE, layout=ParallelLayout(dp=2, ep=2)),
-    "ep2-expert-tp2-zero3": Case(
+    "biases-tp2-cp2": ReferenceJob(spec=GPT, layout=ParallelLayout(tp=2, cp=2, **SP)),
+    "ep2-dp2": ReferenceJob(spec=MOE, layout=ParallelLayout(dp=2, ep=2)),
+    "ep2-expert-tp2-zero3": ReferenceJob(
         spec=MOE, layout=ParallelLayout(tp=2, dp=2, ep=2, expert_tp=2, zero_stage=3, **SP)
     ),
 }
@@ -50,18 +50,20 @@ BLOCKS_OF_EXPERTS = dataclasses.replace(
     shared_expert_size=64,
 )
 BY_BLOCKS = {  # parts of weights and of sequences are whole blocks of 32
-    "tp2-dp2-zero3": Case(
+    "tp2-dp2-zero3": ReferenceJob(
         spec=WHOLE_BLOCKS, layout=ParallelLayout(tp=2, dp=2, zero_stage=3, **SP), sequence_length=32
     ),
-    "zb-h1-tp2": Case(
+    "zb-h1-tp2": ReferenceJob(
         spec=WHOLE_BLOCKS,
         layout=ParallelLayout(tp=2, pp=2, schedule="zb-h1", **SP),
         sequence_length=32,
         num_microbatches=2,
     ),
-    "cp2-ring": Case(spec=WHOLE_BLOCKS, layout=ParallelLayout(cp=2), sequence_length=128, num_microbatches=1),
-    "ep2-dp2": Case(spec=BLOCKS_OF_EXPERTS, layout=ParallelLayout(dp=2, ep=2), sequence_length=32),
-    "ep2-expert-tp2-zero3": Case(
+    "cp2-ring": ReferenceJob(
+        spec=WHOLE_BLOCKS, layout=ParallelLayout(cp=2), sequence_length=128, num_microbatches=1
+    ),
+    "ep2-dp2": ReferenceJob(spec=BLOCKS_OF_EXPERTS, layout=ParallelLayout(dp=2, ep=2), sequence_length=32),
+    "ep2-expert-tp2-zero3": ReferenceJob(
         spec=BLOCKS_OF_EXPERTS,
         layout=ParallelLayout(tp=2, dp=2, ep=2, expert_tp=2, zero_stage=3, **SP),
         sequence_length=32,
@@ -85,7 +87,9 @@ def test_layout_in_eight_bits_computes_what_one_process_computes(eight_bits: Eig
 
 def test_a_layout_in_which_values_cross_boundaries_is_within_the_looser_tolerance() -> None:
     """Small activations of GELU are below the smallest of their row, of which each rank has another part."""
-    case = Case(spec=GEMMA, layout=ParallelLayout(tp=2, **SP), steps=3, num_microbatches=2, eight_bits="fp8")
+    case = ReferenceJob(
+        spec=GEMMA, layout=ParallelLayout(tp=2, **SP), steps=3, num_microbatches=2, eight_bits="fp8"
+    )
     difference = compare(run_reference(case, SETTINGS), run_layout(case, SETTINGS))
     assert difference.loss <= EIGHT_BITS_LOSS
     assert TOLERANCE < difference.gradient <= EIGHT_BITS_GRADIENTS

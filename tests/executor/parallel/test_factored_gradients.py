@@ -20,7 +20,7 @@ from costmodel.updates.compression import parse_compression
 from executor.bench.local_ranks import run_ranks
 from executor.model.transformer import CausalLM, build_model
 from executor.parallel import compressed
-from executor.parallel.compressed import Compressor, Replica, units
+from executor.parallel.compressed import Compressor, ReplicaErrors, units
 from executor.parallel.factors import goes_as_factors, orthogonalize, seeds
 from executor.parallel.narrow import added
 from executor.parallel.weights import initialize
@@ -170,7 +170,7 @@ def saved_of(compressors: Sequence[Compressor], monkeypatch: pytest.MonkeyPatch)
     found: dict[str, torch.Tensor] = {}
     for replica, compressor in enumerate(compressors):
         monkeypatch.setattr(compressed.dist, "get_rank", lambda _group, replica=replica: replica)
-        found |= Replica(compressor=compressor, models=[], group=None).state()
+        found |= ReplicaErrors(compressor=compressor, models=[], group=None).state()
     return {name: value.clone() for name, value in found.items()}
 
 
@@ -192,7 +192,7 @@ def restored(
     sizes = {name: value.numel() for name, value in saved.items()}
     for replica, compressor in enumerate(found):
         monkeypatch.setattr(compressed.dist, "get_rank", lambda _group, replica=replica: replica)
-        told.add(Replica(compressor=compressor, models=[built], group=None).restore(sizes, load))
+        told.add(ReplicaErrors(compressor=compressor, models=[built], group=None).restore(sizes, load))
     return found, told
 
 

@@ -18,19 +18,19 @@ torch = pytest.importorskip("torch")
 
 from executor.launch.overlaps import check_overlaps
 from executor.parallel.device import require_nvlink
-from executor.validation.reference import Case, compare, run_layout, run_reference
+from executor.validation.reference import ReferenceJob, compare, run_layout, run_reference
 from tests.executor.parallel.test_parity import DENSE, GPT, MOE, SETTINGS, TOLERANCE, shallow
 from tests.executor.training.test_commands import plan_file
 
 SP = {"sequence_parallel": True}
 CASES = {
-    "tp2": Case(spec=DENSE, layout=ParallelLayout(tp=2, **SP)),
-    "tp2-dp2-zero3": Case(
+    "tp2": ReferenceJob(spec=DENSE, layout=ParallelLayout(tp=2, **SP)),
+    "tp2-dp2-zero3": ReferenceJob(
         spec=DENSE, layout=ParallelLayout(tp=2, dp=2, zero_stage=3, microbatch_size=2, **SP)
     ),
-    "zb-h1": Case(spec=DENSE, layout=ParallelLayout(tp=2, pp=2, schedule="zb-h1", **SP)),
-    "biases-cp2": Case(spec=GPT, layout=ParallelLayout(tp=2, cp=2, **SP)),
-    "experts": Case(spec=MOE, layout=ParallelLayout(ep=2, tp=2, dp=2, zero_stage=1, **SP)),
+    "zb-h1": ReferenceJob(spec=DENSE, layout=ParallelLayout(tp=2, pp=2, schedule="zb-h1", **SP)),
+    "biases-cp2": ReferenceJob(spec=GPT, layout=ParallelLayout(tp=2, cp=2, **SP)),
+    "experts": ReferenceJob(spec=MOE, layout=ParallelLayout(ep=2, tp=2, dp=2, zero_stage=1, **SP)),
 }
 
 

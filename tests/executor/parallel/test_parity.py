@@ -14,7 +14,7 @@ from costmodel.models.spec import ModelSpec
 pytest.importorskip("torch")
 
 from executor.training.optimizer import OptimizerSettings
-from executor.validation.reference import Case, Outcome, compare, run_layout, run_reference
+from executor.validation.reference import Outcome, ReferenceJob, compare, run_layout, run_reference
 
 TOLERANCE = 1e-5
 SETTINGS = OptimizerSettings(learning_rate=1e-2, warmup_steps=2, total_steps=10)
@@ -134,109 +134,117 @@ def layout(**fields: object) -> ParallelLayout:
 
 CASES = {
     # one axis at a time
-    "single": Case(spec=DENSE, layout=layout()),
-    "tp2-without-sequence-parallel": Case(spec=DENSE, layout=layout(tp=2, sequence_parallel=False)),
-    "tp4": Case(spec=WIDE, layout=layout(tp=4)),
-    "dp2-zero0": Case(spec=DENSE, layout=layout(dp=2)),
-    "dp2-zero1": Case(spec=DENSE, layout=layout(dp=2, zero_stage=1)),
-    "dp2-zero2": Case(spec=DENSE, layout=layout(dp=2, zero_stage=2)),
-    "dp3-zero3": Case(spec=DENSE, layout=layout(dp=3, zero_stage=3)),
-    "hsdp-2x2": Case(spec=DENSE, layout=layout(dp=4, zero_stage=3, shard_degree=2)),
-    "cp2-ring": Case(spec=DENSE, layout=layout(cp=2)),
-    "cp4-ring": Case(spec=DENSE, layout=layout(cp=4)),
-    "cp2-ulysses": Case(spec=DENSE, layout=layout(cp=2, cp_kind="ulysses")),
-    "cp2-allgather": Case(spec=DENSE, layout=layout(cp=2, cp_kind="allgather")),
-    "ep2": Case(spec=MOE, layout=layout(dp=2, ep=2)),
-    "expert-tp2": Case(spec=MOE, layout=layout(tp=2, expert_tp=2)),
+    "single": ReferenceJob(spec=DENSE, layout=layout()),
+    "tp2-without-sequence-parallel": ReferenceJob(spec=DENSE, layout=layout(tp=2, sequence_parallel=False)),
+    "tp4": ReferenceJob(spec=WIDE, layout=layout(tp=4)),
+    "dp2-zero0": ReferenceJob(spec=DENSE, layout=layout(dp=2)),
+    "dp2-zero1": ReferenceJob(spec=DENSE, layout=layout(dp=2, zero_stage=1)),
+    "dp2-zero2": ReferenceJob(spec=DENSE, layout=layout(dp=2, zero_stage=2)),
+    "dp3-zero3": ReferenceJob(spec=DENSE, layout=layout(dp=3, zero_stage=3)),
+    "hsdp-2x2": ReferenceJob(spec=DENSE, layout=layout(dp=4, zero_stage=3, shard_degree=2)),
+    "cp2-ring": ReferenceJob(spec=DENSE, layout=layout(cp=2)),
+    "cp4-ring": ReferenceJob(spec=DENSE, layout=layout(cp=4)),
+    "cp2-ulysses": ReferenceJob(spec=DENSE, layout=layout(cp=2, cp_kind="ulysses")),
+    "cp2-allgather": ReferenceJob(spec=DENSE, layout=layout(cp=2, cp_kind="allgather")),
+    "ep2": ReferenceJob(spec=MOE, layout=layout(dp=2, ep=2)),
+    "expert-tp2": ReferenceJob(spec=MOE, layout=layout(tp=2, expert_tp=2)),
     # every schedule, uneven stages, recomputation
-    "gpipe": Case(spec=DENSE, layout=layout(pp=2, schedule="gpipe")),
-    "1f1b-uneven": Case(spec=DENSE, layout=layout(pp=2, microbatch_size=2), layers_of_stage=(3, 1)),
-    "1f1b-fewer-microbatches-than-stages": Case(spec=DENSE, layout=layout(pp=4), num_microbatches=2),
-    "interleaved": Case(
+    "gpipe": ReferenceJob(spec=DENSE, layout=layout(pp=2, schedule="gpipe")),
+    "1f1b-uneven": ReferenceJob(spec=DENSE, layout=layout(pp=2, microbatch_size=2), layers_of_stage=(3, 1)),
+    "1f1b-fewer-microbatches-than-stages": ReferenceJob(spec=DENSE, layout=layout(pp=4), num_microbatches=2),
+    "interleaved": ReferenceJob(
         spec=WIDE,
         layout=layout(pp=2, virtual_stages=2, schedule="interleaved"),
         layers_of_stage=(3, 2, 2, 1),
     ),
-    "interleaved-three-chunks": Case(
+    "interleaved-three-chunks": ReferenceJob(
         spec=WIDE, layout=layout(pp=2, virtual_stages=3, schedule="interleaved")
     ),
-    "zb-h1": Case(spec=DENSE, layout=layout(pp=4, schedule="zb-h1"), num_microbatches=8),
-    "zb-h1-tp2": Case(spec=DENSE, layout=layout(tp=2, pp=2, schedule="zb-h1")),
-    "v-half": Case(spec=DENSE, layout=layout(pp=2, virtual_stages=2, schedule="v-half")),
-    "zbv": Case(spec=DENSE, layout=layout(pp=2, virtual_stages=2, schedule="zbv")),
-    "dualpipev": Case(
+    "zb-h1": ReferenceJob(spec=DENSE, layout=layout(pp=4, schedule="zb-h1"), num_microbatches=8),
+    "zb-h1-tp2": ReferenceJob(spec=DENSE, layout=layout(tp=2, pp=2, schedule="zb-h1")),
+    "v-half": ReferenceJob(spec=DENSE, layout=layout(pp=2, virtual_stages=2, schedule="v-half")),
+    "zbv": ReferenceJob(spec=DENSE, layout=layout(pp=2, virtual_stages=2, schedule="zbv")),
+    "dualpipev": ReferenceJob(
         spec=WIDE, layout=layout(pp=2, virtual_stages=2, schedule="dualpipev"), num_microbatches=6
     ),
-    "recompute-full": Case(spec=DENSE, layout=layout(pp=2, recompute="full"), recompute_of_stage=(2, 1)),
-    "recompute-full-split-backward": Case(
+    "recompute-full": ReferenceJob(
+        spec=DENSE, layout=layout(pp=2, recompute="full"), recompute_of_stage=(2, 1)
+    ),
+    "recompute-full-split-backward": ReferenceJob(
         spec=DENSE, layout=layout(pp=2, recompute="full", schedule="zb-h1")
     ),
-    "recompute-selective": Case(spec=DENSE, layout=layout(tp=2, recompute="selective")),
-    "recompute-selective-op": Case(spec=DENSE, layout=layout(dp=2, zero_stage=3, recompute="selective-op")),
-    "ep2-recompute-selective-op": Case(
+    "recompute-selective": ReferenceJob(spec=DENSE, layout=layout(tp=2, recompute="selective")),
+    "recompute-selective-op": ReferenceJob(
+        spec=DENSE, layout=layout(dp=2, zero_stage=3, recompute="selective-op")
+    ),
+    "ep2-recompute-selective-op": ReferenceJob(
         spec=MOE, layout=layout(dp=2, ep=2, zero_stage=3, recompute="selective-op")
     ),
     # axes together
-    "tp2-dp2-zero3": Case(spec=DENSE, layout=layout(tp=2, dp=2, zero_stage=3)),
-    "tp2-hsdp-2x2": Case(
+    "tp2-dp2-zero3": ReferenceJob(spec=DENSE, layout=layout(tp=2, dp=2, zero_stage=3)),
+    "tp2-hsdp-2x2": ReferenceJob(
         spec=DENSE, layout=layout(tp=2, dp=4, zero_stage=3, shard_degree=2), num_microbatches=1
     ),
-    "tp2-cp2": Case(spec=DENSE, layout=layout(tp=2, cp=2)),
-    "tp2-cp2-ulysses": Case(spec=WIDE, layout=layout(tp=2, cp=2, cp_kind="ulysses")),
-    "tp2-pp2": Case(spec=DENSE, layout=layout(tp=2, pp=2)),
-    "tp2-pp2-dp2": Case(spec=DENSE, layout=layout(tp=2, pp=2, dp=2, zero_stage=1)),
-    "pp2-dp2-zero3": Case(spec=DENSE, layout=layout(pp=2, dp=2, zero_stage=3)),
-    "pp2-dp2-zbv": Case(
+    "tp2-cp2": ReferenceJob(spec=DENSE, layout=layout(tp=2, cp=2)),
+    "tp2-cp2-ulysses": ReferenceJob(spec=WIDE, layout=layout(tp=2, cp=2, cp_kind="ulysses")),
+    "tp2-pp2": ReferenceJob(spec=DENSE, layout=layout(tp=2, pp=2)),
+    "tp2-pp2-dp2": ReferenceJob(spec=DENSE, layout=layout(tp=2, pp=2, dp=2, zero_stage=1)),
+    "pp2-dp2-zero3": ReferenceJob(spec=DENSE, layout=layout(pp=2, dp=2, zero_stage=3)),
+    "pp2-dp2-zbv": ReferenceJob(
         spec=DENSE, layout=layout(pp=2, dp=2, zero_stage=1, virtual_stages=2, schedule="zbv")
     ),
-    "cp2-pp2": Case(spec=DENSE, layout=layout(cp=2, pp=2)),
-    "ep2-tp2-dp2": Case(spec=MOE, layout=layout(ep=2, tp=2, dp=2, zero_stage=1)),
-    "ep2-hsdp-2x2": Case(
+    "cp2-pp2": ReferenceJob(spec=DENSE, layout=layout(cp=2, pp=2)),
+    "ep2-tp2-dp2": ReferenceJob(spec=MOE, layout=layout(ep=2, tp=2, dp=2, zero_stage=1)),
+    "ep2-hsdp-2x2": ReferenceJob(
         spec=MOE, layout=layout(ep=2, dp=4, zero_stage=1, shard_degree=2), num_microbatches=1
     ),
-    "ep2-zero3": Case(spec=MOE, layout=layout(ep=2, dp=4, zero_stage=3), num_microbatches=2),
-    "ep2-expert-tp2-dp2": Case(spec=MOE, layout=layout(ep=2, expert_tp=2, tp=2, dp=2, zero_stage=2)),
-    "ep2-expert-tp2-few-rows": Case(
+    "ep2-zero3": ReferenceJob(spec=MOE, layout=layout(ep=2, dp=4, zero_stage=3), num_microbatches=2),
+    "ep2-expert-tp2-dp2": ReferenceJob(spec=MOE, layout=layout(ep=2, expert_tp=2, tp=2, dp=2, zero_stage=2)),
+    "ep2-expert-tp2-few-rows": ReferenceJob(
         spec=dataclasses.replace(MOE, num_experts=16, num_experts_per_token=1),
         layout=layout(ep=2, expert_tp=2, tp=2, dp=2),
         sequence_length=4,
     ),  # some ranks receive none
-    "expert-tp4-over-context": Case(spec=MOE, layout=layout(expert_tp=4, tp=2, cp=2)),
-    "ep2-pp2-zb-h1": Case(spec=MOE, layout=layout(ep=2, dp=2, pp=2, schedule="zb-h1")),
-    "ep2-cp2": Case(spec=MOE, layout=layout(ep=2, cp=2)),
-    "other-axis-order": Case(
+    "expert-tp4-over-context": ReferenceJob(spec=MOE, layout=layout(expert_tp=4, tp=2, cp=2)),
+    "ep2-pp2-zb-h1": ReferenceJob(spec=MOE, layout=layout(ep=2, dp=2, pp=2, schedule="zb-h1")),
+    "ep2-cp2": ReferenceJob(spec=MOE, layout=layout(ep=2, cp=2)),
+    "other-axis-order": ReferenceJob(
         spec=DENSE, layout=layout(tp=2, pp=2, dp=2, axis_order=("dp", "tp", "cp", "pp"))
     ),
     # other families
-    "mla-tp2": Case(spec=MLA, layout=layout(tp=2)),
-    "mla-cp2": Case(spec=MLA, layout=layout(cp=2)),
-    "gpt-tp2-cp2": Case(spec=GPT, layout=layout(tp=2, cp=2)),
-    "gpt-oss-cp2-ep2": Case(spec=GPT_OSS, layout=layout(cp=2, ep=2)),
-    "gpt-oss-ulysses": Case(spec=GPT_OSS, layout=layout(cp=2, cp_kind="ulysses")),
-    "gpt-oss-cp2-allgather": Case(spec=GPT_OSS, layout=layout(cp=2, cp_kind="allgather")),
-    "gpt-oss-pp2-zb-h1": Case(spec=GPT_OSS, layout=layout(pp=2, schedule="zb-h1")),
-    "gpt-oss-tp2": Case(spec=GPT_OSS, layout=layout(tp=2, ep=2)),
-    "nemotron-tp2": Case(spec=NEMOTRON, layout=layout(tp=2)),
-    "llama-3.1-cp2-ring": Case(spec=LLAMA_31, layout=layout(cp=2)),
-    "llama-3.1-tp2-pp2": Case(spec=LLAMA_31, layout=layout(tp=2, pp=2)),
-    "gemma-tp2": Case(spec=GEMMA, layout=layout(tp=2)),
-    "gemma-cp2-gathers-keys": Case(spec=GEMMA, layout=layout(cp=2)),
-    "gemma-ulysses": Case(spec=GEMMA, layout=layout(cp=2, cp_kind="ulysses")),
-    "gemma-tp2-pp2-dp2": Case(spec=GEMMA, layout=layout(tp=2, pp=2, dp=2, zero_stage=1), num_microbatches=2),
-    "gemma-recompute-selective-op": Case(
+    "mla-tp2": ReferenceJob(spec=MLA, layout=layout(tp=2)),
+    "mla-cp2": ReferenceJob(spec=MLA, layout=layout(cp=2)),
+    "gpt-tp2-cp2": ReferenceJob(spec=GPT, layout=layout(tp=2, cp=2)),
+    "gpt-oss-cp2-ep2": ReferenceJob(spec=GPT_OSS, layout=layout(cp=2, ep=2)),
+    "gpt-oss-ulysses": ReferenceJob(spec=GPT_OSS, layout=layout(cp=2, cp_kind="ulysses")),
+    "gpt-oss-cp2-allgather": ReferenceJob(spec=GPT_OSS, layout=layout(cp=2, cp_kind="allgather")),
+    "gpt-oss-pp2-zb-h1": ReferenceJob(spec=GPT_OSS, layout=layout(pp=2, schedule="zb-h1")),
+    "gpt-oss-tp2": ReferenceJob(spec=GPT_OSS, layout=layout(tp=2, ep=2)),
+    "nemotron-tp2": ReferenceJob(spec=NEMOTRON, layout=layout(tp=2)),
+    "llama-3.1-cp2-ring": ReferenceJob(spec=LLAMA_31, layout=layout(cp=2)),
+    "llama-3.1-tp2-pp2": ReferenceJob(spec=LLAMA_31, layout=layout(tp=2, pp=2)),
+    "gemma-tp2": ReferenceJob(spec=GEMMA, layout=layout(tp=2)),
+    "gemma-cp2-gathers-keys": ReferenceJob(spec=GEMMA, layout=layout(cp=2)),
+    "gemma-ulysses": ReferenceJob(spec=GEMMA, layout=layout(cp=2, cp_kind="ulysses")),
+    "gemma-tp2-pp2-dp2": ReferenceJob(
+        spec=GEMMA, layout=layout(tp=2, pp=2, dp=2, zero_stage=1), num_microbatches=2
+    ),
+    "gemma-recompute-selective-op": ReferenceJob(
         spec=GEMMA, layout=layout(dp=2, zero_stage=3, recompute="selective-op")
     ),
-    "deepseek-ep2-zero3": Case(spec=DEEPSEEK, layout=layout(ep=2, dp=2, zero_stage=3)),
-    "deepseek-ep2-tp2-dp2": Case(spec=DEEPSEEK, layout=layout(ep=2, tp=2, dp=2, zero_stage=1)),
-    "deepseek-ep2-cp2": Case(spec=DEEPSEEK, layout=layout(ep=2, cp=2)),
-    "deepseek-ep2-pp2-zb-h1": Case(spec=DEEPSEEK, layout=layout(ep=2, dp=2, pp=2, schedule="zb-h1")),
-    "tied-tp2": Case(spec=TIED, layout=layout(tp=2)),
-    "tied-tp2-pp2-dp2": Case(spec=TIED, layout=layout(tp=2, pp=2, dp=2, zero_stage=1), num_microbatches=2),
-    "tied-zbv": Case(spec=TIED, layout=layout(pp=2, virtual_stages=2, schedule="zbv")),
+    "deepseek-ep2-zero3": ReferenceJob(spec=DEEPSEEK, layout=layout(ep=2, dp=2, zero_stage=3)),
+    "deepseek-ep2-tp2-dp2": ReferenceJob(spec=DEEPSEEK, layout=layout(ep=2, tp=2, dp=2, zero_stage=1)),
+    "deepseek-ep2-cp2": ReferenceJob(spec=DEEPSEEK, layout=layout(ep=2, cp=2)),
+    "deepseek-ep2-pp2-zb-h1": ReferenceJob(spec=DEEPSEEK, layout=layout(ep=2, dp=2, pp=2, schedule="zb-h1")),
+    "tied-tp2": ReferenceJob(spec=TIED, layout=layout(tp=2)),
+    "tied-tp2-pp2-dp2": ReferenceJob(
+        spec=TIED, layout=layout(tp=2, pp=2, dp=2, zero_stage=1), num_microbatches=2
+    ),
+    "tied-zbv": ReferenceJob(spec=TIED, layout=layout(pp=2, virtual_stages=2, schedule="zbv")),
 }
 
 
-def shallow(case: Case) -> Case:
+def shallow(case: ReferenceJob) -> ReferenceJob:
     """Without stages, two layers and two microbatches show all there is."""
     if case.layout.pp > 1:
         return case

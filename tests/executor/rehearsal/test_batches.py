@@ -19,7 +19,14 @@ from executor.rehearsal.batches import Batches, Request
 from executor.rehearsal.http import asking, events
 from executor.rehearsal.programs import work_of
 from executor.rehearsal.router import workers_of
-from executor.rehearsal.script import Door, Measured, Requests, Script, read_script, write_script
+from executor.rehearsal.script import (
+    ClientLoad,
+    LocalPort,
+    MeasuredRequests,
+    RehearsalScript,
+    read_script,
+    write_script,
+)
 from executor.rehearsal.server import check_words, run_server
 from topology.base.decode import read_json, structure
 from topology.base.errors import InputError
@@ -61,12 +68,12 @@ def load_of(*arrivals_s: float, outputs: int = 5) -> Load:
     )
 
 
-def script_of(load: Load, tmp_path: Path, *, port: int, rules: Scheduler = RULES) -> Script:
+def script_of(load: Load, tmp_path: Path, *, port: int, rules: Scheduler = RULES) -> RehearsalScript:
     """One server behind its own door."""
-    return Script(
-        doors={"127.0.0.1:8000": Door(port=port), "localhost:8000": Door(port=port)},
+    return RehearsalScript(
+        doors={"127.0.0.1:8000": LocalPort(port=port), "localhost:8000": LocalPort(port=port)},
         pools={"": PoolRules(workers=1, times=times(response_s=0.005), rules=rules)},
-        requests=Requests(
+        requests=ClientLoad(
             input_tokens=tuple(load.input_tokens.tolist()),
             output_tokens=tuple(load.output_tokens.tolist()),
             cached_tokens=tuple(load.cached_tokens.tolist()),
@@ -189,7 +196,7 @@ def test_programs_do_what_their_words_say(
         server.cancel()
 
     finished(asyncio.wait_for(play(), 20))
-    found = structure(read_json(script.results), Measured, "results")
+    found = structure(read_json(script.results), MeasuredRequests, "results")
     expected = simulate(script.pools[""].times, RULES, load)
     assert found.ttft_s == pytest.approx(expected.ttft_s.tolist(), abs=0.04)
     assert found.tpot_s == pytest.approx(expected.tpot_s.tolist(), abs=0.01)
@@ -206,7 +213,7 @@ def test_a_command_that_starts_another_server_than_the_simulated_one_is_refused(
 def test_routers_are_told_of_their_servers_in_every_engines_words(tmp_path: Path) -> None:
     """Of vLLM and SGLang by words, of nginx and TensorRT-LLM by a file; strangers are refused."""
     script = script_of(load_of(0.0), tmp_path, port=7)
-    mine = [Door(port=7)]
+    mine = [LocalPort(port=7)]
     assert workers_of("vllm-router", ["--worker-urls", "http://127.0.0.1:8000"], script) == mine
     files = {
         "nginx": "upstream workers {\n    server 127.0.0.1:8000;\n}",

@@ -16,20 +16,22 @@ from app.actions.runs.training_run import require_trained_as_planned
 from costmodel.layout import ParallelLayout
 from costmodel.updates.adapters import parse_adapter
 from executor.training.muon import blended, is_matrix, newton_schulz, step_of
-from executor.validation.reference import Case, compare, run_layout, run_reference
+from executor.validation.reference import ReferenceJob, compare, run_layout, run_reference
 from planner.plan import Plan
 from tests.executor.parallel.test_parity import DENSE, MOE, SETTINGS, TIED, TOLERANCE, layout, shallow
 from tests.executor.training.test_training import copy_of, losses, run_here, settings_in
 from topology.base.errors import NoFeasiblePlanError
 
 CASES = {
-    "tp2-sequence-parallel": Case(spec=DENSE, layout=layout(tp=2)),
-    "dp3-zero3-uneven": Case(spec=DENSE, layout=layout(dp=3, zero_stage=3)),
-    "tp2-hsdp-2x2": Case(spec=DENSE, layout=layout(tp=2, dp=4, zero_stage=3, shard_degree=2)),
-    "cp2-zero1": Case(spec=DENSE, layout=layout(cp=2, zero_stage=1)),
-    "pp2-dp2-zbv": Case(spec=TIED, layout=layout(pp=2, dp=2, zero_stage=1, virtual_stages=2, schedule="zbv")),
-    "ep2-expert-tp2-dp2": Case(spec=MOE, layout=layout(ep=2, expert_tp=2, tp=2, dp=2, zero_stage=2)),
-    "ep2-zero3": Case(spec=MOE, layout=layout(ep=2, dp=4, zero_stage=3)),
+    "tp2-sequence-parallel": ReferenceJob(spec=DENSE, layout=layout(tp=2)),
+    "dp3-zero3-uneven": ReferenceJob(spec=DENSE, layout=layout(dp=3, zero_stage=3)),
+    "tp2-hsdp-2x2": ReferenceJob(spec=DENSE, layout=layout(tp=2, dp=4, zero_stage=3, shard_degree=2)),
+    "cp2-zero1": ReferenceJob(spec=DENSE, layout=layout(cp=2, zero_stage=1)),
+    "pp2-dp2-zbv": ReferenceJob(
+        spec=TIED, layout=layout(pp=2, dp=2, zero_stage=1, virtual_stages=2, schedule="zbv")
+    ),
+    "ep2-expert-tp2-dp2": ReferenceJob(spec=MOE, layout=layout(ep=2, expert_tp=2, tp=2, dp=2, zero_stage=2)),
+    "ep2-zero3": ReferenceJob(spec=MOE, layout=layout(ep=2, dp=4, zero_stage=3)),
 }
 
 

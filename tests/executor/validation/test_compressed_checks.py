@@ -16,7 +16,7 @@ from costmodel.updates.compression import parse_compression
 from executor.training.optimizer import OptimizerSettings
 from executor.validation.fake_rank import RankTask
 from executor.validation.memory_trace import traced_memory
-from executor.validation.reference import Case, compare, run_reference
+from executor.validation.reference import ReferenceJob, compare, run_reference
 from executor.validation.shrink import small_case
 from executor.validation.validate import NUMERIC_TOLERANCE, check_numerics, compressed_tolerance
 from planner.plan import Plan
@@ -54,7 +54,7 @@ def test_gradients_left_whole_would_be_seen(kind: str, plan_of: Callable[..., Pl
 
 def test_one_process_plays_replicas_whose_gradients_are_whole(plan_of: Callable[..., Plan]) -> None:
     """As factors of full rank nothing is lost but rounding: the sum over replicas is that of the batch."""
-    case: Case = small_case(of_kind(plan_of, "bf16"))
+    case: ReferenceJob = small_case(of_kind(plan_of, "bf16"))
     whole = run_reference(replace(case, compression=None), SETTINGS)
     played = run_reference(replace(case, compression="powersgd:128"), SETTINGS)  # no matrix is worth it
     assert compare(whole, played).gradient < 1e-6

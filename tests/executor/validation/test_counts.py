@@ -243,9 +243,9 @@ def test_a_difference_is_named() -> None:
     """A wrong expectation is reported by part, phase, axis and kind."""
     from collections import Counter
 
-    from executor.validation.counts import Key
+    from executor.validation.counts import CountKey
     from executor.validation.expected_counts import terms_of
 
-    key = Key(part="layer", phase="forward", kind="all_gather", axis="tp")
+    key = CountKey(part="layer", phase="forward", kind="all_gather", axis="tp")
     (term,) = terms_of("message_bytes", "B", Counter({key: 8}), Counter({key: 16}))
     assert (term.name, term.equal) == ("layer forward tp all_gather message bytes", False)

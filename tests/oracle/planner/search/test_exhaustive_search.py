@@ -29,7 +29,7 @@ from costmodel.layout import (
 )
 from costmodel.memory.fit import fit_of, out_of_memory_chance
 from costmodel.memory.stage import held_microbatches, holds_ends, stage_parts
-from costmodel.models.compressed_attention import Compression
+from costmodel.models.compressed_attention import AttentionCompression
 from costmodel.models.parameters import parameter_count
 from costmodel.models.recurrence import Recurrence
 from costmodel.models.spec import ModelSpec, layer_order, layer_runs
@@ -52,7 +52,7 @@ from topology.spec import ClusterSpec
 RELATIVE = 1e-6
 CAL = load_calibration()
 COMPRESSED: dict[str, Any] = {
-    "compression": Compression(output_groups=4, output_rank=64), "q_lora_rank": 128, "residual_streams": 4,
+    "compression": AttentionCompression(output_groups=4, output_rank=64), "q_lora_rank": 128, "residual_streams": 4,
     "sliding_window": 128, "index_heads": 4, "index_head_dim": 32, "index_topk": 64,
 }  # fmt: skip
 

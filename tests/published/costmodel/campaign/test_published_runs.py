@@ -11,8 +11,8 @@ import pytest
 
 from costmodel.campaign.checkpoint import CheckpointState, saved_bytes_per_parameter
 from costmodel.campaign.closed_form import expected
-from costmodel.campaign.compose import Job, bare_course, course_of
-from costmodel.campaign.course import Course, Hazard, Level
+from costmodel.campaign.compose import CampaignJob, bare_course, course_of
+from costmodel.campaign.course import CheckpointLevel, Course, Hazard
 from costmodel.campaign.failures import (
     default_model,
     explain_measured,
@@ -39,7 +39,7 @@ def world(site: str, **changed: object) -> FailureModel:
     return replace(default_model("h100-sxm"), site=sites()[site], **changed)
 
 
-def job(gpus: int, days: float, total_bytes: float, step_s: float = 5.0) -> Job:
+def job(gpus: int, days: float, total_bytes: float, step_s: float = 5.0) -> CampaignJob:
     """A job of so many GPUs, with its checkpoint spread evenly."""
     state = CheckpointState(
         total_bytes=total_bytes,
@@ -47,7 +47,7 @@ def job(gpus: int, days: float, total_bytes: float, step_s: float = 5.0) -> Job:
         weights_per_rank_bytes=total_bytes / 7 / 128,
         writers=gpus,
     )
-    return Job(work_s=days * DAY, step_s=step_s, gpus=gpus, replica_gpus=128, checkpoint=state)
+    return CampaignJob(work_s=days * DAY, step_s=step_s, gpus=gpus, replica_gpus=128, checkpoint=state)
 
 
 def times(of: FailureModel, **seconds: float) -> FailureModel:
@@ -194,7 +194,7 @@ def synchronous(per_s: float, restart_s: float, pause_s: float, every_s: float) 
         work_s=100 * DAY,
         nodes=1,
         hazards=(Hazard(name="any", per_s=per_s, notice_s=1e-3, restart_s=restart_s),),
-        levels=(Level(name="storage", stall_s=pause_s, durable_s=0.0, load_s=0.0),),
+        levels=(CheckpointLevel(name="storage", stall_s=pause_s, durable_s=0.0, load_s=0.0),),
         every_s=(every_s,),
         repair_s=1.0,
     )

@@ -8,7 +8,7 @@ import pytest
 
 from costmodel.campaign import simulate as simulate_module
 from costmodel.campaign.closed_form import erlang_b, expected, node_states, why_invalid
-from costmodel.campaign.course import Course, Hazard, Level
+from costmodel.campaign.course import CheckpointLevel, Course, Hazard
 from costmodel.campaign.cycles import Cycles
 from costmodel.campaign.simulate import simulate, simulate_unless_late
 from tests.counts import tries
@@ -42,10 +42,12 @@ def random_course(seed: int) -> Course:
     stall_s, durable_s = 10 ** draw.uniform(-2, 2), part(-4, -1.5) * draw.integers(0, 2)
     every_s = float(np.sqrt(2 * stall_s * between_s)) * 10 ** draw.uniform(-0.3, 0.3)
     every_s = min(max(every_s, durable_s + 1), 0.3 * between_s)
-    levels = (Level(name="storage", stall_s=stall_s, durable_s=durable_s, load_s=part(-4, -1.5)),)
+    levels = (CheckpointLevel(name="storage", stall_s=stall_s, durable_s=durable_s, load_s=part(-4, -1.5)),)
     intervals: tuple[float, ...] = (every_s,)
     if draw.random() < 0.4:
-        near = Level(name="peer", stall_s=stall_s / 10, durable_s=durable_s / 10, load_s=1.0, survives="node")
+        near = CheckpointLevel(
+            name="peer", stall_s=stall_s / 10, durable_s=durable_s / 10, load_s=1.0, survives="node"
+        )
         levels, intervals = (near, *levels), (every_s / int(draw.integers(2, 9)), every_s)
     losses = sum(hazard.per_s for hazard in hazards if hazard.nodes)
     repair_s = 10 ** draw.uniform(3.5, 5.5)
@@ -131,7 +133,7 @@ def plain(**changed: object) -> Course:
             work_s=90 * DAY,
             nodes=2048,
             hazards=(Hazard(name="any", per_s=1 / (3 * HOUR), notice_s=30, restart_s=100),),
-            levels=(Level(name="storage", stall_s=10.0, durable_s=0.0, load_s=0.0),),
+            levels=(CheckpointLevel(name="storage", stall_s=10.0, durable_s=0.0, load_s=0.0),),
             every_s=(460.0,),
             repair_s=1.0,
         ),
@@ -249,7 +251,7 @@ def test_a_thousand_campaigns_of_ninety_days_take_less_than_a_minute() -> None:
         spares=12,
         repair_s=DAY,
         every_s=(150.0,),
-        levels=(Level(name="storage", stall_s=1.0, durable_s=57.0, load_s=60.0),),
+        levels=(CheckpointLevel(name="storage", stall_s=1.0, durable_s=57.0, load_s=60.0),),
     )
     started = time.process_time()
     runs = simulate(course, 1000)

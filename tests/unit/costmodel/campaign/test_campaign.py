@@ -12,13 +12,13 @@ from costmodel.campaign.checkpoint import (
     saved_bytes_per_parameter,
 )
 from costmodel.campaign.closed_form import at_full_strength, expected
-from costmodel.campaign.compose import Job, bare_course, bound_useful_share, course_of
-from costmodel.campaign.course import Level
+from costmodel.campaign.compose import CampaignJob, bare_course, bound_useful_share, course_of
+from costmodel.campaign.course import CheckpointLevel
 from costmodel.campaign.failures import default_model
 from costmodel.campaign.interval import with_best_interval, with_best_spares
 from costmodel.campaign.record import KEPT, Campaign, Duration, FailureModel
 from costmodel.campaign.tiers import chains_of
-from costmodel.campaign.worth import Price
+from costmodel.campaign.worth import RunPrice
 from costmodel.case import Workload
 from costmodel.job import TrainingJob
 from costmodel.layout import ParallelLayout
@@ -37,7 +37,7 @@ BYTES = 14 * 405.85e9
 BAND = (4.0, 7.0)
 
 
-def job(total_bytes: float = BYTES, *, days: float = 56, gpus: int = 16384) -> Job:
+def job(total_bytes: float = BYTES, *, days: float = 56, gpus: int = 16384) -> CampaignJob:
     """A job whose checkpoint is spread evenly."""
     state = CheckpointState(
         total_bytes=total_bytes,
@@ -45,7 +45,7 @@ def job(total_bytes: float = BYTES, *, days: float = 56, gpus: int = 16384) -> J
         weights_per_rank_bytes=total_bytes / 7 / 64,
         writers=gpus,
     )
-    return Job(work_s=days * DAY, step_s=5.4, gpus=gpus, replica_gpus=128, checkpoint=state)
+    return CampaignJob(work_s=days * DAY, step_s=5.4, gpus=gpus, replica_gpus=128, checkpoint=state)
 
 
 def answer(**changed: object) -> Campaign:
@@ -56,7 +56,7 @@ def answer(**changed: object) -> Campaign:
         CLUSTER,
         step_band_s=BAND,
         least_bytes=BYTES,
-        price=Price(usd_per_gpu_hour=2.0, gpus_per_node=8),
+        price=RunPrice(usd_per_gpu_hour=2.0, gpus_per_node=8),
         runs=40,
     )
 
@@ -301,7 +301,7 @@ def test_a_level_is_the_nearest_that_survives() -> None:
     """A lost process comes back from a peer, lost memory from storage."""
     course = bare_course(job(), replace(WORLD, peer_memory=True), CLUSTER)
     assert [course.level_for(loses) for loses in ("process", "node", "memory")] == [0, 0, 1]
-    assert isinstance(course.levels[0], Level)
+    assert isinstance(course.levels[0], CheckpointLevel)
 
 
 @pytest.mark.parametrize("world", [WORLD, replace(WORLD, min_gpus=12_288)])

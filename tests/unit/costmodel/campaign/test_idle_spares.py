@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from costmodel.campaign.closed_form import erlang_b, expected
-from costmodel.campaign.course import Course, Hazard, Level
+from costmodel.campaign.course import CheckpointLevel, Course, Hazard
 from costmodel.campaign.interval import HARDLY, with_best_spares
-from costmodel.campaign.worth import Price, usd_per_s
+from costmodel.campaign.worth import RunPrice, usd_per_s
 from topology.base.units import DAY, HOUR
 
 
@@ -16,7 +16,7 @@ def course(*, idle_nodes: int, **changes: object) -> Course:
     lost = Hazard(name="lost", per_s=8 / DAY, notice_s=30.0, restart_s=60.0, loses="node")
     made = Course(
         work_s=100 * DAY, nodes=100, idle_nodes=idle_nodes, hazards=(lost,), every_s=(600.0,), repair_s=DAY,
-        levels=(Level(name="storage", stall_s=1.0, durable_s=10.0, load_s=20.0),),
+        levels=(CheckpointLevel(name="storage", stall_s=1.0, durable_s=10.0, load_s=20.0),),
     )  # fmt: skip
     return replace(made, **changes)  # type: ignore[arg-type]
 
@@ -32,7 +32,7 @@ def course(*, idle_nodes: int, **changes: object) -> Course:
 )
 def test_only_spares_beyond_idle_nodes_are_paid_for(spares: int, idle_nodes: int, nodes_paid: int) -> None:
     """Nodes of 8 GPUs at $2 an hour; what idles in any case costs its own $16 a node, once."""
-    price = Price(usd_per_gpu_hour=2.0, gpus_per_node=8.0, idle_usd_per_hour=16.0 * idle_nodes)
+    price = RunPrice(usd_per_gpu_hour=2.0, gpus_per_node=8.0, idle_usd_per_hour=16.0 * idle_nodes)
     paid = usd_per_s(course(idle_nodes=idle_nodes, spares=spares), price)
     assert paid == pytest.approx((nodes_paid * 16.0 + idle_nodes * 16.0) / HOUR)
 

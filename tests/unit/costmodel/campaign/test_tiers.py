@@ -7,13 +7,13 @@ import pytest
 from costmodel.campaign.answer import campaign
 from costmodel.campaign.checkpoint import CheckpointState
 from costmodel.campaign.closed_form import at_full_strength, expected, why_invalid
-from costmodel.campaign.compose import Job, bare_course, bound_useful_share, chosen_places, course_of
+from costmodel.campaign.compose import CampaignJob, bare_course, bound_useful_share, chosen_places, course_of
 from costmodel.campaign.failures import default_model
 from costmodel.campaign.interval import with_best_interval
 from costmodel.campaign.record import Cause, FailureModel
 from costmodel.campaign.simulate import simulate
 from costmodel.campaign.tiers import chains_of, places
-from costmodel.campaign.worth import Price
+from costmodel.campaign.worth import RunPrice
 from topology.base.errors import InputError
 from topology.base.units import DAY
 from topology.builders import build, default_cluster
@@ -29,7 +29,7 @@ CLUSTER = replace(default_cluster("h100-sxm", 16384).spec, storage=ALL)
 WORLD = default_model("h100-sxm")
 
 
-def job(total_bytes: float = BYTES, *, uneven: float = 1.0) -> Job:
+def job(total_bytes: float = BYTES, *, uneven: float = 1.0) -> CampaignJob:
     """A job whose checkpoint is spread so unevenly."""
     state = CheckpointState(
         total_bytes=total_bytes,
@@ -37,7 +37,7 @@ def job(total_bytes: float = BYTES, *, uneven: float = 1.0) -> Job:
         weights_per_rank_bytes=total_bytes / 7 / 64,
         writers=16384,
     )
-    return Job(work_s=56 * DAY, step_s=5.4, gpus=16384, replica_gpus=128, checkpoint=state)
+    return CampaignJob(work_s=56 * DAY, step_s=5.4, gpus=16384, replica_gpus=128, checkpoint=state)
 
 
 def useful(world: FailureModel, *offered: StorageSpec) -> float:
@@ -140,7 +140,7 @@ def test_a_place_says_when_it_has_paid_back() -> None:
     """Its price over what a day of the run saves by it, counted from the two runs with and without."""
     found = campaign(
         job(), WORLD, CLUSTER, step_band_s=(4.0, 7.0), least_bytes=BYTES,
-        price=Price(usd_per_gpu_hour=2.0, gpus_per_node=8), runs=20,
+        price=RunPrice(usd_per_gpu_hour=2.0, gpus_per_node=8), runs=20,
     )  # fmt: skip
     (worth,) = [one for one in found.worth if one.change == "peer beside file-system"]
     days = [56 / share for share in (useful(WORLD, FILES), useful(WORLD, PEER, FILES))]

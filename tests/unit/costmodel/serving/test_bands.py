@@ -10,7 +10,7 @@ from costmodel.serving.bands import (
     DISAGGREGATED,
     FEWEST_ROWS,
     NOT_MEASURED,
-    Evidence,
+    LatencyEvidence,
     bands_of_kinds,
     evidence_of,
 )
@@ -20,7 +20,7 @@ from topology.builders import default_cluster
 from topology.catalog import gpus
 
 
-def behind(engine: str, gpu: str, mode: str = AGGREGATED, **degrees: int) -> Evidence:
+def behind(engine: str, gpu: str, mode: str = AGGREGATED, **degrees: int) -> LatencyEvidence:
     """What stands behind a deployment."""
     layout = ServingLayout(**degrees)
     deployed = Deployment(
