@@ -108,7 +108,7 @@ def _dispatch(words: list[str]) -> int:
     return result if isinstance(result, int) else ANSWERED
 
 
-SAID_OTHERWISE = {
+OTHER_FLAGS = {
     "--seq": "--sequence-length 8k", "--seq-length": "--sequence-length 8k",
     "--batch": "--global-batch-size 512", "--batch-size": "--global-batch-size 512",
     "--optimizer": "--set job.optimizer=NAME",
@@ -127,7 +127,7 @@ TRAINING_COMMANDS = (DEFAULT_COMMAND, "sweep")
 def _meant(what: str) -> str:
     """What says here what an option of another program says; "" where it is none."""
     option = what.partition(" (")[0].rpartition(" ")[2]
-    return SAID_OTHERWISE.get(option, "")
+    return OTHER_FLAGS.get(option, "")
 
 
 def _usage_error(error: typer.TyperException, words: list[str], chosen: str) -> InputError:

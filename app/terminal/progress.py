@@ -15,7 +15,7 @@ from app.terminal.streams import silent_s, tell
 PATIENCE_S: Final = 0.5
 PACE_S: Final = 5.0
 _REFRESH_S: Final = 0.2
-_AGAIN_S: Final = 4.0  # never silent for more than five seconds
+_REPEAT_S: Final = 4.0  # never silent for more than five seconds
 _LOOK_S: Final = 0.25
 _lives_on = threading.Event()
 
@@ -44,7 +44,7 @@ def never_silent(what: str) -> Iterator[None]:
     def watch() -> None:
         while not done.wait(_LOOK_S) and not _lives_on.is_set():
             lasted_s = time.monotonic() - started
-            if min(lasted_s, silent_s()) >= _AGAIN_S:
+            if min(lasted_s, silent_s()) >= _REPEAT_S:
                 tell(f"{what} … {lasted_s:.0f} s\n")
 
     thread = threading.Thread(target=watch, daemon=True)
@@ -99,7 +99,7 @@ class _Ticker:
             return
         if not sys.stderr.isatty():
             tell(f"{self._say()} …\n")
-            while not self._done.wait(_AGAIN_S):
+            while not self._done.wait(_REPEAT_S):
                 tell(f"{self._say()} … {time.monotonic() - started:.0f} s\n")
             return
         while not self._done.wait(_REFRESH_S):

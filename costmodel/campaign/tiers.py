@@ -18,8 +18,8 @@ from costmodel.campaign.course import CheckpointLevel
 from costmodel.campaign.record import SURVIVED, FailureModel, Storage, Survival
 from topology.spec import ClusterSpec, StorageSpec
 
-NEAR_TIERS = ("host", "peer", "nvme")
-MOST_NEAR = 2
+LOCAL_TIERS = ("host", "peer", "nvme")
+MOST_LOCAL = 2
 """Near places of one chain; a third is struck by what the others survive."""
 SURVIVES: dict[str, Survival] = {
     "host": "process", "peer": "node", "nvme": "disk", "file-system": "memory", "object-store": "memory",
@@ -46,19 +46,19 @@ def places(
     A world's own places stand for those of the cluster; where none of them is shared, its storage is.
     """
     offered = world.tiers or cluster.storage
-    shared = [place for place in offered if place.kind not in NEAR_TIERS] or [as_place(world.storage)]
-    storage_specs = [place for place in offered if place.kind in NEAR_TIERS and fits(state, cluster, place)]
-    storage_specs.sort(key=lambda place: NEAR_TIERS.index(place.kind))
+    shared = [place for place in offered if place.kind not in LOCAL_TIERS] or [as_place(world.storage)]
+    storage_specs = [place for place in offered if place.kind in LOCAL_TIERS and fits(state, cluster, place)]
+    storage_specs.sort(key=lambda place: LOCAL_TIERS.index(place.kind))
     if world.peer_memory:
         peer = next(
             (place for place in offered if place.kind == "peer"), StorageSpec(kind="peer", name="peer memory")
         )
         others = [place for place in storage_specs if place.kind != "peer"]
-        forced = [(peer, *more) for n in range(MOST_NEAR) for more in itertools.combinations(others, n)]
+        forced = [(peer, *more) for n in range(MOST_LOCAL) for more in itertools.combinations(others, n)]
     else:
         forced = [
             combination
-            for n in range(MOST_NEAR + 1)
+            for n in range(MOST_LOCAL + 1)
             for combination in itertools.combinations(storage_specs, n)
         ]
     return tuple((*chain, last) for chain in forced for last in shared)

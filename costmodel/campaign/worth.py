@@ -9,7 +9,7 @@ from costmodel.campaign.closed_form import expected, why_invalid
 from costmodel.campaign.compose import CampaignJob, course_of
 from costmodel.campaign.course import Course
 from costmodel.campaign.record import Duration, FailureModel, Worth
-from costmodel.campaign.tiers import NEAR_TIERS
+from costmodel.campaign.tiers import LOCAL_TIERS
 from topology.base.errors import InputError
 from topology.base.units import DAY, HOUR
 from topology.spec import ClusterSpec, StorageSpec
@@ -67,7 +67,7 @@ def _places_worth(
     places_worth = []
     for place in world.tiers:
         left = tuple(tier for tier in world.tiers if tier != place)
-        if place.kind not in NEAR_TIERS or not left:
+        if place.kind not in LOCAL_TIERS or not left:
             continue
         try:
             course = course_of(job, replace(world, tiers=left, peer_memory=False), cluster)
@@ -109,7 +109,7 @@ def _changes(world: FailureModel) -> Mapping[str, FailureModel]:
     timed("halving the stall of a checkpoint", stall=_times(times.stall, 0.5))
     timed("halving repair time", repair=_times(times.repair, 0.5))
     changed["twice the bandwidth of storage"] = replace(
-        world, tiers=tuple(tier if tier.kind in NEAR_TIERS else _twice(tier) for tier in world.tiers)
+        world, tiers=tuple(tier if tier.kind in LOCAL_TIERS else _twice(tier) for tier in world.tiers)
     )
     if not world.peer_memory and all(tier.kind != "peer" for tier in world.tiers):
         changed["a copy of the checkpoint in a peer's memory"] = replace(world, peer_memory=True)

@@ -23,7 +23,7 @@ LIBRARIES = ("transformers", "torchvision", "timm", "diffusers")
 LARGEST_NUMBER = 1e18  # of any count of one sample; the largest models compute 1e16 FLOP a sample
 MOST_OPS = 20_000  # of all kinds of block together; a block of a large model has about a hundred
 LARGEST_UNITS = 10**6
-MOST_TOLD, LONGEST_TOLD = 9, 2000  # texts of what stays whole, and why; characters of each
+MOST_TEXTS, LONGEST_TEXT = 9, 2000  # texts of what stays whole, and why; characters of each
 MOST_BLOCKS = 1024  # as for described models
 
 
@@ -201,10 +201,10 @@ def _problem(module: TracedModule, parts: tuple[TracedBlock, ...]) -> str:
     if not 1 <= module.units <= LARGEST_UNITS:
         return f"it is cut into {module.units} units, not 1 to {LARGEST_UNITS:,}"
     values = (module.uncut, *module.whole)
-    if len(values) > MOST_TOLD or not all(
-        len(text) <= LONGEST_TOLD and text.isprintable() for text in values
+    if len(values) > MOST_TEXTS or not all(
+        len(text) <= LONGEST_TEXT and text.isprintable() for text in values
     ):
-        return f"what it tells is longer than {LONGEST_TOLD:,} characters, no plain line, or too much"
+        return f"what it tells is longer than {LONGEST_TEXT:,} characters, no plain line, or too much"
     if any(_cut_twice(record) for record in records if isinstance(record, TracedOp)):
         return "more than all bytes of an operation are divided"
     if any(_cut_more(part) for part in parts):

@@ -24,7 +24,7 @@ _HELD_BY: Mapping[PassKind, int] = {"F": 1, "B": 0, "W": -1, "BW": -1}
 _PROBED_RANKS = (2, 3, 4)
 """Pipelines at which a fact of all shapes is read; tests walk the grid of them."""
 
-_ENDS = 2
+_UNLIKE_MICROBATCHES = 2
 """Microbatches that are unlike the others: the first makes the gradients, the last reduces them."""
 
 
@@ -51,7 +51,7 @@ def settles_after(schedule: Schedule, ranks: int, chunks: int, microbatches: int
     most = most_held(schedule, ranks, chunks, microbatches, rank)
     fewest = max(1, order_needs_per_rank(schedule) * ranks)
     enough = (m for m in range(fewest, microbatches) if most_held(schedule, ranks, chunks, m, rank) == most)
-    return min(microbatches, next(enough, microbatches) + _ENDS)
+    return min(microbatches, next(enough, microbatches) + _UNLIKE_MICROBATCHES)
 
 
 @functools.cache

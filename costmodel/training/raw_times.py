@@ -42,7 +42,7 @@ from topology.base.columns import Columns, Rows
 from topology.fabric.hierarchy import Hierarchy, crosses_node
 from topology.hardware.gpu import Gpu
 
-ENDS = 2  # parts after all others: the embedding and the head, whose matrices are updated as vectors
+OUTER_PARTS = 2  # parts after all others: the embedding and the head, whose matrices are updated as vectors
 PROBE_BYTES = (2.0**20, 2.0**26)  # two pipeline messages between which the cost of a send is taken as linear
 SOCKET_GPUS = 4
 """GPUs that hang on one CPU socket of a host with two sockets and eight GPUs.
@@ -188,7 +188,7 @@ def features_of(
     return Features(
         environment=environment_of(case),
         runs=tuple(times[: len(layer_runs(model))]),
-        mtp=times[-ENDS - 1] if job.mtp_layers else None,
+        mtp=times[-OUTER_PARTS - 1] if job.mtp_layers else None,
         mtp_layers=job.mtp_layers,
         embedding=times[-2],
         head=times[-1],
@@ -353,7 +353,7 @@ def update_seconds(
     if not updated.multiplies:
         return None
     dense, expert = np.zeros((len(parts), size)), np.zeros((len(parts), size))
-    for part, ops in enumerate(parts[:-ENDS]):
+    for part, ops in enumerate(parts[:-OUTER_PARTS]):
         for op in ops:
             if op.kind in LINEAR and not op.frozen:
                 into = expert if op.kind is OpKind.GROUPED_GEMM else dense

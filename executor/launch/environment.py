@@ -26,7 +26,7 @@ PREFIXES = (
 # What torch is told unless the user says otherwise, by its name of today (2.13) or an older one: an allocator
 # that joins what is free, and a recorder of NCCL's operations, which names the one that hung (torchfrtrace),
 # and connections of gloo when two ranks first talk: each group would open one between every two of its ranks.
-TOLD = {
+TORCH_DEFAULTS = {
     ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF"): "expandable_segments:True",
     ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"): "2000",
     ("TORCH_NCCL_DUMP_ON_TIMEOUT",): "1",
@@ -69,7 +69,7 @@ def environment_of_ranks(
         for name, value in environment.items()
         if name in names or name.startswith(prefixes) or name in named
     }
-    values = TOLD | ({} if records is None else {RECORD_FILE: str(records / "nccl-rank")})
+    values = TORCH_DEFAULTS | ({} if records is None else {RECORD_FILE: str(records / "nccl-rank")})
     defaults = {names[0]: value for names, value in values.items() if not passed.keys() & set(names)}
     return {
         **THREADS,

@@ -18,7 +18,7 @@ from executor.tracing.factors import LAYER_NORMS, REDUCES
 from executor.tracing.ops import is_product
 from executor.tracing.record import Record, TensorOperation, TracedStep
 
-MOST_TOLD = 3  # blocks, of those that cannot be divided
+MOST_BLOCKS_NAMED = 3  # blocks, of those that cannot be divided
 _NUMBER = re.compile(r"(?<=\.)[0-9]+(?=\.)")
 
 
@@ -121,7 +121,7 @@ def _units(
         why = sorted({cuts.why[at] for at, _ in of_group if at in cuts.why})
         stopped[_NUMBER.sub("*", name)] = why[0] if why else "it has no products of weights"
     if not units:
-        text = "; ".join(f"{name}: {why}" for name, why in list(stopped.items())[:MOST_TOLD])
+        text = "; ".join(f"{name}: {why}" for name, why in list(stopped.items())[:MOST_BLOCKS_NAMED])
         return 1, f"no block has columns with rows after them ({text})"
     count = gcd(*units)
     return count, "" if count > 1 else f"its blocks have no common divisor: {sorted(set(units))[:4]}"

@@ -39,7 +39,7 @@ from topology.base.errors import InputError
 FIRST_CHECKPOINT_STEPS = 20  # until the cost of a checkpoint is measured
 MOST_CHECKPOINT_STEPS = 1000
 ROUND_S = 10.0  # of waiting for text, after which ranks ask each other: well within the bound of a hang
-TOLD_AFTER_S = 20.0
+FIRST_LINE_AFTER_S = 20.0
 
 
 class NotFiniteError(InputError):
@@ -107,7 +107,7 @@ def _text_is_there(trainer: Trainer, step: int, moved: Callable[[], None]) -> bo
     Ranks ask each other all the time, so that a place that is long looked for is no hang, and a rank that
     hangs still is one.
     """
-    began_s, told_s = time.monotonic(), TOLD_AFTER_S
+    began_s, next_line_s = time.monotonic(), FIRST_LINE_AFTER_S
     while True:
         here = _reads_on(trainer, step, ROUND_S)
         waiting = torch.tensor((float(not here), float(trainer.stop_requested)))
@@ -117,8 +117,8 @@ def _text_is_there(trainer: Trainer, step: int, moved: Callable[[], None]) -> bo
         if stops > 0 or not ranks:
             return not stops
         waited_s = time.monotonic() - began_s
-        if waited_s >= told_s:
-            told_s += waited_s
+        if waited_s >= next_line_s:
+            next_line_s += waited_s
             trainer.say(
                 f"{ranks:.0f} of {dist.get_world_size()} ranks still read text, for {waited_s:.0f} s now"
             )

@@ -98,7 +98,7 @@ _RECIPES = {
     "bf16": "bf16_mixed", "fp16": "fp16_mixed", "fp8": "bf16_with_fp8_delayed_scaling_mixed",
     "mxfp8": "bf16_with_mxfp8_mixed", "nvfp4": "bf16_with_nvfp4_mixed",
 }  # fmt: skip
-_TOLD_RECIPES = {theirs: ours for ours, theirs in _RECIPES.items()} | {
+_NAMED_RECIPES = {theirs: ours for ours, theirs in _RECIPES.items()} | {
     "bf16_with_fp8_current_scaling_mixed": "fp8",
     "bf16_with_fp8_subchannel_scaling_mixed": "fp8",
     "nemotron_h_bf16_with_fp8_current_scaling_mixed": "fp8",
@@ -168,9 +168,9 @@ _MEGATRON_WORDS = {
 
 def _read_precision(given: Given) -> dict[str, Any]:
     name = given["mixed_precision"]
-    if name not in _TOLD_RECIPES:
-        raise ValueError(f"{name!r} is none of {', '.join(_TOLD_RECIPES)}")
-    return {"job.precision": _TOLD_RECIPES[name], "recipe.fp8_recipe": name}
+    if name not in _NAMED_RECIPES:
+        raise ValueError(f"{name!r} is none of {', '.join(_NAMED_RECIPES)}")
+    return {"job.precision": _NAMED_RECIPES[name], "recipe.fp8_recipe": name}
 
 
 _PRECISION = EngineSetting(

@@ -16,7 +16,7 @@ from costmodel.pipeline.stages import ranks_of_chunks
 EvenLayers: TypeAlias = Callable[[int, ParallelLayout, int], tuple[int, ...] | None]
 """From layers, layout and modules that predict further tokens to the layers of every stage."""
 
-_ENDS = ((0, 0), (1, 1), (0, 1), (1, 0))
+_OUTER_SLOTS = ((0, 0), (1, 1), (0, 1), (1, 0))
 """Layers whose place the embedding and the loss take: none where that divides, else of both, else of one."""
 
 
@@ -45,7 +45,7 @@ def divided(num_layers: int, layout: ParallelLayout, _modules: int) -> tuple[int
     stages = layout.pp * layout.virtual_stages
     if stages == 1:
         return (num_layers,)
-    for embedding, loss in _ENDS:
+    for embedding, loss in _OUTER_SLOTS:
         each, rest = divmod(num_layers + embedding + loss, stages)
         if not rest and each >= 1:
             return _filled((each - embedding, *(each,) * (stages - 2), each - loss), layout)

@@ -62,7 +62,7 @@ class Variable:
 MODULE_ENGINES = ("deepspeed", "accelerate")
 """Engines that are handed a module instead of sizes."""
 TRAINED = "which train the model's own module"
-MOST_TOLD = 3
+MOST_FIELDS = 3
 """Fields of a model that a refusal names; the others are counted."""
 LONGEST = 60
 
@@ -112,8 +112,8 @@ def model_limit(title: str, settings: Sequence[EngineSetting]) -> PlanLaw:
 
     def says(s: Problem, _: ParallelLayout) -> tuple[str, str]:
         every = untold(settings, s.model)
-        more = f"; and {len(every) - MOST_TOLD} more" if len(every) > MOST_TOLD else ""
-        differs = "; ".join(every[:MOST_TOLD]) + more
+        more = f"; and {len(every) - MOST_FIELDS} more" if len(every) > MOST_FIELDS else ""
+        differs = "; ".join(every[:MOST_FIELDS]) + more
         return f"{title} would compute another model than {s.model.name}: {differs}", "use another model"
 
     return limit(

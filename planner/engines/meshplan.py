@@ -27,13 +27,13 @@ from planner.plan import Plan, Problem, from_json, to_json
 from topology.builders import generations_of
 from topology.hardware.datasheets import generation_of
 
-_TOLD = (
+_FIELDS = (
     *(f"layout.{field.name}" for field in fields(ParallelLayout)),
     "split.layers", "split.recompute",
     "job.sequence_length", "job.global_batch_size", "job.precision", "job.optimizer", "job.adapter",
     "job.gradient_compression",
 )  # fmt: skip
-SETTINGS: tuple[EngineSetting, ...] = tuple(value(name, name, "any") for name in _TOLD)
+SETTINGS: tuple[EngineSetting, ...] = tuple(value(name, name, "any") for name in _FIELDS)
 _BUILT_IN = (
     "flash_attention", "vocab_parallel_loss", "gradient_overlap", "parameter_overlap", "fsdp_prefetch",
     "cp_overlap", "p2p_overlap", "early_stop_recompute", "pads_value_heads", "dispatches_weights",
@@ -215,4 +215,4 @@ def render(plan: Plan) -> str:
 def parse(text: str) -> Mapping[str, Any]:
     """What the plan says."""
     facts = facts_of(from_json(text))
-    return {name: facts[name] for name in _TOLD}
+    return {name: facts[name] for name in _FIELDS}

@@ -20,7 +20,7 @@ OF_SEQUENCES: Suffixes = {name: factor for name, factor in SIZES.items() if name
 """Suffixes of a batch in sequences: millions are said of tokens, and `4M` alone does not say of which."""
 MOST_TRIED = 8
 """Batches of a range that are planned."""
-NEAR_SHARE = 0.25
+REACH_SHARE = 0.25
 """Relative distance up to which a batch is near another."""
 
 
@@ -161,6 +161,6 @@ def better_batch(request: PlanRequest) -> int | None:
     576
     """
     asked, gpus = request.job.global_batch_size, request.cluster.num_gpus
-    values = suited(math.ceil(asked * (1 - NEAR_SHARE)), math.floor(asked * (1 + NEAR_SHARE)), gpus)
+    values = suited(math.ceil(asked * (1 - REACH_SHARE)), math.floor(asked * (1 + REACH_SHARE)), gpus)
     best = max(values, key=lambda batch: (math.gcd(batch, gpus), -abs(batch - asked)))
     return best if math.gcd(best, gpus) > math.gcd(asked, gpus) else None

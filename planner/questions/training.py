@@ -98,7 +98,7 @@ def understand(
         require_of_a_module(model.module, job, request.pins)
     require_seen(job, model)
     notes = _notes(flags, request)
-    if flags.objective in SAID_OF_A_RUN:
+    if flags.objective in RUN_OBJECTIVES:
         notes = (*notes, _run_objective_note(flags.objective or "", request.job))
     if engine is None:
         usual, why = usual_engine(request)
@@ -326,13 +326,13 @@ def default_batch(num_gpus: int) -> int:
     return 1 << math.ceil(math.log2(wanted))
 
 
-SAID_OF_A_RUN = {"time": "step-time", "date": "step-time"}
+RUN_OBJECTIVES = {"time": "step-time", "date": "step-time"}
 """Objectives of a whole run: its layout is that of the shortest step, the rest is chosen by its campaign."""
 
 
 def _objective(name: str | None, job: TrainingJob, cluster: ClusterSpec) -> Objective:
     """Read the objective, and see that it has what it needs."""
-    named = SAID_OF_A_RUN.get(name or "", name or OBJECTIVES[0])
+    named = RUN_OBJECTIVES.get(name or "", name or OBJECTIVES[0])
     objective = _one_of(named, OBJECTIVES, "objective")
     needed = {"--deadline": job.deadline_s, "--tokens": job.total_tokens}
     if objective == "gpus" and None in needed.values():

@@ -16,7 +16,7 @@ def test_a_stream_that_is_no_terminal_hears_again(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A line at first, then one with the seconds that have passed."""
-    monkeypatch.setattr(progress, "_AGAIN_S", 0.05)
+    monkeypatch.setattr(progress, "_REPEAT_S", 0.05)
     with progress.waiting("counting", patience_s=0.0):
         time.sleep(0.5)
     first, second, *_ = capsys.readouterr().err.splitlines()
@@ -35,8 +35,8 @@ def test_no_command_is_silent_however_slow_a_step_is(
     command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Whatever takes long inside any of them, without a terminal too: a line by the fifth second, and again."""
-    assert progress._AGAIN_S + progress._LOOK_S < 5.0
-    monkeypatch.setattr(progress, "_AGAIN_S", 0.05)
+    assert progress._REPEAT_S + progress._LOOK_S < 5.0
+    monkeypatch.setattr(progress, "_REPEAT_S", 0.05)
     monkeypatch.setattr(progress, "_LOOK_S", 0.01)
     monkeypatch.setattr(cli, "build_app", lambda _: lambda *_words, **_options: time.sleep(0.5) or 0)
     assert cli.run([command]) == 0
@@ -49,7 +49,7 @@ def test_a_slow_estimate_says_that_it_runs(
 ) -> None:
     """The step that prices a given layout, made slow: the line comes before the answer, which still comes."""
     priced = plan.plan_of_layout
-    monkeypatch.setattr(progress, "_AGAIN_S", 0.2)
+    monkeypatch.setattr(progress, "_REPEAT_S", 0.2)
     monkeypatch.setattr(plan, "plan_of_layout", lambda *asked: time.sleep(1.0) or priced(*asked))
     assert cli.run(["estimate", "--model", "8b", "--gpus", "8", "--set", "tp=8"]) == 0
     out, err = capsys.readouterr()
@@ -61,7 +61,7 @@ def test_what_lives_on_is_left_in_peace(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A server that runs until it is stopped writes no line every few seconds."""
-    monkeypatch.setattr(progress, "_AGAIN_S", 0.05)
+    monkeypatch.setattr(progress, "_REPEAT_S", 0.05)
     monkeypatch.setattr(progress, "_LOOK_S", 0.01)
     with progress.never_silent("plan dash"):
         progress.lives_on()

@@ -94,9 +94,9 @@ def format_chance(chance: float) -> str:
     >>> [format_chance(chance) for chance in (0.0002, 0.04999, 0.1255, 0.8999, 0.9001, 0.9999)]
     ['< 0.1 %', '4.9 %', '12 %', '89 %', '90.1 %', '> 99.9 %']
     """
-    near_certain = chance < _ENDS or chance > 1 - _ENDS
-    scale = 1000 if near_certain else 100
-    if chance > 1 - _ENDS:
+    almost_certain = chance < _ALMOST_CERTAIN or chance > 1 - _ALMOST_CERTAIN
+    scale = 1000 if almost_certain else 100
+    if chance > 1 - _ALMOST_CERTAIN:
         count = math.ceil(chance * scale)
         count -= (count - 1) / scale >= chance  # what a float adds to a product
     else:
@@ -104,10 +104,10 @@ def format_chance(chance: float) -> str:
         count += (count + 1) / scale <= chance
     if count <= 0:
         return "< 0.1 %"
-    return "> 99.9 %" if count >= scale else f"{100 * count / scale:.{int(near_certain)}f} %"
+    return "> 99.9 %" if count >= scale else f"{100 * count / scale:.{int(almost_certain)}f} %"
 
 
-_ENDS = 0.1
+_ALMOST_CERTAIN = 0.1
 """Chances below this, and as far below one, are written in tenths of a percent."""
 
 

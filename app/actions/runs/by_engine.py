@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from executor.launch.nodes import Nodes
     from planner.plan import Plan
 
-OWN = "meshplan"
+OWN_ENGINE = "meshplan"
 START = "start.sh"
 MEETING_S, LOOK_S = 600, 0.5  # that a node waits for the first one's files
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -58,7 +58,7 @@ def require_for(plan: Plan, engine: str) -> None:
         raise InputError(
             what=f"the plan is not for {engine}",
             cause=f"it keeps the contract of {'no engine' if planned == FREE else planned}",
-            fix=f"plan with --for {engine}, or give --engine {OWN if planned == FREE else planned}",
+            fix=f"plan with --for {engine}, or give --engine {OWN_ENGINE if planned == FREE else planned}",
         )
 
 

@@ -14,8 +14,8 @@ from planner.engines.megatron_lm.stages import (
     ACCOUNTED,
     CHUNKS,
     EACH,
-    ENDS,
     LAYERS,
+    OUTER_STAGES,
     PP,
     PREDICTED,
     STRING,
@@ -149,7 +149,7 @@ def _stage_ways(given: Given) -> Stopped:
     ways = [word for word in (EACH, CHUNKS, STRING) if given[word] is not None]
     if len(ways) > 1:
         return f"{' and '.join(ways)} both cut stages", f"keep {ways[-1]} alone"
-    outer = [word for word in ENDS if given[word] is not None]
+    outer = [word for word in OUTER_STAGES if given[word] is not None]
     slots = [word for word in ACCOUNTED if on(given, word)]
     if outer and slots:
         return f"{' and '.join(outer)} beside {' and '.join(slots)}", f"leave {' and '.join(slots)} out"
@@ -178,7 +178,7 @@ def _layers(given: Given) -> Stopped:
     if slots is None or given[STRING] is not None or given[HYBRID] is not None or given["--num-layers"] == 0:
         return None
     counted = _slots_in_words(given, slots)
-    if any(given[word] is not None for word in ENDS):
+    if any(given[word] is not None for word in OUTER_STAGES):
         return _uneven(given, slots)
     if slots % pp:
         return f"{counted} do not divide by pp {pp}", _other_pp(slots, pp)
@@ -205,8 +205,12 @@ def _other_pp(slots: int, pp: int) -> str:
 
 def _uneven(given: Given, slots: int) -> Stopped:
     """A first and a last stage with numbers of their own, and what is left for the others."""
-    outer, pp, chunks = [given[word] for word in ENDS if given[word] is not None], given[PP], chunks_of(given)
-    named = [word for word in ENDS if given[word] is not None]
+    outer, pp, chunks = (
+        [given[word] for word in OUTER_STAGES if given[word] is not None],
+        given[PP],
+        chunks_of(given),
+    )
+    named = [word for word in OUTER_STAGES if given[word] is not None]
     left, inner = slots - sum(outer), pp - len(outer)
     if min(outer) <= 0 or left < 0 or bool(left) != bool(inner) or (inner and left % inner):
         fix = f"set {' and '.join(named)} so that what is left divides by {inner}"
@@ -282,7 +286,7 @@ LAYOUT_REFUSALS: tuple[WordLaw, ...] = (
     ),
     stop(name="sequence-limit", reads=(LONGEST, LENGTH), stops=_positions),
     stop(name="context-levels", reads=(LEVELS, EXCHANGE, CP), stops=_levels),
-    stop(name="stages", reads=(EACH, CHUNKS, STRING, *ENDS, *ACCOUNTED), stops=_stage_ways),
+    stop(name="stages", reads=(EACH, CHUNKS, STRING, *OUTER_STAGES, *ACCOUNTED), stops=_stage_ways),
     stop(name="stage-string", reads=(STRING, PP, LAYERS), stops=_string),
     stop(name="prediction-modules", reads=(STRING, PREDICTED), stops=other_modules),
     stop(
@@ -292,7 +296,7 @@ LAYOUT_REFUSALS: tuple[WordLaw, ...] = (
     ),
     stop(
         name="layers",
-        reads=(EACH, CHUNKS, PP, *ENDS, LAYERS, *ACCOUNTED, STRING, HYBRID),
+        reads=(EACH, CHUNKS, PP, *OUTER_STAGES, LAYERS, *ACCOUNTED, STRING, HYBRID),
         stops=_layers,
         says_of=("even-layers", "equal-chunks"),
     ),

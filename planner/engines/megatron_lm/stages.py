@@ -23,7 +23,7 @@ CHUNKS, EACH = "--num-virtual-stages-per-pipeline-rank", "--num-layers-per-virtu
 ACCOUNTED = tuple(f"--account-for-{end}-in-pipeline-split" for end in ("embedding", "loss"))
 PREDICTED = "--mtp-num-layers"
 RECOMPUTED_HOW = "recipe.recompute_method"
-ENDS = tuple(f"--decoder-{end}-pipeline-num-layers" for end in ("first", "last"))
+OUTER_STAGES = tuple(f"--decoder-{end}-pipeline-num-layers" for end in ("first", "last"))
 MOST_LAYERS = 4096
 
 
@@ -77,7 +77,7 @@ def _counted(given: Given, slots: int | None, pp: int, chunks: int) -> tuple[int
     The embedding and the loss may take the slot of a layer, the first and the last rank may have a number of
     their own.
     """
-    first, last = (given[word] for word in ENDS)
+    first, last = (given[word] for word in OUTER_STAGES)
     if slots is None or not 1 <= pp * chunks <= MOST_LAYERS or slots > MOST_LAYERS:
         return None
     inner = pp - (first is not None) - (last is not None)
@@ -110,7 +110,7 @@ PIPELINE = EngineSetting(
         Word(name=EACH, kind="int", states="said.layers_per_virtual_stage"),
         *(
             Word(name=name, kind="int", states=f"said.{end}_stage_layers")
-            for name, end in zip(ENDS, ("first", "last"), strict=True)
+            for name, end in zip(OUTER_STAGES, ("first", "last"), strict=True)
         ),
         *(Word(name=name, kind="flag", default=False) for name in ACCOUNTED),
     ),

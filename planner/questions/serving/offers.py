@@ -11,7 +11,7 @@ from topology.catalog import machine_cluster
 from topology.fabric.hierarchy import Hierarchy
 from topology.hardware.offers import Offer, offer_of, provider_named, sizes_offered
 
-OWN = "own"
+PROVIDER_OWN = "own"
 Fabrics = list[tuple[str, Hierarchy]]
 
 
@@ -37,8 +37,8 @@ def renting(flags: ServeFlags) -> Renting:
     named = [name.strip().lower() for name in (flags.provider or "").split(",") if name.strip()]
     if not named:
         return Renting(owned=bool(owned))
-    if OWN in named or owned:
-        if set(named) != {OWN}:
+    if PROVIDER_OWN in named or owned:
+        if set(named) != {PROVIDER_OWN}:
             raise InputError(
                 what="machines are rented, or they are one's own",
                 cause=" and ".join([f"--provider {flags.provider}", *owned]),

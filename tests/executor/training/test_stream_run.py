@@ -156,7 +156,7 @@ def test_text_that_is_long_looked_for_is_no_hang(
     bound_s, looks_s, plain = 6, 9, TextStream.sample
     monkeypatch.setattr(trainer, "COLLECTIVE_TIMEOUT", timedelta(seconds=bound_s))
     monkeypatch.setattr(loop, "ROUND_S", 1.0)
-    monkeypatch.setattr(loop, "TOLD_AFTER_S", 2.0)
+    monkeypatch.setattr(loop, "FIRST_LINE_AFTER_S", 2.0)
 
     def sample(self: TextStream, index: int) -> object:
         if dist.get_rank() == 1 and index in {4, 4 * 8 + 4}:  # its first of a step
