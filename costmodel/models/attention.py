@@ -1,8 +1,9 @@
-"""The kinds of attention, one record each: its heads, parameters, cache and projections.
+"""The kinds of attention, one record each: heads, parameters, cache, who may cut it, words in engines.
 
 All answer to the same names, so what is asked of a layer is asked of `ModelSpec.attention` and no reader
-tells the kinds apart by their sizes. A kind that computes with other operations has them in
-`costmodel.ops.mixers.attention`, `executor.model.transformer` and the exporters, by `name`.
+tells the kinds apart by their sizes. A new kind is its record here, in `ATTENTION_KINDS`, its fields in
+`costmodel.models.spec`, its operations in `costmodel.ops.mixers`, by `name` in `costmodel.ops.layer`, and
+its reader in `costmodel.models.hf`; to run it, its module in `executor.model.transformer`.
 
 Legend: ``H`` hidden size, ``a`` query heads, ``g`` key/value heads, ``d`` head size, ``q`` and ``r`` the
 query and key/value ranks of latent attention; each of ``ways`` tensor-parallel ranks holds its heads.
@@ -10,22 +11,26 @@ query and key/value ranks of latent attention; each of ``ways`` tensor-parallel 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 
-from costmodel.models.compressed_attention import CompressedAttention
+from costmodel.models.compressed_attention import CompressedAttention, CompressedReach
+from costmodel.models.mechanism import ENGINES_WITH_A_MODEL, UNASKED, AttentionRecord, Cut, EngineWords
 
 AttentionName = Literal["grouped", "latent", "compressed"]
+Reach: TypeAlias = CompressedReach
+"""How far layers see whose kind of attention has several reaches."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupedAttention:
+class GroupedAttention(AttentionRecord):
     """Multi-head and grouped-query attention: a query heads share g heads of keys and values."""
 
     name: ClassVar[AttentionName] = "grouped"
-    sizes: ClassVar[tuple[str, ...]] = ()
+    named: ClassVar[str] = "grouped heads"
     shares_keys: ClassVar[bool] = True
     more_kernels: ClassVar[int] = 0
     replicated_parameters: ClassVar[int] = 0
@@ -41,6 +46,48 @@ class GroupedAttention:
     qk_norm: bool
     sinks: bool
     gate: bool = False
+    index_topk: int = 0
+
+    @classmethod
+    def of(cls, model: Any) -> GroupedAttention:
+        """The record of a model's attention."""
+        return cls(
+            hidden_size=model.hidden_size,
+            num_attention_heads=model.num_attention_heads,
+            num_key_value_heads=model.num_key_value_heads,
+            head_dim=model.head_dim,
+            rotary_share=model.rotary.fraction,
+            qkv_bias=model.qkv_bias,
+            output_bias=model.attention_output_bias,
+            qk_norm=model.qk_norm,
+            sinks=model.attention_sinks,
+            gate=model.attention_gate,
+            index_topk=model.index_topk,
+        )
+
+    @property
+    def cuts(self) -> tuple[Cut, ...]:
+        """Query heads, and heads of keys and values."""
+        return (
+            _query_heads(self.num_attention_heads),
+            Cut(law="kv-heads", axis="tp", field="num_key_value_heads", size=self.num_key_value_heads),
+        )
+
+    @property
+    def unserved(self) -> str:
+        """Keys that an indexer chose."""
+        return _chosen_keys(self.index_topk)
+
+    @property
+    def split_widths(self) -> tuple[int, ...]:
+        """Sides of products that tensor parallelism cuts."""
+        query = self.num_attention_heads * self.head_dim
+        return query, query, self.num_key_value_heads * self.head_dim
+
+    @property
+    def whole_widths(self) -> tuple[int, ...]:
+        """Sides of products that no rank cuts."""
+        return ()
 
     @property
     def qk_head_dim(self) -> int:
@@ -100,7 +147,7 @@ class GroupedAttention:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LatentAttention:
+class LatentAttention(AttentionRecord):
     """Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434 §2.1).
 
     The query goes through rank q, keys and values through rank r plus a shared rotary key, each rank with its
@@ -109,7 +156,30 @@ class LatentAttention:
     """
 
     name: ClassVar[AttentionName] = "latent"
+    named: ClassVar[str] = "latent attention"
+    mark: ClassVar[str] = "kv_lora_rank"
+    counts: ClassVar[tuple[str, ...]] = (
+        "q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "index_heads",
+        "index_head_dim", "index_topk",
+    )  # fmt: skip
     sizes: ClassVar[tuple[str, ...]] = ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+    pattern: ClassVar[Literal["", "mla"]] = "mla"
+    modules: ClassVar[frozenset[str]] = frozenset({"layernorm", "mla_up_proj"})
+    engines: ClassVar[Mapping[str, EngineWords]] = {
+        **dict.fromkeys(ENGINES_WITH_A_MODEL, UNASKED),
+        "megatron": EngineWords(
+            flag="--multi-latent-attention",
+            sizes={
+                "--kv-lora-rank": ("kv_lora_rank", 32),
+                "--qk-head-dim": ("qk_nope_head_dim", 128),
+                "--v-head-dim": ("v_head_dim", 128),
+                "--qk-pos-emb-head-dim": ("qk_rope_head_dim", 64),
+                "--q-lora-rank": ("q_lora_rank", None),
+            },
+        ),
+    }
+    adapts: ClassVar[bool] = False
+    joins_split_caches: ClassVar[bool] = True
     shares_keys: ClassVar[bool] = False
     more_kernels: ClassVar[int] = 6  # two norms, two absorbed products, split and join of the rotary part
 
@@ -122,6 +192,43 @@ class LatentAttention:
     value_head_dim: int
     index_heads: int = 0
     index_head_dim: int = 0
+    index_topk: int = 0
+
+    @classmethod
+    def of(cls, model: Any) -> LatentAttention:
+        """The record of a model's attention."""
+        return cls(
+            hidden_size=model.hidden_size,
+            num_attention_heads=model.num_attention_heads,
+            query_rank=model.q_lora_rank,
+            rank=model.kv_lora_rank,
+            nope_dim=model.qk_nope_head_dim,
+            rotary_dim=model.qk_rope_head_dim,
+            value_head_dim=model.v_head_dim,
+            index_heads=model.index_heads,
+            index_head_dim=model.index_head_dim,
+            index_topk=model.index_topk,
+        )
+
+    @property
+    def cuts(self) -> tuple[Cut, ...]:
+        """Query heads, which have their own keys and values."""
+        return (_query_heads(self.num_attention_heads),)
+
+    @property
+    def unserved(self) -> str:
+        """Keys that an indexer chose."""
+        return _chosen_keys(self.index_topk)
+
+    @property
+    def split_widths(self) -> tuple[int, ...]:
+        """Sides of products that tensor parallelism cuts."""
+        return self.num_attention_heads * self.qk_head_dim, self.num_attention_heads * self.value_head_dim
+
+    @property
+    def whole_widths(self) -> tuple[int, ...]:
+        """Sides of products that no rank cuts: the ranks, that of keys with their rotary part."""
+        return self.query_rank, self.rank + self.rotary_dim
 
     @property
     def qk_head_dim(self) -> int:
@@ -196,4 +303,16 @@ class LatentAttention:
         )
 
 
+def _query_heads(heads: int) -> Cut:
+    """Query heads, of which every rank has as many."""
+    return Cut(law="attention-heads", axis="tp", field="num_attention_heads", size=heads)
+
+
+def _chosen_keys(count: int) -> str:
+    """Why a decode is not priced whose queries read so many chosen keys."""
+    return f"a query reads {count} keys that an indexer chose" if count else ""
+
+
 AttentionKind: TypeAlias = GroupedAttention | LatentAttention | CompressedAttention
+ATTENTION_KINDS: tuple[type[AttentionKind], ...] = (CompressedAttention, LatentAttention, GroupedAttention)
+"""Every kind; the first that describes a model is its own."""

@@ -1,15 +1,20 @@
 """The kinds of feed-forward block, one record each: a dense one, and routed experts with shared ones beside.
 
-Both answer to the same names; what they compute is in `costmodel.ops.feed_forward` and
-`executor.model.transformer`, by `name`.
+All answer to the same names. A new kind is its record here, in `FEED_FORWARD_KINDS`, its fields in
+`costmodel.models.spec`, its operations in `costmodel.ops.feed_forward`, by `name`, and its reader in
+`costmodel.models.hf`; to run it, its module in `executor.model.transformer`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
+
+from costmodel.models.mechanism import Cut, Mechanism
 
 FeedForwardName = Literal["dense", "moe"]
+BlockName = Literal["dense", "moe"]
+"""What of a layer a token goes through: all of one block, or some of many."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,10 +33,13 @@ class Matrices:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DenseFeedForward:
+class DenseFeedForward(Mechanism):
     """One block that every token goes through."""
 
     name: ClassVar[FeedForwardName] = "dense"
+    named: ClassVar[str] = "a dense feed-forward"
+    title: ClassVar[str] = "feed-forward"
+    repeated_as: ClassVar[Literal["mlp", "moe"]] = "mlp"
     more_kernels: ClassVar[int] = 1  # the activation
     copies: ClassVar[int] = 0
     router_parameters: ClassVar[int] = 0
@@ -41,6 +49,22 @@ class DenseFeedForward:
 
     matrices: Matrices
     width: int
+
+    @classmethod
+    def describes(cls, model: Any, block: BlockName) -> bool:
+        """Blocks that every token goes through."""
+        del model
+        return block == "dense"
+
+    @classmethod
+    def of(cls, model: Any) -> DenseFeedForward:
+        """The record of such a block of a model."""
+        return cls(matrices=_matrices_of(model), width=model.intermediate_size)
+
+    @property
+    def cuts(self) -> tuple[Cut, ...]:
+        """Its inner width."""
+        return _common_cut(*self.common_width)
 
     @property
     def inner_size(self) -> int:
@@ -59,10 +83,19 @@ class DenseFeedForward:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RoutedExperts:
+class RoutedExperts(Mechanism):
     """Experts of which a router chooses some for every token, and experts that all tokens share."""
 
     name: ClassVar[FeedForwardName] = "moe"
+    named: ClassVar[str] = "routed experts"
+    mark: ClassVar[str] = "num_experts"
+    counts: ClassVar[tuple[str, ...]] = (
+        "num_experts", "num_experts_per_token", "moe_intermediate_size", "shared_expert_size",
+        "moe_latent_size",
+    )  # fmt: skip
+    sizes: ClassVar[tuple[str, ...]] = ("num_experts_per_token", "moe_intermediate_size")
+    title: ClassVar[str] = "experts"
+    repeated_as: ClassVar[Literal["mlp", "moe"]] = "moe"
 
     matrices: Matrices
     experts: int
@@ -72,6 +105,37 @@ class RoutedExperts:
     router_bias: bool
     shared_gate: bool = False
     latent: int = 0
+
+    @classmethod
+    def describes(cls, model: Any, block: BlockName) -> bool:
+        """Blocks of which a token goes through some."""
+        del model
+        return block == "moe"
+
+    @classmethod
+    def of(cls, model: Any) -> RoutedExperts:
+        """The record of such a block of a model."""
+        return cls(
+            matrices=_matrices_of(model),
+            experts=model.num_experts,
+            copies=model.num_experts_per_token,
+            width=model.moe_intermediate_size,
+            shared_width=model.shared_expert_size,
+            latent=model.moe_latent_size,
+            router_bias=model.router_bias,
+            shared_gate=model.shared_expert_gate,
+        )
+
+    @property
+    def cuts(self) -> tuple[Cut, ...]:
+        """The inner width of the shared experts, and that of a routed one."""
+        width = Cut(law="expert-width", axis="expert_tp", field="moe_intermediate_size", size=self.width)
+        return (*_common_cut(*self.common_width), width)
+
+    @property
+    def unserved(self) -> str:
+        """A latent width."""
+        return f"routed experts are {self.latent} numbers wide, in a latent space" if self.latent else ""
 
     @property
     def expert_matrices(self) -> Matrices:
@@ -124,7 +188,21 @@ class RoutedExperts:
         return (self.experts - self.copies) * self.expert_matrices.parameters(self.width)
 
 
+def _common_cut(field: str, width: int) -> tuple[Cut, ...]:
+    """The inner width of the block that every token goes through, where there is one."""
+    return (Cut(law="feed-forward", axis="tp", field=field, size=width),) if width > 0 else ()
+
+
+def _matrices_of(model: Any) -> Matrices:
+    """The matrices of every block of a model."""
+    return Matrices(hidden_size=model.hidden_size, gated=model.gated_mlp, bias=model.mlp_bias)
+
+
 FeedForwardKind: TypeAlias = DenseFeedForward | RoutedExperts
+FEED_FORWARD_KINDS: tuple[type[FeedForwardKind], ...] = (RoutedExperts, DenseFeedForward)
+"""Every kind; the first that describes a block of a model is its own."""
+NO_FEED_FORWARD = DenseFeedForward(matrices=Matrices(hidden_size=0, gated=False, bias=False), width=0)
+"""That of a layer without one."""
 
 
 def block_parameters(block: FeedForwardKind) -> int:

@@ -29,17 +29,17 @@ def kind_title(model: ModelSpec, kind: LayerKind) -> str:
     titles = {
         "recurrence": model.recurrence.title if model.recurrence else "",
         "none": "",
-        **{reach: f"{reach} attention" for reach in ("window", "heavy", "sparse")},
     }
-    blocks = {"dense": "feed-forward", "moe": "experts", "none": ""}
-    return " + ".join(filter(None, (titles.get(kind.attention, "attention"), blocks[kind.mlp])))
+    mixer = titles.get(kind.attention, model.attention.title_of(kind.attention))
+    block = "" if kind.mlp == "none" else model.feed_forward(kind.mlp).title
+    return " + ".join(filter(None, (mixer, block)))
 
 
 def mtp_kind(model: ModelSpec) -> LayerKind:
     """Kind of the layer in a module that predicts one further token: that of the model's last layer.
 
     Of models whose layers are one block each it has both, attention and the last of their feed-forwards;
-    where attention reads compressed entries, it sees its window alone.
+    attention of several reaches says which it has: that which reads compressed entries sees its window alone.
 
     >>> from costmodel.models.catalog import model
     >>> [kind_title(model(name), mtp_kind(model(name))) for name in ("deepseek-v3", "nemotron-3-super")]
@@ -52,8 +52,8 @@ def mtp_kind(model: ModelSpec) -> LayerKind:
     decoder = decoder_of(model)
     kinds = [run.kind for run in layer_runs(decoder)]
     last = kinds[layer_order(decoder)[-1][0]]
-    if model.compression:
-        return replace(last, attention="window")
+    if reach := model.attention.predicting_reach:
+        return replace(last, attention=reach)
     if last.attention == "none":
         mixing = [kind for kind in kinds if kind.attention not in ("none", "recurrence")]
         return replace(mixing[-1], mlp=last.mlp) if mixing else last

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from costmodel.models.compressed_attention import CompressedAttention
 from costmodel.models.feed_forward import block_parameters
 from costmodel.models.kinds import mtp_kind
 from costmodel.models.spec import (
@@ -16,7 +15,6 @@ from costmodel.models.spec import (
     decoder_of,
     encoder_of,
     layer_runs,
-    reach_of,
     recurrence_of,
 )
 from costmodel.models.streams import BLOCKS, connection_parameters, last_sum_parameters
@@ -50,15 +48,8 @@ def mixer_parameters(model: ModelSpec, kind: LayerKind) -> int:
         return 0
     if kind.attention == "recurrence":
         return recurrence_of(model).parameters(model.hidden_size)
-    return model.attention.parameters + _compressor_parameters(model, kind)
-
-
-def _compressor_parameters(model: ModelSpec, kind: LayerKind) -> int:
-    """Parameters of what makes entries of several tokens, where a layer has it."""
     attention = model.attention
-    if not isinstance(attention, CompressedAttention):
-        return 0
-    return attention.compressor_parameters(reach_of(kind))
+    return attention.parameters + attention.further_parameters(kind.attention)
 
 
 def embedding_parameters(model: ModelSpec) -> int:

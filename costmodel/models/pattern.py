@@ -1,8 +1,8 @@
 """Layers that are not all alike, one letter each, in the words of published hybrids.
 
 A whole layer mixes tokens and then feeds forward; a layer of Nemotron-H is one of these blocks alone, written
-as its ``hybrid_override_pattern`` writes it. Compressed attention is of three reaches (DeepSeek-V4). A
-pattern shorter than the model repeats.
+as its ``hybrid_override_pattern`` writes it. Attention of several reaches has a letter for each
+(DeepSeek-V4). A pattern shorter than the model repeats.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Literal
 
-from costmodel.models.feed_forward import FeedForwardName
+from costmodel.models.attention import ATTENTION_KINDS, Reach
+from costmodel.models.feed_forward import BlockName
 
-Mixer = Literal["attention", "recurrence", "none", "window", "heavy", "sparse"]
-Block = FeedForwardName | Literal["none"]
+Mixer = Literal["attention", "recurrence", "none"] | Reach
+Block = BlockName | Literal["none"]
 
 LETTERS: Mapping[str, tuple[Mixer, Block]] = {
     "A": ("attention", "moe"),
@@ -25,9 +26,7 @@ LETTERS: Mapping[str, tuple[Mixer, Block]] = {
     "M": ("recurrence", "none"),
     "-": ("none", "dense"),
     "E": ("none", "moe"),
-    "W": ("window", "moe"),
-    "H": ("heavy", "moe"),
-    "S": ("sparse", "moe"),
+    **{letter: blocks for kind in ATTENTION_KINDS for letter, blocks in kind.letters.items()},
 }
 
 

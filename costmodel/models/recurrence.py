@@ -11,16 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
+
+from costmodel.models.mechanism import Cut, EngineWords, Mechanism
 
 RecurrenceName = Literal["mamba2", "gated-delta", "kimi-delta", "lightning"]
-
-TITLES: Mapping[RecurrenceName, str] = {
-    "mamba2": "Mamba-2",
-    "gated-delta": "Gated DeltaNet",
-    "kimi-delta": "Kimi Delta Attention",
-    "lightning": "Lightning attention",
-}
 
 HALF_BYTES, FLOAT_BYTES = 2, 4
 
@@ -64,8 +59,15 @@ class Shape:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recurrence:
+class Recurrence(Mechanism):
     """A recurrent token mixer; sizes of heads as in the legend, `conv_kernel` 0 for none."""
+
+    named: ClassVar[str] = "a recurrence"
+    mark: ClassVar[str] = "recurrence"
+    parts: ClassVar[tuple[str, ...]] = ("recurrence",)
+    context_law: ClassVar[str] = "recurrence-context"
+    is_measured: ClassVar[bool] = False
+    engines: ClassVar[Mapping[str, EngineWords]] = {}
 
     kind: RecurrenceName
     key_heads: int
@@ -78,17 +80,27 @@ class Recurrence:
     @property
     def title(self) -> str:
         """What people call it."""
-        return TITLES[self.kind]
+        return RECURRENCES[self.kind].title
+
+    @property
+    def cuts(self) -> tuple[Cut, ...]:
+        """Heads of keys, or groups."""
+        return (Cut(law="recurrence-heads", axis="tp", field="key_heads", size=self.key_heads),)
+
+    @property
+    def whole_sequence(self) -> str:
+        """Its state."""
+        return f"the state of {self.title} goes through a sequence in order"
 
     @property
     def shape(self) -> Shape:
         """Sizes of its projections, convolution and small parameters."""
-        return _SHAPES[self.kind](self)
+        return RECURRENCES[self.kind].shape(self)
 
     @property
     def scan(self) -> Scan:
         """Costs of its chunked scan per token."""
-        return _SCANS[self.kind](self)
+        return RECURRENCES[self.kind].scan(self)
 
     @property
     def value_width(self) -> int:
@@ -181,14 +193,14 @@ def _scan_mamba2(r: Recurrence) -> Scan:
     )
 
 
-def _scan_delta(r: Recurrence) -> Scan:
-    """The WY form of the delta rule (arXiv 2406.06484 §3.2), all of a head.
+def _scan_delta(r: Recurrence, *, channels: int = 1) -> Scan:
+    """The WY form of the delta rule (arXiv 2406.06484 §3.2), all of a head of which so many channels decay.
 
     Inside a chunk K·Kᵀ, its triangular inverse (C³/3), the inverse times K and V, Q·Kᵀ and its product with
     the corrected values; 2·n·p each for what the state predicts, what it answers, and what is added to it.
     """
     C, h, n, p = r.chunk, r.value_heads, r.key_dim, r.value_dim
-    decays = FLOAT_BYTES * h * (n if r.kind == "kimi-delta" else 1)
+    decays = FLOAT_BYTES * h * channels
     corrected = h * (n + p)
     return Scan(
         flop=h * (2 * C * (3 * n + 2 * p) + C * C / 3 + 6 * n * p),
@@ -209,15 +221,32 @@ def _scan_lightning(r: Recurrence) -> Scan:
     )
 
 
-_SHAPES: Mapping[RecurrenceName, Callable[[Recurrence], Shape]] = {
-    "mamba2": _mamba2,
-    "gated-delta": _gated_delta,
-    "kimi-delta": _kimi_delta,
-    "lightning": _lightning,
+def _scan_channels(r: Recurrence) -> Scan:
+    """The delta rule with a decay of each channel of a key."""
+    return _scan_delta(r, channels=r.key_dim)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecurrenceRecord:
+    """What is to know about one kind.
+
+    Attributes:
+        title: What people call it.
+        shape: Sizes of its projections, convolution and small parameters.
+        scan: Costs of its chunked scan per token.
+        run_words: What files of measured runs say of a model that has it, where no column tells its layers.
+    """
+
+    title: str
+    shape: Callable[[Recurrence], Shape]
+    scan: Callable[[Recurrence], Scan]
+    run_words: str = "linear-attention layers"
+
+
+RECURRENCES: Mapping[RecurrenceName, RecurrenceRecord] = {
+    "mamba2": RecurrenceRecord(title="Mamba-2", shape=_mamba2, scan=_scan_mamba2, run_words="Mamba-2 layers"),
+    "gated-delta": RecurrenceRecord(title="Gated DeltaNet", shape=_gated_delta, scan=_scan_delta),
+    "kimi-delta": RecurrenceRecord(title="Kimi Delta Attention", shape=_kimi_delta, scan=_scan_channels),
+    "lightning": RecurrenceRecord(title="Lightning attention", shape=_lightning, scan=_scan_lightning),
 }
-_SCANS: Mapping[RecurrenceName, Callable[[Recurrence], Scan]] = {
-    "mamba2": _scan_mamba2,
-    "gated-delta": _scan_delta,
-    "kimi-delta": _scan_delta,
-    "lightning": _scan_lightning,
-}
+"""Every kind, in the order of its names."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any, Literal
 
+from costmodel.models.attention import ATTENTION_KINDS
+from costmodel.models.feed_forward import FEED_FORWARD_KINDS
 from costmodel.models.pattern import LETTERS, letters_of
 from topology.base.errors import InputError, shown
 
@@ -28,25 +31,16 @@ _COUNTS = (
     "learned_positions",
     "num_sliding_layers",
     "sliding_window_pattern",
-    "q_lora_rank",
-    "kv_lora_rank",
-    "index_heads",
-    "index_head_dim",
-    "index_topk",
-    "num_experts",
-    "num_experts_per_token",
-    "moe_intermediate_size",
-    "shared_expert_size",
-    "moe_latent_size",
+    *(name for kind in ATTENTION_KINDS for name in kind.counts),
+    *(name for kind in FEED_FORWARD_KINDS for name in kind.counts),
     "num_dense_layers",
     "num_nextn_predict_layers",
 )
-_EXPERT_SIZES = ("num_experts_per_token", "moe_intermediate_size")
 
 
 def check_sizes(model: Any) -> None:
     """Raise an InputError for a size no model can have, or for sizes that contradict each other."""
-    required = _POSITIVE + model.attention.sizes + _EXPERT_SIZES * model.is_moe
+    required = _POSITIVE + model.attention.sizes + model.feed_forward().sizes
     for name in (*required, *_COUNTS):
         value, least = getattr(model, name), int(name in required)
         most = MOST_LAYERS if name == "num_layers" else LARGEST_SIZE
@@ -74,7 +68,7 @@ def check_sizes(model: Any) -> None:
         cause = f"layer_pattern has {shown(min(unknown))}"
         raise _impossible(model, cause, f"give one of {''.join(LETTERS)} for every layer")
     _check_recurrence(model)
-    _check_compression(model)
+    _check_attention(model)
     for name in ("num_dense_layers", "num_sliding_layers"):
         if not 0 <= getattr(model, name) <= model.num_layers:
             cause = f"{name} {getattr(model, name)} of num_layers {model.num_layers}"
@@ -83,7 +77,8 @@ def check_sizes(model: Any) -> None:
 
 def is_unmeasured(model: Any) -> bool:
     """Whether its layers have kernels of which only the roofline is known."""
-    return any(part is not None for part in (model.recurrence, model.compression, model.module))
+    records = (model.attention, model.recurrence, model.feed_forward())
+    return bool(model.module) or not all(record.is_measured for record in records if record)
 
 
 def tied_parameters(model: Any) -> int:
@@ -102,10 +97,11 @@ def _check_recurrence(model: Any) -> None:
             f"layer_pattern {shown(model.layer_pattern)} with{'' if model.recurrence else 'out'} a recurrence"
         )
         raise _impossible(model, cause, "give both, or neither")
-    if (model.compression is not None) != bool(mixers & {"window", "heavy", "sparse"}):
-        joined = "with" if model.compression else "without"
-        cause = f"layer_pattern {shown(model.layer_pattern)} {joined} compressed attention"
-        raise _impossible(model, cause, "give both, or neither")
+    for kind in ATTENTION_KINDS:
+        if kind.letters and kind.describes(model) == mixers.isdisjoint(kind.reaches()):
+            joined = "with" if kind.describes(model) else "without"
+            cause = f"layer_pattern {shown(model.layer_pattern)} {joined} {kind.named}"
+            raise _impossible(model, cause, "give both, or neither")
     if letters and (model.is_moe != ("moe" in blocks) or model.num_dense_layers):
         counts = f"num_experts = {model.num_experts}, num_dense_layers = {model.num_dense_layers}"
         cause = f"{counts} beside layer_pattern {shown(model.layer_pattern)}"
@@ -121,18 +117,16 @@ def _check_recurrence(model: Any) -> None:
         raise _impossible(model, cause, "give a number of value heads that the key heads divide")
 
 
-def _check_compression(model: Any) -> None:
-    """Refuse sizes that no compressed attention has."""
-    if (c := model.compression) is None:
-        return
-    for name in ("output_groups", "output_rank", "sparse_rate", "heavy_rate"):
-        if not 0 < getattr(c, name) <= LARGEST_SIZE:
-            cause = f"{name} = {getattr(c, name)} of its compressed attention"
-            raise _impossible(model, cause, f"give {name} between 1 and {LARGEST_SIZE}")
-    if model.num_attention_heads * model.head_dim % c.output_groups:
-        width = f"{model.num_attention_heads} heads x {model.head_dim}"
-        cause = f"{width} numbers in {c.output_groups} groups of outputs"
-        raise _impossible(model, cause, "give a number of groups that divides them")
+def _check_attention(model: Any) -> None:
+    """Refuse sizes that no attention of its kind has."""
+    kind = model.attention
+    for part in (getattr(model, name) for name in kind.parts):
+        for name in (field.name for field in fields(part)):
+            if not 0 < getattr(part, name) <= LARGEST_SIZE:
+                cause = f"{name} = {getattr(part, name)} of its {kind.named}"
+                raise _impossible(model, cause, f"give {name} between 1 and {LARGEST_SIZE}")
+    if misfit := kind.misfit(model):
+        raise _impossible(model, *misfit)
 
 
 def _impossible(model: Any, cause: str, fix: str) -> InputError:

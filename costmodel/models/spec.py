@@ -13,15 +13,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from costmodel.models.attention import AttentionKind, GroupedAttention, LatentAttention
-from costmodel.models.compressed_attention import AttentionCompression, CompressedAttention, Reach
+from costmodel.models.attention import ATTENTION_KINDS, AttentionKind, Reach
+from costmodel.models.compressed_attention import AttentionCompression
 from costmodel.models.feed_forward import (
-    DenseFeedForward,
+    FEED_FORWARD_KINDS,
+    NO_FEED_FORWARD,
+    BlockName,
     FeedForwardKind,
-    FeedForwardName,
-    Matrices,
-    RoutedExperts,
 )
+from costmodel.models.mechanism import Cut, Mechanism
 from costmodel.models.pattern import LETTERS, Block, letters_of, segments_of
 from costmodel.models.recurrence import FLOAT_BYTES, HALF_BYTES, Recurrence
 from costmodel.models.rotary import Rotary
@@ -30,7 +30,7 @@ from costmodel.models.sizes import LARGEST_SIZE, WeightFormat, check_sizes
 from costmodel.models.tower import Tower
 from costmodel.models.traced import TracedModule
 
-AttentionPattern = Literal["full", "sliding", "mla", "recurrence", "none", "window", "heavy", "sparse"]
+AttentionPattern = Literal["full", "sliding", "mla", "recurrence", "none"] | Reach
 NormKind = Literal["rmsnorm", "rmsnorm1p", "layernorm", "layernorm1p"]
 Activation = Literal["silu", "gelu", "gelu_tanh", "relu2"]
 
@@ -60,8 +60,17 @@ class LayerRun:
     count: int
 
 
+class _Derived:
+    """What is derived from the fields of a model and asked all day, kept beside them once it was asked."""
+
+    __slots__ = ("_attention", "_cuts")
+
+    _attention: AttentionKind
+    _cuts: tuple[Cut, ...]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelSpec:
+class ModelSpec(_Derived):
     """One decoder-only transformer.
 
     MLA sizes (`kv_lora_rank` > 0) and expert sizes (`num_experts` > 0) are zero when the model has none.
@@ -174,59 +183,37 @@ class ModelSpec:
     @property
     def attention(self) -> AttentionKind:
         """The record of its attention."""
-        if self.compression:
-            return CompressedAttention(
-                hidden_size=self.hidden_size,
-                num_attention_heads=self.num_attention_heads,
-                head_dim=self.head_dim,
-                rotary_dim=int(self.head_dim * self.rotary.fraction),
-                query_rank=self.q_lora_rank,
-                index_heads=self.index_heads,
-                index_head_dim=self.index_head_dim,
-                compression=self.compression,
-            )
-        if self.kv_lora_rank:
-            return LatentAttention(
-                hidden_size=self.hidden_size,
-                num_attention_heads=self.num_attention_heads,
-                query_rank=self.q_lora_rank,
-                rank=self.kv_lora_rank,
-                nope_dim=self.qk_nope_head_dim,
-                rotary_dim=self.qk_rope_head_dim,
-                value_head_dim=self.v_head_dim,
-                index_heads=self.index_heads,
-                index_head_dim=self.index_head_dim,
-            )
-        return GroupedAttention(
-            hidden_size=self.hidden_size,
-            num_attention_heads=self.num_attention_heads,
-            num_key_value_heads=self.num_key_value_heads,
-            head_dim=self.head_dim,
-            rotary_share=self.rotary.fraction,
-            qkv_bias=self.qkv_bias,
-            output_bias=self.attention_output_bias,
-            qk_norm=self.qk_norm,
-            sinks=self.attention_sinks,
-            gate=self.attention_gate,
-        )
+        try:
+            return self._attention
+        except AttributeError:
+            record = next(kind for kind in ATTENTION_KINDS if kind.describes(self)).of(self)
+            object.__setattr__(self, "_attention", record)
+            return record
+
+    @property
+    def cuts(self) -> tuple[Cut, ...]:
+        """Every size that ranks divide without a rest; of a trace these are its units alone.
+
+        >>> from costmodel.models.catalog import model
+        >>> [(cut.axis, cut.field, cut.size) for cut in model("deepseek-v3").cuts][:2]
+        [('tp', 'num_attention_heads', 128), ('tp', 'intermediate_size', 18432)]
+        """
+        try:
+            return self._cuts
+        except AttributeError:
+            every = tuple(cut for mechanism in mechanisms_of(self) for cut in mechanism.cuts)
+            if self.module:
+                units, size = "heads and channels", self.num_attention_heads
+                every = (Cut(law="attention-heads", axis="tp", field=units, size=size),)
+            object.__setattr__(self, "_cuts", every)
+            return every
 
     def feed_forward(self, kind: Block | None = None) -> FeedForwardKind:
         """The record of a feed-forward block; unless said otherwise, of most of its layers."""
         if kind == "none":
-            return DenseFeedForward(matrices=Matrices(hidden_size=0, gated=False, bias=False), width=0)
-        matrices = Matrices(hidden_size=self.hidden_size, gated=self.gated_mlp, bias=self.mlp_bias)
-        if (kind or ("moe" if self.is_moe else "dense")) == "dense":
-            return DenseFeedForward(matrices=matrices, width=self.intermediate_size)
-        return RoutedExperts(
-            matrices=matrices,
-            experts=self.num_experts,
-            copies=self.num_experts_per_token,
-            width=self.moe_intermediate_size,
-            shared_width=self.shared_expert_size,
-            latent=self.moe_latent_size,
-            router_bias=self.router_bias,
-            shared_gate=self.shared_expert_gate,
-        )
+            return NO_FEED_FORWARD
+        block = kind or ("moe" if self.is_moe else "dense")
+        return next(each for each in FEED_FORWARD_KINDS if each.describes(self, block)).of(self)
 
     @property
     def residual_width(self) -> int:
@@ -334,12 +321,19 @@ def layer_runs(model: ModelSpec) -> tuple[LayerRun, ...]:
     leading = model.num_dense_layers if model.is_moe else model.num_layers
     share = model.num_sliding_layers / model.num_layers
     attention = _attention_pattern(model)
-    runs: tuple[tuple[FeedForwardName, int], ...] = (("dense", leading), ("moe", model.num_layers - leading))
+    runs: tuple[tuple[BlockName, int], ...] = (("dense", leading), ("moe", model.num_layers - leading))
     return tuple(
         LayerRun(kind=LayerKind(attention=attention, mlp=mlp, sliding_share=share), count=count)
         for mlp, count in runs
         if count > 0
     )
+
+
+def mechanisms_of(model: ModelSpec) -> tuple[Mechanism, ...]:
+    """The records of what mixes the tokens of a model, and of its feed-forward blocks, first to last."""
+    blocks = dict.fromkeys(run.kind.mlp for run in layer_runs(decoder_of(model)))
+    mixers = (model.attention, model.recurrence) if model.recurrence else (model.attention,)
+    return (*mixers, *(model.feed_forward(block) for block in blocks))
 
 
 def layer_order(model: ModelSpec) -> tuple[tuple[int, int], ...]:
@@ -362,9 +356,7 @@ def layer_order(model: ModelSpec) -> tuple[tuple[int, int], ...]:
 
 def _attention_pattern(model: ModelSpec) -> AttentionPattern:
     """What the layers with attention have."""
-    if model.attention.name == "latent":
-        return "mla"
-    return "sliding" if model.num_sliding_layers else "full"
+    return model.attention.pattern or ("sliding" if model.num_sliding_layers else "full")
 
 
 def _pattern_runs(model: ModelSpec) -> tuple[LayerRun, ...]:
@@ -382,11 +374,6 @@ def _pattern_runs(model: ModelSpec) -> tuple[LayerRun, ...]:
         )
         runs.append(LayerRun(kind=kind, count=letters.count(letter)))
     return tuple(runs)
-
-
-def reach_of(kind: LayerKind) -> Reach:
-    """How far layers of compressed attention see; others see everything, or as their windows say."""
-    return kind.attention if kind.attention in ("heavy", "sparse") else "window"
 
 
 def recurrence_of(model: ModelSpec) -> Recurrence:

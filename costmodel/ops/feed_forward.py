@@ -45,7 +45,7 @@ MOVES_OF_SEPARATE_COPIES = 2  # reads and writes of all copies, see `_moves_per_
 
 def feed_forward_ops(work: Workload, kind: LayerKind, shard: ShardShape) -> tuple[Op, ...]:
     """Give the feed-forward block of a layer from the normed input to the summed output."""
-    return () if kind.mlp == "none" else _BLOCKS[kind.mlp](work, shard)
+    return () if kind.mlp == "none" else FEED_FORWARDS[work.model.feed_forward(kind.mlp).name](work, shard)
 
 
 def dense_ops(work: Workload, shard: ShardShape) -> tuple[Op, ...]:
@@ -221,9 +221,6 @@ def _experts(work: Workload, shard: ShardShape) -> tuple[Op, ...]:
     )
 
 
-_BLOCKS: Mapping[FeedForwardName, Callable[..., tuple[Op, ...]]] = {"dense": dense_ops, "moe": expert_ops}
-
-
 def _shared(work: Workload, shard: ShardShape) -> tuple[Op, ...]:
     """Shared experts: a dense feed-forward on every token, cut over tp; the router keeps its input."""
     model = work.model
@@ -293,3 +290,10 @@ def _activation(work: Workload, name: str, elements: Quantity) -> Op:
         saved_bytes=width * elements * (gates + activated),
         count=1 + extra,
     )
+
+
+FEED_FORWARDS: Mapping[FeedForwardName, Callable[..., tuple[Op, ...]]] = {
+    "dense": dense_ops,
+    "moe": expert_ops,
+}
+"""What gives the operations of each kind of feed-forward."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Literal
 
 import numpy as np
 
@@ -100,7 +101,7 @@ def _mixer(work: Workload, kind: LayerKind, shard: ShardShape) -> tuple[Op, ...]
     recurrent = kind.attention == "recurrence"
     trained = job.adapter is None
     norm = norm_op(model, "attention_norm", stack, shard, keeps_layer_input=True, trained=trained)
-    mixer = "layernorm" in stack.timing.recomputed_modules and not model.attention.shares_keys
+    mixer = "layernorm" in stack.timing.recomputed_modules and "layernorm" in model.attention.modules
     inner = model.num_attention_heads * model.value_head_dim
     return (
         *streams_before(model, "attention", shard),
@@ -135,17 +136,18 @@ def _feed_forward(work: Workload, kind: LayerKind, shard: ShardShape) -> tuple[O
     norm = norm_op(model, "mlp_norm", stack, shard, keeps_layer_input=alone, trained=trained)
     norms = (norm,) if alone or norms_of(model, kind) > 1 else ()
     cast = _cast(model, "mlp_cast", model.feed_forward().inner_size, work.job, shard)
+    record = model.feed_forward(kind.mlp)
     block = feed_forward_ops(work, kind, shard)
     return (
         *streams_before(model, "mlp", shard),
-        *_repeated(kind, stack.timing.recomputed_modules, norms, cast, block),
+        *_repeated(record.repeated_as, stack.timing.recomputed_modules, norms, cast, block),
         *_post_norm(model, "mlp_post_norm", stack, shard, trained=trained),
         *_residual(model, "mlp", stack, shard),
     )
 
 
 def _repeated(
-    kind: LayerKind,
+    name: Literal["mlp", "moe"],
     modules: tuple[str, ...],
     norms: tuple[Op, ...],
     cast: tuple[Op, ...],
@@ -155,7 +157,7 @@ def _repeated(
 
     The norm is fused into the first product of a dense block, and stands alone before experts.
     """
-    if kind.mlp != "moe":
+    if name == "mlp":
         whole = (*norms, *cast, *block)
         if "mlp" not in modules:
             return whole

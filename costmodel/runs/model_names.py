@@ -11,12 +11,13 @@ import re
 from collections.abc import Iterator, Mapping
 
 from costmodel.models.catalog import model, model_aliases, model_names
+from costmodel.models.recurrence import RECURRENCES
 from costmodel.models.spec import ModelSpec
 from costmodel.runs.cells import Row, UnsupportedRunError
 from topology.base.errors import LONGEST_SHOWN, shown
 from topology.base.names import normalize
 
-MAMBA, LINEAR = "Mamba-2 layers", "linear-attention layers"
+MAMBA, LINEAR = RECURRENCES["mamba2"].run_words, RECURRENCES["gated-delta"].run_words
 _HYBRIDS: Mapping[str, str] = {
     r"[mjzb]amba|falcon-?h1|granite-?4(\.0)?-?h|plamo-?2|phi-?4-mini-flash": MAMBA,
     r"nemotron-?h|nemotron-?nano-?\w*-?v?2\b|nemotron-?3-?(nano|super|ultra)": MAMBA,
@@ -88,7 +89,7 @@ def hybrid_layers(name: str) -> str:
     """
     if pair := named_model(name):
         recurrence = pair[0].recurrence
-        return "" if recurrence is None else MAMBA if recurrence.kind == "mamba2" else LINEAR
+        return "" if recurrence is None else RECURRENCES[recurrence.kind].run_words
     key = re.sub(r"[_ ]", "-", name.rsplit("/", 1)[-1][:LONGEST_SHOWN].lower())
     return next((layers for pattern, layers in _HYBRIDS.items() if re.search(pattern, key)), "")
 

@@ -51,8 +51,8 @@ def refuse_adapters(model: ModelSpec, stack: ServingStack, adapter: Adapter) -> 
     if adapter.kind != "lora":
         cause = f"{flag}: a served base has the precision of --weights, and engines serve LoRA alone"
         raise InputError(what, cause, f"write --adapter lora:r={adapter.rank}")
-    if "attention" in adapter.targets and model.attention.name == "latent":
-        raise InputError(what, f"{flag}: latent attention", "name a model with grouped heads")
+    if "attention" in adapter.targets and not model.attention.adapts:
+        raise InputError(what, f"{flag}: {model.attention.named}", "name a model with grouped heads")
     if "mlp" in adapter.targets and model.is_moe:
         fix = f"write --adapter lora:r={adapter.rank},targets=attention"
         raise InputError(what, f"{flag}: {model.num_experts} experts would have one each", fix)

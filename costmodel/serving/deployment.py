@@ -141,12 +141,10 @@ class Deployment:
             size = format_bytes(recurrent_state_bytes(model))
             cause = f"{layer_kinds(model)}: a request keeps {size} of state besides its keys and values"
             raise InputError(what, cause, fix)
-        if model.compression:
-            raise InputError(what, f"{layer_kinds(model)}: no decode of compressed keys was measured", fix)
-        if model.index_topk:
-            raise InputError(what, f"a query reads {model.index_topk} keys that an indexer chose", fix)
-        if width := model.moe_latent_size:
-            raise InputError(what, f"routed experts are {width} numbers wide, in a latent space", fix)
+        for why in (model.attention.unserved, model.feed_forward().unserved):
+            if why:
+                layers = f"{layer_kinds(model)}: " if model.attention.reaches() else ""
+                raise InputError(what, layers + why, fix)
 
     @property
     def expert_copies(self) -> int:

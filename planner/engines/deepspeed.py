@@ -192,12 +192,18 @@ EXPERTS_UNCUT = limit(
     ),
 )
 
+
+def _kept_whole(s: Problem) -> str:
+    """What of a model's attention the plan of transformers keeps whole."""
+    return s.model.attention.whole_in_transformers
+
+
 UNCUT_COMPRESSION = limit(
     name="compressed-attention",
     reads=("tp",),
-    broken=lambda s, t: (t.tp > 1) & (s.model.compression is not None),
-    says=lambda _, x: (
-        f"tp = {x.tp}: transformers keeps attention to compressed keys whole on every tensor rank",
+    broken=lambda s, t: (t.tp > 1) & bool(_kept_whole(s)),
+    says=lambda s, x: (
+        f"tp = {x.tp}: transformers keeps {_kept_whole(s)} whole on every tensor rank",
         "set tp=1",
     ),
 )

@@ -128,17 +128,14 @@ def model_limit(title: str, settings: Sequence[EngineSetting]) -> PlanLaw:
 
 def whole_width(model: ModelSpec) -> int:
     """Largest number that divides the sides of products that no rank cuts."""
-    latent = model.kv_lora_rank and model.kv_lora_rank + model.qk_rope_head_dim
     return math.gcd(
-        model.hidden_size, model.moe_intermediate_size, model.moe_latent_size, model.q_lora_rank, latent
+        model.hidden_size, model.moe_intermediate_size, model.moe_latent_size, *model.attention.whole_widths
     )
 
 
 def split_width(model: ModelSpec) -> int:
     """Largest number that divides the sides of products that tensor parallelism cuts."""
-    heads, shared = model.num_attention_heads, model.shared_expert_size
-    widths = [heads * model.qk_head_dim, heads * model.value_head_dim, shared]
-    widths += [model.attention.whole_heads * model.head_dim] * model.attention.shares_keys
+    widths = [*model.attention.split_widths, model.shared_expert_size]
     widths += [model.intermediate_size] if not model.is_moe or model.num_dense_layers else []
     return math.gcd(*widths)
 

@@ -157,7 +157,8 @@ def _experts(s: Problem, x: ParallelLayout) -> tuple[str, str]:
 
 
 def _partial_broken(s: Problem, t: LayoutTable) -> np.ndarray | bool:
-    return False if s.model.attention.shares_keys or not s.job.is_low_precision else np.greater(t.tp, 1)
+    whole = s.model.attention.replicated_parameters
+    return np.greater(t.tp, 1) if whole and s.job.is_low_precision else False
 
 
 PRECISION_LIMITS = (

@@ -8,13 +8,15 @@ from __future__ import annotations
 import functools
 import math
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
 
 from costmodel.layout import DEGREES, SCHEDULES, LayoutTable, ParallelLayout
-from costmodel.models.spec import ModelSpec, decoder_of, layer_runs
+from costmodel.models.attention import ATTENTION_KINDS
+from costmodel.models.recurrence import Recurrence
+from costmodel.models.spec import ModelSpec, mechanisms_of
 from costmodel.parallel.divisions import BATCH, EXPERT_RANKS, EXPERTS, HEADS
 from costmodel.pipeline.schedules import column
 from costmodel.training.rank_strides import axis_strides
@@ -71,16 +73,16 @@ def _indivisible(size_name: str, size: int, degree_name: str, degree: int) -> Br
 
 
 def _divides(
-    name: str,
-    axis: str,
-    sizes: Callable[[ModelSpec], Mapping[str, int]],
-    ground: Ground | Callable[[Problem, ParallelLayout], Ground] = "engine",
+    name: str, axis: str, ground: Ground | Callable[[Problem, ParallelLayout], Ground] = "engine"
 ) -> PlanLaw:
     """The degree of an axis divides sizes of the model, if it has any; engines cut nothing unevenly."""
 
+    def sizes(model: ModelSpec) -> dict[str, int]:
+        return {cut.field: cut.size for cut in model.cuts if cut.law == name}
+
     def broken(s: Problem, t: LayoutTable) -> Mask | bool:
-        counts = sizes(s.model).values()
-        return bool(counts) and np.asarray(HEADS.rest(math.gcd(*counts), getattr(t, axis)) != 0, dtype=bool)
+        wholes = sizes(s.model).values()
+        return bool(wholes) and np.asarray(HEADS.rest(math.gcd(*wholes), getattr(t, axis)) != 0, dtype=bool)
 
     def explain(s: Problem, x: ParallelLayout) -> Breach:
         degree = getattr(x, axis)
@@ -92,66 +94,27 @@ def _divides(
     return Law(name=name, reads=(axis,), broken=broken, says=explain, ground=ground)
 
 
-def _query_heads(model: ModelSpec) -> dict[str, int]:
-    return {"heads and channels" if model.module else "num_attention_heads": model.num_attention_heads}
-
-
-def _key_heads(model: ModelSpec) -> dict[str, int]:
-    grouped = model.attention.shares_keys and not model.module  # heads of a trace are its units
-    return {"num_key_value_heads": model.attention.whole_heads} if grouped else {}
-
-
 def _key_heads_ground(s: Problem, x: ParallelLayout) -> Ground:
     """Engines give several ranks the same head of keys where tp is a multiple of their number."""
     return "unpriced" if x.tp % s.model.attention.whole_heads == 0 else "engine"
 
 
-def _feed_forward_widths(model: ModelSpec) -> dict[str, int]:
-    """Widths that tensor parallelism cuts: the dense feed-forward and the shared experts, where present."""
-    widths = dict(model.feed_forward(run.kind.mlp).common_width for run in layer_runs(decoder_of(model)))
-    return {name: width for name, width in widths.items() if width > 0}
+def _whole_sequence(name: str) -> PlanLaw:
+    """Sequences are whole on a rank where a kind of layer says why, and that this rule says so."""
 
+    def why(s: Problem) -> str:
+        return next((m.whole_sequence for m in mechanisms_of(s.model) if m.context_law == name), "")
 
-def _expert_widths(model: ModelSpec) -> dict[str, int]:
-    return {"moe_intermediate_size": model.moe_intermediate_size} if model.is_moe else {}
+    def explain(s: Problem, x: ParallelLayout) -> Breach:
+        return Breach(message=f"cp = {x.cp}: {why(s)}", have=x.cp, need=1, unit="", hint="use cp=1")
 
-
-def _recurrence_heads(model: ModelSpec) -> dict[str, int]:
-    """Heads that tensor parallelism splits a recurrence by: those of keys, or groups."""
-    return {"key_heads": model.recurrence.key_heads} if model.recurrence else {}
-
-
-def _recurrence_broken(s: Problem, t: LayoutTable) -> Mask:
-    return np.asarray((t.cp > 1) & bool(s.model.recurrence), dtype=bool)
-
-
-def _recurrence(s: Problem, x: ParallelLayout) -> Breach:
-    title = s.model.recurrence.title if s.model.recurrence else ""
-    return _uncut_sequence(x, f"the state of {title} goes through a sequence in order")
-
-
-def _entries_broken(s: Problem, t: LayoutTable) -> Mask:
-    return np.asarray((t.cp > 1) & bool(s.model.compression), dtype=bool)
-
-
-def _entries(s: Problem, x: ParallelLayout) -> Breach:
-    made = s.model.compression
-    rates = f"{made.sparse_rate} or {made.heavy_rate}" if made else ""
-    why = (
-        f"attention sees an entry for every {rates} tokens before, on all ranks of a sequence, "
-        "and no profile prices what these would exchange"
+    return Law(
+        name=name,
+        reads=("cp",),
+        broken=lambda s, t: np.asarray((t.cp > 1) & bool(why(s)), dtype=bool),
+        says=explain,
+        ground="unpriced",
     )
-    return _uncut_sequence(x, why)
-
-
-def _uncut_sequence(x: ParallelLayout, why: str) -> Breach:
-    """Refuse to cut a sequence, and say why."""
-    return Breach(message=f"cp = {x.cp}: {why}", have=x.cp, need=1, unit="", hint="use cp=1")
-
-
-def _output_groups(model: ModelSpec) -> dict[str, int]:
-    """Groups of outputs that tensor parallelism splits compressed attention by."""
-    return {"output_groups": model.compression.output_groups} if model.compression else {}
 
 
 def _vocabulary_broken(s: Problem, t: LayoutTable) -> Mask:
@@ -337,6 +300,11 @@ def _alignment(s: Problem, x: ParallelLayout) -> Breach:
     )
 
 
+CONTEXT_LAWS = tuple(
+    dict.fromkeys(kind.context_law for kind in (Recurrence, *ATTENTION_KINDS) if kind.context_law)
+)
+"""Rules that keep sequences whole, by the kinds of layers that say why."""
+
 SHAPE_RULES: tuple[PlanLaw, ...] = (
     Law(name="degrees", reads=DEGREES, broken=_degrees_broken, says=_degrees, ground="impossible"),
     Law(
@@ -347,25 +315,12 @@ SHAPE_RULES: tuple[PlanLaw, ...] = (
         ground="impossible",
     ),
     Law(name="gpus", reads=("dp", "cp", "tp", "pp"), broken=_gpus_broken, says=_gpus, ground="impossible"),
-    _divides("attention-heads", "tp", _query_heads),
-    _divides("kv-heads", "tp", _key_heads, _key_heads_ground),
-    _divides("feed-forward", "tp", _feed_forward_widths),
-    _divides("recurrence-heads", "tp", _recurrence_heads),
-    _divides("output-groups", "tp", _output_groups),
-    Law(
-        name="recurrence-context",
-        reads=("cp",),
-        broken=_recurrence_broken,
-        says=_recurrence,
-        ground="unpriced",
-    ),
-    Law(
-        name="compression-context",
-        reads=("cp",),
-        broken=_entries_broken,
-        says=_entries,
-        ground="unpriced",
-    ),
+    _divides("attention-heads", "tp"),
+    _divides("kv-heads", "tp", _key_heads_ground),
+    _divides("feed-forward", "tp"),
+    _divides("recurrence-heads", "tp"),
+    _divides("output-groups", "tp"),
+    *(_whole_sequence(name) for name in CONTEXT_LAWS),
     Law(name="vocabulary", reads=("tp",), broken=_vocabulary_broken, says=_vocabulary, ground="unpriced"),
     Law(
         name="experts",
@@ -374,7 +329,7 @@ SHAPE_RULES: tuple[PlanLaw, ...] = (
         says=_experts,
         ground=_experts_ground,
     ),
-    _divides("expert-width", "expert_tp", _expert_widths),
+    _divides("expert-width", "expert_tp"),
     Law(
         name="expert-tensor",
         reads=("expert_tp", "tp"),

@@ -149,7 +149,7 @@ def _not_moved(deployment: Deployment, phase: str) -> str | None:
         return _STAGES_IN_POOLS
     if layout.dcp > 1 and phase == PROMPT_ONLY:
         return _TOKENS_OF_PROMPTS
-    whole = deployment.model.attention.name == "latent" and layout.dcp == layout.tp
+    whole = deployment.model.attention.joins_split_caches and layout.dcp == layout.tp
     return _TOKENS_IN_POOLS if layout.dcp > 1 and not whole else None
 
 

@@ -17,9 +17,9 @@ from costmodel.layout import SCHEDULES
 from costmodel.models.attention import AttentionName
 from costmodel.models.catalog import models
 from costmodel.models.feed_forward import FeedForwardName
-from costmodel.models.recurrence import _SCANS, _SHAPES, TITLES, RecurrenceName
+from costmodel.models.recurrence import RECURRENCES, RecurrenceName
 from costmodel.models.spec import layer_runs
-from costmodel.ops.feed_forward import _BLOCKS
+from costmodel.ops.feed_forward import FEED_FORWARDS
 from costmodel.ops.layer import ATTENTIONS
 from costmodel.parallel.axes import AXES, LAYER_AXES, PARTS, RANK_AXES, AxisName
 from costmodel.pipeline.schedules import RECORDS
@@ -483,13 +483,13 @@ def test_every_kind_of_attention_and_feed_forward_has_ops() -> None:
     """Kinds of the records, of their ops and of the catalogued models are the same."""
     assert set(ATTENTIONS) == set(get_args(AttentionName)) == {m.attention.name for m in models().values()}
     blocks = {run.kind.mlp for m in models().values() for run in layer_runs(m)}
-    assert set(_BLOCKS) == set(get_args(FeedForwardName)) == blocks - {"none"}
+    assert set(FEED_FORWARDS) == set(get_args(FeedForwardName)) == blocks - {"none"}
 
 
 def test_every_kind_of_recurrence_has_a_shape_and_a_scan() -> None:
     """Kinds of the record, of what it costs and of the catalogued models are the same."""
     catalogued = {m.recurrence.kind for m in models().values() if m.recurrence}
-    assert set(_SHAPES) == set(_SCANS) == set(TITLES) == set(get_args(RecurrenceName)) == catalogued
+    assert set(RECURRENCES) == set(get_args(RecurrenceName)) == catalogued
 
 
 def test_every_collective_of_a_layer_shows_in_one_part_of_a_step() -> None:

@@ -15,8 +15,8 @@ import numpy as np
 
 from costmodel.case import Workload
 from costmodel.job import TrainingJob
-from costmodel.models.compressed_attention import CompressedAttention, Reach
-from costmodel.models.spec import LayerKind, ModelSpec, reach_of
+from costmodel.models.compressed_attention import CompressedAttention, CompressedReach, reach_of
+from costmodel.models.spec import LayerKind, ModelSpec
 from costmodel.ops.mixers.attention import attended_pairs, linear_dtype
 from costmodel.ops.op import (
     FLOAT_BYTES,
@@ -42,7 +42,7 @@ TURNED = 3  # queries, the key, and the outputs turned back
 def compressed_attention_ops(work: Workload, kind: LayerKind, shard: ShardShape) -> tuple[Op, ...]:
     """Give the mixer from the normed input to the summed output; ranks of tp split heads and their groups."""
     model, job, stack = work.model, work.job, work.stack
-    attention, reach = model.attention, reach_of(kind)
+    attention, reach = model.attention, reach_of(kind.attention)
     if not isinstance(attention, CompressedAttention):
         raise TypeError(f"{model.name} has no compressed attention")
     return (
@@ -56,7 +56,7 @@ def compressed_attention_ops(work: Workload, kind: LayerKind, shard: ShardShape)
     )
 
 
-def seen_pairs(model: ModelSpec, reach: Reach, sequence_length: Quantity) -> Quantity:
+def seen_pairs(model: ModelSpec, reach: CompressedReach, sequence_length: Quantity) -> Quantity:
     """Query–key pairs of one head over one sequence: tokens of the window, and entries before the query.
 
     An entry of m tokens is there for the queries after it: S²/(2·m) pairs, of a sparse layer at most
@@ -102,7 +102,11 @@ def _projections(
 
 
 def _entries(
-    attention: CompressedAttention, reach: Reach, job: TrainingJob, stack: SoftwareStack, shard: ShardShape
+    attention: CompressedAttention,
+    reach: CompressedReach,
+    job: TrainingJob,
+    stack: SoftwareStack,
+    shard: ShardShape,
 ) -> tuple[Op, ...]:
     """What makes entries: products of the input, whole on every rank, and their weighted sums over tokens."""
     if reach == "window":
@@ -118,7 +122,11 @@ def _entries(
 
 
 def _indexer(
-    model: ModelSpec, attention: CompressedAttention, reach: Reach, job: TrainingJob, shard: ShardShape
+    model: ModelSpec,
+    attention: CompressedAttention,
+    reach: CompressedReach,
+    job: TrainingJob,
+    shard: ShardShape,
 ) -> tuple[Op, ...]:
     """Scores of all earlier entries by a few small heads, whole on every rank of tp.
 
@@ -144,7 +152,11 @@ def _indexer(
 
 
 def _core(
-    model: ModelSpec, attention: CompressedAttention, reach: Reach, stack: SoftwareStack, shard: ShardShape
+    model: ModelSpec,
+    attention: CompressedAttention,
+    reach: CompressedReach,
+    stack: SoftwareStack,
+    shard: ShardShape,
 ) -> Op:
     """Fused attention of every head to the one key, as of a window with as many pairs.
 

@@ -10,6 +10,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from costmodel.models.attention import ATTENTION_KINDS
+from costmodel.models.feed_forward import FEED_FORWARD_KINDS
+from costmodel.models.mechanism import EngineWords, Mechanism
+from costmodel.models.recurrence import Recurrence
 from planner.engines.fields import Facts
 from planner.engines.megatron_lm.experts import EXPERTS, zeros_and_ones
 from planner.engines.megatron_lm.positions import POSITIONS
@@ -136,28 +140,58 @@ def _read_activation(given: Given) -> dict[str, Any]:
     }
 
 
-_LATENT_SIZES = {
-    "--kv-lora-rank": ("model.kv_lora_rank", 32),
-    "--qk-head-dim": ("model.qk_nope_head_dim", 128),
-    "--v-head-dim": ("model.v_head_dim", 128),
-    "--qk-pos-emb-head-dim": ("model.qk_rope_head_dim", 64),
-}
+_KINDS: tuple[type[Mechanism], ...] = (*ATTENTION_KINDS, *FEED_FORWARD_KINDS, Recurrence)
+_FLAGGED = tuple(
+    (kind, words) for kind in _KINDS if (words := kind.engines.get("megatron")) is not None and words.flag
+)
+"""Kinds that Megatron builds where a flag asks for them, with its words."""
 
 
-def _write_latent(facts: Facts) -> dict[str, Any]:
-    """Latent projections."""
-    if not _latent(facts):
-        return {}
-    words = {"--multi-latent-attention": True}
-    words |= {word: facts[stated] for word, (stated, _) in _LATENT_SIZES.items()}
-    rank = facts["model.q_lora_rank"]
-    return words | ({"--q-lora-rank": rank} if rank else {})
+def _write_kinds(facts: Facts) -> dict[str, Any]:
+    """The flag and the sizes of every kind that a model is of."""
+    values: dict[str, Any] = {}
+    for kind, words in _FLAGGED:
+        if facts[f"model.{kind.mark}"]:
+            values[words.flag] = True
+            for word, (size, usual) in words.sizes.items():
+                if facts[f"model.{size}"] or usual is not None:
+                    values[word] = facts[f"model.{size}"]
+    return values
 
 
-def _read_latent(given: Given) -> dict[str, Any]:
-    latent = given["--multi-latent-attention"]
-    facts = {stated: given[word] if latent else 0 for word, (stated, _) in _LATENT_SIZES.items()}
-    return facts | {"model.q_lora_rank": (given["--q-lora-rank"] or 0) if latent else 0}
+def _read_kinds(given: Given) -> dict[str, Any]:
+    """Sizes of the kinds whose flag is there; of others 0."""
+    facts = dict.fromkeys(_KIND_FIELDS, 0)
+    for _, words in _FLAGGED:
+        if given[words.flag]:
+            facts |= {f"model.{size}": given[word] or 0 for word, (size, _) in words.sizes.items()}
+    return facts
+
+
+def _words_of(words: EngineWords) -> tuple[Word, ...]:
+    """The words of one kind."""
+    sizes = (Word(name=name, kind="int", default=usual) for name, (_, usual) in words.sizes.items())
+    return (Word(name=words.flag, kind="flag", default=False), *sizes)
+
+
+_KIND_FIELDS = tuple(
+    dict.fromkeys(f"model.{size}" for _, words in _FLAGGED for size, _ in words.sizes.values())
+)
+_KIND_SETTING = EngineSetting(
+    words=tuple(word for _, words in _FLAGGED for word in _words_of(words)),
+    fields=_KIND_FIELDS,
+    write=_write_kinds,
+    read=_read_kinds,
+)
+
+
+def _fixed_sizes(settings: tuple[EngineSetting, ...]) -> tuple[EngineSetting, ...]:
+    """Sizes of kinds that no word of these settings states: a model that has them is another model."""
+    stated = {name for setting in settings for name in setting.fields}
+    counts = {f"model.{name}": 0 for kind in _KINDS for name in kind.counts}
+    parts = {f"model.{name}": None for kind in _KINDS for name in kind.parts}
+    sizes = (counts | parts).items()
+    return tuple(fixed(name, always=value) for name, value in sizes if name not in stated)
 
 
 def _write_windows(facts: Facts) -> dict[str, Any]:
@@ -222,7 +256,7 @@ def _setting(words: tuple[Word, ...], stated: tuple[str, ...], write: Any, read:
     return EngineSetting(words=words, fields=stated, write=write, read=read)
 
 
-MODEL_SETTINGS: tuple[EngineSetting, ...] = (
+_STATED: tuple[EngineSetting, ...] = (
     value("--num-layers", "model.num_layers", aliases=("--encoder-num-layers",)),
     value("--hidden-size", "model.hidden_size"),
     _setting(
@@ -272,16 +306,7 @@ MODEL_SETTINGS: tuple[EngineSetting, ...] = (
         _read_activation,
     ),
     POSITIONS,
-    _setting(
-        (
-            Word(name="--multi-latent-attention", kind="flag", default=False),
-            Word(name="--q-lora-rank", kind="int"),
-            *(Word(name=name, kind="int", default=usual) for name, (_, usual) in _LATENT_SIZES.items()),
-        ),
-        ("model.q_lora_rank", *(stated for stated, _ in _LATENT_SIZES.values())),
-        _write_latent,
-        _read_latent,
-    ),
+    _KIND_SETTING,
     _setting(
         (Word(name="--window-size", kind="any"), Word(name="--window-attn-skip-freq", kind="any")),
         ("model.sliding_window", "model.num_sliding_layers", "model.sliding_window_pattern"),
@@ -312,12 +337,9 @@ MODEL_SETTINGS: tuple[EngineSetting, ...] = (
     fixed("model.final_logit_softcapping", always=None),
     fixed("model.rotary.sliding_theta", always=None),
     *(fixed(f"model.{name}", always=False) for name in ("attention_gate", "shared_expert_gate")),
-    *(fixed(f"model.{name}", always=0) for name in ("index_heads", "index_head_dim", "index_topk")),
-    fixed("model.moe_latent_size", always=0),
     fixed("model.layer_pattern", always=""),
-    fixed("model.recurrence", always=None),
-    fixed("model.compression", always=None),
     fixed("model.residual_streams", always=1),
     fixed("model.unmodelled", always=()),
 )  # fmt: skip
+MODEL_SETTINGS: tuple[EngineSetting, ...] = (*_STATED, *_fixed_sizes(_STATED))
 """In the order in which they are written."""

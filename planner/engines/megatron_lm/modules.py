@@ -48,7 +48,7 @@ def _repeated(s: Problem) -> tuple[str, ...]:
     modules = s.stack.timing.recomputed_modules
     return modules_of(
         modules,
-        latent=not s.model.attention.shares_keys,
+        latent="mla_up_proj" in s.model.attention.modules,
         dense=not s.model.is_moe or s.model.num_dense_layers > 0,
         experts=s.model.is_moe,
         shared=s.model.shared_expert_size > 0,
