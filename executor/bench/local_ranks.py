@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import gc
 import multiprocessing
 import os
 import pickle
@@ -105,8 +106,12 @@ def _run_once(
         ranks: list[Any] = [
             context.Process(target=_rank_main, args=(rank, world), daemon=True) for rank in range(world_size)
         ]
-        for process in ranks:
-            process.start()
+        gc.freeze()  # else each rank's first collection writes to all that is here, and so copies it
+        try:
+            for process in ranks:
+                process.start()
+        finally:
+            gc.unfreeze()
         try:
             return _collect(ranks, world.results, timeout_s, world.folder, alive)
         finally:

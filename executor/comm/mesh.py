@@ -9,6 +9,7 @@ Legend: ``pp dp cp tp`` the plan's axes.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,10 +50,8 @@ class Meshes:
     def copies(self, *, is_expert: bool, whole: bool) -> int:
         """Ranks of a stage that hold the same part of a parameter; `whole` if tensor ranks have it all."""
         if is_expert and self.expert is not None:
-            replicas, tensor = self.expert["expert_replicate"], self.expert["expert_tp"]
-        else:
-            replicas, tensor = self.dense["replicate"], self.dense["tensor"]
-        return int(replicas.size() * (tensor.size() if whole else 1))
+            return _ranks(self.expert, "expert_replicate", *(("expert_tp",) if whole else ()))
+        return _ranks(self.dense, "replicate", *(("tensor",) if whole else ()))
 
     @property
     def shard_mesh(self) -> DeviceMesh:
@@ -68,6 +67,11 @@ class Meshes:
             return self.shard_mesh
         names = ("expert_replicate", "expert_shard")
         return self.expert["expert_shard"] if self.expert[names[0]].size() == 1 else self.expert[names]
+
+
+def _ranks(mesh: DeviceMesh, *axes: str) -> int:
+    """Ranks along axes of a mesh. To cut them out of it makes a mesh each time, which takes milliseconds."""
+    return math.prod(mesh.size(mesh.mesh_dim_names.index(axis)) for axis in axes)
 
 
 def rank_grid(layout: ParallelLayout) -> npt.NDArray[np.int64]:
