@@ -1,8 +1,8 @@
-"""Plans made by hand, so that executor tests need no search."""
+"""Plans made by hand, so that executor tests need no search, and processes that are forked, not started."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
 from typing import Any
 
@@ -15,6 +15,7 @@ from costmodel.memory.stage import MemoryBreakdown
 from costmodel.models.spec import ModelSpec
 from planner.plan import Optimality, Plan, PlanRequest
 from planner.search.verify import estimate_anew
+from tests.fork_server import RANKS, SCRIPT, Forking, possible
 from topology.builders import default_cluster
 from topology.fabric.mesh import Mesh
 
@@ -77,6 +78,32 @@ def make_plan(layout: ParallelLayout, *, spec: ModelSpec = TINY, batch: int = 8,
         search_time_s=0.0,
         idle_gpus=8 - layout.num_gpus,
     )
+
+
+@pytest.fixture(scope="session", autouse=True)
+def forking() -> Iterator[Forking]:
+    """Fork ranks and launchers, which tests start, from a process that has imported torch."""
+    forking = Forking()
+    if possible():
+        forking.install()
+    yield forking
+    forking.remove()
+
+
+@pytest.fixture(scope="module")
+def real_starts(forking: Forking) -> Iterator[None]:
+    """Start the processes of a module's tests: they look at what a fork does not have."""
+    forking.real += 1
+    yield
+    forking.real -= 1
+
+
+@pytest.fixture(scope="module")
+def forked_scripts(forking: Forking) -> Iterator[None]:
+    """Fork also what the tests of a module start by ``python -c``, from where torch is imported and no compiler."""
+    forking.served[SCRIPT] = RANKS
+    yield
+    del forking.served[SCRIPT]
 
 
 @pytest.fixture(scope="session")

@@ -23,6 +23,7 @@ from executor.launch.environment import environment_of_ranks
 from executor.launch.nodes import loopback
 
 RANKS = 12
+pytestmark = pytest.mark.usefixtures("forked_scripts")
 SCRIPT = "from tests.executor.comm.test_connections import count; count()"
 
 

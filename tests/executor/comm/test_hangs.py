@@ -37,6 +37,7 @@ from executor.torch_internals.groups import bound_groups
 from tests.executor.launch.processes import wait_for
 
 SCRIPT = "import sys; from tests.executor.comm.test_hangs import hang; hang(sys.argv[1])"
+pytestmark = pytest.mark.usefixtures("forked_scripts")
 TP, DP = "5", "7"
 
 

@@ -74,7 +74,9 @@ def start(folder: Path, plan: Path, log: Path, *flags: str) -> subprocess.Popen[
 
 
 @pytest.fixture(scope="module")
-def findings(estimated_plan_of: Callable[..., Plan], tmp_path_factory: pytest.TempPathFactory) -> Findings:
+def findings(
+    estimated_plan_of: Callable[..., Plan], tmp_path_factory: pytest.TempPathFactory, real_starts: None
+) -> Findings:
     """Start a run, look, try to join, kill its launcher, look again."""
     folder = tmp_path_factory.mktemp("doors")
     for name in ("executor", "topology", "planner"):

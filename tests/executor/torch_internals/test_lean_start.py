@@ -9,6 +9,8 @@ import pytest
 
 pytest.importorskip("torch")
 
+pytestmark = pytest.mark.usefixtures("forked_scripts")
+
 STEP = """
 import sys, torch
 from executor.torch_internals.lean_start import leave_compiler_out

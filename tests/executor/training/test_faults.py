@@ -235,7 +235,7 @@ def test_nohup_keeps_a_run_from_a_closed_terminal(tmp_path: Path, monkeypatch: p
     )
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        ended = run_team(team_of(tmp_path, worker, monkeypatch, max_restarts=0))
+        ended = run_team(team_of(tmp_path, worker, monkeypatch, num_local=1, max_restarts=0))
     finally:
         signal.signal(signal.SIGHUP, before)
     assert ended == (3, None)
