@@ -45,8 +45,8 @@ class EngineWords:
 
 UNASKED = EngineWords()
 """An engine builds it without a word, or with words of its own contract."""
-ENGINES_WITH_A_MODEL = ("megatron", "torchtitan", "meshplan", "bridge")
-"""Engines that build the model themselves; the others are handed a module."""
+ENGINES_WITH_A_MODEL = ("megatron", "torchtitan", "meshplan")
+"""Engines that build the model themselves, Megatron-Bridge by Megatron's; the others are handed a module."""
 
 
 class Mechanism:

@@ -336,6 +336,16 @@ def mechanisms_of(model: ModelSpec) -> tuple[Mechanism, ...]:
     return (*mixers, *(model.feed_forward(block) for block in blocks))
 
 
+def unbuilt(model: ModelSpec, engine: str) -> str:
+    """Kinds of attention, recurrence and feed-forward of a model that an engine does not build, for people.
+
+    >>> from costmodel.models.catalog import model
+    >>> unbuilt(model("deepseek-v4-flash"), "torchtitan"), unbuilt(model("deepseek-v3"), "torchtitan")
+    ('compressed attention', '')
+    """
+    return " and ".join(kind.named for kind in mechanisms_of(model) if engine not in kind.engines)
+
+
 def layer_order(model: ModelSpec) -> tuple[tuple[int, int], ...]:
     """Where the layers of each kind are: kind of `layer_runs` and consecutive layers, in model order.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from costmodel.models.kinds import layer_kinds
-from costmodel.models.spec import ModelSpec
+from costmodel.models.spec import ModelSpec, unbuilt
 from topology.base.errors import InputError
 
 
@@ -11,6 +11,7 @@ def check_layers(spec: ModelSpec) -> None:
     """Refuse a model with layers that the executor has no module for, whatever else it computes."""
     causes = {
         f"it has {layer_kinds(spec)}, and layers here are all alike": spec.layer_pattern,
+        f"it has {(kinds := unbuilt(spec, 'meshplan'))}, of which there is no module here": kinds,
         f"its queries attend to {spec.index_topk} keys that an indexer chose": spec.index_topk,
         f"its experts are {spec.moe_latent_size} wide, its layers {spec.hidden_size}": spec.moe_latent_size,
         "its attention and feed-forward share a norm": spec.norms_per_layer == 1,

@@ -10,7 +10,7 @@ import numpy as np
 
 from costmodel.layout import LayoutTable, ParallelLayout
 from costmodel.models.kinds import layer_kinds
-from costmodel.models.spec import ModelSpec
+from costmodel.models.spec import ModelSpec, unbuilt
 from costmodel.updates.adapters import AdapterKind
 from planner.engines.fields import Facts, layout_facts, model_facts
 from planner.engines.setting import EngineSetting, Given
@@ -28,7 +28,7 @@ def limit(
     reads: tuple[str, ...],
     broken: Callable[[Problem, LayoutTable], Mask | bool],
     says: Callable[[Problem, ParallelLayout], tuple[str, str]],
-    ground: Ground = "engine",
+    ground: Ground | Callable[[Problem, ParallelLayout], Ground] = "engine",
     others: tuple[str, ...] = (),
     others_why: str = "",
 ) -> PlanLaw:
@@ -87,23 +87,25 @@ def untold(settings: Sequence[EngineSetting], model: ModelSpec) -> tuple[str, ..
     )
 
 
-def layers_limit(title: str) -> PlanLaw:
-    """The limit of an engine that is told one number of layers, or builds only layers with attention."""
+def layers_limit(title: str, engine: str) -> PlanLaw:
+    """The limit of an engine that is told one number of layers, or builds only some kinds of them."""
+
+    def unlike(model: ModelSpec) -> bool:
+        return bool(model.layer_pattern or model.tower)
 
     def says(s: Problem, _: ParallelLayout) -> tuple[str, str]:
-        return (
-            f"{s.model.name} has {layer_kinds(s.model)}: {title} is not told here which layer is which",
-            "use another model",
-        )
+        has = layer_kinds(s.model) if unlike(s.model) else unbuilt(s.model, engine)
+        why = f"{title} is not told here which layer is which" if unlike(s.model) else f"{title} builds none"
+        return f"{s.model.name} has {has}: {why}", "use another model"
 
     return limit(
         name="layer-kinds",
         reads=(),
-        broken=lambda s, _: bool(s.model.layer_pattern or s.model.tower),
+        broken=lambda s, _: unlike(s.model) or bool(unbuilt(s.model, engine)),
         says=says,
         others=MODULE_ENGINES,
         others_why=TRAINED,
-        ground="unpriced",
+        ground=lambda s, _: "unpriced" if unlike(s.model) else "engine",
     )
 
 

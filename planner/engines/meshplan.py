@@ -192,7 +192,7 @@ MESHPLAN = Contract(
     stacks=("meshplan",),
     settings=SETTINGS,
     limits=(
-        layers_limit("the executor"),
+        layers_limit("the executor", "meshplan"),
         adapter_limit("the executor", ("lora",)),
         ADAPTED,
         compression_limit("the executor", fields=("gradient_compression",)),

@@ -24,6 +24,7 @@ from costmodel.ops.layer import ATTENTIONS
 from costmodel.parallel.axes import AXES, LAYER_AXES, PARTS, RANK_AXES, AxisName
 from costmodel.pipeline.schedules import RECORDS
 from costmodel.training.op_times import PART_TRANSFERS, TransferTimes
+from planner.rules.shapes import SHAPE_RULES
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("topology", "costmodel", "planner", "executor", "app", "meshplan")
@@ -230,6 +231,266 @@ assert from_json(to_json(found)) == found
 print("or toy8" in _PRECISION_HELP, found.request.job.is_low_precision, [line.strip() for line in export_plan(found, "megatron").text.splitlines() if "fp8" in line])
 """
 
+TOY_ATTENTION = """@dataclass(frozen=True, slots=True, kw_only=True)
+class ToyAttention(GroupedAttention):
+    name: ClassVar[AttentionName] = "toy"
+    named: ClassVar[str] = "toy attention"
+    title: ClassVar[str] = "toy attention"
+    mark: ClassVar[str] = "toy_groups"
+    counts: ClassVar[tuple[str, ...]] = ("toy_groups",)
+    is_measured: ClassVar[bool] = False
+    engines: ClassVar[Mapping[str, EngineWords]] = {
+        "megatron": EngineWords(flag="--toy-attention", sizes={"--toy-groups": ("toy_groups", 1)})
+    }
+
+    groups: int
+
+    @classmethod
+    def of(cls, model: Any) -> ToyAttention:
+        grouped = GroupedAttention.of(model)
+        sizes = {field.name: getattr(grouped, field.name) for field in fields(grouped)}
+        return cls(**sizes, groups=model.toy_groups)
+
+    @property
+    def cuts(self) -> tuple[Cut, ...]:
+        groups = Cut(law="attention-heads", axis="tp", field="toy_groups", size=self.groups)
+        return (_query_heads(self.num_attention_heads), groups)
+
+    @property
+    def whole_heads(self) -> int:
+        return self.groups
+
+    @property
+    def parameters(self) -> int:
+        return self.hidden_size * self.head_dim * (2 * self.num_attention_heads + self.groups)
+
+    def cached_numbers(self, ways: int) -> float:
+        return max(self.groups / ways, 1) * self.head_dim
+
+
+def _query_heads("""
+"""Keys that are values, too, one for every group of heads."""
+
+TOY_ATTENTION_OPS = """
+from costmodel.case import Workload
+from costmodel.models.spec import LayerKind
+from costmodel.ops.mixers.attention import attended_pairs, linear_dtype
+from costmodel.ops.op import (
+    HALF_BYTES, Op, OpKind, ShardShape, communicate, enter_tensor_parallel, gemm, leave_tensor_parallel,
+)
+
+
+def toy_attention_ops(work: Workload, kind: LayerKind, shard: ShardShape) -> tuple[Op, ...]:
+    model, attention, dtype = work.model, work.model.attention, linear_dtype(work.job)
+    T, H, d, heads = shard.tokens, model.hidden_size, model.head_dim, model.num_attention_heads / shard.tp
+    keys = HALF_BYTES * T * attention.cached_numbers(1) / shard.tp
+    pairs = shard.microbatch_size * attended_pairs(shard.sequence_length) / shard.cp
+    kept = HALF_BYTES * T * heads * d + keys
+    width = (heads + attention.groups / shard.tp) * d
+    return (
+        *enter_tensor_parallel("attention", shard, H),
+        gemm("toy_input", m=T, n=width, k=H, dtype=dtype, saved_elements=shard.sharded_tokens * H),
+        communicate("toy_gather", "all_gather", "cp", keys * shard.cp * (shard.cp > 1)),
+        Op(name="toy_core", kind=OpKind.SCAN, flop=4 * pairs * heads * d, bytes=2 * kept, saved_bytes=kept,
+           saved_bytes_selective=kept),
+        gemm("toy_output", m=T, n=H, k=heads * d, dtype=dtype, saved_elements=T * heads * d),
+        *leave_tensor_parallel("attention", shard, H),
+    )
+"""
+
+ASKED_OF_ATTENTION = """
+from dataclasses import replace
+
+from costmodel.case import Case, Workload
+from costmodel.job import TrainingJob
+from costmodel.kernels.tables import load_calibration
+from costmodel.layout import ParallelLayout
+from costmodel.models.hf.config import model_of_config
+from costmodel.models.kinds import layer_kinds
+from costmodel.models.parameters import layer_parameters
+from costmodel.models.spec import layer_runs
+from costmodel.ops.layer import layer_ops
+from costmodel.ops.op import ShardShape
+from costmodel.serving.deployment import Deployment, ServingLayout, kv_token_bytes_per_layer
+from costmodel.serving.engine import serving_stack
+from costmodel.stack import stack
+from costmodel.training.estimate import estimate
+from executor.model.layer_limits import check_layers
+from planner.engines.contract import read, write
+from planner.engines.contracts import CONTRACTS
+from planner.engines.fields import facts_of
+from planner.launch.targets import export_plan
+from planner.plan import PlanRequest, Problem, from_json, to_json
+from planner.rules.check import check
+from planner.search.search import search
+from topology.base.errors import InputError
+from topology.builders import default_cluster
+
+toy = model_of_config({
+    "model_type": "toy", "num_hidden_layers": 4, "hidden_size": 2048, "intermediate_size": 8192,
+    "num_attention_heads": 16, "vocab_size": 32000, "max_position_embeddings": 8192, "toy_groups": 4,
+}, name="toy-1b")
+kind, job = layer_runs(toy)[0].kind, TrainingJob(sequence_length=4096, global_batch_size=64)
+ops = layer_ops(Workload(model=toy, job=job, stack=stack("ideal")), kind, ShardShape(sequence_length=4096))
+assert sum(op.parameters for op in ops) == layer_parameters(toy, kind)
+assert layer_kinds(toy) == "4 × toy attention + feed-forward"
+
+cluster, cal = default_cluster("h100-sxm", 8), load_calibration()
+case = Case(model=toy, cluster=cluster, job=job, stack=stack("megatron-core"), cal=cal)
+wide = check(Problem(case=case), ParallelLayout(tp=8, sequence_parallel=True))
+assert [v.message for v in wide if v.rule == "attention-heads"] == ["toy_groups % tp = 4 % 8 = 4, must be 0"]
+times = [estimate(case, ParallelLayout(dp=4, **axis)).time for axis in ({"cp": 2}, {"tp": 2})]
+assert times[0].cp_s > 0 == times[1].cp_s
+plan = search(PlanRequest(model=toy, cluster=cluster.spec, job=job, engine="megatron"))
+assert from_json(to_json(plan)) == plan
+deployment = Deployment(model=toy, hierarchy=cluster.hierarchy, layout=ServingLayout(tp=2), stack=serving_stack("vllm"))
+assert kv_token_bytes_per_layer(deployment) == 2 * 2 * toy.head_dim
+
+words = export_plan(plan, "megatron").text.replace("=", " ").split()
+megatron = CONTRACTS["megatron"]
+assert read(megatron, write(megatron, facts_of(plan))).fields["model.toy_groups"] == 4
+refusals = []
+for attempt in (
+    lambda: export_plan(replace(plan, request=replace(plan.request, engine="any", stack="torchtitan")), "torchtitan"),
+    lambda: check_layers(toy),
+):
+    try:
+        attempt()
+    except InputError as error:
+        refusals.append("toy attention" in str(error))
+print(words[words.index("--toy-attention"):][:3:2], words[words.index("--toy-groups") + 1], refusals)
+"""
+
+TOY_FEED_FORWARD = """@dataclass(frozen=True, slots=True, kw_only=True)
+class ToyFeedForward(DenseFeedForward):
+    name: ClassVar[FeedForwardName] = "toy"
+    named: ClassVar[str] = "a toy feed-forward"
+    title: ClassVar[str] = "toy feed-forward"
+    counts: ClassVar[tuple[str, ...]] = ("toy_rank",)
+    engines: ClassVar[Mapping[str, EngineWords]] = {}
+
+    rank: int
+
+    @classmethod
+    def describes(cls, model: Any, block: BlockName) -> bool:
+        return block == "dense" and model.toy_rank > 0
+
+    @classmethod
+    def of(cls, model: Any) -> ToyFeedForward:
+        return cls(matrices=_matrices_of(model), width=model.intermediate_size, rank=model.toy_rank)
+
+    @property
+    def common_parameters(self) -> int:
+        return 2 * self.rank * (self.matrices.hidden_size + self.width)
+
+    @property
+    def unserved(self) -> str:
+        return "no decode of toys was measured"
+
+
+def _matrices_of("""
+"""Both matrices of low rank."""
+
+TOY_FEED_FORWARD_OPS = """def toy_ops(work: Workload, shard: ShardShape) -> tuple[Op, ...]:
+    model, dtype = work.model, linear_dtype(work.job)
+    T, H, F, r = shard.tokens, model.hidden_size, model.intermediate_size / shard.tp, model.toy_rank
+    return (
+        *enter_tensor_parallel("mlp", shard, H),
+        gemm("toy_in", m=T, n=r, k=H, dtype=dtype, saved_elements=shard.sharded_tokens * H),
+        gemm("toy_up", m=T, n=F, k=r, dtype=dtype, saved_elements=T * r),
+        _activation(work, "toy_activation", T * F),
+        gemm("toy_down", m=T, n=r, k=F, dtype=dtype, saved_elements=T * F),
+        gemm("toy_out", m=T, n=H, k=r, dtype=dtype, saved_elements=T * r),
+        *leave_tensor_parallel("mlp", shard, H),
+    )
+
+
+FEED_FORWARDS: Mapping["""
+
+ASKED_OF_FEED_FORWARD = """
+from costmodel.case import Case, Workload
+from costmodel.job import TrainingJob
+from costmodel.kernels.tables import load_calibration
+from costmodel.layout import ParallelLayout
+from costmodel.models.hf.config import model_of_config
+from costmodel.models.kinds import layer_kinds
+from costmodel.models.parameters import layer_parameters
+from costmodel.models.spec import layer_runs
+from costmodel.ops.layer import layer_ops
+from costmodel.ops.op import ShardShape
+from costmodel.serving.deployment import Deployment, ServingLayout
+from costmodel.serving.engine import serving_stack
+from costmodel.stack import stack
+from dataclasses import replace
+from planner.plan import PlanRequest, Problem
+from planner.rules.check import check
+from planner.search.search import search
+from topology.base.errors import InputError
+from topology.builders import default_cluster
+
+toy = model_of_config({
+    "model_type": "toy", "num_hidden_layers": 4, "hidden_size": 2048, "intermediate_size": 8192,
+    "num_attention_heads": 16, "vocab_size": 32000, "max_position_embeddings": 8192, "toy_rank": 256,
+}, name="toy-1b")
+kind, job = layer_runs(toy)[0].kind, TrainingJob(sequence_length=4096, global_batch_size=64)
+ops = layer_ops(Workload(model=toy, job=job, stack=stack("ideal")), kind, ShardShape(sequence_length=4096))
+assert sum(op.parameters for op in ops) == layer_parameters(toy, kind)
+cluster = default_cluster("h100-sxm", 8)
+search(PlanRequest(model=toy, cluster=cluster.spec, job=job))
+case = Case(model=toy, cluster=cluster, job=job, stack=stack("megatron-core"), cal=load_calibration())
+rules = [v.message for v in check(Problem(case=case, engine="megatron"), ParallelLayout(dp=8))]
+assert any("has a toy feed-forward: Megatron-Core builds none" in said for said in rules), rules
+assert any("model.toy_rank = 256, there 0" in said for said in rules), rules
+assert not check(Problem(case=replace(case, stack=stack("pytorch")), engine="deepspeed"), ParallelLayout(dp=8))
+try:
+    Deployment(model=toy, hierarchy=cluster.hierarchy, layout=ServingLayout(), stack=serving_stack("vllm"))
+except InputError as error:
+    print(layer_kinds(toy), "no decode of toys was measured" in str(error))
+"""
+
+TOY_RECURRENCE = """def _toy(r: Recurrence) -> Shape:
+    width = 2 * r.key_width + r.value_width
+    return Shape(input_width=width, split_parameters=r.value_width)
+
+
+def _scan_toy(r: Recurrence) -> Scan:
+    kept = HALF_BYTES * (2 * r.key_width + r.value_width)
+    return Scan(flop=4 * r.state_numbers, moved_bytes=2 * kept, saved_bytes=kept)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecurrenceRecord:"""
+"""A sum of outer products, gated by nothing."""
+
+ASKED_OF_RECURRENCE = """
+from costmodel.case import Workload
+from costmodel.job import TrainingJob
+from costmodel.models.hf.config import model_of_config
+from costmodel.models.kinds import layer_kinds
+from costmodel.models.parameters import layer_parameters
+from costmodel.models.spec import layer_runs, recurrent_state_bytes
+from costmodel.ops.layer import layer_ops
+from costmodel.ops.op import ShardShape
+from costmodel.stack import stack
+from planner.plan import PlanRequest, from_json, to_json
+from planner.search.search import search
+from topology.base.errors import InputError
+from topology.builders import default_cluster
+
+toy = model_of_config({
+    "model_type": "toy", "num_hidden_layers": 4, "hidden_size": 2048, "intermediate_size": 8192,
+    "num_attention_heads": 16, "vocab_size": 32000, "max_position_embeddings": 8192,
+    "layer_types": ["linear_attention", "full_attention"] * 2,
+}, name="toy-1b")
+job, shard = TrainingJob(sequence_length=4096, global_batch_size=64), ShardShape(sequence_length=4096)
+work = Workload(model=toy, job=job, stack=stack("ideal"))
+for run in layer_runs(toy):
+    assert sum(op.parameters for op in layer_ops(work, run.kind, shard)) == layer_parameters(toy, run.kind)
+plan = search(PlanRequest(model=toy, cluster=default_cluster("h100-sxm", 8).spec, job=job))
+assert from_json(to_json(plan)) == plan and plan.layout.cp == 1
+print(layer_kinds(toy), recurrent_state_bytes(toy) == 2 * 4 * 16 * 128 * 128)
+"""
+
 
 TOY_AXIS = """        ),
         Axis(
@@ -315,6 +576,23 @@ def copied(root: Path, packages: tuple[str, ...]) -> Path:
     for package in packages:
         shutil.copytree(ROOT / package, root / package, ignore=shutil.ignore_patterns("__pycache__"))
     return root
+
+
+def changed(tree: Path) -> list[str]:
+    """Files of a copy that are not those of the house."""
+    copies = (path for package in PACKAGES for path in (tree / package).rglob("*") if path.is_file())
+    return sorted(
+        name
+        for path in copies
+        if "__pycache__" not in (name := path.relative_to(tree).as_posix())
+        and not ((ROOT / name).is_file() and (ROOT / name).read_bytes() == path.read_bytes())
+    )
+
+
+def add_family(reader: Path, table: str, function: str) -> None:
+    """Let a family of configurations be read by a function, and put that before the table of its file."""
+    insert(reader, f"{table}: Mapping[str, Callable[[ConfigReader], dict[str, Any]]] = {{", function)
+    edit(reader, "dict[str, Any]]] = {\n", 'dict[str, Any]]] = {\n    "toy": _toy,\n')
 
 
 def append(path: Path, text: str) -> None:
@@ -456,6 +734,93 @@ def test_a_training_precision_is_added_in_one_place(tree: Path) -> None:
     edit(tree / "costmodel/kernels/precisions.py", '"nvfp4"]', '"nvfp4", "toy8"]')
     edit(tree / "costmodel/kernels/precisions.py", '("nvfp4", "fp4"),\n    ),\n}', TOY_PRECISION)
     assert printed(tree, ASKED_OF_PRECISION) == "True True ['--fp8-format toy']\n"
+
+
+def test_a_kind_of_attention_is_added_in_five_places(tree: Path) -> None:
+    """A toy is read, priced, cut, cached, sent, planned, told to one engine and refused by the others."""
+    pytest.importorskip("torch")
+    attention = tree / "costmodel/models/attention.py"
+    edit(attention, "def _query_heads(", TOY_ATTENTION)
+    edit(attention, 'Literal["grouped", ', 'Literal["toy", "grouped", ')
+    edit(attention, "AttentionKind: TypeAlias = ", "AttentionKind: TypeAlias = ToyAttention | ")
+    edit(attention, "] = (CompressedAttention, ", "] = (ToyAttention, CompressedAttention, ")
+    edit(attention, "import dataclass\n", "import dataclass, fields\n")
+    edit(
+        tree / "costmodel/models/spec.py",
+        "    num_experts: int = 0\n",
+        "    toy_groups: int = 0\n    num_experts: int = 0\n",
+    )
+    (tree / "costmodel/ops/mixers/toy.py").write_text(TOY_ATTENTION_OPS, encoding="utf-8")
+    layer = tree / "costmodel/ops/layer.py"
+    edit(
+        layer,
+        '    "grouped": attention_ops,\n',
+        '    "grouped": attention_ops,\n    "toy": toy_attention_ops,\n',
+    )
+    insert(layer, "from costmodel.ops.mtp import", "from costmodel.ops.mixers.toy import toy_attention_ops\n")
+    function = """def _toy(r: ConfigReader) -> dict[str, Any]:
+    return {**_llama(r), "toy_groups": r.size("toy_groups")}
+
+
+"""
+    add_family(tree / "costmodel/models/hf/dense.py", "DENSE_FAMILIES", function)
+    assert len(changed(tree)) == 5
+    assert printed(tree, ASKED_OF_ATTENTION) == "['--toy-attention', '4'] 4 [True, True]\n"
+
+
+def test_a_kind_of_feed_forward_is_added_in_four_places(tree: Path) -> None:
+    """A toy is read, priced, planned, and refused by engines that build the model and by servers."""
+    blocks = tree / "costmodel/models/feed_forward.py"
+    edit(blocks, "def _matrices_of(", TOY_FEED_FORWARD)
+    edit(blocks, 'FeedForwardName = Literal["dense", ', 'FeedForwardName = Literal["toy", "dense", ')
+    edit(blocks, "FeedForwardKind: TypeAlias = ", "FeedForwardKind: TypeAlias = ToyFeedForward | ")
+    edit(blocks, "] = (RoutedExperts, ", "] = (ToyFeedForward, RoutedExperts, ")
+    edit(blocks, "import Cut, Mechanism\n", "import Cut, EngineWords, Mechanism\n")
+    edit(blocks, "from dataclasses import", "from collections.abc import Mapping\nfrom dataclasses import")
+    edit(
+        tree / "costmodel/models/spec.py",
+        "    num_experts: int = 0\n",
+        "    toy_rank: int = 0\n    num_experts: int = 0\n",
+    )
+    ops = tree / "costmodel/ops/feed_forward.py"
+    edit(ops, "FEED_FORWARDS: Mapping[", TOY_FEED_FORWARD_OPS)
+    edit(ops, '    "dense": dense_ops,\n', '    "dense": dense_ops,\n    "toy": toy_ops,\n')
+    function = """def _toy(r: ConfigReader) -> dict[str, Any]:
+    return {**_llama(r), "gated_mlp": False, "toy_rank": r.size("toy_rank")}
+
+
+"""
+    add_family(tree / "costmodel/models/hf/dense.py", "DENSE_FAMILIES", function)
+    assert len(changed(tree)) == 4
+    assert printed(tree, ASKED_OF_FEED_FORWARD) == "4 × attention + toy feed-forward True\n"
+
+
+def test_a_kind_of_recurrence_is_added_in_two_places(tree: Path) -> None:
+    """A toy is read, priced, kept whole along the sequence and planned."""
+    recurrences = tree / "costmodel/models/recurrence.py"
+    decorated = "@dataclass(frozen=True, slots=True, kw_only=True)\nclass RecurrenceRecord:"
+    edit(recurrences, decorated, TOY_RECURRENCE)
+    edit(recurrences, 'RecurrenceName = Literal["mamba2", ', 'RecurrenceName = Literal["toy", "mamba2", ')
+    entry = '    "toy": RecurrenceRecord(title="Toy", shape=_toy, scan=_scan_toy),\n'
+    edit(recurrences, '    "mamba2": RecurrenceRecord(', f'{entry}    "mamba2": RecurrenceRecord(')
+    function = """def _toy(r: ConfigReader) -> dict[str, Any]:
+    heads, usual = r.size("num_attention_heads"), ["linear_attention"]
+    toy = Recurrence(kind="toy", key_heads=heads, value_heads=heads, key_dim=128, value_dim=128, conv_kernel=0)
+    return {**decoder(r), "layer_pattern": _whole_layers(r, usual, 4), "recurrence": toy}
+
+
+"""
+    add_family(tree / "costmodel/models/hf/hybrid.py", "HYBRID_FAMILIES", function)
+    assert len(changed(tree)) == 2
+    expected = "2 × Toy + feed-forward, 2 × attention + feed-forward True\n"
+    assert printed(tree, ASKED_OF_RECURRENCE) == expected
+
+
+def test_every_size_that_ranks_divide_is_asked_by_a_rule() -> None:
+    """A record's cuts name rules of the search, and axes that they read."""
+    rules = {rule.name: rule.reads for rule in SHAPE_RULES}
+    cuts = {(cut.law, cut.axis) for m in models().values() for cut in m.cuts}
+    assert {law for law, axis in cuts if axis in rules.get(law, ())} == {law for law, _ in cuts}
 
 
 def test_an_axis_is_added_in_three_places(tree: Path) -> None:

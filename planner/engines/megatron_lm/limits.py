@@ -167,7 +167,7 @@ _MODULE_POSITIONS = limit(
     ),
 )
 LIMITS = (
-    layers_limit("Megatron-Core"),
+    layers_limit("Megatron-Core", "megatron"),
     limit(name="expert-groups", reads=(), broken=_group_rank_broken, says=_group_rank),
     limit(name="attention-kernel", reads=(), broken=_attention_broken, says=_attention),
     limit(

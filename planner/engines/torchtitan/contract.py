@@ -315,7 +315,7 @@ def _shared_broken(_: Problem, t: LayoutTable) -> Any:
 
 
 LIMITS = (
-    layers_limit("torchtitan"),
+    layers_limit("torchtitan", "torchtitan"),
     adapter_limit("torchtitan"),
     compression_limit("torchtitan"),
     further_limit("torchtitan"),
