@@ -50,12 +50,12 @@ def app(*words: str, **named: str) -> subprocess.Popen[str]:
     """A command of Meshplan."""
     call = [sys.executable, "-P", "-m", "app", *words]
     core = int(named.get(NODE_RANK, "0")) % (os.cpu_count() or 1)
-    bind = f"import os, sys; os.sched_setaffinity(0, {{{core}}}); os.execv(sys.argv[1], sys.argv[1:])"
-    if hasattr(os, "sched_setaffinity"):  # nodes that share a machine are given a core each
-        call = [sys.executable, "-c", bind, *call]
-    return subprocess.Popen(
+    process = subprocess.Popen(
         call, env={**os.environ, **named}, text=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
+    if hasattr(os, "sched_setaffinity"):  # nodes that share a machine are given a core each
+        os.sched_setaffinity(process.pid, {core})
+    return process
 
 
 def planned(folder: Path, hosts: int) -> Path:

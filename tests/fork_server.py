@@ -39,7 +39,13 @@ ROOT = Path(__file__).resolve().parents[1]
 RANK, TRACER, SCRIPT = "executor.training.worker", "executor.tracing.worker", "-c"
 LAUNCHERS = frozenset(("app", "executor.launch.supervise"))
 RANKS, TRACERS = "ranks", "tracers"
-SERVED = {RANK: RANKS, "app": RANKS, "executor.launch.supervise": RANKS, TRACER: TRACERS}
+SERVED = {
+    RANK: RANKS,
+    "app": RANKS,
+    "executor.launch.supervise": RANKS,
+    "tests.executor.launch.namespaces": RANKS,
+    TRACER: TRACERS,
+}
 """Modules that are run by ``python -m`` in what is forked, and the kind of server that has imported what they need."""
 IMPORTED = {
     RANKS: (
@@ -113,6 +119,7 @@ CLONE_PARENT, CLONE_CHILD_SETTID, CLONE_CHILD_CLEARTID = 0x8000, 0x01000000, 0x0
 PR_SET_PDEATHSIG, PR_GET_TID_ADDRESS = 1, 40
 ROOM = 4096  # bytes for the command line that /proc shows of a process
 LENGTH = 8
+FORKED = "_forked_by_the_tests_server"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -375,6 +382,7 @@ def _become(start: Start, descriptors: Sequence[int]) -> None:
         os.dup2(beyond + number, target, inheritable=True)
     for descriptor in {*descriptors, *range(beyond, beyond + len(descriptors))} - set(start.targets):
         os.close(descriptor)
+    setattr(sys, FORKED, True)
     os.environ.clear()
     os.environ.update(start.environment)
     sys.dont_write_bytecode = bool(start.environment.get("PYTHONDONTWRITEBYTECODE"))
@@ -424,6 +432,22 @@ def server_of_its_own(kind: str) -> socket.socket | None:
     theirs.detach()
     _show([sys.executable, __file__])
     return socket.socket(fileno=kept)
+
+
+def serve_from_here(kind: str) -> None:
+    """Fork what this process starts from itself as it is now: in namespaces of its own, say."""
+    asked = server_of_its_own(kind)
+    if asked is None:
+        return
+    start = serve(kind, asked)
+    if start is not None:
+        leave(ended(start.words))
+    os._exit(0)
+
+
+def is_forked() -> bool:
+    """Whether this process has come from a server, and so has what that has imported."""
+    return hasattr(sys, FORKED)
 
 
 def _show(words: Sequence[str]) -> None:

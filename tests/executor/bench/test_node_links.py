@@ -18,7 +18,7 @@ from costmodel.kernels.measurement import read_measurements
 from executor.bench.measured_links import with_links
 from executor.bench.node_links import NodeLinks, pair_entries, ranks_of_hosts, seat_of
 from executor.bench.node_pairs import ACROSS, Pair, level_of, levels_of, rounds, slow_hosts, slow_pairs
-from tests.executor.launch.namespaces import INTERFACE, on_hosts, possible
+from tests.executor.launch.namespaces import INTERFACE, modules_on_hosts, possible
 from tests.executor.launch.test_placed_ranks import HOSTS, four_hosts
 from tests.unit.topology.pools.test_kinds import pool
 from topology.base.errors import InputError
@@ -154,8 +154,6 @@ if [ "$HOST_NAME" = node9 ]; then
     tc filter add dev {INTERFACE} protocol ip parent 1: prio 1 u32 match ip dst 10.77.0.3 flowid 1:20
   }} 2> tc-said && touch shaped
 fi
-SLURM_PROCID="$HOST_NUMBER" SLURMD_NODENAME="$HOST_NAME" "{sys.executable}" -P -m app bench --nodes \
-  --device cpu --cluster four.toml --interface {INTERFACE} --meet meet --json > "said-$HOST_NAME"
 """
 
 
@@ -167,7 +165,9 @@ def test_four_hosts_are_measured_and_the_slow_link_is_named(tmp_path: Path) -> N
     (tmp_path / "meet").mkdir()
     job = {"SLURM_NTASKS": "4", "SLURM_LOCALID": "0", "SLURM_JOB_ID": "7", "XDG_DATA_HOME": str(tmp_path)}
     named = job | {"OMP_NUM_THREADS": "1", "PATH": os.environ["PATH"]}
-    code, said = on_hosts(HOSTS, ["bash", "-c", SHAPED], tmp_path, named)
+    named |= {"SLURM_PROCID": "$HOST_NUMBER", "SLURMD_NODENAME": "$HOST_NAME"}
+    words = ["app", "bench", "--nodes", "--device", "cpu", "--cluster", "four.toml", "--interface", INTERFACE]
+    code, said = modules_on_hosts(HOSTS, [*words, "--meet", "meet", "--json"], tmp_path, named, SHAPED)
     assert code == 0, said
     answers = [text for name in HOSTS if (text := (tmp_path / f"said-{name}").read_text())]
     assert len(answers) == 1

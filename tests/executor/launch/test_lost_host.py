@@ -18,7 +18,7 @@ pytest.importorskip("torch", reason="torch is not installed")
 from executor.launch.supervise import with_plan, write_run
 from executor.training.settings import METRICS_FILE, RUN_FILE, RunSettings
 from planner.plan import to_json
-from tests.executor.launch.namespaces import INTERFACE, on_hosts, possible
+from tests.executor.launch.namespaces import INTERFACE, modules_on_hosts, possible
 from tests.executor.launch.processes import alive, family, wait_for
 from tests.executor.launch.test_placed_ranks import HOSTS, four_hosts, planned_on
 from tests.executor.training.test_training import run_here
@@ -53,12 +53,8 @@ supervision = Supervision(
 status = supervise(read_settings(Path("wanted/run.json")), plan_in("wanted/plan.json"), supervision)
 print(status.state, flush=True)
 """
-COMMAND = f"""
-echo $$ > "host-$HOST_NAME"
-export SLURM_NODEID="$HOST_NUMBER" SLURMD_NODENAME="$HOST_NAME"
-exec "{sys.executable}" -P launcher.py > "said-$HOST_NAME" 2>&1
-"""
 JOB = {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "4", "SLURM_STEP_TASKS_PER_NODE": "1(x4)"}
+PLACE = {"SLURM_NODEID": "$HOST_NUMBER", "SLURMD_NODENAME": "$HOST_NAME"}
 
 
 def rows(run: Path) -> list[dict[str, float]]:
@@ -123,9 +119,10 @@ def test_two_hosts_of_four_are_lost_and_no_step_changes(tmp_path: Path) -> None:
     took_s = list[float]()
     taker = threading.Thread(target=lose_hosts, args=(tmp_path, took_s))
     taker.start()
-    on_hosts(HOSTS, ["bash", "-c", COMMAND], tmp_path, JOB)
+    _, errors = modules_on_hosts(HOSTS, ["launcher"], tmp_path, JOB | PLACE)
     taker.join()
     said = {name: (tmp_path / f"said-{name}").read_text() for name in HOSTS}
+    sys.stdout.write(errors)
     sys.stdout.write(f"start and next steps after {', '.join(f'{one:.1f} s' for one in took_s)}\n")
     assert said["node2"].splitlines()[-2:] == ["node2 has no ranks now: it waits as a spare", "finished"], (
         said

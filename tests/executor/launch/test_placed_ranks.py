@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,12 +16,13 @@ pytest.importorskip("torch", reason="torch is not installed")
 
 from costmodel.job import TrainingJob
 from costmodel.kernels.tables import load_calibration
+from executor.training.worker import RANKS_FOLDER
 from planner.launch.bundle import bundle
 from planner.plan import Plan, PlanRequest, to_json
 from planner.rules.check import parse_pins
 from planner.search.given_layout import plan_of_layout
 from tests.executor.conftest import TINY
-from tests.executor.launch.namespaces import INTERFACE, on_hosts, possible
+from tests.executor.launch.namespaces import INTERFACE, modules_on_hosts, on_hosts, possible
 from topology.builders import build
 from topology.discover.cluster import discover, facts_of
 from topology.fabric.seats import seats
@@ -113,29 +116,32 @@ def test_a_bundle_starts_ranks_where_they_were_planned(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "seats.json").read_text()) == seats_of(plan)
 
 
+def watch_seats(folder: Path, sat: dict[int, str], over: threading.Event) -> None:
+    """Note the host of each rank while the run goes on: the one whose launcher has started it."""
+    while not over.wait(0.05):
+        launchers = {
+            int(path.read_text() or 0): path.name.partition("-")[2] for path in folder.glob("host-*")
+        }
+        for mark in (folder / "run" / RANKS_FOLDER).glob("[0-9]*"):
+            with contextlib.suppress(OSError, ValueError):  # it has ended, or is only being written
+                status = Path(f"/proc/{int(mark.read_text())}/stat").read_text()
+                parent = int(status.rpartition(")")[2].split()[1])
+                sat |= {int(mark.name): launchers[parent]} if parent in launchers else {}
+
+
 def test_plan_run_trains_ranks_where_they_were_planned(tmp_path: Path) -> None:
     """Slurm numbers the hosts by name; the plan's first host writes the run and has rank 0."""
     plan = planned(1, "meshplan")
     (tmp_path / "wanted.json").write_text(to_json(plan), encoding="utf-8")
-    command = f"""
-export SLURM_NODEID="$HOST_NUMBER" SLURMD_NODENAME="$HOST_NAME"
-"{sys.executable}" -P -m app run wanted.json --run-dir run --device cpu --fp32 --steps 2 \
-  --interface {INTERFACE} --json > "said-$HOST_NAME" 2>&1 &
-launcher=$!
-for _ in $(seq 4000); do
-  for mark in run/.ranks/[0-9]*; do
-    rank="" parent=""
-    {{ read -r rank < "$mark"; }} 2> /dev/null || [ -n "$rank" ] || continue
-    {{ read -r _ _ _ parent _ < "/proc/$rank/stat"; }} 2> /dev/null
-    [ "$parent" != "$launcher" ] || echo "$HOST_NAME" > "seat-${{mark##*/}}"
-  done
-  kill -0 "$launcher" 2> /dev/null || break
-  sleep 0.05
-done
-wait "$launcher" || {{ cat "said-$HOST_NAME"; exit 1; }}
-"""
+    words = ["app", "run", "wanted.json", "--run-dir", "run", "--device", "cpu", "--fp32", "--steps", "2"]
+    sat: dict[int, str] = {}
+    over = threading.Event()
+    watcher = threading.Thread(target=watch_seats, args=(tmp_path, sat, over))
+    watcher.start()
     job = {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "4", "SLURM_STEP_TASKS_PER_NODE": "1(x4)"}
-    code, said = on_hosts(HOSTS, ["bash", "-c", command], tmp_path, job)
+    job |= {"SLURM_NODEID": "$HOST_NUMBER", "SLURMD_NODENAME": "$HOST_NAME"}
+    code, said = modules_on_hosts(HOSTS, [*words, "--interface", INTERFACE, "--json"], tmp_path, job)
+    over.set()
+    watcher.join()
     assert code == 0, said
-    sat = [(tmp_path / f"seat-{rank}").read_text().strip() for rank in range(4)]
-    assert sat == [host for _, host, _ in seats_of(plan)]
+    assert [sat.get(rank) for rank in range(4)] == [host for _, host, _ in seats_of(plan)]
