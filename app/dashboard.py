@@ -69,7 +69,7 @@ def main() -> None:
     offer_pictures()
 
 
-def start(launcher: int) -> None:
+def serve_here(launcher: int) -> None:
     """Serve in this process, for as long as the process that launched it lives."""
     from app.errors import ANSWERED, run_guarded
     from executor.training.lifeline import die_with_parent
@@ -101,7 +101,7 @@ def listen(typed: Sequence[str]) -> None:
     from app.actions.dash import DASH_TOKEN, require_free
     from app.actions.door import TOKEN, Door, House, house_names, token_for
 
-    settings = settled(typed)
+    settings = settled_options(typed)
     address = config.get_option("server.address")
     require_free(address, config.get_option("server.port"))
     given = os.environ.pop(DASH_TOKEN, None)
@@ -127,7 +127,7 @@ def listen(typed: Sequence[str]) -> None:
     App(SCRIPT, middleware=[Middleware(Door, house=house)], lifespan=opened).run(config=settings)
 
 
-def settled(typed: Sequence[str]) -> dict[str, Any]:
+def settled_options(typed: Sequence[str]) -> dict[str, Any]:
     """What Streamlit is told, in force already: typed, `STREAMLIT_*`, ours where its files say nothing."""
     from streamlit import config
     from streamlit.web.cli import main_run

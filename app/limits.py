@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from app.quantities import format_duration, format_sum
-from costmodel.campaign.record import Campaign, Limit, verdict
+from costmodel.campaign.record import Campaign, Limit, limit_word
 from topology.base.units import DAY, format_chance
 
 if TYPE_CHECKING:
@@ -23,10 +23,10 @@ def kept_words(chance: float) -> str:
     ('kept (chance 95.0 %)', 'kept with a chance of 62 %', 'missed (kept with a chance of 4.0 %)')
     """
     words = format_chance(chance)
-    if verdict(chance) == "kept":
+    if limit_word(chance) == "kept":
         return f"kept (chance {words})"
     uncertain = f"kept with a chance of {words}"
-    return uncertain if verdict(chance) == "uncertain" else f"missed ({uncertain})"
+    return uncertain if limit_word(chance) == "uncertain" else f"missed ({uncertain})"
 
 
 def limits_words(run: Campaign, limits: Limits) -> tuple[str, ...]:
@@ -44,7 +44,7 @@ def brief_words(run: Campaign | None, limits: Limits) -> tuple[str, ...]:
         return ()
     result = []
     for name, chance in limits.chances(run).items():
-        match verdict(chance):
+        match limit_word(chance):
             case "missed":
                 result.append(BROKEN[name])
             case "uncertain":

@@ -16,7 +16,7 @@ from planner.search.search import search
 from topology.base.units import format_seconds
 from topology.builders import build, machine_node
 from topology.hardware.datasheets import machines
-from topology.pools.kinds import parts_of
+from topology.pools.kinds import parts_of_pool
 from topology.spec import ClusterSpec, TierSpec
 
 CASES = (
@@ -37,7 +37,7 @@ def main() -> None:
         cluster = ClusterSpec(name="pool", nodes=nodes, tiers=tiers)
         shape = replace(model(name), num_layers=layers) if layers else model(name)
         job = TrainingJob(sequence_length=8192 if layers else 4096, global_batch_size=batch)
-        for part in parts_of(cluster):
+        for part in parts_of_pool(cluster):
             build(part).hierarchy  # noqa: B018  (kept, as in a process that has planned on it)
         started = time.process_time()
         found = search(PlanRequest(model=shape, cluster=cluster, job=job), tables)

@@ -12,7 +12,7 @@ from costmodel.updates.adapters import Adapter
 from costmodel.updates.compression import Compression, parse_compression
 from costmodel.updates.local_steps import LocalSteps, parse_local_steps
 from costmodel.updates.offload import Offload
-from costmodel.updates.optimizers import USUAL, require_known
+from costmodel.updates.optimizers import USUAL, require_known_optimizer
 from topology.base.errors import InputError, shown
 
 MOST_PER_S = 1e9
@@ -75,7 +75,7 @@ class TrainingJob:
 
     def __post_init__(self) -> None:
         """Refuse a job without tokens, or with an optimizer that is not known."""
-        require_known(self.optimizer)
+        require_known_optimizer(self.optimizer)
         if self.apart and self.compression:
             raise InputError(
                 what="workers that run apart send no compressed gradients",

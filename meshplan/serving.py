@@ -15,7 +15,7 @@ from planner.questions.serving.understand import understand_serving
 from planner.questions.words import (
     CountWord,
     Model,
-    layout_words,
+    layout_settings,
     require_known,
     setting_words,
     text_of,
@@ -110,5 +110,5 @@ def _flags(model: str | None, words: Mapping[str, Any]) -> ServeFlags:
         if word not in ("layout", "set", "trace")
     }
     trace = None if words.get("trace") is None else Path(words["trace"])
-    settings = (*layout_words(words.get("layout")), *setting_words(words.get("set")))
+    settings = (*layout_settings(words.get("layout")), *setting_words(words.get("set")))
     return ServeFlags(model=model, trace=trace, settings=settings, **flags)

@@ -333,11 +333,11 @@ class Plan:
 
     def _places(self, places: tuple[int, ...], kind_of_stage: tuple[int, ...]) -> tuple[str, str]:
         """Nodes of a pool in words, by their kinds or the plan's own, and the GPU of each unlike stage."""
-        from topology.pools.kinds import kinds_of, words_of
+        from topology.pools.kinds import kinds_of, nodes_in_words
 
         offered = kinds_of(self.pool.offered) if self.pool is not None else ()
         used = tuple(offered[place] for place in places) or kinds_of(self.request.cluster)
-        return words_of(used), " ".join(used[kind].gpu for kind in kind_of_stage)
+        return nodes_in_words(used), " ".join(used[kind].gpu for kind in kind_of_stage)
 
 
 def tables_of(plan: Plan) -> Calibration:
@@ -377,7 +377,7 @@ def stack_of(request: PlanRequest) -> SoftwareStack:
     return replace(profile, timing=replace(profile.timing, recomputed_modules=request.recompute_modules))
 
 
-def steps_of(request: PlanRequest) -> int:
+def steps_of_request(request: PlanRequest) -> int:
     """Steps that all tokens of a request take, the last one whole; none where no tokens are asked."""
     return math.ceil((request.job.total_tokens or 0) / request.job.tokens_per_step)
 

@@ -17,7 +17,7 @@ from costmodel.accuracy.csv_table import RunTable, read_table, require_columns
 from costmodel.accuracy.kept_anchors import find_anchor, names_a_file, remember, with_levels
 from costmodel.accuracy.lora_benchmark import read_benchmark
 from costmodel.accuracy.serving_runs import is_serving_schema
-from costmodel.accuracy.training import GROUP_COLUMNS, RunResult, not_reached, predict_rows
+from costmodel.accuracy.training import GROUP_COLUMNS, RunResult, predict_rows, training_not_reached
 from costmodel.accuracy.training_runs import PUBLISHED_RUNS, REQUIRED_TRAINING_COLUMNS
 from costmodel.kernels.tables import Calibration, load_calibration
 from topology.base.errors import InputError
@@ -61,7 +61,7 @@ def predicted_answer(question: AccuracyQuestion) -> Answer:
     done: dict[int, RunResult] = {}
     with waiting(lambda: f"predicting {len(table.rows):,} runs, {len(done):,} done"):
         stopped = _stopped(lambda: predict_rows(table.rows, cal, trust_paths=question.trust_paths, done=done))
-        results = [done.get(i) or not_reached(row, i) for i, row in enumerate(table.rows)]
+        results = [done.get(i) or training_not_reached(row, i) for i, row in enumerate(table.rows)]
         results, anchoring = _anchored(results, question, path, cal)
     if question.plot is not None:
         write_plot(question.plot, results, wishes.by[0])
@@ -104,8 +104,7 @@ def _columns(text: str | None) -> tuple[str, ...]:
 def _serving_answer(table: RunTable, question: AccuracyQuestion) -> Answer:
     """The answer for measured serving runs; what only training has is refused."""
     from app.reports.serving_accuracy import serving_accuracy_answer
-    from costmodel.accuracy.serving import ServingResult
-    from costmodel.accuracy.serving import not_reached as serving_not_reached
+    from costmodel.accuracy.serving import ServingResult, serving_not_reached
     from costmodel.accuracy.serving_processes import predict_by_processes
 
     unused = {

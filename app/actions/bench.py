@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 MOST_SHAPES = 12  # of a plan, largest first
 
 
-def measure(*, device: str, ranks: int, gpu: str | None, cluster: str | None, save: bool) -> BenchResult:
+def measure_machine(
+    *, device: str, ranks: int, gpu: str | None, cluster: str | None, save: bool
+) -> BenchResult:
     """Measure the machine with the standard sizes."""
     from executor.bench.kernels import CPU_SIZES, GPU_SIZES, measurements
 

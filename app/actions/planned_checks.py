@@ -101,7 +101,7 @@ def check_launch(plan: Plan, say: Say = _silent) -> Check:
         files, _ = engine_files(plan, contract)
     except InputError as refused:
         return Check(name="launch", verdict="does not hold", detail=f"{refused.what}: {refused.cause}")
-    accepted, words = parsed(contract, files, plan, say)
+    accepted, words = parsed_by_engine(contract, files, plan, say)
     equal = f"{', '.join(files)} for {engine} read back as the plan"
     return Check(
         name="launch",
@@ -111,7 +111,9 @@ def check_launch(plan: Plan, say: Say = _silent) -> Check:
     )
 
 
-def parsed(contract: Contract, files: Files, plan: Plan, say: Say = _silent) -> tuple[bool | None, str]:
+def parsed_by_engine(
+    contract: Contract, files: Files, plan: Plan, say: Say = _silent
+) -> tuple[bool | None, str]:
     """Whether the engine's own parser takes its files, and in words; None where it is not here."""
     from executor.parsers import client
     from executor.validation.progress import Progress

@@ -33,19 +33,19 @@ def diff_answer(first: Plan, second: Plan, first_name: str = "A", second_name: s
         },
     }
     return Answer(
-        headline=f"A = {first_name} · B = {second_name} · {verdict(compare(first, second))}",
+        headline=f"A = {first_name} · B = {second_name} · {throughput_verdict(compare(first, second))}",
         sections=tuple(sections),
         document=lambda: json_text(document),
         records=tuple(plan_diff.rows()),
     )
 
 
-def verdict(comparison: Comparison) -> str:
+def throughput_verdict(comparison: Comparison) -> str:
     """Say how many tokens per second B does for each of A.
 
-    >>> verdict(Comparison(speed=2.0, same_work=True, same_model=True, tied=False))
+    >>> throughput_verdict(Comparison(speed=2.0, same_work=True, same_model=True, tied=False))
     'B does 2 × the tokens/s of A (+100.0 %)'
-    >>> verdict(Comparison(speed=1.02, same_work=False, same_model=True, tied=True))
+    >>> throughput_verdict(Comparison(speed=1.02, same_work=False, same_model=True, tied=True))
     'B does 1.02 × the tokens/s of A (+2.0 %): a tie, within the error band'
     """
     change = format_share(comparison.speed - 1, signed=True)

@@ -48,7 +48,7 @@ def command(
     every level of the --cluster are measured, slow pairs are named, and the cluster file gets what its links
     have.
     """
-    from app.actions.bench import check_plan, measure
+    from app.actions.bench import check_plan, measure_machine
     from app.actions.bench_nodes import measure_nodes
     from app.errors import ANSWERED
     from app.extras import require_torch
@@ -69,7 +69,7 @@ def command(
     elif plan is not None:
         answer = check_answer(check_plan(plan, device=device, ranks=ranks))
     else:
-        bench_result = measure(device=device, ranks=ranks, gpu=gpu, cluster=cluster, save=save)
+        bench_result = measure_machine(device=device, ranks=ranks, gpu=gpu, cluster=cluster, save=save)
         for text in bench_result.notes:
             note(text)
         answer = bench_answer(bench_result)

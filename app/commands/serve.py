@@ -12,7 +12,7 @@ import typer
 from app.flags.serve import takes_load
 from app.flags.shared import AsJson, OutputFormat
 from planner.questions.flags import ServeFlags
-from topology.base.counts import is_numeric
+from topology.base.counts import is_numeral
 
 if TYPE_CHECKING:
     from app.reports.answer import Answer
@@ -115,7 +115,7 @@ def command(
     asked = understand_serving(flags)
     plan = with_trade_offs(asked, sensitivity=sensitivity, pareto=pareto)
     follow = autoscale and (asked.trace is not None or save_dir is None)
-    answer = answered(plan, asked, policy=policy if follow else None)
+    answer = fleet_answer(plan, asked, policy=policy if follow else None)
     if rehearse:
         answer = with_rehearsal(answer, plan, asked)
     for text in asked.notes:
@@ -231,7 +231,7 @@ def _scaling(plan: ServingPlan, asked: Asked, policy: ScalingPolicy) -> Scaling:
     return scaling_of(load_calibration(), plan, hierarchy, policy=policy, peak_per_s=peak)
 
 
-def answered(plan: ServingPlan, asked: Asked, *, policy: ScalingPolicy | None = None) -> Answer:
+def fleet_answer(plan: ServingPlan, asked: Asked, *, policy: ScalingPolicy | None = None) -> Answer:
     """The fleet as an answer, or the fleet followed through the trace by a policy."""
     if policy is not None:
         from app.reports.serving.autoscale import autoscale_answer
@@ -293,4 +293,4 @@ def split_output(text: str | None) -> tuple[str | None, Path | None]:
     """
     if text is None:
         return None, None
-    return (text, None) if is_numeric(text) else (None, Path(text))
+    return (text, None) if is_numeral(text) else (None, Path(text))

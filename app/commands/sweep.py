@@ -38,11 +38,11 @@ def command(
     from app.actions.plan import searched_plan
     from app.analysis.sweep import sweep_answer
     from app.reports.answer import check_destination, emit
-    from planner.analysis.sweep import imposed, points_of, run_points, shares_of, with_efficiency
+    from planner.analysis.sweep import imposed, mfu_by_gpu, points_of, run_points, with_efficiency
     from planner.questions.training import understand
 
     check_destination(wanted=output_format, as_json=as_json, output=output)
-    shares = None if mfu is None else shares_of(mfu)
+    shares = None if mfu is None else mfu_by_gpu(mfu)
     points = points_of(flags)
     _require_end(mfu, flags)
     traced = {is_traced(point, module, inputs) for point in points}

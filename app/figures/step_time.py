@@ -33,7 +33,7 @@ SMALLEST_SHARE = 0.003
 _ROOM_FOR_TEXT = 1.16
 
 
-def parts_of(time: TimeBreakdown) -> dict[str, float]:
+def waterfall_parts(time: TimeBreakdown) -> dict[str, float]:
     """Seconds of every part that lengthens the step, in the order of the waterfall."""
     names = [field.name for field in fields(TimeBreakdown) if field.name != "hidden_s"]
     return {name.removesuffix("_s"): float(getattr(time, name)) for name in names}
@@ -66,7 +66,7 @@ def waterfall(estimate: Estimate) -> go.Figure:
 
 def drawn_parts(estimate: Estimate) -> dict[str, float]:
     """Seconds of every part that can be seen; the others are one part, so that bars still sum to the step."""
-    parts = parts_of(estimate.time)
+    parts = waterfall_parts(estimate.time)
     seen = {name: value for name, value in parts.items() if value > SMALLEST_SHARE * estimate.step_time_s}
     rest_s = sum(parts.values()) - sum(seen.values())
     return seen | ({"rest": rest_s} if rest_s > 0 else {})
@@ -93,7 +93,7 @@ def waterfalls(plans: Sequence[tuple[str, Plan]]) -> go.Figure:
     )  # fmt: skip
     for part, label in PART_LABELS.items():
         values = [
-            parts_of(plan.estimate.time).get(part, 0.0) * scale
+            waterfall_parts(plan.estimate.time).get(part, 0.0) * scale
             for (_, plan), scale in zip(plans, scales, strict=True)
         ]
         if any(values):

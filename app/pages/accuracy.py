@@ -11,12 +11,12 @@ import streamlit as st
 
 from app.figures.measured.accuracy import predicted_against_measured
 from app.pages.base.choices import KEPT
-from app.pages.base.frame import MOST_UPLOAD_MIB, asked, columns_of, draw, guarded, plain, table
+from app.pages.base.frame import MOST_UPLOAD_MIB, asked, columns_of, draw, draw_table, guarded, plain
 from app.pages.question.sidebar import BY_GPU
 from app.quantities import format_percent
 from app.requests.uploads import MOST_ROWS
 from costmodel.accuracy.constants_table import every_constant
-from costmodel.accuracy.left_out import ALL, LeftOut, left_out
+from costmodel.accuracy.left_out import ALL, LeftOut, left_out_errors
 from costmodel.accuracy.training import RunResult, Summary, predict_rows, summarise
 from costmodel.accuracy.training_runs import read_rows, shipped_runs
 from costmodel.evidence.keys import engine_family
@@ -56,7 +56,7 @@ def render() -> None:
         st.markdown(plain(for_someone_new(kept_engine())))
     draw(predicted_against_measured(shown, by), "accuracy")
     st.markdown("#### Error of every group")
-    table(
+    draw_table(
         columns_of([summary_row(entry) for entry in by_size(summarise(shown, by=by))]), alt="Error by group"
     )
     st.caption(
@@ -64,11 +64,13 @@ def render() -> None:
         "1 is the same order."
     )
     st.markdown("#### Where it is furthest off")
-    table(columns_of(worst_rows(shown)), alt="Runs with the largest error")
+    draw_table(columns_of(worst_rows(shown)), alt="Runs with the largest error")
     left_out = [result for result in results if result.status != "ok"]
     if left_out:
         with st.expander(f"{len(left_out)} runs could not be predicted"):
-            table(columns_of([{"run": r.name, "reason": r.reason} for r in left_out]), alt="Runs left out")
+            draw_table(
+                columns_of([{"run": r.name, "reason": r.reason} for r in left_out]), alt="Runs left out"
+            )
     show_constants()
 
 
@@ -118,7 +120,7 @@ def kept_engine() -> str:
 
 def for_someone_new(engine: str) -> str:
     """How far off runs are whose vendor's runs fitted nothing: on this engine, and on all."""
-    known = left_out()
+    known = left_out_errors()
     texts = [f"{_of_strangers(known[engine])} on {engine}"] if engine in known else []
     texts.append(f"{_of_strangers(known[ALL])} on all engines")
     return (
@@ -154,7 +156,7 @@ def show_constants() -> None:
             }
             for name, entry in every_constant(load_calibration()).items()
         ]
-        table(columns_of(rows), alt="Constants of the cost model")
+        draw_table(columns_of(rows), alt="Constants of the cost model")
 
 
 @st.cache_resource(show_spinner="Predicting the published runs")  # type: ignore[untyped-decorator]  # untyped here

@@ -11,7 +11,7 @@ import streamlit as st
 from app.figures.measured.audited import run_beside_best
 from app.figures.memory import estimate_bars
 from app.pages.base.carried import add
-from app.pages.base.choices import require_all_read, write
+from app.pages.base.choices import require_all_read, text_box
 from app.pages.base.frame import MOST_CACHED_PLANS, MOST_UPLOAD_MIB, asked, draw, guarded, plain
 from app.pages.base.sections import show_section
 from app.pages.question.anchor import anchor_with
@@ -22,7 +22,7 @@ from app.reports.audit.server import server_answer
 from app.reports.layout_words import layer_words
 from app.requests.uploads import ANCHOR_LOG, read_texts_upload
 from costmodel.layout import layout_words
-from planner.audit.audit import Audit, audited_texts, level_of
+from planner.audit.audit import Audit, audited_texts, stack_level_of_log
 from planner.audit.serving.audit import ServingAudit
 from planner.audit.serving.load import LOAD_WORDS
 from planner.audit.serving.texts import audited_server_texts
@@ -42,11 +42,11 @@ def render() -> None:
         "Its launch files, configurations and logs: nothing of them is run, no file that they name is opened",
         accept_multiple_files=True, key="audit_files", max_upload_size=MOST_UPLOAD_MIB,
     )  # fmt: skip
-    text = write(
+    text = text_box(
         st, "Variables that a script reads", "", "audit_env", max_chars=200, placeholder="NNODES=4 GPUS=8",
         help="As they would be set where the job starts, with spaces between.",
     )  # fmt: skip
-    load = write(
+    load = text_box(
         st, "The load of a server", "", "audit_load", max_chars=200,
         placeholder="--concurrency 64 --input 2000 --output-tokens 300 --ttft 2s",
         help="Of files that serve, where neither a benchmark's result nor a client's command is among them: "
@@ -199,7 +199,7 @@ def show_offers(audit: Audit) -> None:
         )  # fmt: skip
     if audit.measured_step_s is not None and audit.predicted is not None:
         try:
-            level = level_of(audit, ANCHOR_LOG)
+            level = stack_level_of_log(audit, ANCHOR_LOG)
         except InputError as error:
             st.caption(plain(f"Its step anchors nothing: {error.what}, {error.cause}."))
             return

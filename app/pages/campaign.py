@@ -12,13 +12,13 @@ from app.pages.base.frame import (
     asked,
     columns_of,
     draw,
+    draw_table,
     guarded,
     plain,
     plan_or_none,
-    planned,
+    planned_answer,
     request_key,
     show_error,
-    table,
 )
 from app.pages.base.sections import show_section
 from app.pages.question.sidebar import job_question
@@ -56,14 +56,14 @@ def render() -> None:
         seed = choose(st, "Simulated run", RUNS, "campaign_run", help="Which of all possible runs is drawn.")
     require_all_read()
     request = question.understood().request
-    answer = planned(request)
+    answer = planned_answer(request)
     if isinstance(answer, Infeasible):
         show_error(no_plan(answer))
         return
     if request.job.total_tokens is None:
         st.info("Say in the sidebar how many tokens to train.")
         return
-    plan = finished(request_key(request), answer)
+    plan = finished_on_page(request_key(request), answer)
     title, *job = headline_of(plan).split(" · ")
     st.subheader(plain(f"{title}, to the last token"), anchor=False)
     st.caption(plain(" · ".join((layout_words(plan.layout), *job))))
@@ -71,19 +71,19 @@ def render() -> None:
         show_numbers(plan.campaign)
         if words := limit_words(plan, question.limits()):
             st.caption(plain(words))
-        show_pictures(plan, int(seed))
+        show_campaign_pictures(plan, int(seed))
         for section in campaign_sections(plan.campaign, run_s(plan.request, plan.estimate)):
             show_section(section)
 
 
 @st.cache_resource(max_entries=MOST_CACHED_PLANS, show_spinner="Running it to its end, many times")  # type: ignore[untyped-decorator]
-def finished(key: str, _plan: Plan) -> Plan:  # noqa: ARG001 - the key is what is cached by
+def finished_on_page(key: str, _plan: Plan) -> Plan:  # noqa: ARG001 - the key is what is cached by
     """The plan with its campaign; simulated once per question."""
     return asked(with_campaign, _plan)
 
 
 @st.cache_resource(max_entries=MOST_CACHED_PLANS, show_spinner="Following one run")  # type: ignore[untyped-decorator]
-def followed(key: str, seed: int, _course: Course) -> tuple[Moment, ...]:  # noqa: ARG001 - the key is what is cached by
+def followed_run(key: str, seed: int, _course: Course) -> tuple[Moment, ...]:  # noqa: ARG001 - the key is what is cached by
     """One simulated run of a course."""
     return asked(one_run, _course, seed)
 
@@ -115,7 +115,7 @@ def _dollars(band: Band | None) -> str:
     return f"The median; eight runs of ten are between {format_sum(band.p10)} and {format_sum(band.p90)}."
 
 
-def show_pictures(plan: Plan, seed: int) -> None:
+def show_campaign_pictures(plan: Plan, seed: int) -> None:
     """How often to save and how many spares, one run with its failures, and other numbers of GPUs."""
     course, key = course_of_plan(plan), request_key(plan.request)
     drawn, why_not = interval_map(course)
@@ -125,7 +125,7 @@ def show_pictures(plan: Plan, seed: int) -> None:
     left, right = st.columns(2, gap="medium")
     with left:
         st.markdown("#### What does a run look like?")
-        draw(run_timeline(followed(key, seed, course), course.work_s), "run")
+        draw(run_timeline(followed_run(key, seed, course), course.work_s), "run")
     with right:
         st.markdown("#### Sooner or cheaper?")
         show_frontier(plan)
@@ -153,10 +153,12 @@ def show_frontier(plan: Plan) -> None:
     counts = scale_values(request, VARIATIONS[0])[:-1]
     with st.spinner("Running every number to its end", show_time=True):
         values = list(
-            finishes(request, counts, plan_or_none, lambda plan: finished(request_key(plan.request), plan))
+            finishes(
+                request, counts, plan_or_none, lambda plan: finished_on_page(request_key(plan.request), plan)
+            )
         )
     draw(finish_frontier(values, request.cluster.num_gpus, request.job.deadline_s), "finish_frontier")
-    table(columns_of([finish_row(finish) for finish in values]), alt="The run on other numbers of GPUs")
+    draw_table(columns_of([finish_row(finish) for finish in values]), alt="The run on other numbers of GPUs")
 
 
 def finish_row(finish: Finish) -> dict[str, str]:

@@ -14,7 +14,7 @@ from app.figures.step_time import waterfalls
 from app.limits import kept_words
 from app.pages.base.carried import MOST_COMPARED, carried, carry
 from app.pages.base.fit_colours import fit_tint
-from app.pages.base.frame import MOST_UPLOAD_MIB, columns_of, draw, guarded, plain, planned, table
+from app.pages.base.frame import MOST_UPLOAD_MIB, columns_of, draw, draw_table, guarded, plain, planned_answer
 from app.pages.base.sections import show_section
 from app.quantities import format_percent, format_sum, format_usd
 from app.reports.answer import Section, Table
@@ -36,7 +36,7 @@ NAMES = ("A", "B", "C")
 def render() -> None:
     """Draw the page."""
     st.subheader("Plans side by side", anchor=False)
-    plans = gathered()
+    plans = plans_to_compare()
     if len(plans) < 2:
         st.info(
             f"{len(plans)} of 2 plans. Add plans on the first page, or upload files written by plan --json."
@@ -63,7 +63,7 @@ def under_name(section: Section, name: str) -> Section:
     return replace(section, columns=heads)
 
 
-def gathered() -> list[Plan]:
+def plans_to_compare() -> list[Plan]:
     """Plans that were added, and plans that were uploaded."""
     requests = carried("with", PlanRequest)
     left, right = st.columns([3, 1], vertical_alignment="bottom")
@@ -77,7 +77,7 @@ def gathered() -> list[Plan]:
     right.button(
         "Forget the added plans", on_click=carry, args=("with",), disabled=not requests, width="stretch"
     )
-    answers = [planned(request) for request in requests]
+    answers = [planned_answer(request) for request in requests]
     plans = [plan for plan in answers if isinstance(plan, Plan)]
     accept = bool(files) and st.checkbox(
         "Estimate plans anew whose numbers are others here", key="accept_changes"
@@ -111,7 +111,7 @@ def show_summary(plans: Sequence[Plan]) -> None:
         for name, plan in zip(NAMES, plans, strict=False)
     ]
     tints = [fit_tint(plan.estimate.out_of_memory_chance) for plan in plans]
-    table(columns_of(rows), alt="Headline numbers of the plans", tints={"memory": tints})
+    draw_table(columns_of(rows), alt="Headline numbers of the plans", tints={"memory": tints})
 
 
 def run_cells(plan: Plan, *, tokens: bool) -> dict[str, str]:

@@ -15,10 +15,10 @@ from app.figures.executor.run import run_line, step_time_figure
 from app.figures.executor.runs import runs_over_time
 from app.pages.answer.timeline import show_measured
 from app.pages.base.choices import choose, require_all_read
-from app.pages.base.frame import columns_of, draw, guarded, plain, table
+from app.pages.base.frame import columns_of, draw, draw_table, guarded, plain
 from app.quantities import format_percent, format_ratio
 from app.store.run_log import RunStep, checkpoints_of, read_state, read_steps, repeated_steps
-from app.store.runs import RunSummary, runs_in, summary_of
+from app.store.runs import RunSummary, run_summary, runs_in
 from app.store.steps import PLAN_FILE, unlike_device
 from planner.plan import Plan, from_json
 from topology.base.decode import read_text
@@ -45,10 +45,10 @@ def render() -> None:
     require_all_read()
     follow(followed)
     st.markdown("#### What does a rank do when?")
-    show_measured(followed, plan_of_run(followed))
+    show_measured(followed, planned_run(followed))
 
 
-def plan_of_run(folder: Path) -> Plan | None:
+def planned_run(folder: Path) -> Plan | None:
     """The plan of a run that was on what its plan is for."""
     if unlike_device(folder):
         return None
@@ -60,14 +60,14 @@ def plan_of_run(folder: Path) -> Plan | None:
 
 def show_runs(folders: Sequence[Path]) -> None:
     """All runs of a folder, predicted against measured."""
-    run_summaries = [summary for folder in folders if (summary := summary_of(folder)) is not None]
+    run_summaries = [summary for folder in folders if (summary := run_summary(folder)) is not None]
     if not run_summaries:
         return
     draw(runs_over_time(run_summaries), "runs")
-    table(columns_of([run_row(run) for run in reversed(run_summaries)]), alt="Runs, the latest first")
+    draw_table(columns_of([run_as_row(run) for run in reversed(run_summaries)]), alt="Runs, the latest first")
 
 
-def run_row(run: RunSummary) -> dict[str, str]:
+def run_as_row(run: RunSummary) -> dict[str, str]:
     """One run as a row; what is not compared is a dash."""
     step, memory = run.predicted_step_s, run.predicted_memory_bytes
     return {
@@ -97,7 +97,7 @@ def follow(folder: Path) -> None:
     if elsewhere:
         st.info(plain(elsewhere))
         steps = [replace(step, predicted_step_time_s=0.0) for step in steps]
-    show_run_numbers(steps, plan_of_run(folder), mfu=not elsewhere)
+    show_run_numbers(steps, planned_run(folder), mfu=not elsewhere)
     left, right = st.columns(2, gap="medium")
     with left:
         st.markdown("#### Does it learn?")
@@ -160,6 +160,6 @@ def show_checkpoints(folder: Path) -> None:
     st.markdown("#### What could it restart from?")
     checkpoints = checkpoints_of(folder)
     if checkpoints:
-        table(columns_of(checkpoints), alt="Checkpoints of the run")
+        draw_table(columns_of(checkpoints), alt="Checkpoints of the run")
     else:
         st.caption("No checkpoint yet.")

@@ -8,7 +8,7 @@ from dataclasses import replace
 import streamlit as st
 
 from app.figures.serving import LoadPoint, Within, latency_throughput
-from app.pages.base.choices import choose, require_all_read, write
+from app.pages.base.choices import choose, require_all_read, text_box
 from app.pages.base.frame import asked, draw, guarded, plain, show_error
 from app.pages.base.sections import show_answer
 from app.quantities import format_usd
@@ -71,13 +71,13 @@ def load_flags() -> ServeFlags:
         left, right = st.columns(2)
         gpu = choose(left, "GPU", list(gpus()), "gpu", default=default_gpu(), aliases=gpu_aliases())
         count = choose(right, "GPUs", COUNTS, "serve_gpus", free=True)
-        prompt = write(left, "Prompt tokens", "2000", "input", max_chars=8)
-        output = write(right, "Output tokens", "300", "output", max_chars=8)
+        prompt = text_box(left, "Prompt tokens", "2000", "input", max_chars=8)
+        output = text_box(right, "Output tokens", "300", "output", max_chars=8)
         ttft = choose(left, "First token within", FIRST_TOKEN_LIMITS, "ttft", default="1s", free=True)
         tpot = choose(right, "Each token within", TOKEN_LIMITS, "tpot", default="50ms", free=True)
         percentile = choose(left, "Percentile", ["50", "90", "95", "99"], "percentile", default="99")
         weights = choose(right, "Weights", [COMPARED, "bf16", "fp8", "int8", "int4", "fp4"], "weights")
-        rate = write(st, "Requests per second", "2/s", "rate", max_chars=12)
+        rate = text_box(st, "Requests per second", "2/s", "rate", max_chars=12)
     return ServeFlags(
         model=model,
         gpu=gpu,

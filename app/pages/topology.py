@@ -9,8 +9,8 @@ import streamlit as st
 
 from app.figures.fabric_tree import fabric_tree, unfolds
 from app.figures.network import network_map
-from app.pages.base.choices import choose, require_all_read, write
-from app.pages.base.frame import draw, guarded, plain, planned
+from app.pages.base.choices import choose, require_all_read, text_box
+from app.pages.base.frame import draw, guarded, plain, planned_answer
 from app.pages.base.sections import show_answer
 from app.pages.question.sidebar import job_question
 from app.reports.topology import parse_layout, topology_answer
@@ -30,7 +30,7 @@ def render() -> None:
     """Draw the page."""
     with st.sidebar:
         st.markdown("**Layout to look at**")
-        degrees = write(
+        degrees = text_box(
             st, "Layout", "", "topology_layout", placeholder="the plan's; tp=8,pp=4 for another", max_chars=60
         )
         order = choose(st, "Axis order, slowest first", (THE_PLANS, *ORDERS), "axis_order")
@@ -77,7 +77,7 @@ def _layout(
 ) -> tuple[ParallelLayout, Sequence[int], Plan | None, str]:
     """The layout that is looked at, typed or the plan's; GPUs of its ranks; the plan; what it is in words."""
     if not degrees and order == THE_PLANS:
-        plan = planned(request)
+        plan = planned_answer(request)
         if isinstance(plan, Plan):
             return (
                 plan.layout,

@@ -14,7 +14,7 @@ from app.pages.answer.pictures import show_pictures
 from app.pages.answer.sliders import show_sliders
 from app.pages.base.carried import carried
 from app.pages.base.choices import require_all_read
-from app.pages.base.frame import draw, guarded, is_known, plain, planned, show_error
+from app.pages.base.frame import draw, guarded, is_known, plain, planned_answer, show_error
 from app.pages.question.sidebar import Question, job_question, load_change
 from app.pages.question.start import start_from_file
 from app.reports.plan_headline import headline
@@ -62,7 +62,7 @@ def planned_with_a_first_look(request: PlanRequest) -> Plan | Infeasible:
         look = first_look(known, request, calibration_for(request.cluster))
         if look is not None:
             place.info(plain(first_words(look)), icon=":material/hourglass_top:")
-    answer = planned(request)
+    answer = planned_answer(request)
     place.empty()
     st.session_state[STANDS] = answer if isinstance(answer, Plan) else None
     return answer
@@ -77,7 +77,7 @@ def first_words(look: Plan) -> str:
 def show_narrowed(plan: Plan) -> None:
     """What steps that were measured do to the band of this plan."""
     level = plan.request.anchor
-    without = None if level is None else planned(replace(plan.request, anchor=None))
+    without = None if level is None else planned_answer(replace(plan.request, anchor=None))
     if level is None or not isinstance(without, Plan):
         return
     with st.expander("How sure is the step time, with your own runs?", expanded=True):
@@ -87,7 +87,7 @@ def show_narrowed(plan: Plan) -> None:
 def pinned_baseline() -> Plan | None:
     """The plan that numbers are compared with, from the URL."""
     requests = carried("baseline", PlanRequest)
-    answer = planned(requests[0]) if requests else None
+    answer = planned_answer(requests[0]) if requests else None
     return answer if isinstance(answer, Plan) else None
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from app.errors import NO_FEASIBLE_PLAN
 from app.quantities import format_like, format_share
 from app.reports.answer import Answer, Facts, Lines, Section, Table, bar, json_text
-from app.reports.layout_words import layout_facts, plan_words
+from app.reports.layout_words import layout_lines, plan_words
 from app.reports.plan_headline import headline, headline_of, step_text
 from costmodel.estimate import throughput_change
 from costmodel.layout import layout_words
@@ -32,7 +32,7 @@ def explanation_answer(plan: Plan, explanation: Explanation) -> Answer:
     """What an explanation of a plan says."""
     sections: list[Section] = [
         Facts(title="", pairs=(("step time", step_text(plan.estimate)), ("layout", plan_words(plan)))),
-        layout_facts(plan),
+        layout_lines(plan),
         _shares_table(explanation, plan.estimate.step_time_s),
         Lines(title="What binds it", lines=(explanation.memory, *explanation.links)),
     ]

@@ -17,13 +17,13 @@ from topology.base.units import format_seconds
 from topology.discover.places import MOST_NAMED
 from topology.fabric.degraded import host_names, left_out_words
 from topology.fabric.seats import idle_nodes
-from topology.pools.kinds import kinds_of, left_out, stages_on, words_of
+from topology.pools.kinds import kinds_of, nodes_in_words, nodes_left_out, stages_on
 
 UNLIKE = "stages run on unlike kinds of node, each with links and memory of its own"
 """Why a picture of one kind of GPU is not drawn."""
 
 
-def layout_facts(plan: Plan) -> Facts:
+def layout_lines(plan: Plan) -> Facts:
     """How the job is split, and where each axis lives."""
     request, layout, idle_gpus = plan.request, plan.layout, plan.idle_gpus
     pairs = [
@@ -62,7 +62,10 @@ def idle_text(plan: Plan) -> str:
     if plan.pool is not None and used and plan.pool.offered.hosts:
         names += [host for host in plan.pool.offered.hosts if host not in set(used)]
     elif plan.pool is not None:
-        kinds, places = left_out(plan.pool.offered, plan.request.cluster), iter(host_names(plan.pool.offered))
+        kinds, places = (
+            nodes_left_out(plan.pool.offered, plan.request.cluster),
+            iter(host_names(plan.pool.offered)),
+        )
         for node in plan.pool.offered.nodes:
             hosts = list(islice(places, node.count))
             names += hosts if node in kinds else []
@@ -84,7 +87,7 @@ def other_nodes(plan: Plan, other: Alternative) -> str:
     kinds = [kind for place, kind in enumerate(kinds_of(plan.pool.offered)) if place in other.kinds]
     used = tuple(kinds) or kinds_of(plan.request.cluster)
     if not other.kind_of_stage:
-        return f"all on {words_of(used)}" + (", as the slowest" if len(used) > 1 else "")
+        return f"all on {nodes_in_words(used)}" + (", as the slowest" if len(used) > 1 else "")
     stages = Counter(used[kind].gpu for kind in other.kind_of_stage)
     return " + ".join(f"{count} stage{'s' if count > 1 else ''} on {gpu}" for gpu, count in stages.items())
 
@@ -94,9 +97,9 @@ def pool_text(plan: Plan) -> str:
     pool = plan.pool
     if pool is None:
         return ""
-    idle = left_out(pool.offered, plan.request.cluster)
+    idle = nodes_left_out(pool.offered, plan.request.cluster)
     used = "each as what it is" if plan.kind_of_stage else "as the slowest and smallest"
-    words = f"{words_of(idle)} left idle" if idle else f"every kind of node is used, {used}"
+    words = f"{nodes_in_words(idle)} left idle" if idle else f"every kind of node is used, {used}"
     others = ", ".join(
         f"{part.nodes} {format_seconds(part.step_time_s) if part.step_time_s else 'no plan'}"
         for part in pool.others

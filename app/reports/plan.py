@@ -10,7 +10,7 @@ from dataclasses import replace
 from app.errors import NO_FEASIBLE_PLAN
 from app.quantities import format_percent, format_share
 from app.reports.answer import Answer, Facts, Lines, Section, Table
-from app.reports.layout_words import layout_facts, other_nodes, plan_words
+from app.reports.layout_words import layout_lines, other_nodes, plan_words
 from app.reports.plan_headline import headline_facts, headline_of, run_s
 from app.reports.plan_tables import memory_table, time_table
 from costmodel.estimate import throughput_change
@@ -32,7 +32,7 @@ def plan_answer(plan: Plan) -> Answer:
         headline_facts(plan),
         *_tight(plan),
         *_campaign(plan),
-        layout_facts(plan),
+        layout_lines(plan),
         time_table(plan.estimate),
         memory_table(plan),
         proof_facts(plan),

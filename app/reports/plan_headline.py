@@ -12,7 +12,7 @@ from costmodel.job import TrainingJob
 from costmodel.kernels.precisions import TRAINING
 from costmodel.memory.fit import fit_text
 from costmodel.updates.optimizers import USUAL
-from planner.plan import FREE, Plan, PlanRequest, steps_of
+from planner.plan import FREE, Plan, PlanRequest, steps_of_request
 from planner.pricing import capacity_of_fullest
 from topology.base.counts import counted
 from topology.base.units import KILO, format_bytes, format_flop_per_s, format_seconds, three_digits, time_unit
@@ -215,7 +215,7 @@ def price_text(cluster: ClusterSpec) -> str:
 
 def run_s(request: PlanRequest, estimate: Estimate) -> float:
     """Seconds of all steps of the job, one after the other."""
-    return steps_of(request) * estimate.step_time_s
+    return steps_of_request(request) * estimate.step_time_s
 
 
 def finish_words(plan: Plan) -> str:
@@ -246,7 +246,7 @@ def days_text(days: Band) -> str:
 
 def steps_text(request: PlanRequest, estimate: Estimate) -> str:
     """What all steps take where nothing fails: no time to train, since something does."""
-    steps = steps_of(request)
+    steps = steps_of_request(request)
     asked = f"{format_count(request.job.total_tokens or 0)} {unit_of_work(request)}"
     text = f"{asked} in {format_count(steps)} steps of {format_duration(run_s(request, estimate))}"
     if estimate.usd_per_step is not None:

@@ -48,10 +48,10 @@ def require_built(plan: Plan, command: str) -> Plan:
     tower = plan.request.model.tower
     if tower is None:
         return require_described(plan, command)
-    from planner.engines.contracts import able
+    from planner.engines.contracts import engines_taking
     from planner.engines.limit import MODULE_ENGINES, TRAINED
 
-    engines = able(MODULE_ENGINES, plan.problem, plan.layout, plan.request.pins)
+    engines = engines_taking(MODULE_ENGINES, plan.problem, plan.layout, plan.request.pins)
     raise InputError(
         what=f"{command} does not take the plan of a model that {tower.verb}",
         cause=f"{shown(plan.request.model.name)} has {tower.named}, the executor builds decoders",

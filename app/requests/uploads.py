@@ -20,7 +20,7 @@ from costmodel.accuracy.training_runs import read_rows
 from costmodel.kernels.tables import load_calibration
 from costmodel.models.hf.config import read_config
 from costmodel.models.spec import ModelSpec
-from planner.audit.audit import Audit, audited_texts, level_of
+from planner.audit.audit import Audit, audited_texts, stack_level_of_log
 from planner.plan import Plan, from_json
 from planner.questions.flags import Flags
 from planner.search.verified import verified
@@ -96,7 +96,7 @@ def read_anchor_upload(
         anchor = fit_anchor(compute(predict_rows, rows, load_calibration()), name=ANCHOR_TABLE)
         return with_levels(anchor, first)
     audit: Audit = compute(audited_texts, read_texts_upload(files), rest)
-    return Anchor(name=ANCHOR_LOG, levels=(level_of(audit, ANCHOR_LOG),))
+    return Anchor(name=ANCHOR_LOG, levels=(stack_level_of_log(audit, ANCHOR_LOG),))
 
 
 def _read(name: str, content: bytes, safe_name: str, read: Callable[[Path], T]) -> T:

@@ -43,7 +43,7 @@ def runs_in(folder: Path) -> list[Path]:
     ]
 
 
-def summary_of(folder: Path) -> RunSummary | None:
+def run_summary(folder: Path) -> RunSummary | None:
     """What a run came to; None while it has no step."""
     steps = read_steps(folder)
     if not steps:

@@ -33,7 +33,7 @@ _SPELLED: Final[Mapping[str, str]] = {
 
 def prepare() -> None:
     """Make the standard streams safe to write to; called once, before anything is opened."""
-    codecs.register_error(SPELLING, spelled)
+    codecs.register_error(SPELLING, spelled_for_stream)
     for number in range(3):
         _hold(number)
     sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
@@ -64,10 +64,10 @@ def _wants_ascii(environment: Mapping[str, str]) -> bool:
     return next(filter(None, named), "") in ("C", "POSIX")
 
 
-def spelled(error: UnicodeError) -> tuple[str, int]:
+def spelled_for_stream(error: UnicodeError) -> tuple[str, int]:
     r"""Spell what a stream cannot encode, letter by letter.
 
-    >>> codecs.register_error(SPELLING, spelled)
+    >>> codecs.register_error(SPELLING, spelled_for_stream)
     >>> "8 × H100 · 5 µs → ½ é ██ 語".encode("ascii", errors=SPELLING).decode()
     '8 x H100 - 5 us -> 1/2 e ## \\u8a9e'
     """

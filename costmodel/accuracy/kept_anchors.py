@@ -45,7 +45,7 @@ def kept_anchors() -> tuple[str, ...]:
 def find_anchor(text: str, cal: Calibration, *, trust_paths: bool = False) -> Anchor:
     """The anchor of this name, or of the runs in this file; see `predict_rows` for the paths in it."""
     if not names_a_file(text):
-        return recall(text)
+        return kept_anchor(text)
     return with_levels(
         fit_anchor(predict_rows(read_rows(text), cal, trust_paths=trust_paths), name=text), text
     )
@@ -62,7 +62,7 @@ def with_levels(anchor: Anchor, path: str) -> Anchor:
     return anchor
 
 
-def recall(name: str) -> Anchor:
+def kept_anchor(name: str) -> Anchor:
     """An anchor that was kept under a name."""
     path = _path(name)
     if name not in (known := kept_anchors()):
@@ -91,7 +91,7 @@ def remember(anchor: Anchor, name: str) -> Path:
     """
     path = _path(name)
     today = dt.datetime.now(tz=dt.UTC).date()
-    former = recall(name) if name in kept_anchors() else anchor
+    former = kept_anchor(name) if name in kept_anchors() else anchor
     kept = Anchor(
         name=name,
         levels=anchor.levels or former.levels,

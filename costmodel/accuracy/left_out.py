@@ -36,7 +36,7 @@ class LeftOut:
 
 
 @functools.cache
-def left_out() -> Mapping[str, LeftOut]:
+def left_out_errors() -> Mapping[str, LeftOut]:
     """Errors by family of the engine, and of `ALL`."""
     table = read_toml(LEFT_OUT_FILE)
     return {name: LeftOut(**entry) for name, entry in table["engines"].items()}

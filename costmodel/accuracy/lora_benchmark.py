@@ -15,7 +15,7 @@ from costmodel.accuracy.training_runs import read_run
 from costmodel.kernels.tables import Calibration
 from costmodel.layout import LayoutTable
 from costmodel.runs.cells import Row, UnsupportedRunError
-from costmodel.runs.lora_benchmark import is_lora_benchmark, possible_rows, training_row
+from costmodel.runs.lora_benchmark import is_lora_benchmark, lora_training_row, possible_rows
 from costmodel.training.score import evaluate
 from topology.base.errors import InputError
 
@@ -24,7 +24,7 @@ def read_benchmark(table: RunTable, cal: Calibration) -> RunTable:
     """A table of the benchmark in the columns of training runs; any other table as it is."""
     if not is_lora_benchmark(table.columns):
         return table
-    rows = tuple(_settled(training_row(row), cal) for row in table.rows)
+    rows = tuple(_settled(lora_training_row(row), cal) for row in table.rows)
     return replace(table, columns=tuple(rows[0]), rows=rows)
 
 

@@ -15,7 +15,7 @@ from costmodel.accuracy.serving_limits import refuse_faster_than_machine, refuse
 from costmodel.accuracy.serving_predictions import Latency, predict
 from costmodel.accuracy.serving_runs import ServingRun, read_serving_run
 from costmodel.kernels.tables import Calibration
-from costmodel.runs.cells import STOPPED, Row, UnsupportedRunError, refused
+from costmodel.runs.cells import STOPPED, Row, UnsupportedRunError, row_refusal
 from topology.base.arrays import Floats
 from topology.base.errors import InputError
 from topology.builders import default_cluster
@@ -98,7 +98,7 @@ class _Known(dict[ServingRun, Latency]):
         return self[key]
 
 
-def not_reached(row: Row, at: int) -> ServingResult:
+def serving_not_reached(row: Row, at: int) -> ServingResult:
     """A row that was left when the prediction was stopped."""
     return ServingResult(name=_name(row, at + 1), status="unsupported", reason=STOPPED, group=_group(row))
 
@@ -150,7 +150,7 @@ def _predict_row(row: Row, index: int, cal: Calibration, known: _Known) -> Servi
         latency = known.of(cal, run)
     except Exception as failure:  # noqa: BLE001 - one row of a user's table must not cost them the others
         expected = isinstance(failure, UnsupportedRunError | InputError)
-        reason = str(refused(failure))
+        reason = str(row_refusal(failure))
         return ServingResult(
             name=name, status="unsupported" if expected else "error", reason=reason, group=group
         )

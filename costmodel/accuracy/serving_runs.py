@@ -17,7 +17,7 @@ from costmodel.runs.cells import (
     UnsupportedRunError,
     count,
     degree,
-    number,
+    number_cell,
     require_cells,
 )
 from costmodel.runs.model_names import refuse_hybrid
@@ -117,8 +117,8 @@ def read_serving_run(row: Row, index: int) -> ServingRun:
         concurrency=concurrency,
         decode=decode,
         prefill=prefill,
-        ttft_s=number(row, "ttft_s"),
-        tpot_s=number(row, "tpot_s"),
+        ttft_s=number_cell(row, "ttft_s"),
+        tpot_s=number_cell(row, "tpot_s"),
     )
 
 
@@ -126,7 +126,7 @@ def _share(row: Row, name: str) -> float | None:
     """A share of at most one; None where the cell is empty."""
     if not row.get(name):
         return None
-    if (value := number(row, name)) > 1:
+    if (value := number_cell(row, name)) > 1:
         raise UnsupportedRunError(f"{name} = {shown(row[name])} is no share of one")
     return value
 

@@ -133,7 +133,7 @@ def predict_rows(
     return [results[i] for i in range(len(rows))]
 
 
-def not_reached(row: Row, at: int) -> RunResult:
+def training_not_reached(row: Row, at: int) -> RunResult:
     """A row that was left when the prediction was stopped."""
     return _unpredicted(row, at, "unsupported", STOPPED)
 

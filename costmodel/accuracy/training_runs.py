@@ -20,9 +20,17 @@ from costmodel.kernels.tables import Calibration
 from costmodel.layout import ParallelLayout
 from costmodel.models.spec import ModelSpec
 from costmodel.ops.op import FLOAT_BYTES
-from costmodel.runs.cells import Row, UnsupportedRunError, count, flag, number, refused, require_cells
+from costmodel.runs.cells import (
+    Row,
+    UnsupportedRunError,
+    count,
+    number_cell,
+    require_cells,
+    row_refusal,
+    yes_no_cell,
+)
 from costmodel.runs.engine_recipes import with_recipes
-from costmodel.runs.layout import chunk_layers_of, layout_of, recomputed_share
+from costmodel.runs.layout import chunk_layers_of, layout_of_row, recomputed_share
 from costmodel.runs.limits import refuse_faster_than_peak, refuse_larger_than_memory
 from costmodel.runs.model import model_of
 from costmodel.runs.mtp import mtp_layers_of
@@ -129,10 +137,10 @@ def read_run(row: Row, index: int = 0, *, trust_paths: bool = False) -> Training
         raise UnsupportedRunError(
             f"{unsaid} trains small matrices beside frozen weights: the column adapter says which ({EXAMPLE})"
         )
-    layout = layout_of(row)
+    layout = layout_of_row(row)
     measured = row.get("step_time_s", "")
     memory = row.get("peak_memory_gib", "")
-    out_of_memory = flag(row, "oom", default=False)
+    out_of_memory = yes_no_cell(row, "oom", default=False)
     if not measured and not memory and not out_of_memory:
         raise UnsupportedRunError("no step_time_s, peak_memory_gib or oom to compare with")
     recipe, note = recipe_of(row), row.get("note", "")
@@ -150,7 +158,7 @@ def read_run(row: Row, index: int = 0, *, trust_paths: bool = False) -> Training
     if not out_of_memory:
         refuse_larger_than_memory(work, cluster.gpu, layout)
     if measured:
-        refuse_faster_than_peak(work, cluster.gpu, layout, number(row, "step_time_s"))
+        refuse_faster_than_peak(work, cluster.gpu, layout, number_cell(row, "step_time_s"))
     return TrainingRun(
         name=row.get("id") or f"row {index + 1}",
         source=row.get("source") or "unnamed",
@@ -164,8 +172,8 @@ def read_run(row: Row, index: int = 0, *, trust_paths: bool = False) -> Training
         chunk_layers=chunk_layers_of(row, layout),
         recipe=recipe,
         not_priced=not_priced(stack.timing, recipe),
-        step_time_s=number(row, "step_time_s") if measured else None,
-        peak_memory_bytes=number(row, "peak_memory_gib") * GIB if memory else None,
+        step_time_s=number_cell(row, "step_time_s") if measured else None,
+        peak_memory_bytes=number_cell(row, "peak_memory_gib") * GIB if memory else None,
         process_memory=stack.name in PROCESS_MEMORY_STACKS or stated(note, "memory of processes") is True,
         out_of_memory=out_of_memory,
     )
@@ -182,7 +190,7 @@ def _stack(row: Row, recipe: RunRecipe) -> SoftwareStack:
     stack = _version(stack_of_framework(row.get("framework", ""), row.get("url", "")), row)
     timing, note = stack.timing, row.get("note", "")
     if row.get("flash_attention"):
-        timing = replace(timing, flash_attention=flag(row, "flash_attention", default=True))
+        timing = replace(timing, flash_attention=yes_no_cell(row, "flash_attention", default=True))
     if stated(note, "async tensor parallelism"):
         timing = replace(timing, tp_overlap_share=max(timing.tp_overlap_share, ASYNC_TP_SHARE))
     if stated(note, "dropped tokens"):
@@ -201,7 +209,7 @@ def _stack(row: Row, recipe: RunRecipe) -> SoftwareStack:
 
 def _version(stack: SoftwareStack, row: Row) -> SoftwareStack:
     """The first version of an engine, from this profile on, that has what the row uses."""
-    wants_fused = bool(row.get("flash_attention")) and flag(row, "flash_attention", default=True)
+    wants_fused = bool(row.get("flash_attention")) and yes_no_cell(row, "flash_attention", default=True)
     wants_selective = row.get("recompute") == "selective"
     lacks = (wants_fused > stack.timing.flash_attention) or (
         wants_selective > ("selective" in stack.supports.recomputes)
@@ -243,7 +251,7 @@ def _cluster(row: Row, layout: ParallelLayout, *, trust_paths: bool) -> Cluster:
     A table may come from anywhere, so only who vouches for it lets its rows name files.
     """
     per_node = count(row, "gpus_per_node", NODE_GPUS)
-    nic = number(row, "nic_gbit_per_s_per_gpu", 0.0)
+    nic = number_cell(row, "nic_gbit_per_s_per_gpu", 0.0)
     try:
         if row.get("cluster"):
             if trust_paths:
@@ -255,7 +263,7 @@ def _cluster(row: Row, layout: ParallelLayout, *, trust_paths: bool) -> Cluster:
             return machine_cluster(row["cluster"], layout.num_gpus)
         return _built(row["gpu"], layout.num_gpus, per_node, nic * GBIT or None)
     except InputError as unknown:
-        raise refused(unknown) from unknown
+        raise row_refusal(unknown) from unknown
 
 
 @functools.lru_cache(maxsize=512)
@@ -271,5 +279,5 @@ def read_runs(rows: Sequence[Row], *, trust_paths: bool = False) -> list[Trainin
         try:
             decoded.append(read_run(row, index, trust_paths=trust_paths))
         except Exception as failure:  # noqa: BLE001 - one row of a user's table must not cost them the others
-            decoded.append(refused(failure))
+            decoded.append(row_refusal(failure))
     return decoded

@@ -67,7 +67,7 @@ def saved_bytes_per_parameter(stack: SoftwareStack, zero_stage: int = 0, updated
     return (0.0 if from_master else WEIGHT_BYTES) + min(kept_bytes(updated, stack), ADAM_BYTES)
 
 
-def saved_bytes(work: Workload, zero_stage: int = 0) -> float:
+def checkpoint_bytes(work: Workload, zero_stage: int = 0) -> float:
     """Bytes of a checkpoint: of all parameters, or of those of the adapters where a job trains them alone.
 
     Args:
@@ -112,7 +112,7 @@ def checkpoint_state(
         layout: Ranks of the job.
         weights_of_stage_bytes: Weights of a rank of each stage, as in the memory of the plan.
     """
-    total = saved_bytes(work, layout.zero_stage)
+    total = checkpoint_bytes(work, layout.zero_stage)
     mean = sum(weights_of_stage_bytes) / len(weights_of_stage_bytes)
     fullest = max(weights_of_stage_bytes)
     return CheckpointState(

@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from costmodel.campaign.checkpoint import CheckpointState
 from costmodel.campaign.closed_form import MAINTENANCE, at_full_strength
 from costmodel.campaign.course import TEN_TO_NINETY, CheckpointLevel, Course, Hazard, require_possible
-from costmodel.campaign.failures import Devices, devices_of, rate_per_s
+from costmodel.campaign.failures import Devices, failing_devices, rate_per_s
 from costmodel.campaign.interval import with_best_interval, with_best_spares, with_enough_spares
 from costmodel.campaign.record import Cause, Device, Duration, FailureModel, Notice, Scope
-from costmodel.campaign.tiers import chains_of, last_written_s, places
+from costmodel.campaign.tiers import chains_of, last_written_s, storage_places
 from topology.base.errors import InputError
 from topology.base.units import HOUR, format_bandwidth, format_seconds
 from topology.spec import ClusterSpec, StorageSpec
@@ -62,7 +62,7 @@ def chosen_places(
 ) -> tuple[StorageSpec, ...]:
     """The places of the chain that `course_of` took."""
     chains = chains_of(job.checkpoint, world, cluster)
-    return places(job.checkpoint, world, cluster)[chains.index(course.levels)]
+    return storage_places(job.checkpoint, world, cluster)[chains.index(course.levels)]
 
 
 def _with_best_chain(job: CampaignJob, world: FailureModel, cluster: ClusterSpec) -> Course:
@@ -92,7 +92,7 @@ def bare_course(
     levels: tuple[CheckpointLevel, ...] | None = None,
 ) -> Course:
     """The run before an interval and spares are chosen, its checkpoints on one chain of places."""
-    devices = _share(devices_of(cluster, world.site), job.gpus / cluster.num_gpus)
+    devices = _share(failing_devices(cluster, world.site), job.gpus / cluster.num_gpus)
     per_node = cluster.num_gpus / cluster.num_nodes
     levels = levels or chains_of(job.checkpoint, world, cluster)[0]
     slow = world.stragglers

@@ -43,7 +43,7 @@ class Devices:
     storage: float = 1.0
 
 
-def devices_of(cluster: ClusterSpec, site: Site) -> Devices:
+def failing_devices(cluster: ClusterSpec, site: Site) -> Devices:
     """Count the devices of a cluster; its racks and leaf switches hold as many nodes as those of the site."""
     return Devices(
         gpu=cluster.num_gpus,

@@ -448,10 +448,10 @@ Limit = Literal["deadline", "budget"]
 """What a run may have to keep."""
 
 
-def verdict(chance: float) -> Verdict:
+def limit_word(chance: float) -> Verdict:
     """Whether a limit is kept, given the chance of keeping it.
 
-    >>> verdict(0.9), verdict(0.62), verdict(0.05)
+    >>> limit_word(0.9), limit_word(0.62), limit_word(0.05)
     ('kept', 'uncertain', 'missed')
     """
     if chance >= KEPT:

@@ -34,11 +34,11 @@ def chains_of(
     """Every chain of places that this checkpoint can go to, the shortest first."""
     return tuple(
         tuple(_level(state, world, cluster, place) for place in chain)
-        for chain in places(state, world, cluster)
+        for chain in storage_places(state, world, cluster)
     )
 
 
-def places(
+def storage_places(
     state: CheckpointState, world: FailureModel, cluster: ClusterSpec
 ) -> tuple[tuple[StorageSpec, ...], ...]:
     """The same as places; one that this checkpoint does not fit is in none.
@@ -88,7 +88,7 @@ def fits(state: CheckpointState, cluster: ClusterSpec, place: StorageSpec) -> bo
 def last_written_s(state: CheckpointState, world: FailureModel, cluster: ClusterSpec) -> float:
     """Seconds in which the fastest of the shared places has one checkpoint."""
     written = world.changed_share * state.total_bytes
-    return min(written / chain[-1].write_bytes_per_s for chain in places(state, world, cluster))
+    return min(written / chain[-1].write_bytes_per_s for chain in storage_places(state, world, cluster))
 
 
 def _level(

@@ -29,7 +29,7 @@ def node_seconds(
     Beyond the table's largest message time grows along its last interval; beyond its largest group traffic
     grows as (n−1)/n and each further ring step adds α_in, paid in full only by large messages.
     """
-    name, native = table_of(cal, h)
+    name, native = collective_table_of(cal, h)
     table_op, scale = _as_measured(op, h)
     grid = cal.grid(name, f"nccl_{table_op}", TABLE_AXES)
     if grid is None:
@@ -59,11 +59,11 @@ def _ring_inside(h: Hierarchy, members: Counts, stride: Counts) -> Floats:
 
 def node_source(cal: Calibration, h: Hierarchy) -> str:
     """Return where in-node collective times of this hierarchy come from, for provenance."""
-    name, native = table_of(cal, h)
+    name, native = collective_table_of(cal, h)
     return f"nccl-tests table of {name}" + ("" if native else ", carried over by bandwidth")
 
 
-def table_of(cal: Calibration, h: Hierarchy) -> tuple[str, bool]:
+def collective_table_of(cal: Calibration, h: Hierarchy) -> tuple[str, bool]:
     """Return the GPU whose collective tables stand for this node, and whether they were measured on it."""
     key = ("nccl_table", h.gpu.name, h.scaleup.kind, str(h.scaleup.bandwidth_bytes_per_s))
     if key not in cal.tables:

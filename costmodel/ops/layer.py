@@ -44,7 +44,7 @@ from costmodel.ops.op import (
 )
 from costmodel.ops.passes import loss_bytes_moved, norm_op
 from costmodel.ops.streams import first_streams, last_sum, streams_after, streams_before
-from costmodel.ops.tower import both_ways, tower_end_ops, tower_shard, untrained
+from costmodel.ops.tower import both_ways, tower_end_ops, tower_shard, untrained_ops
 from costmodel.ops.traced import traced_ops
 from costmodel.stack import SoftwareStack
 from topology.base.arrays import Quantity
@@ -74,7 +74,7 @@ def layer_ops(work: Workload, kind: LayerKind, shard: ShardShape) -> tuple[Op, .
         alike = replace(layer_runs(encoder)[0].kind, tower=True)
         of_tower = replace(work, model=encoder, job=replace(job, adapter=None))
         ops = both_ways(_layer_ops(of_tower, alike, seen))
-        return ops if job.trains_tower else untrained(ops)
+        return ops if job.trains_tower else untrained_ops(ops)
     return _layer_ops(work, kind, shard)
 
 

@@ -47,7 +47,7 @@ def both_ways(ops: Sequence[Op]) -> tuple[Op, ...]:
     )
 
 
-def untrained(ops: Sequence[Op]) -> tuple[Op, ...]:
+def untrained_ops(ops: Sequence[Op]) -> tuple[Op, ...]:
     """The same operations of weights that are not trained, before anything that is: they keep nothing."""
     return tuple(op if op.kind is OpKind.COLLECTIVE else _untrained(op) for op in ops)
 
@@ -81,7 +81,7 @@ def tower_end_ops(tower: Tower, job: TrainingJob, stack: SoftwareStack, shard: S
     held = tower.join_parameters - sum(op.parameters for op in join)
     norms = elementwise("join norms", traffic_bytes=2 * HALF_BYTES * P * h, parameters=held)
     stem = (*before, patches, places)
-    return (*(stem if job.trains_tower else untrained(stem)), norms, *join)
+    return (*(stem if job.trains_tower else untrained_ops(stem)), norms, *join)
 
 
 def _before(rows: int, inputs: int, outputs: int, patches: Quantity) -> tuple[Op, ...]:

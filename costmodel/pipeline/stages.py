@@ -124,7 +124,7 @@ Order: TypeAlias = tuple[tuple[int, int], ...]
 """Runs of identical layers in model order: the kind of each, and its layers; kinds may come again."""
 
 
-def in_order(runs: Sequence[int], order: Order = ()) -> Order:
+def layers_in_order(runs: Sequence[int], order: Order = ()) -> Order:
     """The order of the layers; without one every kind has one run, one after the other."""
     return order or tuple(enumerate(runs))
 
@@ -156,7 +156,7 @@ def runs_of_ranks(
     >>> runs_of_ranks((0, 1), (3, 3), (4, 2), ((0, 2), (1, 1), (0, 2), (1, 1)))
     ((2, 1), (2, 1))
     """
-    before, kinds, start = counts_before(in_order(runs, order)), range(len(runs)), 0
+    before, kinds, start = counts_before(layers_in_order(runs, order)), range(len(runs)), 0
     counts = [[0] * len(runs) for _ in range(max(chunk_ranks) + 1)]
     for chunk, layers in enumerate(chunk_layers):
         row, first, end = counts[chunk_ranks[chunk]], before[start], before[start + layers]

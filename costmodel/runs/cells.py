@@ -47,7 +47,7 @@ class UnsupportedRunError(Exception):
     """A row that does not say enough, or something the cost model cannot express; the message says which."""
 
 
-def refused(failure: Exception) -> UnsupportedRunError:
+def row_refusal(failure: Exception) -> UnsupportedRunError:
     """The reason why a row is without a prediction, whatever was raised on the way to it."""
     if isinstance(failure, UnsupportedRunError):
         return failure
@@ -65,7 +65,7 @@ def require_cells(row: Row, names: tuple[str, ...]) -> None:
         raise UnsupportedRunError(f"no {', '.join(missing)}")
 
 
-def number(row: Row, name: str, default: float | None = None) -> float:
+def number_cell(row: Row, name: str, default: float | None = None) -> float:
     """A positive number; `default` where the cell is empty, zero only where that is the default."""
     text = row.get(name, "")
     if not text and default is not None:
@@ -84,7 +84,7 @@ def number(row: Row, name: str, default: float | None = None) -> float:
 
 def count(row: Row, name: str, default: int | None = None) -> int:
     """A positive whole number; `default` where the cell is empty, zero only where that is the default."""
-    value = number(row, name, None if default is None else float(default))
+    value = number_cell(row, name, None if default is None else float(default))
     if value != int(value):
         raise UnsupportedRunError(f"{name} = {row.get(name)} is not a whole number")
     return int(value)
@@ -95,7 +95,7 @@ def degree(row: Row, name: str) -> int:
     return max(count(row, name, 0), 1)
 
 
-def flag(row: Row, name: str, *, default: bool) -> bool:
+def yes_no_cell(row: Row, name: str, *, default: bool) -> bool:
     """A yes or no; `default` where the cell is empty."""
     text = row.get(name, "").lower()
     if text and text not in _YES + _NO:

@@ -8,7 +8,7 @@ from typing import Any
 from costmodel.layout import AXIS_FIELDS, PLAIN_SCHEDULE, ParallelLayout, Recompute, Schedule
 from costmodel.models.sizes import MOST_LAYERS
 from costmodel.pipeline.schedules import RECORDS, schedule_named, usual_schedule
-from costmodel.runs.cells import Row, UnsupportedRunError, count, flag
+from costmodel.runs.cells import Row, UnsupportedRunError, count, yes_no_cell
 from costmodel.runs.recipe import recipe_of
 from costmodel.stack import stack_of_framework
 from topology.base.errors import shown
@@ -17,7 +17,7 @@ LONGEST_COUNT = 6  # digits
 END_SLOTS = 2  # some recipes count the embedding and the head as pipeline slots
 
 
-def layout_of(row: Row) -> ParallelLayout:
+def layout_of_row(row: Row) -> ParallelLayout:
     """How the row split its GPUs; degrees that are not stated are one, dp is what remains."""
     degrees: dict[str, Any] = {name: count(row, name, 1) for name in AXIS_FIELDS if name != "dp"}
     tp, pp, cp, ep = (degrees[name] for name in ("tp", "pp", "cp", "ep"))
@@ -42,7 +42,7 @@ def layout_of(row: Row) -> ParallelLayout:
         zero_stage=zero_stage,
         shard_degree=_shard_degree(row, dp, cp),
         recompute=_recompute(row)[0],
-        sequence_parallel=flag(row, "sequence_parallel", default=False) and tp > 1,
+        sequence_parallel=yes_no_cell(row, "sequence_parallel", default=False) and tp > 1,
     )
 
 

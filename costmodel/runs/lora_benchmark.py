@@ -29,11 +29,11 @@ def is_lora_benchmark(columns: Sequence[str]) -> bool:
     return set(BENCHMARK_COLUMNS) <= set(columns) and "gpu" not in columns
 
 
-def training_row(row: Row) -> dict[str, str]:
+def lora_training_row(row: Row) -> dict[str, str]:
     """A row of the benchmark in the columns of training runs; an accelerator that is not known is left empty.
 
     >>> row = {"accelerator": "NVIDIA H100-SXM5-80GB", "org": "Dell", "round": "v4.1", "dp": "8"}
-    >>> found = training_row(row)
+    >>> found = lora_training_row(row)
     >>> found["gpu"], found["source"], found["recompute"]
     ('h100-sxm', 'Dell', 'none')
     """

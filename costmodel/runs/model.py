@@ -12,7 +12,7 @@ import functools
 from dataclasses import replace
 
 from costmodel.models.spec import ModelSpec, with_layers
-from costmodel.runs.cells import Row, UnsupportedRunError, count, flag
+from costmodel.runs.cells import Row, UnsupportedRunError, count, yes_no_cell
 from costmodel.runs.model_names import named_model, refuse_hybrid
 from costmodel.stack import SoftwareStack
 from topology.base.errors import InputError, shown
@@ -78,7 +78,9 @@ def _differing(row: Row, known: ModelSpec) -> list[str]:
     }
     pairs = [(name, count(row, name, 0), size) for name, size in stated.items() if row[name]]
     pairs.append(("num_experts", count(row, "num_experts", 0), known.num_experts))
-    pairs.append(("gated_mlp", int(flag(row, "gated_mlp", default=known.gated_mlp)), int(known.gated_mlp)))
+    pairs.append(
+        ("gated_mlp", int(yes_no_cell(row, "gated_mlp", default=known.gated_mlp)), int(known.gated_mlp))
+    )
     differences = [
         f"{name} = {value}, not {published}" for name, value, published in pairs if value != published
     ]
@@ -98,7 +100,7 @@ def _like(known: ModelSpec, row: Row) -> ModelSpec:
         with_layers(known, layers, min(leading, layers)),
         name=row["model"],
         vocab_size=count(row, "vocab_size", known.vocab_size),
-        tie_word_embeddings=flag(row, "tie_word_embeddings", default=known.tie_word_embeddings),
+        tie_word_embeddings=yes_no_cell(row, "tie_word_embeddings", default=known.tie_word_embeddings),
         max_sequence_length=max(known.max_sequence_length, sequence),
         learned_positions=max(known.learned_positions, sequence) if known.learned_positions else 0,
     )
@@ -109,7 +111,7 @@ def _plain(row: Row, *, modern: bool) -> ModelSpec:
     heads, hidden = count(row, "num_attention_heads"), count(row, "hidden_size")
     experts = count(row, "num_experts", 0)
     width = count(row, "intermediate_size", 4 * hidden)
-    gated = flag(row, "gated_mlp", default=modern)
+    gated = yes_no_cell(row, "gated_mlp", default=modern)
     return ModelSpec(
         name=row["model"] or "unnamed",
         num_layers=count(row, "num_layers"),
@@ -120,7 +122,7 @@ def _plain(row: Row, *, modern: bool) -> ModelSpec:
         head_dim=count(row, "head_dim", max(1, hidden // heads)),
         vocab_size=count(row, "vocab_size", DEFAULT_VOCABULARY),
         max_sequence_length=count(row, "sequence_length"),
-        tie_word_embeddings=flag(row, "tie_word_embeddings", default=not gated),
+        tie_word_embeddings=yes_no_cell(row, "tie_word_embeddings", default=not gated),
         gated_mlp=gated,
         norm="rmsnorm" if gated else "layernorm",
         learned_positions=0 if gated else count(row, "sequence_length"),

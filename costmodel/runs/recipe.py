@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from costmodel.runs.cells import Row, count, flag
+from costmodel.runs.cells import Row, count, yes_no_cell
 from costmodel.stack import StackTiming
 
 PRICED_MODULES = ("core_attn", "mla_up_proj", "layernorm", "moe_act", "mlp", "moe", "shared_experts")
@@ -51,14 +51,14 @@ def recipe_of(row: Row) -> RunRecipe:
     >>> recipe_of({"recompute_modules": "mla_up_proj; MLP", "moe_a2a_overlap": "1"}).recompute_modules
     ('mla_up_proj', 'mlp')
     """
-    overlap = flag(row, "moe_a2a_overlap", default=False) if row.get("moe_a2a_overlap") else None
+    overlap = yes_no_cell(row, "moe_a2a_overlap", default=False) if row.get("moe_a2a_overlap") else None
     return RunRecipe(
         recompute_modules=_words(row, "recompute_modules"),
         cuda_graph_scope=_words(row, "cuda_graph_scope"),
         dispatcher=row.get("dispatcher", "").lower(),
         moe_a2a_overlap=overlap,
         offload_layers=count(row, "offload_layers", 0),
-        fp8_output_proj=flag(row, "fp8_output_proj", default=False),
+        fp8_output_proj=yes_no_cell(row, "fp8_output_proj", default=False),
     )
 
 

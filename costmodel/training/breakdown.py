@@ -18,7 +18,7 @@ from costmodel.pipeline.stage_costs import (
 )
 from costmodel.training.constants import Constants
 from costmodel.training.op_times import PART_TRANSFERS
-from costmodel.training.parts import PARTS, stacked
+from costmodel.training.parts import PARTS, stacked_parts
 from costmodel.training.raw_times import Features
 from costmodel.training.step_time import compose, step_stretch
 from topology.base.arrays import Vector
@@ -72,7 +72,7 @@ def step_seconds(features: Sequence[Features], c: Constants, costs: AnyStages, s
         + last_held * of.tail_last_s[..., 0]
     )
     tail = forms[:, forms.sum(axis=0).argmax()]
-    fill = stacked(bubble_s=costs.bubble_weight * float(t.sum() - t.max()))
+    fill = stacked_parts(bubble_s=costs.bubble_weight * float(t.sum() - t.max()))
     return np.stack([costs.num_microbatches * microbatch, fill, tail, once])
 
 

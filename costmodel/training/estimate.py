@@ -101,7 +101,7 @@ def estimate_and_costs(
         time=time_breakdown([priced.features], c, costs, split),
         memory=rank_memory(priced.pieces, layout, costs, split),
     )
-    return answer(case, layout, parts, paid_gpus or max(cluster.num_gpus, layout.num_gpus)), costs
+    return composed_estimate(case, layout, parts, paid_gpus or max(cluster.num_gpus, layout.num_gpus)), costs
 
 
 def rank_memory(
@@ -124,7 +124,7 @@ def rank_memory(
     return tuple(ranks)
 
 
-def answer(case: Case, layout: ParallelLayout, parts: Parts, paid_gpus: int) -> Estimate:
+def composed_estimate(case: Case, layout: ParallelLayout, parts: Parts, paid_gpus: int) -> Estimate:
     """Put the estimate together from its parts."""
     model, job, gpu, memory, time = case.model, case.job, case.cluster.gpu, parts.memory, parts.time
     seconds = step_time(parts.costs, parts.split)

@@ -24,10 +24,11 @@ def summed(**seconds: Quantity) -> Vector:
     return np.asarray(total)
 
 
-def stacked(**seconds: Quantity) -> Vector:
+def stacked_parts(**seconds: Quantity) -> Vector:
     """The same seconds apart: a first axis of `PARTS`, zero where a part is not given.
 
-    >>> float(stacked(tp_s=np.ones(3), host_s=2.0).sum()), float(summed(tp_s=np.ones(3), host_s=2.0).sum())
+    >>> given = {"tp_s": np.ones(3), "host_s": 2.0}
+    >>> float(stacked_parts(**given).sum()), float(summed(**given).sum())
     (9.0, 9.0)
     """
     parts = np.zeros((len(PARTS), *np.broadcast(*seconds.values()).shape))

@@ -41,7 +41,9 @@ def price_layouts(
     c, work = constants or default_constants(), case.workload
     cuts = cuts_of(work, table)
     features = features_of(case, table, any_sharding=any_sharding, cuts=cuts)
-    costs = CostColumns.concat([compose(features.take(rows), c) for rows in blocks(len(table), BLOCK_ROWS)])
+    costs = CostColumns.concat(
+        [compose(features.take(rows), c) for rows in row_slices(len(table), BLOCK_ROWS)]
+    )
     return Priced(
         table=table,
         features=features,
@@ -50,6 +52,6 @@ def price_layouts(
     )
 
 
-def blocks(rows: int, most: int) -> list[slice]:
+def row_slices(rows: int, most: int) -> list[slice]:
     """Slices of at most so many rows that make up a table, at least one."""
     return [slice(start, start + most) for start in range(0, max(1, rows), most)]

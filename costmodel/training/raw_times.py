@@ -35,7 +35,7 @@ from costmodel.stack import SoftwareStack
 from costmodel.training.data_parallel import GradientTraffic, Replication, gradient_traffic, least_traffic
 from costmodel.training.op_times import KernelTimes, TransferTimes, kernel_times, transfer_times
 from costmodel.training.rank_strides import axis_strides
-from costmodel.training.slowdowns import Environment, environment_of, from_host_seconds
+from costmodel.training.slowdowns import Environment, from_host_seconds, job_environment
 from costmodel.updates.optimizers import Optimizer, optimizer
 from topology.base.arrays import Index, Vector
 from topology.base.columns import Columns, Rows
@@ -186,7 +186,7 @@ def features_of(
         else _nothing_exchanged(len(kernels), len(table))
     )  # fmt: skip
     return Features(
-        environment=environment_of(case),
+        environment=job_environment(case),
         runs=tuple(times[: len(layer_runs(model))]),
         mtp=times[-OUTER_PARTS - 1] if job.mtp_layers else None,
         mtp_layers=job.mtp_layers,

@@ -23,7 +23,7 @@ from costmodel.memory.stage import (
 from costmodel.models.spec import layer_order, layer_runs
 from costmodel.pipeline.even_split import RankTypes, rank_types
 from costmodel.training.constants import Constants
-from costmodel.training.priced import BLOCK_ROWS, Priced, blocks, price_layouts
+from costmodel.training.priced import BLOCK_ROWS, Priced, price_layouts, row_slices
 from costmodel.training.step_time import CostColumns
 from topology.base.arrays import Vector
 from topology.base.columns import Columns
@@ -73,7 +73,7 @@ def evaluate(
         recomputed = (layouts.recompute == RECOMPUTES.index("full")).astype(np.float64)
     runs, order = [run.count for run in layer_runs(case.model)], layer_order(case.model)
     parts = []
-    for rows in blocks(len(layouts), TABLE_ROWS):
+    for rows in row_slices(len(layouts), TABLE_ROWS):
         priced = price_layouts(case, layouts.take(rows), constants=constants)
         types = rank_types(runs, priced.table, order, case.job.mtp_layers, chunk_layers)
         parts.append(_scores(priced, case.job, types, recomputed[rows]))
@@ -86,7 +86,7 @@ def _scores(priced: Priced, job: TrainingJob, types: RankTypes, recomputed_share
     peak = _even_peak_bytes(priced, types, recomputed_share, job)
     step_s = [
         even_step_seconds(priced.costs.take(rows), types.take(rows), recomputed_share[rows])
-        for rows in blocks(len(priced.table), BLOCK_ROWS)
+        for rows in row_slices(len(priced.table), BLOCK_ROWS)
     ]
     return TrainingScores(
         step_time_s=np.concatenate(step_s),

@@ -85,7 +85,7 @@ class Environment:
     level: Quantity = 1.0
 
 
-def environment_of(case: Case) -> Environment:
+def job_environment(case: Case) -> Environment:
     """Numbers that scale the times of this job: what the stack says under the same name, and what is here."""
     job, stack = case.job, case.stack
     gpu, timing = case.cluster.gpu, stack.timing

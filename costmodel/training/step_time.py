@@ -25,7 +25,7 @@ from costmodel.pipeline.bubble import waited_sends
 from costmodel.pipeline.schedules import RECORDS, chunks_per_rank, column
 from costmodel.training.constants import Constants
 from costmodel.training.layer_time import LayerStep, embedding_step, head_step, layer_step, mtp_steps
-from costmodel.training.parts import stacked, summed
+from costmodel.training.parts import stacked_parts, summed
 from costmodel.training.raw_times import Features, input_bytes, stage_message_bytes
 from costmodel.training.slowdowns import Environment
 from topology.base.arrays import Index, Quantity, Vector
@@ -96,7 +96,7 @@ def compose(f: Features, c: Constants, *, by_part: bool = False) -> CostColumns:
             `costmodel.training.parts.PARTS` more.
     """
     numbers, e, traffic = f.layout_numbers, f.environment, _scaled_traffic(f, c)
-    add = stacked if by_part else summed
+    add = stacked_parts if by_part else summed
     steps = [layer_step(part, f, c) for part in f.runs]
     K, stretch = len(steps), step_stretch(numbers.nodes, e.level, c)
     every = [*steps, *mtp_steps(f, c)]
@@ -179,7 +179,7 @@ def _layer_parts(step: LayerStep, layer: _Layer, f: Features) -> Vector:
     parts = {name: getattr(step, name)[at] for name in ("compute_s", "tp_s", "cp_s", "ep_s")}
     plain = step.forward_s[at] + step.backward_s[RECOMPUTES.index("none"), at]
     repeated = step.forward_s[at] + step.backward_s[base, at]
-    return stacked(
+    return stacked_parts(
         **parts,
         host_s=np.maximum(0.0, plain - summed(**parts)),
         recompute_s=repeated - plain,

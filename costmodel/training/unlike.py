@@ -19,8 +19,8 @@ from costmodel.ops.cuts import cuts_of
 from costmodel.pipeline.stage_costs import StageSplit, UnlikeStages
 from costmodel.training.breakdown import time_breakdown
 from costmodel.training.constants import Constants, default_constants
-from costmodel.training.estimate import Parts, answer, rank_memory
-from costmodel.training.priced import BLOCK_ROWS, Priced, blocks
+from costmodel.training.estimate import Parts, composed_estimate, rank_memory
+from costmodel.training.priced import BLOCK_ROWS, Priced, row_slices
 from costmodel.training.raw_times import Features, features_of
 from costmodel.training.stages import stage_costs_of
 from costmodel.training.step_time import CostColumns, compose
@@ -47,7 +47,7 @@ def price_unlike(
     for cluster in each:
         features = _joined(features_of(replace(case, cluster=cluster), table, cuts=cuts), shared)
         costs = CostColumns.concat(
-            [compose(features.take(rows), c) for rows in blocks(len(table), BLOCK_ROWS)]
+            [compose(features.take(rows), c) for rows in row_slices(len(table), BLOCK_ROWS)]
         )
         unlike.append(Priced(table=table, features=features, costs=costs, pieces=pieces))
     return tuple(unlike)
@@ -112,7 +112,7 @@ def estimate_unlike(
             breakdown for breakdown, its in zip(memory, kind_of_stage, strict=True) if its == kind
         )
         parts = Parts(priced=priced[kind], costs=costs, split=split, time=time, memory=of_kind)
-        answers.append(answer(replace(case, cluster=each[kind]), layout, parts, gpus))
+        answers.append(composed_estimate(replace(case, cluster=each[kind]), layout, parts, gpus))
     stages = [kind_of_stage.count(kind) / layout.pp for kind in used]
     working = [kind_of_stage.count(kind) * layout.stage_ranks for kind in range(len(each))]
     nodes = (kinds_of(cluster.spec)[0].gpus_per_node for cluster in each)

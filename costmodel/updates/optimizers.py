@@ -75,7 +75,7 @@ def optimizers() -> Mapping[str, Optimizer]:
     }
 
 
-def require_known(name: str) -> None:
+def require_known_optimizer(name: str) -> None:
     """Refuse an optimizer that there is no entry of; the usual one is known without reading any."""
     if name != USUAL and name not in optimizers():
         raise unknown(name)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from executor.bench.node_links import NodeLinks
-from executor.bench.node_pairs import levels_of, medians
+from executor.bench.node_pairs import boundaries_of, medians
 from topology.cluster import Cluster
 from topology.pools.kinds import kinds_of
 from topology.spec import ClusterSpec, NodeSpec, TierSpec
@@ -23,9 +23,9 @@ def with_links(cluster: Cluster, links: NodeLinks) -> tuple[ClusterSpec, tuple[s
     spec, usual = cluster.spec, medians(links.pairs)
     if len(kinds_of(spec)) > 1:
         return spec, (KEPT,)
-    values = [(level.name, *usual[level.name][1:]) for level in levels_of(cluster) if level.name in usual]
+    values = [(level.name, *usual[level.name][1:]) for level in boundaries_of(cluster) if level.name in usual]
     domain = (
-        spec.nodes[0].nodes_per_domain > 1 and bool(values) and values[0][0] == levels_of(cluster)[0].name
+        spec.nodes[0].nodes_per_domain > 1 and bool(values) and values[0][0] == boundaries_of(cluster)[0].name
     )
     nodes = tuple(_of_nodes(node, links.ranks_per_host, values, domain=domain) for node in spec.nodes)
     fabric = values[1:] if domain else values

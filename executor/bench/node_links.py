@@ -20,8 +20,16 @@ import torch
 import torch.distributed as dist
 
 from executor.bench.kernels import Benchmark, collective_of, repeats_of, summarize, time_it
-from executor.bench.node_pairs import WITHIN_NODE, Pair, PairLevel, level_of, levels_of, rounds, slow_pairs
-from executor.launch.nodes import names_here, whole_number
+from executor.bench.node_pairs import (
+    WITHIN_NODE,
+    Pair,
+    PairLevel,
+    boundaries_of,
+    innermost_level,
+    rounds,
+    slow_pairs,
+)
+from executor.launch.nodes import count_of, names_here
 from topology.base.errors import InputError
 from topology.base.units import KIB, MIB
 from topology.cluster import Cluster
@@ -80,9 +88,7 @@ def seat_of(environment: Mapping[str, str]) -> LaunchedRank:
         ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
     ):
         if {rank, world, local} <= environment.keys():
-            number, count, here = (
-                whole_number(environment, name, default=0) for name in (rank, world, local)
-            )
+            number, count, here = (count_of(environment, name, default=0) for name in (rank, world, local))
             return LaunchedRank(rank=number, world=count, local=here)
     raise InputError(
         what="plan bench --nodes is started once for every rank of the allocation",
@@ -91,7 +97,7 @@ def seat_of(environment: Mapping[str, str]) -> LaunchedRank:
     )
 
 
-def join(
+def join_ranks(
     seat: LaunchedRank, environment: Mapping[str, str], meet: Path | None, *, cuda: bool
 ) -> torch.device:
     """Meet the other ranks: in a folder that all nodes share, or at MASTER_ADDR."""
@@ -121,16 +127,16 @@ def measured_links(
     cluster: Cluster, seat: LaunchedRank, environment: Mapping[str, str], meet: Path | None, *, cuda: bool
 ) -> NodeLinks:
     """Meet the other ranks, measure with them, and part."""
-    device = join(seat, environment, meet, cuda=cuda)
+    device = join_ranks(seat, environment, meet, cuda=cuda)
     try:
-        links = measure(cluster, seat, device, environment)
+        links = measure_links(cluster, seat, device, environment)
         dist.barrier()
     finally:
         dist.destroy_process_group()
     return links
 
 
-def measure(
+def measure_links(
     cluster: Cluster, seat: LaunchedRank, device: torch.device, environment: Mapping[str, str]
 ) -> NodeLinks:
     """Measure every pair and every level; every rank returns all of it."""
@@ -142,7 +148,7 @@ def measure(
             cause=", ".join(f"host {host} has {len(its)}" for host, its in sorted(ranks.items())),
             fix="start as many on each: srun --ntasks-per-node=GPUS",
         )
-    levels, order = levels_of(cluster), sorted(ranks)
+    levels, order = boundaries_of(cluster), sorted(ranks)
     pairs: list[Pair] = []
     for together in rounds(order):
         pairs += _pairs(together, ranks, levels, seat, device)
@@ -216,7 +222,7 @@ def _pairs(
         its = [(latency_s, rate) for pair, latency_s, rate in every if pair == hosts]
         rate = sum(rate for _, rate in its) / 2  # both ends report each message
         latency_s = statistics.median(latency_s for latency_s, _ in its)
-        level = level_of(hosts, levels)
+        level = innermost_level(hosts, levels)
         measured.append(Pair(hosts=hosts, level=level, latency_s=latency_s, bytes_per_s=rate))
     return measured
 
@@ -283,7 +289,7 @@ def _of_group(group: Any, size: int, device: torch.device) -> list[Benchmark]:
 
 def pair_entries(links: NodeLinks, cluster: Cluster, device_type: str) -> list[Benchmark]:
     """Median message of the pairs of each level as an entry: sent by the GPUs of neighbours that it parts."""
-    per_host, levels = cluster.spec.nodes[0].gpus_per_node, levels_of(cluster)
+    per_host, levels = cluster.spec.nodes[0].gpus_per_node, boundaries_of(cluster)
     large, result = MESSAGE_BYTES[device_type][-1], []
     for level in levels:
         its = [pair for pair in links.pairs if pair.level == level.name]

@@ -40,7 +40,7 @@ class PairLevel:
     unit_of_host: tuple[int, ...]
 
 
-def levels_of(cluster: Cluster) -> tuple[PairLevel, ...]:
+def boundaries_of(cluster: Cluster) -> tuple[PairLevel, ...]:
     """The boundaries around several hosts, inner to outer; all hosts together are the last."""
     h, spec = cluster.hierarchy, cluster.spec
     outer = [level.name for level in h.levels if level.unit_gpus >= h.gpus_per_node]
@@ -52,7 +52,7 @@ def levels_of(cluster: Cluster) -> tuple[PairLevel, ...]:
     return (*several, PairLevel(name=ACROSS, unit_of_host=(0,) * spec.num_nodes))
 
 
-def level_of(pair: tuple[int, int], levels: Sequence[PairLevel]) -> str:
+def innermost_level(pair: tuple[int, int], levels: Sequence[PairLevel]) -> str:
     """The innermost level whose unit two hosts share."""
     a, b = pair
     return next(level.name for level in levels if level.unit_of_host[a] == level.unit_of_host[b])

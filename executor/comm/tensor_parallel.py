@@ -2,8 +2,8 @@
 
 A parameter split over the ``tp`` axis is a DTensor, so FSDP and checkpoints know its global shape; compute
 takes its local part. The two ends of every split region are one function each, Megatron's f and g (Shoeybi
-2019 §3, Korthikanti 2022 §4.2.2): `enter` brings every rank the full sequence, `leave` sums the partial
-results.
+2019 §3, Korthikanti 2022 §4.2.2): `enter` brings every rank the full sequence, `leave_region` sums the
+partial results.
 
 Legend: ``B`` sequences, ``S`` sequence length, ``H`` hidden size, ``V`` vocabulary, ``t`` tensor-parallel
 degree.
@@ -105,7 +105,7 @@ def enter(x: torch.Tensor, axis: TensorAxis | None) -> torch.Tensor:
     return result
 
 
-def leave(x: torch.Tensor, axis: TensorAxis | None) -> torch.Tensor:
+def leave_region(x: torch.Tensor, axis: TensorAxis | None) -> torch.Tensor:
     """End a region split over `axis`: partial (B, S, H) are summed (S/t stays when sequence parallel)."""
     if axis is None or axis.size == 1:
         return x
@@ -126,7 +126,7 @@ class VocabEmbedding(nn.Embedding):
         start, _ = chunk_bounds(self.num_embeddings, self.axis.size, self.axis.rank)
         inside = (tokens >= start) & (tokens < start + table.shape[0])
         rows = functional.embedding(torch.where(inside, tokens - start, 0), table)
-        return leave(rows * inside.unsqueeze(-1), self.axis)
+        return leave_region(rows * inside.unsqueeze(-1), self.axis)
 
 
 class _VocabCrossEntropy(torch.autograd.Function):

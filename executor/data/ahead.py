@@ -146,7 +146,7 @@ class Ahead:
 
         Waits for no reading: once a step's samples are there, where its windows end is known.
         """
-        return places_of(self.source, step)
+        return text_places(self.source, step)
 
 
 def _panic(error: BaseException) -> RuntimeError:
@@ -184,7 +184,7 @@ def streams_of(source: TokenSource) -> dict[str, TextStream]:
     return text_streams
 
 
-def places_of(source: TextStream | LaneBlend, step: int) -> Places:
+def text_places(source: TextStream | LaneBlend, step: int) -> Places:
     """Where each text of a source goes on before a step."""
     if isinstance(source, TextStream):
         windows = step * source.batch // source.lanes

@@ -61,12 +61,12 @@ def blend(sources: Sequence[TokenSource], weights: Sequence[int]) -> Blend:
     return Blend(sources=tuple(sources), weights=tuple(weights), turns=which[order], used=used[order])
 
 
-def parts_of(text: str) -> tuple[tuple[int, str], ...] | None:
+def blend_parts(text: str) -> tuple[tuple[int, str], ...] | None:
     """Whole weights and names of ``0.7=a.bin,0.3=b.bin``, None for the name of one source.
 
-    >>> parts_of("0.7=a.bin,0.3=b,c.txt")
+    >>> blend_parts("0.7=a.bin,0.3=b,c.txt")
     ((7, 'a.bin'), (3, 'b,c.txt'))
-    >>> parts_of("a.bin") is None
+    >>> blend_parts("a.bin") is None
     True
     """
     if not re.match(r"\d+(\.\d+)?=", text):

@@ -22,10 +22,10 @@ COMPRESSED = (GZIP, ZSTANDARD)
 BUFFER_BYTES = MIB
 
 
-def kind_of(path: Path) -> str:
+def suffix_of(path: Path) -> str:
     """What the name of a file says of what is in it, once that is not compressed any more.
 
-    >>> [kind_of(Path(name)) for name in ("a.jsonl", "a.json.gz", "a.txt.zst", "notes.gz")]
+    >>> [suffix_of(Path(name)) for name in ("a.jsonl", "a.json.gz", "a.txt.zst", "notes.gz")]
     ['.jsonl', '.json', '.txt', '']
     """
     return Path(path.stem).suffix if path.suffix in COMPRESSED else path.suffix

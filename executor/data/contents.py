@@ -13,7 +13,7 @@ from dataclasses import replace
 from itertools import islice, pairwise
 from pathlib import Path
 
-from executor.data.compressed import COMPRESSED, kind_of
+from executor.data.compressed import COMPRESSED, suffix_of
 from executor.data.documents import (
     LARGEST_BYTES,
     LINES,
@@ -24,7 +24,7 @@ from executor.data.documents import (
     require_held,
     text_of_line,
 )
-from executor.data.hub import is_hub, look_through_split, parsed, rows_of
+from executor.data.hub import hub_name, is_hub, look_through_split, rows_of
 from executor.data.pieces import (
     END,
     TAIL_BYTES,
@@ -47,10 +47,10 @@ MOST_FILES = 50_000
 SMALL_BYTES = 16 * MIB  # of a compressed file: of a larger one it is taken that all turns find a document
 
 
-def path_of(name: str, file: TextFile) -> Path:
+def file_in_corpus(name: str, file: TextFile) -> Path:
     """Where a file of a corpus lies: in the folder that the corpus is, or it is the corpus."""
     if is_hub(name):
-        return Path(file.name if "://" in file.name else Path(parsed(name).path) / file.name)
+        return Path(file.name if "://" in file.name else Path(hub_name(name).path) / file.name)
     return Path(name) / file.name if file.name else Path(name)
 
 
@@ -96,7 +96,7 @@ def documents_of(
     if contents.hub is not None:
         return rows_of(name, contents, piece, start)
     file = contents.files[piece.file]
-    path = path_of(name, file)
+    path = file_in_corpus(name, file)
     require_same(path, file)
     begin = piece.start if start is None else start
     return documents(path, contents.field, begin, piece.stop, turn=piece.turn, turns=piece.turns)
@@ -113,7 +113,7 @@ def _filled(name: str, contents: Contents, file: TextFile) -> TextFile:
     """A file in no more turns than it has documents, where it is small."""
     if file.turns == 1 or file.size_bytes > SMALL_BYTES:
         return file
-    there = sum(1 for _ in islice(documents(path_of(name, file), contents.field), file.turns))
+    there = sum(1 for _ in islice(documents(file_in_corpus(name, file), contents.field), file.turns))
     return replace(file, turns=max(1, there))
 
 
@@ -123,7 +123,7 @@ def _text_file(path: Path, root: Path, *, field: str, share: float) -> TextFile:
     count = max(1, round(size * share))
     if path.suffix in TABLES:
         bounds = _row_bounds(starts_of(path, field), count)
-    elif kind_of(path) not in LINES:
+    elif suffix_of(path) not in LINES:
         require_held(path, size)
         bounds = (0, 1)
     elif path.suffix in COMPRESSED:
@@ -233,7 +233,7 @@ def require_unchanged(name: str, before: Contents, now: Contents) -> None:
         cause = f"{other} is {'gone' if other in there else 'new'}: {len(there)} files then, {len(here)} now"
     else:
         sizes = f"{there[other].size_bytes} bytes then, {here[other].size_bytes} now"
-        cause = f"{path_of(name, here[other])} has other bytes: {sizes}"
+        cause = f"{file_in_corpus(name, here[other])} has other bytes: {sizes}"
     raise InputError(
         what=f"{name} is not what the run began with",
         cause=cause,

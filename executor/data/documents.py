@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from itertools import count
 from pathlib import Path
 
-from executor.data.compressed import COMPRESSED, kind_of, opened
-from executor.data.tables import TABLES, rows
+from executor.data.compressed import COMPRESSED, opened, suffix_of
+from executor.data.tables import TABLES, text_rows
 from topology.base.errors import InputError
 from topology.base.units import MIB
 
@@ -44,7 +44,7 @@ def files_of(texts: Sequence[Path]) -> tuple[list[Path], int]:
             paths.append(path)
             continue
         inside = sorted(item for item in path.rglob("*") if item.is_file() and item.name not in ABOUT)
-        held = [path for path in inside if path.suffix in TABLES or kind_of(path) in (*LINES, TEXT)]
+        held = [path for path in inside if path.suffix in TABLES or suffix_of(path) in (*LINES, TEXT)]
         if not held:
             raise not_text(path, f"no file in it ends with {', '.join((*TABLES, *LINES, TEXT))}")
         paths += held
@@ -60,10 +60,10 @@ def documents(
     Of a compressed file of lines the `turn`-th of every `turns` lines, whatever `start` is.
     """
     if path.suffix in TABLES:
-        yield from rows(path, field, start, stop)
+        yield from text_rows(path, field, start, stop)
         return
     try:
-        if kind_of(path) not in LINES:
+        if suffix_of(path) not in LINES:
             if start == 0:
                 yield 0, _whole(path)
         elif path.suffix in COMPRESSED:

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from executor.data import source as data
-from executor.data.blend import TokenSource, parts_of
-from executor.data.contents import path_of
+from executor.data.blend import TokenSource, blend_parts
+from executor.data.contents import file_in_corpus
 from executor.data.documents import files_of
 from executor.data.hub import is_hub
 from topology.base.errors import InputError
@@ -56,7 +56,7 @@ def open_held_out(
     _require_unseen(name, training, texts)
     apart = (seed + APART) % WORD
     source: TokenSource | None = None
-    if texts is not None and parts_of(name) is None and data.is_text(name) and _is_small(name, texts):
+    if texts is not None and blend_parts(name) is None and data.is_text(name) and _is_small(name, texts):
         source = data.whole_text(
             name, vocab_size=vocab_size, sequence_length=sequence_length, seed=apart, texts=texts
         )
@@ -93,13 +93,14 @@ def _require_unseen(name: str, training: str, texts: data.TextReading | None) ->
 
 def _files(name: str, texts: data.TextReading | None) -> set[str]:
     """Full names of the files of a source; an index stands for its data, a folder for what it holds."""
-    parts = parts_of(data.named_in_full(name)) or ((1, data.named_in_full(name)),)
+    parts = blend_parts(data.named_in_full(name)) or ((1, data.named_in_full(name)),)
     values = set()
     for _, part in parts:
         if is_hub(part):
             files = () if texts is None else data.contents_of(part, texts).files
             values |= {
-                file.name if "://" in file.name else str(path_of(part, file).resolve()) for file in files
+                file.name if "://" in file.name else str(file_in_corpus(part, file).resolve())
+                for file in files
             }
             continue
         inside = files_of([Path(part)])[0] if Path(part).is_dir() else [part]

@@ -64,12 +64,12 @@ def is_hub(name: str) -> bool:
     return name.startswith(HUB)
 
 
-def parsed(name: str) -> Name:
+def hub_name(name: str) -> Name:
     """Read a name; one word behind the dataset may be a configuration or a split, which is found out later.
 
-    >>> parsed("hf:org/name@abc:en:train")
+    >>> hub_name("hf:org/name@abc:en:train")
     Name(path='org/name', revision='abc', config='en', split='train')
-    >>> parsed("hf:org/name::test").split
+    >>> hub_name("hf:org/name::test").split
     'test'
     """
     path, *words = name.removeprefix(HUB).split(":")
@@ -93,7 +93,7 @@ def absolute(name: str) -> str:
     >>> absolute("hf:org/name:en")
     'hf:org/name:en'
     """
-    parsed(name)
+    hub_name(name)
     path, *words = name.removeprefix(HUB).split(":")
     local = Path(path).is_dir() or path.startswith((".", "/"))
     return HUB + ":".join([str(Path(path).absolute()) if local else path, *words])
@@ -108,9 +108,9 @@ def full_name(name: str, kept: Mapping[str, Contents], before: str = "") -> str:
     `before` is what the run began with in its place, by its full name; else its texts may tell.
     Raises InputError for a dataset, configuration or split that is not there, and a hub that is not reached.
     """
-    asked = parsed(absolute(name))  # a folder may have the name of a reader
+    asked = hub_name(absolute(name))  # a folder may have the name of a reader
     if not asked.revision:
-        began = parsed(before) if is_hub(before) else None
+        began = hub_name(before) if is_hub(before) else None
         known = {
             contents.hub.revision
             for contents in kept.values()
@@ -147,7 +147,7 @@ def look_through_split(name: str, *, field: str, lanes: int) -> Contents:
 
     Raises InputError for a column that is not there or holds no text, and a split without documents.
     """
-    asked = parsed(name)
+    asked = hub_name(name)
     with _asked(name) as library:
         builder = _builder(library, asked)
         paths = list(builder.config.data_files[asked.split])
@@ -222,7 +222,7 @@ def _files_of(hub: Split, paths: list[str], field: str, lanes: int) -> tuple[Tex
 def _filled(name: str, contents: Contents, number: int) -> TextFile:
     """A file of this machine in no more turns than it has documents."""
     file = contents.files[number]
-    if file.turns == 1 or not (Path(parsed(name).path) / file.name).is_file():
+    if file.turns == 1 or not (Path(hub_name(name).path) / file.name).is_file():
         return file
     whole = Piece(number, 0, file.bounds[-1], 1.0)
     there = sum(1 for _ in islice(rows_of(name, contents, whole), file.turns))
@@ -342,7 +342,7 @@ def _asked(name: str) -> Iterator[Any]:
     except InputError:
         raise
     except Exception as error:  # of the hub, of the network, of what a dataset says of itself
-        raise _refused(parsed(name).path, error, offline=library.config.HF_HUB_OFFLINE) from error
+        raise _refused(hub_name(name).path, error, offline=library.config.HF_HUB_OFFLINE) from error
 
 
 @contextlib.contextmanager
@@ -389,7 +389,7 @@ def _refused(path: str, error: Exception, *, offline: bool) -> InputError:
 
 def _choose(name: str, what: str, there: list[str], asked: str = "") -> InputError:
     """Build the error for a configuration or split that is not there, or of several that is not named."""
-    path = parsed(name).path
+    path = hub_name(name).path
     word = "CONFIG" if what == "configuration" else "CONFIG:SPLIT"
     return InputError(
         what=f"{path} has no {what} {asked}" if asked else f"which {what} of {path} to read is not said",

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from executor.data.blend import TokenSource, blend, parts_of
+from executor.data.blend import TokenSource, blend, blend_parts
 from executor.data.compressed import COMPRESSED
 from executor.data.contents import every_text, look_through
 from executor.data.hub import absolute, full_name, is_hub
@@ -122,7 +122,7 @@ def open_source(
     bytes each if the vocabulary fits in 16 bits, else 4. ``0.7=a.bin,0.3=b.bin`` is a blend. With `texts` all
     that is no file of tokens is text, or a folder of it, which is tokenized as it is read.
     """
-    parts = parts_of(name)
+    parts = blend_parts(name)
     if parts is not None:
         opened = [
             open_source(part, vocab_size=vocab_size, sequence_length=sequence_length, seed=seed, texts=texts)
@@ -177,7 +177,7 @@ def is_text(name: str) -> bool:
 
 def texts_in(name: str) -> list[str]:
     """The parts of a source that a tokenizer reads."""
-    return [part for _, part in parts_of(name) or ((1, name),) if is_text(part)]
+    return [part for _, part in blend_parts(name) or ((1, name),) if is_text(part)]
 
 
 def contents_of(name: str, texts: TextReading) -> Contents:
@@ -259,7 +259,7 @@ def _raw(path: Path, *, wide: bool) -> npt.NDArray[Any]:
 def raw_token_notes(name: str, vocab_size: int) -> list[str]:
     """What is taken of files of raw tokens, which say nothing of their type."""
     bits = 32 if vocab_size > LARGEST_16_BIT_VOCABULARY else 16
-    paths = [Path(part) for _, part in parts_of(name) or ((1, name),) if Path(part).suffix == ".bin"]
+    paths = [Path(part) for _, part in blend_parts(name) or ((1, name),) if Path(part).suffix == ".bin"]
     return [
         f"{path} has no .idx: it is read as unsigned little-endian token ids of {bits} bits"
         for path in paths
@@ -282,7 +282,7 @@ def named_in_full(name: str) -> str:
     >>> named_in_full("synthetic")
     'synthetic'
     """
-    parts = parts_of(name)
+    parts = blend_parts(name)
     if parts is not None:
         return ",".join(f"{weight}={named_in_full(part)}" for weight, part in parts)
     if is_hub(name):
@@ -295,7 +295,7 @@ def fully_named(name: str, kept: Mapping[str, Contents], before: str | None = No
 
     `before` is the source that the run began with, in which each part looks for its own commit.
     """
-    parts, began = parts_of(name), parts_of(before or "")
+    parts, began = blend_parts(name), blend_parts(before or "")
     if parts is not None:
         same = began if began is not None and len(began) == len(parts) else ((1, ""),) * len(parts)
         result = zip(parts, same, strict=True)
@@ -303,7 +303,9 @@ def fully_named(name: str, kept: Mapping[str, Contents], before: str | None = No
     return full_name(name, kept, before or "") if is_hub(name) else name
 
 
-def batch(source: TokenSource, samples: Iterable[int]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+def batch_of_samples(
+    source: TokenSource, samples: Iterable[int]
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Inputs and targets of samples, (samples, S) each."""
     rows = np.stack([source.sample(index) for index in samples])
     return rows[:, :-1], rows[:, 1:]

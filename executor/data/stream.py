@@ -23,7 +23,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from executor.data.contents import documents_of, path_of
+from executor.data.contents import documents_of, file_in_corpus
 from executor.data.pieces import END, Contents, deal, pieces_of
 from executor.data.tokenizer import Tokenizer
 from topology.base.errors import InputError
@@ -250,7 +250,9 @@ class _Lane:
             for at in range(turn, len(order)):
                 piece = self.pieces[order[at]]
                 begin = None if start < 0 else start
-                self.stream.reads = str(path_of(self.stream.name, self.stream.contents.files[piece.file]))
+                self.stream.reads = str(
+                    file_in_corpus(self.stream.name, self.stream.contents.files[piece.file])
+                )
                 for document, text in documents_of(self.stream.name, self.stream.contents, piece, begin):
                     empty = False
                     if document != start or not behind:

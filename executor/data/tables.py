@@ -20,7 +20,7 @@ ROWS_AT_ONCE = 100
 BUFFER_BYTES = MIB  # of a Parquet file, instead of a whole row group's column
 
 
-def rows(path: Path, field: str, start: int = 0, stop: int | None = None) -> Iterator[tuple[int, str]]:
+def text_rows(path: Path, field: str, start: int = 0, stop: int | None = None) -> Iterator[tuple[int, str]]:
     """The texts of one column with the numbers of their rows, in the order of rows.
 
     Args:

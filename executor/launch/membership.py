@@ -158,10 +158,10 @@ class MembershipTable:
 
     def claim(self, turn: int, members: Members, files: Mapping[str, str]) -> bool:
         """Publish the members of a turn with what they start; whether nobody else had."""
-        return publish(self.place(turn), {**files, _MEMBERS: json.dumps(unstructure(members))})
+        return publish_folder(self.place(turn), {**files, _MEMBERS: json.dumps(unstructure(members))})
 
 
-def publish(place: Path, files: Mapping[str, str]) -> bool:
+def publish_folder(place: Path, files: Mapping[str, str]) -> bool:
     """Make a folder appear whole, with these files by name; whether nobody else had made it."""
     draft = place.with_name(f".draft-{secrets.token_hex(8)}")
     draft.mkdir(mode=0o700)

@@ -88,7 +88,7 @@ def repeated_counts(name: str, text: str) -> tuple[int, ...]:
     return counts
 
 
-def whole_number(environment: Mapping[str, str], name: str, *, default: int, least: int = 0) -> int:
+def count_of(environment: Mapping[str, str], name: str, *, default: int, least: int = 0) -> int:
     """Read one count."""
     text = environment.get(name, str(default))
     if _WHOLE.fullmatch(text) is None or int(text) < least:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Literal
 
 from executor.comm.meeting import endpoint, is_here
-from executor.launch.membership import BEAT_S, SILENT_S, MembershipTable, publish
+from executor.launch.membership import BEAT_S, SILENT_S, MembershipTable, publish_folder
 from executor.launch.nodes import UNNUMBERED, Nodes, name_here
 from executor.launch.run_lock import holder_of
 from executor.launch.turns import EARLIER_S, MEETING_S
@@ -135,7 +135,9 @@ class Numbers:
 
     def _claim(self, number: int, generation: int) -> bool:
         """Claim a number; whether nobody else had."""
-        return publish(self.folder / f"{_NUMBER}{number}.{generation}", {_HOLDER: json.dumps(self.node)})
+        return publish_folder(
+            self.folder / f"{_NUMBER}{number}.{generation}", {_HOLDER: json.dumps(self.node)}
+        )
 
     def _reclaimed(self, claim: NumberClaim) -> int | None:
         """The number that this node had, once it is known that no other launcher of its name has it now."""

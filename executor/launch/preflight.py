@@ -57,7 +57,7 @@ def check_node(
         if device == "cpu" or (device == "auto" and not has_gpu()):
             check_room(plan, ranks, lambda rank: allocated_bytes(plan, rank))
         return
-    values = list(differences(plan, ranks, state))
+    values = list(mismatches(plan, ranks, state))
     if values:
         more = f" (and {len(values) - 1} more)" if len(values) > 1 else ""
         raise InputError(
@@ -67,7 +67,7 @@ def check_node(
         )
 
 
-def differences(plan: Plan, ranks: range, state: NodeState) -> Iterator[Mismatch]:
+def mismatches(plan: Plan, ranks: range, state: NodeState) -> Iterator[Mismatch]:
     """All that differs, what weighs most first."""
     if state.failure:
         yield Mismatch(cause=state.failure, fix="mend the driver, leave this node out")

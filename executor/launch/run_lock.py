@@ -18,7 +18,7 @@ _ASKED_S = 0.1
 
 
 @contextlib.contextmanager
-def held(folder: Path, say: Callable[[str], None], node: int = 0) -> Iterator[int]:
+def run_lock(folder: Path, say: Callable[[str], None], node: int = 0) -> Iterator[int]:
     """Hold a run's folder; gives the file descriptor, which ranks inherit: it is free when all have ended.
 
     A file system that has no locks is told, and trusted.

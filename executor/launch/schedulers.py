@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from executor.launch.nodes import UNNUMBERED, Nodes, VariableError, repeated_counts, unreadable, whole_number
+from executor.launch.nodes import UNNUMBERED, Nodes, VariableError, count_of, repeated_counts, unreadable
 from topology.base.errors import InputError
 
 NODE_RANK, RDZV_ENDPOINT = "NODE_RANK", "--rdzv-endpoint"
@@ -169,7 +169,7 @@ def nodes_here(environment: Mapping[str, str], asked: str | None = None, meet: s
 def _nodes_here(environment: Mapping[str, str], asked: str | None, meet: str | None) -> Nodes:
     """The same, without a word on what else helps."""
     least, most = node_range("--nnodes", asked) if asked is not None else (0, 0)
-    place = recognised(environment)
+    place = recognised_launcher(environment)
     if place is None:
         return _alone(environment, most, least, meet)
     name = place.scheduler.name
@@ -192,7 +192,7 @@ def _nodes_here(environment: Mapping[str, str], asked: str | None, meet: str | N
     )
 
 
-def recognised(environment: Mapping[str, str]) -> LauncherFacts | None:
+def recognised_launcher(environment: Mapping[str, str]) -> LauncherFacts | None:
     """The innermost launcher's word; those it cannot run inside of must say the same."""
     there = [scheduler for scheduler in SCHEDULERS if _is_there(scheduler, environment)]
     if not there:
@@ -219,11 +219,11 @@ def node_range(name: str, text: str) -> tuple[int, int]:
 
 def check_gpus(environment: Mapping[str, str], ranks: int) -> None:
     """Refuse a node that has been given fewer GPUs than it has ranks, where its launcher says how many."""
-    place = recognised(environment)
+    place = recognised_launcher(environment)
     if place is None or not environment.get(place.scheduler.gpus):
         return
     name = place.scheduler.gpus
-    gpus = whole_number(environment, name, default=0)
+    gpus = count_of(environment, name, default=0)
     if 0 < gpus < ranks:  # SkyPilot says 0 of a node without
         raise InputError(
             what="a node of the job has fewer GPUs than the plan has ranks on it",
@@ -277,7 +277,7 @@ def _alone(environment: Mapping[str, str], most: int, least: int, meet: str | No
             fix=f"give {RDZV_ENDPOINT} HOST:PORT, by which nodes number themselves (not with --engine), "
             f"set {NODE_RANK} on each node, from 0 to {most - 1}, or leave --nnodes out",
         )
-    rank = whole_number(environment, NODE_RANK, default=0)
+    rank = count_of(environment, NODE_RANK, default=0)
     if rank >= most:
         raise unreadable(NODE_RANK, str(rank), f"a number below --nnodes = {most}")
     return Nodes(count=most, rank=rank, launch="nodes", least=least, come=most, announced_by=NODE_RANK)
@@ -305,12 +305,12 @@ def _place(scheduler: Launcher, environment: Mapping[str, str]) -> LauncherFacts
     """Read one launcher's variables."""
     _check_once(scheduler, environment)
     count_name, rank_name = _set(scheduler.count, environment), _set(scheduler.rank, environment)
-    rank = whole_number(environment, rank_name, default=0)
+    rank = count_of(environment, rank_name, default=0)
     if not count_name:
         return LauncherFacts(scheduler=scheduler, count=None, least=0, rank=rank)
     text = environment[count_name]
     least, count = node_range(count_name, text) if ":" in text else (0, 0)
-    count = count or whole_number(environment, count_name, default=1, least=1)
+    count = count or count_of(environment, count_name, default=1, least=1)
     _check_hosts(scheduler, environment, count_name, count)
     return LauncherFacts(scheduler=scheduler, count=count, least=least, rank=rank)
 
@@ -392,7 +392,7 @@ def _beyond(place: LauncherFacts, environment: Mapping[str, str], count: int) ->
 def _launch(scheduler: Launcher, environment: Mapping[str, str]) -> str:
     """Name of this start of the job, fit for a folder's; the launcher's own name where it gives none."""
     if scheduler.numbered:
-        return ".".join(str(whole_number(environment, name, default=0)) for name in scheduler.launch)
+        return ".".join(str(count_of(environment, name, default=0)) for name in scheduler.launch)
     parts = [environment[name] for name in scheduler.launch if environment.get(name)]
     for name in scheduler.launch:
         if environment.get(name) and not (

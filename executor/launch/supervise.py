@@ -24,7 +24,7 @@ from executor.launch.membership import beating
 from executor.launch.nodes import UNNUMBERED, Nodes, link_up, listening_interface, placed
 from executor.launch.numbers import numbered, numbers_of
 from executor.launch.preflight import check_node
-from executor.launch.run_lock import cannot_write, held
+from executor.launch.run_lock import cannot_write, run_lock
 from executor.launch.schedulers import alone_hint, nodes_here, nodes_line
 from executor.launch.turns import PLAN_FILE, Crew, Replan, Turns, earlier_words, telling
 from executor.training.settings import (
@@ -139,7 +139,7 @@ def _on_one_node(settings: RunSettings, plan: Plan, supervision: Supervision, no
     folder = Path(settings.folder)
     if settings.preflight:
         check_node(plan, range(plan.layout.num_gpus), device=settings.device)
-    with held(folder, supervision.say) as lock:
+    with run_lock(folder, supervision.say) as lock:
         beside = supervision.beside
         while True:
             run_file = write_run(settings, plan)
@@ -166,7 +166,7 @@ def _on_several_nodes(settings: RunSettings, plan: Plan, supervision: Supervisio
         numbers = numbers_of(meetings, folder, nodes, settings.rdzv_endpoint, os.environ)
         nodes = numbered(nodes, numbers, supervision.say)
     supervision.say(nodes_line(nodes))
-    with held(folder, supervision.say, nodes.rank) as lock:
+    with run_lock(folder, supervision.say, nodes.rank) as lock:
         meetings = meetings_of(folder, nodes.launch)
         earlier = earlier_words(meetings, nodes.rank)
         interface = listening_interface(nodes, settings.interface)

@@ -19,7 +19,7 @@ from executor.launch.agent import LOOK_S
 from executor.launch.joining import Joining
 from executor.launch.membership import SILENT_S, Beat, Members, MembershipTable
 from executor.launch.nodes import Nodes
-from executor.training.settings import CHECKPOINTS, RUN_FILE, RunSettings, json_text, read_status
+from executor.training.settings import CHECKPOINTS, RUN_FILE, RunSettings, read_status, settings_json
 from executor.training.worker import JOIN
 from planner.plan import Plan, from_json, to_json
 from topology.base.atomic import write_atomically
@@ -339,7 +339,7 @@ class Turns:
     def _files(self, number: int, plan: Plan) -> dict[str, str]:
         """What the ranks of a turn read: a decision that came too late cannot change it."""
         settings = replace(self.settings, plan_file=str(self.table.place(number) / PLAN_FILE))
-        return {RUN_FILE: json_text(settings), PLAN_FILE: to_json(plan)}
+        return {RUN_FILE: settings_json(settings), PLAN_FILE: to_json(plan)}
 
 
 def _members(

@@ -19,7 +19,7 @@ from torch import nn
 from torch.nn import functional
 
 from executor.comm.collectives import all_gather, reduce_scatter
-from executor.comm.tensor_parallel import SEQUENCE_DIM, TensorAxis, enter, leave, local
+from executor.comm.tensor_parallel import SEQUENCE_DIM, TensorAxis, enter, leave_region, local
 from executor.model import overlapped
 from executor.model.delayed import DelayedGradients, Leaf, now_or_later
 from executor.model.products.products import SAME, Products
@@ -160,7 +160,7 @@ class RowLinear(nn.Linear):
             y = project(x, self.weight, delayed, self.products)
             if self.lora_A is not None and self.lora_B is not None:
                 y = y + self.scale * self.lora_B.alone(self.lora_A.alone(x))
-            y = leave(y, axis)
+            y = leave_region(y, axis)
         return y if self.bias is None else y + local(self.bias)
 
 

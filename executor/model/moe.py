@@ -296,7 +296,7 @@ class MoE(nn.Module):
             done: torch.Tensor = self.experts(rows[order], weight[order], offsets)
             return done[torch.argsort(order)]
         whole, weights = (_GatherRows.apply(_with_room(x, most), axis.tensor_group) for x in (rows, weight))
-        place = places(totals, most, rows.device)[order]
+        place = row_places(totals, most, rows.device)[order]
         spread = _SumRows.apply(self.experts(whole[place], weights[place], offsets), place, len(whole))
         scattered: torch.Tensor = _ScatterRows.apply(spread, axis.tensor_group)
         return scattered[: len(rows)]
@@ -308,10 +308,10 @@ def _with_room(x: torch.Tensor, most: int) -> torch.Tensor:
     return x if behind == 0 else functional.pad(x, (0, 0) * (x.dim() - 1) + (0, behind))
 
 
-def places(totals: Sequence[int], most: int, device: torch.device) -> torch.Tensor:
+def row_places(totals: Sequence[int], most: int, device: torch.device) -> torch.Tensor:
     """Where rows of several ranks lie when each has room for the most that one of them has.
 
-    >>> places((1, 3), 3, torch.device("cpu")).tolist()
+    >>> row_places((1, 3), 3, torch.device("cpu")).tolist()
     [0, 3, 4, 5]
     """
     parts = [torch.arange(most * i, most * i + total, device=device) for i, total in enumerate(totals)]

@@ -67,7 +67,7 @@ def bind(device: torch.device, sysfs: Path = SYSFS) -> str:
     """Bind this process to the processors beside its GPU; says what was done, nothing for a CPU."""
     if device.type != "cuda" or not hasattr(os, "sched_setaffinity"):
         return ""
-    result = beside(address_of(device), os.sched_getaffinity(0), sysfs)
+    result = beside(pci_address_of(device), os.sched_getaffinity(0), sysfs)
     if result.cpus:
         bind_threads(result.cpus)
     return result.words
@@ -84,7 +84,7 @@ def bind_threads(cpus: AbstractSet[int]) -> None:
             continue
 
 
-def address_of(device: torch.device) -> str:
+def pci_address_of(device: torch.device) -> str:
     """PCI address of a GPU, as sysfs names it; of a torch that does not tell it, nobody's."""
     properties = torch.cuda.get_device_properties(device)
     if not hasattr(properties, "pci_bus_id"):

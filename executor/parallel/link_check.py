@@ -40,7 +40,7 @@ def check_links(
         Seconds that it took, the slowest rank's median, the same on every rank.
     """
     ranks = dist.get_world_size()
-    measured_s = all_reduce_s(device, message_bytes)
+    measured_s = measured_all_reduce_s(device, message_bytes)
     planned_s = planned_all_reduce_s(plan, cal, message_bytes)
     if ranks > 1 and measured_s > planned_s / SLOW_SHARE:
         rate, planned = (message_bytes / seconds / GB for seconds in (measured_s, planned_s))
@@ -60,7 +60,7 @@ def planned_all_reduce_s(plan: Plan, cal: Calibration, message_bytes: int) -> fl
     return float(collective_time(cal, hierarchy, "all_reduce", message_bytes, plan.layout.num_gpus, 1))
 
 
-def all_reduce_s(device: torch.device, message_bytes: int) -> float:
+def measured_all_reduce_s(device: torch.device, message_bytes: int) -> float:
     """Median seconds of an all-reduce, that of the slowest rank; every rank calls it."""
     group = dist.group.WORLD
     message = torch.zeros(message_bytes // 4, device=device)

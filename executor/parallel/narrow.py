@@ -24,16 +24,16 @@ PIECE = 1 << 15
 """Blocks that are rounded at once: a unit may be an embedding, and fp32 copies of it would not fit."""
 
 
-def padded(values: int, ranks: int) -> int:
+def padded_blocks(values: int, ranks: int) -> int:
     """Values with which every rank has as many whole blocks.
 
-    >>> padded(1000, 2), padded(1024, 2)
+    >>> padded_blocks(1000, 2), padded_blocks(1024, 2)
     (1024, 1024)
     """
     return -(-values // (BLOCK * ranks)) * BLOCK * ranks
 
 
-def rounded(blocks: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def rounded_blocks(blocks: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Blocks (b, 256) of fp32 in eight bits, and their scales (b, 1); what is no number has no scale."""
     scales = blocks.abs().amax(dim=1, keepdim=True) / LARGEST
     values = (blocks / torch.where(scales == 0, 1.0, scales)).round().nan_to_num(0.0)
@@ -48,7 +48,7 @@ def widened(values: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
 def sum_in_eight_bits(flat: torch.Tensor, group: ProcessGroup) -> None:
     """Sum a vector of fp32 over the ranks of a group, in place; the same to the last bit on each."""
     ranks = dist.get_world_size(group)
-    each = padded(flat.numel(), ranks) // ranks
+    each = padded_blocks(flat.numel(), ranks) // ranks
     blocks = each // BLOCK
     width = blocks * (BLOCK + SCALE_BYTES)
     sent = torch.empty(ranks, width, dtype=torch.uint8, device=flat.device)
@@ -73,7 +73,7 @@ def _write(row: torch.Tensor, first: int, values: torch.Tensor) -> None:
     blocks = row.numel() // (BLOCK + SCALE_BYTES)
     last = min(blocks, first + PIECE)
     whole = torch.nn.functional.pad(values, (0, (last - first) * BLOCK - values.numel()))
-    rounded_values, scales = rounded(whole.view(-1, BLOCK))
+    rounded_values, scales = rounded_blocks(whole.view(-1, BLOCK))
     row[first * BLOCK : last * BLOCK] = rounded_values.flatten().view(torch.uint8)
     begin = blocks * BLOCK
     row[begin + first * SCALE_BYTES : begin + last * SCALE_BYTES] = scales.flatten().view(torch.uint8)
@@ -99,6 +99,6 @@ def added(parts: torch.Tensor | Sequence[torch.Tensor]) -> torch.Tensor:
 def sum_rounded(flats: Sequence[torch.Tensor]) -> torch.Tensor:
     """The same sum of vectors that are all here, as fp32."""
     size = flats[0].numel()
-    wide = [torch.nn.functional.pad(flat, (0, padded(size, len(flats)) - size)) for flat in flats]
-    parts = torch.stack([widened(*rounded(each.view(-1, BLOCK))).flatten() for each in wide])
-    return widened(*rounded(added(parts).view(-1, BLOCK))).flatten()[:size]
+    wide = [torch.nn.functional.pad(flat, (0, padded_blocks(size, len(flats)) - size)) for flat in flats]
+    parts = torch.stack([widened(*rounded_blocks(each.view(-1, BLOCK))).flatten() for each in wide])
+    return widened(*rounded_blocks(added(parts).view(-1, BLOCK))).flatten()[:size]

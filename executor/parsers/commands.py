@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 
-def words_of(case: Mapping[str, Any]) -> list[str]:
+def command_words(case: Mapping[str, Any]) -> list[str]:
     """The words after the command's name, from the case's only file."""
     words: list[str] = json.loads(Path(next(iter(case["files"]))).read_text(encoding="utf-8"))
     return words

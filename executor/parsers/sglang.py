@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
-from executor.parsers.commands import refuse_deprecated, words_of
+from executor.parsers.commands import command_words, refuse_deprecated
 from executor.parsers.hollow import Hollow, HollowEnum, pretend
 
 ABSENT = ("triton", "zmq", "IPython", "aiohttp")
@@ -21,7 +21,7 @@ def derive(case: Mapping[str, Any]) -> dict[str, Any]:
     """What it reads in the words after `sglang.launch_server`; a shortened flag is none."""
     from sglang.srt.server_args import ServerArgs
 
-    words = words_of(case)
+    words = command_words(case)
     parser = argparse.ArgumentParser(allow_abbrev=False)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

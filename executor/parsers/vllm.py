@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from executor.parsers.commands import refuse_deprecated, words_of
+from executor.parsers.commands import command_words, refuse_deprecated
 from executor.parsers.hollow import Hollow, HollowEnum, pretend
 
 ABSENT = (
@@ -26,7 +26,7 @@ def derive(case: Mapping[str, Any]) -> dict[str, Any]:
     from vllm.entrypoints.common.cli_args import make_arg_parser
     from vllm.utils.argparse_utils import FlexibleArgumentParser
 
-    words = words_of(case)
+    words = command_words(case)
     parser = make_arg_parser(FlexibleArgumentParser(allow_abbrev=False))
     args = parser.parse_args(words)
     refuse_deprecated(parser, words)

@@ -39,7 +39,7 @@ def write_programs(folder: Path) -> None:
         path.chmod(0o755)
 
 
-def work_of(program: str, words: list[str], script: RehearsalScript) -> Coroutine[Any, Any, None]:
+def program_work(program: str, words: list[str], script: RehearsalScript) -> Coroutine[Any, Any, None]:
     """What a program of these words does in the rehearsal."""
     if program == "curl":
         return _is_healthy(script, words[-1])
@@ -71,7 +71,7 @@ def main() -> None:
     script = read_script()
 
     async def within() -> None:
-        await asyncio.wait_for(work_of(sys.argv[1], sys.argv[2:], script), script.life_s)
+        await asyncio.wait_for(program_work(sys.argv[1], sys.argv[2:], script), script.life_s)
 
     try:
         asyncio.run(within())

@@ -60,7 +60,7 @@ async def run_server(script: RehearsalScript, role: str, port: int) -> None:
 
 async def _complete(batches: Batches, document: dict[str, Any], writer: asyncio.StreamWriter) -> None:
     """Answer one completion: token by token when it streams, else when all are there."""
-    request = request_of(document)
+    request = completion_tokens(document)
     stream = document.get("stream") is True
     if stream:
         start_stream(writer)
@@ -83,12 +83,12 @@ async def _complete(batches: Batches, document: dict[str, Any], writer: asyncio.
         reply(writer, 200, answer)
 
 
-def request_of(document: dict[str, Any]) -> Request:
+def completion_tokens(document: dict[str, Any]) -> Request:
     """A completion's tokens: of a prompt of numbers each is one, of a text each word.
 
     A prompt whose cache came from another server is cached whole. A ValueError where it is no completion.
 
-    >>> found = request_of({"prompt": [1, 2, 3], "max_tokens": 2})
+    >>> found = completion_tokens({"prompt": [1, 2, 3], "max_tokens": 2})
     >>> found.input_tokens, found.output_tokens, found.cached_tokens
     (3, 2, 0)
     """

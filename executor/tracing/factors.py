@@ -114,7 +114,7 @@ def dimension(words: Sequence[Any], place: int, usual: int, rank: int) -> int:
     return int(word) % rank
 
 
-def places(name: str, words: Sequence[Any], rank: int) -> list[int]:
+def dimension_places(name: str, words: Sequence[Any], rank: int) -> list[int]:
     """Which dimension of before each one is now."""
     if name == "permute":
         return [int(dim) % rank for dim in words[0]]
@@ -148,7 +148,7 @@ def _viewed(step: TracedStep, before: Shape, mine: Factors) -> Factors:
 
 def _turned(step: TracedStep, before: Shape, mine: Factors) -> Factors:
     """Dimensions in another order."""
-    return moved(mine, places(step.name, step.arguments[1:], len(before)))
+    return moved(mine, dimension_places(step.name, step.arguments[1:], len(before)))
 
 
 def _expanded(step: TracedStep, before: Shape, mine: Factors) -> Factors:

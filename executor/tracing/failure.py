@@ -28,11 +28,11 @@ def explain(error: BaseException, builder: str) -> tuple[str, str, str]:
         fix = "say that an input holds tokens, for example --input 8x128:long"
     elif "CUDA" in text or "cuda" in text:
         what, fix = f"{shortened(builder)} needs a GPU to run", "use operations that every device has"
-    place = place_of(error)
+    place = failing_line(error)
     return what, shortened(f"{type(error).__name__}: {text}", LONGEST - len(place)) + place, fix
 
 
-def place_of(error: BaseException) -> str:
+def failing_line(error: BaseException) -> str:
     """The last line of the user's own code that an error passed through, or nothing."""
     root, paths = Path(__file__).parents[2], sysconfig.get_paths()
     others = (*(str(root / name) for name in ("executor", "meshplan")), paths["purelib"], paths["stdlib"])

@@ -19,7 +19,7 @@ MOST_CROSSING = 3  # tensors with a gradient that a pipeline sends: hidden state
 MOST_NAMED = 8  # matrices that are told to be whole
 
 
-def table_of(
+def traced_table(
     record: Record, builder: str, inputs: Sequence[str], batch: int, sample_tokens: int = 0
 ) -> TracedModule:
     """The table of a record that was made with a batch of so many samples, of so many tokens each."""

@@ -9,7 +9,7 @@ from typing import Any
 from costmodel.models.traced import TracedModule
 from executor.tracing.failure import explain
 from executor.tracing.record import record_forward
-from executor.tracing.table import table_of
+from executor.tracing.table import traced_table
 from topology.base.errors import InputError, shown
 
 DTYPES = ("bfloat16", "long", "int", "bool", "float")
@@ -49,7 +49,7 @@ def trace_module(module: Any, inputs: Sequence[Any], *, name: str = "") -> Trace
         raise InputError(*explain(error, called)) from error
     shapes = ["x".join(map(str, tensor.shape)) for tensor in placed]
     texts = [tensor.shape[1] for tensor in placed if not tensor.is_floating_point() and tensor.dim() > 1]
-    return table_of(record, called, shapes, int(placed[0].shape[0]), int(next(iter(texts), 0)))
+    return traced_table(record, called, shapes, int(placed[0].shape[0]), int(next(iter(texts), 0)))
 
 
 def _require_trained(module: Any) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from costmodel.models.traced import LIBRARIES
-from executor.tracing.failure import LONGEST, explain, place_of
+from executor.tracing.failure import LONGEST, explain, failing_line
 from topology.base.errors import InputError, shortened
 
 
@@ -92,7 +92,7 @@ def _import(builder: str) -> Any:
     except (ModuleNotFoundError, AttributeError) as error:
         raise InputError(
             what=f"{shortened(builder)} cannot be imported",
-            cause=shortened(f"{error}{place_of(error)}", LONGEST),
+            cause=shortened(f"{error}{failing_line(error)}", LONGEST),
             fix="run from the folder that holds the package, in the environment that it needs",
         ) from None
 

@@ -81,7 +81,7 @@ class Batch(NamedTuple):
     documents: tuple[Documents, ...] | None = None
 
 
-def read(
+def read_microbatches(
     pipeline: Pipeline,
     source: TokenSource,
     samples: range,
@@ -102,7 +102,7 @@ def read(
     else:
         mine = samples[share.start : share.stop]
         there = [sample if end is None or sample < end else samples[0] for sample in mine]
-        inputs, following = data.batch(source, there)
+        inputs, following = data.batch_of_samples(source, there)
         tokens, targets = torch.from_numpy(inputs.copy()), torch.from_numpy(following.copy())
         if end is not None:
             targets[max(0, end - mine.start) :] = NO_TARGET

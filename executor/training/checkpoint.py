@@ -35,13 +35,13 @@ from executor.training.manifest import (
     MANIFEST,
     Manifest,
     StoredFile,
-    digest,
     folder_of_step,
     intact,
     read_manifest,
     require_signed,
     signed,
     steps_on_disk,
+    stored_file,
 )
 from executor.training.optimizer import ShardedAdamW
 from executor.training.settings import write_json
@@ -136,7 +136,7 @@ class Checkpointer:
         try:
             staged.result()
             mine = [path for path in sorted(folder.iterdir()) if self._is_mine(path.name)]
-            result.set_result([digest(path) for path in mine])
+            result.set_result([stored_file(path) for path in mine])
         except BaseException as error:  # noqa: BLE001 - torch's CheckpointException is one; reported in `_complete`
             result.set_exception(error)
 

@@ -31,7 +31,7 @@ class Evaluation:
     took_s: float
 
 
-def evaluate(
+def held_out_loss(
     pipeline: Pipeline,
     held_out: HeldOut,
     *,
@@ -46,7 +46,7 @@ def evaluate(
     loss, total = _weighted_loss(pipeline), torch.zeros((), dtype=torch.float64, device=pipeline.device)
     kept = [None if stage.balance is None else stage.balance.total for stage in pipeline.stages]
     for first in range(0, held_out.samples, global_batch_size):
-        read = batches.read(
+        read = batches.read_microbatches(
             pipeline,
             held_out.source,
             range(first, first + global_batch_size),

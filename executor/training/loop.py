@@ -23,7 +23,7 @@ from executor.parallel.device import device_memory_bytes, device_name, peak_memo
 from executor.parallel.pipeline import run_step
 from executor.training import batches
 from executor.training.checkpoint import best_interval_steps
-from executor.training.evaluation import evaluate
+from executor.training.evaluation import held_out_loss
 from executor.training.gradients import clip, finish_gradients, total_norm
 from executor.training.metrics import StepMetrics
 from executor.training.optimizer import learning_rate
@@ -136,7 +136,7 @@ def _train_step(trainer: Trainer, step: int) -> tuple[StepMetrics, bool]:
     pipeline, job = trainer.pipeline, trainer.plan.request.job
     begin = time.perf_counter()
     samples = range(step * trainer.global_batch_size, (step + 1) * trainer.global_batch_size)
-    read = batches.read(
+    read = batches.read_microbatches(
         pipeline,
         trainer.source,
         samples,
@@ -188,7 +188,7 @@ def _evaluated(trainer: Trainer, step: int) -> bool:
     """Evaluate when it is time; False once any rank has been asked to stop meanwhile."""
     if trainer.held_out is None or not trainer.held_out.due(step, trainer.settings.steps):
         return True
-    evaluation = evaluate(
+    evaluation = held_out_loss(
         trainer.pipeline,
         trainer.held_out,
         step=step,

@@ -58,7 +58,7 @@ def steps_on_disk(root: Path) -> list[int]:
     return sorted((int(match[1]) for match in matches if match), reverse=True)
 
 
-def digest(path: Path) -> StoredFile:
+def stored_file(path: Path) -> StoredFile:
     """Size and checksum of a file."""
     total = hashlib.sha256()
     with path.open("rb") as stream:
@@ -97,7 +97,7 @@ def require_one_whole(root: Path, loaded: Manifest | None, damaged: tuple[int, .
 
 def _is_whole(path: Path, stored: StoredFile) -> bool:
     """Whether one file is: its size first, as a pipe or a device never ends."""
-    return path.is_file() and path.stat().st_size == stored.size_bytes and digest(path) == stored
+    return path.is_file() and path.stat().st_size == stored.size_bytes and stored_file(path) == stored
 
 
 # ── signatures ────────────────────────────────────────────────────────────────────────────────────────────

@@ -359,10 +359,10 @@ def text_reading(
 
 def write_json(path: Path, value: Any) -> None:
     """Write a dataclass as JSON so that readers see the old file or the new one, never half of one."""
-    write_atomically(path, json_text(value))
+    write_atomically(path, settings_json(value))
 
 
-def json_text(value: Any) -> str:
+def settings_json(value: Any) -> str:
     """A dataclass as JSON."""
     return json.dumps(unstructure(value), indent=2)
 

@@ -235,7 +235,7 @@ def _present(folder: Path) -> Iterator[None]:
         mark.unlink(missing_ok=True)
 
 
-def leave(code: int) -> NoReturn:
+def leave_process(code: int) -> NoReturn:
     """End this process once what was registered for its end is done, and leave the interpreter as it is.
 
     A reader of tables keeps threads that may ask for the interpreter while it is taken apart, which Python
@@ -249,4 +249,4 @@ def leave(code: int) -> NoReturn:
 
 
 if __name__ == "__main__":
-    leave(main(sys.argv[1:]))
+    leave_process(main(sys.argv[1:]))

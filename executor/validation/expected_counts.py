@@ -25,7 +25,7 @@ from costmodel.ops.updates import matrices_of
 from costmodel.stack import SoftwareStack, stack
 from costmodel.updates.compression import Compression, parse_compression
 from executor.comm.mesh import axis_of_messages, same_replicas
-from executor.parallel.narrow import padded
+from executor.parallel.narrow import padded_blocks
 from executor.validation.counts import BACKWARD_ATTENTION_GEMMS, FROZEN, CountKey, StepCounts, count_step
 from executor.validation.fake_rank import RankTask
 from executor.validation.spared import gathered_once, spared
@@ -202,7 +202,7 @@ def _add_compressed(
         parameters = dense[part] // count
         size = how.value_bytes(whole) * parameters
         if how.kind == "int8":
-            filled = how.value_bytes(whole) * padded(parameters, R)
+            filled = how.value_bytes(whole) * padded_blocks(parameters, R)
             _step(step_counts, "all_to_all", "replicate", count, count * filled)
             _step(step_counts, "all_gather", "replicate", count, count * filled)
             continue

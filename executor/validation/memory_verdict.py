@@ -15,7 +15,7 @@ Source: `kSmallBuffer` of c10/core/AllocatorConfig.h, torch 2.13.
 """
 
 
-def memory_verdict(pairs: Sequence[tuple[float, float]]) -> tuple[int, Verdict, str]:
+def worst_memory(pairs: Sequence[tuple[float, float]]) -> tuple[int, Verdict, str]:
     """Which rank differs most, whether its estimate holds, and why that is not said of a small one.
 
     A difference that is smaller than what a GPU is asked for at least is neither a finding nor a proof.
@@ -23,9 +23,9 @@ def memory_verdict(pairs: Sequence[tuple[float, float]]) -> tuple[int, Verdict, 
     Args:
         pairs: Bytes of each rank, as estimated and as found.
 
-    >>> memory_verdict([(10e9, 10e9), (10.4e9, 10e9)])
+    >>> worst_memory([(10e9, 10e9), (10.4e9, 10e9)])
     (1, 'holds', '')
-    >>> memory_verdict([(4.4e6, 4.8e6)])
+    >>> worst_memory([(4.4e6, 4.8e6)])
     (0, 'not checked here', '; a difference smaller than 2 MiB, one block of the allocator')
     """
     off = [abs(estimated / value - 1) for estimated, value in pairs]

@@ -232,7 +232,7 @@ def _rank(
     return losses, gradients
 
 
-def compare(reference: Outcome, outcome: Outcome) -> Difference:
+def outcome_difference(reference: Outcome, outcome: Outcome) -> Difference:
     """Relative difference of losses, and of each gradient in Euclidean norm; NaN counts as infinite."""
     pairs = zip(outcome.losses, reference.losses, strict=True)
     loss = max(abs(mine - true) / abs(true) for mine, true in pairs)

@@ -30,14 +30,14 @@ from executor.validation.memory_trace import (
     traced_memory,
     traces_of,
 )
-from executor.validation.memory_verdict import memory_verdict
+from executor.validation.memory_verdict import worst_memory
 from executor.validation.one_rank import measure_rank
 from executor.validation.progress import Progress, results
 from executor.validation.reference import (
     Difference,
     Outcome,
     ReferenceJob,
-    compare,
+    outcome_difference,
     run_layout,
     run_reference,
 )
@@ -88,7 +88,7 @@ def validate(plan: Plan, planned: Sequence[Check], say: Say) -> ValidationReport
     if torch.cuda.is_available():
         progress.begin(MEASURING)
     on_gpu, measured = check_gpu(plan, progress.alive)
-    timed = (layer_time(plan, task_of(plan), on_planned_gpu(plan, measured)), step_time(plan, measured))
+    timed = (layer_time(plan, task_of(plan), on_planned_gpu(plan, measured)), step_time_check(plan, measured))
     checks = (*planned, counts, *traced, trained, *timed)
     return ValidationReport(
         checks=(*sorted(checks, key=lambda check: ORDER.index(check.name)), on_gpu),
@@ -216,7 +216,7 @@ def judged_memory(
     stage_memories = tuple(
         replace(stage, estimate=of_plan[stage.stage]) if by_executor else stage for stage in traced
     )
-    at, verdict, small = memory_verdict(
+    at, verdict, small = worst_memory(
         [(each.estimate.allocated_bytes, each.peak_bytes) for each in stage_memories]
     )
     worst = stage_memories[at]
@@ -288,7 +288,9 @@ def _eight_bits(case: ReferenceJob, alive: Alive) -> tuple[str, bool]:
 def _compressed(case: ReferenceJob, whole: Outcome, alive: Alive) -> tuple[str, bool]:
     """The same of compressed gradients; `whole` is what one process computes without."""
     difference, narrow = _difference(case, alive)
-    bound = compressed_tolerance(parse_compression(case.compression or ""), compare(whole, narrow).together)
+    bound = compressed_tolerance(
+        parse_compression(case.compression or ""), outcome_difference(whole, narrow).together
+    )
     compressed = (
         f"gradients as {case.compression} loss within {difference.loss:.1e}, gradients within "
         f"{difference.together:.1e} of {bound:.1e}"
@@ -323,7 +325,7 @@ def _difference(case: ReferenceJob, alive: Alive) -> tuple[Difference, Outcome]:
     # forked then inherit its lock, held. One plan in five hung so where its twin is trained twice.
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("fork")) as beside:
         (reference,) = results([beside.submit(_reference_alone, case, settings)], alive)
-    return compare(reference, outcome), reference
+    return outcome_difference(reference, outcome), reference
 
 
 def _reference_alone(case: ReferenceJob, settings: OptimizerSettings) -> Outcome:
@@ -347,7 +349,7 @@ def check_gpu(plan: Plan, alive: Alive = lambda _: None) -> tuple[Check, tuple[R
             replace(result, estimated_bytes=estimates[result.stage].allocated_bytes)
             for result in results([pool.submit(measure_rank, task) for task in tasks], alive)
         )
-    at, verdict, small = memory_verdict([(each.estimated_bytes, each.peak_bytes) for each in measured])
+    at, verdict, small = worst_memory([(each.estimated_bytes, each.peak_bytes) for each in measured])
     worst = measured[at]
     detail = (
         f"stage {worst.stage} on {worst.gpu}: allocated {format_bytes(worst.peak_bytes)}, estimated "
@@ -358,12 +360,12 @@ def check_gpu(plan: Plan, alive: Alive = lambda _: None) -> tuple[Check, tuple[R
     return _check("rank on a GPU", verdict, detail, start, error, "relative difference"), measured
 
 
-def step_time(plan: Plan, measured: Sequence[RankMeasurement]) -> Check:
+def step_time_check(plan: Plan, measured: Sequence[RankMeasurement]) -> Check:
     """Whether computation alone, measured on the plan's GPU, takes longer than the plan's slowest step.
 
     A rank alone shows neither messages, nor overlap, nor bubbles: it can refute a step time, not prove it.
     """
-    now, planned = plan.estimate, ", ".join(dict.fromkeys(gpus_of_stages(plan)))
+    now, planned = plan.estimate, ", ".join(dict.fromkeys(gpu_names_of_stages(plan)))
     promised = f"predicted {format_seconds(now.step_time_s)}, at most {format_seconds(now.upper_s)}"
     there = on_planned_gpu(plan, measured)
     if not there:
@@ -381,7 +383,7 @@ def step_time(plan: Plan, measured: Sequence[RankMeasurement]) -> Check:
     return Check(name="step time", verdict=verdict, detail=detail, value=least_s, unit="s")
 
 
-def gpus_of_stages(plan: Plan) -> tuple[str, ...]:
+def gpu_names_of_stages(plan: Plan) -> tuple[str, ...]:
     """Name of the GPU of each stage; where nodes differ and are planned for alike, that of the first."""
     kinds = kinds_of(plan.request.cluster)
     return tuple(kinds[kind].gpu for kind in plan.kind_of_stage or (0,) * plan.layout.pp)
@@ -389,7 +391,7 @@ def gpus_of_stages(plan: Plan) -> tuple[str, ...]:
 
 def on_planned_gpu(plan: Plan, measured: Sequence[RankMeasurement]) -> list[RankMeasurement]:
     """Ranks that ran on the GPU of their stage, of a plan of the executor's own."""
-    kinds = gpus_of_stages(plan)
+    kinds = gpu_names_of_stages(plan)
     return [item for item in measured if is_for_executor(plan) and _is_gpu(item, kinds[item.stage])]
 
 

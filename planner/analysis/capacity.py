@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from costmodel.campaign.record import Campaign, Limit, verdict
-from planner.analysis.what_if import Purchase, bought, offer_of
+from costmodel.campaign.record import Campaign, Limit, limit_word
+from planner.analysis.what_if import Purchase, bought, purchase_of
 from planner.campaign.finish import campaign_or_none
 from planner.plan import Plan, PlanRequest
 from planner.search.infeasible import Infeasible
@@ -35,7 +35,7 @@ class Limits:
 
     def kept_by(self, run: Campaign | None) -> bool:
         """Whether a run keeps every limit with a chance of `costmodel.campaign.record.KEPT` or more."""
-        return run is not None and all(verdict(chance) == "kept" for chance in self.chances(run).values())
+        return run is not None and all(limit_word(chance) == "kept" for chance in self.chances(run).values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,4 +87,4 @@ def _cell(request: PlanRequest, gpu: str, count: int, answer: Answerer) -> Cell:
     seconds, usd = estimate.step_time_s, estimate.usd_per_step
     if run is not None:
         seconds, usd = run.days.p50 * DAY, None if run.usd is None else run.usd.p50
-    return Cell(gpu=gpu, num_gpus=count, seconds=seconds, usd=usd, run=run, offer=offer_of(cell, gpu, run))
+    return Cell(gpu=gpu, num_gpus=count, seconds=seconds, usd=usd, run=run, offer=purchase_of(cell, gpu, run))

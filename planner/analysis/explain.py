@@ -87,7 +87,7 @@ def explain(plan: Plan, cal: Calibration | None = None) -> Explanation:
     cal = cal or load_calibration()
     problem = plan.problem.of(cal=cal)
     return Explanation(
-        shares=shares_of(plan.estimate),
+        shares=time_shares(plan.estimate),
         memory=memory_sentence(plan, capacity_of_fullest(plan)),
         links=_unlike_links(plan) or link_sentences(problem, plan.layout, plan.estimate),
         runner_up=runner_up(plan, problem),
@@ -95,7 +95,7 @@ def explain(plan: Plan, cal: Calibration | None = None) -> Explanation:
     )
 
 
-def shares_of(full: Estimate) -> tuple[Share, ...]:
+def time_shares(full: Estimate) -> tuple[Share, ...]:
     """Parts of the step that take any time, largest first."""
     parts = [
         Share(

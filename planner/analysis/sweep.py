@@ -140,10 +140,10 @@ def imposed(points: Iterable[Point], shares: Mapping[str, float]) -> Iterator[Po
         yield point if share is None else replace(point, imposed_mfu=share)
 
 
-def shares_of(text: str) -> Mapping[str, float]:
+def mfu_by_gpu(text: str) -> Mapping[str, float]:
     """MFU by GPU as people write it.
 
-    >>> shares_of("45%"), shares_of("a100-sxm-80gb=45%,a10=0.38")
+    >>> mfu_by_gpu("45%"), mfu_by_gpu("a100-sxm-80gb=45%,a10=0.38")
     ({'': 0.45}, {'a100-sxm-80gb': 0.45, 'a10': 0.38})
 
     Raises:

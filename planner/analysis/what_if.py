@@ -162,12 +162,12 @@ def offers(
     for gpu in dict.fromkeys((present, *gpus)):
         for count in counts:
             plan = _planned(partial(bought, request, gpu, count), planner)
-            offer = None if plan is None else offer_of(plan, gpu, campaign_or_none(plan))
+            offer = None if plan is None else purchase_of(plan, gpu, campaign_or_none(plan))
             if offer is not None:
                 yield offer
 
 
-def offer_of(plan: Plan, gpu: str, run: Campaign | None) -> Purchase | None:
+def purchase_of(plan: Plan, gpu: str, run: Campaign | None) -> Purchase | None:
     """A plan as an offer, with its run to the last token where it has one; None without a price."""
     usd = plan.estimate.usd_per_billion_tokens
     if usd is None:

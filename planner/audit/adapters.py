@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from costmodel.updates.adapters import Adapter, AdapterKind, AdapterTarget, BaseFormat
-from planner.audit.facts import SKIPPED_PARTS, switched_off
-from planner.formats.settings import NOT_KNOWN, Setting, number, truth_of, whole
+from planner.audit.facts import SKIPPED_PARTS, tables_switched_off
+from planner.formats.settings import NOT_KNOWN, Setting, number, truth_of, whole_or_none
 from topology.base.errors import InputError
 
 _KINDS = (
@@ -95,7 +95,7 @@ def stated_adapter(settings: Iterable[Setting]) -> StatedAdapter | None:
 def _named(settings: Iterable[Setting]) -> dict[str, Setting]:
     """Settings by the ends of their names, the first of each."""
     given = tuple(settings)
-    off = switched_off(given)
+    off = tables_switched_off(given)
     by_ending: dict[str, Setting] = {}
     for setting in given:
         path = setting.path
@@ -148,7 +148,7 @@ def _frozen(given: Mapping[str, Setting]) -> str:
 
 def _base(kind: str, given: Mapping[str, Setting]) -> BaseFormat:
     """The format of the frozen weights."""
-    bits = next((whole(given[name].value) for name in _BITS if name in given), None)
+    bits = next((whole_or_none(given[name].value) for name in _BITS if name in given), None)
     four = any(name in given and truth_of(given[name].value) for name in _FOUR)
     eight = any(name in given and truth_of(given[name].value) for name in _EIGHT)
     if four or bits == 4:
@@ -161,7 +161,7 @@ def _base(kind: str, given: Mapping[str, Setting]) -> BaseFormat:
 def _priced(kind: str, given: Mapping[str, Setting]) -> StatedAdapter:
     """An adapter of a kind that is priced, of the sizes that are stated."""
     assumed: list[str] = []
-    rank = next((whole(given[name].value) for name in _RANKS if name in given), None)
+    rank = next((whole_or_none(given[name].value) for name in _RANKS if name in given), None)
     if rank is None:
         rank = USUAL_RANK
         assumed.append(f"an adapter of rank {rank}, as programs around PEFT have it where none is stated")

@@ -24,12 +24,12 @@ from planner.audit.contract_reading import add_chunks
 from planner.audit.environment import SLOWING
 from planner.audit.findings import IMPOSSIBLE_PACE, findings_of
 from planner.audit.given import given_by
-from planner.audit.job import Job, job_of
+from planner.audit.job import Job, audited_job
 from planner.audit.legal import Finding, stops
 from planner.audit.priced_facts import with_priced_facts
 from planner.audit.read import Reading, read_texts
-from planner.audit.residual import Residual, residual_of, work_of
-from planner.audit.unsettled import leanest_layout
+from planner.audit.residual import Residual, residual_of, work_of_step
+from planner.audit.unsettled import with_leanest
 from planner.audit.verdict import Basis, Verdict, memory_verdict
 from planner.engines.fields import is_numeric, stack_facts, stack_with
 from planner.formats.step_lines import Pace, Work
@@ -183,7 +183,7 @@ def audited(reading: Reading, flags: Flags, cal: Calibration, asked: Flags | Non
     reading = given_by(reading, flags)
     doubts = list(reading.doubts)
     try:
-        job = job_of(reading, flags)
+        job = audited_job(reading, flags)
         cluster = build(job.request.cluster) if job.request else None
         findings = findings_of(reading, job, cluster)
     except InputError as impossible:
@@ -227,7 +227,7 @@ def audited_texts(texts: Mapping[str, str], rest: Flags, given: Mapping[str, str
     """
     reading = read_texts(texts, given)
     flags = Flags(gpu=None if len(reading.gpus) == 1 else rest.gpu)
-    missing = job_of(reading, flags).missing
+    missing = audited_job(reading, flags).missing
     for flag, name in (("--model", "model"), ("--gpus", "gpus"), ("--sequence-length", "sequence_length")):
         value = getattr(rest, name)
         if flag in missing and value is not None:
@@ -240,13 +240,13 @@ def audited_texts(texts: Mapping[str, str], rest: Flags, given: Mapping[str, str
 def calibration_of(reading: Reading, flags: Flags) -> Calibration:
     """Tables of the cluster that files and flags mean."""
     try:
-        request = job_of(reading, flags).request
+        request = audited_job(reading, flags).request
     except InputError:
         request = None
     return calibration_for(request.cluster) if request is not None else load_calibration()
 
 
-def level_of(audit: Audit, name: str) -> StackLevel:
+def stack_level_of_log(audit: Audit, name: str) -> StackLevel:
     """What a log says of its engine's speed here: measured over predicted.
 
     Raises:
@@ -288,7 +288,7 @@ def measured_pace(reading: Reading, job: Job) -> Pace | None:
     if reading.measured is None:
         return None
     if job.request is not None:
-        return reading.measured.pace(work_of(job.request))
+        return reading.measured.pace(work_of_step(job.request))
     facts = reading.facts
     batch, length = facts.count("job.global_batch_size"), facts.count("job.sequence_length")
     tokens = float(batch * length) if batch and length else None
@@ -310,7 +310,7 @@ def _leanest(now: Running | None, job: Job) -> Estimate | None:
     """The job with every unsettled setting at its leanest; None where nothing bounds that."""
     if now is None or not job.unsettled:
         return now.estimate if now else None
-    layout = leanest_layout(now.layout, (field for field in job.unsettled if field.field != _VOCABULARY))
+    layout = with_leanest(now.layout, (field for field in job.unsettled if field.field != _VOCABULARY))
     if layout is None:
         return None
     problem = now.problem

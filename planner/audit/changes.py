@@ -22,10 +22,10 @@ from costmodel.training.estimate import estimate
 from costmodel.training.score import evaluate
 from planner.audit.contract_reading import (
     facts_of_job,
+    mechanisms_off,
     problem_as_run,
     profile_reading_of,
     split_as_run,
-    switched_off,
     words_between,
 )
 from planner.audit.job import Job
@@ -103,7 +103,7 @@ def running_of(reading: Reading, job: Job, cal: Calibration) -> Running | None:
     priced = estimate(judged.case, job.layout, split)
     return Running(
         request=job.request, problem=problem, layout=job.layout, split=split, stack=stack,
-        off=switched_off(problem.stack, parsed), estimate=priced,
+        off=mechanisms_off(problem.stack, parsed), estimate=priced,
         memory_level=memory_level_of(reading.measured, priced),
     )  # fmt: skip
 

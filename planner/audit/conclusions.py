@@ -8,10 +8,10 @@ from costmodel.kernels.precisions import precision_in
 from costmodel.layout import INTERLEAVED_SCHEDULE
 from costmodel.pipeline.schedules import schedule_named
 from planner.audit.facts import JobFacts
-from planner.audit.ranks import batch, machines, replicas, world
+from planner.audit.ranks import global_batch_of, gpus_of_machines, replicas_of_files, world
 from planner.audit.sharding import zero
 from planner.audit.words import PARENTS, Family
-from planner.formats.settings import truth_of, whole
+from planner.formats.settings import truth_of, whole_or_none
 
 
 def conclude(facts: JobFacts, family: Family) -> None:
@@ -67,7 +67,7 @@ def _recompute(facts: JobFacts, family: Family) -> None:
     word = str(facts.value("said.recompute") or "").lower().partition("ac.config")[0]
     option = str(facts.value("said.recompute_option") or "")
     method = {"said.recompute_method", "said.recompute_full"} & facts.by_field.keys()
-    if whole(facts.value("said.recompute_layers")) == 0 and method:
+    if whole_or_none(facts.value("said.recompute_layers")) == 0 and method:
         facts.take("layout.recompute", "none", "said.recompute_layers")
     if family.name == "Megatron-LM" and facts.truth("said.recompute_selective"):  # whatever else it is told
         facts.take("layout.recompute", "selective", "said.recompute_selective")
@@ -99,7 +99,7 @@ def _recompute(facts: JobFacts, family: Family) -> None:
 def _pipeline(facts: JobFacts, _: Family) -> None:
     """Chunks of a rank, and the schedule that they mean."""
     each, layers, pp = (
-        whole(facts.value("said.layers_per_virtual_stage")),
+        whole_or_none(facts.value("said.layers_per_virtual_stage")),
         facts.count("model.num_layers"),
         facts.count("layout.pp"),
     )
@@ -139,7 +139,7 @@ def _sequence_parallel(facts: JobFacts, _: Family) -> None:
     mode = facts.value("said.tp_mode")
     if mode is not None:
         facts.take("layout.sequence_parallel", str(mode).upper() == "REDUCE_SCATTER", "said.tp_mode")
-    tokens, length = whole(facts.value("said.microbatch_tokens")), facts.count("job.sequence_length")
+    tokens, length = whole_or_none(facts.value("said.microbatch_tokens")), facts.count("job.sequence_length")
     if tokens and length and tokens % length == 0:
         facts.put(
             "layout.microbatch_size",
@@ -165,7 +165,7 @@ def _overrides(facts: JobFacts, _: Family) -> None:
     """Sizes in the text of ``--config_overrides``."""
     for part in str(facts.value("said.overrides") or "").split(",")[:40]:
         name, text = part.partition("=")[::2]
-        count = whole(text)
+        count = whole_or_none(text)
         if name.strip() in _OVERRIDES and count and count > 0:
             facts.put(
                 _OVERRIDES[name.strip()],
@@ -178,7 +178,10 @@ def _overrides(facts: JobFacts, _: Family) -> None:
 
 def _lengths(facts: JobFacts, _: Family) -> None:
     """Tokens of a sample of a reinforcement-learning job, and truth of yes-or-no fields."""
-    prompt, answer = whole(facts.value("said.prompt_length")), whole(facts.value("said.response_length"))
+    prompt, answer = (
+        whole_or_none(facts.value("said.prompt_length")),
+        whole_or_none(facts.value("said.response_length")),
+    )
     if prompt and answer and facts.value("said.strategy") is not None:
         facts.put(
             "job.sequence_length",
@@ -196,14 +199,14 @@ def _lengths(facts: JobFacts, _: Family) -> None:
 
 _STEPS: tuple[Callable[[JobFacts, Family], None], ...] = (
     _overrides,
-    machines,
+    gpus_of_machines,
     _precision,
     _recompute,
     zero,
     _pipeline,
     _lengths,
     _sequence_parallel,
-    replicas,
+    replicas_of_files,
     world,
-    batch,
+    global_batch_of,
 )

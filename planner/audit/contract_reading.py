@@ -215,7 +215,7 @@ def problem_as_run(reading: Reading, request: PlanRequest, layout: ParallelLayou
     return problem.of(stack=stack_as_run(problem.stack, profile_reading_of(reading, request), layout))
 
 
-def switched_off(stack: SoftwareStack, parsed: EngineReading | None) -> tuple[str, ...]:
+def mechanisms_off(stack: SoftwareStack, parsed: EngineReading | None) -> tuple[str, ...]:
     """Mechanisms that the profile has and the files do not switch on."""
     if parsed is None:
         return ()

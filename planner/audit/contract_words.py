@@ -6,7 +6,7 @@ import functools
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from planner.audit.facts import SKIPPED_PARTS, switched_off
+from planner.audit.facts import SKIPPED_PARTS, tables_switched_off
 from planner.audit.words import Family
 from planner.engines.contract import Contract
 from planner.engines.contracts import CONTRACTS
@@ -25,7 +25,7 @@ def spelled_settings(settings: Iterable[Setting], contract: Contract) -> dict[st
     speaks for itself, as in `planner.audit.words.words_of_contract`.
     """
     given = tuple(settings)
-    off = switched_off(given)
+    off = tables_switched_off(given)
     by_last_part = _by_last_part(contract.engine)
     spelled: dict[str, Setting] = {}
     for setting in given:

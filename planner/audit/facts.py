@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from planner.audit.words import Family
-from planner.formats.settings import NOT_KNOWN, Scalar, Setting, truth_of, whole
+from planner.formats.settings import NOT_KNOWN, Scalar, Setting, truth_of, whole_or_none
 
 How = Literal["given", "stated", "derived", "default", "assumed"]
 
@@ -111,7 +111,7 @@ class JobFacts:
 
     def count(self, name: str) -> int | None:
         """A field as a whole number above zero."""
-        count = whole(self.value(name))
+        count = whole_or_none(self.value(name))
         return count if count is not None and count > 0 else None
 
     def put(self, name: str, value: Any, how: How, source: str, like: str = "") -> None:
@@ -144,7 +144,7 @@ def meaning(setting: Setting, words: Mapping[str, str]) -> str | None:
     return None
 
 
-def recognised(settings: Iterable[Setting], family: Family) -> int:
+def fields_recognised(settings: Iterable[Setting], family: Family) -> int:
     """How many different fields of a job some settings state, machines left out."""
     fields = {meaning(setting, family.words) for setting in settings}
     machines = (
@@ -159,11 +159,11 @@ def recognised(settings: Iterable[Setting], family: Family) -> int:
     return len(fields.difference(machines))
 
 
-def facts_of(settings: Iterable[Setting], family: Family, file: str) -> JobFacts:
+def job_facts_of(settings: Iterable[Setting], family: Family, file: str) -> JobFacts:
     """What settings state, in the words of a family; the first of several holds."""
     facts = JobFacts()
     given = tuple(settings)
-    off = switched_off(given)
+    off = tables_switched_off(given)
     for setting in given:
         if any(setting.path[: len(table)] == table and len(setting.path) > len(table) for table in off):
             continue
@@ -192,7 +192,7 @@ def facts_of(settings: Iterable[Setting], family: Family, file: str) -> JobFacts
     return facts
 
 
-def switched_off(settings: tuple[Setting, ...]) -> frozenset[tuple[str, ...]]:
+def tables_switched_off(settings: tuple[Setting, ...]) -> frozenset[tuple[str, ...]]:
     """Tables that say of themselves that they are off: the rest of them means nothing."""
     tables = {
         setting.path[:-1]
@@ -219,12 +219,12 @@ def _value(name: str, value: Scalar) -> Any:
     if name in _WHOLE or (
         name.startswith("model.") and name not in ("model.gated_mlp", "model.tie_word_embeddings")
     ):
-        count = whole(value)
+        count = whole_or_none(value)
         if name == "said.gpus_per_node" and text == "gpu":  # as many as torchrun finds
             return NOT_KNOWN
         return count if count is not None and count > 0 else None
     if name == "layout.sequence_parallel":
         return truth_of(value)
     if name in ("said.zero_stage", "said.dp_shard", "said.dp_shard_of_slices", "said.dp_replicate"):
-        return whole(value)
+        return whole_or_none(value)
     return value if isinstance(value, bool | int | float) else text[:500]

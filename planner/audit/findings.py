@@ -14,9 +14,9 @@ from costmodel.parallel.divisions import BATCH, EXPERT_RANKS, HEADS, RANKS
 from planner.audit.contract_reading import contract_of
 from planner.audit.environment import SLOW
 from planner.audit.job import Job
-from planner.audit.legal import KIND_OF, Finding, FindingKind, broken_rules, place_of, refused
+from planner.audit.legal import KIND_OF, Finding, FindingKind, place_of, refusal_findings, rule_findings
 from planner.audit.read import Reading
-from planner.audit.residual import work_of
+from planner.audit.residual import work_of_step
 from planner.audit.spelling import spelled_fix, spelled_name
 from planner.bounds.reachable import HIGHEST_SHARE_OF_PEAK, reachable_flop_per_s
 from planner.engines.megatron_lm.limits import orders_kernels_by_queue
@@ -35,15 +35,15 @@ def findings_of(reading: Reading, job: Job, cluster: Cluster | None) -> tuple[Fi
     """Everything that is wrong, the worst first."""
     findings: dict[tuple[str, str], Finding] = {}
     judges: tuple[Iterator[Finding], ...] = (
-        refused(reading, job), *(check(reading) for check in _JUDGES), _environment(reading, job, cluster),
-        _slow_variables(reading),
+        refusal_findings(reading, job), *(check(reading) for check in _JUDGES),
+        _environment(reading, job, cluster), _slow_variables(reading),
     )  # fmt: skip
     for check in judges:
         for finding in check:
             findings.setdefault((finding.kind, finding.rule), finding)
     stopped = {rule for kind, rule in findings if kind == "illegal"}
     stopped |= {rule for law in laws_of_words(reading) if law.name in stopped for rule in law.says_of}
-    for finding in broken_rules(reading, job):
+    for finding in rule_findings(reading, job):
         if finding.rule not in stopped:
             findings[finding.kind, finding.rule] = finding
     for finding in _measured(reading, job, cluster):
@@ -362,7 +362,7 @@ IMPOSSIBLE_RATE, IMPOSSIBLE_PACE = "rate", "pace"
 
 def _beyond_peak(measured: Measured, request: PlanRequest, cluster: Cluster) -> Iterator[Finding]:
     """A step, or a rate in tokens, that means more operations than a GPU does."""
-    work, gpu = work_of(request), cluster.gpu
+    work, gpu = work_of_step(request), cluster.gpu
     if not (work.flop and work.tokens and work.gpus):
         return
     length, limit = request.job.sequence_length, reachable_flop_per_s(gpu, request.job)

@@ -29,15 +29,15 @@ from planner.audit.contract_reading import (
 )
 from planner.audit.facts import JobFacts
 from planner.audit.given import given_by
-from planner.audit.layout import layout_of, value_of
+from planner.audit.layout import layout_of_files, value_of
 from planner.audit.offload import StatedOffload, stated_offload
 from planner.audit.read import Reading
-from planner.audit.unsettled import Unsettled, leanest_layout
+from planner.audit.unsettled import Unsettled, with_leanest
 from planner.audit.words import UNKNOWN
 from planner.engines.contract import EngineReading
 from planner.engines.megatron_lm.modules import PRICED
 from planner.engines.megatron_lm.stage_string import modules_of_string
-from planner.formats.settings import whole
+from planner.formats.settings import whole_or_none
 from planner.plan import PlanRequest
 from planner.questions.flags import Flags
 from planner.questions.training import understand
@@ -86,7 +86,7 @@ class Job:
     @property
     def leanest_layout(self) -> ParallelLayout | None:
         """The layout with all that is unsettled at its leanest; None where nothing bounds that."""
-        return None if self.layout is None else leanest_layout(self.layout, self.unsettled)
+        return None if self.layout is None else with_leanest(self.layout, self.unsettled)
 
 
 @dataclass(slots=True)
@@ -103,7 +103,7 @@ class _Notes:
         self.unsettled.append(Unsettled(field=name, taken=value, leanest=None, why=why))
 
 
-def job_of(reading: Reading, flags: Flags) -> Job:
+def audited_job(reading: Reading, flags: Flags) -> Job:
     """The job of files, with what flags add.
 
     Args:
@@ -149,7 +149,7 @@ def job_of(reading: Reading, flags: Flags) -> Job:
     if request.job.sequence_length > request.model.max_sequence_length:
         notes.assumed.append(beyond_positions(request.model, request.job.sequence_length))
     parsed = engine_reading_of(reading, spec, request.cluster.num_gpus)
-    stated_layout = layout_of(reading, parsed, request)
+    stated_layout = layout_of_files(reading, parsed, request)
     notes.assumed.extend(stated_layout.assumed)
     notes.unsettled.extend(stated_layout.unsettled)
     notes.unsettled.extend(_absent_files(facts))
@@ -161,7 +161,7 @@ def job_of(reading: Reading, flags: Flags) -> Job:
         if (value := value_of(reading, parsed, f"job.{name}").value) is not None
     }
     stated["mtp_layers"] = (
-        min(whole(stated.get("mtp_layers")) or 0, MOST_MTP_LAYERS) or request.job.mtp_layers
+        min(whole_or_none(stated.get("mtp_layers")) or 0, MOST_MTP_LAYERS) or request.job.mtp_layers
     )
     try:
         job = replace(request.job, global_batch_size=max(1, min(batch, LARGEST)), **stated)
@@ -418,7 +418,7 @@ def _batch(
         return int(stated)
     replicas = layout.dp if layout else gpus
     size = layout.microbatch_size if layout else reading.facts.count("layout.microbatch_size") or 1
-    steps = whole(reading.facts.value("said.accumulation")) or 1
+    steps = whole_or_none(reading.facts.value("said.accumulation")) or 1
     batch = replicas * size * max(1, steps)
     notes.assumed.append(f"a global batch of {batch}: dp {replicas} · {size} samples · {steps} accumulated")
     return batch

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
-from planner.audit.facts import meaning, recognised
+from planner.audit.facts import fields_recognised, meaning
 from planner.audit.words import FAMILIES, MEGATRON_WORDS, Family
 from planner.formats.settings import NOT_KNOWN, Setting
-from planner.formats.shell import UNKNOWN, Script, Started, Text, followed
+from planner.formats.shell import UNKNOWN, Script, Started, Text, script_of_text
 
 MOST_COMMANDS = 300
 """Of a script; a published one has some fifty."""
@@ -65,11 +65,11 @@ class Launch:
 
 def launch_of(text: str, given: Mapping[str, str], beside: Mapping[str, str]) -> tuple[Launch | None, Script]:
     """The launch of a script: the command with most known words, else the script's variables."""
-    script = followed(text, given=given, beside=beside)
+    script = script_of_text(text, given=given, beside=beside)
     commands = _whole_lists(script.started)
     for document in script.documents:
         if re.search(r"--[a-z]", document.text):
-            commands.extend(followed(document.text, given=given).started)
+            commands.extend(script_of_text(document.text, given=given).started)
     for (
         values
     ) in script.names.values.values():  # a command kept in a variable, or written by ``$(cat << EOF)``
@@ -91,7 +91,7 @@ def launch_of(text: str, given: Mapping[str, str], beside: Mapping[str, str]) ->
     flags = _flags_in_variables(script, lines)
     variables = [*flags, *_variables(script, machines_only=False)]
     family = _family_of_flags(flags)
-    known = recognised(variables, family)
+    known = fields_recognised(variables, family)
     if known < LEAST_WORDS:
         return None, script
     return Launch((*variables, *_directives(script)), family, 1, known), script
@@ -113,7 +113,7 @@ def client_of(text: str, given: Mapping[str, str]) -> dict[str, str] | None:
     >>> client_of("vllm bench serve --model m --request-rate 4 --random-input-len 1000", {})
     {'model': 'm', 'request_rate': '4', 'random_input_len': '1000'}
     """
-    for command in followed(text, given=given).started[:MOST_COMMANDS]:
+    for command in script_of_text(text, given=given).started[:MOST_COMMANDS]:
         if _is_client(command.words):
             settings = settings_of_words(command.words)
             return {
@@ -137,7 +137,7 @@ def _whole_lists(commands: Sequence[Started]) -> list[Started]:
     return lists
 
 
-def blocks_of(text: str) -> list[tuple[str, int]]:
+def fenced_commands(text: str) -> list[tuple[str, int]]:
     """Commands in the fences of a page, with the line on which each begins."""
     return [(match.group(1), text.count("\n", 0, match.start(1)) + 1) for match in _FENCE.finditer(text)]
 
@@ -145,7 +145,7 @@ def blocks_of(text: str) -> list[tuple[str, int]]:
 def launch_of_page(text: str, given: Mapping[str, str], line_wanted: int = 0) -> tuple[Launch | None, Script]:
     """The first launch in the fences of a page, or the first at or after a line."""
     launches: list[tuple[Launch, Script]] = []
-    for block, line in blocks_of(text)[:200]:
+    for block, line in fenced_commands(text)[:200]:
         launch, script = launch_of("\n" * (line - 1) + block, given, {})
         wanted = line + block.count("\n") >= line_wanted
         if launch is not None and wanted and launch.family.name != FAMILIES[-1].name:
@@ -161,7 +161,7 @@ def _kept_command(values: Sequence[Text], given: Mapping[str, str]) -> list[Star
     """Commands in the text of a variable."""
     if len(values) != 1 or "\n" not in values[0].text or not re.search(r"\s--[a-z]", values[0].text):
         return []
-    return followed("\n" * (values[0].line - 1) + values[0].text, given=given).started
+    return script_of_text("\n" * (values[0].line - 1) + values[0].text, given=given).started
 
 
 def _launch(command: Started, lines: Sequence[str]) -> Launch | None:
@@ -185,7 +185,7 @@ def _launch(command: Started, lines: Sequence[str]) -> Launch | None:
         for name, text in command.assigned.items()
         if text.known
     ]
-    known = recognised(settings, family)
+    known = fields_recognised(settings, family)
     enough = LEAST_WORDS if not family.serves else 1
     if known < enough and not (known and _is_launcher(command)):
         return None

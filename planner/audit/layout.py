@@ -16,7 +16,7 @@ from planner.audit.contract_reading import contract_of, file_spellings, has_unto
 from planner.audit.read import Reading
 from planner.audit.unsettled import Unsettled, leanest_value
 from planner.engines.contract import EngineReading
-from planner.formats.settings import truth_of, whole
+from planner.formats.settings import truth_of, whole_or_none
 from planner.plan import PlanRequest
 
 LARGEST = 10**7
@@ -89,7 +89,7 @@ def _left_to_program(reading: Reading, name: str) -> bool:
     return by_program or has_untold_words(reading)
 
 
-def layout_of(reading: Reading, parsed: EngineReading | None, request: PlanRequest) -> StatedLayout:
+def layout_of_files(reading: Reading, parsed: EngineReading | None, request: PlanRequest) -> StatedLayout:
     """How the files split a job; a degree that nobody states is one.
 
     Args:
@@ -164,10 +164,10 @@ def _matters(name: str, layout: ParallelLayout, request: PlanRequest) -> bool:
 def _typed(name: str, value: Any) -> Any:
     """A value of the kind that a field of a layout has; None where it is none of that kind."""
     if name in _COUNTS:
-        count = whole(value)
+        count = whole_or_none(value)
         return min(count, LARGEST) if count is not None and count > 0 else None
     if name == "zero_stage":
-        return whole(value)
+        return whole_or_none(value)
     if name == "sequence_parallel":
         return truth_of(value)
     if name == "recompute":

@@ -87,7 +87,7 @@ def place_of(facts: JobFacts, *names: str) -> tuple[str, int]:
     return next(((fact.file, fact.line) for fact in stated if fact.line), ("", 0))
 
 
-def refused(reading: Reading, job: Job) -> Iterator[Finding]:
+def refusal_findings(reading: Reading, job: Job) -> Iterator[Finding]:
     """What the engine stops at of what it is told."""
     spellings = file_spellings(reading)
     for violation, setting in refused_by(reading, job.request.model if job.request else None):
@@ -101,7 +101,7 @@ def refused(reading: Reading, job: Job) -> Iterator[Finding]:
         )
 
 
-def broken_rules(reading: Reading, job: Job) -> Iterator[Finding]:
+def rule_findings(reading: Reading, job: Job) -> Iterator[Finding]:
     """Rules of the planner and of the engine that a complete job breaks, with the switches of its files."""
     if job.request is None or job.layout is None:
         return

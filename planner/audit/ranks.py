@@ -7,13 +7,13 @@ import re
 from costmodel.parallel.divisions import RANKS
 from planner.audit.facts import JobFacts
 from planner.audit.words import Family
-from planner.formats.settings import whole
+from planner.formats.settings import whole_or_none
 
 USUAL_GPUS_PER_NODE = 8
 _GPUS_IN_GRES = re.compile(r"(?:gpu(?::[A-Za-z]\w*)*|^[A-Za-z][\w-]*):(\d{1,3})")
 
 
-def machines(facts: JobFacts, family: Family) -> None:
+def gpus_of_machines(facts: JobFacts, family: Family) -> None:
     """The number of GPUs, from nodes and GPUs of each."""
     gres = _GPUS_IN_GRES.search(str(facts.value("said.gres") or ""))
     if gres:
@@ -101,9 +101,12 @@ def _usual_node(facts: JobFacts, nodes: int) -> None:
         facts.notes.append(f"GPUs of a node are not stated: {USUAL_GPUS_PER_NODE} are assumed")
 
 
-def replicas(facts: JobFacts, family: Family) -> None:
+def replicas_of_files(facts: JobFacts, family: Family) -> None:
     """dp: as stated by its parts, or what the other degrees leave of the GPUs."""
-    shard, copies = whole(facts.value("said.dp_shard")), whole(facts.value("said.dp_replicate"))
+    shard, copies = (
+        whole_or_none(facts.value("said.dp_shard")),
+        whole_or_none(facts.value("said.dp_replicate")),
+    )
     world = facts.count("cluster.num_gpus")
     split = [facts.count(f"layout.{name}") or 1 for name in ("tp", "pp", "cp")]
     others = split[0] * split[1] * split[2]
@@ -194,9 +197,9 @@ def world(facts: JobFacts, family: Family) -> None:
         )
 
 
-def batch(facts: JobFacts, family: Family) -> None:
+def global_batch_of(facts: JobFacts, family: Family) -> None:
     """The global batch, from the samples of a replica."""
-    dp, minibatch = facts.count("layout.dp"), whole(facts.value("said.replica_batch"))
+    dp, minibatch = facts.count("layout.dp"), whole_or_none(facts.value("said.replica_batch"))
     if dp and minibatch:
         facts.put(
             "job.global_batch_size",
@@ -205,7 +208,7 @@ def batch(facts: JobFacts, family: Family) -> None:
             f"{minibatch} samples a replica, dp {dp}",
             like="said.replica_batch",
         )
-    size, steps = facts.count("layout.microbatch_size"), whole(facts.value("said.accumulation"))
+    size, steps = facts.count("layout.microbatch_size"), whole_or_none(facts.value("said.accumulation"))
     if dp and size and steps and steps > 0:
         facts.put(
             "job.global_batch_size",

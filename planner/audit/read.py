@@ -12,7 +12,7 @@ from pathlib import Path
 from costmodel.kernels.precisions import config_words
 from planner.audit.conclusions import conclude
 from planner.audit.environment import set_variables
-from planner.audit.facts import JobFacts, facts_of, meaning, recognised
+from planner.audit.facts import JobFacts, fields_recognised, job_facts_of, meaning
 from planner.audit.launch import UNTOLD, Launch, family_of, launch_of, launch_of_page
 from planner.audit.manifests import script_of
 from planner.audit.words import FAMILIES, MACHINE_WORDS, UNKNOWN, Family, family_named, family_of_package
@@ -238,12 +238,12 @@ def _of_configuration(path: str, recipe: str, text: str, kind: Kind, given: Mapp
     if launch is not None and launch.family.name != FAMILIES[-1].name:
         machine = [setting for setting in settings if meaning(setting, MACHINE_WORDS) is not None]
         settings = [*launch.settings, *machine]
-        facts = facts_of(settings, launch.family, path)
+        facts = job_facts_of(settings, launch.family, path)
         if "said.nodes" not in facts.by_field:
             facts.unknown.add("said.nodes")  # the controller's number of pods
         return Reading(facts, launch.family, {path: kind}, None, doubts, settings=tuple(settings))
     family = family_of(settings) or _by_name(settings)
-    facts = facts_of(settings, family, path)
+    facts = job_facts_of(settings, family, path)
     named = models_named(text) if kind == "python" else set()
     if family.recipes and len(named) == 1:
         facts.put("said.model", named.pop(), "derived", "the recipe that it changes")
@@ -324,7 +324,7 @@ def _recipe(recipes: list[Recipe], wanted: str, path: str, doubts: list[str]) ->
             )
         return chosen
     known = {
-        recipe.name: recognised(recipe.settings, family_of(recipe.settings) or FAMILIES[-1])
+        recipe.name: fields_recognised(recipe.settings, family_of(recipe.settings) or FAMILIES[-1])
         for recipe in recipes
     }
     least = max(2, TELLING_SHARE * max(known.values(), default=0))
@@ -354,7 +354,7 @@ def _of_script(
         doubts = [*_doubts_of(script), f"{path} states no layout: its settings come from elsewhere"]
         _add_named_precision(facts, path, script.sourced, doubts)
         return Reading(facts, FAMILIES[-1], {path: kind}, None, doubts)
-    facts = facts_of(launch.settings, launch.family, path)
+    facts = job_facts_of(launch.settings, launch.family, path)
     variables = {
         name: Setting(
             name=name, value=script.names.text(name) or "", line=texts[0].line if texts else 0, file=path
@@ -390,7 +390,7 @@ def _add_document(facts: JobFacts, text: str, path: str, line: int) -> None:
         settings, _ = json_settings(re.sub(r"\x00|\$\{?\w+\}?", "null", text), path)
     except InputError:
         return
-    written = facts_of(settings, family_named("DeepSpeed"), path)
+    written = job_facts_of(settings, family_named("DeepSpeed"), path)
     for name, fact in written.by_field.items():
         facts.put(name, fact.value, "stated", f"{fact.source} (in the JSON of line {line})")
 
@@ -435,12 +435,12 @@ def _of_log(path: str, text: str, given: Mapping[str, str]) -> Reading:
     if command:
         launch, _ = launch_of(command, given, {})
         if launch is not None:
-            facts, family = facts_of(launch.settings, launch.family, path), launch.family
+            facts, family = job_facts_of(launch.settings, launch.family, path), launch.family
     if settings:
         printed = family_of(settings) or _by_name(settings)
         if family.name == FAMILIES[-1].name:
             family = printed
-        for name, fact in facts_of(settings, printed, path).by_field.items():
+        for name, fact in job_facts_of(settings, printed, path).by_field.items():
             facts.by_field.setdefault(name, fact)
     for name, value, line in measured.job:
         facts.put(name, value, "stated", f"line {line} of the log")

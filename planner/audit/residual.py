@@ -15,8 +15,8 @@ from costmodel.kernels.saved import calibration_for
 from costmodel.kernels.tables import Calibration
 from costmodel.ops.layer import model_flop_per_step
 from planner.audit.changes import Running, running_of
-from planner.audit.job import job_of
-from planner.audit.legal import broken_rules, stops
+from planner.audit.job import audited_job
+from planner.audit.legal import rule_findings, stops
 from planner.audit.read import Reading
 from planner.formats.step_lines import Pace, Work
 from planner.plan import PlanRequest
@@ -152,7 +152,7 @@ def _words(residual: Residual) -> Iterator[str]:
         yield f"{head}: the log is of another job, or counts its steps or tokens otherwise"
 
 
-def work_of(request: PlanRequest) -> Work:
+def work_of_step(request: PlanRequest) -> Work:
     """What a step of a job does, so that a rate is a time."""
     job = request.job
     return Work(
@@ -257,14 +257,14 @@ def _priced(
 ) -> Iterator[Suspect]:
     """One other job, if it is priced and its band holds what the log measured of it."""
     try:
-        job = job_of(reading, flags)
-        if job.request is None or stops(broken_rules(reading, job)) or reading.measured is None:
+        job = audited_job(reading, flags)
+        if job.request is None or stops(rule_findings(reading, job)) or reading.measured is None:
             return
         cluster = job.request.cluster
         now = running_of(reading, job, cal if not flags.gpu else calibration_for(cluster))
     except (InputError, ValueError, KeyError, ZeroDivisionError):
         return
-    pace = reading.measured.pace(work_of(job.request))
+    pace = reading.measured.pace(work_of_step(job.request))
     if now is None or pace is None or now.estimate.memory_lower_bytes > build(cluster).gpu.memory_bytes:
         return
     if now.estimate.lower_s <= pace.step_s <= now.estimate.upper_s:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from planner.audit.facts import JobFacts
 from planner.audit.words import Family
-from planner.formats.settings import whole
+from planner.formats.settings import whole_or_none
 
 _STAGE_IN_NAME = re.compile(r"(?:zero|z|stage)_?([0-3])(?![0-9])", re.IGNORECASE)
 _STAGE_OF_SHARDING: Mapping[str, int] = {
@@ -41,7 +41,7 @@ def zero(facts: JobFacts, family: Family) -> None:
         )
     elif facts.truth("said.torch_fsdp2"):
         facts.put("layout.zero_stage", 3, "stated", "torch FSDP2", like="said.torch_fsdp2")
-    stage = whole(facts.value("said.zero_stage"))
+    stage = whole_or_none(facts.value("said.zero_stage"))
     if stage is not None and 0 <= stage <= 3:
         bf16 = facts.value("job.precision") == "bf16" and family.name == "Megatron-DeepSpeed"
         if stage == 0 and bf16 and "said.deepspeed" in facts.by_field:
@@ -76,8 +76,8 @@ def _fsdp_axes(facts: JobFacts) -> None:
     Without a word the axis within a slice takes all GPUs that the others leave (``ici_fsdp_parallelism: -1``,
     ``dcn_fsdp_parallelism: 1`` in its configs/base.yml).
     """
-    within = whole(facts.value("said.dp_shard"))
-    over = whole(facts.value("said.dp_shard_of_slices"))
+    within = whole_or_none(facts.value("said.dp_shard"))
+    over = whole_or_none(facts.value("said.dp_shard_of_slices"))
     degree = -1 if within in (None, -1) or over == -1 else (within or 1) * (over or 1)
     stage = 0 if degree == 1 else 3
     stated = next(
@@ -112,7 +112,7 @@ def _fsdp(facts: JobFacts, family: Family) -> None:
     elif (
         family.name in ("torchtitan", "Axolotl")
         and "said.dp_shard" in facts.by_field
-        and whole(facts.value("said.dp_shard")) != 1
+        and whole_or_none(facts.value("said.dp_shard")) != 1
     ):
         kept = str(facts.value("said.reshard") or "").lower() == "never"
         source = facts.by_field["said.reshard" if kept else "said.dp_shard"].source

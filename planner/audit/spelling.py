@@ -10,7 +10,7 @@ from typing import Any
 from planner.audit.read import Reading
 from planner.engines.contracts import CONTRACTS
 from planner.engines.quoting import shell
-from planner.formats.settings import spelled
+from planner.formats.settings import snake_case
 
 WITHOUT = "without "
 """What stands before a word that is to be taken away."""
@@ -175,7 +175,7 @@ def _styled(reading: Reading, word: str) -> str:
             if value and not re.fullmatch(r"-?[\d.]+|True|False|\[.*\]", value)
             else value or "True"
         )
-        text = f"cfg.{name if '.' in name else f'model.{spelled(name)}'} = {written}"
+        text = f"cfg.{name if '.' in name else f'model.{snake_case(name)}'} = {written}"
     else:
         written = value or "true"
         if kind == "toml" and not re.fullmatch(r"-?[\d.]+|true|false|\[.*\]", written):

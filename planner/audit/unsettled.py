@@ -49,7 +49,7 @@ def leanest_value(field: str, layout: ParallelLayout, stack: SoftwareStack) -> A
     return bounds.get(field)
 
 
-def leanest_layout(layout: ParallelLayout, unsettled: Iterable[Unsettled]) -> ParallelLayout | None:
+def with_leanest(layout: ParallelLayout, unsettled: Iterable[Unsettled]) -> ParallelLayout | None:
     """A layout with every unsettled field at its leanest; None where nothing bounds one of them."""
     fields = tuple(unsettled)
     if any(field.leanest is None for field in fields):

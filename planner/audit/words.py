@@ -16,7 +16,7 @@ from typing import Any
 
 from planner.engines.contract import Contract
 from planner.engines.contracts import CONTRACTS
-from planner.formats.settings import spelled
+from planner.formats.settings import snake_case
 from topology.base.decode import read_toml
 
 _FILE = Path(__file__).parent / "data" / "words.toml"
@@ -78,7 +78,7 @@ def words_of_contract(contract: Contract) -> dict[str, str]:
     """
     fields: dict[str, str] = {}
     for spelling, word in (*contract.words.items(), *contract.spellings.items()):
-        name = ".".join(map(spelled, spelling.split(".")))
+        name = ".".join(map(snake_case, spelling.split(".")))
         last = name.rpartition(".")[2]
         if word.states:
             fields |= dict.fromkeys((name, *((last,) if "_" in last else ())), word.states)

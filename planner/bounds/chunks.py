@@ -26,7 +26,7 @@ from topology.base.arrays import Vector
 _FULL = RECOMPUTES.index("full")
 
 
-def chunk_bounds(problem: Problem, priced: Priced) -> Vector:
+def interleaved_bounds(problem: Problem, priced: Priced) -> Vector:
     """Seconds of a step that no split of each layout can beat; 0 for layouts of one chunk a rank.
 
     Infinite where no split fits.

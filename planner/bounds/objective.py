@@ -22,9 +22,9 @@ from topology.pools.rates import (
     Rates,
     Units,
     by_node,
+    gpus_in_rank_order,
     rates_of,
     rented_gpus,
-    units_of,
     unpriced,
     usd_per_hour,
 )
@@ -121,7 +121,7 @@ def goal_of(request: PlanRequest) -> Goal:
     job = request.job
     if request.objective == "cost":
         rates = _rates(request.cluster) if by_node(request.cluster) else ()
-        units, outlook = units_of(request.cluster), _outlook(request)
+        units, outlook = gpus_in_rank_order(request.cluster), _outlook(request)
         return Goal(objective="cost", limit_s=math.inf, rates=rates, units=units, outlook=outlook)
     if request.objective != "gpus":
         return Goal(objective=request.objective, limit_s=math.inf)

@@ -10,10 +10,10 @@ from costmodel.layout import LayoutTable
 from costmodel.training.priced import Priced, price_layouts
 from planner.plan import Problem
 
-__all__ = ["Priced", "price", "price_any_sharding"]
+__all__ = ["Priced", "price_any_sharding", "priced_columns"]
 
 
-def price(problem: Problem, table: LayoutTable) -> Priced:
+def priced_columns(problem: Problem, table: LayoutTable) -> Priced:
     """Time and memory columns of some layouts."""
     return price_layouts(problem.case, table)
 

@@ -27,7 +27,7 @@ from costmodel.models.spec import layer_order, layer_runs
 from costmodel.pipeline.schedules import column
 from costmodel.pipeline.stages import Order, ends_may_be_empty
 from costmodel.training.step_time import CostColumns
-from planner.bounds.chunks import chunk_bounds
+from planner.bounds.chunks import interleaved_bounds
 from planner.bounds.funnel import ROUNDING
 from planner.bounds.positions import slowest_by_position
 from planner.bounds.priced import Priced
@@ -73,7 +73,7 @@ def variant_bounds(problem: Problem, priced: Priced, plain_s: Vector, cutoff_s: 
             result[part] = np.maximum(result[part], bounds)
     if _alternate(problem, counts):
         left = np.flatnonzero(result <= cutoff_s * (1 + ROUNDING))
-        result[left] = np.maximum(result[left], chunk_bounds(problem, priced.take(left)))
+        result[left] = np.maximum(result[left], interleaved_bounds(problem, priced.take(left)))
     return result
 
 

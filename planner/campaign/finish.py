@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from costmodel.campaign.answer import campaign
-from costmodel.campaign.checkpoint import checkpoint_state, saved_bytes
+from costmodel.campaign.checkpoint import checkpoint_bytes, checkpoint_state
 from costmodel.campaign.compose import CampaignJob
 from costmodel.campaign.failures import default_model, read_failures
 from costmodel.campaign.record import Campaign, FailureModel
@@ -19,7 +19,7 @@ from costmodel.estimate import Estimate
 from costmodel.layout import ParallelLayout
 from costmodel.models.spec import ModelSpec
 from planner.campaign.rental import idle_nodes_of, paid_usd_per_hour
-from planner.plan import Plan, PlanRequest, stack_of, steps_of
+from planner.plan import Plan, PlanRequest, stack_of, steps_of_request
 from topology.base.errors import InputError
 from topology.builders import build
 from topology.pools.rates import mean_usd_per_gpu_hour
@@ -61,7 +61,7 @@ def finished(
         min_gpus: Fewest GPUs the run goes on with where no spare is left; None for that of the file.
         by_date: Whether spares make the earliest finish, in place of the cheapest.
     """
-    job_of(plan)  # refuses a plan without tokens, before its file is looked at
+    campaign_job_of(plan)  # refuses a plan without tokens, before its file is looked at
     world = world_of(plan.request.cluster, failures, min_gpus=min_gpus, by_date=by_date)
     try:
         return with_campaign(plan, world)
@@ -119,12 +119,12 @@ def campaign_of(plan: Plan, world: FailureModel) -> Campaign:
     """When a plan is finished in a world; see `with_campaign`."""
     estimate = plan.estimate
     return _campaign_of_run(
-        job_of(plan, world),
+        campaign_job_of(plan, world),
         world,
         plan.request.cluster,
         step_band_s=(estimate.lower_s, estimate.upper_s),
         least_bytes=least_saved_bytes(plan.request),
-        price=price_of(plan),
+        price=run_price_of(plan),
         deadline_s=plan.request.job.deadline_s,
         budget_usd=plan.request.job.budget_usd,
     )
@@ -163,12 +163,12 @@ def least_saved_bytes(request: PlanRequest) -> float:
     """Bytes of the smallest checkpoint of a request's model under any ZeRO stage."""
     stack = stack_of(request)
     return min(
-        saved_bytes(Workload(model=request.model, job=request.job, stack=stack), stage)
+        checkpoint_bytes(Workload(model=request.model, job=request.job, stack=stack), stage)
         for stage in range(_SHARDED + 1)
     )
 
 
-def price_of(plan: Plan) -> RunPrice | None:
+def run_price_of(plan: Plan) -> RunPrice | None:
     """What is paid an hour: a spare costs as much as the mean node that works, nodes that idle beside.
 
     What the estimate of a step pays as well, whole nodes; None where no price is known.
@@ -206,7 +206,7 @@ def finish_gap(plan: Plan) -> float | None:
     return max(0.0, 1 - step * result.mean_useful_share / result.bound_useful_share)
 
 
-def job_of(plan: Plan, world: FailureModel | None = None) -> CampaignJob:
+def campaign_job_of(plan: Plan, world: FailureModel | None = None) -> CampaignJob:
     """What of a plan a campaign reads, in a world that may say how many bytes a token is."""
     return job_of_layout(plan.request, plan.layout, plan.estimate, world)
 
@@ -224,7 +224,7 @@ def job_of_layout(
     weights = [stage.weights_bytes for stage in estimate.memory_by_stage]
     step_s, tokens = estimate.step_time_s, request.job.tokens_per_step
     return CampaignJob(
-        work_s=steps_of(request) * step_s,
+        work_s=steps_of_request(request) * step_s,
         step_s=step_s,
         gpus=layout.num_gpus,
         replica_gpus=layout.num_gpus // layout.dp,

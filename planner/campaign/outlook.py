@@ -40,11 +40,11 @@ from costmodel.models.sizes import is_unmeasured
 from costmodel.ops.layer import model_flop_per_step
 from costmodel.training.bands import Doubts, interval, time_deviation
 from planner.campaign.finish import job_of_layout, least_saved_bytes, world_of_request
-from planner.plan import PlanRequest, steps_of
+from planner.plan import PlanRequest, steps_of_request
 from topology.base.arrays import Vector
 from topology.base.errors import InputError
 from topology.builders import build
-from topology.pools.rates import rented_gpus, units_of
+from topology.pools.rates import gpus_in_rank_order, rented_gpus
 
 FEWER = 2.0
 """Standard deviations below their mean at which a bound counts failures: some runs have that luck."""
@@ -76,7 +76,7 @@ class Outlook:
         that make the steps at the peak of their GPUs.
         """
         used = np.minimum(
-            rented_gpus(units_of(self.request.cluster), num_gpus), self.request.cluster.num_gpus
+            rented_gpus(gpus_in_rank_order(self.request.cluster), num_gpus), self.request.cluster.num_gpus
         )
         return _each(np.maximum(used, 1), self._overheads, self._overhead)
 
@@ -168,7 +168,7 @@ class Outlook:
 
     def _course(self, num_gpus: int) -> Course:
         """The run of the smallest checkpoint, spread evenly, saved at Young and Daly's interval."""
-        least_bytes, steps = least_saved_bytes(self.request), steps_of(self.request)
+        least_bytes, steps = least_saved_bytes(self.request), steps_of_request(self.request)
         state = CheckpointState(
             total_bytes=least_bytes,
             per_rank_bytes=least_bytes / num_gpus,

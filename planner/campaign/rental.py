@@ -7,7 +7,7 @@ import math
 from costmodel.layout import ParallelLayout
 from planner.plan import RENTS_WHAT_IT_USES, Plan, PlanRequest
 from topology.pools.kinds import kinds_of
-from topology.pools.rates import mean_usd_per_gpu_hour, rented_gpus, rented_of_kinds, units_of
+from topology.pools.rates import gpus_in_rank_order, mean_usd_per_gpu_hour, rented_gpus, rented_of_kinds
 
 
 def paid_gpus_of(
@@ -27,7 +27,9 @@ def paid_gpus_of(
         return None
     if kind_of_stage:
         return sum(rented_by_stages(request, layout, kind_of_stage))
-    return int(rented_gpus(units_of(request.cluster), min(layout.num_gpus, request.cluster.num_gpus)))
+    return int(
+        rented_gpus(gpus_in_rank_order(request.cluster), min(layout.num_gpus, request.cluster.num_gpus))
+    )
 
 
 def idle_nodes_of(request: PlanRequest, layout: ParallelLayout) -> int:

@@ -80,7 +80,7 @@ def fixed_fields(s: Problem, x: ParallelLayout) -> frozenset[str]:
     return frozenset(name for name in names if getattr(x, name) != getattr(ParallelLayout(), name))
 
 
-def able(names: Sequence[str], s: Problem, x: ParallelLayout, fixed: Collection[str]) -> str:
+def engines_taking(names: Sequence[str], s: Problem, x: ParallelLayout, fixed: Collection[str]) -> str:
     """Of some engines the first that take a question, as they are asked for; "" where none does."""
     takers = [f"--for {name}" for name in names if takes(CONTRACTS[name], s, x, fixed)]
     return " or ".join(takers[:MOST_NAMED])
@@ -89,7 +89,7 @@ def able(names: Sequence[str], s: Problem, x: ParallelLayout, fixed: Collection[
 def way_out(law: PlanLaw, s: Problem, x: ParallelLayout, fixed: Collection[str]) -> str:
     """What helps with a broken limit: another engine, of those that really take the question, or a change."""
     hint = law.says(s, x)[1]
-    engines = able(law.others, s, x, fixed)
+    engines = engines_taking(law.others, s, x, fixed)
     if not engines:
         return hint
     why = f", {law.others_why}," if law.others_why else ""

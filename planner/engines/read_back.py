@@ -145,7 +145,7 @@ def is_the_plan(plan: Plan, verdict: ExportVerdict) -> bool:
     return same and steps and close(verdict.peak_memory_bytes, plan.estimate.peak_memory_bytes)
 
 
-def refusal(plan: Plan, contract: Contract, verdict: ExportVerdict) -> NoFeasiblePlanError:
+def export_error(plan: Plan, contract: Contract, verdict: ExportVerdict) -> NoFeasiblePlanError:
     """The error of a plan that an engine cannot be told: fields, the cost of the nearest, the way out."""
     names = [name for name, _, _ in verdict.differs]
     reason = f"priced by {plan.request.stack}" if verdict.priced_otherwise else "what is priced as on"

@@ -56,7 +56,7 @@ def on(given: Given, word: str) -> bool:
     return bool(given[word])
 
 
-def asks(name: str, word: str, *others: str) -> WordLaw:
+def needs_words(name: str, word: str, *others: str) -> WordLaw:
     """A word that stands only with all of others."""
 
     def stops(given: Given) -> Stopped:

@@ -47,10 +47,10 @@ class Setting:
         >>> Setting(name="vllmConfig.tensorParallelSize", value=1, line=1).path
         ('vllm_config', 'tensor_parallel_size')
         """
-        return tuple(spelled(part) for part in self.name.split("."))
+        return tuple(snake_case(part) for part in self.name.split("."))
 
 
-def spelled(part: str) -> str:
+def snake_case(part: str) -> str:
     """One part of a name, in small letters with underscores."""
     part = part.strip().lstrip("-+~")
     return _CAMEL.sub("_", part).replace("-", "_").lower() if not part.isupper() else part.lower()
@@ -72,7 +72,7 @@ def number(value: Scalar) -> float | None:
     return float(value) if abs(value) < 1e30 else None
 
 
-def whole(value: Scalar) -> int | None:
+def whole_or_none(value: Scalar) -> int | None:
     """A value as a whole number of a size that exists, None if it is none."""
     result = number(value)
     return int(result) if result is not None and result == result // 1 and abs(result) < 1e15 else None

@@ -142,10 +142,10 @@ def _closed(text: str, at: int, end: str, depth: int) -> int:
     return len(text)
 
 
-def words_of(text: str, line: int = 1) -> tuple[ShellWord, ...]:
+def shell_words(text: str, line: int = 1) -> tuple[ShellWord, ...]:
     r"""Every word and operator of a script, at most `MOST_WORDS`.
 
-    >>> [word.text for word in words_of('a=1 # no\nrun "$a b" && x')]
+    >>> [word.text for word in shell_words('a=1 # no\nrun "$a b" && x')]
     ['a=1', '\n', 'run', '"$a b"', '&&', 'x']
     """
     reader, words = _Reader(text, line), list[ShellWord]()
@@ -729,7 +729,7 @@ def expanded(word: ShellWord, names: Variables) -> list[Text]:
     return builder.done()
 
 
-def joined(text: str, names: Variables, line: int = 0, depth: int = 0) -> str:
+def joined_text(text: str, names: Variables, line: int = 0, depth: int = 0) -> str:
     """The one text that a value becomes, as on the right of an assignment: not split."""
     builder = _Builder(line, split=False)
     _expand(text, names, builder, depth)
@@ -838,7 +838,7 @@ def _variable(
         builder.add(UNKNOWN)
         return end
     if piece.startswith("$(("):
-        value = whole_number(joined(piece[3:-2], names, depth=depth + 1), names.number)
+        value = whole_number(joined_text(piece[3:-2], names, depth=depth + 1), names.number)
         builder.add(UNKNOWN if value is None else str(value))
         return end
     if piece.startswith("$("):
@@ -857,10 +857,10 @@ def _variable(
 
 def _substituted(command: str, names: Variables, depth: int) -> str:
     """What a substitution gives where that can be told: ``expr``, the text of ``cat << EOF``."""
-    words = words_of(command)
+    words = shell_words(command)
     if words and words[0].text == "expr":
         substituted = whole_number(
-            joined(command.partition("expr")[2].replace("\\", ""), names, depth=depth + 1), names.number
+            joined_text(command.partition("expr")[2].replace("\\", ""), names, depth=depth + 1), names.number
         )
         return UNKNOWN if substituted is None else str(substituted)
     if words and words[0].text == "cat":
@@ -927,11 +927,11 @@ def _parameter(inside: str, names: Variables, line: int, depth: int) -> _Expansi
     if index in ("@", "*"):
         return _Expansion(values if values is not None else (), listed=index == "@")
     if index is not None and values is not None:
-        key = f"[{joined(index, names, depth=depth + 1)}]="
+        key = f"[{joined_text(index, names, depth=depth + 1)}]="
         keyed = next((part for part in values if part.text.startswith(key)), None)
         if keyed is not None:
             return _Expansion((Text(keyed.text.removeprefix(key), keyed.line),))
-        number = whole_number(joined(index, names, depth=depth + 1), names.number)
+        number = whole_number(joined_text(index, names, depth=depth + 1), names.number)
         inside_it = number is not None and 0 <= number < len(values)
         return _Expansion((values[number],) if inside_it and number is not None else (Text(UNKNOWN, line),))
     return _modified(name, values, rest, names, line, depth)
@@ -943,7 +943,7 @@ MOST_PARTS = 300
 
 def put_part(names: Variables, name: str, index: str, value: Text) -> None:
     """Give an array a part, by its number or its key; all of it is unknown where that is not known."""
-    parts, key = list(names.values.get(name, ())), joined(index, names)
+    parts, key = list(names.values.get(name, ())), joined_text(index, names)
     keyed = next((at for at, part in enumerate(parts) if part.text.startswith(f"[{key}]=")), len(parts))
     number = whole_number(key, names.number) if not key[:1].isalpha() else None
     if UNKNOWN in key or len(parts) > MOST_PARTS or (number is not None and not 0 <= number <= len(parts)):
@@ -964,14 +964,16 @@ def _modified(
     if mark in ("-", "=") and rest[:2] in (":-", ":=", "-" + rest[1:2], "=" + rest[1:2]):
         if values is not None and (not colon or any(part.text for part in values)):
             return _Expansion(values)
-        text = joined(rest[2:] if colon else rest[1:], names, line, depth + 1)
+        text = joined_text(rest[2:] if colon else rest[1:], names, line, depth + 1)
         names.defaults[name] = text
         if mark == "=":
             names.values[name] = (Text(text, line),)
         return _Expansion((Text(text, line),))
     if rest[:2] == ":+" or rest[:1] == "+":
         held = values is not None and any(part.text for part in values)
-        return _Expansion((Text(joined(rest.lstrip(":+"), names, line, depth + 1), line),) if held else ())
+        return _Expansion(
+            (Text(joined_text(rest.lstrip(":+"), names, line, depth + 1), line),) if held else ()
+        )
     if not rest or mark == "?":
         return _value(name, names, line)
     if values is None:
@@ -985,7 +987,7 @@ def _cut(text: str, rest: str, names: Variables, depth: int) -> str:
     if rest in (",,", "^^"):
         return text.lower() if rest == ",," else text.upper()
     if rest[0] in "%#" and UNKNOWN not in text and len(text) < 1000:
-        pattern = joined(rest.lstrip("%#"), names, depth=depth + 1)
+        pattern = joined_text(rest.lstrip("%#"), names, depth=depth + 1)
         greedy = rest[:2] in ("%%", "##")
         cuts: Sequence[int] = range(len(text) + 1)
         if (rest[0] == "%") is not greedy:
@@ -1059,10 +1061,10 @@ _NUMBERS: Mapping[str, Callable[[int, int], bool]] = {
 _WORDS = frozenset(("=", "==", "!="))
 
 
-def truth(words: tuple[ShellWord, ...], names: Variables) -> bool | None:
+def condition_truth(words: tuple[ShellWord, ...], names: Variables) -> bool | None:
     """The truth of ``[ … ]``, ``[[ … ]]`` or ``test …``; None if only a run can tell.
 
-    >>> truth(words_of('[[ "$A" == 1* && -n $B ]]'), Variables({"A": (Text("12", 1),)}))
+    >>> condition_truth(shell_words('[[ "$A" == 1* && -n $B ]]'), Variables({"A": (Text("12", 1),)}))
     False
     """
     inside = [word for word in words[1:] if word.text not in ("]", "]]", "\n")]
@@ -1170,12 +1172,12 @@ _QUOTED = re.compile(
 _DIRECTIVE = re.compile(r"^#SBATCH\s+(--?[\w-]+)(?:[=\s]+([^\s#]+))?", re.MULTILINE)
 
 
-def followed(
+def script_of_text(
     text: str, *, given: Mapping[str, str] | None = None, beside: Mapping[str, str] | None = None
 ) -> Script:
     r"""Follow a script.
 
-    >>> script = followed('TP=${TP:-4}\nARGS=(--tp $TP)\ntorchrun train.py "${ARGS[@]}"')
+    >>> script = script_of_text('TP=${TP:-4}\nARGS=(--tp $TP)\ntorchrun train.py "${ARGS[@]}"')
     >>> [word.text for word in script.started[0].words]
     ['torchrun', 'train.py', '--tp', '4']
 
@@ -1211,7 +1213,7 @@ class _Follower:
 
     def run_text(self, text: str, names: Variables, line: int) -> None:
         """Follow a text."""
-        self.run(tree_of(words_of(text, line)), names)
+        self.run(tree_of(shell_words(text, line)), names)
 
     def run(self, nodes: list[Node], names: Variables) -> bool | None:
         """Follow commands; the truth of the last."""
@@ -1288,12 +1290,12 @@ class _Follower:
             return True
         if isinstance(condition, list):
             return self.run(condition, names) if condition else None
-        value = joined(condition.word.text, names)
+        value = joined_text(condition.word.text, names)
         if any(word.text == "*" for word in condition.patterns):
             return True
         if UNKNOWN in value:
             return None
-        return any(joined(word.text, names) == value for word in condition.patterns)
+        return any(joined_text(word.text, names) == value for word in condition.patterns)
 
     def parallel(self, bodies: list[list[Node]], names: Variables) -> None:
         """Follow bodies of which one runs: what they set alike is known, the rest is not."""
@@ -1323,7 +1325,7 @@ class _Follower:
     def command(self, command: Command, names: Variables) -> bool | None:
         """Follow a simple command."""
         if command.words and command.words[0].text in ("[[", "["):
-            return truth(command.words, names)
+            return condition_truth(command.words, names)
         if len(command.words) > 1 and all(word.text == "(" for word in command.words[:2]):
             return self.computed(" ".join(word.text for word in command.words[2:-2]), names)
         words = self.without_redirections(command.words, names)
@@ -1343,9 +1345,9 @@ class _Follower:
 
     def computed(self, text: str, names: Variables) -> bool | None:
         """``(( … ))`` and ``let``: an assignment, or a number that is true above or below zero."""
-        match = _COMPUTED.fullmatch(joined(text, names))
+        match = _COMPUTED.fullmatch(joined_text(text, names))
         if match is None:
-            count = whole_number(joined(text, names), names.number)
+            count = whole_number(joined_text(text, names), names.number)
             return None if count is None else count != 0
         name, operator, value = match.groups()
         whole = whole_number(f"{name} {operator} ({value})" if operator else value, names.number)
@@ -1372,10 +1374,10 @@ class _Follower:
             names.values[name] = (*before, *texts)[:MOST_STEPS]
             names.arrays.add(name)
         elif index is not None:
-            text = joined(word.text[match.end() :], names, word.line)
+            text = joined_text(word.text[match.end() :], names, word.line)
             put_part(names, name, index, Text(UNKNOWN if more else text, word.line))
         else:
-            text = joined(word.text[match.end() :], names, word.line)
+            text = joined_text(word.text[match.end() :], names, word.line)
             whole = "".join(part.text for part in before) + text
             names.values[name] = (Text(whole[:LONGEST_TEXT], word.line),)
             names.arrays.discard(name)

@@ -21,7 +21,7 @@ from planner.engines.quoting import shell, single_line
 from planner.launch.cloud import sagemaker, skypilot, vertex
 from planner.launch.containers import kubeflow, kubernetes, pytorchjob
 from planner.launch.entries import ENTRIES, TORCHRUN, USUAL_SAVE_INTERVAL, Entry
-from planner.launch.machines import PlanMachines, machines_of, require_equal, title_of
+from planner.launch.machines import PlanMachines, hosts_by_kind, require_equal, title_of
 from planner.launch.makers import image_of
 from planner.launch.node_order import (
     ANY,
@@ -30,14 +30,14 @@ from planner.launch.node_order import (
     HOSTS_ARE,
     KEEPS,
     NodeOrder,
-    asks,
+    hosts_check,
     lookup,
     node_order,
     require_order,
 )
 from planner.launch.nvrx import resilience
 from planner.launch.preflight import preflight
-from planner.launch.programs import PLANNED_FILE, planned, program_lines
+from planner.launch.programs import PLANNED_FILE, planned_script, program_lines
 from planner.launch.ray import ray
 from planner.launch.slurm import requeue, spare_nodes
 from planner.launch.targets import TARGETS, engine_files, variables
@@ -61,7 +61,7 @@ def bundle(
     """
     engine = resolve(target, tuple(ENTRIES), "engine")
     how = resolve(launcher, tuple(LAUNCHERS), "launcher")
-    contract, where = CONTRACTS[engine], machines_of(plan)
+    contract, where = CONTRACTS[engine], hosts_by_kind(plan)
     entry = saving(plan, in_image(contract, ENTRIES[engine], where))
     if entry.launcher is not TORCHRUN or how not in UNEQUAL:
         require_equal(where, how if entry.launcher is TORCHRUN else contract.title)
@@ -71,13 +71,13 @@ def bundle(
     notes = (*notes, *values, *require_order(order, how, nearest=nearest))
     program = dict([entry.program]) if entry.program else {}
     if contract.program:
-        program = {PLANNED_FILE: planned(next(iter(settings)), settings[FILE])}
+        program = {PLANNED_FILE: planned_script(next(iter(settings)), settings[FILE])}
     files = {
         **settings,
         **program,
         **beside,
         "environment.sh": environment(plan, contract, entry, where),
-        "start.sh": start(entry, where, how),
+        "start.sh": node_script(entry, where, how),
         **lookup(order, how),
         **preflight(contract, entry, where),
         "ranks.csv": ranks(plan, where, order),
@@ -132,7 +132,7 @@ def dockerfile(entry: Entry) -> str:
     return "\n".join([f"FROM {entry.image}", *install, "WORKDIR /plan", "COPY . /plan", ""])
 
 
-def start(entry: Entry, where: PlanMachines, launcher: str) -> str:
+def node_script(entry: Entry, where: PlanMachines, launcher: str) -> str:
     """The script of one node."""
     source = ["source environment.sh", *([f"source {entry.sourced}"] if entry.sourced else [])]
     if KEEPS[launcher] == HOSTS:
@@ -207,7 +207,7 @@ def _slurm(plan: Plan, _: Entry, where: PlanMachines, order: NodeOrder) -> dict[
         "#SBATCH --output=%x-%j.log",
         "set -euo pipefail",
         'cd "$SLURM_SUBMIT_DIR"',
-        *asks(order),
+        *hosts_check(order),
         'MASTER_ADDR="$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)"',
         "export MASTER_ADDR",
         "told=()",
@@ -247,7 +247,7 @@ def _mpi(_: Plan, entry: Entry, where: PlanMachines, order: NodeOrder) -> dict[s
         "#!/bin/bash",
         "set -euo pipefail",
         'cd "$(dirname "$0")"',
-        *(asks(order) or [f': "${{HOSTS:?name a {HOSTS_ARE}}}"']),
+        *(hosts_check(order) or [f': "${{HOSTS:?name a {HOSTS_ARE}}}"']),
         'MASTER_ADDR="$(awk \'$1 ~ "^[^#]" { print $1; exit }\' "$HOSTS")"',
         "export MASTER_ADDR HOSTS",
         "map=(--map-by ppr:1:node)  # in the order of the file, unless a scheduler gives the hosts another",
@@ -310,7 +310,7 @@ def readme(
     """What is in the folder and how it is started."""
     program = program_lines(contract.program, files[FILE]) if contract.program else []
     needs = [f"- `{name}`: {what}" for name, what in entry.variables.items()]
-    if KEEPS[launcher] == HOSTS and (asks(order) or launcher == "mpi"):
+    if KEEPS[launcher] == HOSTS and (hosts_check(order) or launcher == "mpi"):
         also = "; give it to sbatch --nodefile too" if launcher == "slurm" else ""
         needs.append(f"- `HOSTS`: {HOSTS_ARE}{also}" + (", `hosts` if not named" if order.hosts else ""))
     together = _nodes_together(plan)

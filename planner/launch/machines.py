@@ -84,7 +84,7 @@ class PlanMachines:
         return self.kinds[0].spec.gpu
 
 
-def machines_of(plan: Plan) -> PlanMachines:
+def hosts_by_kind(plan: Plan) -> PlanMachines:
     """How many hosts of each kind the plan's ranks fill, and how many GPUs of each."""
     kinds = tuple(_kinds(plan))
     plan_machines = PlanMachines(

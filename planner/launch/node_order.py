@@ -170,7 +170,7 @@ def require_order(order: NodeOrder, launcher: str, *, nearest: bool) -> tuple[st
     )
 
 
-def asks(order: NodeOrder) -> list[str]:
+def hosts_check(order: NodeOrder) -> list[str]:
     """Shell lines that stop where nobody says which hosts the plan's nodes are, though it matters."""
     if order.hosts:  # also where another order were as good: ranks sit where the plan says they do
         return [f'export HOSTS="${{HOSTS:-{HOSTS_FILE}}}"']
@@ -212,7 +212,7 @@ def lookup(order: NodeOrder, launcher: str) -> dict[str, str]:
     """The files by which a node finds its rank, where hosts are named."""
     if KEEPS[launcher] != HOSTS:
         return {}
-    asked = "".join(f"\n{line}" for line in asks(order))
+    asked = "".join(f"\n{line}" for line in hosts_check(order))
     unless = "" if order.listed else f"; HOSTS={ANY} takes the order of the launcher"
     text = _LOOKUP.format(asked=asked, why=order.why, any=ANY, nodes=len(order.nodes), unless=unless)
     known = {HOSTS_FILE: "\n".join(order.hosts) + "\n"} if order.hosts else {}

@@ -97,7 +97,7 @@ if __name__ == "__main__":
 '''
 
 
-def planned(config: str, program: str) -> str:
+def planned_script(config: str, program: str) -> str:
     """The script, for the engine's file of this name and the quantities of a program's file."""
     keywords = ", ".join(f"{name}={value!r}" for name, value in json.loads(program).items())
     return PLANNED.replace("@CONFIG@", config).replace("@KEYWORDS@", keywords)
@@ -120,4 +120,4 @@ def program_lines(contract_reads: str, program: str) -> list[str]:
     return lines
 
 
-__all__ = ["PLANNED_FILE", "planned", "program_lines"]
+__all__ = ["PLANNED_FILE", "planned_script", "program_lines"]

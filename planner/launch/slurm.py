@@ -8,7 +8,7 @@ from __future__ import annotations
 from planner.engines.contracts import engine_of_stack
 from planner.engines.meshplan import MESHPLAN
 from planner.engines.quoting import single_line
-from planner.launch.machines import Exported, PlanMachines, machines_of, require_equal, title_of
+from planner.launch.machines import Exported, PlanMachines, hosts_by_kind, require_equal, title_of
 from planner.plan import FREE, Plan
 from topology.base.errors import InputError
 
@@ -51,7 +51,7 @@ def requeue(plan: Plan) -> list[str]:
 def export_slurm(plan: Plan) -> Exported:
     """Write an sbatch script; `plan run` reads Slurm's own variables."""
     _require_own(plan)
-    where = machines_of(plan)
+    where = hosts_by_kind(plan)
     require_equal(where, "plan run")
     flags, notes = f"--notice {SLURM_NOTICE_S}", list[str]()
     if where.nodes > 1:

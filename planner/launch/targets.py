@@ -10,7 +10,7 @@ from planner.engines.contracts import CONTRACTS
 from planner.engines.fields import facts_of
 from planner.engines.formats import FORMATS, Files
 from planner.engines.limit import Variable
-from planner.engines.read_back import cost, is_the_plan, refusal, require_runnable, verdict_of
+from planner.engines.read_back import cost, export_error, is_the_plan, require_runnable, verdict_of
 from planner.launch.machines import Exported
 from planner.launch.nvrx import resilience
 from planner.launch.slurm import export_slurm
@@ -67,7 +67,7 @@ def engine_files(
     if is_the_plan(plan, verdict):
         return files, notes
     if not nearest:
-        raise refusal(plan, contract, verdict)
+        raise export_error(plan, contract, verdict)
     differs = tuple(
         f"not the plan's: {name} = {there}, planned {value}" for name, value, there in verdict.differs
     )

@@ -31,7 +31,7 @@ FEW_NODES = 8
 """Nodes of which every order is tried where sizes of groups do not divide each other."""
 
 
-def place(problem: Problem, layout: ParallelLayout, estimate: Estimate) -> Mesh:
+def place_on_nodes(problem: Problem, layout: ParallelLayout, estimate: Estimate) -> Mesh:
     """Mesh of a layout, whose estimate says what each axis communicates."""
     axes = [(axis, int(getattr(layout, axis))) for axis in layout.axis_order]
     cluster, spec = problem.cluster, problem.cluster.spec

@@ -163,7 +163,7 @@ def flags_of(model: Model, words: Mapping[str, Any], known: type) -> Flags:
     }
     flags["stack"] = known_stack(stack) if isinstance(stack, SoftwareStack) else stack
     named = None if isinstance(model, ModelSpec) else str(model)
-    settings = (*layout_words(words.get("layout")), *setting_words(words.get("set")))
+    settings = (*layout_settings(words.get("layout")), *setting_words(words.get("set")))
     return Flags(model=named, settings=settings, **flags)
 
 
@@ -240,10 +240,10 @@ def _named(kinds: tuple[type, ...]) -> str:
     return ", ".join(dict.fromkeys(kind.__name__ for kind in kinds))
 
 
-def layout_words(layout: object) -> tuple[str, ...]:
+def layout_settings(layout: object) -> tuple[str, ...]:
     """Fields of a layout that a table names, as `--set` has them; of a whole layout, none.
 
-    >>> layout_words({"tp": 8, "recompute": "full"})
+    >>> layout_settings({"tp": 8, "recompute": "full"})
     ('layout.tp=8', 'layout.recompute=full')
 
     Raises:

@@ -16,7 +16,7 @@ from costmodel.estimate import Estimate
 from costmodel.layout import DEFAULT_AXIS_ORDER, DEGREES, LayoutTable, ParallelLayout
 from costmodel.pipeline.simulate import simulated_step_s
 from costmodel.training.bands import tie_ratio
-from planner.bounds.priced import Priced, price
+from planner.bounds.priced import Priced, priced_columns
 from planner.bounds.ranks import plain_bounds, variant_bounds
 from planner.plan import Alternative
 from planner.search.best_first import unfold
@@ -118,7 +118,7 @@ def _best_of_shapes(
     done: Search, table: LayoutTable
 ) -> tuple[Priced, npt.NDArray[np.float64], npt.NDArray[np.intp]]:
     """Layouts with costs and bounds, and the rows of the least bound of each combination, best first."""
-    priced = price(done.problem, table)
+    priced = priced_columns(done.problem, table)
     cutoff_s = done.goal.cutoff_s(table.num_gpus, SLOWEST * done.score)
     bounds_s = variant_bounds(done.problem, priced, plain_bounds(done.problem, priced), cutoff_s)
     bounds = done.goal.score(table.num_gpus, bounds_s)
@@ -165,10 +165,10 @@ def difference(choice: Choice, other: Choice) -> str:
         other: the other plan.
     """
     before, after = _choices(choice), _choices(other)
-    return words_between(before, after, choice.peak_memory_bytes - other.peak_memory_bytes)
+    return changed_words(before, after, choice.peak_memory_bytes - other.peak_memory_bytes)
 
 
-def words_between(
+def changed_words(
     before: dict[str, int | str | None], after: dict[str, int | str | None], spared_bytes: float
 ) -> str:
     """What changes from one plan's fields to another's, and the memory that it spares."""

@@ -31,7 +31,7 @@ from planner.bounds.funnel import (
     step_bound,
 )
 from planner.bounds.objective import goal_of
-from planner.bounds.priced import Priced, price, price_any_sharding
+from planner.bounds.priced import Priced, price_any_sharding, priced_columns
 from planner.bounds.ranks import plain_bounds, variant_bounds
 from planner.plan import PlanRequest, Problem, problem_of
 from planner.rules.check import check_pins, parse_pins
@@ -43,7 +43,7 @@ from planner.search.candidates import (
     decide,
     require_searchable,
     seed_choice,
-    settled,
+    settled_by_bound,
     shape_of,
 )
 from planner.search.state import Progress, Search
@@ -54,7 +54,7 @@ from planner.space.degrees import (
     complete,
     every_degrees,
     every_shard,
-    join,
+    join_shards,
     num_gpus,
 )
 from planner.space.dismissals import Dismissals
@@ -154,7 +154,7 @@ def _all_combinations(search: Search) -> LayoutTable:
     degrees, too_few = every_degrees(s, search.pins, least_gpus=_fewest_gpus(search), coarse=False)
     shards, broken = every_shard(s, search.pins, coarse=False)
     pair_bound = _pair_bound(search, degrees, shards)
-    table, rejected = join(s, search.pins, degrees, shards, pair_bound)
+    table, rejected = join_shards(s, search.pins, degrees, shards, pair_bound)
     search.dismissed.by_rule(broken)
     search.dismissed.by_rule(rejected)
     search.dismissed.by_bound("too-few-gpus", np.full(too_few, search.score))
@@ -211,7 +211,7 @@ def _expand(search: Search, table: LayoutTable, pins: Mapping[str, Any]) -> None
 
 def _priced(search: Search, variants: LayoutTable) -> Priced:
     """Price variants as kindly as any sharding of their state could; exactly where there is one."""
-    how = price if search.coarse or "shard_degree" in search.pins else price_any_sharding
+    how = priced_columns if search.coarse or "shard_degree" in search.pins else price_any_sharding
     return how(search.problem, variants)
 
 
@@ -308,7 +308,7 @@ def _every_sharding(search: Search, variants: LayoutTable) -> Iterator[Priced]:
     layouts, broken = shardings(search.problem, search.pins, variants)
     search.dismissed.by_rule(broken)
     for part in _parts(layouts):
-        yield price(search.problem, part)
+        yield priced_columns(search.problem, part)
 
 
 def _rank_scores(search: Search, priced: Priced, plain_s: Vector) -> Vector:
@@ -372,7 +372,7 @@ def _solve(search: Search) -> None:
         cutoff_s = (
             math.inf if is_incumbent else float(search.goal.cutoff_s(result.layout.num_gpus, search.cutoff))
         )
-        solution = settled(result) or decide(result, cutoff_s)
+        solution = settled_by_bound(result) or decide(result, cutoff_s)
         search.proven &= solution.status != "best-found" and solution.bound_s > 0
         search.by_clock |= solution.by_clock
         if solution.split is not None:

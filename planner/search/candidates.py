@@ -158,7 +158,7 @@ def safety(result: Choice) -> tuple[int, float]:
     return num_axes(result.layout), result.peak_memory_bytes
 
 
-def settled(result: Candidate) -> StageSolution | None:
+def settled_by_bound(result: Candidate) -> StageSolution | None:
     """What the dynamic program has decided itself: its proposal takes no longer than its bound."""
     known = result.known
     if known.split is None or known.bound_s < known.seed_s * (1 - ROUNDING):

@@ -28,12 +28,12 @@ from costmodel.pipeline.stages import ranks_of_chunks
 from costmodel.stack import SoftwareStack
 from costmodel.training.estimate import estimate, estimate_and_costs
 from costmodel.training.stages import stage_costs
-from planner.bounds.priced import price
+from planner.bounds.priced import priced_columns
 from planner.campaign.rental import paid_gpus_of
 from planner.engines.contracts import CONTRACTS
 from planner.law import Violation
 from planner.placement.cost import placement_words
-from planner.placement.nodes import place
+from planner.placement.nodes import place_on_nodes
 from planner.plan import (
     FREE,
     LAYERS_OF_STAGE,
@@ -45,7 +45,7 @@ from planner.plan import (
     problem_of,
 )
 from planner.rules.check import check, parse_pins
-from planner.search.candidates import candidate, decide, named, recomputed_whole, settled
+from planner.search.candidates import candidate, decide, named, recomputed_whole, settled_by_bound
 from planner.search.easing import with_easing_note
 from planner.search.held_split import held_layers, held_split, is_optimised, layers_text
 from planner.search.offloaded import with_offload_notes
@@ -99,7 +99,7 @@ def _on_all(request: PlanRequest, cal: Calibration) -> Plan | tuple[Violation, .
     layout = named(asked, filled)
     rented = paid_gpus_of(request, asked)
     answer, costs = estimate_and_costs(s.case, layout, filled, paid_gpus=rented)
-    seconds, ranks = answer.step_time_s, place(s, layout, answer)
+    seconds, ranks = answer.step_time_s, place_on_nodes(s, layout, answer)
     plan = Plan(
         request=request,
         layout=layout,
@@ -183,10 +183,10 @@ def _optimised(s: Problem, x: ParallelLayout) -> Filled:
     most = given if isinstance(given, int) else None
     asked = s if most is None else replace(s, recomputed_layers="all")
     for within in (asked, replace(asked, memory_headroom=0.0)):
-        result = candidate(within, price(within, LayoutTable.from_rows([x])), 0)
+        result = candidate(within, priced_columns(within, LayoutTable.from_rows([x])), 0)
         if math.isinf(result.known.bound_s):  # no split fits
             continue
-        solution = settled(result) or decide(result, math.inf)
+        solution = settled_by_bound(result) or decide(result, math.inf)
         if solution.split is not None:
             split = solution.split if most is None else recomputed_whole(solution.split, most)
             notes = (STOPPED_BY_CLOCK,) if solution.by_clock else ()

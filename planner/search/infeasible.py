@@ -21,11 +21,11 @@ from costmodel.updates.offload import Offload, host_path
 from costmodel.updates.optimizers import USUAL
 from planner.bounds.funnel import smallest_memory
 from planner.law import Violation
-from planner.plan import RECOMPUTED_LAYERS, SPLIT_PINS, PlanRequest, Problem, steps_of
+from planner.plan import RECOMPUTED_LAYERS, SPLIT_PINS, PlanRequest, Problem, steps_of_request
 from planner.rules.check import check, check_memory, ground_of, rules_of
 from planner.search.best_first import explore, has_layout
 from planner.search.candidates import estimate_of
-from planner.search.least_memory import leanest
+from planner.search.least_memory import least_memory_layout
 from planner.search.state import Search
 from planner.space.degrees import combinations
 from topology.base.counts import counted
@@ -260,10 +260,12 @@ def _missed_deadline(request: PlanRequest, done: Search) -> tuple[Violation, ...
     if fastest.best is None:
         return ()
     full, outlook = estimate_of(done.problem, fastest.best), done.goal.outlook
-    alone_s = steps_of(request) * full.step_time_s
+    alone_s = steps_of_request(request) * full.step_time_s
     days = () if outlook is None else outlook.finish_days(fastest.best.layout, full)
     needed_s = DAY * days[round(KEPT * (len(days) - 1))] if days else alone_s
-    arithmetic = f"{steps_of(request):,} steps × {format_seconds(full.step_time_s)} = {_long(alone_s)}"
+    arithmetic = (
+        f"{steps_of_request(request):,} steps × {format_seconds(full.step_time_s)} = {_long(alone_s)}"
+    )
     words = f"{arithmetic} with the fastest layout"
     if math.isfinite(needed_s):
         chance = format_chance(chance_within(days, deadline_s / DAY))
@@ -353,7 +355,7 @@ def leanest_layout(
     s, least = problem, smallest_memory(problem, table)
     smallest = _leanest_of(s, table.layout(int(np.argmin(least))), pins)
     memory = estimate(s.case, smallest).memory_by_stage
-    choice = leanest(s, pins, max(stage.total_bytes for stage in memory), float(least.min()))
+    choice = least_memory_layout(s, pins, max(stage.total_bytes for stage in memory), float(least.min()))
     return (smallest, memory) if choice is None else (choice.layout, estimate_of(s, choice).memory_by_stage)
 
 

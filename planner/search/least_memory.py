@@ -45,7 +45,7 @@ def emptiest(fastest: Search, longest_s: float) -> tuple[Choice | None, float]:
     return best, too_little
 
 
-def leanest(
+def least_memory_layout(
     problem: Problem, pins: Mapping[str, Any], known_bytes: float, least_bytes: float
 ) -> Choice | None:
     """The layout of least memory whatever its step; None where none needs less than a known one.

@@ -15,7 +15,7 @@ import numpy as np
 
 from costmodel.layout import LayoutTable, ParallelLayout
 from planner.bounds.objective import Goal
-from planner.bounds.priced import price
+from planner.bounds.priced import priced_columns
 from planner.bounds.ranks import plain_bounds
 from planner.plan import PlanRequest, Problem
 from planner.rules.check import parse_pins
@@ -81,7 +81,7 @@ def rederive(
         layouts += len(table)
         if len(table) == 0:
             continue
-        priced = price(problem, table)
+        priced = priced_columns(problem, table)
         scores = goal.score(table.num_gpus, plain_bounds(problem, priced))
         for row in np.flatnonzero(scores < cutoff):
             result = candidate(problem, priced, int(row))

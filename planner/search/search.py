@@ -12,7 +12,7 @@ from costmodel.pipeline.simulate import simulated_step_s
 from costmodel.training.bands import tie_ratio
 from planner.campaign.rental import paid_gpus_of
 from planner.placement.cost import placement_words
-from planner.placement.nodes import place
+from planner.placement.nodes import place_on_nodes
 from planner.plan import Optimality, Plan, PlanRequest
 from planner.search.alternatives import alternatives
 from planner.search.best_first import explore
@@ -136,7 +136,7 @@ def _plan(request: PlanRequest, done: Search, started: float) -> Plan:
     rented = paid_gpus_of(request, best.layout)
     full = estimate_of(done.problem, best, paid_gpus=rented)
     others = alternatives(done, best, full, request.top)
-    ranks = place(done.problem, best.layout, full)
+    ranks = place_on_nodes(done.problem, best.layout, full)
     placed = placement_words(done.problem, best.layout, ranks, full)
     layers, recomputed = done.problem.model.num_layers, sum(best.split.recompute_of_stage)
     notes = (*pin_notes(done.pins, layers, recomputed), *([STOPPED_BY_CLOCK] if done.by_clock else []))

@@ -18,7 +18,7 @@ from costmodel.pipeline.simulate import simulated_step_s
 from planner.bounds.objective import goal_of, goal_of_plan
 from planner.campaign.finish import campaign_of
 from planner.campaign.rental import paid_gpus_of
-from planner.placement.nodes import place
+from planner.placement.nodes import place_on_nodes
 from planner.plan import Plan, PlanRequest, Problem
 from planner.pricing import clusters_of_kinds, estimate_split, split_of
 from planner.rules.check import check
@@ -33,7 +33,7 @@ from planner.structure import EQUAL, Claim, close, same, structure_claims, withi
 from topology.base.errors import InputError, shortened
 from topology.base.units import format_bytes, format_chance, format_seconds
 from topology.fabric.mesh import mesh
-from topology.pools.kinds import kinds_of, parts_of, words_of
+from topology.pools.kinds import kinds_of, nodes_in_words, parts_of_pool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +82,7 @@ def in_place(plan: Plan, problem: Problem) -> Claim:
         there = plan.mesh == mesh_unlike(problem, x, plan.kind_of_stage)
         return same("ranks in their places, each stage on nodes of its kind", there, derived=True)
     in_order = mesh([(axis, getattr(x, axis)) for axis in x.axis_order])
-    there = plan.mesh == in_order or plan.mesh == place(problem, x, plan.estimate)
+    there = plan.mesh == in_order or plan.mesh == place_on_nodes(problem, x, plan.estimate)
     return same("ranks in their places", there, derived=True)
 
 
@@ -332,7 +332,7 @@ def _other_parts(plan: Plan, cal: Calibration, progress: Progress) -> Iterator[C
         return
     goal, score = goal_of(plan.request), _score_of(plan, plan.optimality.bound_s)
     asked, bound_s = replace(plan.request, cluster=plan.pool.offered), plan.optimality.bound_s
-    for part in parts_of(plan.pool.offered):
+    for part in parts_of_pool(plan.pool.offered):
         if part.nodes == plan.request.cluster.nodes:
             continue
         request = part_request(asked, part, goal)
@@ -340,7 +340,7 @@ def _other_parts(plan: Plan, cal: Calibration, progress: Progress) -> Iterator[C
         rederived = rederive(problem, goal_of(request), request, score, seconds, progress)
         words = format_seconds(rederived.bound_s) + (f" by {rederived.better}" if rederived.better else "")
         holds = rederived.bound_s >= bound_s * (1 - PROVEN_GAP)
-        name = f"bound on {words_of(part.nodes)}"
+        name = f"bound on {nodes_in_words(part.nodes)}"
         yield Claim(name=name, holds=holds, claimed=format_seconds(bound_s), found=words)
     yield from _unlike_parts(plan, asked, cal, progress)
 
@@ -348,10 +348,10 @@ def _other_parts(plan: Plan, cal: Calibration, progress: Progress) -> Iterator[C
 def _unlike_parts(plan: Plan, asked: PlanRequest, cal: Calibration, progress: Progress) -> Iterator[Claim]:
     """Whether no pipeline with stages on unlike kinds of node of the pool beats the bound."""
     goal, bound_s = goal_of(plan.request), plan.optimality.bound_s
-    for part in parts_of(asked.cluster):
+    for part in parts_of_pool(asked.cluster):
         if len(kinds_of(part)) == 1:
             continue
-        progress(f"stages on unlike kinds of {words_of(part.nodes)}")
+        progress(f"stages on unlike kinds of {nodes_in_words(part.nodes)}")
         score = goal.shortened(_score_of(plan, bound_s), PROVEN_GAP)
         unlike_search = rederive_unlike(part_request(asked, part, goal), cal, score)
         if unlike_search is None:
@@ -359,7 +359,7 @@ def _unlike_parts(plan: Plan, asked: PlanRequest, cal: Calibration, progress: Pr
         words = format_seconds(bound_s)
         if unlike_search.best is not None:
             words = f"{format_seconds(unlike_search.best.step_time_s)} by {unlike_search.best.layout}"
-        name = f"bound of stages on unlike kinds of {words_of(part.nodes)}"
+        name = f"bound of stages on unlike kinds of {nodes_in_words(part.nodes)}"
         yield Claim(name=name, holds=unlike_search.best is None, claimed=format_seconds(bound_s), found=words)
 
 

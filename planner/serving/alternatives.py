@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from costmodel.serving.simulation.load import Load
 from planner.serving.board import Board, fail, learn, settle
-from planner.serving.capacity import able
+from planner.serving.capacity import with_able_chunk
 from planner.serving.evidence import is_measured
 from planner.serving.fleet import FleetRun, run_fleet
 from planner.serving.fleet_choice import Selection, select_fleet
@@ -102,7 +102,7 @@ def _run_of(board: Board, selection: Selection, rate_per_s: float, trace: Load |
         if i in board.exact or count >= board.served.get(i, count + 1):
             continue
         share_per_s = rate_per_s / count
-        fitting = able(board.options[i], share_per_s)
+        fitting = with_able_chunk(board.options[i], share_per_s)
         if fitting is None:
             fail(board, i, needed_per_s=share_per_s, rate_per_s=rate_per_s)
             return None

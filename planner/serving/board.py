@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from costmodel.kernels.tables import Calibration
 from costmodel.serving.deployment import Deployment
 from costmodel.serving.step_table import StepTimes
-from planner.serving.capacity import MOST_REPLICAS, able, best_bracket, replicas
+from planner.serving.capacity import MOST_REPLICAS, best_bracket, replicas_for, with_able_chunk
 from planner.serving.fleet import FleetRun
 from planner.serving.fleet_choice import MOST_FLEET_GPUS, Selection, select_fleet
 from planner.serving.plan import Mode, ServingRequest
@@ -163,7 +163,7 @@ def learn(board: Board, i: int, *, needed_per_s: float) -> None:
     if needed_per_s > 0 and i not in board.asked:
         board.asked.add(i)
         possible = needed_per_s <= board.capacities_per_s[i] * (1 + 1e-9)
-        if not possible or able(option, needed_per_s) is None:
+        if not possible or with_able_chunk(option, needed_per_s) is None:
             fail(board, i, needed_per_s=needed_per_s, rate_per_s=None)
             board.pruned["simulated slower than the best"] += 1
             return
@@ -183,7 +183,7 @@ def learn_share(board: Board, i: int, rate_per_s: float, *, most: int | None) ->
     that serves is bisected.
     """
     board.simulated += 1
-    least, served = int(replicas(rate_per_s, board.capacities_per_s[i])), board.served.get(i)
+    least, served = int(replicas_for(rate_per_s, board.capacities_per_s[i])), board.served.get(i)
     if served is not None:
         tried = (least + min(served - 1, most or served)) // 2
     elif most is not None:
@@ -195,7 +195,7 @@ def learn_share(board: Board, i: int, rate_per_s: float, *, most: int | None) ->
     else:
         tried = 2 * least
     tried = max(tried, least)
-    fitting = able(board.options[i], rate_per_s / tried)
+    fitting = with_able_chunk(board.options[i], rate_per_s / tried)
     if fitting is not None and tried == MOST_REPLICAS:
         board.possible.add(i)
     elif fitting is not None:
@@ -236,7 +236,7 @@ def fail(board: Board, i: int, *, needed_per_s: float, rate_per_s: float | None)
     if rate_per_s is None:
         ceiling, capacity = needed_per_s, min(board.capacities_per_s[i], needed_per_s) * (1 - RESOLUTION)
     else:
-        ceiling = capacity = rate_per_s / (replicas(rate_per_s, needed_per_s) + 1)
+        ceiling = capacity = rate_per_s / (replicas_for(rate_per_s, needed_per_s) + 1)
     board.ceilings_per_s[i] = min(board.ceilings_per_s[i], ceiling)
     board.capacities_per_s[i] = min(board.capacities_per_s[i], capacity)
 
@@ -248,4 +248,4 @@ def lower(board: Board, selection: Selection, rate_per_s: float) -> None:
         believed = min(board.capacities_per_s[i], rate_per_s / count)
         board.capacities_per_s[i] = believed * 0.97
         if i in board.served:
-            board.served[i] = max(board.served[i], int(replicas(rate_per_s, board.capacities_per_s[i])))
+            board.served[i] = max(board.served[i], int(replicas_for(rate_per_s, board.capacities_per_s[i])))

@@ -45,7 +45,7 @@ UNCOUNTED_SHARE = 0.2  # of a trace, and of loads of several services
 
 def load_at(option: Option, rate_per_s: float, *, seed: int = 0) -> Load:
     """An open load of one replica, or of its phase alone."""
-    load = filled_load(option.job, rate_per_s, in_flight(option, rate_per_s), seed=seed)
+    load = filled_load(option.job, rate_per_s, requests_in_flight(option, rate_per_s), seed=seed)
     return phase_load(load, option.phase)
 
 
@@ -98,7 +98,7 @@ def _drawn(
     return replace(load, filling=filling)
 
 
-def in_flight(option: Option, rate_per_s: float) -> float:
+def requests_in_flight(option: Option, rate_per_s: float) -> float:
     """Requests that a replica works on at a rate, about; at most its tables' batch.
 
     Little: the least b of which b = rate · outputs · step(b), where steps that hold prompts alone take the
@@ -163,7 +163,7 @@ def serves(option: Option, rate_per_s: float) -> bool:
     more are asked. A simulation ends when more requests are beyond a limit than its percentile lets be,
     whatever the others do.
     """
-    working = in_flight(option, rate_per_s)
+    working = requests_in_flight(option, rate_per_s)
     if working < ALONE and ALONE_REQUESTS * (1 - option.job.percentile / 100) >= 2:
         few = _drawn_at(option.job, rate_per_s, 1, ALONE_REQUESTS)
         if _keeps(option, phase_load(few, option.phase)):
@@ -253,7 +253,7 @@ def _too_many(count: int, percentile: float) -> int:
     return count - max(int(percentile / 100 * (count - 1) - 1e-6), 0)
 
 
-def able(option: Option, rate_per_s: float) -> Option | None:
+def with_able_chunk(option: Option, rate_per_s: float) -> Option | None:
     """The option with the first of its chunk sizes that keeps the limits at this rate, if one does."""
     return next((chunked for chunked in with_chunks(option) if serves(chunked, rate_per_s)), None)
 
@@ -275,12 +275,12 @@ def bracket_per_s(option: Option, *, most_per_s: float, precision: float = 0.02)
     return low, high
 
 
-def replicas(rate_per_s: float, capacity_per_s: float) -> float:
+def replicas_for(rate_per_s: float, capacity_per_s: float) -> float:
     """Replicas of this capacity that share the rate; infinitely many of none.
 
     The share of n replicas is a capacity of which n are enough, whatever its last digit was rounded to.
 
-    >>> replicas(10.0, 4.0), replicas(10.0, 0.0), replicas(3.0, 3.0 / 49)
+    >>> replicas_for(10.0, 4.0), replicas_for(10.0, 0.0), replicas_for(3.0, 3.0 / 49)
     (3, inf, 49)
     """
     return ceil(rate_per_s / capacity_per_s * (1 - 1e-12)) if capacity_per_s > 0 else float("inf")

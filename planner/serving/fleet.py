@@ -25,10 +25,10 @@ from planner.serving.capacity import (
     closed_run_unless_late,
     counted_in_loop,
     filled_load,
-    in_flight,
     load_at,
+    requests_in_flight,
 )
-from planner.serving.fleet_choice import Selection, machines_of
+from planner.serving.fleet_choice import Selection, machines_for
 from planner.serving.replica import OUTPUT_ONLY, PROMPT_ONLY, WHOLE, Option
 
 FILLED = (
@@ -79,7 +79,7 @@ class FleetRun:
         """Whole machines of so many GPUs that the workers, spare ones too, are placed on."""
         pools = [(self.decode, self.decode_workers), (self.prefill, self.prefill_workers)]
         spare = self.selection.spare
-        return machines_of(
+        return machines_for(
             [(pool.num_gpus, n + spare) for pool, n in pools if pool is not None], machine_gpus
         )
 
@@ -132,7 +132,7 @@ def run_pools(
 ) -> FleetRun:
     """Simulate a prefill pool and a decode pool together, of one kind of GPU or of two."""
     (prefill, prefill_workers), (decode, decode_workers) = prompts, outputs
-    at_work = decode_workers * in_flight(decode, rate / decode_workers)
+    at_work = decode_workers * requests_in_flight(decode, rate / decode_workers)
     load = trace if trace is not None else filled_load(decode.job, rate, min(at_work, FILLED), seed=seed)
     hits = _hits(prefill, prefill_workers, trace)
     if hits is not None:

@@ -20,7 +20,7 @@ from functools import cache
 
 import numpy as np
 
-from planner.serving.capacity import replicas
+from planner.serving.capacity import replicas_for
 from planner.serving.replica import OUTPUT_ONLY, PROMPT_ONLY, WHOLE, Option
 from topology.base.arrays import Ints
 
@@ -66,7 +66,7 @@ def select_fleet(
         needed = {
             i: int(count)
             for i, capacity in enumerate(capacities_per_s)
-            if (count := replicas(rate_per_s, capacity)) <= most_gpus
+            if (count := replicas_for(rate_per_s, capacity)) <= most_gpus
         }
         merits = _merits(options, capacities_per_s, simulated)
         room = (most_gpus, host_gpus)
@@ -81,7 +81,7 @@ def select_fleet(
 def paid_for(workers: Sequence[tuple[int, int]], machine_gpus: int) -> tuple[int, int]:
     """What is minimised for a rate: machines of so many GPUs, then GPUs, of pairs of GPUs and workers."""
     gpus = sum(each * number for each, number in workers)
-    return (gpus if machine_gpus == 1 else machines_of(workers, machine_gpus)), gpus
+    return (gpus if machine_gpus == 1 else machines_for(workers, machine_gpus)), gpus
 
 
 def _of_phase(options: Sequence[Option], phase: str) -> list[int]:
@@ -113,7 +113,7 @@ def _least_paid(
         if total > room[0] or (best is not None and least > best[0][0]):
             return False
         workers = [(options[i].num_gpus, needed[i] + spare) for i in fleet]
-        fits = room[1] == 1 or machines_of(workers, room[1]) <= -(-room[0] // room[1])
+        fits = room[1] == 1 or machines_for(workers, room[1]) <= -(-room[0] // room[1])
         if frozenset(fleet) not in excluded and fits:
             cost = paid_for(workers, machine_gpus)
             key = (*cost, -sum(merits[i] for i in fleet))
@@ -214,7 +214,7 @@ def room_for(gpus: int, most_gpus: int, host_gpus: int) -> int:
 
 @cache
 def beside_each(gpus: int, other_gpus: int, most_gpus: int, host_gpus: int) -> Ints:
-    """Most workers of `other_gpus` beside 0, 1, 2, … of `gpus`, as `machines_of` places them; read-only.
+    """Most workers of `other_gpus` beside 0, 1, 2, … of `gpus`, as `machines_for` places them; read-only.
 
     >>> beside_each(3, 4, 16, 8).tolist(), beside_each(16, 3, 32, 8).tolist()
     ([4, 3, 2, 1, 0], [8, 4, 0])
@@ -252,7 +252,7 @@ def _after_larger(gpus: int, smaller_gpus: int, most_gpus: int, host_gpus: int) 
 
 def _enough(rate_per_s: float, capacity_per_s: float) -> int:
     """Workers that serve the rate, one at least."""
-    return max(int(replicas(rate_per_s, capacity_per_s)), 1) if capacity_per_s > 0 else 1
+    return max(int(replicas_for(rate_per_s, capacity_per_s)), 1) if capacity_per_s > 0 else 1
 
 
 def most_useful(
@@ -274,7 +274,7 @@ def most_useful(
     for j in _of_phase(
         options, {PROMPT_ONLY: OUTPUT_ONLY, OUTPUT_ONLY: PROMPT_ONLY}.get(options[i].phase, "")
     ):
-        gpus, count = options[j].num_gpus, replicas(rate_per_s, capacities_per_s[j])
+        gpus, count = options[j].num_gpus, replicas_for(rate_per_s, capacities_per_s[j])
         if count < partners.get(gpus, MOST_FLEET_GPUS + 1):
             partners[gpus] = int(count)
     others = [[(gpus, count + spare)] for gpus, count in partners.items()]
@@ -288,13 +288,13 @@ def most_useful(
     return useful
 
 
-def machines_of(workers: Sequence[tuple[int, int]], machine_gpus: int) -> int:
+def machines_for(workers: Sequence[tuple[int, int]], machine_gpus: int) -> int:
     """Whole machines that hold workers, given as pairs of the GPUs of one and their number.
 
     A worker within a machine shares it, the largest placed first, each where it fits; a larger one has its
     machines to itself (`planner.deployment.placement`).
 
-    >>> [machines_of(workers, 8) for workers in ([(4, 3)], [(3, 1), (4, 1)], [(3, 5)], [(12, 1)])]
+    >>> [machines_for(workers, 8) for workers in ([(4, 3)], [(3, 1), (4, 1)], [(3, 5)], [(12, 1)])]
     [2, 1, 3, 2]
     """
     alone, free = 0, Counter[int]()  # machines by the GPUs left on them

@@ -56,7 +56,7 @@ def combinations(
     """
     degrees, _ = every_degrees(problem, pins, least_gpus=least_gpus, coarse=coarse)
     shards, rejected = every_shard(problem, pins, coarse=coarse)
-    layouts, broken = join(problem, pins, degrees, shards)
+    layouts, broken = join_shards(problem, pins, degrees, shards)
     return layouts, {name: rejected.get(name, 0) + broken.get(name, 0) for name in {**rejected, **broken}}
 
 
@@ -96,7 +96,7 @@ def every_shard(problem: Problem, pins: Mapping[str, Any], *, coarse: bool) -> t
     return where(table, keep), rejected
 
 
-def join(
+def join_shards(
     problem: Problem,
     pins: Mapping[str, Any],
     degrees: Draft,

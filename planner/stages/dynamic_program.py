@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from costmodel.pipeline.stage_costs import StageCosts, StageSplit, fits_capacity, recompute_order, step_time
-from costmodel.pipeline.stages import counts_before, end_limit, in_order, runs_of_ranks, shortage
+from costmodel.pipeline.stages import counts_before, end_limit, layers_in_order, runs_of_ranks, shortage
 from topology.base.arrays import Floats
 from topology.base.columns import distinct
 
@@ -75,7 +75,7 @@ def bound_stages(costs: StageCosts, chunk_ranks: tuple[int, ...]) -> StageBound:
     """Bound the step time over all splits and propose one, in about a millisecond."""
     if len(chunk_ranks) > costs.num_ranks:
         return _best_of_few(costs, chunk_ranks)
-    everything, width = widths(costs)
+    everything, width = rank_widths(costs)
     tables = rank_tables(costs, width)
     if width < everything and not np.isfinite(least_of(tables, tables.seconds, np.maximum)):
         if not _may_take(tables, width):
@@ -98,7 +98,7 @@ def _may_take(tables: RankTables, width: int) -> bool:
     return bool(np.isfinite(widest).any())
 
 
-def widths(costs: StageCosts) -> tuple[int, int]:
+def rank_widths(costs: StageCosts) -> tuple[int, int]:
     """Layers that a rank can take at most, and those that are tabulated first: twice its share and some."""
     total, ranks = sum(costs.runs), costs.num_ranks
     everything = total - (ranks - 1)
@@ -147,7 +147,7 @@ def exact_split(costs: StageCosts) -> tuple[float, StageSplit | None]:
     for slowest in distinct(tables.seconds[np.isfinite(tables.seconds)]):
         for tail in distinct(tables.tails[np.isfinite(tables.tails)]):
             allowed = (tables.seconds <= slowest) & (tables.tails <= tail)
-            path = path_of(tables, np.where(allowed, tables.seconds, np.inf))
+            path = best_path(tables, np.where(allowed, tables.seconds, np.inf))
             if path:
                 split = split_of_path(tables, path)
                 if step_time(costs, split) < best_s:
@@ -199,7 +199,7 @@ def _choices(
     before = np.arange(sum(runs) + 1)[:, None] - taken
     if len(runs) == 1:
         return taken, before, taken[None, :, None]
-    consumed = np.array(counts_before(in_order(runs, order)))
+    consumed = np.array(counts_before(layers_in_order(runs, order)))
     return taken, before, consumed[:, None, :] - consumed[np.maximum(before, 0)]
 
 
@@ -246,7 +246,7 @@ def bound_tables(
     beyond = later[len(values) - 1] if len(later) >= len(values) else math.inf
     bounds, paths = [(M - beta) * beyond + beta * total] if np.isfinite(beyond) else [], []
     for value in values:
-        path = path_of(tables, _evened(tables, value))
+        path = best_path(tables, _evened(tables, value))
         paths.append(path)
         bounds.append((M - beta) * value + beta * least_of(tables, _capped(tables, value), np.add))
     return min(bounds) + tail + costs.constant_s, paths
@@ -265,7 +265,7 @@ def wider_bound(costs: StageCosts, width: int) -> float:
     """Step time that no split beats in which some rank takes more layers than `width`: that many in a row."""
     M, beta = costs.num_microbatches, costs.bubble_weight
     work = sum(n * t for n, t in zip(costs.runs, costs.layer_s, strict=True)) + sum(costs.fixed_s)
-    before_s = np.asarray(counts_before(in_order(costs.runs, costs.order))) @ np.asarray(costs.layer_s)
+    before_s = np.asarray(counts_before(layers_in_order(costs.runs, costs.order))) @ np.asarray(costs.layer_s)
     slowest = float((before_s[width + 1 :] - before_s[: -width - 1]).min())
     return (M - beta) * slowest + beta * work + _mean_tail(costs) + costs.constant_s
 
@@ -320,7 +320,7 @@ def _choices_first(values: Floats) -> Floats:
     return np.ascontiguousarray(values.transpose(0, 2, 1))
 
 
-def path_of(tables: RankTables, values: Floats) -> list[int]:
+def best_path(tables: RankTables, values: Floats) -> list[int]:
     """Choices of every rank that consume all layers with the least sum of values; empty when impossible."""
     (reached, before), choices = _start(tables), []
     for rank in _choices_first(values):

@@ -31,9 +31,9 @@ from planner.stages.dynamic_program import (
     least_of,
     least_parts,
     rank_tables,
+    rank_widths,
     split_of_path,
     wider_bound,
-    widths,
 )
 
 SPLITS_KEPT = 256
@@ -109,7 +109,7 @@ def _of_ranks(costs: StageCosts, recomputes: Recomputes, free: StageBound) -> St
 
     A rank that takes more layers than are tabulated is slower than `wide_s` under any number.
     """
-    everything, width = widths(costs)
+    everything, width = rank_widths(costs)
     counts = list(expressible_counts(everything, recomputes))
     wide_s = wider_bound(costs, width) if width < everything else math.inf
     first = _first_that_fits(costs, counts, width)

@@ -24,9 +24,9 @@ from planner.stages.dynamic_program import (
     Integers,
     RankTables,
     Recomputed,
+    best_path,
     fewest_recomputed,
     least_of,
-    path_of,
     rank_tables,
     split_of_path,
 )
@@ -217,7 +217,7 @@ def _best_of(costs: UnlikeStages, tables: RankTables, unlike_split: UnlikeSplit)
             break
         allowed: Floats = np.where(tables.seconds <= value, tables.seconds, np.inf)
         while base + beta * least_of(tables, allowed, np.add) < unlike_split.step_s * (1 - NEARLY):
-            path = path_of(tables, allowed)
+            path = best_path(tables, allowed)
             split = split_of_path(tables, path)
             step_s = step_time(costs, split)
             if step_s < unlike_split.step_s:

@@ -16,7 +16,7 @@ import pytest
 from app.errors import INTERRUPTED, run_guarded
 from app.reports.answer import json_text
 from app.terminal.streams import json_for
-from costmodel.accuracy.kept_anchors import recall
+from costmodel.accuracy.kept_anchors import kept_anchor
 from costmodel.kernels.saved import saved_measurements
 from topology.base.atomic import write_atomically
 from topology.base.errors import DamagedFileWarning, InputError
@@ -201,5 +201,5 @@ def test_a_damaged_anchor_says_how_to_keep_it_again(
     (tmp_path / "anchors" / "mine.json").write_text(content)
     monkeypatch.setenv("MESHPLAN_DATA", str(tmp_path))
     with pytest.raises(InputError) as told:
-        recall("mine")
+        kept_anchor("mine")
     assert "--anchor RUNS.csv --name mine" in told.value.fix

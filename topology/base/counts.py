@@ -94,10 +94,10 @@ def listed_counts(text: str) -> tuple[str, ...]:
     return (cleaned,) if result or not parts else parts
 
 
-def is_numeric(text: str) -> bool:
+def is_numeral(text: str) -> bool:
     """Whether a text is made of numbers alone, a count or several, right or wrong; a name is not.
 
-    >>> is_numeric("4k"), is_numeric("300,500"), is_numeric("-5"), is_numeric("plan.json")
+    >>> is_numeral("4k"), is_numeral("300,500"), is_numeral("-5"), is_numeral("plan.json")
     (True, True, True, False)
     """
     return bool(_NUMERIC.fullmatch(text.strip()))

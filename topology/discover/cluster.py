@@ -13,24 +13,24 @@ from topology.builders import machine_node, machine_spec
 from topology.discover.fabric import FabricFacts
 from topology.discover.formats.products import gpu_of_product, is_kind, machine_of_type
 from topology.discover.layout import (
-    in_order,
+    hosts_in_order,
     known_gpu,
     most_hosts_per_domain,
     node_entries,
     one_fabric_of,
-    require_possible,
+    require_possible_domain,
     taken,
     tiers_of,
 )
 from topology.discover.merge import one_fabric, one_node
 from topology.discover.node import NodeFacts
 from topology.discover.places import Figure, Place, domains_of, sizes
-from topology.discover.recognise import DumpFacts, facts_of, read_facts
+from topology.discover.recognise import DumpFacts, dump_facts, read_facts
 from topology.hardware.datasheets import GpuSheet, gpu_sheets, reference_machine, sheet_named
 from topology.spec import ClusterSpec, NodeSpec, TierSpec
 from topology.spec_rules import MAX_GPUS, MOST_DRAWN
 
-__all__ = ["Discovery", "DumpFacts", "discover", "discover_files", "facts_of", "read_facts"]
+__all__ = ["Discovery", "DumpFacts", "discover", "discover_files", "dump_facts", "read_facts"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,8 +172,8 @@ def _with_fabric(
     if values and fabric.of_job and len(fabric.places) > len(places) and fabric.known == {}:
         notes.append("no job spans separate fabrics: check the list of nodes")
     most = most_hosts_per_domain(sheet.name)
-    require_possible(places, sheet.name, fabric.domain_word or "domain", node.gpus_per_node)
-    places = taken(in_order(places), hosts)
+    require_possible_domain(places, sheet.name, fabric.domain_word or "domain", node.gpus_per_node)
+    places = taken(hosts_in_order(places), hosts)
     domains = domains_of(places)
     if most > 1 and not domains and len(places) > 1:
         notes.append(

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from topology.discover.places import Figure, Place, domains_of, require_places, sizes, units_of
+from topology.discover.places import Figure, Place, domains_of, hosts_of_units, require_places, sizes
 
 TIERS = ("leaf", "spine", "core")
 
@@ -40,7 +40,7 @@ class FabricFacts:
     domain_word: str = ""
 
 
-def fabric_of(
+def fabric_facts(
     *,
     source: str,
     places: Sequence[Place],
@@ -62,7 +62,7 @@ def fabric_of(
     depth = max(len(place.path) for place in places)
     tiers = []
     for number, level in enumerate(range(depth, 0, -1)):
-        largest = max(units_of(places, level).values())
+        largest = max(hosts_of_units(places, level).values())
         if largest < total:
             tiers.append(TierFacts(name=tier_name(number), hosts_per_unit=largest))
     domains = domains_of(places)
@@ -94,7 +94,7 @@ def fabric_of(
 
 def _unit_figures(places: Sequence[Place], depth: int, source: str) -> list[Figure]:
     """Return the racks, the closest units that hosts share, and whether they differ."""
-    units = units_of(places, depth)
+    units = hosts_of_units(places, depth)
     figures = [Figure(name="racks", value=f"{len(units)}: {sizes(units.values())} nodes", source=source)]
     if len(set(units.values())) > 1:
         figures.append(Figure(name="irregular", value="racks differ in size", source=source))

@@ -28,7 +28,7 @@ def one_fabric_of(places: Sequence[Place]) -> tuple[tuple[Place, ...], tuple[str
     return tuple(place for place in places if (place.path[0] if place.path else "") == largest), (note,)
 
 
-def in_order(places: Sequence[Place]) -> tuple[Place, ...]:
+def hosts_in_order(places: Sequence[Place]) -> tuple[Place, ...]:
     """Return hosts as a walk of their tree meets them, those of a domain beside each other."""
     rank: dict[tuple[str, ...], int] = {}
     for number, place in enumerate(places):
@@ -96,7 +96,7 @@ def most_hosts_per_domain(gpu: str) -> int:
     return max((machine.nodes_per_domain for machine in machines().values() if machine.gpu == gpu), default=1)
 
 
-def require_possible(places: Sequence[Place], gpu: str, word: str, gpus_per_node: int) -> None:
+def require_possible_domain(places: Sequence[Place], gpu: str, word: str, gpus_per_node: int) -> None:
     """Refuse a scale-up domain that is larger than the product's: no switch of that size is made."""
     most = most_hosts_per_domain(gpu)
     domains = domains_of(places)

@@ -57,7 +57,7 @@ def require_places(places: Sequence[Place], what: str, fix: str = "give the tool
         raise InputError(f"{what} contradicts itself", cause, "name every host once")
 
 
-def units_of(places: Iterable[Place], depth: int) -> dict[tuple[str, ...], int]:
+def hosts_of_units(places: Iterable[Place], depth: int) -> dict[tuple[str, ...], int]:
     """Return how many hosts each unit of a depth holds, in the order they are met."""
     return dict(Counter(place.path[:depth] for place in places if len(place.path) >= depth))
 

@@ -32,10 +32,10 @@ _YAML = re.compile(r"^(?:---|\s*- \w+:|\w+:(?:\s|$))", re.MULTILINE)
 
 def read_facts(path: str | Path) -> DumpFacts:
     """Return the facts of a dump, recognising which tool wrote it."""
-    return facts_of(read_text(path), str(path))
+    return dump_facts(read_text(path), str(path))
 
 
-def facts_of(text: str, where: str = "the text") -> DumpFacts:
+def dump_facts(text: str, where: str = "the text") -> DumpFacts:
     """Return the facts of the text of a dump."""
     start = text.lstrip()[:1]
     if start == "<":

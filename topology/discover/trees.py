@@ -1,6 +1,6 @@
 """JSON and YAML dumps as plain dicts, lists and strings: nothing is constructed, no alias is followed.
 
-YAML scalars stay text and JSON's keep their type; `word`, `whole` and `truth` read both.
+YAML scalars stay text and JSON's keep their type; `word`, `small_whole` and `yes_no` read both.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -89,12 +89,12 @@ def _put(value: Tree, documents: list[Tree], stack: list[tuple[Tree, list[str]]]
         container[key] = value
 
 
-def table(value: Tree) -> Mapping[str, Tree]:
+def table_in(value: Tree) -> Mapping[str, Tree]:
     """Return a value as a table, an empty one where it is none."""
     return value if isinstance(value, dict) else {}
 
 
-def rows(value: Tree) -> Sequence[Mapping[str, Tree]]:
+def tables_in(value: Tree) -> Sequence[Mapping[str, Tree]]:
     """Return the tables of a list."""
     return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 
@@ -106,14 +106,14 @@ def word(value: Tree) -> str:
     return str(value).strip() if isinstance(value, str | int | float) else ""
 
 
-def whole(value: Tree) -> int | None:
+def small_whole(value: Tree) -> int | None:
     """Return a small whole number, None where it is none."""
     text = word(value)
     text = text.removesuffix(".0")
     return int(text) if text.isascii() and text.isdecimal() and len(text) <= 9 else None
 
 
-def truth(value: Tree) -> bool | None:
+def yes_no(value: Tree) -> bool | None:
     """Return a yes or no, None where it is neither."""
     return YES_NO.get(word(value).lower())
 

@@ -26,7 +26,7 @@ def kinds_of(spec: ClusterSpec) -> tuple[NodeSpec, ...]:
     return tuple(replace(kind, count=count) for kind, count in counts.items())
 
 
-def parts_of(spec: ClusterSpec) -> Iterator[ClusterSpec]:
+def parts_of_pool(spec: ClusterSpec) -> Iterator[ClusterSpec]:
     """Every cluster that some kinds of a pool make, with all nodes of each, the pool itself first.
 
     Of more than `MOST_KINDS` kinds only the pool, those that remain when each is left out, and each alone.
@@ -57,7 +57,7 @@ def part_of(spec: ClusterSpec, kinds: tuple[NodeSpec, ...]) -> ClusterSpec:
             nodes.append(node)
             offsets.append(offset)
         offset += node.count
-    name = f"{spec.name}: {words_of(tuple(nodes))}"
+    name = f"{spec.name}: {nodes_in_words(tuple(nodes))}"
     if any(tier.units for tier in spec.tiers):
         places = [start + i for node, start in zip(nodes, offsets, strict=True) for i in range(node.count)]
         tiers = tuple(_with_places(tier, places, spec.num_nodes) for tier in spec.tiers)
@@ -72,7 +72,7 @@ def part_of(spec: ClusterSpec, kinds: tuple[NodeSpec, ...]) -> ClusterSpec:
     return replace(spec, nodes=tuple(nodes), tiers=tiers, name=name)
 
 
-def places_of(used: ClusterSpec, offered: ClusterSpec) -> tuple[int, ...]:
+def kind_places(used: ClusterSpec, offered: ClusterSpec) -> tuple[int, ...]:
     """The kinds of a pool that a part of it takes, by their places in `kinds_of` of the pool."""
     kept = {_kind(node) for node in used.nodes}
     return tuple(place for place, kind in enumerate(kinds_of(offered)) if _kind(kind) in kept)
@@ -117,11 +117,11 @@ def stages_on(spec: ClusterSpec, kind_of_stage: tuple[int, ...]) -> Iterator[str
         first += count
 
 
-def words_of(nodes: tuple[NodeSpec, ...]) -> str:
+def nodes_in_words(nodes: tuple[NodeSpec, ...]) -> str:
     """Nodes in a few words.
 
     >>> from topology.builders import default_cluster
-    >>> words_of(default_cluster("h100-sxm", 32).spec.nodes)
+    >>> nodes_in_words(default_cluster("h100-sxm", 32).spec.nodes)
     '4 × 8 h100-sxm'
     """
     counts: dict[str, int] = {}
@@ -183,11 +183,11 @@ def _islands(spec: ClusterSpec, size: int, places: list[int]) -> ClusterSpec | N
 
 def is_part(used: ClusterSpec, offered: ClusterSpec) -> bool:
     """Whether a cluster is a pool, or what some of its kinds make of it; names and prices aside."""
-    parts = (*parts_of(offered), *island_parts(offered))
+    parts = (*parts_of_pool(offered), *island_parts(offered))
     return any(_unpriced(used) == _unpriced(part) for part in parts)
 
 
-def left_out(offered: ClusterSpec, used: ClusterSpec) -> tuple[NodeSpec, ...]:
+def nodes_left_out(offered: ClusterSpec, used: ClusterSpec) -> tuple[NodeSpec, ...]:
     """Nodes of a pool that a part of it does without."""
     if _is_of_islands(offered) and used.num_nodes < offered.num_nodes:
         return (offered.nodes[0].times(offered.num_nodes - used.num_nodes),)

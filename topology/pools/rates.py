@@ -19,7 +19,7 @@ Units = tuple[tuple[int, int], ...]
 """GPUs, and GPUs of each node, entry by entry: a node is what is rented, whether its GPUs work or idle."""
 
 
-def units_of(spec: ClusterSpec) -> Units:
+def gpus_in_rank_order(spec: ClusterSpec) -> Units:
     """GPUs and those of each node in the order of ranks."""
     nodes = in_tree_order(spec) if spec.switches else spec.nodes
     return tuple((node.count * node.gpus_per_node, node.gpus_per_node) for node in nodes)

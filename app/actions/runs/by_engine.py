@@ -160,15 +160,15 @@ def _holds(path: Path, text: str) -> bool:
     return path.is_file() and path.read_text(encoding="utf-8", errors="replace") == text
 
 
-def place_of(plan: Plan, nodes: Nodes, endpoint: str | None) -> dict[str, str]:
+def rendezvous_of(plan: Plan, nodes: Nodes, endpoint: str | None) -> dict[str, str]:
     """NODE_RANK and where ranks meet, of this node.
 
     Raises:
         InputError: The job has another number of nodes than the plan, or nobody says where they meet.
     """
-    from planner.launch.machines import machines_of
+    from planner.launch.machines import hosts_by_kind
 
-    planned = machines_of(plan).nodes
+    planned = hosts_by_kind(plan).nodes
     if nodes.count != planned:
         raise InputError(
             what="the job has another number of nodes than the plan",
@@ -192,7 +192,7 @@ def _loopback() -> dict[str, str]:
         return {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(server.getsockname()[1])}
 
 
-def start(folder: Path, environment: Mapping[str, str]) -> int:
+def run_start_script(folder: Path, environment: Mapping[str, str]) -> int:
     """Run `start.sh` to its end, passing signals to stop on: its exit code."""
     from app.terminal.progress import lives_on
 
@@ -234,7 +234,7 @@ def started_by(
     require_for(require_room(require_described(plan, "plan run")), engine)
     values = bundle_variables(engine, given, steps)
     nodes = nodes_here(os.environ, nnodes)
-    place = place_of(plan, nodes, endpoint)
+    place = rendezvous_of(plan, nodes, endpoint)
     folder = folder.resolve()
     if nodes.rank == 0 or not dry_run:
         for text in write_bundle(plan, engine, folder, nodes.rank):
@@ -253,7 +253,7 @@ def started_by(
     else:
         note("--no-preflight: neither this node nor the plan's twin was checked")
     skipped = {} if checked else {"SKIP_PREFLIGHT": "1"}
-    code = start(folder, {**values, **place, **skipped})
+    code = run_start_script(folder, {**values, **place, **skipped})
     return emit(_ended(engine, folder, code), as_json=as_json)
 
 

@@ -99,7 +99,7 @@ def check_meant(run: RunSettings, min_gpus: int | None, num_gpus: int) -> None:
             raise InputError(what=what, cause=cause, fix=fix)
 
 
-def check_counts(run: RunSettings) -> None:
+def refuse_large_counts(run: RunSettings) -> None:
     """Refuse whole numbers that no rank could read or count to."""
     from topology.base.errors import InputError, shown
 

@@ -125,11 +125,11 @@ def _as_moved(flag: str, there: str | None, here: str | None, say: Callable[[str
 
     Those are of the same name, and gone from where they were.
     """
-    from executor.data.blend import parts_of
+    from executor.data.blend import blend_parts
 
     if there is None or here is None or there == here:
         return there
-    old, new = parts_of(there) or [(1, there)], parts_of(here) or [(1, here)]
+    old, new = blend_parts(there) or [(1, there)], blend_parts(here) or [(1, here)]
     pairs = [(Path(text), Path(other)) for (_, text), (_, other) in zip(old, new, strict=False)]
     if [weight for weight, _ in old] != [weight for weight, _ in new] or not all(
         path == other or (path.name == other.name and not path.exists() and other.exists())

@@ -18,10 +18,10 @@ SLOW_S = 5.0  # a client that asks for longer is sent away
 _ADDRESS = re.compile(r"(?:(?P<host>[^\[\]:\s]*|\[[0-9a-fA-F:.]+\]):)?(?P<port>\d{1,5})")
 
 
-def address_of(text: str) -> tuple[str, int]:
+def host_and_port(text: str) -> tuple[str, int]:
     """Host and port of ``HOST:PORT``; loopback without a host.
 
-    >>> address_of("9400"), address_of(":9400"), address_of("[::1]:9400")
+    >>> host_and_port("9400"), host_and_port(":9400"), host_and_port("[::1]:9400")
     (('127.0.0.1', 9400), ('127.0.0.1', 9400), ('::1', 9400))
     """
     match = _ADDRESS.fullmatch(text)
@@ -40,7 +40,7 @@ def scraped(address: str | None, text: Callable[[], str]) -> Iterator[int]:
     if address is None:
         yield 0
         return
-    host, port = address_of(address)
+    host, port = host_and_port(address)
     try:
         server = _server(host)((host, port), _handler(text, host))
     except (OSError, UnicodeError) as error:

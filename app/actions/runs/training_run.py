@@ -158,7 +158,7 @@ def check_run(plan: Plan, run: RunSettings, texts: Mapping[str, Contents], min_g
     """Refuse what would fail, destroy something later, or has no effect; `texts` have been looked through."""
     import os
 
-    from app.actions.runs.numbers import check_counts, check_meant, check_rates
+    from app.actions.runs.numbers import check_meant, check_rates, refuse_large_counts
     from app.actions.runs.resumed import check_resumed
     from app.reports.answer import note
     from executor.data.source import raw_token_notes
@@ -171,7 +171,7 @@ def check_run(plan: Plan, run: RunSettings, texts: Mapping[str, Contents], min_g
 
     job = plan.request.job
     check_modelled(plan.request.model)
-    check_counts(run)
+    refuse_large_counts(run)
     check_rates(run)
     check_meant(run, min_gpus, plan.layout.num_gpus)
     if job.precision not in TRAINS:
@@ -263,10 +263,10 @@ def print_command(run: RunSettings, plan: Plan, beside: Mapping[str, str], *, as
 
     from app.errors import ANSWERED
     from app.reports.answer import json_text, note, print_text
-    from executor.launch.run_lock import held
+    from executor.launch.run_lock import run_lock
     from executor.launch.supervise import launch_command, write_beside, write_run
 
-    with held(Path(run.folder), note):
+    with run_lock(Path(run.folder), note):
         words = launch_command(write_run(run, plan))
         write_beside(Path(run.folder), beside)
     text = json_text({"command": words, "run_dir": run.folder}) if as_json else shlex.join(words)

@@ -13,7 +13,7 @@ from app.terminal.progress import waiting
 from costmodel.accuracy.anchor import Anchor
 from costmodel.accuracy.kept_anchors import remember
 from costmodel.calibration.bench_files import MOST_BYTES as RESULT_BYTES
-from planner.audit.audit import Audit, audited, calibration_of, level_of
+from planner.audit.audit import Audit, audited, calibration_of, stack_level_of_log
 from planner.audit.legal import is_illegal
 from planner.audit.read import MOST_BYTES, Reading, read_files
 from planner.audit.serving.load import LOAD_WORDS, is_result
@@ -135,5 +135,5 @@ def fails(audit: Audit, limit: float | None) -> bool:
 
 def _kept(audit: Audit, name: str) -> str:
     """Keep the level that a log gives its engine; says so."""
-    path = remember(Anchor(name=name, levels=(level_of(audit, ""),)), name)
+    path = remember(Anchor(name=name, levels=(stack_level_of_log(audit, ""),)), name)
     return f"kept as {name} in {path}: plan --anchor {name}"

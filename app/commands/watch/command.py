@@ -64,10 +64,10 @@ def command(
             cause="no folder of plan run and no log was named",
             fix="write plan watch RUN_DIR, or plan watch train.log --plan PLAN.json",
         )
-    from app.actions.runs.scrape import address_of, scraped
+    from app.actions.runs.scrape import host_and_port, scraped
     from app.commands.watch.answer import watch_answer
     from app.commands.watch.metrics import Scrapes
-    from app.commands.watch.read import files_of, plan_of_run, watched_runs
+    from app.commands.watch.read import growing_files, plan_of_run, watched_runs
     from app.reports.answer import check_destination, emit, note
     from app.requests.plan_file import read_plan
     from app.terminal.progress import lives_on
@@ -78,8 +78,8 @@ def command(
     code = emit(answer, wanted=output_format, as_json=as_json, output=output)
     if prometheus is None:
         return code
-    host, _ = address_of(prometheus)
-    scrapes = Scrapes(files_of(runs, events), lambda: watched_runs(read, runs, events))
+    host, _ = host_and_port(prometheus)
+    scrapes = Scrapes(growing_files(runs, events), lambda: watched_runs(read, runs, events))
     with scraped(prometheus, scrapes.text) as port:
         note(f"http://{host}:{port}/metrics; Ctrl-C ends")
         lives_on()

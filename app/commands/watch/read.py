@@ -43,7 +43,7 @@ def plan_of_run(runs: Sequence[Path]) -> Path:
     )
 
 
-def files_of(runs: Sequence[Path], events: Path | None = None) -> list[Path]:
+def growing_files(runs: Sequence[Path], events: Path | None = None) -> list[Path]:
     """The files that grow while these are watched."""
     logs = [run / METRICS_FILE if run.is_dir() else run for run in runs]
     saves = [run / SAVES_FILE for run in runs if run.is_dir() and (run / SAVES_FILE).exists()]
@@ -57,7 +57,7 @@ def watched_runs(plan: Plan, runs: Sequence[Path], events: Path | None = None) -
         InputError: a file cannot be read, holds no step, or is not a scheduler's.
     """
     plan = _to_its_end(plan, runs)
-    lines = [line for file in files_of(runs) for line in read_text(file, MOST_LOG_BYTES).splitlines()]
+    lines = [line for file in growing_files(runs) for line in read_text(file, MOST_LOG_BYTES).splitlines()]
     seen = NOBODY if events is None else scheduled(read_text(events, MOST_LOG_BYTES), events.name)
     return watched(plan, list(logged_steps(lines)), list(held_by_saves(lines)), seen, logged_job(lines))
 

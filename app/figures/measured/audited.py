@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from app.figures.step_time import PART_LABELS, parts_of
+from app.figures.step_time import PART_LABELS, waterfall_parts
 from app.figures.style import GREY, PART_COLOURS, SKY, TOTAL_COLOUR, figure
 from app.quantities import format_percent
 from topology.base.units import format_seconds, time_unit
@@ -44,7 +44,7 @@ def run_beside_best(audit: Audit) -> go.Figure:
     if measured_s:
         picture.add_trace(_bar("measured", [MEASURED], [measured_s], factor, TOTAL_COLOUR))
     for part, label in PART_LABELS.items():
-        values = [parts_of(estimate.time).get(part, 0.0) for estimate in estimates.values()]
+        values = [waterfall_parts(estimate.time).get(part, 0.0) for estimate in estimates.values()]
         if any(values):
             picture.add_trace(_bar(label, list(estimates), values, factor, PART_COLOURS[part]))
     bands = list(estimates.values())

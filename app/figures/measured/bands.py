@@ -52,14 +52,14 @@ def narrowed_band(without: Estimate, anchored: Estimate, runs: int) -> go.Figure
     return picture
 
 
-def widths(estimates: Sequence[Estimate]) -> list[float]:
+def band_widths(estimates: Sequence[Estimate]) -> list[float]:
     """Width of each band over its middle: what compares when the middle has moved."""
     return [(estimate.upper_s - estimate.lower_s) / estimate.step_time_s for estimate in estimates]
 
 
 def _reading(without: Estimate, anchored: Estimate, runs: int) -> str:
     """Say how the band and its middle moved."""
-    before, after = widths((without, anchored))
+    before, after = band_widths((without, anchored))
     steps = f"{runs:,} measured step{'s' if runs > 1 else ''}"
     moved = format_percent(anchored.step_time_s / without.step_time_s - 1, signed=True)
     return (

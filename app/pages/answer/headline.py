@@ -34,7 +34,7 @@ from costmodel.memory.fit import fit_of, fit_text
 from planner.analysis.compare import compare, within_band
 from planner.analysis.schedule import schedule_of
 from planner.campaign.finish import campaign_or_none, with_campaign_if_any
-from planner.plan import Plan, steps_of, to_json
+from planner.plan import Plan, steps_of_request, to_json
 from planner.pricing import capacity_of_fullest
 from planner.questions.flags import Flags, command_line
 from topology.base.units import DAY, format_bytes, format_seconds
@@ -189,9 +189,8 @@ def _time_note(plan: Plan, run: Campaign | None) -> str:
         return "Say how many tokens to train."
     if run is None:
         return "Failures leave this run no headway."
-    alone = (
-        f"{steps_of(plan.request):,} steps alone take {format_duration(run_s(plan.request, plan.estimate))}"
-    )
+    duration = format_duration(run_s(plan.request, plan.estimate))
+    alone = f"{steps_of_request(plan.request):,} steps alone take {duration}"
     return f"Median, failures included; {days_text(run.days)} days in eight of ten runs. {alone}."
 
 
@@ -262,7 +261,7 @@ def show_actions(plan: Plan, flags: Flags, baseline: Plan | None) -> None:
     with launch:
         show_launch(plan)
     with home.popover("Take home", icon=":material/download:", width="stretch"):
-        for name, write in files_of(plan, command_line(flags)).items():
+        for name, write in downloads_of(plan, command_line(flags)).items():
             st.download_button(
                 name,
                 write,
@@ -280,7 +279,7 @@ HELP = {"trace.json": "Open it at ui.perfetto.dev", "report.html": "Open it in a
 MIME_OF_SUFFIX = {"html": "text/html", "csv": "text/csv", "json": "application/json", "md": "text/markdown"}
 
 
-def files_of(plan: Plan, command: str = "") -> dict[str, Callable[[], str]]:
+def downloads_of(plan: Plan, command: str = "") -> dict[str, Callable[[], str]]:
     """What can be taken home, by file name; written only when somebody asks for it.
 
     Args:

@@ -10,7 +10,7 @@ import streamlit as st
 from app.figures.capacity import capacity_map, cell_words
 from app.figures.curves import pareto_chart
 from app.limits import limits_words
-from app.pages.base.frame import answered, draw, table
+from app.pages.base.frame import answered_quietly, draw, draw_table
 from app.pages.question.sidebar import load_gpus
 from planner.analysis.capacity import Cell, Limits, capacity
 from planner.analysis.what_if import usual_counts
@@ -36,7 +36,7 @@ def show_money(plan: Plan, limits: Limits) -> None:
         whole = "of a step: say how many tokens to train for the whole run"
     st.caption(f"Time and money {whole}.")
     draw(capacity_map(cells, chosen, limits), "capacity")
-    table(capacity_columns(cells, limits), alt="Time and money of every kind and number of GPUs")
+    draw_table(capacity_columns(cells, limits), alt="Time and money of every kind and number of GPUs")
     offers = [cell.offer for cell in cells if cell.offer is not None]
     if not offers:
         return
@@ -69,7 +69,7 @@ def planned_cells(plan: Plan) -> list[Cell]:
     counts = usual_counts(plan.request)
     number = len({plan.request.cluster.nodes[0].gpu, *offered_gpus()}) * len(counts)
     bar, cells = st.empty(), []
-    for cell in capacity(plan.request, offered_gpus(), counts, answered):
+    for cell in capacity(plan.request, offered_gpus(), counts, answered_quietly):
         cells.append(cell)
         text = f"Planned {cell.num_gpus:,} × {cell.gpu}, {len(cells)} of {number}"
         bar.progress(len(cells) / number, text=text)

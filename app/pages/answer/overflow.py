@@ -9,7 +9,7 @@ import streamlit as st
 
 from app.figures.memory import overflow_bars
 from app.pages.base.fit_colours import FIT_COLOURS
-from app.pages.base.frame import MOST_CACHED_PLANS, columns_of, draw, plain, request_key, table
+from app.pages.base.frame import MOST_CACHED_PLANS, columns_of, draw, draw_table, plain, request_key
 from costmodel.layout import ParallelLayout, layout_words
 from costmodel.memory.fit import fit_of, fit_text, out_of_memory_chance
 from costmodel.memory.stage import MemoryBreakdown
@@ -21,7 +21,7 @@ from planner.search.infeasible import Infeasible, leanest_layout
 
 
 @st.cache_resource(max_entries=MOST_CACHED_PLANS, show_spinner=False)  # type: ignore[untyped-decorator]
-def leanest(
+def leanest_overflow(
     key: str, _problem: Problem, _pins: Mapping[str, Any]
 ) -> tuple[ParallelLayout, tuple[MemoryBreakdown, ...]]:
     """The layout that needs least memory, and what its stages need."""
@@ -35,7 +35,7 @@ def show_overflow(infeasible: Infeasible) -> None:
     if not any(violation.rule == MEMORY for violation in infeasible.violations):
         return
     problem = infeasible.problem
-    layout, stages = leanest(request_key(request), problem, request.pins)
+    layout, stages = leanest_overflow(request_key(request), problem, request.pins)
     capacity = problem.cluster.gpu.memory_bytes
     st.markdown("#### How much is too much?")
     peak = max(stage.total_bytes for stage in stages)
@@ -49,4 +49,4 @@ def show_overflow(infeasible: Infeasible) -> None:
             {"change": request_change.change, "as typed": request_change.flag or "–"}
             for request_change in infeasible.nearest
         ]
-        table(columns_of(rows), alt="Changes of the question that give a plan")
+        draw_table(columns_of(rows), alt="Changes of the question that give a plan")

@@ -30,10 +30,10 @@ from app.pages.base.frame import (
     asked,
     columns_of,
     draw,
+    draw_table,
     guarded,
     plan_or_none,
     request_key,
-    table,
 )
 from app.pages.base.sections import show_section
 from app.pages.question.axes import load_layout
@@ -134,12 +134,12 @@ def _finished(plan: Plan) -> None:
     if plan.request.job.total_tokens is None:
         st.info("Say in the sidebar how many tokens to train.")
         return
-    for section in finished(request_key(plan.request), plan):
+    for section in campaign_in_words(request_key(plan.request), plan):
         show_section(section)
 
 
 @st.cache_resource(max_entries=MOST_CACHED_PLANS, show_spinner="Running it to its end, many times")  # type: ignore[untyped-decorator]
-def finished(key: str, _plan: Plan) -> tuple[Section, ...]:  # noqa: ARG001 - the key is what is cached by
+def campaign_in_words(key: str, _plan: Plan) -> tuple[Section, ...]:  # noqa: ARG001 - the key is what is cached by
     """The campaign of a plan in words; simulated once per question."""
     plan = asked(with_campaign, _plan)
     alone_s = run_s(plan.request, plan.estimate)
@@ -170,7 +170,7 @@ def _alternatives(plan: Plan) -> None:
         }
         for other, reason in zip(plan.alternatives, reasons(request_key(plan.request), plan), strict=True)
     ]
-    chosen: Any = table(
+    chosen: Any = draw_table(
         columns_of(rows),
         alt="Plans that were close to the best one",
         tints={"memory": [fit_tint(other.out_of_memory_chance) for other in plan.alternatives]},
@@ -259,7 +259,7 @@ def _more(plan: Plan) -> None:
         points = list(scale_points(plan.request, variation, plan_or_none))
     if points:
         draw(scaling_curve(points, variation.name, variation.value(plan.request)), "scaling")
-        table(point_columns(points, variation.name), alt=f"The best plan at every {variation.name}")
+        draw_table(point_columns(points, variation.name), alt=f"The best plan at every {variation.name}")
         drawn = {point.value for point in points}
         missing = [f"{value:,}" for value in scale_values(plan.request, variation) if value not in drawn]
         if missing:
@@ -321,7 +321,7 @@ def _ops(plan: Plan) -> None:
         "Forward kernels of one microbatch on one rank, under the dense bf16 peak. Those of a layer count "
         "once for every layer, those of the head once."
     )
-    table(op_columns(points, cluster.gpu), alt="Kernels, the longest first, and what binds them")
+    draw_table(op_columns(points, cluster.gpu), alt="Kernels, the longest first, and what binds them")
 
 
 def op_columns(points: Sequence[OpPoint], gpu: Gpu) -> dict[str, list[str]]:

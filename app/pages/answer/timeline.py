@@ -60,12 +60,12 @@ def show_measured(folder: Path, plan: Plan | None) -> None:
     predicted: Sequence[Slice] = ()
     words = f"The step that rank {rank} recorded."
     if plan is not None:
-        predicted, whose = predicted_lanes(plan, stage_of(plan, rank))
+        predicted, whose = predicted_lanes(plan, stage_of_rank(plan, rank))
         words += f" Above it the prediction: {whose[0].lower()}{whose[1:]}"
     draw(timeline(predicted, measured, words), "measured_timeline")
 
 
-def stage_of(plan: Plan, rank: int) -> int:
+def stage_of_rank(plan: Plan, rank: int) -> int:
     """The pipeline rank that a rank of the job is."""
     gpu = plan.mesh.gpu_of_rank[rank]
     groups = plan.mesh.groups("pp") if plan.layout.pp > 1 else ()

@@ -33,7 +33,7 @@ def add(name: str, spec: object) -> None:
     _keep(name, list(dict.fromkeys(texts))[-MOST_COMPARED:])
 
 
-def held(name: str) -> str:
+def held_text(name: str) -> str:
     """The text of the one spec kept under a name; empty without one."""
     texts = st.session_state.get(f"carried_{name}", ())
     return str(texts[0]) if texts else ""

@@ -80,7 +80,7 @@ def choose(
     return _keep(key, short.get(value, value))
 
 
-def write(where: Any, label: str, default: str, key: str, **how: Any) -> str:
+def text_box(where: Any, label: str, default: str, key: str, **how: Any) -> str:
     """Draw a box for text that is part of the question, and read it."""
     _answer_recall(key, default, label, None)
     _seed(key, default, None)
@@ -115,7 +115,7 @@ def is_refused() -> bool:
     return bool(_refused())
 
 
-def recall(question: Mapping[str, str]) -> None:
+def recall_question(question: Mapping[str, str]) -> None:
     """Ask a question that was asked before, at the next drawing; what it does not say is as usual."""
     _refused().clear()
     usual = {key: default for key, (default, _) in st.session_state.get(USUAL, {}).items() if key in QUESTION}
@@ -187,7 +187,7 @@ def _seed(key: str, default: str, options: Sequence[str] | None) -> None:
         st.session_state[key] = st.query_params[key] = value
 
 
-def arrive() -> None:
+def note_page() -> None:
     """Note which page is drawn, so that its widgets know when they are drawn for the first time there.
 
     Streamlit leaves a page by way of its bare address, and starts one that is gone back to at its address,

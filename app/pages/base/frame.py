@@ -15,7 +15,7 @@ from streamlit.runtime.scriptrunner import get_script_run_ctx
 from app.actions.workers import workers
 from app.errors import DefectError, defect, three_lines
 from app.figures.style import alt_text
-from app.pages.base.choices import arrive
+from app.pages.base.choices import note_page
 from planner.plan import Plan, PlanRequest
 from planner.search.infeasible import Infeasible
 from planner.search.search import search
@@ -47,7 +47,7 @@ def guarded(render: Callable[Given, None]) -> Callable[Given, None]:
 
     @wraps(render)
     def drawn(*args: Given.args, **kwargs: Given.kwargs) -> None:
-        arrive()
+        note_page()
         try:
             render(*args, **kwargs)
         except InputError as error:
@@ -76,7 +76,7 @@ def hasten_spinners() -> None:
     spinner.DELAY_SECS = SPINNER_AFTER_S
 
 
-def planned(request: PlanRequest) -> Plan | Infeasible:
+def planned_answer(request: PlanRequest) -> Plan | Infeasible:
     """The answer of the planner; equal requests of all sessions are searched once."""
     ahead = 0 if is_known(request) else workers().waiting
     before = f", {counted(ahead, 'question')} before it" if ahead else ""
@@ -90,7 +90,7 @@ def is_known(request: PlanRequest) -> bool:
     return request_key(request) in _answered
 
 
-def answered(request: PlanRequest) -> Plan | Infeasible:
+def answered_quietly(request: PlanRequest) -> Plan | Infeasible:
     """The same without a word of waiting; for fields of a map."""
     answer: Plan | Infeasible = _searched(request_key(request))
     return answer
@@ -138,7 +138,7 @@ def draw(figure: go.Figure, key: str, **options: Any) -> Any:
     return chosen
 
 
-def table(
+def draw_table(
     columns: Mapping[str, Sequence[str]],
     alt: str,
     tints: Mapping[str, Sequence[str]] = MappingProxyType({}),

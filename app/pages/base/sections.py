@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import streamlit as st
 
-from app.pages.base.frame import plain, table
+from app.pages.base.frame import draw_table, plain
 from app.reports.answer import Answer, Facts, Section, Table
 
 
@@ -23,7 +23,7 @@ def show_section(section: Section) -> None:
     if isinstance(section, Facts):
         show_facts(section)
     elif isinstance(section, Table):
-        table(table_columns(section), alt=section.title)
+        draw_table(table_columns(section), alt=section.title)
         if section.note:
             st.caption(plain(section.note))
     else:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import streamlit as st
 
-from app.pages.base.choices import choose, write
+from app.pages.base.choices import choose, text_box
 from costmodel.layout import AXIS_FIELDS, RECOMPUTES, SCHEDULES, ParallelLayout
 from costmodel.parallel.axes import AXES
 
@@ -49,7 +49,7 @@ def choose_axes() -> tuple[str, ...]:
             )  # fmt: skip
             if value != AUTO:
                 pinned.append(f"layout.{axis}={value}")
-        more = write(
+        more = text_box(
             st, "Other settings", "", "set", max_chars=200, placeholder="shard_degree=8",
             help="Any field, as after --set, with spaces between.",
         )  # fmt: skip

@@ -12,8 +12,8 @@ from typing import Any
 
 import streamlit as st
 
-from app.pages.base.carried import held, hold
-from app.pages.base.choices import QUESTION, is_refused, labels, question_now, recall
+from app.pages.base.carried import held_text, hold
+from app.pages.base.choices import QUESTION, is_refused, labels, question_now, recall_question
 from app.requests.links import MOST_PACKED_CHARACTERS
 
 SPECS = ("model_spec", "cluster_spec", "anchor_spec")
@@ -29,7 +29,11 @@ def show_history(title: str) -> None:
     Args:
         title: The question in a few words.
     """
-    now = None if is_refused() else question_now() | {name: held(name) for name in SPECS if held(name)}
+    now = (
+        None
+        if is_refused()
+        else question_now() | {name: held_text(name) for name in SPECS if held_text(name)}
+    )
     component = st.components.v2.component("meshplan_history", **PARTS)
     component(
         key=KEY,
@@ -45,7 +49,7 @@ def _recall_question() -> None:
         return
     serial, question = value.get("serial"), trusted(value.get("question"))
     st.session_state[SERIAL] = serial if isinstance(serial, int) else 0
-    recall({name: text for name, text in question.items() if name in QUESTION})
+    recall_question({name: text for name, text in question.items() if name in QUESTION})
     for name in SPECS:
         hold(name, question.get(name))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import streamlit as st
 
-from app.pages.base.choices import choose, write
+from app.pages.base.choices import choose, text_box
 from planner.engines.contracts import CONTRACTS
 from planner.plan import FREE
 
@@ -18,20 +18,20 @@ def more_of_the_job() -> dict[str, str | None]:
             st, "For engine", (USUAL_ENGINE, *CONTRACTS, FREE), "engine",
             help="Whose limits the plan keeps; any for none.",
         )  # fmt: skip
-        adapter = write(
+        adapter = text_box(
             st, "Adapter", "", "adapter", max_chars=80, placeholder="lora:r=16,targets=attention+mlp",
             help="Trained beside frozen weights.",
         )  # fmt: skip
-        offload = write(
+        offload = text_box(
             st, "Waits in host memory", "", "offload", max_chars=60, placeholder="optimizer:0.5",
             help="optimizer, parameters, activations, with + between.",
         )  # fmt: skip
-        modules = write(
+        modules = text_box(
             st, "Recompute modules", "", "recompute_modules", max_chars=120, placeholder="core_attn,mlp",
             help="What selective recomputation repeats.",
         )  # fmt: skip
-        without = write(st, "Hosts left out", "", "without", max_chars=200, placeholder="node[3-5]")
-        degraded = write(
+        without = text_box(st, "Hosts left out", "", "without", max_chars=200, placeholder="node[3-5]")
+        degraded = text_box(
             st, "Hosts that something ails", "", "degraded", max_chars=200, placeholder="node4:gpu3"
         )
     return {

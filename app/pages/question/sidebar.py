@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import streamlit as st
 
 from app.pages.base.carried import carried, carry
-from app.pages.base.choices import choose, recall_is_over, write
+from app.pages.base.choices import choose, recall_is_over, text_box
 from app.pages.base.frame import MOST_UPLOAD_MIB, AwaitedFileError
 from app.pages.question.anchor import (
     MEASURED_FILE,
@@ -97,7 +97,7 @@ def job_question() -> Question:
         cluster_flags, cluster = _cluster()
         measured = st.container()
         job = _job()
-        budget = write(
+        budget = text_box(
             st, "Budget, $", "", "budget", max_chars=12, placeholder="5M",
             help="Drawn where money is; plans are not chosen by it.",
         )  # fmt: skip
@@ -182,9 +182,9 @@ def _job() -> dict[str, str | None]:
         help="Sequences in one optimizer step.",
     )  # fmt: skip
     precision = choose(left, "Precision", list(TRAINING), "precision")
-    tokens = write(right, "Tokens to train", "1T", "tokens", max_chars=12)
+    tokens = text_box(right, "Tokens to train", "1T", "tokens", max_chars=12)
     stack = choose(st, "Software stack", list(stacks()), "stack", default=DEFAULT_STACK)
-    headroom = write(
+    headroom = text_box(
         st, "Memory left free", "", "memory_headroom", max_chars=8, help="Share of each GPU, such as 5%.",
         placeholder="as much as the error band asks",
     )  # fmt: skip
@@ -192,7 +192,7 @@ def _job() -> dict[str, str | None]:
     labels: dict[str, str] = {objective: _objective_label(objective) for objective in OBJECTIVES}
     text = choose(st, "Best means", list(labels.values()), "objective", aliases=labels)
     objective = next(name for name in OBJECTIVES if labels[name] == text)
-    deadline = write(
+    deadline = text_box(
         st, "Deadline", "", "deadline", max_chars=12, placeholder="30d",
         help="Such as 30d or 12h. Decides the plan where the fewest GPUs for it are asked.",
     )  # fmt: skip
@@ -228,7 +228,7 @@ def _fabric(flags: Mapping[str, str | None]) -> tuple[str, ...]:
         per_node = choose(st, "GPUs per node", sizes, "per_node") if flags.get("gpu") else usual
         cards = [usual, "100 Gbit/s", "200 Gbit/s", "400 Gbit/s", "800 Gbit/s"]
         nic = choose(st, "Network card", cards, "nic")
-        price = write(st, "$ per GPU-hour", "", "price", max_chars=10, placeholder="list price")
+        price = text_box(st, "$ per GPU-hour", "", "price", max_chars=10, placeholder="list price")
         thinner = choose(st, "Oversubscription", [usual, "2", "4", "8"], "oversubscription")
     settings = [] if per_node == usual else list(settings_of_nodes(flags, int(per_node)))
     if nic != usual:

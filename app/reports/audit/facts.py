@@ -19,7 +19,7 @@ def facts_table(reading: Reading, shown: Sequence[JobFact]) -> Table:
         (
             fact.name.partition(".")[2],
             _text(fact.value),
-            place(fact.file, fact.line) if several else str(fact.line or ""),
+            file_and_line(fact.file, fact.line) if several else str(fact.line or ""),
             _source(fact),
         )
         for fact in shown[:_MOST_FACTS]
@@ -39,7 +39,7 @@ def _text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def place(file: str, line: int) -> str:
+def file_and_line(file: str, line: int) -> str:
     """File and line, as editors take them."""
     return f"{file.rpartition('/')[2]}:{line}" if file and line else ""
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from app.quantities import format_share
 from app.reports.answer import Answer, Facts, Lines, Section, Table, json_text
-from app.reports.audit.facts import fact_record, facts_table, place
+from app.reports.audit.facts import fact_record, facts_table, file_and_line
 from app.reports.plan_headline import cluster_of
 from costmodel.estimate import Estimate
 from costmodel.evidence.table import RUNS, unmeasured
@@ -30,7 +30,7 @@ def audit_answer(audit: Audit) -> Answer:
     """Everything an audit says."""
     sections: list[Section] = [_files(audit), facts_table(audit.reading, _shown(audit))]
     if audit.findings:
-        rows = tuple((f.kind, f.message, f.fix, place(f.file, f.line)) for f in audit.findings)
+        rows = tuple((f.kind, f.message, f.fix, file_and_line(f.file, f.line)) for f in audit.findings)
         sections.append(
             Table(
                 title="Wrong or slow",

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from app.quantities import format_usd
 from app.reports.answer import Table
 from costmodel.serving.bands import UNMEASURED_AXES
-from planner.analysis.serving.contenders import summary_of
+from planner.analysis.serving.contenders import plan_summary
 from planner.serving.plan import FleetSummary, ServingPlan
 from topology.base.units import format_chance, format_seconds, three_digits
 
@@ -24,7 +24,7 @@ def comparison_table(plan: ServingPlan) -> Table:
     """
     sized = plan.request.num_gpus is not None and plan.request.job.request_rate_per_s is None
     fleets = [
-        summary_of(plan),
+        plan_summary(plan),
         *(other_fleet for other_fleet in plan.other_fleets if not other_fleet.why_not),
     ]
     ranked = sorted(fleets[1:], key=lambda fleet: _rank(fleet, sized=sized))

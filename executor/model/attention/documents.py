@@ -19,10 +19,10 @@ Documents = tuple[Lengths, ...]
 """One entry for every sequence of a microbatch."""
 
 
-def lengths_of(tokens: npt.NDArray[np.integer], end: int) -> Lengths:
+def document_lengths(tokens: npt.NDArray[np.integer], end: int) -> Lengths:
     """Lengths of the documents of a sequence (S,): each up to and with its end token.
 
-    >>> lengths_of(np.array([5, 9, 0, 0, 7, 7]), 0)
+    >>> document_lengths(np.array([5, 9, 0, 0, 7, 7]), 0)
     (3, 1, 2)
     """
     ends = np.flatnonzero(tokens == end) + 1
@@ -32,5 +32,5 @@ def lengths_of(tokens: npt.NDArray[np.integer], end: int) -> Lengths:
 
 def microbatches_of(sequences: npt.NDArray[np.integer], end: int, size: int) -> tuple[Documents, ...]:
     """Documents of every microbatch of so many consecutive sequences (M·B, S)."""
-    microbatches: Sequence[Lengths] = [lengths_of(row, end) for row in sequences]
+    microbatches: Sequence[Lengths] = [document_lengths(row, end) for row in sequences]
     return tuple(tuple(microbatches[first : first + size]) for first in range(0, len(microbatches), size))

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.nn.attention.flex_attention import BlockMask
 
-from executor.model.attention.masks import BLOCK, Mask, blocks_of, reach_of
+from executor.model.attention.masks import BLOCK, Mask, mask_blocks, query_reach
 from executor.model.attention.plain import Parts
 from executor.torch_internals.compiler import compile_graph
 
@@ -116,7 +116,7 @@ def _tables(mask: Mask, device: torch.device) -> _Tables:
 
     Packed microbatches have masks of their own, whose tables are made again when they come back.
     """
-    queries, keys, first = reach_of(mask)
+    queries, keys, first = query_reach(mask)
     read = (first[0] if len(first) == 1 else first, *((queries, keys) if mask.ranks > 1 else ()))
     blocks = (x for x in block_mask(mask, device).as_tuple() if isinstance(x, torch.Tensor))
     return _Tables(len(read), (*(_moved(x, device) for x in read), *blocks))
@@ -125,7 +125,7 @@ def _tables(mask: Mask, device: torch.device) -> _Tables:
 def block_mask(mask: Mask, device: torch.device) -> BlockMask:
     """Blocks of 128 by 128 that are seen, in part and whole, by query and by key, as torch keeps them."""
     ordered: list[torch.Tensor] = []
-    for dense in blocks_of(mask):
+    for dense in mask_blocks(mask):
         blocks = _moved(dense, device).unsqueeze(1)
         ordered.append(blocks.sum(-1, dtype=torch.int32))
         ordered.append(blocks.to(torch.int8).argsort(dim=-1, descending=True, stable=True).int())

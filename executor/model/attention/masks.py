@@ -100,7 +100,7 @@ class Reach(NamedTuple):
 
 
 @functools.lru_cache(maxsize=64)
-def reach_of(mask: Mask) -> Reach:
+def query_reach(mask: Mask) -> Reach:
     """From where to where each query sees; gathered keys lie rank after rank."""
     owned = [zigzag(mask.length, mask.ranks, rank) for rank in range(mask.ranks)]
     queries = owned[mask.rank]
@@ -119,17 +119,17 @@ def keys_of_rows(mask: Mask, rows: slice) -> slice:
     >>> keys_of_rows(Mask(length=8, window=2), slice(4, 6))
     slice(3, 6, None)
     """
-    queries, keys, first = reach_of(mask)
+    queries, keys, first = query_reach(mask)
     seen = np.flatnonzero((keys <= queries[rows].max()) & (keys >= first[:, rows].min()))
     return slice(int(seen[0]), int(seen[-1]) + 1)
 
 
-def blocks_of(mask: Mask) -> tuple[Bools, Bools]:
+def mask_blocks(mask: Mask) -> tuple[Bools, Bools]:
     """Which blocks of queries and keys are seen in part, and which whole: two of (B', S/c/128, S/128).
 
     A block that sticks out of the sequence is never whole.
     """
-    queries, keys, first = reach_of(mask)
+    queries, keys, first = query_reach(mask)
     (q_low, q_high), (k_low, k_high) = _bounds(queries), _bounds(keys)
     first_low, first_high = (bound[:, :, None] for bound in _bounds(first))
     some = (k_low <= q_high[:, None]) & (k_high >= first_low)

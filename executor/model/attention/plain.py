@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 import torch
 
-from executor.model.attention.masks import Mask, keys_of_rows, reach_of
+from executor.model.attention.masks import Mask, keys_of_rows, query_reach
 
 ROWS = 128  # queries whose scores are held at once
 Parts = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
@@ -72,7 +72,7 @@ def backward(
 
 def _blocks(q: torch.Tensor, mask: Mask) -> Iterator[tuple[slice, slice, torch.Tensor]]:
     """Rows of each block of queries, their keys, and which of these each row does not see, (B', 1, q, k)."""
-    queries, keys, first = (torch.from_numpy(x).to(q.device) for x in reach_of(mask))
+    queries, keys, first = (torch.from_numpy(x).to(q.device) for x in query_reach(mask))
     for start in range(0, q.shape[2], ROWS):
         rows = slice(start, min(start + ROWS, q.shape[2]))
         seen = keys_of_rows(mask, rows)

@@ -24,15 +24,15 @@ class Blocks(Products):
 
     def forward(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         """Rows x (…, k) times a weight (n, k): (…, n)."""
-        return multiply(x.flatten(0, -2), weight).unflatten(0, x.shape[:-1])
+        return product_of_blocks(x.flatten(0, -2), weight).unflatten(0, x.shape[:-1])
 
     def of_input(self, gradient: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         """Gradient of the rows, (…, k), of that of the result, (…, n)."""
-        return multiply(gradient.flatten(0, -2), weight.t()).unflatten(0, gradient.shape[:-1])
+        return product_of_blocks(gradient.flatten(0, -2), weight.t()).unflatten(0, gradient.shape[:-1])
 
     def of_weight(self, gradient: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         """Gradient of the weight, (n, k); blocks are of consecutive tokens."""
-        return multiply(gradient.flatten(0, -2).t(), x.flatten(0, -2).t())
+        return product_of_blocks(gradient.flatten(0, -2).t(), x.flatten(0, -2).t())
 
     def of_groups(self, rows: torch.Tensor, weight: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
         """Rows (T, k), those of expert e up to `offsets[e]`, times its matrix of (E, n, k): (T, n)."""
@@ -79,6 +79,6 @@ def _rounded(blocks: torch.Tensor, dimension: int) -> tuple[torch.Tensor, torch.
     return (blocks * up.to(blocks.dtype).unsqueeze(dimension)).to(FORMAT), power
 
 
-def multiply(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+def product_of_blocks(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     """Product of rows, left (m, k) · right (n, k)ᵀ, both in eight bits by blocks of k, summed in fp32."""
     return multiply_blocks(*in_blocks(left), *in_blocks(right), left.dtype)

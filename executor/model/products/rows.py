@@ -27,15 +27,15 @@ class Rows(Products):
 
     def forward(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         """Rows x (…, k) times a weight (n, k): (…, n); a GPU's sums may be short."""
-        return multiply(x.flatten(0, -2), weight, fast=True).unflatten(0, x.shape[:-1])
+        return multiply_rows(x.flatten(0, -2), weight, fast=True).unflatten(0, x.shape[:-1])
 
     def of_input(self, gradient: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         """Gradient of the rows, (…, k), of that of the result, (…, n)."""
-        return multiply(gradient.flatten(0, -2), weight.t()).unflatten(0, gradient.shape[:-1])
+        return multiply_rows(gradient.flatten(0, -2), weight.t()).unflatten(0, gradient.shape[:-1])
 
     def of_weight(self, gradient: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         """Gradient of the weight, (n, k)."""
-        return multiply(gradient.flatten(0, -2).t(), x.flatten(0, -2).t())
+        return multiply_rows(gradient.flatten(0, -2).t(), x.flatten(0, -2).t())
 
     def of_groups(self, rows: torch.Tensor, weight: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
         """Rows (T, k), those of expert e up to `offsets[e]`, times its matrix of (E, n, k): (T, n)."""
@@ -92,7 +92,7 @@ def rounded_groups(groups: Padded) -> tuple[torch.Tensor, torch.Tensor]:
     return values.flatten(0, 1).t().contiguous(), down
 
 
-def multiply(left: torch.Tensor, right: torch.Tensor, *, fast: bool = False) -> torch.Tensor:
+def multiply_rows(left: torch.Tensor, right: torch.Tensor, *, fast: bool = False) -> torch.Tensor:
     """Product of rows, left (m, k) · right (n, k)ᵀ, both in eight bits, summed in fp32; `fast` on a GPU."""
     on_gpu = left.is_cuda
     (a, a_scale), (b, b_scale) = rounded(left), rounded(right)

@@ -21,7 +21,7 @@ from costmodel.campaign.closed_form import expected
 from costmodel.campaign.compose import course_of
 from costmodel.campaign.record import Band, FailureModel, chance_within
 from costmodel.layout import ParallelLayout
-from planner.campaign.finish import campaign_of, job_of
+from planner.campaign.finish import campaign_job_of, campaign_of
 from planner.plan import LAYERS_OF_STAGE, OPTIMISED, Plan, PlanRequest, stack_of
 from planner.questions.phases import Phase
 from planner.rules.check import check_memory
@@ -117,13 +117,13 @@ def _in_one_place(layouts: Sequence[ParallelLayout], seconds: Floats, switch_s: 
 
 def mean_s(plan: Plan, world: FailureModel) -> float:
     """Mean seconds of a phase by the closed form, as a stretch of a long run: steps over the useful share."""
-    job = job_of(plan)
+    job = campaign_job_of(plan)
     return job.work_s / expected(course_of(job, world, plan.request.cluster)).useful
 
 
 def reshard_s(plan: Plan, world: FailureModel) -> float:
     """Seconds from the last step under one layout to the first under another: save, restart, load."""
-    course = course_of(job_of(plan), world, plan.request.cluster)
+    course = course_of(campaign_job_of(plan), world, plan.request.cluster)
     last = course.levels[-1]
     written_s = last.stall_s + last.durable_s
     restart_s = float(getattr(world.times, world.restart).seconds)

@@ -15,7 +15,7 @@ from costmodel.campaign.record import Band, LostShare
 from costmodel.campaign.simulate import Runs, simulate
 from costmodel.layout import layout_words
 from planner.analysis.what_if import VARIATIONS, Planner
-from planner.campaign.finish import job_of
+from planner.campaign.finish import campaign_job_of
 from planner.plan import Plan, PlanRequest
 from topology.base.errors import InputError
 
@@ -72,7 +72,7 @@ def course_of_plan(plan: Plan) -> Course:
             cause="it holds a step, no campaign",
             fix="say how many tokens to train, such as 1T",
         )
-    return course_of(job_of(plan), plan.campaign.failures, plan.request.cluster)
+    return course_of(campaign_job_of(plan), plan.campaign.failures, plan.request.cluster)
 
 
 def useful_map(course: Course) -> UsefulMap:

@@ -85,7 +85,7 @@ class Contender:
                 mode=mode,
                 proposed=self.proposed,
             )
-        return summary_of(self.plan, proposed=self.proposed)
+        return plan_summary(self.plan, proposed=self.proposed)
 
 
 def worth_of_plan(plan: ServingPlan) -> Worth:
@@ -103,7 +103,7 @@ def worth(request: ServingRequest, rate_per_s: float, gpus: int, dollars: float)
     return (float(gpus), dollars) if request.objective == "gpus" else (dollars, float(gpus))
 
 
-def summary_of(plan: ServingPlan, *, proposed: bool = True) -> FleetSummary:
+def plan_summary(plan: ServingPlan, *, proposed: bool = True) -> FleetSummary:
     """One line on a plan."""
     estimate, job = plan.estimate, plan.request.job
     tokens = (job.input_tokens + job.output_tokens) / MEGA

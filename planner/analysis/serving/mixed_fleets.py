@@ -15,7 +15,7 @@ import numpy as np
 
 from costmodel.serving.bands import unmeasured_axes
 from planner.serving.board import Board, learn_share
-from planner.serving.capacity import after_warm_up, replicas
+from planner.serving.capacity import after_warm_up, replicas_for
 from planner.serving.fleet import FleetRun, run_pools
 from planner.serving.fleet_choice import MOST_FLEET_GPUS, Selection, paid_for
 from planner.serving.plan import FleetSummary, ServingRequest
@@ -76,7 +76,7 @@ class WorkerPool:
 
     def _least(self, i: int) -> float:
         """Workers of option i that no fewer were ruled out of."""
-        return replicas(self.rate_per_s, self.board.capacities_per_s[i])
+        return replicas_for(self.rate_per_s, self.board.capacities_per_s[i])
 
     def _most_useful(self, i: int, known_usd: float) -> int:
         """Most workers of option i that cost less than what is known."""

@@ -13,7 +13,7 @@ MOST_LOOKED_UP = 1_000_000
 """Lookups of a prompt in a cache that a trace is followed for, about a second: its first requests."""
 
 
-def followed(plan: ServingPlan, trace: Load) -> int:
+def followed_requests(plan: ServingPlan, trace: Load) -> int:
     """Requests of the trace, from its first, that are followed."""
     return min(len(trace), max(MOST_LOOKED_UP // (plan.prefill or plan.decode).workers, 1))
 
@@ -25,7 +25,7 @@ def hit_rates(plan: ServingPlan, trace: Load) -> Mapping[Policy, float]:
     """
     if not trace.block_hashes:
         return {}
-    pool, count = plan.prefill or plan.decode, followed(plan, trace)
+    pool, count = plan.prefill or plan.decode, followed_requests(plan, trace)
     head = replace(
         trace, input_tokens=trace.input_tokens[:count], block_hashes=trace.block_hashes[:count],
     )  # fmt: skip
@@ -45,7 +45,7 @@ def hits_in_words(plan: ServingPlan, trace: Load) -> str:
     pool = plan.prefill or plan.decode
     return (
         f"prefix caches of {pool.workers} × {pool.kv_capacity_tokens:,} tokens would find of "
-        f"{followed(plan, trace):,} prompts, by router: {rates}; {_counted(plan)}"
+        f"{followed_requests(plan, trace):,} prompts, by router: {rates}; {_counted(plan)}"
     )
 
 

@@ -21,7 +21,7 @@ from planner.analysis.serving.fleets import find_fleet
 from planner.analysis.serving.processes import Each
 from planner.questions.serving.services import Service
 from planner.questions.serving.understand import Asked
-from planner.serving.fleet_choice import machines_of
+from planner.serving.fleet_choice import machines_for
 from planner.serving.plan import ServingPlan, ServingRequest
 from topology.base.errors import NoFeasiblePlanError
 from topology.hardware.offers import Offer
@@ -104,7 +104,7 @@ def _alone(fleets: Sequence[ServedTogether]) -> SharedFleet:
 def _sharing(fleets: Sequence[ServedTogether], offer: Offer, apart: float | None) -> SharedFleet:
     """All replicas on as few machines as hold them, the largest placed first."""
     workers = [(pool.layout.num_gpus, pool.workers) for fleet in fleets for _, pool in fleet.plan.pools]
-    machines = machines_of(workers, offer.gpus)
+    machines = machines_for(workers, offer.gpus)
     return SharedFleet(
         fleets=tuple(fleets),
         offer=offer,

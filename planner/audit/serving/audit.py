@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from costmodel.kernels.tables import Calibration
 from planner.analysis.serving.fleets import find_fleet
 from planner.audit.read import Reading
-from planner.audit.serving.changes import ServerChange, best_per_s, changes_of
+from planner.audit.serving.changes import ServerChange, best_per_s, server_changes
 from planner.audit.serving.load import ServedLoad
 from planner.audit.serving.running import RunningServer, running
 from planner.audit.serving.server import Server, Unknown
@@ -109,7 +109,7 @@ def _under(cal: Calibration, server: Server, load: ServedLoad) -> LoadAudit:
         longest = f"the server {now.reason}: its weights leave the cache less room than one request needs"
         findings += ((longest, "start it on more GPUs, or with smaller weights, cache or requests"),)
         return LoadAudit(load=load, best=best, findings=findings, fits=False)
-    changes = changes_of(cal, server, request, hierarchy, now=now, best=best)
+    changes = server_changes(cal, server, request, hierarchy, now=now, best=best)
     return LoadAudit(load=load, running=now, best=best, changes=changes, findings=findings)
 
 

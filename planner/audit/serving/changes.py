@@ -38,7 +38,7 @@ def best_per_s(plan: ServingPlan) -> float:
     return plan.estimate.capacity_requests_per_s
 
 
-def changes_of(
+def server_changes(
     cal: Calibration,
     server: Server,
     request: ServingRequest,

@@ -17,7 +17,7 @@ from costmodel.serving.deployment import KvDtype, ServingLayout, Weights, publis
 from costmodel.serving.engine import serving_stack
 from planner.audit.facts import JobFacts
 from planner.audit.read import Reading
-from planner.formats.settings import whole
+from planner.formats.settings import whole_or_none
 from topology.base.errors import InputError, shown
 from topology.catalog import gpu_name
 from topology.hardware.datasheets import default_gpu
@@ -219,7 +219,7 @@ def _waits(facts: JobFacts, layout: ServingLayout, assumed: list[str]) -> tuple[
     waits = []
     for name, (word, default) in _WAITS.items():
         value = facts.value(name)
-        steps = default if value is None else whole(value)
+        steps = default if value is None else whole_or_none(value)
         if steps is None or steps < 0:
             raise InputError(
                 what=f"the server's {word} is no number of steps",

@@ -10,7 +10,7 @@ import math
 from planner.engines.megatron_lm.modules import spelled_modules
 from planner.engines.megatron_lm.pairing import FLAG as PAIRS
 from planner.engines.megatron_lm.stages import PP, chunks_of
-from planner.engines.refusal import Stopped, WordLaw, asks, on
+from planner.engines.refusal import Stopped, WordLaw, needs_words, on
 from planner.engines.setting import EngineSetting, Given, Word
 from planner.law import stop
 
@@ -144,13 +144,13 @@ EXPERT_REFUSALS: tuple[WordLaw, ...] = (
         reads=(BIAS, CHOSEN, OF_GROUPS, GROUPS, SCORES, BEFORE, BALANCE, EXPERTS),
         stops=_router,
     ),
-    asks("capacity", PADDED, CAPACITY),
+    needs_words("capacity", PADDED, CAPACITY),
     stop(
         name="expert-overlap",
         reads=(PAIRS, EP, PP, *_CHUNKS, GRANULARITY, METHOD, COUNT, MODULES, DISPATCHER, SHARED_BESIDE),
         stops=_pairs,
     ),
-    asks("expert-overlap", DELAYED, PAIRS),
+    needs_words("expert-overlap", DELAYED, PAIRS),
 )
 
 EXPERT_WORDS = EngineSetting(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from planner.engines.megatron_lm.modules import spelled_modules
 from planner.engines.megatron_lm.stages import PP, chunks_of
 from planner.engines.megatron_lm.state import AWARE, DTYPES, GRADS, OFFLOADED
-from planner.engines.refusal import Stopped, WordLaw, asks, excludes, on
+from planner.engines.refusal import Stopped, WordLaw, excludes, needs_words, on
 from planner.engines.setting import EngineSetting, Given, Word
 from planner.law import stop
 
@@ -239,7 +239,7 @@ STATE_REFUSALS: tuple[WordLaw, ...] = (
         reads=(KEPT_FP8, KEPT_FP4, FP8, FP4, RECIPE, ENDS_BF16, SHARDED, FSDP, TORCH_FSDP),
         stops=_eight_bits,
     ),
-    asks("reused-buffers", REUSED, KEPT_FP8),
+    needs_words("reused-buffers", REUSED, KEPT_FP8),
     excludes("reused-buffers", REUSED, WITH_STEP),
     stop(
         name="state-precision",

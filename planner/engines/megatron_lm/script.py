@@ -19,11 +19,11 @@ def render(words: Mapping[str, Any], environment: tuple[Variable, ...]) -> str:
     exports = [
         f"# {variable.why}\nexport {variable.name}={shell(variable.value)}" for variable in environment
     ]
-    lines = [f"  {' '.join(shell(part) for part in parts)}" for parts in parts_of(words)]
+    lines = [f"  {' '.join(shell(part) for part in parts)}" for parts in words_with_values(words)]
     return "\n".join([HEAD, *exports, ARRAY, *lines, ")"]) + "\n"
 
 
-def parts_of(words: Mapping[str, Any]) -> list[list[str]]:
+def words_with_values(words: Mapping[str, Any]) -> list[list[str]]:
     """Every word with its values, as a command line has them."""
     return [[name, *_values(value)] for name, value in words.items()]
 
@@ -33,13 +33,13 @@ def _values(value: Any) -> list[str]:
         return []
     if isinstance(value, (list, tuple)):
         return [text for element in value for text in _values(element)]
-    return [number(value)] if isinstance(value, float) else [str(value)]
+    return [shortest_number(value)] if isinstance(value, float) else [str(value)]
 
 
-def number(value: float) -> str:
+def shortest_number(value: float) -> str:
     """A number in the fewest digits that say it.
 
-    >>> number(8.0), number(1e-5), number(0.1 + 0.2)
+    >>> shortest_number(8.0), shortest_number(1e-5), shortest_number(0.1 + 0.2)
     ('8', '1e-05', '0.30000000000000004')
     """
     short = f"{value:g}"

@@ -26,7 +26,7 @@ PUBLISHED = {"input": ((1730, 5696), (7059, 12985)), "output": ((415, 834), (208
 """Median and 90th percentile of two loads, tokens: Sarathi-Serve, OSDI 2024, table 2."""
 
 
-def lengths_of(flags: ServeFlags, trace: Load | None, model: ModelSpec) -> dict[str, Any]:
+def request_lengths(flags: ServeFlags, trace: Load | None, model: ModelSpec) -> dict[str, Any]:
     """Mean and 99th percentile of input and output: as traced, as given, or as published loads spread.
 
     Args:

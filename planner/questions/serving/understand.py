@@ -20,7 +20,7 @@ from planner.questions.flags import ServeFlags
 from planner.questions.serving.adapters import served_adapters
 from planner.questions.serving.caches import counted_caches, highest_hit_rate
 from planner.questions.serving.compared import compared_modes, compared_weights, one_of, shown_only_of
-from planner.questions.serving.lengths import length_notes, lengths_of
+from planner.questions.serving.lengths import length_notes, request_lengths
 from planner.questions.serving.offers import Renting, in_smaller_machines, nodes_for, offered, renting
 from planner.questions.serving.speculation import drafted_pins, speculated, speculation_note
 from planner.questions.training import MOST_GPUS
@@ -181,9 +181,9 @@ def _spare(flags: ServeFlags) -> int:
 
 def _level(name: str, engine: str, gpu: str) -> ServingLevel:
     """The level of the user's own server of this engine and GPU kind."""
-    from costmodel.accuracy.kept_anchors import recall
+    from costmodel.accuracy.kept_anchors import kept_anchor
 
-    measured = recall(name).serving
+    measured = kept_anchor(name).serving
     serving_level = next((level for level in measured if (level.engine, level.gpu) == (engine, gpu)), None)
     if serving_level is None:
         others = ", ".join(f"{level.engine} on {level.gpu}" for level in measured) or "no server"
@@ -260,7 +260,7 @@ def _job(flags: ServeFlags, trace: Load | None, model: ModelSpec) -> ServingJob:
     ]
     if len(given) > 1:
         raise InputError(what="two loads were given", cause=" and ".join(given), fix=f"give {given[0]} alone")
-    lengths = lengths_of(flags, trace, model)
+    lengths = request_lengths(flags, trace, model)
     rate = parse_rate(flags.rate) if flags.rate else (mean_rate_per_s(trace) if trace is not None else None)
     if trace is not None and rate == float("inf"):
         raise InputError(

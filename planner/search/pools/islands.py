@@ -12,10 +12,10 @@ from dataclasses import replace
 
 from planner.bounds.objective import goal_of
 from planner.plan import OfferedNodes, Plan, PlanRequest
-from planner.search.pools.pool import Looked, joined, part_of_pool, part_request
+from planner.search.pools.pool import Looked, joined_certificate, part_of_pool, part_request
 from planner.search.pools.unlike_plan import plan_score
 from planner.search.state import Search
-from topology.pools.kinds import island_parts, left_out, words_of
+from topology.pools.kinds import island_parts, nodes_in_words, nodes_left_out
 from topology.pools.rates import each_priced
 from topology.spec import ClusterSpec
 
@@ -47,7 +47,7 @@ def with_islands(request: PlanRequest, plan: Plan, better: Better) -> Plan:
         best = _of_pool(other, best, offered)
     if not looked:
         return plan
-    return replace(best, optimality=joined(best, looked), search_time_s=best.search_time_s)
+    return replace(best, optimality=joined_certificate(best, looked), search_time_s=best.search_time_s)
 
 
 def _suited(offered: ClusterSpec, request: PlanRequest, plan: Plan) -> Iterator[ClusterSpec]:
@@ -87,7 +87,7 @@ def _of_pool(plan: Plan, beaten: Plan, offered: ClusterSpec) -> Plan:
     before = beaten.pool.others if beaten.pool is not None else ()
     pool = OfferedNodes(offered=offered, others=(part_of_pool(beaten.request.cluster, beaten), *before))
     (node,) = plan.request.cluster.nodes
-    idle = words_of(left_out(offered, plan.request.cluster))
+    idle = nodes_in_words(nodes_left_out(offered, plan.request.cluster))
     number, size = node.count // node.nodes_per_domain, node.nodes_per_domain
     words = (
         f"scale-up domains are used as {number} of {size} nodes, which groups of ranks fill; {idle} left idle"

@@ -21,7 +21,7 @@ from planner.search.pools.unlike import UnlikeSearch, search_unlike
 from planner.search.pools.unlike_plan import plan_score, plan_unlike, plans_beside, with_alternatives
 from planner.stages.integer_program import ROUNDED_AWAY
 from topology.base.units import format_seconds
-from topology.pools.kinds import kinds_of, left_out, part_of, parts_of, stages_on, words_of
+from topology.pools.kinds import kinds_of, nodes_in_words, nodes_left_out, part_of, parts_of_pool, stages_on
 from topology.pools.rates import each_priced, with_idle
 from topology.spec import ClusterSpec
 
@@ -45,7 +45,7 @@ def best_of_pool(
     score = plan_score(best_answer) if isinstance(best_answer, Plan) else math.inf
     started, best = time.perf_counter(), None
     every: list[UnlikeSearch] = []
-    for part in parts_of(request.cluster):
+    for part in parts_of_pool(request.cluster):
         if len(kinds_of(part)) == 1:
             continue
         done = search_unlike(part_request(request, part, goal), cal, score)
@@ -64,7 +64,7 @@ def best_of_pool(
         optimality = _of_all(unlike, [best_answer])
         spent = best_answer.search_time_s
     else:
-        others = tuple(part_of_pool(part, None) for part in parts_of(request.cluster))
+        others = tuple(part_of_pool(part, None) for part in parts_of_pool(request.cluster))
         pool, optimality, spent = OfferedNodes(offered=request.cluster, others=others), unlike.optimality, 0.0
     words = pool_words(unlike.request.cluster, pool, unlike.kind_of_stage)
     plan = replace(
@@ -118,7 +118,7 @@ def _answers(
 ) -> list[tuple[ClusterSpec, Plan | Refusal]]:
     """Every choice of kinds of a pool with what is found on it."""
     goal = goal_of(request)
-    return [(part, search(part_request(request, part, goal))) for part in parts_of(request.cluster)]
+    return [(part, search(part_request(request, part, goal))) for part in parts_of_pool(request.cluster)]
 
 
 def _best_answer(
@@ -170,10 +170,10 @@ def plan_beside(plan: Plan, other: Alternative) -> Plan:
 
 def pool_words(used: ClusterSpec, pool: OfferedNodes, kind_of_stage: tuple[int, ...] = ()) -> tuple[str, ...]:
     """What is used of a pool, what is left idle and what using it would take, one sentence each."""
-    idle = left_out(pool.offered, used)
+    idle = nodes_left_out(pool.offered, used)
     if kind_of_stage:
         stages = ", ".join(stages_on(used, kind_of_stage))
-        left = f"; {words_of(idle)} left idle" if idle else ""
+        left = f"; {nodes_in_words(idle)} left idle" if idle else ""
         return (
             f"nodes differ: {stages}, each planned for as what it is{left}",
             "sends between stages take the slowest link of any kind of node",
@@ -184,13 +184,13 @@ def pool_words(used: ClusterSpec, pool: OfferedNodes, kind_of_stage: tuple[int, 
     cost = "no plan uses every node"
     if everything is not None and everything.step_time_s is not None:
         cost = f"with every node a step takes {format_seconds(everything.step_time_s)}"
-    return (f"nodes differ: {words_of(used.nodes)} are used, {words_of(idle)} left idle; {cost}",)
+    return (f"nodes differ: {nodes_in_words(used.nodes)} are used, {nodes_in_words(idle)} left idle; {cost}",)
 
 
 def part_of_pool(part: ClusterSpec, answer: object) -> PoolPart:
     """What was found on a part of the pool."""
     step_s = answer.estimate.step_time_s if isinstance(answer, Plan) else None
-    return PoolPart(nodes=words_of(part.nodes), num_gpus=part.num_gpus, step_time_s=step_s)
+    return PoolPart(nodes=nodes_in_words(part.nodes), num_gpus=part.num_gpus, step_time_s=step_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,15 +223,17 @@ def _with_unlike(plan: Plan, every: Sequence[UnlikeSearch], seconds: float) -> P
         )
         for done in every
     ]
-    return replace(plan, optimality=joined(plan, looked), search_time_s=plan.search_time_s + seconds)
+    return replace(
+        plan, optimality=joined_certificate(plan, looked), search_time_s=plan.search_time_s + seconds
+    )
 
 
 def _of_all(best: Plan, plans: Sequence[Plan]) -> Optimality:
     """The certificate of the best of several plans: what no layout of any part can beat."""
-    return joined(best, [_looked(plan) for plan in plans if plan is not best])
+    return joined_certificate(best, [_looked(plan) for plan in plans if plan is not best])
 
 
-def joined(plan: Plan, others: Sequence[Looked]) -> Optimality:
+def joined_certificate(plan: Plan, others: Sequence[Looked]) -> Optimality:
     """The certificate of a plan with what other searches looked at: their scores as steps of its own GPUs."""
     certificate, goal, G, step_s = (
         plan.optimality,

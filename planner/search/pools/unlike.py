@@ -37,7 +37,7 @@ from planner.rules.check import check_pins
 from planner.search.best_first import begin
 from planner.search.candidates import decidable, named
 from planner.space.columns import Draft, Integers
-from planner.space.degrees import PairBound, complete, every_degrees, every_shard, join
+from planner.space.degrees import PairBound, complete, every_degrees, every_shard, join_shards
 from planner.space.dismissals import Dismissals
 from planner.space.unfold import eased, pipelines, placements, shardings, variants
 from planner.stages.unlike import arrangement_bounds, arrangements, kind_tables, split_unlike
@@ -201,7 +201,9 @@ def _every(done: UnlikeSearch, bound: Any) -> tuple[LayoutTable, dict[str, int]]
     degrees = {name: column[possible] for name, column in degrees.items()}
     shards, broken = every_shard(s, done.pins, coarse=False)
     some = len(degrees["tp"]) > 0 and len(shards["tp"]) > 0
-    table, rejected = join(s, done.pins, degrees, shards, bound(done, shards) if bound and some else None)
+    table, rejected = join_shards(
+        s, done.pins, degrees, shards, bound(done, shards) if bound and some else None
+    )
     return table, {name: broken.get(name, 0) + rejected.get(name, 0) for name in {**broken, **rejected}}
 
 

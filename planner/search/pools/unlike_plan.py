@@ -14,13 +14,13 @@ from costmodel.training.unlike import estimate_unlike
 from planner.bounds.objective import goal_of_plan
 from planner.campaign.rental import paid_gpus_of
 from planner.plan import Alternative, Optimality, Plan, Problem
-from planner.search.alternatives import SLOWEST, fields_as_they_act, tied, words_between
+from planner.search.alternatives import SLOWEST, changed_words, fields_as_they_act, tied
 from planner.search.candidates import SHAPE, shape_of
 from planner.search.origin import origin_of
 from planner.search.pools.unlike import UnlikeChoice, UnlikeSearch, best_of
 from planner.stages.integer_program import ROUNDED_AWAY
 from topology.fabric.mesh import Mesh, mesh
-from topology.pools.kinds import gpus_of_stages, left_out, places_of, stages_on, words_of
+from topology.pools.kinds import gpus_of_stages, kind_places, nodes_in_words, nodes_left_out, stages_on
 from topology.spec import ClusterSpec
 
 MOST_SHAPES = 8
@@ -141,7 +141,7 @@ def alternative_of(best: Plan, other: Plan) -> Alternative:
     now, before = other.estimate, best.estimate
     used = other.request.cluster
     offered = best.pool.offered if best.pool is not None else used
-    elsewhere = places_of(used, offered) != places_of(best.request.cluster, offered)
+    elsewhere = kind_places(used, offered) != kind_places(best.request.cluster, offered)
     spared = before.peak_memory_bytes - now.peak_memory_bytes
     return Alternative(
         layout=other.layout,
@@ -154,9 +154,9 @@ def alternative_of(best: Plan, other: Plan) -> Alternative:
         out_of_memory_chance=now.out_of_memory_chance,
         slower_by=now.step_time_s / before.step_time_s - 1,
         tied=tied(now, before),
-        difference="; ".join([_where(other, offered), words_between(_fields(best), _fields(other), spared)]),
+        difference="; ".join([_where(other, offered), changed_words(_fields(best), _fields(other), spared)]),
         simulated_s=other.simulated_s,
-        kinds=places_of(used, offered) if elsewhere else (),
+        kinds=kind_places(used, offered) if elsewhere else (),
         kind_of_stage=other.kind_of_stage,
     )
 
@@ -168,9 +168,9 @@ def _fields(plan: Plan) -> dict[str, int | str | None]:
 def _where(plan: Plan, offered: ClusterSpec) -> str:
     """On which nodes of a pool a plan runs, and which are idle."""
     used = plan.request.cluster
-    idle = left_out(offered, used)
-    left = f", {words_of(idle)} left idle" if idle else ""
+    idle = nodes_left_out(offered, used)
+    left = f", {nodes_in_words(idle)} left idle" if idle else ""
     if plan.kind_of_stage:
         return ", ".join(stages_on(used, plan.kind_of_stage)) + left
-    alike = ", each planned for as the slowest and smallest" if len(places_of(used, offered)) > 1 else ""
-    return f"all on {words_of(used.nodes)}{alike}{left}"
+    alike = ", each planned for as the slowest and smallest" if len(kind_places(used, offered)) > 1 else ""
+    return f"all on {nodes_in_words(used.nodes)}{alike}{left}"

@@ -12,7 +12,7 @@ from app.figures.memory import memory_bars
 from app.figures.network import drawn_graph, kind_words, network_map, wires_by_level
 from app.figures.roofline import roofline
 from app.figures.schedule.gantt import busy_share, schedule_gantt, shown_events, trace_json
-from app.figures.step_time import drawn_parts, parts_of, waterfall, waterfalls
+from app.figures.step_time import drawn_parts, waterfall, waterfall_parts, waterfalls
 from app.figures.style import GREY, alt_text
 from app.figures.tornado import tornado
 from costmodel.estimate import Estimate, TimeBreakdown
@@ -99,7 +99,7 @@ def test_parts_too_small_to_see_are_drawn_as_one():
     small = replace(ESTIMATE, time=replace(TIME, optimizer_s=0.09, host_s=0.006, pp_s=0.004))
     drawn = drawn_parts(small)
     assert drawn["rest"] == pytest.approx(0.01)
-    assert sum(drawn.values()) == pytest.approx(sum(parts_of(small.time).values()))
+    assert sum(drawn.values()) == pytest.approx(sum(waterfall_parts(small.time).values()))
 
 
 def small_plan(estimate: Estimate = ESTIMATE, **flags) -> Plan:

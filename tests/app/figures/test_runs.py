@@ -9,7 +9,7 @@ import pytest
 from app.figures.executor.runs import runs_over_time
 from app.figures.style import alt_text
 from app.store import runs
-from app.store.runs import RunSummary, runs_in, summary_of
+from app.store.runs import RunSummary, run_summary, runs_in
 from topology.base.units import GIB
 
 LINE = {
@@ -41,7 +41,7 @@ def test_runs_are_told_in_the_order_they_were_written(tmp_path):
 
 def test_the_median_step_is_compared_and_the_picture_says_by_how_much(tmp_path):
     """Ratios are measured over predicted; the reading names the latest run and the furthest."""
-    found = [summary_of(a_run(tmp_path, name, step_s, 100.0)) for name, step_s in (("a", 3.0), ("b", 2.2))]
+    found = [run_summary(a_run(tmp_path, name, step_s, 100.0)) for name, step_s in (("a", 3.0), ("b", 2.2))]
     assert [run.step_s for run in found] == [3.0, 2.2]
     (step,) = runs_over_time(found).data  # no memory was planned: no name without a mark in the legend
     assert (step.name, list(step.y)) == ("step time", pytest.approx([1.5, 1.1]))
@@ -53,7 +53,7 @@ def test_a_run_on_another_device_is_never_compared(tmp_path, monkeypatch):
     monkeypatch.setattr(
         runs, "unlike_device", lambda folder: "It runs on cpu." if folder.name == "cpu" else ""
     )
-    found = [summary_of(a_run(tmp_path, name, 2.0, 100.0)) for name in ("cpu", "gpu")]
+    found = [run_summary(a_run(tmp_path, name, 2.0, 100.0)) for name in ("cpu", "gpu")]
     assert (found[0].predicted_step_s, found[0].predicted_memory_bytes) == (None, None)
     assert found[0].step_s == 2.0
     picture = runs_over_time(found)

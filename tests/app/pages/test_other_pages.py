@@ -15,7 +15,7 @@ from app.pages.question.sidebar import BY_GPU
 from app.quantities import format_percent
 from app.reports.topology import parse_layout, topology_answer
 from app.store.run_log import CHECKPOINT_FOLDER, RunStep, checkpoints_of
-from costmodel.accuracy.left_out import ALL, left_out
+from costmodel.accuracy.left_out import ALL, left_out_errors
 from costmodel.accuracy.training import predict_rows, summarise
 from costmodel.accuracy.training_runs import PUBLISHED_RUNS, read_rows
 from costmodel.evidence.table import RUNS
@@ -163,7 +163,7 @@ def test_the_accuracy_page_gives_the_errors_of_the_command(open_page):
 def test_the_accuracy_page_says_how_far_off_it_is_for_someone_new(open_page):
     """Not only as shipped: the README's figures with the vendor left out; an uploaded table has none."""
     page = open_page("accuracy")
-    found = left_out()[ALL]
+    found = left_out_errors()[ALL]
     nine = f"9 in 10 within {format_percent(found.p90_error)}"
     errors = f"±{format_percent(found.median_error)} in the median, {nine}"
     assert f"{errors} ({found.runs:,} runs) on all engines" in words(page)

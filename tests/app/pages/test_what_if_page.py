@@ -6,7 +6,7 @@ import shlex
 import pytest
 
 from app.figures.step_time import PART_LABELS
-from app.pages.answer.headline import files_of
+from app.pages.answer.headline import downloads_of
 from app.pages.answer.pictures import why_lost
 from app.pages.base.frame import hasten_spinners
 from app.quantities import format_duration, format_percent, format_share, format_usd
@@ -78,7 +78,7 @@ def test_the_shown_command_asks_exactly_this_question(open_page):
 def test_what_is_taken_home_is_the_plan(open_page):
     """plan.json reads back as the plan, plans.csv has its records, trace.json is in the Trace Event Format."""
     page, plan = open_page("what_if", **SMALL, tp="2", pp="2"), plan_of(settings=("tp=2", "pp=2"))
-    files = {name: write() for name, write in files_of(plan).items()}
+    files = {name: write() for name, write in downloads_of(plan).items()}
     assert [button.label for button in page.get("download_button")] == list(files)
     assert from_json(files["plan.json"], "plan.json") == with_campaign(plan)
     assert files["plans.csv"] == csv_text(plan.rows())
@@ -266,7 +266,7 @@ def test_a_defect_is_named_and_the_page_lives_on(open_page, monkeypatch):
     def broken(*_):
         raise ZeroDivisionError
 
-    monkeypatch.setattr("app.pages.what_if.planned", broken)
+    monkeypatch.setattr("app.pages.what_if.planned_answer", broken)
     page = open_page("what_if", **SMALL)
     assert "Something broke here, not in your input." in words(page)
     assert "ZeroDivisionError" in words(page)

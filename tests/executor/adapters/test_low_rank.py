@@ -13,7 +13,7 @@ pytest.importorskip("torch")
 
 import torch
 
-from costmodel.campaign.checkpoint import saved_bytes
+from costmodel.campaign.checkpoint import checkpoint_bytes
 from costmodel.job import TrainingJob
 from costmodel.stack import stack
 from costmodel.updates.adapters import Adapter, parse_adapter
@@ -21,7 +21,7 @@ from executor.adapters.low_rank import add_adapter, is_added
 from executor.model.transformer import build_model
 from executor.parallel import weights
 from executor.parallel.weights import initialize
-from executor.validation.reference import batch_of, compare, run_layout, run_reference
+from executor.validation.reference import batch_of, outcome_difference, run_layout, run_reference
 from tests.executor.parallel.test_parity import CASES, DENSE, MLA, SETTINGS, TOLERANCE
 from topology.base.errors import InputError
 
@@ -48,7 +48,7 @@ def test_every_layout_trains_what_one_process_trains(name: str) -> None:
     assert set(truth.gradients) == {gradient for gradient in truth.gradients if is_added(gradient)}
     assert set(found.gradients) == set(truth.gradients)
     assert min(float(gradient.norm()) for gradient in truth.gradients.values()) > 0
-    difference = compare(truth, found)
+    difference = outcome_difference(truth, found)
     assert difference.loss < TOLERANCE
     assert difference.gradient < TOLERANCE, difference.worst
 
@@ -59,7 +59,7 @@ def test_latent_attention_is_adapted_over_tensor_parallel_ranks() -> None:
     case = dataclasses.replace(
         CASES["tp2-pp2"], spec=MLA, adapter=parse_adapter("lora:r=2,targets=attention"), steps=2
     )
-    difference = compare(run_reference(case, SETTINGS), run_layout(case, SETTINGS))
+    difference = outcome_difference(run_reference(case, SETTINGS), run_layout(case, SETTINGS))
     assert difference.loss < TOLERANCE
     assert difference.gradient < TOLERANCE, difference.worst
 
@@ -160,7 +160,7 @@ def test_a_checkpoint_counts_what_peft_saves(words: str, tmp_path: Path) -> None
     theirs.save_pretrained(tmp_path)
     stored = load_file(tmp_path / "adapter_model.safetensors")
     job = TrainingJob(sequence_length=16, global_batch_size=4, adapter=adapter)
-    ours = saved_bytes(Workload(model=DENSE, job=job, stack=stack("pytorch")))
+    ours = checkpoint_bytes(Workload(model=DENSE, job=job, stack=stack("pytorch")))
     assert ours == 14 * sum(tensor.numel() for tensor in stored.values())
 
 

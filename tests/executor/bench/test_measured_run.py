@@ -14,7 +14,7 @@ pytest.importorskip("torch")
 import torch
 
 from app.store.steps import keep_measured_step
-from costmodel.accuracy.kept_anchors import recall
+from costmodel.accuracy.kept_anchors import kept_anchor
 from costmodel.kernels.measurement import read_measurements
 from costmodel.layout import ParallelLayout
 from executor.bench.host_profile import cpu_cluster
@@ -108,7 +108,7 @@ def test_measured_step_of_a_gloo_run_anchors_predictions(
     row.write_text(row.read_text().replace(f"{measurement.value:.6g}", slower))
     assert run(["accuracy", str(row), "--trust-paths", "--anchor", str(row), "--name", "gloo", "--json"]) == 0
     capsys.readouterr()
-    level = recall("gloo").level_of("meshplan")
+    level = kept_anchor("gloo").level_of("meshplan")
     assert level is not None
     assert 1.0 < level.level < 1.5
 

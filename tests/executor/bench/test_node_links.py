@@ -17,7 +17,15 @@ pytest.importorskip("torch", reason="torch is not installed")
 from costmodel.kernels.measurement import read_measurements
 from executor.bench.measured_links import with_links
 from executor.bench.node_links import NodeLinks, pair_entries, ranks_of_hosts, seat_of
-from executor.bench.node_pairs import ACROSS, Pair, level_of, levels_of, rounds, slow_hosts, slow_pairs
+from executor.bench.node_pairs import (
+    ACROSS,
+    Pair,
+    boundaries_of,
+    innermost_level,
+    rounds,
+    slow_hosts,
+    slow_pairs,
+)
 from tests.executor.launch.namespaces import INTERFACE, modules_on_hosts, possible
 from tests.executor.launch.test_placed_ranks import HOSTS, four_hosts
 from tests.unit.topology.pools.test_kinds import pool
@@ -44,9 +52,9 @@ def test_rounds_have_every_pair_once_and_no_host_twice(count: int) -> None:
 
 def measured(rate: float = 4e11, across: float = 1e11, **slow: float) -> tuple[Pair, ...]:
     """Eight hosts below two leaves, whose pairs have these bytes/s; `h0_h5` is the pair of hosts 0 and 5."""
-    levels, found = levels_of(build(LEAVES)), []
+    levels, found = boundaries_of(build(LEAVES)), []
     for pair in combinations(range(8), 2):
-        level = level_of(pair, levels)
+        level = innermost_level(pair, levels)
         usual = rate if level == "leaf" else across
         of_pair = slow.get(f"h{pair[0]}_h{pair[1]}", usual)
         seconds = 5e-6 if level == "leaf" else 9e-6
@@ -56,9 +64,9 @@ def measured(rate: float = 4e11, across: float = 1e11, **slow: float) -> tuple[P
 
 def test_levels_are_those_of_the_cluster() -> None:
     """Twelve pairs share a leaf, sixteen cross; nodes alone and one spine are no level."""
-    assert [level.name for level in levels_of(build(LEAVES))] == ["leaf", ACROSS]
+    assert [level.name for level in boundaries_of(build(LEAVES))] == ["leaf", ACROSS]
     assert [pair.level for pair in measured()].count("leaf") == 12
-    racks = levels_of(build(default_cluster("gb200", 144).spec))
+    racks = boundaries_of(build(default_cluster("gb200", 144).spec))
     assert [len(set(level.unit_of_host)) for level in racks] == [2, 1]
 
 
@@ -97,9 +105,9 @@ def test_the_cluster_gets_what_its_links_have() -> None:
 def test_links_of_a_scale_up_domain_are_no_nics() -> None:
     """Trays of one rack say what NVLink has, those of two what the NICs have."""
     cluster = build(default_cluster("gb200", 144).spec)
-    levels = levels_of(cluster)
+    levels = boundaries_of(cluster)
     pairs = tuple(
-        Pair(hosts=pair, level=level_of(pair, levels), latency_s=1e-6, bytes_per_s=rate)
+        Pair(hosts=pair, level=innermost_level(pair, levels), latency_s=1e-6, bytes_per_s=rate)
         for pair, rate in (((0, 1), 3.2e12), ((0, 18), 1.6e11))
     )
     (node,) = with_links(cluster, links(pairs, 4))[0].nodes

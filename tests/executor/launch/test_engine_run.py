@@ -173,7 +173,7 @@ def test_a_plan_whose_twin_does_not_hold_is_not_started(
         checks=(Check(name="counts", verdict="does not hold", detail="3 of 4", seconds=1.0),)
     )
     monkeypatch.setattr(validate, "validate", lambda *_: wrong)
-    monkeypatch.setattr(by_engine, "start", lambda *_: pytest.fail("it was started"))
+    monkeypatch.setattr(by_engine, "run_start_script", lambda *_: pytest.fail("it was started"))
     monkeypatch.setenv("PROGRAM", "x.py")
     path = tmp_path / "wanted.json"
     path.write_text(to_json(planned_for("deepspeed", "pytorch")), encoding="utf-8")
@@ -187,7 +187,7 @@ def test_several_nodes_meet_where_they_are_told_and_wait_for_the_first_ones_file
     """Each by its number; a job of another size than the plan's is refused."""
     plan = planned_for("megatron", "megatron-core")
     with pytest.raises(InputError, match="another number of nodes"):
-        by_engine.place_of(plan, Nodes(count=2, rank=1), "host:1")
+        by_engine.rendezvous_of(plan, Nodes(count=2, rank=1), "host:1")
     monkeypatch.setattr(by_engine, "MEETING_S", 0.1)
     monkeypatch.setattr(by_engine, "LOOK_S", 0.1)
     with pytest.raises(InputError, match="has not written the run"):

@@ -13,7 +13,7 @@ from app.cli import run
 from costmodel.layout import ParallelLayout
 from executor.launch.environment import check_named, environment_of_ranks, import_path
 from executor.launch.nodes import Nodes, interfaces, listening_interface, loopback, placed
-from executor.launch.run_lock import LOCK_FILE, held
+from executor.launch.run_lock import LOCK_FILE, run_lock
 from executor.launch.schedulers import nodes_here
 from executor.launch.supervise import meetings_of
 from planner.plan import Plan, to_json
@@ -180,7 +180,7 @@ def test_the_lock_of_a_foreign_folder_leads_nowhere_else(tmp_path: Path) -> None
     """A link in its place is not followed: what it names would be overwritten."""
     (tmp_path / "precious").write_text("mine")
     (tmp_path / LOCK_FILE).symlink_to(tmp_path / "precious")
-    with pytest.raises(InputError, match="cannot be written"), held(tmp_path, pytest.fail):
+    with pytest.raises(InputError, match="cannot be written"), run_lock(tmp_path, pytest.fail):
         pass
     assert (tmp_path / "precious").read_text() == "mine"
 
@@ -199,14 +199,14 @@ def test_what_a_foreign_folder_says_of_nodes_leads_nowhere_else(link: str, tmp_p
 
 def test_nodes_of_a_run_hold_their_own_locks(tmp_path: Path) -> None:
     """They share a folder; a second launcher on either is refused while ranks that inherited a lock live."""
-    with held(tmp_path, pytest.fail), held(tmp_path, pytest.fail, 1) as second:
+    with run_lock(tmp_path, pytest.fail), run_lock(tmp_path, pytest.fail, 1) as second:
         inherited = os.dup(second)
-        with pytest.raises(InputError, match="another run is under way"), held(tmp_path, pytest.fail):
+        with pytest.raises(InputError, match="another run is under way"), run_lock(tmp_path, pytest.fail):
             pass
-    with pytest.raises(InputError, match="another run is under way"), held(tmp_path, pytest.fail, 1):
+    with pytest.raises(InputError, match="another run is under way"), run_lock(tmp_path, pytest.fail, 1):
         pass
     os.close(inherited)
-    with held(tmp_path, pytest.fail, 1):
+    with run_lock(tmp_path, pytest.fail, 1):
         pass
 
 
@@ -218,5 +218,5 @@ def test_a_file_system_without_locks_is_told(tmp_path: Path, monkeypatch: pytest
         raise OSError(38, "Function not implemented")
 
     monkeypatch.setattr(fcntl, "flock", unsupported)
-    with held(tmp_path, said.append):
+    with run_lock(tmp_path, said.append):
         assert "cannot be locked (Function not implemented)" in said[0]

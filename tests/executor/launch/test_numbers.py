@@ -19,7 +19,7 @@ from executor.comm.meeting import endpoint, is_here
 from executor.launch.membership import SILENT_S, MembershipTable
 from executor.launch.nodes import UNNUMBERED, Nodes, loopback, name_here
 from executor.launch.numbers import Numbers
-from executor.launch.run_lock import held, holder_of
+from executor.launch.run_lock import holder_of, run_lock
 from executor.launch.schedulers import alone_hint, nodes_here, nodes_line
 from executor.launch.supervise import MEETINGS
 from executor.launch.turns import EARLIER_S
@@ -140,7 +140,7 @@ def test_a_node_that_is_started_again_has_its_number_back(tmp_path: Path) -> Non
     numbers, table = hosts.comes("b"), hosts.table(1)
     with pytest.raises(InputError, match="another launcher of this run is under way on a node of this name"):
         hosts.waits(numbers, 3, table)
-    with held(tmp_path, pytest.fail, 1):
+    with run_lock(tmp_path, pytest.fail, 1):
         assert f"process {os.getpid()}" in holder_of(tmp_path, 1)
         with pytest.raises(InputError, match=f"b is node 1: process {os.getpid()}"):
             hosts.number("b")
@@ -207,7 +207,7 @@ def test_the_number_of_a_node_that_is_gone_goes_to_one_that_comes(tmp_path: Path
     hosts.age()
     new = hosts.comes("d")
     assert hosts.waits(new, round(SILENT_S) - 2, tables[0], tables[2]) is None
-    with held(tmp_path, pytest.fail, 1):
+    with run_lock(tmp_path, pytest.fail, 1):
         assert hosts.waits(new, 5, tables[0], tables[2]) is None
     assert hosts.waits(new, 1, tables[0], tables[2]) == 1
     before = Numbers(folder=hosts.folder, run=tmp_path, count=3, node="b", first=False)

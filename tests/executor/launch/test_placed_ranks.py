@@ -24,7 +24,7 @@ from planner.search.given_layout import plan_of_layout
 from tests.executor.conftest import TINY
 from tests.executor.launch.namespaces import INTERFACE, modules_on_hosts, on_hosts, possible
 from topology.builders import build
-from topology.discover.cluster import discover, facts_of
+from topology.discover.cluster import discover, dump_facts
 from topology.fabric.seats import seats
 from topology.spec import ClusterSpec
 
@@ -54,7 +54,7 @@ dist.destroy_process_group()
 
 def four_hosts(gpus_per_node: int) -> ClusterSpec:
     """As a job sees its switches: they name hosts in an order that is none of their names."""
-    spec = discover([facts_of(TREE, "topology.conf")], gpu="h100-sxm").spec
+    spec = discover([dump_facts(TREE, "topology.conf")], gpu="h100-sxm").spec
     return replace(
         spec,
         nodes=tuple(

@@ -21,9 +21,9 @@ from costmodel.layout import ParallelLayout
 from executor.parallel.device import is_device
 from executor.training.optimizer import OptimizerSettings
 from executor.training.trainer import _local_ranks
-from executor.validation.reference import ReferenceJob, compare, run_layout, run_reference
+from executor.validation.reference import ReferenceJob, outcome_difference, run_layout, run_reference
 from executor.validation.report import RankMeasurement
-from executor.validation.validate import gpus_of_stages, step_time
+from executor.validation.validate import gpu_names_of_stages, step_time_check
 from planner.plan import Plan, PlanRequest, problem_of, to_json
 from planner.rules.check import parse_pins
 from planner.rules.verdict import require_room
@@ -95,14 +95,14 @@ def test_gradients_of_unequal_stages_are_those_of_one_process(
     layout = ParallelLayout(pp=3, dp=2, zero_stage=1, recompute="full")
     case = ReferenceJob(spec=SIX, layout=layout, layers_of_stage=layers, recompute_of_stage=again)
     settings = OptimizerSettings(learning_rate=1e-2, warmup_steps=1, total_steps=10)
-    found = compare(run_reference(case, settings), run_layout(case, settings))
+    found = outcome_difference(run_reference(case, settings), run_layout(case, settings))
     assert max(found.loss, found.gradient) < 1e-5, found.worst
 
 
 def test_what_is_checked_of_a_stage_is_held_against_its_own_gpu() -> None:
     """Memory against the kind it runs on, seconds against that kind's; no single GPU anchors such a step."""
     plan = unlike()
-    kinds = gpus_of_stages(plan)
+    kinds = gpu_names_of_stages(plan)
     assert set(kinds) == {"h100-sxm", "a100-sxm-80gb"}
     assert require_room(plan) is plan
     of_a100 = kinds.index("a100-sxm-80gb")
@@ -111,8 +111,8 @@ def test_what_is_checked_of_a_stage_is_held_against_its_own_gpu() -> None:
     crowded = check_fits(replace(plan, estimate=replace(plan.estimate, memory_by_stage=tuple(full))))
     assert (crowded.verdict, "a100-sxm-80gb" in crowded.detail) == ("does not hold", True)
     measured = [_measured(stage) for stage in range(2)]
-    assert "of computation alone" in step_time(plan, [measured[of_a100]]).detail
-    assert "no rank ran on such a GPU here" in step_time(plan, [measured[1 - of_a100]]).detail
+    assert "of computation alone" in step_time_check(plan, [measured[of_a100]]).detail
+    assert "no rank ran on such a GPU here" in step_time_check(plan, [measured[1 - of_a100]]).detail
     assert not is_device(plan, "NVIDIA A100-SXM4-80GB", 80 * GIB)
 
 

@@ -15,7 +15,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from executor.model.attention import flex, plain
-from executor.model.attention.masks import BLOCK, Mask, reach_of
+from executor.model.attention.masks import BLOCK, Mask, query_reach
 
 WIDTH = 64  # keys of one step
 LENGTH = 1024
@@ -34,7 +34,7 @@ def looped(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Result (q, d) and log-sum-exp (q,) of one head as the kernel computes them."""
     blocks = flex.block_mask(mask, q.device)
-    queries, keys, first = (torch.from_numpy(x) for x in reach_of(mask))
+    queries, keys, first = (torch.from_numpy(x) for x in query_reach(mask))
     out, lse = torch.empty_like(q), torch.empty(len(q))
     for block in range(len(q) // BLOCK):
         rows = slice(block * BLOCK, (block + 1) * BLOCK)

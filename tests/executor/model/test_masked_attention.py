@@ -23,7 +23,7 @@ from torch.utils.checkpoint import checkpoint
 from executor.model.attention import flex, kernels, plain
 from executor.model.attention.documents import Documents
 from executor.model.attention.kernels import attend_masked, flex_on_cpu
-from executor.model.attention.masks import BLOCK, Mask, blocks_of, keys_of_rows, mask_of, reach_of
+from executor.model.attention.masks import BLOCK, Mask, keys_of_rows, mask_blocks, mask_of, query_reach
 from executor.torch_internals.fakes import fake_tensors
 from executor.torch_internals.recomputation import selective_checkpoint_contexts
 
@@ -192,7 +192,7 @@ def test_blocks_are_those_that_torch_finds_in_the_whole_mask(name: str) -> None:
     dense = visible(mask)
     pairs = torch.nn.functional.pad(dense, (0, -dense.shape[2] % BLOCK, 0, -dense.shape[1] % BLOCK))
     seen = pairs.unflatten(1, (-1, BLOCK)).unflatten(3, (-1, BLOCK)).sum((2, 4))
-    partial, whole = (torch.from_numpy(blocks) for blocks in blocks_of(mask))
+    partial, whole = (torch.from_numpy(blocks) for blocks in mask_blocks(mask))
     assert torch.equal(whole, seen == BLOCK * BLOCK)
     assert torch.equal(partial, (seen > 0) & (seen < BLOCK * BLOCK))
     theirs = create_block_mask(
@@ -234,7 +234,7 @@ def test_a_kernel_computes_whole_blocks_at_the_edges() -> None:
     """Pairs in its blocks over those counted: near one of a long causal row, twice of a window of a block."""
 
     def visited(mask: Mask) -> float:
-        partial, whole = blocks_of(mask)
+        partial, whole = mask_blocks(mask)
         return float((partial.sum() + whole.sum()) * BLOCK * BLOCK / mask.pairs(1))
 
     assert visited(Mask(length=8192)) == pytest.approx(1 + BLOCK / 8192)
@@ -246,7 +246,7 @@ def test_masks_are_made_once() -> None:
     """Layers, microbatches and both directions share the tensors of a mask."""
     one, other = (flex._tables(Mask(length=300, window=7), CPU) for _ in range(2))
     assert one is other
-    assert reach_of(Mask(length=300, window=7)) is reach_of(Mask(length=300, window=7))
+    assert query_reach(Mask(length=300, window=7)) is query_reach(Mask(length=300, window=7))
 
 
 def test_tables_are_kept_of_masks_in_use() -> None:
@@ -331,7 +331,7 @@ def test_what_is_compiled_is_what_torch_compiles_of_its_own_function(
     monkeypatch.setattr(
         public, "_validate_device", lambda *_: None
     )  # it has no kernel to train with on a CPU
-    first = torch.from_numpy(reach_of(mask).first[0])
+    first = torch.from_numpy(query_reach(mask).first[0])
     blocks = flex.block_mask(mask, CPU)
     blocks.mask_mod = lambda b, h, q, k: flex._sees(b, h, q, k, first)
 

@@ -13,7 +13,7 @@ pytest.importorskip("torch")
 
 import torch
 
-from executor.parallel.affinity import address_of, beside, bind, listed
+from executor.parallel.affinity import beside, bind, listed, pci_address_of
 
 FIRST, SECOND, UNKNOWN = "0000:1b:00.0", "0000:9a:00.0", "0000:c1:00.0"
 
@@ -103,7 +103,7 @@ def test_a_torch_that_tells_no_address_leaves_ranks_where_they_are(
 ) -> None:
     """Older ones have no PCI numbers among a GPU's properties."""
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: object())
-    address = address_of(torch.device("cuda", 0))
+    address = pci_address_of(torch.device("cuda", 0))
     found = beside(address, frozenset(range(16)), two_nodes)
     assert (found.cpus, found.words) == (
         frozenset(),

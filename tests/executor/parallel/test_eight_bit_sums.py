@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from executor.bench.local_ranks import run_ranks
 from executor.parallel import narrow
-from executor.parallel.narrow import BLOCK, padded, rounded, sum_in_eight_bits, sum_rounded
+from executor.parallel.narrow import BLOCK, padded_blocks, rounded_blocks, sum_in_eight_bits, sum_rounded
 
 SIZES = (1, 255, 256, 1000, 5000)
 
@@ -80,7 +80,7 @@ def test_what_is_no_number_is_seen() -> None:
     assert (bool(found[:BLOCK].isfinite().any()), bool(found[BLOCK:].isfinite().all())) == (False, True)
     parts[0][3] = float("inf")
     assert not bool(sum_rounded(parts)[:BLOCK].isfinite().any())
-    values, scales = rounded(torch.zeros(1, BLOCK))
+    values, scales = rounded_blocks(torch.zeros(1, BLOCK))
     assert (int(values.abs().max()), float(scales)) == (0, 0.0)
 
 
@@ -88,5 +88,5 @@ def test_every_rank_has_as_many_blocks() -> None:
     """At most one more block a rank than there are values."""
     for size in SIZES:
         for ranks in (2, 3, 8):
-            assert padded(size, ranks) % (BLOCK * ranks) == 0
-            assert 0 <= padded(size, ranks) - size < BLOCK * ranks
+            assert padded_blocks(size, ranks) % (BLOCK * ranks) == 0
+            assert 0 <= padded_blocks(size, ranks) - size < BLOCK * ranks

@@ -17,7 +17,7 @@ from costmodel.layout import ParallelLayout
 pytest.importorskip("torch")
 
 from executor.model.products.formats import EightBits
-from executor.validation.reference import ReferenceJob, compare, run_layout, run_reference
+from executor.validation.reference import ReferenceJob, outcome_difference, run_layout, run_reference
 from executor.validation.validate import EIGHT_BITS_GRADIENTS, EIGHT_BITS_LOSS
 from tests.executor.parallel.test_parity import DENSE, GEMMA, GPT, MOE, SETTINGS, TOLERANCE, shallow
 
@@ -79,9 +79,9 @@ def test_layout_in_eight_bits_computes_what_one_process_computes(eight_bits: Eig
     case = (CASES if eight_bits == "fp8" else BY_BLOCKS)[name]
     case = dataclasses.replace(shallow(case), steps=3, eight_bits=eight_bits)
     reference = run_reference(case, SETTINGS)
-    difference = compare(reference, run_layout(case, SETTINGS))
+    difference = outcome_difference(reference, run_layout(case, SETTINGS))
     assert (difference.loss <= TOLERANCE, difference.gradient <= TOLERANCE) == (True, True), difference
-    wide = compare(run_reference(dataclasses.replace(case, eight_bits=None), SETTINGS), reference)
+    wide = outcome_difference(run_reference(dataclasses.replace(case, eight_bits=None), SETTINGS), reference)
     assert 1e-2 < wide.gradient < EIGHT_BITS_GRADIENTS * 2
 
 
@@ -90,6 +90,6 @@ def test_a_layout_in_which_values_cross_boundaries_is_within_the_looser_toleranc
     case = ReferenceJob(
         spec=GEMMA, layout=ParallelLayout(tp=2, **SP), steps=3, num_microbatches=2, eight_bits="fp8"
     )
-    difference = compare(run_reference(case, SETTINGS), run_layout(case, SETTINGS))
+    difference = outcome_difference(run_reference(case, SETTINGS), run_layout(case, SETTINGS))
     assert difference.loss <= EIGHT_BITS_LOSS
     assert TOLERANCE < difference.gradient <= EIGHT_BITS_GRADIENTS

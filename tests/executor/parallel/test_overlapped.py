@@ -18,7 +18,7 @@ torch = pytest.importorskip("torch")
 
 from executor.launch.overlaps import check_overlaps
 from executor.parallel.device import require_nvlink
-from executor.validation.reference import ReferenceJob, compare, run_layout, run_reference
+from executor.validation.reference import ReferenceJob, outcome_difference, run_layout, run_reference
 from tests.executor.parallel.test_parity import DENSE, GPT, MOE, SETTINGS, TOLERANCE, shallow
 from tests.executor.training.test_commands import plan_file
 
@@ -38,7 +38,7 @@ CASES = {
 def test_overlapped_layout_computes_what_one_process_computes(name: str) -> None:
     """Loss of three steps and every gradient of the first within 1e-5: torch's fallback, on gloo ranks."""
     case = dataclasses.replace(shallow(CASES[name]), steps=3, overlaps=True)
-    difference = compare(run_reference(case, SETTINGS), run_layout(case, SETTINGS))
+    difference = outcome_difference(run_reference(case, SETTINGS), run_layout(case, SETTINGS))
     assert (difference.loss <= TOLERANCE, difference.gradient <= TOLERANCE) == (True, True), difference
 
 

@@ -14,7 +14,7 @@ from costmodel.models.spec import ModelSpec
 pytest.importorskip("torch")
 
 from executor.training.optimizer import OptimizerSettings
-from executor.validation.reference import Outcome, ReferenceJob, compare, run_layout, run_reference
+from executor.validation.reference import Outcome, ReferenceJob, outcome_difference, run_layout, run_reference
 
 TOLERANCE = 1e-5
 SETTINGS = OptimizerSettings(learning_rate=1e-2, warmup_steps=2, total_steps=10)
@@ -257,7 +257,7 @@ def test_layout_computes_what_one_process_computes(name: str) -> None:
     """Loss within 1e-5 relative over three optimizer steps, and every gradient of the first."""
     case = dataclasses.replace(shallow(CASES[name]), steps=3)
     reference, outcome = run_reference(case, SETTINGS), run_layout(case, SETTINGS)
-    difference = compare(reference, outcome)
+    difference = outcome_difference(reference, outcome)
     assert (difference.loss <= TOLERANCE, difference.gradient <= TOLERANCE) == (True, True), difference
     assert outcome.gradients.keys() == reference.gradients.keys()
 
@@ -275,6 +275,6 @@ def test_comparison_sees_one_wrong_gradient() -> None:
         name: value * (1.001 if name == "model.norm.weight" else 1)
         for name, value in reference.gradients.items()
     }
-    difference = compare(reference, Outcome(losses=reference.losses, gradients=wrong))
+    difference = outcome_difference(reference, Outcome(losses=reference.losses, gradients=wrong))
     assert difference.worst == "model.norm.weight"
     assert difference.gradient == pytest.approx(1e-3, rel=1e-2)

@@ -17,7 +17,7 @@ from costmodel.serving.simulation.simulator import simulate
 from costmodel.serving.step_table import AttentionGrid, StepTimes
 from executor.rehearsal.batches import Batches, Request
 from executor.rehearsal.http import asking, events
-from executor.rehearsal.programs import work_of
+from executor.rehearsal.programs import program_work
 from executor.rehearsal.router import workers_of
 from executor.rehearsal.script import (
     ClientLoad,
@@ -187,12 +187,12 @@ def test_programs_do_what_their_words_say(
     async def play() -> None:
         health = ["--silent", "http://localhost:8000/health"]
         with pytest.raises(SystemExit):
-            await work_of("curl", health, script)
+            await program_work("curl", health, script)
         words = ["serve", "m", "--port", "8000", "--max-num-seqs", str(MOST)]
-        server = asyncio.create_task(work_of("vllm", words, script))
+        server = asyncio.create_task(program_work("vllm", words, script))
         await asyncio.sleep(0.2)
-        await work_of("curl", health, script)
-        await work_of("vllm", client, script)
+        await program_work("curl", health, script)
+        await program_work("vllm", client, script)
         server.cancel()
 
     finished(asyncio.wait_for(play(), 20))

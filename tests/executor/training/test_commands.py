@@ -17,7 +17,7 @@ pytest.importorskip("torch")
 from app.cli import run
 from costmodel.layout import ParallelLayout
 from executor.launch import supervise
-from executor.launch.run_lock import held
+from executor.launch.run_lock import run_lock
 from executor.launch.supervise import begin_run
 from executor.training import worker
 from executor.training.settings import RUN_FILE, STATUS_FILE, read_status
@@ -124,7 +124,7 @@ def test_a_dry_run_does_not_write_into_a_run_under_way(
 ) -> None:
     """Ranks that are started again would read another plan."""
     words = run_words(tmp_path, estimated_plan_of(LEGAL), tmp_path)
-    with held(tmp_path, pytest.fail):
+    with run_lock(tmp_path, pytest.fail):
         assert run([*words, "--dry-run"]) == 2
     assert f"process {os.getpid()} on" in capsys.readouterr().err
     assert not (tmp_path / RUN_FILE).exists()

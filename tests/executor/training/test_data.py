@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from executor.data.blend import blend, parts_of
+from executor.data.blend import blend, blend_parts
 from executor.data.source import open_source, raw_token_notes
 from topology.base.errors import InputError
 
@@ -117,7 +117,7 @@ def test_a_blend_is_exact_and_leaves_no_sample_out(weights: tuple[int, ...]) -> 
 
 def test_a_blend_is_told_in_one_word(tmp_path: Path) -> None:
     """Weights are numbers of any unit, names may have commas, and each part is opened as it would be alone."""
-    assert parts_of("2=a,b.npy,6=c") == ((1, "a,b.npy"), (3, "c"))
+    assert blend_parts("2=a,b.npy,6=c") == ((1, "a,b.npy"), (3, "c"))
     index = write_dataset(tmp_path)
     alone = open_source(str(index), vocab_size=259, sequence_length=16, seed=0)
     mixed = open_source(f"3={index},1=synthetic", vocab_size=259, sequence_length=16, seed=0)
@@ -131,4 +131,4 @@ def test_a_blend_is_told_in_one_word(tmp_path: Path) -> None:
 def test_a_wrong_blend_is_refused(text: str) -> None:
     """No weight, too fine a weight, no name, a period that is too long."""
     with pytest.raises(InputError, match="is no blend of data"):
-        parts_of(text)
+        blend_parts(text)

@@ -15,7 +15,7 @@ import torch
 from app.cli import run
 from costmodel.layout import ParallelLayout
 from costmodel.models.spec import ModelSpec
-from executor.model.attention.documents import Documents, lengths_of
+from executor.model.attention.documents import Documents, document_lengths
 from executor.model.transformer import CausalLM, build_model
 from executor.parallel.weights import initialize
 from planner.plan import Plan
@@ -70,7 +70,7 @@ def test_lengths_are_those_of_a_walk_over_the_tokens() -> None:
             if token == 0:
                 walked.append(length)
                 length = 0
-        assert lengths_of(tokens, 0) == tuple(walked + [length] * (length > 0))
+        assert document_lengths(tokens, 0) == tuple(walked + [length] * (length > 0))
 
 
 LAYOUTS = {

@@ -74,7 +74,7 @@ def publish(checkpoint: Path, **fields: Any) -> None:
     """Write the manifest anew, as anybody can who writes in the folder."""
     found = manifest.read_manifest(checkpoint)
     assert found is not None
-    files = tuple(manifest.digest(checkpoint / stored.name) for stored in found.files)
+    files = tuple(manifest.stored_file(checkpoint / stored.name) for stored in found.files)
     write_json(checkpoint / manifest.MANIFEST, replace(found, **({"files": files, "signature": ""} | fields)))
 
 

@@ -16,7 +16,7 @@ from app.actions.runs.training_run import require_trained_as_planned
 from costmodel.layout import ParallelLayout
 from costmodel.updates.adapters import parse_adapter
 from executor.training.muon import blended, is_matrix, newton_schulz, step_of
-from executor.validation.reference import ReferenceJob, compare, run_layout, run_reference
+from executor.validation.reference import ReferenceJob, outcome_difference, run_layout, run_reference
 from planner.plan import Plan
 from tests.executor.parallel.test_parity import DENSE, MOE, SETTINGS, TIED, TOLERANCE, layout, shallow
 from tests.executor.training.test_training import copy_of, losses, run_here, settings_in
@@ -39,7 +39,7 @@ CASES = {
 def test_layout_updates_what_one_process_updates(name: str) -> None:
     """Loss of four steps within 1e-5 relative: the last has seen three updates by whole matrices."""
     case = dataclasses.replace(shallow(CASES[name]), steps=4, optimizer="muon")
-    difference = compare(run_reference(case, SETTINGS), run_layout(case, SETTINGS))
+    difference = outcome_difference(run_reference(case, SETTINGS), run_layout(case, SETTINGS))
     assert (difference.loss <= TOLERANCE, difference.gradient <= TOLERANCE) == (True, True), difference
 
 

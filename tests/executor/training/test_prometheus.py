@@ -16,7 +16,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from app.actions.runs.scrape import address_of, scraped
+from app.actions.runs.scrape import host_and_port, scraped
 from app.cli import run
 from app.store.run_log import read_steps
 from app.store.run_metrics import RunMetrics
@@ -104,7 +104,7 @@ def test_only_the_page_is_answered_and_only_to_who_asks_by_address(tmp_path: Pat
 def test_what_is_no_address_is_refused(text: str) -> None:
     """In three lines."""
     with pytest.raises(InputError, match="no address to listen on"):
-        address_of(text)
+        host_and_port(text)
 
 
 def test_prometheus_reads_what_is_written() -> None:

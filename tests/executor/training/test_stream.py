@@ -19,7 +19,7 @@ pytest.importorskip("torch")
 tokenizers = pytest.importorskip("tokenizers")
 
 from executor.data import ahead, contents, stream, tokenized
-from executor.data.ahead import Ahead, places_of
+from executor.data.ahead import Ahead, text_places
 from executor.data.contents import kept_contents, look_through, require_unchanged, texts_json
 from executor.data.documents import documents
 from executor.data.indexed import open_indexed
@@ -391,7 +391,7 @@ def test_a_blend_of_texts_resumes_and_small_ones_share_lanes(
         for index in range(step * BATCH):
             half.sample(index)
         later = Ahead(made(), samples_of(1, 0))
-        later.begin(step, {key: table.tolist() for key, table in places_of(half, step).items()})
+        later.begin(step, {key: table.tolist() for key, table in text_places(half, step).items()})
         for index in range(step * BATCH, (step + 2) * BATCH):
             assert (later.sample(index) == expected[index]).all()
         later.close()
@@ -412,7 +412,7 @@ def test_parts_of_a_blend_that_are_the_same_text_have_each_a_place(
 
     whole, step = made(), 28
     expected = [whole.sample(index) for index in range((step + 1) * BATCH)]
-    saved = {key: table.tolist() for key, table in places_of(whole, step).items()}
+    saved = {key: table.tolist() for key, table in text_places(whole, step).items()}
     assert [[row[0] for row in table] for table in saved.values()] == [
         whole.windows(number, step) for number in range(3)
     ]
@@ -555,7 +555,7 @@ def test_places_wait_for_no_reading(
         reader.sample(index)
     assert not reader.has(1)
     (found,) = in_time(lambda: reader.places(1))
-    ((key, expected),) = places_of(plain, 1).items()
+    ((key, expected),) = text_places(plain, 1).items()
     assert found[key].tolist() == expected.tolist()  # type: ignore[index]
     assert (expected[:, 0] == 1).all()
     goes_on.set()

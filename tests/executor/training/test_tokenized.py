@@ -216,7 +216,7 @@ def test_a_damaged_table_is_refused(
     assert found
     written.write_bytes(before + (damage[1] or found) + after)
     with pytest.raises(InputError) as raised:
-        list(tables.rows(written, "text"))
+        list(tables.text_rows(written, "text"))
     assert said in str(raised.value)
     assert str(raised.value).count("\n") == 2
 

@@ -16,7 +16,7 @@ from costmodel.updates.compression import parse_compression
 from executor.training.optimizer import OptimizerSettings
 from executor.validation.fake_rank import RankTask
 from executor.validation.memory_trace import traced_memory
-from executor.validation.reference import ReferenceJob, compare, run_reference
+from executor.validation.reference import ReferenceJob, outcome_difference, run_reference
 from executor.validation.shrink import small_case
 from executor.validation.validate import NUMERIC_TOLERANCE, check_numerics, compressed_tolerance
 from planner.plan import Plan
@@ -48,7 +48,7 @@ def test_gradients_left_whole_would_be_seen(kind: str, plan_of: Callable[..., Pl
     """What compression does to the twin's gradients is more than twice what it may differ by."""
     case = small_case(of_kind(plan_of, kind))
     whole = run_reference(replace(case, compression=None), SETTINGS)
-    lost = compare(whole, run_reference(case, SETTINGS)).together
+    lost = outcome_difference(whole, run_reference(case, SETTINGS)).together
     assert lost > 2 * compressed_tolerance(parse_compression(kind), lost)
 
 
@@ -57,7 +57,7 @@ def test_one_process_plays_replicas_whose_gradients_are_whole(plan_of: Callable[
     case: ReferenceJob = small_case(of_kind(plan_of, "bf16"))
     whole = run_reference(replace(case, compression=None), SETTINGS)
     played = run_reference(replace(case, compression="powersgd:128"), SETTINGS)  # no matrix is worth it
-    assert compare(whole, played).gradient < 1e-6
+    assert outcome_difference(whole, played).gradient < 1e-6
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ from planner.plan import Plan, to_json
 
 pytest.importorskip("torch")
 
-from app.actions.planned_checks import check_fits, check_launch, parsed, planned_checks
+from app.actions.planned_checks import check_fits, check_launch, parsed_by_engine, planned_checks
 from app.cli import run
 from executor.parsers import client
 
@@ -96,7 +96,7 @@ def test_a_launch_is_not_checked_without_the_engine(
 ) -> None:
     """Reading back is our own word; without the engine's parser it says how to check."""
     monkeypatch.setattr(client, "interpreter", lambda _: None)
-    accepted, words = parsed(CONTRACTS["accelerate"], {"a.yaml": ""}, estimated_plan_of(LAYOUT))
+    accepted, words = parsed_by_engine(CONTRACTS["accelerate"], {"a.yaml": ""}, estimated_plan_of(LAYOUT))
     assert accepted is None
     assert words == f"accelerate is not installed here: {client.HOW}"
 
@@ -120,7 +120,7 @@ def test_the_engines_own_parser_decides_where_it_is_installed(
     heard: list[str] = []
     monkeypatch.setattr(client, "interpreter", lambda _: sys.executable)
     monkeypatch.setattr(client, "answers", lambda *_: [answer])
-    found = parsed(CONTRACTS["accelerate"], {"a.yaml": ""}, estimated_plan_of(LAYOUT), heard.append)
+    found = parsed_by_engine(CONTRACTS["accelerate"], {"a.yaml": ""}, estimated_plan_of(LAYOUT), heard.append)
     assert (found[0], words in found[1]) == (accepted, True)
     assert heard[0].startswith("asking accelerate's own parser: 0 s so far, about ")
 

@@ -33,7 +33,7 @@ from executor.validation.validate import (
     counting_tasks,
     judged_memory,
     scope_of,
-    step_time,
+    step_time_check,
     task_of,
     validate,
 )
@@ -208,7 +208,7 @@ def test_a_step_time_is_judged_on_the_plans_gpu_alone(
     plan_of: Callable[..., Plan], measured: list[RankMeasurement], verdict: str
 ) -> None:
     """Computation that is longer than the step refutes it; nothing else was measured."""
-    assert step_time(plan_of(ParallelLayout(dp=2)), measured).verdict == verdict
+    assert step_time_check(plan_of(ParallelLayout(dp=2)), measured).verdict == verdict
 
 
 def layer_s(recompute: Recompute = "none") -> tuple[Plan, float]:
@@ -258,7 +258,7 @@ def test_a_layers_time_is_not_judged_where_it_cannot_be_seen(plan_of: Callable[.
 def test_another_engines_step_is_never_judged_by_the_twin(plan_of: Callable[..., Plan]) -> None:
     """Its kernels and overlap are not those that ran."""
     plan = of_engine(plan_of(ParallelLayout(dp=2)), "megatron", "megatron-core")
-    assert step_time(plan, [replace(H100, backward_s=1e3)]).verdict == "not checked here"
+    assert step_time_check(plan, [replace(H100, backward_s=1e3)]).verdict == "not checked here"
 
 
 def test_a_broken_rule_ends_the_validation(plan_of: Callable[..., Plan]) -> None:

@@ -109,9 +109,9 @@ def read_kept(text: str, box: Box) -> object:
     box.file("status.json", text)
     answers: list[object] = [read_steps(box.folder), read_state(box.folder)]
     if anchor:
-        from costmodel.accuracy.kept_anchors import recall
+        from costmodel.accuracy.kept_anchors import kept_anchor
 
-        return [*answers, recall("mine")]
+        return [*answers, kept_anchor("mine")]
     cal = calibration_for(spec)
     return [*answers, _times(cal)]
 

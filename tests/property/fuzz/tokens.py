@@ -71,13 +71,13 @@ def make_data(random: Random, story: list[str]) -> str:
 
 def read_data(text: str, box: Box) -> object:
     """Open what is said from the worker's folder and read samples: each is whole and within the vocabulary."""
-    from executor.data.blend import parts_of
+    from executor.data.blend import blend_parts
     from executor.data.source import open_source
 
     asked: dict[str, Any] = json.loads(text)
     (box.folder / "set.idx").write_bytes(bytes.fromhex(asked["index"]))
     np.arange(TOKENS, dtype="<u2").tofile(box.folder / "set.bin")
-    parts = parts_of(asked["data"]) or ((1, asked["data"]),)
+    parts = blend_parts(asked["data"]) or ((1, asked["data"]),)
     if any("/" in name for _, name in parts):
         return None  # a file outside of the box: only the words were asked
     named = [f"{weight}={name if name == 'synthetic' else box.folder / name}" for weight, name in parts]

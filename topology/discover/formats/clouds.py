@@ -4,11 +4,11 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 
 from topology.base.errors import InputError
-from topology.discover.fabric import FabricFacts, fabric_of
+from topology.discover.fabric import FabricFacts, fabric_facts
 from topology.discover.formats.labels import place_of_labels
 from topology.discover.formats.products import gpu_of_product, machine_of_type
 from topology.discover.places import Figure, Place
-from topology.discover.trees import Tree, rows, table, whole, word
+from topology.discover.trees import Tree, small_whole, table_in, tables_in, word
 
 _ORACLE = (
     ("hpcislandid", "customerhpcislandid"), ("networkblockid", "networkblock", "customernetworkblock"),
@@ -27,8 +27,8 @@ def reader_of(document: Tree) -> Callable[[Tree], FabricFacts] | None:
         (lambda item: any(key in _oracle(item) for keys in _ORACLE for key in keys), from_oracle),
         (
             lambda item: (
-                "physicalHostTopology" in table(item.get("resourceStatus"))
-                or "physicalHost" in table(item.get("resourceStatus"))
+                "physicalHostTopology" in table_in(item.get("resourceStatus"))
+                or "physicalHost" in table_in(item.get("resourceStatus"))
             ),
             from_google,
         ),
@@ -43,13 +43,16 @@ def items_of(document: Tree) -> Sequence[Mapping[str, Tree]]:
     """Return the instances of a document: a list, or the list under the key that the tool writes."""
     if isinstance(document, list):
         nested = [
-            entry for item in rows(document) if "Instances" in item for entry in rows(item["Instances"])
+            entry
+            for item in tables_in(document)
+            if "Instances" in item
+            for entry in tables_in(item["Instances"])
         ]
-        return nested or rows(document)
+        return nested or tables_in(document)
     for key in ("Instances", "items", "nodes", "data", "result"):
-        inside = table(document).get(key)
+        inside = table_in(document).get(key)
         if isinstance(inside, list):
-            return rows(inside)
+            return tables_in(inside)
         if isinstance(inside, dict):
             return items_of(inside)
     return [document] if isinstance(document, dict) else []
@@ -76,7 +79,7 @@ def from_aws(document: Tree) -> FabricFacts:
                 machine=kind, is_host=False,
             )
         )  # fmt: skip
-    return fabric_of(
+    return fabric_facts(
         source="AWS instance topology", places=places, figures=_figures(places, "describe-instance-topology")
     )
 
@@ -104,7 +107,9 @@ def from_oracle(document: Tree) -> FabricFacts:
                 is_host="hostname" in oracle or "displayname" in oracle,
             )
         )  # fmt: skip
-    return fabric_of(source="OCI RDMA topology", places=places, figures=_figures(places, "OCI topology data"))
+    return fabric_facts(
+        source="OCI RDMA topology", places=places, figures=_figures(places, "OCI topology data")
+    )
 
 
 def _oracle(item: Mapping[str, Tree]) -> dict[str, str]:
@@ -122,8 +127,8 @@ def from_google(document: Tree) -> FabricFacts:
     """Return the facts of Google's instances: cluster, block and sub-block of the physical host."""
     places = []
     for item in items_of(document):
-        status = table(item.get("resourceStatus"))
-        known = table(status.get("physicalHostTopology"))
+        status = table_in(item.get("resourceStatus"))
+        known = table_in(status.get("physicalHostTopology"))
         path = tuple(word(known.get(key)) for key in ("cluster", "block", "subblock") if word(known.get(key)))
         if not path:
             path = tuple(part for part in word(status.get("physicalHost")).split("/") if part)[:-1]
@@ -133,7 +138,7 @@ def from_google(document: Tree) -> FabricFacts:
             Place(name=word(item.get("name")), path=path, gpus=machine.gpus_per_node if machine else None,
                   gpu=machine.gpu if machine else "", machine=kind)
         )  # fmt: skip
-    return fabric_of(source="Google instances", places=places, figures=_figures(places, "resourceStatus"))
+    return fabric_facts(source="Google instances", places=places, figures=_figures(places, "resourceStatus"))
 
 
 def _is_ray(item: Mapping[str, Tree]) -> bool:
@@ -146,12 +151,14 @@ def from_ray(document: Tree) -> FabricFacts:
     """Return the facts of `ray.nodes()` or `ray list nodes`: nodes alive with GPUs, their labels."""
     places = []
     for item in items_of(document):
-        resources = table(item.get("Resources") or item.get("resources_total"))
-        gpus = whole(resources.get("GPU"))
+        resources = table_in(item.get("Resources") or item.get("resources_total"))
+        gpus = small_whole(resources.get("GPU"))
         alive = word(item.get("Alive", item.get("state", "ALIVE"))).lower()
         if alive not in ("true", "alive") or not gpus:
             continue
-        labels = {key: word(value) for key, value in table(item.get("Labels") or item.get("labels")).items()}
+        labels = {
+            key: word(value) for key, value in table_in(item.get("Labels") or item.get("labels")).items()
+        }
         kinds = [key.partition(":")[2] for key in resources if key.startswith("accelerator_type:")]
         name = next(
             (
@@ -164,7 +171,7 @@ def from_ray(document: Tree) -> FabricFacts:
         place = place_of_labels(name, labels, gpus=gpus)
         gpu = place.gpu or (gpu_of_product(kinds[0].replace("_", " ")) if kinds else "")
         places.append(Place(name=name, path=place.path, domain=place.domain, gpus=gpus, gpu=gpu))
-    return fabric_of(
+    return fabric_facts(
         source="Ray nodes", places=places, figures=_figures(places, "Ray resources and labels"), of_job=True
     )
 

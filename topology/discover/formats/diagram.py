@@ -3,7 +3,7 @@
 import re
 
 from topology.base.errors import InputError, shown
-from topology.discover.fabric import FabricFacts, fabric_of
+from topology.discover.fabric import FabricFacts, fabric_facts
 from topology.discover.places import MOST_HOSTS, Figure, Place
 from topology.spec_rules import MOST_TIERS
 
@@ -47,7 +47,7 @@ def from_diagram(text: str) -> FabricFacts:
         if box in gpus and None not in inside and total != gpus[box]:
             raise _contradicts(f"{shown(box)} says {gpus[box]} GPUs, and those below it have {total}")
     places = [Place(name=leaf, path=_above(leaf, parent), gpus=gpus[leaf], is_host=False) for leaf in leaves]
-    return fabric_of(
+    return fabric_facts(
         source=_SOURCE,
         places=places,
         figures=[Figure(name="nodes", value=f"{len(places):,}", source=_SOURCE)],

@@ -4,10 +4,10 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from topology.base.decode import lines_of
 from topology.base.errors import InputError, shortened
-from topology.discover.fabric import FabricFacts, fabric_of
-from topology.discover.formats.labels import HOST, levels_of, place_of_labels
+from topology.discover.fabric import FabricFacts, fabric_facts
+from topology.discover.formats.labels import HOST, label_keys, place_of_labels
 from topology.discover.places import MOST_NAMED, Figure, Place
-from topology.discover.trees import Tree, rows, table, truth, whole, word
+from topology.discover.trees import Tree, small_whole, table_in, tables_in, word, yes_no
 
 GPU_RESOURCES = ("nvidia.com/gpu", "amd.com/gpu")
 _CONTROL = ("node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master")
@@ -18,9 +18,9 @@ def objects_of(documents: Sequence[Tree]) -> list[Mapping[str, Tree]]:
     objects: list[Mapping[str, Tree]] = []
     for document in documents:
         for item in document if isinstance(document, list) else [document]:
-            inside = table(item)
+            inside = table_in(item)
             if "items" in inside and word(inside.get("kind")) in ("List", "NodeList", ""):
-                objects += rows(inside["items"])
+                objects += tables_in(inside["items"])
             elif "kind" in inside:
                 objects.append(inside)
     return objects
@@ -30,10 +30,13 @@ def from_objects(objects: Sequence[Mapping[str, Tree]]) -> FabricFacts:
     """Return the facts of nodes, with the levels of a Kueue topology where one is among the objects."""
     levels = next((_levels(item) for item in objects if word(item.get("kind")) == "Topology"), ())
     nodes = [
-        item for item in objects if word(item.get("kind")) in ("Node", "") and table(item.get("metadata"))
+        item for item in objects if word(item.get("kind")) in ("Node", "") and table_in(item.get("metadata"))
     ]
     workers = [
-        entry for item in objects if word(item.get("kind")) == "Cluster" for entry in rows(item.get("nodes"))
+        entry
+        for item in objects
+        if word(item.get("kind")) == "Cluster"
+        for entry in tables_in(item.get("nodes"))
     ]
     places, notes = _nodes(nodes, levels)
     for number, entry in enumerate(workers):
@@ -45,7 +48,7 @@ def from_objects(objects: Sequence[Mapping[str, Tree]]) -> FabricFacts:
             _without_nodes(objects, notes),
             "give `kubectl get nodes -o json`",
         )
-    keys = levels or levels_of(_labels(table(nodes[0].get("metadata"))) if nodes else _labels(workers[0]))
+    keys = levels or label_keys(_labels(table_in(nodes[0].get("metadata"))) if nodes else _labels(workers[0]))
     figures = [Figure(name="nodes", value=f"{len(places):,}", source="kubectl get nodes")]
     if keys:
         figures.append(
@@ -57,7 +60,7 @@ def from_objects(objects: Sequence[Mapping[str, Tree]]) -> FabricFacts:
             Figure(name="GPUs per node", value=", ".join(map(str, counts)), source="allocatable GPUs")
         )
     notes += _repeated(places)
-    return fabric_of(
+    return fabric_facts(
         source="Kubernetes nodes",
         places=places,
         figures=figures,
@@ -72,7 +75,7 @@ def _nodes(nodes: Sequence[Mapping[str, Tree]], levels: Sequence[str]) -> tuple[
     without, away = [], []
     listed = any(_gpu_count(node) for node in nodes)
     for node in nodes:
-        metadata = table(node.get("metadata"))
+        metadata = table_in(node.get("metadata"))
         name, labels, gpus = word(metadata.get("name")), _labels(metadata), _gpu_count(node)
         if not name:
             raise InputError(
@@ -80,7 +83,7 @@ def _nodes(nodes: Sequence[Mapping[str, Tree]], levels: Sequence[str]) -> tuple[
             )
         if (listed and not gpus) or any(role in labels for role in _CONTROL):
             without.append(name)
-        elif truth(table(node.get("spec")).get("unschedulable", "false")) or _not_ready(node):
+        elif yes_no(table_in(node.get("spec")).get("unschedulable", "false")) or _not_ready(node):
             away.append(name)
         else:
             places.append(place_of_labels(name, labels, levels=levels, gpus=gpus))
@@ -94,14 +97,14 @@ def _nodes(nodes: Sequence[Mapping[str, Tree]], levels: Sequence[str]) -> tuple[
 
 
 def _labels(item: Mapping[str, Tree]) -> dict[str, str]:
-    return {key: word(value) for key, value in table(item.get("labels")).items()}
+    return {key: word(value) for key, value in table_in(item.get("labels")).items()}
 
 
 def _gpu_count(node: Mapping[str, Tree]) -> int | None:
     """Return the GPUs that a node can give to jobs."""
-    status = table(node.get("status"))
+    status = table_in(node.get("status"))
     for key in ("allocatable", "capacity"):
-        counts = [whole(table(status.get(key)).get(resource)) for resource in GPU_RESOURCES]
+        counts = [small_whole(table_in(status.get(key)).get(resource)) for resource in GPU_RESOURCES]
         known = [count for count in counts if count is not None]
         if known:
             return sum(known)
@@ -109,13 +112,15 @@ def _gpu_count(node: Mapping[str, Tree]) -> int | None:
 
 
 def _not_ready(node: Mapping[str, Tree]) -> bool:
-    conditions = rows(table(node.get("status")).get("conditions"))
+    conditions = tables_in(table_in(node.get("status")).get("conditions"))
     return any(word(c.get("type")) == "Ready" and word(c.get("status")).lower() != "true" for c in conditions)
 
 
 def _levels(item: Mapping[str, Tree]) -> tuple[str, ...]:
     """Return the levels of a Kueue topology, from the outermost in."""
-    return tuple(word(level.get("nodeLabel")) for level in rows(table(item.get("spec")).get("levels")))
+    return tuple(
+        word(level.get("nodeLabel")) for level in tables_in(table_in(item.get("spec")).get("levels"))
+    )
 
 
 def _without_nodes(objects: Sequence[Mapping[str, Tree]], notes: Sequence[str]) -> str:
@@ -161,7 +166,9 @@ def from_label_table(text: str) -> FabricFacts:
         if len(cells) == len(header) and not set("".join(cells)) <= set(":-")
     ]
     figures = (Figure(name="nodes", value=f"{len(places):,}", source="table of labels"),)
-    return fabric_of(source="table of node labels", places=places, figures=figures, notes=_repeated(places))
+    return fabric_facts(
+        source="table of node labels", places=places, figures=figures, notes=_repeated(places)
+    )
 
 
 def _table_rows(text: str) -> Iterator[list[str]]:
@@ -174,16 +181,19 @@ def _table_rows(text: str) -> Iterator[list[str]]:
 
 def is_cliques(document: Tree) -> bool:
     """Return whether a document lists NVLink domains with cliques of nodes."""
-    return any("cliques" in domain for domain in rows(table(table(document).get("topology")).get("domains")))
+    return any(
+        "cliques" in domain
+        for domain in tables_in(table_in(table_in(document).get("topology")).get("domains"))
+    )
 
 
 def from_cliques(document: Tree) -> FabricFacts:
     """Return the facts of domains and cliques: the clique is the NVLink partition, not its domain."""
     places = []
-    domains = rows(table(document["topology"]).get("domains"))
+    domains = tables_in(table_in(document["topology"]).get("domains"))
     for domain in domains:
         uuid = word(domain.get("uuid")) or word(domain.get("name"))
-        for clique in rows(domain.get("cliques")):
+        for clique in tables_in(domain.get("cliques")):
             nodes = clique.get("nodes")
             names = [word(node) for node in nodes if word(node)] if isinstance(nodes, list) else []
             places += [Place(name=name, domain=f"{uuid}.{word(clique.get('id'))}") for name in names]
@@ -195,4 +205,4 @@ def from_cliques(document: Tree) -> FabricFacts:
             source="compute domains",
         ),
     )
-    return fabric_of(source="NVLink cliques", places=places, figures=figures, domain_word="clique")
+    return fabric_facts(source="NVLink cliques", places=places, figures=figures, domain_word="clique")

@@ -41,7 +41,7 @@ _TYPES = ("node.kubernetes.io/instance-type", "beta.kubernetes.io/instance-type"
 HOST = "kubernetes.io/hostname"
 
 
-def levels_of(labels: Mapping[str, str], levels: Sequence[str] = ()) -> tuple[str, ...]:
+def label_keys(labels: Mapping[str, str], levels: Sequence[str] = ()) -> tuple[str, ...]:
     """Return the keys of a host's place, outermost first: those given, else of the first family it has."""
     if levels:
         return tuple(key for key in levels if key != HOST)
@@ -64,7 +64,7 @@ def place_of_labels(
     name: str, labels: Mapping[str, str], *, levels: Sequence[str] = (), gpus: int | None = None
 ) -> Place:
     """Return the place of a host; a rack's name counts only inside its block."""
-    keys = levels_of(labels, levels)
+    keys = label_keys(labels, levels)
     missing = [key for key in keys if not labels.get(key)] if levels else []
     if missing:
         raise InputError(

@@ -4,20 +4,20 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from topology.base.errors import InputError
-from topology.discover.fabric import FabricFacts, fabric_of
+from topology.discover.fabric import FabricFacts, fabric_facts
 from topology.discover.places import Figure, Place
-from topology.discover.trees import Tree, rows, table, word
+from topology.discover.trees import Tree, table_in, tables_in, word
 
 
 def is_compute_nodes(document: Tree) -> bool:
     """Return whether a document lists compute nodes."""
-    return any("DomainUUID" in item or "GpuIDList" in item for item in rows(document))
+    return any("DomainUUID" in item or "GpuIDList" in item for item in tables_in(document))
 
 
 def from_compute_nodes(document: Tree) -> FabricFacts:
     """Return the facts of compute nodes: trays of one domain share its NVSwitches."""
     places, notes = [], []
-    for item in rows(document):
+    for item in tables_in(document):
         gpus = item.get("GpuIDList")
         health = word(item.get("Health"))
         if health and health.upper() != "HEALTHY":
@@ -36,7 +36,7 @@ def from_compute_nodes(document: Tree) -> FabricFacts:
         if counts
         else []
     )
-    return fabric_of(
+    return fabric_facts(
         source="NMX compute nodes", places=places, figures=figures, notes=notes[:20], domain_word="DomainUUID"
     )
 
@@ -47,7 +47,7 @@ def is_graph(document: Tree) -> bool:
 
 
 def _graphs(document: Tree) -> list[Mapping[str, Tree]]:
-    return list(rows(document)) or ([document] if isinstance(document, dict) else [])
+    return list(tables_in(document)) or ([document] if isinstance(document, dict) else [])
 
 
 def from_graph(document: Tree) -> FabricFacts:
@@ -57,7 +57,7 @@ def from_graph(document: Tree) -> FabricFacts:
     for graph in _graphs(document):
         for node in _devices(graph.get("nodes"), 0):
             nodes[word(node.get("id"))] = node
-        for link in rows(graph.get("links")):
+        for link in tables_in(graph.get("links")):
             for a, b, count in _cables(link):
                 cables.setdefault(a, Counter())[b] += count
                 cables.setdefault(b, Counter())[a] += count
@@ -88,7 +88,7 @@ def from_graph(document: Tree) -> FabricFacts:
         Figure(name="nodes", value=f"{len(hosts):,}", source="NetQ graph"),
         Figure(name="switches", value=f"{len(switches):,}", source="NetQ graph"),
     )
-    return fabric_of(source="NetQ graph", places=places, figures=figures)
+    return fabric_facts(source="NetQ graph", places=places, figures=figures)
 
 
 def _name(node: Mapping[str, Tree]) -> str:
@@ -97,8 +97,10 @@ def _name(node: Mapping[str, Tree]) -> str:
 
 def _devices(value: Tree, depth: int) -> Iterator[Mapping[str, Tree]]:
     """Yield devices, which are folded into groups and tiers."""
-    for node in rows(value):
-        inside = rows(node.get("compounded_nodes")) or rows(table(node.get("id")).get("compounded_nodes"))
+    for node in tables_in(value):
+        inside = tables_in(node.get("compounded_nodes")) or tables_in(
+            table_in(node.get("id")).get("compounded_nodes")
+        )
         if inside and depth < 8:
             yield from _devices(inside, depth + 1)
         elif word(node.get("device_type")) and word(node.get("id")):
@@ -107,7 +109,7 @@ def _devices(value: Tree, depth: int) -> Iterator[Mapping[str, Tree]]:
 
 def _cables(link: Mapping[str, Tree]) -> Iterator[tuple[str, str, int]]:
     """Yield the cables of a link: both ends, and how many."""
-    for cable in rows(link.get("compounded_links")) or [link]:
-        ends = [word(end.get("node")) for end in rows(cable.get("interfaces"))]
+    for cable in tables_in(link.get("compounded_links")) or [link]:
+        ends = [word(end.get("node")) for end in tables_in(cable.get("interfaces"))]
         if len(ends) == 2 and all(ends):
             yield ends[0], ends[1], 1

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from topology.base.decode import lines_of
 from topology.base.errors import InputError, shown
-from topology.discover.fabric import FabricFacts, fabric_of
+from topology.discover.fabric import FabricFacts, fabric_facts
 from topology.discover.hostlist import hosts_in
 from topology.discover.places import MOST_HOSTS, Figure, Place
 
@@ -71,7 +71,7 @@ def facts_of_environment(values: Mapping[str, str], addresses: list[tuple[str, s
             f"{len(paths)} of {len(names)} hosts have an address: run `srun printenv SLURM_TOPOLOGY_ADDR`"
         )
     usable = len(paths) == len(names)
-    return fabric_of(
+    return fabric_facts(
         source=source,
         places=[Place(name=name, path=paths[name] if usable else (), gpus=gpus, gpu=gpu) for name in names],
         figures=figures,
@@ -134,4 +134,4 @@ def from_node_list(text: str) -> FabricFacts:
             places.setdefault(name, Place(name=name, gpus=gpus))
     source = "list of hosts"
     figures = (Figure(name="nodes", value=f"{len(places):,}", source=source),)
-    return fabric_of(source=source, places=list(places.values()), figures=figures, of_job=True)
+    return fabric_facts(source=source, places=list(places.values()), figures=figures, of_job=True)

@@ -135,7 +135,7 @@ def _tree_notes(
     return notes
 
 
-def blocks(name: str, values: Sequence[tuple[str, str]], block_sizes: Sequence[int]) -> Topology:
+def nvlink_blocks(name: str, values: Sequence[tuple[str, str]], block_sizes: Sequence[int]) -> Topology:
     """Return the blocks of a topology; a block is meant to be an NVLink domain."""
     named_once([block for block, _ in values], "block")
     _checksizes(block_sizes)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from topology.base.decode import lines_of
 from topology.base.errors import shown
 from topology.discover.fabric import FabricFacts
-from topology.discover.formats.slurm import Switch, Topology, blocks, rings, tree, wrong
+from topology.discover.formats.slurm import Switch, Topology, nvlink_blocks, rings, tree, wrong
 from topology.discover.formats.slurm_facts import facts_of_topologies
 
 FIRST = ("switchname", "blockname", "ringname", "blocksizes")
@@ -47,7 +47,7 @@ def _topology(kind: str, lines: list[tuple[str, dict[str, str]]]) -> Topology:
         return rings("", named)
     sizes = [words["blocksizes"] for first, words in lines if first == "blocksizes"]
     printed = [words["blocksize"] for _, words in lines if words.get("blocksize")]
-    return blocks("", named, _numbers(sizes[0] if sizes else printed[0] if printed else ""))
+    return nvlink_blocks("", named, _numbers(sizes[0] if sizes else printed[0] if printed else ""))
 
 
 def _switch(words: dict[str, str]) -> Switch:

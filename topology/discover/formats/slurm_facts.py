@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from topology.discover.fabric import FabricFacts, fabric_of
+from topology.discover.fabric import FabricFacts, fabric_facts
 from topology.discover.formats.slurm import Topology, wrong
 from topology.discover.places import Figure, Place
 
@@ -36,7 +36,7 @@ def facts_of_topologies(topologies: Sequence[Topology], source: str, default: st
     notes.append(
         "Slurm's file gives no bandwidths: NICs are the reference machine's, fabrics not oversubscribed"
     )
-    return fabric_of(
+    return fabric_facts(
         source=source,
         places=places,
         known=named,

@@ -4,10 +4,19 @@ from collections.abc import Mapping
 
 from topology.base.errors import shown
 from topology.discover.fabric import FabricFacts
-from topology.discover.formats.slurm import Switch, Topology, blocks, named_once, rings, torus, tree, wrong
+from topology.discover.formats.slurm import (
+    Switch,
+    Topology,
+    named_once,
+    nvlink_blocks,
+    rings,
+    torus,
+    tree,
+    wrong,
+)
 from topology.discover.formats.slurm_facts import facts_of_topologies
 from topology.discover.hostlist import hosts_in
-from topology.discover.trees import Tree, table, truth, whole, word
+from topology.discover.trees import Tree, small_whole, table_in, word, yes_no
 
 KINDS = ("tree", "block", "flat", "ring", "torus3d")
 _XYZ = ("x", "y", "z")
@@ -18,7 +27,7 @@ def is_topology_yaml(document: Tree) -> bool:
     if isinstance(document, dict):
         return "topology" in document and any(kind in document for kind in KINDS)
     return isinstance(document, list) and any(
-        "topology" in table(item) or "cluster_default" in table(item) for item in document
+        "topology" in table_in(item) or "cluster_default" in table_in(item) for item in document
     )
 
 
@@ -30,7 +39,7 @@ def from_topology_yaml(document: Tree) -> FabricFacts:
     for item in document:
         topology = _topology(item)
         result.append(topology)
-        default = truth(item.get("cluster_default", "false"))
+        default = yes_no(item.get("cluster_default", "false"))
         if default is None:
             raise wrong(f"cluster_default of {shown(topology.name)} is neither true nor false")
         defaults += [topology.name] if default else []
@@ -48,9 +57,9 @@ def _topology(item: Mapping[str, Tree]) -> Topology:
     _only(item, f"topology {shown(name)}", "topology", "cluster_default", *KINDS)
     flat = item.get("flat")
     kinds = [
-        kind for kind in KINDS if kind in item and (kind != "flat" or isinstance(flat, dict) or truth(flat))
+        kind for kind in KINDS if kind in item and (kind != "flat" or isinstance(flat, dict) or yes_no(flat))
     ]
-    if "flat" in item and not isinstance(flat, dict) and truth(flat) is None:
+    if "flat" in item and not isinstance(flat, dict) and yes_no(flat) is None:
         raise wrong(f"flat of {shown(name)} is neither true nor false")
     if len(kinds) != 1:
         raise wrong(
@@ -69,7 +78,7 @@ def _topology(item: Mapping[str, Tree]) -> Topology:
         return tree(name, [_switch(entry) for entry in listed])
     if kind == "block":
         _only(inside, where, "block_sizes", "blocks")
-        return blocks(
+        return nvlink_blocks(
             name, _named(inside, "blocks", "block", where), _sizes(inside.get("block_sizes"), where)
         )
     if kind == "ring":
@@ -129,7 +138,7 @@ def _sizes(value: Tree, where: str) -> list[int]:
     if value is None:
         return []
     listed = value if isinstance(value, list) else [value]
-    sizes = [whole(size) for size in listed]
+    sizes = [small_whole(size) for size in listed]
     if not sizes or any(not size for size in sizes):
         raise wrong(f"block_sizes of {where} are no positive numbers")
     return [size for size in sizes if size]
@@ -175,7 +184,7 @@ def _dims(value: Tree, where: str, least: int = 1) -> tuple[int, int, int]:
     """Return three numbers, written as x, y, z, as a list, or as 4x4x4."""
     parts = [value.get(axis) for axis in _XYZ] if isinstance(value, dict) else value
     parts = word(parts).lower().replace(",", "x").split("x") if not isinstance(parts, list) else parts
-    numbers = [whole(part) for part in parts]
+    numbers = [small_whole(part) for part in parts]
     if len(numbers) != 3 or any(number is None or not least <= number <= 2**16 for number in numbers):
         raise wrong(f"{where} has dimensions or places that are not three numbers from {least}")
     x, y, z = (number or 0 for number in numbers)

@@ -7,10 +7,10 @@ from collections import Counter
 from collections.abc import Mapping
 
 from topology.base.errors import InputError, shown
-from topology.discover.fabric import FabricFacts, fabric_of
+from topology.discover.fabric import FabricFacts, fabric_facts
 from topology.discover.hostlist import count_hosts, hosts_in
 from topology.discover.places import MOST_HOSTS, MOST_NAMED, Figure, Place, sizes
-from topology.discover.trees import Tree, rows, table, word
+from topology.discover.trees import Tree, table_in, tables_in, word
 from topology.spec_rules import MOST_TIERS
 
 BLOCKS = ("blocks", "capacity_blocks", "capacityBlocks")
@@ -24,18 +24,18 @@ def is_model(document: Tree) -> bool:
 def from_model(document: Tree) -> FabricFacts:
     """Return the facts of a model."""
     blocks = next((document[key] for key in BLOCKS if key in document), None)
-    if not isinstance(blocks, list) or not rows(blocks):
+    if not isinstance(blocks, list) or not tables_in(blocks):
         fix = "give a model with `switches:` and `blocks:`"
         raise InputError("this is no topograph model", "no blocks of nodes were found in it", fix)
     children = _children(document.get("switches"))
     parent = _parents(children)
     places: list[Place] = []
-    total = sum(sum(count_hosts(text, "the model") for text in _hosts(block)) for block in rows(blocks))
+    total = sum(sum(count_hosts(text, "the model") for text in _hosts(block)) for block in tables_in(blocks))
     if not 0 < total <= MOST_HOSTS:
         cause = f"its blocks have {total:,} nodes, not between 1 and {MOST_HOSTS:,}"
         raise InputError("this topograph model is not possible", cause, "correct the ranges of nodes")
-    named = any(_domain(block)[0] for block in rows(blocks))
-    for number, block in enumerate(rows(blocks)):
+    named = any(_domain(block)[0] for block in tables_in(blocks))
+    for number, block in enumerate(tables_in(blocks)):
         switch = word(block.get("switch")) or parent.get(word(block.get("name")), "") or f"block-{number}"
         domain, sub = _domain(block)
         domain = domain or (switch if named else "")  # a block beside accelerator domains is one itself
@@ -45,7 +45,7 @@ def from_model(document: Tree) -> FabricFacts:
             for text in _hosts(block)
             for name in hosts_in(text, "the model")
         ]
-    return fabric_of(
+    return fabric_facts(
         source="topograph",
         places=places,
         rooted=True,
@@ -72,7 +72,7 @@ def _hosts(block: Mapping[str, Tree]) -> list[str]:
 def _domain(block: Mapping[str, Tree]) -> tuple[str, str]:
     """Return the accelerator domain of a block and, where it has one, the sub-domain."""
     domain, sub = word(block.get("nvlink")), ""
-    for key, value in {**table(block.get("labels")), **table(block.get("annotations"))}.items():
+    for key, value in {**table_in(block.get("labels")), **table_in(block.get("annotations"))}.items():
         name = key.rpartition("/")[2].lower()
         if name == "domain":
             domain = word(value)
@@ -83,12 +83,12 @@ def _domain(block: Mapping[str, Tree]) -> tuple[str, str]:
 
 def _children(switches: Tree) -> dict[str, list[str]]:
     """Return the switches and blocks below each switch, from a table or from a list of named ones."""
-    named = {word(entry.get("name")): entry for entry in rows(switches)} or table(switches)
+    named = {word(entry.get("name")): entry for entry in tables_in(switches)} or table_in(switches)
     children: dict[str, list[str]] = {}
     for name, entry in named.items():
         if isinstance(entry, list):
             raise _no_tree(f"{shown(name)} is listed before any switch is named")
-        inside = table(entry)
+        inside = table_in(entry)
         below = [inside.get(key) for key in ("switches", *BLOCKS)]
         children[name] = [word(item) for listed in below if isinstance(listed, list) for item in listed]
     return children
@@ -125,7 +125,7 @@ def _figures(places: list[Place], blocks: Tree) -> tuple[Figure, ...]:
         )
     )
     above = Counter[str]()
-    for block in rows(blocks):
+    for block in tables_in(blocks):
         domain, sub = _domain(block)
         if domain and sub:
             above[domain] += sum(count_hosts(text) for text in _hosts(block))

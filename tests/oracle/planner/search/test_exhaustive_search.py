@@ -35,7 +35,7 @@ from costmodel.models.recurrence import Recurrence
 from costmodel.models.spec import ModelSpec, layer_order, layer_runs
 from costmodel.pipeline.stages import ranks_of_chunks, runs_of_ranks
 from costmodel.training.bands import peak_deviation
-from planner.bounds.priced import Priced, price
+from planner.bounds.priced import Priced, priced_columns
 from planner.plan import PlanRequest, Problem, problem_of
 from planner.rules.check import check, legal
 from planner.search.best_first import explore
@@ -215,7 +215,7 @@ def exhaustive(request: PlanRequest) -> float:
 
 def best_of_same_pipeline(s: Problem, table: LayoutTable) -> float:
     """Least step time of layouts of one pipeline, over every split of the layers."""
-    priced = price(s, table)
+    priced = priced_columns(s, table)
     layout, runs = table.layout(0), [run.count for run in layer_runs(s.model)]
     chunk_ranks = ranks_of_chunks(layout)
     best = math.inf

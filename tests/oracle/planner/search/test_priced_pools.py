@@ -15,7 +15,7 @@ from planner.search.search import search
 from planner.search.verify import verify
 from tests.oracle.planner.search.plain_enumeration import every_layout, exact_steps, problem_of, whole_nodes
 from tests.oracle.planner.search.test_unlike_stages import cases, every_arrangement
-from topology.pools.kinds import parts_of
+from topology.pools.kinds import parts_of_pool
 
 CAL = load_calibration()
 SLACK = 1e-6
@@ -57,7 +57,7 @@ def plain_cost_of_stages(request: PlanRequest) -> float:
 def plain_cost_of_parts(request: PlanRequest) -> float:
     """The same of any layout that treats the nodes of a part alike, on its first GPUs."""
     best = math.inf
-    for part in parts_of(request.cluster):
+    for part in parts_of_pool(request.cluster):
         problem = problem_of(replace(request, cluster=part))
         dollars = [
             node.usd_per_gpu_hour for node in part.nodes for _ in range(node.count * node.gpus_per_node)

@@ -20,7 +20,7 @@ import meshplan
 from planner.plan import Plan, PlanRequest
 from tests.counts import tries
 from tests.oracle.planner.search.random_requests import ROOMY_BYTES, random_sizes, with_memory
-from topology.pools.rates import rented_gpus, units_of
+from topology.pools.rates import gpus_in_rank_order, rented_gpus
 
 CASES = tries(40, 200)
 MOST_GPUS = 4
@@ -118,7 +118,7 @@ def score(request: PlanRequest, plan: Plan) -> float:
     if plan.estimate.peak_memory_bytes > budget * (1 + 1e-9):
         return math.inf
     gpus = (
-        int(rented_gpus(units_of(request.cluster), plan.layout.num_gpus))
+        int(rented_gpus(gpus_in_rank_order(request.cluster), plan.layout.num_gpus))
         if request.objective == "cost"
         else 1
     )

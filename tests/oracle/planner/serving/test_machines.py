@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from planner.serving.fleet_choice import machines_of, select_fleet
+from planner.serving.fleet_choice import machines_for, select_fleet
 from planner.serving.replica import OUTPUT_ONLY, PROMPT_ONLY, WHOLE
 
 SIZES = (1, 2, 3, 4, 6, 8, 16)  # GPUs of the replicas that are laid out on hosts of eight
@@ -41,7 +41,7 @@ def test_workers_are_placed_on_the_fewest_machines(room: int) -> None:
         if a >= b:
             for x, y in product(range(1, 6), range(6 if a > b else 1)):
                 workers = ((a, x), (b, y)) if a > b else ((a, x),)
-                assert machines_of(workers, room) == fewest_machines(workers, room), (workers, room)
+                assert machines_for(workers, room) == fewest_machines(workers, room), (workers, room)
 
 
 def option(gpus: int, phase: str) -> Any:

@@ -14,7 +14,7 @@ from costmodel.serving.simulation.simulator import simulate
 from planner.serving.board import enumerate_options
 from planner.serving.capacity import load_at, meets, serves
 from planner.serving.fleet import run_closed, run_closed_unless_late
-from planner.serving.fleet_choice import Selection, machines_of, most_useful
+from planner.serving.fleet_choice import Selection, machines_for, most_useful
 from planner.serving.plan import ServingRequest
 from planner.serving.replica import OUTPUT_ONLY, PROMPT_ONLY, WHOLE, rate_bound_per_s
 from tests.oracle.planner.serving.plain_fleets import calibration
@@ -148,4 +148,4 @@ def test_no_more_replicas_are_of_use_than_a_cheaper_fleet_has(seed: int) -> None
 def _paid(workers: list[tuple[int, int]], room: int) -> tuple[int, int]:
     """Machines and GPUs of the workers; GPUs twice where they are had one by one."""
     gpus = sum(each * number for each, number in workers)
-    return (machines_of(workers, room) if room > 1 else gpus), gpus
+    return (machines_for(workers, room) if room > 1 else gpus), gpus

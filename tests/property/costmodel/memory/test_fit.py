@@ -6,7 +6,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costmodel.campaign.record import verdict
+from costmodel.campaign.record import limit_word
 from costmodel.case import Case
 from costmodel.evidence.keys import footing
 from costmodel.evidence.table import evidence_for
@@ -64,7 +64,7 @@ def test_no_digit_contradicts_the_word(chance) -> None:
     percent = float(re.sub(r"[^0-9.]", "", printed))
     shown = percent / 100 + (1e-9 if printed.startswith(">") else -1e-9 if printed.startswith("<") else 0)
     assert fit_of(max(shown, 0.0)) == fit_of(chance)
-    assert (verdict(max(shown, 0.0)) == "kept") == (verdict(chance) == "kept")
+    assert (limit_word(max(shown, 0.0)) == "kept") == (limit_word(chance) == "kept")
 
 
 @given(st.integers(1, 99))

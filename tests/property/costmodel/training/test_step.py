@@ -33,7 +33,7 @@ from costmodel.training.raw_times import features_of
 from costmodel.training.score import evaluate
 from costmodel.training.stages import stage_costs
 from costmodel.training.step_time import CostColumns, compose
-from planner.bounds.priced import price
+from planner.bounds.priced import priced_columns
 from planner.bounds.ranks import plain_bounds
 from planner.plan import Problem
 from topology.builders import default_cluster
@@ -97,7 +97,7 @@ def lower_bounds(
 ) -> list[float]:
     """What no split of each layout can beat."""
     problem = Problem(case=Case(model=spec, cluster=cluster, job=JOB, stack=engine, cal=CAL))
-    return plain_bounds(problem, price(problem, LayoutTable.from_rows(layouts))).tolist()
+    return plain_bounds(problem, priced_columns(problem, LayoutTable.from_rows(layouts))).tolist()
 
 
 @settings(max_examples=60, deadline=None)

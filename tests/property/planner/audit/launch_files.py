@@ -9,7 +9,7 @@ from random import Random
 from typing import Any
 
 from costmodel.layout import ParallelLayout
-from planner.audit.job import Job, job_of
+from planner.audit.job import Job, audited_job
 from planner.audit.read import Reading, read_texts
 from planner.engines.contract import Contract, EngineReading, read, write
 from planner.engines.contracts import CONTRACTS
@@ -99,7 +99,7 @@ def launch_files(engine: str, seed: int | str) -> Iterator[LaunchFile]:
             gpu=plan.gpu.name,
             sequence_length=None if "job.sequence_length" in told.fields else "2048",
         )
-        yield LaunchFile(texts=texts, told=told, reading=reading, job=job_of(reading, flags))
+        yield LaunchFile(texts=texts, told=told, reading=reading, job=audited_job(reading, flags))
 
 
 def _sizes(contract: Contract) -> set[str]:

@@ -28,7 +28,7 @@ from planner.bounds.funnel import (
     smallest_memory,
     step_bound,
 )
-from planner.bounds.priced import price
+from planner.bounds.priced import priced_columns
 from planner.bounds.ranks import plain_bounds, variant_bounds
 from planner.plan import PlanRequest, Problem
 from planner.rules.check import parse_pins
@@ -87,7 +87,7 @@ def bounds_of(
         return step_bound(s, seconds, degrees_of(layouts), num_microbatches(layouts, s.job), beta)  # type: ignore[arg-type]
 
     of_combined = index_of(table, combined, COMBINATION)
-    priced = price(s, table)
+    priced = priced_columns(s, table)
     plain = plain_bounds(s, priced)
     sharded = LayoutTable(**{n: alone.get(n, getattr(combined, n)) for n in LayoutTable.__dataclass_fields__})
     bounds = {

@@ -14,8 +14,8 @@ from costmodel.models.spec import layer_order, layer_runs
 from costmodel.pipeline.stage_costs import fits_capacity, step_time
 from costmodel.pipeline.stages import ranks_of_chunks
 from costmodel.training.stages import stage_costs_of
-from planner.bounds.chunks import chunk_bounds
-from planner.bounds.priced import price
+from planner.bounds.chunks import interleaved_bounds
+from planner.bounds.priced import priced_columns
 from planner.plan import PlanRequest
 from planner.rules.check import parse_pins
 from planner.search.candidates import decidable
@@ -63,10 +63,10 @@ def test_no_split_of_chunks_beats_its_bound(name: str, gpus: int, gib: int) -> N
     usual, _ = variants(s, pins, every.take(np.flatnonzero(every.virtual_stages > 1)))
     some = usual.take(sample(np.arange(len(usual)), MOST, r))
     table = LayoutTable.concat([some, eased(s, pins, some)[0]])
-    every_bound = chunk_bounds(s, price(s, table))
+    every_bound = interleaved_bounds(s, priced_columns(s, table))
     finite = np.isfinite(every_bound)
     chosen = np.concatenate([sample(np.flatnonzero(mask), ROWS, r) for mask in (finite, ~finite)])
-    priced, bounds, tight = price(s, table.take(chosen)), every_bound[chosen], []
+    priced, bounds, tight = priced_columns(s, table.take(chosen)), every_bound[chosen], []
     runs, order = [run.count for run in layer_runs(spec)], layer_order(spec)
     for row, bound in enumerate(bounds):
         layout, one = priced.table.layout(row), priced.take(slice(row, row + 1))

@@ -17,7 +17,7 @@ from planner.search.verify import verify
 from planner.structure import structure_claims
 from topology.builders import default_cluster
 from topology.discover.cluster import discover
-from topology.discover.fabric import FabricFacts, fabric_of
+from topology.discover.fabric import FabricFacts, fabric_facts
 from topology.discover.places import Place
 from topology.pools.kinds import is_part, island_parts
 from topology.spec import ClusterSpec
@@ -34,7 +34,7 @@ def allocation(*trays: int) -> FabricFacts:
         for rack, count in enumerate(trays)
         for tray in range(count)
     ]
-    return fabric_of(source="racks", places=places, rooted=True)
+    return fabric_facts(source="racks", places=places, rooted=True)
 
 
 def cut(trays: tuple[int, ...], num_gpus: int) -> ClusterSpec:

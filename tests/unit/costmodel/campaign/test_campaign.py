@@ -7,8 +7,8 @@ import pytest
 from costmodel.campaign.answer import RUNS, campaign, is_kept
 from costmodel.campaign.checkpoint import (
     CheckpointState,
+    checkpoint_bytes,
     checkpoint_state,
-    saved_bytes,
     saved_bytes_per_parameter,
 )
 from costmodel.campaign.closed_form import at_full_strength, expected
@@ -109,7 +109,7 @@ def test_a_checkpoint_has_the_moments_of_its_optimizer(optimizer: str, each: int
     """Weights in sixteen bits, an fp32 master copy where it updates one, and its own moments."""
     asked = replace(TRAINING, optimizer=optimizer)
     spec = model("llama-2-7b")
-    assert saved_bytes(
+    assert checkpoint_bytes(
         Workload(model=spec, job=asked, stack=stack("megatron-core"))
     ) == each * parameter_count(spec)
 
@@ -120,7 +120,7 @@ def test_a_checkpoint_of_muon_has_two_moments_of_what_is_no_matrix() -> None:
     others = 2 * 32_000 * 4096 + 65 * 4096
     whole = 10 * parameter_count(spec) + 4 * others
     assert (
-        saved_bytes(
+        checkpoint_bytes(
             Workload(model=spec, job=replace(TRAINING, optimizer="muon"), stack=stack("megatron-core"))
         )
         == whole
@@ -131,7 +131,7 @@ def test_workers_that_run_apart_save_their_last_agreement() -> None:
     """DiLoCo keeps outer weights and momentum, eight bytes a parameter."""
     spec, engine = model("llama-2-7b"), stack("megatron-core")
     apart = replace(TRAINING, local_steps="diloco:100")
-    more = saved_bytes(Workload(model=spec, job=apart, stack=engine)) - saved_bytes(
+    more = checkpoint_bytes(Workload(model=spec, job=apart, stack=engine)) - checkpoint_bytes(
         Workload(model=spec, job=TRAINING, stack=engine)
     )
     assert more == 8 * parameter_count(spec)

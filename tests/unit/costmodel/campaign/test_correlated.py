@@ -9,7 +9,7 @@ from costmodel.campaign.answer import campaign
 from costmodel.campaign.closed_form import all_states, expected, why_invalid
 from costmodel.campaign.compose import bare_course, course_of, hazards_of
 from costmodel.campaign.course import Course, Hazard
-from costmodel.campaign.failures import default_model, devices_of, rate_per_s
+from costmodel.campaign.failures import default_model, failing_devices, rate_per_s
 from costmodel.campaign.record import Cause, Duration, FailureModel, Spot
 from costmodel.campaign.simulate import simulate
 from tests.counts import tries
@@ -101,8 +101,10 @@ STORAGE = Cause(name="storage outage", events=2, device="storage")
 def test_causes_are_counted_by_their_own_device() -> None:
     """Half the nodes have half the racks and switches, and the same one storage."""
     of = world(RACK, SWITCH, STORAGE)
-    whole = devices_of(CLUSTER, of.site)
-    half = devices_of(replace(CLUSTER, nodes=tuple(n.times(n.count // 2) for n in CLUSTER.nodes)), of.site)
+    whole = failing_devices(CLUSTER, of.site)
+    half = failing_devices(
+        replace(CLUSTER, nodes=tuple(n.times(n.count // 2) for n in CLUSTER.nodes)), of.site
+    )
     shares = [rate_per_s(c, of.site, half) / rate_per_s(c, of.site, whole) for c in (RACK, SWITCH, STORAGE)]
     assert shares == [0.5, 0.5, 1.0]
     assert 1 / rate_per_s(STORAGE, of.site, whole) == pytest.approx(27 * DAY)
@@ -112,7 +114,7 @@ def test_each_correlated_cause_costs_what_it_takes() -> None:
     """A rack its nodes, a switch more of them, an outage its hours before a restart."""
     of = world(RACK, SWITCH, STORAGE)
     levels = bare_course(job(), of, CLUSTER).levels
-    by_name = {h.name: h for h in hazards_of(of, devices_of(CLUSTER, of.site), levels)}
+    by_name = {h.name: h for h in hazards_of(of, failing_devices(CLUSTER, of.site), levels)}
     rack, switch = by_name["crash, loses rack of a rack"], by_name["crash, loses rack of a switch"]
     assert (rack.nodes, switch.nodes) == (4, 32)
     assert rack.repair_s == switch.repair_s == of.times.rack_back.seconds

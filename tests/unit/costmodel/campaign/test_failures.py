@@ -10,7 +10,7 @@ from costmodel.campaign.failures import (
     Devices,
     default_model,
     default_site,
-    devices_of,
+    failing_devices,
     rate_per_s,
     read_failures,
     sites,
@@ -69,7 +69,7 @@ def test_a_rate_grows_with_its_own_devices() -> None:
     by_device = {cause.device: cause for cause in site.causes}
     grown = {d: rate_per_s(c, site, twice) / rate_per_s(c, site, here) for d, c in by_device.items()}
     assert grown == {"gpu": 2.0, "node": 1.0, "nic": 1.0}
-    assert replace(devices_of(default_cluster("h100-sxm", 16).spec, site), rack=0.0, switch=0.0) == here
+    assert replace(failing_devices(default_cluster("h100-sxm", 16).spec, site), rack=0.0, switch=0.0) == here
 
 
 def test_a_file_says_what_is_its_own_and_leaves_the_rest_as_shipped(tmp_path: Path) -> None:

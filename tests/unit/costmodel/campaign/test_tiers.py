@@ -12,7 +12,7 @@ from costmodel.campaign.failures import default_model
 from costmodel.campaign.interval import with_best_interval
 from costmodel.campaign.record import Cause, FailureModel
 from costmodel.campaign.simulate import simulate
-from costmodel.campaign.tiers import chains_of, places
+from costmodel.campaign.tiers import chains_of, storage_places
 from costmodel.campaign.worth import RunPrice
 from topology.base.errors import InputError
 from topology.base.units import DAY
@@ -74,7 +74,7 @@ def test_a_place_that_the_checkpoint_does_not_fit_is_not_taken() -> None:
     needed = 3 * BYTES / 2048
     roomy = replace(CLUSTER, nodes=tuple(replace(n, host_memory_bytes=1.01 * needed) for n in CLUSTER.nodes))
     kinds = [
-        {place.kind for chain in places(job().checkpoint, WORLD, cluster) for place in chain}
+        {place.kind for chain in storage_places(job().checkpoint, WORLD, cluster) for place in chain}
         for cluster in (small, roomy)
     ]
     assert kinds[1] - kinds[0] == {"host", "peer"}

@@ -10,7 +10,7 @@ from costmodel.accuracy.serving import predict_serving_rows
 from costmodel.accuracy.training import predict_rows
 from costmodel.accuracy.training_runs import read_run
 from costmodel.kernels.tables import load_calibration
-from costmodel.runs.cells import UnsupportedRunError, count, degree, flag, number
+from costmodel.runs.cells import UnsupportedRunError, count, degree, number_cell, yes_no_cell
 from topology.base.errors import InputError
 
 CAL = load_calibration()
@@ -63,17 +63,17 @@ def test_a_degree_of_zero_is_one_and_a_negative_one_is_none() -> None:
 
 def test_a_yes_or_no_is_one_of_the_two() -> None:
     """A word that is neither is not taken for no."""
-    assert [flag({"oom": text}, "oom", default=False) for text in ("1", "True", "yes", "0", "no", "")] == [
+    assert [yes_no_cell({"oom": text}, "oom", default=False) for text in ("1", "True", "yes", "0", "no", "")] == [
         True, True, True, False, False, False,
     ]  # fmt: skip
     with pytest.raises(UnsupportedRunError, match="neither yes nor no"):
-        flag({"oom": "perhaps"}, "oom", default=False)
+        yes_no_cell({"oom": "perhaps"}, "oom", default=False)
 
 
 def test_a_reason_repeats_only_the_beginning_of_a_cell() -> None:
     """A cell may hold a hundred thousand letters."""
     with pytest.raises(UnsupportedRunError) as refusal:
-        number({"step_time_s": "9" * 100_000}, "step_time_s")
+        number_cell({"step_time_s": "9" * 100_000}, "step_time_s")
     assert len(str(refusal.value)) < 200
 
 

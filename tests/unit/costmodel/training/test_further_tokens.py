@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from costmodel.campaign.checkpoint import saved_bytes
+from costmodel.campaign.checkpoint import checkpoint_bytes
 from costmodel.case import Case, Workload
 from costmodel.estimate import PART_NAMES
 from costmodel.job import TrainingJob
@@ -159,7 +159,7 @@ def _added(layout: ParallelLayout) -> float:
 
 def test_checkpoints_hold_the_modules() -> None:
     """Fourteen bytes a parameter of each."""
-    assert saved_bytes(Workload(model=SMALL, job=trained(2), stack=CORE)) - saved_bytes(
+    assert checkpoint_bytes(Workload(model=SMALL, job=trained(2), stack=CORE)) - checkpoint_bytes(
         Workload(model=SMALL, job=JOB, stack=CORE)
     ) == 14 * 2 * mtp_parameters(SMALL)
 

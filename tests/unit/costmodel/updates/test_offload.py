@@ -19,7 +19,7 @@ from costmodel.models.spec import layer_runs
 from costmodel.stack import SoftwareStack, stack
 from costmodel.training.constants import default_constants
 from costmodel.training.raw_times import features_of, input_bytes
-from costmodel.training.slowdowns import environment_of
+from costmodel.training.slowdowns import job_environment
 from costmodel.training.step_time import compose, update_seconds_per_parameter
 from costmodel.updates.adapters import parse_adapter
 from costmodel.updates.offload import (
@@ -132,7 +132,7 @@ def test_an_update_on_the_host_takes_its_traffic() -> None:
     by_share = [
         float(
             update_seconds_per_parameter(
-                environment_of(Case(model=LLAMA, cluster=CLUSTER, job=job, stack=MEGATRON, cal=CAL)),
+                job_environment(Case(model=LLAMA, cluster=CLUSTER, job=job, stack=MEGATRON, cal=CAL)),
                 constants,
             )
         )

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from app.cli import run
-from planner.analysis.sweep import shares_of
+from planner.analysis.sweep import mfu_by_gpu
 from topology.base.errors import InputError
 from topology.base.units import DAY
 
@@ -40,4 +40,4 @@ def test_days_and_dollars_are_those_of_the_imposed_mfu(capsys: pytest.CaptureFix
 def test_shares_that_are_none_are_refused(text: str) -> None:
     """With how to write one."""
     with pytest.raises(InputError, match="no MFU"):
-        shares_of(text)
+        mfu_by_gpu(text)

@@ -12,7 +12,7 @@ import pytest
 from costmodel.kernels.tables import load_calibration
 from costmodel.memory.fit import fit_of
 from planner.audit.audit import Audit, audited
-from planner.audit.job import Job, job_of
+from planner.audit.job import Job, audited_job
 from planner.audit.read import Reading, read_texts
 from planner.audit.spelling import spelled_words
 from planner.audit.words import family_named
@@ -34,7 +34,7 @@ def reading_of(text: str, name: str = "run.sh") -> Reading:
 
 
 def job(text: str, name: str = "run.sh", **flags: str) -> Job:
-    return job_of(reading_of(text, name), Flags(**{"gpu": "h100-sxm", **flags}))
+    return audited_job(reading_of(text, name), Flags(**{"gpu": "h100-sxm", **flags}))
 
 
 def audit(text: str, name: str = "run.sh", **flags: str) -> Audit:
@@ -299,7 +299,7 @@ def test_words_that_name_no_adapter_train_the_whole_model(said):
 def test_what_deepspeed_keeps_on_the_host_is_priced_there(state, words):
     texts = {"a.yaml": AXOLOTL.format(length=2048, more="deepspeed: z3.json")}
     texts["z3.json"] = f'{{"zero_optimization": {{"stage": 3, {state}}}}}'
-    found = job_of(read_texts(texts), Flags(gpu="h100-sxm", gpus="8", model="llama-3.1-8b"))
+    found = audited_job(read_texts(texts), Flags(gpu="h100-sxm", gpus="8", model="llama-3.1-8b"))
     if words == "not priced":
         assert found.request is None
         assert "disk" in found.missing[0]

@@ -20,7 +20,7 @@ from planner.bounds.funnel import (
     smallest_memory,
     step_bound,
 )
-from planner.bounds.priced import price
+from planner.bounds.priced import priced_columns
 from planner.bounds.ranks import plain_bounds
 from planner.plan import PlanRequest, Problem, problem_of
 from topology.builders import default_cluster
@@ -62,7 +62,7 @@ def test_no_layout_beats_the_bound_of_its_cut_its_core_or_its_placement(name: st
     for earlier, later in (
         (compute_s, best_placement_s),
         (best_placement_s, placed_s),
-        (placed_s, plain_bounds(s, price(s, table))),
+        (placed_s, plain_bounds(s, priced_columns(s, table))),
     ):
         assert np.all(earlier <= later * (1 + 1e-9))
         assert np.all(earlier > 0)

@@ -7,7 +7,7 @@ from costmodel.job import TrainingJob
 from costmodel.kernels.tables import load_calibration
 from costmodel.layout import LayoutTable, ParallelLayout
 from costmodel.models.catalog import model
-from planner.bounds.priced import Priced, price
+from planner.bounds.priced import Priced, priced_columns
 from planner.plan import PlanRequest, problem_of
 from topology.base.columns import Columns
 from topology.builders import default_cluster
@@ -36,11 +36,13 @@ def test_every_array_of_priced_layouts_ends_in_the_layouts(name: str, layouts: l
     job = TrainingJob(sequence_length=2048, global_batch_size=16)
     request = PlanRequest(model=model(name), cluster=default_cluster("h100-sxm", 8).spec, job=job)
     priced, rows = (
-        price(problem_of(request, load_calibration()), LayoutTable.from_rows(layouts)),
+        priced_columns(problem_of(request, load_calibration()), LayoutTable.from_rows(layouts)),
         np.array([1, 0]),
     )
     assert len(priced) == len(priced.features) == len(layouts)
-    again = price(problem_of(request, load_calibration()), LayoutTable.from_rows([layouts[1], layouts[0]]))
+    again = priced_columns(
+        problem_of(request, load_calibration()), LayoutTable.from_rows([layouts[1], layouts[0]])
+    )
     for taken, expected in zip(leaves(columns_of(priced.take(rows))), leaves(columns_of(again)), strict=True):
         assert np.shape(taken) == np.shape(expected)
         assert taken == pytest.approx(expected, rel=1e-12)

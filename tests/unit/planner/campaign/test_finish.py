@@ -13,7 +13,7 @@ from app.reports.plan_headline import run_s
 from costmodel.campaign.closed_form import expected
 from costmodel.campaign.compose import course_of
 from costmodel.campaign.failures import default_model
-from planner.campaign.finish import finish_gap, finished, job_of, with_campaign
+from planner.campaign.finish import campaign_job_of, finish_gap, finished, with_campaign
 from planner.plan import Plan
 from planner.questions.flags import Flags
 from planner.questions.training import understand
@@ -35,7 +35,7 @@ def planned(*settings: str) -> Plan:
 
 def least_finish_s(plan: Plan) -> float:
     """Mean seconds of the run, at the best of some intervals and numbers of spares around its own."""
-    job, world = job_of(plan), default_model("h100-sxm")
+    job, world = campaign_job_of(plan), default_model("h100-sxm")
     course = course_of(job, world, plan.request.cluster)
     tried = [
         replace(course, every_s=tuple(factor * each for each in course.every_s), spares=course.spares + more)
@@ -52,7 +52,7 @@ def test_nothing_finishes_earlier_than_the_gap_says() -> None:
     assert gap is not None
     assert best.campaign is not None
     assert 0 <= gap < 0.01  # and of use
-    mine_s = job_of(best).work_s / best.campaign.mean_useful_share
+    mine_s = campaign_job_of(best).work_s / best.campaign.mean_useful_share
     others = {pin: least_finish_s(planned(pin)) for pin in PINS}
     assert min(others.values()) >= mine_s * (1 - gap)
     assert len({round(seconds) for seconds in others.values()}) > 3

@@ -17,7 +17,7 @@ import pytest
 from costmodel.kernels.tables import load_calibration
 from costmodel.layout import ParallelLayout
 from planner.launch.bundle import LAUNCHERS, bundle
-from planner.launch.machines import machines_of
+from planner.launch.machines import hosts_by_kind
 from planner.launch.node_order import KEEPS, NodeOrder, node_order
 from planner.plan import Plan, PlanRequest
 from planner.rules.check import parse_pins
@@ -61,7 +61,7 @@ def tiered(*tiers: TierSpec) -> ClusterSpec:
 
 def order_of(plan: Plan) -> NodeOrder:
     """Its order of nodes."""
-    return node_order(plan, machines_of(plan), CAL)
+    return node_order(plan, hosts_by_kind(plan), CAL)
 
 
 def test_alike_nodes_have_no_order() -> None:

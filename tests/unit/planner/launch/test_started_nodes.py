@@ -17,7 +17,7 @@ from costmodel.kernels.tables import load_calibration
 from planner.launch.bundle import bundle
 from planner.launch.cloud import sagemaker, vertex
 from planner.launch.entries import ENTRIES
-from planner.launch.machines import machines_of
+from planner.launch.machines import hosts_by_kind
 from planner.launch.node_order import node_order
 from tests.unit.planner.launch.test_bundle import plan_for
 from tests.unit.planner.launch.test_node_order import two_racks
@@ -105,7 +105,7 @@ def test_a_machine_of_the_cloud_is_asked_for_by_its_name() -> None:
     named = replace(
         plan, request=replace(plan.request, cluster=replace(plan.request.cluster, name="aws-p5.48xlarge"))
     )
-    where = machines_of(named)
+    where = hosts_by_kind(named)
     order = node_order(named, where, load_calibration())
     assert (
         '"InstanceType": "ml.p5.48xlarge"'

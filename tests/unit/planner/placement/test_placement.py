@@ -13,12 +13,12 @@ from costmodel.models.catalog import model
 from costmodel.stack import stack
 from costmodel.training.estimate import estimate
 from planner.placement.cost import AxisPlaced, axes_placed
-from planner.placement.nodes import choose_hosts, place
+from planner.placement.nodes import choose_hosts, place_on_nodes
 from planner.plan import Plan, PlanRequest, Problem
 from planner.rules.check import parse_pins
 from planner.search.given_layout import plan_of_layout
 from topology.builders import build, default_cluster
-from topology.discover.cluster import discover, facts_of
+from topology.discover.cluster import discover, dump_facts
 from topology.fabric.derive import unit_of_gpu
 from topology.fabric.mesh import Mesh
 from topology.fabric.packing import units_of_hosts
@@ -38,7 +38,7 @@ SETTING = Problem(
 def placed_by(problem: Problem, layout: ParallelLayout) -> Mesh:
     """The mesh of a layout, with the estimate of that layout."""
     answer = estimate(problem.case, layout)
-    return place(problem, layout, answer)
+    return place_on_nodes(problem, layout, answer)
 
 
 def rows(*counts: int) -> ClusterSpec:
@@ -63,7 +63,7 @@ def racks(*counts: int) -> ClusterSpec:
         f"BlockName=b{i} Nodes=t[{end - count + 1}-{end}]"
         for i, (count, end) in enumerate(zip(counts, ends, strict=True))
     ]
-    return discover([facts_of("\n".join(lines) + "\n", "topology.conf")], gpu="gb200").spec
+    return discover([dump_facts("\n".join(lines) + "\n", "topology.conf")], gpu="gb200").spec
 
 
 def test_ranks_follow_gpus_on_a_symmetric_fabric() -> None:

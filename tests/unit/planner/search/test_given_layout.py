@@ -10,7 +10,7 @@ from costmodel.kernels.tables import load_calibration
 from costmodel.models.catalog import model
 from planner.analysis.schedule import stage_seconds
 from planner.placement.cost import placement_words
-from planner.placement.nodes import place
+from planner.placement.nodes import place_on_nodes
 from planner.plan import Plan, PlanRequest
 from planner.search.given_layout import plan_of_layout
 from planner.search.search import search
@@ -68,7 +68,7 @@ def test_a_given_layout_on_an_irregular_fabric_says_where_its_ranks_run() -> Non
     given = plan_of_layout(replace(REQUEST, cluster=cluster, pins=pins), load_calibration())
     assert isinstance(given, Plan)
     problem = given.problem
-    assert given.mesh == place(problem, given.layout, given.estimate)
+    assert given.mesh == place_on_nodes(problem, given.layout, given.estimate)
     notes = placement_words(problem, given.layout, given.mesh, given.estimate)
     assert notes[0].startswith("ranks are not on GPUs in order")
     assert set(notes) <= set(given.assumptions)

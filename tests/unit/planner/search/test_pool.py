@@ -15,7 +15,7 @@ from planner.search.search import search
 from planner.search.verify import verify
 from planner.structure import structure_claims
 from tests.unit.topology.pools.test_kinds import pool
-from topology.pools.kinds import parts_of
+from topology.pools.kinds import parts_of_pool
 from topology.spec import ClusterSpec
 
 CAL = load_calibration()
@@ -44,7 +44,7 @@ MIXED = pool(("dgx-h100", 2), ("dgx-a100-40gb", 1), usd_per_gpu_hour=2.0)
 def test_a_pool_is_planned_as_its_best_part(objective: Objective) -> None:
     """The plan is the best over every choice of kinds, each searched by itself, and proven against all."""
     found = plan(MIXED, objective)
-    alone = [search(request(replace(part, name=""), objective), CAL) for part in parts_of(MIXED)]
+    alone = [search(request(replace(part, name=""), objective), CAL) for part in parts_of_pool(MIXED)]
     steps = [
         one.estimate.step_time_s * (one.layout.num_gpus if objective == "cost" else 1)
         for one in alone
@@ -91,7 +91,7 @@ def test_a_better_part_that_was_kept_quiet_is_found_out() -> None:
     mixed = pool(("dgx-h100", 1), ("dgx-a100-40gb", 1))
     found, slower = plan(mixed), plan(pool(("dgx-a100-40gb", 1)))
     assert found.pool is not None
-    part = next(part for part in parts_of(mixed) if part.nodes == slower.request.cluster.nodes)
+    part = next(part for part in parts_of_pool(mixed) if part.nodes == slower.request.cluster.nodes)
     lying = replace(slower, request=replace(slower.request, cluster=part), origin=None, pool=found.pool)
     wrong = {claim.name for claim in verify(lying, CAL).claims if not claim.holds}
     assert "bound on 1 × 8 h100-sxm" in wrong

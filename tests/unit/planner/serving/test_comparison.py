@@ -6,7 +6,7 @@ from functools import cache
 import pytest
 
 from costmodel.kernels.tables import load_calibration
-from planner.analysis.serving.contenders import summary_of
+from planner.analysis.serving.contenders import plan_summary
 from planner.analysis.serving.fleets import find_fleet
 from planner.questions.flags import ServeFlags
 from planner.questions.serving.understand import Asked, understand_serving
@@ -62,7 +62,7 @@ def test_every_line_is_the_answer_to_its_own_question() -> None:
     It may use more GPUs of the machines that are paid for, where it keeps its limits more surely so.
     """
     asked, plan = compared()
-    everything = (summary_of(plan), *plan.other_fleets)
+    everything = (plan_summary(plan), *plan.other_fleets)
     lines = {
         (one.gpu, one.weights, one.mode): one
         for one in everything

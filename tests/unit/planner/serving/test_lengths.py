@@ -8,14 +8,14 @@ import pytest
 from costmodel.models.catalog import model
 from costmodel.serving.simulation.load import CUT, Lengths
 from planner.questions.flags import ServeFlags
-from planner.questions.serving.lengths import PUBLISHED, lengths_of, p99_per_mean
+from planner.questions.serving.lengths import PUBLISHED, p99_per_mean, request_lengths
 
 MODEL = model("llama-3.1-70b")
 
 
 def lengths(**words: str) -> dict[str, int | None]:
     """Means and percentiles of a question."""
-    return lengths_of(ServeFlags(**words), None, MODEL)
+    return request_lengths(ServeFlags(**words), None, MODEL)
 
 
 def test_a_rate_has_the_spread_of_published_loads() -> None:

@@ -12,7 +12,7 @@ from topology.base.errors import InputError
 from topology.base.units import GB
 from topology.builders import build
 from topology.catalog import discovered
-from topology.discover.cluster import discover, facts_of, read_facts
+from topology.discover.cluster import discover, dump_facts, read_facts
 from topology.discover.fabric import FabricFacts
 from topology.discover.formats.products import is_kind
 from topology.discover.here import here, infiniband_devices
@@ -148,7 +148,7 @@ FORMS = {
 
 def stated(text: str) -> str:
     """The kind of GPU that a dump states, "" where it states none."""
-    facts = facts_of(text)
+    facts = dump_facts(text)
     return facts.gpu if isinstance(facts, NodeFacts) else known_gpu(facts.places)
 
 
@@ -160,12 +160,12 @@ NAMING = {name: text for name, (text, _) in FORMS.items() if stated(text)}
 def test_a_gpu_that_is_named_beside_a_dump_must_be_the_dumps(text: str) -> None:
     """Every other kind of the catalog is refused with both names; the dump's own word is taken."""
     kind = stated(text)
-    own = discover([facts_of(text)]).spec.nodes[0].gpu
-    assert discover([facts_of(text)], own).spec.nodes[0].gpu == own
+    own = discover([dump_facts(text)]).spec.nodes[0].gpu
+    assert discover([dump_facts(text)], own).spec.nodes[0].gpu == own
     for other in gpu_sheets():
         if not is_kind(kind, other):
             with pytest.raises(InputError, match="two kinds of GPU") as refused:
-                discover([facts_of(text)], other)
+                discover([dump_facts(text)], other)
             assert other in refused.value.cause
             assert kind in refused.value.cause
             assert kind in refused.value.fix
@@ -173,7 +173,7 @@ def test_a_gpu_that_is_named_beside_a_dump_must_be_the_dumps(text: str) -> None:
 
 def test_a_dump_of_a_node_and_one_of_the_hosts_must_agree_on_the_gpu() -> None:
     """The two sources are named; one that states nothing contradicts nothing."""
-    hosts = facts_of(KUBERNETES)
+    hosts = dump_facts(KUBERNETES)
     node_facts = NodeFacts(source="nvidia-smi -q", gpus=4, nics=4, scaleup="nvswitch", gpu="h100-sxm")
     with pytest.raises(InputError, match="two kinds of GPU") as refused:
         discover([node_facts, hosts])
@@ -198,14 +198,14 @@ def test_more_gpus_than_a_dump_lists_are_refused(text: str, hosts: int, tmp_path
 @pytest.mark.parametrize(("text", "hosts"), FORMS.values(), ids=FORMS)
 def test_every_form_names_its_hosts_and_every_figure_its_source(text: str, hosts: int) -> None:
     """The number of hosts, and a source for each figure."""
-    facts = facts_of(text)
+    facts = dump_facts(text)
     assert isinstance(facts, FabricFacts)
     assert (len(facts.places), all(figure.source for figure in facts.figures)) == (hosts, True)
 
 
 def test_a_diagram_is_read_from_its_ends_up() -> None:
     """Boxes without others below them are hosts; boxes that do not add up, or have two above, are refused."""
-    facts = facts_of(DIAGRAM)
+    facts = dump_facts(DIAGRAM)
     assert isinstance(facts, FabricFacts)
     assert [(place.path, place.gpus) for place in facts.places] == [
         (("C", "A"), 2), (("C", "A"), 1), (("C", "B"), 2)
@@ -215,12 +215,12 @@ def test_a_diagram_is_read_from_its_ends_up() -> None:
         DIAGRAM.replace("B --> B1", "B --> B1\n    B1 --> C"), DIAGRAM.replace("Node B1: 2 GPUs", "Node B1"),
     ):  # fmt: skip
         with pytest.raises(InputError):
-            facts_of(wrong)
+            dump_facts(wrong)
 
 
 def test_a_job_is_the_part_of_the_topology_that_its_list_names() -> None:
     """Four of eight hosts, three below one leaf and one below the other: racks that differ."""
-    found = discover([facts_of(TREE), facts_of(ENVIRONMENT)], "h100-sxm").spec
+    found = discover([dump_facts(TREE), dump_facts(ENVIRONMENT)], "h100-sxm").spec
     assert (found.num_nodes, [tier.units for tier in found.tiers]) == (
         4,
         [(3, 1)] if found.tiers[0].units else [None],
@@ -231,29 +231,29 @@ def test_a_job_is_the_part_of_the_topology_that_its_list_names() -> None:
 def test_hosts_that_the_topology_does_not_have_are_refused() -> None:
     """A list of another cluster."""
     with pytest.raises(InputError, match="1 of 2 hosts"):
-        discover([facts_of(TREE), facts_of("n1\nelse7\n")], "h100-sxm")
+        discover([dump_facts(TREE), dump_facts("n1\nelse7\n")], "h100-sxm")
 
 
 def test_a_job_cannot_have_another_number_of_hosts_than_its_list() -> None:
     """The environment contradicts itself."""
     with pytest.raises(InputError, match="SLURM_JOB_NUM_NODES is 5"):
-        facts_of(ENVIRONMENT.replace("NODES=4", "NODES=5"))
+        dump_facts(ENVIRONMENT.replace("NODES=4", "NODES=5"))
 
 
 def test_a_domain_larger_than_the_product_is_refused_and_its_sub_domains_are_planned_on() -> None:
     """36 trays of GB200 are no NVSwitch; two racks of 18 are two of 72 GPUs at 900 GB/s."""
     with pytest.raises(InputError, match="36 nodes of 4 GPUs = 144"):
-        discover([facts_of(SUBDOMAINS.format("", ""))], "gb200")
+        discover([dump_facts(SUBDOMAINS.format("", ""))], "gb200")
     parts = [f"    accelerator.topology.test/sub-domain: {rack}\n" for rack in ("r1", "r2")]
-    h = build(discover([facts_of(SUBDOMAINS.format(*parts))], "gb200").spec).hierarchy
+    h = build(discover([dump_facts(SUBDOMAINS.format(*parts))], "gb200").spec).hierarchy
     assert (h.num_gpus, h.gpus_per_node, h.scaleup.bandwidth_bytes_per_s) == (144, 72, 900 * GB)
     with pytest.raises(InputError, match="37 nodes"):
-        discover([facts_of("BlockName=b Nodes=n[1-37]\n")], "gb200")
+        discover([dump_facts("BlockName=b Nodes=n[1-37]\n")], "gb200")
 
 
 def test_labels_name_the_clique_and_the_product() -> None:
     """Two NVLink partitions of two trays; the node without GPUs is left out."""
-    found = discover([facts_of(KUBERNETES)])
+    found = discover([dump_facts(KUBERNETES)])
     h = build(found.spec).hierarchy
     assert (h.gpu.name, h.num_gpus, h.gpus_per_node) == ("gb200", 16, 8)
     assert any("cpu" in note for note in found.notes)
@@ -262,7 +262,7 @@ def test_labels_name_the_clique_and_the_product() -> None:
 def test_uneven_racks_have_the_bandwidth_of_their_own_hosts() -> None:
     """Three racks of 5, 4 and 3 hosts on a fabric that is not oversubscribed: a host keeps its NICs' rate."""
     text = "SwitchName=t Switches=s[1-3]\nSwitchName=s1 Nodes=a[1-5]\nSwitchName=s2 Nodes=b[1-4]\nSwitchName=s3 Nodes=c[1-3]\n"
-    found = discover([facts_of(text)], "h100-sxm").spec
+    found = discover([dump_facts(text)], "h100-sxm").spec
     assert found.tiers[0].units == (5, 4, 3)
     h = build(found).hierarchy
     assert [level.uplink_bytes_per_s for level in h.levels] == [50 * GB, 50 * GB]
@@ -270,10 +270,10 @@ def test_uneven_racks_have_the_bandwidth_of_their_own_hosts() -> None:
 
 def test_a_lost_gpu_is_not_planned_with() -> None:
     """Three of four answer; the domain spans machines; a zero UUID does not."""
-    facts = facts_of(query("Completed", "Completed", "Completed", "GPU is lost"))
+    facts = dump_facts(query("Completed", "Completed", "Completed", "GPU is lost"))
     assert isinstance(facts, NodeFacts)
     assert (facts.gpus, facts.gpu, facts.spans_hosts) == (3, "gb200", True)
-    within = facts_of(query(*["Completed"] * 8, product="NVIDIA H100 80GB HBM3", mib=81559, uuid="0000-00"))
+    within = dump_facts(query(*["Completed"] * 8, product="NVIDIA H100 80GB HBM3", mib=81559, uuid="0000-00"))
     assert isinstance(within, NodeFacts)
     assert (within.gpus, within.gpu, within.spans_hosts) == (8, "h100-sxm", False)
 
@@ -281,12 +281,12 @@ def test_a_lost_gpu_is_not_planned_with() -> None:
 def test_two_dumps_that_differ_are_refused() -> None:
     """Eight GPUs and two are not one machine."""
     with pytest.raises(InputError, match="contradict"):
-        discover([facts_of(query(*["N/A"] * 8)), facts_of(ROCM)], "h100-sxm")
+        discover([dump_facts(query(*["N/A"] * 8)), dump_facts(ROCM)], "h100-sxm")
 
 
 def test_xgmi_between_all_is_a_mesh() -> None:
     """rocm-smi's matrix of kinds."""
-    facts = facts_of(ROCM)
+    facts = dump_facts(ROCM)
     assert isinstance(facts, NodeFacts)
     assert (facts.gpus, facts.scaleup) == (2, "nvlink-mesh")
 
@@ -337,13 +337,13 @@ BLOCK = "    - {block: b1, nodes: 'n[1-4]'}\n"
 def test_what_is_wrong_is_refused_with_the_reason(text: str, cause: str) -> None:
     """As the tool that reads the file would."""
     with pytest.raises(InputError) as error:
-        discover([facts_of(text)], "h100-sxm")
+        discover([dump_facts(text)], "h100-sxm")
     assert re.search(cause, str(error.value))
 
 
 def test_roots_are_separate_fabrics() -> None:
     """The larger one is planned on, and that is said."""
-    found = discover([facts_of("SwitchName=a Nodes=n[1-4]\nSwitchName=b Nodes=n[5-6]\n")], "h100-sxm")
+    found = discover([dump_facts("SwitchName=a Nodes=n[1-4]\nSwitchName=b Nodes=n[5-6]\n")], "h100-sxm")
     assert found.spec.num_nodes == 4
     assert any("2 fabrics that nothing joins" in note for note in found.notes)
 
@@ -432,10 +432,10 @@ def test_host_expressions_are_written_out_as_slurm_does(shared_dir: Path) -> Non
 def test_hosts_keep_their_names() -> None:
     """In the order of the tree; an instance's id is no name that a host answers to."""
     tree = "SwitchName=s0 Switches=s[1-2]\nSwitchName=s1 Nodes=n9,n2\nSwitchName=s2 Nodes=n10,n1\n"
-    spec = discover([facts_of(tree, "t")], gpu="h100-sxm").spec
+    spec = discover([dump_facts(tree, "t")], gpu="h100-sxm").spec
     assert spec.hosts == ("n9", "n2", "n10", "n1")
     assert spec.nodes[0].times(3).hosts == ("n9", "n2", "n10")
-    assert spec.nodes[0].times(8).hosts == discover([facts_of(AWS, "a")]).spec.hosts == ()
+    assert spec.nodes[0].times(8).hosts == discover([dump_facts(AWS, "a")]).spec.hosts == ()
     assert (
         build(spec).fingerprint()
         == build(replace(spec, nodes=(replace(spec.nodes[0], hosts=()),))).fingerprint()
@@ -445,6 +445,6 @@ def test_hosts_keep_their_names() -> None:
 @pytest.mark.parametrize("hosts", [("n1",), ("n1", "n1"), ("n1", "a b")])
 def test_names_of_hosts_are_one_for_each(hosts: tuple[str, ...]) -> None:
     """Other numbers of them, one twice and what is no name are refused."""
-    spec = discover([facts_of("n[1-2]", "hosts.txt")], gpu="h100-sxm").spec
+    spec = discover([dump_facts("n[1-2]", "hosts.txt")], gpu="h100-sxm").spec
     with pytest.raises(InputError, match="host"):
         build(replace(spec, nodes=(replace(spec.nodes[0], hosts=hosts),)))

@@ -7,7 +7,7 @@ import pytest
 from topology.base.errors import InputError
 from topology.base.units import GB
 from topology.builders import build
-from topology.discover.cluster import discover, facts_of, read_facts
+from topology.discover.cluster import discover, dump_facts, read_facts
 from topology.discover.fabric import FabricFacts, TierFacts
 from topology.discover.layout import known_gpu
 from topology.discover.node import NodeFacts
@@ -40,7 +40,7 @@ def square(gpus: int, word: str) -> list[list[str]]:
 
 def test_eighteen_links_to_everyone_is_a_switch() -> None:
     """NV18 between all of eight GPUs cannot be 126 links of one: they go through NVSwitch."""
-    facts = facts_of(smi(square(8, "NV18"), nics=8))
+    facts = dump_facts(smi(square(8, "NV18"), nics=8))
     assert facts == NodeFacts(
         source="nvidia-smi topo -m", gpus=8, nics=8, scaleup="nvswitch", links_per_gpu=18
     )
@@ -50,7 +50,7 @@ def test_eighteen_links_to_everyone_is_a_switch() -> None:
 
 def test_four_links_between_each_of_four_is_a_mesh() -> None:
     """A100 without a switch: twelve links, four to each peer."""
-    facts = facts_of(smi(square(4, "NV4")))
+    facts = dump_facts(smi(square(4, "NV4")))
     h = build(discover([facts], "a100-sxm-80gb").spec).hierarchy
     assert (h.scaleup.kind, h.scaleup.bandwidth_bytes_per_s) == ("nvlink-mesh", 300 * GB)
 
@@ -63,9 +63,9 @@ def test_pairs_are_pairs_and_the_rest_is_pcie() -> None:
         ["SYS", "SYS", " X ", "NV4"],
         ["SYS", "SYS", "NV4", " X "],
     ]
-    assert build(discover([facts_of(smi(pairs))], "a100-pcie-80gb").spec).hierarchy.levels[0].unit_gpus == 2
+    assert build(discover([dump_facts(smi(pairs))], "a100-pcie-80gb").spec).hierarchy.levels[0].unit_gpus == 2
     chain = [[" X ", "NV4", "SYS"], ["NV4", " X ", "NV4"], ["SYS", "NV4", " X "]]
-    facts = facts_of(smi(chain))
+    facts = dump_facts(smi(chain))
     assert isinstance(facts, NodeFacts)
     assert (facts.scaleup, len(facts.notes)) == ("pcie", 1)
 
@@ -77,7 +77,7 @@ def test_columns_of_other_drivers_are_read_and_odd_lines_are_said() -> None:
         .replace("NIC0", "mlx5_0")
         .replace("GPU0", "\x1b[4mGPU0\x1b[0m")
     )
-    facts = facts_of(text)
+    facts = dump_facts(text)
     assert isinstance(facts, NodeFacts)
     assert (facts.gpus, facts.nics, facts.scaleup) == (2, 1, "pcie")
     assert facts.notes == ("line not understood: 'driver warning: clocks'",)
@@ -96,7 +96,7 @@ XML = """<system version="1">
 
 def test_an_nccl_file_names_gpus_by_their_device() -> None:
     """Device 0x20b2 is the 80 GB A100; without NVLink elements the reference machine fills in."""
-    facts = facts_of(XML.format(nvlink="", extra=""))
+    facts = dump_facts(XML.format(nvlink="", extra=""))
     assert isinstance(facts, NodeFacts)
     assert (facts.gpu, facts.gpus, facts.nics, facts.scaleup) == ("a100-sxm-80gb", 2, 1, "")
     assert build(discover([facts]).spec).hierarchy.scaleup.bandwidth_bytes_per_s == 300 * GB
@@ -108,14 +108,14 @@ def test_an_nccl_dump_tells_links_and_nic_speeds() -> None:
         nvlink='<nvlink target="9:99" count="12" tclass="0x068000"/>',
         extra='<nic><net name="a" speed="200000"/></nic>',
     )
-    facts = facts_of(dump)
+    facts = dump_facts(dump)
     assert isinstance(facts, NodeFacts)
     assert (facts.scaleup, facts.links_per_gpu, facts.nic_bandwidth_bytes_per_s) == ("nvswitch", 12, 25 * GB)
 
 
 def test_devices_without_a_class_cannot_be_told_apart() -> None:
     """The refusal says what was missing."""
-    facts = facts_of(
+    facts = dump_facts(
         '<system version="1"><cpu numaid="0"><pci busid="0:16"/><pci busid="0:17"/></cpu></system>'
     )
     with pytest.raises(InputError, match="2 PCI devices have no class"):
@@ -138,7 +138,7 @@ def test_devices_without_a_class_cannot_be_told_apart() -> None:
 def test_other_files_are_refused(text: str, said: str) -> None:
     """Each with the tool it could not be."""
     with pytest.raises(InputError, match=said):
-        facts_of(text)
+        dump_facts(text)
 
 
 def ib_dump(units: int, hosts: int, rails: int, spines: int) -> str:
@@ -172,7 +172,7 @@ def ib_dump(units: int, hosts: int, rails: int, spines: int) -> str:
 
 def test_an_infiniband_dump_tells_rails_units_and_oversubscription() -> None:
     """Hosts that share leaves are one unit; ports down over ports up is the ratio."""
-    facts = facts_of(ib_dump(units=3, hosts=4, rails=2, spines=2))
+    facts = dump_facts(ib_dump(units=3, hosts=4, rails=2, spines=2))
     assert isinstance(facts, FabricFacts)
     assert (facts.hosts, facts.rails, facts.nics_per_host, facts.nic_bandwidth_bytes_per_s) == (
         12,
@@ -181,7 +181,7 @@ def test_an_infiniband_dump_tells_rails_units_and_oversubscription() -> None:
         50 * GB,
     )
     assert facts.tiers == (TierFacts(name="leaf", hosts_per_unit=4, oversubscription=2.0),)
-    node = facts_of(smi(square(8, "NV18"), nics=2))
+    node = dump_facts(smi(square(8, "NV18"), nics=2))
     h = build(discover([node, facts], "h100-sxm").spec).hierarchy
     assert (h.num_gpus, h.rails) == (96, 2)
     assert [(level.unit_gpus, level.uplink_bytes_per_s) for level in h.levels] == [
@@ -195,7 +195,7 @@ def test_adapters_without_a_name_are_said() -> None:
     text = ib_dump(units=2, hosts=3, rails=1, spines=1).replace(
         "node-1-2 mlx5_0", "MT4129 ConnectX7   Mellanox Technologies"
     )
-    facts = facts_of(text)
+    facts = dump_facts(text)
     assert facts.notes[0] == "1 adapters carry no host name and are not counted as hosts"
 
 
@@ -236,7 +236,7 @@ blocks:
 
 def test_a_topograph_model_tells_tiers_and_domains() -> None:
     """Leaves of 18 hosts, spines of 36, NVLink domains of 18; NVL72 racks of it are one domain each."""
-    facts = facts_of(MODEL)
+    facts = dump_facts(MODEL)
     assert isinstance(facts, FabricFacts)
     assert (facts.hosts, facts.hosts_per_domain) == (72, 18)
     assert [(tier.name, tier.hosts_per_unit) for tier in facts.tiers] == [("leaf", 18), ("spine", 36)]
@@ -247,7 +247,7 @@ def test_a_topograph_model_tells_tiers_and_domains() -> None:
 def test_a_gpu_that_no_dump_names_must_be_given() -> None:
     """The help line shows the flag."""
     with pytest.raises(InputError, match="--gpu h100-sxm"):
-        discover([facts_of(MODEL)])
+        discover([dump_facts(MODEL)])
     with pytest.raises(InputError, match="nothing was discovered"):
         discover([])
 

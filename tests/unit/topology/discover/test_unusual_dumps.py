@@ -8,7 +8,7 @@ import pytest
 from topology.base.errors import InputError
 from topology.base.units import GB
 from topology.builders import build
-from topology.discover.cluster import discover, facts_of
+from topology.discover.cluster import discover, dump_facts
 from topology.discover.fabric import FabricFacts, TierFacts
 from topology.discover.node import NodeFacts
 
@@ -34,7 +34,7 @@ HOSTS = ["n0", "n1", "n2", "n3"]
 
 def test_a_rail_only_fabric_is_a_cluster() -> None:
     """Two leaves, every host on both, no spine: one unit of two rails, and NICs are what limits a host."""
-    facts = facts_of(ib_dump({"aa": HOSTS, "bb": HOSTS}))
+    facts = dump_facts(ib_dump({"aa": HOSTS, "bb": HOSTS}))
     assert isinstance(facts, FabricFacts)
     assert (facts.hosts, facts.rails, facts.nics_per_host, facts.nic_bandwidth_bytes_per_s) == (
         4,
@@ -53,7 +53,7 @@ def test_a_rail_only_fabric_is_a_cluster() -> None:
 
 def test_one_leaf_is_a_cluster() -> None:
     """Nothing above it, nothing beside it."""
-    facts = facts_of(ib_dump({"aa": HOSTS}))
+    facts = dump_facts(ib_dump({"aa": HOSTS}))
     assert isinstance(facts, FabricFacts)
     assert (facts.hosts, facts.rails, facts.tiers) == (4, 1, (TierFacts(name="leaf", hosts_per_unit=4),))
     assert build(discover([facts], "h100-sxm").spec).hierarchy.num_gpus == 32
@@ -61,7 +61,7 @@ def test_one_leaf_is_a_cluster() -> None:
 
 def test_leaves_that_only_a_spine_joins_are_units() -> None:
     """The same hosts on one leaf each, a spine above: units of two."""
-    facts = facts_of(ib_dump({"aa": HOSTS[:2], "bb": HOSTS[2:]}, [("aa", "cc"), ("bb", "cc")]))
+    facts = dump_facts(ib_dump({"aa": HOSTS[:2], "bb": HOSTS[2:]}, [("aa", "cc"), ("bb", "cc")]))
     assert isinstance(facts, FabricFacts)
     assert facts.tiers == (TierFacts(name="leaf", hosts_per_unit=2, oversubscription=2.0),)
 
@@ -76,7 +76,7 @@ def test_leaves_that_only_a_spine_joins_are_units() -> None:
 def test_a_fabric_that_makes_no_cluster_is_refused(text: str, what: str) -> None:
     """Adapters without host names cannot be counted; leaves that nothing joins are two fabrics."""
     with pytest.raises(InputError, match=what):
-        facts_of(text)
+        dump_facts(text)
 
 
 def test_a_large_fabric_is_read_in_seconds() -> None:
@@ -85,7 +85,7 @@ def test_a_large_fabric_is_read_in_seconds() -> None:
     leaves = {f"a{i:x}": hosts[i * 20 : i * 20 + 20] for i in range(200)}
     text = ib_dump(leaves, [(leaf, f"f{spine:x}") for leaf in leaves for spine in range(20)])
     begun = time.process_time()
-    assert facts_of(text).source == "ibnetdiscover"
+    assert dump_facts(text).source == "ibnetdiscover"
     assert time.process_time() - begun < 5
 
 
@@ -97,7 +97,7 @@ LINK = '<nvlink target="9:99" count="{}" tclass="0x068000"/>'
 @pytest.mark.parametrize("speed", ["N/A", "", "-1", "nan", "inf", "1e300", "9" * 5000, "unknown"])
 def test_a_speed_that_is_not_understood_is_said(speed: str) -> None:
     """Virtual machines write N/A; the reference machine's rate stands in."""
-    facts = facts_of(XML.format(link=LINK.format(18), speed=f' speed="{speed}"'))
+    facts = dump_facts(XML.format(link=LINK.format(18), speed=f' speed="{speed}"'))
     assert isinstance(facts, NodeFacts)
     assert (facts.nics, facts.nic_bandwidth_bytes_per_s, facts.links_per_gpu) == (1, None, 18)
     assert facts.notes == ("1 of 1 NICs have no speed that is understood",)
@@ -107,7 +107,7 @@ def test_a_speed_that_is_not_understood_is_said(speed: str) -> None:
 @pytest.mark.parametrize("count", ["", "N/A", "0", "-3", "nan", "9" * 5000, "1e9"])
 def test_a_number_of_links_that_is_not_understood_is_said(count: str) -> None:
     """The reference machine of the GPU stands in."""
-    facts = facts_of(XML.format(link=LINK.format(count), speed=' speed="400000"'))
+    facts = dump_facts(XML.format(link=LINK.format(count), speed=' speed="400000"'))
     assert isinstance(facts, NodeFacts)
     assert (facts.scaleup, facts.links_per_gpu, len(facts.notes)) == ("", None, 1)
 
@@ -129,13 +129,13 @@ def test_no_machine_is_so_large(text: str) -> None:
     """What would be paired or searched is counted first."""
     begun = time.process_time()
     with pytest.raises(InputError):
-        facts_of(text)
+        dump_facts(text)
     assert time.process_time() - begun < 2
 
 
 def test_lines_not_understood_are_listed_up_to_a_number() -> None:
     """A log before the matrix is not repeated whole."""
-    facts = facts_of(
+    facts = dump_facts(
         "noise\n" * 500 + "\tGPU0\tGPU1\nGPU0\t X \tNV9999999\nGPU1\tNV" + "9" * 5000 + "\t X \n"
     )
     assert isinstance(facts, NodeFacts)
@@ -178,7 +178,7 @@ def test_a_model_that_is_no_tree_is_refused(text: str, cause: str) -> None:
     """A cycle was walked for ever, a range of a hundred million names written out."""
     begun = time.process_time()
     with pytest.raises(InputError) as error:
-        facts_of(text)
+        dump_facts(text)
     assert cause in error.value.cause
     assert time.process_time() - begun < 2
 
@@ -188,7 +188,7 @@ def test_ranges_are_counted_in_every_spelling() -> None:
     for nodes, hosts in (
         ('nodes: ["n[1-3,7]", "m"]', 5), ("nodes: [n1, n2]", 2), ("nodes: n[08-10]", 3), ("nodes:\n  - a[1-2]b", 2),
     ):  # fmt: skip
-        facts = facts_of(model(nodes=nodes))
+        facts = dump_facts(model(nodes=nodes))
         assert isinstance(facts, FabricFacts)
         assert facts.hosts == hosts
 
@@ -200,7 +200,7 @@ def test_a_deep_tree_is_a_cluster() -> None:
     text += "".join(
         f"- switch: {name}\n  nodes: ['n{i}-[1-2]']\n" for i, name in enumerate(["s0", "s1", "s3", "s5"])
     )
-    found = discover([facts_of(text)], "h100-sxm")
+    found = discover([dump_facts(text)], "h100-sxm")
     names = [tier.name for tier in found.spec.tiers]
     assert names == ["leaf", "spine", "core"]  # of six switches above each other, three divide hosts
     assert build(found.spec).hierarchy.num_gpus == 64
@@ -208,7 +208,7 @@ def test_a_deep_tree_is_a_cluster() -> None:
 
 def test_two_blocks_of_one_leaf_add_up() -> None:
     """NVLink domains may share a leaf."""
-    facts = facts_of(
+    facts = dump_facts(
         model(below("b", "a", "c")) + "- switch: a\n  nodes: [x, y]\n- switch: c\n  nodes: [z]\n"
     )
     assert isinstance(facts, FabricFacts)
@@ -218,7 +218,7 @@ def test_two_blocks_of_one_leaf_add_up() -> None:
 def test_a_dump_of_endless_lines_is_refused() -> None:
     """Sixty-four megabytes of two letters were gigabytes of lines."""
     with pytest.raises(InputError, match="too long"):
-        facts_of("switchguid=\n" + "x\n" * 1_000_001)
+        dump_facts("switchguid=\n" + "x\n" * 1_000_001)
 
 
 SEEDS = (
@@ -261,7 +261,7 @@ def test_a_damaged_dump_is_read_or_refused(seed: int) -> None:
             middle = rng.choice((rng.choice(WORDS), text[at:to] * 2, text[at:to][::-1], rng.choice(WORDS)))
             text = text[:at] + middle + text[min(to, at + rng.randint(0, 40)) :]
         try:
-            found = discover([facts_of(text)], "h100-sxm")
+            found = discover([dump_facts(text)], "h100-sxm")
             assert build(found.spec).hierarchy.num_gpus > 0
         except InputError:
             continue

@@ -9,7 +9,7 @@ from topology.base.errors import InputError
 from topology.base.units import GBIT
 from topology.builders import build, default_cluster, machine_node
 from topology.cluster_file import read_cluster, to_toml
-from topology.discover.cluster import discover, facts_of
+from topology.discover.cluster import discover, dump_facts
 from topology.fabric.degraded import degraded, left_out_words
 from topology.hardware.datasheets import machines
 from topology.pools.kinds import kinds_of
@@ -31,7 +31,7 @@ def test_a_host_that_is_out_leaves_its_unit_smaller() -> None:
 def test_hosts_keep_their_names_and_places() -> None:
     """Names of the others stay in the order of the tree; a switch without hosts is no part of the fabric."""
     tree = "SwitchName=s0 Switches=s[1-2]\nSwitchName=s1 Nodes=n[1-3]\nSwitchName=s2 Nodes=n[4-6]\n"
-    spec = discover([facts_of(tree, "t")], gpu="h100-sxm").spec
+    spec = discover([dump_facts(tree, "t")], gpu="h100-sxm").spec
     assert degraded(spec, ["n2", "n5"]).hosts == ("n1", "n3", "n4", "n6")
     assert degraded(spec, ["n2", "n5"]).tiers[0].nodes_per_unit == 2
 
@@ -39,7 +39,7 @@ def test_hosts_keep_their_names_and_places() -> None:
 def test_a_rack_that_lost_a_tray_is_a_smaller_domain() -> None:
     """18 and 17 trays are one kind, the smaller domain last; 17 and 18 are two."""
     blocks = "BlockName=a Nodes=t[01-18]\nBlockName=b Nodes=t[19-36]\n"
-    spec = discover([facts_of(blocks, "t")], gpu="gb200").spec
+    spec = discover([dump_facts(blocks, "t")], gpu="gb200").spec
     last, first = degraded(spec, ["t20"]), degraded(spec, ["t02"])
     assert [(node.count, node.nodes_per_domain) for node in last.nodes] == [(35, 18)]
     assert [(node.count, node.nodes_per_domain) for node in first.nodes] == [(17, 17), (18, 18)]

@@ -6,7 +6,7 @@ import pytest
 
 from topology.builders import build, default_cluster, machine_node
 from topology.hardware.datasheets import machines
-from topology.pools.kinds import is_part, kinds_of, left_out, part_of, parts_of, words_of
+from topology.pools.kinds import is_part, kinds_of, nodes_in_words, nodes_left_out, part_of, parts_of_pool
 from topology.spec import ClusterSpec, SwitchSpec, TierSpec
 
 
@@ -29,13 +29,13 @@ def test_kinds_are_what_nodes_say_but_their_number_name_and_switch() -> None:
 def test_parts_are_every_choice_of_kinds() -> None:
     """Three kinds make seven clusters, the pool itself first; each can be built."""
     spec = pool(("dgx-h100", 2), ("dgx-a100", 3), ("dgx-b200", 1))
-    parts = list(parts_of(spec))
+    parts = list(parts_of_pool(spec))
     assert parts[0] == spec
     assert sorted(part.num_gpus for part in parts) == [8, 16, 24, 24, 32, 40, 48]
     assert all(build(part).num_gpus == part.num_gpus for part in parts)
     assert all(is_part(part, spec) for part in parts)
     assert not is_part(pool(("dgx-h100", 3)), spec)
-    assert words_of(left_out(spec, parts[-1])) == "2 × 8 h100-sxm + 3 × 8 a100-sxm-80gb"
+    assert nodes_in_words(nodes_left_out(spec, parts[-1])) == "2 × 8 h100-sxm + 3 × 8 a100-sxm-80gb"
 
 
 @pytest.mark.parametrize(
@@ -75,14 +75,14 @@ def test_trees_of_switches_keep_their_nodes_where_they_hang() -> None:
 def test_of_many_kinds_few_choices_are_looked_at() -> None:
     """Of eight kinds: all, all but one, each alone; never 255."""
     kinds = [replace(machine_node(machines()["dgx-h100"], 1), nic_latency_s=n * 1e-7) for n in range(8)]
-    assert len(list(parts_of(replace(pool(("dgx-h100", 1)), nodes=tuple(kinds))))) == 17
+    assert len(list(parts_of_pool(replace(pool(("dgx-h100", 1)), nodes=tuple(kinds))))) == 17
 
 
 def test_parts_keep_what_is_left_of_units_that_differ() -> None:
     """Leaves of two, one and two nodes: without the kind of the first and the last, one of each remains."""
     spec = pool(("dgx-h100", 1), ("dgx-a100", 3), ("dgx-h100", 1), per_unit=2)
     spec = replace(spec, tiers=(replace(spec.tiers[0], units=(2, 1, 2)),))
-    parts = {part.num_nodes: part for part in parts_of(spec)}
+    parts = {part.num_nodes: part for part in parts_of_pool(spec)}
     assert {count: part.tiers[0].units for count, part in parts.items()} == {
         5: (2, 1, 2), 3: (1, 1, 1), 2: (1, 1)
     }  # fmt: skip
