@@ -178,10 +178,8 @@ def test_it_is_said_for_whom_a_node_waits(
     monkeypatch.setattr(turns_module, "SILENT_S", 0.0)
     monkeypatch.setattr(turns_module, "MEETING_S", 0.3)
     monkeypatch.setattr(turns_module, "LOOK_S", 0.05)
-    turns.hint = alone_hint(Nodes(engine_reading_of="Slurm"), {"SLURM_JOB_ID": "7"})
-    assert (
-        alone_hint(Nodes(engine_reading_of="Slurm"), {"SLURM_STEP_ID": "0"}) == alone_hint(Nodes(), {}) == ""
-    )
+    turns.hint = alone_hint(Nodes(announced_by="Slurm"), {"SLURM_JOB_ID": "7"})
+    assert alone_hint(Nodes(announced_by="Slurm"), {"SLURM_STEP_ID": "0"}) == alone_hint(Nodes(), {}) == ""
     assert turns.following(-1, "") is not None
     waits = [line for line in job.said if line.startswith("waiting")]
     assert waits == ["waiting for node 1, node 3, up to 0.3 s; start it with srun --ntasks-per-node=1"]

@@ -29,7 +29,7 @@ JOB = {
 
 def of_slurm(*, rank: int, launch: str) -> Nodes:
     """One of two nodes."""
-    return Nodes(count=2, rank=rank, launch=launch, come=2, engine_reading_of="Slurm")
+    return Nodes(count=2, rank=rank, launch=launch, come=2, announced_by="Slurm")
 
 
 def test_a_job_of_two_nodes_is_read() -> None:

@@ -80,7 +80,7 @@ def test_nothing_numbers_the_nodes_but_the_endpoint() -> None:
         launch="at-host0-29500",
         least=2,
         come=4,
-        engine_reading_of="--rdzv-endpoint",
+        announced_by="--rdzv-endpoint",
     )
     assert nodes_here({"NODE_RANK": "3"}, "4", "host0:29500").rank == 3
     assert nodes_here({}, None, "host0:29500") == nodes_here({}, "1", "host0:29500") == Nodes()
@@ -93,7 +93,7 @@ def test_nothing_numbers_the_nodes_but_the_endpoint() -> None:
 
 def test_what_is_told_of_a_number() -> None:
     """One that waits for the first node says which that is."""
-    second = Nodes(count=4, rank=1, launch="at-h-1", come=4, engine_reading_of="--rdzv-endpoint")
+    second = Nodes(count=4, rank=1, launch="at-h-1", come=4, announced_by="--rdzv-endpoint")
     assert nodes_line(second) == "numbered by --rdzv-endpoint: node 1 (from 0) of 4 nodes"
     assert alone_hint(second, {}, "h:1") == "; node 0 is the one whose address is that of --rdzv-endpoint h:1"
 

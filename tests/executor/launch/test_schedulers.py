@@ -70,7 +70,7 @@ def test_a_launcher_that_says_all_is_recognised_and_told_in_a_line(name: str) ->
     """The second of two nodes, whatever else is set; the name of the start is the same on every node."""
     environment, launch = SAYS_ALL[name]
     nodes = nodes_here({**environment, "PATH": "/bin", "HOME": "/root"})
-    assert nodes == Nodes(count=2, rank=1, launch=launch, come=2, engine_reading_of=name)
+    assert nodes == Nodes(count=2, rank=1, launch=launch, come=2, announced_by=name)
     assert nodes_line(nodes) == f"started by {name}: node 1 (from 0) of 2 nodes"
 
 
@@ -78,7 +78,7 @@ def test_a_launcher_that_says_all_is_recognised_and_told_in_a_line(name: str) ->
 def test_a_launcher_has_other_words_for_the_same(name: str, environment: dict[str, str]) -> None:
     """Cray's process manager; a PyTorchJob, whose RANK is that of the pod."""
     nodes = nodes_here(environment)
-    assert (nodes.count, nodes.rank, nodes.engine_reading_of) == (2, 1, name)
+    assert (nodes.count, nodes.rank, nodes.announced_by) == (2, 1, name)
 
 
 @pytest.mark.parametrize(("name", "environment"), [("PMIx", PMIX), ("Kubernetes", INDEXED)])
@@ -86,13 +86,13 @@ def test_a_launcher_that_does_not_say_how_many_needs_nnodes(name: str, environme
     """An Indexed Job does not tell its pods how many they are; nor does PMIx in the environment."""
     assert refused(environment)[0] == f"{name} says which node this is, and not of how many"
     nodes = nodes_here(environment, "4")
-    assert (nodes.count, nodes.rank, nodes.come, nodes.engine_reading_of) == (4, 1, 4, name)
+    assert (nodes.count, nodes.rank, nodes.come, nodes.announced_by) == (4, 1, 4, name)
     assert nodes_here({**environment, SCHEDULERS[-1].rank[0]: "0", "PMIX_RANK": "0"}, "1") == Nodes()
 
 
 def test_nodes_without_a_launcher_have_their_number_from_the_environment() -> None:
     """As torchrun's --nnodes and --node-rank; without --nnodes a stray NODE_RANK means nothing."""
-    expected = Nodes(count=4, rank=3, launch="nodes", least=2, come=4, engine_reading_of="NODE_RANK")
+    expected = Nodes(count=4, rank=3, launch="nodes", least=2, come=4, announced_by="NODE_RANK")
     assert nodes_here({"NODE_RANK": "3"}, "2:4") == expected
     assert nodes_here({"NODE_RANK": "3"}) == nodes_here({}) == nodes_here({}, "1") == Nodes()
     what, cause, fix = refused({}, "4")
