@@ -98,9 +98,9 @@ def test_a_run_resumes_its_momentum_in_another_layout(plan_of: Callable[..., Pla
         return dataclasses.replace(plan, request=dataclasses.replace(plan.request, job=job))
 
     first = tmp_path / "first"
-    run_here(settings_in(first), muon(ParallelLayout(dp=2, zero_stage=1)))
+    run_here(settings_in(first, steps=5), muon(ParallelLayout(dp=2, zero_stage=1)))
     folder = copy_of(first, tmp_path / "again", last_step=3)
-    run_here(settings_in(folder), muon(ParallelLayout(tp=2, pp=2, sequence_parallel=True)))
+    run_here(settings_in(folder, steps=5), muon(ParallelLayout(tp=2, pp=2, sequence_parallel=True)))
     expected = {step: loss for step, loss in losses(first).items() if step > 3}
     assert losses(folder) == pytest.approx(expected, rel=1e-5)
 
