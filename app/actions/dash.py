@@ -62,7 +62,7 @@ def serve_dashboard(
     environment = server_environment(
         dict(os.environ), plan=plan, run=run, token=token, accept_changes=accept_changes
     )
-    words = [sys.executable, "-P", "-c", f"from app.dashboard import start; start({os.getpid()})"]
+    words = [sys.executable, "-P", "-c", f"from app.dashboard import serve_here; serve_here({os.getpid()})"]
     words += [] if port is None else ["--server.port", str(port)]
     words += [] if host is None else ["--server.address", host]
     words += [] if browser else ["--server.headless", "true"]

@@ -210,7 +210,7 @@ def told(home: Path, *typed: str, **variables: str) -> dict[str, object]:
     """What Streamlit goes by in a new process."""
     names = sorted([*SETTINGS, "server.enableStaticServing"])
     code = (
-        f"import json, sys; from app.dashboard import settled; from streamlit import config; settled(sys.argv[1:])\n"
+        f"import json, sys; from app.dashboard import settled_options; from streamlit import config; settled_options(sys.argv[1:])\n"
         f"print(json.dumps({{name: config.get_option(name) for name in {names!r}}}))"
     )
     kept = {name: value for name, value in os.environ.items() if not name.startswith("STREAMLIT_")}

@@ -121,7 +121,7 @@ def _names("""
 ASKED_OF_SCHEDULE = """
 from dataclasses import replace
 
-from costmodel.runs.layout import layout_of
+from costmodel.runs.layout import layout_of_row
 from costmodel.layout import ParallelLayout
 from costmodel.pipeline.simulator import StageSeconds, simulate_step
 from executor.parallel.programs import orders
@@ -135,7 +135,7 @@ from costmodel.models.catalog import model
 from topology.builders import default_cluster
 
 row = {"num_gpus": "4", "pp": "4", "num_layers": "24", "schedule": "Toy Schedule", "virtual_stages": "3"}
-assert layout_of(row).schedule == "toy"
+assert layout_of_row(row).schedule == "toy"
 ones = (1.0,) * 12
 events = simulate_step(ParallelLayout(pp=4, virtual_stages=3, schedule="toy"), 8, StageSeconds(
     forward_s=ones, input_s=ones, weight_s=ones)).events
@@ -510,7 +510,7 @@ import numpy as np
 
 from app.reports.layout_words import degrees_text
 from app.reports.topology import axes_of, parse_layout
-from costmodel.runs.layout import layout_of
+from costmodel.runs.layout import layout_of_row
 from costmodel.layout import LayoutTable, ParallelLayout, layout_record, layout_words, num_axes
 from costmodel.ops.shards import unique_shards
 from costmodel.stack import stack
@@ -531,7 +531,7 @@ table = LayoutTable.from_rows([ParallelLayout(dp=8), two])
 assert (layout_words(two), degrees_text(two), num_axes(two)) == ("dp 8 · toy 2", "dp 8 · toy 2", 2)
 assert table.layout(1) == two and layout_record(two)["toy"] == 2
 assert unique_shards(table, job)[0].toy.tolist() == [1.0, 2.0]
-assert layout_of({"num_gpus": "8", "toy": "2", "num_layers": "32"}).toy == 2
+assert layout_of_row({"num_gpus": "8", "toy": "2", "num_layers": "32"}).toy == 2
 h = cluster.hierarchy
 assert [axis.axis for axis in axes_of(h, parse_layout("dp=8,toy=2", None, h))] == ["dp", "toy"]
 def asked(name):

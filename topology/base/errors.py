@@ -60,7 +60,7 @@ class NoFeasiblePlanError(InputError):
     """The question is well put and its answer is no; the command line turns it into exit code 1.
 
     `answer` is that no as data: `planner.search.infeasible.Infeasible` of a search, the tuple of
-    `planner.rules.rule.Violation` of a given layout, `planner.serving.plan.ServingInfeasible` of a fleet.
+    `planner.law.Violation` of a given layout, `planner.serving.plan.ServingInfeasible` of a fleet.
     """
 
     def __init__(self, what: str, cause: str, fix: str, answer: Any = None) -> None:
