@@ -63,9 +63,10 @@ class LayerRun:
 class _Derived:
     """What is derived from the fields of a model and asked all day, kept beside them once it was asked."""
 
-    __slots__ = ("_attention", "_cuts")
+    __slots__ = ("_attention", "_cuts", "_mechanisms")
 
     _attention: AttentionKind
+    _mechanisms: tuple[Mechanism, ...]
     _cuts: tuple[Cut, ...]
 
 
@@ -191,6 +192,18 @@ class ModelSpec(_Derived):
             return record
 
     @property
+    def mechanisms(self) -> tuple[Mechanism, ...]:
+        """The records of what mixes its tokens, and of its feed-forward blocks, first to last."""
+        try:
+            return self._mechanisms
+        except AttributeError:
+            blocks = dict.fromkeys(run.kind.mlp for run in layer_runs(decoder_of(self)))
+            mixers = (self.attention, self.recurrence) if self.recurrence else (self.attention,)
+            records = (*mixers, *(self.feed_forward(block) for block in blocks))
+            object.__setattr__(self, "_mechanisms", records)
+            return records
+
+    @property
     def cuts(self) -> tuple[Cut, ...]:
         """Every size that ranks divide without a rest; of a trace these are its units alone.
 
@@ -201,7 +214,7 @@ class ModelSpec(_Derived):
         try:
             return self._cuts
         except AttributeError:
-            every = tuple(cut for mechanism in mechanisms_of(self) for cut in mechanism.cuts)
+            every = tuple(cut for mechanism in self.mechanisms for cut in mechanism.cuts)
             if self.module:
                 units, size = "heads and channels", self.num_attention_heads
                 every = (Cut(law="attention-heads", axis="tp", field=units, size=size),)
@@ -329,13 +342,6 @@ def layer_runs(model: ModelSpec) -> tuple[LayerRun, ...]:
     )
 
 
-def mechanisms_of(model: ModelSpec) -> tuple[Mechanism, ...]:
-    """The records of what mixes the tokens of a model, and of its feed-forward blocks, first to last."""
-    blocks = dict.fromkeys(run.kind.mlp for run in layer_runs(decoder_of(model)))
-    mixers = (model.attention, model.recurrence) if model.recurrence else (model.attention,)
-    return (*mixers, *(model.feed_forward(block) for block in blocks))
-
-
 def unbuilt(model: ModelSpec, engine: str) -> str:
     """Kinds of attention, recurrence and feed-forward of a model that an engine does not build, for people.
 
@@ -343,7 +349,7 @@ def unbuilt(model: ModelSpec, engine: str) -> str:
     >>> unbuilt(model("deepseek-v4-flash"), "torchtitan"), unbuilt(model("deepseek-v3"), "torchtitan")
     ('compressed attention', '')
     """
-    return " and ".join(kind.named for kind in mechanisms_of(model) if engine not in kind.engines)
+    return " and ".join(kind.named for kind in model.mechanisms if engine not in kind.engines)
 
 
 def layer_order(model: ModelSpec) -> tuple[tuple[int, int], ...]:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from costmodel.layout import DEGREES, SCHEDULES, LayoutTable, ParallelLayout
 from costmodel.models.attention import ATTENTION_KINDS
 from costmodel.models.recurrence import Recurrence
-from costmodel.models.spec import ModelSpec, mechanisms_of
+from costmodel.models.spec import ModelSpec
 from costmodel.parallel.divisions import BATCH, EXPERT_RANKS, EXPERTS, HEADS
 from costmodel.pipeline.schedules import column
 from costmodel.training.rank_strides import axis_strides
@@ -103,7 +103,7 @@ def _whole_sequence(name: str) -> PlanLaw:
     """Sequences are whole on a rank where a kind of layer says why, and that this rule says so."""
 
     def why(s: Problem) -> str:
-        return next((m.whole_sequence for m in mechanisms_of(s.model) if m.context_law == name), "")
+        return next((m.whole_sequence for m in s.model.mechanisms if m.context_law == name), "")
 
     def explain(s: Problem, x: ParallelLayout) -> Breach:
         return Breach(message=f"cp = {x.cp}: {why(s)}", have=x.cp, need=1, unit="", hint="use cp=1")
