@@ -74,6 +74,7 @@ CASES = [
         "cp = 2: attention sees an entry for every 4 or 128 tokens before, on all ranks of a sequence",
     ),
     ("feed-forward", {"tp": 5}, {}, "intermediate_size % tp = 28672 % 5 = 2, must be 0"),
+    ("feed-forward", {"tp": 5}, {"model": HYBRID}, "intermediate_size % tp = 32768 % 5 = 3, must be 0"),
     ("experts", {"ep": 2}, {}, "ep·expert_tp = 2·1 but llama-3.1-70b has no experts"),
     ("experts", {"ep": 3}, {"model": MIXTRAL}, "num_experts % ep = 8 % 3 = 2, must be 0"),
     (
