@@ -1,0 +1,46 @@
+"""The gradient's norm, by which it is clipped, is that of the whole model, whoever holds which part of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+from costmodel.layout import ParallelLayout
+from costmodel.models.spec import ModelSpec
+from executor.training.settings import METRICS_FILE
+from tests.executor.conftest import make_plan
+from tests.executor.parallel.test_parity import DENSE, MOE, TIED
+from tests.executor.training.test_training import run_here, settings_in
+
+LAYOUTS = {
+    "replicas": (DENSE, ParallelLayout(dp=2)),
+    "replicas of shards": (DENSE, ParallelLayout(dp=4, zero_stage=3, shard_degree=2)),
+    "tensor ranks": (DENSE, ParallelLayout(tp=2, sequence_parallel=True)),
+    "a tied embedding on two stages": (TIED, ParallelLayout(pp=2)),
+    "experts": (MOE, ParallelLayout(dp=4, ep=2)),
+    "cut experts": (MOE, ParallelLayout(dp=2, tp=2, ep=2, expert_tp=2, sequence_parallel=True)),
+}
+
+
+def norm_of(spec: ModelSpec, layout: ParallelLayout, folder: Path) -> float:
+    """Of the first step."""
+    run_here(settings_in(folder, steps=1), make_plan(layout, spec=spec))
+    return float(json.loads((folder / METRICS_FILE).read_text().splitlines()[0])["gradient_norm"])
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, float]:
+    """Of one rank that holds all, by the model's name."""
+    folder = tmp_path_factory.mktemp("alone")
+    return {spec.name: norm_of(spec, ParallelLayout(), folder / spec.name) for spec in (DENSE, TIED, MOE)}
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_every_layout_has_the_norm_of_one_process(name: str, alone: dict[str, float], tmp_path: Path) -> None:
+    """Copies count once: of what is replicated, of norms on tensor ranks, of a tied embedding."""
+    spec, layout = LAYOUTS[name]
+    assert norm_of(spec, layout, tmp_path) == pytest.approx(alone[spec.name], rel=1e-5)
