@@ -32,7 +32,7 @@ from planner.serving.replica import (
 )
 
 ALONE, ALONE_REQUESTS = 0.2, 200  # requests in flight up to which none meets another, and how many show that
-BEYOND, RAREST = 8, 2e-3  # counted requests beyond a percentile, down to one in five hundred
+BEYOND, RAREST = 24, 2e-3  # counted requests beyond a percentile, down to one in five hundred
 FEWEST_COUNTED, FEWEST_FILLING, MOST_FILLING = 800, 128, 32768
 FILLS = 1.5  # times what is in flight comes before latencies count, and half of that, at least, after it
 DEVIATIONS = 6  # of a queue at full load, beyond which it is one of too much load
