@@ -45,7 +45,8 @@ def closed_pools(request: ServingRequest) -> ServingInfeasible:
     """Pools under a constant number of requests in flight, which are not simulated."""
     return ServingInfeasible(
         what="two pools are not planned for a constant number of requests in flight",
-        cause=f"with {request.job.concurrency} in flight only replicas of whole requests are simulated",
+        cause=f"with {request.job.concurrency} in flight only replicas of whole requests are simulated "
+        "(--mode aggregated)",
         fix="give a rate in place of --concurrency",
     )
 

@@ -61,6 +61,8 @@ def search_serving(
     """Find the fleet for a request on these GPUs, with a certificate, or say why there is none."""
     started = time.perf_counter()
     check_request(request, hierarchy.gpu)
+    if pools_in_a_closed_loop(request):
+        return closed_pools(request)
     board = enumerate_options(cal, request, hierarchy)
     best = best_run(request, board, trace)
     if best is None:
@@ -107,6 +109,11 @@ def best_run(request: ServingRequest, board: Board, trace: Load | None = None) -
 def is_closed(request: ServingRequest) -> bool:
     """Whether the load is a constant number of requests in flight."""
     return request.job.concurrency is not None and request.job.request_rate_per_s is None
+
+
+def pools_in_a_closed_loop(request: ServingRequest) -> bool:
+    """Whether a request asks for nothing that is simulated, whatever the GPUs are (`closed_pools`)."""
+    return is_closed(request) and "aggregated" not in request.modes
 
 
 def finished_plan(
@@ -162,8 +169,6 @@ def miss(
     """Why there is no fleet: no option, or none that keeps the limits."""
     if not has_fleet(board, request.modes):
         return infeasible_fleet(request, hierarchy, board.rejected)
-    if is_closed(request) and "aggregated" not in request.modes:
-        return closed_pools(request)
     return _no_fleet(request, board, None if trace else _fastest(cal, request, hierarchy))
 
 
