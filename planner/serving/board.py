@@ -5,14 +5,14 @@ Capacities start as analytic upper bounds; what is simulated replaces them.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from costmodel.kernels.tables import Calibration
 from costmodel.serving.deployment import Deployment
 from costmodel.serving.step_table import StepTimes
-from planner.serving.capacity import MOST_REPLICAS, best_bracket, replicas_for, with_able_chunk
+from planner.serving.capacity import MOST_REPLICAS, Loops, best_bracket, replicas_for, with_able_chunk
 from planner.serving.fleet import FleetRun
 from planner.serving.fleet_choice import MOST_FLEET_GPUS, Selection, select_fleet
 from planner.serving.plan import Mode, ServingRequest
@@ -51,9 +51,10 @@ class Board:
     `exact` options need no more simulation; of those `measured` the capacity itself was simulated, all other
     capacities are upper bounds. `served` are the fewest replicas that were seen to serve the rate they share,
     by option, `possible` options do so in some number, and `first_share` is that of the bound's number which
-    is tried first. `runs` are the best kept runs of a closed loop, by option. `lowered` has the phases of
-    which capacities were cut because a whole fleet broke a limit. Workers are placed on hosts of `host_gpus`
-    where the GPUs are given (1: on any), and fleets are looked for up to `most_gpus`.
+    is tried first. `runs` are the best kept runs of a closed loop, by option, and `loops` all that were
+    simulated of one replica. `lowered` has the phases of which capacities were cut because a whole fleet
+    broke a limit. Workers are placed on hosts of `host_gpus` where the GPUs are given (1: on any), and fleets
+    are looked for up to `most_gpus`.
     """
 
     options: list[Option]
@@ -66,6 +67,7 @@ class Board:
     possible: set[int] = field(default_factory=set)
     first_share: float = FIRST_SHARE
     runs: dict[int, FleetRun] = field(default_factory=dict)
+    loops: defaultdict[int, Loops] = field(default_factory=lambda: defaultdict(dict))
     lowered: set[str] = field(default_factory=set)
     simulated: int = 0
     pruned: Counter[str] = field(default_factory=Counter)

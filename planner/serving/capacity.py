@@ -16,6 +16,7 @@ from costmodel.job import ServingJob
 from costmodel.serving.simulation.load import Lengths, Load, closed_load, open_load, outputs_of, prompts_of
 from costmodel.serving.simulation.replica import Replica
 from costmodel.serving.simulation.requests import NEVER
+from costmodel.serving.simulation.scheduler import Scheduler
 from costmodel.serving.simulation.simulator import (
     Simulation,
     simulate,
@@ -323,13 +324,29 @@ def closed_run(option: Option, concurrency: int) -> Simulation:
     return _with_queue(option, concurrency, simulate(option.times, option.rules, load))
 
 
-def closed_run_unless_late(option: Option, concurrency: int) -> Simulation | None:
-    """The same run, or None as soon as a percentile is beyond its limit whatever the others do."""
-    load = _load_of_loop(option, concurrency)
-    late = _LateInLoop(option, load, counted_in_loop(option, concurrency))
-    simulation = simulate_loop_while(
-        option.times, option.rules, load, lambda seen, sent_s: not late.too_many(seen, sent_s)
-    )
+Loops = dict[tuple[Scheduler, int, bool], Simulation | None]
+"""Closed loops of one replica by its scheduler, the requests in flight that are simulated, and whether more
+of them are there than its batch holds; None where a limit broke."""
+
+
+def closed_run_unless_late(option: Option, concurrency: int, loops: Loops | None = None) -> Simulation | None:
+    """The same run, or None as soon as a percentile is beyond its limit whatever the others do.
+
+    Args:
+        option: The replica.
+        concurrency: Requests in flight.
+        loops: Those of the same replica that were simulated: beyond four batches all are the same but for
+            the wait outside.
+    """
+    loops = {} if loops is None else loops
+    loop = option.rules, _inside(option, concurrency), concurrency > option.rules.max_batch
+    if loop not in loops:
+        load = _load_of_loop(option, concurrency)
+        late = _LateInLoop(option, load, counted_in_loop(option, concurrency))
+        loops[loop] = simulate_loop_while(
+            option.times, option.rules, load, lambda seen, sent_s: not late.too_many(seen, sent_s)
+        )
+    simulation = loops[loop]
     return None if simulation is None else _with_queue(option, concurrency, simulation)
 
 

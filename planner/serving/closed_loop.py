@@ -123,7 +123,10 @@ def _kept_run(board: Board, i: int, count: int, concurrency: int) -> FleetRun | 
     """The fastest run of so many replicas over the chunk sizes that keep the limits."""
     board.simulated += 1
     options = with_chunks(board.options[i])
-    runs = [run_closed_unless_late(option, count, concurrency, which=i) for option in options]
+    runs = [
+        run_closed_unless_late(option, count, concurrency, which=i, loops=board.loops[i])
+        for option in options
+    ]
     kept = (run for run in runs if run is not None)
     return max(kept, key=lambda run: run.request_rate_per_s, default=None)
 

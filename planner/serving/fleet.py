@@ -19,6 +19,7 @@ from costmodel.serving.simulation.prefix_cache import Hits, prefix_hits, routed
 from costmodel.serving.simulation.simulator import Simulation, simulate, simulate_apart
 from planner.serving.backlog import keeps_up
 from planner.serving.capacity import (
+    Loops,
     after_warm_up,
     broken_limits,
     closed_run,
@@ -224,9 +225,14 @@ def run_closed(option: Option, count: int, concurrency: int, *, which: int) -> F
     return _run_of_loop(option, count, concurrency, which, closed_run(option, each))
 
 
-def run_closed_unless_late(option: Option, count: int, concurrency: int, *, which: int) -> FleetRun | None:
-    """The same, or None where a limit breaks, mostly long before the end of the simulation."""
-    simulation = closed_run_unless_late(option, _of_each(concurrency, count))
+def run_closed_unless_late(
+    option: Option, count: int, concurrency: int, *, which: int, loops: Loops | None = None
+) -> FleetRun | None:
+    """The same, or None where a limit breaks, mostly long before the end of the simulation.
+
+    `loops` has what was simulated of this option before.
+    """
+    simulation = closed_run_unless_late(option, _of_each(concurrency, count), loops)
     run = None if simulation is None else _run_of_loop(option, count, concurrency, which, simulation)
     return run if run is not None and run.kept else None
 
