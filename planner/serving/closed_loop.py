@@ -90,19 +90,25 @@ def _fastest(request: ServingRequest, board: Board, stay_s: Mapping[int, float])
 def _smallest(request: ServingRequest, board: Board, stay_s: Mapping[int, float]) -> FleetRun | None:
     """The fleet of fewest GPUs that keeps the limits; of equals the one whose requests may stay least.
 
-    The fewest replicas of an option are bisected for: fewer requests in flight are served no worse.
+    The smallest replicas come first, since larger ones are no better than a fleet smaller than they are. The
+    fewest replicas of an option are bisected for: fewer requests in flight are served no worse.
     """
     concurrency = request.job.concurrency or 1
     shares = _shares(concurrency, MOST_FLEET_GPUS)
+    order = {i: place for place, i in enumerate(sorted(stay_s, key=lambda i: (stay_s[i], i)))}
     best: FleetRun | None = None
-    for i in sorted(stay_s, key=lambda i: (stay_s[i], i)):
+    best_place = -1
+    smallest = min(order, key=lambda i: (board.options[i].num_gpus, order[i]), default=None)
+    for i in sorted(order, key=lambda i: (i != smallest, order[i])):
         gpus = board.options[i].num_gpus
-        most = MOST_FLEET_GPUS if best is None else best.num_gpus - 1
+        most = MOST_FLEET_GPUS if best is None else best.num_gpus - (order[i] > best_place)
         counts = shares[: bisect_right(shares, most // gpus)]
         if not counts:
             board.pruned[_NO_BETTER] += 1
             continue
-        best = _fewest_kept(board, i, counts, concurrency) or best
+        run = _fewest_kept(board, i, counts, concurrency)
+        if run is not None:
+            best, best_place = run, order[i]
     if best is not None:
         _remember(board, next(iter(best.selection.counts)), best)
     return best
