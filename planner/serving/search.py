@@ -316,8 +316,9 @@ def fleet_certificate(
 ) -> ServingOptimality:
     """What was proven: the program's optimum when every option counts at its ceiling.
 
-    Capacities that were cut because a whole fleet broke a limit prove nothing of the fleets beside it. Under
-    a trace only the bounds are ceilings: replicas were seen to fail under another load.
+    Where a fleet's size is given, capacities that were cut because a whole fleet broke a limit prove nothing
+    of the fleets beside it; for a rate ceilings are bounds, or shares at which replicas failed by themselves.
+    Under a trace only the bounds are ceilings: replicas were seen to fail under another load.
     """
     rate = request.job.request_rate_per_s
     ceilings = [rate_bound_per_s(option) for option in board.options] if traced else board.ceilings_per_s
@@ -331,7 +332,8 @@ def fleet_certificate(
         bound = min(least, value)
         gap = 1 - bound / value
     told_apart = RESOLUTION / (1 - RESOLUTION) + 1e-6 if rate is None else 0.0
-    proven = gap <= told_apart and not board.lowered & set(phases_of(request.modes))
+    bounds_stand = rate is not None or not board.lowered & set(phases_of(request.modes))
+    proven = gap <= told_apart and bounds_stand
     return ServingOptimality(
         status="proven" if proven else "best-found",
         bound=bound,

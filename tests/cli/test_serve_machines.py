@@ -26,7 +26,7 @@ def plan_of(*arguments: str) -> dict[str, Any]:
 
 def test_gpu_kinds_are_ranked_by_the_bill_of_whole_machines() -> None:
     """Two machines of B200 cost more than the four of 32 × H100, which stages keep within the limit by a half."""
-    load = ("--model", "70b", "--rate", "92/s", "--input", "1000", "--output", "200", "--ttft", "500ms")
+    load = ("--model", "70b", "--rate", "88/s", "--input", "1000", "--output", "200", "--ttft", "500ms")
     load += ("--input-p99", "alike", "--output-p99", "alike")
     plan = plan_of(*load, "--weights", "fp8", "--mode", "aggregated", "--gpu", "h100-sxm,b200-sxm")
     assert plan["rental"]["machines"] == plan["optimality"]["value"] == plan["optimality"]["bound"] == 2
