@@ -7,11 +7,18 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 
 from costmodel.layout import ParallelLayout
 from costmodel.models.spec import ModelSpec
-from executor.training.settings import METRICS_FILE
+from executor.bench.local_ranks import run_ranks
+from executor.comm.tensor_parallel import local
+from executor.launch.supervise import write_run
+from executor.parallel.pipeline import Pipeline
+from executor.training import loop
+from executor.training.settings import METRICS_FILE, RunSettings
+from executor.training.trainer import prepare
+from planner.plan import Plan
 from tests.executor.conftest import make_plan
 from tests.executor.parallel.test_parity import DENSE, MOE, TIED
 from tests.executor.training.test_training import run_here, settings_in
@@ -32,11 +39,32 @@ def norm_of(spec: ModelSpec, layout: ParallelLayout, folder: Path) -> float:
     return float(json.loads((folder / METRICS_FILE).read_text().splitlines()[0])["gradient_norm"])
 
 
+def _true_norm(_rank: int, settings: RunSettings, plan: Plan) -> float:
+    """Of the gradients that one rank has when it asks for their norm."""
+    seen = []
+
+    def total_norm(pipeline: Pipeline) -> torch.Tensor:
+        (stage,) = pipeline.stages
+        seen.append(torch.stack([local(one.grad).norm() for one in stage.module.parameters()]).norm())
+        return seen[0]
+
+    loop.total_norm = total_norm
+    loop.train(prepare(settings, plan, torch.device("cpu")))
+    return float(seen[0])
+
+
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, float]:
     """Of one rank that holds all, by the model's name."""
-    folder = tmp_path_factory.mktemp("alone")
-    return {spec.name: norm_of(spec, ParallelLayout(), folder / spec.name) for spec in (DENSE, TIED, MOE)}
+    norms = {}
+    for spec in (DENSE, TIED, MOE):
+        settings, plan = (
+            settings_in(tmp_path_factory.mktemp("alone"), steps=1),
+            make_plan(ParallelLayout(), spec=spec),
+        )
+        write_run(settings, plan)
+        norms[spec.name] = run_ranks(_true_norm, 1, settings, plan)[0]
+    return norms
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
