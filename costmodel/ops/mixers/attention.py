@@ -333,8 +333,8 @@ def _core_attention(
         + out_bytes * np.maximum(value_dim > model.value_head_dim, swaps)
         + _kept_gathered_bytes(shard, HALF_BYTES * T * kv_heads * dims) * stack.memory.keeps_gathered_keys
     )
-    again = "mla_up_proj"
-    inputs_again = again in stack.timing.recomputed_modules and again in model.attention.modules
+    module = "mla_up_proj"
+    inputs_again = module in stack.timing.recomputed_modules and module in model.attention.modules
     attention = Op(
         name="attention",
         kind=OpKind.ATTENTION,

@@ -78,7 +78,7 @@ def test_every_parameter_that_a_page_binds_is_known():
             named = {word.arg: word.value for word in node.keywords}
             if "bind" in named and isinstance(named.get("key"), ast.Constant):
                 bound.add(named["key"].value)
-            if isinstance(node.func, ast.Name) and node.func.id in ("choose", "write"):
+            if isinstance(node.func, ast.Name) and node.func.id in ("choose", "text_box"):
                 key = node.args[3]
                 bound.add(key.value if isinstance(key, ast.Constant) else None)
     from app.pages.question.axes import CHOICES
