@@ -99,7 +99,7 @@ def _evaluate_and_train(
 def _evaluation(trainer: Trainer, step: int) -> Evaluation:
     job, held_out = trainer.plan.request.job, trainer.held_out
     assert held_out is not None
-    found = loop.evaluate(
+    found = loop.held_out_loss(
         trainer.pipeline,
         held_out,
         step=step,
