@@ -32,8 +32,8 @@ from topology.base.errors import InputError
 
 FIRST, SECOND = "a" * 40, "b" * 40
 SCRIPT = (
-    "import sys; from executor.training.worker import leave; "
-    "from tests.executor.training.test_hub import asked_there; asked_there(sys.argv[1]); leave(0)"
+    "import sys; from executor.training.worker import leave_process; "
+    "from tests.executor.training.test_hub import asked_there; asked_there(sys.argv[1]); leave_process(0)"
 )
 
 
