@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -68,12 +69,15 @@ LONGEST = 60
 
 
 def _brief(value: object) -> str:
-    """A value of a field in few letters."""
-    text = str(value)
+    """A value of a field in few letters: sizes by their names, never the class that holds them."""
+    if dataclasses.is_dataclass(value):
+        text = " ".join(f"{each.name} {getattr(value, each.name)}" for each in dataclasses.fields(value))
+    else:
+        text = str(value)
     return "none" if value in ("", (), None) else text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
 
 
-def untold(settings: Sequence[EngineSetting], model: ModelSpec) -> tuple[str, ...]:
+def differing_fields(settings: Sequence[EngineSetting], model: ModelSpec) -> tuple[str, ...]:
     """Fields of a model that settings read back otherwise, each with what it is and what it would be."""
     facts = {**layout_facts(ParallelLayout()), **model_facts(model)}
     mine = [setting for setting in settings if any(name.startswith("model.") for name in setting.fields)]
@@ -113,7 +117,7 @@ def model_limit(title: str, settings: Sequence[EngineSetting]) -> PlanLaw:
     """The limit of an engine that cannot be told every model."""
 
     def says(s: Problem, _: ParallelLayout) -> tuple[str, str]:
-        every = untold(settings, s.model)
+        every = differing_fields(settings, s.model)
         more = f"; and {len(every) - MOST_FIELDS} more" if len(every) > MOST_FIELDS else ""
         differs = "; ".join(every[:MOST_FIELDS]) + more
         return f"{title} would compute another model than {s.model.name}: {differs}", "use another model"
@@ -121,7 +125,7 @@ def model_limit(title: str, settings: Sequence[EngineSetting]) -> PlanLaw:
     return limit(
         name="model",
         reads=(),
-        broken=lambda s, _: bool(untold(settings, s.model)),
+        broken=lambda s, _: bool(differing_fields(settings, s.model)),
         says=says,
         others=MODULE_ENGINES,
         others_why=TRAINED,
@@ -228,10 +232,10 @@ SENT = ("gradient_compression", "local_steps", "bucket_bytes")
 
 def compression_limit(title: str, fields: Sequence[str] = ()) -> PlanLaw:
     """The limit of an engine that is not told here how to send gradients, but for `fields`."""
-    untold = [name for name in SENT if name not in fields]
+    unset = [name for name in SENT if name not in fields]
 
     def says(s: Problem) -> tuple[str, str]:
-        name = next(name for name in untold if getattr(s.job, name) is not None)
+        name = next(name for name in unset if getattr(s.job, name) is not None)
         value = getattr(s.job, name)
         text = format_bytes(value) if isinstance(value, float) else value
         return f"{name} = {text}: {title} is not told it", f"leave job.{name} out"
@@ -239,7 +243,7 @@ def compression_limit(title: str, fields: Sequence[str] = ()) -> PlanLaw:
     return limit(
         name="compression",
         reads=(),
-        broken=lambda s, _: any(getattr(s.job, name) is not None for name in untold),
+        broken=lambda s, _: any(getattr(s.job, name) is not None for name in unset),
         says=lambda s, _: says(s),
         ground="unpriced",
     )

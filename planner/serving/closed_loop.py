@@ -90,8 +90,9 @@ def _fastest(request: ServingRequest, board: Board, stay_s: Mapping[int, float])
 def _smallest(request: ServingRequest, board: Board, stay_s: Mapping[int, float]) -> FleetRun | None:
     """The fleet of fewest GPUs that keeps the limits; of equals the one whose requests may stay least.
 
-    The smallest replicas come first, since larger ones are no better than a fleet smaller than they are. The
-    fewest replicas of an option are bisected for: fewer requests in flight are served no worse.
+    One option of the smallest replicas comes first: its fleet bounds what larger replicas are tried for. The
+    others follow by the least time that a request stays. The fewest replicas of an option are bisected for:
+    fewer requests in flight are served no worse.
     """
     concurrency = request.job.concurrency or 1
     shares = _shares(concurrency, MOST_FLEET_GPUS)
