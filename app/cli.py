@@ -38,6 +38,7 @@ COMMANDS: Final[dict[str, str]] = {
     "calibrate": "Fit the levels of your own server to what a benchmark client wrote.",
     "dash": "Start the what-if dashboard in a browser.",
     "models": "List the models that can be named, or describe one.",
+    "engines": "List engines and presets, or the switches of one.",
     "topology": "Show a cluster's levels and what each axis gets on it.",
     "gpus": "List GPUs and machines with peaks, memory and prices.",
     "run": "Train with a plan, or plan and then train.",
@@ -49,7 +50,7 @@ COMMANDS: Final[dict[str, str]] = {
     "watch": "Say how a run stands against its plan: useful share, days left, what is off.",
     "verify": "Hold a plan against its own claims, and derive its bound anew.",
 }
-CATALOGS: Final = ("models", "gpus")  # commands of the wing of that name
+CATALOGS: Final = ("models", "gpus", "engines")  # commands of the wing of that name
 OBJECTS_BETWEEN_COLLECTIONS: Final = 100_000
 """Imports and searches make hardly a cycle; to look for one every 700 objects is a tenth of a command."""
 _HELP: Final = """Plan how to split a model across GPUs: the best layout under a cost model, proven.

@@ -14,6 +14,7 @@ from typing import Any
 
 from costmodel.kernels.level import StackLevel
 from costmodel.layout import PLAIN_SCHEDULE, CpKind, Recompute, Schedule
+from costmodel.switches import with_switches
 from topology.base.errors import InputError
 
 STACKS_FILE = Path(__file__).parent / "data" / "stacks.toml"
@@ -38,12 +39,17 @@ class StackTiming:
             ``moe`` and ``shared_experts`` (a whole block from its input, with its messages).
         messages_per_unit: Collectives in which ZeRO-2 and 3 send what belongs to one layer.
         flash_attention: Attention is fused: the S² scores are neither stored nor passed over.
+        attention_slowdown: Time of that kernel over the tables', on GPUs without asynchronous matrix units.
+        attention_slowdown_hopper: The same on GPUs with them.
+        attention_slowdown_blackwell: The same on GPUs whose matrix units have a memory of their own.
         fused_elementwise: Norm, bias, activation and residual run as fused kernels (compile or hand-written).
         chained_modules: Root-mean-square norms, rotary positions and the loss are chains of kernels as
             transformers writes them, each of which reads and writes memory; layer norms are one of torch's.
         dispatches_weights: Routing weights travel to the experts in a message of their own.
         dispatches_once_per_node: A token is sent once to every node that holds some of its experts and copied
             there (DeepEP, HybridEP); otherwise every expert is sent its own copy.
+        fused_permutation: The kernels that send tokens count and order them too, and the host is not asked
+            before (HybridEP).
         pairs_expert_passes: A forward runs beside another microbatch's backward, so that one computes while
             the other exchanges tokens, where the schedule has such pairs.
         dispatches_in_eight_bits: Tokens to experts, and gradients, go out in eight bits if the job is narrow.
@@ -70,7 +76,9 @@ class StackTiming:
         early_stop_recompute: Full recomputation ends before the last matrix product, which nobody needs.
         accumulation_fused: Weight-gradient products accumulate into the gradient buffer themselves.
         p2p_sharded: Tensor-parallel ranks send a shard each to the next stage and gather there.
-        cuda_graphs: Kernels come from captured graphs.
+        cuda_graphs: All kernels of a step come from captured graphs.
+        graphed_modules: Modules of a layer whose kernels do, where not all: ``attn``, ``mlp``, ``moe``,
+            ``moe_router``, ``moe_preprocess`` (Megatron-Core's words).
         launch_blocking: The host waits for each kernel before the next one (CUDA_LAUNCH_BLOCKING=1).
         overlaps_gradient_sum: The input gradient is summed over tp under the product for the weights'.
     """
@@ -78,10 +86,14 @@ class StackTiming:
     recomputed_modules: tuple[str, ...] = ("core_attn",)
     messages_per_unit: float = 1.0
     flash_attention: bool = True
+    attention_slowdown: float = 1.0
+    attention_slowdown_hopper: float = 1.0
+    attention_slowdown_blackwell: float = 1.0
     fused_elementwise: bool = True
     chained_modules: bool = False
     dispatches_weights: bool = False
     dispatches_once_per_node: bool = False
+    fused_permutation: bool = False
     pairs_expert_passes: bool = False
     dispatches_in_eight_bits: bool = False
     drops_tokens: bool = False
@@ -105,6 +117,7 @@ class StackTiming:
     accumulation_fused: bool = True
     p2p_sharded: bool = True
     cuda_graphs: bool = False
+    graphed_modules: tuple[str, ...] = ()
     launch_blocking: bool = False
     overlaps_gradient_sum: bool = False
     product_time_ratio: float = constant(1.0, "ratio", "matrix products of this stack over the tables'")
@@ -115,8 +128,6 @@ class StackTiming:
     fsdp_exposed_share: float = constant(
         0.08, "share", "shorter of compute and ZeRO-3 traffic that still shows"
     )
-    attention_slowdown: float = constant(1.0, "ratio", "attention over the tables' kernel, before Hopper")
-    attention_slowdown_hopper: float = constant(1.0, "ratio", "attention over it from Hopper on")
     host_s_per_layer: float = constant(0.0, "s", "host time to launch one layer's forward")
     host_s_per_collective: float = constant(0.0, "s", "host time of a blocking tensor-parallel collective")
     host_s_per_microbatch: float = constant(0.0, "s", "host time of a microbatch outside its layers")
@@ -161,6 +172,8 @@ class StackMemory:
         parameter_gather_bytes: Bytes per parameter of parameter all-gathers.
         gathers_from_master: At ZeRO-3 the low-precision weights exist only while gathered.
         fp8_weight_copies: Eight-bit copies of a weight kept per parameter in fp8 training, in bytes.
+        loss_chunks: Chunks in which the loss goes through the logits, each with its gradient: 1 keeps all
+            logits, 0 takes as many chunks as the vocabulary has hidden sizes.
         bucket_bytes: Largest gradient bucket under reduction.
         gradient_scratch_bytes: Bytes per parameter of one matrix of each shape that fused weight-gradient
             accumulation keeps as a placeholder gradient.
@@ -188,6 +201,7 @@ class StackMemory:
     parameter_gather_bytes: float = 2.0
     gathers_from_master: bool = False
     fp8_weight_copies: float = 0.0
+    loss_chunks: int = 1
     bucket_bytes: float = 0.0
     gradient_scratch_bytes: float = 0.0
     fragmentation: float = constant(1.0, "ratio", "reserved over allocated memory of the caching allocator")
@@ -305,10 +319,12 @@ def stacks() -> Mapping[str, SoftwareStack]:
     """Every shipped profile by name."""
     from topology.base.decode import structure
 
-    return {
-        name: structure({"name": name, **entry}, SoftwareStack, f"{STACKS_FILE.name}: {name}")
-        for name, entry in resolve_bases(_table()).items()
-    }
+    profiles = {}
+    for name, entry in resolve_bases(_table()).items():
+        groups = {key: value for key, value in entry.items() if key != "switches"}
+        profile = structure({"name": name, **groups}, SoftwareStack, f"{STACKS_FILE.name}: {name}")
+        profiles[name] = with_switches(profile, entry.get("switches", {}))
+    return profiles
 
 
 @functools.cache

@@ -24,6 +24,7 @@ from costmodel.layout import ParallelLayout, layout_record, layout_words
 from costmodel.memory.fit import fit_text, headroom_for
 from costmodel.models.spec import ModelSpec
 from costmodel.stack import SoftwareStack, stack
+from costmodel.switches import with_switches
 from costmodel.training.bands import peak_deviation
 from topology.base.decode import document_of, structure, unstructure
 from topology.base.units import format_seconds
@@ -73,7 +74,8 @@ class PlanRequest:
     share of a GPU's memory to leave free; None leaves as much as keeps the 80 % band of the peak within the
     GPU, 0 fills it to the last byte. `anchor` is the level of the user's own runs of the stack; None before
     any was measured. `engine` is whose contract the plan keeps (`planner.engines.contracts`); ``any`` keeps
-    none. `recompute_modules` are what ``selective`` repeats in place of what the profile says. With
+    none. `switches` are those of the engine that are not as the profile has them (`costmodel.switches`), by
+    name. `recompute_modules` are what ``selective`` repeats in place of what the profile says. With
     `offload_shares` the search chooses how much of the optimizer's state waits in host memory, among these.
     `failures` is what interrupts the run; None for what is published of such GPUs.
     """
@@ -88,6 +90,7 @@ class PlanRequest:
     memory_headroom: float | None = None
     anchor: StackLevel | None = None
     engine: str = FREE
+    switches: Mapping[str, str] = field(default_factory=dict)
     recompute_modules: tuple[str, ...] = ()
     offload_shares: tuple[float, ...] = ()
     failures: FailureModel | None = None
@@ -371,7 +374,7 @@ def _row(rank: int, plan: Plan | Alternative, costs: Mapping[str, Any]) -> dict[
 
 def stack_of(request: PlanRequest) -> SoftwareStack:
     """The software stack of a request, at the level of the user's own runs if there are any."""
-    profile = replace(stack(request.stack), measured=request.anchor)
+    profile = with_switches(replace(stack(request.stack), measured=request.anchor), request.switches)
     if not request.recompute_modules:
         return profile
     return replace(profile, timing=replace(profile.timing, recomputed_modules=request.recompute_modules))

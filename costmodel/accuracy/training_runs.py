@@ -37,6 +37,7 @@ from costmodel.runs.mtp import mtp_layers_of
 from costmodel.runs.notes import stated
 from costmodel.runs.recipe import RunRecipe, not_priced, recipe_of, with_recipe
 from costmodel.stack import SoftwareStack, stack_of_framework, stacks
+from costmodel.switches import switches, with_switches
 from costmodel.updates.adapters import EXAMPLE, parse_adapter
 from costmodel.updates.offload import Offload, parse_offload
 from topology.base.errors import InputError, shown
@@ -59,7 +60,6 @@ REQUIRED_TRAINING_COLUMNS = (
 )
 NODE_GPUS = 8
 PROCESS_MEMORY_STACKS = ("megatron-deepspeed", "megatron-deepspeed-bigscience")  # logs print nvidia-smi
-ASYNC_TP_SHARE = 0.5  # of tensor-parallel transfers that torch's asynchronous TP hides
 _PRECISIONS: Mapping[str, TrainingPrecision] = {
     word: name for name, record in TRAINING.items() for word in record.run_names
 }
@@ -171,7 +171,7 @@ def read_run(row: Row, index: int = 0, *, trust_paths: bool = False) -> Training
         recomputed_share=recomputed_share(row, layout),
         chunk_layers=chunk_layers_of(row, layout),
         recipe=recipe,
-        not_priced=not_priced(stack.timing, recipe),
+        not_priced=not_priced(recipe),
         step_time_s=number_cell(row, "step_time_s") if measured else None,
         peak_memory_bytes=number_cell(row, "peak_memory_gib") * GIB if memory else None,
         process_memory=stack.name in PROCESS_MEMORY_STACKS or stated(note, "memory of processes") is True,
@@ -186,25 +186,33 @@ def _adapter(row: Row) -> str:
 
 
 def _stack(row: Row, recipe: RunRecipe) -> SoftwareStack:
-    """The profile of the row's engine, with what the row says of its attention, launches, overlap."""
+    """The profile of the row's engine, with the switches that the row states in columns or in its note."""
     stack = _version(stack_of_framework(row.get("framework", ""), row.get("url", "")), row)
-    timing, note = stack.timing, row.get("note", "")
-    if row.get("flash_attention"):
-        timing = replace(timing, flash_attention=yes_no_cell(row, "flash_attention", default=True))
-    if stated(note, "async tensor parallelism"):
-        timing = replace(timing, tp_overlap_share=max(timing.tp_overlap_share, ASYNC_TP_SHARE))
-    if stated(note, "dropped tokens"):
-        # DeepEP drops none; HybridEP can, and is stated where it is used (Megatron-LM pull request 2176)
-        timing = replace(timing, drops_tokens=True, dispatches_once_per_node=False)
-    if stated(note, "CUDA graphs"):
-        timing = replace(timing, cuda_graphs=True)
+    note = row.get("note", "")
+    values = {name: value for word, (name, value) in _NOTED.items() if stated(note, word)}
+    if row.get("flash_attention") and not yes_no_cell(row, "flash_attention", default=True):
+        values["attention_kernel"] = "unfused"
+    elif row.get("flash_attention"):
+        stack = replace(stack, timing=replace(stack.timing, flash_attention=True))
+    values |= recipe.switches
+    stack = with_switches(stack, {name: values[name] for name in switches() if name in values})
+    timing = with_recipe(stack.timing, recipe)
     if stated(note, "blocking launches"):
         timing = replace(timing, launch_blocking=True)
     narrow = bool(stated(note, "FP8 activations"))
     memory = replace(stack.memory, keeps_narrow_gates=stack.memory.keeps_narrow_gates or narrow)
     if stated(note, "FP32 gradients"):
         memory = replace(memory, bf16_sum_bytes=FLOAT_BYTES)
-    return replace(stack, timing=with_recipe(timing, recipe), memory=memory)
+    return replace(stack, timing=timing, memory=memory)
+
+
+_NOTED: Mapping[str, tuple[str, str]] = {
+    "async tensor parallelism": ("tp_overlap", "on"),
+    # DeepEP drops none; HybridEP can, and is stated where it is used (Megatron-LM pull request 2176)
+    "dropped tokens": ("token_dropping", "capacity"),
+    "CUDA graphs": ("cuda_graph_scope", "full_iteration"),
+}
+"""Switches that words of a note state, where no column does."""
 
 
 def _version(stack: SoftwareStack, row: Row) -> SoftwareStack:

@@ -275,7 +275,9 @@ def _logits(at: _Context) -> tuple[Quantity, Quantity, Quantity]:
     logits = table.microbatch_size * (at.work.job.sequence_length / table.cp) * classes
     capped = HALF_BYTES * (model.final_logit_softcapping is not None)
     kept = min(FLOAT_BYTES, memory.loss_bytes_per_logit) + capped
-    return logits, kept * logits, (memory.loss_bytes_per_logit + capped) * logits
+    chunks = memory.loss_chunks or max(1.0, model.vocab_size / model.hidden_size)
+    alive = (memory.loss_bytes_per_logit + capped) * logits / chunks
+    return logits, kept * logits * (chunks == 1), alive
 
 
 def _waiting(at: _Context) -> Quantity:

@@ -30,6 +30,7 @@ from costmodel.pipeline.even_split import even_split
 from costmodel.pipeline.stage_costs import AnyStages, StageCosts, StageSplit, recomputed_layers, step_time
 from costmodel.stack import SoftwareStack
 from costmodel.stack import stack as stack_named
+from costmodel.switches import words_of
 from costmodel.training.bands import (
     doubts_of,
     interval,
@@ -225,6 +226,7 @@ def _assumptions(case: Case, layout: ParallelLayout) -> tuple[str, ...]:
     """What was taken for granted."""
     lines = [
         f"software stack {case.stack.name}: {case.stack.description}",
+        f"switches: {words_of(case.stack, _what_matters(case, layout))}",
         (
             "MFU = 3 × forward FLOP with causal attention counted once, "
             f"over the dense {case.job.precision} peak"
@@ -257,6 +259,14 @@ def _assumptions(case: Case, layout: ParallelLayout) -> tuple[str, ...]:
     return (*lines, *case.cluster.notes)
 
 
+def _what_matters(case: Case, layout: ParallelLayout) -> frozenset[str]:
+    """What of a job decides which switches matter (`costmodel.switches.Switch.of`)."""
+    axes = {name for name in ("tp", "cp", "pp") if getattr(layout, name) > 1}
+    replicas = {"dp"} if layout.replicas > 1 else set()
+    sharded = {"fsdp"} if layout.zero_stage == FULLY_SHARDED else set()
+    return frozenset(axes | replicas | sharded | ({"experts"} if case.model.is_moe else set()))
+
+
 def beyond_positions(model: ModelSpec, sequence_length: int) -> str:
     """What is taken for granted where sequences are longer than those that a release was trained on."""
     return (
@@ -265,6 +275,8 @@ def beyond_positions(model: ModelSpec, sequence_length: int) -> str:
     )
 
 
+FULLY_SHARDED = 3
+"""The ZeRO stage at which parameters are sharded too."""
 LONGEST_USUAL_STEP_S = HOUR
 """A run sees its loss, its failures and its checkpoints by steps; published ones take seconds to minutes."""
 

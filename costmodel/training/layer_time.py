@@ -217,12 +217,14 @@ def _routing_wait(part: PartTimes, e: Environment, c: Constants, experts: Vector
     one expert after the other, products of few rows are over before the next are there.
 
     Source: NVIDIA/TransformerEngine issue 1499: slices and tensors of every expert are the host time of
-    grouped linear layers.
+    grouped linear layers. Routing that a captured graph replays is launched at once, and the host asks so
+    much earlier (Megatron-Core transformer_config.py: cuda_graph_scope, moe_router and moe_preprocess).
     """
     k = part.kernels
     launches = c.expert_launch_s * k.local_experts * e.launches_experts_singly * (1 - e.cuda_graphs)
     late = np.maximum(0.0, launches - experts)
-    return np.asarray(k.routed * (1 - e.static_experts) * (c.routing_wait_s + late))
+    asked = np.maximum(0.0, c.routing_wait_s - c.expert_host_s * e.graphed_routing)
+    return np.asarray(k.routed * (1 - e.static_experts) * (asked + late))
 
 
 def _context_transfers(
@@ -277,7 +279,8 @@ def _slower(c: Constants) -> float:
 def _host(part: PartTimes, f: Features, c: Constants) -> tuple[Vector, Vector]:
     """Host time to launch a layer forward and backward."""
     e = f.environment
-    launch = e.host_s_per_layer * (1 - e.cuda_graphs) + c.expert_host_s * part.kernels.routed
+    layer = e.host_s_per_layer * (1 - np.maximum(e.cuda_graphs, e.graphed_layers))
+    launch = layer + c.expert_host_s * (1 - e.graphed_routing) * part.kernels.routed
     collectives = TP_SYNCHRONISATIONS * e.host_s_per_collective * (f.tp > 1)
     return launch + collectives, c.host_backward * launch + collectives
 

@@ -9,16 +9,21 @@ from costmodel.case import Case
 from costmodel.job import TrainingJob
 from costmodel.kernels.precisions import PRECISIONS, TRAINING
 from costmodel.ops.op import HALF_BYTES
-from costmodel.stack import SoftwareStack
+from costmodel.stack import SoftwareStack, StackTiming
 from costmodel.updates.offload import HOST_EFFICIENCY, UPDATE_BYTES, host_path
 from costmodel.updates.optimizers import ADAM_STATE_BYTES, MASTER_BYTES, optimizer
 from topology.base.arrays import Quantity
-from topology.hardware.datasheets import generation_of
+from topology.hardware.datasheets import Generation, generation_of
 
 PEER_TO_PEER = (
     "nvswitch",
     "nvlink-mesh",
 )  # links over which one GPU writes another's memory beside its kernels
+ATTENTION_LAUNCHES = 9
+"""Kernels of attention in a layer's forward: norm, projection of three, two rotations, the core, the output's
+projection, and dropout, bias and residual in one; two messages or their parts."""
+FEED_FORWARD_LAUNCHES = 6
+"""Of a dense feed-forward: norm, two products, activation, residual; a message."""
 HEAD_STEP = 8  # head sizes in multiples of this use tensor cores for every operand
 
 
@@ -35,6 +40,9 @@ class Environment:
         head_misaligned: 1 if the head size is not a multiple of 8.
         product_time_ratio: Matrix products of the stack on this GPU over the tables'.
         attention_slowdown: Attention of the stack on this GPU over the measured fused kernel.
+        graphed_layers: Share of the launches of a layer, outside its experts, that captured graphs replay
+            where not the whole step does.
+        graphed_routing: The same of the launches that route tokens to experts and order them.
         memory_bandwidth_bytes_per_s: Of the GPU.
         static_experts: 1 if the shapes of expert products are known without asking the GPU.
         update_bytes: What an update moves per parameter beyond AdamW in fp32.
@@ -66,6 +74,8 @@ class Environment:
     product_time_ratio: Quantity
     tp_slowdown: Quantity
     attention_slowdown: Quantity
+    graphed_layers: Quantity
+    graphed_routing: Quantity
     design_power_w: Quantity
     product_energy: Quantity
     wide_over_narrow: Quantity
@@ -85,6 +95,34 @@ class Environment:
     level: Quantity = 1.0
 
 
+def attention_slowdown(timing: StackTiming, generation: Generation) -> float:
+    """Time of the stack's attention kernel on a generation over that of the generation's own."""
+    if generation.tensor_memory:
+        return timing.attention_slowdown_blackwell
+    return timing.attention_slowdown_hopper if generation.asynchronous_matmul else timing.attention_slowdown
+
+
+def graphed_routing(timing: StackTiming) -> float:
+    """Share of the launches of routing that graphs of modules replay: of router, preprocessing, or both.
+
+    None of them where the host is asked how many tokens each expert gets: it waits for the GPU there, however
+    early it launched what comes before.
+
+    >>> graphed_routing(StackTiming(graphed_modules=("attn", "moe_router"), fused_permutation=True))
+    0.5
+    """
+    parts = {"moe_router", "moe_preprocess"}
+    captured = 1.0 if "moe" in timing.graphed_modules else len(parts & {*timing.graphed_modules}) / len(parts)
+    return captured * timing.fused_permutation
+
+
+def graphed_layers(timing: StackTiming) -> float:
+    """Share of the launches of a layer outside its experts that graphs of modules replay."""
+    launches = {"attn": ATTENTION_LAUNCHES, "mlp": FEED_FORWARD_LAUNCHES}
+    captured = sum(count for module, count in launches.items() if module in timing.graphed_modules)
+    return captured / sum(launches.values())
+
+
 def job_environment(case: Case) -> Environment:
     """Numbers that scale the times of this job: what the stack says under the same name, and what is here."""
     job, stack = case.job, case.stack
@@ -94,9 +132,9 @@ def job_environment(case: Case) -> Environment:
     generation = generation_of(gpu)
     here = {
         "tp_overlap_share": timing.tp_overlap_share * (case.cluster.hierarchy.scaleup.kind in PEER_TO_PEER),
-        "attention_slowdown": timing.attention_slowdown_hopper
-        if generation.asynchronous_matmul
-        else timing.attention_slowdown,
+        "attention_slowdown": attention_slowdown(timing, generation),
+        "graphed_layers": graphed_layers(timing),
+        "graphed_routing": graphed_routing(timing),
     }
     return Environment(
         **({name: float(getattr(timing, name)) for name in named} | here),

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any, TypeVar
 
+from costmodel.switches import switch, switches
 from topology.base.decode import json_value, structure, unstructure
 from topology.base.errors import InputError
 from topology.base.names import suggest
@@ -17,10 +18,10 @@ T = TypeVar("T")
 
 def settings_by_group(settings: Sequence[str]) -> dict[str, dict[str, str]]:
     """Sort `layout.tp=8` style settings by the object they belong to; a bare layout field is one too."""
-    groups: dict[str, dict[str, str]] = {"layout": {}, "job": {}, "model": {}, "cluster": {}}
+    groups: dict[str, dict[str, str]] = {"layout": {}, "job": {}, "model": {}, "cluster": {}, "switch": {}}
     for setting in settings:
         path, equals, value = setting.partition("=")
-        group, dot, name = path.strip().partition(".")
+        group, dot, name = _home(path.strip()).partition(".")
         if not dot:
             group, name = "layout", group
         if not equals or not name or not value.strip():
@@ -40,6 +41,23 @@ def settings_by_group(settings: Sequence[str]) -> dict[str, dict[str, str]]:
             )  # fmt: skip
         groups[group][name] = value.strip()
     return groups
+
+
+def _home(path: str) -> str:
+    """Where a setting stands: what a layout or a job says is a switch under that name too.
+
+    >>> _home("switch.cp_kind"), _home("switch.loss")
+    ('layout.cp_kind', 'switch.loss')
+    """
+    group, _, name = path.partition(".")
+    return (group == "switch" and name in switches() and switches()[name].home) or path
+
+
+def stated_switches(settings: Mapping[str, str]) -> dict[str, str]:
+    """Switches that settings state, in the order in which they are applied; refuses what is none."""
+    for name, value in settings.items():
+        switch(name).value_of(value)
+    return {name: settings[name] for name in switches() if name in settings}
 
 
 TEXTS = ("str", "str | None")

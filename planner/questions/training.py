@@ -24,7 +24,7 @@ from planner.questions.flags import FLAG_OF_FIELD, Flags, command_line
 from planner.questions.modules import recompute_modules
 from planner.questions.offload import offload_of, offload_pins, require_offloadable
 from planner.questions.seen import require_seen
-from planner.questions.settings import override, override_cluster, settings_by_group
+from planner.questions.settings import override, override_cluster, settings_by_group, stated_switches
 from planner.questions.traced import require_of_a_module
 from planner.rules.check import user_pins
 from topology.base.counts import TOTALS, counted, listed_counts, parse_count, parse_share, suffix_note
@@ -89,6 +89,7 @@ def understand(
         objective=_objective(flags.objective, job, spec),
         pins=offload_pins(job.offload, _pins(flags, groups["layout"])),
         offload_shares=shares,
+        switches=stated_switches(groups["switch"]),
         recompute_modules=recompute_modules(flags.recompute_modules, stack, engine),
         top=parse_count(flags.top or DEFAULT_TOP, "--top", largest=MOST_ALTERNATIVES),
         memory_headroom=_headroom(flags),

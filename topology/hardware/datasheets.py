@@ -93,6 +93,7 @@ class Generation:
 
     name: str
     asynchronous_matmul: bool
+    tensor_memory: bool = False
     splits_accumulation: bool = False
     device_sized_experts: bool = False
     nvfp4: bool = False

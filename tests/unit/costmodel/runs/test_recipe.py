@@ -29,14 +29,16 @@ def test_the_recipe_is_read_as_the_columns_are_documented() -> None:
         dispatcher="hybridep", moe_a2a_overlap="1", offload_layers="40",
     )  # fmt: skip
     assert run.recipe == RunRecipe(
+        switches={
+            "dispatcher": "hybridep",
+            "exchange_overlap": "on",
+            "cuda_graph_scope": "attn;moe_router;moe_preprocess",
+        },
         recompute_modules=("mla_up_proj", "mlp"),
-        cuda_graph_scope=("attn", "moe_router", "moe_preprocess"),
-        dispatcher="hybridep",
-        moe_a2a_overlap=True,
         offload_layers=40,
     )
     assert read().recipe == RunRecipe()
-    assert read(moe_a2a_overlap="0").recipe.moe_a2a_overlap is False
+    assert read(moe_a2a_overlap="0").recipe.switches == {"exchange_overlap": "off"}
 
 
 @pytest.mark.parametrize(
@@ -46,7 +48,12 @@ def test_the_recipe_is_read_as_the_columns_are_documented() -> None:
         ({"recompute_modules": "mlp;moe_act"}, ()),
         ({"recompute_modules": "mhc;mlp"}, ("recompute_modules mhc",)),
         ({"recompute_modules": "core_attn"}, ()),
-        ({"cuda_graph_scope": "attn;moe_router"}, ("cuda_graph_scope attn;moe_router",)),
+        ({"cuda_graph_scope": "attn;moe_router"}, ()),
+        ({"cuda_graph_scope": "attn;optimizer"}, ("cuda_graph_scope attn;optimizer",)),
+        ({"attention_kernel": "FA3", "chunked_loss": "512 tokens", "compile": "loss only"}, ()),
+        ({"allocator": "expandable_segments"}, ("allocator expandable_segments",)),
+        ({"optimizer_dtype": "bf16", "weight_dtype": "bf16", "gradient_dtype": "bf16"}, ()),
+        ({"weight_dtype": "4-bit base", "adapter": "qlora:r=16,targets=attention"}, ()),
         ({"cuda_graph_scope": "full_iteration"}, ()),
         ({"dispatcher": "deepep"}, ()),
         ({"dispatcher": "allgather"}, ("dispatcher allgather",)),
@@ -78,6 +85,24 @@ def test_a_dispatcher_decides_how_often_a_token_crosses_to_a_node() -> None:
         ("Megatron-Bridge 26.04", "hybridep"),
         ("Megatron-Bridge 26.04", "deepep"),
     }
+
+
+@pytest.mark.parametrize(
+    ("cells", "switches"),
+    [
+        ({"attention_kernel": "TE fused (cuDNN)"}, {"attention_kernel": "cudnn"}),
+        ({"attention_kernel": "FA4 varlen", "compile": "1"}, {"attention_kernel": "fa4", "compile": "on"}),
+        ({"chunked_loss": "fused_linear_ce (Liger)"}, {"loss": "fused_linear"}),
+        ({"chunked_loss": "512 tokens", "microbatch_size": "2"}, {"loss": "chunked:16"}),
+        ({"weight_dtype": "fp32 shards"}, {"weight_dtype": "fp32_shards"}),
+        ({"optimizer_dtype": "bf16"}, {"master_dtype": "none", "moment_dtype": "bf16"}),
+    ],
+)
+def test_columns_of_switches_are_read_as_their_values(
+    cells: dict[str, str], switches: dict[str, str]
+) -> None:
+    """The words of the published tables; 8,192 rows of logits in chunks of 512 are sixteen."""
+    assert read(**cells).recipe.switches == switches
 
 
 def test_graphs_of_the_whole_step_leave_no_launch_to_the_host() -> None:
