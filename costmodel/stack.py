@@ -14,7 +14,7 @@ from typing import Any
 
 from costmodel.kernels.level import StackLevel
 from costmodel.layout import PLAIN_SCHEDULE, CpKind, Recompute, Schedule
-from costmodel.switches import with_switches
+from costmodel.switches.profile import with_switches
 from topology.base.errors import InputError
 
 STACKS_FILE = Path(__file__).parent / "data" / "stacks.toml"

@@ -24,7 +24,7 @@ from costmodel.layout import ParallelLayout, layout_record, layout_words
 from costmodel.memory.fit import fit_text, headroom_for
 from costmodel.models.spec import ModelSpec
 from costmodel.stack import SoftwareStack, stack
-from costmodel.switches import with_switches
+from costmodel.switches.profile import with_switches
 from costmodel.training.bands import peak_deviation
 from topology.base.decode import document_of, structure, unstructure
 from topology.base.units import format_seconds

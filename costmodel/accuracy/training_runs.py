@@ -37,7 +37,8 @@ from costmodel.runs.mtp import mtp_layers_of
 from costmodel.runs.notes import stated
 from costmodel.runs.recipe import RunRecipe, not_priced, recipe_of, with_recipe
 from costmodel.stack import SoftwareStack, stack_of_framework, stacks
-from costmodel.switches import switches, with_switches
+from costmodel.switches.profile import with_switches
+from costmodel.switches.switch import switches
 from costmodel.updates.adapters import EXAMPLE, parse_adapter
 from costmodel.updates.offload import Offload, parse_offload
 from topology.base.errors import InputError, shown

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from costmodel.runs.cells import Row, count, yes_no_cell
 from costmodel.stack import StackTiming
-from costmodel.switches import Switch, switches
+from costmodel.switches.switch import EngineSwitch, switches
 
 PRICED_MODULES = ("core_attn", "mla_up_proj", "layernorm", "moe_act", "mlp", "moe", "shared_experts")
 """Recomputed modules that the policy ``selective`` can stand for (`costmodel.stack`)."""
@@ -76,7 +76,7 @@ def _is_read(column: str, priced: Mapping[str, str]) -> bool:
     return any(column in switches()[name].columns for name in priced)
 
 
-def _value(row: Row, column: str, switch: Switch) -> str:
+def _value(row: Row, column: str, switch: EngineSwitch) -> str:
     """The value of a switch that a cell states; "" for none of its own."""
     if switch.values.keys() == _YES_NO and not switch.of_cell(row[column]):
         yes_no_cell(row, column, default=False)  # refuses what is neither

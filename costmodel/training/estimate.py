@@ -30,7 +30,7 @@ from costmodel.pipeline.even_split import even_split
 from costmodel.pipeline.stage_costs import AnyStages, StageCosts, StageSplit, recomputed_layers, step_time
 from costmodel.stack import SoftwareStack
 from costmodel.stack import stack as stack_named
-from costmodel.switches import words_of
+from costmodel.switches.profile import words_of
 from costmodel.training.bands import (
     doubts_of,
     interval,
@@ -260,7 +260,7 @@ def _assumptions(case: Case, layout: ParallelLayout) -> tuple[str, ...]:
 
 
 def _what_matters(case: Case, layout: ParallelLayout) -> frozenset[str]:
-    """What of a job decides which switches matter (`costmodel.switches.Switch.of`)."""
+    """What of a job decides which switches matter (`costmodel.switches.switch.EngineSwitch.of`)."""
     axes = {name for name in ("tp", "cp", "pp") if getattr(layout, name) > 1}
     replicas = {"dp"} if layout.replicas > 1 else set()
     sharded = {"fsdp"} if layout.zero_stage == FULLY_SHARDED else set()

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any, TypeVar
 
-from costmodel.switches import switch, switches
+from costmodel.switches.switch import switch, switches
 from topology.base.decode import json_value, structure, unstructure
 from topology.base.errors import InputError
 from topology.base.names import suggest

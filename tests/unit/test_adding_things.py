@@ -66,6 +66,19 @@ asynchronous_matmul = false
 source = "a toy"
 as_of = "2026-11-22"
 """
+SWITCH = """
+[toy_masks]
+title = "toy"
+changes = ["time", "memory"]
+columns = ["toy_masks"]
+what = "whether a toy stores the masks of dropout"
+source = "a toy"
+as_of = "2026-11-27"
+
+[toy_masks.values]
+off = { sets = { dropout = false }, cells = ["never"] }
+on = { sets = { dropout = true }, cells = ["always"] }
+"""
 STACK = """
 [toy-engine]
 base = "megatron-core"
@@ -608,6 +621,7 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Path:
     append(root / "topology" / "data" / "machines.toml", MACHINE)
     append(root / "topology" / "data" / "generations.toml", GENERATION)
     append(root / "costmodel" / "data" / "stacks.toml", STACK)
+    append(root / "costmodel" / "data" / "switches.toml", SWITCH)
     rules = root / "planner" / "rules" / "axes.py"
     insert(rules, "AXIS_RULES: tuple[PlanLaw, ...] = (\n", RULE)
     entry = (
@@ -656,6 +670,23 @@ def test_a_stack_is_found_and_limits_the_search(house: Path, answer: Path) -> No
     pins = ("layout.pp=2", "layout.dp=4", "layout.schedule=interleaved", "layout.virtual_stages=2")
     refused = ask(house, "estimate", *QUESTION, *(word for pin in pins for word in ("--set", pin)))
     assert "schedule = interleaved, but toy-engine has only 1f1b" in refused.stderr
+
+
+def test_a_switch_is_listed_set_priced_and_read_from_runs(house: Path, answer: Path) -> None:
+    """One record, in one file."""
+    assert "switch.toy_masks" in ask(house, "engines", "toy-engine").stdout
+    layout = json.loads(answer.read_text(encoding="utf-8"))["layout"]
+    pins = [f"layout.{axis}={layout[axis]}" for axis in ("tp", "pp", "dp", "cp", "microbatch_size")]
+    words = [word for pin in pins for word in ("--set", pin)]
+    peaks = []
+    for value in ("off", "on"):
+        done = ask(house, "estimate", *QUESTION, *words, "--set", f"switch.toy_masks={value}", "--json")
+        document = json.loads(done.stdout)
+        assert document["request"]["switches"] == {"toy_masks": value}
+        peaks.append(document["estimate"]["peak_memory_bytes"])
+    assert peaks[0] < peaks[1]
+    read = "from costmodel.runs.recipe import recipe_of; print(recipe_of({'toy_masks': 'Always'}).switches)"
+    assert printed(house, read) == "{'toy_masks': 'on'}\n"
 
 
 def test_a_rule_prunes_the_search_and_explains_a_layout(house: Path, answer: Path) -> None:

@@ -11,7 +11,7 @@ from app.flags.shared import AsJson, OutputFile, OutputFormat
 if TYPE_CHECKING:
     from app.reports.answer import Answer, Table
     from costmodel.stack import SoftwareStack
-    from costmodel.switches import Switch
+    from costmodel.switches.switch import EngineSwitch
     from planner.engines.contract import Contract
 
 
@@ -43,7 +43,7 @@ def _list() -> Answer:
     from costmodel.stack import stacks
     from planner.engines.contracts import CONTRACTS, engine_of_stack
 
-    engines = tuple(
+    engines: tuple[dict[str, Any], ...] = tuple(
         {
             "name": contract.engine,
             "title": contract.title,
@@ -53,7 +53,7 @@ def _list() -> Answer:
         }
         for contract in CONTRACTS.values()
     )
-    presets = tuple(
+    presets: tuple[dict[str, Any], ...] = tuple(
         {
             "name": stack.name,
             "engine": engine_of_stack(stack.name),
@@ -103,7 +103,8 @@ def _releases(package: str, releases: Any) -> str:
 def _describe(stack: SoftwareStack, contract: Contract | None) -> Answer:
     """The switches of one preset."""
     from app.reports.answer import Answer, Facts, json_text
-    from costmodel.switches import switches, switches_of
+    from costmodel.switches.profile import switches_of
+    from costmodel.switches.switch import switches
 
     values = switches_of(stack)
     records = tuple(
@@ -162,7 +163,7 @@ def _table(records: tuple[dict[str, Any], ...], contract: Contract | None) -> Ta
     )
 
 
-def _values(switch: Switch) -> list[str]:
+def _values(switch: EngineSwitch) -> list[str]:
     """What a switch may be; what nothing prices is said to be so."""
     values = [
         f"{name}:N" if value.number else name if value.is_priced else f"{name} (not priced)"
@@ -172,17 +173,17 @@ def _values(switch: Switch) -> list[str]:
     return [*values, *lists]
 
 
-def _words(switch: Switch, contract: Contract | None) -> tuple[str, ...]:
+def _words(switch: EngineSwitch, contract: Contract | None) -> tuple[str, ...]:
     """Words of an engine that state fields of this switch."""
-    from costmodel.switches import MASTER_BYTES
+    from costmodel.switches.switch import MASTER_BYTES
 
     if contract is None:
         return ()
-    own = {f"stack.{name}" for value in switch.values.values() for name in value.sets}
-    own |= {f"stack.{name}" for value in switch.values.values() for name in value.at_least}
-    own |= {switch.home} if switch.home else set()
-    own |= {"stack.optimizer_bytes"} if own & {f"stack.{MASTER_BYTES}", "stack.moment_bytes"} else set()
-    words = [word.name for each in contract.settings if own & {*each.fields} for word in each.words]
+    stated = {f"stack.{name}" for value in switch.values.values() for name in value.sets}
+    stated |= {f"stack.{name}" for value in switch.values.values() for name in value.at_least}
+    stated |= {switch.home} if switch.home else set()
+    stated |= {"stack.optimizer_bytes"} if stated & {f"stack.{MASTER_BYTES}", "stack.moment_bytes"} else set()
+    words = [word.name for each in contract.settings if stated & {*each.fields} for word in each.words]
     return tuple(dict.fromkeys(words))
 
 

@@ -5,7 +5,8 @@ from dataclasses import fields
 import pytest
 
 from costmodel.stack import StackMemory, StackTiming, stack, stacks
-from costmodel.switches import MASTER_BYTES, Switch, switches, switches_of, value_in, with_switches
+from costmodel.switches.profile import switches_of, value_in, with_switches
+from costmodel.switches.switch import MASTER_BYTES, EngineSwitch, switches
 from topology.base.errors import InputError
 
 FIELDS = {field.name for group in (StackTiming, StackMemory) for field in fields(group)}
@@ -18,7 +19,7 @@ PRICED = [
 
 
 @pytest.mark.parametrize("switch", switches().values(), ids=list(switches()))
-def test_a_switch_sets_fields_that_there_are(switch: Switch) -> None:
+def test_a_switch_sets_fields_that_there_are(switch: EngineSwitch) -> None:
     """Of a profile, or it stands in a layout or a job; and it says where its values come from."""
     if switch.home:
         assert switch.home.split(".")[0] in ("layout", "job")
