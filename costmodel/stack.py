@@ -274,6 +274,7 @@ class StackOrigin:
         successor: Profile of the same engine some versions later; a run that uses what this one lacks (fused
             attention, a recompute policy) is one of it. Empty if there is none.
         calibrated: Measured runs of it determined its constants.
+        plausible: An engine that nobody knows may be like it: one of those that people train with today.
         source: Where the values come from.
         as_of: Date of that source.
     """
@@ -282,6 +283,7 @@ class StackOrigin:
     repositories: tuple[str, ...] = ()
     successor: str = ""
     calibrated: bool = True
+    plausible: bool = False
     source: str = ""
     as_of: str = ""
 
@@ -390,11 +392,28 @@ def stack(name: str) -> SoftwareStack:
     return profiles[resolve(name, tuple(profiles), "stack")]
 
 
+def plausible_stacks() -> tuple[SoftwareStack, ...]:
+    """Profiles that an engine which nobody knows may be like, the usual one first."""
+    own = {name for name, stated in stated_fields().items() if "plausible" in stated}
+    return tuple(profile for name, profile in stacks().items() if name in own)
+
+
+def is_known(framework: str) -> bool:
+    """Whether a profile describes a `framework` column.
+
+    >>> is_known("Megatron-LM v3.0"), is_known("Axon")
+    (True, False)
+    """
+    lowered = framework.lower()
+    return any(start.lower() in lowered for s in stacks().values() for start in s.origin.frameworks)
+
+
 def stack_of_framework(framework: str, repository: str = "") -> SoftwareStack:
     """Give the profile that describes a `framework` column; the longest matching beginning wins.
 
-    A copy of that engine kept in `repository` (the `url` column) has a profile of its own where its launch
-    scripts are known to differ.
+    Of an engine that none describes (`is_known`), the first of the `plausible_stacks`. A copy of that engine
+    kept in `repository` (the `url` column) has a profile of its own where its launch scripts are known to
+    differ.
 
     >>> stack_of_framework("Megatron-LM (zero-bubble fork)").name
     'megatron-lm-2022'
@@ -407,7 +426,7 @@ def stack_of_framework(framework: str, repository: str = "") -> SoftwareStack:
         for start in s.origin.frameworks
         if start.lower() in lowered
     ]
-    name = max(matches)[1] if matches else "megatron-core"
+    name = max(matches)[1] if matches else plausible_stacks()[0].name
     copies = (
         copy
         for copy, base in bases().items()

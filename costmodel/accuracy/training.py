@@ -8,12 +8,13 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.accuracy.mixture import as_each, mixed, of_nobody
 from costmodel.accuracy.ranking import JOB_COLUMNS, LAYOUT_COLUMNS, ranked_jobs
 from costmodel.accuracy.training_runs import TrainingRun, read_runs
 from costmodel.case import Case
@@ -33,7 +34,7 @@ from costmodel.training.bands import (
 )
 from costmodel.training.constants import Constants
 from costmodel.training.score import TrainingScores, evaluate
-from topology.base.errors import InputError
+from topology.base.errors import InputError, shown
 
 RowStatus = Literal["ok", "unsupported", "error"]
 _CERTAIN = Doubts()
@@ -128,9 +129,53 @@ def predict_rows(
         for i, reason in enumerate(decoded)
         if isinstance(reason, UnsupportedRunError)
     }
-    for members in alike(runs).values():
+    for members in alike({i: run for i, run in runs.items() if not run.stand_ins}).values():
         results |= _predict_or_say(members, rows, cal, constants)
+    results |= _predict_unknown({i: run for i, run in runs.items() if run.stand_ins}, rows, cal, constants)
     return [results[i] for i in range(len(rows))]
+
+
+def _predict_unknown(
+    runs: Mapping[int, TrainingRun], rows: Sequence[Row], cal: Calibration, constants: Constants | None
+) -> dict[int, RunResult]:
+    """Predict runs of engines that nobody knows: as each that they may be like, then the mixture."""
+    parts: dict[int, list[RunResult]] = {i: [] for i in runs}
+    for stand_ins in zip(*(as_each(run) for run in runs.values()), strict=True):
+        for members in alike(dict(zip(runs, stand_ins, strict=True))).values():
+            for i, result in _predict_or_say(members, rows, cal, constants).items():
+                parts[i].append(result)
+    return {i: _mixture(run, parts[i]) for i, run in runs.items()}
+
+
+def _mixture(run: TrainingRun, parts: Sequence[RunResult]) -> RunResult:
+    """One result of those under each profile; the first refusal where none was priced."""
+    priced = [part for part in parts if part.status == "ok"]
+    if not priced:
+        return parts[0]
+    deviations = [time_deviation(part.doubts) for part in priced]
+    seconds, spread = mixed([part.predicted_step_time_s or math.nan for part in priced], deviations)
+    peaks = [part.predicted_peak_memory_bytes or math.nan for part in priced]
+    memory, memory_spread = mixed(peaks, [memory_deviation(part.doubts) for part in priced])
+    lower_s, upper_s = interval(seconds, spread)
+    chances = [part.out_of_memory_chance or 0.0 for part in priced]
+    return replace(
+        priced[0],
+        stack=" or ".join(dict.fromkeys(part.stack for part in priced)),
+        predicted_step_time_s=seconds,
+        lower_s=lower_s,
+        upper_s=upper_s,
+        predicted_peak_memory_bytes=memory,
+        memory_upper_bytes=interval(memory, memory_spread)[1],
+        out_of_memory_chance=float(np.mean(chances)),
+        not_priced=(*priced[0].not_priced, _said_of(run, priced, upper_s / seconds - 1)),
+    )
+
+
+def _said_of(run: TrainingRun, parts: Sequence[RunResult], above: float) -> str:
+    """What an engine that nobody knows was taken for."""
+    name = shown(run.framework) if run.framework else "that is not stated"
+    stacks = ", ".join(dict.fromkeys(part.stack for part in parts))
+    return f"engine {name} is not known: priced as a mixture of {stacks}, band +{above:.0%}"
 
 
 def training_not_reached(row: Row, at: int) -> RunResult:
@@ -198,6 +243,7 @@ def _result(
 ) -> RunResult:
     """One row beside its prediction."""
     rests_on = footing(case, run.layout)
+    rests_on = of_nobody(rests_on) if run.stand_ins else rests_on
     doubts = doubts_of(
         rests_on, evidence_for(rests_on), untabled_gpu=not tabled, host_share=float(scores.host_share[at])
     )

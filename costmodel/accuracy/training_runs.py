@@ -36,7 +36,7 @@ from costmodel.runs.model import model_of
 from costmodel.runs.mtp import mtp_layers_of
 from costmodel.runs.notes import stated
 from costmodel.runs.recipe import RunRecipe, not_priced, recipe_of, with_recipe
-from costmodel.stack import SoftwareStack, stack_of_framework, stacks
+from costmodel.stack import SoftwareStack, is_known, plausible_stacks, stack_of_framework, stacks
 from costmodel.switches.profile import with_switches
 from costmodel.switches.switch import switches
 from costmodel.updates.adapters import EXAMPLE, parse_adapter
@@ -77,7 +77,8 @@ class TrainingRun:
         model: What was trained.
         cluster: On what.
         job: How long and how many sequences.
-        stack: The profile of the engine, with what the row says of attention and overlap.
+        stack: The profile of the engine, with what the row says of its switches.
+        stand_ins: Of an engine that no profile describes, the profiles that it may be like, with the same.
         layout: How it was split.
         recomputed_share: Share of the layers recomputed in full.
         chunk_layers: Layers of every chunk in model order, where the row states them.
@@ -96,6 +97,7 @@ class TrainingRun:
     cluster: Cluster
     job: TrainingJob
     stack: SoftwareStack
+    stand_ins: tuple[SoftwareStack, ...]
     layout: ParallelLayout
     recomputed_share: float
     chunk_layers: tuple[int, ...]
@@ -168,6 +170,7 @@ def read_run(row: Row, index: int = 0, *, trust_paths: bool = False) -> Training
         cluster=cluster,
         job=job,
         stack=stack,
+        stand_ins=_stand_ins(row, recipe),
         layout=layout,
         recomputed_share=recomputed_share(row, layout),
         chunk_layers=chunk_layers_of(row, layout),
@@ -187,8 +190,29 @@ def _adapter(row: Row) -> str:
 
 
 def _stack(row: Row, recipe: RunRecipe) -> SoftwareStack:
-    """The profile of the row's engine, with the switches that the row states in columns or in its note."""
-    stack = _version(stack_of_framework(row.get("framework", ""), row.get("url", "")), row)
+    """The profile of the row's engine, with the row's switches."""
+    return _switched(
+        _version(stack_of_framework(row.get("framework", ""), row.get("url", "")), row), row, recipe
+    )
+
+
+def _stand_ins(row: Row, recipe: RunRecipe) -> tuple[SoftwareStack, ...]:
+    """Profiles that the row's engine may be like, where none describes it."""
+    if is_known(row.get("framework", "")):
+        return ()
+    return tuple(
+        _switched(with_switches(profile, values), row, recipe)
+        for profile in plausible_stacks()
+        for values in ({}, PLAIN)
+    )
+
+
+PLAIN: Mapping[str, str] = {"attention_kernel": "fa2", "compile": "off", "tp_overlap": "off"}
+"""Switches of an engine that does not take pains: each plausible profile is also tried with these."""
+
+
+def _switched(stack: SoftwareStack, row: Row, recipe: RunRecipe) -> SoftwareStack:
+    """A profile with the switches that a row states in columns or in its note."""
     note = row.get("note", "")
     values = {name: value for word, (name, value) in _NOTED.items() if stated(note, word)}
     if row.get("flash_attention") and not yes_no_cell(row, "flash_attention", default=True):

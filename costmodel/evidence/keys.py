@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from costmodel.case import Case
 from costmodel.layout import PLAIN_SCHEDULE, ParallelLayout
 from costmodel.pipeline.schedules import usual_schedule
-from costmodel.stack import bases, stacks
+from costmodel.stack import SoftwareStack, bases, stacks
+from costmodel.switches.profile import switches_of
 
 EXPERTS = "experts"
 """The key of models that route tokens to experts."""
@@ -76,6 +77,7 @@ def footing(case: Case, layout: ParallelLayout) -> Footing:
         Key(name=f"profile {stack.name}", used=f"profile {stack.name}"),
         *_axes(layout, case.cluster.hierarchy.gpus_per_node),
         *_mechanisms(layout),
+        *_switches(stack),
         *_classes("GPUs", layout.num_gpus, SCALES_GPUS),
         *_classes("tokens a sequence", job.sequence_length, CONTEXTS_TOKENS),
         *([Key(name=EXPERTS, used=EXPERTS)] if model.is_moe else []),
@@ -111,6 +113,17 @@ def _axes(x: ParallelLayout, node_gpus: int) -> Iterator[Key]:
             axis = name.split(maxsplit=1)[0]
             place = " across nodes" if "nodes" in name else ""
             yield Key(name=name, used=f"{axis} {getattr(x, axis)}{place}")
+
+
+def _switches(stack: SoftwareStack) -> Iterator[Key]:
+    """Switches that are not as the profile has them."""
+    usual = stacks().get(stack.name)
+    if usual is None or (stack.timing, stack.memory) == (usual.timing, usual.memory):
+        return
+    before = switches_of(usual)
+    for name, value in switches_of(stack).items():
+        if value != before[name]:
+            yield Key(name=f"switch {name}", used=f"{name} {value or 'of its own'}")
 
 
 def _mechanisms(x: ParallelLayout) -> Iterator[Key]:

@@ -1,0 +1,84 @@
+"""An engine that nobody knows is a mixture of those that it may be like, and never borrows another's evidence."""
+
+import math
+
+import numpy as np
+import pytest
+
+from costmodel.accuracy.mixture import mixed
+from costmodel.accuracy.training import predict_rows
+from costmodel.kernels.tables import load_calibration
+from costmodel.stack import is_known, plausible_stacks, stacks
+from costmodel.training.bands import QUANTILE_80
+
+ROW = {
+    "id": "a", "model": "llama-3.1-8b", "num_layers": "32", "hidden_size": "4096", "intermediate_size": "14336",
+    "num_attention_heads": "32", "num_key_value_heads": "8", "vocab_size": "128256", "gated_mlp": "1",
+    "sequence_length": "8192", "gpu": "h100-sxm", "num_gpus": "8", "global_batch_size": "128",
+    "framework": "Axon 2.1", "precision": "bf16", "tp": "1", "pp": "1", "dp": "8", "zero_stage": "3",
+    "microbatch_size": "1", "recompute": "full", "step_time_s": "20",
+}  # fmt: skip
+
+
+def predicted(**cells: str):
+    """The row with these cells, predicted."""
+    (result,) = predict_rows([{**ROW, **cells}], load_calibration())
+    return result
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_mixture_has_the_middle_and_spread_of_its_draws(seed: int) -> None:
+    """Half a million draws of random log-normal distributions, each as likely as the others, are the oracle."""
+    draw = np.random.default_rng(seed)
+    values, deviations = draw.uniform(1, 4, 5), draw.uniform(0.05, 0.4, 5)
+    which = draw.integers(0, 5, 500_000)
+    logs = np.log(values)[which] + deviations[which] * draw.standard_normal(len(which))
+    middle, spread = mixed(values.tolist(), deviations.tolist())
+    assert math.log(middle) == pytest.approx(logs.mean(), abs=0.003)
+    assert spread == pytest.approx(logs.std(), rel=0.01)
+
+
+def test_an_unknown_engine_is_priced_as_several_and_says_so() -> None:
+    """Between the fastest and the slowest of them; its band is wider than that of an engine with many runs."""
+    unknown = predicted()
+    known = [predicted(framework=name) for name in ("Megatron-Core", "torchtitan", "PyTorch FSDP")]
+    steps = [result.predicted_step_time_s for result in known]
+    assert min(steps) < unknown.predicted_step_time_s < max(steps)
+    assert unknown.upper_s / unknown.predicted_step_time_s > known[0].upper_s / known[0].predicted_step_time_s
+    (said,) = unknown.not_priced
+    assert said.startswith("engine 'Axon 2.1' is not known: priced as a mixture of megatron-core, ")
+    assert f"band +{unknown.upper_s / unknown.predicted_step_time_s - 1:.0%}" in said
+    assert predicted(framework="").not_priced[0].startswith("engine that is not stated is not known")
+
+
+def test_an_unknown_engine_has_nobodys_evidence() -> None:
+    """Neither runs of an engine nor of a profile stand behind it."""
+    unknown = predicted()
+    assert unknown.footing.engine == ""
+    assert unknown.doubts.unmeasured >= len(unknown.footing.keys)
+    assert not any(key.name.startswith("profile ") for key in unknown.footing.keys)
+
+
+def test_a_switch_that_the_row_states_is_the_same_in_all_of_them() -> None:
+    """What is said is no part of the mixture: unfused attention takes longer, compiled layers less."""
+    plain, unfused = predicted(), predicted(attention_kernel="eager")
+    assert unfused.predicted_step_time_s > plain.predicted_step_time_s
+    both = predicted(compile="1", attention_kernel="cudnn")
+    assert both.predicted_step_time_s < plain.predicted_step_time_s
+    assert both.upper_s / both.predicted_step_time_s < plain.upper_s / plain.predicted_step_time_s
+
+
+def test_plausible_engines_are_of_today_and_of_several_families() -> None:
+    """None of 2022 stands for a model of 2024; an engine's own copies count once."""
+    names = [stack.name for stack in plausible_stacks()]
+    assert names[0] == "megatron-core"
+    assert {"torchtitan", "pytorch"} <= {*names}
+    assert min(stacks()[name].origin.as_of for name in names) > "2023"
+    assert (is_known("NeMo 2.0"), is_known("Axon")) == (True, False)
+
+
+def test_the_quantile_is_that_of_the_bands() -> None:
+    """The band of a mixture is an 80 % interval as all are."""
+    unknown = predicted()
+    spread = math.log(unknown.upper_s / unknown.predicted_step_time_s) / QUANTILE_80
+    assert 0.1 < spread < 0.5
