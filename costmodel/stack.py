@@ -394,8 +394,8 @@ def stack(name: str) -> SoftwareStack:
 
 def plausible_stacks() -> tuple[SoftwareStack, ...]:
     """Profiles that an engine which nobody knows may be like, the usual one first."""
-    own = {name for name, stated in stated_fields().items() if "plausible" in stated}
-    return tuple(profile for name, profile in stacks().items() if name in own)
+    named = {name for name, stated in stated_fields().items() if "plausible" in stated}
+    return tuple(profile for name, profile in stacks().items() if name in named)
 
 
 def is_known(framework: str) -> bool:

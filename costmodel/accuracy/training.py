@@ -167,11 +167,11 @@ def _mixture(run: TrainingRun, parts: Sequence[RunResult]) -> RunResult:
         predicted_peak_memory_bytes=memory,
         memory_upper_bytes=interval(memory, memory_spread)[1],
         out_of_memory_chance=float(np.mean(chances)),
-        not_priced=(*priced[0].not_priced, _said_of(run, priced, upper_s / seconds - 1)),
+        not_priced=(*priced[0].not_priced, _mixture_words(run, priced, upper_s / seconds - 1)),
     )
 
 
-def _said_of(run: TrainingRun, parts: Sequence[RunResult], above: float) -> str:
+def _mixture_words(run: TrainingRun, parts: Sequence[RunResult], above: float) -> str:
     """What an engine that nobody knows was taken for."""
     name = shown(run.framework) if run.framework else "that is not stated"
     stacks = ", ".join(dict.fromkeys(part.stack for part in parts))

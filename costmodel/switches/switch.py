@@ -164,3 +164,16 @@ def switch(name: str) -> EngineSwitch:
         cause=f"switches are {', '.join(known)}",
         fix=f"did you mean {' or '.join(close)}?" if close else "use one of those; `plan engines` lists them",
     )
+
+
+def sets_of(name: str) -> frozenset[str]:
+    """Fields of a profile that any value of a switch sets; both states of the optimizer are in one.
+
+    >>> sorted(sets_of("exchange_overlap")), sorted(sets_of("moment_dtype"))
+    (['pairs_expert_passes'], ['moment_bytes', 'optimizer_bytes'])
+    """
+    each = switches()[name]
+    fields = {field for value in each.values.values() for field in (*value.sets, *value.at_least)}
+    fields |= {each.modules.held_in} if each.modules is not None else set()
+    fields |= {"optimizer_bytes"} if fields & {MASTER_BYTES, "moment_bytes"} else set()
+    return frozenset(fields)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from planner.engines.bridge import BRIDGE
 from planner.engines.contract import Contract
 from planner.engines.deepspeed import DEEPSPEED
 from planner.engines.even_layers import EvenLayers, as_even_as_possible
+from planner.engines.limit import switch_limit
 from planner.engines.megatron_lm.contract import MEGATRON
 from planner.engines.meshplan import MESHPLAN
 from planner.engines.torchtitan.contract import TORCHTITAN
@@ -24,7 +25,9 @@ from planner.law import PlanLaw
 from planner.plan import FREE, Problem, Recomputes
 
 CONTRACTS: Mapping[str, Contract] = {
-    contract.engine: contract
+    contract.engine: replace(
+        contract, limits=(*contract.limits, switch_limit(contract.title, contract.settings))
+    )
     for contract in (
         MEGATRON, BRIDGE, TORCHTITAN, ACCELERATE, DEEPSPEED, COLOSSALAI, HOROVOD, TENSORFLOW, MESHPLAN
     )

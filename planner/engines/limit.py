@@ -12,8 +12,11 @@ import numpy as np
 from costmodel.layout import LayoutTable, ParallelLayout
 from costmodel.models.kinds import layer_kinds
 from costmodel.models.spec import ModelSpec, unbuilt
+from costmodel.stack import stacks
+from costmodel.switches.profile import switches_of
+from costmodel.switches.switch import sets_of
 from costmodel.updates.adapters import AdapterKind
-from planner.engines.fields import Facts, layout_facts, model_facts
+from planner.engines.fields import Facts, layout_facts, model_facts, stack_facts
 from planner.engines.setting import EngineSetting, Given
 from planner.law import Ground, Law, PlanLaw
 from planner.plan import Problem
@@ -129,6 +132,37 @@ def model_limit(title: str, settings: Sequence[EngineSetting]) -> PlanLaw:
         says=says,
         others=MODULE_ENGINES,
         others_why=TRAINED,
+    )
+
+
+def switch_limit(title: str, settings: Sequence[EngineSetting]) -> PlanLaw:
+    """The limit of an engine that has no word here for a switch which is not as its profile has it."""
+    stated = {field for setting in settings for field in setting.fields} | {"stack.recomputed_modules"}
+    stated |= {"stack.moment_bytes"} if "stack.optimizer_bytes" in stated else set()
+
+    def unsaid(s: Problem) -> tuple[str, ...]:
+        usual = stacks().get(s.stack.name)
+        if usual is None or (usual.timing, usual.memory) == (s.stack.timing, s.stack.memory):
+            return ()
+        before = stack_facts(usual)
+        changed = {name for name, now in stack_facts(s.stack).items() if now != before[name]} - stated
+        values = switches_of(s.stack)
+        return tuple(
+            f"{name} {values[name]}"
+            for name in values
+            if changed & {f"stack.{field}" for field in sets_of(name)}
+        )
+
+    def says(s: Problem, _: ParallelLayout) -> tuple[str, str]:
+        words = ", ".join(unsaid(s))
+        return f"{title} is not told here that {words}", "leave the switch out, or plan with --for any"
+
+    return limit(
+        name="switches",
+        reads=(),
+        broken=lambda s, _: bool(unsaid(s)),
+        says=says,
+        ground="unpriced",
     )
 
 

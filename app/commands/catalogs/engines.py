@@ -175,14 +175,11 @@ def _values(switch: EngineSwitch) -> list[str]:
 
 def _words(switch: EngineSwitch, contract: Contract | None) -> tuple[str, ...]:
     """Words of an engine that state fields of this switch."""
-    from costmodel.switches.switch import MASTER_BYTES
+    from costmodel.switches.switch import sets_of
 
     if contract is None:
         return ()
-    stated = {f"stack.{name}" for value in switch.values.values() for name in value.sets}
-    stated |= {f"stack.{name}" for value in switch.values.values() for name in value.at_least}
-    stated |= {switch.home} if switch.home else set()
-    stated |= {"stack.optimizer_bytes"} if stated & {f"stack.{MASTER_BYTES}", "stack.moment_bytes"} else set()
+    stated = {switch.home} if switch.home else {f"stack.{name}" for name in sets_of(switch.name)}
     words = [word.name for each in contract.settings if stated & {*each.fields} for word in each.words]
     return tuple(dict.fromkeys(words))
 
