@@ -13,11 +13,13 @@ from app.reports.plan_headline import headline, headline_of, step_text
 from costmodel.estimate import throughput_change
 from costmodel.layout import layout_words
 from planner.analysis.explain import Explanation, RunnerUp, WhatIf, explain
+from planner.analysis.switch_effects import SwitchEffect
 from planner.plan import Plan
 from planner.search.infeasible import Infeasible, cause_of, rejected_text
 from topology.base.decode import unstructure
-from topology.base.units import format_seconds
+from topology.base.units import GIB, format_seconds
 
+MOST_SWITCHES = 5
 _FEWEST_SHARE = 0.001
 _LEAST_GAIN = 0.001
 """Changes that shorten the step by less help nobody."""
@@ -41,6 +43,8 @@ def explanation_answer(plan: Plan, explanation: Explanation) -> Answer:
         sections.append(_runner_up_table(explanation.runner_up, words, plan.estimate.step_time_s))
     if explanation.what_if:
         sections.append(_what_if_table(explanation.what_if))
+    if explanation.switches:
+        sections.append(_switch_table(explanation.switches))
     return Answer(
         headline=headline_of(plan),
         sections=tuple(sections),
@@ -109,6 +113,32 @@ def _runner_up_table(runner_up: RunnerUp, words: str, whole_s: float) -> Table:
 def _memory_words(runner_up: RunnerUp) -> str:
     """What the runner-up needs more or less of memory: the end of what it does differently."""
     return runner_up.difference.rsplit("; ", 1)[-1]
+
+
+def _switch_table(effects: tuple[SwitchEffect, ...]) -> Table:
+    """Switches of the engine that would be faster or leaner, the fastest first."""
+    helpful = [
+        e
+        for e in effects
+        if e.faster_by >= _LEAST_GAIN or (e.memory_bytes < 0 and e.faster_by > -_LEAST_GAIN)
+    ]
+    rows = tuple(
+        (
+            f"{effect.name}: {effect.before or 'as measured'} to {effect.after}",
+            format_seconds(effect.step_time_s),
+            format_share(effect.faster_by, signed=True),
+            f"{effect.memory_bytes / GIB:+.1f} GiB",
+            effect.flag,
+        )
+        for effect in helpful[:MOST_SWITCHES]
+    )
+    return Table(
+        title="Which switch would help most",
+        columns=("switch", "step time", "tokens/s", "peak memory", "flag"),
+        rows=rows,
+        align="lrrrl",
+        note="the layout as it is; switches that change numbers are left out",
+    )
 
 
 def _what_if_table(changes: tuple[WhatIf, ...]) -> Table:

@@ -226,7 +226,7 @@ def _assumptions(case: Case, layout: ParallelLayout) -> tuple[str, ...]:
     """What was taken for granted."""
     lines = [
         f"software stack {case.stack.name}: {case.stack.description}",
-        f"switches: {words_of(case.stack, _what_matters(case, layout))}",
+        f"switches: {words_of(case.stack, what_matters(case, layout))}",
         (
             "MFU = 3 × forward FLOP with causal attention counted once, "
             f"over the dense {case.job.precision} peak"
@@ -259,7 +259,7 @@ def _assumptions(case: Case, layout: ParallelLayout) -> tuple[str, ...]:
     return (*lines, *case.cluster.notes)
 
 
-def _what_matters(case: Case, layout: ParallelLayout) -> frozenset[str]:
+def what_matters(case: Case, layout: ParallelLayout) -> frozenset[str]:
     """What of a job decides which switches matter (`costmodel.switches.switch.EngineSwitch.of`)."""
     axes = {name for name in ("tp", "cp", "pp") if getattr(layout, name) > 1}
     replicas = {"dp"} if layout.replicas > 1 else set()

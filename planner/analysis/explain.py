@@ -12,6 +12,7 @@ from costmodel.kernels.tables import Calibration, load_calibration
 from costmodel.layout import LayoutTable, ParallelLayout
 from costmodel.parallel.axes import PARTS
 from costmodel.training.rank_strides import axis_strides
+from planner.analysis.switch_effects import SwitchEffect, switch_effects
 from planner.plan import Alternative, Plan, PlanRequest, Problem
 from planner.pricing import capacity_of_fullest, estimate_split, split_of
 from planner.questions.batches import better_batch
@@ -67,7 +68,8 @@ class Explanation:
     """What can be said about a plan beyond its numbers.
 
     `shares` are the parts of the step, largest first; `memory` and `links` are sentences about what is full
-    and which links carry exposed communication; `what_if` is sorted by what helps most.
+    and which links carry exposed communication; `what_if` is sorted by what helps most, and so are
+    `switches`, of the layout as it is.
     """
 
     shares: tuple[Share, ...]
@@ -75,6 +77,7 @@ class Explanation:
     links: tuple[str, ...]
     runner_up: RunnerUp | None
     what_if: tuple[WhatIf, ...]
+    switches: tuple[SwitchEffect, ...]
 
 
 def explain(plan: Plan, cal: Calibration | None = None) -> Explanation:
@@ -92,6 +95,7 @@ def explain(plan: Plan, cal: Calibration | None = None) -> Explanation:
         links=_unlike_links(plan) or link_sentences(problem, plan.layout, plan.estimate),
         runner_up=runner_up(plan, problem),
         what_if=() if plan.kind_of_stage else what_if(plan, cal),
+        switches=switch_effects(plan, cal),
     )
 
 

@@ -1,0 +1,68 @@
+"""What a switch would change is what an estimate of the same layout with that switch says."""
+
+from dataclasses import replace
+
+import pytest
+
+from app.reports.explain import explain_answer
+from costmodel.job import TrainingJob
+from costmodel.kernels.tables import load_calibration
+from costmodel.models.catalog import model
+from costmodel.switches.switch import switches
+from planner.analysis.switch_effects import SwitchEffect, switch_effects
+from planner.engines.fields import is_numeric
+from planner.plan import Plan, PlanRequest, problem_of
+from planner.pricing import estimate_split, split_of
+from planner.search.search import search
+from topology.builders import default_cluster
+
+
+@pytest.fixture(scope="module")
+def plan() -> Plan:
+    """Thirty billion parameters of experts on sixteen GPUs."""
+    request = PlanRequest(
+        model=model("qwen3-30b-a3b"),
+        cluster=default_cluster("h100-sxm", 16).spec,
+        job=TrainingJob(sequence_length=4096, global_batch_size=256),
+        pins={"tp": 1, "pp": 1, "ep": 8, "microbatch_size": 1, "recompute": "full"},
+    )
+    result = search(request)
+    assert isinstance(result, Plan)
+    return result
+
+
+@pytest.fixture(scope="module")
+def effects(plan: Plan) -> tuple[SwitchEffect, ...]:
+    """Of all its switches."""
+    return switch_effects(plan, load_calibration())
+
+
+def test_each_is_the_estimate_of_the_same_layout(plan: Plan, effects: tuple[SwitchEffect, ...]) -> None:
+    """Set by the request instead: the same step and peak, to the last digit."""
+    split = split_of(plan.request.model, plan.layout, plan.layers_of_stage, plan.recompute_of_stage)
+    for effect in effects:
+        asked = replace(plan.request, switches={effect.name: effect.after})
+        estimate = estimate_split(problem_of(asked, load_calibration()), plan, plan.layout, split)[0]
+        assert (estimate.step_time_s, estimate.peak_memory_bytes) == (
+            effect.step_time_s,
+            effect.peak_memory_bytes,
+        )
+
+
+def test_the_fastest_comes_first_and_numerics_are_kept(effects: tuple[SwitchEffect, ...]) -> None:
+    """Types of what is kept are no advice; a switch of an axis that the layout has not is none either."""
+    assert [e.faster_by for e in effects] == sorted((e.faster_by for e in effects), reverse=True)
+    names = {effect.name for effect in effects}
+    assert {"dispatcher", "attention_kernel"} <= names
+    assert not names & {"gradient_dtype", "moment_dtype", "weight_dtype", "master_dtype", "tp_overlap"}
+    for effect in effects:
+        sets = switches()[effect.name].value_of(effect.after).sets
+        assert not any(is_numeric(f"stack.{field}") for field in sets)
+
+
+def test_the_answer_names_the_switch_that_would_help_most(
+    plan: Plan, effects: tuple[SwitchEffect, ...]
+) -> None:
+    """With the flag that sets it."""
+    (table,) = (s for s in explain_answer(plan).sections if s.title == "Which switch would help most")
+    assert table.rows[0][-1] == effects[0].flag
