@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from planner.engines.even_layers import EvenLayers, as_even_as_possible
@@ -52,7 +53,7 @@ class EngineReading:
         return {**self.assumed, **self.stated}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Contract:
     """One engine.
 
@@ -95,16 +96,16 @@ class Contract:
     unpriced: Mapping[str, str] = field(default_factory=dict)
     program: str = ""
 
-    @property
-    def words(self) -> dict[str, Word]:
+    @cached_property  # a reader of files looks into it at every setting
+    def words(self) -> Mapping[str, Word]:
         """Every word by its own name."""
         return {word.name: word for setting in self.settings for word in setting.words}
 
-    @property
-    def spellings(self) -> dict[str, Word]:
+    @cached_property
+    def spellings(self) -> Mapping[str, Word]:
         """Every word by each of its spellings."""
         aliases = {alias: word for word in self.words.values() for alias in word.aliases}
-        return aliases | self.words
+        return {**aliases, **self.words}
 
 
 def write(contract: Contract, facts: Facts) -> dict[str, Any]:
