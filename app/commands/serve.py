@@ -113,8 +113,12 @@ def command(
     if autoscale and flags.mode is None:
         flags = replace(flags, mode="aggregated")
     asked = understand_serving(flags)
-    plan = with_trade_offs(asked, sensitivity=sensitivity, pareto=pareto)
     follow = autoscale and (asked.trace is not None or save_dir is None)
+    if follow:
+        from app.reports.serving.autoscale import day_of
+
+        day_of(asked.trace)
+    plan = with_trade_offs(asked, sensitivity=sensitivity, pareto=pareto)
     answer = fleet_answer(plan, asked, policy=policy if follow else None)
     if rehearse:
         answer = with_rehearsal(answer, plan, asked)

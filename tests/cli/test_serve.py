@@ -19,7 +19,7 @@ def test_a_plan_is_printed_with_its_latencies_costs_and_commands(tmp_path: Path)
     manifest = tmp_path / "fleet.yaml"
     done = serve(
         "--model", "8b", "--gpus", "2", "--gpu", "h100-sxm", "--input", "1000", "--output", "200", "--ttft", "1s",
-        "--tpot", "30ms", "--manifest", str(manifest),
+        "--tpot", "30ms", "--weights", "bf16", "--mode", "aggregated", "--manifest", str(manifest),
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     for words in (
@@ -48,7 +48,19 @@ def test_what_limits_cost_is_a_table() -> None:
 
 def test_the_frontier_is_a_table_and_a_key_of_the_document() -> None:
     """Tokens a second of a GPU against those of a user."""
-    words = ("--model", "8b", "--gpu", "h100-sxm", "--gpus", "1", "--tpot", "10ms", "--pareto")
+    words = (
+        "--model",
+        "8b",
+        "--gpu",
+        "h100-sxm",
+        "--gpus",
+        "1",
+        "--tpot",
+        "10ms",
+        "--weights",
+        "bf16",
+        "--pareto",
+    )
     done = serve(*words)
     assert done.returncode == 0, done.stderr
     assert "Pareto frontier of h100-sxm" in done.stdout
@@ -83,7 +95,7 @@ def test_json_is_one_document_with_units_in_its_keys() -> None:
         (("--model", "70b", "--gpus", "8", "--ttft", "1000"), 2, "write --ttft 1000ms, or --ttft 1000s"),
         (("--model", "70b", "--gpus", "8", "--tpot", "5."), 2, "--tpot 5. has no unit"),
         (("--model", "405b", "--gpus", "2"), 1, "does not fit"),
-        (("--model", "70b", "--gpus", "8", "--rate", "900/s"), 1, "they serve"),
+        (("--model", "8b", "--gpus", "1", "--rate", "900/s", "--mode", "aggregated"), 1, "they serve"),
         (("--model", "70b", "--gpus", "8", "--rate", "0/s"), 2, "positive rate"),
         (("--model", "70b", "--gpus", "8", "--rate", "-3/s"), 2, "rate"),
         (
@@ -223,7 +235,10 @@ def test_a_folder_may_hold_folders(tmp_path: Path) -> None:
 
 def test_a_folder_that_starts_the_fleet_is_written_into_an_empty_one(tmp_path: Path) -> None:
     """Scripts, load test and README; a second time the files of the first are not mixed with."""
-    question = ("--model", "8b", "--gpus", "2", "--gpu", "h100-sxm", "--input", "500", "--output", "50")
+    question = (
+        "--model", "8b", "--gpus", "2", "--gpu", "h100-sxm", "--input", "500", "--output", "50",
+        "--weights", "bf16", "--mode", "aggregated",
+    )  # fmt: skip
     folder = tmp_path / "fleet"
     assert serve(*question, "--save-dir", str(folder)).returncode == 0
     assert {"node0.sh", "loadtest.sh", "README.md", "plan.json", "kubernetes.yaml"} <= {

@@ -2,18 +2,18 @@
 
 import json
 import subprocess
-import sys
 from typing import Any
 
 import pytest
+
+from tests.cli.commands import plan
 
 SMALL = ("--model", "8b", "--input", "500", "--output", "50", "--ttft", "300ms")
 
 
 def serve(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run `plan serve` as a user does."""
-    command = [sys.executable, "-m", "meshplan", "serve", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    """Run `plan serve`."""
+    return plan("serve", *arguments)
 
 
 def plan_of(*arguments: str) -> dict[str, Any]:
@@ -42,7 +42,7 @@ def test_gpu_kinds_are_ranked_by_the_bill_of_whole_machines() -> None:
 @pytest.fixture(scope="module")
 def rented() -> subprocess.CompletedProcess[str]:
     """A fleet of a provider that rents one of the two kinds asked for."""
-    asked = ("--rate", "5/s", "--gpu", "h100-sxm,l40s", "--mode", "aggregated")
+    asked = ("--rate", "5/s", "--gpu", "h100-sxm,l40s", "--weights", "bf16", "--mode", "aggregated")
     done = serve(*SMALL, *asked, "--provider", "lambda")
     assert done.returncode == 0, done.stderr
     return done
@@ -61,7 +61,19 @@ def test_the_price_line_names_provider_machine_price_and_date(
 def test_own_gpus_are_priced_one_by_one() -> None:
     """Nothing is rented, so nothing is rounded."""
     plan = plan_of(
-        *SMALL, "--rate", "5/s", "--gpu", "h100-sxm", "--provider", "own", "--usd-per-gpu-hour", "2"
+        *SMALL,
+        "--rate",
+        "5/s",
+        "--gpu",
+        "h100-sxm",
+        "--provider",
+        "own",
+        "--usd-per-gpu-hour",
+        "2",
+        "--weights",
+        "bf16",
+        "--mode",
+        "aggregated",
     )
     assert plan["rental"] is None
     assert plan["estimate"]["usd_per_hour"] == 2 * plan["num_gpus"]
@@ -76,22 +88,11 @@ def test_kinds_that_a_provider_does_not_rent_are_left_out_and_said(
 
 def test_limits_hold_with_the_spare_workers_lost() -> None:
     """Two spare workers are two more GPUs of the same fleet; what is told is the fleet without them."""
-    plain = plan_of(
-        *SMALL, "--rate", "60/s", "--gpu", "h100-sxm", "--set", "layout.tp=1", "--set", "layout.pp=1"
-    )
-    spared = plan_of(
-        *SMALL,
-        "--rate",
-        "60/s",
-        "--gpu",
-        "h100-sxm",
-        "--set",
-        "layout.tp=1",
-        "--set",
-        "layout.pp=1",
-        "--spare",
-        "2",
-    )
+    asked = (
+        *SMALL, "--rate", "60/s", "--gpu", "h100-sxm", "--set", "layout.tp=1", "--set", "layout.pp=1",
+        "--weights", "bf16", "--mode", "aggregated",
+    )  # fmt: skip
+    plain, spared = plan_of(*asked), plan_of(*asked, "--spare", "2")
     assert spared["num_gpus"] == plain["num_gpus"] + 2
     assert spared["decode"]["workers"] == plain["decode"]["workers"] + 2
     assert spared["estimate"]["ttft"] == plain["estimate"]["ttft"]
@@ -120,7 +121,9 @@ def test_a_wrong_choice_is_answered_in_three_lines(arguments: tuple[str, ...], c
 
 def test_without_a_load_and_gpus_the_answer_is_for_one_machine() -> None:
     """The default GPU's; a model that is larger gets as many as hold it."""
-    sizes = {name: plan_of("--model", name, "--weights", "bf16") for name in ("8b", "405b")}
+    sizes = {
+        name: plan_of("--model", name, "--weights", "bf16", "--mode", "aggregated") for name in ("8b", "405b")
+    }
     assert {name: (plan["request"]["gpu"], plan["request"]["num_gpus"]) for name, plan in sizes.items()} == {
         "8b": ("h100-sxm", 8),
         "405b": ("h100-sxm", 16),
@@ -131,14 +134,25 @@ def test_without_a_load_and_gpus_the_answer_is_for_one_machine() -> None:
 
 def test_a_gpu_without_a_price_says_how_to_give_one() -> None:
     """No catalog of a cloud has an RTX 4090."""
-    done = serve(*SMALL, "--gpus", "1", "--gpu", "rtx-4090", "--rate", "1/s")
+    done = serve(*SMALL, "--gpus", "1", "--gpu", "rtx-4090", "--rate", "1/s", "--weights", "fp8")
     assert done.returncode == 0
     assert "no price of rtx-4090: add for example --usd-per-gpu-hour" in " ".join(done.stdout.split())
 
 
 def test_the_router_of_a_thousand_workers_is_told_by_its_beginning() -> None:
     """The folder has it whole."""
-    sizes = ("--gpus", "1024", "--mode", "aggregated", "--set", "layout.tp=1", "--set", "layout.pp=1")
+    sizes = (
+        "--gpus",
+        "1024",
+        "--weights",
+        "bf16",
+        "--mode",
+        "aggregated",
+        "--set",
+        "layout.tp=1",
+        "--set",
+        "layout.pp=1",
+    )
     done = serve("--model", "8b", *sizes)
     assert done.returncode == 0
     (router,) = [line for line in done.stdout.splitlines() if line.lstrip().startswith("router ")]

@@ -72,12 +72,7 @@ def autoscale_answer(plan: ServingPlan, trace: Load | None, policy: ScalingPolic
 
 def day_runs(plan: ServingPlan, trace: Load | None, asked: ScalingPolicy) -> list[tuple[str, ScalingRun]]:
     """Every policy on the trace."""
-    if trace is None:
-        raise InputError(
-            what="autoscaling needs a load over time",
-            cause="--trace is missing",
-            fix="add --trace FILE with a day of requests, or --save-dir DIR for HPA and KEDA files",
-        )
+    trace = day_of(trace)
     hierarchy = default_cluster(
         plan.request.gpu, max(plan.decode.layout.num_gpus, plan.gpus_per_node)
     ).hierarchy
@@ -97,6 +92,17 @@ def day_runs(plan: ServingPlan, trace: Load | None, asked: ScalingPolicy) -> lis
         )
         runs.append((name, run))
     return runs
+
+
+def day_of(trace: Load | None) -> Load:
+    """The trace that a fleet is followed through; that there is none is known before any search."""
+    if trace is None:
+        raise InputError(
+            what="autoscaling needs a load over time",
+            cause="--trace is missing",
+            fix="add --trace FILE with a day of requests, or --save-dir DIR for HPA and KEDA files",
+        )
+    return trace
 
 
 def peak_rate(trace: Load, window_s: float = 60.0) -> float:

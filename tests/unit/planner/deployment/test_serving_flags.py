@@ -4,6 +4,7 @@ import json
 import shlex
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache
 
 import pytest
 import yaml
@@ -106,11 +107,16 @@ CASES = {
 }
 
 
+@cache
 def planned(engine: str, case: str, **changes: object) -> ServingPlan:
-    """A plan of one of the cases for one engine; keywords change the job."""
+    """A plan of one of the cases for one engine; keywords change the job.
+
+    Whole replicas have a constant number of requests in flight, which are soon simulated; pools have no such load.
+    """
     name, weights, kv_dtype, pins, mode = CASES[case]
     gpus = 16 if "two nodes" in case else 8
-    job = ServingJob(**{"input_tokens": 1000, "output_tokens": 200, "kv_dtype": kv_dtype, **changes})  # type: ignore[arg-type]  # test keywords
+    load = {"concurrency": 32} if mode == "aggregated" else {}
+    job = ServingJob(**{"input_tokens": 1000, "output_tokens": 200, "kv_dtype": kv_dtype, **load, **changes})  # type: ignore[arg-type]  # test keywords
     request = ServingRequest(
         model=model(name), job=job, gpu="h200-sxm", num_gpus=gpus, engine=engine, weights=(weights,),  # type: ignore[arg-type]  # same
         pins=pins, modes=(mode,),  # type: ignore[arg-type]  # same

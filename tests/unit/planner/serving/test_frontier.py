@@ -1,5 +1,6 @@
 """The frontier of a question: no point is beaten, every replica is, and limits are told."""
 
+from functools import cache
 from itertools import pairwise
 
 import pytest
@@ -27,15 +28,16 @@ def asked(**words: str) -> Asked:
     return understand_serving(ServeFlags(**{**job, **words}))  # type: ignore[arg-type]  # words are texts
 
 
-def points_of(question: Asked) -> list[FrontierPoint]:
+@cache
+def points_of(**words: str) -> tuple[FrontierPoint, ...]:
     """Every operating point of a question."""
     cal = load_calibration()
-    return [point for one in question.requests for point in operating_points(cal, *one)]
+    return tuple(point for one in asked(**words).requests for point in operating_points(cal, *one))
 
 
 def test_no_point_is_beaten_and_every_operating_point_is_matched() -> None:
     """The definition, against all points: nothing off the frontier is better in both by more than 2 %."""
-    points = points_of(asked(weights="bf16,fp8"))
+    points = points_of(weights="bf16,fp8")
     frontier = non_dominated(points)
     for slower, faster in pairwise(reversed(frontier)):
         assert faster.tokens_per_s_per_user > slower.tokens_per_s_per_user
@@ -50,14 +52,14 @@ def test_no_point_is_beaten_and_every_operating_point_is_matched() -> None:
 
 def test_rates_of_a_point_agree_with_its_requests_in_flight() -> None:
     """Little's law: a GPU's tokens are those of its users, less what they wait for first tokens."""
-    for point in points_of(asked()):
+    for point in points_of():
         most = point.concurrency * point.tokens_per_s_per_user / point.num_gpus
         assert 0 < point.tokens_per_s_per_gpu < 1.25 * most
 
 
 def test_a_limit_on_first_tokens_holds_everywhere_and_the_others_are_told() -> None:
     """The frontier with limits: no point above the one, both answers to the other."""
-    question = asked(ttft="200ms", tpot="10ms")
+    question = asked(ttft="200ms", tpot="10ms", weights="bf16", mode="aggregated")
     plan = with_frontier(question, find_fleet(question))
     assert plan.frontier
     assert all(point.ttft_s <= 0.2 for point in plan.frontier)
@@ -67,19 +69,19 @@ def test_a_limit_on_first_tokens_holds_everywhere_and_the_others_are_told() -> N
 
 def test_replicas_have_stages_only_where_none_without_fits() -> None:
     """No measured run has pipeline stages, so they are no frontier where something measured is."""
-    assert not any("pp" in point.label for point in points_of(asked()))
-    assert all("pp2" in point.label for point in points_of(asked(settings=("layout.pp=2",))))  # type: ignore[arg-type]  # not a text
+    assert not any("pp" in point.label for point in points_of())
+    assert all("pp2" in point.label for point in points_of(settings=("layout.pp=2",)))  # type: ignore[arg-type]  # not a text
 
 
 def test_dollars_are_those_of_the_time_of_the_gpus() -> None:
     """One GPU-hour at the price given makes an hour of its tokens."""
-    for point in points_of(asked(usd_per_gpu_hour="3.6"))[:3]:
+    for point in points_of(weights="bf16", usd_per_gpu_hour="3.6")[:3]:
         assert point.usd_per_million_output_tokens == pytest.approx(1000 / point.tokens_per_s_per_gpu)
 
 
 def test_the_document_keeps_the_frontier() -> None:
     """It round-trips through JSON; a plan that was not asked has none."""
-    question = asked()
+    question = asked(weights="bf16", mode="aggregated")
     plan = find_fleet(question)
     assert plan.frontier is None
     told = with_frontier(question, plan)

@@ -1,5 +1,6 @@
 """What a limit costs: the same question with it relaxed, against asking that question outright."""
 
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -14,8 +15,11 @@ from topology.base.errors import InputError
 
 
 def asked(**words: str) -> Asked:
-    """A small question on one GPU kind."""
-    job = {"model": "8b", "gpu": "h100-sxm", "input_tokens": "1000", "output_tokens": "100", "ttft": "300ms"}
+    """A small question on one GPU kind, in one precision and mode: what is compared is two answers of one search."""
+    job = {
+        "model": "8b", "gpu": "h100-sxm", "weights": "bf16", "mode": "aggregated", "input_tokens": "1000",
+        "output_tokens": "100", "ttft": "300ms",
+    }  # fmt: skip
     return understand_serving(ServeFlags(**{**job, **words}))  # type: ignore[arg-type]  # words are texts
 
 
@@ -23,7 +27,9 @@ def asked(**words: str) -> Asked:
 def relaxed(**words: str) -> tuple[ServingPlan, dict[str, LimitRelaxed]]:
     """The plan of a question and what each of its limits costs, by limit."""
     question = asked(**words)
-    plan = with_sensitivity(question, find_fleet(question))
+    alone = find_fleet(question)
+    assert alone.sensitivity is None
+    plan = with_sensitivity(question, alone)
     return plan, {one.limit: one for one in plan.sensitivity or ()}
 
 
@@ -61,11 +67,11 @@ def test_a_fleet_of_a_given_size_serves_more_instead() -> None:
 
 def test_the_document_keeps_what_limits_cost() -> None:
     """It round-trips through JSON; a plan that was not asked has none."""
-    question = asked(rate="20/s", tpot="9ms")
-    plan = find_fleet(question)
-    assert plan.sensitivity is None
-    told = with_sensitivity(question, plan)
-    assert serving_from_json(serving_to_json(told)).sensitivity == told.sensitivity
+    plan, found = relaxed(rate="150/s", tpot="9ms")
+    assert found
+    assert serving_from_json(serving_to_json(plan)).sensitivity == plan.sensitivity
+    alone = replace(plan, sensitivity=None)
+    assert serving_from_json(serving_to_json(alone)).sensitivity is None
 
 
 def test_without_limits_there_is_nothing_to_relax() -> None:

@@ -19,6 +19,7 @@ from topology.base.units import format_chance
 
 PAGE = ServeFlags(
     model="70b", gpu="h100-sxm", input_tokens="2000", output_tokens="300", ttft="1s", tpot="50ms", rate="2/s",
+    mode="aggregated",
 )  # fmt: skip
 QUESTIONS = {
     "page": PAGE,
@@ -104,9 +105,12 @@ def test_the_question_of_the_page_is_answered_by_what_was_measured(plans: dict[s
 
 
 REFUSED = {
-    "memory": ServeFlags(model="405b", gpu="h100-sxm", gpus="4", input_tokens="1000", output_tokens="100"),
+    "memory": ServeFlags(
+        model="405b", gpu="h100-sxm", gpus="4", input_tokens="1000", output_tokens="100", mode="aggregated"
+    ),
     "eight bits": ServeFlags(
-        model="70b", gpu="h100-sxm", gpus="1", input_tokens="1000", output_tokens="100", weights="bf16"
+        model="70b", gpu="h100-sxm", gpus="1", input_tokens="1000", output_tokens="100", weights="bf16",
+        mode="aggregated",
     ),
     "four bits are too slow": ServeFlags(
         model="70b", gpu="h100-sxm", gpus="1", input_tokens="4000", output_tokens="100", weights="bf16",

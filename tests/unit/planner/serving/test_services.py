@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -26,14 +28,16 @@ def written(folder: Path, *services: str) -> Path:
     return path
 
 
-def shared(folder: Path, *services: str, flags: ServeFlags = H100) -> SharedFleet:
+@cache
+def shared(*services: str, flags: ServeFlags = H100) -> SharedFleet:
     """The fleet of these services."""
-    return find_shared(read_services(written(folder, *services), flags))
+    with TemporaryDirectory() as folder:
+        return find_shared(read_services(written(Path(folder), *services), flags))
 
 
-def test_services_share_a_machine_where_each_alone_would_rent_one(tmp_path: Path) -> None:
+def test_services_share_a_machine_where_each_alone_would_rent_one() -> None:
     """Both fit into one machine of eight; apart they are two machines, or one of a smaller kind."""
-    fleet = shared(tmp_path, 'name = "chat"\n' + LARGE, 'name = "draft"\n' + SMALL)
+    fleet = shared('name = "chat"\n' + LARGE, 'name = "draft"\n' + SMALL)
     assert [one.names for one in fleet.fleets] == [("chat",), ("draft",)]
     assert fleet.offer is not None
     assert fleet.num_gpus == sum(one.plan.num_gpus for one in fleet.fleets)
@@ -45,9 +49,9 @@ def test_services_share_a_machine_where_each_alone_would_rent_one(tmp_path: Path
         assert all(check.predicted_s <= check.limit_s for check in one.plan.estimate.limits.values())
 
 
-def test_no_fleet_costs_more_than_its_services_apart(tmp_path: Path) -> None:
+def test_no_fleet_costs_more_than_its_services_apart() -> None:
     """And the bill apart is that of each service's own answer."""
-    fleet = shared(tmp_path, LARGE, SMALL)
+    fleet = shared(LARGE, SMALL)
     alone = 0.0
     for words in ({"model": "70b", "rate": "2/s", "input_tokens": "1000", "output_tokens": "200", "ttft": "0.8s",
                    "tpot": "40ms"}, {"model": "8b", "rate": "5/s", "ttft": "500ms", "tpot": "20ms"}):  # fmt: skip
@@ -58,10 +62,10 @@ def test_no_fleet_costs_more_than_its_services_apart(tmp_path: Path) -> None:
     assert fleet.usd_per_hour <= alone * (1 + 1e-9)
 
 
-def test_alike_services_share_replicas_where_that_takes_fewer_gpus(tmp_path: Path) -> None:
+def test_alike_services_share_replicas_where_that_takes_fewer_gpus() -> None:
     """Two small loads of one model on one GPU; every request keeps the tightest limit of both."""
     calm = 'name = "calm"\nmodel = "8b"\nrate = "2/s"\ninput = 500\noutput = 100\n'
-    fleet = shared(tmp_path, 'name = "fast"\n' + SMALL, calm, 'name = "chat"\n' + LARGE)
+    fleet = shared('name = "fast"\n' + SMALL, calm, 'name = "chat"\n' + LARGE)
     (together,) = (one for one in fleet.fleets if "fast" in one.names)
     assert together.names == ("fast", "calm")
     assert together.plan.num_gpus == 1
@@ -73,10 +77,10 @@ def test_alike_services_share_replicas_where_that_takes_fewer_gpus(tmp_path: Pat
     assert job.input_tokens == pytest.approx((5 * 2000 + 2 * 500) / 7, rel=0.02)
 
 
-def test_gpus_of_ones_own_are_counted_one_by_one(tmp_path: Path) -> None:
+def test_gpus_of_ones_own_are_counted_one_by_one() -> None:
     """Nothing is rented, so no machine is shared."""
     own = ServeFlags(gpu="h100-sxm", weights="fp8", mode="aggregated", usd_per_gpu_hour="2")
-    fleet = shared(tmp_path, LARGE, SMALL, flags=own)
+    fleet = shared(LARGE, SMALL, flags=own)
     assert fleet.offer is None
     assert fleet.usd_per_hour == pytest.approx(2 * fleet.num_gpus)
 
@@ -123,10 +127,10 @@ def test_files_of_one_service_are_refused_beside_several(tmp_path: Path) -> None
         serve_several(written(tmp_path, SMALL), H100, alone=True)
 
 
-def test_spare_workers_are_counted_once(tmp_path: Path) -> None:
+def test_spare_workers_are_counted_once() -> None:
     """One more of each pool, on the same machines."""
     flags = ServeFlags(gpu="h100-sxm", weights="fp8", mode="aggregated", provider="aws", spare="1")
-    plain, spared = shared(tmp_path, LARGE, SMALL), shared(tmp_path, LARGE, SMALL, flags=flags)
+    plain, spared = shared(LARGE, SMALL), shared(LARGE, SMALL, flags=flags)
     assert spared.num_gpus > plain.num_gpus
     placed = sum(pool.num_gpus for one in spared.fleets for _, pool in one.plan.pools)
     assert placed == spared.num_gpus
