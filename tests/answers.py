@@ -1,0 +1,146 @@
+"""One search a question, where a test asks how its answer is told, written, drawn, exported or audited.
+
+Hundreds of such tests ask the same few dozen questions. In the folders of `TOLD` a question that this process has
+searched before is answered with what was found then; all that a search is told is the key, so another question is
+searched. A test marked `searches_anew` neither reads nor leaves an answer, nor does one that has put something else
+in the program's place. Tests of the search itself lie elsewhere, as do properties and oracles. That a
+search finds the same again is a property of its own (`tests/property/planner/search/test_search_properties.py`).
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import io
+import os
+import pickle
+import sys
+import warnings
+from collections.abc import Callable, Generator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+HERE = Path(__file__).resolve().parent
+TOLD = tuple(
+    str(HERE / folder)
+    for folder in (
+        "app", "cli", "unit/meshplan", "unit/planner/analysis", "unit/planner/audit", "unit/planner/campaign",
+        "unit/planner/deployment", "unit/planner/engines", "unit/planner/formats", "unit/planner/launch",
+        "unit/planner/questions", "unit/planner/serving/test_limit_steps.py", "unit/planner/test_compare.py",
+    )
+)  # fmt: skip
+SEARCHES = (
+    ("planner.search.search", "search"),
+    ("planner.analysis.serving.fleets", "find_fleet"),
+    ("planner.serving.search", "search_serving"),
+)
+"""What is searched, by its home and name."""
+PROGRAM = ("app", "costmodel", "executor", "meshplan", "planner", "topology")
+UNTOLD = {"tell", "each"}
+"""Arguments that an answer does not depend on: who hears how far it is, and in which processes it is computed."""
+
+
+class _Question(pickle.Pickler):
+    """The whole of a question as bytes: equal ones have equal bytes, whoever built them.
+
+    No object is named by its identity; of calibrations what they are equal in, and no table that was read.
+    """
+
+    def reducer_override(self, value: Any) -> Any:
+        """As it is, but for calibrations."""
+        from costmodel.kernels.tables import Calibration
+
+        if type(value) is Calibration:
+            return Calibration, (value.directory, value.measurements)
+        return NotImplemented
+
+
+def question(*parts: object) -> bytes | None:
+    """Bytes of all that is asked; None where it cannot be told apart from others (a callback, a circle)."""
+    buffer = io.BytesIO()
+    pickler = _Question(buffer, protocol=5)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        pickler.fast = True
+    try:
+        pickler.dump(parts)
+    except (pickle.PicklingError, AttributeError, TypeError, ValueError, RecursionError):
+        return None
+    return buffer.getvalue()
+
+
+class Answers:
+    """What this process has found, by question."""
+
+    def __init__(self) -> None:
+        """Nothing is known, and nobody asks."""
+        self.found: dict[bytes, Any] = {}
+        self.asking: pytest.Item | None = None
+        self.installed = False
+
+    def of(self, name: str, search: Callable[..., Any]) -> Callable[..., Any]:
+        """The search, which looks here first."""
+        signature = inspect.signature(search)
+
+        @functools.wraps(search)
+        def answered(*words: Any, **named: Any) -> Any:
+            told = signature.bind(*words, **named)
+            told.apply_defaults()
+            asked = {key: value for key, value in told.arguments.items() if key not in UNTOLD}
+            if asked.get("cal", 0) is None:
+                asked["cal"] = import_module("costmodel.kernels.tables").load_calibration()
+            key = question(name, asked) if self.is_asked else None
+            if key is None:
+                return search(*words, **named)
+            if key not in self.found:
+                self.found[key] = search(*words, **named)
+            return self.found[key]
+
+        return answered
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether the test at hand takes what is known: the program is as it was written."""
+        return self.asking is not None and not replaces_the_program(self.asking)
+
+    def install(self) -> None:
+        """Stand at the home of every search, and wherever it was imported already."""
+        if self.installed:
+            return
+        self.installed = True
+        for home, name in SEARCHES:
+            search = getattr(import_module(home), name)
+            answered = self.of(name, search)
+            for module in list(sys.modules.values()):
+                for key in [
+                    key for key, value in list(getattr(module, "__dict__", {}).items()) if value is search
+                ]:
+                    setattr(module, key, answered)
+
+
+ANSWERS = Answers()
+
+
+def replaces_the_program(item: pytest.Item) -> bool:
+    """Whether a test has put something else in the place of a name of the program or of an entry of a table."""
+    monkeypatch = getattr(item, "funcargs", {}).get("monkeypatch")
+    if monkeypatch is None:
+        return False
+    homes = [getattr(target, "__module__", None) or target.__name__ for target, *_ in monkeypatch._setattr]
+    tables = [table for table, *_ in monkeypatch._setitem if table is not os.environ]
+    return bool(tables) or any(home.partition(".")[0] in PROGRAM for home in homes)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Take what is known in tests of how answers are told."""
+    if str(item.path).startswith(TOLD) and item.get_closest_marker("searches_anew") is None:
+        ANSWERS.install()
+        ANSWERS.asking = item
+    try:
+        return (yield)
+    finally:
+        ANSWERS.asking = None
