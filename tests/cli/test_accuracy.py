@@ -39,6 +39,15 @@ def rows() -> list[dict[str, str]]:
     return [dict(row) for row in shipped_runs() if row["source"] == "korthikanti22_table5"]
 
 
+@pytest.fixture
+def of_all(tmp_path: Path) -> str:
+    """A table of two published runs of every source and stack: predicted in a second."""
+    kept: dict[tuple[str, str], list[dict[str, str]]] = {}
+    for row in shipped_runs():
+        kept.setdefault((row["source"], row["framework"]), []).append(dict(row))
+    return table(tmp_path / "of-all.csv", [row for runs in kept.values() for row in runs[:2]])
+
+
 def of_2021(rows: list[dict[str, str]]) -> list[dict[str, str]]:
     """Those of them that one profile describes: selective recomputation came with the next version."""
     return [row for row in rows if row["recompute"] == "full"]
@@ -159,14 +168,15 @@ def test_a_directory_and_a_missing_file_are_refused(capsys, tmp_path):
 def test_a_byte_order_mark_is_no_part_of_the_first_column(capsys, tmp_path):
     """As spreadsheets write it."""
     path = tmp_path / "runs.csv"
-    path.write_bytes(b"\xef\xbb\xbf" + PUBLISHED_RUNS.read_bytes())
+    head, first, *_ = PUBLISHED_RUNS.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"\xef\xbb\xbf" + head + first)
     assert document(capsys, str(path))["rows"][0]["id"] == shipped_runs()[0]["id"]
 
 
 @pytest.mark.slow
 def test_a_hundred_thousand_rows_are_answered(capsys, tmp_path, rows):
     """Memory and time grow with the rows, not with their square."""
-    many = tries(20_000, 100_000)
+    many = tries(5_000, 100_000)
     path = table(tmp_path / "runs.csv", [dict(rows[0], id=f"r{i}") for i in range(many)])
     assert run(["accuracy", path]) == 0
     assert f"{many:,} of {many:,} runs predicted" in capsys.readouterr().out
@@ -211,22 +221,23 @@ def test_runs_are_grouped_by_the_columns_asked_for(capsys, tmp_path):
     assert "zodiac" in refusal(capsys, "--by", "zodiac")
 
 
-def test_the_worst_rows_are_listed_worst_first(capsys):
+def test_the_worst_rows_are_listed_worst_first(capsys, of_all):
     """As many as asked for, by the factor they are off."""
-    assert run(["accuracy", "--worst", "3"]) == 0
+    assert run(["accuracy", of_all, "--worst", "3"]) == 0
     lines = capsys.readouterr().out.split("Furthest off\n")[1].split("\n\n")[0].splitlines()
     errors = [float(line.split("  ")[-2]) if line.split("  ")[-2] else 0.0 for line in lines[1:4]]
     assert len(errors) == 3
     assert len(lines) == 4
 
 
-def test_the_figure_has_a_mark_for_every_run(capsys, tmp_path):
+def test_the_figure_has_a_mark_for_every_run(capsys, tmp_path, of_all):
     """SVG without any library: one mark per timed run, and one per group in the legend."""
     target = tmp_path / "accuracy.svg"
-    assert run(["accuracy", "--plot", str(target)]) == 0
+    assert run(["accuracy", of_all, "--plot", str(target)]) == 0
     svg = ET.fromstring(target.read_text(encoding="utf-8"))  # noqa: S314 - we wrote it
     marks = [e for e in svg if e.tag.endswith("circle") or (e.tag.endswith("rect") and e.get("fill-opacity"))]
-    timed = [row for row in shipped_runs() if row["step_time_s"]]
+    drawn = csv.DictReader(Path(of_all).read_text(encoding="utf-8").splitlines())
+    timed = [row for row in drawn if row["step_time_s"]]
     assert len(marks) == len(timed) + min(14, len(SOURCES))
     assert str(target) in capsys.readouterr().err
 
@@ -296,14 +307,14 @@ def test_an_anchor_corrects_the_level_and_says_what_changed(capsys, tmp_path, ro
     assert width[0] < width[1]
 
 
-def test_an_anchor_is_remembered_under_its_name(capsys, tmp_path, rows):
+def test_an_anchor_is_remembered_under_its_name(capsys, tmp_path, rows, of_all):
     """Kept once, it corrects other runs of that stack and leaves other stacks alone."""
     mine = table(
         tmp_path / "mine.csv", [{**row, "step_time_s": str(2 * float(row["step_time_s"]))} for row in rows]
     )
     assert run(["accuracy", "--anchor", mine, "--name", "my-cluster"]) == 0
     assert "plan --anchor my-cluster" in capsys.readouterr().err
-    before, after = document(capsys), document(capsys, "--anchor", "my-cluster")
+    before, after = document(capsys, of_all), document(capsys, of_all, "--anchor", "my-cluster")
     factor = {
         stack: {
             round(b["predicted_step_time_s"] / a["predicted_step_time_s"], 9)

@@ -7,13 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.commands import plan
+
 RUN = ("--model", "405b", "--gpus", "16384", "--tokens", "15T")
-
-
-def plan(*words: str) -> subprocess.CompletedProcess[str]:
-    """What `plan` says."""
-    command = [sys.executable, "-m", "meshplan", *words]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
 
 
 def test_a_plan_with_tokens_says_when_it_is_finished() -> None:

@@ -36,8 +36,9 @@ def planned(config: str, folder: Path, *words: str) -> Plan:
 
 def test_what_it_sees_is_planned(config: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """More images take longer; the plan says how many, and verifies."""
-    one = planned(config, tmp_path)
-    many = planned(config, tmp_path, "--set", "job.images=6")
+    few_layouts = ("--set", "layout.pp=1", "--set", "layout.cp=1", "--set", "layout.tp=1")
+    one = planned(config, tmp_path, *few_layouts)
+    many = planned(config, tmp_path, "--set", "job.images=6", *few_layouts)
     assert many.estimate.step_time_s > 1.5 * one.estimate.step_time_s
     assert any(line.startswith("6 images of 1,024 tokens") for line in many.estimate.assumptions)
     assert run(["verify", str(tmp_path / "plan.json")]) == 0
