@@ -58,7 +58,8 @@ class RunResult:
         measured_peak_memory_bytes: As published.
         predicted_peak_memory_bytes: By the model.
         memory_upper_bytes: Upper end of the 80 % band of memory.
-        out_of_memory_chance: By the model, that the run needs more than its GPU has.
+        out_of_memory_chance: By the model, that the run needs more than its GPU has, with what its row leaves
+            open at its leanest.
         out_of_memory: The run needed more.
         stack: Profile its engine was taken for.
         not_priced: What the row states and no term of the cost model answers to.
@@ -232,9 +233,39 @@ def _predict_alike(
         case, table, constants=constants, recomputed_share=shares, chunk_layers=shared.chunk_layers
     )
     tabled = stand_in(cal, shared.cluster.gpu) == shared.cluster.gpu.name
-    return {
+    results = {
         i: _result(run, case, _columns(rows[i]), scores, at, tabled=tabled)
         for at, (i, run) in enumerate(runs.items())
+    }
+    return results | _at_their_leanest(runs, results, case, constants)
+
+
+def _at_their_leanest(
+    runs: Mapping[int, TrainingRun],
+    results: Mapping[int, RunResult],
+    case: Case,
+    constants: Constants | None,
+) -> dict[int, RunResult]:
+    """Runs that are expected to fail as they were read, judged with what they do not state at its leanest."""
+    doubted = {i: run for i, run in runs.items() if results[i].flagged and run.leanest != run.layout}
+    if not doubted:
+        return {}
+    table = LayoutTable.from_rows([run.leanest for run in doubted.values()])
+    shares = np.array(
+        [
+            run.recomputed_share if run.leanest.recompute == run.layout.recompute else 1.0
+            for run in doubted.values()
+        ]
+    )
+    peaks = evaluate(case, table, constants=constants, recomputed_share=shares).peak_memory_bytes
+    capacity_bytes = case.cluster.gpu.memory_bytes
+    chances = {
+        i: out_of_memory_chance(float(peak), capacity_bytes, memory_deviation(results[i].doubts))
+        for i, peak in zip(doubted, peaks, strict=True)
+    }
+    return {
+        i: replace(results[i], out_of_memory_chance=min(chance, results[i].out_of_memory_chance or 1.0))
+        for i, chance in chances.items()
     }
 
 

@@ -11,6 +11,7 @@ import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from costmodel.accuracy.csv_table import read_table, require_columns
 from costmodel.case import Case, Workload
@@ -80,6 +81,7 @@ class TrainingRun:
         stack: The profile of the engine, with what the row says of its switches.
         stand_ins: Of an engine that no profile describes, the profiles that it may be like, with the same.
         layout: How it was split.
+        leanest: The same, with what the row does not state as it needs least memory.
         recomputed_share: Share of the layers recomputed in full.
         chunk_layers: Layers of every chunk in model order, where the row states them.
         recipe: What else the row states of how it ran.
@@ -99,6 +101,7 @@ class TrainingRun:
     stack: SoftwareStack
     stand_ins: tuple[SoftwareStack, ...]
     layout: ParallelLayout
+    leanest: ParallelLayout
     recomputed_share: float
     chunk_layers: tuple[int, ...]
     recipe: RunRecipe
@@ -172,6 +175,7 @@ def read_run(row: Row, index: int = 0, *, trust_paths: bool = False) -> Training
         stack=stack,
         stand_ins=_stand_ins(row, recipe),
         layout=layout,
+        leanest=_leanest(row, layout, stack),
         recomputed_share=recomputed_share(row, layout),
         chunk_layers=chunk_layers_of(row, layout),
         recipe=recipe,
@@ -181,6 +185,20 @@ def read_run(row: Row, index: int = 0, *, trust_paths: bool = False) -> Training
         process_memory=stack.name in PROCESS_MEMORY_STACKS or stated(note, "memory of processes") is True,
         out_of_memory=out_of_memory,
     )
+
+
+def _leanest(row: Row, layout: ParallelLayout, stack: SoftwareStack) -> ParallelLayout:
+    """A layout with its recomputation and sharding leanest where the row states none."""
+    can = stack.supports
+    stages = can.zero_stages_with_pipeline if layout.pp > 1 else can.zero_stages
+    unstated: dict[str, Any] = {
+        "recompute": "full" if "full" in can.recomputes else layout.recompute,
+        "zero_stage": max(stages, default=layout.zero_stage),
+        "sequence_parallel": layout.tp > 1,
+    }
+    if recipe_of(row).repeats:
+        del unstated["recompute"]
+    return replace(layout, **{name: value for name, value in unstated.items() if not row.get(name)})
 
 
 def _adapter(row: Row) -> str:

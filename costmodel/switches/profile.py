@@ -55,6 +55,7 @@ def _with_value(stack: Profile, value: SwitchValue) -> Profile:
     timing, memory = ({each.name for each in fields(group)} for group in (stack.timing, stack.memory))
     sets = dict(value.sets)
     sets |= {name: max(share, getattr(stack.timing, name)) for name, share in value.at_least.items()}
+    sets |= {name: min(size, getattr(stack.memory, name)) for name, size in value.at_most.items()}
     sets = {name: tuple(each) if isinstance(each, list) else each for name, each in sets.items()}
     beside = sets.pop(MASTER_BYTES, master_bytes(stack))
     of_memory = {name: each for name, each in sets.items() if name in memory}
@@ -122,8 +123,9 @@ def value_in(stack: HasSwitches, of: EngineSwitch) -> str:
         if value.number and values.get(of.number, 0) > 1:
             return f"{name}:{values[of.number]}"
         same = all(_equal(values[each], wanted) for each, wanted in value.sets.items())
-        stated = len(value.sets) + len(value.at_least)
-        if stated > most and same and all(values[each] >= least for each, least in value.at_least.items()):
+        stated = len(value.sets) + len(value.at_least) + len(value.at_most)
+        same &= all(values[each] >= least for each, least in value.at_least.items())
+        if stated > most and same and all(values[each] <= size for each, size in value.at_most.items()):
             best, most = name, stated
     return best
 

@@ -32,6 +32,7 @@ class SwitchValue:
     Attributes:
         sets: Fields of a profile's groups timing and memory, and what they become.
         at_least: Shares that become at least so large; what a profile was measured at may be more.
+        at_most: Bytes that become at most so many; a profile may need fewer.
         cells: What columns of measured runs call it, in small letters.
         number: Whether ``value:N`` is one too, and N is what the switch's `EngineSwitch.number` becomes.
         what: What it is, where its word does not say.
@@ -39,6 +40,7 @@ class SwitchValue:
 
     sets: Mapping[str, Any] = field(default_factory=dict)
     at_least: Mapping[str, float] = field(default_factory=dict)
+    at_most: Mapping[str, float] = field(default_factory=dict)
     cells: tuple[str, ...] = ()
     number: bool = False
     what: str = ""
@@ -46,7 +48,7 @@ class SwitchValue:
     @property
     def is_priced(self) -> bool:
         """Whether a term of the cost model answers to it."""
-        return bool(self.sets or self.at_least)
+        return bool(self.sets or self.at_least or self.at_most)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,7 +175,9 @@ def sets_of(name: str) -> frozenset[str]:
     (['pairs_expert_passes'], ['moment_bytes', 'optimizer_bytes'])
     """
     each = switches()[name]
-    fields = {field for value in each.values.values() for field in (*value.sets, *value.at_least)}
+    fields = {
+        field for value in each.values.values() for field in (*value.sets, *value.at_least, *value.at_most)
+    }
     fields |= {each.modules.held_in} if each.modules is not None else set()
     fields |= {"optimizer_bytes"} if fields & {MASTER_BYTES, "moment_bytes"} else set()
     return frozenset(fields)

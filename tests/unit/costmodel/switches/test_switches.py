@@ -29,7 +29,7 @@ def test_a_switch_sets_fields_that_there_are(switch: EngineSwitch) -> None:
     assert switch.source
     assert switch.columns
     for value in switch.values.values():
-        assert {*value.sets, *value.at_least} <= FIELDS | {MASTER_BYTES}
+        assert {*value.sets, *value.at_least, *value.at_most} <= FIELDS | {MASTER_BYTES}
 
 
 def test_no_cell_means_two_values_of_one_switch() -> None:
