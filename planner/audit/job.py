@@ -31,7 +31,9 @@ from planner.audit.facts import JobFacts
 from planner.audit.given import given_by
 from planner.audit.layout import layout_of_files, value_of
 from planner.audit.offload import StatedOffload, stated_offload
+from planner.audit.ranks import degrees_of_recipe
 from planner.audit.read import Reading
+from planner.audit.reinforcement import more_than_training
 from planner.audit.unsettled import Unsettled, with_leanest
 from planner.audit.words import UNKNOWN
 from planner.engines.contract import EngineReading
@@ -179,15 +181,28 @@ def audited_job(reading: Reading, flags: Flags) -> Job:
 
 def _unpriced(reading: Reading, adapter: StatedAdapter | None, offload: StatedOffload | None) -> str:
     """Why a job cannot be priced at all; empty where it can."""
+    return _of_engine(reading) or _of_parts(reading, adapter, offload) or _untold(reading)
+
+
+def _of_engine(reading: Reading) -> str:
+    """Why what starts a job has no price."""
     facts = reading.facts
     if reading.family.serves:
         return "a training job: this file serves"
     if reading.family.unread:
         return f"an engine whose files are read: those of {reading.family.name} are not"
+    if beside := more_than_training(reading):
+        return f"a step that is training alone: {beside}, which is not priced"
     if reading.family.name == UNKNOWN.name and any(name not in facts.by_field for name in _DECIDED):
         return "a job of an engine that is known: no entry point and no keys of its own name one"
     if reading.family.name == "nanotron" and (facts.count("layout.ep") or 1) > 1:
         return "a job whose experts share ranks: those of nanotron have their own, which is not priced"
+    return ""
+
+
+def _of_parts(reading: Reading, adapter: StatedAdapter | None, offload: StatedOffload | None) -> str:
+    """Why what is trained has no price."""
+    facts = reading.facts
     if facts.value("said.hybrid"):
         return "a model whose layers are all attention and feed-forward: this one mixes others in"
     if facts.value("said.decoder"):
@@ -196,6 +211,15 @@ def _unpriced(reading: Reading, adapter: StatedAdapter | None, offload: StatedOf
         return f"an adapter that is priced: {adapter.why}"
     if offload is not None and offload.why:
         return f"an offload that is priced: {offload.why}"
+    return ""
+
+
+def _untold(reading: Reading) -> str:
+    """What a price hangs on and no file tells."""
+    facts = reading.facts
+    if untold := degrees_of_recipe(facts, reading.family):
+        words = " and ".join(name.rpartition(".")[2] for name in untold)
+        return f"{words}, which only the recipe states that these files change: name its file too"
     hidden = [name for name in _DECIDING if name in facts.unknown and name not in facts.by_field]
     if hidden:
         words = ", ".join(name.rpartition(".")[2] for name in hidden)
@@ -250,8 +274,6 @@ def _left_out(reading: Reading) -> Iterator[str]:
         yield f"recomputed modules {', '.join(modules)} are priced as kept"
     yield from unpriced_by(reading)
     yield from _of_modules(facts)
-    if reading.family.name in ("NeMo-RL", "verl"):
-        yield "only the training of a reinforcement-learning step is priced, not its answers"
 
 
 def _of_modules(facts: JobFacts) -> Iterator[str]:

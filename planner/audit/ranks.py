@@ -141,6 +141,12 @@ def replicas_of_files(facts: JobFacts, family: Family) -> None:
         _dp_of_batch(facts, others)
 
 
+def degrees_of_recipe(facts: JobFacts, family: Family) -> tuple[str, ...]:
+    """What files leave of tp and pp to a recipe that is not shown, where they state the other."""
+    untold = tuple(name for name in ("layout.tp", "layout.pp") if name not in facts.by_field)
+    return untold if family.recipes and len(untold) == 1 else ()
+
+
 def _dp_of_batch(facts: JobFacts, others: int) -> None:
     """Dp from a global batch that is stated with its parts, and the GPUs that it means."""
     batch, size = facts.count("job.global_batch_size"), facts.count("layout.microbatch_size")
@@ -158,8 +164,9 @@ def _dp_of_world(facts: JobFacts, family: Family, world: int, others: int) -> No
     parallel = degrees or "layout.zero_stage" in facts.by_field or "layout.microbatch_size" in facts.by_field
     if not parallel:
         return
-    if family.recipes and len({"layout.tp", "layout.pp"} & facts.by_field.keys()) == 1:
-        facts.notes.append(f"tp or pp is the recipe's, which is not shown: dp of {world} GPUs is not told")
+    if untold := degrees_of_recipe(facts, family):
+        names = " and ".join(name.rpartition(".")[2] for name in untold)
+        facts.notes.append(f"{names} of the recipe, which is not shown: dp of {world} GPUs is not told")
         return
     dp, cp, tp = world // others, facts.count("layout.cp") or 1, facts.count("layout.tp") or 1
     ep = facts.count("layout.ep") or 1

@@ -42,6 +42,7 @@ class Family:
         sets: Words of its engine that its launcher or base file sets where a file does not.
         one_queue: Fields of which one that is on needs ``CUDA_DEVICE_MAX_CONNECTIONS=1``.
         unread: Whether its files are only told from those of others: nothing of them is priced.
+        generates: Whether its steps generate answers beside their training: nothing of them is priced.
     """
 
     name: str
@@ -58,6 +59,7 @@ class Family:
     sets: Mapping[str, object] = field(default_factory=dict)
     one_queue: tuple[str, ...] = ()
     unread: bool = False
+    generates: bool = False
 
 
 def _groups(table: Mapping[str, Any]) -> dict[str, dict[str, str]]:
@@ -103,6 +105,10 @@ UNKNOWN = next(family for family in FAMILIES if family.name == "an unknown engin
 MEGATRON_WORDS = next(family.words for family in FAMILIES if family.name == "Megatron-LM")
 MACHINE_WORDS: Mapping[str, str] = _groups(_TABLE["words"])["machines"]
 """What says how many GPUs there are, whatever runs on them."""
+PREFERENCE: Mapping[str, tuple[str, ...]] = {
+    word: tuple(values) for word, values in _TABLE["preference"].items()
+}
+"""Words of steps that are more than training, with the values that say so; empty for any."""
 PARENTS: Mapping[str, Mapping[str, object]] = _TABLE["parents"]
 """What recipes state that others are made from."""
 

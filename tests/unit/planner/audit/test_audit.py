@@ -151,7 +151,7 @@ def test_a_word_in_another_engines_spelling_is_passed_over(tmp_path):
     path.write_text(
         "trainer: {num_nodes: 1, devices: 8}\nmodel:\n  encoder_seq_length: 2048\n  num_layers: 32\n  hidden_size: 4096\n"
         "  num_attention_heads: 32\n  normalization: rmsnorm\n  tensor_model_parallel_size: 2\n"
-        "  global_batch_size: 64\n  micro_batch_size: 1\n",
+        "  pipeline_model_parallel_size: 1\n  global_batch_size: 64\n  micro_batch_size: 1\n",
         encoding="utf-8",
     )
     assert audit_of(path, gpu="h100-sxm").predicted is not None
@@ -160,6 +160,7 @@ def test_a_word_in_another_engines_spelling_is_passed_over(tmp_path):
 def test_limits_of_an_engine_that_only_lends_its_prices_are_no_fault_of_the_job():
     found = audit_of(FILES / "verl_fsdp.sh", gpu="h100-sxm")
     assert rules(found, "illegal") == set()
+    assert found.predicted is None
 
 
 def test_an_illegal_job_is_not_predicted(tmp_path):
@@ -239,14 +240,28 @@ def test_a_rate_that_no_gpu_reaches_is_doubted(tmp_path):
     assert rules(audit_of(log), "measured") == {"rate"}
 
 
-def test_without_a_model_an_audit_says_which_flag_is_missing():
-    found = audit_of(FILES / "slime_rl.sh")
+WITHOUT_MODEL = """\
+export CUDA_DEVICE_MAX_CONNECTIONS=1
+torchrun --nproc_per_node 8 pretrain_gpt.py --tensor-model-parallel-size 4 --sequence-parallel --bf16 \\
+  --expert-model-parallel-size 8 --expert-tensor-parallel-size 1 --micro-batch-size 1 --global-batch-size 32
+"""
+
+
+@pytest.fixture
+def without_model(tmp_path) -> Path:
+    path = tmp_path / "run.sh"
+    path.write_text(WITHOUT_MODEL, encoding="utf-8")
+    return path
+
+
+def test_without_a_model_an_audit_says_which_flag_is_missing(without_model):
+    found = audit_of(without_model)
     assert found.predicted is None
     assert "--model" in found.job.missing
 
 
-def test_flags_hold_over_what_a_file_leaves_open():
-    found = audit_of(FILES / "slime_rl.sh", model="qwen3-30b-a3b", sequence_length="4096", gpu="h200-sxm")
+def test_flags_hold_over_what_a_file_leaves_open(without_model):
+    found = audit_of(without_model, model="qwen3-30b-a3b", sequence_length="4096", gpu="h200-sxm")
     assert found.job.request.model.name == "qwen3-30b-a3b"
     assert found.job.request.cluster.nodes[0].gpu == "h200-sxm"
     assert found.job.layout.tp == 4

@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from app.reports.audit.report import audit_answer
 from costmodel.kernels.tables import load_calibration
 from costmodel.memory.fit import fit_of
 from planner.audit.audit import Audit, audited
 from planner.audit.job import Job, audited_job
 from planner.audit.read import Reading, read_texts
-from planner.audit.spelling import spelled_words
+from planner.audit.spelling import spelled_change, spelled_words
 from planner.audit.words import family_named
 from planner.questions.flags import Flags
 
@@ -141,7 +142,6 @@ def resources(**sizes: int) -> str:
     [
         (megatron(more="--tensor-model-parallel-size 8"), "run.sh", {}),
         (PRIMUS, "p.yaml", {"model": "llama-3.1-70b", "gpus": "64"}),
-        (nemo_rl(), "rl.yaml", {}),
     ],
 )
 def test_tensor_parallelism_without_a_word_of_sequences_is_legal(text, name, flags):
@@ -167,14 +167,60 @@ def test_primus_splits_sequences_as_its_base_has_it():
     ],
 )
 def test_gpus_that_generate_answers_train_nothing(apart, world, dp):
-    found = job(nemo_rl(**apart), "rl.yaml")
-    assert (found.layout.num_gpus, found.layout.dp) == (world, dp)
+    facts = reading_of(nemo_rl(**apart), "rl.yaml").facts
+    assert (facts.count("cluster.num_gpus"), facts.count("layout.dp")) == (world, dp)
 
 
-def test_a_job_that_generates_on_gpus_of_an_untold_number_is_not_priced():
-    found = job(nemo_rl(colocated="false"), "rl.yaml")
-    assert found.request is None
-    assert any("--gpus" in why or "run knows" in why for why in found.missing)
+def test_a_number_of_generating_gpus_that_is_not_told_is_not_made_up():
+    facts = reading_of(nemo_rl(colocated="false"), "rl.yaml").facts
+    assert {"cluster.num_gpus", "layout.dp"}.isdisjoint(facts.by_field)
+
+
+VERL = (Path(__file__).parent / "files" / "verl_fsdp.sh").read_text(encoding="utf-8")
+SLIME = (Path(__file__).parent / "files" / "slime_rl.sh").read_text(encoding="utf-8")
+TUNED = "cutoff_len: 2048\nper_device_train_batch_size: 1\nfinetuning_type: full\nmodel_name_or_path: org/x\n"
+SFT = "accelerate launch --num_processes 8 train.py --model_name_or_path org/x --max_length 2048 "
+MORE_THAN_TRAINING = {
+    "NeMo-RL": (nemo_rl(), "rl.yaml"),
+    "NeMo-RL beside": (nemo_rl(colocated="false", resources=resources(num_nodes=4, gpus_per_node=8)), "rl.yaml"),
+    "NeMo-RL over FSDP": (nemo_rl().replace("megatron_cfg", "dtensor_cfg").replace("_model", ""), "rl.yaml"),
+    "verl": (VERL, "verl.sh"),
+    "slime": (SLIME, "slime.sh"),
+    "ms-swift": ("NPROC_PER_NODE=8 megatron rlhf --model org/x --tensor_model_parallel_size 2 --max_length 2048 --rlhf_type grpo",
+                 "s.sh"),
+    "LLaMA-Factory": (f"{TUNED}stage: dpo\n", "l.yaml"),
+    "Axolotl": ("base_model: org/x\nsequence_len: 2048\nmicro_batch_size: 1\nrl: grpo\n", "a.yaml"),
+    "TRL": (f"{SFT}--per_device_train_batch_size 1 --gradient_checkpointing --num_generations 8", "t.sh"),
+    "Megatron-LM": (megatron(more="--tensor-model-parallel-size 2 --perform-rl-step"), "run.sh"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MORE_THAN_TRAINING)
+def test_a_step_that_is_more_than_training_is_priced_as_none(name):
+    """Neither a layout nor a time nor a change is shown of it, and the reason is."""
+    text, path = MORE_THAN_TRAINING[name]
+    found = audit(text, path, model="llama-3.1-8b", gpus="32", sequence_length="4096")
+    assert (found.predicted, found.best, found.changes, found.job.layout) == (None, None, (), None)
+    assert found.job.missing[0].startswith("a step that is training alone")
+    told = "\n".join(map(str, audit_answer(found).sections))
+    assert "priced as" not in told
+    assert "('layout', " not in told
+
+
+@pytest.mark.parametrize("said", ["stage: sft", "stage: pt", "rl: null"])
+def test_words_of_training_alone_are_priced(said):
+    assert job(f"{TUNED}{said}\n", "l.yaml", model="llama-3.1-8b", gpus="8").request is not None
+
+
+@pytest.mark.parametrize("left", ["tensor_model_parallel_size", "pipeline_model_parallel_size"])
+@pytest.mark.parametrize("family", ["Primus", "NeMo"])
+def test_a_degree_that_only_a_recipe_states_is_not_priced_as_one(family, left):
+    text, name = {"Primus": (PRIMUS, "p.yaml"), "NeMo": (UNSETTLED["NeMo"][0], "n.yaml")}[family]
+    shown = "\n".join(line for line in text.splitlines() if left not in line)
+    found = audit(shown, name, model="llama-3.1-70b", gpus="64")
+    assert (found.job.request, found.job.layout, found.predicted) == (None, None, None)
+    assert "recipe" in found.job.missing[0]
+    assert audit(text, name, model="llama-3.1-70b", gpus="64").job.layout is not None
 
 
 DEEPSPEED = """\
@@ -264,7 +310,7 @@ ADAPTERS = {
     ),
     "NeMo": (
         ("trainer: {num_nodes: 1, devices: 8}\nmodel:\n  encoder_seq_length: 2048\n  tensor_model_parallel_size: 2\n"
-        "  global_batch_size: 64\n  micro_batch_size: 1\n  peft:\n    peft_scheme: lora\n"),
+        "  pipeline_model_parallel_size: 1\n  global_batch_size: 64\n  micro_batch_size: 1\n  peft:\n    peft_scheme: lora\n"),
         "n.yaml",
     ),
 }  # fmt: skip
@@ -354,7 +400,8 @@ UNSETTLED = {
     "a MaxText policy": ("ici_fsdp_parallelism: 8\nmax_target_length: 4096\nremat_policy: minimal\n", "m.yml",
                          {"stack", "layout.recompute"}),
     "NeMo": (("trainer: {num_nodes: 1, devices: 8}\nmodel:\n  encoder_seq_length: 2048\n"
-             "  tensor_model_parallel_size: 2\n  global_batch_size: 64\n  micro_batch_size: 1\n"), "n.yaml",
+             "  tensor_model_parallel_size: 2\n  pipeline_model_parallel_size: 1\n"
+             "  global_batch_size: 64\n  micro_batch_size: 1\n"), "n.yaml",
              {"layout.zero_stage", "layout.recompute", "layout.sequence_parallel"}),
 }  # fmt: skip
 
@@ -487,16 +534,10 @@ def test_words_of_a_change_stand_where_they_are_read():
 
 def test_a_recipe_is_told_no_keys_that_nothing_shows_it_has():
     """Keys of NeMo-RL's Megatron part are not those of Megatron-LM."""
-    text = (
-        "policy:\n  model_name: meta-llama/Llama-3.1-70B\n  train_global_batch_size: 512\n"
-        "  train_micro_batch_size: 1\n  max_total_sequence_length: 8192\n  megatron_cfg:\n    enabled: true\n"
-        "    tensor_model_parallel_size: 8\n    pipeline_model_parallel_size: 2\n"
-        "    sequence_parallel: false\ncluster: {gpus_per_node: 8, num_nodes: 8}\n"
-    )
-    found = audit(text, "grpo.yaml")
-    words = [word for change in found.changes for word in change.set]
-    assert words
-    assert all(word.startswith("policy.") for word in words)
+    reading = reading_of(nemo_rl(), "grpo.yaml")
+    stated = "policy.megatron_cfg.tensor_model_parallel_size: 4"
+    assert spelled_change(reading, (("tp", 4),)) == (stated,)
+    assert spelled_change(reading, (("recompute", "full"),)) == ()
 
 
 def test_a_list_in_python_is_a_list():
