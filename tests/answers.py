@@ -36,6 +36,7 @@ SEARCHES = (
     ("planner.search.search", "search"),
     ("planner.analysis.serving.fleets", "find_fleet"),
     ("planner.serving.search", "search_serving"),
+    ("planner.analysis.explain", "_best"),
 )
 """What is searched, by its home and name."""
 PROGRAM = ("app", "costmodel", "executor", "meshplan", "planner", "topology")
@@ -79,7 +80,6 @@ class Answers:
         """Nothing is known, and nobody asks."""
         self.found: dict[bytes, Any] = {}
         self.asking: pytest.Item | None = None
-        self.installed = False
 
     def of(self, name: str, search: Callable[..., Any]) -> Callable[..., Any]:
         """The search, which looks here first."""
@@ -108,17 +108,23 @@ class Answers:
 
     def install(self) -> None:
         """Stand at the home of every search, and wherever it was imported already."""
-        if self.installed:
-            return
-        self.installed = True
         for home, name in SEARCHES:
-            search = getattr(import_module(home), name)
-            answered = self.of(name, search)
-            for module in list(sys.modules.values()):
-                for key in [
-                    key for key, value in list(getattr(module, "__dict__", {}).items()) if value is search
-                ]:
-                    setattr(module, key, answered)
+            put_in_place(home, name, functools.partial(self.of, name))
+
+
+PLACED = set[tuple[str, str]]()
+
+
+def put_in_place(home: str, name: str, made: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+    """Put something else in the place of a function, made of it, at its home and wherever it was imported; once."""
+    if (home, name) in PLACED:
+        return
+    PLACED.add((home, name))
+    function = getattr(import_module(home), name)
+    instead = made(function)
+    for module in list(sys.modules.values()):
+        for key in [key for key, value in list(getattr(module, "__dict__", {}).items()) if value is function]:
+            setattr(module, key, instead)
 
 
 ANSWERS = Answers()
