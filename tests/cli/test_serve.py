@@ -135,6 +135,14 @@ def test_a_wrong_question_is_answered_in_three_lines(
     assert words in done.stderr
 
 
+def test_a_day_without_a_trace_is_refused_before_any_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What no search changes is not waited for."""
+    monkeypatch.setattr("planner.analysis.serving.fleets.find_fleet", None)
+    done = serve("--model", "70b", "--gpus", "8", "--autoscale")
+    assert done.returncode == 2
+    assert "--trace is missing" in done.stderr
+
+
 def test_a_day_is_followed_by_replicas(tmp_path: Path) -> None:
     """Policies side by side, and the hours of one of them."""
     trace = tmp_path / "day.csv"
