@@ -53,9 +53,10 @@ def rules_of(engine: str) -> tuple[PlanLaw, ...]:
 def check(problem: Problem, layout: ParallelLayout) -> tuple[Violation, ...]:
     """Explain every rule that one layout breaks, those of an engine among them; empty when it is legal."""
     degrees, *others = rules_of(problem.engine)
-    if _breaks(degrees, problem, layout):  # the arithmetic of the other rules needs positive degrees
+    row = LayoutTable.from_rows([layout])
+    if _breaks(degrees, problem, row):  # the arithmetic of the other rules needs positive degrees
         return (_explained(degrees, problem, layout),)
-    return tuple(_explained(rule, problem, layout) for rule in others if _breaks(rule, problem, layout))
+    return tuple(_explained(rule, problem, layout) for rule in others if _breaks(rule, problem, row))
 
 
 def legal(
@@ -91,7 +92,10 @@ def check_pins(problem: Problem, pins: Mapping[str, Any]) -> tuple[Violation, ..
         _explained(rule, problem, layout)
         for rule in rules_of(problem.engine)
         if _decided(rule, pins)
-        and all(_breaks(rule, problem, replace(layout, **chosen)) for chosen in _open_choices(rule, pins))
+        and all(
+            _breaks(rule, problem, LayoutTable.from_rows([replace(layout, **chosen)]))
+            for chosen in _open_choices(rule, pins)
+        )
     )
 
 
@@ -258,9 +262,9 @@ def ground_of(rule: PlanLaw, problem: Problem, layout: ParallelLayout) -> Ground
     return "unpriced" if rule.ground == "engine" and runs_for(problem, rule.name) else rule.ground
 
 
-def _breaks(rule: PlanLaw, problem: Problem, layout: ParallelLayout) -> bool:
-    """Whether one layout breaks a rule, asked of a table of one row."""
-    return bool(np.any(rule.broken(problem, LayoutTable.from_rows([layout]))))
+def _breaks(rule: PlanLaw, problem: Problem, row: LayoutTable) -> bool:
+    """Whether a layout, a table of one row, breaks a rule."""
+    return bool(np.any(rule.broken(problem, row)))
 
 
 def _decided(rule: PlanLaw, pins: Mapping[str, Any]) -> bool:
