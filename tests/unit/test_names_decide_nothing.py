@@ -78,7 +78,7 @@ for name, sheet in gpu_sheets().items():
         job = TrainingJob(sequence_length=4096, global_batch_size=64)
         for engine in ("megatron", "torchtitan"):
             request = PlanRequest(model=model("llama-3.2-1b"), cluster=cluster.spec, job=job, engine=engine,
-                                  stack=CONTRACTS[engine].stacks[0], memory_headroom=0.1)
+                                  stack=CONTRACTS[engine].stacks[0], memory_headroom=0.1, top=1)
             try:
                 plan = search(request)
                 if not isinstance(plan, Plan):

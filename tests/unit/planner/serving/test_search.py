@@ -278,7 +278,7 @@ def test_only_weights_that_the_gpu_has_and_that_fit_are_proposed() -> None:
     """An A100 has no eight-bit floats; 405B in eight bits fits neither on eight nor, in four, on two."""
     fixes = {}
     for gpu, size in (("a100-sxm-80gb", 4), ("h100-sxm", 8), ("a100-sxm-80gb", 2)):
-        miss = ask("405b", gpu, size)
+        miss = ask("405b", gpu, size, concurrency=8)
         assert isinstance(miss, ServingInfeasible)
         fixes[gpu, size] = miss.fix
     assert fixes["a100-sxm-80gb", 4].endswith("--weights int4")
