@@ -22,10 +22,11 @@ from costmodel.training.estimate import estimate
 from planner.audit.changes import Change, Running, changes_of, most_bytes, running_of
 from planner.audit.contract_reading import add_chunks
 from planner.audit.environment import SLOWING
-from planner.audit.findings import IMPOSSIBLE_PACE, findings_of
+from planner.audit.findings import IMPOSSIBLE_PACE, OTHER_WORK, findings_of
 from planner.audit.given import given_by
 from planner.audit.job import Job, audited_job
 from planner.audit.legal import Finding, stops
+from planner.audit.peak import PeakResidual, peak_residual_of
 from planner.audit.priced_facts import with_priced_facts
 from planner.audit.read import Reading, read_texts
 from planner.audit.residual import Residual, residual_of, work_of_step
@@ -59,6 +60,7 @@ class Audit:
         measured_step_s: Step that a log measured, printed or from its rates.
         measured_from: The printed rate that it follows from, in words; empty where the step is printed.
         residual: That step beside its prediction.
+        peak: A printed peak that the prediction cannot mean.
         memory: Whether the job fits, and what that rests on.
         memory_level: Printed over predicted peak, by which chances of OOM of proposals are judged.
     """
@@ -74,6 +76,7 @@ class Audit:
     measured_step_s: float | None = None
     measured_from: str = ""
     residual: Residual | None = None
+    peak: PeakResidual | None = None
     memory: Verdict | None = None
     memory_level: float = 1.0
 
@@ -115,8 +118,15 @@ class Audit:
     @property
     def is_measured_possible(self) -> bool:
         """Whether what was measured can be of this job: no GPU does more than it can, nothing is refuted."""
-        impossible = any(finding.rule == IMPOSSIBLE_PACE for finding in self.findings)
-        return not impossible and not (self.residual is not None and self.residual.refutes)
+        impossible = any(finding.rule in (IMPOSSIBLE_PACE, OTHER_WORK) for finding in self.findings)
+        refuted = self.peak is not None or (self.residual is not None and self.residual.refutes)
+        return not impossible and not refuted
+
+    @property
+    def doubted(self) -> tuple[str, ...]:
+        """What of the assumed, or of the log, cannot be of this job: said before all else."""
+        pace = self.residual.words if self.residual is not None and self.residual.refutes else ()
+        return (*pace, *(() if self.peak is None else (self.peak.words,)))
 
     @property
     def step_time_s(self) -> float | None:
@@ -198,7 +208,9 @@ def audited(reading: Reading, flags: Flags, cal: Calibration, asked: Flags | Non
     best = _best(job.request, now, cal, runs=runs)
     slowed_by = tuple(finding.message.partition(":")[0] for finding in findings if finding.rule in SLOWING)
     residual = residual_of(reading, now, flags, flags if asked is None else asked, pace, cal, slowed_by)
-    refuted = residual is not None and residual.refutes
+    peak = peak_residual_of(reading, now, flags, flags if asked is None else asked, cal)
+    refuted = peak is not None or (residual is not None and residual.refutes)
+    refuted |= any(finding.rule == OTHER_WORK for finding in findings)
     changes = changes_of(reading, now, best, runs=runs) if now and not refuted else ()
     memory = memory_verdict(
         log,
@@ -211,7 +223,7 @@ def audited(reading: Reading, flags: Flags, cal: Calibration, asked: Flags | Non
         reading=with_priced_facts(reading, job), job=job, findings=findings,
         predicted=now.estimate if now else None, best=best, changes=changes,
         proof=_proof(best, now) if best else "",
-        doubts=tuple(dict.fromkeys(doubts)), residual=residual, memory=memory,
+        doubts=tuple(dict.fromkeys(doubts)), residual=residual, peak=peak, memory=memory,
         memory_level=now.memory_level if now else 1.0,
         measured_step_s=pace.step_s if pace else None, measured_from=pace.from_rate if pace else "",
     )  # fmt: skip

@@ -85,9 +85,20 @@ def memory_level_of(log: Measured | None, predicted: Estimate) -> float:
     """Printed over predicted peak; 1 where no log prints one, or one that is beyond the band taken twice."""
     if log is None or not log.peak_memory_bytes or log.out_of_memory:
         return 1.0
-    level = log.peak_memory_bytes / predicted.peak_memory_bytes
-    widest = (predicted.memory_upper_bytes / predicted.peak_memory_bytes) ** 2
+    level, widest = log.peak_memory_bytes / predicted.peak_memory_bytes, _widest(predicted)
     return level if 1 / widest <= level <= widest else 1.0
+
+
+def reaches_peak(printed_bytes: float, predicted: Estimate) -> bool:
+    """Whether a printed peak can be of a rank of a job, by the band taken twice."""
+    ranks = [stage.total_bytes for stage in predicted.memory_by_stage] or [predicted.peak_memory_bytes]
+    widest = _widest(predicted)
+    return min(ranks) / widest <= printed_bytes <= predicted.peak_memory_bytes * widest
+
+
+def _widest(predicted: Estimate) -> float:
+    """The upper end of the band over the peak, taken twice."""
+    return (predicted.memory_upper_bytes / predicted.peak_memory_bytes) ** 2
 
 
 def running_of(reading: Reading, job: Job, cal: Calibration) -> Running | None:
@@ -119,7 +130,7 @@ class Change:
         step_time_s: Of the job with it.
         seconds_gained: Less of a step.
         peak_memory_bytes: Of the fullest GPU with it.
-        memory_change_bytes: More than now.
+        memory_change_bytes: More than now, at the level of a printed peak.
         out_of_memory_chance: Of the job with it.
         tied: The gain is within what the model cannot tell of two layouts of one job.
         whole: Whether it is the whole way to the best plan, not one change.
@@ -184,7 +195,7 @@ def _change(
         step_time_s=step_s,
         seconds_gained=now.estimate.step_time_s - step_s,
         peak_memory_bytes=peak,
-        memory_change_bytes=peak - now.estimate.peak_memory_bytes,
+        memory_change_bytes=now.memory_level * (peak - now.estimate.peak_memory_bytes),
         out_of_memory_chance=now.chance_of(peak),
         tied=1 / tie_ratio() <= now.estimate.step_time_s / step_s <= tie_ratio(),
     )

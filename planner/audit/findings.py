@@ -346,6 +346,7 @@ def _measured(reading: Reading, job: Job, cluster: Cluster | None) -> Iterator[F
     if cluster is None or job.request is None:
         return
     yield from _beyond_peak(measured, job.request, cluster)
+    yield from _other_work(measured, job.request)
     peak, capacity = measured.peak_memory_bytes, cluster.gpu.memory_bytes
     if peak is not None and peak > capacity:
         yield Finding(
@@ -357,7 +358,27 @@ def _measured(reading: Reading, job: Job, cluster: Cluster | None) -> Iterator[F
         )
 
 
-IMPOSSIBLE_RATE, IMPOSSIBLE_PACE = "rate", "pace"
+IMPOSSIBLE_RATE, IMPOSSIBLE_PACE, OTHER_WORK = "rate", "pace", "other-work"
+MOST_COUNTED = 2.0
+"""Ratio of two counts of one step's operations: with recomputation, and attention whole or half."""
+
+
+def _other_work(measured: Measured, request: PlanRequest) -> Iterator[Finding]:
+    """A printed step whose printed rate means another number of operations than a step of this job has."""
+    work = work_of_step(request)
+    if not (measured.tflops_per_gpu and measured.step_time_s and work.flop and work.gpus):
+        return
+    printed = measured.tflops_per_gpu * TERA * measured.step_time_s * work.gpus
+    if 1 / MOST_COUNTED <= printed / work.flop <= MOST_COUNTED:
+        return
+    yield Finding(
+        kind="measured",
+        rule=OTHER_WORK,
+        message=f"the log's {measured.tflops_per_gpu:.1f} TFLOP/s per GPU over "
+        f"{format_seconds(measured.step_time_s)} are {printed / TERA:,.4g} TFLOP on {work.gpus:,} GPUs; a "
+        f"step of this job is {work.flop / TERA:,.4g}",
+        fix="see what is not the log's: the model, the length, the batch, the number of GPUs",
+    )
 
 
 def _beyond_peak(measured: Measured, request: PlanRequest, cluster: Cluster) -> Iterator[Finding]:

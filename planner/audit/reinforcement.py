@@ -29,6 +29,6 @@ def _words(settings: tuple[Setting, ...]) -> Iterator[Setting]:
     """Settings that only jobs with such steps have."""
     for setting in settings:
         values = PREFERENCE.get(setting.path[-1])
-        said = str(setting.value).strip().lower()
-        if values is not None and said not in _OFF and (not values or said in values):
+        value = str(setting.value).strip().lower()
+        if values is not None and value not in _OFF and (not values or value in values):
             yield setting

@@ -32,8 +32,8 @@ _TIMES = (2, 4, 8, 16, 32, 64, 128)
 """Microbatches of a replica that are tried."""
 _SPREAD = 3.0
 """Ratio by which steps of two GPUs differ at most beside that of their peaks."""
-_TAKEN = ("default", "assumed")
-"""How facts are known that no file states."""
+_TAKEN = ("default", "assumed", "given")
+"""How facts are known that no file states; what is given counts where the user is asked who gave it."""
 _LENGTHS = tuple(2**power for power in range(9, 18))
 """Lengths that jobs are trained on."""
 
@@ -188,7 +188,7 @@ def residual_of(
     residual = Residual(measured_s=pace.step_s, predicted=now.estimate, slowed_by=slowed_by)
     if residual.is_explained:
         return residual
-    unstated = dict(_unstated(reading, now.request, asked))
+    unstated = dict(unstated_of(reading, now.request, asked))
     if pace.from_rate:
         unstated.pop("batch", None)  # a rate is the same for a batch of any size
     candidates = sorted(
@@ -202,7 +202,7 @@ def is_gpu_assumed(reading: Reading, flags: Flags) -> bool:
     return not (flags.gpu or flags.cluster) and len(reading.gpus) != 1
 
 
-def _unstated(reading: Reading, request: PlanRequest, flags: Flags) -> Iterator[tuple[str, str]]:
+def unstated_of(reading: Reading, request: PlanRequest, flags: Flags) -> Iterator[tuple[str, str]]:
     """What decides the step and no file states, in words, by what it is."""
     facts = reading.facts
     if is_gpu_assumed(reading, flags):
@@ -242,6 +242,26 @@ def _candidates(
             yield from _priced(reading, asked, "the batch", taken, value, f"--batch {batch}", cal)
 
 
+def lengths_beside(reading: Reading, flags: Flags, cal: Calibration) -> Iterator[tuple[int, Running]]:
+    """The job with the other lengths that jobs are trained on, of those that are legal."""
+    for length in _LENGTHS:
+        asked = replace(flags, sequence_length=str(length))
+        now = _running_with(reading, asked, cal)
+        if now is not None:
+            yield length, now
+
+
+def _running_with(reading: Reading, flags: Flags, cal: Calibration) -> Running | None:
+    """The job with other flags; None where it is not priced."""
+    try:
+        job = audited_job(reading, flags)
+        if job.request is None or stops(rule_findings(reading, job)):
+            return None
+        return running_of(reading, job, cal if not flags.gpu else calibration_for(job.request.cluster))
+    except (InputError, ValueError, KeyError, ZeroDivisionError):
+        return None
+
+
 def _gpus_like(request: PlanRequest, predicted: Estimate, pace: Pace, reading: Reading) -> Iterator[str]:
     """GPUs of the catalog that could take so long, by their peaks, and that have the printed memory."""
     taken = build(request.cluster).gpu
@@ -256,16 +276,11 @@ def _priced(
     reading: Reading, flags: Flags, what: str, taken: str, value: str, flag: str, cal: Calibration
 ) -> Iterator[Suspect]:
     """One other job, if it is priced and its band holds what the log measured of it."""
-    try:
-        job = audited_job(reading, flags)
-        if job.request is None or stops(rule_findings(reading, job)) or reading.measured is None:
-            return
-        cluster = job.request.cluster
-        now = running_of(reading, job, cal if not flags.gpu else calibration_for(cluster))
-    except (InputError, ValueError, KeyError, ZeroDivisionError):
+    now = _running_with(reading, flags, cal)
+    if now is None or reading.measured is None:
         return
-    pace = reading.measured.pace(work_of_step(job.request))
-    if now is None or pace is None or now.estimate.memory_lower_bytes > build(cluster).gpu.memory_bytes:
+    cluster, pace = now.request.cluster, reading.measured.pace(work_of_step(now.request))
+    if pace is None or now.estimate.memory_lower_bytes > build(cluster).gpu.memory_bytes:
         return
     if now.estimate.lower_s <= pace.step_s <= now.estimate.upper_s:
         yield Suspect(

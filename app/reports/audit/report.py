@@ -45,9 +45,9 @@ def audit_answer(audit: Audit) -> Answer:
         sections.append(_changes_table(audit))
     if audit.doubts:
         sections.append(Lines(title="Taken for granted", lines=audit.doubts))
-    if audit.residual is not None and audit.residual.refutes:  # what was assumed cannot be: said first
-        sections.insert(0, Lines(title="Doubt first", lines=audit.residual.words))
-    elif audit.residual is not None:
+    if audit.doubted:  # what was assumed, or the log, cannot be: said first
+        sections.insert(0, Lines(title="Doubt first", lines=audit.doubted))
+    if audit.residual is not None and not audit.residual.refutes:
         after = next(at for at, section in enumerate(sections) if section.title == "Times") + 1
         sections.insert(after, Lines(title="Measured beside predicted", lines=audit.residual.words))
     document = audit_document(audit)
@@ -244,6 +244,7 @@ def audit_document(audit: Audit) -> dict[str, Any]:
     document["basis"] = audit.basis
     document["evidence"] = list(audit.evidence)
     document["residual"] = _residual_record(audit.residual)
+    document["doubted"] = list(audit.doubted)
     document["memory_level"] = audit.memory_level
     document["verdict"] = None if audit.memory is None else asdict(audit.memory)
     document["fits"] = audit.fits
