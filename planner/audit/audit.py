@@ -19,6 +19,7 @@ from costmodel.pipeline.even_split import even_split
 from costmodel.stack import SoftwareStack
 from costmodel.training.bands import Doubts, tie_ratio
 from costmodel.training.estimate import estimate
+from planner.audit.applied import legal_changes
 from planner.audit.changes import Change, Running, changes_of, most_bytes, running_of
 from planner.audit.contract_reading import add_chunks
 from planner.audit.environment import SLOWING
@@ -211,7 +212,8 @@ def audited(reading: Reading, flags: Flags, cal: Calibration, asked: Flags | Non
     peak = peak_residual_of(reading, now, flags, flags if asked is None else asked, cal)
     refuted = peak is not None or (residual is not None and residual.refutes)
     refuted |= any(finding.rule == OTHER_WORK for finding in findings)
-    changes = changes_of(reading, now, best, runs=runs) if now and not refuted else ()
+    proposed = changes_of(reading, now, best, runs=runs) if now and not refuted else ()
+    changes = tuple(legal_changes(reading, proposed, flags))
     memory = memory_verdict(
         log,
         job,

@@ -308,10 +308,24 @@ def words_between(
         }
         changed |= {name: value for name, value in new.items() if name in batch and name not in stated}
     gone = tuple(name for name in old if name not in new and name not in sizes and name in stated)
+    if after["layout.pp"] == 1:
+        gone += tuple(name for name in _of_stages(contract) if name in stated and name not in {*new, *gone})
     gone += tuple(name for name in _in_the_way(contract, given, changed, gone) if name not in sizes)
     if keeps_numerics and _trains_otherwise(contract, given, changed, gone):
         return {}, ()
     return changed, gone
+
+
+_STAGES = frozenset(("split.layers", "layout.virtual_stages", "layout.schedule"))
+"""What only a pipeline has."""
+
+
+def _of_stages(contract: Contract) -> tuple[str, ...]:
+    """Words that say how layers are split among stages: without a pipeline an engine may build some alone."""
+    settings = (
+        setting for setting in contract.settings if setting.fields and _STAGES.issuperset(setting.fields)
+    )
+    return tuple(dict.fromkeys(word.name for setting in settings for word in setting.words))
 
 
 def _replicated(facts: Mapping[str, Any]) -> int:

@@ -263,7 +263,7 @@ def _environment(reading: Reading, job: Job, cluster: Cluster | None) -> Iterato
         facts.truth(name) if name == "layout.sequence_parallel" else (facts.count(name) or 1) > 1
         for name in reading.family.one_queue
     )
-    queue_setting = reading.variables.get(_QUEUES)
+    queue_setting = reading.variables.get(QUEUES)
     queues = str(queue_setting.value).strip() if queue_setting else ""
     file, line = (
         (queue_setting.file, queue_setting.line)
@@ -273,16 +273,16 @@ def _environment(reading: Reading, job: Job, cluster: Cluster | None) -> Iterato
     sharded = next((name for name in _SHARDED if facts.truth(name)), None)
     settled = True
     if sharded is not None:
-        wrong, fix = queues == "1", f"unset {_QUEUES}"
-        message = f"{_QUEUES} is 1: {_SHARDED[sharded]} stops"
+        wrong, fix = queues == "1", f"unset {QUEUES}"
+        message = f"{QUEUES} is 1: {_SHARDED[sharded]} stops"
     else:
         wrong = split and (not reading.sets_queues or (queues.isdecimal() and queues != "1"))
         wrong = wrong and not _pairs(reading) and (cluster is None or orders_kernels_by_queue(cluster.gpu))
-        fix = f"export {_QUEUES}=1"
+        fix = f"export {QUEUES}=1"
         settled = bool(queues) and cluster is not None and "cluster.gpu" not in job.open_fields
         stated = f"is {queues}" if queues else "is set in none of these files"
         asked = " or ".join(name.partition(".")[2] for name in reading.family.one_queue)
-        message = f"{_QUEUES} {stated}: below Blackwell {reading.family.name} stops with {asked}"
+        message = f"{QUEUES} {stated}: below Blackwell {reading.family.name} stops with {asked}"
     if wrong:
         kind: FindingKind = "illegal" if settled else "open"
         yield Finding(kind=kind, rule="cuda-connections", message=message, fix=fix, file=file, line=line)
@@ -314,7 +314,7 @@ def _slow_variables(reading: Reading) -> Iterator[Finding]:
 
 
 _SHARDED = {"said.megatron_fsdp": "Megatron-FSDP", "said.torch_fsdp2": "torch FSDP2"}
-_QUEUES = "CUDA_DEVICE_MAX_CONNECTIONS"
+QUEUES = "CUDA_DEVICE_MAX_CONNECTIONS"
 
 
 def _pairs(reading: Reading) -> bool:

@@ -19,6 +19,10 @@ _NAME = re.compile(r"[A-Za-z_][\w.\-\[\]]*")
 _HF = ("Axolotl", "Accelerate", "LLaMA-Factory", "HF Trainer")
 
 
+_TRAINERS = ("HF Trainer", "LLaMA-Factory", "Axolotl", "ms-swift")
+"""Programs whose sharding their launcher is told, of whichever engine that is."""
+
+
 def spelled_change(reading: Reading, fields: tuple[tuple[str, Any], ...]) -> tuple[str, ...]:
     """Words to write for new values of fields; what follows from others (dp of Megatron) is left out.
 
@@ -27,6 +31,9 @@ def spelled_change(reading: Reading, fields: tuple[tuple[str, Any], ...]) -> tup
     """
     if not reading.family.engine and set(reading.kinds.values()) == {"log"}:
         return ()  # nobody says whose words the job was started with
+    launched = reading.family.name in _TRAINERS and "said.zero_stage" not in reading.facts.by_field
+    if launched and "zero_stage" in dict(fields):
+        return ()  # it is told by the launcher or in a file of its own, which nothing here shows
     batch = reading.facts.stated("job.global_batch_size")
     if not batch and {"dp", "microbatch_size"} & {name for name, _ in fields}:
         return ()
@@ -82,12 +89,17 @@ def _words(reading: Reading, name: str, value: Any) -> Iterator[str]:
         yield from _recomputed(reading, str(value))
     elif name == "sequence_parallel" and _kind(reading) == "megatron":
         yield f"{'' if value else '-'}{word_for(reading, 'layout.sequence_parallel')}"
-    elif name == "zero_stage" and _kind(reading) == "megatron" and value < 2:
+    elif name == "zero_stage" and _kind(reading) == "megatron" and value < 2 and not _has_stages(reading):
         yield f"{'' if value else '-'}{word_for(reading, 'said.distributed_optimizer')}"
     elif name == "zero_stage":
         yield f"{word_for(reading, 'said.zero_stage')} {value}"
     elif name not in ("dp", "sequence_parallel") and (word := word_for(reading, f"layout.{name}")):
         yield f"{word} {value}"
+
+
+def _has_stages(reading: Reading) -> bool:
+    """Whether a tool with Megatron's words has its own for stages of ZeRO: that of its files."""
+    return "said.zero_stage" in reading.facts.by_field or reading.family.name == "Megatron-DeepSpeed"
 
 
 def _recomputed(reading: Reading, policy: str) -> Iterator[str]:

@@ -1,0 +1,100 @@
+"""Changes as their readers would write them: applied to the words of a script, which are then judged again.
+
+What this reader itself calls illegal afterwards is no advice. An export that stands in the way goes with the
+words that it forbids.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from dataclasses import replace
+
+from planner.audit.changes import Change
+from planner.audit.conclusions import conclude
+from planner.audit.facts import JobFacts, job_facts_of
+from planner.audit.findings import QUEUES, findings_of
+from planner.audit.job import audited_job
+from planner.audit.legal import is_illegal
+from planner.audit.read import Reading
+from planner.formats.settings import Setting, snake_case
+from planner.questions.flags import Flags
+from topology.base.errors import InputError
+from topology.builders import build
+
+
+def legal_changes(reading: Reading, changes: tuple[Change, ...], flags: Flags) -> Iterator[Change]:
+    """Changes of a script after which it is legal, with what else has to go for that.
+
+    Args:
+        reading: The files; those that are no scripts are told in other words, which are not judged here.
+        changes: What is proposed.
+        flags: What holds beside the files.
+    """
+    if next(iter(reading.kinds.values()), "") not in ("shell", "page"):
+        yield from changes
+        return
+    for change in changes:
+        if any(not _is_said(reading, word) for word in change.remove):
+            continue  # nobody can take away what is not there
+        if not (change.set or change.remove) or _is_legal(applied(reading, change), flags):
+            yield change
+        elif QUEUES in reading.variables:
+            without = replace(change, remove=(*change.remove, QUEUES))
+            if _is_legal(applied(reading, without), flags):
+                yield without
+
+
+def applied(reading: Reading, change: Change) -> Reading:
+    """Files with the words of a change written, and those taken away that are to go."""
+    written = tuple(_settings(change, next(iter(reading.kinds))))
+    gone = {_key(word) for word in change.remove} | {_key(setting.name) for setting in written}
+    kept = tuple(setting for setting in reading.settings if _key(setting.name) not in gone)
+    stated = {
+        name: fact
+        for name, fact in reading.stated.by_field.items()
+        if not fact.word or _key(fact.word) not in gone
+    }
+    new = job_facts_of(written, reading.family, next(iter(reading.kinds))).by_field
+    words = JobFacts({**stated, **new}, set(reading.stated.unknown))
+    facts = JobFacts(dict(words.by_field), set(words.unknown))
+    conclude(facts, reading.family)
+    variables = {name: setting for name, setting in reading.variables.items() if _key(name) not in gone}
+    return replace(
+        reading, settings=(*written, *kept), stated=words, facts=facts, variables=variables,
+        sets_queues=reading.sets_queues and QUEUES not in change.remove,
+    )  # fmt: skip
+
+
+def _is_legal(reading: Reading, flags: Flags) -> bool:
+    """Whether the engine starts what files say."""
+    try:
+        job = audited_job(reading, flags)
+        cluster = build(job.request.cluster) if job.request else None
+        return not is_illegal(findings_of(reading, job, cluster))
+    except InputError:
+        return False
+
+
+def _is_said(reading: Reading, word: str) -> bool:
+    """Whether files have a word that is to go."""
+    return any(_key(setting.name) == _key(word) for setting in reading.settings) or word in reading.variables
+
+
+def _settings(change: Change, file: str) -> Iterator[Setting]:
+    """The words that a change writes, as settings of a file."""
+    for word in change.set:
+        flag = word.startswith("-")
+        name, *values = shlex.split(word) if flag or "=" not in word else word.split("=", 1)
+        yield Setting(
+            name=name.lstrip("-"),
+            value=values[0] if values else True,
+            line=0,
+            file=file,
+            more=tuple(values[1:]),
+        )
+
+
+def _key(name: str) -> str:
+    """A name in one spelling."""
+    return snake_case(name.lstrip("-"))
