@@ -9,7 +9,7 @@ from app.errors import NO_FEASIBLE_PLAN
 from app.quantities import format_like, format_share
 from app.reports.answer import Answer, Facts, Lines, Section, Table, bar, json_text
 from app.reports.layout_words import layout_lines, plan_words
-from app.reports.plan_headline import headline, headline_of, step_text
+from app.reports.plan_headline import finish_words, headline, headline_of, money_text, step_text
 from costmodel.estimate import throughput_change
 from costmodel.layout import layout_words
 from planner.analysis.explain import Explanation, RunnerUp, WhatIf, explain
@@ -33,7 +33,7 @@ def explain_answer(plan: Plan) -> Answer:
 def explanation_answer(plan: Plan, explanation: Explanation) -> Answer:
     """What an explanation of a plan says."""
     sections: list[Section] = [
-        Facts(title="", pairs=(("step time", step_text(plan.estimate)), ("layout", plan_words(plan)))),
+        Facts(title="", pairs=(*_asked_of_it(plan), ("layout", plan_words(plan)))),
         layout_lines(plan),
         _shares_table(explanation, plan.estimate.step_time_s),
         Lines(title="What binds it", lines=(explanation.memory, *explanation.links)),
@@ -51,6 +51,16 @@ def explanation_answer(plan: Plan, explanation: Explanation) -> Answer:
         document=lambda: json_text(unstructure(explanation)),
         records=tuple(unstructure(change) for change in explanation.what_if),
     )
+
+
+def _asked_of_it(plan: Plan) -> tuple[tuple[str, str], ...]:
+    """What was asked of a plan: its step, its money, and the chance of its deadline and its budget."""
+    pairs = [("step time", step_text(plan.estimate))]
+    if plan.request.objective == "cost":
+        pairs.append(("cost", money_text(plan.request, plan.estimate)))
+    if plan.request.job.total_tokens is not None:
+        pairs.append(("run", finish_words(plan)))
+    return tuple(pairs)
 
 
 def infeasible_answer(infeasible: Infeasible) -> Answer:
