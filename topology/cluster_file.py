@@ -12,7 +12,7 @@ from topology.base.errors import InputError, UnknownNameError
 from topology.base.names import resolve
 from topology.builders import gpu_named, machine_node
 from topology.fabric.degraded import degraded
-from topology.hardware.datasheets import gpu_aliases, gpu_sheets, machines, reference_machine
+from topology.hardware.datasheets import gpu_aliases, gpu_sheets, machines, plain_form, reference_machine
 from topology.hardware.prices import Price, price_of_machine
 from topology.spec import ClusterSpec, NodeSpec
 
@@ -164,7 +164,7 @@ def _fill_node(table: object, named: set[str], where: str) -> tuple[object, Pric
     if isinstance(machine, str):
         base = machines()[_resolve(machine, machines(), "machine", where)]
     elif isinstance(gpu, str) and gpu not in named:
-        given["gpu"] = _resolve(gpu, gpu_sheets(), "GPU", where, gpu_aliases())
+        given["gpu"] = _resolve(plain_form(gpu), gpu_sheets(), "GPU", where, gpu_aliases())
         base = reference_machine(gpu_sheets()[given["gpu"]])
     elif isinstance(gpu, str) and gpu in gpu_sheets():
         base = reference_machine(gpu_sheets()[gpu])

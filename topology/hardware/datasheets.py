@@ -284,7 +284,16 @@ def sheet_named(name: str) -> GpuSheet:
     'a100-sxm-80gb'
     """
     sheets = gpu_sheets()
-    return sheets[resolve(name, sheets, "GPU", gpu_aliases())]
+    return sheets[resolve(plain_form(name), sheets, "GPU", gpu_aliases())]
+
+
+def plain_form(name: str) -> str:
+    """A name of a GPU whose form has no generation of its socket: ``sxm4`` is no beginning of ``sxm-40gb``.
+
+    >>> plain_form("A100-SXM4-80GB"), plain_form("h100-sxm")
+    ('A100-SXM-80GB', 'h100-sxm')
+    """
+    return re.sub(r"(?i)(sxm|pcie)[1-9](?![0-9])", r"\1", name)
 
 
 def die_notes(names: Iterable[str]) -> tuple[str, ...]:

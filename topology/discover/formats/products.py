@@ -1,15 +1,18 @@
 """Which GPU of the catalog a product is, by the name that a driver or a label gives it; "" where none is."""
 
+import re
+
 from topology.base.errors import InputError
 from topology.base.names import resolve, words
 from topology.base.units import GIB
-from topology.hardware.datasheets import Machine, gpu_aliases, gpu_sheets, machines
+from topology.hardware.datasheets import Machine, gpu_aliases, gpu_sheets, machines, plain_form
 from topology.hardware.device_names import gpu_of_device
 
 LONGEST_PRODUCT = 100
 _NOISE = frozenset(
     {"nvidia", "amd", "tesla", "instinct", "geforce", "oam", "shared", "hbm3", "hbm3e", "hbm2e"}
 )
+_MEMORY = re.compile(r"\d{1,4}gb")
 MEMORY_TOLERANCE = 0.1
 """Share by which reported and nominal memory of one product may differ; boards of a family differ by more."""
 
@@ -19,6 +22,8 @@ def gpu_of_product(name: str, memory_bytes: float | None = None) -> str:
 
     >>> gpu_of_product("NVIDIA H100 80GB HBM3"), gpu_of_product("NVIDIA-GB200"), gpu_of_product("Tesla T4")
     ('h100-sxm', 'gb200', '')
+    >>> gpu_of_product("NVIDIA-A100-SXM4-80GB"), gpu_of_product("a100-sxm4-40gb"), gpu_of_product("A100-SXM4")
+    ('a100-sxm-80gb', 'a100-sxm-40gb', '')
     """
     if not name or len(name) > LONGEST_PRODUCT:
         return ""
@@ -27,7 +32,8 @@ def gpu_of_product(name: str, memory_bytes: float | None = None) -> str:
             return gpu_of_device(name, memory_bytes)
         except InputError:
             pass
-    kept = [word for word in words(name) if word not in _NOISE]
+    kept = [word for word in words(plain_form(name)) if word not in _NOISE]
+    stated_gb = [int(word[:-2]) for word in kept if _MEMORY.fullmatch(word)]
     spoken = [word for word in kept if not word.endswith("gb")]
     for text in ("-".join(kept), "-".join(spoken)):
         try:
@@ -35,7 +41,9 @@ def gpu_of_product(name: str, memory_bytes: float | None = None) -> str:
         except InputError:
             continue
         sheet = gpu_sheets().get(gpu)
-        if sheet and set(words(gpu)) & set(words(text)) and _fits(sheet.memory_gib * GIB, memory_bytes):
+        if sheet is None or any(not _fits(sheet.memory_gib, gb) for gb in stated_gb):
+            continue
+        if set(words(gpu)) & set(words(text)) and _fits(sheet.memory_gib * GIB, memory_bytes):
             return gpu
     return ""
 
