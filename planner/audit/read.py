@@ -25,7 +25,7 @@ from planner.formats.settings import NOT_KNOWN, Setting, with_defaults
 from planner.formats.shell import Script
 from planner.formats.step_lines import COLOUR, known_engines
 from planner.formats.structured import json_settings, toml_settings, yaml_settings
-from topology.base.decode import read_text
+from topology.base.decode import json_value, read_text
 from topology.base.errors import InputError
 from topology.base.units import MIB
 from topology.hardware.device_names import gpus_in_text
@@ -208,6 +208,7 @@ def _read(name: str, text: str, given: Mapping[str, str], beside: Mapping[str, s
     """One file."""
     path, _, recipe = name.partition("::")
     kind = kind_of(text, path)
+    _refuse_answer(path, text)
     if kind in ("shell", "page"):
         return _of_script(
             path, text, kind, given, beside, int(recipe) if recipe.isdecimal() and len(recipe) < 7 else 0
@@ -218,6 +219,29 @@ def _read(name: str, text: str, given: Mapping[str, str], beside: Mapping[str, s
     if unread is not None:
         return Reading(JobFacts(), unread, {path: kind})
     return _of_configuration(path, recipe, text, kind, given)
+
+
+_ANSWER_KEYS = frozenset({"schema_version", "request"})
+"""Keys of what our own commands write, which no engine's configuration has together."""
+_MOST_ANSWER_BYTES = 20_000_000
+
+
+def _refuse_answer(path: str, text: str) -> None:
+    """Refuse a plan of our own: it is no job of another engine, and its numbers are claims already."""
+    if not text.lstrip().startswith("{") or '"schema_version"' not in text or len(text) > _MOST_ANSWER_BYTES:
+        return
+    try:
+        document = json_value(text)
+    except (ValueError, RecursionError):
+        return
+    if isinstance(document, dict) and document.keys() >= _ANSWER_KEYS:
+        raise InputError(
+            what=f"{path} is a plan of meshplan, not a job of another engine",
+            cause="it has "
+            + ", ".join(sorted(_ANSWER_KEYS))
+            + ", which plan --json and plan serve --json write",
+            fix=f"check it with `plan verify {path}`, or audit the files that `plan export {path}` writes",
+        )
 
 
 def _of_configuration(path: str, recipe: str, text: str, kind: Kind, given: Mapping[str, str]) -> Reading:

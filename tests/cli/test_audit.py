@@ -291,3 +291,20 @@ def test_the_memory_share_of_sglang_that_nobody_said_is_told(capsys, tmp_path):
         assert run(["audit", str(tmp_path / "serve.sh"), "--concurrency", "8"]) == 0
         told = capsys.readouterr().out.partition("Taken for granted")[2]
         assert ("take 0.88 of the memory" in told) is said
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--model", "8b", "--gpus", "8"],
+        ["estimate", "--model", "8b", "--gpus", "8", "--set", "layout.tp=8"],
+        ["serve", "--model", "8b", "--gpus", "1", "--concurrency", "4"],
+    ],
+)
+def test_a_plan_of_ours_is_no_job_of_another_engine(capsys, tmp_path, words):
+    """Whatever command wrote it: refused with what checks it, never judged as Megatron's configuration."""
+    path = tmp_path / "answer.json"
+    assert run([*words, "--json", "--output", str(path)]) == 0
+    capsys.readouterr()
+    assert run(["audit", str(path)]) == 2
+    assert "is a plan of meshplan" in capsys.readouterr().err
