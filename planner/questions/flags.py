@@ -89,6 +89,7 @@ FLAG_OF_FIELD: Mapping[str, str] = {
     "global_batch_size": "--global-batch-size",
     "precision": "--precision",
     "adapter": "--adapter",
+    "expert_load": "--expert-load",
     "recompute_modules": "--recompute-modules",
     "offload": "--offload",
     "stack": "--stack",

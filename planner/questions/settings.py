@@ -95,9 +95,19 @@ def override_cluster(spec: ClusterSpec, settings: Mapping[str, str]) -> ClusterS
     if "usd_per_gpu_hour" in settings:  # one price of all
         nodes = tuple(replace(node, usd_per_gpu_hour=None) for node in nodes)
     tiers = tuple(override(tier, chosen(TierSpec), "cluster") for tier in spec.tiers)
+    if "gpu" in settings and {node.gpu for node in nodes} != {node.gpu for node in spec.nodes}:
+        nodes, spec = _without_prices(nodes, spec)
     changed = override(replace(spec, nodes=nodes, tiers=tiers), chosen(ClusterSpec), "cluster")
     require_valid(changed)
     return changed
+
+
+def _without_prices(
+    nodes: tuple[NodeSpec, ...], spec: ClusterSpec
+) -> tuple[tuple[NodeSpec, ...], ClusterSpec]:
+    """Nodes of other GPUs than the price is of have none; `--set cluster.usd_per_gpu_hour` gives one."""
+    unpriced = replace(spec, usd_per_gpu_hour=None, price_source="", price_as_of="")
+    return tuple(replace(node, usd_per_gpu_hour=None) for node in nodes), unpriced
 
 
 def _with_nics(before: NodeSpec, node: NodeSpec, settings: Mapping[str, str]) -> NodeSpec:

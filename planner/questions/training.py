@@ -32,7 +32,7 @@ from topology.base.errors import InputError, shown
 from topology.base.names import normalize, resolve
 from topology.base.units import parse_seconds
 from topology.cluster_file import resized
-from topology.hardware.datasheets import default_gpu
+from topology.hardware.datasheets import default_gpu, sheet_named
 from topology.pools.rates import rates_of, unpriced
 from topology.spec import ClusterSpec
 
@@ -75,7 +75,9 @@ def understand(
     model = override(model or _find_model(flags.model), groups["model"], "model")
     spec = understand_cluster(flags, cluster=cluster)
     offload, shares = offload_of(_offload_words(flags.offload, groups["layout"].pop("offload", None)))
-    job = override(job or _job(flags, model, spec.num_gpus), groups["job"], "job")
+    asked = job or _job(flags, model, spec.num_gpus)
+    job = override(asked, groups["job"], "job")
+    _require_one_word(flags, groups, asked, job)
     job = job if offload is None else replace(job, offload=offload)
     require_offloadable(job, spec)
     _require_step_of_tokens(job, model)
@@ -131,6 +133,35 @@ def _require_single(flags: Flags) -> None:
                 if grouped and any(part.startswith("0") for part in parts)
                 else command_line(replace(flags, **swept), "plan sweep"),
             )
+
+
+_JOB_FIELDS: Mapping[str, str] = {
+    "sequence_length": "sequence_length", "global_batch_size": "global_batch_size", "precision": "precision",
+    "adapter": "adapter", "expert_load": "expert_load", "tokens": "total_tokens", "deadline": "deadline_s",
+    "budget": "budget_usd",
+}  # fmt: skip
+"""Fields of a job by the flag that states them."""
+
+
+def _require_one_word(
+    flags: Flags, groups: Mapping[str, Mapping[str, str]], asked: TrainingJob, job: TrainingJob
+) -> None:
+    """Refuse a flag and a setting that say two things of one field."""
+    for flag, field in _JOB_FIELDS.items():
+        written = getattr(flags, flag)
+        if written and field in groups["job"] and getattr(asked, field) != getattr(job, field):
+            raise InputError(
+                what=f"{FLAG_OF_FIELD[flag]} and --set job.{field} contradict each other",
+                cause=f"{written} and {groups['job'][field]}",
+                fix="leave one of them out",
+            )
+    gpu = groups["cluster"].get("gpu")
+    if gpu and flags.gpu and sheet_named(flags.gpu).name != sheet_named(gpu).name:
+        raise InputError(
+            what="--gpu and --set cluster.gpu contradict each other",
+            cause=f"{flags.gpu} and {gpu}",
+            fix="leave one of them out",
+        )
 
 
 def _require_step_of_tokens(job: TrainingJob, model: ModelSpec) -> None:
