@@ -120,7 +120,8 @@ def _answered(client_answers: Callable[..., Any]) -> Callable[..., Any]:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     """Ask parsers that stay, in tests of what engines make of files."""
-    asks = any(name in vars(item.module) for name in ("answers", "client"))  # type: ignore[attr-defined]  # pytest's stub
+    module = getattr(item, "module", None)  # a doctest has none
+    asks = module is not None and any(name in vars(module) for name in ("answers", "client"))
     if asks and str(item.path).startswith(ASKED):
         put_in_place("executor.parsers.client", "answers", _answered)
         ASKING[0] = True

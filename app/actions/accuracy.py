@@ -58,12 +58,12 @@ def predicted_answer(question: AccuracyQuestion) -> Answer:
         worst=DEFAULT_WORST if question.worst is None else question.worst,
         constants=every_constant(cal) if question.constants else {},
     )
-    found = _found_anchor(question, path, cal)
+    kept_anchor = _kept_anchor(question, path, cal)
     done: dict[int, RunResult] = {}
     with waiting(lambda: f"predicting {len(table.rows):,} runs, {len(done):,} done"):
         stopped = _stopped(lambda: predict_rows(table.rows, cal, trust_paths=question.trust_paths, done=done))
         results = [done.get(i) or training_not_reached(row, i) for i, row in enumerate(table.rows)]
-        results, anchoring = _anchored(results, question, found)
+        results, anchoring = _anchored(results, question, kept_anchor)
     if question.plot is not None:
         write_plot(question.plot, results, wishes.by[0])
         note(f"drew {question.plot}")
@@ -127,7 +127,7 @@ def _serving_answer(table: RunTable, question: AccuracyQuestion) -> Answer:
     return _kept_so_far(answer, len(done), stopped=stopped)
 
 
-def _found_anchor(question: AccuracyQuestion, path: Path, cal: Calibration) -> Anchor | None:
+def _kept_anchor(question: AccuracyQuestion, path: Path, cal: Calibration) -> Anchor | None:
     """The anchor, where it is not fitted on the table itself: before its rows take their time."""
     if question.anchor is None or (names_a_file(question.anchor) and Path(question.anchor) == path):
         return None
@@ -135,13 +135,13 @@ def _found_anchor(question: AccuracyQuestion, path: Path, cal: Calibration) -> A
 
 
 def _anchored(
-    results: Sequence[RunResult], question: AccuracyQuestion, found: Anchor | None
+    results: Sequence[RunResult], question: AccuracyQuestion, kept_anchor: Anchor | None
 ) -> tuple[list[RunResult], Anchoring | None]:
     """The rows under the anchor asked for; rows the anchor was fitted on are corrected by the others only."""
     if question.anchor is None:
         return list(results), None
-    anchors_itself = found is None
-    anchor = found or with_levels(fit_anchor(results, name=question.anchor), question.anchor)
+    anchors_itself = kept_anchor is None
+    anchor = kept_anchor or with_levels(fit_anchor(results, name=question.anchor), question.anchor)
     if question.name is not None:
         anchor = _kept(anchor, question.name)
     after = left_one_out(results) if anchors_itself else [anchored(result, anchor) for result in results]

@@ -35,7 +35,7 @@ def legal_changes(reading: Reading, changes: tuple[Change, ...], flags: Flags) -
         yield from changes
         return
     for change in changes:
-        if any(not _is_said(reading, word) for word in change.remove):
+        if any(not _has_word(reading, word) for word in change.remove):
             continue  # nobody can take away what is not there
         if not (change.set or change.remove) or _is_legal(applied(reading, change), flags):
             yield change
@@ -76,7 +76,7 @@ def _is_legal(reading: Reading, flags: Flags) -> bool:
         return False
 
 
-def _is_said(reading: Reading, word: str) -> bool:
+def _has_word(reading: Reading, word: str) -> bool:
     """Whether files have a word that is to go."""
     return any(_key(setting.name) == _key(word) for setting in reading.settings) or word in reading.variables
 
