@@ -69,6 +69,7 @@ def _plan_of_gpus(
 ) -> tuple[Plan, tuple[str, ...]]:
     """The best plan of a range of GPUs, and of batches where they are one too."""
     from planner.analysis.batches import best_of_requests, gpus_note
+    from planner.plan import RENTS_WHAT_IT_USES
     from planner.questions.gpu_ranges import read_gpu_range, suited_gpus
     from planner.questions.training import MOST_GPUS, understand
 
@@ -80,7 +81,10 @@ def _plan_of_gpus(
     batches = read_range(str(asked), length) if is_range(asked) else None
     most = MOST_TRIED // 2 if batches else MOST_TRIED
     batch = understood.request.job.global_batch_size
-    numbers = suited_gpus(low, high, batch, understood.request.cluster.nodes[0].gpus_per_node, most)
+    node = understood.request.cluster.nodes[0].gpus_per_node
+    if understood.request.objective in RENTS_WHAT_IT_USES and high >= node:
+        low = max(low, node)  # nodes are rented whole: a part of one costs what all of it does
+    numbers = suited_gpus(low, high, batch, node, most)
     requests = []
     for number in reversed(numbers):  # where none has a plan the refusal is that of the most
         of_number = replace(whole, gpus=str(number), global_batch_size=str(batch))

@@ -23,7 +23,8 @@ def infeasible_fleet(
 ) -> ServingInfeasible:
     """The nearest miss when no layout is left, by what removed the layouts.
 
-    Pins that no layout has; limits that an empty engine breaks; memory; else what the engine cannot do.
+    Pins that no layout has; limits that an empty engine breaks; memory, where more would serve; else what the
+    engine cannot do.
     """
     if not layouts_of(request, hierarchy):
         return _not_offered(request, hierarchy)
@@ -33,7 +34,8 @@ def infeasible_fleet(
     if slow:
         return _too_slow(request, hierarchy, slow)
     reasons = tuple(dict.fromkeys(option.reason for option in rejected))
-    return _too_large(request, hierarchy) if reasons == (OUT_OF_MEMORY,) else _cannot(request, reasons)
+    is_too_large = OUT_OF_MEMORY in reasons and (len(reasons) == 1 or not request.pins)
+    return _too_large(request, hierarchy) if is_too_large else _cannot(request, reasons)
 
 
 def _size(request: ServingRequest, hierarchy: Hierarchy) -> str:
@@ -79,7 +81,12 @@ def _cannot(request: ServingRequest, reasons: Sequence[str]) -> ServingInfeasibl
     return ServingInfeasible(
         what=f"no {' or '.join(request.modes)} replica of {request.engine} serves {request.model.name}",
         cause=f"every layout {' or '.join(reasons)}",
-        fix="leave out --set layout.…",
+        fix="leave out "
+        + (
+            " and ".join(f"--set layout.{name}={value}" for name, value in request.pins.items())
+            if request.pins
+            else "--mode, or name another engine or GPU"
+        ),
     )
 
 
@@ -89,10 +96,12 @@ def _too_large(request: ServingRequest, hierarchy: Hierarchy) -> ServingInfeasib
     size = _size(request, hierarchy)
     memory = format_bytes(hierarchy.gpu.memory_bytes)
     inputs, outputs = job.input_tokens_p99 or job.input_tokens, job.output_tokens_p99 or job.output_tokens
-    longest = f"{inputs} + {outputs}"
+    longest = f"{inputs:,} + {outputs:,}"
+    tail = job.input_tokens_p99 is not None or job.output_tokens_p99 is not None
+    means = f" (one in a hundred; the mean is {job.input_tokens:,} + {job.output_tokens:,})" if tail else ""
     return ServingInfeasible(
         what=f"{request.model.name} in {'/'.join(request.weights)} does not fit on {size} × {request.gpu}",
-        cause=f"no layout leaves room for two requests of {longest} tokens in {memory} each",
+        cause=f"no layout leaves room for two requests of {longest} tokens{means} in {memory} each",
         fix="use more or larger GPUs",
     )
 

@@ -260,3 +260,37 @@ def test_a_folder_that_starts_the_fleet_is_written_into_an_empty_one(tmp_path: P
     again = serve(*question, "--save-dir", str(folder))
     assert again.returncode == 2
     assert "there are files in it" in again.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "longest"),
+    [
+        (
+            (
+                "--model",
+                "70b",
+                "--gpus",
+                "2",
+                "--rate",
+                "1/s",
+                "--input",
+                "100000",
+                "--output-tokens",
+                "1000",
+            ),
+            "129,",
+        ),
+        (
+            ("--model", "deepseek-v3", "--gpus", "8", "--weights", "bf16", "--rate", "1/s"),
+            "8,012 + 844 tokens",
+        ),
+    ],
+)
+def test_what_does_not_fit_says_so_and_names_the_length(words: tuple[str, ...], longest: str) -> None:
+    """Never what to leave out that nobody gave; the tail of the lengths is beside their mean."""
+    answer = plan("serve", "--gpu", "h100-sxm", *words)
+    assert answer.returncode == 1
+    assert "does not fit on" in answer.stderr
+    assert longest in answer.stderr
+    assert "(one in a hundred; the mean is " in answer.stderr
+    assert "--set" not in answer.stderr

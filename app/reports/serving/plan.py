@@ -115,7 +115,9 @@ def _chance(plan: ServingPlan) -> list[tuple[str, str]]:
     """How surely the limits are kept, and the fleet that is best by prediction where it is another one."""
     pairs = []
     if plan.estimate.limits:
-        short = "" if plan.is_sure else f": short of {format_chance(SURE)}, which no measured fleet reaches"
+        among = f" of up to {plan.request.num_gpus} GPUs" if plan.request.num_gpus else ""
+        short = f": short of {format_chance(SURE)}, which no measured fleet{among} reaches"
+        short = "" if plan.is_sure else short
         pairs.append(("chance of limits", f"{format_chance(plan.chance)}{short}"))
     if (other := plan.daring) is not None:
         sized = plan.request.num_gpus is not None and plan.request.job.request_rate_per_s is None

@@ -64,3 +64,12 @@ def test_what_is_no_range_of_gpus_is_refused(text: str) -> None:
     """The smaller end first, both numbers."""
     with pytest.raises(InputError):
         read_gpu_range(text, 1024)
+
+
+@pytest.mark.parametrize(("gpus", "rented"), [("..8", 8), ("2..16", 8), ("..4", 4)])
+def test_nodes_are_rented_whole_in_a_range_too(gpus: str, rented: int) -> None:
+    """Half a node costs what all of it does: cheapest is a whole one, where the range holds one."""
+    asked = Flags(model="llama-3.2-1b", gpus=gpus, objective="cost", tokens="10B", sequence_length="2048")
+    result = plan_asked(asked)[0]
+    assert isinstance(result, Plan)
+    assert result.request.cluster.num_gpus >= rented
