@@ -15,7 +15,8 @@ from topology.fabric.hierarchy import Hierarchy
 
 UNCERTAINTY = 0.05
 """Share by which estimated caches differ from those that engines printed
-(`tests/published/costmodel/serving/test_kv_cache.py`)."""
+(`tests/published/costmodel/serving/test_kv_cache.py`); taken of all that is estimated, since a cache is
+what that leaves: beside weights that nearly fill the GPU a small one is known to no twentieth of itself."""
 WHOLE_MEMORY = 1.0
 
 
@@ -28,6 +29,9 @@ class Start:
         cache_bytes: Cache that is left; below 0 where the weights alone are too much.
         cache_tokens: Tokens of a full-length request that it holds, over an attention rank.
         longest: Tokens of a full-length request: as was asked, or the model's context.
+        request_bytes: Cache of one such request.
+        estimated_bytes: What the cache lies beside and nobody printed: engine, activations, and weights but
+            those of a known checkpoint.
         certain: Whether the GPUs are known; a verdict on a guess has no licence.
         refuses: Whether the engine refuses to start where one such request does not fit.
         known: What is known of the checkpoint, in words.
@@ -38,6 +42,8 @@ class Start:
     cache_bytes: float
     cache_tokens: int
     longest: int
+    request_bytes: float
+    estimated_bytes: float
     refuses: bool
     certain: bool = True
     known: str = ""
@@ -53,7 +59,8 @@ class Start:
         """False where the upper end of the cache is too small, None where only the estimate is."""
         if self.concurrency >= 1 or not self.refuses:
             return True
-        return False if self.certain and self.concurrency * (1 + UNCERTAINTY) < 1 else None
+        most_bytes = self.cache_bytes + UNCERTAINTY * (self.estimated_bytes + max(self.cache_bytes, 0.0))
+        return False if self.certain and most_bytes < self.request_bytes else None
 
     @property
     def finding(self) -> tuple[str, str] | None:
@@ -101,11 +108,16 @@ def start_of(server: Server, request: ServingRequest, hierarchy: Hierarchy) -> S
         "free": fraction * (memory - held - parts.activations_bytes),
     }[stack.fraction_of]
     longest = server.longest or server.model.max_sequence_length
+    token_bytes = kv_bytes_per_token(deployment, longest)
     return Start(
         weights_bytes=parts.weights_bytes + wider,
         cache_bytes=cache,
-        cache_tokens=int(cache // kv_bytes_per_token(deployment, longest)),
+        cache_tokens=int(cache // token_bytes),
         longest=longest,
+        request_bytes=longest * token_bytes,
+        estimated_bytes=parts.overhead_bytes
+        + parts.activations_bytes
+        + parts.weights_bytes * (known is None),
         certain=server.knows_gpu,
         refuses=stack.refuses_long_context and not server.fits_length,
         known="" if known is None else f"{known.unquantized} ({known.source})",

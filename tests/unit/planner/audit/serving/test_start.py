@@ -58,6 +58,17 @@ def test_a_server_starts_where_its_cache_holds_a_full_request(words: str, gpu: s
     assert ("does not start" in answer.headline) is not starts
 
 
+@pytest.mark.parametrize("length", [24_576, 32_768])
+def test_a_small_cache_beside_large_weights_is_no_verdict(length: int) -> None:
+    """Three gigabytes beside 65 that are estimated: it may start, and nothing fails on a guess."""
+    words = "vllm serve Qwen/Qwen2.5-32B-Instruct --tensor-parallel-size 1 --kv-cache-dtype fp8"
+    found = audit(f"{words} --gpu-memory-utilization 0.9 --max-model-len {length}")
+    assert found.start is not None
+    assert found.start.concurrency < 1
+    assert (found.start.starts, found.fits) == (None, None)
+    assert "may not start" in found.start.finding[0]  # type: ignore[index]  # it has one
+
+
 def test_what_is_wrong_stands_first_with_the_memory_in_the_words_of_the_engine() -> None:
     """Weights, cache and concurrency, above what was read from the files."""
     found = audit(f"{LLAMA} --gpu-memory-utilization 0.9")
