@@ -27,7 +27,7 @@ HERE = Path(__file__).resolve().parent
 TOLD = tuple(
     str(HERE / folder)
     for folder in (
-        "app", "cli", "unit/meshplan", "unit/planner/analysis", "unit/planner/audit", "unit/planner/campaign",
+        "app", "cli", "property/one_truth", "unit/meshplan", "unit/planner/analysis", "unit/planner/audit", "unit/planner/campaign",
         "unit/planner/deployment", "unit/planner/engines", "unit/planner/formats", "unit/planner/launch",
         "unit/planner/questions", "unit/planner/serving/test_limit_steps.py", "unit/planner/test_compare.py",
     )

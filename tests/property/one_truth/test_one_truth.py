@@ -1,8 +1,9 @@
 """A quantity has one value on every surface, and a word stands only where its number carries it.
 
 Random questions of training, campaigns, serving and audits go through the command line, JSON, CSV, Markdown, the
-report, the saved folder and the pages. Values are read from what is printed, by their labels. `python
-benchmarks/one_truth.py --questions 200` asks more.
+report, the saved folder and the pages. Values are read from what is printed, by their labels. A search that this
+process has done is not done again (`tests/answers.py`); `python benchmarks/one_truth.py --questions 200` asks more,
+each surface by itself.
 """
 
 import re
@@ -13,7 +14,6 @@ import pytest
 from tests.counts import tries
 from tests.property.one_truth.claims import CLAIMS, unsupported
 from tests.property.one_truth.lines import Line
-from tests.property.one_truth.memo import searched_once
 from tests.property.one_truth.quantities import PATTERNS, Statement, contradictions, statements, values_in
 from tests.property.one_truth.questions import KINDS, question
 from tests.property.one_truth.surfaces import ANSWERED, limited, surfaces
@@ -35,23 +35,21 @@ LEAST_STATED = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", range(QUESTIONS))
-def test_one_question_has_one_answer_everywhere(number, tmp_path):
+def test_one_question_has_one_answer_everywhere(number, tmp_path, pages_answer_here):
     """No two surfaces give one quantity two values; no word stands against the numbers beside it."""
-    with searched_once():
-        asked = limited(question(number))
-        _, lines = surfaces(asked, tmp_path, every=number % (QUESTIONS // ON_EVERY_PAGE) == 0)
+    asked = limited(question(number))
+    _, lines = surfaces(asked, tmp_path, every=number % (QUESTIONS // ON_EVERY_PAGE) == 0)
     stated = statements(lines, PATTERNS[asked.kind])
     assert contradictions(stated) == []
     assert unsupported(lines, stated) == []
 
 
 @pytest.fixture(scope="module", params=sorted(SEEDED))
-def answered(request, tmp_path_factory):
+def answered(request, tmp_path_factory, pages_answer_here):
     """The kind of a question, and its lines on all surfaces."""
     for number in range(SEEDED[request.param], 60, len(KINDS)):
-        with searched_once():
-            asked = limited(question(number))
-            code, lines = surfaces(asked, tmp_path_factory.mktemp(request.param))
+        asked = limited(question(number))
+        code, lines = surfaces(asked, tmp_path_factory.mktemp(request.param))
         stated = statements(lines, PATTERNS[request.param])
         if code == ANSWERED and stated.keys() >= LEAST_STATED[request.param].keys():
             return request.param, lines
