@@ -77,7 +77,7 @@ class Explanation:
     links: tuple[str, ...]
     runner_up: RunnerUp | None
     what_if: tuple[WhatIf, ...]
-    switches: tuple[SwitchEffect, ...]
+    switches: tuple[SwitchEffect, ...] = ()
 
 
 def explain(plan: Plan, cal: Calibration | None = None) -> Explanation:
