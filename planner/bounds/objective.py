@@ -40,8 +40,8 @@ class Goal:
 
     ``step-time`` and ``memory``: t. ``cost``: R·t·o(G), rented GPU-seconds of a step, to which money per
     token is proportional; D·t·o(G) where `rates` tell the prices of unlike nodes in the order of ranks.
-    ``gpus``: G + t/(2·limit), fewest GPUs first and the fastest of those. Steps alone must keep the limit,
-    and the whole run, failures included, the deadline with a chance of `costmodel.campaign.record.KEPT`.
+    ``gpus``: R + t/(2·limit), fewest rented GPUs first and the fastest of those. Steps alone must keep the
+    limit, and the whole run, failures included, the deadline with a chance of `costmodel.campaign.record.KEPT`.
 
     Attributes:
         objective: what is asked for.
@@ -65,13 +65,13 @@ class Goal:
     def score(self, num_gpus: Any, step_s: Any, paid: Any = None) -> Vector:
         """Score of layouts that use this many GPUs and take these seconds per step.
 
-        `paid` are the dollars of an hour of their nodes where `rates` are known and they are not the first.
+        `paid` is what an hour of their nodes costs, GPUs or dollars, where these are not the first.
         """
         G, t = np.asarray(num_gpus, dtype=np.float64), np.asarray(step_s, dtype=np.float64)
         if self.objective == "cost":
             t = self._paid(G, paid) * t
         elif self.objective == "gpus":
-            t = np.where(t <= self._longest_s(G, t), G + t / (2 * self.limit_s), np.inf)
+            t = np.where(t <= self._longest_s(G, t), self._rented(G, paid) + t / (2 * self.limit_s), np.inf)
         return t
 
     def shortened(self, score: float, share: float) -> float:
@@ -90,7 +90,7 @@ class Goal:
         if self.objective == "cost":
             return np.asarray(score / self._paid(G, paid))
         if self.objective == "gpus":
-            t = np.minimum((score - G) * 2 * self.limit_s, self.limit_s)
+            t = np.minimum((score - self._rented(G, paid)) * 2 * self.limit_s, self.limit_s)
             return np.minimum(t, self._longest_s(G, t))
         return np.full(G.shape, score)
 
@@ -101,12 +101,20 @@ class Goal:
         return self.outlook.keeps(layout, full)
 
     def _paid(self, num_gpus: Vector, paid: Any) -> Vector:
-        """What an hour of a run on these GPUs costs: the number of rented ones where all cost the same."""
+        """What an hour of a run on these GPUs costs, with the hours of a run beyond its steps."""
+        more = 1.0 if self.outlook is None else self.outlook.overhead(num_gpus)
+        return np.asarray(self._hour(num_gpus, paid) * more, dtype=np.float64)
+
+    def _rented(self, num_gpus: Vector, paid: Any) -> Vector:
+        """GPUs of the nodes: a whole number, which a bound may miss by its rounding."""
+        return np.rint(self._hour(num_gpus, paid))
+
+    def _hour(self, num_gpus: Vector, paid: Any) -> Vector:
+        """What an hour of the nodes costs: the number of rented GPUs where all cost the same."""
         if paid is None:
             rented = rented_gpus(self.units, num_gpus) if self.units else num_gpus
             paid = usd_per_hour(self.rates, rented) if self.rates else rented
-        more = 1.0 if self.outlook is None else self.outlook.overhead(num_gpus)
-        return np.asarray(paid * more, dtype=np.float64)
+        return np.asarray(paid, dtype=np.float64)
 
     def _longest_s(self, num_gpus: Vector, step_s: Vector) -> Vector:
         """Longest step that may keep the deadline on so many GPUs; looked at where steps alone would."""
@@ -132,7 +140,8 @@ def goal_of(request: PlanRequest) -> Goal:
             fix="give both, for example --tokens 1T --deadline 30d",
         )
     steps = math.ceil(job.total_tokens / job.tokens_per_step)
-    return Goal(objective="gpus", limit_s=job.deadline_s / steps, outlook=_outlook(request))
+    units = gpus_in_rank_order(request.cluster)
+    return Goal(objective="gpus", limit_s=job.deadline_s / steps, units=units, outlook=_outlook(request))
 
 
 def _outlook(request: PlanRequest) -> Outlook | None:
@@ -147,7 +156,7 @@ def _outlook(request: PlanRequest) -> Outlook | None:
 def goal_of_plan(plan: Plan) -> Goal:
     """The goal of a plan's request, with the dollars (or GPUs) of the very nodes that its stages run on."""
     goal, G = goal_of(plan.request), plan.layout.num_gpus
-    if goal.objective != "cost":
+    if goal.objective not in RENTS_WHAT_IT_USES:
         return goal
     hour = (
         paid_usd_per_hour(plan) if goal.rates else paid_gpus_of(plan.request, plan.layout, plan.kind_of_stage)

@@ -28,10 +28,11 @@ def test_a_step_back_and_forth_survives_a_reload(page, dashboard):
     settle(page)
     assert metric(page, "Step time") == after
     steps(page, "Undo")
-    assert "tp=8" in page.url
-    assert "precision" not in page.url
+    page.wait_for_url(lambda url: "tp=8" in url and "precision" not in url)
+    settle(page)
     steps(page, "Undo")
-    assert "tp=8" not in page.url
+    page.wait_for_url(lambda url: "tp=8" not in url)
+    settle(page)
     assert metric(page, "Step time") == before
     assert page.get_by_role("button", name="Undo").is_disabled()
     page.get_by_role("button", name="Redo").focus()

@@ -100,7 +100,7 @@ class UnlikeSearch:
         """Prices of the kinds of node, alike where they have one price; none where the goal asks none."""
         if self.goal.rates:
             return rates_of_kinds(self.request.cluster) or ()
-        kinds = kinds_of(self.request.cluster) if self.goal.objective == "cost" else ()
+        kinds = kinds_of(self.request.cluster) if self.goal.rents_what_it_uses else ()
         return tuple((kind.count * kind.gpus_per_node, 1.0) for kind in kinds)
 
     @property

@@ -115,6 +115,31 @@ def test_a_rented_node_is_used_whole() -> None:
     assert cheapest.layout.num_gpus == 8
 
 
+@pytest.mark.parametrize(
+    ("gpus_per_node", "batch", "days"), [(8, 96, 4.0), (8, 64, 6.0), (8, 60, 7.0), (4, 96, 4.0)]
+)
+def test_the_fewest_gpus_are_of_the_fewest_nodes_that_keep_the_deadline_and_the_fastest_on_them(
+    gpus_per_node: int, batch: int, days: float
+) -> None:
+    """Each number of whole nodes by itself at its fastest: the first whose run keeps the deadline nine times in ten."""
+    cluster = nodes_of(32 // gpus_per_node, gpus_per_node)
+    (node,) = cluster.nodes
+    question = asked(cluster, "gpus", tokens=10**11, deadline_s=days * DAY, batch=batch)
+    fewest = None
+    for count in range(1, node.count + 1):
+        rented = replace(question, cluster=replace(cluster, nodes=(node.times(count),)))
+        found = search(replace(rented, objective="step-time"), CAL)
+        if isinstance(found, Plan) and goal_of(rented).keeps(found.layout, found.estimate):
+            fewest = found
+            break
+    answer = search(question, CAL)
+    assert isinstance(answer, Plan) == (fewest is not None)
+    if isinstance(answer, Plan) and fewest is not None:
+        rented_here = -(-answer.layout.num_gpus // gpus_per_node) * gpus_per_node
+        assert rented_here == fewest.request.cluster.num_gpus
+        assert answer.estimate.step_time_s == pytest.approx(fewest.estimate.step_time_s, rel=1e-6)
+
+
 @pytest.mark.parametrize("days", [4.0, 6.0, 9.0])
 def test_the_fewest_gpus_keep_the_deadline_failures_included_and_the_proof_holds(days: float) -> None:
     """Nine times in ten; the certificate is derived anew, and no bound of the search was too strict."""
