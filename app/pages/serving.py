@@ -100,7 +100,7 @@ def show_fleet_numbers(plan: ServingPlan) -> None:
         (f"First token, {at}", format_seconds(estimate.limits["ttft"].predicted_s)),
         (f"Per token, {at}", format_seconds(estimate.limits["tpot"].predicted_s)),
         ("Tokens/s/GPU", f"{estimate.tokens_per_s_per_gpu:,.0f}"),
-        ("Serves", f"{estimate.capacity_requests_per_s:.3g}/s"),
+        ("Serves", f"{estimate.served_per_s:.3g}/s"),
         ("Chance of limits", format_chance(plan.chance)),
         ("Runs", f"{plan.evidence.rows}"),
         ("$ per M output", format_usd(estimate.usd_per_million_output_tokens)),

@@ -40,8 +40,9 @@ class Goal:
 
     ``step-time`` and ``memory``: t. ``cost``: R·t·o(G), rented GPU-seconds of a step, to which money per
     token is proportional; D·t·o(G) where `rates` tell the prices of unlike nodes in the order of ranks.
-    ``gpus``: R + t/(2·limit), fewest rented GPUs first and the fastest of those. Steps alone must keep the
-    limit, and the whole run, failures included, the deadline with a chance of `costmodel.campaign.record.KEPT`.
+    ``gpus``: R + t/(2·limit), fewest rented GPUs first and the fastest of those. Steps alone must keep
+    the limit, and the whole run, failures included, the deadline with a chance of
+    `costmodel.campaign.record.KEPT`.
 
     Attributes:
         objective: what is asked for.

@@ -60,7 +60,7 @@ def plan_of_fleet(
     deployment, spare = run.decode.deployment, run.selection.spare
     rental = rental_of(request, run)
     rented = rental.machines * request.machine_gpus if rental else request.num_gpus or run.num_gpus
-    return ServingPlan(
+    plan = ServingPlan(
         request=request,
         mode="disaggregated" if run.prefill else "aggregated",
         weights=deployment.weights,
@@ -82,6 +82,9 @@ def plan_of_fleet(
             "kernel and collective times: see costmodel/data/kernels/fits.json",
         ),
     )
+    if optimality.status == "proven" and not plan.is_sure:
+        return replace(plan, optimality=replace(optimality, status="best-under-cost-model"))
+    return plan
 
 
 def rental_of(request: ServingRequest, run: FleetRun) -> Rental | None:
@@ -108,6 +111,13 @@ def _evidence(run: FleetRun, measured: FleetRun | None) -> ServingEvidence:
     return ServingEvidence(rows=evidence.rows, not_measured=evidence.not_measured, best_measured=best)
 
 
+def _capacity_per_s(request: ServingRequest, run: FleetRun, headroom: Headroom | None) -> float | None:
+    """The highest rate that was simulated; None of a fleet that was sized for the one rate asked for."""
+    if headroom is not None:
+        return headroom.served_per_s
+    return None if request.job.request_rate_per_s is not None else run.request_rate_per_s
+
+
 def estimate_fleet(
     cal: Calibration,
     request: ServingRequest,
@@ -130,7 +140,7 @@ def estimate_fleet(
     bands = fleet_evidence(run)
     return ServingEstimate(
         request_rate_per_s=rate,
-        capacity_requests_per_s=headroom.served_per_s if headroom is not None else rate,
+        capacity_requests_per_s=_capacity_per_s(request, run, headroom),
         output_tokens_per_s=rate * float(simulation.output_tokens.mean()),
         tokens_per_s_per_gpu=rate * float(simulation.output_tokens.mean()) / run.num_gpus,
         ttft=_percentiles(ttft, bands.ttft),

@@ -165,14 +165,14 @@ class ServingEstimate:
     """What the fleet does under its load.
 
     Rates are of the whole fleet, `utilisation` and queues of one replica. `capacity_requests_per_s` is the
-    highest rate that was simulated within the limits: the rate asked for, where one was, or that of
-    `headroom`, which a fleet of a given size has. `limits` has the limits that were asked for, by ttft, tpot
+    highest rate that was simulated within the limits: that of `headroom`, which a fleet of a given size has, or
+    what a closed loop answers; None of a fleet sized for a rate, which may serve more. `limits` has the limits that were asked for, by ttft, tpot
     and end_to_end; `drawn_anew`, by the same names, the 95 % interval of the latency at the job's percentile
     over several loads, none of a trace or a closed loop.
     """
 
     request_rate_per_s: float
-    capacity_requests_per_s: float
+    capacity_requests_per_s: float | None
     output_tokens_per_s: float
     tokens_per_s_per_gpu: float
     ttft: Percentiles
@@ -196,6 +196,16 @@ class ServingEstimate:
     prompts_found: CachedPrompts | None = None
     drawn_anew: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
+    @property
+    def served_per_s(self) -> float:
+        """Requests a second that it was seen to serve within the limits: its capacity where that is known."""
+        known = self.capacity_requests_per_s
+        return self.request_rate_per_s if known is None else known
+
+
+ServingStatus = Literal["proven", "best-under-cost-model", "best-found"]
+"""What is known of the best: *proven* is said of a fleet that keeps its limits surely, else of the cost model alone."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingOptimality:
@@ -207,7 +217,7 @@ class ServingOptimality:
     keep a limit only by sharing one queue may do with fewer GPUs.
     """
 
-    status: Literal["proven", "best-found"]
+    status: ServingStatus
     bound: float
     value: float
     enumerated: int
@@ -225,12 +235,12 @@ class ServingOptimality:
         ... ).certainty
         'proven to within 2.0%'
         """
+        words = "best under the cost model" if self.status == "best-under-cost-model" else self.status
         if self.gap < LEAST_GAP:
-            return self.status
-        to = "to within" if self.status == "proven" else "at most"
-        return f"{self.status}{'' if self.status == 'proven' else ','} {to} {self.gap:.1%}" + (
-            "" if self.status == "proven" else " from the best"
-        )
+            return words
+        if self.status == "best-found":
+            return f"{words}, at most {self.gap:.1%} from the best"
+        return f"{words} to within {self.gap:.1%}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -363,8 +373,7 @@ class ServingPlan:
     @property
     def certainty(self) -> str:
         """What is proven, in words: of a fleet that may well break a limit, of the cost model alone."""
-        words = self.optimality.certainty
-        return words if self.is_sure else words.replace("proven", "best under the cost model", 1)
+        return self.optimality.certainty
 
     @property
     def pools(self) -> tuple[tuple[str, PoolPlan], ...]:

@@ -113,7 +113,7 @@ def _sized(plan: ServingPlan) -> bool:
 
 def _served(plan: ServingPlan) -> float:
     """What a fleet serves at most, requests a second."""
-    return plan.estimate.capacity_requests_per_s
+    return plan.estimate.served_per_s
 
 
 def _better(plan: ServingPlan, other: ServingPlan) -> bool:

@@ -35,7 +35,7 @@ class ServerChange:
 
 def best_per_s(plan: ServingPlan) -> float:
     """What the best server carries: what it answers in a closed loop, else what it was found to serve."""
-    return plan.estimate.capacity_requests_per_s
+    return plan.estimate.served_per_s
 
 
 def server_changes(

@@ -91,7 +91,7 @@ def _under_load(
         plan=plan,
         ttft_s=float(np.mean(run.simulation.ttft_s)),
         tpot_s=float(np.nanmean(run.simulation.tpot_s)),
-        requests_per_s=plan.estimate.capacity_requests_per_s,
+        requests_per_s=plan.estimate.served_per_s,
         broken=broken_at(run),
     )
 

@@ -59,7 +59,7 @@ def test_a_fleet_of_a_given_size_serves_more_instead() -> None:
     """Its GPUs are had already, so what a limit costs is requests a second."""
     plan, found = relaxed(gpus="2", tpot="9ms")
     loose = find_fleet(asked(gpus="2", tpot="12ms"))
-    more = loose.estimate.capacity_requests_per_s - plan.estimate.capacity_requests_per_s
+    more = loose.estimate.served_per_s - plan.estimate.served_per_s
     assert more > 0
     assert found["tpot"].more_requests_per_s == more
     assert found["tpot"].saved_gpus == 0

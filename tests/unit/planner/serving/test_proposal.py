@@ -60,6 +60,7 @@ def test_a_proposal_is_sure_and_measured_or_says_that_it_is_not(
     assert has_shortfall is (plan.chance < SURE - ROUNDING)
     text = "\n".join([answer.headline, *map(str, answer.sections)])
     assert not has_shortfall or "proven" not in text
+    assert plan.optimality.status != ("best-under-cost-model" if plan.is_sure else "proven")
     if plan.daring is not None:
         assert plan.daring.saved > 0
         assert plan.daring.chance < SURE or plan.daring.not_measured or not plan.daring.rows

@@ -38,7 +38,7 @@ def test_each_pool_has_the_rate_of_one_of_its_workers() -> None:
     found = scaling_of(CAL, plan, FABRIC, policy=ScalingPolicy())
     assert list(found.pools) == ["prefill", "decode"]
     scarcest = min(found.pools[role].rate_per_s * pool.workers for role, pool in plan.pools)
-    assert plan.estimate.capacity_requests_per_s == pytest.approx(scarcest, rel=0.1)
+    assert plan.estimate.served_per_s == pytest.approx(scarcest, rel=0.1)
     ends = [(one.fewest, one.most) for one in found.pools.values()]
     assert ends == [(1, pool.workers) for _, pool in plan.pools]
 

@@ -372,7 +372,7 @@ def test_a_fleet_with_pipeline_stages_says_that_none_were_measured() -> None:
     assert beside is not None
     assert "pp" not in beside.label
     assert beside.num_gpus <= 8
-    assert 0 < beside.capacity_requests_per_s <= 1.01 * plan.estimate.capacity_requests_per_s
+    assert 0 < beside.capacity_requests_per_s <= 1.01 * plan.estimate.served_per_s
     flat = fleet("qwen3-32b", "h100-sxm", 1, weights=("fp8",), **question)
     assert flat.evidence.best_measured is None
     assert flat.evidence.rows > 20
@@ -403,9 +403,11 @@ def test_a_search_whose_capacities_were_cut_proves_nothing() -> None:
 
 
 def test_the_capacity_of_a_plan_was_simulated() -> None:
-    """A rate without a number of GPUs is its fleet's capacity; GPUs one has carry more, and it is said how far."""
+    """None is known of a fleet sized for one rate; GPUs one has carry more, and it is said how far."""
     rate = {"request_rate_per_s": 30.0, "ttft_s": 1.0}
-    assert fleet("8b", "h100-sxm", None, **rate).estimate.capacity_requests_per_s == 30.0
+    sized_for_it = fleet("8b", "h100-sxm", None, **rate).estimate
+    assert sized_for_it.capacity_requests_per_s is None
+    assert sized_for_it.served_per_s == 30.0
     plan = fleet("8b", "h100-sxm", 8, **rate)
     room = plan.estimate.headroom
     assert room is not None
