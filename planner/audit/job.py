@@ -43,8 +43,9 @@ from planner.formats.settings import whole_or_none
 from planner.plan import PlanRequest
 from planner.questions.flags import Flags
 from planner.questions.training import understand
+from topology.base.counts import parse_count
 from topology.base.errors import InputError, UnknownNameError
-from topology.hardware.datasheets import default_gpu
+from topology.hardware.datasheets import default_gpu, sheet_named
 
 _NAME_ENDS = re.compile(
     r"(?:[-_](?:instruct|base|hf|mcore|megatron|chat|it|fp8|bf16|dequantized|[0-9]{4}|v0\.[0-9]|bnb|nf4)"
@@ -120,6 +121,9 @@ def audited_job(reading: Reading, flags: Flags) -> Job:
     if unpriced:
         return Job(missing=(unpriced,))
     spec = _model(reading, flags, notes)
+    for name, written in (("--gpus", flags.gpus), ("--sequence-length", flags.sequence_length)):
+        if written:
+            parse_count(written, name)
     gpus = flags.gpus or _gpus(reading, flags, notes)
     parsed = engine_reading_of(reading, spec, facts.count("cluster.num_gpus"))
     length = flags.sequence_length or value_of(reading, parsed, "job.sequence_length").value
@@ -131,7 +135,7 @@ def audited_job(reading: Reading, flags: Flags) -> Job:
         flags,
         model=spec.name,
         gpus=gpus,
-        gpu=flags.gpu or (None if flags.cluster else _gpu(reading, notes)),
+        gpu=_stated_gpu(reading, flags.gpu, notes) or (None if flags.cluster else _gpu(reading, notes)),
         stack=flags.stack or _stack(reading, notes),
         sequence_length=str(length),
         precision=flags.precision or _precision(reading, parsed, notes),
@@ -389,6 +393,14 @@ def _gpus(reading: Reading, flags: Flags, notes: _Notes) -> str | None:
     if not flags.cluster:
         notes.missing.append("--gpus")
     return None
+
+
+def _stated_gpu(reading: Reading, gpu: str | None, notes: _Notes) -> str | None:
+    """The GPU of the user's words, and that the files mention another."""
+    others = [name for name in reading.gpus if gpu and sheet_named(gpu).name != name]
+    if others and len(others) == len(reading.gpus):
+        notes.assumed.append(f"GPUs are {gpu}, as --gpu says; the file mentions {' and '.join(others)}")
+    return gpu
 
 
 def _gpu(reading: Reading, notes: _Notes) -> str:

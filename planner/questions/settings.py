@@ -10,6 +10,7 @@ from costmodel.switches.switch import switch, switches
 from topology.base.decode import json_value, structure, unstructure
 from topology.base.errors import InputError
 from topology.base.names import suggest
+from topology.hardware.datasheets import sheet_named
 from topology.spec import ClusterSpec, NodeSpec, TierSpec
 from topology.spec_rules import require_valid
 
@@ -81,6 +82,8 @@ def override_cluster(spec: ClusterSpec, settings: Mapping[str, str]) -> ClusterS
     """Replace fields of a cluster; fields of its nodes and tiers are replaced in every node and tier."""
     if not settings:
         return spec
+    if "gpu" in settings and settings["gpu"] not in {gpu.name for gpu in spec.gpus}:
+        settings = {**settings, "gpu": sheet_named(settings["gpu"]).name}
     kinds: tuple[type, ...] = (ClusterSpec, NodeSpec, TierSpec)
     known = {kind: {f.name for f in fields(kind)} for kind in kinds}
     _require_known(settings, sorted(known[ClusterSpec] | known[NodeSpec] | known[TierSpec]), "cluster")

@@ -129,7 +129,7 @@ def _require_single(flags: Flags) -> None:
             raise InputError(
                 what=f"{flag} {written.strip()} is a list",
                 cause=f"{' and '.join(parts)} are {len(parts)} numbers, and one is planned here{joined}",
-                fix=f"give {flag} {''.join(parts)}"
+                fix=f"give {flag} {''.join(parts).lstrip('0')}"
                 if grouped and any(part.startswith("0") for part in parts)
                 else command_line(replace(flags, **swept), "plan sweep"),
             )
@@ -282,7 +282,9 @@ def _find_cluster(flags: Flags) -> ClusterSpec:
             fix="give --cluster or --gpu",
         )  # fmt: skip
     if flags.cluster:
-        return cluster(flags.cluster, num_gpus, flags.gpu or "").spec
+        stated = settings_by_group(flags.settings)["cluster"].get("gpu", "")
+        gpu = flags.gpu or (stated if dumps_named(flags.cluster) else "")
+        return cluster(flags.cluster, num_gpus, gpu).spec
     if num_gpus is None:
         raise InputError(
             what="the number of GPUs is not known", cause="neither --gpus nor --cluster was given",

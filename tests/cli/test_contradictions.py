@@ -27,6 +27,30 @@ def test_a_flag_and_a_setting_that_differ_are_refused(capsys, words, flag):
     assert "contradict each other" in error
 
 
+NODES = """apiVersion: v1
+kind: List
+items:
+- kind: Node
+  metadata: {name: n1, labels: {nvidia.com/gpu.product: NVIDIA-H100-80GB-HBM3, nvidia.com/gpu.count: "8"}}
+"""
+
+
+@pytest.mark.parametrize("words", [["--gpu", "b200"], ["--set", "cluster.gpu=b200"]])
+def test_a_dump_that_names_its_gpu_is_of_no_other(tmp_path, capsys, words):
+    """However the other is said."""
+    dump = tmp_path / "nodes.yaml"
+    dump.write_text(NODES)
+    assert run(["--model", "8b", "--cluster", str(dump), *words]) == 2
+    assert "two kinds of GPU are stated for the same hosts" in capsys.readouterr().err
+
+
+def test_a_gpu_has_one_name_however_it_is_said(capsys):
+    """By its flag and by its field."""
+    for words in (["--gpu", "b200"], ["--set", "cluster.gpu=b200"]):
+        assert run(["estimate", *QUESTION, "--set", "layout.tp=8", "--json", *words]) == 0
+        assert json.loads(capsys.readouterr().out)["request"]["cluster"]["nodes"][0]["gpu"] == "b200-sxm"
+
+
 @pytest.mark.parametrize(
     "words",
     [

@@ -23,7 +23,7 @@ from tests.cli.commands import plan
 from topology.base.errors import InputError
 
 ROOT = Path(__file__).parents[2]
-LISTS = ("32,64", "32 64", "1,6", "256,512", "8;16", "[32, 64]")
+LISTS = ("32,64", "32 64", "1,6", "256,512", "8;16", "[32, 64]", "0,032", "1,024,2,048")
 BASE: dict[str, tuple[str, ...]] = {
     "serve": ("--model", "8b", "--gpu", "h100-sxm"),
     "bench": (),

@@ -31,7 +31,9 @@ SUFFIXES: Final = {
 LARGEST_COUNT = 10**18
 
 _COUNT = re.compile(r"(\d+(?:\.\d+)?(?:e\+?\d{1,2})?) ?([a-z]?)", re.ASCII)
-_GROUPED = re.compile(r"\d{1,3}(?:(?:,\d{3})+|(?:_\d{3})+)", re.ASCII)
+_GROUPED = re.compile(r"[1-9]\d{0,2}(?:(?:,\d{3})+|(?:_\d{3})+)", re.ASCII)
+_GROUP_BEHIND = re.compile(r"0\d{2}", re.ASCII)
+_COMMA_FOR_POINT = re.compile(r"\d+,\d{1,2}[a-z]", re.ASCII)
 _GROUPED_BY_POINTS = re.compile(r"\d{1,3}\.0{3}")
 _NUMERIC = re.compile(r"[-+]?\d[\d.,_]*[kKmM]?", re.ASCII)
 _SEPARATOR = re.compile(r"\s*[,;]\s*|\s+(?=\d)")
@@ -55,11 +57,23 @@ def parse_count(text: str, flag: str, *, largest: int = LARGEST_COUNT, suffixes:
         InputError: it is a list, no whole number above zero, or more than the largest.
     """
     cleaned = text.strip().lower()
+    if _COMMA_FOR_POINT.fullmatch(cleaned):
+        raise InputError(
+            what=f"{flag} {text.strip()} is a list, or has a comma for a point",
+            cause=f"{flag} takes one number, and commas stand between its groups of three digits",
+            fix=f"for one number give {flag} {text.strip().replace(',', '.')}",
+        )
     if len(listed := listed_counts(text)) > 1:
         raise InputError(
             what=f"{flag} {text.strip()} is a list",
             cause=f"{flag} takes one number, and {' and '.join(map(shown, listed))} are {len(listed)}",
-            fix=f"give one of them: {flag} {listed[0]}",
+            fix=f"give one of them: {flag} {next((each for each in listed if each.strip('0')), listed[0])}",
+        )
+    if ".." in cleaned:
+        raise InputError(
+            what=f"{flag} {text.strip()} is a range",
+            cause=f"{flag} takes one number here",
+            fix=f"give {flag} {cleaned.rpartition('..')[2] or 8}, or leave {flag} out",
         )
     if _GROUPED.fullmatch(cleaned):
         cleaned = cleaned.replace(",", "").replace("_", "")
@@ -82,16 +96,31 @@ def listed_counts(text: str) -> tuple[str, ...]:
 
     Groups of three digits are one number. Where each is the one before times a power of two, as counts that
     people compare are (`256,512`), they may be a list as well: neither is guessed, and `parse_count` refuses.
+    No number of a list begins with a zero, so such a group belongs to the number before it.
 
     >>> listed_counts("32,64"), listed_counts("256,512"), listed_counts("16,384"), listed_counts("8")
     (('32', '64'), ('256', '512'), ('16,384',), ('8',))
-    >>> listed_counts("32 64")
-    ('32', '64')
+    >>> listed_counts("32 64"), listed_counts("1,024,2,048")
+    (('32', '64'), ('1024', '2048'))
     """
     cleaned = text.strip().strip("[]()").strip()
     parts = tuple(part for part in _SEPARATOR.split(cleaned) if part)
     result = len(parts) == 1 or (_GROUPED.fullmatch(cleaned) and not _doubles(parts))
-    return (cleaned,) if result or not parts else parts
+    if result or not parts:
+        return (cleaned,)
+    joined = _rejoined(parts)
+    return joined if len(joined) > 1 else parts
+
+
+def _rejoined(parts: tuple[str, ...]) -> tuple[str, ...]:
+    """Numbers with the groups that belong to them: those of three digits that begin with a zero."""
+    numbers: list[str] = []
+    for part in parts:
+        if numbers and _GROUP_BEHIND.fullmatch(part) and numbers[-1].isdecimal() and numbers[-1][0] != "0":
+            numbers[-1] += part
+        else:
+            numbers.append(part)
+    return tuple(numbers)
 
 
 def is_numeral(text: str) -> bool:
