@@ -1,4 +1,4 @@
-"""Changes as their readers would write them: applied to the words of a script, which are then judged again.
+"""Changes as their readers would write them: applied to the words of a file, which are then judged again.
 
 What this reader itself calls illegal afterwards is no advice. An export that stands in the way goes with the
 words that it forbids.
@@ -6,9 +6,12 @@ words that it forbids.
 
 from __future__ import annotations
 
+import json
+import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 from planner.audit.changes import Change
 from planner.audit.conclusions import conclude
@@ -22,18 +25,18 @@ from planner.questions.flags import Flags
 from topology.base.errors import InputError
 from topology.builders import build
 
+_FIELD = re.compile(r"([^-\s=:][^\s=:]*)\s*(?:=|:\s)\s*(.*)", re.DOTALL)
+"""A field and its value, as TOML, YAML and overrides write them."""
+
 
 def legal_changes(reading: Reading, changes: tuple[Change, ...], flags: Flags) -> Iterator[Change]:
-    """Changes of a script after which it is legal, with what else has to go for that.
+    """Changes of files after which they are legal, with what else has to go for that.
 
     Args:
-        reading: The files; those that are no scripts are told in other words, which are not judged here.
+        reading: The files.
         changes: What is proposed.
         flags: What holds beside the files.
     """
-    if next(iter(reading.kinds.values()), "") not in ("shell", "page"):
-        yield from changes
-        return
     for change in changes:
         if any(not _has_word(reading, word) for word in change.remove):
             continue  # nobody can take away what is not there
@@ -84,15 +87,24 @@ def _has_word(reading: Reading, word: str) -> bool:
 def _settings(change: Change, file: str) -> Iterator[Setting]:
     """The words that a change writes, as settings of a file."""
     for word in change.set:
-        flag = word.startswith("-")
-        name, *values = shlex.split(word) if flag or "=" not in word else word.split("=", 1)
+        field = _FIELD.fullmatch(word)
+        is_field = field is not None
+        name, *values = field.groups() if field else shlex.split(word)
         yield Setting(
-            name=name.lstrip("-"),
-            value=values[0] if values else True,
+            name=name.strip().lstrip("-"),
+            value=_value(values[0]) if is_field else values[0] if values else True,
             line=0,
             file=file,
             more=tuple(values[1:]),
         )
+
+
+def _value(text: str) -> Any:
+    """The value of a field as its file would hold it: a number, a truth or a list, else the text."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
 
 
 def _key(name: str) -> str:

@@ -165,10 +165,10 @@ class ServingEstimate:
     """What the fleet does under its load.
 
     Rates are of the whole fleet, `utilisation` and queues of one replica. `capacity_requests_per_s` is the
-    highest rate that was simulated within the limits: that of `headroom`, which a fleet of a given size has, or
-    what a closed loop answers; None of a fleet sized for a rate, which may serve more. `limits` has the limits that were asked for, by ttft, tpot
-    and end_to_end; `drawn_anew`, by the same names, the 95 % interval of the latency at the job's percentile
-    over several loads, none of a trace or a closed loop.
+    highest rate that was simulated within the limits: that of `headroom`, which a fleet of a given size has,
+    or what a closed loop answers; None of a fleet sized for a rate, which may serve more. `limits` has the
+    limits that were asked for, by ttft, tpot and end_to_end; `drawn_anew`, by the same names, the 95 %
+    interval of the latency at the job's percentile over several loads, none of a trace or a closed loop.
     """
 
     request_rate_per_s: float
@@ -204,7 +204,7 @@ class ServingEstimate:
 
 
 ServingStatus = Literal["proven", "best-under-cost-model", "best-found"]
-"""What is known of the best: *proven* is said of a fleet that keeps its limits surely, else of the cost model alone."""
+"""What is known of the best; *proven* is said of a fleet that keeps its limits surely alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

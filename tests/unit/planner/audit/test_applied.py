@@ -1,8 +1,12 @@
 """Advice that is followed: every proposed change, written into the words of its script, is legal there."""
 
 import re
+import tomllib
+from dataclasses import replace
 
 import pytest
+import tomlkit
+import yaml
 
 from costmodel.kernels.tables import load_calibration
 from planner.audit.applied import applied
@@ -40,6 +44,45 @@ TRAINER = (
     "deepspeed --num_gpus 8 train.py --model_name_or_path meta-llama/Llama-3.1-8B --per_device_train_batch_size 1 "
     "--gradient_accumulation_steps 8 --bf16 true --gradient_checkpointing true --deepspeed ds.json --max_seq_length 4096"
 )
+TITAN = """[model]
+name = "llama3"
+flavor = "8B"
+[training]
+local_batch_size = 1
+seq_len = 8192
+[parallelism]
+data_parallel_replicate_degree = 1
+data_parallel_shard_degree = -1
+tensor_parallel_degree = 8
+[activation_checkpoint]
+mode = "full"
+"""
+NEMO = """trainer: {num_nodes: 4, devices: 8, precision: bf16}
+model:
+  micro_batch_size: 1
+  global_batch_size: 128
+  tensor_model_parallel_size: 4
+  pipeline_model_parallel_size: 1
+  encoder_seq_length: 4096
+  num_layers: 32
+  hidden_size: 4096
+  ffn_hidden_size: 11008
+  num_attention_heads: 32
+  activation: fast-swiglu
+  sequence_parallel: false
+  optim: {name: distributed_fused_adam}
+"""
+FACTORY = """model_name_or_path: meta-llama/Llama-3.1-8B
+stage: sft
+finetuning_type: full
+deepspeed: ds_z3.json
+cutoff_len: 4096
+per_device_train_batch_size: 2
+gradient_accumulation_steps: 2
+gradient_checkpointing: true
+bf16: true
+"""
+FILES = {"job.toml": TITAN, "nemo.yaml": NEMO, "factory.yaml": FACTORY}
 FLAGS = Flags(gpu="h100-sxm")
 
 
@@ -102,3 +145,32 @@ def test_stages_of_another_launcher_are_told_in_its_words_or_not_at_all():
     words = [word for text in (DEEPSPEED, TRAINER) for change in audit(text).changes for word in change.set]
     assert not any("distributed-optimizer" in word or "fsdp" in word for word in words)
     assert all("zero" not in word or word.startswith("--zero-stage") for word in words)
+
+
+def edited_file(name: str, text: str, change: Change) -> str:
+    """A file as a user edits it: its fields by their paths."""
+    words = tomllib.loads(text) if name.endswith(".toml") else yaml.safe_load(text)
+    for word in change.set:
+        path, _, value = word.partition(" = " if name.endswith(".toml") else ": ")
+        read = tomllib.loads(f"value = {value}")["value"] if name.endswith(".toml") else yaml.safe_load(value)
+        *sections, last = path.split(".")
+        place = words
+        for section in sections:
+            place = place.setdefault(section, {})
+        place[last] = read
+    return tomlkit.dumps(words) if name.endswith(".toml") else yaml.safe_dump(words)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_with_a_proposed_change_is_legal_and_is_the_job_that_the_change_says(name):
+    flags = replace(FLAGS, gpus="32", model=None if name == "nemo.yaml" else "llama-3.1-8b")
+    reading = read_texts({name: FILES[name]})
+    found = audited(reading, flags, load_calibration())
+    told = [change for change in found.changes if change.set]
+    assert told or name == "factory.yaml"
+    for change in told:
+        after = read_texts({name: edited_file(name, FILES[name], change)})
+        by_words = audited_job(applied(reading, change), flags).layout
+        assert by_words is not None
+        assert by_words == audited_job(after, flags).layout
+        assert not is_illegal(audited(after, flags, load_calibration()).findings)
