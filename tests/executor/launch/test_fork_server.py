@@ -104,14 +104,13 @@ def test_it_ends_as_a_started_one_does(forking: Forking, served: Path, words: st
 
 def test_a_launcher_that_is_killed_leaves_no_server(forking: Forking, tmp_path: Path) -> None:
     """Its ranks are forked from a server of its own, which goes with it."""
-    os.mkfifo(tmp_path / "waits")
     launcher = subprocess.Popen(
-        [sys.executable, "-P", "-m", "executor.launch.supervise", str(tmp_path / "waits")]
-    )
+        [sys.executable, "-P", "-m", "app", "run", "-"], stdin=subprocess.PIPE, cwd=tmp_path
+    )  # it waits for a plan
     try:
         assert wait_for(lambda: len(family(launcher.pid)) == 2)
         members = family(launcher.pid)
     finally:
         launcher.send_signal(signal.SIGKILL)
-        launcher.wait()
+        launcher.communicate()
     assert wait_for(lambda: not any(map(alive, members)))

@@ -56,6 +56,7 @@ def test_work_alone_stops_the_solver(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_solver_that_the_clock_stops_says_so(verb: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Such an answer is of this machine: it is not proven, and the plan says what stopped it."""
     monkeypatch.setattr(cpsat, "MOST_SECONDS", 1.0)
+    monkeypatch.setattr(integer_program, "WORK_LIMIT", 1e9)  # more than any machine does in that time
     plan = answer(verb)
     assert STOPPED_BY_CLOCK in plan.assumptions
     assert plan.optimality.status == "best-found"
