@@ -54,6 +54,7 @@ class Fleet:
         "_arrived",
         "_blocked",
         "_closed",
+        "_computing",
         "_count",
         "_entered",
         "_holder",
@@ -89,6 +90,7 @@ class Fleet:
         self._holder: dict[int, int] = {}
         self._ready: list[tuple[float, int, int]] = []
         self._blocked: set[int] = set()
+        self._computing: set[int] = set()  # prefill workers with a prompt
         first = min(load.concurrency, len(load)) if load.concurrency else 0
         self.arrival_s: list[float] = [0.0] * first if load.concurrency else load.arrival_s.tolist()
         late: list[float] = load.lookup_s.tolist() if len(load.lookup_s) else [0.0] * len(self.arrival_s)
@@ -125,6 +127,8 @@ class Fleet:
         """Note when worker `at` has its next event, if it has one, and whether it is blocked."""
         worker = self._workers[at]
         self._turn[at] += 1
+        if at < len(self.prefill):
+            (self._computing.discard if worker.idle else self._computing.add)(at)
         if worker.idle:
             self._blocked.discard(at)
         elif worker.blocked:
@@ -159,8 +163,7 @@ class Fleet:
         worker, decoding = self._workers[at], at >= len(self.prefill)
         horizon = self.events[0][0] if self.events else NEVER
         if decoding:
-            next_s = self._ready[0][0] if self._ready else NEVER
-            horizon = min(horizon, next_s + self._latency_s)
+            horizon = min(horizon, self._next_sent_s() + self._latency_s)
             if self._blocked:  # what it lets go may be sent on at once
                 horizon = worker.clock
         worker.advance(horizon)
@@ -173,6 +176,15 @@ class Fleet:
             self._pass_on(i, worker.finish_s[i], decoding=decoding)
         self._seen[at] = len(finished)
         self._changed(at)
+
+    def _next_sent_s(self) -> float:
+        """The earliest that a prompt may leave for the decode pool: of those that are computed now.
+
+        In a closed loop a request that ends in the decode pool brings the next one.
+        """
+        if self._closed:
+            return self._ready[0][0] if self._ready else NEVER
+        return min((self.prefill[at].clock for at in self._computing), default=NEVER)
 
     def _fetch(self, at: int) -> None:
         """Free the caches of those that a decode worker has admitted, where they were computed."""
