@@ -164,6 +164,7 @@ class StackMemory:
         keeps_half_the_products: ``selective-op`` keeps only every second matrix product.
         gradients_on_demand: A gradient exists from its first microbatch's backward on, not all the step.
         weight_bytes: Bytes per parameter of the weights that compute reads.
+        frozen_weight_bytes: Bytes per parameter of weights beside adapters, where these are not quantised.
         gradient_bytes: Bytes per parameter of the stored gradient.
         bf16_sum_bytes: Bytes per parameter of the sum beside gradients in bf16 (fp32 ``grad_accum_dtype``).
         optimizer_bytes: Bytes per parameter of master weights and moments, and of what is sharded with them.
@@ -193,6 +194,7 @@ class StackMemory:
     keeps_half_the_products: bool = False
     gradients_on_demand: bool = False
     weight_bytes: float = 2.0
+    frozen_weight_bytes: float = 2.0
     gradient_bytes: float = 4.0
     bf16_sum_bytes: float = 0.0
     optimizer_bytes: float = 12.0

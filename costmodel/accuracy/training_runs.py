@@ -254,6 +254,9 @@ _NOTED: Mapping[str, tuple[str, str]] = {
     # DeepEP drops none; HybridEP can, and is stated where it is used (Megatron-LM pull request 2176)
     "dropped tokens": ("token_dropping", "capacity"),
     "CUDA graphs": ("cuda_graph_scope", "full_iteration"),
+    "flash_attention_2": ("attention_kernel", "fa2"),
+    "flash_attention_3": ("attention_kernel", "fa3"),
+    "fused lm head": ("loss", "fused_linear"),
 }
 """Switches that words of a note state, where no column does."""
 

@@ -135,6 +135,8 @@ def memory_pieces(
     runs = len(layer_runs(model))
     layers = tuple(_layer_memory(of_run, context) for of_run in shares)
     layers, modules = layers[:runs], layers[runs:]
+    relief = _first_backward_relief(layers, stack)
+    layers = _relieved_recomputed(layers, relief, context)
     working = _largest([layer.working_bytes for layer in layers])
     recompute_working = _largest([layer.recompute_working_bytes for layer in layers])
     return MemoryPieces(
@@ -145,7 +147,7 @@ def memory_pieces(
         ),
         working_bytes=working,
         recompute_working_bytes=recompute_working,
-        first_backward_relief=_first_backward_relief(layers, stack),
+        first_backward_relief=relief,
         buffer_bytes=(job.bucket_bytes or stack.memory.bucket_bytes) * (table.replicas > 1),
         runtime_bytes=stack.memory.context_bytes + stack.memory.communicator_bytes * _communicators(table),
         fragmentation=stack.memory.fragmentation,
@@ -211,6 +213,29 @@ def _first_backward_relief(layers: Sequence[LayerMemory], stack: SoftwareStack) 
     return least
 
 
+def _relieved_recomputed(
+    layers: tuple[LayerMemory, ...], relief: Quantity, at: _Context
+) -> tuple[LayerMemory, ...]:
+    """Layers whose gradients replace more of what they keep recomputed than of what they keep whole.
+
+    Of the only microbatch of a step, which is held (1 - relief) times, a layer recomputed in full keeps what
+    its gradients leave: A - min(A, G). Where several are held, the relief of whole layers stands.
+    """
+    if not at.work.stack.memory.gradients_on_demand:
+        return layers
+    alone = (at.table.pp == 1) & (num_microbatches(at.table, at.work.job) == 1)
+    left = 1 - np.asarray(relief, dtype=np.float64)
+
+    def relieved(layer: LayerMemory) -> Quantity:
+        kept = layer.saved_bytes_recomputed
+        held = np.maximum(0.0, kept - layer.state.gradients_bytes)
+        return np.where(
+            alone & (left > 0), np.minimum(kept, held / np.maximum(left, np.finfo(np.float64).tiny)), kept
+        )
+
+    return tuple(replace(layer, saved_bytes_recomputed=relieved(layer)) for layer in layers)
+
+
 def _embedding_memory(share: LayerShare, at: _Context) -> EndMemory:
     """The embedding: its table, and the dropout masks of the microbatches in flight on the first stage."""
     table, parameters = at.table, share.parameters[at.index]
@@ -254,7 +279,8 @@ def _head_memory(
         peak = head_unit_bytes(HALF_BYTES * logits, loss, parameters, frozen, table, at.work.stack, working)
         room = np.minimum(peak, recompute_working)
     elif at.work.stack.memory.ends_in_root_unit:
-        peak, room = loss + root_unit_bytes(parameters, frozen, table, at.work.stack, waits=True), 0 * loss
+        peak = loss + root_unit_bytes(parameters, frozen, table, at.work.stack, waits=True)
+        room = 0 * loss
     else:
         unit = unit_bytes(parameters, table, at.work.stack) + frozen_unit_bytes(frozen, table, at.work.stack)
         peak, room = loss + unit, 0 * loss

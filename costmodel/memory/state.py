@@ -46,8 +46,8 @@ def bytes_per_parameter(work: Workload, table: LayoutTable) -> BytesPerParameter
     """State per parameter under each layout's ZeRO stage (Rajbhandari et al. 2020, figure 1), bytes.
 
     ZeRO-1 divides o by N, ZeRO-2 also g, ZeRO-3 also w; a stack that gathers from its master weights keeps no
-    separate w at ZeRO-3. N is the shard degree for dense parameters, and its share of the expert replicas
-    for experts.
+    separate w at ZeRO-3, and where these are the narrow weights themselves, no second ones below ZeRO-2. N is
+    the shard degree for dense parameters, and its share of the expert replicas for experts.
 
     Args:
         table: The layouts; zero_stage, shard_degree and expert replicas are read.
@@ -64,7 +64,8 @@ def bytes_per_parameter(work: Workload, table: LayoutTable) -> BytesPerParameter
     updated = optimizer(job.optimizer)
     resident = 1 - stages[2] * (stack.memory.gathers_from_master and updated.has_master)
     offload = job.offload
-    optimizer_bytes = kept_bytes(updated, stack) * (1 - offload.updated if offload else 1)
+    kept = kept_bytes(updated, stack) - np.where(stages[1], 0.0, _weights_among(updated, stack))
+    optimizer_bytes = kept * (1 - offload.updated if offload else 1)
     optimizer_bytes += job.compression.kept_bytes(stack.memory.gradient_bytes) if job.compression else 0.0
     optimizer_bytes += job.apart.kept_bytes if job.apart else 0.0
     on_gpu = 1 - stages[2] * bool(offload and offload.parameters)
@@ -91,6 +92,14 @@ def kept_bytes(updated: Optimizer, stack: SoftwareStack) -> float:
         return memory.optimizer_bytes
     beside = memory.optimizer_bytes - memory.moment_bytes
     return updated.state_bytes + beside - (0 if updated.has_master else min(MASTER_BYTES, beside))
+
+
+def _weights_among(updated: Optimizer, stack: SoftwareStack) -> float:
+    """Bytes per parameter of narrow weights in the sharded state: the only ones where none is gathered."""
+    memory = stack.memory
+    keeps = memory.gathers_from_master and updated.has_master and memory.weight_bytes < MASTER_BYTES
+    beside = memory.optimizer_bytes - memory.moment_bytes
+    return memory.weight_bytes if keeps and beside == memory.weight_bytes else 0.0
 
 
 def with_uneven(state: State, table: LayoutTable, uneven_bytes: Quantity) -> State:

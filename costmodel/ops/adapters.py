@@ -47,18 +47,18 @@ def adapted(
         if beside:
             result += _adapter(op, adapter, stack)
         keeps = beside or (op.input_is_shared and (block == "attention" or block in adapter.targets))
-        base = frozen_weight_bytes(op, job, block)
+        base = frozen_weight_bytes(op, job, block, stack)
         result += _frozen(op, job, stack, base, keeps_input=keeps, wide=beside)
     return tuple(result)
 
 
-def frozen_weight_bytes(op: Op, job: TrainingJob, block: AdapterTarget | None) -> float:
-    """Bytes of a frozen weight: quantised, or sixteen bits; none is updated, so none has a master copy.
+def frozen_weight_bytes(op: Op, job: TrainingJob, block: AdapterTarget | None, stack: SoftwareStack) -> float:
+    """Bytes of a frozen weight: quantised, or as the engine keeps it; none has a master copy.
 
     The head is a matrix of no block and stays as it is (bitsandbytes' `skip_modules`).
     """
     quantised = None if job.adapter is None or block is None else job.adapter.quantised_bytes
-    return quantised if op.kind in LINEAR and quantised is not None else HALF_BYTES
+    return quantised if op.kind in LINEAR and quantised is not None else stack.memory.frozen_weight_bytes
 
 
 def _frozen(
@@ -76,7 +76,7 @@ def _frozen(
     still = replace(
         still, saved_bytes=op.saved_bytes * share, saved_bytes_selective=op.saved_bytes_selective * share
     )
-    multiplied = width == HALF_BYTES
+    multiplied = width >= HALF_BYTES
     multiplied |= job.adapter is not None and job.adapter.base == "fp8" and job.is_low_precision
     if multiplied:
         narrow = width < HALF_BYTES

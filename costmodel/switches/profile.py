@@ -66,7 +66,7 @@ def _with_value(stack: Profile, value: SwitchValue) -> Profile:
     )
     if MASTER_BYTES not in value.sets and "moment_bytes" not in sets:
         return changed
-    if beside < WIDE_BYTES and changed.memory.gathers_from_master:
+    if value.sets.get(MASTER_BYTES, WIDE_BYTES) < WIDE_BYTES and changed.memory.gathers_from_master:
         beside += changed.memory.weight_bytes  # the sharded weights are kept, beside what they lack
     optimizer = beside + changed.memory.moment_bytes
     return _replaced(changed, memory=replace(changed.memory, optimizer_bytes=optimizer))
