@@ -375,6 +375,9 @@ def _row(rank: int, plan: Plan | Alternative, costs: Mapping[str, Any]) -> dict[
 def stack_of(request: PlanRequest) -> SoftwareStack:
     """The software stack of a request, at the level of the user's own runs if there are any."""
     profile = with_switches(replace(stack(request.stack), measured=request.anchor), request.switches)
+    if profile.timing.graphed_modules:  # megatron-core stops at graphs of modules in layers that run twice
+        kept = tuple(policy for policy in profile.supports.recomputes if policy != "full")
+        profile = replace(profile, supports=replace(profile.supports, recomputes=kept))
     if not request.recompute_modules:
         return profile
     return replace(profile, timing=replace(profile.timing, recomputed_modules=request.recompute_modules))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any, Final, Protocol, TypeVar
 
@@ -113,7 +114,13 @@ def value_in(stack: HasSwitches, of: EngineSwitch) -> str:
     """The value of a switch that a profile has: of those with its fields the one that states most."""
     groups = (stack.timing, stack.memory)
     values = {each.name: getattr(group, each.name) for group in groups for each in fields(group)}
-    values[MASTER_BYTES] = master_bytes(stack)
+    return value_of_fields(values, of)
+
+
+def value_of_fields(fields_of: Mapping[str, Any], of: EngineSwitch) -> str:
+    """The value of a switch that fields of a profile are, by their names; "" where they are those of none."""
+    values = dict(fields_of)
+    values[MASTER_BYTES] = values["optimizer_bytes"] - values["moment_bytes"]
     if values["gathers_from_master"] and values[MASTER_BYTES] == values["weight_bytes"] < WIDE_BYTES:
         values[MASTER_BYTES] = 0.0  # the sharded weights themselves
     if of.modules is not None and values[of.modules.held_in]:

@@ -94,6 +94,19 @@ def derive(case: Mapping[str, Any]) -> dict[str, Any]:
         "model.num_layers": args.num_layers,
         **stages(config),
         **buckets(args),
+        **kernels(config),
+    }
+
+
+def kernels(config: Any) -> dict[str, Any]:
+    """Whether attention keeps no scores, and what of a step is replayed from graphs."""
+    whole = config.cuda_graph_impl == "full_iteration"
+    return {
+        "stack.flash_attention": config.attention_backend.name not in ("unfused", "local"),
+        "stack.cuda_graphs": whole,
+        "stack.graphed_modules": [module.name for module in config.cuda_graph_modules]
+        if config.cuda_graph_impl in ("local", "transformer_engine")
+        else [],
     }
 
 

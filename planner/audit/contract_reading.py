@@ -24,6 +24,7 @@ from planner.audit.contract_words import (
 )
 from planner.audit.launch import UNTOLD
 from planner.audit.read import Reading
+from planner.audit.said_switches import fields_of_files
 from planner.engines.contract import Contract, EngineReading, read, write
 from planner.engines.contracts import even_layers_of
 from planner.engines.even_layers import as_even_as_possible
@@ -39,7 +40,7 @@ from planner.engines.megatron_lm.stages import RECOMPUTED_HOW
 from planner.engines.setting import EngineSetting
 from planner.formats.settings import Setting
 from planner.law import Violation
-from planner.plan import PlanRequest, Problem, problem_of
+from planner.plan import PlanRequest, Problem, problem_of, stack_of
 from planner.pricing import split_of
 from topology.base.errors import InputError
 
@@ -83,12 +84,21 @@ def engine_reading_of(
 
 
 def profile_reading_of(reading: Reading, request: PlanRequest) -> EngineReading | None:
-    """What the contract of the job's engine reads; None where files are another's than the profile's."""
+    """What files say of a job's profile; None where they are another engine's than the profile's.
+
+    The contract of their engine reads it, and `planner.audit.said_switches` what no contract has words for.
+    """
+    said = fields_of_files(reading, stack_of(request))
     contract = contract_of(reading)
-    if contract is None or request.stack not in contract.stacks:
+    if contract is None:
+        return EngineReading(stated=said, assumed={}, words_of={}) if said else None
+    if request.stack not in contract.stacks:
         return None
     parsed = engine_reading_of(reading, request.model, request.cluster.num_gpus)
-    return parsed if parsed is None or is_whole(reading) else replace(parsed, assumed={})
+    if parsed is None:
+        return None
+    assumed = parsed.assumed if is_whole(reading) else {}
+    return replace(parsed, assumed=assumed, stated={**said, **parsed.stated})
 
 
 def model_as_built(reading: Reading, model: ModelSpec) -> ModelSpec:

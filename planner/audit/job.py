@@ -28,12 +28,14 @@ from planner.audit.contract_reading import (
     unpriced_by,
 )
 from planner.audit.facts import JobFacts
+from planner.audit.file_switches import kept_switches
 from planner.audit.given import given_by
 from planner.audit.layout import layout_of_files, value_of
 from planner.audit.offload import StatedOffload, stated_offload
 from planner.audit.ranks import degrees_of_recipe
 from planner.audit.read import Reading
 from planner.audit.reinforcement import more_than_training
+from planner.audit.said_switches import beside_switches
 from planner.audit.unsettled import Unsettled, with_leanest
 from planner.audit.words import UNKNOWN
 from planner.engines.contract import EngineReading
@@ -73,6 +75,7 @@ class Job:
         missing: What nobody said, as the flag that says it, or why the job is not priced.
         assumed: What was taken for granted.
         unsettled: What decides memory, is not stated, and no contract knows.
+        switches: Switches of the request that its files say, and not who asks.
     """
 
     request: PlanRequest | None = None
@@ -80,6 +83,7 @@ class Job:
     missing: tuple[str, ...] = ()
     assumed: tuple[str, ...] = ()
     unsettled: tuple[Unsettled, ...] = ()
+    switches: frozenset[str] = frozenset()
 
     @property
     def open_fields(self) -> frozenset[str]:
@@ -174,8 +178,10 @@ def audited_job(reading: Reading, flags: Flags) -> Job:
     except InputError as impossible:
         return Job(missing=(f"a job that is priced: {impossible.what}, {impossible.cause}",))
     request = replace(request, job=job)
+    kept = kept_switches(reading, request)
     return Job(
-        request=request,
+        request=replace(request, switches={**kept, **request.switches}),
+        switches=frozenset(kept),
         layout=stated_layout.layout,
         missing=tuple(notes.missing),
         assumed=tuple(notes.assumed),
@@ -277,6 +283,7 @@ def _left_out(reading: Reading) -> Iterator[str]:
     if facts.value("layout.recompute") == "selective" and modules:
         yield f"recomputed modules {', '.join(modules)} are priced as kept"
     yield from unpriced_by(reading)
+    yield from beside_switches(reading)
     yield from _of_modules(facts)
 
 

@@ -113,7 +113,7 @@ def rule_findings(reading: Reading, job: Job) -> Iterator[Finding]:
     rules = {rule.name: rule for rule in rules_of(problem.engine)}
     open_fields = {name.removeprefix("layout.") for name in job.open_fields}
     for violation in check(problem, job.layout):
-        if _taken(reading, violation.rule):
+        if _taken(reading, violation.rule) or _said_by_files(job, violation.rule):
             continue
         rule = rules.get(violation.rule)
         theirs = violation.rule.endswith("-offered") or violation.rule.startswith(f"{problem.engine}-")
@@ -161,6 +161,16 @@ def _taken(reading: Reading, rule: str) -> bool:
     if contract is None or not rule.startswith(f"{contract.engine}-") or not states_all(reading, contract):
         return False
     return any(rule in law.says_of for law in contract.refusals)
+
+
+def _said_by_files(job: Job, rule: str) -> bool:
+    """Whether a limit says that the engine is not told a switch which its own files say."""
+    asked = job.request.switches.keys() - job.switches if job.request is not None else set()
+    return rule.endswith(_OF_WORDS) and not asked
+
+
+_OF_WORDS = ("-switches", "-graphed-modules", "-graph-of-experts")
+"""Limits of what is written for an engine: whether it takes what its files say, its own refusals tell."""
 
 
 def _place(facts: JobFacts, rule: PlanLaw | None, violation: Violation) -> tuple[str, int]:

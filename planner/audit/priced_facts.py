@@ -7,6 +7,7 @@ from typing import Any
 
 from costmodel.layout import ParallelLayout
 from planner.audit.facts import How, JobFact, JobFacts
+from planner.audit.file_switches import switch_facts
 from planner.audit.job import Job
 from planner.audit.read import Reading
 from planner.engines.fields import job_facts, layout_facts
@@ -38,6 +39,7 @@ def with_priced_facts(reading: Reading, job: Job) -> Reading:
             why = open_fields.get(name, f"{reading.family.name} has it where nothing is said")
             how: How = "assumed" if name in open_fields else "default"
             facts[name] = JobFact(name=name, value=value, how=how, source=why)
+    facts |= {fact.name: fact for fact in switch_facts(reading, job.request)}
     return replace(reading, facts=JobFacts(facts, set(reading.facts.unknown), list(reading.facts.notes)))
 
 

@@ -35,7 +35,7 @@ class EngineReading:
         words_of: The words, as given, that state a field.
         unknown: Words that no setting has.
         wrong: Words whose value cannot be read, with why; they count as not given.
-        unpriced: Words that are given and priced as if they were not, with what they do.
+        unpriced: Words that are given and priced as if they were not, or not quite, with what they do.
         refused: What the engine stops at.
     """
 
@@ -158,14 +158,16 @@ def _reading(
     stated: dict[str, Any] = {}
     assumed: dict[str, Any] = {}
     words_of: dict[str, tuple[str, ...]] = {}
+    granted: tuple[str, ...] = ()
     for setting in contract.settings:
         mine = tuple(spelled[word.name] for word in setting.words if word.name in spelled)
         try:
-            facts = setting.read(given)
+            facts, besides = setting.read(given), setting.granted(given) if mine else ()
         except _UNREADABLE as error:
             wrong.append(f"{' '.join(mine) or setting.fields[0]}: {error}"[:200])
             continue
         (stated if mine else assumed).update(facts)
+        granted += besides
         words_of.update(dict.fromkeys(facts, mine) if mine else {})
     unpriced = tuple(
         f"{spelled[name]} {effect}: not priced"
@@ -178,7 +180,7 @@ def _reading(
         words_of=words_of,
         unknown=unknown,
         wrong=tuple(wrong),
-        unpriced=unpriced,
+        unpriced=(*unpriced, *granted),
     )
 
 

@@ -139,23 +139,41 @@ def switch_limit(title: str, settings: Sequence[EngineSetting]) -> PlanLaw:
     """The limit of an engine that has no word here for a switch which is not as its profile has it."""
     stated = {field for setting in settings for field in setting.fields} | {"stack.recomputed_modules"}
     stated |= {"stack.moment_bytes"} if "stack.optimizer_bytes" in stated else set()
+    of_switches = [setting for setting in settings if setting.switch]
+    why = {setting.switch: setting.untold for setting in of_switches}
+    words = {word.name: word for setting in settings for word in setting.words}
 
-    def unsaid(s: Problem) -> tuple[str, ...]:
+    def told(s: Problem, changed: set[str]) -> set[str]:
+        """Fields that words say: of a setting of one switch, only values that it reads back."""
+        facts = {**layout_facts(ParallelLayout()), **model_facts(s.model), **stack_facts(s.stack)}
+        said = set(stated)
+        for setting in of_switches:
+            if changed.isdisjoint(setting.fields):
+                continue
+            read = setting.read(Given(setting.write(facts), words))
+            said -= {name for name in setting.fields if read.get(name) != facts[name]}
+        return said
+
+    def unsaid(s: Problem) -> tuple[tuple[str, str], ...]:
         usual = stacks().get(s.stack.name)
         if usual is None or (usual.timing, usual.memory) == (s.stack.timing, s.stack.memory):
             return ()
         before = stack_facts(usual)
-        changed = {name for name, now in stack_facts(s.stack).items() if now != before[name]} - stated
+        changed = {name for name, now in stack_facts(s.stack).items() if now != before[name]}
+        changed -= told(s, changed)
         values = switches_of(s.stack)
         return tuple(
-            f"{name} {values[name]}"
-            for name in values
-            if changed & {f"stack.{field}" for field in sets_of(name)}
+            (name, values[name]) for name in values if changed & {f"stack.{field}" for field in sets_of(name)}
         )
 
     def says(s: Problem, _: ParallelLayout) -> tuple[str, str]:
-        words = ", ".join(unsaid(s))
-        return f"{title} is not told here that {words}", "leave the switch out, or plan with --for any"
+        lacking = unsaid(s)
+        text = ", ".join(f"{name} {value}" for name, value in lacking)
+        reasons = [why[name][value] for name, value in lacking if value in why.get(name, {})]
+        return (
+            "; ".join((f"{title} is not told here that {text}", *reasons)),
+            "leave the switch out, or plan with --for any",
+        )
 
     return limit(
         name="switches",

@@ -7,7 +7,7 @@ says is `fixed`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from planner.engines.fields import Facts
@@ -71,12 +71,18 @@ class EngineSetting:
         fields: The fields.
         write: Values of the words that say these facts; what is the engine's default may be left out.
         read: Values of the fields that these words say; a field that they do not decide is left out.
+        switch: The switch (`costmodel.switches`) whose values it says, and only those that it reads back.
+        untold: Values of that switch that it does not say, with why.
+        granted: What words do beside their fields, or otherwise than it is priced.
     """
 
     words: tuple[Word, ...]
     fields: tuple[str, ...]
     write: Callable[[Facts], Mapping[str, Any]]
     read: Callable[[Given], Mapping[str, Any]]
+    switch: str = ""
+    untold: Mapping[str, str] = field(default_factory=dict)
+    granted: Callable[[Given], tuple[str, ...]] = lambda _: ()
 
 
 def flag(

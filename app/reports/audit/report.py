@@ -23,7 +23,7 @@ from planner.plan import Plan, PlanRequest
 from topology.base.units import TERA, format_bytes, format_chance, format_seconds
 
 SCHEMA_VERSION = 1
-_SHOWN = ("layout", "job", "model", "cluster")
+_SHOWN = ("layout", "job", "model", "cluster", "switch")
 
 
 def audit_answer(audit: Audit) -> Answer:

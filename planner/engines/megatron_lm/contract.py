@@ -18,6 +18,13 @@ from planner.engines.limit import (
     optimizer_limit,
 )
 from planner.engines.megatron_lm.buckets import BUCKETS, BUCKETS_CUT
+from planner.engines.megatron_lm.kernels import (
+    KERNEL_LIMITS,
+    KERNEL_WORDS,
+    KERNELS,
+    UNPRICED_KERNELS,
+    captures_modules,
+)
 from planner.engines.megatron_lm.layout import LAYOUT_SETTINGS, OPTIMIZERS
 from planner.engines.megatron_lm.limits import LIMITS, orders_kernels_by_queue
 from planner.engines.megatron_lm.model import MODEL_SETTINGS
@@ -30,14 +37,14 @@ from planner.engines.setting import value
 from topology.hardware.datasheets import generation_of
 from topology.hardware.gpu import Gpu
 
-OTHER_WORDS = (LAYOUT_WORDS, STATE_WORDS, EXPERT_WORDS)
+OTHER_WORDS = (LAYOUT_WORDS, STATE_WORDS, EXPERT_WORDS, KERNEL_WORDS)
 SAVING = value(
     "--save-interval",
     "campaign.save_interval_steps",
     aliases=("--persistent-save-interval",),
     when=lambda facts: facts.get("campaign.save_interval_steps") is not None,  # a job that is read has none
 )
-SETTINGS = (*LAYOUT_SETTINGS, *MODEL_SETTINGS, *OTHER_WORDS, BUCKETS, SAVING)
+SETTINGS = (*LAYOUT_SETTINGS, *KERNELS, *MODEL_SETTINGS, *OTHER_WORDS, BUCKETS, SAVING)
 
 
 def _many_queues(facts: Facts, gpu: Gpu) -> bool:
@@ -82,6 +89,12 @@ ENVIRONMENT = (
         value="expandable_segments:True",
         why="less of the memory is lost to fragments",
         needed=_runs_cuda,
+    ),
+    Variable(
+        name="NCCL_GRAPH_REGISTER",
+        value="0",
+        why="graphs of modules and segments that expand do not share registered memory",
+        needed=lambda facts, gpu: captures_modules(facts) and _runs_cuda(facts, gpu),
     ),
     Variable(
         name="TORCH_NCCL_AVOID_RECORD_STREAMS",
@@ -149,6 +162,7 @@ MEGATRON = Contract(
         optimizer_limit("Megatron-LM", tuple(OPTIMIZERS.values())),
         _WHOLE_MATRICES,
         *LIMITS,
+        *KERNEL_LIMITS,
     ),
     refusals=LAYOUT_REFUSALS + STATE_REFUSALS + EXPERT_REFUSALS,
     sizes=("--num-layers", "--hidden-size", "--num-attention-heads"),
@@ -157,6 +171,6 @@ MEGATRON = Contract(
     even_layers=divided,
     environment=ENVIRONMENT,
     built_in=BUILT_IN,
-    unpriced=UNPRICED,
+    unpriced={**UNPRICED, **UNPRICED_KERNELS},
     source="megatron/training/arguments.py of the megatron-core 0.19.2 wheel",
 )

@@ -108,7 +108,6 @@ EXPERTS = EngineSetting(
         Word(name="--num-experts", kind="int", states="model.num_experts"),
         Word(name="--moe-router-topk", kind="int", default=2, states="model.num_experts_per_token"),
         Word(name="--moe-ffn-hidden-size", kind="int", states="model.moe_intermediate_size"),
-        Word(name="--moe-grouped-gemm", kind="flag", default=False),
         Word(name="--moe-router-score-function", default="softmax"),
         Word(name="--moe-router-dtype"),
         Word(name="--moe-router-pre-softmax", kind="flag", default=False),

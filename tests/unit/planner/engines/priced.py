@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from costmodel.job import TrainingJob
@@ -22,6 +23,7 @@ def priced(
     stack: str = "megatron-core",
     engine: str = FREE,
     gpu: str = "h100-sxm",
+    switches: Mapping[str, str] | None = None,
     **job: Any,
 ) -> Plan:
     """The plan of a layout on as many GPUs as it needs, at least a node."""
@@ -32,6 +34,7 @@ def priced(
         job=TrainingJob(**words),
         stack=stack,
         engine=engine,
+        switches=switches or {},
         pins=parse_pins({k: v for k, v in _fields(layout).items() if v is not None}),
         memory_headroom=0.0,
     )

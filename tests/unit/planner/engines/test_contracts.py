@@ -67,7 +67,7 @@ def test_what_is_read_and_not_priced_is_named_by_its_effect(engine: str) -> None
         found = read(contract, {name: True})
         assert found.unpriced == (f"{name} {effect}: not priced",)
         assert read(contract, {name: False}).unpriced == ()
-    assert len(contract.unpriced) == 2 * engine.startswith("megatron")
+    assert bool(contract.unpriced) == engine.startswith("megatron")
 
 
 def test_experts_beside_another_microbatch_leave_shared_ones_alone() -> None:

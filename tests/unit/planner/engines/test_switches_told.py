@@ -10,7 +10,8 @@ from costmodel.stack import stack
 from costmodel.switches.profile import with_switches
 from costmodel.switches.switch import switches
 from planner.engines.contracts import CONTRACTS
-from planner.engines.fields import stack_facts
+from planner.engines.fields import layout_facts, model_facts, stack_facts
+from planner.engines.setting import Given
 from planner.plan import PlanRequest, Problem, problem_of
 from topology.builders import default_cluster
 
@@ -46,17 +47,27 @@ def test_an_engine_is_told_or_refused(engine: str, switch: str, value: str) -> N
     if any(bool(limit.broken(asked, row)) for limit in contract.limits):
         return
     told = {field for setting in contract.settings for field in setting.fields}
+    facts = {**layout_facts(LAYOUT), **model_facts(asked.model), **stack_facts(asked.stack)}
     usual = stack_facts(stack(contract.stacks[0]))
     changed = {name for name, now in stack_facts(asked.stack).items() if now != usual[name]}
     assert changed - told <= {"stack.moment_bytes"}  # of what is told as the optimizer's bytes
+    words = {word.name: word for setting in contract.settings for word in setting.words}
+    for setting in contract.settings:
+        if setting.switch:  # which says some values and not others
+            read = setting.read(Given(setting.write(facts), words))
+            mine = changed.intersection(setting.fields)
+            assert {name: read.get(name) for name in mine} == {name: facts[name] for name in mine}
 
 
 def test_what_no_engine_is_told_says_which_switch() -> None:
-    """By its name and value, and what to do."""
-    asked = problem("megatron", "attention_kernel", "fa2")
+    """By its name and value, why, and what to do."""
+    asked = problem("megatron", "attention_kernel", "sdpa")
     (law,) = (limit for limit in CONTRACTS["megatron"].limits if limit.name == "switches")
     assert bool(law.broken(asked, LayoutTable.from_rows([LAYOUT])))
-    assert law.says(asked, LAYOUT)[0] == "Megatron-LM is not told here that attention_kernel fa2"
-    plain = problem("megatron", "attention_kernel", "native")
-    assert not bool(law.broken(plain, LayoutTable.from_rows([LAYOUT])))
+    assert law.says(asked, LAYOUT)[0] == (
+        "Megatron-LM is not told here that attention_kernel sdpa; its attention is not torch's"
+    )
+    for value in ("native", "fa2", "unfused"):
+        told = problem("megatron", "attention_kernel", value)
+        assert not bool(law.broken(told, LayoutTable.from_rows([LAYOUT])))
     assert with_switches(stack("megatron-core"), {"attention_kernel": "native"}) == stack("megatron-core")

@@ -1,0 +1,86 @@
+"""The switches that files say: shown with their place, and kept where a better plan is sought."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from costmodel.kernels.tables import load_calibration
+from costmodel.layout import LayoutTable, ParallelLayout
+from costmodel.switches.profile import switches_of, value_in
+from costmodel.switches.switch import sets_of, switches
+from planner.audit.contract_reading import contract_of, profile_reading_of
+from planner.audit.contract_words import spelled_settings
+from planner.audit.facts import JobFact
+from planner.audit.read import Reading
+from planner.audit.said_switches import said_switches
+from planner.engines.contracts import CONTRACTS
+from planner.engines.fields import stack_facts, stack_with
+from planner.formats.settings import Setting
+from planner.plan import PlanRequest, problem_of, stack_of
+
+
+def switch_facts(reading: Reading, request: PlanRequest) -> Iterator[JobFact]:
+    """A fact ``switch.NAME`` of every switch that words of its own decide in files."""
+    parsed = profile_reading_of(reading, request)
+    contract = contract_of(reading)
+    said = {each.name: each.fact for each in said_switches(reading) if each.is_priced}
+    profile = stack_with(stack_of(request), {} if parsed is None else parsed.stated)
+    spelled = {} if contract is None else spelled_settings(reading.settings, contract)
+    words_of = {} if parsed is None or contract is None else parsed.words_of
+    of_words = {setting.switch for setting in contract.settings if setting.switch} if contract else set()
+    for name, each in switches().items():
+        read = {f"stack.{field}" for field in sets_of(name)} & words_of.keys() if name in of_words else set()
+        words = dict.fromkeys(word for field in sorted(read) for word in words_of[field])
+        settings = [spelled[word] for word in words if word in spelled]
+        value = value_in(profile, each) if settings or name in said else ""
+        if not value:
+            continue
+        fact = _fact(name, value, settings) if settings else said[name]
+        yield replace(fact, name=f"switch.{name}", value=value)
+
+
+def _fact(name: str, value: str, settings: list[Setting]) -> JobFact:
+    """A fact of several words, at the first."""
+    first = settings[0]
+    source = " ".join(
+        str(part) for setting in settings for part in (setting.name, setting.value, *setting.more)
+    )
+    return JobFact(name=name, value=value, line=first.line, source=source, file=first.file, word=first.name)
+
+
+def kept_switches(reading: Reading, request: PlanRequest) -> dict[str, str]:
+    """Switches of the files that a better plan of the job has too, by value.
+
+    A mechanism of the profile that files switch off is none of them, nor is what an engine that plans the job
+    could not be told.
+    """
+    parsed = profile_reading_of(reading, request)
+    if parsed is None:
+        return {}
+    contract, usual = contract_of(reading), stack_of(request)
+    of_words = {setting.switch for setting in contract.settings if setting.switch} if contract else set()
+    names = of_words | {each.name for each in said_switches(reading)}
+    before, values = stack_facts(usual), switches_of(usual)
+    kept: dict[str, str] = {}
+    for name in sorted(names - request.switches.keys()):
+        fields = {f"stack.{field}" for field in sets_of(name)}
+        stated = {field: value for field, value in parsed.stated.items() if field in fields}
+        if any(value is False and before[field] for field, value in stated.items()):
+            continue
+        value = value_in(stack_with(usual, stated), switches()[name])
+        if value and value != values[name] and _can_be_told(request, name, value):
+            kept[name] = value
+    return kept
+
+
+def _can_be_told(request: PlanRequest, name: str, value: str) -> bool:
+    """Whether the engine that plans a job has a word for a switch."""
+    contract = CONTRACTS.get(request.engine)
+    if contract is None:
+        return True
+    asked = problem_of(replace(request, switches={**request.switches, name: value}), load_calibration())
+    row = LayoutTable.from_rows([ParallelLayout()])
+    return not any(bool(np.any(law.broken(asked, row))) for law in contract.limits if not law.reads)

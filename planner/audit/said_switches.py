@@ -1,0 +1,89 @@
+"""Switches of an engine that files of programs say in words of their own: of the Trainer, of tools over it.
+
+Where an engine has a contract its own words are read by that (`planner.audit.contract_reading`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from costmodel.stack import SoftwareStack
+from costmodel.switches.profile import with_switches
+from costmodel.switches.switch import switch
+from planner.audit.facts import JobFact
+from planner.audit.read import Reading
+from planner.engines.fields import stack_facts
+from planner.formats.settings import Scalar, truth_of
+
+ON: Mapping[str, tuple[str, str]] = {
+    "said.flash_attention": ("attention_kernel", "fa2"),
+    "said.sdp_attention": ("attention_kernel", "sdpa"),
+    "said.eager_attention": ("attention_kernel", "unfused"),
+    "said.liger": ("loss", "fused_linear"),
+    "said.fused_loss": ("loss", "fused_cross_entropy"),
+    "said.compile": ("compile", "on"),
+}
+"""Words that are on or off, and the value that each says where it is on."""
+NAMED: Mapping[str, str] = {"said.attention_kernel": "attention_kernel"}
+"""Words with a value, and the switch that it is of."""
+_OTHER_NAMES: Mapping[str, str] = {"disabled": "unfused", "flash_attention_4": "fa4"}
+"""Values that tables of measured runs do not have: of LLaMA-Factory, of transformers."""
+BESIDE: Mapping[str, str] = {
+    "said.liger": "norms, rotary positions and activations in kernels of Liger are priced as without them",
+}
+"""What a word does beside its switch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaidSwitch:
+    """A value of a switch that a file says; "" where it is none that is known."""
+
+    name: str
+    value: str
+    fact: JobFact
+
+    @property
+    def is_priced(self) -> bool:
+        """Whether a term of the cost model answers to it."""
+        return bool(self.value) and switch(self.name).value_of(self.value).is_priced
+
+
+def said_switches(reading: Reading) -> Iterator[SaidSwitch]:
+    """Switches that words of files say, each with where it stands."""
+    for word, name in NAMED.items():
+        fact = reading.facts.by_field.get(word)
+        if fact is not None:
+            text = str(fact.value).lower()
+            yield SaidSwitch(name=name, value=switch(name).of_cell(_OTHER_NAMES.get(text, text)), fact=fact)
+    for word, (name, value) in ON.items():
+        fact = reading.facts.by_field.get(word)
+        if fact is not None and (truth_of(fact.value) or _names_a_kind(fact.value)):
+            yield SaidSwitch(name=name, value=value, fact=fact)
+
+
+def _names_a_kind(value: Scalar) -> bool:
+    """Whether a value that is neither yes nor no names how: a compiler."""
+    return truth_of(value) is None and str(value).lower() not in ("no", "")
+
+
+def fields_of_files(reading: Reading, stack: SoftwareStack) -> dict[str, Any]:
+    """Fields of a profile that files say, with what the profile's own numbers bound."""
+    fields: dict[str, Any] = {}
+    for said in said_switches(reading):
+        if said.is_priced:
+            changed = stack_facts(with_switches(stack, {said.name: said.value}))
+            fields |= {name: value for name, value in changed.items() if value != stack_facts(stack)[name]}
+    return fields
+
+
+def beside_switches(reading: Reading) -> Iterator[str]:
+    """What words of switches say that nothing prices."""
+    for said in said_switches(reading):
+        if not said.is_priced:
+            yield f"{said.fact.source} is not priced: as without it"
+    for word, effect in BESIDE.items():
+        fact = reading.facts.by_field.get(word)
+        if fact is not None and truth_of(fact.value):
+            yield effect

@@ -1,0 +1,128 @@
+"""Files that differ in one word of a switch: what is read, where it stands, and which way time and memory move."""
+
+from __future__ import annotations
+
+import pytest
+
+from planner.audit.audit import Audit, audited_texts
+from planner.questions.flags import Flags
+
+SIZES = (
+    "--num-layers 16 --hidden-size 2048 --ffn-hidden-size 8192 --num-attention-heads 32 --swiglu --vocab-size 128256 "
+    "--seq-length 8192 --max-position-embeddings 8192 --position-embedding-type rope --normalization RMSNorm "
+    "--disable-bias-linear --micro-batch-size 1 --global-batch-size 64 --bf16 --use-distributed-optimizer "
+    "--overlap-grad-reduce --overlap-param-gather --attention-dropout 0 --hidden-dropout 0"
+)
+EXPERTS = (
+    "--num-experts 32 --moe-router-topk 4 --moe-ffn-hidden-size 512 --moe-token-dispatcher-type alltoall "
+    "--expert-model-parallel-size 8 --moe-grouped-gemm"
+)
+
+
+def megatron(words: str, gpu: str = "b200-sxm") -> Audit:
+    """The audit of a script that has these words in a line of their own."""
+    text = f"torchrun --nproc_per_node 8 pretrain_gpt.py {SIZES} \\\n  {words}\n"
+    found = audited_texts({"run.sh": text}, Flags(gpu=gpu))
+    assert found.predicted is not None, found.job.missing
+    return found
+
+
+def switch(audit: Audit, name: str) -> tuple[str, int] | None:
+    """The value of a switch that is read, and its line."""
+    fact = audit.reading.facts.by_field.get(f"switch.{name}")
+    return None if fact is None else (fact.value, fact.line)
+
+
+def step_s(audit: Audit) -> float:
+    """Seconds of a step."""
+    assert audit.predicted is not None
+    return audit.predicted.step_time_s
+
+
+def peak(audit: Audit) -> float:
+    """Bytes of the fullest GPU."""
+    assert audit.predicted is not None
+    return audit.predicted.peak_memory_bytes
+
+
+MEGATRON_WORDS = (
+    ("--attention-backend unfused", "attention_kernel", "unfused"),
+    ("--attention-backend local", "attention_kernel", "unfused"),
+    ("--transformer-impl local", "attention_kernel", "unfused"),
+    ("--attention-backend flash", "attention_kernel", "fa2"),
+    ("--attention-backend flash --flash-attention-version 3", "attention_kernel", "fa3"),
+    ("--attention-backend fused", "attention_kernel", "native"),
+    ("--enable-cuda-graph", "cuda_graph_scope", "attn;mlp"),
+    ("--external-cuda-graph", "cuda_graph_scope", "attn;mlp"),
+    ("--cuda-graph-impl local --cuda-graph-scope full", "cuda_graph_scope", "attn;mlp"),
+    ("--cuda-graph-impl transformer_engine --cuda-graph-scope attn", "cuda_graph_scope", "attn"),
+    ("--cuda-graph-impl transformer_engine --cuda-graph-modules attn,mlp", "cuda_graph_scope", "attn;mlp"),
+    ("--cuda-graph-impl local --cuda-graph-scope full_iteration", "cuda_graph_scope", "full_iteration"),
+    ("--cuda-graph-impl full_iteration", "cuda_graph_scope", "full_iteration"),
+    ("--cross-entropy-loss-fusion --cross-entropy-fusion-impl te", "loss", "fused_cross_entropy"),
+    ("--cross-entropy-loss-fusion", "loss", "whole"),
+    (EXPERTS, "grouped_experts", "loop"),
+    (f"{EXPERTS} --moe-use-legacy-grouped-gemm", "grouped_experts", "grouped_mm"),
+    (f"{EXPERTS} --enable-cuda-graph", "cuda_graph_scope", "attn;mlp;moe"),
+    (f"{EXPERTS} --cuda-graph-impl local --cuda-graph-scope attn moe_router", "cuda_graph_scope",
+     "attn;moe_router;moe_preprocess"),
+)  # fmt: skip
+"""Words, the switch that they say, and the first of its values that has the same fields."""
+
+
+@pytest.mark.parametrize(("words", "name", "value"), MEGATRON_WORDS)
+def test_a_word_of_megatron_is_shown_with_its_line(words: str, name: str, value: str) -> None:
+    """And no limit of what is written for it calls the job unpriced."""
+    found = megatron(words)
+    assert switch(found, name) == (value, 2)
+    assert not [finding for finding in found.findings if finding.kind in ("illegal", "unpriced")]
+
+
+def test_words_of_megatron_move_time_and_memory_as_their_switches_say() -> None:
+    """Attention and loss of a dense job, launches of one that waits for its host."""
+    plain, unfused, old = (
+        megatron(words) for words in ("", *("--attention-backend " + x for x in ("unfused", "flash")))
+    )
+    assert step_s(plain) < step_s(old) < step_s(unfused)
+    assert peak(plain) == peak(old) < peak(unfused)
+    lossy = megatron("--cross-entropy-loss-fusion --cross-entropy-fusion-impl te")
+    assert step_s(lossy) < step_s(plain)
+    moe, graphed, single = (
+        megatron(f"{EXPERTS} {words}")
+        for words in (
+            "",
+            "--cuda-graph-impl transformer_engine --cuda-graph-scope attn",
+            "--moe-use-legacy-grouped-gemm",
+        )
+    )
+    assert step_s(graphed) < step_s(moe)
+    assert step_s(single) < step_s(moe)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            "--cross-entropy-loss-fusion",
+            "--cross-entropy-loss-fusion of torch's own compiler is priced as without",
+        ),
+        ("--attention-backend flash", "priced as FlashAttention-2"),
+        ("--cross-entropy-loss-fusion --cross-entropy-fusion-impl te", "megatron-core 0.19.2 stops at it"),
+        ("--cuda-graph-scope attn", "captures nothing without --cuda-graph-impl"),
+        ("--no-rope-fusion", "rotary positions in kernels of their own: not priced"),
+    ],
+)
+def test_what_is_known_and_not_priced_is_told(words: str, said: str) -> None:
+    """Under what is taken for granted; a script without the word says nothing of it."""
+    assert [text for text in megatron(words).doubts if said in text]
+    assert not [text for text in megatron("").doubts if said in text]
+
+
+def test_a_better_plan_keeps_what_files_switch_on_and_offers_what_they_switch_off() -> None:
+    """Graphs stay; unfused attention goes, with the word that asks for it."""
+    graphed = megatron("--cuda-graph-impl transformer_engine --cuda-graph-scope attn mlp")
+    assert graphed.job.request is not None
+    assert graphed.job.request.switches == {"cuda_graph_scope": "attn;mlp"}
+    assert not [change for change in graphed.changes if any("cuda-graph" in word for word in change.remove)]
+    unfused = megatron("--attention-backend unfused")
+    assert [change for change in unfused.changes if "--attention-backend" in change.remove]
