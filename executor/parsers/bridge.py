@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from executor.parsers.hollow import Hollow, pretend, pretend_gpu
-from executor.parsers.megatron import STAGES, stages, with_transformer_engine
+from executor.parsers.megatron import STAGES, kernels, stages, with_transformer_engine
 
 UNUSED = (
     "datasets", "diffusers", "hydra", "megatron.energon", "nvidia_resiliency_ext", "peft", "rich",
@@ -114,6 +114,7 @@ def derive(case: Mapping[str, Any]) -> dict[str, Any]:
         **({"layout.expert_tp": model.expert_tensor_parallel_size} if model.num_moe_experts else {}),
         "layout.microbatch_size": train.micro_batch_size,
         "layout.sequence_parallel": model.sequence_parallel,
+        **kernels(model),
         "layout.zero_stage": (
             STAGES[ddp.data_parallel_sharding_strategy]
             if ddp.use_megatron_fsdp

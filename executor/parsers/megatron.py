@@ -99,8 +99,8 @@ def derive(case: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def kernels(config: Any) -> dict[str, Any]:
-    """Whether attention keeps no scores, and what of a step is replayed from graphs."""
-    whole = config.cuda_graph_impl == "full_iteration"
+    """Whether attention keeps no scores, and what is replayed from graphs."""
+    whole = config.cuda_graph_impl == "full_iteration" and not config.moe_paged_stash
     return {
         "stack.flash_attention": config.attention_backend.name not in ("unfused", "local"),
         "stack.cuda_graphs": whole,

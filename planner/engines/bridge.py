@@ -17,6 +17,26 @@ from planner.engines.even_layers import divided
 from planner.engines.fields import Facts
 from planner.engines.limit import Variable, adapter_limit, compression_limit, offload_limit, optimizer_limit
 from planner.engines.megatron_lm.contract import BUILT_IN, ENVIRONMENT, OTHER_WORDS, RUNS, SAVING
+from planner.engines.megatron_lm.kernels import (
+    ATTENTION,
+    BACKEND,
+    CAPTURED,
+    FUSED_LOSS,
+    GRAPHS,
+    GROUPED,
+    IMPLEMENTATION,
+    KERNEL_LIMITS,
+    KERNELS,
+    LOSS_KERNEL,
+    OLDER_CAPTURED,
+    OLDER_GRAPHS,
+    PRODUCTS,
+    SCOPE,
+    STASH,
+    TRACKER,
+    UNCHECKED,
+    VERSION,
+)
 from planner.engines.megatron_lm.layout import LAYOUT_SETTINGS, is_moe
 from planner.engines.megatron_lm.limits import LIMITS
 from planner.engines.megatron_lm.pairing import FLAG, UNPRICED
@@ -26,6 +46,7 @@ from planner.engines.megatron_lm.stages import PREDICTED
 from planner.engines.megatron_lm.state import ALL_OFFLOADED, DTYPES, FRACTION, OFFLOADED
 from planner.engines.refusal import WordLaw
 from planner.engines.setting import EngineSetting, Given, Word, value
+from planner.engines.switch_words import switch_words
 from planner.plan import Plan
 
 _NAMES = {
@@ -74,8 +95,22 @@ _NAMES = {
     "--mtp-num-layers": "model.mtp_num_layers",
     "--num-layers": "model.num_layers",
     "--num-experts": "model.num_moe_experts",
+    BACKEND: "model.attention_backend",
+    VERSION: "model.flash_attention_version",
+    IMPLEMENTATION: "model.transformer_impl",
+    GRAPHS: "model.cuda_graph_impl",
+    CAPTURED: "model.cuda_graph_modules",
+    OLDER_CAPTURED: "model.cuda_graph_scope",
+    **{name: f"model.{name.removeprefix('--').replace('-', '_')}" for name in OLDER_GRAPHS},
+    TRACKER: "model.use_te_rng_tracker",
+    STASH: "model.moe_paged_stash",
+    FUSED_LOSS: "model.cross_entropy_loss_fusion",
+    LOSS_KERNEL: "model.cross_entropy_fusion_impl",
+    GROUPED: "model.moe_grouped_gemm",
 }
 _TORCH = {"fp32": "torch.float32", "bf16": "torch.bfloat16"}
+_MEMBER = "AttnBackend."
+"""Of the enumeration that has a name for each kernel of attention."""
 _OPPOSITES = {
     "--grad-reduce-in-bf16": "ddp.grad_reduce_in_fp32",
     "--no-overlap-p2p-communication": "model.overlap_p2p_comm",
@@ -129,6 +164,8 @@ def _as_here(setting: EngineSetting) -> EngineSetting:
         if PREDICTED in theirs and is_moe(facts):  # whose recipes train those that the model has
             words.setdefault(_NAMES[PREDICTED], None)
         words |= {_ALSO[name]: megatron[name] for name in _ALSO if name in megatron}
+        if BACKEND in megatron:
+            words[_NAMES[BACKEND]] = f"{_MEMBER}{megatron[BACKEND]}"
         words |= {_NAMES[name]: megatron[name][0] for name in _FOR_ALL_LAYERS if name in megatron}
         if FLAG in megatron and facts["layout.pp"] > 1:  # asked for beside a layout string that says it too
             words["model.virtual_pipeline_model_parallel_size"] = facts["layout.virtual_stages"]
@@ -139,8 +176,12 @@ def _as_here(setting: EngineSetting) -> EngineSetting:
     def read_here(given: Given) -> Mapping[str, Any]:
         return setting.read(as_megatron(given))
 
-    return EngineSetting(
-        words=tuple(map(_renamed, setting.words)), fields=setting.fields, write=written, read=read_here
+    return replace(
+        setting,
+        words=tuple(map(_renamed, setting.words)),
+        write=written,
+        read=read_here,
+        granted=lambda given: tuple(map(_in_bridge_names, setting.granted(as_megatron(given)))),
     )
 
 
@@ -159,7 +200,9 @@ def as_megatron(given: Given) -> Given:
 
 
 _MEGATRON_WORDS = {
-    word.name: word for setting in (*LAYOUT_SETTINGS, *OTHER_WORDS, SAVING) for word in setting.words
+    word.name: word
+    for setting in (*LAYOUT_SETTINGS, *KERNELS, *OTHER_WORDS, SAVING)
+    for word in setting.words
 } | {
     "--num-layers": Word(name="--num-layers", kind="int"),
     "--num-experts": Word(name="--num-experts", kind="int"),
@@ -192,13 +235,8 @@ _STATIC_WORDS: Mapping[str, Any] = {
 """What graphs of a whole step need, as ``perf_recipes/qwen/common.py`` of 0.6.2 sets it."""
 _STATIC = EngineSetting(
     words=(
-        Word(name="model.cuda_graph_impl", default="none"),
-        Word(name="model.moe_paged_stash", kind="flag", default=False),
         Word(name="model.moe_expert_rank_capacity_factor", kind="float"),
         Word(name="model.use_transformer_engine_op_fuser", kind="flag", default=False),
-        Word(name="model.use_te_rng_tracker", kind="flag", default=False),
-        Word(name="rng.te_rng_tracker", kind="flag", default=False),
-        Word(name="rerun_state_machine.check_for_nan_in_loss", kind="flag", default=True),
     ),
     fields=("stack.static_experts_blackwell",),
     write=lambda facts: _STATIC_WORDS if facts["stack.static_experts_blackwell"] and is_moe(facts) else {},
@@ -208,11 +246,59 @@ _STATIC = EngineSetting(
     },
 )
 
-_GROUPED = EngineSetting(
-    words=(Word(name="model.moe_grouped_gemm", kind="flag", default=False),),
-    fields=(),
-    write=lambda facts: {"model.moe_grouped_gemm": True} if is_moe(facts) else {},
-    read=lambda _: {},
+_UNCHECKED, _TRACKED = "rerun_state_machine.check_for_nan_in_loss", "rng.te_rng_tracker"
+
+
+def _write_scope(facts: Facts) -> Mapping[str, Any]:
+    """What is replayed, and what a container asks for beside it."""
+    words = dict(SCOPE.write(facts))
+    unchecked = words.pop(UNCHECKED, False)
+    here = {_NAMES[name]: value for name, value in words.items()}
+    here |= {_TRACKED: True} if here else {}
+    return here | ({_UNCHECKED: False} if unchecked else {})
+
+
+_SCOPE = replace(
+    _as_here(SCOPE),
+    words=(
+        *(_renamed(word) for word in SCOPE.words if word.name != UNCHECKED),
+        Word(name=_TRACKED, kind="flag", default=False),
+        Word(name=_UNCHECKED, kind="flag", default=True),
+    ),
+    write=_write_scope,
+)
+
+
+def _loss(given: Given) -> str:
+    """What the recipe's loss is: fused unless a word says otherwise."""
+    fused = given[_NAMES[FUSED_LOSS]] and given[_NAMES[LOSS_KERNEL]] == "te"
+    return "fused_cross_entropy" if fused else "whole"
+
+
+def _of_loss(given: Given) -> tuple[str, ...]:
+    """That the profile has one kernel, whatever computes the loss."""
+    return (
+        () if _loss(given) != "whole" else (f"a loss without {_NAMES[LOSS_KERNEL]} te is priced as with it",)
+    )
+
+
+_LOSS = switch_words(
+    "loss",
+    words=(
+        Word(name=_NAMES[FUSED_LOSS], kind="flag", default=True),
+        Word(name=_NAMES[LOSS_KERNEL], default="native"),
+    ),
+    write=lambda _value, _facts: {},
+    read=_loss,
+    untold={
+        "chunked": "it has no loss in chunks",
+        "fused_linear": "it has no kernel of head and loss in one",
+    },
+    granted=_of_loss,
+)
+"""The recipe's where nobody says; the usual profile has the kernel of Transformer Engine."""
+_GROUPED = replace(
+    _as_here(PRODUCTS), write=lambda facts: {"model.moe_grouped_gemm": True} if is_moe(facts) else {}
 )
 """Products of all experts in one, as they are priced, and as the recomputation of ``moe_act`` asks for."""
 
@@ -238,7 +324,10 @@ _SHARED = ("state-precision", "expert-overlap")
 SETTINGS = (
     *(_as_here(setting) for setting in (*LAYOUT_SETTINGS, SAVING) if "job.precision" not in setting.fields),
     _PRECISION,
+    _as_here(ATTENTION),
+    _SCOPE,
     _STATIC,
+    _LOSS,
     _GROUPED,
     value("model.num_layers", "model.num_layers"),
     value("model.num_moe_experts", "model.num_experts", when=lambda facts: facts["model.num_experts"] > 0),
@@ -263,6 +352,7 @@ BRIDGE = Contract(
         offload_limit("Megatron-Bridge", (ALL_OFFLOADED,)),
         optimizer_limit("Megatron-Bridge"),
         *(limit for limit in LIMITS if limit.name != "expert-groups"),
+        *KERNEL_LIMITS,
     ),
     refusals=tuple(_refused_here(law) for law in STATE_REFUSALS + EXPERT_REFUSALS if law.name in _SHARED),
     runs=RUNS,
@@ -287,8 +377,11 @@ def render(words: Mapping[str, Any], environment: tuple[Variable, ...]) -> str:
         )
     if any(_is_dtype(value) for value in words.values()):
         body.append("    import torch\n")
+    if _NAMES[BACKEND] in words:
+        body.append("    from megatron.core.transformer.enums import AttnBackend\n")
     body += [
-        f"    cfg.{name} = {value if _is_dtype(value) else repr(value)}" for name, value in words.items()
+        f"    cfg.{name} = {value if _is_dtype(value) or _is_member(value) else repr(value)}"
+        for name, value in words.items()
     ]
     head = "# Megatron-Bridge overrides: call apply_plan with the ConfigContainer of your model's recipe"
     return "\n".join([
@@ -300,6 +393,10 @@ def render(words: Mapping[str, Any], environment: tuple[Variable, ...]) -> str:
 
 def _is_dtype(value: Any) -> bool:
     return value in _TORCH.values() if isinstance(value, str) else False
+
+
+def _is_member(value: Any) -> bool:
+    return isinstance(value, str) and value.startswith(_MEMBER)
 
 
 def parse(text: str, _: Contract) -> dict[str, Any]:

@@ -177,7 +177,7 @@ LOSS = switch_words(
 
 def _grouped(given: Given) -> str | None:
     """Products of experts: without experts nothing; one kernel for all until it went, else one by one."""
-    if not on(given, "--num-experts"):
+    if not (on(given, "--num-experts") or on(given, GROUPED)):
         return None
     if on(given, GROUPED) and (on(given, OLDER_GROUPED) or _name(given[IMPLEMENTATION]) == "local"):
         return "cutlass"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from planner.audit.audit import Audit, audited_texts
+from costmodel.kernels.tables import load_calibration
+from planner.audit.audit import Audit, audited, audited_texts
 from planner.questions.flags import Flags
 
 SIZES = (
@@ -126,3 +127,54 @@ def test_a_better_plan_keeps_what_files_switch_on_and_offers_what_they_switch_of
     assert not [change for change in graphed.changes if any("cuda-graph" in word for word in change.remove)]
     unfused = megatron("--attention-backend unfused")
     assert [change for change in unfused.changes if "--attention-backend" in change.remove]
+
+
+BRIDGE = """\
+def pretrain(cfg):
+    cfg.train.global_batch_size = 64
+    cfg.train.micro_batch_size = 1
+    cfg.model.seq_length = 8192
+    cfg.model.tensor_model_parallel_size = 1
+    cfg.model.pipeline_model_parallel_size = 1
+    cfg.ddp.use_distributed_optimizer = True
+    {words}
+    return cfg
+"""
+
+
+def bridge(words: str, **flags: str) -> Audit:
+    """The audit of overrides of a recipe."""
+    given = {"model": "llama-3.1-8b", "gpus": "8", "gpu": "b200-sxm"} | flags
+    found = audited_texts({"recipe.py": BRIDGE.format(words=words)}, Flags(gpu="b200-sxm"))
+    if found.predicted is None:
+        reading = found.reading
+        found = audited(reading, Flags(**given), load_calibration())
+    assert found.predicted is not None, found.job.missing
+    return found
+
+
+@pytest.mark.parametrize(
+    ("words", "name", "value"),
+    [
+        ('cfg.model.attention_backend = "unfused"', "attention_kernel", "unfused"),
+        ('cfg.model.cuda_graph_impl = "transformer_engine"; cfg.model.cuda_graph_scope = ["attn"]',
+         "cuda_graph_scope", "attn"),
+        ('cfg.model.cuda_graph_impl = "local"; cfg.model.cuda_graph_scope = "full_iteration"',
+         "cuda_graph_scope", "full_iteration"),
+        ("cfg.model.enable_cuda_graph = True", "cuda_graph_scope", "attn;mlp"),
+        ('cfg.model.cross_entropy_fusion_impl = "te"', "loss", "fused_cross_entropy"),
+    ],
+)  # fmt: skip
+def test_a_word_of_a_recipe_is_shown_with_its_line(words: str, name: str, value: str) -> None:
+    """Dotted, as overrides of a configuration are."""
+    assert switch(bridge(words), name) == (value, 8)
+
+
+def test_words_of_a_recipe_move_time_and_memory() -> None:
+    """Unfused attention keeps its scores."""
+    plain, unfused = bridge("pass"), bridge('cfg.model.attention_backend = "unfused"')
+    assert step_s(plain) < step_s(unfused)
+    assert peak(plain) < peak(unfused)
+    native = bridge('cfg.model.cross_entropy_fusion_impl = "native"')
+    assert [text for text in native.doubts if "priced as with it" in text]
+    assert not [text for text in plain.doubts if "priced as with it" in text]

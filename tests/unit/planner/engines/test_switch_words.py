@@ -19,6 +19,7 @@ from topology.base.errors import InputError
 DENSE, EXPERTS = "llama-3.1-8b", "mixtral-8x7b"
 LAYOUTS = {
     "megatron": ParallelLayout(dp=8, zero_stage=1),
+    "megatron-bridge": ParallelLayout(dp=8, zero_stage=1),
 }
 TOLD: dict[str, tuple[tuple[str, str, str], ...]] = {
     "megatron": (
@@ -28,6 +29,14 @@ TOLD: dict[str, tuple[tuple[str, str, str], ...]] = {
         (EXPERTS, "grouped_experts", "te_grouped"),
         (DENSE, "loss", "whole"),
         (DENSE, "compile", "on"),
+    ),
+    "megatron-bridge": (
+        *((DENSE, "attention_kernel", value) for value in ("native", "unfused", "fa2", "fa3")),
+        *((DENSE, "cuda_graph_scope", value) for value in ("none", "full_iteration", "attn", "attn;mlp")),
+        *((EXPERTS, "cuda_graph_scope", value) for value in ("attn", "moe_router;moe_preprocess")),
+        (EXPERTS, "expert_counts", "device"),
+        (EXPERTS, "grouped_experts", "te_grouped"),
+        (DENSE, "loss", "fused_cross_entropy"),
     ),
 }  # fmt: skip
 """Values that have words, or are the engine's own without one, by engine, with the model that they are told of."""
@@ -45,6 +54,12 @@ REFUSED: dict[str, tuple[tuple[str, str, str], ...]] = {
         (DENSE, "loss", "chunked:8"),
         (DENSE, "loss", "fused_linear"),
         (DENSE, "compile", "off"),
+    ),
+    "megatron-bridge": (
+        (DENSE, "attention_kernel", "sdpa"),
+        (EXPERTS, "cuda_graph_scope", "full_iteration"),
+        (EXPERTS, "grouped_experts", "cutlass"),
+        (DENSE, "loss", "chunked:8"),
     ),
 }  # fmt: skip
 """Values without words, and those that the engine cannot have of the model."""
