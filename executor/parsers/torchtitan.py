@@ -76,6 +76,7 @@ def derive(case: Mapping[str, Any]) -> dict[str, Any]:
         "layout.recompute": {"FullAC": "full", "SelectiveAC": "selective-op"}.get(policy, "none"),
         "job.global_batch_size": training.global_batch_size,
         "job.sequence_length": training.seq_len,
+        "stack.loss_chunks": getattr(config.loss, "num_chunks", 1),
     }
     return derived | (pipeline(parallel) if dims.pp > 1 else {})
 

@@ -36,6 +36,7 @@ from planner.engines.limit import (
     optimizer_limit,
 )
 from planner.engines.setting import EngineSetting, Given, Word, fixed, flag, value
+from planner.engines.torchtitan.kernels import ATTENTION, CHUNKED, COMPILE, GRAPHS, KERNEL_LIMITS
 from planner.engines.torchtitan.precision import PRECISION, PRECISION_LIMITS
 from planner.engines.torchtitan.saving import SAVING
 from planner.plan import Problem
@@ -269,25 +270,8 @@ SETTINGS = (
     _RECOMPUTE,
     PRECISION,
     SAVING,
-    EngineSetting(  # a pipeline and experts ask the host within a step, which a graph cannot
-        words=(Word(name="training.disable_cuda_graphs", kind="flag", default=False),),
-        fields=(),
-        write=lambda facts: (
-            {"training.disable_cuda_graphs": True} if facts["layout.pp"] > 1 or facts["layout.ep"] > 1 else {}
-        ),
-        read=lambda _: {},
-    ),
-    EngineSetting(
-        words=(
-            Word(
-                name="compile.enable", kind="flag", default=False, aliases=("training.compile",),
-                states="said.compile",
-            ),
-        ),
-        fields=("stack.fused_elementwise",),
-        write=lambda facts: {"compile.enable": bool(facts["stack.fused_elementwise"])},
-        read=lambda given: {"stack.fused_elementwise": given["compile.enable"]},
-    ),
+    GRAPHS,
+    COMPILE,
     EngineSetting(
         words=(
             Word(
@@ -299,6 +283,8 @@ SETTINGS = (
         write=lambda facts: {"compile.enable_async_tensor_parallel": facts["stack.tp_overlap_share"] > 0},
         read=lambda given: {"stack.tp_overlap_share": given["compile.enable_async_tensor_parallel"]},
     ),
+    CHUNKED,
+    ATTENTION,
     fixed("layout.cp_kind", always="allgather"),
     fixed("layout.expert_tp", always=1),
     fixed("layout.axis_order", always=DEFAULT_AXIS_ORDER),
@@ -322,6 +308,7 @@ LIMITS = (
     offload_limit("torchtitan", ("parameters",)),
     optimizer_limit("torchtitan"),
     *PRECISION_LIMITS,
+    *KERNEL_LIMITS,
     limit(
         name="context-exchange",
         reads=("cp", "cp_kind"),

@@ -9,6 +9,7 @@ from typing import Any
 from planner.engines.contract import Contract
 from planner.engines.dotted import assignments
 from planner.engines.limit import Variable
+from planner.engines.torchtitan.kernels import CHUNKS
 from planner.engines.torchtitan.precision import CONVERTERS
 from planner.plan import Plan
 
@@ -21,10 +22,11 @@ def render(words: Mapping[str, Any], environment: tuple[Variable, ...]) -> str:
     policy = words.get("activation_checkpoint")
     body = [f"    from torchtitan.distributed.activation_checkpoint import {policy}\n"] if policy else []
     for name, value in words.items():
-        if name == _LISTED:
+        if name in (_LISTED, CHUNKS):
             continue
         text = f"{value}.Config()" if name == "activation_checkpoint" and value else repr(value)
         body.append(f"    config.{name} = {text}")
+    body += _in_chunks(words.get(CHUNKS))
     body += _conversion(words.get(_LISTED, ()), compiled=words["compile.enable"])
     head = ["# torchtitan configuration: call apply_plan with the Trainer.Config of your model's flavour"]
     return "\n".join([
@@ -32,6 +34,17 @@ def render(words: Mapping[str, Any], environment: tuple[Variable, ...]) -> str:
         '    """Fill a Trainer.Config with the plan\'s parallelism and batch."""', *body,
         "    return config\n",
     ])  # fmt: skip
+
+
+def _in_chunks(chunks: int | None) -> list[str]:
+    """Statements that send a flavour's loss through so many chunks."""
+    if chunks is None:
+        return []
+    return [
+        "    from torchtitan.components.loss import ChunkedLossWrapper\n",
+        '    inner = getattr(config.loss, "loss_fn", config.loss)',
+        f"    config.loss = ChunkedLossWrapper.Config(num_chunks={chunks}, loss_fn=inner)",
+    ]
 
 
 def _conversion(converters: Sequence[str], *, compiled: bool) -> list[str]:
@@ -57,6 +70,10 @@ def parse(text: str, _: Contract) -> dict[str, Any]:
     assigned = assignments(text, "config")
     assigned.pop("model_spec.model", None)
     for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("ChunkedLossWrapper.Config"):
+            for argument in node.keywords:
+                if argument.arg == "num_chunks" and isinstance(argument.value, ast.Constant):
+                    assigned[CHUNKS] = argument.value.value
         if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("Converter.Config"):
             name = ast.unparse(node.func).removesuffix(".Config").rpartition(".")[2]
             assigned[_LISTED] = [*assigned.get(_LISTED, ()), name]

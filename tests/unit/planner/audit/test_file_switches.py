@@ -6,6 +6,7 @@ import pytest
 
 from costmodel.kernels.tables import load_calibration
 from planner.audit.audit import Audit, audited, audited_texts
+from planner.audit.read import read_texts
 from planner.questions.flags import Flags
 
 SIZES = (
@@ -178,3 +179,52 @@ def test_words_of_a_recipe_move_time_and_memory() -> None:
     native = bridge('cfg.model.cross_entropy_fusion_impl = "native"')
     assert [text for text in native.doubts if "priced as with it" in text]
     assert not [text for text in plain.doubts if "priced as with it" in text]
+
+
+TITAN = """\
+def recipe():
+    return Trainer.Config(
+        training=TrainingConfig(local_batch_size=1, global_batch_size=8, seq_len=8192 {training}),
+        parallelism=ParallelismConfig(tensor_parallel_degree=1, data_parallel_shard_degree=8),
+        {words}
+    )
+"""
+CHUNKS = "loss=ChunkedLossWrapper.Config({}loss_fn=CrossEntropyLoss.Config()),"
+
+
+def titan(words: str = "", training: str = "") -> Audit:
+    """The audit of a configuration of torchtitan."""
+    text = TITAN.format(words=words, training=training)
+    flags = Flags(model="llama-3.1-8b", gpus="8", gpu="b200-sxm")
+    found = audited(read_texts({"config.py": text}), flags, load_calibration())
+    assert found.predicted is not None, found.job.missing
+    return found
+
+
+@pytest.mark.parametrize(
+    ("words", "training", "name", "value"),
+    [
+        (CHUNKS.format("num_chunks=4, "), "", "loss", ("chunked:4", 5)),
+        (CHUNKS.format(""), "", "loss", ("chunked:8", 5)),
+        ("compile=CompileConfig(enable=True),", "", "compile", ("on", 5)),
+        ('compile=CompileConfig(enable=True, components=["loss"]),', "", "compile", ("off", 5)),
+        ("", ", disable_cuda_graphs=False", "cuda_graph_scope", ("full_iteration", 3)),
+        ("", ", disable_cuda_graphs=True", "cuda_graph_scope", ("none", 3)),
+        ("", "", "cuda_graph_scope", None),
+    ],
+)
+def test_a_word_of_torchtitan_is_shown_with_its_line(
+    words: str, training: str, name: str, value: tuple[str, int] | None
+) -> None:
+    """Of the wrapper of a loss its own number of chunks."""
+    assert switch(titan(words, training), name) == value
+
+
+def test_words_of_torchtitan_move_time_and_memory() -> None:
+    """Chunks hold fewer logits, graphs and compiled layers are faster; flexible attention is told."""
+    plain, chunked = titan(), titan(CHUNKS.format("num_chunks=8, "))
+    assert peak(chunked) < peak(plain)
+    assert step_s(titan("compile=CompileConfig(enable=True),")) < step_s(plain)
+    assert step_s(titan("", ", disable_cuda_graphs=False")) <= step_s(plain)
+    flexible = titan('model_spec=model_registry("8B", attn_backend="flex"),')
+    assert [text for text in flexible.doubts if "attn_backend flex is priced as torch's own choice" in text]

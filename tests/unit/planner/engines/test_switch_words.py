@@ -20,6 +20,7 @@ DENSE, EXPERTS = "llama-3.1-8b", "mixtral-8x7b"
 LAYOUTS = {
     "megatron": ParallelLayout(dp=8, zero_stage=1),
     "megatron-bridge": ParallelLayout(dp=8, zero_stage=1),
+    "torchtitan": ParallelLayout(dp=8, zero_stage=3),
 }
 TOLD: dict[str, tuple[tuple[str, str, str], ...]] = {
     "megatron": (
@@ -37,6 +38,13 @@ TOLD: dict[str, tuple[tuple[str, str, str], ...]] = {
         (EXPERTS, "expert_counts", "device"),
         (EXPERTS, "grouped_experts", "te_grouped"),
         (DENSE, "loss", "fused_cross_entropy"),
+    ),
+    "torchtitan": (
+        (DENSE, "attention_kernel", "sdpa"),
+        *((DENSE, "cuda_graph_scope", value) for value in ("none", "full_iteration")),
+        *((DENSE, "compile", value) for value in ("on", "off")),
+        *((DENSE, "loss", value) for value in ("whole", "chunked:8", "chunked:16")),
+        (EXPERTS, "grouped_experts", "grouped_mm"),
     ),
 }  # fmt: skip
 """Values that have words, or are the engine's own without one, by engine, with the model that they are told of."""
@@ -60,6 +68,14 @@ REFUSED: dict[str, tuple[tuple[str, str, str], ...]] = {
         (EXPERTS, "cuda_graph_scope", "full_iteration"),
         (EXPERTS, "grouped_experts", "cutlass"),
         (DENSE, "loss", "chunked:8"),
+    ),
+    "torchtitan": (
+        (DENSE, "attention_kernel", "fa2"),
+        (DENSE, "attention_kernel", "unfused"),
+        (DENSE, "cuda_graph_scope", "attn"),
+        (DENSE, "loss", "fused_linear"),
+        (EXPERTS, "grouped_experts", "loop"),
+        (DENSE, "loss", "chunked:3"),
     ),
 }  # fmt: skip
 """Values without words, and those that the engine cannot have of the model."""
