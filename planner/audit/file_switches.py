@@ -26,10 +26,12 @@ def switch_facts(reading: Reading, request: PlanRequest) -> Iterator[JobFact]:
     """A fact ``switch.NAME`` of every switch that words of its own decide in files."""
     parsed = profile_reading_of(reading, request)
     contract = contract_of(reading)
+    if parsed is None:
+        return
     said = {each.name: each.fact for each in said_switches(reading) if each.is_priced}
-    profile = stack_with(stack_of(request), {} if parsed is None else parsed.stated)
+    profile = stack_with(stack_of(request), parsed.stated)
     spelled = {} if contract is None else spelled_settings(reading.settings, contract)
-    words_of = {} if parsed is None or contract is None else parsed.words_of
+    words_of = parsed.words_of if contract else {}
     of_words = {setting.switch for setting in contract.settings if setting.switch} if contract else set()
     for name, each in switches().items():
         read = {f"stack.{field}" for field in sets_of(name)} & words_of.keys() if name in of_words else set()

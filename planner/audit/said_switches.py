@@ -11,8 +11,8 @@ from typing import Any
 
 from costmodel.stack import SoftwareStack
 from costmodel.switches.profile import with_switches
-from costmodel.switches.switch import switch
-from planner.audit.facts import JobFact
+from costmodel.switches.switch import sets_of, switch
+from planner.audit.facts import JobFact, meaning
 from planner.audit.read import Reading
 from planner.engines.fields import stack_facts
 from planner.formats.settings import Scalar, truth_of
@@ -30,10 +30,15 @@ NAMED: Mapping[str, str] = {"said.attention_kernel": "attention_kernel"}
 """Words with a value, and the switch that it is of."""
 _OTHER_NAMES: Mapping[str, str] = {"disabled": "unfused", "flash_attention_4": "fa4"}
 """Values that tables of measured runs do not have: of LLaMA-Factory, of transformers."""
+_WITHOUT = "priced as without it"
 BESIDE: Mapping[str, str] = {
-    "said.liger": "norms, rotary positions and activations in kernels of Liger are priced as without them",
+    "use_liger_kernel": "norms, rotary positions and activations of Liger too, priced as without them",
+    "use_liger": "norms, rotary positions and activations of Liger too, priced as without them",
+    "enable_liger_kernel": "norms, rotary positions and activations of Liger too, priced as without them",
 }
-"""What a word does beside its switch."""
+"""What words do beside their switch."""
+OTHERS = ("said.other_attention", "said.kernels")
+"""Words of kernels that nothing prices."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,8 +78,8 @@ def fields_of_files(reading: Reading, stack: SoftwareStack) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     for said in said_switches(reading):
         if said.is_priced:
-            changed = stack_facts(with_switches(stack, {said.name: said.value}))
-            fields |= {name: value for name, value in changed.items() if value != stack_facts(stack)[name]}
+            profile = stack_facts(with_switches(stack, {said.name: said.value}))
+            fields |= {f"stack.{name}": profile[f"stack.{name}"] for name in sets_of(said.name)}
     return fields
 
 
@@ -82,8 +87,9 @@ def beside_switches(reading: Reading) -> Iterator[str]:
     """What words of switches say that nothing prices."""
     for said in said_switches(reading):
         if not said.is_priced:
-            yield f"{said.fact.source} is not priced: as without it"
-    for word, effect in BESIDE.items():
-        fact = reading.facts.by_field.get(word)
-        if fact is not None and truth_of(fact.value):
-            yield effect
+            yield f"{said.fact.source}: {_WITHOUT}"
+        elif said.fact.word.rpartition(".")[2] in BESIDE:
+            yield f"{said.fact.word}: {BESIDE[said.fact.word.rpartition('.')[2]]}"
+    for setting in reading.settings:
+        if meaning(setting, reading.family.words) in OTHERS and truth_of(setting.value):
+            yield f"{setting.name} {setting.value}: {_WITHOUT}"

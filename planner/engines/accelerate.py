@@ -28,6 +28,7 @@ from planner.engines.limit import Variable, compression_limit, further_limit, li
 from planner.engines.program import PROGRAM
 from planner.engines.quoting import yaml
 from planner.engines.setting import EngineSetting, Given, Word, fixed
+from planner.engines.switch_words import switch_words
 from planner.plan import Problem
 from topology.base.units import MIB
 
@@ -237,6 +238,34 @@ _BUCKETS = EngineSetting(
     read=_read_buckets,
 )
 
+_COMPILED, _COMPILER, _LIGER = (
+    f"{_T}torch_compile", "dynamo_config.dynamo_backend", f"{_T}use_liger_kernel",
+)  # fmt: skip
+
+
+def _compiled(given: Given) -> str:
+    """Whether layers are: by the Trainer, or by a compiler that the launcher names."""
+    return "on" if given[_COMPILED] or str(given[_COMPILER]).lower() not in ("none", "no") else "off"
+
+
+_COMPILE = switch_words(
+    "compile",
+    words=(
+        Word(name=_COMPILED, kind="flag", default=False, states="said.compile"),
+        Word(name=_COMPILER, aliases=("dynamo_backend",), states="said.compile"),
+    ),
+    write=lambda value, _: {_COMPILED: True} if value == "on" else {},
+    read=_compiled,
+)
+_LOSS = switch_words(
+    "loss",
+    words=(Word(name=_LIGER, kind="flag", default=False, states="said.liger"),),
+    write=lambda value, _: {_LIGER: True} if value == "fused_linear" else {},
+    read=lambda given: "fused_linear" if given[_LIGER] else "whole",
+    untold=dict.fromkeys(("chunked", "fused_cross_entropy"), "the Trainer has the kernels of Liger alone"),
+)
+"""Head and loss in one kernel; what else Liger replaces is priced as without it."""
+
 SETTINGS = (
     _DEGREES,
     EngineSetting(
@@ -249,6 +278,8 @@ SETTINGS = (
     _OFFLOAD,
     _BATCH,
     _BUCKETS,
+    _COMPILE,
+    _LOSS,
     *PROGRAM,
     fixed("layout.sequence_parallel", always=False),
     fixed("layout.pp", always=1),

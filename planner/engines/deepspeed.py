@@ -94,7 +94,21 @@ def _read_recompute(given: Given) -> dict[str, Any]:
     return {"layout.recompute": "full" if layers else "none", "split.recompute": (layers,)}
 
 
+_DEEP = "compile.deepcompile"
+_COMPILE = EngineSetting(
+    words=(Word(name=_DEEP, kind="flag", default=False),),
+    fields=(),
+    write=lambda _: {},
+    read=lambda _: {},
+    granted=lambda given: (
+        (f"{_DEEP} works where the program calls compile(), and is priced as without it",)
+        if given[_DEEP]
+        else ()
+    ),
+)
+
 SETTINGS = (
+    _COMPILE,
     EngineSetting(
         words=(
             Word(name="train_batch_size", kind="any", states="job.global_batch_size"),

@@ -228,3 +228,87 @@ def test_words_of_torchtitan_move_time_and_memory() -> None:
     assert step_s(titan("", ", disable_cuda_graphs=False")) <= step_s(plain)
     flexible = titan('model_spec=model_registry("8B", attn_backend="flex"),')
     assert [text for text in flexible.doubts if "attn_backend flex is priced as torch's own choice" in text]
+
+
+FACTORY = "cutoff_len: 8192\nfinetuning_type: full\nper_device_train_batch_size: 1\nbf16: true\n{}\n"
+AXOLOTL = "base_model: meta-llama/Llama-3.1-8B\nsequence_len: 8192\nmicro_batch_size: 1\nbf16: true\n{}\n"
+TRAINER = "model_name_or_path: meta-llama/Llama-3.1-8B\nmax_length: 8192\nper_device_train_batch_size: 1\nbf16: true\n{}\n"
+ACCELERATED = "distributed_type: FSDP\nmixed_precision: bf16\nfsdp_config:\n  fsdp_version: 2\n{}\n"
+OTHERS = {"LLaMA-Factory": FACTORY, "Axolotl": AXOLOTL, "HF Trainer": TRAINER, "Accelerate": ACCELERATED}
+OTHER_WORDS = (
+    ("LLaMA-Factory", "flash_attn: fa2", "attention_kernel", "fa2"),
+    ("LLaMA-Factory", "flash_attn: disabled", "attention_kernel", "unfused"),
+    ("LLaMA-Factory", "flash_attn: auto", "attention_kernel", None),
+    ("LLaMA-Factory", "enable_liger_kernel: true", "loss", "fused_linear"),
+    ("LLaMA-Factory", "torch_compile: true", "compile", "on"),
+    ("Axolotl", "flash_attention: true", "attention_kernel", "fa2"),
+    ("Axolotl", "sdp_attention: true", "attention_kernel", "sdpa"),
+    ("Axolotl", "eager_attention: true", "attention_kernel", "unfused"),
+    ("Axolotl", "liger_fused_linear_cross_entropy: true", "loss", "fused_linear"),
+    ("Axolotl", "cut_cross_entropy: true", "loss", "fused_linear"),
+    ("Axolotl", "liger_cross_entropy: true", "loss", "fused_cross_entropy"),
+    ("Axolotl", "torch_compile: false", "compile", None),
+    ("HF Trainer", "attn_implementation: eager", "attention_kernel", "unfused"),
+    ("HF Trainer", "attn_implementation: flash_attention_2", "attention_kernel", "fa2"),
+    ("HF Trainer", "attn_implementation: flash_attention_3", "attention_kernel", "fa3"),
+    ("HF Trainer", "attn_implementation: sdpa", "attention_kernel", "sdpa"),
+    ("HF Trainer", "use_liger_kernel: true", "loss", "fused_linear"),
+    ("HF Trainer", "torch_compile_backend: inductor", "compile", "on"),
+    ("Accelerate", "dynamo_config:\n  dynamo_backend: INDUCTOR", "compile", "on"),
+    ("Accelerate", "dynamo_config:\n  dynamo_backend: 'NO'", "compile", "off"),
+)  # fmt: skip
+
+
+def other(family: str, words: str = "") -> Audit:
+    """The audit of a YAML file of a tool over the Trainer."""
+    flags = Flags(model="llama-3.1-8b", gpus="8", gpu="b200-sxm", sequence_length="8192")
+    found = audited(read_texts({"run.yaml": OTHERS[family].format(words)}), flags, load_calibration())
+    assert found.reading.family.name == family
+    assert found.predicted is not None, (found.job.missing, found.findings)
+    return found
+
+
+@pytest.mark.parametrize(("family", "words", "name", "value"), OTHER_WORDS)
+def test_a_word_of_a_trainer_is_shown_with_its_line(
+    family: str, words: str, name: str, value: str | None
+) -> None:
+    """Of a tool without a contract as well as of one with."""
+    found = other(family, words)
+    line = OTHERS[family].count("\n") + words.count("\n")
+    assert switch(found, name) == (None if value is None else (value, line))
+    assert not [finding for finding in found.findings if finding.kind in ("illegal", "unpriced")]
+
+
+@pytest.mark.parametrize(
+    ("family", "eager", "fused", "compiled"),
+    [
+        ("LLaMA-Factory", "flash_attn: disabled", "enable_liger_kernel: true", "torch_compile: true"),
+        ("Axolotl", "eager_attention: true", "cut_cross_entropy: true", "torch_compile: true"),
+        ("HF Trainer", "attn_implementation: eager", "use_liger_kernel: true", "torch_compile: true"),
+        ("Accelerate", "attn_implementation: eager", "use_liger_kernel: true",
+         "dynamo_config:\n  dynamo_backend: inductor"),
+    ],
+)  # fmt: skip
+def test_words_of_a_trainer_move_time_and_memory(family: str, eager: str, fused: str, compiled: str) -> None:
+    """Eager attention is slower and larger, a fused head smaller, compiled layers faster."""
+    plain = other(family)
+    assert step_s(plain) < step_s(other(family, eager))
+    assert peak(plain) < peak(other(family, eager))
+    assert peak(other(family, fused)) < peak(plain)
+    assert step_s(other(family, compiled)) < step_s(plain)
+
+
+@pytest.mark.parametrize(
+    ("family", "words", "said"),
+    [
+        ("HF Trainer", "attn_implementation: kernels-community/flash-mla", "priced as without it"),
+        ("HF Trainer", "attn_implementation: flex_attention", "attn_implementation flex_attention: priced as without it"),
+        ("HF Trainer", "use_liger_kernel: true", "norms, rotary positions and activations of Liger too"),
+        ("Axolotl", "xformers_attention: true", "xformers_attention True: priced as without it"),
+        ("Axolotl", "liger_rope: true\nliger_rms_norm: true", "liger_rms_norm True: priced as without it"),
+    ],
+)  # fmt: skip
+def test_what_a_trainer_is_told_beside_is_told_too(family: str, words: str, said: str) -> None:
+    """Never silent; a file without the word says nothing of it."""
+    assert [text for text in other(family, words).doubts if said in text]
+    assert not [text for text in other(family).doubts if said in text]

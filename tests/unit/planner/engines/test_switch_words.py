@@ -21,6 +21,7 @@ LAYOUTS = {
     "megatron": ParallelLayout(dp=8, zero_stage=1),
     "megatron-bridge": ParallelLayout(dp=8, zero_stage=1),
     "torchtitan": ParallelLayout(dp=8, zero_stage=3),
+    "accelerate": ParallelLayout(dp=8, zero_stage=3),
 }
 TOLD: dict[str, tuple[tuple[str, str, str], ...]] = {
     "megatron": (
@@ -45,6 +46,11 @@ TOLD: dict[str, tuple[tuple[str, str, str], ...]] = {
         *((DENSE, "compile", value) for value in ("on", "off")),
         *((DENSE, "loss", value) for value in ("whole", "chunked:8", "chunked:16")),
         (EXPERTS, "grouped_experts", "grouped_mm"),
+    ),
+    "accelerate": (
+        *((DENSE, "compile", value) for value in ("on", "off")),
+        *((DENSE, "loss", value) for value in ("whole", "fused_linear")),
+        *((DENSE, "attention_kernel", value) for value in ("sdpa", "unfused")),
     ),
 }  # fmt: skip
 """Values that have words, or are the engine's own without one, by engine, with the model that they are told of."""
@@ -76,6 +82,12 @@ REFUSED: dict[str, tuple[tuple[str, str, str], ...]] = {
         (DENSE, "loss", "fused_linear"),
         (EXPERTS, "grouped_experts", "loop"),
         (DENSE, "loss", "chunked:3"),
+    ),
+    "accelerate": (
+        (DENSE, "loss", "fused_cross_entropy"),
+        (DENSE, "loss", "chunked:8"),
+        (DENSE, "attention_kernel", "fa2"),
+        (DENSE, "cuda_graph_scope", "full_iteration"),
     ),
 }  # fmt: skip
 """Values without words, and those that the engine cannot have of the model."""
