@@ -235,6 +235,7 @@ _STATIC_WORDS: Mapping[str, Any] = {
 """What graphs of a whole step need, as ``perf_recipes/qwen/common.py`` of 0.6.2 sets it."""
 _STATIC = EngineSetting(
     words=(
+        Word(name="model.moe_paged_stash", kind="flag", default=False),
         Word(name="model.moe_expert_rank_capacity_factor", kind="float"),
         Word(name="model.use_transformer_engine_op_fuser", kind="flag", default=False),
     ),
@@ -244,6 +245,7 @@ _STATIC = EngineSetting(
         "stack.static_experts_blackwell": given["model.cuda_graph_impl"] == "full_iteration"
         and given["model.moe_paged_stash"]
     },
+    switch="expert_counts",
 )
 
 _UNCHECKED, _TRACKED = "rerun_state_machine.check_for_nan_in_loss", "rng.te_rng_tracker"

@@ -20,6 +20,7 @@ from planner.engines.limit import (
 from planner.engines.megatron_lm.buckets import BUCKETS, BUCKETS_CUT
 from planner.engines.megatron_lm.kernels import (
     KERNEL_LIMITS,
+    KERNEL_REFUSALS,
     KERNEL_WORDS,
     KERNELS,
     UNPRICED_KERNELS,
@@ -164,7 +165,7 @@ MEGATRON = Contract(
         *LIMITS,
         *KERNEL_LIMITS,
     ),
-    refusals=LAYOUT_REFUSALS + STATE_REFUSALS + EXPERT_REFUSALS,
+    refusals=LAYOUT_REFUSALS + STATE_REFUSALS + EXPERT_REFUSALS + KERNEL_REFUSALS,
     sizes=("--num-layers", "--hidden-size", "--num-attention-heads"),
     runs=RUNS,
     recomputes="per-chunk",

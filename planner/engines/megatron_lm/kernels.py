@@ -16,9 +16,10 @@ from costmodel.switches.switch import switch
 from planner.engines.fields import Facts
 from planner.engines.limit import limit
 from planner.engines.megatron_lm.modules import spelled_modules
-from planner.engines.refusal import on
+from planner.engines.refusal import Stopped, WordLaw, on
 from planner.engines.setting import EngineSetting, Given, Word
 from planner.engines.switch_words import switch_words
+from planner.law import stop
 from planner.plan import Problem
 
 BACKEND, VERSION, IMPLEMENTATION, OLDER_FLASH = (
@@ -27,6 +28,7 @@ BACKEND, VERSION, IMPLEMENTATION, OLDER_FLASH = (
 GRAPHS, CAPTURED, OLDER_CAPTURED = "--cuda-graph-impl", "--cuda-graph-modules", "--cuda-graph-scope"
 OLDER_GRAPHS = {"--enable-cuda-graph": "local", "--external-cuda-graph": "transformer_engine"}
 TRACKER, UNCHECKED, STASH = "--te-rng-tracker", "--no-check-for-nan-in-loss-and-grad", "--moe-paged-stash"
+RANK_CAPACITY, OP_FUSER = "--moe-expert-rank-capacity-factor", "--use-transformer-engine-op-fuser"
 FUSED_LOSS, LOSS_KERNEL = "--cross-entropy-loss-fusion", "--cross-entropy-fusion-impl"
 GROUPED, OLDER_GROUPED = "--moe-grouped-gemm", "--moe-use-legacy-grouped-gemm"
 WHOLE_STEP = "full_iteration"
@@ -136,11 +138,43 @@ SCOPE = switch_words(
         *(Word(name=name, kind="flag", default=False) for name in OLDER_GRAPHS),
         Word(name=TRACKER, kind="flag", default=False),
         Word(name=UNCHECKED, kind="flag", default=False),
-        Word(name=STASH, kind="flag", default=False),
     ),
     write=_write_graphs,
     read=_graphs,
     granted=_uncaptured,
+)
+
+
+def _write_counts(value: str, facts: Facts) -> Mapping[str, Any]:
+    """Graphs of a step whose experts take what comes, up to a share of all tokens, and ask no host."""
+    if value != "device" or not facts["model.num_experts"]:
+        return {}
+    return {
+        **_write_graphs(WHOLE_STEP, facts), STASH: True, RANK_CAPACITY: 1.5, OP_FUSER: True,
+        "--moe-token-dispatcher-type": "flex", "--moe-flex-dispatcher-backend": "hybridep",
+    }  # fmt: skip
+
+
+def _counts(given: Given) -> str:
+    whole = WHOLE_STEP in (_capture(given), *_captured(given))
+    return "device" if whole and on(given, STASH) else "host"
+
+
+def _fused_alone(given: Given) -> tuple[str, ...]:
+    alone = on(given, OP_FUSER) and _counts(given) == "host"
+    return (f"{OP_FUSER} fuses products with what follows them: not priced",) if alone else ()
+
+
+COUNTS = switch_words(
+    "expert_counts",
+    words=(
+        Word(name=STASH, kind="flag", default=False),
+        Word(name=RANK_CAPACITY, kind="float"),
+        Word(name=OP_FUSER, kind="flag", default=False),
+    ),
+    write=_write_counts,
+    read=_counts,
+    granted=_fused_alone,
 )
 
 
@@ -203,7 +237,6 @@ UNPRICED_KERNELS: Mapping[str, str] = {
     "--no-rope-fusion": "computes rotary positions in kernels of their own",
     "--no-persist-layer-norm": "computes norms in another kernel",
     "--disable-jit-fuser": "fuses nothing by torch's compiler",
-    "--use-transformer-engine-op-fuser": "fuses products with what follows them",
     "--moe-permute-fusion": "orders tokens of experts in one kernel",
     "--moe-router-fusion": "chooses experts in one kernel",
 }
@@ -214,7 +247,7 @@ KERNEL_WORDS = EngineSetting(
     write=lambda _: {},
     read=lambda _: {},
 )
-KERNELS: tuple[EngineSetting, ...] = (ATTENTION, SCOPE, LOSS, PRODUCTS)
+KERNELS: tuple[EngineSetting, ...] = (ATTENTION, SCOPE, COUNTS, LOSS, PRODUCTS)
 """Settings of switches."""
 
 
@@ -239,6 +272,11 @@ def _foreign(s: Problem) -> str:
 
 def _whole_broken(s: Problem, _: LayoutTable) -> bool:
     return s.stack.timing.cuda_graphs and s.model.is_moe and not s.stack.timing.drops_tokens
+
+
+def _counts_broken(s: Problem, _: LayoutTable) -> bool:
+    timing = s.stack.timing
+    return timing.static_experts_blackwell and s.model.is_moe and not timing.dispatches_once_per_node
 
 
 def _unfused_context(s: Problem, t: LayoutTable) -> np.ndarray | bool:
@@ -268,8 +306,55 @@ KERNEL_LIMITS = (
             "use --set switch.cuda_graph_scope=attn;moe_router",
         ),
     ),
+    limit(
+        name="counts-on-device",
+        reads=(),
+        broken=_counts_broken,
+        says=lambda *_: (
+            f"expert_counts device: {STASH} is of HybridEP, which sends a token once to a node",
+            "use --stack megatron-bridge",
+        ),
+    ),
     limit(name="unfused-context", reads=("cp",), broken=_unfused_context, says=_says_context),
 )
+
+
+def _twice(given: Given) -> Stopped:
+    """Two words for one thing, an old one and that of today."""
+    older = [word for word in OLDER_GRAPHS if on(given, word)]
+    if len(older) > 1:
+        return f"{older[0]} beside {older[1]}", f"keep {older[0]}, or {older[1]}"
+    if older and _name(given[GRAPHS]) != "none":
+        return f"{older[0]} beside {GRAPHS} {given[GRAPHS]}", f"leave {older[0]} out"
+    if given[CAPTURED] and given[OLDER_CAPTURED]:
+        return f"{OLDER_CAPTURED} beside {CAPTURED}", f"leave {OLDER_CAPTURED} out"
+    return None
+
+
+def _unchecked(given: Given) -> Stopped:
+    if WHOLE_STEP not in (_capture(given), *_captured(given)) or on(given, UNCHECKED):
+        return None
+    return f"graphs of a step without {UNCHECKED}", f"add {UNCHECKED}"
+
+
+def _repeated(given: Given) -> Stopped:
+    per_layer = _capture(given) in ("local", "transformer_engine") and WHOLE_STEP not in _captured(given)
+    if not per_layer or given["--recompute-granularity"] != "full" or on(given, "--recompute-activations"):
+        return None
+    return "--recompute-granularity full beside graphs of layers", "set --recompute-granularity selective"
+
+
+_CAPTURES = (GRAPHS, CAPTURED, OLDER_CAPTURED, *OLDER_GRAPHS)
+KERNEL_REFUSALS: tuple[WordLaw, ...] = (
+    stop(name="graphs", reads=(*OLDER_GRAPHS, GRAPHS, CAPTURED, OLDER_CAPTURED), stops=_twice),
+    stop(name="graphs", reads=(*_CAPTURES, UNCHECKED), stops=_unchecked),
+    stop(
+        name="graphs",
+        reads=("--recompute-granularity", "--recompute-activations", *_CAPTURES),
+        stops=_repeated,
+    ),
+)
+"""What it stops at of graphs, in its own words."""
 
 
 def captures_modules(facts: Facts) -> bool:

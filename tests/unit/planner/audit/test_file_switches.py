@@ -15,6 +15,8 @@ SIZES = (
     "--disable-bias-linear --micro-batch-size 1 --global-batch-size 64 --bf16 --use-distributed-optimizer "
     "--overlap-grad-reduce --overlap-param-gather --attention-dropout 0 --hidden-dropout 0"
 )
+UNCHECKED = "--no-check-for-nan-in-loss-and-grad"
+HYBRID = "--moe-token-dispatcher-type flex --moe-flex-dispatcher-backend hybridep"
 EXPERTS = (
     "--num-experts 32 --moe-router-topk 4 --moe-ffn-hidden-size 512 --moe-token-dispatcher-type alltoall "
     "--expert-model-parallel-size 8 --moe-grouped-gemm"
@@ -59,11 +61,12 @@ MEGATRON_WORDS = (
     ("--cuda-graph-impl local --cuda-graph-scope full", "cuda_graph_scope", "attn;mlp"),
     ("--cuda-graph-impl transformer_engine --cuda-graph-scope attn", "cuda_graph_scope", "attn"),
     ("--cuda-graph-impl transformer_engine --cuda-graph-modules attn,mlp", "cuda_graph_scope", "attn;mlp"),
-    ("--cuda-graph-impl local --cuda-graph-scope full_iteration", "cuda_graph_scope", "full_iteration"),
-    ("--cuda-graph-impl full_iteration", "cuda_graph_scope", "full_iteration"),
+    (f"--cuda-graph-impl local --cuda-graph-scope full_iteration {UNCHECKED}", "cuda_graph_scope", "full_iteration"),
+    (f"--cuda-graph-impl full_iteration {UNCHECKED}", "cuda_graph_scope", "full_iteration"),
     ("--cross-entropy-loss-fusion --cross-entropy-fusion-impl te", "loss", "fused_cross_entropy"),
     ("--cross-entropy-loss-fusion", "loss", "whole"),
     (EXPERTS, "grouped_experts", "loop"),
+    (f"{EXPERTS} --cuda-graph-impl full_iteration {UNCHECKED} --moe-paged-stash {HYBRID}", "expert_counts", "device"),
     (f"{EXPERTS} --moe-use-legacy-grouped-gemm", "grouped_experts", "grouped_mm"),
     (f"{EXPERTS} --enable-cuda-graph", "cuda_graph_scope", "attn;mlp;moe"),
     (f"{EXPERTS} --cuda-graph-impl local --cuda-graph-scope attn moe_router", "cuda_graph_scope",

@@ -133,6 +133,16 @@ CASES: tuple[tuple[str, str, str], ...] = (
     ("expert-overlap", f"{PAIRED} {PIPE} 2 --expert-model-parallel-size 4",
      f"{PAIRED} {PIPE} 2 --expert-model-parallel-size 4 --num-virtual-stages-per-pipeline-rank 2 --global-batch-size 16"),
     ("expert-overlap", f"{MOE} --delay-wgrad-compute", f"{PAIRED} --delay-wgrad-compute"),
+    ("graphs", "--enable-cuda-graph --external-cuda-graph", "--external-cuda-graph"),
+    ("graphs", "--enable-cuda-graph --cuda-graph-impl local", "--cuda-graph-impl local"),
+    ("graphs", "--cuda-graph-impl local --cuda-graph-scope attn --cuda-graph-modules attn",
+     "--cuda-graph-impl local --cuda-graph-scope attn"),
+    ("graphs", "--cuda-graph-impl full_iteration",
+     "--cuda-graph-impl full_iteration --no-check-for-nan-in-loss-and-grad"),
+    ("graphs", "--cuda-graph-impl local --cuda-graph-scope full_iteration",
+     "--cuda-graph-impl local --cuda-graph-scope full_iteration --no-check-for-nan-in-loss-and-grad"),
+    ("graphs", f"{WHOLE} --enable-cuda-graph",
+     f"{WHOLE} --cuda-graph-impl full_iteration --no-check-for-nan-in-loss-and-grad"),
 )  # fmt: skip
 """A rule, a line that breaks it, and one beside it that does not."""
 LATER: tuple[tuple[str, str, str], ...] = (

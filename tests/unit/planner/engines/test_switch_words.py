@@ -64,6 +64,7 @@ REFUSED: dict[str, tuple[tuple[str, str, str], ...]] = {
         (EXPERTS, "cuda_graph_scope", "moe_preprocess"),
         (EXPERTS, "cuda_graph_scope", "full_iteration"),
         (EXPERTS, "grouped_experts", "grouped_mm"),
+        (EXPERTS, "expert_counts", "device"),
         (DENSE, "loss", "fused_cross_entropy"),
         (DENSE, "loss", "chunked:8"),
         (DENSE, "loss", "fused_linear"),
@@ -137,6 +138,28 @@ def test_a_value_without_words_is_refused(engine: str, model: str, switch: str, 
     plan = planned(engine, model, switch, value)
     with pytest.raises(InputError, match=r"cannot run this plan"):
         engine_files(plan, CONTRACTS[engine])
+
+
+def test_counts_on_the_device_need_a_dispatcher_that_keeps_them_there() -> None:
+    """Told of Megatron-LM beside HybridEP alone, whose words its own parser takes with those of the graph."""
+    contract = CONTRACTS["megatron"]
+    plan = priced(
+        LAYOUTS["megatron"],
+        EXPERTS,
+        stack="megatron-bridge",
+        gpu="b200-sxm",
+        switches={"expert_counts": "device"},
+    )
+    files = engine_files(plan, contract)[0]
+    found = read(contract, FORMATS["megatron"].parse(files, contract), plan.layout.num_gpus)
+    assert found.fields["stack.static_experts_blackwell"]
+    assert "stack.cuda_graphs" not in found.fields  # of which that is a part
+    python = interpreter("megatron")
+    if python is None:
+        pytest.skip("megatron-core is not installed")
+    said = facts_of(plan)
+    (answer,) = answers("megatron", [case_of(contract, files, said, plan.problem.cluster.gpu)], python)
+    assert faults(said, answer) == ()
 
 
 @pytest.mark.parametrize("engine", [engine for engine in TOLD if engine in PACKAGES])
