@@ -24,7 +24,7 @@ from planner.audit.contract_words import (
 )
 from planner.audit.launch import UNTOLD
 from planner.audit.read import Reading
-from planner.audit.said_switches import fields_of_files
+from planner.audit.trainer_switches import fields_of_files
 from planner.engines.contract import Contract, EngineReading, read, write
 from planner.engines.contracts import even_layers_of
 from planner.engines.even_layers import as_even_as_possible
@@ -86,19 +86,19 @@ def engine_reading_of(
 def profile_reading_of(reading: Reading, request: PlanRequest) -> EngineReading | None:
     """What files say of a job's profile; None where they are another engine's than the profile's.
 
-    The contract of their engine reads it, and `planner.audit.said_switches` what no contract has words for.
+    The contract of their engine reads it, `planner.audit.trainer_switches` what no contract has.
     """
-    said = fields_of_files(reading, stack_of(request))
+    fields = fields_of_files(reading, stack_of(request))
     contract = contract_of(reading)
     if contract is None:
-        return EngineReading(stated=said, assumed={}, words_of={}) if said else None
+        return EngineReading(stated=fields, assumed={}, words_of={}) if fields else None
     if request.stack not in contract.stacks:
         return None
     parsed = engine_reading_of(reading, request.model, request.cluster.num_gpus)
     if parsed is None:
         return None
     assumed = parsed.assumed if is_whole(reading) else {}
-    return replace(parsed, assumed=assumed, stated={**said, **parsed.stated})
+    return replace(parsed, assumed=assumed, stated={**fields, **parsed.stated})
 
 
 def model_as_built(reading: Reading, model: ModelSpec) -> ModelSpec:
@@ -219,9 +219,14 @@ def stack_as_run(stack: SoftwareStack, parsed: EngineReading | None, layout: Par
 _OVERLAP = "stack.tp_overlap_share"
 
 
+def problem_as_asked(request: PlanRequest) -> Problem:
+    """What layouts of a request are judged against, by rules: they read nothing of a calibration."""
+    return problem_of(request, load_calibration())
+
+
 def problem_as_run(reading: Reading, request: PlanRequest, layout: ParallelLayout) -> Problem:
     """What a layout of the job is judged against: the profile has only what the files switch on."""
-    problem = problem_of(request, load_calibration())  # of which rules read nothing
+    problem = problem_as_asked(request)
     return problem.of(stack=stack_as_run(problem.stack, profile_reading_of(reading, request), layout))
 
 

@@ -7,19 +7,18 @@ from dataclasses import replace
 
 import numpy as np
 
-from costmodel.kernels.tables import load_calibration
 from costmodel.layout import LayoutTable, ParallelLayout
 from costmodel.switches.profile import switches_of, value_in
 from costmodel.switches.switch import sets_of, switches
-from planner.audit.contract_reading import contract_of, profile_reading_of
+from planner.audit.contract_reading import contract_of, problem_as_asked, profile_reading_of
 from planner.audit.contract_words import spelled_settings
 from planner.audit.facts import JobFact
 from planner.audit.read import Reading
-from planner.audit.said_switches import said_switches
+from planner.audit.trainer_switches import trainer_switches
 from planner.engines.contracts import CONTRACTS
 from planner.engines.fields import stack_facts, stack_with
 from planner.formats.settings import Setting
-from planner.plan import PlanRequest, problem_of, stack_of
+from planner.plan import PlanRequest, stack_of
 
 
 def switch_facts(reading: Reading, request: PlanRequest) -> Iterator[JobFact]:
@@ -28,7 +27,7 @@ def switch_facts(reading: Reading, request: PlanRequest) -> Iterator[JobFact]:
     contract = contract_of(reading)
     if parsed is None:
         return
-    said = {each.name: each.fact for each in said_switches(reading) if each.is_priced}
+    facts = {each.name: each.fact for each in trainer_switches(reading) if each.is_priced}
     profile = stack_with(stack_of(request), parsed.stated)
     spelled = {} if contract is None else spelled_settings(reading.settings, contract)
     words_of = parsed.words_of if contract else {}
@@ -37,10 +36,10 @@ def switch_facts(reading: Reading, request: PlanRequest) -> Iterator[JobFact]:
         read = {f"stack.{field}" for field in sets_of(name)} & words_of.keys() if name in of_words else set()
         words = dict.fromkeys(word for field in sorted(read) for word in words_of[field])
         settings = [spelled[word] for word in words if word in spelled]
-        value = value_in(profile, each) if settings or name in said else ""
+        value = value_in(profile, each) if settings or name in facts else ""
         if not value:
             continue
-        fact = _fact(name, value, settings) if settings else said[name]
+        fact = _fact(name, value, settings) if settings else facts[name]
         yield replace(fact, name=f"switch.{name}", value=value)
 
 
@@ -64,7 +63,7 @@ def kept_switches(reading: Reading, request: PlanRequest) -> dict[str, str]:
         return {}
     contract, usual = contract_of(reading), stack_of(request)
     of_words = {setting.switch for setting in contract.settings if setting.switch} if contract else set()
-    names = of_words | {each.name for each in said_switches(reading)}
+    names = of_words | {each.name for each in trainer_switches(reading)}
     before, values = stack_facts(usual), switches_of(usual)
     kept: dict[str, str] = {}
     for name in sorted(names - request.switches.keys()):
@@ -73,16 +72,16 @@ def kept_switches(reading: Reading, request: PlanRequest) -> dict[str, str]:
         if any(value is False and before[field] for field, value in stated.items()):
             continue
         value = value_in(stack_with(usual, stated), switches()[name])
-        if value and value != values[name] and _can_be_told(request, name, value):
+        if value and value != values[name] and _has_words(request, name, value):
             kept[name] = value
     return kept
 
 
-def _can_be_told(request: PlanRequest, name: str, value: str) -> bool:
+def _has_words(request: PlanRequest, name: str, value: str) -> bool:
     """Whether the engine that plans a job has a word for a switch."""
     contract = CONTRACTS.get(request.engine)
     if contract is None:
         return True
-    asked = problem_of(replace(request, switches={**request.switches, name: value}), load_calibration())
+    asked = problem_as_asked(replace(request, switches={**request.switches, name: value}))
     row = LayoutTable.from_rows([ParallelLayout()])
     return not any(bool(np.any(law.broken(asked, row))) for law in contract.limits if not law.reads)

@@ -35,7 +35,7 @@ from planner.audit.offload import StatedOffload, stated_offload
 from planner.audit.ranks import degrees_of_recipe
 from planner.audit.read import Reading
 from planner.audit.reinforcement import more_than_training
-from planner.audit.said_switches import beside_switches
+from planner.audit.trainer_switches import beside_switches
 from planner.audit.unsettled import Unsettled, with_leanest
 from planner.audit.words import UNKNOWN
 from planner.engines.contract import EngineReading

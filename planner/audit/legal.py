@@ -113,7 +113,7 @@ def rule_findings(reading: Reading, job: Job) -> Iterator[Finding]:
     rules = {rule.name: rule for rule in rules_of(problem.engine)}
     open_fields = {name.removeprefix("layout.") for name in job.open_fields}
     for violation in check(problem, job.layout):
-        if _taken(reading, violation.rule) or _said_by_files(job, violation.rule):
+        if _taken(reading, violation.rule) or _stated_by_files(job, violation.rule):
             continue
         rule = rules.get(violation.rule)
         theirs = violation.rule.endswith("-offered") or violation.rule.startswith(f"{problem.engine}-")
@@ -163,7 +163,7 @@ def _taken(reading: Reading, rule: str) -> bool:
     return any(rule in law.says_of for law in contract.refusals)
 
 
-def _said_by_files(job: Job, rule: str) -> bool:
+def _stated_by_files(job: Job, rule: str) -> bool:
     """Whether a limit says that the engine is not told a switch which its own files say."""
     asked = job.request.switches.keys() - job.switches if job.request is not None else set()
     return rule.endswith(_OF_WORDS) and not asked

@@ -143,16 +143,16 @@ def switch_limit(title: str, settings: Sequence[EngineSetting]) -> PlanLaw:
     why = {setting.switch: setting.untold for setting in of_switches}
     words = {word.name: word for setting in settings for word in setting.words}
 
-    def told(s: Problem, changed: set[str]) -> set[str]:
+    def worded(s: Problem, changed: set[str]) -> set[str]:
         """Fields that words say: of a setting of one switch, only values that it reads back."""
         facts = {**layout_facts(ParallelLayout()), **model_facts(s.model), **stack_facts(s.stack)}
-        said = set(stated)
+        fields = set(stated)
         for setting in of_switches:
             if changed.isdisjoint(setting.fields):
                 continue
             read = setting.read(Given(setting.write(facts), words))
-            said -= {name for name in setting.fields if read.get(name) != facts[name]}
-        return said
+            fields -= {name for name in setting.fields if read.get(name) != facts[name]}
+        return fields
 
     def unsaid(s: Problem) -> tuple[tuple[str, str], ...]:
         usual = stacks().get(s.stack.name)
@@ -160,7 +160,7 @@ def switch_limit(title: str, settings: Sequence[EngineSetting]) -> PlanLaw:
             return ()
         before = stack_facts(usual)
         changed = {name for name, now in stack_facts(s.stack).items() if now != before[name]}
-        changed -= told(s, changed)
+        changed -= worded(s, changed)
         values = switches_of(s.stack)
         return tuple(
             (name, values[name]) for name in values if changed & {f"stack.{field}" for field in sets_of(name)}

@@ -18,10 +18,10 @@ def value_of_facts(name: str, facts: Facts) -> str:
     )
 
 
-def fields_said(name: str, value: str) -> dict[str, Any]:
+def fields_of_value(name: str, value: str) -> dict[str, Any]:
     """The fields that a value of a switch sets, as an engine says them.
 
-    >>> fields_said("compile", "off")
+    >>> fields_of_value("compile", "off")
     {'stack.fused_elementwise': False}
     """
     sets = switch(name).value_of(value).sets
@@ -50,7 +50,7 @@ def switch_words(
 
     def read_fields(given: Given) -> Mapping[str, Any]:
         value = read(given)
-        return {} if value is None else fields_said(name, value)
+        return {} if value is None else fields_of_value(name, value)
 
     return EngineSetting(
         words=words,

@@ -42,7 +42,7 @@ OTHERS = ("said.other_attention", "said.kernels")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SaidSwitch:
+class StatedSwitch:
     """A value of a switch that a file says; "" where it is none that is known."""
 
     name: str
@@ -55,17 +55,17 @@ class SaidSwitch:
         return bool(self.value) and switch(self.name).value_of(self.value).is_priced
 
 
-def said_switches(reading: Reading) -> Iterator[SaidSwitch]:
+def trainer_switches(reading: Reading) -> Iterator[StatedSwitch]:
     """Switches that words of files say, each with where it stands."""
     for word, name in NAMED.items():
         fact = reading.facts.by_field.get(word)
         if fact is not None:
             text = str(fact.value).lower()
-            yield SaidSwitch(name=name, value=switch(name).of_cell(_OTHER_NAMES.get(text, text)), fact=fact)
+            yield StatedSwitch(name=name, value=switch(name).of_cell(_OTHER_NAMES.get(text, text)), fact=fact)
     for word, (name, value) in ON.items():
         fact = reading.facts.by_field.get(word)
         if fact is not None and (truth_of(fact.value) or _names_a_kind(fact.value)):
-            yield SaidSwitch(name=name, value=value, fact=fact)
+            yield StatedSwitch(name=name, value=value, fact=fact)
 
 
 def _names_a_kind(value: Scalar) -> bool:
@@ -76,20 +76,20 @@ def _names_a_kind(value: Scalar) -> bool:
 def fields_of_files(reading: Reading, stack: SoftwareStack) -> dict[str, Any]:
     """Fields of a profile that files say, with what the profile's own numbers bound."""
     fields: dict[str, Any] = {}
-    for said in said_switches(reading):
-        if said.is_priced:
-            profile = stack_facts(with_switches(stack, {said.name: said.value}))
-            fields |= {f"stack.{name}": profile[f"stack.{name}"] for name in sets_of(said.name)}
+    for each in trainer_switches(reading):
+        if each.is_priced:
+            profile = stack_facts(with_switches(stack, {each.name: each.value}))
+            fields |= {f"stack.{name}": profile[f"stack.{name}"] for name in sets_of(each.name)}
     return fields
 
 
 def beside_switches(reading: Reading) -> Iterator[str]:
     """What words of switches say that nothing prices."""
-    for said in said_switches(reading):
-        if not said.is_priced:
-            yield f"{said.fact.source}: {_WITHOUT}"
-        elif said.fact.word.rpartition(".")[2] in BESIDE:
-            yield f"{said.fact.word}: {BESIDE[said.fact.word.rpartition('.')[2]]}"
+    for each in trainer_switches(reading):
+        if not each.is_priced:
+            yield f"{each.fact.source}: {_WITHOUT}"
+        elif each.fact.word.rpartition(".")[2] in BESIDE:
+            yield f"{each.fact.word}: {BESIDE[each.fact.word.rpartition('.')[2]]}"
     for setting in reading.settings:
         if meaning(setting, reading.family.words) in OTHERS and truth_of(setting.value):
             yield f"{setting.name} {setting.value}: {_WITHOUT}"
