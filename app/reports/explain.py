@@ -6,18 +6,19 @@ For a request without a plan: which rules are in the way, and the nearest change
 from __future__ import annotations
 
 from app.errors import NO_FEASIBLE_PLAN
-from app.quantities import format_like, format_share
+from app.quantities import format_like, format_percent, format_share
 from app.reports.answer import Answer, Facts, Lines, Section, Table, bar, json_text
 from app.reports.layout_words import layout_lines, plan_words
 from app.reports.plan_headline import finish_words, headline, headline_of, money_text, step_text
 from costmodel.estimate import throughput_change
 from costmodel.layout import layout_words
 from planner.analysis.explain import Explanation, RunnerUp, WhatIf, explain
+from planner.analysis.headroom import HeadroomPrice
 from planner.analysis.switch_effects import SwitchEffect
 from planner.plan import Plan
 from planner.search.infeasible import Infeasible, cause_of, rejected_text
 from topology.base.decode import unstructure
-from topology.base.units import GIB, format_seconds
+from topology.base.units import GIB, format_bytes, format_chance, format_seconds
 
 MOST_SWITCHES = 5
 _FEWEST_SHARE = 0.001
@@ -36,7 +37,10 @@ def explanation_answer(plan: Plan, explanation: Explanation) -> Answer:
         Facts(title="", pairs=(*_asked_of_it(plan), ("layout", plan_words(plan)))),
         layout_lines(plan),
         _shares_table(explanation, plan.estimate.step_time_s),
-        Lines(title="What binds it", lines=(explanation.memory, *explanation.links)),
+        Lines(
+            title="What binds it",
+            lines=(explanation.memory, *_headroom_words(plan, explanation.headroom), *explanation.links),
+        ),
     ]
     if explanation.runner_up is not None:
         words = plan_words(plan.alternatives[0])
@@ -51,6 +55,20 @@ def explanation_answer(plan: Plan, explanation: Explanation) -> Answer:
         document=lambda: json_text(unstructure(explanation)),
         records=tuple(unstructure(change) for change in explanation.what_if),
     )
+
+
+def _headroom_words(plan: Plan, price: HeadroomPrice | None) -> tuple[str, ...]:
+    """What the memory that is left free costs, and what it spares."""
+    if price is None:
+        return ()
+    share = price.costs_s / plan.estimate.step_time_s
+    costs = f"costs {format_seconds(price.costs_s)} of the step, {format_percent(share)}"
+    words = costs if share > _LEAST_GAIN else "costs nothing"
+    without = (
+        f"{format_seconds(price.step_time_s)} at {format_chance(price.out_of_memory_chance)} chance of OOM"
+    )
+    free = format_bytes(price.free_bytes)
+    return (f"headroom of {free} {words}: with all memory {without} (--memory-headroom 0)",)
 
 
 def _asked_of_it(plan: Plan) -> tuple[tuple[str, str], ...]:

@@ -12,6 +12,7 @@ from costmodel.kernels.tables import Calibration, load_calibration
 from costmodel.layout import LayoutTable, ParallelLayout
 from costmodel.parallel.axes import PARTS
 from costmodel.training.rank_strides import axis_strides
+from planner.analysis.headroom import HeadroomPrice, headroom_price
 from planner.analysis.switch_effects import SwitchEffect, switch_effects
 from planner.plan import Alternative, Plan, PlanRequest, Problem
 from planner.pricing import capacity_of_fullest, estimate_split, split_of
@@ -69,7 +70,7 @@ class Explanation:
 
     `shares` are the parts of the step, largest first; `memory` and `links` are sentences about what is full
     and which links carry exposed communication; `what_if` is sorted by what helps most, and so are
-    `switches`, of the layout as it is.
+    `switches`, of the layout as it is. `headroom` is what the memory that is left free costs.
     """
 
     shares: tuple[Share, ...]
@@ -78,6 +79,7 @@ class Explanation:
     runner_up: RunnerUp | None
     what_if: tuple[WhatIf, ...]
     switches: tuple[SwitchEffect, ...] = ()
+    headroom: HeadroomPrice | None = None
 
 
 def explain(plan: Plan, cal: Calibration | None = None) -> Explanation:
@@ -96,6 +98,7 @@ def explain(plan: Plan, cal: Calibration | None = None) -> Explanation:
         runner_up=runner_up(plan, problem),
         what_if=() if plan.kind_of_stage else what_if(plan, cal),
         switches=switch_effects(plan, cal),
+        headroom=headroom_price(plan, cal),
     )
 
 
