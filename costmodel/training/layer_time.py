@@ -279,7 +279,8 @@ def _slower(c: Constants) -> float:
 def _host(part: PartTimes, f: Features, c: Constants) -> tuple[Vector, Vector]:
     """Host time to launch a layer forward and backward."""
     e = f.environment
-    layer = e.host_s_per_layer * (1 - np.maximum(e.cuda_graphs, e.graphed_layers))
+    launched = e.host_s_per_layer + part.kernels.trains * e.adapters_host_s  # a frozen tower has no adapters
+    layer = launched * (1 - np.maximum(e.cuda_graphs, e.graphed_layers))
     launch = layer + c.expert_host_s * (1 - e.graphed_routing) * part.kernels.routed
     collectives = TP_SYNCHRONISATIONS * e.host_s_per_collective * (f.tp > 1)
     return launch + collectives, c.host_backward * launch + collectives

@@ -10,6 +10,7 @@ from costmodel.job import TrainingJob
 from costmodel.kernels.precisions import PRECISIONS, TRAINING
 from costmodel.ops.op import HALF_BYTES
 from costmodel.stack import SoftwareStack, StackTiming
+from costmodel.updates.adapters import Adapter
 from costmodel.updates.offload import HOST_EFFICIENCY, UPDATE_BYTES, host_path
 from costmodel.updates.optimizers import ADAM_STATE_BYTES, MASTER_BYTES, optimizer
 from topology.base.arrays import Quantity
@@ -24,6 +25,13 @@ ATTENTION_LAUNCHES = 9
 projection, and dropout, bias and residual in one; two messages or their parts."""
 FEED_FORWARD_LAUNCHES = 6
 """Of a dense feed-forward: norm, two products, activation, residual; a message."""
+CHAINED_LAUNCHES = 26
+"""Kernels more of a layer whose modules are chains: of two norms seven each, of two rotations four each, two
+projections, one product of a gated feed-forward, and the product with its gate."""
+ADAPTER_LAUNCHES = 6
+"""Kernels of an adapter beside a product: two casts, two thin products, the factor, the sum (peft, LoRA)."""
+ADAPTED_PRODUCTS = {"attention": 4, "mlp": 3}
+"""Products with an adapter in a block of a layer: queries, keys, values and output; gate, up and down."""
 HEAD_STEP = 8  # head sizes in multiples of this use tensor cores for every operand
 
 
@@ -69,6 +77,7 @@ class Environment:
     launch_blocking: Quantity
     overlaps_gradient_sum: Quantity
     host_s_per_layer: Quantity
+    adapters_host_s: Quantity
     host_s_per_collective: Quantity
     host_s_per_microbatch: Quantity
     product_time_ratio: Quantity
@@ -116,6 +125,28 @@ def graphed_routing(timing: StackTiming) -> float:
     return captured * timing.fused_permutation
 
 
+PLAIN_LAUNCHES = ATTENTION_LAUNCHES + FEED_FORWARD_LAUNCHES
+
+
+def host_s_per_layer(timing: StackTiming) -> float:
+    """Host time to launch one layer's forward: that of a plain layer, by the kernels that chains have more.
+
+    >>> from costmodel.stack import stack
+    >>> [round(host_s_per_layer(stack(name).timing) * 1e6) for name in ("pytorch-fsdp1", "pytorch")]
+    [150, 410]
+    """
+    return timing.host_s_per_layer * (1 + CHAINED_LAUNCHES * timing.chained_modules / PLAIN_LAUNCHES)
+
+
+def adapters_host_s(timing: StackTiming, adapter: Adapter | None) -> float:
+    """Host time to launch the adapters of one layer's forward."""
+    if adapter is None:
+        return 0.0
+    each = ADAPTER_LAUNCHES + (adapter.dropout > 0)
+    launches = each * sum(ADAPTED_PRODUCTS[target] for target in adapter.targets)
+    return timing.host_s_per_layer * launches / PLAIN_LAUNCHES
+
+
 def graphed_layers(timing: StackTiming) -> float:
     """Share of the launches of a layer outside its experts that graphs of modules replay."""
     launches = {"attn": ATTENTION_LAUNCHES, "mlp": FEED_FORWARD_LAUNCHES}
@@ -134,6 +165,8 @@ def job_environment(case: Case) -> Environment:
         "tp_overlap_share": timing.tp_overlap_share * (case.cluster.hierarchy.scaleup.kind in PEER_TO_PEER),
         "attention_slowdown": attention_slowdown(timing, generation),
         "graphed_layers": graphed_layers(timing),
+        "host_s_per_layer": host_s_per_layer(timing),
+        "adapters_host_s": adapters_host_s(timing, job.adapter),
         "graphed_routing": graphed_routing(timing),
     }
     return Environment(
