@@ -12,13 +12,14 @@ from app.reports.layout_words import layout_lines, plan_words
 from app.reports.plan_headline import finish_words, headline, headline_of, money_text, step_text
 from costmodel.estimate import throughput_change
 from costmodel.layout import layout_words
+from costmodel.memory.fit import fit_text
 from planner.analysis.explain import Explanation, RunnerUp, WhatIf, explain
 from planner.analysis.headroom import HeadroomPrice
 from planner.analysis.switch_effects import SwitchEffect
 from planner.plan import Plan
 from planner.search.infeasible import Infeasible, cause_of, rejected_text
 from topology.base.decode import unstructure
-from topology.base.units import GIB, format_bytes, format_chance, format_seconds
+from topology.base.units import GIB, format_bytes, format_seconds
 
 MOST_SWITCHES = 5
 _FEWEST_SHARE = 0.001
@@ -64,9 +65,7 @@ def _headroom_words(plan: Plan, price: HeadroomPrice | None) -> tuple[str, ...]:
     share = price.costs_s / plan.estimate.step_time_s
     costs = f"costs {format_seconds(price.costs_s)} of the step, {format_percent(share)}"
     words = costs if share > _LEAST_GAIN else "costs nothing"
-    without = (
-        f"{format_seconds(price.step_time_s)} at {format_chance(price.out_of_memory_chance)} chance of OOM"
-    )
+    without = f"{format_seconds(price.step_time_s)}, {fit_text(price.out_of_memory_chance)}"
     free = format_bytes(price.free_bytes)
     return (f"headroom of {free} {words}: with all memory {without} (--memory-headroom 0)",)
 
