@@ -38,10 +38,8 @@ def explanation_answer(plan: Plan, explanation: Explanation) -> Answer:
         Facts(title="", pairs=(*_asked_of_it(plan), ("layout", plan_words(plan)))),
         layout_lines(plan),
         _shares_table(explanation, plan.estimate.step_time_s),
-        Lines(
-            title="What binds it",
-            lines=(explanation.memory, *_headroom_words(plan, explanation.headroom), *explanation.links),
-        ),
+        Lines(title="What binds it", lines=(explanation.memory, *explanation.links)),
+        *_without_headroom(plan, explanation.headroom),
     ]
     if explanation.runner_up is not None:
         words = plan_words(plan.alternatives[0])
@@ -58,16 +56,19 @@ def explanation_answer(plan: Plan, explanation: Explanation) -> Answer:
     )
 
 
-def _headroom_words(plan: Plan, price: HeadroomPrice | None) -> tuple[str, ...]:
-    """What the memory that is left free costs, and what it spares."""
+def _without_headroom(plan: Plan, price: HeadroomPrice | None) -> tuple[Section, ...]:
+    """The plan that leaves no memory free: what the headroom costs beside it, and what it spares."""
     if price is None:
         return ()
     share = price.costs_s / plan.estimate.step_time_s
-    costs = f"costs {format_seconds(price.costs_s)} of the step, {format_percent(share)}"
-    words = costs if share > _LEAST_GAIN else "costs nothing"
-    without = f"{format_seconds(price.step_time_s)}, {fit_text(price.out_of_memory_chance)}"
-    free = format_bytes(price.free_bytes)
-    return (f"headroom of {free} {words}: with all memory {without} (--memory-headroom 0)",)
+    costs = f"cost {format_seconds(price.costs_s)} of the step, {format_percent(share)}"
+    words = costs if share > _LEAST_GAIN else "cost nothing"
+    pairs = (
+        ("headroom", f"{format_bytes(price.free_bytes)} of a GPU {words}"),
+        ("step", f"{format_seconds(price.step_time_s)} with --memory-headroom 0"),
+        ("memory", fit_text(price.out_of_memory_chance)),
+    )
+    return (Facts(title="Without headroom", pairs=pairs),)
 
 
 def _asked_of_it(plan: Plan) -> tuple[tuple[str, str], ...]:

@@ -24,7 +24,7 @@ class Claim:
     quantity: str
     low: float = float("-inf")
     high: float = float("inf")
-    not_in: str = r"^(?:json|csv) ›|Compared ›|Also considered ›|^The best plan |^Times › its memory|layout that surely fits"
+    not_in: str = r"^(?:json|csv) ›|Compared ›|Also considered ›|^The best plan |^Times › its memory|^Without headroom ›|layout that surely fits"
     """Places that speak of other plans, or in keys."""
 
 
@@ -34,6 +34,13 @@ CLAIMS: tuple[Claim, ...] = (
         words=r"^(?:The best plan |Times › its memory).*\bfits\b",
         quantity="best_out_of_memory_chance",
         high=FITS_BELOW,
+        not_in=r"^$",
+    ),
+    Claim(
+        words=r"^Without headroom › .*\btight\b",
+        quantity="full_out_of_memory_chance",
+        low=FITS_BELOW,
+        high=DOES_NOT_FIT_ABOVE,
         not_in=r"^$",
     ),
     Claim(words=r"\bno layout fits\b", quantity="out_of_memory_chance", low=FITS_BELOW),

@@ -55,6 +55,7 @@ TRAINING: tuple[Pattern, ...] = (
     *_rows("out_of_memory_chance", rf"^ › peak memory: .*?{V} chance of OOM", rf"is fullest.*?{V} chance of OOM",
            rf"^tile › (?:OOM|Chance of OOM|OOM chance|Risk of OOM): {V}", rf"^json › estimate\.out_of_memory_chance: {X}",
            rf"^csv › 0 › out_of_memory_chance: {X}"),
+    *_rows("full_out_of_memory_chance", rf"^Without headroom › memory: .*?{V} chance of OOM"),
     *_rows("evidence_runs", rf"^ › evidence: {V} measured runs", rf"^(?:caption|tile|\S.* caption) › : {V} measured runs of",
            rf"^json › estimate\.evidence\[0\]\.runs: {X}"),
     *_rows("usd_per_billion_tokens", rf"^ › money, energy: {V} per billion tokens", rf"^json › estimate\.usd_per_billion_tokens: {X}"),

@@ -258,12 +258,12 @@ def limit_s(request: PlanRequest) -> float:
 
 
 def score_of(request: PlanRequest, num_gpus: int, step_s: float) -> float:
-    """What the objective asks for: seconds, rented GPU-seconds, or GPUs and then seconds; less is better."""
+    """What the objective asks for: seconds, rented GPU-seconds, or rented GPUs and then seconds; less is better."""
     if request.objective == "cost":
         return whole_nodes(request, num_gpus) * step_s
     if request.objective == "gpus":
         longest = limit_s(request)
-        return num_gpus + step_s / (2 * longest) if step_s <= longest else math.inf
+        return whole_nodes(request, num_gpus) + step_s / (2 * longest) if step_s <= longest else math.inf
     return step_s
 
 
