@@ -33,6 +33,7 @@ from planner.serving.plan import (
     ServingOptimality,
     ServingPlan,
     ServingRequest,
+    proven_where_sure,
 )
 from planner.serving.replica import Option, most_requests
 from topology.base.arrays import Floats
@@ -82,9 +83,7 @@ def plan_of_fleet(
             "kernel and collective times: see costmodel/data/kernels/fits.json",
         ),
     )
-    if optimality.status == "proven" and not plan.is_sure:
-        return replace(plan, optimality=replace(optimality, status="best-under-cost-model"))
-    return plan
+    return proven_where_sure(plan)
 
 
 def rental_of(request: ServingRequest, run: FleetRun) -> Rental | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from costmodel.job import ServingJob
@@ -422,4 +422,11 @@ def serving_to_json(plan: ServingPlan) -> str:
 def serving_from_json(text: str, where: str = "serving plan") -> ServingPlan:
     """Read a plan back; unknown keys and other schema versions are refused with an InputError."""
     data = document_of(text, where, version=SCHEMA_VERSION, command="plan serve --json")
-    return structure(data, ServingPlan, where)
+    return proven_where_sure(structure(data, ServingPlan, where))
+
+
+def proven_where_sure(plan: ServingPlan) -> ServingPlan:
+    """The plan, called proven only where it keeps its limits surely; older files may say more."""
+    if plan.optimality.status != "proven" or plan.is_sure:
+        return plan
+    return replace(plan, optimality=replace(plan.optimality, status="best-under-cost-model"))

@@ -70,10 +70,11 @@ def parse_count(text: str, flag: str, *, largest: int = LARGEST_COUNT, suffixes:
             fix=f"give one of them: {flag} {next((each for each in listed if each.strip('0')), listed[0])}",
         )
     if ".." in cleaned:
+        end = next((each for each in reversed(cleaned.split("..")) if each), "one number")
         raise InputError(
             what=f"{flag} {text.strip()} is a range",
             cause=f"{flag} takes one number here",
-            fix=f"give {flag} {cleaned.rpartition('..')[2] or 8}, or leave {flag} out",
+            fix=f"give {flag} {end}, or leave {flag} out",
         )
     if _GROUPED.fullmatch(cleaned):
         cleaned = cleaned.replace(",", "").replace("_", "")

@@ -15,7 +15,7 @@ from topology.builders import default_cluster
 CAL = load_calibration()
 
 
-def found(name: str, gpus: int, **fields: object) -> Plan:
+def planned(name: str, gpus: int, **fields: object) -> Plan:
     job = TrainingJob(sequence_length=8192, global_batch_size=16 * gpus)
     cluster = default_cluster("h100-sxm", gpus).spec
     plan = search(PlanRequest(model=model(name), cluster=cluster, job=job, top=1, **fields), CAL)
@@ -25,8 +25,8 @@ def found(name: str, gpus: int, **fields: object) -> Plan:
 
 @pytest.mark.parametrize(("name", "gpus"), [("llama-3.1-70b", 32), ("llama-3.1-8b", 8)])
 def test_it_is_the_difference_to_the_plan_that_leaves_nothing_free(name: str, gpus: int) -> None:
-    plan = found(name, gpus)
-    full = found(name, gpus, memory_headroom=0.0)
+    plan = planned(name, gpus)
+    full = planned(name, gpus, memory_headroom=0.0)
     price = headroom_price(plan, CAL)
     assert price is not None
     assert price.step_time_s == pytest.approx(full.estimate.step_time_s, rel=1e-9)
@@ -38,7 +38,7 @@ def test_it_is_the_difference_to_the_plan_that_leaves_nothing_free(name: str, gp
 
 
 def test_nothing_is_said_where_nothing_is_left_free_or_nothing_was_searched() -> None:
-    assert headroom_price(found("llama-3.1-8b", 8, memory_headroom=0.0), CAL) is None
-    plan = found("llama-3.1-8b", 8)
+    assert headroom_price(planned("llama-3.1-8b", 8, memory_headroom=0.0), CAL) is None
+    plan = planned("llama-3.1-8b", 8)
     given = replace(plan, optimality=replace(plan.optimality, enumerated=1))
     assert headroom_price(given, CAL) is None

@@ -11,7 +11,7 @@ from planner.analysis.serving.fleets import find_fleet
 from planner.deployment.folder import folder
 from planner.questions.flags import ServeFlags
 from planner.questions.serving.understand import understand_serving
-from planner.serving.plan import ROUNDING, SURE, ServingPlan
+from planner.serving.plan import ROUNDING, SURE, ServingPlan, serving_from_json, serving_to_json
 from planner.serving.replica import WHOLE
 from planner.serving.sure import Requirement
 from topology.base.errors import InputError
@@ -61,6 +61,9 @@ def test_a_proposal_is_sure_and_measured_or_says_that_it_is_not(
     text = "\n".join([answer.headline, *map(str, answer.sections)])
     assert not has_shortfall or "proven" not in text
     assert plan.optimality.status != ("best-under-cost-model" if plan.is_sure else "proven")
+    earlier = replace(plan, optimality=replace(plan.optimality, status="proven"))
+    again = serving_from_json(serving_to_json(earlier)).optimality.status
+    assert again == ("proven" if plan.is_sure else "best-under-cost-model")
     if plan.daring is not None:
         assert plan.daring.saved > 0
         assert plan.daring.chance < SURE or plan.daring.not_measured or not plan.daring.rows
