@@ -161,7 +161,7 @@ class StackMemory:
             gradient; otherwise they are applied at the activation.
         keeps_wide_inputs: Linear layers of fewer than sixteen bits keep their input in sixteen (torchao).
         keeps_narrow_gates: In eight-bit jobs the input of a feed-forward's activation is kept in eight bits.
-        keeps_half_the_products: ``selective-op`` keeps only every second matrix product.
+        keeps_half_the_products: ``selective-op`` counts products and keeps the odd ones; none of experts.
         gradients_on_demand: A gradient exists from its first microbatch's backward on, not all the step.
         weight_bytes: Bytes per parameter of the weights that compute reads.
         frozen_weight_bytes: Bytes per parameter of weights beside adapters, where these are not quantised.

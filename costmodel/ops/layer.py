@@ -33,6 +33,7 @@ from costmodel.ops.op import (
     HALF_BYTES,
     LINEAR,
     Op,
+    OpKind,
     ShardShape,
     communicate,
     elementwise,
@@ -84,7 +85,7 @@ def _layer_ops(work: Workload, kind: LayerKind, shard: ShardShape) -> tuple[Op, 
     mixer, block = _mixer(work, kind, shard), _feed_forward(work, kind, shard)
     ops = (*mixer, *block)
     if stack.memory.keeps_half_the_products:
-        ops = tuple(_keeping_half(op) for op in ops)
+        ops = _keeping_odd_products(ops, compiled=stack.timing.fused_elementwise)
     if job.is_low_precision and stack.memory.keeps_wide_inputs:
         ops = tuple(_keeping_wide_inputs(op) for op in ops)
     if job.adapter is None:
@@ -169,9 +170,28 @@ def _repeated(
     return (*(map(repeat, norms) if "layernorm" in modules else norms), *cast, *block)
 
 
-def _keeping_half(op: Op) -> Op:
-    """The same operation; of matrix products every second is kept by ``selective-op``, half in the mean."""
-    return replace(op, saved_bytes_op=op.saved_bytes_op / 2) if op.kind in LINEAR else op
+def _keeping_odd_products(ops: Sequence[Op], *, compiled: bool) -> tuple[Op, ...]:
+    """The same operations where ``selective-op`` counts the products of a layer and keeps the odd ones.
+
+    Grouped products of experts are no ``aten.mm``: all of them run again. Eager, the last product's result
+    waits with the others, though no gradient reads it, as torch's cache holds whatever the policy names; a
+    compiler keeps what a gradient reads.
+
+    Source: torchtitan models/llama3/parallelize.py, _op_sac_save_list; torch/utils/checkpoint.py.
+    """
+    products = [op for op in ops if op.kind is OpKind.GEMM]
+    result, before = [], 0
+    for op in ops:
+        if op.kind in LINEAR:
+            kept = 0.0
+            if op.kind is OpKind.GEMM and not (compiled and op is products[-1]):
+                matrices = max(op.joins, 1)
+                kept = ((before + matrices + 1) // 2 - (before + 1) // 2) / matrices
+                before += matrices
+            result.append(replace(op, saved_bytes_op=kept * op.saved_bytes_op))
+        else:
+            result.append(op)
+    return tuple(result)
 
 
 def _post_norm(

@@ -14,6 +14,8 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch.nn.functional import cross_entropy, linear
 from torch.profiler import ProfilerActivity, profile
+from torch.utils._pytree import tree_leaves
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from costmodel.case import Workload
 from costmodel.job import TrainingJob
@@ -83,30 +85,87 @@ def units_kept(layer: Any, hidden: Any, **beside: Any) -> float:
     return sum(kept[name] for name in aliases) / (hidden.numel() * hidden.element_size())
 
 
+WIDE, INNER, HEADS, LENGTH, BATCH = 512, 1408, 8, 192, 2
+
+
+def odd_products() -> Any:
+    """Contexts of a checkpointed layer that keep attention and every odd product, as torchtitan's do."""
+    seen = {False: 0, True: 0}
+
+    def policy(context: Any, op: Any, *_: Any, **__: Any) -> Any:
+        product = op is torch.ops.aten.mm.default
+        seen[context.is_recompute] += product
+        keeps = product and seen[context.is_recompute] % 2 == 1
+        attends = op is torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
+        return CheckpointPolicy.MUST_SAVE if keeps or attends else CheckpointPolicy.PREFER_RECOMPUTE
+
+    return create_selective_checkpoint_contexts(policy)
+
+
+def llama_layer() -> tuple[Any, Any, Any]:
+    """A Llama layer of Hugging Face, its input and its rotary positions."""
+    llama = pytest.importorskip("transformers.models.llama.modeling_llama")
+    config = llama.LlamaConfig(
+        hidden_size=WIDE, intermediate_size=INNER, num_attention_heads=HEADS, num_key_value_heads=HEADS,
+        attn_implementation="sdpa", max_position_embeddings=LENGTH,
+    )  # fmt: skip
+    hidden = torch.randn(BATCH, LENGTH, WIDE, dtype=torch.bfloat16, requires_grad=True)
+    rotated = llama.LlamaRotaryEmbedding(config)(hidden, torch.arange(LENGTH)[None])
+    return llama.LlamaDecoderLayer(config, 0).bfloat16(), hidden, rotated
+
+
+def checkpointed(layer: Any, rotated: Any, contexts: Callable[[], Any]) -> Callable[[Any], Any]:
+    """The layer, checkpointed under these contexts."""
+
+    def run(hidden: Any) -> Any:
+        return checkpoint(
+            layer, hidden, position_embeddings=rotated, attention_mask=None,
+            use_reentrant=False, context_fn=contexts,
+        )  # fmt: skip
+
+    return run
+
+
+def kept_by_profile(profile_of: str, policy: str, **switches: str) -> float:
+    """The same layer's activations under a profile and a recompute policy, in sizes of its input."""
+    spec = replace(
+        model("llama-2-13b"), hidden_size=WIDE, intermediate_size=INNER, num_attention_heads=HEADS,
+        num_key_value_heads=HEADS, head_dim=WIDE // HEADS,
+    )  # fmt: skip
+    work = Workload(
+        model=spec,
+        job=TrainingJob(sequence_length=LENGTH, global_batch_size=BATCH),
+        stack=with_switches(stack(profile_of), switches),
+    )
+    pieces = memory_pieces(work, ParallelLayout(microbatch_size=BATCH, recompute=policy))
+    return float(pieces.layers[0].saved_bytes.ravel()[0]) / (LENGTH * BATCH * WIDE * 2)
+
+
+def test_selective_by_operation_keeps_what_torchs_cache_holds() -> None:
+    """Eager: the odd products with the last, whose result no gradient reads, and attention."""
+    layer, hidden, rotated = llama_layer()
+    contexts = odd_products()
+    checkpointed(layer, rotated, lambda: contexts)(hidden)
+    held = [output for results in contexts[0].storage.values() for output in results.values()]
+    values = [getattr(x, "val", None) for x in tree_leaves(held)]
+    tensors = [x for x in values if isinstance(x, torch.Tensor)]
+    kept = 1 + sum(x.numel() * x.element_size() for x in tensors) / (hidden.numel() * hidden.element_size())
+    assert kept_by_profile("torchtitan", "selective-op", compile="off") == pytest.approx(kept, rel=0.01)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_compiled_selective_by_operation_keeps_what_torchs_partitioner_keeps() -> None:
+    """Compiled: without the last product."""
+    layer, hidden, rotated = llama_layer()
+    kept = units_kept(checkpointed(layer, rotated, odd_products), hidden)
+    assert kept_by_profile("torchtitan", "selective-op", compile="on") == pytest.approx(kept, rel=0.01)
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_a_compiled_layer_keeps_what_torchs_partitioner_keeps() -> None:
     """Of a Llama layer of Hugging Face: no wide norms and no activated gate beside its product."""
-    llama = pytest.importorskip("transformers.models.llama.modeling_llama")
-    heads, width, inner, length, batch = 8, 512, 1408, 192, 2
-    config = llama.LlamaConfig(
-        hidden_size=width, intermediate_size=inner, num_attention_heads=heads, num_key_value_heads=heads,
-        attn_implementation="sdpa", max_position_embeddings=length,
-    )  # fmt: skip
-    layer = llama.LlamaDecoderLayer(config, 0).bfloat16()
-    hidden = torch.randn(batch, length, width, dtype=torch.bfloat16, requires_grad=True)
-    rotated = llama.LlamaRotaryEmbedding(config)(hidden, torch.arange(length)[None])
+    layer, hidden, rotated = llama_layer()
     kept = units_kept(layer, hidden, position_embeddings=rotated, attention_mask=None)
-    spec = model("llama-2-13b")
-    spec = replace(
-        spec, hidden_size=width, intermediate_size=inner, num_attention_heads=heads, num_key_value_heads=heads,
-        head_dim=width // heads,
-    )  # fmt: skip
-    work = Workload(
-        model=spec,
-        job=TrainingJob(sequence_length=length, global_batch_size=batch),
-        stack=with_switches(stack("pytorch"), {"compile": "on"}),
-    )
-    layout = ParallelLayout(microbatch_size=batch, recompute="none")
-    saved = memory_pieces(work, layout).layers[0].saved_bytes
-    assert float(saved.ravel()[0]) / (length * batch * width * 2) == pytest.approx(kept, rel=0.01)
+    assert kept_by_profile("pytorch", "none", compile="on") == pytest.approx(kept, rel=0.01)
