@@ -98,7 +98,7 @@ def check_launch(plan: Plan, say: Say = _silent) -> Check:
         return Check(name="launch", verdict="not checked here", detail=detail)
     contract = CONTRACTS[engine]
     try:
-        files, _ = engine_files(plan, contract)
+        files = engine_files(plan, contract).files
     except InputError as refused:
         return Check(name="launch", verdict="does not hold", detail=f"{refused.what}: {refused.cause}")
     accepted, words = parsed_by_engine(contract, files, plan, say)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -27,6 +28,40 @@ NOTHING = 1e-9
 """Share of the step below which a difference of two sums is rounding."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecidingRanks:
+    """The ranks that decide a step under one split: which one sets the pace, and which one ends last.
+
+    Attributes:
+        microbatch_s: Seconds of a microbatch on every rank.
+        recomputed: Recomputed layers of every run on the rank that sets the pace.
+        pacing: The slowest rank.
+        last: The rank that needs longest after its last microbatch.
+    """
+
+    microbatch_s: Vector
+    recomputed: Vector
+    pacing: int
+    last: int
+
+
+def deciding_ranks(costs: AnyStages, split: StageSplit) -> DecidingRanks:
+    """The ranks that decide a step.
+
+    Args:
+        costs: What the stage solver saw of the layout.
+        split: Layers and recomputed layers of every rank.
+    """
+    microbatch_s = microbatch_seconds(costs, split)
+    pacing = int(microbatch_s.argmax())
+    return DecidingRanks(
+        microbatch_s=microbatch_s,
+        recomputed=recomputed_layers(costs, split)[pacing],
+        pacing=pacing,
+        last=int(tail_seconds(costs, split).argmax()),
+    )
+
+
 def time_breakdown(
     features: Sequence[Features], c: Constants, costs: AnyStages, split: StageSplit
 ) -> TimeBreakdown:
@@ -38,30 +73,32 @@ def time_breakdown(
         costs: What the stage solver saw of it.
         split: Layers and recomputed layers of every rank.
     """
-    seconds = step_seconds(features, c, costs, split)
+    deciding = deciding_ranks(costs, split)
+    seconds = step_seconds(features, c, costs, split, deciding)
     parts = dict(zip(PARTS, seconds.sum(axis=0).tolist(), strict=True))
-    pacing = int(np.argmax(microbatch_seconds(costs, split)))
+    pacing = deciding.pacing
     moved = _moved_seconds(features[_kind(costs, pacing)], c, split, pacing, costs.num_microbatches)
     hidden = {axis: s - parts[f"{axis}_s"] for axis, s in moved.items()}
     traces = NOTHING * sum(parts.values())
     return TimeBreakdown(**parts, hidden_s={axis: s for axis, s in hidden.items() if s > traces})
 
 
-def step_seconds(features: Sequence[Features], c: Constants, costs: AnyStages, split: StageSplit) -> Vector:
+def step_seconds(
+    features: Sequence[Features], c: Constants, costs: AnyStages, split: StageSplit, deciding: DecidingRanks
+) -> Vector:
     """Seconds of a step, shape (`PHASES`, `PARTS`); over the parts they sum to those of `step_phases`.
 
     Microbatches are those of the rank that sets the pace, the tail that of the rank which ends last.
-    Arguments as `time_breakdown`.
+    Arguments as `time_breakdown`, and the ranks that decide the step.
     """
-    t = microbatch_seconds(costs, split)
-    pacing, last = int(t.argmax()), int(tail_seconds(costs, split).argmax())
+    t, pacing, last = deciding.microbatch_s, deciding.pacing, deciding.last
     ranks = {_kind(costs, rank) for rank in (pacing, last)}
     by_kind = {kind: compose(features[kind], c, by_part=True) for kind in ranks}
 
     of = by_kind[_kind(costs, pacing)]
     *layers, first, last_held = _held(features[0], split, pacing)
     microbatch = of.layer_s[..., 0] @ layers + first * of.first_s[:, 0] + last_held * of.last_s[:, 0]
-    microbatch += of.recompute_s[..., 0] @ recomputed_layers(costs, split)[pacing] + of.every_s[:, 0]
+    microbatch += of.recompute_s[..., 0] @ deciding.recomputed + of.every_s[:, 0]
     once = of.constant_s[:, 0]
 
     of = by_kind[_kind(costs, last)]

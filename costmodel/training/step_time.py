@@ -98,13 +98,13 @@ def compose(f: Features, c: Constants, *, by_part: bool = False) -> CostColumns:
     numbers, e, traffic = f.layout_numbers, f.environment, _scaled_traffic(f, c)
     add = stacked_parts if by_part else summed
     steps = [layer_step(part, f, c) for part in f.runs]
-    K, stretch = len(steps), step_stretch(numbers.nodes, e.level, c)
     every = [*steps, *mtp_steps(f, c)]
+    ends = (embedding_step(f, c), head_step(f, c))
+    K, stretch = len(steps), step_stretch(numbers.nodes, e.level, c)
     layers = [_layer(run, step, f, traffic) for run, step in enumerate(every)]
     kept_s = [layer.kept_s for layer in layers]
     if by_part:
         kept_s = [_layer_parts(step, layer, f) for step, layer in zip(every, layers, strict=True)]
-    ends = (embedding_step(f, c), head_step(f, c))
     embedding, head = (add(compute_s=end.compute_s, tp_s=end.tp_s)[..., f.placed_shard] for end in ends)
     first = embedding + add(dp_s=traffic.gather[-2]) + add(dp_s=traffic.scatter[-2])
     last = head + add(dp_s=traffic.gather[-1]) + add(dp_s=traffic.scatter[-1])

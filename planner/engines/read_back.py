@@ -13,15 +13,14 @@ from typing import Any
 import numpy as np
 
 from costmodel.job import TrainingJob
-from costmodel.kernels.tables import Calibration
 from costmodel.layout import LayoutTable, ParallelLayout
 from costmodel.stack import stack
 from costmodel.updates.adapters import parse_adapter
 from costmodel.updates.offload import parse_offload
 from planner.engines.contract import Contract, EngineReading
 from planner.engines.contracts import takes, way_out
-from planner.engines.fields import Facts, facts_of, layout_facts, model_with, stack_with
-from planner.plan import Plan, stack_of
+from planner.engines.fields import Facts, layout_facts, model_with, stack_with
+from planner.plan import Plan
 from planner.pricing import capacity_of_fullest, estimate_split, split_of
 from planner.structure import close
 from topology.base.errors import InputError, NoFeasiblePlanError
@@ -49,21 +48,27 @@ class ExportVerdict:
     peak_memory_bytes: float | None
 
 
-def verdict_of(plan: Plan, contract: Contract, reading: EngineReading, cal: Calibration) -> ExportVerdict:
-    """Estimate what was read back on the plan's cluster."""
-    facts, read = facts_of(plan), reading.fields
+def verdict_of(plan: Plan, facts: Facts, contract: Contract, reading: EngineReading) -> ExportVerdict:
+    """Estimate what was read back on the plan's cluster.
+
+    Args:
+        plan: the plan.
+        facts: what it says, by field.
+        contract: the engine.
+        reading: what the engine's files say.
+    """
+    problem, read = plan.problem, reading.fields
     differs = tuple(differences(facts, read))
     name = plan.request.stack
-    profile = stack_of(plan.request) if name in contract.stacks else stack(contract.stacks[0])
-    problem = plan.problem.of(cal=cal)
+    profile = problem.stack if name in contract.stacks else stack(contract.stacks[0])
     try:
         layout = _layout(read)
         job = _job(plan, read)
         model = model_with(plan.request.model, read)
+        heard = problem.of(model=model, job=job, stack=stack_with(profile, read))
         layers = read.get("split.layers", plan.layers_of_stage)
         recomputed = read.get("split.recompute", plan.recompute_of_stage)
         split = split_of(model, layout, tuple(layers), tuple(recomputed))
-        heard = problem.of(model=model, job=job, stack=stack_with(profile, read))
         now, _ = estimate_split(heard, plan, layout, split)
     except (InputError, ValueError, IndexError, ZeroDivisionError):
         return ExportVerdict(

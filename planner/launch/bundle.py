@@ -7,15 +7,15 @@ stops the script with a message where it is unset.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from costmodel.kernels.tables import Calibration
 from planner.campaign.saving import save_interval_steps
 from planner.engines.contract import Contract
 from planner.engines.contracts import CONTRACTS
 from planner.engines.formats import Files
+from planner.engines.limit import Variable
 from planner.engines.program import FILE
 from planner.engines.quoting import shell, single_line
 from planner.launch.cloud import sagemaker, skypilot, vertex
@@ -40,16 +40,14 @@ from planner.launch.preflight import preflight
 from planner.launch.programs import PLANNED_FILE, planned_script, program_lines
 from planner.launch.ray import ray
 from planner.launch.slurm import requeue, spare_nodes
-from planner.launch.targets import TARGETS, engine_files, variables
-from planner.plan import Plan, tables_of, to_json
+from planner.launch.targets import TARGETS, engine_files
+from planner.plan import Plan, to_json
 from topology.base.errors import InputError
 from topology.base.names import resolve
 from topology.fabric.seats import seats
 
 
-def bundle(
-    plan: Plan, target: str, launcher: str, *, nearest: bool = False, cal: Calibration | None = None
-) -> tuple[Files, tuple[str, ...]]:
+def bundle(plan: Plan, target: str, launcher: str, *, nearest: bool = False) -> tuple[Files, tuple[str, ...]]:
     """Every file of the folder, and what is left to the user.
 
     Args:
@@ -57,26 +55,26 @@ def bundle(
         target: the engine, leniently named.
         launcher: what starts it, leniently named.
         nearest: as for `planner.launch.targets.export_plan`.
-        cal: likewise.
     """
     engine = resolve(target, tuple(ENTRIES), "engine")
     how = resolve(launcher, tuple(LAUNCHERS), "launcher")
-    contract, where = CONTRACTS[engine], hosts_by_kind(plan)
+    contract = CONTRACTS[engine]
+    where = hosts_by_kind(plan)
     entry = saving(plan, in_image(contract, ENTRIES[engine], where))
     if entry.launcher is not TORCHRUN or how not in UNEQUAL:
         require_equal(where, how if entry.launcher is TORCHRUN else contract.title)
-    settings, notes = engine_files(plan, contract, nearest=nearest, cal=cal)
-    order = node_order(plan, where, cal or tables_of(plan), lists_hosts=entry.lists_hosts)
+    settings = engine_files(plan, contract, nearest=nearest)
+    order = node_order(plan, where, lists_hosts=entry.lists_hosts)
     beside, values = resilience(plan, contract)
-    notes = (*notes, *values, *require_order(order, how, nearest=nearest))
+    notes = (*settings.notes, *values, *require_order(order, how, nearest=nearest))
     program = dict([entry.program]) if entry.program else {}
     if contract.program:
-        program = {PLANNED_FILE: planned_script(next(iter(settings)), settings[FILE])}
+        program = {PLANNED_FILE: planned_script(next(iter(settings.files)), settings.files[FILE])}
     files = {
-        **settings,
+        **settings.files,
         **program,
         **beside,
-        "environment.sh": environment(plan, contract, entry, where),
+        "environment.sh": environment(settings.variables, entry, where),
         "start.sh": node_script(entry, where, how),
         **lookup(order, how),
         **preflight(contract, entry, where),
@@ -88,10 +86,10 @@ def bundle(
     return {**files, "README.md": readme(plan, contract, how, files, entry, order)}, notes
 
 
-def environment(plan: Plan, contract: Contract, entry: Entry, where: PlanMachines) -> str:
+def environment(variables: Sequence[Variable], entry: Entry, where: PlanMachines) -> str:
     """Variables of the engine with why, and those that the user must name."""
     lines = ["# variables of every rank; source this file"]
-    for variable in variables(plan, contract):
+    for variable in variables:
         lines += [f"# {variable.why}", f"export {variable.name}={shell(variable.value)}"]
     gpus = ",".join(map(str, range(where.gpus_per_node)))
     lines += [line.format(gpus=gpus) for line in where.maker.environment]
@@ -308,12 +306,12 @@ def readme(
     plan: Plan, contract: Contract, launcher: str, files: Files, entry: Entry, order: NodeOrder
 ) -> str:
     """What is in the folder and how it is started."""
+    together = _nodes_together(plan)
     program = program_lines(contract.program, files[FILE]) if contract.program else []
     needs = [f"- `{name}`: {what}" for name, what in entry.variables.items()]
     if KEEPS[launcher] == HOSTS and (hosts_check(order) or launcher == "mpi"):
         also = "; give it to sbatch --nodefile too" if launcher == "slurm" else ""
         needs.append(f"- `HOSTS`: {HOSTS_ARE}{also}" + (", `hosts` if not named" if order.hosts else ""))
-    together = _nodes_together(plan)
     kept = "." if order.kinds or not order.matters else _KEPT[KEEPS[launcher]]
     rack = f" Ask for nodes that share a rack by {together}." if together > 1 else ""
     if order.kinds and launcher == "kubernetes":

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from costmodel.kernels.tables import Calibration
 from costmodel.training.estimate import estimate_and_costs
 from planner.launch.machines import PlanMachines
 from planner.plan import Plan
@@ -80,7 +79,7 @@ class NodeOrder:
         return f"in another order of nodes a step takes up to {there} instead of {here}"
 
 
-def node_order(plan: Plan, where: PlanMachines, cal: Calibration, *, lists_hosts: bool = False) -> NodeOrder:
+def node_order(plan: Plan, where: PlanMachines, *, lists_hosts: bool = False) -> NodeOrder:
     """The order of a plan's hosts.
 
     Raises:
@@ -88,7 +87,9 @@ def node_order(plan: Plan, where: PlanMachines, cal: Calibration, *, lists_hosts
     """
     problem = plan.problem
     spec = problem.cluster.spec
-    hierarchy, nodes = problem.cluster.hierarchy, nodes_by_rank(plan.mesh, spec, where.ranks_of_node)
+    nodes = nodes_by_rank(plan.mesh, spec, where.ranks_of_node)
+    hosts = hosts_by_rank(plan.mesh, spec, where.ranks_of_node)
+    hierarchy = problem.cluster.hierarchy
     unlike = len(where.kinds) > 1
     host = spec.nodes[0].gpus_per_node
     shared = [level.unit_gpus // host for level in hierarchy.levels if level.unit_gpus > host]
@@ -98,14 +99,14 @@ def node_order(plan: Plan, where: PlanMachines, cal: Calibration, *, lists_hosts
         if not shared or unlike:  # a stage on another kind may not even fit: no order is worth looking at
             return plan.estimate.step_time_s
         split = split_of(problem.model, plan.layout, plan.layers_of_stage, plan.recompute_of_stage)
-        case = replace(problem.case, cluster=problem.cluster.wired_as(_cut(hierarchy, unit_gpus)), cal=cal)
+        case = replace(problem.case, cluster=problem.cluster.wired_as(_cut(hierarchy, unit_gpus)))
         estimate, _ = estimate_and_costs(case, plan.layout, split)
         return estimate.step_time_s
 
     return NodeOrder(
         nodes=nodes,
         listed=lists_hosts and len(nodes) > 1,
-        hosts=hosts_by_rank(plan.mesh, spec, where.ranks_of_node),
+        hosts=hosts,
         together=min(innermost, len(nodes)),
         step_time_s=plan.estimate.step_time_s,
         apart_s=step(host),

@@ -67,8 +67,8 @@ def _started(plan: Plan, campaign: Campaign) -> str:
 
 def _nearer(plan: Plan, campaign: Campaign) -> tuple[str, ...]:
     """Words for places nearer than storage; what Megatron-LM cannot be told is said."""
-    steps = nearby_interval_steps(plan)
     kepts = _kept(campaign)[:-1]
+    steps = nearby_interval_steps(plan)
     if steps is None or not kepts:
         return ()
     words = (

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
-from costmodel.kernels.tables import Calibration
 from planner.engines.contract import Contract, read, write
 from planner.engines.contracts import CONTRACTS
-from planner.engines.fields import facts_of
+from planner.engines.fields import Facts, facts_of
 from planner.engines.formats import FORMATS, Files
 from planner.engines.limit import Variable
 from planner.engines.read_back import cost, export_error, is_the_plan, require_runnable, verdict_of
 from planner.launch.machines import Exported
 from planner.launch.nvrx import resilience
 from planner.launch.slurm import export_slurm
-from planner.plan import Plan, tables_of
+from planner.plan import Plan
 from planner.pricing import clusters_of_kinds
 from topology.base.names import resolve
 from topology.pools.kinds import stages_on
@@ -28,16 +28,22 @@ ALIASES: Mapping[str, str] = {"megatron-lm": "megatron", "megatron-core": "megat
 TARGETS: tuple[str, ...] = (*FORMATS, *OTHERS)
 
 
-def export_plan(
-    plan: Plan, target: str, *, nearest: bool = False, cal: Calibration | None = None
-) -> Exported:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineFiles:
+    """What tells an engine a plan: its files, variables of every rank, and what is left to the user."""
+
+    files: Files
+    variables: tuple[Variable, ...]
+    notes: tuple[str, ...]
+
+
+def export_plan(plan: Plan, target: str, *, nearest: bool = False) -> Exported:
     """Write a plan for a tool, leniently named.
 
     Args:
         plan: the plan.
         target: the tool.
         nearest: write what comes nearest where the tool cannot be told the plan, and say what it costs.
-        cal: the tables of the plan's numbers; those it was made with, if not given.
 
     Raises:
         InputError: the tool cannot run the plan, or cannot be told all of it.
@@ -45,38 +51,36 @@ def export_plan(
     name = resolve(target, TARGETS, "export target", ALIASES)
     if name not in FORMATS:
         return OTHERS[name](plan)
-    files, notes = engine_files(plan, CONTRACTS[name], nearest=nearest, cal=cal)
-    (main, text), *others = files.items()
-    every = (*notes, *_places(plan))
+    settings = engine_files(plan, CONTRACTS[name], nearest=nearest)
+    (main, text), *others = settings.files.items()
+    every = (*settings.notes, *_places(plan))
     beside, values = resilience(plan, CONTRACTS[name])
     return Exported(
         target=name, file_name=main, text=text, notes=(*every, *values), others={**dict(others), **beside}
     )
 
 
-def engine_files(
-    plan: Plan, contract: Contract, *, nearest: bool = False, cal: Calibration | None = None
-) -> tuple[Files, tuple[str, ...]]:
-    """The files that tell an engine a plan, and what is left to the user; see `export_plan`."""
+def engine_files(plan: Plan, contract: Contract, *, nearest: bool = False) -> EngineFiles:
+    """The files that tell an engine a plan, read back before they are handed out; see `export_plan`."""
     require_runnable(plan, contract)
     form, facts = FORMATS[contract.engine], facts_of(plan)
-    files = form.render(plan, write(contract, facts), variables(plan, contract))
+    environment = _variables(plan, contract, facts)
+    files = form.render(plan, write(contract, facts), environment)
     reading = read(contract, form.parse(files, contract), plan.layout.num_gpus)
-    verdict = verdict_of(plan, contract, reading, cal or tables_of(plan))
+    verdict = verdict_of(plan, facts, contract, reading)
     notes = form.notes(plan)
-    if is_the_plan(plan, verdict):
-        return files, notes
-    if not nearest:
-        raise export_error(plan, contract, verdict)
-    differs = tuple(
-        f"not the plan's: {name} = {there}, planned {value}" for name, value, there in verdict.differs
-    )
-    return files, (*notes, *differs, cost(plan, verdict))
+    if not is_the_plan(plan, verdict):
+        if not nearest:
+            raise export_error(plan, contract, verdict)
+        differs = (
+            f"not the plan's: {name} = {there}, planned {value}" for name, value, there in verdict.differs
+        )
+        notes = (*notes, *differs, cost(plan, verdict))
+    return EngineFiles(files=files, variables=environment, notes=notes)
 
 
-def variables(plan: Plan, contract: Contract) -> tuple[Variable, ...]:
+def _variables(plan: Plan, contract: Contract, facts: Facts) -> tuple[Variable, ...]:
     """What an engine needs in the environment of every rank: what the GPUs of any kind need."""
-    facts = facts_of(plan)
     if plan.kind_of_stage:
         gpus = [cluster.gpu for cluster in clusters_of_kinds(plan.request.cluster)]
     else:

@@ -25,7 +25,7 @@ from costmodel.pipeline.stage_costs import (
     step_time,
 )
 from costmodel.stack import SoftwareStack, stack
-from costmodel.training.breakdown import step_seconds
+from costmodel.training.breakdown import deciding_ranks, step_seconds
 from costmodel.training.constants import default_constants
 from costmodel.training.estimate import estimate
 from costmodel.training.parts import PARTS
@@ -191,7 +191,8 @@ def test_phases_and_parts_are_one_array(layout: ParallelLayout, spec: ModelSpec)
     )
     features, costs = features_of(case, LayoutTable.from_rows([layout])), stage_costs(case, layout)
     split = even_split(costs.runs, layout)
-    seconds = step_seconds([features], default_constants(), costs, split)
+    deciding = deciding_ranks(costs, split)
+    seconds = step_seconds([features], default_constants(), costs, split, deciding)
     phases = step_phases(costs, split)
     assert seconds.sum(axis=1).tolist() == pytest.approx(phases, rel=LAST_BITS)
     assert sum(phases) == step_time(costs, split)

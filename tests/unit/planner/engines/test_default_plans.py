@@ -72,7 +72,7 @@ def test_the_engines_own_parsers_derive_the_default_plans(plans: list[Plan]) -> 
         mine = [plan for plan in plans if plan.request.engine == engine]
         facts, contract = [facts_of(plan) for plan in mine], CONTRACTS[engine]
         cases = [
-            case_of(contract, engine_files(plan, contract)[0], said, plan.problem.cluster.gpu)
+            case_of(contract, engine_files(plan, contract).files, said, plan.problem.cluster.gpu)
             for plan, said in zip(mine, facts, strict=True)
         ]
         given = answers(engine, cases, python, timeout_s=600)

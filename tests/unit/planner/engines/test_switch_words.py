@@ -104,7 +104,7 @@ def planned(engine: str, model: str, switch: str, value: str) -> Plan:
 def told(engine: str, model: str, switch: str, value: str) -> tuple[Plan, Files]:
     """Such a plan, and the files that say it."""
     plan = planned(engine, model, switch, value)
-    return plan, engine_files(plan, CONTRACTS[engine])[0]
+    return plan, engine_files(plan, CONTRACTS[engine]).files
 
 
 @pytest.mark.parametrize(("engine", "model", "switch", "value"), CASES)
@@ -126,7 +126,7 @@ def test_a_value_of_the_preset_needs_no_word(engine: str, model: str, switch: st
     plan, files = told(engine, model, switch, value)
     plain = priced(plan.layout, model, stack=plan.request.stack, gpu="b200-sxm")
     same = stack_of(plan.request) == stack_of(plain.request)
-    assert (files == engine_files(plain, CONTRACTS[engine])[0]) == same
+    assert (files == engine_files(plain, CONTRACTS[engine]).files) == same
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_counts_on_the_device_need_a_dispatcher_that_keeps_them_there() -> None:
         gpu="b200-sxm",
         switches={"expert_counts": "device"},
     )
-    files = engine_files(plan, contract)[0]
+    files = engine_files(plan, contract).files
     found = read(contract, FORMATS["megatron"].parse(files, contract), plan.layout.num_gpus)
     assert found.fields["stack.static_experts_blackwell"]
     assert "stack.cuda_graphs" not in found.fields  # of which that is a part

@@ -61,7 +61,7 @@ def tiered(*tiers: TierSpec) -> ClusterSpec:
 
 def order_of(plan: Plan) -> NodeOrder:
     """Its order of nodes."""
-    return node_order(plan, hosts_by_kind(plan), CAL)
+    return node_order(plan, hosts_by_kind(plan))
 
 
 def test_alike_nodes_have_no_order() -> None:

@@ -46,7 +46,7 @@ def finished(engine: str) -> Plan:
 def test_what_an_engine_is_told_of_saving_reads_back(engine: str) -> None:
     """Interval in steps, and where the engine has the words what is kept and whether steps go on meanwhile."""
     plan, contract = finished(engine), CONTRACTS[engine]
-    files, _ = engine_files(plan, contract)
+    files = engine_files(plan, contract).files
     found = read(contract, FORMATS[engine].parse(files, contract), plan.layout.num_gpus).stated
     said = {name: value for name, value in found.items() if name.startswith("campaign.")}
     assert sorted(said) == TOLD[engine]
@@ -59,7 +59,7 @@ def test_what_an_engine_is_told_of_saving_reads_back(engine: str) -> None:
 @pytest.mark.parametrize("engine", TOLD)
 def test_a_plan_of_a_step_says_nothing_of_saving(engine: str) -> None:
     """Without a campaign an engine's own defaults stand."""
-    files, _ = engine_files(endless(engine), CONTRACTS[engine])
+    files = engine_files(endless(engine), CONTRACTS[engine]).files
     assert not [
         line for text in files.values() for line in text.splitlines() if "checkpoint.interval" in line
     ]

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from costmodel.kernels.tables import load_calibration
 from planner.launch.bundle import bundle
 from planner.launch.cloud import sagemaker, vertex
 from planner.launch.entries import ENTRIES
@@ -106,7 +105,7 @@ def test_a_machine_of_the_cloud_is_asked_for_by_its_name() -> None:
         plan, request=replace(plan.request, cluster=replace(plan.request.cluster, name="aws-p5.48xlarge"))
     )
     where = hosts_by_kind(named)
-    order = node_order(named, where, load_calibration())
+    order = node_order(named, where)
     assert (
         '"InstanceType": "ml.p5.48xlarge"'
         in sagemaker(named, ENTRIES["deepspeed"], where, order)["sagemaker.json"]

@@ -242,7 +242,7 @@ def test_the_engine_s_own_parser_takes_unequal_stages(engine: str) -> None:
     plan, contract = planned(engine), CONTRACTS[engine]
     assert len(set(plan.layers_of_stage)) > 1
     facts = facts_of(plan)
-    case = client.case_of(contract, engine_files(plan, contract)[0], facts, plan.problem.cluster.gpu)
+    case = client.case_of(contract, engine_files(plan, contract).files, facts, plan.problem.cluster.gpu)
     (answer,) = client.answers(engine, [case], python)
     assert client.faults(facts, answer) == ()
     assert answer["derived"]
