@@ -43,6 +43,10 @@ class StackTiming:
         attention_slowdown_hopper: The same on GPUs with them.
         attention_slowdown_blackwell: The same on GPUs whose matrix units have a memory of their own.
         fused_elementwise: Norm, bias, activation and residual run as fused kernels (compile or hand-written).
+        casts_apart: Linear layers of fewer than sixteen bits quantise input, weight and gradient by kernels
+            of their own, anew for each of the three products (torchao); otherwise the kernel before a
+            product writes eight bits and their transpose (Transformer Engine).
+        scales_rows: Such operands have a scale for every row; otherwise one each.
         chained_modules: Root-mean-square norms, rotary positions and the loss are chains of kernels as
             transformers writes them, each of which reads and writes memory; layer norms are one of torch's.
         dispatches_weights: Routing weights travel to the experts in a message of their own.
@@ -90,6 +94,8 @@ class StackTiming:
     attention_slowdown_hopper: float = 1.0
     attention_slowdown_blackwell: float = 1.0
     fused_elementwise: bool = True
+    casts_apart: bool = False
+    scales_rows: bool = False
     chained_modules: bool = False
     dispatches_weights: bool = False
     dispatches_once_per_node: bool = False

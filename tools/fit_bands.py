@@ -38,8 +38,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from fit_free import STACK_FIELDS
 
+from costmodel.accuracy.mixture import mixed
 from costmodel.accuracy.training import RunResult, predict_rows
 from costmodel.accuracy.training_runs import read_rows
+from costmodel.evidence.keys import engine_family
 from costmodel.evidence.table import (
     EVIDENCE_FILE,
     Table,
@@ -47,7 +49,8 @@ from costmodel.evidence.table import (
     evidence_for,
 )
 from costmodel.kernels.tables import load_calibration
-from costmodel.stack import stacks
+from costmodel.runs.cells import Row
+from costmodel.stack import plausible_stacks, stack_of_framework, stacks
 from costmodel.training.bands import BANDS_FILE, QUANTILE_80, Doubts, deviations, doubts_of
 from topology.base.arrays import Vector
 
@@ -243,6 +246,39 @@ def levels_of(residuals: Sequence[Residual]) -> tuple[dict[str, float], float]:
     return {name: QUANTILE_80**2 * square for name, square in shrunk.items()}, QUANTILE_80**2 * other
 
 
+def level_of_unknown(rows: Sequence[Row]) -> float:
+    """Squared half width of the level of an engine that nobody knows, priced as a mixture of known ones.
+
+    Every engine with its family left out of the mixture: the mean square of what publishers' dense runs are
+    off in the mean, less what the mixture's own spread explains. Families weigh alike, and publishers of one.
+    """
+    profiles = plausible_stacks()
+    off: dict[str, dict[str, list[tuple[float, float]]]] = defaultdict(lambda: defaultdict(list))
+    priced = [
+        predict_rows([{**row, "framework": profile.name, "url": ""} for row in rows], load_calibration())
+        for profile in profiles
+    ]
+    for row, results in zip(rows, zip(*priced, strict=True), strict=True):
+        family = engine_family(stack_of_framework(row["framework"], row["url"]).name)
+        like = [
+            result
+            for profile, result in zip(profiles, results, strict=True)
+            if engine_family(profile.name) != family
+            and result.error is not None
+            and not result.doubts.experts
+        ]
+        if len(like) > 1:
+            seconds = [result.predicted_step_time_s or math.nan for result in like]
+            middle, between = mixed(seconds, [0.0] * len(like))
+            measured = like[0].measured_step_time_s or math.nan
+            off[family][row["source"]].append((math.log(measured / middle), between**2))
+    means = [
+        np.mean([np.mean(each, axis=0) ** (2, 1) for each in of.values()], axis=0) for of in off.values()
+    ]
+    square, explained = np.mean(means, axis=0)
+    return QUANTILE_80**2 * max(float(square - explained), 0.0)
+
+
 def fit_terms(residuals: Sequence[Residual], start: Terms | None = None) -> Terms:
     """Levels, and squares of the terms of least quantile loss; each is moved in turn while that lowers it.
 
@@ -333,7 +369,9 @@ def tie_difference(results: Sequence[RunResult]) -> float:
     return float(np.expm1(weighted_quantile(pairs, 0.8)))
 
 
-def bands_toml(time: Terms, memory: Mapping[str, float], tie: float, rows: int, table_name: str) -> str:
+def bands_toml(
+    time: Terms, unknown: float, memory: Mapping[str, float], tie: float, rows: int, table_name: str
+) -> str:
     """The file of deviations; what is no residual's (recurrent layers) stays as it is."""
     t = dict(zip(TERMS, (np.sqrt(time.squares) / QUANTILE_80).tolist(), strict=True))
     levels = "\n".join(
@@ -356,6 +394,7 @@ untabled_gpu = {t["untabled_gpu"]:.3f}  # no kernel tables of this very GPU
 {dated}
 [time.engines]  # level of a publisher never measured, on these: containers, drivers, clocks, versions
 {levels}
+unknown = {unknown**0.5 / QUANTILE_80:.3f}  # no engine: about the mixture of known ones that stands for it
 
 [time.hosts]  # host time of a layer: engines whose runs say it, and how far one lies from another
 engines = {json.dumps(sorted(timed_hosts()))}
@@ -377,17 +416,26 @@ memory = {scans["memory"]}  # what fused scans keep, from their source
 
 def fit_bands(path: str) -> None:
     """Fit the terms, count the runs, store both."""
-    results = predict_rows(read_rows(path), load_calibration())
+    rows = read_rows(path)
+    results = predict_rows(rows, load_calibration())
     residuals, memory = time_residuals(results), memory_widths(results)
-    text = bands_toml(fit_terms(residuals), memory, tie_difference(results), len(results), Path(path).name)
+    timed = [row for row, result in zip(rows, results, strict=True) if result.error is not None]
+    text = bands_toml(
+        fit_terms(residuals),
+        level_of_unknown(timed),
+        memory,
+        tie_difference(results),
+        len(results),
+        Path(path).name,
+    )
     table = json.dumps(table_of(results), indent=1, ensure_ascii=False)
     BANDS_FILE.write_text(text, encoding="utf-8")
     EVIDENCE_FILE.write_text(table + "\n", encoding="utf-8")
     held = nested(residuals)
     for way in WAYS:
         mine = [r for r in residuals if r.way == way]
-        rows = np.mean([held[way, r.name][1] for r in mine])
-        print(f"{way:12s} covered {coverage(mine, held):.3f} by source, {rows:.3f} by row")
+        by_row = np.mean([held[way, r.name][1] for r in mine])
+        print(f"{way:12s} covered {coverage(mine, held):.3f} by source, {by_row:.3f} by row")
     print(f"peak memory  covered {memory_coverage(results):.3f}")
     print(text)
 

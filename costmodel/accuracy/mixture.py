@@ -36,6 +36,6 @@ def mixed(values: Sequence[float], deviations: Sequence[float]) -> tuple[float, 
 
 
 def of_nobody(footing: Footing) -> Footing:
-    """The same footing without an engine: evidence of a known one says nothing of another."""
+    """The same footing of an unknown engine: evidence of a known one says nothing of another."""
     keys = tuple(key for key in footing.keys if not key.name.startswith("profile "))
-    return replace(footing, engine="", keys=keys)
+    return replace(footing, engine="unknown", keys=keys)

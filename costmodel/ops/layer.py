@@ -43,7 +43,7 @@ from costmodel.ops.op import (
     repeat,
     repeat_block,
 )
-from costmodel.ops.passes import loss_bytes_moved, norm_op
+from costmodel.ops.passes import loss_bytes_moved, norm_op, operand_casts
 from costmodel.ops.streams import first_streams, last_sum, streams_after, streams_before
 from costmodel.ops.tower import both_ways, tower_end_ops, tower_shard, untrained_ops
 from costmodel.ops.traced import traced_ops
@@ -84,6 +84,8 @@ def _layer_ops(work: Workload, kind: LayerKind, shard: ShardShape) -> tuple[Op, 
     job, stack = work.job, work.stack
     mixer, block = _mixer(work, kind, shard), _feed_forward(work, kind, shard)
     ops = (*mixer, *block)
+    if job.is_low_precision and stack.timing.casts_apart:
+        ops = tuple(made for op in ops for made in (*operand_casts(op, work, shard), op))
     if stack.memory.keeps_half_the_products:
         ops = _keeping_odd_products(ops, compiled=stack.timing.fused_elementwise)
     if job.is_low_precision and stack.memory.keeps_wide_inputs:
@@ -107,7 +109,7 @@ def _mixer(work: Workload, kind: LayerKind, shard: ShardShape) -> tuple[Op, ...]
     return (
         *streams_before(model, "attention", shard),
         repeat(norm) if mixer and not recurrent else norm,
-        *_cast(model, "attention_cast", recurrence_of(model).value_width if recurrent else inner, job, shard),
+        *_cast(work, "attention_cast", recurrence_of(model).value_width if recurrent else inner, shard),
         *_mixer_ops(model, kind)(work, kind, shard),
         *_post_norm(model, "attention_post_norm", stack, shard, trained=trained),
         *_residual(model, "attention", stack, shard),
@@ -136,7 +138,7 @@ def _feed_forward(work: Workload, kind: LayerKind, shard: ShardShape) -> tuple[O
     trained = work.job.adapter is None
     norm = norm_op(model, "mlp_norm", stack, shard, keeps_layer_input=alone, trained=trained)
     norms = (norm,) if alone or norms_of(model, kind) > 1 else ()
-    cast = _cast(model, "mlp_cast", model.feed_forward().inner_size, work.job, shard)
+    cast = _cast(work, "mlp_cast", model.feed_forward().inner_size, shard)
     record = model.feed_forward(kind.mlp)
     block = feed_forward_ops(work, kind, shard)
     return (
@@ -345,12 +347,12 @@ def _residual(model: ModelSpec, block: str, stack: SoftwareStack, shard: ShardSh
     return (added,)
 
 
-def _cast(model: ModelSpec, name: str, inner: int, job: TrainingJob, shard: ShardShape) -> tuple[Op, ...]:
+def _cast(work: Workload, name: str, inner: int, shard: ShardShape) -> tuple[Op, ...]:
     """Quantisation of a block's inputs to eight bits: read two bytes, write the value and its transpose.
 
     Both linears of the block are counted: their inputs have H and the inner width of the block.
     """
-    if not job.is_low_precision:
+    if not work.job.is_low_precision or work.stack.timing.casts_apart:
         return ()
-    elements = shard.sharded_tokens * model.hidden_size + shard.tokens * inner / shard.tp
+    elements = shard.sharded_tokens * work.model.hidden_size + shard.tokens * inner / shard.tp
     return (elementwise(name, traffic_bytes=4 * elements, count=2),)

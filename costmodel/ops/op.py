@@ -21,6 +21,7 @@ Phase = Literal["forward", "backward"]
 class OpKind(Enum):
     """What runs: a matrix product, one per expert, a convolution, an attention core, a pass, a message.
 
+    A `CAST` quantises operands, forward or backward as its phase says; any other pass runs in both.
     `SCORES` are passes over the square of scores that an unfused attention core writes, a `SCAN` is the
     chunked recurrence of a mixer without attention, or what an indexer scores: priced by their roofline.
     """
@@ -31,6 +32,7 @@ class OpKind(Enum):
     ATTENTION = "attention"
     SCORES = "scores"
     ELEMENTWISE = "elementwise"
+    CAST = "cast"
     SCAN = "scan"
     COLLECTIVE = "collective"
 

@@ -73,7 +73,8 @@ class EngineSwitch:
     Attributes:
         name: The word for it on every surface.
         title: What it is of, in words.
-        of: What a job must have for it to matter: experts, an axis, sharded parameters; "" of all jobs.
+        of: What a job must have for it to matter: experts, an axis, sharded parameters, products whose
+            operands are cast by kernels of their own; "" of all jobs.
         changes: What it moves.
         values: Its values by name; none of a switch that a layout or a job says (`home`).
         columns: Columns of measured runs that state it, the first that does so first.
@@ -87,7 +88,7 @@ class EngineSwitch:
 
     name: str
     title: str
-    of: Literal["", "experts", "tp", "cp", "pp", "dp", "fsdp"] = ""
+    of: Literal["", "experts", "tp", "cp", "pp", "dp", "fsdp", "casts"] = ""
     changes: tuple[Literal["time", "memory", "legality"], ...]
     values: Mapping[str, SwitchValue] = field(default_factory=dict)
     columns: tuple[str, ...] = ()

@@ -101,8 +101,9 @@ def level_deviation(doubts: Doubts) -> float:
     """The part that all runs of one user share, and that one measured step of theirs reveals.
 
     Publishers of one engine agree more than those of another, and an engine that nobody published is as far
-    off as engines are in the mean. Where launches set the step of an engine whose host no run has timed,
-    it is as far off as hosts of engines differ.
+    off as engines are in the mean. One that nobody knows is as far off the mixture that stands for it as
+    known ones are. Where launches set the step of an engine whose host no run has timed, it is as far off as
+    hosts of engines differ.
     """
     table = deviations()["time"]
     level = table["engines"].get(doubts.engine, table["level"])

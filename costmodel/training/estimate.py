@@ -264,7 +264,9 @@ def what_matters(case: Case, layout: ParallelLayout) -> frozenset[str]:
     axes = {name for name in ("tp", "cp", "pp") if getattr(layout, name) > 1}
     replicas = {"dp"} if layout.replicas > 1 else set()
     sharded = {"fsdp"} if layout.zero_stage == FULLY_SHARDED else set()
-    return frozenset(axes | replicas | sharded | ({"experts"} if case.model.is_moe else set()))
+    experts = {"experts"} if case.model.is_moe else set()
+    casts = {"casts"} if case.stack.timing.casts_apart and case.job.is_low_precision else set()
+    return frozenset(axes | replicas | sharded | experts | casts)
 
 
 def beyond_positions(model: ModelSpec, sequence_length: int) -> str:

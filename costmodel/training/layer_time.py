@@ -103,19 +103,19 @@ def layer_step(part: PartTimes, f: Features, c: Constants) -> LayerStep:
     gemm = gemm_factor(e, c)
     attention_f, attention_b = _attention(part, e, c)
     elementwise = c.elementwise_in_step * k.elementwise_s
+    casts_f, casts_b = (c.elementwise_in_step * casts for casts in (k.cast_forward_s, k.cast_backward_s))
     weight = gemm * c.weight_gradient_gemm * k.weight_gradient_s + gemm * k.grouped_weight_gradient_s
     inputs = gemm * k.input_gradient_s + gemm * k.grouped_input_gradient_s
     split = 1 + e.splits_accumulation * (c.split_accumulation - 1)
     weight, inputs = weight * split, inputs * split
     products = gemm * k.forward_s + gemm * k.grouped_forward_s
-    passes = (1 + c.elementwise_backward) * elementwise
+    passes_f, passes_b = elementwise + casts_f, c.elementwise_backward * elementwise + casts_b
+    passes = passes_f + passes_b
     slow = sustained_slowdown(part, e, c, products + weight + inputs + attention_f + attention_b + passes)
     gemm, weight, inputs = gemm * slow, weight * slow, inputs * slow
     attention_f, attention_b = attention_f * slow, attention_b * slow
-    forward = products * slow + attention_f + elementwise
-    backward = (
-        inputs + attention_b + c.elementwise_backward * elementwise + weight + _accumulation(part, f, c)
-    )
+    forward = products * slow + attention_f + passes_f
+    backward = inputs + attention_b + passes_b + weight + _accumulation(part, f, c)
     backward = k.trains * backward
     tp_f, tp_b = _tensor_transfers(part, f, c, inputs, weight)
     cp_f, cp_b = _context_transfers(part, e, c, attention_f, attention_b)
@@ -134,7 +134,7 @@ def layer_step(part: PartTimes, f: Features, c: Constants) -> LayerStep:
     modules = modules + _repeated_transfers(part, f, c, modules)
     repeated = np.stack([
         np.zeros_like(forward), modules,
-        partly * (gemm * k.forward_s + tp_f) + elementwise, gpu_f - skipped,
+        partly * (gemm * k.forward_s + tp_f) + elementwise + partly * casts_f, gpu_f - skipped,
     ])  # fmt: skip
     recomputed_wait, repeated = k.trains * recomputed_wait, k.trains * repeated
     values = k.relaunched_share * host_f

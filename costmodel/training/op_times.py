@@ -52,6 +52,8 @@ class KernelTimes(Columns):
         batched_matmul_s: The two products of unfused attention forward, then its four backward.
         scores_s: Memory passes over the scores of unfused attention.
         elementwise_s: Memory passes of norms, activations, residuals, casts and permutations, and scans.
+        cast_forward_s: Passes that quantise the operands of products, where they have kernels of their own.
+        cast_backward_s: Those of the backward.
         repeated_forward_s: Those matrix products of the forward pass that run again under ``selective``.
         repeated_elementwise_s: Those memory passes that do.
         repeated_grouped_s: Those expert products that do.
@@ -82,6 +84,8 @@ class KernelTimes(Columns):
     batched_matmul_backward_s: Vector
     scores_s: Vector
     elementwise_s: Vector
+    cast_forward_s: Vector
+    cast_backward_s: Vector
     repeated_forward_s: Vector
     repeated_elementwise_s: Vector
     repeated_grouped_s: Vector
@@ -169,8 +173,12 @@ def _kernel_times(
     others = [op.parameters for op in ops if op.kind is not OpKind.GROUPED_GEMM]
     forward, inputs, weights = gemm_seconds[0].sum(axis=1)
     total = np.maximum(forward + inputs + weights, 1e-30)
-    moved = np.stack([_sum(scores, size), _sum(moved_elementwise, size)])
-    scores_s, elementwise_s = elementwise_time(cal, gpu, moved).seconds
+    casts = [
+        [op.bytes for op in ops if op.kind is OpKind.CAST and op.phase == phase]
+        for phase in ("forward", "backward")
+    ]
+    moved = np.stack([_sum(each, size) for each in (scores, moved_elementwise, *casts)])
+    scores_s, elementwise_s, cast_forward_s, cast_backward_s = elementwise_time(cal, gpu, moved).seconds
     if scans := [op for op in ops if op.kind is OpKind.SCAN]:
         elementwise_s = elementwise_s + _sum([_scan(cal, gpu, op) for op in scans], size)
     result, still = [op for op in ops if op.repeated], [op for op in ops if op.frozen]
@@ -194,6 +202,8 @@ def _kernel_times(
         batched_matmul_backward_s=_sum([scored + 3 * weighed for scored, weighed in batched], size),
         scores_s=scores_s,
         elementwise_s=elementwise_s,
+        cast_forward_s=cast_forward_s,
+        cast_backward_s=cast_backward_s,
         repeated_forward_s=gemm_seconds[0, 0, products].sum(axis=0),
         repeated_elementwise_s=elementwise_time(cal, gpu, passes).seconds if np.any(passes) else passes,
         repeated_grouped_s=repeated_grouped[0],

@@ -37,7 +37,7 @@ from planner.engines.limit import (
 )
 from planner.engines.setting import EngineSetting, Given, Word, fixed, flag, value
 from planner.engines.torchtitan.kernels import ATTENTION, CHUNKED, COMPILE, GRAPHS, KERNEL_LIMITS
-from planner.engines.torchtitan.precision import PRECISION, PRECISION_LIMITS
+from planner.engines.torchtitan.precision import PRECISION, PRECISION_LIMITS, SCALING
 from planner.engines.torchtitan.saving import SAVING
 from planner.plan import Problem
 from topology.hardware.datasheets import generation_of
@@ -269,6 +269,7 @@ SETTINGS = (
     flag("training.enable_cpu_offload", "job.offload", on="parameters", off=None),
     _RECOMPUTE,
     PRECISION,
+    SCALING,
     SAVING,
     GRAPHS,
     COMPILE,

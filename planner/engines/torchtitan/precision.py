@@ -14,6 +14,7 @@ from costmodel.layout import LayoutTable
 from planner.engines.fields import Facts
 from planner.engines.limit import block_scales_limit, columns_limit, limit
 from planner.engines.setting import EngineSetting, Given, Word
+from planner.engines.switch_words import switch_words
 from planner.plan import Problem
 
 
@@ -99,6 +100,23 @@ PRECISION = EngineSetting(
     write=_write,
     read=_read,
 )  # fmt: skip
+
+
+def _scaling(given: Given) -> str | None:
+    """Of the recipe that is named, or of the first converter's own."""
+    read = _read(given)
+    if read.get("job.precision") != "fp8":
+        return None
+    return "rowwise" if "rowwise" in str(read["recipe.fp8_recipe"]) else "tensorwise"
+
+
+SCALING = switch_words(
+    "fp8_scaling",
+    words=(),
+    write=lambda _value, _facts: {},
+    read=_scaling,
+    untold={"tensorwise": "its converter has recipes of rows alone"},
+)
 
 
 def _untold(s: Problem, _: LayoutTable) -> bool:

@@ -54,7 +54,7 @@ def test_an_unknown_engine_is_priced_as_several_and_says_so() -> None:
 def test_an_unknown_engine_has_nobodys_evidence() -> None:
     """Neither runs of an engine nor of a profile stand behind it."""
     unknown = predicted()
-    assert unknown.footing.engine == ""
+    assert unknown.footing.engine == "unknown"
     assert unknown.doubts.unmeasured >= len(unknown.footing.keys)
     assert not any(key.name.startswith("profile ") for key in unknown.footing.keys)
 

@@ -1,5 +1,7 @@
 """The per-layer table agrees with closed forms: parameters, FLOPs and collective bytes."""
 
+from dataclasses import replace
+
 import pytest
 
 from costmodel.case import Workload
@@ -18,6 +20,7 @@ from costmodel.ops.layer import (
 )
 from costmodel.ops.op import Op, OpKind
 from costmodel.stack import stack
+from costmodel.switches.profile import with_switches
 
 S = 4096
 JOB = TrainingJob(sequence_length=S, global_batch_size=8)
@@ -230,6 +233,51 @@ def test_eight_bit_training_multiplies_linears_in_eight_bits_only() -> None:
     chosen = ("kv_up", "expert_up", "mlp_down", "router", "attention", "head")
     assert [kinds[name] for name in chosen] == ["training_fp8"] * 3 + ["bf16"] * 3
     assert {"attention_cast", "mlp_cast"} <= set(kinds)
+
+
+@pytest.mark.parametrize(
+    ("precision", "scaling", "forward", "backward"),
+    [
+        ("fp8", "rowwise", 5, (5, 10)),
+        ("mxfp8", "rowwise", 3, (3, 6)),
+        ("fp8", "tensorwise", 5, (5 + 2, 5 + 2)),
+    ],
+)
+def test_torchao_casts_every_operand_of_every_product(
+    precision: str, scaling: str, forward: int, backward: tuple[int, int]
+) -> None:
+    """Bytes per element of input and weights forward; of both, and of the gradient, backward."""
+    spec, job = model("llama-3-8b"), replace(JOB, precision=precision)
+    profile = with_switches(stack("torchtitan"), {"fp8_scaling": scaling})
+    work = Workload(model=spec, job=job, stack=profile)
+    ops = layer_ops(work, layer_runs(spec)[0].kind, ShardShape(sequence_length=float(S)))
+    products = [op for op in ops if op.kind is OpKind.GEMM]
+    operands = sum(op.m * op.k + op.n * op.k for op in products)
+    gradients = sum(op.m * op.n for op in products)
+    casts = {
+        phase: sum(float(op.bytes) for op in ops if op.kind is OpKind.CAST and op.phase == phase)
+        for phase in ("forward", "backward")
+    }
+    assert casts == {
+        "forward": forward * operands,
+        "backward": backward[0] * operands + backward[1] * gradients,
+    }
+
+
+def test_one_scale_lets_operands_be_cast_before_they_are_gathered() -> None:
+    """Over tp 8 an input of full width is cast by parts, unless its rows have scales."""
+    spec = model("llama-3-8b")
+    job, shard = (
+        replace(JOB, precision="fp8"),
+        ShardShape(sequence_length=float(S), tp=8, sequence_parallel=1),
+    )
+    bytes_of = {}
+    for scaling in ("rowwise", "tensorwise"):
+        profile = with_switches(stack("torchtitan"), {"fp8_scaling": scaling})
+        ops = layer_ops(Workload(model=spec, job=job, stack=profile), layer_runs(spec)[0].kind, shard)
+        bytes_of[scaling] = next(float(op.bytes) for op in ops if op.name == "qkv_cast")
+    weights = 5 * 4096 * (4096 + 2 * 1024) / 8
+    assert bytes_of == {"rowwise": 5 * S * 4096 + weights, "tensorwise": 5 * S * 4096 / 8 + weights}
 
 
 def test_model_flop_follow_the_narayanan_formula() -> None:

@@ -61,8 +61,10 @@ def test_files_of_earlier_versions_are_read() -> None:
     """Converters by name, their recipe in a table of its own; tensorwise where none is named."""
     words = {"model.converters": ["quantize.linear.float8"]}
     assert read(TORCHTITAN, words).fields["recipe.fp8_recipe"] == "tensorwise"
+    assert read(TORCHTITAN, words).fields["stack.scales_rows"] is False
     words |= {"quantize.linear.float8.recipe_name": "rowwise"}
     assert read(TORCHTITAN, words).fields["recipe.fp8_recipe"] == "rowwise"
+    assert read(TORCHTITAN, words).fields["stack.scales_rows"] is True
 
 
 @pytest.mark.parametrize(
