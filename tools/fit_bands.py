@@ -38,7 +38,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from fit_free import STACK_FIELDS
 
-from costmodel.accuracy.mixture import mixed
 from costmodel.accuracy.training import RunResult, predict_rows
 from costmodel.accuracy.training_runs import read_rows
 from costmodel.evidence.keys import engine_family
@@ -268,10 +267,9 @@ def level_of_unknown(rows: Sequence[Row]) -> float:
             and not result.doubts.experts
         ]
         if len(like) > 1:
-            seconds = [result.predicted_step_time_s or math.nan for result in like]
-            middle, between = mixed(seconds, [0.0] * len(like))
-            measured = like[0].measured_step_time_s or math.nan
-            off[family][row["source"]].append((math.log(measured / middle), between**2))
+            logs = np.log([result.predicted_step_time_s or math.nan for result in like])
+            measured = math.log(like[0].measured_step_time_s or math.nan)
+            off[family][row["source"]].append((measured - float(np.median(logs)), float(logs.var())))
     means = [
         np.mean([np.mean(each, axis=0) ** (2, 1) for each in of.values()], axis=0) for of in off.values()
     ]

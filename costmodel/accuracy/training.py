@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.accuracy.mixture import as_each, mixed, of_nobody
+from costmodel.accuracy.mixture import as_each, mixture_quantile, of_nobody
 from costmodel.accuracy.ranking import JOB_COLUMNS, LAYOUT_COLUMNS, ranked_jobs
 from costmodel.accuracy.training_runs import TrainingRun, read_runs
 from costmodel.case import Case
@@ -35,6 +36,7 @@ from costmodel.training.bands import (
 from costmodel.training.constants import Constants
 from costmodel.training.score import TrainingScores, evaluate
 from topology.base.errors import InputError, shown
+from topology.base.units import GBIT
 
 RowStatus = Literal["ok", "unsupported", "error"]
 _CERTAIN = Doubts()
@@ -130,19 +132,21 @@ def predict_rows(
         for i, reason in enumerate(decoded)
         if isinstance(reason, UnsupportedRunError)
     }
-    for members in alike({i: run for i, run in runs.items() if not run.stand_ins}).values():
+    mixed_of = {i: run for i, run in runs.items() if run.stand_ins or run.networks}
+    for members in alike({i: run for i, run in runs.items() if i not in mixed_of}).values():
         results |= _predict_or_say(members, rows, cal, constants)
-    results |= _predict_unknown({i: run for i, run in runs.items() if run.stand_ins}, rows, cal, constants)
+    results |= _predict_unknown(mixed_of, rows, cal, constants)
     return [results[i] for i in range(len(rows))]
 
 
 def _predict_unknown(
     runs: Mapping[int, TrainingRun], rows: Sequence[Row], cal: Calibration, constants: Constants | None
 ) -> dict[int, RunResult]:
-    """Predict runs of engines that nobody knows: as each that they may be like, then the mixture."""
+    """Predict runs whose engine or network nobody knows: as each that they may be, then the mixture."""
     parts: dict[int, list[RunResult]] = {i: [] for i in runs}
-    for stand_ins in zip(*(as_each(run) for run in runs.values()), strict=True):
-        for members in alike(dict(zip(runs, stand_ins, strict=True))).values():
+    for each in zip_longest(*(as_each(run) for run in runs.values())):
+        there = {i: run for i, run in zip(runs, each, strict=True) if run is not None}
+        for members in alike(there).values():
             for i, result in _predict_or_say(members, rows, cal, constants).items():
                 parts[i].append(result)
     return {i: _mixture(run, parts[i]) for i, run in runs.items()}
@@ -153,11 +157,14 @@ def _mixture(run: TrainingRun, parts: Sequence[RunResult]) -> RunResult:
     priced = [part for part in parts if part.status == "ok"]
     if not priced:
         return parts[0]
-    deviations = [time_deviation(part.doubts) for part in priced]
-    seconds, spread = mixed([part.predicted_step_time_s or math.nan for part in priced], deviations)
+    times = (
+        [part.predicted_step_time_s or math.nan for part in priced],
+        [time_deviation(part.doubts) for part in priced],
+    )
+    lower_s, seconds, upper_s = (mixture_quantile(*times, share) for share in QUANTILES)
     peaks = [part.predicted_peak_memory_bytes or math.nan for part in priced]
-    memory, memory_spread = mixed(peaks, [memory_deviation(part.doubts) for part in priced])
-    lower_s, upper_s = interval(seconds, spread)
+    spreads = [memory_deviation(part.doubts) for part in priced]
+    _, memory, memory_upper = (mixture_quantile(peaks, spreads, share) for share in QUANTILES)
     chances = [part.out_of_memory_chance or 0.0 for part in priced]
     return replace(
         priced[0],
@@ -166,17 +173,26 @@ def _mixture(run: TrainingRun, parts: Sequence[RunResult]) -> RunResult:
         lower_s=lower_s,
         upper_s=upper_s,
         predicted_peak_memory_bytes=memory,
-        memory_upper_bytes=interval(memory, memory_spread)[1],
+        memory_upper_bytes=memory_upper,
         out_of_memory_chance=float(np.mean(chances)),
-        not_priced=(*priced[0].not_priced, _mixture_words(run, priced, upper_s / seconds - 1)),
+        not_priced=(*priced[0].not_priced, *_mixture_words(run, priced, upper_s / seconds - 1)),
     )
 
 
-def _mixture_words(run: TrainingRun, parts: Sequence[RunResult], above: float) -> str:
-    """What an engine that nobody knows was taken for."""
-    name = shown(run.framework) if run.framework else "that is not stated"
-    stacks = ", ".join(dict.fromkeys(part.stack for part in parts))
-    return f"engine {name} is not known: priced as a mixture of {stacks}, band +{above:.0%}"
+QUANTILES = (0.1, 0.5, 0.9)
+"""An 80 % interval and its middle."""
+
+
+def _mixture_words(run: TrainingRun, parts: Sequence[RunResult], above: float) -> Iterator[str]:
+    """What an engine or a network that nobody knows was taken for."""
+    if run.stand_ins:
+        name = shown(run.framework) if run.framework else "that is not stated"
+        stacks = ", ".join(dict.fromkeys(part.stack for part in parts))
+        yield f"engine {name} is not known: priced as a mixture of {stacks}, band +{above:.0%}"
+    if run.networks:
+        rates = sorted({of.spec.nodes[0].nic_bandwidth_bytes_per_s / GBIT for of in run.networks})
+        words = " and ".join(f"{rate:g}" for rate in rates)
+        yield f"the network is not stated: priced as a mixture of {words} Gbit/s a GPU, band +{above:.0%}"
 
 
 def training_not_reached(row: Row, at: int) -> RunResult:

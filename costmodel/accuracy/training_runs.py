@@ -47,6 +47,7 @@ from topology.base.units import GBIT, GIB
 from topology.builders import default_cluster
 from topology.catalog import cluster, machine_cluster
 from topology.cluster import Cluster
+from topology.hardware.datasheets import machines, reference_machine, sheet_named
 
 PUBLISHED_RUNS = Path(__file__).parents[1] / "data" / "published_runs.csv"
 
@@ -80,6 +81,8 @@ class TrainingRun:
         job: How long and how many sequences.
         stack: The profile of the engine, with what the row says of its switches.
         stand_ins: Of an engine that no profile describes, the profiles that it may be like, with the same.
+        networks: Where the row states none and nodes send to each other, the cluster with the network of each
+            machine of the catalog that has this GPU.
         layout: How it was split.
         leanest: The same, with what the row does not state as it needs least memory.
         recomputed_share: Share of the layers recomputed in full.
@@ -100,6 +103,7 @@ class TrainingRun:
     job: TrainingJob
     stack: SoftwareStack
     stand_ins: tuple[SoftwareStack, ...]
+    networks: tuple[Cluster, ...]
     layout: ParallelLayout
     leanest: ParallelLayout
     recomputed_share: float
@@ -174,6 +178,7 @@ def read_run(row: Row, index: int = 0, *, trust_paths: bool = False) -> Training
         job=job,
         stack=stack,
         stand_ins=_stand_ins(row, recipe),
+        networks=_networks(row, layout),
         layout=layout,
         leanest=_leanest(row, layout, stack),
         recomputed_share=recomputed_share(row, layout),
@@ -318,6 +323,30 @@ def _cluster(row: Row, layout: ParallelLayout, *, trust_paths: bool) -> Cluster:
         return _built(row["gpu"], layout.num_gpus, per_node, nic * GBIT or None)
     except InputError as unknown:
         raise row_refusal(unknown) from unknown
+
+
+def _networks(row: Row, layout: ParallelLayout) -> tuple[Cluster, ...]:
+    """The cluster with the network of each machine that has the row's GPU; none where it is stated or unused.
+
+    A rate counts as often as machines have it. Where all agree there is nothing to mix.
+    """
+    per_node = count(row, "gpus_per_node", NODE_GPUS)
+    if row.get("cluster") or number_cell(row, "nic_gbit_per_s_per_gpu", 0.0) or layout.num_gpus <= per_node:
+        return ()
+    sheet = sheet_named(row["gpu"])
+    rates = [
+        machine.nics_per_node * machine.nic_gbit_per_s / machine.gpus_per_node
+        for machine in machines().values()
+        if machine.gpu == sheet.name and machine.gpus_per_node == reference_machine(sheet).gpus_per_node
+    ]
+    known = [rate for rate in rates if rate > 0]
+    if len(set(known)) < MANY:
+        return ()
+    return tuple(_built(row["gpu"], layout.num_gpus, per_node, rate * GBIT) for rate in known)
+
+
+MANY = 2
+"""Rates of one GPU's machines from which on they differ."""
 
 
 @functools.lru_cache(maxsize=512)

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from costmodel.accuracy.mixture import mixed
+from costmodel.accuracy.mixture import mixture_quantile
 from costmodel.accuracy.training import predict_rows
 from costmodel.kernels.tables import load_calibration
 from costmodel.stack import is_known, plausible_stacks, stacks
@@ -27,15 +27,17 @@ def predicted(**cells: str):
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_mixture_has_the_middle_and_spread_of_its_draws(seed: int) -> None:
+def test_quantiles_of_a_mixture_are_those_of_its_draws(seed: int) -> None:
     """Half a million draws of random log-normal distributions, each as likely as the others, are the oracle."""
     draw = np.random.default_rng(seed)
     values, deviations = draw.uniform(1, 4, 5), draw.uniform(0.05, 0.4, 5)
     which = draw.integers(0, 5, 500_000)
-    logs = np.log(values)[which] + deviations[which] * draw.standard_normal(len(which))
-    middle, spread = mixed(values.tolist(), deviations.tolist())
-    assert math.log(middle) == pytest.approx(logs.mean(), abs=0.003)
-    assert spread == pytest.approx(logs.std(), rel=0.01)
+    drawn = np.exp(np.log(values)[which] + deviations[which] * draw.standard_normal(len(which)))
+    for share in (0.1, 0.5, 0.9):
+        wanted = float(np.quantile(drawn, share))
+        assert mixture_quantile(values.tolist(), deviations.tolist(), share) == pytest.approx(
+            wanted, rel=0.01
+        )
 
 
 def test_an_unknown_engine_is_priced_as_several_and_says_so() -> None:
@@ -82,3 +84,26 @@ def test_the_quantile_is_that_of_the_bands() -> None:
     unknown = predicted()
     spread = math.log(unknown.upper_s / unknown.predicted_step_time_s) / QUANTILE_80
     assert 0.1 < spread < 0.5
+
+
+def test_a_network_that_is_not_stated_is_those_of_machines() -> None:
+    """Two nodes of a GPU that clouds rent with 100, 200 and 400 Gbit/s a GPU; one node sends nothing."""
+    two = {"num_gpus": "16", "dp": "16", "framework": "torchtitan"}
+    open_, stated = predicted(**two), predicted(**two, nic_gbit_per_s_per_gpu="400")
+    (said,) = open_.not_priced
+    assert said.startswith(
+        "the network is not stated: priced as a mixture of 100 and 200 and 400 Gbit/s a GPU"
+    )
+    assert stated.not_priced == ()
+    assert predicted(framework="torchtitan").not_priced == ()
+    assert open_.upper_s / open_.lower_s > stated.upper_s / stated.lower_s
+    assert open_.predicted_step_time_s >= stated.predicted_step_time_s
+    assert open_.footing == stated.footing
+
+
+def test_both_may_be_unknown() -> None:
+    """The band holds every engine on every network."""
+    two = {"num_gpus": "16", "dp": "16"}
+    both = predicted(**two)
+    assert [said.split()[0] for said in both.not_priced] == ["engine", "the"]
+    assert both.upper_s / both.lower_s > predicted(**two, nic_gbit_per_s_per_gpu="400").upper_s / both.lower_s
