@@ -234,6 +234,13 @@ def _fabrics(flags: ServeFlags, job: ServingJob) -> list[tuple[str, Hierarchy]]:
         )  # fmt: skip
     if flags.cluster:
         cluster = named_cluster(flags.cluster, parse_count(flags.gpus, "--gpus") if flags.gpus else None)
+        if cluster.gpu.name not in known_gpus():
+            nearest = cluster.gpu.derived_from or default_gpu()
+            raise InputError(
+                what="fleets of servers are planned of the catalog's GPUs",
+                cause=f"{cluster.gpu.name} is described by {flags.cluster}",
+                fix=f"ask for the card that is nearest, --gpu {nearest}, or train on it: plan",
+            )
         return [(cluster.gpu.name, cluster.hierarchy)]
     asked = parse_count(flags.gpus, "--gpus", largest=MOST_GPUS) if flags.gpus else None
     named = [gpu_name(name) for name in flags.gpu.split(",")] if flags.gpu else []
