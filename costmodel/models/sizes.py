@@ -11,7 +11,7 @@ from costmodel.models.pattern import LETTERS, letters_of
 from topology.base.errors import InputError, shown
 
 LARGEST_SIZE = 10**8  # no published size comes near; a larger number is a typing error
-WeightFormat = Literal["", "fp8", "int8", "int4", "fp4", "other"]
+WeightFormat = Literal["", "bf16", "fp8", "int8", "int4", "fp4", "other"]
 """What a checkpoint is quantised to: not stated, one of these, or in a way that is not known."""
 MOST_LAYERS = 1024  # the deepest published transformer has 1,000 (DeepNet, arXiv 2203.00555)
 

@@ -304,11 +304,15 @@ def sheet_named(name: str) -> GpuSheet:
     close = _close_to(name)
     raise UnknownNameError(
         f"unknown GPU {shown(name)}",
-        f"none of the {len(sheets)} GPUs here has that name (plan gpus)",
+        f"none of the {len(sheets)} GPUs here, of {_makers()}, has that name (plan gpus)",
         (f"did you mean: {', '.join(close)}? Else describe" if close else "describe")
         + " the card by four keys in a file for --cluster (docs/clusters.md)",
         close,
     )
+
+
+def _makers() -> str:
+    return " and ".join(sorted({generation.maker.upper() for generation in generations().values()}))
 
 
 def _close_to(name: str) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from typing import get_args
 
 from costmodel.job import ServingJob
 from costmodel.models.catalog import model as find_model
+from costmodel.models.names import weight_format
 from costmodel.models.parameters import parameter_count, without_tower
 from costmodel.models.spec import ModelSpec
 from costmodel.serving.deployment import KvDtype, Weights, weight_bytes
@@ -357,7 +358,8 @@ def _notes(flags: ServeFlags, model: ModelSpec, job: ServingJob) -> tuple[str, .
     )
     notes += length_notes(flags, job)
     if model.weight_format and flags.weights is None:
-        notes.append(f"weights are {model.weight_format}, as the checkpoint's config.json says (--weights)")
+        by = "name" if weight_format(flags.model or "") else "config.json"
+        notes.append(f"weights are {model.weight_format}, as the checkpoint's {by} says (--weights)")
     if capacity_asked(flags, job):
         whole = "a machine, or as many as hold the model,"
         notes.append(f"no load and no GPUs were given: what {whole} serves (--rate, --gpus)")
