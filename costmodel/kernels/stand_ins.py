@@ -69,6 +69,10 @@ def stand_in(cal: Calibration, gpu: Gpu) -> str:
     return twin or nearest
 
 
+_NO_FIGURES = ("pci_device",)
+"""Facts of a data sheet by which a part is known, and nothing is computed."""
+
+
 def figures_note(cal: Calibration, gpu: Gpu) -> tuple[str, ...]:
     """What of a GPU rests on its data sheet alone; nothing where its kernels or a large matmul were measured.
 
@@ -79,7 +83,8 @@ def figures_note(cal: Calibration, gpu: Gpu) -> tuple[str, ...]:
     fits = cal.fits()
     if gpu.name in fits["gpus"] or gpu.name in fits["achievable_share"]:
         return ()
-    recalled = f" ({', '.join(gpu.unverified)}: recalled or derived)" if gpu.unverified else ""
+    figures = [figure for figure in gpu.unverified if figure not in _NO_FIGURES]
+    recalled = f" ({', '.join(figures)}: recalled or derived)" if figures else ""
     stood = f"kernels reach the share of its roofline that those of {stand_in(cal, gpu)} reach of theirs"
     return (f"figures of {gpu.name} are known, not measured here{recalled}: {stood}",)
 

@@ -50,13 +50,18 @@ def gpu_of_device(name: str, memory_bytes: float) -> str:
 def _words_of_gpus() -> re.Pattern[str]:
     """Names and short names of the catalog as whole words of a text, longer ones first, with their memory.
 
-    Shorter ones (`a10`, `l4`) and bare numbers (`4090`) are left out: they are words of other things, too.
+    Shorter ones (`a10`, `l4`) are left out, being words of other things, too, and bare numbers (`4090`) where
+    they do not follow a count (`8x4090`).
     """
-    known = [name for name in (*gpu_sheets(), *gpu_aliases()) if len(name) >= SHORTEST and not name.isdigit()]
-    longest_first = sorted(known, key=lambda name: (-len(name), name))
+    known = [name for name in (*gpu_sheets(), *gpu_aliases()) if len(name) >= SHORTEST]
+    numbers = "|".join(name for name in known if name.isdigit())
+    counted = rf"(?:(?<=[1-9]x)|(?<=[1-9] x )|(?<=[1-9]×)|(?<=[1-9] × ))(?:{numbers})"
+    words = (name for name in known if not name.isdigit())
+    longest_first = sorted(words, key=lambda name: (-len(name), name))
     spelled = "|".join(re.escape(name).replace(r"\-", "[-_ ]?") for name in longest_first)
     detail = r"(?:[-_ ](?:(?:sxm|pcie)\d?|nvl|\d{2,3} ?gb))*"
-    return re.compile(rf"(?<![a-z0-9])((?:{spelled}){detail})(?![a-z0-9])", re.IGNORECASE)
+    named = rf"(?<![a-z0-9])(?:{spelled}){detail}"
+    return re.compile(rf"({named}|{counted})(?![a-z0-9])", re.IGNORECASE)
 
 
 def gpus_in_text(text: str) -> tuple[str, ...]:

@@ -78,7 +78,8 @@ def test_no_spelling_of_a_part_is_another(name: str, form: str) -> None:
     [
         ("8x A100-SXM4-40GB, 1 TB", ("a100-sxm-40gb",)),
         ("# 4 x RTX 3090 and RTX 3090 Ti", ("rtx-3090", "rtx-3090-ti")),
-        ("step 4090 of 5090", ()),
+        ("step 4090 of 5090, 0x4090", ()),
+        ("8x4090, 2 x 3090", ("rtx-4090", "rtx-3090")),
         ("on A800 nodes", ("a800-sxm-80gb",)),
     ],
 )
