@@ -301,6 +301,12 @@ def sheet_named(name: str) -> GpuSheet:
     if meant:
         cause = f"it matches {', '.join(meant)}"
         raise UnknownNameError(f"GPU {shown(name)} is ambiguous", cause, "write one of these in full", meant)
+    if counted := _counted_part(name):
+        number, part = counted
+        cause = f"it says {part} and how many"
+        raise UnknownNameError(
+            f"{shown(name)} is no GPU", cause, f"use --gpu {part} --gpus {number}", (part,)
+        )
     close = _close_to(name)
     raise UnknownNameError(
         f"unknown GPU {shown(name)}",
@@ -309,6 +315,20 @@ def sheet_named(name: str) -> GpuSheet:
         + " the card by four keys in a file for --cluster (docs/clusters.md)",
         close,
     )
+
+
+_COUNTED = re.compile(r"(?i)(?:(\d+) ?[x×] ?)?(\D.*?)(?: ?[x×:] ?(\d+))?")
+
+
+def _counted_part(name: str) -> tuple[str, str] | None:
+    """How many of which part a name says, as `8xH100` does; None of any other."""
+    match = _COUNTED.fullmatch(name.strip()[:LONGEST_NAME])
+    number = match and (match[1] or match[3])
+    if match is None or not number:
+        return None
+    meant = parts_named(match[2], gpu_sheets().values())
+    short = aliased(match[2], gpu_aliases()) or (meant[0] if len(meant) == 1 else "")
+    return (number, short) if short else None
 
 
 def _makers() -> str:

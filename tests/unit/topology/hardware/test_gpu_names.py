@@ -61,6 +61,14 @@ def test_what_is_no_part_is_refused_with_the_keys_that_describe_it(name: str) ->
     assert "four keys" in refused.value.fix
 
 
+@pytest.mark.parametrize("name", ["8xH100", "h100x8", "8 x NVIDIA H100 80GB HBM3", "h100:8"])
+def test_a_number_of_gpus_is_answered_with_both_flags(name: str) -> None:
+    """As clouds write their machines."""
+    with pytest.raises(UnknownNameError) as refused:
+        sheet_named(name)
+    assert refused.value.fix == "use --gpu h100-sxm --gpus 8"
+
+
 @pytest.mark.parametrize("name", list(gpu_sheets()))
 @pytest.mark.parametrize("form", ["{}", "NVIDIA {}", "nvidia_{}", "({})"])
 def test_no_spelling_of_a_part_is_another(name: str, form: str) -> None:
