@@ -4,7 +4,9 @@ import functools
 from collections.abc import Sequence
 from dataclasses import replace
 
+from topology.base.counts import counted
 from topology.base.errors import InputError
+from topology.base.units import format_bandwidth, format_nic
 from topology.cluster import Cluster
 from topology.fabric.degraded import left_out_words
 from topology.fabric.wiring import in_tree_order
@@ -19,6 +21,7 @@ from topology.hardware.datasheets import (
     sheet_named,
     sheet_of,
 )
+from topology.hardware.described import derived_notes
 from topology.hardware.gpu import Gpu
 from topology.hardware.prices import price_of_machine
 from topology.spec import ClusterSpec, NodeSpec, TierSpec
@@ -39,12 +42,22 @@ def build(spec: ClusterSpec) -> Cluster:
     if spec.switches:
         spec = replace(spec, nodes=in_tree_order(spec))
     kinds = gpus_of(spec)
-    notes = (*die_notes(kinds), *(f"left out: {words}" for words in left_out_words(spec)))
+    derived = [note for gpu in kinds.values() for note in derived_notes(gpu)]
+    derived += [_host_words(node) for node in spec.nodes if kinds[node.gpu].derived_from]
+    notes = (*die_notes(kinds), *derived, *(f"left out: {words}" for words in left_out_words(spec)))
     if len(kinds) == 1:
         return Cluster(spec=spec, gpu=kinds[spec.nodes[0].gpu], notes=notes)
     gpu = common_gpu([(kinds[node.gpu], node.count * node.gpus_per_node) for node in spec.nodes])
     differ = f"nodes differ ({', '.join(kinds)}): all are planned for as the slowest and smallest, {gpu.name}"
     return Cluster(spec=spec, gpu=gpu, notes=(differ, *notes))
+
+
+def _host_words(node: NodeSpec) -> str:
+    """How nodes of a described card are built: as its file says, or the nearest card's machine."""
+    links = f"{node.gpus_per_node} GPUs over {node.scaleup}"
+    host = f"{format_bandwidth(node.host_bandwidth_bytes_per_s)} to the host"
+    nics = f"{counted(node.nics_per_node, 'NIC')} of {format_nic(node.nic_bandwidth_bytes_per_s)}"
+    return f"nodes of {node.gpu} have {links}, {host}, {nics}: keys of [[nodes]] change that"
 
 
 def makers_of(spec: ClusterSpec) -> tuple[str, ...]:

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 
 from topology.base.counts import counted
 from topology.base.errors import InputError
-from topology.base.names import resolve
 from topology.builders import build, gpu_named, machine_spec
 from topology.cluster import Cluster
-from topology.hardware.datasheets import gpu_sheets, machines, sheet_named
+from topology.hardware.datasheets import gpu_sheets, machine_named, machines, sheet_named
 from topology.hardware.gpu import Gpu
 from topology.hardware.prices import Price, price_of
 
@@ -106,7 +105,7 @@ def discovered(dumps: Sequence[str | Path], gpu: str = "", num_gpus: int | None 
 
 def machine_cluster(name: str, num_gpus: int | None = None) -> Cluster:
     """Return a cluster of a machine of the catalog; no file is looked for, so the name may be anybody's."""
-    machine = machines()[resolve(name, machines(), "cluster")]
+    machine = machine_named(name)
     whole = (machine.nodes or machine.nodes_per_domain) * machine.gpus_per_node
     return build(machine_spec(machine, whole if num_gpus is None else num_gpus))
 

@@ -9,10 +9,10 @@ from typing import Any
 
 from topology.base.decode import as_text, read_toml, structure, unstructure
 from topology.base.errors import InputError, UnknownNameError
-from topology.base.names import resolve
 from topology.builders import gpu_named, machine_node
 from topology.fabric.degraded import degraded
-from topology.hardware.datasheets import gpu_aliases, gpu_sheets, machines, plain_form, reference_machine
+from topology.hardware.datasheets import Machine, gpu_sheets, machine_named, reference_machine, sheet_named
+from topology.hardware.described import described_gpu, host_of
 from topology.hardware.prices import Price, price_of_machine
 from topology.spec import ClusterSpec, NodeSpec
 
@@ -33,7 +33,9 @@ def read_cluster(path: str | Path) -> ClusterSpec:
     """Return the spec a TOML file describes.
 
     A `[[nodes]]` table needs `count` and either `gpu` or `machine`; every other key overrides that
-    machine's. A `[[gpus]]` table whose `name` is a catalog GPU overrides its keys for this cluster.
+    machine's. A `[[gpus]]` table whose `name` is a catalog GPU overrides its keys for this cluster; another
+    card is described by four keys, its node by none: the rest is that of the nearest card
+    (`topology.hardware.described`).
     Nodes of several kinds without a price have the catalog's, unless the cluster states one for all.
     Hosts of `without` are left out, and `degraded` says what ails others.
     """
@@ -41,14 +43,18 @@ def read_cluster(path: str | Path) -> ClusterSpec:
     _require_no_torus(raw, str(path))
     without, faults = (_words(raw, key, str(path)) for key in ("without", "degraded"))
     raw.setdefault("name", as_text(Path(path).stem))
+    if isinstance(raw.get("gpus"), list):
+        raw["gpus"] = [_fill_gpu(table, f"{path}: gpus[{i}]") for i, table in enumerate(raw["gpus"])]
+        if "nodes" not in raw and len(raw["gpus"]) == 1 and isinstance(raw["gpus"][0], dict):
+            raw["nodes"] = [{"gpu": raw["gpus"][0].get("name"), "count": 1}]
     if isinstance(raw.get("nodes"), list):
-        named = {table["name"] for table in _tables(raw.get("gpus")) if isinstance(table.get("name"), str)}
+        described = {
+            table["name"]: table for table in _tables(raw.get("gpus")) if isinstance(table.get("name"), str)
+        }
         given = raw["nodes"]
-        filled = [_fill_node(table, named, f"{path}: nodes[{i}]") for i, table in enumerate(given)]
+        filled = [_fill_node(table, described, f"{path}: nodes[{i}]") for i, table in enumerate(given)]
         raw["nodes"] = [table for table, _ in filled]
         raw |= _prices(raw, given, [price for _, price in filled])
-    if isinstance(raw.get("gpus"), list):
-        raw["gpus"] = [_fill_gpu(table) for table in raw["gpus"]]
     return degraded(structure(raw, ClusterSpec, str(path)), without, faults)
 
 
@@ -154,7 +160,9 @@ def _prices(raw: dict[str, Any], given: list[object], prices: list[Price | None]
     return {"nodes": nodes} | {name: value for name, value in facts.items() if value and name not in raw}
 
 
-def _fill_node(table: object, named: set[str], where: str) -> tuple[object, Price | None]:
+def _fill_node(
+    table: object, described: Mapping[str, Mapping[str, Any]], where: str
+) -> tuple[object, Price | None]:
     """Return a node table with the keys it leaves out, from the machine or the GPU it names; its price."""
     if not isinstance(table, dict):
         return table, None
@@ -162,12 +170,14 @@ def _fill_node(table: object, named: set[str], where: str) -> tuple[object, Pric
     machine = given.pop("machine", None)
     gpu = given.get("gpu")
     if isinstance(machine, str):
-        base = machines()[_resolve(machine, machines(), "machine", where)]
-    elif isinstance(gpu, str) and gpu not in named:
-        given["gpu"] = _resolve(plain_form(gpu), gpu_sheets(), "GPU", where, gpu_aliases())
+        base = _machine(machine, where)
+    elif isinstance(gpu, str) and gpu not in described:
+        given["gpu"] = _gpu(gpu, where)
         base = reference_machine(gpu_sheets()[given["gpu"]])
     elif isinstance(gpu, str) and gpu in gpu_sheets():
         base = reference_machine(gpu_sheets()[gpu])
+    elif isinstance(gpu, str) and described[gpu].get("derived_from"):
+        base = host_of(described[gpu])
     else:
         return given if machine is None else {**given, "machine": machine}, None
     defaults = unstructure(machine_node(base, 1))
@@ -176,22 +186,30 @@ def _fill_node(table: object, named: set[str], where: str) -> tuple[object, Pric
     return {key: value for key, value in defaults.items() if key in optional} | given, price
 
 
-def _fill_gpu(table: object) -> object:
-    """Return a GPU table with the keys it leaves out, when it names a GPU of the catalog."""
+def _fill_gpu(table: object, where: str) -> object:
+    """Return a GPU table with the keys it leaves out: of its name in the catalog, or of the nearest card."""
     name = table.get("name") if isinstance(table, dict) else None
-    if isinstance(table, dict) and isinstance(name, str) and name in gpu_sheets():
+    if not isinstance(table, dict) or not isinstance(name, str):
+        return table
+    if name in gpu_sheets():
         base = unstructure(gpu_named(name))
         peaks = table.get("peak_flop_per_s", {})
         merged = base["peak_flop_per_s"] | peaks if isinstance(peaks, dict) else peaks
         return base | table | {"peak_flop_per_s": merged}
-    return table
+    return described_gpu(table, where)
 
 
-def _resolve(
-    name: str, known: Mapping[str, object], kind: str, where: str, aliases: Mapping[str, str] | None = None
-) -> str:
-    """Return the full name, saying in which file and table an unknown one stands."""
+def _gpu(name: str, where: str) -> str:
+    """Return the full name of a GPU, saying in which file and table an unknown one stands."""
     try:
-        return resolve(name, known, kind, aliases)
+        return sheet_named(name).name
+    except UnknownNameError as error:
+        raise UnknownNameError(f"{where}: {error.what}", error.cause, error.fix, error.suggestions) from None
+
+
+def _machine(name: str, where: str) -> Machine:
+    """Return a machine, saying in which file and table an unknown one stands."""
+    try:
+        return machine_named(name, "machine")
     except UnknownNameError as error:
         raise UnknownNameError(f"{where}: {error.what}", error.cause, error.fix, error.suggestions) from None

@@ -77,7 +77,8 @@ def _find_table(cal: Calibration, h: Hierarchy) -> tuple[str, bool]:
     gpu, measured = h.gpu.name, fits["scaleup_bytes_per_s"]
     if h.scaleup.kind == "pcie":
         hosts = fits["pcie_tables"]
-        name = hosts["by_name"].get(gpu, hosts["default"])
+        usual = hosts["default" if h.gpu.peer_to_peer else "without_peer_to_peer"]
+        name = hosts["by_name"].get(gpu, usual)
         return name, name == gpu
     on_pcie = fits["pcie_tables"]["by_name"]
     stand_ins = fits["stand_ins"]

@@ -69,6 +69,26 @@ def stand_in(cal: Calibration, gpu: Gpu) -> str:
     return twin or nearest
 
 
+_NO_FIGURES = ("pci_device",)
+"""Facts of a data sheet by which a part is known, and nothing is computed."""
+
+
+def figures_note(cal: Calibration, gpu: Gpu) -> tuple[str, ...]:
+    """What of a GPU rests on its data sheet alone; nothing where its kernels or a large matmul were measured.
+
+    Args:
+        cal: measured tables.
+        gpu: a GPU of the catalog, or a user's own.
+    """
+    fits = cal.fits()
+    if gpu.name in fits["gpus"] or gpu.name in fits["achievable_share"]:
+        return ()
+    figures = [figure for figure in gpu.unverified if figure not in _NO_FIGURES]
+    recalled = f" ({', '.join(figures)}: recalled or derived)" if figures else ""
+    stood = f"kernels reach the share of its roofline that those of {stand_in(cal, gpu)} reach of theirs"
+    return (f"figures of {gpu.name} are known, not measured here{recalled}: {stood}",)
+
+
 def achievable(cal: Calibration, gpu: Gpu) -> float:
     """Return the highest measured share of the bf16 peak that a large matmul reaches on `gpu`."""
     fits = cal.fits()

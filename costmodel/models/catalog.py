@@ -8,12 +8,21 @@ import os
 import re
 import threading
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from costmodel.models.names import (
+    bare,
+    count_of_size,
+    spellings,
+    stated_sizes,
+    stated_versions,
+    weight_format,
+)
 from costmodel.models.spec import ModelSpec
-from topology.base.errors import InputError, shown
+from topology.base.errors import InputError, UnknownNameError, shown
+from topology.base.names import matches, normalize, suggest, words
 
 _FILE = Path(__file__).parents[1] / "data" / "models.toml"
 HUB_TIMEOUT_S = 5.0  # for a file of a kilobyte
@@ -38,8 +47,14 @@ def models() -> Mapping[str, ModelSpec]:
 def model(name_or_path: str) -> ModelSpec:
     """Give the model of this lenient name, of the ``config.json`` at this path, or of this hub repository.
 
+    A name with words of tuning, of a date or of a format (`costmodel.models.names`) has the shape of the
+    model that it is of, and weights in that format.
+
     >>> model("70b").name, model("meta-llama/Llama-3.1-8B").name
     ('llama-3.1-70b', 'llama-3.1-8b')
+    >>> quantised = model("Qwen/Qwen2.5-32B-Instruct-AWQ")
+    >>> quantised.name, quantised.weight_format, quantised.source
+    ('qwen2.5-32b', 'int4', 'https://huggingface.co/Qwen/Qwen2.5-32B-Instruct-AWQ')
     """
     if name_or_path in _texts("models"):
         return _entry(name_or_path)
@@ -60,19 +75,37 @@ def library_of_config(path: str) -> str:
 
 
 def listed_model(name: str) -> ModelSpec:
-    """Give the catalogued model of this lenient name; no file is looked for, so the name may be anybody's."""
-    from topology.base.errors import UnknownNameError
-    from topology.base.names import resolve
+    """Give the catalogued model of this lenient name; no file is looked for, so the name may be anybody's.
 
-    try:
-        return _entry(resolve(name, model_names(), "model", _parsed("aliases")))
-    except UnknownNameError as unknown:
-        if traced := traced_as(name):
-            cause = "it is of a family that is traced, not described"
-            raise UnknownNameError(
-                unknown.what, cause, f"use --model {traced}", unknown.suggestions
-            ) from None
-        raise
+    Raises:
+        UnknownNameError: no model here has that name, or several may.
+    """
+    exact = exact_model(name)
+    return exact[0] if exact else _in_format(_entry(_resembling(name)), name)
+
+
+def exact_model(name: str) -> tuple[ModelSpec, bool] | None:
+    """Give the model whose shape a name states in full, and whether by the model's name, not a short one.
+
+    Its case and separators are free, and words that change no shape are left out. Sizes must be those of the
+    model: ``Qwen-34B`` is spelled as ``qwen3-4b``, and is another.
+
+    >>> exact_model("Qwen/Qwen3-4B-Thinking-2507-FP8")[0].name, exact_model("qwen-4b")
+    ('qwen3-4b', None)
+    """
+    for spelling in spellings(name):
+        key = normalize(spelling.text)
+        sizes = stated_sizes(spelling.text)
+        alike = [known for known in _index().get(key, ()) if stated_sizes(known.text) == sizes]
+        meant = {known.model for known in alike}
+        if len(meant) == 1 and not (spelling.undated and _has_releases(spelling.text)):
+            return _in_format(_entry(alike[0].model), name), any(not known.is_alias for known in alike)
+        if bare_size := _without_size(spelling.text):
+            text, size = bare_size
+            whole = {known.model for known in _index().get(normalize(text), ())}
+            if len(whole) == 1 and not spelling.undated and _counts(size, *whole):
+                return _in_format(_entry(*whole), name), False
+    return None
 
 
 def published_model(name: str) -> ModelSpec:
@@ -87,12 +120,12 @@ def published_model(name: str) -> ModelSpec:
     Raises:
         UnknownNameError: no model here has that name, or the nearest one is of another version.
     """
-    from topology.base.errors import UnknownNameError, shown
-
-    model, stated = listed_model(name), _versions(name)
+    if exact := exact_model(name):
+        return exact[0]
+    model, stated = listed_model(name), stated_versions(bare(name))
     stated += tuple(f"{first}.{second}" for first, second in itertools.pairwise(stated))  # qwen2_5-7b
     spelt = {version.replace(".", "") for version in stated}
-    missing = {version for version in _versions(model.name) if version.replace(".", "") not in spelt}
+    missing = {version for version in stated_versions(model.name) if version.replace(".", "") not in spelt}
     if missing and model.name not in _parsed("aliases").values():
         raise UnknownNameError(
             f"unknown model {shown(name)}",
@@ -103,13 +136,128 @@ def published_model(name: str) -> ModelSpec:
     return model
 
 
-def _versions(name: str) -> tuple[str, ...]:
-    """Numbers of a name that count nothing: `qwen2.5-7b` is 2.5 with 7 B parameters.
+@dataclass(frozen=True, slots=True)
+class _Listed:
+    """A name under which a model is known: its own, a short one, or that of its repository."""
 
-    >>> _versions("qwen2.5-7b"), _versions("Llama-3.1-8B-Instruct"), _versions("mixtral-8x7b")
-    (('2.5',), ('3.1',), ())
+    text: str
+    model: str
+    is_alias: bool
+
+
+@functools.cache
+def _index() -> Mapping[str, tuple[_Listed, ...]]:
+    """Every name of every model, without case and separators."""
+    names = [_Listed(name, name, is_alias=False) for name in model_names()]
+    names += [_Listed(short, name, is_alias=True) for short, name in _parsed("aliases").items()]
+    for name, text in _texts("models").items():
+        repository = re.search(rf'(?m)^source = "{_HUB}[^/"]+/([^/" ]+)', text)
+        if repository is not None:
+            names += [
+                _Listed(spelling.text, name, is_alias=False)
+                for spelling in spellings(repository[1])
+                if not spelling.undated
+            ]
+    index: dict[str, list[_Listed]] = {}
+    for known in names:
+        index.setdefault(normalize(known.text), []).append(known)
+    return {key: _by_name_first(listed) for key, listed in index.items()}
+
+
+def _by_name_first(listed: list[_Listed]) -> tuple[_Listed, ...]:
+    """Names that are a model's own, if any are: a repository may be called as another model's short name."""
+    named = [known for known in listed if known.text == known.model or known.is_alias]
+    return tuple(named or listed)
+
+
+def _has_releases(text: str) -> bool:
+    """Whether a name without its date or release may mean several: its models are told apart by those.
+
+    It may where nothing else of it is a number, as `mistral-small` of 22 and of 24 B.
     """
-    return tuple(re.findall(r"(?<![\d.x])\d+(?:\.\d+)*(?![\d.]*[a-zA-Z\d])", name.lower()))
+    key = normalize(text)
+    longer = [known[len(key) :] for known in _index() if known.startswith(key)]
+    return not re.search(r"\d", text) or any(re.fullmatch(r"v0\d+|\d{4}", rest) for rest in longer)
+
+
+def _without_size(text: str) -> tuple[str, str] | None:
+    """A name without the size at its end, and that size; None where it has none or is nothing else."""
+    words, _, last = text.rpartition("-")
+    return (words, last.lower()) if words and count_of_size(last.lower()) else None
+
+
+SIZE_TOLERANCE = 0.03
+"""Share by which a size in a name may differ from the count: 1T are 1.03 T, 671B 671.03 B. Names round."""
+
+
+def _counts(size: str, name: str) -> bool:
+    """Whether a model has as many parameters as a size states."""
+    from costmodel.models.parameters import parameter_count
+
+    count = count_of_size(size)
+    return count is not None and abs(count / parameter_count(_entry(name)) - 1) < SIZE_TOLERANCE
+
+
+def _resembling(name: str) -> str:
+    """The one model of which a name has some words, all its sizes and all its versions."""
+    known: list[str] = []
+    for spelling in spellings(name):
+        if not (spelling.undated and _has_releases(spelling.text)) and not _tells_apart(name, spelling.text):
+            known = [each for each in matches(spelling.text, model_names()) if _agrees(spelling.text, each)]
+        if known:
+            break
+    if len(known) == 1:
+        return known[0]
+    if known:
+        cause = f"it matches {', '.join(known)}"
+        raise UnknownNameError(
+            f"model {shown(name)} is ambiguous", cause, "write one of these in full", known
+        )
+    if traced := traced_as(name):
+        cause = "it is of a family that is traced, not described"
+        raise UnknownNameError(f"unknown model {shown(name)}", cause, f"use --model {traced}", ())
+    close = _close_to(name)
+    listed = f"did you mean: {', '.join(close)}?" if close else "plan models lists them;"
+    raise UnknownNameError(
+        f"unknown model {shown(name)}",
+        f"none of the {len(model_names())} known names match; no word is left out that may change a shape",
+        f"{listed} of any other give its config.json: --model PATH",
+        close,
+    )
+
+
+def _tells_apart(name: str, text: str) -> bool:
+    """Whether a word that a spelling lacks tells models of its family apart, as coder does of DeepSeek's."""
+    dropped, family = set(words(bare(name))) - set(words(text)), re.match(r"[a-z]*", text.lower())
+    related = (each for each in model_names() if family and family[0] and each.startswith(family[0]))
+    return any(dropped & set(words(each)) for each in related)
+
+
+SUGGESTED = 5
+"""Names that are proposed in place of one that is unknown."""
+
+
+def _close_to(name: str) -> tuple[str, ...]:
+    """Models that look most like a name, those that share most of its words first."""
+    *_, last = (each.text for each in spellings(name) if not _tells_apart(name, each.text))
+    alike = suggest(last, model_names(), 2 * SUGGESTED)
+    shared = {each: len(set(words(last)) & set(words(each))) for each in alike}
+    return tuple(sorted(alike, key=lambda each: -shared[each])[:SUGGESTED])
+
+
+def _agrees(text: str, name: str) -> bool:
+    """Whether a model has every size and every version that a name states."""
+    sizes, listed = stated_sizes(text), stated_sizes(name)
+    versions = {version.replace(".", "") for version in stated_versions(name)}
+    versions |= {re.sub(r"\D", "", size) for size in listed}  # llama-3-8 is of 8b
+    stated = {version.replace(".", "") for version in stated_versions(text)}
+    return sizes <= listed and (stated <= versions or not versions)
+
+
+def _in_format(spec: ModelSpec, name: str) -> ModelSpec:
+    """A model with its weights stored as a name says."""
+    stated = weight_format(name)
+    return replace(spec, weight_format=stated) if stated else spec
 
 
 TRACED_FAMILIES: Mapping[str, tuple[str, ...]] = {
@@ -149,7 +297,13 @@ def _of_repository(name: str) -> ModelSpec:
             return _entry(known)
     if name.count("/") != 1 or name.startswith((".", "/", "~")):
         return _read(name)
-    return replace(_read(_download(name)), name=name, source=f"{_HUB}{name}")
+    if exact := exact_model(name):
+        return replace(exact[0], source=f"{_HUB}{name}")
+    try:
+        return replace(_read(_download(name)), name=name, source=f"{_HUB}{name}")
+    except InputError as missing:
+        close = f"; here are {', '.join(names)}" if (names := _close_to(name)) else ""
+        raise InputError(missing.what, missing.cause, f"{missing.fix}{close}") from None
 
 
 def _download(name: str) -> str:

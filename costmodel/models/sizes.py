@@ -11,7 +11,7 @@ from costmodel.models.pattern import LETTERS, letters_of
 from topology.base.errors import InputError, shown
 
 LARGEST_SIZE = 10**8  # no published size comes near; a larger number is a typing error
-WeightFormat = Literal["", "fp8", "int8", "int4", "fp4", "other"]
+WeightFormat = Literal["", "bf16", "fp8", "int8", "int4", "fp4", "other"]
 """What a checkpoint is quantised to: not stated, one of these, or in a way that is not known."""
 MOST_LAYERS = 1024  # the deepest published transformer has 1,000 (DeepNet, arXiv 2203.00555)
 
@@ -54,7 +54,9 @@ def check_sizes(model: Any) -> None:
         cause = f"num_attention_heads {a} is not a multiple of num_key_value_heads {g}"
         raise _impossible(model, cause, "give a number of heads that the key/value heads divide")
     if model.num_experts_per_token > model.num_experts:
-        cause = f"{model.num_experts_per_token} experts per token of {model.num_experts} experts"
+        cause = (
+            f"num_experts_per_token {model.num_experts_per_token} is above num_experts {model.num_experts}"
+        )
         raise _impossible(model, cause, "give num_experts_per_token of at most num_experts")
     routing = model.routing
     if not 1 <= routing.topk_group <= routing.n_group or model.num_experts % routing.n_group:

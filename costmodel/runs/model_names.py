@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
-from costmodel.models.catalog import model, model_aliases, model_names
+from costmodel.models.catalog import exact_model, model
 from costmodel.models.recurrence import RECURRENCES
 from costmodel.models.spec import ModelSpec
 from costmodel.runs.cells import Row, UnsupportedRunError
 from topology.base.errors import LONGEST_SHOWN, shown
-from topology.base.names import normalize
 
 MAMBA, LINEAR = RECURRENCES["mamba2"].run_words, RECURRENCES["gated-delta"].run_words
 _HYBRIDS: Mapping[str, str] = {
@@ -27,27 +26,8 @@ _HYBRIDS: Mapping[str, str] = {
 """Names, in small letters with dashes, of models with layers that are no transformer's."""
 _HYBRID_COLUMN = re.compile(r"mamba|(^|_)ssm(_|$)|linear_att|hybrid", re.IGNORECASE)
 _NOTHING = ("", "0", "none", "no", "false")
-_WORDS = frozenset({
-    "meta", "moe", "instruct", "chat", "it", "hf", "base", "thinking", "preview", "exp", "turbo", "v2",
-    "dynamic", "static", "quantized", "kv",
-})  # fmt: skip
-_RELEASE = re.compile(r"\d{4}|v0\.\d+|w\d+a\d+")  # a date such as 0528, a release such as v0.3, a format
-
-
-def spellings(name: str, others: frozenset[str] = frozenset()) -> Iterator[str]:
-    """The name without its organisation; then, last first, without words of tuning, release or `others`.
-
-    >>> list(spellings("meta-llama/Meta-Llama-3-8B-Instruct"))
-    ['Meta-Llama-3-8B-Instruct', 'Meta-Llama-3-8B', 'Llama-3-8B']
-    """
-    words = re.split(r"[-_ ]|\.(?=[wW]\d)", name.rsplit("/", 1)[-1][:LONGEST_SHOWN])
-    while True:
-        yield "-".join(words)
-        lowered = [word.lower() for word in words]
-        droppable = [i for i, w in enumerate(lowered) if w in _WORDS or w in others or _RELEASE.fullmatch(w)]
-        if not droppable or len(words) == 1:
-            return
-        words.pop(droppable[-1])
+_LAYERS = re.compile(r"[-_ ]?\d{1,4}[-_ ]?layers?\b")
+"""A number of layers that a row's name states: its columns hold it."""
 
 
 @functools.lru_cache(maxsize=1024)
@@ -59,24 +39,8 @@ def named_model(name: str) -> tuple[ModelSpec, bool] | None:
     >>> named_model("8b")[1], named_model("GPT-22B"), named_model("Llama")
     (False, None, None)
     """
-    bare = re.sub(r"\(.*?\)|[-_ ]?\d{1,4}[-_ ]?layers?\b", "", name[:LONGEST_SHOWN]).strip()
-    for spelling in spellings(bare):
-        key = normalize(spelling)
-        if key in _names():
-            return model(_names()[key]), True
-        if key in _short_names():
-            return model(_short_names()[key]), False
-    return None
-
-
-@functools.cache
-def _names() -> Mapping[str, str]:
-    return {normalize(name): name for name in model_names()}
-
-
-@functools.cache
-def _short_names() -> Mapping[str, str]:
-    return {normalize(short): name for short, name in model_aliases().items()}
+    exact = exact_model(_LAYERS.sub("", name[:LONGEST_SHOWN]))
+    return None if exact is None else (model(exact[0].name), exact[1])
 
 
 def hybrid_layers(name: str) -> str:

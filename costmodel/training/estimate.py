@@ -13,7 +13,7 @@ from costmodel.evidence.keys import footing
 from costmodel.evidence.table import evidence_for
 from costmodel.job import TrainingJob
 from costmodel.kernels.precisions import TRAINING
-from costmodel.kernels.stand_ins import gemm_reference, stand_in
+from costmodel.kernels.stand_ins import figures_note, gemm_reference, stand_in
 from costmodel.layout import SCHEDULES, LayoutTable, ParallelLayout
 from costmodel.memory.fit import out_of_memory_chance
 from costmodel.memory.stage import MemoryBreakdown, MemoryPieces, holds_ends, stage_memory
@@ -254,6 +254,7 @@ def _assumptions(case: Case, layout: ParallelLayout) -> tuple[str, ...]:
         )
     if case.model.is_moe:
         lines.append("tokens are routed evenly to experts")
+    lines += figures_note(case.cal, case.cluster.gpu)
     if rates_of(case.cluster.spec) is not None:
         lines.append(f"price {case.cluster.spec.price_source}, {case.cluster.spec.price_as_of}")
     return (*lines, *case.cluster.notes)

@@ -16,8 +16,9 @@ from costmodel.models.spec import Activation, ModelSpec, is_sliding
 from topology.base.errors import InputError
 
 Words = dict[str, Any]
-NOT_WRITTEN = ("as_of", "weight_format", "num_nextn_predict_layers")
-"""What a file does not say: modules that predict further tokens have no weights here, so none are named."""
+NOT_WRITTEN = ("as_of", "weight_format", "num_nextn_predict_layers", "left_out")
+"""What a file does not say: modules that predict further tokens, and towers, have no weights here, so none
+are named."""
 
 
 class Published(NamedTuple):

@@ -6,6 +6,7 @@ launch script would have it; everything that is not stated is said.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -49,13 +50,7 @@ from topology.base.counts import parse_count
 from topology.base.errors import InputError, UnknownNameError
 from topology.hardware.datasheets import default_gpu, sheet_named
 
-_NAME_ENDS = re.compile(
-    r"(?:[-_](?:instruct|base|hf|mcore|megatron|chat|it|fp8|bf16|dequantized|[0-9]{4}|v0\.[0-9]|bnb|nf4)"
-    r"|\.ya?ml)$",
-    re.IGNORECASE,
-)
-_OF_BASE = re.compile(r"^meta-|-coder(?=-)", re.IGNORECASE)
-"""What names beside that of a base model, and changes no size."""
+_FILE_END = re.compile(r"\.ya?ml$", re.IGNORECASE)
 _TITAN_MODELS: Mapping[str, str] = {
     "llama3": "llama-3",
     "deepseek_v3": "deepseek",
@@ -363,15 +358,9 @@ def _named(facts: JobFacts) -> ModelSpec | None:
             names.append(f"{meant}-{flavor.lower()}")
     if flavor and kind:
         names.append(f"{kind}-{flavor}")
-    names.extend([_OF_BASE.sub("", name) for name in names])
     for name in names:
-        text = name[:80]
-        while text:
-            try:
-                return published_model(text)
-            except InputError:
-                cut = _NAME_ENDS.sub("", text)
-                text = cut if cut != text else ""
+        with contextlib.suppress(InputError):
+            return published_model(_FILE_END.sub("", name[:80]))
     return None
 
 

@@ -452,6 +452,9 @@ def _notes(flags: Flags, request: PlanRequest) -> tuple[str, ...]:
     alone = (left_out_note(request.model),) if request.model.left_out else ()
     if request.model.num_nextn_predict_layers and not (request.job.mtp_layers or request.job.adapter):
         alone = (*alone, untrained_note(request.model))
+    if request.model.weight_format not in ("", "bf16"):
+        stored = f"the checkpoint's weights are {request.model.weight_format}, a format to serve in"
+        alone = (*alone, f"{stored}: training holds them as the job says")
     return (
         alone
         + _count_notes(flags, request)
@@ -459,8 +462,8 @@ def _notes(flags: Flags, request: PlanRequest) -> tuple[str, ...]:
             f"{kind} {written} is {name}"
             for kind, written, name in meant
             if written
-            and normalize(written) != normalize(name)
-            and "/" not in written
+            and normalize(written.rpartition("/")[2]) != normalize(name)
+            and ("/" not in written or request.model.source.endswith(f"/{written}"))
             and not written.endswith(".json")
         )
     )

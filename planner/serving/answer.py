@@ -12,6 +12,7 @@ import numpy as np
 
 from costmodel.estimate import watt_hours
 from costmodel.job import ServingJob
+from costmodel.kernels.stand_ins import figures_note
 from costmodel.kernels.tables import Calibration
 from costmodel.serving.bands import LatencyBand
 from costmodel.serving.breakdown import decode_parts_s
@@ -77,7 +78,7 @@ def plan_of_fleet(
         evidence=_evidence(run, measured),
         rental=rental,
         search_time_s=search_time_s,
-        assumptions=_assumptions(request, hierarchy.gpu),
+        assumptions=(*_assumptions(request, hierarchy.gpu), *figures_note(cal, hierarchy.gpu)),
         provenance=(
             f"engine profile {deployment.stack.name}: {deployment.stack.source} ({deployment.stack.as_of})",
             "kernel and collective times: see costmodel/data/kernels/fits.json",

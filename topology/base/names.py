@@ -36,7 +36,10 @@ def words(name: str) -> tuple[str, ...]:
 
 
 def matches(name: str, candidates: Iterable[str]) -> list[str]:
-    """Return the candidates a name may mean: the exact one, else by words, else by parts."""
+    """Return the candidates a name may mean: the exact one, else by words, else by parts.
+
+    A part holds whole numbers: ``7.5b`` is none of ``gpt-3-175b``, and ``34b`` none of ``qwen3-4b``.
+    """
     names = sorted(set(candidates))
     if name.strip().lower() in names:  # points count: gpt-3-1.3b is not gpt-3-13b
         return [name.strip().lower()]
@@ -45,8 +48,29 @@ def matches(name: str, candidates: Iterable[str]) -> list[str]:
     if exact or not wanted:
         return exact
     whole = [c for c in names if wanted_words <= set(words(c))]
-    part = whole or [c for c in names if wanted in normalize(c)]
-    return part or [c for c in names if all(normalize(word) in normalize(c) for word in wanted_words)]
+    part = whole or [c for c in names if _is_part(name, c)]
+    return part or [c for c in names if all(_is_part(word, c) for word in wanted_words)]
+
+
+def _is_part(part: str, name: str) -> bool:
+    """Whether a name has a part, its separators free but those between two numbers."""
+    wanted = _spelled(part)
+    before = r"(?<![0-9])" if wanted[:1].isdigit() else ""
+    after = r"(?![0-9])" if wanted[-1:].isdigit() else ""
+    return re.search(f"{before}{re.escape(wanted)}{after}", _spelled(name)) is not None
+
+
+@lru_cache(maxsize=1024)
+def _spelled(name: str) -> str:
+    """A name without case, points inside numbers, and separators that part no two numbers.
+
+    >>> _spelled("Llama-3.1_70B")
+    'llama31-70b'
+    """
+    whole = re.sub(r"(?<=[0-9])\.(?=[0-9])", "", name.lower())
+    return re.sub(
+        r"(?<![0-9])[^a-z0-9]+|[^a-z0-9]+(?![0-9])", "", re.sub(r"[^a-z0-9]+", "-", whole).strip("-")
+    )
 
 
 def suggest(name: str, candidates: Iterable[str], count: int = 5) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from topology.base.errors import InputError, shortened, shown
 from topology.builders import machine_node, machine_spec
 from topology.discover.fabric import FabricFacts
-from topology.discover.formats.products import gpu_of_product, is_kind, machine_of_type
+from topology.discover.formats.products import gpu_of_product, is_kind
 from topology.discover.layout import (
     hosts_in_order,
     known_gpu,
@@ -26,7 +26,7 @@ from topology.discover.merge import one_fabric, one_node
 from topology.discover.node import NodeFacts
 from topology.discover.places import Figure, Place, domains_of, sizes
 from topology.discover.recognise import DumpFacts, dump_facts, read_facts
-from topology.hardware.datasheets import GpuSheet, gpu_sheets, reference_machine, sheet_named
+from topology.hardware.datasheets import GpuSheet, gpu_sheets, machine_of_type, reference_machine, sheet_named
 from topology.spec import ClusterSpec, NodeSpec, TierSpec
 from topology.spec_rules import MAX_GPUS, MOST_DRAWN
 

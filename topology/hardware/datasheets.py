@@ -12,10 +12,11 @@ from typing import Any, Literal
 
 from topology.base.decode import read_toml, structure
 from topology.base.entries import referred, structured_entries
-from topology.base.errors import InputError, shown
-from topology.base.names import resolve
+from topology.base.errors import InputError, UnknownNameError, shown
+from topology.base.names import normalize, resolve, suggest
 from topology.base.units import GB, GBIT, GIB, TERA, US
 from topology.hardware.gpu import Gpu
+from topology.hardware.gpu_names import LONGEST_NAME, aliased, part_name, parts_named
 
 UNLISTED = "other"
 """The entry of generations.toml that stands for architectures which it does not list."""
@@ -47,6 +48,7 @@ class GpuSheet:
     skypilot_accelerator: str = ""
     bridge_deepep: bool = True
     driver_words: tuple[str, ...] = ()
+    peer_to_peer: bool = True
     source: str
     as_of: str
     unverified: tuple[str, ...] = ()
@@ -61,6 +63,7 @@ class GpuSheet:
             memory_bytes=self.memory_gib * GIB,
             memory_bandwidth_bytes_per_s=self.memory_bandwidth_gb_per_s * GB,
             tdp_w=self.tdp_w,
+            peer_to_peer=self.peer_to_peer,
             source=self.source,
             as_of=self.as_of,
             unverified=self.unverified,
@@ -278,22 +281,72 @@ def gpu_aliases() -> Mapping[str, str]:
 
 
 def sheet_named(name: str) -> GpuSheet:
-    """Return the sheet of a GPU by a lenient name.
+    """Return the sheet of a GPU by a lenient name: as people, drivers, schedulers and clouds write it.
 
-    >>> sheet_named("A100").name
-    'a100-sxm-80gb'
+    >>> sheet_named("A100").name, sheet_named("NVIDIA H100 80GB HBM3").name
+    ('a100-sxm-80gb', 'h100-sxm')
+
+    Raises:
+        UnknownNameError: it names no part of the catalog, or several.
     """
     sheets = gpu_sheets()
-    return sheets[resolve(plain_form(name), sheets, "GPU", gpu_aliases())]
+    known = name.strip().lower()
+    if known in sheets:
+        return sheets[known]
+    if short := aliased(name, gpu_aliases()):
+        return sheets[short]
+    meant = parts_named(name, sheets.values())
+    if len(meant) == 1:
+        return sheets[meant[0]]
+    if meant:
+        cause = f"it matches {', '.join(meant)}"
+        raise UnknownNameError(f"GPU {shown(name)} is ambiguous", cause, "write one of these in full", meant)
+    if counted := _counted_part(name):
+        number, part = counted
+        cause = f"it says {part} and how many"
+        raise UnknownNameError(
+            f"{shown(name)} is no GPU", cause, f"use --gpu {part} --gpus {number}", (part,)
+        )
+    close = _close_to(name)
+    raise UnknownNameError(
+        f"unknown GPU {shown(name)}",
+        f"none of the {len(sheets)} GPUs here, of {_makers()}, has that name (plan gpus)",
+        (f"did you mean: {', '.join(close)}? Else describe" if close else "describe")
+        + " the card by four keys in a file for --cluster (docs/clusters.md)",
+        close,
+    )
 
 
-def plain_form(name: str) -> str:
-    """A name of a GPU whose form has no generation of its socket: ``sxm4`` is no beginning of ``sxm-40gb``.
+_COUNTED = re.compile(r"(?i)(?:(\d+) ?[x×] ?)?(\D.*?)(?: ?[x×:] ?(\d+))?")
 
-    >>> plain_form("A100-SXM4-80GB"), plain_form("h100-sxm")
-    ('A100-SXM-80GB', 'h100-sxm')
-    """
-    return re.sub(r"(?i)(sxm|pcie)[1-9](?![0-9])", r"\1", name)
+
+def _counted_part(name: str) -> tuple[str, str] | None:
+    """How many of which part a name says, as `8xH100` does; None of any other."""
+    match = _COUNTED.fullmatch(name.strip()[:LONGEST_NAME])
+    number = match and (match[1] or match[3])
+    if match is None or not number:
+        return None
+    meant = parts_named(match[2], gpu_sheets().values())
+    short = aliased(match[2], gpu_aliases()) or (meant[0] if len(meant) == 1 else "")
+    return (number, short) if short else None
+
+
+def _makers() -> str:
+    return " and ".join(sorted({generation.maker.upper() for generation in generations().values()}))
+
+
+def _close_to(name: str) -> tuple[str, ...]:
+    """Parts whose family begins as a name does, else those that are spelled most like it."""
+    wanted = part_name(name[:LONGEST_NAME]).family
+    families = {part: part_name(part).family for part in gpu_sheets()}
+    alike = [part for part, family in families.items() if family and wanted.startswith(family)]
+    if alike:
+        longest = max(len(families[part]) for part in alike)
+        return tuple(part for part in alike if len(families[part]) == longest)
+    by_family: dict[str, list[str]] = {}
+    for part, family in families.items():
+        by_family.setdefault(family, []).append(part)
+    return tuple(part for family in suggest(wanted, by_family) for part in by_family[family])
 
 
 def die_notes(names: Iterable[str]) -> tuple[str, ...]:
@@ -331,6 +384,38 @@ def machines() -> Mapping[str, Machine]:
     """Return every machine by name."""
     entries = structured_entries(read_toml(DATA / MACHINE_FILE), "machine", Machine, MACHINE_FILE)
     return {machine.name: machine for machine in entries}
+
+
+def machine_named(name: str, kind: str = "cluster") -> Machine:
+    """Return a machine by a lenient name: also as its cloud calls the type of instance.
+
+    >>> machine_named("Standard_ND96isr_H100_v5").name, machine_named("gpu_8x_h100_sxm5").name
+    ('azure-nd96isr-h100-v5', 'lambda-8x-h100-sxm5')
+    """
+    return machine_of_type(name) or machines()[resolve(_bare(name), machines(), kind)]
+
+
+def machine_of_type(name: str) -> Machine | None:
+    """Return the machine that an instance type is, whichever cloud sells it.
+
+    >>> machine_of_type("p5en.48xlarge").gpus_per_node, machine_of_type("m5.large")
+    (8, None)
+    """
+    wanted = normalize(_bare(name))
+    alike = [
+        machine
+        for known, machine in machines().items()
+        if wanted in (normalize(known), normalize(known.removeprefix(f"{machine.provider.lower()}-")))
+    ]
+    return alike[0] if len(alike) == 1 else None
+
+
+def _bare(name: str) -> str:
+    return _INSTANCE.sub("", name.strip()) or name
+
+
+_INSTANCE = re.compile(r"(?i)^(?:standard|gpu)_|\s+(?:rack|scalable unit)$")
+"""What clouds write around the name of an instance type, and data sheets behind that of a whole."""
 
 
 def reference_machine(sheet: GpuSheet) -> Machine:

@@ -8,21 +8,16 @@ import functools
 import re
 
 from topology.base.errors import InputError
-from topology.base.names import words
+from topology.base.names import normalize
 from topology.base.units import GIB, format_bytes
 from topology.hardware.datasheets import gpu_aliases, gpu_sheets
+from topology.hardware.gpu_names import parts_named
 
 SHEET_TOLERANCE = 0.05
 """Share of the nominal memory that a driver may hold back; parts of one family differ by more."""
 
 SHORTEST = 4
 """Characters of the shortest name of a GPU that is taken for one inside a text."""
-_MAKERS = frozenset({"nvidia", "tesla", "geforce", "amd", "instinct"})
-_ASIDE = frozenset({"oam", "ac", "vf", "gcd"})
-"""The module of an AMD board, its cooling by air, a whole board in a virtual machine, a die, as the driver
-shows them. A sibling in the same name (``MI250X/MI250``) is a `driver_words` of the part."""
-_FORM = re.compile(r"(sxm|pcie|nvl)\d?")
-_MEMORY = re.compile(r"\d+gb|hbm\d\w?")
 
 
 def gpu_of_device(name: str, memory_bytes: float) -> str:
@@ -36,12 +31,11 @@ def gpu_of_device(name: str, memory_bytes: float) -> str:
         name: as the driver gives it.
         memory_bytes: what the device reports.
     """
+    sheets = gpu_sheets()
     gpu = [
         part
-        for part, sheet in gpu_sheets().items()
-        if _family(part) == tuple(word for word in _family(name) if word not in sheet.driver_words)
-        and _fits(form=_form(name), part=_form(part))
-        and abs(memory_bytes / (sheet.memory_gib * GIB) - 1) < SHEET_TOLERANCE
+        for part in parts_named(name, sheets.values(), memory_bytes / GIB)
+        if abs(memory_bytes / (sheets[part].memory_gib * GIB) - 1) < SHEET_TOLERANCE
     ]
     if len(gpu) == 1:
         return gpu[0]
@@ -54,13 +48,20 @@ def gpu_of_device(name: str, memory_bytes: float) -> str:
 
 @functools.cache
 def _words_of_gpus() -> re.Pattern[str]:
-    """Names and short names of the catalog as whole words of a text, longer ones first.
+    """Names and short names of the catalog as whole words of a text, longer ones first, with their memory.
 
-    Shorter ones (`a10`, `l4`) are left out: they are words of other things, too.
+    Shorter ones (`a10`, `l4`) are left out, being words of other things, too, and bare numbers (`4090`) where
+    they do not follow a count (`8x4090`).
     """
     known = [name for name in (*gpu_sheets(), *gpu_aliases()) if len(name) >= SHORTEST]
-    longest_first = sorted(known, key=lambda name: (-len(name), name))
-    return re.compile(rf"(?<![a-z0-9])({'|'.join(map(re.escape, longest_first))})(?![a-z0-9])", re.IGNORECASE)
+    numbers = "|".join(name for name in known if name.isdigit())
+    counted = rf"(?:(?<=[1-9]x)|(?<=[1-9] x )|(?<=[1-9]×)|(?<=[1-9] × ))(?:{numbers})"
+    words = (name for name in known if not name.isdigit())
+    longest_first = sorted(words, key=lambda name: (-len(name), name))
+    spelled = "|".join(re.escape(name).replace(r"\-", "[-_ ]?") for name in longest_first)
+    detail = r"(?:[-_ ](?:(?:sxm|pcie)\d?|nvl|\d{2,3} ?gb))*"
+    named = rf"(?<![a-z0-9])(?:{spelled}){detail}"
+    return re.compile(rf"({named}|{counted})(?![a-z0-9])", re.IGNORECASE)
 
 
 def gpus_in_text(text: str) -> tuple[str, ...]:
@@ -69,24 +70,15 @@ def gpus_in_text(text: str) -> tuple[str, ...]:
     >>> gpus_in_text("8x NVIDIA H100-SXM5-80GB"), gpus_in_text("H200-NVL, or GB200_NVL72")
     (('h100-sxm',), ('h200-nvl', 'gb200'))
     """
-    names = (match[1].lower() for match in _words_of_gpus().finditer(text))
-    return tuple(dict.fromkeys(gpu_aliases().get(name, name) for name in names))
-
-
-def _family(name: str) -> tuple[str, ...]:
-    """Words of a name that are neither maker, form, memory nor what is aside."""
     return tuple(
-        word
-        for word in words(name)
-        if word not in _MAKERS | _ASIDE and not _FORM.fullmatch(word) and not _MEMORY.fullmatch(word)
+        dict.fromkeys(filter(None, (_spoken(match[1]) for match in _words_of_gpus().finditer(text))))
     )
 
 
-def _form(name: str) -> str:
-    """How a board is attached: sxm, pcie or nvl; empty when the name does not say."""
-    return next((match[1] for word in words(name) if (match := _FORM.fullmatch(word))), "")
-
-
-def _fits(*, form: str, part: str) -> bool:
-    """Whether a device of a form may be a part of a form; a device that does not say is no PCIe board."""
-    return part in ({form} if form else {"", "sxm"})
+def _spoken(words: str) -> str:
+    """The part that words of a text name: by a short name, else by itself; "" where it could be several."""
+    short = {normalize(alias): name for alias, name in gpu_aliases().items()}
+    meant = parts_named(words, gpu_sheets().values())
+    if normalize(words) in short:
+        return short[normalize(words)]
+    return meant[0] if len(meant) == 1 else ""

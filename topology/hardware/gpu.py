@@ -18,7 +18,11 @@ _FALLBACKS: Mapping[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    """One GPU type. `peak_flop_per_s` holds dense peaks by dtype, never the sparse marketing ones."""
+    """One GPU type. `peak_flop_per_s` holds dense peaks by dtype, never the sparse marketing ones.
+
+    Without `peer_to_peer` what it sends over PCIe goes through the memory of its host. A card that a user
+    describes has what is `unverified` from the card that it is `derived_from`.
+    """
 
     name: str
     architecture: str
@@ -26,9 +30,11 @@ class Gpu:
     memory_bytes: float
     memory_bandwidth_bytes_per_s: float
     tdp_w: float
+    peer_to_peer: bool = True
     source: str
     as_of: str
     unverified: tuple[str, ...] = ()
+    derived_from: str = ""
 
     def peak(self, dtype: str) -> float:
         """Return the dense peak of a dtype in flop/s, or of the type it is computed in when it has no units.

@@ -10,6 +10,7 @@ from typing import get_args
 
 from costmodel.job import ServingJob
 from costmodel.models.catalog import model as find_model
+from costmodel.models.names import weight_format
 from costmodel.models.parameters import parameter_count, without_tower
 from costmodel.models.spec import ModelSpec
 from costmodel.serving.deployment import KvDtype, Weights, weight_bytes
@@ -234,6 +235,13 @@ def _fabrics(flags: ServeFlags, job: ServingJob) -> list[tuple[str, Hierarchy]]:
         )  # fmt: skip
     if flags.cluster:
         cluster = named_cluster(flags.cluster, parse_count(flags.gpus, "--gpus") if flags.gpus else None)
+        if cluster.gpu.name not in known_gpus():
+            nearest = cluster.gpu.derived_from or default_gpu()
+            raise InputError(
+                what="fleets of servers are planned of the catalog's GPUs",
+                cause=f"{cluster.gpu.name} is described by {flags.cluster}",
+                fix=f"ask for the card that is nearest, --gpu {nearest}, or train on it: plan",
+            )
         return [(cluster.gpu.name, cluster.hierarchy)]
     asked = parse_count(flags.gpus, "--gpus", largest=MOST_GPUS) if flags.gpus else None
     named = [gpu_name(name) for name in flags.gpu.split(",")] if flags.gpu else []
@@ -350,7 +358,8 @@ def _notes(flags: ServeFlags, model: ModelSpec, job: ServingJob) -> tuple[str, .
     )
     notes += length_notes(flags, job)
     if model.weight_format and flags.weights is None:
-        notes.append(f"weights are {model.weight_format}, as the checkpoint's config.json says (--weights)")
+        by = "name" if weight_format(flags.model or "") else "config.json"
+        notes.append(f"weights are {model.weight_format}, as the checkpoint's {by} says (--weights)")
     if capacity_asked(flags, job):
         whole = "a machine, or as many as hold the model,"
         notes.append(f"no load and no GPUs were given: what {whole} serves (--rate, --gpus)")

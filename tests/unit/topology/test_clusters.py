@@ -289,7 +289,7 @@ def test_the_clusters_of_the_documentation_build(tmp_path: Path) -> None:
     page = (Path(__file__).parents[3] / "docs" / "clusters.md").read_text(encoding="utf-8")
     blocks = [part.split("```")[0] for part in page.split("```toml\n")[1:]]
     sizes = [catalog.cluster(written(tmp_path, block)).num_gpus for block in blocks]
-    assert sizes == [512, 128]
+    assert sizes == [512, 8, 128]
 
 
 def test_rail_only_and_multi_plane_fabrics_are_described() -> None:

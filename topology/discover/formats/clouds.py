@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from topology.base.errors import InputError
 from topology.discover.fabric import FabricFacts, fabric_facts
 from topology.discover.formats.labels import place_of_labels
-from topology.discover.formats.products import gpu_of_product, machine_of_type
+from topology.discover.formats.products import gpu_of_product
 from topology.discover.places import Figure, Place
 from topology.discover.trees import Tree, small_whole, table_in, tables_in, word
+from topology.hardware.datasheets import machine_of_type
 
 _ORACLE = (
     ("hpcislandid", "customerhpcislandid"), ("networkblockid", "networkblock", "customernetworkblock"),

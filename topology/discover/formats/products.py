@@ -1,20 +1,11 @@
 """Which GPU of the catalog a product is, by the name that a driver or a label gives it; "" where none is."""
 
-import re
-
 from topology.base.errors import InputError
-from topology.base.names import resolve, words
+from topology.base.names import words
 from topology.base.units import GIB
-from topology.hardware.datasheets import Machine, gpu_aliases, gpu_sheets, machines, plain_form
+from topology.hardware.datasheets import gpu_aliases, gpu_sheets
 from topology.hardware.device_names import gpu_of_device
-
-LONGEST_PRODUCT = 100
-_NOISE = frozenset(
-    {"nvidia", "amd", "tesla", "instinct", "geforce", "oam", "shared", "hbm3", "hbm3e", "hbm2e"}
-)
-_MEMORY = re.compile(r"\d{1,4}gb")
-MEMORY_TOLERANCE = 0.1
-"""Share by which reported and nominal memory of one product may differ; boards of a family differ by more."""
+from topology.hardware.gpu_names import LONGEST_NAME, NAME_TOLERANCE, aliased, parts_named
 
 
 def gpu_of_product(name: str, memory_bytes: float | None = None) -> str:
@@ -25,27 +16,18 @@ def gpu_of_product(name: str, memory_bytes: float | None = None) -> str:
     >>> gpu_of_product("NVIDIA-A100-SXM4-80GB"), gpu_of_product("a100-sxm4-40gb"), gpu_of_product("A100-SXM4")
     ('a100-sxm-80gb', 'a100-sxm-40gb', '')
     """
-    if not name or len(name) > LONGEST_PRODUCT:
+    if not name or len(name) > LONGEST_NAME:
         return ""
     if memory_bytes:
         try:
             return gpu_of_device(name, memory_bytes)
         except InputError:
             pass
-    kept = [word for word in words(plain_form(name)) if word not in _NOISE]
-    stated_gb = [int(word[:-2]) for word in kept if _MEMORY.fullmatch(word)]
-    spoken = [word for word in kept if not word.endswith("gb")]
-    for text in ("-".join(kept), "-".join(spoken)):
-        try:
-            gpu = resolve(text, gpu_sheets(), "GPU", gpu_aliases()) if text else ""
-        except InputError:
-            continue
-        sheet = gpu_sheets().get(gpu)
-        if sheet is None or any(not _fits(sheet.memory_gib, gb) for gb in stated_gb):
-            continue
-        if set(words(gpu)) & set(words(text)) and _fits(sheet.memory_gib * GIB, memory_bytes):
-            return gpu
-    return ""
+    sheets = gpu_sheets()
+    short = aliased(name, gpu_aliases())
+    meant = [short] if short else parts_named(name, sheets.values())
+    fits = [part for part in meant if _fits(sheets[part].memory_gib * GIB, memory_bytes)]
+    return fits[0] if len(fits) == 1 else ""
 
 
 def is_kind(stated: str, name: str) -> bool:
@@ -62,18 +44,4 @@ def is_kind(stated: str, name: str) -> bool:
 
 
 def _fits(nominal_bytes: float, memory_bytes: float | None) -> bool:
-    return not memory_bytes or abs(memory_bytes / nominal_bytes - 1) < MEMORY_TOLERANCE
-
-
-def machine_of_type(name: str) -> Machine | None:
-    """Return the machine of the catalog that an instance type is, whichever cloud sells it.
-
-    >>> machine_of_type("p5en.48xlarge").gpus_per_node, machine_of_type("m5.large")
-    (8, None)
-    """
-    known = machines()
-    for prefix in ("", "aws-", "gcp-", "azure-", "oci-"):
-        machine = known.get(prefix + name.lower().replace("standard_", "").replace("_", "-"))
-        if machine:
-            return machine
-    return None
+    return not memory_bytes or abs(memory_bytes / nominal_bytes - 1) < NAME_TOLERANCE

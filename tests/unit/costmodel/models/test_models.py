@@ -93,7 +93,7 @@ def test_an_ambiguous_name_lists_what_it_could_mean() -> None:
         ({"num_experts": 8}, "num_experts_per_token = 0"),
         (
             {"num_experts": 2, "num_experts_per_token": 3, "moe_intermediate_size": 8},
-            "3 experts per token of 2 experts",
+            "num_experts_per_token 3 is above num_experts 2",
         ),
         ({"num_dense_layers": 33}, "num_dense_layers 33 of num_layers 32"),
         ({"kv_lora_rank": 512}, "qk_nope_head_dim = 0"),

@@ -17,8 +17,8 @@ from planner.engines.fields import layout_facts, model_facts, stack_facts
 from planner.engines.megatron_lm.contract import MEGATRON
 
 UNSAYABLE = {"gemma-2-2b", "gemma-2-9b", "gemma-2-27b", "gemma-3-1b", "gemma-3-4b", "gemma-3-12b", "gemma-3-27b",
-             "kimi-k2", "minimax-m2", "smollm3-3b", "olmo-2-7b", "olmo-2-13b", "olmo-2-32b", "olmo-3-7b",
-             "olmo-3-32b",
+             "gemma-3-270m", "kimi-k2", "kimi-k2.5", "kimi-k2-thinking", "minimax-m2", "smollm3-3b",
+             "olmo-2-7b", "olmo-2-13b", "olmo-2-32b", "olmo-3-7b", "olmo-3-32b",
              *(name for name, spec in models().items() if spec.layer_pattern or spec.unmodelled)}  # fmt: skip
 
 
