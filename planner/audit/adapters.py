@@ -19,7 +19,7 @@ from topology.base.errors import InputError
 
 _KINDS = (
     "tuner_type", "train_type", "sft_type", "finetuning_type", "adapter", "peft_type", "peft_scheme",
-    "peft_method", "peft", "tuning_type", "lora_type",
+    "peft_method", "peft", "tuning_type", "lora_type", "peft._target_",
 )  # fmt: skip
 """Words whose value names what is trained."""
 _SWITCHES = (
@@ -42,10 +42,10 @@ _RANKS = (
     "lora_config.r",
     "adapter_dim",
 )
-_ALPHAS = ("lora_alpha", "lora.alpha", "lora_config.lora_alpha")
+_ALPHAS = ("lora_alpha", "lora.alpha", "lora_config.lora_alpha", "peft.alpha")
 _DROPOUTS = ("lora_dropout", "lora.dropout", "lora_config.lora_dropout")
 _TARGETS = ("lora_target", "lora_target_modules", "target_modules", "lora_targets")
-_EVERYWHERE = ("lora_target_linear",)
+_EVERYWHERE = ("lora_target_linear", "match_all_linear")
 _FOUR, _EIGHT = ("load_in_4bit",), ("load_in_8bit",)
 _BITS = ("quantization_bit", "quant_bits", "quantization_bits")
 _WHOLE = ("full", "none", "false", "no", "0", "", "null")
@@ -55,6 +55,8 @@ _PARTS: Mapping[AdapterTarget, re.Pattern[str]] = {
     "mlp": re.compile(r"\b(?:gate_proj|up_proj|down_proj|linear_fc[12]|w[123]|mlp|c_fc|c_proj)\b"),
 }
 _ALL = re.compile(r"\b(?:all|all-linear|all_linear|linear)\b")
+_CONFIG = re.compile(r"(?:lora|peft)config")
+"""Classes whose instances are adapters."""
 USUAL_RANK = 8
 """Rank of `LoraConfig` of PEFT, and of LLaMA-Factory and ms-swift, where no word states it."""
 
@@ -122,7 +124,7 @@ def _kind(given: Mapping[str, Setting]) -> str | None:
             continue
         if text == NOT_KNOWN:
             return "an adapter that only a run knows"
-        kind = "lora" if text in ("true", "yes", "1", "peft") or "loraconfig" in text else text
+        kind = "lora" if text in ("true", "yes", "1", "peft") or _CONFIG.search(text) else text
         break
     if kind is None:
         on = [name for name in _SWITCHES if name in given and truth_of(given[name].value)]

@@ -424,8 +424,9 @@ def _gpu(reading: Reading, notes: _Notes) -> str:
 def _stack(reading: Reading, notes: _Notes) -> str:
     """The profile that prices the engine of the files."""
     name = reading.family.stack or "megatron-core"
-    if not reading.family.stack:
-        notes.take("stack", name, f"{reading.family.name} is priced as {name}")
+    if not reading.family.stack or reading.family.likened:
+        taken = None if reading.family.likened else name
+        notes.take("stack", taken, f"{reading.family.name} is priced as {name}")
     return name
 
 

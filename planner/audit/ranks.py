@@ -176,6 +176,10 @@ def _dp_of_world(facts: JobFacts, family: Family, world: int, others: int) -> No
         )
         return
     facts.put("layout.dp", dp, "derived", f"{world} GPUs over tp·pp·cp = {others}", like="cluster.num_gpus")
+    copies = whole_or_none(facts.value("said.dp_replicate")) or 1
+    if copies > 1 and dp % copies == 0 and facts.value("layout.zero_stage") == 3:
+        source = f"dp {dp} over {copies} replicas"
+        facts.put("layout.shard_degree", dp // copies, "derived", source, like="said.dp_replicate")
 
 
 def world(facts: JobFacts, family: Family) -> None:

@@ -215,10 +215,10 @@ def _read(name: str, text: str, given: Mapping[str, str], beside: Mapping[str, s
         )
     if kind == "log":
         return _of_log(path, text, given)
-    unread = family_of_package(text)
-    if unread is not None:
-        return Reading(JobFacts(), unread, {path: kind})
-    return _of_configuration(path, recipe, text, kind, given)
+    package = family_of_package(text)
+    if package is not None and package.unread:
+        return Reading(JobFacts(), package, {path: kind})
+    return _of_configuration(path, recipe, text, kind, given, package)
 
 
 _ANSWER_KEYS = frozenset({"schema_version", "request"})
@@ -244,10 +244,15 @@ def _refuse_answer(path: str, text: str) -> None:
         )
 
 
-def _of_configuration(path: str, recipe: str, text: str, kind: Kind, given: Mapping[str, str]) -> Reading:
-    """Settings of a file that is no script: Python, TOML, YAML, JSON."""
+def _of_configuration(
+    path: str, recipe: str, text: str, kind: Kind, given: Mapping[str, str], package: Family | None
+) -> Reading:
+    """Settings of a file that is no script: Python, TOML, YAML, JSON; of a package's, all its functions."""
     doubts: list[str] = []
-    if kind == "python":
+    if kind == "python" and package is not None and not recipe:
+        parts = [setting for part in recipes_of(text, path) for setting in part.settings]
+        settings = list({setting.name: setting for setting in reversed(parts)}.values())[::-1]
+    elif kind == "python":
         chosen = _recipe(recipes_of(text, path), recipe, path, doubts)
         settings = list(chosen.settings)
     elif kind == "json":
@@ -266,7 +271,7 @@ def _of_configuration(path: str, recipe: str, text: str, kind: Kind, given: Mapp
         if "said.nodes" not in facts.by_field:
             facts.unknown.add("said.nodes")  # the controller's number of pods
         return Reading(facts, launch.family, {path: kind}, None, doubts, settings=tuple(settings))
-    family = family_of(settings) or _by_name(settings)
+    family = package or family_of(settings) or _by_name(settings)
     facts = job_facts_of(settings, family, path)
     named = models_named(text) if kind == "python" else set()
     if family.recipes and len(named) == 1:

@@ -29,6 +29,7 @@ class Family:
     Attributes:
         name: What its engine is called.
         stack: The profile that prices it; empty where none does.
+        likened: Whether that is the profile of another engine, which it is only like.
         engine: Whose contract reads and writes it (`planner.engines.contracts`); empty where none does.
         marks: Any of these ends of names makes a file one of this family, together with one of `programs` if
             those are not empty.
@@ -47,6 +48,7 @@ class Family:
 
     name: str
     stack: str = ""
+    likened: bool = False
     engine: str = ""
     marks: tuple[str, ...] = ()
     programs: tuple[str, ...] = ()

@@ -242,7 +242,8 @@ def _residual_record(residual: Residual | None) -> dict[str, Any] | None:
         return None
     return {
         "open_s": residual.open_s, "factor": residual.factor, "inside_band": residual.is_explained,
-        "unstated": list(residual.unstated), "words": list(residual.words), "link": _link_record(residual.link),
+        "unstated": list(residual.unstated), "words": list(residual.words),
+        "link": _link_record(residual.link),
         "candidates": [
             {"what": candidate.what, "value": candidate.value, "flag": candidate.flag,
              "step_time_s": candidate.estimate.step_time_s, "lower_s": candidate.estimate.lower_s,

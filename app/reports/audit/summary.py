@@ -14,6 +14,7 @@ from planner.audit.changes import Change
 from planner.audit.environment import SLOWING
 from planner.audit.legal import Finding
 from planner.plan import PlanRequest
+from topology.base.counts import counted
 from topology.base.units import format_bytes, format_chance, format_seconds
 
 MOST_SENTENCES = 3
@@ -38,7 +39,11 @@ def headline_of(audit: Audit) -> str:
         f"{name} {part.words}" for name, part in zip(("adapter", "offload"), parts, strict=True) if part
     ]
     trained = f"{model_words(request.model)} on {cluster_words(request)}"
-    return ", ".join((f"{names}: {whose}", trained, layout_words(layout), *beside))
+    shards = layout.effective_shard_degree
+    sharded = f" · shards over {shards}" if layout.zero_stage and 1 < shards < layout.replicas else ""
+    job = request.job
+    batch = f"{counted(job.global_batch_size, 'sequence')} of {counted(job.sequence_length, 'token')}"
+    return ", ".join((f"{names}: {whose}", trained, f"{layout_words(layout)}{sharded}", batch, *beside))
 
 
 def model_words(model: ModelSpec) -> str:

@@ -149,3 +149,135 @@ def test_the_document_has_the_sentences_too() -> None:
     summary = audit_document(found)["summary"]
     assert 0 < len(summary) <= MOST_SENTENCES
     assert summary[0].startswith("fits: ")
+
+
+OLMO = """\
+from olmo_core.config import DType
+from olmo_core.internal.experiment import build_config, main
+from olmo_core.train.train_module import TransformerActivationCheckpointingMode as _
+
+{constants}
+
+def build_model_config(common):
+    return TransformerConfig.olmo2_32B(vocab_size=common.tokenizer.padded_vocab_size())
+
+def build_train_module_config(common):
+    return TransformerTrainModuleConfig(
+        rank_microbatch_size={microbatch},
+        max_sequence_length=common.max_sequence_length,
+        compile_model=True,
+        optim=AdamWConfig(lr=6e-4, compile=False),
+        dp_config=TransformerDataParallelConfig(
+            name=DataParallelType.hsdp, param_dtype=DType.bfloat16, reduce_dtype=DType.float32, num_replicas={replicas}),
+        ac_config={recompute},
+    )
+
+def build_trainer_config(common):
+    return TrainerConfig(save_folder="/x").with_callback("profiler", ProfilerCallback(enabled=False))
+
+if __name__ == "__main__":
+    main(config_builder=partial(build_config, {length}global_batch_size={batch}, model_config_builder=build_model_config))
+"""
+FULL = "TransformerActivationCheckpointingConfig({how}TransformerActivationCheckpointingMode.full)"
+
+
+def olmo(**parts: str) -> str:
+    """A script of OLMo-core: everything is a keyword argument of some function of it."""
+    usual = {
+        "constants": "LENGTH = 4096", "microbatch": "1 * 4096", "replicas": "8", "length": "",
+        "batch": "2048 * LENGTH", "recompute": FULL.format(how=""),
+    }  # fmt: skip
+    return OLMO.format(**{**usual, **parts})
+
+
+@pytest.mark.parametrize(
+    ("parts", "microbatch", "length"),
+    [
+        ({}, 1, 4096),
+        ({"microbatch": "2 * common.max_sequence_length"}, 2, 4096),
+        ({"recompute": FULL.format(how="mode="), "replicas": "64 // 8"}, 1, 4096),
+        (
+            {
+                "constants": "LENGTH = 8192",
+                "length": "max_sequence_length=LENGTH, ",
+                "microbatch": "common.max_sequence_length",
+            },
+            1,
+            8192,
+        ),
+    ],
+)
+def test_keyword_arguments_of_olmo_core_are_a_job(
+    parts: dict[str, str], microbatch: int, length: int
+) -> None:
+    """32B over eight replicas of 16 GPUs, batches in tokens; a length that nobody states is `build_config`'s 4,096."""
+    found = audit({"olmo.py": olmo(**parts)}, gpus="128", gpu="h100-sxm")
+    layout, request = found.job.layout, found.job.request
+    assert layout is not None
+    assert request is not None
+    assert (layout.dp, layout.zero_stage, layout.shard_degree) == (128, 3, 16)
+    assert (layout.microbatch_size, layout.recompute) == (microbatch, "full")
+    assert (request.job.sequence_length, request.job.global_batch_size) == (length, 2048)
+    assert request.model.name == "olmo-2-32b"
+    lines = first_lines(found)
+    assert "a job of OLMo-core, olmo-2-32b on 128 × h100-sxm" in lines
+    assert f"shards over 16, 2,048 sequences of {length:,} tokens" in lines
+
+
+def test_what_olmo_core_recomputes_of_modules_is_not_settled() -> None:
+    """Nothing is recomputed without a word; of chosen modules nobody here knows how much."""
+    chosen = FULL.format(how="mode=").replace(".full", ".selected_modules")
+    jobs = [
+        audit({"olmo.py": olmo(recompute=text)}, gpus="128", gpu="h100-sxm").job for text in ("None", chosen)
+    ]
+    assert [job.layout.recompute for job in jobs if job.layout is not None] == ["none", "none"]
+    assert ["layout.recompute" in job.open_fields for job in jobs] == [False, True]
+
+
+AUTOMODEL = """\
+step_scheduler: {global_batch_size: 64, local_batch_size: 2}
+model:
+  _target_: nemo_automodel.NeMoAutoModelForCausalLM.from_pretrained
+  pretrained_model_name_or_path: Qwen/Qwen3-30B-A3B
+distributed: {STRATEGY, tp_size: 1, PIPELINE, ep_size: EP, activation_checkpointing: true}
+packed_sequence: {packed_sequence_size: 4096}
+"""
+
+
+@pytest.mark.parametrize("strategy", ["strategy: fsdp2", "_target_: nemo_automodel.fsdp2.FSDP2Manager"])
+def test_a_file_of_automodel_is_read_as_its_own(strategy: str) -> None:
+    """Its ``local_batch_size`` is not torchtitan's; it is priced like that engine, and never surely out of memory."""
+    text = AUTOMODEL.replace("STRATEGY", strategy).replace("PIPELINE", "pp_size: 1").replace("EP", "8")
+    found = audit({"m.yaml": text}, gpus="8", gpu="h100-sxm")
+    layout = found.job.layout
+    assert layout is not None
+    assert (layout.ep, layout.dp, layout.zero_stage, layout.microbatch_size) == (8, 8, 3, 2)
+    assert layout.recompute == "full"
+    assert "NeMo AutoModel is priced as torchtitan" in found.job.assumed
+    assert found.fits is not False
+    lines = first_lines(found)
+    assert "a job of NeMo AutoModel, qwen3-30b-a3b on 8 × h100-sxm" in lines
+    assert lines.endswith("exit 0")
+
+
+def test_a_stage_of_automodel_holds_a_part_of_its_batch() -> None:
+    """``pp_microbatch_size`` is what goes through a pipeline at once."""
+    pipeline = "pp_size: 2, pipeline: {pp_microbatch_size: 1}"
+    text = AUTOMODEL.replace("STRATEGY", "strategy: fsdp2").replace("PIPELINE", pipeline).replace("EP", "1")
+    layout = audit({"m.yaml": text}, gpus="8", gpu="h100-sxm").job.layout
+    assert layout is not None
+    assert (layout.pp, layout.dp, layout.microbatch_size) == (2, 4, 1)
+
+
+def test_an_adapter_of_automodel_is_read() -> None:
+    """``peft`` is a table whose target is the adapter's class."""
+    peft = (
+        "peft: {_target_: nemo_automodel._peft.lora.PeftConfig, match_all_linear: true, dim: 16, alpha: 32}\n"
+    )
+    text = (
+        AUTOMODEL.replace("STRATEGY", "strategy: fsdp2").replace("PIPELINE", "pp_size: 1").replace("EP", "1")
+    )
+    request = audit({"m.yaml": text + peft}, gpus="8", gpu="h100-sxm").job.request
+    assert request is not None
+    assert request.job.adapter is not None
+    assert request.job.adapter.words == "lora:r=16,targets=attention+mlp,alpha=32"
