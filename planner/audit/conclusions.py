@@ -12,7 +12,7 @@ from costmodel.pipeline.schedules import schedule_named
 from planner.audit.facts import JobFacts
 from planner.audit.ranks import global_batch_of, gpus_of_machines, replicas_of_files, world
 from planner.audit.sharding import zero
-from planner.audit.words import PARENTS, Family
+from planner.audit.words import OPTIMIZERS, PARENTS, Family
 from planner.formats.settings import truth_of, whole_or_none
 
 
@@ -103,6 +103,17 @@ def _policy(facts: JobFacts) -> None:
         facts.take("layout.recompute", "selective-op" if layers else "selective", "said.recompute")
     elif word:
         facts.unknown.add("layout.recompute")  # nobody here knows how much it drops
+
+
+def _optimizer(facts: JobFacts, _: Family) -> None:
+    """The optimizer that a word of the Trainer names; one that is not known is AdamW, and said to be."""
+    word = str(facts.value("said.trainer_optimizer") or "").lower().replace("-", "_").rpartition(".")[2]
+    if not word:
+        return
+    if word in OPTIMIZERS:
+        facts.take("job.optimizer", OPTIMIZERS[word], "said.trainer_optimizer")
+    else:
+        facts.notes.append(f"{facts.by_field['said.trainer_optimizer'].source} is priced as AdamW")
 
 
 def _pipeline(facts: JobFacts, _: Family) -> None:
@@ -228,6 +239,7 @@ _STEPS: tuple[Callable[[JobFacts, Family], None], ...] = (
     gpus_of_machines,
     _precision,
     _recompute,
+    _optimizer,
     zero,
     _pipeline,
     _lengths,

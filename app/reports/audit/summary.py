@@ -118,23 +118,29 @@ def _memory(audit: Audit) -> Iterator[str]:
     capacity = format_bytes(cluster_of(request).gpu.memory_bytes)
     says = f"{fit}: {peak} predicted of {capacity}, {format_chance(verdict.chance)} chance of OOM"
     why = verdict.why[:1] if word == "not settled" else ()
-    way = tuple(_way_to_fit(audit)) if verdict.chance > EVEN else ()
+    way = tuple(_way_to_fit(audit)) if word != "fits" else ()
     yield "; ".join((says, *why, *way))
 
 
 def _way_to_fit(audit: Audit) -> Iterator[str]:
-    """The change of fewest words with which a job fits, the fastest of those; else the layout of the best."""
-    fitting = [
-        change
-        for change in audit.changes
-        if fit_of(change.out_of_memory_chance) == "fits" and 0 < len(change_words(change)) <= LONGEST_CHANGE
-    ]
+    """The change of fewest words with which a job surely fits, the fastest of those.
+
+    Else the best layout, where the files can be told it; where nothing surely fits, the change that comes
+    closest to it, if the job then sooner fits than not.
+    """
+    assert audit.memory is not None  # noqa: S101 - asked of a job that is judged
+    short = [change for change in audit.changes if 0 < len(change_words(change)) <= LONGEST_CHANGE]
+    fitting = [change for change in short if fit_of(change.out_of_memory_chance) == "fits"]
+    best, way = audit.best, next((change for change in audit.changes if change.whole and change.set), None)
     if fitting:
         change = min(fitting, key=lambda each: (len(each.set) + len(each.remove), -each.seconds_gained))
         yield f"{change_words(change)} takes {format_bytes(change.peak_memory_bytes)}"
-    elif audit.best is not None and fit_of(audit.best.estimate.out_of_memory_chance) == "fits":
-        peak = format_bytes(audit.best.estimate.peak_memory_bytes)
-        yield f"{layout_words(audit.best.layout)} takes {peak}"
+    elif best is not None and way is not None and fit_of(best.estimate.out_of_memory_chance) == "fits":
+        yield f"{layout_words(best.layout)} takes {format_bytes(best.estimate.peak_memory_bytes)}"
+    elif short and audit.memory.chance > EVEN:
+        change = min(short, key=lambda each: each.out_of_memory_chance)
+        if change.out_of_memory_chance < EVEN:
+            yield f"{change_words(change)} takes {format_bytes(change.peak_memory_bytes)}"
 
 
 def _measured(audit: Audit) -> Iterator[str]:

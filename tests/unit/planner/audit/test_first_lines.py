@@ -5,6 +5,8 @@ Files are made up in the forms of public reports; what is right of each stands i
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from app.commands.audit.answer import fails
@@ -281,3 +283,105 @@ def test_an_adapter_of_automodel_is_read() -> None:
     assert request is not None
     assert request.job.adapter is not None
     assert request.job.adapter.words == "lora:r=16,targets=attention+mlp,alpha=32"
+
+
+AXOLOTL = """\
+base_model: Qwen/Qwen2.5-7B-Instruct
+sequence_len: {length}
+micro_batch_size: 1
+gradient_accumulation_steps: 1
+optimizer: {optimizer}
+bf16: {half}
+flash_attention: true
+gradient_checkpointing: {checkpointing}
+"""
+
+
+def axolotl(**parts: object) -> str:
+    usual = {"length": 4096, "optimizer": "adamw_torch", "half": "auto", "checkpointing": "true"}
+    return AXOLOTL.format(**{**usual, **parts})
+
+
+def test_what_a_file_says_of_kernels_hides_no_change() -> None:
+    """FlashAttention of an Axolotl file: Accelerate is told no kernel, and the layout can change all the same."""
+    found = audit({"x.yaml": axolotl(length=4096, checkpointing="false")}, gpus="1", gpu="h100-sxm")
+    words = [word for change in found.changes for word in change.set]
+    assert "gradient_checkpointing: true" in words
+    assert "gradient_checkpointing: true takes" in first_lines(found)
+
+
+@pytest.mark.parametrize(
+    ("word", "name"),
+    [
+        ("adamw_torch_fused", "adamw"),
+        ("paged_adamw_8bit", "adamw-8bit"),
+        ("adamw_bnb_8bit", "adamw-8bit"),
+        ("adafactor", "adafactor"),
+    ],
+)
+def test_the_optimizer_of_a_trainers_file_is_read(word: str, name: str) -> None:
+    """Moments of eight bits are a sixth of AdamW's states; a paged optimizer keeps as much."""
+    job = audit({"x.yaml": axolotl(optimizer=word, half="false")}, gpus="8", gpu="h100-sxm").job
+    assert job.request is not None
+    assert job.request.job.optimizer == name
+
+
+def test_an_optimizer_that_nobody_knows_is_said_to_be_adamw() -> None:
+    found = audit({"x.yaml": axolotl(optimizer="q_apollo")}, gpus="8", gpu="h100-sxm")
+    assert any("q_apollo is priced as AdamW" in doubt for doubt in found.doubts)
+
+
+@pytest.mark.parametrize("half", ["auto", "true", "false"])
+def test_weights_of_sixteen_bits_are_updated_as_they_are(half: str) -> None:
+    """Axolotl loads a model in ``bf16``; torch's AdamW over it keeps 8 bytes a parameter, gradients included."""
+    found = audit({"x.yaml": axolotl(half=half)}, gpus="1", gpu="h100-sxm")
+    assert found.job.request is not None
+    assert found.predicted is not None
+    assert found.job.request.job.optimizer == ("adamw" if half == "false" else "adamw-pure-bf16")
+    gib = found.predicted.peak_memory_bytes / 2**30
+    assert gib > 100 if half == "false" else 55 < gib < 80
+    assert (found.fits is False) is (half == "false")
+
+
+def test_weights_that_are_sharded_have_a_wider_copy() -> None:
+    """DeepSpeed's bf16 optimizer and FSDP keep one; so does LLaMA-Factory without ``pure_bf16``."""
+    zero = {"x.yaml": axolotl() + "deepspeed: z3.json\n", "z3.json": '{"zero_optimization": {"stage": 3}}'}
+    factory = "model_name_or_path: Qwen/Qwen2.5-7B\nfinetuning_type: full\ncutoff_len: 2048\nbf16: true\n"
+    factory += "per_device_train_batch_size: 1\n"
+    jobs = [
+        audit(texts, gpus="8", gpu="h100-sxm").job.request
+        for texts in (zero, {"f.yaml": factory}, {"f.yaml": factory + "pure_bf16: true\n"})
+    ]
+    assert [one.job.optimizer for one in jobs if one is not None] == ["adamw", "adamw", "adamw-pure-bf16"]
+
+
+BOX = """\
+name = "one box"
+fabric = "ethernet"
+[[nodes]]
+gpu = "rtx-4090"
+count = 1
+gpus_per_node = 8
+scaleup = "pcie"
+scaleup_bandwidth_bytes_per_s = "24 GB/s"
+host_bandwidth_bytes_per_s = "24 GB/s"
+nics_per_node = 1
+nic_bandwidth_bytes_per_s = "10 Gbit/s"
+"""
+
+
+def test_an_offload_on_a_machine_of_unknown_memory_is_priced(tmp_path: Path) -> None:
+    """How fast a host updates decides no memory: 8B with all on the host took 13 GB a card (LlamaFactory#5977)."""
+    box = tmp_path / "box.toml"
+    box.write_text(BOX, encoding="utf-8")
+    factory = "model_name_or_path: meta-llama/Meta-Llama-3-8B-Instruct\nfinetuning_type: full\n"
+    factory += "deepspeed: off.json\ncutoff_len: 1024\nper_device_train_batch_size: 1\nfp16: true\n"
+    zero = (
+        '{"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu"}, '
+        '"offload_param": {"device": "cpu"}}, "fp16": {"enabled": "auto"}}'
+    )
+    found = audit({"f.yaml": factory, "off.json": zero}, cluster=str(box))
+    assert found.predicted is not None
+    assert found.predicted.peak_memory_bytes / 2**30 == pytest.approx(13.5, rel=0.1)
+    assert any("host memory" in doubt for doubt in found.doubts)
+    assert found.fits is not False
