@@ -409,14 +409,21 @@ def _beyond_peak(measured: Measured, request: PlanRequest, cluster: Cluster) -> 
         ),
         None,
     )
-    would = (
-        "" if shorter is None else f" (at {shorter:,} it would be {highest * shorter / length / TERA:.0f})"
-    )
+    peak = limit / HIGHEST_SHARE_OF_PEAK
+    others = "the model, the batch, the GPU or their number"
+    if shorter is None:
+        fix = f"see what is not this job: the length, {others}"
+    else:
+        part = shorter / length
+        rate = "" if of_tokens is None or tokens is None else f"{tokens * part:,.0f} tokens/s, "
+        reached = f"{highest * part / TERA:.0f} TFLOP/s, {highest * part / peak:.0%} of the peak".replace(
+            "%", " %"
+        )
+        fix = f"a length of {shorter:,} fits: {rate}{reached}; else see {others}"
     yield Finding(
         kind="measured",
         rule=IMPOSSIBLE_PACE,
-        message=f"the log's {says} are {highest / TERA:.0f} TFLOP/s of this model at {length:,} tokens: a "
-        f"{gpu.name} peaks at {limit / HIGHEST_SHARE_OF_PEAK / TERA:.0f}, and a training step reaches "
-        f"{limit / TERA:.0f}",
-        fix=f"see what is not this job: the length{would}, the model, the batch, the GPU or their number",
+        message=f"the log's {says} are {highest / TERA:.0f} TFLOP/s of this model at {length:,} tokens: "
+        f"{gpu.name} peaks at {peak / TERA:.0f}, and a training step reaches {limit / TERA:.0f}",
+        fix=fix,
     )

@@ -60,7 +60,11 @@ def _words_of_gpus() -> re.Pattern[str]:
     """
     known = [name for name in (*gpu_sheets(), *gpu_aliases()) if len(name) >= SHORTEST]
     longest_first = sorted(known, key=lambda name: (-len(name), name))
-    return re.compile(rf"(?<![a-z0-9])({'|'.join(map(re.escape, longest_first))})(?![a-z0-9])", re.IGNORECASE)
+    names = "|".join(map(re.escape, longest_first))
+    return re.compile(
+        rf"(?<![a-z0-9])({names})(?![a-z0-9])(?:[-_ ](?:sxm\d?[-_ ])?(\d{{2,3}}) ?gi?b?(?![a-z0-9]))?",
+        re.IGNORECASE,
+    )
 
 
 def gpus_in_text(text: str) -> tuple[str, ...]:
@@ -68,9 +72,17 @@ def gpus_in_text(text: str) -> tuple[str, ...]:
 
     >>> gpus_in_text("8x NVIDIA H100-SXM5-80GB"), gpus_in_text("H200-NVL, or GB200_NVL72")
     (('h100-sxm',), ('h200-nvl', 'gb200'))
+    >>> gpus_in_text("llama_a100_40g.sh"), gpus_in_text("a100, 80 GB")
+    (('a100-sxm-40gb',), ('a100-sxm-80gb',))
     """
-    names = (match[1].lower() for match in _words_of_gpus().finditer(text))
-    return tuple(dict.fromkeys(gpu_aliases().get(name, name) for name in names))
+    return tuple(dict.fromkeys(_of_memory(match[1], match[2]) for match in _words_of_gpus().finditer(text)))
+
+
+def _of_memory(name: str, gib: str | None) -> str:
+    """The part of a name with so much memory, where the catalog has one; else the one that the name means."""
+    part = gpu_aliases().get(name.lower(), name.lower())
+    other = f"{part.rpartition('-')[0]}-{gib}gb"
+    return other if gib and other in gpu_sheets() else part
 
 
 def _family(name: str) -> tuple[str, ...]:
