@@ -41,6 +41,7 @@ class Family:
         recipes: Whether its files change a recipe that they do not show.
         packages: Packages that only its files name: one of them makes a file one of this family.
         sets: Words of its engine that its launcher or base file sets where a file does not.
+        lacks: Words of its engine that its launcher does not take: no change says them.
         one_queue: Fields of which one that is on needs ``CUDA_DEVICE_MAX_CONNECTIONS=1``.
         half_weights: Words with which weights are in sixteen bits, and updated so where nothing shards them.
         unread: Whether its files are only told from those of others: nothing of them is priced.
@@ -62,6 +63,7 @@ class Family:
     sets: Mapping[str, object] = field(default_factory=dict)
     one_queue: tuple[str, ...] = ()
     half_weights: tuple[str, ...] = ()
+    lacks: tuple[str, ...] = ()
     unread: bool = False
     generates: bool = False
 
@@ -96,7 +98,7 @@ def _family(entry: dict[str, Any], groups: Mapping[str, Mapping[str, str]]) -> F
     named = entry.pop("contracts", ())
     words = {word: stated for name in named for word, stated in words_of_contract(CONTRACTS[name]).items()}
     words |= {word: stated for group in entry.pop("words") for word, stated in groups[group].items()}
-    for name in ("marks", "programs", "packages", "one_queue", "half_weights"):
+    for name in ("marks", "programs", "packages", "one_queue", "half_weights", "lacks"):
         entry[name] = tuple(entry.get(name, ()))
     return Family(**entry, words=words)
 

@@ -16,6 +16,7 @@ from app.reports.audit.report import audit_answer, audit_document
 from app.reports.audit.summary import MOST_SENTENCES
 from planner.audit.audit import Audit, audited, calibration_of
 from planner.audit.read import read_texts
+from planner.audit.spelling import spelled_words
 from planner.questions.flags import Flags
 
 TITAN = """\
@@ -385,3 +386,27 @@ def test_an_offload_on_a_machine_of_unknown_memory_is_priced(tmp_path: Path) -> 
     assert found.predicted.peak_memory_bytes / 2**30 == pytest.approx(13.5, rel=0.1)
     assert any("host memory" in doubt for doubt in found.doubts)
     assert found.fits is not False
+
+
+SWIFT = """\
+NPROC_PER_NODE=8 NNODES={nodes} megatron sft --model Qwen/Qwen3-30B-A3B --tensor_model_parallel_size {tp} \\
+  --expert_model_parallel_size 8 --micro_batch_size 1 --global_batch_size 64 --sequence_parallel true \\
+  --max_length {length} --recompute_granularity full --recompute_method uniform --recompute_num_layers 1
+"""
+
+
+def test_changes_of_ms_swift_are_in_its_own_spelling_and_words() -> None:
+    """Its flags are fields of a dataclass: underscores, no ``cp_comm_type``, no Megatron-FSDP."""
+    found = audit({"s.sh": SWIFT.format(nodes=2, tp=2, length=32768)}, gpu="h100-sxm")
+    words = [word for change in found.changes for word in (*change.set, *change.remove)]
+    assert words
+    assert not [word for word in words if "-" in word.split(" ")[0].lstrip("-")]
+    assert not [word for word in words if "cp_comm_type" in word or "fsdp" in word]
+
+
+def test_a_word_that_a_launcher_lacks_and_its_engine_takes_without_it_is_left_out() -> None:
+    """Context parallelism of ms-swift goes over point-to-point sends, which is Megatron-LM's default."""
+    reading = read_texts({"s.sh": SWIFT.format(nodes=2, tp=2, length=32768)})
+    cp = {"--context-parallel-size": 2, "--cp-comm-type": ["p2p"]}
+    assert spelled_words(reading, cp, ()) == ("--context_parallel_size 2",)
+    assert spelled_words(reading, {**cp, "--cp-comm-type": ["a2a"]}, ()) == ()
