@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from costmodel.layout import PLAIN_SCHEDULE
 from costmodel.parallel.divisions import BATCH, EXPERT_RANKS, HEADS, RANKS
 from planner.audit.contract_reading import contract_of
-from planner.audit.environment import SLOW
+from planner.audit.environment import INTERFACE, OVER_SOCKETS, SLOW, SlowVariable
 from planner.audit.job import Job
 from planner.audit.legal import KIND_OF, Finding, FindingKind, place_of, refusal_findings, rule_findings
 from planner.audit.read import Reading
@@ -306,11 +306,17 @@ def _slow_variables(reading: Reading) -> Iterator[Finding]:
             yield Finding(
                 kind="slow",
                 rule=variable.rule,
-                message=f"{variable.name} is {setting.value}: {variable.does}",
+                message=f"{variable.name} is {setting.value}: {variable.does}{_over(reading, variable)}",
                 fix=variable.fix,
                 file=setting.file,
                 line=setting.line,
             )
+
+
+def _over(reading: Reading, variable: SlowVariable) -> str:
+    """The interface that sockets are told to take, where nodes exchange over them."""
+    sockets = reading.slow_variables.get(INTERFACE)
+    return "" if sockets is None or variable.name not in OVER_SOCKETS else f", over {sockets.value}"
 
 
 _SHARDED = {"said.megatron_fsdp": "Megatron-FSDP", "said.torch_fsdp2": "torch FSDP2"}

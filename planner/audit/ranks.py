@@ -26,6 +26,14 @@ def gpus_of_machines(facts: JobFacts, family: Family) -> None:
             "a GPU for each task",
             like="said.tasks_per_node",
         )
+    elif facts.count("said.visible_gpus") and "said.gpus_per_node" not in facts.unknown:
+        facts.put(
+            "said.gpus_per_node",
+            facts.count("said.visible_gpus"),
+            "derived",
+            facts.by_field["said.visible_gpus"].source,
+            like="said.visible_gpus",
+        )
     workers = _workers(str(facts.value("said.workers") or ""))
     if workers:
         facts.put("said.nodes", workers, "derived", f"{workers} workers", like="said.workers")

@@ -13,7 +13,15 @@ from costmodel.kernels.precisions import config_words
 from planner.audit.conclusions import conclude
 from planner.audit.environment import set_variables
 from planner.audit.facts import JobFacts, fields_recognised, job_facts_of, meaning
-from planner.audit.launch import UNTOLD, Launch, family_of, launch_of, launch_of_page
+from planner.audit.launch import (
+    LAUNCHED,
+    UNTOLD,
+    Launch,
+    family_of,
+    launch_of,
+    launch_of_page,
+    machine_settings,
+)
 from planner.audit.manifests import script_of
 from planner.audit.words import FAMILIES, MACHINE_WORDS, UNKNOWN, Family, family_named, family_of_package
 from planner.engines.accelerate import ARGUMENTS
@@ -379,7 +387,7 @@ def _of_script(
     others = {name: other for name, other in beside.items() if other is not text}
     launch, script = launch_of(text, given, others) if kind == "shell" else launch_of_page(text, given, line)
     if launch is None:
-        facts = JobFacts()
+        facts = job_facts_of(machine_settings(script), replace(FAMILIES[-1], words=LAUNCHED), path)
         doubts = [*_doubts_of(script), f"{path} states no layout: its settings come from elsewhere"]
         _add_named_precision(facts, path, script.sourced, doubts)
         return Reading(facts, FAMILIES[-1], {path: kind}, None, doubts)
@@ -483,6 +491,7 @@ def _together(readings: list[Reading]) -> Reading:
     order = sorted(readings, key=lambda reading: ranks.index(next(iter(reading.kinds.values()))))
     first = order[0]
     named = [reading for reading in order if reading.family not in (UNKNOWN, FAMILIES[-1])]
+    named.sort(key=lambda reading: reading.family.launches)
     telling = next((reading for reading in (*named, *order) if reading.facts.by_field), None)
     telling = named[0] if named and (telling is None or telling not in named) else telling or first
     whole = Reading(JobFacts(), telling.family)

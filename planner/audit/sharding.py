@@ -138,6 +138,19 @@ def _fsdp(facts: JobFacts, family: Family) -> None:
             f"by the name of {facts.value('said.deepspeed')}",
             like="said.deepspeed",
         )
-        facts.notes.append(
-            f"the ZeRO stage is read from the name of {facts.value('said.deepspeed')}: name that file too"
-        )
+        name = str(facts.value("said.deepspeed"))
+        if "offload" in name.rpartition("/")[2].lower():
+            _offload_of_name(facts, int(named.group(1)))
+        if name.lower().endswith((".json", ".yaml", ".yml")):
+            facts.notes.append(f"the ZeRO stage is read from the name of {name}: name that file too")
+
+
+def _offload_of_name(facts: JobFacts, stage: int) -> None:
+    """What a DeepSpeed file that only its name tells keeps on the host: the optimizer, parameters at stage 3.
+
+    So have files of LLaMA-Factory (examples/deepspeed), presets of ms-swift (swift/config/zero3_offload.json).
+    """
+    source = f"by the name of {facts.value('said.deepspeed')}"
+    facts.put("said.offload_optimizer", "cpu", "derived", source, like="said.deepspeed")
+    if stage == 3:
+        facts.put("said.offload_param", "cpu", "derived", source, like="said.deepspeed")

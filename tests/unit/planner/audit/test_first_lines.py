@@ -410,3 +410,58 @@ def test_a_word_that_a_launcher_lacks_and_its_engine_takes_without_it_is_left_ou
     cp = {"--context-parallel-size": 2, "--cp-comm-type": ["p2p"]}
     assert spelled_words(reading, cp, ()) == ("--context_parallel_size 2",)
     assert spelled_words(reading, {**cp, "--cp-comm-type": ["a2a"]}, ()) == ()
+
+
+WRAPPERS = {
+    "accelerate launch --num_processes 8 -m axolotl.cli.train x.yaml": 8,
+    "accelerate launch --num_processes 8 --mixed_precision bf16 -m axolotl.cli.train x.yaml": 8,
+    "torchrun --nproc_per_node=8 --nnodes=2 -m axolotl.cli.train x.yaml": 16,
+    "python -m torch.distributed.launch --nproc_per_node 4 train.py x.yaml": 4,
+    "deepspeed --include localhost:0,1,2 train.py --config x.yaml": 3,
+    "#SBATCH --nodes=4\n#SBATCH --gpus-per-node=8\nsrun axolotl train x.yaml": 32,
+    "export CUDA_VISIBLE_DEVICES=0,1\naxolotl train x.yaml": 2,
+    "CUDA_VISIBLE_DEVICES=0,1,2,3 axolotl train x.yaml": 4,
+    "NNODES=2 NPROC_PER_NODE=4 llamafactory-cli train x.yaml": 8,
+}
+
+
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+def test_gpus_that_stand_in_the_wrapping_script_count(wrapper: str) -> None:
+    """The script hands the job to a file and says no more than on how many GPUs."""
+    found = audit({"run.sh": f"#!/bin/bash\n{wrapper}\n", "x.yaml": axolotl()}, gpu="h100-sxm")
+    assert found.reading.family.name == "Axolotl"
+    assert found.job.request is not None
+    assert found.job.request.cluster.num_gpus == WRAPPERS[wrapper]
+    assert f"on {WRAPPERS[wrapper]} × h100-sxm" in first_lines(found)
+
+
+def test_gpus_that_only_a_run_knows_are_asked_for() -> None:
+    """As many as ``nvidia-smi`` lists."""
+    text = "N=$(nvidia-smi -L | wc -l)\ntorchrun --nproc_per_node=$N -m axolotl.cli.train x.yaml\n"
+    assert "give --gpus" in first_lines(audit({"run.sh": text, "x.yaml": axolotl()}, gpu="h100-sxm"))
+
+
+@pytest.mark.parametrize(
+    ("name", "offload"),
+    [("zero3", None), ("zero3_offload", "parameters"), ("zero2_offload", "optimizer:1"), ("zero2", None)],
+)
+def test_a_preset_of_deepspeed_says_what_it_offloads(name: str, offload: str | None) -> None:
+    """ms-swift names presets instead of files."""
+    text = (
+        "NPROC_PER_NODE=4 swift sft --model Qwen/Qwen2.5-7B --train_type full --max_length 2048 "
+        f"--per_device_train_batch_size 1 --gradient_accumulation_steps 4 --deepspeed {name}\n"
+    )
+    request = audit({"s.sh": text}, gpu="a100-sxm-80gb").job.request
+    assert request is not None
+    assert (request.job.offload and request.job.offload.words) == offload
+
+
+def test_the_interface_of_sockets_is_named() -> None:
+    """Without InfiniBand nodes exchange over it; one that leaves no host is a fault by itself."""
+    ib, interface = "export NCCL_IB_DISABLE=1\n", "export NCCL_SOCKET_IFNAME={}\n"
+    slow = first_lines(audit({"run.sh": ib + interface.format("eth0") + megatron()}, gpu="h100-sxm"))
+    assert "not InfiniBand or RoCE, over eth0" in slow
+    lost = first_lines(audit({"run.sh": interface.format("docker0") + megatron()}, gpu="h100-sxm"))
+    assert "slow: NCCL_SOCKET_IFNAME is docker0" in lost
+    fine = first_lines(audit({"run.sh": interface.format("eth0") + megatron()}, gpu="h100-sxm"))
+    assert "NCCL_SOCKET_IFNAME" not in fine
