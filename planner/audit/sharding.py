@@ -148,7 +148,7 @@ def _fsdp(facts: JobFacts, family: Family) -> None:
 def _offload_of_name(facts: JobFacts, stage: int) -> None:
     """What a DeepSpeed file that only its name tells keeps on the host: the optimizer, parameters at stage 3.
 
-    So have files of LLaMA-Factory (examples/deepspeed), presets of ms-swift (swift/config/zero3_offload.json).
+    So have LLaMA-Factory (examples/deepspeed) and the presets of ms-swift (swift/config/zero3_offload.json).
     """
     source = f"by the name of {facts.value('said.deepspeed')}"
     facts.put("said.offload_optimizer", "cpu", "derived", source, like="said.deepspeed")
