@@ -215,9 +215,17 @@ def bar(fraction: float, width: int = 24) -> str:
 
 def _screen(answer: Answer, width: int, *, colour: bool) -> str:
     """Lay an answer out for a terminal."""
-    blocks = [_paint(answer.headline, _BOLD, colour=colour)] if answer.headline else []
-    blocks += [_screen_section(section, width, colour=colour) for section in answer.sections]
-    return "\n\n".join(blocks) + "\n"
+    head = "\n".join(_wrapped(answer.headline, width, first="", rest="    "))
+    blocks = [_paint(head, _BOLD, colour=colour)] if head else []
+    sections = [_screen_section(section, width, colour=colour) for section in answer.sections]
+    if head and answer.sections and _is_summary(answer.sections[0]):
+        blocks = [f"{blocks[0]}\n{sections.pop(0)}"]
+    return "\n\n".join((*blocks, *sections)) + "\n"
+
+
+def _is_summary(section: Section) -> bool:
+    """Whether a section is sentences without a title, which go on where the headline ends."""
+    return isinstance(section, Lines) and not section.title
 
 
 def _screen_section(section: Section, width: int, *, colour: bool) -> str:

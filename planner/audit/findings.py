@@ -404,9 +404,9 @@ def _beyond_peak(measured: Measured, request: PlanRequest, cluster: Cluster) -> 
     if highest <= limit:
         return
     if of_tokens is not None and tokens is not None and of_tokens > limit:
-        says = f"{tokens:,.0f} tokens/s per GPU"
+        says = f"{tokens:,.0f} tokens/s per GPU are"
     else:
-        says = f"a step of {format_seconds(pace.step_s)}" if pace else ""
+        says = f"a step of {format_seconds(pace.step_s)} is" if pace else "it is"
     shorter = next(
         (
             part
@@ -425,11 +425,11 @@ def _beyond_peak(measured: Measured, request: PlanRequest, cluster: Cluster) -> 
         reached = f"{highest * part / TERA:.0f} TFLOP/s, {highest * part / peak:.0%} of the peak".replace(
             "%", " %"
         )
-        fix = f"a length of {shorter:,} fits: {rate}{reached}; else see {others}"
+        fix = f"the length may be {shorter:,}: {rate}{reached}; else see {others}"
     yield Finding(
         kind="measured",
         rule=IMPOSSIBLE_PACE,
-        message=f"the log's {says} are {highest / TERA:.0f} TFLOP/s of this model at {length:,} tokens: "
-        f"{gpu.name} peaks at {peak / TERA:.0f}, and a training step reaches {limit / TERA:.0f}",
+        message=f"{says} {highest / TERA:.0f} TFLOP/s of this model at {length:,} tokens: {gpu.name} peaks "
+        f"at {peak / TERA:.0f}, and a training step reaches {limit / TERA:.0f}",
         fix=fix,
     )

@@ -15,7 +15,7 @@ from planner.audit.environment import SLOWING
 from planner.audit.legal import Finding
 from planner.plan import PlanRequest
 from topology.base.counts import counted
-from topology.base.units import format_bytes, format_chance, format_seconds
+from topology.base.units import format_bytes, format_seconds
 
 MOST_SENTENCES = 3
 """What a person reads before scrolling: with the headline, five lines."""
@@ -27,7 +27,8 @@ LONGEST_CHANGE = 120
 
 def headline_of(audit: Audit) -> str:
     """What was read, and which job it is, in a line."""
-    names = ", ".join(path.rpartition("/")[2] for path in audit.reading.kinds)
+    first, *others = (path.rpartition("/")[2] for path in audit.reading.kinds)
+    names = f"{first} and {len(others)} more" if others else first
     engine = audit.reading.family
     unnamed = not engine.engine and set(audit.reading.kinds.values()) == {"log"}
     whose = "a log that names no engine" if unnamed else f"a job of {engine.name}"
@@ -109,16 +110,16 @@ def _memory(audit: Audit) -> Iterator[str]:
     verdict, request = audit.memory, audit.job.request
     if verdict is None or request is None:
         return
+    way = tuple(_way_to_fit(audit)) if verdict.word != "fits" else ()
     if verdict.basis == "measured" or audit.predicted is None:
-        yield verdict.words
+        yield "; ".join((verdict.words, *way))
         return
     word, peak = verdict.word, format_bytes(audit.predicted.peak_memory_bytes)
     sooner = "runs out of memory" if verdict.chance > EVEN else "fits"
     fit = f"{word}, and sooner {sooner} than not" if word == "tight" else word
     capacity = format_bytes(cluster_of(request).gpu.memory_bytes)
-    says = f"{fit}: {peak} predicted of {capacity}, {format_chance(verdict.chance)} chance of OOM"
+    says = f"{fit}: {peak} predicted of {capacity}, {verdict.ground}"
     why = verdict.why[:1] if word == "not settled" else ()
-    way = tuple(_way_to_fit(audit)) if word != "fits" else ()
     yield "; ".join((says, *why, *way))
 
 
