@@ -29,6 +29,8 @@ _WITH = re.compile(r"(?:^|[._])with_(\w+)$")
 """A function that wraps a recipe to change one setting: ``with_global_batch_size(recipe(), 4096)``."""
 _CLASS = re.compile(r"[A-Z][A-Za-z0-9]*[a-z][A-Za-z0-9]*")
 """A name of a class, as Python's style has them."""
+CLASS = "__class__"
+"""The last part of the setting that says of which class a table is: ``peft = LoraConfig(r=8)``."""
 _GPUS = re.compile(r"(?:^|_)(\d{1,6})x?_?gpus?(?:_|$)")
 
 
@@ -214,8 +216,9 @@ def _is_main(node: ast.If) -> bool:
 def _assigned(target: ast.expr, value: ast.expr, functions: _Functions, depth: int) -> list[Setting]:
     """``a.b.c = value``: the first part is the variable's own name."""
     name = _dotted(target)
-    if name is None:
-        return []
+    if name is None:  # model, tokenizer = Class.from_pretrained(…)
+        several = isinstance(target, ast.Tuple) and isinstance(value, ast.Call)
+        return _call(value, "", functions, depth) if several and isinstance(value, ast.Call) else []
     inside = name.partition(".")[2]
     if isinstance(value, ast.Call):
         text = _only_text(value)
@@ -242,6 +245,8 @@ def _call(call: ast.Call, prefix: str, functions: _Functions, depth: int) -> lis
     if name is not None and name in functions and depth < 8:
         settings.extend(_of_function(functions[name], functions, depth + 1))
     settings.extend(_of_class(call.func, prefix))
+    if prefix and isinstance(call.func, ast.Name) and _CLASS.fullmatch(call.func.id):
+        settings.append(Setting(name=f"{prefix}.{CLASS}", value=call.func.id, line=call.lineno))
     if isinstance(call.func, ast.Attribute) and isinstance(call.func.value, ast.Call):  # Config(…).with_x(…)
         settings.extend(_call(call.func.value, prefix, functions, depth + 1))
     for argument in call.args:

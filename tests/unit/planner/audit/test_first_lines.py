@@ -483,3 +483,57 @@ def test_more_tensor_ranks_than_key_value_heads_are_priced() -> None:
     lone = audit({"s.sh": text.replace("size 8", "size 4", 1).replace("NODE=8", "NODE=4")}, gpu="h200-sxm")
     assert lone.job.request is not None
     assert lone.job.request.model.num_key_value_heads == 4
+
+
+PROGRAMS = {
+    "peft": (
+        (
+            'model = AutoModelForCausalLM.from_pretrained("meta-llama/Llama-3.1-8B", quantization_config=bnb)\n'
+            "bnb = BitsAndBytesConfig(load_in_4bit=True)\n"
+            'peft_config = LoraConfig(r=32, lora_alpha=64, target_modules="all-linear")\n'
+        ),
+        "qlora:r=32,targets=attention+mlp,base=nf4,alpha=64",
+    ),
+    "unsloth": (
+        (
+            "model, tokenizer = FastLanguageModel.from_pretrained(\n"
+            '    model_name="unsloth/Meta-Llama-3.1-8B", load_in_4bit=True)\n'
+            'model = FastLanguageModel.get_peft_model(model, r=16, target_modules=["q_proj", "up_proj"], lora_alpha=16)\n'
+        ),
+        "qlora:r=16,targets=attention+mlp,base=nf4,alpha=16",
+    ),
+    "whole": (
+        (
+            'model = AutoModelForCausalLM.from_pretrained("meta-llama/Llama-3.1-8B", torch_dtype=torch.bfloat16)\n'
+            "config = SomeConfig(depth=3)\n"
+        ),
+        None,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_program_over_the_trainer_is_read(name: str) -> None:
+    """The model and the adapter are arguments of functions, not settings."""
+    head, adapter = PROGRAMS[name]
+    args = (
+        'args = TrainingArguments(output_dir="o", per_device_train_batch_size=1, gradient_accumulation_steps=8,\n'
+        "    gradient_checkpointing=True, bf16=True)\n"
+    )
+    found = audit({"train.py": head + args}, gpus="8", gpu="h100-sxm", sequence_length="2048")
+    request = found.job.request
+    assert request is not None, found.job.missing
+    assert request.model.name == "llama-3.1-8b"
+    assert (request.job.adapter and request.job.adapter.words) == adapter
+
+
+def test_unsloth_is_not_surely_out_of_memory() -> None:
+    """Its kernels keep less than the Trainer's, and nothing here prices them."""
+    text = "from unsloth import FastLanguageModel\n" + PROGRAMS["unsloth"][0]
+    args = "args = SFTConfig(per_device_train_batch_size=16, bf16=True, max_seq_length=8192)\n"
+    found = audit({"train.py": text + args}, gpus="1", gpu="l4")
+    assert found.reading.family.name == "Unsloth"
+    assert found.job.layout is not None
+    assert found.job.layout.recompute == "full"
+    assert found.memory is not None
+    assert (found.memory.word, found.fits) == ("not settled", None)
