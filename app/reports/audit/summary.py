@@ -63,7 +63,10 @@ def summary_of(audit: Audit) -> tuple[str, ...]:
     """The first sentences about a job: why it is not priced or started, whether it fits, what slows it."""
     findings = audit.findings
     others = [finding for finding in findings if finding.rule not in SLOWING]
-    fits = tuple(_memory(audit))
+    fits, distance = tuple(_memory(audit)), tuple(_distance(audit))
+    ran = audit.memory is not None and audit.memory.basis == "measured"
+    behind = audit.slower_by is not None and audit.slower_by > 0 and not audit.tied
+    lost = distance if ran and behind else ()
     sentences = [
         *_unpriced(audit),
         *_sentences(findings, "illegal", "open", "unpriced"),
@@ -73,8 +76,9 @@ def summary_of(audit: Audit) -> tuple[str, ...]:
         *_environment(findings),
         *_sentences(findings, "contradiction"),
         *_measured(audit),
+        *lost,  # of a job that ran it is no news that it fits
         *(fits if audit.fits is True else ()),
-        *_distance(audit),
+        *distance,
         *_sentences(others, "slow"),
     ]
     return tuple(dict.fromkeys(sentences))[:MOST_SENTENCES] or ("read: nothing of it can be judged",)
