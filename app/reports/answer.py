@@ -215,11 +215,12 @@ def bar(fraction: float, width: int = 24) -> str:
 
 def _screen(answer: Answer, width: int, *, colour: bool) -> str:
     """Lay an answer out for a terminal."""
-    head = "\n".join(_wrapped(answer.headline, width, first="", rest="    "))
-    blocks = [_paint(head, _BOLD, colour=colour)] if head else []
+    head = answer.headline
     sections = [_screen_section(section, width, colour=colour) for section in answer.sections]
     if head and answer.sections and _is_summary(answer.sections[0]):
-        blocks = [f"{blocks[0]}\n{sections.pop(0)}"]
+        lines = [_paint(line, _BOLD, colour=colour) for line in _wrapped(head, width, first="", rest="    ")]
+        return "\n\n".join(("\n".join((*lines, sections[0])), *sections[1:])) + "\n"
+    blocks = [_paint(head, _BOLD, colour=colour)] if head else []
     return "\n\n".join((*blocks, *sections)) + "\n"
 
 
