@@ -159,16 +159,17 @@ def show_whole_change(audit: Audit) -> None:
 
 
 def by_weight(sections: Sequence[Section]) -> list[Section]:
-    """What to change first, then what is wrong; what was read comes last."""
+    """The summary, what to change, then what is wrong; what was read comes last."""
+    summary, *others = sections
     order = (
-        "Doubt first",
         "Times",
         "Measured beside predicted",
         "Changes",
         "Wrong or slow",
         "Taken for granted",
     )
-    return sorted(sections, key=lambda item: order.index(item.title) if item.title in order else len(order))
+    others.sort(key=lambda item: order.index(item.title) if item.title in order else len(order))
+    return [summary, *others]
 
 
 def show_memory(audit: Audit) -> None:

@@ -215,9 +215,18 @@ def bar(fraction: float, width: int = 24) -> str:
 
 def _screen(answer: Answer, width: int, *, colour: bool) -> str:
     """Lay an answer out for a terminal."""
-    blocks = [_paint(answer.headline, _BOLD, colour=colour)] if answer.headline else []
-    blocks += [_screen_section(section, width, colour=colour) for section in answer.sections]
-    return "\n\n".join(blocks) + "\n"
+    head = answer.headline
+    sections = [_screen_section(section, width, colour=colour) for section in answer.sections]
+    if head and answer.sections and _is_summary(answer.sections[0]):
+        lines = [_paint(line, _BOLD, colour=colour) for line in _wrapped(head, width, first="", rest="    ")]
+        return "\n\n".join(("\n".join((*lines, sections[0])), *sections[1:])) + "\n"
+    blocks = [_paint(head, _BOLD, colour=colour)] if head else []
+    return "\n\n".join((*blocks, *sections)) + "\n"
+
+
+def _is_summary(section: Section) -> bool:
+    """Whether a section is sentences without a title, which go on where the headline ends."""
+    return isinstance(section, Lines) and not section.title
 
 
 def _screen_section(section: Section, width: int, *, colour: bool) -> str:

@@ -17,9 +17,14 @@ from planner.audit.facts import SKIPPED_PARTS, tables_switched_off
 from planner.formats.settings import NOT_KNOWN, Setting, number, truth_of, whole_or_none
 from topology.base.errors import InputError
 
+_OF_PROGRAMS = (
+    "peft_config.__class__", "lora_config.__class__", "config.__class__", "model.fast_language_model",
+)  # fmt: skip
+"""Variables of programs that may hold an adapter: by the class or the function that makes it."""
 _KINDS = (
     "tuner_type", "train_type", "sft_type", "finetuning_type", "adapter", "peft_type", "peft_scheme",
-    "peft_method", "peft", "tuning_type", "lora_type",
+    "peft_method", "peft", "tuning_type", "lora_type", "peft._target_",
+    *_OF_PROGRAMS,
 )  # fmt: skip
 """Words whose value names what is trained."""
 _SWITCHES = (
@@ -40,12 +45,15 @@ _RANKS = (
     "lora.rank",
     "lora.r",
     "lora_config.r",
+    "peft_config.r",
+    "config.r",
+    "model.r",
     "adapter_dim",
 )
-_ALPHAS = ("lora_alpha", "lora.alpha", "lora_config.lora_alpha")
+_ALPHAS = ("lora_alpha", "lora.alpha", "lora_config.lora_alpha", "peft.alpha")
 _DROPOUTS = ("lora_dropout", "lora.dropout", "lora_config.lora_dropout")
 _TARGETS = ("lora_target", "lora_target_modules", "target_modules", "lora_targets")
-_EVERYWHERE = ("lora_target_linear",)
+_EVERYWHERE = ("lora_target_linear", "match_all_linear")
 _FOUR, _EIGHT = ("load_in_4bit",), ("load_in_8bit",)
 _BITS = ("quantization_bit", "quant_bits", "quantization_bits")
 _WHOLE = ("full", "none", "false", "no", "0", "", "null")
@@ -55,6 +63,8 @@ _PARTS: Mapping[AdapterTarget, re.Pattern[str]] = {
     "mlp": re.compile(r"\b(?:gate_proj|up_proj|down_proj|linear_fc[12]|w[123]|mlp|c_fc|c_proj)\b"),
 }
 _ALL = re.compile(r"\b(?:all|all-linear|all_linear|linear)\b")
+_CONFIG = re.compile(r"(?:lora|peft)config|get_peft_model")
+"""Classes whose instances are adapters, and the function of Unsloth that builds one."""
 USUAL_RANK = 8
 """Rank of `LoraConfig` of PEFT, and of LLaMA-Factory and ms-swift, where no word states it."""
 
@@ -118,11 +128,11 @@ def _kind(given: Mapping[str, Setting]) -> str | None:
     kind: str | None = None
     for name in _KINDS:
         text = _text(given.get(name))
-        if name not in given or text in _WHOLE:
+        if name not in given or text in _WHOLE or (name in _OF_PROGRAMS and not _CONFIG.search(text)):
             continue
         if text == NOT_KNOWN:
             return "an adapter that only a run knows"
-        kind = "lora" if text in ("true", "yes", "1", "peft") or "loraconfig" in text else text
+        kind = "lora" if text in ("true", "yes", "1", "peft") or _CONFIG.search(text) else text
         break
     if kind is None:
         on = [name for name in _SWITCHES if name in given and truth_of(given[name].value)]
@@ -134,7 +144,7 @@ def _kind(given: Mapping[str, Setting]) -> str | None:
 
 def _says_whole(given: Mapping[str, Setting]) -> bool:
     """Whether a word says that all weights are trained."""
-    kinds = any(name in given and _text(given[name]) in _WHOLE for name in _KINDS)
+    kinds = any(name in given and _text(given[name]) in _WHOLE for name in _KINDS if name not in _OF_PROGRAMS)
     return kinds or any(name in given and truth_of(given[name].value) is False for name in _SWITCHES)
 
 

@@ -34,7 +34,7 @@ from planner.audit.spelling import WITHOUT, spelled_change, spelled_words
 from planner.engines.fields import facts_of, is_numeric, stack_facts, stack_with
 from planner.formats.logs import Measured
 from planner.plan import Plan, PlanRequest, Problem, stack_of
-from planner.rules.check import legal
+from planner.rules.check import check, legal
 
 MOST_CHANGES = 6
 LEAST_GAIN = 0.002
@@ -209,7 +209,9 @@ def _of_layout(
     if not candidates:
         return
     table = LayoutTable.from_rows(candidates)
-    keep, _ = legal(problem.of(stack=now.stack), table)
+    judged = problem.of(stack=now.stack)
+    waived = frozenset(violation.rule for violation in check(judged, now.layout))
+    keep, _ = legal(judged, table, waived=waived)  # what the files say already is no reason against a layout
     with np.errstate(all="ignore"):
         scores = evaluate(replace(problem.case, stack=now.stack), table)
     for at, candidate in enumerate(candidates):

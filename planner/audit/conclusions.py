@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from costmodel.kernels.precisions import precision_in
 from costmodel.layout import INTERLEAVED_SCHEDULE
@@ -10,7 +12,7 @@ from costmodel.pipeline.schedules import schedule_named
 from planner.audit.facts import JobFacts
 from planner.audit.ranks import global_batch_of, gpus_of_machines, replicas_of_files, world
 from planner.audit.sharding import zero
-from planner.audit.words import PARENTS, Family
+from planner.audit.words import OPTIMIZERS, PARENTS, Family
 from planner.formats.settings import truth_of, whole_or_none
 
 
@@ -64,8 +66,6 @@ def _precision(facts: JobFacts, family: Family) -> None:
 
 def _recompute(facts: JobFacts, family: Family) -> None:
     """What is recomputed."""
-    word = str(facts.value("said.recompute") or "").lower().partition("ac.config")[0]
-    option = str(facts.value("said.recompute_option") or "")
     method = {"said.recompute_method", "said.recompute_full"} & facts.by_field.keys()
     if whole_or_none(facts.value("said.recompute_layers")) == 0 and method:
         facts.take("layout.recompute", "none", "said.recompute_layers")
@@ -75,11 +75,7 @@ def _recompute(facts: JobFacts, family: Family) -> None:
         facts.put(
             "layout.recompute", "full", "default", "MaxText has remat_policy full where nothing is said"
         )
-    if word in ("full", "none"):
-        facts.take("layout.recompute", word, "said.recompute")
-    elif word in ("selective", "sel"):
-        layers = option == "op" or "said.flavor" in facts.by_field
-        facts.take("layout.recompute", "selective-op" if layers else "selective", "said.recompute")
+    _policy(facts)
     for name, policy in (("said.recompute_full", "full"), ("said.recompute_selective", "selective")):
         held = facts.truth(name)
         if held is None and facts.value(name) is not None:
@@ -94,6 +90,30 @@ def _recompute(facts: JobFacts, family: Family) -> None:
         facts.take("layout.recompute", "none" if whole_file else "full", "said.recompute_method")
     if "said.recompute_modules" in facts.by_field:
         facts.take("layout.recompute", "none" if whole_file else "selective", "said.recompute_modules")
+
+
+def _policy(facts: JobFacts) -> None:
+    """The policy of recomputation that a word names; of one that is not known here nothing is concluded."""
+    word = str(facts.value("said.recompute") or "").lower().partition("ac.config")[0]
+    option = str(facts.value("said.recompute_option") or "")
+    if word in ("full", "none"):
+        facts.take("layout.recompute", word, "said.recompute")
+    elif word in ("selective", "sel"):
+        layers = option == "op" or "said.flavor" in facts.by_field
+        facts.take("layout.recompute", "selective-op" if layers else "selective", "said.recompute")
+    elif word:
+        facts.unknown.add("layout.recompute")  # nobody here knows how much it drops
+
+
+def _optimizer(facts: JobFacts, _: Family) -> None:
+    """The optimizer that a word of the Trainer names; one that is not known is AdamW, and said to be."""
+    word = str(facts.value("said.trainer_optimizer") or "").lower().replace("-", "_").rpartition(".")[2]
+    if not word:
+        return
+    if word in OPTIMIZERS:
+        facts.take("job.optimizer", OPTIMIZERS[word], "said.trainer_optimizer")
+    else:
+        facts.notes.append(f"{facts.by_field['said.trainer_optimizer'].source} is priced as AdamW")
 
 
 def _pipeline(facts: JobFacts, _: Family) -> None:
@@ -111,6 +131,10 @@ def _pipeline(facts: JobFacts, _: Family) -> None:
             f"{layers} layers, {pp} stages, {each} layers a chunk",
             like="said.layers_per_virtual_stage",
         )
+    each = facts.count("said.pipeline_microbatch")
+    if each and (pp or 1) > 1:  # what a rank holds at once is a part of its batch
+        facts.by_field.pop("layout.microbatch_size", None)
+        facts.take("layout.microbatch_size", each, "said.pipeline_microbatch")
     schedule = schedule_named(str(facts.value("layout.schedule") or ""))
     if "layout.schedule" in facts.by_field:
         fact = facts.by_field.pop("layout.schedule")
@@ -134,20 +158,33 @@ def _place(facts: JobFacts, name: str, line: int, file: str) -> None:
     facts.by_field[name] = replace(facts.by_field[name], line=line, file=file)
 
 
+_SEQUENCES = re.compile(r"(\d{1,9}) \* \w*sequence_length")
+"""Tokens of so many sequences, whatever their length."""
+
+
 def _sequence_parallel(facts: JobFacts, _: Family) -> None:
-    """Nanotron's modes of tensor parallelism, and how many tokens a microbatch of torchtitan has."""
+    """Nanotron's modes of tensor parallelism."""
     mode = facts.value("said.tp_mode")
     if mode is not None:
         facts.take("layout.sequence_parallel", str(mode).upper() == "REDUCE_SCATTER", "said.tp_mode")
-    tokens, length = whole_or_none(facts.value("said.microbatch_tokens")), facts.count("job.sequence_length")
-    if tokens and length and tokens % length == 0:
-        facts.put(
-            "layout.microbatch_size",
-            tokens // length,
-            "derived",
-            f"{tokens} tokens of {length}",
-            like="said.microbatch_tokens",
-        )
+
+
+def _tokens(facts: JobFacts, family: Family) -> None:
+    """Sequences of a microbatch and of a step, where files count them in tokens."""
+    usual: Any = family.defaults.get("job.sequence_length")
+    length = facts.count("job.sequence_length") or whole_or_none(usual)
+    counted = (
+        ("said.microbatch_tokens", "layout.microbatch_size"),
+        ("said.batch_tokens", "job.global_batch_size"),
+    )
+    for word, name in counted:
+        value = facts.value(word)
+        sequences = _SEQUENCES.fullmatch(str(value))
+        tokens = whole_or_none(value)
+        if sequences:
+            facts.put(name, int(sequences[1]), "derived", f"{value} tokens", like=word)
+        elif tokens and length and tokens % length == 0:
+            facts.put(name, tokens // length, "derived", f"{tokens} tokens of {length}", like=word)
 
 
 _OVERRIDES: Mapping[str, str] = {
@@ -202,10 +239,12 @@ _STEPS: tuple[Callable[[JobFacts, Family], None], ...] = (
     gpus_of_machines,
     _precision,
     _recompute,
+    _optimizer,
     zero,
     _pipeline,
     _lengths,
     _sequence_parallel,
+    _tokens,
     replicas_of_files,
     world,
     global_batch_of,

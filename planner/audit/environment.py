@@ -43,6 +43,12 @@ SLOWING = frozenset(variable.rule for variable in SLOW)
 """What audits call them."""
 
 
+INTERFACE = "NCCL_SOCKET_IFNAME"
+"""Which interface NCCL's sockets take."""
+OVER_SOCKETS = ("NCCL_IB_DISABLE", "NCCL_NET")
+"""Variables with which nodes exchange over sockets."""
+
+
 def set_variables(text: str, path: str) -> dict[str, Setting]:
     r"""Which of them a text sets, the last of several: of a script, a manifest, a program; not in comments.
 

@@ -47,6 +47,7 @@ _WHOLE = frozenset(
         "job.sequence_length",
         "said.nodes",
         "said.gpus_per_node",
+        "said.visible_gpus",
         "said.num_gpus",
         "said.machines",
         "said.replica_gpus",
@@ -150,6 +151,7 @@ def fields_recognised(settings: Iterable[Setting], family: Family) -> int:
     machines = (
         "said.nodes",
         "said.gpus_per_node",
+        "said.visible_gpus",
         "said.num_gpus",
         "said.machines",
         "said.gpu",

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from costmodel.layout import PLAIN_SCHEDULE
 from costmodel.parallel.divisions import BATCH, EXPERT_RANKS, HEADS, RANKS
 from planner.audit.contract_reading import contract_of
-from planner.audit.environment import SLOW
+from planner.audit.environment import INTERFACE, OVER_SOCKETS, SLOW, SlowVariable
 from planner.audit.job import Job
 from planner.audit.legal import KIND_OF, Finding, FindingKind, place_of, refusal_findings, rule_findings
 from planner.audit.read import Reading
@@ -306,11 +306,17 @@ def _slow_variables(reading: Reading) -> Iterator[Finding]:
             yield Finding(
                 kind="slow",
                 rule=variable.rule,
-                message=f"{variable.name} is {setting.value}: {variable.does}",
+                message=f"{variable.name} is {setting.value}: {variable.does}{_over(reading, variable)}",
                 fix=variable.fix,
                 file=setting.file,
                 line=setting.line,
             )
+
+
+def _over(reading: Reading, variable: SlowVariable) -> str:
+    """The interface that sockets are told to take, where nodes exchange over them."""
+    sockets = reading.slow_variables.get(INTERFACE)
+    return "" if sockets is None or variable.name not in OVER_SOCKETS else f", over {sockets.value}"
 
 
 _SHARDED = {"said.megatron_fsdp": "Megatron-FSDP", "said.torch_fsdp2": "torch FSDP2"}
@@ -398,9 +404,9 @@ def _beyond_peak(measured: Measured, request: PlanRequest, cluster: Cluster) -> 
     if highest <= limit:
         return
     if of_tokens is not None and tokens is not None and of_tokens > limit:
-        says = f"{tokens:,.0f} tokens/s per GPU"
+        says = f"{tokens:,.0f} tokens/s per GPU are"
     else:
-        says = f"a step of {format_seconds(pace.step_s)}" if pace else ""
+        says = f"a step of {format_seconds(pace.step_s)} is" if pace else "it is"
     shorter = next(
         (
             part
@@ -409,14 +415,21 @@ def _beyond_peak(measured: Measured, request: PlanRequest, cluster: Cluster) -> 
         ),
         None,
     )
-    would = (
-        "" if shorter is None else f" (at {shorter:,} it would be {highest * shorter / length / TERA:.0f})"
-    )
+    peak = limit / HIGHEST_SHARE_OF_PEAK
+    others = "the model, the batch, the GPU or their number"
+    if shorter is None:
+        fix = f"see what is not this job: the length, {others}"
+    else:
+        part = shorter / length
+        rate = "" if of_tokens is None or tokens is None else f"{tokens * part:,.0f} tokens/s, "
+        reached = f"{highest * part / TERA:.0f} TFLOP/s, {highest * part / peak:.0%} of the peak".replace(
+            "%", " %"
+        )
+        fix = f"the length may be {shorter:,}: {rate}{reached}; else see {others}"
     yield Finding(
         kind="measured",
         rule=IMPOSSIBLE_PACE,
-        message=f"the log's {says} are {highest / TERA:.0f} TFLOP/s of this model at {length:,} tokens: a "
-        f"{gpu.name} peaks at {limit / HIGHEST_SHARE_OF_PEAK / TERA:.0f}, and a training step reaches "
-        f"{limit / TERA:.0f}",
-        fix=f"see what is not this job: the length{would}, the model, the batch, the GPU or their number",
+        message=f"{says} {highest / TERA:.0f} TFLOP/s of this model at {length:,} tokens: {gpu.name} peaks "
+        f"at {peak / TERA:.0f}, and a training step reaches {limit / TERA:.0f}",
+        fix=fix,
     )

@@ -23,6 +23,7 @@ from costmodel.stack import stack as find_stack
 from costmodel.training.estimate import beyond_positions
 from planner.audit.adapters import StatedAdapter, stated_adapter
 from planner.audit.contract_reading import (
+    contract_of,
     engine_reading_of,
     model_as_built,
     recomputed_modules_of,
@@ -32,11 +33,11 @@ from planner.audit.facts import JobFacts
 from planner.audit.file_switches import kept_switches
 from planner.audit.given import given_by
 from planner.audit.layout import layout_of_files, value_of
-from planner.audit.offload import StatedOffload, stated_offload
+from planner.audit.offload import StatedOffload, rate_of_hosts, stated_offload
 from planner.audit.ranks import degrees_of_recipe
 from planner.audit.read import Reading
 from planner.audit.reinforcement import more_than_training
-from planner.audit.trainer_switches import beside_switches
+from planner.audit.trainer_switches import OVER_HALF, beside_switches, half_weights
 from planner.audit.unsettled import Unsettled, with_leanest
 from planner.audit.words import UNKNOWN
 from planner.engines.contract import EngineReading
@@ -45,7 +46,7 @@ from planner.engines.megatron_lm.stage_string import modules_of_string
 from planner.formats.settings import whole_or_none
 from planner.plan import PlanRequest
 from planner.questions.flags import Flags
-from planner.questions.training import understand
+from planner.questions.training import understand, understand_cluster
 from topology.base.counts import parse_count
 from topology.base.errors import InputError, UnknownNameError
 from topology.hardware.datasheets import default_gpu, sheet_named
@@ -144,6 +145,10 @@ def audited_job(reading: Reading, flags: Flags) -> Job:
         settings=(*flags.settings, *_node_size(facts, flags)),
     )
     try:
+        if asked.offload:
+            settings, why = rate_of_hosts(understand_cluster(asked))
+            asked = replace(asked, settings=(*asked.settings, *settings))
+            notes.assumed.extend([why] if why else [])
         understood = understand(asked, model=spec)
     except InputError as impossible:
         if adapter is None and offload is None:
@@ -157,6 +162,7 @@ def audited_job(reading: Reading, flags: Flags) -> Job:
     stated_layout = layout_of_files(reading, parsed, request)
     notes.assumed.extend(stated_layout.assumed)
     notes.unsettled.extend(stated_layout.unsettled)
+    request = _with_copied_heads(reading, request, stated_layout.layout, notes)
     notes.unsettled.extend(_absent_files(facts))
     batch = flags.global_batch_size and request.job.global_batch_size
     batch = batch or _batch(reading, parsed, stated_layout.layout, request.cluster.num_gpus, notes)
@@ -165,6 +171,8 @@ def audited_job(reading: Reading, flags: Flags) -> Job:
         for name in ("optimizer", "bucket_bytes", "mtp_layers")
         if (value := value_of(reading, parsed, f"job.{name}").value) is not None
     }
+    if "optimizer" in stated or half_weights(reading) is not None:
+        stated["optimizer"] = _optimizer(reading, request, stated.get("optimizer"), notes)
     stated["mtp_layers"] = (
         min(whole_or_none(stated.get("mtp_layers")) or 0, MOST_MTP_LAYERS) or request.job.mtp_layers
     )
@@ -413,8 +421,9 @@ def _gpu(reading: Reading, notes: _Notes) -> str:
 def _stack(reading: Reading, notes: _Notes) -> str:
     """The profile that prices the engine of the files."""
     name = reading.family.stack or "megatron-core"
-    if not reading.family.stack:
-        notes.take("stack", name, f"{reading.family.name} is priced as {name}")
+    if not reading.family.stack or reading.family.likened:
+        taken = None if reading.family.likened else name
+        notes.take("stack", taken, f"{reading.family.name} is priced as {name}")
     return name
 
 
@@ -433,6 +442,35 @@ def _node_size(facts: JobFacts, flags: Flags) -> tuple[str, ...]:
     if flags.cluster or flags.gpus or not each or not total or total % each or total == each:
         return ()
     return (f"cluster.gpus_per_node={each}", f"cluster.count={total // each}")
+
+
+def _with_copied_heads(
+    reading: Reading, request: PlanRequest, layout: ParallelLayout | None, notes: _Notes
+) -> PlanRequest:
+    """The request with a key-value head for every tensor rank, where its engine has copies of fewer.
+
+    Megatron-Core gives each rank a copy of a head that several share: it multiplies and keeps as much as with
+    a head of its own.
+    """
+    contract, heads = contract_of(reading), request.model.num_key_value_heads
+    copies = contract is not None and "kv-heads" in contract.runs and layout is not None
+    if layout is None or not copies or heads >= layout.tp or layout.tp % heads:
+        return request
+    times = layout.tp // heads
+    notes.assumed.append(f"{heads} key-value heads over tp {layout.tp}: each is priced on {times} ranks")
+    return replace(request, model=replace(request.model, num_key_value_heads=layout.tp))
+
+
+def _optimizer(reading: Reading, request: PlanRequest, name: Any, notes: _Notes) -> str:
+    """The optimizer of a whole model: that which files name, over weights as they are kept."""
+    named = str(name or request.job.optimizer)
+    if request.job.adapter is not None or request.job.offload is not None:
+        if named != request.job.optimizer:
+            notes.assumed.append(
+                f"{named} beside an adapter or an offload is priced as {request.job.optimizer}"
+            )
+        return request.job.optimizer
+    return OVER_HALF.get(named, named) if half_weights(reading) is not None else named
 
 
 def _batch(

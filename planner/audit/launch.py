@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
 from planner.audit.facts import fields_recognised, meaning
-from planner.audit.words import FAMILIES, MEGATRON_WORDS, Family
+from planner.audit.words import FAMILIES, MACHINE_WORDS, MEGATRON_WORDS, Family
 from planner.formats.settings import NOT_KNOWN, Setting
 from planner.formats.shell import UNKNOWN, Script, Started, Text, script_of_text
 
@@ -39,7 +39,14 @@ _SHORT_TRAINING = {
     "-ng": "num_gpus",
 }
 """Short flags of the scripts of Megatron-Bridge and NeMo, known by those of the batch."""
-_LAUNCHERS = ("torchrun", "deepspeed", "accelerate", "mpirun", "srun", "horovodrun")
+_LAUNCHERS = (
+    "torchrun", "deepspeed", "accelerate", "mpirun", "srun", "horovodrun", "llamafactory-cli", "axolotl",
+    "swift", "tune", "torch.distributed.launch", "torch.distributed.run",
+)  # fmt: skip
+LAUNCHED: Mapping[str, str] = {
+    **MACHINE_WORDS, "num_processes": "said.num_gpus", "num_machines": "said.machines",
+}  # fmt: skip
+"""What launchers and schedulers say of machines, whatever they start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +83,7 @@ def launch_of(text: str, given: Mapping[str, str], beside: Mapping[str, str]) ->
         commands.extend(_kept_command(values, given))
     lines = text.split("\n")
     launches = [launch for command in commands[:MOST_COMMANDS] if (launch := _launch(command, lines))]
-    machine = [*_directives(script), *_variables(script, machines_only=True)]
+    machine = [*_directives(script), *_variables(script, machines_only=True), *_visible(script)]
     if launches:
         best = max(launches, key=lambda launch: (launch.known, launch.sure, -launch.line))
         names = {setting.name for setting in best.settings}
@@ -105,6 +112,19 @@ def _family_of_flags(flags: Sequence[Setting]) -> Family:
         return claimed
     variables = FAMILIES[-1]
     return replace(variables, words={**MEGATRON_WORDS, **variables.words}) if flags else variables
+
+
+def machine_settings(script: Script) -> tuple[Setting, ...]:
+    """What a script says of how many GPUs it starts, where it hands the job itself to a file.
+
+    Its launchers' flags and the variables before their first word, the scheduler's lines, its own variables.
+    """
+    settings: list[Setting] = []
+    for command in script.started[:MOST_COMMANDS]:
+        if _is_launcher(command):
+            every = (*_of_node(command), *_assigned(command))
+            settings.extend(setting for setting in every if meaning(setting, LAUNCHED) is not None)
+    return (*settings, *_directives(script), *_variables(script, machines_only=True), *_visible(script))
 
 
 def client_of(text: str, given: Mapping[str, str]) -> dict[str, str] | None:
@@ -168,28 +188,79 @@ def _launch(command: Started, lines: Sequence[str]) -> Launch | None:
     """A command as a launch, if an engine knows its words."""
     if _is_client(command.words):
         return None
-    settings = settings_of_words(command.words, lines)
-    programs = [text.text for text in command.words if not text.text.startswith("-")][:12]
-    if any(
-        program.rpartition("/")[2] == "deepspeed" for program in programs[:4]
-    ):  # it counts those of a node
-        settings = tuple(
-            replace(setting, name="num_gpus_per_node") if setting.name == "num_gpus" else setting
-            for setting in settings
-        )
+    settings = _of_node(command, lines)
+    programs = _programs(command)
     family = family_of(settings, programs)
     if family is None:
         return None
-    assigned = [
-        Setting(name=name, value=text.text, line=text.line)
-        for name, text in command.assigned.items()
-        if text.known
-    ]
     known = fields_recognised(settings, family)
     enough = LEAST_WORDS if not family.serves else 1
     if known < enough and not (known and _is_launcher(command)):
         return None
-    return Launch((*settings, *assigned), family, command.line, known, command.sure)
+    return Launch((*settings, *_assigned(command)), family, command.line, known, command.sure)
+
+
+def _programs(command: Started) -> list[str]:
+    """The first words of a command that are no options."""
+    return [text.text for text in command.words if not text.text.startswith("-")][:12]
+
+
+def _of_node(command: Started, lines: Sequence[str] = ()) -> tuple[Setting, ...]:
+    """Flags of a command; those with which DeepSpeed counts GPUs are of a node, or of hosts that it lists."""
+    settings = settings_of_words(command.words, lines)
+    if not any(program.rpartition("/")[2] == "deepspeed" for program in _programs(command)[:4]):
+        return settings
+    renamed = (
+        replace(setting, name="num_gpus_per_node") if setting.name == "num_gpus" else setting
+        for setting in settings
+    )
+    return tuple(setting for flag in renamed for setting in (flag, *_included(flag)))
+
+
+def _included(setting: Setting) -> Iterator[Setting]:
+    """GPUs that ``--include`` names by host: ``localhost:0,1,2@other:0,1``."""
+    hosts = str(setting.value).split("@") if setting.name in ("include", "i") else []
+    gpus = [host.partition(":")[2].split(",") for host in hosts if ":" in host]
+    if gpus and len(gpus) == len(hosts):
+        yield replace(setting, name="num_gpus", value=sum(map(len, gpus)))
+
+
+def _assigned(command: Started) -> list[Setting]:
+    """Variables that are set before the first word of a command, with the GPUs that it is shown."""
+    settings = [
+        Setting(name=name, value=text.text, line=text.line)
+        for name, text in command.assigned.items()
+        if text.known
+    ]
+    shown = command.assigned.get(VISIBLE)
+    if shown is not None and shown.known and _takes_all(command):
+        settings.append(_count_of_visible(shown))
+    return settings
+
+
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+_TAKE_ALL = ("llamafactory-cli", "axolotl", "accelerate", "deepspeed")
+"""Launchers that start a process on every GPU that they are shown, where no word counts them."""
+
+
+def _takes_all(command: Started) -> bool:
+    """Whether a command starts a process on every GPU that it sees."""
+    return any(program.rpartition("/")[2] in _TAKE_ALL for program in _programs(command)[:4])
+
+
+def _count_of_visible(shown: Text) -> Setting:
+    """How many GPUs a list of them has."""
+    count = len([part for part in shown.text.strip("'\"").split(",") if part.strip()])
+    how = f"{VISIBLE} {shown.text}"
+    return Setting(name="visible_gpus", value=count or NOT_KNOWN, line=shown.line, how=how)
+
+
+def _visible(script: Script) -> list[Setting]:
+    """GPUs that a script shows to all that it starts, if a command of it takes them all."""
+    values = script.names.values.get(VISIBLE, ())
+    if len(values) != 1 or not values[0].known or not any(map(_takes_all, script.started)):
+        return []
+    return [_count_of_visible(values[0])]
 
 
 def _flags_in_variables(script: Script, lines: Sequence[str]) -> list[Setting]:

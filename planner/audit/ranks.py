@@ -26,6 +26,14 @@ def gpus_of_machines(facts: JobFacts, family: Family) -> None:
             "a GPU for each task",
             like="said.tasks_per_node",
         )
+    elif facts.count("said.visible_gpus") and "said.gpus_per_node" not in facts.unknown:
+        facts.put(
+            "said.gpus_per_node",
+            facts.count("said.visible_gpus"),
+            "derived",
+            facts.by_field["said.visible_gpus"].source,
+            like="said.visible_gpus",
+        )
     workers = _workers(str(facts.value("said.workers") or ""))
     if workers:
         facts.put("said.nodes", workers, "derived", f"{workers} workers", like="said.workers")
@@ -176,6 +184,10 @@ def _dp_of_world(facts: JobFacts, family: Family, world: int, others: int) -> No
         )
         return
     facts.put("layout.dp", dp, "derived", f"{world} GPUs over tp·pp·cp = {others}", like="cluster.num_gpus")
+    copies = whole_or_none(facts.value("said.dp_replicate")) or 1
+    if copies > 1 and dp % copies == 0 and facts.value("layout.zero_stage") == 3:
+        source = f"dp {dp} over {copies} replicas"
+        facts.put("layout.shard_degree", dp // copies, "derived", source, like="said.dp_replicate")
 
 
 def world(facts: JobFacts, family: Family) -> None:

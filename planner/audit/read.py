@@ -13,7 +13,15 @@ from costmodel.kernels.precisions import config_words
 from planner.audit.conclusions import conclude
 from planner.audit.environment import set_variables
 from planner.audit.facts import JobFacts, fields_recognised, job_facts_of, meaning
-from planner.audit.launch import UNTOLD, Launch, family_of, launch_of, launch_of_page
+from planner.audit.launch import (
+    LAUNCHED,
+    UNTOLD,
+    Launch,
+    family_of,
+    launch_of,
+    launch_of_page,
+    machine_settings,
+)
 from planner.audit.manifests import script_of
 from planner.audit.words import FAMILIES, MACHINE_WORDS, UNKNOWN, Family, family_named, family_of_package
 from planner.engines.accelerate import ARGUMENTS
@@ -215,10 +223,10 @@ def _read(name: str, text: str, given: Mapping[str, str], beside: Mapping[str, s
         )
     if kind == "log":
         return _of_log(path, text, given)
-    unread = family_of_package(text)
-    if unread is not None:
-        return Reading(JobFacts(), unread, {path: kind})
-    return _of_configuration(path, recipe, text, kind, given)
+    package = family_of_package(text)
+    if package is not None and package.unread:
+        return Reading(JobFacts(), package, {path: kind})
+    return _of_configuration(path, recipe, text, kind, given, package)
 
 
 _ANSWER_KEYS = frozenset({"schema_version", "request"})
@@ -244,10 +252,15 @@ def _refuse_answer(path: str, text: str) -> None:
         )
 
 
-def _of_configuration(path: str, recipe: str, text: str, kind: Kind, given: Mapping[str, str]) -> Reading:
-    """Settings of a file that is no script: Python, TOML, YAML, JSON."""
+def _of_configuration(
+    path: str, recipe: str, text: str, kind: Kind, given: Mapping[str, str], package: Family | None
+) -> Reading:
+    """Settings of a file that is no script: Python, TOML, YAML, JSON; of a package's, all its functions."""
     doubts: list[str] = []
-    if kind == "python":
+    if kind == "python" and package is not None and not recipe:
+        parts = [setting for part in recipes_of(text, path) for setting in part.settings]
+        settings = list({setting.name: setting for setting in reversed(parts)}.values())[::-1]
+    elif kind == "python":
         chosen = _recipe(recipes_of(text, path), recipe, path, doubts)
         settings = list(chosen.settings)
     elif kind == "json":
@@ -266,7 +279,7 @@ def _of_configuration(path: str, recipe: str, text: str, kind: Kind, given: Mapp
         if "said.nodes" not in facts.by_field:
             facts.unknown.add("said.nodes")  # the controller's number of pods
         return Reading(facts, launch.family, {path: kind}, None, doubts, settings=tuple(settings))
-    family = family_of(settings) or _by_name(settings)
+    family = package or family_of(settings) or _by_name(settings)
     facts = job_facts_of(settings, family, path)
     named = models_named(text) if kind == "python" else set()
     if family.recipes and len(named) == 1:
@@ -374,7 +387,7 @@ def _of_script(
     others = {name: other for name, other in beside.items() if other is not text}
     launch, script = launch_of(text, given, others) if kind == "shell" else launch_of_page(text, given, line)
     if launch is None:
-        facts = JobFacts()
+        facts = job_facts_of(machine_settings(script), replace(FAMILIES[-1], words=LAUNCHED), path)
         doubts = [*_doubts_of(script), f"{path} states no layout: its settings come from elsewhere"]
         _add_named_precision(facts, path, script.sourced, doubts)
         return Reading(facts, FAMILIES[-1], {path: kind}, None, doubts)
@@ -478,6 +491,7 @@ def _together(readings: list[Reading]) -> Reading:
     order = sorted(readings, key=lambda reading: ranks.index(next(iter(reading.kinds.values()))))
     first = order[0]
     named = [reading for reading in order if reading.family not in (UNKNOWN, FAMILIES[-1])]
+    named.sort(key=lambda reading: reading.family.launches)
     telling = next((reading for reading in (*named, *order) if reading.facts.by_field), None)
     telling = named[0] if named and (telling is None or telling not in named) else telling or first
     whole = Reading(JobFacts(), telling.family)

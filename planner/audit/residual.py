@@ -17,6 +17,7 @@ from costmodel.ops.layer import model_flop_per_step
 from planner.audit.changes import Running, running_of
 from planner.audit.job import audited_job
 from planner.audit.legal import rule_findings, stops
+from planner.audit.link_rate import LinkRate, rate_that_explains
 from planner.audit.read import Reading
 from planner.formats.step_lines import Pace, Work
 from planner.plan import PlanRequest
@@ -82,6 +83,7 @@ class Residual:
         unstated: What nobody stated, in words.
         candidates: Values of it whose band holds the measurement, the closest first.
         slowed_by: Variables of the environment that slow the job down by what nothing prices.
+        link: The rate of a link at which the job would be as slow; None where no rate explains it.
     """
 
     measured_s: float
@@ -89,6 +91,7 @@ class Residual:
     unstated: tuple[str, ...] = ()
     candidates: tuple[Suspect, ...] = ()
     slowed_by: tuple[str, ...] = ()
+    link: LinkRate | None = None
 
     @property
     def is_explained(self) -> bool:
@@ -138,18 +141,31 @@ def _words(residual: Residual) -> Iterator[str]:
         return
     if residual.unstated:
         yield f"{head}: doubt first what no file states: {', '.join(residual.unstated)}"
-    share = f"{format_seconds(residual.open_s)} of {measured}"
-    if residual.open_s > 0 and residual.slowed_by:
-        yield f"{share} are in no price: {', '.join(residual.slowed_by)} may be the cause, so measure without"
-    elif residual.open_s > 0:
-        yield (
-            f"{share} are explained by none of your flags: look at the network (plan bench on its nodes), "
-            "other jobs on it, the input pipeline, and clocks"
-        )
+    if residual.open_s > 0:
+        yield from _slower(residual)
     elif not residual.unstated and residual.is_within_twice_the_band:
         yield f"{head}: it is inside the band taken twice, so the prediction may be too long for this job"
     elif not residual.unstated:
         yield f"{head}: the log is of another job, or counts its steps or tokens otherwise"
+
+
+def _slower(residual: Residual) -> Iterator[str]:
+    """Sentences of a step that is slower than the flags of its job deserve: what else would make it so."""
+    measured, predicted = format_seconds(residual.measured_s), format_seconds(residual.predicted.step_time_s)
+    share = f"{format_seconds(residual.open_s)} of {measured}"
+    head = f"measured {measured} is {three_digits(residual.factor)} × the predicted {predicted}"
+    link = "" if residual.link is None else f"; {residual.link.words}"
+    if residual.slowed_by:
+        names = ", ".join(residual.slowed_by)
+        yield f"{head}{link}: {share} are in no price, {names} may be the cause, so measure without"
+        return
+    if link:
+        yield f"{head}{link}, none of your flags does"
+    price = f", {residual.link.flag} prices it" if residual.link and residual.link.flag else ""
+    yield (
+        f"{share} are explained by none of your flags: look at the network (plan bench on its nodes{price}), "
+        "other jobs on it, the input pipeline, and clocks"
+    )
 
 
 def work_of_step(request: PlanRequest) -> Work:
@@ -194,7 +210,10 @@ def residual_of(
     candidates = sorted(
         _candidates(reading, now, flags, unstated, pace, cal), key=lambda candidate: candidate.distance
     )
-    return replace(residual, unstated=tuple(unstated.values()), candidates=tuple(candidates[:MOST_NAMED]))
+    link = None if candidates else rate_that_explains(now, pace.step_s)
+    return replace(
+        residual, unstated=tuple(unstated.values()), candidates=tuple(candidates[:MOST_NAMED]), link=link
+    )
 
 
 def is_gpu_assumed(reading: Reading, flags: Flags) -> bool:

@@ -26,6 +26,8 @@ _STAGE_OF_SHARDING: Mapping[str, int] = {
     "3": 0,
     "4": 3,
 }
+_STAGE_OF_KIND: Mapping[str, int] = {"fsdp": 3, "hsdp": 3, "ddp": 0}
+"""Kinds of data parallelism of OLMo-core."""
 
 
 def zero(facts: JobFacts, family: Family) -> None:
@@ -117,12 +119,16 @@ def _fsdp(facts: JobFacts, family: Family) -> None:
         kept = str(facts.value("said.reshard") or "").lower() == "never"
         source = facts.by_field["said.reshard" if kept else "said.dp_shard"].source
         facts.put("layout.zero_stage", 2 if kept else 3, "stated", f"FSDP, {source}", like="said.dp_shard")
+    elif facts.value("said.data_parallel") in _STAGE_OF_KIND:
+        stage = _STAGE_OF_KIND[str(facts.value("said.data_parallel"))]
+        facts.take("layout.zero_stage", stage, "said.data_parallel")
     elif str(facts.value("said.distributed_type") or "").upper() == "MULTI_GPU":
         facts.take("layout.zero_stage", 0, "said.distributed_type")
     elif facts.value("said.fsdp_axis") is not None:
         facts.take("layout.zero_stage", 3, "said.fsdp_axis")
-    if str(facts.value("said.strategy") or "").startswith("fsdp"):
-        facts.take("layout.zero_stage", 3, "said.strategy")
+    strategy = str(facts.value("said.strategy") or "").lower().rpartition(".")[2]
+    if "fsdp" in strategy or strategy.startswith("ddp"):
+        facts.take("layout.zero_stage", 3 if "fsdp" in strategy else 0, "said.strategy")
     named = _STAGE_IN_NAME.search(str(facts.value("said.deepspeed") or "").rpartition("/")[2])
     if named and "layout.zero_stage" not in facts.by_field:
         facts.put(
@@ -132,6 +138,19 @@ def _fsdp(facts: JobFacts, family: Family) -> None:
             f"by the name of {facts.value('said.deepspeed')}",
             like="said.deepspeed",
         )
-        facts.notes.append(
-            f"the ZeRO stage is read from the name of {facts.value('said.deepspeed')}: name that file too"
-        )
+        name = str(facts.value("said.deepspeed"))
+        if "offload" in name.rpartition("/")[2].lower():
+            _offload_of_name(facts, int(named.group(1)))
+        if name.lower().endswith((".json", ".yaml", ".yml")):
+            facts.notes.append(f"the ZeRO stage is read from the name of {name}: name that file too")
+
+
+def _offload_of_name(facts: JobFacts, stage: int) -> None:
+    """What a DeepSpeed file that only its name tells keeps on the host: the optimizer, parameters at stage 3.
+
+    So have LLaMA-Factory (examples/deepspeed) and the presets of ms-swift (swift/config/zero3_offload.json).
+    """
+    source = f"by the name of {facts.value('said.deepspeed')}"
+    facts.put("said.offload_optimizer", "cpu", "derived", source, like="said.deepspeed")
+    if stage == 3:
+        facts.put("said.offload_param", "cpu", "derived", source, like="said.deepspeed")

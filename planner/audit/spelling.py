@@ -47,8 +47,15 @@ def spelled_change(reading: Reading, fields: tuple[tuple[str, Any], ...]) -> tup
 
 
 def spelled_words(reading: Reading, words: Mapping[str, Any], gone: tuple[str, ...]) -> tuple[str, ...]:
-    """Words of a contract as the file has them: with its own names where it has them, in its own style."""
+    """Words of a contract as the file has them: with its own names where it has them, in its own style.
+
+    None where one of them is lacking of the program that starts the engine, and is not its default.
+    """
     known = CONTRACTS[reading.family.engine].words
+    lacking = [word for word in words if word in reading.family.lacks]
+    if any(not _is_default(known[word].default, words[word]) for word in lacking):
+        return ()
+    words = {word: value for word, value in words.items() if word not in lacking}
     by_path = {".".join(setting.path): setting.name for setting in reading.settings}
     by_last_part = {path.rpartition(".")[2]: name for path, name in by_path.items()}
     prefix = next(
@@ -66,6 +73,17 @@ def spelled_words(reading: Reading, words: Mapping[str, Any], gone: tuple[str, .
         name(word) if value is True else f"{name(word)} {_plain(value)}" for word, value in words.items()
     ]
     return tuple(_styled(reading, word) for word in (*written, *(f"-{name(word)}" for word in gone)))
+
+
+def _is_default(default: Any, value: Any) -> bool:
+    """Whether a value is what an engine takes without the word."""
+    return list(value) == list(default) if isinstance(default, list | tuple) else bool(value == default)
+
+
+def _underscored(reading: Reading) -> bool:
+    """Whether flags of the files join their words with underscores, as those of dataclasses do."""
+    names = [setting.name.lstrip("-") for setting in reading.settings if not setting.name.isupper()]
+    return any("_" in name for name in names) and not any("-" in name for name in names)
 
 
 def _plain(value: Any) -> str:
@@ -146,7 +164,8 @@ def spelled_names(reading: Reading, spellings: Mapping[str, str], text: str) -> 
     flags = kind in ("shell", "page", "log") or any("-" in name for name in spellings.values())
 
     def named(match: re.Match[str]) -> str:
-        name = spellings.get(match[0], match[1] if flags else match[1].replace("-", "_"))
+        plain = match[1] if flags and not _underscored(reading) else match[1].replace("-", "_")
+        name = spellings.get(match[0], plain)
         return f"--{name.lstrip('-')}" if flags else name
 
     return re.sub(r"--([a-z0-9-]+)", named, text)
@@ -174,6 +193,7 @@ def _styled(reading: Reading, word: str) -> str:
         kind = "json"  # no command overrides what stands in such a file
     if kind in ("shell", "page", "log"):
         dashes = _kind(reading) == "megatron" and "." not in name and not name.isupper()
+        dashes = dashes and not _underscored(reading)
         flag = (
             name
             if name.isupper() or ("." in name and "=" in name)

@@ -37,6 +37,12 @@ BESIDE: Mapping[str, str] = {
     "enable_liger_kernel": "norms, rotary positions and activations of Liger too, priced as without them",
 }
 """What words do beside their switch."""
+HALF: Mapping[str, str] = {"gradient_dtype": "bf16"}
+"""What torch makes of weights in sixteen bits: gradients that are no wider."""
+OVER_HALF: Mapping[str, str] = {"adamw": "adamw-pure-bf16", "adamw-8bit": "adamw-8bit-no-master"}
+"""Optimizers over such weights, which keep no master copy of them."""
+_SHARDING = ("said.deepspeed", "said.fsdp", "said.launcher_config", "said.distributed_type")
+"""Words of what shards a job, which keeps a wider copy of what it shards."""
 OTHERS = ("said.other_attention", "said.kernels")
 """Words of kernels that nothing prices."""
 
@@ -66,6 +72,26 @@ def trainer_switches(reading: Reading) -> Iterator[StatedSwitch]:
         fact = reading.facts.by_field.get(word)
         if fact is not None and (truth_of(fact.value) or _names_a_kind(fact.value)):
             yield StatedSwitch(name=name, value=value, fact=fact)
+    half = half_weights(reading)
+    if half is not None:
+        yield from (StatedSwitch(name=name, value=value, fact=half) for name, value in HALF.items())
+
+
+def half_weights(reading: Reading) -> JobFact | None:
+    """The word with which weights are loaded and updated in sixteen bits; None where they are sharded."""
+    facts = reading.facts
+    if facts.count("layout.zero_stage") or any(name in facts.by_field for name in _SHARDING):
+        return None
+    for setting in reading.settings:
+        text = str(setting.value).strip("'\"").lower().rpartition(".")[2]
+        is_half = text in ("bf16", "bfloat16", "auto") or truth_of(setting.value)
+        if setting.path[-1] in reading.family.half_weights and is_half:
+            source = f"{setting.name} {setting.value}"
+            return JobFact(
+                name="switch.gradient_dtype", value="bf16", line=setting.line, source=source,
+                file=setting.file, word=setting.name,
+            )  # fmt: skip
+    return None
 
 
 def _names_a_kind(value: Scalar) -> bool:

@@ -41,10 +41,14 @@ class Verdict:
     @property
     def words(self) -> str:
         """It in a line."""
-        ground = (
+        return "; ".join((f"{self.word}, {self.ground}", *self.why))
+
+    @property
+    def ground(self) -> str:
+        """What the word carries: a log, or a chance."""
+        return (
             "as the log shows" if self.basis == "measured" else f"{format_chance(self.chance)} chance of OOM"
         )
-        return "; ".join((f"{self.word}, {ground}", *self.why))
 
     @property
     def fits(self) -> bool | None:

@@ -29,6 +29,7 @@ class Family:
     Attributes:
         name: What its engine is called.
         stack: The profile that prices it; empty where none does.
+        likened: Whether that is the profile of another engine, which it is only like.
         engine: Whose contract reads and writes it (`planner.engines.contracts`); empty where none does.
         marks: Any of these ends of names makes a file one of this family, together with one of `programs` if
             those are not empty.
@@ -40,13 +41,17 @@ class Family:
         recipes: Whether its files change a recipe that they do not show.
         packages: Packages that only its files name: one of them makes a file one of this family.
         sets: Words of its engine that its launcher or base file sets where a file does not.
+        launches: Whether its words are of what runs any program: another family's file stands over it.
+        lacks: Words of its engine that its launcher does not take: no change says them.
         one_queue: Fields of which one that is on needs ``CUDA_DEVICE_MAX_CONNECTIONS=1``.
+        half_weights: Words with which weights are in sixteen bits, and updated so where nothing shards them.
         unread: Whether its files are only told from those of others: nothing of them is priced.
         generates: Whether its steps generate answers beside their training: nothing of them is priced.
     """
 
     name: str
     stack: str = ""
+    likened: bool = False
     engine: str = ""
     marks: tuple[str, ...] = ()
     programs: tuple[str, ...] = ()
@@ -58,6 +63,9 @@ class Family:
     packages: tuple[str, ...] = ()
     sets: Mapping[str, object] = field(default_factory=dict)
     one_queue: tuple[str, ...] = ()
+    half_weights: tuple[str, ...] = ()
+    lacks: tuple[str, ...] = ()
+    launches: bool = False
     unread: bool = False
     generates: bool = False
 
@@ -92,7 +100,7 @@ def _family(entry: dict[str, Any], groups: Mapping[str, Mapping[str, str]]) -> F
     named = entry.pop("contracts", ())
     words = {word: stated for name in named for word, stated in words_of_contract(CONTRACTS[name]).items()}
     words |= {word: stated for group in entry.pop("words") for word, stated in groups[group].items()}
-    for name in ("marks", "programs", "packages", "one_queue"):
+    for name in ("marks", "programs", "packages", "one_queue", "half_weights", "lacks"):
         entry[name] = tuple(entry.get(name, ()))
     return Family(**entry, words=words)
 
@@ -109,6 +117,8 @@ PREFERENCE: Mapping[str, tuple[str, ...]] = {
     word: tuple(values) for word, values in _TABLE["preference"].items()
 }
 """Words of steps that are more than training, with the values that say so; empty for any."""
+OPTIMIZERS: Mapping[str, str] = {word: name for name, words in _TABLE["optimizers"].items() for word in words}
+"""Optimizers of the cost model, by words of the Trainer and of tools over it."""
 PARENTS: Mapping[str, Mapping[str, object]] = _TABLE["parents"]
 """What recipes state that others are made from."""
 

@@ -3,7 +3,8 @@
 Read are assignments of plain values to attributes (``cfg.model.tp = 8``) and keyword arguments of nested
 calls (``Config(training=TrainingConfig(seq_len=4096))``), function by function; a function that calls another
 one of the file has its settings too. A name that is given a value once in the file, outside of any branch, is
-that value; what a branch or a loop sets is not known.
+that value; what a branch or a loop sets is not known. A member of an enumeration (``Mode.full``) is its name,
+and a class that builds itself under a name (``ModelConfig.small_7B(…)``) is one setting called as the class.
 """
 
 from __future__ import annotations
@@ -26,6 +27,10 @@ MOST_PRODUCT = 10**30
 MOST_STATEMENTS = 20_000
 _WITH = re.compile(r"(?:^|[._])with_(\w+)$")
 """A function that wraps a recipe to change one setting: ``with_global_batch_size(recipe(), 4096)``."""
+_CLASS = re.compile(r"[A-Z][A-Za-z0-9]*[a-z][A-Za-z0-9]*")
+"""A name of a class, as Python's style has them."""
+CLASS = "__class__"
+"""The last part of the setting that says of which class a table is: ``peft = LoraConfig(r=8)``."""
 _GPUS = re.compile(r"(?:^|_)(\d{1,6})x?_?gpus?(?:_|$)")
 
 
@@ -90,6 +95,28 @@ def _fill_constants(module: ast.Module) -> None:
         for field, part in ast.iter_fields(node):
             if isinstance(part, ast.Name) and not _stored(part) and part.id in values:
                 setattr(node, field, values[part.id])
+    _fill_handed(nodes)
+
+
+def _fill_handed(nodes: list[ast.AST]) -> None:
+    """Put values in place of attributes of an argument that are called as one keyword of the file."""
+    arguments = {node.arg for node in nodes if isinstance(node, ast.arg)}
+    keywords: dict[str, list[ast.Constant]] = {}
+    for node in nodes:
+        if isinstance(node, ast.keyword) and node.arg is not None:
+            plain = _plain(node.value)
+            if type(plain) is int:
+                handed = ast.Constant(plain, lineno=node.value.lineno, col_offset=0)
+                keywords.setdefault(node.arg, []).append(handed)
+    values = {
+        name: given[0] for name, given in keywords.items() if len({constant.value for constant in given}) == 1
+    }
+    for node in nodes:
+        for field, part in ast.iter_fields(node):
+            if isinstance(part, ast.Attribute) and isinstance(part.value, ast.Name):
+                handed_over = part.value.id in arguments and isinstance(part.ctx, ast.Load)
+                if handed_over and part.attr in values:
+                    setattr(node, field, values[part.attr])
 
 
 def _stored(node: ast.Name) -> bool:
@@ -189,8 +216,9 @@ def _is_main(node: ast.If) -> bool:
 def _assigned(target: ast.expr, value: ast.expr, functions: _Functions, depth: int) -> list[Setting]:
     """``a.b.c = value``: the first part is the variable's own name."""
     name = _dotted(target)
-    if name is None:
-        return []
+    if name is None:  # model, tokenizer = Class.from_pretrained(…)
+        several = isinstance(target, ast.Tuple) and isinstance(value, ast.Call)
+        return _call(value, "", functions, depth) if several and isinstance(value, ast.Call) else []
     inside = name.partition(".")[2]
     if isinstance(value, ast.Call):
         text = _only_text(value)
@@ -216,15 +244,36 @@ def _call(call: ast.Call, prefix: str, functions: _Functions, depth: int) -> lis
     name = _dotted(call.func)
     if name is not None and name in functions and depth < 8:
         settings.extend(_of_function(functions[name], functions, depth + 1))
+    settings.extend(_of_class(call.func, prefix))
+    if prefix and isinstance(call.func, ast.Name) and _CLASS.fullmatch(call.func.id):
+        settings.append(Setting(name=f"{prefix}.{CLASS}", value=call.func.id, line=call.lineno))
+    if isinstance(call.func, ast.Attribute) and isinstance(call.func.value, ast.Call):  # Config(…).with_x(…)
+        settings.extend(_call(call.func.value, prefix, functions, depth + 1))
     for argument in call.args:
         if isinstance(argument, ast.Call):
             settings.extend(_call(argument, prefix, functions, depth + 1))
         elif name is not None and isinstance(argument, ast.Constant):
             _add_argument(argument, name, prefix, settings)
+        settings.extend(_of_class(argument, prefix))
     for keyword in call.keywords:
         if keyword.arg is not None:
             settings.extend(_value(keyword.value, f"{prefix}.{keyword.arg}".lstrip("."), functions, depth))
     return settings[:MOST_SETTINGS]
+
+
+def _of_class(node: ast.expr, prefix: str) -> list[Setting]:
+    """What is taken of a class by its name: a member of an enumeration, a model of a known size."""
+    member = _member(node)
+    if member is None or not isinstance(node, ast.Attribute) or not isinstance(node.value, ast.Name):
+        return []
+    return [Setting(name=f"{prefix}.{node.value.id}".lstrip("."), value=member, line=node.lineno)]
+
+
+def _member(node: ast.expr) -> str | None:
+    """The name that is taken of a class: ``full`` of ``Mode.full``; None of anything else."""
+    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+        return node.attr if _CLASS.fullmatch(node.value.id) else None
+    return None
 
 
 def _add_argument(argument: ast.Constant, name: str, prefix: str, settings: list[Setting]) -> None:
@@ -244,7 +293,7 @@ def _value(node: ast.expr, inside: str, functions: _Functions, depth: int) -> li
     if isinstance(node, ast.Call):
         named = _named_only(node, functions)
         return (
-            [Setting(name=inside, value=named, line=node.lineno)]
+            [Setting(name=inside, value=named, line=node.lineno), *_of_class(node.func, inside)]
             if named
             else _call(node, inside, functions, depth + 1)
         )
@@ -288,7 +337,11 @@ def _named_only(call: ast.Call, functions: _Functions) -> str | None:
 
 
 def _plain(node: ast.expr) -> Scalar | EllipsisType:
-    """A literal; ``...`` for what is computed."""
+    """A literal, or a member of an enumeration; ``...`` for what is computed."""
+    if (member := _member(node)) is not None:
+        return member
+    if (sequences := _sequences(node)) is not None:
+        return sequences
     try:
         value = _product(node) if isinstance(node, ast.BinOp) else ast.literal_eval(node)
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
@@ -312,12 +365,27 @@ MOST_PARTS = 512
 """Of a list, and of each list in it."""
 
 
+def _sequences(node: ast.expr) -> str | None:
+    """Tokens of so many sequences whose length stands elsewhere: ``2 * common.max_sequence_length``."""
+    if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Mult):
+        return None
+    for count, length in ((node.left, node.right), (node.right, node.left)):
+        whole = isinstance(count, ast.Constant) and type(count.value) is int and count.value < MOST_PRODUCT
+        if whole and isinstance(length, ast.Attribute) and length.attr.endswith("sequence_length"):
+            return f"{count.value} * {length.attr}"  # type: ignore[attr-defined]
+    return None
+
+
 def _product(node: ast.expr) -> int:
-    """The value of a product of whole numbers: ``8 * 1024``."""
+    """The value of a product or a quotient of whole numbers: ``8 * 1024``, ``128 // 32``."""
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
         product = _product(node.left) * _product(node.right)
         if abs(product) < MOST_PRODUCT:
             return product
+    elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.FloorDiv):
+        dividend, divisor = _product(node.left), _product(node.right)
+        if divisor > 0:
+            return dividend // divisor
     elif isinstance(node, ast.Constant) and type(node.value) is int:
         return node.value
     raise ValueError

@@ -59,7 +59,7 @@ def _words_of_gpus() -> re.Pattern[str]:
     words = (name for name in known if not name.isdigit())
     longest_first = sorted(words, key=lambda name: (-len(name), name))
     spelled = "|".join(re.escape(name).replace(r"\-", "[-_ ]?") for name in longest_first)
-    detail = r"(?:[-_ ](?:(?:sxm|pcie)\d?|nvl|\d{2,3} ?gb))*"
+    detail = r"(?:(?:[-_ ]|, )(?:(?:sxm|pcie)\d?|nvl|\d{2,3} ?gi?b?))*"
     named = rf"(?<![a-z0-9])(?:{spelled}){detail}"
     return re.compile(rf"({named}|{counted})(?![a-z0-9])", re.IGNORECASE)
 
@@ -69,6 +69,8 @@ def gpus_in_text(text: str) -> tuple[str, ...]:
 
     >>> gpus_in_text("8x NVIDIA H100-SXM5-80GB"), gpus_in_text("H200-NVL, or GB200_NVL72")
     (('h100-sxm',), ('h200-nvl', 'gb200'))
+    >>> gpus_in_text("llama_a100_40g.sh"), gpus_in_text("a100, 80 GB")
+    (('a100-sxm-40gb',), ('a100-sxm-80gb',))
     """
     return tuple(
         dict.fromkeys(filter(None, (_spoken(match[1]) for match in _words_of_gpus().finditer(text))))
@@ -77,6 +79,7 @@ def gpus_in_text(text: str) -> tuple[str, ...]:
 
 def _spoken(words: str) -> str:
     """The part that words of a text name: by a short name, else by itself; "" where it could be several."""
+    words = re.sub(r",? ?(\d{2,3}) ?gi?b?$", r" \1gb", words, flags=re.IGNORECASE)
     short = {normalize(alias): name for alias, name in gpu_aliases().items()}
     meant = parts_named(words, gpu_sheets().values())
     if normalize(words) in short:

@@ -8,16 +8,17 @@ from typing import Any
 from app.quantities import format_share
 from app.reports.answer import Answer, Facts, Lines, Section, Table, json_text
 from app.reports.audit.facts import fact_record, facts_table, file_and_line
+from app.reports.audit.summary import change_words, cluster_words, headline_of, model_words, summary_of
 from app.reports.plan_headline import cluster_of
 from costmodel.estimate import Estimate
 from costmodel.evidence.table import RUNS, unmeasured
 from costmodel.layout import layout_words
 from costmodel.memory.fit import fit_of, fit_text
-from costmodel.models.spec import ModelSpec
 from costmodel.ops.layer import model_flop_per_step
 from planner.audit.audit import Audit
 from planner.audit.changes import Change
 from planner.audit.facts import JobFact
+from planner.audit.link_rate import LinkRate
 from planner.audit.residual import Residual
 from planner.plan import Plan, PlanRequest
 from topology.base.units import TERA, format_bytes, format_chance, format_seconds
@@ -45,24 +46,17 @@ def audit_answer(audit: Audit) -> Answer:
         sections.append(_changes_table(audit))
     if audit.doubts:
         sections.append(Lines(title="Taken for granted", lines=audit.doubts))
-    if audit.doubted:  # what was assumed, or the log, cannot be: said first
-        sections.insert(0, Lines(title="Doubt first", lines=audit.doubted))
+    sections.insert(0, Lines(title="", lines=summary_of(audit)))
     if audit.residual is not None and not audit.residual.refutes:
         after = next(at for at, section in enumerate(sections) if section.title == "Times") + 1
         sections.insert(after, Lines(title="Measured beside predicted", lines=audit.residual.words))
     document = audit_document(audit)
     return Answer(
-        headline=_headline(audit),
+        headline=headline_of(audit),
         sections=tuple(sections),
         document=lambda: json_text(document),
         records=tuple(document["facts"]),
     )
-
-
-def _headline(audit: Audit) -> str:
-    """What was read, in a line."""
-    names = ", ".join(path.rpartition("/")[2] for path in audit.reading.kinds)
-    return f"{names}: a job of {audit.reading.family.name}"
 
 
 def _files(audit: Audit) -> Facts:
@@ -73,8 +67,8 @@ def _files(audit: Audit) -> Facts:
     if audit.job.layout is not None and audit.job.request is not None:
         request = audit.job.request
         pairs.append(("layout", layout_words(audit.job.layout)))
-        pairs.append(("on", f"{request.cluster.num_gpus} × {request.cluster.nodes[0].gpu}"))
-        pairs.append(("model", _model_words(request.model)))
+        pairs.append(("on", cluster_words(request)))
+        pairs.append(("model", model_words(request.model)))
         for name in ("adapter", "offload"):
             part = getattr(request.job, name)
             if part is not None:
@@ -82,13 +76,6 @@ def _files(audit: Audit) -> Facts:
     if audit.job.missing:
         pairs.append(("missing", ", ".join(audit.job.missing)))
     return Facts(title="", pairs=tuple(pairs))
-
-
-def _model_words(model: ModelSpec) -> str:
-    """A model by its name, one that has none by its sizes."""
-    if model.name != "unnamed":
-        return model.name
-    return f"{model.num_layers} layers of {model.hidden_size}, as the file sizes it"
 
 
 def _shown(audit: Audit) -> list[JobFact]:
@@ -170,7 +157,7 @@ def _changes_table(audit: Audit) -> Table:
             _signed_bytes(change.memory_change_bytes),
             format_chance(change.out_of_memory_chance),
             "all" if change.whole else "alone",
-            _set(change) or _unwritten(audit),
+            change_words(change) or _unwritten(audit),
         )
         for change in audit.changes
     )
@@ -191,13 +178,6 @@ def memory_words(estimate: Estimate, request: PlanRequest | None) -> str:
     band = f"{format_bytes(estimate.memory_lower_bytes)} to {format_bytes(estimate.memory_upper_bytes)}"
     of = "" if request is None else f" of {format_bytes(cluster_of(request).gpu.memory_bytes)}"
     return f"{peak} predicted{of}, 80 % band {band}"
-
-
-def _set(change: Change) -> str:
-    """Words to write, each with its value on one line, then those to take away."""
-    result = [word.replace(" ", "\u00a0") for word in change.set]
-    gone = [f"without\u00a0{change.remove[0]}", *change.remove[1:]] if change.remove else []
-    return " ".join((*result, *gone))
 
 
 def _unwritten(audit: Audit) -> str:
@@ -230,6 +210,7 @@ def audit_document(audit: Audit) -> dict[str, Any]:
     if name:
         document["model"]["name"] = name
     document["facts"] = [fact_record(fact) for fact in _shown(audit)]
+    document["summary"] = list(summary_of(audit))
     document["findings"] = [
         {"kind": f.kind, "rule": f.rule, "message": f.message, "fix": f.fix, "file": f.file, "line": f.line}
         for f in audit.findings
@@ -262,6 +243,7 @@ def _residual_record(residual: Residual | None) -> dict[str, Any] | None:
     return {
         "open_s": residual.open_s, "factor": residual.factor, "inside_band": residual.is_explained,
         "unstated": list(residual.unstated), "words": list(residual.words),
+        "link": _link_record(residual.link),
         "candidates": [
             {"what": candidate.what, "value": candidate.value, "flag": candidate.flag,
              "step_time_s": candidate.estimate.step_time_s, "lower_s": candidate.estimate.lower_s,
@@ -269,6 +251,13 @@ def _residual_record(residual: Residual | None) -> dict[str, Any] | None:
             for candidate in residual.candidates
         ],
     }  # fmt: skip
+
+
+def _link_record(link: LinkRate | None) -> dict[str, Any] | None:
+    """The rate of links that would explain a slow step."""
+    if link is None:
+        return None
+    return {"of": link.of, "bytes_per_s": link.bytes_per_s, "taken_bytes_per_s": link.taken_bytes_per_s}
 
 
 def _measured_record(audit: Audit) -> dict[str, Any] | None:

@@ -61,7 +61,6 @@ def told(audit: Audit, rule: str) -> Finding:
           "--context-parallel-size")),
         ("--fp8-format e4m3 --fp8-recipe mxfp8", "illegal", "precision-hardware",
          "leave --fp8-format and --fp8-recipe out, or a GPU with mxfp8 tensor cores"),
-        ("--tensor-model-parallel-size 16 --sequence-parallel", "unpriced", "kv-heads", ""),
         ("--recompute-num-layers 2", "contradiction", "recompute-idle",
          "set --recompute-granularity, or leave --recompute-num-layers out"),
     ],

@@ -1,0 +1,177 @@
+"""What to know of an audited job before all else: a few sentences, the worst first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from app.quantities import format_share
+from app.reports.plan_headline import cluster_of
+from costmodel.layout import layout_words
+from costmodel.memory.fit import fit_of
+from costmodel.models.spec import ModelSpec
+from planner.audit.audit import Audit
+from planner.audit.changes import Change
+from planner.audit.environment import SLOWING
+from planner.audit.legal import Finding
+from planner.plan import PlanRequest
+from topology.base.counts import counted
+from topology.base.units import format_bytes, format_seconds
+
+MOST_SENTENCES = 3
+"""What a person reads before scrolling: with the headline, five lines."""
+EVEN = 0.5
+"""Chance of OOM beyond which a job sooner runs out of memory than not."""
+LONGEST_CHANGE = 120
+"""Letters of a change that stands in a sentence; longer ones are in their table alone."""
+
+
+def headline_of(audit: Audit) -> str:
+    """What was read, and which job it is, in a line."""
+    first, *others = (path.rpartition("/")[2] for path in audit.reading.kinds)
+    names = f"{first} and {len(others)} more" if others else first
+    engine = audit.reading.family
+    unnamed = not engine.engine and set(audit.reading.kinds.values()) == {"log"}
+    whose = "a log that names no engine" if unnamed else f"a job of {engine.name}"
+    request, layout = audit.job.request, audit.job.layout
+    if request is None or layout is None:
+        return f"{names}: {whose}"
+    parts = (request.job.adapter, request.job.offload)
+    beside = [
+        f"{name} {part.words}" for name, part in zip(("adapter", "offload"), parts, strict=True) if part
+    ]
+    trained = f"{model_words(request.model)} on {cluster_words(request)}"
+    shards = layout.effective_shard_degree
+    sharded = f" · shards over {shards}" if layout.zero_stage and 1 < shards < layout.replicas else ""
+    job = request.job
+    batch = f"{counted(job.global_batch_size, 'sequence')} of {counted(job.sequence_length, 'token')}"
+    return ", ".join((f"{names}: {whose}", trained, f"{layout_words(layout)}{sharded}", batch, *beside))
+
+
+def model_words(model: ModelSpec) -> str:
+    """A model by its name, one that has none by its sizes."""
+    if model.name != "unnamed":
+        return model.name
+    return f"{model.num_layers} layers of {model.hidden_size}, as the file sizes it"
+
+
+def cluster_words(request: PlanRequest) -> str:
+    """How many GPUs of which kind."""
+    return f"{request.cluster.num_gpus} × {request.cluster.nodes[0].gpu}"
+
+
+def summary_of(audit: Audit) -> tuple[str, ...]:
+    """The first sentences about a job: why it is not priced or started, whether it fits, what slows it."""
+    findings = audit.findings
+    others = [finding for finding in findings if finding.rule not in SLOWING]
+    fits, distance = tuple(_memory(audit)), tuple(_distance(audit))
+    ran = audit.memory is not None and audit.memory.basis == "measured"
+    behind = audit.slower_by is not None and audit.slower_by > 0 and not audit.tied
+    lost = distance if ran and behind else ()
+    sentences = [
+        *_unpriced(audit),
+        *_sentences(findings, "illegal", "open", "unpriced"),
+        *_sentences(findings, "measured"),
+        *audit.doubted,
+        *(fits if audit.fits is not True else ()),
+        *_environment(findings),
+        *_sentences(findings, "contradiction"),
+        *_measured(audit),
+        *lost,  # of a job that ran it is no news that it fits
+        *(fits if audit.fits is True else ()),
+        *distance,
+        *_sentences(others, "slow"),
+    ]
+    return tuple(dict.fromkeys(sentences))[:MOST_SENTENCES] or ("read: nothing of it can be judged",)
+
+
+def _unpriced(audit: Audit) -> Iterator[str]:
+    """What nobody said, or why such a job has no price."""
+    flags = [name for name in audit.job.missing if name.startswith("--")]
+    if flags:
+        why = next((doubt for doubt in audit.doubts if "give --model" in doubt and "--model" in flags), "")
+        yield f"not priced yet: give {' and '.join(flags)}{f'; {why}' if why else ''}"
+    yield from (f"not priced: it is not {text}" for text in audit.job.missing if not text.startswith("--"))
+
+
+def _sentences(findings: Iterable[Finding], *kinds: str) -> Iterator[str]:
+    """Findings of some kinds, each with what helps."""
+    words = {"measured": "impossible as printed", "open": "may stop"}
+    for finding in findings:
+        if finding.kind in kinds:
+            way = f"; {finding.fix}" if finding.fix else ""
+            yield f"{words.get(finding.kind, finding.kind)}: {finding.message}{way}"
+
+
+def _environment(findings: Iterable[Finding]) -> Iterator[str]:
+    """Variables that slow the job down, all in one sentence."""
+    slow = [finding for finding in findings if finding.rule in SLOWING]
+    if slow:
+        yield f"slow: {'; '.join(finding.message for finding in slow)}: {', '.join(f.fix for f in slow)}"
+
+
+def _memory(audit: Audit) -> Iterator[str]:
+    """Whether the job fits; where it sooner does not, the smallest change with which it does."""
+    verdict, request = audit.memory, audit.job.request
+    if verdict is None or request is None:
+        return
+    way = tuple(_way_to_fit(audit)) if verdict.word != "fits" else ()
+    if verdict.basis == "measured" or audit.predicted is None:
+        yield "; ".join((verdict.words, *way))
+        return
+    word, peak = verdict.word, format_bytes(audit.predicted.peak_memory_bytes)
+    sooner = "runs out of memory" if verdict.chance > EVEN else "fits"
+    fit = f"{word}, and sooner {sooner} than not" if word == "tight" else word
+    capacity = format_bytes(cluster_of(request).gpu.memory_bytes)
+    says = f"{fit}: {peak} predicted of {capacity}, {verdict.ground}"
+    why = verdict.why[:1] if word == "not settled" else ()
+    yield "; ".join((says, *why, *way))
+
+
+def _way_to_fit(audit: Audit) -> Iterator[str]:
+    """The change of fewest words with which a job surely fits, the fastest of those.
+
+    Else the best layout, where the files can be told it; where nothing surely fits, the change that comes
+    closest to it, if the job then sooner fits than not.
+    """
+    assert audit.memory is not None  # noqa: S101 - asked of a job that is judged
+    short = [change for change in audit.changes if 0 < len(change_words(change)) <= LONGEST_CHANGE]
+    fitting = [change for change in short if fit_of(change.out_of_memory_chance) == "fits"]
+    best, way = audit.best, next((change for change in audit.changes if change.whole and change.set), None)
+    if fitting:
+        change = min(fitting, key=lambda each: (len(each.set) + len(each.remove), -each.seconds_gained))
+        yield f"{change_words(change)} takes {format_bytes(change.peak_memory_bytes)}"
+    elif best is not None and way is not None and fit_of(best.estimate.out_of_memory_chance) == "fits":
+        yield f"{layout_words(best.layout)} takes {format_bytes(best.estimate.peak_memory_bytes)}"
+    elif short and audit.memory.chance > EVEN:
+        change = min(short, key=lambda each: each.out_of_memory_chance)
+        if change.out_of_memory_chance < EVEN:
+            yield f"{change_words(change)} takes {format_bytes(change.peak_memory_bytes)}"
+
+
+def _measured(audit: Audit) -> Iterator[str]:
+    """The measured step beside its prediction."""
+    if audit.residual is not None and not audit.residual.refutes and audit.is_measured_possible:
+        yield audit.residual.words[0]
+
+
+def _distance(audit: Audit) -> Iterator[str]:
+    """How far the job is from the best, and the way there."""
+    predicted, best = audit.predicted, audit.best
+    if audit.slower_by is None or predicted is None or best is None:
+        return
+    whole = next((change for change in audit.changes if change.whole), None)
+    words = "" if whole is None else change_words(whole)
+    way = f": {words}" if 0 < len(words) <= LONGEST_CHANGE else ""
+    note = f" ({audit.distance_note})" if audit.distance_note else ""
+    yield (
+        f"a step takes {format_seconds(audit.step_time_s or predicted.step_time_s)} {audit.basis}, "
+        f"{format_share(audit.slower_by, signed=True)} over the best, "
+        f"{format_seconds(best.estimate.step_time_s)} predicted{note}{way}"
+    )
+
+
+def change_words(change: Change) -> str:
+    """Words to write, each with its value on one line, then those to take away."""
+    result = [word.replace(" ", "\u00a0") for word in change.set]
+    gone = [f"without\u00a0{change.remove[0]}", *change.remove[1:]] if change.remove else []
+    return " ".join((*result, *gone))

@@ -1,0 +1,539 @@
+"""What a person reads of an audit before scrolling: five lines, and the exit code beside them.
+
+Files are made up in the forms of public reports; what is right of each stands in its test.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from app.commands.audit.answer import fails
+from app.errors import FAILED_AUDIT
+from app.reports.answer import render
+from app.reports.audit.report import audit_answer, audit_document
+from app.reports.audit.summary import MOST_SENTENCES
+from planner.audit.audit import Audit, audited, calibration_of
+from planner.audit.read import read_texts
+from planner.audit.spelling import spelled_words
+from planner.questions.flags import Flags
+
+TITAN = """\
+[model]
+name = "llama3"
+flavor = "8B"
+[training]
+local_batch_size = 1
+seq_len = 8192
+[parallelism]
+data_parallel_shard_degree = -1
+[activation_checkpoint]
+mode = "selective"
+selective_ac_option = "op"
+"""
+TITAN_LOG = "[rank0]: step: {step}  loss:  9.4  memory: 26.47GiB(33.47%)  tps: 1,786  mfu: 10.46%\n"
+MEGATRON = """\
+export CUDA_DEVICE_MAX_CONNECTIONS=1
+torchrun --nproc_per_node 8 --nnodes {nodes} pretrain_gpt.py --num-layers {layers} --hidden-size 4096 \\
+  --ffn-hidden-size 11008 --num-attention-heads 32 --swiglu --untie-embeddings-and-output-weights \\
+  --seq-length 2048 --micro-batch-size 1 --global-batch-size 128 --bf16 --vocab-size 32000 {more}
+"""
+RAN = "--use-distributed-optimizer --recompute-granularity full --recompute-method uniform --recompute-num-layers 1"
+MEGATRON_LOG = " iteration {step}/ 1000 | elapsed time per iteration (ms): {ms} | global batch size: 128 |\n"
+
+
+def audit(texts: dict[str, str], **flags: str) -> Audit:
+    """The audit of texts with flags."""
+    reading, asked = read_texts(texts), Flags(**flags)
+    return audited(reading, asked, calibration_of(reading, asked))
+
+
+def first_lines(found: Audit) -> str:
+    """The first five lines as a terminal of 110 columns shows them, in one, and the exit code after them."""
+    lines = render(audit_answer(found), "table", width=110).splitlines()[:5]
+    return " ".join(" ".join((*lines, f"exit {FAILED_AUDIT if fails(found, None) else 0}")).split())
+
+
+def megatron(*, nodes: int = 2, layers: int = 32, more: str = RAN) -> str:
+    return MEGATRON.format(nodes=nodes, layers=layers, more=more)
+
+
+def titan_log() -> str:
+    return "".join(TITAN_LOG.format(step=step) for step in (10, 20, 30))
+
+
+def test_the_headline_names_the_job() -> None:
+    """Engine, model, GPUs and layout: who reads no further knows whether it was read right."""
+    lines = first_lines(audit({"run.sh": megatron()}, gpu="h100-sxm"))
+    assert "a job of Megatron-LM, 32 layers of 4096" in lines
+    assert "on 16 × h100-sxm, dp 16 · ZeRO-1 · recompute layers" in lines
+
+
+def test_a_slow_step_that_no_flag_explains_names_the_link_that_would() -> None:
+    """8B on four nodes at 1,786 tokens/s a GPU: 4.59 s, 3.5 × the flags' (torchtitan#708); NICs of 140 Gbit/s a node."""
+    found = audit({"titan.toml": TITAN, "run.log": titan_log()}, gpu="h100-sxm", gpus="32")
+    lines = first_lines(found)
+    assert "measured 4.59 s is 3.4" in lines
+    assert "none of your flags does" in lines
+    assert found.residual is not None
+    assert found.residual.link is not None
+    assert found.residual.link.bytes_per_s * 8 / 1e9 == pytest.approx(140, rel=0.1)
+    assert "4.59 s measured, +354" in lines
+    assert lines.endswith("exit 0")
+
+
+def test_the_rate_of_a_link_is_the_one_at_which_the_job_takes_so_long() -> None:
+    """Solved backwards: with it said on the command line the prediction is the measurement."""
+    texts = {
+        "run.sh": megatron(),
+        "run.log": "".join(MEGATRON_LOG.format(step=n, ms=9_000) for n in range(3)),
+    }
+    found = audit(texts, gpu="h100-sxm")
+    assert found.residual is not None
+    link = found.residual.link
+    assert link is not None
+    assert link.of == "node"
+    setting = link.flag.removeprefix("--set ")
+    there = audited(
+        read_texts(texts),
+        Flags(gpu="h100-sxm", settings=(setting,)),
+        calibration_of(read_texts(texts), Flags(gpu="h100-sxm")),
+    )
+    assert there.predicted is not None
+    assert there.predicted.step_time_s == pytest.approx(9.0, rel=0.02)
+
+
+def test_of_one_node_the_link_among_its_gpus_is_named() -> None:
+    """No NIC is in the way of a job of one node."""
+    slow = "".join(MEGATRON_LOG.format(step=n, ms=60_000) for n in range(3))
+    found = audit({"run.sh": megatron(nodes=1), "run.log": slow}, gpu="h100-sxm")
+    assert found.residual is not None
+    link = found.residual.link
+    assert link is None or link.of == "GPU"
+
+
+def test_a_job_that_does_not_fit_is_told_its_smallest_change() -> None:
+    """States of 7B kept whole on GPUs of 40 GB, whatever the length (Megatron-LM#606); few words fix it."""
+    lines = first_lines(audit({"run.sh": megatron(nodes=1, more="")}, gpu="a100-sxm-40gb"))
+    assert "does not fit" in lines
+    assert "predicted of 40 GiB" in lines
+    assert " takes " in lines
+    assert lines.endswith(f"exit {FAILED_AUDIT}")
+
+
+def test_a_job_that_its_engine_stops_at_is_illegal_in_the_first_sentence() -> None:
+    """46 layers over four stages (ms-swift#5737)."""
+    lines = first_lines(
+        audit({"run.sh": megatron(layers=46, more=f"--pipeline-model-parallel-size 4 {RAN}")}, gpu="h100-sxm")
+    )
+    assert "illegal: 46 layers do not divide by pp 4" in lines
+    assert lines.endswith(f"exit {FAILED_AUDIT}")
+
+
+@pytest.mark.parametrize("variable", ["NCCL_P2P_DISABLE", "CUDA_LAUNCH_BLOCKING"])
+def test_a_fault_of_the_environment_stands_before_what_is_well(variable: str) -> None:
+    """70 times slower with it (LlamaFactory#3499): it comes before the word that the job fits."""
+    lines = first_lines(audit({"run.sh": f"export {variable}=1\n{megatron()}"}, gpu="h100-sxm"))
+    assert f"slow: {variable} is 1" in lines
+    assert f"unset {variable}" in lines
+    assert lines.index("slow:") < lines.index("fits")
+
+
+def test_what_is_missing_is_asked_for_in_the_first_sentence() -> None:
+    """A file without GPUs."""
+    lines = first_lines(audit({"titan.toml": TITAN}))
+    assert "not priced yet: give --gpus" in lines
+
+
+def test_the_document_has_the_sentences_too() -> None:
+    """What a person reads first a program reads first."""
+    found = audit({"run.sh": megatron()}, gpu="h100-sxm")
+    summary = audit_document(found)["summary"]
+    assert 0 < len(summary) <= MOST_SENTENCES
+    assert summary[0].startswith("fits: ")
+
+
+OLMO = """\
+from olmo_core.config import DType
+from olmo_core.internal.experiment import build_config, main
+from olmo_core.train.train_module import TransformerActivationCheckpointingMode as _
+
+{constants}
+
+def build_model_config(common):
+    return TransformerConfig.olmo2_32B(vocab_size=common.tokenizer.padded_vocab_size())
+
+def build_train_module_config(common):
+    return TransformerTrainModuleConfig(
+        rank_microbatch_size={microbatch},
+        max_sequence_length=common.max_sequence_length,
+        compile_model=True,
+        optim=AdamWConfig(lr=6e-4, compile=False),
+        dp_config=TransformerDataParallelConfig(
+            name=DataParallelType.hsdp, param_dtype=DType.bfloat16, reduce_dtype=DType.float32, num_replicas={replicas}),
+        ac_config={recompute},
+    )
+
+def build_trainer_config(common):
+    return TrainerConfig(save_folder="/x").with_callback("profiler", ProfilerCallback(enabled=False))
+
+if __name__ == "__main__":
+    main(config_builder=partial(build_config, {length}global_batch_size={batch}, model_config_builder=build_model_config))
+"""
+FULL = "TransformerActivationCheckpointingConfig({how}TransformerActivationCheckpointingMode.full)"
+
+
+def olmo(**parts: str) -> str:
+    """A script of OLMo-core: everything is a keyword argument of some function of it."""
+    usual = {
+        "constants": "LENGTH = 4096", "microbatch": "1 * 4096", "replicas": "8", "length": "",
+        "batch": "2048 * LENGTH", "recompute": FULL.format(how=""),
+    }  # fmt: skip
+    return OLMO.format(**{**usual, **parts})
+
+
+@pytest.mark.parametrize(
+    ("parts", "microbatch", "length"),
+    [
+        ({}, 1, 4096),
+        ({"microbatch": "2 * common.max_sequence_length"}, 2, 4096),
+        ({"recompute": FULL.format(how="mode="), "replicas": "64 // 8"}, 1, 4096),
+        (
+            {
+                "constants": "LENGTH = 8192",
+                "length": "max_sequence_length=LENGTH, ",
+                "microbatch": "common.max_sequence_length",
+            },
+            1,
+            8192,
+        ),
+    ],
+)
+def test_keyword_arguments_of_olmo_core_are_a_job(
+    parts: dict[str, str], microbatch: int, length: int
+) -> None:
+    """32B over eight replicas of 16 GPUs, batches in tokens; a length that nobody states is `build_config`'s 4,096."""
+    found = audit({"olmo.py": olmo(**parts)}, gpus="128", gpu="h100-sxm")
+    layout, request = found.job.layout, found.job.request
+    assert layout is not None
+    assert request is not None
+    assert (layout.dp, layout.zero_stage, layout.shard_degree) == (128, 3, 16)
+    assert (layout.microbatch_size, layout.recompute) == (microbatch, "full")
+    assert (request.job.sequence_length, request.job.global_batch_size) == (length, 2048)
+    assert request.model.name == "olmo-2-32b"
+    lines = first_lines(found)
+    assert "a job of OLMo-core, olmo-2-32b on 128 × h100-sxm" in lines
+    assert f"shards over 16, 2,048 sequences of {length:,} tokens" in lines
+
+
+def test_what_olmo_core_recomputes_of_modules_is_not_settled() -> None:
+    """Nothing is recomputed without a word; of chosen modules nobody here knows how much."""
+    chosen = FULL.format(how="mode=").replace(".full", ".selected_modules")
+    jobs = [
+        audit({"olmo.py": olmo(recompute=text)}, gpus="128", gpu="h100-sxm").job for text in ("None", chosen)
+    ]
+    assert [job.layout.recompute for job in jobs if job.layout is not None] == ["none", "none"]
+    assert ["layout.recompute" in job.open_fields for job in jobs] == [False, True]
+
+
+AUTOMODEL = """\
+step_scheduler: {global_batch_size: 64, local_batch_size: 2}
+model:
+  _target_: nemo_automodel.NeMoAutoModelForCausalLM.from_pretrained
+  pretrained_model_name_or_path: Qwen/Qwen3-30B-A3B
+distributed: {STRATEGY, tp_size: 1, PIPELINE, ep_size: EP, activation_checkpointing: true}
+packed_sequence: {packed_sequence_size: 4096}
+"""
+
+
+@pytest.mark.parametrize("strategy", ["strategy: fsdp2", "_target_: nemo_automodel.fsdp2.FSDP2Manager"])
+def test_a_file_of_automodel_is_read_as_its_own(strategy: str) -> None:
+    """Its ``local_batch_size`` is not torchtitan's; it is priced like that engine, and never surely out of memory."""
+    text = AUTOMODEL.replace("STRATEGY", strategy).replace("PIPELINE", "pp_size: 1").replace("EP", "8")
+    found = audit({"m.yaml": text}, gpus="8", gpu="h100-sxm")
+    layout = found.job.layout
+    assert layout is not None
+    assert (layout.ep, layout.dp, layout.zero_stage, layout.microbatch_size) == (8, 8, 3, 2)
+    assert layout.recompute == "full"
+    assert "NeMo AutoModel is priced as torchtitan" in found.job.assumed
+    assert found.fits is not False
+    lines = first_lines(found)
+    assert "a job of NeMo AutoModel, qwen3-30b-a3b on 8 × h100-sxm" in lines
+    assert lines.endswith("exit 0")
+
+
+def test_a_stage_of_automodel_holds_a_part_of_its_batch() -> None:
+    """``pp_microbatch_size`` is what goes through a pipeline at once."""
+    pipeline = "pp_size: 2, pipeline: {pp_microbatch_size: 1}"
+    text = AUTOMODEL.replace("STRATEGY", "strategy: fsdp2").replace("PIPELINE", pipeline).replace("EP", "1")
+    layout = audit({"m.yaml": text}, gpus="8", gpu="h100-sxm").job.layout
+    assert layout is not None
+    assert (layout.pp, layout.dp, layout.microbatch_size) == (2, 4, 1)
+
+
+def test_an_adapter_of_automodel_is_read() -> None:
+    """``peft`` is a table whose target is the adapter's class."""
+    peft = (
+        "peft: {_target_: nemo_automodel._peft.lora.PeftConfig, match_all_linear: true, dim: 16, alpha: 32}\n"
+    )
+    text = (
+        AUTOMODEL.replace("STRATEGY", "strategy: fsdp2").replace("PIPELINE", "pp_size: 1").replace("EP", "1")
+    )
+    request = audit({"m.yaml": text + peft}, gpus="8", gpu="h100-sxm").job.request
+    assert request is not None
+    assert request.job.adapter is not None
+    assert request.job.adapter.words == "lora:r=16,targets=attention+mlp,alpha=32"
+
+
+AXOLOTL = """\
+base_model: Qwen/Qwen2.5-7B-Instruct
+sequence_len: {length}
+micro_batch_size: 1
+gradient_accumulation_steps: 1
+optimizer: {optimizer}
+bf16: {half}
+flash_attention: true
+gradient_checkpointing: {checkpointing}
+"""
+
+
+def axolotl(**parts: object) -> str:
+    usual = {"length": 4096, "optimizer": "adamw_torch", "half": "auto", "checkpointing": "true"}
+    return AXOLOTL.format(**{**usual, **parts})
+
+
+def test_what_a_file_says_of_kernels_hides_no_change() -> None:
+    """FlashAttention of an Axolotl file: Accelerate is told no kernel, and the layout can change all the same."""
+    found = audit({"x.yaml": axolotl(length=4096, checkpointing="false")}, gpus="1", gpu="h100-sxm")
+    words = [word for change in found.changes for word in change.set]
+    assert "gradient_checkpointing: true" in words
+    assert "gradient_checkpointing: true takes" in first_lines(found)
+
+
+@pytest.mark.parametrize(
+    ("word", "name"),
+    [
+        ("adamw_torch_fused", "adamw"),
+        ("paged_adamw_8bit", "adamw-8bit"),
+        ("adamw_bnb_8bit", "adamw-8bit"),
+        ("adafactor", "adafactor"),
+    ],
+)
+def test_the_optimizer_of_a_trainers_file_is_read(word: str, name: str) -> None:
+    """Moments of eight bits are a sixth of AdamW's states; a paged optimizer keeps as much."""
+    job = audit({"x.yaml": axolotl(optimizer=word, half="false")}, gpus="8", gpu="h100-sxm").job
+    assert job.request is not None
+    assert job.request.job.optimizer == name
+
+
+def test_an_optimizer_that_nobody_knows_is_said_to_be_adamw() -> None:
+    found = audit({"x.yaml": axolotl(optimizer="q_apollo")}, gpus="8", gpu="h100-sxm")
+    assert any("q_apollo is priced as AdamW" in doubt for doubt in found.doubts)
+
+
+@pytest.mark.parametrize("half", ["auto", "true", "false"])
+def test_weights_of_sixteen_bits_are_updated_as_they_are(half: str) -> None:
+    """Axolotl loads a model in ``bf16``; torch's AdamW over it keeps 8 bytes a parameter, gradients included."""
+    found = audit({"x.yaml": axolotl(half=half)}, gpus="1", gpu="h100-sxm")
+    assert found.job.request is not None
+    assert found.predicted is not None
+    assert found.job.request.job.optimizer == ("adamw" if half == "false" else "adamw-pure-bf16")
+    gib = found.predicted.peak_memory_bytes / 2**30
+    assert gib > 100 if half == "false" else 55 < gib < 80
+    assert (found.fits is False) is (half == "false")
+
+
+def test_weights_that_are_sharded_have_a_wider_copy() -> None:
+    """DeepSpeed's bf16 optimizer and FSDP keep one; so does LLaMA-Factory without ``pure_bf16``."""
+    zero = {"x.yaml": axolotl() + "deepspeed: z3.json\n", "z3.json": '{"zero_optimization": {"stage": 3}}'}
+    factory = "model_name_or_path: Qwen/Qwen2.5-7B\nfinetuning_type: full\ncutoff_len: 2048\nbf16: true\n"
+    factory += "per_device_train_batch_size: 1\n"
+    jobs = [
+        audit(texts, gpus="8", gpu="h100-sxm").job.request
+        for texts in (zero, {"f.yaml": factory}, {"f.yaml": factory + "pure_bf16: true\n"})
+    ]
+    assert [one.job.optimizer for one in jobs if one is not None] == ["adamw", "adamw", "adamw-pure-bf16"]
+
+
+BOX = """\
+name = "one box"
+fabric = "ethernet"
+[[nodes]]
+gpu = "rtx-4090"
+count = 1
+gpus_per_node = 8
+scaleup = "pcie"
+scaleup_bandwidth_bytes_per_s = "24 GB/s"
+host_bandwidth_bytes_per_s = "24 GB/s"
+nics_per_node = 1
+nic_bandwidth_bytes_per_s = "10 Gbit/s"
+"""
+
+
+def test_an_offload_on_a_machine_of_unknown_memory_is_priced(tmp_path: Path) -> None:
+    """How fast a host updates decides no memory: 8B with all on the host took 13 GB a card (LlamaFactory#5977)."""
+    box = tmp_path / "box.toml"
+    box.write_text(BOX, encoding="utf-8")
+    factory = "model_name_or_path: meta-llama/Meta-Llama-3-8B-Instruct\nfinetuning_type: full\n"
+    factory += "deepspeed: off.json\ncutoff_len: 1024\nper_device_train_batch_size: 1\nfp16: true\n"
+    zero = (
+        '{"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu"}, '
+        '"offload_param": {"device": "cpu"}}, "fp16": {"enabled": "auto"}}'
+    )
+    found = audit({"f.yaml": factory, "off.json": zero}, cluster=str(box))
+    assert found.predicted is not None
+    assert found.predicted.peak_memory_bytes / 2**30 == pytest.approx(13.5, rel=0.1)
+    assert any("host memory" in doubt for doubt in found.doubts)
+    assert found.fits is not False
+
+
+SWIFT = """\
+NPROC_PER_NODE=8 NNODES={nodes} megatron sft --model Qwen/Qwen3-30B-A3B --tensor_model_parallel_size {tp} \\
+  --expert_model_parallel_size 8 --micro_batch_size 1 --global_batch_size 64 --sequence_parallel true \\
+  --max_length {length} --recompute_granularity full --recompute_method uniform --recompute_num_layers 1
+"""
+
+
+def test_changes_of_ms_swift_are_in_its_own_spelling_and_words() -> None:
+    """Its flags are fields of a dataclass: underscores, no ``cp_comm_type``, no Megatron-FSDP."""
+    found = audit({"s.sh": SWIFT.format(nodes=2, tp=2, length=32768)}, gpu="h100-sxm")
+    words = [word for change in found.changes for word in (*change.set, *change.remove)]
+    assert words
+    assert not [word for word in words if "-" in word.split(" ")[0].lstrip("-")]
+    assert not [word for word in words if "cp_comm_type" in word or "fsdp" in word]
+
+
+def test_a_word_that_a_launcher_lacks_and_its_engine_takes_without_it_is_left_out() -> None:
+    """Context parallelism of ms-swift goes over point-to-point sends, which is Megatron-LM's default."""
+    reading = read_texts({"s.sh": SWIFT.format(nodes=2, tp=2, length=32768)})
+    cp = {"--context-parallel-size": 2, "--cp-comm-type": ["p2p"]}
+    assert spelled_words(reading, cp, ()) == ("--context_parallel_size 2",)
+    assert spelled_words(reading, {**cp, "--cp-comm-type": ["a2a"]}, ()) == ()
+
+
+WRAPPERS = {
+    "accelerate launch --num_processes 8 -m axolotl.cli.train x.yaml": 8,
+    "accelerate launch --num_processes 8 --mixed_precision bf16 -m axolotl.cli.train x.yaml": 8,
+    "torchrun --nproc_per_node=8 --nnodes=2 -m axolotl.cli.train x.yaml": 16,
+    "python -m torch.distributed.launch --nproc_per_node 4 train.py x.yaml": 4,
+    "deepspeed --include localhost:0,1,2 train.py --config x.yaml": 3,
+    "#SBATCH --nodes=4\n#SBATCH --gpus-per-node=8\nsrun axolotl train x.yaml": 32,
+    "export CUDA_VISIBLE_DEVICES=0,1\naxolotl train x.yaml": 2,
+    "CUDA_VISIBLE_DEVICES=0,1,2,3 axolotl train x.yaml": 4,
+    "NNODES=2 NPROC_PER_NODE=4 llamafactory-cli train x.yaml": 8,
+}
+
+
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+def test_gpus_that_stand_in_the_wrapping_script_count(wrapper: str) -> None:
+    """The script hands the job to a file and says no more than on how many GPUs."""
+    found = audit({"run.sh": f"#!/bin/bash\n{wrapper}\n", "x.yaml": axolotl()}, gpu="h100-sxm")
+    assert found.reading.family.name == "Axolotl"
+    assert found.job.request is not None
+    assert found.job.request.cluster.num_gpus == WRAPPERS[wrapper]
+    assert f"on {WRAPPERS[wrapper]} × h100-sxm" in first_lines(found)
+
+
+def test_gpus_that_only_a_run_knows_are_asked_for() -> None:
+    """As many as ``nvidia-smi`` lists."""
+    text = "N=$(nvidia-smi -L | wc -l)\ntorchrun --nproc_per_node=$N -m axolotl.cli.train x.yaml\n"
+    assert "give --gpus" in first_lines(audit({"run.sh": text, "x.yaml": axolotl()}, gpu="h100-sxm"))
+
+
+@pytest.mark.parametrize(
+    ("name", "offload"),
+    [("zero3", None), ("zero3_offload", "parameters"), ("zero2_offload", "optimizer:1"), ("zero2", None)],
+)
+def test_a_preset_of_deepspeed_says_what_it_offloads(name: str, offload: str | None) -> None:
+    """ms-swift names presets instead of files."""
+    text = (
+        "NPROC_PER_NODE=4 swift sft --model Qwen/Qwen2.5-7B --train_type full --max_length 2048 "
+        f"--per_device_train_batch_size 1 --gradient_accumulation_steps 4 --deepspeed {name}\n"
+    )
+    request = audit({"s.sh": text}, gpu="a100-sxm-80gb").job.request
+    assert request is not None
+    assert (request.job.offload and request.job.offload.words) == offload
+
+
+def test_the_interface_of_sockets_is_named() -> None:
+    """Without InfiniBand nodes exchange over it; one that leaves no host is a fault by itself."""
+    ib, interface = "export NCCL_IB_DISABLE=1\n", "export NCCL_SOCKET_IFNAME={}\n"
+    slow = first_lines(audit({"run.sh": ib + interface.format("eth0") + megatron()}, gpu="h100-sxm"))
+    assert "not InfiniBand or RoCE, over eth0" in slow
+    lost = first_lines(audit({"run.sh": interface.format("docker0") + megatron()}, gpu="h100-sxm"))
+    assert "slow: NCCL_SOCKET_IFNAME is docker0" in lost
+    fine = first_lines(audit({"run.sh": interface.format("eth0") + megatron()}, gpu="h100-sxm"))
+    assert "NCCL_SOCKET_IFNAME" not in fine
+
+
+def test_more_tensor_ranks_than_key_value_heads_are_priced() -> None:
+    """Megatron-Core copies a head to the ranks that share it; 27B over tp 8 made 128k tokens a step in 88 s."""
+    text = (
+        "NPROC_PER_NODE=8 megatron sft --model Qwen/Qwen3.5-27B --tuner_type lora --lora_rank 8 --lora_alpha 16 "
+        "--target_modules all-linear --tensor_model_parallel_size 8 --micro_batch_size 1 --global_batch_size 8 "
+        "--recompute_granularity full --recompute_method uniform --recompute_num_layers 2 --max_length 131072 "
+        "--sequence_parallel true --optimizer_cpu_offload true --use_precision_aware_optimizer true\n"
+    )
+    found = audit({"s.sh": text}, gpu="h200-sxm")
+    assert found.predicted is not None
+    assert found.predicted.lower_s <= 88 <= found.predicted.upper_s
+    assert any("4 key-value heads over tp 8: each is priced on 2 ranks" in doubt for doubt in found.doubts)
+    assert "fits:" in first_lines(found)
+    lone = audit({"s.sh": text.replace("size 8", "size 4", 1).replace("NODE=8", "NODE=4")}, gpu="h200-sxm")
+    assert lone.job.request is not None
+    assert lone.job.request.model.num_key_value_heads == 4
+
+
+PROGRAMS = {
+    "peft": (
+        (
+            'model = AutoModelForCausalLM.from_pretrained("meta-llama/Llama-3.1-8B", quantization_config=bnb)\n'
+            "bnb = BitsAndBytesConfig(load_in_4bit=True)\n"
+            'peft_config = LoraConfig(r=32, lora_alpha=64, target_modules="all-linear")\n'
+        ),
+        "qlora:r=32,targets=attention+mlp,base=nf4,alpha=64",
+    ),
+    "unsloth": (
+        (
+            "model, tokenizer = FastLanguageModel.from_pretrained(\n"
+            '    model_name="unsloth/Meta-Llama-3.1-8B", load_in_4bit=True)\n'
+            'model = FastLanguageModel.get_peft_model(model, r=16, target_modules=["q_proj", "up_proj"], lora_alpha=16)\n'
+        ),
+        "qlora:r=16,targets=attention+mlp,base=nf4,alpha=16",
+    ),
+    "whole": (
+        (
+            'model = AutoModelForCausalLM.from_pretrained("meta-llama/Llama-3.1-8B", torch_dtype=torch.bfloat16)\n'
+            "config = SomeConfig(depth=3)\n"
+        ),
+        None,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_program_over_the_trainer_is_read(name: str) -> None:
+    """The model and the adapter are arguments of functions, not settings."""
+    head, adapter = PROGRAMS[name]
+    args = (
+        'args = TrainingArguments(output_dir="o", per_device_train_batch_size=1, gradient_accumulation_steps=8,\n'
+        "    gradient_checkpointing=True, bf16=True)\n"
+    )
+    found = audit({"train.py": head + args}, gpus="8", gpu="h100-sxm", sequence_length="2048")
+    request = found.job.request
+    assert request is not None, found.job.missing
+    assert request.model.name == "llama-3.1-8b"
+    assert (request.job.adapter and request.job.adapter.words) == adapter
+
+
+def test_unsloth_is_not_surely_out_of_memory() -> None:
+    """Its kernels keep less than the Trainer's, and nothing here prices them."""
+    text = "from unsloth import FastLanguageModel\n" + PROGRAMS["unsloth"][0]
+    args = "args = SFTConfig(per_device_train_batch_size=16, bf16=True, max_seq_length=8192)\n"
+    found = audit({"train.py": text + args}, gpus="1", gpu="l4")
+    assert found.reading.family.name == "Unsloth"
+    assert found.job.layout is not None
+    assert found.job.layout.recompute == "full"
+    assert found.memory is not None
+    assert (found.memory.word, found.fits) == ("not settled", None)
