@@ -129,8 +129,12 @@ def family_named(name: str) -> Family:
 
 
 def family_of_package(text: str) -> Family | None:
-    """The family of a file that names a package which only its files name; None where none does."""
-    named = (family for family in FAMILIES if family.packages)
-    return next(
-        (family for family in named if any(re.search(rf"\b{name}\b", text) for name in family.packages)), None
-    )
+    """The family of a file that takes a package which only its files take; None where none does.
+
+    It is imported, or stands before a name of its own: ``unsloth`` alone is a word of other engines, too.
+    """
+    for family in FAMILIES:
+        for name in family.packages:
+            if re.search(rf"\b(?:import|from)\s+{name}\b|\b{name}\.\w", text):
+                return family
+    return None
