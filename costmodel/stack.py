@@ -68,6 +68,8 @@ class StackTiming:
         narrow_head: The head multiplies in eight bits where layers do (``fp8_output_proj``).
         dropout: Training drops activations out and stores the masks.
         vocab_parallel_loss: The loss is computed on vocabulary shards instead of gathered logits.
+        score_bytes: Read and written per score of unfused attention by the kernels between its two products,
+            forward and without dropout: 4 by one fused kernel.
         loss_forward_bytes: Read and written per logit by the kernels of the loss.
         loss_backward_bytes: The same backward; 0 if nobody counted them (*loss_passes* of those forward).
         gradient_overlap: Gradient reduction runs under the backward pass.
@@ -110,6 +112,7 @@ class StackTiming:
     narrow_head: bool = False
     dropout: bool = False
     vocab_parallel_loss: bool = True
+    score_bytes: float = 4.0
     loss_forward_bytes: float = 10.0
     loss_backward_bytes: float = 0.0
     gradient_overlap: bool = True
@@ -169,6 +172,7 @@ class StackMemory:
         keeps_narrow_gates: In eight-bit jobs the input of a feed-forward's activation is kept in eight bits.
         keeps_half_the_products: ``selective-op`` counts products and keeps the odd ones; none of experts.
         gradients_on_demand: A gradient exists from its first microbatch's backward on, not all the step.
+        kept_score_bytes: Bytes per score of unfused attention that its backward needs, without dropout.
         weight_bytes: Bytes per parameter of the weights that compute reads.
         frozen_weight_bytes: Bytes per parameter of weights beside adapters, where these are not quantised.
         gradient_bytes: Bytes per parameter of the stored gradient.
@@ -199,6 +203,7 @@ class StackMemory:
     keeps_narrow_gates: bool = False
     keeps_half_the_products: bool = False
     gradients_on_demand: bool = False
+    kept_score_bytes: float = 2.0
     weight_bytes: float = 2.0
     frozen_weight_bytes: float = 2.0
     gradient_bytes: float = 4.0

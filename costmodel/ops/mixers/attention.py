@@ -325,7 +325,7 @@ def _core_attention(
     plain_qkv_bytes = qkv_bytes - HALF_BYTES * T * kv_heads * (value_dim - model.value_head_dim)
     pairs = kind_pairs(model, kind, S) if stack.timing.flash_attention else S * S
     scores = T * S * heads
-    kept = FLOAT_BYTES * T * heads if stack.timing.flash_attention else HALF_BYTES * scores
+    kept = FLOAT_BYTES * T * heads if stack.timing.flash_attention else stack.memory.kept_score_bytes * scores
     core_attention = "core_attn" in stack.timing.recomputed_modules
     saved = (
         qkv_bytes
@@ -360,16 +360,17 @@ def _core_attention(
     )
     if stack.timing.flash_attention:
         return (attention,)
-    return (attention, _softmax(scores, dropout=stack.timing.dropout, recomputed=core_attention))
+    return (attention, _softmax(scores, stack, recomputed=core_attention))
 
 
-def _softmax(scores: Quantity, *, dropout: bool, recomputed: bool) -> Op:
+def _softmax(scores: Quantity, stack: SoftwareStack, *, recomputed: bool) -> Op:
     """Scale-mask-softmax over all scores, and attention dropout: its mask and output are kept."""
+    dropout = stack.timing.dropout
     return Op(
         name="softmax",
         kind=OpKind.SCORES,
         count=1 + dropout,
-        bytes=scores * (4 + 5 * dropout),
+        bytes=scores * (stack.timing.score_bytes + 5 * dropout),
         saved_bytes=scores * 3 * dropout,
         saved_bytes_selective=scores * 3 * dropout * (not recomputed),
         saved_bytes_op=0,

@@ -102,12 +102,12 @@ def odd_products() -> Any:
     return create_selective_checkpoint_contexts(policy)
 
 
-def llama_layer() -> tuple[Any, Any, Any]:
+def llama_layer(attention: str = "sdpa") -> tuple[Any, Any, Any]:
     """A Llama layer of Hugging Face, its input and its rotary positions."""
     llama = pytest.importorskip("transformers.models.llama.modeling_llama")
     config = llama.LlamaConfig(
         hidden_size=WIDE, intermediate_size=INNER, num_attention_heads=HEADS, num_key_value_heads=HEADS,
-        attn_implementation="sdpa", max_position_embeddings=LENGTH,
+        attn_implementation=attention, max_position_embeddings=LENGTH,
     )  # fmt: skip
     hidden = torch.randn(BATCH, LENGTH, WIDE, dtype=torch.bfloat16, requires_grad=True)
     rotated = llama.LlamaRotaryEmbedding(config)(hidden, torch.arange(LENGTH)[None])
@@ -126,6 +126,23 @@ def checkpointed(layer: Any, rotated: Any, contexts: Callable[[], Any]) -> Calla
     return run
 
 
+def kept_eagerly(attention: str) -> float:
+    """Activations that autograd keeps of such a layer, in sizes of its input."""
+    layer, hidden, rotated = llama_layer(attention)
+    aside = {x.untyped_storage().data_ptr() for x in (*layer.parameters(), *rotated)}
+    sizes: dict[int, int] = {}
+
+    def seen(tensor: Any) -> Any:
+        sizes[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    mask = torch.zeros(1, 1, LENGTH, LENGTH, dtype=torch.bfloat16) if attention == "eager" else None
+    with torch.autograd.graph.saved_tensors_hooks(seen, lambda tensor: tensor):
+        layer(hidden, position_embeddings=rotated, attention_mask=mask)
+    kept = sum(size for place, size in sizes.items() if place not in aside)
+    return kept / (hidden.numel() * hidden.element_size())
+
+
 def kept_by_profile(profile_of: str, policy: str, **switches: str) -> float:
     """The same layer's activations under a profile and a recompute policy, in sizes of its input."""
     spec = replace(
@@ -139,6 +156,13 @@ def kept_by_profile(profile_of: str, policy: str, **switches: str) -> float:
     )
     pieces = memory_pieces(work, ParallelLayout(microbatch_size=BATCH, recompute=policy))
     return float(pieces.layers[0].saved_bytes.ravel()[0]) / (LENGTH * BATCH * WIDE * 2)
+
+
+@pytest.mark.parametrize(("attention", "kernel"), [("sdpa", "sdpa"), ("eager", "unfused")])
+def test_an_eager_layer_keeps_what_autograd_keeps(attention: str, kernel: str) -> None:
+    """Of scores a softmax in fp32, and in sixteen bits for the product."""
+    kept = kept_eagerly(attention)
+    assert kept_by_profile("pytorch", "none", attention_kernel=kernel) == pytest.approx(kept, rel=0.01)
 
 
 def test_selective_by_operation_keeps_what_torchs_cache_holds() -> None:
