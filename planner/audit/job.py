@@ -185,7 +185,7 @@ def audited_job(reading: Reading, flags: Flags) -> Job:
         job = replace(request.job, global_batch_size=max(1, min(batch, LARGEST)), **stated)
     except InputError as impossible:
         return Job(missing=(f"a job that is priced: {impossible.what}, {impossible.cause}",))
-    request = replace(request, job=job)
+    request = _with_axes(reading, replace(request, job=job), stated_layout.layout)
     kept = kept_switches(reading, request)
     return Job(
         request=replace(request, switches={**kept, **request.switches}),
@@ -453,6 +453,14 @@ def _node_size(facts: JobFacts, flags: Flags) -> tuple[str, ...]:
     if flags.cluster or flags.gpus or not each or not total or total % each or total == each:
         return ()
     return (f"cluster.gpus_per_node={each}", f"cluster.count={total // each}")
+
+
+def _with_axes(reading: Reading, request: PlanRequest, layout: ParallelLayout | None) -> PlanRequest:
+    """The request with the axes pinned that the programs of its files cannot split a job over."""
+    if layout is None or not reading.family.only_data:
+        return request
+    axes = {name: getattr(layout, name) for name in ("tp", "pp", "cp", "ep")}
+    return replace(request, pins={**axes, **request.pins})
 
 
 def _with_copied_heads(

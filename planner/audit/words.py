@@ -41,6 +41,7 @@ class Family:
         recipes: Whether its files change a recipe that they do not show.
         packages: Packages that only its files name: one of them makes a file one of this family.
         sets: Words of its engine that its launcher or base file sets where a file does not.
+        only_data: Whether its programs split a job over data alone: no better plan may split it otherwise.
         launches: Whether its words are of what runs any program: another family's file stands over it.
         lacks: Words of its engine that its launcher does not take: no change says them.
         one_queue: Fields of which one that is on needs ``CUDA_DEVICE_MAX_CONNECTIONS=1``.
@@ -66,6 +67,7 @@ class Family:
     half_weights: tuple[str, ...] = ()
     lacks: tuple[str, ...] = ()
     launches: bool = False
+    only_data: bool = False
     unread: bool = False
     generates: bool = False
 

@@ -537,3 +537,13 @@ def test_unsloth_is_not_surely_out_of_memory() -> None:
     assert found.job.layout.recompute == "full"
     assert found.memory is not None
     assert (found.memory.word, found.fits) == ("not settled", None)
+
+
+def test_a_program_that_splits_over_data_alone_is_offered_no_other_axis() -> None:
+    """LLaMA-Factory has no word for tensor parallelism: what it cannot be told is no better plan."""
+    text = "model_name_or_path: Qwen/Qwen2.5-7B\nfinetuning_type: full\ncutoff_len: 8192\nbf16: true\n"
+    text += "per_device_train_batch_size: 1\ngradient_accumulation_steps: 2\ndeepspeed: z3.json\n"
+    zero = '{"zero_optimization": {"stage": 3}, "bf16": {"enabled": "auto"}}'
+    found = audit({"f.yaml": text, "z3.json": zero}, gpus="8", gpu="h200-sxm")
+    assert found.best is not None
+    assert (found.best.layout.tp, found.best.layout.pp, found.best.layout.cp) == (1, 1, 1)

@@ -505,8 +505,8 @@ def test_a_program_of_pytorch_fsdp_recomputes_by_itself():
 def test_what_is_faster_than_all_that_fits_is_no_tie_and_no_gain():
     """A tight job beside a best plan that fits: the distance speaks of memory, and no change gains time."""
     text = (
-        "NPROC_PER_NODE=8 swift sft --model Qwen/Qwen2.5-7B --train_type full --torch_dtype bfloat16 "
-        "--per_device_train_batch_size 1 --gradient_accumulation_steps 2 --max_length 8192 --deepspeed zero3"
+        "torchrun --nproc_per_node 8 train.py --model_name_or_path Qwen/Qwen2.5-7B --gradient_checkpointing true "
+        "--per_device_train_batch_size 1 --gradient_accumulation_steps 2 --max_seq_len 8192 --bf16 --deepspeed zero3"
     )
     found = audit(text, gpu="a100-sxm-80gb")
     assert (found.memory.word, found.slower_by < 0) == ("tight", True)
