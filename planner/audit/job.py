@@ -55,8 +55,10 @@ _NAME_ENDS = re.compile(
     r"|\.ya?ml)$",
     re.IGNORECASE,
 )
-_OF_BASE = re.compile(r"^meta-|-coder(?=-)", re.IGNORECASE)
+_OF_BASE = re.compile(r"^meta-|-coder(?=-)|^q?lora_", re.IGNORECASE)
 """What names beside that of a base model, and changes no size."""
+_BUILDER = re.compile(r"[a-z]\w*(?:\.[a-z]\w*){2,}")
+"""A function of a package that builds a model: ``torchtune.models.llama3_1.llama3_1_8b``."""
 _TITAN_MODELS: Mapping[str, str] = {
     "llama3": "llama-3",
     "deepseek_v3": "deepseek",
@@ -366,6 +368,7 @@ def _named(facts: JobFacts) -> ModelSpec | None:
         str(facts.value("said.model_family") or facts.value("said.model_path") or ""),
     )
     names = [str(facts.value("said.model") or "").rstrip("/").rpartition("/")[2]]
+    names = [name.rpartition(".")[2] if _BUILDER.fullmatch(name) else name for name in names]
     for start, meant in _TITAN_MODELS.items():
         if flavor and start in kind.lower().replace("-", "_"):
             names.append(f"{meant}-{flavor.lower()}")

@@ -46,6 +46,7 @@ class Family:
         lacks: Words of its engine that its launcher does not take: no change says them.
         one_queue: Fields of which one that is on needs ``CUDA_DEVICE_MAX_CONNECTIONS=1``.
         half_weights: Words with which weights are in sixteen bits, and updated so where nothing shards them.
+        shards_half: Whether it shards such weights as they are, with no wider copy.
         unread: Whether its files are only told from those of others: nothing of them is priced.
         generates: Whether its steps generate answers beside their training: nothing of them is priced.
     """
@@ -65,6 +66,7 @@ class Family:
     sets: Mapping[str, object] = field(default_factory=dict)
     one_queue: tuple[str, ...] = ()
     half_weights: tuple[str, ...] = ()
+    shards_half: bool = False
     lacks: tuple[str, ...] = ()
     launches: bool = False
     only_data: bool = False
