@@ -422,6 +422,7 @@ WRAPPERS = {
     "export CUDA_VISIBLE_DEVICES=0,1\naxolotl train x.yaml": 2,
     "CUDA_VISIBLE_DEVICES=0,1,2,3 axolotl train x.yaml": 4,
     "NNODES=2 NPROC_PER_NODE=4 llamafactory-cli train x.yaml": 8,
+    "export CUDA_VISIBLE_DEVICES=3\npython train.py x.yaml": 1,
 }
 
 
