@@ -9,6 +9,7 @@ one line in `COMMANDS`. A command prints through `app.reports.answer.emit`, retu
 from __future__ import annotations
 
 import gc
+import os
 import sys
 import warnings
 from collections.abc import Callable, Sequence
@@ -17,6 +18,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from app.entry.other_words import command_for, counted_gpus, rewritten
 from app.errors import ANSWERED, INTERRUPTED, interrupted, run_guarded
 from app.flags.plain import PlainCommand, PlainGroup
 from app.terminal.progress import never_silent
@@ -56,6 +58,8 @@ OBJECTS_BETWEEN_COLLECTIONS: Final = 100_000
 _HELP: Final = """Plan how to split a model across GPUs: the best layout under a cost model, proven.
 
 `plan --model 70b --gpus 32` plans a training job (short for `plan train`).
+`plan serve --model 70b --rate 20/s --ttft 500ms` plans a fleet that serves it.
+`plan audit train.sh train.log` reads a job that runs, and says what is wrong or slow with it.
 
 Data goes to stdout, everything else to stderr. Exit codes: 0 answered, 1 no feasible plan, 2 bad input,
 3 internal error (--debug shows the traceback), 4 an audit that fails, 130 interrupted.
@@ -80,6 +84,17 @@ def run(arguments: list[str]) -> int:
         return run_guarded(lambda: _dispatch(words), debug=debug)
 
 
+def helped(words: list[str]) -> list[str]:
+    """The command line with every way of asking for help as ``--help``; without a word it is asked for.
+
+    >>> helped([]), helped(["help", "serve"]), helped(["serve", "-h"])
+    (['--help'], ['serve', '--help'], ['serve', '--help'])
+    """
+    if words[:1] == ["help"]:
+        words = [*words[1:2], "--help"]
+    return ["--help" if word in ("-h", "-help", "-?") else word for word in words] or ["--help"]
+
+
 def _noting(otherwise: Callable[..., None]) -> Callable[..., None]:
     """How a warning is shown: what is meant for the user as a note, others as Python does."""
 
@@ -94,7 +109,14 @@ def _noting(otherwise: Callable[..., None]) -> Callable[..., None]:
 
 def _dispatch(words: list[str]) -> int:
     """Build the program around the chosen command and run it."""
+    words = helped(words)
     chosen = _chosen_command(words)
+    if meant := counted_gpus(words, chosen):
+        raise InputError(
+            what="one flag says two things",
+            cause=f"the command line was: plan {' '.join(words)}",
+            fix=f"write {meant}",
+        )
     if chosen == DEFAULT_COMMAND and words[:1] != [DEFAULT_COMMAND]:
         words = [DEFAULT_COMMAND, *words]
     try:
@@ -109,28 +131,6 @@ def _dispatch(words: list[str]) -> int:
     return result if isinstance(result, int) else ANSWERED
 
 
-OTHER_FLAGS = {
-    "--seq": "--sequence-length 8k", "--seq-length": "--sequence-length 8k",
-    "--batch": "--global-batch-size 512", "--batch-size": "--global-batch-size 512",
-    "--optimizer": "--set job.optimizer=NAME",
-    "--engine": "--for NAME", "--diloco": "--set job.local_steps=diloco:100",
-    "--compression": "--set job.gradient_compression=fp16", "--lora": "--adapter lora:r=16",
-    "--qlora": "--adapter qlora:r=16", "--recompute": "--set layout.recompute=full",
-    "--zero": "--set layout.zero_stage=3", "--microbatch": "--set layout.microbatch_size=1",
-    **{f"--{axis}": f"--set layout.{axis}=2" for axis in ("tp", "pp", "cp", "ep", "dp")},
-}  # fmt: skip
-"""Words of other programs, and what says the same here."""
-
-
-TRAINING_COMMANDS = (DEFAULT_COMMAND, "sweep")
-
-
-def _meant(what: str) -> str:
-    """What says here what an option of another program says; "" where it is none."""
-    option = what.partition(" (")[0].rpartition(" ")[2]
-    return OTHER_FLAGS.get(option, "")
-
-
 def _usage_error(error: typer.TyperException, words: list[str], chosen: str) -> InputError:
     """Say what of a command line could not be read, in three lines."""
     what = error.format_message().rstrip(".") or "unreadable command line"
@@ -138,14 +138,23 @@ def _usage_error(error: typer.TyperException, words: list[str], chosen: str) -> 
     if not chosen:
         close = suggest(words[0], COMMANDS, count=2) if words else ()
         fix = f"did you mean {' or '.join(close)}?" if close else f"the commands are {', '.join(COMMANDS)}"
-    elif chosen in TRAINING_COMMANDS and (meant := _meant(what)):
-        what, fix = what.partition(" (")[0], f"write {meant}; see `plan {chosen} --help`"
+        if meant := command_for(words):
+            fix = f"write {meant}"
+    elif meant := rewritten(words, chosen, known_flags(chosen)):
+        what, fix = what.partition(" (")[0], f"write {meant}"
     return InputError(what=what, cause=f"the command line was: plan {' '.join(words)}", fix=fix)
+
+
+def known_flags(chosen: str) -> tuple[str, ...]:
+    """Every flag of a command."""
+    command = typer.main.get_command(build_app(chosen))
+    parameters = command.commands[chosen].params  # type: ignore[attr-defined]  # a group, of one command
+    return tuple(flag for parameter in parameters for flag in parameter.opts)
 
 
 def _chosen_command(words: list[str]) -> str:
     """Which command to import: none for the program's own help, version, or a word that is no command."""
-    if not words or words[0] in ("--help", "--version", "--install-completion", "--show-completion"):
+    if not words or words[0] in ("--help", "--version", *COMPLETION):
         return ""
     if words[0].startswith("-"):
         return DEFAULT_COMMAND
@@ -155,7 +164,7 @@ def _chosen_command(words: list[str]) -> str:
 def build_app(chosen: str = "") -> typer.Typer:
     """Build the program: every command by name and summary, only the chosen one with its options."""
     program = typer.Typer(
-        name="plan", help=_HELP, rich_markup_mode=None, add_completion=False, no_args_is_help=True,
+        name="plan", help=_HELP, rich_markup_mode=None, add_completion=_completes(), no_args_is_help=True,
         pretty_exceptions_enable=False, cls=PlainGroup,
     )  # fmt: skip
     program.callback(invoke_without_command=True, help=_HELP)(_program_options)
@@ -163,6 +172,14 @@ def build_app(chosen: str = "") -> typer.Typer:
         command = _load(name) if name == chosen else _listed_only
         program.command(name, help=COMMANDS[name], cls=PlainCommand)(command)
     return program
+
+
+def _completes() -> bool:
+    """Whether a shell's completion is asked for; the options that install it cost every other start."""
+    return "_PLAN_COMPLETE" in os.environ or bool(COMPLETION & {*sys.argv[1:2]})
+
+
+COMPLETION: Final = frozenset({"--install-completion", "--show-completion"})
 
 
 def _program_options(

@@ -7,10 +7,10 @@ import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal, get_origin, get_type_hints
 
 from costmodel.campaign.record import Campaign
-from costmodel.layout import layout_record
+from costmodel.layout import ParallelLayout, layout_record
 from costmodel.parallel.axes import PARTS
 from planner.campaign.finish import campaign_or_none
 from planner.plan import Plan, PlanRequest
@@ -24,7 +24,12 @@ from topology.catalog import gpu_name
 from topology.hardware.datasheets import default_gpu
 
 MOST_POINTS = 1000
-OPTIMIZER = "job.optimizer="
+LISTED = frozenset(
+    f"layout.{name}"
+    for name, kind in get_type_hints(ParallelLayout).items()
+    if kind is int or get_origin(kind) is Literal
+) | {"job.optimizer"}
+"""Settings that take one word or number each, of which a sweep takes several."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,7 +178,7 @@ def points_of(flags: Flags) -> tuple[Flags, ...]:
     lengths = _listed(flags.sequence_length, "--sequence-length")
     batches = _batches(flags.global_batch_size)
     named = [_named(text) for text in (flags.model, flags.stack, flags.precision, flags.gpu)]
-    grid: list[tuple[Any, ...]] = list(itertools.product(*named, gpus, lengths, batches, _optimizers(flags)))
+    grid: list[tuple[Any, ...]] = list(itertools.product(*named, gpus, lengths, batches, _settings(flags)))
     if len(grid) > MOST_POINTS:
         raise InputError(
             what=f"a sweep of {len(grid):,} points is too long", cause=f"at most {MOST_POINTS:,} are planned",
@@ -199,13 +204,15 @@ def _named(text: str | None) -> Sequence[str | None]:
     return tuple(name.strip() for name in text.split(","))
 
 
-def _optimizers(flags: Flags) -> Sequence[tuple[str, ...]]:
-    """Settings of every optimizer that is listed, ``job.optimizer=adamw,muon``; else as they are."""
-    others = tuple(setting for setting in flags.settings if not setting.startswith(OPTIMIZER))
-    listed = [setting.removeprefix(OPTIMIZER) for setting in flags.settings if setting not in others]
-    if len(listed) != 1:
-        return (flags.settings,)
-    return tuple((*others, f"{OPTIMIZER}{name.strip()}") for name in listed[0].split(","))
+def _settings(flags: Flags) -> Sequence[tuple[str, ...]]:
+    """Every combination of the values of settings: ``job.optimizer=adamw,muon``, ``layout.tp=1,2``."""
+    each = []
+    for setting in flags.settings:
+        field, equals, values = setting.partition("=")
+        name = field if "." in field else f"layout.{field}"
+        listed = values.split(",") if equals and name in LISTED else [values]
+        each.append([f"{field}{equals}{value.strip()}" for value in listed])
+    return tuple(itertools.product(*each))
 
 
 def _batches(text: str | None) -> Sequence[str | None]:

@@ -19,6 +19,7 @@ from topology.base.errors import InputError
 
 _OF_PROGRAMS = (
     "peft_config.__class__", "lora_config.__class__", "config.__class__", "model.fast_language_model",
+    "model._component_",
 )  # fmt: skip
 """Variables of programs that may hold an adapter: by the class or the function that makes it."""
 _KINDS = (
@@ -52,8 +53,8 @@ _RANKS = (
 )
 _ALPHAS = ("lora_alpha", "lora.alpha", "lora_config.lora_alpha", "peft.alpha")
 _DROPOUTS = ("lora_dropout", "lora.dropout", "lora_config.lora_dropout")
-_TARGETS = ("lora_target", "lora_target_modules", "target_modules", "lora_targets")
-_EVERYWHERE = ("lora_target_linear", "match_all_linear")
+_TARGETS = ("lora_attn_modules", "lora_target", "lora_target_modules", "target_modules", "lora_targets")
+_EVERYWHERE = ("lora_target_linear", "match_all_linear", "apply_lora_to_mlp")
 _FOUR, _EIGHT = ("load_in_4bit",), ("load_in_8bit",)
 _BITS = ("quantization_bit", "quant_bits", "quantization_bits")
 _WHOLE = ("full", "none", "false", "no", "0", "", "null")
@@ -63,8 +64,8 @@ _PARTS: Mapping[AdapterTarget, re.Pattern[str]] = {
     "mlp": re.compile(r"\b(?:gate_proj|up_proj|down_proj|linear_fc[12]|w[123]|mlp|c_fc|c_proj)\b"),
 }
 _ALL = re.compile(r"\b(?:all|all-linear|all_linear|linear)\b")
-_CONFIG = re.compile(r"(?:lora|peft)config|get_peft_model")
-"""Classes whose instances are adapters, and the function of Unsloth that builds one."""
+_CONFIG = re.compile(r"(?:lora|peft)config|get_peft_model|\.q?lora_")
+"""Classes whose instances are adapters, and functions of Unsloth and torchtune that build one."""
 USUAL_RANK = 8
 """Rank of `LoraConfig` of PEFT, and of LLaMA-Factory and ms-swift, where no word states it."""
 
@@ -133,6 +134,7 @@ def _kind(given: Mapping[str, Setting]) -> str | None:
         if text == NOT_KNOWN:
             return "an adapter that only a run knows"
         kind = "lora" if text in ("true", "yes", "1", "peft") or _CONFIG.search(text) else text
+        kind = "qlora" if ".qlora_" in text else kind
         break
     if kind is None:
         on = [name for name in _SWITCHES if name in given and truth_of(given[name].value)]

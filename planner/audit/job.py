@@ -52,6 +52,10 @@ from topology.base.errors import InputError, UnknownNameError
 from topology.hardware.datasheets import default_gpu, sheet_named
 
 _FILE_END = re.compile(r"\.ya?ml$", re.IGNORECASE)
+_BUILT = re.compile(r"^q?lora_")
+"""How the name of a function that builds a model beside an adapter begins."""
+_BUILDER = re.compile(r"[a-z]\w*(?:\.[a-z]\w*){2,}")
+"""A function of a package that builds a model: ``torchtune.models.llama3_1.llama3_1_8b``."""
 _TITAN_MODELS: Mapping[str, str] = {
     "llama3": "llama-3",
     "deepseek_v3": "deepseek",
@@ -180,7 +184,7 @@ def audited_job(reading: Reading, flags: Flags) -> Job:
         job = replace(request.job, global_batch_size=max(1, min(batch, LARGEST)), **stated)
     except InputError as impossible:
         return Job(missing=(f"a job that is priced: {impossible.what}, {impossible.cause}",))
-    request = replace(request, job=job)
+    request = _with_axes(reading, replace(request, job=job), stated_layout.layout)
     kept = kept_switches(reading, request)
     return Job(
         request=replace(request, switches={**kept, **request.switches}),
@@ -361,6 +365,7 @@ def _named(facts: JobFacts) -> ModelSpec | None:
         str(facts.value("said.model_family") or facts.value("said.model_path") or ""),
     )
     names = [str(facts.value("said.model") or "").rstrip("/").rpartition("/")[2]]
+    names = [_BUILT.sub("", name.rpartition(".")[2]) if _BUILDER.fullmatch(name) else name for name in names]
     for start, meant in _TITAN_MODELS.items():
         if flavor and start in kind.lower().replace("-", "_"):
             names.append(f"{meant}-{flavor.lower()}")
@@ -442,6 +447,14 @@ def _node_size(facts: JobFacts, flags: Flags) -> tuple[str, ...]:
     if flags.cluster or flags.gpus or not each or not total or total % each or total == each:
         return ()
     return (f"cluster.gpus_per_node={each}", f"cluster.count={total // each}")
+
+
+def _with_axes(reading: Reading, request: PlanRequest, layout: ParallelLayout | None) -> PlanRequest:
+    """The request with the axes pinned that the programs of its files cannot split a job over."""
+    if layout is None or not reading.family.only_data:
+        return request
+    axes = {name: getattr(layout, name) for name in ("tp", "pp", "cp", "ep")}
+    return replace(request, pins={**axes, **request.pins})
 
 
 def _with_copied_heads(

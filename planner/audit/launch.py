@@ -233,7 +233,7 @@ def _assigned(command: Started) -> list[Setting]:
         if text.known
     ]
     shown = command.assigned.get(VISIBLE)
-    if shown is not None and shown.known and _takes_all(command):
+    if shown is not None and shown.known and (_takes_all(command) or _count(shown) == 1):
         settings.append(_count_of_visible(shown))
     return settings
 
@@ -250,15 +250,21 @@ def _takes_all(command: Started) -> bool:
 
 def _count_of_visible(shown: Text) -> Setting:
     """How many GPUs a list of them has."""
-    count = len([part for part in shown.text.strip("'\"").split(",") if part.strip()])
     how = f"{VISIBLE} {shown.text}"
-    return Setting(name="visible_gpus", value=count or NOT_KNOWN, line=shown.line, how=how)
+    return Setting(name="visible_gpus", value=_count(shown) or NOT_KNOWN, line=shown.line, how=how)
+
+
+def _count(shown: Text) -> int:
+    """GPUs of a list; one that is shown alone is all that a job has, whatever starts it."""
+    return len([part for part in shown.text.strip("'\"").split(",") if part.strip()])
 
 
 def _visible(script: Script) -> list[Setting]:
     """GPUs that a script shows to all that it starts, if a command of it takes them all."""
     values = script.names.values.get(VISIBLE, ())
-    if len(values) != 1 or not values[0].known or not any(map(_takes_all, script.started)):
+    if len(values) != 1 or not values[0].known:
+        return []
+    if _count(values[0]) != 1 and not any(map(_takes_all, script.started)):
         return []
     return [_count_of_visible(values[0])]
 

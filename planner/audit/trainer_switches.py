@@ -80,7 +80,8 @@ def trainer_switches(reading: Reading) -> Iterator[StatedSwitch]:
 def half_weights(reading: Reading) -> JobFact | None:
     """The word with which weights are loaded and updated in sixteen bits; None where they are sharded."""
     facts = reading.facts
-    if facts.count("layout.zero_stage") or any(name in facts.by_field for name in _SHARDING):
+    sharded = facts.count("layout.zero_stage") or any(name in facts.by_field for name in _SHARDING)
+    if sharded and not reading.family.shards_half:
         return None
     for setting in reading.settings:
         text = str(setting.value).strip("'\"").lower().rpartition(".")[2]

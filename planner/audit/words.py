@@ -41,10 +41,12 @@ class Family:
         recipes: Whether its files change a recipe that they do not show.
         packages: Packages that only its files name: one of them makes a file one of this family.
         sets: Words of its engine that its launcher or base file sets where a file does not.
+        only_data: Whether its programs split a job over data alone: no better plan may split it otherwise.
         launches: Whether its words are of what runs any program: another family's file stands over it.
         lacks: Words of its engine that its launcher does not take: no change says them.
         one_queue: Fields of which one that is on needs ``CUDA_DEVICE_MAX_CONNECTIONS=1``.
         half_weights: Words with which weights are in sixteen bits, and updated so where nothing shards them.
+        shards_half: Whether it shards such weights as they are, with no wider copy.
         unread: Whether its files are only told from those of others: nothing of them is priced.
         generates: Whether its steps generate answers beside their training: nothing of them is priced.
     """
@@ -64,8 +66,10 @@ class Family:
     sets: Mapping[str, object] = field(default_factory=dict)
     one_queue: tuple[str, ...] = ()
     half_weights: tuple[str, ...] = ()
+    shards_half: bool = False
     lacks: tuple[str, ...] = ()
     launches: bool = False
+    only_data: bool = False
     unread: bool = False
     generates: bool = False
 

@@ -5,7 +5,7 @@ Both are read leniently: drivers differ in columns and white space, and what is 
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from xml.etree import ElementTree as ET
 
@@ -70,8 +70,24 @@ def from_smi_topo(text: str) -> NodeFacts:
         nics=sum(1 for name in rows if _NIC.match(name)),
         scaleup=scaleup,
         links_per_gpu=per_gpu,
-        notes=(*notes, *problem),
+        notes=(*notes, *problem, *_nics_apart(rows, gpus)),
     )
+
+
+_SWITCHED = frozenset(("PIX", "PXB"))
+"""Words of `nvidia-smi topo -m` for a path over PCIe switches alone."""
+
+
+def _nics_apart(rows: Mapping[str, Mapping[str, str]], gpus: Sequence[str]) -> Iterator[str]:
+    """NICs below no PCIe switch of a GPU, where others are: as those for storage and management are."""
+    nics = [name for name in rows if _NIC.match(name)]
+    beside = [nic for nic in nics if any(rows[nic].get(gpu, "") in _SWITCHED for gpu in gpus)]
+    apart = [nic for nic in nics if nic not in beside]
+    if beside and apart:
+        yield (
+            f"{' and '.join(apart)} share no PCIe switch with a GPU, as {len(beside)} others do, and no rate "
+            f"is told: if nodes do not exchange over them, --set cluster.nics_per_node={len(beside)}"
+        )
 
 
 def from_nccl_xml(text: str) -> NodeFacts:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
+from collections.abc import Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated
 
 import typer
@@ -32,7 +36,8 @@ def command(
         list[Path],
         typer.Argument(
             metavar="FILE…",
-            help="Scripts, configurations and logs of one job; FILE.py::NAME for one recipe of a file.",
+            help="Scripts, configurations and logs of one job; FILE.py::NAME for one recipe of a file; - for "
+            "standard input; or a command itself, behind --.",
         ),
     ],
     *,
@@ -83,11 +88,34 @@ def command(
         rate=rate, concurrency=concurrency, input_tokens=input_tokens, output_tokens=output_tokens, ttft=ttft,
         tpot=tpot,
     )  # fmt: skip
-    question = AuditQuestion(
-        files=tuple(str(path) for path in files), env=tuple(env or ()), fail_above=fail_above, anchor=anchor,
-        load=load,
-    )  # fmt: skip
-    return emit(audit_answer_of(question, flags), wanted=output_format, as_json=as_json, output=output)
+    with TemporaryDirectory() as folder:
+        question = AuditQuestion(
+            files=named_files(files, Path(folder)), env=tuple(env or ()), fail_above=fail_above,
+            anchor=anchor, load=load,
+        )  # fmt: skip
+        return emit(audit_answer_of(question, flags), wanted=output_format, as_json=as_json, output=output)
+
+
+def named_files(files: Sequence[Path], folder: Path) -> tuple[str, ...]:
+    """The files to read: those that are named, standard input (``-``), or a command that stands after ``--``.
+
+    What is no file yet is written into `folder`, so that it is read as a script is.
+    """
+    words = [str(path) for path in files]
+    if any(len(word) > 1 and word.startswith("-") for word in words):
+        command_file = folder / "command.sh"
+        command_file.write_text(f"{shlex.join(words)}\n", encoding="utf-8")
+        return (str(command_file),)
+    if STANDARD_INPUT not in words:
+        return tuple(words)
+    read = folder / "stdin.sh"
+    read.write_bytes(sys.stdin.buffer.read(LARGEST_INPUT))
+    return tuple(str(read) if word == STANDARD_INPUT else word for word in words)
+
+
+STANDARD_INPUT = "-"
+LARGEST_INPUT = 64 << 20
+"""Bytes of a log that is piped; a longer one is cut."""
 
 
 def _refuse_number(output: Path | None) -> None:

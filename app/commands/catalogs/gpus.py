@@ -10,6 +10,9 @@ from app.flags.shared import AsJson, OutputFile, OutputFormat
 
 
 def command(
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="One GPU, as people or drivers name it.")
+    ] = None,
     *,
     machines: Annotated[
         bool, typer.Option("--machines", help="List machines and instance types for --cluster instead.")
@@ -32,5 +35,8 @@ def command(
         answer = machines_answer(rows)
     else:
         gpus = catalog.gpus()
+        if name is not None:
+            chosen = catalog.gpu_name(name)
+            gpus = {chosen: gpus[chosen]}
         answer = gpus_answer(gpus, {name: catalog.price(name) for name in gpus})
     return emit(answer, wanted=output_format, as_json=as_json, output=output)

@@ -157,6 +157,9 @@ def _measured(audit: Audit) -> Iterator[str]:
 def _distance(audit: Audit) -> Iterator[str]:
     """How far the job is from the best, and the way there."""
     predicted, best = audit.predicted, audit.best
+    if best is None and predicted is not None and audit.basis == "predicted":
+        band = f"{format_seconds(predicted.lower_s)} to {format_seconds(predicted.upper_s)}"
+        yield f"a step takes {format_seconds(predicted.step_time_s)} predicted, 80 % band {band}"
     if audit.slower_by is None or predicted is None or best is None:
         return
     whole = next((change for change in audit.changes if change.whole), None)

@@ -422,6 +422,7 @@ WRAPPERS = {
     "export CUDA_VISIBLE_DEVICES=0,1\naxolotl train x.yaml": 2,
     "CUDA_VISIBLE_DEVICES=0,1,2,3 axolotl train x.yaml": 4,
     "NNODES=2 NPROC_PER_NODE=4 llamafactory-cli train x.yaml": 8,
+    "export CUDA_VISIBLE_DEVICES=3\npython train.py x.yaml": 1,
 }
 
 
@@ -537,3 +538,50 @@ def test_unsloth_is_not_surely_out_of_memory() -> None:
     assert found.job.layout.recompute == "full"
     assert found.memory is not None
     assert (found.memory.word, found.fits) == ("not settled", None)
+
+
+def test_a_program_that_splits_over_data_alone_is_offered_no_other_axis() -> None:
+    """LLaMA-Factory has no word for tensor parallelism: what it cannot be told is no better plan."""
+    text = "model_name_or_path: Qwen/Qwen2.5-7B\nfinetuning_type: full\ncutoff_len: 8192\nbf16: true\n"
+    text += "per_device_train_batch_size: 1\ngradient_accumulation_steps: 2\ndeepspeed: z3.json\n"
+    zero = '{"zero_optimization": {"stage": 3}, "bf16": {"enabled": "auto"}}'
+    found = audit({"f.yaml": text, "z3.json": zero}, gpus="8", gpu="h200-sxm")
+    assert found.best is not None
+    assert (found.best.layout.tp, found.best.layout.pp, found.best.layout.cp) == (1, 1, 1)
+
+
+TUNE = """\
+tokenizer: {{_component_: torchtune.models.llama3.llama3_tokenizer, max_seq_len: 4096}}
+model:
+  _component_: torchtune.models.llama3_1.{model}
+{adapter}batch_size: 2
+gradient_accumulation_steps: 4
+optimizer: {{_component_: {optimizer}, lr: 2e-5}}
+dtype: bf16
+enable_activation_checkpointing: true
+"""
+LORA = "  lora_attn_modules: ['q_proj', 'v_proj', 'output_proj']\n  apply_lora_to_mlp: true\n  lora_rank: 64\n  lora_alpha: 128\n"
+
+
+def test_a_recipe_of_torchtune_is_read() -> None:
+    """FSDP2 over weights of ``dtype``, which its optimizers update as they are."""
+    text = TUNE.format(model="llama3_1_8b", adapter="", optimizer="torch.optim.AdamW")
+    run = "tune run --nproc_per_node 2 full_finetune_distributed --config t.yaml\n"
+    found = audit({"run.sh": run, "t.yaml": text}, gpu="a100-sxm-80gb")
+    request, layout = found.job.request, found.job.layout
+    assert request is not None
+    assert layout is not None
+    assert (request.model.name, request.job.sequence_length) == ("llama-3.1-8b", 4096)
+    assert request.job.optimizer == "adamw-pure-bf16"
+    assert (layout.dp, layout.zero_stage, layout.microbatch_size, layout.recompute) == (2, 3, 2, "full")
+    assert request.job.global_batch_size == 16
+    assert found.fits is not False
+
+
+@pytest.mark.parametrize(("model", "kind"), [("lora_llama3_1_8b", "lora"), ("qlora_llama3_1_8b", "qlora")])
+def test_an_adapter_of_torchtune_is_the_function_that_builds_it(model: str, kind: str) -> None:
+    text = TUNE.format(model=model, adapter=LORA, optimizer="torch.optim.AdamW")
+    request = audit({"t.yaml": text}, gpus="1", gpu="rtx-4090").job.request
+    assert request is not None
+    assert request.job.adapter is not None
+    assert request.job.adapter.words.startswith(f"{kind}:r=64,targets=attention+mlp")

@@ -357,6 +357,7 @@ def test_what_deepspeed_keeps_on_the_host_is_priced_there(state, words):
 ENGINES = {
     "OLMo-core": ("from olmo_core.train import TrainerConfig\n\ndef build():\n    return TrainerConfig(rank_microbatch_size=8192)\n\nmain(global_batch_size=1024 * 8192)\n", "o.py"),
     "NeMo AutoModel": ("step_scheduler:\n  global_batch_size: 64\n  local_batch_size: 2\nmodel:\n  _target_: nemo_automodel.Model.from_pretrained\ndistributed:\n  strategy: fsdp2\n  ep_size: 8\n", "m.yaml"),
+    "LitGPT": ("checkpoint_dir: checkpoints/x\nlogger: litgpt.utils.CSV\ntrain: {micro_batch_size: 4}\n", "l.yaml"),
     "torchtune": ("model:\n  _component_: torchtune.models.llama3_1.llama3_1_8b\nbatch_size: 2\n", "f.yaml"),
     "an unknown engine": ("workload:\n  gpus: 64\n  image: registry/x\nnetwork:\n  local_batch_size: 4\n  subnetworks: 8\n", "v.yaml"),
     "torchtitan": ("[parallelism]\ntensor_parallel_degree = 2\n[training]\nlocal_batch_size = 2\nseq_len = 4096\n", "t.toml"),
@@ -371,7 +372,7 @@ def test_an_engine_is_named_by_its_entry_point_or_its_own_keys(name):
     assert reading_of(*ENGINES[name]).family.name == name
 
 
-@pytest.mark.parametrize("name", ["torchtune", "an unknown engine"])
+@pytest.mark.parametrize("name", ["LitGPT", "an unknown engine"])
 def test_an_engine_that_is_not_read_is_not_priced_as_another(name):
     found = job(*ENGINES[name], model="llama-3.1-8b", gpus="64", sequence_length="4096")
     assert found.request is None
@@ -505,8 +506,8 @@ def test_a_program_of_pytorch_fsdp_recomputes_by_itself():
 def test_what_is_faster_than_all_that_fits_is_no_tie_and_no_gain():
     """A tight job beside a best plan that fits: the distance speaks of memory, and no change gains time."""
     text = (
-        "NPROC_PER_NODE=8 swift sft --model Qwen/Qwen2.5-7B --train_type full --torch_dtype bfloat16 "
-        "--per_device_train_batch_size 1 --gradient_accumulation_steps 2 --max_length 8192 --deepspeed zero3"
+        "torchrun --nproc_per_node 8 train.py --model_name_or_path Qwen/Qwen2.5-7B --gradient_checkpointing true "
+        "--per_device_train_batch_size 1 --gradient_accumulation_steps 2 --max_seq_len 8192 --bf16 --deepspeed zero3"
     )
     found = audit(text, gpu="a100-sxm-80gb")
     assert (found.memory.word, found.slower_by < 0) == ("tight", True)

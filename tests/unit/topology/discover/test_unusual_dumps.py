@@ -10,7 +10,7 @@ from topology.base.units import GB
 from topology.builders import build
 from topology.discover.cluster import discover, dump_facts
 from topology.discover.fabric import FabricFacts, TierFacts
-from topology.discover.node import NodeFacts
+from topology.discover.node import NodeFacts, from_smi_topo
 
 
 def ib_dump(leaves: dict[str, list[str]], cables: list[tuple[str, str]] = [], named: bool = True) -> str:  # noqa: B006
@@ -265,3 +265,23 @@ def test_a_damaged_dump_is_read_or_refused(seed: int) -> None:
             assert build(found.spec).hierarchy.num_gpus > 0
         except InputError:
             continue
+
+
+APART = """\
+\tGPU0\tGPU1\tNIC0\tNIC1\tNIC2\tCPU Affinity\tNUMA Affinity
+GPU0\t X \tNV18\tPIX\tNODE\t{word}\t0-47\t0
+GPU1\tNV18\t X \tNODE\tPXB\tNODE\t0-47\t0
+NIC0\tPIX\tNODE\t X \tNODE\tNODE
+NIC1\tNODE\tPXB\tNODE\t X \tNODE
+NIC2\t{word}\tNODE\tNODE\tNODE\t X
+"""
+
+
+@pytest.mark.parametrize(("word", "is_named"), [("NODE", True), ("PIX", False)])
+def test_a_nic_that_shares_no_switch_with_a_gpu_is_named(word: str, is_named: bool) -> None:
+    """It may be for storage: counted, it doubles what leaves a node on paper."""
+    node = from_smi_topo(APART.format(word=word))
+    assert node.nics == 3
+    notes = [note for note in node.notes if "share no PCIe switch" in note]
+    assert [note.partition(" share")[0] for note in notes] == (["NIC2"] if is_named else [])
+    assert not is_named or "cluster.nics_per_node=2" in notes[0]
