@@ -124,6 +124,8 @@ def _dispatch(words: list[str]) -> int:
             result = build_app(chosen)(words, prog_name="plan", standalone_mode=False)
     except typer.Abort:
         return interrupted()
+    except SystemExit as left:  # a shell's completion leaves so
+        return left.code if isinstance(left.code, int) else ANSWERED
     except typer.TyperException as error:
         raise _usage_error(error, words, chosen) from error
     if result == INTERRUPTED:  # typer turns Ctrl-C into this result

@@ -33,10 +33,10 @@ def _table() -> Mapping[str, Mapping[str, object]]:
 @lru_cache(maxsize=8)
 def _flags_of(command: str) -> Mapping[str, str]:
     """What says the same, by the other word, of a command."""
-    own = command if command == "serve" else "train" * (command in TRAINING)
+    table = command if command == "serve" else "train" * (command in TRAINING)
     return {
         word: here
-        for name in ("every", own)
+        for name in ("every", table)
         for here, words in _table().get(name, {}).items()
         if isinstance(words, list)
         for word in words
@@ -76,7 +76,7 @@ def rewritten(words: Sequence[str], command: str, known: Sequence[str] = ()) -> 
     Args:
         words: As typed, without the program's name.
         command: The command that they chose.
-        known: Flags that the command has: they stay as they are.
+        known: Flags that the command has: they stay as they are, and no other is offered.
     """
     table, result, changed, at = _flags_of(command), list[str](), False, 0
     while at < len(words):
@@ -87,9 +87,12 @@ def rewritten(words: Sequence[str], command: str, known: Sequence[str] = ()) -> 
         if not flag.startswith("--") or flag in known or (name not in table and name not in NODES):
             result.append(word)
             continue
+        here = f"--gpus {VALUE}" if name in NODES else table[name]
+        if known and here.split()[0] not in known:
+            result.append(word)
+            continue
         changed = True
         following = words[at] if at < len(words) and not words[at].startswith("-") else ""
-        here = f"--gpus {VALUE}" if name in NODES else table[name]
         if VALUE in here and not equals:
             value, at = following, at + bool(following)
         elif VALUE not in here and not equals and following.lower() in ("true", "1", "yes", "on"):

@@ -163,8 +163,8 @@ def test_a_wrong_flag_is_answered_in_three_lines(arguments, expected):
     ("command", "words", "expected"),
     [
         ("train", ("--gpus", "8.."), "8..1024"),
-        ("train", ("--gpus", "8", "--optimizer", "muon"), "--set job.optimizer=NAME"),
-        ("train", ("--gpus", "8", "--tp", "4"), "--set layout.tp=2"),
+        ("train", ("--gpus", "8", "--optimizer", "muon"), "--set job.optimizer=muon"),
+        ("train", ("--gpus", "8", "--tp", "4"), "--set layout.tp=4"),
         ("sweep", ("--gpus", "8", "--qlora", "4"), "--adapter qlora:r=16"),
     ],
 )

@@ -1,0 +1,94 @@
+"""What people type who know another program is answered, or given as the exact command line that is."""
+
+import shlex
+
+import pytest
+
+from app.cli import COMMANDS, known_flags, run
+from app.entry.other_words import TRAINING, _flags_of, _table, command_for, counted_gpus, rewritten
+
+LINES = (
+    ("--model 70b --gpus 32 --tp 8", "plan --model 70b --gpus 32 --set layout.tp=8"),
+    ("--model 70b --gpus 32 --tensor-model-parallel-size 8", "plan --model 70b --gpus 32 --set layout.tp=8"),
+    ("--model 70b --gpus 32 --tensor_parallel_size=8", "plan --model 70b --gpus 32 --set layout.tp=8"),
+    ("--model 70b --nodes 4", "plan --model 70b --gpus 32"),
+    ("--model 70b --gpu gb200 --nnodes 4", "plan --model 70b --gpu gb200 --gpus 16"),
+    ("--model 70b --gpus 4x8", "plan --model 70b --gpus 32"),
+    ("--model 70b --gpus 32xh100", "plan --model 70b --gpus 32 --gpu h100"),
+    ("--model 70b --gpus 32 --gbs 1024", "plan --model 70b --gpus 32 --global-batch-size 1024"),
+    ("--model 70b --gpus 32 --seq-len 4096", "plan --model 70b --gpus 32 --sequence-length 4096"),
+    ("--model 70b --gpus 32 --mbs 2", "plan --model 70b --gpus 32 --set layout.microbatch_size=2"),
+    ("--model 70b --gpus 32 --gpu h100,a100", "plan sweep --model 70b --gpus 32 --gpu h100,a100"),
+    ("--model 70b --gpus 32 --csv", "plan --model 70b --gpus 32 --format csv"),
+    ("--model 8b --gpus 8 --lora", "plan --model 8b --gpus 8 --adapter lora:r=16"),
+    ("--model 8b --gpus 8 --fsdp", "plan --model 8b --gpus 8 --set layout.zero_stage=3"),
+    (
+        "--model 8b --gpus 8 --gradient-checkpointing true",
+        "plan --model 8b --gpus 8 --set layout.recompute=full",
+    ),
+    ("--discover topology.conf", "plan --cluster topology.conf"),
+    ("estimate --model 8b --gpus 8 --tp 2 --pp 2", "plan estimate --model 8b --gpus 8 --set layout.tp=2 --set layout.pp=2"),
+    ("serve --model 70b --gpu h100-sxm --qps 20", "plan serve --model 70b --gpu h100-sxm --rate 20/s"),
+    ("serve --model 70b --isl 4000 --osl 500", "plan serve --model 70b --input 4000 --output-tokens 500"),
+    ("serve --model 70b --max-concurrency 64", "plan serve --model 70b --concurrency 64"),
+    ("compare a.json b.json", "plan diff a.json b.json"),
+    ("memory 70b", "plan estimate --gpus 32 --model 70b"),
+    ("dashboard", "plan dash"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("line", "meant"), LINES)
+def test_the_exact_command_is_given(line: str, meant: str, capfd: pytest.CaptureFixture[str]) -> None:
+    """Three lines, exit code 2, and nothing is planned in its place."""
+    assert run(shlex.split(line)) == 2
+    out, told = capfd.readouterr()
+    assert out == ""
+    assert told.splitlines()[-1] == f"help:  write {meant}"
+
+
+@pytest.mark.parametrize(
+    "line", ["", "-h", "help", "help serve", "serve -h", "gpus h100", "--install-completion"]
+)
+def test_ways_of_asking_are_answered(
+    line: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Help without a word of ours, and what one GPU is."""
+    words = ["--show-completion", "bash"] if "completion" in line else shlex.split(line)
+    monkeypatch.setattr("sys.argv", ["plan", *words])
+    assert run(words) == 0
+    assert capfd.readouterr().out.strip()
+
+
+@pytest.mark.parametrize("command", [*TRAINING, "serve"])
+def test_what_is_offered_has_only_flags_of_the_command(command: str) -> None:
+    """Each of the words of other programs, alone; where the command has the flag, it is not rewritten."""
+    known = known_flags(command)
+    for word in _flags_of(command):
+        meant = rewritten([command, f"--{word}", "7"], command, known)
+        if f"--{word}" in known or not meant:
+            continue
+        flags = {each for each in shlex.split(meant) if each.startswith("--")}
+        assert flags <= {*known}, (word, meant)
+
+
+def test_every_word_means_a_command() -> None:
+    """None is a command itself, and each is rewritten to one."""
+    for word in _table()["commands"]:
+        assert word not in COMMANDS
+        assert shlex.split(command_for([word]))[1] in COMMANDS
+
+
+def test_flags_of_ours_stay() -> None:
+    """A line that is right is not rewritten; a value that looks like another's flag is one."""
+    assert rewritten(["--model", "70b", "--gpus", "32"], "train", ("--model", "--gpus")) == ""
+    assert counted_gpus(["--model", "70b", "--gpus", "32"], "train") == ""
+    assert command_for(["train"]) == ""
+    assert rewritten(["--tp"], "train") == ""
+
+
+def test_a_sweep_lists_degrees(capfd: pytest.CaptureFixture[str]) -> None:
+    """Six cells, with the reason of every empty one."""
+    line = "sweep --model 8b --gpus 8 --set layout.tp=1,2,4 --set layout.pp=1,2 -b 64 --format csv"
+    assert run(shlex.split(line)) == 0
+    rows = capfd.readouterr().out.strip().splitlines()
+    assert len(rows) == 7
