@@ -19,7 +19,7 @@ def as_each(run: TrainingRun) -> tuple[TrainingRun, ...]:
     return tuple(
         replace(run, stack=stack, cluster=cluster)
         for stack in run.stand_ins or (run.stack,)
-        for cluster in run.networks or (run.cluster,)
+        for cluster in ([cluster for _, cluster in run.networks] or [run.cluster])
     )
 
 

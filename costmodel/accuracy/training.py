@@ -153,18 +153,24 @@ def _predict_unknown(
 
 
 def _mixture(run: TrainingRun, parts: Sequence[RunResult]) -> RunResult:
-    """One result of those under each profile; the first refusal where none was priced."""
-    priced = [part for part in parts if part.status == "ok"]
-    if not priced:
+    """One result of those under each profile; the first refusal where none was priced.
+
+    The band is the mixture's. So is the middle, but of a network: one machine of many with a slow one moves
+    the end of the band, not what most runs of such GPUs take.
+    """
+    if not any(part.status == "ok" for part in parts):
         return parts[0]
-    times = (
-        [part.predicted_step_time_s or math.nan for part in priced],
-        [time_deviation(part.doubts) for part in priced],
-    )
-    lower_s, seconds, upper_s = (mixture_quantile(*times, share) for share in QUANTILES)
+    machines = [having for having, _ in run.networks] or [1]
+    shares = machines * (len(parts) // len(machines))
+    priced = [
+        part for part, share in zip(parts, shares, strict=True) if part.status == "ok" for _ in range(share)
+    ]
+    usual = [part for part in parts[:: len(machines)] if part.status == "ok"] or priced
+    lower_s, upper_s = (_time_quantile(priced, share) for share in ENDS)
+    seconds = _time_quantile(usual, MIDDLE)
     peaks = [part.predicted_peak_memory_bytes or math.nan for part in priced]
     spreads = [memory_deviation(part.doubts) for part in priced]
-    _, memory, memory_upper = (mixture_quantile(peaks, spreads, share) for share in QUANTILES)
+    memory, memory_upper = (mixture_quantile(peaks, spreads, share) for share in (MIDDLE, ENDS[1]))
     chances = [part.out_of_memory_chance or 0.0 for part in priced]
     return replace(
         priced[0],
@@ -179,8 +185,14 @@ def _mixture(run: TrainingRun, parts: Sequence[RunResult]) -> RunResult:
     )
 
 
-QUANTILES = (0.1, 0.5, 0.9)
+MIDDLE, ENDS = 0.5, (0.1, 0.9)
 """An 80 % interval and its middle."""
+
+
+def _time_quantile(parts: Sequence[RunResult], share: float) -> float:
+    """Of the mixture of their steps."""
+    seconds = [part.predicted_step_time_s or math.nan for part in parts]
+    return mixture_quantile(seconds, [time_deviation(part.doubts) for part in parts], share)
 
 
 def _mixture_words(run: TrainingRun, parts: Sequence[RunResult], above: float) -> Iterator[str]:
@@ -190,7 +202,7 @@ def _mixture_words(run: TrainingRun, parts: Sequence[RunResult], above: float) -
         stacks = ", ".join(dict.fromkeys(part.stack for part in parts))
         yield f"engine {name} is not known: priced as a mixture of {stacks}, band +{above:.0%}"
     if run.networks:
-        rates = sorted({of.spec.nodes[0].nic_bandwidth_bytes_per_s / GBIT for of in run.networks})
+        rates = sorted({of.spec.nodes[0].nic_bandwidth_bytes_per_s / GBIT for _, of in run.networks})
         words = " and ".join(f"{rate:g}" for rate in rates)
         yield f"the network is not stated: priced as a mixture of {words} Gbit/s a GPU, band +{above:.0%}"
 

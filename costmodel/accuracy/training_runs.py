@@ -8,6 +8,7 @@ that says too little, or something the model cannot express, is unsupported with
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -81,8 +82,8 @@ class TrainingRun:
         job: How long and how many sequences.
         stack: The profile of the engine, with what the row says of its switches.
         stand_ins: Of an engine that no profile describes, the profiles that it may be like, with the same.
-        networks: Where the row states none and nodes send to each other, the cluster with the network of each
-            machine of the catalog that has this GPU.
+        networks: Where the row states none and nodes send to each other, the cluster with each network that
+            machines of its GPU have, and how many have it; the reference machine's first.
         layout: How it was split.
         leanest: The same, with what the row does not state as it needs least memory.
         recomputed_share: Share of the layers recomputed in full.
@@ -103,7 +104,7 @@ class TrainingRun:
     job: TrainingJob
     stack: SoftwareStack
     stand_ins: tuple[SoftwareStack, ...]
-    networks: tuple[Cluster, ...]
+    networks: tuple[tuple[int, Cluster], ...]
     layout: ParallelLayout
     leanest: ParallelLayout
     recomputed_share: float
@@ -178,7 +179,7 @@ def read_run(row: Row, index: int = 0, *, trust_paths: bool = False) -> Training
         job=job,
         stack=stack,
         stand_ins=_stand_ins(row, recipe),
-        networks=_networks(row, layout),
+        networks=_networks(row, layout, cluster),
         layout=layout,
         leanest=_leanest(row, layout, stack),
         recomputed_share=recomputed_share(row, layout),
@@ -325,28 +326,24 @@ def _cluster(row: Row, layout: ParallelLayout, *, trust_paths: bool) -> Cluster:
         raise row_refusal(unknown) from unknown
 
 
-def _networks(row: Row, layout: ParallelLayout) -> tuple[Cluster, ...]:
-    """The cluster with the network of each machine that has the row's GPU; none where it is stated or unused.
+def _networks(row: Row, layout: ParallelLayout, reference: Cluster) -> tuple[tuple[int, Cluster], ...]:
+    """Networks of the machines that have the row's GPU, with how many have each; none where it is stated.
 
-    A rate counts as often as machines have it. Where all agree there is nothing to mix.
+    Nor where nodes send nothing to each other, or all machines agree. The first is the reference machine's.
     """
     per_node = count(row, "gpus_per_node", NODE_GPUS)
     if row.get("cluster") or number_cell(row, "nic_gbit_per_s_per_gpu", 0.0) or layout.num_gpus <= per_node:
         return ()
     sheet = sheet_named(row["gpu"])
-    rates = [
-        machine.nics_per_node * machine.nic_gbit_per_s / machine.gpus_per_node
+    usual = reference_machine(sheet)
+    having = Counter(
+        machine.nic_gbit_per_s_per_gpu
         for machine in machines().values()
-        if machine.gpu == sheet.name and machine.gpus_per_node == reference_machine(sheet).gpus_per_node
-    ]
-    known = [rate for rate in rates if rate > 0]
-    if len(set(known)) < MANY:
-        return ()
-    return tuple(_built(row["gpu"], layout.num_gpus, per_node, rate * GBIT) for rate in known)
-
-
-MANY = 2
-"""Rates of one GPU's machines from which on they differ."""
+        if machine.gpu == sheet.name and machine.gpus_per_node == usual.gpus_per_node
+    )
+    rates = [rate for rate in sorted(having) if rate not in (0, usual.nic_gbit_per_s_per_gpu)]
+    others = ((having[rate], _built(row["gpu"], layout.num_gpus, per_node, rate * GBIT)) for rate in rates)
+    return ((having[usual.nic_gbit_per_s_per_gpu], reference), *others) if rates else ()
 
 
 @functools.lru_cache(maxsize=512)

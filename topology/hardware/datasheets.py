@@ -155,6 +155,11 @@ class Machine:
         return self.nic_gbit_per_s * GBIT
 
     @property
+    def nic_gbit_per_s_per_gpu(self) -> float:
+        """Return the rate of a node's NICs over its GPUs, per direction; 0 without NICs."""
+        return self.nics_per_node * self.nic_gbit_per_s / self.gpus_per_node
+
+    @property
     def host_memory_bytes(self) -> float:
         """Return the host memory of a node, 0 where it is not known."""
         return self.host_memory_gib * GIB

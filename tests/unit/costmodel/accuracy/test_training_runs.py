@@ -26,6 +26,7 @@ ROW = {
     "sequence_length": "8192",
     "gpu": "h100-sxm",
     "num_gpus": "16",
+    "nic_gbit_per_s_per_gpu": "400",
     "global_batch_size": "128",
     "framework": "NeMo 24.07",
     "dp": "4",

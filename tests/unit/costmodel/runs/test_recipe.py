@@ -12,7 +12,7 @@ ROW = {
     "id": "a", "model": "Qwen3_30B_a3B", "num_layers": "48", "hidden_size": "2048", "intermediate_size": "768",
     "num_attention_heads": "32", "num_key_value_heads": "4", "vocab_size": "151936", "gated_mlp": "1",
     "num_experts": "128", "num_experts_per_token": "8", "sequence_length": "4096", "gpu": "h100-sxm",
-    "num_gpus": "16", "global_batch_size": "256", "framework": "NeMo", "precision": "bf16", "tp": "1",
+    "num_gpus": "16", "nic_gbit_per_s_per_gpu": "400", "global_batch_size": "256", "framework": "NeMo", "precision": "bf16", "tp": "1",
     "pp": "1", "dp": "16", "ep": "8", "zero_stage": "1", "step_time_s": "20", "recompute": "",
 }  # fmt: skip
 
