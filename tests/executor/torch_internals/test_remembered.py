@@ -32,6 +32,10 @@ OPERATIONS: dict[str, Callable[[torch.Tensor], object]] = {
     "an axis": lambda one: one.sum(1),
     "an axis that is kept": lambda one: one.sum(1, keepdim=True),
     "two outputs": lambda one: torch.max(one, 1),
+    "a square and its transpose": lambda one: (
+        (square := one[:, :4].contiguous()).clone(),
+        square.T.clone(),
+    ),
     "itself twice": lambda one: torch.stack([one, one]),
     "two that are alike": lambda one: torch.stack([one, one.clone()]),
     "a new one": lambda _: torch.zeros(3, 5),
