@@ -73,13 +73,13 @@ def traced_memory(
     processes: int = 2,
     alive: Callable[[float], None] = lambda _: None,
 ) -> tuple[StageMemory, ...]:
-    """Trace stages in processes of their own, the estimate beside each; `alive` hears the share done."""
+    """Trace stages in so many processes, the estimate beside each; `alive` hears the share done.
+
+    One process is this one; more are forked from it, and their shares are told while they work.
+    """
     estimates = estimated_memory(task, global_batch_size)
     of_stage = [traces_of(replace(task, stage=stage)) for stage in stages]
-    preload()
-    context = multiprocessing.get_context("fork")
-    with ProcessPoolExecutor(processes, mp_context=context) as pool:
-        peaks = iter(results([pool.submit(peak, each) for tasks in of_stage for each in tasks], alive))
+    peaks = iter(_peaks([each for tasks in of_stage for each in tasks], processes, alive))
     traced = [
         extrapolate(replace(task, stage=stage), [next(peaks) for _ in tasks])
         for stage, tasks in zip(stages, of_stage, strict=True)
@@ -94,6 +94,18 @@ def traced_memory(
         )
         for stage, values in zip(stages, traced, strict=True)
     )
+
+
+def _peaks(
+    tasks: Sequence[RankTask], processes: int, alive: Callable[[float], None]
+) -> list[Mapping[str, float]]:
+    """The peak of each task."""
+    if processes == 1:
+        return [peak(task) for task in tasks]
+    preload()
+    context = multiprocessing.get_context("fork")
+    with ProcessPoolExecutor(processes, mp_context=context) as pool:
+        return results([pool.submit(peak, task) for task in tasks], alive)
 
 
 _PURPOSES = ("weights", "gradients", "optimizer", "activations")

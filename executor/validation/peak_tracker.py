@@ -51,6 +51,11 @@ class PeakTracker(TorchDispatchMode):
         self._resizing: Any = None
         self._mode: Any = None
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Whether torch is to wrap each call so that nothing is compiled in it: nothing is, here."""
+        return False
+
     def mark(self, tensors: Iterable[torch.Tensor], purpose: Purpose) -> None:
         """Say what these tensors are for, watching those that are not watched yet."""
         for tensor in tensors:

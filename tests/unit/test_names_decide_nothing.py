@@ -161,11 +161,9 @@ def test_a_generation_of_another_name_has_the_same_limits_and_times(
 
 def named_in(source: str, names: frozenset[str]) -> Iterator[tuple[int, str]]:
     """Literals of code, docstrings apart, that are such a name or begin one."""
-    tree = ast.parse(source)
-    bodies = [getattr(node, "body", None) for node in ast.walk(tree)]
-    statements = [statement for body in bodies if isinstance(body, list) for statement in body]
-    prose = {id(each.value) for each in statements if isinstance(each, ast.Expr)}
-    for node in ast.walk(tree):
+    nodes = list(ast.walk(ast.parse(source)))
+    prose = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+    for node in nodes:
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in prose:
             word = node.value.lower()
             begins = len(word) >= SHORTEST_PREFIX and any(name.startswith(word) for name in names)

@@ -302,15 +302,29 @@ def within(found: Simulation, job: ServingJob, phase: str, counted: slice) -> bo
 
 def fewest_gpus(offered: Sequence[Kind], job: ServingJob, rate_per_s: float, most_gpus: int) -> int | None:
     """Fewest GPUs, up to `most_gpus`, that serve the rate: one kind of replica, or one of each phase."""
-    best: dict[str, int] = {}
+    whole, first, second = (
+        [kind for kind in offered if kind.phase == phase] for phase in ("whole", "prefill", "decode")
+    )
+    found = _fewest_of(whole, job, rate_per_s, most_gpus)
+    most = most_gpus if found is None else found - 1
+    if first and second:
+        smallest = min(kind.num_gpus for kind in second)
+        prompts = _fewest_of(first, job, rate_per_s, most - smallest)
+        outputs = prompts and _fewest_of(second, job, rate_per_s, most - prompts)
+        if prompts and outputs:
+            return prompts + outputs
+    return found
+
+
+def _fewest_of(offered: Sequence[Kind], job: ServingJob, rate_per_s: float, most_gpus: int) -> int | None:
+    """Fewest GPUs, up to `most_gpus`, of one kind of replica that serves the rate."""
+    best = None
     for kind in offered:
-        budget = min(best.get(kind.phase, most_gpus + 1) - 1, most_gpus)
-        count = _fewest(kind, job, rate_per_s, budget // kind.num_gpus)
+        budget = most_gpus if best is None else best - 1
+        count = _fewest(kind, job, rate_per_s, max(budget, 0) // kind.num_gpus)
         if count:
-            best[kind.phase] = count * kind.num_gpus
-    totals = [best["whole"]] if "whole" in best else []
-    totals += [best["prefill"] + best["decode"]] if {"prefill", "decode"} <= best.keys() else []
-    return min((total for total in totals if total <= most_gpus), default=None)
+            best = count * kind.num_gpus
+    return best
 
 
 def _fewest(kind: Kind, job: ServingJob, rate_per_s: float, most: int) -> int:

@@ -238,8 +238,12 @@ def _counted(options: list[Option], rates: list[float], size: int, rate: float) 
 
 
 def test_the_enumeration_agrees_with_itself() -> None:
-    """More GPUs serve what fewer do: the oracle's own sanity."""
+    """More GPUs serve what fewer do: the oracle's own sanity, at a rate that one GPU does not serve."""
     question = next(q for q in questions(20, 5) if q.request.job.request_rate_per_s)
     offered, job = kinds(question), question.request.job
-    least = fewest_gpus(offered, job, job.request_rate_per_s or 1.0, 8)
-    assert least is None or fewest_gpus(offered, job, (job.request_rate_per_s or 1.0) / 2, 8) <= least  # type: ignore[operator]  # not None then
+    rate_per_s = 64 * (job.request_rate_per_s or 1.0)
+    least, of_half = (fewest_gpus(offered, job, rate_per_s / share, 4) for share in (1, 2))
+    assert least is not None
+    assert of_half is not None
+    assert of_half <= least
+    assert (least, of_half) == (3, 2)
