@@ -305,7 +305,7 @@ def left_out_toml() -> str:
         numbers = (np.median(errors), np.mean(errors), np.quantile(errors, 0.9))
         keys = zip(("median_error", "mean_error", "p90_error"), numbers, strict=True)
         lines += [f"[engines.{name}]", f"runs = {len(errors)}"]
-        lines += [*(f"{key} = {value:.4f}" for key, value in keys), ""]
+        lines += [*(f"{key} = {value:.6f}" for key, value in keys), ""]
     return "\n".join(lines)
 
 

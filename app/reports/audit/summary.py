@@ -119,7 +119,7 @@ def _memory(audit: Audit) -> Iterator[str]:
         yield "; ".join((verdict.words, *way))
         return
     word, peak = verdict.word, format_bytes(audit.predicted.peak_memory_bytes)
-    sooner = "runs out of memory" if verdict.chance > EVEN else "fits"
+    sooner = "runs out of memory" if verdict.chance > EVEN else "runs"
     fit = f"{word}, and sooner {sooner} than not" if word == "tight" else word
     capacity = format_bytes(cluster_of(request).gpu.memory_bytes)
     says = f"{fit}: {peak} predicted of {capacity}, {verdict.ground}"
@@ -131,7 +131,7 @@ def _way_to_fit(audit: Audit) -> Iterator[str]:
     """The change of fewest words with which a job surely fits, the fastest of those.
 
     Else the best layout, where the files can be told it; where nothing surely fits, the change that comes
-    closest to it, if the job then sooner fits than not.
+    closest to it, if the job then sooner runs than not.
     """
     assert audit.memory is not None  # noqa: S101 - asked of a job that is judged
     short = [change for change in audit.changes if 0 < len(change_words(change)) <= LONGEST_CHANGE]
