@@ -21,7 +21,7 @@ VALUE = "{}"
 TRAINING = ("train", "estimate", "sweep", "explain", "export", "run", "audit", "validate")
 NODES = ("nodes", "nnodes", "num-nodes", "num-machines", "hosts")
 """Flags that count nodes, of as many GPUs as the GPU's own machine has."""
-COUNTED_GPU = re.compile(r"(\d+)\s*[x×]\s*(?:(\d+)|([a-z][\w-]*))", re.IGNORECASE)
+COUNTED_GPU = re.compile(r"([1-9]\d*)\s*[x×]\s*(?:([1-9]\d*)|([a-z][\w-]*))", re.IGNORECASE)
 """Nodes of so many GPUs (``4x8``), or GPUs of a kind (``32xh100``)."""
 
 

@@ -1,5 +1,6 @@
 """What people type who know another program is answered, or given as the exact command line that is."""
 
+import io
 import shlex
 
 import pytest
@@ -92,3 +93,35 @@ def test_a_sweep_lists_degrees(capfd: pytest.CaptureFixture[str]) -> None:
     assert run(shlex.split(line)) == 0
     rows = capfd.readouterr().out.strip().splitlines()
     assert len(rows) == 7
+
+
+MEGATRON = (
+    "torchrun --nproc_per_node 8 pretrain_gpt.py --tensor-model-parallel-size 8 --num-layers 32 --hidden-size 4096 "
+    "--num-attention-heads 32 --seq-length 4096 --max-position-embeddings 4096 --micro-batch-size 1 "
+    "--global-batch-size 128 --bf16"
+)
+
+
+def test_an_audit_reads_standard_input_and_a_command(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both are read as the file that holds them is."""
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(MEGATRON.encode())))
+    run(["audit", "-", "--gpu", "h100"])
+    piped = capfd.readouterr().out
+    run(["audit", "--gpu", "h100", "--", *shlex.split(MEGATRON)])
+    summary = [
+        text.replace("command.sh", "stdin").partition("\n\n")[0] for text in (piped, capfd.readouterr().out)
+    ]
+    assert summary[0].split() == summary[1].split()
+    assert "Megatron-LM" in piped
+    assert "tp 8" in piped
+
+
+def test_empty_standard_input_is_refused(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In three lines."""
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b" \n")))
+    assert run(["audit", "-"]) == 2
+    assert capfd.readouterr().err.startswith("error: standard input is empty")

@@ -108,8 +108,14 @@ def named_files(files: Sequence[Path], folder: Path) -> tuple[str, ...]:
         return (str(command_file),)
     if STANDARD_INPUT not in words:
         return tuple(words)
-    read = folder / "stdin.sh"
-    read.write_bytes(sys.stdin.buffer.read(LARGEST_INPUT))
+    content = sys.stdin.buffer.read(LARGEST_INPUT)
+    if not content.strip():
+        raise InputError(
+            what="standard input is empty", cause="- reads a script, a configuration or a log from it",
+            fix="pipe one: cat train.sh | plan audit -",
+        )  # fmt: skip
+    read = folder / "stdin"
+    read.write_bytes(content)
     return tuple(str(read) if word == STANDARD_INPUT else word for word in words)
 
 
