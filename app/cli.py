@@ -14,11 +14,11 @@ import sys
 import warnings
 from collections.abc import Callable, Sequence
 from importlib import import_module
+from itertools import pairwise
 from typing import Annotated, Any, Final
 
 import typer
 
-from app.entry.other_words import command_for, counted_gpus, rewritten
 from app.errors import ANSWERED, INTERRUPTED, interrupted, run_guarded
 from app.flags.plain import PlainCommand, PlainGroup
 from app.terminal.progress import never_silent
@@ -111,7 +111,7 @@ def _dispatch(words: list[str]) -> int:
     """Build the program around the chosen command and run it."""
     words = helped(words)
     chosen = _chosen_command(words)
-    if meant := counted_gpus(words, chosen):
+    if meant := _said_apart(words, chosen):
         raise InputError(
             what="one flag says two things",
             cause=f"the command line was: plan {' '.join(words)}",
@@ -133,8 +133,20 @@ def _dispatch(words: list[str]) -> int:
     return result if isinstance(result, int) else ANSWERED
 
 
+def _said_apart(words: list[str], chosen: str) -> str:
+    """The command line with what one flag says of two things said by two; "" where none does."""
+    flags = ("--gpus", "-n", "--gpu")
+    if not any(flag in flags and {*value} & {*"xX×,"} for flag, value in pairwise(words)):
+        return ""
+    from app.entry.other_words import counted_gpus
+
+    return counted_gpus(words, chosen)
+
+
 def _usage_error(error: typer.TyperException, words: list[str], chosen: str) -> InputError:
     """Say what of a command line could not be read, in three lines."""
+    from app.entry.other_words import command_for, rewritten
+
     what = error.format_message().rstrip(".") or "unreadable command line"
     fix = f"see `plan {chosen} --help`"
     if not chosen:
