@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import gc
 import os
+import shlex
 import sys
 import warnings
 from collections.abc import Callable, Sequence
@@ -92,7 +93,24 @@ def helped(words: list[str]) -> list[str]:
     """
     if words[:1] == ["help"]:
         words = [*words[1:2], "--help"]
-    return ["--help" if word in ("-h", "-help", "-?") else word for word in words] or ["--help"]
+    flags, rest = _before_command(words)
+    return [*("--help" if word in ("-h", "-help", "-?") else word for word in flags), *rest] or ["--help"]
+
+
+def _before_command(words: list[str]) -> tuple[list[str], list[str]]:
+    """What stands before ``--``, and the rest."""
+    at = words.index("--") if "--" in words else len(words)
+    return words[:at], words[at:]
+
+
+def with_whole_command(words: list[str]) -> list[str]:
+    """The command line with the other program's command behind ``--`` as one word, as a shell would write it.
+
+    >>> with_whole_command(["audit", "train.log", "--", "torchrun", "train.py", "--lr", "1e-4"])
+    ['audit', 'train.log', '--', 'torchrun train.py --lr 1e-4']
+    """
+    flags, rest = _before_command(words)
+    return [*flags, "--", shlex.join(rest[1:])] if any(word[:1] == "-" for word in rest[1:]) else words
 
 
 def _noting(otherwise: Callable[..., None]) -> Callable[..., None]:
@@ -111,7 +129,9 @@ def _dispatch(words: list[str]) -> int:
     """Build the program around the chosen command and run it."""
     words = helped(words)
     chosen = _chosen_command(words)
-    if meant := _said_apart(words, chosen):
+    if chosen == "audit":
+        words = with_whole_command(words)
+    if meant := _split_flag(words, chosen):
         raise InputError(
             what="one flag says two things",
             cause=f"the command line was: plan {' '.join(words)}",
@@ -133,7 +153,7 @@ def _dispatch(words: list[str]) -> int:
     return result if isinstance(result, int) else ANSWERED
 
 
-def _said_apart(words: list[str], chosen: str) -> str:
+def _split_flag(words: list[str], chosen: str) -> str:
     """The command line with what one flag says of two things said by two; "" where none does."""
     flags = ("--gpus", "-n", "--gpu")
     if not any(flag in flags and {*value} & {*"xX×,"} for flag, value in pairwise(words)):
@@ -153,7 +173,7 @@ def _usage_error(error: typer.TyperException, words: list[str], chosen: str) -> 
         close = suggest(words[0], COMMANDS, count=2) if words else ()
         fix = f"did you mean {' or '.join(close)}?" if close else f"the commands are {', '.join(COMMANDS)}"
         if meant := command_for(words):
-            fix = f"write {meant}"
+            what, fix = what.partition(" Did you mean")[0].rstrip("."), f"write {meant}"
     elif meant := rewritten(words, chosen, known_flags(chosen)):
         what, fix = what.partition(" (")[0], f"write {meant}"
     return InputError(what=what, cause=f"the command line was: plan {' '.join(words)}", fix=fix)

@@ -14,10 +14,10 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 
-from topology.base.names import suggest
-
 TABLE = Path(__file__).with_name("other_words.toml")
 VALUE = "{}"
+WITHOUT_VALUE = {"--model": "--model 70b", "--discover": "--here"}
+"""What a flag that ends a command line becomes where nothing follows it."""
 TRAINING = ("train", "estimate", "sweep", "explain", "export", "run", "audit", "validate")
 NODES = ("nodes", "nnodes", "num-nodes", "num-machines", "hosts")
 """Flags that count nodes, of as many GPUs as the GPU's own machine has."""
@@ -26,7 +26,7 @@ COUNTED_GPU = re.compile(r"([1-9]\d*)\s*[x×]\s*(?:([1-9]\d*)|([a-z][\w-]*))", r
 
 
 @lru_cache(maxsize=1)
-def _table() -> Mapping[str, Mapping[str, object]]:
+def _table() -> Mapping[str, Mapping[str, Sequence[str]]]:
     return tomllib.loads(TABLE.read_text(encoding="utf-8"))
 
 
@@ -34,13 +34,12 @@ def _table() -> Mapping[str, Mapping[str, object]]:
 def _flags_of(command: str) -> Mapping[str, str]:
     """What says the same, by the other word, of a command."""
     table = command if command == "serve" else "train" * (command in TRAINING)
-    return {
-        word: here
-        for name in ("every", table)
-        for here, words in _table().get(name, {}).items()
-        if isinstance(words, list)
-        for word in words
-    }
+    return _by_word("every") | _by_word(table)
+
+
+def _by_word(table: str) -> dict[str, str]:
+    """What says the same here, by the word of another program."""
+    return {word: here for here, words in _table().get(table, {}).items() for word in words}
 
 
 def _plain(flag: str) -> str:
@@ -53,14 +52,13 @@ def command_for(words: Sequence[str]) -> str:
     >>> command_for(["compare", "a.json", "b.json"]), command_for(["memory", "70b"])
     ('plan diff a.json b.json', 'plan estimate --gpus 32 --model 70b')
     """
-    here = _table()["commands"].get(_plain(words[0])) if words else None
+    here = _by_word("commands").get(_plain(words[0])) if words else None
     if here is None:
         return ""
-    given = list(words[1:]) if not str(here).endswith("--help") else []
-    tail = str(here).split()
-    if tail[-1] == "--model" and not given:
-        given = ["70b"]
-    return shlex.join(["plan", *tail, *given])
+    given = list(words[1:]) if not here.endswith("--help") else []
+    for flag, instead in WITHOUT_VALUE.items():
+        here = here if given else here.replace(flag, instead)
+    return shlex.join(["plan", *here.split(), *given])
 
 
 def rewritten(words: Sequence[str], command: str, known: Sequence[str] = ()) -> str:
@@ -107,10 +105,12 @@ def rewritten(words: Sequence[str], command: str, known: Sequence[str] = ()) -> 
 
 
 def _gpus_of_nodes(nodes: str, words: Sequence[str]) -> str:
-    """GPUs of so many nodes of the GPU that is named; "" of no number."""
+    """GPUs of so many nodes of the GPU that is named; "" of no number, or of a cluster of its own nodes."""
     from topology.hardware.datasheets import default_gpu, reference_machine, sheet_named
 
     if not nodes.isdecimal():
+        return ""
+    if "--cluster" in words:
         return ""
     named = next((after for word, after in itertools.pairwise(words) if word == "--gpu"), "")
     return str(int(nodes) * reference_machine(sheet_named(named or default_gpu())).gpus_per_node)
@@ -133,8 +133,3 @@ def counted_gpus(words: Sequence[str], command: str) -> str:
         if word == "--gpu" and command == "train" and "," in after:
             return shlex.join(["plan", "sweep", *(each for each in words if each != "train")])
     return ""
-
-
-def close_to(flag: str, known: Sequence[str]) -> tuple[str, ...]:
-    """Flags of a command that are spelled nearly so."""
-    return suggest(flag, known, count=2)

@@ -2,11 +2,12 @@
 
 import io
 import shlex
+from pathlib import Path
 
 import pytest
 
-from app.cli import COMMANDS, known_flags, run
-from app.entry.other_words import TRAINING, _flags_of, _table, command_for, counted_gpus, rewritten
+from app.cli import COMMANDS, helped, known_flags, run
+from app.entry.other_words import TRAINING, _by_word, _flags_of, command_for, counted_gpus, rewritten
 
 LINES = (
     ("--model 70b --gpus 32 --tp 8", "plan --model 70b --gpus 32 --set layout.tp=8"),
@@ -74,7 +75,7 @@ def test_what_is_offered_has_only_flags_of_the_command(command: str) -> None:
 
 def test_every_word_means_a_command() -> None:
     """None is a command itself, and each is rewritten to one."""
-    for word in _table()["commands"]:
+    for word in _by_word("commands"):
         assert word not in COMMANDS
         assert shlex.split(command_for([word]))[1] in COMMANDS
 
@@ -116,6 +117,53 @@ def test_an_audit_reads_standard_input_and_a_command(
     assert summary[0].split() == summary[1].split()
     assert "Megatron-LM" in piped
     assert "tp 8" in piped
+
+
+def test_a_command_keeps_its_words_and_the_files_beside_it(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A -h of the command is the command's; a log beside it is read; no folder of ours is named."""
+    words = helped(["audit", "-h", "--", "torchrun", "-h"])
+    assert words == ["audit", "--help", "--", "torchrun", "-h"]
+    log = tmp_path / "train.log"
+    log.write_text("iteration 10/ 100 | elapsed time per iteration (ms): 3000.0 |\n", encoding="utf-8")
+    run(["audit", str(log), "--gpu", "h100", "--json", "--", *shlex.split(MEGATRON)])
+    out = capfd.readouterr().out
+    assert '"command.sh"' in out
+    assert "train.log" in out
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b'{"a": ')))
+    assert run(["audit", "-"]) == 2
+    assert capfd.readouterr().err.startswith("error: stdin is not valid JSON")
+
+
+def test_what_is_piped_is_never_cut(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More than a file may hold is refused, and bytes that are no text are."""
+    for content, what in ((b"x" * 7_000_000, "is too large"), (b"\xff\xfe", "is no text")):
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content)))
+        assert run(["audit", "-"]) == 2
+        assert capfd.readouterr().err.startswith(f"error: standard input {what}")
+
+
+def test_a_kind_and_machines_are_two_questions(capfd: pytest.CaptureFixture[str]) -> None:
+    """None is answered in silence."""
+    assert run(["gpus", "h100", "--machines"]) == 2
+    assert "write plan gpus h100" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("line", "meant"),
+    [("discover", "plan topology --here"), ("discover s.txt", "plan topology --discover s.txt")],
+)
+def test_a_command_without_its_value_is_whole(
+    line: str, meant: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """What is offered can be typed, and no second command is suggested beside it."""
+    assert run(shlex.split(line)) == 2
+    message = capfd.readouterr().err
+    assert message.splitlines()[-1] == f"help:  write {meant}"
+    assert "Did you mean" not in message
 
 
 def test_empty_standard_input_is_refused(

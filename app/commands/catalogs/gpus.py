@@ -26,8 +26,15 @@ def command(
     from app.reports.topology import gpus_answer, machines_answer
     from topology import catalog
     from topology.base.decode import unstructure
+    from topology.base.errors import InputError
     from topology.hardware import datasheets
 
+    if machines and name is not None:
+        raise InputError(
+            what=f"{name} and --machines are two questions",
+            cause="--machines lists every machine of the catalog",
+            fix=f"write plan gpus {name}, or plan gpus --machines",
+        )
     if machines:
         rows = [
             unstructure(m) | {"usd_per_gpu_hour": m.usd_per_gpu_hour} for m in datasheets.machines().values()
