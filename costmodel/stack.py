@@ -170,7 +170,7 @@ class StackMemory:
             gradient; otherwise they are applied at the activation.
         keeps_wide_inputs: Linear layers of fewer than sixteen bits keep their input in sixteen (torchao).
         keeps_narrow_gates: In eight-bit jobs the input of a feed-forward's activation is kept in eight bits.
-        keeps_half_the_products: ``selective-op`` counts products and keeps the odd ones; none of experts.
+        keeps_odd_products: ``selective-op`` counts products and keeps the odd ones; none of experts.
         gradients_on_demand: A gradient exists from its first microbatch's backward on, not all the step.
         kept_score_bytes: Bytes per score of unfused attention that its backward needs, without dropout.
         weight_bytes: Bytes per parameter of the weights that compute reads.
@@ -201,7 +201,7 @@ class StackMemory:
     keeps_expert_outputs: bool = False
     keeps_wide_inputs: bool = False
     keeps_narrow_gates: bool = False
-    keeps_half_the_products: bool = False
+    keeps_odd_products: bool = False
     gradients_on_demand: bool = False
     kept_score_bytes: float = 2.0
     weight_bytes: float = 2.0

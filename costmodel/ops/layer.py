@@ -86,7 +86,7 @@ def _layer_ops(work: Workload, kind: LayerKind, shard: ShardShape) -> tuple[Op, 
     ops = (*mixer, *block)
     if job.is_low_precision and stack.timing.casts_apart:
         ops = tuple(made for op in ops for made in (*operand_casts(op, work, shard), op))
-    if stack.memory.keeps_half_the_products:
+    if stack.memory.keeps_odd_products:
         ops = _keeping_odd_products(ops, compiled=stack.timing.fused_elementwise)
     if job.is_low_precision and stack.memory.keeps_wide_inputs:
         ops = tuple(_keeping_wide_inputs(op) for op in ops)
