@@ -21,7 +21,7 @@ from costmodel.models.names import (
     weight_format,
 )
 from costmodel.models.spec import ModelSpec
-from topology.base.errors import InputError, UnknownNameError, shown
+from topology.base.errors import AmbiguousNameError, InputError, UnknownNameError, shown
 from topology.base.names import matches, normalize, suggest, words
 
 _FILE = Path(__file__).parents[1] / "data" / "models.toml"
@@ -209,10 +209,7 @@ def _resembling(name: str) -> str:
     if len(known) == 1:
         return known[0]
     if known:
-        cause = f"it matches {', '.join(known)}"
-        raise UnknownNameError(
-            f"model {shown(name)} is ambiguous", cause, "write one of these in full", known
-        )
+        raise AmbiguousNameError("model", name, known)
     if traced := traced_as(name):
         cause = "it is of a family that is traced, not described"
         raise UnknownNameError(f"unknown model {shown(name)}", cause, f"use --model {traced}", ())

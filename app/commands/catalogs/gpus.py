@@ -43,7 +43,17 @@ def command(
     else:
         gpus = catalog.gpus()
         if name is not None:
-            chosen = catalog.gpu_name(name)
-            gpus = {chosen: gpus[chosen]}
+            gpus = {each: gpus[each] for each in _named(name)}
         answer = gpus_answer(gpus, {name: catalog.price(name) for name in gpus})
     return emit(answer, wanted=output_format, as_json=as_json, output=output)
+
+
+def _named(name: str) -> tuple[str, ...]:
+    """The GPU of a name, or all that it may mean."""
+    from topology import catalog
+    from topology.base.errors import AmbiguousNameError
+
+    try:
+        return (catalog.gpu_name(name),)
+    except AmbiguousNameError as several:
+        return several.suggestions
