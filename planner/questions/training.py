@@ -249,7 +249,7 @@ def settings_of_nodes(flags: Flags, per_node: int) -> tuple[str, ...]:
 
 
 def what_is_left(spec: ClusterSpec, without: str | None, faults: str | None) -> ClusterSpec:
-    """A cluster without hosts, and with hosts that something ails, as `--without` and `--degraded` say."""
+    """A cluster without hosts, and with degraded hosts, as `--without` and `--degraded` say."""
     if not (without or faults):
         return spec
     from topology.discover.hostlist import hosts_in
