@@ -658,3 +658,12 @@ def test_a_flavor_of_torchtitan_is_the_model_of_its_shape(
 def test_a_vision_variant_of_torchtitan_is_no_model_of_text() -> None:
     text = TITAN.replace('"llama3"', '"qwen3_vl"')
     assert "give --model" in first_lines(audit({"train.toml": text}, gpus="8"))
+
+
+@pytest.mark.parametrize("gpus", ["1", "8"])
+def test_states_that_deepspeed_shards_have_a_price(gpus: str) -> None:
+    """ZeRO-1 is DeepSpeed's; that FSDP2 of Accelerate has no such stage says nothing of it."""
+    text = ALONE["DeepSpeed"][1].replace('"stage": 3', '"stage": 1').replace('"train_batch_size": 2, ', "")
+    found = audit({"zero.json": text}, model="llama-3.2-1b", sequence_length="2048", gpus=gpus)
+    assert "FSDP2" not in first_lines(found)
+    assert "a step takes" in first_lines(found)
