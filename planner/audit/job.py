@@ -56,12 +56,11 @@ _BUILT = re.compile(r"^q?lora_")
 """How the name of a function that builds a model beside an adapter begins."""
 _BUILDER = re.compile(r"[a-z]\w*(?:\.[a-z]\w*){2,}")
 """A function of a package that builds a model: ``torchtune.models.llama3_1.llama3_1_8b``."""
-_TITAN_MODELS: Mapping[str, str] = {
-    "llama3": "llama-3",
-    "deepseek_v3": "deepseek",
-    "qwen3": "qwen3",
-    "gpt_oss": "gpt-oss",
+_TITAN_MODELS: Mapping[str, str] = {"llama3": "llama-3", "qwen3": "qwen3", "gpt_oss": "gpt-oss"}
+_TITAN_FLAVORS: Mapping[str, Mapping[str, str]] = {
+    "deepseek": {"16b": "deepseek-v2-lite", "236b": "deepseek-v2", "671b": "deepseek-v3"},
 }
+"""Flavors of another shape than their family is called: torchtitan/models/deepseek_v3/__init__.py."""
 LARGEST = 10**7
 
 
@@ -366,8 +365,12 @@ def _named(facts: JobFacts) -> ModelSpec | None:
     )
     names = [str(facts.value("said.model") or "").rstrip("/").rpartition("/")[2]]
     names = [_BUILT.sub("", name.rpartition(".")[2]) if _BUILDER.fullmatch(name) else name for name in names]
+    of_family = kind.lower().replace("-", "_")
+    for start, flavors in _TITAN_FLAVORS.items():
+        if start in of_family and flavor.lower() in flavors:
+            names.append(flavors[flavor.lower()])
     for start, meant in _TITAN_MODELS.items():
-        if flavor and start in kind.lower().replace("-", "_"):
+        if flavor and re.search(rf"{start}(?!_vl)", of_family):
             names.append(f"{meant}-{flavor.lower()}")
     if flavor and kind:
         names.append(f"{kind}-{flavor}")

@@ -117,6 +117,8 @@ def layout_of_files(reading: Reading, parsed: EngineReading | None, request: Pla
     if not values["zero_stage"].settled and reading.family.recipes and replicas > 1:
         parts["zero_stage"] = 1
         assumed.append(_RECIPES_SHARD)
+    if replicas == 1 and parts.get("zero_stage", 0) > 1:
+        parts["zero_stage"] = plain.zero_stage  # gradients and weights have nobody to be shared with
     if not request.model.is_moe:
         parts["expert_tp"] = 1  # what engines print of dense models too
     shard = parts.get("shard_degree")

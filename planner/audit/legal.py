@@ -115,8 +115,11 @@ def rule_findings(reading: Reading, job: Job) -> Iterator[Finding]:
     for violation in check(problem, job.layout):
         if _taken(reading, violation.rule) or _stated_by_files(job, violation.rule):
             continue
+        of_engine = violation.rule.startswith(f"{problem.engine}-")
+        if lent and of_engine and (contract is None or contract.engine != problem.engine):
+            continue  # the profile prices it, and another program runs it
         rule = rules.get(violation.rule)
-        theirs = violation.rule.endswith("-offered") or violation.rule.startswith(f"{problem.engine}-")
+        theirs = violation.rule.endswith("-offered") or of_engine
         unknown = rule is not None and not open_fields.isdisjoint(rule.reads)
         unknown |= "cluster.gpu" in open_fields and _holds_elsewhere(problem, job.layout, violation.rule)
         unpriced = (

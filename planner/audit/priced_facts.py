@@ -50,6 +50,7 @@ def _without_effect(layout: ParallelLayout, *, moe: bool) -> tuple[str, ...]:
         "layout.virtual_stages": layout.pp == 1,
         "layout.schedule": layout.pp == 1,
         "layout.expert_tp": not moe,
+        "layout.zero_stage": layout.replicas == 1,
     }
     return tuple(name for name, idle in names.items() if idle)
 

@@ -7,6 +7,7 @@ none of these makes another part: ``4090 Laptop GPU`` is no 4090, and ``3090 Ti`
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -17,7 +18,9 @@ from topology.base.names import words
 
 NAME_TOLERANCE = 0.1
 """Share by which nominal memory and that of a sheet may differ (an L40S of 48 GB has 45 GiB); no two parts of
-a family are so near."""
+a family and form are so near."""
+ROUNDING = 0.01
+"""Share by which two ways to write one memory differ: 141 GB and 140.4 GiB."""
 LONGEST_NAME = 100
 """Characters of the longest name that is read; a longer text is none."""
 _MAKERS = frozenset({"nvidia", "tesla", "geforce", "quadro", "amd", "instinct", "gpu", "gpus", "corporation"})
@@ -25,11 +28,11 @@ _ASIDE = frozenset({"oam", "ac", "vf", "gcd", "shared"})
 """The module of an AMD board, its cooling by air, a whole board in a virtual machine, a die, a shared device,
 as drivers and labels show them. A word of one part alone is a `driver_words` of it."""
 _FORM = re.compile(r"(sxm|pcie|nvl)\d?")
-_RACK = re.compile(r"nvl\d{2,3}")
 _MEMORY = re.compile(r"(\d{1,4})(?:g|gb|gib)")
 _KIND_OF_MEMORY = re.compile(r"(?:hbm|gddr)\d\w{0,2}")
 _GLUED = re.compile(r"(?<=[a-z0-9])(?=(?:sxm|pcie|nvl)\d{0,3}(?![a-z]))|(?<=sxm)(?=\d{2})|(?<=pcie)(?=\d{2})")
 _BRACKETS = re.compile(r"\(([^()]*)\)")
+_SPACED_MEMORY = re.compile(r"(?<=\d) (?=(?:g|gb|gib)(?![a-z0-9]))")
 
 
 class NamedPart(Protocol):
@@ -70,10 +73,8 @@ def part_name(text: str, aside: tuple[str, ...] = ()) -> PartName:
     """
     family: list[str] = []
     form, memory = "", []
-    for word in words(_GLUED.sub("-", text.lower())):
+    for word in words(_SPACED_MEMORY.sub("", _GLUED.sub("-", text.lower()))):
         if word in _MAKERS or word in _ASIDE or word in aside or _KIND_OF_MEMORY.fullmatch(word):
-            continue
-        if _RACK.fullmatch(word):
             continue
         if match := _FORM.fullmatch(word):
             form = match[1]
@@ -97,16 +98,32 @@ def parts_named(text: str, parts: Iterable[NamedPart], memory_gib: float | None 
     """
     if len(text) > LONGEST_NAME:
         return []
-    spellings = [_BRACKETS.sub(" ", text), *_BRACKETS.findall(text)]
+    spellings = dict.fromkeys((text, _BRACKETS.sub(" ", text), *_BRACKETS.findall(text)))
     for spelling in spellings:
         alike = [part for part in parts if _is_alike(spelling, part, memory_gib)]
         exact = [part.name for part in alike if part_name(part.name) == part_name(spelling)]
         if exact and not memory_gib:
             return exact
-        whole = [part.name for part in alike if _fits(part_name(spelling).form, part)]
+        whole = [part for part in alike if _fits(part_name(spelling).form, part)]
+        if not memory_gib and (not whole or _off(spelling, alike) < _off(spelling, whole) - ROUNDING):
+            whole = alike  # a memory that is rather that of another form is no word of this one
         if whole or alike:
-            return whole or ([] if memory_gib else [part.name for part in alike])
+            return [part.name for part in whole]
     return []
+
+
+def _off(text: str, parts: Iterable[NamedPart]) -> float:
+    """Share by which the memory that a name says is off the nearest of some parts, 0 where it says none."""
+    return min(
+        (
+            max(
+                (abs(size / part.memory_gib - 1) for size in part_name(text, part.driver_words).memory_gb),
+                default=0.0,
+            )
+            for part in parts
+        ),
+        default=math.inf,
+    )
 
 
 def _is_alike(text: str, part: NamedPart, memory_gib: float | None) -> bool:

@@ -585,3 +585,85 @@ def test_an_adapter_of_torchtune_is_the_function_that_builds_it(model: str, kind
     assert request is not None
     assert request.job.adapter is not None
     assert request.job.adapter.words.startswith(f"{kind}:r=64,targets=attention+mlp")
+
+
+ALONE = {
+    "torchtune": (
+        "lora.yaml",
+        """
+model:
+  _component_: torchtune.models.llama3_2.lora_llama3_2_1b
+  lora_rank: 8
+  lora_attn_modules: [q_proj, v_proj]
+tokenizer:
+  _component_: torchtune.models.llama3.llama3_tokenizer
+  max_seq_len: 2048
+batch_size: 2
+dtype: bf16
+""",
+    ),
+    "DeepSpeed": (
+        "zero.json",
+        """{"train_batch_size": 2, "train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": true},
+            "zero_optimization": {"stage": 3}}""",
+    ),
+    "Accelerate": (
+        "fsdp.yaml",
+        """
+distributed_type: FSDP
+fsdp_config:
+  fsdp_version: 2
+  fsdp_reshard_after_forward: true
+mixed_precision: bf16
+num_machines: 1
+num_processes: 1
+""",
+    ),
+}
+
+
+@pytest.mark.parametrize("engine", ALONE)
+def test_sharding_over_one_gpu_is_priced_as_none(engine: str) -> None:
+    """FSDP and ZeRO over one GPU run, and share nothing: the job has a price, and its file is read as it is."""
+    name, text = ALONE[engine]
+    found = audit({name: text}, model="llama-3.2-1b", sequence_length="2048", gpus="1")
+    assert "unpriced" not in first_lines(found)
+    assert "a step takes" in first_lines(found)
+    assert found.job.layout is not None
+    assert found.job.layout.zero_stage == 0
+    assert found.reading.facts.value("layout.zero_stage") == 3
+
+
+@pytest.mark.parametrize(
+    ("family", "flavor", "path", "model"),
+    [
+        ("deepseek_v3", "16B", "", "deepseek-v2-lite"),
+        ("deepseek_v3", "16B", "./assets/hf/deepseek-moe-16b-base", "deepseek-v2-lite"),
+        ("deepseek_v3", "236B", "", "deepseek-v2"),
+        ("deepseek_v3", "671B", "./assets/hf/DeepSeek-V3.1-Base", "deepseek-v3"),
+        ("llama3", "8B", "./assets/hf/Llama-3.1-8B", "llama-3-8b"),
+        ("llama4", "17bx16e", "", "llama-4-scout"),
+    ],
+)
+def test_a_flavor_of_torchtitan_is_the_model_of_its_shape(
+    family: str, flavor: str, path: str, model: str
+) -> None:
+    """The sizes that torchtitan/models/deepseek_v3/__init__.py gives its flavors: 16B has latent attention."""
+    text = TITAN.replace('"llama3"', f'"{family}"').replace('"8B"', f'"{flavor}"\nhf_assets_path = "{path}"')
+    found = audit({"train.toml": text}, gpus="64")
+    assert found.job.request is not None
+    assert found.job.request.model.name == model
+
+
+def test_a_vision_variant_of_torchtitan_is_no_model_of_text() -> None:
+    text = TITAN.replace('"llama3"', '"qwen3_vl"')
+    assert "give --model" in first_lines(audit({"train.toml": text}, gpus="8"))
+
+
+@pytest.mark.parametrize("gpus", ["1", "8"])
+def test_states_that_deepspeed_shards_have_a_price(gpus: str) -> None:
+    """ZeRO-1 is DeepSpeed's; that FSDP2 of Accelerate has no such stage says nothing of it."""
+    text = ALONE["DeepSpeed"][1].replace('"stage": 3', '"stage": 1').replace('"train_batch_size": 2, ', "")
+    found = audit({"zero.json": text}, model="llama-3.2-1b", sequence_length="2048", gpus=gpus)
+    assert "FSDP2" not in first_lines(found)
+    assert "a step takes" in first_lines(found)

@@ -27,12 +27,14 @@ NAMES = {
     "dgx spark": "gb10", "V100-SXM2-32GB": "v100-sxm-32gb", "Tesla V100-PCIE-16GB": "v100-pcie-16gb",
     "V100-16": "v100-sxm-16gb", "NVIDIA A30": "a30", "AMD Instinct MI300X 192GB HBM3": "mi300x",
     "AMD Instinct MI210": "mi210", "mi250x (per OAM = 2 GCD)": "mi250x-gcd",
+    "A100 80 GB": "a100-sxm-80gb", "V100 32 GB": "v100-sxm-32gb", "H100 80 GiB SXM": "h100-sxm", "H100 (PCIe)": "h100-pcie",
+    "H100 (80GB)": "h100-sxm", "NVIDIA H100 (SXM5, 80 GB)": "h100-sxm", "H200 141GB": "h200-sxm",
 }  # fmt: skip
 """What people, nvidia-smi, torch, labels and clouds print, and the part."""
 REFUSED = {
     "RTX 4090 Laptop GPU": "rtx-4090", "RTX 4090 D": "rtx-4090",
     "A100-SXM-64GB": "a100-sxm-80gb", "h100 sxm 64gb": "h100-sxm", "GH-96": "gh200-96gb", "RTX 6000": "rtx-6000-ada",
-    "H100 80GB HBM3 MIG 1g.10gb": "h100-sxm",
+    "H100 80GB HBM3 MIG 1g.10gb": "h100-sxm", "gb200-nvl36": "gb200", "GH200 NVL32": "gh200-96gb",
 }  # fmt: skip
 """Parts that the catalog lacks, and one of those that are proposed in their place."""
 
@@ -51,6 +53,20 @@ def test_a_part_that_is_not_here_is_refused_with_those_of_its_family(name: str, 
         sheet_named(name)
     assert near in refused.value.suggestions
     assert "four keys" in refused.value.fix
+
+
+@pytest.mark.parametrize(
+    ("name", "parts"),
+    [
+        ("H100 94GB", {"h100-nvl", "h100-sxm-96gb-hbm2e"}),
+        ("A100 SXM", {"a100-sxm-80gb", "a100-sxm-40gb"}),
+    ],
+)
+def test_a_name_of_several_parts_is_refused_with_them(name: str, parts: set[str]) -> None:
+    """94 GB are an NVL board's, and are sold as SXM boards, too."""
+    with pytest.raises(UnknownNameError, match="ambiguous") as refused:
+        sheet_named(name)
+    assert set(refused.value.suggestions) == parts
 
 
 @pytest.mark.parametrize("name", ["tpu-v5p", "Ascend 910B", "Gaudi 3", "strix-halo", "", "gpu", "80gb"])
