@@ -204,6 +204,7 @@ def _resembling(name: str) -> str:
     for spelling in spellings(name):
         if not (spelling.undated and _has_releases(spelling.text)) and not _tells_apart(name, spelling.text):
             known = [each for each in matches(spelling.text, model_names()) if _agrees(spelling.text, each)]
+            known = [each for each in known if not _SEEING & (set(words(each)) - set(words(name)))]
         if known:
             break
     if len(known) == 1:
@@ -216,6 +217,13 @@ def _resembling(name: str) -> str:
     if traced := traced_as(name):
         cause = "it is of a family that is traced, not described"
         raise UnknownNameError(f"unknown model {shown(name)}", cause, f"use --model {traced}", ())
+    if missing := _missing_of(name):
+        raise UnknownNameError(
+            f"model {shown(name)} is known by its name alone",
+            f"not known here: {missing}",
+            "give its config.json, which says so: --model PATH",
+            _close_to(name),
+        )
     close = _close_to(name)
     listed = f"did you mean: {', '.join(close)}?" if close else "plan models lists them;"
     raise UnknownNameError(
@@ -226,6 +234,12 @@ def _resembling(name: str) -> str:
     )
 
 
+def _missing_of(name: str) -> str:
+    """What is not known of a model that is served; "" of a name that is not listed so."""
+    unlisted = {normalize(known): missing for known, missing in _parsed("unlisted").items()}
+    return next((unlisted[key] for each in spellings(name) if (key := normalize(each.text)) in unlisted), "")
+
+
 def _tells_apart(name: str, text: str) -> bool:
     """Whether a word that a spelling lacks tells models of its family apart, as coder does of DeepSeek's."""
     dropped, family = set(words(bare(name))) - set(words(text)), re.match(r"[a-z]*", text.lower())
@@ -233,6 +247,8 @@ def _tells_apart(name: str, text: str) -> bool:
     return any(dropped & set(words(each)) for each in related)
 
 
+_SEEING = frozenset({"vl"})
+"""Words of models that also see; Qwen3-235B is no shorter name of Qwen3-VL-235B."""
 SUGGESTED = 5
 """Names that are proposed in place of one that is unknown."""
 

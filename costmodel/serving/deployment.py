@@ -14,13 +14,11 @@ from pathlib import Path
 from typing import Literal
 
 from costmodel.models.catalog import listed_model
-from costmodel.models.kinds import layer_kinds
-from costmodel.models.spec import ModelSpec, recurrent_state_bytes
+from costmodel.models.spec import ModelSpec
 from costmodel.parallel.divisions import EXPERTS, HEADS
 from costmodel.serving.engine import ServingStack
 from costmodel.updates.adapters import Adapter
 from topology.base.errors import InputError, shown
-from topology.base.units import format_bytes
 from topology.fabric.hierarchy import Hierarchy
 
 _DRAFTERS = Path(__file__).parents[1] / "data" / "drafters.toml"
@@ -134,17 +132,12 @@ class Deployment:
     host_cache_bytes: float = 0.0
 
     def __post_init__(self) -> None:
-        """Refuse a model whose decode nobody measured: its layers keep a state, or choose what they read."""
-        what, model = f"serving {shown(self.model.name)} is not priced", self.model
-        fix = "plan its training, or serve a model with attention on all layers"
-        if model.recurrence:
-            size = format_bytes(recurrent_state_bytes(model))
-            cause = f"{layer_kinds(model)}: a request keeps {size} of state besides its keys and values"
-            raise InputError(what, cause, fix)
-        for why in (model.attention.unserved, model.feed_forward().unserved):
-            if why:
-                layers = f"{layer_kinds(model)}: " if model.attention.reaches() else ""
-                raise InputError(what, layers + why, fix)
+        """Refuse a model of a kind that says why nobody knows what serving it costs."""
+        for mechanism in self.model.mechanisms:
+            if why := mechanism.unserved:
+                what = f"serving {shown(self.model.name)} is not priced"
+                fix = "plan its training, or serve a model whose layers are priced"
+                raise InputError(what, why, fix)
 
     @property
     def expert_copies(self) -> int:
@@ -196,7 +189,14 @@ def draft_of(deployment: Deployment) -> Deployment | None:
     if not name or not deployment.draft_tokens:
         return None
     if name == "mtp":
-        spec = replace(target, name=f"{target.name}-mtp", num_layers=1, num_dense_layers=0)
+        spec = replace(
+            target,
+            name=f"{target.name}-mtp",
+            num_layers=1,
+            num_dense_layers=0,
+            layer_pattern=_predicting_letter(target),
+            recurrence=None,
+        )
     elif name == "eagle3":
         spec = replace(
             target,
@@ -223,6 +223,14 @@ def draft_of(deployment: Deployment) -> Deployment | None:
         adapter=None,
         adapters=0,
         host_cache_bytes=0.0,
+    )
+
+
+def _predicting_letter(model: ModelSpec) -> str:
+    """The letter of the layer that predicts a further token, where attention has several reaches."""
+    attention = model.attention
+    return next(
+        (at for at, (reach, _) in attention.letters.items() if reach == attention.predicting_reach), ""
     )
 
 

@@ -11,18 +11,20 @@ Legend: ``H`` hidden, ``V`` vocabulary, ``m`` tokens of the largest step.
 from __future__ import annotations
 
 from costmodel.memory.stage import MemoryBreakdown
-from costmodel.models.parameters import norm_parameters
+from costmodel.models.parameters import norm_parameters, norms_of
+from costmodel.models.recurrence import FLOAT_BYTES
 from costmodel.models.spec import LayerKind, layer_runs
+from costmodel.models.streams import BLOCKS, connection_parameters
 from costmodel.serving.adapters import adapters_layer_bytes
 from costmodel.serving.deployment import (
     Deployment,
     draft_of,
     drafter_of,
     dtype_of,
-    kv_token_bytes_per_layer,
     stage_layers,
     weight_bytes,
 )
+from costmodel.serving.mixers import kept_bytes, mixer_parameters_of_rank
 from costmodel.updates.offload import LINK_EFFICIENCY
 from topology.base.errors import InputError
 from topology.hardware.datasheets import gpu_sheets
@@ -31,6 +33,7 @@ SAMPLING_BYTES = 22.0
 """Bytes of one logit while a batch is sampled: bf16, a float copy, its sorted copy with indices, and
 probabilities. Engines profile their memory with a batch that does all of it."""
 MOST_SAMPLED = 1024  # requests that a scheduler's engine samples at once, by default, on large GPUs
+ENDLESS = 1e15  # tokens of a request whose windows and states are no share of what it keeps
 NORM_BYTES = 2.0  # norms and the router stay in bf16
 
 
@@ -70,16 +73,14 @@ def draft_weights_bytes(deployment: Deployment) -> float:
 def layer_weights_bytes(deployment: Deployment, kind: LayerKind) -> float:
     """Bytes of one layer's weights on one GPU, and of the adapters beside them."""
     model, layout = deployment.model, deployment.layout
-    attention, block = model.attention, model.feed_forward(kind.mlp)
-    whole = attention.replicated_parameters
-    on_rank = ((attention.parameters - whole) / layout.tp + whole) * weight_bytes(
-        dtype_of(deployment, "attention")
-    )
-    fixed = on_rank + model.norms_per_layer * norm_parameters(model, model.hidden_size) * NORM_BYTES
+    block = model.feed_forward(kind.mlp)
+    mixer = mixer_parameters_of_rank(deployment, kind) * weight_bytes(dtype_of(deployment, "attention"))
+    fixed = mixer + norms_of(model, kind) * norm_parameters(model, model.hidden_size) * NORM_BYTES
+    fixed += BLOCKS * connection_parameters(model.hidden_size, model.residual_streams) * FLOAT_BYTES
     narrow = weight_bytes(dtype_of(deployment, "mlp"))
     held = block.expert_parameters * (1 + deployment.expert_copies / max(model.num_experts, 1))
     experts = held / layout.stage_gpus * weight_bytes(dtype_of(deployment, "experts"))
-    common = block.common_parameters / layout.tp * narrow
+    common = (block.common_parameters / layout.tp + block.latent_parameters) * narrow
     adapters = adapters_layer_bytes(deployment, kind)
     return fixed + experts + common + block.router_parameters * NORM_BYTES + adapters
 
@@ -110,20 +111,18 @@ def engine_bytes(deployment: Deployment) -> float:
 
 
 def kv_bytes_per_token(deployment: Deployment, context: float = float("inf")) -> float:
-    """Bytes of KV cache of one token on the fullest GPU, averaged over a request of `context` tokens.
+    """Bytes that one token keeps on the fullest GPU, averaged over a request of `context` tokens.
 
-    Sliding-window layers keep at most their window (the engines' hybrid cache managers free the rest).
+    Sliding-window layers keep at most their window (the engines' hybrid cache managers free the rest), and
+    recurrent layers a state of one size, which a longer request shares among more tokens.
     """
     model = deployment.model
-    kept = 0.0
-    for run in layer_runs(model):
-        share = run.kind.sliding_share
-        window = min((model.sliding_window or context) / context, 1.0) if context < float("inf") else 0.0
-        kept += run.count * ((1 - share) + share * window)
+    length = min(context, ENDLESS)
+    kept = sum(run.count * kept_bytes(deployment, run.kind, length) for run in layer_runs(model)) / length
     fullest = max(stage_layers(model, deployment.layout.pp)) / model.num_layers
     draft = draft_of(deployment)
     drafts = kv_bytes_per_token(draft, context) if draft is not None else 0.0
-    return kept * fullest * kv_token_bytes_per_layer(deployment) + drafts
+    return kept * fullest + drafts
 
 
 def kv_capacity_tokens(
