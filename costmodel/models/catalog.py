@@ -21,6 +21,7 @@ from costmodel.models.names import (
     weight_format,
 )
 from costmodel.models.spec import ModelSpec
+from costmodel.models.stored import known_checkpoint
 from topology.base.errors import InputError, UnknownNameError, shown
 from topology.base.names import matches, normalize, suggest, words
 
@@ -273,6 +274,9 @@ def _agrees(text: str, name: str) -> bool:
 def _in_format(spec: ModelSpec, name: str) -> ModelSpec:
     """A model with its weights stored as a name says."""
     stated = weight_format(name)
+    if known := known_checkpoint(name):
+        heads = known.num_key_value_heads or spec.num_key_value_heads
+        spec = replace(spec, stored=known.stored, num_key_value_heads=heads)
     return replace(spec, weight_format=stated) if stated else spec
 
 

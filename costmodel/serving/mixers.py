@@ -76,15 +76,18 @@ def mixer_parameters_of_rank(deployment: Deployment, kind: LayerKind) -> float:
     return (attention.parameters - whole) / tp + whole + further
 
 
-def kept_bytes(deployment: Deployment, kind: LayerKind, context: float) -> float:
-    """Bytes that one layer of a rank keeps of a request of `context` tokens: cache, state, indexer's keys."""
+def kept_bytes(deployment: Deployment, kind: LayerKind, context: float, in_flight: int = 0) -> float:
+    """Bytes that one layer of a rank keeps of a request of `context` tokens: cache, state, indexer's keys.
+
+    While `in_flight` tokens of it are computed a window is held for every one of them.
+    """
     model = deployment.model
     if kind.attention == "none":
         return 0.0
     if kind.attention == "recurrence":
         return _state_bytes(deployment)
     token = kv_token_bytes_per_layer(deployment)
-    window = min(float(model.sliding_window or context), context)
+    window = min(float(model.sliding_window or context) + in_flight, context)
     if (compression := model.compression) is not None:
         return token * window + _entry_bytes(model, compression, kind, token) * context
     share = kind.sliding_share

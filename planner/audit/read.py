@@ -50,6 +50,14 @@ _PRESET = re.compile(r"^#.*\b(?:preset|for) (?:for )?(\d{1,5}) [AHB]\d+\w* GPUs"
 _PRECISION_WORDS = "|".join(word for word, _ in config_words() if word[-1].isdigit())
 _IN_NAME = re.compile(rf"(?:^|[_-])({_PRECISION_WORDS})(?:[_.-]|cs|$)", re.IGNORECASE)
 """A precision in the name of a file."""
+_VERSION = re.compile(
+    r"\b(vllm|sglang|tensorrt-llm)(?:-openai|/release)?(?: ?[:=@ ]=? ?)v?"
+    r"(\d{1,2}\.\d{1,2}(?:\.\d{1,2})?)",
+    re.IGNORECASE,
+)
+"""A version of an engine: a tag of an image, a requirement, or words of a comment."""
+_GPU_MEMORY = re.compile(r"\bGPUs? (?:of|with) (\d{2,3}) ?GB\b")
+"""The memory of a GPU, in words of a comment."""
 _DEBUG = re.compile(r"debug|test|tiny", re.IGNORECASE)
 
 
@@ -74,6 +82,10 @@ class Reading:
     """Kinds of GPU that the files mention."""
     sets_queues: bool = False
     """Whether they speak of the variable that Megatron-LM asks for: a script, its launcher, a runtime."""
+    gpu_memories_gb: tuple[int, ...] = ()
+    """Memories of GPUs that comments speak of."""
+    versions: Mapping[str, str] = field(default_factory=dict)
+    """Versions of engines that tags of images, requirements and comments name, where they name one each."""
     mentioned_gpus: int | None = None
     """How many a comment says the file is for."""
     variables: dict[str, Setting] = field(default_factory=dict)
@@ -163,11 +175,18 @@ def _mentions(whole: Reading, texts: Sequence[str]) -> None:
     """Kinds and numbers of GPUs that names and comments speak of."""
     kinds: set[str] = set()
     numbers: set[int] = set()
+    versions: dict[str, set[str]] = {}
+    memories: set[int] = set()
     for text in texts:
         kinds |= set(gpus_in_text(text[:MOST_CONFIG_CHARACTERS]))
         numbers |= {int(match.group(1)) for match in _PRESET.finditer(text[:MOST_CONFIG_CHARACTERS])}
         whole.sets_queues |= "CUDA_DEVICE_MAX_CONNECTIONS" in text
+        memories |= {int(size) for size in _GPU_MEMORY.findall(text[:MOST_CONFIG_CHARACTERS])}
+        for engine, version in _VERSION.findall(text[:MOST_CONFIG_CHARACTERS]):
+            versions.setdefault(engine.lower().replace("-", ""), set()).add(version)
     whole.sets_queues |= not any(_STARTS.search(text[:MOST_CONFIG_CHARACTERS]) for text in texts)
+    whole.versions = {engine: named.pop() for engine, named in versions.items() if len(named) == 1}
+    whole.gpu_memories_gb = tuple(sorted(memories))
     whole.gpus = tuple(sorted(kinds))
     whole.mentioned_gpus = numbers.pop() if len(numbers) == 1 else None
 

@@ -14,7 +14,7 @@ from planner.audit.serving.audit import LoadAudit, ServingAudit
 from planner.audit.serving.changes import LEAST_GAIN, ServerChange, best_per_s
 from planner.audit.serving.start import Start
 from planner.serving.plan import ServingPlan
-from topology.base.units import format_seconds
+from topology.base.units import GIB, format_seconds
 
 SCHEMA_VERSION = 1
 _GROUPS = ("layout", "said", "cluster")
@@ -179,10 +179,26 @@ def _document(audit: ServingAudit) -> dict[str, Any]:
         "facts": [fact_record(fact) for fact in _shown(audit)],
         "loads": [_load_record(load) for load in audit.loads],
         "start": None if audit.start is None else _start_record(audit.start),
+        **start_keys(audit.start),
         "behind_by": audit.behind_by,
         "fits": audit.fits,
         "missing": list(audit.missing),
         "assumed": list(audit.doubts),
+    }
+
+
+def start_keys(start: Start | None) -> dict[str, Any]:
+    """Whether a server starts and what it holds, in the words of the engine's log; null where not known."""
+    if start is None:
+        names = "starts why weights_gib_per_gpu kv_cache_tokens longest_context max_concurrency"
+        return dict.fromkeys(names.split())
+    return {
+        "starts": start.starts,
+        "why": start.why,
+        "weights_gib_per_gpu": start.weights_bytes / GIB,
+        "kv_cache_tokens": max(start.cache_tokens, 0),
+        "longest_context": start.longest_tokens,
+        "max_concurrency": max(start.concurrency, 0.0),
     }
 
 
