@@ -58,6 +58,10 @@ _VERSION = re.compile(
 """A version of an engine: a tag of an image, a requirement, or words of a comment."""
 _GPU_MEMORY = re.compile(r"\bGPUs? (?:of|with) (\d{2,3}) ?GB\b")
 """The memory of a GPU, in words of a comment."""
+_OPTION = re.compile(r"^\s*[a-z][\w-]*:", re.MULTILINE)
+"""A line of YAML."""
+_OPTION_FILES = ("config", "extra_llm_api_options", "config_file")
+"""Words of servers that name a file of their options."""
 _DEBUG = re.compile(r"debug|test|tiny", re.IGNORECASE)
 
 
@@ -419,8 +423,10 @@ def _of_script(
     }
     if kind == "shell":
         for document in script.documents:
-            _add_document(facts, document.text, path, document.line)
+            _add_document(facts, document.text, path, document.line, launch.family)
     doubts = [*_doubts_of(script), *_doubts_of_launch(launch)]
+    if launch.family.serves:
+        doubts += _unread_options(launch, script, beside)
     if launch.family.serves or launch.family.name == FAMILIES[-1].name:
         _add_named_precision(facts, path, script.sourced, doubts)
     return Reading(
@@ -438,17 +444,36 @@ def _add_named_precision(facts: JobFacts, path: str, sourced: Iterable[str], dou
         doubts.append(f"the precision is read from the name of {named}")
 
 
-def _add_document(facts: JobFacts, text: str, path: str, line: int) -> None:
-    """Settings of a configuration that a script writes itself."""
-    if not text.lstrip().startswith("{"):
+def _add_document(facts: JobFacts, text: str, path: str, line: int, family: Family) -> None:
+    """Settings of a configuration that a script writes itself: DeepSpeed's JSON, or options of a server.
+
+    What a server's command says holds over what the file says.
+    """
+    form = "JSON" if text.lstrip().startswith("{") else "YAML"
+    if form == "YAML" and not (family.serves and _OPTION.search(text)):
         return
+    told = re.sub(r"\x00|\$\{?\w+\}?", "null", text)
     try:
-        settings, _ = json_settings(re.sub(r"\x00|\$\{?\w+\}?", "null", text), path)
+        settings = json_settings(told, path)[0] if form == "JSON" else yaml_settings(told, path)
     except InputError:
         return
-    written = job_facts_of(settings, family_named("DeepSpeed"), path)
+    written = job_facts_of(settings, family if family.serves else family_named("DeepSpeed"), path)
     for name, fact in written.by_field.items():
-        facts.put(name, fact.value, "stated", f"{fact.source} (in the JSON of line {line})")
+        if not (family.serves and name in facts.by_field):
+            facts.put(name, fact.value, "stated", f"{fact.source} (in the {form} of line {line})")
+
+
+def _unread_options(launch: Launch, script: Script, beside: Mapping[str, str]) -> list[str]:
+    """Files of options that a server is told to read, and that neither the script writes nor anybody gave."""
+    if any(not document.text.lstrip().startswith("{") for document in script.documents):
+        return []
+    named = (setting for setting in launch.settings if setting.path[-1].replace("-", "_") in _OPTION_FILES)
+    files = {Path(str(setting.value)).name: setting.line for setting in named if setting.value != NOT_KNOWN}
+    return [
+        f"line {line}: {name} is read by the server and was not given: name it too"
+        for name, line in files.items()
+        if name not in beside
+    ]
 
 
 def _doubts_of(script: Script) -> list[str]:
