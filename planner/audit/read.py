@@ -100,6 +100,8 @@ class Reading:
     """What words say, before anything follows from it."""
     slow_variables: dict[str, Setting] = field(default_factory=dict)
     """Variables of the environment that slow a job down, as the last line that sets each has it."""
+    presumed: Mapping[str, str] = field(default_factory=dict)
+    """Counts that no file states and that are taken for granted, each with why (`planner.audit.presumed`)."""
 
     @property
     def measured_anything(self) -> bool:
