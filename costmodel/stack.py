@@ -49,6 +49,10 @@ class StackTiming:
         scales_rows: Such operands have a scale for every row; otherwise one each.
         chained_modules: Root-mean-square norms, rotary positions and the loss are chains of kernels as
             transformers writes them, each of which reads and writes memory; layer norms are one of torch's.
+        autocast: Weights, norms, residual stream and loss are in fp32; operands are cast to sixteen bits
+            before a product reads them (torch.autocast over fp32 weights).
+        foreach_update: AdamW is a chain of kernels over all parameters, torch's where nothing is said,
+            each of which reads and writes memory, with a temporary of one moment; otherwise one kernel.
         dispatches_weights: Routing weights travel to the experts in a message of their own.
         dispatches_once_per_node: A token is sent once to every node that holds some of its experts and copied
             there (DeepEP, HybridEP); otherwise every expert is sent its own copy.
@@ -99,6 +103,8 @@ class StackTiming:
     casts_apart: bool = False
     scales_rows: bool = False
     chained_modules: bool = False
+    autocast: bool = False
+    foreach_update: bool = False
     dispatches_weights: bool = False
     dispatches_once_per_node: bool = False
     fused_permutation: bool = False

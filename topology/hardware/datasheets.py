@@ -106,6 +106,7 @@ class Generation:
     nvidia_driver: int = 0
     compute_capability: str = "10.0"
     softmax_channels: float = 32
+    fused_attention_slowdown: float = 1.0
     kernels_of: str = ""
     maker: Literal["nvidia", "amd"] = "nvidia"
     source: str
