@@ -168,7 +168,8 @@ def read_run(row: Row, index: int = 0, *, trust_paths: bool = False) -> Training
     if not measured and not memory and not out_of_memory:
         raise UnsupportedRunError("no step_time_s, peak_memory_gib or oom to compare with")
     recipe, note = recipe_of(row), row.get("note", "")
-    stack = _stack(row, recipe)
+    stand_ins = _stand_ins(row, recipe, layout)
+    stack = stand_ins[0] if stand_ins else _stack(row, recipe)
     if not row.get("sequence_parallel") and layout.tp > 1 and stack.supports.sequence_parallel_default:
         layout = replace(layout, sequence_parallel=True)
     if layout.cp_kind not in stack.supports.cp_kinds and stack.supports.cp_kinds:
@@ -191,7 +192,7 @@ def read_run(row: Row, index: int = 0, *, trust_paths: bool = False) -> Training
         cluster=cluster,
         job=job,
         stack=stack,
-        stand_ins=_stand_ins(row, recipe),
+        stand_ins=stand_ins,
         networks=_networks(row, layout, cluster),
         layout=layout,
         leanest=_leanest(row, layout, stack),
@@ -233,19 +234,43 @@ def _stack(row: Row, recipe: RunRecipe) -> SoftwareStack:
     )
 
 
-def _stand_ins(row: Row, recipe: RunRecipe) -> tuple[SoftwareStack, ...]:
-    """Profiles that the row's engine may be like, where none describes it."""
-    if is_known(row.get("framework", "")):
+def _stand_ins(row: Row, recipe: RunRecipe, layout: ParallelLayout) -> tuple[SoftwareStack, ...]:
+    """Profiles that the row's engine may be like, where none describes it.
+
+    Nor does one that cannot split as the run did: an engine is not the library that its name mentions.
+    """
+    name = row.get("framework", "")
+    if is_known(name) and splits(stack_of_framework(name, row.get("url", "")), layout):
         return ()
+    able = [profile for profile in plausible_stacks() if splits(profile, layout)]
     return tuple(
         _switched(with_switches(profile, values), row, recipe)
-        for profile in plausible_stacks()
-        for values in ({}, PLAIN)
+        for profile in able or plausible_stacks()
+        for values in ({}, PLAIN, PAINSTAKING)[: 3 if count(row, "num_experts", 0) else 2]
     )
+
+
+def splits(stack: SoftwareStack, layout: ParallelLayout) -> bool:
+    """Whether an engine splits along every axis of a layout.
+
+    >>> plain = stacks()["pytorch"]
+    >>> splits(plain, ParallelLayout(dp=8)), splits(plain, ParallelLayout(dp=8, ep=4))
+    (True, False)
+    """
+    can = stack.supports
+    axes = (
+        (layout.ep, can.expert_parallel),
+        (layout.tp, can.tensor_parallel),
+        (layout.cp, can.context_parallel),
+        (layout.pp, can.pipeline_parallel),
+    )
+    return all(degree == 1 or able for degree, able in axes)
 
 
 PLAIN: Mapping[str, str] = {"attention_kernel": "fa2", "compile": "off", "tp_overlap": "off"}
 """Switches of an engine that does not take pains: each plausible profile is also tried with these."""
+PAINSTAKING: Mapping[str, str] = {"exchange_overlap": "on", "expert_counts": "device"}
+"""Switches of an engine made for experts: with experts each plausible profile is tried with these, too."""
 
 
 def _switched(stack: SoftwareStack, row: Row, recipe: RunRecipe) -> SoftwareStack:

@@ -114,11 +114,14 @@ def _mixer(work: Workload, kind: LayerKind, shard: ShardShape) -> tuple[Op, ...]
     norm = norm_op(model, "attention_norm", stack, shard, keeps_layer_input=True, trained=trained)
     mixer = "layernorm" in stack.timing.recomputed_modules and "layernorm" in model.attention.modules
     inner = model.num_attention_heads * model.value_head_dim
+    ops = _mixer_ops(model, kind)(work, kind, shard)
+    if recurrent and "gdn" in stack.timing.recomputed_modules:
+        ops = repeat_block(ops, keeps=next(op.saved_bytes for op in ops if np.any(op.saved_bytes)))
     return (
         *streams_before(model, "attention", shard),
         repeat(norm) if mixer and not recurrent else norm,
         *_cast(work, "attention_cast", recurrence_of(model).value_width if recurrent else inner, shard),
-        *_mixer_ops(model, kind)(work, kind, shard),
+        *ops,
         *_post_norm(model, "attention_post_norm", stack, shard, trained=trained),
         *_residual(model, "attention", stack, shard),
     )

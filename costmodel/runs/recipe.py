@@ -16,7 +16,7 @@ from costmodel.stack import StackTiming
 from costmodel.switches.switch import EngineSwitch, switches
 from costmodel.updates.optimizers import optimizers
 
-PRICED_MODULES = ("core_attn", "mla_up_proj", "layernorm", "moe_act", "mlp", "moe", "shared_experts")
+PRICED_MODULES = ("core_attn", "mla_up_proj", "layernorm", "moe_act", "mlp", "moe", "shared_experts", "gdn")
 """Recomputed modules that the policy ``selective`` can stand for (`costmodel.stack`)."""
 _YES_NO = frozenset({"off", "on"})
 """Values of a switch whose cells are a yes or a no."""

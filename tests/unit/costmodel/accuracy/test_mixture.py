@@ -107,3 +107,33 @@ def test_both_may_be_unknown() -> None:
     both = predicted(**two)
     assert [said.split()[0] for said in both.not_priced] == ["engine", "the"]
     assert both.upper_s / both.lower_s > predicted(**two, nic_gbit_per_s_per_gpu="400").upper_s / both.lower_s
+
+
+EXPERTS = {
+    "model": "Qwen3-30B-A3B", "num_layers": "48", "hidden_size": "2048", "intermediate_size": "768",
+    "num_attention_heads": "32", "num_key_value_heads": "4", "vocab_size": "151936", "num_experts": "128",
+    "num_experts_per_token": "8", "ep": "4", "gpu": "b200-sxm", "recompute": "none", "head_dim": "128",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("cells", "known"),
+    [({"framework": "PyTorch FSDP"}, True), ({"framework": "Ours (PyTorch FSDP2)", "pp": "2", "dp": "4"}, False),
+     (EXPERTS | {"framework": "Ours (PyTorch FSDP2)"}, False), (EXPERTS | {"framework": "torchtitan"}, True)],
+)  # fmt: skip
+def test_an_engine_that_splits_as_the_named_one_cannot_is_another(cells: dict[str, str], known: bool) -> None:
+    """A name that mentions the library below an engine does not make it that library: FSDP splits no experts."""
+    result = predicted(**cells)
+    assert any("is not known" in said for said in result.not_priced) is not known
+    if not known:
+        assert "pytorch" not in result.stack.split(" or ")
+
+
+def test_an_unknown_engine_of_experts_may_take_pains() -> None:
+    """Its band reaches down to where exchanges are hidden and the host waits for no counts."""
+    unknown = predicted(**EXPERTS)
+    best = [
+        predicted(**EXPERTS, framework=name, expert_counts="device", moe_a2a_overlap="1")
+        for name in ("megatron-core", "torchtitan")
+    ]
+    assert unknown.lower_s < max(each.predicted_step_time_s for each in best)

@@ -176,3 +176,26 @@ def test_serving_a_state_is_refused_with_its_size() -> None:
             layout=ServingLayout(tp=8),
             stack=serving_stack("vllm"),
         )
+
+
+@pytest.mark.parametrize("name", HYBRIDS)
+def test_a_recurrence_that_is_recomputed_keeps_its_input_alone(name: str) -> None:
+    """Every operation of the mixer runs again; layers of attention stay as they are."""
+    spec, plain = model(name), stack("megatron-core")
+    again = replace(plain, timing=replace(plain.timing, recomputed_modules=("gdn",)))
+    none = replace(plain, timing=replace(plain.timing, recomputed_modules=()))
+    for kind in {run.kind for run in layer_runs(spec)}:
+        kept, whole = (
+            layer_ops(Workload(model=spec, job=JOB, stack=each), kind, ShardShape(sequence_length=S))
+            for each in (again, none)
+        )
+        if kind.attention != "recurrence":
+            assert kept == whole
+            continue
+        mixer = [op for op in kept if op.repeated]
+        assert {op.kind for op in mixer} >= {OpKind.GEMM, OpKind.SCAN}
+        inputs = 2 * S * spec.hidden_size
+        assert sum(float(op.saved_bytes_selective) for op in mixer) == inputs
+        assert sum(float(op.saved_bytes_selective) for op in kept) < sum(
+            float(op.saved_bytes_selective) for op in whole
+        )
