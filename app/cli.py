@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import gc
 import os
+import re
+import shlex
 import sys
 import warnings
 from collections.abc import Callable, Sequence
@@ -92,7 +94,24 @@ def helped(words: list[str]) -> list[str]:
     """
     if words[:1] == ["help"]:
         words = [*words[1:2], "--help"]
-    return ["--help" if word in ("-h", "-help", "-?") else word for word in words] or ["--help"]
+    flags, rest = _before_command(words)
+    return [*("--help" if word in ("-h", "-help", "-?") else word for word in flags), *rest] or ["--help"]
+
+
+def _before_command(words: list[str]) -> tuple[list[str], list[str]]:
+    """What stands before ``--``, and the rest."""
+    at = words.index("--") if "--" in words else len(words)
+    return words[:at], words[at:]
+
+
+def with_whole_command(words: list[str]) -> list[str]:
+    """The command line with the other program's command behind ``--`` as one word, as a shell would write it.
+
+    >>> with_whole_command(["audit", "train.log", "--", "torchrun", "train.py", "--lr", "1e-4"])
+    ['audit', 'train.log', '--', 'torchrun train.py --lr 1e-4']
+    """
+    flags, rest = _before_command(words)
+    return [*flags, "--", shlex.join(rest[1:])] if any(word[:1] == "-" for word in rest[1:]) else words
 
 
 def _noting(otherwise: Callable[..., None]) -> Callable[..., None]:
@@ -111,7 +130,9 @@ def _dispatch(words: list[str]) -> int:
     """Build the program around the chosen command and run it."""
     words = helped(words)
     chosen = _chosen_command(words)
-    if meant := _said_apart(words, chosen):
+    if chosen == "audit":
+        words = with_whole_command(words)
+    if meant := _split_flag(words, chosen):
         raise InputError(
             what="one flag says two things",
             cause=f"the command line was: plan {' '.join(words)}",
@@ -133,7 +154,7 @@ def _dispatch(words: list[str]) -> int:
     return result if isinstance(result, int) else ANSWERED
 
 
-def _said_apart(words: list[str], chosen: str) -> str:
+def _split_flag(words: list[str], chosen: str) -> str:
     """The command line with what one flag says of two things said by two; "" where none does."""
     flags = ("--gpus", "-n", "--gpu")
     if not any(flag in flags and {*value} & {*"xX×,"} for flag, value in pairwise(words)):
@@ -145,25 +166,51 @@ def _said_apart(words: list[str], chosen: str) -> str:
 
 def _usage_error(error: typer.TyperException, words: list[str], chosen: str) -> InputError:
     """Say what of a command line could not be read, in three lines."""
-    from app.entry.other_words import command_for, rewritten
+    from app.entry.other_words import command_behind_dashes, command_for, rewritten, with_flags
 
-    what = error.format_message().rstrip(".") or "unreadable command line"
-    fix = f"see `plan {chosen} --help`"
-    if not chosen:
+    what = re.split(r" \(Possible|\.? Did you mean", error.format_message())[0].rstrip(".")
+    if chosen:
+        flags = known_flags(chosen)
+        meant = command_behind_dashes(words) or with_flags(words) or rewritten(words, chosen, flags)
+        fix = _fix_of(what, words, chosen)
+    else:
+        meant = command_for(words) or with_flags(words)
         close = suggest(words[0], COMMANDS, count=2) if words else ()
         fix = f"did you mean {' or '.join(close)}?" if close else f"the commands are {', '.join(COMMANDS)}"
-        if meant := command_for(words):
-            fix = f"write {meant}"
-    elif meant := rewritten(words, chosen, known_flags(chosen)):
-        what, fix = what.partition(" (")[0], f"write {meant}"
-    return InputError(what=what, cause=f"the command line was: plan {' '.join(words)}", fix=fix)
+    return InputError(
+        what=what or "unreadable command line",
+        cause=f"the command line was: plan {' '.join(words)}",
+        fix=f"write {meant}" if meant else fix,
+    )
+
+
+def _fix_of(what: str, words: list[str], chosen: str) -> str:
+    """What mends a command line whose flags no other program has."""
+    from app.entry.other_words import instead
+
+    parameters = _parameters(chosen)
+    if what.startswith("Missing argument"):
+        names = [each.metavar or each.name for each in parameters if each.param_type_name == "argument"]
+        return f"write plan {chosen} {' '.join(names)}; plan {chosen} --help says what it takes"
+    if bare := re.match(r"Option '(.*)' requires an argument", what):
+        flag = next(each for each in parameters if bare[1] in each.opts)
+        return f"{bare[1]} {flag.metavar or 'VALUE'}: {flag.help}"
+    _, no_such, flag = what.partition("No such option: ")
+    close = suggest(flag, known_flags(chosen), count=2, least=0.7) if no_such else ()
+    if close:
+        return f"did you mean {' or '.join(close)}?"
+    return instead(words, chosen, known_flags(chosen)) or f"see `plan {chosen} --help`"
+
+
+def _parameters(chosen: str) -> list[Any]:
+    """Flags and arguments of a command."""
+    command = typer.main.get_command(build_app(chosen))
+    return command.commands[chosen].params  # type: ignore[attr-defined, no-any-return]  # a group, of one command
 
 
 def known_flags(chosen: str) -> tuple[str, ...]:
     """Every flag of a command."""
-    command = typer.main.get_command(build_app(chosen))
-    parameters = command.commands[chosen].params  # type: ignore[attr-defined]  # a group, of one command
-    return tuple(flag for parameter in parameters for flag in parameter.opts)
+    return tuple(flag for parameter in _parameters(chosen) for flag in parameter.opts)
 
 
 def _chosen_command(words: list[str]) -> str:

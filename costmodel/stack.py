@@ -49,6 +49,10 @@ class StackTiming:
         scales_rows: Such operands have a scale for every row; otherwise one each.
         chained_modules: Root-mean-square norms, rotary positions and the loss are chains of kernels as
             transformers writes them, each of which reads and writes memory; layer norms are one of torch's.
+        autocast: Weights, norms, residual stream and loss are in fp32; operands are cast to sixteen bits
+            before a product reads them (torch.autocast over fp32 weights).
+        foreach_update: AdamW is a chain of kernels over all parameters, torch's where nothing is said,
+            each of which reads and writes memory, with a temporary of one moment; otherwise one kernel.
         dispatches_weights: Routing weights travel to the experts in a message of their own.
         dispatches_once_per_node: A token is sent once to every node that holds some of its experts and copied
             there (DeepEP, HybridEP); otherwise every expert is sent its own copy.
@@ -99,6 +103,8 @@ class StackTiming:
     casts_apart: bool = False
     scales_rows: bool = False
     chained_modules: bool = False
+    autocast: bool = False
+    foreach_update: bool = False
     dispatches_weights: bool = False
     dispatches_once_per_node: bool = False
     fused_permutation: bool = False
@@ -170,7 +176,7 @@ class StackMemory:
             gradient; otherwise they are applied at the activation.
         keeps_wide_inputs: Linear layers of fewer than sixteen bits keep their input in sixteen (torchao).
         keeps_narrow_gates: In eight-bit jobs the input of a feed-forward's activation is kept in eight bits.
-        keeps_half_the_products: ``selective-op`` counts products and keeps the odd ones; none of experts.
+        keeps_odd_products: ``selective-op`` counts products and keeps the odd ones; none of experts.
         gradients_on_demand: A gradient exists from its first microbatch's backward on, not all the step.
         kept_score_bytes: Bytes per score of unfused attention that its backward needs, without dropout.
         weight_bytes: Bytes per parameter of the weights that compute reads.
@@ -201,7 +207,7 @@ class StackMemory:
     keeps_expert_outputs: bool = False
     keeps_wide_inputs: bool = False
     keeps_narrow_gates: bool = False
-    keeps_half_the_products: bool = False
+    keeps_odd_products: bool = False
     gradients_on_demand: bool = False
     kept_score_bytes: float = 2.0
     weight_bytes: float = 2.0

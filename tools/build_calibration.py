@@ -56,6 +56,8 @@ ACHIEVED_NAMES = CATALOG_NAMES | {
     "MI325X": "mi325x",
     "MI355X": "mi355x",
 }
+PUBLISHED_SHARES = {"t4": round(24 / 65, 3)}
+"""Of 4,096 cubed in sixteen bits at 70 W, whose cap it is: forums.developer.nvidia.com 264462."""
 COLLECTIVES = {"all_reduce": "all_reduce", "all_gather": "all_gather"}
 COLLECTIVES |= {"reduce_scatter": "reduce_scatter", "alltoall": "all_to_all"}
 
@@ -267,7 +269,8 @@ def achievable_shares(data: Path) -> dict[str, float]:
     shares = frame.mamf_bf16_tflops / frame.bf16_tflops
     names = frame.name.map(ACHIEVED_NAMES)
     found = {name: round(float(share), 3) for name, share in zip(names, shares, strict=True)}
-    return found | {"l40s": large_gemm_share(data, "l40s", float(frame_peak(data, "L40S")))}
+    of_table = {"l40s": large_gemm_share(data, "l40s", float(frame_peak(data, "L40S")))}
+    return found | of_table | PUBLISHED_SHARES
 
 
 def frame_peak(data: Path, name: str) -> float:

@@ -37,7 +37,7 @@ def read_cluster(path: str | Path) -> ClusterSpec:
     card is described by four keys, its node by none: the rest is that of the nearest card
     (`topology.hardware.described`).
     Nodes of several kinds without a price have the catalog's, unless the cluster states one for all.
-    Hosts of `without` are left out, and `degraded` says what ails others.
+    Hosts of `without` are left out, and `degraded` names those of broken GPUs or slow NICs.
     """
     raw = read_toml(path)
     _require_no_torus(raw, str(path))

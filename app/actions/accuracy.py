@@ -13,12 +13,12 @@ from app.reports.training_accuracy import DEFAULT_WORST, Anchoring, Wishes, accu
 from app.terminal.progress import waiting
 from costmodel.accuracy.anchor import Anchor, anchored, fit_anchor, left_one_out
 from costmodel.accuracy.constants_table import every_constant
-from costmodel.accuracy.csv_table import RunTable, read_table, require_columns
+from costmodel.accuracy.csv_table import RunTable, read_table
 from costmodel.accuracy.kept_anchors import find_anchor, names_a_file, remember, with_levels
 from costmodel.accuracy.lora_benchmark import read_benchmark
 from costmodel.accuracy.serving_runs import is_serving_schema
 from costmodel.accuracy.training import GROUP_COLUMNS, RunResult, predict_rows, training_not_reached
-from costmodel.accuracy.training_runs import PUBLISHED_RUNS, REQUIRED_TRAINING_COLUMNS
+from costmodel.accuracy.training_runs import PUBLISHED_RUNS, training_rows
 from costmodel.kernels.tables import Calibration, load_calibration
 from topology.base.errors import InputError
 from topology.base.names import resolve
@@ -51,8 +51,7 @@ def predicted_answer(question: AccuracyQuestion) -> Answer:
     if is_serving_schema(set(table.columns)):
         return _serving_answer(table, question)
     cal = load_calibration()
-    table = read_benchmark(table, cal)
-    require_columns(table, REQUIRED_TRAINING_COLUMNS[:-1], path, "training")
+    rows = training_rows(read_benchmark(table, cal), path)
     wishes = Wishes(
         by=_columns(question.by),
         worst=DEFAULT_WORST if question.worst is None else question.worst,
@@ -60,9 +59,9 @@ def predicted_answer(question: AccuracyQuestion) -> Answer:
     )
     kept_anchor = _kept_anchor(question, path, cal)
     done: dict[int, RunResult] = {}
-    with waiting(lambda: f"predicting {len(table.rows):,} runs, {len(done):,} done"):
-        stopped = _stopped(lambda: predict_rows(table.rows, cal, trust_paths=question.trust_paths, done=done))
-        results = [done.get(i) or training_not_reached(row, i) for i, row in enumerate(table.rows)]
+    with waiting(lambda: f"predicting {len(rows):,} runs, {len(done):,} done"):
+        stopped = _stopped(lambda: predict_rows(rows, cal, trust_paths=question.trust_paths, done=done))
+        results = [done.get(i) or training_not_reached(row, i) for i, row in enumerate(rows)]
         results, anchoring = _anchored(results, question, kept_anchor)
     if question.plot is not None:
         write_plot(question.plot, results, wishes.by[0])

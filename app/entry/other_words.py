@@ -14,37 +14,41 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 
-from topology.base.names import suggest
-
 TABLE = Path(__file__).with_name("other_words.toml")
 VALUE = "{}"
+WITHOUT_VALUE = {"--model": "--model 70b", "--discover": "--here"}
+"""What a flag that ends a command line becomes where nothing follows it."""
 TRAINING = ("train", "estimate", "sweep", "explain", "export", "run", "audit", "validate")
-NODES = ("nodes", "nnodes", "num-nodes", "num-machines", "hosts")
-"""Flags that count nodes, of as many GPUs as the GPU's own machine has."""
+CATALOGS = ("models", "gpus", "engines")
 COUNTED_GPU = re.compile(r"([1-9]\d*)\s*[x×]\s*(?:([1-9]\d*)|([a-z][\w-]*))", re.IGNORECASE)
 """Nodes of so many GPUs (``4x8``), or GPUs of a kind (``32xh100``)."""
 
 
 @lru_cache(maxsize=1)
-def _table() -> Mapping[str, Mapping[str, object]]:
+def _table() -> Mapping[str, Mapping[str, Sequence[str]]]:
     return tomllib.loads(TABLE.read_text(encoding="utf-8"))
 
 
 @lru_cache(maxsize=8)
 def _flags_of(command: str) -> Mapping[str, str]:
     """What says the same, by the other word, of a command."""
-    table = command if command == "serve" else "train" * (command in TRAINING)
-    return {
-        word: here
-        for name in ("every", table)
-        for here, words in _table().get(name, {}).items()
-        if isinstance(words, list)
-        for word in words
-    }
+    return _by_word("every") | _by_word(_kind(command)) | _by_word(command)
+
+
+def _kind(command: str) -> str:
+    """What a command asks about: its table holds the words of all such commands."""
+    return "train" if command in TRAINING else "catalog" if command in CATALOGS else command
+
+
+def _by_word(table: str) -> dict[str, str]:
+    """What says the same here, by the word of another program."""
+    return {word: here for here, words in _table().get(table, {}).items() for word in words}
 
 
 def _plain(flag: str) -> str:
-    return flag.lstrip("-").replace("_", "-").lower()
+    """A flag as the table spells it: one letter as it is, since -n and -N are two."""
+    word = flag.lstrip("-").replace("_", "-")
+    return word if len(word) == 1 else word.lower()
 
 
 def command_for(words: Sequence[str]) -> str:
@@ -52,15 +56,58 @@ def command_for(words: Sequence[str]) -> str:
 
     >>> command_for(["compare", "a.json", "b.json"]), command_for(["memory", "70b"])
     ('plan diff a.json b.json', 'plan estimate --gpus 32 --model 70b')
+    >>> command_for(["optimize", "--model", "70b", "--gpus", "32"])
+    'plan --model 70b --gpus 32'
     """
-    here = _table()["commands"].get(_plain(words[0])) if words else None
+    here = _by_word("commands").get(_plain(words[0])) if words else None
     if here is None:
         return ""
-    given = list(words[1:]) if not str(here).endswith("--help") else []
-    tail = str(here).split()
-    if tail[-1] == "--model" and not given:
-        given = ["70b"]
-    return shlex.join(["plan", *tail, *given])
+    given = [] if here.startswith("--") or here.endswith("--help") else list(words[1:])
+    if here == "train":
+        return shlex.join(["plan", *given]) if given else "plan --model 70b --gpus 32"
+    for flag, instead in WITHOUT_VALUE.items():
+        here = here if given else here.replace(flag, instead)
+    return shlex.join(["plan", *here.split(), *given])
+
+
+def with_flags(words: Sequence[str]) -> str:
+    """The command line where a bare word names a model, and a bare number behind it counts GPUs; else "".
+
+    >>> with_flags(["70b", "32"]), with_flags(["estimate", "llama-3.1-8b", "--gpus", "8"])
+    ('plan --model 70b --gpus 32', 'plan estimate --model llama-3.1-8b --gpus 8')
+    >>> with_flags(["doctor"]), with_flags(["estimate", "--gpus", "8"])
+    ('', '')
+    """
+    bare = list(itertools.takewhile(lambda word: not word.startswith("-"), words))
+    command = bare[:1] if bare and bare[0] in (*TRAINING, "serve") else []
+    named, rest = bare[len(command) :], list(words[len(bare) :])
+    if not 1 <= len(named) <= 2 or not all(word.isdecimal() for word in named[1:]) or not _is_model(named[0]):
+        return ""
+    flags = [part for pair in zip(("--model", "--gpus"), named, strict=False) for part in pair]
+    return shlex.join(["plan", *(each for each in command if each != "train"), *flags, *rest])
+
+
+def _is_model(name: str) -> bool:
+    """Whether a word names a model of the catalog, or several."""
+    from costmodel.models.catalog import model
+    from topology.base.errors import AmbiguousNameError, InputError
+
+    try:
+        return bool(model(name).name)
+    except AmbiguousNameError:
+        return True
+    except InputError:
+        return False
+
+
+def command_behind_dashes(words: Sequence[str]) -> str:
+    """The command line of an audit where a program's own command stands without ``--``; else "".
+
+    >>> command_behind_dashes(["audit", "torchrun", "--nproc_per_node", "8", "train.py"])
+    'plan audit -- torchrun --nproc_per_node 8 train.py'
+    """
+    starts = len(words) > 1 and words[0] == "audit" and not words[1].startswith("-")
+    return shlex.join(["plan", "audit", "--", *words[1:]]) if starts and not Path(words[1]).exists() else ""
 
 
 def rewritten(words: Sequence[str], command: str, known: Sequence[str] = ()) -> str:
@@ -72,48 +119,98 @@ def rewritten(words: Sequence[str], command: str, known: Sequence[str] = ()) -> 
     'plan serve --model 70b --input 4000 --output-tokens 500'
     >>> rewritten(["--model", "70b", "--nodes", "4"], "train")
     'plan --model 70b --gpus 32'
+    >>> rewritten(["--model", "70b", "--gpus", "32", "--explain", "--verbose"], "train")
+    'plan explain --model 70b --gpus 32'
 
     Args:
         words: As typed, without the program's name.
         command: The command that they chose.
         known: Flags that the command has: they stay as they are, and no other is offered.
     """
-    table, result, changed, at = _flags_of(command), list[str](), False, 0
+    table, at, changed = _flags_of(command), 0, False
+    result, nodes = list[str](), dict[str, str]()
+    before, after = command, ""
     while at < len(words):
         word = words[at]
         flag, equals, value = word.partition("=")
+        following = words[at + 1] if at + 1 < len(words) and not words[at + 1].startswith("-") else ""
         at += 1
-        name = _plain(flag)
-        if not flag.startswith("--") or flag in known or (name not in table and name not in NODES):
+        name, value = _plain(flag), value or following
+        here = table.get(f"{name}={value.lower()}") if value else None
+        takes = here is not None or VALUE in table.get(name, "")
+        here = table.get(name) if here is None else here
+        if not flag.startswith("-") or flag in known or here is None or _lacks(known, here):
             result.append(word)
             continue
-        here = f"--gpus {VALUE}" if name in NODES else table[name]
-        if known and here.split()[0] not in known:
-            result.append(word)
-            continue
-        changed = True
-        following = words[at] if at < len(words) and not words[at].startswith("-") else ""
-        if VALUE in here and not equals:
-            value, at = following, at + bool(following)
-        elif VALUE not in here and not equals and following.lower() in ("true", "1", "yes", "on"):
-            at += 1
-        if name in NODES:
-            value = _gpus_of_nodes(value, words)
-        if not value and VALUE in here:
+        if VALUE in here and not value:
             return ""
-        result += [part.replace(VALUE, value) for part in here.split()]
-    shown = result[1:] if result[:1] == ["train"] else result
-    return shlex.join(["plan", *shown]) if changed else ""
+        changed = True
+        at += not equals and bool(following) and (takes or value.lower() in ("true", "1", "yes", "on"))
+        if here.startswith("nodes"):
+            nodes[here.split()[0]] = value
+        elif here.startswith("plan "):
+            before = here.removeprefix("plan ")
+        elif here.startswith("&& "):
+            after = f" --output plan.json {here.replace(VALUE, value)}"
+        else:
+            result += [part.replace(VALUE, value) for part in here.split()]
+    shown = result[1:] if result[:1] == [command] else result
+    shown = [*([] if before == "train" else [before]), *shown]
+    counted = _gpus_of_nodes(nodes, words) if nodes else ()
+    if not changed or counted is None:
+        return ""
+    return shlex.join(["plan", *shown, *counted]) + after
 
 
-def _gpus_of_nodes(nodes: str, words: Sequence[str]) -> str:
-    """GPUs of so many nodes of the GPU that is named; "" of no number."""
+def instead(words: Sequence[str], command: str, known: Sequence[str] = ()) -> str:
+    """What to do for a flag of another program that none here says; "" where none is.
+
+    >>> instead(["--model", "70b", "--steps", "1000"], "train")
+    'tokens to train on are steps × sequences of a step × their length: --tokens 1T'
+    """
+    table = _by_word(f"{_kind(command)}-instead")
+    flags = (word.partition("=")[0] for word in words if word.startswith("-"))
+    return next((table[_plain(flag)] for flag in flags if flag not in known and _plain(flag) in table), "")
+
+
+def _lacks(known: Sequence[str], here: str) -> bool:
+    """Whether a command has not the flag that says it here, or asks no question that another answers."""
+    flag = here.partition(" ")[0]
+    needed = NEEDED.get(flag, (flag,) if flag.startswith("--") else ())
+    return bool(known) and not {*needed} <= {*known, "--version", "--help"}
+
+
+NEEDED = {
+    "plan": ("--model",),
+    "&&": ("--model", "--output"),
+    "nodes": ("--gpus",),
+    "nodes-of": ("--gpus",),
+}
+"""Flags that a command has which can be asked so."""
+
+
+def _gpus_of_nodes(nodes: Mapping[str, str], words: Sequence[str]) -> tuple[str, ...] | None:
+    """GPUs of so many nodes of the GPU that is named, in nodes of so many; None of what is no number.
+
+    A cluster that is named has nodes of its own.
+    """
+    from planner.questions.flags import Flags
+    from planner.questions.training import settings_of_nodes
     from topology.hardware.datasheets import default_gpu, reference_machine, sheet_named
 
-    if not nodes.isdecimal():
-        return ""
-    named = next((after for word, after in itertools.pairwise(words) if word == "--gpu"), "")
-    return str(int(nodes) * reference_machine(sheet_named(named or default_gpu())).gpus_per_node)
+    flags = dict(itertools.pairwise(words))
+    count, of_each = nodes.get("nodes"), nodes.get("nodes-of")
+    if "--cluster" in words or not all(number.isdecimal() for number in nodes.values()):
+        return None
+    gpu = flags.get("--gpu") or default_gpu()
+    usual = reference_machine(sheet_named(gpu)).gpus_per_node
+    per_node = int(of_each) if of_each else usual
+    gpus = str(int(count) * per_node) if count else flags.get("--gpus") or flags.get("-n") or ""
+    if not gpus.isdecimal() or not per_node:
+        return None
+    settings = () if per_node == usual else settings_of_nodes(Flags(gpu=gpu, gpus=gpus), per_node)
+    pins = [part for setting in settings for part in ("--set", setting)]
+    return (*(("--gpus", gpus) if count else ()), *pins)
 
 
 def counted_gpus(words: Sequence[str], command: str) -> str:
@@ -133,8 +230,3 @@ def counted_gpus(words: Sequence[str], command: str) -> str:
         if word == "--gpu" and command == "train" and "," in after:
             return shlex.join(["plan", "sweep", *(each for each in words if each != "train")])
     return ""
-
-
-def close_to(flag: str, known: Sequence[str]) -> tuple[str, ...]:
-    """Flags of a command that are spelled nearly so."""
-    return suggest(flag, known, count=2)

@@ -49,7 +49,8 @@ WithoutHosts: TypeAlias = Annotated[
 DegradedHosts: TypeAlias = Annotated[
     str | None,
     typer.Option(
-        "--degraded", help="What ails hosts: a GPU, or the rate of NICs (node5:nic=100Gbit/s).",
+        "--degraded",
+        help="Degraded hosts: a broken GPU (node4:gpu3), or the rate of slow NICs (node5:nic=100Gbit/s).",
         metavar="HOST:gpuN,…",
     ),
 ]  # fmt: skip

@@ -13,6 +13,7 @@ from costmodel.layout import AXIS_ORDERS, DEFAULT_AXIS_ORDER, LayoutTable, Paral
 from costmodel.parallel.axes import RANK_AXES, STAGE_AXES
 from costmodel.parallel.divisions import EXPERT_RANKS
 from costmodel.training.rank_strides import axis_strides
+from topology.base.counts import counted
 from topology.base.decode import unstructure
 from topology.base.errors import InputError
 from topology.base.units import (
@@ -263,7 +264,7 @@ def gpus_answer(gpus: Mapping[str, Gpu], prices: Mapping[str, Price | None]) -> 
         "priced",
     )
     return Answer(
-        headline=f"{len(gpus)} GPUs; peaks are dense",
+        headline=f"{counted(len(gpus), 'GPU')}; peaks are dense",
         sections=(
             Table(title="", columns=columns, rows=rows, align="llrrrrrrrl", note="sources and dates: --json"),
         ),

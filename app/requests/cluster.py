@@ -72,7 +72,7 @@ def _discovered(dumps: Sequence[Path], gpu: str | None, num_gpus: int | None) ->
 
 
 def less(cluster: DescribedCluster, without: str | None, faults: str | None) -> DescribedCluster:
-    """The cluster without hosts, and with hosts that something ails."""
+    """The cluster without hosts, and with degraded hosts."""
     if not (without or faults):
         return cluster
     return replace(cluster, cluster=build(what_is_left(cluster.cluster.spec, without, faults)))

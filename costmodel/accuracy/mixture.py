@@ -50,7 +50,7 @@ PRECISE = 1e-9
 """Of a logarithm: no digit that is shown depends on it."""
 
 
-def of_nobody(footing: Footing) -> Footing:
+def of_unknown_engine(footing: Footing) -> Footing:
     """The same footing of an unknown engine: evidence of a known one says nothing of another."""
     keys = tuple(key for key in footing.keys if not key.name.startswith("profile "))
     return replace(footing, engine="unknown", keys=keys)

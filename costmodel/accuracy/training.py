@@ -15,7 +15,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.accuracy.mixture import as_each, mixture_quantile, of_nobody
+from costmodel.accuracy.mixture import as_each, mixture_quantile, of_unknown_engine
 from costmodel.accuracy.ranking import JOB_COLUMNS, LAYOUT_COLUMNS, ranked_jobs
 from costmodel.accuracy.training_runs import TrainingRun, read_runs
 from costmodel.case import Case
@@ -135,11 +135,11 @@ def predict_rows(
     mixed_of = {i: run for i, run in runs.items() if run.stand_ins or run.networks}
     for members in alike({i: run for i, run in runs.items() if i not in mixed_of}).values():
         results |= _predict_or_say(members, rows, cal, constants)
-    results |= _predict_unknown(mixed_of, rows, cal, constants)
+    results |= _predict_mixtures(mixed_of, rows, cal, constants)
     return [results[i] for i in range(len(rows))]
 
 
-def _predict_unknown(
+def _predict_mixtures(
     runs: Mapping[int, TrainingRun], rows: Sequence[Row], cal: Calibration, constants: Constants | None
 ) -> dict[int, RunResult]:
     """Predict runs whose engine or network nobody knows: as each that they may be, then the mixture."""
@@ -302,7 +302,7 @@ def _result(
 ) -> RunResult:
     """One row beside its prediction."""
     rests_on = footing(case, run.layout)
-    rests_on = of_nobody(rests_on) if run.stand_ins else rests_on
+    rests_on = of_unknown_engine(rests_on) if run.stand_ins else rests_on
     doubts = doubts_of(
         rests_on, evidence_for(rests_on), untabled_gpu=not tabled, host_share=float(scores.host_share[at])
     )

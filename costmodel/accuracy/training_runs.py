@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from costmodel.accuracy.csv_table import read_table, require_columns
+from costmodel.accuracy.csv_table import RunTable, read_table, require_columns
 from costmodel.case import Case, Workload
 from costmodel.job import TrainingJob
 from costmodel.kernels.precisions import TRAINING, TrainingPrecision
@@ -34,7 +34,7 @@ from costmodel.runs.cells import (
 from costmodel.runs.engine_recipes import with_recipes
 from costmodel.runs.layout import chunk_layers_of, layout_of_row, recomputed_share
 from costmodel.runs.limits import refuse_faster_than_peak, refuse_larger_than_memory
-from costmodel.runs.model import model_of
+from costmodel.runs.model import STATED, model_of, with_sizes
 from costmodel.runs.mtp import mtp_layers_of
 from costmodel.runs.notes import stated
 from costmodel.runs.recipe import RunRecipe, not_priced, recipe_of, with_recipe
@@ -53,9 +53,7 @@ from topology.hardware.datasheets import machines, reference_machine, sheet_name
 PUBLISHED_RUNS = Path(__file__).parents[1] / "data" / "published_runs.csv"
 
 REQUIRED_TRAINING_COLUMNS = (
-    "num_layers",
-    "hidden_size",
-    "num_attention_heads",
+    *STATED,
     "sequence_length",
     "gpu",
     "num_gpus",
@@ -123,9 +121,23 @@ class TrainingRun:
 
 def read_rows(path: Path | str) -> list[Row]:
     """Rows of a CSV of training runs; raises `InputError` when the file holds none."""
-    table = read_table(path)
-    require_columns(table, REQUIRED_TRAINING_COLUMNS[:-1], path, "training")
-    return list(table.rows)
+    return training_rows(read_table(path), path)
+
+
+def training_rows(table: RunTable, path: Path | str) -> list[Row]:
+    """Rows of a table of training runs.
+
+    Where rows name their models, columns of sizes may be missing; the engine's may be called ``engine``.
+
+    Raises:
+        InputError: The table lacks a column that every run needs.
+    """
+    named = "model" in table.columns
+    needed = tuple(name for name in REQUIRED_TRAINING_COLUMNS[:-1] if not (named and name in STATED))
+    require_columns(table, needed, path, "training")
+    if "engine" not in table.columns or "framework" in table.columns:
+        return list(table.rows)
+    return [{**row, "framework": row["engine"]} for row in table.rows]
 
 
 def shipped_runs() -> list[Row]:
@@ -141,6 +153,7 @@ def read_run(row: Row, index: int = 0, *, trust_paths: bool = False) -> Training
         index: Its place in the table, its name where it has no id.
         trust_paths: Whether its `cluster` may name a file, which is then read.
     """
+    row = with_sizes(row)
     require_cells(row, REQUIRED_TRAINING_COLUMNS[:-1])
     row = with_recipes(row)
     unsaid = "" if row.get("adapter") else _adapter(row)

@@ -32,6 +32,7 @@ class Figures:
 
     `concurrency` are the requests in flight, `requests` those that were answered. `model` and `engine` are
     empty where the file does not tell them. `lowest_length_share` is the shortest request over the longest.
+    The client printed `requests_per_s`, and sent `burst` requests at once where it had no rate and no limit.
     """
 
     tool: str
@@ -44,6 +45,8 @@ class Figures:
     lowest_length_share: float | None
     ttft_s: float
     tpot_s: float
+    requests_per_s: float = 0.0
+    burst: int = 0
 
 
 def read_bench(path: Path) -> tuple[Figures, ...]:
@@ -125,7 +128,20 @@ def _of_bench_serve(document: Mapping[str, Any], where: str) -> Figures:
         lowest_length_share=_spread(document, is_sglang=is_sglang),
         ttft_s=ttft_s,
         tpot_s=tpot_s,
+        requests_per_s=rate_per_s,
+        burst=_burst(document, requests),
     )
+
+
+def _burst(document: Mapping[str, Any], requests: int) -> int:
+    """Requests that were sent at once: all, of a client without a rate and without a limit; else 0.
+
+    >>> _burst({"request_rate": "inf", "max_concurrency": None}, 50), _burst({"request_rate": 4.0}, 50)
+    (50, 0)
+    """
+    endless = str(document.get("request_rate", "")).lower() in ("inf", "infinity")
+    limited = document.get("max_concurrency") is not None
+    return requests if endless and not limited else 0
 
 
 def _spread(document: Mapping[str, Any], *, is_sglang: bool) -> float | None:

@@ -29,6 +29,7 @@ from costmodel.memory.state import (
 from costmodel.models.spec import layer_runs
 from costmodel.ops.cuts import Cuts, cuts_of
 from costmodel.ops.op import FLOAT_BYTES, HALF_BYTES, Op
+from costmodel.ops.passes import loss_bytes_held
 from costmodel.ops.tower import tower_shard
 from costmodel.parallel.axes import AXES
 from costmodel.pipeline.derived import holds_all
@@ -300,9 +301,10 @@ def _logits(at: _Context) -> tuple[Quantity, Quantity, Quantity]:
         classes = model.module.head.logits / (shards if model.module.head.loss_rows else 1)
     logits = table.microbatch_size * (at.work.job.sequence_length / table.cp) * classes
     capped = HALF_BYTES * (model.final_logit_softcapping is not None)
-    kept = min(FLOAT_BYTES, memory.loss_bytes_per_logit) + capped
+    each = loss_bytes_held(at.work.stack)
+    kept = min(FLOAT_BYTES, each) + capped
     chunks = memory.loss_chunks or max(1.0, model.vocab_size / model.hidden_size)
-    alive = (memory.loss_bytes_per_logit + capped) * logits / chunks
+    alive = (each + capped) * logits / chunks
     return logits, kept * logits * (chunks == 1), alive
 
 

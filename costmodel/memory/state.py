@@ -97,9 +97,9 @@ def kept_bytes(updated: Optimizer, stack: SoftwareStack) -> float:
 def _weights_among(updated: Optimizer, stack: SoftwareStack) -> float:
     """Bytes per parameter of narrow weights in the sharded state: the only ones where none is gathered."""
     memory = stack.memory
-    keeps = memory.gathers_from_master and updated.has_master and memory.weight_bytes < MASTER_BYTES
+    keeps = memory.gathers_from_master or memory.weight_bytes >= MASTER_BYTES  # which are their own master
     beside = memory.optimizer_bytes - memory.moment_bytes
-    return memory.weight_bytes if keeps and beside == memory.weight_bytes else 0.0
+    return memory.weight_bytes if keeps and updated.has_master and beside == memory.weight_bytes else 0.0
 
 
 def with_uneven(state: State, table: LayoutTable, uneven_bytes: Quantity) -> State:

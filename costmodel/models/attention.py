@@ -74,11 +74,6 @@ class GroupedAttention(AttentionRecord):
         )
 
     @property
-    def unserved(self) -> str:
-        """Keys that an indexer chose."""
-        return _chosen_keys(self.index_topk)
-
-    @property
     def split_widths(self) -> tuple[int, ...]:
         """Sides of products that tensor parallelism cuts."""
         query = self.num_attention_heads * self.head_dim
@@ -216,11 +211,6 @@ class LatentAttention(AttentionRecord):
         return (_query_heads(self.num_attention_heads),)
 
     @property
-    def unserved(self) -> str:
-        """Keys that an indexer chose."""
-        return _chosen_keys(self.index_topk)
-
-    @property
     def split_widths(self) -> tuple[int, ...]:
         """Sides of products that tensor parallelism cuts."""
         return self.num_attention_heads * self.qk_head_dim, self.num_attention_heads * self.value_head_dim
@@ -306,11 +296,6 @@ class LatentAttention(AttentionRecord):
 def _query_heads(heads: int) -> Cut:
     """Query heads, of which every rank has as many."""
     return Cut(law="attention-heads", axis="tp", field="num_attention_heads", size=heads)
-
-
-def _chosen_keys(count: int) -> str:
-    """Why a decode is not priced whose queries read so many chosen keys."""
-    return f"a query reads {count} keys that an indexer chose" if count else ""
 
 
 AttentionKind: TypeAlias = GroupedAttention | LatentAttention | CompressedAttention

@@ -21,7 +21,8 @@ from costmodel.models.names import (
     weight_format,
 )
 from costmodel.models.spec import ModelSpec
-from topology.base.errors import InputError, UnknownNameError, shown
+from costmodel.models.stored import known_checkpoint
+from topology.base.errors import AmbiguousNameError, InputError, UnknownNameError, shown
 from topology.base.names import matches, normalize, suggest, words
 
 _FILE = Path(__file__).parents[1] / "data" / "models.toml"
@@ -204,18 +205,23 @@ def _resembling(name: str) -> str:
     for spelling in spellings(name):
         if not (spelling.undated and _has_releases(spelling.text)) and not _tells_apart(name, spelling.text):
             known = [each for each in matches(spelling.text, model_names()) if _agrees(spelling.text, each)]
+            known = [each for each in known if not _SEEING & (set(words(each)) - set(words(name)))]
         if known:
             break
     if len(known) == 1:
         return known[0]
     if known:
-        cause = f"it matches {', '.join(known)}"
-        raise UnknownNameError(
-            f"model {shown(name)} is ambiguous", cause, "write one of these in full", known
-        )
+        raise AmbiguousNameError("model", name, known)
     if traced := traced_as(name):
         cause = "it is of a family that is traced, not described"
         raise UnknownNameError(f"unknown model {shown(name)}", cause, f"use --model {traced}", ())
+    if missing := _missing_of(name):
+        raise UnknownNameError(
+            f"model {shown(name)} is known by its name alone",
+            f"not known here: {missing}",
+            "give its config.json, which says so: --model PATH",
+            _close_to(name),
+        )
     close = _close_to(name)
     listed = f"did you mean: {', '.join(close)}?" if close else "plan models lists them;"
     raise UnknownNameError(
@@ -226,6 +232,12 @@ def _resembling(name: str) -> str:
     )
 
 
+def _missing_of(name: str) -> str:
+    """What is not known of a model that is served; "" of a name that is not listed so."""
+    unlisted = {normalize(known): missing for known, missing in _parsed("unlisted").items()}
+    return next((unlisted[key] for each in spellings(name) if (key := normalize(each.text)) in unlisted), "")
+
+
 def _tells_apart(name: str, text: str) -> bool:
     """Whether a word that a spelling lacks tells models of its family apart, as coder does of DeepSeek's."""
     dropped, family = set(words(bare(name))) - set(words(text)), re.match(r"[a-z]*", text.lower())
@@ -233,6 +245,8 @@ def _tells_apart(name: str, text: str) -> bool:
     return any(dropped & set(words(each)) for each in related)
 
 
+_SEEING = frozenset({"vl"})
+"""Words of models that also see; Qwen3-235B is no shorter name of Qwen3-VL-235B."""
 SUGGESTED = 5
 """Names that are proposed in place of one that is unknown."""
 
@@ -257,6 +271,9 @@ def _agrees(text: str, name: str) -> bool:
 def _in_format(spec: ModelSpec, name: str) -> ModelSpec:
     """A model with its weights stored as a name says."""
     stated = weight_format(name)
+    if known := known_checkpoint(name):
+        heads = known.num_key_value_heads or spec.num_key_value_heads
+        spec = replace(spec, stored=known.stored, num_key_value_heads=heads)
     return replace(spec, weight_format=stated) if stated else spec
 
 

@@ -117,11 +117,6 @@ class CompressedAttention(AttentionRecord):
         )
 
     @property
-    def unserved(self) -> str:
-        """Its decode."""
-        return "no decode of compressed keys was measured"
-
-    @property
     def split_widths(self) -> tuple[int, ...]:
         """Sides of products that tensor parallelism cuts."""
         query = self.num_attention_heads * self.head_dim

@@ -133,11 +133,6 @@ class RoutedExperts(Mechanism):
         return (*_common_cut(*self.common_width), width)
 
     @property
-    def unserved(self) -> str:
-        """A latent width."""
-        return f"routed experts are {self.latent} numbers wide, in a latent space" if self.latent else ""
-
-    @property
     def expert_matrices(self) -> Matrices:
         """The matrices of a routed expert: of the latent width where tokens are projected to one."""
         return replace(self.matrices, hidden_size=self.latent) if self.latent else self.matrices

@@ -16,6 +16,7 @@ from topology.base.errors import LONGEST_SHOWN
 
 FORMAT_OF_WORD: Mapping[str, WeightFormat] = {
     "bf16": "bf16", "bfloat16": "bf16", "fp16": "bf16", "float16": "bf16", "half": "bf16", "none": "bf16",
+    "dequantized": "bf16", "dequantised": "bf16",
     "fp8": "fp8", "fp8_block": "fp8", "fp8_static": "fp8", "w8a8_fp8": "fp8", "mxfp8": "fp8",
     "int8": "int8", "int8_wo": "int8", "w8a16": "int8", "w8a8": "int8", "8bit": "int8",
     "int4": "int4", "int4_wo": "int4", "w4a16": "int4", "awq": "int4", "gptq": "int4", "w4afp8": "int4",
@@ -26,7 +27,7 @@ FORMAT_OF_WORD: Mapping[str, WeightFormat] = {
 """Names of weight formats in benchmark tables and checkpoint names."""
 _OF_FORMATS = frozenset({
     "dynamic", "static", "quantized", "quantised", "quant", "kv", "block", "channel", "bnb", "marlin",
-    "mixed", "dequantized", "qat",
+    "mixed", "qat",
 })  # fmt: skip
 """Words beside a format: how its scales are taken, and who packs it."""
 _TUNING = frozenset({

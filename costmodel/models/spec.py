@@ -27,6 +27,7 @@ from costmodel.models.recurrence import FLOAT_BYTES, HALF_BYTES, Recurrence
 from costmodel.models.rotary import Rotary
 from costmodel.models.routing import Routing
 from costmodel.models.sizes import LARGEST_SIZE, WeightFormat, check_sizes
+from costmodel.models.stored import AS_NAMED, StoredParts
 from costmodel.models.tower import Tower
 from costmodel.models.traced import TracedModule
 
@@ -97,6 +98,7 @@ class ModelSpec(_Derived):
     - `scale_embeddings`: embeddings times √H; `router_aux_loss_coef`: weight of the loss balancing experts.
     - `num_nextn_predict_layers` that it has to predict further tokens; a job says which are trained.
     - `weight_format` of the checkpoint, where its ``config.json`` names one: what it is served in by default.
+    - what of it is `stored` in other formats.
     - `unmodelled`: settings of its ``config.json`` without a field; `left_out`: towers not described.
     """
 
@@ -158,6 +160,7 @@ class ModelSpec(_Derived):
     tower: Tower | None = None
     num_nextn_predict_layers: int = 0
     weight_format: WeightFormat = ""
+    stored: StoredParts = AS_NAMED
     module: TracedModule | None = None
     source: str = ""
     as_of: str = ""

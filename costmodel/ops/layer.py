@@ -43,7 +43,7 @@ from costmodel.ops.op import (
     repeat,
     repeat_block,
 )
-from costmodel.ops.passes import loss_bytes_moved, norm_op, operand_casts
+from costmodel.ops.passes import autocasts, loss_bytes_moved, norm_op, operand_casts, residual_accesses
 from costmodel.ops.streams import first_streams, last_sum, streams_after, streams_before
 from costmodel.ops.tower import both_ways, tower_end_ops, tower_shard, untrained_ops
 from costmodel.ops.traced import traced_ops
@@ -83,10 +83,12 @@ def _layer_ops(work: Workload, kind: LayerKind, shard: ShardShape) -> tuple[Op, 
     """The same of the layers of one transformer."""
     job, stack = work.job, work.stack
     mixer, block = _mixer(work, kind, shard), _feed_forward(work, kind, shard)
+    if stack.timing.autocast:
+        mixer, block = (_autocast(part, stack) for part in (mixer, block))
     ops = (*mixer, *block)
     if job.is_low_precision and stack.timing.casts_apart:
         ops = tuple(made for op in ops for made in (*operand_casts(op, work, shard), op))
-    if stack.memory.keeps_half_the_products:
+    if stack.memory.keeps_odd_products:
         ops = _keeping_odd_products(ops, compiled=stack.timing.fused_elementwise)
     if job.is_low_precision and stack.memory.keeps_wide_inputs:
         ops = tuple(_keeping_wide_inputs(op) for op in ops)
@@ -94,6 +96,12 @@ def _layer_ops(work: Workload, kind: LayerKind, shard: ShardShape) -> tuple[Op, 
         return ops
     at = len(mixer)
     return (*adapted(ops[:at], "attention", job, stack), *adapted(ops[at:], "mlp", job, stack))
+
+
+def _autocast(ops: Sequence[Op], stack: SoftwareStack) -> tuple[Op, ...]:
+    """The operations of a block under torch.autocast: its first product reads a norm, which is in fp32."""
+    first = next((op for op in ops if op.kind in LINEAR), None)
+    return tuple(each for op in ops for each in autocasts(op, stack, wide_input=op is first))
 
 
 def _mixer(work: Workload, kind: LayerKind, shard: ShardShape) -> tuple[Op, ...]:
@@ -265,12 +273,15 @@ def head_ops(
     loss = elementwise(
         "loss", traffic_bytes=logits * loss_bytes_moved(stack), saved_bytes=FLOAT_BYTES * logits
     )
+    if model.tie_word_embeddings:
+        projection = replace(projection, parameters=0.0)
+    products = autocasts(projection, stack, wide_input=True) if stack.timing.autocast else (projection,)
     return (
         *last_sum(model, shard),
         norm_op(model, "final_norm", stack, shard),
         *enter_tensor_parallel("head", shard, H),
         *([] if dtype == "bf16" else [cast]),
-        replace(projection, parameters=0.0) if model.tie_word_embeddings else projection,
+        *products,
         loss,
         *_loss_reductions(stack, shard),
     )
@@ -341,7 +352,7 @@ def _residual(model: ModelSpec, block: str, stack: SoftwareStack, shard: ShardSh
     elements = shard.sharded_tokens * model.hidden_size
     added = elementwise(
         f"{block}_residual",
-        traffic_bytes=(3 * HALF_BYTES + stack.timing.dropout) * elements,
+        traffic_bytes=(residual_accesses(stack) * HALF_BYTES + stack.timing.dropout) * elements,
         saved_bytes=elements * stack.timing.dropout,
     )
     return (added,)

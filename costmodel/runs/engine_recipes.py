@@ -1,4 +1,7 @@
-"""What the recipes of an engine say of a row of measured runs that does not say it (`engine_recipes.toml`).
+"""What the recipes of an engine say of a row of measured runs that does not say it.
+
+Recipes read by hand stand in `engine_recipes.toml` and come first; those of Megatron-Bridge, a release
+each, in `costmodel.runs.bridge_recipes`.
 
 Publishers print a table and run their recipes. What is taken of a recipe is what the cost model has a
 mechanism for, of rows whose model, GPU, precision and layout are the recipe's.
@@ -11,6 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from costmodel.runs.bridge_recipes import bridge_cells
 from costmodel.runs.cells import Row
 from costmodel.runs.model_names import named_model
 
@@ -31,7 +35,8 @@ def with_recipes(row: Row) -> Row:
         for column, cell in entry["said"].items():
             if column != MODULES and filled.get(column, "") in ("", copied.get(column, "")):
                 filled[column] = cell
-    return filled
+    unsaid = {column: cell for column, cell in bridge_cells(row).items() if not filled.get(column)}
+    return filled | unsaid
 
 
 def modules_of_recipe(row: Row) -> int:

@@ -21,9 +21,41 @@ DEFAULT_VOCABULARY = 51_200  # GPT-2's vocabulary padded for tensor parallelism,
 MOST_PADDING = 8192  # rows that a vocabulary is padded by: to a multiple of 128 on each of 64 ranks
 
 
+def with_sizes(row: Row) -> Row:
+    """The row; where it states no sizes of the model, with those of the catalogued one that it names.
+
+    >>> with_sizes({"model": "llama-3.1-8b"})["hidden_size"], with_sizes({"model": "ours"})
+    ('4096', {'model': 'ours'})
+    """
+    pair = named_model(row.get("model", ""))
+    if pair is None or any(row.get(name) for name in STATED):
+        return row
+    known = pair[0]
+    sizes = {
+        "num_layers": known.num_layers,
+        "hidden_size": known.hidden_size,
+        "intermediate_size": known.moe_intermediate_size if known.is_moe else known.intermediate_size,
+        "num_attention_heads": known.num_attention_heads,
+        "num_key_value_heads": known.num_key_value_heads,
+        "num_experts": known.num_experts,
+        "num_experts_per_token": known.num_experts_per_token,
+        "gated_mlp": int(known.gated_mlp),
+    }
+    return {**row, **{name: str(size) for name, size in sizes.items() if size is not None}}
+
+
+STATED = ("num_layers", "hidden_size", "num_attention_heads")
+"""Sizes that every row states whose model is not catalogued."""
+
+
 def model_of(row: Row, stack: SoftwareStack) -> ModelSpec:
-    """The row's model: the catalogued one of its name, or a plain GPT or Llama of its columns."""
-    refuse_hybrid(row)
+    """The row's model: the catalogued one of its name, or a plain GPT or Llama of its columns.
+
+    Layers that are no transformer's stand in no column: only a catalogued model has them.
+    """
+    pair = named_model(row.get("model", ""))
+    if pair is None or pair[0].recurrence is None or (_differing(row, pair[0]) and not pair[1]):
+        refuse_hybrid(row)
     try:
         return _sized_model(
             tuple(sorted((name, row.get(name, "")) for name in _SIZES)), stack.timing.flash_attention
@@ -76,7 +108,7 @@ def _differing(row: Row, known: ModelSpec) -> list[str]:
         "num_experts_per_token": known.num_experts_per_token,
         **({} if known.kv_lora_rank else {"head_dim": known.head_dim}),  # latent heads have several sizes
     }
-    pairs = [(name, count(row, name, 0), size) for name, size in stated.items() if row[name]]
+    pairs = [(name, count(row, name, 0), size) for name, size in stated.items() if row.get(name)]
     pairs.append(("num_experts", count(row, "num_experts", 0), known.num_experts))
     pairs.append(
         ("gated_mlp", int(yes_no_cell(row, "gated_mlp", default=known.gated_mlp)), int(known.gated_mlp))

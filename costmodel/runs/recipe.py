@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from costmodel.runs.cells import Row, count, yes_no_cell
 from costmodel.stack import StackTiming
 from costmodel.switches.switch import EngineSwitch, switches
+from costmodel.updates.optimizers import optimizers
 
 PRICED_MODULES = ("core_attn", "mla_up_proj", "layernorm", "moe_act", "mlp", "moe", "shared_experts")
 """Recomputed modules that the policy ``selective`` can stand for (`costmodel.stack`)."""
@@ -56,6 +57,8 @@ def recipe_of(row: Row) -> RunRecipe:
     for name, switch in switches().items():
         column = next((column for column in switch.columns if row.get(column, "").strip()), "")
         if not column or (column == "weight_dtype" and row.get("adapter")):  # an adapter says its base's type
+            continue
+        if column == "optimizer" and row[column].strip().lower() in optimizers():  # nothing of its kernels
             continue
         value = _value(row, column, switch)
         if value and switch.value_of(value).is_priced:

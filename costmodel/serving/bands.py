@@ -14,6 +14,7 @@ from math import exp, hypot, log
 from pathlib import Path
 
 from costmodel.serving.deployment import Deployment, ServingLayout
+from costmodel.serving.mixers import unmeasured_mixers
 
 _FILE = Path(__file__).parents[1] / "data" / "serving_bands.toml"
 FEWEST_ROWS = 20  # runs of which quantiles 0.1 and 0.9 are taken
@@ -122,6 +123,7 @@ def evidence_of(deployment: Deployment, mode: str) -> LatencyEvidence:
     kind = Kind(mode=mode, engine=deployment.stack.name, gpu=gpu, attention_dp=layout.attention_dp > 1)
     checks = (
         *((name, False) for name in unmeasured_axes(layout)),
+        *((name, False) for name in unmeasured_mixers(deployment)),
         ("speculation", not deployment.draft_tokens),
         ("adapters of requests", not deployment.adapters),
         (f"{mode} {kind.engine}", _rows(Kind(mode=mode, engine=kind.engine)) > 0),
@@ -136,7 +138,7 @@ def evidence_of(deployment: Deployment, mode: str) -> LatencyEvidence:
     return LatencyEvidence(
         tpot=_widened(narrowest.tpot, len(missing)),
         ttft=_widened(narrowest.ttft, len(missing)),
-        rows=0 if unmeasured_axes(layout) else _rows(kind),
+        rows=0 if unmeasured_axes(layout) or unmeasured_mixers(deployment) else _rows(kind),
         not_measured=tuple(missing),
     )
 

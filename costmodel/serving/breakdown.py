@@ -7,6 +7,7 @@ import numpy as np
 from costmodel.kernels.tables import Calibration
 from costmodel.models.spec import layer_runs
 from costmodel.serving.deployment import Deployment, draft_of
+from costmodel.serving.mixers import streams_s
 from costmodel.serving.ops import (
     ACTIVATION_BYTES,
     all_reduce_s,
@@ -37,15 +38,18 @@ def decode_parts_s(cal: Calibration, deployment: Deployment, batch: int, context
         ("weights", "experts", "attention", "communication", "head", "small kernels", "host"), 0.0
     )
     for run in layer_runs(deployment.model):
-        block_s = projections_s(cal, deployment, m)
-        block = float((block_s + feed_forward_s(cal, deployment, run.kind, m, captured=True))[0])
+        mixing_s = projections_s(cal, deployment, run.kind, m)
+        block = float((mixing_s + feed_forward_s(cal, deployment, run.kind, m, captured=True))[0])
         routed = deployment.model.feed_forward(run.kind.mlp).copies > 0
         experts = float(experts_s(cal, deployment, m)[0]) if routed else 0.0
-        moved = reduce_s + (float(dispatch_s(cal, deployment, m)[0]) if routed else reduce_s)
+        moved = reduce_s * (run.kind.attention != "none")
+        if run.kind.mlp != "none":
+            moved += float(dispatch_s(cal, deployment, m)[0]) if routed else reduce_s
+        small = small_kernels(deployment, run.kind) * stack.kernel_s + float(streams_s(deployment, m)[0])
         parts["weights"] += run.count * (block - experts - moved)
         parts["experts"] += run.count * experts
         parts["communication"] += run.count * moved
-        parts["small kernels"] += run.count * small_kernels(deployment, run.kind) * stack.kernel_s
+        parts["small kernels"] += run.count * small
     parts = {name: seconds * stack.kernel_level for name, seconds in parts.items()}
     parts["attention"] = layout.pp * float(decode_attention_s(cal, deployment, m, context)[0])
     parts["head"] = layout.pp * float(head_s(cal, deployment, m)[0]) / layout.pp

@@ -14,13 +14,12 @@ from pathlib import Path
 from typing import Literal
 
 from costmodel.models.catalog import listed_model
-from costmodel.models.kinds import layer_kinds
-from costmodel.models.spec import ModelSpec, recurrent_state_bytes
+from costmodel.models.spec import ModelSpec
+from costmodel.models.stored import PartName
 from costmodel.parallel.divisions import EXPERTS, HEADS
 from costmodel.serving.engine import ServingStack
 from costmodel.updates.adapters import Adapter
 from topology.base.errors import InputError, shown
-from topology.base.units import format_bytes
 from topology.fabric.hierarchy import Hierarchy
 
 _DRAFTERS = Path(__file__).parents[1] / "data" / "drafters.toml"
@@ -31,6 +30,9 @@ WEIGHTS: tuple[Weights, ...] = ("bf16", "fp8", "int8", "int4", "fp4")
 QUANTISED_BLOCK = (
     32  # weights that share one scale in 4-bit formats, on average over AWQ (128), MXFP4 (32), NVFP4 (16)
 )
+EXPANDED_HEAD = 256
+"""Numbers of a key and of a value of latent attention in versions that cache every head's: padded to the next
+size of head that their kernels had (vLLM pull 4650)."""
 _WEIGHT_BYTES = {"bf16": 2.0, "fp8": 1.0, "int8": 1.0, "int4": 0.5, "fp4": 0.5}
 
 
@@ -134,17 +136,12 @@ class Deployment:
     host_cache_bytes: float = 0.0
 
     def __post_init__(self) -> None:
-        """Refuse a model whose decode nobody measured: its layers keep a state, or choose what they read."""
-        what, model = f"serving {shown(self.model.name)} is not priced", self.model
-        fix = "plan its training, or serve a model with attention on all layers"
-        if model.recurrence:
-            size = format_bytes(recurrent_state_bytes(model))
-            cause = f"{layer_kinds(model)}: a request keeps {size} of state besides its keys and values"
-            raise InputError(what, cause, fix)
-        for why in (model.attention.unserved, model.feed_forward().unserved):
-            if why:
-                layers = f"{layer_kinds(model)}: " if model.attention.reaches() else ""
-                raise InputError(what, layers + why, fix)
+        """Refuse a model of a kind that says why nobody knows what serving it costs."""
+        for mechanism in self.model.mechanisms:
+            if why := mechanism.unserved:
+                what = f"serving {shown(self.model.name)} is not priced"
+                fix = "plan its training, or serve a model whose layers are priced"
+                raise InputError(what, why, fix)
 
     @property
     def expert_copies(self) -> int:
@@ -196,7 +193,14 @@ def draft_of(deployment: Deployment) -> Deployment | None:
     if not name or not deployment.draft_tokens:
         return None
     if name == "mtp":
-        spec = replace(target, name=f"{target.name}-mtp", num_layers=1, num_dense_layers=0)
+        spec = replace(
+            target,
+            name=f"{target.name}-mtp",
+            num_layers=1,
+            num_dense_layers=0,
+            layer_pattern=_predicting_letter(target),
+            recurrence=None,
+        )
     elif name == "eagle3":
         spec = replace(
             target,
@@ -226,8 +230,17 @@ def draft_of(deployment: Deployment) -> Deployment | None:
     )
 
 
+def _predicting_letter(model: ModelSpec) -> str:
+    """The letter of the layer that predicts a further token, where attention has several reaches."""
+    attention = model.attention
+    return next(
+        (at for at, (reach, _) in attention.letters.items() if reach == attention.predicting_reach), ""
+    )
+
+
 PUBLISHED_WEIGHTS: Mapping[str, Weights] = {
     "deepseek-v3": "fp8", "deepseek-r1": "fp8", "kimi-k2": "fp8", "minimax-m2": "fp8",
+    "deepseek-v3.2": "fp8", "deepseek-v4-flash": "fp4", "deepseek-v4-pro": "fp4",
     "gpt-oss-20b": "fp4", "gpt-oss-120b": "fp4",
 }  # fmt: skip
 """Models whose original checkpoint is quantised, and to what (their pages at huggingface.co)."""
@@ -245,18 +258,33 @@ def published_weights(model: ModelSpec) -> Weights | None:
     return PUBLISHED_WEIGHTS.get(model.name, "bf16")
 
 
-def dtype_of(deployment: Deployment, part: Literal["attention", "mlp", "experts", "head"]) -> str:
+def dtype_of(deployment: Deployment, part: PartName | Literal["head"]) -> str:
     """Number format in which a part of the model multiplies.
 
-    Published quantised checkpoints keep the output projection in bf16; the 4-bit floating-point checkpoints
-    of mixtures of experts (gpt-oss MXFP4, DeepSeek-R1 NVFP4) quantise the feed-forward blocks and leave
-    attention in bf16.
+    Published quantised checkpoints keep the output projection in bf16, and what they say besides; the 4-bit
+    floating-point checkpoints of mixtures of experts (gpt-oss MXFP4, DeepSeek-R1 NVFP4) quantise the
+    feed-forward blocks and leave attention in bf16.
     """
     if part == "head":
         return "bf16"
+    if is_as_published(deployment) and (stored := deployment.model.stored.format_of(part)):
+        return stored
     if deployment.weights == "fp4" and part == "attention" and deployment.model.is_moe:
         return "bf16"
     return deployment.weights
+
+
+def is_as_published(deployment: Deployment) -> bool:
+    """Whether the weights are those of the model's checkpoint, whose parts are known."""
+    return deployment.weights == published_weights(deployment.model)
+
+
+def stored_bytes(deployment: Deployment, part: PartName) -> float:
+    """Bytes of one stored weight of a part, as its checkpoint has it."""
+    dtype, stated = dtype_of(deployment, part), deployment.model.stored.weight_bytes
+    if stated and dtype == deployment.weights and is_as_published(deployment):
+        return stated
+    return weight_bytes(dtype)
 
 
 def weight_bytes(dtype: str) -> float:
@@ -292,5 +320,8 @@ def kv_token_bytes_per_layer(deployment: Deployment) -> float:
     (r + rope) numbers once per rank, whatever tp (DeepSeek-V2, arXiv 2405.04434, §2.1). Decode context
     parallel ranks hold a dcp-th of the tokens each in place of all of them.
     """
-    layout = deployment.layout
-    return deployment.model.attention.cached_numbers(layout.tp) * deployment.kv_bytes / layout.dcp
+    layout, attention = deployment.layout, deployment.model.attention
+    if attention.decode_width and not deployment.stack.caches_latents:
+        heads = max(attention.whole_heads / layout.tp, 1)
+        return 2 * heads * EXPANDED_HEAD * deployment.kv_bytes
+    return attention.cached_numbers(layout.tp) * deployment.kv_bytes / layout.dcp

@@ -65,6 +65,12 @@ class ServingStack:
         fraction_of: What that is a share of: all its memory, its static memory (weights and cache), or the
             memory that is free for the cache.
         refuses_long_context: It does not start where its cache is shorter than its longest request.
+        fp4_tiles: Hidden and inner sizes to whose multiples MXFP4 experts are filled up.
+        native_fp4_tiles: The same on GPUs with four-bit units.
+        earlier_fp4_tiles: `fp4_tiles` of versions before `fp4_tiles_since`.
+        fp4_tiles_since: First version with `fp4_tiles`; empty if every version has them.
+        latent_cache_since: First version that caches latents; before, every head's keys and values.
+        caches_latents: Whether this version does.
         workspace_bytes: CUDA context, communicators and captured graphs of one GPU.
         pcie_workspace_bytes: The same of GPUs without links of their own, where reports show another figure.
         host_s: Host time between two steps that no kernel hides (scheduling, sampling, detokenising).
@@ -111,6 +117,12 @@ class ServingStack:
     memory_fraction_since: str
     fraction_of: FractionOf
     refuses_long_context: bool = False
+    fp4_tiles: tuple[int, int] = (1, 1)
+    native_fp4_tiles: tuple[int, int] = (1, 1)
+    earlier_fp4_tiles: tuple[int, int] = (1, 1)
+    fp4_tiles_since: str = ""
+    latent_cache_since: str = ""
+    caches_latents: bool = True
     workspace_bytes: float
     host_s: float
     scheduling_s: float
@@ -142,6 +154,9 @@ class ServingStack:
     adapter_ranks: tuple[int, ...] = ()
     pcie_workspace_bytes: float | None = None
     defaults: tuple[SchedulerDefault, ...] = ()
+    earlier_defaults: tuple[SchedulerDefault, ...] = ()
+    """What versions before `earlier_defaults_before` take."""
+    earlier_defaults_before: str = ""
     chunk_sizes: tuple[int, ...] = ()
     kernel_level: float = 1.0
     """Time of everything on the GPU over that of the tables: of a user's own server (`serving.levels`)."""
@@ -206,6 +221,12 @@ def at_version(stack: ServingStack, version: str) -> ServingStack:
     """
     if _is_before(version, stack.memory_fraction_since):
         stack = replace(stack, memory_fraction=stack.earlier_memory_fraction)
+    if _is_before(version, stack.fp4_tiles_since):
+        stack = replace(stack, fp4_tiles=stack.earlier_fp4_tiles)
+    if _is_before(version, stack.latent_cache_since):
+        stack = replace(stack, caches_latents=False)
+    if _is_before(version, stack.earlier_defaults_before):
+        stack = replace(stack, defaults=stack.earlier_defaults)
     if _is_before(version, stack.hides_scheduling_since):
         stack = replace(stack, host_s=stack.host_s + stack.scheduling_s, lagged=False)
     return stack

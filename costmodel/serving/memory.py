@@ -10,19 +10,24 @@ Legend: ``H`` hidden, ``V`` vocabulary, ``m`` tokens of the largest step.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from costmodel.memory.stage import MemoryBreakdown
-from costmodel.models.parameters import norm_parameters
+from costmodel.models.parameters import norm_parameters, norms_of
+from costmodel.models.recurrence import FLOAT_BYTES
 from costmodel.models.spec import LayerKind, layer_runs
+from costmodel.models.streams import BLOCKS, connection_parameters
 from costmodel.serving.adapters import adapters_layer_bytes
 from costmodel.serving.deployment import (
     Deployment,
     draft_of,
     drafter_of,
-    dtype_of,
-    kv_token_bytes_per_layer,
+    is_as_published,
     stage_layers,
+    stored_bytes,
     weight_bytes,
 )
+from costmodel.serving.mixers import kept_bytes, mixer_parameters_of_rank
 from costmodel.updates.offload import LINK_EFFICIENCY
 from topology.base.errors import InputError
 from topology.hardware.datasheets import gpu_sheets
@@ -31,6 +36,7 @@ SAMPLING_BYTES = 22.0
 """Bytes of one logit while a batch is sampled: bf16, a float copy, its sorted copy with indices, and
 probabilities. Engines profile their memory with a batch that does all of it."""
 MOST_SAMPLED = 1024  # requests that a scheduler's engine samples at once, by default, on large GPUs
+ENDLESS = 1e15  # tokens of a request whose windows and states are no share of what it keeps
 NORM_BYTES = 2.0  # norms and the router stay in bf16
 
 
@@ -70,16 +76,14 @@ def draft_weights_bytes(deployment: Deployment) -> float:
 def layer_weights_bytes(deployment: Deployment, kind: LayerKind) -> float:
     """Bytes of one layer's weights on one GPU, and of the adapters beside them."""
     model, layout = deployment.model, deployment.layout
-    attention, block = model.attention, model.feed_forward(kind.mlp)
-    whole = attention.replicated_parameters
-    on_rank = ((attention.parameters - whole) / layout.tp + whole) * weight_bytes(
-        dtype_of(deployment, "attention")
-    )
-    fixed = on_rank + model.norms_per_layer * norm_parameters(model, model.hidden_size) * NORM_BYTES
-    narrow = weight_bytes(dtype_of(deployment, "mlp"))
+    block = model.feed_forward(kind.mlp)
+    mixer = mixer_parameters_of_rank(deployment, kind) * stored_bytes(deployment, "attention")
+    fixed = mixer + norms_of(model, kind) * norm_parameters(model, model.hidden_size) * NORM_BYTES
+    fixed += BLOCKS * connection_parameters(model.hidden_size, model.residual_streams) * FLOAT_BYTES
+    narrow = stored_bytes(deployment, "shared" if block.copies else "mlp")
     held = block.expert_parameters * (1 + deployment.expert_copies / max(model.num_experts, 1))
-    experts = held / layout.stage_gpus * weight_bytes(dtype_of(deployment, "experts"))
-    common = block.common_parameters / layout.tp * narrow
+    experts = held / layout.stage_gpus * stored_bytes(deployment, "experts") * tile_share(deployment)
+    common = (block.common_parameters / layout.tp + block.latent_parameters) * narrow
     adapters = adapters_layer_bytes(deployment, kind)
     return fixed + experts + common + block.router_parameters * NORM_BYTES + adapters
 
@@ -109,21 +113,23 @@ def engine_bytes(deployment: Deployment) -> float:
     return stack.workspace_bytes
 
 
-def kv_bytes_per_token(deployment: Deployment, context: float = float("inf")) -> float:
-    """Bytes of KV cache of one token on the fullest GPU, averaged over a request of `context` tokens.
+def kv_bytes_per_token(deployment: Deployment, context: float = float("inf"), in_flight: int = 0) -> float:
+    """Bytes that one token keeps on the fullest GPU, averaged over a request of `context` tokens.
 
-    Sliding-window layers keep at most their window (the engines' hybrid cache managers free the rest).
+    Sliding-window layers keep at most their window (the engines' hybrid cache managers free the rest), and
+    recurrent layers a state of one size, which a longer request shares among more tokens. Engines that ask
+    at their start whether the longest request fits count windows with `in_flight` tokens of a step.
     """
     model = deployment.model
-    kept = 0.0
-    for run in layer_runs(model):
-        share = run.kind.sliding_share
-        window = min((model.sliding_window or context) / context, 1.0) if context < float("inf") else 0.0
-        kept += run.count * ((1 - share) + share * window)
+    length = min(context, ENDLESS)
+    kept = (
+        sum(run.count * kept_bytes(deployment, run.kind, length, in_flight) for run in layer_runs(model))
+        / length
+    )
     fullest = max(stage_layers(model, deployment.layout.pp)) / model.num_layers
     draft = draft_of(deployment)
-    drafts = kv_bytes_per_token(draft, context) if draft is not None else 0.0
-    return kept * fullest * kv_token_bytes_per_layer(deployment) + drafts
+    drafts = kv_bytes_per_token(draft, context, in_flight) if draft is not None else 0.0
+    return kept * fullest + drafts
 
 
 def kv_capacity_tokens(
@@ -197,8 +203,38 @@ def memory_breakdown(
     )
 
 
+def tile_share(deployment: Deployment) -> float:
+    """Bytes of routed experts on a rank over those of their sizes: MXFP4 kernels fill up their tiles.
+
+    >>> from topology.builders import default_cluster
+    >>> from costmodel.models.catalog import model
+    >>> from costmodel.serving.deployment import ServingLayout
+    >>> from costmodel.serving.engine import at_version, serving_stack
+    >>> deployed = Deployment(
+    ...     model=model("gpt-oss-120b"),
+    ...     hierarchy=default_cluster("h100-sxm", 8).hierarchy,
+    ...     layout=ServingLayout(),
+    ...     stack=serving_stack("vllm"),
+    ...     weights="fp4",
+    ... )
+    >>> round(tile_share(deployed), 4)
+    1.0667
+    """
+    model, layout, stack = deployment.model, deployment.layout, deployment.stack
+    if deployment.weights != "fp4" or not is_as_published(deployment) or not model.is_moe:
+        return 1.0
+    native = "fp4" in deployment.hierarchy.gpu.peak_flop_per_s
+    tiles = stack.native_fp4_tiles if native else stack.fp4_tiles
+    outer, inner = model.moe_latent_size or model.hidden_size, model.moe_intermediate_size / layout.expert_tp
+    filled = [-(-size // tile) * tile for size, tile in zip((outer, inner), tiles, strict=True)]
+    return filled[0] * filled[1] / (outer * inner)
+
+
 def _mean_layer_bytes(deployment: Deployment) -> float:
     """Bytes of one layer's weights on one GPU, averaged over the kinds of layers."""
-    runs = layer_runs(deployment.model)
-    total = sum(run.count * layer_weights_bytes(deployment, run.kind) for run in runs)
-    return total / deployment.model.num_layers
+    runs, model = layer_runs(deployment.model), deployment.model
+    mean = sum(run.count * layer_weights_bytes(deployment, run.kind) for run in runs) / model.num_layers
+    edges = 2 * model.stored.edge_layers / model.num_layers
+    if not edges or not is_as_published(deployment):
+        return mean
+    return (1 - edges) * mean + edges * _mean_layer_bytes(replace(deployment, weights="bf16"))

@@ -10,8 +10,6 @@ key/value heads, ``d`` head size, ``r`` latent rank, ``V`` vocabulary.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -22,6 +20,7 @@ from costmodel.models.spec import LayerKind, layer_runs
 from costmodel.serving.adapters import adapters_s
 from costmodel.serving.deployment import Deployment, dtype_of, weight_bytes
 from costmodel.serving.experts import routed_experts
+from costmodel.serving.mixers import decode_core_s, mixer_products, prefill_core_s, streams_s
 from topology.base.arrays import Floats
 from topology.base.units import MIB
 
@@ -45,9 +44,10 @@ def linear_s(
     total, layers = np.zeros_like(m), 0.0
     for run in layer_runs(deployment.model):
         block = feed_forward_s(cal, deployment, run.kind, m, captured=captured, shared=shared)
-        layer_s = projections_s(cal, deployment, m) + block
+        layer_s = projections_s(cal, deployment, run.kind, m) + block
         layer_s = layer_s + small_kernels(deployment, run.kind) * stack.kernel_s
         layer_s = layer_s + elementwise_s(deployment, m) + adapters_s(deployment, run.kind, m)
+        layer_s = layer_s + streams_s(deployment, m)
         total = total + layer_s * run.count * share
         layers += run.count * share
     total = total * stack.kernel_level
@@ -69,12 +69,13 @@ def head_s(cal: Calibration, deployment: Deployment, rows: ArrayLike) -> Floats:
     return np.asarray((gemm_s + gather + sampling) * deployment.stack.kernel_level, dtype=np.float64)
 
 
-def projections_s(cal: Calibration, deployment: Deployment, m: Floats) -> Floats:
-    """Seconds of one layer's attention projections and the reduction after them."""
-    model, tp, dtype = deployment.model, deployment.layout.tp, dtype_of(deployment, "attention")
-    shapes = model.attention.projections(tp)
+def projections_s(cal: Calibration, deployment: Deployment, kind: LayerKind, m: Floats) -> Floats:
+    """Seconds of the products of one layer's mixer and of the reduction after them; 0 without a mixer."""
+    dtype, shapes = dtype_of(deployment, "attention"), mixer_products(deployment, kind)
+    if not shapes:
+        return np.zeros_like(m)
     seconds = sum((_gemm(cal, deployment, dtype, m, n, k) for n, k in shapes), start=np.zeros_like(m))
-    return seconds + all_reduce_s(cal, deployment, m * model.hidden_size * ACTIVATION_BYTES)
+    return seconds + all_reduce_s(cal, deployment, m * deployment.model.hidden_size * ACTIVATION_BYTES)
 
 
 def feed_forward_s(
@@ -92,6 +93,8 @@ def feed_forward_s(
     or inside their kernels; of many tokens both need the whole GPU, one after the other.
     """
     model, tp = deployment.model, deployment.layout.tp
+    if kind.mlp == "none":
+        return np.zeros_like(m)
     block = model.feed_forward(kind.mlp)
     _, width = block.common_width
     common = _dense_s(cal, deployment, m, width, tp) if width else np.zeros_like(m)
@@ -100,7 +103,7 @@ def feed_forward_s(
     routed = _gemm(cal, deployment, "bf16", m, model.num_experts, model.hidden_size)
     moved = np.zeros_like(m)
     if shared:
-        routed = routed + experts_s(cal, deployment, m)
+        routed = routed + experts_s(cal, deployment, m) + _latent_s(cal, deployment, m)
         moved = dispatch_s(cal, deployment, m)
     return (np.maximum(common, routed) if captured else common + routed) + moved
 
@@ -116,7 +119,7 @@ def experts_s(cal: Calibration, deployment: Deployment, m: Floats) -> Floats:
         deployment.hierarchy.gpu,
         dtype_of(deployment, "experts"),
         tokens=m * layout.attention_dp,
-        hidden_size=model.hidden_size,
+        hidden_size=model.moe_latent_size or model.hidden_size,
         intermediate_size=model.moe_intermediate_size,
         top_k=model.num_experts_per_token,
         num_experts=model.num_experts + deployment.expert_copies,
@@ -127,6 +130,15 @@ def experts_s(cal: Calibration, deployment: Deployment, m: Floats) -> Floats:
     return seconds * deployment.stack.expert_share
 
 
+def _latent_s(cal: Calibration, deployment: Deployment, m: Floats) -> Floats:
+    """Seconds of the products to the latent width of routed experts and back, whole on every rank."""
+    H, latent = deployment.model.hidden_size, deployment.model.moe_latent_size
+    if not latent:
+        return np.zeros_like(m)
+    dtype = dtype_of(deployment, "mlp")
+    return _gemm(cal, deployment, dtype, m, latent, H) + _gemm(cal, deployment, dtype, m, H, latent)
+
+
 def dispatch_s(cal: Calibration, deployment: Deployment, m: Floats) -> Floats:
     """Seconds to bring tokens to their experts and back.
 
@@ -135,7 +147,7 @@ def dispatch_s(cal: Calibration, deployment: Deployment, m: Floats) -> Floats:
     copies.
     """
     model, layout, h = deployment.model, deployment.layout, deployment.hierarchy
-    row = model.hidden_size * ACTIVATION_BYTES
+    row = (model.moe_latent_size or model.hidden_size) * ACTIVATION_BYTES
     if layout.attention_dp == 1:
         return all_reduce_s(cal, deployment, m * row)
     size, everything = layout.stage_gpus, m * layout.attention_dp * row
@@ -202,7 +214,8 @@ def small_kernels(deployment: Deployment, kind: LayerKind) -> int:
     it writes itself); then those of its kinds of attention and feed-forward.
     """
     model = deployment.model
-    kinds = model.attention.more_kernels + model.feed_forward(kind.mlp).more_kernels
+    mixing = model.attention.more_kernels if kind.attention not in ("recurrence", "none") else 0
+    kinds = mixing + model.feed_forward(kind.mlp).more_kernels
     dtype = dtype_of(deployment, "attention")
     quantised = dtype in QUANTISED_ACTIVATIONS and dtype in deployment.hierarchy.gpu.peak_flop_per_s
     return 4 + quantised + 2 * model.qk_norm + kinds
@@ -211,22 +224,11 @@ def small_kernels(deployment: Deployment, kind: LayerKind) -> int:
 def decode_attention_s(
     cal: Calibration, deployment: Deployment, batch: ArrayLike, context: ArrayLike
 ) -> Floats:
-    """Seconds of decode attention of one stage, `batch` requests per rank with `context` tokens each.
-
-    A call in a captured graph costs the engine's latency and its share of what the table's kernel takes
-    beyond the launch that it was timed with.
-    """
+    """Seconds of the cores of one stage, `batch` requests per rank with `context` tokens each."""
     model, layout, stack = deployment.model, deployment.layout, deployment.stack
-    launch = compute.decode_launch_s(cal, deployment.hierarchy.gpu)
     total = np.zeros(np.broadcast(np.asarray(batch), np.asarray(context)).shape)
     for run in layer_runs(model):
-        windowed = run.kind.sliding_share
-        full = _decode_layer_s(cal, deployment, batch, context)
-        if windowed and model.sliding_window:
-            in_window = _decode_layer_s(cal, deployment, batch, np.minimum(context, model.sliding_window))
-            full = (1 - windowed) * full + windowed * in_window
-        streamed = stack.attention_share * np.maximum(full - launch, 0.0)
-        total = total + (stack.attention_s + streamed) * run.count / layout.pp
+        total = total + decode_core_s(cal, deployment, run.kind, batch, context) * run.count / layout.pp
     joined = model.num_layers / layout.pp * joining_s(cal, deployment, batch)
     return (total + joined) * stack.kernel_level
 
@@ -252,66 +254,19 @@ def joining_s(cal: Calibration, deployment: Deployment, batch: ArrayLike) -> Flo
 def prefill_attention_s(
     cal: Calibration, deployment: Deployment, query: ArrayLike, past: ArrayLike
 ) -> Floats:
-    """Seconds of prefill attention of one stage for one prompt chunk of `query` tokens after `past` ones.
+    """Seconds of the cores of one stage for one prompt chunk of `query` tokens after `past` ones.
 
     Ranks that hold a part of the tokens each gather what is cached of the `past` ones first.
     """
     model, layout = deployment.model, deployment.layout
-    q, seen = np.asarray(query, dtype=np.float64), np.asarray(query, dtype=np.float64) + np.asarray(past)
-    heads: dict[str, Any] = {
-        "batch": 1,
-        "heads": model.num_attention_heads / layout.tp,
-        "kv_heads": model.attention.key_value_heads(layout.tp),
-        "query_tokens": q,
-        "kv_tokens": seen,
-        "head_dim": (model.qk_head_dim + model.value_head_dim) / 2,
-    }
-    gpu = deployment.hierarchy.gpu
-    full = compute.attention_prefill(cal, gpu, **heads).seconds
-    total = np.zeros_like(full)
+    total = np.zeros(np.broadcast(np.asarray(query), np.asarray(past)).shape)
     for run in layer_runs(model):
-        windowed, layer_s = run.kind.sliding_share, full
-        if windowed and model.sliding_window:
-            in_window = compute.attention_prefill(cal, gpu, **heads, window=model.sliding_window).seconds
-            layer_s = (1 - windowed) * full + windowed * in_window
-        total = total + layer_s * run.count / layout.pp
+        total = total + prefill_core_s(cal, deployment, run.kind, query, past) * run.count / layout.pp
     if layout.dcp > 1:
         cached = np.asarray(past) * model.attention.cached_numbers(layout.tp) * deployment.kv_bytes
         gathered = collective_time(cal, deployment.hierarchy, "all_gather", cached, layout.dcp, 1)
         total = total + gathered * model.num_layers / layout.pp
     return total * deployment.stack.kernel_level
-
-
-def _decode_layer_s(cal: Calibration, deployment: Deployment, batch: ArrayLike, context: ArrayLike) -> Floats:
-    """Decode attention of one layer; latent attention is one shared key/value head read by all query heads.
-
-    A latent entry of r + rope numbers takes the place of keys and values of a head half as wide. Its
-    products are 2·heads·(2r + rope) FLOP per cached number, enough to be bound by compute when a rank holds
-    all heads. Of dcp ranks each takes the heads of all on its part of the tokens.
-    """
-    model, tp, gpu = deployment.model, deployment.layout.tp, deployment.hierarchy.gpu
-    dcp = deployment.layout.dcp
-    width = model.attention.cached_numbers(tp)
-    heads, context = model.num_attention_heads / tp * dcp, np.asarray(context) / dcp
-    kv_heads = model.attention.cached_heads(tp)
-    seconds = compute.attention_decode(
-        cal,
-        gpu,
-        batch=batch,
-        heads=heads,
-        kv_heads=kv_heads,
-        kv_tokens=context,
-        head_dim=width / 2 / kv_heads,
-        kv_dtype_bytes=deployment.kv_bytes,
-    ).seconds
-    if not model.attention.decode_width:
-        return seconds
-    flop = 2 * np.asarray(batch) * np.asarray(context) * heads * model.attention.decode_width
-    return np.asarray(np.maximum(seconds, flop / (LATENT_EFFICIENCY * gpu.peak("bf16"))), dtype=np.float64)
-
-
-LATENT_EFFICIENCY = 0.6
-"""Share of the bf16 peak that public latent-attention decode kernels reach (FlashMLA: 660 of 989 TFLOP/s)."""
 
 
 def _dense_s(cal: Calibration, deployment: Deployment, m: Floats, width: float, tp: int) -> Floats:

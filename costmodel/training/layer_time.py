@@ -158,7 +158,7 @@ def _attention(part: PartTimes, e: Environment, c: Constants) -> tuple[Vector, V
     k = part.kernels
     fused = k.fused_attention_s * e.attention_slowdown
     aligned = np.where(e.head_misaligned, c.misaligned_head, 1.0)
-    scores = c.scores_in_step * k.scores_s
+    scores = np.where(e.chained_scores, c.elementwise_in_step, c.scores_in_step) * k.scores_s
     forward = fused + aligned * k.batched_matmul_s + scores
     products = aligned * k.batched_matmul_backward_s
     return forward, c.attention_backward * fused + products + c.score_backward * scores

@@ -9,7 +9,9 @@ from costmodel.case import Case
 from costmodel.job import TrainingJob
 from costmodel.kernels.precisions import PRECISIONS, TRAINING
 from costmodel.ops.op import HALF_BYTES
+from costmodel.ops.passes import FUSED_SCORE_BYTES, score_bytes
 from costmodel.stack import SoftwareStack, StackTiming
+from costmodel.switches.profile import master_bytes
 from costmodel.updates.adapters import Adapter
 from costmodel.updates.offload import HOST_EFFICIENCY, UPDATE_BYTES, host_path
 from costmodel.updates.optimizers import ADAM_STATE_BYTES, MASTER_BYTES, optimizer
@@ -45,6 +47,8 @@ class Environment:
         wide_over_narrow: Time of a product in sixteen bits over one in four, less one, if linear layers
             multiply in four; else 0.
         splits_accumulation: 1 if products for gradients keep partial sums in wider registers.
+        chained_scores: 1 if the S² scores of unfused attention pass through a chain of kernels, each over the
+            whole square; one fused kernel passes over the half that the mask leaves.
         head_misaligned: 1 if the head size is not a multiple of 8.
         product_time_ratio: Matrix products of the stack on this GPU over the tables'.
         attention_slowdown: Attention of the stack on this GPU over the measured fused kernel.
@@ -89,6 +93,7 @@ class Environment:
     product_energy: Quantity
     wide_over_narrow: Quantity
     splits_accumulation: Quantity
+    chained_scores: Quantity
     head_misaligned: Quantity
     memory_bandwidth_bytes_per_s: Quantity
     static_experts: Quantity
@@ -108,7 +113,9 @@ def attention_slowdown(timing: StackTiming, generation: Generation) -> float:
     """Time of the stack's attention kernel on a generation over that of the generation's own."""
     if generation.tensor_memory:
         return timing.attention_slowdown_blackwell
-    return timing.attention_slowdown_hopper if generation.asynchronous_matmul else timing.attention_slowdown
+    if generation.asynchronous_matmul:
+        return timing.attention_slowdown_hopper
+    return max(timing.attention_slowdown, generation.fused_attention_slowdown)
 
 
 def graphed_routing(timing: StackTiming) -> float:
@@ -177,6 +184,7 @@ def job_environment(case: Case) -> Environment:
         design_power_w=gpu.tdp_w,
         product_energy=PRECISIONS[record.linear].activation_bytes / HALF_BYTES,
         wide_over_narrow=gpu.peak("fp4") / gpu.peak("bf16") - 1 if job.precision == "nvfp4" else 0.0,
+        chained_scores=float(score_bytes(stack) > FUSED_SCORE_BYTES),
         head_misaligned=float(case.model.qk_head_dim % HEAD_STEP != 0),
         memory_bandwidth_bytes_per_s=gpu.memory_bandwidth_bytes_per_s,
         static_experts=float(
@@ -228,6 +236,24 @@ def _update_bytes(job: TrainingJob, stack: SoftwareStack) -> float:
     Compressing gradients moves bytes too, of every parameter, since only replicas that share no state do it.
     """
     state = optimizer(job.optimizer).state_bytes
-    moved = 0.0 if state is None else 2 * (state - ADAM_STATE_BYTES)
+    moved = _chained_bytes(job, stack) if state is None else 2 * (state - ADAM_STATE_BYTES)
     moved += job.apart.moved_bytes if job.apart else 0.0
     return moved + (job.compression.moved_bytes(stack.memory.gradient_bytes) if job.compression else 0.0)
+
+
+def _chained_bytes(job: TrainingJob, stack: SoftwareStack) -> float:
+    """2·w + 10·u + g: bytes that a chain of kernels moves of a parameter beyond one kernel of AdamW.
+
+    w, u and g are the widths of what is updated, of a moment and of a gradient. One kernel moves
+    2·w + 4·u + g; the chain decays w, interpolates one moment, scales the other and adds g² to it, takes its
+    root into a temporary, scales that, adds to it, and divides: 4·w + 14·u + 2·g. Gradients in fp16 are also
+    divided by the loss scale, 2·g.
+
+    Source: torch/optim/adam.py, _multi_tensor_adam; torch/amp/grad_scaler.py, unscale_.
+    """
+    if not stack.timing.foreach_update:
+        return 0.0
+    updated = max(stack.memory.weight_bytes, master_bytes(stack))
+    gradient = stack.memory.gradient_bytes
+    unscaled = 2 * gradient * (TRAINING[job.precision].half == "fp16")
+    return 2 * updated + 5 * stack.memory.moment_bytes + gradient + unscaled

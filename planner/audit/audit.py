@@ -28,6 +28,7 @@ from planner.audit.given import given_by
 from planner.audit.job import Job, audited_job
 from planner.audit.legal import Finding, stops
 from planner.audit.peak import PeakResidual, peak_residual_of
+from planner.audit.presumed import with_presumed
 from planner.audit.priced_facts import with_priced_facts
 from planner.audit.read import Reading, read_texts
 from planner.audit.residual import Residual, residual_of, work_of_step
@@ -191,6 +192,8 @@ def audited(reading: Reading, flags: Flags, cal: Calibration, asked: Flags | Non
         asked: What of the flags the user said of this job; all of them by default.
     """
     add_chunks(reading)
+    asked = flags if asked is None else asked
+    reading, flags = with_presumed(reading, flags, lambda files, job: _estimate(files, job, cal))
     reading = given_by(reading, flags)
     doubts = list(reading.doubts)
     try:
@@ -198,7 +201,7 @@ def audited(reading: Reading, flags: Flags, cal: Calibration, asked: Flags | Non
         cluster = build(job.request.cluster) if job.request else None
         findings = findings_of(reading, job, cluster)
     except InputError as impossible:
-        if flags != Flags():
+        if asked != Flags():
             raise
         job, cluster = Job(missing=(f"a possible job: {impossible.what}, {impossible.cause}",)), None
         findings = findings_of(reading, job, None)
@@ -206,10 +209,14 @@ def audited(reading: Reading, flags: Flags, cal: Calibration, asked: Flags | Non
     now = None if stops(findings) else running_of(reading, job, cal)
     log, pace = reading.measured, measured_pace(reading, job)
     runs = log is not None and log.has_steps and not log.out_of_memory
-    best = _best(job.request, now, cal, runs=runs)
+    try:
+        best = _best(job.request, now, cal, runs=runs)
+    except InputError as impossible:  # of the best plan alone: the job may run
+        best = None
+        doubts.append(f"no better plan is known: {impossible.what}: {impossible.cause}")
     slowed_by = tuple(finding.message.partition(":")[0] for finding in findings if finding.rule in SLOWING)
-    residual = residual_of(reading, now, flags, flags if asked is None else asked, pace, cal, slowed_by)
-    peak = peak_residual_of(reading, now, flags, flags if asked is None else asked, cal)
+    residual = residual_of(reading, now, flags, asked, pace, cal, slowed_by)
+    peak = peak_residual_of(reading, now, flags, asked, cal)
     refuted = peak is not None or (residual is not None and residual.refutes)
     refuted |= any(finding.rule == OTHER_WORK for finding in findings)
     proposed = changes_of(reading, now, best, runs=runs) if now and not refuted else ()
@@ -229,6 +236,12 @@ def audited(reading: Reading, flags: Flags, cal: Calibration, asked: Flags | Non
         memory_level=now.memory_level if now else 1.0,
         measured_step_s=pace.step_s if pace else None, measured_from=pace.from_rate if pace else "",
     )  # fmt: skip
+
+
+def _estimate(reading: Reading, job: Job, cal: Calibration) -> Estimate | None:
+    """What a job takes as its files have it; None where its layout is not known."""
+    now = running_of(reading, job, cal)
+    return None if now is None else now.estimate
 
 
 def audited_texts(texts: Mapping[str, str], rest: Flags, given: Mapping[str, str] | None = None) -> Audit:

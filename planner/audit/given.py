@@ -28,7 +28,9 @@ def given_by(reading: Reading, flags: Flags) -> Reading:
     """
     given = _given(flags)
     if not given or all(
-        (fact := reading.facts.by_field.get(name)) is not None and fact.how == "given" and fact.value == value
+        (fact := reading.facts.by_field.get(name)) is not None
+        and fact.how == ("assumed" if name in reading.presumed else "given")
+        and fact.value == value
         for name, (value, _) in given.items()
     ):
         return reading
@@ -42,7 +44,12 @@ def given_by(reading: Reading, flags: Flags) -> Reading:
         if each and total % each:
             del facts_by_field["said.gpus_per_node"]
     facts_by_field |= {
-        name: JobFact(name=name, value=value, how="given", source=flag)
+        name: JobFact(
+            name=name,
+            value=value,
+            how="assumed" if name in reading.presumed else "given",
+            source=reading.presumed.get(name, flag),
+        )
         for name, (value, flag) in given.items()
     }
     facts = JobFacts(by_field=facts_by_field, unknown=unknown)

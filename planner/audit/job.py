@@ -30,6 +30,7 @@ from planner.audit.contract_reading import (
     unpriced_by,
 )
 from planner.audit.facts import JobFacts
+from planner.audit.file_names import model_of_names
 from planner.audit.file_switches import kept_switches
 from planner.audit.given import given_by
 from planner.audit.layout import layout_of_files, value_of
@@ -117,7 +118,7 @@ def audited_job(reading: Reading, flags: Flags) -> Job:
         flags: Model, GPUs, cluster and settings in the user's words; they hold over the files.
     """
     reading = given_by(reading, flags)
-    facts, notes = reading.facts, _Notes()
+    facts, notes = reading.facts, _presumed_notes(reading)
     adapter, offload = stated_adapter(reading.settings), stated_offload(reading)
     notes.assumed.extend(_left_out(reading))
     unpriced = _unpriced(reading, adapter, offload)
@@ -193,6 +194,14 @@ def audited_job(reading: Reading, flags: Flags) -> Job:
         assumed=tuple(notes.assumed),
         unsettled=tuple(notes.unsettled),
     )
+
+
+def _presumed_notes(reading: Reading) -> _Notes:
+    """Notes that begin with the counts that no file states."""
+    notes = _Notes()
+    for name, why in reading.presumed.items():
+        notes.take(name, None, why)
+    return notes
 
 
 def _unpriced(reading: Reading, adapter: StatedAdapter | None, offload: StatedOffload | None) -> str:
@@ -319,6 +328,12 @@ def _model(reading: Reading, flags: Flags, notes: _Notes) -> ModelSpec | None:
         sized = _sized(facts, notes)
         return None if sized is None else model_as_built(reading, sized)
     name = _named(facts)
+    by_file = None if name or _names_model(facts) else model_of_names(reading.kinds)
+    if by_file is not None:
+        notes.assumed.append(
+            f"the model is {by_file[0].name}, by the name of {by_file[1]}: --model gives another"
+        )
+        return by_file[0]
     if name is None:
         notes.missing.append("--model")
         notes.assumed.extend(_unnamed(facts))
@@ -326,6 +341,11 @@ def _model(reading: Reading, flags: Flags, notes: _Notes) -> ModelSpec | None:
     if facts.value("said.model") or facts.value("said.flavor"):
         notes.assumed.append(f"the model is {name.name}, by its name in the file")
     return name
+
+
+def _names_model(facts: JobFacts) -> bool:
+    """Whether files name a model, known here or not."""
+    return any(facts.value(f"said.{name}") for name in ("model", "flavor", "model_family", "model_path"))
 
 
 def _sized(facts: JobFacts, notes: _Notes) -> ModelSpec | None:

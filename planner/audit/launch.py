@@ -310,6 +310,8 @@ def settings_of_words(words: Sequence[Text], lines: Sequence[str] = ()) -> tuple
             if more and not equals:  # one word of an array that holds a flag and its value
                 name, values = flag, [more.strip()]
             while not equals and at < len(words) and not _is_option(words[at].text):
+                if _takes_model(words[at].text, words[at + 1 :]):
+                    break
                 values.append(words[at].text)
                 at += 1
             settings.extend(_setting(short.get(name, name.lstrip("-")), values, _line(name, line, lines)))
@@ -329,7 +331,7 @@ def settings_of_words(words: Sequence[Text], lines: Sequence[str] = ()) -> tuple
 
 def _takes_model(text: str, rest: Sequence[Text]) -> bool:
     """Whether the word after this one is the model that a server is started with."""
-    serves = text in ("serve", "trtllm-serve") and bool(rest)
+    serves = text.rpartition("/")[2] in ("serve", "trtllm-serve") and bool(rest)
     return serves and rest[0].text not in ("serve", "disaggregated") and not rest[0].text.startswith("-")
 
 

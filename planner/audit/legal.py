@@ -121,6 +121,7 @@ def rule_findings(reading: Reading, job: Job) -> Iterator[Finding]:
         rule = rules.get(violation.rule)
         theirs = violation.rule.endswith("-offered") or of_engine
         unknown = rule is not None and not open_fields.isdisjoint(rule.reads)
+        unknown |= "cluster.num_gpus" in open_fields and rule is not None and "dp" in rule.reads
         unknown |= "cluster.gpu" in open_fields and _holds_elsewhere(problem, job.layout, violation.rule)
         unpriced = (
             ran

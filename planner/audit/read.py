@@ -50,6 +50,18 @@ _PRESET = re.compile(r"^#.*\b(?:preset|for) (?:for )?(\d{1,5}) [AHB]\d+\w* GPUs"
 _PRECISION_WORDS = "|".join(word for word, _ in config_words() if word[-1].isdigit())
 _IN_NAME = re.compile(rf"(?:^|[_-])({_PRECISION_WORDS})(?:[_.-]|cs|$)", re.IGNORECASE)
 """A precision in the name of a file."""
+_VERSION = re.compile(
+    r"\b(vllm|sglang|tensorrt-llm)(?:-openai|/release)?(?: ?[:=@ ]=? ?)v?"
+    r"(\d{1,2}\.\d{1,2}(?:\.\d{1,2})?)",
+    re.IGNORECASE,
+)
+"""A version of an engine: a tag of an image, a requirement, or words of a comment."""
+_GPU_MEMORY = re.compile(r"\bGPUs? (?:of|with) (\d{2,3}) ?GB\b")
+"""The memory of a GPU, in words of a comment."""
+_OPTION = re.compile(r"^\s*[a-z][\w-]*:", re.MULTILINE)
+"""A line of YAML."""
+_OPTION_FILES = ("config", "extra_llm_api_options", "config_file")
+"""Words of servers that name a file of their options."""
 _DEBUG = re.compile(r"debug|test|tiny", re.IGNORECASE)
 
 
@@ -74,6 +86,10 @@ class Reading:
     """Kinds of GPU that the files mention."""
     sets_queues: bool = False
     """Whether they speak of the variable that Megatron-LM asks for: a script, its launcher, a runtime."""
+    gpu_memories_gb: tuple[int, ...] = ()
+    """Memories of GPUs that comments speak of."""
+    versions: Mapping[str, str] = field(default_factory=dict)
+    """Versions of engines that tags of images, requirements and comments name, where they name one each."""
     mentioned_gpus: int | None = None
     """How many a comment says the file is for."""
     variables: dict[str, Setting] = field(default_factory=dict)
@@ -84,6 +100,8 @@ class Reading:
     """What words say, before anything follows from it."""
     slow_variables: dict[str, Setting] = field(default_factory=dict)
     """Variables of the environment that slow a job down, as the last line that sets each has it."""
+    presumed: Mapping[str, str] = field(default_factory=dict)
+    """Counts that no file states and that are taken for granted, each with why (`planner.audit.presumed`)."""
 
     @property
     def measured_anything(self) -> bool:
@@ -163,11 +181,18 @@ def _mentions(whole: Reading, texts: Sequence[str]) -> None:
     """Kinds and numbers of GPUs that names and comments speak of."""
     kinds: set[str] = set()
     numbers: set[int] = set()
+    versions: dict[str, set[str]] = {}
+    memories: set[int] = set()
     for text in texts:
         kinds |= set(gpus_in_text(text[:MOST_CONFIG_CHARACTERS]))
         numbers |= {int(match.group(1)) for match in _PRESET.finditer(text[:MOST_CONFIG_CHARACTERS])}
         whole.sets_queues |= "CUDA_DEVICE_MAX_CONNECTIONS" in text
+        memories |= {int(size) for size in _GPU_MEMORY.findall(text[:MOST_CONFIG_CHARACTERS])}
+        for engine, version in _VERSION.findall(text[:MOST_CONFIG_CHARACTERS]):
+            versions.setdefault(engine.lower().replace("-", ""), set()).add(version)
     whole.sets_queues |= not any(_STARTS.search(text[:MOST_CONFIG_CHARACTERS]) for text in texts)
+    whole.versions = {engine: named.pop() for engine, named in versions.items() if len(named) == 1}
+    whole.gpu_memories_gb = tuple(sorted(memories))
     whole.gpus = tuple(sorted(kinds))
     whole.mentioned_gpus = numbers.pop() if len(numbers) == 1 else None
 
@@ -400,8 +425,10 @@ def _of_script(
     }
     if kind == "shell":
         for document in script.documents:
-            _add_document(facts, document.text, path, document.line)
+            _add_document(facts, document.text, path, document.line, launch.family)
     doubts = [*_doubts_of(script), *_doubts_of_launch(launch)]
+    if launch.family.serves:
+        doubts += _unread_options(launch, script, beside)
     if launch.family.serves or launch.family.name == FAMILIES[-1].name:
         _add_named_precision(facts, path, script.sourced, doubts)
     return Reading(
@@ -419,17 +446,36 @@ def _add_named_precision(facts: JobFacts, path: str, sourced: Iterable[str], dou
         doubts.append(f"the precision is read from the name of {named}")
 
 
-def _add_document(facts: JobFacts, text: str, path: str, line: int) -> None:
-    """Settings of a configuration that a script writes itself."""
-    if not text.lstrip().startswith("{"):
+def _add_document(facts: JobFacts, text: str, path: str, line: int, family: Family) -> None:
+    """Settings of a configuration that a script writes itself: DeepSpeed's JSON, or options of a server.
+
+    What a server's command says holds over what the file says.
+    """
+    form = "JSON" if text.lstrip().startswith("{") else "YAML"
+    if form == "YAML" and not (family.serves and _OPTION.search(text)):
         return
+    told = re.sub(r"\x00|\$\{?\w+\}?", "null", text)
     try:
-        settings, _ = json_settings(re.sub(r"\x00|\$\{?\w+\}?", "null", text), path)
+        settings = json_settings(told, path)[0] if form == "JSON" else yaml_settings(told, path)
     except InputError:
         return
-    written = job_facts_of(settings, family_named("DeepSpeed"), path)
+    written = job_facts_of(settings, family if family.serves else family_named("DeepSpeed"), path)
     for name, fact in written.by_field.items():
-        facts.put(name, fact.value, "stated", f"{fact.source} (in the JSON of line {line})")
+        if not (family.serves and name in facts.by_field):
+            facts.put(name, fact.value, "stated", f"{fact.source} (in the {form} of line {line})")
+
+
+def _unread_options(launch: Launch, script: Script, beside: Mapping[str, str]) -> list[str]:
+    """Files of options that a server is told to read, and that neither the script writes nor anybody gave."""
+    if any(not document.text.lstrip().startswith("{") for document in script.documents):
+        return []
+    named = (setting for setting in launch.settings if setting.path[-1].replace("-", "_") in _OPTION_FILES)
+    files = {Path(str(setting.value)).name: setting.line for setting in named if setting.value != NOT_KNOWN}
+    return [
+        f"line {line}: {name} is read by the server and was not given: name it too"
+        for name, line in files.items()
+        if name not in beside
+    ]
 
 
 def _doubts_of(script: Script) -> list[str]:

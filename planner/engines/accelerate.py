@@ -52,8 +52,7 @@ def _degrees(given: Given) -> dict[str, Any]:
         replicas = max(1, int(processes) // (tp * ring * ulysses))
         copies, shards = (1, replicas) if sharded else (replicas, 1)
     cp = ring * ulysses
-    reshards = str(given[f"{_F}reshard_after_forward"]).lower() in ("true", "full_shard")
-    stage = (3 if reshards else 2) if sharded else 0
+    stage = _stage(given) if sharded else 0
     whole = copies == 1 or not stage
     return {
         "layout.dp": copies * shards,
@@ -63,6 +62,24 @@ def _degrees(given: Given) -> dict[str, Any]:
         "layout.zero_stage": stage,
         "layout.shard_degree": None if whole else shards * cp,
     }
+
+
+def _stage(given: Given) -> int:
+    """What FSDP shards: parameters too where nothing is said, as its plugin has it for both of its versions.
+
+    ``fsdp_sharding_strategy``, by name or number, is the first version's word (utils/dataclasses.py,
+    FullyShardedDataParallelPlugin).
+    """
+    reshards, strategy = given[f"{_F}reshard_after_forward"], given[f"{_F}sharding_strategy"]
+    word = str(strategy if reshards is None else reshards).lower()
+    return _STAGES.get(word, 3)
+
+
+_STAGES = {
+    "false": 2, "shard_grad_op": 2, "2": 2, "_hybrid_shard_zero2": 2, "hybrid_shard_zero2": 2, "5": 2,
+    "no_shard": 0, "3": 0,
+}  # fmt: skip
+"""Of strategies under which parameters stay whole after the forward pass."""
 
 
 def _exchange(given: Given, ring: int) -> str:
@@ -101,7 +118,7 @@ def _write_degrees(facts: Facts) -> dict[str, Any]:
 
 _SHARDING = {
     "version": "said.fsdp_version", "reshard_after_forward": "said.reshard", "auto_wrap_policy": "",
-    "state_dict_type": "",
+    "state_dict_type": "", "sharding_strategy": "said.sharding",
 }  # fmt: skip
 _SIZES = {
     "dp_replicate": "said.dp_replicate", "dp_shard": "said.dp_shard", "tp": "layout.tp", "cp": "layout.cp",

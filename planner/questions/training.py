@@ -228,8 +228,28 @@ def understand_cluster(flags: Flags, *, cluster: ClusterSpec | None = None) -> C
     return what_is_left(_whole_cluster(flags, cluster), flags.without, flags.degraded)
 
 
+def settings_of_nodes(flags: Flags, per_node: int) -> tuple[str, ...]:
+    """Settings that give the same GPUs in nodes of another size, each with its share of the network cards.
+
+    >>> settings_of_nodes(Flags(gpu="h100-sxm", gpus="32"), 4)
+    ('cluster.gpus_per_node=4', 'cluster.count=8', 'cluster.nics_per_node=4')
+    """
+    usual = understand_cluster(flags)
+    count, left = divmod(usual.num_gpus, per_node)
+    if left:
+        raise InputError(
+            what=f"{usual.num_gpus:,} GPUs do not fill nodes of {per_node}",
+            cause=f"{left} GPUs would be left over",
+            fix="choose GPUs per node that divide the GPUs",
+        )
+    node = usual.nodes[0]
+    nics = max(1, node.nics_per_node * per_node // node.gpus_per_node)
+    sizes = {"gpus_per_node": per_node, "count": count, "nics_per_node": nics}
+    return tuple(f"cluster.{name}={size}" for name, size in sizes.items())
+
+
 def what_is_left(spec: ClusterSpec, without: str | None, faults: str | None) -> ClusterSpec:
-    """A cluster without hosts, and with hosts that something ails, as `--without` and `--degraded` say."""
+    """A cluster without hosts, and with degraded hosts, as `--without` and `--degraded` say."""
     if not (without or faults):
         return spec
     from topology.discover.hostlist import hosts_in

@@ -36,7 +36,7 @@ class JobWords(TypedDict, total=False):
     `gpus`, `seq` (tokens), `batch` (sequences) and `tokens` are numbers or texts such as ``"128k"``;
     `deadline` is seconds or a text such as ``"30d"``, `budget` dollars or ``"2M"``. `cluster` is a name, a
     file or a value, `without`
-    hosts to leave out of it, `degraded` what ails others (``"node4:gpu3"``); `stack` and `precision` are
+    hosts to leave out of it, `degraded` says which others are (``"node4:gpu3"``); `stack` and `precision` are
     names, `adapter` is one (``"lora:r=16"``), `expert_load` is a file of measured tokens by expert,
     `recompute_modules` are parts of a layer, `offload` is what waits in host memory (``"optimizer:0.5"``),
     `engine` is that of whose limits the plan keeps, ``any`` for none. `job` takes the place of the words that

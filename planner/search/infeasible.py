@@ -37,7 +37,7 @@ from topology.hardware.gpu import Gpu
 from topology.spec import ClusterSpec
 
 DEADLINE = "deadline"
-MOST_TIMES_THE_GPUS = 64
+MOST_DOUBLINGS_OF_GPUS = 6
 SHORTEST_SHARE = 16
 """Sequences are shortened to a 16th at most before giving up."""
 _SHARES = 1000
@@ -188,19 +188,22 @@ def share_text(share: float) -> str:
     return f"{100 * share:.1f}".removesuffix(".0")
 
 
-def _more_gpus(request: PlanRequest, least_times: float = 2.0) -> Candidates:
-    """Two, four, … times the nodes, from the multiple that might be enough."""
-    times = 2 ** max(1, math.ceil(math.log2(least_times)))
-    while times <= MOST_TIMES_THE_GPUS and len(request.cluster.nodes) == 1 and not request.cluster.switches:
-        spec = _more_nodes(request.cluster, times)
-        yield replace(request, cluster=spec), f"use {spec.num_gpus:,} GPUs", f"--gpus {spec.num_gpus}"
-        times *= 2
+def _more_gpus(request: PlanRequest, least_times: float = 1.0) -> Candidates:
+    """One and a half, two, three, four, six … times the nodes, from the multiple that might be enough."""
+    if len(request.cluster.nodes) != 1 or request.cluster.switches:
+        return
+    (node,) = request.cluster.nodes
+    doubled = [node.count << power for power in range(MOST_DOUBLINGS_OF_GPUS + 1)]
+    between = [3 * count // 2 for count in doubled[:-1] if count % 2 == 0]
+    for count in sorted((*doubled[1:], *between)):
+        if count >= node.count * least_times:
+            spec = _of_nodes(request.cluster, count)
+            yield replace(request, cluster=spec), f"use {spec.num_gpus:,} GPUs", f"--gpus {spec.num_gpus}"
 
 
-def _more_nodes(spec: ClusterSpec, times: int) -> ClusterSpec:
-    """So many times the nodes; a tier that joins all of them joins all of the more, units keep their size."""
+def _of_nodes(spec: ClusterSpec, count: int) -> ClusterSpec:
+    """So many nodes; a tier that joins all of them joins all of the more, units keep their size."""
     (node,) = spec.nodes
-    count = node.count * times
     tiers = tuple(
         replace(
             tier,
@@ -404,10 +407,12 @@ def rejected_text(rejected: Mapping[str, int]) -> str:
 
 
 def fix_of(infeasible: Infeasible) -> str:
-    """The nearest change that helps, else the hint of the first rule."""
+    """The nearest change of each kind that helps, else the hint of the first rule."""
     if infeasible.nearest:
-        nearest = infeasible.nearest[0]
-        return f"{nearest.change} ({nearest.flag})" if nearest.flag else nearest.change
+        changes = (
+            f"{each.change} ({each.flag})" if each.flag else each.change for each in infeasible.nearest
+        )
+        return ", or ".join(changes)
     if infeasible.violations:
         return infeasible.violations[0].hint
     return "use more GPUs, GPUs with more memory, or fewer pinned fields"

@@ -103,6 +103,7 @@ def _too_large(request: ServingRequest, hierarchy: Hierarchy) -> ServingInfeasib
         what=f"{request.model.name} in {'/'.join(request.weights)} does not fit on {size} × {request.gpu}",
         cause=f"no layout leaves room for two requests of {longest} tokens{means} in {memory} each",
         fix="use more or larger GPUs",
+        out_of_memory=True,
     )
 
 

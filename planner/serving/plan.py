@@ -20,6 +20,7 @@ from costmodel.serving.levels import ServingLevel
 from costmodel.serving.simulation.load import Router
 from planner.serving.trade_offs import FrontierPoint, LimitRelaxed
 from topology.base.decode import document_of, structure, unstructure
+from topology.base.units import GIB
 from topology.hardware.offers import Offer
 
 SCHEMA_VERSION = 1
@@ -103,6 +104,15 @@ class PoolPlan:
     def num_gpus(self) -> int:
         """GPUs of the pool."""
         return self.workers * self.layout.num_gpus
+
+    @property
+    def rank_tokens(self) -> int:
+        """Tokens of the cache of one attention rank, as its log has it."""
+        return self.kv_capacity_tokens // self.layout.attention_dp
+
+    def longest_context(self, most: int) -> int:
+        """The longest request that the cache holds, up to the model's `most`."""
+        return min(self.rank_tokens, most)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -403,7 +413,8 @@ class ServingPlan:
 class ServingInfeasible:
     """No fleet meets the limits.
 
-    What stands in the way, the best that is achievable, and which limit to relax.
+    What stands in the way, the best that is achievable, and which limit to relax; `out_of_memory` where the
+    weights leave a cache no room.
     """
 
     what: str
@@ -412,16 +423,43 @@ class ServingInfeasible:
     best_ttft_s: float | None = None
     best_tpot_s: float | None = None
     capacity_requests_per_s: float | None = None
+    out_of_memory: bool = False
+
+
+def keys_of_refusal(none: ServingInfeasible) -> dict[str, Any]:
+    """What tools read of a server that does not start for want of memory."""
+    return {**dict.fromkeys(START_KEYS), "starts": False, "why": f"{none.what}: {none.cause}"}
 
 
 def serving_to_json(plan: ServingPlan) -> str:
     """Write a plan as one JSON document."""
-    return json.dumps(unstructure(plan), indent=2, allow_nan=False, ensure_ascii=False)
+    document = {**unstructure(plan), **start_keys(plan)}
+    return json.dumps(document, indent=2, allow_nan=False, ensure_ascii=False)
+
+
+START_KEYS = (
+    "starts", "why", "weights_gib_per_gpu", "kv_cache_tokens", "longest_context", "max_concurrency",
+)  # fmt: skip
+"""What tools read of a server that starts, in the words of its log; the same of plans and of audits."""
+
+
+def start_keys(plan: ServingPlan) -> dict[str, Any]:
+    """What a worker that decodes prints as it starts: its longest request is what its cache holds (auto)."""
+    longest = plan.decode.longest_context(plan.request.model.max_sequence_length)
+    return {
+        "starts": True,
+        "why": "",
+        "weights_gib_per_gpu": plan.decode.memory.weights_bytes / GIB,
+        "kv_cache_tokens": plan.decode.rank_tokens,
+        "longest_context": longest,
+        "max_concurrency": plan.decode.rank_tokens / max(longest, 1),
+    }
 
 
 def serving_from_json(text: str, where: str = "serving plan") -> ServingPlan:
     """Read a plan back; unknown keys and other schema versions are refused with an InputError."""
     data = document_of(text, where, version=SCHEMA_VERSION, command="plan serve --json")
+    data = {name: value for name, value in data.items() if name not in START_KEYS}
     return proven_where_sure(structure(data, ServingPlan, where))
 
 

@@ -22,6 +22,8 @@ from topology.fabric.hierarchy import Hierarchy
 
 PIPELINES = (1, 2, 3, 4, 6, 8)
 LARGEST_REPLICA = 72  # GPUs; wider single replicas than any published deployment of the engines
+_WHOLE_CUTS = ("attention-heads", "recurrence-heads", "output-groups")
+"""Laws of cuts that servers keep; heads of keys and values they hold several times."""
 MOST_COPIES = 0.25  # of the experts that are held twice so that a whole domain has as many on every GPU
 
 
@@ -115,16 +117,19 @@ def _cache_degrees(model: ModelSpec, layout: ServingLayout, pinned: int | None) 
 
     tp of latent attention, tp/g of grouped heads where that divides the queries of each (vLLM 0.33,
     `ModelConfig.verify_with_parallel_config`). Unless pinned, of one stage without attention ranks; not for
-    windows, whose layers hold few tokens.
+    windows, whose layers hold few tokens, nor for states and chosen keys, which no engine splits so.
     """
     same = layout.tp // model.attention.cached_groups
     queries = model.num_attention_heads // model.attention.cached_groups
     windowed = any(run.kind.sliding_share for run in layer_runs(model))
+    chosen = model.index_topk or model.compression is not None or model.recurrence is not None
     if pinned is not None:
         degrees: tuple[int, ...] = (pinned,)
     else:
         degrees = (same,) if layout.pp == layout.attention_dp == 1 else ()
-    return tuple(n for n in degrees if 1 < n <= same and layout.tp % n == queries % n == 0 and not windowed)
+    return tuple(
+        n for n in degrees if 1 < n <= same and layout.tp % n == queries % n == 0 and not (windowed or chosen)
+    )
 
 
 def _tiles_hosts(layout: ServingLayout, host_gpus: int) -> bool:
@@ -143,8 +148,9 @@ def _powers(limit: int) -> tuple[int, ...]:
 
 
 def _tensor_degrees(model: ModelSpec, limit: int) -> tuple[int, ...]:
-    """Tensor-parallel degrees that divide the heads."""
-    return tuple(tp for tp in _powers(limit) if HEADS.rest(model.num_attention_heads, tp) == 0)
+    """Tensor-parallel degrees that divide heads of queries, those of a recurrence, and groups of outputs."""
+    sizes = [cut.size for cut in model.cuts if cut.axis == "tp" and cut.law in _WHOLE_CUTS]
+    return tuple(tp for tp in _powers(limit) if not any(HEADS.rest(size, tp) for size in sizes))
 
 
 def _expert_degrees(model: ModelSpec, tp: int) -> tuple[int, ...]:

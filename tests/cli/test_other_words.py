@@ -1,12 +1,17 @@
 """What people type who know another program is answered, or given as the exact command line that is."""
 
+import dataclasses
 import io
+import re
 import shlex
+from pathlib import Path
 
 import pytest
 
-from app.cli import COMMANDS, known_flags, run
-from app.entry.other_words import TRAINING, _flags_of, _table, command_for, counted_gpus, rewritten
+from app.cli import COMMANDS, helped, known_flags, run
+from app.entry.other_words import TRAINING, _by_word, _flags_of, command_for, counted_gpus, rewritten
+from costmodel.job import TrainingJob
+from costmodel.layout import ParallelLayout
 
 LINES = (
     ("--model 70b --gpus 32 --tp 8", "plan --model 70b --gpus 32 --set layout.tp=8"),
@@ -65,18 +70,92 @@ def test_what_is_offered_has_only_flags_of_the_command(command: str) -> None:
     """Each of the words of other programs, alone; where the command has the flag, it is not rewritten."""
     known = known_flags(command)
     for word in _flags_of(command):
-        meant = rewritten([command, f"--{word}", "7"], command, known)
-        if f"--{word}" in known or not meant:
+        name, _, value = word.partition("=")
+        dashes = "-" if len(name) == 1 else "--"
+        meant = rewritten([command, f"{dashes}{name}", value or "7"], command, known)
+        if f"{dashes}{name}" in known or not meant:
             continue
-        flags = {each for each in shlex.split(meant) if each.startswith("--")}
-        assert flags <= {*known}, (word, meant)
+        for line in meant.split(" && "):
+            _, *parts = shlex.split(line)
+            target = parts[0] if parts and parts[0] in COMMANDS else "train"
+            flags = {each for each in parts if each.startswith("--")}
+            assert flags <= {*known_flags(target), "--help", "--version"}, (word, meant)
 
 
 def test_every_word_means_a_command() -> None:
     """None is a command itself, and each is rewritten to one."""
-    for word in _table()["commands"]:
+    for word in _by_word("commands"):
         assert word not in COMMANDS
-        assert shlex.split(command_for([word]))[1] in COMMANDS
+        meant = shlex.split(command_for([word]))[1]
+        assert meant in (*COMMANDS, "--model", "--help", "--version", "--install-completion")
+
+
+def test_fields_that_are_offered_exist() -> None:
+    """Of the layout, the job and the cluster."""
+    layouts = {field.name for field in dataclasses.fields(ParallelLayout)}
+    jobs = {field.name for field in dataclasses.fields(TrainingJob)}
+    nodes = {"nic_bandwidth_bytes_per_s", "usd_per_gpu_hour"}
+    names = {"layout": layouts, "job": jobs, "cluster": nodes}
+    for table in ("every", "train", "serve"):
+        for here in _by_word(table).values():
+            for group, field in re.findall(r"--set (\w+)\.(\w+)", here):
+                assert field in names[group], here
+
+
+@pytest.mark.parametrize(
+    ("line", "meant"),
+    [
+        ("70b 32", "plan --model 70b --gpus 32"), ("serve 70b", "plan serve --model 70b"),
+        ("estimate 70b 32 --json", "plan estimate --model 70b --gpus 32 --json"),
+        ("meta-llama/Llama-3.1-8B-Instruct --gpus 8", "plan --model meta-llama/Llama-3.1-8B-Instruct --gpus 8"),
+        ("audit torchrun --nproc_per_node 8 train.py --tp 8", "plan audit -- torchrun --nproc_per_node 8 train.py --tp 8"),
+        ("--model 70b --nodes 4 --gpus-per-node 8", "plan --model 70b --gpus 32"),
+        ("--model 70b --nnodes 4 --nproc-per-node 4",
+         "plan --model 70b --gpus 16 --set cluster.gpus_per_node=4 --set cluster.count=4 --set cluster.nics_per_node=4"),
+        ("--model 70b -g 32 -v", "plan --model 70b --gpus 32"), ("--model 70b -N 4", "plan --model 70b --gpus 32"),
+        ("--model 70b --gpus 32 --explain", "plan explain --model 70b --gpus 32"),
+        ("--model 70b --gpus 32 --strategy fsdp", "plan --model 70b --gpus 32 --set layout.zero_stage=3"),
+        ("--model 70b --gpus 32 --ib 400",
+         "plan --model 70b --gpus 32 --set cluster.nic_bandwidth_bytes_per_s=400Gbit/s"),
+        ("--model 70b --gpus 32 --optimizer adam8bit", "plan --model 70b --gpus 32 --set job.optimizer=adamw-8bit"),
+        ("--model 70b --gpus 32 --export megatron",
+         "plan --model 70b --gpus 32 --output plan.json && plan export plan.json --to megatron"),
+        ("--model 70b --gpus 32 --tokens 1T --hours 24", "plan --model 70b --gpus 32 --tokens 1T --deadline 24h"),
+        ("--model 8b --gpus 1 --peft qlora", "plan --model 8b --gpus 1 --adapter qlora:r=16"),
+        ("serve --model 70b --p99 2s", "plan serve --model 70b --percentile 99 --ttft 2s"),
+        ("optimize --model 70b --gpus 32", "plan --model 70b --gpus 32"), ("version", "plan --version"),
+        ("params 70b", "plan models 70b"), ("-V", "plan --version"),
+    ],
+)  # fmt: skip
+def test_lines_of_a_first_hour(line: str, meant: str, capfd: pytest.CaptureFixture[str]) -> None:
+    """Bare words, letters, flags of two things, and questions that another command answers."""
+    assert run(shlex.split(line)) == 2
+    assert capfd.readouterr().err.splitlines()[-1] == f"help:  write {meant}"
+
+
+def test_flags_that_look_like_none_are_not_guessed(capfd: pytest.CaptureFixture[str]) -> None:
+    """A letter amiss is; a word of no meaning here is sent to the help."""
+    assert run(shlex.split("--model 70b --gpus 32 --presision fp8")) == 2
+    assert "did you mean --precision?" in capfd.readouterr().err
+    assert run(shlex.split("--model 70b --gpus 32 --frobnicate 3")) == 2
+    assert "see `plan train --help`" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("line", "help_line"),
+    [
+        ("--model 70b --gpus 32 --steps 1000", "--tokens 1T"), ("--model 70b --gpus 32 --memory 80", "four keys"),
+        ("--layers 80 --hidden 8192 --gpus 32", "--model config.json"), ("serve --model 70b --slo 500ms", "--ttft 500ms"),
+        ("--model 70b --gpus 32 --offload", "--offload WHAT[:SHARE]: Keep in host memory"),
+        ("diff", "write plan diff A.json B.json"), ("audit", "write plan audit FILE"),
+    ],
+)  # fmt: skip
+def test_what_no_flag_says_is_told_instead(
+    line: str, help_line: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """And what a flag or a command lacks."""
+    assert run(shlex.split(line)) == 2
+    assert help_line in capfd.readouterr().err.splitlines()[-1]
 
 
 def test_flags_of_ours_stay() -> None:
@@ -116,6 +195,53 @@ def test_an_audit_reads_standard_input_and_a_command(
     assert summary[0].split() == summary[1].split()
     assert "Megatron-LM" in piped
     assert "tp 8" in piped
+
+
+def test_a_command_keeps_its_words_and_the_files_beside_it(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A -h of the command is the command's; a log beside it is read; no folder of ours is named."""
+    words = helped(["audit", "-h", "--", "torchrun", "-h"])
+    assert words == ["audit", "--help", "--", "torchrun", "-h"]
+    log = tmp_path / "train.log"
+    log.write_text("iteration 10/ 100 | elapsed time per iteration (ms): 3000.0 |\n", encoding="utf-8")
+    run(["audit", str(log), "--gpu", "h100", "--json", "--", *shlex.split(MEGATRON)])
+    out = capfd.readouterr().out
+    assert '"command.sh"' in out
+    assert "train.log" in out
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b'{"a": ')))
+    assert run(["audit", "-"]) == 2
+    assert capfd.readouterr().err.startswith("error: stdin is not valid JSON")
+
+
+def test_what_is_piped_is_never_cut(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More than a file may hold is refused, and bytes that are no text are."""
+    for content, what in ((b"x" * 7_000_000, "is too large"), (b"\xff\xfe", "is no text")):
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content)))
+        assert run(["audit", "-"]) == 2
+        assert capfd.readouterr().err.startswith(f"error: standard input {what}")
+
+
+def test_a_kind_and_machines_are_two_questions(capfd: pytest.CaptureFixture[str]) -> None:
+    """None is answered in silence."""
+    assert run(["gpus", "h100", "--machines"]) == 2
+    assert "write plan gpus h100" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("line", "meant"),
+    [("discover", "plan topology --here"), ("discover s.txt", "plan topology --discover s.txt")],
+)
+def test_a_command_without_its_value_is_whole(
+    line: str, meant: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """What is offered can be typed, and no second command is suggested beside it."""
+    assert run(shlex.split(line)) == 2
+    message = capfd.readouterr().err
+    assert message.splitlines()[-1] == f"help:  write {meant}"
+    assert "Did you mean" not in message
 
 
 def test_empty_standard_input_is_refused(

@@ -294,3 +294,19 @@ def test_what_does_not_fit_says_so_and_names_the_length(words: tuple[str, ...], 
     assert longest in answer.stderr
     assert "(one in a hundred; the mean is " in answer.stderr
     assert "--set" not in answer.stderr
+
+
+def test_json_says_whether_the_server_starts_as_its_log_does() -> None:
+    """The same keys of a plan and of a refusal for want of memory."""
+    load = ("--gpu", "h100-sxm", "--concurrency", "4", "--input", "1000", "--output-tokens", "100", "--json")
+    done = serve("--model", "8b", "--weights", "bf16", "--gpus", "1", *load)
+    document = json.loads(done.stdout)
+    assert document["starts"] is True
+    assert document["weights_gib_per_gpu"] == pytest.approx(14.96, rel=0.015)  # 8.03 B parameters in bf16
+    assert document["longest_context"] <= document["kv_cache_tokens"]
+    assert document["max_concurrency"] >= 1
+    done = serve("--model", "405b", "--weights", "fp8", "--gpus", "4", *load)
+    refused = json.loads(done.stdout)
+    assert done.returncode == 1
+    assert refused["starts"] is False
+    assert "does not fit" in refused["why"]

@@ -36,6 +36,7 @@ _GROUP_BEHIND = re.compile(r"0\d{2}", re.ASCII)
 _COMMA_FOR_POINT = re.compile(r"\d+,\d{1,2}[a-z]", re.ASCII)
 _GROUPED_BY_POINTS = re.compile(r"\d{1,3}\.0{3}")
 _NUMERIC = re.compile(r"[-+]?\d[\d.,_]*[kKmM]?", re.ASCII)
+_DASHED = re.compile(r"(\d+) ?[-–] ?(\d+)")
 _SEPARATOR = re.compile(r"\s*[,;]\s*|\s+(?=\d)")
 
 
@@ -68,6 +69,12 @@ def parse_count(text: str, flag: str, *, largest: int = LARGEST_COUNT, suffixes:
             what=f"{flag} {text.strip()} is a list",
             cause=f"{flag} takes one number, and {' and '.join(map(shown, listed))} are {len(listed)}",
             fix=f"give one of them: {flag} {next((each for each in listed if each.strip('0')), listed[0])}",
+        )
+    if low_high := _DASHED.fullmatch(cleaned):
+        raise InputError(
+            what=f"{flag} {text.strip()} is a range, or two numbers",
+            cause="a range is written with two points",
+            fix=f"give {flag} {low_high[1]}..{low_high[2]} where a range is taken, or one number",
         )
     if ".." in cleaned:
         end = next((each for each in reversed(cleaned.split("..")) if each), "one number")

@@ -56,6 +56,15 @@ class UnknownNameError(InputError):
         self.suggestions = tuple(suggestions)
 
 
+class AmbiguousNameError(UnknownNameError):
+    """A name that several things have, the `suggestions`: what lists things answers with those."""
+
+    def __init__(self, kind: str, name: str, meant: Sequence[str]) -> None:
+        """Name them all."""
+        cause = f"it matches {', '.join(meant)}"
+        super().__init__(f"{kind} {shown(name)} is ambiguous", cause, "write one of these in full", meant)
+
+
 class NoFeasiblePlanError(InputError):
     """The question is well put and its answer is no; the command line turns it into exit code 1.
 

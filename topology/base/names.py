@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 
-from topology.base.errors import LONGEST_SHOWN, UnknownNameError, shown
+from topology.base.errors import LONGEST_SHOWN, AmbiguousNameError, UnknownNameError, shown
 
 _FEW = 12  # names that are all shown where none is close
 
@@ -78,12 +78,12 @@ def _spelled(name: str) -> str:
     )
 
 
-def suggest(name: str, candidates: Iterable[str], count: int = 5) -> tuple[str, ...]:
-    """Return the candidates that look most like a name, best first."""
+def suggest(name: str, candidates: Iterable[str], count: int = 5, least: float = 0.4) -> tuple[str, ...]:
+    """Return the candidates that look most like a name, best first; alike by `least` of 1 at the fewest."""
     if len(name) > LONGEST_SHOWN:  # no name is so long, and comparing takes the square of it
         return ()
     by_key = {normalize(c): c for c in sorted(set(candidates))}
-    close = difflib.get_close_matches(normalize(name), by_key, n=count, cutoff=0.4)
+    close = difflib.get_close_matches(normalize(name), by_key, n=count, cutoff=least)
     return tuple(by_key[key] for key in close)
 
 
@@ -105,10 +105,7 @@ def resolve(name: str, candidates: Iterable[str], kind: str, aliases: Mapping[st
     if len(result) == 1:
         return result[0]
     if result:
-        cause = f"it matches {', '.join(result)}"
-        raise UnknownNameError(
-            f"{kind} {shown(name)} is ambiguous", cause, "write one of these in full", result
-        )
+        raise AmbiguousNameError(kind, name, result)
     close = suggest(name, known)
     listed = ", ".join(close or (known if len(known) <= _FEW else known[:8]))
     raise UnknownNameError(

@@ -29,7 +29,7 @@ _COMPARED = 4096
 
 @dataclass(slots=True)
 class _Host:
-    """One host of a cluster: its entry, its scale-up domain of that entry, its place and what ails it."""
+    """One host of a cluster: its entry, its scale-up domain of that entry, its place and its faults."""
 
     node: NodeSpec
     domain: tuple[int, int]
@@ -154,7 +154,7 @@ def _known(by_name: dict[str, _Host], name: str) -> _Host:
 
 
 def _ail(by_name: dict[str, _Host], fault: str) -> None:
-    """Note what ails a host."""
+    """Note the faults of a host."""
     match = _FAULT.fullmatch(fault.strip())
     if match is None:
         cause = "a host, a colon, and a GPU or the rate of its NICs are expected"

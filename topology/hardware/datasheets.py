@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from topology.base.decode import read_toml, structure
 from topology.base.entries import referred, structured_entries
-from topology.base.errors import InputError, UnknownNameError, shown
+from topology.base.errors import AmbiguousNameError, InputError, UnknownNameError, shown
 from topology.base.names import normalize, resolve, suggest
 from topology.base.units import GB, GBIT, GIB, TERA, US
 from topology.hardware.gpu import Gpu
@@ -106,6 +106,7 @@ class Generation:
     nvidia_driver: int = 0
     compute_capability: str = "10.0"
     softmax_channels: float = 32
+    fused_attention_slowdown: float = 1.0
     kernels_of: str = ""
     maker: Literal["nvidia", "amd"] = "nvidia"
     source: str
@@ -304,13 +305,17 @@ def sheet_named(name: str) -> GpuSheet:
     if len(meant) == 1:
         return sheets[meant[0]]
     if meant:
-        cause = f"it matches {', '.join(meant)}"
-        raise UnknownNameError(f"GPU {shown(name)} is ambiguous", cause, "write one of these in full", meant)
+        raise AmbiguousNameError("GPU", name, meant)
     if counted := _counted_part(name):
         number, part = counted
         cause = f"it says {part} and how many"
         raise UnknownNameError(
             f"{shown(name)} is no GPU", cause, f"use --gpu {part} --gpus {number}", (part,)
+        )
+    if machine := machine_of_type(name):
+        cause = f"it is a machine of {machine.gpus_per_node} {machine.gpu}"
+        raise UnknownNameError(
+            f"{shown(name)} is no GPU", cause, f"use --cluster {machine.name}", (machine.gpu,)
         )
     close = _close_to(name)
     raise UnknownNameError(

@@ -15,7 +15,7 @@ from costmodel.accuracy.kept_anchors import remember
 from costmodel.calibration.bench_files import MOST_BYTES as RESULT_BYTES
 from planner.audit.audit import Audit, audited, calibration_of, stack_level_of_log
 from planner.audit.legal import is_illegal
-from planner.audit.read import MOST_BYTES, Reading, read_files
+from planner.audit.read import MOST_BYTES, Reading, read_texts
 from planner.audit.serving.load import LOAD_WORDS, is_result
 from planner.audit.serving.texts import judged
 from planner.questions.flags import Flags, ServeFlags
@@ -29,17 +29,24 @@ class AuditQuestion:
     """The flags of one call; see `app.commands.audit`."""
 
     files: tuple[str, ...]
+    texts: Mapping[str, str] = field(default_factory=dict)
+    """Of those that are no file: what was piped, or a command that was typed."""
     env: tuple[str, ...] = ()
     fail_above: str | None = None
     anchor: str | None = None
     load: ServeFlags = field(default_factory=ServeFlags)
 
+    def text(self, path: str, most_bytes: int = int(MOST_BYTES)) -> str:
+        """The text of one of the files."""
+        return self.texts[path] if path in self.texts else read_text(path, most_bytes)
+
 
 def audit_answer_of(question: AuditQuestion, flags: Flags) -> Answer:
     """Read the files, judge them, and tell it."""
     limit = parse_share(question.fail_above, "--fail-above") if question.fail_above else None
-    given, results = _variables(question.env), _results(question.files)
-    reading = read_files(_without(question.files, results), given)
+    given, results = _variables(question.env), _results(question)
+    names = _without(question.files, results)
+    reading = read_texts({name: question.text(name.partition("::")[0]) for name in names}, given)
     if reading.family.serves:
         return _server_answer(question, flags, reading, results, given, limit)
     _refuse_load(question, results)
@@ -67,7 +74,7 @@ def _server_answer(
             fix=f"plan calibrate --serving BENCH.json --name {question.anchor}",
         )
     _refuse_training(flags)
-    texts = {path: read_text(path, int(MOST_BYTES)) for path in reading.kinds}
+    texts = {path: question.text(path) for path in reading.kinds}
     with waiting("auditing"):
         audit = judged(reading, texts, results, question.load, given, model=flags.model, gpu=flags.gpu)
     behind = limit is not None and audit.behind_by is not None and audit.behind_by > limit
@@ -86,9 +93,13 @@ def _refuse_training(flags: Flags) -> None:
         )
 
 
-def _results(files: Sequence[str]) -> dict[str, str]:
+def _results(question: AuditQuestion) -> dict[str, str]:
     """What benchmark clients wrote, of these files."""
-    texts = {path: read_text(path, RESULT_BYTES) for path in files if path.endswith((".json", ".jsonl"))}
+    texts = {
+        path: question.text(path, RESULT_BYTES)
+        for path in question.files
+        if path.endswith((".json", ".jsonl"))
+    }
     return {path: text for path, text in texts.items() if is_result(path, text)}
 
 

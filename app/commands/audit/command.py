@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Annotated
 
 import typer
@@ -88,40 +86,53 @@ def command(
         rate=rate, concurrency=concurrency, input_tokens=input_tokens, output_tokens=output_tokens, ttft=ttft,
         tpot=tpot,
     )  # fmt: skip
-    with TemporaryDirectory() as folder:
-        question = AuditQuestion(
-            files=named_files(files, Path(folder)), env=tuple(env or ()), fail_above=fail_above,
-            anchor=anchor, load=load,
-        )  # fmt: skip
-        return emit(audit_answer_of(question, flags), wanted=output_format, as_json=as_json, output=output)
+    names, texts = named_files(files)
+    question = AuditQuestion(
+        files=names, texts=texts, env=tuple(env or ()), fail_above=fail_above, anchor=anchor, load=load
+    )
+    return emit(audit_answer_of(question, flags), wanted=output_format, as_json=as_json, output=output)
 
 
-def named_files(files: Sequence[Path], folder: Path) -> tuple[str, ...]:
-    """The files to read: those that are named, standard input (``-``), or a command that stands after ``--``.
+def named_files(files: Sequence[Path]) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Names of the files to read, and the texts of those that are no file.
 
-    What is no file yet is written into `folder`, so that it is read as a script is.
+    Standard input (``-``) is read as the file that was piped, a command in one word as a script of one line.
     """
-    words = [str(path) for path in files]
-    if any(len(word) > 1 and word.startswith("-") for word in words):
-        command_file = folder / "command.sh"
-        command_file.write_text(f"{shlex.join(words)}\n", encoding="utf-8")
-        return (str(command_file),)
-    if STANDARD_INPUT not in words:
-        return tuple(words)
-    content = sys.stdin.buffer.read(LARGEST_INPUT)
-    if not content.strip():
-        raise InputError(
-            what="standard input is empty", cause="- reads a script, a configuration or a log from it",
-            fix="pipe one: cat train.sh | plan audit -",
-        )  # fmt: skip
-    read = folder / "stdin"
-    read.write_bytes(content)
-    return tuple(str(read) if word == STANDARD_INPUT else word for word in words)
+    words, texts = [str(path) for path in files], dict[str, str]()
+    for at, word in enumerate(words):
+        if word == STANDARD_INPUT:
+            words[at] = "stdin"
+            texts["stdin"] = _piped()
+        elif " -" in word and not Path(word).exists():
+            words[at] = "command.sh"
+            texts["command.sh"] = f"{word}\n"
+    return tuple(words), texts
 
 
 STANDARD_INPUT = "-"
-LARGEST_INPUT = 64 << 20
-"""Bytes of a log that is piped; a longer one is cut."""
+
+
+def _piped() -> str:
+    """The text on standard input, no longer than a file may be."""
+    from planner.audit.read import MOST_BYTES
+
+    content = sys.stdin.buffer.read(int(MOST_BYTES) + 1)
+    what, fix = "", "pipe one: cat train.sh | plan audit -"
+    if not content.strip():
+        what, cause = "is empty", "- reads a script, a configuration or a log from it"
+    elif len(content) > MOST_BYTES:
+        what, cause = (
+            "is too large",
+            f"it has more than the {int(MOST_BYTES):,} bytes that such a file can have",
+        )
+        fix = "pipe its end: tail -n 100000 train.log | plan audit -"
+    if what:
+        raise InputError(f"standard input {what}", cause, fix)
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        cause = f"byte {error.start} is not UTF-8"
+        raise InputError("standard input is no text", cause, fix) from None
 
 
 def _refuse_number(output: Path | None) -> None:

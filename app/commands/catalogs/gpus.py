@@ -26,8 +26,15 @@ def command(
     from app.reports.topology import gpus_answer, machines_answer
     from topology import catalog
     from topology.base.decode import unstructure
+    from topology.base.errors import InputError
     from topology.hardware import datasheets
 
+    if machines and name is not None:
+        raise InputError(
+            what=f"{name} and --machines are two questions",
+            cause="--machines lists every machine of the catalog",
+            fix=f"write plan gpus {name}, or plan gpus --machines",
+        )
     if machines:
         rows = [
             unstructure(m) | {"usd_per_gpu_hour": m.usd_per_gpu_hour} for m in datasheets.machines().values()
@@ -36,7 +43,17 @@ def command(
     else:
         gpus = catalog.gpus()
         if name is not None:
-            chosen = catalog.gpu_name(name)
-            gpus = {chosen: gpus[chosen]}
+            gpus = {each: gpus[each] for each in _named(name)}
         answer = gpus_answer(gpus, {name: catalog.price(name) for name in gpus})
     return emit(answer, wanted=output_format, as_json=as_json, output=output)
+
+
+def _named(name: str) -> tuple[str, ...]:
+    """The GPU of a name, or all that it may mean."""
+    from topology import catalog
+    from topology.base.errors import AmbiguousNameError
+
+    try:
+        return (catalog.gpu_name(name),)
+    except AmbiguousNameError as several:
+        return several.suggestions

@@ -22,11 +22,15 @@ def command(
     output: OutputFile = None,
     output_format: OutputFormat = None,
 ) -> int:
-    """List the known models with their parameters, or describe one."""
+    """List the known models with their parameters, or those of a family (llama), or describe one."""
     from app.reports.answer import emit
     from costmodel.models.catalog import model, models
+    from topology.base.errors import AmbiguousNameError
 
-    answer = _list(tuple(models().values())) if name is None else _describe(model(name))
+    try:
+        answer = _list(tuple(models().values())) if name is None else _describe(model(name))
+    except AmbiguousNameError as several:
+        answer = _list(tuple(models()[each] for each in several.suggestions))
     return emit(answer, wanted=output_format, as_json=as_json, output=output)
 
 
@@ -43,6 +47,7 @@ def model_record(spec: ModelSpec) -> dict[str, Any]:
 def _list(specs: tuple[ModelSpec, ...]) -> Answer:
     """Give the table of all models."""
     from app.reports.answer import Answer, Table, json_text
+    from topology.base.counts import counted
 
     records = tuple(model_record(spec) for spec in specs)
     columns = (
@@ -64,7 +69,7 @@ def _list(specs: tuple[ModelSpec, ...]) -> Answer:
         note="any Hugging Face config.json works too: plan --model path/to/config.json",
     )
     return Answer(
-        headline=f"{len(records)} models",
+        headline=counted(len(records), "model"),
         sections=(table,),
         document=lambda: json_text({"models": records}),
         records=records,

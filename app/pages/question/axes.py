@@ -50,8 +50,9 @@ def choose_axes() -> tuple[str, ...]:
             if value != AUTO:
                 pinned.append(f"layout.{axis}={value}")
         more = text_box(
-            st, "Other settings", "", "set", max_chars=200, placeholder="shard_degree=8",
-            help="Any field, as after --set, with spaces between.",
+            st, "Other settings", "", "set", max_chars=200, placeholder="switch.attention_kernel=fa3",
+            help="Fields and switches of the engine, as after --set, with spaces between: shard_degree=8 "
+            "switch.loss=chunked:8. The command `plan engines NAME` lists the switches.",
         )  # fmt: skip
         st.button("All auto", on_click=release, width="stretch", disabled=not (pinned or more))
     return (*pinned, *more.split())

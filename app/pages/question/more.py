@@ -31,9 +31,7 @@ def more_of_the_job() -> dict[str, str | None]:
             help="What selective recomputation repeats.",
         )  # fmt: skip
         without = text_box(st, "Hosts left out", "", "without", max_chars=200, placeholder="node[3-5]")
-        degraded = text_box(
-            st, "Hosts that something ails", "", "degraded", max_chars=200, placeholder="node4:gpu3"
-        )
+        degraded = text_box(st, "Degraded hosts", "", "degraded", max_chars=200, placeholder="node4:gpu3")
     return {
         "engine": None if engine == USUAL_ENGINE else engine,
         "adapter": adapter or None,

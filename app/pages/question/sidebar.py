@@ -31,8 +31,7 @@ from planner.analysis.capacity import Limits
 from planner.plan import OBJECTIVES
 from planner.questions.engine import DEFAULT_STACK
 from planner.questions.flags import Flags
-from planner.questions.training import Understood, read_budget, understand, understand_cluster
-from topology.base.errors import InputError
+from planner.questions.training import Understood, read_budget, settings_of_nodes, understand
 from topology.base.units import parse_seconds
 from topology.catalog import cluster_names, gpus
 from topology.hardware.datasheets import default_gpu, gpu_aliases
@@ -230,7 +229,11 @@ def _fabric(flags: Mapping[str, str | None]) -> tuple[str, ...]:
         nic = choose(st, "Network card", cards, "nic")
         price = text_box(st, "$ per GPU-hour", "", "price", max_chars=10, placeholder="list price")
         thinner = choose(st, "Oversubscription", [usual, "2", "4", "8"], "oversubscription")
-    settings = [] if per_node == usual else list(settings_of_nodes(flags, int(per_node)))
+    settings = (
+        []
+        if per_node == usual
+        else list(settings_of_nodes(Flags(gpu=flags["gpu"], gpus=flags["gpus"]), int(per_node)))
+    )
     if nic != usual:
         settings.append(f"cluster.nic_bandwidth_bytes_per_s={nic}")
     if thinner != usual:
@@ -238,26 +241,6 @@ def _fabric(flags: Mapping[str, str | None]) -> tuple[str, ...]:
     if price:
         settings.append(f"cluster.usd_per_gpu_hour={price}")
     return tuple(settings)
-
-
-def settings_of_nodes(flags: Mapping[str, str | None], per_node: int) -> tuple[str, ...]:
-    """Settings that give the same GPUs in nodes of another size, each with its share of the network cards.
-
-    >>> settings_of_nodes({"gpu": "h100-sxm", "gpus": "32"}, 4)
-    ('cluster.gpus_per_node=4', 'cluster.count=8', 'cluster.nics_per_node=4')
-    """
-    usual = understand_cluster(Flags(gpu=flags["gpu"], gpus=flags["gpus"]))
-    count, left = divmod(usual.num_gpus, per_node)
-    if left:
-        raise InputError(
-            what=f"{usual.num_gpus:,} GPUs do not fill nodes of {per_node}",
-            cause=f"{left} GPUs would be left over",
-            fix="choose GPUs per node that divide the GPUs",
-        )
-    node = usual.nodes[0]
-    nics = max(1, node.nics_per_node * per_node // node.gpus_per_node)
-    sizes = {"gpus_per_node": per_node, "count": count, "nics_per_node": nics}
-    return tuple(f"cluster.{name}={size}" for name, size in sizes.items())
 
 
 def load_gpus(gpu: str, count: int) -> None:

@@ -14,7 +14,7 @@ from planner.audit.serving.audit import LoadAudit, ServingAudit
 from planner.audit.serving.changes import LEAST_GAIN, ServerChange, best_per_s
 from planner.audit.serving.start import Start
 from planner.serving.plan import ServingPlan
-from topology.base.units import format_seconds
+from topology.base.units import GIB, format_seconds
 
 SCHEMA_VERSION = 1
 _GROUPS = ("layout", "said", "cluster")
@@ -45,7 +45,10 @@ def _headline(audit: ServingAudit) -> str:
     """What was read, in a line."""
     names = ", ".join(path.rpartition("/")[2] for path in audit.reading.kinds)
     refused = audit.start is not None and audit.start.starts is False
-    return f"{names}: a server of {audit.reading.family.name}{', which does not start' if refused else ''}"
+    said = ", which does not start" if refused else ""
+    if (slow := audit.slowest) is not None and slow.slower_than_predicted:
+        said = f", {slow.slower_than_predicted:.2g} times slower than it should be"
+    return f"{names}: a server of {audit.reading.family.name}{said}"
 
 
 def _started(audit: ServingAudit) -> Pairs:
@@ -63,9 +66,25 @@ def _started(audit: ServingAudit) -> Pairs:
         if (wrong := start.finding) is not None:
             pairs[:0] = [("start", f"{wrong[0]}: {wrong[1]}")]
         pairs.append(("memory", start.words))
+    if (slow := audit.slowest) is not None:
+        pairs[:0] = [("slow", _slow(audit, slow))]
     if audit.missing:
         pairs.append(("missing", ", ".join(audit.missing)))
     return Pairs(title="", pairs=tuple(pairs))
+
+
+def _slow(audit: ServingAudit, load: LoadAudit) -> str:
+    """What was measured beside what is predicted, and where to look."""
+    figures, server = load.load.figures, audit.server
+    many = f"a burst of {figures.burst}" if figures is not None and figures.burst else _load_words(load)
+    predicted = load.running.requests_per_s if load.running is not None else 0.0
+    kind = "" if server is None else f" on {server.gpu}"
+    guessed = ", which no file names (--gpu)" if server is not None and not server.knows_gpu else ""
+    measured = f"{load.measured_per_s:.2g} requests/s measured of {many}"
+    return (
+        f"{measured}, {predicted:.3g} predicted{kind}{guessed}: look for another program on the GPUs, "
+        "throttled clocks, a fallback of attention or quantised kernels, preemptions in the log"
+    )
 
 
 def _shown(audit: ServingAudit) -> list[JobFact]:
@@ -110,7 +129,9 @@ def _load_sections(audit: LoadAudit) -> list[Section]:
 def _load_words(audit: LoadAudit) -> str:
     """A load in a few words."""
     flags = audit.load.flags
+    burst = audit.load.figures.burst if audit.load.figures is not None else 0
     many = f"{flags.concurrency} in flight" if flags.concurrency else f"{flags.rate}"
+    many = f"a burst of {burst}" if burst else many
     lengths = f"{flags.input_tokens or '2000'} + {flags.output_tokens or '300'} tokens"
     return f"{many} of {lengths}"
 
@@ -179,10 +200,26 @@ def _document(audit: ServingAudit) -> dict[str, Any]:
         "facts": [fact_record(fact) for fact in _shown(audit)],
         "loads": [_load_record(load) for load in audit.loads],
         "start": None if audit.start is None else _start_record(audit.start),
+        **start_keys(audit.start),
         "behind_by": audit.behind_by,
         "fits": audit.fits,
         "missing": list(audit.missing),
         "assumed": list(audit.doubts),
+    }
+
+
+def start_keys(start: Start | None) -> dict[str, Any]:
+    """Whether a server starts and what it holds, in the words of the engine's log; null where not known."""
+    if start is None:
+        names = "starts why weights_gib_per_gpu kv_cache_tokens longest_context max_concurrency"
+        return dict.fromkeys(names.split())
+    return {
+        "starts": start.starts,
+        "why": start.why,
+        "weights_gib_per_gpu": start.weights_bytes / GIB,
+        "kv_cache_tokens": max(start.cache_tokens, 0),
+        "longest_context": start.longest_tokens,
+        "max_concurrency": max(start.concurrency, 0.0),
     }
 
 
@@ -210,6 +247,7 @@ def _load_record(audit: LoadAudit) -> dict[str, Any]:
         "input_tokens": flags.input_tokens,
         "output_tokens": flags.output_tokens,
         "measured": _measured(audit.load.figures, audit.measured_per_s),
+        "slower_than_predicted": audit.slower_than_predicted,
         "predicted": None
         if audit.running is None
         else {

@@ -69,6 +69,7 @@ def summary_of(audit: Audit) -> tuple[str, ...]:
     lost = distance if ran and behind else ()
     sentences = [
         *_unpriced(audit),
+        *_presumed(audit),
         *_sentences(findings, "illegal", "open", "unpriced"),
         *_sentences(findings, "measured"),
         *audit.doubted,
@@ -91,6 +92,14 @@ def _unpriced(audit: Audit) -> Iterator[str]:
         why = next((doubt for doubt in audit.doubts if "give --model" in doubt and "--model" in flags), "")
         yield f"not priced yet: give {' and '.join(flags)}{f'; {why}' if why else ''}"
     yield from (f"not priced: it is not {text}" for text in audit.job.missing if not text.startswith("--"))
+
+
+def _presumed(audit: Audit) -> Iterator[str]:
+    """Counts that were taken for granted, with the flags that give those of the job."""
+    presumed = audit.reading.presumed
+    if presumed and audit.job.request is not None:
+        flags = " ".join({"cluster.num_gpus": "--gpus N"}.get(name, "-s N") for name in presumed)
+        yield f"{'; '.join(presumed.values())}; {flags} prices yours"
 
 
 def _sentences(findings: Iterable[Finding], *kinds: str) -> Iterator[str]:

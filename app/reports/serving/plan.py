@@ -12,7 +12,15 @@ from app.reports.trade_offs.frontier import frontier_table
 from app.reports.trade_offs.limits import sensitivity_table
 from planner.serving.fleet import LOADS
 from planner.serving.headroom import breaks
-from planner.serving.plan import SURE, Percentiles, PoolPlan, Rental, ServingPlan, serving_to_json
+from planner.serving.plan import (
+    SURE,
+    Percentiles,
+    PoolPlan,
+    Rental,
+    ServingPlan,
+    serving_to_json,
+    start_keys,
+)
 from topology.base.units import format_bytes, format_chance, format_seconds, three_digits
 
 LONGEST_COMMAND = 2000  # characters of a command that is shown in full
@@ -92,6 +100,7 @@ def _configuration(plan: ServingPlan) -> Facts:
         pairs.append(("prefill pool", _pool(plan.prefill)))
     pairs.append(("decode pool" if plan.prefill else "replicas", _pool(plan.decode)))
     pairs.append(("memory of a GPU", _memory(plan.decode)))
+    pairs.append(("start", _start(plan)))
     if plan.request.spare:
         pairs.append(("spare", _spare(plan)))
     if plan.rental is not None:
@@ -172,6 +181,15 @@ def _memory(pool: PoolPlan) -> str:
     return (
         f"weights {format_bytes(memory.weights_bytes)}, KV cache {format_bytes(memory.kv_cache_bytes)}, "
         f"activations {format_bytes(memory.activations_bytes)}, engine {format_bytes(memory.overhead_bytes)}"
+    )
+
+
+def _start(plan: ServingPlan) -> str:
+    """What a worker prints as it starts."""
+    keys = start_keys(plan)
+    return (
+        f"starts: {keys['kv_cache_tokens']:,} tokens of cache, longest context {keys['longest_context']:,}, "
+        f"maximum concurrency of such requests {keys['max_concurrency']:.2f}x"
     )
 
 

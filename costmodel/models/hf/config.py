@@ -17,6 +17,7 @@ from costmodel.models.hf.dense import DENSE_FAMILIES
 from costmodel.models.hf.experts import EXPERT_FAMILIES
 from costmodel.models.hf.hearing import DECODERS, hearing_of
 from costmodel.models.hf.hybrid import HYBRID_FAMILIES
+from costmodel.models.hf.quantised import stored_parts
 from costmodel.models.hf.reader import ConfigReader
 from costmodel.models.hf.towers import tower_of
 from costmodel.models.pattern import period_of
@@ -90,6 +91,7 @@ def model_of_config(config: Mapping[str, Any], *, name: str, source: str = "") -
     reader = ConfigReader(config=config)
     weight_format = stated_format(whole) or stated_format(config)
     sizes = _FAMILIES[family](reader)
+    layers = int(sizes["num_layers"])
     tower = tower_of(whole, sizes["hidden_size"], reader.problems) or hearing_of(
         whole, sizes["hidden_size"], reader.problems
     )
@@ -110,6 +112,7 @@ def model_of_config(config: Mapping[str, Any], *, name: str, source: str = "") -
         tower=tower,
         num_nextn_predict_layers=modules,
         weight_format=weight_format,
+        stored=stored_parts(whole if "quantization_config" in whole else config, layers),
         **sizes,
     )
 

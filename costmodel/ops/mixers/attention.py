@@ -35,7 +35,7 @@ from costmodel.ops.op import (
     reduced_elements,
     repeat,
 )
-from costmodel.ops.passes import FUSED, norm_accesses, rotary_accesses
+from costmodel.ops.passes import FUSED, kept_score_bytes, norm_accesses, rotary_accesses, score_bytes
 from costmodel.stack import SoftwareStack
 from topology.base.arrays import Quantity
 
@@ -325,7 +325,7 @@ def _core_attention(
     plain_qkv_bytes = qkv_bytes - HALF_BYTES * T * kv_heads * (value_dim - model.value_head_dim)
     pairs = kind_pairs(model, kind, S) if stack.timing.flash_attention else S * S
     scores = T * S * heads
-    kept = FLOAT_BYTES * T * heads if stack.timing.flash_attention else stack.memory.kept_score_bytes * scores
+    kept = FLOAT_BYTES * T * heads if stack.timing.flash_attention else kept_score_bytes(stack) * scores
     core_attention = "core_attn" in stack.timing.recomputed_modules
     saved = (
         qkv_bytes
@@ -370,7 +370,7 @@ def _softmax(scores: Quantity, stack: SoftwareStack, *, recomputed: bool) -> Op:
         name="softmax",
         kind=OpKind.SCORES,
         count=1 + dropout,
-        bytes=scores * (stack.timing.score_bytes + 5 * dropout),
+        bytes=scores * (score_bytes(stack) + 5 * dropout),
         saved_bytes=scores * 3 * dropout,
         saved_bytes_selective=scores * 3 * dropout * (not recomputed),
         saved_bytes_op=0,

@@ -19,6 +19,8 @@ from planner.serving.plan import ServingPlan, ServingRequest
 from planner.serving.replica import Rejected
 from topology.base.errors import NoFeasiblePlanError
 
+SLOW = 2.0
+"""Times that a measured server is slower than predicted, from which that is what an audit says first."""
 ONE_REQUEST = ServeFlags(concurrency="1", input_tokens="1", output_tokens="1", input_p99="1", output_p99="1")
 
 
@@ -35,11 +37,24 @@ class LoadAudit:
 
     @property
     def measured_per_s(self) -> float | None:
-        """Requests a second that were measured: those in flight over how long one stayed (Little)."""
+        """Requests a second that were measured: as the client printed, else those in flight over a stay."""
         figures = self.load.figures
         if figures is None:
             return None
+        if figures.requests_per_s:
+            return figures.requests_per_s
         return figures.concurrency / (figures.ttft_s + (figures.output_tokens - 1) * figures.tpot_s)
+
+    @property
+    def slower_than_predicted(self) -> float | None:
+        """Times by which the measured server is slower than predicted, beyond what predictions miss by."""
+        measured, running = self.measured_per_s, self.running
+        if not measured or running is None:
+            return None
+        latency = running.plan.estimate.tpot
+        missed = latency.upper_s / latency.p50_s if latency.p50_s else 1.0
+        times = running.requests_per_s / measured
+        return times if times >= max(SLOW, missed) else None
 
     @property
     def behind_by(self) -> float | None:
@@ -66,6 +81,12 @@ class ServingAudit:
         if self.start is not None and self.start.starts is False:
             return False
         return all(load.fits for load in self.loads) if self.loads else None
+
+    @property
+    def slowest(self) -> LoadAudit | None:
+        """The load under which the server is furthest slower than predicted; None where it is not."""
+        slow = [load for load in self.loads if load.slower_than_predicted]
+        return max(slow, key=lambda load: load.slower_than_predicted or 0.0, default=None)
 
     @property
     def behind_by(self) -> float | None:

@@ -71,10 +71,10 @@ def loads_of(
 
 
 def _of_figures(asked: ServeFlags, figures: Figures) -> ServeFlags:
-    """The load that a client measured."""
+    """The load that a client measured; a burst has all its requests in flight until they end."""
     return replace(
         asked,
-        concurrency=str(figures.concurrency),
+        concurrency=str(figures.burst or figures.concurrency),
         input_tokens=str(figures.input_tokens),
         output_tokens=str(figures.output_tokens),
     )

@@ -19,7 +19,8 @@ from planner.audit.facts import JobFacts
 from planner.audit.read import Reading
 from planner.formats.settings import whole_or_none
 from topology.base.errors import InputError, shown
-from topology.catalog import gpu_name
+from topology.base.units import GIB
+from topology.catalog import gpu_name, gpus
 from topology.hardware.datasheets import default_gpu
 
 _UNPRICED = {
@@ -29,6 +30,8 @@ _UNPRICED = {
     "said.role": "a whole server: this one is of a pool of two",
 }
 
+_PACKAGES = {"trtllm": "tensorrtllm"}
+"""Names of packages and images, where not the profile's."""
 _LENGTHS = ("max-model-len", "max-seq-len", "context-length")
 _WAITS = {
     "said.balance_steps": ("timeout_iters", 50),
@@ -59,6 +62,7 @@ class Server:
         slow: Settings that are not priced and make it slower than predicted.
         checkpoint: What it loads, as the files name it.
         knows_gpu: Whether its GPUs are said, and not taken for granted.
+        version: Of the engine, where the files name it; "" is the newest known.
         fits_length: Whether its longest request is said in words, as one that the cache holds (auto).
     """
 
@@ -80,6 +84,7 @@ class Server:
     checkpoint: str = ""
     knows_gpu: bool = True
     fits_length: bool = False
+    version: str = ""
 
     @property
     def num_gpus(self) -> int:
@@ -154,6 +159,7 @@ def server_of(reading: Reading, *, model: str | None, gpu: str | None) -> Server
         checkpoint=named,
         knows_gpu=bool(gpu) or len(reading.gpus) == 1,
         fits_length=_length_is_left_open(reading),
+        version=reading.versions.get(_PACKAGES.get(engine.name, engine.name), ""),
     )
 
 
@@ -168,8 +174,23 @@ def _gpu(reading: Reading, assumed: list[str]) -> str:
     if len(reading.gpus) == 1:
         assumed.append(f"on {reading.gpus[0]}, which the files mention (--gpu)")
         return reading.gpus[0]
+    if sized := _gpu_of_memory(reading.gpu_memories_gb):
+        assumed.append(f"on {sized}: no file names a kind of GPU, one names its memory (--gpu)")
+        return sized
     assumed.append(f"on {default_gpu()}: no file names one kind of GPU (--gpu)")
     return default_gpu()
+
+
+def _gpu_of_memory(sizes_gb: tuple[int, ...]) -> str:
+    """A kind of the catalog with the one memory that files name, the usual one first; "" without one.
+
+    What makers print as GB is nearest what a GPU has in GiB.
+    """
+    if len(sizes_gb) != 1:
+        return ""
+    alike = [name for name, kind in gpus().items() if round(kind.memory_bytes / GIB) == sizes_gb[0]]
+    alike += [name for name, kind in gpus().items() if abs(kind.memory_bytes / GIB - sizes_gb[0]) < 1.5]
+    return default_gpu() if default_gpu() in alike else next(iter(alike), "")
 
 
 def _split(engine: str, facts: JobFacts, model: ModelSpec) -> tuple[ServingLayout, int]:

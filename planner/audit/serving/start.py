@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from costmodel.serving.checkpoints import known_checkpoint, wider_bytes
-from costmodel.serving.memory import kv_bytes_per_token, memory_breakdown
+from costmodel.models.stored import PartName
+from costmodel.serving.deployment import Deployment, is_as_published
+from costmodel.serving.engine import at_version, scheduler_default, serving_stack
+from costmodel.serving.memory import kv_bytes_per_token, memory_breakdown, tile_share
 from planner.audit.serving.server import Server
 from planner.serving.plan import ServingRequest
-from planner.serving.replica import WHOLE, most_requests, token_budgets
+from planner.serving.replica import most_requests
 from planner.serving.space import deployment_of
 from topology.base.units import format_bytes
 from topology.fabric.hierarchy import Hierarchy
 
-UNCERTAINTY = 0.05
-"""Share by which estimated caches differ from those that engines printed
-(`tests/published/costmodel/serving/test_kv_cache.py`); taken of all that is estimated, since a cache is
-what that leaves: beside weights that nearly fill the GPU a small one is known to no twentieth of itself."""
+ENGINE_UNCERTAINTY = 0.15
+"""Share by which what engines take beside weights and cache differs from what their logs leave for it
+(`tests/published/costmodel/serving/test_memory_ledger.py`): at most 10 % in five of seven rows, more in older
+versions."""
+WEIGHTS_UNCERTAINTY = 0.015
+"""The same of weights (`tests/published/costmodel/serving/test_memory_ledger.py`)."""
 WHOLE_MEMORY = 1.0
 
 
@@ -25,17 +29,17 @@ class Start:
     """What one GPU of a server holds when it starts.
 
     Attributes:
-        weights_bytes: Weights, with what is known of the checkpoint.
+        weights_bytes: Weights, as the checkpoint stores them and the engine's kernels hold them.
         cache_bytes: Cache that is left; below 0 where the weights alone are too much.
         cache_tokens: Tokens of a full-length request that it holds, over an attention rank.
         longest: Tokens of a full-length request: as was asked, or the model's context.
         request_bytes: Cache of one such request.
-        estimated_bytes: What the cache lies beside and nobody printed: engine, activations, and weights but
-            those of a known checkpoint.
+        beside_bytes: What the engine and a step's activations take.
         certain: Whether the GPUs are known; a verdict on a guess has no licence.
         refuses: Whether the engine refuses to start where one such request does not fit.
-        known: What is known of the checkpoint, in words.
+        wide: What of the checkpoint is wider than its name says, in words.
         whole_memory: Whether the engine was given all memory.
+        remedy: Settings with which it starts, in words; "" where none is known.
     """
 
     weights_bytes: float
@@ -43,11 +47,12 @@ class Start:
     cache_tokens: int
     longest: int
     request_bytes: float
-    estimated_bytes: float
+    beside_bytes: float
     refuses: bool
     certain: bool = True
-    known: str = ""
+    wide: str = ""
     whole_memory: bool = False
+    remedy: str = ""
 
     @property
     def concurrency(self) -> float:
@@ -56,30 +61,54 @@ class Start:
 
     @property
     def starts(self) -> bool | None:
-        """False where the upper end of the cache is too small, None where only the estimate is."""
-        if self.concurrency >= 1 or not self.refuses:
+        """False where the upper end of the cache is too small, None where only the estimate is.
+
+        An engine that takes longer requests than its cache starts all the same with any cache at all.
+        """
+        if self.whole_memory:
+            return False
+        needed = self.request_bytes if self.refuses else 0.0
+        if self.cache_bytes >= needed and self.cache_bytes > 0:
             return True
-        most_bytes = self.cache_bytes + UNCERTAINTY * (self.estimated_bytes + max(self.cache_bytes, 0.0))
-        return False if self.certain and most_bytes < self.request_bytes else None
+        most_bytes = self.cache_bytes + self.doubt_bytes
+        return False if self.certain and most_bytes < max(needed, 1.0) else None
+
+    @property
+    def doubt_bytes(self) -> float:
+        """Bytes by which the cache may be larger or smaller than estimated."""
+        return ENGINE_UNCERTAINTY * self.beside_bytes + WEIGHTS_UNCERTAINTY * self.weights_bytes
+
+    @property
+    def longest_tokens(self) -> int:
+        """The longest request that the cache holds, up to what the server takes."""
+        return max(min(self.cache_tokens, self.longest), 0)
+
+    @property
+    def why(self) -> str:
+        """The verdict's reason in one line; "" where the server starts and nothing is wrong."""
+        return self.finding[0] if self.finding else ""
 
     @property
     def finding(self) -> tuple[str, str] | None:
         """What is wrong, and what helps."""
-        cache = f"{max(self.cache_tokens, 0):,} tokens"
-        if self.concurrency < 1:
-            verb = {False: "does not start", None: "may not start", True: "cannot serve its longest request"}
-            why = f"one request of {self.longest:,} tokens is longer than the cache, which holds {cache}"
-            known = f"; {self.known}" if self.known else ""
-            return f"the server {verb[self.starts]}: {why}{known}", (
-                "allow requests no longer than the cache that the engine prints, or take narrower weights "
-                "or cache, or more GPUs"
-            )
         if self.whole_memory:
-            return (
-                "the engine is given all memory of a GPU: nothing is left for what it does not count",
-                "give a share such as 0.95",
-            )
-        return None
+            why = "the engine is given all memory of a GPU (1.0), of which the driver's context takes a part"
+            return f"the server does not start: {why}", "give a share such as 0.95"
+        if self.starts and self.concurrency >= 1:
+            return None
+        verb = {False: "does not start", None: "may not start", True: "cannot serve its longest request"}
+        needed = format_bytes(self.request_bytes)
+        why = (
+            f"one request of {self.longest:,} tokens needs {needed} of cache, longer than the cache, which "
+            f"holds {max(self.cache_tokens, 0):,} tokens"
+        )
+        if self.cache_bytes <= 0:
+            short, request = format_bytes(-self.cache_bytes), why.partition(", longer")[0]
+            why = f"weights and engine leave no memory for a cache, {short} too much; {request}"
+        wide = f"; {self.wide}" if self.wide else ""
+        return f"the server {verb[self.starts]}: {why}{wide}", self.remedy or (
+            "take narrower weights or cache, or more GPUs"
+        )
 
     @property
     def words(self) -> str:
@@ -93,33 +122,95 @@ class Start:
 
 
 def start_of(server: Server, request: ServingRequest, hierarchy: Hierarchy) -> Start:
-    """What a server holds when it starts."""
+    """What a server holds when it starts, and the settings with which it does where it does not."""
+    start = _start_as_given(server, request, hierarchy)
+    if start.starts and start.concurrency >= 1:
+        return start
+    return replace(start, remedy=_remedy(server, request, hierarchy))
+
+
+LEAST_LENGTH = 2048
+"""Tokens of the shortest request to which a server is told to be held."""
+
+
+def _remedy(server: Server, request: ServingRequest, hierarchy: Hierarchy) -> str:
+    """The fewest settings with which the server starts: its length, its cache's format, its memory and batch.
+
+    A length is one that the cache holds even if it is as small as the estimate may be off by; with the
+    smallest steps and batch it is the estimate.
+    """
+    stack = serving_stack(server.engine)
+    more = max(LARGER_SHARE, server.memory_fraction or stack.memory_fraction)
+    share, narrow = f"{100 * more:.0f} % of the memory", replace(server, kv_dtype="fp8")
+    larger = replace(server, memory_fraction=more)
+    least = replace(narrow, memory_fraction=more, max_batch=FEW_REQUESTS, token_budget=SMALL_STEP)
+    small = (share, "a cache of fp8", f"{FEW_REQUESTS} requests at once", f"steps of {SMALL_STEP:,} tokens")
+    for settings, changed in (
+        ((), server),
+        ((share,), larger),
+        (("a cache of fp8",), narrow),
+        (small, least),
+    ):
+        asked = replace(request, job=replace(request.job, kv_dtype=changed.kv_dtype))
+        held = _start_as_given(changed, asked, hierarchy)
+        doubt = 0.0 if changed is least else held.doubt_bytes
+        tokens = int((held.cache_bytes - doubt) / held.request_bytes * held.longest)
+        if tokens >= held.longest and settings:
+            return f"give {', '.join(settings)}"
+        if tokens >= LEAST_LENGTH:
+            length = f"requests of at most {1024 * (tokens // 1024):,} tokens"
+            return f"allow {', '.join((length, *settings))}"
+    return ""
+
+
+LARGER_SHARE, FEW_REQUESTS, SMALL_STEP = 0.95, 64, 2048
+
+
+def _start_as_given(server: Server, request: ServingRequest, hierarchy: Hierarchy) -> Start:
+    """What a server holds when it starts, with the defaults of its engine's version."""
     deployment = deployment_of(request, hierarchy, server.weights, server.layout)
-    budget = server.token_budget or token_budgets(deployment, request.job, WHOLE)[0]
-    parts = memory_breakdown(deployment, token_budget=budget, max_batch=most_requests(deployment))
-    known = known_checkpoint(server.checkpoint)
-    wider = wider_bytes(deployment, known) if known is not None else 0.0
-    stack, memory = deployment.stack, hierarchy.gpu.memory_bytes
+    stack = at_version(serving_stack(server.engine), server.version)
     fraction = stack.memory_fraction if server.memory_fraction is None else server.memory_fraction
-    held = parts.weights_bytes + wider + parts.overhead_bytes
+    deployment = replace(deployment, stack=replace(stack, memory_fraction=fraction))
+    default = scheduler_default(stack, hierarchy.gpu)
+    sequences = server.max_batch or default.max_batch * server.layout.attention_dp
+    longest = server.longest or server.model.max_sequence_length
+    budget = server.token_budget or default.token_budget
+    parts = memory_breakdown(
+        deployment, token_budget=budget, max_batch=sequences or most_requests(deployment)
+    )
+    held = parts.weights_bytes + parts.overhead_bytes
+    memory = hierarchy.gpu.memory_bytes
     cache = {
         "memory": fraction * memory - held - parts.activations_bytes,
-        "static": fraction * memory - held,
+        "static": min(fraction * memory, memory - parts.activations_bytes) - held,
         "free": fraction * (memory - held - parts.activations_bytes),
     }[stack.fraction_of]
-    longest = server.longest or server.model.max_sequence_length
-    token_bytes = kv_bytes_per_token(deployment, longest)
+    token_bytes = kv_bytes_per_token(deployment, longest, budget if stack.refuses_long_context else 0)
     return Start(
-        weights_bytes=parts.weights_bytes + wider,
+        weights_bytes=parts.weights_bytes,
         cache_bytes=cache,
         cache_tokens=int(cache // token_bytes),
         longest=longest,
         request_bytes=longest * token_bytes,
-        estimated_bytes=parts.overhead_bytes
-        + parts.activations_bytes
-        + parts.weights_bytes * (known is None),
+        beside_bytes=parts.overhead_bytes + parts.activations_bytes,
         certain=server.knows_gpu,
         refuses=stack.refuses_long_context and not server.fits_length,
-        known="" if known is None else f"{known.unquantized} ({known.source})",
+        wide=_wide_words(deployment),
         whole_memory=fraction >= WHOLE_MEMORY and stack.fraction_of == "memory",
     )
+
+
+def _wide_words(deployment: Deployment) -> str:
+    """What of a checkpoint is wider than its name says."""
+    stored = deployment.model.stored
+    if not is_as_published(deployment):
+        return ""
+    parts: tuple[PartName, ...] = ("attention", "mlp", "shared", "experts")
+    wide = [f"{part} in {stored.format_of(part)}" for part in parts if stored.format_of(part)]
+    ends = {1: "layer"}.get(stored.edge_layers, f"{stored.edge_layers} layers")
+    edges = f"the first and the last {ends} in bf16" if stored.edge_layers else ""
+    filled = tile_share(deployment)
+    tiles = f"experts filled up to tiles of their kernels, {filled - 1:+.0%}" if filled > 1 else ""
+    words = ", ".join(filter(None, (*wide, edges, tiles)))
+    return f"the {deployment.weights} checkpoint has {words}" if words else ""

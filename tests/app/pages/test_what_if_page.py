@@ -43,6 +43,14 @@ def plan_of(**flags) -> Plan:
     return found
 
 
+def test_a_switch_of_the_engine_is_said_like_any_field(open_page):
+    """Its answer is that of the command line, and slower than with the kernel of the stack."""
+    unfused = "switch.attention_kernel=unfused"
+    page, plan = open_page("what_if", set=unfused, **SMALL), plan_of(settings=(unfused,))
+    assert numbers(page)["Step time"] == format_seconds(plan.estimate.step_time_s)
+    assert plan.estimate.step_time_s > plan_of().estimate.step_time_s
+
+
 def test_the_headline_is_that_of_the_command_line(open_page):
     """Every number of the page is a number of the same plan, written by the same functions."""
     page, plan = open_page("what_if", **SMALL), plan_of()

@@ -11,7 +11,7 @@ from topology.hardware.gpu_names import LONGEST_NAME, NAME_TOLERANCE, aliased, p
 def gpu_of_product(name: str, memory_bytes: float | None = None) -> str:
     """Return the GPU of the catalog that a product is.
 
-    >>> gpu_of_product("NVIDIA H100 80GB HBM3"), gpu_of_product("NVIDIA-GB200"), gpu_of_product("Tesla T4")
+    >>> gpu_of_product("NVIDIA H100 80GB HBM3"), gpu_of_product("NVIDIA-GB200"), gpu_of_product("Tesla P4")
     ('h100-sxm', 'gb200', '')
     >>> gpu_of_product("NVIDIA-A100-SXM4-80GB"), gpu_of_product("a100-sxm4-40gb"), gpu_of_product("A100-SXM4")
     ('a100-sxm-80gb', 'a100-sxm-40gb', '')

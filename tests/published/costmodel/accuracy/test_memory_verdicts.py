@@ -4,6 +4,7 @@ Nothing of the cost model is fitted on these tables. Their chance of OOM was 0.0
 one) and 60 of 713 runs that ran were expected to fail before torch's own moments of memory were told apart.
 """
 
+import math
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ FALSE_ALARMS, TRUE_ALARMS, BRIER = 0.06, 0.85, 0.055
 MOST_OFF = {"ladders": 0.11, "finetune_runs": 0.12}
 """Median over publishers of each one's median error of memory."""
 FEWEST_PEAKS = 2
+FEWEST_OF_BIN = 40
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,28 @@ def test_a_chance_is_about_how_often_runs_fail(verdicts: list[Verdict]) -> None:
     weights = np.array([1 / counts[x.table, x.source] for x in verdicts])
     squares = np.array([(x.chance - x.failed) ** 2 for x in verdicts])
     assert np.average(squares, weights=weights) <= BRIER
+
+
+def bins_of_ladders(verdicts: list[Verdict]) -> list[tuple[float, int, int, bool]]:
+    """By rising chance, of 40 rungs or more: mean chance, rungs, failures, and whether they are in the interval.
+
+    The interval is the 90 % binomial one about the mean chance.
+    """
+    rungs = sorted((x.chance, x.failed) for x in verdicts if x.table == "ladders")
+    result = []
+    for part in np.array_split(np.array(rungs), len(rungs) // FEWEST_OF_BIN):
+        chance, number, failures = part[:, 0].mean(), len(part), int(part[:, 1].sum())
+        exactly = [math.comb(number, k) * chance**k * (1 - chance) ** (number - k) for k in range(number + 1)]
+        below, up_to = sum(exactly[:failures]), sum(exactly[: failures + 1])
+        result.append((chance, number, failures, up_to > 0.05 and below < 0.95))
+    return result
+
+
+def test_rungs_of_ladders_fail_as_often_as_their_chance_says(verdicts: list[Verdict]) -> None:
+    """In all bins but at most one: between a fifth and two fifths fewer fail than the chance says."""
+    bins = bins_of_ladders(verdicts)
+    assert len(bins) >= 8
+    assert sum(not inside for *_, inside in bins) <= 1, bins
 
 
 @pytest.mark.parametrize("table", sorted(MOST_OFF))

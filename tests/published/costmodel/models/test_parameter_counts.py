@@ -48,6 +48,8 @@ EXACT = {
     "qwen3-32b": 32_762_123_264,
     "qwen3-30b-a3b": 30_532_122_624,
     "qwen3-235b-a22b": 235_093_634_560,
+    "qwen3-vl-235b-a22b": 235_093_634_560,
+    "qwen2.5-vl-7b": 7_615_616_512,
     "deepseek-v2-lite": 15_706_484_224,
     "deepseek-v2": 235_741_434_880,
     "deepseek-v3": 671_026_419_200,  # without the multi-token prediction module

@@ -1,10 +1,14 @@
 """What a publisher's recipe says of a run fills the cells that its table leaves empty, and no others."""
 
+import csv
 from pathlib import Path
 
 import pytest
 
 from costmodel.accuracy.training_runs import read_rows, read_run
+from costmodel.models.catalog import model_names
+from costmodel.runs import bridge_recipes
+from costmodel.runs.bridge_recipes import BRIDGE_RECIPES, SWITCH_COLUMNS, bridge_cells, release_of
 from costmodel.runs.engine_recipes import RECIPES, with_recipes
 from costmodel.runs.mtp import mtp_layers_of
 from topology.base.decode import read_toml
@@ -45,12 +49,49 @@ def test_words_that_a_call_of_the_recipe_overwrites_give_way() -> None:
 
 @pytest.mark.parametrize(
     "other",
-    [{"gpu": "b200-sxm"}, {"precision": "bf16"}, {"microbatch_size": "2"}, {"framework": "Megatron-Bridge 26.04"},
-     {"model": "Qwen3-30B"}, {"model": "llama-3.1-8b"}, {"pp": "2"}],
+    [{"microbatch_size": "2"}, {"model": "Qwen3-30B"}, {"model": "llama-3.1-8b"}, {"pp": "2"},
+     {"framework": "Megatron-Bridge 25.09"}, {"framework": "Megatron-LM"}],
 )  # fmt: skip
-def test_another_gpu_precision_layout_release_or_model_is_not_the_recipes(other: dict[str, str]) -> None:
+def test_another_layout_release_engine_or_model_is_not_the_recipes(other: dict[str, str]) -> None:
     """Its row stays as it is."""
     assert with_recipes(QWEN | other) == QWEN | other
+
+
+@pytest.mark.parametrize(
+    "other", [{"gpu": "b200-sxm"}, {"precision": "bf16"}, {"framework": "Megatron-Bridge 26.04"}]
+)
+def test_another_gpu_precision_or_release_has_a_recipe_of_its_own(other: dict[str, str]) -> None:
+    """It captures some modules of a layer, not a whole step."""
+    assert with_recipes(QWEN | other)["cuda_graph_scope"].endswith("moe_router;moe_preprocess")
+
+
+def test_recipes_of_a_release_hold_until_the_next() -> None:
+    """DeepSeek-V3 on GB300: graphs of modules until 26.04, of whole steps since 26.06; patches of a release too."""
+    row = DEEPSEEK | {"gpu": "gb300", "pp": "2", "virtual_stages": "8", "ep": "32"}
+    graphs = {
+        release: with_recipes(row | {"framework": f"Megatron-Bridge {release}"}).get("cuda_graph_scope")
+        for release in ("25.09", "26.06", "26.06.01")
+    }
+    assert graphs == {"25.09": None, "26.06": "full_iteration", "26.06.01": "full_iteration"}
+
+
+def test_recipes_that_differ_say_what_they_agree_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two of one layout and release, of which one overlaps the exchange."""
+    same = dict.fromkeys(SWITCH_COLUMNS, "") | {"dispatcher": "hybridep"}
+    key = ("qwen3-30b-a3b", "gb200", "mxfp8", "8", "1", "1", "1", "1", "8", "4")
+    table = {key: {(26, 6): [same | {"moe_a2a_overlap": "1"}, same | {"moe_a2a_overlap": "0"}]}}
+    monkeypatch.setattr(bridge_recipes, "_recipes", lambda: table)
+    assert bridge_cells(QWEN) == {"dispatcher": "hybridep"}
+
+
+def test_the_table_of_recipes_names_models_and_switches_that_are_known() -> None:
+    """Every row; its cells are values that rows of runs may have."""
+    with BRIDGE_RECIPES.open(encoding="utf-8", newline="") as stream:
+        recipes = list(csv.DictReader(stream))
+    assert len(recipes) > 900
+    assert {recipe["model"] for recipe in recipes} <= set(model_names())
+    assert {recipe["dispatcher"] for recipe in recipes} == {"", "deepep", "hybridep"}
+    assert {release_of(recipe["release"]) for recipe in recipes} >= {(25, 11), (26, 4, 1), (26, 8)}
 
 
 def test_numbers_are_the_same_with_a_point() -> None:

@@ -2,10 +2,11 @@
 
 import pytest
 
+from costmodel.models.catalog import model
 from costmodel.models.parameters import parameter_count
 from costmodel.models.spec import ModelSpec
 from costmodel.runs.cells import UnsupportedRunError
-from costmodel.runs.model import model_of
+from costmodel.runs.model import model_of, with_sizes
 from costmodel.stack import stack
 
 LLAMA = {
@@ -93,15 +94,41 @@ def test_layers_vocabulary_and_context_stay_what_the_row_says() -> None:
 
 @pytest.mark.parametrize(
     ("name", "layers"),
-    [("Nemotron-3-Nano-30B-A3B", "Mamba-2"), ("Qwen3-Next-80B-A3B", "linear-attention"),
-     ("Kimi-Linear-48B-A3B", "linear-attention"), ("Jamba-1.5-Mini", "Mamba-2")],
-)  # fmt: skip
+    [
+        ("Jamba-1.5-Mini", "Mamba-2"),
+        ("Falcon-H1-34B", "Mamba-2"),
+        ("Ring-mini-linear-2.0", "linear-attention"),
+    ],
+)
 def test_a_hybrid_is_refused_by_the_layers_that_are_missing(name: str, layers: str) -> None:
     """Its sizes alone would make it a transformer, several times too slow or too fast."""
     with pytest.raises(
         UnsupportedRunError, match=f"has {layers} layers, a kind of layer that the cost model"
     ):
         read(LLAMA, model=name)
+
+
+@pytest.mark.parametrize("name", ["Nemotron-3-Nano-30B-A3B", "Qwen3-Next-80B-A3B", "Kimi-Linear-48B-A3B"])
+def test_a_catalogued_hybrid_is_what_the_catalog_says(name: str) -> None:
+    """Its layers stand in no column; sizes of another model are refused."""
+    known = model(name.lower())
+    read_model = read(with_sizes({"model": name, "sequence_length": "8192"}))
+    assert read_model.recurrence == known.recurrence
+    assert parameter_count(read_model) == parameter_count(known)
+    with pytest.raises(UnsupportedRunError, match="yet hidden_size = 4096"):
+        read(LLAMA, model=name)
+
+
+@pytest.mark.parametrize(
+    "name", ["llama-3.1-70b", "deepseek-v3", "qwen3-30b-a3b", "mixtral-8x7b", "gpt-3-175b"]
+)
+def test_a_name_says_the_sizes_that_a_row_does_not(name: str) -> None:
+    """Of a row without any, and of no other."""
+    known = model(name)
+    bare = {"model": name, "sequence_length": str(known.max_sequence_length)}
+    assert parameter_count(read(with_sizes(bare))) == parameter_count(known)
+    assert with_sizes(bare | {"num_layers": "2"}) == bare | {"num_layers": "2"}
+    assert with_sizes(bare | {"model": "ours"}) == bare | {"model": "ours"}
 
 
 def test_a_column_of_a_hybrid_refuses_its_row() -> None:

@@ -141,9 +141,80 @@ def test_a_fault_of_the_environment_stands_before_what_is_well(variable: str) ->
 
 
 def test_what_is_missing_is_asked_for_in_the_first_sentence() -> None:
-    """A file without GPUs."""
-    lines = first_lines(audit({"titan.toml": TITAN}))
-    assert "not priced yet: give --gpus" in lines
+    """A file without a model."""
+    lines = first_lines(audit({"titan.toml": TITAN.replace('"llama3"', '"mine"').replace("8B", "x")}))
+    assert "not priced yet: give --model" in lines
+
+
+def test_gpus_that_no_file_counts_are_taken_and_said_first() -> None:
+    """64 is the first power of two on which 8B of FSDP surely fits with this recomputation: 42.3 GiB of 79.6."""
+    found = audit({"titan.toml": TITAN})
+    assert found.predicted is not None
+    assert found.fits
+    assert first_lines(found).partition("·")[2].count("no file counts the GPUs: 64 are taken") == 1
+    assert "--gpus N prices yours" in first_lines(found)
+    half = audit({"titan.toml": TITAN}, gpus="32")
+    assert half.predicted is not None
+    assert half.fits is None, "half as many do not surely hold it"
+
+
+def test_gpus_that_were_taken_make_no_job_too_large() -> None:
+    """405B that nothing shards fits no number of GPUs: that is not settled, as no file says how many there are."""
+    text = (
+        "torchrun --nnodes $N --nproc_per_node 8 pretrain_gpt.py --num-layers 126 --hidden-size 16384 "
+        "--num-attention-heads 128 --seq-length 8192 --max-position-embeddings 8192 --micro-batch-size 1 "
+        "--global-batch-size 4096 --bf16 --vocab-size 128256 --tensor-model-parallel-size 8"
+    )
+    found = audit({"run.sh": text}, gpu="h100-sxm")
+    assert found.memory is not None
+    assert found.memory.word == "not settled"
+    assert not fails(found, None)
+
+
+def test_a_count_that_was_taken_divides_batch_degrees_and_experts() -> None:
+    """A batch of 4 leaves dp 4 at most, and 4 experts a stage of 4 ranks."""
+    text = (
+        "torchrun --nnodes $N pretrain_gpt.py --num-layers 32 --hidden-size 4096 --num-attention-heads 32 "
+        "--seq-length 4096 --max-position-embeddings 4096 --micro-batch-size 1 --global-batch-size 4 --bf16 "
+        "--vocab-size 32000 --num-experts 8 --expert-model-parallel-size 4 --pipeline-model-parallel-size 2"
+    )
+    found = audit({"run.sh": text}, gpu="h100-sxm")
+    assert found.job.layout is not None
+    assert (found.job.layout.dp, found.job.layout.pp) == (4, 2)
+    assert not [finding for finding in found.findings if finding.kind == "illegal"]
+
+
+def test_a_length_that_no_file_states_is_that_of_a_plan_or_of_the_model() -> None:
+    """The user's own program behind DeepSpeed: 8,192 tokens, and no more than the 4,096 positions of Llama 2."""
+    text = (
+        '{"zero_optimization": {"stage": 3}, "bf16": {"enabled": true}, "train_micro_batch_size_per_gpu": 1}'
+    )
+    found = audit({"ds.json": text}, model="llama-3.1-8b")
+    assert found.job.request is not None
+    assert found.job.request.job.sequence_length == 8192
+    assert "8,192 tokens are taken" in first_lines(found)
+    short = audit({"ds.json": text}, model="llama-2-7b")
+    assert short.job.request is not None
+    assert short.job.request.job.sequence_length == 4096
+
+
+def test_nothing_is_taken_beside_a_log_with_steps() -> None:
+    """What was measured is of one number of GPUs, which nobody may guess."""
+    log = "".join(TITAN_LOG.format(step=step) for step in range(1, 30))
+    found = audit({"titan.toml": TITAN, "titan.log": log})
+    assert found.predicted is None
+    assert "give --gpus" in first_lines(found)
+
+
+def test_a_model_is_known_by_the_name_of_a_file_that_has_all_of_it() -> None:
+    """And by no name that leaves its release or its family to be guessed."""
+    text = "compute_environment: LOCAL_MACHINE\ndistributed_type: FSDP\nmixed_precision: bf16\nnum_processes: 8\n"
+    found = audit({"sft_llama3.1_8b.yaml": text})
+    assert found.job.request is not None
+    assert found.job.request.model.name == "llama-3.1-8b"
+    assert any("by the name of sft_llama3.1_8b" in doubt for doubt in found.doubts)
+    for name in ("sft_8b.yaml", "llama_8b.yaml", "ds_z3_7b.yaml"):
+        assert "--model" in audit({name: text}).job.missing
 
 
 def test_the_document_has_the_sentences_too() -> None:
@@ -436,10 +507,11 @@ def test_gpus_that_stand_in_the_wrapping_script_count(wrapper: str) -> None:
     assert f"on {WRAPPERS[wrapper]} × h100-sxm" in first_lines(found)
 
 
-def test_gpus_that_only_a_run_knows_are_asked_for() -> None:
+def test_gpus_that_only_a_run_knows_are_taken_and_said() -> None:
     """As many as ``nvidia-smi`` lists."""
     text = "N=$(nvidia-smi -L | wc -l)\ntorchrun --nproc_per_node=$N -m axolotl.cli.train x.yaml\n"
-    assert "give --gpus" in first_lines(audit({"run.sh": text, "x.yaml": axolotl()}, gpu="h100-sxm"))
+    lines = first_lines(audit({"run.sh": text, "x.yaml": axolotl()}, gpu="h100-sxm"))
+    assert "no file counts the GPUs: 8 are taken" in lines
 
 
 @pytest.mark.parametrize(
@@ -667,3 +739,33 @@ def test_states_that_deepspeed_shards_have_a_price(gpus: str) -> None:
     found = audit({"zero.json": text}, model="llama-3.2-1b", sequence_length="2048", gpus=gpus)
     assert "FSDP2" not in first_lines(found)
     assert "a step takes" in first_lines(found)
+
+
+@pytest.mark.parametrize(
+    ("more", "stage"),
+    [
+        ("", 3), ("  fsdp_sharding_strategy: FULL_SHARD\n", 3), ("  fsdp_sharding_strategy: SHARD_GRAD_OP\n", 2),
+        ("  fsdp_sharding_strategy: 3\n", 0), ("  fsdp_reshard_after_forward: false\n  fsdp_version: 2\n", 2),
+    ],
+)  # fmt: skip
+def test_fsdp_of_accelerate_shards_parameters_unless_its_file_says_otherwise(more: str, stage: int) -> None:
+    """FullyShardedDataParallelPlugin: FULL_SHARD of the first version, resharding of the second, by default."""
+    text = (
+        "compute_environment: LOCAL_MACHINE\ndistributed_type: FSDP\nmixed_precision: bf16\nnum_processes: 8\n"
+        f"fsdp_config:\n  fsdp_offload_params: false\n{more}"
+    )
+    found = audit({"fsdp.yaml": text}, model="llama-3.1-8b", sequence_length="2048")
+    assert found.job.layout is not None
+    assert found.job.layout.zero_stage == stage
+
+
+def test_levanter_recomputes_unless_its_file_says_otherwise() -> None:
+    """src/levanter/models/llama.py: gradient_checkpointing is true."""
+    text = (
+        "model:\n  type: llama\n  seq_len: 2048\n  hidden_dim: 4096\n  intermediate_dim: 11008\n"
+        "  num_layers: 32\n  num_heads: 32\n{}trainer:\n  train_batch_size: 256\n  fsdp_axis: embed\n"
+    )
+    for more, recompute in (("", "full"), ("  gradient_checkpointing: false\n", "none")):
+        found = audit({"llama.yaml": text.format(more)}, gpus="32")
+        assert found.job.layout is not None
+        assert found.job.layout.recompute == recompute

@@ -29,6 +29,7 @@ from topology.hardware.device_names import gpu_of_device
         ("NVIDIA GeForce RTX 4090", 23.6, "rtx-4090"),
         ("NVIDIA B300 SXM6 AC", 268.6, "b300-sxm"),
         ("Tesla V100-PCIE-32GB", 31.7, "v100-pcie-32gb"),
+        ("Tesla T4", 14.6, "t4"),
         ("NVIDIA GeForce RTX 3090", 23.7, "rtx-3090"),
         ("NVIDIA GeForce RTX 3090 Ti", 23.7, "rtx-3090-ti"),
         ("NVIDIA GeForce RTX 5090", 31.4, "rtx-5090"),
@@ -66,7 +67,6 @@ def test_a_driver_name_is_its_own_part(name, memory_gib, part):
         ("NVIDIA GeForce RTX 4090 Laptop GPU", 15.6),
         ("NVIDIA GeForce RTX 4090 D", 23.6),
         ("NVIDIA GeForce RTX 2080", 7.8),
-        ("Tesla T4", 14.6),
         ("NVIDIA L2", 22.4),
         ("AMD Instinct MI300X VF", 24.0),  # a part of one
         ("AMD Instinct MI250", 64.0),  # has less units

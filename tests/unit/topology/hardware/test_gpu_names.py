@@ -24,7 +24,7 @@ NAMES = {
     "NVIDIA RTX 6000 Ada Generation": "rtx-6000-ada", "RTX6000Ada": "rtx-6000-ada", "RTX A5000": "rtx-a5000",
     "RTX PRO 6000": "rtx-pro-6000", "NVIDIA RTX PRO 6000 Blackwell Server Edition": "rtx-pro-6000-server",
     "rtx_pro_6000_blackwell_max-q": "rtx-pro-6000-max-q", "RTX PRO 6000 96GB": "rtx-pro-6000", "GB10": "gb10",
-    "dgx spark": "gb10", "V100-SXM2-32GB": "v100-sxm-32gb", "Tesla V100-PCIE-16GB": "v100-pcie-16gb",
+    "dgx spark": "gb10", "Tesla T4": "t4", "V100-SXM2-32GB": "v100-sxm-32gb", "Tesla V100-PCIE-16GB": "v100-pcie-16gb",
     "V100-16": "v100-sxm-16gb", "NVIDIA A30": "a30", "AMD Instinct MI300X 192GB HBM3": "mi300x",
     "AMD Instinct MI210": "mi210", "mi250x (per OAM = 2 GCD)": "mi250x-gcd",
     "A100 80 GB": "a100-sxm-80gb", "V100 32 GB": "v100-sxm-32gb", "H100 80 GiB SXM": "h100-sxm", "H100 (PCIe)": "h100-pcie",
@@ -32,7 +32,7 @@ NAMES = {
 }  # fmt: skip
 """What people, nvidia-smi, torch, labels and clouds print, and the part."""
 REFUSED = {
-    "RTX 4090 Laptop GPU": "rtx-4090", "RTX 4090 D": "rtx-4090",
+    "RTX 2080": "rtx-2080-ti", "RTX 4090 Laptop GPU": "rtx-4090", "RTX 4090 D": "rtx-4090",
     "A100-SXM-64GB": "a100-sxm-80gb", "h100 sxm 64gb": "h100-sxm", "GH-96": "gh200-96gb", "RTX 6000": "rtx-6000-ada",
     "H100 80GB HBM3 MIG 1g.10gb": "h100-sxm", "gb200-nvl36": "gb200", "GH200 NVL32": "gh200-96gb",
 }  # fmt: skip

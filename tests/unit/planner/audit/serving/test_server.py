@@ -8,6 +8,7 @@ import shlex
 
 import pytest
 
+from app.reports.audit.server import server_answer
 from costmodel.kernels.tables import load_calibration
 from planner.analysis.serving.fleets import find_fleet
 from planner.audit.read import read_texts
@@ -15,6 +16,7 @@ from planner.audit.serving.audit import LoadAudit, audited_server
 from planner.audit.serving.changes import LEAST_GAIN
 from planner.audit.serving.load import ServedLoad, is_result, loads_of
 from planner.audit.serving.server import Server, Unknown, server_of
+from planner.audit.serving.texts import audited_server_texts
 from planner.deployment.client import client_words
 from planner.deployment.vllm_sglang import engine_words, trtllm_options
 from planner.questions.flags import ServeFlags
@@ -272,3 +274,81 @@ def test_the_client_of_a_script_says_the_load() -> None:
     asked = ServeFlags(rate="3/s", input_tokens="10")
     assert loads_of({}, texts, asked, {})[0].flags == asked
     assert loads_of({}, {"s.sh": "vllm bench serve --model m --random-input-len 9"}, ServeFlags(), {}) == ()
+
+
+BURST = {
+    "backend": "vllm", "model_id": "m", "completed": 50, "total_input_tokens": 1_250_000,
+    "total_output_tokens": 51_200, "request_rate": "inf", "max_concurrency": None,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("per_s", "ttft_ms", "tpot_ms", "slow"),
+    [(0.0068, 2_945_424.0, 140.0, True), (0.057, 430_000.0, 80.0, False)],
+)
+def test_a_server_far_slower_than_predicted_is_what_is_said_first(
+    per_s: float, ttft_ms: float, tpot_ms: float, *, slow: bool
+) -> None:
+    """Issue 18136 of vLLM: 50 prompts of 25,000 tokens at once took 7,304 s on four GPUs."""
+    words = "vllm serve Qwen/Qwen3-32B-AWQ --tensor-parallel-size 4 --gpu-memory-utilization 0.90"
+    measured = {"request_throughput": per_s, "mean_ttft_ms": ttft_ms, "mean_tpot_ms": tpot_ms}
+    texts = {"serve.sh": words, "bench.json": json.dumps({**BURST, **measured})}
+    audit = audited_server_texts(texts, ServeFlags(), {}, gpu="l40s")
+    assert audit is not None
+    (load,) = audit.loads
+    assert load.load.flags.concurrency == "50"
+    assert load.measured_per_s == pytest.approx(per_s)
+    assert (load.slower_than_predicted is not None) is slow
+    answer = server_answer(audit)
+    assert ("times slower than it should be" in answer.headline) is slow
+    first = answer.sections[0].pairs[0]  # type: ignore[union-attr]  # the first section is of pairs
+    assert ("burst of 50" in first[1]) is slow
+
+
+HEREDOC = """
+cat > config.yaml << EOF
+no-enable-prefix-caching: true
+max-num-batched-tokens: {budget}
+max-model-len: 2248
+kv-cache-dtype: fp8
+EOF
+vllm serve openai/gpt-oss-120b --config config.yaml --tensor-parallel-size=8 --max-num-seqs=64
+"""
+OPTIONS = """
+MODEL=nvidia/DeepSeek-R1-0528-FP4
+cat > options.yml << EOF
+enable_attention_dp: true
+kv_cache_config:
+    dtype: fp8
+    free_gpu_memory_fraction: 0.8
+EOF
+mpirun -n 1 --oversubscribe --allow-run-as-root trtllm-serve $MODEL --port=8000 --max_seq_len=2248 --tp_size=8 \\
+    --ep_size=8 --max_num_tokens=4096 --extra_llm_api_options=options.yml
+"""
+
+
+@pytest.mark.parametrize("budget", [2048, 16_384])
+def test_options_that_a_script_writes_are_read(budget: int) -> None:
+    """Budget, length and format of the cache of vLLM's ``--config``."""
+    found = server(HEREDOC.format(budget=budget))
+    assert (found.token_budget, found.longest, found.kv_dtype, found.max_batch) == (budget, 2248, "fp8", 64)
+
+
+def test_options_of_the_command_hold_over_those_of_the_file() -> None:
+    """A flag beside the file that says otherwise."""
+    assert server(f"{HEREDOC.format(budget=2048).rstrip()} --max-model-len 4096").longest == 4096
+
+
+def test_a_server_under_mpirun_has_its_model_and_its_options() -> None:
+    """A launcher's last flag takes no value from the command that it starts."""
+    found = server(OPTIONS)
+    assert (found.model.name, found.weights, found.layout.label) == ("deepseek-r1", "fp4", "dp8·ep8")
+    assert (found.kv_dtype, found.memory_fraction, found.longest) == ("fp8", 0.8, 2248)
+
+
+def test_options_that_nobody_gave_are_named() -> None:
+    """They may hold anything."""
+    reading = read_texts(
+        {"s.sh": "vllm serve openai/gpt-oss-120b --config other.yaml --tensor-parallel-size 8"}
+    )
+    assert any("other.yaml" in doubt for doubt in reading.doubts)

@@ -1,0 +1,94 @@
+"""Which parts of a quantised checkpoint its ``quantization_config`` leaves as they are.
+
+Entries are names of modules, of parts of names, with ``*``, or, after ``re:``, expressions of a few forms:
+any text, escaped dots, and alternatives in brackets. An expression of another form leaves nothing out.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator, Mapping
+from fnmatch import fnmatchcase
+from typing import Any
+
+from costmodel.models.stored import PartFormat, StoredParts
+
+_LISTS = ("modules_to_not_convert", "ignore", "exclude_modules", "ignored_layers", "exclude")
+_MODULES: Mapping[str, tuple[str, ...]] = {
+    "attention": ("self_attn.o_proj", "linear_attn.out_proj", "mixer.out_proj"),
+    "mlp": ("mlp.down_proj", "feed_forward.down_proj"),
+    "shared": ("mlp.shared_experts.down_proj", "mlp.shared_expert.down_proj"),
+    "experts": ("mlp.experts.0.down_proj", "block_sparse_moe.experts.0.w2"),
+}
+"""A module of each part, by the names of `transformers`."""
+_MOST_PATTERNS, _MOST_FORMS, _MOST_STARS = 64, 32, 6
+
+
+def stored_parts(config: Mapping[str, Any], num_layers: int) -> StoredParts:
+    """What of a checkpoint is not quantised.
+
+    >>> whole = {"quantization_config": {"ignore": ["lm_head", "re:.*self_attn.*"]}}
+    >>> stored_parts(whole, 4).attention, stored_parts(whole, 4).mlp
+    ('bf16', '')
+    """
+    stated = config.get("quantization_config", config.get("compression_config"))
+    if not isinstance(stated, dict):
+        return StoredParts()
+    lists = (stated.get(name) for name in _LISTS)
+    entries = [
+        entry for listed in lists if isinstance(listed, list) for entry in listed if isinstance(entry, str)
+    ]
+    plain = [entry for entry in entries if "*" not in entry and not entry.startswith("re:")]
+    names = frozenset(entry[max(entry.find("layers."), 0) :] for entry in plain)
+    forms = [entry for entry in entries if "*" in entry or entry.startswith("re:")][:_MOST_PATTERNS]
+    patterns = tuple(itertools.islice((glob for entry in forms for glob in _globs(entry)), _MOST_FORMS))
+    left = {
+        part: [_is_left(f"model.layers.{layer}", modules, names, patterns) for layer in range(num_layers)]
+        for part, modules in _MODULES.items()
+    }
+    formats: dict[str, PartFormat] = {
+        part: "bf16" if 2 * sum(layers) > num_layers else "" for part, layers in left.items()
+    }
+    return StoredParts(
+        attention=formats["attention"],
+        mlp=formats["mlp"],
+        shared=formats["shared"],
+        experts=formats["experts"],
+        edge_layers=0 if formats["mlp"] else _edges(left["mlp"]),
+    )
+
+
+def _edges(left: list[bool]) -> int:
+    """Layers at both ends that are left out, as many at each."""
+    first = sum(1 for _ in itertools.takewhile(bool, left))
+    last = sum(1 for _ in itertools.takewhile(bool, reversed(left)))
+    return min(first, last)
+
+
+def _is_left(layer: str, modules: tuple[str, ...], names: frozenset[str], patterns: tuple[str, ...]) -> bool:
+    """Whether a module of a layer is named, in whole or by a run of the words of its name."""
+    for module in modules:
+        words = f"{layer}.{module}".split(".")
+        runs = (".".join(words[i:j]) for i in range(len(words)) for j in range(i + 1, len(words) + 1))
+        if any(run in names for run in runs):
+            return True
+        if any(fnmatchcase(f"{layer}.{module}", pattern) for pattern in patterns):
+            return True
+    return False
+
+
+def _globs(entry: str) -> Iterator[str]:
+    """An entry with stars, or an expression as such entries; nothing of one that says more."""
+    if not entry.startswith("re:"):
+        if entry.count("*") <= _MOST_STARS and not set("[]?") & set(entry):
+            yield entry
+        return
+    text = entry[len("re:") :].removeprefix("^").removesuffix("$")
+    branches = [
+        part.split("|") if at % 2 else [part] for at, part in enumerate(re.split(r"\(\??:?([^()]*)\)", text))
+    ]
+    for chosen in itertools.islice(itertools.product(*branches), _MOST_FORMS):
+        glob = "".join(chosen).replace(r"\.", ".").replace(".*", "*")
+        if glob.count("*") <= _MOST_STARS and not set("[](){}?+|\\^$") & set(glob):
+            yield glob

@@ -1,0 +1,133 @@
+"""Counts that no file states: of GPUs the fewest nodes that hold the job, of a sequence the length of a plan.
+
+Launch files often leave the number of nodes to who starts them. Such a job is priced as it would be started
+first, and both answer and verdict say what was taken for it: no job is called illegal or too large by a count
+of ours.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from costmodel.estimate import Estimate
+from costmodel.memory.fit import fit_of
+from planner.audit.facts import JobFacts
+from planner.audit.given import given_by
+from planner.audit.job import Job, audited_job
+from planner.audit.ranks import USUAL_GPUS_PER_NODE
+from planner.audit.read import Reading
+from planner.questions.flags import Flags
+from planner.questions.training import DEFAULT_SEQUENCE_LENGTH
+from topology.base.errors import InputError
+
+MOST_DOUBLINGS = 10
+"""Of the fewest GPUs that a layout needs; 8 become 8,192."""
+GPUS, LENGTH = "cluster.num_gpus", "job.sequence_length"
+_FLAGS = {"--gpus": GPUS, "--sequence-length": LENGTH}
+
+Priced = Callable[[Reading, Job], Estimate | None]
+"""What a job takes; None where it has no price."""
+
+
+def with_presumed(reading: Reading, flags: Flags, priced: Priced) -> tuple[Reading, Flags]:
+    """Files with the counts that they leave open, and flags that give them to all that is asked of the job.
+
+    Nothing is presumed beside a log with steps, which are those of one count, nor where more is missing.
+
+    Args:
+        reading: What the files say.
+        flags: What holds beside them.
+        priced: Estimates a job.
+    """
+    log = reading.measured
+    if log is not None and (log.has_steps or log.out_of_memory):
+        return reading, flags
+    try:
+        missing = audited_job(reading, flags).missing
+    except InputError:
+        return reading, flags
+    if not missing or not set(missing) <= _FLAGS.keys():
+        return reading, flags
+    if "--sequence-length" in missing:
+        reading, flags = _with_length(reading, flags, missing)
+    return _with_gpus(reading, flags, priced) if "--gpus" in missing else (reading, flags)
+
+
+def _with_length(reading: Reading, flags: Flags, missing: tuple[str, ...]) -> tuple[Reading, Flags]:
+    """Files with the length that a plan has where nobody says it, or the longest that the model has."""
+    length = DEFAULT_SEQUENCE_LENGTH
+    asked = replace(flags, sequence_length=str(length))
+    if "--gpus" in missing:
+        asked = replace(asked, gpus=str(next(_counts(reading.facts))))
+    try:
+        request = audited_job(reading, asked).request
+    except InputError:
+        request = None
+    if request is not None:
+        length = min(length, request.model.max_sequence_length)
+    why = f"no file states a sequence length: {length:,} tokens are taken"
+    return _presumed(reading, LENGTH, why), replace(flags, sequence_length=str(length))
+
+
+def _with_gpus(reading: Reading, flags: Flags, priced: Priced) -> tuple[Reading, Flags]:
+    """Files with the fewest GPUs, doubled, that surely hold the job.
+
+    Where none do, the fewest beyond which more save next to nothing of what a GPU holds.
+    """
+    counts, peaks = tuple(_counts(reading.facts)), dict[int, float]()
+    for gpus in counts:
+        asked = replace(flags, gpus=str(gpus))
+        try:
+            estimate = priced(given_by(reading, asked), audited_job(reading, asked))
+        except InputError:
+            continue
+        if estimate is not None:
+            peaks[gpus] = estimate.peak_memory_bytes
+            if fit_of(estimate.out_of_memory_chance) == "fits":
+                why = f"{gpus:,} are taken, the fewest, doubled, that surely hold it"
+                return _with_count(reading, flags, gpus, why)
+    least = min(peaks.values(), default=0.0)
+    gpus = next((gpus for gpus, peak in peaks.items() if peak <= LEVEL * least), counts[0])
+    return _with_count(reading, flags, gpus, f"{gpus:,} are taken, with which it needs least of each")
+
+
+LEVEL = 1.1
+"""Peak over the least, up to which more GPUs save next to nothing of it."""
+
+
+def _with_count(reading: Reading, flags: Flags, gpus: int, why: str) -> tuple[Reading, Flags]:
+    """Files with a number of GPUs that was taken for them."""
+    return _presumed(reading, GPUS, f"no file counts the GPUs: {why}"), replace(flags, gpus=str(gpus))
+
+
+def _presumed(reading: Reading, name: str, why: str) -> Reading:
+    """Files of which a count is taken for granted."""
+    return replace(reading, presumed={**reading.presumed, name: why})
+
+
+def _counts(facts: JobFacts) -> Iterator[int]:
+    """Numbers of GPUs to try, the fewest first: whole nodes that degrees, experts and batch divide.
+
+    A batch that no whole node divides is one of less than a node; one that nothing divides decides nothing.
+    """
+    each = facts.count("said.gpus_per_node") or USUAL_GPUS_PER_NODE
+    split = [facts.count(f"layout.{name}") or 1 for name in ("tp", "pp", "cp")]
+    together, ep = math.prod(split), facts.count("layout.ep") or 1
+    dp = facts.count("layout.dp")
+    if dp:
+        yield dp * together
+        return
+    nodes = facts.count("said.nodes")
+    stage = math.lcm(split[0] * split[2], ep) * split[1]
+    if nodes:
+        yield math.lcm(nodes * each, together) if (nodes * each) % together else nodes * each
+        return
+    batch, size = facts.count("job.global_batch_size"), facts.count("layout.microbatch_size") or 1
+    whole = [math.lcm(each, stage) << power for power in range(MOST_DOUBLINGS)]
+    parts = [stage << power for power in range(MOST_DOUBLINGS) if stage << power < each]
+    divided = [
+        gpus for gpus in (*whole, *reversed(parts)) if not batch or not batch % (gpus // together * size)
+    ]
+    yield from divided or whole

@@ -1,0 +1,148 @@
+"""What servers printed as they loaded, beside what is predicted: weights, tokens of the cache, whether they start.
+
+The package-side rows are figures of public threads (`source`); all of ``shared/data/memory_ledger.csv`` is held to
+the same where it is there. A row without a version is judged by the release of its day.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping
+from pathlib import Path
+from statistics import median
+
+import pytest
+
+from costmodel.kernels.tables import load_calibration
+from planner.audit.read import read_texts
+from planner.audit.serving.audit import audited_server
+from planner.audit.serving.server import Server, server_of
+from planner.audit.serving.start import Start
+from topology.base.errors import InputError
+from topology.catalog import gpu_name
+
+CAL = load_calibration()
+LEDGER = Path(__file__).parents[5] / "shared" / "data" / "memory_ledger.csv"
+GIB = 2**30
+WEIGHTS, TOKENS = 0.015, 0.06
+RELEASES = (
+    ("2024-07-23", "0.5"), ("2024-09-04", "0.6"), ("2025-01-27", "0.7"), ("2025-03-18", "0.8"),
+    ("2025-05-15", "0.9"), ("2025-07-24", "0.10"), ("2025-10-02", "0.11"), ("2025-12-03", "0.12"),
+    ("2026-01-20", "0.14"), ("2026-04-01", "0.24"),
+)  # fmt: skip
+"""Days of vLLM's releases (its tags at github.com)."""
+ROWS = [
+    # command, GPU, what was printed, source
+    (
+        ("# vLLM 0.5.3\nvllm serve meta-llama/Meta-Llama-3.1-405B-Instruct-FP8 --tensor-parallel-size 8 "
+        "--max-model-len 131072 --gpu-memory-utilization 0.9"),
+        "h100-sxm", {"weights": 57.752, "tokens": 79_392, "starts": False}, "vllm issue 6746",
+    ),
+    (
+        "# vLLM 0.14.1\nvllm serve openai/gpt-oss-120b --max-num-batched-tokens 5120",
+        "h100-sxm", {"weights": 64.38, "starts": False}, "vllm issue 33155",
+    ),
+    (
+        "# vLLM 0.9.2\nvllm serve Qwen/Qwen3-235B-A22B-FP8 --tensor-parallel-size 4",
+        "h100-sxm", {"tokens": 178_880, "starts": True}, "vllm issue 21348",
+    ),
+    (
+        "python3 -m sglang.launch_server --model-path Qwen/Qwen3-235B-A22B-FP8 --tp 4 --mem-fraction-static 0.93",
+        "h100-sxm", {"tokens": 367_404, "starts": True}, "vllm issue 21348",
+    ),
+    (
+        "# vLLM 0.5.5\nvllm serve meta-llama/Meta-Llama-3-8B-Instruct",
+        "mi300x", {"tokens": 1_262_352, "starts": True}, "rocm-blogs, vllm-optimize",
+    ),
+    (
+        ("# vLLM 0.5.4\nvllm serve deepseek-ai/DeepSeek-Coder-V2-Instruct --tensor-parallel-size 8 "
+        "--max-model-len 64000 --gpu-memory-utilization 0.95"),
+        "h100-sxm", {"starts": False}, "vllm pull 4650",
+    ),
+    (
+        ("# vLLM 0.10.1\nvllm serve Qwen/Qwen3-Coder-480B-A35B-Instruct-FP8 --data-parallel-size 8 "
+        "--enable-expert-parallel --max-model-len 262144"),
+        "h20-141gb", {"tokens": 205_728, "starts": False}, "vllm recipes pull 12",
+    ),
+]  # fmt: skip
+
+
+def start_of_command(words: str, gpu: str) -> Start | None:
+    """What a command's server holds; None where its model is not known."""
+    reading = read_texts({"serve.sh": f"#!/bin/bash\n{words}\n"})
+    server = server_of(reading, model=None, gpu=gpu)
+    return audited_server(CAL, reading, server, ()).start if isinstance(server, Server) else None
+
+
+@pytest.mark.parametrize(("words", "gpu", "printed", "source"), ROWS)
+def test_a_server_holds_what_its_log_says(
+    words: str, gpu: str, printed: Mapping[str, float], source: str
+) -> None:
+    """Weights within 1.5 %, tokens within 6 %, and the verdict."""
+    start = start_of_command(words, gpu)
+    assert start is not None, source
+    assert start.starts is bool(printed["starts"])
+    if "weights" in printed:
+        assert start.weights_bytes / GIB == pytest.approx(printed["weights"], rel=WEIGHTS)
+    if "tokens" in printed:
+        assert start.cache_tokens == pytest.approx(printed["tokens"], rel=TOKENS)
+
+
+@pytest.mark.skipif(not LEDGER.exists(), reason="shared/data/memory_ledger.csv is not there")
+def test_the_ledger_is_kept() -> None:
+    """Medians within the bounds; of rows that state GPU, split and length at most one verdict is wrong."""
+    weights, tokens, wrong, judged = [], [], [], 0
+    with LEDGER.open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    for row in rows:
+        start = _start_of_row(row)
+        if start is None:
+            continue
+        if row["weights_gib_per_gpu"]:
+            weights.append(abs(start.weights_bytes / GIB / float(row["weights_gib_per_gpu"]) - 1))
+        if row["kv_cache_tokens"]:
+            tokens.append(abs(start.cache_tokens / float(row["kv_cache_tokens"]) - 1))
+        if row["gpu"] and row["tp"] and row["max_length"]:
+            judged += 1
+            if start.starts is not (row["result"] == "starts"):
+                wrong.append(f"{row['model']} on {row['gpu']}: {start.starts}, {row['result']}")
+    assert len(weights) >= 4
+    assert len(tokens) >= 8
+    assert median(weights) <= WEIGHTS
+    assert median(tokens) <= TOKENS
+    assert sum(error <= TOKENS for error in tokens) >= 0.6 * len(tokens)
+    assert judged >= 8
+    assert len(wrong) <= 1, wrong
+
+
+def _start_of_row(row: Mapping[str, str]) -> Start | None:
+    """What is predicted of a row; None where its model or GPU is not known."""
+    gpu = {"141 GB class": "h200-sxm", "h20": "h20-141gb"}.get(row["gpu"], row["gpu"])
+    try:
+        return start_of_command(_command(row), gpu_name(gpu)) if gpu else None
+    except InputError:
+        return None
+
+
+def _command(row: Mapping[str, str]) -> str:
+    """The command of a row; an H20 of its own thread has 141 GB, as its two fractions differ by 7 GiB."""
+    words = {
+        "vllm": ("vllm serve", "--tensor-parallel-size", "--gpu-memory-utilization", "--max-model-len"),
+        "sglang": ("python3 -m sglang.launch_server --model-path", "--tp", "--mem-fraction-static", "--context-length"),
+        "trtllm": ("trtllm-serve", "--tp_size", "--kv_cache_free_gpu_memory_fraction", "--max_seq_len"),
+    }[row["engine"]]  # fmt: skip
+    values = (row["model"], row["tp"], row["memory_fraction"], row["max_length"])
+    told = [f"{word} {value}" for word, value in zip(words, values, strict=True) if value]
+    if row["engine"] == "vllm":
+        more = {
+            "--pipeline-parallel-size": row["pp"], "--data-parallel-size": row["dp"],
+            "--max-num-batched-tokens": row["token_budget"], "--kv-cache-dtype": row["kv_dtype"],
+        }  # fmt: skip
+        told += [f"{word} {value}" for word, value in more.items() if value]
+        told += ["--enable-expert-parallel"] * (row["ep"] not in ("", "1"))
+        version = (
+            row["engine_version"]
+            or max((day, release) for day, release in RELEASES if day <= max(row["date"], RELEASES[0][0]))[1]
+        )
+        return f"# vLLM {version}\n{' '.join(told)}"
+    return " ".join(told)

@@ -1,0 +1,61 @@
+"""Names of models that are served: each is priced, or refused by what is missing of its configuration."""
+
+from __future__ import annotations
+
+import pytest
+
+from costmodel.kernels.tables import load_calibration
+from costmodel.models.catalog import listed_model, model
+from costmodel.models.parameters import without_tower
+from costmodel.serving.deployment import Deployment, ServingLayout
+from costmodel.serving.engine import serving_stack
+from costmodel.serving.step import step_times
+from topology.base.errors import UnknownNameError
+from topology.builders import default_cluster
+
+PRICED = (
+    "deepseek-v3.2", "v4-flash", "v4-pro", "glm-5", "qwen3.5-397b-a17b", "qwen3.5-35b-a3b", "qwen3.5-27b",
+    "qwen3-next-80b-a3b", "qwen3-coder-next", "kimi-linear-48b-a3b", "kimi-k2", "kimi-k2.5",
+    "nemotron-3-nano", "nemotron-3-super", "nemotron-3-ultra", "minimax-m2", "minimax-m2.5", "gemma-3-27b",
+    "gpt-oss-20b", "gpt-oss-120b", "llama-4-maverick", "qwen2.5-vl-7b", "qwen3-vl-235b",
+    "deepseek-r1-distill-qwen-32b", "mixtral-8x7b-instruct", "mistral-small-3.2",
+)  # fmt: skip
+UNLISTED = {
+    "glm-5.2": "index_topk_freq",
+    "kimi-k3": "Kimi Delta Attention",
+    "minimax-m3": "sparse_attention_freq",
+    "gemma-4-31b": "heads",
+}
+
+
+@pytest.mark.parametrize("name", PRICED)
+def test_a_model_that_is_served_has_step_times(name: str) -> None:
+    """A longer batch is no faster, and a token with a longer context neither."""
+    deployment = Deployment(
+        model=without_tower(model(name)),
+        hierarchy=default_cluster("b200-sxm", 8).hierarchy,
+        layout=ServingLayout(tp=4),
+        stack=serving_stack("vllm"),
+        weights="fp8",
+    )
+    times = step_times(
+        load_calibration(),
+        deployment,
+        max_batch=32,
+        token_budget=2048,
+        input_tokens=2000,
+        output_tokens=500,
+    )
+    assert 0 < times.graph_linear_s[1] < times.graph_linear_s[32] < 1
+    fixed, slope = times.decode_attention_s, times.decode_attention_s_per_token
+    single, many = (fixed[requests] + slope[requests] * requests * 2000 for requests in (1, 32))
+    assert 0 < single < many
+    assert min(slope) >= 0
+
+
+@pytest.mark.parametrize("name", UNLISTED)
+def test_a_model_without_a_known_configuration_is_refused_by_what_is_missing(name: str) -> None:
+    """A wrong shape is worse than a refusal."""
+    with pytest.raises(UnknownNameError, match="known by its name alone") as refused:
+        listed_model(name)
+    assert UNLISTED[name] in refused.value.cause
