@@ -164,6 +164,15 @@ def _split_flag(words: list[str], chosen: str) -> str:
     return counted_gpus(words, chosen)
 
 
+def _in_our_flags(line: str) -> str:
+    """A command line that is offered, with its flags of other programs rewritten, too."""
+    from app.entry.other_words import rewritten
+
+    words = shlex.split(line)[1:]
+    chosen = _chosen_command(words)
+    return rewritten(words, chosen, known_flags(chosen)) or line if chosen else line
+
+
 def _usage_error(error: typer.TyperException, words: list[str], chosen: str) -> InputError:
     """Say what of a command line could not be read, in three lines."""
     from app.entry.other_words import command_behind_dashes, command_for, rewritten, with_flags
@@ -174,7 +183,7 @@ def _usage_error(error: typer.TyperException, words: list[str], chosen: str) -> 
         meant = command_behind_dashes(words) or with_flags(words) or rewritten(words, chosen, flags)
         fix = _fix_of(what, words, chosen)
     else:
-        meant = command_for(words) or with_flags(words)
+        meant = _in_our_flags(command_for(words)) or with_flags(words)
         close = suggest(words[0], COMMANDS, count=2) if words else ()
         fix = f"did you mean {' or '.join(close)}?" if close else f"the commands are {', '.join(COMMANDS)}"
     return InputError(

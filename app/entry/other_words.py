@@ -56,13 +56,14 @@ def command_for(words: Sequence[str]) -> str:
 
     >>> command_for(["compare", "a.json", "b.json"]), command_for(["memory", "70b"])
     ('plan diff a.json b.json', 'plan estimate --gpus 32 --model 70b')
-    >>> command_for(["optimize", "--model", "70b", "--gpus", "32"])
-    'plan --model 70b --gpus 32'
+    >>> command_for(["optimize", "--model", "70b", "--gpus", "32"]), command_for(["vllm", "serve", "-n", "1"])
+    ('plan --model 70b --gpus 32', 'plan serve -n 1')
     """
     here = _by_word("commands").get(_plain(words[0])) if words else None
     if here is None:
         return ""
     given = [] if here.startswith("--") or here.endswith("--help") else list(words[1:])
+    given = given[given[:1] == [here] :]  # vllm serve
     if here == "train":
         return shlex.join(["plan", *given]) if given else "plan --model 70b --gpus 32"
     for flag, instead in WITHOUT_VALUE.items():
@@ -153,7 +154,9 @@ def rewritten(words: Sequence[str], command: str, known: Sequence[str] = ()) -> 
         elif here.startswith("&& "):
             after = f" --output plan.json {here.replace(VALUE, value)}"
         else:
-            result += [part.replace(VALUE, value) for part in here.split()]
+            value = str(_table()["values"].get(value.lower(), value))
+            if value or VALUE not in here:
+                result += _spelled(here, value, words, known)
     shown = result[1:] if result[:1] == [command] else result
     shown = [*([] if before == "train" else [before]), *shown]
     counted = _gpus_of_nodes(nodes, words) if nodes else ()
@@ -171,6 +174,15 @@ def instead(words: Sequence[str], command: str, known: Sequence[str] = ()) -> st
     table = _by_word(f"{_kind(command)}-instead")
     flags = (word.partition("=")[0] for word in words if word.startswith("-"))
     return next((table[_plain(flag)] for flag in flags if flag not in known and _plain(flag) in table), "")
+
+
+def _spelled(here: str, value: str, words: Sequence[str], known: Sequence[str]) -> list[str]:
+    """Our words with their value, whose unit stands once; without a profile beside one that is named."""
+    parts = here.split()
+    named = any(word in ("--stack", "--for") for word in words) or (known and "--stack" not in known)
+    if parts[:1] == ["--stack"] and len(parts) > 2 and named:
+        parts = parts[2:]
+    return [part.replace(VALUE, value.removesuffix(part.partition(VALUE)[2])) for part in parts]
 
 
 def _lacks(known: Sequence[str], here: str) -> bool:

@@ -127,7 +127,7 @@ def published_model(name: str) -> ModelSpec:
     stated += tuple(f"{first}.{second}" for first, second in itertools.pairwise(stated))  # qwen2_5-7b
     spelt = {version.replace(".", "") for version in stated}
     missing = {version for version in stated_versions(model.name) if version.replace(".", "") not in spelt}
-    if missing and model.name not in _parsed("aliases").values():
+    if missing:
         raise UnknownNameError(
             f"unknown model {shown(name)}",
             f"the nearest here is {model.name}, of another version",

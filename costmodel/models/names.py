@@ -43,6 +43,8 @@ _SIZE = re.compile(r"(?<![\d.])((?:(?<![a-z0-9])[ae])?\d+(?:\.\d+)?(?:x\d+(?:\.\
 _PLAIN_SIZE = re.compile(r"(\d+(?:\.\d+)?)(b|m|t)")
 _COUNT_OF = {"m": 1e6, "b": 1e9, "t": 1e12}
 _BRACKETS = re.compile(r"\([^()]*\)")
+_PLUS = re.compile(r"(?<=\w)\+(?!\w)")
+_VERSION = re.compile(r"v[1-9]\d*(?:\.\d+)?")
 _SPLIT = re.compile(r"[-_ ,]+|\.(?=[wW]\d)")
 
 
@@ -57,10 +59,11 @@ class Spelling:
 def bare(name: str) -> str:
     """A name without its organisation, and without remarks in brackets.
 
-    >>> bare("meta-llama/Llama-3.1-8B (MLPerf v5.1)")
-    'Llama-3.1-8B'
+    >>> bare("meta-llama/Llama-3.1-8B (MLPerf v5.1)"), bare("command-r+")
+    ('Llama-3.1-8B', 'command-r-plus')
     """
-    return _BRACKETS.sub("", name[:LONGEST_SHOWN].rstrip("/").rsplit("/", 1)[-1]).strip()
+    model = _BRACKETS.sub("", name[:LONGEST_SHOWN].rstrip("/").rsplit("/", 1)[-1]).strip()
+    return _PLUS.sub("-plus", model)
 
 
 def spellings(name: str) -> Iterator[Spelling]:
@@ -94,7 +97,9 @@ def spellings(name: str) -> Iterator[Spelling]:
 
 
 def _names_tuning(words: list[str], at: int) -> bool:
-    return words[at].lower() in (_TUNING if at else _MAKERS)
+    """Whether a word is of tuning: not where a version follows, as in DeepSeek-Math-V2, which is no V2."""
+    counted = at + 1 < len(words) and _VERSION.fullmatch(words[at + 1].lower()) is not None
+    return words[at].lower() in (_TUNING if at else _MAKERS) and not counted
 
 
 def _names_release(words: list[str], at: int) -> bool:

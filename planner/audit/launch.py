@@ -195,7 +195,7 @@ def _launch(command: Started, lines: Sequence[str]) -> Launch | None:
         return None
     known = fields_recognised(settings, family)
     enough = LEAST_WORDS if not family.serves else 1
-    if known < enough and not (known and _is_launcher(command)):
+    if known < enough and not (known and _is_launcher(command)) and not family.unread:
         return None
     return Launch((*settings, *_assigned(command)), family, command.line, known, command.sure)
 

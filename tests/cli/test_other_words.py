@@ -27,7 +27,7 @@ LINES = (
     ("--model 70b --gpus 32 --gpu h100,a100", "plan sweep --model 70b --gpus 32 --gpu h100,a100"),
     ("--model 70b --gpus 32 --csv", "plan --model 70b --gpus 32 --format csv"),
     ("--model 8b --gpus 8 --lora", "plan --model 8b --gpus 8 --adapter lora:r=16"),
-    ("--model 8b --gpus 8 --fsdp", "plan --model 8b --gpus 8 --set layout.zero_stage=3"),
+    ("--model 8b --gpus 8 --fsdp", "plan --model 8b --gpus 8 --stack pytorch --set layout.zero_stage=3"),
     (
         "--model 8b --gpus 8 --gradient-checkpointing true",
         "plan --model 8b --gpus 8 --set layout.recompute=full",
@@ -114,7 +114,7 @@ def test_fields_that_are_offered_exist() -> None:
          "plan --model 70b --gpus 16 --set cluster.gpus_per_node=4 --set cluster.count=4 --set cluster.nics_per_node=4"),
         ("--model 70b -g 32 -v", "plan --model 70b --gpus 32"), ("--model 70b -N 4", "plan --model 70b --gpus 32"),
         ("--model 70b --gpus 32 --explain", "plan explain --model 70b --gpus 32"),
-        ("--model 70b --gpus 32 --strategy fsdp", "plan --model 70b --gpus 32 --set layout.zero_stage=3"),
+        ("--model 70b --gpus 32 --strategy fsdp", "plan --model 70b --gpus 32 --stack pytorch --set layout.zero_stage=3"),
         ("--model 70b --gpus 32 --ib 400",
          "plan --model 70b --gpus 32 --set cluster.nic_bandwidth_bytes_per_s=400Gbit/s"),
         ("--model 70b --gpus 32 --optimizer adam8bit", "plan --model 70b --gpus 32 --set job.optimizer=adamw-8bit"),
@@ -156,6 +156,28 @@ def test_what_no_flag_says_is_told_instead(
     """And what a flag or a command lacks."""
     assert run(shlex.split(line)) == 2
     assert help_line in capfd.readouterr().err.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("line", "meant"),
+    [
+        ("vllm serve --model 70b --qps 2", "serve --model 70b --rate 2/s"),
+        ("search --model 8b --gpus 8 --tp 8", "--model 8b --gpus 8 --set layout.tp=8"),
+        ("--model 8b --gpus 8 --fsdp", "--model 8b --gpus 8 --stack pytorch --set layout.zero_stage=3"),
+        ("--model 8b --gpus 8 --zero-stage 2", "--model 8b --gpus 8 --stack pytorch --set layout.zero_stage=2"),
+        ("--model 8b --gpus 8 --zero3 --for torchtitan", "--model 8b --gpus 8 --set layout.zero_stage=3 --for torchtitan"),
+        ("--model 8b --gpus 8 --optim adamw_torch", "--model 8b --gpus 8 --set job.optimizer=adamw"),
+        ("--model 8b --gpus 8 --framework megatron-lm", "--model 8b --gpus 8 --for megatron"),
+        ("serve --model 8b --qps 2/s", "serve --model 8b --rate 2/s"),
+        ("serve --model 8b --qps 2 --dtype bfloat16", "serve --model 8b --rate 2/s --weights bf16"),
+        ("serve --model 8b --qps 2 --kv-cache-dtype auto", "serve --model 8b --rate 2/s"),
+    ],
+)  # fmt: skip
+def test_what_is_offered_is_answered(line: str, meant: str, capfd: pytest.CaptureFixture[str]) -> None:
+    """Values that other programs call differently are ours, too, and no further flag is refused."""
+    assert run(shlex.split(line)) == 2
+    assert f"write plan {meant}\n" in capfd.readouterr().err
+    assert run(shlex.split(meant)) == 0
 
 
 def test_flags_of_ours_stay() -> None:

@@ -38,7 +38,8 @@ def words(name: str) -> tuple[str, ...]:
 def matches(name: str, candidates: Iterable[str]) -> list[str]:
     """Return the candidates a name may mean: the exact one, else by words, else by parts.
 
-    A part holds whole numbers: ``7.5b`` is none of ``gpt-3-175b``, and ``34b`` none of ``qwen3-4b``.
+    A part holds whole numbers: ``7.5b`` is none of ``gpt-3-175b``, and ``34b`` none of ``qwen3-4b``. A family
+    is a word of its name, a version behind it or not: ``qwen`` is of ``qwen3-4b`` and ``r1-qwen-1.5b`` alike.
     """
     names = sorted(set(candidates))
     if name.strip().lower() in names:  # points count: gpt-3-1.3b is not gpt-3-13b
@@ -47,9 +48,13 @@ def matches(name: str, candidates: Iterable[str]) -> list[str]:
     exact = [c for c in names if normalize(c) == wanted]
     if exact or not wanted:
         return exact
-    whole = [c for c in names if wanted_words <= set(words(c))]
+    whole = [c for c in names if wanted_words <= {*words(c), *_FAMILY.findall(c)}]
     part = whole or [c for c in names if _is_part(name, c)]
     return part or [c for c in names if all(_is_part(word, c) for word in wanted_words)]
+
+
+_FAMILY = re.compile(r"^[a-z]{2,}(?=[0-9])")
+"""What begins a name before the number of a version."""
 
 
 def _is_part(part: str, name: str) -> bool:

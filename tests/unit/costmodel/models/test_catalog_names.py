@@ -18,6 +18,8 @@ def test_every_model_is_found_by_its_own_name(name: str) -> None:
         ("gemma-9b", "gemma-2-9b"),
         ("Qwen-235B-A22B", "qwen3-235b-a22b"),
         ("gemma-270m", "gemma-3-270m"),
+        ("InternLM-20B", "internlm2-20b"),
+        ("internlm-7b", "internlm2.5-7b"),
     ],
 )
 def test_another_version_of_a_family_is_another_model(name: str, near: str) -> None:

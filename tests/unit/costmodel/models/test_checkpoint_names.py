@@ -49,6 +49,8 @@ SHAPES = {
     "deepseek-ai/DeepSeek-V4-Flash-0731": ("deepseek-v4-flash", ""),
     "deepseek-ai/DeepSeek-Coder-V2-Instruct": ("deepseek-v2", ""),
     "deepseek-ai/DeepSeek-Coder-V2-Lite-Instruct": ("deepseek-v2-lite", ""),
+    "deepseek-ai/DeepSeek-Coder-V2-Lite-Base": ("deepseek-v2-lite", ""),
+    "huggyllama/llama-7b": ("llama-2-7b", ""),
     "deepseek-ai/deepseek-coder-6.7b-instruct": ("deepseek-coder-6.7b", ""),
     "deepseek-ai/deepseek-llm-7b-chat": ("deepseek-llm-7b", ""),
     "DeepSeek-V3-671B": ("deepseek-v3", ""),
@@ -89,7 +91,8 @@ REFUSED = {
     "gemma-3-27b-it-qat-q4_0-gguf": "gemma-3-27b", "Llama-3.1-8B-Instruct-GGUF": "llama-3.1-8b",
     "Llama-3_3-Nemotron-Super-49B-v1": "nemotron-h-47b", "Qwen/Qwen3.8-27B-FP8": "qwen3.5-27b",
     "nvidia/GLM-5.2-NVFP4": "glm-5", "DeepSeek-V3 16B": "deepseek-v3", "deepseek-coder-7b": "deepseek-coder-1.3b",
-    "Kimi-K3": "kimi-k2",
+    "Kimi-K3": "kimi-k2", "command-r+": "command-r-35b", "c4ai-command-r+": "command-r-35b",
+    "DeepSeek-Math-V2": "deepseek-v2",
 }  # fmt: skip
 """Models that are not here, and one that is proposed in their place."""
 
@@ -127,6 +130,13 @@ def test_a_model_that_is_not_here_is_refused_with_near_names(name: str, near: st
     assert near in refused.value.suggestions
     with pytest.raises(InputError):
         model(name)
+
+
+@pytest.mark.parametrize("name", ["qwen", "qwen-1.5b", "Qwen 1.5B", "mamba"])
+def test_a_family_is_its_versions_alike(name: str) -> None:
+    """A version behind the family is no other word than one that stands apart."""
+    with pytest.raises(UnknownNameError, match="ambiguous"):
+        listed_model(name)
 
 
 WORDS = (
