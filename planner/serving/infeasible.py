@@ -55,15 +55,13 @@ def closed_pools(request: ServingRequest) -> ServingInfeasible:
 
 def _not_offered(request: ServingRequest, hierarchy: Hierarchy) -> ServingInfeasible:
     """No layout has what was pinned: the degrees that there are, and why there are no others."""
-    pins, domain = dict(request.pins or {}), hierarchy.gpus_per_node
+    pins = dict(request.pins or {})
     alone = {name: value for name, value in pins.items() if not layouts_of(request, hierarchy, {name: value})}
     offered = {}
     for name in alone or pins:
         others = {} if alone else {other: value for other, value in pins.items() if other != name}
         offered[name] = sorted({getattr(layout, name) for layout in layouts_of(request, hierarchy, others)})
-    if alone.get("tp", 1) > domain:
-        why = f"tensor parallelism over scale-up domains of {domain} GPUs is not searched nor priced"
-    elif alone:
+    if alone:
         why = f"{request.model.name} on {_size(request, hierarchy)} GPUs has no such degree"
     else:
         why = "no layout has these degrees together"
