@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 from costmodel.serving.deployment import Weights, weight_bytes
 from costmodel.serving.engine import ServingStack, serving_stack
@@ -100,9 +102,31 @@ def _too_large(request: ServingRequest, hierarchy: Hierarchy) -> ServingInfeasib
     return ServingInfeasible(
         what=f"{request.model.name} in {'/'.join(request.weights)} does not fit on {size} × {request.gpu}",
         cause=f"no layout leaves room for two requests of {longest} tokens{means} in {memory} each",
-        fix="use more or larger GPUs",
+        fix=f"use more or larger GPUs{_roomier(request, hierarchy)}",
         out_of_memory=True,
     )
+
+
+ROOMIER: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("--kv fp8", {"kv_dtype": "fp8"}),
+    ("--memory-fraction 0.95", {"memory_fraction": 0.95}),
+    ("--kv fp8 --memory-fraction 0.97", {"kv_dtype": "fp8", "memory_fraction": 0.97}),
+)
+"""Flags that leave the cache more room, and what they change of a job."""
+
+
+def _roomier(request: ServingRequest, hierarchy: Hierarchy) -> str:
+    """The fewest flags with which some layout of the same weights holds the requests; "" where none do."""
+    for flags, changed in ROOMIER:
+        job = request.job
+        if changed.items() <= {"kv_dtype": job.kv_dtype, "memory_fraction": job.memory_fraction}.items():
+            continue
+        wider = replace(request, job=replace(job, **changed))
+        for layout in layouts_of(wider, hierarchy):
+            deployment = deployment_of(wider, hierarchy, request.weights[0], layout)
+            if holds_requests(deployment, wider.job, min(token_budgets(deployment, wider.job, WHOLE))):
+                return f", or {flags}"
+    return ""
 
 
 def fitting_weights(request: ServingRequest, hierarchy: Hierarchy) -> tuple[Weights, ...]:

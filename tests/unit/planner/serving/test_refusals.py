@@ -12,7 +12,9 @@ from costmodel.kernels.tables import load_calibration
 from costmodel.models.catalog import model
 from costmodel.serving.deployment import Weights
 from costmodel.serving.engine import serving_stacks
-from planner.questions.serving.understand import parse_time
+from planner.analysis.serving.fleets import find_fleet
+from planner.questions.flags import ServeFlags
+from planner.questions.serving.understand import parse_time, understand_serving
 from planner.serving.board import enumerate_options
 from planner.serving.plan import Mode, ServingInfeasible, ServingPlan, ServingRequest
 from planner.serving.replica import OUT_OF_MEMORY
@@ -150,3 +152,15 @@ def test_a_limit_that_is_none_is_refused_without_another(text: str, flag: str) -
     with pytest.raises(InputError) as refusal:
         parse_time(text, flag)
     assert not re.search(r"\d", refusal.value.fix)
+
+
+def test_a_full_gpu_is_told_the_flags_that_leave_its_cache_room() -> None:
+    """Kimi-K2.5 in INT4 on eight H100: the flags that are named plan it."""
+    small = ServeFlags(
+        model="kimi-k2.5", gpu="h100-sxm", gpus="8", concurrency="8", input_tokens="2000", output_tokens="500"
+    )
+    with pytest.raises(InputError, match="does not fit") as refused:
+        find_fleet(understand_serving(small))
+    assert "--kv fp8 --memory-fraction 0.97" in refused.value.fix
+    plan = find_fleet(understand_serving(replace(small, kv_dtype="fp8", memory_fraction="0.97")))
+    assert plan.decode.layout.num_gpus == 8
