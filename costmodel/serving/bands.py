@@ -15,12 +15,22 @@ from pathlib import Path
 
 from costmodel.serving.deployment import Deployment, ServingLayout
 from costmodel.serving.mixers import unmeasured_mixers
+from topology.catalog import gpus
+from topology.hardware.datasheets import generation_of
 
 _FILE = Path(__file__).parents[1] / "data" / "serving_bands.toml"
 FEWEST_ROWS = 20  # runs of which quantiles 0.1 and 0.9 are taken
 NOT_MEASURED = log(1.3)
 """What a property that no run has adds to the ends of a band, in logarithms and in quadrature: between two
 plans of one question that differ by their pipeline stages alone there are 20 to 50 %. Not fitted."""
+NOT_MEASURED_MAKER = log(2.0)
+"""What a GPU adds of a maker of whose GPUs no run has any: kernels are then those of other software as well.
+MiniMax-M2.7 took 1.98 and 1.85 times the predicted time a token on MI300X (sglang issue 31044, at 1 and at 64
+in flight). Not fitted."""
+NOT_MEASURED_HOSTS = log(2.5)
+"""What tensor parallelism over hosts adds: its many small all-reduces take the latency of a fabric, and those
+of 16 GPUs in two hosts are published at 28 to 193 us of 16 kB (shared/data/kernels/nccl_published.csv). Not
+fitted."""
 AGGREGATED, DISAGGREGATED = "aggregated", "disaggregated"
 
 
@@ -134,15 +144,26 @@ def evidence_of(deployment: Deployment, mode: str) -> LatencyEvidence:
         (f"{kind.engine} on {gpu}", _rows(replace(kind, attention_dp=None)) > 0),
     )
     missing = [name for name, known in checks if not known]
+    maker = generation_of(deployment.hierarchy.gpu).maker
+    more = NOT_MEASURED * len(missing) ** 0.5
+    if maker not in _measured_makers():
+        missing.append(f"kernels of {maker}")
+        more = hypot(more, NOT_MEASURED_MAKER)
+    if layout.tp > deployment.hierarchy.gpus_per_node:
+        missing.append(ACROSS_HOSTS)
+        more = hypot(more, NOT_MEASURED_HOSTS)
     narrowest = _narrowest(kind)
     return LatencyEvidence(
-        tpot=_widened(narrowest.tpot, len(missing)),
-        ttft=_widened(narrowest.ttft, len(missing)),
-        rows=0 if unmeasured_axes(layout) or unmeasured_mixers(deployment) else _rows(kind),
+        tpot=_widened(narrowest.tpot, more),
+        ttft=_widened(narrowest.ttft, more),
+        rows=0
+        if ACROSS_HOSTS in missing or unmeasured_axes(layout) or unmeasured_mixers(deployment)
+        else _rows(kind),
         not_measured=tuple(missing),
     )
 
 
+ACROSS_HOSTS = "tensor parallelism over hosts"
 UNMEASURED_AXES = ("pipeline stages", "decode context parallelism")
 """Axes that no measured run has, in words."""
 
@@ -170,8 +191,14 @@ def _narrowest(kind: Kind) -> BandOfKind:
     return min(around, key=lambda band: band.rows)
 
 
-def _widened(interval: tuple[float, float], missing: int) -> LatencyBand:
-    """A band, wider by what is not measured."""
-    more = NOT_MEASURED * missing**0.5
+@functools.cache
+def _measured_makers() -> frozenset[str]:
+    """Makers of whose GPUs there are runs."""
+    names = {band.gpu for band in bands_of_kinds() if band.gpu and band.rows}
+    return frozenset(generation_of(gpus()[name]).maker for name in names if name in gpus())
+
+
+def _widened(interval: tuple[float, float], more: float) -> LatencyBand:
+    """A band, wider by what is not measured, in logarithms."""
     lower, upper = interval
     return LatencyBand(lower=exp(-hypot(log(lower), more)), upper=exp(hypot(log(upper), more)))

@@ -132,12 +132,7 @@ def decode_core_s(
     if model.index_topk:
         read = _attention_s(cal, deployment, B, np.minimum(seen, model.index_topk))
         return read + _indexer_s(deployment, B, np.ones_like(seen), seen, model.index_heads)
-    windowed = kind.sliding_share
-    full = _attention_s(cal, deployment, B, seen)
-    if windowed and model.sliding_window:
-        inside = _attention_s(cal, deployment, B, np.minimum(seen, model.sliding_window))
-        full = (1 - windowed) * full + windowed * inside
-    return full
+    return _attention_s(cal, deployment, B, seen, windowed=kind.sliding_share)
 
 
 def prefill_core_s(
@@ -281,10 +276,19 @@ def _compressed_s(
     return np.asarray(seconds + kernel.seconds(gpu, moved_bytes=moved, flop=flop), dtype=np.float64)
 
 
-def _attention_s(cal: Calibration, deployment: Deployment, batch: ArrayLike, context: ArrayLike) -> Floats:
-    """Decode attention of one layer in a captured graph: the engine's latency, and what streams."""
-    stack, launch = deployment.stack, compute.decode_launch_s(cal, deployment.hierarchy.gpu)
-    streamed = np.maximum(_decode_layer_s(cal, deployment, batch, context) - launch, 0.0)
+def _attention_s(
+    cal: Calibration, deployment: Deployment, batch: ArrayLike, context: ArrayLike, *, windowed: float = 0.0
+) -> Floats:
+    """Decode attention of one layer in a captured graph: the engine's latency, and what streams.
+
+    A share of its layers may be `windowed`.
+    """
+    stack, window = deployment.stack, deployment.model.sliding_window
+    full = _decode_layer_s(cal, deployment, batch, context)
+    if windowed and window:
+        inside = _decode_layer_s(cal, deployment, batch, np.minimum(context, window))
+        full = (1 - windowed) * full + windowed * inside
+    streamed = np.maximum(full - compute.decode_launch_s(cal, deployment.hierarchy.gpu), 0.0)
     return np.asarray(stack.attention_s + stack.attention_share * streamed, dtype=np.float64)
 
 

@@ -9,6 +9,8 @@ from planner.formats.settings import Setting
 
 _STARTS = ("command", "args", "arguments", "run", "entrypoint")
 """Keys whose text or list is a command, or the rest of one."""
+_RESTS = ("args", "arguments")
+"""Those that go on what the key before them began; so does ``command`` after a service's ``entrypoint``."""
 _FLAG = re.compile(r"(?:^|\s)(?:--?[A-Za-z]|[+~]*\w+(?:\.\w+)+=)")
 
 
@@ -20,15 +22,21 @@ def script_of(settings: Sequence[Setting]) -> str:
     'x.py -n 8'
     """
     commands: list[tuple[int, str, str]] = []
+    begins = ""
     for setting in settings:
         outer, _, key = setting.name.rpartition(".")
         if key.removesuffix("[]") not in _STARTS or not isinstance(setting.value, str):
             continue
-        if key.startswith(("args", "arguments")) and commands and commands[-1][1] == outer:
+        if (
+            commands
+            and commands[-1][1] == outer
+            and (key.startswith(_RESTS) or begins == f"{outer}.entrypoint")
+        ):
             line, _, before = commands.pop()
             commands.append((line, outer, f"{before} {setting.value}"))
         else:
             commands.append((setting.line, outer, setting.value))
+            begins = setting.name.removesuffix("[]")
     text = ""
     for line, _, command in commands:
         if _FLAG.search(command):

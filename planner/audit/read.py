@@ -29,7 +29,7 @@ from planner.engines.program import FILE as PROGRAM_FILE
 from planner.formats.kinds import Kind, kind_of
 from planner.formats.logs import Measured, is_log, is_named_log, measured_of
 from planner.formats.python_config import Recipe, models_named, recipes_of
-from planner.formats.settings import NOT_KNOWN, Setting, with_defaults
+from planner.formats.settings import NOT_KNOWN, Setting, truth_of, with_defaults
 from planner.formats.shell import Script
 from planner.formats.step_lines import COLOUR, known_engines
 from planner.formats.structured import json_settings, toml_settings, yaml_settings
@@ -299,8 +299,11 @@ def _of_configuration(
     launch, _ = launch_of(started, given, {}) if started else (None, None)
     if launch is not None and launch.family.name != FAMILIES[-1].name:
         machine = [setting for setting in settings if meaning(setting, MACHINE_WORDS) is not None]
-        settings = [*launch.settings, *machine]
+        told = [setting for setting in settings if launch.family.serves and _is_told_apart(setting)]
+        every, settings = settings, [*launch.settings, *told, *machine]
         facts = job_facts_of(settings, launch.family, path)
+        if launch.family.serves and (pool := _prompt_pool(every)):
+            facts.put("said.role", "prefill", "stated", f"{pool.name} {pool.value} (line {pool.line})")
         if "said.nodes" not in facts.by_field:
             facts.unknown.add("said.nodes")  # the controller's number of pods
         return Reading(facts, launch.family, {path: kind}, None, doubts, settings=tuple(settings))
@@ -319,6 +322,22 @@ def _of_configuration(
         ):
             doubts.append(setting.how)
     return Reading(facts, family, {path: kind}, None, doubts, settings=tuple(settings))
+
+
+_APART = ("parallelism", "model_artifacts")
+"""Tables of a release (llm-d) that say of a server what its command does not."""
+
+
+def _prompt_pool(settings: Iterable[Setting]) -> Setting | None:
+    """What says that a release makes a pool for prompts beside that which decodes; None without it."""
+    pools = (setting for setting in settings if setting.path[-2:] == ("prefill", "create"))
+    return next((setting for setting in pools if truth_of(setting.value)), None)
+
+
+def _is_told_apart(setting: Setting) -> bool:
+    """Whether a value of a release is an option of its server."""
+    tables = [re.sub(r"(?<=[a-z])(?=[A-Z])", "_", part).lower() for part in setting.path[:-1]]
+    return bool(tables) and tables[-1] in _APART
 
 
 _TABLES: Mapping[str, str] = {PROGRAM_FILE: "program.", ARGUMENTS: "trainer."}

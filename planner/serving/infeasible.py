@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 from costmodel.serving.deployment import Weights, weight_bytes
 from costmodel.serving.engine import ServingStack, serving_stack
@@ -55,15 +57,13 @@ def closed_pools(request: ServingRequest) -> ServingInfeasible:
 
 def _not_offered(request: ServingRequest, hierarchy: Hierarchy) -> ServingInfeasible:
     """No layout has what was pinned: the degrees that there are, and why there are no others."""
-    pins, domain = dict(request.pins or {}), hierarchy.gpus_per_node
+    pins = dict(request.pins or {})
     alone = {name: value for name, value in pins.items() if not layouts_of(request, hierarchy, {name: value})}
     offered = {}
     for name in alone or pins:
         others = {} if alone else {other: value for other, value in pins.items() if other != name}
         offered[name] = sorted({getattr(layout, name) for layout in layouts_of(request, hierarchy, others)})
-    if alone.get("tp", 1) > domain:
-        why = f"tensor parallelism over scale-up domains of {domain} GPUs is not searched nor priced"
-    elif alone:
+    if alone:
         why = f"{request.model.name} on {_size(request, hierarchy)} GPUs has no such degree"
     else:
         why = "no layout has these degrees together"
@@ -102,9 +102,31 @@ def _too_large(request: ServingRequest, hierarchy: Hierarchy) -> ServingInfeasib
     return ServingInfeasible(
         what=f"{request.model.name} in {'/'.join(request.weights)} does not fit on {size} × {request.gpu}",
         cause=f"no layout leaves room for two requests of {longest} tokens{means} in {memory} each",
-        fix="use more or larger GPUs",
+        fix=f"use more or larger GPUs{_roomier(request, hierarchy)}",
         out_of_memory=True,
     )
+
+
+ROOMIER: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("--kv fp8", {"kv_dtype": "fp8"}),
+    ("--memory-fraction 0.95", {"memory_fraction": 0.95}),
+    ("--kv fp8 --memory-fraction 0.97", {"kv_dtype": "fp8", "memory_fraction": 0.97}),
+)
+"""Flags that leave the cache more room, and what they change of a job."""
+
+
+def _roomier(request: ServingRequest, hierarchy: Hierarchy) -> str:
+    """The fewest flags with which some layout of the same weights holds the requests; "" where none do."""
+    for flags, changed in ROOMIER:
+        job = request.job
+        if changed.items() <= {"kv_dtype": job.kv_dtype, "memory_fraction": job.memory_fraction}.items():
+            continue
+        wider = replace(request, job=replace(job, **changed))
+        for layout in layouts_of(wider, hierarchy):
+            deployment = deployment_of(wider, hierarchy, request.weights[0], layout)
+            if holds_requests(deployment, wider.job, min(token_budgets(deployment, wider.job, WHOLE))):
+                return f", or {flags}"
+    return ""
 
 
 def fitting_weights(request: ServingRequest, hierarchy: Hierarchy) -> tuple[Weights, ...]:

@@ -304,7 +304,9 @@ class FleetSummary:
     `least_usd_per_hour` is what no fleet of this kind can cost less than: a comparison stops looking where
     that is more than another costs. `rows` measured runs are behind it, and none has what is `not_measured`.
     `chance` is that with which it keeps the limit that is least surely kept; None of questions without one.
-    One that is not `proposed` needs a checkpoint that the question did not name.
+    One that is not `proposed` needs a checkpoint, or a format of the cache, that the question did not name;
+    `kv_dtype` is that format where it is another than the plan's, and `saved` the share of the bill that it
+    saves, or of requests that it adds on GPUs that are given.
     """
 
     gpu: str
@@ -326,6 +328,8 @@ class FleetSummary:
     certainty: str = ""
     least_usd_per_hour: float | None = None
     proposed: bool = True
+    kv_dtype: KvDtype | None = None
+    saved: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,9 +2,9 @@
 
 Every legal combination of tp, pp, attention data parallel and ep, also with decode context parallelism.
 
-Tensor parallelism stays inside a scale-up domain; attention data parallelism and expert parallelism go
-together and only for mixtures of experts, where whole attention on every rank pays (latent attention above
-all).
+Tensor parallelism stays inside a scale-up domain unless it is pinned wider; attention data parallelism and
+expert parallelism go together and only for mixtures of experts, where whole attention on every rank pays
+(latent attention above all).
 """
 
 from __future__ import annotations
@@ -55,9 +55,10 @@ def serving_layouts(
     ['tp1', 'pp2', 'pp3', 'pp4', 'tp2', 'tp2·pp2', 'tp4']
     """
     limit = min(most_gpus, LARGEST_REPLICA)
+    widest = max(domain_gpus, (pins or {}).get("tp", 1))
     layouts = [
         ServingLayout(tp=tp, pp=pp, ep=ep)
-        for tp in _tensor_degrees(model, min(limit, domain_gpus))
+        for tp in _tensor_degrees(model, min(limit, widest))
         for pp in PIPELINES
         if tp * pp <= limit and pp <= model.num_layers
         for ep in _expert_degrees(model, tp)

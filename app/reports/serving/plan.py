@@ -92,6 +92,7 @@ def record(plan: ServingPlan) -> dict[str, object]:
 def _configuration(plan: ServingPlan) -> Facts:
     """The fleet."""
     pairs = [
+        *_narrower_cache(plan),
         ("engine", plan.request.engine),
         ("mode", plan.mode),
         ("weights, KV cache", f"{plan.weights}, {plan.kv_dtype}"),
@@ -99,6 +100,7 @@ def _configuration(plan: ServingPlan) -> Facts:
     if plan.prefill is not None:
         pairs.append(("prefill pool", _pool(plan.prefill)))
     pairs.append(("decode pool" if plan.prefill else "replicas", _pool(plan.decode)))
+    pairs += _experts(plan)
     pairs.append(("memory of a GPU", _memory(plan.decode)))
     pairs.append(("start", _start(plan)))
     if plan.request.spare:
@@ -118,6 +120,46 @@ def _configuration(plan: ServingPlan) -> Facts:
     proof = f"{plan.certainty} in {format_seconds(plan.search_time_s)}, of {optimality.scope}"
     pairs.append(("search", f"{counted}, {proof}"))
     return Facts(title="Configuration", pairs=tuple(pairs))
+
+
+PUBLISHED_APART = 0.25
+"""Share by which measured pairs of experts dealt to ranks and split over tp differ at most, in either sign
+(vllm issue 28887, sglang pull 3602, kaito issue 2305)."""
+
+
+def _experts(plan: ServingPlan) -> list[tuple[str, str]]:
+    """How experts are cut, and that the other way is no further off than predictions are."""
+    layout, each = plan.decode.layout, plan.estimate.tpot
+    if not plan.request.model.is_moe or layout.attention_dp > 1 or layout.tp == 1 or each.lower_s <= 0:
+        return []
+    error = (each.upper_s / each.lower_s) ** 0.5 - 1
+    if error < PUBLISHED_APART:
+        return []
+    now, other = (
+        (f"dealt to ranks (ep {layout.ep})", "splitting each over tp")
+        if layout.ep > 1
+        else ("each split over tp", f"dealing them to ranks (ep {layout.tp})")
+    )
+    apart = f"measured pairs differ by up to {PUBLISHED_APART:.0%} either way, predictions err by {error:.0%}"
+    return [("experts", f"{now}; {other} is within the error: {apart}")]
+
+
+LEAST_SAVED = 0.03
+"""Share of a bill that a narrower cache saves, from which it stands among the first lines."""
+
+
+def _narrower_cache(plan: ServingPlan) -> list[tuple[str, str]]:
+    """What a cache of eight bits saves, with its note on quality."""
+    other = next((fleet for fleet in plan.other_fleets if fleet.kv_dtype), None)
+    if other is None or other.saved < LEAST_SAVED:
+        return []
+    sized = plan.request.num_gpus is not None and plan.request.job.request_rate_per_s is None
+    gain = f"serves {1 + other.saved:.3g} times as much" if sized else f"saves {other.saved:.0%} of the bill"
+    fleet = f"{other.label} on {other.num_gpus} × {other.gpu}"
+    words = (
+        f"a cache of {other.kv_dtype} {gain} ({fleet}); it changes answers, so check them first (--kv fp8)"
+    )
+    return [("narrower cache", words)]
 
 
 def _chance(plan: ServingPlan) -> list[tuple[str, str]]:

@@ -14,6 +14,8 @@ from topology.base.units import format_chance, format_seconds, three_digits
 _SHORT = {"aggregated": "one pool", "disaggregated": "two pools", "mixed": "two kinds"}
 _MARK = " ¹"
 _STAGED = " ²"
+_CACHE = " ³"
+_NARROW_CACHE = "³ keys and values in eight bits: answers change, so check them; --kv fp8 plans it"
 _NOT_PROPOSED = "¹ another checkpoint, so not proposed unless --weights names it"
 
 
@@ -58,8 +60,10 @@ def _rank(fleet: FleetSummary, *, sized: bool) -> tuple[float, ...]:
 
 def _row(fleet: FleetSummary, *, sized: bool) -> tuple[str, ...]:
     """One fleet."""
+    cache = f", {fleet.kv_dtype} cache{_CACHE}" if fleet.kv_dtype else ""
+    mark = "" if fleet.proposed or fleet.mode == "mixed" or cache else _MARK
     return (
-        f"{fleet.gpu} {fleet.weights}{'' if fleet.proposed or fleet.mode == 'mixed' else _MARK}",
+        f"{fleet.gpu} {fleet.weights}{cache or mark}",
         _SHORT[fleet.mode],
         fleet.label.replace("prefill ", "").replace(", decode ", " → "),
         three_digits(fleet.request_rate_per_s) if sized else _rented(fleet),
@@ -108,7 +112,9 @@ def _note(plan: ServingPlan, fleets: Sequence[FleetSummary]) -> str:
                 f"{other_fleet.gpu} {other_fleet.weights} in {_SHORT[other_fleet.mode]}"
             )
     parts = ["chance: of keeping every limit"] if any(fleet.chance is not None for fleet in fleets) else []
-    parts += [_NOT_PROPOSED] if any(not fleet.proposed and fleet.mode != "mixed" for fleet in fleets) else []
+    others = [fleet for fleet in fleets if not fleet.proposed and fleet.mode != "mixed"]
+    parts += [_NOT_PROPOSED] if any(not fleet.kv_dtype for fleet in others) else []
+    parts += [_NARROW_CACHE] if any(fleet.kv_dtype for fleet in others) else []
     if any(fleet.mode == "mixed" for fleet in fleets):
         parts.append("two kinds: shown, but no deployment of them is written")
     axes = [axis for axis in UNMEASURED_AXES if any(axis in fleet.not_measured for fleet in fleets)]

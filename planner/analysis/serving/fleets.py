@@ -16,6 +16,7 @@ from planner.analysis.serving.contenders import (
     Contender,
     Worth,
     contenders_of,
+    plan_summary,
     worth_of_plan,
     worth_showing,
 )
@@ -97,6 +98,8 @@ def find_fleet(asked: Asked, *, tell: Tell = lambda _: None, each: Each = map) -
         if not (contender.board is chosen.board and _is_mode(contender, plan))
     ]
     others = [contender.summary() for contender in beside if worth_showing(contender, contenders)]
+    tell("comparing a cache of fp8")
+    others += _narrower_cache(asked, contenders, chosen, plan)
     tell("comparing fleets of two GPU kinds")
     others += _mixed(asked, contenders, plan)
     dropped = list(dict.fromkeys(_dropped(request, problem.what) for request, problem in refused))
@@ -136,21 +139,13 @@ def _proposal(
 
     Where none does, the one of the highest chance, to a tenth; or the best by prediction where that is surer.
     """
-    if daring.best is None or daring.plan is None:
+    if daring.plan is None:
         raise RuntimeError("a contender with a plan has a fleet")
     proposed = sorted(
         (contender for contender in contenders if contender.proposed and contender.plan is not None),
         key=_worth,
     )
-    requirements = requirements_of(
-        daring.request, with_runs=any(has_runs(contender.board) for contender in proposed)
-    )
-    chosen = _Candidate(contender=daring, best=daring.best, board=daring.board)
-    for requirement in requirements:
-        cheapest = _cheapest(proposed, asked.trace, requirement)
-        chosen = cheapest or chosen
-        if cheapest is not None or daring.plan.chance >= requirement.chance - ROUNDING:
-            break
+    chosen = _chosen(proposed, daring, asked.trace)
     contender = chosen.contender
     plan = finished_plan(
         load_calibration(),
@@ -165,6 +160,22 @@ def _proposal(
     plan = replace(plan, request=contender.whole, optimality=replace(plan.optimality, scope=scope))
     beside = daring_beside(plan, daring.plan)
     return (plan if beside.saved < LEAST_GAP else replace(plan, daring=beside)), contender
+
+
+def _chosen(proposed: Sequence[Contender], daring: Contender, trace: Load | None) -> _Candidate:
+    """The cheapest fleet that meets the most that any meets of what is asked of a proposal."""
+    if daring.best is None or daring.plan is None:
+        raise RuntimeError("a contender with a plan has a fleet")
+    requirements = requirements_of(
+        daring.request, with_runs=any(has_runs(contender.board) for contender in proposed)
+    )
+    chosen = _Candidate(contender=daring, best=daring.best, board=daring.board)
+    for requirement in requirements:
+        cheapest = _cheapest(proposed, trace, requirement)
+        chosen = cheapest or chosen
+        if cheapest is not None or daring.plan.chance >= requirement.chance - ROUNDING:
+            break
+    return chosen
 
 
 def _cheapest(
@@ -245,6 +256,37 @@ def daring_beside(plan: ServingPlan, other: ServingPlan) -> DaringFleet:
         not_measured=other.evidence.not_measured,
         saved=saved,
     )
+
+
+def _narrower_cache(
+    asked: Asked, contenders: Sequence[Contender], chosen: Contender, plan: ServingPlan
+) -> list[FleetSummary]:
+    """What would be proposed of the same kind, precision and mode with an eight-bit cache, and what it saves.
+
+    It is shown and not proposed: an eight-bit cache changes what the model answers.
+    """
+    gpu, cal = chosen.hierarchy.gpu, load_calibration()
+    if not asked.compares_caches or "fp8" not in gpu.peak_flop_per_s:
+        return []
+    kind, narrow = _kind(chosen), list[Contender]()
+    for contender in contenders:
+        if _kind(contender) == kind:
+            request = replace(contender.request, job=replace(contender.request.job, kv_dtype="fp8"))
+            whole = replace(contender.whole, job=request.job)
+            board = enumerate_options(cal, request, contender.hierarchy)
+            narrow.append(replace(contender, request=request, whole=whole, board=board, best=None, plan=None))
+            narrow[-1].search(cal, asked.trace)
+    narrow = sorted((contender for contender in narrow if contender.plan is not None), key=_worth)
+    if not narrow:
+        return []
+    narrower = _plan_of(_chosen(narrow, narrow[0], asked.trace))
+    saved = daring_beside(plan, narrower).saved
+    return [replace(plan_summary(narrower, proposed=False), kv_dtype="fp8", saved=saved)]
+
+
+def _kind(contender: Contender) -> tuple[object, ...]:
+    """GPU kind, precision and mode."""
+    return contender.request.gpu, contender.request.weights, contender.request.modes
 
 
 def _mixed(asked: Asked, contenders: Sequence[Contender], plan: ServingPlan) -> list[FleetSummary]:

@@ -39,6 +39,7 @@ class Start:
         refuses: Whether the engine refuses to start where one such request does not fit.
         wide: What of the checkpoint is wider than its name says, in words.
         whole_memory: Whether the engine was given all memory.
+        wide_cache: Whether the cache is of sixteen bits.
         remedy: Settings with which it starts, in words; "" where none is known.
     """
 
@@ -52,6 +53,7 @@ class Start:
     certain: bool = True
     wide: str = ""
     whole_memory: bool = False
+    wide_cache: bool = False
     remedy: str = ""
 
     @property
@@ -98,9 +100,10 @@ class Start:
             return None
         verb = {False: "does not start", None: "may not start", True: "cannot serve its longest request"}
         needed = format_bytes(self.request_bytes)
+        narrow = f" ({format_bytes(self.request_bytes / 2)} in fp8)" if self.wide_cache else ""
         why = (
-            f"one request of {self.longest:,} tokens needs {needed} of cache, longer than the cache, which "
-            f"holds {max(self.cache_tokens, 0):,} tokens"
+            f"one request of {self.longest:,} tokens needs {needed} of cache{narrow}, longer than the cache, "
+            f"which holds {max(self.cache_tokens, 0):,} tokens"
         )
         if self.cache_bytes <= 0:
             short, request = format_bytes(-self.cache_bytes), why.partition(", longer")[0]
@@ -143,8 +146,14 @@ def _remedy(server: Server, request: ServingRequest, hierarchy: Hierarchy) -> st
     more = max(LARGER_SHARE, server.memory_fraction or stack.memory_fraction)
     share, narrow = f"{100 * more:.0f} % of the memory", replace(server, kv_dtype="fp8")
     larger = replace(server, memory_fraction=more)
-    least = replace(narrow, memory_fraction=more, max_batch=FEW_REQUESTS, token_budget=SMALL_STEP)
-    small = (share, "a cache of fp8", f"{FEW_REQUESTS} requests at once", f"steps of {SMALL_STEP:,} tokens")
+    most = max(more, LARGEST_SHARE)
+    least = replace(narrow, memory_fraction=most, max_batch=FEW_REQUESTS, token_budget=SMALL_STEP)
+    small = (
+        f"{100 * most:.0f} % of the memory",
+        "a cache of fp8",
+        f"{FEW_REQUESTS} requests at once",
+        f"steps of {SMALL_STEP:,} tokens",
+    )
     for settings, changed in (
         ((), server),
         ((share,), larger),
@@ -163,7 +172,7 @@ def _remedy(server: Server, request: ServingRequest, hierarchy: Hierarchy) -> st
     return ""
 
 
-LARGER_SHARE, FEW_REQUESTS, SMALL_STEP = 0.95, 64, 2048
+LARGER_SHARE, LARGEST_SHARE, FEW_REQUESTS, SMALL_STEP = 0.95, 0.97, 64, 2048
 
 
 def _start_as_given(server: Server, request: ServingRequest, hierarchy: Hierarchy) -> Start:
@@ -197,6 +206,7 @@ def _start_as_given(server: Server, request: ServingRequest, hierarchy: Hierarch
         certain=server.knows_gpu,
         refuses=stack.refuses_long_context and not server.fits_length,
         wide=_wide_words(deployment),
+        wide_cache=deployment.kv_dtype == "bf16",
         whole_memory=fraction >= WHOLE_MEMORY and stack.fraction_of == "memory",
     )
 

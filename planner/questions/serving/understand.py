@@ -48,13 +48,15 @@ PINS = ("tp", "pp", "attention_dp", "ep", "dcp")
 class Asked:
     """Complete requests with the fabric of each, the trace if there is one.
 
-    And what had to be interpreted. Precisions that are `shown_only` are compared and not proposed.
+    And what had to be interpreted. Precisions that are `shown_only` are compared and not proposed, as is an
+    eight-bit cache where no format of it was named.
     """
 
     requests: tuple[tuple[ServingRequest, Hierarchy], ...]
     trace: Load | None
     notes: tuple[str, ...]
     shown_only: frozenset[Weights] = frozenset()
+    compares_caches: bool = False
 
 
 def understand_serving(
@@ -111,6 +113,7 @@ def understand_serving(
         trace=trace,
         notes=(*_notes(flags, model, job), *die_notes(gpu for gpu, _ in fabrics), *narrow, *left_out),
         shown_only=shown_only,
+        compares_caches=flags.kv_dtype is None and trace is None,
     )
 
 

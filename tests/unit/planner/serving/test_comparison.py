@@ -66,7 +66,7 @@ def test_every_line_is_the_answer_to_its_own_question() -> None:
     lines = {
         (one.gpu, one.weights, one.mode): one
         for one in everything
-        if one.rental and one.rental.offer.gpus == WHOLE
+        if one.rental and one.rental.offer.gpus == WHOLE and one.kv_dtype is None
     }
     requests = [one for one in asked.requests if one[0].machine_gpus == WHOLE]
     assert len(lines) == 2 * len(requests) == 6
@@ -97,7 +97,8 @@ def test_the_plan_is_the_cheapest_of_what_the_checkpoint_serves() -> None:
     _, plan = compared()
     others = [one for one in plan.other_fleets if not one.why_not]
     assert plan.weights in ("bf16", "fp8")
-    assert {one.weights for one in others if not one.proposed} == {"int4"}
+    assert {one.weights for one in others if not one.proposed and one.kv_dtype is None} == {"int4"}
+    assert [one.kv_dtype for one in others if one.kv_dtype] == ["fp8"]
     hour = plan.estimate.usd_per_hour
     assert hour is not None
     cheaper = [one for one in others if one.proposed and (one.usd_per_hour or 0.0) < hour]

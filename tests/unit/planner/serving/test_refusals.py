@@ -12,7 +12,9 @@ from costmodel.kernels.tables import load_calibration
 from costmodel.models.catalog import model
 from costmodel.serving.deployment import Weights
 from costmodel.serving.engine import serving_stacks
-from planner.questions.serving.understand import parse_time
+from planner.analysis.serving.fleets import find_fleet
+from planner.questions.flags import ServeFlags
+from planner.questions.serving.understand import parse_time, understand_serving
 from planner.serving.board import enumerate_options
 from planner.serving.plan import Mode, ServingInfeasible, ServingPlan, ServingRequest
 from planner.serving.replica import OUT_OF_MEMORY
@@ -72,14 +74,30 @@ def test_a_pin_that_no_layout_has_is_not_a_lack_of_memory(pins: dict[str, int], 
     assert any(f"layout.{axis}={degree}" in answer.what for axis, degree in pins.items())
 
 
-def test_tensor_parallelism_over_hosts_is_not_searched_and_says_so() -> None:
-    """R1 with tp 16 on two hosts of H100 needs half of their memory; the degree is what is not searched."""
-    answer = search_serving(CAL, request_of({"tp": 16}), default_cluster("h100-sxm", 16).hierarchy)
+def test_tensor_parallelism_over_hosts_is_planned_where_it_is_pinned() -> None:
+    """R1 with tp 16 on two hosts of H100 needs half of their memory; tt-inference-server 356: 23.1 ms a token."""
+    answer = search_serving(
+        CAL,
+        request_of(
+            {"tp": 16},
+            job=ServingJob(input_tokens=2048, output_tokens=128, concurrency=1),
+            modes=("aggregated",),
+        ),
+        default_cluster("h100-sxm", 16).hierarchy,
+    )
+    assert isinstance(answer, ServingPlan)
+    assert answer.decode.layout.label == "tp16"
+    assert answer.decode.memory.weights_bytes / 2**30 == pytest.approx(40, rel=0.02)
+    assert "tensor parallelism over hosts" in answer.evidence.not_measured
+    assert answer.estimate.tpot.lower_s < 0.0231 < answer.estimate.tpot.upper_s
+
+
+def test_tensor_parallelism_wider_than_the_fleet_is_refused() -> None:
+    """Eight GPUs have no tp of 16."""
+    answer = search_serving(CAL, request_of({"tp": 16}, gpus=8), default_cluster("h100-sxm", 8).hierarchy)
     assert isinstance(answer, ServingInfeasible)
     assert "layout.tp=16 is searched" in answer.what
-    assert answer.cause == (
-        "tensor parallelism over scale-up domains of 8 GPUs is not searched nor priced: tp may be 1, 2, 4, 8"
-    )
+    assert answer.cause == "deepseek-r1 on 8 GPUs has no such degree: tp may be 1, 2, 4, 8"
 
 
 @pytest.mark.parametrize("in_flight", [1, 128])
@@ -134,3 +152,15 @@ def test_a_limit_that_is_none_is_refused_without_another(text: str, flag: str) -
     with pytest.raises(InputError) as refusal:
         parse_time(text, flag)
     assert not re.search(r"\d", refusal.value.fix)
+
+
+def test_a_full_gpu_is_told_the_flags_that_leave_its_cache_room() -> None:
+    """Kimi-K2.5 in INT4 on eight H100: the flags that are named plan it."""
+    small = ServeFlags(
+        model="kimi-k2.5", gpu="h100-sxm", gpus="8", concurrency="8", input_tokens="2000", output_tokens="500"
+    )
+    with pytest.raises(InputError, match="does not fit") as refused:
+        find_fleet(understand_serving(small))
+    assert "--kv fp8 --memory-fraction 0.97" in refused.value.fix
+    plan = find_fleet(understand_serving(replace(small, kv_dtype="fp8", memory_fraction="0.97")))
+    assert plan.decode.layout.num_gpus == 8

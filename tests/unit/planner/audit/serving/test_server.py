@@ -352,3 +352,78 @@ def test_options_that_nobody_gave_are_named() -> None:
         {"s.sh": "vllm serve openai/gpt-oss-120b --config other.yaml --tensor-parallel-size 8"}
     )
     assert any("other.yaml" in doubt for doubt in reading.doubts)
+
+
+POD = """
+apiVersion: apps/v1
+kind: Deployment
+spec:
+  template:
+    spec:
+      containers:
+      - image: vllm/vllm-openai:v0.11.0
+        command: ["vllm", "serve"]
+        args: ["Qwen/Qwen3-32B", "--tensor-parallel-size", "4", "--max-model-len", "32768"]
+"""
+COMPOSE = """
+services:
+  server:
+    image: lmsysorg/sglang:v0.5.3
+    entrypoint: python3 -m sglang.launch_server
+    command:
+      - --model-path
+      - Qwen/Qwen3-32B
+      - --tp
+      - "4"
+      - --context-length
+      - "32768"
+"""
+LLM_D = """
+modelArtifacts:
+  uri: "hf://Qwen/Qwen3-32B"
+  name: "Qwen/Qwen3-32B"
+decode:
+  create: true
+  parallelism:
+    tensor: 4
+  containers:
+  - name: "vllm"
+    modelCommand: vllmServe
+    args: ["--max-model-len", "32768", "--gpu-memory-utilization=0.9"]
+prefill:
+  create: {prefill}
+"""
+DYNAMO = """
+apiVersion: nvidia.com/v1alpha1
+kind: DynamoGraphDeployment
+spec:
+  services:
+    Worker:
+      extraPodSpec:
+        mainContainer:
+          command: ["python3", "-m", "dynamo.vllm"]
+          args: ["--model", "Qwen/Qwen3-32B", "--tensor-parallel-size", "4", "--max-model-len", "32768"]
+"""
+KSERVE = """
+kind: InferenceService
+spec:
+  predictor:
+    model:
+      modelFormat: {name: huggingface}
+      args: ["--model_id=Qwen/Qwen3-32B", "--tensor-parallel-size=4", "--max-model-len=32768"]
+"""
+
+
+@pytest.mark.parametrize("text", [POD, COMPOSE, LLM_D.format(prefill="false"), DYNAMO, KSERVE])
+def test_servers_of_releases_and_services_are_read(text: str) -> None:
+    """A pod, a service of compose, a release of llm-d, a graph of Dynamo, a service of KServe."""
+    found = server_of(read_texts({"server.yaml": text}), model=None, gpu="h100-sxm")
+    assert isinstance(found, Server)
+    assert (found.model.name, found.layout.label, found.longest) == ("qwen3-32b", "tp4", 32_768)
+
+
+def test_a_release_of_two_pools_is_no_whole_server() -> None:
+    """A pool for prompts beside the one that decodes: what it serves is not what one of them does."""
+    found = server_of(read_texts({"v.yaml": LLM_D.format(prefill="true")}), model=None, gpu="h100-sxm")
+    assert isinstance(found, Unknown)
+    assert any("pool of two" in missing for missing in found.missing)
