@@ -22,7 +22,7 @@ from planner.audit.launch import (
     launch_of_page,
     machine_settings,
 )
-from planner.audit.manifests import script_of
+from planner.audit.manifests import machines_of, script_of
 from planner.audit.words import FAMILIES, MACHINE_WORDS, UNKNOWN, Family, family_named, family_of_package
 from planner.engines.accelerate import ARGUMENTS
 from planner.engines.program import FILE as PROGRAM_FILE
@@ -275,8 +275,19 @@ def _of_configuration(
     started = script_of(settings) if kind == "yaml" else ""
     launch, _ = launch_of(started, given, {}) if started else (None, None)
     if launch is not None and launch.family.name != FAMILIES[-1].name:
-        machine = [setting for setting in settings if meaning(setting, MACHINE_WORDS) is not None]
-        settings = [*launch.settings, *machine]
+        machine = [
+            *machines_of(settings),
+            *(setting for setting in settings if meaning(setting, MACHINE_WORDS) is not None),
+        ]
+        counted = {meaning(setting, MACHINE_WORDS) for setting in machine}
+        settings = [
+            *(
+                setting
+                for setting in launch.settings
+                if setting.value != NOT_KNOWN or meaning(setting, MACHINE_WORDS) not in counted
+            ),
+            *machine,
+        ]
         facts = job_facts_of(settings, launch.family, path)
         if "said.nodes" not in facts.by_field:
             facts.unknown.add("said.nodes")  # the controller's number of pods
