@@ -27,14 +27,14 @@ from planner.audit.words import FAMILIES, MACHINE_WORDS, UNKNOWN, Family, family
 from planner.engines.accelerate import ARGUMENTS
 from planner.engines.program import FILE as PROGRAM_FILE
 from planner.formats.kinds import Kind, kind_of
-from planner.formats.logs import Measured, is_log, is_named_log, measured_of
+from planner.formats.logs import Measured, is_log, is_named_log, lines_like_steps, measured_of
 from planner.formats.python_config import Recipe, models_named, recipes_of
 from planner.formats.settings import NOT_KNOWN, Setting, with_defaults
 from planner.formats.shell import Script
 from planner.formats.step_lines import COLOUR, known_engines
 from planner.formats.structured import json_settings, toml_settings, yaml_settings
 from topology.base.decode import json_value, read_text
-from topology.base.errors import InputError
+from topology.base.errors import InputError, shortened
 from topology.base.units import MIB
 from topology.hardware.device_names import gpus_in_text
 
@@ -123,7 +123,7 @@ def read_texts(files: Mapping[str, str], given: Mapping[str, str] | None = None)
         if Path(name).name not in sourced
     ]
     readings = readings or [_read(name, text, given or {}, {}) for name, text in texts.items()]
-    _require_step(readings)
+    _require_step(readings, texts)
     whole = _together(readings)
     _mentions(whole, [*texts, *texts.values()])
     for name, text in texts.items():
@@ -132,8 +132,8 @@ def read_texts(files: Mapping[str, str], given: Mapping[str, str] | None = None)
     return whole
 
 
-def _require_step(readings: Sequence[Reading]) -> None:
-    """Say which logs show no step; refuse them where they are all that there is.
+def _require_step(readings: Sequence[Reading], texts: Mapping[str, str]) -> None:
+    """Say which logs show no step, and what of them looks like one; refuse them where they are all there is.
 
     Raises:
         InputError: Nothing is read but logs, and nothing of them was recognised.
@@ -148,17 +148,32 @@ def _require_step(readings: Sequence[Reading]) -> None:
     ]
     if len(blank) == len(readings):
         names = ", ".join(Path(path).name for reading in blank for path in reading.kinds)
+        likely = [line for reading in blank for path in reading.kinds for line in _likely(texts, path)]
         raise InputError(
             f"no line of a step was recognised in {names}",
-            f"known forms are those of {known_engines()}",
-            "name the log of the rank that prints steps, or the launch file of the job",
+            f"{likely[0] if likely else 'none looks like one'}; known forms are those of {known_engines()}",
+            "name the launch file of the job: what it predicts stands beside that line"
+            if likely
+            else "name the log of the rank that prints steps, or the launch file of the job",
         )
     for reading in silent:
         if not reading.measured_anything:
-            path = Path(next(iter(reading.kinds))).name
+            path = next(iter(reading.kinds))
+            shown = "".join(f"{line}; " for line in _likely(texts, path))
             reading.doubts.append(
-                f"{path}: no line of a step was recognised; known forms are those of {known_engines()}"
+                f"{Path(path).name}: no line of a step was recognised; {shown}"
+                f"known forms are those of {known_engines()}"
             )
+
+
+def _likely(texts: Mapping[str, str], path: str) -> list[str]:
+    """What of a log looks like lines of steps, in words; nothing where no line does."""
+    lines = lines_like_steps(texts.get(path, ""))
+    if not lines:
+        return []
+    number, line = lines[len(lines) // 2]
+    more = f" and {len(lines) - 1} more look" if len(lines) > 1 else " looks"
+    return [f"line {number}{more} like one: {shortened(line)}"]
 
 
 def _mentions(whole: Reading, texts: Sequence[str]) -> None:
@@ -189,7 +204,7 @@ def _text(path: str) -> str:
 
 def _cleaned(path: str, raw: str) -> str:
     """A text without characters that mean something to us."""
-    text = COLOUR.sub("", raw.replace("\x00", "").replace("\r\n", "\n"))
+    text = COLOUR.sub("", raw.replace("\x00", "").replace("\r\n", "\n").replace("\r", "\n"))
     if len(text) > MOST_CONFIG_CHARACTERS and not is_named_log(path) and not is_log(text):
         cause = f"it has {len(text):,} characters and is no log"
         raise InputError(
