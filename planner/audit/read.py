@@ -84,6 +84,8 @@ class Reading:
     """What words say, before anything follows from it."""
     slow_variables: dict[str, Setting] = field(default_factory=dict)
     """Variables of the environment that slow a job down, as the last line that sets each has it."""
+    commanded: bool = False
+    """Whether the settings of the first file are flags of a command that it starts, as a manifest's are."""
     presumed: Mapping[str, str] = field(default_factory=dict)
     """Counts that no file states and that are taken for granted, each with why (`planner.audit.presumed`)."""
 
@@ -306,7 +308,9 @@ def _of_configuration(
         facts = job_facts_of(settings, launch.family, path)
         if "said.nodes" not in facts.by_field:
             facts.unknown.add("said.nodes")  # the controller's number of pods
-        return Reading(facts, launch.family, {path: kind}, None, doubts, settings=tuple(settings))
+        return Reading(
+            facts, launch.family, {path: kind}, None, doubts, settings=tuple(settings), commanded=True
+        )
     family = package or family_of(settings) or _by_name(settings)
     facts = job_facts_of(settings, family, path)
     named = models_named(text) if kind == "python" else set()
@@ -522,7 +526,7 @@ def _together(readings: list[Reading]) -> Reading:
     named.sort(key=lambda reading: reading.family.launches)
     telling = next((reading for reading in (*named, *order) if reading.facts.by_field), None)
     telling = named[0] if named and (telling is None or telling not in named) else telling or first
-    whole = Reading(JobFacts(), telling.family)
+    whole = Reading(JobFacts(), telling.family, commanded=first.commanded)
     for reading in order:
         for name, fact in reading.facts.by_field.items():
             known = whole.facts.by_field.setdefault(name, fact)
