@@ -23,6 +23,7 @@ from planner.audit.launch import (
     machine_settings,
 )
 from planner.audit.manifests import machines_of, script_of
+from planner.audit.no_job import refuse_no_job
 from planner.audit.words import FAMILIES, MACHINE_WORDS, UNKNOWN, Family, family_named, family_of_package
 from planner.engines.accelerate import ARGUMENTS
 from planner.engines.program import FILE as PROGRAM_FILE
@@ -117,6 +118,8 @@ def read_texts(files: Mapping[str, str], given: Mapping[str, str] | None = None)
     """
     _require_few(tuple(files))
     texts = {name: _cleaned(name, text) for name, text in files.items()}
+    for name, text in texts.items() if len(texts) == 1 else ():
+        refuse_no_job(name.partition("::")[0], text)
     beside = {Path(name).name: text for name, text in texts.items()}
     sourced = _sourced(texts)
     readings = [
