@@ -44,6 +44,8 @@ def spelled_change(reading: Reading, fields: tuple[tuple[str, Any], ...]) -> tup
         return ()
     if not reading.family.engine and any(name in _OWN_VALUES for name, _ in fields):
         return ()  # what such a tool calls the value is not known
+    if not reading.family.engine and "pp" in dict(fields) and "layout.pp" not in _worded(reading):
+        return ()  # how it is told of a pipeline at all is not known
     words = [word for name, value in fields for word in _words(reading, name, value)]
     names = {word.lstrip("-").partition(" ")[0] for word in words}
     if reading.family.recipes and not names <= {fact.word for fact in reading.facts.by_field.values()}:
@@ -51,6 +53,11 @@ def spelled_change(reading: Reading, fields: tuple[tuple[str, Any], ...]) -> tup
     if not all(_NAME.fullmatch(word.lstrip("-").partition(" ")[0]) for word in words):
         return ()
     return tuple(_styled(reading, word) for word in words)
+
+
+def _worded(reading: Reading) -> frozenset[str]:
+    """Fields that words of the files state."""
+    return frozenset(name for name, fact in reading.facts.by_field.items() if fact.word)
 
 
 def spelled_words(reading: Reading, words: Mapping[str, Any], gone: tuple[str, ...]) -> tuple[str, ...]:
@@ -64,7 +71,11 @@ def spelled_words(reading: Reading, words: Mapping[str, Any], gone: tuple[str, .
         return ()
     words = {word: value for word, value in words.items() if word not in lacking}
     taken = words_of_age(reading, known)
-    words = {word: value for word, value in words.items() if word in taken}  # what is left is judged anew
+    words = {  # what is left is judged anew
+        word: value
+        for word, value in words.items()
+        if word in taken and not _of_other_file(reading, word) and not _is_untypable(reading, value)
+    }
     by_path = {".".join(setting.path): setting.name for setting in reading.settings}
     by_last_part = {path.rpartition(".")[2]: name for path, name in by_path.items()}
     prefix = next(
@@ -103,6 +114,24 @@ def words_of_age(reading: Reading, known: Mapping[str, Word]) -> frozenset[str]:
 def _plain_name(word: str) -> str:
     """A flag in one spelling."""
     return snake_case(word.lstrip("-"))
+
+
+def _of_other_file(reading: Reading, word: str) -> bool:
+    """Whether a word stands in a table that is a file of a plan's folder, of which these files have nothing.
+
+    DeepSpeed and Accelerate are told by a configuration, and the user's program by itself: how, nobody says.
+    """
+    table = word.partition(".")[0]
+    return table in _TABLES_OF_PLANS and not any(setting.path[0] == table for setting in reading.settings)
+
+
+_TABLES_OF_PLANS = ("program", "trainer")
+
+
+def _is_untypable(reading: Reading, value: Any) -> bool:
+    """Whether a value is a list of lists behind a flag, which no command line takes."""
+    nested = isinstance(value, list | tuple) and any(isinstance(part, list | tuple) for part in value)
+    return nested and _kind_of_file(reading) in ("shell", "page", "log")
 
 
 def _of_release(name: str, value: str) -> str:

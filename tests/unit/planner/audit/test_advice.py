@@ -134,6 +134,41 @@ def test_an_old_release_is_told_no_later_word(age: str) -> None:
         assert_delivered(audit({"run.sh": edited(OLD[age], change)}), change)
 
 
+DEEPSPEED = (
+    '{"zero_optimization": {"stage": 2}, "bf16": {"enabled": true}, "train_micro_batch_size_per_gpu": 4}'
+)
+ACCELERATE = """compute_environment: LOCAL_MACHINE
+distributed_type: MULTI_GPU
+mixed_precision: bf16
+num_machines: 2
+num_processes: 16
+"""
+
+
+@pytest.mark.parametrize(("name", "text"), [("ds.json", DEEPSPEED), ("accelerate.yml", ACCELERATE)])
+def test_a_launchers_file_is_told_no_word_of_the_users_program(name: str, text: str) -> None:
+    """Neither DeepSpeed's configuration nor Accelerate's has tables of a program or of a trainer."""
+    flags = Flags(gpu="h100-sxm", gpus="16", model="llama-3.1-8b", sequence_length="4096")
+    found = audit({name: text}, flags)
+    assert found.predicted is not None
+    words = [word for change in followed(found) for word in (*change.set, *change.remove)]
+    assert not [word for word in words if word.startswith(("program.", "trainer."))]
+
+
+def test_no_list_of_lists_stands_behind_a_flag() -> None:
+    """Stages by names of modules are data of a file: no command line of torchtitan takes them."""
+    text = (
+        "torchrun --nproc_per_node 8 --nnodes 4 -m torchtitan.train --model.name llama3 --model.flavor 8B "
+        "--training.local_batch_size 2 --training.seq_len 8192 --parallelism.data_parallel_shard_degree -1 "
+        "--activation_checkpoint.mode full\n"
+    )
+    found = audit({"run.sh": text})
+    assert list(followed(found))
+    for change in followed(found):
+        assert not [word for word in change.set if "[" in word], change
+        assert_delivered(audit({"run.sh": edited(text, change)}), change)
+
+
 def test_engines_parser_takes_every_change_of_a_megatron_script() -> None:
     """Its own parser and validate_args, of every script with each of its changes."""
     python = interpreter("megatron")
