@@ -1,7 +1,7 @@
 """Changes as their readers would write them: applied to the words of a file, which are then judged again.
 
-What this reader itself calls illegal afterwards is no advice. An export that stands in the way goes with the
-words that it forbids.
+What this reader itself calls illegal afterwards is no advice, and what a change is said to gain is what the
+files then take. An export that stands in the way goes with the words that it forbids.
 """
 
 from __future__ import annotations
@@ -13,12 +13,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from planner.audit.changes import Change
+from costmodel.kernels.tables import Calibration
+from planner.audit.changes import Change, Running, delivered, running_of
 from planner.audit.conclusions import conclude
+from planner.audit.contract_reading import add_chunks
 from planner.audit.facts import JobFacts, job_facts_of
 from planner.audit.findings import QUEUES, findings_of
 from planner.audit.job import audited_job
-from planner.audit.legal import is_illegal
+from planner.audit.legal import stops
 from planner.audit.read import Reading
 from planner.formats.settings import Setting, snake_case
 from planner.questions.flags import Flags
@@ -29,23 +31,33 @@ _FIELD = re.compile(r"([^-\s=:][^\s=:]*)\s*(?:=|:\s)\s*(.*)", re.DOTALL)
 """A field and its value, as TOML, YAML and overrides write them."""
 
 
-def legal_changes(reading: Reading, changes: tuple[Change, ...], flags: Flags) -> Iterator[Change]:
-    """Changes of files after which they are legal, with what else has to go for that.
+def legal_changes(
+    reading: Reading, now: Running, changes: tuple[Change, ...], flags: Flags, cal: Calibration
+) -> Iterator[Change]:
+    """Changes of files after which they are legal, with what else has to go for that, and what they deliver.
 
     Args:
         reading: The files.
-        changes: What is proposed.
+        now: The job as they have it.
+        changes: What is proposed, the most useful first.
         flags: What holds beside the files.
+        cal: Kernel and collective tables.
     """
     for change in changes:
+        if not (change.set or change.remove):
+            yield change
+            continue
         if any(not _has_word(reading, word) for word in change.remove):
             continue  # nobody can take away what is not there
-        if not (change.set or change.remove) or _is_legal(applied(reading, change), flags):
-            yield change
-        elif QUEUES in reading.variables:
-            without = replace(change, remove=(*change.remove, QUEUES))
-            if _is_legal(applied(reading, without), flags):
-                yield without
+        ways = [change]
+        if QUEUES in reading.variables:
+            ways.append(replace(change, remove=(*change.remove, QUEUES)))
+        for way in ways:
+            after = _running(applied(reading, way), flags, cal)
+            kept = None if after is None else delivered(now, way, after)
+            if after is not None:
+                yield from [kept] if kept is not None else ()
+                break
 
 
 def applied(reading: Reading, change: Change) -> Reading:
@@ -69,14 +81,15 @@ def applied(reading: Reading, change: Change) -> Reading:
     )  # fmt: skip
 
 
-def _is_legal(reading: Reading, flags: Flags) -> bool:
-    """Whether the engine starts what files say."""
+def _running(reading: Reading, flags: Flags, cal: Calibration) -> Running | None:
+    """The job as files have it; None where its engine does not start it or nothing prices it."""
     try:
+        add_chunks(reading)
         job = audited_job(reading, flags)
         cluster = build(job.request.cluster) if job.request else None
-        return not is_illegal(findings_of(reading, job, cluster))
+        return None if stops(findings_of(reading, job, cluster)) else running_of(reading, job, cal)
     except InputError:
-        return False
+        return None
 
 
 def _has_word(reading: Reading, word: str) -> bool:

@@ -220,7 +220,8 @@ def audited(reading: Reading, flags: Flags, cal: Calibration, asked: Flags | Non
     refuted = peak is not None or (residual is not None and residual.refutes)
     refuted |= any(finding.rule == OTHER_WORK for finding in findings)
     proposed = changes_of(reading, now, best, runs=runs) if now and not refuted else ()
-    changes = tuple(legal_changes(reading, proposed, flags))
+    legal = () if now is None else legal_changes(reading, now, proposed, flags, cal)
+    changes = tuple(sorted(legal, key=lambda change: (not change.whole, -change.seconds_gained)))
     memory = memory_verdict(
         log,
         job,

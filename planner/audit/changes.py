@@ -201,6 +201,36 @@ def _change(
     )
 
 
+def delivered(now: Running, change: Change, after: Running) -> Change | None:
+    """A change with what its words deliver once they stand in the files; None where that is no use.
+
+    The whole way to the best plan is that only where its words lead there.
+
+    Args:
+        now: The job as its files have it.
+        change: What is proposed, with what was promised of it.
+        after: The job as its files have it with these words.
+    """
+    if after.layout.num_gpus != now.layout.num_gpus:
+        return None
+    step_s, peak = after.estimate.step_time_s, after.estimate.peak_memory_bytes
+    kept = _change(now, (), change.fields, step_s, peak)
+    leads = abs(step_s / change.step_time_s - 1) <= PROMISE_TOLERANCE
+    leads &= abs(peak / change.peak_memory_bytes - 1) <= PROMISE_TOLERANCE
+    if change.whole and leads:
+        return change  # in the numbers of the best plan, which stand beside it
+    fits = fit_of(now.estimate.out_of_memory_chance) == "fits"
+    if kept.seconds_gained <= LEAST_GAIN * now.estimate.step_time_s and (
+        fits or kept.out_of_memory_chance >= now.estimate.out_of_memory_chance
+    ):
+        return None
+    return replace(kept, set=change.set, remove=change.remove)
+
+
+PROMISE_TOLERANCE = 0.01
+"""Share within which what words deliver is what was promised of them."""
+
+
 def _of_layout(
     reading: Reading, now: Running, problem: Problem, best: Plan | None, most: float
 ) -> Iterator[Change]:

@@ -328,7 +328,8 @@ def _model(reading: Reading, flags: Flags, notes: _Notes) -> ModelSpec | None:
         sized = _sized(facts, notes)
         return None if sized is None else model_as_built(reading, sized)
     name = _named(facts)
-    by_file = None if name or _names_model(facts) else model_of_names(reading.kinds)
+    recipe = str(facts.value("said.recipe") or "").replace("/", "-")  # llama3_1/8B_full
+    by_file = None if name or _names_model(facts) else model_of_names([f"{recipe}.", *reading.kinds])
     if by_file is not None:
         notes.assumed.append(
             f"the model is {by_file[0].name}, by the name of {by_file[1]}: --model gives another"

@@ -309,7 +309,7 @@ def settings_of_words(words: Sequence[Text], lines: Sequence[str] = ()) -> tuple
             flag, _, more = name.partition(" ")
             if more and not equals:  # one word of an array that holds a flag and its value
                 name, values = flag, [more.strip()]
-            while not equals and at < len(words) and not _is_option(words[at].text):
+            while not equals and at < len(words) and not _begins_setting(words[at].text, values, name):
                 if _takes_model(words[at].text, words[at + 1 :]):
                     break
                 values.append(words[at].text)
@@ -333,6 +333,12 @@ def _takes_model(text: str, rest: Sequence[Text]) -> bool:
     """Whether the word after this one is the model that a server is started with."""
     serves = text.rpartition("/")[2] in ("serve", "trtllm-serve") and bool(rest)
     return serves and rest[0].text not in ("serve", "disaggregated") and not rest[0].text.startswith("-")
+
+
+def _begins_setting(text: str, values: Sequence[str], name: str) -> bool:
+    """Whether a word begins another setting: a flag, or behind a value an override ``name=value``."""
+    override = bool(values) and bool(re.match(r"[a-z_]\w*=.", text)) and "=" not in values[0]
+    return _is_option(text) or override or (bool(values) and name == "-m")
 
 
 def _is_option(text: str) -> bool:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from planner.formats.settings import Setting
+from planner.formats.settings import Setting, whole_or_none
 
-_STARTS = ("command", "args", "arguments", "run", "entrypoint")
+_STARTS = ("command", "args", "arguments", "run", "entrypoint", "commands")
 """Keys whose text or list is a command, or the rest of one."""
 _RESTS = ("args", "arguments")
 """Those that go on what the key before them began; so does ``command`` after a service's ``entrypoint``."""
@@ -42,3 +43,49 @@ def script_of(settings: Sequence[Setting]) -> str:
         if _FLAG.search(command):
             text += "\n" * max(1 if text else 0, line - 1 - text.count("\n")) + command
     return text
+
+
+_OF_POD = re.compile(r"(?:limits|requests|requests_per_node)\.(?:nvidia|amd)\.com/gpu$")
+_REPLICAS = re.compile(r"(?:^|\.)\w*[rR]eplica_?[sS]pecs\.\w+\.replicas$")
+_PARALLEL = re.compile(r"(?:^|\.)(?:spec|jobs?)\S*\.parallelism$|^spec\.parallelism$")
+_WORKERS = re.compile(r"(?:^|\.)(?:num_?[nN]odes|nodes|leaderWorkerTemplate\.size)$")
+_DEVICES = re.compile(r"(?:^|\.)(?:resources\.gpu|accelerators)$")
+
+
+def machines_of(settings: Sequence[Setting]) -> Iterator[Setting]:
+    """Nodes and GPUs of each, as the controller of a manifest starts them.
+
+    Of a PyTorchJob or MPIJob the replicas of all kinds, of a Job or JobSet its parallel pods, of a TrainJob
+    or a task of SkyPilot or dstack its nodes; of each the GPUs that a pod or a node asks for.
+
+    >>> rows = {"spec.pytorchReplicaSpecs.Master.replicas": 1, "spec.pytorchReplicaSpecs.Worker.replicas": 3}
+    >>> [(s.name, s.value) for s in machines_of([Setting(name=n, value=v, line=1) for n, v in rows.items()])]
+    [('num_nodes', 4)]
+    """
+    pods = {count for setting in settings if _OF_POD.search(setting.name) and (count := _count(setting))}
+    if len(pods) == 1:
+        yield Setting(name="gpus_per_node", value=pods.pop(), line=_line_of(settings, _OF_POD))
+    for setting in settings:
+        if _DEVICES.search(setting.name) and (match := re.search(r":(\d{1,2})\b", str(setting.value))):
+            yield Setting(name="gpus_per_node", value=int(match.group(1)), line=setting.line)
+    replicas = [
+        count for setting in settings if _REPLICAS.search(setting.name) and (count := _count(setting))
+    ]
+    parallel = [
+        count for setting in settings if _PARALLEL.search(setting.name) and (count := _count(setting))
+    ]
+    workers = [count for setting in settings if _WORKERS.search(setting.name) and (count := _count(setting))]
+    nodes = sum(replicas) or math.prod(parallel) * bool(parallel) or (workers[0] if workers else 0)
+    pattern = _REPLICAS if replicas else _PARALLEL if parallel else _WORKERS
+    if nodes:
+        yield Setting(name="num_nodes", value=nodes, line=_line_of(settings, pattern))
+
+
+def _count(setting: Setting) -> int:
+    """A whole number above zero; else 0."""
+    return max(0, whole_or_none(setting.value) or 0)
+
+
+def _line_of(settings: Sequence[Setting], pattern: re.Pattern[str]) -> int:
+    """Where the first setting of a kind stands."""
+    return next(setting.line for setting in settings if pattern.search(setting.name))

@@ -77,6 +77,7 @@ def _with_gpus(reading: Reading, flags: Flags, priced: Priced) -> tuple[Reading,
     Where none do, the fewest beyond which more save next to nothing of what a GPU holds.
     """
     counts, peaks = tuple(_counts(reading.facts)), dict[int, float]()
+    why, gpus = "", counts[0]
     for gpus in counts:
         asked = replace(flags, gpus=str(gpus))
         try:
@@ -86,20 +87,20 @@ def _with_gpus(reading: Reading, flags: Flags, priced: Priced) -> tuple[Reading,
         if estimate is not None:
             peaks[gpus] = estimate.peak_memory_bytes
             if fit_of(estimate.out_of_memory_chance) == "fits":
-                why = f"{gpus:,} are taken, the fewest, doubled, that surely hold it"
-                return _with_count(reading, flags, gpus, why)
-    least = min(peaks.values(), default=0.0)
-    gpus = next((gpus for gpus, peak in peaks.items() if peak <= LEVEL * least), counts[0])
-    return _with_count(reading, flags, gpus, f"{gpus:,} are taken, with which it needs least of each")
+                why = "the fewest, doubled, that surely hold it"
+                break
+    if not why:
+        least = min(peaks.values(), default=0.0)
+        gpus = next((gpus for gpus, peak in peaks.items() if peak <= LEVEL * least), counts[0])
+        why = "with which it needs least of each"
+    if reading.facts.count("said.nodes"):
+        why = f"{USUAL_GPUS_PER_NODE} a node, as most machines have them"
+    why = f"no file counts the GPUs: {gpus:,} are taken, {why}"
+    return _presumed(reading, GPUS, why), replace(flags, gpus=str(gpus))
 
 
 LEVEL = 1.1
 """Peak over the least, up to which more GPUs save next to nothing of it."""
-
-
-def _with_count(reading: Reading, flags: Flags, gpus: int, why: str) -> tuple[Reading, Flags]:
-    """Files with a number of GPUs that was taken for them."""
-    return _presumed(reading, GPUS, f"no file counts the GPUs: {why}"), replace(flags, gpus=str(gpus))
 
 
 def _presumed(reading: Reading, name: str, why: str) -> Reading:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from costmodel.parallel.divisions import RANKS
+from costmodel.parallel.divisions import BATCH, RANKS
 from planner.audit.facts import JobFacts
 from planner.audit.words import Family
 from planner.formats.settings import whole_or_none
@@ -192,6 +192,7 @@ def _dp_of_world(facts: JobFacts, family: Family, world: int, others: int) -> No
 
 def world(facts: JobFacts, family: Family) -> None:
     """GPUs of a job whose degrees are all stated."""
+    _world_of_mesh(facts, family)
     dp = facts.count("layout.dp")
     split = [facts.count(f"layout.{name}") or 1 for name in ("tp", "pp", "cp")]
     others = split[0] * split[1] * split[2]
@@ -216,6 +217,19 @@ def world(facts: JobFacts, family: Family) -> None:
         )
 
 
+def _world_of_mesh(facts: JobFacts, family: Family) -> None:
+    """GPUs of a mesh of MaxText whose axes over data, within a slice and over slices, are all stated.
+
+    In its configs/base.yml ``dcn_data_parallelism`` and ``ici_fsdp_parallelism`` are -1, all others 1.
+    """
+    axes = [facts.count(f"said.{name}") for name in ("dp_shard", "dp_replicate")]
+    if family.name == "MaxText" and axes[0] and axes[1] and facts.value("said.dp_shard_of_slices") != -1:
+        over = facts.count("said.dp_shard_of_slices") or 1
+        split = [facts.count(f"layout.{name}") or 1 for name in ("tp", "pp", "cp", "ep")]
+        gpus = axes[0] * axes[1] * over * split[0] * split[1] * split[2] * split[3]
+        facts.put("cluster.num_gpus", gpus, "derived", "the product of its mesh", like="said.dp_shard")
+
+
 def global_batch_of(facts: JobFacts, family: Family) -> None:
     """The global batch, from the samples of a replica."""
     dp, minibatch = facts.count("layout.dp"), whole_or_none(facts.value("said.replica_batch"))
@@ -227,6 +241,10 @@ def global_batch_of(facts: JobFacts, family: Family) -> None:
             f"{minibatch} samples a replica, dp {dp}",
             like="said.replica_batch",
         )
+    batch = facts.count("job.global_batch_size")
+    if family.name == "levanter" and dp and batch and not BATCH.rest(batch, dp, 1):
+        source = f"{batch} sequences over dp {dp}, as per_device_parallelism -1 has it"
+        facts.put("layout.microbatch_size", batch // dp, "derived", source, like="job.global_batch_size")
     size, steps = facts.count("layout.microbatch_size"), whole_or_none(facts.value("said.accumulation"))
     if dp and size and steps and steps > 0:
         facts.put(

@@ -22,19 +22,20 @@ from planner.audit.launch import (
     launch_of_page,
     machine_settings,
 )
-from planner.audit.manifests import script_of
+from planner.audit.manifests import machines_of, script_of
+from planner.audit.no_job import refuse_no_job
 from planner.audit.words import FAMILIES, MACHINE_WORDS, UNKNOWN, Family, family_named, family_of_package
 from planner.engines.accelerate import ARGUMENTS
 from planner.engines.program import FILE as PROGRAM_FILE
 from planner.formats.kinds import Kind, kind_of
-from planner.formats.logs import Measured, is_log, is_named_log, measured_of
+from planner.formats.logs import Measured, is_log, is_named_log, lines_like_steps, measured_of
 from planner.formats.python_config import Recipe, models_named, recipes_of
 from planner.formats.settings import NOT_KNOWN, Setting, truth_of, with_defaults
 from planner.formats.shell import Script
 from planner.formats.step_lines import COLOUR, known_engines
 from planner.formats.structured import json_settings, toml_settings, yaml_settings
 from topology.base.decode import json_value, read_text
-from topology.base.errors import InputError
+from topology.base.errors import InputError, shortened
 from topology.base.units import MIB
 from topology.hardware.device_names import gpus_in_text
 
@@ -100,6 +101,8 @@ class Reading:
     """What words say, before anything follows from it."""
     slow_variables: dict[str, Setting] = field(default_factory=dict)
     """Variables of the environment that slow a job down, as the last line that sets each has it."""
+    commanded: bool = False
+    """Whether the settings of the first file are flags of a command that it starts, as a manifest's are."""
     presumed: Mapping[str, str] = field(default_factory=dict)
     """Counts that no file states and that are taken for granted, each with why (`planner.audit.presumed`)."""
 
@@ -131,6 +134,8 @@ def read_texts(files: Mapping[str, str], given: Mapping[str, str] | None = None)
     """
     _require_few(tuple(files))
     texts = {name: _cleaned(name, text) for name, text in files.items()}
+    for name, text in texts.items() if len(texts) == 1 else ():
+        refuse_no_job(name.partition("::")[0], text)
     beside = {Path(name).name: text for name, text in texts.items()}
     sourced = _sourced(texts)
     readings = [
@@ -139,7 +144,7 @@ def read_texts(files: Mapping[str, str], given: Mapping[str, str] | None = None)
         if Path(name).name not in sourced
     ]
     readings = readings or [_read(name, text, given or {}, {}) for name, text in texts.items()]
-    _require_step(readings)
+    _require_step(readings, texts)
     whole = _together(readings)
     _mentions(whole, [*texts, *texts.values()])
     for name, text in texts.items():
@@ -148,8 +153,8 @@ def read_texts(files: Mapping[str, str], given: Mapping[str, str] | None = None)
     return whole
 
 
-def _require_step(readings: Sequence[Reading]) -> None:
-    """Say which logs show no step; refuse them where they are all that there is.
+def _require_step(readings: Sequence[Reading], texts: Mapping[str, str]) -> None:
+    """Say which logs show no step, and what of them looks like one; refuse them where they are all there is.
 
     Raises:
         InputError: Nothing is read but logs, and nothing of them was recognised.
@@ -164,17 +169,32 @@ def _require_step(readings: Sequence[Reading]) -> None:
     ]
     if len(blank) == len(readings):
         names = ", ".join(Path(path).name for reading in blank for path in reading.kinds)
+        likely = [line for reading in blank for path in reading.kinds for line in _likely(texts, path)]
         raise InputError(
             f"no line of a step was recognised in {names}",
-            f"known forms are those of {known_engines()}",
-            "name the log of the rank that prints steps, or the launch file of the job",
+            f"{likely[0] if likely else 'none looks like one'}; known forms are those of {known_engines()}",
+            "name the launch file of the job: what it predicts stands beside that line"
+            if likely
+            else "name the log of the rank that prints steps, or the launch file of the job",
         )
     for reading in silent:
         if not reading.measured_anything:
-            path = Path(next(iter(reading.kinds))).name
+            path = next(iter(reading.kinds))
+            shown = "".join(f"{line}; " for line in _likely(texts, path))
             reading.doubts.append(
-                f"{path}: no line of a step was recognised; known forms are those of {known_engines()}"
+                f"{Path(path).name}: no line of a step was recognised; {shown}"
+                f"known forms are those of {known_engines()}"
             )
+
+
+def _likely(texts: Mapping[str, str], path: str) -> list[str]:
+    """What of a log looks like lines of steps, in words; nothing where no line does."""
+    lines = lines_like_steps(texts.get(path, ""))
+    if not lines:
+        return []
+    number, line = lines[len(lines) // 2]
+    more = f" and {len(lines) - 1} more look" if len(lines) > 1 else " looks"
+    return [f"line {number}{more} like one: {shortened(line)}"]
 
 
 def _mentions(whole: Reading, texts: Sequence[str]) -> None:
@@ -212,7 +232,7 @@ def _text(path: str) -> str:
 
 def _cleaned(path: str, raw: str) -> str:
     """A text without characters that mean something to us."""
-    text = COLOUR.sub("", raw.replace("\x00", "").replace("\r\n", "\n"))
+    text = COLOUR.sub("", raw.replace("\x00", "").replace("\r\n", "\n").replace("\r", "\n"))
     if len(text) > MOST_CONFIG_CHARACTERS and not is_named_log(path) and not is_log(text):
         cause = f"it has {len(text):,} characters and is no log"
         raise InputError(
@@ -298,15 +318,32 @@ def _of_configuration(
     started = script_of(settings) if kind == "yaml" else ""
     launch, _ = launch_of(started, given, {}) if started else (None, None)
     if launch is not None and launch.family.name != FAMILIES[-1].name:
-        machine = [setting for setting in settings if meaning(setting, MACHINE_WORDS) is not None]
-        told = [setting for setting in settings if launch.family.serves and _is_told_apart(setting)]
-        every, settings = settings, [*launch.settings, *told, *machine]
+        machine = [
+            *machines_of(settings),
+            *(setting for setting in settings if meaning(setting, MACHINE_WORDS) is not None),
+        ]
+        counted = {meaning(setting, MACHINE_WORDS) for setting in machine}
+        pools = [setting for setting in settings if launch.family.serves and _is_told_apart(setting)]
+        every, settings = (
+            settings,
+            [
+                *(
+                    setting
+                    for setting in launch.settings
+                    if setting.value != NOT_KNOWN or meaning(setting, MACHINE_WORDS) not in counted
+                ),
+                *pools,
+                *machine,
+            ],
+        )
         facts = job_facts_of(settings, launch.family, path)
         if launch.family.serves and (pool := _prompt_pool(every)):
             facts.put("said.role", "prefill", "stated", f"{pool.name} {pool.value} (line {pool.line})")
         if "said.nodes" not in facts.by_field:
             facts.unknown.add("said.nodes")  # the controller's number of pods
-        return Reading(facts, launch.family, {path: kind}, None, doubts, settings=tuple(settings))
+        return Reading(
+            facts, launch.family, {path: kind}, None, doubts, settings=tuple(settings), commanded=True
+        )
     family = package or family_of(settings) or _by_name(settings)
     facts = job_facts_of(settings, family, path)
     named = models_named(text) if kind == "python" else set()
@@ -559,7 +596,7 @@ def _together(readings: list[Reading]) -> Reading:
     named.sort(key=lambda reading: reading.family.launches)
     telling = next((reading for reading in (*named, *order) if reading.facts.by_field), None)
     telling = named[0] if named and (telling is None or telling not in named) else telling or first
-    whole = Reading(JobFacts(), telling.family)
+    whole = Reading(JobFacts(), telling.family, commanded=first.commanded)
     for reading in order:
         for name, fact in reading.facts.by_field.items():
             known = whole.facts.by_field.setdefault(name, fact)

@@ -12,12 +12,14 @@ from planner.audit.read import Reading
 from planner.audit.words import PREFERENCE
 from planner.formats.settings import Setting
 
+SUPERVISED = "sft"
+"""Table of recipes whose steps are training alone, of engines that else generate: NeMo-RL's run_sft.py."""
 _OFF = ("", "none", "null", "false", "no", "0")
 
 
 def more_than_training(reading: Reading) -> str:
     """What of a job is no training, in words; empty where nothing is."""
-    if reading.family.generates:
+    if reading.family.generates and not any(setting.path[0] == SUPERVISED for setting in reading.settings):
         return f"{reading.family.name} generates and scores answers beside it, as its recipes have it"
     named = next(_words(reading.settings), None)
     if named is None:

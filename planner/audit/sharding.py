@@ -129,6 +129,7 @@ def _fsdp(facts: JobFacts, family: Family) -> None:
     strategy = str(facts.value("said.strategy") or "").lower().rpartition(".")[2]
     if "fsdp" in strategy or strategy.startswith("ddp"):
         facts.take("layout.zero_stage", 3 if "fsdp" in strategy else 0, "said.strategy")
+    _stage_of_launcher(facts)
     named = _STAGE_IN_NAME.search(str(facts.value("said.deepspeed") or "").rpartition("/")[2])
     if named and "layout.zero_stage" not in facts.by_field:
         facts.put(
@@ -143,6 +144,24 @@ def _fsdp(facts: JobFacts, family: Family) -> None:
             _offload_of_name(facts, int(named.group(1)))
         if name.lower().endswith((".json", ".yaml", ".yml")):
             facts.notes.append(f"the ZeRO stage is read from the name of {name}: name that file too")
+
+
+def _stage_of_launcher(facts: JobFacts) -> None:
+    """The stage that the name of a file for `accelerate launch` tells, where that file was not given.
+
+    So are those called that TRL and open-r1 ship: zero2.yaml, zero3.yaml, fsdp.yaml, fsdp2.yaml, ddp.yaml,
+    multi_gpu.yaml.
+    """
+    path = str(facts.value("said.launcher_config") or "")
+    stem = path.rpartition("/")[2].rpartition(".")[0].lower()
+    stage = _STAGE_IN_NAME.search(stem)
+    words = set(re.split(r"[-_.]", stem))
+    degree = int(stage.group(1)) if stage else 3 if words & {"fsdp", "fsdp1", "fsdp2"} else None
+    degree = 0 if degree is None and (words & {"ddp"} or stem == "multi_gpu") else degree
+    if degree is not None and "layout.zero_stage" not in facts.by_field:
+        source = f"by the name of {path}"
+        facts.put("layout.zero_stage", degree, "derived", source, like="said.launcher_config")
+        facts.notes.append(f"what is sharded is read from the name of {path}: name that file too")
 
 
 def _offload_of_name(facts: JobFacts, stage: int) -> None:

@@ -8,8 +8,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from planner.audit.read import Reading
+from planner.audit.words import AGES
 from planner.engines.contracts import CONTRACTS
 from planner.engines.quoting import shell
+from planner.engines.setting import Word
+from planner.engines.torchtitan.contract import MODES_OF_POLICIES
 from planner.formats.settings import snake_case
 
 WITHOUT = "without "
@@ -19,6 +22,8 @@ _NAME = re.compile(r"[A-Za-z_][\w.\-\[\]]*")
 _HF = ("Axolotl", "Accelerate", "LLaMA-Factory", "HF Trainer")
 
 
+_OWN_VALUES = ("schedule", "virtual_stages")
+"""Fields whose values every engine has names of its own for."""
 _TRAINERS = ("HF Trainer", "LLaMA-Factory", "Axolotl", "ms-swift")
 """Programs whose sharding their launcher is told, of whichever engine that is."""
 
@@ -37,6 +42,10 @@ def spelled_change(reading: Reading, fields: tuple[tuple[str, Any], ...]) -> tup
     batch = reading.facts.stated("job.global_batch_size")
     if not batch and {"dp", "microbatch_size"} & {name for name, _ in fields}:
         return ()
+    if not reading.family.engine and any(name in _OWN_VALUES for name, _ in fields):
+        return ()  # what such a tool calls the value is not known
+    if not reading.family.engine and "pp" in dict(fields) and "layout.pp" not in _worded(reading):
+        return ()  # how it is told of a pipeline at all is not known
     words = [word for name, value in fields for word in _words(reading, name, value)]
     names = {word.lstrip("-").partition(" ")[0] for word in words}
     if reading.family.recipes and not names <= {fact.word for fact in reading.facts.by_field.values()}:
@@ -44,6 +53,11 @@ def spelled_change(reading: Reading, fields: tuple[tuple[str, Any], ...]) -> tup
     if not all(_NAME.fullmatch(word.lstrip("-").partition(" ")[0]) for word in words):
         return ()
     return tuple(_styled(reading, word) for word in words)
+
+
+def _worded(reading: Reading) -> frozenset[str]:
+    """Fields that words of the files state."""
+    return frozenset(name for name, fact in reading.facts.by_field.items() if fact.word)
 
 
 def spelled_words(reading: Reading, words: Mapping[str, Any], gone: tuple[str, ...]) -> tuple[str, ...]:
@@ -56,6 +70,12 @@ def spelled_words(reading: Reading, words: Mapping[str, Any], gone: tuple[str, .
     if any(not _is_default(known[word].default, words[word]) for word in lacking):
         return ()
     words = {word: value for word, value in words.items() if word not in lacking}
+    taken = words_of_age(reading, known)
+    words = {  # what is left is judged anew
+        word: value
+        for word, value in words.items()
+        if word in taken and not _of_other_file(reading, word) and not _is_untypable(reading, value)
+    }
     by_path = {".".join(setting.path): setting.name for setting in reading.settings}
     by_last_part = {path.rpartition(".")[2]: name for path, name in by_path.items()}
     prefix = next(
@@ -67,12 +87,56 @@ def spelled_words(reading: Reading, words: Mapping[str, Any], gone: tuple[str, .
             spellings = (word, *known[word].aliases, f"{word}.mode")
             return next((by_path[spelling] for spelling in spellings if spelling in by_path), word)
         plain = word.lstrip("-").replace("-", "_")
-        return by_last_part.get(plain, f"{prefix}.{plain}".lstrip("."))
+        older = (snake_case(alias.lstrip("-")) for alias in known[word].aliases)
+        spelled = next((by_last_part[name] for name in (plain, *older) if name in by_last_part), "")
+        return spelled or f"{prefix}.{plain}".lstrip(".")
 
     written = [
-        name(word) if value is True else f"{name(word)} {_plain(value)}" for word, value in words.items()
+        name(word) if value is True else f"{name(word)} {_of_release(name(word), _plain(value))}"
+        for word, value in words.items()
     ]
     return tuple(_styled(reading, word) for word in (*written, *(f"-{name(word)}" for word in gone)))
+
+
+def words_of_age(reading: Reading, known: Mapping[str, Word]) -> frozenset[str]:
+    """Words that an engine of the files' age has: all, unless they use one that only old releases take."""
+    names = {".".join(setting.path).rpartition(".")[2] for setting in reading.settings}
+    for age in AGES.get(reading.family.name, ()):
+        if names & set(age["marks"]):
+            return frozenset(
+                word
+                for word, each in known.items()
+                if {_plain_name(n) for n in (word, *each.aliases)} & set(age["words"])
+            )
+    return frozenset(known)
+
+
+def _plain_name(word: str) -> str:
+    """A flag in one spelling."""
+    return snake_case(word.lstrip("-"))
+
+
+def _of_other_file(reading: Reading, word: str) -> bool:
+    """Whether a word stands in a table that is a file of a plan's folder, of which these files have nothing.
+
+    DeepSpeed and Accelerate are told by a configuration, and the user's program by itself: how, nobody says.
+    """
+    table = word.partition(".")[0]
+    return table in _TABLES_OF_PLANS and not any(setting.path[0] == table for setting in reading.settings)
+
+
+_TABLES_OF_PLANS = ("program", "trainer")
+
+
+def _is_untypable(reading: Reading, value: Any) -> bool:
+    """Whether a value is a list of lists behind a flag, which no command line takes."""
+    nested = isinstance(value, list | tuple) and any(isinstance(part, list | tuple) for part in value)
+    return nested and _kind_of_file(reading) in ("shell", "page", "log")
+
+
+def _of_release(name: str, value: str) -> str:
+    """A value as releases of torchtitan take it that have a mode where later ones have a policy."""
+    return MODES_OF_POLICIES.get(value, value) if name.endswith(".mode") else value
 
 
 def _is_default(default: Any, value: Any) -> bool:
@@ -160,7 +224,7 @@ def spelled_names(reading: Reading, spellings: Mapping[str, str], text: str) -> 
         spellings: Names of theirs by flag.
         text: What speaks in flags.
     """
-    kind = next(iter(reading.kinds.values()), "shell")
+    kind = _kind_of_file(reading)
     flags = kind in ("shell", "page", "log") or any("-" in name for name in spellings.values())
 
     def named(match: re.Match[str]) -> str:
@@ -180,10 +244,14 @@ def word_for(reading: Reading, stated: str) -> str:
     return min(words, key=lambda word: word.count("."), default="")
 
 
+def _kind_of_file(reading: Reading) -> str:
+    """What the first file is, as its words are written: those of a manifest are flags of a command."""
+    return "shell" if reading.commanded else next(iter(reading.kinds.values()), "shell")
+
+
 def _styled(reading: Reading, word: str) -> str:
     """A word as the first file would have it: a flag, a line of TOML, YAML or Python."""
-    kinds = list(reading.kinds.values())
-    kind = kinds[0] if kinds else "shell"
+    kind = _kind_of_file(reading)
     gone = word.startswith("-")
     name, _, value = word.lstrip("-").partition(" ")
     if any(

@@ -123,6 +123,11 @@ PREFERENCE: Mapping[str, tuple[str, ...]] = {
 """Words of steps that are more than training, with the values that say so; empty for any."""
 OPTIMIZERS: Mapping[str, str] = {word: name for name, words in _TABLE["optimizers"].items() for word in words}
 """Optimizers of the cost model, by words of the Trainer and of tools over it."""
+AGES: Mapping[str, tuple[Mapping[str, tuple[str, ...]], ...]] = {
+    name: tuple({key: tuple(words) for key, words in age.items()} for age in ages)
+    for name, ages in _TABLE["ages"].items()
+}
+"""Old releases by family, oldest first: `marks` are words of theirs alone, `words` those that they have."""
 PARENTS: Mapping[str, Mapping[str, object]] = _TABLE["parents"]
 """What recipes state that others are made from."""
 

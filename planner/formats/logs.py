@@ -62,7 +62,8 @@ _ECHOED = re.compile(r"^\+ ([A-Z_]*ARGS)=\((.*)\)$")
 _OUT_OF_MEMORY = re.compile(
     r"(?:CUDA|HIP|XPU|NPU) out of memory|OutOfMemoryError|RESOURCE_EXHAUSTED: Out of memory"
 )
-_PRINTS = re.compile(r"^:::MLLOG|^DLLL\s*\{", re.MULTILINE)
+_RECORD = re.compile(r"(?:^|[\s\]:>])(?::::MLLOG\s*|DLLL\s*)(?=\{)")
+_PRINTS = re.compile(_RECORD.pattern, re.MULTILINE)
 """Records of loggers that have no sentences."""
 _LOG_SUFFIXES = ("log", "out", "err", "stdout", "stderr")
 _LIKE_LOG = re.compile(
@@ -174,6 +175,47 @@ def is_like_log(text: str) -> bool:
     return bool(lines) and sum(bool(_LIKE_LOG.match(line)) for line in lines) >= LIKE_LOG_SHARE * len(lines)
 
 
+_NUMBERED = re.compile(r"(?i)\b(?:step|iter|batch|update)\w{0,12}\b[^\n\d]{0,40}\d")
+_PACED = re.compile(r"(?i)\d\s?(?:ms|s|sec|seconds|it/s|s/it)\b|tok\w{0,8}/s|samples/s|\bloss\b|throughput")
+"""A time, a rate or a loss, which stands behind a step's number, in whatever words."""
+
+
+def lines_like_steps(text: str) -> list[tuple[int, str]]:
+    r"""Lines of an unknown log that look like those of steps, with their numbers.
+
+    >>> lines_like_steps("starting\nupdate 12 took 3.4 s, loss 2.1\n")
+    [(2, 'update 12 took 3.4 s, loss 2.1')]
+    """
+    return [
+        (number, line[:LONGEST_LINE].strip())
+        for number, line in enumerate(text.split("\n", MOST_LINES)[:MOST_LINES], 1)
+        if (step := _NUMBERED.search(line[:MOST_SHOWN])) and _PACED.search(line[:MOST_SHOWN], step.end())
+    ]
+
+
+MOST_SHOWN = 2_000
+"""Letters of a line in which a step is looked for, where no form has it."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Run:
+    """The run of a log that is read: a log may have several, one behind the other.
+
+    Attributes:
+        runs: How many so far.
+        line: Where its first step stands.
+        numbers: Numbers of its steps.
+        first: The least of them that was printed first.
+        printed: Settings and commands that stand before its last step so far.
+    """
+
+    runs: int = 1
+    line: int = 1
+    numbers: set[int] = field(default_factory=set)
+    first: int = 0
+    printed: tuple[int, int] = (0, 0)
+
+
 @dataclass(slots=True)
 class _Read:
     """Numbers as they are found."""
@@ -201,6 +243,28 @@ class _Read:
     """Samples of a step, from those."""
     doubts: list[str] = field(default_factory=list)
     out_of_memory: int = 0
+    run: _Run = field(default_factory=_Run)
+
+    def of_next_run(self, number: int) -> None:
+        """Forget what was measured, and what was printed before the last step of the run that ended.
+
+        Args:
+            number: The line on which the next run makes its first step.
+        """
+        for values in (self.steps, self.tflops, self.tokens, self.all_tokens, self.samples, self.each_step):
+            values.clear()
+        self.average, self.memory, self.consumed = None, 0.0, None
+        self.progress.clear()
+        settings, commands = self.run.printed
+        if len(self.settings) > settings:
+            del self.settings[:settings]
+        if len(self.commands) > commands:
+            del self.commands[:commands]
+        self.run = _Run(runs=self.run.runs + 1, line=number, printed=(len(self.settings), len(self.commands)))
+
+
+LEAST_STEPS = 4
+"""Of a run, before a number that is no greater than its first begins another: ranks lag behind each other."""
 
 
 def measured_of(text: str) -> tuple[Measured, list[Setting], str]:
@@ -208,8 +272,15 @@ def measured_of(text: str) -> tuple[Measured, list[Setting], str]:
     small = text.lower()
     patterns = (pattern for pattern, words in _MARKS.items() if any(word in small for word in words))
     read = _Read(patterns=frozenset(patterns), forms=forms_in(text))
-    for number, line in _lines(text):
+    *whole, last = _lines(text)
+    for number, line in whole:
         _take(line, number, read)
+    _take(last[1], last[0], read, torn=not text.endswith("\n"))
+    if read.run.runs > 1:
+        begins = f"line {read.run.line}"
+        read.doubts.append(
+            f"the log has {read.run.runs} runs: the last counts, whose steps begin on {begins}"
+        )
     if read.each_step and read.each_step[-1] > 0:
         read.job.setdefault("job.global_batch_size", (read.each_step[-1], 0))
     measured = Measured(
@@ -257,19 +328,52 @@ def _search(pattern: re.Pattern[str], line: str, read: _Read) -> re.Match[str] |
     return pattern.search(line) if pattern in read.patterns else None
 
 
-def _take(line: str, number: int, read: _Read) -> None:
-    """One line."""
-    if line.startswith(("DLLL", ":::MLLOG")):
-        _take_json(line, number, read)
+def _take(line: str, number: int, read: _Read, *, torn: bool = False) -> None:
+    """One line; the last of a file may be torn."""
+    record = _RECORD.search(line)
+    if record is not None:
+        _take_json(line[record.start() :], number, read)
         return
     quantities = step_line(line, read.forms) if read.forms else StepLine()
-    _take_quantities(quantities, read)
+    if not (torn and _is_torn(quantities, read)):
+        only_bar = quantities.bar_step_s is None or read.progress.keys() <= {int(quantities.steps or 0)}
+        _of_run(quantities.step if quantities.is_progress and only_bar else None, number, read)
+        _take_quantities(quantities, read)
     if not read.out_of_memory and _search(_OUT_OF_MEMORY, line, read):
         read.out_of_memory = number
     if read.patterns & _SENTENCES:
         _take_stated(line, number, read)
     if quantities.step_s is None and read.patterns & _PRINTED:
         _take_printed(line[_end_of_prefix(line) :], number, read)
+
+
+def _of_run(step: float | None, number: int, read: _Read) -> None:
+    """Note a step's number: one that is no greater than the first of its run is of another run."""
+    if step is None:
+        return
+    run, at = read.run, int(step)
+    if len(run.numbers) >= LEAST_STEPS and at <= run.first and at not in sorted(run.numbers)[-LEAST_STEPS:]:
+        read.of_next_run(number)
+        run = read.run
+    if not run.numbers:
+        run.first, run.line = at, number
+    if len(run.numbers) < MOST_STEPS:
+        run.numbers.add(at)
+    run.printed = (len(read.settings), len(read.commands))
+
+
+CUT_SHARE = 0.5
+"""Of the median so far, below which a number at the torn end of a file has lost digits."""
+
+
+def _is_torn(line: StepLine, read: _Read) -> bool:
+    """Whether the last line of a file that does not end is cut within a number."""
+    tflops = None if line.flop_per_s_per_gpu is None else line.flop_per_s_per_gpu / TERA
+    pairs = (
+        (line.step_s, read.steps), (line.tokens_per_s_per_gpu, read.tokens), (tflops, read.tflops),
+        (line.tokens_per_s, read.all_tokens), (line.samples_per_s, read.samples),
+    )  # fmt: skip
+    return any(value and before and value < CUT_SHARE * statistics.median(before) for value, before in pairs)
 
 
 def _take_quantities(line: StepLine, read: _Read) -> None:
@@ -358,6 +462,7 @@ def _take_json(line: str, number: int, read: _Read) -> None:
     if not isinstance(record, dict):
         return
     data = record.get("data")
+    _of_run(_step_of_record(record), number, read)
     if isinstance(data, dict):
         _take_record(data, number, read)
     key, value = record.get("key"), record.get("value")
@@ -365,6 +470,23 @@ def _take_json(line: str, number: int, read: _Read) -> None:
         _take_tracked(value, read)
     elif key in _MLLOG_FIELDS and isinstance(value, int) and not isinstance(value, bool):
         read.job.setdefault(_MLLOG_FIELDS[key], (value, number))
+
+
+def _step_of_record(record: dict[str, Any]) -> float | None:
+    """The number of the step that a record measures; None where it measures none."""
+    data, value, meta = record.get("data"), record.get("value"), record.get("metadata")
+    for measured, at in (
+        (data, record.get("step")),
+        (value, meta.get("step") if isinstance(meta, dict) else None),
+    ):
+        names = measured.keys() if isinstance(measured, dict) else ()
+        if (
+            isinstance(at, int)
+            and not isinstance(at, bool)
+            and any(name.startswith("train_step_tim") for name in names)
+        ):
+            return at
+    return None
 
 
 _MLLOG_FIELDS = {

@@ -18,15 +18,15 @@ LONGEST_STEP_S = 1e6
 """Eleven days."""
 LARGEST = 1e15
 """Of a printed number; more is none."""
-COLOUR = re.compile(r"\x1b\[[0-9;]*m|\[\d{1,2}m")
-"""What terminals take for colours, also where the escape itself was lost."""
+COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\[\d{1,2}m")
+"""What terminals take for colours and for places on the screen, also where the escape itself was lost."""
 _NUMBER = r"([\d][\d,_]{0,20}(?:\.\d{0,20})?(?:[eE][+-]?\d{1,3})?)"
 _FILE = Path(__file__).parent / "data" / "step_lines.toml"
 _FACTORS = {
     "": 1.0, "s": 1.0, "ms": MS, "1/s": 1.0, "tokens/s": 1.0, "samples/s": 1.0, "TFLOP/s": TERA, "MiB": MIB,
     "GiB": GIB, "GB": GB,
 }  # fmt: skip
-_THOUSANDS = {None: 1.0, "": 1.0, "K": KILO, "M": MEGA}
+_THOUSANDS = {None: 1.0, "": 1.0, "K": KILO, "k": KILO, "M": MEGA}
 PACE = (
     "step_s", "mean_step_s", "bar_step_s", "tokens_per_s_per_gpu", "tokens_per_s", "samples_per_s",
     "flop_per_s_per_gpu",

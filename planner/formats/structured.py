@@ -76,7 +76,11 @@ def _key_lines(text: str) -> dict[str, int]:
 
 
 def toml_settings(text: str, where: str) -> list[Setting]:
-    """Settings of a TOML document."""
+    r"""Settings of a TOML document; a table without keys is itself one that is on.
+
+    >>> [(each.name, each.value) for each in toml_settings("[model]\nname = 'x'\n[model.ac]\n", "a.toml")]
+    [('model.name', 'x'), ('model.ac', True)]
+    """
     if any(line.count(".") > 100 for line in text.split("\n")):
         raise _unreadable(where, "TOML", "a line has more than 100 dots")
     try:
@@ -84,6 +88,7 @@ def toml_settings(text: str, where: str) -> list[Setting]:
     except (tomllib.TOMLDecodeError, RecursionError, ValueError) as error:
         raise _unreadable(where, "TOML", str(error)) from None
     lines: dict[str, int] = {}
+    headers: dict[str, int] = {}
     table, at, line = "", 0, 1
     for match in _TOML_KEY.finditer(text):
         line += text.count("\n", at, match.start())
@@ -93,9 +98,12 @@ def toml_settings(text: str, where: str) -> list[Setting]:
         )
         if match.group(1):
             table = match.group(1)
+            headers[table] = line + skipped
         else:
             lines.setdefault(f"{table}.{match.group(2)}".lstrip("."), line + skipped)
-    return flattened(value, lambda name: lines.get(name, 1))
+    settings = flattened(value, lambda name: lines.get(name, 1))
+    bare = [name for name in headers if not any(setting.name.startswith(f"{name}.") for setting in settings)]
+    return [*settings, *(Setting(name=name, value=True, line=headers[name]) for name in bare)]
 
 
 def flattened(value: Any, line_of: Any) -> list[Setting]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -48,6 +48,8 @@ _SCHEDULES = {
     record.engine_names[TARGET]: name for name, record in RECORDS.items() if TARGET in record.engine_names
 }
 _POLICIES = {"full": "FullAC", "selective-op": "SelectiveAC"}
+MODES_OF_POLICIES: Mapping[str, str] = {"FullAC": "full", "SelectiveAC": "selective"}
+"""Policies as releases before 0.3 call them, under ``activation_checkpoint.mode``."""
 _MODES = {"full": "full", "selective": "selective-op", "none": "none", "None": "none", "": "none"}
 _ALLGATHER, _SELECTIVE = CP_KINDS.index("allgather"), RECOMPUTES.index("selective")
 

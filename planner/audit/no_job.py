@@ -1,0 +1,72 @@
+"""Files that are no job of their own: of a model, of a cluster, of a machine, of measured runs.
+
+The only file of an audit is refused then, with the command that takes it. Beside a launch file a model's
+configuration says its sizes.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from pathlib import Path
+
+from topology.base.errors import InputError, shortened
+
+_CLUSTER = re.compile(r"^\[\[(?:nodes|links)\]\]\s*$", re.MULTILINE)
+_TOPOLOGY = re.compile(r"^\s*(?:\x1b\[\d*m)*\s*GPU0\s+GPU1\b", re.MULTILINE)
+_RUNS = frozenset(
+    {"tp", "pp", "dp", "step_time_s", "measured_step_time_s", "gpus", "num_gpus", "model", "stack"}
+)
+LEAST_COLUMNS = 3
+"""Columns of a table of runs by which it is known."""
+_MODEL, _SIZES = (
+    frozenset({"model_type", "architectures"}),
+    ("hidden_size", "n_embd", "d_model", "text_config"),
+)
+_OF_JOBS = re.compile(
+    r"batch_size|parallel_size|parallel_degree|zero_optimization|gradient_accumulation|num_processes|learning_rate"
+)
+
+
+def refuse_no_job(path: str, text: str) -> None:
+    """Refuse a file that says nothing of a job, and name the command that takes it.
+
+    Raises:
+        InputError: It is of a model, a cluster, a machine or measured runs.
+    """
+    name = shortened(Path(path).name)
+    for what, cause, fix in _known(name, path, text):
+        raise InputError(f"{name} is {what}, not a job", cause, fix)
+
+
+def _known(name: str, path: str, text: str) -> list[tuple[str, str, str]]:
+    """What a file is in words, how that is known, and what takes it; empty where it may be of a job."""
+    if _is_model(text):
+        fix = f"plan estimate --model {name} --gpus 8, or name the launch file and --model {name}"
+        return [("a model's configuration", "it states sizes of layers, and neither batch nor degrees", fix)]
+    if path.endswith(".toml") and _CLUSTER.search(text):
+        return [
+            ("a cluster", "it has a table [[nodes]]", f"name the launch file, and --cluster {name} beside it")
+        ]
+    if _TOPOLOGY.search(text[:4_000]):
+        fix = f"plan topology --cluster {name} --gpu h100-sxm, with the GPU of that machine"
+        return [("a machine's topology", "it has the matrix that nvidia-smi topo -m prints", fix)]
+    if path.endswith(".csv"):
+        header = next(csv.reader(text[:4_000].splitlines()), [])
+        if len(_RUNS & {column.strip().lower() for column in header}) >= LEAST_COLUMNS:
+            return [("a table of runs", f"its columns are {', '.join(header[:6])}", f"plan accuracy {name}")]
+    return []
+
+
+def _is_model(text: str) -> bool:
+    """Whether a text is the configuration of a checkpoint, as the hub has it."""
+    if not text.lstrip().startswith("{") or _OF_JOBS.search(text):
+        return False
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    if not isinstance(document, dict) or not _MODEL & document.keys():
+        return False
+    return any(size in document for size in _SIZES)

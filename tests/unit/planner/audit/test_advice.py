@@ -1,0 +1,196 @@
+"""Advice of an audit, followed in a copy of its file: the engine's parser takes it, and it gains what was promised.
+
+Copies are edited as text or as data, never by what was read of them, and audited anew.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+
+import pytest
+
+from costmodel.kernels.tables import load_calibration
+from executor.parsers.client import answers, interpreter
+from planner.audit.audit import Audit, audited
+from planner.audit.changes import Change
+from planner.audit.read import read_texts
+from planner.questions.flags import Flags
+from tests.unit.planner.audit.test_applied import FILES, edited_file
+
+FLAGS = Flags(gpu="h100-sxm")
+HEAD = "torchrun --nproc_per_node 8 --nnodes {nodes} pretrain_gpt.py"
+DENSE = """ --num-layers 32 --hidden-size 4096 --num-attention-heads 32 --group-query-attention --num-query-groups 8 \
+ --ffn-hidden-size 14336 --swiglu --seq-length 4096 --max-position-embeddings 4096 --vocab-size 32000 --bf16 \
+ --untie-embeddings-and-output-weights --micro-batch-size 1 --global-batch-size 128"""
+EXPERTS = """ --num-layers 24 --hidden-size 2048 --num-attention-heads 16 --ffn-hidden-size 6144 --swiglu --seq-length 4096 \
+ --max-position-embeddings 4096 --vocab-size 32000 --bf16 --num-experts 16 --moe-router-topk 2 --moe-grouped-gemm \
+ --moe-token-dispatcher-type alltoall --moe-ffn-hidden-size 1024 --disable-bias-linear --micro-batch-size 1 --global-batch-size 128 \
+ --expert-model-parallel-size 8"""
+FULL = " --recompute-granularity full --recompute-method uniform --recompute-num-layers 1"
+MEGATRON = {
+    "nothing": (2, DENSE),
+    "tensors": (2, f"{DENSE} --tensor-model-parallel-size 8 --sequence-parallel --use-distributed-optimizer"),
+    "tensors without sequences": (2, f"{DENSE} --tensor-model-parallel-size 8 --use-distributed-optimizer"),
+    "recomputed": (2, f"{DENSE} --tensor-model-parallel-size 2 --use-distributed-optimizer{FULL}"),
+    "stages": (2, f"{DENSE} --pipeline-model-parallel-size 4 --use-distributed-optimizer"),
+    "chunks": (4, f"{DENSE} --pipeline-model-parallel-size 4 --num-layers-per-virtual-pipeline-stage 4{FULL}"),
+    "context": (4, f"{DENSE} --context-parallel-size 2 --tensor-model-parallel-size 4 --sequence-parallel{FULL}"),
+    "overlapped": (4, f"{DENSE} --use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather"),
+    "experts": (2, f"{EXPERTS} --use-distributed-optimizer"),
+    "experts and tensors": (
+        4,
+        f"{EXPERTS} --tensor-model-parallel-size 2 --sequence-parallel --use-distributed-optimizer{FULL}",
+    ),
+}  # fmt: skip
+OLD = {
+    "of 2020": "python -m torch.distributed.launch --nproc_per_node 8 --nnodes 4 pretrain_gpt2.py --model-parallel-size 8 "
+    "--num-layers 48 --hidden-size 4096 --num-attention-heads 32 --batch-size 8 --seq-length 1024 "
+    "--max-position-embeddings 1024 --fp16 --checkpoint-activations",
+    "of 2021": "python -m torch.distributed.launch --nproc_per_node 8 --nnodes 4 pretrain_gpt.py --tensor-model-parallel-size 8 "
+    "--pipeline-model-parallel-size 2 --num-layers 48 --hidden-size 4096 --num-attention-heads 32 --micro-batch-size 4 "
+    "--global-batch-size 128 --seq-length 2048 --max-position-embeddings 2048 --fp16 --checkpoint-activations --DDP-impl local",
+}
+LATER = ("sequence-parallel", "distributed-optimizer", "overlap", "recompute", "context", "tp-comm", "fsdp")
+MANIFEST = """apiVersion: trainer.kubeflow.org/v1alpha1
+kind: TrainJob
+spec:
+  trainer:
+    numNodes: {nodes}
+    numProcPerNode: 8
+    command:
+      - bash
+      - -c
+      - torchrun pretrain_gpt.py {words}
+"""
+
+
+def audit(texts: dict[str, str], flags: Flags = FLAGS) -> Audit:
+    return audited(read_texts(texts), flags, load_calibration())
+
+
+def edited(text: str, change: Change) -> str:
+    """A command as a user edits it."""
+    for word in (*change.remove, *(word.split(" ")[0] for word in change.set)):
+        text = re.sub(rf"(?m)^export {re.escape(word)}=.*\n", "", text)
+        text = re.sub(rf"(?<!\S){re.escape(word)}(?!\S)(?: +(?!--)[^\s\\]+)*", "", text)
+    return f"{text.rstrip()} {' '.join(change.set)}\n"
+
+
+def script(name: str) -> str:
+    nodes, more = MEGATRON[name]
+    return f"export CUDA_DEVICE_MAX_CONNECTIONS=1\n{HEAD.format(nodes=nodes)}{more}\n"
+
+
+def followed(found: Audit) -> Iterator[Change]:
+    """Changes that can be written."""
+    return (change for change in found.changes if change.set or change.remove)
+
+
+def assert_delivered(after: Audit, change: Change) -> None:
+    """Time and memory within a hundredth of what was promised."""
+    assert after.predicted is not None, (change.set, change.remove, after.findings, after.job.missing)
+    assert after.predicted.step_time_s == pytest.approx(change.step_time_s, rel=0.01), change
+    assert after.predicted.peak_memory_bytes == pytest.approx(change.peak_memory_bytes, rel=0.01), change
+
+
+@pytest.mark.parametrize("name", MEGATRON)
+def test_a_script_that_follows_advice_gains_what_was_promised(name: str) -> None:
+    """Each change alone, and all of it."""
+    text = script(name)
+    found = audit({"run.sh": text})
+    for change in followed(found):
+        assert_delivered(audit({"run.sh": edited(text, change)}), change)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_configuration_that_follows_advice_gains_what_was_promised(name: str) -> None:
+    """TOML of torchtitan, YAML of NeMo and of LLaMA-Factory."""
+    flags = Flags(gpu="h100-sxm", gpus="32", model=None if name == "nemo.yaml" else "llama-3.1-8b")
+    for change in followed(audit({name: FILES[name]}, flags)):
+        assert_delivered(audit({name: edited_file(name, FILES[name], change)}, flags), change)
+
+
+@pytest.mark.parametrize("name", MEGATRON)
+def test_a_manifest_is_told_flags_of_its_command(name: str) -> None:
+    """Not keys of its YAML."""
+    nodes, more = MEGATRON[name]
+    words = " ".join(more.split())
+    found = audit({"job.yaml": MANIFEST.format(nodes=nodes, words=words)})
+    for change in followed(found):
+        assert all(word.startswith("--") for word in (*change.set, *change.remove)), change
+        after = MANIFEST.format(nodes=nodes, words=edited(words, change).strip())
+        assert_delivered(audit({"job.yaml": after}), change)
+
+
+@pytest.mark.parametrize("age", OLD)
+def test_an_old_release_is_told_no_later_word(age: str) -> None:
+    """Its argument parser stops at those: sequence parallelism came in 2022, overlap in 2023."""
+    found = audit({"run.sh": OLD[age]})
+    assert found.predicted is not None
+    for change in followed(found):
+        assert not [word for word in change.set if any(later in word for later in LATER)], change
+        assert_delivered(audit({"run.sh": edited(OLD[age], change)}), change)
+
+
+DEEPSPEED = (
+    '{"zero_optimization": {"stage": 2}, "bf16": {"enabled": true}, "train_micro_batch_size_per_gpu": 4}'
+)
+ACCELERATE = """compute_environment: LOCAL_MACHINE
+distributed_type: MULTI_GPU
+mixed_precision: bf16
+num_machines: 2
+num_processes: 16
+"""
+
+
+@pytest.mark.parametrize(("name", "text"), [("ds.json", DEEPSPEED), ("accelerate.yml", ACCELERATE)])
+def test_a_launchers_file_is_told_no_word_of_the_users_program(name: str, text: str) -> None:
+    """Neither DeepSpeed's configuration nor Accelerate's has tables of a program or of a trainer."""
+    flags = Flags(gpu="h100-sxm", gpus="16", model="llama-3.1-8b", sequence_length="4096")
+    found = audit({name: text}, flags)
+    assert found.predicted is not None
+    words = [word for change in followed(found) for word in (*change.set, *change.remove)]
+    assert not [word for word in words if word.startswith(("program.", "trainer."))]
+
+
+def test_no_list_of_lists_stands_behind_a_flag() -> None:
+    """Stages by names of modules are data of a file: no command line of torchtitan takes them."""
+    text = (
+        "torchrun --nproc_per_node 8 --nnodes 4 -m torchtitan.train --model.name llama3 --model.flavor 8B "
+        "--training.local_batch_size 2 --training.seq_len 8192 --parallelism.data_parallel_shard_degree -1 "
+        "--activation_checkpoint.mode full\n"
+    )
+    found = audit({"run.sh": text})
+    assert list(followed(found))
+    for change in followed(found):
+        assert not [word for word in change.set if "[" in word], change
+        assert_delivered(audit({"run.sh": edited(text, change)}), change)
+
+
+def test_engines_parser_takes_every_change_of_a_megatron_script() -> None:
+    """Its own parser and validate_args, of every script with each of its changes."""
+    python = interpreter("megatron")
+    if python is None:
+        pytest.skip("megatron-core is not in the environment of MESHPLAN_PARSERS")
+    cases, told = [], []
+    for name in MEGATRON:
+        text = script(name)
+        for change in (None, *followed(audit({"run.sh": text}))):
+            after = text if change is None else edited(text, change)
+            words = shlex.split(after.replace("\\\n", " ").partition("pretrain_gpt.py")[2])
+            export = "export CUDA_DEVICE_MAX_CONNECTIONS=1\n" if "CUDA_DEVICE_MAX" in after else ""
+            array = " ".join(map(shlex.quote, words))
+            cases.append({
+                "files": {"job.sh": f"{export}MEGATRON_ARGS=({array})\n"}, "gpus": 8 * MEGATRON[name][0],
+                "capability": "9.0", "gpu": "NVIDIA H100", "environment": {}, "model": {},
+            })  # fmt: skip
+            told.append((name, change and change.set, change and change.remove))
+    refused = [
+        (which, answer["error"])
+        for which, answer in zip(told, answers("megatron", cases, python), strict=True)
+        if "error" in answer
+    ]
+    assert not refused
+    assert len(told) > 2 * len(MEGATRON)

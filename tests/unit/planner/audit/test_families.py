@@ -1,0 +1,249 @@
+"""Files of many tools, in their own words: the job that each means, by the defaults of its engine.
+
+Files are made up in the forms of public examples; what is right of each follows from its own words and from the
+engine's source, which `planner/audit/data/words.toml` names.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from costmodel.layout import layout_words
+from planner.audit.audit import Audit, audited, calibration_of
+from planner.audit.read import read_texts
+from planner.questions.flags import Flags
+
+FILES = Path(__file__).parent / "families"
+EXPECTED: dict[str, tuple[str, str, int, str, int, int, str]] = {
+    # family, model, GPUs, layout, batch, tokens of a sequence, adapter and offload
+    "lf.sh": (
+        "LLaMA-Factory",
+        "qwen2.5-7b",
+        16,
+        "dp 16 · microbatch 2 · ZeRO-3 · recompute layers",
+        128,
+        4096,
+        "",
+    ),
+    "levanter.yaml": (
+        "levanter",
+        "unnamed",
+        64,
+        "dp 64 · microbatch 16 · ZeRO-3 · recompute layers",
+        1024,
+        4096,
+        "",
+    ),
+    "automodel.yaml": (
+        "NeMo AutoModel",
+        "llama-3.2-1b",
+        8,
+        "tp 2 · dp 4 · microbatch 8 · ZeRO-3",
+        64,
+        4096,
+        "",
+    ),
+    "axolotl.yaml": (
+        "Axolotl",
+        "llama-3.1-70b",
+        8,
+        "dp 8 · ZeRO-3 · recompute layers",
+        32,
+        2048,
+        "qlora:r=16,targets=attention+mlp,base=nf4,alpha=32 parameters",
+    ),
+    "dstack.yml": ("HF Trainer", "qwen2.5-14b", 16, "dp 16 · ZeRO-3 · recompute layers", 128, 4096, ""),
+    "helm_values.yaml": ("Megatron-LM", "unnamed", 64, "tp 4 · pp 4 · dp 4 · ZeRO-1", 256, 8192, ""),
+    "jobset.yaml": (
+        "torchtitan",
+        "llama-3-8b",
+        32,
+        "dp 32 · microbatch 2 · ZeRO-3 · recompute layers",
+        64,
+        8192,
+        "",
+    ),
+    "kuberay.yaml": ("Megatron-LM", "unnamed", 16, "tp 2 · dp 8 · ZeRO-1", 64, 4096, ""),
+    "maxtext.sh": (
+        "MaxText",
+        "llama-3.1-70b",
+        128,
+        "dp 128 · microbatch 2 · ZeRO-3 · recompute layers",
+        256,
+        8192,
+        "",
+    ),
+    "mds.sh": (
+        "Megatron-DeepSpeed",
+        "unnamed",
+        32,
+        "tp 2 · dp 16 · microbatch 2 · ZeRO-1 · recompute layers",
+        256,
+        2048,
+        "",
+    ),
+    "nanotron.yaml": ("nanotron", "unnamed", 32, "tp 4 · pp 2 · dp 4 · microbatch 2 · ZeRO-1", 128, 8192, ""),
+    "nemo_rl_sft.yaml": (
+        "NeMo-RL",
+        "llama-3.1-70b",
+        64,
+        "tp 4 · pp 4 · dp 4 · ZeRO-1 · recompute layers",
+        512,
+        4096,
+        "",
+    ),
+    "old_megatron.sh": (
+        "Megatron-LM",
+        "unnamed",
+        512,
+        "tp 8 · dp 64 · microbatch 8 · recompute layers",
+        512,
+        1024,
+        "",
+    ),
+    "olmo.py": (
+        "OLMo-core",
+        "olmo-2-7b",
+        64,
+        "dp 64 · microbatch 2 · ZeRO-3 · recompute layers",
+        512,
+        8192,
+        "",
+    ),
+    "open_r1.sh": (
+        "HF Trainer",
+        "qwen2.5-1.5b",
+        8,
+        "dp 8 · microbatch 16 · ZeRO-3 · recompute layers",
+        256,
+        16384,
+        "",
+    ),
+    "pai.sh": ("Megatron-LM", "unnamed", 8, "tp 4 · dp 2 · ZeRO-1 · recompute layers", 128, 4096, ""),
+    "prime_rl.toml": ("prime-rl", "qwen3-8b", 8, "dp 8 · ZeRO-3 · recompute layers", 64, 8192, ""),
+    "primus.yaml": (
+        "Primus",
+        "llama-3.1-8b",
+        8,
+        "dp 8 · microbatch 4 · ZeRO-1 · recompute layers",
+        512,
+        8192,
+        "",
+    ),
+    "pytorchjob.yaml": (
+        "HF Trainer",
+        "llama-2-7b",
+        32,
+        "dp 32 · microbatch 2 · ZeRO-3 · recompute layers",
+        256,
+        4096,
+        "",
+    ),
+    "run_clm.sh": (
+        "HF Trainer",
+        "mistral-7b-v0.1",
+        8,
+        "dp 8 · microbatch 4 · ZeRO-3 · recompute layers",
+        64,
+        2048,
+        "",
+    ),
+    "sky.yaml": (
+        "Axolotl",
+        "qwen2.5-7b",
+        32,
+        "dp 32 · microbatch 2 · ZeRO-2 · recompute layers",
+        256,
+        4096,
+        "",
+    ),
+    "swift_megatron.sh": (
+        "ms-swift",
+        "qwen3-30b-a3b",
+        16,
+        "tp 2 · dp 8 · ep 8 · ZeRO-1 · recompute layers",
+        64,
+        8192,
+        "",
+    ),
+    "titan2026.py": (
+        "torchtitan",
+        "llama-3.1-70b",
+        128,
+        "tp 8 · dp 16 · microbatch 8 · ZeRO-3 · recompute layers",
+        128,
+        8192,
+        "",
+    ),
+    "titan_new.toml": (
+        "torchtitan",
+        "qwen3-30b-a3b",
+        16,
+        "dp 16 · ep 8 · microbatch 4 · ZeRO-3",
+        64,
+        4096,
+        "",
+    ),
+    "trainjob.yaml": ("Megatron-LM", "unnamed", 32, "tp 2 · dp 16 · ZeRO-1", 128, 4096, ""),
+    "trl.sh": (
+        "HF Trainer",
+        "llama-3.1-8b",
+        4,
+        "dp 4 · microbatch 4 · recompute layers",
+        64,
+        2048,
+        "lora:r=32,targets=attention+mlp,alpha=16",
+    ),
+    "tune.sh": (
+        "torchtune",
+        "llama-3.1-70b",
+        8,
+        "dp 8 · microbatch 2 · ZeRO-3 · recompute layers",
+        64,
+        4096,
+        "",
+    ),
+    "unsloth.py": (
+        "Unsloth",
+        "llama-3.1-8b",
+        8,
+        "dp 8 · microbatch 2 · recompute layers",
+        64,
+        2048,
+        "qlora:r=16,targets=attention+mlp,base=nf4,alpha=16",
+    ),
+}
+
+
+def audit(name: str) -> Audit:
+    """The audit of one file, without a flag."""
+    reading = read_texts({name: (FILES / f"{name}.txt").read_text(encoding="utf-8")})
+    return audited(reading, Flags(), calibration_of(reading, Flags()))
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_a_file_means_the_job_that_its_tool_would_start(name: str) -> None:
+    """Family, model, GPUs, layout, batch, length, adapter, offload."""
+    found = audit(name)
+    request, layout = found.job.request, found.job.layout
+    assert request is not None, found.job.missing
+    assert layout is not None
+    parts = (request.job.adapter, request.job.offload)
+    assert EXPECTED[name] == (
+        found.reading.family.name,
+        request.model.name,
+        request.cluster.num_gpus,
+        layout_words(layout),
+        request.job.global_batch_size,
+        request.job.sequence_length,
+        " ".join(part.words for part in parts if part),
+    )
+    assert found.predicted is not None
+    assert not [finding for finding in found.findings if finding.kind == "illegal"]
+
+
+def test_every_file_is_expected() -> None:
+    """None lies there unread."""
+    assert {path.name.removesuffix(".txt") for path in FILES.iterdir()} == EXPECTED.keys()

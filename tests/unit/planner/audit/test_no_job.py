@@ -1,0 +1,46 @@
+"""Files that are no job are refused with the command that takes them."""
+
+from __future__ import annotations
+
+import pytest
+
+from planner.audit.read import read_texts
+from topology.base.errors import InputError
+
+MODEL = '{"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 32}'
+CLUSTER = 'name = "lab"\nfabric = "ethernet"\n[[nodes]]\nmachine = "dgx-h100"\ncount = 4\n'
+TOPOLOGY = "        GPU0    GPU1    NIC0    CPU Affinity\nGPU0     X      NV18    PIX     0-47\nGPU1    NV18     X      SYS     0-47\n"
+RUNS = "id,model,gpus,tp,pp,step_time_s\na,llama-3-8b,8,1,1,4.2\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "what", "fix"),
+    [
+        ("config.json", MODEL, "a model's configuration", "--model config.json"),
+        ("lab.toml", CLUSTER, "a cluster", "--cluster lab.toml"),
+        ("topo.txt", TOPOLOGY, "a machine's topology", "plan topology --cluster topo.txt"),
+        ("runs.csv", RUNS, "a table of runs", "plan accuracy runs.csv"),
+    ],
+)
+def test_a_file_that_is_no_job_is_named_with_the_command_that_takes_it(name, text, what, fix):
+    with pytest.raises(InputError) as refused:
+        read_texts({name: text})
+    assert refused.value.what == f"{name} is {what}, not a job"
+    assert fix in refused.value.fix
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("ds.json", '{"zero_optimization": {"stage": 3}, "hidden_size": 1, "model_type": "x"}'),
+        ("job.toml", "[parallelism]\ntensor_parallel_degree = 8\n[training]\nlocal_batch_size = 1\n"),
+    ],
+)
+def test_a_job_is_none_of_them(name, text):
+    assert read_texts({name: text}).settings
+
+
+def test_beside_a_launch_file_the_sizes_of_a_model_count():
+    run = "torchrun --nproc_per_node 8 train.py --fsdp full_shard --per_device_train_batch_size 1 --bf16\n"
+    reading = read_texts({"run.sh": run, "config.json": MODEL})
+    assert reading.facts.count("model.num_layers") == 32
