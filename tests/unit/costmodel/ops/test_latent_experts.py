@@ -11,11 +11,7 @@ from costmodel.models.parameters import layer_parameters
 from costmodel.models.spec import LayerKind, ModelSpec, layer_runs
 from costmodel.ops.layer import ShardShape, forward_flop, layer_ops
 from costmodel.ops.op import Op
-from costmodel.serving.deployment import Deployment, ServingLayout
-from costmodel.serving.engine import serving_stack
 from costmodel.stack import stack
-from topology.base.errors import InputError
-from topology.builders import default_cluster
 
 S, H, L, F, SHARED = 4096.0, 4096, 1024, 2688, 5376
 EXPERTS, CHOSEN = 512, 22
@@ -64,15 +60,3 @@ def test_each_rank_projects_its_own_tokens_with_whole_matrices() -> None:
         assert (op.m, op.parameters) == (S / 4, H * L)
     kept = {name: ops_of(SUPER)[name].saved_bytes for name in ("router", "latent_down", "latent_up")}
     assert kept == {"router": 2 * S * H, "latent_down": 0, "latent_up": 2 * S * L}
-
-
-def test_serving_refuses_experts_that_nobody_timed() -> None:
-    """Kernels of experts were timed at the width of the layer."""
-    spec = replace(model("deepseek-v3"), moe_latent_size=1024)
-    with pytest.raises(InputError, match="routed experts are 1024 numbers wide"):
-        Deployment(
-            model=spec,
-            hierarchy=default_cluster("h100-sxm", 8).hierarchy,
-            layout=ServingLayout(tp=8),
-            stack=serving_stack("vllm"),
-        )

@@ -15,11 +15,8 @@ from costmodel.models.spec import LayerKind, ModelSpec, layer_runs
 from costmodel.ops.layer import ShardShape, embedding_ops, forward_flop, head_ops, layer_ops
 from costmodel.ops.mixers.compressed_attention import seen_pairs
 from costmodel.ops.op import LINEAR, Op
-from costmodel.serving.deployment import Deployment, ServingLayout
-from costmodel.serving.engine import serving_stack
 from costmodel.stack import stack
 from topology.base.errors import InputError
-from topology.builders import default_cluster
 
 S = 8192.0
 JOB = TrainingJob(sequence_length=8192, global_batch_size=8)
@@ -128,14 +125,3 @@ def test_a_pattern_and_compression_belong_together() -> None:
     for change in ({"compression": None}, {"layer_pattern": "A"}):
         with pytest.raises(InputError, match="compressed attention"):
             replace(FLASH, **change)  # type: ignore[arg-type]
-
-
-def test_serving_refuses_what_nobody_timed() -> None:
-    """No decode of compressed keys is in the tables."""
-    with pytest.raises(InputError, match="no decode of compressed keys was measured"):
-        Deployment(
-            model=FLASH,
-            hierarchy=default_cluster("h100-sxm", 8).hierarchy,
-            layout=ServingLayout(tp=8),
-            stack=serving_stack("vllm"),
-        )

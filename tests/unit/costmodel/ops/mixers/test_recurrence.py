@@ -21,12 +21,9 @@ from costmodel.models.spec import (
 )
 from costmodel.ops.layer import ShardShape, forward_flop, layer_ops, model_flop_per_step
 from costmodel.ops.op import Op, OpKind
-from costmodel.serving.deployment import Deployment, ServingLayout
-from costmodel.serving.engine import serving_stack
 from costmodel.stack import stack
 from costmodel.training.op_times import kernel_times
 from topology.base.errors import InputError
-from topology.builders import default_cluster
 from topology.catalog import gpu
 
 S = 4096.0
@@ -164,18 +161,6 @@ def test_heads_that_do_not_group_are_refused() -> None:
     ):
         with pytest.raises(InputError, match="is not possible"):
             replace(spec, **change)
-
-
-def test_serving_a_state_is_refused_with_its_size() -> None:
-    """No decode of such a model was measured, so none is priced."""
-    hierarchy = default_cluster("h100-sxm", 8).hierarchy
-    with pytest.raises(InputError, match=r"a request keeps 0\.072 GiB of state"):
-        Deployment(
-            model=model("qwen3-next-80b-a3b"),
-            hierarchy=hierarchy,
-            layout=ServingLayout(tp=8),
-            stack=serving_stack("vllm"),
-        )
 
 
 @pytest.mark.parametrize("name", HYBRIDS)
