@@ -297,8 +297,8 @@ def _of_configuration(
     launch, _ = launch_of(started, given, {}) if started else (None, None)
     if launch is not None and launch.family.name != FAMILIES[-1].name:
         machine = [setting for setting in settings if meaning(setting, MACHINE_WORDS) is not None]
-        told = [setting for setting in settings if launch.family.serves and _is_told_apart(setting)]
-        every, settings = settings, [*launch.settings, *told, *machine]
+        options = [setting for setting in settings if launch.family.serves and _is_option_of_release(setting)]
+        every, settings = settings, [*launch.settings, *options, *machine]
         facts = job_facts_of(settings, launch.family, path)
         if launch.family.serves and (pool := _prompt_pool(every)):
             facts.put("said.role", "prefill", "stated", f"{pool.name} {pool.value} (line {pool.line})")
@@ -332,7 +332,7 @@ def _prompt_pool(settings: Iterable[Setting]) -> Setting | None:
     return next((setting for setting in pools if truth_of(setting.value)), None)
 
 
-def _is_told_apart(setting: Setting) -> bool:
+def _is_option_of_release(setting: Setting) -> bool:
     """Whether a value of a release is an option of its server."""
     tables = [re.sub(r"(?<=[a-z])(?=[A-Z])", "_", part).lower() for part in setting.path[:-1]]
     return bool(tables) and tables[-1] in _APART
@@ -471,9 +471,9 @@ def _add_document(facts: JobFacts, text: str, path: str, line: int, family: Fami
     form = "JSON" if text.lstrip().startswith("{") else "YAML"
     if form == "YAML" and not (family.serves and _OPTION.search(text)):
         return
-    told = re.sub(r"\x00|\$\{?\w+\}?", "null", text)
+    filled = re.sub(r"\x00|\$\{?\w+\}?", "null", text)
     try:
-        settings = json_settings(told, path)[0] if form == "JSON" else yaml_settings(told, path)
+        settings = json_settings(filled, path)[0] if form == "JSON" else yaml_settings(filled, path)
     except InputError:
         return
     written = job_facts_of(settings, family if family.serves else family_named("DeepSpeed"), path)

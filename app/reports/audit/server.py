@@ -45,10 +45,10 @@ def _headline(audit: ServingAudit) -> str:
     """What was read, in a line."""
     names = ", ".join(path.rpartition("/")[2] for path in audit.reading.kinds)
     refused = audit.start is not None and audit.start.starts is False
-    said = ", which does not start" if refused else ""
+    verdict = ", which does not start" if refused else ""
     if (slow := audit.slowest) is not None and slow.slower_than_predicted:
-        said = f", {slow.slower_than_predicted:.2g} times slower than it should be"
-    return f"{names}: a server of {audit.reading.family.name}{said}"
+        verdict = f", {slow.slower_than_predicted:.2g} times slower than it should be"
+    return f"{names}: a server of {audit.reading.family.name}{verdict}"
 
 
 def _started(audit: ServingAudit) -> Pairs:
