@@ -323,7 +323,7 @@ def _of_configuration(
             *(setting for setting in settings if meaning(setting, MACHINE_WORDS) is not None),
         ]
         counted = {meaning(setting, MACHINE_WORDS) for setting in machine}
-        pools = [setting for setting in settings if launch.family.serves and _is_server_option(setting)]
+        options = [setting for setting in settings if launch.family.serves and _is_option_of_release(setting)]
         every, settings = (
             settings,
             [
@@ -332,7 +332,7 @@ def _of_configuration(
                     for setting in launch.settings
                     if setting.value != NOT_KNOWN or meaning(setting, MACHINE_WORDS) not in counted
                 ),
-                *pools,
+                *options,
                 *machine,
             ],
         )
@@ -371,7 +371,7 @@ def _prompt_pool(settings: Iterable[Setting]) -> Setting | None:
     return next((setting for setting in pools if truth_of(setting.value)), None)
 
 
-def _is_server_option(setting: Setting) -> bool:
+def _is_option_of_release(setting: Setting) -> bool:
     """Whether a value of a release is an option of its server."""
     tables = [re.sub(r"(?<=[a-z])(?=[A-Z])", "_", part).lower() for part in setting.path[:-1]]
     return bool(tables) and tables[-1] in _APART
@@ -510,9 +510,9 @@ def _add_document(facts: JobFacts, text: str, path: str, line: int, family: Fami
     form = "JSON" if text.lstrip().startswith("{") else "YAML"
     if form == "YAML" and not (family.serves and _OPTION.search(text)):
         return
-    blanked = re.sub(r"\x00|\$\{?\w+\}?", "null", text)
+    filled = re.sub(r"\x00|\$\{?\w+\}?", "null", text)
     try:
-        settings = json_settings(blanked, path)[0] if form == "JSON" else yaml_settings(blanked, path)
+        settings = json_settings(filled, path)[0] if form == "JSON" else yaml_settings(filled, path)
     except InputError:
         return
     written = job_facts_of(settings, family if family.serves else family_named("DeepSpeed"), path)
