@@ -13,8 +13,8 @@ from pathlib import Path
 
 from topology.base.errors import InputError, shortened
 
-_CLUSTER = re.compile(r"^\[\[(?:nodes|links)\]\]\s*$", re.MULTILINE)
-_TOPOLOGY = re.compile(r"^\s*(?:\x1b\[\d*m)*\s*GPU0\s+GPU1\b", re.MULTILINE)
+_CLUSTER = re.compile(r"^\[\[(?:nodes|links)\]\][ \t]{0,40}$", re.MULTILINE)
+_TOPOLOGY = re.compile(r"^[ \t]{0,40}GPU0[ \t]{1,40}GPU1\b", re.MULTILINE)
 _RUNS = frozenset(
     {"tp", "pp", "dp", "step_time_s", "measured_step_time_s", "gpus", "num_gpus", "model", "stack"}
 )

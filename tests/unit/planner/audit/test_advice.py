@@ -5,11 +5,13 @@ Copies are edited as text or as data, never by what was read of them, and audite
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from collections.abc import Iterator
 
 import pytest
+import yaml
 
 from costmodel.kernels.tables import load_calibration
 from executor.parsers.client import answers, interpreter
@@ -142,6 +144,8 @@ distributed_type: MULTI_GPU
 mixed_precision: bf16
 num_machines: 2
 num_processes: 16
+parallelism_config:
+  parallelism_config_dp_replicate_size: 16
 """
 
 
@@ -167,6 +171,69 @@ def test_no_list_of_lists_stands_behind_a_flag() -> None:
     for change in followed(found):
         assert not [word for word in change.set if "[" in word], change
         assert_delivered(audit({"run.sh": edited(text, change)}), change)
+
+
+def with_keys(text: str, change: Change) -> str:
+    """JSON or YAML with the keys of a change."""
+    data = yaml.safe_load(text)
+    for word in change.set:
+        path, _, value = word.partition(": ")
+        *tables, last = path.split(".")
+        place = data
+        for table in tables:
+            place = place.setdefault(table, {})
+        place[last] = yaml.safe_load(value)
+    return json.dumps(data)
+
+
+SHARDED = ACCELERATE.replace("MULTI_GPU", "FSDP").replace("dp_replicate", "dp_shard")
+LAUNCHED = {
+    "deepspeed": (
+        DEEPSPEED,
+        DEEPSPEED.replace("2}", "1}"),
+        DEEPSPEED.replace("2}", '3, "overlap_comm": false}'),
+        DEEPSPEED.replace(": 4}", ': 16, "gradient_accumulation_steps": 2}'),
+        DEEPSPEED.replace("bf16", "fp16"),
+    ),
+    "accelerate": (
+        ACCELERATE,
+        SHARDED + "fsdp_config:\n  fsdp_version: 2\n  fsdp_reshard_after_forward: false\n",
+        SHARDED + "fsdp_config:\n  fsdp_version: 2\n  fsdp_activation_checkpointing: true\n",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("engine", LAUNCHED)
+def test_engines_parser_takes_every_change_of_a_launchers_file(engine: str) -> None:
+    """DeepSpeedConfig, and the loader and plugins of Accelerate."""
+    python = interpreter(engine)
+    if python is None:
+        pytest.skip(f"{engine} is not in the environment of MESHPLAN_PARSERS")
+    flags = Flags(gpu="h100-sxm", gpus="16", model="llama-3.1-8b", sequence_length="2048")
+    name = "ds.json" if engine == "deepspeed" else "accelerate.yml"
+    cases = []
+    for text in LAUNCHED[engine]:
+        for change in (None, *followed(audit({name: text}, flags))):
+            after = json.dumps(yaml.safe_load(text)) if change is None else with_keys(text, change)
+            files = (
+                {"ds.json": after}
+                if engine == "deepspeed"
+                else {"accelerate.json": after, "training_args.json": ARGUMENTS}
+            )
+            cases.append({
+                "files": files, "gpus": 16, "capability": "9.0", "gpu": "NVIDIA H100", "environment": {}, "model": {},
+            })  # fmt: skip
+            if change is not None:
+                assert_delivered(audit({name: after}, flags), change)
+    refused = [answer["error"] for answer in answers(engine, cases, python) if "error" in answer]
+    assert not refused
+    assert len(cases) > len(LAUNCHED[engine])
+
+
+ARGUMENTS = json.dumps({
+    "per_device_train_batch_size": 1, "gradient_accumulation_steps": 1, "bf16": True, "gradient_checkpointing": False,
+    "max_length": 2048,
+})  # fmt: skip
 
 
 def test_engines_parser_takes_every_change_of_a_megatron_script() -> None:
