@@ -170,6 +170,8 @@ class StackMemory:
             is free before the earlier ones need room (eager autograd).
         ends_in_root_unit: Embedding and head are one unit, gathered all the step; the head's gradient waits
             in it, in the gather precision, until the end.
+        holds_frozen_inputs: At ZeRO-3 the hook that reshards a unit of frozen weights holds what its backward
+            made of the unit's input beside the input, until the end of the backward (FSDP1).
         sums_context_in_fp32: All-gathered context parallelism goes through the gathered keys block by block
             and sums gradients in fp32, those of keys and values on their way from rank to rank (torch).
         keeps_expert_outputs: Routing weights multiply what experts give back, which is kept for their
@@ -177,6 +179,8 @@ class StackMemory:
         keeps_wide_inputs: Linear layers of fewer than sixteen bits keep their input in sixteen (torchao).
         keeps_narrow_gates: In eight-bit jobs the input of a feed-forward's activation is kept in eight bits.
         keeps_odd_products: ``selective-op`` counts products and keeps the odd ones; none of experts.
+        frees_loss: What the loss holds is free before the layers' backward, and gradients that no earlier
+            microbatch left do not exist at it: the peak is the largest of these moments (torch's autograd).
         gradients_on_demand: A gradient exists from its first microbatch's backward on, not all the step.
         kept_score_bytes: Bytes per score of unfused attention that its backward needs, without dropout.
         weight_bytes: Bytes per parameter of the weights that compute reads.
@@ -203,11 +207,13 @@ class StackMemory:
     keeps_wide_norms: bool = False
     frees_in_backward: bool = False
     ends_in_root_unit: bool = False
+    holds_frozen_inputs: bool = False
     sums_context_in_fp32: bool = False
     keeps_expert_outputs: bool = False
     keeps_wide_inputs: bool = False
     keeps_narrow_gates: bool = False
     keeps_odd_products: bool = False
+    frees_loss: bool = False
     gradients_on_demand: bool = False
     kept_score_bytes: float = 2.0
     weight_bytes: float = 2.0

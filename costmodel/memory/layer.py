@@ -140,12 +140,16 @@ def memory_pieces(
     layers = _relieved_recomputed(layers, relief, context)
     working = _largest([layer.working_bytes for layer in layers])
     recompute_working = _largest([layer.recompute_working_bytes for layer in layers])
+    ends = (
+        _embedding_memory(embedding, context),
+        _with_modules(_head_memory(head, context, working, recompute_working), modules, working, context),
+    )
+    if stack.memory.frees_loss:
+        ends = (ends[0], _at_its_largest_moment(ends, layers, relief, working, recompute_working, context))
     return MemoryPieces(
         layers=layers,
-        embedding=_embedding_memory(embedding, context),
-        head=_with_modules(
-            _head_memory(head, context, working, recompute_working), modules, working, context
-        ),
+        embedding=ends[0],
+        head=ends[1],
         working_bytes=working,
         recompute_working_bytes=recompute_working,
         first_backward_relief=relief,
@@ -186,12 +190,22 @@ def _layer_memory(share: LayerShare, at: _Context) -> LayerMemory:
     return LayerMemory(
         state=with_frozen(state, at.table, at.work.stack, frozen, frozen_experts, away=at.parameters_away),
         saved_bytes=share.saved_bytes[policy, at.index],
-        saved_bytes_recomputed=(1 - away) * share.saved_bytes[full][at.index],
+        saved_bytes_recomputed=(1 - away) * share.saved_bytes[full][at.index] * _inputs_held(at),
         working_bytes=working[at.index] + unit_bytes(parameters + experts, at.table, at.work.stack) + beside,
         recompute_working_bytes=(share.saved_bytes[none] - (1 - IN_TRANSIT * away) * share.saved_bytes[full])[
             at.index
         ],
     )
+
+
+def _inputs_held(at: _Context) -> Quantity:
+    """Tensors of the size of its input that a recomputed layer leaves: it, and beside adapters of FSDP1 two.
+
+    Source: torch/distributed/fsdp/_runtime_utils.py: _register_post_backward_reshard_only_hook, whose
+    register_multi_grad_hook holds tensors and gradients; 62 of 2·32 in every run of fms-acceleration.
+    """
+    twice = at.work.stack.memory.holds_frozen_inputs and at.work.job.adapter is not None
+    return 1.0 + twice * np.greater_equal(at.table.zero_stage, 3)
 
 
 def _pairs(work: Workload, table: LayoutTable) -> npt.NDArray[np.bool_] | bool:
@@ -290,6 +304,72 @@ def _head_memory(
         activation_bytes=peak + held,
         recompute_room_bytes=room,
     )
+
+
+def _at_its_largest_moment(
+    ends: tuple[EndMemory, EndMemory],
+    layers: Sequence[LayerMemory],
+    relief: Quantity,
+    working: Quantity,
+    recompute_working: Quantity,
+    at: _Context,
+) -> EndMemory:
+    """The head with what the largest moment of a step holds beyond the layers' backward, as torch has them.
+
+        loss      w + o + A + l           no gradient yet, if there is one microbatch
+        backward  w + o + max(g, A) + k   k of one layer: its temporaries and, recomputed, its activations
+        update    w + o + g + x           x the temporary of a chain of kernels
+
+    A are activations; engines whose gradients do not take their place have g + A. Where a stage recomputes
+    all of its layers A is less and k more: `recompute_room_bytes` is the difference between the two cases.
+    With stages there are other microbatches, and only k and l take each other's place.
+    """
+    embedding, head = ends
+    table, counts = at.table, [run.count for run in layer_runs(at.work.model)]
+    alone = (table.pp == 1) & (num_microbatches(table, at.work.job) == 1)
+    held = np.where(alone, 1 - np.asarray(relief, dtype=np.float64), 1.0)
+    states = [layer.state for layer in layers]
+    gradients = _of_all(counts, [state.gradients_bytes for state in states])
+    gradients = gradients + embedding.state.gradients_bytes + head.state.gradients_bytes
+    always = head.activation_bytes - _logits(at)[2] if at.work.stack.memory.ends_in_root_unit else 0.0
+    temporary = _temporary(at) * (gradients / at.work.stack.memory.gradient_bytes) * (table.pp == 1)
+
+    def beyond(kept: Sequence[Quantity], of_layer: Quantity, made_since: Quantity = 0.0) -> Quantity:
+        """What is beyond the layers' backward if they keep so much and one of them so much more.
+
+        Of what they keep is a share that the backward makes.
+        """
+        activations = _of_all(counts, kept)
+        replaced = at.work.stack.memory.gradients_on_demand
+        absent = np.maximum(0.0, gradients - activations) if replaced else gradients
+        backward = of_layer + alone * absent + made_since * activations
+        loss = np.maximum(0.0, head.activation_bytes - always - backward)
+        update = temporary - held * activations - embedding.activation_bytes - of_layer - always
+        most: Quantity = always + np.maximum(loss, update)
+        return most
+
+    whole = beyond([layer.saved_bytes for layer in layers], working)
+    recomputed = beyond(
+        [layer.saved_bytes_recomputed for layer in layers],
+        working + recompute_working,
+        1 - 1 / _inputs_held(at),
+    )
+    return replace(head, activation_bytes=whole, recompute_room_bytes=whole - recomputed)
+
+
+def _temporary(at: _Context) -> float:
+    """Bytes of a parameter that an update in a chain of kernels holds beside state: one moment, its root.
+
+    Source: torch/optim/adam.py, _multi_tensor_adam: ``torch._foreach_sqrt`` of all second moments.
+    """
+    stack, updated = at.work.stack, optimizer(at.work.job.optimizer)
+    moments = stack.memory.moment_bytes if updated.state_bytes is None else updated.state_bytes
+    return moments / 2 * (stack.timing.foreach_update and updated.chained)
+
+
+def _of_all(counts: Sequence[int], values: Sequence[Quantity]) -> Quantity:
+    """Sum over all layers of what a layer of each run has."""
+    return sum((n * value for n, value in zip(counts, values, strict=True)), start=0.0)
 
 
 def _logits(at: _Context) -> tuple[Quantity, Quantity, Quantity]:

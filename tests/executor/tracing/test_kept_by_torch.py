@@ -26,6 +26,14 @@ from costmodel.stack import stack
 from costmodel.switches.profile import with_switches
 
 TOKENS, CLASSES, WIDTH = 256, 8192, 16
+HELD: list[Any] = []
+"""Logits in fp32 of a loop that holds them by name through its backward."""
+
+
+def _held(wide: Any) -> Any:
+    """The same logits, held."""
+    HELD[:] = [wide]
+    return wide
 
 
 def most_bytes_of_a_logit(loss: Callable[[Any, Any], Any]) -> float:
@@ -53,6 +61,7 @@ def most_bytes_of_a_logit(loss: Callable[[Any, Any], Any]) -> float:
             "pytorch",
             lambda logits, wanted: cross_entropy(logits.float(), wanted),
         ),  # transformers' loss_utils.py
+        ("prime-rl", lambda logits, wanted: cross_entropy(_held(logits.float()), wanted)),
     ],
 )
 def test_a_loss_holds_as_many_bytes_a_logit_as_torch_allocates(

@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch")
 
 from torch.autograd.graph import saved_tensors_hooks
 from torch.nn.functional import linear
+from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -69,6 +70,28 @@ def test_a_chain_of_kernels_moves_what_torch_moves_beyond_one_kernel(width: str)
     values = pure if width == "bf16" else {"weight_dtype": "fp32", "gradient_dtype": "fp32"}
     beyond = [_update_bytes(values | {"update_kernel": each}) for each in ("foreach", "fused")]
     assert beyond[0] - beyond[1] == pytest.approx(counted.moved / PARAMETERS - one_kernel)
+
+
+@pytest.mark.parametrize("width", TYPES)
+def test_a_chain_of_kernels_holds_the_root_of_a_moment(width: str) -> None:
+    """As many bytes as one moment, beside weights, gradients and moments; one kernel holds none."""
+    kind, size = TYPES[width]
+    held = []
+    for arguments in ({"foreach": True}, {"fused": True}):
+        parameter = torch.nn.Parameter(torch.ones(PARAMETERS, dtype=kind))
+        parameter.grad = torch.ones_like(parameter)
+        update = torch.optim.AdamW([parameter], **arguments)
+        update.step()
+        with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
+            update.step()
+        events = [event for event in recorded.profiler.kineto_results.events() if event.name() == "[memory]"]
+        now = most = 0
+        for event in sorted(events, key=lambda event: event.start_ns()):
+            now += event.nbytes()
+            most = max(most, now)
+        held.append(most)
+    assert held[0] == pytest.approx(size * PARAMETERS, rel=0.05)
+    assert held[1] < 0.05 * size * PARAMETERS
 
 
 def _update_bytes(values: dict[str, str]) -> float:

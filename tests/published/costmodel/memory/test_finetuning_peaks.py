@@ -35,6 +35,8 @@ from topology.base.units import GB, GIB
 with Path(__file__).with_name("finetuning_peaks.csv").open(newline="", encoding="utf-8") as file:
     ROWS = tuple(csv.DictReader(file))
 UNITS = {"GB": GB, "GiB": GIB}
+HELD_LOGITS = 18
+"""Bytes of a logit in sixteen bits, its copy in fp32, its log-softmax, and the gradients of both."""
 SIZES = {  # config.json of Qwen/Qwen-7B, Qwen/Qwen-14B, 01-ai/Yi-34B
     "qwen-7b": {"vocab_size": 151936, "qkv_bias": True},
     "qwen-14b": {
@@ -55,7 +57,7 @@ def spec_of(name: str) -> ModelSpec:
 
 
 def predicted_bytes(row: dict[str, str]) -> float:
-    """What the row's source prints, of the one stage: what the allocator holds of the device."""
+    """What the row's source prints, of the one stage: what the allocator hands out or, reserved, holds."""
     spec = spec_of(row["model"])
     dp, cp, microbatch = int(row["dp"]), int(row["cp"]), int(row["microbatch_size"])
     layout = ParallelLayout(
@@ -70,10 +72,15 @@ def predicted_bytes(row: dict[str, str]) -> float:
         offload=parse_offload(row["offload"])[0] if row["offload"] else None,
     )
     layers = tuple(run.count for run in layer_runs(spec))
-    (stage,) = memory_by_stage(
-        Workload(model=spec, job=job, stack=stack(row["stack"])), layout, [layers], [layers]
-    )
-    return stage.allocated_bytes
+    profile = stack(row["stack"])
+    if (
+        row["source"] == "fsdp_qlora"
+    ):  # its loop holds the model's output, with logits in fp32, to the next step
+        held = dataclasses.replace(profile.memory, loss_bytes_per_logit=HELD_LOGITS)
+        profile = dataclasses.replace(profile, memory=held)
+    (stage,) = memory_by_stage(Workload(model=spec, job=job, stack=profile), layout, [layers], [layers])
+    reserved = profile.memory.fragmentation if row["what"] == "reserved" else 1.0
+    return stage.allocated_bytes * reserved
 
 
 def errors(source: str = "") -> list[float]:
@@ -83,11 +90,24 @@ def errors(source: str = "") -> list[float]:
 
 
 def test_published_peaks_of_fine_tuning_are_met_within_eight_percent_in_the_median() -> None:
-    """And none by a fifth: 70B in host memory is 19 % too low, the scales of its base stay on every GPU."""
-    found = [abs(error) for error in errors()]
-    assert statistics.median(found) < 0.08
-    assert max(found) < 0.20
-    assert len(found) == 33
+    """And no step by a fifth: LoRA of 7B with its parameters in host memory is 19 % too low."""
+    found = errors()
+    assert statistics.median(abs(error) for error in found) < 0.08
+    steps = [error for error, row in zip(found, ROWS, strict=True) if not loads_at_its_peak(row)]
+    assert max(abs(error) for error in steps) < 0.20
+    assert (len(found), len(steps)) == (33, 31)
+
+
+def loads_at_its_peak(row: dict[str, str]) -> bool:
+    """Whether a peak is of loading: of 512 tokens, 10.24 GiB where 2,048 take 10.22; 4.98 where they take 5.21."""
+    return row["source"] == "fsdp_qlora" and row["sequence_length"] == "512"
+
+
+def test_a_step_needs_less_than_the_loading_that_peaks() -> None:
+    """What is published of a run that peaks before its first step is a bound of the step."""
+    found = [predicted_bytes(row) / (float(row["peak"]) * GIB) for row in ROWS if loads_at_its_peak(row)]
+    assert len(found) == 2
+    assert all(0.7 < ratio < 1.0 for ratio in found)
 
 
 @pytest.mark.parametrize(("source", "median"), [("fsdp_qlora", 0.08), ("qwen", 0.08), ("trl", 0.09)])

@@ -264,7 +264,7 @@ OTHER_WORDS = (
 
 def other(family: str, words: str = "") -> Audit:
     """The audit of a YAML file of a tool over the Trainer."""
-    flags = Flags(model="llama-3.1-8b", gpus="8", gpu="b200-sxm", sequence_length="8192")
+    flags = Flags(model="llama-3.1-8b", gpus="8", gpu="b200-sxm", sequence_length="65536")
     found = audited(read_texts({"run.yaml": OTHERS[family].format(words)}), flags, load_calibration())
     assert found.reading.family.name == family
     assert found.predicted is not None, (found.job.missing, found.findings)
