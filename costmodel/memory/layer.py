@@ -362,8 +362,9 @@ def _temporary(at: _Context) -> float:
 
     Source: torch/optim/adam.py, _multi_tensor_adam: ``torch._foreach_sqrt`` of all second moments.
     """
-    stack = at.work.stack
-    return stack.memory.moment_bytes / 2 * stack.timing.foreach_update
+    stack, updated = at.work.stack, optimizer(at.work.job.optimizer)
+    moments = stack.memory.moment_bytes if updated.state_bytes is None else updated.state_bytes
+    return moments / 2 * (stack.timing.foreach_update and updated.chained)
 
 
 def _of_all(counts: Sequence[int], values: Sequence[Quantity]) -> Quantity:

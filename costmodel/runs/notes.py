@@ -22,6 +22,7 @@ STATED: Final[Mapping[str, str]] = {
     "FP32 gradients": r"fp32 grad accumulation",
     "activation offload": r"\bactivations? offload",
     "memory of processes": r"nvidia smi",
+    "dropout": r"\bdropout 0?\.\d{0,3}[1-9]",
     "further tokens": r"\bmtp\b",
     "LoRA": r"\blora\b",
     "QLoRA": r"\bqlora\b",

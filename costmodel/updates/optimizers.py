@@ -32,6 +32,7 @@ class Optimizer:
     other_state_bytes: float | None = None
     has_master: bool = True
     elementwise: bool = True
+    chained: bool = False
     newton_schulz_steps: int = 0
     side_products: int = 0
     side_copies: int = 0

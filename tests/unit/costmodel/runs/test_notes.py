@@ -22,6 +22,7 @@ WORDS = {
     "FP32 gradients": "fp32 grad accumulation",
     "activation offload": "activation offload",
     "memory of processes": "nvidia-smi",
+    "dropout": "dropout 0.1",
     "further tokens": "MTP",
     "LoRA": "LoRA",
     "QLoRA": "QLoRA",
