@@ -15,7 +15,8 @@ leaving out alike. A band is judged on a group that neither constants, levels no
 Where launches set the step of an engine whose host no run left in has timed, λ² grows by how far hosts of
 engines lie from each other, the spread of what was fitted of theirs: they are too few to be left out of it.
 
-No constant of memory is fitted. The spread of peaks is that of the engine's own measured ones.
+No constant of memory is fitted. The spread of peaks is that of the engine's own measured ones; of an engine
+without any in the table, of those in the tables beside it that hold peaks alone (`PEAK_TABLES`).
 """
 
 from __future__ import annotations
@@ -141,13 +142,42 @@ def left_out_evidence(held: RunResult, table: Table) -> Doubts:
     return doubts_of(held.footing, evidence_for(held.footing, table), untabled_gpu=held.doubts.untabled_gpu)
 
 
-def table_of(results: Sequence[RunResult]) -> dict[str, dict[str, dict[str, int]]]:
+def table_of(
+    results: Sequence[RunResult], peaks: Sequence[RunResult] = ()
+) -> dict[str, dict[str, dict[str, int]]]:
     """Runs behind the constants, counted. One that ran out of memory measured nothing, and is none."""
     return count_runs(
-        (r.footing, r.measured_peak_memory_bytes is not None)
-        for r in results
-        if r.footing is not None and not r.out_of_memory
+        (
+            (r.footing, r.measured_peak_memory_bytes is not None)
+            for r in results
+            if r.footing is not None and not r.out_of_memory
+        ),
+        (r.footing for r in peaks if r.footing is not None),
     )
+
+
+PEAK_TABLES = ("finetune_runs", "ladders", "memory_runs")
+"""Tables beside that of runs whose rows measured the peak of a GPU."""
+
+
+def peaks_beside(path: Path | str, results: Sequence[RunResult]) -> list[RunResult]:
+    """Measured peaks of engines that have none among the results, each run once."""
+    have = {r.doubts.engine for r in results if r.memory_error is not None}
+    rows = {row["id"]: row for name in PEAK_TABLES for row in read_rows(Path(path).with_name(f"{name}.csv"))}
+    return [
+        r
+        for r in predict_rows(list(rows.values()), load_calibration())
+        if r.memory_error is not None
+        and not r.out_of_memory
+        and r.footing is not None
+        and r.footing.engine in stack_families()
+        and r.doubts.engine not in have
+    ]
+
+
+def stack_families() -> set[str]:
+    """Families of the engines that profiles describe."""
+    return {engine_family(name) for name in stacks()}
 
 
 def times_of(doubts: Doubts) -> tuple[float, ...]:
@@ -189,16 +219,24 @@ def time_residuals(results: Sequence[RunResult]) -> list[Residual]:
 def memory_widths(results: Sequence[RunResult]) -> dict[str, float]:
     """Half widths that hold 80 % of the measured peaks of every engine in the worst of its sources.
 
-    Sources are few and each is one user's: an unseen one may be as far off as the worst that was seen.
+    Sources are few and each is one user's: an unseen one may be as far off as the worst that was seen. Of
+    `MANY_SOURCES` or more it is as far off as they are in the root mean square.
     """
     peaks: dict[tuple[str, str], list[float]] = defaultdict(list)
     for r in results:
         if r.memory_error is not None:
             peaks[r.doubts.engine, r.group["source"]].append(abs(float(np.log1p(r.memory_error))))
-    widths: dict[str, float] = defaultdict(float)
+    of_sources: dict[str, list[float]] = defaultdict(list)
     for (engine, _), sizes in sorted(peaks.items()):
-        widths[engine] = max(widths[engine], float(np.quantile(sizes, 0.8)))
-    return dict(widths)
+        of_sources[engine].append(float(np.quantile(sizes, 0.8)))
+    return {
+        engine: max(widths) if len(widths) < MANY_SOURCES else float(np.sqrt(np.mean(np.square(widths))))
+        for engine, widths in of_sources.items()
+    }
+
+
+MANY_SOURCES = 10
+"""From so many on the worst is an outlier of many, not one of few."""
 
 
 def weighted_quantile(sized: Sequence[tuple[float, float]], share: float) -> float:
@@ -416,7 +454,8 @@ def fit_bands(path: str) -> None:
     """Fit the terms, count the runs, store both."""
     rows = read_rows(path)
     results = predict_rows(rows, load_calibration())
-    residuals, memory = time_residuals(results), memory_widths(results)
+    peaks = peaks_beside(path, results)
+    residuals, memory = time_residuals(results), memory_widths([*results, *peaks])
     timed = [row for row, result in zip(rows, results, strict=True) if result.error is not None]
     text = bands_toml(
         fit_terms(residuals),
@@ -426,7 +465,7 @@ def fit_bands(path: str) -> None:
         len(results),
         Path(path).name,
     )
-    table = json.dumps(table_of(results), indent=1, ensure_ascii=False)
+    table = json.dumps(table_of(results, peaks), indent=1, ensure_ascii=False)
     BANDS_FILE.write_text(text, encoding="utf-8")
     EVIDENCE_FILE.write_text(table + "\n", encoding="utf-8")
     held = nested(residuals)

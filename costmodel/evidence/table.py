@@ -49,11 +49,14 @@ def shipped_table() -> Table:
     return table
 
 
-def count_runs(runs: Iterable[tuple[Footing, bool]]) -> dict[str, dict[str, dict[str, int]]]:
+def count_runs(
+    runs: Iterable[tuple[Footing, bool]], peaks: Iterable[Footing] = ()
+) -> dict[str, dict[str, dict[str, int]]]:
     """Count runs by engine, generation and key.
 
     Args:
         runs: What every run rests on, and whether its peak memory was measured.
+        peaks: What further runs rest on that say nothing but their peak.
     """
     result: dict[str, dict[str, Counter[str]]] = defaultdict(lambda: defaultdict(Counter))
     for footing, has_memory in runs:
@@ -61,6 +64,8 @@ def count_runs(runs: Iterable[tuple[Footing, bool]]) -> dict[str, dict[str, dict
         result[footing.engine][footing.generation].update(
             [RUNS, *(key.name for key in footing.keys), *memory]
         )
+    for footing in peaks:
+        result[footing.engine][footing.generation].update(_memory_keys(footing))
     return {
         engine: {generation: dict(sorted(counts.items())) for generation, counts in sorted(by_one.items())}
         for engine, by_one in sorted(result.items())
