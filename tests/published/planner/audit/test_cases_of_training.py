@@ -57,7 +57,7 @@ CASES = {
     "26_automodel_moe.yaml": ({"gpus": "8", "gpu": "h100-sxm"}, ("NeMo AutoModel", "ep 8")),
     "28_titan_2025.toml 28_titan_tps_only.log": (
         {"gpus": "32", "gpu": "h100-sxm"},
-        ("measured 4.59 s", "+341.0 %"),
+        ("measured 4.59 s is 3.48 × the predicted", "a link of about 138 Gbit/s"),
     ),
     "28_titan_2025.toml 28_titan_tps_only.log 28_run_titan.sh": ({"gpu": "h100-sxm"}, ("measured 4.59 s",)),
     "29_lora_z3_p2p_off.sh 29_z3.json": (
@@ -71,7 +71,7 @@ CASES = {
     "33_swift_uneven_pp.sh": ({"gpu": "h100-sxm"}, ("illegal: 46 layers do not divide by pp 4",)),
     "33b_megatron_uneven_pp.sh": ({"gpu": "h100-sxm"}, ("illegal: 46 layers do not divide by pp 4",)),
     "34_ep_world.sh": ({"gpu": "h100-sxm"}, ("illegal: ep 4",)),
-    "35_swift_sft.sh": ({"gpu": "a100-sxm-80gb"}, ("recompute layers", "sooner runs than not")),
+    "35_swift_sft.sh": ({"gpu": "a100-sxm-80gb"}, ("recompute layers", "fits: 44.5 GiB")),
 }
 """Flags that the person would have to give, and what has to stand in the first lines, by files."""
 FAILS = {
