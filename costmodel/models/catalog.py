@@ -201,6 +201,13 @@ def _counts(size: str, name: str) -> bool:
 
 def _resembling(name: str) -> str:
     """The one model of which a name has some words, all its sizes and all its versions."""
+    if missing := _missing_of(name):
+        raise UnknownNameError(
+            f"model {shown(name)} is known by its name alone",
+            f"not known here: {missing}",
+            "give its config.json, which says so: --model PATH",
+            _close_to(name),
+        )
     known: list[str] = []
     for spelling in spellings(name):
         if not (spelling.undated and _has_releases(spelling.text)) and not _tells_apart(name, spelling.text):
@@ -215,13 +222,6 @@ def _resembling(name: str) -> str:
     if traced := traced_as(name):
         cause = "it is of a family that is traced, not described"
         raise UnknownNameError(f"unknown model {shown(name)}", cause, f"use --model {traced}", ())
-    if missing := _missing_of(name):
-        raise UnknownNameError(
-            f"model {shown(name)} is known by its name alone",
-            f"not known here: {missing}",
-            "give its config.json, which says so: --model PATH",
-            _close_to(name),
-        )
     close = _close_to(name)
     listed = f"did you mean: {', '.join(close)}?" if close else "plan models lists them;"
     raise UnknownNameError(

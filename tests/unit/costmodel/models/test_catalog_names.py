@@ -19,7 +19,6 @@ def test_every_model_is_found_by_its_own_name(name: str) -> None:
         ("Qwen-235B-A22B", "qwen3-235b-a22b"),
         ("gemma-270m", "gemma-3-270m"),
         ("InternLM-20B", "internlm2-20b"),
-        ("internlm-7b", "internlm2.5-7b"),
     ],
 )
 def test_another_version_of_a_family_is_another_model(name: str, near: str) -> None:
@@ -27,6 +26,17 @@ def test_another_version_of_a_family_is_another_model(name: str, near: str) -> N
     with pytest.raises(UnknownNameError, match="another version") as refused:
         published_model(name)
     assert refused.value.suggestions == (near,)
+
+
+@pytest.mark.parametrize(
+    "name", ["falcon-7b", "tiiuae/falcon-7b-instruct", "SmolLM-1.7B", "internlm-7b", "baichuan-7b"]
+)
+def test_a_first_release_is_not_the_later_one_of_its_size(name: str) -> None:
+    """Nor by the short name of a command line: its shape is another, and the error names the near one."""
+    for find in (listed_model, published_model):
+        with pytest.raises(UnknownNameError, match="known by its name alone") as refused:
+            find(name)
+        assert "is another model" in refused.value.cause
 
 
 @pytest.mark.parametrize(

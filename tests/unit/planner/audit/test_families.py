@@ -106,8 +106,8 @@ EXPECTED: dict[str, tuple[str, str, int, str, int, int, str]] = {
     "olmo.py": (
         "OLMo-core",
         "olmo-2-7b",
-        64,
-        "dp 64 · microbatch 2 · ZeRO-3 · recompute layers",
+        8,
+        "dp 8 · microbatch 2 · ZeRO-3 · recompute layers",
         512,
         8192,
         "",
@@ -171,9 +171,9 @@ EXPECTED: dict[str, tuple[str, str, int, str, int, int, str]] = {
     "titan2026.py": (
         "torchtitan",
         "llama-3.1-70b",
-        128,
-        "tp 8 · dp 16 · microbatch 8 · ZeRO-3 · recompute layers",
-        128,
+        64,
+        "tp 8 · dp 8 · microbatch 8 · ZeRO-3 · recompute layers",
+        64,
         8192,
         "",
     ),
