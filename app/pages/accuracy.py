@@ -99,7 +99,7 @@ def counts_of(engine: str, generation: str) -> dict[bool, int]:
     known = shipped_table()
     return {
         True: known.get(engine, {}).get(generation, {}).get(RUNS, 0),
-        False: sum(each[RUNS] for of_engine in known.values() for each in of_engine.values()),
+        False: sum(each.get(RUNS, 0) for of_engine in known.values() for each in of_engine.values()),
     }
 
 

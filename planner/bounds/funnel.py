@@ -293,7 +293,8 @@ def _mean_memory(problem: Problem, combined: LayoutTable, zero_stage: int, polic
     """Mean bytes over ranks of 1F1B, one microbatch in flight, at this ZeRO stage and policy, layers least.
 
     Where gradients are allocated on demand, those of a step's only microbatch may take the place of all its
-    activations (`in_flight.held_microbatches`), so then none are counted.
+    activations (`in_flight.held_microbatches`), so then none are counted. Where the loss is let go before the
+    backward, what its head holds beyond it depends on what a layer of the variant needs: none is counted.
     """
     s, ones = problem, np.ones(len(combined), dtype=np.int64)
     table = replace(
@@ -310,5 +311,5 @@ def _mean_memory(problem: Problem, combined: LayoutTable, zero_stage: int, polic
         run.count * (static + held * least)
         for run, static, least in zip(layer_runs(s.model), form.static_bytes, saved, strict=True)
     )
-    outer = form.state_at(1.0, 1.0) + form.activations_at(0.0, 1.0)
+    outer = form.state_at(1.0, 1.0) + form.activations_at(0.0, float(not s.stack.memory.frees_loss))
     return np.asarray((layers + outer) / combined.pp + form.every_bytes) * (1 - ROUNDING)

@@ -8,6 +8,7 @@ import pytest
 
 from costmodel.models.catalog import model, model_names
 from costmodel.models.hf.config import model_of_config
+from costmodel.models.stored import AS_NAMED
 from executor.model.hf_config import published_config
 from topology.base.errors import InputError
 
@@ -22,7 +23,7 @@ def test_every_model_that_can_be_built_can_be_written(name: str) -> None:
         return
     read = model_of_config(published_config(spec).config, name=name, source=spec.source)
     # No weights of these are written, and what is written is not quantised.
-    written = replace(spec, num_nextn_predict_layers=0, left_out="", weight_format="")
+    written = replace(spec, num_nextn_predict_layers=0, left_out="", weight_format="", stored=AS_NAMED)
     assert replace(read, as_of=spec.as_of) == written
 
 

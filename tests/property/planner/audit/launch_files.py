@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
@@ -53,15 +53,15 @@ class LaunchFile:
 
     @property
     def differences(self) -> tuple[str, ...]:
-        """Fields that are priced otherwise than the contract reads them."""
+        """Fields that are priced otherwise than the contract reads them; what one replica shards is nothing."""
         if self.job.request is None or self.job.layout is None:
             return (f"not priced: {', '.join(self.job.missing)}",)
         open_fields = {one.field for one in self.job.unsettled}
         plain = layout_facts(ParallelLayout())
         fields = {name: self.told.fields.get(name, usual) for name, usual in plain.items()}
         read_layout = ParallelLayout(**{name.partition(".")[2]: value for name, value in fields.items()})
-        wanted: dict[str, Any] = layout_facts(plainest(read_layout))
-        priced = layout_facts(self.job.layout)
+        wanted: dict[str, Any] = layout_facts(plainest(_unsharded_alone(read_layout)))
+        priced = layout_facts(_unsharded_alone(self.job.layout))
         job = self.job.request.job
         for name in ("sequence_length", "global_batch_size", "precision", "optimizer"):
             if f"job.{name}" in self.told.fields:
@@ -72,6 +72,11 @@ class LaunchFile:
             for name, value in wanted.items()
             if priced[name] != value and name not in open_fields
         )
+
+
+def _unsharded_alone(layout: ParallelLayout) -> ParallelLayout:
+    """The same layout, which shards nothing over one replica."""
+    return replace(layout, zero_stage=0) if layout.replicas == 1 else layout
 
 
 def launch_files(engine: str, seed: int | str) -> Iterator[LaunchFile]:
