@@ -13,7 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from app.terminal.streams import WRITE_FAILURES, discard, tell
-from topology.base.errors import InputError, NoFeasiblePlanError, PlanChangedError
+from topology.base.errors import InputError, NoFeasiblePlanError, PlanChangedError, shortened
+from topology.base.files import LONGEST_PATH
 
 ANSWERED = 0
 NO_FEASIBLE_PLAN = 1
@@ -57,6 +58,9 @@ def run_guarded(action: Callable[[], int], *, debug: bool) -> int:
             discard(sys.stdout)
             tell(f"{three_lines(unwritten(error))}\n")
             return BAD_INPUT
+        if isinstance(error, OSError) and error.filename is not None and error.errno in PATH_FAILURES:
+            tell(f"{three_lines(unusable(error))}\n")
+            return BAD_INPUT
         if debug:
             tell(traceback.format_exc())
         tell(f"{three_lines(defect(error))}\n")
@@ -74,6 +78,25 @@ def interrupted() -> int:
     """Say that the user stopped us."""
     tell("interrupted\n")
     return INTERRUPTED
+
+
+PATH_FAILURES = frozenset(
+    (
+        *(errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.ENXIO),
+        *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE),
+    )
+)
+"""What a system says of a path that somebody named, or of the disk that it is on: no defect of ours."""
+
+
+def unusable(error: OSError) -> InputError:
+    """Describe a path that the system does not take."""
+    name = shortened(str(error.filename), LONGEST_PATH)
+    return InputError(
+        what=f"{name} cannot be used",
+        cause=error.strerror or str(error),
+        fix="check the path, its permissions and the disk that it is on",
+    )
 
 
 def unwritten(error: OSError) -> InputError:

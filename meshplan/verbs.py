@@ -31,7 +31,7 @@ from planner.search.infeasible import Infeasible, no_plan
 from planner.search.search import search
 from planner.search.verified import verified
 from topology.base.counts import parse_count
-from topology.base.decode import read_text
+from topology.base.files import read_text
 
 if TYPE_CHECKING:
     from executor.validation.report import ValidationReport

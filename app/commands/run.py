@@ -99,7 +99,7 @@ def command(
     """Train: plan if need be, start the ranks, restart them after failures, end with a checkpoint."""
     from app.actions.convert import publish_run
     from app.actions.runs import by_engine, training_run
-    from app.actions.runs.texts import with_texts
+    from app.actions.runs.texts import with_data
     from app.reports.answer import emit
     from executor.training.option import options_of
     from executor.training.settings import Endurance
@@ -124,7 +124,7 @@ def command(
     plan = training_run.plan_to_run(plan_file, flags, accept_changes=accept_changes)
     endurance = Endurance(**{name: asked.pop(name) for name in options_of(Endurance)})
     run = training_run.run_settings(asked, plan, folder)
-    run, texts = with_texts(run, plan)
+    run, texts = with_data(run, plan)
     training_run.check_run(plan, run, texts, endurance.min_gpus)
     if export_hf is not None:
         training_run.check_publishable(plan, export_hf)
@@ -135,4 +135,5 @@ def command(
     published = None
     if export_hf is not None and status.state != "error":
         published = publish_run(folder, export_hf, run_key=None if run.run_key is None else Path(run.run_key))
+    training_run.keep_measured(run, status)
     return emit(training_run.run_answer(run, status, published), as_json=as_json)

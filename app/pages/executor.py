@@ -21,8 +21,8 @@ from app.store.run_log import RunStep, checkpoints_of, read_state, read_steps, r
 from app.store.runs import RunSummary, run_summary, runs_in
 from app.store.steps import PLAN_FILE, unlike_device
 from planner.plan import Plan, from_json
-from topology.base.decode import read_text
 from topology.base.errors import InputError
+from topology.base.files import read_text
 from topology.base.units import format_bytes, format_seconds, three_digits
 
 REFRESH_S = 3

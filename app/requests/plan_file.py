@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from planner.plan import Plan, from_json
-from topology.base.decode import MAX_FILE_BYTES, read_text
 from topology.base.errors import InputError, shown
+from topology.base.files import MAX_FILE_BYTES, read_text
 
 STANDARD_INPUT = "-"
 """In the place of a file, what was piped in."""

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from planner.analysis.lanes import Slice
-from topology.base.decode import json_value, read_text
+from topology.base.decode import json_value
 from topology.base.errors import InputError
+from topology.base.files import read_text
 from topology.base.units import MIB, US
 
 MOST_BYTES = 64 * MIB

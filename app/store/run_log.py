@@ -9,6 +9,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from topology.base.errors import InputError
+from topology.base.files import json_rows, read_text
 from topology.base.units import GIB
 
 METRICS_FILE, STATUS_FILE, CHECKPOINT_FOLDER = "metrics.jsonl", "status.json", "checkpoints"
@@ -52,11 +54,11 @@ class RunState:
 def read_state(folder: Path) -> RunState:
     """State of a run; unknown while it has written none."""
     try:
-        data: Any = json.loads((folder / STATUS_FILE).read_text(encoding="utf-8"))
+        data: Any = json.loads(read_text(folder / STATUS_FILE))
         reason = " · ".join(str(data[name]) for name in ("what", "cause", "fix") if data.get(name))
         history = tuple(str(entry) for entry in data.get("history", ()))
         return RunState(state=str(data["state"]), reason=reason, history=history)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (InputError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return RunState(state="unknown", reason="", history=())
 
 
@@ -68,13 +70,11 @@ def repeated_steps(folder: Path) -> int:
 
 def _logged(folder: Path) -> list[RunStep]:
     """Every whole step in the log, in the order they were written."""
-    path = folder / METRICS_FILE
-    if not path.is_file():
+    try:
+        rows = list(json_rows(folder / METRICS_FILE, last_bytes=MOST_READ_BYTES))
+    except InputError:  # a directory, a pipe
         return []
-    with path.open("rb") as file:
-        file.seek(max(0, path.stat().st_size - MOST_READ_BYTES))
-        lines = file.read().decode("utf-8", errors="replace").splitlines()
-    return [step for line in lines if (step := _step(line)) is not None]
+    return [step for row in rows if (step := _step(row)) is not None]
 
 
 def thinned(steps: list[RunStep]) -> list[RunStep]:
@@ -83,15 +83,14 @@ def thinned(steps: list[RunStep]) -> list[RunStep]:
     return steps[::-1][::stride][::-1] if stride > 1 else steps
 
 
-def _step(line: str) -> RunStep | None:
-    """Read one line; None when it is no whole step."""
+def _step(data: dict[str, Any]) -> RunStep | None:
+    """Read one row; None when it is no whole step."""
     try:
-        data: Any = json.loads(line)
         if data.get("compared") is False:
             data = {**data, "predicted_step_time_s": 0.0, "mfu": 0.0}
         values = {field.name: float(data[field.name]) for field in fields(RunStep)}
         return RunStep(step=int(values.pop("step")), **values)
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
+    except (ValueError, KeyError, TypeError, OverflowError):
         return None
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from app.store.run_log import read_state
 from executor.training.settings import EVALUATIONS_FILE, METRICS_FILE
+from topology.base.errors import InputError
+from topology.base.files import json_row, open_regular
 from topology.base.prometheus import Metric, exposition, metric
 from topology.base.version import VERSION
 
@@ -44,22 +45,24 @@ class GrowingLines:
     def update(self) -> None:
         """Read what is new; a half-written line waits for its end."""
         try:
-            with self.path.open("rb") as stream:
+            with open_regular(self.path) as stream:
                 stream.seek(self.read_bytes)
                 while block := stream.read(AT_ONCE_BYTES):
                     self.read_bytes += len(block)
                     *lines, self.rest = (self.rest + block).split(b"\n")
                     for line in lines:
                         self._take(line)
-        except OSError:
+        except (OSError, InputError):
             return
 
     def _take(self, line: bytes) -> None:
         """Count one line, if it is one."""
+        row = json_row(line)
         try:
-            row = json.loads(line)
-            step = int(row["step"])
-        except (ValueError, KeyError, TypeError, RecursionError, OverflowError):
+            step = int(row["step"]) if row is not None else None
+        except (ValueError, KeyError, TypeError, OverflowError):
+            return
+        if row is None or step is None:
             return
         self.returns += bool(self.last) and step <= int(self.last["step"])
         self.rows += 1

@@ -96,18 +96,21 @@ def _require_checksums(value: Any, path: Path) -> None:
     from executor.data.hub import is_hub
     from executor.data.tokenizer import checksum_of
     from topology.base.errors import InputError
+    from topology.base.files import file_mark
 
     for name, there in value.checksums.items():
         if not (is_hub(name) or Path(name).exists()):
             continue  # another may be given, or its opening says so
         if name == value.tokenizer:
             here = checksum_of(Path(name))
+        elif ":" in there:
+            here = str(file_mark(Path(name)))
         else:
             here = look_through(name, field=value.text_field or "text", lanes=1).sha256
         if here != there:
             raise InputError(
                 what=f"{name} is not what {path} was written with",
-                cause=f"SHA-256 {there[:12]}… then, {here[:12]}… now",
+                cause=f"SHA-256 {there.rpartition(':')[2][:12]}… then, {here.rpartition(':')[2][:12]}… now",
                 fix="put it back, or take its line out of [checksums] to train on what is there",
             )
 

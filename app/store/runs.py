@@ -9,8 +9,8 @@ from statistics import median
 from app.store.run_log import METRICS_FILE, read_state, read_steps, repeated_steps
 from app.store.steps import PLAN_FILE, unlike_device
 from planner.plan import from_json
-from topology.base.decode import read_text
 from topology.base.errors import InputError
+from topology.base.files import read_text
 
 MOST_RUNS = 200
 

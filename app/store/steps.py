@@ -10,8 +10,8 @@ from executor.parallel.device import is_device
 from executor.training.settings import RUN_FILE, read_settings, read_status
 from planner.plan import Plan, from_json
 from topology.base.atomic import write_atomically
-from topology.base.decode import read_text
 from topology.base.errors import InputError
+from topology.base.files import read_text
 from topology.builders import build
 from topology.cluster_file import to_toml
 

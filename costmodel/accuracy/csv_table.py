@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from costmodel.runs.cells import SURPLUS, Row
-from topology.base.decode import read_text
 from topology.base.errors import InputError
+from topology.base.files import read_text
 
 MOST_ROWS = 100_000
 """Predicted in less than a minute and a gigabyte; the largest published table has 2,300."""

@@ -15,8 +15,9 @@ from typing import Any
 
 from costmodel.models.sizes import LARGEST_SIZE
 from costmodel.runs.cells import MOST_IN_FLIGHT, SMALLEST
-from topology.base.decode import json_value, read_text
+from topology.base.decode import json_value
 from topology.base.errors import InputError, shown
+from topology.base.files import read_text
 
 MOST_BYTES = 256 * 2**20  # a detailed result of vLLM holds every token's time and text
 MOST_RUNS = 64

@@ -364,7 +364,8 @@ def _read(path: str) -> ModelSpec:
 @functools.cache
 def _texts(kind: str) -> dict[str, str]:
     """Texts of the tables of a kind by name, in the order of the file: all take the parser 20 ms."""
-    from topology.base.decode import read_text, toml_tables
+    from topology.base.decode import toml_tables
+    from topology.base.files import read_text
 
     tables = {header.partition("."): text for header, text in toml_tables(read_text(_FILE)).items()}
     return {name.strip('"'): text for (of, _, name), text in tables.items() if of == kind}

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import math
 import statistics
 from collections.abc import Mapping, Sequence
@@ -20,12 +19,14 @@ from costmodel.layout import AXIS_FIELDS
 from executor.training.settings import METRICS_FILE
 from planner.plan import Plan
 from topology.base.atomic import write_atomically
+from topology.base.files import json_rows
 from topology.base.units import GIB
 
 MEASURED_ROW, MEASURED_JSON = "measured.csv", "measured.json"
 WARM_UP_STEPS = 3  # allocators and caches fill
 FEWEST_STEPS = 5  # a median of fewer says little
 PERCENT = 100
+STEADY_KEYS = frozenset(("step", "step_time_s", "peak_memory_bytes"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,8 +42,7 @@ class SteadySteps:
 
 def steady_steps(folder: Path) -> SteadySteps | None:
     """Steady steps of the last time the run was started; None when there are too few to tell."""
-    path = folder / METRICS_FILE
-    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    rows = [row for row in json_rows(folder / METRICS_FILE) if row.keys() >= STEADY_KEYS]
     starts = [i for i in range(1, len(rows)) if rows[i]["step"] != rows[i - 1]["step"] + 1]
     steady = rows[(starts[-1] if starts else 0) :][WARM_UP_STEPS:]
     if len(steady) < FEWEST_STEPS:

@@ -23,7 +23,7 @@ from topology.base.atomic import write_atomically
 from topology.base.decode import read_json, structure, unstructure
 from topology.base.errors import InputError
 
-TIMED_OUT = ("Timed out waiting", "Application timeout")  # gloo's words
+TIMED_OUT = ("Timed out waiting", "Application timeout", "Connect timeout")  # gloo's words
 ANSWER_S = 3.0  # of the five seconds in which the launcher ends ranks whose peer has failed
 _LOOK_S, _LATEST_LOOK_S = 0.5, 2.0
 LOOKS_PER_S = 250.0  # of all ranks together, in one folder of a shared file system

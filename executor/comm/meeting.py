@@ -9,11 +9,14 @@ from __future__ import annotations
 import ipaddress
 import re
 import socket
+import time
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from topology.base.errors import InputError
+from topology.base.units import format_seconds
 
 if TYPE_CHECKING:
     from torch.distributed import Store
@@ -103,6 +106,48 @@ def is_here(where: Endpoint) -> bool:
 def require_here(where: Endpoint) -> None:
     """Refuse, on the first node, an address that is not its own or a port that is taken."""
     listening(where).close()
+
+
+PATIENCE = timedelta(minutes=30)
+"""Of ranks for each other while they start: one reads weights or texts from a cold disk, the others wait."""
+_ARRIVED = "arrived"
+_LOOK_S = (0.01, 0.5)
+
+
+class AbsentRanksError(RuntimeError):
+    """Ranks that did not come to the meeting in time."""
+
+
+def await_ranks(meeting: Store, rank: int, ranks: int, patience: timedelta = PATIENCE) -> None:
+    """Wait until all ranks of a run have come to where they meet, before any two of them connect.
+
+    gloo connects two ranks when they first talk, and then waits five times as long as it is told.
+
+    Args:
+        meeting: What they meet in.
+        rank: This one.
+        ranks: How many there are.
+        patience: How long it waits.
+
+    Raises:
+        AbsentRanksError: Some have not come; those are named.
+    """
+    meeting.set(f"{_ARRIVED}-{rank}", "1")
+    until_s, look_s = time.monotonic() + patience.total_seconds(), _LOOK_S[0]
+    here = meeting.add(_ARRIVED, 1)
+    while here < ranks:
+        if time.monotonic() > until_s:
+            absent = [other for other in range(ranks) if not meeting.check([f"{_ARRIVED}-{other}"])]
+            names = ", ".join(map(str, absent[:MOST_NAMED])) + (" …" if len(absent) > MOST_NAMED else "")
+            waited = f"rank {rank} waited {format_seconds(patience.total_seconds())} for all to start"
+            raise AbsentRanksError(f"{waited}: {len(absent)} of {ranks} have not come (rank {names})")
+        time.sleep(look_s)
+        look_s = min(2 * look_s, _LOOK_S[1])
+        here = meeting.add(_ARRIVED, 0)
+
+
+MOST_NAMED = 8
+"""Ranks that a message names."""
 
 
 def store(where: str, rank: int, ranks: int, *, endpoint_text: str | None) -> Store:

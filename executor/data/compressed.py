@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from topology.base.errors import InputError
+from topology.base.files import open_regular, require_regular
 from topology.base.units import MIB
 
 GZIP, ZSTANDARD = ".gz", ".zst"
@@ -48,9 +49,10 @@ def opened(path: Path) -> Iterator[BinaryIO]:
 def _stream(path: Path) -> BinaryIO:
     """A file that is read from its beginning."""
     if path.suffix == GZIP:
+        require_regular(path)
         return cast("BinaryIO", io.BufferedReader(cast("Any", gzip.open(path)), BUFFER_BYTES))
     if path.suffix != ZSTANDARD:
-        return path.open("rb")
+        return open_regular(path)
     try:
         import pyarrow as pa
     except ImportError as error:
@@ -59,7 +61,10 @@ def _stream(path: Path) -> BinaryIO:
             cause=f"{path} is compressed by Zstandard",
             fix="pip install pyarrow, or compress by gzip",
         ) from error
-    return cast("BinaryIO", io.BufferedReader(pa.input_stream(str(path), compression="zstd"), BUFFER_BYTES))
+    return cast(
+        "BinaryIO",
+        io.BufferedReader(pa.input_stream(str(require_regular(path)), compression="zstd"), BUFFER_BYTES),
+    )
 
 
 def _damaged(path: Path, error: Exception) -> InputError:

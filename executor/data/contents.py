@@ -39,6 +39,7 @@ from executor.data.pieces import (
 from executor.data.tables import TABLES, starts_of
 from topology.base.decode import read_json, structure, unstructure
 from topology.base.errors import InputError
+from topology.base.files import open_regular
 from topology.base.units import MIB
 
 TEXTS_FILE = "texts.json"
@@ -161,10 +162,10 @@ def _line_bounds(path: Path, size: int, count: int, field: str) -> tuple[int, ..
     if not size:
         return (0,)
     cuts, count = {0, size}, min(count, size)
-    with path.open("rb") as stream:
+    with open_regular(path) as stream:
         for number in range(1, count):
-            stream.seek(number * size // count - 1)
-            stream.readline(LARGEST_BYTES)
+            place = stream.seek(number * size // count - 1)
+            require_held(path, len(stream.readline(LARGEST_BYTES + 1)), f"the line at byte {place}")
             cuts.add(min(stream.tell(), size))
     next(iter(documents(path, field)), None)
     last = _last_line(path, size)
@@ -185,7 +186,7 @@ def _last_line(path: Path, size: int) -> bytes:
     length = TAIL_BYTES
     while True:
         length = min(length, size)
-        with path.open("rb") as stream:
+        with open_regular(path) as stream:
             stream.seek(size - length)
             last_line = stream.read(length).rstrip()
         if b"\n" in last_line or length in (size, LARGEST_BYTES):

@@ -15,6 +15,7 @@ from pathlib import Path
 from executor.data.compressed import COMPRESSED, opened, suffix_of
 from executor.data.tables import TABLES, text_rows
 from topology.base.errors import InputError
+from topology.base.files import open_regular
 from topology.base.units import MIB
 
 LINES = (".jsonl", ".json", ".ndjson")
@@ -76,7 +77,7 @@ def documents(
 
 def _lines(path: Path, field: str, start: int, stop: int | None) -> Iterator[tuple[int, str]]:
     """Lines that can be gone to."""
-    with path.open("rb") as stream:
+    with open_regular(path) as stream:
         stream.seek(start)
         at, number = start, 0
         while (stop is None or at < stop) and (line := stream.readline(LARGEST_BYTES + 1)):
@@ -152,4 +153,18 @@ def text_of_line(line: bytes, field: str, where: str) -> str:
             cause=f"{where} has {keys[:200]}",
             fix="name the key that holds the text: --field NAME, --text-field NAME of plan run",
         )
+    if b"\\u" in line:
+        _require_pairs(text, where)
     return text
+
+
+def _require_pairs(text: str, where: str) -> None:
+    """Refuse half of a surrogate pair, which JSON can spell and no tokenizer reads."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InputError(
+            what="a document is not Unicode",
+            cause=f"{where}: character {error.start} is half of a surrogate pair",
+            fix="write the text anew, with characters beyond U+FFFF whole",
+        ) from error

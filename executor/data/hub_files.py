@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from topology.base.errors import InputError
+from topology.base.files import read_text
 
 ON_HUB = "hf://"
 README, STANDALONE = "README.md", ".huggingface.yaml"
@@ -33,7 +34,7 @@ def require_no_address(path: str) -> None:
     readme, standalone = Path(path) / README, Path(path) / STANDALONE
     values = [text for text in _texts(_configs(readme), set()) if "://" in text] if readme.is_file() else []
     if standalone.is_file():  # its YAML is not read here, so an escape in it could hide an address
-        lines = standalone.read_text(encoding="utf-8").splitlines()
+        lines = read_text(standalone).splitlines()
         values += [line.strip() for line in lines if "://" in line or "\\" in line]
     if values:
         raise _elsewhere(path, values[0], "an address, or what may hide one")
@@ -59,7 +60,7 @@ def _configs(readme: Path) -> Any:
     """What a README says of the files of its configurations."""
     from huggingface_hub import DatasetCard
 
-    return DatasetCard.load(readme).data.to_dict().get("configs")
+    return DatasetCard(read_text(readme)).data.to_dict().get("configs")
 
 
 def _texts(value: Any, seen: set[int]) -> Iterator[str]:

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from topology.base.errors import InputError
+from topology.base.files import open_regular, require_regular
 
 MAGIC = b"MMIDIDX\x00\x00"
 VERSION = 1
@@ -39,8 +40,8 @@ def open_indexed(index: Path) -> npt.NDArray[Any]:
     Raises InputError for an index that is damaged, of another version, or of another file.
     """
     try:
-        size = index.stat().st_size
-        with index.open("rb") as stream:
+        size = require_regular(index).stat().st_size
+        with open_regular(index) as stream:
             result = stream.read(HEADER.size)
         if len(result) < HEADER.size:
             raise _damaged(index, f"{len(result)} bytes, its header alone has {HEADER.size}")
@@ -54,7 +55,9 @@ def open_indexed(index: Path) -> npt.NDArray[Any]:
         if size != HEADER.size + 12 * sequences + 8 * marks:
             raise _damaged(index, f"{size} bytes do not hold {sequences} sequences and {marks} documents")
         tokens_file = index.with_suffix(".bin")
-        tokens = np.memmap(tokens_file, dtype=TOKEN_TYPES[code], mode="r")
+        tokens = np.memmap(require_regular(tokens_file), dtype=TOKEN_TYPES[code], mode="r")
+        if sequences > len(tokens) + 1:  # the check of a sparse file of them would not end
+            raise _damaged(index, f"{sequences} sequences of {len(tokens)} tokens")
         _check_places(index, sequences, tokens)
     except (OSError, ValueError) as error:
         raise _damaged(index, str(error)) from error
@@ -67,6 +70,7 @@ def _check_places(index: Path, sequences: int, tokens: npt.NDArray[Any]) -> None
     for start in range(0, sequences, AT_ONCE):
         count = min(AT_ONCE, sequences - start)
         at = HEADER.size + 4 * start
+        require_regular(index)
         lengths = np.fromfile(index, "<i4", count, offset=at).astype(np.int64)
         places = np.fromfile(index, "<i8", count, offset=HEADER.size + 4 * sequences + 8 * start)
         ends = expected + np.cumsum(lengths) * tokens.itemsize

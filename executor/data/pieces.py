@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from topology.base.errors import InputError
+from topology.base.files import open_regular
 
 END = 1 << 62  # of a file of which nobody knows how far it goes
 HEAD_BYTES, TAIL_BYTES = 1 << 12, 1 << 16  # of a checksum; a Parquet file's own contents are at its end
@@ -84,7 +85,7 @@ class Contents:
 
 def mark_of(path: Path, size: int) -> str:
     """Checksum of the first and last bytes of a file."""
-    with path.open("rb") as stream:
+    with open_regular(path) as stream:
         sha256 = hashlib.sha256(stream.read(HEAD_BYTES))
         stream.seek(max(0, size - TAIL_BYTES))
         sha256.update(stream.read(TAIL_BYTES))

@@ -31,12 +31,15 @@ from executor.data.tables import TABLES
 from executor.data.tokenized import encoded
 from executor.data.tokenizer import Tokenizer, open_tokenizer
 from topology.base.errors import InputError
+from topology.base.files import read_bytes, require_regular
+from topology.base.units import GIB
 
 SYNTHETIC = "synthetic"
 SYNTHETIC_BRANCHES = 4  # followers of each synthetic token: something a model can learn
 LARGEST_16_BIT_VOCABULARY = 1 << 16
 LOOKED_AT = 1 << 16  # raw token ids at each of two places
 TOKENS = (".npy", ".bin", ".idx")  # names of files of token ids end so
+MOST_TEXT_BYTES = GIB  # of a text whose bytes are its tokens: it is held whole, in 16 bits each
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,7 +225,7 @@ def _read(path: Path, vocab_size: int) -> npt.NDArray[Any]:
         if index is not None:
             return open_indexed(index)
         if path.suffix == ".npy":
-            return np.asanyarray(np.load(path, mmap_mode="r", allow_pickle=False))
+            return np.asanyarray(np.load(require_regular(path), mmap_mode="r", allow_pickle=False))
         if path.suffix == ".bin":
             return _raw(path, wide=vocab_size > LARGEST_16_BIT_VOCABULARY)
         kinds = {"a dataset": is_hub(str(path)), "a folder": path.is_dir(), "a table": path.suffix in TABLES}
@@ -233,8 +236,8 @@ def _read(path: Path, vocab_size: int) -> npt.NDArray[Any]:
                 cause=f"it is {kind}, and no tokenizer was given",
                 fix="have it tokenized on the way: --tokenizer PATH, or write tokens first: plan tokenize",
             )
-        return encode(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        return encode(read_bytes(path, MOST_TEXT_BYTES).decode())
+    except (OSError, ValueError, OverflowError) as error:
         raise _unreadable(str(path), str(error)) from error
 
 
@@ -243,7 +246,7 @@ def _raw(path: Path, *, wide: bool) -> npt.NDArray[Any]:
 
     Half of what is read of these are upper halves, which are 0.
     """
-    tokens = np.memmap(path, dtype="<u4" if wide else "<u2", mode="r")
+    tokens = np.memmap(require_regular(path), dtype="<u4" if wide else "<u2", mode="r")
     middle = len(tokens) // 4 * 2
     looked = np.concatenate([tokens[:LOOKED_AT], tokens[middle : middle + LOOKED_AT]])
     if len(looked) > 1 and looked[::2].any() and not looked[1::2].any():

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from topology.base.errors import InputError
+from topology.base.files import require_regular
 from topology.base.units import MIB
 
 TABLES = (".parquet", ".arrow")
@@ -72,7 +73,7 @@ def _opened(path: Path, field: str) -> Iterator[tuple[list[int], Callable[[int],
     from pyarrow import ipc, parquet
 
     if path.suffix == ".parquet":
-        with parquet.ParquetFile(path, buffer_size=BUFFER_BYTES, pre_buffer=False) as file:
+        with parquet.ParquetFile(require_regular(path), buffer_size=BUFFER_BYTES, pre_buffer=False) as file:
             require_text(file.schema_arrow, field, path)
             sizes = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
             yield (
@@ -85,7 +86,7 @@ def _opened(path: Path, field: str) -> Iterator[tuple[list[int], Callable[[int],
                 ),
             )
         return
-    with pa.memory_map(str(path)) as mapped:
+    with pa.memory_map(str(require_regular(path))) as mapped:
 
         def groups(first: int) -> Iterator[Any]:
             try:

@@ -17,9 +17,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from topology.base.errors import InputError
+from topology.base.errors import InputError, panics_raised
+from topology.base.files import read_bytes, read_text
+from topology.base.units import MIB
 
 CONFIG = "tokenizer_config.json"
+MOST_BYTES = 256 * MIB
+"""Of a tokenizer: those of a quarter of a million tokens have 30 MB."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +47,8 @@ class Tokenizer:
             encode = getattr(
                 self.known, "encode_batch_fast", self.known.encode_batch
             )  # without places in the text
-            value = encode(list(texts), add_special_tokens=False)
+            with panics_raised():
+                value = encode(list(texts), add_special_tokens=False)
         except Exception as error:  # of a library in Rust: it raises bare ones
             raise InputError(
                 what="a document cannot be tokenized",
@@ -61,7 +66,7 @@ def tokenizer_file(path: Path) -> Path:
 def checksum_of(path: Path) -> str:
     """SHA-256 of a tokenizer's file."""
     try:
-        return hashlib.sha256(tokenizer_file(path).read_bytes()).hexdigest()
+        return hashlib.sha256(read_bytes(tokenizer_file(path), MOST_BYTES)).hexdigest()
     except OSError as error:
         raise _no_tokenizer(tokenizer_file(path), error) from error
 
@@ -87,8 +92,11 @@ def open_tokenizer(path: Path, *, end: int | None = None) -> Tokenizer:
         ) from error
     file = tokenizer_file(path)
     try:
-        raw = file.read_bytes()
-        known = Known.from_str(raw.decode())
+        raw = read_bytes(file, MOST_BYTES)
+        with panics_raised():
+            known = Known.from_str(raw.decode())
+    except InputError:
+        raise
     except Exception as error:  # of a library in Rust: it raises bare ones
         raise _no_tokenizer(file, error) from error
     if getattr(known.model, "dropout", None):
@@ -115,9 +123,9 @@ def _end_of(known: Any, path: Path) -> int:
     folder = path if path.is_dir() else path.parent
     name: object = None
     try:
-        value = json.loads((folder / CONFIG).read_text(encoding="utf-8")).get("eos_token")
+        value = json.loads(read_text(folder / CONFIG)).get("eos_token")
         name = value.get("content") if isinstance(value, dict) else value
-    except (OSError, ValueError, AttributeError):
+    except (InputError, ValueError, AttributeError, RecursionError):
         value = None
     token = known.token_to_id(name) if isinstance(name, str) else None
     if token is None:

@@ -23,7 +23,7 @@ from types import FrameType
 from executor.launch.nodes import Nodes
 from executor.training.manifest import steps_on_disk
 from executor.training.settings import CHECKPOINTS
-from executor.training.worker import ENDPOINT, LAUNCHER, MEETING, RANKS_FOLDER, RESTARTS
+from executor.training.worker import ENDPOINT, LAUNCHER, MEETING, RANKS_FOLDER, RESTARTS, STARTED
 
 MOST_RESTARTS = 3  # between one new checkpoint and the next
 NOTICE_S = 30  # between a signal and the kill: Kubernetes' default, and about that of spot instances
@@ -93,24 +93,34 @@ class Budget:
     """Restarts that are left: as many as the team has since the run last wrote a checkpoint.
 
     A run of weeks is hit more often than a few times; one that gets no further between two hits has a cause
-    that a restart does not mend. On several nodes the first of them decides, as they may not look at the same
-    moment.
+    that a restart does not mend. Attempts that ended before all ranks were ready to train are counted apart:
+    they say nothing of what training met. On several nodes the first of them decides, as they may not look at
+    the same moment.
     """
 
     def __init__(self, team: Team) -> None:
-        self.team, self.reached, self.used = team, _newest(team), 0
+        self.team, self.reached, self.used, self.unstarted = team, _newest(team), 0, 0
 
     def allows_after(self, attempt: int, asked: Sequence[signal.Signals]) -> bool:
         """Whether there is another attempt after this one; waits for the node that decides."""
         path, enough = (self.team.meeting / f"{word}-{attempt}" for word in ("again", "enough"))
         if self.team.nodes.rank == 0:
             newest = _newest(self.team)
-            self.used = 1 if newest > self.reached else self.used + 1
+            if newest > self.reached or has_started(self.team.meeting, attempt):
+                self.used = 1 if newest > self.reached else self.used + 1
+                self.unstarted = 0
+            else:
+                self.unstarted += 1
             self.reached = max(newest, self.reached)
-            (path if self.used <= self.team.max_restarts else enough).touch()
+            (path if max(self.used, self.unstarted) <= self.team.max_restarts else enough).touch()
         while not (path.exists() or enough.exists() or asked or self.team.over()):
             time.sleep(LOOK_S)
         return path.exists() and not asked
+
+
+def has_started(meeting: Path, attempt: int | str = "*") -> bool:
+    """Whether all ranks of an attempt were ready to train; of any attempt where none is named."""
+    return any(True for _ in meeting.glob(f"{STARTED}-{attempt}"))
 
 
 def _newest(team: Team) -> int:

@@ -6,6 +6,7 @@ import contextlib
 import datetime as dt
 import os
 import socket
+import stat
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -78,9 +79,17 @@ def _opened(path: Path) -> int:
     """Open the lock's file, and never what a link in someone else's folder points to."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
     except OSError as error:
         raise cannot_write(path.parent, error) from error
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise InputError(
+            what=f"{path} is not a regular file",
+            cause="it is a device or a pipe, where a run keeps its lock",
+            fix="remove it, or give another --run-dir",
+        )
+    return descriptor
 
 
 def _holder(descriptor: int) -> str:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from executor.launch.agent import MOST_RESTARTS, NOTICE_S, Team, end_waiting, run_team
+from executor.launch.agent import MOST_RESTARTS, NOTICE_S, Team, end_waiting, has_started, run_team
 from executor.launch.doors import hosts_of, ranks_per_node, require_even
 from executor.launch.environment import environment_of_ranks
 from executor.launch.membership import beating
@@ -40,8 +40,8 @@ from executor.training.settings import (
 from executor.training.worker import RANKS_FOLDER
 from planner.plan import Plan, from_json, to_json
 from topology.base.atomic import write_atomically
-from topology.base.decode import read_text
 from topology.base.errors import InputError
+from topology.base.files import read_text
 
 MEETINGS = ".meetings"
 
@@ -56,7 +56,7 @@ def write_run(settings: RunSettings, plan: Plan) -> Path:
     folder = Path(settings.folder)
     with _writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        _refuse_links(folder)
+        _require_plain_files(folder)
         write_atomically(Path(settings.plan_file), to_json(plan))
         run_file = folder / RUN_FILE
         write_json(run_file, settings)
@@ -70,15 +70,21 @@ def write_beside(folder: Path, files: Mapping[str, str]) -> None:
             write_atomically(folder / name, text)
 
 
-def _refuse_links(folder: Path) -> None:
-    """Refuse a folder that would have us write elsewhere; checkpoints alone may lie on another disk."""
-    link = next((path for path in folder.iterdir() if path.is_symlink() and path.name != CHECKPOINTS), None)
-    if link is not None:
-        raise InputError(
-            what=f"the run's folder {folder} leads elsewhere",
-            cause=f"{link} is a link",
-            fix="remove the link, or give another --run-dir",
-        )
+def _require_plain_files(folder: Path) -> None:
+    """Refuse a folder that would have us write elsewhere, or wait; checkpoints may lie on another disk."""
+    for path in folder.iterdir():
+        if path.is_symlink() and path.name != CHECKPOINTS:
+            raise InputError(
+                what=f"the run's folder {folder} leads elsewhere",
+                cause=f"{path} is a link",
+                fix="remove the link, or give another --run-dir",
+            )
+        if not (path.is_file() or path.is_dir()) and path.exists():
+            raise InputError(
+                what=f"the run's folder {folder} holds what is no file",
+                cause=f"{path} is a device, a pipe or a socket",
+                fix="remove it, or give another --run-dir",
+            )
 
 
 def begin_run(folder: Path) -> None:
@@ -149,10 +155,11 @@ def _on_one_node(settings: RunSettings, plan: Plan, supervision: Supervision, no
                 num_local = plan.layout.num_gpus
                 team = _team(settings, supervision, nodes, num_local, run_file, Path(meeting), lock)
                 code, status = _run_ended(team, settings, supervision)
+                started = has_started(Path(meeting))
             if status.state != "running":
                 return status
             beside = {}
-            plan = _fewer(supervision, plan, len(killed_ranks(folder)), code)
+            plan = _fewer(supervision, plan, len(killed_ranks(folder)), code, started=started)
 
 
 def _on_several_nodes(settings: RunSettings, plan: Plan, supervision: Supervision, nodes: Nodes) -> RunStatus:
@@ -214,10 +221,10 @@ def meetings_of(folder: Path, launch: str) -> Path:
     """The folder, which nobody else can open, in which the nodes of this start of a run meet."""
     with _writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        _refuse_links(folder)
+        _require_plain_files(folder)
         for part in (folder / MEETINGS, folder / MEETINGS / launch):
             part.mkdir(mode=0o700, exist_ok=True)
-            _refuse_links(part)
+            _require_plain_files(part)
     return folder / MEETINGS / launch
 
 
@@ -306,14 +313,18 @@ def _run_ended(team: Team, settings: RunSettings, supervision: Supervision) -> t
     return code, status
 
 
-def _fewer(supervision: Supervision, plan: Plan, num_lost: int, code: int) -> Plan:
-    """Plan for the GPUs that are left, which is told; the end of the run when there is none."""
+def _fewer(supervision: Supervision, plan: Plan, num_lost: int, code: int, *, started: bool) -> Plan:
+    """Plan for the GPUs that are left, which is told; the end of the run when there is none.
+
+    `started` says whether all ranks were ever ready to train.
+    """
     num_gpus = plan.layout.num_gpus
     smaller = _smaller_plan(supervision, plan, num_gpus - num_lost)
     if smaller is None:
         raise InputError(
-            what="training failed and could not be restarted",
-            cause=f"a rank ended with {_in_words(code)} after {supervision.max_restarts} restarts",
+            what="training failed and could not be restarted" if started else "the run could not be started",
+            cause=f"a rank ended with {_in_words(code)} after {supervision.max_restarts} restarts"
+            + ("" if started else ", before all ranks were ready to train"),
             fix="read the ranks' messages above; start again to resume, or allow fewer with --min-gpus",
         )
     supervision.say(f"{num_lost} of {num_gpus} ranks are lost: continuing on {smaller.layout.num_gpus}")

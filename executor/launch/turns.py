@@ -23,8 +23,8 @@ from executor.training.settings import CHECKPOINTS, RUN_FILE, RunSettings, read_
 from executor.training.worker import JOIN
 from planner.plan import Plan, from_json, to_json
 from topology.base.atomic import write_atomically
-from topology.base.decode import read_text
 from topology.base.errors import InputError
+from topology.base.files import read_text
 from topology.builders import build
 from topology.fabric.seats import hosts_by_rank
 

@@ -18,6 +18,7 @@ from costmodel.models.spec import ModelSpec, decoder_of
 from executor.comm.cuts import Cuts
 from executor.model.hf_names import source_of
 from topology.base.errors import InputError
+from topology.base.files import require_regular
 
 _QUANTISED = (".weight_scale_inv", ".weight_scale", "_blocks", "_scales", ".qweight", ".absmax")
 _BUFFERS = r"rotary_emb\.inv_freq$|^transformer\.h\.\d+\.attn\.(masked_)?bias$"  # older versions wrote them
@@ -128,6 +129,7 @@ def read_state_dict(path: Path) -> Mapping[str, torch.Tensor]:
             return {name: tensor for file in files for name, tensor in _read_safetensors(file).items()}
         if path.suffix == ".safetensors":
             return _read_safetensors(path)
+        require_regular(path)
         state: Mapping[str, torch.Tensor] = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError, pickle.UnpicklingError) as error:
         raise InputError(
@@ -142,7 +144,7 @@ def _read_safetensors(path: Path) -> dict[str, torch.Tensor]:
     """Tensors of a safetensors file, each a view of the mapped file."""
     from safetensors import safe_open
 
-    with safe_open(path, framework="pt") as file:
+    with safe_open(require_regular(path), framework="pt") as file:
         safetensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
     for name, tensor in safetensors.items():
         if tensor.is_floating_point() and tensor.element_size() == 1:

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import importlib
 import json
+from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
 
 
 def nvlinks() -> list[list[int]]:
@@ -64,12 +68,51 @@ def named_groups() -> dict[str, tuple[str, list[int]]]:
     return result
 
 
-def bound_groups(timeout: timedelta) -> None:
-    """Give every group of this rank a timeout: but for the first they have torch's, half an hour on gloo."""
+def default_store() -> Any:
+    """What the ranks of the default group met in."""
     from torch.distributed import distributed_c10d
 
-    for group in distributed_c10d._world.pg_names:  # noqa: SLF001
+    return distributed_c10d._get_default_store()  # noqa: SLF001
+
+
+def groups_here() -> list[Any]:
+    """Process groups of this rank, in the order in which all ranks made them."""
+    from torch.distributed import distributed_c10d
+
+    return list(distributed_c10d._world.pg_names)  # noqa: SLF001
+
+
+def bound_groups(timeout: timedelta, groups: Sequence[Any]) -> None:
+    """Give groups a timeout: but for the first they have torch's, half an hour on gloo."""
+    from torch.distributed import distributed_c10d
+
+    for group in groups:
         distributed_c10d._set_pg_timeout(timeout, group)  # noqa: SLF001
+
+
+def open_groups(groups: Sequence[Any], device: torch.device) -> None:
+    """Have ranks talk once in each group, while they have patience: those that talk in pairs all with all.
+
+    All ranks go through their groups in the order in which these were made, so none waits for one that waits.
+    """
+    import torch
+    import torch.distributed as dist
+
+    for group in groups:
+        ranks = dist.get_world_size(group)
+        if ranks == 1:
+            continue
+        devices = {each.type for each in group._device_types}  # noqa: SLF001
+        place = device if device.type in devices else torch.device("cpu")
+        if str(group.group_desc).removeprefix("mesh_") in IN_PAIRS:
+            values = torch.zeros(ranks, device=place)
+            dist.all_to_all_single(torch.empty_like(values), values, group=group)
+        else:
+            dist.all_reduce(torch.zeros(1, device=place), group=group)
+
+
+IN_PAIRS = frozenset(("pp", "cp", "ep"))
+"""Axes whose ranks send each other messages, or all to all."""
 
 
 def flight_record() -> list[tuple[str, str, int]]:

@@ -16,7 +16,6 @@ import warnings
 from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +28,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 
 from costmodel.campaign.failures import default_site, seconds_between, sites, usual_devices
 from costmodel.campaign.interval import young_daly_s
+from executor.comm.meeting import PATIENCE
 from executor.parallel.compressed import ReplicaErrors
 from executor.training.checkpoint_reader import open_checkpoint
 from executor.training.manifest import (
@@ -45,11 +45,10 @@ from executor.training.manifest import (
 )
 from executor.training.optimizer import ShardedAdamW
 from executor.training.settings import write_json
+from topology.base.atomic import sync_folder
+from topology.base.errors import InputError
 
 WRITING = ".writing-"
-PATIENCE = timedelta(
-    minutes=30
-)  # of ranks for each other: disks are slow, and one rank adds up all checksums
 
 
 @dataclass(slots=True, kw_only=True)
@@ -192,7 +191,9 @@ class Checkpointer:
             write_json(pending.folder / MANIFEST, signed(manifest, self.key))
             final = folder_of_step(self.root, pending.step)
             shutil.rmtree(final, ignore_errors=True)
+            sync_folder(pending.folder)
             pending.folder.rename(final)
+            sync_folder(self.root)
         except OSError as error:
             return _reason(error)
         for step in steps_on_disk(self.root)[self.keep :]:
@@ -246,7 +247,7 @@ class Checkpointer:
                     sizes = {name: about.size.numel() for name, about in saved.items()}
                     self.restored = self.replica.restore(sizes, read)
             except CheckpointException as error:  # no `Exception`: it would leave without a word
-                raise RuntimeError(f"{folder} cannot be loaded: {_reason(error)}") from error
+                raise unloadable(folder, error) from error
 
     def _state(self) -> dict[str, torch.Tensor]:
         """Parameters and moments by name: this rank's parts, with their place in the whole."""
@@ -258,6 +259,21 @@ class Checkpointer:
         return state | {f"model.{name}": value for name, value in self.untrained.items()}
 
 
+def unloadable(folder: Path, error: BaseException) -> Exception:
+    """What it means that files which have their checksums cannot be loaded.
+
+    A disk that fails may not fail again: that is a crash, after which ranks start anew. All else is a wrong
+    input, which no start mends.
+    """
+    if isinstance(_cause(error), OSError):
+        return RuntimeError(f"{folder} cannot be loaded: {_reason(error)}")
+    return InputError(
+        what=f"{folder} holds no tensors that can be loaded",
+        cause=_reason(error) or type(error).__name__,
+        fix="put the folder back from a copy, or remove it to go on from an older checkpoint",
+    )
+
+
 SHORT_WRITE = "inline_container.cc"  # torch's archive writer finds fewer bytes than it wrote
 
 
@@ -265,14 +281,19 @@ def _reason(error: BaseException | None) -> str | None:
     """One line that says why writing failed, the disk's own words where there are any."""
     if error is None:
         return None
+    reason = _cause(error)
+    if SHORT_WRITE in str(reason):
+        return "a file was not written whole, as on a full disk"
+    return f"{type(reason).__name__}: {(str(reason).splitlines() or [''])[0]}"
+
+
+def _cause(error: BaseException) -> BaseException:
+    """What lies behind an error: what the disk says, where it says anything."""
     failures = getattr(error, "failures", None)  # torch's CheckpointException keeps one exception per rank
     chain = [next(iter(failures.values()))[0] if failures else error]
     while (before := chain[-1].__cause__ or chain[-1].__context__) is not None:
         chain.append(before)
-    reason = next((seen for seen in chain if isinstance(seen, OSError)), chain[0])
-    if SHORT_WRITE in str(reason):
-        return "a file was not written whole, as on a full disk"
-    return f"{type(reason).__name__}: {(str(reason).splitlines() or [''])[0]}"
+    return next((seen for seen in chain if isinstance(seen, OSError)), chain[0])
 
 
 # ── how often ─────────────────────────────────────────────────────────────────────────────────────────────

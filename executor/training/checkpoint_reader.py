@@ -26,6 +26,7 @@ from torch.distributed.checkpoint.metadata import (
 from executor.torch_internals.files import stored_place
 from executor.training.manifest import Manifest
 from topology.base.errors import InputError
+from topology.base.files import open_regular
 
 METADATA = ".metadata"
 _OF_TORCH = "torch.distributed.checkpoint"
@@ -83,7 +84,7 @@ def open_checkpoint(folder: Path, manifest: Manifest) -> Reader:
     """Open a checkpoint for torch to load; what its manifest does not list is not opened."""
     files = frozenset(stored.name for stored in manifest.files)
     try:
-        with (folder / METADATA).open("rb") as stream:
+        with open_regular(folder / METADATA) as stream:
             metadata = _metadata(_Inert(stream).load(), files)
     except Exception as error:
         raise InputError(

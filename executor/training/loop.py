@@ -161,8 +161,7 @@ def _train_step(trainer: Trainer, step: int) -> tuple[StepMetrics, bool]:
         raise NotFiniteError(
             what=f"training stopped at step {step + 1}: the loss is not finite",
             cause=f"loss {loss}, gradient norm {float(norm)}, learning rate {rate:g}",
-            fix=f"lower --learning-rate or check the data; the checkpoint after step "
-            f"{max(trainer.checkpointer.last_step, 0)} is intact",
+            fix=f"lower --learning-rate or check the data; {_kept_words(trainer)}",
         )
     clip(pipeline, norm, trainer.schedule.clip_norm)
     trainer.optimizer.step(rate)
@@ -232,8 +231,8 @@ def _final_checkpoint(trainer: Trainer, step: int) -> None:
         raise InputError(
             what=f"the checkpoint after step {step} could not be written",
             cause=failure,
-            fix=f"see that {trainer.checkpointer.root} can be written, with space, and start again: "
-            f"it resumes after step {max(trainer.checkpointer.last_step, 0)}",
+            fix=f"see that {trainer.checkpointer.root} can be written, with space, and start again; "
+            f"{_kept_words(trainer)}",
         )
 
 
@@ -246,10 +245,16 @@ def _save(trainer: Trainer, step: int) -> str | None:
 def _warn(trainer: Trainer, failure: str | None) -> None:
     """Say that a checkpoint failed; training goes on and tries again at the next interval."""
     if failure is not None:
+        kept = _kept_words(trainer)
         trainer.say(
-            f"warning: a checkpoint could not be written ({failure}); the one after step "
-            f"{max(trainer.checkpointer.last_step, 0)} is kept and the next will be tried on time"
+            f"warning: a checkpoint could not be written ({failure}); {kept}, and the next is tried on time"
         )
+
+
+def _kept_words(trainer: Trainer) -> str:
+    """Which checkpoint there is to go on from."""
+    last = trainer.checkpointer.last_step
+    return f"the one after step {last} is kept" if last >= 0 else "none is on the disk yet"
 
 
 @contextlib.contextmanager

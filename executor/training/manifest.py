@@ -15,6 +15,7 @@ from pathlib import Path
 
 from topology.base.decode import read_json, structure, unstructure
 from topology.base.errors import InputError
+from topology.base.files import open_regular
 
 MANIFEST = "manifest.json"
 LEAST_KEY_BYTES, MOST_KEY_BYTES = 16, 4096
@@ -61,7 +62,7 @@ def steps_on_disk(root: Path) -> list[int]:
 def stored_file(path: Path) -> StoredFile:
     """Size and checksum of a file."""
     total = hashlib.sha256()
-    with path.open("rb") as stream:
+    with open_regular(path) as stream:
         while block := stream.read(_BLOCK_BYTES):
             total.update(block)
     return StoredFile(name=path.name, size_bytes=path.stat().st_size, sha256=total.hexdigest())
@@ -74,7 +75,8 @@ def read_manifest(folder: Path) -> Manifest | None:
         manifest = structure(read_json(path), Manifest, str(path))
     except (OSError, ValueError, InputError):
         return None
-    return manifest if all(_FILE.fullmatch(stored.name) for stored in manifest.files) else None
+    counted = manifest.step >= 0 and manifest.samples >= 0
+    return manifest if counted and all(_FILE.fullmatch(stored.name) for stored in manifest.files) else None
 
 
 def intact(folder: Path, files: tuple[StoredFile, ...]) -> bool:
@@ -110,7 +112,7 @@ def read_key(path: str | None) -> bytes | None:
     try:
         if not Path(path).is_file():
             raise InputError(what=f"the run key {path} is no file", cause="--run-key", fix=_MAKE_A_KEY)
-        with Path(path).open("rb") as stream:
+        with open_regular(path) as stream:
             key = stream.read(MOST_KEY_BYTES + 1).strip()
     except OSError as error:
         raise InputError(

@@ -14,6 +14,8 @@ from typing import Any
 
 from executor.training.evaluation import Evaluation
 from executor.training.settings import EVALUATIONS_FILE, METRICS_FILE, SAVES_FILE
+from topology.base.errors import InputError
+from topology.base.files import open_lines
 from topology.base.units import format_bytes, format_seconds
 
 MOST_NATS = 700.0  # whose exponential a float still holds
@@ -85,7 +87,7 @@ class Reporter:
     def __init__(self, folder: Path, steps: int, *, compared: bool, wandb: bool) -> None:
         self.steps, self.compared = steps, compared
         self.folder = folder
-        self.lines = (folder / METRICS_FILE).open("a", encoding="utf-8")
+        self.lines = open_lines(folder / METRICS_FILE)
         self.board = _board(folder / "tensorboard")
         self.wandb = _wandb(folder) if wandb else None
 
@@ -120,10 +122,11 @@ class Reporter:
     def _append_to(self, name: str, values: Mapping[str, float]) -> None:
         """Add a line to another file of the run; likewise."""
         try:
-            with (self.folder / name).open("a", encoding="utf-8") as lines:
+            with open_lines(self.folder / name) as lines:
                 lines.write(json.dumps({**values, "at_s": time.time()}) + "\n")
-        except OSError as error:
-            self.say(f"warning: {name} could not be written ({error})")
+        except (OSError, InputError) as error:
+            reason = error.what if isinstance(error, InputError) else error
+            self.say(f"warning: {name} could not be written ({reason})")
 
     def _append(self, line: str) -> None:
         """Add a line to the metrics file; a full disk must not end the training that fills it."""
@@ -164,8 +167,6 @@ def _board(folder: Path) -> Any:
 
 def _wandb(folder: Path) -> Any:
     """Weights & Biases run; asking for it without having it is an error."""
-    from topology.base.errors import InputError
-
     try:
         import wandb
     except ImportError as error:

@@ -15,12 +15,13 @@ from typing import NamedTuple
 import torch
 import torch.distributed.checkpoint as dcp
 from safetensors.torch import save_file
+from torch.distributed.checkpoint.api import CheckpointException
 
 from costmodel.models.spec import ModelSpec
 from executor.model.hf_config import published_config
 from executor.model.hf_publish import Target, targets
 from executor.model.transformer import build_model
-from executor.training.checkpoint import WRITING
+from executor.training.checkpoint import WRITING, unloadable
 from executor.training.checkpoint_reader import open_checkpoint
 from executor.training.manifest import (
     Manifest,
@@ -30,6 +31,7 @@ from executor.training.manifest import (
     require_signed,
     steps_on_disk,
 )
+from topology.base.atomic import sync_file, sync_folder, write_atomically
 from topology.base.errors import InputError
 
 LARGEST_FILE_BYTES = 5_000_000_000  # as huggingface_hub cuts
@@ -101,16 +103,18 @@ def publish(
         part = f"-{number:05d}-of-{len(files):05d}" if len(files) > 1 else ""
         name = f"model{part}.safetensors"
         save_file(tensors, writing / name, metadata={"format": "pt"})
+        sync_file(writing / name)
         places |= dict.fromkeys(tensors, name)
         total += sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
     if len(files) > 1:
         index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(places.items()))}
-        (writing / INDEX).write_text(json.dumps(index, indent=2) + "\n")
+        write_atomically(writing / INDEX, json.dumps(index, indent=2) + "\n")
     text = json.dumps({**config, "torch_dtype": str(DTYPES[dtype]).removeprefix("torch.")}, indent=2)
-    (writing / "config.json").write_text(text + "\n")
+    write_atomically(writing / "config.json", text + "\n")
     if to.exists():
         to.rmdir()
     writing.rename(to)
+    sync_folder(to.parent)
     return sorted(to.iterdir())
 
 
@@ -140,7 +144,10 @@ def load_whole(state: dict[str, torch.Tensor], checkpoint: SavedCheckpoint) -> N
             cause=f"{len(missing)} of {len(state)} tensors are missing, such as {missing[0]}",
             fix="go on with the run for a step, which writes them, or give the folder of a run of this plan",
         )
-    dcp.load(state, storage_reader=reader, no_dist=True)
+    try:
+        dcp.load(state, storage_reader=reader, no_dist=True)
+    except CheckpointException as error:  # no `Exception`
+        raise unloadable(checkpoint.folder, error) from error
 
 
 def _tensors(

@@ -37,7 +37,7 @@ class RunSettings:
     """One training run: `folder` holds everything that it writes, the rest is what a user may set.
 
     Values are in effect: what was left to us is decided (`app.actions.runs.training_run`). `checksums` are
-    those of tokenizer and texts when the run began.
+    those of tokenizer, texts and token files when the run began.
     """
 
     folder: str
@@ -310,7 +310,9 @@ def training_source(
 ) -> TokenSource:
     """Open what a run trains on; `kept` is what its texts consist of, None for what its folder says."""
     from executor.data.source import open_source
+    from executor.data.token_files import require_sizes
 
+    require_sizes(settings.checksums)
     return open_source(
         settings.data,
         vocab_size=plan.request.model.vocab_size,

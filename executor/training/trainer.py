@@ -12,7 +12,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from executor.comm.meeting import store
+from executor.comm.meeting import PATIENCE, await_ranks, store
 from executor.comm.mesh import build_meshes
 from executor.data.blend import TokenSource
 from executor.data.held_out import HeldOut
@@ -24,7 +24,7 @@ from executor.parallel.device import device_memory_bytes, device_name, is_device
 from executor.parallel.parallelize import COMPUTE_DTYPES
 from executor.parallel.pipeline import Pipeline, build_pipeline
 from executor.parallel.weights import initialize, load_state_dict, materialize, untrained
-from executor.torch_internals.groups import bound_groups
+from executor.torch_internals.groups import bound_groups, default_store, groups_here, open_groups
 from executor.training import batches
 from executor.training.checkpoint import Checkpointer
 from executor.training.manifest import Manifest, read_key, require_one_whole
@@ -88,6 +88,7 @@ def start_process_group(
     if meeting is not None:
         options["store"] = store(meeting, rank, ranks, endpoint_text=endpoint)
     dist.init_process_group(backend, rank=rank, world_size=ranks, **options)
+    await_ranks(options.get("store") or default_store(), rank, ranks)
 
 
 def check_world(plan: Plan, world_size: int) -> None:
@@ -104,13 +105,16 @@ def prepare(settings: RunSettings, plan: Plan, device: torch.device) -> Trainer:
     """Build this rank's part of the model, from its newest checkpoint where there is one, and its data.
 
     The process group exists already. Values that a checkpoint brings are neither drawn nor read before it.
+    All ranks leave together: from then on one that is late by `COLLECTIVE_TIMEOUT` has hung.
     """
     spec, layout, job = plan.request.model, plan.layout, plan.request.job
     eight_bits = eight_bits_of(job.precision)
     if eight_bits is not None:
         require_units(device, eight_bits, experts=spec.is_moe)
     meshes = build_meshes(layout, device.type, experts=spec.is_moe)
-    bound_groups(COLLECTIVE_TIMEOUT)
+    groups = groups_here()
+    bound_groups(PATIENCE, groups)
+    open_groups(groups, device)
     if settings.async_tp:
         require_nvlink(device, _local_ranks(dist.get_process_group_ranks(meshes.group("tp"))))
     microbatches = job.global_batch_size // (layout.dp * layout.microbatch_size)
@@ -155,6 +159,8 @@ def prepare(settings: RunSettings, plan: Plan, device: torch.device) -> Trainer:
     if resumed is None and not adapts:
         _begin(pipeline, state, seed=settings.seed)
     source, unplaced = batches.read_ahead(pipeline, source, job.global_batch_size, resumed)
+    dist.barrier(group=checkpointer.control)  # whose patience outlasts a rank that is slow to get ready
+    bound_groups(COLLECTIVE_TIMEOUT, groups)
     return Trainer(
         settings=settings,
         plan=plan,

@@ -31,6 +31,7 @@ from executor.training.settings import (
 )
 from topology.base.decode import read_json
 from topology.base.errors import InputError
+from topology.base.files import open_lines
 
 RANKS_FOLDER = ".ranks"
 FAILED = 1
@@ -38,6 +39,7 @@ LAUNCHER = "MESHPLAN_LAUNCHER"  # process that started the ranks, if that is our
 MEETING = "MESHPLAN_MEETING"  # file in which ranks meet; without it torchrun's own store
 ENDPOINT = "MESHPLAN_ENDPOINT"  # HOST:PORT where they meet instead
 RESTARTS = "TORCHELASTIC_RESTART_COUNT"  # by torchrun's name
+STARTED = "started"  # beside the meeting: all ranks of an attempt were ready to train
 JOIN = "join"  # beside the meeting: these ranks end in order, and the run goes on
 LOST_PEER = ("Connection closed by peer", "Connection reset by peer", "Timed out waiting", "NCCL error")
 
@@ -125,7 +127,7 @@ def _run(settings: RunSettings) -> int:
     from executor.training import loop, trainer
     from planner.plan import from_json
     from planner.structure import sound
-    from topology.base.decode import read_text
+    from topology.base.files import read_text
 
     quiet_known_warnings()
     plan = sound(from_json(read_text(settings.plan_file), settings.plan_file), settings.plan_file)
@@ -151,6 +153,8 @@ def _run(settings: RunSettings) -> int:
     if settings.preflight and device.type == "cuda" and environment.get(RESTARTS, "0") == "0":
         check_links(plan, device, load_calibration())
     ready = trainer.prepare(settings, plan, device)
+    if MEETING in environment and dist.get_rank() == 0:
+        (Path(environment[MEETING]).parent / f"{STARTED}-{environment.get(RESTARTS, '0')}").touch()
     attention = attention_line(
         plan.request.model,
         plan.layout,
@@ -198,9 +202,9 @@ def _keep_traceback(folder: Path) -> str:
     """Add the exception under way to this rank's file of errors; where it is."""
     path = folder / f"errors-rank{os.environ.get('RANK', '0')}.log"
     try:
-        with path.open("a", encoding="utf-8") as stream:
+        with open_lines(path) as stream:
             stream.write(f"{traceback.format_exc()}\n")
-    except OSError:
+    except (OSError, InputError):
         return f"the message above\n{traceback.format_exc()}"  # a full disk must not hide the reason
     return str(path)
 

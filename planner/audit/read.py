@@ -34,8 +34,9 @@ from planner.formats.settings import NOT_KNOWN, Setting, truth_of, with_defaults
 from planner.formats.shell import Script
 from planner.formats.step_lines import COLOUR, known_engines
 from planner.formats.structured import json_settings, toml_settings, yaml_settings
-from topology.base.decode import json_value, read_text
+from topology.base.decode import json_value
 from topology.base.errors import InputError, shortened
+from topology.base.files import read_text
 from topology.base.units import MIB
 from topology.hardware.device_names import gpus_in_text
 

@@ -8,8 +8,8 @@ import numpy as np
 
 from costmodel.models.spec import ModelSpec
 from costmodel.ops.expert_load import ExpertLoad, busiest_over_mean
-from topology.base.decode import read_text
 from topology.base.errors import InputError, shown
+from topology.base.files import read_text
 
 MOST_BYTES = 4_000_000
 _BETWEEN = re.compile(r"[\s,;]+")

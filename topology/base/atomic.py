@@ -5,6 +5,28 @@ import os
 from pathlib import Path
 
 
+def sync_file(path: Path) -> None:
+    """Have a file's bytes, which a library has written, on the disk. Raises OSError where that fails."""
+    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def sync_folder(folder: Path) -> None:
+    """Have a folder's names on the disk, too: without, a loss of power may undo a rename that was done.
+
+    File systems that sync no folders keep names in an order of their own.
+    """
+    with contextlib.suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
 def write_atomically(path: Path, text: str) -> None:
     """Write a text file as UTF-8: into a temporary file beside it, to the disk, then under its name.
 
@@ -27,6 +49,7 @@ def write_atomically(path: Path, text: str) -> None:
             file.flush()
             os.fsync(handle)
         temporary.replace(target)
+        sync_folder(target.parent)
     except BaseException:
         with contextlib.suppress(OSError):
             temporary.unlink()

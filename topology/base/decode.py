@@ -1,13 +1,12 @@
-"""The one door for files: TOML and JSON become typed values, and every mistake is listed with its path.
+"""Texts become typed values: TOML and JSON, and every mistake is listed with its path.
 
-Only regular files of bounded size are read; a number must fit a float, text must be Unicode, and a list of a
-million mistakes is answered with the first few.
+A number must fit a float, text must be Unicode, and a list of a million mistakes is answered with the first
+few.
 """
 
 import json
 import math
 import re
-import stat
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -15,20 +14,17 @@ from typing import Any, TypeVar
 
 from topology.base.converter import MOST_MISTAKES, converter
 from topology.base.errors import InputError, shortened
+from topology.base.files import read_text
 from topology.base.units import MIB
 
 T = TypeVar("T")
 
-MAX_FILE_BYTES = 64 * MIB
-"""Dumps of the largest fabrics and tables of runs stay below it; a larger file is the wrong file."""
 MAX_JSON_BYTES = 16 * MIB
 """The plan of a million GPUs, one number for each rank, has about 10 MB."""
 MAX_TOML_BYTES = MIB
 """A thousand named switches; the parser, written in Python, reads about 1 MB a second."""
 MOST_LINES = 1_000_000
 """Lines of a dump; the fabric of a hundred thousand GPUs has about 600,000."""
-LONGEST_PATH = 250
-"""Characters of a path that a message repeats."""
 MOST_KEY_PARTS = 100
 """Dots on one line of TOML; the parser takes the square of a dotted key's parts."""
 LONGEST_INTEGER = 308
@@ -190,36 +186,6 @@ def json_value(text: str, *, named_constants: bool = False) -> Any:
 
 
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
-
-
-def read_text(path: str | Path, most_bytes: int = MAX_FILE_BYTES) -> str:
-    """Return the text of a UTF-8 file, or say in three lines why it cannot be read.
-
-    Only regular files are opened: a device or pipe has no end, or nobody at the other one.
-    """
-    file, name = Path(path), shortened(str(path), LONGEST_PATH)
-    try:
-        status = file.stat()
-        if stat.S_ISDIR(status.st_mode):
-            raise InputError(f"{name} is a directory", "a file was expected", "name a file inside it")
-        if not stat.S_ISREG(status.st_mode):
-            fix = "save it to a file and name that"
-            raise InputError(f"{name} is not a regular file", "it is a device, a pipe or a socket", fix)
-        with file.open("rb") as stream:
-            content = stream.read(most_bytes + 1)
-        if len(content) > most_bytes:
-            cause = f"it has more than the {most_bytes:,} bytes that such a file can have"
-            raise InputError(f"{name} is too large", cause, "name the file that describes it")
-        return content.decode("utf-8")
-    except FileNotFoundError:
-        raise InputError(f"{name} does not exist", "no such file", "check the path") from None
-    except UnicodeDecodeError as error:
-        cause = f"byte {error.start} is not UTF-8"
-        raise InputError(f"{name} is not a text file", cause, "save it as UTF-8") from None
-    except (OSError, ValueError) as error:
-        cause = (error.strerror if isinstance(error, OSError) else None) or str(error)
-        fix = "check the path and its permissions"
-        raise InputError(f"{name} cannot be read", cause, fix) from None
 
 
 def lines_of(text: str, where: str) -> Iterator[str]:

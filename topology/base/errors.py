@@ -1,6 +1,7 @@
 """What went wrong, why, and the change that fixes it: the one exception for every wrong input."""
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 LONGEST_SHOWN = 100
@@ -26,6 +27,25 @@ def shown(value: object) -> str:
         return shortened(repr(value))
     except ValueError:  # Python writes no integer of more than 4,300 digits
         return "an integer of thousands of digits"
+
+
+class LibraryPanicError(RuntimeError):
+    """A library ended a call by an exception that `except Exception` does not catch."""
+
+
+@contextlib.contextmanager
+def panics_raised() -> Iterator[None]:
+    """Raise what a library says through a `BaseException` as a `LibraryPanicError`, which callers catch.
+
+    Rust's panics and torch's `CheckpointException` are such; those that ask the process to end pass.
+    """
+    try:
+        yield
+    except (Exception, KeyboardInterrupt, SystemExit, GeneratorExit):
+        raise
+    except BaseException as error:
+        text = next(iter(str(error).splitlines()), "") or type(error).__name__
+        raise LibraryPanicError(shortened(text)) from error
 
 
 class InputError(Exception):

@@ -3,8 +3,8 @@
 import re
 from pathlib import Path
 
-from topology.base.decode import read_text
 from topology.base.errors import InputError
+from topology.base.files import read_text
 from topology.discover.fabric import FabricFacts
 from topology.discover.formats import (
     clouds,

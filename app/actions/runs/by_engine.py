@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from topology.base.errors import InputError
+from topology.base.files import read_bytes
 
 if TYPE_CHECKING:
     from app.reports.answer import Answer
@@ -157,7 +158,7 @@ def write_bundle(plan: Plan, engine: str, folder: Path, rank: int) -> tuple[str,
 
 def _holds(path: Path, text: str) -> bool:
     """Whether a file has just this text."""
-    return path.is_file() and path.read_text(encoding="utf-8", errors="replace") == text
+    return path.is_file() and read_bytes(path).decode("utf-8", errors="replace") == text
 
 
 def rendezvous_of(plan: Plan, nodes: Nodes, endpoint: str | None) -> dict[str, str]:

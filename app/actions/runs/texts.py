@@ -1,4 +1,4 @@
-"""Text that `plan run` tokenizes as it trains: looked through, told, and compared with an earlier start."""
+"""What `plan run` trains on: texts looked through and told, all files compared with an earlier start."""
 
 from __future__ import annotations
 
@@ -12,7 +12,34 @@ if TYPE_CHECKING:
     from planner.plan import Plan
 
 
-def with_texts(run: RunSettings, plan: Plan) -> tuple[RunSettings, dict[str, Contents]]:
+def with_data(run: RunSettings, plan: Plan) -> tuple[RunSettings, dict[str, Contents]]:
+    """Settings with checksums of all data, datasets named in full; also what the texts consist of.
+
+    Raises InputError for files that have changed since the folder's run began, and a tokenizer for nothing.
+    """
+    from executor.data.token_files import marks_of, require_same_marks
+
+    earlier = _earlier(run)
+    run, texts = _with_texts(run, plan, earlier)
+    marks, tokenizes = dict[str, str](), run.tokenizer is not None
+    for before, name in ((earlier.data, run.data), (earlier.eval_data, run.eval_data)):
+        if name is not None:
+            marks |= (here := marks_of(name, tokenizes=tokenizes))
+            require_same_marks(before or name, name, earlier.checksums, here, tokenizes=tokenizes)
+    return replace(run, checksums={**run.checksums, **marks}), texts
+
+
+def _earlier(run: RunSettings) -> RunSettings:
+    """Settings of the run that the folder holds; those that are asked where it holds none."""
+    from executor.training.settings import RUN_FILE, read_settings
+
+    before = Path(run.folder) / RUN_FILE
+    return read_settings(before) if before.is_file() else run
+
+
+def _with_texts(
+    run: RunSettings, plan: Plan, earlier: RunSettings
+) -> tuple[RunSettings, dict[str, Contents]]:
     """Settings with checksums of texts and tokenizer, datasets named in full; also what the texts consist of.
 
     Raises InputError for files that have changed since the folder's run began, and a tokenizer for nothing.
@@ -20,14 +47,12 @@ def with_texts(run: RunSettings, plan: Plan) -> tuple[RunSettings, dict[str, Con
     from app.reports.answer import note
     from executor.data.contents import kept_contents, look_through, require_unchanged
     from executor.data.source import fitting_tokenizer, fully_named, texts_in
-    from executor.training.settings import RUN_FILE, read_settings, text_reading
+    from executor.training.settings import text_reading
     from topology.base.errors import InputError
 
     reading = text_reading(run, plan)
     if reading is None:
         return run, {}
-    before = Path(run.folder) / RUN_FILE
-    earlier = read_settings(before) if before.is_file() else run
     run = replace(
         run,
         data=fully_named(run.data, reading.kept, earlier.data),

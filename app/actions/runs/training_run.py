@@ -162,6 +162,7 @@ def check_run(plan: Plan, run: RunSettings, texts: Mapping[str, Contents], min_g
     from app.actions.runs.resumed import check_resumed
     from app.reports.answer import note
     from executor.data.source import raw_token_notes
+    from executor.launch.disk_room import check_disk_room
     from executor.launch.doors import check_doors
     from executor.launch.overlaps import check_overlaps
     from executor.model.layer_limits import check_modelled
@@ -186,6 +187,7 @@ def check_run(plan: Plan, run: RunSettings, texts: Mapping[str, Contents], min_g
             what="torch is not installed", cause="plan run trains with it", fix='pip install "meshplan[run]"'
         )
     check_doors(run, plan, os.environ)
+    check_disk_room(run, plan)
     if run.compiles:
         _check_compiler(run.device)
     if run.async_tp:
@@ -211,13 +213,11 @@ def supervised(
     beside: Mapping[str, str],
     prometheus: str | None = None,
 ) -> RunStatus:
-    """Run to the end, planning again for fewer GPUs when allowed; keeps what was measured."""
+    """Run to the end, planning again for fewer GPUs when allowed."""
     from app.actions.runs.replan import replanned
     from app.actions.runs.scrape import scraped
     from app.reports.answer import note
-    from app.requests.plan_file import read_plan
     from app.store.run_metrics import RunMetrics
-    from app.store.steps import keep_measured_step
     from costmodel.layout import layout_words
     from executor.launch.supervise import Supervision, supervise
 
@@ -233,13 +233,26 @@ def supervised(
         from app.terminal.progress import lives_on
 
         lives_on()
-        status = supervise(run, plan, supervision)
-    if status.state in ("finished", "stopped"):
+        return supervise(run, plan, supervision)
+
+
+def keep_measured(run: RunSettings, status: RunStatus) -> None:
+    """Keep what a run that has ended measured. The run is done: what fails here is told, and ends nothing."""
+    from app.reports.answer import note
+    from app.requests.plan_file import read_plan
+    from app.store.steps import keep_measured_step
+    from topology.base.errors import InputError
+
+    if status.state not in ("finished", "stopped"):
+        return
+    folder, memory = Path(run.folder), status.device_memory_bytes
+    try:
         ran = read_plan(Path(run.plan_file))  # what is left of the plan when GPUs were lost
-        memory = status.device_memory_bytes
-        for text in keep_measured_step(Path(run.folder), ran, status.device, memory):
+        for text in keep_measured_step(folder, ran, status.device, memory):
             note(text)
-    return status
+    except Exception as error:  # noqa: BLE001 - training has succeeded, whatever is wrong with its log
+        reason = error.what if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
+        note(f"what was measured is not kept: {reason}")
 
 
 def files_beside(

@@ -20,8 +20,8 @@ from planner.audit.serving.load import LOAD_WORDS, is_result
 from planner.audit.serving.texts import judged
 from planner.questions.flags import Flags, ServeFlags
 from topology.base.counts import parse_share
-from topology.base.decode import read_text
 from topology.base.errors import InputError
+from topology.base.files import read_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,8 +13,8 @@ from planner.formats.progress import logged_job, logged_steps
 from planner.formats.saves import held_by_saves
 from planner.formats.scheduler import scheduled
 from planner.plan import Plan
-from topology.base.decode import read_text
 from topology.base.errors import InputError, shown
+from topology.base.files import read_text
 
 PLAN_FILE = "plan.json"
 MOST_LOG_BYTES = 256 * 1024 * 1024

@@ -21,8 +21,8 @@ import numpy as np
 from costmodel.job import LONGEST_S
 from costmodel.models.sizes import LARGEST_SIZE
 from topology.base.arrays import Floats, Ints
-from topology.base.decode import read_text
 from topology.base.errors import InputError, shown
+from topology.base.files import read_text
 
 MOST_REQUESTS = 500_000
 """Requests of a trace: an hour of the busiest published service."""

@@ -33,7 +33,7 @@ from executor.comm.hangs import (
     stand_of,
 )
 from executor.comm.mesh import build_meshes
-from executor.torch_internals.groups import bound_groups
+from executor.torch_internals.groups import bound_groups, groups_here
 from tests.executor.launch.processes import wait_for
 
 SCRIPT = "import sys; from tests.executor.comm.test_hangs import hang; hang(sys.argv[1])"
@@ -165,7 +165,7 @@ def test_a_look_that_fails_is_not_the_last(
 def _hung(rank: int, folder: str) -> tuple[str, float]:
     """Four ranks, tp by dp: rank 3 does not come to the second all-gather of tp, rank 2 waits for it."""
     meshes = build_meshes(ParallelLayout(tp=2, dp=2, zero_stage=1), "cpu", experts=False)
-    bound_groups(timedelta(seconds=2))
+    bound_groups(timedelta(seconds=2), groups_here())
     answer_when_asked(Path(folder), rank)
     value, begin = torch.ones(2), time.monotonic()
     dist.all_reduce(value, group=meshes.group("tp"))

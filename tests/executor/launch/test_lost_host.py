@@ -40,7 +40,7 @@ from pathlib import Path
 from executor.launch.supervise import Supervision, supervise
 from executor.training.settings import read_settings
 from planner.plan import from_json
-from topology.base.decode import read_text
+from topology.base.files import read_text
 
 def plan_in(name):
     return from_json(read_text(name), name)

@@ -19,7 +19,7 @@ pytest.importorskip("torch")
 
 from costmodel.layout import ParallelLayout
 from executor.launch import agent
-from executor.launch.agent import Team, end_waiting, run_team
+from executor.launch.agent import Team, end_waiting, has_started, run_team
 from executor.launch.environment import environment_of_ranks
 from executor.launch.nodes import Nodes, loopback
 from executor.launch.supervise import Supervision, supervise, with_plan, write_run
@@ -291,6 +291,7 @@ folder, attempt = pathlib.Path(sys.argv[1]).parent, int(os.environ["TORCHELASTIC
 if os.environ["RANK"] == "0":
     step = min(attempt, 5)  # a new checkpoint by each of the first six attempts
     (folder / "checkpoints" / f"step-{step:08d}").mkdir(parents=True, exist_ok=True)
+    (folder / f"started-{attempt}").touch()
 (folder / f"attempt-{attempt}").touch()
 sys.exit(1)
 """
@@ -303,6 +304,26 @@ def test_restarts_are_counted_from_the_last_new_checkpoint(
     team = team_of(tmp_path, HIT_AGAIN, monkeypatch, num_local=1, max_restarts=2)
     assert run_team(team) == (1, None)
     assert len(list(tmp_path.glob("attempt-*"))) == 6 + 2  # which is what is left after the sixth
+
+
+UNSTARTED = """
+import os, pathlib, sys
+folder, attempt = pathlib.Path(sys.argv[1]).parent, int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+if attempt in (2, 5):
+    (folder / f"started-{attempt}").touch()
+(folder / f"attempt-{attempt}").touch()
+sys.exit(1)
+"""
+
+
+def test_attempts_that_never_trained_are_counted_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two of three failed starts, twice, use up no restart of training; a third in a row ends the run."""
+    team = team_of(tmp_path, UNSTARTED, monkeypatch, num_local=1, max_restarts=2)
+    assert run_team(team) == (1, None)
+    assert len(list(tmp_path.glob("attempt-*"))) == 6 + 3
+    assert has_started(tmp_path)
 
 
 def test_the_first_node_decides_on_another_attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -235,7 +235,7 @@ def test_loss_that_is_not_finite_stops_the_run(plan_of: Callable[..., Plan], tmp
     write_run(settings, plan)
     with pytest.raises(RankError, match=r"training stopped at step 4: the loss is not finite") as raised:
         run_ranks(_train_with_bad_step, 2, settings, plan)
-    assert "the checkpoint after step 3 is intact" in str(raised.value)
+    assert "the one after step 3 is kept" in str(raised.value)
     assert steps_on_disk(tmp_path / CHECKPOINTS) == [3]
 
 

@@ -113,7 +113,7 @@ def make_events(random: Random, story: list[str]) -> str:
 def read_events(text: str, box: Box) -> object:
     """What a scheduler says; time without nodes is never negative."""
     from planner.formats.scheduler import by_cause, scheduled
-    from topology.base.decode import read_text
+    from topology.base.files import read_text
 
     found = scheduled(read_text(box.file("events.txt", text)), "events.txt")
     if found.waited_s is not None and not 0 <= found.waited_s < 1e15:

@@ -12,17 +12,16 @@ import pytest
 
 from topology.base.converter import MOST_KEYS, MOST_MISTAKES
 from topology.base.decode import (
-    MAX_FILE_BYTES,
     MAX_JSON_BYTES,
     MAX_TOML_BYTES,
     document_of,
     read_json,
-    read_text,
     read_toml,
     structure,
     unstructure,
 )
 from topology.base.errors import InputError
+from topology.base.files import MAX_FILE_BYTES, read_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
