@@ -22,6 +22,9 @@ def publish_run(
     run: Path, to: Path, *, step: int | None = None, dtype: str | None = None, run_key: Path | None = None
 ) -> Publication:
     """Write a run's checkpoint, by default the newest whole one, as Hugging Face publishes models."""
+    from executor.torch_internals.lean_start import leave_compiler_out
+
+    leave_compiler_out()  # half a second to import, and triton leaves objects behind; nothing is compiled
     from safetensors import SafetensorError
 
     from app.requests.plan_file import read_claims

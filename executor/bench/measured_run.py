@@ -13,6 +13,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from costmodel.kernels.measurement import Measurement, measurements_json
 from costmodel.layout import AXIS_FIELDS
@@ -26,7 +27,7 @@ MEASURED_ROW, MEASURED_JSON = "measured.csv", "measured.json"
 WARM_UP_STEPS = 3  # allocators and caches fill
 FEWEST_STEPS = 5  # a median of fewer says little
 PERCENT = 100
-STEADY_KEYS = frozenset(("step", "step_time_s", "peak_memory_bytes"))
+STEADY_KEYS = ("step", "step_time_s", "peak_memory_bytes")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,8 +43,8 @@ class SteadySteps:
 
 def steady_steps(folder: Path) -> SteadySteps | None:
     """Steady steps of the last time the run was started; None when there are too few to tell."""
-    rows = [row for row in json_rows(folder / METRICS_FILE) if row.keys() >= STEADY_KEYS]
-    starts = [i for i in range(1, len(rows)) if rows[i]["step"] != rows[i - 1]["step"] + 1]
+    rows = [row for row in json_rows(folder / METRICS_FILE) if _is_measured(row)]
+    starts = [i for i in range(1, len(rows)) if rows[i]["step"] <= rows[i - 1]["step"]]
     steady = rows[(starts[-1] if starts else 0) :][WARM_UP_STEPS:]
     if len(steady) < FEWEST_STEPS:
         return None
@@ -55,6 +56,11 @@ def steady_steps(folder: Path) -> SteadySteps | None:
         steps=len(seconds),
         peak_memory_bytes=max(float(row["peak_memory_bytes"]) for row in steady),
     )
+
+
+def _is_measured(row: Mapping[str, Any]) -> bool:
+    """Whether a row has the numbers of a step."""
+    return all(isinstance(row.get(key), int | float) and math.isfinite(row[key]) for key in STEADY_KEYS)
 
 
 def quantile(ordered: Sequence[float], percent: int) -> float:

@@ -145,7 +145,9 @@ def load_whole(state: dict[str, torch.Tensor], checkpoint: SavedCheckpoint) -> N
             fix="go on with the run for a step, which writes them, or give the folder of a run of this plan",
         )
     try:
-        dcp.load(state, storage_reader=reader, no_dist=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            dcp.load(state, storage_reader=reader, no_dist=True)
     except CheckpointException as error:  # no `Exception`
         raise unloadable(checkpoint.folder, error) from error
 
@@ -156,9 +158,7 @@ def _tensors(
     """Read the parameters of one file and turn them into its tensors."""
     names = [name for target in made for name in target.parameters]
     state = {f"model.{name}": torch.empty(shapes[name].shape, dtype=torch.float32) for name in names}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        load_whole(state, checkpoint)
+    load_whole(state, checkpoint)
     tensors: dict[str, torch.Tensor] = {}
     for target in made:
         for name, tensor in target.publish([state[f"model.{ours}"] for ours in target.parameters]).items():

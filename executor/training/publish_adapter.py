@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from executor.model.hf_publish import targets
 from executor.model.transformer import CausalLM, build_model
 from executor.training.checkpoint import WRITING
 from executor.training.publish import DTYPES, SavedCheckpoint, load_whole, require_empty
+from topology.base.atomic import sync_file, sync_folder, write_atomically
 from topology.base.errors import InputError
 
 WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
@@ -43,18 +43,18 @@ def publish_adapter(
     _require_own_names(model, spec)
     shapes = {name: value.shape for name, value in model.named_parameters() if is_added(name)}
     state = {f"model.{name}": torch.empty(shape, dtype=torch.float32) for name, shape in shapes.items()}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        load_whole(state, checkpoint)
+    load_whole(state, checkpoint)
     tensors = {f"{PREFIX}{name}": state[f"model.{name}"].to(DTYPES[dtype]).contiguous() for name in shapes}
     writing = to.with_name(f"{WRITING}{to.name}")
     shutil.rmtree(writing, ignore_errors=True)
     writing.mkdir(parents=True)
     save_file(tensors, writing / WEIGHTS, metadata={"format": "pt"})
-    (writing / CONFIG).write_text(json.dumps(_config(model, spec, adapter), indent=2) + "\n")
+    sync_file(writing / WEIGHTS)
+    write_atomically(writing / CONFIG, json.dumps(_config(model, spec, adapter), indent=2) + "\n")
     if to.exists():
         to.rmdir()
     writing.rename(to)
+    sync_folder(to.parent)
     return sorted(to.iterdir())
 
 

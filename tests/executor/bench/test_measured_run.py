@@ -67,6 +67,20 @@ def test_median_is_of_steady_steps_since_the_last_start(tmp_path: Path) -> None:
     assert (times.p10_s, times.p50_s, times.p90_s, times.steps) == (1.0, 1.2, 1.4, 5)
 
 
+def test_a_torn_line_costs_that_step_alone(tmp_path: Path) -> None:
+    """Wherever a disk that was full has cut the file; lines of something else are left out, too."""
+    rows = [{"step": step, "step_time_s": 1.0, "peak_memory_bytes": 7.0} for step in range(1, 13)]
+    lines = [json.dumps(row) for row in rows]
+    lines[8] = lines[8][:20]
+    lines.insert(3, '{"step": 1e999}')
+    (tmp_path / METRICS_FILE).write_text("\n".join(lines) + "\n" + lines[0][:9])
+    times = steady_steps(tmp_path)
+    assert times is not None
+    assert times.steps == 12 - 1 - 3
+    (tmp_path / METRICS_FILE).unlink()
+    assert steady_steps(tmp_path) is None
+
+
 def test_a_plan_for_another_device_is_not_anchored(plan_of: Callable[..., Plan]) -> None:
     """CPU ranks say nothing of an H100; its own name is recognised."""
     plan = plan_of(ParallelLayout(dp=2))

@@ -17,6 +17,8 @@ import pytest
 
 pytest.importorskip("torch")
 
+from app.store.run_log import read_steps
+from app.store.run_metrics import GrowingLines
 from costmodel.layout import ParallelLayout
 from executor.launch import agent
 from executor.launch.agent import Team, end_waiting, has_started, run_team
@@ -24,10 +26,18 @@ from executor.launch.environment import environment_of_ranks
 from executor.launch.nodes import Nodes, loopback
 from executor.launch.supervise import Supervision, supervise, with_plan, write_run
 from executor.training.manifest import steps_on_disk
-from executor.training.settings import CHECKPOINTS, METRICS_FILE, RunSettings, read_status, write_json
+from executor.training.settings import (
+    CHECKPOINTS,
+    METRICS_FILE,
+    RunSettings,
+    RunStatus,
+    read_status,
+    write_json,
+)
 from executor.training.worker import RANKS_FOLDER
 from planner.plan import Plan
 from topology.base.errors import InputError
+from topology.base.files import json_rows
 
 LAYOUT = ParallelLayout(dp=2, zero_stage=1)
 STEPS = 12
@@ -417,3 +427,36 @@ def test_input_error_of_a_rank_reaches_the_user(
     assert finished.returncode == 2
     assert f"error: {tmp_path / 'tokens.npy'} has a token beyond the vocabulary" in finished.stderr
     assert read_status(tmp_path).state == "error"  # type: ignore[union-attr]
+
+
+def test_a_torn_line_costs_no_later_start(plan_of: Callable[..., Plan], tmp_path: Path) -> None:
+    """Power is lost in the middle of a line: the run goes on, its steps are whole, and what it measured is kept."""
+    from app.actions.runs.training_run import keep_measured
+
+    plan = plan_of(LAYOUT)
+    supervise(settings_in(tmp_path, steps=8), plan, alone())
+    path = tmp_path / METRICS_FILE
+    path.write_bytes(path.read_bytes()[:-40])
+    status = supervise(settings_in(tmp_path, steps=STEPS), plan, alone())
+    assert (status.state, status.step) == ("finished", STEPS)
+    whole = [row["step"] for row in json_rows(path)]
+    assert whole == [*range(1, 8), *range(9, STEPS + 1)]
+    assert [step.step for step in read_steps(tmp_path)] == whole
+    lines = GrowingLines(path)
+    lines.update()
+    assert (lines.rows, lines.returns) == (len(whole), 0)
+    keep_measured(settings_in(tmp_path), status)
+
+
+def test_what_follows_training_ends_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whatever is wrong with a run's files once it has succeeded is told."""
+    from app.actions.runs.training_run import keep_measured
+
+    def fails(*_: object) -> None:
+        raise ZeroDivisionError("of a log")
+
+    monkeypatch.setattr("app.requests.plan_file.read_plan", fails)
+    keep_measured(settings_in(tmp_path), RunStatus(state="finished", step=3))
+    assert "what was measured is not kept: ZeroDivisionError: of a log" in capsys.readouterr().err

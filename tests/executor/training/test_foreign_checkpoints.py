@@ -6,6 +6,7 @@ import io
 import json
 import pickle
 import shutil
+import zipfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +25,7 @@ from executor.launch.supervise import with_plan, write_run
 from executor.training import loop, manifest
 from executor.training.checkpoint_reader import _Inert, open_checkpoint
 from executor.training.manifest import folder_of_step
+from executor.training.publish import find_checkpoint, load_whole
 from executor.training.settings import CHECKPOINTS, RunSettings, RunStatus, write_json
 from executor.training.trainer import prepare
 from planner.plan import Plan
@@ -246,3 +248,30 @@ def test_a_member_named_by_getattr_is_a_record() -> None:
     record = _Inert(io.BytesIO(named)).load()
     assert type(record).__name__ == "getattr"
     assert record.arguments[1] == "mro"
+
+
+def test_files_of_something_else_with_right_checksums_end_the_run_at_once(
+    finished: Path, tmp_path: Path, plan_of: Callable[..., Plan]
+) -> None:
+    """Torch says so by what is no `Exception`: three lines, and no start that mends nothing; publishing too."""
+    folder = copy_of(finished, tmp_path / "run")
+    for path in checkpoint_of(folder).glob("*.distcp"):
+        size = path.stat().st_size
+        with zipfile.ZipFile(path, "w") as other:
+            other.writestr("a", "b" * max(1, size))
+    publish(checkpoint_of(folder))
+    with pytest.raises(RankError, match="holds no tensors that can be loaded"):
+        run_here(settings_in(folder, steps=3), plan_of(LAYOUT))
+    checkpoint = find_checkpoint(folder / CHECKPOINTS, None)
+    names = open_checkpoint(*checkpoint).metadata.state_dict_metadata
+    state = {name: torch.empty(about.size) for name, about in names.items()}
+    with pytest.raises(InputError, match="holds no tensors that can be loaded"):
+        load_whole(state, checkpoint)
+
+
+@pytest.mark.parametrize("field", ["step", "samples"])
+def test_a_manifest_that_counts_below_zero_is_none(finished: Path, tmp_path: Path, field: str) -> None:
+    """Nobody has consumed fewer than no samples."""
+    folder = copy_of(finished, tmp_path / "run")
+    publish(checkpoint_of(folder), **{field: -5})
+    assert manifest.read_manifest(checkpoint_of(folder)) is None
