@@ -13,6 +13,7 @@ from tests.property.fuzz import (
     launches,
     plans,
     run_files,
+    run_folders,
     texts,
     tokens,
     words,
@@ -41,4 +42,8 @@ SURFACES: tuple[Surface, ...] = (
     Surface("settings of a run", run_files.make_settings, run_files.read_settings, weight=20),
     Surface("training data", tokens.make_data, tokens.read_data, tokens.CORPUS, weight=60),
     Surface("training text", texts.make_text, texts.read_text, texts.CORPUS, weight=40),
+    Surface("checkpoints", run_folders.make_checkpoint, run_folders.read_checkpoint, weight=20, ready=run_folders.checkpoint_files),
+    Surface("published weights", run_folders.make_weights, run_folders.read_weights, weight=20, ready=run_folders.weight_files),
+    Surface("tokenizers", run_folders.make_tokenizer, run_folders.read_tokenizer, weight=20, ready=run_folders.tokenizer_tree),
+    Surface("a run's folder", run_folders.make_run_folder, run_folders.read_run_folder, weight=20),
 )  # fmt: skip

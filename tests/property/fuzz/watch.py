@@ -40,7 +40,10 @@ class Guard:
     def __init__(self, sandbox: Path, limit_s: float = MOST_SECONDS) -> None:
         """Start watching; files may be written below `sandbox`, but for its canary."""
         here = Path(__file__).resolve().parents[3]
-        places = {*sysconfig.get_paths().values(), sys.prefix, sys.base_prefix, str(here)}
+        installed = (
+            place for place in sys.path if place.endswith("-packages")
+        )  # of a shared environment, too
+        places = {*sysconfig.get_paths().values(), sys.prefix, sys.base_prefix, str(here), *installed}
         self.readable = (
             *places,
             str(sandbox),
