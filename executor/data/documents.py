@@ -14,6 +14,7 @@ from pathlib import Path
 
 from executor.data.compressed import COMPRESSED, opened, suffix_of
 from executor.data.tables import TABLES, text_rows
+from executor.data.tokenizer import is_unicode
 from topology.base.errors import InputError
 from topology.base.files import open_regular
 from topology.base.units import MIB
@@ -153,18 +154,10 @@ def text_of_line(line: bytes, field: str, where: str) -> str:
             cause=f"{where} has {keys[:200]}",
             fix="name the key that holds the text: --field NAME, --text-field NAME of plan run",
         )
-    if b"\\u" in line:
-        _require_pairs(text, where)
-    return text
-
-
-def _require_pairs(text: str, where: str) -> None:
-    """Refuse half of a surrogate pair, which JSON can spell and no tokenizer reads."""
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
+    if b"\\u" in line and not is_unicode(text):
         raise InputError(
             what="a document is not Unicode",
-            cause=f"{where}: character {error.start} is half of a surrogate pair",
+            cause=f"{where}: it has half of a surrogate pair",
             fix="write the text anew, with characters beyond U+FFFF whole",
-        ) from error
+        )
+    return text

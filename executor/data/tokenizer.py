@@ -22,6 +22,7 @@ from topology.base.files import read_bytes, read_text
 from topology.base.units import MIB
 
 CONFIG = "tokenizer_config.json"
+MOST_TOKENS = 1 << 31
 MOST_BYTES = 256 * MIB
 """Of a tokenizer: those of a quarter of a million tokens have 30 MB."""
 
@@ -108,6 +109,12 @@ def open_tokenizer(path: Path, *, end: int | None = None) -> Tokenizer:
     known.no_truncation()
     known.no_padding()
     size = max(known.get_vocab(with_added_tokens=True).values(), default=-1) + 1
+    if size > MOST_TOKENS:
+        raise InputError(
+            what=f"{file} has a token beyond those that are held",
+            cause=f"its largest id is {size - 1:,}, ids have 31 bits",
+            fix="give the tokenizer.json of the model",
+        )
     last = _end_of(known, path) if end is None else end
     if not 0 <= last < size:
         raise InputError(
@@ -116,6 +123,15 @@ def open_tokenizer(path: Path, *, end: int | None = None) -> Tokenizer:
             fix=f"give one of 0 to {size - 1}: --document-end ID",
         )
     return Tokenizer(known=known, end=last, vocab_size=size, sha256=hashlib.sha256(raw).hexdigest())
+
+
+def is_unicode(text: str) -> bool:
+    """Whether a text has no half of a surrogate pair, which JSON can spell and no tokenizer reads."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _end_of(known: Any, path: Path) -> int:
@@ -127,7 +143,7 @@ def _end_of(known: Any, path: Path) -> int:
         name = value.get("content") if isinstance(value, dict) else value
     except (InputError, ValueError, AttributeError, RecursionError):
         value = None
-    token = known.token_to_id(name) if isinstance(name, str) else None
+    token = known.token_to_id(name) if isinstance(name, str) and is_unicode(name) else None
     if token is None:
         raise InputError(
             what="which token ends a document is not known",

@@ -5,7 +5,6 @@ Files are mapped, not read: a rank's private memory holds the parts that it take
 
 from __future__ import annotations
 
-import pickle
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass
@@ -121,8 +120,6 @@ def differing(planned: object, published: object, prefix: str = "") -> list[str]
 
 def read_state_dict(path: Path) -> Mapping[str, torch.Tensor]:
     """Read a ``.safetensors`` file, a folder of them, or a file written by ``torch.save``."""
-    from safetensors import SafetensorError
-
     try:
         if path.is_dir():
             files = sorted(path.glob("*.safetensors"))
@@ -131,10 +128,12 @@ def read_state_dict(path: Path) -> Mapping[str, torch.Tensor]:
             return _read_safetensors(path)
         require_regular(path)
         state: Mapping[str, torch.Tensor] = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError, pickle.UnpicklingError) as error:
+    except InputError:
+        raise
+    except Exception as error:  # of what is damaged torch raises whatever it meets
         raise InputError(
             what=f"pretrained weights {path} cannot be read",
-            cause=str(error).splitlines()[0],
+            cause=next(iter(str(error).splitlines()), "") or type(error).__name__,
             fix="give a .safetensors file, a folder of them, or a state dict saved by torch.save",
         ) from error
     return state

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from topology.base.converter import MOST_MISTAKES, converter
 from topology.base.errors import InputError, shortened
-from topology.base.files import read_text
+from topology.base.files import LONGEST_INTEGER, read_text
 from topology.base.units import MIB
 
 T = TypeVar("T")
@@ -27,8 +27,6 @@ MOST_LINES = 1_000_000
 """Lines of a dump; the fabric of a hundred thousand GPUs has about 600,000."""
 MOST_KEY_PARTS = 100
 """Dots on one line of TOML; the parser takes the square of a dotted key's parts."""
-LONGEST_INTEGER = 308
-"""Digits of an integer that a float can still hold."""
 
 
 def structure(data: object, as_type: type[T], where: str) -> T:

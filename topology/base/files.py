@@ -24,6 +24,8 @@ LONGEST_PATH = 250
 """Characters of a path that a message repeats."""
 LONGEST_LINE = MIB
 """Bytes of a line of JSON that we add to a file."""
+LONGEST_INTEGER = 308
+"""Digits of an integer that a float can still hold."""
 WHOLE_BYTES = 16 * MIB
 """Of a file whose checksum is of all its bytes; of a larger one it is of blocks spread over it."""
 BLOCKS, BLOCK_BYTES = 64, 64 * 1024
@@ -163,10 +165,17 @@ def json_row(line: bytes | str) -> dict[str, Any] | None:
     ({'step': 3}, None, None)
     """
     try:
-        row = json.loads(line)
+        row = json.loads(line, parse_int=_held)
     except (ValueError, RecursionError):
         return None
     return row if isinstance(row, dict) else None
+
+
+def _held(digits: str) -> int:
+    """An integer that a float holds, too. Raises ValueError for a longer one."""
+    if len(digits) > LONGEST_INTEGER:
+        raise ValueError(digits[:10])
+    return int(digits)
 
 
 # ── known again ───────────────────────────────────────────────────────────────────────────────────────────
