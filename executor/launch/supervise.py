@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from executor.launch.agent import MOST_RESTARTS, NOTICE_S, Team, end_waiting, has_started, run_team
+from executor.launch.disk_room import check_disk_room
 from executor.launch.doors import hosts_of, ranks_per_node, require_even
 from executor.launch.environment import environment_of_ranks
 from executor.launch.membership import beating
@@ -145,6 +146,7 @@ def _on_one_node(settings: RunSettings, plan: Plan, supervision: Supervision, no
     folder = Path(settings.folder)
     if settings.preflight:
         check_node(plan, range(plan.layout.num_gpus), device=settings.device)
+    check_disk_room(settings, plan)
     with run_lock(folder, supervision.say) as lock:
         beside = supervision.beside
         while True:
@@ -181,6 +183,9 @@ def _on_several_nodes(settings: RunSettings, plan: Plan, supervision: Supervisio
             ranks = range(nodes.rank * each, (nodes.rank + 1) * each)
             with telling(meetings, nodes.rank):
                 check_node(plan, ranks, device=settings.device)
+        if nodes.rank == 0:
+            with telling(meetings, nodes.rank):
+                check_disk_room(settings, plan)
         mine = nodes.rank
 
         def check() -> None:

@@ -16,6 +16,8 @@ _flash_cpu_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 _flash = torch.ops.aten._scaled_dot_product_flash_attention  # noqa: SLF001
 _flash_backward = torch.ops.aten._scaled_dot_product_flash_attention_backward  # noqa: SLF001
 _efficient = torch.ops.aten._scaled_dot_product_efficient_attention  # noqa: SLF001
+_cudnn = torch.ops.aten._scaled_dot_product_cudnn_attention  # noqa: SLF001
+_other_device = torch.ops.aten._scaled_dot_product_fused_attention_overrideable  # noqa: SLF001
 
 
 def flash_attention(
@@ -89,6 +91,8 @@ KEPT = (
     _scaled,
     _flash.default,
     _efficient.default,
+    _cudnn.default,
+    _other_device.default,
     _flash_cpu.default,
     functional_collectives.reduce_scatter_tensor.default,
     functional_collectives.all_to_all_single.default,

@@ -7,6 +7,7 @@ run that was interrupted therefore continues as if it had not been, on the same 
 from __future__ import annotations
 
 import contextlib
+import gc
 import math
 import os
 import signal
@@ -54,9 +55,10 @@ def train(trainer: Trainer, moved: Callable[[], None] = lambda: None) -> RunStat
     every = trainer.settings.checkpoint_every or FIRST_CHECKPOINT_STEPS
     next_checkpoint = start + every
     step, trainer.behind = start, isinstance(trainer.source, Ahead)
-    with _stop_on_sigterm(trainer), reading(trainer.source):
+    with _stop_on_sigterm(trainer), reading(trainer.source), _collected_by_step() as collect:
         while step < trainer.settings.steps:
             moved()
+            collect(step)
             if trainer.behind and not _text_is_there(trainer, step, moved):
                 break
             with _profiled(trainer, step):
@@ -270,6 +272,33 @@ def _stop_on_sigterm(trainer: Trainer) -> Iterator[None]:
     finally:
         for name, handler in before.items():
             signal.signal(name, handler)
+
+
+@contextlib.contextmanager
+def _collected_by_step() -> Iterator[Callable[[int], None]]:
+    """Collect garbage after the same steps on all ranks: one that pauses when it likes holds up the others.
+
+    What is there before the first step stays, and is looked at no more.
+    """
+    gc.collect()
+    gc.freeze()
+    was_enabled = gc.isenabled()
+    gc.disable()
+
+    def collect(step: int) -> None:
+        if step % COLLECTED_EVERY == 0:
+            gc.collect(YOUNG)
+
+    try:
+        yield collect
+    finally:
+        gc.unfreeze()
+        if was_enabled:
+            gc.enable()
+
+
+COLLECTED_EVERY, YOUNG = 50, 1
+"""Steps between collections, and the generation up to which objects are looked at."""
 
 
 @contextlib.contextmanager

@@ -150,8 +150,9 @@ def _run(settings: RunSettings) -> int:
             ranks=dist.get_world_size(),
             quiet_s=trainer.COLLECTIVE_TIMEOUT.total_seconds() / 2,
         )
+    links = ""
     if settings.preflight and device.type == "cuda" and environment.get(RESTARTS, "0") == "0":
-        check_links(plan, device, load_calibration())
+        links = check_links(plan, device, load_calibration())
     ready = trainer.prepare(settings, plan, device)
     if MEETING in environment and dist.get_rank() == 0:
         (Path(environment[MEETING]).parent / f"{STARTED}-{environment.get(RESTARTS, '0')}").touch()
@@ -162,7 +163,7 @@ def _run(settings: RunSettings) -> int:
         COMPUTE_DTYPES[settings.precision],
         documents=settings.document_end is not None,
     )
-    for line in filter(None, (fallback_line(settings.device, device), bound, attention)):
+    for line in filter(None, (fallback_line(settings.device, device), bound, links, attention)):
         if environment.get(RESTARTS, "0") == "0":
             ready.say(line)
     status = loop.train(ready) if answerer is None else loop.train(ready, answerer.moved)

@@ -162,7 +162,6 @@ def check_run(plan: Plan, run: RunSettings, texts: Mapping[str, Contents], min_g
     from app.actions.runs.resumed import check_resumed
     from app.reports.answer import note
     from executor.data.source import raw_token_notes
-    from executor.launch.disk_room import check_disk_room
     from executor.launch.doors import check_doors
     from executor.launch.overlaps import check_overlaps
     from executor.model.layer_limits import check_modelled
@@ -187,7 +186,6 @@ def check_run(plan: Plan, run: RunSettings, texts: Mapping[str, Contents], min_g
             what="torch is not installed", cause="plan run trains with it", fix='pip install "meshplan[run]"'
         )
     check_doors(run, plan, os.environ)
-    check_disk_room(run, plan)
     if run.compiles:
         _check_compiler(run.device)
     if run.async_tp:
