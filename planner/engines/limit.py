@@ -80,6 +80,24 @@ def _brief(value: object) -> str:
     return "none" if value in ("", (), None) else text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
 
 
+def difference_words(name: str, value: object, other: object) -> str:
+    """What a field is and what it would be; of sizes that are held together those alone that differ.
+
+    >>> from costmodel.models.rotary import RopeScaling
+    >>> yarn = RopeScaling(kind="yarn", factor=32.0, original_max_position_embeddings=4096)
+    >>> difference_words("scaling", yarn, dataclasses.replace(yarn, factor=40.0))
+    'scaling.factor = 32.0, there 40.0'
+    """
+    if dataclasses.is_dataclass(value) and type(value) is type(other):
+        parts = [
+            difference_words(f"{name}.{each.name}", getattr(value, each.name), getattr(other, each.name))
+            for each in dataclasses.fields(value)
+            if getattr(value, each.name) != getattr(other, each.name)
+        ]
+        return "; ".join(parts)
+    return f"{name} = {_brief(value)}, there {_brief(other)}"
+
+
 def differing_fields(settings: Sequence[EngineSetting], model: ModelSpec) -> tuple[str, ...]:
     """Fields of a model that settings read back otherwise, each with what it is and what it would be."""
     facts = {**layout_facts(ParallelLayout()), **model_facts(model)}
@@ -88,7 +106,7 @@ def differing_fields(settings: Sequence[EngineSetting], model: ModelSpec) -> tup
     given = Given(words, {word.name: word for setting in settings for word in setting.words})
     read = {name: value for setting in mine for name, value in setting.read(given).items()}
     return tuple(
-        f"{name} = {_brief(value)}, there {_brief(read[name])}"
+        difference_words(name, value, read[name])
         for name, value in facts.items()
         if name.startswith("model.") and read.get(name, value) != value
     )

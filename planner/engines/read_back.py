@@ -20,6 +20,7 @@ from costmodel.updates.offload import parse_offload
 from planner.engines.contract import Contract, EngineReading
 from planner.engines.contracts import takes, way_out
 from planner.engines.fields import Facts, layout_facts, model_with, stack_with
+from planner.engines.limit import difference_words
 from planner.plan import Plan
 from planner.pricing import capacity_of_fullest, estimate_split, split_of
 from planner.structure import close
@@ -160,7 +161,7 @@ def export_error(plan: Plan, contract: Contract, verdict: ExportVerdict) -> NoFe
         what=f"{contract.engine} cannot be told this plan: {fields}",
         cause="; ".join(
             [
-                *_few([f"{n} = {_short(a)}, there {_short(b)}" for n, a, b in verdict.differs]),
+                *_few([difference_words(name, here, there) for name, here, there in verdict.differs]),
                 cost(plan, verdict),
             ]
         ),
@@ -184,9 +185,3 @@ def _few(texts: list[str], most: int = 4) -> list[str]:
     """The first of some texts, and how many more there are."""
     more = len(texts) - most
     return texts[:most] + ([f"and {more} more"] if more > 0 else [])
-
-
-def _short(value: Any) -> str:
-    """A value in at most forty characters."""
-    text = str(value)
-    return text if len(text) <= 40 else f"{text[:37]}…"
