@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from costmodel.models.catalog import model
     from costmodel.stack import stack
     from meshplan.serving import serve
-    from meshplan.verbs import diff, estimate, explain, plan, plan_module, sweep, validate
+    from meshplan.verbs import diff, estimate, explain, ladder, plan, plan_module, sweep, validate
     from planner.plan import Plan, PlanRequest
     from topology.base.errors import InputError, NoFeasiblePlanError
     from topology.catalog import cluster
@@ -36,6 +36,7 @@ __all__ = [
     "diff",
     "estimate",
     "explain",
+    "ladder",
     "model",
     "plan",
     "plan_module",
@@ -51,8 +52,8 @@ _HOMES: Final = {
     "costmodel.stack": ("stack",),
     "meshplan.serving": ("serve",),
     "meshplan.verbs": (
-        *("Plan", "PlanRequest", "diff", "estimate", "explain", "plan", "plan_module"),
-        *("sweep", "validate"),
+        *("Plan", "PlanRequest", "diff", "estimate", "explain", "ladder", "plan"),
+        *("plan_module", "sweep", "validate"),
     ),
     "topology.base.errors": ("InputError", "NoFeasiblePlanError"),
     "topology.catalog": ("cluster",),

@@ -11,8 +11,10 @@ from planner.analysis.diff import PlanDiff
 from planner.analysis.diff import diff as compared
 from planner.analysis.explain import Explanation
 from planner.analysis.explain import explain as explained
+from planner.analysis.ladder import Knob, Ladder, climbed
 from planner.analysis.sweep import Point, points_of, run_points, with_efficiency
 from planner.plan import Plan, PlanRequest, from_json, write_plans_with
+from planner.questions.flags import Flags
 from planner.questions.traced import of_a_module, of_samples
 from planner.questions.training import MOST_GPUS
 from planner.questions.words import (
@@ -36,7 +38,18 @@ from topology.base.files import read_text
 if TYPE_CHECKING:
     from executor.validation.report import ValidationReport
 
-__all__ = ["Plan", "PlanRequest", "diff", "estimate", "explain", "plan", "plan_module", "sweep", "validate"]
+__all__ = [
+    "Plan",
+    "PlanRequest",
+    "diff",
+    "estimate",
+    "explain",
+    "ladder",
+    "plan",
+    "plan_module",
+    "sweep",
+    "validate",
+]
 
 
 def _markdown(plan: Plan) -> str:
@@ -144,6 +157,32 @@ def sweep(model: Model, **words: Unpack[GridWords]) -> list[Point]:
     given = dict(words)
     points = points_of(flags_of(model, given, GridWords))
     return list(with_efficiency(run_points((understood(model, point, given) for point in points), _search)))
+
+
+def ladder(model: Model, *, knob: Knob = "length", **words: Unpack[JobWords]) -> Ladder:
+    """How far one knob goes before a layout no longer fits, and the switches that take it further.
+
+    >>> ladder("8b", gpus=8, seq="4k", batch=64, set={"layout.zero_stage": 1}, knob="length").knob
+    'length'
+
+    Args:
+        model: as for `plan`.
+        knob: ``length``, ``microbatch``, ``rank`` (of an adapter), or ``gpus`` (fewer of them).
+        words: see `planner.questions.words.JobWords`; `layout` or `set` say what is known of the layout.
+
+    Raises:
+        InputError: a word is not understood, or there is no adapter whose rank could grow.
+    """
+    given = dict(words)
+
+    def priced(flags: Flags) -> Plan:
+        request = understood(model, flags, given)
+        answer = plan_of_layout(request, calibration_for(request.cluster))
+        if isinstance(answer, tuple):
+            raise illegal(answer)
+        return answer
+
+    return climbed(flags_of(model, given, JobWords), knob, priced)
 
 
 def diff(first: Plan | str | Path, second: Plan | str | Path) -> PlanDiff:

@@ -18,7 +18,7 @@ TABLE = Path(__file__).with_name("other_words.toml")
 VALUE = "{}"
 WITHOUT_VALUE = {"--model": "--model 70b", "--discover": "--here"}
 """What a flag that ends a command line becomes where nothing follows it."""
-TRAINING = ("train", "estimate", "sweep", "explain", "export", "run", "audit", "validate")
+TRAINING = ("train", "estimate", "ladder", "sweep", "explain", "export", "run", "audit", "validate")
 CATALOGS = ("models", "gpus", "engines")
 COUNTED_GPU = re.compile(r"([1-9]\d*)\s*[x×]\s*(?:([1-9]\d*)|([a-z][\w-]*))", re.IGNORECASE)
 """Nodes of so many GPUs (``4x8``), or GPUs of a kind (``32xh100``)."""
