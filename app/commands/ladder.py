@@ -11,7 +11,7 @@ from app.flags.shared import AsJson, OutputFile, OutputFormat
 from planner.questions.flags import Flags
 
 
-@takes_job(*SEARCH_ONLY)
+@takes_job(*SEARCH_ONLY, "tokens", "deadline", "budget")
 def command(
     flags: Flags,
     *,
