@@ -44,11 +44,13 @@ def server_answer(audit: ServingAudit) -> Answer:
 def _headline(audit: ServingAudit) -> str:
     """What was read, in a line."""
     names = ", ".join(path.rpartition("/")[2] for path in audit.reading.kinds)
-    refused = audit.start is not None and audit.start.starts is False
-    verdict = ", which does not start" if refused else ""
+    refused = any(start.starts is False for start in audit.starts)
+    does = "does" if audit.prefill is None else "do"
+    verdict = f", which {does} not start" if refused else ""
     if (slow := audit.slowest) is not None and slow.slower_than_predicted:
         verdict = f", {slow.slower_than_predicted:.2g} times slower than it should be"
-    return f"{names}: a server of {audit.reading.family.name}{verdict}"
+    what = "a server" if audit.prefill is None else "two pools"
+    return f"{names}: {what} of {audit.reading.family.name}{verdict}"
 
 
 def _started(audit: ServingAudit) -> Pairs:
@@ -57,15 +59,22 @@ def _started(audit: ServingAudit) -> Pairs:
         (path.rpartition("/")[2], kind) for path, kind in audit.reading.kinds.items()
     ]
     server = audit.server
+    prefill = audit.prefill
     if server is not None:
         copies = f"{server.replicas} × " if server.replicas > 1 else ""
-        pairs.append(("layout", f"{copies}{server.layout.label} {server.weights}"))
-        pairs.append(("on", f"{server.num_gpus} × {server.gpu}"))
+        layout = f"{copies}{server.layout.label} {server.weights}"
+        if prefill is not None:
+            layout = f"prefill {prefill.replicas} × {prefill.layout.label}, decode {server.replicas} × "
+            layout += f"{server.layout.label}, {server.weights}"
+        pairs.append(("layout", layout))
+        gpus = server.num_gpus + (prefill.num_gpus if prefill is not None else 0)
+        pairs.append(("on", f"{gpus} × {server.gpu}"))
         pairs.append(("model", server.model.name))
-    if (start := audit.start) is not None:
+    for pool, start in zip(("prefill", "decode")[2 - len(audit.starts) :], audit.starts, strict=True):
+        apart = prefill is not None
         if (wrong := start.finding) is not None:
-            pairs[:0] = [("start", f"{wrong[0]}: {wrong[1]}")]
-        pairs.append(("memory", start.words))
+            pairs[:0] = [(f"{pool} start" if apart else "start", f"{wrong[0]}: {wrong[1]}")]
+        pairs.append((f"{pool} memory" if apart else "memory", start.words))
     if (slow := audit.slowest) is not None:
         pairs[:0] = [("slow", _slow(audit, slow))]
     if audit.missing:
@@ -112,7 +121,8 @@ def _load_sections(audit: LoadAudit) -> list[Section]:
         rows.append(("predicted", f"{audit.running.requests_per_s:.3g}", *medians, words))
     if audit.best is not None and (audit.behind_by is None or audit.behind_by > LEAST_GAIN):
         estimate = audit.best.estimate
-        label = f"medians; {audit.best.decode.workers} × {audit.best.decode.layout.label}"
+        decode = f"{audit.best.decode.workers} × {audit.best.decode.layout.label}"
+        label = f"medians; {decode if audit.best.prefill is None else audit.best.label}"
         rate = f"{best_per_s(audit.best):.3g}"
         rows.append(("best", rate, *_times(estimate.ttft.p50_s, estimate.tpot.p50_s), label))
     title = f"Under {_load_words(audit)}, {audit.load.source}"
@@ -145,6 +155,13 @@ def _distance(audit: LoadAudit) -> str:
     if audit.behind_by is None:
         return ""
     if audit.behind_by <= LEAST_GAIN:
+        daring = audit.best.daring if audit.best is not None else None
+        gain = _gain(audit, daring.request_rate_per_s) if daring is not None else 0.0
+        if daring is not None and gain > LEAST_GAIN:
+            return (
+                f"no measured split of these GPUs carries more; {daring.label} is predicted to carry "
+                f"{format_share(gain, signed=True)}, not measured: {', '.join(daring.not_measured)}"
+            )
         return "nothing on these GPUs was found to carry more"
     more = f"the best server of these GPUs carries {format_share(audit.behind_by, signed=True)} requests"
     evidence = audit.best.evidence if audit.best is not None else None
@@ -153,6 +170,11 @@ def _distance(audit: LoadAudit) -> str:
     beside = evidence.best_measured
     known = f"; {beside.label}: {beside.capacity_requests_per_s:.3g}/s" if beside is not None else ""
     return f"{more}; not measured of it: {', '.join(evidence.not_measured)}{known}"
+
+
+def _gain(audit: LoadAudit, requests_per_s: float) -> float:
+    """Share by which a rate is beyond what the server carries."""
+    return requests_per_s / audit.running.requests_per_s - 1 if audit.running is not None else 0.0
 
 
 def _changes(audit: LoadAudit) -> Table:
@@ -191,6 +213,16 @@ def _document(audit: ServingAudit) -> dict[str, Any]:
             "token_budget": server.token_budget,
             "balance_steps": server.balance_steps,
             "gather_steps": server.gather_steps,
+        },
+        "prefill": None
+        if audit.prefill is None
+        else {
+            "replicas": audit.prefill.replicas,
+            "layout": audit.prefill.layout.label,
+            "num_gpus": audit.prefill.num_gpus,
+            "max_batch": audit.prefill.max_batch,
+            "token_budget": audit.prefill.token_budget,
+            "start": None if audit.prefill_start is None else _start_record(audit.prefill_start),
         },
         "layout": {
             fact.name.removeprefix("layout."): fact.value

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 
 from costmodel.kernels.tables import load_calibration
 from planner.audit.read import Reading, read_texts
-from planner.audit.serving.audit import ServingAudit, audited_server
+from planner.audit.serving.audit import ServingAudit, audited_pools, audited_server
 from planner.audit.serving.load import is_result, loads_of
+from planner.audit.serving.pools import Pools, pools_of
 from planner.audit.serving.server import server_of
 from planner.questions.flags import ServeFlags
 
@@ -45,5 +46,9 @@ def judged(
 ) -> ServingAudit:
     """The audit of what was read; see `audited_server_texts`."""
     scripts = {name: text for name, text in texts.items() if reading.kinds.get(name) in ("shell", "page")}
-    server = server_of(reading, model=model, gpu=gpu)
-    return audited_server(load_calibration(), reading, server, loads_of(results, scripts, asked, given))
+    loads = loads_of(results, scripts, asked, given)
+    pools = pools_of(texts, given, model=model, gpu=gpu)
+    if isinstance(pools, Pools):
+        return audited_pools(load_calibration(), reading, pools, loads)
+    server = pools or server_of(reading, model=model, gpu=gpu)
+    return audited_server(load_calibration(), reading, server, loads)
