@@ -140,7 +140,7 @@ def audited_pools(
     return replace(audit, loads=tuple(_pools_under(cal, pools, load) for load in loads))
 
 
-_NO_LOAD = "--rate or --concurrency, or what a benchmark client wrote"
+_NO_LOAD = "--rate, --concurrency or --trace, or what a benchmark client wrote"
 
 
 def _pools_under(cal: Calibration, pools: Pools, load: ServedLoad) -> LoadAudit:
@@ -149,8 +149,8 @@ def _pools_under(cal: Calibration, pools: Pools, load: ServedLoad) -> LoadAudit:
     asked = understand_serving(flags, model=pools.decode.model)
     request, hierarchy = asked.requests[0]
     findings = (*_findings(pools.prefill, request), *_findings(pools.decode, request))
-    now = running_pools(cal, pools, request, hierarchy)
-    best, none = _best(asked)
+    now = running_pools(cal, pools, request, hierarchy, asked.trace)
+    best, none = _best(asked) if load.compares else (None, ())
     findings += none
     if isinstance(now, Rejected):
         longest = f"a pool {now.reason}: its weights leave the cache less room than one request needs"
@@ -174,14 +174,14 @@ def _under(cal: Calibration, server: Server, load: ServedLoad) -> LoadAudit:
     asked = understand_serving(_flags(server, load.flags), model=server.model)
     request, hierarchy = asked.requests[0]
     findings = tuple(_findings(server, request))
-    now = running(cal, server, request, hierarchy)
-    best, none = _best(asked)
+    now = running(cal, server, request, hierarchy, asked.trace)
+    best, none = _best(asked) if load.compares else (None, ())
     findings += none
     if isinstance(now, Rejected):
         longest = f"the server {now.reason}: its weights leave the cache less room than one request needs"
         findings += ((longest, "start it on more GPUs, or with smaller weights, cache or requests"),)
         return LoadAudit(load=load, best=best, findings=findings, fits=False)
-    changes = server_changes(cal, server, request, hierarchy, now=now, best=best)
+    changes = server_changes(cal, server, request, hierarchy, now=now, best=best) if load.compares else ()
     return LoadAudit(load=load, running=now, best=best, changes=changes, findings=findings)
 
 

@@ -19,6 +19,7 @@ from costmodel.serving.engine import serving_stack
 from planner.audit.facts import JobFacts
 from planner.audit.read import Reading
 from planner.formats.settings import whole_or_none
+from planner.serving.plan import PoolPlan, ServingPlan
 from topology.base.errors import InputError, shown
 from topology.base.units import GIB
 from topology.catalog import gpu_name, gpus
@@ -168,6 +169,27 @@ def server_of(
         knows_gpu=bool(gpu) or len(reading.gpus) == 1,
         fits_length=_length_is_left_open(reading),
         version=reading.versions.get(_PACKAGES.get(engine.name, engine.name), ""),
+    )
+
+
+def planned_server(plan: ServingPlan, pool: PoolPlan) -> Server:
+    """The workers of a plan's pool as they are started."""
+    request = plan.request
+    return Server(
+        engine=request.engine,
+        model=request.model,
+        gpu=request.gpu,
+        layout=pool.layout,
+        replicas=pool.workers,
+        weights=plan.weights,
+        kv_dtype=plan.kv_dtype,
+        memory_fraction=request.job.memory_fraction,
+        max_batch=pool.max_batch,
+        token_budget=pool.token_budget,
+        longest=None,
+        balance_steps=pool.balance_steps,
+        gather_steps=pool.gather_steps,
+        fits_length=True,
     )
 
 
