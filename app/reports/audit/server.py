@@ -235,9 +235,12 @@ def _distance(audit: LoadAudit) -> str:
         daring = audit.best.daring if audit.best is not None else None
         gain = _gain(audit, daring.request_rate_per_s) if daring is not None else 0.0
         if daring is not None and gain > LEAST_GAIN:
+            lacks = (
+                f"not measured: {', '.join(daring.not_measured)}" if daring.not_measured else "no runs of it"
+            )
             return (
                 f"no measured split of these GPUs carries more; {daring.label} is predicted to carry "
-                f"{format_share(gain, signed=True)}, not measured: {', '.join(daring.not_measured)}"
+                f"{format_share(gain, signed=True)} ({lacks})"
             )
         return "nothing on these GPUs was found to carry more"
     more = f"the best server of these GPUs carries {format_share(audit.behind_by, signed=True)} requests"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from app.reports.answer import Table
 from app.reports.audit.server import server_answer
 from planner.analysis.serving.fleets import find_fleet
 from planner.audit.serving.pools import Pools, pool_launches, pools_of
@@ -150,3 +151,24 @@ def replace_load(flags: ServeFlags) -> ServeFlags:
         concurrency=flags.concurrency, input_tokens=flags.input_tokens, output_tokens=flags.output_tokens,
         input_p99="alike", output_p99="alike",
     )  # fmt: skip
+
+
+def test_an_unmeasured_split_that_carries_more_is_told_as_such() -> None:
+    """Rather than that nothing does: experts over all ranks, of which no run is known."""
+    command = "python3 -m sglang.launch_server --model-path deepseek-ai/DeepSeek-V3 --tp-size 8"
+    files = {
+        f"{phase}.sh": f"{command} --disaggregation-mode {phase} --port {port}"
+        for phase, port in (("prefill", 30_000), ("decode", 30_001))
+    }
+    flags = ServeFlags(concurrency="50", input_tokens="1000", output_tokens="200")
+    audit = audited_server_texts(files, flags, {}, gpu="h200-sxm")
+    assert audit is not None
+    (load,) = audit.loads
+    assert load.best is not None
+    assert load.running is not None
+    notes = [section.note for section in server_answer(audit).sections if isinstance(section, Table)]
+    more = load.best.daring is not None and (
+        load.best.daring.request_rate_per_s > 1.01 * load.running.requests_per_s
+    )
+    assert any("no measured split of these GPUs carries more" in note for note in notes) == more
+    assert more
