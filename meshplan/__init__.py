@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from costmodel.job import ServingJob, TrainingJob
     from costmodel.models.catalog import model
     from costmodel.stack import stack
-    from meshplan.serving import serve
+    from meshplan.serving import predict, serve
     from meshplan.verbs import diff, estimate, explain, ladder, plan, plan_module, sweep, validate
     from planner.plan import Plan, PlanRequest
     from topology.base.errors import InputError, NoFeasiblePlanError
@@ -40,6 +40,7 @@ __all__ = [
     "model",
     "plan",
     "plan_module",
+    "predict",
     "serve",
     "stack",
     "sweep",
@@ -50,7 +51,7 @@ _HOMES: Final = {
     "costmodel.job": ("ServingJob", "TrainingJob"),
     "costmodel.models.catalog": ("model",),
     "costmodel.stack": ("stack",),
-    "meshplan.serving": ("serve",),
+    "meshplan.serving": ("predict", "serve"),
     "meshplan.verbs": (
         *("Plan", "PlanRequest", "diff", "estimate", "explain", "ladder", "plan"),
         *("plan_module", "sweep", "validate"),

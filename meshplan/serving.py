@@ -9,6 +9,9 @@ from typing import Any, TypedDict, Unpack
 from costmodel.job import ServingJob
 from costmodel.models.spec import ModelSpec
 from planner.analysis.serving.fleets import find_fleet
+from planner.audit.read import read_texts
+from planner.audit.serving.running import RunningServer
+from planner.audit.serving.texts import judged, predicted_plan
 from planner.questions.flags import ServeFlags
 from planner.questions.serving.services import FIELD_OF_WORD, UNIT_OF_WORD
 from planner.questions.serving.understand import understand_serving
@@ -21,7 +24,8 @@ from planner.questions.words import (
     text_of,
 )
 from planner.serving.plan import ServingPlan
-from topology.base.errors import InputError
+from topology.base.decode import read_text
+from topology.base.errors import InputError, NoFeasiblePlanError
 
 
 class LoadWords(TypedDict, total=False):
@@ -100,6 +104,54 @@ def serve(model: Model, **words: Unpack[LoadWords]) -> ServingPlan:
         job=job if isinstance(job, ServingJob) else None,
     )
     return find_fleet(asked)
+
+
+def predict(
+    server: str | Path | Sequence[str | Path] | ServingPlan, **words: Unpack[LoadWords]
+) -> RunningServer:
+    """What a given server does under a load, as `plan serve --predict` says it.
+
+    Args:
+        server: a script that starts it, several files, or a plan.
+        words: its load (`rate`, `concurrency` or `trace`, lengths, limits), and the `gpu` no file names.
+
+    Raises:
+        InputError: the files start no server, or no load is given.
+        NoFeasiblePlanError: the server does not start, or holds none of the load.
+    """
+    given = dict(words)
+    require_known(given, LoadWords)
+    if strange := given.keys() - _OF_A_LOAD:
+        raise InputError(
+            what="a given server is predicted as it is started",
+            cause=f"{', '.join(sorted(strange))} would change it",
+            fix="change the files, or the plan",
+        )
+    flags = _flags(None, given)
+    if isinstance(server, ServingPlan):
+        audit = predicted_plan(server, flags, "plan.json")
+    else:
+        paths = [server] if isinstance(server, (str, Path)) else list(server)
+        texts = {str(path): read_text(Path(path)) for path in paths}
+        reading = read_texts(texts)
+        audit = judged(reading, texts, {}, flags, {}, gpu=flags.gpu, compares=False)
+    if audit.missing:
+        raise InputError(
+            what="the server is not known whole",
+            cause=f"missing: {', '.join(audit.missing)}",
+            fix="give the files that say it, and a load: rate, concurrency or trace",
+        )
+    (load,) = audit.loads
+    if load.running is None:
+        wrong = next((start.finding for start in audit.starts if start.finding), None) or load.findings[0]
+        raise NoFeasiblePlanError(what="the server serves nothing of this load", cause=wrong[0], fix=wrong[1])
+    return load.running
+
+
+_OF_A_LOAD = {
+    *("gpu", "input", "output", "input_p99", "output_p99", "rate", "concurrency", "trace", "ttft", "tpot"),
+    *("e2e", "percentile", "cached", "burstiness"),
+}
 
 
 def _flags(model: str | None, words: Mapping[str, Any]) -> ServeFlags:

@@ -65,6 +65,15 @@ PRIOR: Mapping[str, tuple[float, float]] = {
 """Every fitted constant of `ServingStack`: its centre, and the spread of its logarithm."""
 
 
+def is_evidence(row: Row) -> bool:
+    """Whether a row is one to fit on and to judge by: its table trusts it, and it can be read."""
+    try:
+        read_serving_run(row, 0)
+    except (UnsupportedRunError, InputError):
+        return False
+    return True
+
+
 def errors(job: Job) -> Floats:
     """Log(predicted/measured) of TPOT and TTFT of rows under one engine profile, shape (rows, 2)."""
     rows, stack = job
@@ -250,7 +259,7 @@ def main() -> None:
     parser.add_argument("--bands", type=Path, help="write the error bands here")
     arguments = parser.parse_args()
     with arguments.runs.open(newline="") as file:
-        everything = list(csv.DictReader(file))
+        everything = [row for row in csv.DictReader(file) if is_evidence(row)]
     table = [row for row in everything if not row["mode"].startswith("disagg")]
     pools = [row for row in everything if row["mode"].startswith("disagg") and row["decode_workers"]]
     say, fitted, outside, inside = sys.stdout.write, [], [], []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -81,6 +81,14 @@ def command(
             metavar="FILE",
         ),
     ] = None,
+    predict: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--predict",
+            help="What a given server does under the load: its scripts (repeat), or a plan of --json.",
+            metavar="FILE",
+        ),
+    ] = None,
     as_json: AsJson = False,
     output: Annotated[
         str | None,
@@ -108,9 +116,9 @@ def command(
     forms = _forms(deploy, save_dir) if deploy is not None else None
     check_destination(wanted=output_format, as_json=as_json, output=destination)
     flags = replace(flags, output_tokens=tokens or flags.output_tokens)
-    if services is not None:
-        alone = (autoscale, rehearse, sensitivity, pareto, manifest, save_dir)
-        answer = serve_several(services, flags, alone=any(map(bool, alone)))
+    if predict or services is not None:
+        others = any(map(bool, (autoscale, rehearse, sensitivity, pareto, manifest, save_dir)))
+        answer = _of_files(predict or (), services, flags, others=others)
         return emit(answer, wanted=output_format, as_json=as_json, output=destination)
     if autoscale and flags.mode is None:
         flags = replace(flags, mode="aggregated")
@@ -223,6 +231,67 @@ def serve_several(path: Path, flags: ServeFlags, *, alone: bool) -> Answer:
     steps = ["searching"]
     with by_processes(len(services[0].asked.requests)) as each, waiting(lambda: steps[-1]):
         return services_answer(find_shared(services, tell=steps.append, each=each))
+
+
+_OF_A_PREDICTION = {
+    "model", "gpu", "rate", "concurrency", "trace", "input_tokens", "output_tokens", "input_p99",
+    "output_p99", "ttft", "tpot", "end_to_end", "percentile", "cached", "burstiness",
+}  # fmt: skip
+"""What may be given beside files that start a server: what they do not say, and its load."""
+
+
+def _of_files(predict: Sequence[Path], services: Path | None, flags: ServeFlags, *, others: bool) -> Answer:
+    """What given servers do, or the fleet of several services; `others` are asked of one fleet alone."""
+    if predict:
+        return prediction(predict, flags, alone=not others and services is None)
+    if services is None:
+        raise RuntimeError("files of servers or of services are given")
+    return serve_several(services, flags, alone=others)
+
+
+def prediction(paths: Sequence[Path], flags: ServeFlags, *, alone: bool) -> Answer:
+    """What the server of these files, or of a plan, does under a load."""
+    from app.reports.audit.server import server_answer
+    from planner.audit.read import read_texts
+    from planner.audit.serving.texts import judged, predicted_plan
+    from planner.questions.flags import FLAG_OF_FIELD
+    from planner.serving.plan import serving_from_json
+    from topology.base.decode import read_text
+    from topology.base.errors import InputError
+
+    changed = {name for name, value in asdict(flags).items() if value} - _OF_A_PREDICTION
+    if changed or not alone:
+        words = ", ".join(FLAG_OF_FIELD.get(name, f"--{name}") for name in sorted(changed))
+        raise InputError(
+            what="a given server is predicted as it is started",
+            cause=f"{words or 'another answer'} beside --predict would change it, or asks for another answer",
+            fix="leave it out, or change the files that start the server",
+        )
+    if not (flags.rate or flags.concurrency or flags.trace):
+        raise InputError(
+            what="no load to predict under",
+            cause="none of --rate, --concurrency and --trace was given",
+            fix="give one, such as --trace requests.jsonl, or --concurrency 32 --input 1000 --output 200",
+        )
+    texts = {str(path): read_text(path) for path in paths}
+    if len(texts) == 1 and is_plan(text := next(iter(texts.values()))):
+        name = next(iter(texts))
+        return server_answer(predicted_plan(serving_from_json(text, name), flags, name))
+    reading = read_texts(texts)
+    if not reading.family.serves:
+        raise InputError(
+            what="these files start no server",
+            cause=f"{', '.join(texts)}: read as {reading.family.name}",
+            fix="name the script that starts the server, or a plan that plan serve --json wrote",
+        )
+    return server_answer(
+        judged(reading, texts, {}, flags, {}, model=flags.model, gpu=flags.gpu, compares=False)
+    )
+
+
+def is_plan(text: str) -> bool:
+    """Whether a text is what `plan serve --json` writes."""
+    return text.lstrip().startswith("{") and '"schema_version"' in text and '"decode"' in text
 
 
 def _policy(start_up: str | None) -> ScalingPolicy:

@@ -119,7 +119,7 @@ def limits_of(flags: ServeFlags) -> Within:
 def same_fleet(flags: ServeFlags, plan: ServingPlan) -> ServeFlags:
     """The question whose only answer is the fleet of a plan, whatever its load.
 
-    Of two pools, which are not planned for a constant load, only the GPUs: the best of whole replicas.
+    Of two pools, whose kinds no setting pins apart, only the GPUs: the best of whole replicas.
     """
     layout = plan.decode.layout
     pins = (

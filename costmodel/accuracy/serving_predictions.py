@@ -192,13 +192,15 @@ def scheduler_of(deployment: Deployment, run: ServingRun, *, batch: int) -> Sche
     Room for every request in flight and for a whole prompt.
     """
     stack = deployment.stack
-    budget = stack.token_budget if stack.chunked else max(stack.token_budget, run.input_tokens)
+    budget = run.token_budget or stack.token_budget
+    budget = budget if stack.chunked else max(budget, run.input_tokens)
+    batch = min(batch, run.max_batch or batch)
     context = run.input_tokens + run.output_tokens
     capacity = kv_capacity_tokens(
         deployment,
         token_budget=budget,
         max_batch=batch,
-        memory_fraction=BENCHMARK_MEMORY_FRACTION,
+        memory_fraction=run.memory_fraction or BENCHMARK_MEMORY_FRACTION,
         context=context,
     )
     if capacity < context + stack.kv_block_tokens:

@@ -51,7 +51,8 @@ class ServingRun:
     """One measured row. `decode` is the only pool of an aggregated run.
 
     A disaggregated one also has `prefill`. `requests` are those that the client sent; None where that is not
-    stated, and ten for each in flight.
+    stated, and ten for each in flight. `token_budget` is that of a step of an attention rank and `max_batch`
+    the requests that a replica runs at once, as launched; None where no source says them.
     """
 
     name: str
@@ -71,6 +72,9 @@ class ServingRun:
     ttft_s: float
     tpot_s: float
     requests: int | None = None
+    token_budget: int | None = None
+    max_batch: int | None = None
+    memory_fraction: float | None = None
 
     @property
     def mode(self) -> str:
@@ -89,6 +93,7 @@ def read_serving_run(row: Row, index: int) -> ServingRun:
     """Decode one row; raises `UnsupportedRunError` with the reason when it cannot be predicted."""
     _require_latencies(row)
     require_cells(row, REQUIRED_SERVING_COLUMNS)
+    _require_trust(row)
     refuse_hybrid(row)
     disaggregated = _is_disaggregated(row)
     if disaggregated:
@@ -108,8 +113,8 @@ def read_serving_run(row: Row, index: int) -> ServingRun:
         gpu=part_name(row["gpu"]),
         engine=row["engine"],
         engine_version=row.get("engine_version", ""),
-        benchmark=row.get("benchmark", ""),
-        lowest_length_share=_share(row, "lowest_length_share"),
+        benchmark=row.get("benchmark", "") or _BENCHMARKS.get(row.get("client", ""), ""),
+        lowest_length_share=_lowest_share(row),
         weights=_weights(row),
         kv_dtype="fp8" if kv.startswith("fp8") else ("bf16" if kv else None),
         input_tokens=count(row, "input_tokens"),
@@ -119,7 +124,46 @@ def read_serving_run(row: Row, index: int) -> ServingRun:
         prefill=prefill,
         ttft_s=number_cell(row, "ttft_s"),
         tpot_s=number_cell(row, "tpot_s"),
+        token_budget=_budget(row, decode),
+        max_batch=_most_running(row, decode),
+        memory_fraction=_share(row, "memory_fraction"),
     )
+
+
+_BENCHMARKS = {"inferencex": "inferencemax"}
+"""Names of clients, and the benchmark whose client it is."""
+_IGNORES_BATCH = ("sglang",)
+"""Engines of which published runs go beyond the cap that their recipes state."""
+
+
+def _require_trust(row: Row) -> None:
+    """Refuse a row that its table does not trust, or that may have speculated."""
+    if (trust := row.get("trust") or "ok") != "ok":
+        raise UnsupportedRunError(f"trust = {shown(trust)}: {shortened(row.get('note') or 'no note')}")
+    if row.get("speculative") == "undeclared":
+        raise UnsupportedRunError("speculative = undeclared: recipes with and without drafts fit it")
+
+
+def _lowest_share(row: Row) -> float | None:
+    """Shortest request over the nominal length: as stated alone, or the lower end of a range of shares."""
+    lowest = row.get("length_range", "").partition("-")[0]
+    cell = row if row.get("lowest_length_share") or not lowest else {"lowest_length_share": lowest}
+    return _share(cell, "lowest_length_share")
+
+
+def _budget(row: Row, decode: MeasuredPool) -> int | None:
+    """Tokens of a step of an attention rank; SGLang states those of all ranks together."""
+    if not row.get("token_budget"):
+        return None
+    together = decode.layout.attention_dp if row["engine"] == "sglang" else 1
+    return max(count(row, "token_budget") // together, 1)
+
+
+def _most_running(row: Row, decode: MeasuredPool) -> int | None:
+    """Requests that a replica runs at once, of an engine whose cap is one of an attention rank."""
+    if not row.get("max_batch") or row["engine"] in _IGNORES_BATCH:
+        return None
+    return count(row, "max_batch") * decode.layout.attention_dp
 
 
 def _share(row: Row, name: str) -> float | None:

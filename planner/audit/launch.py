@@ -70,8 +70,13 @@ class Launch:
     others: tuple[int, ...] = ()
 
 
-def launch_of(text: str, given: Mapping[str, str], beside: Mapping[str, str]) -> tuple[Launch | None, Script]:
-    """The launch of a script: the command with most known words, else the script's variables."""
+def launch_of(
+    text: str, given: Mapping[str, str], beside: Mapping[str, str], line_wanted: int = 0
+) -> tuple[Launch | None, Script]:
+    """The launch of a script: the command with most known words, else the script's variables.
+
+    The command of a line where one is wanted.
+    """
     script = script_of_text(text, given=given, beside=beside)
     commands = _whole_lists(script.started)
     for document in script.documents:
@@ -84,6 +89,8 @@ def launch_of(text: str, given: Mapping[str, str], beside: Mapping[str, str]) ->
     lines = text.split("\n")
     launches = [launch for command in commands[:MOST_COMMANDS] if (launch := _launch(command, lines))]
     machine = [*_directives(script), *_variables(script, machines_only=True), *_visible(script)]
+    if line_wanted:
+        launches = [launch for launch in launches if launch.line == line_wanted]
     if launches:
         best = max(launches, key=lambda launch: (launch.known, launch.sure, -launch.line))
         names = {setting.name for setting in best.settings}
@@ -112,6 +119,15 @@ def _family_of_flags(flags: Sequence[Setting]) -> Family:
         return claimed
     variables = FAMILIES[-1]
     return replace(variables, words={**MEGATRON_WORDS, **variables.words}) if flags else variables
+
+
+def servers_started(
+    text: str, given: Mapping[str, str], beside: Mapping[str, str]
+) -> list[tuple[Launch, Started]]:
+    """Every server that a script starts, as often as it does, with its command."""
+    script, lines = script_of_text(text, given=given, beside=beside), text.split("\n")
+    started = ((_launch(command, lines), command) for command in script.started[:MOST_COMMANDS])
+    return [(launch, command) for launch, command in started if launch is not None and launch.family.serves]
 
 
 def machine_settings(script: Script) -> tuple[Setting, ...]:

@@ -62,7 +62,9 @@ _GPU_MEMORY = re.compile(r"\bGPUs? (?:of|with) (\d{2,3}) ?GB\b")
 """The memory of a GPU, in words of a comment."""
 _OPTION = re.compile(r"^\s*[a-z][\w-]*:", re.MULTILINE)
 """A line of YAML."""
-_OPTION_FILES = ("config", "extra_llm_api_options", "config_file")
+FILE_OF_ROUTER = re.compile(r"^\s*(?P<phase>context|generation)_servers:", re.MULTILINE)
+"""Keys of the file of TensorRT-LLM's router of two pools, below which the servers of a phase stand."""
+OPTION_FILES = ("config", "extra_llm_api_options", "config_file")
 """Words of servers that name a file of their options."""
 _DEBUG = re.compile(r"debug|test|tiny", re.IGNORECASE)
 
@@ -317,7 +319,8 @@ def _of_configuration(
         settings = toml_settings(text, path) if kind == "toml" else yaml_settings(text, path)
     settings = [_in_table(setting, _TABLES.get(Path(path).name, "")) for setting in with_defaults(settings)]
     started = script_of(settings) if kind == "yaml" else ""
-    launch, _ = launch_of(started, given, {}) if started else (None, None)
+    line = int(recipe) if recipe.isdecimal() and len(recipe) < 7 else 0
+    launch, _ = launch_of(started, given, {}, line) if started else (None, None)
     if launch is not None and launch.family.name != FAMILIES[-1].name:
         machine = [
             *machines_of(settings),
@@ -467,7 +470,9 @@ def _of_script(
 ) -> Reading:
     """A script, or a page with commands (the first at or after a line)."""
     others = {name: other for name, other in beside.items() if other is not text}
-    launch, script = launch_of(text, given, others) if kind == "shell" else launch_of_page(text, given, line)
+    launch, script = (
+        launch_of(text, given, others, line) if kind == "shell" else launch_of_page(text, given, line)
+    )
     if launch is None:
         facts = job_facts_of(machine_settings(script), replace(FAMILIES[-1], words=LAUNCHED), path)
         doubts = [*_doubts_of(script), f"{path} states no layout: its settings come from elsewhere"]
@@ -509,6 +514,8 @@ def _add_document(facts: JobFacts, text: str, path: str, line: int, family: Fami
     What a server's command says holds over what the file says.
     """
     form = "JSON" if text.lstrip().startswith("{") else "YAML"
+    if FILE_OF_ROUTER.search(text):
+        return
     if form == "YAML" and not (family.serves and _OPTION.search(text)):
         return
     filled = re.sub(r"\x00|\$\{?\w+\}?", "null", text)
@@ -526,7 +533,7 @@ def _unread_options(launch: Launch, script: Script, beside: Mapping[str, str]) -
     """Files of options that a server is told to read, and that neither the script writes nor anybody gave."""
     if any(not document.text.lstrip().startswith("{") for document in script.documents):
         return []
-    named = (setting for setting in launch.settings if setting.path[-1].replace("-", "_") in _OPTION_FILES)
+    named = (setting for setting in launch.settings if setting.path[-1].replace("-", "_") in OPTION_FILES)
     files = {Path(str(setting.value)).name: setting.line for setting in named if setting.value != NOT_KNOWN}
     return [
         f"line {line}: {name} is read by the server and was not given: name it too"

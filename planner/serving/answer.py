@@ -19,6 +19,7 @@ from costmodel.serving.breakdown import decode_parts_s
 from costmodel.serving.memory import memory_breakdown
 from planner.serving.alternatives import FleetRunnerUp
 from planner.serving.capacity import after_warm_up
+from planner.serving.closed_pools import short_of_prefill
 from planner.serving.evidence import fleet_evidence, is_measured, unmeasured_in
 from planner.serving.fleet import FleetRun
 from planner.serving.limit_checks import least_chance, limit_checks
@@ -168,8 +169,10 @@ def estimate_fleet(
 def bound_by(run: FleetRun, parts: Mapping[str, float], *, mean_batch: float) -> str:
     """What takes most of a replica's time: its prompts, or the largest part of a decode step.
 
-    And whether the cache limits the batch before that does.
+    And whether the cache limits the batch before that does. Of two pools the prefill pool where it is busy.
     """
+    if (short := short_of_prefill(run)) is not None:
+        return f"the prefill pool ({short.busy:.0%} busy; {short.words})"
     prompts = _prompt_share(run, mean_batch)
     if run.prefill is None and prompts > MOSTLY:
         return f"computing prompts ({prompts:.0%} of the time)"

@@ -52,8 +52,9 @@ class Board:
     capacities are upper bounds. `served` are the fewest replicas that were seen to serve the rate they share,
     by option, `possible` options do so in some number, and `first_share` is that of the bound's number which
     is tried first. `runs` are the best kept runs of a closed loop, by option, and `loops` all that were
-    simulated of one replica. `lowered` has the phases of which capacities were cut because a whole fleet
-    broke a limit. Workers are placed on hosts of `host_gpus` where the GPUs are given (1: on any), and fleets
+    simulated of one replica; `pairs` are those of two pools, by kind and workers of both. `lowered` has the
+    phases of which capacities were cut because a whole fleet broke a limit. Workers are placed on hosts of
+    `host_gpus` where the GPUs are given (1: on any), and fleets
     are looked for up to `most_gpus`.
     """
 
@@ -68,6 +69,7 @@ class Board:
     first_share: float = FIRST_SHARE
     runs: dict[int, FleetRun] = field(default_factory=dict)
     loops: defaultdict[int, Loops] = field(default_factory=lambda: defaultdict(dict))
+    pairs: dict[tuple[int, int, int, int], FleetRun | None] = field(default_factory=dict)
     lowered: set[str] = field(default_factory=set)
     simulated: int = 0
     pruned: Counter[str] = field(default_factory=Counter)

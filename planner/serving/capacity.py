@@ -320,8 +320,9 @@ def closed_run(option: Option, concurrency: int) -> Simulation:
     batches more only lengthen that queue: with n in flight, N of which are simulated, each waits (n − N)/N
     times longer outside than a request of N in flight stays (Little at equal throughput).
     """
-    load = _load_of_loop(option, concurrency)
-    return _with_queue(option, concurrency, simulate(option.times, option.rules, load))
+    most = option.rules.max_batch
+    load = load_of_loop(option.job, most, concurrency)
+    return with_queue(most, concurrency, simulate(option.times, option.rules, load))
 
 
 Loops = dict[tuple[Scheduler, int, bool], Simulation | None]
@@ -338,21 +339,21 @@ def closed_run_unless_late(option: Option, concurrency: int, loops: Loops | None
         loops: Those of the same replica that were simulated: beyond four batches all are the same but for
             the wait outside.
     """
-    loops = {} if loops is None else loops
-    loop = option.rules, _inside(option, concurrency), concurrency > option.rules.max_batch
+    loops, most = {} if loops is None else loops, option.rules.max_batch
+    loop = option.rules, _inside(most, concurrency), concurrency > most
     if loop not in loops:
-        load = _load_of_loop(option, concurrency)
-        late = _LateInLoop(option, load, counted_in_loop(option, concurrency))
+        load = load_of_loop(option.job, most, concurrency)
+        late = _LateInLoop(option, load, counted_in_loop(most, concurrency))
         loops[loop] = simulate_loop_while(
             option.times, option.rules, load, lambda seen, sent_s: not late.too_many(seen, sent_s)
         )
     simulation = loops[loop]
-    return None if simulation is None else _with_queue(option, concurrency, simulation)
+    return None if simulation is None else with_queue(most, concurrency, simulation)
 
 
-def _load_of_loop(option: Option, concurrency: int) -> Load:
-    """The requests that are sent, so many of them in flight as are simulated."""
-    job, inside = option.job, _inside(option, concurrency)
+def load_of_loop(job: ServingJob, max_batch: int, concurrency: int) -> Load:
+    """The requests that are sent to what runs `max_batch`, so many of them in flight as are simulated."""
+    inside = _inside(max_batch, concurrency)
     return closed_load(
         concurrency=inside,
         count=max(min(ROUNDS * inside, max(MOST_ROUNDS, FEWEST_FILLED * inside)), FEWEST_ROUNDS),
@@ -362,10 +363,10 @@ def _load_of_loop(option: Option, concurrency: int) -> Load:
     )
 
 
-def _with_queue(option: Option, concurrency: int, simulation: Simulation) -> Simulation:
+def with_queue(max_batch: int, concurrency: int, simulation: Simulation) -> Simulation:
     """A closed loop whose requests also wait with those that are not simulated."""
-    inside = _inside(option, concurrency)
-    stay_s = float(simulation.end_to_end_s[counted_in_loop(option, concurrency)].mean())
+    inside = _inside(max_batch, concurrency)
+    stay_s = float(simulation.end_to_end_s[counted_in_loop(max_batch, concurrency)].mean())
     queued_s = (concurrency - inside) / inside * stay_s
     return replace(simulation, arrival_s=simulation.arrival_s - queued_s) if queued_s else simulation
 
@@ -403,15 +404,15 @@ class _LateInLoop:
         return any(beyond >= most for beyond, most in zip(self._beyond, self._most, strict=True))
 
 
-def counted_in_loop(option: Option, concurrency: int) -> slice:
+def counted_in_loop(max_batch: int, concurrency: int) -> slice:
     """The requests of a closed loop that count: where some wait, all but the first and last of each client.
 
     The first all come at once and find a queue that is not yet as long as it stays; during the last it ends.
     """
-    inside = _inside(option, concurrency)
-    return slice(inside, -inside) if concurrency > option.rules.max_batch else slice(None)
+    inside = _inside(max_batch, concurrency)
+    return slice(inside, -inside) if concurrency > max_batch else slice(None)
 
 
-def _inside(option: Option, concurrency: int) -> int:
+def _inside(max_batch: int, concurrency: int) -> int:
     """How many requests in flight are simulated."""
-    return min(concurrency, max(QUEUED * option.rules.max_batch, FEWEST_QUEUED))
+    return min(concurrency, max(QUEUED * max_batch, FEWEST_QUEUED))

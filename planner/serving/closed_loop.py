@@ -11,16 +11,22 @@ from collections.abc import Mapping, Sequence
 
 from planner.serving.alternatives import RUNNERS_UP, FleetRunnerUp
 from planner.serving.board import Board
+from planner.serving.closed_pools import pools_bound, search_closed_pools
 from planner.serving.fleet import FleetRun, run_closed_unless_late
 from planner.serving.fleet_choice import MOST_FLEET_GPUS, room_for
 from planner.serving.plan import ServingOptimality, ServingRequest
-from planner.serving.replica import OUTPUT_ONLY, PROMPT_ONLY, WHOLE, Option, least_latency, with_chunks
+from planner.serving.replica import WHOLE, Option, least_latency, with_chunks
 
 _NO_BETTER = "bound no better than the best"
 
 
 def search_closed(request: ServingRequest, board: Board) -> tuple[FleetRun, ServingOptimality] | None:
-    """Constant concurrency: the smallest fleet that keeps the limits, or the fastest of a given size."""
+    """Constant concurrency: the smallest fleet that keeps the limits, or the fastest of a given size.
+
+    Of replicas of whole requests where these may serve, else of two pools.
+    """
+    if "aggregated" not in request.modes:
+        return search_closed_pools(request, board)
     stay_s = {i: _least_stay_s(option) for i, option in enumerate(board.options) if option.phase == WHOLE}
     find = _smallest if request.num_gpus is None else _fastest
     best = find(request, board, stay_s)
@@ -28,7 +34,7 @@ def search_closed(request: ServingRequest, board: Board) -> tuple[FleetRun, Serv
         return None
     sized = request.num_gpus is not None
     value = best.request_rate_per_s if sized else float(best.num_gpus)
-    bound = _bound_with_pools(request, board, value)
+    bound = pools_bound(request, board, value)
     gap = bound / value - 1 if sized else 1 - bound / value
     return best, ServingOptimality(
         status="best-found" if gap > 0 else "proven",
@@ -39,20 +45,6 @@ def search_closed(request: ServingRequest, board: Board) -> tuple[FleetRun, Serv
         simulated=board.simulated,
         gap=gap,
     )
-
-
-def _bound_with_pools(request: ServingRequest, board: Board, value: float) -> float:
-    """The value, or what the best pair of pools might reach: pairs are not simulated in a closed loop."""
-    pairs = [
-        [option for option in board.options if option.phase == phase] for phase in (PROMPT_ONLY, OUTPUT_ONLY)
-    ]
-    if not all(pairs):
-        return value
-    if request.num_gpus is None:
-        return min(value, float(sum(min(option.num_gpus for option in pool) for pool in pairs)))
-    most = request.num_gpus - sum(min(option.num_gpus for option in pool) for pool in pairs)
-    least_s = min(_least_stay_s(option) for pool in pairs for option in pool)
-    return max(value, (request.job.concurrency or 1) / least_s) if most >= 0 else value
 
 
 def _remember(board: Board, i: int, run: FleetRun) -> None:
@@ -157,12 +149,21 @@ def _least_stay_s(option: Option) -> float:
 
 def closed_runners_up(request: ServingRequest, board: Board, run: FleetRun) -> tuple[FleetRunnerUp, ...]:
     """The next best of the simulated fleets of a closed loop."""
-    others = [other for i, other in board.runs.items() if i not in run.selection.counts]
+    if run.prefill is not None:
+        others = [other for other in board.pairs.values() if other is not None and other is not run]
+    else:
+        others = [other for i, other in board.runs.items() if i not in run.selection.counts]
     others.sort(key=_order if request.num_gpus is None else lambda run: -run.request_rate_per_s)
     return tuple(
         FleetRunnerUp(
             selection=other.selection,
-            options=dict.fromkeys(other.selection.counts, other.decode),
+            options=dict(
+                zip(
+                    other.selection.counts,
+                    [pool for pool in (other.prefill, other.decode) if pool is not None],
+                    strict=True,
+                )
+            ),
             measured=True,
         )
         for other in others[:RUNNERS_UP]

@@ -54,6 +54,7 @@ def measured_part(board: Board) -> Board:
         served={place[i]: count for i, count in board.served.items() if i in place},
         possible={place[i] for i in board.possible if i in place},
         runs={place[i]: run for i, run in board.runs.items() if i in place},
+        pairs={},
         pruned=board.pruned.copy(),
         rejected=[],
     )

@@ -9,11 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from math import gcd
 
 import numpy as np
 
 from costmodel.serving.memory import host_cache_tokens, host_read_s_per_token
-from costmodel.serving.simulation.disaggregated import PoolRules, Transfer, simulate_pools, transfer_of
+from costmodel.serving.simulation.disaggregated import (
+    PoolRules,
+    Transfer,
+    simulate_pools,
+    simulate_pools_unless_late,
+    transfer_of,
+)
 from costmodel.serving.simulation.load import Load, thin
 from costmodel.serving.simulation.prefix_cache import Hits, prefix_hits, routed
 from costmodel.serving.simulation.simulator import Simulation, simulate, simulate_apart
@@ -27,7 +34,9 @@ from planner.serving.capacity import (
     counted_in_loop,
     filled_load,
     load_at,
+    load_of_loop,
     requests_in_flight,
+    with_queue,
 )
 from planner.serving.fleet_choice import Selection, machines_for
 from planner.serving.replica import OUTPUT_ONLY, PROMPT_ONLY, WHOLE, Option
@@ -138,12 +147,7 @@ def run_pools(
     hits = _hits(prefill, prefill_workers, trace)
     if hits is not None:
         load = routed(load, hits, s_per_host_token=_read_s(prefill))
-    serve = partial(
-        simulate_pools,
-        PoolRules(workers=prefill_workers, times=prefill.times, rules=prefill.rules),
-        PoolRules(workers=decode_workers, times=decode.times, rules=decode.rules),
-        transfer_between(prefill, decode),
-    )
+    serve = partial(simulate_pools, *_pools_of(prompts, outputs))
     simulation = serve(load)
     return FleetRun(
         selection=selection,
@@ -156,6 +160,75 @@ def run_pools(
         limits=broken_limits(replace(decode, phase=WHOLE), simulation),
         keeps_up=partial(keeps_up, load, simulation, serve),
         hits=hits,
+    )
+
+
+def _pools_of(
+    prompts: tuple[Option, int], outputs: tuple[Option, int]
+) -> tuple[PoolRules, PoolRules, Transfer]:
+    """So many workers of both pools, and the time to move a cache between them."""
+    (prefill, prefill_workers), (decode, decode_workers) = prompts, outputs
+    return (
+        PoolRules(workers=prefill_workers, times=prefill.times, rules=prefill.rules),
+        PoolRules(workers=decode_workers, times=decode.times, rules=decode.rules),
+        transfer_between(prefill, decode),
+    )
+
+
+def run_closed_pools(
+    counts: Mapping[int, int], prompts: tuple[Option, int], outputs: tuple[Option, int], concurrency: int
+) -> FleetRun:
+    """Simulate a prefill and a decode pool that share a constant number of requests in flight."""
+    run = _run_pools_in_loop(counts, prompts, outputs, concurrency, None)
+    if run is None:
+        raise RuntimeError("nothing ends a simulation that no limit is asked of")
+    return run
+
+
+def run_closed_pools_unless_late(
+    counts: Mapping[int, int], prompts: tuple[Option, int], outputs: tuple[Option, int], concurrency: int
+) -> FleetRun | None:
+    """The same, or None where a limit breaks, mostly long before the end of the simulation."""
+    run = _run_pools_in_loop(counts, prompts, outputs, concurrency, outputs[0].job.ttft_s)
+    return run if run is not None and run.kept else None
+
+
+def _run_pools_in_loop(
+    counts: Mapping[int, int],
+    prompts: tuple[Option, int],
+    outputs: tuple[Option, int],
+    concurrency: int,
+    ttft_s: float | None,
+) -> FleetRun | None:
+    """A closed loop of both pools; those that consist of equal parts by one part with its share of it."""
+    (prefill, prefill_workers), (decode, decode_workers) = prompts, outputs
+    parts = gcd(prefill_workers, decode_workers)
+    each = _of_each(concurrency, parts)
+    most = decode.rules.max_batch * decode_workers // parts
+    load = load_of_loop(decode.job, most, each)
+    part = (prefill, prefill_workers // parts), (decode, decode_workers // parts)
+    counted = counted_in_loop(most, each)
+    pools, percentile = _pools_of(*part), decode.job.percentile
+    if ttft_s is None or each > most:
+        simulation = simulate_pools(*pools, load)
+    else:
+        late = ttft_s, (1 - percentile / 100) * len(load) + 1
+        known = simulate_pools_unless_late(*pools, load, late)
+        if known is None:
+            return None
+        simulation = known
+    simulation = with_queue(most, each, simulation)
+    rate = concurrency / float(np.mean(simulation.end_to_end_s[counted]))
+    gpus = prefill_workers * prefill.num_gpus + decode_workers * decode.num_gpus
+    return FleetRun(
+        selection=Selection(counts=dict(counts), rate_per_s=rate, num_gpus=gpus),
+        decode=decode,
+        decode_workers=decode_workers,
+        prefill=prefill,
+        prefill_workers=prefill_workers,
+        simulation=simulation,
+        request_rate_per_s=rate,
+        limits=_broken_in_loop(decode, simulation, counted),
     )
 
 
@@ -246,7 +319,7 @@ def _run_of_loop(
     option: Option, count: int, concurrency: int, which: int, simulation: Simulation
 ) -> FleetRun:
     """The run of replicas of which one is simulated in a closed loop."""
-    counted = counted_in_loop(option, _of_each(concurrency, count))
+    counted = counted_in_loop(option.rules.max_batch, _of_each(concurrency, count))
     stay = float(np.mean(simulation.end_to_end_s[counted]))
     return FleetRun(
         selection=Selection(

@@ -32,6 +32,16 @@ def headroom_of(run: FleetRun) -> Headroom:
     return Headroom(served_per_s=low, failed_per_s=high, broken=over.broken)
 
 
+def bracket_of_fleet(run: FleetRun) -> tuple[float, float]:
+    """A rate that this fleet serves, and one that it does not, by bisection from none to its bound."""
+    low, high = 0.0, 1.01 * _bound_per_s(run)
+    least = high / 100
+    while high - low > RESOLUTION * high and high > least:
+        middle = (low + high) / 2
+        low, high = (middle, high) if at_rate(run, middle).kept else (low, middle)
+    return low, high
+
+
 _NAMES = {"ttft": "time to first token", "tpot": "time per output token", "end_to_end": "end-to-end time"}
 
 

@@ -45,16 +45,6 @@ def _size(request: ServingRequest, hierarchy: Hierarchy) -> str:
     return f"{request.num_gpus}" if request.num_gpus else f"up to {hierarchy.num_gpus}"
 
 
-def closed_pools(request: ServingRequest) -> ServingInfeasible:
-    """Pools under a constant number of requests in flight, which are not simulated."""
-    return ServingInfeasible(
-        what="two pools are not planned for a constant number of requests in flight",
-        cause=f"with {request.job.concurrency} in flight only replicas of whole requests are simulated "
-        "(--mode aggregated)",
-        fix="give a rate in place of --concurrency",
-    )
-
-
 def _not_offered(request: ServingRequest, hierarchy: Hierarchy) -> ServingInfeasible:
     """No layout has what was pinned: the degrees that there are, and why there are no others."""
     pins = dict(request.pins or {})

@@ -138,6 +138,7 @@ def started_option(
     token_budget: int | None,
     balance_steps: int = 0,
     gather_steps: int = 0,
+    phase: str = WHOLE,
 ) -> Option | Rejected:
     """A replica as a server was started: its own batch and tokens of a step, whatever limits they keep.
 
@@ -149,6 +150,7 @@ def started_option(
         token_budget: Tokens of a step of an attention rank; None is the engine's default.
         balance_steps: Decode steps that prompts wait until every attention rank has one.
         gather_steps: Decode steps that they wait after that for others.
+        phase: What it computes.
     """
     stack, ranks = deployment.stack, deployment.layout.attention_dp
     default = scheduler_default(stack, deployment.hierarchy.gpu)
@@ -161,7 +163,7 @@ def started_option(
     if capacity < longest + stack.kv_block_tokens:
         return Rejected(reason=OUT_OF_MEMORY)
     most = int(max(min(capacity // context, batch), ranks))
-    rules = _scheduler(stack, budget, most, capacity, phase=WHOLE, balance_steps=balance_steps)
+    rules = _scheduler(stack, budget, most, capacity, phase=phase, balance_steps=balance_steps)
     rules = replace(rules, gather_steps=gather_steps)
     times = step_times(
         cal,
@@ -172,7 +174,13 @@ def started_option(
         output_tokens=job.output_tokens,
     )
     return Option(
-        deployment=deployment, rules=rules, schedulers=(rules,), times=times, job=job, stay_s=job.end_to_end_s
+        deployment=deployment,
+        rules=rules,
+        schedulers=(rules,),
+        times=times,
+        job=job,
+        phase=phase,
+        stay_s=job.end_to_end_s,
     )
 
 

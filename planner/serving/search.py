@@ -42,7 +42,7 @@ from planner.serving.fleet_choice import (
     served_per_s,
 )
 from planner.serving.headroom import at_rate, broken_at, fleet_label, headroom_of
-from planner.serving.infeasible import closed_pools, fitting_weights, infeasible_fleet, serves_weights
+from planner.serving.infeasible import fitting_weights, infeasible_fleet, serves_weights
 from planner.serving.plan import ServingInfeasible, ServingOptimality, ServingPlan, ServingRequest
 from planner.serving.replica import Rejected, build_option, rate_bound_per_s
 from planner.serving.space import deployment_of
@@ -61,8 +61,6 @@ def search_serving(
     """Find the fleet for a request on these GPUs, with a certificate, or say why there is none."""
     started = time.perf_counter()
     check_request(request, hierarchy.gpu)
-    if pools_in_a_closed_loop(request):
-        return closed_pools(request)
     board = enumerate_options(cal, request, hierarchy)
     best = best_run(request, board, trace)
     if best is None:
@@ -109,11 +107,6 @@ def best_run(request: ServingRequest, board: Board, trace: Load | None = None) -
 def is_closed(request: ServingRequest) -> bool:
     """Whether the load is a constant number of requests in flight."""
     return request.job.concurrency is not None and request.job.request_rate_per_s is None
-
-
-def pools_in_a_closed_loop(request: ServingRequest) -> bool:
-    """Whether a request asks for nothing that is simulated, whatever the GPUs are (`closed_pools`)."""
-    return is_closed(request) and "aggregated" not in request.modes
 
 
 def finished_plan(

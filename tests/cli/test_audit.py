@@ -265,7 +265,7 @@ def test_words_of_the_other_kind_of_job_are_refused(capsys, tmp_path, text, word
 def test_a_server_without_a_load_says_which_flag_is_missing(capsys, tmp_path):
     (tmp_path / "serve.sh").write_text(SERVER, encoding="utf-8")
     assert document(capsys, str(tmp_path / "serve.sh"))["missing"] == [
-        "--rate or --concurrency, or what a benchmark client wrote"
+        "--rate, --concurrency or --trace, or what a benchmark client wrote"
     ]
 
 

@@ -310,3 +310,19 @@ def test_json_says_whether_the_server_starts_as_its_log_does() -> None:
     assert done.returncode == 1
     assert refused["starts"] is False
     assert "does not fit" in refused["why"]
+
+
+def test_a_given_server_is_predicted_under_a_trace(tmp_path: Path) -> None:
+    """`plan serve --predict` and `plan audit --trace` tell the same, and a load is asked for."""
+    script, trace = tmp_path / "serve.sh", tmp_path / "trace.csv"
+    script.write_text("vllm serve meta-llama/Llama-3.1-8B --max-num-seqs 16\n")
+    rows = [f"{i / 10},1000,50" for i in range(20)]
+    trace.write_text("\n".join(["arrival_s,input_tokens,output_tokens", *rows]))
+    load = ("--gpu", "h100-sxm", "--trace", str(trace), "--json")
+    predicted = json.loads(plan("serve", "--predict", str(script), *load).stdout)["loads"][0]["predicted"]
+    audited = json.loads(plan("audit", str(script), *load).stdout)["loads"][0]["predicted"]
+    assert predicted == audited
+    assert predicted["ttft"]["p50_s"] <= predicted["ttft"]["p99_s"]
+    refused = plan("serve", "--predict", str(script))
+    assert refused.returncode == 2
+    assert "no load to predict under" in refused.stderr

@@ -65,6 +65,14 @@ def command(
     output_tokens: OutputTokens = None,
     ttft: TtftLimit = None,
     tpot: TpotLimit = None,
+    trace: Annotated[
+        Path | None,
+        typer.Option(
+            "--trace",
+            help="Requests to replay on a server: CSV or JSONL of arrival_s,input_tokens,output_tokens.",
+            metavar="FILE",
+        ),
+    ] = None,
     as_json: AsJson = False,
     output: OutputFile = None,
     output_format: OutputFormat = None,
@@ -75,7 +83,7 @@ def command(
     predicted against measured, the distance to the proven best, and changes in the file's own words. Exit
     code 4: it is illegal, does not fit even with all that is not stated at its leanest, or is beyond
     --fail-above. A server is judged under the load that a benchmark
-    client's result among the files tells, or --rate or --concurrency.
+    client's result among the files tells, or --rate, --concurrency or --trace.
     """
     from app.commands.audit.answer import AuditQuestion, audit_answer_of
     from app.reports.answer import check_destination, emit
@@ -84,7 +92,7 @@ def command(
     check_destination(wanted=output_format, as_json=as_json, output=output)
     load = ServeFlags(
         rate=rate, concurrency=concurrency, input_tokens=input_tokens, output_tokens=output_tokens, ttft=ttft,
-        tpot=tpot,
+        tpot=tpot, trace=trace,
     )  # fmt: skip
     names, texts = named_files(files)
     question = AuditQuestion(

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
+
+import numpy as np
 
 from app.quantities import format_share
 from app.reports.answer import Answer, Lines, Section, Table, json_text
 from app.reports.answer import Facts as Pairs
 from app.reports.audit.facts import fact_record, facts_table
 from costmodel.calibration.bench_files import Figures
+from costmodel.serving.simulation.simulator import Simulation
 from planner.audit.facts import JobFact
 from planner.audit.serving.audit import LoadAudit, ServingAudit
 from planner.audit.serving.changes import LEAST_GAIN, ServerChange, best_per_s
+from planner.audit.serving.running import RunningServer
 from planner.audit.serving.start import Start
 from planner.serving.plan import ServingPlan
+from topology.base.arrays import Floats
 from topology.base.units import GIB, format_seconds
 
 SCHEMA_VERSION = 1
@@ -22,7 +28,9 @@ _GROUPS = ("layout", "said", "cluster")
 
 def server_answer(audit: ServingAudit) -> Answer:
     """Everything an audit of a server says."""
-    sections: list[Section] = [_started(audit), facts_table(audit.reading, _shown(audit))]
+    sections: list[Section] = [_started(audit)]
+    if audit.reading.facts.by_field:
+        sections.append(facts_table(audit.reading, _shown(audit)))
     rows = tuple((load.load.source, *finding) for load in audit.loads for finding in load.findings)
     if rows:
         columns = ("under", "what", "help")
@@ -37,18 +45,27 @@ def server_answer(audit: ServingAudit) -> Answer:
         headline=_headline(audit),
         sections=tuple(sections),
         document=lambda: json_text(document),
-        records=tuple(document["loads"]),
+        records=_records(audit, document["loads"]),
     )
+
+
+def _records(audit: ServingAudit, loads: Sequence[dict[str, Any]]) -> tuple[dict[str, Any], ...]:
+    """A record a load, or a request of the one trace that is replayed."""
+    if len(audit.loads) == 1 and audit.loads[0].load.flags.trace and audit.loads[0].running is not None:
+        return _request_rows(audit.loads[0].running)
+    return tuple(loads)
 
 
 def _headline(audit: ServingAudit) -> str:
     """What was read, in a line."""
     names = ", ".join(path.rpartition("/")[2] for path in audit.reading.kinds)
-    refused = audit.start is not None and audit.start.starts is False
-    verdict = ", which does not start" if refused else ""
+    refused = any(start.starts is False for start in audit.starts)
+    does = "does" if audit.prefill is None else "do"
+    verdict = f", which {does} not start" if refused else ""
     if (slow := audit.slowest) is not None and slow.slower_than_predicted:
         verdict = f", {slow.slower_than_predicted:.2g} times slower than it should be"
-    return f"{names}: a server of {audit.reading.family.name}{verdict}"
+    what = "a server" if audit.prefill is None else "two pools"
+    return f"{names}: {what} of {audit.reading.family.name}{verdict}"
 
 
 def _started(audit: ServingAudit) -> Pairs:
@@ -57,15 +74,22 @@ def _started(audit: ServingAudit) -> Pairs:
         (path.rpartition("/")[2], kind) for path, kind in audit.reading.kinds.items()
     ]
     server = audit.server
+    prefill = audit.prefill
     if server is not None:
         copies = f"{server.replicas} × " if server.replicas > 1 else ""
-        pairs.append(("layout", f"{copies}{server.layout.label} {server.weights}"))
-        pairs.append(("on", f"{server.num_gpus} × {server.gpu}"))
+        layout = f"{copies}{server.layout.label} {server.weights}"
+        if prefill is not None:
+            layout = f"prefill {prefill.replicas} × {prefill.layout.label}, decode {server.replicas} × "
+            layout += f"{server.layout.label}, {server.weights}"
+        pairs.append(("layout", layout))
+        gpus = server.num_gpus + (prefill.num_gpus if prefill is not None else 0)
+        pairs.append(("on", f"{gpus} × {server.gpu}"))
         pairs.append(("model", server.model.name))
-    if (start := audit.start) is not None:
+    for pool, start in zip(("prefill", "decode")[2 - len(audit.starts) :], audit.starts, strict=True):
+        apart = prefill is not None
         if (wrong := start.finding) is not None:
-            pairs[:0] = [("start", f"{wrong[0]}: {wrong[1]}")]
-        pairs.append(("memory", start.words))
+            pairs[:0] = [(f"{pool} start" if apart else "start", f"{wrong[0]}: {wrong[1]}")]
+        pairs.append((f"{pool} memory" if apart else "memory", start.words))
     if (slow := audit.slowest) is not None:
         pairs[:0] = [("slow", _slow(audit, slow))]
     if audit.missing:
@@ -95,7 +119,7 @@ def _shown(audit: ServingAudit) -> list[JobFact]:
 
 def _load_sections(audit: LoadAudit) -> list[Section]:
     """A server under one load."""
-    columns = ("", "requests/s", "first token", "per token", "")
+    columns, flags = ("", "requests/s", "first token", "per token", ""), audit.load.flags
     rows = []
     if audit.load.figures is not None:
         figures = audit.load.figures
@@ -109,27 +133,90 @@ def _load_sections(audit: LoadAudit) -> list[Section]:
         now = audit.running.plan.estimate
         words = f"medians; {audit.running.broken}" if audit.running.broken else "medians"
         medians = _times(now.ttft.p50_s, now.tpot.p50_s)
+        if flags.trace is not None:
+            latencies = latencies_of(audit.running.simulation)
+            medians = _times(*(_spread(latencies[name])["p50_s"] for name in ("first token", "per token")))
         rows.append(("predicted", f"{audit.running.requests_per_s:.3g}", *medians, words))
     if audit.best is not None and (audit.behind_by is None or audit.behind_by > LEAST_GAIN):
         estimate = audit.best.estimate
-        label = f"medians; {audit.best.decode.workers} × {audit.best.decode.layout.label}"
+        decode = f"{audit.best.decode.workers} × {audit.best.decode.layout.label}"
+        label = f"medians; {decode if audit.best.prefill is None else audit.best.label}"
         rate = f"{best_per_s(audit.best):.3g}"
         rows.append(("best", rate, *_times(estimate.ttft.p50_s, estimate.tpot.p50_s), label))
-    title = f"Under {_load_words(audit)}, {audit.load.source}"
+    title = f"Under {_load_words(audit)}" + (f", {audit.load.source}" if flags.trace is None else "")
     if not rows:
         return [Pairs(title=title, pairs=(("predicted", "not of a server that does not start"),))]
     sections: list[Section] = [
         Table(title=title, columns=columns, rows=tuple(rows), align="lrrrl", note=_distance(audit))
     ]
+    if audit.running is not None and not audit.load.compares:
+        sections.append(_requests(audit.running))
     if audit.changes:
         sections.append(_changes(audit))
     return sections
+
+
+PERCENTILES = (50, 90, 99)
+"""Of a latency that are told."""
+
+
+def _requests(running: RunningServer) -> Table:
+    """Latencies over all requests, and what the server served."""
+    rows = [
+        (name, *(format_seconds(seconds) for seconds in _spread(values).values()))
+        for name, values in latencies_of(running.simulation).items()
+    ]
+    simulation, estimate = running.simulation, running.plan.estimate
+    note = (
+        f"{estimate.request_rate_per_s:.3g} requests/s, {estimate.output_tokens_per_s:,.0f} output tokens/s; "
+        f"cache {estimate.kv_used_share:.0%} used at the peak, {simulation.preemptions} preemptions; "
+        f"all served after {format_seconds(simulation.makespan_s)}"
+    )
+    columns = ("", "mean", *(f"p{percentile}" for percentile in PERCENTILES))
+    return Table(title="Over all requests", columns=columns, rows=tuple(rows), align="lrrrr", note=note)
+
+
+def latencies_of(simulation: Simulation) -> dict[str, Floats]:
+    """Seconds of every request: to its first token, per other token, end to end, before it was admitted."""
+    return {
+        "first token": simulation.ttft_s,
+        "per token": simulation.tpot_s,
+        "end to end": simulation.end_to_end_s,
+        "waiting": np.maximum(simulation.admitted_s - simulation.arrival_s, 0.0),
+    }
+
+
+_KEYS = {"first token": "ttft", "per token": "tpot", "end to end": "end_to_end", "waiting": "queue"}
+"""Latencies in JSON and in records."""
+
+
+def _spread(values: Floats) -> dict[str, float]:
+    """Mean and percentiles of seconds; zeros where no request has any."""
+    known = values[~np.isnan(values)]
+    if not len(known):
+        return dict.fromkeys(("mean_s", *(f"p{level}_s" for level in PERCENTILES)), 0.0)
+    levels = {f"p{level}_s": float(np.percentile(known, level)) for level in PERCENTILES}
+    return {"mean_s": float(known.mean()), **levels}
+
+
+def _request_rows(running: RunningServer) -> tuple[dict[str, Any], ...]:
+    """A record a request."""
+    simulation = running.simulation
+    columns = {"arrival_s": simulation.arrival_s, "output_tokens": simulation.output_tokens}
+    columns |= {f"{_KEYS[name]}_s": seconds for name, seconds in latencies_of(simulation).items()}
+    lists = {name: values.tolist() for name, values in columns.items()}
+    return tuple(
+        {name: None if values[i] != values[i] else values[i] for name, values in lists.items()}
+        for i in range(len(simulation.arrival_s))
+    )
 
 
 def _load_words(audit: LoadAudit) -> str:
     """A load in a few words."""
     flags = audit.load.flags
     burst = audit.load.figures.burst if audit.load.figures is not None else 0
+    if flags.trace is not None:
+        return f"the trace {flags.trace.name}"
     many = f"{flags.concurrency} in flight" if flags.concurrency else f"{flags.rate}"
     many = f"a burst of {burst}" if burst else many
     lengths = f"{flags.input_tokens or '2000'} + {flags.output_tokens or '300'} tokens"
@@ -145,6 +232,16 @@ def _distance(audit: LoadAudit) -> str:
     if audit.behind_by is None:
         return ""
     if audit.behind_by <= LEAST_GAIN:
+        daring = audit.best.daring if audit.best is not None else None
+        gain = _gain(audit, daring.request_rate_per_s) if daring is not None else 0.0
+        if daring is not None and gain > LEAST_GAIN:
+            lacks = (
+                f"not measured: {', '.join(daring.not_measured)}" if daring.not_measured else "no runs of it"
+            )
+            return (
+                f"no measured split of these GPUs carries more; {daring.label} is predicted to carry "
+                f"{format_share(gain, signed=True)} ({lacks})"
+            )
         return "nothing on these GPUs was found to carry more"
     more = f"the best server of these GPUs carries {format_share(audit.behind_by, signed=True)} requests"
     evidence = audit.best.evidence if audit.best is not None else None
@@ -153,6 +250,11 @@ def _distance(audit: LoadAudit) -> str:
     beside = evidence.best_measured
     known = f"; {beside.label}: {beside.capacity_requests_per_s:.3g}/s" if beside is not None else ""
     return f"{more}; not measured of it: {', '.join(evidence.not_measured)}{known}"
+
+
+def _gain(audit: LoadAudit, requests_per_s: float) -> float:
+    """Share by which a rate is beyond what the server carries."""
+    return requests_per_s / audit.running.requests_per_s - 1 if audit.running is not None else 0.0
 
 
 def _changes(audit: LoadAudit) -> Table:
@@ -191,6 +293,16 @@ def _document(audit: ServingAudit) -> dict[str, Any]:
             "token_budget": server.token_budget,
             "balance_steps": server.balance_steps,
             "gather_steps": server.gather_steps,
+        },
+        "prefill": None
+        if audit.prefill is None
+        else {
+            "replicas": audit.prefill.replicas,
+            "layout": audit.prefill.layout.label,
+            "num_gpus": audit.prefill.num_gpus,
+            "max_batch": audit.prefill.max_batch,
+            "token_budget": audit.prefill.token_budget,
+            "start": None if audit.prefill_start is None else _start_record(audit.prefill_start),
         },
         "layout": {
             fact.name.removeprefix("layout."): fact.value
@@ -255,6 +367,14 @@ def _load_record(audit: LoadAudit) -> dict[str, Any]:
             "mean_ttft_s": audit.running.ttft_s,
             "mean_tpot_s": audit.running.tpot_s,
             "broken": audit.running.broken,
+            **{
+                _KEYS[name]: _spread(values)
+                for name, values in latencies_of(audit.running.simulation).items()
+            },
+            "output_tokens_per_s": audit.running.plan.estimate.output_tokens_per_s,
+            "kv_used_share": audit.running.plan.estimate.kv_used_share,
+            "preemptions": audit.running.simulation.preemptions,
+            "makespan_s": audit.running.simulation.makespan_s,
         },
         "best": None if audit.best is None else _best(audit.best),
         "behind_by": audit.behind_by,

@@ -58,11 +58,14 @@ class Fleet:
         "_count",
         "_entered",
         "_holder",
+        "_late",
         "_latency_s",
         "_load",
+        "_most_late",
         "_ready",
         "_seen",
         "_sent",
+        "_ttft_s",
         "_turn",
         "_workers",
         "arrival_s",
@@ -72,10 +75,21 @@ class Fleet:
         "prefill",
         "transfer_s",
         "window",
+        "window_of_prompts",
     )
 
-    def __init__(self, prefill: PoolRules, decode: PoolRules, transfer: Transfer, load: Load) -> None:
-        """Idle pools at time zero and the first arrivals of the load."""
+    def __init__(
+        self,
+        prefill: PoolRules,
+        decode: PoolRules,
+        transfer: Transfer,
+        load: Load,
+        may_be_late: tuple[float, float] = (NEVER, NEVER),
+    ) -> None:
+        """Idle pools at time zero and the first arrivals of the load.
+
+        `may_be_late` is a time to first token, seconds, and how many requests may take longer.
+        """
         prompts, outputs = prompts_of(load), outputs_of(load)
         computed, decoded = prefill.requests_of(prompts), decode.requests_of(outputs)
         self.prefill = [
@@ -84,6 +98,9 @@ class Fleet:
         self.decode = [Replica(decode.times, decode.rules, decoded) for _ in range(decode.workers)]
         self._workers = self.prefill + self.decode
         self._latency_s = transfer.latency_s
+        ttft_s, self._most_late = may_be_late
+        self._ttft_s = ttft_s - prefill.times.response_s
+        self._late = 0
         self.transfer_s = (transfer.latency_s + transfer.s_per_token * load.input_tokens).tolist()
         self._load, self._count, self._closed = load, len(load), bool(load.concurrency)
         self._seen, self._entered, self._turn = ([0] * len(self._workers) for _ in range(3))
@@ -100,22 +117,30 @@ class Fleet:
         self._sent: list[int] = load.replica.tolist()
         heapify(self.events)
         self.done = self._arrived = 0
-        self.window = Window(load)
+        self.window, self.window_of_prompts = Window(load), Window(load)
 
     @property
     def busy_s(self) -> float:
         """Seconds that the mean worker was busy."""
         return sum(worker.busy_s for worker in self._workers) / len(self._workers)
 
-    def run(self) -> None:
-        """Serve every request."""
+    @property
+    def prefill_busy_s(self) -> float:
+        """Seconds that the mean prefill worker was busy."""
+        return sum(worker.busy_s for worker in self.prefill) / len(self.prefill)
+
+    def run(self) -> bool:
+        """Serve every request; false where more are late than may be, at which it ends."""
         while self.done < self._count:
+            if self._late > self._most_late:
+                return False
             self._drop_stale()
             earliest_s = self._ready[0][0] if self._ready else NEVER
             if self.events and self.events[0][0] <= earliest_s:
                 self._deliver(*heappop(self.events))
             elif self._ready:
                 self._step(self._ready[0][1])
+        return True
 
     def _drop_stale(self) -> None:
         """Forget times at which a worker was ready before it changed."""
@@ -143,6 +168,7 @@ class Fleet:
             self._arrived += 1
             if self._arrived >= self.window.next:
                 self.window.passes(self._arrived, at_s, self.busy_s)
+                self.window_of_prompts.passes(self._arrived, at_s, self.prefill_busy_s)
         if self._sent and not prompt_done:
             at = self._sent[i]
         else:
@@ -201,6 +227,8 @@ class Fleet:
 
     def _pass_on(self, i: int, at_s: float, *, decoding: bool) -> None:
         """A prompt goes to the decode pool; a finished request makes room for the next of a closed loop."""
+        if not decoding:
+            self._late += at_s - self.arrival_s[i] > self._ttft_s
         if not decoding and self._load.output_tokens[i] > 1:
             heappush(self.events, (at_s + self.transfer_s[i], i, True))
             return
@@ -229,6 +257,19 @@ def simulate_pools(prefill: PoolRules, decode: PoolRules, transfer: Transfer, lo
     """
     fleet = Fleet(prefill, decode, transfer, load)
     fleet.run()
+    return _simulation(fleet, prefill, load)
+
+
+def simulate_pools_unless_late(
+    prefill: PoolRules, decode: PoolRules, transfer: Transfer, load: Load, late: tuple[float, float]
+) -> Simulation | None:
+    """The same, or None as soon as more first tokens than `late` lets be come after its time."""
+    fleet = Fleet(prefill, decode, transfer, load, late)
+    return _simulation(fleet, prefill, load) if fleet.run() else None
+
+
+def _simulation(fleet: Fleet, prefill: PoolRules, load: Load) -> Simulation:
+    """What both pools did, once all is served."""
     first, last = np.asarray(fleet.prefill[0].finish_s), np.asarray(fleet.decode[0].finish_s)
     single = load.output_tokens == 1
     steps = np.array(
@@ -238,7 +279,9 @@ def simulate_pools(prefill: PoolRules, decode: PoolRules, transfer: Transfer, lo
     finish = np.where(single, first, last)
     entered, fetched = (np.asarray(pool[0].admitted_s) for pool in (fleet.prefill, fleet.decode))
     waited = np.where(single, 0.0, fetched - (first + np.asarray(fleet.transfer_s)))
-    busy_s, window_s = fleet.window.closed(fleet.busy_s, float(finish.max()))
+    end_s = float(finish.max())
+    busy_s, window_s = fleet.window.closed(fleet.busy_s, end_s)
+    prompts_s, _ = fleet.window_of_prompts.closed(fleet.prefill_busy_s, end_s)
     return Simulation(
         arrival_s=np.asarray(fleet.arrival_s),
         first_token_s=np.minimum(first + prefill.times.response_s, finish),
@@ -255,6 +298,7 @@ def simulate_pools(prefill: PoolRules, decode: PoolRules, transfer: Transfer, lo
         peak_kv_tokens=max(worker.peak_kv for worker in fleet.decode),
         busy_s=busy_s,
         window_s=window_s,
+        prefill_busy_s=prompts_s,
         filling=load.filling,
     )
 

@@ -31,13 +31,16 @@ CUT = 2
 TAIL = 1e-12  # levels of a distribution nearer to its ends are not drawn
 NORMAL_P99 = 2.3263478740408408  # 99th percentile of the standard normal distribution
 TRACE_COLUMNS = {
-    "arrival_s": ("arrival_s", "arrived_at", "timestamp"),
-    "input_tokens": ("input_tokens", "contexttokens", "num_prefill_tokens", "input_length", "request tokens"),
+    "arrival_s": ("arrival_s", "arrived_at", "timestamp", "arrival_time"),
+    "input_tokens": (
+        "input_tokens", "contexttokens", "num_prefill_tokens", "input_length", "request tokens", "input_toks",
+    ),
     "output_tokens": (
         "output_tokens", "generatedtokens", "num_decode_tokens", "output_length", "response tokens",
+        "output_toks",
     ),
 }  # fmt: skip
-"""Of one's own files, the Azure LLM traces, Vidur's, Mooncake's and BurstGPT's."""
+"""Of one's own files, the Azure LLM traces, Vidur's, Mooncake's, BurstGPT's and LLMServingSim's."""
 Policy = Literal["round-robin", "least-loaded", "prefix-aware"]
 Router = Literal["", "round-robin", "least-loaded", "prefix-aware"]
 """A policy, or none where caches are not followed."""

@@ -32,7 +32,8 @@ class Simulation:
 
     `restarts` are those of the `preemptions` that met a prompt half computed. Of several `replicas` that were
     simulated apart requests are in their common order, and `busy_s` is that of the mean replica. It is of the
-    `window_s` in which an open load that `filling` requests have filled it arrives, or of the whole run.
+    `window_s` in which an open load that `filling` requests have filled it arrives, or of the whole run;
+    `prefill_busy_s` is that of the mean prefill worker of two pools.
     """
 
     arrival_s: Floats
@@ -52,6 +53,7 @@ class Simulation:
     admitted_s: Floats
     replicas: int = 1
     filling: int = 0
+    prefill_busy_s: float = 0.0
 
     @property
     def ttft_s(self) -> Floats:
@@ -86,6 +88,11 @@ class Simulation:
     def utilisation(self) -> float:
         """Share of the window in which a pipeline stage computed, averaged over the stages."""
         return self.busy_s / self.window_s
+
+    @property
+    def prefill_utilisation(self) -> float:
+        """Share of the window in which the mean prefill worker computed; 0 where prompts have no pool."""
+        return self.prefill_busy_s / self.window_s
 
     @property
     def mean_queue(self) -> float:
@@ -138,6 +145,7 @@ def simulate_apart(times: StepTimes, rules: Scheduler, load: Load, replicas: int
         peak_kv_tokens=max(run.peak_kv_tokens for run in runs),
         busy_s=sum(run.busy_s for run in runs) / replicas,
         window_s=max(run.makespan_s for run in runs),
+        prefill_busy_s=0.0,
         replicas=replicas,
         filling=0,
     )

@@ -27,7 +27,6 @@ from planner.questions.serving.understand import Asked
 from planner.serving.alternatives import surest
 from planner.serving.answer import plan_of_fleet
 from planner.serving.board import Board, enumerate_options
-from planner.serving.infeasible import closed_pools
 from planner.serving.plan import (
     LEAST_GAP,
     ROUNDING,
@@ -43,7 +42,6 @@ from planner.serving.search import (
     finished_plan,
     is_closed,
     miss,
-    pools_in_a_closed_loop,
     ways_out,
 )
 from planner.serving.sure import Requirement, has_runs, requirements_of
@@ -70,10 +68,6 @@ def find_fleet(asked: Asked, *, tell: Tell = lambda _: None, each: Each = map) -
             fit.append((request, hierarchy))
         except InputError as problem:
             refused.append((request, problem))
-    for request, _ in fit:
-        if pools_in_a_closed_loop(request):
-            answer = closed_pools(request)
-            raise NoFeasiblePlanError(what=answer.what, cause=answer.cause, fix=answer.fix, answer=answer)
     search = functools.partial(_searched, trace=asked.trace, shown=asked.shown_only)
     searched, contenders = iter(each(search, fit)), list[Contender]()
     for number, (request, _) in enumerate(fit, 1):

@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 from costmodel.kernels.tables import Calibration
 from planner.analysis.serving.fleets import find_fleet
 from planner.audit.read import Reading
-from planner.audit.serving.changes import ServerChange, best_per_s, server_changes
+from planner.audit.serving.changes import ServerChange, best_per_s, pool_changes, server_changes
 from planner.audit.serving.load import ServedLoad
-from planner.audit.serving.running import RunningServer, running
+from planner.audit.serving.pools import Pools
+from planner.audit.serving.running import RunningServer, running, running_pools
 from planner.audit.serving.server import Server, Unknown
 from planner.audit.serving.start import Start, start_of
 from planner.questions.flags import ServeFlags
@@ -74,11 +75,19 @@ class ServingAudit:
     missing: tuple[str, ...] = ()
     doubts: tuple[str, ...] = ()
     start: Start | None = None
+    prefill: Server | None = None
+    """The prefill pool, where `server` and `start` are of the decode pool alone."""
+    prefill_start: Start | None = None
+
+    @property
+    def starts(self) -> tuple[Start, ...]:
+        """What each pool holds when it starts, the prefill pool first."""
+        return tuple(start for start in (self.prefill_start, self.start) if start is not None)
 
     @property
     def fits(self) -> bool | None:
         """Whether the server holds its requests; None where that is not known."""
-        if self.start is not None and self.start.starts is False:
+        if any(start.starts is False for start in self.starts):
             return False
         return all(load.fits for load in self.loads) if self.loads else None
 
@@ -103,13 +112,55 @@ def audited_server(
         return ServingAudit(reading=reading, missing=server.missing, doubts=doubts)
     doubts, start = (*doubts, *server.assumed), _start(server)
     if not loads:
-        lacks = ("--rate or --concurrency, or what a benchmark client wrote",)
-        return ServingAudit(reading=reading, server=server, missing=lacks, doubts=doubts, start=start)
+        return ServingAudit(reading=reading, server=server, missing=(_NO_LOAD,), doubts=doubts, start=start)
     if start.starts is False:
         judged = tuple(LoadAudit(load=load, fits=False) for load in loads)
     else:
         judged = tuple(_under(cal, server, load) for load in loads)
     return ServingAudit(reading=reading, server=server, loads=judged, doubts=doubts, start=start)
+
+
+def audited_pools(
+    cal: Calibration, reading: Reading, pools: Pools, loads: Sequence[ServedLoad]
+) -> ServingAudit:
+    """Judge a prefill and a decode pool under every load."""
+    doubts = (*reading.doubts, *pools.prefill.assumed, *pools.decode.assumed)
+    audit = ServingAudit(
+        reading=reading,
+        server=pools.decode,
+        prefill=pools.prefill,
+        doubts=tuple(dict.fromkeys(doubts)),
+        start=_start(pools.decode),
+        prefill_start=_start(pools.prefill),
+    )
+    if not loads:
+        return replace(audit, missing=(_NO_LOAD,))
+    if any(start.starts is False for start in audit.starts):
+        return replace(audit, loads=tuple(LoadAudit(load=load, fits=False) for load in loads))
+    return replace(audit, loads=tuple(_pools_under(cal, pools, load) for load in loads))
+
+
+_NO_LOAD = "--rate, --concurrency or --trace, or what a benchmark client wrote"
+
+
+def _pools_under(cal: Calibration, pools: Pools, load: ServedLoad) -> LoadAudit:
+    """Two pools under one load, and the best two pools of the same GPUs."""
+    flags = replace(_flags(pools.decode, load.flags), mode="disaggregated", gpus=str(pools.num_gpus))
+    asked = understand_serving(flags, model=pools.decode.model)
+    request, hierarchy = asked.requests[0]
+    findings = (*_findings(pools.prefill, request), *_findings(pools.decode, request))
+    now = running_pools(cal, pools, request, hierarchy, asked.trace)
+    best, none = _best(asked) if load.compares else (None, ())
+    findings += none
+    if isinstance(now, Rejected):
+        longest = f"a pool {now.reason}: its weights leave the cache less room than one request needs"
+        findings += ((longest, "start it on more GPUs, or with smaller weights, cache or requests"),)
+        return LoadAudit(load=load, best=best, findings=findings, fits=False)
+    if now.prefill_short is not None:
+        short = now.prefill_short
+        findings += ((f"prompts wait: prefill workers compute {short.busy:.0%} of the time", short.words),)
+    changes = pool_changes(now=now, best=best)
+    return LoadAudit(load=load, running=now, best=best, changes=changes, findings=findings)
 
 
 def _start(server: Server) -> Start:
@@ -123,14 +174,14 @@ def _under(cal: Calibration, server: Server, load: ServedLoad) -> LoadAudit:
     asked = understand_serving(_flags(server, load.flags), model=server.model)
     request, hierarchy = asked.requests[0]
     findings = tuple(_findings(server, request))
-    now = running(cal, server, request, hierarchy)
-    best, none = _best(asked)
+    now = running(cal, server, request, hierarchy, asked.trace)
+    best, none = _best(asked) if load.compares else (None, ())
     findings += none
     if isinstance(now, Rejected):
         longest = f"the server {now.reason}: its weights leave the cache less room than one request needs"
         findings += ((longest, "start it on more GPUs, or with smaller weights, cache or requests"),)
         return LoadAudit(load=load, best=best, findings=findings, fits=False)
-    changes = server_changes(cal, server, request, hierarchy, now=now, best=best)
+    changes = server_changes(cal, server, request, hierarchy, now=now, best=best) if load.compares else ()
     return LoadAudit(load=load, running=now, best=best, changes=changes, findings=findings)
 
 

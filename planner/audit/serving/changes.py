@@ -76,6 +76,24 @@ def server_changes(
     return tuple(sorted(changes, key=lambda change: (not change.whole, -change.requests_per_s)))
 
 
+def pool_changes(*, now: RunningServer, best: ServingPlan | None) -> tuple[ServerChange, ...]:
+    """All that the best pools of the same GPUs have otherwise, by pool."""
+    if best is None or best_per_s(best) <= (1 + LEAST_GAIN) * now.requests_per_s:
+        return ()
+    words: list[str] = []
+    pools = dict(now.plan.pools)
+    for role, pool in best.pools:
+        old = pools.get(role)
+        if old is None:
+            continue
+        before, after = _start_flags(now.plan, old, role), _start_flags(best, pool, role)
+        changed = [f"{flag} {value}".strip() for flag, value in after.items() if before.get(flag) != value]
+        gone = [f"without {flag}" for flag in before if flag not in after]
+        copies = [f"{pool.workers} workers"] if pool.workers != old.workers else []
+        words += [f"{role}: {word}" for word in (*copies, *changed, *gone)]
+    return (_change(tuple(words), best, best_per_s(best), whole=True),)
+
+
 _BATCH = {"vllm": "--max-num-seqs", "sglang": "--max-running-requests", "trtllm": "--max_batch_size"}
 
 
@@ -120,16 +138,16 @@ def _otherwise(now: ServingPlan, then: ServingPlan, pool: PoolPlan) -> tuple[str
     return (*changed, *gone, *copies)
 
 
-def _start_flags(plan: ServingPlan, pool: PoolPlan) -> dict[str, str]:
+def _start_flags(plan: ServingPlan, pool: PoolPlan, role: str = "") -> dict[str, str]:
     """Flags of the command that starts a pool and their values, and what its options file holds."""
     flags: dict[str, str] = {}
     flag = ""
-    for word in engine_words(plan, pool, ""):
+    for word in engine_words(plan, pool, role):
         if word.startswith("--"):
             flag = word
             flags[flag] = ""
         elif flag:
             flags[flag] = f"{flags[flag]} {word}".strip()
-    if plan.request.engine == "trtllm" and (options := trtllm_options(plan, pool, "")):
+    if plan.request.engine == "trtllm" and (options := trtllm_options(plan, pool, role)):
         flags["--extra_llm_api_options"] = f"FILE of {' '.join(options.split())}"
     return flags

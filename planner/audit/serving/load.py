@@ -19,7 +19,7 @@ MOST_LOADS = 8
 """That are judged of one server: each is a search of its own."""
 LOAD_WORDS = {
     "--rate": "rate", "--concurrency": "concurrency", "--input": "input_tokens",
-    "--output-tokens": "output_tokens", "--ttft": "ttft", "--tpot": "tpot",
+    "--output-tokens": "output_tokens", "--ttft": "ttft", "--tpot": "tpot", "--trace": "trace",
 }  # fmt: skip
 """What may be said of the load of a server, and the field of `ServeFlags`."""
 _RESULT_WORDS = ('"mean_ttft_ms"', '"time_to_first_token"')
@@ -31,11 +31,15 @@ _LENGTHS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedLoad:
-    """A load, in the words of `plan serve`, where it comes from, and what was measured under it."""
+    """A load, in the words of `plan serve`, where it comes from, and what was measured under it.
+
+    `compares` tells whether the best server of the same GPUs is looked for beside the one that is predicted.
+    """
 
     flags: ServeFlags
     source: str
     figures: Figures | None = None
+    compares: bool = True
 
 
 def is_result(name: str, text: str) -> bool:
@@ -54,6 +58,9 @@ def loads_of(
         asked: Load and limits in the user's words. Limits hold for every load; a load holds over the files'.
         given: Variables of the environment that scripts read.
     """
+    if asked.trace is not None:
+        replayed = replace(asked, input_tokens=None, output_tokens=None)
+        return (ServedLoad(flags=replayed, source=asked.trace.name, compares=False),)
     if asked.rate or asked.concurrency:
         return (ServedLoad(flags=asked, source="as asked"),)
     loads = [

@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from costmodel.kernels.tables import Calibration
 from costmodel.parallel.divisions import HEADS
+from costmodel.serving.simulation.load import Load
+from costmodel.serving.simulation.simulator import Simulation, simulate, simulate_apart
+from planner.audit.serving.pools import Pools
 from planner.audit.serving.server import Server
 from planner.serving.answer import plan_of_fleet
 from planner.serving.board import RESOLUTION
-from planner.serving.capacity import bracket_per_s
-from planner.serving.fleet import FleetRun, run_closed, run_fleet
+from planner.serving.capacity import bracket_per_s, broken_limits
+from planner.serving.closed_pools import PrefillShort, short_of_prefill
+from planner.serving.fleet import FleetRun, run_closed, run_closed_pools, run_fleet, run_pools
 from planner.serving.fleet_choice import Selection
-from planner.serving.headroom import broken_at
+from planner.serving.headroom import bracket_of_fleet, broken_at
 from planner.serving.plan import Headroom, ServingOptimality, ServingPlan, ServingRequest
-from planner.serving.replica import Option, Rejected, rate_bound_per_s, started_option
+from planner.serving.replica import (
+    OUTPUT_ONLY,
+    PROMPT_ONLY,
+    WHOLE,
+    Option,
+    Rejected,
+    rate_bound_per_s,
+    started_option,
+)
 from planner.serving.space import deployment_of
 from topology.base.errors import InputError
 from topology.fabric.hierarchy import Hierarchy
@@ -32,6 +44,8 @@ class RunningServer:
         tpot_s: Mean time per further output token, seconds.
         requests_per_s: In a closed loop what it answers, else the highest rate within the limits.
         broken: What breaks under the load, in words.
+        prefill_short: What a prefill pool lacks whose prompts wait.
+        simulation: Every request as it was simulated: one replica's, or all of a trace.
     """
 
     plan: ServingPlan
@@ -39,18 +53,79 @@ class RunningServer:
     tpot_s: float
     requests_per_s: float
     broken: str
+    simulation: Simulation
+    prefill_short: PrefillShort | None = None
 
 
 def running(
-    cal: Calibration, server: Server, request: ServingRequest, hierarchy: Hierarchy
+    cal: Calibration,
+    server: Server,
+    request: ServingRequest,
+    hierarchy: Hierarchy,
+    trace: Load | None = None,
 ) -> RunningServer | Rejected:
-    """The server under the load of a request, or why it holds none of it."""
+    """The server under the load of a request, or under a trace, or why it holds none of it."""
     option = _started(cal, server, request, hierarchy)
-    return option if isinstance(option, Rejected) else _under_load(cal, server, request, hierarchy, option)
+    if isinstance(option, Rejected):
+        return option
+    if trace is None:
+        return _under_load(cal, server, request, hierarchy, option)
+    return _judged(cal, request, hierarchy, _under_trace(option, server.replicas, trace), None)
+
+
+def _under_trace(option: Option, replicas: int, trace: Load) -> FleetRun:
+    """All requests of a trace on replicas that take them by turns, however long they wait."""
+    if replicas == 1:
+        simulation = simulate(option.times, option.rules, trace)
+    else:
+        sent = replace(trace, replica=np.arange(len(trace)) % replicas)
+        simulation = simulate_apart(option.times, option.rules, sent, replicas)
+    served = len(trace) / simulation.makespan_s
+    return FleetRun(
+        selection=Selection(counts={0: replicas}, rate_per_s=served, num_gpus=replicas * option.num_gpus),
+        decode=option,
+        decode_workers=replicas,
+        prefill=None,
+        prefill_workers=0,
+        simulation=simulation,
+        request_rate_per_s=served,
+        limits=broken_limits(option, simulation),
+    )
+
+
+def running_pools(
+    cal: Calibration,
+    pools: Pools,
+    request: ServingRequest,
+    hierarchy: Hierarchy,
+    trace: Load | None = None,
+) -> RunningServer | Rejected:
+    """Two pools under the load of a request, or under a trace, or why one of them holds none of it."""
+    prefill = _started(cal, pools.prefill, request, hierarchy, phase=PROMPT_ONLY)
+    decode = _started(cal, pools.decode, request, hierarchy, phase=OUTPUT_ONLY)
+    if isinstance(prefill, Rejected):
+        return prefill
+    if isinstance(decode, Rejected):
+        return decode
+    prompts, outputs = (prefill, pools.prefill.replicas), (decode, pools.decode.replicas)
+    counts, rate = {0: prompts[1], 1: outputs[1]}, request.job.request_rate_per_s
+    headroom = None
+    if trace is not None:
+        selection = Selection(counts=counts, rate_per_s=rate or 0.0, num_gpus=pools.num_gpus)
+        run = run_pools(selection, prompts, outputs, rate or 0.0, trace)
+        run = replace(run, request_rate_per_s=len(trace) / run.simulation.makespan_s)
+    elif rate is None:
+        run = run_closed_pools(counts, prompts, outputs, request.job.concurrency or 1)
+    else:
+        selection = Selection(counts=counts, rate_per_s=rate, num_gpus=pools.num_gpus)
+        run = run_pools(selection, prompts, outputs, rate)
+        served, failed = bracket_of_fleet(run)
+        headroom = Headroom(served_per_s=served, failed_per_s=failed, broken=run.broken)
+    return _judged(cal, request, hierarchy, run, headroom)
 
 
 def _started(
-    cal: Calibration, server: Server, request: ServingRequest, hierarchy: Hierarchy
+    cal: Calibration, server: Server, request: ServingRequest, hierarchy: Hierarchy, *, phase: str = WHOLE
 ) -> Option | Rejected:
     """A replica of the server."""
     model, layout = server.model, server.layout
@@ -69,6 +144,7 @@ def _started(
         token_budget=server.token_budget,
         balance_steps=server.balance_steps,
         gather_steps=server.gather_steps,
+        phase=phase,
     )
 
 
@@ -77,6 +153,17 @@ def _under_load(
 ) -> RunningServer:
     """Its plan, as it was started."""
     run, headroom = _run(server, request, option)
+    return _judged(cal, request, hierarchy, run, headroom)
+
+
+def _judged(
+    cal: Calibration,
+    request: ServingRequest,
+    hierarchy: Hierarchy,
+    run: FleetRun,
+    headroom: Headroom | None,
+) -> RunningServer:
+    """What a simulated server or pair of pools does."""
     plan = plan_of_fleet(
         cal,
         request,
@@ -93,6 +180,8 @@ def _under_load(
         tpot_s=float(np.nanmean(run.simulation.tpot_s)),
         requests_per_s=plan.estimate.served_per_s,
         broken=broken_at(run),
+        simulation=run.simulation,
+        prefill_short=short_of_prefill(run),
     )
 
 

@@ -7,6 +7,7 @@ SGLang and TensorRT-LLM counts every GPU of a stage, and SGLang divides its prom
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 
 from costmodel.accuracy.checkpoint_names import WEIGHTS_OF_NAME, checkpoint_model, checkpoint_weights
@@ -18,6 +19,7 @@ from costmodel.serving.engine import serving_stack
 from planner.audit.facts import JobFacts
 from planner.audit.read import Reading
 from planner.formats.settings import whole_or_none
+from planner.serving.plan import PoolPlan, ServingPlan
 from topology.base.errors import InputError, shown
 from topology.base.units import GIB
 from topology.catalog import gpu_name, gpus
@@ -26,12 +28,15 @@ from topology.hardware.datasheets import default_gpu
 _UNPRICED = {
     "said.speculation": "a server without speculation: the share of drafts accepted is in no file "
     "(plan serve --draft-tokens asks with it)",
-    "said.transfer": "a whole server: this one is of a pool of two",
-    "said.role": "a whole server: this one is of a pool of two",
+    "said.transfer": "the files of both pools: these start one of two",
+    "said.role": "the files of both pools: these start one of two",
 }
+_OF_POOLS = ("said.transfer", "said.role")
 
 _PACKAGES = {"trtllm": "tensorrtllm"}
 """Names of packages and images, where not the profile's."""
+_LEFT_OPEN = re.compile(r"^<(\w+) checkpoint of (\S+)>$")
+"""What a command of ours names where no checkpoint of that precision is known by name."""
 _LENGTHS = ("max-model-len", "max-seq-len", "context-length")
 _WAITS = {
     "said.balance_steps": ("timeout_iters", 50),
@@ -99,20 +104,24 @@ class Unknown:
     missing: tuple[str, ...] = field(default=())
 
 
-def server_of(reading: Reading, *, model: str | None, gpu: str | None) -> Server | Unknown:
+def server_of(
+    reading: Reading, *, model: str | None, gpu: str | None, of_pool: bool = False
+) -> Server | Unknown:
     """The server of files.
 
     Args:
         reading: What the files say.
         model: A model that holds over the files.
         gpu: A kind of GPU that holds over the files.
+        of_pool: Whether it is known that this is a worker of one of two pools.
 
     Raises:
         InputError: A value of the files is not possible.
     """
     facts = reading.facts
-    missing = [why for name, why in _UNPRICED.items() if name in facts.by_field]
-    named = str(facts.value("said.model") or "")
+    unpriced = {name: why for name, why in _UNPRICED.items() if not (of_pool and name in _OF_POOLS)}
+    missing = [why for name, why in unpriced.items() if name in facts.by_field]
+    named = _LEFT_OPEN.sub(r"\2-\1", str(facts.value("said.model") or ""))
     if not (model or named):
         missing.append("--model")
     if missing:
@@ -160,6 +169,27 @@ def server_of(reading: Reading, *, model: str | None, gpu: str | None) -> Server
         knows_gpu=bool(gpu) or len(reading.gpus) == 1,
         fits_length=_length_is_left_open(reading),
         version=reading.versions.get(_PACKAGES.get(engine.name, engine.name), ""),
+    )
+
+
+def planned_server(plan: ServingPlan, pool: PoolPlan) -> Server:
+    """The workers of a plan's pool as they are started."""
+    request = plan.request
+    return Server(
+        engine=request.engine,
+        model=request.model,
+        gpu=request.gpu,
+        layout=pool.layout,
+        replicas=pool.workers,
+        weights=plan.weights,
+        kv_dtype=plan.kv_dtype,
+        memory_fraction=request.job.memory_fraction,
+        max_batch=pool.max_batch,
+        token_budget=pool.token_budget,
+        longest=None,
+        balance_steps=pool.balance_steps,
+        gather_steps=pool.gather_steps,
+        fits_length=True,
     )
 
 

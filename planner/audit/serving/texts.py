@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from costmodel.kernels.tables import load_calibration
+from planner.audit.facts import JobFacts
 from planner.audit.read import Reading, read_texts
-from planner.audit.serving.audit import ServingAudit, audited_server
+from planner.audit.serving.audit import ServingAudit, audited_pools, audited_server
 from planner.audit.serving.load import is_result, loads_of
-from planner.audit.serving.server import server_of
+from planner.audit.serving.pools import Pools, pools_of
+from planner.audit.serving.server import planned_server, server_of
+from planner.audit.words import family_named
 from planner.questions.flags import ServeFlags
+from planner.serving.plan import ServingPlan
 
 
 def audited_server_texts(
@@ -42,8 +47,37 @@ def judged(
     *,
     model: str | None = None,
     gpu: str | None = None,
+    compares: bool = True,
 ) -> ServingAudit:
-    """The audit of what was read; see `audited_server_texts`."""
+    """The audit of what was read; see `audited_server_texts`. Without `compares` it is a prediction alone."""
     scripts = {name: text for name, text in texts.items() if reading.kinds.get(name) in ("shell", "page")}
-    server = server_of(reading, model=model, gpu=gpu)
-    return audited_server(load_calibration(), reading, server, loads_of(results, scripts, asked, given))
+    loads = [
+        replace(load, compares=load.compares and compares)
+        for load in loads_of(results, scripts, asked, given)
+    ]
+    pools = pools_of(texts, given, model=model, gpu=gpu)
+    if isinstance(pools, Pools):
+        return audited_pools(load_calibration(), reading, pools, loads)
+    server = pools or server_of(reading, model=model, gpu=gpu)
+    return audited_server(load_calibration(), reading, server, loads)
+
+
+_FAMILIES = {"vllm": "vLLM", "sglang": "SGLang", "trtllm": "TensorRT-LLM"}
+"""Engines by the names of their profiles."""
+
+
+def predicted_plan(plan: ServingPlan, asked: ServeFlags, name: str) -> ServingAudit:
+    """What a planned fleet does under a load.
+
+    Args:
+        plan: Its pools are started as they were planned.
+        asked: The load.
+        name: Of the plan's file.
+    """
+    reading = Reading(JobFacts(), family_named(_FAMILIES[plan.request.engine]), {name: "json"})
+    loads = [replace(load, compares=False) for load in loads_of({}, {}, asked, {})]
+    servers = {role: planned_server(plan, pool) for role, pool in plan.pools}
+    if "" in servers:
+        return audited_server(load_calibration(), reading, servers[""], loads)
+    pools = Pools(prefill=servers["prefill"], decode=servers["decode"])
+    return audited_pools(load_calibration(), reading, pools, loads)

@@ -121,8 +121,8 @@ REFUSED = {
         ttft="300ms",
     ),
     "pools in a closed loop": ServeFlags(
-        model="8b", gpu="h100-sxm", gpus="4", input_tokens="1000", output_tokens="100", concurrency="8",
-        mode="disaggregated",
+        model="8b", gpu="h100-sxm", gpus="4", input_tokens="1000", output_tokens="100", concurrency="64",
+        mode="disaggregated", ttft="60ms",
     ),
     "limit": ServeFlags(model="8b", gpu="h100-sxm", gpus="1", ttft="1ms"),
     "rate": ServeFlags(model="8b", gpu="h100-sxm", gpus="1", rate="5000/s", mode="disaggregated"),

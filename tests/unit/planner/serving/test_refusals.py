@@ -100,17 +100,6 @@ def test_tensor_parallelism_wider_than_the_fleet_is_refused() -> None:
     assert answer.cause == "deepseek-r1 on 8 GPUs has no such degree: tp may be 1, 2, 4, 8"
 
 
-@pytest.mark.parametrize("in_flight", [1, 128])
-def test_two_pools_in_a_closed_loop_are_not_simulated_and_say_so(in_flight: int) -> None:
-    """Rather than a capacity within limits that nobody gave."""
-    job = ServingJob(input_tokens=1000, output_tokens=1000, concurrency=in_flight)
-    request = request_of({}, modes=("disaggregated",), job=job)
-    answer = search_serving(CAL, request, default_cluster("h100-sxm", 16).hierarchy)
-    assert isinstance(answer, ServingInfeasible)
-    assert "requests in flight" in answer.what
-    assert "limits" not in answer.what + answer.cause
-
-
 def test_stages_that_cannot_move_between_pools_are_the_reason() -> None:
     """And not memory, which was never asked."""
     request = request_of(

@@ -426,4 +426,4 @@ def test_a_release_of_two_pools_is_no_whole_server() -> None:
     """A pool for prompts beside the one that decodes: what it serves is not what one of them does."""
     found = server_of(read_texts({"v.yaml": LLM_D.format(prefill="true")}), model=None, gpu="h100-sxm")
     assert isinstance(found, Unknown)
-    assert any("pool of two" in missing for missing in found.missing)
+    assert any("both pools" in missing for missing in found.missing)

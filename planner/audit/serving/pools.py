@@ -1,0 +1,255 @@
+"""Two pools as files start them: which commands compute prompts, which outputs, and how many of each run.
+
+A command says its phase in its flags (SGLang and Dynamo `--disaggregation-mode`, vLLM's `kv_role`,
+TensorRT-LLM's `--server_role`). Where it does not (`kv_both`), the router in front says it by ports, a
+manifest by the keys and labels above the command, a script by the names that the command or its file has.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from planner.audit.launch import Launch, servers_started
+from planner.audit.manifests import script_of
+from planner.audit.read import FILE_OF_ROUTER, OPTION_FILES, read_texts
+from planner.audit.serving.server import Server, Unknown, server_of
+from planner.formats.kinds import kind_of
+from planner.formats.settings import Setting, whole_or_none
+from planner.formats.shell import Started, script_of_text
+from planner.formats.structured import yaml_settings
+from planner.serving.replica import OUTPUT_ONLY, PROMPT_ONLY
+from topology.base.errors import InputError
+
+_WORDS = {
+    phase: re.compile(words, re.IGNORECASE)
+    for phase, words in (
+        (PROMPT_ONLY, r"prefill|kv_producer|(?<![a-z])context(?![a-z])|(?<![a-z])ctx(?![a-z])"),
+        (OUTPUT_ONLY, r"decod(?:e|er|ing)(?!_)|kv_consumer|(?<![a-z])gen(?:eration)?(?![a-z])"),
+    )
+}
+"""What says the phase of a server, in flags, in names of files, and in keys and labels of manifests."""
+_ROLE_FLAGS = (
+    "disaggregation_mode", "kv_transfer_config", "server_role", "is_prefill_worker", "is_decode_worker",
+)  # fmt: skip
+_MOVES = "cache_transceiver_config"
+"""What TensorRT-LLM's workers of two pools are told, and others are not."""
+_PORT = re.compile(r"(?<!\d)(\d{4,5})(?!\d)")
+_DEFAULT_PORTS = {"vLLM": 8000, "SGLang": 30000, "TensorRT-LLM": 8000}
+_LABELS = ("type", "name", "role", "pool", "component", "component_type", "sub_component_type")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolLaunch:
+    """A command that starts a worker of a pool: its phase, how many of it run, and its files of options."""
+
+    phase: str
+    workers: int
+    file: str
+    line: int
+    options: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pools:
+    """A prefill and a decode pool; `replicas` of each are its workers."""
+
+    prefill: Server
+    decode: Server
+
+    @property
+    def num_gpus(self) -> int:
+        """GPUs of both."""
+        return self.prefill.num_gpus + self.decode.num_gpus
+
+
+def pools_of(
+    texts: Mapping[str, str], given: Mapping[str, str], *, model: str | None, gpu: str | None
+) -> Pools | Unknown | None:
+    """The two pools that files start; None where they start other than one kind of each.
+
+    Raises:
+        InputError: A value of the files is not possible.
+    """
+    launches = pool_launches(texts, given)
+    phases = {launch.phase for launch in launches}
+    if phases != {PROMPT_ONLY, OUTPUT_ONLY}:
+        return None
+    pools = {phase: _server(texts, given, launches, phase, model=model, gpu=gpu) for phase in phases}
+    missing = [why for pool in pools.values() if isinstance(pool, Unknown) for why in pool.missing]
+    prefill, decode = pools[PROMPT_ONLY], pools[OUTPUT_ONLY]
+    if isinstance(prefill, Unknown) or isinstance(decode, Unknown):
+        return Unknown(missing=tuple(dict.fromkeys(missing)))
+    if prefill.model.name != decode.model.name or prefill.engine != decode.engine:
+        return Unknown(missing=("two pools of one model and one engine",))
+    if prefill.gpu != decode.gpu or prefill.weights != decode.weights:
+        return Unknown(missing=("two pools of one kind of GPU and one precision of weights",))
+    return Pools(prefill=prefill, decode=decode)
+
+
+def pool_launches(texts: Mapping[str, str], given: Mapping[str, str]) -> tuple[PoolLaunch, ...]:
+    """Every command that starts a worker of a pool, where its phase is known."""
+    beside = {Path(name).name: text for name, text in texts.items()}
+    ports, moves = _ports_of_routers(texts.values()), any(_MOVES in text for text in texts.values())
+    launches: list[PoolLaunch] = []
+    silent: list[PoolLaunch] = []
+    for name, text in texts.items():
+        started, settings = _servers(name, text, given, beside)
+        counts = Counter(launch.line for launch, _ in started)
+        for launch, command in {launch.line: (launch, command) for launch, command in started}.values():
+            above, copies = _above(settings, launch.line) if settings else ((), 1)
+            phase = _phase(launch, command, above, Path(name).name, ports, moves=moves)
+            workers = counts[launch.line] * copies
+            pool = PoolLaunch(
+                phase=phase or "", workers=workers, file=name, line=launch.line, options=_options(launch)
+            )
+            if phase is not None:
+                launches.append(pool)
+            elif any(word.text.startswith("dynamo.") for word in command.words):
+                silent.append(pool)
+    if {launch.phase for launch in launches} == {PROMPT_ONLY}:  # a worker of Dynamo decodes unless told
+        launches += [replace(pool, phase=OUTPUT_ONLY) for pool in silent]
+    return tuple(_as_many_as_routed(launches, ports))
+
+
+def _as_many_as_routed(launches: Sequence[PoolLaunch], ports: Mapping[int, str]) -> Iterator[PoolLaunch]:
+    """Launches; one command of a phase, such as that of a loop, runs as often as a router has places."""
+    for launch in launches:
+        alone = sum(other.phase == launch.phase for other in launches) == 1
+        routed = sum(phase == launch.phase for phase in ports.values())
+        yield replace(launch, workers=max(launch.workers, routed)) if alone else launch
+
+
+def _servers(
+    name: str, text: str, given: Mapping[str, str], beside: Mapping[str, str]
+) -> tuple[list[tuple[Launch, Started]], list[Setting]]:
+    """Servers of a script or a manifest with their commands, and the settings of the manifest."""
+    kind = kind_of(text, name)
+    if kind == "shell":
+        others = {other: content for other, content in beside.items() if content is not text}
+        return servers_started(text, given, others), []
+    if kind != "yaml":
+        return [], []
+    try:
+        settings = yaml_settings(text, name)
+    except InputError:
+        return [], []
+    return servers_started(script_of(settings), given, {}), settings
+
+
+def _above(settings: Sequence[Setting], line: int) -> tuple[tuple[Setting, ...], int]:
+    """Keys and labels of a manifest that hold for the command of a line, and its replicas."""
+    command = min(settings, key=lambda setting: (abs(setting.line - line), -len(setting.name)))
+    around = [
+        s for s in settings if command.name.startswith(f"{s.name.rpartition('.')[0]}.") or "." not in s.name
+    ]
+    counts = [s for s in around if s.path[-1] == "replicas" and whole_or_none(s.value)]
+    before = [s for s in counts if s.line <= line]
+    chosen = before[-1] if before else next(iter(counts), None)
+    labels = [s for s in settings if s.path[-1] in _LABELS and s.line <= line][-4:]
+    copies = whole_or_none(chosen.value) if chosen is not None else None
+    return (command, *reversed(labels)), copies or 1
+
+
+def _ports_of_routers(texts: Iterable[str]) -> dict[int, str]:
+    """Phases by the ports that routers and proxies are told of each.
+
+    >>> _ports_of_routers(["proxy --prefiller-ports 8100 8101 --decoder-ports=8200 --port 9000"])
+    {8100: 'prefill', 8101: 'prefill', 8200: 'decode'}
+    """
+    ports: dict[int, set[str]] = {}
+    for text in texts:
+        flag = key = ""
+        for line in text.splitlines():
+            if (stated := FILE_OF_ROUTER.match(line)) is not None:
+                key = PROMPT_ONLY if stated["phase"] == "context" else OUTPUT_ONLY
+            elif line[:1].strip():
+                key = ""
+            for word in line.split():
+                if word.startswith("--"):
+                    name = word.partition("=")[0]
+                    flag = _named(name) or "" if name != "--disaggregation-mode" else ""
+                if flag or key:
+                    for port in _PORT.findall(word):
+                        ports.setdefault(int(port), set()).add(flag or key)
+            flag = flag if line.rstrip().endswith("\\") else ""
+    return {port: phases.pop() for port, phases in ports.items() if len(phases) == 1}
+
+
+def _phase(
+    launch: Launch,
+    command: Started,
+    above: Sequence[Setting],
+    file: str,
+    ports: Mapping[int, str],
+    *,
+    moves: bool,
+) -> str | None:
+    """What a server of a pool computes; None where it serves whole requests, or nothing says it."""
+    flags = {setting.path[-1]: str(setting.value) for setting in launch.settings}
+    roles = [f"{name} {flags[name]}" for name in _ROLE_FLAGS if name in flags]
+    for text in roles:
+        if (phase := _named(text)) is not None:
+            return phase
+    names = (*(f"{s.name} {s.value}" if i == 0 else str(s.value) for i, s in enumerate(above)), file)
+    options = " ".join(_options(launch))
+    transfers = bool(roles) or (moves and _named(options) is not None)
+    transfers |= any("disagg" in word.text.lower() for word in command.words)
+    port = int(flags["port"]) if flags.get("port", "").isdecimal() else _DEFAULT_PORTS.get(launch.family.name)
+    if port is not None and port in ports and (transfers or len(set(ports.values())) > 1):
+        return ports[port]
+    if not transfers:
+        return None
+    return next((phase for text in (options, *names) if (phase := _named(text)) is not None), None)
+
+
+def _options(launch: Launch) -> tuple[str, ...]:
+    """Files of options that a command names."""
+    named = (setting for setting in launch.settings if setting.path[-1].replace("-", "_") in OPTION_FILES)
+    return tuple(Path(str(setting.value)).name for setting in named)
+
+
+def _named(text: str) -> str | None:
+    """The one phase that a text names."""
+    phases = [phase for phase, words in _WORDS.items() if words.search(text)]
+    return phases[0] if len(phases) == 1 else None
+
+
+def _server(
+    texts: Mapping[str, str],
+    given: Mapping[str, str],
+    launches: Sequence[PoolLaunch],
+    phase: str,
+    *,
+    model: str | None,
+    gpu: str | None,
+) -> Server | Unknown:
+    """The workers of a phase: all of its commands must start the same."""
+    servers: list[Server] = []
+    for launch in launches:
+        if launch.phase == phase:
+            reading = read_texts(dict(_texts_for(texts, launches, launch)), given)
+            server = server_of(reading, model=model, gpu=gpu, of_pool=True)
+            if isinstance(server, Unknown):
+                return server
+            servers.append(replace(server, replicas=server.replicas * launch.workers))
+    alike = {replace(server, replicas=1, assumed=()) for server in servers}
+    if len(alike) > 1:
+        return Unknown(missing=(f"a {phase} pool of equal workers: its commands differ",))
+    return replace(servers[0], replicas=sum(server.replicas for server in servers))
+
+
+def _texts_for(
+    texts: Mapping[str, str], launches: Sequence[PoolLaunch], wanted: PoolLaunch
+) -> Iterator[tuple[str, str]]:
+    """The command of a worker, with the files that start nothing."""
+    yield f"{wanted.file}::{wanted.line}", texts[wanted.file]
+    left_out = {launch.file for launch in launches} | {wanted.file}
+    left_out |= {name for launch in launches for name in launch.options} - set(wanted.options)
+    for name, text in texts.items():
+        starts = kind_of(text, name) in ("shell", "page") and script_of_text(text).started
+        if not {name, Path(name).name} & left_out and not starts and not FILE_OF_ROUTER.search(text):
+            yield name, text

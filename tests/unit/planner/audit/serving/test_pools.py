@@ -1,0 +1,174 @@
+"""Two pools read from the files that start them: scripts, manifests, routers; judged as our own plans are."""
+
+from __future__ import annotations
+
+import pytest
+
+from app.reports.answer import Table
+from app.reports.audit.server import server_answer
+from planner.analysis.serving.fleets import find_fleet
+from planner.audit.serving.pools import Pools, pool_launches, pools_of
+from planner.audit.serving.server import Unknown
+from planner.audit.serving.texts import audited_server_texts
+from planner.deployment.folder import folder
+from planner.questions.flags import ServeFlags
+from planner.questions.serving.understand import understand_serving
+
+SGLANG = """python -m sglang.launch_server --model-path Qwen/Qwen3-32B --disaggregation-mode prefill --port 30000 &
+python -m sglang.launch_server --model-path Qwen/Qwen3-32B --tp 2 --disaggregation-mode decode --port 30001 &
+python -m sglang_router.launch_router --pd-disaggregation --prefill http://127.0.0.1:30000 --decode http://127.0.0.1:30001
+"""
+CONNECTOR = """MODEL=Qwen/Qwen3-32B
+for i in 0 1; do
+  PORT=$((8100 + i))
+  CUDA_VISIBLE_DEVICES=$i vllm serve $MODEL --port $PORT --kv-transfer-config '{"kv_connector":"NixlConnector","kv_role":"kv_both"}' &
+done
+CUDA_VISIBLE_DEVICES=2,3 vllm serve $MODEL --port 8200 -tp 2 --kv-transfer-config '{"kv_connector":"NixlConnector","kv_role":"kv_both"}' &
+python3 proxy.py --prefiller-hosts localhost localhost --prefiller-ports 8100 8101 --decoder-hosts localhost --decoder-ports 8200
+"""
+TENSORRT = """cat > ctx.yaml <<EOF
+cache_transceiver_config: {backend: UCX}
+EOF
+trtllm-serve Qwen/Qwen3-32B --host localhost --port 8001 --config ctx.yaml &
+trtllm-serve Qwen/Qwen3-32B --host localhost --port 8002 --config ctx.yaml &
+trtllm-serve Qwen/Qwen3-32B --host localhost --port 8003 --tp_size 2 &
+cat > disagg.yaml <<EOF
+port: 8000
+context_servers:
+  num_instances: 2
+  urls: ["localhost:8001", "localhost:8002"]
+generation_servers:
+  num_instances: 1
+  urls: ["localhost:8003"]
+EOF
+trtllm-serve disaggregated -c disagg.yaml
+"""
+DYNAMO = """kind: DynamoGraphDeployment
+spec:
+  services:
+    VllmDecodeWorker:
+      replicas: 1
+      extraPodSpec:
+        mainContainer:
+          command: [python3, -m, dynamo.vllm]
+          args: ["--model", "Qwen/Qwen3-32B", "--tensor-parallel-size", "2"]
+    VllmPrefillWorker:
+      replicas: 2
+      extraPodSpec:
+        mainContainer:
+          command: [python3, -m, dynamo.vllm]
+          args: ["--model", "Qwen/Qwen3-32B", "--is-prefill-worker"]
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "prefill_workers"),
+    [
+        (SGLANG, "serve.sh", 1),
+        (CONNECTOR, "serve.sh", 2),
+        (TENSORRT, "serve.sh", 2),
+        (DYNAMO, "graph.yaml", 2),
+    ],
+)
+def test_both_pools_are_read_with_their_workers(text: str, name: str, prefill_workers: int) -> None:
+    """By flags of the servers, ports of a proxy, the file of a router, a manifest's replicas."""
+    pools = pools_of({name: text}, {}, model=None, gpu="h100-sxm")
+    assert isinstance(pools, Pools)
+    assert (pools.prefill.replicas, pools.prefill.layout.label) == (prefill_workers, "tp1")
+    assert (pools.decode.replicas, pools.decode.layout.label) == (1, "tp2")
+    assert pools.num_gpus == prefill_workers + 2
+
+
+def test_pools_of_two_files_are_put_together() -> None:
+    """One host each, as servers of many GPUs are started."""
+    prefill, decode, _ = SGLANG.splitlines()
+    pools = pools_of({"p.sh": prefill, "d.sh": decode}, {}, model=None, gpu="h100-sxm")
+    assert isinstance(pools, Pools)
+    assert (pools.prefill.replicas, pools.decode.layout.label) == (1, "tp2")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "vllm serve Qwen/Qwen3-32B --port 8000",
+        SGLANG.splitlines()[0],
+        "vllm serve Qwen/Qwen3-32B --port 8000 &\nvllm serve Qwen/Qwen3-8B --port 8001 &",
+    ],
+)
+def test_servers_of_whole_requests_and_half_a_pair_are_no_pools(text: str) -> None:
+    """Nothing is guessed of the other pool."""
+    assert pools_of({"serve.sh": text}, {}, model=None, gpu="h100-sxm") is None
+
+
+def test_pools_of_unequal_workers_are_refused() -> None:
+    """A pool is priced as equal workers."""
+    text = SGLANG.replace(
+        "&\npython -m sglang.launch_server",
+        f"&\n{SGLANG.splitlines()[0][:-1]} --tp 4 &\npython -m sglang.launch_server",
+        1,
+    )
+    assert len(pool_launches({"serve.sh": text}, {})) == 3
+    unknown = pools_of({"serve.sh": text}, {}, model=None, gpu="h100-sxm")
+    assert isinstance(unknown, Unknown)
+    assert "equal workers" in unknown.missing[0]
+
+
+@pytest.mark.parametrize(
+    ("engine", "form"),
+    [
+        ("vllm", "scripts"),
+        ("vllm", "dynamo"),
+        ("vllm", "kubernetes"),
+        ("sglang", "scripts"),
+        ("trtllm", "scripts"),
+    ],
+)
+def test_a_folder_of_our_own_is_read_as_it_was_planned(engine: str, form: str) -> None:
+    """What the plan says of its load, an audit of its files says too."""
+    flags = ServeFlags(
+        model="70b", gpu="h100-sxm", gpus="8", engine=engine, mode="disaggregated", weights="fp8",
+        concurrency="64", input_tokens="2000", output_tokens="300",
+    )  # fmt: skip
+    plan = find_fleet(understand_serving(flags))
+    files = {
+        name: text for name, text in folder(plan, None, (form,)).items() if name.endswith((".sh", ".yaml"))
+    }
+    audit = audited_server_texts(files, replace_load(flags), {}, gpu="h100-sxm")
+    assert audit is not None
+    assert audit.prefill is not None
+    assert audit.server is not None
+    assert plan.prefill is not None
+    assert (audit.prefill.replicas, audit.server.replicas) == (plan.prefill.workers, plan.decode.workers)
+    (load,) = audit.loads
+    assert load.running is not None
+    assert load.running.requests_per_s == pytest.approx(plan.estimate.request_rate_per_s, rel=0.01)
+    assert "two pools" in server_answer(audit).headline
+
+
+def replace_load(flags: ServeFlags) -> ServeFlags:
+    """The load of a question alone."""
+    return ServeFlags(
+        concurrency=flags.concurrency, input_tokens=flags.input_tokens, output_tokens=flags.output_tokens,
+        input_p99="alike", output_p99="alike",
+    )  # fmt: skip
+
+
+def test_an_unmeasured_split_that_carries_more_is_told_as_such() -> None:
+    """Rather than that nothing does: experts over all ranks, of which no run is known."""
+    command = "python3 -m sglang.launch_server --model-path deepseek-ai/DeepSeek-V3 --tp-size 8"
+    files = {
+        f"{phase}.sh": f"{command} --disaggregation-mode {phase} --port {port}"
+        for phase, port in (("prefill", 30_000), ("decode", 30_001))
+    }
+    flags = ServeFlags(concurrency="50", input_tokens="1000", output_tokens="200")
+    audit = audited_server_texts(files, flags, {}, gpu="h200-sxm")
+    assert audit is not None
+    (load,) = audit.loads
+    assert load.best is not None
+    assert load.running is not None
+    notes = [section.note for section in server_answer(audit).sections if isinstance(section, Table)]
+    more = load.best.daring is not None and (
+        load.best.daring.request_rate_per_s > 1.01 * load.running.requests_per_s
+    )
+    assert any("no measured split of these GPUs carries more" in note for note in notes) == more
+    assert more

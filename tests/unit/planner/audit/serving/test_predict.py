@@ -1,0 +1,133 @@
+"""A given server under a trace or a load: every request, as the simulator serves it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import meshplan
+from app.reports.audit.server import latencies_of, server_answer
+from planner.audit.serving.audit import ServingAudit
+from planner.audit.serving.texts import audited_server_texts, predicted_plan
+from planner.questions.flags import ServeFlags
+from planner.serving.plan import serving_from_json, serving_to_json
+from topology.base.errors import InputError, NoFeasiblePlanError
+
+SERVER = "vllm serve meta-llama/Llama-3.1-8B --max-num-seqs {batch} --max-num-batched-tokens 2048"
+RECORDED = Path(__file__).parents[5].parent / "shared" / "data" / "recorded_serving"
+
+
+def write_trace(path: Path, *, count: int, gap_s: float, inputs: int = 1000, outputs: int = 100) -> Path:
+    """Requests all alike, evenly apart."""
+    rows = [{"arrival_s": i * gap_s, "input_tokens": inputs, "output_tokens": outputs} for i in range(count)]
+    path.write_text("\n".join(map(json.dumps, rows)))
+    return path
+
+
+def under(trace: Path, batch: int = 64) -> ServingAudit:
+    """A server of one H100 under a trace."""
+    flags = ServeFlags(trace=trace)
+    audit = audited_server_texts({"s.sh": SERVER.format(batch=batch)}, flags, {}, gpu="h100-sxm")
+    assert audit is not None
+    return audit
+
+
+def test_requests_far_apart_do_not_wait_and_are_all_alike(tmp_path: Path) -> None:
+    """One request at a time: all that differs is the milliseconds that requests spend outside the engine."""
+    (load,) = under(write_trace(tmp_path / "t.jsonl", count=8, gap_s=20.0)).loads
+    assert load.running is not None
+    simulation = load.running.simulation
+    assert len(simulation.ttft_s) == 8
+    assert np.ptp(simulation.ttft_s) == pytest.approx(np.ptp(latencies_of(simulation)["waiting"]))
+    assert latencies_of(simulation)["waiting"].max() < 0.005
+
+
+def test_an_overloaded_server_is_followed_until_all_is_served(tmp_path: Path) -> None:
+    """Two at once where forty come together: the last waits for the others, and nothing is left out."""
+    (load,) = under(write_trace(tmp_path / "t.jsonl", count=40, gap_s=0.001), batch=2).loads
+    assert load.running is not None
+    simulation = load.running.simulation
+    alone = float(simulation.end_to_end_s.min())
+    assert simulation.makespan_s > 15 * alone
+    assert load.running.requests_per_s == pytest.approx(40 / simulation.makespan_s)
+    assert load.best is None
+    assert load.fits
+
+
+def test_a_record_a_request(tmp_path: Path) -> None:
+    """What `--format csv` writes."""
+    audit = under(write_trace(tmp_path / "t.jsonl", count=5, gap_s=1.0))
+    records = server_answer(audit).records
+    assert len(records) == 5
+    assert set(records[0]) == {"arrival_s", "output_tokens", "ttft_s", "tpot_s", "end_to_end_s", "queue_s"}
+    assert [record["arrival_s"] for record in records] == pytest.approx([0, 1, 2, 3, 4])
+
+
+def test_replicas_share_a_trace(tmp_path: Path) -> None:
+    """Two take half of the requests each, so they wait less."""
+    trace = write_trace(tmp_path / "t.jsonl", count=64, gap_s=0.01)
+    one = meshplan.predict(_script(tmp_path, ""), gpu="h100-sxm", trace=trace)
+    two = meshplan.predict(_script(tmp_path, " --data-parallel-size 2"), gpu="h100-sxm", trace=trace)
+    assert len(two.simulation.ttft_s) == 64
+    assert two.simulation.makespan_s < one.simulation.makespan_s
+    assert two.simulation.ttft_s.mean() < one.simulation.ttft_s.mean()
+
+
+def _script(tmp_path: Path, more: str) -> Path:
+    """A server's script."""
+    path = tmp_path / "serve.sh"
+    path.write_text(SERVER.format(batch=64) + more)
+    return path
+
+
+def test_a_plan_is_predicted_as_it_was_planned() -> None:
+    """Of its own load; its file says as much as it does."""
+    plan = meshplan.serve("8b", gpu="h100-sxm", gpus=2, concurrency=32, input=1000, output=200)
+    now = meshplan.predict(plan, concurrency=32, input=1000, output=200)
+    assert now.requests_per_s == pytest.approx(plan.estimate.request_rate_per_s, rel=0.01)
+    read = serving_from_json(serving_to_json(plan))
+    flags = ServeFlags(concurrency="32", input_tokens="1000", output_tokens="200")
+    (load,) = predicted_plan(read, flags, "plan.json").loads
+    assert load.running is not None
+    assert load.running.requests_per_s == pytest.approx(now.requests_per_s)
+
+
+def test_what_is_no_prediction_is_refused(tmp_path: Path) -> None:
+    """No load, a changed server, a server that does not start."""
+    script = _script(tmp_path, "")
+    with pytest.raises(InputError, match="not known whole"):
+        meshplan.predict(script, gpu="h100-sxm")
+    with pytest.raises(InputError, match="as it is started"):
+        meshplan.predict(script, gpu="h100-sxm", rate=1, gpus=8)
+    script.write_text("vllm serve meta-llama/Llama-3.1-70B")
+    with pytest.raises(NoFeasiblePlanError, match="serves nothing"):
+        meshplan.predict(script, gpu="h100-sxm", rate=1)
+
+
+@pytest.mark.skipif(not RECORDED.exists(), reason="recorded runs are not in this checkout")
+@pytest.mark.parametrize(
+    ("folder", "model", "tp"),
+    [
+        ("rtxpro6000_llama-3.1-8b", "meta-llama/Llama-3.1-8B", 1),
+        ("rtxpro6000_qwen3-32b", "Qwen/Qwen3-32B", 2),
+    ],
+)
+@pytest.mark.xfail(strict=True, reason="steps of RTX PRO 6000 are 16 % off, and a queue multiplies that")
+def test_recorded_requests_are_predicted(tmp_path: Path, folder: str, model: str, tp: int) -> None:
+    """First token p50 and p99 within 12 and 20 %, others 8 and 15 %, throughput 5 %: nothing is fitted on them."""
+    path = tmp_path / "serve.sh"
+    limits = "--max-num-seqs 128 --max-num-batched-tokens 2048"
+    path.write_text(f"vllm serve {model} --tensor-parallel-size {tp} {limits}")
+    source = RECORDED / folder / "requests.jsonl"
+    now = meshplan.predict(path, gpu="rtx-pro-6000", trace=source).simulation
+    rows = [json.loads(line) for line in source.read_text().splitlines()]
+    ttft = [row["first_token_ts"] - row["queued_ts"] for row in rows]
+    tpot = [(row["last_token_ts"] - row["first_token_ts"]) / (row["output_toks"] - 1) for row in rows]
+    for predicted, measured, bounds in ((now.ttft_s, ttft, (0.12, 0.20)), (now.tpot_s, tpot, (0.08, 0.15))):
+        for level, bound in zip((50, 99), bounds, strict=True):
+            assert np.percentile(predicted, level) == pytest.approx(np.percentile(measured, level), rel=bound)
+    span_s = max(row["last_token_ts"] for row in rows) - min(row["queued_ts"] for row in rows)
+    assert now.makespan_s == pytest.approx(span_s, rel=0.05)
