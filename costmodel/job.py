@@ -51,6 +51,8 @@ class TrainingJob:
     of expert-parallel ranks the busiest has `expert_load` times the mean's tokens, where that was measured.
     Of a model that sees, a sequence has `images` of `image_tokens` each; None: one, of the usual size. A
     `frozen_tower` is not trained, what joins it to the decoder is; beside an adapter it always is.
+    Where documents are packed into sequences and attention stays inside each, `document_tokens` is the length
+    that they would have, were they alike: Σl²/Σl of their lengths. None: a sequence is one document.
     `mtp_layers` modules predict one further token each (`costmodel.ops.mtp`), whether the published model has
     any or not.
     """
@@ -72,6 +74,7 @@ class TrainingJob:
     image_tokens: int | None = None
     frozen_tower: bool = False
     mtp_layers: int = 0
+    document_tokens: int | None = None
 
     def __post_init__(self) -> None:
         """Refuse a job without tokens, or with an optimizer that is not known."""
@@ -109,7 +112,10 @@ class TrainingJob:
                 )
         _require_positive("training job", "sequence_length", self.sequence_length)
         _require_positive("training job", "global_batch_size", self.global_batch_size)
-        for name in ("total_tokens", "deadline_s", "budget_usd", "bucket_bytes", "images", "image_tokens"):
+        for name in (
+            "total_tokens", "deadline_s", "budget_usd", "bucket_bytes", "images", "image_tokens",
+            "document_tokens",
+        ):  # fmt: skip
             value = getattr(self, name)
             if value is not None:
                 _require_positive("training job", name, value)

@@ -62,6 +62,7 @@ def unusual(job: TrainingJob) -> tuple[str, ...]:
         job.image_tokens and f"{counted(job.image_tokens, 'token')} an image",
         job.frozen_tower and "tower frozen",
         job.mtp_layers and f"{counted(job.mtp_layers, 'further token')} predicted",
+        job.document_tokens and f"documents of {counted(job.document_tokens, 'token')}",
         job.expert_load and "experts as measured",
     )
     return tuple(words for words in row if words)

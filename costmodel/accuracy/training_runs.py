@@ -31,6 +31,7 @@ from costmodel.runs.cells import (
     row_refusal,
     yes_no_cell,
 )
+from costmodel.runs.documents import document_tokens_of
 from costmodel.runs.engine_recipes import with_recipes
 from costmodel.runs.layout import chunk_layers_of, layout_of_row, recomputed_share
 from costmodel.runs.limits import refuse_faster_than_peak, refuse_larger_than_memory
@@ -333,6 +334,7 @@ def _job(row: Row, layout: ParallelLayout) -> TrainingJob:
         adapter=parse_adapter(row["adapter"]) if row.get("adapter") else None,
         offload=_offload(row),
         mtp_layers=mtp_layers_of(row),
+        document_tokens=document_tokens_of(row),
     )
 
 

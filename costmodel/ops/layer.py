@@ -73,7 +73,7 @@ def layer_ops(work: Workload, kind: LayerKind, shard: ShardShape) -> tuple[Op, .
         seen = tower_shard(model.tower, job, shard)
         encoder = encoder_of(model.tower)
         alike = replace(layer_runs(encoder)[0].kind, tower=True)
-        of_tower = replace(work, model=encoder, job=replace(job, adapter=None))
+        of_tower = replace(work, model=encoder, job=replace(job, adapter=None, document_tokens=None))
         ops = both_ways(_layer_ops(of_tower, alike, seen))
         return ops if job.trains_tower else untrained_ops(ops)
     return _layer_ops(work, kind, shard)

@@ -20,6 +20,8 @@ STATED: Final[Mapping[str, str]] = {
     "blocking launches": r"launch blocking",
     "FP8 activations": r"fp8 activation store",
     "FP32 gradients": r"fp32 grad accumulation",
+    "attention inside documents": r"attention (?:of|inside|within) (?:each |short |packed )*documents?"
+    r"|\bdocument mask(?:s|ing)?\b|\bblock causal\b",
     "activation offload": r"\bactivations? offload",
     "memory of processes": r"nvidia smi",
     "dropout": r"\bdropout 0?\.\d{0,3}[1-9]",

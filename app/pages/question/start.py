@@ -25,7 +25,7 @@ from topology.spec import ClusterSpec
 _STARTED = "started_from_file"
 _OF_SETTINGS = (
     "optimizer", "gradient_compression", "local_steps", "bucket_bytes", "images", "image_tokens",
-    "frozen_tower", "mtp_layers",
+    "frozen_tower", "mtp_layers", "document_tokens",
 )  # fmt: skip
 """Fields of a job that are said as settings."""
 

@@ -96,7 +96,7 @@ def attention_ops(work: Workload, kind: LayerKind, shard: ShardShape) -> tuple[O
         *enter_tensor_parallel("attention", shard, H),
         *project(work, shard),
         *_context_exchange(model, stack, shard),
-        *_core_attention(model, kind, stack, shard),
+        *_core_attention(work, kind, shard),
         *((gate,) * model.attention_gate),
         output,
         *leave_tensor_parallel("attention", shard, H),
@@ -302,17 +302,17 @@ def _kept_gathered_bytes(shard: ShardShape, kv_bytes: Quantity) -> Quantity:
     return gathers * (shard.cp - 1) * kv_bytes
 
 
-def _core_attention(
-    model: ModelSpec, kind: LayerKind, stack: SoftwareStack, shard: ShardShape
-) -> tuple[Op, ...]:
+def _core_attention(work: Workload, kind: LayerKind, shard: ShardShape) -> tuple[Op, ...]:
     """Scores, softmax and weighted values: one fused kernel, or two batched matmuls around softmax passes.
 
     Fused attention keeps q, k, v and one fp32 log-sum-exp per head and token (arXiv 2205.14135); its
     output is kept by the projection after it, unless that takes a part of a padded one or, after Ulysses, the
     output swapped back. Unfused attention
     keeps, per score, the softmax (2 bytes) and with dropout its mask (1) and output (2): 5·a·S²·B
-    (Korthikanti et al. 2022, §4.1).
+    (Korthikanti et al. 2022, §4.1). Of a packed sequence a fused kernel computes S/l squares of l tokens, one
+    a document; chained ones compute and mask the whole square.
     """
+    model, stack = work.model, work.stack
     T, S, tp = shard.tokens, shard.sequence_length, shard.tp
     heads = model.num_attention_heads / tp
     kv_heads = model.attention.key_value_heads(tp)
@@ -323,7 +323,10 @@ def _core_attention(
     qkv_bytes = HALF_BYTES * T * (heads * model.qk_head_dim + kv_heads * dims)
     out_bytes = HALF_BYTES * T * heads * value_dim
     plain_qkv_bytes = qkv_bytes - HALF_BYTES * T * kv_heads * (value_dim - model.value_head_dim)
-    pairs = kind_pairs(model, kind, S) if stack.timing.flash_attention else S * S
+    fused = stack.timing.flash_attention
+    document = np.minimum(S, work.job.document_tokens or S) if fused else S
+    documents = S / document
+    pairs = documents * kind_pairs(model, kind, document) if fused else S * S
     scores = T * S * heads
     kept = FLOAT_BYTES * T * heads if stack.timing.flash_attention else kept_score_bytes(stack) * scores
     core_attention = "core_attn" in stack.timing.recomputed_modules
@@ -338,11 +341,11 @@ def _core_attention(
     attention = Op(
         name="attention",
         kind=OpKind.ATTENTION,
-        batch=shard.microbatch_size,
+        batch=shard.microbatch_size * documents,
         heads=heads / ulysses,
         kv_heads=np.maximum(kv_heads / ulysses, 1),
-        query_tokens=S / shard.cp * ulysses,
-        kv_tokens=S,
+        query_tokens=document / shard.cp * ulysses,
+        kv_tokens=document,
         head_dim=model.qk_head_dim,
         value_head_dim=value_dim,
         window=model.index_topk or (model.sliding_window if kind.sliding_share else None),

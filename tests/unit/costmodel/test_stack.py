@@ -29,6 +29,7 @@ GROUPS = (StackTiming, StackMemory, StackSupport, StackOrigin)
         ("Megatron-LM (zero-bubble fork)", "megatron-lm-2022"),
         ("Megatron-DeepSpeed", "megatron-deepspeed"),
         ("Megatron-LM 23e00ed (TE 2.11)", "megatron-core-noov"),
+        ("Megatron-LM (Megatron-Core)", "megatron-core-noov"),
         ("NeMo 24.07 (Megatron-Core)", "megatron-core"),
         ("NeMo/Megatron-Core (MLPerf)", "megatron-core"),
         ("Megatron-Bridge 25.11", "megatron-bridge"),

@@ -72,7 +72,7 @@ def test_counts_of_recomputed_layers_become_shares(recompute: str, share: float)
 
 
 @pytest.mark.parametrize(
-    ("fused", "profile"), [("", "megatron-lm-2021"), ("0", "megatron-lm-2021"), ("1", "megatron-core")]
+    ("fused", "profile"), [("", "megatron-lm-2021"), ("0", "megatron-lm-2021"), ("1", "megatron-core-noov")]
 )
 def test_megatron_with_fused_attention_is_not_that_of_2021(fused: str, profile: str) -> None:
     """The same name stands for two eras; attention tells them apart."""

@@ -106,11 +106,18 @@ def test_modules_are_read_with_the_note_and_not_filled_in() -> None:
     assert (mtp_layers_of(NEMO), mtp_layers_of(NEMO | {"num_gpus": "256"})) == (1, 0)
 
 
+def test_an_optimisation_that_a_page_lists_is_the_rows() -> None:
+    """FlagPerf's pages of H100 runs list FlashAttention-2; those of A100 have no other kernel to choose."""
+    row = {"framework": "Megatron-LM (Megatron-Core, NGC PyTorch container)", "gpu": "h100-sxm"}
+    assert with_recipes(row | {"sequence_length": "8192"})["attention_kernel"] == "fa2"
+    assert "attention_kernel" not in with_recipes(row | {"gpu": "a100-sxm-80gb", "sequence_length": "8192"})
+
+
 def test_every_recipe_names_its_source_and_columns_that_are_read() -> None:
     """With the date on which it was looked up."""
     columns = {
         "mtp_layers", "recompute_modules", "cuda_graph_scope", "dispatcher", "moe_a2a_overlap", "stage_layers",
-        "fp8_output_proj",
+        "fp8_output_proj", "attention_kernel",
     }  # fmt: skip
     for entry in read_toml(RECIPES)["recipes"]:
         assert entry["source"]

@@ -20,6 +20,7 @@ WORDS = {
     "blocking launches": "launch blocking",
     "FP8 activations": "FP8 activation store",
     "FP32 gradients": "fp32 grad accumulation",
+    "attention inside documents": "document masking",
     "activation offload": "activation offload",
     "memory of processes": "nvidia-smi",
     "dropout": "dropout 0.1",
