@@ -19,7 +19,7 @@ from topology.base.errors import InputError
 
 _OF_PROGRAMS = (
     "peft_config.__class__", "lora_config.__class__", "config.__class__", "model.fast_language_model",
-    "model._component_",
+    "model._component_", "tune.recipe",
 )  # fmt: skip
 """Variables of programs that may hold an adapter: by the class or the function that makes it."""
 _KINDS = (
@@ -64,7 +64,7 @@ _PARTS: Mapping[AdapterTarget, re.Pattern[str]] = {
     "mlp": re.compile(r"\b(?:gate_proj|up_proj|down_proj|linear_fc[12]|w[123]|mlp|c_fc|c_proj)\b"),
 }
 _ALL = re.compile(r"\b(?:all|all-linear|all_linear|linear)\b")
-_CONFIG = re.compile(r"(?:lora|peft)config|get_peft_model|\.q?lora_")
+_CONFIG = re.compile(r"(?:lora|peft)config|get_peft_model|\.q?lora_|lora_finetune")
 """Classes whose instances are adapters, and functions of Unsloth and torchtune that build one."""
 USUAL_RANK = 8
 """Rank of `LoraConfig` of PEFT, and of LLaMA-Factory and ms-swift, where no word states it."""

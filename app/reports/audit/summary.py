@@ -95,7 +95,9 @@ def _unpriced(audit: Audit) -> Iterator[str]:
 
 
 def _presumed(audit: Audit) -> Iterator[str]:
-    """Counts that were taken for granted, with the flags that give those of the job."""
+    """What was taken for granted: a published configuration and counts, with what gives those of the job."""
+    if audit.reading.published:
+        yield f"{audit.reading.published}; name its file too where yours differs"
     presumed = audit.reading.presumed
     if presumed and audit.job.request is not None:
         flags = " ".join({"cluster.num_gpus": "--gpus N"}.get(name, "-s N") for name in presumed)
