@@ -35,13 +35,13 @@ from planner.formats.settings import NOT_KNOWN, Setting, truth_of, with_defaults
 from planner.formats.shell import Script
 from planner.formats.step_lines import COLOUR, known_engines
 from planner.formats.structured import json_settings, toml_settings, yaml_settings
-from topology.base.decode import json_value, read_text
+from topology.base.decode import json_value, read_ends
 from topology.base.errors import InputError, shortened
 from topology.base.units import MIB
-from topology.hardware.device_names import gpus_in_text
+from topology.hardware.device_names import gpus_in_text, slice_in_text
 
 MOST_BYTES = 6 * MIB
-"""Of one launch file or log."""
+"""Of one launch file or log; of a longer log its two ends are read."""
 MOST_CONFIG_CHARACTERS = 300_000
 """Of a file that is not a log: no configuration comes near."""
 MOST_FILES = 16
@@ -86,6 +86,8 @@ class Reading:
     doubts: list[str] = field(default_factory=list)
     gpus: tuple[str, ...] = ()
     """Kinds of GPU that the files mention."""
+    slice_profile: str = ""
+    """The profile of slices of a GPU (MIG) that the files speak of; empty where they mean whole ones."""
     sets_queues: bool = False
     """Whether they speak of the variable that Megatron-LM asks for: a script, its launcher, a runtime."""
     gpu_memories_gb: tuple[int, ...] = ()
@@ -126,7 +128,19 @@ def read_files(paths: Iterable[str], given: Mapping[str, str] | None = None) -> 
     """
     named = [str(path) for path in paths]
     _require_few(named)
-    return read_texts({name: _text(name.partition("::")[0]) for name in named}, given)
+    ends = {name: text_of(name.partition("::")[0]) for name in named}
+    reading = read_texts({name: text for name, (text, _) in ends.items()}, given)
+    reading.doubts.extend(note for _, note in ends.values() if note)
+    return reading
+
+
+def text_of(path: str) -> tuple[str, str]:
+    """The text of a file, of a long log its two ends, and what was left out of it, in words."""
+    text, left_out = read_ends(path, int(MOST_BYTES))
+    if not left_out:
+        return text, ""
+    ends = f"{left_out / MIB:.1f} MiB between its first and last {MOST_BYTES / 2 / MIB:.0f} MiB"
+    return text, f"{Path(path).name}: {ends} are not read; lines behind them are counted without them"
 
 
 def read_texts(files: Mapping[str, str], given: Mapping[str, str] | None = None) -> Reading:
@@ -209,6 +223,7 @@ def _mentions(whole: Reading, texts: Sequence[str]) -> None:
     memories: set[int] = set()
     for text in texts:
         kinds |= set(gpus_in_text(text[:MOST_CONFIG_CHARACTERS]))
+        whole.slice_profile = whole.slice_profile or slice_in_text(text[:MOST_CONFIG_CHARACTERS])
         numbers |= {int(match.group(1)) for match in _PRESET.finditer(text[:MOST_CONFIG_CHARACTERS])}
         whole.sets_queues |= "CUDA_DEVICE_MAX_CONNECTIONS" in text
         memories |= {int(size) for size in _GPU_MEMORY.findall(text[:MOST_CONFIG_CHARACTERS])}
@@ -227,11 +242,6 @@ def _require_few(named: Sequence[str]) -> None:
         cause = f"{len(named)} files were named"
         fix = f"name one to {MOST_FILES} files of one job"
         raise InputError("these files cannot be read together", cause, fix)
-
-
-def _text(path: str) -> str:
-    """The text of a file."""
-    return read_text(path, int(MOST_BYTES))
 
 
 def _cleaned(path: str, raw: str) -> str:
