@@ -69,6 +69,17 @@ def format_ratio(ratio: float) -> str:
     return f"×{three_digits(ratio)}" if ratio > 2 else format_percent(ratio - 1, signed=True)
 
 
+def format_over_best(fraction: float) -> str:
+    """Write by how much a step is longer than the best: in percent up to twice, then as a factor.
+
+    >>> format_over_best(0.307), format_over_best(-0.02), format_over_best(3.54)
+    ('+30.7 % over the best', '-2.0 % over the best', '4.54 times the best')
+    """
+    if fraction > 1:
+        return f"{three_digits(1 + fraction)} times the best"
+    return f"{format_share(fraction, signed=True)} over the best"
+
+
 def format_share(fraction: float, *, signed: bool = False) -> str:
     """Write a share of a whole as percent with one decimal, so that a column of shares lines up.
 

@@ -19,7 +19,7 @@ from topology.base.errors import InputError
 
 _OF_PROGRAMS = (
     "peft_config.__class__", "lora_config.__class__", "config.__class__", "model.fast_language_model",
-    "model._component_",
+    "model._component_", "tune.recipe",
 )  # fmt: skip
 """Variables of programs that may hold an adapter: by the class or the function that makes it."""
 _KINDS = (
@@ -64,7 +64,7 @@ _PARTS: Mapping[AdapterTarget, re.Pattern[str]] = {
     "mlp": re.compile(r"\b(?:gate_proj|up_proj|down_proj|linear_fc[12]|w[123]|mlp|c_fc|c_proj)\b"),
 }
 _ALL = re.compile(r"\b(?:all|all-linear|all_linear|linear)\b")
-_CONFIG = re.compile(r"(?:lora|peft)config|get_peft_model|\.q?lora_")
+_CONFIG = re.compile(r"(?:lora|peft)config|get_peft_model|\.q?lora_|lora_finetune")
 """Classes whose instances are adapters, and functions of Unsloth and torchtune that build one."""
 USUAL_RANK = 8
 """Rank of `LoraConfig` of PEFT, and of LLaMA-Factory and ms-swift, where no word states it."""
@@ -185,7 +185,10 @@ def _priced(kind: str, given: Mapping[str, Setting]) -> StatedAdapter:
         for name in _TARGETS
         if name in given
     )
-    targets = _targets(modules, given)
+    unnamed = not modules and not _everywhere(given)
+    targets = ("attention",) if unnamed and _is_of_peft(given) else _targets(modules, given)
+    if unnamed and _is_of_peft(given):
+        assumed.append("an adapter on every matrix of attention: PEFT has some of them where none is named")
     if not targets:
         return StatedAdapter(why=f"an adapter of {modules!r} is stated, whose matrices are not known")
     if modules and not _ALL.search(modules):
@@ -202,7 +205,21 @@ def _priced(kind: str, given: Mapping[str, Setting]) -> StatedAdapter:
 
 def _targets(modules: str, given: Mapping[str, Setting]) -> tuple[AdapterTarget, ...]:
     """The blocks whose matrices have one; both where none are named."""
-    everywhere = any(name in given and truth_of(given[name].value) for name in _EVERYWHERE)
-    if not modules or everywhere or _ALL.search(modules):
+    if not modules or _everywhere(given) or _ALL.search(modules):
         return ("attention", "mlp")
     return tuple(target for target, names in _PARTS.items() if names.search(modules))
+
+
+def _everywhere(given: Mapping[str, Setting]) -> bool:
+    """Whether a word puts an adapter on every matrix."""
+    return any(name in given and truth_of(given[name].value) for name in _EVERYWHERE)
+
+
+def _is_of_peft(given: Mapping[str, Setting]) -> bool:
+    """Whether PEFT itself chooses the matrices: a `LoraConfig` of a program, or TRL's ``use_peft``.
+
+    TRL hands ``lora_target_modules`` on as it is, none without a word (trl/trainer/model_config.py).
+    PEFT then takes some of attention, query and value in most models (peft/utils/constants.py).
+    """
+    built = any("loraconfig" in _text(given.get(name)).replace("_", "") for name in _OF_PROGRAMS)
+    return built or ("use_peft" in given and truth_of(given["use_peft"].value) is True)

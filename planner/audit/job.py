@@ -218,6 +218,8 @@ def _of_engine(reading: Reading) -> str:
         return f"an engine whose files are read: those of {reading.family.name} are not"
     if beside := more_than_training(reading):
         return f"a step that is training alone: {beside}, which is not priced"
+    if reading.slice_profile:
+        return f"a job on whole GPUs: the files speak of slices of one, {reading.slice_profile}, not priced"
     if reading.family.name == UNKNOWN.name and any(name not in facts.by_field for name in _DECIDED):
         return "a job of an engine that is known: no entry point and no keys of its own name one"
     if reading.family.name == "nanotron" and (facts.count("layout.ep") or 1) > 1:

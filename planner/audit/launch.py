@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 
 from planner.audit.facts import fields_recognised, meaning
+from planner.audit.published import named_config, published_config
 from planner.audit.words import FAMILIES, MACHINE_WORDS, MEGATRON_WORDS, Family
 from planner.formats.settings import NOT_KNOWN, Setting
 from planner.formats.shell import UNKNOWN, Script, Started, Text, script_of_text
@@ -204,16 +205,37 @@ def _launch(command: Started, lines: Sequence[str]) -> Launch | None:
     """A command as a launch, if an engine knows its words."""
     if _is_client(command.words):
         return None
-    settings = _of_node(command, lines)
     programs = _programs(command)
-    family = family_of(settings, programs)
+    recipe = tuple(_recipe_of_torchtune(command, programs))
+    settings = (*_of_node(command, lines), *recipe)
+    family = family_of((*settings, *_assigned(command)), programs)
     if family is None:
         return None
     known = fields_recognised(settings, family)
+    if published_config(named_config((*settings, *_assigned(command)), family.name), family.name):
+        return Launch(
+            (*settings, *_assigned(command)), family, command.line, max(known, LEAST_WORDS), command.sure
+        )
     enough = LEAST_WORDS if not family.serves else 1
     if known < enough and not (known and _is_launcher(command)) and not family.unread:
         return None
     return Launch((*settings, *_assigned(command)), family, command.line, known, command.sure)
+
+
+def _recipe_of_torchtune(command: Started, programs: Sequence[str]) -> Iterator[Setting]:
+    """The recipe that ``tune run`` starts, and whether it is of a single GPU: its file says neither."""
+    if [program.rpartition("/")[2] for program in programs[:2]] != ["tune", "run"]:
+        return
+    recipe = next((program for program in programs[2:] if RECIPE.search(program)), "")
+    if recipe:
+        line = command.line
+        yield Setting(name="tune.recipe", value=recipe.removesuffix(".py").rpartition("/")[2], line=line)
+        if "single_device" in recipe:
+            yield Setting(name="tune.num_gpus", value=1, line=line, how=f"the recipe {recipe}")
+
+
+RECIPE = re.compile(r"_(?:single_device|distributed)\b|finetune|dpo")
+"""A recipe of torchtune (torchtune/_recipe_registry.py, release 0.6.1)."""
 
 
 def _programs(command: Started) -> list[str]:

@@ -24,6 +24,7 @@ from planner.audit.launch import (
 )
 from planner.audit.manifests import machines_of, script_of
 from planner.audit.no_job import refuse_no_job
+from planner.audit.published import named_config, published_config
 from planner.audit.words import FAMILIES, MACHINE_WORDS, UNKNOWN, Family, family_named, family_of_package
 from planner.engines.accelerate import ARGUMENTS
 from planner.engines.program import FILE as PROGRAM_FILE
@@ -36,12 +37,12 @@ from planner.formats.step_lines import COLOUR, known_engines
 from planner.formats.structured import json_settings, toml_settings, yaml_settings
 from topology.base.decode import json_value
 from topology.base.errors import InputError, shortened
-from topology.base.files import read_text
+from topology.base.files import read_ends
 from topology.base.units import MIB
-from topology.hardware.device_names import gpus_in_text
+from topology.hardware.device_names import gpus_in_text, slice_in_text
 
 MOST_BYTES = 6 * MIB
-"""Of one launch file or log."""
+"""Of one launch file or log; of a longer log its two ends are read."""
 MOST_CONFIG_CHARACTERS = 300_000
 """Of a file that is not a log: no configuration comes near."""
 MOST_FILES = 16
@@ -88,6 +89,8 @@ class Reading:
     doubts: list[str] = field(default_factory=list)
     gpus: tuple[str, ...] = ()
     """Kinds of GPU that the files mention."""
+    slice_profile: str = ""
+    """The profile of slices of a GPU (MIG) that the files speak of; empty where they mean whole ones."""
     sets_queues: bool = False
     """Whether they speak of the variable that Megatron-LM asks for: a script, its launcher, a runtime."""
     gpu_memories_gb: tuple[int, ...] = ()
@@ -109,6 +112,9 @@ class Reading:
     presumed: Mapping[str, str] = field(default_factory=dict)
     """Counts that no file states and that are taken for granted, each with why (`planner.audit.presumed`)."""
 
+    published: str = ""
+    """Where figures of a configuration come from that a launch names and nobody gave."""
+
     @property
     def measured_anything(self) -> bool:
         """Whether a log says how a run went: its steps, its peak memory, or that memory ran out."""
@@ -125,7 +131,19 @@ def read_files(paths: Iterable[str], given: Mapping[str, str] | None = None) -> 
     """
     named = [str(path) for path in paths]
     _require_few(named)
-    return read_texts({name: _text(name.partition("::")[0]) for name in named}, given)
+    ends = {name: text_of(name.partition("::")[0]) for name in named}
+    reading = read_texts({name: text for name, (text, _) in ends.items()}, given)
+    reading.doubts.extend(note for _, note in ends.values() if note)
+    return reading
+
+
+def text_of(path: str) -> tuple[str, str]:
+    """The text of a file, of a long log its two ends, and what was left out of it, in words."""
+    text, left_out = read_ends(path, int(MOST_BYTES))
+    if not left_out:
+        return text, ""
+    ends = f"{left_out / MIB:.1f} MiB between its first and last {MOST_BYTES / 2 / MIB:.0f} MiB"
+    return text, f"{Path(path).name}: {ends} are not read; lines behind them are counted without them"
 
 
 def read_texts(files: Mapping[str, str], given: Mapping[str, str] | None = None) -> Reading:
@@ -208,6 +226,7 @@ def _mentions(whole: Reading, texts: Sequence[str]) -> None:
     memories: set[int] = set()
     for text in texts:
         kinds |= set(gpus_in_text(text[:MOST_CONFIG_CHARACTERS]))
+        whole.slice_profile = whole.slice_profile or slice_in_text(text[:MOST_CONFIG_CHARACTERS])
         numbers |= {int(match.group(1)) for match in _PRESET.finditer(text[:MOST_CONFIG_CHARACTERS])}
         whole.sets_queues |= "CUDA_DEVICE_MAX_CONNECTIONS" in text
         memories |= {int(size) for size in _GPU_MEMORY.findall(text[:MOST_CONFIG_CHARACTERS])}
@@ -226,11 +245,6 @@ def _require_few(named: Sequence[str]) -> None:
         cause = f"{len(named)} files were named"
         fix = f"name one to {MOST_FILES} files of one job"
         raise InputError("these files cannot be read together", cause, fix)
-
-
-def _text(path: str) -> str:
-    """The text of a file."""
-    return read_text(path, int(MOST_BYTES))
 
 
 def _cleaned(path: str, raw: str) -> str:
@@ -478,6 +492,7 @@ def _of_script(
         doubts = [*_doubts_of(script), f"{path} states no layout: its settings come from elsewhere"]
         _add_named_precision(facts, path, script.sourced, doubts)
         return Reading(facts, FAMILIES[-1], {path: kind}, None, doubts)
+    launch, published = _with_published(launch, others)
     facts = job_facts_of(launch.settings, launch.family, path)
     variables = {
         name: Setting(
@@ -494,8 +509,24 @@ def _of_script(
     if launch.family.serves or launch.family.name == FAMILIES[-1].name:
         _add_named_precision(facts, path, script.sourced, doubts)
     return Reading(
-        facts, launch.family, {path: kind}, None, doubts, variables=variables, settings=launch.settings
-    )
+        facts, launch.family, {path: kind}, None, doubts, variables=variables, settings=launch.settings,
+        published=published,
+    )  # fmt: skip
+
+
+def _with_published(launch: Launch, beside: Iterable[str]) -> tuple[Launch, str]:
+    """A launch with what its engine publishes under the configuration that it names, and where that is from.
+
+    Nothing is added where the configuration was given too, or is nobody's.
+    """
+    name = named_config(launch.settings, launch.family.name)
+    config = published_config(name, launch.family.name) if name else None
+    if config is None or any(Path(name).stem == Path(other).stem for other in beside):
+        return launch, ""
+    stated = {setting.path for setting in launch.settings}
+    more = tuple(setting for setting in config.settings if setting.path not in stated)
+    words = config.words(launch.family.name)
+    return replace(launch, settings=(*launch.settings, *more)), words
 
 
 def _add_named_precision(facts: JobFacts, path: str, sourced: Iterable[str], doubts: list[str]) -> None:
@@ -578,10 +609,11 @@ def _of_log(path: str, text: str, given: Mapping[str, str]) -> Reading:
     """A log: what it measured, and the job as far as it prints it."""
     measured, settings, command = measured_of(text)
     family = FAMILIES[-1]
-    facts = JobFacts()
+    facts, published = JobFacts(), ""
     if command:
         launch, _ = launch_of(command, given, {})
         if launch is not None:
+            launch, published = _with_published(launch, ())
             facts, family = job_facts_of(launch.settings, launch.family, path), launch.family
     if settings:
         printed = family_of(settings) or _by_name(settings)
@@ -592,7 +624,9 @@ def _of_log(path: str, text: str, given: Mapping[str, str]) -> Reading:
     for name, value, line in measured.job:
         facts.put(name, value, "stated", f"line {line} of the log")
     doubts = list(measured.doubts)
-    return Reading(facts, family, {path: "log"}, measured, doubts, settings=tuple(settings))
+    return Reading(
+        facts, family, {path: "log"}, measured, doubts, settings=tuple(settings), published=published
+    )
 
 
 def _together(readings: list[Reading]) -> Reading:
@@ -619,6 +653,7 @@ def _together(readings: list[Reading]) -> Reading:
             replace(setting, file=next(iter(reading.kinds))) for setting in reading.settings
         )
         whole.kinds |= reading.kinds
+        whole.published = whole.published or reading.published
         whole.doubts.extend((*reading.doubts, *reading.facts.notes))
         if whole.measured is None or not whole.measured.has_steps:
             whole.measured = reading.measured or whole.measured

@@ -94,6 +94,29 @@ def read_text(path: str | Path, most_bytes: int = MAX_FILE_BYTES) -> str:
         raise InputError(f"{name} cannot be read", cause, fix) from None
 
 
+def read_ends(path: str | Path, most_bytes: int) -> tuple[str, int]:
+    """The text of a file, and how many bytes between its ends were left out, of one that is too long.
+
+    Both ends are cut at ends of lines; half of what can be read is of each.
+    """
+    file = Path(path)
+    size = file.stat().st_size if file.is_file() else 0
+    if size <= most_bytes:
+        return read_text(path, most_bytes), 0
+    half = most_bytes // 2
+    try:
+        with open_regular(file) as stream:
+            head = stream.read(half)
+            stream.seek(size - half)
+            tail = stream.read(half)
+        head, tail = head[: head.rfind(b"\n") + 1], tail[tail.find(b"\n") + 1 :]
+        return (head + tail).decode("utf-8"), size - len(head) - len(tail)
+    except (OSError, ValueError):
+        name = shortened(str(path), LONGEST_PATH)
+        cause = f"it has {size:,} bytes, and its first and last {half:,} are not lines of UTF-8"
+        raise InputError(f"{name} is not a text file", cause, "name a log that is text") from None
+
+
 # ── files that grow by lines ──────────────────────────────────────────────────────────────────────────────
 
 

@@ -46,6 +46,14 @@ def gpu_of_device(name: str, memory_bytes: float) -> str:
     )
 
 
+_OF_LAPTOPS = r"[-_ ](?:laptop|mobile|max-?q)\b"
+"""What follows the name of a card in that of a laptop's part, which is another GPU."""
+_SLICE = re.compile(
+    r"(?<![a-z0-9])\d{1,2}g\.\d{1,3}gb(?![a-z0-9])(?![\"']?\s*[:=]\s*[\"']?0\b)", re.IGNORECASE
+)
+"""The profile of a slice of a card, as `1g.10gb`; of none where its count is 0."""
+
+
 @functools.cache
 def _words_of_gpus() -> re.Pattern[str]:
     """Names and short names of the catalog as whole words of a text, longer ones first, with their memory.
@@ -61,7 +69,7 @@ def _words_of_gpus() -> re.Pattern[str]:
     spelled = "|".join(re.escape(name).replace(r"\-", "[-_ ]?") for name in longest_first)
     detail = r"(?:(?:[-_ ]|, )(?:(?:sxm|pcie)\d?|nvl|\d{2,3} ?gi?b?))*"
     named = rf"(?<![a-z0-9])(?:{spelled}){detail}"
-    return re.compile(rf"({named}|{counted})(?![a-z0-9])", re.IGNORECASE)
+    return re.compile(rf"({named}|{counted})(?![a-z0-9])(?!{_OF_LAPTOPS})", re.IGNORECASE)
 
 
 def gpus_in_text(text: str) -> tuple[str, ...]:
@@ -71,10 +79,27 @@ def gpus_in_text(text: str) -> tuple[str, ...]:
     (('h100-sxm',), ('h200-nvl', 'gb200'))
     >>> gpus_in_text("llama_a100_40g.sh"), gpus_in_text("a100, 80 GB")
     (('a100-sxm-40gb',), ('a100-sxm-80gb',))
+
+    A text that speaks of slices of cards (MIG) names none, and neither does the part of a laptop.
+
+    >>> gpus_in_text("gpu:a100_3g.20gb:2"), gpus_in_text("NVIDIA GeForce RTX 4090 Laptop GPU")
+    ((), ())
     """
+    if slice_in_text(text):
+        return ()
     return tuple(
         dict.fromkeys(filter(None, (_spoken(match[1]) for match in _words_of_gpus().finditer(text))))
     )
+
+
+def slice_in_text(text: str) -> str:
+    """The profile of the first slice of a card (MIG) that a text speaks of; empty where it names none.
+
+    >>> slice_in_text("nvidia.com/mig-1g.10gb: 4"), slice_in_text("nvidia.com/mig-1g.10gb: 0, gpu: 8")
+    ('1g.10gb', '')
+    """
+    profile = _SLICE.search(text)
+    return profile[0] if profile else ""
 
 
 def _spoken(words: str) -> str:

@@ -15,7 +15,7 @@ from costmodel.accuracy.kept_anchors import remember
 from costmodel.calibration.bench_files import MOST_BYTES as RESULT_BYTES
 from planner.audit.audit import Audit, audited, calibration_of, stack_level_of_log
 from planner.audit.legal import is_illegal
-from planner.audit.read import MOST_BYTES, Reading, read_texts
+from planner.audit.read import MOST_BYTES, Reading, read_texts, text_of
 from planner.audit.serving.load import LOAD_WORDS, is_result
 from planner.audit.serving.texts import judged
 from planner.questions.flags import Flags, ServeFlags
@@ -40,13 +40,19 @@ class AuditQuestion:
         """The text of one of the files."""
         return self.texts[path] if path in self.texts else read_text(path, most_bytes)
 
+    def text_with_note(self, path: str) -> tuple[str, str]:
+        """The text of one of the files, and what of it was left out."""
+        return (self.texts[path], "") if path in self.texts else text_of(path)
+
 
 def audit_answer_of(question: AuditQuestion, flags: Flags) -> Answer:
     """Read the files, judge them, and tell it."""
     limit = parse_share(question.fail_above, "--fail-above") if question.fail_above else None
     given, results = _variables(question.env), _results(question)
     names = _without(question.files, results)
-    reading = read_texts({name: question.text(name.partition("::")[0]) for name in names}, given)
+    texts = {name: question.text_with_note(name.partition("::")[0]) for name in names}
+    reading = read_texts({name: text for name, (text, _) in texts.items()}, given)
+    reading.doubts.extend(words for _, words in texts.values() if words)
     if reading.family.serves:
         return _server_answer(question, flags, reading, results, given, limit)
     _refuse_load(question, results)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from app.figures.step_time import PART_LABELS, waterfall_parts
 from app.figures.style import GREY, PART_COLOURS, SKY, TOTAL_COLOUR, figure
-from app.quantities import format_percent
+from app.quantities import format_over_best
 from topology.base.units import format_seconds, time_unit
 
 if TYPE_CHECKING:
@@ -82,11 +82,7 @@ def _reading(audit: Audit) -> str:
     if audit.best is not None:
         words.append(f"the best plan {format_seconds(audit.best.estimate.step_time_s)}")
     basis = "measured against predicted" if audit.basis == "measured" else "both predicted"
-    far = (
-        ""
-        if audit.slower_by is None
-        else f": {format_percent(audit.slower_by, signed=True)} over the best, {basis}"
-    )
+    far = "" if audit.slower_by is None else f": {format_over_best(audit.slower_by)}, {basis}"
     note = f": {audit.distance_note}" if audit.distance_note else ""
     text = "; ".join(words) + far + note + "."
     return text[0].upper() + text[1:]

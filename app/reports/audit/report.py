@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from app.quantities import format_share
+from app.quantities import format_over_best
 from app.reports.answer import Answer, Facts, Lines, Section, Table, json_text
 from app.reports.audit.facts import fact_record, facts_table, file_and_line
 from app.reports.audit.summary import change_words, cluster_words, headline_of, model_words, summary_of
@@ -134,7 +134,7 @@ def _expected(audit: Audit) -> str:
 def _distance(audit: Audit, slower_by: float) -> str:
     """How far the job is from the best, and whether that is measured or predicted against predicted."""
     basis = "measured against predicted" if audit.basis == "measured" else "both predicted"
-    over = f"{format_share(slower_by, signed=True)} over the best, {basis}"
+    over = f"{format_over_best(slower_by)}, {basis}"
     return f"{over}: {audit.distance_note}" if audit.distance_note else over
 
 
@@ -159,10 +159,16 @@ def _changes_table(audit: Audit) -> Table:
             "all" if change.whole else "alone",
             change_words(change) or _unwritten(audit),
         )
-        for change in audit.changes
+        for change in distinct_changes(audit.changes)
     )
     columns = ("gains", "memory", "OOM", "", "set")
     return Table(title="Changes", columns=columns, rows=rows, align="rrlll", wraps=(4,))
+
+
+def distinct_changes(changes: tuple[Change, ...]) -> tuple[Change, ...]:
+    """Changes without those that are the whole of them, of which there is then but a single part."""
+    whole = {(change.set, change.remove) for change in changes if change.whole}
+    return tuple(change for change in changes if change.whole or (change.set, change.remove) not in whole)
 
 
 def _gain_words(change: Change) -> str:

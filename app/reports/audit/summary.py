@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from app.quantities import format_share
+from app.quantities import format_over_best
 from app.reports.plan_headline import cluster_of
 from costmodel.layout import layout_words
 from costmodel.memory.fit import fit_of
@@ -95,7 +95,9 @@ def _unpriced(audit: Audit) -> Iterator[str]:
 
 
 def _presumed(audit: Audit) -> Iterator[str]:
-    """Counts that were taken for granted, with the flags that give those of the job."""
+    """What was taken for granted: a published configuration and counts, with what gives those of the job."""
+    if audit.reading.published:
+        yield f"{audit.reading.published}; name its file too where yours differs"
     presumed = audit.reading.presumed
     if presumed and audit.job.request is not None:
         flags = " ".join({"cluster.num_gpus": "--gpus N"}.get(name, "-s N") for name in presumed)
@@ -177,7 +179,7 @@ def _distance(audit: Audit) -> Iterator[str]:
     note = f" ({audit.distance_note})" if audit.distance_note else ""
     yield (
         f"a step takes {format_seconds(audit.step_time_s or predicted.step_time_s)} {audit.basis}, "
-        f"{format_share(audit.slower_by, signed=True)} over the best, "
+        f"{format_over_best(audit.slower_by)}, "
         f"{format_seconds(best.estimate.step_time_s)} predicted{note}{way}"
     )
 

@@ -194,7 +194,7 @@ EXPECTED: dict[str, tuple[str, str, int, str, int, int, str]] = {
         "dp 4 · microbatch 4 · recompute layers",
         64,
         2048,
-        "lora:r=32,targets=attention+mlp,alpha=16",
+        "lora:r=32,targets=attention,alpha=16",  # PEFT has query and value where none are named
     ),
     "tune.sh": (
         "torchtune",
@@ -203,7 +203,7 @@ EXPECTED: dict[str, tuple[str, str, int, str, int, int, str]] = {
         "dp 8 · microbatch 2 · ZeRO-3 · recompute layers",
         64,
         4096,
-        "",
+        "parameters",  # fsdp_cpu_offload of recipes/configs/llama3_1/70B_full.yaml, torchtune 0.6.1
     ),
     "unsloth.py": (
         "Unsloth",

@@ -1,0 +1,85 @@
+"""Configurations that engines publish under a name, for launches that name one and do not show it.
+
+The figures are of the named release, in the keys of its engine: torchtune (recipes/configs) and torchtitan
+(train_configs, config_registry.py), both BSD-3-Clause. What a launch says beside the name holds over them.
+`tools/build_published_configs.py` writes the table.
+"""
+
+from __future__ import annotations
+
+import csv
+import functools
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from planner.formats.settings import Setting
+
+PUBLISHED = Path(__file__).parent / "data" / "published_configs.csv"
+COLUMNS = ("engine", "release", "config", "key", "value")
+_NAMES: Mapping[str, tuple[str, ...]] = {
+    "torchtune": ("config",),
+    "torchtitan": ("job.config_file", "config_file", "config"),
+}
+"""Words by which a launch of an engine names its configuration."""
+
+_WRAPPED = "graph_trainer_"
+"""Before names of torchtitan's experiments/graph_trainer, which takes the configuration of the rest."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedConfig:
+    """A configuration as an engine publishes it.
+
+    Attributes:
+        name: By which a launch names it.
+        release: Of the engine.
+        settings: Its figures.
+    """
+
+    name: str
+    release: str
+    settings: tuple[Setting, ...]
+
+    def words(self, engine: str) -> str:
+        """Where its figures come from."""
+        return f"{self.name} was not given: its figures are those of {engine} {self.release}"
+
+
+def named_config(settings: Iterable[Setting], engine: str) -> str:
+    """The configuration that a launch names; empty where it names none."""
+    values = {".".join(setting.path): str(setting.value) for setting in settings}
+    return next((values[word] for word in _NAMES.get(engine, ()) if values.get(word)), "")
+
+
+def published_config(name: str, engine: str) -> PublishedConfig | None:
+    """What an engine publishes under a name, the latest release that has it; None where it has none.
+
+    >>> published_config("llama3_1/70B_lora", "torchtune").release
+    '0.6.1'
+    """
+    stem = name.strip().removesuffix(".yaml")
+    last = stem.rpartition("/")[2]
+    for each in (stem, last, last.removeprefix(_WRAPPED)):
+        if config := _table().get((engine, each)):
+            return config
+    return None
+
+
+@functools.cache
+def _table() -> Mapping[tuple[str, str], PublishedConfig]:
+    """Every configuration, by engine and name; of several releases the last in the file."""
+    rows: dict[tuple[str, str], dict[str, list[Setting]]] = {}
+    with PUBLISHED.open(newline="", encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            release = rows.setdefault((row["engine"], row["config"]), {})
+            setting = Setting(
+                name=row["key"], value=row["value"], line=0,
+                how=f"as {row['engine']} {row['release']} publishes {row['config']}",
+            )  # fmt: skip
+            release.setdefault(row["release"], []).append(setting)
+    return {
+        (engine, name): PublishedConfig(name=name, release=last, settings=tuple(releases[last]))
+        for (engine, name), releases in rows.items()
+        for last in (list(releases)[-1],)
+    }

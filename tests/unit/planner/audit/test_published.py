@@ -1,0 +1,117 @@
+"""Launches that name a configuration of their engine and do not show it: torchtune, torchtitan."""
+
+from __future__ import annotations
+
+import pytest
+
+from app.reports.audit.summary import summary_of
+from costmodel.kernels.tables import load_calibration
+from planner.audit.audit import Audit, audited
+from planner.audit.read import read_texts
+from planner.questions.flags import Flags
+
+
+def _audit(text: str, name: str = "run.sh", **others: str) -> Audit:
+    return audited(read_texts({name: text, **others}), Flags(gpu="h100-sxm"), load_calibration())
+
+
+def test_a_recipe_of_torchtune_has_the_figures_of_its_published_file() -> None:
+    """recipes/configs/llama3_1/70B_lora.yaml of 0.6.1: LoRA of rank 16, two samples, checkpointed layers."""
+    audit = _audit(
+        "tune run --nproc_per_node 8 lora_finetune_distributed --config llama3_1/70B_lora "
+        "tokenizer.max_seq_len=4096\n"
+    )
+    request, layout = audit.job.request, audit.job.layout
+    assert request is not None
+    assert layout is not None
+    assert (request.model.name, request.job.adapter.rank, request.job.adapter.targets) == (
+        "llama-3.1-70b",
+        16,
+        ("attention", "mlp"),
+    )
+    assert (layout.microbatch_size, layout.recompute, request.job.global_batch_size) == (2, "full", 16)
+    assert request.job.sequence_length == 4096
+    assert "llama3_1/70B_lora was not given: its figures are those of torchtune 0.6.1" in summary_of(audit)[0]
+
+
+def test_what_a_launch_says_holds_over_the_published_file() -> None:
+    """The same key with another value is an override."""
+    audit = _audit(
+        "tune run --nproc_per_node 8 full_finetune_distributed --config llama3_1/8B_full batch_size=4 "
+        "enable_activation_checkpointing=False\n"
+    )
+    assert audit.job.layout is not None
+    assert (audit.job.layout.microbatch_size, audit.job.layout.recompute) == (4, "none")
+
+
+def test_a_file_that_was_given_holds_over_the_published_one() -> None:
+    """Nothing of the release is taken once the user's own file is there."""
+    given = (
+        "model:\n  _component_: torchtune.models.llama3_1.llama3_1_8b\nbatch_size: 7\ndtype: bf16\n"
+        "tokenizer: {_component_: torchtune.models.llama3.llama3_tokenizer, max_seq_len: 2048}\n"
+    )
+    audit = _audit(
+        "tune run --nproc_per_node 8 full_finetune_distributed --config 8B_full.yaml\n",
+        **{"8B_full.yaml": given},
+    )
+    assert audit.reading.published == ""
+    assert audit.reading.facts.value("layout.microbatch_size") == 7
+
+
+@pytest.mark.parametrize(
+    ("recipe", "why"),
+    [
+        ("lora_dpo_distributed --config llama3_1/8B_lora_dpo", "a step that is training alone"),
+        ("knowledge_distillation_distributed --config llama3_2/8B_to_1B_KD_lora_distributed", "a step that"),
+    ],
+)
+def test_a_recipe_of_more_than_training_is_not_priced(recipe: str, why: str) -> None:
+    """A reference or a teacher runs beside the step."""
+    audit = _audit(f"tune run --nproc_per_node 8 {recipe}\n")
+    assert audit.predicted is None
+    assert any(why in missing for missing in audit.job.missing)
+
+
+def test_lora_is_never_priced_as_a_whole_model() -> None:
+    """The recipe says what is trained, even where its configuration is nobody's."""
+    audit = _audit("tune run --nproc_per_node 8 lora_finetune_distributed --config mine/8B_lora.yaml\n")
+    assert audit.job.request is None or audit.job.request.job.adapter is not None
+
+
+TITAN = {
+    "file": "CONFIG_FILE=./torchtitan/models/llama3/train_configs/llama3_70b.toml NGPU=8 ./run_train.sh",
+    "default": 'export CONFIG_FILE=${CONFIG_FILE:-"./train_configs/llama3_70b.toml"}\n'
+    "torchrun --nproc_per_node 8 -m torchtitan.train --job.config_file ${CONFIG_FILE}",
+    "registry": "NGPU=8 MODULE=llama3 CONFIG=llama3_70b ./run_train.sh",
+    "flags": "torchrun --nproc_per_node=8 -m torchtitan.train --module llama3 --config llama3_70b",
+}
+
+
+@pytest.mark.parametrize("form", TITAN)
+def test_a_configuration_of_torchtitan_is_known_in_every_form(form: str) -> None:
+    """Release 0.2's llama3_70b.toml and 0.3's registry: tp 8, eight samples of 8,192 tokens, full policy."""
+    audit = _audit(TITAN[form] + "\n")
+    request, layout = audit.job.request, audit.job.layout
+    assert audit.reading.family.name == "torchtitan"
+    assert request is not None
+    assert layout is not None
+    assert (request.model.name, request.job.sequence_length) == ("llama-3-70b", 8192)
+    assert (layout.tp, layout.microbatch_size, layout.recompute, request.cluster.num_gpus) == (
+        8,
+        8,
+        "full",
+        8,
+    )
+
+
+def test_the_script_of_another_project_is_no_torchtitan() -> None:
+    """run_train.sh is a common name: without a configuration of torchtitan it says nothing."""
+    reading = read_texts({"go.sh": "NGPU=8 ./run_train.sh --lr 1e-4 --data c4\n"})
+    assert reading.family.name != "torchtitan"
+
+
+def test_a_configuration_of_nobody_is_asked_for() -> None:
+    """An unknown name adds nothing, and no figure is made up."""
+    audit = _audit("CONFIG_FILE=./mine.toml NGPU=8 ./run_train.sh --parallelism.tensor_parallel_degree 4\n")
+    assert audit.predicted is None
+    assert audit.reading.published == ""
