@@ -25,7 +25,7 @@ from costmodel.memory.fit import fit_text, headroom_for
 from costmodel.models.spec import ModelSpec
 from costmodel.stack import SoftwareStack, stack
 from costmodel.switches.profile import with_switches
-from costmodel.training.bands import peak_deviation
+from costmodel.training.bands import peak_spread
 from topology.base.decode import document_of, structure, unstructure
 from topology.base.units import format_seconds
 from topology.builders import build
@@ -155,7 +155,7 @@ def problem_of(request: PlanRequest, cal: Calibration) -> Problem:
     free = request.memory_headroom
     return Problem(
         case=case,
-        memory_headroom=headroom_for(peak_deviation(case)) if free is None else free,
+        memory_headroom=headroom_for(peak_spread(case)) if free is None else free,
         engine=request.engine,
         recomputed_layers=request.pins.get(RECOMPUTED_LAYERS) if "recompute" in request.pins else None,
     )

@@ -16,7 +16,8 @@ Where launches set the step of an engine whose host no run left in has timed, λ
 engines lie from each other, the spread of what was fitted of theirs: they are too few to be left out of it.
 
 No constant of memory is fitted. The spread of peaks is that of the engine's own measured ones; of an engine
-without any in the table, of those in the tables beside it that hold peaks alone (`PEAK_TABLES`).
+without any in the table, of those in the tables beside it that hold peaks alone (`PEAK_TABLES`). An unseen
+publisher is as one of those, each as likely: few errors are as large as their mean square, and some larger.
 """
 
 from __future__ import annotations
@@ -49,9 +50,10 @@ from costmodel.evidence.table import (
     evidence_for,
 )
 from costmodel.kernels.tables import load_calibration
+from costmodel.memory.spread import Spread
 from costmodel.runs.cells import Row
 from costmodel.stack import plausible_stacks, stack_of_framework, stacks
-from costmodel.training.bands import BANDS_FILE, QUANTILE_80, Doubts, deviations, doubts_of
+from costmodel.training.bands import BANDS_FILE, QUANTILE_80, UPPER, Doubts, deviations, doubts_of
 from topology.base.arrays import Vector
 
 KEPT = Path(__file__).resolve().parents[1] / "docs" / "data" / "cross_validation.csv"
@@ -216,11 +218,11 @@ def time_residuals(results: Sequence[RunResult]) -> list[Residual]:
     return found
 
 
-def memory_widths(results: Sequence[RunResult]) -> dict[str, float]:
-    """Half widths that hold 80 % of the measured peaks of every engine in the worst of its sources.
+def memory_spreads(results: Sequence[RunResult]) -> dict[str, Spread]:
+    """Deviations of the sources of every engine: of a normal distribution whose 80 % hold 80 % of its peaks.
 
     Sources are few and each is one user's: an unseen one may be as far off as the worst that was seen. Of
-    `MANY_SOURCES` or more it is as far off as they are in the root mean square.
+    `MANY_SOURCES` or more it is as any of them.
     """
     peaks: dict[tuple[str, str], list[float]] = defaultdict(list)
     for r in results:
@@ -228,10 +230,10 @@ def memory_widths(results: Sequence[RunResult]) -> dict[str, float]:
             peaks[r.doubts.engine, r.group["source"]].append(abs(float(np.log1p(r.memory_error))))
     of_sources: dict[str, list[float]] = defaultdict(list)
     for (engine, _), sizes in sorted(peaks.items()):
-        of_sources[engine].append(float(np.quantile(sizes, 0.8)))
+        of_sources[engine].append(float(np.quantile(sizes, 0.8)) / QUANTILE_80)
     return {
-        engine: max(widths) if len(widths) < MANY_SOURCES else float(np.sqrt(np.mean(np.square(widths))))
-        for engine, widths in of_sources.items()
+        engine: Spread((max(each),) if len(each) < MANY_SOURCES else tuple(sorted(each)))
+        for engine, each in of_sources.items()
     }
 
 
@@ -254,12 +256,13 @@ def memory_coverage(results: Sequence[RunResult]) -> float:
     inside = 0.0
     for group in sorted({kept[r.name]["vendors"] for r in measured}):
         left = [r for r in results if r.name in kept and kept[r.name]["vendors"] != group]
-        table, engines = table_of(left), memory_widths(left)
+        table, engines = table_of(left), memory_spreads(left)
+        widest = max(each.quantile(UPPER) for each in engines.values())
         for r in measured:
             if kept[r.name]["vendors"] == group:
                 doubts = left_out_evidence(r, table)
                 own = None if doubts.unmeasured_memory else engines.get(doubts.engine)
-                width = max(engines.values()) if own is None else own
+                width = widest if own is None else own.quantile(UPPER)
                 held = abs(np.log1p(r.memory_error or 0.0)) <= width
                 inside += float(held) * rows[r.group["source"]] ** -0.5
     return inside / sum(count**0.5 for count in rows.values())
@@ -406,14 +409,17 @@ def tie_difference(results: Sequence[RunResult]) -> float:
 
 
 def bands_toml(
-    time: Terms, unknown: float, memory: Mapping[str, float], tie: float, rows: int, table_name: str
+    time: Terms, unknown: float, memory: Mapping[str, Spread], tie: float, rows: int, table_name: str
 ) -> str:
     """The file of deviations; what is no residual's (recurrent layers) stays as it is."""
     t = dict(zip(TERMS, (np.sqrt(time.squares) / QUANTILE_80).tolist(), strict=True))
     levels = "\n".join(
         f"{engine} = {square**0.5 / QUANTILE_80:.3f}" for engine, square in time.levels.items()
     )
-    m = "\n".join(f"{engine} = {width / QUANTILE_80:.3f}" for engine, width in memory.items())
+    m = "\n".join(
+        f"{engine} = [{', '.join(f'{one:.3f}' for one in each.deviations)}]"
+        for engine, each in memory.items()
+    )
     scans, today = deviations()["recurrent"], datetime.now(UTC).date().isoformat()
     source = f'source = "tools/fit_bands.py: {rows:,} runs of {table_name}, each left out in four ways"'
     dated = f'{source}\nas_of = "{today}"\n'
@@ -438,7 +444,7 @@ difference = {host_difference():.3f}
 
 [memory]
 {dated}
-[memory.engines]  # peaks of its worst source; the widest where none is (in the precision, with experts)
+[memory.engines]  # of its sources, or the worst of few; without any (or in the precision) the widest's
 {m}
 
 [tie]
@@ -455,7 +461,7 @@ def fit_bands(path: str) -> None:
     rows = read_rows(path)
     results = predict_rows(rows, load_calibration())
     peaks = peaks_beside(path, results)
-    residuals, memory = time_residuals(results), memory_widths([*results, *peaks])
+    residuals, memory = time_residuals(results), memory_spreads([*results, *peaks])
     timed = [row for row, result in zip(rows, results, strict=True) if result.error is not None]
     text = bands_toml(
         fit_terms(residuals),

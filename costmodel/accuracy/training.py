@@ -15,7 +15,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.accuracy.mixture import as_each, mixture_quantile, of_unknown_engine
+from costmodel.accuracy.mixture import as_each, of_unknown_engine
 from costmodel.accuracy.ranking import JOB_COLUMNS, LAYOUT_COLUMNS, ranked_jobs
 from costmodel.accuracy.training_runs import TrainingRun, read_runs
 from costmodel.case import Case
@@ -25,12 +25,14 @@ from costmodel.kernels.stand_ins import stand_in
 from costmodel.kernels.tables import Calibration
 from costmodel.layout import LayoutTable
 from costmodel.memory.fit import out_of_memory_chance
+from costmodel.memory.spread import Spread, mixture_quantile
 from costmodel.runs.cells import STOPPED, Row, UnsupportedRunError
 from costmodel.training.bands import (
     Doubts,
     doubts_of,
     interval,
-    memory_deviation,
+    memory_spread,
+    peak_interval,
     time_deviation,
 )
 from costmodel.training.constants import Constants
@@ -169,8 +171,10 @@ def _mixture(run: TrainingRun, parts: Sequence[RunResult]) -> RunResult:
     lower_s, upper_s = (_time_quantile(priced, share) for share in ENDS)
     seconds = _time_quantile(usual, MIDDLE)
     peaks = [part.predicted_peak_memory_bytes or math.nan for part in priced]
-    spreads = [memory_deviation(part.doubts) for part in priced]
-    memory, memory_upper = (mixture_quantile(peaks, spreads, share) for share in (MIDDLE, ENDS[1]))
+    spreads = [memory_spread(part.doubts) for part in priced]
+    memory, memory_upper = (
+        math.exp(mixture_quantile(np.log(peaks).tolist(), spreads, share)) for share in (MIDDLE, ENDS[1])
+    )
     chances = [part.out_of_memory_chance or 0.0 for part in priced]
     return replace(
         priced[0],
@@ -192,7 +196,8 @@ MIDDLE, ENDS = 0.5, (0.1, 0.9)
 def _time_quantile(parts: Sequence[RunResult], share: float) -> float:
     """Of the mixture of their steps."""
     seconds = [part.predicted_step_time_s or math.nan for part in parts]
-    return mixture_quantile(seconds, [time_deviation(part.doubts) for part in parts], share)
+    spreads = [Spread((time_deviation(part.doubts),)) for part in parts]
+    return math.exp(mixture_quantile(np.log(seconds).tolist(), spreads, share))
 
 
 def _mixture_words(run: TrainingRun, parts: Sequence[RunResult], above: float) -> Iterator[str]:
@@ -288,7 +293,7 @@ def _at_their_leanest(
     peaks = evaluate(case, table, constants=constants, recomputed_share=shares).peak_memory_bytes
     capacity_bytes = case.cluster.gpu.memory_bytes
     chances = {
-        i: out_of_memory_chance(float(peak), capacity_bytes, memory_deviation(results[i].doubts))
+        i: out_of_memory_chance(float(peak), capacity_bytes, memory_spread(results[i].doubts))
         for i, peak in zip(doubted, peaks, strict=True)
     }
     return {
@@ -308,7 +313,7 @@ def _result(
     )
     seconds, peak = float(scores.step_time_s[at]), float(scores.peak_memory_bytes[at])
     memory = peak if run.process_memory else float(scores.peak_allocated_bytes[at])
-    deviation = memory_deviation(doubts)
+    spread = memory_spread(doubts)
     lower_s, upper_s = interval(seconds, time_deviation(doubts))
     if not (math.isfinite(seconds) and seconds > 0):
         return RunResult(name=run.name, group=columns, status="error", reason=f"predicted {seconds} s")
@@ -326,8 +331,8 @@ def _result(
         upper_s=upper_s,
         measured_peak_memory_bytes=run.peak_memory_bytes,
         predicted_peak_memory_bytes=memory,
-        memory_upper_bytes=interval(peak, deviation)[1],
-        out_of_memory_chance=out_of_memory_chance(peak, run.cluster.gpu.memory_bytes, deviation),
+        memory_upper_bytes=peak_interval(peak, spread)[1],
+        out_of_memory_chance=out_of_memory_chance(peak, run.cluster.gpu.memory_bytes, spread),
         out_of_memory=run.out_of_memory,
     )
 

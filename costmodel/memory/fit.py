@@ -1,16 +1,16 @@
 """Whether a layout fits: the chance that it runs out of memory, and the word that this chance carries.
 
-The peak is predicted, not known: its logarithm has a standard deviation σ of residuals of measured peaks
-(`costmodel.training.bands`). Every surface that says *fits*, *tight* or *does not fit* asks here, and shows
+The peak is predicted, not known: its logarithm has the spread of measured peaks (`costmodel.training.bands`).
+Every surface that says *fits*, *tight* or *does not fit* asks here, and shows
 the chance beside the word. The search keeps to layouts that fit by leaving the share `headroom_for` free.
 """
 
 from __future__ import annotations
 
 import math
-from statistics import NormalDist
 from typing import Final, Literal
 
+from costmodel.memory.spread import Spread
 from topology.base.units import format_chance
 
 Fit = Literal["fits", "tight", "does not fit"]
@@ -24,19 +24,20 @@ _STEPS: Final = 1000
 """Shares of memory that are left free by default are whole in tenths of a percent, as they are printed."""
 
 
-def out_of_memory_chance(peak_bytes: float, capacity_bytes: float, deviation: float) -> float:
-    """Chance that a run needs more than the GPU has: Φ(log(peak / capacity) / σ).
+def out_of_memory_chance(peak_bytes: float, capacity_bytes: float, spread: Spread) -> float:
+    """Chance that a run needs more than the GPU has: the share of errors below log(peak / capacity).
+
+    A measured peak is as likely that much above its prediction as below.
 
     Args:
         peak_bytes: Predicted peak of the fullest rank.
         capacity_bytes: Memory of its GPU.
-        deviation: σ, the standard deviation of log(measured / predicted) peaks.
+        spread: Of log(measured / predicted) peaks.
 
-    >>> out_of_memory_chance(80e9, 80e9, 0.05)
+    >>> out_of_memory_chance(80e9, 80e9, Spread((0.05, 0.5)))
     0.5
     """
-    distance = math.log(peak_bytes / capacity_bytes) / deviation
-    return 0.5 * math.erfc(-distance / math.sqrt(2))
+    return spread.share_below(math.log(peak_bytes / capacity_bytes))
 
 
 def fit_of(chance: float) -> Fit:
@@ -59,16 +60,16 @@ def fit_text(chance: float) -> str:
     return f"{fit_of(chance)}, {format_chance(chance)} chance of OOM"
 
 
-def headroom_for(deviation: float) -> float:
-    """Least share of memory to leave free such that a predicted peak fits: 1 − exp(−z·σ) with Φ(−z) = 5 %.
+def headroom_for(spread: Spread) -> float:
+    """Least share of memory to leave free such that a predicted peak fits: 5 % of errors are greater.
 
     It is rounded up to a tenth of a percent, so that the share that is printed is the share that is kept.
 
     Args:
-        deviation: σ, the standard deviation of log(measured / predicted) peaks.
+        spread: Of log(measured / predicted) peaks.
 
-    >>> headroom_for(0.047), out_of_memory_chance(1 - headroom_for(0.047), 1.0, 0.047) < 0.05
-    (0.075, True)
+    >>> headroom_for(Spread((0.047,))), headroom_for(Spread((0.02, 0.02, 0.08)))
+    (0.075, 0.08)
     """
-    share = -math.expm1(NormalDist().inv_cdf(FITS_BELOW) * deviation)
+    share = -math.expm1(spread.quantile(FITS_BELOW))
     return (math.floor(share * _STEPS) + 1) / _STEPS

@@ -35,6 +35,7 @@ class SwitchValue:
         at_most: Bytes that become at most so many; a profile may need fewer.
         cells: What columns of measured runs call it, in small letters.
         number: Whether ``value:N`` is one too, and N is what the switch's `EngineSwitch.number` becomes.
+        narrow_products: Whether it is of jobs alone whose products have fewer than sixteen bits.
         what: What it is, where its word does not say.
     """
 
@@ -43,6 +44,7 @@ class SwitchValue:
     at_most: Mapping[str, float] = field(default_factory=dict)
     cells: tuple[str, ...] = ()
     number: bool = False
+    narrow_products: bool = False
     what: str = ""
 
     @property

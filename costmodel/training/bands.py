@@ -19,11 +19,13 @@ from costmodel.case import Case
 from costmodel.evidence.keys import EXPERTS, Footing, footing
 from costmodel.evidence.table import Evidence, evidence_for, unmeasured, unmeasured_memory
 from costmodel.layout import ParallelLayout
+from costmodel.memory.spread import Spread
 from costmodel.models.sizes import is_unmeasured
 from costmodel.training.layer_time import SHARPNESS
 
 BANDS_FILE = Path(__file__).parents[1] / "data" / "bands.toml"
 QUANTILE_80 = 1.2816  # standard deviations that hold 80 % of a normal distribution around its centre
+UPPER = 0.9  # share of a distribution below the upper end of its 80 % interval
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,22 +129,33 @@ def tie_ratio() -> float:
     return 1.0 + float(deviations()["tie"]["difference"])
 
 
-def memory_deviation(doubts: Doubts) -> float:
-    """Standard deviation of log peak memory: of the engine's measured peaks, else of the worst engine's."""
-    engines: Mapping[str, float] = deviations()["memory"]["engines"]
-    measured = None if doubts.unmeasured_memory else engines.get(doubts.engine)
-    widest = max(engines.values()) if measured is None else measured
-    return math.hypot(widest, deviations()["recurrent"]["memory"] * doubts.recurrent)
+def memory_spread(doubts: Doubts) -> Spread:
+    """Spread of log peak memory: of the engine's measured peaks, else of the engine that has the widest."""
+    measured = None if doubts.unmeasured_memory else _measured_spreads().get(doubts.engine)
+    spread = _widest_spread() if measured is None else measured
+    return spread.widened(deviations()["recurrent"]["memory"]) if doubts.recurrent else spread
 
 
-def peak_deviation(case: Case) -> float:
-    """Standard deviation of log peak memory of a job under any layout.
+@functools.cache
+def _measured_spreads() -> Mapping[str, Spread]:
+    """Of every engine with measured peaks."""
+    return {engine: Spread(tuple(each)) for engine, each in deviations()["memory"]["engines"].items()}
+
+
+@functools.cache
+def _widest_spread() -> Spread:
+    """The one with the widest 80 % interval."""
+    return max(_measured_spreads().values(), key=lambda spread: spread.quantile(UPPER))
+
+
+def peak_spread(case: Case) -> Spread:
+    """Spread of log peak memory of a job under any layout.
 
     Measured peaks are evidence by engine, precision and experts, which a job has whatever its layout.
     """
     result = footing(case, ParallelLayout())
     recurrent = is_unmeasured(case.model)
-    return memory_deviation(doubts_of(result, evidence_for(result), untabled_gpu=False, recurrent=recurrent))
+    return memory_spread(doubts_of(result, evidence_for(result), untabled_gpu=False, recurrent=recurrent))
 
 
 def interval(value: float, deviation: float) -> tuple[float, float]:
@@ -153,3 +166,13 @@ def interval(value: float, deviation: float) -> tuple[float, float]:
     """
     factor = math.exp(QUANTILE_80 * deviation)
     return value / factor, value * factor
+
+
+def peak_interval(peak_bytes: float, spread: Spread) -> tuple[float, float]:
+    """80 % interval around a predicted peak.
+
+    >>> [round(end, 3) for end in peak_interval(1.0, Spread((0.1,)))]
+    [0.88, 1.137]
+    """
+    factor = math.exp(spread.quantile(UPPER))
+    return peak_bytes / factor, peak_bytes * factor

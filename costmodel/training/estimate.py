@@ -34,7 +34,8 @@ from costmodel.switches.profile import words_of
 from costmodel.training.bands import (
     doubts_of,
     interval,
-    memory_deviation,
+    memory_spread,
+    peak_interval,
     time_deviation,
 )
 from costmodel.training.breakdown import time_breakdown
@@ -137,8 +138,8 @@ def composed_estimate(case: Case, layout: ParallelLayout, parts: Parts, paid_gpu
         rests_on, evidence, untabled_gpu=not tabled, recurrent=is_unmeasured(model), host_share=host_share
     )
     lower_s, upper_s = interval(seconds, time_deviation(doubts, _level_deviation(case.stack)))
-    peak, deviation = max(stage.total_bytes for stage in memory), memory_deviation(doubts)
-    memory_lower, memory_upper = interval(peak, deviation)
+    peak, spread = max(stage.total_bytes for stage in memory), memory_spread(doubts)
+    memory_lower, memory_upper = peak_interval(peak, spread)
     tokens = job.tokens_per_step
     mfu = _model_flop(model, job) / (seconds * paid_gpus * gpu.peak(TRAINING[job.precision].peak))
     price = mean_usd_per_gpu_hour(case.cluster.spec, paid_gpus)
@@ -153,7 +154,7 @@ def composed_estimate(case: Case, layout: ParallelLayout, parts: Parts, paid_gpu
         peak_memory_bytes=peak,
         memory_lower_bytes=memory_lower,
         memory_upper_bytes=memory_upper,
-        out_of_memory_chance=out_of_memory_chance(peak, gpu.memory_bytes, deviation),
+        out_of_memory_chance=out_of_memory_chance(peak, gpu.memory_bytes, spread),
         evidence=evidence,
         mfu=mfu,
         hfu=mfu * (1 + _recomputed_share(case.workload, layout, parts) / 3),

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from costmodel.kernels.tables import Calibration
 from costmodel.memory.fit import out_of_memory_chance
-from costmodel.training.bands import peak_deviation
+from costmodel.training.bands import peak_spread
 from planner.plan import Plan
 from planner.search.best_first import explore
 
@@ -48,6 +48,6 @@ def headroom_price(plan: Plan, cal: Calibration) -> HeadroomPrice | None:
         step_time_s=best.step_time_s,
         costs_s=max(0.0, plan.estimate.step_time_s - best.step_time_s),
         out_of_memory_chance=out_of_memory_chance(
-            best.peak_memory_bytes, capacity, peak_deviation(problem.case)
+            best.peak_memory_bytes, capacity, peak_spread(problem.case)
         ),
     )

@@ -17,7 +17,7 @@ from costmodel.pipeline.even_split import even_split
 from costmodel.pipeline.schedules import usual_schedule
 from costmodel.pipeline.stage_costs import StageSplit
 from costmodel.stack import SoftwareStack
-from costmodel.training.bands import peak_deviation, tie_ratio
+from costmodel.training.bands import peak_spread, tie_ratio
 from costmodel.training.estimate import estimate
 from costmodel.training.score import evaluate
 from planner.audit.contract_reading import (
@@ -68,9 +68,7 @@ class Running:
     def chance_of(self, peak_bytes: float) -> float:
         """Chance of OOM of another layout of the job, by its predicted peak."""
         capacity = self.problem.cluster.gpu.memory_bytes
-        return out_of_memory_chance(
-            self.memory_level * peak_bytes, capacity, peak_deviation(self.problem.case)
-        )
+        return out_of_memory_chance(self.memory_level * peak_bytes, capacity, peak_spread(self.problem.case))
 
     @property
     def facts(self) -> dict[str, Any]:

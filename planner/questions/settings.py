@@ -6,6 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any, TypeVar
 
+from costmodel.job import TrainingJob
+from costmodel.kernels.precisions import TRAINING
+from costmodel.models.spec import ModelSpec
 from costmodel.switches.switch import switch, switches
 from topology.base.decode import json_value, structure, unstructure
 from topology.base.errors import InputError
@@ -54,10 +57,22 @@ def _home(path: str) -> str:
     return (group == "switch" and name in switches() and switches()[name].home) or path
 
 
-def stated_switches(settings: Mapping[str, str]) -> dict[str, str]:
-    """Switches that settings state, in the order in which they are applied; refuses what is none."""
+def stated_switches(settings: Mapping[str, str], model: ModelSpec, job: TrainingJob) -> dict[str, str]:
+    """Switches that settings state, in the order of their application; refuses those of another job."""
     for name, value in settings.items():
-        switch(name).value_of(value)
+        narrow = switch(name).value_of(value).narrow_products or switch(name).of == "casts"
+        if narrow and not TRAINING[job.precision].is_low:
+            raise InputError(
+                what=f"--set switch.{name}={value} is of products in eight or four bits",
+                cause=f"the job multiplies in {job.precision}",
+                fix="leave it out, or add --precision fp8",
+            )
+        if switch(name).of == "experts" and not model.is_moe:
+            raise InputError(
+                what=f"{model.name} has no experts",
+                cause=f"--set switch.{name}={value}: {switch(name).title} is of a mixture of experts",
+                fix="leave it out, or name a mixture of experts",
+            )
     return {name: settings[name] for name in switches() if name in settings}
 
 

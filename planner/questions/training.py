@@ -91,7 +91,7 @@ def understand(
         objective=_objective(flags.objective, job, spec),
         pins=offload_pins(job.offload, _pins(flags, groups["layout"])),
         offload_shares=shares,
-        switches=stated_switches(groups["switch"]),
+        switches=stated_switches(groups["switch"], model, job),
         recompute_modules=recompute_modules(flags.recompute_modules, stack, engine),
         top=parse_count(flags.top or DEFAULT_TOP, "--top", largest=MOST_ALTERNATIVES),
         memory_headroom=_headroom(flags),

@@ -15,7 +15,7 @@ from costmodel.kernels.tables import Calibration
 from costmodel.layout import ParallelLayout
 from costmodel.memory.fit import fit_text, headroom_for, out_of_memory_chance
 from costmodel.memory.stage import MemoryBreakdown
-from costmodel.training.bands import peak_deviation
+from costmodel.training.bands import peak_spread
 from costmodel.training.estimate import estimate
 from costmodel.updates.offload import Offload, host_path
 from costmodel.updates.optimizers import USUAL
@@ -167,13 +167,13 @@ def _unpinned(request: PlanRequest) -> Candidates:
 def _less_headroom(request: PlanRequest, done: Search) -> Candidates:
     """The usual share of memory, what the leanest layout leaves, or none, each with its chance of OOM."""
     problem, pins = done.problem, done.pins
-    deviation = peak_deviation(problem.case)
-    shares = {headroom_for(deviation), 0.0}
+    spread = peak_spread(problem.case)
+    shares = {headroom_for(spread), 0.0}
     if len(combinations(problem, pins)[0]):
         shares.add(max(0.0, leanest_share(problem, pins)))
     for free in sorted(shares, reverse=True):
         if free < problem.memory_headroom:
-            chance = format_chance(out_of_memory_chance(1 - free, 1.0, deviation))
+            chance = format_chance(out_of_memory_chance(1 - free, 1.0, spread))
             text = share_text(free)
             change = f"leave {text} % of memory free: {chance} chance of OOM"
             yield replace(request, memory_headroom=free), change, f"--memory-headroom {text}%"
@@ -342,7 +342,7 @@ def _least_memory(problem: Problem, pins: Mapping[str, Any]) -> tuple[Violation,
         f"{smallest.zero_stage}, recompute {smallest.recompute}"
     )
     peak = max(stage.total_bytes for stage in memory)
-    chance = out_of_memory_chance(peak, s.cluster.gpu.memory_bytes, peak_deviation(s.case))
+    chance = out_of_memory_chance(peak, s.cluster.gpu.memory_bytes, peak_spread(s.case))
     message = f"the leanest layout ({degrees}): {fit_text(chance)}; {violation.message}"
     return (replace(violation, message=message),)
 

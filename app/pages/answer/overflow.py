@@ -13,7 +13,7 @@ from app.pages.base.frame import MOST_CACHED_PLANS, columns_of, draw, draw_table
 from costmodel.layout import ParallelLayout, layout_words
 from costmodel.memory.fit import fit_of, fit_text, out_of_memory_chance
 from costmodel.memory.stage import MemoryBreakdown
-from costmodel.training.bands import peak_deviation
+from costmodel.training.bands import peak_spread
 from planner.analysis.capacity import MEMORY
 from planner.plan import Problem
 from planner.rules.check import parse_pins
@@ -39,7 +39,7 @@ def show_overflow(infeasible: Infeasible) -> None:
     capacity = problem.cluster.gpu.memory_bytes
     st.markdown("#### How much is too much?")
     peak = max(stage.total_bytes for stage in stages)
-    chance = out_of_memory_chance(peak, capacity, peak_deviation(problem.case))
+    chance = out_of_memory_chance(peak, capacity, peak_spread(problem.case))
     st.markdown(f":{FIT_COLOURS[fit_of(chance)]}[The leanest layout: {plain(fit_text(chance))}.]")
     bars = overflow_bars(stages, capacity, problem.memory_budget_bytes, layout_words(layout), chance)
     draw(bars, "overflow")

@@ -17,7 +17,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
-from statistics import NormalDist
+from statistics import NormalDist, fmean
 from typing import Any
 
 import numpy as np
@@ -28,12 +28,13 @@ from costmodel.campaign.failures import default_model
 from costmodel.case import Case
 from costmodel.kernels.tables import Calibration, load_calibration
 from costmodel.layout import AXIS_ORDERS, LayoutTable, ParallelLayout
+from costmodel.memory.spread import Spread
 from costmodel.models.spec import layer_runs
 from costmodel.pipeline.stage_costs import (
     StageCosts,
     StageSplit,
 )
-from costmodel.training.bands import peak_deviation
+from costmodel.training.bands import peak_spread
 from costmodel.training.estimate import estimate
 from costmodel.training.priced import price_layouts
 from costmodel.training.stages import stage_costs, stage_costs_of
@@ -80,15 +81,17 @@ def problem_of(request: PlanRequest) -> Problem:
     )
     headroom = request.memory_headroom
     if headroom is None:
-        headroom = _usual_headroom(peak_deviation(case))
+        headroom = _usual_headroom(peak_spread(case))
     return Problem(case=case, memory_headroom=headroom, engine=request.engine)
 
 
-def _usual_headroom(deviation: float) -> float:
+def _usual_headroom(spread: Spread) -> float:
     """The first tenth of a percent at which fewer than one in twenty peaks exceed the GPU."""
-    errors = NormalDist(sigma=deviation)
+    errors = [NormalDist(sigma=deviation) for deviation in spread.deviations]
     free = (share / 1000 for share in range(1000))
-    return next(share for share in free if 1 - errors.cdf(-math.log(1 - share)) < 0.05)
+    return next(
+        share for share in free if 1 - fmean(each.cdf(-math.log(1 - share)) for each in errors) < 0.05
+    )
 
 
 # ---------------------------------------------------------------- layouts

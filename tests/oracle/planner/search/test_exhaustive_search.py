@@ -34,7 +34,7 @@ from costmodel.models.parameters import parameter_count
 from costmodel.models.recurrence import Recurrence
 from costmodel.models.spec import ModelSpec, layer_order, layer_runs
 from costmodel.pipeline.stages import ranks_of_chunks, runs_of_ranks
-from costmodel.training.bands import peak_deviation
+from costmodel.training.bands import peak_spread
 from planner.bounds.priced import Priced, priced_columns
 from planner.plan import PlanRequest, Problem, problem_of
 from planner.rules.check import check, legal
@@ -317,7 +317,7 @@ def test_the_search_finds_the_optimum_of_exhaustive_enumeration(request: PlanReq
     assert done.best.peak_memory_bytes <= s.memory_budget_bytes * (1 + RELATIVE)
     if request.memory_headroom is None:
         chance = out_of_memory_chance(
-            done.best.peak_memory_bytes, s.cluster.gpu.memory_bytes, peak_deviation(s.case)
+            done.best.peak_memory_bytes, s.cluster.gpu.memory_bytes, peak_spread(s.case)
         )
         assert fit_of(chance) == "fits"
 

@@ -14,47 +14,49 @@ from costmodel.job import TrainingJob
 from costmodel.kernels.tables import load_calibration
 from costmodel.layout import ParallelLayout
 from costmodel.memory.fit import fit_of, headroom_for, out_of_memory_chance
+from costmodel.memory.spread import Spread
 from costmodel.models.catalog import models
 from costmodel.models.sizes import is_unmeasured
 from costmodel.stack import stacks
-from costmodel.training.bands import doubts_of, memory_deviation, peak_deviation
+from costmodel.training.bands import doubts_of, memory_spread, peak_spread
 from topology.base.units import format_chance
 from topology.builders import default_cluster
 
 BYTES = st.floats(1e6, 1e13)
-DEVIATIONS = st.floats(0.01, 1.0)
+SPREADS = st.lists(st.floats(0.01, 1.0), min_size=1, max_size=12).map(lambda each: Spread(tuple(each)))
 MORE = st.floats(1.0, 10.0)
 ORDER = ("fits", "tight", "does not fit")
 
 
-@given(BYTES, BYTES, DEVIATIONS, MORE)
-def test_more_memory_never_makes_it_worse(peak, capacity, deviation, more) -> None:
+@given(BYTES, BYTES, SPREADS, MORE)
+def test_more_memory_never_makes_it_worse(peak, capacity, spread, more) -> None:
     """Nor does a smaller peak; the word never gets worse either."""
     chances = [
-        out_of_memory_chance(peak, capacity * more, deviation),
-        out_of_memory_chance(peak, capacity, deviation),
-        out_of_memory_chance(peak * more, capacity, deviation),
+        out_of_memory_chance(peak, capacity * more, spread),
+        out_of_memory_chance(peak, capacity, spread),
+        out_of_memory_chance(peak * more, capacity, spread),
     ]
     assert chances == sorted(chances)
     places = [ORDER.index(fit_of(chance)) for chance in chances]
     assert places == sorted(places)
 
 
-@given(BYTES, st.floats(0.01, 1.0), DEVIATIONS, MORE)
-def test_doubt_never_lowers_the_chance_of_a_peak_within_memory(capacity, share, deviation, wider) -> None:
+@given(BYTES, st.floats(0.01, 1.0), SPREADS, MORE)
+def test_doubt_never_lowers_the_chance_of_a_peak_within_memory(capacity, share, spread, wider) -> None:
     """A wider band reaches further past the GPU, so it asks for as much headroom or more."""
-    narrow = out_of_memory_chance(share * capacity, capacity, deviation)
-    assert narrow <= out_of_memory_chance(share * capacity, capacity, deviation * wider) <= 0.5
-    assert headroom_for(deviation) <= headroom_for(deviation * wider)
+    wide = Spread(tuple(deviation * wider for deviation in spread.deviations))
+    narrow = out_of_memory_chance(share * capacity, capacity, spread)
+    assert narrow <= out_of_memory_chance(share * capacity, capacity, wide) <= 0.5
+    assert headroom_for(spread) <= headroom_for(wide)
 
 
-@given(BYTES, DEVIATIONS, st.floats(0.0, 0.5))
-def test_what_the_headroom_leaves_fits(capacity, deviation, less) -> None:
+@given(BYTES, SPREADS, st.floats(0.0, 0.5))
+def test_what_the_headroom_leaves_fits(capacity, spread, less) -> None:
     """Every peak within memory less the headroom fits; a share that is less by more than its rounding does not."""
-    free = headroom_for(deviation)
+    free = headroom_for(spread)
     most = capacity * (1 - free)
-    assert fit_of(out_of_memory_chance(most * (1 - less), capacity, deviation)) == "fits"
-    assert fit_of(out_of_memory_chance(capacity * (1 - free + 0.0011), capacity, deviation)) == "tight"
+    assert fit_of(out_of_memory_chance(most * (1 - less), capacity, spread)) == "fits"
+    assert fit_of(out_of_memory_chance(capacity * (1 - free + 0.0011), capacity, spread)) == "tight"
 
 
 @given(st.floats(0.0, 1.0))
@@ -95,7 +97,7 @@ def test_the_band_of_a_peak_is_that_of_the_job() -> None:
             doubts = doubts_of(
                 rests_on, evidence_for(rests_on), untabled_gpu=True, recurrent=is_unmeasured(model)
             )
-            widths.add(memory_deviation(doubts))
+            widths.add(memory_spread(doubts))
         assert widths == {
-            peak_deviation(Case(model=model, cluster=cluster, job=job, stack=stack, cal=load_calibration()))
+            peak_spread(Case(model=model, cluster=cluster, job=job, stack=stack, cal=load_calibration()))
         }

@@ -9,11 +9,12 @@ from random import Random
 from typing import Any
 
 from costmodel.layout import ParallelLayout
+from planner.audit.contract_reading import is_whole, problem_as_run
 from planner.audit.job import Job, audited_job
 from planner.audit.read import Reading, read_texts
 from planner.engines.contract import Contract, EngineReading, read, write
 from planner.engines.contracts import CONTRACTS
-from planner.engines.fields import layout_facts, plainest
+from planner.engines.fields import layout_facts, plainest, stack_facts
 from planner.engines.formats import FORMATS
 from planner.questions.flags import Flags
 from tests.property.planner.engines.random_plans import random_plans
@@ -33,6 +34,8 @@ KEPT = (
 )
 """Words without which a file is not written, or is of another engine."""
 LEFT_OUT = 0.25
+REFUSALS = ("only the recipe states", "no keys of its own")
+"""Of a file that leaves a degree to a recipe which is not there, or every word that names its engine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,8 +55,16 @@ class LaunchFile:
     job: Job
 
     @property
+    def refused(self) -> bool:
+        """Whether what was left out is told by no default of the engine, so that nothing is priced."""
+        return any(words in missing for words in REFUSALS for missing in self.job.missing)
+
+    @property
     def differences(self) -> tuple[str, ...]:
-        """Fields that are priced otherwise than the contract reads them; what one replica shards is nothing."""
+        """Fields of layout, job and profile that are priced otherwise than the contract reads them.
+
+        What one replica shards is nothing. A recipe that is not there may set any switch that files leave out.
+        """
         if self.job.request is None or self.job.layout is None:
             return (f"not priced: {', '.join(self.job.missing)}",)
         open_fields = {one.field for one in self.job.unsettled}
@@ -67,6 +78,12 @@ class LaunchFile:
             if f"job.{name}" in self.told.fields:
                 wanted[f"job.{name}"] = self.told.fields[f"job.{name}"]
                 priced[f"job.{name}"] = getattr(job, name)
+        switches = stack_facts(problem_as_run(self.reading, self.job.request, self.job.layout).stack)
+        for name in (
+            switches.keys() & (self.told.fields if is_whole(self.reading) else self.told.stated).keys()
+        ):
+            wanted[name] = self.told.fields[name]
+            priced[name] = bool(switches[name]) if wanted[name] is True else switches[name]
         return tuple(
             f"{name}: priced {priced[name]}, read {value}"
             for name, value in wanted.items()

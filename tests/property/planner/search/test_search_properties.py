@@ -15,7 +15,7 @@ from costmodel.models.catalog import model as find_model
 from costmodel.models.parameters import parameter_count
 from costmodel.models.spec import ModelSpec
 from costmodel.pipeline.stage_costs import StageSplit, step_time
-from costmodel.training.bands import peak_deviation
+from costmodel.training.bands import peak_spread
 from costmodel.training.stages import stage_costs
 from planner.plan import Plan, PlanRequest, from_json, problem_of, to_json
 from planner.rules.check import check
@@ -215,7 +215,7 @@ def test_a_default_plan_fits(
         assert found.assumptions[0].startswith("no layout fits")
         assert isinstance(search(asked, CAL, or_tight=False), Infeasible)
     assert e.out_of_memory_chance == out_of_memory_chance(
-        e.peak_memory_bytes, memory, peak_deviation(problem_of(asked, CAL).case)
+        e.peak_memory_bytes, memory, peak_spread(problem_of(asked, CAL).case)
     )
     budget = problem_of(found.request, CAL).memory_budget_bytes * SLACK
     assert all(other.peak_memory_bytes <= budget for other in found.alternatives)

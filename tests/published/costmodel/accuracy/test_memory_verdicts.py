@@ -83,17 +83,13 @@ def bins_of_ladders(verdicts: list[Verdict]) -> list[tuple[float, int, int, bool
     return result
 
 
-@pytest.mark.xfail(
-    reason="5 of 8 bins: engines whose peaks nobody measured have the widest band, 0.38; 15 publishers lie 0.28 off",
-    strict=True,
-)
 def test_rungs_of_ladders_fail_as_often_as_their_chance_says(verdicts: list[Verdict]) -> None:
     """Every bin holds the number of failures that its mean chance says."""
     assert all(inside for *_, inside in bins_of_ladders(verdicts))
 
 
 def test_bins_of_ladders_rise_with_their_chance(verdicts: list[Verdict]) -> None:
-    """No rung fails below a chance of 3 %, and more fail in each bin than in the one before."""
+    """No rung of the three leanest bins fails, and more fail in each bin than in the one before."""
     bins = bins_of_ladders(verdicts)
     shares = [failures / number for _, number, failures, _ in bins]
     assert len(bins) >= 8

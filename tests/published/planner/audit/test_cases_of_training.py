@@ -1,7 +1,7 @@
 """Reduced real cases beside the checkout: the right answer stands in the first five lines, and the exit code agrees.
 
-What is right of each, and why, is in the README.md of its folder. Two ran out of memory (14, 32) where the band of
-their engine leaves that open: there the fix has to be named, and the exit code is that of a tight job.
+What is right of each, and why, is in the README.md of its folder. One ran out of memory (14) where the band of its
+engine leaves that open: there the fix has to be named, and the exit code is that of a tight job.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ CASES = {
     ),
     "32_axolotl_32b_offload.yaml 32_z3_offload_all.json": (
         {"gpus": "8", "gpu": "h100-sxm"},
-        ("sooner runs out of memory", "gradient_checkpointing: true takes 25.3 GiB"),
+        ("does not fit: 109 GiB", "gradient_checkpointing: true takes 25.3 GiB"),
     ),
     "33_swift_uneven_pp.sh": ({"gpu": "h100-sxm"}, ("illegal: 46 layers do not divide by pp 4",)),
     "33b_megatron_uneven_pp.sh": ({"gpu": "h100-sxm"}, ("illegal: 46 layers do not divide by pp 4",)),
@@ -77,7 +77,7 @@ CASES = {
 FAILS = {
     name
     for name in CASES
-    if name[:3] in ("10_", "16_", "33_", "33b", "34_") or name == "12_swift_235b_full.sh"
+    if name[:3] in ("10_", "16_", "32_", "33_", "33b", "34_") or name == "12_swift_235b_full.sh"
 }
 
 

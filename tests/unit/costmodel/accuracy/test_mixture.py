@@ -2,10 +2,8 @@
 
 import math
 
-import numpy as np
 import pytest
 
-from costmodel.accuracy.mixture import mixture_quantile
 from costmodel.accuracy.training import predict_rows
 from costmodel.kernels.tables import load_calibration
 from costmodel.stack import is_known, plausible_stacks, stacks
@@ -24,20 +22,6 @@ def predicted(**cells: str):
     """The row with these cells, predicted."""
     (result,) = predict_rows([{**ROW, **cells}], load_calibration())
     return result
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_quantiles_of_a_mixture_are_those_of_its_draws(seed: int) -> None:
-    """Half a million draws of random log-normal distributions, each as likely as the others, are the oracle."""
-    draw = np.random.default_rng(seed)
-    values, deviations = draw.uniform(1, 4, 5), draw.uniform(0.05, 0.4, 5)
-    which = draw.integers(0, 5, 500_000)
-    drawn = np.exp(np.log(values)[which] + deviations[which] * draw.standard_normal(len(which)))
-    for share in (0.1, 0.5, 0.9):
-        wanted = float(np.quantile(drawn, share))
-        assert mixture_quantile(values.tolist(), deviations.tolist(), share) == pytest.approx(
-            wanted, rel=0.01
-        )
 
 
 def test_an_unknown_engine_is_priced_as_several_and_says_so() -> None:

@@ -507,7 +507,7 @@ def test_what_is_faster_than_all_that_fits_is_no_tie_and_no_gain():
     """A tight job beside a best plan that fits: the distance speaks of memory, and no change gains time."""
     text = (
         "torchrun --nproc_per_node 8 train.py --model_name_or_path Qwen/Qwen2.5-7B --gradient_checkpointing true "
-        "--per_device_train_batch_size 1 --gradient_accumulation_steps 2 --max_seq_len 12288 --bf16 --deepspeed zero3"
+        "--per_device_train_batch_size 1 --gradient_accumulation_steps 2 --max_seq_len 14336 --bf16 --deepspeed zero3"
     )
     found = audit(text, gpu="a100-sxm-80gb")
     assert (found.memory.word, found.slower_by < 0) == ("tight", True)
