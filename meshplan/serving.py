@@ -24,8 +24,8 @@ from planner.questions.words import (
     text_of,
 )
 from planner.serving.plan import ServingPlan
-from topology.base.decode import read_text
 from topology.base.errors import InputError, NoFeasiblePlanError
+from topology.base.files import read_text
 
 
 class LoadWords(TypedDict, total=False):

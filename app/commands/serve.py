@@ -256,8 +256,8 @@ def prediction(paths: Sequence[Path], flags: ServeFlags, *, alone: bool) -> Answ
     from planner.audit.serving.texts import judged, predicted_plan
     from planner.questions.flags import FLAG_OF_FIELD
     from planner.serving.plan import serving_from_json
-    from topology.base.decode import read_text
     from topology.base.errors import InputError
+    from topology.base.files import read_text
 
     changed = {name for name, value in asdict(flags).items() if value} - _OF_A_PREDICTION
     if changed or not alone:
