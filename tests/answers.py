@@ -27,7 +27,7 @@ HERE = Path(__file__).resolve().parent
 TOLD = tuple(
     str(HERE / folder)
     for folder in (
-        "app", "cli", "property/one_truth", "unit/meshplan", "unit/planner/analysis", "unit/planner/audit", "unit/planner/campaign",
+        "app", "cli", "property/one_truth", "published/costmodel/accuracy", "unit/meshplan", "unit/planner/analysis", "unit/planner/audit", "unit/planner/campaign",
         "unit/planner/deployment", "unit/planner/engines", "unit/planner/formats", "unit/planner/launch",
         "unit/planner/questions", "unit/planner/serving/test_limit_steps.py", "unit/planner/test_compare.py",
     )
@@ -37,10 +37,13 @@ SEARCHES = (
     ("planner.analysis.serving.fleets", "find_fleet"),
     ("planner.serving.search", "search_serving"),
     ("planner.analysis.explain", "_best"),
+    ("costmodel.accuracy.training", "predict_rows"),
 )
-"""What is searched, by its home and name."""
+"""What is searched, or predicted of a table, by its home and name."""
 PROGRAM = ("app", "costmodel", "executor", "meshplan", "planner", "topology")
-UNTOLD = {"tell", "each"}
+FILLED = "done"
+"""Argument that takes every part of a list by its place as soon as it is there."""
+UNTOLD = {"tell", "each", FILLED}
 """Arguments that an answer does not depend on: who hears how far it is, and in which processes it is computed."""
 
 
@@ -97,6 +100,8 @@ class Answers:
                 return search(*words, **named)
             if key not in self.found:
                 self.found[key] = search(*words, **named)
+            elif (filled := told.arguments.get(FILLED)) is not None:
+                filled.update(enumerate(self.found[key]))
             return self.found[key]
 
         return answered

@@ -165,10 +165,15 @@ PEAK_TABLES = ("finetune_runs", "ladders", "memory_runs")
 def peaks_beside(path: Path | str, results: Sequence[RunResult]) -> list[RunResult]:
     """Measured peaks of engines that have none among the results, each run once."""
     have = {r.doubts.engine for r in results if r.memory_error is not None}
-    rows = {row["id"]: row for name in PEAK_TABLES for row in read_rows(Path(path).with_name(f"{name}.csv"))}
+    tables = [read_rows(Path(path).with_name(f"{name}.csv")) for name in PEAK_TABLES]
+    beside = {
+        row["id"]: r
+        for rows in tables
+        for row, r in zip(rows, predict_rows(rows, load_calibration()), strict=True)
+    }
     return [
         r
-        for r in predict_rows(list(rows.values()), load_calibration())
+        for r in beside.values()
         if r.memory_error is not None
         and not r.out_of_memory
         and r.footing is not None

@@ -87,8 +87,9 @@ def master_bytes(stack: HasSwitches) -> float:
 
 def switches_of(stack: HasSwitches) -> dict[str, str]:
     """The value that a profile has of every switch; "" where its fields are those of no value."""
+    values = _fields_of(stack)
     return {
-        name: value_in(stack, each)
+        name: value_of_fields(values, each)
         for name, each in switches().items()
         if any(value.is_priced for value in each.values.values())
     }
@@ -112,9 +113,13 @@ def words_of(stack: HasSwitches, matters: frozenset[str]) -> str:
 
 def value_in(stack: HasSwitches, of: EngineSwitch) -> str:
     """The value of a switch that a profile has: of those with its fields the one that states most."""
+    return value_of_fields(_fields_of(stack), of)
+
+
+def _fields_of(stack: HasSwitches) -> dict[str, Any]:
+    """What a profile's timing and memory hold, by name."""
     groups = (stack.timing, stack.memory)
-    values = {each.name: getattr(group, each.name) for group in groups for each in fields(group)}
-    return value_of_fields(values, of)
+    return {each.name: getattr(group, each.name) for group in groups for each in fields(group)}
 
 
 def value_of_fields(fields_of: Mapping[str, Any], of: EngineSwitch) -> str:

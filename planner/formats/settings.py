@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from topology.base.names import YES_NO
 
@@ -15,6 +16,8 @@ NOT_KNOWN = "\x00"
 """The value of a setting that only a run knows."""
 MOST_SETTINGS = 5_000
 """Of one file; the longest configuration published has some five hundred."""
+LONGEST_KEPT: Final = 200
+"""Characters of a name whose spelling is kept: hostile files alone have longer ones."""
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _DEFAULT = re.compile(r"\$\{(?:oc\.env:)?([A-Za-z_]\w*)[:,]-?\s*([^${}]*)\}")
 _NUMBER = re.compile(r"[-+]?\d[\d_]*(?:\.\d*)?(?:[eE][-+]?\d+)?")
@@ -47,7 +50,16 @@ class Setting:
         >>> Setting(name="vllmConfig.tensorParallelSize", value=1, line=1).path
         ('vllm_config', 'tensor_parallel_size')
         """
-        return tuple(snake_case(part) for part in self.name.split("."))
+        return _kept_path(self.name) if len(self.name) <= LONGEST_KEPT else _path(self.name)
+
+
+def _path(name: str) -> tuple[str, ...]:
+    """Parts of a name in one spelling."""
+    return tuple(snake_case(part) for part in name.split("."))
+
+
+_kept_path = functools.lru_cache(maxsize=4096)(_path)
+"""The same, kept: an audit asks for the names of its files thousands of times."""
 
 
 def snake_case(part: str) -> str:

@@ -52,6 +52,7 @@ READS_ELSEWHERE = {
     "costmodel/accuracy/snapshot.py": "a table of the package",
     "costmodel/evidence/table.py": "a table of the package",
     "costmodel/runs/bridge_recipes.py": "a table of the package",
+    "planner/audit/published.py": "a table of the package",
     "executor/launch/run_lock.py": "a lock, whose kind is looked at once it is open",
     "topology/base/atomic.py": "the one way out",
 }

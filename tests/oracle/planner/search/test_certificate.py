@@ -27,7 +27,7 @@ FOUND, LARGER = (
     json.loads((Path(__file__).parent / name).read_text(encoding="utf-8"))
     for name in ("found_cases.json", "found_larger_cases.json")
 )
-SEED, GROUPS, CASES_OF_GROUP = 20, 8, tries(6, 21)
+SEED, GROUPS, CASES_OF_GROUP = 20, 8, tries(3, 21)
 MOST_LAYOUTS = 120
 RELATIVE = 1e-6
 

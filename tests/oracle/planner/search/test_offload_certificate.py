@@ -10,11 +10,12 @@ import pytest
 from costmodel.kernels.tables import load_calibration
 from costmodel.updates.offload import Offload
 from planner.plan import FREE, PlanRequest
+from tests.counts import tries
 from tests.oracle.planner.search.certificates import judge
 from tests.oracle.planner.search.random_requests import case_of
 
 CAL = load_calibration()
-SEED, CASES, MOST_LAYOUTS = 61, 16, 60
+SEED, CASES, MOST_LAYOUTS = 61, tries(8, 16), 60
 OFFLOADS = (
     Offload(optimizer=0.5), Offload(optimizer=1.0), Offload(activations=1.0), Offload(activations=0.5),
     Offload(optimizer=0.25, activations=1.0), Offload(parameters=True), Offload(parameters=True, activations=1.0),

@@ -22,7 +22,7 @@ from tests.counts import tries
 from tests.oracle.planner.search.random_requests import ROOMY_BYTES, random_sizes, with_memory
 from topology.pools.rates import gpus_in_rank_order, rented_gpus
 
-CASES = tries(40, 200)
+CASES = tries(16, 200)
 MOST_GPUS = 4
 MOST_LAYOUTS = 10
 TRIES = 12

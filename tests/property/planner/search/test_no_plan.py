@@ -13,6 +13,7 @@ from costmodel.models.catalog import model
 from planner.plan import Plan, PlanRequest
 from planner.search.infeasible import cause_of, fix_of
 from planner.search.search import search
+from tests.counts import tries
 from topology.builders import default_cluster
 from topology.spec import ClusterSpec
 
@@ -42,7 +43,7 @@ def question(r: Random) -> PlanRequest:
     )
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(tries(6, 12)))
 def test_why_there_is_no_plan_is_said_and_soon(seed: int) -> None:
     """A cause and a help in words; whatever is tried on the way to them."""
     request = question(Random(seed))

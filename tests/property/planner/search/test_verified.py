@@ -12,13 +12,14 @@ from planner.search.given_layout import plan_of_layout
 from planner.search.search import search
 from planner.search.verified import verified
 from planner.search.verify import verify
+from tests.counts import tries
 from tests.oracle.planner.search.plain_enumeration import sampled_layouts
 from tests.oracle.planner.search.random_requests import pins_of, random_sizes, with_memory
 from topology.base.units import GIB
 from topology.builders import build
 
 CAL = load_calibration()
-CASES = 24
+CASES = tries(10, 24)
 ENOUGH_BYTES = 4096 * GIB
 
 

@@ -51,9 +51,9 @@ def test_a_part_is_wide_where_most_of_its_layers_are_named(
 def test_a_pattern_that_backtracks_takes_no_time() -> None:
     """An expression of another form leaves nothing out."""
     hostile = ["re:(a+)+$", "re:" + "(a|b)" * 40, "*" * 90, "re:" + ".*a" * 60, *("x*y" for _ in range(5000))]
-    before = time.perf_counter()
+    before = time.process_time()
     assert stored_parts({"quantization_config": {"ignore": hostile}}, 1024) == AS_NAMED
-    assert time.perf_counter() - before < 2
+    assert time.process_time() - before < 2
 
 
 def test_a_configuration_states_its_parts() -> None:

@@ -223,6 +223,7 @@ def audit(name: str) -> Audit:
     return audited(reading, Flags(), calibration_of(reading, Flags()))
 
 
+@pytest.mark.usefixtures("searched_in_nightly")
 @pytest.mark.parametrize("name", EXPECTED)
 def test_a_file_means_the_job_that_its_tool_would_start(name: str) -> None:
     """Family, model, GPUs, layout, batch, length, adapter, offload."""

@@ -75,6 +75,7 @@ MEGATRON_WORDS = (
 """Words, the switch that they say, and the first of its values that has the same fields."""
 
 
+@pytest.mark.usefixtures("searched_in_nightly")
 @pytest.mark.parametrize(("words", "name", "value"), MEGATRON_WORDS)
 def test_a_word_of_megatron_is_shown_with_its_line(words: str, name: str, value: str) -> None:
     """And no limit of what is written for it calls the job unpriced."""
@@ -83,6 +84,7 @@ def test_a_word_of_megatron_is_shown_with_its_line(words: str, name: str, value:
     assert not [finding for finding in found.findings if finding.kind in ("illegal", "unpriced")]
 
 
+@pytest.mark.usefixtures("searched_in_nightly")
 def test_words_of_megatron_move_time_and_memory_as_their_switches_say() -> None:
     """Attention and loss of a dense job, launches of one that waits for its host."""
     plain, unfused, old = (
@@ -104,6 +106,7 @@ def test_words_of_megatron_move_time_and_memory_as_their_switches_say() -> None:
     assert step_s(single) < step_s(moe)
 
 
+@pytest.mark.usefixtures("searched_in_nightly")
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -157,6 +160,7 @@ def bridge(words: str, **flags: str) -> Audit:
     return found
 
 
+@pytest.mark.usefixtures("searched_in_nightly")
 @pytest.mark.parametrize(
     ("words", "name", "value"),
     [
@@ -174,6 +178,7 @@ def test_a_word_of_a_recipe_is_shown_with_its_line(words: str, name: str, value:
     assert switch(bridge(words), name) == (value, 8)
 
 
+@pytest.mark.usefixtures("searched_in_nightly")
 def test_words_of_a_recipe_move_time_and_memory() -> None:
     """Unfused attention keeps its scores."""
     plain, unfused = bridge("pass"), bridge('cfg.model.attention_backend = "unfused"')
@@ -204,6 +209,7 @@ def titan(words: str = "", training: str = "") -> Audit:
     return found
 
 
+@pytest.mark.usefixtures("searched_in_nightly")
 @pytest.mark.parametrize(
     ("words", "training", "name", "value"),
     [
@@ -223,6 +229,7 @@ def test_a_word_of_torchtitan_is_shown_with_its_line(
     assert switch(titan(words, training), name) == value
 
 
+@pytest.mark.usefixtures("searched_in_nightly")
 def test_words_of_torchtitan_move_time_and_memory() -> None:
     """Chunks hold fewer logits, graphs and compiled layers are faster; flexible attention is told."""
     plain, chunked = titan(), titan(CHUNKS.format("num_chunks=8, "))
@@ -271,6 +278,7 @@ def other(family: str, words: str = "") -> Audit:
     return found
 
 
+@pytest.mark.usefixtures("searched_in_nightly")
 @pytest.mark.parametrize(("family", "words", "name", "value"), OTHER_WORDS)
 def test_a_word_of_a_trainer_is_shown_with_its_line(
     family: str, words: str, name: str, value: str | None
@@ -282,6 +290,7 @@ def test_a_word_of_a_trainer_is_shown_with_its_line(
     assert not [finding for finding in found.findings if finding.kind in ("illegal", "unpriced")]
 
 
+@pytest.mark.usefixtures("searched_in_nightly")
 @pytest.mark.parametrize(
     ("family", "eager", "fused", "compiled"),
     [
@@ -301,6 +310,7 @@ def test_words_of_a_trainer_move_time_and_memory(family: str, eager: str, fused:
     assert step_s(other(family, compiled)) < step_s(plain)
 
 
+@pytest.mark.usefixtures("searched_in_nightly")
 @pytest.mark.parametrize(
     ("family", "words", "said"),
     [

@@ -58,6 +58,7 @@ def test_an_expert_is_shared_by_tensor_ranks_where_megatron_is_told_nothing(tp, 
     assert job(megatron(more=f"{more} --expert-tensor-parallel-size 1")).layout.expert_tp == 1
 
 
+@pytest.mark.usefixtures("searched_in_nightly")
 def test_a_mixture_that_ran_on_80_gb_fits():
     """Eight experts of two tensor ranks each on 16 GPUs (NVIDIA/Megatron-LM#756 ran so at 5.47 s a step)."""
     more = f"{EXPERTS} --tensor-model-parallel-size 2 --sequence-parallel --overlap-grad-reduce --overlap-param-gather"
@@ -72,6 +73,7 @@ def test_grouped_attention_without_a_number_has_one_group():
     assert job(megatron()).request.model.num_key_value_heads == 8
 
 
+@pytest.mark.usefixtures("searched_in_nightly")
 def test_gpus_of_the_command_line_take_the_place_of_a_templates():
     text = megatron(
         nodes=1, more="--tensor-model-parallel-size 8 --pipeline-model-parallel-size 16 --sequence-parallel"
@@ -83,6 +85,7 @@ def test_gpus_of_the_command_line_take_the_place_of_a_templates():
     assert found.predicted is not None
 
 
+@pytest.mark.usefixtures("searched_in_nightly")
 @pytest.mark.parametrize(
     ("flag", "value", "rule"),
     [("global_batch_size", "128", "batch"), ("sequence_length", "4096", "sequence-limit")],
@@ -137,6 +140,7 @@ def resources(**sizes: int) -> str:
     return "      resources:\n" + "".join(f"        {name}: {size}\n" for name, size in sizes.items())
 
 
+@pytest.mark.usefixtures("searched_in_nightly")
 @pytest.mark.parametrize(
     ("text", "name", "flags"),
     [
@@ -212,6 +216,7 @@ def test_words_of_training_alone_are_priced(said):
     assert job(f"{TUNED}{said}\n", "l.yaml", model="llama-3.1-8b", gpus="8").request is not None
 
 
+@pytest.mark.usefixtures("searched_in_nightly")
 @pytest.mark.parametrize("left", ["tensor_model_parallel_size", "pipeline_model_parallel_size"])
 @pytest.mark.parametrize("family", ["Primus", "NeMo"])
 def test_a_degree_that_only_a_recipe_states_is_not_priced_as_one(family, left):
@@ -230,6 +235,7 @@ deepspeed {head} pretrain_gpt.py --tensor-model-parallel-size 2 --pipeline-model
 """
 
 
+@pytest.mark.usefixtures("searched_in_nightly")
 @pytest.mark.parametrize(("more", "stops"), [("", False), ("--sequence-parallel", True)])
 def test_megatron_deepspeed_asks_for_one_queue_where_sequences_are_split(more, stops):
     """Its arguments.py switches asynchronous sums off beside ``--deepspeed`` before it looks."""
@@ -249,6 +255,7 @@ def swift(*, nodes=8, tp=8, pp=4, more="") -> str:
     return SWIFT.format(nodes=nodes, tp=tp, pp=pp, more=more)
 
 
+@pytest.mark.usefixtures("searched_in_nightly")
 def test_a_launcher_sets_what_it_sets():
     """ms-swift's own launcher: the distributed optimizer, one queue, experts of one rank."""
     found = audit(swift(nodes=1, pp=1), model="llama-3.1-8b")
@@ -257,6 +264,7 @@ def test_a_launcher_sets_what_it_sets():
     assert {"cuda-connections", "no-distributed-optimizer"}.isdisjoint(kinds(found))
 
 
+@pytest.mark.usefixtures("searched_in_nightly")
 @pytest.mark.parametrize(("model", "stops"), [("glm-4.5-air", True), ("qwen3-30b-a3b", False)])
 def test_rules_of_an_engine_see_the_model_of_the_command_line(model, stops):
     """46 layers do not divide by four stages, 48 do."""
@@ -274,6 +282,7 @@ bf16: true
 """
 
 
+@pytest.mark.usefixtures("searched_in_nightly")
 def test_rotary_positions_beyond_a_release_are_priced_where_no_engine_counts_them():
     found = audit(AXOLOTL.format(length=16384, more=""), "a.yaml", model="llama-3-8b", gpus="1")
     assert found.job.request.job.sequence_length > 8192
@@ -281,6 +290,7 @@ def test_rotary_positions_beyond_a_release_are_priced_where_no_engine_counts_the
     assert found.predicted is not None
 
 
+@pytest.mark.usefixtures("searched_in_nightly")
 def test_what_a_profile_does_not_price_is_no_limit_of_the_engine():
     more = "dp_shard_size: 4\nsequence_parallel_degree: 2"
     found = audit(AXOLOTL.format(length=4096, more=more), "a.yaml", model="llama-3-8b")
@@ -461,6 +471,7 @@ def test_maxtext_shards_over_its_fsdp_axes(more, sharding):
     assert layout.recompute == "full"
 
 
+@pytest.mark.usefixtures("searched_in_nightly")
 def test_a_published_configuration_of_maxtext_fits():
     """Sharded over 8 GPUs of a node and 32 nodes, a 70B is no job of 1,600 GiB a GPU."""
     more = "model_name: llama3.1-70b\nici_fsdp_parallelism: 8\ndcn_fsdp_parallelism: 32\n"
@@ -478,6 +489,7 @@ NAMED_FILES = {
 }  # fmt: skip
 
 
+@pytest.mark.usefixtures("searched_in_nightly")
 @pytest.mark.parametrize("whose", NAMED_FILES)
 def test_a_file_that_is_named_and_not_given_may_make_a_job_fit(whose):
     """It states sharding, offload and recomputation: no job is said not to fit without it."""
@@ -596,6 +608,7 @@ def test_words_that_the_engine_would_refuse_beside_the_new_ones_are_taken_away()
     assert "--moe-enable-deepep" in whole.remove
 
 
+@pytest.mark.usefixtures("searched_in_nightly")
 @pytest.mark.parametrize(
     ("said", "name"),
     [
@@ -608,6 +621,7 @@ def test_a_model_is_known_by_the_name_of_its_checkpoint(said, name):
     assert audit(swift().replace("--model org/some-model", said)).job.request.model.name == name
 
 
+@pytest.mark.usefixtures("searched_in_nightly")
 @pytest.mark.parametrize(
     ("said", "reason"),
     [
