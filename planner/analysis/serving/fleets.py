@@ -30,6 +30,7 @@ from planner.serving.board import Board, enumerate_options
 from planner.serving.plan import (
     LEAST_GAP,
     ROUNDING,
+    SURE,
     DaringFleet,
     FleetSummary,
     ServingPlan,
@@ -157,19 +158,29 @@ def _proposal(
 
 
 def _chosen(proposed: Sequence[Contender], daring: Contender, trace: Load | None) -> _Candidate:
-    """The cheapest fleet that meets the most that any meets of what is asked of a proposal."""
+    """The cheapest measured fleet that is sure; where none is, that of the least bill for its chance.
+
+    What more GPUs cannot make sure they only make dearer. The best by prediction is proposed in its place
+    where it is as sure.
+    """
     if daring.best is None or daring.plan is None:
         raise RuntimeError("a contender with a plan has a fleet")
     requirements = requirements_of(
         daring.request, with_runs=any(has_runs(contender.board) for contender in proposed)
     )
-    chosen = _Candidate(contender=daring, best=daring.best, board=daring.board)
+    by_prediction = _Candidate(contender=daring, best=daring.best, board=daring.board)
+    chosen, chance, least = by_prediction, 0.0, float("inf")
     for requirement in requirements:
         cheapest = _cheapest(proposed, trace, requirement)
-        chosen = cheapest or chosen
-        if cheapest is not None or daring.plan.chance >= requirement.chance - ROUNDING:
-            break
-    return chosen
+        if cheapest is None:
+            continue
+        plan = _plan_of(cheapest)
+        if plan.chance >= SURE - ROUNDING:
+            return cheapest
+        price = (plan.estimate.usd_per_hour or float(plan.num_gpus)) / plan.chance
+        if price < least:
+            chosen, chance, least = cheapest, plan.chance, price
+    return by_prediction if daring.plan.chance >= chance - ROUNDING else chosen
 
 
 def _cheapest(

@@ -177,3 +177,18 @@ def test_options_under_tighter_limits_serve_no_more_than_before() -> None:
         assert option.rules.max_batch <= batch
         assert ceiling <= most
         assert option.phase != WHOLE or (option.job.ttft_s or 0) < (request.job.ttft_s or 0)
+
+
+def test_what_more_machines_cannot_make_sure_is_bought_by_its_chance() -> None:
+    """Prompts of 8,012 tokens at p99 leave 500 ms no room: no fleet is sure, and ten times the bill adds little."""
+    plan = find_fleet(
+        understand_serving(
+            ServeFlags(
+                model="llama-3.3-70b", gpu="h100-sxm", rate="10/s", ttft="500ms", tpot="50ms",
+                input_tokens="2000", output_tokens="300",
+            )
+        )
+    )  # fmt: skip
+    assert SURE > plan.chance > 0.5
+    assert plan.num_gpus <= 48
+    assert f"chance of keeping the limits {format_chance(plan.chance)}" in serving_answer(plan).headline
