@@ -255,7 +255,7 @@ DEEPSPEED = Contract(
     title="DeepSpeed",
     package="deepspeed",
     releases=("0.16", "0.19"),
-    stacks=("pytorch",),
+    stacks=("deepspeed", "pytorch"),
     settings=SETTINGS,
     limits=(
         HALF_ONLY,
