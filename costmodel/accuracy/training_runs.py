@@ -302,6 +302,7 @@ _NOTED: Mapping[str, tuple[str, str]] = {
     "flash_attention_2": ("attention_kernel", "fa2"),
     "flash_attention_3": ("attention_kernel", "fa3"),
     "fused lm head": ("loss", "fused_linear"),
+    "lm head in chunks": ("loss", "chunked_logprobs"),
     "dropout": ("dropout", "on"),
 }
 """Switches that words of a note state, where no column does."""

@@ -77,11 +77,12 @@ def rotary_accesses(stack: SoftwareStack) -> int:
 
 
 def loss_bytes_moved(stack: SoftwareStack) -> float:
-    """Bytes that the loss of one logit reads and writes forward.
+    """Bytes that the loss of one logit reads and writes forward; of a loss counted both ways its own.
 
     Source: transformers loss/loss_utils.py, ForCausalLMLoss: logits to fp32, then torch's cross entropy.
     """
-    chained = stack.timing.chained_modules or autocasts_apart(stack)
+    counted = stack.timing.loss_backward_bytes > 0
+    chained = not counted and (stack.timing.chained_modules or autocasts_apart(stack))
     return LOSS_CHAIN_BYTES if chained else stack.timing.loss_forward_bytes
 
 

@@ -17,6 +17,7 @@ STATED: Final[Mapping[str, str]] = {
     "flash_attention_2": r"flash attention 2",
     "flash_attention_3": r"flash attention 3",
     "fused lm head": r"fused lm head",
+    "lm head in chunks": r"lm head in chunks",
     "blocking launches": r"launch blocking",
     "FP8 activations": r"fp8 activation store",
     "FP32 gradients": r"fp32 grad accumulation",

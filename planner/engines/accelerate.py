@@ -279,7 +279,9 @@ _LOSS = switch_words(
     words=(Word(name=_LIGER, kind="flag", default=False, states="said.liger"),),
     write=lambda value, _: {_LIGER: True} if value == "fused_linear" else {},
     read=lambda given: "fused_linear" if given[_LIGER] else "whole",
-    untold=dict.fromkeys(("chunked", "fused_cross_entropy"), "the Trainer has the kernels of Liger alone"),
+    untold=dict.fromkeys(
+        ("chunked", "fused_cross_entropy", "chunked_logprobs"), "the Trainer has the kernels of Liger alone"
+    ),
 )
 """Head and loss in one kernel; what else Liger replaces is priced as without it."""
 

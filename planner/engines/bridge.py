@@ -295,6 +295,7 @@ _LOSS = switch_words(
     untold={
         "chunked": "it has no loss in chunks",
         "fused_linear": "it has no kernel of head and loss in one",
+        "chunked_logprobs": "it computes no log-probabilities of a policy",
     },
     granted=_of_loss,
 )

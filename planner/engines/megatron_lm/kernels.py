@@ -204,6 +204,7 @@ LOSS = switch_words(
         "fused_cross_entropy": _STOPPED_LOSS,
         "chunked": "it has no loss in chunks",
         "fused_linear": "it has no kernel of head and loss in one",
+        "chunked_logprobs": "it computes no log-probabilities of a policy",
     },
     granted=_of_loss,
 )

@@ -79,7 +79,9 @@ CHUNKED = switch_words(
     words=(Word(name=CHUNKS, kind="int"), Word(name=INNER), Word(name=LOSS)),
     write=lambda value, _: {CHUNKS: int(value.partition(":")[2])} if value.startswith("chunked:") else {},
     read=_loss,
-    untold={"fused_cross_entropy": "it has no such kernel", "fused_linear": "it has no such kernel"},
+    untold=dict.fromkeys(
+        ("fused_cross_entropy", "fused_linear", "chunked_logprobs"), "it has no such kernel"
+    ),
 )
 
 

@@ -17,6 +17,7 @@ WORDS = {
     "flash_attention_2": "flash attention 2",
     "flash_attention_3": "flash attention 3",
     "fused lm head": "fused LM head",
+    "lm head in chunks": "LM head in chunks",
     "blocking launches": "launch blocking",
     "FP8 activations": "FP8 activation store",
     "FP32 gradients": "fp32 grad accumulation",
