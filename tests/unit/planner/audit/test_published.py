@@ -145,3 +145,15 @@ def test_a_recipe_of_other_gpus_is_not_made_up() -> None:
     )
     assert audit.predicted is None
     assert audit.reading.published == ""
+
+
+@pytest.mark.parametrize(("preset", "stage"), [("zero3", 3), ("zero2", 2), ("fsdp2", 3), ("multi_gpu", 0)])
+def test_a_preset_of_trl_says_what_is_sharded(preset: str, stage: int) -> None:
+    """TRL's command line takes the name of a configuration that it ships, without an ending."""
+    config = (
+        "model_name_or_path: meta-llama/Llama-3.1-8B\nmax_length: 4096\nper_device_train_batch_size: 4\n"
+        f"gradient_checkpointing: true\nbf16: true\naccelerate_config: {preset}\n"
+    )
+    layout = _audit(config, "sft.yaml").job.layout
+    assert layout is not None
+    assert layout.zero_stage == stage
