@@ -28,7 +28,7 @@ from planner.audit.given import given_by
 from planner.audit.job import Job, audited_job
 from planner.audit.legal import Finding, stops
 from planner.audit.peak import PeakResidual, peak_residual_of
-from planner.audit.presumed import with_presumed
+from planner.audit.presumed import with_presumed, with_published
 from planner.audit.priced_facts import with_priced_facts
 from planner.audit.read import Reading, read_texts
 from planner.audit.residual import Residual, residual_of, work_of_step
@@ -193,6 +193,7 @@ def audited(reading: Reading, flags: Flags, cal: Calibration, asked: Flags | Non
     """
     add_chunks(reading)
     asked = flags if asked is None else asked
+    reading = with_published(reading)
     reading, flags = with_presumed(reading, flags, lambda files, job: _estimate(files, job, cal))
     reading = given_by(reading, flags)
     doubts = list(reading.doubts)
@@ -253,7 +254,7 @@ def audited_texts(texts: Mapping[str, str], rest: Flags, given: Mapping[str, str
         rest: What holds where the texts say nothing: model, GPUs, sequence length.
         given: Variables of the environment that scripts read.
     """
-    reading = read_texts(texts, given)
+    reading = with_published(read_texts(texts, given))
     flags = Flags(gpu=None if len(reading.gpus) == 1 else rest.gpu)
     missing = audited_job(reading, flags).missing
     for flag, name in (("--model", "model"), ("--gpus", "gpus"), ("--sequence-length", "sequence_length")):
@@ -268,7 +269,7 @@ def audited_texts(texts: Mapping[str, str], rest: Flags, given: Mapping[str, str
 def calibration_of(reading: Reading, flags: Flags) -> Calibration:
     """Tables of the cluster that files and flags mean."""
     try:
-        request = audited_job(reading, flags).request
+        request = audited_job(with_published(reading), flags).request
     except InputError:
         request = None
     return calibration_for(request.cluster) if request is not None else load_calibration()

@@ -39,7 +39,7 @@ _SHORT_TRAINING = {
     "-gb": "global_batch_size",
     "-ng": "num_gpus",
 }
-"""Short flags of the scripts of Megatron-Bridge and NeMo, known by those of the batch."""
+"""Short flags of the scripts of Megatron-Bridge and NeMo, known by those of the batch and of GPUs."""
 _LAUNCHERS = (
     "torchrun", "deepspeed", "accelerate", "mpirun", "srun", "horovodrun", "llamafactory-cli", "axolotl",
     "swift", "tune", "torch.distributed.launch", "torch.distributed.run",
@@ -337,7 +337,7 @@ def settings_of_words(words: Sequence[Text], lines: Sequence[str] = ()) -> tuple
     """
     settings: list[Setting] = []
     at = 0
-    short = _SHORT_TRAINING if {"-mb", "-gb"} & {word.text for word in words} else _SHORT
+    short = _SHORT_TRAINING if {"-mb", "-gb", "-ng"} & {word.text for word in words} else _SHORT
     while at < len(words):
         text, line = words[at].text, words[at].line
         at += 1

@@ -1,4 +1,7 @@
-"""Counts that no file states: of GPUs the fewest nodes that hold the job, of a sequence the length of a plan.
+"""What no file states: a published configuration that is named, and counts of GPUs and tokens.
+
+Of a configuration the figures of its release are taken; of GPUs the fewest nodes that hold the job, of a
+sequence the length of a plan.
 
 Launch files often leave the number of nodes to who starts them. Such a job is priced as it would be started
 first, and both answer and verdict say what was taken for it: no job is called illegal or too large by a count
@@ -10,14 +13,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 
 from costmodel.estimate import Estimate
 from costmodel.memory.fit import fit_of
-from planner.audit.facts import JobFacts
+from planner.audit.conclusions import conclude
+from planner.audit.facts import JobFacts, job_facts_of
 from planner.audit.given import given_by
 from planner.audit.job import Job, audited_job
+from planner.audit.published import named_config, published_config
 from planner.audit.ranks import USUAL_GPUS_PER_NODE
-from planner.audit.read import Reading
+from planner.audit.read import Reading, take_counts_of_rates
 from planner.questions.flags import Flags
 from planner.questions.training import DEFAULT_SEQUENCE_LENGTH
 from topology.base.errors import InputError
@@ -25,10 +31,36 @@ from topology.base.errors import InputError
 MOST_DOUBLINGS = 10
 """Of the fewest GPUs that a layout needs; 8 become 8,192."""
 GPUS, LENGTH = "cluster.num_gpus", "job.sequence_length"
+_CONFIGURATIONS = ("yaml", "toml", "json", "python")
+"""Kinds of files that a launch may name as its configuration."""
 _FLAGS = {"--gpus": GPUS, "--sequence-length": LENGTH}
 
 Priced = Callable[[Reading, Job], Estimate | None]
 """What a job takes; None where it has no price."""
+
+
+def with_published(reading: Reading) -> Reading:
+    """Files with what their engine publishes under the configuration that they name and nobody gave.
+
+    What they say holds over it.
+    """
+    engine = reading.family.name
+    name = named_config(reading.settings, engine)
+    config = published_config(name, engine) if name else None
+    given = {Path(file).stem for file, kind in reading.kinds.items() if kind in _CONFIGURATIONS}
+    if config is None or Path(name).stem in given:
+        return reading
+    paths = {setting.path for setting in reading.settings}
+    more = tuple(setting for setting in config.settings if setting.path not in paths)
+    stated = JobFacts(dict(reading.stated.by_field), set(reading.stated.unknown))
+    for field, fact in job_facts_of(more, reading.family, "").by_field.items():
+        if field not in stated.unknown:
+            stated.by_field.setdefault(field, replace(fact, how="default"))
+    facts = JobFacts(dict(stated.by_field), set(stated.unknown))
+    conclude(facts, reading.family)
+    take_counts_of_rates(facts, reading.measured)
+    words = config.words(engine)
+    return replace(reading, facts=facts, stated=stated, settings=(*reading.settings, *more), published=words)
 
 
 def with_presumed(reading: Reading, flags: Flags, priced: Priced) -> tuple[Reading, Flags]:

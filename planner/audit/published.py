@@ -1,7 +1,8 @@
 """Configurations that engines publish under a name, for launches that name one and do not show it.
 
-The figures are of the named release, in the keys of its engine: torchtune (recipes/configs) and torchtitan
-(train_configs, config_registry.py), both BSD-3-Clause. What a launch says beside the name holds over them.
+The figures are of the named release, in the keys of its engine: torchtune (recipes/configs), torchtitan
+(train_configs, config_registry.py), both BSD-3-Clause, and Megatron-Bridge (perf_recipes, Apache-2.0), whose
+lengths of a sequence are those of its published runs. What a launch says beside the name holds over them.
 `tools/build_published_configs.py` writes the table.
 """
 
@@ -49,7 +50,25 @@ class PublishedConfig:
 def named_config(settings: Iterable[Setting], engine: str) -> str:
     """The configuration that a launch names; empty where it names none."""
     values = {".".join(setting.path): str(setting.value) for setting in settings}
+    if engine == "Megatron-Bridge":
+        return _recipe_of_bridge(values)
     return next((values[word] for word in _NAMES.get(engine, ()) if values.get(word)), "")
+
+
+def _recipe_of_bridge(values: Mapping[str, str]) -> str:
+    """The recipe that words of scripts/performance choose (utils/utils.py); of its number of GPUs alone.
+
+    >>> _recipe_of_bridge(
+    ...     {"model_recipe_name": "llama3_70b", "num_gpus": "64", "gpu": "h100", "compute_dtype": "fp8_cs"}
+    ... )
+    'llama3_70b_pretrain_64gpu_h100_fp8cs_config'
+    """
+    model = values.get("model_recipe_name") or "_".join(
+        filter(None, (values.get("model_name"), values.get("model_size")))
+    )
+    gpus, gpu, task = values.get("num_gpus"), values.get("gpu"), values.get("task", "pretrain")
+    precision = values.get("compute_dtype", "bf16").replace("_", "")
+    return f"{model}_{task}_{gpus}gpu_{gpu}_{precision}_config".lower() if model and gpus and gpu else ""
 
 
 def published_config(name: str, engine: str) -> PublishedConfig | None:

@@ -24,7 +24,6 @@ from planner.audit.launch import (
 )
 from planner.audit.manifests import machines_of, script_of
 from planner.audit.no_job import refuse_no_job
-from planner.audit.published import named_config, published_config
 from planner.audit.words import FAMILIES, MACHINE_WORDS, UNKNOWN, Family, family_named, family_of_package
 from planner.engines.accelerate import ARGUMENTS
 from planner.engines.program import FILE as PROGRAM_FILE
@@ -492,7 +491,6 @@ def _of_script(
         doubts = [*_doubts_of(script), f"{path} states no layout: its settings come from elsewhere"]
         _add_named_precision(facts, path, script.sourced, doubts)
         return Reading(facts, FAMILIES[-1], {path: kind}, None, doubts)
-    launch, published = _with_published(launch, others)
     facts = job_facts_of(launch.settings, launch.family, path)
     variables = {
         name: Setting(
@@ -509,24 +507,8 @@ def _of_script(
     if launch.family.serves or launch.family.name == FAMILIES[-1].name:
         _add_named_precision(facts, path, script.sourced, doubts)
     return Reading(
-        facts, launch.family, {path: kind}, None, doubts, variables=variables, settings=launch.settings,
-        published=published,
-    )  # fmt: skip
-
-
-def _with_published(launch: Launch, beside: Iterable[str]) -> tuple[Launch, str]:
-    """A launch with what its engine publishes under the configuration that it names, and where that is from.
-
-    Nothing is added where the configuration was given too, or is nobody's.
-    """
-    name = named_config(launch.settings, launch.family.name)
-    config = published_config(name, launch.family.name) if name else None
-    if config is None or any(Path(name).stem == Path(other).stem for other in beside):
-        return launch, ""
-    stated = {setting.path for setting in launch.settings}
-    more = tuple(setting for setting in config.settings if setting.path not in stated)
-    words = config.words(launch.family.name)
-    return replace(launch, settings=(*launch.settings, *more)), words
+        facts, launch.family, {path: kind}, None, doubts, variables=variables, settings=launch.settings
+    )
 
 
 def _add_named_precision(facts: JobFacts, path: str, sourced: Iterable[str], doubts: list[str]) -> None:
@@ -609,12 +591,12 @@ def _of_log(path: str, text: str, given: Mapping[str, str]) -> Reading:
     """A log: what it measured, and the job as far as it prints it."""
     measured, settings, command = measured_of(text)
     family = FAMILIES[-1]
-    facts, published = JobFacts(), ""
+    facts, ran = JobFacts(), tuple[Setting, ...]()
     if command:
         launch, _ = launch_of(command, given, {})
         if launch is not None:
-            launch, published = _with_published(launch, ())
             facts, family = job_facts_of(launch.settings, launch.family, path), launch.family
+            ran = launch.settings
     if settings:
         printed = family_of(settings) or _by_name(settings)
         if family.name == FAMILIES[-1].name:
@@ -624,9 +606,8 @@ def _of_log(path: str, text: str, given: Mapping[str, str]) -> Reading:
     for name, value, line in measured.job:
         facts.put(name, value, "stated", f"line {line} of the log")
     doubts = list(measured.doubts)
-    return Reading(
-        facts, family, {path: "log"}, measured, doubts, settings=tuple(settings), published=published
-    )
+    whole = tuple(settings) or ran
+    return Reading(facts, family, {path: "log"}, measured, doubts, settings=whole)
 
 
 def _together(readings: list[Reading]) -> Reading:
@@ -653,7 +634,6 @@ def _together(readings: list[Reading]) -> Reading:
             replace(setting, file=next(iter(reading.kinds))) for setting in reading.settings
         )
         whole.kinds |= reading.kinds
-        whole.published = whole.published or reading.published
         whole.doubts.extend((*reading.doubts, *reading.facts.notes))
         if whole.measured is None or not whole.measured.has_steps:
             whole.measured = reading.measured or whole.measured

@@ -150,10 +150,10 @@ def _stage_of_launcher(facts: JobFacts) -> None:
     """The stage that the name of a file for `accelerate launch` tells, where that file was not given.
 
     So are those called that TRL and open-r1 ship: zero2.yaml, zero3.yaml, fsdp.yaml, fsdp2.yaml, ddp.yaml,
-    multi_gpu.yaml.
+    multi_gpu.yaml; TRL's own command line takes their names alone (accelerate_config, trl/scripts/utils.py).
     """
     path = str(facts.value("said.launcher_config") or "")
-    stem = path.rpartition("/")[2].rpartition(".")[0].lower()
+    stem = re.sub(r"\.(?:ya?ml|json)$", "", path.rpartition("/")[2].lower())
     stage = _STAGE_IN_NAME.search(stem)
     words = set(re.split(r"[-_.]", stem))
     degree = int(stage.group(1)) if stage else 3 if words & {"fsdp", "fsdp1", "fsdp2"} else None

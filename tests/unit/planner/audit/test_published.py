@@ -115,3 +115,45 @@ def test_a_configuration_of_nobody_is_asked_for() -> None:
     audit = _audit("CONFIG_FILE=./mine.toml NGPU=8 ./run_train.sh --parallelism.tensor_parallel_degree 4\n")
     assert audit.predicted is None
     assert audit.reading.published == ""
+
+
+BRIDGE = {
+    "recipe": "--model_recipe_name llama3_70b -ng 64",
+    "name and size": "--model_name llama3 --model_size 70b --num_gpus 64",
+}
+
+
+@pytest.mark.parametrize("form", BRIDGE)
+def test_a_recipe_of_megatron_bridge_is_chosen_as_its_scripts_do(form: str) -> None:
+    """Release 26.08, llama3_70b_pretrain_64gpu_h100_fp8cs_config: tp 4, pp 8, 5 chunks, a batch of 256."""
+    script = (
+        f"python scripts/performance/setup_experiment.py --gpu h100 {BRIDGE[form]} --compute_dtype fp8_cs"
+    )
+    audit = _audit(f"{script}\n")
+    request, layout = audit.job.request, audit.job.layout
+    assert request is not None
+    assert layout is not None
+    assert (request.model.name, request.cluster.num_gpus, request.job.precision) == ("llama-3-70b", 64, "fp8")
+    assert (layout.tp, layout.pp, layout.virtual_stages, layout.microbatch_size) == (4, 8, 5, 1)
+    assert (request.job.global_batch_size, request.job.sequence_length) == (256, 8192)
+
+
+def test_a_recipe_of_other_gpus_is_not_made_up() -> None:
+    """Of 48 GPUs nobody publishes a recipe: no degree is taken from that of 64."""
+    audit = _audit(
+        "python scripts/performance/setup_experiment.py --gpu h100 --model_recipe_name llama3_70b -ng 48\n"
+    )
+    assert audit.predicted is None
+    assert audit.reading.published == ""
+
+
+@pytest.mark.parametrize(("preset", "stage"), [("zero3", 3), ("zero2", 2), ("fsdp2", 3), ("multi_gpu", 0)])
+def test_a_preset_of_trl_says_what_is_sharded(preset: str, stage: int) -> None:
+    """TRL's command line takes the name of a configuration that it ships, without an ending."""
+    config = (
+        "model_name_or_path: meta-llama/Llama-3.1-8B\nmax_length: 4096\nper_device_train_batch_size: 4\n"
+        f"gradient_checkpointing: true\nbf16: true\naccelerate_config: {preset}\n"
+    )
+    layout = _audit(config, "sft.yaml").job.layout
+    assert layout is not None
+    assert layout.zero_stage == stage
