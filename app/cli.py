@@ -36,7 +36,7 @@ COMMANDS: Final[dict[str, str]] = {
     "serve": "Plan a serving fleet for a load and its latency limits.",
     "explain": "Say what binds a plan, why the runner-up lost, what would help.",
     "sweep": "Plan over GPUs, lengths, batches, models, stacks and precisions.",
-    "ladder": "Turn one knob (length, microbatch, rank, GPUs) until a job no longer fits.",
+    "ladder": "Turn one knob (length, microbatch, rank, GPUs) until memory runs out.",
     "diff": "Compare two plans.",
     "audit": "Read a job of another engine, and say what is wrong or slow with it.",
     "accuracy": "Predict measured runs, published or your own, and print the errors.",

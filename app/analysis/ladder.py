@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from app.quantities import format_count
 from app.reports.answer import Answer, Table, json_text
+from costmodel.memory.fit import DOES_NOT_FIT_ABOVE, FITS_BELOW, fit_of
 from planner.analysis.ladder import Eased, Ladder, Rung
 from topology.base.units import format_bytes, format_chance, format_seconds
 
@@ -29,7 +30,7 @@ def ladder_answer(ladder: Ladder, name: str) -> Answer:
         columns=(unit, "verdict", "OOM", "peak memory", "of", "step time", "tokens/s"),
         rows=tuple(_row(rung) for rung in (reversed(rungs) if ladder.knob == "gpus" else rungs)),
         align="rlrrrrr",
-        note="fits: a chance of OOM below 5 %; does not fit: above 90 %",
+        note=f"{fit_of(0.0)}: a chance below {100 * FITS_BELOW:.0f} %; {fit_of(1.0)}: above {100 * DOES_NOT_FIT_ABOVE:.0f} %",
     )
     switches = Table(
         title="One switch more",
@@ -50,7 +51,7 @@ def _headline(ladder: Ladder, what: str) -> str:
     best = ladder.eased[0] if ladder.eased else None
     more = f"; {best.flag} takes it to {best.rung.value:,}" if best else ""
     if ladder.last is None:
-        return f"no {what} tried fits as it is{more}"
+        return f"no {what} that was tried leaves room as it is{more}"
     if ladder.knob == "gpus":
         return f"the fewest GPUs tried that hold it are {ladder.last.value:,}{more}"
     return f"the largest {what} that fits is {ladder.last.value:,}{more}"

@@ -18,6 +18,7 @@ ALLOWED = {
     ("app/figures/capacity.py", "nothing fits"): "no layout of the search has a chance below 5 %",
     ("app/figures/capacity.py", "nothing fits in "): "the same, counted",
     ("app/flags/shared.py", "keeps the chance of OOM below 5 %"): "what the default is",
+    ("app/analysis/ladder.py", " that fits is "): "of a rung whose chance stands in the table below",
     ("app/reports/training_accuracy.py", "OOM seen"): "rows that ran out of memory",
     ("app/reports/training_accuracy.py", "OOM false"): "rows that did not",
     ("app/analysis/plan_diff.py", "chance of OOM"): "name of the quantity",
