@@ -30,7 +30,8 @@ def ladder_answer(ladder: Ladder, name: str) -> Answer:
         columns=(unit, "verdict", "OOM", "peak memory", "of", "step time", "tokens/s"),
         rows=tuple(_row(rung) for rung in (reversed(rungs) if ladder.knob == "gpus" else rungs)),
         align="rlrrrrr",
-        note=f"{fit_of(0.0)}: a chance below {100 * FITS_BELOW:.0f} %; {fit_of(1.0)}: above {100 * DOES_NOT_FIT_ABOVE:.0f} %",
+        note=f"{fit_of(0.0)}: a chance below {100 * FITS_BELOW:.0f} %; "
+        f"{fit_of(1.0)}: above {100 * DOES_NOT_FIT_ABOVE:.0f} %",
     )
     switches = Table(
         title="One switch more",

@@ -129,13 +129,10 @@ def _load_sections(audit: LoadAudit) -> list[Section]:
         if audit.running is not None:
             means = _times(audit.running.ttft_s, audit.running.tpot_s)
             rows.append(("predicted", f"{audit.running.requests_per_s:.3g}", *means, "means"))
-    if audit.running is not None:
+    if audit.running is not None and audit.load.compares:
         now = audit.running.plan.estimate
         words = f"medians; {audit.running.broken}" if audit.running.broken else "medians"
         medians = _times(now.ttft.p50_s, now.tpot.p50_s)
-        if flags.trace is not None:
-            latencies = latencies_of(audit.running.simulation)
-            medians = _times(*(_spread(latencies[name])["p50_s"] for name in ("first token", "per token")))
         rows.append(("predicted", f"{audit.running.requests_per_s:.3g}", *medians, words))
     if audit.best is not None and (audit.behind_by is None or audit.behind_by > LEAST_GAIN):
         estimate = audit.best.estimate
@@ -144,13 +141,16 @@ def _load_sections(audit: LoadAudit) -> list[Section]:
         rate = f"{best_per_s(audit.best):.3g}"
         rows.append(("best", rate, *_times(estimate.ttft.p50_s, estimate.tpot.p50_s), label))
     title = f"Under {_load_words(audit)}" + (f", {audit.load.source}" if flags.trace is None else "")
-    if not rows:
+    alone = audit.running is not None and not audit.load.compares
+    if not rows and not alone:
         return [Pairs(title=title, pairs=(("predicted", "not of a server that does not start"),))]
-    sections: list[Section] = [
-        Table(title=title, columns=columns, rows=tuple(rows), align="lrrrl", note=_distance(audit))
-    ]
-    if audit.running is not None and not audit.load.compares:
-        sections.append(_requests(audit.running))
+    sections: list[Section] = []
+    if rows:
+        sections.append(
+            Table(title=title, columns=columns, rows=tuple(rows), align="lrrrl", note=_distance(audit))
+        )
+    if audit.running is not None and alone:
+        sections.append(_requests(audit.running, "Over all requests" if rows else title, of_rate=flags.rate))
     if audit.changes:
         sections.append(_changes(audit))
     return sections
@@ -160,8 +160,8 @@ PERCENTILES = (50, 90, 99)
 """Of a latency that are told."""
 
 
-def _requests(running: RunningServer) -> Table:
-    """Latencies over all requests, and what the server served."""
+def _requests(running: RunningServer, title: str, *, of_rate: str | None) -> Table:
+    """Latencies over all requests, and what the server served; of a rate, also the highest it carries."""
     rows = [
         (name, *(format_seconds(seconds) for seconds in _spread(values).values()))
         for name, values in latencies_of(running.simulation).items()
@@ -171,9 +171,11 @@ def _requests(running: RunningServer) -> Table:
         f"{estimate.request_rate_per_s:.3g} requests/s, {estimate.output_tokens_per_s:,.0f} output tokens/s; "
         f"cache {estimate.kv_used_share:.0%} used at the peak, {simulation.preemptions} preemptions; "
         f"all served after {format_seconds(simulation.makespan_s)}"
+        + (f"; it carries {running.requests_per_s:.3g} requests/s" if of_rate else "")
+        + (f"; {running.broken}" if running.broken else "")
     )
     columns = ("", "mean", *(f"p{percentile}" for percentile in PERCENTILES))
-    return Table(title="Over all requests", columns=columns, rows=tuple(rows), align="lrrrr", note=note)
+    return Table(title=title, columns=columns, rows=tuple(rows), align="lrrrr", note=note)
 
 
 def latencies_of(simulation: Simulation) -> dict[str, Floats]:
