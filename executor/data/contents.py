@@ -98,7 +98,7 @@ def documents_of(
         return rows_of(name, contents, piece, start)
     file = contents.files[piece.file]
     path = file_in_corpus(name, file)
-    require_same(path, file)
+    require_same(path, file.size_bytes)
     begin = piece.start if start is None else start
     return documents(path, contents.field, begin, piece.stop, turn=piece.turn, turns=piece.turns)
 

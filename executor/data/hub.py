@@ -263,7 +263,7 @@ def rows_of(
     if hub is None:
         raise TypeError(name)
     if file.size_bytes and not hub.revision:
-        require_same(Path(hub.path) / file.name, file)
+        require_same(Path(hub.path) / file.name, file.size_bytes)
     group, first = divmod(piece.start if start is None else start, GROUP)
     with _read(name, file, on_hub=bool(hub.revision)):
         groups = _groups(hub, contents.field, piece.file)

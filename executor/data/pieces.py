@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from topology.base.errors import InputError
-from topology.base.files import open_regular
+from topology.base.files import open_regular, require_regular
 
 END = 1 << 62  # of a file of which nobody knows how far it goes
 HEAD_BYTES, TAIL_BYTES = 1 << 12, 1 << 16  # of a checksum; a Parquet file's own contents are at its end
@@ -92,20 +92,20 @@ def mark_of(path: Path, size: int) -> str:
     return sha256.hexdigest()[:16]
 
 
-def require_same(path: Path, file: TextFile) -> None:
-    """Refuse a file that has another size than when the run began."""
+def require_same(path: Path, size_bytes: int) -> None:
+    """Refuse a file that has another size than when the run began, and one that is no regular file."""
     try:
-        size = path.stat().st_size
+        size = require_regular(path).stat().st_size
     except OSError as error:
         raise InputError(
             what=f"{path} cannot be read",
             cause=str(error),
             fix="put the file back and start again: the run resumes from its last checkpoint",
         ) from error
-    if size != file.size_bytes:
+    if size != size_bytes:
         raise InputError(
             what=f"{path} has changed while it is trained on",
-            cause=f"{file.size_bytes} bytes when the run began, {size} now",
+            cause=f"{size_bytes} bytes when the run began, {size} now",
             fix="put the file back and start again: the run resumes from its last checkpoint",
         )
 

@@ -11,9 +11,10 @@ from pathlib import Path
 
 from executor.data.blend import blend_parts
 from executor.data.indexed import index_beside
+from executor.data.pieces import require_same
 from executor.data.source import SYNTHETIC, is_text
 from topology.base.errors import InputError
-from topology.base.files import file_mark, require_regular
+from topology.base.files import file_mark
 
 
 def token_files(name: str, *, tokenizes: bool) -> list[Path]:
@@ -76,20 +77,7 @@ def require_sizes(marks: Mapping[str, str]) -> None:
     for name, mark in marks.items():
         if ":" not in mark:
             continue
-        try:
-            size = require_regular(name).stat().st_size
-        except OSError as error:
-            raise InputError(
-                what=f"{name} cannot be read",
-                cause=str(error),
-                fix="put the file back and start again: the run resumes from its last checkpoint",
-            ) from error
-        if size != _size(mark):
-            raise InputError(
-                what=f"{name} has changed while it is trained on",
-                cause=f"{_size(mark):,} bytes when the run began, {size:,} now",
-                fix="put the file back and start again: the run resumes from its last checkpoint",
-            )
+        require_same(Path(name), _size(mark))
 
 
 def _size(mark: str) -> int:

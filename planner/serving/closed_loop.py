@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from planner.serving.alternatives import RUNNERS_UP, FleetRunnerUp
 from planner.serving.board import Board
-from planner.serving.closed_pools import pools_bound, search_closed_pools
+from planner.serving.closed_pools import certified_closed, search_closed_pools
 from planner.serving.fleet import FleetRun, run_closed_unless_late
 from planner.serving.fleet_choice import MOST_FLEET_GPUS, room_for
 from planner.serving.plan import ServingOptimality, ServingRequest
@@ -30,21 +30,7 @@ def search_closed(request: ServingRequest, board: Board) -> tuple[FleetRun, Serv
     stay_s = {i: _least_stay_s(option) for i, option in enumerate(board.options) if option.phase == WHOLE}
     find = _smallest if request.num_gpus is None else _fastest
     best = find(request, board, stay_s)
-    if best is None:
-        return None
-    sized = request.num_gpus is not None
-    value = best.request_rate_per_s if sized else float(best.num_gpus)
-    bound = pools_bound(request, board, value)
-    gap = bound / value - 1 if sized else 1 - bound / value
-    return best, ServingOptimality(
-        status="best-found" if gap > 0 else "proven",
-        bound=bound,
-        value=value,
-        enumerated=board.enumerated,
-        pruned=dict(board.pruned),
-        simulated=board.simulated,
-        gap=gap,
-    )
+    return certified_closed(request, board, best)
 
 
 def _remember(board: Board, i: int, run: FleetRun) -> None:

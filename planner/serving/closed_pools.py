@@ -53,8 +53,16 @@ def search_closed_pools(request: ServingRequest, board: Board) -> tuple[FleetRun
     """The fastest pair of pools on the given GPUs that keeps the limits, or the smallest that does."""
     sized = request.num_gpus is not None
     best = _fastest(request, board, request.num_gpus or 0) if sized else _smallest(request, board)
+    return certified_closed(request, board, best)
+
+
+def certified_closed(
+    request: ServingRequest, board: Board, best: FleetRun | None
+) -> tuple[FleetRun, ServingOptimality] | None:
+    """The best fleet of a closed loop with its certificate; None where there is none."""
     if best is None:
         return None
+    sized = request.num_gpus is not None
     value = best.request_rate_per_s if sized else float(best.num_gpus)
     bound = pools_bound(request, board, value)
     gap = bound / value - 1 if sized else 1 - bound / value

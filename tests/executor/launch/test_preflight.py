@@ -363,7 +363,7 @@ def test_ranks_that_reach_each_other_too_slowly_are_refused() -> None:
     assert "an all-reduce of 1 MiB among 2 ranks takes" in said[0]
 
 
-def test_ranks_that_are_somewhat_slow_are_told() -> None:
+def test_links_at_half_the_planned_rate_are_a_warning() -> None:
     """Over twice what is planned, up to four times: a fabric that nobody tuned is no broken one."""
     made = make_plan(ParallelLayout(dp=2))
     slow = {share: run_ranks(_linked, 2, made, 1.0, share)[0] for share in (1.9, 2.1, 3.9, 4.1)}

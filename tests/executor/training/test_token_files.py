@@ -85,7 +85,7 @@ def test_a_run_goes_on_with_the_tokens_it_began_with(
         with_data(settings_of(tmp_path / "run", data, **fields), plan)
 
 
-def test_files_that_moved_are_known_again(plan_of: Callable[..., Plan], tmp_path: Path) -> None:
+def test_files_that_moved_are_known_by_their_bytes(plan_of: Callable[..., Plan], tmp_path: Path) -> None:
     """By their bytes: what has moved and changed is refused, too."""
     name, tokens = written(tmp_path, "npy")
     plan = plan_of(LAYOUT)
