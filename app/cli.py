@@ -30,43 +30,59 @@ from topology.base.names import suggest
 from topology.base.version import VERSION
 
 DEFAULT_COMMAND: Final = "train"
-COMMANDS: Final[dict[str, str]] = {
-    "train": "Plan a training job (the default command).",
-    "estimate": "Estimate one given layout.",
-    "serve": "Plan a serving fleet for a load and its latency limits.",
-    "explain": "Say what binds a plan, why the runner-up lost, what would help.",
-    "sweep": "Plan over GPUs, lengths, batches, models, stacks and precisions.",
-    "ladder": "Turn one knob (length, microbatch, rank, GPUs) until memory runs out.",
-    "diff": "Compare two plans.",
-    "audit": "Read a job of another engine, and say what is wrong or slow with it.",
-    "accuracy": "Predict measured runs, published or your own, and print the errors.",
-    "calibrate": "Fit the levels of your own server to what a benchmark client wrote.",
-    "dash": "Start the what-if dashboard in a browser.",
-    "models": "List the models that can be named, or describe one.",
-    "engines": "List engines and presets, or the switches of one.",
-    "topology": "Show a cluster's levels and what each axis gets on it.",
-    "gpus": "List GPUs and machines with peaks, memory and prices.",
-    "run": "Train with a plan, or plan and then train.",
-    "tokenize": "Write text as token ids that a run reads.",
-    "convert": "Write what a run has trained as Hugging Face weights.",
-    "bench": "Measure this machine, so that estimates use its own numbers.",
-    "export": "Write a plan as another tool's configuration.",
-    "validate": "Check a plan: counts, memory and numerics, on this machine.",
-    "watch": "Say how a run stands against its plan: useful share, days left, what is off.",
-    "verify": "Hold a plan against its own claims, and derive its bound anew.",
+GROUPS: Final[dict[str, dict[str, str]]] = {
+    "Ask": {
+        "train": "Plan a training job (the default command).",
+        "estimate": "Estimate one given layout.",
+        "serve": "Plan a serving fleet for a load and its latency limits.",
+        "explain": "Say what binds a plan, why the runner-up lost, what would help.",
+        "ladder": "Turn one knob (length, microbatch, rank, GPUs) until memory runs out.",
+    },
+    "Compare": {
+        "sweep": "Plan over GPUs, lengths, batches, models, layouts and precisions.",
+        "diff": "Compare two plans.",
+        "dash": "Start the what-if dashboard in a browser.",
+    },
+    "Judge": {
+        "audit": "Read a job of another engine, and say what is wrong or slow with it.",
+        "watch": "Say how a run stands against its plan: goodput, days left, faults.",
+        "verify": "Hold a plan against its own claims, and derive its bound anew.",
+    },
+    "Run": {
+        "run": "Train with a plan, or plan and then train.",
+        "export": "Write a plan as another tool's configuration.",
+        "validate": "Check a plan: counts, memory and numerics, on this machine.",
+        "tokenize": "Write text as token ids that a run reads.",
+        "convert": "Write what a run has trained as Hugging Face weights.",
+    },
+    "Measure": {
+        "accuracy": "Predict measured runs, published or your own, and print the errors.",
+        "calibrate": "Fit the levels of your own server to what a benchmark client wrote.",
+        "bench": "Measure this machine, so that estimates use its own numbers.",
+    },
+    "Look up": {
+        "models": "List the models that can be named, or describe one.",
+        "gpus": "List GPUs and machines with peaks, memory and prices.",
+        "engines": "List engines and presets, or the switches of one.",
+        "topology": "Show a cluster's levels and what each axis gets on it.",
+    },
 }
+"""Every command with what it does, by the question that it answers."""
+COMMANDS: Final[dict[str, str]] = {name: text for group in GROUPS.values() for name, text in group.items()}
 CATALOGS: Final = ("models", "gpus", "engines")  # commands of the wing of that name
 OBJECTS_BETWEEN_COLLECTIONS: Final = 100_000
 """Imports and searches make hardly a cycle; to look for one every 700 objects is a tenth of a command."""
-_HELP: Final = """Plan how to split a model across GPUs: the best layout under a cost model, proven.
-
-`plan --model 70b --gpus 32` plans a training job (short for `plan train`).
-`plan serve --model 70b --rate 20/s --ttft 500ms` plans a fleet that serves it.
-`plan audit train.sh train.log` reads a job that runs, and says what is wrong or slow with it.
+_ABOUT: Final = "Plan how to split a model across GPUs: the best layout under a cost model, proven."
+_FIRST_QUESTIONS: Final = (
+    "  plan --model 70b --gpus 32                                 a training job",
+    "  plan serve --model 70b --rate 20/s --ttft 1s --tpot 40ms   a serving fleet",
+    "  plan audit train.sh train.log                              a job that runs",
+)
+_MANNERS: Final = """`plan COMMAND --help` has a command's flags and examples.
 
 Data goes to stdout, everything else to stderr. Exit codes: 0 answered, 1 no feasible plan, 2 bad input,
-3 internal error (--debug shows the traceback), 4 an audit that fails, 130 interrupted.
-"""
+3 internal error (--debug shows the traceback), 4 an audit that fails, 130 interrupted. Completion for bash,
+zsh and fish: `plan --install-completion`."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -235,14 +251,23 @@ def _chosen_command(words: list[str]) -> str:
 def build_app(chosen: str = "") -> typer.Typer:
     """Build the program: every command by name and summary, only the chosen one with its options."""
     program = typer.Typer(
-        name="plan", help=_HELP, rich_markup_mode=None, add_completion=_completes(), no_args_is_help=True,
-        pretty_exceptions_enable=False, cls=PlainGroup,
+        name="plan", help=_ABOUT if chosen else _help_of_program(), rich_markup_mode=None,
+        add_completion=_completes(), no_args_is_help=True, pretty_exceptions_enable=False, cls=PlainGroup,
     )  # fmt: skip
-    program.callback(invoke_without_command=True, help=_HELP)(_program_options)
+    program.callback(invoke_without_command=True, help=program.info.help)(_program_options)
     for name in [chosen] if chosen else COMMANDS:
         command = _load(name) if name == chosen else _listed_only
-        program.command(name, help=COMMANDS[name], cls=PlainCommand)(command)
+        program.command(name, help=command.__doc__ if name == chosen else COMMANDS[name], cls=PlainCommand)(
+            command
+        )
     return program
+
+
+def _help_of_program() -> str:
+    """What `plan --help` prints."""
+    from app.flags.help import program_help
+
+    return program_help(_ABOUT, _FIRST_QUESTIONS, GROUPS, _MANNERS)
 
 
 def _completes() -> bool:

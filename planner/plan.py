@@ -21,19 +21,22 @@ from costmodel.kernels.level import StackLevel
 from costmodel.kernels.saved import calibration_for
 from costmodel.kernels.tables import Calibration, load_calibration
 from costmodel.layout import ParallelLayout, layout_record, layout_words
-from costmodel.memory.fit import fit_text, headroom_for
+from costmodel.memory.fit import Fit, fit_of, fit_text, headroom_for
 from costmodel.models.spec import ModelSpec
 from costmodel.stack import SoftwareStack, stack
 from costmodel.switches.profile import with_switches
 from costmodel.training.bands import peak_spread
 from topology.base.decode import document_of, structure, unstructure
+from topology.base.errors import InputError
 from topology.base.units import format_seconds
 from topology.builders import build
 from topology.cluster import Cluster
 from topology.fabric.mesh import Mesh
 from topology.spec import ClusterSpec
 
-SCHEMA_VERSION = 4  # 1 did not say what a model computes (rotary positions, epsilon); 2 and 3 see `_UPGRADES`
+SCHEMA_VERSION = (
+    5  # 1 did not say what a model computes (rotary positions, epsilon); later ones see `_UPGRADES`
+)
 
 _NUMBERS = re.compile(r"\[[-+.,eE\d\s]+\]")
 
@@ -228,6 +231,11 @@ class Alternative:
     out_of_memory_chance: float | None = None
 
     @property
+    def fit(self) -> Fit | None:
+        """The word of its chance of OOM; None in a file of before that was kept."""
+        return None if self.out_of_memory_chance is None else fit_of(self.out_of_memory_chance)
+
+    @property
     def fit_text(self) -> str:
         """Whether it fits, and its chance of OOM; a dash in a file of before that was kept."""
         return "–" if self.out_of_memory_chance is None else fit_text(self.out_of_memory_chance)
@@ -389,8 +397,15 @@ def steps_of_request(request: PlanRequest) -> int:
 
 
 def to_json(plan: Plan) -> str:
-    """Write a plan as one JSON document; every float reads back exactly, lists of numbers take one line."""
-    text = json.dumps(unstructure(plan), indent=2, allow_nan=False, ensure_ascii=False)
+    """Write a plan as one JSON document; every float reads back exactly, lists of numbers take one line.
+
+    Beside each chance of OOM stands its word (`fit`), and beside the device's peak the allocator's.
+    """
+    document = unstructure(plan)
+    document["estimate"] |= _derived_of_estimate(plan.estimate)
+    for alternative, record in zip(plan.alternatives, document["alternatives"], strict=True):
+        record["fit"] = alternative.fit
+    text = json.dumps(document, indent=2, allow_nan=False, ensure_ascii=False)
     return _NUMBERS.sub(lambda match: " ".join(match.group().split()), text)
 
 
@@ -400,7 +415,38 @@ def from_json(text: str, where: str = "plan") -> Plan:
     What it says is believed: `planner.structure.sound` and `planner.search.verified.verified` are who asks.
     """
     data = document_of(text, where, version=SCHEMA_VERSION, command="plan --json", upgrades=_UPGRADES)
-    return structure(data, Plan, where)
+    claims: list[tuple[str, Any]] = []
+    if isinstance(estimate := data.get("estimate"), dict):
+        derived = ("fit", "allocator_peak_bytes")
+        claims += [(f"estimate.{key}", estimate[key]) for key in derived if key in estimate]
+        data = {**data, "estimate": {key: value for key, value in estimate.items() if key not in derived}}
+    if isinstance(others := data.get("alternatives"), list):
+        records = [other if isinstance(other, dict) else {} for other in others]
+        claims += [
+            (f"alternatives.{i}.fit", other["fit"]) for i, other in enumerate(records) if "fit" in other
+        ]
+        kept = [
+            {key: value for key, value in other.items() if key != "fit"} if isinstance(other, dict) else other
+            for other in others
+        ]
+        data = {**data, "alternatives": kept}
+    plan = structure(data, Plan, where)
+    values = {f"estimate.{key}": value for key, value in _derived_of_estimate(plan.estimate).items()}
+    values |= {f"alternatives.{i}.fit": other.fit for i, other in enumerate(plan.alternatives)}
+    for key, claim in claims:
+        if claim != values[key]:
+            raise InputError(
+                what=f"{where} contradicts itself",
+                cause=f"{key} is {claim!r}, and its own numbers say {values[key]!r}",
+                fix="write it again with `plan --json`, or leave the key out",
+            )
+    return plan
+
+
+def _derived_of_estimate(estimate: Estimate) -> dict[str, Any]:
+    """What a document says of an estimate beside its fields: the word of its chance, the allocator's peak."""
+    allocated = [stage.allocated_bytes for stage in estimate.memory_by_stage]
+    return {"fit": fit_of(estimate.out_of_memory_chance), "allocator_peak_bytes": max(allocated, default=0.0)}
 
 
 def _from_2(data: dict[str, Any]) -> dict[str, Any]:
@@ -416,4 +462,5 @@ def _from_2(data: dict[str, Any]) -> dict[str, Any]:
 _UPGRADES: Mapping[int, Callable[[dict[str, Any]], dict[str, Any]]] = {
     2: _from_2,
     3: dict,  # had no `origin`
+    4: dict,  # had no word of the chance of OOM, and no peak of the allocator
 }

@@ -5,6 +5,7 @@ Run `python tools/write_transcript.py` with the package installed, after any cha
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import subprocess
@@ -12,16 +13,17 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = {
-    ROOT / "README.md": ("plan --model 70b --gpus 32", ""),
-    ROOT / "docs" / "campaign.md": ("plan --model 405b --gpus 16384 --tokens 15T", "Campaign"),
+    ROOT / "README.md": ("plan --model 70b --gpus 32", "", 80),
+    ROOT / "docs" / "campaign.md": ("plan --model 405b --gpus 16384 --tokens 15T --full", "Campaign", 110),
 }
-"""The command that a page shows, and the one section of its answer, where not all."""
+"""The command that a page shows, the one section of its answer, where not all, and the screen's width."""
 OPEN, CLOSE = "<!-- transcript -->", "<!-- /transcript -->"
 
 
-def transcript(command: str, section: str) -> str:
+def transcript(command: str, section: str, columns: int) -> str:
     """The command and its standard output, as a fenced block."""
-    done = subprocess.run(shlex.split(command), capture_output=True, text=True, check=True)
+    screen = {**os.environ, "COLUMNS": str(columns)}
+    done = subprocess.run(shlex.split(command), capture_output=True, text=True, check=True, env=screen)
     lines = [line.rstrip() for line in done.stdout.rstrip().splitlines()]
     if section:
         start = lines.index(section)
@@ -31,9 +33,9 @@ def transcript(command: str, section: str) -> str:
 
 def main() -> None:
     """Replace the blocks between the markers."""
-    for page, (command, section) in PAGES.items():
+    for page, (command, section, columns) in PAGES.items():
         text = page.read_text(encoding="utf-8")
-        block = f"{OPEN}\n{transcript(command, section)}\n{CLOSE}"
+        block = f"{OPEN}\n{transcript(command, section, columns)}\n{CLOSE}"
         written = re.sub(f"{OPEN}.*?{CLOSE}", lambda _, block=block: block, text, flags=re.DOTALL)
         page.write_text(written, encoding="utf-8")
 

@@ -12,7 +12,7 @@ from app.flags.shared import AcceptChanges, AsJson, ClusterName, GpuName, Output
 
 def command(
     *,
-    device: Annotated[str, typer.Option(help="auto, cuda or cpu.")] = "auto",
+    device: Annotated[str, typer.Option(help="What is measured.", metavar="auto|cuda|cpu")] = "auto",
     ranks: Annotated[
         int, typer.Option(min=1, help="GPUs, or CPU ranks, between which collectives are measured.")
     ] = 2,

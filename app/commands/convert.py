@@ -20,7 +20,7 @@ def command(
         int | None, typer.Option("--step", min=1, help="Checkpoint to take; by default the newest whole one.")
     ] = None,
     dtype: Annotated[
-        str | None, typer.Option("--dtype", help="bf16 or fp32; by default what the run computed in.")
+        str | None, typer.Option("--dtype", help="Default: what the run computed in.", metavar="bf16|fp32")
     ] = None,
     run_key: RunKey = None,
     as_json: AsJson = False,

@@ -13,18 +13,18 @@ from app.flags.shared import AcceptChanges
 def command(
     plan: Annotated[Path | None, typer.Argument(metavar="[PLAN.json]", help="A plan to start from.")] = None,
     port: Annotated[
-        int | None, typer.Option(help="Port to listen on.", min=1, max=65535, show_default="8501")
+        int | None, typer.Option(help="Port to listen on. Default: 8501.", metavar="N", min=1, max=65535)
     ] = None,
     host: Annotated[
         str | None,
-        typer.Option(help="Address to listen on; others need the token.", show_default="127.0.0.1"),
+        typer.Option(help="Address to listen on; others need the token. Default: 127.0.0.1.", metavar="HOST"),
     ] = None,
     token: Annotated[
         str | None,
         typer.Option(
-            help="What opens the page; needed where others reach it.",
+            help="What opens the page where others reach it. Default: MESHPLAN_TOKEN, else a random one.",
             envvar="MESHPLAN_TOKEN",
-            show_default="a random one",
+            metavar="TEXT",
         ),
     ] = None,
     no_browser: Annotated[bool, typer.Option("--no-browser", help="Do not open a browser.")] = False,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from app.flags.job import SEARCH_ONLY, takes_job
-from app.flags.shared import AsJson, InputFlag, ModuleFlag, OutputFile, OutputFormat
+from app.flags.shared import AsJson, Full, InputFlag, ModuleFlag, OutputFile, OutputFormat
 from planner.questions.flags import Flags
 
 
@@ -13,6 +13,7 @@ def command(
     *,
     module: ModuleFlag = None,
     inputs: InputFlag = None,
+    full: Full = False,
     as_json: AsJson = False,
     output: OutputFile = None,
     output_format: OutputFormat = None,
@@ -33,4 +34,4 @@ def command(
     answer = estimate_answer(given_plan(understood.request))
     for text in understood.notes:
         note(text)
-    return emit(answer, wanted=output_format, as_json=as_json, output=output)
+    return emit(answer, wanted=output_format, as_json=as_json, output=output, full=full)

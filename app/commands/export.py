@@ -19,7 +19,7 @@ def command(
         str,
         typer.Option(
             "--to",
-            help=f"{', '.join(TARGETS)}.",
+            help=f"Tool to write for: {', '.join(TARGETS)}.",
             metavar="TOOL",
         ),
     ],
@@ -29,7 +29,7 @@ def command(
     accept_changes: AcceptChanges = False,
     launcher: Annotated[
         str | None,
-        typer.Option("--launcher", help=f"{', '.join(LAUNCHERS)}: with --save-dir.", metavar="LAUNCHER"),
+        typer.Option("--launcher", help=f"With --save-dir: {', '.join(LAUNCHERS)}.", metavar="LAUNCHER"),
     ] = None,
     save_dir: Annotated[
         Path | None,

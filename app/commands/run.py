@@ -19,6 +19,7 @@ from app.flags.run import (
     RunFolder,
     by_setting,
 )
+from app.flags.sections import QUESTION
 from app.flags.shared import (
     AcceptChanges,
     AsJson,
@@ -51,6 +52,7 @@ SettingsFile: TypeAlias = Annotated[
         "--settings",
         help="Flags from a file, as a run writes it (settings.toml); others on the command line win.",
         metavar="FILE",
+        rich_help_panel=QUESTION,
         callback=_take_settings,
         is_eager=True,
     ),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from app.flags.sections import OUTPUT, QUESTION, further
 from app.flags.serve import takes_load
 from app.flags.shared import AsJson, OutputFormat
 from planner.questions.flags import ServeFlags
@@ -33,16 +34,26 @@ def command(
         typer.Option(
             "--autoscale",
             help="Follow the trace with replicas over time; beside --save-dir, HPA and KEDA files.",
+            rich_help_panel=further(OUTPUT),
         ),
     ] = False,
     start_up: Annotated[
         str | None,
         typer.Option(
-            "--start-up", help="Until a new replica serves, for --autoscale; default 5min.", metavar="TIME"
+            "--start-up",
+            help="Time until a new replica serves, for --autoscale. Default: 5min.",
+            metavar="TIME",
+            rich_help_panel=further(OUTPUT),
         ),
     ] = None,
     manifest: Annotated[
-        Path | None, typer.Option("--manifest", help="Write the Kubernetes manifest here.")
+        Path | None,
+        typer.Option(
+            "--manifest",
+            help="Write the Kubernetes manifest here.",
+            metavar="FILE",
+            rich_help_panel=further(OUTPUT),
+        ),
     ] = None,
     save_dir: Annotated[
         Path | None,
@@ -50,14 +61,17 @@ def command(
             "--save-dir",
             help="Write a folder that starts the fleet: scripts, router, load test.",
             metavar="DIR",
+            rich_help_panel=OUTPUT,
         ),
     ] = None,
     deploy: Annotated[
         str | None,
         typer.Option(
             "--deploy",
-            help="What --save-dir holds: scripts,kubernetes (default), lws, dynamo, llm-d, triton.",
+            help="What --save-dir holds, with commas: scripts, kubernetes, lws, dynamo, llm-d, triton. "
+            "Default: scripts,kubernetes.",
             metavar="FORMS",
+            rich_help_panel=further(OUTPUT),
         ),
     ] = None,
     rehearse: Annotated[
@@ -65,13 +79,24 @@ def command(
         typer.Option(
             "--rehearse",
             help="Start the fleet's scripts with stand-ins for the engine, and measure its load.",
+            rich_help_panel=further(OUTPUT),
         ),
     ] = False,
     sensitivity: Annotated[
-        bool, typer.Option("--sensitivity", help="What each limit costs: the answer with it relaxed.")
+        bool,
+        typer.Option(
+            "--sensitivity",
+            help="What each limit costs: the answer with it relaxed.",
+            rich_help_panel=further(OUTPUT),
+        ),
     ] = False,
     pareto: Annotated[
-        bool, typer.Option("--pareto", help="Tokens/s/GPU against tokens/s/user, as a frontier of replicas.")
+        bool,
+        typer.Option(
+            "--pareto",
+            help="Tokens/s/GPU against tokens/s/user, as a frontier of replicas.",
+            rich_help_panel=further(OUTPUT),
+        ),
     ] = False,
     services: Annotated[
         Path | None,
@@ -79,6 +104,7 @@ def command(
             "--services",
             help="Plan one fleet for the services of a TOML file.",
             metavar="FILE",
+            rich_help_panel=further(OUTPUT),
         ),
     ] = None,
     predict: Annotated[
@@ -87,13 +113,18 @@ def command(
             "--predict",
             help="What a given server does under the load: its scripts (repeat), or a plan of --json.",
             metavar="FILE",
+            rich_help_panel=QUESTION,
         ),
     ] = None,
     as_json: AsJson = False,
     output: Annotated[
         str | None,
         typer.Option(
-            "--output", "-o", help="Mean output tokens (a number), or a file to write to.", metavar="N|FILE"
+            "--output",
+            "-o",
+            help="Mean output tokens (a number), or a file to write to.",
+            metavar="N|FILE",
+            rich_help_panel=OUTPUT,
         ),
     ] = None,
     output_format: OutputFormat = None,

@@ -6,6 +6,7 @@ from app.flags.job import takes_job
 from app.flags.shared import (
     AsJson,
     FailuresFile,
+    Full,
     InputFlag,
     MinGpus,
     ModuleFlag,
@@ -26,6 +27,7 @@ def command(
     phases: PhasesFile = None,
     module: ModuleFlag = None,
     inputs: InputFlag = None,
+    full: Full = False,
     as_json: AsJson = False,
     output: OutputFile = None,
     output_format: OutputFormat = None,
@@ -72,4 +74,4 @@ def command(
     answer = plan_answer(plan)
     for text in notes:
         note(text)
-    return emit(answer, wanted=output_format, as_json=as_json, output=output)
+    return emit(answer, wanted=output_format, as_json=as_json, output=output, full=full)

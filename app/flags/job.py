@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Final
+from collections.abc import Callable, Collection, Mapping
+from copy import copy
+from typing import Annotated, Any, Final, get_args
 
 from app.flags import shared as options
 from app.flags.group import gathers
+from app.flags.sections import further, split
 from planner.questions.flags import Flags
 
 FLAGS: Final[Mapping[str, Any]] = {
@@ -35,14 +37,35 @@ FLAGS: Final[Mapping[str, Any]] = {
     "top": options.Top,
 }
 """Option of every field of `Flags`, in the order of the help."""
+SIZE: Final = ("model", "gpus", "gpu", "cluster")
+"""What most say of a job whose files or plan say the rest."""
 SEARCH_ONLY: Final = ("objective", "memory_headroom", "top")
 """Flags that choose among layouts; without a choice they mean nothing."""
 
 
-def takes_job(*left_out: str) -> Callable[[Callable[..., int]], Callable[..., int]]:
-    """Give a command every flag of a job but these; it receives them as one `Flags`, first."""
-    taken = {name: option for name, option in FLAGS.items() if name not in left_out}
+def takes_job(
+    *left_out: str, common: Collection[str] = FLAGS
+) -> Callable[[Callable[..., int]], Callable[..., int]]:
+    """Give a command every flag of a job but these; it receives them as one `Flags`, first.
+
+    Args:
+        left_out: Fields of `Flags` whose flags it does not take.
+        common: Fields whose flags its short help explains; it only names the others.
+    """
+    taken = {
+        name: option if name in common else _further(option)
+        for name, option in FLAGS.items()
+        if name not in left_out
+    }
     return gathers(taken, _flags)
+
+
+def _further(option: Any) -> Any:
+    """The same flag, which only the full help explains."""
+    kind, declared = get_args(option)
+    declared = copy(declared)
+    declared.rich_help_panel = further(split(declared.rich_help_panel)[0])
+    return Annotated[kind, declared]
 
 
 def _flags(*, settings: tuple[str, ...] | None = None, **given: str | None) -> Flags:

@@ -7,13 +7,29 @@ whole of `plan --help`. A flag that was not given, and text, need no conversion.
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from typer.core import TyperCommand, TyperGroup
+
+FULL: Final = "--full"
+"""Beside `--help` every flag is explained; of an answer, all that it says."""
 
 
 class PlainCommand(TyperCommand):
     """A command that leaves to typer only what has to be converted or refused."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read its words; beside `--help`, `--full` asks for the whole of it."""
+        if "--help" in args and FULL in args:
+            ctx.meta[FULL] = True
+            args = [word for word in args if word != FULL]
+        return super().parse_args(ctx, args)
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Its help, in groups."""
+        from app.flags.help import command_help
+
+        formatter.write(command_help(self.name or "", self, ctx, full=FULL in ctx.meta) + "\n")
 
     def get_params(self, ctx: Any) -> list[Any]:
         """Its flags."""
@@ -22,6 +38,10 @@ class PlainCommand(TyperCommand):
 
 class PlainGroup(TyperGroup):
     """The program itself, as plain as its commands."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - as click calls it
+        """What it does, and its commands in groups."""
+        formatter.write((self.help or "") + "\n")
 
     def get_params(self, ctx: Any) -> list[Any]:
         """Its flags."""

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Final, TypeAlias
 
 import typer
 
+from app.flags.sections import OUTPUT, QUESTION, further
 from executor.training.option import asked_form, options_of
 from executor.training.settings import Endurance, RunSettings
 
@@ -14,11 +15,22 @@ PlanFile: TypeAlias = Annotated[
     Path | None, typer.Argument(metavar="[PLAN.json]", help="A plan written by plan --json.")
 ]
 RunFolder: TypeAlias = Annotated[
-    Path, typer.Option("--run-dir", help="Folder for checkpoints and metrics; resumes what is there.")
+    Path,
+    typer.Option(
+        "--run-dir",
+        help="Folder for checkpoints and metrics; resumes what is there.",
+        metavar="DIR",
+        rich_help_panel=QUESTION,
+    ),
 ]
 ExportHF: TypeAlias = Annotated[
     Path | None,
-    typer.Option("--export-hf", help="Write the result for transformers when the run ends.", metavar="DIR"),
+    typer.Option(
+        "--export-hf",
+        help="Write the result for transformers when the run ends.",
+        metavar="DIR",
+        rich_help_panel=further(OUTPUT),
+    ),
 ]
 Prometheus: TypeAlias = Annotated[
     str | None,
@@ -26,10 +38,12 @@ Prometheus: TypeAlias = Annotated[
         "--prometheus",
         help="Answer Prometheus on this address; loopback without a host.",
         metavar="HOST:PORT",
+        rich_help_panel=further(OUTPUT),
     ),
 ]
 DryRun: TypeAlias = Annotated[
-    bool, typer.Option("--dry-run", help="Write the run, print its command, do not start.")
+    bool,
+    typer.Option("--dry-run", help="Write the run, print its command, do not start.", rich_help_panel=OUTPUT),
 ]
 Engine: TypeAlias = Annotated[
     str | None,
@@ -37,6 +51,7 @@ Engine: TypeAlias = Annotated[
         "--engine",
         help="Start a plan by the engine that it is for, once Meshplan's executor has checked it.",
         metavar="ENGINE",
+        rich_help_panel=QUESTION,
     ),
 ]
 RunKey: TypeAlias = Annotated[
@@ -60,7 +75,7 @@ def annotated_options(*records: type) -> dict[str, tuple[Any, Any]]:
                     help=option.help,
                     metavar=option.metavar or None,
                     min=option.least,
-                    rich_help_panel=option.group,
+                    rich_help_panel=option.group if option.common else further(option.group),
                 ),
             ],
             default,

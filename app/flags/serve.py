@@ -10,13 +10,20 @@ import typer
 
 from app.flags import shared as options
 from app.flags.group import gathers
+from app.flags.sections import CLUSTER, LIMITS, QUESTION, SERVING, further
 from planner.questions.flags import ServeFlags
 
 SERVE_FLAGS: Final[Mapping[str, Any]] = {
     "model": options.ModelFlag,
     "gpus": options.Gpus,
     "gpu": Annotated[
-        str | None, typer.Option("--gpu", help="GPU kind, or several with commas.", metavar="NAME")
+        str | None,
+        typer.Option(
+            "--gpu",
+            help="GPU kind, or several with commas.",
+            metavar="NAME",
+            rich_help_panel=CLUSTER,
+        ),
     ],
     "cluster": options.ClusterName,
     "input_tokens": options.InputTokens,
@@ -25,76 +32,176 @@ SERVE_FLAGS: Final[Mapping[str, Any]] = {
         str | None,
         typer.Option(
             "--input-p99",
-            help="99th percentile of prompt tokens; of a rate 4 times the mean, or alike.",
+            help="p99 of prompt tokens. Default with --rate: 4 × the mean; alike: all equal.",
             metavar="N",
+            rich_help_panel=further(QUESTION),
         ),
     ],
     "output_p99": Annotated[
         str | None,
         typer.Option(
             "--output-p99",
-            help="99th percentile of output tokens; of a rate 2.8 times the mean, or alike.",
+            help="p99 of output tokens. Default with --rate: 2.8 × the mean; alike: all equal.",
             metavar="N",
+            rich_help_panel=further(QUESTION),
         ),
     ],
     "rate": options.RequestRate,
     "concurrency": options.Concurrency,
     "trace": Annotated[
-        Path | None, typer.Option("--trace", help="CSV or JSONL of arrival_s,input_tokens,output_tokens.")
+        Path | None,
+        typer.Option(
+            "--trace",
+            help="CSV or JSONL of arrival_s,input_tokens,output_tokens.",
+            metavar="FILE",
+            rich_help_panel=QUESTION,
+        ),
     ],
     "ttft": options.TtftLimit,
     "tpot": options.TpotLimit,
     "end_to_end": Annotated[
-        str | None, typer.Option("--e2e", help="Limit on the whole request.", metavar="TIME")
+        str | None,
+        typer.Option(
+            "--e2e",
+            help="Limit on the whole request.",
+            metavar="TIME",
+            rich_help_panel=LIMITS,
+        ),
     ],
     "percentile": Annotated[
-        str | None, typer.Option("--percentile", help="Of requests within limits; default 99.")
+        str | None,
+        typer.Option(
+            "--percentile",
+            help="Percent of requests within the limits. Default: 99.",
+            metavar="P",
+            rich_help_panel=further(LIMITS),
+        ),
     ],
     "weights": Annotated[
         str | None,
-        typer.Option("--weights", help="bf16, fp8, int8, int4, fp4, or several; by default compared."),
+        typer.Option(
+            "--weights",
+            help="Precision, or several with commas. Default: all are compared.",
+            metavar="bf16|fp8|int8|int4|fp4",
+            rich_help_panel=SERVING,
+        ),
     ],
-    "kv_dtype": Annotated[str | None, typer.Option("--kv", help="KV cache: bf16 or fp8.")],
-    "engine": Annotated[str | None, typer.Option("--engine", help="vllm (default), sglang or trtllm.")],
+    "kv_dtype": Annotated[
+        str | None,
+        typer.Option(
+            "--kv",
+            help="Precision of the KV cache.",
+            metavar="bf16|fp8",
+            rich_help_panel=SERVING,
+        ),
+    ],
+    "engine": Annotated[
+        str | None,
+        typer.Option(
+            "--engine",
+            help="Default: vllm.",
+            metavar="vllm|sglang|trtllm",
+            rich_help_panel=SERVING,
+        ),
+    ],
     "mode": Annotated[
-        str | None, typer.Option("--mode", help="aggregated or disaggregated; by default both (auto).")
+        str | None,
+        typer.Option(
+            "--mode",
+            help="One pool, or prefill apart from decode. Default: auto, both.",
+            metavar="auto|aggregated|disaggregated",
+            rich_help_panel=SERVING,
+        ),
     ],
     "objective": Annotated[
-        str | None, typer.Option("--objective", help="usd (default), gpus or tokens-per-gpu.")
+        str | None,
+        typer.Option(
+            "--objective",
+            help="What is best. Default: usd.",
+            metavar="usd|gpus|tokens-per-gpu",
+            rich_help_panel=LIMITS,
+        ),
     ],
     "cached": Annotated[
-        str | None, typer.Option("--cached", help="Share of prompts in the prefix cache.", metavar="0…1")
+        str | None,
+        typer.Option(
+            "--cached",
+            help="Share of prompts in the prefix cache.",
+            metavar="0…1",
+            rich_help_panel=further(SERVING),
+        ),
     ],
     "draft_tokens": Annotated[
-        str | None, typer.Option("--draft-tokens", help="Tokens speculated per step.", metavar="N")
+        str | None,
+        typer.Option(
+            "--draft-tokens",
+            help="Tokens speculated per step.",
+            metavar="N",
+            rich_help_panel=further(SERVING),
+        ),
     ],
     "acceptance": Annotated[
-        str | None, typer.Option("--acceptance", help="Share of drafts accepted.", metavar="0…1")
+        str | None,
+        typer.Option(
+            "--acceptance",
+            help="Share of drafts accepted.",
+            metavar="0…1",
+            rich_help_panel=further(SERVING),
+        ),
     ],
     "drafter": Annotated[
-        str | None, typer.Option("--drafter", help="mtp, eagle3, or a small model.", metavar="WHAT")
+        str | None,
+        typer.Option(
+            "--drafter",
+            help="mtp, eagle3, or a small model.",
+            metavar="WHAT",
+            rich_help_panel=further(SERVING),
+        ),
     ],
     "router": Annotated[
         str | None,
         typer.Option(
             "--router",
-            help="Of a trace with hash_ids count what caches have: round-robin, least-loaded, prefix-aware.",
-            metavar="POLICY",
+            help="Which replica a request of a trace with hash_ids goes to.",
+            metavar="round-robin|least-loaded|prefix-aware",
+            rich_help_panel=further(SERVING),
         ),
     ],
     "kv_offload": Annotated[
         str | None,
-        typer.Option("--kv-offload", help="Host memory of a server for caches (`200GB`).", metavar="BYTES"),
+        typer.Option(
+            "--kv-offload",
+            help="Host memory of a server for caches (`200GB`).",
+            metavar="BYTES",
+            rich_help_panel=further(SERVING),
+        ),
     ],
     "adapter": Annotated[
         str | None,
-        typer.Option("--adapter", help="Requests name LoRA adapters: lora:r=16.", metavar="KIND:…"),
+        typer.Option(
+            "--adapter",
+            help="Requests name LoRA adapters: lora:r=16.",
+            metavar="KIND:…",
+            rich_help_panel=further(SERVING),
+        ),
     ],
     "adapters": Annotated[
-        str | None, typer.Option("--adapters", help="How many are held at once; default 1.", metavar="N")
+        str | None,
+        typer.Option(
+            "--adapters",
+            help="How many are held at once; default 1.",
+            metavar="N",
+            rich_help_panel=further(SERVING),
+        ),
     ],
     "burstiness": Annotated[
-        str | None, typer.Option("--burstiness", help="Variation of arrival gaps; 1 is Poisson.")
+        str | None,
+        typer.Option(
+            "--burstiness",
+            help="Variation of arrival gaps; 1 is Poisson.",
+            metavar="X",
+            rich_help_panel=further(QUESTION),
+        ),
     ],
     "memory_fraction": Annotated[
         str | None,
@@ -103,24 +210,43 @@ SERVE_FLAGS: Final[Mapping[str, Any]] = {
             "--gpu-memory-utilization",
             help="The engine's memory setting.",
             metavar="0…1",
+            rich_help_panel=further(SERVING),
         ),
     ],
     "usd_per_gpu_hour": Annotated[
-        str | None, typer.Option("--usd-per-gpu-hour", help="Price in place of the catalog's.")
+        str | None,
+        typer.Option(
+            "--usd-per-gpu-hour",
+            help="Price in place of the catalog's.",
+            metavar="USD",
+            rich_help_panel=further(CLUSTER),
+        ),
     ],
     "provider": Annotated[
         str | None,
         typer.Option(
-            "--provider", help="Whose machines are rented: aws,gcp,lambda,…, or own.", metavar="NAME"
+            "--provider",
+            help="Whose machines are rented: aws,gcp,lambda,…, or own.",
+            metavar="NAME",
+            rich_help_panel=further(CLUSTER),
         ),
     ],
     "spare": Annotated[
-        str | None, typer.Option("--spare", help="Workers of a pool that may be lost.", metavar="N")
+        str | None,
+        typer.Option(
+            "--spare",
+            help="Workers of a pool that may be lost.",
+            metavar="N",
+            rich_help_panel=further(LIMITS),
+        ),
     ],
     "anchor": Annotated[
         str | None,
         typer.Option(
-            "--anchor", help="Your own server's levels, by the name of plan calibrate.", metavar="NAME"
+            "--anchor",
+            help="Your own server's levels, by the name of plan calibrate.",
+            metavar="NAME",
+            rich_help_panel=further(SERVING),
         ),
     ],
     "settings": options.Settings,

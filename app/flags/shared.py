@@ -7,56 +7,87 @@ from typing import Annotated, TypeAlias
 
 import typer
 
-from costmodel.kernels.precisions import TRAINING
+from app.flags.sections import CLUSTER, LIMITS, OUTPUT, QUESTION, TRAINING, further
+from costmodel.kernels.precisions import TRAINING as TRAINING_PRECISIONS
 
 ModelFlag: TypeAlias = Annotated[
     str | None,
-    typer.Option("--model", "-m", help="Model name (70b, deepseek-v3), a config.json, or timm:NAME."),
+    typer.Option(
+        "--model",
+        "-m",
+        help="A name (70b, deepseek-v3), a config.json, or timm:NAME.",
+        metavar="NAME",
+        rich_help_panel=QUESTION,
+    ),
 ]
 ModuleFlag: TypeAlias = Annotated[
     str | None,
     typer.Option(
         "--module", help="A torch module in place of a model: what builds it. Its code is run.",
-        metavar="PACKAGE.FILE:BUILD",
-    ),
+        metavar="PACKAGE.FILE:BUILD", rich_help_panel=further(QUESTION),),
 ]  # fmt: skip
 InputFlag: TypeAlias = Annotated[
     str | None,
     typer.Option(
-        "--input", help="Inputs of the module, the batch first: 8x3x224x224, or 8x128:long.", metavar="SIZES"
+        "--input",
+        help="Inputs of the module, the batch first: 8x3x224x224, or 8x128:long.",
+        metavar="SIZES",
+        rich_help_panel=further(QUESTION),
     ),
 ]
 Gpus: TypeAlias = Annotated[
     str | None,
     typer.Option(
-        "--gpus", "-n", help="Number of GPUs (16k = 16,384); ..576: the best up to it.", metavar="N"
+        "--gpus",
+        "-n",
+        help="Number of GPUs (16k = 16,384); ..576: up to so many.",
+        metavar="N",
+        rich_help_panel=QUESTION,
     ),
 ]
 GpuName: TypeAlias = Annotated[
     str | None,
-    typer.Option("--gpu", help="GPU kind (see plan gpus); the default is h100-sxm.", metavar="NAME"),
+    typer.Option(
+        "--gpu",
+        help="GPU kind, as in plan gpus. Default: h100-sxm.",
+        metavar="NAME",
+        rich_help_panel=CLUSTER,
+    ),
 ]
 ClusterName: TypeAlias = Annotated[
     str | None,
     typer.Option(
-        "--cluster", help="Cluster name, a TOML file, or dumps of an allocation (a,b).", metavar="NAME|FILE"
+        "--cluster",
+        help="A cluster's name, a TOML file, or dumps of an allocation (a,b).",
+        metavar="NAME|FILE",
+        rich_help_panel=CLUSTER,
     ),
 ]
 WithoutHosts: TypeAlias = Annotated[
     str | None,
-    typer.Option("--without", help="Hosts to leave out of the cluster: node17,node[20-22].", metavar="HOSTS"),
+    typer.Option(
+        "--without",
+        help="Hosts to leave out of the cluster: node17,node[20-22].",
+        metavar="HOSTS",
+        rich_help_panel=further(CLUSTER),
+    ),
 ]
 DegradedHosts: TypeAlias = Annotated[
     str | None,
     typer.Option(
         "--degraded",
         help="Degraded hosts: a broken GPU (node4:gpu3), or the rate of slow NICs (node5:nic=100Gbit/s).",
-        metavar="HOST:gpuN,…",
-    ),
+        metavar="HOST:gpuN,…", rich_help_panel=further(CLUSTER),),
 ]  # fmt: skip
 SequenceLength: TypeAlias = Annotated[
     str | None,
-    typer.Option("--sequence-length", "-s", help="Tokens in one sequence (8k = 8,192).", metavar="N"),
+    typer.Option(
+        "--sequence-length",
+        "-s",
+        help="Tokens of a sequence (8k = 8,192).",
+        metavar="N",
+        rich_help_panel=TRAINING,
+    ),
 ]
 GlobalBatchSize: TypeAlias = Annotated[
     str | None,
@@ -64,15 +95,21 @@ GlobalBatchSize: TypeAlias = Annotated[
         "--global-batch-size",
         "--batch",
         "-b",
-        help="Sequences in one step, or tokens (4Mtok = 4 · 2²⁰); 256..1024 takes the best.",
+        help="Sequences a step, or tokens (4Mtok = 4 · 2²⁰); 256..1024 takes the best.",
         metavar="N",
+        rich_help_panel=TRAINING,
     ),
 ]
-_FIRST, *_OTHERS, _LAST = TRAINING
+_FIRST, *_OTHERS, _LAST = TRAINING_PRECISIONS
 _PRECISION_HELP = f"{_FIRST} (default), {', '.join(_OTHERS)} or {_LAST}."
 PrecisionFlag: TypeAlias = Annotated[
     str | None,
-    typer.Option("--precision", help=_PRECISION_HELP, metavar="DTYPE"),
+    typer.Option(
+        "--precision",
+        help=_PRECISION_HELP,
+        metavar="DTYPE",
+        rich_help_panel=TRAINING,
+    ),
 ]
 AdapterFlag: TypeAlias = Annotated[
     str | None,
@@ -80,6 +117,7 @@ AdapterFlag: TypeAlias = Annotated[
         "--adapter",
         help="Train beside frozen weights: lora:r=16,targets=attention+mlp, qlora:r=16, dora:r=16.",
         metavar="KIND:r=R,…",
+        rich_help_panel=TRAINING,
     ),
 ]
 ExpertLoadFlag: TypeAlias = Annotated[
@@ -88,6 +126,7 @@ ExpertLoadFlag: TypeAlias = Annotated[
         "--expert-load",
         help="Measured tokens of every expert, a line a layer: ranks wait for the busiest.",
         metavar="FILE",
+        rich_help_panel=further(TRAINING),
     ),
 ]
 RecomputeModules: TypeAlias = Annotated[
@@ -96,6 +135,7 @@ RecomputeModules: TypeAlias = Annotated[
         "--recompute-modules",
         help="Parts of a layer to compute again: core_attn,mlp,layernorm,moe_act,mla_up_proj … (selective).",
         metavar="MODULES",
+        rich_help_panel=further(TRAINING),
     ),
 ]
 OffloadFlag: TypeAlias = Annotated[
@@ -104,33 +144,52 @@ OffloadFlag: TypeAlias = Annotated[
         "--offload",
         help="Keep in host memory: optimizer (share chosen), optimizer:0.5, activations, parameters.",
         metavar="WHAT[:SHARE]",
+        rich_help_panel=TRAINING,
     ),
 ]
 Stack: TypeAlias = Annotated[
     str | None,
-    typer.Option("--stack", help="Software stack profile; the default is megatron-core.", metavar="NAME"),
+    typer.Option(
+        "--stack",
+        help="Preset of an engine, as in plan engines. Default: megatron-core.",
+        metavar="NAME",
+        rich_help_panel=TRAINING,
+    ),
 ]
 ForFlag: TypeAlias = Annotated[
     str | None,
     typer.Option(
         "--for",
-        help="Engine that must be able to run the plan; by default that of the stack. any: none need be.",
+        help="Engine that must accept the plan. Default: that of the stack; any: no limit.",
         metavar="ENGINE[@VERSION]",
+        rich_help_panel=TRAINING,
     ),
 ]
 ObjectiveFlag: TypeAlias = Annotated[
-    str | None, typer.Option("--objective", help="What the best plan is best at; the default is step-time.")
+    str | None,
+    typer.Option(
+        "--objective",
+        help="What is minimised. Default: step-time.",
+        metavar="step-time|date|cost|gpus|memory",
+        rich_help_panel=LIMITS,
+    ),
 ]
 Tokens: TypeAlias = Annotated[
     str | None,
     typer.Option(
-        "--tokens", help="Tokens to train on (15T = 15 · 10¹²), for totals in time and dollars.", metavar="N"
+        "--tokens",
+        help="Tokens in all (15T = 15 · 10¹²): adds days, dollars.",
+        metavar="N",
+        rich_help_panel=LIMITS,
     ),
 ]
 FailuresFile: TypeAlias = Annotated[
     Path | None,
     typer.Option(
-        "--failures", help="What fails, how often and how long it takes: your own rates.", metavar="FILE"
+        "--failures",
+        help="What fails, how often and how long it takes: your own rates.",
+        metavar="FILE",
+        rich_help_panel=further(LIMITS),
     ),
 ]
 MinGpus: TypeAlias = Annotated[
@@ -139,6 +198,7 @@ MinGpus: TypeAlias = Annotated[
         "--min-gpus",
         help="With no spare left, the run goes on with fewer replicas, down to so many GPUs; else it waits.",
         metavar="N",
+        rich_help_panel=further(LIMITS),
     ),
 ]
 PhasesFile: TypeAlias = Annotated[
@@ -147,45 +207,97 @@ PhasesFile: TypeAlias = Annotated[
         "--phases",
         help="A file of [[phases]]: tokens, length, batch, precision of each stretch.",
         metavar="FILE",
+        rich_help_panel=further(TRAINING),
     ),
 ]
-Deadline: TypeAlias = Annotated[str | None, typer.Option("--deadline", help="Time to finish in (30d, 12h).")]
+Deadline: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--deadline",
+        help="Time in which to finish (30d, 12h).",
+        metavar="TIME",
+        rich_help_panel=LIMITS,
+    ),
+]
 Budget: TypeAlias = Annotated[
     str | None,
-    typer.Option("--budget", help="Dollars the run may cost (2M, $800k): its chance is said.", metavar="N"),
+    typer.Option(
+        "--budget",
+        help="Dollars that the run may cost (2M, $800k).",
+        metavar="N",
+        rich_help_panel=LIMITS,
+    ),
 ]
 Settings: TypeAlias = Annotated[
     list[str] | None,
     typer.Option(
         "--set",
-        help="Pin any field: layout.tp=8, layout.layers_of_stage=8*3-6, job.mtp_layers=1 … (repeat).",
+        help="Pin any field: layout.tp=8, job.mtp_layers=1 … (repeat).",
         metavar="FIELD=VALUE",
+        rich_help_panel=QUESTION,
     ),
 ]
 InputTokens: TypeAlias = Annotated[
-    str | None, typer.Option("--input", help="Mean prompt tokens.", metavar="N")
+    str | None,
+    typer.Option(
+        "--input",
+        help="Mean prompt tokens.",
+        metavar="N",
+        rich_help_panel=QUESTION,
+    ),
 ]
 OutputTokens: TypeAlias = Annotated[
-    str | None, typer.Option("--output-tokens", help="Mean output tokens.", metavar="N")
+    str | None,
+    typer.Option(
+        "--output-tokens",
+        help="Mean output tokens.",
+        metavar="N",
+        rich_help_panel=QUESTION,
+    ),
 ]
 RequestRate: TypeAlias = Annotated[
-    str | None, typer.Option("--rate", help="Requests per second (`20/s`).", metavar="RATE")
+    str | None,
+    typer.Option(
+        "--rate",
+        help="Requests per second (`20/s`).",
+        metavar="RATE",
+        rich_help_panel=QUESTION,
+    ),
 ]
 Concurrency: TypeAlias = Annotated[
-    str | None, typer.Option("--concurrency", help="Requests in flight.", metavar="N")
+    str | None,
+    typer.Option(
+        "--concurrency",
+        help="Requests in flight.",
+        metavar="N",
+        rich_help_panel=QUESTION,
+    ),
 ]
 TtftLimit: TypeAlias = Annotated[
-    str | None, typer.Option("--ttft", help="Limit on the time to first token.", metavar="TIME")
+    str | None,
+    typer.Option(
+        "--ttft",
+        help="Limit on the time to first token.",
+        metavar="TIME",
+        rich_help_panel=LIMITS,
+    ),
 ]
 TpotLimit: TypeAlias = Annotated[
-    str | None, typer.Option("--tpot", help="Limit on the time per output token.", metavar="TIME")
+    str | None,
+    typer.Option(
+        "--tpot",
+        help="Limit on the time per output token.",
+        metavar="TIME",
+        rich_help_panel=LIMITS,
+    ),
 ]
 MemoryHeadroom: TypeAlias = Annotated[
     str | None,
     typer.Option(
         "--memory-headroom",
-        help="Share of GPU memory to leave free; by default as much as keeps the chance of OOM below 5 %.",
+        help="Share of GPU memory to leave free. Default: what keeps the chance of OOM below 5 %.",
         metavar="SHARE",
+        rich_help_panel=LIMITS,
     ),
 ]
 AnchorFlag: TypeAlias = Annotated[
@@ -194,21 +306,53 @@ AnchorFlag: TypeAlias = Annotated[
         "--anchor",
         help="Steps you measured on this stack (columns of plan accuracy), or the name they are kept under.",
         metavar="RUNS.csv|NAME",
+        rich_help_panel=further(TRAINING),
     ),
 ]
 Top: TypeAlias = Annotated[
-    str | None, typer.Option("--top", help="How many plans to show; the default is 5.", metavar="N")
+    str | None,
+    typer.Option(
+        "--top",
+        help="Number of plans to show. Default: 5.",
+        metavar="N",
+        rich_help_panel=OUTPUT,
+    ),
 ]
 AcceptChanges: TypeAlias = Annotated[
     bool,
     typer.Option(
-        "--accept-changes", help="Estimate a plan anew whose numbers are others here; names each of them."
+        "--accept-changes",
+        help="Estimate a plan anew whose numbers are others here; names each of them.",
+        rich_help_panel=further(OUTPUT),
     ),
 ]
-AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+Full: TypeAlias = Annotated[
+    bool, typer.Option("--full", help="Print the whole answer.", rich_help_panel=OUTPUT)
+]
+AsJson: TypeAlias = Annotated[
+    bool,
+    typer.Option(
+        "--json",
+        help="Print one JSON document.",
+        rich_help_panel=OUTPUT,
+    ),
+]
 OutputFile: TypeAlias = Annotated[
-    Path | None, typer.Option("--output", "-o", help="Write to a file instead of stdout.", metavar="FILE")
+    Path | None,
+    typer.Option(
+        "--output",
+        "-o",
+        help="Write to a file instead of stdout.",
+        metavar="FILE",
+        rich_help_panel=OUTPUT,
+    ),
 ]
 OutputFormat: TypeAlias = Annotated[
-    str | None, typer.Option("--format", help="table, json, csv or markdown.", metavar="FORMAT")
+    str | None,
+    typer.Option(
+        "--format",
+        help="table (default), json, csv or markdown.",
+        metavar="FORM",
+        rich_help_panel=OUTPUT,
+    ),
 ]

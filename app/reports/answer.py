@@ -16,7 +16,7 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TextIO, TypeAlias, get_args
 
@@ -74,12 +74,16 @@ Section: TypeAlias = Facts | Table | Lines
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """Everything one command has to say; the document is written only where a program reads it."""
+    """Everything one command has to say; the document is written only where a program reads it.
+
+    `brief` is what a screen shows of it, unless the whole is asked for; without any it shows the sections.
+    """
 
     headline: str
     sections: tuple[Section, ...]
     document: Callable[[], str]
     records: tuple[Mapping[str, Any], ...] = field(default=())
+    brief: tuple[Section, ...] = field(default=())
     exit_code: int = ANSWERED
 
 
@@ -108,10 +112,25 @@ def choose_format(*, wanted: str | None, as_json: bool, output: Path | None) -> 
 
 
 def emit(
-    answer: Answer, *, wanted: str | None = None, as_json: bool = False, output: Path | None = None
+    answer: Answer,
+    *,
+    wanted: str | None = None,
+    as_json: bool = False,
+    output: Path | None = None,
+    full: bool = True,
 ) -> int:
-    """Write the answer where and how it was asked for; returns the exit code."""
+    """Write the answer where and how it was asked for; returns the exit code.
+
+    Args:
+        answer: What the command has to say.
+        wanted: Format that was named.
+        as_json: Whether JSON was asked for.
+        output: File to write to; it has the whole answer.
+        full: Whether a screen shows all of it, not the brief alone.
+    """
     chosen = choose_format(wanted=wanted, as_json=as_json, output=output)
+    if answer.brief and not full and output is None and chosen == "table":
+        answer = replace(answer, sections=answer.brief)
     colour = output is None and wants_colour(sys.stdout)
     isatty = sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdecimal()
     width = shutil.get_terminal_size((_DEFAULT_WIDTH, 24)).columns if isatty else _DEFAULT_WIDTH
@@ -220,8 +239,8 @@ def _screen(answer: Answer, width: int, *, colour: bool) -> str:
     if head and answer.sections and _is_summary(answer.sections[0]):
         lines = [_paint(line, _BOLD, colour=colour) for line in _wrapped(head, width, first="", rest="    ")]
         return "\n\n".join(("\n".join((*lines, sections[0])), *sections[1:])) + "\n"
-    blocks = [_paint(head, _BOLD, colour=colour)] if head else []
-    return "\n\n".join((*blocks, *sections)) + "\n"
+    lines = [_paint(line, _BOLD, colour=colour) for line in _wrapped(head, width, first="", rest="    ")]
+    return "\n\n".join(("\n".join(lines), *sections) if lines else sections) + "\n"
 
 
 def _is_summary(section: Section) -> bool:

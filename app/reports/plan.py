@@ -11,6 +11,7 @@ from app.errors import NO_FEASIBLE_PLAN
 from app.quantities import format_percent, format_share
 from app.reports.answer import Answer, Facts, Lines, Section, Table
 from app.reports.layout_words import layout_lines, other_nodes, plan_words
+from app.reports.plan_brief import brief_facts
 from app.reports.plan_headline import headline_facts, headline_of, run_s
 from app.reports.plan_tables import memory_table, time_table
 from costmodel.estimate import throughput_change
@@ -49,6 +50,7 @@ def plan_answer(plan: Plan) -> Answer:
         sections=tuple(sections),
         document=lambda: to_json(plan),
         records=tuple(plan.rows()),
+        brief=(brief_facts(plan), *_tight(plan)),
     )
 
 
@@ -183,4 +185,5 @@ def estimate_answer(plan: Plan) -> Answer:
     help_ = next((text for text in plan.assumptions if text.startswith(WITH)), violation.hint)
     lines = Lines(title=_fit_title(chance), lines=(violation.message, help_))
     code = NO_FEASIBLE_PLAN if fit_of(chance) == "does not fit" else answer.exit_code
-    return replace(answer, sections=(*answer.sections, lines), exit_code=code)
+    sections, brief = (*answer.sections, lines), (*answer.brief, lines)
+    return replace(answer, sections=sections, brief=brief, exit_code=code)

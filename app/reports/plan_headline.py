@@ -12,6 +12,7 @@ from costmodel.job import TrainingJob
 from costmodel.kernels.precisions import TRAINING
 from costmodel.memory.fit import fit_text
 from costmodel.updates.optimizers import USUAL
+from planner.engines.contracts import engine_of_stack
 from planner.plan import FREE, Plan, PlanRequest, steps_of_request
 from planner.pricing import capacity_of_fullest
 from topology.base.counts import counted
@@ -43,7 +44,7 @@ def headline(request: PlanRequest, working_gpus: int | None = None) -> str:
     where = f"{cluster.num_gpus:,} × {kinds}"
     if working_gpus is not None and working_gpus < cluster.num_gpus:
         where = f"{working_gpus:,} of {where}"
-    launched = () if request.engine == FREE else (f"for {request.engine}",)
+    launched = () if request.engine in (FREE, engine_of_stack(request.stack)) else (f"for {request.engine}",)
     return " · ".join(
         (f"{request.model.name} on {where}", batch, job.precision, *unusual(job), request.stack, *launched)
     )
@@ -160,9 +161,11 @@ def memory_text(estimate: Estimate, capacity: float) -> str:
     fullest = max(
         range(len(estimate.memory_by_stage)), key=lambda stage: estimate.memory_by_stage[stage].total_bytes
     )
+    allocated = format_bytes(estimate.memory_by_stage[fullest].allocated_bytes)
     return (
         f"{format_bytes(estimate.peak_memory_bytes)} of {format_bytes(capacity)}"
-        f" ({format_percent(estimate.peak_memory_bytes / capacity)}) on stage {fullest} · 80 % band "
+        f" ({format_percent(estimate.peak_memory_bytes / capacity)}) on stage {fullest}, "
+        f"{allocated.removesuffix(' GiB')} of it by the allocator · 80 % band "
         f"{format_bytes(estimate.memory_lower_bytes).removesuffix(' GiB')} – "
         f"{format_bytes(estimate.memory_upper_bytes)} · {fit_text(estimate.out_of_memory_chance)}"
     )

@@ -60,6 +60,7 @@ class RunOption:
         range: Numbers that a run can use, None where all are.
         asked: Type and default in which a user gives it, None for those of the field.
         resumable: Whether a run that goes on may have another value than it began with; it is told.
+        common: Whether most runs set it: the short help lists these alone.
     """
 
     flag: str
@@ -70,6 +71,7 @@ class RunOption:
     range: Range | None = None
     asked: tuple[Any, Any] | None = None
     resumable: bool = False
+    common: bool = False
 
     @property
     def key(self) -> str:

@@ -46,25 +46,25 @@ class RunSettings:
     steps: int = field(
         metadata=says(
             "--steps", "Optimizer steps; by default --tokens, or 100.", STEPPING,
-            least=1, asked=(int | None, None), resumable=True,
+            least=1, asked=(int | None, None), resumable=True, common=True,
         )
     )  # fmt: skip
     data: str = field(
         default="synthetic",
         metadata=says(
             "--data",
-            "synthetic, token ids (.npy, .bin, Megatron's .idx), text, a Hugging Face dataset "
-            "(hf:NAME[:CONFIG][:SPLIT], hf:FOLDER), or a blend: 0.7=A,0.3=B.",
-            DATA, metavar="DATA",
+            "synthetic, token ids (.npy, .bin, .idx), text, a dataset (hf:NAME[:CONFIG][:SPLIT], "
+            "hf:FOLDER), or a blend: 0.7=A,0.3=B.",
+            DATA, metavar="DATA", common=True,
         ),
     )  # fmt: skip
     tokenizer: str | None = field(
         default=None,
         metadata=says(
             "--tokenizer",
-            "A tokenizer.json, or its folder: text in --data (JSON lines, Parquet, Arrow, .txt, a folder "
-            "of these, or a dataset) is tokenized and packed while training.",
-            DATA, metavar="PATH", asked=(Path | None, None),
+            "A tokenizer.json, or its folder: text of --data (JSON lines, Parquet, Arrow, .txt, folders) is "
+            "tokenized and packed while training.",
+            DATA, metavar="PATH", asked=(Path | None, None), common=True,
         ),
     )  # fmt: skip
     text_field: str = field(
@@ -110,7 +110,8 @@ class RunSettings:
         ),
     )  # fmt: skip
     device: Literal["auto", "cpu", "cuda"] = field(
-        default="auto", metadata=says("--device", "auto, cpu or cuda.", NUMBERS, asked=(str, "auto"))
+        default="auto",
+        metadata=says("--device", "Where it runs.", NUMBERS, metavar="auto|cpu|cuda", asked=(str, "auto")),
     )
     precision: Literal["fp32", "bf16"] = field(
         default="bf16",
@@ -127,12 +128,18 @@ class RunSettings:
         ),
     )
     seed: int = field(
-        default=0, metadata=says("--seed", "Seed of initial values and data order.", NUMBERS, least=0)
+        default=0,
+        metadata=says("--seed", "Seed of initial values and data order.", NUMBERS, least=0),
     )
     learning_rate: float = field(
         default=3e-4,
         metadata=says(
-            "--learning-rate", "Peak learning rate.", STEPPING, range=Range(above=0), resumable=True
+            "--learning-rate",
+            "Peak learning rate.",
+            STEPPING,
+            range=Range(above=0),
+            resumable=True,
+            common=True,
         ),
     )
     warmup_steps: int = field(
@@ -145,7 +152,7 @@ class RunSettings:
     rate_shape: Literal["cosine", "linear", "constant", "wsd"] = field(
         default="cosine",
         metadata=says(
-            "--lr-schedule", "cosine, linear, constant, or wsd (warm-up, stable, decay).", STEPPING,
+            "--lr-schedule", "wsd: warm-up, stable, decay.", STEPPING, metavar="cosine|linear|constant|wsd",
             asked=(str, "cosine"), resumable=True,
         ),
     )  # fmt: skip
@@ -276,7 +283,10 @@ class Endurance:
     min_gpus: int | None = field(
         default=None,
         metadata=says(
-            "--min-gpus", "Continue on fewer GPUs, down to this many, when some are lost.", RANKS, least=1
+            "--min-gpus",
+            "Continue on fewer GPUs, down to this many, when some are lost.",
+            RANKS,
+            least=1,
         ),
     )
     notice: int = field(

@@ -27,7 +27,7 @@ def test_a_plan_with_tokens_says_when_it_is_finished() -> None:
 
 def test_the_text_says_it_in_words() -> None:
     """A band of days, the share that is useful, where the rest goes, whose failures they are."""
-    said = plan(*RUN).stdout
+    said = plan(*RUN, "--full").stdout
     for words in (
         "finished in",
         "% useful",

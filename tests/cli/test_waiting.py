@@ -54,7 +54,7 @@ def test_a_slow_estimate_says_that_it_runs(
     assert cli.run(["estimate", "--model", "8b", "--gpus", "8", "--set", "tp=8"]) == 0
     out, err = capsys.readouterr()
     assert "plan estimate … " in err
-    assert "step time" in out
+    assert "80 % band" in out
 
 
 def test_what_lives_on_is_left_in_peace(

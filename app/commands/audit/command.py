@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from app.flags.job import takes_job
+from app.flags.job import SIZE, takes_job
 from app.flags.shared import (
     AsJson,
     Concurrency,
@@ -26,7 +26,16 @@ from topology.base.errors import InputError, shortened
 
 
 @takes_job(
-    "without", "degraded", "objective", "memory_headroom", "top", "tokens", "deadline", "budget", "anchor"
+    "without",
+    "degraded",
+    "objective",
+    "memory_headroom",
+    "top",
+    "tokens",
+    "deadline",
+    "budget",
+    "anchor",
+    common=SIZE,
 )
 def command(
     flags: Flags,

@@ -23,12 +23,15 @@ def command(
     model: ModelFlag = None,
     gpu: GpuName = None,
     engine: Annotated[
-        str | None, typer.Option("--engine", help="Engine that was benchmarked, NAME or NAME@VERSION.")
+        str | None, typer.Option("--engine", help="Engine that was benchmarked.", metavar="NAME[@VERSION]")
     ] = None,
     weights: Annotated[
-        str | None, typer.Option("--weights", help="Precision; by default that of the checkpoint.")
+        str | None,
+        typer.Option("--weights", help="Precision. Default: that of the checkpoint.", metavar="DTYPE"),
     ] = None,
-    kv_dtype: Annotated[str | None, typer.Option("--kv", help="Precision of its KV cache.")] = None,
+    kv_dtype: Annotated[
+        str | None, typer.Option("--kv", help="Precision of its KV cache.", metavar="bf16|fp8")
+    ] = None,
     settings: Settings = None,
     name: Annotated[
         str | None,

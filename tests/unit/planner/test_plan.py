@@ -1,15 +1,18 @@
 """A plan is data: it reads back from JSON exactly, and what is not a plan is refused."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from costmodel.estimate import Estimate, TimeBreakdown
 from costmodel.job import TrainingJob
 from costmodel.layout import ParallelLayout
+from costmodel.memory.fit import Fit, fit_of
 from costmodel.memory.stage import MemoryBreakdown
 from costmodel.models.catalog import model
 from planner.plan import Alternative, Optimality, Plan, PlanRequest, from_json, to_json
@@ -125,10 +128,10 @@ def test_long_lists_of_numbers_take_one_line() -> None:
     [
         ("{", "Expecting property name"),
         ("[]", "it has no schema_version"),
-        (to_json(example()).replace('"schema_version": 4', '"schema_version": 99'), "schema_version is 99"),
+        (to_json(example()).replace('"schema_version": 5', '"schema_version": 99'), "schema_version is 99"),
         (
-            to_json(example()).replace('"schema_version": 4', '"schema_version": 1'),
-            "schema_version is 1, expected 4",
+            to_json(example()).replace('"schema_version": 5', '"schema_version": 1'),
+            "schema_version is 1, expected 5",
         ),
         (to_json(example()).replace('"idle_gpus": 0', '"idle_gpu": 0'), "unknown key idle_gpu"),
     ],
@@ -140,10 +143,23 @@ def test_what_is_not_a_plan_is_refused(text: str, cause: str) -> None:
     assert cause in refused.value.cause
 
 
+def test_a_plan_says_whether_it_fits_beside_the_chance_that_carries_it() -> None:
+    """The document has the word and the allocator's peak; a file whose word is not that of its chance is refused."""
+    plan = example()
+    estimate = json.loads(to_json(plan))["estimate"]
+    assert estimate["fit"] == fit_of(plan.estimate.out_of_memory_chance)
+    allocated = [stage.allocated_bytes for stage in plan.estimate.memory_by_stage]
+    assert estimate["allocator_peak_bytes"] == max(allocated) < plan.estimate.peak_memory_bytes
+    other = next(word for word in get_args(Fit) if word != estimate["fit"])
+    with pytest.raises(InputError) as refused:
+        from_json(to_json(plan).replace(f'"fit": "{estimate["fit"]}"', f'"fit": "{other}"', 1))
+    assert refused.value.cause == f"estimate.fit is {other!r}, and its own numbers say {estimate['fit']!r}"
+
+
 def test_a_plan_of_version_2_is_read_without_its_budget() -> None:
     """A limit that nothing read is gone; files that carry it are read, and an unknown key beside it is not."""
-    old = to_json(example()).replace('"schema_version": 4', '"schema_version": 2')
-    old = old.replace('"origin": null,\n', "")
+    old = to_json(example()).replace('"schema_version": 5', '"schema_version": 2')
+    old = re.sub(r',\n *"(fit|allocator_peak_bytes)": [^,}\n]*', "", old.replace('"origin": null,\n', ""))
     old = old.replace('"deadline_s":', '"budget_usd": null,\n"deadline_s":')
     assert from_json(old) == example()
     with pytest.raises(InputError, match="plan does not describe"):
