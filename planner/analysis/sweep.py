@@ -100,6 +100,11 @@ class Point:
             "precision": request.job.precision,
             "stack": request.stack,
             "optimizer": request.job.optimizer,
+            **{
+                f"pinned_{name}": value
+                for name, value in request.pins.items()
+                if isinstance(value, int | str)
+            },
             "status": "infeasible" if self.plan is None else self.plan.optimality.status,
             "reason": self.reason,
         }
@@ -275,7 +280,8 @@ def with_efficiency(points: Iterable[Point]) -> tuple[Point, ...]:
 def _question(point: Point) -> tuple[object, ...]:
     """What points have in common that differ in GPUs alone."""
     request, job = point.request, point.request.job
-    asked = (job.sequence_length, job.global_batch_size, job.precision, job.optimizer)
+    pins = tuple(sorted((name, str(value)) for name, value in request.pins.items()))
+    asked = (job.sequence_length, job.global_batch_size, job.precision, job.optimizer, pins)
     return gpu_of(request), request.model.name, request.stack, *asked
 
 

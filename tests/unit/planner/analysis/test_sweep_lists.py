@@ -6,9 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from planner.analysis.sweep import points_of
+from app.analysis.sweep import sweep_answer
+from app.reports.answer import Lines, Table
+from costmodel.memory.fit import fit_of
+from planner.analysis.sweep import points_of, run_points
 from planner.questions.flags import Flags
 from planner.questions.training import understand
+from planner.search.search import search
+from topology.base.units import format_seconds
 
 
 def test_every_combination_is_a_point() -> None:
@@ -52,3 +57,27 @@ def test_what_is_not_listed_stays_as_it_was(settings: tuple[str, ...]) -> None:
     """One point with the same settings."""
     [point] = points_of(Flags(model="8b", gpus="8", settings=settings))
     assert point.settings == settings
+
+
+def test_two_swept_fields_make_a_map() -> None:
+    """Rows and columns are the values of each; a cell is the step, with its word if tight, or the broken rule."""
+    flags = Flags(model="70b", gpus="32", settings=("layout.tp=3,8", "layout.pp=1,4"), top="1")
+    points = tuple(run_points([understand(point).request for point in points_of(flags)], search))
+    table, rows, why = sweep_answer(points).sections
+    assert isinstance(table, Table)
+    assert isinstance(rows, Table)
+    assert isinstance(why, Lines)
+    assert table.columns == ("", "pp 1", "pp 4")
+    [refused, planned] = table.rows
+    assert refused == ("tp 3", "attention-heads", "attention-heads")
+    assert planned[0] == "tp 8"
+    for cell, point in zip(planned[1:], points[2:], strict=True):
+        assert point.plan is not None
+        estimate = point.plan.estimate
+        assert cell.startswith(format_seconds(estimate.step_time_s))
+        assert cell.endswith(")") == (fit_of(estimate.out_of_memory_chance) != "fits")
+    assert rows.columns[:2] == ("tp", "pp")
+    assert why.lines[0].startswith("attention-heads: num_attention_heads % tp = 64 % 3 = 1")
+    assert [(row["pinned_tp"], row["pinned_pp"]) for row in (each.row() for each in points)] == [
+        (3, 1), (3, 4), (8, 1), (8, 4),
+    ]  # fmt: skip
