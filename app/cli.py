@@ -1,9 +1,9 @@
 """The command line: `plan [OPTIONS]` plans a training job, `plan COMMAND` does everything else.
 
 Only the command that was asked for is imported, and every command imports its heavy parts when it runs, so
-that `plan --help` answers at once. To add a command: put a function `command` in `app/commands/NAME.py` and
-one line in `COMMANDS`. A command prints through `app.reports.answer.emit`, returns an exit code (None means
-0), and raises `InputError` for anything the user can fix.
+that `plan --help` answers at once; `app.flags.program` lists them. A command prints through
+`app.reports.answer.emit`, returns an exit code (None means 0), and raises `InputError` for anything the user
+can fix.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import shlex
 import sys
 import warnings
 from collections.abc import Callable, Sequence
-from importlib import import_module
 from itertools import pairwise
 from typing import Annotated, Any, Final
 
@@ -23,53 +22,13 @@ import typer
 
 from app.errors import ANSWERED, INTERRUPTED, interrupted, run_guarded
 from app.flags.plain import PlainCommand, PlainGroup
+from app.flags.program import COMMANDS, DEFAULT_COMMAND, GROUPS, loaded, parameters_of
 from app.terminal.progress import never_silent
 from app.terminal.streams import prepare, tell
 from topology.base.errors import DamagedFileWarning, InputError
 from topology.base.names import suggest
 from topology.base.version import VERSION
 
-DEFAULT_COMMAND: Final = "train"
-GROUPS: Final[dict[str, dict[str, str]]] = {
-    "Ask": {
-        "train": "Plan a training job (the default command).",
-        "estimate": "Estimate one given layout.",
-        "serve": "Plan a serving fleet for a load and its latency limits.",
-        "explain": "Say what binds a plan, why the runner-up lost, what would help.",
-        "ladder": "Turn one knob (length, microbatch, rank, GPUs) until memory runs out.",
-    },
-    "Compare": {
-        "sweep": "Plan over GPUs, lengths, batches, models, layouts and precisions.",
-        "diff": "Compare two plans.",
-        "dash": "Start the what-if dashboard in a browser.",
-    },
-    "Judge": {
-        "audit": "Read a job of another engine, and say what is wrong or slow with it.",
-        "watch": "Say how a run stands against its plan: goodput, days left, faults.",
-        "verify": "Hold a plan against its own claims, and derive its bound anew.",
-    },
-    "Run": {
-        "run": "Train with a plan, or plan and then train.",
-        "export": "Write a plan as another tool's configuration.",
-        "validate": "Check a plan: counts, memory and numerics, on this machine.",
-        "tokenize": "Write text as token ids that a run reads.",
-        "convert": "Write what a run has trained as Hugging Face weights.",
-    },
-    "Measure": {
-        "accuracy": "Predict measured runs, published or your own, and print the errors.",
-        "calibrate": "Fit the levels of your own server to what a benchmark client wrote.",
-        "bench": "Measure this machine, so that estimates use its own numbers.",
-    },
-    "Look up": {
-        "models": "List the models that can be named, or describe one.",
-        "gpus": "List GPUs and machines with peaks, memory and prices.",
-        "engines": "List engines and presets, or the switches of one.",
-        "topology": "Show a cluster's levels and what each axis gets on it.",
-    },
-}
-"""Every command with what it does, by the question that it answers."""
-COMMANDS: Final[dict[str, str]] = {name: text for group in GROUPS.values() for name, text in group.items()}
-CATALOGS: Final = ("models", "gpus", "engines")  # commands of the wing of that name
 OBJECTS_BETWEEN_COLLECTIONS: Final = 100_000
 """Imports and searches make hardly a cycle; to look for one every 700 objects is a tenth of a command."""
 _ABOUT: Final = "Plan how to split a model across GPUs: the best layout under a cost model, proven."
@@ -214,7 +173,7 @@ def _fix_of(what: str, words: list[str], chosen: str) -> str:
     """What mends a command line whose flags no other program has."""
     from app.entry.other_words import instead
 
-    parameters = _parameters(chosen)
+    parameters = parameters_of(chosen)
     if what.startswith("Missing argument"):
         names = [each.metavar or each.name for each in parameters if each.param_type_name == "argument"]
         return f"write plan {chosen} {' '.join(names)}; plan {chosen} --help says what it takes"
@@ -228,15 +187,9 @@ def _fix_of(what: str, words: list[str], chosen: str) -> str:
     return instead(words, chosen, known_flags(chosen)) or f"see `plan {chosen} --help`"
 
 
-def _parameters(chosen: str) -> list[Any]:
-    """Flags and arguments of a command."""
-    command = typer.main.get_command(build_app(chosen))
-    return command.commands[chosen].params  # type: ignore[attr-defined, no-any-return]  # a group, of one command
-
-
 def known_flags(chosen: str) -> tuple[str, ...]:
     """Every flag of a command."""
-    return tuple(flag for parameter in _parameters(chosen) for flag in parameter.opts)
+    return tuple(flag for parameter in parameters_of(chosen) for flag in parameter.opts)
 
 
 def _chosen_command(words: list[str]) -> str:
@@ -256,7 +209,7 @@ def build_app(chosen: str = "") -> typer.Typer:
     )  # fmt: skip
     program.callback(invoke_without_command=True, help=program.info.help)(_program_options)
     for name in [chosen] if chosen else COMMANDS:
-        command = _load(name) if name == chosen else _listed_only
+        command = loaded(name) if name == chosen else _listed_only
         program.command(name, help=command.__doc__ if name == chosen else COMMANDS[name], cls=PlainCommand)(
             command
         )
@@ -285,13 +238,6 @@ def _program_options(
     if version:
         sys.stdout.write(f"meshplan {VERSION}\n")
         raise typer.Exit(ANSWERED)
-
-
-def _load(name: str) -> Callable[..., Any]:
-    """Import one command."""
-    wing = "app.commands.catalogs" if name in CATALOGS else "app.commands"
-    function: Callable[..., Any] = import_module(f"{wing}.{name}").command
-    return function
 
 
 def _listed_only() -> None:

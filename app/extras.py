@@ -17,6 +17,16 @@ def require_library(name: str, command: str) -> None:
         )
 
 
+def require_extra(name: str, command: str) -> None:
+    """Refuse a command whose library is an extra of the same name that is not installed."""
+    if find_spec(name) is None:
+        raise InputError(
+            what=f"{command} needs {name}",
+            cause=f"{name} is not installed",
+            fix=f'pip install "meshplan[{name}]"',
+        )
+
+
 def require_torch(command: str) -> None:
     """Refuse a command that cannot work without torch."""
     if find_spec("torch") is None:

@@ -9,6 +9,7 @@ import os
 import re
 import shlex
 import subprocess
+import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -22,8 +23,9 @@ OPEN, CLOSE = "<!-- transcript -->", "<!-- /transcript -->"
 
 def transcript(command: str, section: str, columns: int) -> str:
     """The command and its standard output, as a fenced block."""
-    screen = {**os.environ, "COLUMNS": str(columns)}
-    done = subprocess.run(shlex.split(command), capture_output=True, text=True, check=True, env=screen)
+    with tempfile.TemporaryDirectory() as home:  # a new user has no measurements
+        screen = {**os.environ, "COLUMNS": str(columns), "HOME": home, "XDG_DATA_HOME": home}
+        done = subprocess.run(shlex.split(command), capture_output=True, text=True, check=True, env=screen)
     lines = [line.rstrip() for line in done.stdout.rstrip().splitlines()]
     if section:
         start = lines.index(section)

@@ -60,6 +60,7 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "validate": ("plan validate plan.json", "plan validate plan.json --json"),
     "watch": ("plan watch run/", "plan watch train.log --plan plan.json"),
+    "mcp": ("plan mcp", "plan mcp --root jobs"),
     "verify": ("plan verify plan.json", "plan verify plan.json --no-proof"),
 }
 """Examples of every command, the usual one first."""

@@ -1,0 +1,75 @@
+"""Every command by its name: what it does, the group it is listed in, and its flags.
+
+To add a command: put a function `command` in `app/commands/NAME.py`, one line in `GROUPS`, and examples in
+`app.flags.examples`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any, Final
+
+DEFAULT_COMMAND: Final = "train"
+GROUPS: Final[dict[str, dict[str, str]]] = {
+    "Ask": {
+        "train": "Plan a training job (the default command).",
+        "estimate": "Estimate one given layout.",
+        "serve": "Plan a serving fleet for a load and its latency limits.",
+        "explain": "Say what binds a plan, why the runner-up lost, what would help.",
+        "ladder": "Turn one knob (length, microbatch, rank, GPUs) until memory runs out.",
+    },
+    "Compare": {
+        "sweep": "Plan over GPUs, lengths, batches, models, layouts and precisions.",
+        "diff": "Compare two plans.",
+        "dash": "Start the what-if dashboard in a browser.",
+    },
+    "Judge": {
+        "audit": "Read a job of another engine, and say what is wrong or slow with it.",
+        "watch": "Say how a run stands against its plan: goodput, days left, faults.",
+        "verify": "Hold a plan against its own claims, and derive its bound anew.",
+    },
+    "Run": {
+        "run": "Train with a plan, or plan and then train.",
+        "export": "Write a plan as another tool's configuration.",
+        "validate": "Check a plan: counts, memory and numerics, on this machine.",
+        "tokenize": "Write text as token ids that a run reads.",
+        "convert": "Write what a run has trained as Hugging Face weights.",
+    },
+    "Measure": {
+        "accuracy": "Predict measured runs, published or your own, and print the errors.",
+        "calibrate": "Fit the levels of your own server to what a benchmark client wrote.",
+        "bench": "Measure this machine, so that estimates use its own numbers.",
+    },
+    "Connect": {
+        "mcp": "Answer an agent: these questions as tools of the Model Context Protocol.",
+    },
+    "Look up": {
+        "models": "List the models that can be named, or describe one.",
+        "gpus": "List GPUs and machines with peaks, memory and prices.",
+        "engines": "List engines and presets, or the switches of one.",
+        "topology": "Show a cluster's levels and what each axis gets on it.",
+    },
+}
+"""Every command with what it does, by the question that it answers."""
+COMMANDS: Final[dict[str, str]] = {name: text for group in GROUPS.values() for name, text in group.items()}
+CATALOGS: Final = ("models", "gpus", "engines")  # commands of the wing of that name
+
+
+def loaded(name: str) -> Callable[..., Any]:
+    """Import one command."""
+    wing = "app.commands.catalogs" if name in CATALOGS else "app.commands"
+    function: Callable[..., Any] = import_module(f"{wing}.{name}").command
+    return function
+
+
+def parameters_of(name: str) -> list[Any]:
+    """Flags and arguments of a command."""
+    import typer
+
+    from app.flags.plain import PlainCommand
+
+    program = typer.Typer()
+    program.command(name, cls=PlainCommand)(loaded(name))
+    parameters: list[Any] = typer.main.get_command(program).params
+    return parameters
