@@ -264,6 +264,8 @@ class StackSupport:
         empty_end_chunks: Interleaved, the first chunk may hold only the embedding, the last only the head.
         sequence_parallel_default: Sequence parallelism is on whenever tp > 1 unless a run says otherwise.
         further_tokens: It trains modules that predict further tokens (multi-token prediction).
+        recurrent_context: Context ranks exchange heads for tokens around a recurrence, whose state goes
+            through a sequence in order; without it such sequences are whole.
     """
 
     schedules: tuple[Schedule, ...] = (PLAIN_SCHEDULE,)
@@ -287,6 +289,7 @@ class StackSupport:
     empty_end_chunks: bool = False
     sequence_parallel_default: bool = True
     further_tokens: bool = False
+    recurrent_context: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

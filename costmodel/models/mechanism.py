@@ -94,6 +94,11 @@ class Mechanism:
         return ""
 
     @property
+    def context_cuts(self) -> tuple[Cut, ...]:
+        """Sizes that tp·cp ranks divide where an engine exchanges heads for tokens; () where none does."""
+        return ()
+
+    @property
     def unserved(self) -> str:
         """Why nobody knows what serving it costs; "" where that is known."""
         return ""

@@ -88,6 +88,14 @@ class Recurrence(Mechanism):
         return (Cut(law="recurrence-heads", axis="tp", field="key_heads", size=self.key_heads),)
 
     @property
+    def context_cuts(self) -> tuple[Cut, ...]:
+        """Heads, of which every context rank scans its own over the whole sequence."""
+        fields = RECURRENCES[self.kind].context_heads
+        return tuple(
+            Cut(law=self.context_law, axis="cp", field=field, size=getattr(self, field)) for field in fields
+        )
+
+    @property
     def whole_sequence(self) -> str:
         """Its state."""
         return f"the state of {self.title} goes through a sequence in order"
@@ -235,17 +243,32 @@ class RecurrenceRecord:
         shape: Sizes of its projections, convolution and small parameters.
         scan: Costs of its chunked scan per token.
         run_words: What files of measured runs say of a model that has it, where no column tells its layers.
+        context_heads: Heads that context ranks must divide; () where no engine exchanges heads for tokens.
     """
 
     title: str
     shape: Callable[[Recurrence], Shape]
     scan: Callable[[Recurrence], Scan]
     run_words: str = "linear-attention layers"
+    context_heads: tuple[str, ...] = ()
 
 
 RECURRENCES: Mapping[RecurrenceName, RecurrenceRecord] = {
-    "mamba2": RecurrenceRecord(title="Mamba-2", shape=_mamba2, scan=_scan_mamba2, run_words="Mamba-2 layers"),
-    "gated-delta": RecurrenceRecord(title="Gated DeltaNet", shape=_gated_delta, scan=_scan_delta),
+    "mamba2": RecurrenceRecord(
+        title="Mamba-2",
+        shape=_mamba2,
+        scan=_scan_mamba2,
+        run_words="Mamba-2 layers",
+        context_heads=(
+            "value_heads",
+        ),  # fewer groups than ranks are repeated: megatron-core ssm/mamba_context_parallel.py
+    ),
+    "gated-delta": RecurrenceRecord(
+        title="Gated DeltaNet",
+        shape=_gated_delta,
+        scan=_scan_delta,
+        context_heads=("key_heads", "value_heads"),  # megatron-core 0.19.2 ssm/gated_delta_net/common.py
+    ),
     "kimi-delta": RecurrenceRecord(title="Kimi Delta Attention", shape=_kimi_delta, scan=_scan_channels),
     "lightning": RecurrenceRecord(title="Lightning attention", shape=_lightning, scan=_scan_lightning),
 }

@@ -100,21 +100,38 @@ def _key_heads_ground(s: Problem, x: ParallelLayout) -> Ground:
 
 
 def _whole_sequence(name: str) -> PlanLaw:
-    """Sequences are whole on a rank where a kind of layer says why, and that this rule says so."""
+    """Sequences are whole on a rank where a kind of layer says why, and that this rule says so.
+
+    Unless the engine gives every context rank heads of its own around that kind: then tp·cp divides them.
+    """
 
     def why(s: Problem) -> str:
         return next((m.whole_sequence for m in s.model.mechanisms if m.context_law == name), "")
 
+    def heads(s: Problem) -> dict[str, int]:
+        if not s.stack.supports.recurrent_context:
+            return {}
+        cuts = (cut for kind in s.model.mechanisms if kind.context_law == name for cut in kind.context_cuts)
+        return {cut.field: cut.size for cut in cuts}
+
+    def broken(s: Problem, t: LayoutTable) -> Mask:
+        if not why(s):
+            return np.zeros(len(t), dtype=bool)
+        wholes = heads(s).values()
+        uneven = HEADS.rest(math.gcd(*wholes), t.tp * t.cp) != 0 if wholes else True
+        return np.asarray((t.cp > 1) & uneven, dtype=bool)
+
     def explain(s: Problem, x: ParallelLayout) -> Breach:
+        for field, size in heads(s).items():
+            if rest := int(HEADS.rest(size, x.tp * x.cp)):
+                message = f"{field} % (tp·cp) = {size} % ({x.tp}·{x.cp}) = {rest}, must be 0: {why(s)}"
+                return Breach(message=message, have=rest, need=0, unit="heads", hint="use a smaller cp")
         return Breach(message=f"cp = {x.cp}: {why(s)}", have=x.cp, need=1, unit="", hint="use cp=1")
 
-    return Law(
-        name=name,
-        reads=("cp",),
-        broken=lambda s, t: np.asarray((t.cp > 1) & bool(why(s)), dtype=bool),
-        says=explain,
-        ground="unpriced",
-    )
+    def ground(s: Problem, _: ParallelLayout) -> Ground:
+        return "engine" if heads(s) else "unpriced"
+
+    return Law(name=name, reads=("cp", "tp"), broken=broken, says=explain, ground=ground)
 
 
 def _vocabulary_broken(s: Problem, t: LayoutTable) -> Mask:

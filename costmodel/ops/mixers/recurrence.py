@@ -5,6 +5,8 @@ Legend: ``T`` tokens of a rank, ``H`` hidden size, ``h·p`` width of the values,
 
 from __future__ import annotations
 
+import functools
+
 from costmodel.case import Workload
 from costmodel.job import TrainingJob
 from costmodel.models.spec import LayerKind, ModelSpec, recurrence_of
@@ -12,9 +14,11 @@ from costmodel.ops.mixers.attention import linear_dtype
 from costmodel.ops.op import (
     FLOAT_BYTES,
     HALF_BYTES,
+    Cover,
     Op,
     OpKind,
     ShardShape,
+    communicate,
     elementwise,
     enter_tensor_parallel,
     gemm,
@@ -22,6 +26,7 @@ from costmodel.ops.op import (
     reduced_elements,
 )
 from costmodel.stack import SoftwareStack
+from topology.base.arrays import Quantity
 
 
 def recurrence_ops(work: Workload, kind: LayerKind, shard: ShardShape) -> tuple[Op, ...]:
@@ -42,9 +47,11 @@ def recurrence_ops(work: Workload, kind: LayerKind, shard: ShardShape) -> tuple[
     return (
         *enter_tensor_parallel("recurrence", shard, H),
         *_projections(model, work.job, shard),
+        *_to_heads(model, shard),
         _convolution(model, stack, shard),
         _scan(model, shard),
         _gated_norm(model, stack, shard),
+        *_to_tokens(model, shard),
         output,
         *leave_tensor_parallel("recurrence", shard, H),
     )
@@ -71,6 +78,38 @@ def _projections(model: ModelSpec, job: TrainingJob, shard: ShardShape) -> tuple
         saved_elements=shard.sharded_tokens * H,
     )
     return (split, *low_rank)
+
+
+def _to_heads(model: ModelSpec, shard: ShardShape) -> tuple[Op, ...]:
+    """Every context rank gets its heads of the whole sequence: what was projected, in one all-to-all.
+
+    The state goes through a sequence in order, so ranks first undo the balanced order of their tokens, and
+    pack heads by rank: two copies, each read and written (megatron-core 0.19.2 `tensor_a2a_cp2hp`).
+    """
+    s = recurrence_of(model).shape
+    width = (s.input_width + sum(s.gate_widths)) / shard.tp
+    return _swap("recurrence_heads", HALF_BYTES * shard.tokens * width, shard)
+
+
+def _to_tokens(model: ModelSpec, shard: ShardShape) -> tuple[Op, ...]:
+    """And back: the normed output, its heads for the rank's own tokens (`tensor_a2a_hp2cp`)."""
+    width = recurrence_of(model).value_width / shard.tp
+    return _swap("recurrence_tokens", HALF_BYTES * shard.tokens * width, shard)
+
+
+def _swap(name: str, size: Quantity, shard: ShardShape) -> tuple[Op, ...]:
+    """An all-to-all over the context ranks and its copies, forward and backward; nothing on one rank."""
+    split = shard.cp > 1
+    swap = functools.partial(communicate, collective="all_to_all", axis="cp", cover=Cover.NOTHING)
+    return (
+        elementwise(f"{name}_order", traffic_bytes=SWAP_COPIES * 2 * size * split, saved_bytes=0),
+        swap(name, size_bytes=size * split),
+        swap(f"{name}_gradient", size_bytes=size * split, phase="backward"),
+    )
+
+
+SWAP_COPIES = 2
+"""Around an exchange: tokens into their order, heads packed by rank."""
 
 
 def _convolution(model: ModelSpec, stack: SoftwareStack, shard: ShardShape) -> Op:

@@ -114,7 +114,6 @@ BUILT_IN = {
 
 RUNS = {
     "kv-heads": "megatron-core gathers queries, keys and values over tp from 0.16 on, which is not priced",
-    "recurrence-context": "megatron-core exchanges heads for tokens around it, which is not priced",
     "vocabulary": "Megatron-LM pads it",
     "expert-tensor": "an expert may be cut otherwise than its layer, which is not priced",
     "node-alignment": "such groups run, slowly",

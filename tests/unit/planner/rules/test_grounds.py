@@ -102,11 +102,21 @@ HYBRID = [name for name in model_names() if model(name).recurrence]
 
 
 @pytest.mark.parametrize("name", HYBRID)
-def test_context_ranks_over_a_recurrence_are_unpriced(name: str) -> None:
-    """Linear attention and state spaces are cut by engines; the engine is named."""
-    found = broken(name, cp=2, dp=32)["recurrence-context"]
-    assert found.ground == "unpriced"
-    assert CONTRACTS["megatron"].title in found.message
+def test_context_ranks_take_heads_of_a_recurrence_where_the_engine_swaps_them(name: str) -> None:
+    """Megatron-Core does for Mamba-2 and Gated DeltaNet, as long as tp·cp divides the heads; nothing else does."""
+    recurrence = model(name).recurrence
+    assert recurrence is not None
+    assert broken(name, stack_name="torchtitan", cp=2, dp=32)["recurrence-context"].ground == "unpriced"
+    found = broken(name, cp=2, dp=32).get("recurrence-context")
+    if not recurrence.context_cuts:
+        assert found is not None
+        assert found.ground == "unpriced"
+        return
+    assert found is None
+    heads = min(cut.size for cut in recurrence.context_cuts)
+    uneven = broken(name, tp=2, cp=3 * heads)["recurrence-context"]
+    assert uneven.ground == "engine"
+    assert f"% (tp·cp) = {heads} % (2·{3 * heads})" in uneven.message
 
 
 @pytest.mark.parametrize("engine", sorted({contract.stacks[0] for contract in CONTRACTS.values()}))

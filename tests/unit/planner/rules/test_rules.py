@@ -58,7 +58,7 @@ CASES = [
     (
         "recurrence-context",
         {"tp": 4, "cp": 2},
-        {"model": HYBRID},
+        {"model": HYBRID, "stack": stack("torchtitan")},
         "cp = 2: the state of Mamba-2 goes through a sequence in order",
     ),
     (

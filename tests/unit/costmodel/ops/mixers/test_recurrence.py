@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from costmodel.case import Workload
@@ -184,3 +185,25 @@ def test_a_recurrence_that_is_recomputed_keeps_its_input_alone(name: str) -> Non
         assert sum(float(op.saved_bytes_selective) for op in kept) < sum(
             float(op.saved_bytes_selective) for op in whole
         )
+
+
+@pytest.mark.parametrize("name", ["nemotron-h-8b", "qwen3-next-80b-a3b"])
+def test_context_ranks_swap_heads_for_tokens_around_the_state(name: str) -> None:
+    """As megatron-core's `tensor_a2a_cp2hp` and back: what was projected goes out, the normed output returns.
+
+    Each rank computes the scan of its share of the heads over the whole sequence: FLOP of its tokens. On one
+    rank nothing is sent; forward and backward send alike.
+    """
+    spec, cp, tp = model(name), 4, 2
+    r = recurrence_of(spec)
+    alone = ops_of(spec, recurrent(spec), tp=tp, sequence_parallel=1)
+    split = ops_of(spec, recurrent(spec), tp=tp, cp=cp, sequence_parallel=1)
+    assert forward_flop(split) == pytest.approx(forward_flop(alone) / cp, rel=1e-12)
+    sent = {op.name: float(op.collective_bytes) for op in split if op.axis == "cp" and op.collective_bytes}
+    out, back = (2 * S / cp * width / tp for width in (r.shape.input_width, r.value_width))
+    assert sent == {
+        "recurrence_heads": out, "recurrence_heads_gradient": out,
+        "recurrence_tokens": back, "recurrence_tokens_gradient": back,
+    }  # fmt: skip
+    assert not any(op.axis == "cp" and np.any(op.collective_bytes) for op in alone)
+    assert {op.collective for op in split if op.axis == "cp"} == {"all_to_all"}
