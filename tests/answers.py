@@ -38,6 +38,7 @@ SEARCHES = (
     ("planner.serving.search", "search_serving"),
     ("planner.analysis.explain", "_best"),
     ("costmodel.accuracy.training", "predict_rows"),
+    ("app.actions.plan", "given_plan"),
 )
 """What is searched, or predicted of a table, by its home and name."""
 PROGRAM = ("app", "costmodel", "executor", "meshplan", "planner", "topology")
