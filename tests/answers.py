@@ -29,7 +29,7 @@ TOLD = tuple(
     for folder in (
         "app", "cli", "property/one_truth", "published/costmodel/accuracy", "unit/meshplan", "unit/planner/analysis", "unit/planner/audit", "unit/planner/campaign",
         "unit/planner/deployment", "unit/planner/engines", "unit/planner/formats", "unit/planner/launch",
-        "unit/planner/questions", "unit/planner/serving/test_limit_steps.py", "unit/planner/test_compare.py",
+        "unit/planner/questions", "unit/planner/serving/test_limit_steps.py", "unit/planner/serving/test_services.py", "unit/planner/test_compare.py",
     )
 )  # fmt: skip
 SEARCHES = (
@@ -38,6 +38,7 @@ SEARCHES = (
     ("planner.serving.search", "search_serving"),
     ("planner.analysis.explain", "_best"),
     ("costmodel.accuracy.training", "predict_rows"),
+    ("app.actions.plan", "given_plan"),
 )
 """What is searched, or predicted of a table, by its home and name."""
 PROGRAM = ("app", "costmodel", "executor", "meshplan", "planner", "topology")

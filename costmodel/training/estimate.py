@@ -14,7 +14,7 @@ from costmodel.evidence.table import evidence_for
 from costmodel.job import TrainingJob
 from costmodel.kernels.precisions import TRAINING
 from costmodel.kernels.stand_ins import figures_note, gemm_reference, stand_in
-from costmodel.layout import SCHEDULES, LayoutTable, ParallelLayout
+from costmodel.layout import SCHEDULES, ParallelLayout
 from costmodel.memory.fit import out_of_memory_chance
 from costmodel.memory.stage import MemoryBreakdown, MemoryPieces, holds_ends, stage_memory
 from costmodel.models.kinds import kind_title, mtp_kind
@@ -40,7 +40,7 @@ from costmodel.training.bands import (
 )
 from costmodel.training.breakdown import time_breakdown
 from costmodel.training.constants import Constants, default_constants
-from costmodel.training.priced import Priced, price_layouts
+from costmodel.training.priced import Priced, price_layout
 from costmodel.training.raw_times import Features
 from costmodel.training.stages import stage_costs_of
 from topology.base.counts import counted
@@ -91,8 +91,7 @@ def estimate_and_costs(
     model, cluster, job = case.model, case.cluster, case.job
     c = constants or default_constants()
     runs = [run.count for run in layer_runs(model)]
-    table = LayoutTable.from_rows([layout])
-    priced = price_layouts(case, table, constants=c)
+    priced = price_layout(case, layout, constants=c)
     order = layer_order(model)
     costs = stage_costs_of(priced, layout, job, runs, cluster.gpu.memory_bytes, order)
     split = split or even_split(runs, layout, order, job.mtp_layers)

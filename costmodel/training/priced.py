@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from costmodel.case import Case
-from costmodel.layout import LayoutTable
+from costmodel.layout import LayoutTable, ParallelLayout
 from costmodel.memory.stage import MemoryPieces, memory_pieces
 from costmodel.ops.cuts import cuts_of
 from costmodel.training.constants import Constants, default_constants
@@ -50,6 +50,32 @@ def price_layouts(
         costs=costs,
         pieces=memory_pieces(work, table, cuts=cuts),
     )
+
+
+_handed_on: tuple[Case, ParallelLayout, Constants, Priced] | None = None
+"""The layout that was priced to split its layers, until its estimate takes it."""
+
+
+def price_layout(
+    case: Case, layout: ParallelLayout, *, constants: Constants | None = None, hands_on: bool = False
+) -> Priced:
+    """Price one layout, or take what was priced of it to split its layers.
+
+    Args:
+        case: What it is judged against.
+        layout: Taken as legal (`planner.rules.check`).
+        constants: Constants of the composition, the shipped ones by default.
+        hands_on: Keep what is priced for the estimate of the same layout, which follows.
+    """
+    global _handed_on  # noqa: PLW0603  # one layout; whoever reads it takes it whole
+    c = constants or default_constants()
+    before, _handed_on = _handed_on, None
+    if before is not None and before[0] is case and before[1] == layout and before[2] is c:
+        return before[3]
+    priced = price_layouts(case, LayoutTable.from_rows([layout]), constants=c)
+    if hands_on:
+        _handed_on = (case, layout, c, priced)
+    return priced
 
 
 def row_slices(rows: int, most: int) -> list[slice]:

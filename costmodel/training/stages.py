@@ -8,7 +8,7 @@ import numpy as np
 
 from costmodel.case import Case
 from costmodel.job import TrainingJob
-from costmodel.layout import SCHEDULES, LayoutTable, ParallelLayout, num_microbatches
+from costmodel.layout import SCHEDULES, ParallelLayout, num_microbatches
 from costmodel.memory.stage import (
     held_microbatches,
     holds_ends,
@@ -18,14 +18,14 @@ from costmodel.models.spec import layer_order, layer_runs
 from costmodel.pipeline.stage_costs import StageCosts
 from costmodel.pipeline.stages import Order
 from costmodel.training.constants import Constants
-from costmodel.training.priced import Priced, price_layouts
+from costmodel.training.priced import Priced, price_layout
 from topology.base.arrays import Vector
 
 
 def stage_costs(case: Case, layout: ParallelLayout, *, constants: Constants | None = None) -> StageCosts:
     """Costs of one layout before its layers are split over pipeline ranks: what the stage solver sees."""
-    table, runs = LayoutTable.from_rows([layout]), [run.count for run in layer_runs(case.model)]
-    priced = price_layouts(case, table, constants=constants)
+    runs = [run.count for run in layer_runs(case.model)]
+    priced = price_layout(case, layout, constants=constants, hands_on=True)
     return stage_costs_of(
         priced, layout, case.job, runs, case.cluster.gpu.memory_bytes, layer_order(case.model)
     )

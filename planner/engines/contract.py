@@ -107,6 +107,15 @@ class Contract:
         aliases = {alias: word for word in self.words.values() for alias in word.aliases}
         return {**aliases, **self.words}
 
+    @cached_property
+    def readings(self) -> dict[tuple[Any, ...], EngineReading]:
+        """What was read of words, by all that decides it: an audit reads the same ones a hundred times."""
+        return {}
+
+
+MOST_READINGS = 1024
+"""That a contract keeps."""
+
 
 def write(contract: Contract, facts: Facts) -> dict[str, Any]:
     """The words that say these facts, in the order of the settings."""
@@ -130,6 +139,19 @@ def read(
         num_gpus: Processes that the launcher starts, where known.
         hidden: Words that stand there with values that only a run knows.
     """
+    decided_by = (repr([*values.items()]), num_gpus, frozenset(hidden))
+    reading = contract.readings.get(decided_by)
+    if reading is None:
+        if len(contract.readings) >= MOST_READINGS:
+            contract.readings.clear()
+        reading = contract.readings[decided_by] = _read(contract, values, num_gpus, hidden)
+    return reading
+
+
+def _read(
+    contract: Contract, values: Mapping[str, Any], num_gpus: int | None, hidden: Collection[str]
+) -> EngineReading:
+    """Ask every setting and every refusal."""
     spellings, given, spelled = contract.spellings, dict[str, Any](), dict[str, str]()
     unknown, wrong = [], []
     for name, value in values.items():

@@ -161,7 +161,7 @@ def test_what_no_flag_says_is_told_instead(
 @pytest.mark.parametrize(
     ("line", "meant"),
     [
-        ("vllm serve --model 70b --qps 2", "serve --model 70b --rate 2/s"),
+        ("vllm serve --model 70b --qps 2 --gpu h100-sxm", "serve --model 70b --rate 2/s --gpu h100-sxm"),
         ("search --model 8b --gpus 8 --tp 8", "--model 8b --gpus 8 --set layout.tp=8"),
         ("--model 8b --gpus 8 --fsdp", "--model 8b --gpus 8 --stack pytorch --set layout.zero_stage=3"),
         ("--model 8b --gpus 8 --zero-stage 2", "--model 8b --gpus 8 --stack pytorch --set layout.zero_stage=2"),
@@ -169,7 +169,7 @@ def test_what_no_flag_says_is_told_instead(
         ("--model 8b --gpus 8 --optim adamw_torch", "--model 8b --gpus 8 --set job.optimizer=adamw"),
         ("--model 8b --gpus 8 --framework megatron-lm", "--model 8b --gpus 8 --for megatron"),
         ("serve --model 8b --qps 2/s", "serve --model 8b --rate 2/s"),
-        ("serve --model 8b --qps 2 --dtype bfloat16", "serve --model 8b --rate 2/s --weights bf16"),
+        ("serve --model 8b --qps 2 --dtype bfloat16 --gpu h100-sxm", "serve --model 8b --rate 2/s --weights bf16 --gpu h100-sxm"),
         ("serve --model 8b --qps 2 --kv-cache-dtype auto", "serve --model 8b --rate 2/s"),
     ],
 )  # fmt: skip

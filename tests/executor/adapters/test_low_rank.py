@@ -22,6 +22,7 @@ from executor.model.transformer import build_model
 from executor.parallel import weights
 from executor.parallel.weights import initialize
 from executor.validation.reference import batch_of, outcome_difference, run_layout, run_reference
+from tests.counts import cases_of_run
 from tests.executor.parallel.test_parity import CASES, DENSE, MLA, SETTINGS, TOLERANCE, shallow
 from topology.base.errors import InputError
 
@@ -40,7 +41,7 @@ def random_second_matrices(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("random_second_matrices")
-@pytest.mark.parametrize("name", LAYOUTS)
+@pytest.mark.parametrize("name", cases_of_run(LAYOUTS, ["tp2-pp2-dp2"]))
 def test_every_layout_trains_what_one_process_trains(name: str) -> None:
     """Losses of three steps, and the gradients of all matrices of the adapter and of nothing else."""
     case = dataclasses.replace(shallow(CASES[name]), adapter=LORA, steps=3)

@@ -19,6 +19,7 @@ pytest.importorskip("torch")
 from executor.model.products.formats import EightBits
 from executor.validation.reference import ReferenceJob, outcome_difference, run_layout, run_reference
 from executor.validation.validate import EIGHT_BITS_GRADIENTS, EIGHT_BITS_LOSS
+from tests.counts import cases_of_run
 from tests.executor.parallel.test_parity import DENSE, GEMMA, GPT, MOE, SETTINGS, TOLERANCE, shallow
 
 SP = {"sequence_parallel": True}
@@ -71,9 +72,12 @@ BY_BLOCKS = {  # parts of weights and of sequences are whole blocks of 32
 }
 
 
-@pytest.mark.parametrize(
-    ("eight_bits", "name"), [*(("fp8", name) for name in CASES), *(("mxfp8", name) for name in BY_BLOCKS)]
-)
+EVERY = [*(("fp8", name) for name in CASES), *(("mxfp8", name) for name in BY_BLOCKS)]
+LIKE_OTHERS = [("fp8", name) for name in ("tp2-dp2-zero3", "zb-h1-tp2", "cp2-ring", "ep2-dp2")]
+"""Of the nightly run: layouts that the suite runs in blocks, whose ways fp8 goes in other layouts."""
+
+
+@pytest.mark.parametrize(("eight_bits", "name"), cases_of_run(EVERY, LIKE_OTHERS))
 def test_layout_in_eight_bits_computes_what_one_process_computes(eight_bits: EightBits, name: str) -> None:
     """Loss of three steps and every gradient of the first within 1e-5, and they are not those of sixteen bits."""
     case = (CASES if eight_bits == "fp8" else BY_BLOCKS)[name]

@@ -10,11 +10,12 @@ import pytest
 from costmodel.kernels.tables import load_calibration
 from costmodel.stack import stacks
 from planner.plan import PlanRequest
+from tests.counts import tries
 from tests.oracle.planner.search.certificates import judge
 from tests.oracle.planner.search.random_requests import case_of
 
 CAL = load_calibration()
-SEED, CASES, MOST_LAYOUTS = 67, 24, 60
+SEED, CASES, MOST_LAYOUTS = 67, tries(12, 24), 60
 
 
 def with_modules(request: PlanRequest, r: Random) -> PlanRequest | None:

@@ -34,6 +34,7 @@ from planner.plan import PlanRequest, Problem
 from planner.rules.check import parse_pins
 from planner.space.degrees import combinations
 from planner.space.unfold import eased, pipelines, placements, variants
+from tests.counts import tries
 from tests.oracle.planner.search.plain_enumeration import exact_steps, problem_of
 from tests.oracle.planner.search.random_requests import case_of
 from tests.unit.costmodel.models.small_modules import traced
@@ -42,7 +43,7 @@ from topology.base.arrays import Vector
 from topology.builders import default_cluster, gpu_named
 
 CAL = load_calibration()
-SEED, GROUPS, CASES_OF_GROUP, MOST_LAYOUTS = 21, 6, 20, 120
+SEED, GROUPS, CASES_OF_GROUP, MOST_LAYOUTS = 21, 6, tries(8, 20), 120
 SLACK = 1 + 1e-9
 COMBINATION = ("tp", "cp", "pp", "dp", "microbatch_size", "ep", "expert_tp", "sequence_parallel")
 PLACEMENT = (*COMBINATION, "axis_order", "cp_kind")

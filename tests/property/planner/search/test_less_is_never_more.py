@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from planner.plan import Plan
 from planner.search.search import search
 from planner.search.verify import verify
+from tests.counts import tries
 from tests.unit.planner.search.test_pool import CAL, SLACK, plan, request
 from tests.unit.topology.pools.test_kinds import pool
 from topology.fabric.degraded import degraded
@@ -28,7 +29,7 @@ def pools(draw: st.DrawFn) -> ClusterSpec:
 
 
 @pytest.mark.timeout(300)
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=tries(3, 6), deadline=None)
 @given(pools(), st.data())
 def test_less_is_never_more(spec: ClusterSpec, data: st.DataObject) -> None:
     """Without a node, with a broken GPU, with a slow NIC: the step is as long or longer."""
@@ -43,7 +44,7 @@ def test_less_is_never_more(spec: ClusterSpec, data: st.DataObject) -> None:
 
 
 @pytest.mark.timeout(300)
-@settings(max_examples=3, deadline=None)
+@settings(max_examples=tries(2, 3), deadline=None)
 @given(pools())
 def test_switches_that_reduce_are_never_worse(spec: ClusterSpec) -> None:
     """In-network reduction only shortens all-reduces; the proof of the faster plan is derived anew."""

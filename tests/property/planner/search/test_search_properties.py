@@ -91,7 +91,7 @@ def with_node(request: PlanRequest, **changes: float) -> PlanRequest:
     return replace(request, cluster=replace(request.cluster, nodes=(node,)))
 
 
-@settings(max_examples=tries(8, 25), deadline=None)
+@settings(max_examples=tries(4, 25), deadline=None)
 @given(request=requests())
 def test_more_gpus_never_give_a_worse_plan(request: PlanRequest) -> None:
     """Idle GPUs are allowed, so twice the cluster is at least as fast."""
@@ -100,7 +100,7 @@ def test_more_gpus_never_give_a_worse_plan(request: PlanRequest) -> None:
     assert best_s(larger) <= best_s(request) * SLACK
 
 
-@settings(max_examples=tries(8, 25), deadline=None)
+@settings(max_examples=tries(4, 25), deadline=None)
 @given(request=requests(), more=st.floats(1.01, 3.0))
 def test_more_memory_never_gives_a_worse_plan(request: PlanRequest, more: float) -> None:
     """A GPU with more memory runs every plan the smaller one runs."""
@@ -110,7 +110,7 @@ def test_more_memory_never_gives_a_worse_plan(request: PlanRequest, more: float)
     assert best_s(larger) <= best_s(request) * SLACK
 
 
-@settings(max_examples=tries(8, 25), deadline=None)
+@settings(max_examples=tries(4, 25), deadline=None)
 @given(request=requests(), faster=st.floats(1.1, 4.0))
 def test_more_bandwidth_never_gives_a_worse_plan(request: PlanRequest, faster: float) -> None:
     """Faster NICs run every plan at least as fast."""
@@ -135,14 +135,14 @@ def pinned_fields(draw: st.DrawFn) -> dict[str, object]:
     return {name: draw(values[name]) for name in names}
 
 
-@settings(max_examples=tries(16, 50), deadline=None)
+@settings(max_examples=tries(8, 50), deadline=None)
 @given(request=requests(), pin=pinned_fields())
 def test_a_pin_never_gives_a_better_plan(request: PlanRequest, pin: dict[str, object]) -> None:
     """Fixing a field can only cost."""
     assert best_s(request) <= best_s(replace(request, pins=pin)) * SLACK
 
 
-@settings(max_examples=tries(5, 15), deadline=None)
+@settings(max_examples=tries(3, 15), deadline=None)
 @given(request=requests())
 def test_the_same_request_gives_the_same_document(request: PlanRequest) -> None:
     """Two searches write the same JSON byte for byte, timing apart, and it reads back exactly."""
@@ -156,7 +156,7 @@ def test_the_same_request_gives_the_same_document(request: PlanRequest) -> None:
     assert documents[0] == documents[1]
 
 
-@settings(max_examples=tries(5, 15), deadline=None)
+@settings(max_examples=tries(3, 15), deadline=None)
 @given(request=requests())
 def test_every_plan_is_consistent(request: PlanRequest) -> None:
     """A plan is legal, fits, sums up, and its step is that of its split."""
@@ -181,7 +181,7 @@ def test_every_plan_is_consistent(request: PlanRequest) -> None:
     assert math.isclose(step_time(costs, split), found.estimate.step_time_s, rel_tol=1e-12)
 
 
-@settings(deadline=None, max_examples=tries(8, 25))
+@settings(deadline=None, max_examples=tries(4, 25))
 @given(
     requests(),
     st.sampled_from(("megatron-core", "torchtitan", "megatron-deepspeed")),

@@ -13,12 +13,11 @@ from collections.abc import Iterator
 import pytest
 import yaml
 
-from costmodel.kernels.tables import load_calibration
 from executor.parsers.client import answers, interpreter
-from planner.audit.audit import Audit, audited
+from planner.audit.audit import Audit
 from planner.audit.changes import Change
-from planner.audit.read import read_texts
 from planner.questions.flags import Flags
+from tests.unit.planner.audit.shared_audits import audit_without_advice, whole_audit
 from tests.unit.planner.audit.test_applied import FILES, edited_file
 
 FLAGS = Flags(gpu="h100-sxm")
@@ -68,10 +67,6 @@ spec:
 """
 
 
-def audit(texts: dict[str, str], flags: Flags = FLAGS) -> Audit:
-    return audited(read_texts(texts), flags, load_calibration())
-
-
 def edited(text: str, change: Change) -> str:
     """A command as a user edits it."""
     for word in (*change.remove, *(word.split(" ")[0] for word in change.set)):
@@ -101,17 +96,17 @@ def assert_delivered(after: Audit, change: Change) -> None:
 def test_a_script_that_follows_advice_gains_what_was_promised(name: str) -> None:
     """Each change alone, and all of it."""
     text = script(name)
-    found = audit({"run.sh": text})
+    found = whole_audit({"run.sh": text}, FLAGS)
     for change in followed(found):
-        assert_delivered(audit({"run.sh": edited(text, change)}), change)
+        assert_delivered(audit_without_advice({"run.sh": edited(text, change)}, FLAGS), change)
 
 
 @pytest.mark.parametrize("name", FILES)
 def test_a_configuration_that_follows_advice_gains_what_was_promised(name: str) -> None:
     """TOML of torchtitan, YAML of NeMo and of LLaMA-Factory."""
     flags = Flags(gpu="h100-sxm", gpus="32", model=None if name == "nemo.yaml" else "llama-3.1-8b")
-    for change in followed(audit({name: FILES[name]}, flags)):
-        assert_delivered(audit({name: edited_file(name, FILES[name], change)}, flags), change)
+    for change in followed(whole_audit({name: FILES[name]}, flags)):
+        assert_delivered(audit_without_advice({name: edited_file(name, FILES[name], change)}, flags), change)
 
 
 @pytest.mark.parametrize("name", MEGATRON)
@@ -119,21 +114,21 @@ def test_a_manifest_is_told_flags_of_its_command(name: str) -> None:
     """Not keys of its YAML."""
     nodes, more = MEGATRON[name]
     words = " ".join(more.split())
-    found = audit({"job.yaml": MANIFEST.format(nodes=nodes, words=words)})
+    found = whole_audit({"job.yaml": MANIFEST.format(nodes=nodes, words=words)}, FLAGS)
     for change in followed(found):
         assert all(word.startswith("--") for word in (*change.set, *change.remove)), change
         after = MANIFEST.format(nodes=nodes, words=edited(words, change).strip())
-        assert_delivered(audit({"job.yaml": after}), change)
+        assert_delivered(audit_without_advice({"job.yaml": after}, FLAGS), change)
 
 
 @pytest.mark.parametrize("age", OLD)
 def test_an_old_release_is_told_no_later_word(age: str) -> None:
     """Its argument parser stops at those: sequence parallelism came in 2022, overlap in 2023."""
-    found = audit({"run.sh": OLD[age]})
+    found = whole_audit({"run.sh": OLD[age]}, FLAGS)
     assert found.predicted is not None
     for change in followed(found):
         assert not [word for word in change.set if any(later in word for later in LATER)], change
-        assert_delivered(audit({"run.sh": edited(OLD[age], change)}), change)
+        assert_delivered(audit_without_advice({"run.sh": edited(OLD[age], change)}, FLAGS), change)
 
 
 DEEPSPEED = (
@@ -153,7 +148,7 @@ parallelism_config:
 def test_a_launchers_file_is_told_no_word_of_the_users_program(name: str, text: str) -> None:
     """Neither DeepSpeed's configuration nor Accelerate's has tables of a program or of a trainer."""
     flags = Flags(gpu="h100-sxm", gpus="16", model="llama-3.1-8b", sequence_length="4096")
-    found = audit({name: text}, flags)
+    found = whole_audit({name: text}, flags)
     assert found.predicted is not None
     words = [word for change in followed(found) for word in (*change.set, *change.remove)]
     assert not [word for word in words if word.startswith(("program.", "trainer."))]
@@ -166,11 +161,11 @@ def test_no_list_of_lists_stands_behind_a_flag() -> None:
         "--training.local_batch_size 2 --training.seq_len 8192 --parallelism.data_parallel_shard_degree -1 "
         "--activation_checkpoint.mode full\n"
     )
-    found = audit({"run.sh": text})
+    found = whole_audit({"run.sh": text}, FLAGS)
     assert list(followed(found))
     for change in followed(found):
         assert not [word for word in change.set if "[" in word], change
-        assert_delivered(audit({"run.sh": edited(text, change)}), change)
+        assert_delivered(audit_without_advice({"run.sh": edited(text, change)}, FLAGS), change)
 
 
 def with_keys(text: str, change: Change) -> str:
@@ -213,7 +208,7 @@ def test_engines_parser_takes_every_change_of_a_launchers_file(engine: str) -> N
     name = "ds.json" if engine == "deepspeed" else "accelerate.yml"
     cases = []
     for text in LAUNCHED[engine]:
-        for change in (None, *followed(audit({name: text}, flags))):
+        for change in (None, *followed(whole_audit({name: text}, flags))):
             after = json.dumps(yaml.safe_load(text)) if change is None else with_keys(text, change)
             files = (
                 {"ds.json": after}
@@ -224,7 +219,7 @@ def test_engines_parser_takes_every_change_of_a_launchers_file(engine: str) -> N
                 "files": files, "gpus": 16, "capability": "9.0", "gpu": "NVIDIA H100", "environment": {}, "model": {},
             })  # fmt: skip
             if change is not None:
-                assert_delivered(audit({name: after}, flags), change)
+                assert_delivered(audit_without_advice({name: after}, flags), change)
     refused = [answer["error"] for answer in answers(engine, cases, python) if "error" in answer]
     assert not refused
     assert len(cases) > len(LAUNCHED[engine])
@@ -244,7 +239,7 @@ def test_engines_parser_takes_every_change_of_a_megatron_script() -> None:
     cases, told = [], []
     for name in MEGATRON:
         text = script(name)
-        for change in (None, *followed(audit({"run.sh": text}))):
+        for change in (None, *followed(whole_audit({"run.sh": text}, FLAGS))):
             after = text if change is None else edited(text, change)
             words = shlex.split(after.replace("\\\n", " ").partition("pretrain_gpt.py")[2])
             export = "export CUDA_DEVICE_MAX_CONNECTIONS=1\n" if "CUDA_DEVICE_MAX" in after else ""

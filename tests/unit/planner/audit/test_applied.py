@@ -8,14 +8,14 @@ import pytest
 import tomlkit
 import yaml
 
-from costmodel.kernels.tables import load_calibration
 from planner.audit.applied import applied
-from planner.audit.audit import Audit, audited
+from planner.audit.audit import Audit
 from planner.audit.changes import Change
 from planner.audit.job import audited_job
 from planner.audit.legal import is_illegal
 from planner.audit.read import read_texts
 from planner.questions.flags import Flags
+from tests.unit.planner.audit.shared_audits import audit_without_advice, whole_audit
 
 HEAD = "torchrun --nproc_per_node 8 --nnodes {nodes} pretrain_gpt.py"
 SIZES = """ --num-layers {layers} --hidden-size 4096 --num-attention-heads 32 --seq-length 4096 \\
@@ -93,7 +93,7 @@ def script(name: str) -> str:
 
 
 def audit(text: str) -> Audit:
-    return audited(read_texts({"run.sh": text}), FLAGS, load_calibration())
+    return whole_audit({"run.sh": text}, FLAGS)
 
 
 def edited(text: str, change: Change) -> str:
@@ -110,7 +110,7 @@ def test_a_script_with_a_proposed_change_is_legal(name):
     found = audit(text)
     assert found.changes
     for change in found.changes:
-        after = audit(edited(text, change))
+        after = audit_without_advice({"run.sh": edited(text, change)}, FLAGS)
         assert not is_illegal(after.findings), (change.set, change.remove, after.findings)
 
 
@@ -165,12 +165,12 @@ def edited_file(name: str, text: str, change: Change) -> str:
 def test_a_file_with_a_proposed_change_is_legal_and_is_the_job_that_the_change_says(name):
     flags = replace(FLAGS, gpus="32", model=None if name == "nemo.yaml" else "llama-3.1-8b")
     reading = read_texts({name: FILES[name]})
-    found = audited(reading, flags, load_calibration())
+    found = whole_audit({name: FILES[name]}, flags)
     told = [change for change in found.changes if change.set]
     assert told or name == "factory.yaml"
     for change in told:
-        after = read_texts({name: edited_file(name, FILES[name], change)})
+        texts = {name: edited_file(name, FILES[name], change)}
         by_words = audited_job(applied(reading, change), flags).layout
         assert by_words is not None
-        assert by_words == audited_job(after, flags).layout
-        assert not is_illegal(audited(after, flags, load_calibration()).findings)
+        assert by_words == audited_job(read_texts(texts), flags).layout
+        assert not is_illegal(audit_without_advice(texts, flags).findings)

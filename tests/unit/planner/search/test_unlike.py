@@ -20,6 +20,7 @@ from planner.analysis.explain import explain
 from planner.launch.targets import export_plan
 from planner.plan import Plan, PlanRequest, from_json, to_json
 from planner.search.pools.unlike import search_unlike
+from planner.search.pools.unlike_plan import plan_score
 from planner.search.search import search
 from planner.search.verified import verified
 from planner.search.verify import verify
@@ -151,6 +152,14 @@ def test_nothing_is_asked_of_unlike_stages_that_answers_for_equal_ones(found: Pl
 def test_where_unlike_stages_are_not_offered(changes: dict[str, object]) -> None:
     """Not under schedules whose closed form wants equal ranks, nor for memory, which every stage fills."""
     assert search_unlike(request(TWO, **changes), CAL, math.inf) is None
+
+
+def test_a_plan_for_memory_counts_as_the_fastest_in_whose_band_it_is(found: Plan) -> None:
+    """It is slower by choice; under other objectives the step is what counts."""
+    certain = replace(found, optimality=replace(found.optimality, bound_s=0.5 * found.estimate.step_time_s))
+    for_memory = replace(certain, request=replace(found.request, objective="memory"))
+    assert plan_score(certain) == found.estimate.step_time_s
+    assert plan_score(for_memory) == 0.5 * found.estimate.step_time_s
 
 
 def test_others_are_listed_with_where_they_run_and_why_they_lost(found: Plan) -> None:

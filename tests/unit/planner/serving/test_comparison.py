@@ -12,6 +12,7 @@ from planner.questions.flags import ServeFlags
 from planner.questions.serving.understand import Asked, understand_serving
 from planner.serving.plan import SURE, ServingPlan, serving_from_json, serving_to_json
 from planner.serving.search import search_serving
+from tests.counts import tries
 from topology.base.errors import InputError
 
 LOAD = ServeFlags(
@@ -57,7 +58,7 @@ def test_what_is_named_is_not_compared() -> None:
 
 
 def test_every_line_is_the_answer_to_its_own_question() -> None:
-    """Searched alone, each kind, precision and mode has the same dollars and proof.
+    """Searched alone, each kind, precision (one in the suite) and mode has the same dollars and proof.
 
     It may use more GPUs of the machines that are paid for, where it keeps its limits more surely so.
     """
@@ -70,7 +71,7 @@ def test_every_line_is_the_answer_to_its_own_question() -> None:
     }
     requests = [one for one in asked.requests if one[0].machine_gpus == WHOLE]
     assert len(lines) == 2 * len(requests) == 6
-    for request, hierarchy in requests:
+    for request, hierarchy in requests[: tries(1, len(requests))]:
         for mode in request.modes:
             alone = search_serving(load_calibration(), replace(request, modes=(mode,)), hierarchy)
             line = lines[request.gpu, request.weights[0], mode]

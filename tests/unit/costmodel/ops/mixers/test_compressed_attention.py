@@ -120,6 +120,15 @@ def test_attention_to_few_entries_is_a_small_part_of_attention_to_all() -> None:
     assert forward_flop(ops_of(KINDS["sparse"])) > core["sparse"]
 
 
+@pytest.mark.parametrize(("reach", "rate"), [("window", 0), ("heavy", 128), ("sparse", 4)])
+def test_attention_reads_one_key_of_each_token_and_of_each_entry(reach: str, rate: int) -> None:
+    """Two bytes an element: queries in, results out, one key of all heads; queries, keys and sums are kept."""
+    core = next(op for op in ops_of(KINDS[reach]) if op.name == "attention")  # type: ignore[index]
+    queries, keys = 2 * S * HEADS * HEAD, 2 * (S + (S / rate if rate else 0)) * HEAD
+    assert core.bytes == 2 * queries + keys
+    assert core.saved_bytes == queries + keys + 4 * S * HEADS
+
+
 def test_a_pattern_and_compression_belong_together() -> None:
     """Neither is a model without the other."""
     for change in ({"compression": None}, {"layer_pattern": "A"}):
