@@ -24,6 +24,7 @@ from planner.audit.job import Job, audited_job
 from planner.audit.published import named_config, published_config
 from planner.audit.ranks import USUAL_GPUS_PER_NODE
 from planner.audit.read import Reading, take_counts_of_rates
+from planner.formats.settings import Setting
 from planner.questions.flags import Flags
 from planner.questions.training import DEFAULT_SEQUENCE_LENGTH
 from topology.base.errors import InputError
@@ -52,6 +53,8 @@ def with_published(reading: Reading) -> Reading:
         return reading
     paths = {setting.path for setting in reading.settings}
     more = tuple(setting for setting in config.settings if setting.path not in paths)
+    if config.gpus is not None and not _counts_gpus(reading):
+        more += (Setting(name=OF_RECIPE, value=config.gpus, line=0, how=f"the name of {config.name}"),)
     stated = JobFacts(dict(reading.stated.by_field), set(reading.stated.unknown))
     for field, fact in job_facts_of(more, reading.family, "").by_field.items():
         if field not in stated.unknown:
@@ -60,7 +63,19 @@ def with_published(reading: Reading) -> Reading:
     conclude(facts, reading.family)
     take_counts_of_rates(facts, reading.measured)
     words = config.words(engine)
-    return replace(reading, facts=facts, stated=stated, settings=(*reading.settings, *more), published=words)
+    return replace(
+        reading, facts=facts, stated=stated, settings=(*reading.settings, *more), published=words,
+        published_name=config.name,
+    )  # fmt: skip
+
+
+OF_RECIPE = "num_gpus"
+"""The word of the GPUs that the name of a recipe tells."""
+
+
+def _counts_gpus(reading: Reading) -> bool:
+    """Whether a word of the files counts the GPUs of the whole job."""
+    return bool(reading.stated.count("said.num_gpus"))
 
 
 def with_presumed(reading: Reading, flags: Flags, priced: Priced) -> tuple[Reading, Flags]:

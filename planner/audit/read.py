@@ -113,6 +113,8 @@ class Reading:
 
     published: str = ""
     """Where figures of a configuration come from that a launch names and nobody gave."""
+    published_name: str = ""
+    """The name of that configuration."""
 
     @property
     def measured_anything(self) -> bool:
