@@ -102,6 +102,20 @@ def with_presumed(reading: Reading, flags: Flags, priced: Priced) -> tuple[Readi
     return _with_gpus(reading, flags, priced) if "--gpus" in missing else (reading, flags)
 
 
+def without_presumable(reading: Reading, missing: tuple[str, ...]) -> tuple[str, ...]:
+    """What nobody said without what is taken for granted once the rest is said: one flag is asked for.
+
+    >>> from planner.audit.read import read_texts
+    >>> reading = read_texts({"ds.json": '{"zero_optimization": {"stage": 3}, "bf16": {"enabled": true}}'})
+    >>> without_presumable(reading, ("--model", "--gpus", "--sequence-length"))
+    ('--model',)
+    """
+    log = reading.measured
+    if log is not None and (log.has_steps or log.out_of_memory):
+        return missing
+    return tuple(flag for flag in missing if flag not in _FLAGS) or missing
+
+
 def _with_length(reading: Reading, flags: Flags, missing: tuple[str, ...]) -> tuple[Reading, Flags]:
     """Files with the length that a plan has where nobody says it, or the longest that the model has."""
     length = DEFAULT_SEQUENCE_LENGTH

@@ -14,6 +14,7 @@ from planner.audit.changes import Change
 from planner.audit.environment import SLOWING
 from planner.audit.findings import STARTED
 from planner.audit.legal import Finding
+from planner.audit.words import FAMILIES
 from planner.plan import PlanRequest
 from topology.base.counts import counted
 from topology.base.units import format_bytes, format_seconds
@@ -31,7 +32,7 @@ def headline_of(audit: Audit) -> str:
     first, *others = (path.rpartition("/")[2] for path in audit.reading.kinds)
     names = f"{first} and {len(others)} more" if others else first
     engine = audit.reading.family
-    unnamed = not engine.engine and set(audit.reading.kinds.values()) == {"log"}
+    unnamed = engine.name == FAMILIES[-1].name and set(audit.reading.kinds.values()) == {"log"}
     whose = "a log that names no engine" if unnamed else f"a job of {engine.name}"
     request, layout = audit.job.request, audit.job.layout
     if request is None or layout is None:
