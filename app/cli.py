@@ -151,13 +151,26 @@ def _in_our_flags(line: str) -> str:
 
 def _usage_error(error: typer.TyperException, words: list[str], chosen: str) -> InputError:
     """Say what of a command line could not be read, in three lines."""
-    from app.entry.other_words import command_behind_dashes, command_for, rewritten, with_flags
+    from app.entry.other_words import (
+        command_behind_dashes,
+        command_for,
+        instead,
+        left_out,
+        rewritten,
+        with_flags,
+    )
 
     what = re.split(r" \(Possible|\.? Did you mean", error.format_message())[0].rstrip(".")
     if chosen:
         flags = known_flags(chosen)
-        meant = command_behind_dashes(words) or with_flags(words) or rewritten(words, chosen, flags)
+        behind = command_behind_dashes(words)
+        named = with_flags(words)
+        meant = behind or (_in_our_flags(named) if named else rewritten(words, chosen, flags))
         fix = _fix_of(what, words, chosen)
+        others = left_out(words, chosen, flags) if meant and not behind else ()
+        more = instead(words, chosen, flags) if others else ""
+        if others:
+            meant += f", without {', '.join(others)}" + (f": {more}" if more else "")
     else:
         meant = _in_our_flags(command_for(words)) or with_flags(words)
         close = suggest(words[0], COMMANDS, count=2) if words else ()

@@ -16,13 +16,15 @@ from topology.hardware.described import described_gpu, host_of
 from topology.hardware.prices import Price, price_of_machine
 from topology.spec import ClusterSpec, NodeSpec
 
+FILE_ENDS = (".toml", ".txt", ".xml", ".json", ".yaml", ".yml", ".conf", ".out", ".log")
+
 
 def is_path(name: str | Path) -> bool:
-    """Return whether a cluster is named by a file: it ends in .toml, has a separator, or exists."""
+    """Return whether a cluster is named by a file: it ends as files do, has a separator, or exists."""
     text = str(name)
     return (
         isinstance(name, Path)
-        or text.endswith(".toml")
+        or text.lower().endswith(FILE_ENDS)
         or "/" in text
         or "\\" in text
         or os.path.exists(text)  # noqa: PTH110 - Path.exists raises on a name that is too long

@@ -20,6 +20,10 @@ from app.flags.shared import (
 
 
 def command(
+    named: Annotated[
+        list[str] | None,
+        typer.Argument(help="As --cluster takes it: a name, a TOML file, or dumps.", metavar="[NAME|FILE]…"),
+    ] = None,
     *,
     cluster: ClusterName = None,
     gpus: Gpus = None,
@@ -62,9 +66,10 @@ def command(
     """
     from app.reports.answer import emit, write_file
     from app.reports.topology import parse_layout, topology_answer
-    from app.requests.cluster import find_cluster, less
+    from app.requests.cluster import cluster_of_words, find_cluster, less
     from topology.cluster_file import to_toml
 
+    cluster = cluster_of_words(named or (), cluster)
     result = find_cluster(cluster=cluster, gpus=gpus, gpu=gpu, dumps=tuple(discover or ()), here=here)
     result = less(result, without, degraded)
     chosen = parse_layout(layout, order, result.cluster.hierarchy)

@@ -68,7 +68,13 @@ def command_for(words: Sequence[str]) -> str:
         return shlex.join(["plan", *given]) if given else "plan --model 70b --gpus 32"
     for flag, instead in WITHOUT_VALUE.items():
         here = here if given else here.replace(flag, instead)
+    if {"--gpus", "-n", "--cluster"} & {*given}:
+        here = here.replace("--gpus 32 ", "")
     return shlex.join(["plan", *here.split(), *given])
+
+
+OF_FILES = frozenset(("audit", "export", "validate"))
+"""Commands whose bare words are files."""
 
 
 def with_flags(words: Sequence[str]) -> str:
@@ -81,6 +87,8 @@ def with_flags(words: Sequence[str]) -> str:
     """
     bare = list(itertools.takewhile(lambda word: not word.startswith("-"), words))
     command = bare[:1] if bare and bare[0] in (*TRAINING, "serve") else []
+    if {*command} & OF_FILES:
+        return ""
     named, rest = bare[len(command) :], list(words[len(bare) :])
     if not 1 <= len(named) <= 2 or not all(word.isdecimal() for word in named[1:]) or not _is_model(named[0]):
         return ""
@@ -107,8 +115,16 @@ def command_behind_dashes(words: Sequence[str]) -> str:
     >>> command_behind_dashes(["audit", "torchrun", "--nproc_per_node", "8", "train.py"])
     'plan audit -- torchrun --nproc_per_node 8 train.py'
     """
+    if len(words) > 1 and words[0] == "audit" and _plain(words[1].partition("=")[0]) in OF_TORCHRUN:
+        return shlex.join(["plan", "audit", "--", "torchrun", *words[1:]])
     starts = len(words) > 1 and words[0] == "audit" and not words[1].startswith("-")
     return shlex.join(["plan", "audit", "--", *words[1:]]) if starts and not Path(words[1]).exists() else ""
+
+
+OF_TORCHRUN = (
+    "nproc-per-node", "nnodes", "node-rank", "master-addr", "master-port", "standalone", "rdzv-backend",
+)  # fmt: skip
+"""Flags with which torchrun begins."""
 
 
 def rewritten(words: Sequence[str], command: str, known: Sequence[str] = ()) -> str:
@@ -140,15 +156,21 @@ def rewritten(words: Sequence[str], command: str, known: Sequence[str] = ()) -> 
         here = table.get(f"{name}={value.lower()}") if value else None
         takes = here is not None or VALUE in table.get(name, "")
         here = table.get(name) if here is None else here
+        if flag.startswith("-") and here is None and known and flag not in known:
+            at += not equals and bool(following) and not Path(following).exists()
+            continue
         if not flag.startswith("-") or flag in known or here is None or _lacks(known, here):
             result.append(word)
             continue
         if VALUE in here and not value:
             return ""
         changed = True
-        at += not equals and bool(following) and (takes or value.lower() in ("true", "1", "yes", "on"))
+        is_value = takes or command in BARE or value.lower() in ("true", "1", "yes", "on")
+        at += not equals and bool(following) and is_value
         if here.startswith("nodes"):
-            nodes[here.split()[0]] = value
+            nodes[here.split()[0]] = value.rpartition(":")[2]  # gres: gpu:8
+        elif here.startswith("pins"):
+            result += [part for pin in value.split(",") for part in ("--set", f"layout.{pin.strip()}")]
         elif here.startswith("plan "):
             before = here.removeprefix("plan ")
         elif here.startswith("&& "):
@@ -162,7 +184,33 @@ def rewritten(words: Sequence[str], command: str, known: Sequence[str] = ()) -> 
     counted = _gpus_of_nodes(nodes, words) if nodes else ()
     if not changed or counted is None:
         return ""
+    if counted[:1] == ("--gpus",):
+        shown = _without(shown, "--gpus", "-n")
     return shlex.join(["plan", *shown, *counted]) + after
+
+
+BARE = ("train", "estimate", "sweep", "ladder", "serve")
+"""Commands that take no bare words: one behind a flag is its value."""
+
+
+def _without(words: Sequence[str], *flags: str) -> list[str]:
+    """A command line without some flags and their values."""
+    return [
+        word
+        for at, word in enumerate(words)
+        if word.partition("=")[0] not in flags and (not at or words[at - 1] not in flags)
+    ]
+
+
+def left_out(words: Sequence[str], command: str, known: Sequence[str]) -> tuple[str, ...]:
+    """Flags that no word here says, which a rewritten line leaves out.
+
+    >>> left_out(["serve", "--tp", "8", "--max-num-seqs", "256"], "serve", ("--rate", "--set"))
+    ('--max-num-seqs',)
+    """
+    others = {word.partition("=")[0] for word in _flags_of(command)}
+    flags = [word.partition("=")[0] for word in words if word.startswith("-")]
+    return tuple(flag for flag in flags if flag not in known and _plain(flag) not in others)
 
 
 def instead(words: Sequence[str], command: str, known: Sequence[str] = ()) -> str:
@@ -197,6 +245,7 @@ NEEDED = {
     "&&": ("--model", "--output"),
     "nodes": ("--gpus",),
     "nodes-of": ("--gpus",),
+    "pins": ("--set",),
 }
 """Flags that a command has which can be asked so."""
 

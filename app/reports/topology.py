@@ -46,15 +46,15 @@ def topology_answer(
     h = cluster.hierarchy
     axes = axes_of(h, layout)
     bisection = format_bandwidth(bisection_bytes_per_s(h))
-    values = (*cluster.notes, *h.notes, *reduction_words(h), *notes)
+    values = (*notes, *cluster.notes, *h.notes, *reduction_words(h))
     sections: list[Section] = [_facts(cluster), _levels_table(h), _axes_table(axes, layout)]
     if figures:
         rows = tuple((figure.name, figure.value, figure.source) for figure in figures)
         sections.append(
             Table(title="What was read", columns=("figure", "value", "from"), rows=rows, align="lll")
         )
-    if values:
-        sections.append(Lines(title="Notes", lines=tuple(values)))
+    if values:  # what is amiss with an allocation is read before all else
+        sections.insert(0 if figures else len(sections), Lines(title="Notes", lines=tuple(values)))
     return Answer(
         headline=f"{cluster.name}: {cluster.num_gpus:,} GPUs, bisection {bisection}",
         sections=tuple(sections),

@@ -65,6 +65,20 @@ def find_cluster(
     return DescribedCluster(cluster=default_cluster(gpu or default_gpu(), num_gpus))
 
 
+def cluster_of_words(words: Sequence[str], cluster: str | None) -> str | None:
+    """The cluster that bare words of a command line name, as ``--cluster`` writes it.
+
+    >>> cluster_of_words(["topo.txt", "ibnetdiscover.txt"], None)
+    'topo.txt,ibnetdiscover.txt'
+    """
+    named = ",".join(words)
+    if named and cluster:
+        raise InputError(
+            what="two clusters were named", cause=f"{named} and --cluster {cluster}", fix="give one of them"
+        )
+    return named or cluster
+
+
 def _discovered(dumps: Sequence[Path], gpu: str | None, num_gpus: int | None) -> DescribedCluster:
     """Build the cluster that dumps describe, with as many of its nodes as hold the GPUs asked for."""
     discovery = discovered(dumps, gpu or "", num_gpus)

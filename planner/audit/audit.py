@@ -28,7 +28,7 @@ from planner.audit.given import given_by
 from planner.audit.job import Job, audited_job
 from planner.audit.legal import Finding, stops
 from planner.audit.peak import PeakResidual, peak_residual_of
-from planner.audit.presumed import with_presumed, with_published
+from planner.audit.presumed import with_presumed, with_published, without_presumable
 from planner.audit.priced_facts import with_priced_facts
 from planner.audit.read import Reading, read_texts
 from planner.audit.residual import Residual, residual_of, work_of_step
@@ -199,6 +199,7 @@ def audited(reading: Reading, flags: Flags, cal: Calibration, asked: Flags | Non
     doubts = list(reading.doubts)
     try:
         job = audited_job(reading, flags)
+        job = replace(job, missing=without_presumable(reading, job.missing))
         cluster = build(job.request.cluster) if job.request else None
         findings = findings_of(reading, job, cluster)
     except InputError as impossible:

@@ -130,6 +130,35 @@ def _idle_schedule(reading: Reading) -> tuple[str, str] | None:
     return f"{facts.by_field[name].source} at pp 1, where no schedule has an effect", fix
 
 
+STARTED = "started-gpus"
+"""The law of two words that count the GPUs of one job."""
+
+
+def _started(reading: Reading) -> tuple[str, str] | None:
+    """GPUs that a launcher starts, and another number that the command is told or chooses its recipe by.
+
+    A number of nodes or of a node's GPUs under another name (``WORLD_SIZE`` of pods) contradicts none.
+    """
+    facts = reading.facts
+    nodes, each, total = (facts.count(f"said.{name}") for name in ("nodes", "gpus_per_node", "num_gpus"))
+    colocated = facts.truth("said.generation_colocated") is not False
+    if not (nodes and each and total and colocated) or total in (nodes * each, nodes, each):
+        return None
+    fact, started = facts.by_field["said.num_gpus"], f"{nodes} nodes of {each} GPUs are {nodes * each}"
+    whole = "" if total % each else f"start {total // each} nodes, or "
+    if fact.how == "default":
+        return (
+            f"{started}, and {reading.published_name} is for {total}",
+            f"{whole}name a recipe of {nodes * each}",
+        )
+    recipe = f", by which {reading.published_name} is chosen" if reading.published_name else ""
+    word = fact.word or "the number of GPUs"
+    return (
+        f"{started}, and {fact.source} (line {fact.line}) is another{recipe}",
+        f"{whole}set {word} {nodes * each}",
+    )
+
+
 def _halves(reading: Reading) -> tuple[str, str] | None:
     if not (reading.facts.truth("said.bf16") and reading.facts.truth("said.fp16")):
         return None
@@ -141,6 +170,7 @@ _CUT = ("tp", "pp", "cp")
 FILE_LAWS: tuple[Law[[Reading], [Reading]], ...] = (
     stop(name="gpus", reads=("cluster.num_gpus", "layout.tp", "layout.pp", "layout.cp"), stops=_gpus),
     stop(name="expert-block", reads=("layout.ep",), stops=_expert_ranks),
+    stop(name=STARTED, reads=("said.num_gpus", "said.nodes"), stops=_started, ground="overruled"),
     stop(name="heads", reads=("layout.tp",), stops=_heads, says_of=("attention-heads",)),
     stop(name="batch", reads=("job.global_batch_size", "layout.microbatch_size"), stops=_batch),
     stop(

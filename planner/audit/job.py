@@ -10,6 +10,7 @@ import contextlib
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from costmodel.job import MOST_MTP_LAYERS
@@ -35,12 +36,13 @@ from planner.audit.file_switches import kept_switches
 from planner.audit.given import given_by
 from planner.audit.layout import layout_of_files, value_of
 from planner.audit.offload import StatedOffload, rate_of_hosts, stated_offload
+from planner.audit.published import named_config
 from planner.audit.ranks import degrees_of_recipe
 from planner.audit.read import Reading
 from planner.audit.reinforcement import more_than_training
 from planner.audit.trainer_switches import OVER_HALF, beside_switches, half_weights
 from planner.audit.unsettled import Unsettled, with_leanest
-from planner.audit.words import UNKNOWN
+from planner.audit.words import FAMILIES, UNKNOWN
 from planner.engines.contract import EngineReading
 from planner.engines.megatron_lm.modules import PRICED
 from planner.engines.megatron_lm.stage_string import modules_of_string
@@ -222,6 +224,8 @@ def _of_engine(reading: Reading) -> str:
         return f"a job on whole GPUs: the files speak of slices of one, {reading.slice_profile}, not priced"
     if reading.family.name == UNKNOWN.name and any(name not in facts.by_field for name in _DECIDED):
         return "a job of an engine that is known: no entry point and no keys of its own name one"
+    if _is_bare_script(reading):
+        return f"a job of an engine that is known: {_named_files(reading)}"
     if reading.family.name == "nanotron" and (facts.count("layout.ep") or 1) > 1:
         return "a job whose experts share ranks: those of nanotron have their own, which is not priced"
     return ""
@@ -247,6 +251,10 @@ def _untold(reading: Reading) -> str:
     if untold := degrees_of_recipe(facts, reading.family):
         words = " and ".join(name.rpartition(".")[2] for name in untold)
         return f"{words}, which only the recipe states that these files change: name its file too"
+    config = named_config(reading.settings, reading.family.name)
+    stated = reading.stated.by_field.keys()
+    if config and not reading.published and not _is_given(config, reading) and stated.isdisjoint(_OF_LAYOUT):
+        return f"what {config} states, which was not given: name its file too"
     hidden = [name for name in _DECIDING if name in facts.unknown and name not in facts.by_field]
     if hidden:
         words = ", ".join(name.rpartition(".")[2] for name in hidden)
@@ -254,6 +262,41 @@ def _untold(reading: Reading) -> str:
     return ""
 
 
+def _is_bare_script(reading: Reading) -> bool:
+    """Whether files are scripts that start no engine and say nothing of how a job is split."""
+    is_script = reading.family.name == FAMILIES[-1].name and "log" not in reading.kinds.values()
+    return is_script and reading.stated.by_field.keys().isdisjoint(_OF_LAYOUT)
+
+
+def _is_given(config: str, reading: Reading) -> bool:
+    """Whether a configuration that a launch names stands among the files."""
+    return Path(config).stem in {Path(file).stem for file in reading.kinds}
+
+
+def _named_files(reading: Reading) -> str:
+    """What a script without an engine's words leaves to other files, as far as it names them."""
+    named = {
+        word: None
+        for text in reading.variables.values()
+        for word in _CONFIG_FILE.findall(str(text.value))[:MOST_NAMED]
+    }
+    files = ", ".join([*named][:MOST_NAMED])
+    return f"name {files} too" if files else "its script starts none; name the configuration of the job too"
+
+
+_CONFIG_FILE = re.compile(r"[\w./-]{1,80}\.(?:toml|ya?ml|json)\b")
+MOST_NAMED = 3
+"""Files that a sentence names."""
+_OF_LAYOUT = frozenset(
+    (
+        *(f"layout.{name}" for name in ("tp", "pp", "cp", "ep", "dp", "microbatch_size", "zero_stage")),
+        *(f"said.{name}" for name in ("zero_stage", "dp_shard", "dp_replicate", "sharding", "fsdp")),
+        *(f"said.{name}" for name in ("recompute", "recompute_full", "data_parallel", "strategy")),
+        "said.distributed_type",
+        "layout.recompute", "said.deepspeed", "said.launcher_config", "job.global_batch_size",
+    )
+)  # fmt: skip
+"""What states a part of how a job is split and run: without one, a script says nothing of it."""
 _DECIDED = (
     *(f"layout.{name}" for name in ("tp", "pp", "dp", "microbatch_size", "zero_stage", "recompute")),
     "job.global_batch_size", "job.sequence_length", "job.precision",

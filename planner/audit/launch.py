@@ -38,6 +38,7 @@ _SHORT_TRAINING = {
     "-mb": "micro_batch_size",
     "-gb": "global_batch_size",
     "-ng": "num_gpus",
+    "-N": "nodes",
 }
 """Short flags of the scripts of Megatron-Bridge and NeMo, known by those of the batch and of GPUs."""
 _LAUNCHERS = (

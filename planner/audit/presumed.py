@@ -24,6 +24,7 @@ from planner.audit.job import Job, audited_job
 from planner.audit.published import named_config, published_config
 from planner.audit.ranks import USUAL_GPUS_PER_NODE
 from planner.audit.read import Reading, take_counts_of_rates
+from planner.formats.settings import Setting
 from planner.questions.flags import Flags
 from planner.questions.training import DEFAULT_SEQUENCE_LENGTH
 from topology.base.errors import InputError
@@ -52,6 +53,8 @@ def with_published(reading: Reading) -> Reading:
         return reading
     paths = {setting.path for setting in reading.settings}
     more = tuple(setting for setting in config.settings if setting.path not in paths)
+    if config.gpus is not None and not _counts_gpus(reading):
+        more += (Setting(name=OF_RECIPE, value=config.gpus, line=0, how=f"the name of {config.name}"),)
     stated = JobFacts(dict(reading.stated.by_field), set(reading.stated.unknown))
     for field, fact in job_facts_of(more, reading.family, "").by_field.items():
         if field not in stated.unknown:
@@ -60,7 +63,19 @@ def with_published(reading: Reading) -> Reading:
     conclude(facts, reading.family)
     take_counts_of_rates(facts, reading.measured)
     words = config.words(engine)
-    return replace(reading, facts=facts, stated=stated, settings=(*reading.settings, *more), published=words)
+    return replace(
+        reading, facts=facts, stated=stated, settings=(*reading.settings, *more), published=words,
+        published_name=config.name,
+    )  # fmt: skip
+
+
+OF_RECIPE = "num_gpus"
+"""The word of the GPUs that the name of a recipe tells."""
+
+
+def _counts_gpus(reading: Reading) -> bool:
+    """Whether a word of the files counts the GPUs of the whole job."""
+    return bool(reading.stated.count("said.num_gpus"))
 
 
 def with_presumed(reading: Reading, flags: Flags, priced: Priced) -> tuple[Reading, Flags]:
@@ -85,6 +100,20 @@ def with_presumed(reading: Reading, flags: Flags, priced: Priced) -> tuple[Readi
     if "--sequence-length" in missing:
         reading, flags = _with_length(reading, flags, missing)
     return _with_gpus(reading, flags, priced) if "--gpus" in missing else (reading, flags)
+
+
+def without_presumable(reading: Reading, missing: tuple[str, ...]) -> tuple[str, ...]:
+    """What nobody said without what is taken for granted once the rest is said: one flag is asked for.
+
+    >>> from planner.audit.read import read_texts
+    >>> reading = read_texts({"ds.json": '{"zero_optimization": {"stage": 3}, "bf16": {"enabled": true}}'})
+    >>> without_presumable(reading, ("--model", "--gpus", "--sequence-length"))
+    ('--model',)
+    """
+    log = reading.measured
+    if log is not None and (log.has_steps or log.out_of_memory):
+        return missing
+    return tuple(flag for flag in missing if flag not in _FLAGS) or missing
 
 
 def _with_length(reading: Reading, flags: Flags, missing: tuple[str, ...]) -> tuple[Reading, Flags]:

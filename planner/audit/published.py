@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import csv
 import functools
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,7 @@ _NAMES: Mapping[str, tuple[str, ...]] = {
 }
 """Words by which a launch of an engine names its configuration."""
 
+_FOR_GPUS = re.compile(r"_(\d{1,6})gpu_")
 _WRAPPED = "graph_trainer_"
 """Before names of torchtitan's experiments/graph_trainer, which takes the configuration of the rest."""
 
@@ -42,6 +44,16 @@ class PublishedConfig:
     release: str
     settings: tuple[Setting, ...]
 
+    @property
+    def gpus(self) -> int | None:
+        """The GPUs that its name says it is for; None where it says none.
+
+        >>> PublishedConfig(name="x_pretrain_64gpu_h100_bf16_config", release="", settings=()).gpus
+        64
+        """
+        count = _FOR_GPUS.search(self.name)
+        return int(count[1]) if count else None
+
     def words(self, engine: str) -> str:
         """Where its figures come from."""
         return f"{self.name} was not given: its figures are those of {engine} {self.release}"
@@ -51,7 +63,7 @@ def named_config(settings: Iterable[Setting], engine: str) -> str:
     """The configuration that a launch names; empty where it names none."""
     values = {".".join(setting.path): str(setting.value) for setting in settings}
     if engine == "Megatron-Bridge":
-        return _recipe_of_bridge(values)
+        return values.get("recipe") or _recipe_of_bridge(values)
     return next((values[word] for word in _NAMES.get(engine, ()) if values.get(word)), "")
 
 

@@ -113,6 +113,8 @@ class Reading:
 
     published: str = ""
     """Where figures of a configuration come from that a launch names and nobody gave."""
+    published_name: str = ""
+    """The name of that configuration."""
 
     @property
     def measured_anything(self) -> bool:
@@ -598,7 +600,7 @@ def _of_log(path: str, text: str, given: Mapping[str, str]) -> Reading:
             facts, family = job_facts_of(launch.settings, launch.family, path), launch.family
             ran = launch.settings
     if settings:
-        printed = family_of(settings) or _by_name(settings)
+        printed = _with_deepspeed(family_of(settings) or _by_name(settings), settings)
         if family.name == FAMILIES[-1].name:
             family = printed
         for name, fact in job_facts_of(settings, printed, path).by_field.items():
@@ -608,6 +610,12 @@ def _of_log(path: str, text: str, given: Mapping[str, str]) -> Reading:
     doubts = list(measured.doubts)
     whole = tuple(settings) or ran
     return Reading(facts, family, {path: "log"}, measured, doubts, settings=whole)
+
+
+def _with_deepspeed(family: Family, settings: Iterable[Setting]) -> Family:
+    """The family of printed arguments: of Megatron's that switch DeepSpeed on, its copy over DeepSpeed."""
+    over = any(setting.path[-1] == "deepspeed" and truth_of(setting.value) for setting in settings)
+    return family_named("Megatron-DeepSpeed") if over and family.name == "Megatron-LM" else family
 
 
 def _together(readings: list[Reading]) -> Reading:
@@ -652,22 +660,28 @@ NEAREST = 0.02
 
 
 def take_counts_of_rates(facts: JobFacts, log: Measured | None) -> None:
-    """Add the length and the batch that a log's step and rates mean together, where no file states them."""
-    if log is None or log.step_time_s is None:
+    """Add the length, the batch and the GPUs that a log's step and rates mean, where no file states them."""
+    step_s = None if log is None else log.step_time_s or log.interval_s
+    if log is None or step_s is None:
         return
     gpus, batch = facts.count("cluster.num_gpus"), facts.count("job.global_batch_size")
     length = facts.count("job.sequence_length")
     rate = log.tokens_per_s or (
         log.tokens_per_s_per_gpu * gpus if log.tokens_per_s_per_gpu and gpus else None
     )
-    tokens = None if rate is None else rate * log.step_time_s
+    tokens = None if rate is None else rate * step_s
+    each = _samples_of_gpu(facts)
     if batch is None and "job.global_batch_size" not in facts.unknown:
-        samples = log.samples_per_s * log.step_time_s if log.samples_per_s else None
+        samples = log.samples_per_s * step_s if log.samples_per_s else None
         if samples is None and tokens is not None and length:
             samples = tokens / length
-        batch = None if samples is None else _nearest_multiple(samples, 1)
+        batch = None if samples is None else _nearest_multiple(samples, each or 1)
         if batch is not None:
-            facts.put("job.global_batch_size", batch, "derived", "the log's rate times its step")
+            source = "the log's rate times " + ("its step" if log.step_time_s else "its clock")
+            facts.put("job.global_batch_size", batch, "derived", source)
+    if gpus is None and batch and each and not batch % each and "cluster.num_gpus" not in facts.unknown:
+        source = f"{batch:,} samples a step, {each} of each GPU"
+        facts.put("cluster.num_gpus", batch // each, "derived", source)
     if length is None and tokens is not None and batch and "job.sequence_length" not in facts.unknown:
         length = _nearest_multiple(tokens / batch, ROUND)
         if length is not None:
@@ -675,8 +689,16 @@ def take_counts_of_rates(facts: JobFacts, log: Measured | None) -> None:
                 "job.sequence_length",
                 length,
                 "derived",
-                f"{rate:,.0f} tokens/s · {log.step_time_s:.4g} s / {batch:,} sequences, as the log claims",
+                f"{rate:,.0f} tokens/s · {step_s:.4g} s / {batch:,} sequences, as the log claims",
             )
+
+
+def _samples_of_gpu(facts: JobFacts) -> int | None:
+    """Samples of a step on each GPU, where they are stated and data is all that is split; else None."""
+    size, steps = facts.count("layout.microbatch_size"), facts.count("said.accumulation")
+    split = any((facts.count(f"layout.{name}") or 1) > 1 for name in ("tp", "pp", "cp"))
+    unknown = facts.unknown & {"layout.tp", "layout.pp", "layout.cp", "layout.microbatch_size"}
+    return size * steps if size and steps and not split and not unknown else None
 
 
 def _nearest_multiple(value: float, multiple: int) -> int | None:

@@ -11,6 +11,7 @@ import re
 import statistics
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
 from planner.formats.settings import Setting
@@ -49,6 +50,14 @@ _MESH_FIELDS = {
     "dp_replicate": "said.dp_replicate", "dp_shard": "said.dp_shard", "tp": "layout.tp", "pp": "layout.pp",
     "cp": "layout.cp",
 }  # fmt: skip
+_RUN_NAME = re.compile(r"(?:_(?:gpus|tp|pp|cp|vp|ep|etp|mbs|gbs)(?:\d{1,7}|None)){5,}(?![^\W_])")
+"""The name of a run that tells its layout, as scripts/performance of Megatron-Bridge and of NeMo give it."""
+_RUN_FIELDS = {
+    "gpus": "cluster.num_gpus", "tp": "layout.tp", "pp": "layout.pp", "cp": "layout.cp", "ep": "layout.ep",
+    "vp": "layout.virtual_stages", "etp": "layout.expert_tp", "mbs": "layout.microbatch_size",
+    "gbs": "job.global_batch_size",
+}  # fmt: skip
+_CONSUMED_TOKENS = re.compile(r"consumed samples:\s*(\d{1,15}) \| consumed tokens:\s*(\d{1,18})")
 _CONSUMED = re.compile(r"global_step[=:]\s*(\d+).{0,80}?consumed_samples[=:]\s*(\d+)")
 _PREFIX = re.compile(r"(?:(?:\d{1,5}:|\[[^\]\n]{0,80}\](?:<std\w+>)?:?)\s?)+")
 """Rank, time and place that launchers and loggers put before a line."""
@@ -59,6 +68,10 @@ _COMMAND = re.compile(
     r"^(?:\+\s|cmd\s*=\s*|\$\s)|^\s*(?:[A-Z_]+=\S+\s+)*(?:torchrun|deepspeed|python3?|srun|\./\S+\.sh)\s"
 )
 _ECHOED = re.compile(r"^\+ ([A-Z_]*ARGS)=\((.*)\)$")
+_TIME = re.compile(r"(\d{4})[-/](\d\d)[-/](\d\d)[ T](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,6}))?")
+"""When a logger printed a line."""
+LEAST_INTERVALS = 3
+"""Between numbered steps, of which the median is the time of a step."""
 _OUT_OF_MEMORY = re.compile(
     r"(?:CUDA|HIP|XPU|NPU) out of memory|OutOfMemoryError|RESOURCE_EXHAUSTED: Out of memory"
 )
@@ -79,6 +92,8 @@ LIKE_LOG_SHARE = 1 / 3
 
 _MARKS: Mapping[re.Pattern[str], tuple[str, ...]] = {
     _MESH: ("device mesh with",),
+    _RUN_NAME: ("_tp",),
+    _CONSUMED_TOKENS: ("consumed tokens",),
     _CONSUMED: ("consumed_samples",),
     _PARALLEL: ("parallel-size:", "parallel size:"),
     _COMMAND: ("+ ", "cmd", "$ ", "torchrun", "deepspeed", "python", "srun", ".sh"),
@@ -92,7 +107,7 @@ _MARKS: Mapping[re.Pattern[str], tuple[str, ...]] = {
     _STATED["said.accumulation"]: ("gradient accumulation steps",),
 }  # fmt: skip
 """Small letters without one of which a text has no match of a pattern: most logs have a few of all."""
-_SENTENCES = frozenset((*_STATED.values(), _MESH, _CONSUMED))
+_SENTENCES = frozenset((*_STATED.values(), _MESH, _CONSUMED, _RUN_NAME, _CONSUMED_TOKENS))
 _PRINTED = frozenset((_ARGUMENT, _COMMAND, _PARALLEL))
 
 
@@ -111,6 +126,7 @@ class Measured:
         job: Facts that the log states: field, value, line.
         doubts: What of it is not to be taken as it stands.
         out_of_memory: The line on which a GPU ran out of memory; 0 where none did.
+        interval_s: Median time from a step to the next by the clock of the logger, where it prints no step.
     """
 
     step_time_s: float | None = None
@@ -123,6 +139,7 @@ class Measured:
     job: list[tuple[str, Any, int]] = field(default_factory=list)
     doubts: list[str] = field(default_factory=list)
     out_of_memory: int = 0
+    interval_s: float | None = None
 
     @property
     def has_steps(self) -> bool:
@@ -239,9 +256,15 @@ class _Read:
     """Seconds of a step of progress bars, by the steps of the bar: that of the training is the longest."""
     consumed: tuple[int, int] | None = None
     """Step and samples so far."""
+    consumed_tokens: tuple[int, int] | None = None
+    """Samples and their tokens so far."""
     each_step: list[int] = field(default_factory=list)
     """Samples of a step, from those."""
     doubts: list[str] = field(default_factory=list)
+    printed_at: tuple[float, float] | None = None
+    """The last numbered step, and when it was printed."""
+    intervals: list[float] = field(default_factory=list)
+    """Seconds of a step between numbered ones, by the clock."""
     out_of_memory: int = 0
     run: _Run = field(default_factory=_Run)
 
@@ -253,7 +276,9 @@ class _Read:
         """
         for values in (self.steps, self.tflops, self.tokens, self.all_tokens, self.samples, self.each_step):
             values.clear()
-        self.average, self.memory, self.consumed = None, 0.0, None
+        self.average, self.memory, self.consumed, self.consumed_tokens = None, 0.0, None, None
+        self.printed_at = None
+        self.intervals.clear()
         self.progress.clear()
         settings, commands = self.run.printed
         if len(self.settings) > settings:
@@ -295,6 +320,8 @@ def measured_of(text: str) -> tuple[Measured, list[Setting], str]:
             measured.doubts.append("the log has one step, which is a warm-up: not a steady state")
     elif read.average is not None or read.progress:
         measured.step_time_s = read.average or _median(read.progress[max(read.progress)])
+    if len(read.intervals) >= LEAST_INTERVALS:
+        measured.interval_s = statistics.median(read.intervals)
     measured.tflops_per_gpu = _median(read.tflops)
     measured.tokens_per_s_per_gpu = _median(read.tokens)
     measured.tokens_per_s = _median(read.all_tokens)
@@ -339,6 +366,8 @@ def _take(line: str, number: int, read: _Read, *, torn: bool = False) -> None:
         only_bar = quantities.bar_step_s is None or read.progress.keys() <= {int(quantities.steps or 0)}
         _of_run(quantities.step if quantities.is_progress and only_bar else None, number, read)
         _take_quantities(quantities, read)
+        if quantities.step is not None and quantities.is_progress:
+            _take_clock(line, quantities.step, read)
     if not read.out_of_memory and _search(_OUT_OF_MEMORY, line, read):
         read.out_of_memory = number
     if read.patterns & _SENTENCES:
@@ -393,6 +422,21 @@ def _take_quantities(line: StepLine, read: _Read) -> None:
     read.memory = max(read.memory, line.peak_memory_bytes or 0.0)
 
 
+def _take_clock(line: str, step: float, read: _Read) -> None:
+    """The time of a step, by when its line and that of a step before it were printed."""
+    match = _TIME.search(line[:MOST_SHOWN])
+    if match is None:
+        return
+    try:
+        *parts, fraction = match.groups(default="0")
+        at = datetime(*map(int, parts), tzinfo=UTC).timestamp() + float(f"0.{fraction}")  # type: ignore[misc, arg-type]  # six numbers
+    except ValueError:
+        return
+    before, read.printed_at = read.printed_at, (step, at)
+    if before is not None and step > before[0] and at - before[1] > 0 and len(read.intervals) < MOST_STEPS:
+        read.intervals.append((at - before[1]) / (step - before[0]))
+
+
 def _end_of_prefix(line: str) -> int:
     """Where what launchers and loggers put before a line ends."""
     match = _PREFIX.match(line)
@@ -411,12 +455,29 @@ def _take_stated(line: str, number: int, read: _Read) -> None:
         stated, size = _MESH_FIELDS.get(axis.strip(" '\"")), degree.strip()
         if stated is not None and size.isdecimal() and len(size) < 9:
             read.job.setdefault(stated, (int(size), number))
+    named = _search(_RUN_NAME, line, read)
+    for name, count in re.findall(r"_([a-z]+)(\d+)", named.group()) if named else ():
+        if int(count):
+            read.job.setdefault(_RUN_FIELDS[name], (int(count), number))
+    _take_length(line, number, read)
     consumed = _search(_CONSUMED, line, read)
     if consumed and "job.global_batch_size" not in read.job:
         steps, samples = (int(text[:15]) for text in consumed.groups())
         before, read.consumed = read.consumed, (steps, samples)
         if before is not None and steps > before[0] and (samples - before[1]) % (steps - before[0]) == 0:
             read.each_step.append((samples - before[1]) // (steps - before[0]))
+
+
+def _take_length(line: str, number: int, read: _Read) -> None:
+    """The length of a sequence, of what two lines have consumed; of lengths that grow the last counts."""
+    match = _search(_CONSUMED_TOKENS, line, read)
+    if match is None:
+        return
+    samples, tokens = int(match[1]), int(match[2])
+    before, read.consumed_tokens = read.consumed_tokens, (samples, tokens)
+    more = samples - before[0] if before is not None else 0
+    if before is not None and more > 0 and tokens > before[1] and not (tokens - before[1]) % more:
+        read.job["job.sequence_length"] = ((tokens - before[1]) // more, number)
 
 
 def _add_step(seconds: float, read: _Read) -> None:

@@ -40,6 +40,20 @@ LINES = (
     ("compare a.json b.json", "plan diff a.json b.json"),
     ("memory 70b", "plan estimate --gpus 32 --model 70b"),
     ("dashboard", "plan dash"),
+    ("--model 70b --gpus 32 --lr 1e-4", "plan --model 70b --gpus 32"),
+    ("--model 70b --gpus 32 --deepspeed ds.json", "plan --model 70b --gpus 32 --for deepspeed"),
+    ("--model 70b --gpus 32 --nproc_per_node 8 --nnodes 4", "plan --model 70b --gpus 32"),
+    ("--model 70b --gpus 32 --gres gpu:8", "plan --model 70b --gpus 32"),
+    ("--model 70b --gpus 32 --max-model-len 8192", "plan --model 70b --gpus 32 --sequence-length 8192"),
+    ("estimate --model 8b --gpus 8 --layout tp=2,pp=2", "plan estimate --model 8b --gpus 8 --set layout.tp=2 --set layout.pp=2"),
+    ("serve org/Llama-3.1-70B --tensor-parallel-size 4", "plan serve --model org/Llama-3.1-70B --set layout.tp=4"),
+    ("memory llama-3.1-70b --gpus 16", "plan estimate --model llama-3.1-70b --gpus 16"),
+    ("audit --nproc_per_node 8 train.py", "plan audit -- torchrun --nproc_per_node 8 train.py"),
+    ("audit pyproject.toml --tp 8", "plan audit pyproject.toml --set layout.tp=8"),
+    ("audit pyproject.toml --nodes 2 --max-steps 3",
+     "plan audit pyproject.toml --gpus 16, without --max-steps: tokens to train on are steps × sequences of a step × their length: --tokens 1T"),
+    ("serve --model 70b --tp 8 --max-num-seqs 256 --rate 10/s",
+     "plan serve --model 70b --set layout.tp=8 --rate 10/s, without --max-num-seqs: how many requests a server holds at once follows from its cache; --concurrency 64 asks for so many in flight"),
 )  # fmt: skip
 
 
@@ -273,3 +287,26 @@ def test_empty_standard_input_is_refused(
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b" \n")))
     assert run(["audit", "-"]) == 2
     assert capfd.readouterr().err.startswith("error: standard input is empty")
+
+
+@pytest.mark.parametrize(
+    ("line", "what", "fix"),
+    [
+        ("audit https://example.org/a/train.sh", "an address is no file", "plan audit train.sh"),
+        ("topology topo.txt", "topo.txt does not exist", "check the path"),
+    ],
+)
+def test_what_is_no_file_here_is_told_so(
+    line: str,
+    what: str,
+    fix: str,
+    capfd: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An address is not fetched, and a dump that is not there is no name of a cluster."""
+    monkeypatch.chdir(tmp_path)
+    assert run(shlex.split(line)) == 2
+    told = capfd.readouterr().err
+    assert what in told
+    assert fix in told

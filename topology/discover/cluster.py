@@ -90,7 +90,7 @@ def discover(
     values += tuple(f"{fabric.source}: {note}" for note in fabric.notes) if fabric else ()
     figures = tuple(figure for fact in facts for figure in (fact.figures or _figures(fact)))
     return Discovery(
-        spec=spec, notes=(*notes, *values), figures=figures, counts_hosts=bool(fabric and fabric.places)
+        spec=spec, notes=(*values, *notes), figures=figures, counts_hosts=bool(fabric and fabric.places)
     )
 
 
@@ -98,7 +98,8 @@ def _figures(fact: DumpFacts) -> tuple[Figure, ...]:
     """Return what a dump of a node told, where its reader does not say it itself."""
     if isinstance(fact, FabricFacts):
         return ()
-    figures = [("GPUs per node", str(fact.gpus)), ("NICs per node", str(fact.nics))]
+    figures = [("GPUs per node", str(fact.gpus))]
+    figures += [("NICs per node", str(fact.nics))] if fact.nics else []
     figures += [("GPU", fact.gpu)] if fact.gpu else []
     figures += [("scale-up links", fact.scaleup)] if fact.scaleup else []
     if fact.nic_bandwidth_bytes_per_s:
@@ -137,15 +138,24 @@ def _with_node(base: NodeSpec, node: NodeFacts, sheet: GpuSheet, notes: list[str
     """Return a node entry with what one machine told; notes what stays assumed."""
     if not node.gpus:
         cause = "; ".join(node.notes) or "no GPU is listed in it"
-        raise InputError(f"the {node.source} has no GPUs that can be told", cause, "give another dump")
+        raise InputError(
+            f"the {node.source} has no GPUs that can be told",
+            cause,
+            "give a dump of its GPUs too: nvidia-smi topo -m",
+        )
     rate = sheet.scaleup_bandwidth_bytes_per_s
     if node.links_per_gpu and sheet.scaleup_links:
         rate *= node.links_per_gpu / sheet.scaleup_links
     if node.nics and node.nic_bandwidth_bytes_per_s is None:
         notes.append(f"NIC rate taken from {sheet.machine}")
     scaleup = node.scaleup or base.scaleup
+    if scaleup == "pcie" and base.scaleup != "pcie" and node.gpus > 1:
+        notes.append(
+            f"no link joins the GPUs of {node.source}, and {sheet.name} has {base.scaleup}: PCIe is planned "
+            "for; a driver without its fabric manager shows so, and topo -mp leaves links out"
+        )
     spans = scaleup == "nvswitch" and node.spans_hosts is not False
-    listed = node.source.startswith(("nvidia-smi -q", "rocm-smi")) and not node.nics
+    listed = node.source.startswith(("nvidia-smi -q", "nvidia-smi -L", "rocm-smi")) and not node.nics
     return replace(
         base,
         gpus_per_node=node.gpus,

@@ -21,6 +21,8 @@ NIC_CLASSES = ("0x020000", "0x020700", "0x020701")
 _GPU = re.compile(r"GPU\d+$")
 _NIC = re.compile(r"(NIC\d+|mlx\d+_\d+|bnxt_re\w+|efa\w*\d+|rdma\w*\d+|roce\w*\d+|hfi\d+_\d+)$")
 _NVLINK = re.compile(r"(?:NV|XGMI)(\d{0,3})$")
+_WITHOUT_LINKS = re.compile(r"\btopo\s+-mp\b|--matrix-pci\b")
+"""The command that prints paths over PCIe alone (`nvidia-smi topo --help`)."""
 _LINK_TAGS = ("nvlink", "gpu/nvlink", "xgmi", "gpu/xgmi")
 LONGEST_NAME = 32
 """Letters of a device's name that are looked at."""
@@ -64,6 +66,10 @@ def from_smi_topo(text: str) -> NodeFacts:
     links = {(a, b): rows[a].get(b, "") for a in gpus for b in gpus if a != b}
     counts = {pair: int(m.group(1) or 1) for pair, word in links.items() if (m := _NVLINK.match(word))}
     scaleup, per_gpu, problem = _scaleup_kind(gpus, counts)
+    if _WITHOUT_LINKS.search(text) and not counts:
+        scaleup, per_gpu = "", None
+        problem = ("topo -mp leaves NVLink out: links are the reference machine's; give topo -m",)
+        notes = [note for note in notes if not _WITHOUT_LINKS.search(note)]
     return NodeFacts(
         source="nvidia-smi topo -m",
         gpus=len(gpus),
@@ -214,6 +220,8 @@ def _xml_scaleup(gpus: list[ET.Element]) -> tuple[str, int | None, tuple[str, ..
     """Return scale-up facts from `<nvlink>` elements, where a dump carries them."""
     of_gpu = [[link for tag in _LINK_TAGS for link in pci.findall(tag)] for pci in gpus]
     links = [link for elements in of_gpu for link in elements]
+    if not links and any(pci.find("gpu") is not None for pci in gpus):
+        return "pcie", 0, ("GPUs are described and no link between them is: PCIe is planned for",)
     if not links:
         return "", None, ("NVLink is not described: the reference machine of the GPU fills it in",)
     numbers = [[_number(link.get("count"), MOST_LINKS) or 0.0 for link in elements] for elements in of_gpu]
@@ -235,10 +243,12 @@ def _xml_scaleup(gpus: list[ET.Element]) -> tuple[str, int | None, tuple[str, ..
     if all(len(others) == 1 for others in peers):
         return "nvlink-pairs", max(counts), ()
     if any(link.tag == "xgmi" for link in links):
+        pairs = len({(at, peer) for at, others in enumerate(peers) for peer in others})
+        some = f"{pairs} of {len(gpus) * (len(gpus) - 1)} ordered pairs"
         return (
             "",
             None,
-            ("xGMI joins some pairs only: the reference machine of the GPU fills in what a GPU gets",),
+            (f"xGMI joins {some}: the reference machine of the GPU fills in what a GPU gets",),
         )
     return "pcie", 0, ("links join some GPUs only, not in pairs: the slowest path, PCIe, is planned for",)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -116,6 +117,13 @@ def named_files(files: Sequence[Path]) -> tuple[tuple[str, ...], dict[str, str]]
     Standard input (``-``) is read as the file that was piped, a command in one word as a script of one line.
     """
     words, texts = [str(path) for path in files], dict[str, str]()
+    address = next((word for word in words if re.match(r"https?:/", word)), "")
+    if address:
+        raise InputError(
+            what="an address is no file",
+            cause=f"{address} names a page of the network, and an audit fetches none",
+            fix=f"download it, and audit the file: plan audit {address.rpartition('/')[2] or 'FILE'}",
+        )
     for at, word in enumerate(words):
         if word == STANDARD_INPUT:
             words[at] = "stdin"

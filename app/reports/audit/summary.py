@@ -12,7 +12,9 @@ from costmodel.models.spec import ModelSpec
 from planner.audit.audit import Audit
 from planner.audit.changes import Change
 from planner.audit.environment import SLOWING
+from planner.audit.findings import STARTED
 from planner.audit.legal import Finding
+from planner.audit.words import FAMILIES
 from planner.plan import PlanRequest
 from topology.base.counts import counted
 from topology.base.units import format_bytes, format_seconds
@@ -30,7 +32,7 @@ def headline_of(audit: Audit) -> str:
     first, *others = (path.rpartition("/")[2] for path in audit.reading.kinds)
     names = f"{first} and {len(others)} more" if others else first
     engine = audit.reading.family
-    unnamed = not engine.engine and set(audit.reading.kinds.values()) == {"log"}
+    unnamed = engine.name == FAMILIES[-1].name and set(audit.reading.kinds.values()) == {"log"}
     whose = "a log that names no engine" if unnamed else f"a job of {engine.name}"
     request, layout = audit.job.request, audit.job.layout
     if request is None or layout is None:
@@ -63,12 +65,14 @@ def summary_of(audit: Audit) -> tuple[str, ...]:
     """The first sentences about a job: why it is not priced or started, whether it fits, what slows it."""
     findings = audit.findings
     others = [finding for finding in findings if finding.rule not in SLOWING]
+    counts = [finding for finding in findings if finding.rule == STARTED]
     fits, distance = tuple(_memory(audit)), tuple(_distance(audit))
     ran = audit.memory is not None and audit.memory.basis == "measured"
     behind = audit.slower_by is not None and audit.slower_by > 0 and not audit.tied
     lost = distance if ran and behind else ()
     sentences = [
         *_unpriced(audit),
+        *_sentences(counts, "contradiction"),  # which GPUs are meant is asked before what is taken for them
         *_presumed(audit),
         *_sentences(findings, "illegal", "open", "unpriced"),
         *_sentences(findings, "measured"),
@@ -91,7 +95,9 @@ def _unpriced(audit: Audit) -> Iterator[str]:
     if flags:
         why = next((doubt for doubt in audit.doubts if "give --model" in doubt and "--model" in flags), "")
         yield f"not priced yet: give {' and '.join(flags)}{f'; {why}' if why else ''}"
-    yield from (f"not priced: it is not {text}" for text in audit.job.missing if not text.startswith("--"))
+    for text in audit.job.missing:
+        if not text.startswith("--"):
+            yield f"not priced: {'it is not' if text.startswith(('a ', 'an ')) else 'it hangs on'} {text}"
 
 
 def _presumed(audit: Audit) -> Iterator[str]:

@@ -1,6 +1,8 @@
 """Kubernetes: node lists (`kubectl get nodes -o json|yaml`), Kueue's levels, kind clusters, label tables."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from topology.base.decode import lines_of
 from topology.base.errors import InputError, shortened
@@ -145,6 +147,69 @@ def _repeated(places: Sequence[Place]) -> list[str]:
         if repeated
         else []
     )
+
+
+_DESCRIBED = re.compile(r"^Name:\s+\S+\s*$", re.MULTILINE)
+_GIVES = re.compile(r"^(?:Allocatable|Capacity):", re.MULTILINE)
+_LABEL = re.compile(r"([\w.-]+(?:/[\w.-]+)?)=(\S*)")
+
+
+def is_description(text: str) -> bool:
+    """Return whether a text is what `kubectl describe node` prints."""
+    return bool(_DESCRIBED.search(text)) and bool(
+        re.search(r"^(?:Allocatable|Capacity):", text, re.MULTILINE)
+    )
+
+
+def from_description(text: str) -> FabricFacts:
+    """Return the facts of `kubectl describe node`, read as the objects that it describes."""
+    objects: list[Mapping[str, Tree]] = []
+    for number, line in enumerate(lines_of(text, "the description")):
+        head, _, rest = line.partition(":")
+        value = rest.strip()
+        if head == "Name" and value:
+            node: dict[str, dict[str, Tree]] = {"metadata": {"name": value}, "status": {}, "spec": {}}
+            objects.append({"kind": "Node", **node})
+            labels: dict[str, Tree] = {}
+            part = ""
+            node["metadata"]["labels"] = labels
+            conditions: list[Tree] = []
+            node["status"]["conditions"] = conditions
+        if not objects or number > MOST_LINES:
+            continue
+        if head and not head[0].isspace():
+            part = head
+        if part == "Labels" and (label := _LABEL.search(line)):
+            labels[label[1]] = label[2]
+        elif part == "Unschedulable" and value:
+            node["spec"]["unschedulable"] = value
+        elif part in ("Capacity", "Allocatable") and head[:1].isspace():
+            counts = node["status"].setdefault(part.lower(), {})
+            assert isinstance(counts, dict)  # noqa: S101 - made here
+            counts[head.strip()] = value
+        elif part == "Conditions" and (words := line.split())[:1] == ["Ready"] and len(words) > 1:
+            conditions.append({"type": "Ready", "status": words[1]})
+    facts = from_objects(objects)
+    return replace(facts, source="kubectl describe node", notes=(*_short_of_capacity(objects), *facts.notes))
+
+
+def _short_of_capacity(objects: Sequence[Mapping[str, Tree]]) -> list[str]:
+    """Nodes that give fewer GPUs to jobs than they have: a device is unhealthy there."""
+    short = []
+    for node in objects:
+        status, metadata = table_in(node.get("status")), table_in(node.get("metadata"))
+        for resource in GPU_RESOURCES:
+            given, has = (
+                small_whole(table_in(status.get(key)).get(resource)) for key in ("allocatable", "capacity")
+            )
+            if given is not None and has is not None and given < has:
+                short.append(f"{word(metadata.get('name'))} offers {given} of its {has} GPUs")
+    named = ", ".join(map(shortened, short[:MOST_NAMED]))
+    return [f"{named}: the others are unhealthy, and not planned with"] if short else []
+
+
+MOST_LINES = 400_000
+"""Of a description that are read."""
 
 
 def is_label_table(text: str) -> bool:

@@ -1,4 +1,4 @@
-"""`nvidia-smi -q -x`: each GPU's product and memory, GPUs that are lost, and their NVLink fabric."""
+"""`nvidia-smi -q -x` and `-L`: each GPU's product and memory, GPUs that are lost, and their NVLink fabric."""
 
 import re
 from collections import Counter
@@ -13,6 +13,42 @@ from topology.discover.places import Figure
 _DOCTYPE = re.compile(r"<!DOCTYPE nvidia_smi_log SYSTEM \"[\w.-]{1,64}\">")
 _MEMORY = re.compile(r"(\d{1,9}) MiB")
 _LOST = re.compile(r"lost|unknown error|requires reset|fallen off", re.IGNORECASE)
+
+
+_LISTED = re.compile(r"^GPU \d{1,3}: (?P<product>\S.{0,80}?) \(UUID: GPU-", re.MULTILINE)
+_SLICE = re.compile(r"^\s+MIG (?P<profile>\S{1,20})\s", re.MULTILINE)
+_UNHEALTHY = (
+    "summary", "bandwidth", "route_recovery_in_progress", "route_unhealthy", "access_timeout_recovery",
+    "incorrect_configuration",
+)  # fmt: skip
+"""What the driver says of the health of a GPU's NVLink fabric (nvmlGpuFabricInfoV, NVML's reference)."""
+_WELL = frozenset(("", "n/a", "healthy", "full", "false", "none", "not supported"))
+
+
+def is_list(text: str) -> bool:
+    """Whether a text is what `nvidia-smi -L` prints."""
+    return bool(_LISTED.search(text))
+
+
+def from_list(text: str) -> NodeFacts:
+    """Return the facts of a list of GPUs; slices of one are no whole GPUs, and are refused."""
+    products = [match["product"] for match in _LISTED.finditer(text)]
+    require_few(len(products))
+    slices = [match["profile"] for match in _SLICE.finditer(text)]
+    if slices:
+        raise InputError(
+            "this machine offers slices of GPUs (MIG), and plans are for whole ones",
+            f"it lists {len(slices)} slices, {shown(slices[0])} the first, on {len(products)} GPUs",
+            "plan for the whole GPUs by --gpu and --gpus, or give the list with MIG off",
+        )
+    if len(set(products)) > 1:
+        fix = "plan for the GPUs of one kind: name them with --gpu and --gpus"
+        raise InputError(
+            "the GPUs of this machine differ", f"they are {', '.join(map(shown, sorted(set(products))))}", fix
+        )
+    gpu, source = gpu_of_product(products[0]), "nvidia-smi -L"
+    notes = () if gpu else (f"{products[0]} is not in the catalog: name a GPU with --gpu",)
+    return NodeFacts(source=source, gpus=len(products), nics=0, scaleup="", gpu=gpu, notes=notes)
 
 
 def is_query(text: str) -> bool:
@@ -47,6 +83,7 @@ def from_query(text: str) -> NodeFacts:
         raise InputError("this machine's output contradicts itself", cause, "give the tool's whole output")
     if any(_text(gpu, "mig_mode/current_mig") == "Enabled" for gpu in well):
         notes.append("MIG is enabled: plans are for whole GPUs")
+    notes += _unhealthy(well)
     spans, fabric = _fabric(well)
     gpu = gpu_of_product(name, memory_mib * MIB if memory_mib else None)
     if not gpu:
@@ -70,6 +107,24 @@ def from_query(text: str) -> NodeFacts:
             Figure(name="scale-up domain", value=fabric, source=f"{source}: fabric"),
         ),
     )
+
+
+def _unhealthy(gpus: list[ET.Element]) -> list[str]:
+    """What the driver says is wrong with the NVLink fabric of GPUs; a collective waits for the slowest."""
+    counts: dict[str, int] = {}
+    for gpu in gpus:
+        values = {name: _text(gpu, f"fabric/health/{name}") for name in _UNHEALTHY}
+        for name, value in values.items():
+            if value.lower() not in _WELL:
+                word = f"{name} {value[:20]}"
+                counts[word] = counts.get(word, 0) + 1
+        state = _text(gpu, "fabric/state")
+        if state not in ("", "N/A", "Completed"):
+            counts[f"fabric {state[:20]}"] = counts.get(f"fabric {state[:20]}", 0) + 1
+    if not counts:
+        return []
+    words = ", ".join(f"{word} on {count} of {len(gpus)} GPUs" for word, count in counts.items())
+    return [f"the NVLink fabric is not healthy: {words}; it is planned at full rate, so mend it first"]
 
 
 def _text(element: ET.Element, path: str) -> str:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from planner.audit.read import read_texts
 from planner.formats.logs import _MARKS, measured_of
 from topology.base.units import BILLION, GIB
 
@@ -120,3 +121,54 @@ def test_a_step_of_four_hundred_digits_is_no_step():
     """An integer that no float holds ended the audit."""
     line = ':::MLLOG {"key": "tracked_stats", "value": {"train_step_time": ' + "9" * 400 + "}}\n"
     assert measured_of(line * 3)[0].step_time_s is None
+
+
+RUN = "load: /x/pretrain_llama3_8b_bf16_gpus8_tp2_pp1_cp1_vpNone_ep1_mbs4_gbs128/checkpoints/iter_0000050\n"
+
+
+def test_the_name_of_a_run_tells_its_layout():
+    """scripts/performance of Megatron-Bridge call a run so; what is None is not told, and a few pairs are no name."""
+    stated = {name: value for name, value, _ in measured_of(RUN + SECONDS)[0].job}
+    assert stated == {
+        "cluster.num_gpus": 8, "layout.tp": 2, "layout.pp": 1, "layout.cp": 1, "layout.ep": 1,
+        "layout.microbatch_size": 4, "job.global_batch_size": 2048,
+    }  # fmt: skip
+    short, plain = (measured_of(head + MEGATRON)[0].job for head in ("model_tp2_pp1/iter_50\n", "\n"))
+    assert short == plain
+
+
+def test_a_length_follows_from_what_two_lines_have_consumed():
+    """The first line counts shorter sequences of a curriculum, too: what is between two lines is of one length."""
+    line = (
+        "iteration 5/9 | consumed samples: {} | consumed tokens: {} | elapsed time per iteration (s): 9.0 |\n"
+    )
+    text = line.format(1000, 1_500_000) + line.format(1010, 1_500_000 + 10 * 2048)
+    assert ("job.sequence_length", 2048, 2) in measured_of(text)[0].job
+    assert not measured_of(line.format(1000, 2_048_000))[0].job
+
+
+CLOCK = (
+    "[2023-04-18 01:4{minute}:{second:02d},171] [INFO] [timer.py:199:stop] epoch=0/micro_step={step}/global_step={step}, "
+    "RunningAvgSamplesPerSec=173.4, CurrSamplesPerSec=172.0, MemAllocated=3.96GB, MaxMemAllocated=22.95GB\n"
+)
+
+
+def test_a_logger_that_prints_no_step_has_a_clock():
+    """Ten steps in seven seconds and a half: 172 samples/s are 128 a step, 8 of each of 16 GPUs."""
+    times = ((0, 0, 10), (0, 8, 20), (0, 15, 30), (0, 23, 40), (0, 30, 50))
+    text = "".join(CLOCK.format(minute=minute, second=second, step=step) for minute, second, step in times)
+    log = measured_of(text)[0]
+    assert log.step_time_s is None
+    assert log.interval_s == pytest.approx(0.75)
+    command = "cmd = deepspeed main.py --per_device_train_batch_size 8 --gradient_accumulation_steps 1 --zero_stage 2\n"
+    facts = read_texts({"t.log": command + text}).facts
+    assert (facts.count("job.global_batch_size"), facts.count("cluster.num_gpus")) == (128, 16)
+    unsplit = read_texts({"t.log": command.replace("--gradient_accumulation_steps 1 ", "") + text}).facts
+    assert unsplit.count("cluster.num_gpus") is None
+
+
+def test_arguments_that_switch_deepspeed_on_are_of_megatron_deepspeed():
+    """Megatron prints both names of arguments; one that is False switches nothing on."""
+    text = "  tensor_model_parallel_size ........ 4\n  num_attention_heads ........ 32\n  deepspeed ........ {}\n"
+    for value, family in (("True", "Megatron-DeepSpeed"), ("False", "Megatron-LM")):
+        assert read_texts({"t.log": text.format(value) + SECONDS}).family.name == family

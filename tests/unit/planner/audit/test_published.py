@@ -157,3 +157,62 @@ def test_a_preset_of_trl_says_what_is_sharded(preset: str, stage: int) -> None:
     layout = _audit(config, "sft.yaml").job.layout
     assert layout is not None
     assert layout.zero_stage == stage
+
+
+RECIPE = "llama3_70b_pretrain_64gpu_h100_bf16_config"
+
+
+@pytest.mark.parametrize(
+    ("script", "says"),
+    [
+        (
+            "run_script.py --model_name llama3 --model_size 70b --num_gpus 64",
+            "num_gpus 64 (line 1) is another, by which",
+        ),
+        (
+            "run_script.py --model_name llama3 --model_size 70b -ng 64",
+            "num_gpus 64 (line 1) is another, by which",
+        ),
+        (f"../training/run_recipe.py --recipe {RECIPE}", f"and {RECIPE} is for 64"),
+    ],
+)
+def test_a_launch_of_other_gpus_than_its_recipe_is_said_first(script: str, says: str) -> None:
+    """Four nodes of eight are 32: the recipe of 64 is priced on them, which is said before all else."""
+    more = "" if "recipe.py" in script else " --gpu h100 --compute_dtype bf16"
+    audit = _audit(f"srun -N 4 --ntasks-per-node 8 python scripts/performance/{script}{more}\n")
+    first = summary_of(audit)[0]
+    assert first.startswith("contradiction: 4 nodes of 8 GPUs are 32")
+    assert says in first
+    assert "start 8 nodes" in first
+
+
+@pytest.mark.parametrize("nodes", [8, 0])
+def test_a_recipe_on_the_gpus_of_its_name_contradicts_nothing(nodes: int) -> None:
+    """Eight nodes are its 64; where nodes are not counted, the name counts the GPUs."""
+    start = f"srun -N {nodes} --ntasks-per-node 8 " if nodes else ""
+    audit = _audit(f"{start}python scripts/training/run_recipe.py --recipe {RECIPE}\n")
+    assert not [finding for finding in audit.findings if finding.kind == "contradiction"]
+    assert audit.job.request is not None
+    assert audit.job.request.cluster.num_gpus == 64
+
+
+@pytest.mark.parametrize(
+    ("script", "says"),
+    [
+        (
+            "srun -N 4 --ntasks-per-node 8 python run_recipe.py --recipe llama3_70b_pretrain_32gpu_h100_bf16_config",
+            "what llama3_70b_pretrain_32gpu",
+        ),
+        (
+            "tune run --nproc_per_node 8 full_finetune_distributed --config mine/8B_full.yaml",
+            "what mine/8B_full.yaml",
+        ),
+        ("CONFIG_FILE=./mine.toml NGPU=8 ./run_train.sh", "a job of an engine that is known"),
+    ],
+)
+def test_what_an_absent_configuration_states_is_not_made_up(script: str, says: str) -> None:
+    """Degrees, batch and checkpointing stand there: with a model and a length alone nothing is priced."""
+    flags = Flags(model="llama-3.1-8b", sequence_length="8192", gpu="h100-sxm", gpus="32")
+    audit = audited(read_texts({"run.sh": f"{script}\n"}), flags, load_calibration())
+    assert audit.predicted is None
+    assert audit.job.missing[0].startswith(says)

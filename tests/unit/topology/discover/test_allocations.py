@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.topology.discover.test_nodes_of_tools import DESCRIBED, SHOW_JOB, SHOW_NODE, SINFO
 from topology.base.errors import InputError
 from topology.base.units import GB
 from topology.builders import build
@@ -142,7 +143,8 @@ FORMS = {
     "Slurm ring YAML": (RING_YAML, 6), "Slurm torus": (TORUS, 8), "environment": (ENVIRONMENT, 4), "host names": ("n1\nn2\n", 2),
     "Kubernetes": (KUBERNETES, 4), "AWS": (AWS, 4), "OCI": (OCI, 4), "Google": (GOOGLE, 4), "Ray": (RAY, 3), "NMX": (NMX, 3),
     "sub-domains": (SUBDOMAINS.format(*["    accelerator.topology.test/sub-domain: r\n"] * 2), 36), "cliques": (CLIQUES, 4), "NetQ": (GRAPH, 2),
-    "diagram": (DIAGRAM, 3),
+    "diagram": (DIAGRAM, 3), "Slurm nodes": (SHOW_NODE, 2), "Slurm job": (SHOW_JOB.format(total=32), 4), "sinfo": (SINFO, 2),
+    "described nodes": (DESCRIBED, 1),
 }  # fmt: skip
 
 
