@@ -145,7 +145,7 @@ def _predict_row(row: Row, index: int, cal: Calibration, known: _Known) -> Servi
     name, group = _name(row, index), _group(row)
     try:
         run = read_serving_run(row, index)
-        refuse_faster_than_machine(run)
+        refuse_faster_than_machine(cal, run)
         refuse_unstated_machines(row, run, fabric(run.gpu))
         latency = known.of(cal, run)
     except Exception as failure:  # noqa: BLE001 - one row of a user's table must not cost them the others

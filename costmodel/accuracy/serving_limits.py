@@ -8,6 +8,8 @@ from __future__ import annotations
 from costmodel.accuracy.checkpoint_names import checkpoint_model
 from costmodel.accuracy.serving_runs import ServingRun
 from costmodel.kernels.precisions import PRECISIONS
+from costmodel.kernels.stand_ins import achievable
+from costmodel.kernels.tables import Calibration
 from costmodel.models.parameters import active_parameter_count
 from costmodel.runs.cells import Row, UnsupportedRunError, degree
 from topology.base.units import format_bandwidth, format_flop_per_s, format_seconds
@@ -15,11 +17,12 @@ from topology.catalog import gpu
 from topology.fabric.hierarchy import Hierarchy
 
 
-def refuse_faster_than_machine(run: ServingRun) -> None:
-    """Refuse a mean time per token below one reading of a token's weights, or a prompt below its FLOPs.
+def refuse_faster_than_machine(cal: Calibration, run: ServingRun) -> None:
+    """Refuse a mean time per token below one reading of a token's weights, or prompts below their FLOPs.
 
     The embedding is looked up, not read. A token passes every pipeline stage, so each stage's GPUs read their
-    part one after another. Prompts count two FLOPs per parameter and token, attention none.
+    part one after another. Prompts count two FLOPs per parameter and token, attention none: those of one
+    request alone, and those of c requests in flight, c/(TTFT + outputs·TPOT) a second.
     """
     model, part, precision = checkpoint_model(run.model), gpu(run.gpu), PRECISIONS[run.weights]
     active = active_parameter_count(model) - model.vocab_size * model.hidden_size
@@ -38,6 +41,17 @@ def refuse_faster_than_machine(run: ServingRun) -> None:
         raise UnsupportedRunError(
             f"ttft_s = {run.ttft_s:g}, yet 2 × {active:,} parameters × {run.input_tokens:,} tokens "
             f"/ ({layout.num_gpus} × {format_flop_per_s(peak)}) = {format_seconds(prompt_s)}: from a cache?"
+        )
+    pool = run.prefill or run.decode
+    computed = run.input_tokens + (run.output_tokens if run.prefill is None else 0)
+    requests_per_s = run.concurrency / (run.ttft_s + (run.output_tokens - 1) * run.tpot_s)
+    flop_per_s, gpus = 2 * active * computed * requests_per_s, pool.workers * layout.num_gpus
+    if flop_per_s > gpus * peak * (share := achievable(cal, part)):
+        raise UnsupportedRunError(
+            f"{run.concurrency} in flight are {requests_per_s:.3g} requests/s, and 2 × {active:,} parameters "
+            f"× {computed:,} tokens of each {format_flop_per_s(flop_per_s)}; {gpus} × "
+            f"{format_flop_per_s(peak)} × {share:.0%}, the most of a measured matmul, are "
+            f"{format_flop_per_s(gpus * peak * share)}: from a cache?"
         )
 
 

@@ -15,12 +15,15 @@ from costmodel.kernels.measurement import REQUIRED_INPUTS
 from costmodel.kernels.stand_ins import achievable, stand_in
 from costmodel.kernels.tables import Calibration, measured_ratio
 from topology.base.arrays import Floats, Mask
+from topology.base.units import GIB
 from topology.hardware.datasheets import generation_of
 from topology.hardware.gpu import Gpu
 
 TABLE_HEAD_DIM = 128
 HEAD_DIM_STEP = 32  # fused kernels are compiled for head sizes in steps of 32
 PREFILL_AXES = ("prefill_batch_heads", "prefill_tokens")
+UNCACHED_BYTES = GIB
+"""Of a cache that no L2 holds: those of the tables' GPUs are of 40 to 134 MB."""
 DECODE_AXES = ("decode_batch_kv_heads", "decode_tokens", "decode_group")
 
 
@@ -129,6 +132,11 @@ def attention_decode(
     """Seconds of one decode step of attention: one new token per sequence over a cache of s tokens.
 
         t = t0 + (T(B·g, s, a/g) − t0)·(d·bytes)/(128·2),   never less than flop/(e·peak)
+                                                             nor than bytes/(e_b·bandwidth)
+
+    Tables time a kernel again and again on a cache that may stay in the L2. Between two reads of a layer's
+    cache a server streams all others, so it comes from memory: e_b is the largest share of the bandwidth at
+    which the table's kernel reads caches that no L2 holds.
 
     Args:
         cal: tables.
@@ -150,13 +158,28 @@ def attention_decode(
     bandwidth_ratio = facts["memory_bandwidth_bytes_per_s"] / gpu.memory_bandwidth_bytes_per_s
     work = d * kv_dtype_bytes / (TABLE_HEAD_DIM * 2)
     floor = np.minimum(decode_launch_s(cal, gpu), measured)
-    memory = floor + (measured - floor) * work * bandwidth_ratio
+    rate = _streamed_share(cal, name, grid) * gpu.memory_bandwidth_bytes_per_s
+    streamed = 2 * b * g * s * d * kv_dtype_bytes / rate
+    memory = np.maximum(floor + (measured - floor) * work * bandwidth_ratio, streamed)
     compute = 4 * b * a * s * d / (achievable(cal, gpu) * gpu.peak("bf16"))
     known = (name == gpu.name) & (work == 1.0)
     flagged = np.asarray(beyond | ~known)
     return KernelTime(
         seconds=np.maximum(memory, compute), extrapolated=flagged, source=f"decode attention table of {name}"
     )
+
+
+def _streamed_share(cal: Calibration, name: str, grid: Grid) -> float:
+    """Largest share of its bandwidth at which a decode table reads caches of `UNCACHED_BYTES` and more."""
+    key = ("decode_streamed_share", name)
+    if key not in cal.tables:
+        heads, tokens, _ = (cal.arrays(name)[axis].astype(np.float64) for axis in DECODE_AXES)
+        read = (2 * 2 * TABLE_HEAD_DIM * heads[:, None] * tokens)[..., None]
+        seconds = np.exp(grid.log_values.reshape(len(heads), len(tokens), -1))
+        bandwidth = cal.fits()["gpus"][name]["memory_bandwidth_bytes_per_s"]
+        cal.tables[key] = float((read / seconds / bandwidth)[(read >= UNCACHED_BYTES)[..., 0]].max())
+    share: float = cal.tables[key]
+    return share
 
 
 def decode_launch_s(cal: Calibration, gpu: Gpu) -> float:

@@ -26,6 +26,7 @@ from topology.base.units import MIB
 
 ACTIVATION_BYTES = 2.0  # activations travel between ranks in bf16
 CUSTOM_ALL_REDUCE_MOST_BYTES = 8 * MIB
+CUSTOM_ALL_REDUCE_PCIE_GPUS = 2
 # formats in which both factors of a product are; others are weight-only
 QUANTISED_ACTIVATIONS = ("fp8", "fp4")
 
@@ -176,7 +177,8 @@ def _exchange_s(cal: Calibration, deployment: Deployment, sent_bytes: Floats) ->
 def all_reduce_s(cal: Calibration, deployment: Deployment, message_bytes: Floats) -> Floats:
     """Seconds of an all-reduce over the tensor-parallel group.
 
-    NCCL, or the engine's own kernel for small messages.
+    NCCL, or the engine's own kernel for small messages. Over PCIe engines have it between two GPUs that read
+    each other's memory, and no more (vLLM 0.28, custom_all_reduce.py; issue 56128).
 
     Own kernel, one NVLink domain: latency + bytes·min(n − 1, 2·(n − 1)/n·…)/bandwidth, one-shot (every rank
     reads all others) or two-shot (reduce-scatter then all-gather), whichever is shorter.
@@ -185,7 +187,8 @@ def all_reduce_s(cal: Calibration, deployment: Deployment, message_bytes: Floats
     if n == 1:
         return np.zeros_like(message_bytes)
     nccl = collective_time(cal, h, "all_reduce", message_bytes, n, 1)
-    if n > h.gpus_per_node:
+    pairs_alone = h.scaleup.kind == "pcie" and (n > CUSTOM_ALL_REDUCE_PCIE_GPUS or not h.gpu.peer_to_peer)
+    if n > h.gpus_per_node or pairs_alone:
         return nccl
     rate = h.scaleup.bandwidth_bytes_per_s
     one_shot = stack.all_reduce_s + message_bytes * (n - 1) / rate

@@ -245,10 +245,18 @@ def test_a_server_is_judged_under_the_load_of_the_client_that_a_script_starts(ca
     assert (load["rate"], load["concurrency"], load["said"]) == ("2/s", None, "as asked")
 
 
+def test_the_gpus_of_a_server_may_be_given_too(capsys, tmp_path):
+    """Its degrees say how many it takes; the same number beside them is no contradiction."""
+    (tmp_path / "serve.sh").write_text(f"{SERVER.strip()} --tensor-parallel-size 2", encoding="utf-8")
+    found = document(capsys, str(tmp_path / "serve.sh"), "--gpu", "h100-sxm", "--gpus", "2")
+    assert found["server"]["num_gpus"] == 2
+
+
 @pytest.mark.parametrize(
     ("text", "words", "what"),
     [
-        (SERVER, ["--gpus", "8"], "these files start a server"),
+        (SERVER, ["--sequence-length", "4096"], "these files start a server"),
+        (SERVER, ["--gpus", "8"], "the server is started on 1 GPU\n"),
         (SERVER, ["--rate", "2/s", "--anchor", "mine"], "the level of a server is not kept"),
         (SERVER, ["--rate", "2/s", "--concurrency", "3"], "two loads were given"),
         (SERVER, ["--rate", "2/s", "--output", "500"], "--output 500 of an audit is a file"),

@@ -83,6 +83,7 @@ def _server_answer(
     texts = {path: question.text(path) for path in reading.kinds}
     with waiting("auditing"):
         audit = judged(reading, texts, results, question.load, given, model=flags.model, gpu=flags.gpu)
+    _refuse_other_gpus(flags, audit.num_gpus)
     behind = limit is not None and audit.behind_by is not None and audit.behind_by > limit
     answer = server_answer(audit)
     return replace(answer, exit_code=FAILED_AUDIT) if audit.fits is False or behind else answer
@@ -90,13 +91,26 @@ def _server_answer(
 
 def _refuse_training(flags: Flags) -> None:
     """Refuse what is said of a training job beside a server."""
-    values = [name for name, value in asdict(flags).items() if value and name not in ("model", "gpu")]
+    of_server = ("model", "gpu", "gpus")
+    values = [name for name, value in asdict(flags).items() if value and name not in of_server]
     if values:
         raise InputError(
             what="these files start a server, which trains nothing",
             cause=f"{', '.join(values)}: of a training job",
             fix="say --model, --gpu and the load of the server (--rate or --concurrency, --input) alone",
         )
+
+
+def _refuse_other_gpus(flags: Flags, taken: int | None) -> None:
+    """Refuse a number of GPUs that is not the one that the files start a server on."""
+    if flags.gpus is None or taken is None or flags.gpus.strip() == str(taken):
+        return
+    raise InputError(
+        what=f"the server is started on {taken} GPU{'s' * (taken > 1)}",
+        cause=f"--gpus {flags.gpus}, yet the degrees of the files take {taken}",
+        fix=f"leave --gpus out, or change the degrees of the files; plan serve --gpus {flags.gpus} looks for "
+        "the best server of those",
+    )
 
 
 def _results(question: AuditQuestion) -> dict[str, str]:

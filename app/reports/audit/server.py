@@ -18,7 +18,7 @@ from planner.audit.serving.audit import LoadAudit, ServingAudit
 from planner.audit.serving.changes import LEAST_GAIN, ServerChange, best_per_s
 from planner.audit.serving.running import RunningServer
 from planner.audit.serving.start import Start
-from planner.serving.plan import ServingPlan
+from planner.serving.plan import Percentiles, ServingPlan
 from topology.base.arrays import Floats
 from topology.base.units import GIB, format_seconds
 
@@ -62,8 +62,9 @@ def _headline(audit: ServingAudit) -> str:
     refused = any(start.starts is False for start in audit.starts)
     does = "does" if audit.prefill is None else "do"
     verdict = f", which {does} not start" if refused else ""
-    if (slow := audit.slowest) is not None and slow.slower_than_predicted:
-        verdict = f", {slow.slower_than_predicted:.2g} times slower than it should be"
+    if (slow := audit.slowest) is not None and slow.slowness is not None:
+        parts = {"requests": "", "token": " per token", "first token": " to the first token"}
+        verdict = f", {slow.slowness.times:.2g} times slower{parts[slow.slowness.what]} than it should be"
     what = "a server" if audit.prefill is None else "two pools"
     return f"{names}: {what} of {audit.reading.family.name}{verdict}"
 
@@ -82,8 +83,7 @@ def _started(audit: ServingAudit) -> Pairs:
             layout = f"prefill {prefill.replicas} × {prefill.layout.label}, decode {server.replicas} × "
             layout += f"{server.layout.label}, {server.weights}"
         pairs.append(("layout", layout))
-        gpus = server.num_gpus + (prefill.num_gpus if prefill is not None else 0)
-        pairs.append(("on", f"{gpus} × {server.gpu}"))
+        pairs.append(("on", f"{audit.num_gpus} × {server.gpu}"))
         pairs.append(("model", server.model.name))
     for pool, start in zip(("prefill", "decode")[2 - len(audit.starts) :], audit.starts, strict=True):
         apart = prefill is not None
@@ -101,14 +101,28 @@ def _slow(audit: ServingAudit, load: LoadAudit) -> str:
     """What was measured beside what is predicted, and where to look."""
     figures, server = load.load.figures, audit.server
     many = f"a burst of {figures.burst}" if figures is not None and figures.burst else _load_words(load)
-    predicted = load.running.requests_per_s if load.running is not None else 0.0
     kind = "" if server is None else f" on {server.gpu}"
     guessed = ", which no file names (--gpu)" if server is not None and not server.knows_gpu else ""
-    measured = f"{load.measured_per_s:.2g} requests/s measured of {many}"
-    return (
-        f"{measured}, {predicted:.3g} predicted{kind}{guessed}: look for another program on the GPUs, "
-        "throttled clocks, a fallback of attention or quantised kernels, preemptions in the log"
-    )
+    slow = load.slowness
+    if slow is None:
+        return ""
+    shown = [
+        f"{value:.3g} requests/s" if slow.what == "requests" else f"{format_seconds(value)} {_PER[slow.what]}"
+        for value in (slow.measured, slow.predicted)
+    ]
+    look = _LOOK_FOR_PROMPTS if slow.what == "first token" else _LOOK_FOR
+    return f"{shown[0]} measured of {many}, {shown[1]} predicted{kind}{guessed}: look for {look}"
+
+
+_PER = {"first token": "to the first token", "token": "per token"}
+_LOOK_FOR = (
+    "another program on the GPUs, throttled clocks, a fallback of attention or quantised kernels, "
+    "preemptions in the log"
+)
+_LOOK_FOR_PROMPTS = (
+    "kernels compiled at the first requests (warm up), prompts that queue behind others, a fallback of "
+    "attention or quantised kernels, a cache that travels over TCP in place of RDMA"
+)
 
 
 def _shown(audit: ServingAudit) -> list[JobFact]:
@@ -134,6 +148,7 @@ def _load_sections(audit: LoadAudit) -> list[Section]:
         words = f"medians; {audit.running.broken}" if audit.running.broken else "medians"
         medians = _times(now.ttft.p50_s, now.tpot.p50_s)
         rows.append(("predicted", f"{audit.running.requests_per_s:.3g}", *medians, words))
+        rows.append(("80 % band", "", _band(now.ttft), _band(now.tpot), "of the medians"))
     if audit.best is not None and (audit.behind_by is None or audit.behind_by > LEAST_GAIN):
         estimate = audit.best.estimate
         decode = f"{audit.best.decode.workers} × {audit.best.decode.layout.label}"
@@ -146,14 +161,22 @@ def _load_sections(audit: LoadAudit) -> list[Section]:
         return [Pairs(title=title, pairs=(("predicted", "not of a server that does not start"),))]
     sections: list[Section] = []
     if rows:
-        sections.append(
-            Table(title=title, columns=columns, rows=tuple(rows), align="lrrrl", note=_distance(audit))
-        )
+        note = "; ".join(filter(None, (_distance(audit), _prompts_share(audit))))
+        sections.append(Table(title=title, columns=columns, rows=tuple(rows), align="lrrrl", note=note))
     if audit.running is not None and alone:
         sections.append(_requests(audit.running, "Over all requests" if rows else title, of_rate=flags.rate))
     if audit.changes:
         sections.append(_changes(audit))
     return sections
+
+
+def _prompts_share(audit: LoadAudit) -> str:
+    """How busy the prefill pool is, as predicted."""
+    running = audit.running
+    if running is None or running.prefill_per_s is None:
+        return ""
+    busy = running.simulation.prefill_utilisation
+    return f"prefill workers compute {busy:.0%} of the time, at most {running.prefill_per_s:.3g} prompts/s"
 
 
 PERCENTILES = (50, 90, 99)
@@ -223,6 +246,10 @@ def _load_words(audit: LoadAudit) -> str:
     many = f"a burst of {burst}" if burst else many
     lengths = f"{flags.input_tokens or '2000'} + {flags.output_tokens or '300'} tokens"
     return f"{many} of {lengths}"
+
+
+def _band(latency: Percentiles) -> str:
+    return f"{format_seconds(latency.lower_s)}–{format_seconds(latency.upper_s)}"
 
 
 def _times(ttft_s: float, tpot_s: float) -> tuple[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from costmodel.kernels.tables import Calibration
 from planner.analysis.serving.fleets import find_fleet
@@ -22,7 +23,19 @@ from topology.base.errors import NoFeasiblePlanError
 
 SLOW = 2.0
 """Times that a measured server is slower than predicted, from which that is what an audit says first."""
+MOST_WAIT = 0.5
+"""Share of the requests in flight that wait for a first token, from which two pools are bound by prompts."""
 ONE_REQUEST = ServeFlags(concurrency="1", input_tokens="1", output_tokens="1", input_p99="1", output_p99="1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slowness:
+    """What of a measured server is slower than predicted, and how many times; both as they were compared."""
+
+    what: Literal["requests", "first token", "token"]
+    times: float
+    measured: float
+    predicted: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,15 +60,39 @@ class LoadAudit:
         return figures.concurrency / (figures.ttft_s + (figures.output_tokens - 1) * figures.tpot_s)
 
     @property
-    def slower_than_predicted(self) -> float | None:
-        """Times by which the measured server is slower than predicted, beyond what predictions miss by."""
-        measured, running = self.measured_per_s, self.running
-        if not measured or running is None:
+    def slowness(self) -> Slowness | None:
+        """What is furthest slower than predicted, beyond what predictions miss by; None where nothing is.
+
+        The first tokens of a burst are no mean of a steady load, and are not compared.
+        """
+        measured, running, figures = self.measured_per_s, self.running, self.load.figures
+        if not measured or running is None or figures is None:
             return None
-        latency = running.plan.estimate.tpot
-        missed = latency.upper_s / latency.p50_s if latency.p50_s else 1.0
-        times = running.requests_per_s / measured
-        return times if times >= max(SLOW, missed) else None
+        now = running.plan.estimate
+        each, first = (
+            latency.upper_s / latency.p50_s if latency.p50_s else 1.0 for latency in (now.tpot, now.ttft)
+        )
+        compared = [
+            (Slowness(what="requests", times=running.requests_per_s / measured, measured=measured,
+                      predicted=running.requests_per_s), each),
+            (Slowness(what="token", times=figures.tpot_s / running.tpot_s if running.tpot_s > 0 else 0.0,
+                      measured=figures.tpot_s, predicted=running.tpot_s), each),
+        ]  # fmt: skip
+        if not figures.burst and running.ttft_s > 0:
+            late = Slowness(
+                what="first token",
+                times=figures.ttft_s / running.ttft_s,
+                measured=figures.ttft_s,
+                predicted=running.ttft_s,
+            )
+            compared.append((late, first))
+        slow = [item for item, missed in compared if item.times >= max(SLOW, missed)]
+        return max(slow, key=lambda item: item.times, default=None)
+
+    @property
+    def slower_than_predicted(self) -> float | None:
+        """Times by which the measured server is slower than predicted."""
+        return None if self.slowness is None else self.slowness.times
 
     @property
     def behind_by(self) -> float | None:
@@ -78,6 +115,13 @@ class ServingAudit:
     prefill: Server | None = None
     """The prefill pool, where `server` and `start` are of the decode pool alone."""
     prefill_start: Start | None = None
+
+    @property
+    def num_gpus(self) -> int | None:
+        """GPUs of the server, or of both pools; None where it is not known."""
+        if self.server is None:
+            return None
+        return self.server.num_gpus + (self.prefill.num_gpus if self.prefill is not None else 0)
 
     @property
     def starts(self) -> tuple[Start, ...]:
@@ -159,8 +203,39 @@ def _pools_under(cal: Calibration, pools: Pools, load: ServedLoad) -> LoadAudit:
     if now.prefill_short is not None:
         short = now.prefill_short
         findings += ((f"prompts wait: prefill workers compute {short.busy:.0%} of the time", short.words),)
+    if load.figures is not None:
+        findings += tuple(_measured_waits(pools, now, LoadAudit(load=load, running=now)))
     changes = pool_changes(now=now, best=best)
     return LoadAudit(load=load, running=now, best=best, changes=changes, findings=findings)
+
+
+def _measured_waits(pools: Pools, now: RunningServer, audit: LoadAudit) -> Iterator[tuple[str, str]]:
+    """Where most of the measured requests in flight wait for their first token: x·TTFT of c (Little).
+
+    As the prefill workers were measured, x a second, decode workers that hold c would take c/(outputs·TPOT).
+    """
+    figures, per_s = audit.load.figures, audit.measured_per_s
+    if figures is None or not per_s or figures.burst:
+        return
+    waiting = min(per_s * figures.ttft_s, float(figures.concurrency))
+    if waiting < MOST_WAIT * figures.concurrency:
+        return
+    outputs_s = max(figures.output_tokens - 1, 1) * figures.tpot_s
+    wanted = figures.concurrency / outputs_s
+    workers = max(-int(-wanted * pools.prefill.replicas // per_s), pools.prefill.replicas + 1)
+    decode = f"{pools.decode.replicas} decode worker{'s' * (pools.decode.replicas > 1)}"
+    computes = now.prefill_per_s
+    short = "" if computes is None else f", where the prefill pool should compute {computes:.3g}/s"
+    bound = (
+        f"prompts bind: {waiting:.0f} of {figures.concurrency} in flight wait for their first token at the "
+        f"measured {per_s:.3g} requests/s{short}"
+    )
+    fix = (
+        f"as measured, {workers} prefill to {decode} would keep up; mend first a prefill pool that is slower "
+        "than it should be: kernels compiled at the first requests of a length, or caches that travel over "
+        "TCP in place of RDMA (the transfer's log names it)"
+    )
+    yield bound, fix
 
 
 def _start(server: Server) -> Start:

@@ -46,6 +46,7 @@ class RunningServer:
         broken: What breaks under the load, in words.
         prefill_short: What a prefill pool lacks whose prompts wait.
         simulation: Every request as it was simulated: one replica's, or all of a trace.
+        prefill_per_s: Prompts a second that a prefill pool computes at most; None without one.
     """
 
     plan: ServingPlan
@@ -55,6 +56,7 @@ class RunningServer:
     broken: str
     simulation: Simulation
     prefill_short: PrefillShort | None = None
+    prefill_per_s: float | None = None
 
 
 def running(
@@ -182,6 +184,7 @@ def _judged(
         broken=broken_at(run),
         simulation=run.simulation,
         prefill_short=short_of_prefill(run),
+        prefill_per_s=None if run.prefill is None else run.prefill_workers * rate_bound_per_s(run.prefill),
     )
 
 

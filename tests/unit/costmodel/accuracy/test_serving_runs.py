@@ -265,6 +265,21 @@ def test_a_run_faster_than_its_machine_is_refused_with_the_division(
     assert fitting.status == "ok"
 
 
+def test_requests_in_flight_faster_than_the_fastest_matmul_are_refused() -> None:
+    """64 of 2,000 + 100 tokens in 1.09 s: 59/s are 1.86 PFLOP/s of 8B on a GPU whose matmuls reach 1.59."""
+    cells = {
+        "model": "nvidia/Llama-3.1-8B-Instruct-FP8", "gpu": "h200-sxm", "precision": "fp8", "tp": "1",
+        "moe_tp": "1", "input_tokens": "2000", "output_tokens": "100", "concurrency": "64",
+        "ttft_s": "0.12173", "tpot_s": "0.00974",
+    }  # fmt: skip
+    (result,) = predict_serving_rows([{**ROW, **cells}], CAL)
+    assert result.status == "unsupported"
+    assert result.reason.startswith("64 in flight are 58.9 requests/s")
+    assert result.reason.endswith("from a cache?")
+    (fitting,) = predict_serving_rows([{**ROW, **cells, "concurrency": "48"}], CAL)
+    assert fitting.status == "ok"
+
+
 MIXTURE = {"model": "openai/gpt-oss-120b", "precision": "nvfp4"}
 
 

@@ -195,3 +195,16 @@ def test_a_hundred_thousand_shapes_are_answered_in_one_call():
     sampled = np.arange(0, 100_000, 20_000)
     alone = [float(compute.gemm_time(CAL, H100, "bf16", *shapes[:, i]).seconds) for i in sampled]
     assert seconds[sampled] == pytest.approx(alone, rel=1e-12)
+
+
+@pytest.mark.parametrize("name", ["l40s", "rtx-pro-6000", "h100-sxm", "b200-sxm"])
+def test_no_cache_is_read_faster_than_memory_streams(name):
+    """Tables of cards with large L2s time caches that stay in them, at up to 2.8 times their bandwidth."""
+    gpu = catalog.gpu(name)
+    batch = np.array([1.0, 16.0, 128.0])[:, None]
+    tokens = np.array([64.0, 512.0, 1024.0, 8192.0])
+    seconds = compute.attention_decode(
+        CAL, gpu, batch=batch, heads=32, kv_heads=4, kv_tokens=tokens, head_dim=128
+    ).seconds
+    read = 2 * 2 * 128 * 4 * batch * tokens
+    assert (read / seconds < gpu.memory_bandwidth_bytes_per_s).all()

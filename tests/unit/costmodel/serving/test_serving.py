@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from costmodel.kernels.collectives import collective_time
 from costmodel.kernels.tables import load_calibration
 from costmodel.models.catalog import model
 from costmodel.models.parameters import parameter_count
@@ -122,6 +123,20 @@ def test_small_reductions_use_the_engines_own_kernel() -> None:
     small, large = all_reduce_s(CAL, deployment, np.array([16e3, 64e6]))
     assert small < 20e-6
     assert large > 200e-6
+
+
+@pytest.mark.parametrize(
+    ("gpu", "tp", "has_kernel"),
+    [("h100-sxm", 8, True), ("rtx-pro-6000", 2, True), ("rtx-pro-6000", 4, False), ("rtx-4090", 2, False)],
+)
+def test_over_pcie_the_engines_kernel_is_between_two_gpus_that_read_each_other(
+    gpu: str, tp: int, *, has_kernel: bool
+) -> None:
+    """VLLM leaves more than two GPUs without NVLink to NCCL (issue 56128), as those without peer access."""
+    deployment = deployed("8b", gpu, tp=tp)
+    sizes = np.array([16e3, 256e3])
+    nccl = collective_time(CAL, deployment.hierarchy, "all_reduce", sizes, tp, 1)
+    assert bool((all_reduce_s(CAL, deployment, sizes) < nccl).any()) is has_kernel
 
 
 def test_the_parts_of_a_decode_step_sum_to_the_step() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from app.reports.answer import Table
@@ -172,3 +174,29 @@ def test_an_unmeasured_split_that_carries_more_is_told_as_such() -> None:
     )
     assert any("no measured split of these GPUs carries more" in note for note in notes) == more
     assert more
+
+
+@pytest.mark.parametrize(("ttft_ms", "per_s", "slow"), [(6500.0, 4.76, True), (500.0, 8.5, False)])
+def test_a_first_token_far_later_than_predicted_is_the_headline(
+    ttft_ms: float, per_s: float, *, slow: bool
+) -> None:
+    """Issue 4425 of Dynamo: V3 on two times 8 H200, 50 in flight, 6.5 s to the first token; 1 in flight 0.1 s.
+
+    By Little 31 of the 50 wait for it, so prompts bind: 50 over 199 tokens of 20 ms is 12.6/s, thrice 4.76.
+    """
+    launch = "python3 -m sglang.launch_server --model-path deepseek-ai/DeepSeek-V3 --tp-size 8"
+    texts = {
+        f"{phase}.sh": f"{launch} --disaggregation-mode {phase} --port {port}"
+        for phase, port in (("prefill", 30000), ("decode", 30001))
+    }
+    texts["bench.json"] = json.dumps({
+        "backend": "sglang", "completed": 500, "total_input_tokens": 500_000, "total_output_tokens": 100_000,
+        "max_concurrency": 50, "request_throughput": per_s, "mean_ttft_ms": ttft_ms, "mean_tpot_ms": 20.0,
+    })  # fmt: skip
+    audit = audited_server_texts(texts, ServeFlags(), {}, gpu="h200-sxm")
+    assert audit is not None
+    (load,) = audit.loads
+    assert (load.slowness is not None and load.slowness.what == "first token") is slow
+    assert ("slower to the first token than it should be" in server_answer(audit).headline) is slow
+    bound = [fix for what, fix in load.findings if what.startswith("prompts bind: 31 of 50")]
+    assert ["3 prefill to 1 decode worker would keep up" in fix for fix in bound] == [True] * slow
