@@ -32,7 +32,7 @@ GPU_CATEGORIES = ("kernel", "memcpy", "memset")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
+class TraceEvent:
     """One row of `Events`, for small traces and for words."""
 
     name: str
@@ -92,15 +92,15 @@ class Events:
         """Which events have a name that is accepted, of one answer for each of `names`."""
         return accepts[self.name] if len(self.names) else np.zeros(len(self), bool)
 
-    def rows(self, chosen: NDArray[np.bool_] | None = None) -> Iterator[Event]:
+    def rows(self, chosen: NDArray[np.bool_] | None = None) -> Iterator[TraceEvent]:
         """Chosen events one by one, in their order."""
         places = range(len(self)) if chosen is None else np.flatnonzero(chosen)
         return (self.row(int(place)) for place in places)
 
-    def row(self, place: int) -> Event:
+    def row(self, place: int) -> TraceEvent:
         """One event."""
         detail = int(self.detail[place])
-        return Event(
+        return TraceEvent(
             name=self.names[self.name[place]],
             category=CATEGORIES[self.category[place]],
             start_s=float(self.start_s[place]),
@@ -113,7 +113,7 @@ class Events:
         )
 
     @classmethod
-    def of_rows(cls, rows: Sequence[Event], *, rank: int = 0) -> Events:
+    def of_rows(cls, rows: Sequence[TraceEvent], *, rank: int = 0) -> Events:
         """Columns of some events."""
         names = {name: place for place, name in enumerate(dict.fromkeys(row.name for row in rows))}
         details = tuple(row.args for row in rows if row.args)
@@ -134,7 +134,7 @@ class Events:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+class ProcessGroup:
     """A process group: the ranks that call collectives together."""
 
     ranks: tuple[int, ...]
@@ -147,7 +147,7 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Window:
+class StepWindow:
     """One step of a trace."""
 
     number: int
@@ -179,9 +179,9 @@ class Trace:
     """cuda, rocm or cpu."""
     gpu: bool
     """Whether a GPU's timeline is in it; else busy and idle are the host's."""
-    groups: tuple[Group, ...] = ()
+    groups: tuple[ProcessGroup, ...] = ()
     events: Events
-    windows: tuple[Window, ...] = ()
+    windows: tuple[StepWindow, ...] = ()
     origin_ns: int = 0
     """Nanoseconds of the recorder's clock at second 0; 0 where its clock is not that of other ranks."""
     notes: tuple[str, ...] = ()
