@@ -6,7 +6,7 @@ Seconds are counted from `Trace.origin_ns`, so that a clock of 1.7e18 ns loses n
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -91,6 +91,11 @@ class Events:
     def named(self, accepts: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Which events have a name that is accepted, of one answer for each of `names`."""
         return accepts[self.name] if len(self.names) else np.zeros(len(self), bool)
+
+    def chosen(self, kept: NDArray[np.bool_]) -> Events:
+        """Only these events; names and details stay."""
+        columns = ("name", "category", "start_s", "duration_s", "stream", "thread", "correlation", "detail")
+        return replace(self, **{column: getattr(self, column)[kept] for column in columns})
 
     def rows(self, chosen: NDArray[np.bool_] | None = None) -> Iterator[TraceEvent]:
         """Chosen events one by one, in their order."""
