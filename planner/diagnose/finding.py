@@ -35,7 +35,7 @@ CAUSES = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class StepFinding:
     """One cause, what it costs, what shows it, and the change that cures it."""
 
     cause: str

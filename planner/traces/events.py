@@ -6,7 +6,7 @@ Seconds are counted from `Trace.origin_ns`, so that a clock of 1.7e18 ns loses n
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -32,7 +32,7 @@ GPU_CATEGORIES = ("kernel", "memcpy", "memset")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
+class TraceEvent:
     """One row of `Events`, for small traces and for words."""
 
     name: str
@@ -92,15 +92,20 @@ class Events:
         """Which events have a name that is accepted, of one answer for each of `names`."""
         return accepts[self.name] if len(self.names) else np.zeros(len(self), bool)
 
-    def rows(self, chosen: NDArray[np.bool_] | None = None) -> Iterator[Event]:
+    def chosen(self, kept: NDArray[np.bool_]) -> Events:
+        """Only these events; names and details stay."""
+        columns = ("name", "category", "start_s", "duration_s", "stream", "thread", "correlation", "detail")
+        return replace(self, **{column: getattr(self, column)[kept] for column in columns})
+
+    def rows(self, chosen: NDArray[np.bool_] | None = None) -> Iterator[TraceEvent]:
         """Chosen events one by one, in their order."""
         places = range(len(self)) if chosen is None else np.flatnonzero(chosen)
         return (self.row(int(place)) for place in places)
 
-    def row(self, place: int) -> Event:
+    def row(self, place: int) -> TraceEvent:
         """One event."""
         detail = int(self.detail[place])
-        return Event(
+        return TraceEvent(
             name=self.names[self.name[place]],
             category=CATEGORIES[self.category[place]],
             start_s=float(self.start_s[place]),
@@ -113,7 +118,7 @@ class Events:
         )
 
     @classmethod
-    def of_rows(cls, rows: Sequence[Event], *, rank: int = 0) -> Events:
+    def of_rows(cls, rows: Sequence[TraceEvent], *, rank: int = 0) -> Events:
         """Columns of some events."""
         names = {name: place for place, name in enumerate(dict.fromkeys(row.name for row in rows))}
         details = tuple(row.args for row in rows if row.args)
@@ -134,7 +139,7 @@ class Events:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+class ProcessGroup:
     """A process group: the ranks that call collectives together."""
 
     ranks: tuple[int, ...]
@@ -147,7 +152,7 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Window:
+class StepWindow:
     """One step of a trace."""
 
     number: int
@@ -179,9 +184,9 @@ class Trace:
     """cuda, rocm or cpu."""
     gpu: bool
     """Whether a GPU's timeline is in it; else busy and idle are the host's."""
-    groups: tuple[Group, ...] = ()
+    groups: tuple[ProcessGroup, ...] = ()
     events: Events
-    windows: tuple[Window, ...] = ()
+    windows: tuple[StepWindow, ...] = ()
     origin_ns: int = 0
     """Nanoseconds of the recorder's clock at second 0; 0 where its clock is not that of other ranks."""
     notes: tuple[str, ...] = ()
