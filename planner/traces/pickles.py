@@ -327,8 +327,9 @@ def _integer_line(machine: _Machine) -> None:
 def _decimal(text: bytes) -> int:
     """A written integer that is not too long."""
     digits = text.removeprefix(b"-")
-    if not digits.isdigit() or len(digits) > 2.5 * MAX_INTEGER_BYTES:
-        _refuse("an integer of protocol 0 is too long, or none")
+    padded = digits.startswith(b"0") and len(digits) > 1
+    if padded or not digits.isdigit() or len(digits) > 2.5 * MAX_INTEGER_BYTES:
+        _refuse("an integer of protocol 0 is too long, or is none")
     return int(text)
 
 
