@@ -157,7 +157,7 @@ class Times:
         if self.cause == "slow rank" and (replica, stage) == self.slow:
             return seconds * 1.8
         if stage == {"last stage with head": self.stages - 1, "uneven stages": self.slow[1]}.get(self.cause):
-            return seconds * 1.6
+            return seconds * 2.0
         return (
             seconds * float(self.lengths[step, replica, m]) if self.cause == "sequence imbalance" else seconds
         )
