@@ -39,6 +39,7 @@ COMMANDS: Final[dict[str, str]] = {
     "ladder": "Turn one knob (length, microbatch, rank, GPUs) until memory runs out.",
     "diff": "Compare two plans.",
     "audit": "Read a job of another engine, and say what is wrong or slow with it.",
+    "diagnose": "Read traces of a step, and say what is off, by how much and why.",
     "accuracy": "Predict measured runs, published or your own, and print the errors.",
     "calibrate": "Fit the levels of your own server to what a benchmark client wrote.",
     "dash": "Start the what-if dashboard in a browser.",
@@ -65,7 +66,7 @@ _HELP: Final = """Plan how to split a model across GPUs: the best layout under a
 `plan audit train.sh train.log` reads a job that runs, and says what is wrong or slow with it.
 
 Data goes to stdout, everything else to stderr. Exit codes: 0 answered, 1 no feasible plan, 2 bad input,
-3 internal error (--debug shows the traceback), 4 an audit that fails, 130 interrupted.
+3 internal error (--debug shows the traceback), 4 an audit or a diagnosis that fails, 130 interrupted.
 """
 
 

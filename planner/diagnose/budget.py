@@ -6,7 +6,7 @@ without them on ROCm; communication is exposed where no compute runs; total is f
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -116,9 +116,18 @@ def recompute_apart(trace: Trace) -> tuple[Totals, Totals]:
     return rest, alone
 
 
-def timeline(trace: Trace) -> RankTimeline:
-    """The sets of one rank."""
-    return _gpu_timeline(trace) if trace.gpu else _host_timeline(trace)
+Layers = Sequence[tuple[str, Intervals]]
+"""Named sets, those that count first standing first."""
+
+
+def timeline(trace: Trace, exposed: Layers | None = None) -> RankTimeline:
+    """The sets of one rank.
+
+    Args:
+        trace: What it recorded.
+        exposed: Sets of its collectives, by what they are called where nothing computes; one set without.
+    """
+    return _gpu_timeline(trace, exposed) if trace.gpu else _host_timeline(trace, exposed)
 
 
 def sets_of(events: Events, chosen: NDArray[np.bool_]) -> Intervals:
@@ -143,7 +152,7 @@ def launched_within(
     return within
 
 
-def _gpu_timeline(trace: Trace) -> RankTimeline:
+def _gpu_timeline(trace: Trace, exposed: Layers | None) -> RankTimeline:
     """Of a trace with a GPU's events: kernels first, then copies, then what the host did meanwhile."""
     events, names = trace.events, kernel_classes()
     kernels, class_of = events.of("kernel"), classes_of(events)
@@ -163,8 +172,10 @@ def _gpu_timeline(trace: Trace) -> RankTimeline:
         ("elementwise", by_class["elementwise"]),
         ("memset", sets_of(events, memset) if trace.platform != "rocm" else EMPTY),
     ]
-    layers += [*_exposed(events, collective), ("copies", memcpy)]
-    layers += [(name, sets_of(events, phase(events, name))) for name in PHASES_IDLE]
+    layers += [*(exposed or ()), ("exposed communication", communication), ("copies", memcpy)]
+    layers.append(("kernels without a launch", united(trace.left_out[:, 0], trace.left_out[:, 1])))
+    layers += [(name, sets_of(events, phase(events, name))) for name in PHASES_IDLE[:-1]]
+    layers.append(("synchronisation", _until_next_kernel(events, phase(events, "synchronisation"))))
     layers.append(("launch gaps", _host_at_work(events)))
     on_gpu = events.of(*GPU_CATEGORIES) & (
         kernels | events.of("memcpy") | (memset & (trace.platform != "rocm"))
@@ -181,7 +192,7 @@ def _gpu_timeline(trace: Trace) -> RankTimeline:
     )
 
 
-def _host_timeline(trace: Trace) -> RankTimeline:
+def _host_timeline(trace: Trace, exposed: Layers | None) -> RankTimeline:
     """Of a trace without a GPU: what the host computes, what its collectives take, and its phases."""
     events = trace.events
     collective = phase(events, COMMUNICATION)
@@ -200,7 +211,8 @@ def _host_timeline(trace: Trace) -> RankTimeline:
         ("recompute", once_more),
         ("optimizer", stepping),
         ("compute", compute),
-        *_exposed(events, collective),
+        *(exposed or ()),
+        ("exposed communication", communication),
     ]
     return RankTimeline(
         trace=trace,
@@ -214,9 +226,13 @@ def _host_timeline(trace: Trace) -> RankTimeline:
     )
 
 
-def _exposed(events: Events, collective: NDArray[np.bool_]) -> list[tuple[str, Intervals]]:
-    """Collectives, by the axis that their group's description names, else as one."""
-    return [("exposed communication", sets_of(events, collective))] if collective.any() else []
+def _until_next_kernel(events: Events, waits: NDArray[np.bool_]) -> Intervals:
+    """From when the host waits for the GPU until the next kernel runs: the queue is empty meanwhile."""
+    starts = np.sort(events.start_s[events.of(*GPU_CATEGORIES)])
+    ends = events.end_s[waits]
+    place = np.minimum(np.searchsorted(starts, ends), max(0, len(starts) - 1))
+    until = np.maximum(ends, starts[place]) if len(starts) else ends
+    return united(events.start_s[waits], until)
 
 
 def _host_at_work(events: Events) -> Intervals:

@@ -75,3 +75,9 @@ def phase(events: Events, name: str) -> NDArray[np.bool_]:
             accepted = np.array([pattern.search(each) is not None for each in events.names], bool)
             chosen |= events.of(*row["kinds"]) & events.named(accepted)
     return chosen
+
+
+@functools.cache
+def group_words() -> tuple[tuple[str, str], ...]:
+    """Axes, and the patterns of what engines call their groups."""
+    return tuple((row["axis"], row["pattern"]) for row in _tables()["groups"])

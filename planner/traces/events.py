@@ -187,6 +187,8 @@ class Trace:
     groups: tuple[ProcessGroup, ...] = ()
     events: Events
     windows: tuple[StepWindow, ...] = ()
+    left_out: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 2)))
+    """Start and end of GPU events that are not in `events`, as their launch is not recorded."""
     origin_ns: int = 0
     """Nanoseconds of the recorder's clock at second 0; 0 where its clock is not that of other ranks."""
     notes: tuple[str, ...] = ()

@@ -138,7 +138,8 @@ def _trace(name: str, columns: EventColumns, beside: dict[str, Any], first: floa
     events = columns.events(rank, US)
     platform = _platform(events, beside)
     notes = [f"{skipped:,} events without a time were left out"] if skipped else []
-    kept = _launched(events)
+    windows, kept = step_windows(events), _launched(events)
+    left_out = np.column_stack((events.start_s, events.end_s))[~kept]
     if not kept.all():
         notes.append(f"{int((~kept).sum()):,} GPU events whose launch is not recorded were left out")
         events = events.chosen(kept)
@@ -154,7 +155,8 @@ def _trace(name: str, columns: EventColumns, beside: dict[str, Any], first: floa
         gpu=bool(events.of(*GPU_CATEGORIES).any()),
         groups=tuple(_groups(info)),
         events=events,
-        windows=step_windows(events),
+        windows=windows,
+        left_out=left_out,
         origin_ns=_count(beside.get("baseTimeNanoseconds"), 0) + int(first * US / NS),
         notes=tuple(notes),
     )

@@ -7,7 +7,7 @@ import re
 
 import numpy as np
 
-from planner.traces.events import Events, StepWindow
+from planner.traces.events import GPU_CATEGORIES, Events, StepWindow
 
 STEP = re.compile(
     r"^(?:ProfilerStep|(?:train(?:ing)?[ _])?(?:step|iteration|iter))[#:= _]*(\d{1,15})$", re.IGNORECASE
@@ -19,7 +19,9 @@ OPTIMIZER = re.compile(r"^Optimizer\.step#|^optimizer(?:_step)?$")
 def step_windows(events: Events) -> tuple[StepWindow, ...]:
     """Annotated steps, else what lies between calls of the optimizer, else the period of kernel names.
 
-    A step lasts until the next one starts, the last until its annotation is over.
+    A step lasts until the next one starts, the last until its annotation is over. A GPU runs behind the
+    host: there a step starts when the host has come to it and kernels of earlier steps are done, those of
+    before the recording too.
     """
     on_host = events.of("annotation", "operation")
     matches = [STEP.match(name) for name in events.names]
@@ -34,6 +36,28 @@ def step_windows(events: Events) -> tuple[StepWindow, ...]:
     if len(edges) > 1:
         return _windows(list(range(1, len(edges))), edges, "optimizer")
     return _periodic(events)
+
+
+def _on_gpu(events: Events, edges: list[float]) -> list[float]:
+    """Moments of the host, put off until kernels that were launched before them are done."""
+    calls, kernels = events.of("runtime", "driver"), events.of(*GPU_CATEGORIES)
+    if not kernels.any() or not calls.any():
+        return edges
+    order = np.argsort(events.correlation[calls], kind="stable")
+    numbers, launched = events.correlation[calls][order], events.start_s[calls][order]
+    place = np.minimum(np.searchsorted(numbers, events.correlation[kernels]), len(numbers) - 1)
+    linked = numbers[place] == events.correlation[kernels]
+    starts, ends = events.start_s[kernels], events.end_s[kernels]
+    first = starts[linked].min() if linked.any() else np.inf
+    earlier = ~linked & (starts < first)  # launched before the recorder was started
+    when = np.where(earlier, -np.inf, launched[place])[linked | earlier]
+    by_launch = np.argsort(when, kind="stable")
+    done = np.maximum.accumulate(ends[linked | earlier][by_launch])
+    before = np.searchsorted(when[by_launch], edges)
+    return [
+        max(edge, float(done[count - 1])) if count else edge
+        for edge, count in zip(edges, before, strict=True)
+    ]
 
 
 def _periodic(events: Events) -> tuple[StepWindow, ...]:
