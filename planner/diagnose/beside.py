@@ -34,7 +34,7 @@ KINDS: Final = ("pickle", "flight record", "memory timeline", "operations", "dev
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Beside:
+class SideEvidence:
     """What files beside traces say."""
 
     findings: tuple[StepFinding, ...] = ()
@@ -80,7 +80,7 @@ def _is_flight(path: str | Path) -> bool:
 
 def beside_traces(
     paths: Sequence[str | Path], *, step_s: float = 0.0, groups: Sequence[ProcessGroup] = ()
-) -> Beside:
+) -> SideEvidence:
     """What files beside traces explain, the largest share first.
 
     Args:
@@ -117,7 +117,7 @@ def beside_traces(
     findings += [hang.finding()] if hang is not None else []
     findings += [finding for each in memory for finding in memory_findings(each)]
     findings += device_findings(samples, step_s)
-    return Beside(
+    return SideEvidence(
         findings=tuple(sorted(findings, key=lambda finding: -finding.share)),
         hang=hang,
         slowdown=slowdown,
