@@ -1,7 +1,7 @@
 """Timers by rank that a log prints: Megatron-LM's `--timing-log-option all` and `minmax`.
 
-Form: `megatron/core/timers.py`. `times across ranks (ms):` is followed by a line for each timer with a line for
-each rank under it, `(min, max) time across ranks (ms):` by a line for each timer.
+Form: `megatron/core/timers.py`. `times across ranks (ms):` is followed by a line for each timer, with a line
+for each rank under it; `(min, max) time across ranks (ms):` by a line for each timer.
 """
 
 from __future__ import annotations
