@@ -22,6 +22,11 @@ BESIDE = ("ep", "expert_tp")
 """Axes that re-use ranks of others."""
 
 
+AMONG_ALL = ("allreduce", "allgather", "reducescatter")
+MOST_NORMS = 3
+"""Small reductions over all ranks in a step: the norm of gradients, the loss, whether one is infinite."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InferredLayout:
     """Degrees of axes, with the groups that each has."""
@@ -44,6 +49,8 @@ class _Family:
     groups: set[tuple[int, ...]] = field(default_factory=set)
     words: Counter[str] = field(default_factory=Counter)
     calls: Counter[str] = field(default_factory=Counter)
+    calling: set[tuple[int, ...]] = field(default_factory=set)
+    """Groups that made some of them."""
 
 
 def infer_layout(
@@ -68,13 +75,16 @@ def infer_layout(
             axis = axis_of_words(group.description)
             if axis:
                 family.words[axis] += 1
+    reduced = Counter[frozenset[int]]()
     for ranks, kind in calls:
+        reduced[frozenset(ranks)] += kind in AMONG_ALL
         family = _family_of(families, ranks)
         if family is not None:
             family.calls[kind] += 1
+            family.calling.add(ranks)
     named = {_named(family): family for family in families.values() if _named(family)}
     chain = _chain([each for each in families.values() if _named(each) not in BESIDE], world_size)
-    names = _names(chain)
+    names = _names(chain, reduced)
     evidence = {}
     axes = dict[str, _Family]()
     for family, name in zip(chain, names, strict=True):
@@ -169,7 +179,7 @@ def _rank(chain: Sequence[_Family], reach: int, world: int) -> tuple[bool, int, 
     return reach == world, len(chain), sum(bool(each.words) + bool(each.calls) for each in chain)
 
 
-def _names(chain: Sequence[_Family]) -> list[str]:
+def _names(chain: Sequence[_Family], reduced: Counter[frozenset[int]]) -> list[str]:
     """Names of a nest's axes: words first, then what they send, then their order."""
     names = dict[int, str]()
     for place, family in enumerate(chain):
@@ -179,21 +189,32 @@ def _names(chain: Sequence[_Family]) -> list[str]:
     rest = [place for place in range(len(chain)) if place not in names]
 
     def take(name: str, places: Sequence[int]) -> None:
-        if places and name not in names.values():
-            names[places[0]] = name
-            rest.remove(places[0])
+        free = [place for place in places if place in rest]
+        if free and name not in names.values():
+            names[free[0]] = name
+            rest.remove(free[0])
 
-    sends = [place for place in rest if chain[place].calls["sendrecv"] > _among(chain[place])]
+    sends = [place for place in rest if _sent(chain[place]) > _among(chain[place])]
+    if len(sends) == 1 and _holds_copies(chain, sends[0], reduced):
+        take("cp", sends)
     take("pp", sends[::-1])
     take(
         "cp",
-        [place for place in rest if place in sends or chain[place].calls["alltoall"] > _among(chain[place])],
+        [
+            place
+            for place in rest
+            if place in sends
+            or chain[place].calls["alltoall"] > sum(chain[place].calls[kind] for kind in AMONG_ALL)
+        ],
     )
     talks = sorted((place for place in rest if _among(chain[place])), key=lambda place: _among(chain[place]))
     if len(talks) > 1:  # gradients are reduced once a step, products of layers in each
         take("dp", talks[:1])
         take("tp", [place for place in talks[::-1] if place in rest])
         take("cp", [place for place in talks if place in rest])
+    elif talks and "pp" in names.values():  # sends are as many as microbatches, products of layers are more
+        pp = next(place for place, name in names.items() if name == "pp")
+        take("tp" if _among(chain[talks[0]]) > _sent(chain[pp]) else "dp", talks)
     order = [name for name in ("tp", "cp", "dp", "pp") if name not in names.values()]
     if len(rest) == 1 and "dp" in order:
         order = ["dp", *order]
@@ -204,6 +225,26 @@ def _names(chain: Sequence[_Family]) -> list[str]:
     return [names[place] for place in range(len(chain))]
 
 
-def _among(family: _Family) -> int:
-    """Calls among all of a group that are no all-to-all."""
-    return sum(family.calls[kind] for kind in ("allreduce", "allgather", "reducescatter"))
+def _holds_copies(chain: Sequence[_Family], place: int, reduced: Counter[frozenset[int]]) -> bool:
+    """Whether ranks that send to each other reduce gradients together: cp has copies of weights, pp parts."""
+    over = max(
+        (
+            count
+            for ranks, count in reduced.items()
+            if any(ranks.issuperset(group) for group in chain[place].groups)
+        ),
+        default=0,
+    )
+    talks = sorted(_among(family) for other, family in enumerate(chain) if other != place)
+    without_it = talks[0] if len(talks) > 1 else 0
+    return over > max(without_it, MOST_NORMS)
+
+
+def _among(family: _Family) -> float:
+    """Calls of a group among all of it that are no all-to-all."""
+    return sum(family.calls[kind] for kind in AMONG_ALL) / max(1, len(family.calling))
+
+
+def _sent(family: _Family) -> float:
+    """Sends of a group."""
+    return family.calls["sendrecv"] / max(1, len(family.calling))

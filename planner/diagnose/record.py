@@ -78,7 +78,7 @@ def recorded_job(traces: Sequence[Trace], step: int | None = None) -> RecordedJo
         calls=calls,
         meetings=meetings,
         layout=layout,
-        lateness=lateness_of(traces, calls, meetings),
+        lateness=lateness_of(timelines, calls, meetings, layout),
         budgets=budgets,
     )
 
