@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from costmodel.models.catalog import model
     from costmodel.stack import stack
     from meshplan.serving import predict, serve
-    from meshplan.verbs import diff, estimate, explain, ladder, plan, plan_module, sweep, validate
+    from meshplan.verbs import diagnose, diff, estimate, explain, ladder, plan, plan_module, sweep, validate
     from planner.plan import Plan, PlanRequest
     from topology.base.errors import InputError, NoFeasiblePlanError
     from topology.catalog import cluster
@@ -33,6 +33,7 @@ __all__ = [
     "ServingJob",
     "TrainingJob",
     "cluster",
+    "diagnose",
     "diff",
     "estimate",
     "explain",
@@ -53,7 +54,7 @@ _HOMES: Final = {
     "costmodel.stack": ("stack",),
     "meshplan.serving": ("predict", "serve"),
     "meshplan.verbs": (
-        *("Plan", "PlanRequest", "diff", "estimate", "explain", "ladder", "plan"),
+        *("Plan", "PlanRequest", "diagnose", "diff", "estimate", "explain", "ladder", "plan"),
         *("plan_module", "sweep", "validate"),
     ),
     "topology.base.errors": ("InputError", "NoFeasiblePlanError"),

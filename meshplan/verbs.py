@@ -37,10 +37,12 @@ from topology.base.files import read_text
 
 if TYPE_CHECKING:
     from executor.validation.report import ValidationReport
+    from planner.diagnose.diagnosis import Diagnosis
 
 __all__ = [
     "Plan",
     "PlanRequest",
+    "diagnose",
     "diff",
     "estimate",
     "explain",
@@ -188,6 +190,23 @@ def ladder(model: Model, *, knob: Knob = "length", **words: Unpack[JobWords]) ->
 def diff(first: Plan | str | Path, second: Plan | str | Path) -> PlanDiff:
     """What two plans chose differently, and every estimated quantity of both."""
     return compared(_read(first), _read(second))
+
+
+def diagnose(
+    *files: str | Path, step: int | None = None, model: Model | None = None, **words: Unpack[JobWords]
+) -> Diagnosis:
+    """Say where the time of recorded steps went, as `plan diagnose` does.
+
+    Args:
+        files: Traces of one or many ranks, with the script, plan or log of the job among them.
+        step: The one step that is looked at, by its number.
+        model: As for `plan`, where no file says it.
+        words: What is said of the job beside its files.
+    """
+    from planner.diagnose.diagnosis import diagnosed
+
+    flags = Flags() if model is None else flags_of(model, dict(words), JobWords)
+    return diagnosed(files, flags, step)
 
 
 def validate(plan: Plan | str | Path) -> ValidationReport:

@@ -59,6 +59,7 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
         "plan export plan.json --to megatron --save-dir job --launcher slurm",
     ),
     "validate": ("plan validate plan.json", "plan validate plan.json --json"),
+    "diagnose": ("plan diagnose rank0.json.gz", "plan diagnose rank0.json rank1.json train.sh --fail-above 15%"),
     "watch": ("plan watch run/", "plan watch train.log --plan plan.json"),
     "mcp": ("plan mcp", "plan mcp --root jobs"),
     "verify": ("plan verify plan.json", "plan verify plan.json --no-proof"),

@@ -26,6 +26,7 @@ GROUPS: Final[dict[str, dict[str, str]]] = {
     },
     "Judge": {
         "audit": "Read a job of another engine, and say what is wrong or slow with it.",
+        "diagnose": "Read traces of a step, and say what is off, by how much and why.",
         "watch": "Say how a run stands against its plan: goodput, days left, faults.",
         "verify": "Hold a plan against its own claims, and derive its bound anew.",
     },

@@ -17,19 +17,13 @@ from pathlib import Path
 
 from topology.base.units import GBIT, MIB
 from topology.hardware.link_state import ACTIVE_PORT, UP
+from topology.hardware.throttles import THROTTLES
 
 SYS_CLASS = Path("/sys/class")
 MOST_SECONDS = 30
 """Of a tool; one that takes longer waits for a driver that does not answer."""
 KILLED_S = 1
 """That a killed tool is waited for: what hangs in a driver may never end."""
-THROTTLES = {
-    0x8: "hardware slowdown",
-    0x20: "thermal slowdown by software",
-    0x40: "thermal slowdown by hardware",
-    0x80: "power brake of the machine",
-}
-"""Bits of NVML's clock event reasons that slow a GPU although it has work (nvml.h); idle and caps do not."""
 _FIELDS = (
     "index", "uuid", "name", "memory.total", "memory.free", "clocks_event_reasons.active", "clocks.sm",
     "clocks.max.sm", "ecc.errors.uncorrected.volatile.total", "remapped_rows.pending",

@@ -39,6 +39,7 @@ from executor.parallel.compressed import Compressor, ReplicaErrors
 from executor.parallel.parallelize import COMPUTE_DTYPES, ComputeDtype, parallelize
 from executor.parallel.programs import Action, Step, consumer, programs, stages_of_rank
 from executor.parallel.stages import check_split, even_layers, recompute_counts
+from executor.torch_internals.annotations import annotated
 from executor.torch_internals.sharded import forget_forwards, gradient_settler, reduce_gradients
 
 MOST_SENDS = 2
@@ -237,7 +238,8 @@ class _Run:
                 (self.send if step.what == "send" else self.receive)(step.action, step.peer)
                 continue
             start = time.perf_counter()
-            compute[step.action.kind](step.action)
+            with annotated("forward" if step.action.kind == "F" else "backward"):
+                compute[step.action.kind](step.action)
             if self.pipeline.after_compute is not None:
                 self.pipeline.after_compute()
             if (spans := self.pipeline.spans) is not None:
@@ -374,12 +376,13 @@ def run_step(
     """
     run = _Run(pipeline, tokens, targets, loss, documents)
     run.through(pipeline.program)
-    for stage in pipeline.stages if RECORDS[pipeline.layout.schedule].splits_backward else ():
-        reduce_gradients(stage.module)
-    for _, work in run.sent:
-        arrive(work)
-    if pipeline.replica is not None:
-        pipeline.replica.sum()
+    with annotated("grad_sync"):
+        for stage in pipeline.stages if RECORDS[pipeline.layout.schedule].splits_backward else ():
+            reduce_gradients(stage.module)
+        for _, work in run.sent:
+            arrive(work)
+        if pipeline.replica is not None:
+            pipeline.replica.sum()
     return run.loss
 
 

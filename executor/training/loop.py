@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import json
 import math
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 
@@ -22,6 +24,7 @@ import torch.distributed as dist
 from executor.data.ahead import Ahead, places_before, reading
 from executor.parallel.device import device_memory_bytes, device_name, peak_memory_bytes
 from executor.parallel.pipeline import run_step
+from executor.torch_internals.annotations import annotated
 from executor.training import batches
 from executor.training.checkpoint import best_interval_steps
 from executor.training.evaluation import held_out_loss
@@ -35,12 +38,15 @@ from executor.training.settings import (
     write_json,
 )
 from executor.training.trainer import Trainer
+from topology.base.atomic import write_atomically
 from topology.base.errors import InputError
 
 FIRST_CHECKPOINT_STEPS = 20  # until the cost of a checkpoint is measured
 MOST_CHECKPOINT_STEPS = 1000
 ROUND_S = 10.0  # of waiting for text, after which ranks ask each other: well within the bound of a hang
 FIRST_LINE_AFTER_S = 20.0
+PROFILED_WALLS = 100
+"""Steps whose seconds stand beside a profiled one, itself the last."""
 
 
 class NotFiniteError(InputError):
@@ -55,14 +61,16 @@ def train(trainer: Trainer, moved: Callable[[], None] = lambda: None) -> RunStat
     every = trainer.settings.checkpoint_every or FIRST_CHECKPOINT_STEPS
     next_checkpoint = start + every
     step, trainer.behind = start, isinstance(trainer.source, Ahead)
+    walls_s = deque[float](maxlen=PROFILED_WALLS)
     with _stop_on_sigterm(trainer), reading(trainer.source), _collected_by_step() as collect:
         while step < trainer.settings.steps:
             moved()
             collect(step)
             if trainer.behind and not _text_is_there(trainer, step, moved):
                 break
-            with _profiled(trainer, step):
+            with _profiled(trainer, step, walls_s):
                 metrics, stop = _train_step(trainer, step)
+                walls_s.append(metrics.step_time_s)
             step += 1
             if trainer.reporter is not None:
                 trainer.reporter.step(metrics)
@@ -138,17 +146,19 @@ def _train_step(trainer: Trainer, step: int) -> tuple[StepMetrics, bool]:
     pipeline, job = trainer.pipeline, trainer.plan.request.job
     begin = time.perf_counter()
     samples = range(step * trainer.global_batch_size, (step + 1) * trainer.global_batch_size)
-    read = batches.read_microbatches(
-        pipeline,
-        trainer.source,
-        samples,
-        sequence_length=job.sequence_length,
-        document_end=trainer.settings.document_end,
-    )
+    with annotated("loader"):
+        read = batches.read_microbatches(
+            pipeline,
+            trainer.source,
+            samples,
+            sequence_length=job.sequence_length,
+            document_end=trainer.settings.document_end,
+        )
     mean = batches.mean_loss(pipeline, job.tokens_per_step)
     share = run_step(pipeline, read.tokens, read.targets, mean, read.documents)
-    finish_gradients(pipeline)
-    norm = total_norm(pipeline)
+    with annotated("grad_sync"):
+        finish_gradients(pipeline)
+        norm = total_norm(pipeline)
     router = sum(stage.balance.take() for stage in pipeline.stages if stage.balance is not None)
     values = [router, float(trainer.stop_requested)]
     if isinstance(trainer.source, Ahead):  # on every rank or on none
@@ -165,8 +175,9 @@ def _train_step(trainer: Trainer, step: int) -> tuple[StepMetrics, bool]:
             cause=f"loss {loss}, gradient norm {float(norm)}, learning rate {rate:g}",
             fix=f"lower --learning-rate or check the data; {_kept_words(trainer)}",
         )
-    clip(pipeline, norm, trainer.schedule.clip_norm)
-    trainer.optimizer.step(rate)
+    with annotated("optimizer"):
+        clip(pipeline, norm, trainer.schedule.clip_norm)
+        trainer.optimizer.step(rate)
     seconds = time.perf_counter() - begin
     estimate = trainer.plan.estimate
     metrics = StepMetrics(
@@ -302,17 +313,23 @@ COLLECTED_EVERY, YOUNG = 50, 1
 
 
 @contextlib.contextmanager
-def _profiled(trainer: Trainer, step: int) -> Iterator[None]:
-    """Record a torch profiler trace of the step that was asked for, one file per rank."""
+def _profiled(trainer: Trainer, step: int, walls_s: Sequence[float]) -> Iterator[None]:
+    """Record a torch profiler trace of the step that was named, and beside it what steps took, for each rank.
+
+    The recorder itself takes time: the steps before, which it did not record, say how much.
+    """
     if trainer.settings.profile_step != step + 1:
         yield
         return
     from torch.profiler import ProfilerActivity, profile
 
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if torch.cuda.is_available() else [])]
-    with profile(activities=activities) as recorded:
+    rank, folder = dist.get_rank(), Path(trainer.settings.folder)
+    with profile(activities=activities) as recorded, annotated(f"ProfilerStep#{step + 1}"):
         yield
-    recorded.export_chrome_trace(str(Path(trainer.settings.folder) / f"trace-rank{dist.get_rank()}.json"))
+    recorded.export_chrome_trace(str(folder / f"trace-rank{rank}.json"))
+    walls = {"rank": rank, "world": dist.get_world_size(), "step": step + 1, "wall_step_s": [*walls_s]}
+    write_atomically(folder / f"wall_rank{rank}.json", json.dumps(walls))
 
 
 def record_status(settings: RunSettings, status: RunStatus) -> None:

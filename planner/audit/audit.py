@@ -194,7 +194,7 @@ def audited(reading: Reading, flags: Flags, cal: Calibration, asked: Flags | Non
     add_chunks(reading)
     asked = flags if asked is None else asked
     reading = with_published(reading)
-    reading, flags = with_presumed(reading, flags, lambda files, job: _estimate(files, job, cal))
+    reading, flags = with_presumed(reading, flags, lambda files, job: estimate_of(files, job, cal))
     reading = given_by(reading, flags)
     doubts = list(reading.doubts)
     try:
@@ -241,7 +241,7 @@ def audited(reading: Reading, flags: Flags, cal: Calibration, asked: Flags | Non
     )  # fmt: skip
 
 
-def _estimate(reading: Reading, job: Job, cal: Calibration) -> Estimate | None:
+def estimate_of(reading: Reading, job: Job, cal: Calibration) -> Estimate | None:
     """What a job takes as its files have it; None where its layout is not known."""
     now = running_of(reading, job, cal)
     return None if now is None else now.estimate

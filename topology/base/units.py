@@ -1,7 +1,7 @@
 """Units: the only file with conversion factors; everything else holds SI base values.
 
 Legend: `KIB MIB GIB TIB` binary bytes, `KB MB GB TB` decimal bytes, `GBIT` one Gbit/s in bytes/s,
-`US MS MINUTE HOUR` seconds, `KILO MEGA GIGA TERA PETA` plain multipliers, `KIBI MEBI` binary ones. Output
+`NS US MS MINUTE HOUR` seconds, `KILO MEGA GIGA TERA PETA` plain multipliers, `KIBI MEBI` binary ones. Output
 writes GiB for capacity, GB/s for bandwidth, Gbit/s for network cards, three significant digits.
 """
 
@@ -16,7 +16,7 @@ KIBI, MEBI = 2**10, 2**20
 KIB, MIB, GIB, TIB = 2**10, 2**20, 2**30, 2**40
 KB, MB, GB, TB = 10**3, 10**6, 10**9, 10**12
 GBIT = GIGA / 8
-US, MS = 1e-6, 1e-3
+NS, US, MS = 1e-9, 1e-6, 1e-3
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0
 WATT_HOUR = HOUR
 BILLION = 1e9

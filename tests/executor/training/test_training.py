@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import resource
 import shutil
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -28,6 +29,7 @@ from executor.training.settings import CHECKPOINTS, METRICS_FILE, RunSettings, R
 from executor.training.trainer import check_world, prepare
 from executor.validation.fake_rank import RankTask, fake_rank
 from planner.plan import Plan
+from planner.traces.kineto import read_kineto
 from topology.base.errors import InputError
 
 LAYOUT = ParallelLayout(dp=2, zero_stage=1)
@@ -324,10 +326,27 @@ def test_order_of_samples_does_not_depend_on_the_layout() -> None:
 
 
 def test_profile_of_a_step_is_a_trace_file(plan_of: Callable[..., Plan], tmp_path: Path) -> None:
-    """One Chrome trace per rank for the step that was asked for."""
-    run_here(settings_in(tmp_path, steps=2, profile_step=2), plan_of(LAYOUT))
-    events = json.loads((tmp_path / "trace-rank1.json").read_text())["traceEvents"]
-    assert any("flash_attention" in event.get("name", "") for event in events)
+    """One trace per rank for the step that was named, whose parts have names, and beside it what steps took."""
+    run_here(settings_in(tmp_path, steps=3, profile_step=2), plan_of(LAYOUT))
+    for rank in range(LAYOUT.dp):
+        events = json.loads((tmp_path / f"trace-rank{rank}.json").read_text())["traceEvents"]
+        assert any("flash_attention" in event.get("name", "") for event in events)
+        walls = json.loads((tmp_path / f"wall_rank{rank}.json").read_text())
+        assert (walls["rank"], walls["world"], walls["step"]) == (rank, LAYOUT.dp, 2)
+        assert len(walls["wall_step_s"]) == 2
+        trace = read_kineto(tmp_path / f"trace-rank{rank}.json")
+        assert (trace.rank, trace.world_size, trace.gpu) == (rank, walls["world"], False)
+        (window,) = trace.windows
+        assert window.number == 2
+        assert window.seconds == pytest.approx(walls["wall_step_s"][-1], rel=0.1)
+        seconds = defaultdict[str, float](float)
+        for event in trace.events.rows(trace.events.of("annotation")):
+            assert window.start_s <= event.start_s
+            assert event.end_s <= window.end_s
+            seconds[event.name] += event.duration_s
+        parts = [seconds[name] for name in ("loader", "forward", "backward", "grad_sync", "optimizer")]
+        assert min(parts) > 0
+        assert sum(parts) == pytest.approx(window.seconds, rel=0.3)
 
 
 def test_gather_group_is_whole_after_training() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from tests.property.fuzz import (
+    beside,
     clusters,
     commands,
     failure_files,
@@ -45,5 +46,6 @@ SURFACES: tuple[Surface, ...] = (
     Surface("checkpoints", run_folders.make_checkpoint, run_folders.read_checkpoint, weight=20, ready=run_folders.checkpoint_files),
     Surface("published weights", run_folders.make_weights, run_folders.read_weights, weight=20, ready=run_folders.weight_files),
     Surface("tokenizers", run_folders.make_tokenizer, run_folders.read_tokenizer, weight=20, ready=run_folders.tokenizer_tree),
+    Surface("files beside traces", beside.make_beside, beside.read_beside, beside.CORPUS, weight=40),
     Surface("a run's folder", run_folders.make_run_folder, run_folders.read_run_folder, weight=20),
 )  # fmt: skip

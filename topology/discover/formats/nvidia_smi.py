@@ -56,9 +56,14 @@ def is_query(text: str) -> bool:
     return "<nvidia_smi_log" in text[:4000]
 
 
+def query_tree(text: str) -> ET.Element:
+    """Return this tool's XML as a tree. Raises InputError for what is none, or is no XML of a tool."""
+    return parsed_xml(_DOCTYPE.sub("", text, count=1))
+
+
 def from_query(text: str) -> NodeFacts:
     """Return the facts of one machine; what counts are the GPUs that still answer."""
-    root = parsed_xml(_DOCTYPE.sub("", text, count=1))
+    root = query_tree(text)
     gpus = root.findall("gpu")
     require_few(len(gpus))
     lost = [gpu for gpu in gpus if _is_lost(gpu)]

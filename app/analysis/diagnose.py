@@ -1,0 +1,33 @@
+"""From the question of `plan diagnose` to its record and its exit code."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from app.errors import ANSWERED, FAILED_AUDIT
+from planner.diagnose.diagnosis import Diagnosis, diagnosed
+from planner.questions.flags import Flags
+from topology.base.counts import parse_share
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiagnoseQuestion:
+    """The flags of one call; see `app.commands.diagnose`."""
+
+    files: tuple[Path, ...]
+    step: int | None = None
+    fail_above: str | None = None
+
+
+def diagnosis_of(question: DiagnoseQuestion, flags: Flags) -> tuple[Diagnosis, int]:
+    """The diagnosis, and the exit code: 4 where one finding costs more than the limit."""
+    limit = parse_share(question.fail_above, "--fail-above") if question.fail_above else None
+    diagnosis = diagnosed(_files(question.files), flags, question.step)
+    behind = limit is not None and diagnosis.lost_share > limit
+    return diagnosis, FAILED_AUDIT if behind else ANSWERED
+
+
+def _files(files: Sequence[Path]) -> list[Path]:
+    return list(dict.fromkeys(files))

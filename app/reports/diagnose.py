@@ -1,0 +1,128 @@
+"""A diagnosis as text: the verdict, where the step went beside the prediction, causes and what cures them."""
+
+from __future__ import annotations
+
+from app.quantities import format_percent
+from app.reports.answer import Answer, Facts, Lines, Section, Table, json_text
+from costmodel.estimate import PART_NAMES, throughput_change
+from planner.diagnose.diagnosis import Diagnosis, mean_parts
+from planner.diagnose.finding import StepFinding
+from topology.base.units import format_seconds
+
+MOST_PARTS, MOST_FINDINGS, MOST_RESIDUALS = 10, 4, 6
+"""Rows of each table: an answer is read on one screen."""
+LEAST_SHARE = 0.001
+"""Of a step: a smaller part has no row."""
+
+
+def diagnose_answer(diagnosis: Diagnosis, exit_code: int) -> Answer:
+    """Everything `plan diagnose` says."""
+    sections: list[Section] = [Facts(title="", pairs=tuple(_facts(diagnosis)))]
+    if diagnosis.findings:
+        sections.append(_findings(diagnosis))
+    sections.append(_parts(diagnosis))
+    if diagnosis.residuals:
+        sections.append(_residuals(diagnosis))
+    if diagnosis.notes:
+        sections.append(Lines(title="Left out", lines=diagnosis.notes[:3]))
+    return Answer(
+        headline=headline(diagnosis),
+        sections=tuple(sections),
+        document=lambda: json_text(diagnosis.document()),
+        records=tuple(
+            {"rank": each.rank, "step": each.number, "part": part, "seconds": seconds}
+            for each in diagnosis.steps
+            for part, seconds in each.budget.parts.items()
+        ),
+        exit_code=exit_code,
+    )
+
+
+def headline(diagnosis: Diagnosis) -> str:
+    """The verdict in one line."""
+    job = diagnosis.job
+    step = f"a step takes {format_seconds(job.step_s)}"
+    if not diagnosis.findings:
+        return f"{step}: no cause costs enough to change"
+    first = diagnosis.findings[0]
+    if first.cause == "layout contradiction":
+        return f"{step}, of another job than the script's: {first.evidence}"
+    return f"{step}: {format_percent(first.share)} of it goes to {_cause(first)}"
+
+
+def _cause(finding: StepFinding) -> str:
+    return finding.cause if finding.rank is None else f"{finding.cause} (rank {finding.rank})"
+
+
+def _facts(diagnosis: Diagnosis) -> list[tuple[str, str]]:
+    job, totals = diagnosis.job, diagnosis.totals
+    ranks = f"{len(job.traces)} of {job.layout.world_size} ranks" if job.layout.world_size > 1 else "one rank"
+    steps = (
+        f"{job.steps} step{'s' if job.steps > 1 else ''}"
+        if any(trace.windows for trace in job.traces)
+        else "no steps marked"
+    )
+    gpu = any(trace.gpu for trace in job.traces)
+    device = next((trace.device for trace in job.traces if trace.device), "")
+    degrees = " ".join(f"{axis} {degree}" for axis, degree in job.layout.degrees.items())
+    times = (totals.compute_s, totals.communication_s, totals.exposed_communication_s)
+    compute, sent, exposed = map(format_seconds, times)
+    share = format_percent(totals.busy_s / max(totals.total_s, 1e-12))
+    busy = f"{share} busy; compute {compute}, communication {sent}, exposed {exposed}"
+    pairs = [("read", f"{ranks}, {steps}{f', {device}' if device else ''}{'' if gpu else ', host only'}")]
+    if degrees:
+        pairs.append(("layout", degrees))
+    pairs.append(("GPU" if gpu else "host", busy))
+    if diagnosis.prediction is not None:
+        estimate = diagnosis.prediction.estimate
+        band = f"{format_seconds(estimate.lower_s)} to {format_seconds(estimate.upper_s)}"
+        pairs.append(("predicted", f"{format_seconds(estimate.step_time_s)} a step, band {band}"))
+    return pairs
+
+
+def _findings(diagnosis: Diagnosis) -> Lines:
+    """Causes, with what shows them and what cures them."""
+    lines = []
+    for number, each in enumerate(diagnosis.findings[:MOST_FINDINGS], start=1):
+        left = diagnosis.job.step_s - each.seconds
+        gain = (
+            f", at most {format_percent(throughput_change(diagnosis.job.step_s, left))} faster without"
+            if left > 0 and each.seconds
+            else ""
+        )
+        lines += [f"{number}. {_cause(each)}: {each.evidence}{gain}", f"fix: {each.fix}"]
+    return Lines(title="Causes", lines=tuple(lines))
+
+
+def _parts(diagnosis: Diagnosis) -> Table:
+    """Where a step went: mean over steps and ranks."""
+    parts = mean_parts([each.budget for each in diagnosis.steps])
+    total = sum(parts.values()) or 1.0
+    shown = [(name, value) for name, value in parts.items() if value >= LEAST_SHARE * total][:MOST_PARTS]
+    rest = total - sum(value for _, value in shown)
+    rows = [*shown, *((("the rest", rest),) if rest > LEAST_SHARE * total else ())]
+    return Table(
+        title="Where a step goes",
+        columns=("part", "time", "share"),
+        rows=tuple((name, format_seconds(value), format_percent(value / total)) for name, value in rows),
+        note="parts exclude each other and sum to the step; means over steps and ranks",
+    )
+
+
+def _residuals(diagnosis: Diagnosis) -> Table:
+    """Terms beside the model's."""
+    return Table(
+        title="Beside the prediction",
+        columns=("term", "recorded", "predicted", "band", "verdict"),
+        rows=tuple(
+            (
+                PART_NAMES.get(each.part, each.part),
+                format_seconds(each.recorded_s),
+                format_seconds(each.predicted_s),
+                f"{format_seconds(each.lower_s)} to {format_seconds(each.upper_s)}",
+                each.verdict,
+            )
+            for each in diagnosis.residuals[:MOST_RESIDUALS]
+        ),
+        align="lrrrl",
+    )

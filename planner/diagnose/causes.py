@@ -1,0 +1,383 @@
+"""Causes of lost time in recorded steps, each with the evidence that it needs and what cures it.
+
+A cause is named where it costs `LEAST_SHARE` of the step in every step: what comes once is noise. On a host
+without a GPU cores are shared and walls vary, so that more is needed there.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from planner.diagnose.classes import classes_of, kernel_classes, operands_of
+from planner.diagnose.collectives import Call
+from planner.diagnose.finding import StepFinding
+from planner.diagnose.intervals import clipped, common, seconds, union
+from planner.diagnose.lateness import Lateness
+from planner.diagnose.record import RecordedJob, stretches
+from topology.base.decode import read_toml
+from topology.base.units import MIB, format_bytes, format_seconds
+
+LEAST_SHARE = 0.05
+"""Of a step: less is not worth a change."""
+LEAST_SHARE_OF_HOST = 0.2
+"""Where there is no GPU: walls of ranks that share cores vary by 10 to 25 %."""
+PART_CAUSES: Mapping[str, tuple[str, str]] = {
+    "loader": ("loader", "the next batch is waited for"),
+    "checkpoint": ("checkpoint in the step", "a checkpoint is written while nothing else runs"),
+    "garbage collection": ("garbage collection", "Python collects while nothing else runs"),
+    "allocator": ("allocator", "memory is taken from and given back to the driver while the GPU is idle"),
+    "synchronisation": (
+        "synchronisation in the step",
+        "the host waits for the GPU, whose queue is then empty",
+    ),
+    "copies": ("copies in the step", "copies run while no kernel does"),
+    "launch gaps": ("host-bound", "the GPU waits for the host to launch"),
+}
+"""Parts of a budget that are a cause by themselves, and what is seen."""
+OVERLAPPED_LEAST = 0.1
+"""Share of the gradients' communication beside which something computes; less is no overlap."""
+ALONE_FACTOR = 2.0
+"""A late rank is later than this times the next one, in every step; a slow link takes so much longer."""
+SLOW_LINK = 1.5
+"""Seconds of a message over those of the slowest like it: links that are halved take twice as long."""
+SLOWER_LEAST = 1.1
+"""The same kernels on one rank over those of the others; repeats of a kernel vary by a few percent."""
+BUCKET_BYTES = 25 * MIB
+"""DDP's default `bucket_cap_mb`."""
+
+
+@functools.cache
+def fixes() -> Mapping[str, str]:
+    """What cures each cause."""
+    return {
+        row["name"]: row["fix"] for row in read_toml(Path(__file__).parent / "data" / "causes.toml")["causes"]
+    }
+
+
+def causes_of(job: RecordedJob) -> tuple[StepFinding, ...]:
+    """All causes that are seen, the most expensive first; of two that explain the same time, the narrower."""
+    seen = [finding for rule in RULES for finding in rule(job)]
+    return tuple(sorted(seen, key=lambda each: -each.seconds))
+
+
+def least_s(job: RecordedJob) -> float:
+    """Seconds a step that a cause costs at least."""
+    gpu = any(trace.gpu for trace in job.traces)
+    return job.step_s * (LEAST_SHARE if gpu else LEAST_SHARE_OF_HOST)
+
+
+def finding_of(
+    job: RecordedJob, cause: str, cost_s: float, evidence: str, rank: int | None = None, **words: object
+) -> StepFinding:
+    """A finding with its share and its fix."""
+    fix = fixes()[cause]
+    for name, value in {"rank": rank, **words}.items():
+        fix = fix.replace(f"{{{name}}}", str(value))
+    return StepFinding(
+        cause=cause,
+        rank=rank,
+        seconds=cost_s,
+        share=cost_s / max(job.step_s, 1e-12),
+        evidence=evidence,
+        fix=fix,
+    )
+
+
+def _of_parts(job: RecordedJob) -> Iterator[StepFinding]:
+    """Parts of the budget in which nothing useful runs."""
+    late = {each.rank for each in _late(job)}
+    for part, (cause, seen) in PART_CAUSES.items():
+        by_rank = job.part_by_rank(part)
+        typical = float(np.median([*by_rank.values()]))
+        worst = max(by_rank, key=lambda rank: by_rank[rank])
+        alone = len(by_rank) > 1 and by_rank[worst] - typical >= max(least_s(job), typical)
+        if alone and worst in late:
+            continue  # it is told as the lateness of that rank
+        cost = by_rank[worst] if alone else typical
+        ranks = [worst] if alone else [*by_rank]
+        least = min(budget.parts.get(part, 0.0) for rank in ranks for budget in job.budgets[rank])
+        if cost < least_s(job) or least < least_s(job) / ALONE_FACTOR:
+            continue
+        where = f"on rank {worst}" if alone else "on every rank" if len(by_rank) > 1 else ""
+        evidence = f"{format_seconds(cost)} of a step {where}: {seen}".replace("  ", " ").replace(" :", ":")
+        yield finding_of(job, cause, cost, evidence, worst if alone else None)
+
+
+def _late(job: RecordedJob) -> list[Lateness]:
+    """The rank that is late in every step, and much later than any other."""
+    if not job.lateness or not job.steps:
+        return []
+    first = job.lateness[0]
+    others = (
+        np.max([each.seconds for each in job.lateness[1:]], axis=0)
+        if job.lateness[1:]
+        else np.zeros(job.steps)
+    )
+    persistent = min(first.seconds) >= least_s(job) and all(
+        mine >= ALONE_FACTOR * other for mine, other in zip(first.seconds, others, strict=True)
+    )
+    return [first] if persistent else []
+
+
+def _slow_rank(job: RecordedJob) -> Iterator[StepFinding]:
+    """One rank arrives late at collectives, by its own work."""
+    for late in _late(job):
+        line = job.timelines[late.rank]
+        start, end = late.stretch
+        spent = Counter(line.budget(start, end).parts)
+        others = {
+            part: float(np.median([job.mean_part(part, rank) for rank in job.budgets if rank != late.rank]))
+            for part in spent
+        }
+        excess = {part: job.mean_part(part, late.rank) - others[part] for part in spent}
+        part = max(excess, key=lambda each: excess[each])
+        cause = PART_CAUSES[part][0] if part in PART_CAUSES and part != "launch gaps" else "slow rank"
+        named = [
+            row.name
+            for row in line.trace.events.rows(line.trace.events.of("annotation"))
+            if row.end_s - row.start_s >= (end - start) / 2 and start <= row.start_s and row.end_s <= end
+        ]
+        inside = f", most of it in {named[0]!r}" if named else ""
+        cost = float(np.mean(late.seconds))
+        evidence = (
+            f"rank {late.rank} comes {format_seconds(cost)} later to its collectives than the others, "
+            f"which wait; it spends the time in {part}{inside}"
+        )
+        yield finding_of(job, cause, cost, evidence, late.rank)
+
+
+def _slow_gpu(job: RecordedJob) -> Iterator[StepFinding]:
+    """The same kernels take longer on one rank, where no collective shows it."""
+    if len(job.traces) < 3 or _late(job):
+        return
+    totals: dict[int, dict[str, tuple[int, float]]] = {}
+    for trace in job.traces:
+        events = trace.events
+        kernels = events.of("kernel") & (classes_of(events) != kernel_classes().index("communication"))
+        count = np.bincount(events.name[kernels], minlength=len(events.names))
+        spent = np.bincount(events.name[kernels], events.duration_s[kernels], len(events.names))
+        totals[trace.rank] = {
+            name: (int(count[place]), float(spent[place]))
+            for place, name in enumerate(events.names)
+            if count[place]
+        }
+    same = {
+        name
+        for name in set.intersection(*(set(each) for each in totals.values()))
+        if len({each[name][0] for each in totals.values()}) == 1
+    }
+    busy = {rank: sum(each[name][1] for name in same) / job.steps for rank, each in totals.items()}
+    worst = max(busy, key=lambda rank: busy[rank])
+    typical = float(np.median([value for rank, value in busy.items() if rank != worst]))
+    next_worst = max(value for rank, value in busy.items() if rank != worst)
+    excess = busy[worst] - typical
+    if typical and busy[worst] >= SLOWER_LEAST * next_worst and excess >= least_s(job):
+        ratio = f"{busy[worst] / typical:.2f} times as long"
+        evidence = f"the same kernels take {ratio} on rank {worst} as on the others"
+        yield finding_of(job, "slow rank", excess, evidence, worst)
+
+
+def _stages(job: RecordedJob) -> Iterator[StepFinding]:
+    """Stages of a pipeline compute for different times."""
+    degree, stride = job.layout.degrees.get("pp", 1), job.layout.strides.get("pp", 0)
+    if (
+        degree < 2
+        or not stride
+        or any(each.cause == "slow rank" for each in (*_slow_rank(job), *_slow_gpu(job)))
+    ):
+        return
+    of_stage: dict[int, list[float]] = defaultdict(list)
+    for rank, line in job.timelines.items():
+        windows = stretches(line)
+        of_stage[rank // stride % degree].append(
+            sum(seconds(clipped(line.compute, each.start_s, each.end_s)) for each in windows) / len(windows)
+        )
+    if len(of_stage) < degree:
+        return
+    busy = {stage: float(np.mean(values)) for stage, values in of_stage.items()}
+    worst, mean = max(busy, key=lambda stage: busy[stage]), float(np.mean([*busy.values()]))
+    excess = busy[worst] - mean
+    if excess >= least_s(job):
+        cause = "last stage with head" if worst == degree - 1 else "uneven stages"
+        slowest = f"stage {worst} of {degree} computes {format_seconds(busy[worst])}"
+        evidence = f"{slowest}, the mean of all {format_seconds(mean)}"
+        yield finding_of(job, cause, excess, evidence)
+
+
+def _reduces(job: RecordedJob, rank: int) -> list[Call]:
+    """Collectives of gradients: of the axis dp."""
+    axis_of = job.layout.axis_of
+    return [
+        call
+        for call in job.calls[rank]
+        if not call.sends and axis_of.get(tuple(sorted(call.group))) == "dp" and call.kind != "broadcast"
+    ]
+
+
+def _overlap(job: RecordedJob) -> Iterator[StepFinding]:
+    """Gradients are communicated while nothing computes."""
+    exposed, hidden = [], []
+    for rank, line in job.timelines.items():
+        if not line.trace.gpu:
+            return
+        rows = np.array([(call.start_s, call.end_s) for call in _reduces(job, rank)]).reshape(-1, 2)
+        sent = union(rows)
+        for each in stretches(line):
+            within = clipped(sent, each.start_s, each.end_s)
+            covered = seconds(common(within, line.compute))
+            hidden.append(covered)
+            exposed.append(seconds(within) - covered)
+    waits = job.mean_part("waiting for the last rank") if job.meetings else 0.0
+    cost = float(np.mean(exposed)) - waits if exposed else 0.0
+    total = float(np.mean(exposed)) + float(np.mean(hidden)) if exposed else 0.0
+    if cost >= least_s(job) and float(np.mean(hidden)) < OVERLAPPED_LEAST * total and not [*_buckets(job)]:
+        share = 1 - float(np.mean(hidden)) / total
+        evidence = f"{share:.0%} of the gradients' communication runs while nothing computes"
+        if not job.meetings:
+            evidence += "; other ranks' traces would tell transfer from waiting"
+        yield finding_of(job, "overlap off", cost, evidence)
+
+
+def _buckets(job: RecordedJob) -> Iterator[StepFinding]:
+    """Many messages so short that each takes what the shortest takes."""
+    for rank, line in job.timelines.items():  # the first rank that reduces stands for all
+        calls = [call for call in _reduces(job, rank) if call.bytes > 0]
+        if len(calls) < 2 * job.steps or not (job.meetings or line.trace.gpu):
+            continue
+        sizes = np.array([call.bytes for call in calls])
+        moved = _transfers(job, calls)
+        total = sizes.sum() / job.steps
+        needed = max(1.0, np.ceil(total / BUCKET_BYTES))
+        made = len(calls) / job.steps
+        floor = float(np.quantile(moved, 0.05))
+        cost = (made - needed) * floor
+        small = float(np.median(sizes)) < BUCKET_BYTES / 4
+        exposed = job.mean_part("exposed communication dp", rank)
+        if (
+            small
+            and made > 4 * needed
+            and min(cost, exposed) >= least_s(job)
+            and floor * made >= 0.5 * moved.sum() / job.steps
+        ):
+            evidence = (
+                f"{made:,.0f} messages of {format_bytes(float(np.median(sizes)))} a step, each at least "
+                f"{format_seconds(floor)}; {needed:,.0f} of {format_bytes(BUCKET_BYTES)} would do"
+            )
+            yield finding_of(job, "small buckets", min(cost, exposed), evidence)
+        return
+
+
+def _transfers(job: RecordedJob, calls: Sequence[Call]) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """Seconds that each call moves data: without its wait for the last rank, where that is known."""
+    known = {id(call): meeting.transfer_s for meeting in job.meetings for call in meeting.calls}
+    return np.array([known.get(id(call), call.seconds) for call in calls])
+
+
+def _slow_link(job: RecordedJob) -> Iterator[StepFinding]:
+    """The same message takes longer in one group than in its likes."""
+    moved: dict[tuple[str, int, float], dict[tuple[int, ...], list[float]]] = defaultdict(
+        lambda: defaultdict(list)
+    )
+    for meeting in job.meetings:
+        call = meeting.calls[0]
+        if call.bytes > 0:
+            axis = job.layout.axis_of.get(tuple(sorted(call.group)), "")
+            moved[axis + call.kind, len(call.group), call.bytes][call.group].append(meeting.transfer_s)
+    for call, pair, lasts in _sends(job):
+        moved["sends", 2, call.bytes][pair].append(lasts)
+    excess, ratio = Counter[tuple[int, ...]](), dict[tuple[int, ...], list[float]]()
+    for by_group in moved.values():
+        typical = {group: float(np.median(times)) for group, times in by_group.items()}
+        for group, value in typical.items():
+            others = [each for other, each in typical.items() if other != group]
+            if others and min(others) > 0.0 and value >= SLOW_LINK * max(others):
+                excess[group] += (value - float(np.median(others))) * len(by_group[group]) / job.steps  # type: ignore[assignment]
+                ratio.setdefault(group, []).append(value / float(np.median(others)))
+    for group, cost in excess.most_common(1):
+        if cost >= least_s(job):
+            evidence = (
+                f"messages of the same size take {np.median(ratio[group]):.1f} times as long among ranks "
+                f"{', '.join(map(str, group[:8]))} as in other groups"
+            )
+            yield finding_of(job, "slow link", float(cost), evidence, ranks=", ".join(map(str, group[:8])))
+
+
+def _sends(job: RecordedJob) -> Iterator[tuple[Call, tuple[int, ...], float]]:
+    """Sends whose pair of ranks is recorded, with the shortest that each size takes there."""
+    shortest: dict[tuple[tuple[int, ...], float], tuple[Call, float]] = {}
+    for of in job.calls.values():
+        for call in of:
+            if call.sends and len(call.group) == 2 and call.bytes > 0:
+                key = (call.group, call.bytes)
+                if key not in shortest or call.seconds < shortest[key][1]:
+                    shortest[key] = call, call.seconds
+    counts = Counter((call.group, call.bytes) for of in job.calls.values() for call in of if call.sends)
+    for pair, (call, lasts) in shortest.items():
+        for _ in range(counts[pair] // 2 or 1):
+            yield call, pair[0], lasts
+
+
+def _precision(job: RecordedJob) -> Iterator[StepFinding]:
+    """Matrix products whose operands have four bytes, by the names of their kernels."""
+    shares, spent = [], []
+    for trace in job.traces:
+        events = trace.events
+        products = events.of("kernel") & np.isin(
+            classes_of(events),
+            [kernel_classes().index(name) for name in ("GEMM", "convolution", "attention")],
+        )
+        wide = products & events.named(np.array([operands_of(name) == "fp32" for name in events.names], bool))
+        total = float(events.duration_s[products].sum())
+        if total:
+            shares.append(float(events.duration_s[wide].sum()) / total)
+            spent.append(float(events.duration_s[wide].sum()) / job.steps)
+    if shares and float(np.median(shares)) >= 0.5 and float(np.median(spent)) >= least_s(job):
+        evidence = f"{np.median(shares):.0%} of the time of matrix products is in kernels of float32 operands"
+        yield finding_of(job, "precision", float(np.median(spent)), evidence)
+
+
+def _attention(job: RecordedJob) -> Iterator[StepFinding]:
+    """Softmax kernels of layers, and no fused attention."""
+    names = kernel_classes()
+    costs = []
+    for trace in job.traces:
+        events = trace.events
+        of, kernels = classes_of(events), events.of("kernel")
+        apart = (
+            kernels
+            & (of == names.index("softmax"))
+            & events.named(
+                np.array(
+                    ["log" not in name.lower() and "loss" not in name.lower() for name in events.names], bool
+                )
+            )
+        )
+        fused = (kernels & (of == names.index("attention"))).any()
+        if not trace.gpu or fused or apart.sum() < 4 * job.steps:
+            return
+        costs.append(float(events.duration_s[apart].sum()) / job.steps)
+    cost = float(np.median(costs)) if costs else 0.0
+    if cost >= least_s(job):
+        evidence = (
+            f"softmax kernels take {format_seconds(cost)} of a step, and no fused attention kernel runs"
+        )
+        yield finding_of(job, "unfused attention", cost, evidence)
+
+
+RULES: tuple[Callable[[RecordedJob], Iterator[StepFinding]], ...] = (
+    _of_parts,
+    _slow_rank,
+    _slow_gpu,
+    _stages,
+    _overlap,
+    _buckets,
+    _slow_link,
+    _precision,
+    _attention,
+)
+"""Each looks for one kind of cause."""

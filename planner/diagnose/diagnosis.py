@@ -1,0 +1,162 @@
+"""A diagnosis: recorded steps, their budget, the layout, the prediction beside them, and what is off."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from planner.diagnose.budget import StepBudget, Totals
+from planner.diagnose.causes import causes_of
+from planner.diagnose.finding import StepFinding
+from planner.diagnose.job_files import prediction_of
+from planner.diagnose.prediction import PartResidual, Prediction, findings_beside, residuals_of
+from planner.diagnose.record import RecordedJob, recorded_job, stretches
+from planner.questions.flags import Flags
+from planner.traces.read import format_of, read_traces
+
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedStep:
+    """One step of one rank."""
+
+    rank: int
+    number: int
+    source: str
+    totals: Totals
+    budget: StepBudget
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Diagnosis:
+    """Everything that `plan diagnose` says."""
+
+    job: RecordedJob
+    totals: Totals
+    """Of the whole trace, or of the step that was named; means over ranks."""
+    parts: Mapping[str, float]
+    """Exclusive parts of the same stretch; they sum to its total."""
+    steps: tuple[RecordedStep, ...]
+    findings: tuple[StepFinding, ...]
+    prediction: Prediction | None = None
+    residuals: tuple[PartResidual, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def lost_share(self) -> float:
+        """Share of the step of its most expensive finding."""
+        return max((finding.share for finding in self.findings), default=0.0)
+
+    def document(self) -> dict[str, Any]:
+        """Plain data for a program: seconds everywhere."""
+        predicted = self.prediction
+        estimate = predicted.estimate if predicted else None
+        layout = self.job.layout
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "gpu": any(trace.gpu for trace in self.job.traces),
+            "ranks": [trace.rank for trace in self.job.traces],
+            "world_size": layout.world_size,
+            "step_s": self.job.step_s,
+            **asdict(self.totals),
+            "parts": dict(self.parts),
+            "windows": [
+                {
+                    "rank": each.rank,
+                    "step": each.number,
+                    "source": each.source,
+                    **asdict(each.totals),
+                    "parts": dict(each.budget.parts),
+                }
+                for each in self.steps
+            ],
+            "layout": {
+                "world_size": layout.world_size,
+                "degrees": dict(layout.degrees),
+                "strides": dict(layout.strides),
+                "evidence": dict(layout.evidence),
+            },
+            "predicted": None
+            if predicted is None or estimate is None
+            else {
+                "source": predicted.source,
+                "step_s": estimate.step_time_s,
+                "lower_s": estimate.lower_s,
+                "upper_s": estimate.upper_s,
+                "parts": predicted.parts,
+            },
+            "residuals": [{**asdict(each), "residual_s": each.residual_s} for each in self.residuals],
+            "findings": [asdict(each) for each in self.findings],
+            "notes": list(self.notes),
+        }
+
+
+def diagnosed(paths: Sequence[str | Path], flags: Flags, step: int | None = None) -> Diagnosis:
+    """Diagnose files: traces of one or many ranks, with the script, plan or log of the job among them.
+
+    Args:
+        paths: In any order; a folder stands for the traces in it.
+        flags: What is said of the job beside its files.
+        step: The one step that is looked at, by its number.
+
+    Raises:
+        InputError: No trace is among them, or one cannot be read.
+    """
+    traces, others = list[str | Path](), list[Path]()
+    for path in paths:
+        (traces if Path(path).is_dir() or _is_trace(Path(path)) else others).append(path)  # type: ignore[arg-type]
+    job = recorded_job(read_traces(traces), step)
+    prediction, missing = prediction_of([Path(each) for each in others], flags)
+    causes = causes_of(job)
+    if prediction is not None:
+        causes = tuple(sorted((*findings_beside(job, prediction), *causes), key=_first_layout))
+    steps = tuple(
+        RecordedStep(
+            rank=rank,
+            number=window.number,
+            source=window.source,
+            totals=job.timelines[rank].totals(window.start_s, window.end_s),
+            budget=budget,
+        )
+        for rank, budgets in job.budgets.items()
+        for window, budget in zip(stretches(job.timelines[rank]), budgets, strict=True)
+    )
+    whole = [line.budget(line.start_s, line.end_s) for line in job.timelines.values()]
+    totals = [line.totals() for line in job.timelines.values()]
+    if step is not None:
+        whole, totals = [each.budget for each in steps], [each.totals for each in steps]
+    return Diagnosis(
+        job=job,
+        totals=Totals(
+            **{key: float(np.mean([getattr(each, key) for each in totals])) for key in asdict(totals[0])}
+        ),
+        parts=mean_parts(whole),
+        steps=steps,
+        findings=causes,
+        prediction=prediction,
+        residuals=residuals_of(job, prediction) if prediction else (),
+        notes=(*dict.fromkeys(note for trace in job.traces for note in trace.notes), *missing),
+    )
+
+
+def mean_parts(budgets: Sequence[StepBudget]) -> dict[str, float]:
+    """Mean seconds of each part, the longest first."""
+    names = dict.fromkeys(name for budget in budgets for name in budget.parts)
+    means = {name: float(np.mean([budget.parts.get(name, 0.0) for budget in budgets])) for name in names}
+    return dict(sorted(means.items(), key=lambda each: -each[1]))
+
+
+def _first_layout(finding: StepFinding) -> tuple[bool, float]:
+    return finding.cause != "layout contradiction", -finding.seconds
+
+
+def _is_trace(path: Path) -> bool:
+    """Whether a file holds recorded events, and is no plan and no configuration."""
+    if path.suffix in (".sh", ".py", ".toml", ".yaml", ".yml", ".log", ".out", ".txt"):
+        return False
+    return bool(format_of(path))
