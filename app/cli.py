@@ -40,8 +40,8 @@ _FIRST_QUESTIONS: Final = (
 _MANNERS: Final = """`plan COMMAND --help` has a command's flags and examples.
 
 Data goes to stdout, everything else to stderr. Exit codes: 0 answered, 1 no feasible plan, 2 bad input,
-3 internal error (--debug shows the traceback), 4 an audit or a diagnosis that fails, 130 interrupted. Completion for bash,
-zsh and fish: `plan --install-completion`."""
+3 internal error (--debug shows the traceback), 4 an audit or a diagnosis that fails, 130 interrupted.
+Completion for bash, zsh and fish: `plan --install-completion`."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

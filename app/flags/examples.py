@@ -40,6 +40,7 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
         "plan calibrate --serving bench.json --model 8b --gpu h100 --name mine",
     ),
     "dash": ("plan dash", "plan dash plan.json --port 8600"),
+    "recipes": ("plan recipes", "plan recipes 70b --gpu h100-sxm"),
     "models": ("plan models", "plan models deepseek-v3"),
     "engines": ("plan engines", "plan engines megatron-core"),
     "topology": (
@@ -59,7 +60,10 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
         "plan export plan.json --to megatron --save-dir job --launcher slurm",
     ),
     "validate": ("plan validate plan.json", "plan validate plan.json --json"),
-    "diagnose": ("plan diagnose rank0.json.gz", "plan diagnose rank0.json rank1.json train.sh --fail-above 15%"),
+    "diagnose": (
+        "plan diagnose rank0.json.gz",
+        "plan diagnose rank0.json rank1.json train.sh --fail-above 15%",
+    ),
     "watch": ("plan watch run/", "plan watch train.log --plan plan.json"),
     "mcp": ("plan mcp", "plan mcp --root jobs"),
     "verify": ("plan verify plan.json", "plan verify plan.json --no-proof"),

@@ -46,6 +46,7 @@ GROUPS: Final[dict[str, dict[str, str]]] = {
         "mcp": "Answer an agent: these questions as tools of the Model Context Protocol.",
     },
     "Look up": {
+        "recipes": "Show proven layouts of usual models on usual GPUs.",
         "models": "List the models that can be named, or describe one.",
         "gpus": "List GPUs and machines with peaks, memory and prices.",
         "engines": "List engines and presets, or the switches of one.",
@@ -54,7 +55,7 @@ GROUPS: Final[dict[str, dict[str, str]]] = {
 }
 """Every command with what it does, by the question that it answers."""
 COMMANDS: Final[dict[str, str]] = {name: text for group in GROUPS.values() for name, text in group.items()}
-CATALOGS: Final = ("models", "gpus", "engines")  # commands of the wing of that name
+CATALOGS: Final = ("models", "gpus", "engines", "recipes")  # commands of the wing of that name
 
 
 def loaded(name: str) -> Callable[..., Any]:

@@ -17,6 +17,7 @@ from planner.plan import RENTS_WHAT_IT_USES, Plan
 from planner.pricing import capacity_of_fullest
 from topology.base.counts import counted
 from topology.base.units import format_bytes, format_seconds
+from topology.fabric.degraded import left_out_words
 
 _PARTS: Final = 2
 """Parts of the step that are named, the largest ones."""
@@ -34,6 +35,8 @@ def brief_facts(plan: Plan) -> Facts:
         ("money", _money(plan)),
         ("finish", finish_words(plan) if plan.request.job.total_tokens is not None else ""),
         ("idle", _idle(plan)),
+        ("idle nodes", idle_text(plan)),
+        *(("left out", words) for words in left_out_words(plan.request.cluster)),
         ("proof", _proof(plan)),
         ("evidence", evidence_text(plan.request, plan.estimate) if plan.estimate.evidence else ""),
         ("next best", _runner_up(plan)),
@@ -79,7 +82,7 @@ def _money(plan: Plan) -> str:
 def _idle(plan: Plan) -> str:
     """GPUs that the plan does without."""
     if not plan.idle_gpus:
-        return idle_text(plan)
+        return ""
     if plan.request.objective in RENTS_WHAT_IT_USES:
         return not_needed_text(plan)
     return f"{plan.idle_gpus:,} GPUs, which money, MFU and tokens/s/GPU count"

@@ -87,7 +87,19 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-NEEDS = {"train", "dash", "run", "tokenize", "convert", "bench", "calibrate", "validate", "watch", "sweep"}
+NEEDS = {
+    "train",
+    "dash",
+    "diagnose",
+    "run",
+    "tokenize",
+    "convert",
+    "bench",
+    "calibrate",
+    "validate",
+    "watch",
+    "sweep",
+}
 """Commands whose examples are run elsewhere, start servers or ranks, or read what a run has written."""
 
 

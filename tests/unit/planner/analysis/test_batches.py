@@ -72,7 +72,7 @@ def test_explain_proposes_a_batch_that_the_gpus_divide_better() -> None:
 
 def test_the_command_takes_a_range(capsys: pytest.CaptureFixture[str]) -> None:
     """The batch taken stands in the headline, the others in a note; what is no range is refused."""
-    assert run(["--model", "8b", "--gpus", "24", "-b", "48..96"]) == 0
+    assert run(["--model", "8b", "--gpus", "24", "-b", "48..96", "--full"]) == 0
     assert "planned between 48 and 96" in " ".join(capsys.readouterr().out.split())
     for wrong in ("96..48", "48..", "..96", "a..b"):
         assert run(["--model", "8b", "--gpus", "24", "-b", wrong]) == 2
