@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Literal
@@ -101,10 +102,13 @@ def findings_beside(job: RecordedJob, prediction: Prediction) -> tuple[StepFindi
     """What only a prediction shows: another layout, and recomputation that nobody asked for."""
     result = []
     layout, recorded = prediction.layout, job.layout
+    degrees = {axis: recorded.degrees[axis] for axis in RANK_AXES if axis in recorded.degrees}
+    if degrees and math.prod(degrees.values()) == recorded.world_size:
+        degrees = {axis: degrees.get(axis, 1) for axis in RANK_AXES}  # no ranks are left for another axis
     differ = [
-        f"{axis} {recorded.degrees[axis]} in the trace and {getattr(layout, axis)} in {prediction.source}"
-        for axis in RANK_AXES
-        if axis in recorded.degrees and recorded.degrees[axis] != getattr(layout, axis)
+        f"{axis} {degree} in the trace and {getattr(layout, axis)} in {prediction.source}"
+        for axis, degree in degrees.items()
+        if degree != getattr(layout, axis)
     ]
     if recorded.degrees and layout.num_gpus != recorded.world_size:
         differ.insert(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ class EventColumns:
     def __init__(self, source: str) -> None:
         self._source = source
         self._names: dict[str, int] = {}
-        self._details: dict[Any, int] = {}
+        self._details: dict[str, int] = {}
         self._kept: list[dict[str, Any]] = []
         self._name, self._category, self._detail = array("i"), array("B"), array("i")
         self._start, self._duration = array("d"), array("d")
@@ -34,6 +35,14 @@ class EventColumns:
     def __len__(self) -> int:
         """How many rows there are."""
         return len(self._start)
+
+    def detail_of(self, key: str, made: Callable[[], dict[str, Any]]) -> int:
+        """Place of what is said beside an event; made where its key is new."""
+        place = self._details.get(key)
+        if place is None:
+            place = self._details[key] = len(self._kept)
+            self._kept.append(made())
+        return place
 
     def add(
         self,
@@ -44,7 +53,7 @@ class EventColumns:
         stream: int = -1,
         thread: int = -1,
         correlation: int = -1,
-        detail: dict[str, Any] | None = None,
+        detail: int = -1,
     ) -> None:
         """Add one event. Raises InputError where there are too many, OverflowError for no 64-bit number."""
         if len(self._start) >= MOST_EVENTS:
@@ -54,14 +63,6 @@ class EventColumns:
         if place is None:
             name = name[:LONGEST_NAME]
             place = self._names.setdefault(name, len(self._names))
-        at = -1
-        if detail:
-            key = repr(detail)
-            known = self._details.get(key)
-            if known is None:
-                known = self._details[key] = len(self._kept)
-                self._kept.append(detail)
-            at = known
         self._correlation.append(correlation)  # first what may not fit, so that columns stay of one length
         try:
             self._stream.append(stream)
@@ -77,7 +78,7 @@ class EventColumns:
         self._category.append(category)
         self._start.append(start_s)
         self._duration.append(duration_s)
-        self._detail.append(at)
+        self._detail.append(detail)
 
     def events(self, rank: int = 0, unit_s: float = 1.0) -> Events:
         """The columns, in the order of their starts; both times are multiplied by the recorder's unit."""

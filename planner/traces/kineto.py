@@ -6,6 +6,7 @@ they wait for is not known. Where no launch is recorded at all, nothing is left 
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -56,6 +57,8 @@ SHAPED = re.compile(
 """Operations whose shapes are kept: they say how large a message, a layer or a model is."""
 LONGEST = LONGEST_SECONDS / US
 """Microseconds."""
+LATEST = 2.0**62 * NS / US
+"""Microseconds of a clock whose nanoseconds fit 63 bits."""
 MOST_GROUPS, MOST_RANKS = 100_000, 10_000_000
 _RANK = re.compile(r"rank[-_ ]?(\d{1,7})", re.IGNORECASE)
 
@@ -77,8 +80,11 @@ def read_kineto(path: str | Path) -> Trace:
             if kind is None:
                 continue
             start, duration = float(value["ts"]), float(value.get("dur", 0.0))
+            if not (0.0 <= duration < LONGEST and abs(start) < LATEST):
+                skipped += 1
+                continue
             first = start if first is None else first
-            if not (0.0 <= duration < LONGEST and abs(start - first) < LONGEST):
+            if abs(start - first) >= LONGEST:
                 skipped += 1
                 continue
             _add(columns, value, kind, start - first, duration)
@@ -97,7 +103,7 @@ def _add(columns: EventColumns, value: dict[str, Any], kind: int, start: float, 
     if type(args) is not dict:
         args = {}
     name = str(value["name"])
-    detail: dict[str, Any] | None = None
+    detail = -1
     thread = stream = -1
     correlation = args.get("correlation", -1)
     if type(correlation) is not int:
@@ -105,17 +111,32 @@ def _add(columns: EventColumns, value: dict[str, Any], kind: int, start: float, 
     if kind <= 2:
         stream = int(args.get("stream", value.get("tid", 0)))
         if "Collective name" in args:
-            detail = {ours: _plain(args[key]) for key, ours in MESSAGE_KEYS.items() if key in args}
+            detail = _message(columns, args)
         elif "bytes" in args:
-            detail = {"bytes": float(args["bytes"])}
+            size = float(args["bytes"])
+            detail = columns.detail_of(f"{size}", lambda: {"bytes": size})
     else:
         given = value.get("tid", -1)
         thread = given if type(given) is int else int(given) if str(given).lstrip("-").isdigit() else -1
-        if "Input Dims" in args and SHAPED.search(name):
-            detail = {"shapes": _plain(args["Input Dims"]), "types": _plain(args.get("Input type", ()))}
+        if "Input Dims" in args and _is_shaped(name):
+            shapes, types = args["Input Dims"], args.get("Input type", ())
+            detail = columns.detail_of(
+                f"{shapes}{types}", lambda: {"shapes": _plain(shapes), "types": _plain(types)}
+            )
         elif "Collective name" in args:
-            detail = {ours: _plain(args[key]) for key, ours in MESSAGE_KEYS.items() if key in args}
+            detail = _message(columns, args)
     columns.add(name, kind, start, duration, stream, thread, correlation, detail)
+
+
+def _message(columns: EventColumns, args: dict[str, Any]) -> int:
+    """Place of what a collective says of its message."""
+    given = {ours: args[key] for key, ours in MESSAGE_KEYS.items() if key in args}
+    return columns.detail_of(f"{given}", lambda: {key: _plain(value) for key, value in given.items()})
+
+
+@functools.lru_cache(maxsize=100_000)
+def _is_shaped(name: str) -> bool:
+    return SHAPED.search(name) is not None
 
 
 def _plain(value: Any, depth: int = 4) -> Any:

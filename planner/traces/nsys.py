@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sqlite3
 import time
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from topology.base.units import MIB, NS
 SQLITE_MAGIC = b"SQLite format 3\x00"
 LONGEST_SECONDS = 10.0
 """Of all queries together: an export of five million events takes less."""
+LATEST_NS = 2**62
 STEPS_BETWEEN_LOOKS = 20_000
 """Of SQLite's virtual machine, between two looks at the clock."""
 TEXT_BYTES = MIB
@@ -105,22 +107,25 @@ def _traces(base: sqlite3.Connection, name: str) -> tuple[Trace, ...]:
             names = (*GPU_COLUMNS, named, "bytes", "copyKind")
             rows = _rows(base, schema, table, *names)
             for start, end, stream, linked, process, device, text, size, copied in rows:
-                if start is None or end is None or end < start:
+                if not _lasts(start, end):
                     continue
                 columns = gpus.setdefault((int(process or 0), int(device or 0)), EventColumns(name))
                 words = texts.get(text, "kernel") if named else COPIES.get(copied, kind.capitalize())
-                detail = {"bytes": float(size)} if size else None
+                detail = columns.detail_of(f"{size}", functools.partial(_sized, size)) if size else -1
                 columns.add(
                     words, CODES[kind], start, end - start, int(stream or 0), -1, int(linked or -1), detail
                 )
         else:
             rows = _rows(base, schema, table, "start", "end", "globalTid", "correlationId", named, "text")
             for start, end, thread, linked, text, written in rows:
-                if start is None or end is None or end < start:
+                if not _lasts(start, end):
                     continue
                 words = str(written) if written else texts.get(text, kind)
                 process = int(thread or 0) & PROCESS_MASK
                 host.setdefault(process, []).append((words, CODES[kind], start, end - start, thread, linked))
+    if not gpus:
+        cause = "its tables hold no kernel, copy or memset that lasts"
+        raise InputError(f"{name} has nothing of a GPU", cause, "nsys profile --trace cuda,nvtx")
     devices = (
         [str(row[0]) for row in _rows(base, schema, "TARGET_INFO_GPU", "name")]
         if "TARGET_INFO_GPU" in schema
@@ -130,6 +135,15 @@ def _traces(base: sqlite3.Connection, name: str) -> tuple[Trace, ...]:
         _trace(name, gpus[key], host.get(key[0], []), rank, len(gpus), (devices or [""])[0], origin)
         for rank, key in enumerate(sorted(gpus))
     )
+
+
+def _lasts(start: Any, end: Any) -> bool:
+    """Whether two values of a table are a stretch of time, in whole nanoseconds."""
+    return type(start) is int and type(end) is int and 0 <= start <= end < LATEST_NS
+
+
+def _sized(size: Any) -> dict[str, Any]:
+    return {"bytes": float(size)}
 
 
 def _trace(

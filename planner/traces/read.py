@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,8 @@ from planner.traces.rocprof import TOOL, read_rocprof
 from topology.base.errors import InputError, shortened
 from topology.base.files import LONGEST_PATH, open_regular
 
+PLAN = re.compile(rb'\{\s*"request"')
+"""How what `plan --json` writes begins."""
 MOST_FILES = 4096
 LOOKED_AT_BYTES = 4096
 """Of a JSON file's beginning: the keys that say who wrote it."""
@@ -39,6 +42,8 @@ def format_of(path: str | Path) -> str:
         raise InputError(f"{name} does not exist", "no such file", "check the path") from None
     except OSError as error:
         raise InputError(f"{name} cannot be read", error.strerror or str(error), "check the path") from None
+    if PLAN.match(text):
+        return ""
     if TOOL.encode() in text:
         return "rocprof"
     return "kineto" if text[:1] in (b"{", b"[") else ""

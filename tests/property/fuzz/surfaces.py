@@ -17,6 +17,7 @@ from tests.property.fuzz import (
     run_folders,
     texts,
     tokens,
+    traces,
     words,
 )
 from tests.property.fuzz.surface import Surface
@@ -47,5 +48,7 @@ SURFACES: tuple[Surface, ...] = (
     Surface("published weights", run_folders.make_weights, run_folders.read_weights, weight=20, ready=run_folders.weight_files),
     Surface("tokenizers", run_folders.make_tokenizer, run_folders.read_tokenizer, weight=20, ready=run_folders.tokenizer_tree),
     Surface("files beside traces", beside.make_beside, beside.read_beside, beside.CORPUS, weight=40),
+    Surface("traces", traces.make_trace, traces.diagnose_trace, traces.BOMBS, weight=60),
+    Surface("nsys exports", traces.make_sql, traces.diagnose_export, weight=40),
     Surface("a run's folder", run_folders.make_run_folder, run_folders.read_run_folder, weight=20),
 )  # fmt: skip

@@ -8,6 +8,7 @@ runs, and a last small all-reduce over all ranks ends a step, as gradient norms 
 from __future__ import annotations
 
 import json
+import statistics
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -221,14 +222,14 @@ def _step(
     cost += {"precision": 0.8, "unfused attention": 0.2}.get(job.fault, 0.0) * mean
     if job.fault in IDLE_NAMES:
         cost = idle
-    elif job.fault == "slow GPU":
+    if job.rank is not None:
         others = [
             value
             for rank, value in computed.items()
-            if rank != job.rank and rank // job.dp == (job.rank or 0) // job.dp
+            if rank != job.rank and rank // job.dp == job.rank // job.dp
         ]
-        cost = computed[job.rank or 0] - sum(others) / len(others)
-    elif job.fault in ("uneven stages", "last stage with head"):
+        cost += computed[job.rank] - statistics.median(others)
+    if job.fault in ("uneven stages", "last stage with head"):
         stages = [
             sum(value for rank, value in computed.items() if rank // job.dp == stage) / job.dp
             for stage in range(job.pp)

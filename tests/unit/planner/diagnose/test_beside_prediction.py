@@ -1,0 +1,82 @@
+"""A recorded step beside the prediction of a script: residuals, another layout, recomputation nobody asked for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import meshplan
+from planner.diagnose.diagnosis import Diagnosis, diagnosed
+from planner.plan import to_json
+from planner.questions.flags import Flags
+from tests.unit.planner.diagnose.simulated import simulate, write_ranks
+from tests.unit.planner.traces.micro import host, kernel, write
+
+SCRIPT = """torchrun --nproc-per-node {gpus} pretrain_gpt.py --num-layers 32 --hidden-size 4096 \\
+ --num-attention-heads 32 --seq-length 4096 --max-position-embeddings 4096 --micro-batch-size 1 \\
+ --global-batch-size 64 --tensor-model-parallel-size {tp} --pipeline-model-parallel-size 1 --bf16 --swiglu \\
+ --ffn-hidden-size 14336 --group-query-attention --num-query-groups 8 --vocab-size 128256 {more}
+"""
+
+
+def beside(tmp_path: Path, traces: list[Path], *, gpus: int, tp: int, more: str = "") -> Diagnosis:
+    script = tmp_path / "train.sh"
+    script.write_text(SCRIPT.format(gpus=gpus, tp=tp, more=more))
+    return diagnosed([*traces, script], Flags(gpu="h100-sxm"))
+
+
+def test_every_term_stands_beside_its_part(tmp_path: Path) -> None:
+    """Recorded terms sum to the step, predicted ones to the prediction; the band decides."""
+    job = next(job for job in map(simulate, range(50)) if (job.pp, job.dp) == (1, 8))
+    diagnosis = beside(tmp_path, write_ranks(job, tmp_path), gpus=8, tp=1, more="--use-distributed-optimizer")
+    assert diagnosis.prediction is not None
+    estimate = diagnosis.prediction.estimate
+    assert sum(each.recorded_s for each in diagnosis.residuals) == pytest.approx(
+        diagnosis.job.step_s, rel=0.01
+    )
+    assert sum(each.predicted_s for each in diagnosis.residuals) == pytest.approx(
+        estimate.step_time_s, rel=0.01
+    )
+    for each in diagnosis.residuals:
+        inside = each.lower_s <= each.recorded_s <= each.upper_s
+        assert (each.verdict == "explained") == inside
+    assert [finding.cause for finding in diagnosis.findings] == []
+
+
+def test_another_layout_is_the_first_finding(tmp_path: Path) -> None:
+    job = next(job for job in map(simulate, range(50)) if (job.pp, job.dp) == (1, 8))
+    first = beside(tmp_path, write_ranks(job, tmp_path), gpus=8, tp=4).findings[0]
+    assert first.cause == "layout contradiction"
+    assert first.evidence == "dp 8 in the trace and 2 in train.sh; tp 1 in the trace and 4 in train.sh"
+
+
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        ("", ["unplanned recompute"]),
+        ("--recompute-granularity full --recompute-method uniform --recompute-num-layers 1", []),
+    ],
+)
+def test_recomputation_is_a_finding_where_nobody_asked(
+    tmp_path: Path, more: str, expected: list[str]
+) -> None:
+    trace = write(
+        tmp_path / "rank0.json",
+        host("ProfilerStep#1", 0.0, 100.0),
+        host("torch/utils/checkpoint.py(1500): recompute_fn", 10.0, 20.0, category="python_function"),
+        kernel("nvjet_gemm", 5.0, 60.0, 1),
+        kernel("nvjet_gemm", 60.0, 99.0, 2, launched_us=12.0),
+    )
+    findings = beside(tmp_path, [trace], gpus=1, tp=1, more=more).findings
+    assert [finding.cause for finding in findings] == expected
+
+
+def test_a_plan_file_predicts_too(tmp_path: Path) -> None:
+    """What `plan --json` writes is told from a trace by its first key."""
+    path = tmp_path / "plan.json"
+    path.write_text(to_json(meshplan.estimate("8b", gpus=8, seq="4k", batch=64, layout={"zero_stage": 1})))
+    job = next(job for job in map(simulate, range(50)) if (job.pp, job.dp) == (1, 8))
+    diagnosis = diagnosed([*write_ranks(job, tmp_path), path], Flags())
+    assert diagnosis.prediction is not None
+    assert diagnosis.prediction.source == "plan.json"
