@@ -14,7 +14,7 @@ from costmodel.accuracy.checkpoint_names import WEIGHTS_OF_NAME, checkpoint_mode
 from costmodel.models.catalog import model as find_model
 from costmodel.models.parameters import without_tower
 from costmodel.models.spec import ModelSpec
-from costmodel.serving.deployment import KvDtype, ServingLayout, Weights, published_weights
+from costmodel.serving.deployment import KvDtype, ServingLayout, Weights, published_weights, stage_layers
 from costmodel.serving.engine import serving_stack
 from planner.audit.facts import JobFacts
 from planner.audit.read import Reading
@@ -134,6 +134,8 @@ def server_of(
             raise
         return Unknown(missing=(f"--model ({unknown.what})",))
     engine = serving_stack(reading.family.name)
+    if uneven := _uneven_stages(reading, spec):
+        return Unknown(missing=(uneven,))
     kind = gpu_name(gpu) if gpu else _gpu(reading, assumed)
     layout, replicas = _split(engine.name, facts, spec)
     sequences, budget = facts.count("said.max_sequences"), facts.count("said.token_budget")
@@ -170,6 +172,25 @@ def server_of(
         fits_length=_length_is_left_open(reading),
         version=reading.versions.get(_PACKAGES.get(engine.name, engine.name), ""),
     )
+
+
+_STAGES = ("VLLM_PP_LAYER_PARTITION", "SGLANG_PP_LAYER_PARTITION")
+"""Variables with the layers of every pipeline stage, in commas."""
+
+
+def _uneven_stages(reading: Reading, model: ModelSpec) -> str:
+    """What a price lacks where a variable gives the stages other layers than an even split; else ""."""
+    for name in _STAGES:
+        if (setting := reading.variables.get(name)) is None:
+            continue
+        layers = [whole_or_none(part) for part in str(setting.value).split(",")]
+        even = stage_layers(model, len(layers))
+        if sorted(layer or 0 for layer in layers) != sorted(even):
+            return (
+                f"a pipeline of even stages: {name}={shown(setting.value)} gives them other layers than "
+                f"{','.join(map(str, even))}, and neither that nor unlike GPUs in one replica are priced"
+            )
+    return ""
 
 
 def planned_server(plan: ServingPlan, pool: PoolPlan) -> Server:
