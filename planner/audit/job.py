@@ -281,7 +281,7 @@ def _named_files(reading: Reading) -> str:
         for word in _CONFIG_FILE.findall(str(text.value))[:MOST_NAMED]
     }
     files = ", ".join([*named][:MOST_NAMED])
-    return f"name {files} too" if files else "its script starts none; name the configuration of the job too"
+    return f"name {files} too" if files else "no word of one is here; name the job's configuration too"
 
 
 _CONFIG_FILE = re.compile(r"[\w./-]{1,80}\.(?:toml|ya?ml|json)\b")
