@@ -679,7 +679,8 @@ def take_counts_of_rates(facts: JobFacts, log: Measured | None) -> None:
     )
     tokens = None if rate is None else rate * step_s
     each = _samples_of_gpu(facts)
-    if batch is None and "job.global_batch_size" not in facts.unknown:
+    exact = log.step_time_s is not None or (each is not None and gpus is None)  # a clock has seconds between
+    if batch is None and exact and "job.global_batch_size" not in facts.unknown:
         samples = log.samples_per_s * step_s if log.samples_per_s else None
         if samples is None and tokens is not None and length:
             samples = tokens / length
