@@ -105,7 +105,8 @@ def _usual(config: Any, model: Any, length: int = 0) -> dict[str, str]:
     text = config.get_text_config() if hasattr(config, "get_text_config") else config
     value = getattr(text, "max_position_embeddings", None)
     most = (value or USUAL_TEXT) - _padding(model)
-    if value and length > most:
+    goes_on = bool(getattr(text, "rope_parameters", None) or getattr(text, "rope_theta", None))
+    if value and length > most and not goes_on:  # rotary positions end nowhere, a table of them does
         raise InputError(
             what=f"--sequence-length {length} is longer than {config.model_type} reads",
             cause=f"its configuration has {most} positions",

@@ -85,11 +85,20 @@ def _recompute(facts: JobFacts, family: Family) -> None:
     off = facts.truth("said.recompute_off")
     if off is not None:
         facts.take("layout.recompute", "none" if off else "full", "said.recompute_off")
+    _arguments_of_trl(facts)
     whole_file = family.name == "Megatron-LM"  # without a granularity it recomputes nothing
     if "said.recompute_method" in facts.by_field:
         facts.take("layout.recompute", "none" if whole_file else "full", "said.recompute_method")
     if "said.recompute_modules" in facts.by_field:
         facts.take("layout.recompute", "none" if whole_file else "selective", "said.recompute_modules")
+
+
+def _arguments_of_trl(facts: JobFacts) -> None:
+    """Defaults of SFTConfig that differ from those of the Trainer's arguments (trl/trainer/sft_config.py)."""
+    if facts.value("said.arguments") == "SFTConfig":
+        why = "TRL's SFTConfig has it where nothing is said, in releases of 2025 and later"
+        facts.put("layout.recompute", "full", "default", why)
+        facts.put("job.sequence_length", 1024, "default", why)
 
 
 def _policy(facts: JobFacts) -> None:

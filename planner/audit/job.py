@@ -223,7 +223,7 @@ def _of_engine(reading: Reading) -> str:
     if reading.slice_profile:
         return f"a job on whole GPUs: the files speak of slices of one, {reading.slice_profile}, not priced"
     if reading.family.name == UNKNOWN.name and any(name not in facts.by_field for name in _DECIDED):
-        return "a job of an engine that is known: no entry point and no keys of its own name one"
+        return f"{OF_NONE}{_mounted(reading)}"
     if _is_bare_script(reading):
         return f"a job of an engine that is known: {_named_files(reading)}"
     if reading.family.name == "nanotron" and (facts.count("layout.ep") or 1) > 1:
@@ -273,6 +273,20 @@ def _is_given(config: str, reading: Reading) -> bool:
     return Path(config).stem in {Path(file).stem for file in reading.kinds}
 
 
+OF_NONE = "a job of an engine that is known: no entry point and no keys of its own name one"
+"""Why files of an unknown engine have no price."""
+
+
+def _mounted(reading: Reading) -> str:
+    """The configurations that values of a chart name, where they are nothing but their machines."""
+    files = [
+        str(setting.value)
+        for setting in reading.settings
+        if setting.path[-1] in _NAMES_FILE and _CONFIG_FILE.fullmatch(str(setting.value))
+    ]
+    return f"; name {', '.join([*dict.fromkeys(files)][:MOST_NAMED])} too" if files else ""
+
+
 def _named_files(reading: Reading) -> str:
     """What a script without an engine's words leaves to other files, as far as it names them."""
     named = {
@@ -281,10 +295,11 @@ def _named_files(reading: Reading) -> str:
         for word in _CONFIG_FILE.findall(str(text.value))[:MOST_NAMED]
     }
     files = ", ".join([*named][:MOST_NAMED])
-    return f"name {files} too" if files else "its script starts none; name the configuration of the job too"
+    return f"name {files} too" if files else "no word of one is here; name the job's configuration too"
 
 
 _CONFIG_FILE = re.compile(r"[\w./-]{1,80}\.(?:toml|ya?ml|json)\b")
+_NAMES_FILE = ("config_file", "config_name", "config_path", "recipe", "recipe_file")
 MOST_NAMED = 3
 """Files that a sentence names."""
 _OF_LAYOUT = frozenset(

@@ -365,6 +365,7 @@ def _of_configuration(
         )
     family = package or family_of(settings) or _by_name(settings)
     facts = job_facts_of(settings, family, path)
+    _add_class_of_arguments(facts, settings)
     named = models_named(text) if kind == "python" else set()
     if family.recipes and len(named) == 1:
         facts.put("said.model", named.pop(), "derived", "the recipe that it changes")
@@ -378,6 +379,13 @@ def _of_configuration(
         ):
             doubts.append(setting.how)
     return Reading(facts, family, {path: kind}, None, doubts, settings=tuple(settings))
+
+
+def _add_class_of_arguments(facts: JobFacts, settings: Iterable[Setting]) -> None:
+    """The class of a trainer's arguments, where its defaults are not those of the Trainer's."""
+    classes = {setting.value for setting in settings if setting.path[-1] == "__class__"}
+    if "SFTConfig" in classes:
+        facts.put("said.arguments", "SFTConfig", "derived", "the class of its arguments")
 
 
 _APART = ("parallelism", "model_artifacts")
@@ -671,7 +679,8 @@ def take_counts_of_rates(facts: JobFacts, log: Measured | None) -> None:
     )
     tokens = None if rate is None else rate * step_s
     each = _samples_of_gpu(facts)
-    if batch is None and "job.global_batch_size" not in facts.unknown:
+    exact = log.step_time_s is not None or (each is not None and gpus is None)  # a clock has seconds between
+    if batch is None and exact and "job.global_batch_size" not in facts.unknown:
         samples = log.samples_per_s * step_s if log.samples_per_s else None
         if samples is None and tokens is not None and length:
             samples = tokens / length

@@ -22,6 +22,8 @@ _NAME = re.compile(r"[A-Za-z_][\w.\-\[\]]*")
 _HF = ("Axolotl", "Accelerate", "LLaMA-Factory", "HF Trainer")
 
 
+_TRUTHS = {"true": "True", "false": "False", "": "True"}
+"""Yes and no of YAML in Python's words."""
 _OWN_VALUES = ("schedule", "virtual_stages")
 """Fields whose values every engine has names of its own for."""
 _TRAINERS = ("HF Trainer", "LLaMA-Factory", "Axolotl", "ms-swift")
@@ -269,6 +271,8 @@ def _styled(reading: Reading, word: str) -> str:
         )
         value = shell(value) if re.search(r"[|()*;&<>$]", value) else value
         text = f"{flag} {value}".rstrip() if not name.isupper() else f"{name}={value}"
+        if reading.family.overrides:
+            text = f"{name}={value or 'true'}"
     elif kind == "python":
         written = (
             repr(value)
@@ -276,6 +280,8 @@ def _styled(reading: Reading, word: str) -> str:
             else value or "True"
         )
         text = f"cfg.{name if '.' in name else f'model.{snake_case(name)}'} = {written}"
+        if reading.family.name in _HF:  # an argument of its configuration's class
+            text = f"{name.rpartition('.')[2]}={_TRUTHS.get(value, written)}"
     else:
         written = value or "true"
         if kind == "toml" and not re.fullmatch(r"-?[\d.]+|true|false|\[.*\]", written):

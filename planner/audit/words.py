@@ -42,6 +42,7 @@ class Family:
         packages: Packages that only its files name: one of them makes a file one of this family.
         sets: Words of its engine that its launcher or base file sets where a file does not.
         only_data: Whether its programs split a job over data alone: no better plan may split it otherwise.
+        overrides: Whether what its command is told are words ``key=value``, and no flags.
         launches: Whether its words are of what runs any program: another family's file stands over it.
         lacks: Words of its engine that its launcher does not take: no change says them.
         one_queue: Fields of which one that is on needs ``CUDA_DEVICE_MAX_CONNECTIONS=1``.
@@ -69,6 +70,7 @@ class Family:
     shards_half: bool = False
     lacks: tuple[str, ...] = ()
     launches: bool = False
+    overrides: bool = False
     only_data: bool = False
     unread: bool = False
     generates: bool = False

@@ -172,3 +172,10 @@ def test_arguments_that_switch_deepspeed_on_are_of_megatron_deepspeed():
     text = "  tensor_model_parallel_size ........ 4\n  num_attention_heads ........ 32\n  deepspeed ........ {}\n"
     for value, family in (("True", "Megatron-DeepSpeed"), ("False", "Megatron-LM")):
         assert read_texts({"t.log": text.format(value) + SECONDS}).family.name == family
+
+
+def test_a_clock_counts_no_batch_of_gpus_that_are_known():
+    """Seconds of a logger are no measure of samples: dp 4 with 3 samples each stays as it is stated."""
+    text = "".join(CLOCK.format(minute=0, second=8 * at, step=10 * at) for at in range(1, 6))
+    command = "cmd = deepspeed --num_gpus 4 main.py --per_device_train_batch_size 3 --zero_stage 2 --max_seq_len 512\n"
+    assert read_texts({"t.log": command + text}).facts.count("job.global_batch_size") is None

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from planner.audit.job import audited_job
 from planner.audit.read import read_texts
+from planner.questions.flags import Flags
 from topology.base.errors import InputError
 
 MODEL = '{"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 32}'
@@ -44,3 +46,11 @@ def test_beside_a_launch_file_the_sizes_of_a_model_count():
     run = "torchrun --nproc_per_node 8 train.py --fsdp full_shard --per_device_train_batch_size 1 --bf16\n"
     reading = read_texts({"run.sh": run, "config.json": MODEL})
     assert reading.facts.count("model.num_layers") == 32
+
+
+def test_values_of_a_chart_name_the_configuration_that_they_mount():
+    """What is launched stands in another file: its name is in the reason."""
+    text = "workload:\n  gpus: 576\n  configFile: nemo-config.yaml\n  image: x/y:1\nqueue:\n"
+    job = audited_job(read_texts({"values.yaml": text}), Flags())
+    assert job.missing[0].startswith("a job of an engine that is known")
+    assert job.missing[0].endswith("name nemo-config.yaml too")

@@ -1,0 +1,101 @@
+"""Changes in words that trainers which are not installed here take: published tables of keys, and their forms."""
+
+from __future__ import annotations
+
+import csv
+import re
+from pathlib import Path
+
+import pytest
+
+from costmodel.kernels.tables import load_calibration
+from planner.audit.audit import Audit, audited
+from planner.audit.published import PUBLISHED
+from planner.audit.read import read_texts
+from planner.questions.flags import Flags
+
+KEYS = {
+    # LLaMA-Factory 0.9 (src/llamafactory/hparams/model_args.py) and the TrainingArguments of transformers 4 that it takes
+    "LLaMA-Factory": {
+        "disable_gradient_checkpointing", "flash_attn", "enable_liger_kernel", "per_device_train_batch_size",
+        "gradient_accumulation_steps", "deepspeed", "fsdp", "bf16", "fp16", "pure_bf16", "optim", "packing",
+    },
+    # Axolotl 0.12 (src/axolotl/utils/schemas/config.py, fsdp.py)
+    "Axolotl": {
+        "gradient_checkpointing", "micro_batch_size", "gradient_accumulation_steps", "flash_attention", "optimizer", "bf16",
+        "fsdp_config.reshard_after_forward", "reshard_after_forward", "dp_shard_size", "dp_replicate_size",
+        "tensor_parallel_size", "context_parallel_size", "torch_compile", "liger_fused_linear_cross_entropy",
+    },
+    # TRL 1 (trl/trainer/sft_config.py) and the TrainingArguments of transformers that it extends
+    "HF Trainer": {
+        "gradient_checkpointing", "per_device_train_batch_size", "gradient_accumulation_steps", "bf16", "fp16", "optim",
+        "torch_compile", "use_liger_kernel", "deepspeed", "fsdp", "activation_offloading",
+    },
+}  # fmt: skip
+FILES = {
+    "LLaMA-Factory": (("model_name_or_path: Qwen/Qwen2.5-7B-Instruct\nfinetuning_type: lora\nlora_target: all\ncutoff_len: 2048\nper_device_train_batch_size: 2\n"
+                      "gradient_accumulation_steps: 2\nbf16: true\ndisable_gradient_checkpointing: {off}\ndeepspeed: ds_z3_config.json\n"), "lf.yaml"),
+    "Axolotl": (("base_model: HuggingFaceTB/SmolLM2-1.7B\nsequence_len: 8192\nmicro_batch_size: 2\ngradient_accumulation_steps: 1\n"
+                "optimizer: adamw_torch\nbf16: true\nflash_attention: true\ngradient_checkpointing: {on}\n"), "a.yaml"),
+    "HF Trainer": (("from trl import SFTConfig, SFTTrainer\nfrom peft import LoraConfig\ntrainer = SFTTrainer(model='Qwen/Qwen3-8B', args=SFTConfig(max_length=4096, "
+                   "per_device_train_batch_size=2, gradient_accumulation_steps=2, gradient_checkpointing={On}), peft_config=LoraConfig(r=64, target_modules='all-linear'))\n"), "t.py"),
+}  # fmt: skip
+TUNE = "tune run --nproc_per_node 4 lora_finetune_distributed --config qwen2_5/32B_lora batch_size=1\n"
+
+
+def _audit(text: str, name: str, gpus: str | None = "8") -> Audit:
+    return audited(read_texts({name: text}), Flags(gpu="h100-sxm", gpus=gpus), load_calibration())
+
+
+def _keys_of_torchtune() -> set[str]:
+    """Every key of the configurations of torchtune 0.6.1."""
+    with PUBLISHED.open(newline="", encoding="utf-8") as file:
+        return {row["key"] for row in csv.DictReader(file) if row["engine"] == "torchtune"}
+
+
+@pytest.mark.parametrize(
+    ("engine", "checkpointed"), [("LLaMA-Factory", True), ("Axolotl", False), ("HF Trainer", False)]
+)
+def test_every_change_is_a_key_that_its_trainer_takes(engine: str, checkpointed: bool) -> None:
+    text, name = FILES[engine]
+    filled = text.format(on=str(checkpointed).lower(), off=str(not checkpointed).lower(), On=checkpointed)
+    audit = _audit(filled, name)
+    assert audit.reading.family.name == engine
+    words = [word for change in audit.changes for word in (*change.set, *change.remove)]
+    keys = {re.split(r"[:= ]", word, maxsplit=1)[0] for word in words}
+    assert keys
+    assert keys <= KEYS[engine]
+    if Path(name).suffix == ".py":
+        assert all(re.fullmatch(r"\w+=(?:True|False|-?\d+|'\w+')", word) for word in words)
+
+
+def test_a_command_of_torchtune_is_told_by_keys_and_values() -> None:
+    """torchtune/config/_utils.py of 0.6.1 stops at an override without an equals sign."""
+    audit = _audit(TUNE, "run.sh", gpus=None)
+    words = [word for change in audit.changes for word in (*change.set, *change.remove)]
+    assert words
+    assert all(re.fullmatch(r"[\w.]+=\S+", word) for word in words)
+    assert {word.partition("=")[0] for word in words} <= _keys_of_torchtune()
+
+
+@pytest.mark.parametrize(("stated", "recompute"), [("", "full"), (", gradient_checkpointing=False", "none")])
+def test_trl_checkpoints_where_nothing_is_said(stated: str, recompute: str) -> None:
+    """trl/trainer/sft_config.py: gradient_checkpointing defaults to True, not to the Trainer's False."""
+    text = f"from trl import SFTConfig\nargs = SFTConfig(per_device_train_batch_size=2, max_length=2048{stated})\n"
+    facts = read_texts({"t.py": text}).facts
+    assert facts.value("layout.recompute") == recompute
+    assert facts.count("job.sequence_length") == 2048
+
+
+def test_gpt_neox_is_not_megatron_lm() -> None:
+    """Its file has a key for pipelines that no other has; its degrees and DeepSpeed's stage are read."""
+    text = (
+        '{"pipe_parallel_size": 2, "model_parallel_size": 4, "num_layers": 44, "hidden_size": 6144, "num_attention_heads": 64, '
+        '"seq_length": 2048, "train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 8, '
+        '"zero_optimization": {"stage": 1}, "fp16": {"enabled": true}}'
+    )
+    reading = read_texts({"neox.json": text})
+    assert reading.family.name == "GPT-NeoX"
+    facts = reading.facts
+    assert [facts.count(f"layout.{name}") for name in ("tp", "pp", "microbatch_size")] == [4, 2, 4]
+    assert facts.value("layout.zero_stage") == 1
