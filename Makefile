@@ -23,6 +23,8 @@ nightly:  ## Counts that are too long for the suite.
 	python benchmarks/one_truth.py --questions 200
 	python benchmarks/fuzz.py --inputs 200000
 	python benchmarks/round_trip.py --plans 2000
+	python benchmarks/diagnose_faults.py
+	python benchmarks/diagnose_speed.py
 
 lowest:  ## The suite without torch and browser, on the lowest versions that the wheel admits.
 	python -m venv .venv-lowest

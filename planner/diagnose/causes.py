@@ -137,16 +137,17 @@ def _slow_rank(job: RecordedJob) -> Iterator[StepFinding]:
         excess = {part: job.mean_part(part, late.rank) - others[part] for part in spent}
         part = max(excess, key=lambda each: excess[each])
         cause = PART_CAUSES[part][0] if part in PART_CAUSES and part != "launch gaps" else "slow rank"
-        named = [
-            row.name
-            for row in line.trace.events.rows(line.trace.events.of("annotation"))
-            if row.end_s - row.start_s >= (end - start) / 2 and start <= row.start_s and row.end_s <= end
-        ]
-        inside = f", most of it in {named[0]!r}" if named else ""
         cost = float(np.mean(late.seconds))
+        inside = [
+            row
+            for row in line.trace.events.rows(line.trace.events.of("annotation"))
+            if row.duration_s >= cost / 2 and start <= row.start_s and row.end_s <= end
+        ]
+        nearest = min(inside, key=lambda row: abs(row.duration_s - cost), default=None)
+        where = repr(nearest.name) if nearest is not None and part == "unexplained" else part
         evidence = (
             f"rank {late.rank} comes {format_seconds(cost)} later to its collectives than the others, "
-            f"which wait; it spends the time in {part}{inside}"
+            f"which wait; it spends the time in {where}"
         )
         yield finding_of(job, cause, cost, evidence, late.rank)
 

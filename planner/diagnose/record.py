@@ -119,7 +119,8 @@ def exposed_sets(
 ) -> list[tuple[str, Intervals]]:
     """Collectives by axis, sends apart; first of all what is waiting for the last rank, where that is known.
 
-    What a send takes longer than the shortest of its size is the bubble: it waits for its partner.
+    What a send takes longer than the shortest of its size is the bubble: it waits for its partner. A kernel
+    that sends is a send where its group is recorded: NCCL runs all-to-alls by the same kernel.
     """
     layers = list[tuple[str, Intervals]]()
     if waits is not None and len(waits):
@@ -131,7 +132,7 @@ def exposed_sets(
             shortest[call.bytes] = min(call.seconds, shortest.get(call.bytes, call.seconds))
     for call in calls:
         axis = layout.axis_of.get(tuple(sorted(call.group)), "")
-        if call.sends and axis in ("", "pp"):
+        if call.sends and (axis == "pp" or (call.group and not axis)):
             moves = min(call.seconds, shortest[call.bytes])
             by_name.setdefault("sends", []).append((call.end_s - moves, call.end_s))
             by_name.setdefault("bubble", []).append((call.start_s, call.end_s - moves))

@@ -103,3 +103,23 @@ def test_every_fix_is_of_a_cause() -> None:
     assert fixes().keys() <= set(CAUSES)
     with pytest.raises(ValueError, match="no cause of the list"):
         StepFinding(cause="bad luck", seconds=1.0, share=0.1, evidence="", fix="")
+
+
+def test_a_kernel_that_sends_is_no_send_where_no_group_is_recorded(tmp_path: Path) -> None:
+    """NCCL runs all-to-alls by SendRecv kernels."""
+    group = {"pg_name": "3", "pg_desc": "pp", "pg_size": 2, "ranks": [0, 1]}
+    args = {
+        "Collective name": "send",
+        "Process Group Name": "3",
+        "Process Group Ranks": "[0, 1]",
+        "In msg nelems": 8,
+    }
+    name = "ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t"
+    for said, part in (({}, "exposed communication"), (args, "sends")):
+        path = write(
+            tmp_path / "rank0.json",
+            kernel(name, 0.0, 10.0, 1, **said),
+            world=2,
+            info={"pg_config": [group]} if said else {},
+        )
+        assert diagnosed([path], Flags()).parts[part] == pytest.approx(10 * US)
