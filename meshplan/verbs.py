@@ -37,6 +37,7 @@ from topology.base.files import read_text
 
 if TYPE_CHECKING:
     from executor.validation.report import ValidationReport
+    from planner.diagnose.beside import SideEvidence
     from planner.diagnose.diagnosis import Diagnosis
 
 __all__ = [
@@ -194,8 +195,10 @@ def diff(first: Plan | str | Path, second: Plan | str | Path) -> PlanDiff:
 
 def diagnose(
     *files: str | Path, step: int | None = None, model: Model | None = None, **words: Unpack[JobWords]
-) -> Diagnosis:
+) -> Diagnosis | SideEvidence:
     """Say where the time of recorded steps went, as `plan diagnose` does.
+
+    Without a trace it is what the other records explain: who hangs, who is slow, what memory lacks.
 
     Args:
         files: Traces of one or many ranks, with the script, plan or log of the job among them.
@@ -203,10 +206,10 @@ def diagnose(
         model: As for `plan`, where no file says it.
         words: What is said of the job beside its files.
     """
-    from planner.diagnose.diagnosis import diagnosed
+    from app.analysis.diagnose import DiagnoseQuestion, diagnosis_of
 
     flags = Flags() if model is None else flags_of(model, dict(words), JobWords)
-    return diagnosed(files, flags, step)
+    return diagnosis_of(DiagnoseQuestion(files=tuple(map(Path, files)), step=step), flags)[0]
 
 
 def validate(plan: Plan | str | Path) -> ValidationReport:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from app.errors import ANSWERED, FAILED_AUDIT
-from planner.diagnose.diagnosis import Diagnosis, diagnosed
+from planner.diagnose.beside import SideEvidence
+from planner.diagnose.diagnosis import Diagnosis, diagnosed, explained, recorded_files
 from planner.questions.flags import Flags
 from topology.base.counts import parse_share
 
@@ -21,10 +22,15 @@ class DiagnoseQuestion:
     fail_above: str | None = None
 
 
-def diagnosis_of(question: DiagnoseQuestion, flags: Flags) -> tuple[Diagnosis, int]:
-    """The diagnosis, and the exit code: 4 where one finding costs more than the limit."""
+def diagnosis_of(question: DiagnoseQuestion, flags: Flags) -> tuple[Diagnosis | SideEvidence, int]:
+    """The diagnosis, and the exit code: 4 where one finding costs more than the limit.
+
+    Without a trace it is what the other records explain: who hangs, who is slow, what memory lacks.
+    """
     limit = parse_share(question.fail_above, "--fail-above") if question.fail_above else None
-    diagnosis = diagnosed(_files(question.files), flags, question.step)
+    files = recorded_files(_files(question.files))
+    alone = not files.traces and (files.beside or explained(files).findings)
+    diagnosis = explained(files) if alone else diagnosed(_files(question.files), flags, question.step)
     behind = limit is not None and diagnosis.lost_share > limit
     return diagnosis, FAILED_AUDIT if behind else ANSWERED
 

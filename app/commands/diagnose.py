@@ -7,12 +7,12 @@ from typing import Annotated
 
 import typer
 
-from app.flags.job import SEARCH_ONLY, takes_job
+from app.flags.job import SEARCH_ONLY, SIZE, takes_job
 from app.flags.shared import AsJson, OutputFile, OutputFormat
 from planner.questions.flags import Flags
 
 
-@takes_job(*SEARCH_ONLY, "tokens", "deadline", "budget")
+@takes_job(*SEARCH_ONLY, "tokens", "deadline", "budget", common=SIZE)
 def command(
     flags: Flags,
     files: Annotated[
@@ -20,7 +20,8 @@ def command(
         typer.Argument(
             metavar="FILE…",
             help="Traces of one or many ranks (Kineto JSON, nsys SQLite, rocprofv3 JSON) or folders of them; "
-            "beside them the script, PLAN.json or log of the job.",
+            "beside them the script, PLAN.json or log of the job, flight records, memory snapshots, and what "
+            "nvidia-smi or DCGM printed.",
         ),
     ],
     *,

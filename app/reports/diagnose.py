@@ -5,9 +5,11 @@ from __future__ import annotations
 from app.quantities import format_percent
 from app.reports.answer import Answer, Facts, Lines, Section, Table, json_text
 from costmodel.estimate import PART_NAMES, throughput_change
+from planner.diagnose.beside import SideEvidence
 from planner.diagnose.diagnosis import Diagnosis, mean_parts
 from planner.diagnose.finding import StepFinding
-from topology.base.units import format_seconds
+from planner.traces.memory_snapshots import RecordedMemory
+from topology.base.units import format_bytes, format_seconds
 
 MOST_PARTS, MOST_FINDINGS, MOST_RESIDUALS = 10, 4, 6
 """Rows of each table: an answer is read on one screen."""
@@ -15,8 +17,10 @@ LEAST_SHARE = 0.001
 """Of a step: a smaller part has no row."""
 
 
-def diagnose_answer(diagnosis: Diagnosis, exit_code: int) -> Answer:
+def diagnose_answer(diagnosis: Diagnosis | SideEvidence, exit_code: int) -> Answer:
     """Everything `plan diagnose` says."""
+    if isinstance(diagnosis, SideEvidence):
+        return _side_answer(diagnosis, exit_code)
     sections: list[Section] = [Facts(title="", pairs=tuple(_facts(diagnosis)))]
     if diagnosis.findings:
         sections.append(_findings(diagnosis))
@@ -36,6 +40,40 @@ def diagnose_answer(diagnosis: Diagnosis, exit_code: int) -> Answer:
         ),
         exit_code=exit_code,
     )
+
+
+def _side_answer(side: SideEvidence, exit_code: int) -> Answer:
+    """What records explain where no trace is among them."""
+    document = side.document()
+    first = side.findings[0] if side.findings else None
+    verdict = f"{_cause(first)}: {first.evidence}" if first is not None else "no cause is recorded"
+    pairs = [("memory", _memory(each)) for each in side.memory]
+    if side.slowdown is not None:
+        lost = side.slowdown.seconds - side.slowdown.ideal_s
+        pairs.append(
+            ("step", f"{format_seconds(side.slowdown.seconds)}, {format_seconds(lost)} to stragglers")
+        )
+    sections: list[Section] = [Facts(title="", pairs=tuple(pairs))] if pairs else []
+    lines = []
+    for number, each in enumerate(side.findings[:MOST_FINDINGS], start=1):
+        lines += [f"{number}. {_cause(each)}: {each.evidence}", f"fix: {each.fix}"]
+    if lines:
+        sections.append(Lines(title="Causes", lines=tuple(lines)))
+    return Answer(
+        headline=verdict,
+        sections=tuple(sections),
+        document=lambda: json_text(document),
+        records=tuple(document["findings"]),
+        exit_code=exit_code,
+    )
+
+
+def _memory(memory: RecordedMemory) -> str:
+    """A recorded memory in a line: its peak, by its largest categories."""
+    largest = sorted(memory.at_peak.items(), key=lambda item: -item[1])[:3]
+    parts = ", ".join(f"{name} {format_bytes(size)}" for name, size in largest)
+    rank = "" if memory.rank is None else f"rank {memory.rank}: "
+    return f"{rank}peak {format_bytes(memory.peak_bytes)}" + (f" ({parts})" if parts else "")
 
 
 def headline(diagnosis: Diagnosis) -> str:

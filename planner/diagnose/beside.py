@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -41,6 +41,20 @@ class SideEvidence:
     hang: Hang | None = None
     slowdown: JobSlowdown | None = None
     memory: tuple[RecordedMemory, ...] = ()
+
+    @property
+    def lost_share(self) -> float:
+        """Share of the step of its most expensive finding."""
+        return max((finding.share for finding in self.findings), default=0.0)
+
+    def document(self) -> dict[str, Any]:
+        """Plain data for a program: seconds and bytes everywhere."""
+        return {
+            "hang": None if self.hang is None else asdict(self.hang.finding()),
+            "slowdown": None if self.slowdown is None else asdict(self.slowdown),
+            "memory": [asdict(each) for each in self.memory],
+            "findings": [asdict(each) for each in self.findings],
+        }
 
 
 def kind_beside(path: str | Path) -> str:

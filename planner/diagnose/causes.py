@@ -10,6 +10,7 @@ import functools
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 
@@ -108,9 +109,13 @@ def _of_parts(job: RecordedJob) -> Iterator[StepFinding]:
         yield finding_of(job, cause, cost, evidence, worst if alone else None)
 
 
+STEPS_OF_A_HABIT: Final = 2
+"""A rank that is late once may have been unlucky; one that is late in every step has a reason."""
+
+
 def _late(job: RecordedJob) -> list[Lateness]:
     """The rank that is late in every step, and much later than any other."""
-    if not job.lateness or not job.steps:
+    if not job.lateness or job.steps < STEPS_OF_A_HABIT:
         return []
     first = job.lateness[0]
     others = (

@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from planner.diagnose.beside import SideEvidence, beside_traces, kind_beside
 from planner.diagnose.budget import StepBudget, Totals
 from planner.diagnose.causes import causes_of
 from planner.diagnose.finding import StepFinding
 from planner.diagnose.job_files import prediction_of
 from planner.diagnose.prediction import PartResidual, Prediction, findings_beside, residuals_of
+from planner.diagnose.rank_timings import timing_findings
 from planner.diagnose.record import RecordedJob, recorded_job, stretches
 from planner.questions.flags import Flags
-from planner.traces.read import format_of, read_traces
+from planner.traces.rank_timers import rank_timers
+from planner.traces.read import format_of, read_traces, traces_in
+from topology.base.files import read_text
 
 SCHEMA_VERSION = 1
+LOG_SUFFIXES = (".log", ".out", ".txt")
+JOB_SUFFIXES = (".sh", ".py", ".toml", ".yaml", ".yml", *LOG_SUFFIXES)
+NOTHING_BESIDE = SideEvidence()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +53,8 @@ class Diagnosis:
     prediction: Prediction | None = None
     residuals: tuple[PartResidual, ...] = ()
     notes: tuple[str, ...] = ()
+    beside: SideEvidence = NOTHING_BESIDE
+    """What other files explain: flight records, memory, samples of GPUs, timers of a log."""
 
     @property
     def lost_share(self) -> float:
@@ -93,7 +102,47 @@ class Diagnosis:
             "residuals": [{**asdict(each), "residual_s": each.residual_s} for each in self.residuals],
             "findings": [asdict(each) for each in self.findings],
             "notes": list(self.notes),
+            "beside": self.beside.document(),
         }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedFiles:
+    """Files of a question, by what they are."""
+
+    traces: tuple[Path, ...]
+    beside: tuple[Path, ...]
+    """Flight records, memory, tables of operations, samples of GPUs."""
+    job: tuple[Path, ...]
+    """Scripts, plans and logs."""
+
+
+def recorded_files(paths: Sequence[str | Path]) -> RecordedFiles:
+    """Sort files; a folder stands for the traces and the records in it.
+
+    Raises:
+        InputError: One is no regular file, or is not there.
+    """
+    traces, beside, job = list[Path](), list[Path](), list[Path]()
+    for path in map(Path, paths):
+        if path.is_dir():
+            beside += [each for each in sorted(path.iterdir()) if each.is_file() and kind_beside(each)]
+            traces += [path] if traces_in(path) else []
+        elif path.suffix not in JOB_SUFFIXES and kind_beside(path):
+            beside.append(path)
+        else:
+            (traces if _is_trace(path) else job).append(path)
+    return RecordedFiles(traces=tuple(traces), beside=tuple(beside), job=tuple(job))
+
+
+def explained(files: RecordedFiles, *, job: RecordedJob | None = None) -> SideEvidence:
+    """What records beside traces and timers of logs explain, the largest share first."""
+    groups = [group for trace in job.traces for group in trace.groups] if job is not None else []
+    side = beside_traces(files.beside, step_s=job.step_s if job is not None else 0.0, groups=groups)
+    logs = [path for path in files.job if path.suffix in LOG_SUFFIXES]
+    timed = [finding for path in logs for finding in timing_findings(rank_timers(read_text(path)))]
+    found = sorted((*side.findings, *timed), key=lambda finding: -finding.share)
+    return replace(side, findings=tuple(found))
 
 
 def diagnosed(paths: Sequence[str | Path], flags: Flags, step: int | None = None) -> Diagnosis:
@@ -107,14 +156,14 @@ def diagnosed(paths: Sequence[str | Path], flags: Flags, step: int | None = None
     Raises:
         InputError: No trace is among them, or one cannot be read.
     """
-    traces, others = list[str | Path](), list[Path]()
-    for path in paths:
-        (traces if Path(path).is_dir() or _is_trace(Path(path)) else others).append(path)  # type: ignore[arg-type]
-    job = recorded_job(read_traces(traces), step)
-    prediction, missing = prediction_of([Path(each) for each in others], flags)
-    causes = causes_of(job)
+    files = recorded_files(paths)
+    job = recorded_job(read_traces(files.traces), step)
+    prediction, missing = prediction_of(files.job, flags)
+    side = explained(files, job=job)
+    causes = (*side.findings, *causes_of(job))
     if prediction is not None:
-        causes = tuple(sorted((*findings_beside(job, prediction), *causes), key=_first_layout))
+        causes = (*findings_beside(job, prediction), *causes)
+    causes = tuple(sorted(causes, key=_first_layout))
     steps = tuple(
         RecordedStep(
             rank=rank,
@@ -141,6 +190,7 @@ def diagnosed(paths: Sequence[str | Path], flags: Flags, step: int | None = None
         prediction=prediction,
         residuals=residuals_of(job, prediction) if prediction else (),
         notes=(*dict.fromkeys(note for trace in job.traces for note in trace.notes), *missing),
+        beside=side,
     )
 
 
@@ -157,6 +207,6 @@ def _first_layout(finding: StepFinding) -> tuple[bool, float]:
 
 def _is_trace(path: Path) -> bool:
     """Whether a file holds recorded events, and is no plan and no configuration."""
-    if path.suffix in (".sh", ".py", ".toml", ".yaml", ".yml", ".log", ".out", ".txt"):
+    if path.suffix in JOB_SUFFIXES:
         return False
     return bool(format_of(path))

@@ -82,15 +82,7 @@ def _files(paths: Sequence[str | Path]) -> list[Path]:
     """Files that are named, and of folders those that a profiler writes."""
     files = list[Path]()
     for path in map(Path, paths):
-        if path.is_dir():
-            inside = sorted(
-                each for each in path.iterdir() if each.name.endswith((".json", ".json.gz", ".sqlite"))
-            )
-            files += [
-                each for each in inside if "rank" in each.name and format_of(each) and not _beside(each)
-            ]
-        else:
-            files.append(path)
+        files += traces_in(path) if path.is_dir() else [path]
     if not files:
         raise InputError("no trace was named", "0 files", "plan diagnose rank0.json.gz rank1.json.gz")
     if len(files) > MOST_FILES:
@@ -98,6 +90,12 @@ def _files(paths: Sequence[str | Path]) -> list[Path]:
             "too many traces", f"{len(files):,} files, and at most {MOST_FILES:,}", "name fewer ranks"
         )
     return files
+
+
+def traces_in(folder: Path) -> list[Path]:
+    """Traces in a folder: those that a profiler writes, a rank in their name."""
+    inside = sorted(each for each in folder.iterdir() if each.name.endswith((".json", ".json.gz", ".sqlite")))
+    return [each for each in inside if "rank" in each.name and format_of(each) and not _beside(each)]
 
 
 def _beside(path: Path) -> bool:

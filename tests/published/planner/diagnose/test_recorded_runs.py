@@ -6,6 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from app.analysis.diagnose import DiagnoseQuestion, diagnosis_of
+from app.errors import FAILED_AUDIT
+from app.reports.answer import render
+from app.reports.diagnose import diagnose_answer
+from planner.diagnose.beside import SideEvidence
 from planner.diagnose.diagnosis import diagnosed
 from planner.questions.flags import Flags
 
@@ -21,6 +26,29 @@ def test_an_injected_fault_is_the_first_cause(shared_dir: Path, name: str) -> No
     assert (first.cause, first.rank) == (cause, rank)
     assert first.seconds == pytest.approx(seconds, rel=0.15)
     assert others == []
+
+
+@pytest.mark.parametrize(("name", "rank"), [("hang4_skip", 2), ("hang4_stuck", 1)])
+def test_a_folder_of_flight_records_names_who_is_missing(shared_dir: Path, name: str, rank: int) -> None:
+    """Without a trace, and beside traces."""
+    hung, healthy = (shared_dir / "traces" / "cpu" / each for each in (name, "gloo4_none"))
+    side, code = diagnosis_of(DiagnoseQuestion(files=(hung,), fail_above="50%"), Flags())
+    assert isinstance(side, SideEvidence)
+    assert [(each.cause, each.rank) for each in side.findings] == [("hang", rank)]
+    assert code == FAILED_AUDIT
+    assert diagnose_answer(side, code).headline.startswith(f"hang (rank {rank})")
+    both = diagnosed([*sorted(healthy.glob("rank*.json.gz")), *sorted(hung.glob("fr_*.json"))], Flags())
+    assert both.findings[0].cause == "hang"
+    assert both.document()["beside"]["hang"]["rank"] == rank
+
+
+def test_a_table_of_operations_is_explained_by_itself(shared_dir: Path) -> None:
+    """Stragglers of a pipeline job, as the published analysis has them."""
+    pytest.importorskip("pyarrow")
+    [table] = (shared_dir / "traces" / "straggler").glob("trace-ST.parquet")
+    side, _ = diagnosis_of(DiagnoseQuestion(files=(table,)), Flags())
+    assert side.findings[0].cause == "last stage with head"
+    assert "stragglers" in render(diagnose_answer(side, 0), "table")
 
 
 @pytest.mark.parametrize("name", ["gloo4_none", "gloo4_dp2tp2"])
