@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -15,6 +16,7 @@ from app.quantities import format_percent
 from app.reports.answer import Answer, Table, json_text
 from app.reports.layout_words import plan_words
 from planner.questions.flags import Flags
+from topology.base.files import read_text
 from topology.base.units import format_chance, format_seconds, three_digits
 
 TABLE: Final = Path(__file__).with_name("recipes.csv")
@@ -66,8 +68,7 @@ def recipe(flags: Flags) -> dict[str, str]:
 @lru_cache(maxsize=1)
 def recipes() -> tuple[dict[str, str], ...]:
     """Every row of the table."""
-    with TABLE.open(encoding="utf-8", newline="") as file:
-        return tuple(csv.DictReader(file))
+    return tuple(csv.DictReader(io.StringIO(read_text(TABLE))))
 
 
 def command_of(row: dict[str, str]) -> str:

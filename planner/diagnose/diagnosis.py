@@ -141,8 +141,8 @@ def explained(files: RecordedFiles, *, job: RecordedJob | None = None) -> SideEv
     side = beside_traces(files.beside, step_s=job.step_s if job is not None else 0.0, groups=groups)
     logs = [path for path in files.job if path.suffix in LOG_SUFFIXES]
     timed = [finding for path in logs for finding in timing_findings(rank_timers(read_text(path)))]
-    found = sorted((*side.findings, *timed), key=lambda finding: -finding.share)
-    return replace(side, findings=tuple(found))
+    findings = sorted((*side.findings, *timed), key=lambda finding: -finding.share)
+    return replace(side, findings=tuple(findings))
 
 
 def diagnosed(paths: Sequence[str | Path], flags: Flags, step: int | None = None) -> Diagnosis:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -11,10 +10,10 @@ from app.analysis.recipes import COLUMNS, command_of, recipe, recipes
 from costmodel.memory.fit import fit_of
 from planner.questions.flags import Flags
 from tests.cli.commands import plan
+from tests.counts import IS_NIGHTLY
 
 ROWS = recipes()
-NIGHTLY = os.environ.get("MESHPLAN_NIGHTLY") == "1"
-SAMPLE = ROWS if NIGHTLY else [row for row in ROWS if row["step_time_s"] and row["num_gpus"] == "32"][::16]
+SAMPLE = ROWS if IS_NIGHTLY else [row for row in ROWS if row["step_time_s"] and row["num_gpus"] == "32"][::16]
 PAGE = Path(__file__).parents[2] / "docs" / "layout-guide.md"
 
 
