@@ -43,6 +43,7 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
     "recipes": ("plan recipes", "plan recipes 70b --gpu h100-sxm"),
     "models": ("plan models", "plan models deepseek-v3"),
     "engines": ("plan engines", "plan engines megatron-core"),
+    "rule": ("plan rule", "plan rule ulysses-heads"),
     "topology": (
         "plan topology --cluster dgx-h100 --gpus 64 --layout tp=8,pp=4",
         "plan topology --here --toml cluster.toml",

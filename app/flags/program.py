@@ -50,12 +50,13 @@ GROUPS: Final[dict[str, dict[str, str]]] = {
         "models": "List the models that can be named, or describe one.",
         "gpus": "List GPUs and machines with peaks, memory and prices.",
         "engines": "List engines and presets, or the switches of one.",
+        "rule": "Say what a rule, an engine's limit or a bound of the search means.",
         "topology": "Show a cluster's levels and what each axis gets on it.",
     },
 }
 """Every command with what it does, by the question that it answers."""
 COMMANDS: Final[dict[str, str]] = {name: text for group in GROUPS.values() for name, text in group.items()}
-CATALOGS: Final = ("models", "gpus", "engines", "recipes")  # commands of the wing of that name
+CATALOGS: Final = ("models", "gpus", "engines", "recipes", "rule")  # commands of the wing of that name
 
 
 def loaded(name: str) -> Callable[..., Any]:
