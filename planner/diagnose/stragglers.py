@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 
 from planner.diagnose.finding import StepFinding
 from planner.traces.pipeline_tables import PipelineRows
+from topology.base.arrays import Floats
 from topology.base.errors import InputError
 
-Floats = NDArray[np.float64]
 FORWARD, BACKWARD = "forward-compute", "backward-compute"
 COMPUTE: Final = (FORWARD, BACKWARD)
 GATHER, SCATTER, SEPARATE = "params-all-gather", "grads-reduce-scatter", "separate-grads-all-reduce"

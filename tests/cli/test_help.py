@@ -91,6 +91,7 @@ NEEDS = {
     "train",
     "dash",
     "diagnose",
+    "mcp",
     "run",
     "tokenize",
     "convert",

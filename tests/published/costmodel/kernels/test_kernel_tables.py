@@ -76,9 +76,16 @@ def test_prefill_attention_is_reproduced(tables, name):
 
 @pytest.mark.parametrize("name", GPUS)
 def test_decode_attention_is_reproduced(tables, name):
-    """From 512 cached tokens and batch 4 on: 3.5 % in the median (L40S 6 %), without bias."""
+    """From 512 cached tokens and batch 4 on: 3.5 % in the median (L40S 6 %), without bias.
+
+    Caches that were read faster than memory streams stayed in the L2 from one timing to the next, as none of a
+    server does: they are held to be no faster than memory.
+    """
     rows = tables["attention_decode"]
     rows = rows[(rows.gpu == name) & (rows.kv_tokens >= 512) & (rows.batch_size >= 4)]
+    read = 2 * 2 * 128 * rows.batch_size * rows.num_key_value_heads * rows.kv_tokens
+    rate = catalog.gpu(name).memory_bandwidth_bytes_per_s
+    streamed = (read / rows.latency_s <= rate).to_numpy()
     found = compute.attention_decode(
         CAL,
         catalog.gpu(name),
@@ -88,7 +95,9 @@ def test_decode_attention_is_reproduced(tables, name):
         kv_tokens=rows.kv_tokens.to_numpy(),
         head_dim=128,
     )
-    ratio = found.seconds / rows.latency_s.to_numpy()
+    assert (found.seconds >= read.to_numpy() / rate).all()
+    ratio = (found.seconds / rows.latency_s.to_numpy())[streamed]
+    assert len(ratio) > 1000
     assert np.median(np.abs(ratio - 1)) < (0.06 if name == "l40s" else 0.035)
     assert abs(np.median(ratio) - 1) < 0.01
 
