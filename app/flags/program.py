@@ -72,7 +72,7 @@ def parameters_of(name: str) -> list[Any]:
 
     from app.flags.plain import PlainCommand
 
-    program = typer.Typer()
+    program = typer.Typer(add_completion=False)
     program.command(name, cls=PlainCommand)(loaded(name))
     parameters: list[Any] = typer.main.get_command(program).params
     return parameters

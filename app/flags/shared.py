@@ -84,7 +84,7 @@ SequenceLength: TypeAlias = Annotated[
     typer.Option(
         "--sequence-length",
         "-s",
-        help="Tokens of a sequence (8k = 8,192).",
+        help="Tokens of a sequence. Default: 8k = 8,192.",
         metavar="N",
         rich_help_panel=TRAINING,
     ),
@@ -95,7 +95,7 @@ GlobalBatchSize: TypeAlias = Annotated[
         "--global-batch-size",
         "--batch",
         "-b",
-        help="Sequences a step, or tokens (4Mtok = 4 · 2²⁰); 256..1024 takes the best.",
+        help="Sequences a step (default: 512), or tokens (4Mtok = 4 · 2²⁰); 256..1024 takes the best.",
         metavar="N",
         rich_help_panel=TRAINING,
     ),
@@ -313,7 +313,7 @@ Top: TypeAlias = Annotated[
     str | None,
     typer.Option(
         "--top",
-        help="Number of plans to show. Default: 5.",
+        help="Plans in --full, --json and csv. Default: 5.",
         metavar="N",
         rich_help_panel=OUTPUT,
     ),

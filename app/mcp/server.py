@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from app.errors import ANSWERED, FAILED_AUDIT, NO_FEASIBLE_PLAN
+from app.errors import ANSWERED, FAILED_AUDIT, INTERNAL_ERROR, NO_FEASIBLE_PLAN
 from app.flags.program import COMMANDS
 from app.mcp.tools import TOOLS, schema_of, words_of
 from topology.base.errors import InputError
@@ -40,7 +40,7 @@ async def called(tool: str, given: Mapping[str, Any], root: Path) -> tuple[dict[
     except InputError as refused:
         return {"exit_code": 2, "error": refused.what, "cause": refused.cause, "help": refused.fix}, True
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "app", *words, cwd=root, stdin=asyncio.subprocess.DEVNULL,
+        sys.executable, "-P", "-m", "app", *words, cwd=root, stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, env=_environment(), limit=LINE,
     )  # fmt: skip
     try:
@@ -55,7 +55,10 @@ async def called(tool: str, given: Mapping[str, Any], root: Path) -> tuple[dict[
     if code in (ANSWERED, NO_FEASIBLE_PLAN, FAILED_AUDIT) and out:
         document = json.loads(out)
         return ({**document, "exit_code": code} if isinstance(document, dict) else {"rows": document}), False
-    return {"exit_code": code, **_three_lines(err)}, code not in (ANSWERED, NO_FEASIBLE_PLAN, FAILED_AUDIT)
+    lines = _three_lines(err)
+    if code not in (NO_FEASIBLE_PLAN, FAILED_AUDIT) or lines.keys() != {"error", "cause", "help"}:
+        return {"exit_code": INTERNAL_ERROR if code in (ANSWERED, NO_FEASIBLE_PLAN) else code, **lines}, True
+    return {"exit_code": code, **lines}, False
 
 
 async def _read(stream: asyncio.StreamReader | None) -> str:

@@ -17,8 +17,8 @@ from typing import Any, Final
 from topology.base.errors import InputError, shortened, shown
 
 TOOLS: Final = (
-    "train", "estimate", "serve", "explain", "ladder", "sweep", "diff", "audit", "accuracy", "models", "gpus",
-    "engines", "topology",
+    "train", "estimate", "serve", "explain", "ladder", "sweep", "diff", "audit", "diagnose", "accuracy",
+    "models", "gpus", "engines", "topology",
 )  # fmt: skip
 """Commands that answer from what they are given."""
 NO_PARTS: Final = frozenset({
@@ -35,6 +35,8 @@ LEFT_OUT: Final[Mapping[str, frozenset[str]]] = {"audit": frozenset({"--anchor"}
 MOST_CHARACTERS: Final = 4_000
 """Of one value; a file says more."""
 MOST_VALUES: Final = 64
+MOST_ENTRIES: Final = 10_000
+"""Of a folder that a call names: each is looked at for links that lead outside."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,16 +169,29 @@ def _texts(name: str, value: Any, part: Part) -> Iterator[str]:
         yield text
 
 
+def _leads_outside(path: Path, root: Path) -> bool:
+    """Whether a folder has a link that leaves the root, or more entries than are looked at."""
+    if not path.is_dir():
+        return False
+    for number, entry in enumerate(path.rglob("*")):
+        if number >= MOST_ENTRIES:
+            return True
+        if entry.is_symlink() and not entry.resolve().is_relative_to(root.resolve()):
+            return True
+    return False
+
+
 def _require_inside(name: str, text: str, root: Path) -> None:
     """Refuse what names a file outside the working folder, by itself or as a part of a list."""
     for part in {text, *re.split(r"[,=:;\s]", text)}:
-        if not part or not (os.sep in part or part.startswith((".", "~")) or (root / part).is_symlink()):
+        is_path = os.sep in part or part.startswith((".", "~"))
+        if not part or not (is_path or (root / part).is_symlink() or (root / part).is_dir()):
             continue
         try:
             inside = (root / part).resolve().is_relative_to(root.resolve())
         except (OSError, RuntimeError, ValueError):
             inside = False
-        if not inside or part.startswith("~"):
+        if not inside or part.startswith("~") or _leads_outside(root / part, root):
             raise InputError(
                 what=f"{name} names a file outside the working folder",
                 cause=f"{shown(shortened(part))} is not under the folder that plan mcp was started in",

@@ -79,7 +79,8 @@ def _memory(memory: RecordedMemory) -> str:
 def headline(diagnosis: Diagnosis) -> str:
     """The verdict in one line."""
     job = diagnosis.job
-    step = f"a step takes {format_seconds(job.step_s)}"
+    marked = any(trace.windows for trace in job.traces)
+    step = f"{'a step takes' if marked else 'the recording covers'} {format_seconds(job.step_s)}"
     if not diagnosis.findings:
         return f"{step}: no cause costs enough to change"
     first = diagnosis.findings[0]
@@ -106,7 +107,7 @@ def _facts(diagnosis: Diagnosis) -> list[tuple[str, str]]:
     times = (totals.compute_s, totals.communication_s, totals.exposed_communication_s)
     compute, sent, exposed = map(format_seconds, times)
     share = format_percent(totals.busy_s / max(totals.total_s, 1e-12))
-    busy = f"{share} busy; compute {compute}, communication {sent}, exposed {exposed}"
+    busy = f"{share} busy; in all compute {compute}, communication {sent}, exposed {exposed}"
     pairs = [("read", f"{ranks}, {steps}{f', {device}' if device else ''}{'' if gpu else ', host only'}")]
     if degrees:
         pairs.append(("layout", degrees))

@@ -39,7 +39,7 @@ def brief_facts(plan: Plan) -> Facts:
         *(("left out", words) for words in left_out_words(plan.request.cluster)),
         ("proof", _proof(plan)),
         ("evidence", evidence_text(plan.request, plan.estimate) if plan.estimate.evidence else ""),
-        ("next best", _runner_up(plan)),
+        ("next", _runner_up(plan)),
         ("more", "--full (stages, time, assumptions) · plan explain (what would help)"),
     ]
     return Facts(title="", pairs=tuple((name, text) for name, text in pairs if text))
@@ -76,7 +76,8 @@ def _money(plan: Plan) -> str:
         return f"{price} (--set cluster.usd_per_gpu_hour=…)"
     as_of = f" ({request.cluster.price_as_of})" if request.cluster.price_as_of else ""
     money = format_usd(plan.estimate.usd_per_billion_tokens)
-    return f"{money} per billion {unit_of_work(request)} at {price} per GPU-hour{as_of}"
+    alone = ", steps alone" if request.job.total_tokens is not None else ""
+    return f"{money} per billion {unit_of_work(request)}{alone}; {price}/GPU-hour{as_of}"
 
 
 def _idle(plan: Plan) -> str:
@@ -103,8 +104,8 @@ def _proof(plan: Plan) -> str:
 
 def _runner_up(plan: Plan) -> str:
     """The next plan, and how many more are tied with this one."""
-    if not plan.alternatives:
-        return ""
+    if not plan.alternatives or plan.request.objective != "step-time":
+        return ""  # others are compared by their steps, which is not what was asked for
     other = plan.alternatives[0]
     change = format_share(throughput_change(1.0, 1.0 + other.slower_by), signed=True)
     return f"{plan_words(other)}: {change} tokens/s" + (", a tie" if other.tied else "")

@@ -173,15 +173,16 @@ def memory_text(estimate: Estimate, capacity: float) -> str:
 
 def evidence_text(request: PlanRequest, estimate: Estimate) -> str:
     """How many measured runs stand behind the plan, the thinnest key of it, and what no run has."""
-    evidence, missing = estimate.evidence[0], unmeasured(estimate.evidence)
+    evidence, missing, model = estimate.evidence[0], unmeasured(estimate.evidence), request.model
+    kinds = () if model.module else (model.attention, model.recurrence)
+    mixers = [kind.title for kind in kinds if kind and not kind.is_measured]
     words = [f"{counted(evidence.runs, 'measured run')} of {evidence.used}"]
     thinnest = min((e for e in estimate.evidence if e.runs), key=lambda e: e.runs, default=evidence)
     if 0 < thinnest.runs < evidence.runs:
         words.append(f"fewest with {thinnest.used}: {thinnest.runs}")
-    if missing:
-        words.append(
-            f"not measured: {', '.join(e.used for e in missing if e is not evidence) or evidence.used}"
-        )
+    if missing or mixers:
+        names = [*mixers, *(e.used for e in missing if e is not evidence)]
+        words.append(f"not measured: {', '.join(names) or evidence.used}")
         words[-1] += f" on {cluster_of(request).gpu.name}"
     return " · ".join(words)
 

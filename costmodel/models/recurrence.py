@@ -244,6 +244,8 @@ class RecurrenceRecord:
         scan: Costs of its chunked scan per token.
         run_words: What files of measured runs say of a model that has it, where no column tells its layers.
         context_heads: Heads that context ranks must divide; () where no engine exchanges heads for tokens.
+        repeats_groups: Whether ranks beyond the groups get a copy of one, sent with the heads.
+        context_messages: Tensors that an exchange of heads sends apart.
     """
 
     title: str
@@ -251,6 +253,8 @@ class RecurrenceRecord:
     scan: Callable[[Recurrence], Scan]
     run_words: str = "linear-attention layers"
     context_heads: tuple[str, ...] = ()
+    repeats_groups: bool = False
+    context_messages: int = 1
 
 
 RECURRENCES: Mapping[RecurrenceName, RecurrenceRecord] = {
@@ -259,9 +263,9 @@ RECURRENCES: Mapping[RecurrenceName, RecurrenceRecord] = {
         shape=_mamba2,
         scan=_scan_mamba2,
         run_words="Mamba-2 layers",
-        context_heads=(
-            "value_heads",
-        ),  # fewer groups than ranks are repeated: megatron-core ssm/mamba_context_parallel.py
+        context_heads=("value_heads",),
+        repeats_groups=True,  # megatron-core 0.19.2 ssm/mamba_context_parallel.py: group_repeat_count
+        context_messages=5,  # the same, pre_conv_ssm: z, x, B, C, dt
     ),
     "gated-delta": RecurrenceRecord(
         title="Gated DeltaNet",

@@ -96,6 +96,8 @@ def gpus_note(best: Plan, tried: tuple[Tried, ...]) -> str:
     mine, least = best.request.cluster.num_gpus, _per_token_s(best)
     fastest = {item.gpus: item.per_token_s for item in sorted(tried, key=lambda tried: -tried.per_token_s)}
     others = sorted((seconds / least - 1, gpus) for gpus, seconds in fastest.items() if gpus != mine)
+    if best.request.objective != "step-time":
+        others = []  # those were planned for another end than speed
     after = [f"{gpus:,} {100 * more:+.1f} %" for more, gpus in others if math.isfinite(more)][:3]
     more = f"; time a token on others: {', '.join(after)}" if after else ""
     low, high = min(fastest), max(fastest)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -21,7 +22,9 @@ from planner.diagnose.intervals import clipped, common, seconds, union
 from planner.diagnose.lateness import Lateness
 from planner.diagnose.record import RecordedJob, stretches
 from topology.base.decode import read_toml
+from topology.base.errors import InputError
 from topology.base.units import MIB, format_bytes, format_seconds
+from topology.catalog import gpu
 
 LEAST_SHARE = 0.05
 """Of a step: less is not worth a change."""
@@ -40,6 +43,8 @@ PART_CAUSES: Mapping[str, tuple[str, str]] = {
     "launch gaps": ("host-bound", "the GPU waits for the host to launch"),
 }
 """Parts of a budget that are a cause by themselves, and what is seen."""
+OF_A_STEP: Final = frozenset(cause for part, (cause, _) in PART_CAUSES.items() if part != "copies")
+"""Causes that are gaps: where no step is marked they may be how the recording begins."""
 OVERLAPPED_LEAST = 0.1
 """Share of the gradients' communication beside which something computes; less is no overlap."""
 ALONE_FACTOR = 2.0
@@ -63,6 +68,8 @@ def fixes() -> Mapping[str, str]:
 def causes_of(job: RecordedJob) -> tuple[StepFinding, ...]:
     """All causes that are seen, the most expensive first; of two that explain the same time, the narrower."""
     seen = [finding for rule in RULES for finding in rule(job)]
+    if not any(trace.windows for trace in job.traces):  # start and end of a recording are no step
+        seen = [finding for finding in seen if finding.cause not in OF_A_STEP]
     return tuple(sorted(seen, key=lambda each: -each.seconds))
 
 
@@ -344,7 +351,25 @@ def _precision(job: RecordedJob) -> Iterator[StepFinding]:
             spent.append(float(events.duration_s[wide].sum()) / job.steps)
     if shares and float(np.median(shares)) >= 0.5 and float(np.median(spent)) >= least_s(job):
         evidence = f"{np.median(shares):.0%} of the time of matrix products is in kernels of float32 operands"
-        yield finding_of(job, "precision", float(np.median(spent)), evidence)
+        finding = finding_of(job, "precision", float(np.median(spent)), evidence)
+        yield finding if _has_bf16(job) else replace(finding, fix=HALF_FIX)
+
+
+HALF_FIX: Final = (
+    'run matrix products in float16, this GPU has no bfloat16: Megatron-LM --fp16; torch.autocast("cuda", '
+    "torch.float16) with torch.amp.GradScaler"
+)
+
+
+def _has_bf16(job: RecordedJob) -> bool:
+    """Whether the GPU multiplies in bfloat16, so far as its name is known."""
+    for device in {trace.device for trace in job.traces if trace.device}:
+        try:
+            if "bf16" not in gpu(device).peak_flop_per_s:
+                return False
+        except InputError:
+            continue
+    return True
 
 
 def _attention(job: RecordedJob) -> Iterator[StepFinding]:

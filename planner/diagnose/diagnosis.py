@@ -18,8 +18,10 @@ from planner.diagnose.prediction import PartResidual, Prediction, findings_besid
 from planner.diagnose.rank_timings import timing_findings
 from planner.diagnose.record import RecordedJob, recorded_job, stretches
 from planner.questions.flags import Flags
+from planner.traces.events import Trace
 from planner.traces.rank_timers import rank_timers
 from planner.traces.read import format_of, read_traces, traces_in
+from topology.base.errors import InputError
 from topology.base.files import read_text
 
 SCHEMA_VERSION = 1
@@ -157,13 +159,20 @@ def diagnosed(paths: Sequence[str | Path], flags: Flags, step: int | None = None
         InputError: No trace is among them, or one cannot be read.
     """
     files = recorded_files(paths)
-    job = recorded_job(read_traces(files.traces), step)
+    if not files.traces:
+        raise _without_traces(paths, files)
+    traces = read_traces(files.traces)
+    _require_alike(traces)
+    job = recorded_job(traces, step)
     prediction, missing = prediction_of(files.job, flags)
     side = explained(files, job=job)
     causes = (*side.findings, *causes_of(job))
     if prediction is not None:
         causes = (*findings_beside(job, prediction), *causes)
     causes = tuple(sorted(causes, key=_first_layout))
+    contradicts = any(finding.cause == "layout contradiction" for finding in causes)
+    if prediction is not None and (contradicts or _is_far(job, prediction)):
+        missing = (*missing, f"{prediction.source} seems to be of another job than the traces")
     steps = tuple(
         RecordedStep(
             rank=rank,
@@ -188,10 +197,39 @@ def diagnosed(paths: Sequence[str | Path], flags: Flags, step: int | None = None
         steps=steps,
         findings=causes,
         prediction=prediction,
-        residuals=residuals_of(job, prediction) if prediction else (),
+        residuals=residuals_of(job, prediction) if prediction and not contradicts else (),
         notes=(*dict.fromkeys(note for trace in job.traces for note in trace.notes), *missing),
         beside=side,
     )
+
+
+OTHER_JOB_FACTOR = 100.0
+"""Two orders of magnitude: no cause makes that of a step, another model, GPU or batch does."""
+
+
+def _is_far(job: RecordedJob, prediction: Prediction) -> bool:
+    """Whether a step is of another size than its prediction."""
+    ratio = job.step_s / prediction.estimate.step_time_s if prediction.estimate.step_time_s else 0.0
+    return not 1 / OTHER_JOB_FACTOR <= ratio <= OTHER_JOB_FACTOR
+
+
+def _require_alike(traces: Sequence[Trace]) -> None:
+    """Refuse traces of unlike devices as one job."""
+    devices = {trace.platform: trace for trace in traces if trace.gpu}
+    if len(devices) > 1:
+        names = " and ".join(sorted(trace.device or platform for platform, trace in devices.items()))
+        raise InputError("traces are of more than one job", f"they are of {names}", "name those of one job")
+
+
+def _without_traces(paths: Sequence[str | Path], files: RecordedFiles) -> InputError:
+    """Why none of the files is a trace."""
+    folders = [Path(path) for path in paths if Path(path).is_dir()]
+    reasons = [
+        f"in {folder.name}/ none of {len(list(folder.iterdir()))} files is named rank*" for folder in folders
+    ]
+    reasons += [f"{path.name} is a script, a plan, a log or text" for path in files.job]
+    fix = "name traces by their files: plan diagnose rank0.json.gz rank1.json.gz train.sh"
+    return InputError("no trace is among these files", "; ".join(reasons[:3]) or "none was named", fix)
 
 
 def mean_parts(budgets: Sequence[StepBudget]) -> dict[str, float]:

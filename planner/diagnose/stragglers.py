@@ -49,6 +49,15 @@ Key = tuple[int, str, int]
 """Stage, kind and place of an operation."""
 
 
+def _cured(share: float) -> str:
+    """A share of the loss; above 1 the others are faster than the mean.
+
+    >>> _cured(0.42), _cured(1.22)
+    ('42 %', 'all of it')
+    """
+    return "all of it" if share >= 1 else f"{100 * share:.0f} %"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSlowdown:
     """Slowdowns of a job."""
@@ -99,7 +108,7 @@ class JobSlowdown:
 
         if self.worker_share >= MAJORITY:
             ranks = ", ".join(map(str, self.worst_ranks))
-            evidence = f"repairing rank {ranks} cures {self.worker_share:.0%}"
+            evidence = f"repairing rank {ranks} cures {_cured(self.worker_share)}"
             fix = f"replace the node of rank {ranks}, or read its clocks, ECC counts and host load"
             return (finding("slow rank", self.worker_share, evidence, fix, self.worst_ranks[0]),)
         if self.work_share >= MAJORITY and self.correlation >= CORRELATED:
@@ -111,7 +120,7 @@ class JobSlowdown:
             return (finding("sequence imbalance", self.work_share, evidence, fix),)
         last = max(self.by_stage)
         if self.stage_share >= MAJORITY:
-            evidence = f"repairing the last stage ({last}) cures {self.stage_share:.0%}"
+            evidence = f"repairing the last stage ({last}) cures {_cured(self.stage_share)}"
             fix = "give the last stage fewer layers, as it has the head and the loss"
             return (finding("last stage with head", self.stage_share, evidence, fix),)
         worst = max(self.by_stage, key=lambda stage: self.by_stage[stage])

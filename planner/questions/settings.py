@@ -112,6 +112,7 @@ def override_cluster(spec: ClusterSpec, settings: Mapping[str, str]) -> ClusterS
     )
     if "usd_per_gpu_hour" in settings:  # one price of all
         nodes = tuple(replace(node, usd_per_gpu_hour=None) for node in nodes)
+        spec = replace(spec, price_source="", price_as_of="")  # it is the user's, of no list and no date
     tiers = tuple(override(tier, chosen(TierSpec), "cluster") for tier in spec.tiers)
     if "gpu" in settings and {node.gpu for node in nodes} != {node.gpu for node in spec.nodes}:
         nodes, spec = _without_prices(nodes, spec)

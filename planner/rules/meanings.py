@@ -19,6 +19,8 @@ TABLE: Final = Path(__file__).with_name("meanings.toml")
 Kind = Literal["rule", "limit of an engine", "bound of the search"]
 OF_A_BOUND: Final = "the plan is at least as good: nothing dismissed so could have beaten it"
 """What follows from a bound."""
+OF_MEMORY: Final = "its chance of OOM is above the limit, or the headroom is gone; it may be faster"
+RUN_BY_SOME: Final = "it is not planned for; engines that are named below run it"
 BY_LAYOUT: Final = "depends on the layout: its own message says it"
 
 
@@ -55,20 +57,24 @@ def meanings() -> dict[str, Meaning]:
             named[law.name] = _of_law(law, limit.name, "limit of an engine", texts["limits"])
     for name, text in texts["bounds"].items():
         named[name] = Meaning(
-            name=name, kind="bound of the search", text=text, follows=OF_A_BOUND, runners={}
+            name=name,
+            kind="bound of the search",
+            text=text,
+            follows=OF_MEMORY if name == "memory" else OF_A_BOUND,
+            runners={},
         )
     return named
 
 
 def _of_law(law: PlanLaw, key: str, kind: Kind, texts: Mapping[str, str]) -> Meaning:
     """A law with its sentence."""
-    follows = REFUSED[law.ground] if isinstance(law.ground, str) else BY_LAYOUT
+    follows, runners = REFUSED[law.ground] if isinstance(law.ground, str) else BY_LAYOUT, runners_of(law.name)
     return Meaning(
         name=law.name,
         kind=kind,
         text=texts[key],
-        follows=follows,
+        follows=RUN_BY_SOME if runners else follows,
         reads=law.reads,
         source=law.source or "",
-        runners=runners_of(law.name),
+        runners=runners,
     )

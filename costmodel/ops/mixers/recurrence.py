@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import functools
 
+import numpy as np
+
 from costmodel.case import Workload
 from costmodel.job import TrainingJob
+from costmodel.models.recurrence import RECURRENCES
 from costmodel.models.spec import LayerKind, ModelSpec, recurrence_of
 from costmodel.ops.mixers.attention import linear_dtype
 from costmodel.ops.op import (
@@ -81,26 +84,32 @@ def _projections(model: ModelSpec, job: TrainingJob, shard: ShardShape) -> tuple
 
 
 def _to_heads(model: ModelSpec, shard: ShardShape) -> tuple[Op, ...]:
-    """Every context rank gets its heads of the whole sequence: what was projected, in one all-to-all.
+    """Every context rank gets its heads of the whole sequence: what was projected, as all-to-alls.
+
+    Where more ranks divide the heads than there are groups, keys and queries of a group are sent to each.
 
     The state goes through a sequence in order, so ranks first undo the balanced order of their tokens, and
     pack heads by rank: two copies, each read and written (megatron-core 0.19.2 `tensor_a2a_cp2hp`).
     """
-    s = recurrence_of(model).shape
-    width = (s.input_width + sum(s.gate_widths)) / shard.tp
-    return _swap("recurrence_heads", HALF_BYTES * shard.tokens * width, shard)
+    r = recurrence_of(model)
+    kind = RECURRENCES[r.kind]
+    copies = np.maximum(shard.tp * shard.cp / r.key_heads, 1) if kind.repeats_groups else 1
+    width = (r.shape.input_width + sum(r.shape.gate_widths) + 2 * r.key_width * (copies - 1)) / shard.tp
+    return _swap("recurrence_heads", HALF_BYTES * shard.tokens * width, shard, kind.context_messages)
 
 
 def _to_tokens(model: ModelSpec, shard: ShardShape) -> tuple[Op, ...]:
-    """And back: the normed output, its heads for the rank's own tokens (`tensor_a2a_hp2cp`)."""
+    """And back: the output, its heads for the rank's own tokens (`tensor_a2a_hp2cp`)."""
     width = recurrence_of(model).value_width / shard.tp
-    return _swap("recurrence_tokens", HALF_BYTES * shard.tokens * width, shard)
+    return _swap("recurrence_tokens", HALF_BYTES * shard.tokens * width, shard, 1)
 
 
-def _swap(name: str, size: Quantity, shard: ShardShape) -> tuple[Op, ...]:
+def _swap(name: str, size: Quantity, shard: ShardShape, messages: int) -> tuple[Op, ...]:
     """An all-to-all over the context ranks and its copies, forward and backward; nothing on one rank."""
     split = shard.cp > 1
-    swap = functools.partial(communicate, collective="all_to_all", axis="cp", cover=Cover.NOTHING)
+    swap = functools.partial(
+        communicate, collective="all_to_all", axis="cp", count=messages, cover=Cover.NOTHING
+    )
     return (
         elementwise(f"{name}_order", traffic_bytes=SWAP_COPIES * 2 * size * split, saved_bytes=0),
         swap(name, size_bytes=size * split),

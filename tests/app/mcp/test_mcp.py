@@ -9,7 +9,10 @@ from typing import Any
 
 import pytest
 
+from app.errors import INTERNAL_ERROR
 from app.flags.program import COMMANDS
+from app.mcp import server
+from app.mcp.server import called
 from app.mcp.tools import MOST_CHARACTERS, NO_PARTS, TOOLS, parts_of, schema_of, words_of
 from tests.cli.commands import plan
 from topology.base.errors import InputError
@@ -45,6 +48,9 @@ def folder(tmp_path: Path) -> Path:
     root.mkdir()
     (tmp_path / "secret.sh").write_text("torchrun --nproc-per-node 8 secret.py\n", encoding="utf-8")
     (root / "link.sh").symlink_to(tmp_path / "secret.sh")
+    (root / "linked").mkdir()
+    (root / "linked" / "config.json").symlink_to(tmp_path / "secret.sh")
+    (root / "linked" / "job.sh").symlink_to(tmp_path / "secret.sh")
     return root
 
 
@@ -86,6 +92,27 @@ def test_a_schema_is_the_flags_that_only_read(tool: str) -> None:
         assert part.flag not in NO_PARTS or (tool, part.flag) in {("serve", "--input"), ("audit", "--input")}
 
 
+def test_nothing_of_the_folder_is_executed(folder: Path) -> None:
+    """Files that are named as modules of ours, or of a library, are no modules of a call; a crash is no answer."""
+    marker = folder / "executed"
+    for name in ("typer.py", "numpy.py", "app/__init__.py", "app/__main__.py"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(f"open({str(marker)!r}, 'w')\n", encoding="utf-8")
+    document, failed = asyncio.run(called("engines", {}, folder))
+    assert not failed
+    assert document["exit_code"] == 0
+    assert not marker.exists()
+
+
+def test_a_crash_is_no_answer(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python's own failure leaves with the code of a plan that is impossible."""
+    monkeypatch.setenv("PYTHONPATH", "")
+    monkeypatch.setattr(server.sys, "executable", "/bin/false")
+    document, failed = asyncio.run(called("models", {}, folder))
+    assert failed
+    assert document["exit_code"] == INTERNAL_ERROR
+
+
 HOSTILE: list[Call] = [
     ("rm", {}),
     ("run", {"model": "8b"}),
@@ -101,6 +128,8 @@ HOSTILE: list[Call] = [
     ("train", {"cluster": "../secret.sh"}),
     ("train", {"model": "~/config.json"}),
     ("audit", {"files": ["link.sh"]}),
+    ("train", {"model": "linked"}),
+    ("audit", {"files": ["linked/job.sh"]}),
     ("audit", {"files": ["../secret.sh"]}),
     ("audit", {"files": ["-"]}),
     ("audit", {"files": ["--help"]}),

@@ -207,3 +207,13 @@ def test_context_ranks_swap_heads_for_tokens_around_the_state(name: str) -> None
     }  # fmt: skip
     assert not any(op.axis == "cp" and np.any(op.collective_bytes) for op in alone)
     assert {op.collective for op in split if op.axis == "cp"} == {"all_to_all"}
+
+
+def test_ranks_beyond_the_groups_get_a_copy_of_one() -> None:
+    """Nemotron-H-8B has 8 groups: at tp 4 and cp 8 each is sent four times (megatron-core `group_repeat_count`)."""
+    spec = model("nemotron-h-8b")
+    r = recurrence_of(spec)
+    ops = {op.name: op for op in ops_of(spec, recurrent(spec), tp=4, cp=8, sequence_parallel=1)}
+    width = r.shape.input_width + 2 * r.key_width * (4 * 8 / r.key_heads - 1)
+    assert ops["recurrence_heads"].collective_bytes == 2 * S / 8 * width / 4
+    assert (ops["recurrence_heads"].count, ops["recurrence_tokens"].count) == (5, 1)
