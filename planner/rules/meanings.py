@@ -19,7 +19,9 @@ TABLE: Final = Path(__file__).with_name("meanings.toml")
 Kind = Literal["rule", "limit of an engine", "bound of the search"]
 OF_A_BOUND: Final = "the plan is at least as good: nothing dismissed so could have beaten it"
 """What follows from a bound."""
-OF_MEMORY: Final = "its chance of OOM is above the limit, or the headroom is gone; it may be faster"
+OF_MEMORY: Final = (
+    "it leaves less memory free than was asked for, or needs more than there is; it may be faster"
+)
 RUN_BY_SOME: Final = "it is not planned for; engines that are named below run it"
 BY_LAYOUT: Final = "depends on the layout: its own message says it"
 
