@@ -11,17 +11,16 @@ from app.errors import NO_FEASIBLE_PLAN
 from app.quantities import format_percent, format_share
 from app.reports.answer import Answer, Facts, Lines, Section, Table
 from app.reports.layout_words import layout_lines, other_nodes, plan_words
-from app.reports.plan_brief import brief_facts
+from app.reports.plan_brief import brief_facts, left_free_text
 from app.reports.plan_headline import headline_facts, headline_of, run_s
 from app.reports.plan_tables import memory_table, time_table
 from costmodel.estimate import throughput_change
 from costmodel.layout import num_axes
 from costmodel.memory.fit import fit_of, fit_text
-from planner.plan import Alternative, Optimality, Plan, PlanRequest, to_json
+from planner.plan import Alternative, Optimality, Plan, to_json
 from planner.pricing import capacities_bytes
 from planner.rules.check import check_memory
 from planner.search.easing import WITH
-from planner.search.infeasible import share_text
 from planner.search.tight import FITS_WITH
 from topology.base.units import format_bytes, format_chance, format_seconds
 
@@ -100,7 +99,7 @@ def proof_facts(plan: Plan) -> Facts:
     looked = f"{optimality.enumerated:,} layouts enumerated · {dismissed:,} dismissed"
     effort = f"{looked} · {optimality.solved:,} solved"
     pairs = (
-        ("answer", _certainty(optimality) + _left_free(plan.request)),
+        ("answer", _certainty(optimality) + left_free_text(plan.request)),
         ("search", f"{effort} · {format_seconds(plan.search_time_s)}"),
         ("dismissed by", " · ".join(f"{rule} {count:,}" for rule, count in pruned)),
     )
@@ -116,13 +115,6 @@ def _certainty(optimality: Optimality) -> str:
     if optimality.status == "proven":
         return f"proven optimal under the cost model ({bound})"
     return f"best found; nothing can be more than {format_percent(optimality.gap)} better ({bound})"
-
-
-def _left_free(request: PlanRequest) -> str:
-    """Which layouts were searched, where another share of memory is left free than a layout needs to fit."""
-    if request.memory_headroom is None:
-        return ""
-    return f" of layouts that leave {share_text(request.memory_headroom)} % of memory free"
 
 
 def alternative_change(other: Alternative) -> str:

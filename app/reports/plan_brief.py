@@ -13,8 +13,9 @@ from app.reports.layout_words import idle_text, not_needed_text, plan_words
 from app.reports.plan_headline import band_text, evidence_text, finish_words, price_text, unit_of_work
 from costmodel.estimate import PART_NAMES, throughput_change
 from costmodel.memory.fit import fit_text
-from planner.plan import RENTS_WHAT_IT_USES, Plan
+from planner.plan import RENTS_WHAT_IT_USES, Plan, PlanRequest
 from planner.pricing import capacity_of_fullest
+from planner.search.infeasible import share_text
 from topology.base.counts import counted
 from topology.base.units import format_bytes, format_seconds
 from topology.fabric.degraded import left_out_words
@@ -98,8 +99,15 @@ def _proof(plan: Plan) -> str:
     if optimality.bound_bytes is not None:
         return f"emptiest to within {format_percent(optimality.gap)}, {of}"
     if optimality.status == "proven":
-        return f"optimal under the cost model, {of}"
+        return f"optimal under the cost model{left_free_text(plan.request)}, {of}"
     return f"best found, at most {format_percent(optimality.gap)} above the bound, {of}"
+
+
+def left_free_text(request: PlanRequest) -> str:
+    """Which layouts were searched, where another share of memory is left free than a layout needs to fit."""
+    if request.memory_headroom is None:
+        return ""
+    return f" of layouts that leave {share_text(request.memory_headroom)} % of memory free"
 
 
 def _runner_up(plan: Plan) -> str:

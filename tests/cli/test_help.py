@@ -148,3 +148,12 @@ def test_the_brief_is_brief(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(answer.splitlines()) <= 14
     assert max(map(len, done.stdout.splitlines())) <= WIDE
     assert headline
+
+
+def test_the_brief_says_which_layouts_its_proof_is_of() -> None:
+    """Another headroom than the default leaves faster layouts out: the proof names it, as the whole answer does."""
+    question = ("--model", "llama-3.2-1b", "--gpus", "8", "--memory-headroom", "0.3")
+    words = "of layouts that leave 30 % of memory free"
+    for answer in (plan(*question), plan(*question, "--full")):
+        assert words in " ".join(answer.stdout.split())
+    assert words not in " ".join(plan(*question[:4]).stdout.split())
