@@ -68,6 +68,8 @@ class StackTiming:
         static_experts_blackwell: On Blackwell products read on the GPU how many tokens an expert gets.
         gathers_before_latent: With sequence parallelism the replicated down-projections of latent attention
             run on the whole sequence, not on each rank's part.
+        gathers_key_heads: Where more tensor ranks than heads of keys and values cut a layer, they cut its
+            queries, keys and values as one product, and gather them whole before each takes its heads.
         pads_value_heads: Attention runs with values padded to the size of queries and keys, where they are
             smaller (latent attention), as kernels with one head size need.
         narrow_head: The head multiplies in eight bits where layers do (``fp8_output_proj``).
@@ -115,6 +117,7 @@ class StackTiming:
     launches_experts_singly: bool = False
     static_experts_blackwell: bool = False
     gathers_before_latent: bool = False
+    gathers_key_heads: bool = False
     pads_value_heads: bool = False
     narrow_head: bool = False
     dropout: bool = False

@@ -81,6 +81,7 @@ def footing(case: Case, layout: ParallelLayout) -> Footing:
         *_classes("GPUs", layout.num_gpus, SCALES_GPUS),
         *_classes("tokens a sequence", job.sequence_length, CONTEXTS_TOKENS),
         *([Key(name=EXPERTS, used=EXPERTS)] if model.is_moe else []),
+        *_gathered_heads(case, layout),
         *([Key(name=f"adapter {job.adapter.kind}", used=job.adapter.words)] if job.adapter else []),
         *([Key(name="compression", used=f"gradients {how}")] if (how := job.gradient_compression) else []),
         *([Key(name="buckets", used="gradients in buckets of a size")] if job.bucket_bytes else []),
@@ -113,6 +114,13 @@ def _axes(x: ParallelLayout, node_gpus: int) -> Iterator[Key]:
             axis = name.split(maxsplit=1)[0]
             place = " across nodes" if "nodes" in name else ""
             yield Key(name=name, used=f"{axis} {getattr(x, axis)}{place}")
+
+
+def _gathered_heads(case: Case, x: ParallelLayout) -> Iterator[Key]:
+    """Tensor ranks that outnumber heads of keys and values, where the engine gathers them."""
+    groups = case.model.attention.whole_heads
+    if case.stack.timing.gathers_key_heads and x.tp > groups:
+        yield Key(name="gathered key heads", used=f"{groups} key-value heads over tp {x.tp}")
 
 
 def _switches(stack: SoftwareStack) -> Iterator[Key]:

@@ -24,7 +24,6 @@ from costmodel.stack import stack as find_stack
 from costmodel.training.estimate import beyond_positions
 from planner.audit.adapters import StatedAdapter, stated_adapter
 from planner.audit.contract_reading import (
-    contract_of,
     engine_reading_of,
     model_as_built,
     recomputed_modules_of,
@@ -168,7 +167,6 @@ def audited_job(reading: Reading, flags: Flags) -> Job:
     stated_layout = layout_of_files(reading, parsed, request)
     notes.assumed.extend(stated_layout.assumed)
     notes.unsettled.extend(stated_layout.unsettled)
-    request = _with_copied_heads(reading, request, stated_layout.layout, notes)
     notes.unsettled.extend(_absent_files(facts))
     batch = flags.global_batch_size and request.job.global_batch_size
     batch = batch or _batch(reading, parsed, stated_layout.layout, request.cluster.num_gpus, notes)
@@ -539,23 +537,6 @@ def _with_axes(reading: Reading, request: PlanRequest, layout: ParallelLayout | 
         return request
     axes = {name: getattr(layout, name) for name in ("tp", "pp", "cp", "ep")}
     return replace(request, pins={**axes, **request.pins})
-
-
-def _with_copied_heads(
-    reading: Reading, request: PlanRequest, layout: ParallelLayout | None, notes: _Notes
-) -> PlanRequest:
-    """The request with a key-value head for every tensor rank, where its engine has copies of fewer.
-
-    Megatron-Core gives each rank a copy of a head that several share: it multiplies and keeps as much as with
-    a head of its own.
-    """
-    contract, heads = contract_of(reading), request.model.num_key_value_heads
-    copies = contract is not None and "kv-heads" in contract.runs and layout is not None
-    if layout is None or not copies or heads >= layout.tp or layout.tp % heads:
-        return request
-    times = layout.tp // heads
-    notes.assumed.append(f"{heads} key-value heads over tp {layout.tp}: each is priced on {times} ranks")
-    return replace(request, model=replace(request.model, num_key_value_heads=layout.tp))
 
 
 def _optimizer(reading: Reading, request: PlanRequest, name: Any, notes: _Notes) -> str:

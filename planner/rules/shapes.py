@@ -73,16 +73,25 @@ def _indivisible(size_name: str, size: int, degree_name: str, degree: int) -> Br
 
 
 def _divides(
-    name: str, axis: str, ground: Ground | Callable[[Problem, ParallelLayout], Ground] = "engine"
+    name: str,
+    axis: str,
+    ground: Ground | Callable[[Problem, ParallelLayout], Ground] = "engine",
+    unless: Callable[[Problem, LayoutTable], Mask | bool] = lambda _s, _t: False,
 ) -> PlanLaw:
-    """The degree of an axis divides sizes of the model, if it has any; engines cut nothing unevenly."""
+    """The degree of an axis divides sizes of the model, if it has any; engines cut nothing unevenly.
+
+    `unless` says of which layouts the engine holds whole what it cannot cut.
+    """
 
     def sizes(model: ModelSpec) -> dict[str, int]:
         return {cut.field: cut.size for cut in model.cuts if cut.law == name}
 
     def broken(s: Problem, t: LayoutTable) -> Mask | bool:
         wholes = sizes(s.model).values()
-        return bool(wholes) and np.asarray(HEADS.rest(math.gcd(*wholes), getattr(t, axis)) != 0, dtype=bool)
+        if not wholes:
+            return False
+        uneven = np.asarray(HEADS.rest(math.gcd(*wholes), getattr(t, axis)) != 0, dtype=bool)
+        return np.asarray(uneven & ~np.asarray(unless(s, t), dtype=bool), dtype=bool)
 
     def explain(s: Problem, x: ParallelLayout) -> Breach:
         degree = getattr(x, axis)
@@ -97,6 +106,13 @@ def _divides(
 def _key_heads_ground(s: Problem, x: ParallelLayout) -> Ground:
     """Engines give several ranks the same head of keys where tp is a multiple of their number."""
     return "unpriced" if x.tp % s.model.attention.whole_heads == 0 else "engine"
+
+
+def _gathers_key_heads(s: Problem, t: LayoutTable) -> Mask | bool:
+    """Whether the engine gathers the heads of keys and values of ranks that outnumber them."""
+    if not s.stack.timing.gathers_key_heads:
+        return False
+    return np.asarray(t.tp % s.model.attention.whole_heads == 0, dtype=bool)
 
 
 def _whole_sequence(name: str) -> PlanLaw:
@@ -333,7 +349,7 @@ SHAPE_RULES: tuple[PlanLaw, ...] = (
     ),
     Law(name="gpus", reads=("dp", "cp", "tp", "pp"), broken=_gpus_broken, says=_gpus, ground="impossible"),
     _divides("attention-heads", "tp"),
-    _divides("kv-heads", "tp", _key_heads_ground),
+    _divides("kv-heads", "tp", _key_heads_ground, unless=_gathers_key_heads),
     _divides("feed-forward", "tp"),
     _divides("recurrence-heads", "tp"),
     _divides("output-groups", "tp"),

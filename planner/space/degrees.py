@@ -64,8 +64,8 @@ def every_degrees(
     problem: Problem, pins: Mapping[str, Any], *, least_gpus: float, coarse: bool
 ) -> tuple[Draft, int]:
     """Degrees whose product is at most the cluster, and how many used fewer than `least_gpus` GPUs."""
-    limit, model = problem.cluster.num_gpus, problem.model
-    tensor = divisors(model.attention.whole_heads, limit)
+    limit = problem.cluster.num_gpus
+    tensor = tensor_degrees(problem)
     table: Draft = {"tp": np.array(pinned(pins, "tp", tensor))}
     table = _within(
         cross(table, "cp", pinned(pins, "cp", divisors(problem.job.sequence_length, limit))), limit
@@ -78,10 +78,25 @@ def every_degrees(
     return where(table, enough), int((~enough).sum())
 
 
+def tensor_degrees(problem: Problem) -> tuple[int, ...]:
+    """Degrees of tensor parallelism that heads can be cut by, in order.
+
+    They divide heads that ranks cannot split. Where the engine gathers those of keys and values, multiples of
+    them that divide the query heads are degrees too.
+    """
+    limit, model = problem.cluster.num_gpus, problem.model
+    whole = model.attention.whole_heads
+    degrees = tuple(divisors(whole, limit))
+    if not problem.stack.timing.gathers_key_heads:
+        return degrees
+    ways = divisors(model.num_attention_heads, limit)
+    return (*degrees, *(tp for tp in ways if tp > whole and tp % whole == 0))
+
+
 def every_shard(problem: Problem, pins: Mapping[str, Any], *, coarse: bool) -> tuple[Draft, dict[str, int]]:
     """Ways to cut a microbatch over the ranks of a stage that the rules allow."""
-    limit, job, model = problem.cluster.num_gpus, problem.job, problem.model
-    tensor = divisors(model.attention.whole_heads, limit)
+    limit, job = problem.cluster.num_gpus, problem.job
+    tensor = tensor_degrees(problem)
     table: Draft = {"tp": np.array(pinned(pins, "tp", tensor))}
     table = _within(
         cross(table, "cp", pinned(pins, "cp", divisors(problem.job.sequence_length, limit))), limit

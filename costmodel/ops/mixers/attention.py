@@ -113,7 +113,8 @@ def _grouped_projections(work: Workload, shard: ShardShape) -> tuple[Op, ...]:
     model, stack = work.model, work.stack
     T, H, d = shard.tokens, model.hidden_size, model.head_dim
     heads, kv_heads = model.num_attention_heads / shard.tp, model.attention.key_value_heads(shard.tp)
-    width = ((1 + model.attention_gate) * heads + 2 * kv_heads) * d
+    own = model.num_key_value_heads / shard.tp if stack.timing.gathers_key_heads else kv_heads
+    width = ((1 + model.attention_gate) * heads + 2 * own) * d
     qk_bytes = HALF_BYTES * T * (heads + kv_heads) * d
     qkv = gemm(
         "qkv",
@@ -131,7 +132,30 @@ def _grouped_projections(work: Workload, shard: ShardShape) -> tuple[Op, ...]:
         "qk_norm", traffic_bytes=passes * qk_bytes, saved_bytes=kept, parameters=2 * d, count=2
     )
     positions = elementwise("rotary", traffic_bytes=rotary_accesses(stack) * qk_bytes, count=2)
-    return (qkv, *(norms,) * model.qk_norm, *(positions,) * (model.learned_positions == 0))
+    gathered = _gathered_key_heads(stack, shard, model.num_key_value_heads, width)
+    return (qkv, *gathered, *(norms,) * model.qk_norm, *(positions,) * (model.learned_positions == 0))
+
+
+def _gathered_key_heads(
+    stack: SoftwareStack, shard: ShardShape, groups: int, width: Quantity
+) -> tuple[Op, ...]:
+    """Where ranks outnumber heads of keys and values: projections are gathered, and each takes its own.
+
+    Megatron-Core cuts q, k and v as one product, gathers it over its last dimension and slices it. Backward,
+    the slice's gradient is laid into zeros and reduced to the shards. Either way the whole is put in order
+    by one pass, so that it exists twice (megatron-core 0.19.2 `get_query_key_value_tensors`,
+    `_gather_along_last_dim`, `_reduce_scatter_along_last_dim`).
+    """
+    outnumbered = shard.tp > groups
+    if not stack.timing.gathers_key_heads or not np.any(outnumbered):
+        return ()
+    size = HALF_BYTES * shard.tokens * width * shard.tp * outnumbered
+    order = elementwise("qkv_order", traffic_bytes=2 * size)
+    return (
+        communicate("qkv_gather", "all_gather", "tp", size, cover=Cover.NOTHING),
+        replace(order, working_bytes=2 * size),
+        communicate("qkv_gradient_scatter", "reduce_scatter", "tp", size, "backward", cover=Cover.NOTHING),
+    )
 
 
 def _latent_projections(work: Workload, shard: ShardShape) -> tuple[Op, ...]:

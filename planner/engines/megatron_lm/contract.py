@@ -108,12 +108,13 @@ BUILT_IN = {
     "flash_attention": "--attention-backend is auto, which takes a fused kernel wherever there is one",
     "fused_elementwise": "bias, activation, dropout, norm and rotary fusions are on by default",
     "vocab_parallel_loss": "the loss is always computed on shards of the vocabulary",
+    "gathers_key_heads": "from 0.16 on q, k and v are gathered where tp ranks outnumber key-value heads",
     "cp_overlap": "Transformer Engine's ring sends beside attention",
     "p2p_sharded": "with --sequence-parallel stages send shards",
 }
 
 RUNS = {
-    "kv-heads": "megatron-core gathers queries, keys and values over tp from 0.16 on, which is not priced",
+    "kv-heads": "megatron-core gathers queries, keys and values over tp from 0.16 on",
     "vocabulary": "Megatron-LM pads it",
     "expert-tensor": "an expert may be cut otherwise than its layer, which is not priced",
     "node-alignment": "such groups run, slowly",

@@ -58,6 +58,12 @@ def test_experts_cross_nodes_where_their_ranks_do() -> None:
     assert "ep across nodes" in names_of(apart, name=moe)
 
 
+def test_heads_that_ranks_gather_are_a_key() -> None:
+    """Eight key-value heads over sixteen ranks are what no measured run has; over eight they are nothing."""
+    assert "gathered key heads" in names_of(ParallelLayout(tp=16))
+    assert "gathered key heads" not in names_of(ParallelLayout(tp=8))
+
+
 def test_sharding_schedule_recomputation_and_sizes_are_keys() -> None:
     """Everything beside the plainest."""
     x = ParallelLayout(

@@ -86,10 +86,12 @@ GROUPED = [
 
 
 @pytest.mark.parametrize("name", GROUPED)
-def test_more_ranks_than_heads_of_keys_are_unpriced_where_engines_copy_the_heads(name: str) -> None:
-    """Megatron-Core takes a multiple of the heads; it is named. An uneven cut is what engines stop at."""
+def test_more_ranks_than_heads_of_keys_run_where_the_engine_gathers_them(name: str) -> None:
+    """Megatron-Core takes a multiple of the heads; others name it. An uneven cut is what engines stop at."""
     heads = model(name).attention.whole_heads
-    found = broken(name, tp=2 * heads, dp=64 // (2 * heads)).get("kv-heads")
+    degrees = {"tp": 2 * heads, "dp": 64 // (2 * heads)}
+    assert "kv-heads" not in broken(name, **degrees)
+    found = broken(name, stack_name="torchtitan", **degrees).get("kv-heads")
     assert found is not None
     assert found.ground == "unpriced"
     assert CONTRACTS["megatron"].title in found.message

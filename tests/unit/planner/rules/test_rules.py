@@ -14,6 +14,7 @@ from costmodel.memory.stage import MemoryBreakdown
 from costmodel.models.catalog import model
 from costmodel.pipeline.schedules import RECORDS
 from costmodel.stack import SoftwareStack, stack, stacks
+from costmodel.switches.profile import with_switches
 from planner.law import PlanLaw
 from planner.plan import Problem
 from planner.rules.check import RULES, check, check_memory, check_pins, legal, parse_pins
@@ -49,11 +50,21 @@ def lacking(**supports: object) -> SoftwareStack:
     return replace(profile, supports=replace(profile.supports, **supports))
 
 
+def stack_with(name: str, switches: dict[str, str]) -> SoftwareStack:
+    """A profile with switches set."""
+    return with_switches(stack(name), switches)
+
+
 CASES = [
     ("degrees", {"tp": 0}, {}, "tp = 0"),
     ("gpus", {"dp": 2}, {}, "dp·cp·tp·pp = 2·1·8·4 = 64 GPUs, the cluster has 32"),
     ("attention-heads", {"tp": 3}, {}, "num_attention_heads % tp = 64 % 3 = 1, must be 0"),
-    ("kv-heads", {"tp": 16, "pp": 2}, {}, "num_key_value_heads % tp = 8 % 16 = 8, must be 0"),
+    (
+        "kv-heads",
+        {"tp": 16, "pp": 2},
+        {"stack": stack_with("megatron-core", {"key_heads": "whole"})},
+        "num_key_value_heads % tp = 8 % 16 = 8, must be 0",
+    ),
     ("recurrence-heads", {"tp": 16, "pp": 2}, {"model": HYBRID}, "key_heads % tp = 8 % 16 = 8, must be 0"),
     (
         "recurrence-context",
