@@ -45,7 +45,7 @@ def test_a_degree_is_of_every_class_that_it_has_reached() -> None:
     assert names_of(ParallelLayout(cp=2)) == PLAIN | {"cp"}
     assert names_of(ParallelLayout(cp=8)) == PLAIN | {"cp", "cp > 2"}
     assert names_of(ParallelLayout(pp=16)) == PLAIN | {"pp", "pp > 8"}
-    assert names_of(ParallelLayout(tp=16)) == PLAIN | {"tp", "tp across nodes"}
+    assert names_of(ParallelLayout(tp=16)) == PLAIN | {"tp", "tp across nodes", "gathered key heads"}
 
 
 def test_experts_cross_nodes_where_their_ranks_do() -> None:
