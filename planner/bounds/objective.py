@@ -40,13 +40,13 @@ class Goal:
 
     ``step-time`` and ``memory``: t. ``cost``: R·t·o(G), rented GPU-seconds of a step, to which money per
     token is proportional; D·t·o(G) where `rates` tell the prices of unlike nodes in the order of ranks.
-    ``gpus``: R + t/(2·limit), fewest rented GPUs first and the fastest of those. Steps alone must keep
-    the limit, and the whole run, failures included, the deadline with a chance of
-    `costmodel.campaign.record.KEPT`.
+    ``gpus``: R + t/(2·limit), fewest rented GPUs first and the fastest of those. Under both, where a job has
+    a deadline, steps alone must keep the limit, and the whole run, failures included, the deadline with a
+    chance of `costmodel.campaign.record.KEPT`.
 
     Attributes:
         objective: what is asked for.
-        limit_s: longest step with which steps alone keep the deadline.
+        limit_s: longest step with which steps alone keep the deadline; infinite where none is asked for.
         rates: prices of unlike nodes.
         units: GPUs of nodes, which are rented whole; every GPU by itself where none are known.
         outlook: what is known of runs before a layout is chosen; None where no run is asked for.
@@ -63,6 +63,11 @@ class Goal:
         """Whether the answer says how many GPUs to rent; otherwise idle ones are there and paid for."""
         return self.objective in RENTS_WHAT_IT_USES
 
+    @property
+    def has_deadline(self) -> bool:
+        """Whether a layout must keep a deadline to be an answer."""
+        return math.isfinite(self.limit_s)
+
     def score(self, num_gpus: Any, step_s: Any, paid: Any = None) -> Vector:
         """Score of layouts that use this many GPUs and take these seconds per step.
 
@@ -70,7 +75,7 @@ class Goal:
         """
         G, t = np.asarray(num_gpus, dtype=np.float64), np.asarray(step_s, dtype=np.float64)
         if self.objective == "cost":
-            t = self._paid(G, paid) * t
+            t = np.where(t <= self._longest_s(G, t), self._paid(G, paid) * t, np.inf)
         elif self.objective == "gpus":
             t = np.where(t <= self._longest_s(G, t), self._rented(G, paid) + t / (2 * self.limit_s), np.inf)
         return t
@@ -89,7 +94,8 @@ class Goal:
         """Longest step with which a layout would still reach this score; negative if none would."""
         G = np.asarray(num_gpus, dtype=np.float64)
         if self.objective == "cost":
-            return np.asarray(score / self._paid(G, paid))
+            t = np.minimum(score / self._paid(G, paid), self.limit_s)
+            return np.minimum(t, self._longest_s(G, t))
         if self.objective == "gpus":
             t = np.minimum((score - self._rented(G, paid)) * 2 * self.limit_s, self.limit_s)
             return np.minimum(t, self._longest_s(G, t))
@@ -97,7 +103,7 @@ class Goal:
 
     def keeps(self, layout: ParallelLayout, full: Estimate) -> bool:
         """Whether a run of a layout keeps the deadline that is asked for, failures included."""
-        if self.objective != "gpus" or self.outlook is None:
+        if self.outlook is None or not self.has_deadline:
             return True
         return self.outlook.keeps(layout, full)
 
@@ -119,7 +125,7 @@ class Goal:
 
     def _longest_s(self, num_gpus: Vector, step_s: Vector) -> Vector:
         """Longest step that may keep the deadline on so many GPUs; looked at where steps alone would."""
-        if self.outlook is None:
+        if self.outlook is None or not self.has_deadline:
             return np.full(num_gpus.shape, self.limit_s)
         wanted = (step_s > 0) & (step_s <= self.limit_s)
         return self.outlook.longest_step_s(num_gpus, self.limit_s, wanted)
@@ -127,22 +133,21 @@ class Goal:
 
 def goal_of(request: PlanRequest) -> Goal:
     """Read the goal of a request; the fewest GPUs for a deadline need a deadline and a number of tokens."""
-    job = request.job
-    if request.objective == "cost":
-        rates = _rates(request.cluster) if by_node(request.cluster) else ()
-        units, outlook = gpus_in_rank_order(request.cluster), _outlook(request)
-        return Goal(objective="cost", limit_s=math.inf, rates=rates, units=units, outlook=outlook)
-    if request.objective != "gpus":
-        return Goal(objective=request.objective, limit_s=math.inf)
-    if job.deadline_s is None or job.total_tokens is None:
+    job, objective = request.job, request.objective
+    if objective not in RENTS_WHAT_IT_USES:
+        return Goal(objective=objective, limit_s=math.inf)
+    if objective == "gpus" and (job.deadline_s is None or job.total_tokens is None):
         raise InputError(
             what="the fewest GPUs for a deadline cannot be planned",
             cause=f"job.deadline_s = {job.deadline_s}, job.total_tokens = {job.total_tokens}",
             fix="give both, for example --tokens 1T --deadline 30d",
         )
-    steps = math.ceil(job.total_tokens / job.tokens_per_step)
+    limit_s = math.inf
+    if job.deadline_s is not None and job.total_tokens is not None:
+        limit_s = job.deadline_s / math.ceil(job.total_tokens / job.tokens_per_step)
+    rates = _rates(request.cluster) if objective == "cost" and by_node(request.cluster) else ()
     units = gpus_in_rank_order(request.cluster)
-    return Goal(objective="gpus", limit_s=job.deadline_s / steps, units=units, outlook=_outlook(request))
+    return Goal(objective=objective, limit_s=limit_s, rates=rates, units=units, outlook=_outlook(request))
 
 
 def _outlook(request: PlanRequest) -> Outlook | None:

@@ -257,7 +257,7 @@ def _reasons(request: PlanRequest, done: Search) -> tuple[Violation, ...]:
 def _missed_deadline(request: PlanRequest, done: Search) -> tuple[Violation, ...]:
     """How long a run of the fastest layout takes that has a deadline to keep."""
     deadline_s = request.job.deadline_s
-    if request.objective != "gpus" or deadline_s is None:
+    if deadline_s is None or not done.goal.has_deadline:
         return ()
     fastest = explore(replace(request, objective="step-time"), done.problem.case.cal)
     if fastest.best is None:
@@ -374,6 +374,8 @@ def no_plan(infeasible: Infeasible) -> NoFeasiblePlanError:
     request, rules = infeasible.request, {violation.rule for violation in infeasible.violations}
     of = f"no layout of {request.model.name} on {counted(request.cluster.num_gpus, 'GPU')}"
     verdict = _lacking_memory(request) if rules == {"memory"} else "is possible"
+    if rules == {DEADLINE}:
+        verdict = "keeps the deadline"
     if {violation.ground for violation in infeasible.violations} == {"unpriced"}:
         verdict = "is priced here"
     what = f"{of} {verdict}"

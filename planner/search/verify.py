@@ -260,10 +260,11 @@ def _certificate(plan: Plan) -> Iterator[Claim]:
 
 
 def _deadline(plan: Plan) -> Iterator[Claim]:
-    """Whether the fewest GPUs for a deadline keep it, failures included; one given layout need not."""
-    if plan.request.objective != "gpus" or plan.optimality.enumerated == 1:
+    """Whether an answer to a deadline keeps it, failures included; a given layout need not."""
+    goal = goal_of(plan.request)
+    if not goal.has_deadline or plan.optimality.enumerated == 1:
         return
-    kept = goal_of(plan.request).keeps(plan.layout, plan.estimate)
+    kept = goal.keeps(plan.layout, plan.estimate)
     yield same("deadline", "kept", "kept" if kept else "not kept nine times in ten")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -11,12 +12,14 @@ from hypothesis import strategies as st
 
 from app.actions.plan import plan_asked
 from app.cli import run
+from costmodel.campaign.record import KEPT
+from planner.campaign.finish import campaign_of
 from planner.plan import Plan
 from planner.questions.flags import Flags
 from planner.questions.gpu_ranges import read_gpu_range, suited_gpus
 from planner.questions.training import understand
 from planner.search.search import search
-from topology.base.errors import InputError
+from topology.base.errors import InputError, NoFeasiblePlanError
 
 
 @given(
@@ -73,3 +76,17 @@ def test_nodes_are_rented_whole_in_a_range_too(gpus: str, rented: int) -> None:
     result = plan_asked(asked)[0]
     assert isinstance(result, Plan)
     assert result.request.cluster.num_gpus >= rented
+
+
+def test_the_cheapest_run_keeps_its_deadline() -> None:
+    """Fewer GPUs are cheaper and too slow: the cheapest that keep the deadline are taken, else it is refused."""
+    asked = Flags(model="8b", gpus="8..32", objective="cost", tokens="20B", top="1")
+    slow, _ = plan_asked(asked)
+    hours = 24 * campaign_of(slow).days.p50 / 2
+    quick, _ = plan_asked(replace(asked, deadline=f"{hours:.0f}h"))
+    chance = campaign_of(quick).deadline_chance
+    assert chance is not None
+    assert chance >= KEPT
+    assert quick.layout.num_gpus > slow.layout.num_gpus
+    with pytest.raises(NoFeasiblePlanError, match="keeps the deadline"):
+        plan_asked(replace(asked, deadline="1h"))
