@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from app.actions.plan import plan_asked
 from app.cli import run
 from costmodel.campaign.record import KEPT
-from planner.campaign.finish import campaign_of
+from planner.campaign.finish import campaign_or_none
 from planner.plan import Plan
 from planner.questions.flags import Flags
 from planner.questions.gpu_ranges import read_gpu_range, suited_gpus
@@ -82,11 +82,14 @@ def test_the_cheapest_run_keeps_its_deadline() -> None:
     """Fewer GPUs are cheaper and too slow: the cheapest that keep the deadline are taken, else it is refused."""
     asked = Flags(model="8b", gpus="8..32", objective="cost", tokens="20B", top="1")
     slow, _ = plan_asked(asked)
-    hours = 24 * campaign_of(slow).days.p50 / 2
+    run_of_slow = campaign_or_none(slow)
+    assert run_of_slow is not None
+    hours = 24 * run_of_slow.days.p50 / 2
     quick, _ = plan_asked(replace(asked, deadline=f"{hours:.0f}h"))
-    chance = campaign_of(quick).deadline_chance
-    assert chance is not None
-    assert chance >= KEPT
+    run_of_quick = campaign_or_none(quick)
+    assert run_of_quick is not None
+    assert run_of_quick.deadline_chance is not None
+    assert run_of_quick.deadline_chance >= KEPT
     assert quick.layout.num_gpus > slow.layout.num_gpus
     with pytest.raises(NoFeasiblePlanError, match="keeps the deadline"):
         plan_asked(replace(asked, deadline="1h"))
