@@ -18,7 +18,7 @@ from planner.plan import PlanRequest
 from planner.questions.flags import Flags
 
 
-@takes_job()
+@takes_job(ranges=True)
 def command(
     flags: Flags,
     *,

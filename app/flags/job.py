@@ -41,23 +41,41 @@ SIZE: Final = ("model", "gpus", "gpu", "cluster")
 """What most say of a job whose files or plan say the rest."""
 SEARCH_ONLY: Final = ("objective", "memory_headroom", "top")
 """Flags that choose among layouts; without a choice they mean nothing."""
+RANGES: Final[Mapping[str, str]] = {
+    "gpus": "; ..576: up to so many.",
+    "global_batch_size": "; 256..1024 takes the best.",
+}
+"""Flags of which a search takes a range, and how the help says it."""
 
 
 def takes_job(
-    *left_out: str, common: Collection[str] = FLAGS
+    *left_out: str, common: Collection[str] = FLAGS, ranges: bool = False
 ) -> Callable[[Callable[..., int]], Callable[..., int]]:
     """Give a command every flag of a job but these; it receives them as one `Flags`, first.
 
     Args:
         left_out: Fields of `Flags` whose flags it does not take.
         common: Fields whose flags its short help explains; it only names the others.
+        ranges: It takes a range of GPUs or of batches.
     """
+    options_of = {
+        name: _of_ranges(option, RANGES[name]) if ranges and name in RANGES else option
+        for name, option in FLAGS.items()
+    }
     taken = {
         name: option if name in common else _further(option)
-        for name, option in FLAGS.items()
+        for name, option in options_of.items()
         if name not in left_out
     }
     return gathers(taken, _flags)
+
+
+def _of_ranges(option: Any, words: str) -> Any:
+    """The same flag, whose help says that it takes a range."""
+    kind, declared = get_args(option)
+    declared = copy(declared)
+    declared.help = declared.help.removesuffix(".") + words
+    return Annotated[kind, declared]
 
 
 def _further(option: Any) -> Any:

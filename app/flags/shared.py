@@ -40,7 +40,7 @@ Gpus: TypeAlias = Annotated[
     typer.Option(
         "--gpus",
         "-n",
-        help="Number of GPUs (16k = 16,384); ..576: up to so many.",
+        help="Number of GPUs (16k = 16,384).",
         metavar="N",
         rich_help_panel=QUESTION,
     ),
@@ -95,7 +95,7 @@ GlobalBatchSize: TypeAlias = Annotated[
         "--global-batch-size",
         "--batch",
         "-b",
-        help="Sequences a step (default: 512), or tokens (4Mtok = 4 · 2²⁰); 256..1024 takes the best.",
+        help="Sequences a step (default: 512), or tokens (4Mtok = 4 · 2²⁰).",
         metavar="N",
         rich_help_panel=TRAINING,
     ),

@@ -5,6 +5,8 @@ For a request without a plan: which rules are in the way, and the nearest change
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from app.errors import NO_FEASIBLE_PLAN
 from app.quantities import format_like, format_percent, format_share
 from app.reports.answer import Answer, Facts, Lines, Section, Table, bar, json_text
@@ -46,8 +48,15 @@ def explanation_answer(plan: Plan, explanation: Explanation) -> Answer:
         sections.append(_runner_up_table(explanation.runner_up, words, plan.estimate.step_time_s))
     if explanation.what_if:
         sections.append(_what_if_table(explanation.what_if))
-    if explanation.switches:
-        sections.append(_switch_table(explanation.switches))
+    if helpful := [effect for effect in explanation.switches if _is_helpful(effect)]:
+        sections.append(_switch_table(helpful))
+    elif explanation.switches:
+        sections.append(
+            Lines(
+                title="Which switch would help most",
+                lines=(f"none: of {len(explanation.switches)} tried, none is faster or leaner",),
+            )
+        )
     return Answer(
         headline=headline_of(plan),
         sections=tuple(sections),
@@ -143,13 +152,14 @@ def _memory_words(runner_up: RunnerUp) -> str:
     return runner_up.difference.rsplit("; ", 1)[-1]
 
 
-def _switch_table(effects: tuple[SwitchEffect, ...]) -> Table:
+def _is_helpful(effect: SwitchEffect) -> bool:
+    """Whether a switch is faster, or leaner at the same speed."""
+    is_leaner = effect.memory_bytes < 0 and effect.faster_by > -_LEAST_GAIN
+    return effect.faster_by >= _LEAST_GAIN or is_leaner
+
+
+def _switch_table(helpful: Sequence[SwitchEffect]) -> Table:
     """Switches of the engine that would be faster or leaner, the fastest first."""
-    helpful = [
-        e
-        for e in effects
-        if e.faster_by >= _LEAST_GAIN or (e.memory_bytes < 0 and e.faster_by > -_LEAST_GAIN)
-    ]
     rows = tuple(
         (
             f"{effect.name}: {effect.before or 'as measured'} to {effect.after}",

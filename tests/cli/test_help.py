@@ -157,3 +157,10 @@ def test_the_brief_says_which_layouts_its_proof_is_of() -> None:
     for answer in (plan(*question), plan(*question, "--full")):
         assert words in " ".join(answer.stdout.split())
     assert words not in " ".join(plan(*question[:4]).stdout.split())
+
+
+@pytest.mark.parametrize("name", ["train", "estimate", "explain", "ladder"])
+def test_help_promises_a_range_where_one_is_taken(name: str) -> None:
+    """The search takes the best of a range; an estimate has one number of GPUs and of sequences."""
+    text = " ".join(plan(name, "--help").stdout.split())
+    assert ("..576: up to so many" in text, "256..1024 takes the best" in text) == (name == "train",) * 2

@@ -4,11 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from app.reports.explain import explain_answer
+from app.reports.answer import Lines
+from app.reports.explain import explain_answer, explanation_answer
 from costmodel.job import TrainingJob
 from costmodel.kernels.tables import load_calibration
 from costmodel.models.catalog import model
 from costmodel.switches.switch import switches
+from planner.analysis.explain import explain
 from planner.analysis.switch_effects import SwitchEffect, switch_effects
 from planner.engines.fields import is_numeric
 from planner.plan import Plan, PlanRequest, problem_of
@@ -66,3 +68,16 @@ def test_the_answer_names_the_switch_that_would_help_most(
     """With the flag that sets it."""
     (table,) = (s for s in explain_answer(plan).sections if s.title == "Which switch would help most")
     assert table.rows[0][-1] == effects[0].flag
+
+
+def test_an_answer_without_a_better_switch_says_so(plan: Plan, effects: tuple[SwitchEffect, ...]) -> None:
+    """No table stands without a row."""
+    worse = tuple(replace(effect, faster_by=-0.1) for effect in effects)
+    explanation = replace(explain(plan), switches=worse)
+    (lines,) = (
+        s for s in explanation_answer(plan, explanation).sections if s.title == "Which switch would help most"
+    )
+    assert lines == Lines(
+        title="Which switch would help most",
+        lines=(f"none: of {len(worse)} tried, none is faster or leaner",),
+    )
