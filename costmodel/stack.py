@@ -57,6 +57,8 @@ class StackTiming:
         dispatches_weights: Routing weights travel to the experts in a message of their own.
         dispatches_once_per_node: A token is sent once to every node that holds some of its experts and copied
             there (DeepEP, HybridEP); otherwise every expert is sent its own copy.
+        gathers_tokens: Every rank of an expert block gets all of its tokens and takes those of its experts
+            (all-gather), and outputs are summed back to where they came from (reduce-scatter).
         fused_permutation: The kernels that send tokens count and order them too, and the host is not asked
             before (HybridEP).
         pairs_expert_passes: A forward runs beside another microbatch's backward, so that one computes while
@@ -110,6 +112,7 @@ class StackTiming:
     foreach_update: bool = False
     dispatches_weights: bool = False
     dispatches_once_per_node: bool = False
+    gathers_tokens: bool = False
     fused_permutation: bool = False
     pairs_expert_passes: bool = False
     dispatches_in_eight_bits: bool = False

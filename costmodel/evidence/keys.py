@@ -131,7 +131,7 @@ def _switches(stack: SoftwareStack) -> Iterator[Key]:
     before = switches_of(usual)
     for name, value in switches_of(stack).items():
         if value != before[name]:
-            yield Key(name=f"switch {name}", used=f"{name} {value or 'of its own'}")
+            yield Key(name=f"switch {name} {value}", used=f"{name} {value or 'of its own'}")
 
 
 def _mechanisms(x: ParallelLayout) -> Iterator[Key]:

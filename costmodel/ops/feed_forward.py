@@ -23,6 +23,7 @@ from costmodel.ops.mixers.attention import linear_dtype
 from costmodel.ops.op import (
     FLOAT_BYTES,
     HALF_BYTES,
+    Collective,
     Op,
     ShardShape,
     communicate,
@@ -36,6 +37,7 @@ from costmodel.ops.op import (
     repeat,
     repeat_block,
 )
+from costmodel.parallel.axes import AxisName
 from costmodel.stack import SoftwareStack
 from topology.base.arrays import Quantity
 
@@ -71,6 +73,7 @@ def expert_ops(work: Workload, shard: ShardShape) -> tuple[Op, ...]:
     applied at the activation, so that combining keeps nothing; or at the outputs, which are kept, and whose
     gradient exists before and after the weights at once. Of a measured load the busiest rank counts. Experts
     of a latent width are sent that width: each rank projects its T/tp tokens to it, and what comes back.
+    Where an engine gathers all tokens of the block, no copies are sent.
     """
     model, job, stack = work.model, work.job, work.stack
     H, t = model.hidden_size, shard.sharded_tokens
@@ -80,6 +83,18 @@ def expert_ops(work: Workload, shard: ShardShape) -> tuple[Op, ...]:
     kept = sent * (shard.ep > 1) * stack.memory.keeps_partial_sums
     moved = sent * _moves_per_copy(model, stack, shard)
     weighed = sent * stack.memory.keeps_expert_outputs
+    whole = _block_bytes(model, shard) * stack.timing.gathers_tokens
+    to_experts, back = (
+        (
+            _gathered("dispatch", "all_gather", model, shard),
+            _gathered("combine", "reduce_scatter", model, shard),
+        )
+        if stack.timing.gathers_tokens
+        else (
+            _expert_traffic("dispatch", "all_gather", sent, most, shard, model, narrow_forward=there),
+            _expert_traffic("combine", "reduce_scatter", sent, most, shard, model, narrow_backward=there),
+        )
+    )
     router = gemm(
         "router",
         m=t,
@@ -101,13 +116,18 @@ def expert_ops(work: Workload, shard: ShardShape) -> tuple[Op, ...]:
         gate,
         *_latent(model, job, shard, "latent_down"),
         elementwise("permute", traffic_bytes=moved, saved_bytes_op=kept),
-        *_expert_traffic("dispatch", "all_gather", sent, most, shard, model, narrow_forward=there),
+        *to_experts,
         *_weight_traffic(model, stack, shard),
         *_experts(work, shard),
-        *_expert_traffic("combine", "reduce_scatter", sent, most, shard, model, narrow_backward=there),
+        *back,
         replace(
-            elementwise("unpermute", traffic_bytes=moved, saved_bytes=weighed, saved_bytes_op=kept),
-            working_bytes=2 * weighed,
+            elementwise(
+                "unpermute",
+                traffic_bytes=moved + 2 / 3 * whole,
+                saved_bytes=weighed,
+                saved_bytes_op=kept,
+            ),
+            working_bytes=2 * weighed + whole,
         ),
         *_latent(model, job, shard, "latent_up"),
         *shared,
@@ -144,7 +164,12 @@ def _moves_per_copy(model: ModelSpec, stack: SoftwareStack, shard: ShardShape) -
     so 2/3 of it is charged forward:
 
         moves = 2/3 · 3,   or   2/3 · (1 + d/K)
+
+    Of tokens that are gathered a rank reads and writes the copies of its experts, and adds each output to
+    the sum of all tokens, which is read and written: 2 and 3, the mean of both for either pass.
     """
+    if stack.timing.gathers_tokens:
+        return 2 / 3 * 2.5
     if not stack.timing.dispatches_once_per_node:
         return MOVES_OF_SEPARATE_COPIES
     return 2 / 3 * (1 + copies_sent(model, shard.ep))
@@ -185,6 +210,32 @@ def _expert_traffic(
         communicate(
             f"{name}_scatter", "reduce_scatter", "expert_tp", gathered, "backward" if gather else "forward"
         ),
+    )
+
+
+def _block_bytes(model: ModelSpec, shard: ShardShape) -> Quantity:
+    """All tokens of the ep·expert_tp ranks that share a layer's experts, in sixteen bits."""
+    return HALF_BYTES * shard.tokens / shard.tp * shard.ep * shard.expert_tp * _routed_width(model)
+
+
+def _gathered(
+    name: str, op: Literal["all_gather", "reduce_scatter"], model: ModelSpec, shard: ShardShape
+) -> tuple[Op, ...]:
+    """All tokens of a block to each of its ranks, or their sums back to where they came from, and backward.
+
+    Megatron-Core does both over one group of ep·expert_tp ranks (`MoEAllGatherTokenDispatcher`); here over
+    expert_tp and over ep, whose bytes are those of one ring. What is routed does not change them.
+    """
+    whole = _block_bytes(model, shard)
+    mirrored: Collective = "reduce_scatter" if op == "all_gather" else "all_gather"
+    sizes: tuple[tuple[AxisName, Quantity], ...] = (
+        ("ep", whole / shard.expert_tp * (shard.ep > 1)),
+        ("expert_tp", whole * (shard.expert_tp > 1)),
+    )
+    forward = tuple(communicate(f"{name}_{axis}", op, axis, size) for axis, size in sizes)
+    return (
+        *forward,
+        *(communicate(f"{name}_{axis}_gradient", mirrored, axis, size, "backward") for axis, size in sizes),
     )
 
 

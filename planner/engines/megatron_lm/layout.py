@@ -176,14 +176,18 @@ def _write_dispatcher(facts: Facts) -> dict[str, Any]:
         sheet = gpu_sheets().get(facts["cluster.gpu"])
         backend = "deepep" if sheet is None or sheet.bridge_deepep else "hybridep"
         return {"--moe-token-dispatcher-type": "flex", "--moe-flex-dispatcher-backend": backend}
-    return {"--moe-token-dispatcher-type": "alltoall"}
+    return {"--moe-token-dispatcher-type": "allgather" if facts["stack.gathers_tokens"] else "alltoall"}
 
 
 def _read_dispatcher(given: Given) -> dict[str, Any]:
     kind = given["--moe-token-dispatcher-type"]
     flexible = kind == "flex" or given["--moe-enable-deepep"]
     backend = given["--moe-flex-dispatcher-backend"] if flexible else kind
-    return {"stack.dispatches_once_per_node": bool(flexible), "recipe.dispatcher": backend}
+    return {
+        "stack.dispatches_once_per_node": bool(flexible),
+        "stack.gathers_tokens": not flexible and kind == "allgather" and bool(given["--num-experts"]),
+        "recipe.dispatcher": backend,
+    }
 
 
 _DISPATCHER = EngineSetting(
@@ -192,7 +196,7 @@ _DISPATCHER = EngineSetting(
         Word(name="--moe-flex-dispatcher-backend", default="deepep"),
         Word(name="--moe-enable-deepep", kind="flag", default=False),
     ),
-    fields=("stack.dispatches_once_per_node", "recipe.dispatcher"),
+    fields=("stack.dispatches_once_per_node", "stack.gathers_tokens", "recipe.dispatcher"),
     write=_write_dispatcher,
     read=_read_dispatcher,
 )

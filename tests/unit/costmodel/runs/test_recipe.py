@@ -56,7 +56,7 @@ def test_the_recipe_is_read_as_the_columns_are_documented() -> None:
         ({"weight_dtype": "4-bit base", "adapter": "qlora:r=16,targets=attention"}, ()),
         ({"cuda_graph_scope": "full_iteration"}, ()),
         ({"dispatcher": "deepep"}, ()),
-        ({"dispatcher": "allgather"}, ("dispatcher allgather",)),
+        ({"attention_kernel": "aiter"}, ("attention_kernel aiter",)),
         ({"moe_a2a_overlap": "1"}, ()),
         ({"moe_a2a_overlap": "0", "offload_layers": "0"}, ()),
         ({"offload_layers": "40"}, ("offload_layers 40",)),

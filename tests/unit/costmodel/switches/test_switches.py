@@ -110,7 +110,7 @@ def test_a_number_behind_a_value_and_a_list_of_modules_are_values_too() -> None:
         ({"loss": "whole:3"}, "loss = 'whole:3' is no value of this switch"),
         ({"loss": "chunked:0"}, "loss = 'chunked:0' is no value of this switch"),
         ({"cuda_graph_scope": "attn;loss"}, "cuda_graph_scope = 'attn;loss' is no value of this switch"),
-        ({"dispatcher": "allgather"}, "dispatcher = allgather is not priced"),
+        ({"routing": "forced"}, "routing = forced is not priced"),
     ],
 )
 def test_what_is_no_switch_or_value_is_refused_with_those_that_there_are(
