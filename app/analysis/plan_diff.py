@@ -62,12 +62,21 @@ def _choices_table(choices: Mapping[str, tuple[Any, Any]]) -> Table:
 
 
 def _quantities_table(changes: tuple[QuantityChange, ...]) -> Table:
-    """Quantities of both, with the change; parts that both lack are left out."""
+    """Quantities of both, with the change; parts that both lack are left out.
+
+    What a whole run costs is blank where a plan has no end, as its days are; a missing price is said.
+    """
+    days = next((change for change in changes if change.name == "days"), None)
     rows = tuple(
         (
             _label(change.name),
-            _write(change.name)(change.first),
-            _write(change.name)(change.second),
+            *(
+                "" if change.name == "usd" and end is None else _write(change.name)(value)
+                for value, end in (
+                    (change.first, days and days.first),
+                    (change.second, days and days.second),
+                )
+            ),
             _change(change),
         )
         for change in changes

@@ -212,3 +212,20 @@ def _p50_usd(run: Campaign) -> float:
     """Median dollars of a run with a price."""
     assert run.usd is not None
     return run.usd.p50
+
+
+def test_a_plan_without_an_end_has_no_bill_and_a_known_price(
+    questions: tuple[tuple[Plan, Limits], ...],
+) -> None:
+    """Beside a run with an end, the bill of one without is blank, as its days are."""
+    plan, _ = questions[0]
+    run = campaign_or_none(plan)
+    assert run is not None
+    endless = replace(
+        plan,
+        request=replace(plan.request, job=replace(plan.request.job, total_tokens=None, deadline_s=None)),
+        campaign=None,
+    )
+    text = render(diff_answer(replace(plan, campaign=run), endless), "table")
+    assert "$ of the whole run" in text
+    assert "no price" not in text
