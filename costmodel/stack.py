@@ -50,6 +50,11 @@ class StackTiming:
         scales_rows: Such operands have a scale for every row; otherwise one each.
         chained_modules: Root-mean-square norms, rotary positions and the loss are chains of kernels as
             transformers writes them, each of which reads and writes memory; layer norms are one of torch's.
+        fused_norms: Norms and rotary positions are one kernel each where layers are not compiled (Liger,
+            Unsloth, fms-acceleration), in the place of such chains.
+        casts_adapters: An adapter's weights are in fp32 beside frozen ones in sixteen bits, and its input is
+            cast to fp32 for them and back for the product under torch.autocast (peft); not where the
+            frozen weights are quantised.
         autocast: Weights, norms, residual stream and loss are in fp32; operands are cast to sixteen bits
             before a product reads them (torch.autocast over fp32 weights).
         foreach_update: AdamW is a chain of kernels over all parameters, torch's where nothing is said,
@@ -104,6 +109,8 @@ class StackTiming:
     casts_apart: bool = False
     scales_rows: bool = False
     chained_modules: bool = False
+    fused_norms: bool = False
+    casts_adapters: bool = False
     autocast: bool = False
     foreach_update: bool = False
     dispatches_weights: bool = False

@@ -30,6 +30,8 @@ FEED_FORWARD_LAUNCHES = 6
 CHAINED_LAUNCHES = 26
 """Kernels more of a layer whose modules are chains: of two norms seven each, of two rotations four each, two
 projections, one product of a gated feed-forward, and the product with its gate."""
+UNFUSED_LAUNCHES = 4
+"""Of these the last four, which stay where norms and rotations are one kernel each."""
 ADAPTER_LAUNCHES = 6
 """Kernels of an adapter beside a product: two casts, two thin products, the factor, the sum (peft, LoRA)."""
 ADAPTED_PRODUCTS = {"attention": 4, "mlp": 3}
@@ -142,7 +144,8 @@ def host_s_per_layer(timing: StackTiming) -> float:
     >>> [round(host_s_per_layer(stack(name).timing) * 1e6) for name in ("pytorch-fsdp1", "pytorch")]
     [150, 410]
     """
-    return timing.host_s_per_layer * (1 + CHAINED_LAUNCHES * timing.chained_modules / PLAIN_LAUNCHES)
+    more = CHAINED_LAUNCHES * timing.chained_modules + UNFUSED_LAUNCHES * timing.fused_norms
+    return timing.host_s_per_layer * (1 + more / PLAIN_LAUNCHES)
 
 
 def adapters_host_s(timing: StackTiming, adapter: Adapter | None) -> float:
