@@ -76,6 +76,7 @@ class StackTiming:
         pads_value_heads: Attention runs with values padded to the size of queries and keys, where they are
             smaller (latent attention), as kernels with one head size need.
         narrow_head: The head multiplies in eight bits where layers do (``fp8_output_proj``).
+        pads_vocabulary: The vocabulary is padded until a row of logits is a multiple of 16 bytes.
         dropout: Training drops activations out and stores the masks.
         vocab_parallel_loss: The loss is computed on vocabulary shards instead of gathered logits.
         score_bytes: Read and written per score of unfused attention by the kernels between its two products,
@@ -124,6 +125,7 @@ class StackTiming:
     gathers_before_latent: bool = False
     pads_value_heads: bool = False
     narrow_head: bool = False
+    pads_vocabulary: bool = True
     dropout: bool = False
     vocab_parallel_loss: bool = True
     score_bytes: float = 4.0

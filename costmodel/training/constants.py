@@ -35,6 +35,7 @@ class Constants:
     fp4_wide_share: float
     attention_backward: float
     misaligned_head: float
+    misaligned_logits: float
     scores_in_step: float
     score_backward: float
     elementwise_in_step: float

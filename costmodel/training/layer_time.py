@@ -295,7 +295,10 @@ def head_step(f: Features, c: Constants) -> LayerStep:
     """The head in a step."""
     e = f.environment
     energy = np.where(e.narrow_head, e.product_energy, 1.0)
-    half = replace(e, product_energy=energy, wide_over_narrow=0.0, splits_accumulation=0.0)
+    odd = np.where(e.logits_misaligned, c.misaligned_logits, 1.0) * e.product_time_ratio
+    half = replace(
+        e, product_energy=energy, product_time_ratio=odd, wide_over_narrow=0.0, splits_accumulation=0.0
+    )
     return layer_step(f.head, replace(f, environment=half), _with_loss_passes(e, c))
 
 

@@ -36,7 +36,7 @@ ADAPTER_LAUNCHES = 6
 """Kernels of an adapter beside a product: two casts, two thin products, the factor, the sum (peft, LoRA)."""
 ADAPTED_PRODUCTS = {"attention": 4, "mlp": 3}
 """Products with an adapter in a block of a layer: queries, keys, values and output; gate, up and down."""
-HEAD_STEP = 8  # head sizes in multiples of this use tensor cores for every operand
+HEAD_STEP = 8  # rows in multiples of this, 16 bytes, are loaded whole by tensor cores' kernels
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +52,7 @@ class Environment:
         chained_scores: 1 if the S² scores of unfused attention pass through a chain of kernels, each over the
             whole square; one fused kernel passes over the half that the mask leaves.
         head_misaligned: 1 if the head size is not a multiple of 8.
+        logits_misaligned: 1 if the vocabulary is not either, and the stack does not pad it.
         product_time_ratio: Matrix products of the stack on this GPU over the tables'.
         attention_slowdown: Attention of the stack on this GPU over the measured fused kernel.
         graphed_layers: Share of the launches of a layer, outside its experts, that captured graphs replay
@@ -97,6 +98,7 @@ class Environment:
     splits_accumulation: Quantity
     chained_scores: Quantity
     head_misaligned: Quantity
+    logits_misaligned: Quantity
     memory_bandwidth_bytes_per_s: Quantity
     static_experts: Quantity
     launches_experts_singly: Quantity
@@ -189,6 +191,7 @@ def job_environment(case: Case) -> Environment:
         wide_over_narrow=gpu.peak("fp4") / gpu.peak("bf16") - 1 if job.precision == "nvfp4" else 0.0,
         chained_scores=float(score_bytes(stack) > FUSED_SCORE_BYTES),
         head_misaligned=float(case.model.qk_head_dim % HEAD_STEP != 0),
+        logits_misaligned=float(not timing.pads_vocabulary and case.model.vocab_size % HEAD_STEP != 0),
         memory_bandwidth_bytes_per_s=gpu.memory_bandwidth_bytes_per_s,
         static_experts=float(
             timing.drops_tokens or (timing.static_experts_blackwell and generation.device_sized_experts)
