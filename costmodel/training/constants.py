@@ -40,7 +40,6 @@ class Constants:
     score_backward: float
     elementwise_in_step: float
     elementwise_backward: float
-    loss_passes: float
     accumulation_bytes_fused: float
     accumulation_bytes: float
     socket_skew_s: float
@@ -49,7 +48,6 @@ class Constants:
     exchange_processors: float
     gradient_window: float
     p2p_exposed: float
-    p2p_latency_s: float
     p2p_overlapped: float
     optimizer_bytes: float
     step_fixed_s: float
@@ -59,7 +57,6 @@ class Constants:
     expert_host_s: float
     expert_launch_s: float
     routing_wait_s: float
-    operation_recompute: float
 
 
 @functools.cache
