@@ -50,6 +50,11 @@ class StackTiming:
         scales_rows: Such operands have a scale for every row; otherwise one each.
         chained_modules: Root-mean-square norms, rotary positions and the loss are chains of kernels as
             transformers writes them, each of which reads and writes memory; layer norms are one of torch's.
+        fused_norms: Norms and rotary positions are one kernel each where layers are not compiled (Liger,
+            Unsloth, fms-acceleration), in the place of such chains.
+        casts_adapters: An adapter's weights are in fp32 beside frozen ones in sixteen bits, and its input is
+            cast to fp32 for them and back for the product under torch.autocast (peft); not where the
+            frozen weights are quantised.
         autocast: Weights, norms, residual stream and loss are in fp32; operands are cast to sixteen bits
             before a product reads them (torch.autocast over fp32 weights).
         foreach_update: AdamW is a chain of kernels over all parameters, torch's where nothing is said,
@@ -75,12 +80,13 @@ class StackTiming:
         pads_value_heads: Attention runs with values padded to the size of queries and keys, where they are
             smaller (latent attention), as kernels with one head size need.
         narrow_head: The head multiplies in eight bits where layers do (``fp8_output_proj``).
+        pads_vocabulary: The vocabulary is padded until a row of logits is a multiple of 16 bytes.
         dropout: Training drops activations out and stores the masks.
         vocab_parallel_loss: The loss is computed on vocabulary shards instead of gathered logits.
         score_bytes: Read and written per score of unfused attention by the kernels between its two products,
             forward and without dropout: 4 by one fused kernel.
         loss_forward_bytes: Read and written per logit by the kernels of the loss.
-        loss_backward_bytes: The same backward; 0 if nobody counted them (*loss_passes* of those forward).
+        loss_backward_bytes: The same backward; 0 if nobody counted them: as many as forward.
         gradient_overlap: Gradient reduction runs under the backward pass.
         parameter_overlap: The all-gather of updated parameters runs under the forward pass.
         fsdp_prefetch: The next layer's all-gather runs under this layer's compute.
@@ -108,6 +114,8 @@ class StackTiming:
     casts_apart: bool = False
     scales_rows: bool = False
     chained_modules: bool = False
+    fused_norms: bool = False
+    casts_adapters: bool = False
     autocast: bool = False
     foreach_update: bool = False
     dispatches_weights: bool = False
@@ -123,6 +131,7 @@ class StackTiming:
     gathers_key_heads: bool = False
     pads_value_heads: bool = False
     narrow_head: bool = False
+    pads_vocabulary: bool = True
     dropout: bool = False
     vocab_parallel_loss: bool = True
     score_bytes: float = 4.0

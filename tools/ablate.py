@@ -24,8 +24,8 @@ from costmodel.accuracy.training_runs import read_rows
 from topology.base.arrays import Vector
 
 KEPT = Path(__file__).resolve().parents[1] / "docs" / "data" / "ablation.csv"
-ONE = ("split_accumulation", "scores_in_step", "elementwise_in_step", "loss_passes", "network_in_step",
-       "p2p_exposed", "p2p_overlapped", "operation_recompute")  # fmt: skip
+ONE = ("split_accumulation", "scores_in_step", "elementwise_in_step", "network_in_step", "p2p_exposed",
+       "p2p_overlapped")  # fmt: skip
 """Factors on what tables and counts say; every other constant adds a term, and is none at 0."""
 RATIOS = ("product_time_ratio", "tp_slowdown")
 """Properties of a profile that are factors."""

@@ -22,18 +22,15 @@ GLOBALS: Mapping[str, tuple[float, float, float]] = {
     "split_accumulation": (1.1, 1.0, 1.5),
     "scores_in_step": (0.82, 0.6, 2.0),
     "elementwise_in_step": (1.3, 1.0, 1.8),
-    "loss_passes": (1.4, 0.8, 2.5),
     "socket_skew_s": (0.00015, 0.0, 6e-4),
     "network_in_step": (1.0, 0.9, 1.4),
     "p2p_exposed": (2.0, 0.5, 3.0),
-    "p2p_latency_s": (0.0001, 1e-5, 3e-4),
     "p2p_overlapped": (0.25, 0.0, 0.6),
     "step_fixed_s": (0.006, 0.0, 0.03),
     "jitter": (0.004, 0.0, 0.012),
     "expert_host_s": (0.0012, 0.0, 3e-3),
     "expert_launch_s": (1e-4, 0.0, 5e-4),
     "routing_wait_s": (0.003, 0.0, 6e-3),
-    "operation_recompute": (0.5, 0.2, 1.0),
 }
 """Constants that are fitted: where the prior is centred, and the range in which each is physical."""
 

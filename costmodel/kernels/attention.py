@@ -16,7 +16,7 @@ from costmodel.kernels.stand_ins import achievable, stand_in
 from costmodel.kernels.tables import Calibration, measured_ratio
 from topology.base.arrays import Floats, Mask
 from topology.base.units import GIB
-from topology.hardware.datasheets import generation_of
+from topology.hardware.datasheets import generation_of, generations, gpu_sheets
 from topology.hardware.gpu import Gpu
 
 TABLE_HEAD_DIM = 128
@@ -62,11 +62,12 @@ def attention_prefill(
 ) -> KernelTime:
     """Seconds of fused attention forward of the last q of s tokens.
 
-        t = t0 + (T(B·a, S') − t0)·(⌈d⌉ + h)/(128 + h) + c·(bytes of K and V)/bandwidth,   S' = √(2·pairs)
+        t = t0 + (T(B·a, S') − t0)·(⌈d⌉ + h)/(128 + h') + c·(bytes of K and V)/bandwidth,   S' = √(2·pairs)
 
     T is the measured time of square causal attention, S' the square with the same number of pairs. Softmax
-    costs as much as h channels of matmul per score, so small heads run at lower and large ones at higher
-    utilisation. c counts the passes that a serving kernel makes to fill the KV cache.
+    costs as much as h channels of matmul per score, and h' on the GPU of the table, so small heads run at
+    lower and large ones at higher utilisation. c counts the passes that a serving kernel makes to fill the
+    KV cache.
 
     Args:
         cal: tables.
@@ -90,7 +91,8 @@ def attention_prefill(
     at = stacked(floats(batch) * floats(heads), np.sqrt(2 * pairs))
     padded = np.ceil(floats(head_dim) / HEAD_DIM_STEP) * HEAD_DIM_STEP
     channels = generation_of(gpu).softmax_channels
-    work = (padded + channels) / (TABLE_HEAD_DIM + channels)
+    tabled = channels if name == gpu.name else generations()[gpu_sheets()[name].architecture].softmax_channels
+    work = (padded + channels) / (TABLE_HEAD_DIM + tabled)
     measured, beyond = _clamped(grid, at, (1.0, 2.0))
     floor = np.minimum(cal.fits()["gpus"][name]["launch_s"], measured)
     seconds = floor + (measured - floor) * work * _compute_ratio(cal, gpu, name)

@@ -17,6 +17,7 @@ from dataclasses import replace
 from costmodel.job import TrainingJob
 from costmodel.kernels.precisions import PRECISIONS
 from costmodel.ops.op import HALF_BYTES, LINEAR, Cover, Op, OpKind, elementwise, gemm, grouped_gemm
+from costmodel.ops.passes import AUTOCAST_BYTES
 from costmodel.stack import SoftwareStack
 from costmodel.updates.adapters import Adapter, AdapterTarget
 from topology.base.arrays import Quantity
@@ -132,7 +133,23 @@ def _adapter(op: Op, adapter: Adapter, stack: SoftwareStack) -> tuple[Op, ...]:
     moved = moved + (5 * rows * op.k if adapter.dropout else 0)
     add = elementwise(f"{op.name}_adapter_add", traffic_bytes=HALF_BYTES * moved / CHARGED_PASSES)
     more = _norm(op, rows) if adapter.kind == "dora" else ()
-    return tuple(_like(part, op) for part in (down, up, add, *more))
+    return tuple(_like(part, op) for part in (*_input_casts(op, adapter, stack, rows), down, up, add, *more))
+
+
+def _input_casts(op: Op, adapter: Adapter, stack: SoftwareStack, rows: Quantity) -> tuple[Op, ...]:
+    """The input of each of j adapters to fp32 and back to sixteen bits, and the same of its gradient.
+
+    A mask in fp32 moves as much again as `_adapter` counts of one in sixteen bits: 4·m·k each way.
+
+    Source: huggingface/peft tuners/lora/layer.py, Linear.forward: `_cast_input_dtype` to the adapter's fp32,
+    which torch.autocast casts back; tuners/lora/bnb.py and gptq.py leave it out under autocast.
+    """
+    timing = stack.timing
+    if not timing.casts_adapters or timing.fused_elementwise or adapter.quantised_bytes is not None:
+        return ()
+    moved = 2 * AUTOCAST_BYTES + 2 * HALF_BYTES * (adapter.dropout > 0)
+    cast = Op(name=f"{op.name}_adapter_cast", kind=OpKind.CAST, bytes=moved * rows * op.k * op.joins)
+    return (cast, replace(cast, name=f"{op.name}_adapter_gradient_cast", phase="backward"))
 
 
 def _norm(op: Op, rows: Quantity) -> tuple[Op, ...]:

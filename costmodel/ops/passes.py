@@ -63,7 +63,7 @@ def norm_accesses(model: ModelSpec, stack: SoftwareStack) -> int:
         return NARROWING_NORM if stack.timing.fused_elementwise else chain
     if stack.timing.chained_modules:
         return NORM_CHAIN if model.norm.startswith("rms") else FUSED
-    return FUSED if stack.timing.fused_elementwise else COPIED
+    return FUSED if stack.timing.fused_elementwise or stack.timing.fused_norms else COPIED
 
 
 def rotary_accesses(stack: SoftwareStack) -> int:
@@ -73,7 +73,7 @@ def rotary_accesses(stack: SoftwareStack) -> int:
     """
     if stack.timing.chained_modules or autocasts_apart(stack):
         return ROTARY_CHAIN
-    return FUSED if stack.timing.fused_elementwise else COPIED
+    return FUSED if stack.timing.fused_elementwise or stack.timing.fused_norms else COPIED
 
 
 def loss_bytes_moved(stack: SoftwareStack) -> float:

@@ -35,11 +35,11 @@ class Constants:
     fp4_wide_share: float
     attention_backward: float
     misaligned_head: float
+    misaligned_logits: float
     scores_in_step: float
     score_backward: float
     elementwise_in_step: float
     elementwise_backward: float
-    loss_passes: float
     accumulation_bytes_fused: float
     accumulation_bytes: float
     socket_skew_s: float
@@ -48,7 +48,6 @@ class Constants:
     exchange_processors: float
     gradient_window: float
     p2p_exposed: float
-    p2p_latency_s: float
     p2p_overlapped: float
     optimizer_bytes: float
     step_fixed_s: float
@@ -58,7 +57,6 @@ class Constants:
     expert_host_s: float
     expert_launch_s: float
     routing_wait_s: float
-    operation_recompute: float
 
 
 @functools.cache

@@ -184,9 +184,7 @@ def _recomputed_share(work: Workload, layout: ParallelLayout, parts: Parts) -> f
     if layout.recompute == "selective":
         return float(runs @ np.array(recomputed_share)) / forward
     if layout.recompute == "selective-op":
-        return (
-            default_constants().operation_recompute * float(runs @ np.subtract(layers, attention)) / forward
-        )
+        return float(runs @ np.subtract(layers, attention)) / forward
     return 0.0
 
 

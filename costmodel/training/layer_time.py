@@ -125,20 +125,19 @@ def layer_step(part: PartTimes, f: Features, c: Constants) -> LayerStep:
     skipped = e.early_stop_recompute * gemm * k.last_forward_s
     wait = _routing_wait(part, e, c, gemm * k.grouped_forward_s)
     skew = _socket_skew(f, c)
-    partly = c.operation_recompute
     recomputed_wait = np.stack([
-        0 * wait, k.reroutes * wait + k.relaunched_share * skew, partly * skew, wait + skew,
+        0 * wait, k.reroutes * wait + k.relaunched_share * skew, skew, wait + skew,
     ])  # fmt: skip
     modules = k.repeats_attention * attention_f + gemm * k.repeated_forward_s
     modules = modules + gemm * k.repeated_grouped_s + c.elementwise_in_step * k.repeated_elementwise_s
     modules = modules + _repeated_transfers(part, f, c, modules)
     repeated = np.stack([
         np.zeros_like(forward), modules,
-        partly * (gemm * k.forward_s + tp_f) + elementwise + partly * casts_f, gpu_f - skipped,
+        gemm * k.forward_s + tp_f + elementwise + casts_f, gpu_f - skipped,
     ])  # fmt: skip
     recomputed_wait, repeated = k.trains * recomputed_wait, k.trains * repeated
     values = k.relaunched_share * host_f
-    recomputed_host = np.stack([np.zeros_like(host_f), values, partly * host_f, host_f])
+    recomputed_host = np.stack([np.zeros_like(host_f), values, host_f, host_f])
     return LayerStep(
         forward_s=_launched(gpu_f, host_f, e, c) + wait + skew,
         backward_s=k.trains * (_launched(gpu_b + repeated, host_b + recomputed_host, e, c) + skew)
@@ -295,14 +294,17 @@ def head_step(f: Features, c: Constants) -> LayerStep:
     """The head in a step."""
     e = f.environment
     energy = np.where(e.narrow_head, e.product_energy, 1.0)
-    half = replace(e, product_energy=energy, wide_over_narrow=0.0, splits_accumulation=0.0)
+    odd = np.where(e.logits_misaligned, c.misaligned_logits, 1.0) * e.product_time_ratio
+    half = replace(
+        e, product_energy=energy, product_time_ratio=odd, wide_over_narrow=0.0, splits_accumulation=0.0
+    )
     return layer_step(f.head, replace(f, environment=half), _with_loss_passes(e, c))
 
 
 def _with_loss_passes(e: Environment, c: Constants) -> Constants:
     """The same constants with the memory passes of the loss in place of those of a layer."""
     counted = e.loss_backward_bytes / e.loss_forward_bytes
-    backward: Any = np.where(np.asarray(e.loss_backward_bytes) > 0, counted, c.loss_passes)
+    backward: Any = np.where(np.asarray(e.loss_backward_bytes) > 0, counted, 1.0)
     return replace(c, elementwise_in_step=1.0, elementwise_backward=backward)
 
 

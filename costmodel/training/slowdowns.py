@@ -30,11 +30,13 @@ FEED_FORWARD_LAUNCHES = 6
 CHAINED_LAUNCHES = 26
 """Kernels more of a layer whose modules are chains: of two norms seven each, of two rotations four each, two
 projections, one product of a gated feed-forward, and the product with its gate."""
+UNFUSED_LAUNCHES = 4
+"""Of these the last four, which stay where norms and rotations are one kernel each."""
 ADAPTER_LAUNCHES = 6
 """Kernels of an adapter beside a product: two casts, two thin products, the factor, the sum (peft, LoRA)."""
 ADAPTED_PRODUCTS = {"attention": 4, "mlp": 3}
 """Products with an adapter in a block of a layer: queries, keys, values and output; gate, up and down."""
-HEAD_STEP = 8  # head sizes in multiples of this use tensor cores for every operand
+HEAD_STEP = 8  # rows in multiples of this, 16 bytes, are loaded whole by tensor cores' kernels
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +52,7 @@ class Environment:
         chained_scores: 1 if the S² scores of unfused attention pass through a chain of kernels, each over the
             whole square; one fused kernel passes over the half that the mask leaves.
         head_misaligned: 1 if the head size is not a multiple of 8.
+        logits_misaligned: 1 if the vocabulary is not either, and the stack does not pad it.
         product_time_ratio: Matrix products of the stack on this GPU over the tables'.
         attention_slowdown: Attention of the stack on this GPU over the measured fused kernel.
         graphed_layers: Share of the launches of a layer, outside its experts, that captured graphs replay
@@ -95,6 +98,7 @@ class Environment:
     splits_accumulation: Quantity
     chained_scores: Quantity
     head_misaligned: Quantity
+    logits_misaligned: Quantity
     memory_bandwidth_bytes_per_s: Quantity
     static_experts: Quantity
     launches_experts_singly: Quantity
@@ -142,7 +146,8 @@ def host_s_per_layer(timing: StackTiming) -> float:
     >>> [round(host_s_per_layer(stack(name).timing) * 1e6) for name in ("pytorch-fsdp1", "pytorch")]
     [150, 410]
     """
-    return timing.host_s_per_layer * (1 + CHAINED_LAUNCHES * timing.chained_modules / PLAIN_LAUNCHES)
+    more = CHAINED_LAUNCHES * timing.chained_modules + UNFUSED_LAUNCHES * timing.fused_norms
+    return timing.host_s_per_layer * (1 + more / PLAIN_LAUNCHES)
 
 
 def adapters_host_s(timing: StackTiming, adapter: Adapter | None) -> float:
@@ -186,6 +191,7 @@ def job_environment(case: Case) -> Environment:
         wide_over_narrow=gpu.peak("fp4") / gpu.peak("bf16") - 1 if job.precision == "nvfp4" else 0.0,
         chained_scores=float(score_bytes(stack) > FUSED_SCORE_BYTES),
         head_misaligned=float(case.model.qk_head_dim % HEAD_STEP != 0),
+        logits_misaligned=float(not timing.pads_vocabulary and case.model.vocab_size % HEAD_STEP != 0),
         memory_bandwidth_bytes_per_s=gpu.memory_bandwidth_bytes_per_s,
         static_experts=float(
             timing.drops_tokens or (timing.static_experts_blackwell and generation.device_sized_experts)

@@ -8,6 +8,7 @@ at one rate a clock, as it runs fp32 (128 lanes in both): 67 Tflop/s of an H100,
 import pytest
 
 from costmodel.kernels.attention import attention_prefill
+from costmodel.kernels.stand_ins import achievable
 from costmodel.kernels.tables import load_calibration
 from costmodel.stack import stack
 from costmodel.switches.profile import with_switches
@@ -40,3 +41,21 @@ def test_the_second_generation_on_blackwell_gains_multiprocessors_and_clock_alon
     on_blackwell = _native_seconds("b200-sxm", LONG) * timing.attention_slowdown_blackwell
     clocks = gpu("b200-sxm").peak("fp32") / gpu("h100-sxm").peak("fp32")
     assert on_hopper / on_blackwell == pytest.approx(clocks, rel=0.02)
+
+
+def test_twice_the_special_functions_halve_the_softmax_of_blackwell() -> None:
+    """At d = 128 a softmax of 64 channels is a third of attention; half of it is gone on Blackwell Ultra.
+
+    NVIDIA's blog on its softmax: twice the exponentials a clock, matrix units as before.
+    """
+    ratio = _native_seconds("b300-sxm", LONG) / _native_seconds("b200-sxm", LONG)
+    matmul = gpu("b200-sxm").peak("bf16") * achievable(CAL, gpu("b200-sxm"))
+    matmul /= gpu("b300-sxm").peak("bf16") * achievable(CAL, gpu("b300-sxm"))
+    assert ratio / matmul == pytest.approx((128 + 32) / (128 + 64), rel=0.01)
+
+
+def test_a_generation_with_half_the_matrix_rate_per_special_function_hides_half_the_softmax() -> None:
+    """GA102 has half of GA100's products a clock and multiprocessor, and as many exponentials (white paper)."""
+    ratio = _native_seconds("rtx-a6000", LONG) / _native_seconds("a100-sxm-80gb", LONG)
+    matmul = gpu("a100-sxm-80gb").peak("bf16") / gpu("rtx-a6000").peak("bf16")
+    assert ratio / matmul == pytest.approx((128 + 8) / (128 + 16), rel=0.01)

@@ -92,7 +92,8 @@ def test_a_dispatcher_decides_how_often_a_token_crosses_to_a_node() -> None:
     [
         ({"attention_kernel": "TE fused (cuDNN)"}, {"attention_kernel": "cudnn"}),
         ({"attention_kernel": "FA4 varlen", "compile": "1"}, {"attention_kernel": "fa4", "compile": "on"}),
-        ({"chunked_loss": "fused_linear_ce (Liger)"}, {"loss": "fused_linear"}),
+        ({"chunked_loss": "fused_linear_ce (Liger)"}, {"module_kernels": "fused", "loss": "fused_linear"}),
+        ({"chunked_loss": "cce"}, {"loss": "fused_linear"}),
         ({"chunked_loss": "512 tokens", "microbatch_size": "2"}, {"loss": "chunked:16"}),
         ({"weight_dtype": "fp32 shards"}, {"weight_dtype": "fp32_shards"}),
         ({"optimizer_dtype": "bf16"}, {"master_dtype": "none", "moment_dtype": "bf16"}),

@@ -44,9 +44,12 @@ def test_adapters_are_launched_where_there_are_some_and_modules_one_by_one_where
 
 
 def test_short_sequences_take_the_time_of_their_launches_and_long_ones_of_their_kernels() -> None:
-    """Fewer adapters and compiled layers are launched in less time, which 8,192 tokens do not show."""
+    """Fewer adapters and compiled layers are launched in less time, which 8,192 tokens do not show.
+
+    The long ones stand beside quantised weights: other adapters cast their inputs.
+    """
     every, few = "lora:r=8", "lora:r=8,targets=attention"
     assert step_s(64, every) == pytest.approx(step_s(128, every), rel=0.1)
     assert step_s(128, every) > 1.15 * step_s(128, few)
     assert step_s(128, few) > 1.15 * step_s(128, few, compile="on")
-    assert step_s(8192, every) < 1.12 * step_s(8192, few)
+    assert step_s(8192, f"q{every}") < 1.12 * step_s(8192, f"q{few}")

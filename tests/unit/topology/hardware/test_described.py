@@ -31,7 +31,7 @@ def test_four_keys_are_a_cluster(tmp_path: Path) -> None:
     assert (own.gpu.name, own.gpu.memory_bytes, own.gpu.memory_bandwidth_bytes_per_s) == (
         "my-card", 24 * GIB, 936 * GB,
     )  # fmt: skip
-    assert (own.gpu.peak("bf16"), own.gpu.architecture, own.gpu.tdp_w) == (71 * TERA, "ampere", 350)
+    assert (own.gpu.peak("bf16"), own.gpu.architecture, own.gpu.tdp_w) == (71 * TERA, "ampere-rtx", 350)
     assert own.gpu.derived_from == "rtx-3090"
     assert {"architecture", "tdp", "int8"} <= set(own.gpu.unverified)
     said, nodes = own.notes
