@@ -223,12 +223,12 @@ def _overrides(facts: JobFacts, _: Family) -> None:
 
 
 def _lengths(facts: JobFacts, _: Family) -> None:
-    """Tokens of a sample of a reinforcement-learning job, and truth of yes-or-no fields."""
+    """Tokens of a sample whose question and answer are counted apart, and truth of yes-or-no fields."""
     prompt, answer = (
         whole_or_none(facts.value("said.prompt_length")),
         whole_or_none(facts.value("said.response_length")),
     )
-    if prompt and answer and facts.value("said.strategy") is not None:
+    if prompt and answer:
         facts.put(
             "job.sequence_length",
             prompt + answer,

@@ -121,7 +121,8 @@ def audited_job(reading: Reading, flags: Flags) -> Job:
     """
     reading = given_by(reading, flags)
     facts, notes = reading.facts, _presumed_notes(reading)
-    adapter, offload = stated_adapter(reading.settings), stated_offload(reading)
+    adapter = stated_adapter(reading.settings, rank_decides=reading.family.rank_decides)
+    offload = stated_offload(reading)
     notes.assumed.extend(_left_out(reading))
     unpriced = _unpriced(reading, adapter, offload)
     if unpriced:
@@ -216,8 +217,6 @@ def _of_engine(reading: Reading) -> str:
     facts = reading.facts
     if reading.family.serves:
         return "a training job: this file serves"
-    if reading.family.unread:
-        return f"an engine whose files are read: those of {reading.family.name} are not"
     if beside := more_than_training(reading):
         return f"a step that is training alone: {beside}, which is not priced"
     if reading.slice_profile:

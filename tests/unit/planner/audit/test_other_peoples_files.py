@@ -382,9 +382,8 @@ def test_an_engine_is_named_by_its_entry_point_or_its_own_keys(name):
     assert reading_of(*ENGINES[name]).family.name == name
 
 
-@pytest.mark.parametrize("name", ["LitGPT", "an unknown engine"])
-def test_an_engine_that_is_not_read_is_not_priced_as_another(name):
-    found = job(*ENGINES[name], model="llama-3.1-8b", gpus="64", sequence_length="4096")
+def test_an_unknown_engine_is_not_priced_as_another():
+    found = job(*ENGINES["an unknown engine"], model="llama-3.1-8b", gpus="64", sequence_length="4096")
     assert found.request is None
     assert "engine" in found.missing[0]
 
@@ -641,3 +640,18 @@ def test_primus_names_its_model_by_a_file_with_a_default():
     text = PRIMUS.replace("llama3.1_70B.yaml", "${PRIMUS_MODEL:kimi_k2}.yaml")
     assert job(PRIMUS, "p.yaml", gpus="64").request.model.name == "llama-3.1-70b"
     assert job(text, "p.yaml", gpus="64").request.model.name == "kimi-k2"
+
+
+@pytest.mark.parametrize(
+    ("comment", "gpu"),
+    [
+        ("# p4de.24xlarge", "a100-sxm-80gb"),
+        ("# ml.p5en.48xlarge", "h200-sxm"),
+        ("# Standard_ND96isr_MI300X_v5", "mi300x"),
+        ("# p4de.24xlarge-old", "h100-sxm"),
+    ],
+)
+def test_an_instance_type_of_a_cloud_names_its_gpu(comment, gpu):
+    """Types of instances are whole words; where none is named, the usual GPU is assumed."""
+    found = audited_job(reading_of(f"{comment}\n{megatron()}"), Flags())
+    assert {node.gpu for node in found.request.cluster.nodes} == {gpu}
