@@ -506,9 +506,19 @@ def _gpu(reading: Reading, notes: _Notes) -> str:
     return default_gpu()
 
 
+_OF_DATA, _OF_AXES = "pytorch", "torchtitan"
+"""The profile of programs over FSDP, and that of the engine which has more axes beside FSDP."""
+
+
 def _stack(reading: Reading, notes: _Notes) -> str:
     """The profile that prices the engine of the files."""
     name = reading.family.stack or "megatron-core"
+    split = [axis for axis in ("cp", "ep") if (reading.facts.count(f"layout.{axis}") or 1) > 1]
+    if name == _OF_DATA and split:
+        lacking = f"{name} has no price of {' and '.join(split)}"
+        why = f"{reading.family.name} is priced as {_OF_AXES}, since {lacking}"
+        notes.take("stack", _OF_AXES, why)
+        return _OF_AXES
     if not reading.family.stack or reading.family.likened:
         taken = None if reading.family.likened else name
         notes.take("stack", taken, f"{reading.family.name} is priced as {name}")

@@ -291,11 +291,12 @@ def test_rotary_positions_beyond_a_release_are_priced_where_no_engine_counts_the
 
 
 @pytest.mark.usefixtures("searched_in_nightly")
-def test_what_a_profile_does_not_price_is_no_limit_of_the_engine():
+def test_what_a_profile_does_not_price_is_priced_by_that_of_a_like_engine():
+    """Axolotl splits sequences over FSDP ranks: torchtitan's profile prices that, and it is said."""
     more = "dp_shard_size: 4\nsequence_parallel_degree: 2"
     found = audit(AXOLOTL.format(length=4096, more=more), "a.yaml", model="llama-3-8b")
-    assert kinds(found) == {"cp-offered": "unpriced"}
-    assert "has only" not in found.findings[0].message
+    assert (kinds(found), found.job.layout.cp, found.job.request.stack) == ({}, 2, "torchtitan")
+    assert any("priced as torchtitan, since pytorch has no price of cp" in text for text in found.job.assumed)
 
 
 ADAPTERS = {
@@ -655,3 +656,25 @@ def test_an_instance_type_of_a_cloud_names_its_gpu(comment, gpu):
     """Types of instances are whole words; where none is named, the usual GPU is assumed."""
     found = audited_job(reading_of(f"{comment}\n{megatron()}"), Flags())
     assert {node.gpu for node in found.request.cluster.nodes} == {gpu}
+
+
+EXPERTS_OF_AXOLOTL = """\
+base_model: Qwen/Qwen3-30B-A3B
+sequence_len: 2048
+micro_batch_size: 1
+gradient_accumulation_steps: 1
+bf16: true
+gradient_checkpointing: true
+expert_parallel_size: 2
+dp_shard_size: 2
+fsdp_config:
+  fsdp_version: 2
+  reshard_after_forward: true
+"""
+
+
+def test_experts_of_axolotl_are_not_told_in_megatrons_words():
+    """Its word is ``expert_parallel_size``; Megatron's is one of Accelerate's plugin."""
+    found = audit(EXPERTS_OF_AXOLOTL, "a.yaml")
+    assert (found.job.layout.ep, found.predicted is not None) == (2, True)
+    assert not [word for change in found.changes for word in change.set if "expert_model" in word]
