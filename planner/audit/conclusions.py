@@ -236,6 +236,10 @@ def _lengths(facts: JobFacts, _: Family) -> None:
             "prompt and response",
             like="said.response_length",
         )
+    prompts, answers = facts.count("said.update_prompts"), facts.count("said.answers")
+    if prompts and answers:  # an update is told in prompts, each with all its answers
+        source = f"{prompts} prompts of {answers} answers"
+        facts.put("job.global_batch_size", prompts * answers, "derived", source, like="said.update_prompts")
     if facts.value("said.expert_parallel") is not None and truth_of(facts.value("said.expert_parallel")):
         degree = (facts.count("layout.tp") or 1) * (facts.count("layout.dp") or 1)
         facts.put(

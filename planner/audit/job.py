@@ -39,7 +39,7 @@ from planner.audit.offload import StatedOffload, rate_of_hosts, stated_offload
 from planner.audit.published import named_config
 from planner.audit.ranks import degrees_of_recipe
 from planner.audit.read import Reading
-from planner.audit.reinforcement import more_than_training
+from planner.audit.reinforcement import more_than_training, update_alone
 from planner.audit.trainer_switches import OVER_HALF, beside_switches, half_weights
 from planner.audit.unsettled import Unsettled, with_leanest
 from planner.audit.words import FAMILIES, UNKNOWN
@@ -78,6 +78,7 @@ class Job:
         assumed: What was taken for granted.
         unsettled: What decides memory, is not stated, and no contract knows.
         switches: Switches of the request that its files say, and not who asks.
+        part: What of a step is priced, and what is not, where that is a part of it; else empty.
     """
 
     request: PlanRequest | None = None
@@ -86,6 +87,7 @@ class Job:
     assumed: tuple[str, ...] = ()
     unsettled: tuple[Unsettled, ...] = ()
     switches: frozenset[str] = frozenset()
+    part: str = ""
 
     @property
     def open_fields(self) -> frozenset[str]:
@@ -196,7 +198,14 @@ def audited_job(reading: Reading, flags: Flags) -> Job:
         missing=tuple(notes.missing),
         assumed=tuple(notes.assumed),
         unsettled=tuple(notes.unsettled),
+        part=_part(reading),
     )
+
+
+def _part(reading: Reading) -> str:
+    """What of a step is priced where that is not all of it."""
+    beside = more_than_training(reading)
+    return f"{update_alone(reading)}: {beside}, which has no price here" if beside else ""
 
 
 def _presumed_notes(reading: Reading) -> _Notes:
@@ -217,7 +226,7 @@ def _of_engine(reading: Reading) -> str:
     facts = reading.facts
     if reading.family.serves:
         return "a training job: this file serves"
-    if beside := more_than_training(reading):
+    if (beside := more_than_training(reading)) and not update_alone(reading):
         return f"a step that is training alone: {beside}, which is not priced"
     if reading.slice_profile:
         return f"a job on whole GPUs: the files speak of slices of one, {reading.slice_profile}, not priced"
@@ -508,11 +517,13 @@ def _gpu(reading: Reading, notes: _Notes) -> str:
 
 _OF_DATA, _OF_AXES = "pytorch", "torchtitan"
 """The profile of programs over FSDP, and that of the engine which has more axes beside FSDP."""
+ZERO_OF_FSDP = 3
 
 
 def _stack(reading: Reading, notes: _Notes) -> str:
     """The profile that prices the engine of the files."""
-    name = reading.family.stack or "megatron-core"
+    over_fsdp = reading.family.name == "verl" and reading.facts.value("layout.zero_stage") == ZERO_OF_FSDP
+    name = reading.family.stack or (_OF_DATA if over_fsdp else "megatron-core")
     split = [axis for axis in ("cp", "ep") if (reading.facts.count(f"layout.{axis}") or 1) > 1]
     if name == _OF_DATA and split:
         lacking = f"{name} has no price of {' and '.join(split)}"

@@ -152,6 +152,9 @@ def _fsdp(facts: JobFacts, family: Family) -> None:
     elif facts.value("said.fsdp_axis") is not None:
         facts.take("layout.zero_stage", 3, "said.fsdp_axis")
     strategy = str(facts.value("said.strategy") or "").lower().rpartition(".")[2]
+    if family.name == "verl" and not strategy and not facts.by_field.keys() & {"layout.tp", "layout.pp"}:
+        why = "verl has actor.strategy fsdp where nothing is said"  # verl/trainer/config/actor/dp_actor.yaml
+        facts.put("layout.zero_stage", 3, "default", why)
     if "fsdp" in strategy or strategy.startswith("ddp"):
         facts.take("layout.zero_stage", 3 if "fsdp" in strategy else 0, "said.strategy")
     _stage_of_launcher(facts)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from app.reports.audit.report import audit_answer
+from app.reports.audit.summary import summary_of
 from costmodel.kernels.tables import load_calibration
 from costmodel.memory.fit import fit_of
 from planner.audit.audit import Audit, audited
@@ -185,9 +186,6 @@ SLIME = (Path(__file__).parent / "files" / "slime_rl.sh").read_text(encoding="ut
 TUNED = "cutoff_len: 2048\nper_device_train_batch_size: 1\nfinetuning_type: full\nmodel_name_or_path: org/x\n"
 SFT = "accelerate launch --num_processes 8 train.py --model_name_or_path org/x --max_length 2048 "
 MORE_THAN_TRAINING = {
-    "NeMo-RL": (nemo_rl(), "rl.yaml"),
-    "NeMo-RL beside": (nemo_rl(colocated="false", resources=resources(num_nodes=4, gpus_per_node=8)), "rl.yaml"),
-    "NeMo-RL over FSDP": (nemo_rl().replace("megatron_cfg", "dtensor_cfg").replace("_model", ""), "rl.yaml"),
     "verl": (VERL, "verl.sh"),
     "slime": (SLIME, "slime.sh"),
     "ms-swift": ("NPROC_PER_NODE=8 megatron rlhf --model org/x --tensor_model_parallel_size 2 --max_length 2048 --rlhf_type grpo",
@@ -209,6 +207,39 @@ def test_a_step_that_is_more_than_training_is_priced_as_none(name):
     told = "\n".join(map(str, audit_answer(found).sections))
     assert "priced as" not in told
     assert "('layout', " not in told
+
+
+VERL_UPDATE = (
+    "python3 -m verl.trainer.main_ppo data.max_prompt_length=512 data.max_response_length=1024 "
+    "actor_rollout_ref.model.path=Qwen/Qwen3-8B actor_rollout_ref.actor.ppo_mini_batch_size=256 "
+    "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4 actor_rollout_ref.rollout.n=5 "
+    "trainer.n_gpus_per_node=8 trainer.nnodes=4"
+)
+UPDATES = {
+    "NeMo-RL": (nemo_rl(), "rl.yaml", 32, 512, 4096),
+    "NeMo-RL beside": (
+        nemo_rl(colocated="false", resources=resources(num_nodes=4, gpus_per_node=8)), "rl.yaml", 16, 512, 4096,
+    ),
+    "NeMo-RL over FSDP": (
+        nemo_rl().replace("megatron_cfg", "dtensor_cfg").replace("r_model", "r"), "rl.yaml", 32, 512, 4096,
+    ),
+    "verl": (
+        VERL_UPDATE, "verl.sh", 32, 1280, 1536,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", UPDATES)
+def test_an_update_of_the_policy_is_priced_and_never_as_the_step(name):
+    """What an update reads is stated: its answers and their length; no verdict and no advice rests on it."""
+    text, path, replicas, batch, length = UPDATES[name]
+    found = audit(text, path)
+    parts = (found.job.layout.replicas, found.job.request.job.global_batch_size)
+    assert (*parts, found.job.request.job.sequence_length) == (replicas, batch, length)
+    assert (found.memory.word, found.best, found.changes) == ("not settled", None, ())
+    first = "\n".join(summary_of(found))
+    assert "an update of the policy alone is priced" in first
+    assert "a step takes" not in first
 
 
 @pytest.mark.parametrize("said", ["stage: sft", "stage: pt", "rl: null"])
