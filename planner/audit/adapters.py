@@ -69,6 +69,9 @@ _PARTS: Mapping[AdapterTarget, re.Pattern[str]] = {
 _ALL = re.compile(r"\b(?:all|all-linear|all_linear|linear)\b")
 _CONFIG = re.compile(r"(?:lora|peft)config|get_peft_model|\.q?lora_|lora_finetune|finetune_lora")
 """Classes whose instances are adapters, functions of Unsloth and torchtune that build one, recipes."""
+RANK_OF_BRIDGE = 32
+"""Rank of `LoRA` of Megatron-Bridge (src/megatron/bridge/peft/lora.py)."""
+_OF_PEFT = "programs around PEFT have"
 USUAL_RANK = 8
 """Rank of `LoraConfig` of PEFT, and of LLaMA-Factory and ms-swift, where no word states it."""
 
@@ -187,8 +190,10 @@ def _priced(kind: str, given: Mapping[str, Setting]) -> StatedAdapter:
     assumed: list[str] = []
     rank = next((whole_or_none(given[name].value) for name in _RANKS if name in given), None)
     if rank is None:
-        rank = USUAL_RANK
-        assumed.append(f"an adapter of rank {rank}, as programs around PEFT have it where none is stated")
+        rank, whose = (
+            (RANK_OF_BRIDGE, "Megatron-Bridge has") if _is_of_bridge(given) else (USUAL_RANK, _OF_PEFT)
+        )
+        assumed.append(f"an adapter of rank {rank}, as {whose} it where none is stated")
     base = _base(kind, given)
     if base != "half" and kind == "dora":
         return StatedAdapter(why=f"dora beside a base in {base} is not priced")
@@ -228,6 +233,11 @@ def _targets(modules: str, given: Mapping[str, Setting]) -> tuple[AdapterTarget,
 def _everywhere(given: Mapping[str, Setting]) -> bool:
     """Whether a word puts an adapter on every matrix."""
     return any(name in given and truth_of(given[name].value) for name in _EVERYWHERE)
+
+
+def _is_of_bridge(given: Mapping[str, Setting]) -> bool:
+    """Whether a recipe of Megatron-Bridge is told which adapter it trains."""
+    return "peft_scheme" in given
 
 
 def _is_of_litgpt(given: Mapping[str, Setting]) -> bool:

@@ -368,6 +368,8 @@ def _left_out(reading: Reading) -> Iterator[str]:
     yield from unpriced_by(reading)
     yield from beside_switches(reading)
     yield from _of_modules(facts)
+    if tower := facts.value("said.tower"):
+        yield f"{tower} beside the language model, its samples and their tokens are not priced"
 
 
 def _of_modules(facts: JobFacts) -> Iterator[str]:

@@ -69,7 +69,7 @@ def variables_of(settings: Sequence[Setting]) -> dict[str, str]:
         elif table in _TABLES and not (table == "env" and key == "value"):
             given.setdefault(key, set()).add(text)
         elif key.removesuffix("[]") in _TABLES and "=" in text:
-            for name, _, value in (word.partition("=") for word in text.split()):
+            for name, _, value in (word.partition("=") for word in re.split(r"[\s,]+", text)):
                 given.setdefault(name, set()).add(value)
     return {name: values.pop() for name, values in given.items() if len(values) == 1 and name.isidentifier()}
 

@@ -614,6 +614,8 @@ def _of_log(path: str, text: str, given: Mapping[str, str]) -> Reading:
             family = printed
         for name, fact in job_facts_of(settings, printed, path).by_field.items():
             facts.by_field.setdefault(name, fact)
+    if family.name == FAMILIES[-1].name and measured.engine:
+        family = family_named(measured.engine)
     for name, value, line in measured.job:
         facts.put(name, value, "stated", f"line {line} of the log")
     doubts = list(measured.doubts)

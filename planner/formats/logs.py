@@ -45,6 +45,16 @@ _STATED = {
     "said.accumulation": re.compile(r"gradient accumulation steps\s*=?\s*(\d+)", re.IGNORECASE),
 }
 """What engines print of their jobs in sentences."""
+_MODEL = re.compile(
+    r"\bModel (?P<family>\w[\w.-]{0,40}) (?P<size>\w[\w.-]{0,20}) size: [\d,]+ total parameters"
+    r"|/models--[\w.-]{1,60}?--(?P<hub>[\w.-]{1,90})/snapshots/"
+)
+"""The model that torchtitan builds, and a folder of the hub's cache that Transformers loads from."""
+_APPLIED = re.compile(
+    r"Applied (?P<mode>full|selective|memory_budget) activation checkpointing to the model"
+    r"|(?P<compiled>Compiling each TransformerBlock with torch\.compile)"
+)
+"""What torchtitan does to the model that it builds."""
 _MESH = re.compile(r"device mesh with \[([^\]]+)\], \[([^\]]+)\]")
 _MESH_FIELDS = {
     "dp_replicate": "said.dp_replicate", "dp_shard": "said.dp_shard", "tp": "layout.tp", "pp": "layout.pp",
@@ -92,6 +102,8 @@ LIKE_LOG_SHARE = 1 / 3
 
 _MARKS: Mapping[re.Pattern[str], tuple[str, ...]] = {
     _MESH: ("device mesh with",),
+    _APPLIED: ("activation checkpointing to the model", "compiling each transformerblock"),
+    _MODEL: ("total parameters", "/snapshots/"),
     _RUN_NAME: ("_tp",),
     _CONSUMED_TOKENS: ("consumed tokens",),
     _CONSUMED: ("consumed_samples",),
@@ -107,7 +119,7 @@ _MARKS: Mapping[re.Pattern[str], tuple[str, ...]] = {
     _STATED["said.accumulation"]: ("gradient accumulation steps",),
 }  # fmt: skip
 """Small letters without one of which a text has no match of a pattern: most logs have a few of all."""
-_SENTENCES = frozenset((*_STATED.values(), _MESH, _CONSUMED, _RUN_NAME, _CONSUMED_TOKENS))
+_SENTENCES = frozenset((*_STATED.values(), _MODEL, _APPLIED, _MESH, _CONSUMED, _RUN_NAME, _CONSUMED_TOKENS))
 _PRINTED = frozenset((_ARGUMENT, _COMMAND, _PARALLEL))
 
 
@@ -127,6 +139,7 @@ class Measured:
         doubts: What of it is not to be taken as it stands.
         out_of_memory: The line on which a GPU ran out of memory; 0 where none did.
         interval_s: Median time from a step to the next by the clock of the logger, where it prints no step.
+        engine: Whose sentences it prints; empty where they are of none that has some of its own.
     """
 
     step_time_s: float | None = None
@@ -140,6 +153,7 @@ class Measured:
     doubts: list[str] = field(default_factory=list)
     out_of_memory: int = 0
     interval_s: float | None = None
+    engine: str = ""
 
     @property
     def has_steps(self) -> bool:
@@ -266,6 +280,7 @@ class _Read:
     intervals: list[float] = field(default_factory=list)
     """Seconds of a step between numbered ones, by the clock."""
     out_of_memory: int = 0
+    engine: str = ""
     run: _Run = field(default_factory=_Run)
 
     def of_next_run(self, number: int) -> None:
@@ -312,6 +327,7 @@ def measured_of(text: str) -> tuple[Measured, list[Setting], str]:
         job=[(name, value, line) for name, (value, line) in read.job.items()],
         doubts=read.doubts,
         out_of_memory=read.out_of_memory,
+        engine=read.engine,
     )
     steady = read.steps[1:] if len(read.steps) > 1 else read.steps
     if steady:
@@ -450,6 +466,16 @@ def _take_stated(line: str, number: int, read: _Read) -> None:
         digits = match.group(1).replace(",", "")[:12] if match else ""
         if digits:
             read.job[name] = (int(digits), number)
+    built = _search(_MODEL, line, read)
+    if built:
+        name = built["hub"] or f"{built['family']}-{built['size']}"
+        read.job.setdefault("said.model", (name, number))
+        read.engine = read.engine or ("" if built["hub"] else "torchtitan")
+    applied = _search(_APPLIED, line, read)
+    if applied and applied["mode"]:
+        read.job.setdefault("said.recompute", (applied["mode"], number))
+    elif applied:
+        read.job.setdefault("said.compile", ("true", number))
     mesh = _search(_MESH, line, read)
     for axis, degree in zip(mesh.group(1).split(","), mesh.group(2).split(","), strict=False) if mesh else ():
         stated, size = _MESH_FIELDS.get(axis.strip(" '\"")), degree.strip()

@@ -185,6 +185,11 @@ VERL = (Path(__file__).parent / "files" / "verl_fsdp.sh").read_text(encoding="ut
 SLIME = (Path(__file__).parent / "files" / "slime_rl.sh").read_text(encoding="utf-8")
 TUNED = "cutoff_len: 2048\nper_device_train_batch_size: 1\nfinetuning_type: full\nmodel_name_or_path: org/x\n"
 SFT = "accelerate launch --num_processes 8 train.py --model_name_or_path org/x --max_length 2048 "
+DPO_CLASS = (
+    "from trl import DPOConfig, DPOTrainer\n"
+    "args = DPOConfig(per_device_train_batch_size=2, gradient_checkpointing=True, max_length=1024)\n"
+    "trainer = DPOTrainer(model='org/x', args=args)\n"
+)
 MORE_THAN_TRAINING = {
     "verl": (VERL, "verl.sh"),
     "slime": (SLIME, "slime.sh"),
@@ -194,6 +199,10 @@ MORE_THAN_TRAINING = {
     "Axolotl": ("base_model: org/x\nsequence_len: 2048\nmicro_batch_size: 1\nrl: grpo\n", "a.yaml"),
     "TRL": (f"{SFT}--per_device_train_batch_size 1 --gradient_checkpointing --num_generations 8", "t.sh"),
     "Megatron-LM": (megatron(more="--tensor-model-parallel-size 2 --perform-rl-step"), "run.sh"),
+    "a script's name": (f"{SFT}--per_device_train_batch_size 1 --gradient_checkpointing".replace("train.py", "trl/scripts/dpo.py"),
+                        "d.sh"),
+    "a command of TRL": ("trl kto --model_name_or_path org/x --per_device_train_batch_size 1 --max_length 2048 --bf16", "k.sh"),
+    "a class": (DPO_CLASS, "d.py"),
 }  # fmt: skip
 
 
@@ -709,3 +718,45 @@ def test_experts_of_axolotl_are_not_told_in_megatrons_words():
     found = audit(EXPERTS_OF_AXOLOTL, "a.yaml")
     assert (found.job.layout.ep, found.predicted is not None) == (2, True)
     assert not [word for change in found.changes for word in change.set if "expert_model" in word]
+
+
+TITAN_LINES = """\
+[titan] 2025-05-01 10:00:01,100 - root - INFO - Building 1-D device mesh with ['dp_shard'], [64]
+[titan] 2025-05-01 10:00:06,100 - root - INFO - Model llama3 8B size: 8,030,261,248 total parameters
+{applied}[titan] 2025-05-01 10:00:07,100 - root - INFO - Trainer is initialized with local batch size 2, global batch size 128, \
+gradient accumulation steps 1, sequence length 8192, total steps 1000 (warmup 200)
+[titan] 2025-05-01 10:00:44,100 - root - INFO - step: 10  loss: 10.1  memory: 52.21GiB(66.00%)  tps: 6,402  tflops: 370.5
+[titan] 2025-05-01 10:01:10,100 - root - INFO - step: 20  loss: 9.1  memory: 52.21GiB(66.00%)  tps: 6,410  tflops: 371.0
+"""
+APPLIED = "[titan] 2025-05-01 10:00:06,300 - root - INFO - Applied selective activation checkpointing to the model\n"
+
+
+@pytest.mark.parametrize(("applied", "recompute"), [(APPLIED, "selective-op"), ("", "none")])
+def test_sentences_of_a_log_tell_engine_model_and_recomputation(applied, recompute):
+    """What torchtitan says of the model that it builds; what it does not say is not settled."""
+    found = job(TITAN_LINES.format(applied=applied), "run.log")
+    assert (found.request.model.name, found.request.stack) == ("llama-3-8b", "torchtitan")
+    assert (found.layout.recompute, found.layout.zero_stage, found.layout.dp) == (recompute, 3, 64)
+    assert ("layout.recompute" in found.open_fields) is (not applied)
+
+
+def test_a_folder_of_the_hub_names_the_model_of_a_log():
+    """Transformers prints where it loads from."""
+    line = "loading configuration file config.json from cache at /c/hub/models--Qwen--Qwen2.5-7B/snapshots/ab/config.json"
+    text = f"{line}\n  Total train batch size (w. parallel, distributed & accumulation) = 128\n"
+    assert reading_of(text, "run.log").facts.value("said.model") == "Qwen2.5-7B"
+
+
+def test_a_tower_beside_a_language_model_is_named():
+    """Its share of a step is no part of the price, and that stands below it."""
+    found = job(
+        f"{SFT}--per_device_train_batch_size 1 --vision_tower openai/clip", "v.sh", model="llama-3.1-8b"
+    )
+    assert any("openai/clip" in text for text in found.assumed)
+
+
+@pytest.mark.parametrize("words", ["--max_source_length 512 --max_target_length 128", "--seq_length 2048"])
+def test_a_length_alone_names_no_engine(words):
+    """Sequence-to-sequence trainers and many scripts have words of MaxText's and Megatron-LM's names."""
+    command = f"torchrun --nproc_per_node 8 train.py --model_name_or_path org/x --per_device_train_batch_size 4 {words}"
+    assert reading_of(command).family.name == "HF Trainer"
