@@ -13,6 +13,7 @@ from costmodel.evidence.table import unmeasured
 from costmodel.kernels.level import StackLevel
 from costmodel.kernels.saved import calibration_for
 from costmodel.kernels.tables import Calibration, load_calibration
+from costmodel.layout import num_microbatches
 from costmodel.memory.fit import fit_of
 from costmodel.models.spec import layer_order, layer_runs
 from costmodel.pipeline.even_split import even_split
@@ -318,7 +319,10 @@ def measured_pace(reading: Reading, job: Job) -> Pace | None:
     if reading.measured is None:
         return None
     if job.request is not None:
-        return reading.measured.pace(work_of_step(job.request))
+        work = work_of_step(job.request)
+        if job.layout is not None:
+            work = replace(work, microbatches=num_microbatches(job.layout, job.request.job))
+        return reading.measured.pace(work)
     facts = reading.facts
     batch, length = facts.count("job.global_batch_size"), facts.count("job.sequence_length")
     tokens = float(batch * length) if batch and length else None

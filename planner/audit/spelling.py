@@ -194,6 +194,8 @@ def _recomputed(reading: Reading, policy: str) -> Iterator[str]:
     granularity = word_for(reading, "said.recompute")
     if disabling := word_for(reading, "said.recompute_off"):
         yield f"{disabling} {'true' if policy == 'none' else 'false'}"
+    elif reading.family.switches:
+        yield f"{'-' if policy == 'none' else ''}{word_for(reading, 'said.recompute_full')}"
     elif _kind(reading) == "other":
         fact = reading.facts.by_field.get("said.recompute_full")
         counts = fact is not None and re.search(r"\b[01]$", fact.source) is not None

@@ -47,6 +47,7 @@ class Family:
         lacks: Words of its engine that its launcher does not take: no change says them.
         one_queue: Fields of which one that is on needs ``CUDA_DEVICE_MAX_CONNECTIONS=1``.
         half_weights: Words with which weights are in sixteen bits, and updated so where nothing shards them.
+        switches: Whether its yes-or-no flags take no value: one that is off is left out.
         rank_decides: Whether the rank of an adapter above zero switches it on, and no other word does.
         shards_half: Whether it shards such weights as they are, with no wider copy.
         generates: Whether its steps generate answers beside their training: nothing of them is priced.
@@ -68,6 +69,7 @@ class Family:
     one_queue: tuple[str, ...] = ()
     half_weights: tuple[str, ...] = ()
     shards_half: bool = False
+    switches: bool = False
     rank_decides: bool = False
     lacks: tuple[str, ...] = ()
     launches: bool = False

@@ -134,6 +134,7 @@ class Measured:
         tokens_per_s_per_gpu: Median of the printed rates.
         tokens_per_s: Median of the printed rates of all GPUs together.
         samples_per_s: Last running average, or median, of all GPUs together.
+        microbatch_s: Median of the printed times of a microbatch, where no step is printed.
         peak_memory_bytes: Largest printed.
         job: Facts that the log states: field, value, line.
         doubts: What of it is not to be taken as it stands.
@@ -148,6 +149,7 @@ class Measured:
     tokens_per_s_per_gpu: float | None = None
     tokens_per_s: float | None = None
     samples_per_s: float | None = None
+    microbatch_s: float | None = None
     peak_memory_bytes: float | None = None
     job: list[tuple[str, Any, int]] = field(default_factory=list)
     doubts: list[str] = field(default_factory=list)
@@ -159,7 +161,7 @@ class Measured:
     def has_steps(self) -> bool:
         """Whether it shows a job that made steps."""
         rates = (self.tflops_per_gpu, self.tokens_per_s_per_gpu, self.tokens_per_s, self.samples_per_s)
-        return self.step_time_s is not None or any(rates)
+        return self.step_time_s is not None or any(rates) or self.microbatch_s is not None
 
     def pace(self, work: Work) -> Pace | None:
         """The step that it measured, of the rate that it prints where it prints no step.
@@ -173,6 +175,7 @@ class Measured:
             tokens_per_s_per_gpu=self.tokens_per_s_per_gpu,
             tokens_per_s=self.tokens_per_s,
             samples_per_s=self.samples_per_s,
+            microbatch_s=self.microbatch_s,
             flop_per_s_per_gpu=None if self.tflops_per_gpu is None else self.tflops_per_gpu * TERA,
         )
 
@@ -260,6 +263,7 @@ class _Read:
     tokens: list[float] = field(default_factory=list)
     all_tokens: list[float] = field(default_factory=list)
     samples: list[float] = field(default_factory=list)
+    microbatches: list[float] = field(default_factory=list)
     memory: float = 0.0
     settings: list[Setting] = field(default_factory=list)
     job: dict[str, tuple[Any, int]] = field(default_factory=dict)
@@ -291,6 +295,7 @@ class _Read:
         """
         for values in (self.steps, self.tflops, self.tokens, self.all_tokens, self.samples, self.each_step):
             values.clear()
+        self.microbatches.clear()
         self.average, self.memory, self.consumed, self.consumed_tokens = None, 0.0, None, None
         self.printed_at = None
         self.intervals.clear()
@@ -342,6 +347,8 @@ def measured_of(text: str) -> tuple[Measured, list[Setting], str]:
     measured.tokens_per_s_per_gpu = _median(read.tokens)
     measured.tokens_per_s = _median(read.all_tokens)
     measured.samples_per_s = _median(read.samples)
+    if measured.step_time_s is None:
+        measured.microbatch_s = _median(read.microbatches)
     measured.peak_memory_bytes = read.memory or None
     if read.arrays:  # what `bash -x` shows of the arguments: the first of every name, as one command
         read.commands.insert(0, f"run {' '.join(read.arrays.values())}")
@@ -428,7 +435,7 @@ def _take_quantities(line: StepLine, read: _Read) -> None:
     tflops = None if line.flop_per_s_per_gpu is None else line.flop_per_s_per_gpu / TERA
     pairs = (
         (tflops, read.tflops), (line.tokens_per_s_per_gpu, read.tokens), (line.tokens_per_s, read.all_tokens),
-        (line.samples_per_s, read.samples),
+        (line.samples_per_s, read.samples), (line.microbatch_s, read.microbatches),
         (line.bar_step_s, read.progress.setdefault(int(line.steps or 0), []) if line.bar_step_s else []),
     )  # fmt: skip
     for value, into in pairs:

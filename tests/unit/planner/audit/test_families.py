@@ -13,6 +13,7 @@ import pytest
 from costmodel.layout import layout_words
 from planner.audit.audit import Audit, audited, calibration_of
 from planner.audit.read import read_texts
+from planner.audit.spelling import spelled_change
 from planner.questions.flags import Flags
 
 FILES = Path(__file__).parent / "families"
@@ -94,8 +95,8 @@ EXPECTED: dict[str, tuple[str, str, int, str, int, int, str]] = {
     "openrlhf.sh": (
         "OpenRLHF",
         "llama-3-8b",
-        8,
-        "dp 8 · microbatch 4 · ZeRO-3 · recompute layers",
+        4,
+        "dp 4 · microbatch 4 · ZeRO-3 · recompute layers",
         128,
         4096,
         "lora:r=32,targets=attention+mlp,alpha=64",
@@ -355,3 +356,36 @@ def test_a_file_means_the_job_that_its_tool_would_start(name: str) -> None:
 def test_every_file_is_expected() -> None:
     """None lies there unread."""
     assert {path.name.removesuffix(".txt") for path in FILES.iterdir()} == EXPECTED.keys()
+
+
+BAR = "Train step of epoch 0:  25%|██▌   | {step}/400 [05:20<16:00,  3.20s/it, loss_mean=1.2, lr=5e-6]\n"
+ITERATIONS = (
+    "Epoch 1 | iter {iterations} step {step} | loss train: 1.2, val: n/a | iter time: 500.00 ms (step)\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "lines", "step_s"),
+    [
+        # 128 sequences over dp 4 and microbatches of 4: eight of 3.2 s
+        ("openrlhf.sh", "".join(BAR.format(step=98 + each) for each in range(5)), 25.6),
+        # the counts of a line that ends a step tell how many it accumulates
+        (
+            "litgpt.yaml",
+            "".join(ITERATIONS.format(step=each, iterations=8 * each) for each in range(4, 9)),
+            4.0,
+        ),
+    ],
+)
+@pytest.mark.usefixtures("searched_in_nightly")
+def test_a_log_that_times_microbatches_measures_steps(name: str, lines: str, step_s: float) -> None:
+    """A step is as many of them as a replica accumulates."""
+    texts = {name: (FILES / f"{name}.txt").read_text(encoding="utf-8"), "run.log": lines}
+    found = audited(read_texts(texts), Flags(), calibration_of(read_texts(texts), Flags()))
+    assert found.measured_step_s == pytest.approx(step_s)
+
+
+def test_a_flag_without_a_value_is_left_out() -> None:
+    """OpenRLHF's parser takes no value behind ``--gradient_checkpointing``."""
+    reading = read_texts({"o.sh": (FILES / "openrlhf.sh.txt").read_text(encoding="utf-8")})
+    assert spelled_change(reading, (("recompute", "none"),)) == ("without --gradient_checkpointing",)
