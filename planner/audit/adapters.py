@@ -19,7 +19,7 @@ from topology.base.errors import InputError
 
 _OF_PROGRAMS = (
     "peft_config.__class__", "lora_config.__class__", "config.__class__", "model.fast_language_model",
-    "model._component_", "tune.recipe",
+    "model._component_", "tune.recipe", "litgpt.recipe",
 )  # fmt: skip
 """Variables of programs that may hold an adapter: by the class or the function that makes it."""
 _KINDS = (
@@ -54,9 +54,12 @@ _RANKS = (
 _ALPHAS = ("lora_alpha", "lora.alpha", "lora_config.lora_alpha", "peft.alpha")
 _DROPOUTS = ("lora_dropout", "lora.dropout", "lora_config.lora_dropout")
 _TARGETS = ("lora_attn_modules", "lora_target", "lora_target_modules", "target_modules", "lora_targets")
-_EVERYWHERE = ("lora_target_linear", "match_all_linear", "apply_lora_to_mlp")
+_EVERYWHERE = ("lora_target_linear", "match_all_linear", "apply_lora_to_mlp", "lora_mlp")
 _FOUR, _EIGHT = ("load_in_4bit",), ("load_in_8bit",)
-_BITS = ("quantization_bit", "quant_bits", "quantization_bits")
+_BITS = ("quantization_bit", "quant_bits", "quantization_bits", "bits")
+_QUANTIZERS = ("quantize",)
+_OF_LITGPT = ("lora_query", "lora_key", "lora_value", "lora_projection", "lora_mlp")
+"""LitGPT's switches of matrices (litgpt/finetune/lora.py): query and value are on, the others off."""
 _WHOLE = ("full", "none", "false", "no", "0", "", "null")
 _NAMES: Mapping[str, AdapterKind] = {"lora": "lora", "qlora": "qlora", "dora": "dora"}
 _PARTS: Mapping[AdapterTarget, re.Pattern[str]] = {
@@ -64,8 +67,11 @@ _PARTS: Mapping[AdapterTarget, re.Pattern[str]] = {
     "mlp": re.compile(r"\b(?:gate_proj|up_proj|down_proj|linear_fc[12]|w[123]|mlp|c_fc|c_proj)\b"),
 }
 _ALL = re.compile(r"\b(?:all|all-linear|all_linear|linear)\b")
-_CONFIG = re.compile(r"(?:lora|peft)config|get_peft_model|\.q?lora_|lora_finetune")
-"""Classes whose instances are adapters, and functions of Unsloth and torchtune that build one."""
+_CONFIG = re.compile(r"(?:lora|peft)config|get_peft_model|\.q?lora_|lora_finetune|finetune_lora")
+"""Classes whose instances are adapters, functions of Unsloth and torchtune that build one, recipes."""
+RANK_OF_BRIDGE = 32
+"""Rank of `LoRA` of Megatron-Bridge (src/megatron/bridge/peft/lora.py)."""
+_OF_PEFT = "programs around PEFT have"
 USUAL_RANK = 8
 """Rank of `LoraConfig` of PEFT, and of LLaMA-Factory and ms-swift, where no word states it."""
 
@@ -85,11 +91,19 @@ class StatedAdapter:
     assumed: tuple[str, ...] = ()
 
 
-def stated_adapter(settings: Iterable[Setting]) -> StatedAdapter | None:
-    """The adapter that settings state; None where they train a whole model."""
+def stated_adapter(settings: Iterable[Setting], *, rank_decides: bool = False) -> StatedAdapter | None:
+    """The adapter that settings state; None where they train a whole model.
+
+    Args:
+        settings: Of the files.
+        rank_decides: Whether a rank above zero alone switches an adapter on (`Family.rank_decides`).
+    """
     given = _named(settings)
     kind = _kind(given)
-    sizes = [setting for name in _RANKS if (setting := given.get(name)) is not None]
+    sizes = [setting for name in _RANKS if (setting := given.get(name)) is not None and setting.value]
+    sizes = [setting for setting in sizes if whole_or_none(setting.value) != 0]
+    if kind is None and sizes and (rank_decides or _base("", given) != "half"):
+        kind = "lora"  # of a base in few bits an adapter alone is trained
     if kind is None:
         frozen = _frozen(given)
         if frozen:
@@ -163,9 +177,10 @@ def _base(kind: str, given: Mapping[str, Setting]) -> BaseFormat:
     bits = next((whole_or_none(given[name].value) for name in _BITS if name in given), None)
     four = any(name in given and truth_of(given[name].value) for name in _FOUR)
     eight = any(name in given and truth_of(given[name].value) for name in _EIGHT)
-    if four or bits == 4:
+    quantizer = next((_text(given[name]) for name in _QUANTIZERS if name in given), "")
+    if four or bits == 4 or re.search(r"\b(?:nf4|fp4)\b", quantizer):
         return "nf4"
-    if eight or bits == 8:
+    if eight or bits == 8 or "int8" in quantizer:
         return "int8"
     return "nf4" if kind == "qlora" else "half"
 
@@ -175,8 +190,10 @@ def _priced(kind: str, given: Mapping[str, Setting]) -> StatedAdapter:
     assumed: list[str] = []
     rank = next((whole_or_none(given[name].value) for name in _RANKS if name in given), None)
     if rank is None:
-        rank = USUAL_RANK
-        assumed.append(f"an adapter of rank {rank}, as programs around PEFT have it where none is stated")
+        rank, whose = (
+            (RANK_OF_BRIDGE, "Megatron-Bridge has") if _is_of_bridge(given) else (USUAL_RANK, _OF_PEFT)
+        )
+        assumed.append(f"an adapter of rank {rank}, as {whose} it where none is stated")
     base = _base(kind, given)
     if base != "half" and kind == "dora":
         return StatedAdapter(why=f"dora beside a base in {base} is not priced")
@@ -186,9 +203,12 @@ def _priced(kind: str, given: Mapping[str, Setting]) -> StatedAdapter:
         if name in given
     )
     unnamed = not modules and not _everywhere(given)
-    targets = ("attention",) if unnamed and _is_of_peft(given) else _targets(modules, given)
-    if unnamed and _is_of_peft(given):
-        assumed.append("an adapter on every matrix of attention: PEFT has some of them where none is named")
+    some = "PEFT" if _is_of_peft(given) else "LitGPT" if _is_of_litgpt(given) else ""
+    targets = ("attention",) if unnamed and some else _targets(modules, given)
+    if unnamed and some:
+        assumed.append(
+            f"an adapter on every matrix of attention: {some} has some of them where none is named"
+        )
     if not targets:
         return StatedAdapter(why=f"an adapter of {modules!r} is stated, whose matrices are not known")
     if modules and not _ALL.search(modules):
@@ -213,6 +233,16 @@ def _targets(modules: str, given: Mapping[str, Setting]) -> tuple[AdapterTarget,
 def _everywhere(given: Mapping[str, Setting]) -> bool:
     """Whether a word puts an adapter on every matrix."""
     return any(name in given and truth_of(given[name].value) for name in _EVERYWHERE)
+
+
+def _is_of_bridge(given: Mapping[str, Setting]) -> bool:
+    """Whether a recipe of Megatron-Bridge is told which adapter it trains."""
+    return "peft_scheme" in given
+
+
+def _is_of_litgpt(given: Mapping[str, Setting]) -> bool:
+    """Whether LitGPT's own switches choose the matrices."""
+    return any(name in given for name in ("litgpt.recipe", *_OF_LITGPT))
 
 
 def _is_of_peft(given: Mapping[str, Setting]) -> bool:

@@ -13,6 +13,7 @@ from costmodel.evidence.table import unmeasured
 from costmodel.kernels.level import StackLevel
 from costmodel.kernels.saved import calibration_for
 from costmodel.kernels.tables import Calibration, load_calibration
+from costmodel.layout import num_microbatches
 from costmodel.memory.fit import fit_of
 from costmodel.models.spec import layer_order, layer_runs
 from costmodel.pipeline.even_split import even_split
@@ -207,12 +208,12 @@ def audited(reading: Reading, flags: Flags, cal: Calibration, asked: Flags | Non
             raise
         job, cluster = Job(missing=(f"a possible job: {impossible.what}, {impossible.cause}",)), None
         findings = findings_of(reading, job, None)
-    doubts += job.assumed
+    doubts += [*filter(None, (job.part,)), *job.assumed]
     now = None if stops(findings) else running_of(reading, job, cal)
     log, pace = reading.measured, measured_pace(reading, job)
     runs = log is not None and log.has_steps and not log.out_of_memory
     try:
-        best = _best(job.request, now, cal, runs=runs)
+        best = None if job.part else _best(job.request, now, cal, runs=runs)
     except InputError as impossible:  # of the best plan alone: the job may run
         best = None
         doubts.append(f"no better plan is known: {impossible.what}: {impossible.cause}")
@@ -221,7 +222,7 @@ def audited(reading: Reading, flags: Flags, cal: Calibration, asked: Flags | Non
     peak = peak_residual_of(reading, now, flags, asked, cal)
     refuted = peak is not None or (residual is not None and residual.refutes)
     refuted |= any(finding.rule == OTHER_WORK for finding in findings)
-    proposed = changes_of(reading, now, best, runs=runs) if now and not refuted else ()
+    proposed = changes_of(reading, now, best, runs=runs) if now and not refuted and not job.part else ()
     legal = () if now is None else legal_changes(reading, now, proposed, flags, cal)
     changes = tuple(sorted(legal, key=lambda change: (not change.whole, -change.seconds_gained)))
     memory = memory_verdict(
@@ -318,7 +319,10 @@ def measured_pace(reading: Reading, job: Job) -> Pace | None:
     if reading.measured is None:
         return None
     if job.request is not None:
-        return reading.measured.pace(work_of_step(job.request))
+        work = work_of_step(job.request)
+        if job.layout is not None:
+            work = replace(work, microbatches=num_microbatches(job.layout, job.request.job))
+        return reading.measured.pace(work)
     facts = reading.facts
     batch, length = facts.count("job.global_batch_size"), facts.count("job.sequence_length")
     tokens = float(batch * length) if batch and length else None

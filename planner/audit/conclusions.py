@@ -75,7 +75,7 @@ def _recompute(facts: JobFacts, family: Family) -> None:
         facts.put(
             "layout.recompute", "full", "default", "MaxText has remat_policy full where nothing is said"
         )
-    _policy(facts)
+    _policy(facts, family)
     for name, policy in (("said.recompute_full", "full"), ("said.recompute_selective", "selective")):
         held = facts.truth(name)
         if held is None and facts.value(name) is not None:
@@ -101,14 +101,15 @@ def _arguments_of_trl(facts: JobFacts) -> None:
         facts.put("job.sequence_length", 1024, "default", why)
 
 
-def _policy(facts: JobFacts) -> None:
+def _policy(facts: JobFacts, family: Family) -> None:
     """The policy of recomputation that a word names; of one that is not known here nothing is concluded."""
     word = str(facts.value("said.recompute") or "").lower().partition("ac.config")[0]
     option = str(facts.value("said.recompute_option") or "")
     if word in ("full", "none"):
         facts.take("layout.recompute", word, "said.recompute")
     elif word in ("selective", "sel"):
-        layers = option == "op" or "said.flavor" in facts.by_field
+        titan = "said.flavor" in facts.by_field or (family.name == "torchtitan" and not option)
+        layers = option == "op" or titan
         facts.take("layout.recompute", "selective-op" if layers else "selective", "said.recompute")
     elif word:
         facts.unknown.add("layout.recompute")  # nobody here knows how much it drops
@@ -223,12 +224,12 @@ def _overrides(facts: JobFacts, _: Family) -> None:
 
 
 def _lengths(facts: JobFacts, _: Family) -> None:
-    """Tokens of a sample of a reinforcement-learning job, and truth of yes-or-no fields."""
+    """Tokens of a sample whose question and answer are counted apart, and truth of yes-or-no fields."""
     prompt, answer = (
         whole_or_none(facts.value("said.prompt_length")),
         whole_or_none(facts.value("said.response_length")),
     )
-    if prompt and answer and facts.value("said.strategy") is not None:
+    if prompt and answer:
         facts.put(
             "job.sequence_length",
             prompt + answer,
@@ -236,6 +237,10 @@ def _lengths(facts: JobFacts, _: Family) -> None:
             "prompt and response",
             like="said.response_length",
         )
+    prompts, answers = facts.count("said.update_prompts"), facts.count("said.answers")
+    if prompts and answers:  # an update is told in prompts, each with all its answers
+        source = f"{prompts} prompts of {answers} answers"
+        facts.put("job.global_batch_size", prompts * answers, "derived", source, like="said.update_prompts")
     if facts.value("said.expert_parallel") is not None and truth_of(facts.value("said.expert_parallel")):
         degree = (facts.count("layout.tp") or 1) * (facts.count("layout.dp") or 1)
         facts.put(

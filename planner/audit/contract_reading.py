@@ -59,7 +59,12 @@ def contract_of(reading: Reading) -> Contract | None:
 
 def is_whole(reading: Reading) -> bool:
     """Whether files state everything that is not the default of their engine: no recipe fills the rest."""
-    return contract_of(reading) is not None and not reading.family.recipes
+    return contract_of(reading) is not None and not reading.family.recipes and not is_of_sentences(reading)
+
+
+def is_of_sentences(reading: Reading) -> bool:
+    """Whether nothing is known of a job but what a log says of it: no argument, command or file."""
+    return set(reading.kinds.values()) == {"log"} and not reading.settings
 
 
 def has_untold_words(reading: Reading) -> bool:

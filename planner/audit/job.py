@@ -38,7 +38,7 @@ from planner.audit.offload import StatedOffload, rate_of_hosts, stated_offload
 from planner.audit.published import named_config
 from planner.audit.ranks import degrees_of_recipe
 from planner.audit.read import Reading
-from planner.audit.reinforcement import more_than_training
+from planner.audit.reinforcement import more_than_training, update_alone
 from planner.audit.trainer_switches import OVER_HALF, beside_switches, half_weights
 from planner.audit.unsettled import Unsettled, with_leanest
 from planner.audit.words import FAMILIES, UNKNOWN
@@ -77,6 +77,7 @@ class Job:
         assumed: What was taken for granted.
         unsettled: What decides memory, is not stated, and no contract knows.
         switches: Switches of the request that its files say, and not who asks.
+        part: What of a step is priced, and what is not, where that is a part of it; else empty.
     """
 
     request: PlanRequest | None = None
@@ -85,6 +86,7 @@ class Job:
     assumed: tuple[str, ...] = ()
     unsettled: tuple[Unsettled, ...] = ()
     switches: frozenset[str] = frozenset()
+    part: str = ""
 
     @property
     def open_fields(self) -> frozenset[str]:
@@ -120,7 +122,8 @@ def audited_job(reading: Reading, flags: Flags) -> Job:
     """
     reading = given_by(reading, flags)
     facts, notes = reading.facts, _presumed_notes(reading)
-    adapter, offload = stated_adapter(reading.settings), stated_offload(reading)
+    adapter = stated_adapter(reading.settings, rank_decides=reading.family.rank_decides)
+    offload = stated_offload(reading)
     notes.assumed.extend(_left_out(reading))
     unpriced = _unpriced(reading, adapter, offload)
     if unpriced:
@@ -193,7 +196,14 @@ def audited_job(reading: Reading, flags: Flags) -> Job:
         missing=tuple(notes.missing),
         assumed=tuple(notes.assumed),
         unsettled=tuple(notes.unsettled),
+        part=_part(reading),
     )
+
+
+def _part(reading: Reading) -> str:
+    """What of a step is priced where that is not all of it."""
+    beside = more_than_training(reading)
+    return f"{update_alone(reading)}: {beside}, which has no price here" if beside else ""
 
 
 def _presumed_notes(reading: Reading) -> _Notes:
@@ -214,9 +224,7 @@ def _of_engine(reading: Reading) -> str:
     facts = reading.facts
     if reading.family.serves:
         return "a training job: this file serves"
-    if reading.family.unread:
-        return f"an engine whose files are read: those of {reading.family.name} are not"
-    if beside := more_than_training(reading):
+    if (beside := more_than_training(reading)) and not update_alone(reading):
         return f"a step that is training alone: {beside}, which is not priced"
     if reading.slice_profile:
         return f"a job on whole GPUs: the files speak of slices of one, {reading.slice_profile}, not priced"
@@ -358,6 +366,8 @@ def _left_out(reading: Reading) -> Iterator[str]:
     yield from unpriced_by(reading)
     yield from beside_switches(reading)
     yield from _of_modules(facts)
+    if tower := facts.value("said.tower"):
+        yield f"{tower} beside the language model, its samples and their tokens are not priced"
 
 
 def _of_modules(facts: JobFacts) -> Iterator[str]:
@@ -505,9 +515,21 @@ def _gpu(reading: Reading, notes: _Notes) -> str:
     return default_gpu()
 
 
+_OF_DATA, _OF_AXES = "pytorch", "torchtitan"
+"""The profile of programs over FSDP, and that of the engine which has more axes beside FSDP."""
+ZERO_OF_FSDP = 3
+
+
 def _stack(reading: Reading, notes: _Notes) -> str:
     """The profile that prices the engine of the files."""
-    name = reading.family.stack or "megatron-core"
+    over_fsdp = reading.family.name == "verl" and reading.facts.value("layout.zero_stage") == ZERO_OF_FSDP
+    name = reading.family.stack or (_OF_DATA if over_fsdp else "megatron-core")
+    split = [axis for axis in ("cp", "ep") if (reading.facts.count(f"layout.{axis}") or 1) > 1]
+    if name == _OF_DATA and split:
+        lacking = f"{name} has no price of {' and '.join(split)}"
+        why = f"{reading.family.name} is priced as {_OF_AXES}, since {lacking}"
+        notes.take("stack", _OF_AXES, why)
+        return _OF_AXES
     if not reading.family.stack or reading.family.likened:
         taken = None if reading.family.likened else name
         notes.take("stack", taken, f"{reading.family.name} is priced as {name}")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import groupby, pairwise
 
-from planner.audit.facts import fields_recognised, meaning
+from planner.audit.facts import fields_recognised, meaning, tables_switched_off
 from planner.audit.published import named_config, published_config
 from planner.audit.words import FAMILIES, MACHINE_WORDS, MEGATRON_WORDS, Family
 from planner.formats.settings import NOT_KNOWN, Setting
@@ -207,7 +207,7 @@ def _launch(command: Started, lines: Sequence[str]) -> Launch | None:
     if _is_client(command.words):
         return None
     programs = _programs(command)
-    recipe = tuple(_recipe_of_torchtune(command, programs))
+    recipe = (*_recipe_of_torchtune(command, programs), *_recipe_of_litgpt(command), *_trainer_of(command))
     settings = (*_of_node(command, lines), *recipe)
     family = family_of((*settings, *_assigned(command)), programs)
     if family is None:
@@ -218,7 +218,7 @@ def _launch(command: Started, lines: Sequence[str]) -> Launch | None:
             (*settings, *_assigned(command)), family, command.line, max(known, LEAST_WORDS), command.sure
         )
     enough = LEAST_WORDS if not family.serves else 1
-    if known < enough and not (known and _is_launcher(command)) and not family.unread:
+    if known < enough and not (known and _is_launcher(command)):
         return None
     return Launch((*settings, *_assigned(command)), family, command.line, known, command.sure)
 
@@ -235,6 +235,36 @@ def _recipe_of_torchtune(command: Started, programs: Sequence[str]) -> Iterator[
             yield Setting(name="tune.num_gpus", value=1, line=line, how=f"the recipe {recipe}")
 
 
+_OF_PREFERENCES = ("dpo", "grpo", "ppo", "kto", "rloo", "gkd", "orpo", "cpo", "simpo", "xpo", "rlhf")
+"""Methods that train on preferences or on generated answers, as programs have them in their names."""
+
+
+def _trainer_of(command: Started) -> Iterator[Setting]:
+    """The method that a script's name or a command of TRL tells: ``trl/scripts/dpo.py``, ``trl grpo``."""
+    words = [text.text for text in command.words]
+    for word, after in zip(words, (*words[1:], ""), strict=True):
+        name = word.rpartition("/")[2]
+        stem = name.removesuffix(".py") if name.endswith(".py") else after if name == "trl" else ""
+        method = next((part for part in re.split(r"[_.-]", stem.lower()) if part in _OF_PREFERENCES), "")
+        if method:
+            yield Setting(name="started.method", value=method, line=command.line)
+            return
+
+
+def _recipe_of_litgpt(command: Started) -> Iterator[Setting]:
+    """The recipe that ``litgpt`` starts, and the model that its next word may name: litgpt/__main__.py."""
+    words = [text.text for text in command.words]
+    if not words or words[0].rpartition("/")[2] != "litgpt" or len(words) < 2:
+        return
+    recipe, rest = words[1], words[2:]
+    if recipe == "finetune":  # of releases before July 2024 with the recipe behind it, of later ones LoRA's
+        old = bool(rest) and rest[0] in ("full", "lora", "adapter", "adapter_v2")
+        recipe, rest = (f"finetune_{rest[0]}", rest[1:]) if old else ("finetune_lora", rest)
+    yield Setting(name="litgpt.recipe", value=recipe, line=command.line)
+    if rest and not rest[0].startswith("-") and UNKNOWN not in rest[0]:
+        yield Setting(name="litgpt.checkpoint_dir", value=rest[0], line=command.line)
+
+
 RECIPE = re.compile(r"_(?:single_device|distributed)\b|finetune|dpo")
 """A recipe of torchtune (torchtune/_recipe_registry.py, release 0.6.1)."""
 
@@ -246,7 +276,7 @@ def _programs(command: Started) -> list[str]:
 
 def _of_node(command: Started, lines: Sequence[str] = ()) -> tuple[Setting, ...]:
     """Flags of a command; those with which DeepSpeed counts GPUs are of a node, or of hosts that it lists."""
-    settings = settings_of_words(command.words, lines)
+    settings = (*settings_of_words(command.words, lines), *_ranks_of_mpi(command))
     if not any(program.rpartition("/")[2] == "deepspeed" for program in _programs(command)[:4]):
         return settings
     renamed = (
@@ -254,6 +284,23 @@ def _of_node(command: Started, lines: Sequence[str] = ()) -> tuple[Setting, ...]
         for setting in settings
     )
     return tuple(setting for flag in renamed for setting in (flag, *_included(flag)))
+
+
+_MPI = ("mpirun", "mpiexec", "orterun")
+_OF_EVERY_NODE = ("torchrun", "deepspeed", "accelerate", "torch.distributed.run", "torch.distributed.launch")
+"""Launchers that start a process for each GPU themselves, where MPI starts one a node."""
+
+
+def _ranks_of_mpi(command: Started) -> Iterator[Setting]:
+    """Processes that ``mpirun -np`` starts: one a GPU, or one a node where another launcher stands behind."""
+    words = [text.text for text in command.words]
+    if not words or words[0].rpartition("/")[2] not in _MPI:
+        return
+    behind = any(word.rpartition("/")[2] in _OF_EVERY_NODE for word in words)
+    for flag, count in pairwise(words):
+        if flag in ("-np", "--np", "-n") and count.isdecimal() and len(count) < 8:
+            yield Setting(name="nnodes" if behind else "num_gpus", value=int(count), line=command.line)
+            return
 
 
 def _included(setting: Setting) -> Iterator[Setting]:
@@ -447,7 +494,18 @@ def is_machine(setting: Setting) -> bool:
 
 
 def family_of(settings: Iterable[Setting], programs: Sequence[str] = ()) -> Family | None:
-    """The family whose marks some settings have; programs are words of the command."""
+    """The family whose marks some settings have; programs are words of the command.
+
+    Words of a table that is switched off mark none, unless nothing else does.
+    """
+    given = tuple(settings)
+    off = tables_switched_off(given)
+    on = [setting for setting in given if not any(setting.path[: len(table)] == table for table in off)]
+    return _family_of(on, programs) or (_family_of(given, programs) if off else None)
+
+
+def _family_of(settings: Iterable[Setting], programs: Sequence[str]) -> Family | None:
+    """The first family whose marks some settings have."""
     paths = [".".join(setting.path) for setting in settings]
     text = " ".join(programs)
     for family in FAMILIES:

@@ -45,6 +45,35 @@ def script_of(settings: Sequence[Setting]) -> str:
     return text
 
 
+_TABLES = ("envs", "env", "environment", "secrets")
+"""Tables of variables, each under its name."""
+
+
+def variables_of(settings: Sequence[Setting]) -> dict[str, str]:
+    """Variables that a manifest gives to what it starts: as a table, as pairs, as words ``NAME=value``.
+
+    One that is given several values is known of none.
+
+    >>> told = (("envs.MODEL", "a/b"), ("c.env.name", "SEQ"), ("c.env.value", "4096"), ("d.env", "TP=2"))
+    >>> variables_of([Setting(name=name, value=value, line=1) for name, value in told])
+    {'MODEL': 'a/b', 'SEQ': '4096', 'TP': '2'}
+    """
+    given: dict[str, set[str]] = {}
+    for setting, after in zip(settings, (*settings[1:], None), strict=True):
+        outer, _, key = setting.name.rpartition(".")
+        table = outer.rpartition(".")[2].removesuffix("[]")
+        text = str(setting.value)
+        if table == "env" and key == "name":
+            if after is not None and after.name == f"{outer}.value":
+                given.setdefault(text, set()).add(str(after.value))
+        elif table in _TABLES and not (table == "env" and key == "value"):
+            given.setdefault(key, set()).add(text)
+        elif key.removesuffix("[]") in _TABLES and "=" in text:
+            for name, _, value in (word.partition("=") for word in re.split(r"[\s,]+", text)):
+                given.setdefault(name, set()).add(value)
+    return {name: values.pop() for name, values in given.items() if len(values) == 1 and name.isidentifier()}
+
+
 _OF_POD = re.compile(r"(?:limits|requests|requests_per_node)\.(?:nvidia|amd)\.com/gpu$")
 _REPLICAS = re.compile(r"(?:^|\.)\w*[rR]eplica_?[sS]pecs\.\w+\.replicas$")
 _PARALLEL = re.compile(r"(?:^|\.)(?:spec|jobs?)\S*\.parallelism$|^spec\.parallelism$")

@@ -182,7 +182,8 @@ def _counts(facts: JobFacts) -> Iterator[int]:
         yield dp * together
         return
     nodes = facts.count("said.nodes")
-    stage = math.lcm(split[0] * split[2], ep) * split[1]
+    sharded = (facts.count("layout.shard_degree") or 1) * split[0] * split[2]
+    stage = math.lcm(split[0] * split[2], ep, sharded) * split[1]
     if nodes:
         yield math.lcm(nodes * each, together) if (nodes * each) % together else nodes * each
         return

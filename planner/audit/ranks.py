@@ -246,6 +246,10 @@ def global_batch_of(facts: JobFacts, family: Family) -> None:
         source = f"{batch} sequences over dp {dp}, as per_device_parallelism -1 has it"
         facts.put("layout.microbatch_size", batch // dp, "derived", source, like="job.global_batch_size")
     size, steps = facts.count("layout.microbatch_size"), whole_or_none(facts.value("said.accumulation"))
+    every = facts.count("said.accumulation_of_all")
+    if size and every:
+        source = f"{size} · {every} accumulated by all ranks"
+        facts.put("job.global_batch_size", size * every, "derived", source, like="said.accumulation_of_all")
     if dp and size and steps and steps > 0:
         facts.put(
             "job.global_batch_size",

@@ -22,7 +22,7 @@ from planner.audit.launch import (
     launch_of_page,
     machine_settings,
 )
-from planner.audit.manifests import machines_of, script_of
+from planner.audit.manifests import machines_of, script_of, variables_of
 from planner.audit.no_job import refuse_no_job
 from planner.audit.words import FAMILIES, MACHINE_WORDS, UNKNOWN, Family, family_named, family_of_package
 from planner.engines.accelerate import ARGUMENTS
@@ -38,6 +38,7 @@ from topology.base.decode import json_value
 from topology.base.errors import InputError, shortened
 from topology.base.files import read_ends
 from topology.base.units import MIB
+from topology.hardware.datasheets import machines_in_text
 from topology.hardware.device_names import gpus_in_text, slice_in_text
 
 MOST_BYTES = 6 * MIB
@@ -227,6 +228,7 @@ def _mentions(whole: Reading, texts: Sequence[str]) -> None:
     memories: set[int] = set()
     for text in texts:
         kinds |= set(gpus_in_text(text[:MOST_CONFIG_CHARACTERS]))
+        kinds |= {machine.gpu for machine in machines_in_text(text[:MOST_CONFIG_CHARACTERS])}
         whole.slice_profile = whole.slice_profile or slice_in_text(text[:MOST_CONFIG_CHARACTERS])
         numbers |= {int(match.group(1)) for match in _PRESET.finditer(text[:MOST_CONFIG_CHARACTERS])}
         whole.sets_queues |= "CUDA_DEVICE_MAX_CONNECTIONS" in text
@@ -287,8 +289,6 @@ def _read(name: str, text: str, given: Mapping[str, str], beside: Mapping[str, s
     if kind == "log":
         return _of_log(path, text, given)
     package = family_of_package(text)
-    if package is not None and package.unread:
-        return Reading(JobFacts(), package, {path: kind})
     return _of_configuration(path, recipe, text, kind, given, package)
 
 
@@ -335,7 +335,8 @@ def _of_configuration(
     settings = [_in_table(setting, _TABLES.get(Path(path).name, "")) for setting in with_defaults(settings)]
     started = script_of(settings) if kind == "yaml" else ""
     line = int(recipe) if recipe.isdecimal() and len(recipe) < 7 else 0
-    launch, _ = launch_of(started, given, {}, line) if started else (None, None)
+    variables = {**variables_of(settings), **given}
+    launch, _ = launch_of(started, variables, {}, line) if started else (None, None)
     if launch is not None and launch.family.name != FAMILIES[-1].name:
         machine = [
             *machines_of(settings),
@@ -422,7 +423,7 @@ def _by_name(settings: list[Setting]) -> Family:
 
     One word decides nothing, and neither do words of two families that are as many.
     """
-    counts = [(len(_telling_fields(settings, family)), family) for family in FAMILIES if not family.unread]
+    counts = [(len(_telling_fields(settings, family)), family) for family in FAMILIES]
     counts.sort(key=lambda count: -count[0])
     (most, best), (second, other) = counts[:2]
     tied = second == most and other.name != best.name
@@ -613,6 +614,8 @@ def _of_log(path: str, text: str, given: Mapping[str, str]) -> Reading:
             family = printed
         for name, fact in job_facts_of(settings, printed, path).by_field.items():
             facts.by_field.setdefault(name, fact)
+    if family.name == FAMILIES[-1].name and measured.engine:
+        family = family_named(measured.engine)
     for name, value, line in measured.job:
         facts.put(name, value, "stated", f"line {line} of the log")
     doubts = list(measured.doubts)

@@ -1,7 +1,8 @@
 """Steps that are more than training: answers that are generated, a reference or a reward that is computed.
 
 Such a step shares its GPUs, or the time on them, with other models, and what is sharded, offloaded and kept
-beside them its recipe decides. Nothing here prices that, so it is never priced as training alone.
+beside them its recipe decides. Nothing here prices that. Where files state how many answers an update trains
+on, the update alone is priced: never as the step, and no verdict of memory rests on it.
 """
 
 from __future__ import annotations
@@ -25,6 +26,21 @@ def more_than_training(reading: Reading) -> str:
     if named is None:
         return ""
     return f"{named.name} {named.value} has answers generated, or other models run, beside it"
+
+
+def update_alone(reading: Reading) -> str:
+    """What is priced of a step that generates answers, in words; empty where nothing is.
+
+    An update of the policy reads whole answers: its length and its batch must follow from what is stated.
+    Files beside a log with steps have none: those are steps of everything together.
+    """
+    facts, log = reading.facts, reading.measured
+    stated = facts.count("job.sequence_length") and facts.count("job.global_batch_size")
+    if not reading.family.generates or not stated or (log is not None and log.has_steps):
+        return ""
+    batch, length = facts.count("job.global_batch_size"), facts.count("job.sequence_length")
+    size = f"{batch:,} prompts with answers, {length:,} tokens at most"
+    return f"an update of the policy alone is priced, {size}"
 
 
 def _words(settings: tuple[Setting, ...]) -> Iterator[Setting]:

@@ -15,6 +15,7 @@ from costmodel.kernels.saved import calibration_for
 from costmodel.kernels.tables import Calibration
 from costmodel.ops.layer import model_flop_per_step
 from planner.audit.changes import Running, running_of
+from planner.audit.contract_reading import is_of_sentences
 from planner.audit.job import audited_job
 from planner.audit.legal import rule_findings, stops
 from planner.audit.link_rate import LinkRate, rate_that_explains
@@ -234,6 +235,8 @@ def unstated_of(reading: Reading, request: PlanRequest, flags: Flags) -> Iterato
     batch = facts.by_field.get("job.global_batch_size")
     if (batch is None or batch.how in _TAKEN) and not flags.global_batch_size:
         yield "batch", f"the global batch ({request.job.global_batch_size:,} sequences)"
+    if is_of_sentences(reading) and "layout.recompute" not in facts.by_field:
+        yield "recompute", "what is recomputed"
     named = ("said.model", "said.flavor", "said.model_path", "model.num_layers")
     if not any(name in facts.by_field for name in named) and not flags.model:
         yield "model", f"the model ({request.model.name}, by its name)"

@@ -20,6 +20,9 @@ _STAGE_OF_SHARDING: Mapping[str, int] = {
     "shard_grad_op": 2,
     "optim_grads": 2,
     "_hybrid_shard_zero2": 2,
+    "fsdp": 3,
+    "hsdp": 3,
+    "ddp": 0,
     "2": 2,
     "optim": 1,
     "no_shard": 0,
@@ -69,7 +72,32 @@ def zero(facts: JobFacts, family: Family) -> None:
         facts.put("layout.zero_stage", 1, "stated", "a distributed optimizer", like=like)
     if family.name == "MaxText":
         _fsdp_axes(facts)
+    if family.name == "LitGPT":
+        _of_litgpt(facts)
     _fsdp(facts, family)
+
+
+def _of_litgpt(facts: JobFacts) -> None:
+    """What LitGPT's recipes choose themselves: on several devices FSDP, on one nothing.
+
+    Fine-tuning starts on one device without a word and recomputes the blocks that it shards
+    (litgpt/finetune/full.py, lora.py). Pretraining takes all devices, shards within a node, compiles, and
+    recomputes nothing (litgpt/pretrain.py).
+    """
+    recipe = str(facts.value("said.recipe_of_litgpt") or "")
+    named = facts.by_field.get("said.model")
+    pretrains = recipe == "pretrain" or (not recipe and named is not None and named.word == "model_name")
+    why = f"LitGPT's {'pretraining' if pretrains else 'fine-tuning'} has it where nothing is said"
+    if not pretrains and not facts.by_field.keys() & {"said.gpus_per_node", "said.nodes"}:
+        facts.put("cluster.num_gpus", 1, "default", why)
+    several = facts.count("cluster.num_gpus") != 1
+    facts.put("layout.zero_stage", 3 if several else 0, "default", why)
+    facts.put("layout.recompute", "full" if several and not pretrains else "none", "default", why)
+    if pretrains:
+        facts.put("said.compile", "true", "default", why)
+        each, nodes = facts.count("said.gpus_per_node"), facts.count("said.nodes") or 1
+        if each and nodes > 1:
+            facts.put("layout.shard_degree", each, "default", why)
 
 
 def _fsdp_axes(facts: JobFacts) -> None:
@@ -127,6 +155,9 @@ def _fsdp(facts: JobFacts, family: Family) -> None:
     elif facts.value("said.fsdp_axis") is not None:
         facts.take("layout.zero_stage", 3, "said.fsdp_axis")
     strategy = str(facts.value("said.strategy") or "").lower().rpartition(".")[2]
+    if family.name == "verl" and not strategy and not facts.by_field.keys() & {"layout.tp", "layout.pp"}:
+        why = "verl has actor.strategy fsdp where nothing is said"  # verl/trainer/config/actor/dp_actor.yaml
+        facts.put("layout.zero_stage", 3, "default", why)
     if "fsdp" in strategy or strategy.startswith("ddp"):
         facts.take("layout.zero_stage", 3 if "fsdp" in strategy else 0, "said.strategy")
     _stage_of_launcher(facts)

@@ -48,6 +48,9 @@ def spelled_change(reading: Reading, fields: tuple[tuple[str, Any], ...]) -> tup
         return ()  # what such a tool calls the value is not known
     if not reading.family.engine and "pp" in dict(fields) and "layout.pp" not in _worded(reading):
         return ()  # how it is told of a pipeline at all is not known
+    experts = [name for name in ("ep", "expert_tp") if name in dict(fields)]
+    if reading.family.name in _HF and any(f"layout.{name}" not in _worded(reading) for name in experts):
+        return ()  # Megatron's word is one of its plugin alone
     words = [word for name, value in fields for word in _words(reading, name, value)]
     names = {word.lstrip("-").partition(" ")[0] for word in words}
     if reading.family.recipes and not names <= {fact.word for fact in reading.facts.by_field.values()}:
@@ -191,6 +194,8 @@ def _recomputed(reading: Reading, policy: str) -> Iterator[str]:
     granularity = word_for(reading, "said.recompute")
     if disabling := word_for(reading, "said.recompute_off"):
         yield f"{disabling} {'true' if policy == 'none' else 'false'}"
+    elif reading.family.switches:
+        yield f"{'-' if policy == 'none' else ''}{word_for(reading, 'said.recompute_full')}"
     elif _kind(reading) == "other":
         fact = reading.facts.by_field.get("said.recompute_full")
         counts = fact is not None and re.search(r"\b[01]$", fact.source) is not None

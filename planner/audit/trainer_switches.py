@@ -85,7 +85,7 @@ def half_weights(reading: Reading) -> JobFact | None:
         return None
     for setting in reading.settings:
         text = str(setting.value).strip("'\"").lower().rpartition(".")[2]
-        is_half = text in ("bf16", "bfloat16", "auto") or truth_of(setting.value)
+        is_half = text in ("bf16", "bfloat16", "bf16-true", "16-true", "auto") or truth_of(setting.value)
         if setting.path[-1] in reading.family.half_weights and is_half:
             source = f"{setting.name} {setting.value}"
             return JobFact(

@@ -86,6 +86,9 @@ def memory_verdict(
         return None
     chance = predicted.out_of_memory_chance
     word = fit_of(chance)
+    if job.part:
+        beside = "answers are taken at their longest, and what generates and scores beside it is not counted"
+        return Verdict(word="not settled", basis="predicted", chance=chance, why=(beside,))
     if word != "does not fit" or not job.unsettled:
         return Verdict(word=word, basis="predicted", chance=chance)
     unstated = "not stated: " + ", ".join(dict.fromkeys(gap.words for gap in job.unsettled))

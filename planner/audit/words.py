@@ -47,8 +47,9 @@ class Family:
         lacks: Words of its engine that its launcher does not take: no change says them.
         one_queue: Fields of which one that is on needs ``CUDA_DEVICE_MAX_CONNECTIONS=1``.
         half_weights: Words with which weights are in sixteen bits, and updated so where nothing shards them.
+        switches: Whether its yes-or-no flags take no value: one that is off is left out.
+        rank_decides: Whether the rank of an adapter above zero switches it on, and no other word does.
         shards_half: Whether it shards such weights as they are, with no wider copy.
-        unread: Whether its files are only told from those of others: nothing of them is priced.
         generates: Whether its steps generate answers beside their training: nothing of them is priced.
     """
 
@@ -68,11 +69,12 @@ class Family:
     one_queue: tuple[str, ...] = ()
     half_weights: tuple[str, ...] = ()
     shards_half: bool = False
+    switches: bool = False
+    rank_decides: bool = False
     lacks: tuple[str, ...] = ()
     launches: bool = False
     overrides: bool = False
     only_data: bool = False
-    unread: bool = False
     generates: bool = False
 
 

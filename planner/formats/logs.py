@@ -45,6 +45,16 @@ _STATED = {
     "said.accumulation": re.compile(r"gradient accumulation steps\s*=?\s*(\d+)", re.IGNORECASE),
 }
 """What engines print of their jobs in sentences."""
+_MODEL = re.compile(
+    r"\bModel (?P<family>\w[\w.-]{0,40}) (?P<size>\w[\w.-]{0,20}) size: [\d,]+ total parameters"
+    r"|/models--[\w.-]{1,60}?--(?P<hub>[\w.-]{1,90})/snapshots/"
+)
+"""The model that torchtitan builds, and a folder of the hub's cache that Transformers loads from."""
+_APPLIED = re.compile(
+    r"Applied (?P<mode>full|selective|memory_budget) activation checkpointing to the model"
+    r"|(?P<compiled>Compiling each TransformerBlock with torch\.compile)"
+)
+"""What torchtitan does to the model that it builds."""
 _MESH = re.compile(r"device mesh with \[([^\]]+)\], \[([^\]]+)\]")
 _MESH_FIELDS = {
     "dp_replicate": "said.dp_replicate", "dp_shard": "said.dp_shard", "tp": "layout.tp", "pp": "layout.pp",
@@ -92,6 +102,8 @@ LIKE_LOG_SHARE = 1 / 3
 
 _MARKS: Mapping[re.Pattern[str], tuple[str, ...]] = {
     _MESH: ("device mesh with",),
+    _APPLIED: ("activation checkpointing to the model", "compiling each transformerblock"),
+    _MODEL: ("total parameters", "/snapshots/"),
     _RUN_NAME: ("_tp",),
     _CONSUMED_TOKENS: ("consumed tokens",),
     _CONSUMED: ("consumed_samples",),
@@ -107,7 +119,7 @@ _MARKS: Mapping[re.Pattern[str], tuple[str, ...]] = {
     _STATED["said.accumulation"]: ("gradient accumulation steps",),
 }  # fmt: skip
 """Small letters without one of which a text has no match of a pattern: most logs have a few of all."""
-_SENTENCES = frozenset((*_STATED.values(), _MESH, _CONSUMED, _RUN_NAME, _CONSUMED_TOKENS))
+_SENTENCES = frozenset((*_STATED.values(), _MODEL, _APPLIED, _MESH, _CONSUMED, _RUN_NAME, _CONSUMED_TOKENS))
 _PRINTED = frozenset((_ARGUMENT, _COMMAND, _PARALLEL))
 
 
@@ -122,11 +134,13 @@ class Measured:
         tokens_per_s_per_gpu: Median of the printed rates.
         tokens_per_s: Median of the printed rates of all GPUs together.
         samples_per_s: Last running average, or median, of all GPUs together.
+        microbatch_s: Median of the printed times of a microbatch, where no step is printed.
         peak_memory_bytes: Largest printed.
         job: Facts that the log states: field, value, line.
         doubts: What of it is not to be taken as it stands.
         out_of_memory: The line on which a GPU ran out of memory; 0 where none did.
         interval_s: Median time from a step to the next by the clock of the logger, where it prints no step.
+        engine: Whose sentences it prints; empty where they are of none that has some of its own.
     """
 
     step_time_s: float | None = None
@@ -135,17 +149,19 @@ class Measured:
     tokens_per_s_per_gpu: float | None = None
     tokens_per_s: float | None = None
     samples_per_s: float | None = None
+    microbatch_s: float | None = None
     peak_memory_bytes: float | None = None
     job: list[tuple[str, Any, int]] = field(default_factory=list)
     doubts: list[str] = field(default_factory=list)
     out_of_memory: int = 0
     interval_s: float | None = None
+    engine: str = ""
 
     @property
     def has_steps(self) -> bool:
         """Whether it shows a job that made steps."""
         rates = (self.tflops_per_gpu, self.tokens_per_s_per_gpu, self.tokens_per_s, self.samples_per_s)
-        return self.step_time_s is not None or any(rates)
+        return self.step_time_s is not None or any(rates) or self.microbatch_s is not None
 
     def pace(self, work: Work) -> Pace | None:
         """The step that it measured, of the rate that it prints where it prints no step.
@@ -159,6 +175,7 @@ class Measured:
             tokens_per_s_per_gpu=self.tokens_per_s_per_gpu,
             tokens_per_s=self.tokens_per_s,
             samples_per_s=self.samples_per_s,
+            microbatch_s=self.microbatch_s,
             flop_per_s_per_gpu=None if self.tflops_per_gpu is None else self.tflops_per_gpu * TERA,
         )
 
@@ -246,6 +263,7 @@ class _Read:
     tokens: list[float] = field(default_factory=list)
     all_tokens: list[float] = field(default_factory=list)
     samples: list[float] = field(default_factory=list)
+    microbatches: list[float] = field(default_factory=list)
     memory: float = 0.0
     settings: list[Setting] = field(default_factory=list)
     job: dict[str, tuple[Any, int]] = field(default_factory=dict)
@@ -266,6 +284,7 @@ class _Read:
     intervals: list[float] = field(default_factory=list)
     """Seconds of a step between numbered ones, by the clock."""
     out_of_memory: int = 0
+    engine: str = ""
     run: _Run = field(default_factory=_Run)
 
     def of_next_run(self, number: int) -> None:
@@ -276,6 +295,7 @@ class _Read:
         """
         for values in (self.steps, self.tflops, self.tokens, self.all_tokens, self.samples, self.each_step):
             values.clear()
+        self.microbatches.clear()
         self.average, self.memory, self.consumed, self.consumed_tokens = None, 0.0, None, None
         self.printed_at = None
         self.intervals.clear()
@@ -312,6 +332,7 @@ def measured_of(text: str) -> tuple[Measured, list[Setting], str]:
         job=[(name, value, line) for name, (value, line) in read.job.items()],
         doubts=read.doubts,
         out_of_memory=read.out_of_memory,
+        engine=read.engine,
     )
     steady = read.steps[1:] if len(read.steps) > 1 else read.steps
     if steady:
@@ -326,6 +347,8 @@ def measured_of(text: str) -> tuple[Measured, list[Setting], str]:
     measured.tokens_per_s_per_gpu = _median(read.tokens)
     measured.tokens_per_s = _median(read.all_tokens)
     measured.samples_per_s = _median(read.samples)
+    if measured.step_time_s is None:
+        measured.microbatch_s = _median(read.microbatches)
     measured.peak_memory_bytes = read.memory or None
     if read.arrays:  # what `bash -x` shows of the arguments: the first of every name, as one command
         read.commands.insert(0, f"run {' '.join(read.arrays.values())}")
@@ -412,7 +435,7 @@ def _take_quantities(line: StepLine, read: _Read) -> None:
     tflops = None if line.flop_per_s_per_gpu is None else line.flop_per_s_per_gpu / TERA
     pairs = (
         (tflops, read.tflops), (line.tokens_per_s_per_gpu, read.tokens), (line.tokens_per_s, read.all_tokens),
-        (line.samples_per_s, read.samples),
+        (line.samples_per_s, read.samples), (line.microbatch_s, read.microbatches),
         (line.bar_step_s, read.progress.setdefault(int(line.steps or 0), []) if line.bar_step_s else []),
     )  # fmt: skip
     for value, into in pairs:
@@ -450,6 +473,16 @@ def _take_stated(line: str, number: int, read: _Read) -> None:
         digits = match.group(1).replace(",", "")[:12] if match else ""
         if digits:
             read.job[name] = (int(digits), number)
+    built = _search(_MODEL, line, read)
+    if built:
+        name = built["hub"] or f"{built['family']}-{built['size']}"
+        read.job.setdefault("said.model", (name, number))
+        read.engine = read.engine or ("" if built["hub"] else "torchtitan")
+    applied = _search(_APPLIED, line, read)
+    if applied and applied["mode"]:
+        read.job.setdefault("said.recompute", (applied["mode"], number))
+    elif applied:
+        read.job.setdefault("said.compile", ("true", number))
     mesh = _search(_MESH, line, read)
     for axis, degree in zip(mesh.group(1).split(","), mesh.group(2).split(","), strict=False) if mesh else ():
         stated, size = _MESH_FIELDS.get(axis.strip(" '\"")), degree.strip()

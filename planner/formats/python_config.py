@@ -29,6 +29,8 @@ _WITH = re.compile(r"(?:^|[._])with_(\w+)$")
 """A function that wraps a recipe to change one setting: ``with_global_batch_size(recipe(), 4096)``."""
 _CLASS = re.compile(r"[A-Z][A-Za-z0-9]*[a-z][A-Za-z0-9]*")
 """A name of a class, as Python's style has them."""
+_TORCH = re.compile(r"torch\.(bfloat16|float16|half|float32|float)")
+"""A format of torch."""
 CLASS = "__class__"
 """The last part of the setting that says of which class a table is: ``peft = LoraConfig(r=8)``."""
 _GPUS = re.compile(r"(?:^|_)(\d{1,6})x?_?gpus?(?:_|$)")
@@ -67,8 +69,26 @@ def recipes_of(text: str, where: str) -> list[Recipe]:
     recipes = [
         Recipe(name, tuple(_of_function(node, functions, 0)), node.lineno) for name, node in functions.items()
     ]
+    lengths = _tokenized(module)
     top = tuple(_last(setting for node in module.body for setting in _statement(node, functions, 0)))
-    return [recipe for recipe in (*recipes, Recipe("", top, 1)) if recipe.settings]
+    every = (recipe for recipe in (*recipes, Recipe("", top, 1)) if recipe.settings)
+    return [replace(recipe, settings=(*recipe.settings, *lengths)) for recipe in every]
+
+
+def _tokenized(module: ast.Module) -> tuple[Setting, ...]:
+    """The length to which a tokenizer cuts samples, where all its calls with ``truncation`` have the same."""
+    lengths = {
+        plain: keyword.value.lineno
+        for call in ast.walk(module)
+        if isinstance(call, ast.Call) and any(keyword.arg == "truncation" for keyword in call.keywords)
+        for keyword in call.keywords
+        if keyword.arg == "max_length" and type(plain := _plain(keyword.value)) is int
+    }
+    return tuple(
+        Setting(name="tokenized_length", value=length, line=line, how="what its tokenizer cuts samples to")
+        for length, line in lengths.items()
+        if len(lengths) == 1
+    )
 
 
 def _last(settings: Iterable[Setting]) -> list[Setting]:
@@ -95,6 +115,8 @@ def _fill_constants(module: ast.Module) -> None:
         for field, part in ast.iter_fields(node):
             if isinstance(part, ast.Name) and not _stored(part) and part.id in values:
                 setattr(node, field, values[part.id])
+            elif isinstance(part, list):  # arguments of a call, parts of a list
+                part[:] = [values.get(_loaded(each), each) for each in part]
     _fill_handed(nodes)
 
 
@@ -117,6 +139,11 @@ def _fill_handed(nodes: list[ast.AST]) -> None:
                 handed_over = part.value.id in arguments and isinstance(part.ctx, ast.Load)
                 if handed_over and part.attr in values:
                     setattr(node, field, values[part.attr])
+
+
+def _loaded(node: object) -> str:
+    """The name that a node reads; empty where it is anything else."""
+    return node.id if isinstance(node, ast.Name) and not _stored(node) else ""
 
 
 def _stored(node: ast.Name) -> bool:
@@ -342,6 +369,8 @@ def _plain(node: ast.expr) -> Scalar | EllipsisType:
         return member
     if (sequences := _sequences(node)) is not None:
         return sequences
+    if (dtype := _TORCH.fullmatch(_dotted(node) or "")) is not None:
+        return dtype[1]
     try:
         value = _product(node) if isinstance(node, ast.BinOp) else ast.literal_eval(node)
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
@@ -406,12 +435,15 @@ _RECIPE = re.compile(
     r"\b([a-z]\w{3,60}?)_(?:pretrain|sft|finetune)_config\(|\bllm\.(\w{3,60})\.(?:pretrain|finetune)_recipe\("
 )
 """The recipe of a model that a Python file changes."""
+_SIZED_CLASS = re.compile(r"\bllm\.([A-Z][A-Za-z0-9]*?)Config(\d+(?:x\d+)?[BM])\(")
+"""A class of NeMo whose name is that of a model and its size."""
 
 
 def models_named(text: str) -> set[str]:
-    """Models whose recipes a file calls.
+    """Models whose recipes a file calls, or else whose classes it builds.
 
-    >>> models_named("cfg = llama31_405b_pretrain_config()")
-    {'llama31_405b'}
+    >>> models_named("cfg = llama31_405b_pretrain_config()"), models_named("llm.Llama31Config8B()")
+    ({'llama31_405b'}, {'llama31_8b'})
     """
-    return {match[1] or match[2] for match in _RECIPE.finditer(text)}
+    recipes = {match[1] or match[2] for match in _RECIPE.finditer(text)}
+    return recipes or {f"{match[1]}_{match[2]}".lower() for match in _SIZED_CLASS.finditer(text)}

@@ -1400,11 +1400,27 @@ class _Follower:
                 result.append(word)
         return result
 
+    def read_document(self, texts: list[Text], names: Variables) -> None:
+        """``read -d '' NAME << EOF``: the whole here-document; what else is read nobody gave."""
+        documents, name = self.script.documents, texts[-1].text
+        here = bool(documents) and documents[-1].line >= texts[0].line
+        if (
+            here
+            and name.isidentifier()
+            and any(text.text.startswith("-") and "d" in text.text for text in texts)
+        ):
+            text = documents.pop().text.replace("\\\n", " ").strip()
+            names.values[name] = (Text(text[:LONGEST_TEXT], texts[0].line),)
+            names.arrays.discard(name)
+
     def start(self, texts: list[Text], assigned: Mapping[str, Text], names: Variables) -> bool | None:
         """Follow a command whose words are known."""
         first, rest = texts[0].text, texts[1:]
         if first in self.functions and self.calls < MOST_CALLS:
             self.call(texts, names)
+            return True
+        if first == "read" and rest:
+            self.read_document(texts, names)
             return True
         if first == "let":
             return self.computed(" ".join(text.text for text in rest), names)

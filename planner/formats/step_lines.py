@@ -29,7 +29,7 @@ _FACTORS = {
 _THOUSANDS = {None: 1.0, "": 1.0, "K": KILO, "k": KILO, "M": MEGA}
 PACE = (
     "step_s", "mean_step_s", "bar_step_s", "tokens_per_s_per_gpu", "tokens_per_s", "samples_per_s",
-    "flop_per_s_per_gpu",
+    "flop_per_s_per_gpu", "microbatch_s",
 )  # fmt: skip
 """Meanings of which one makes a line that of a running job: its time, or a rate."""
 
@@ -90,6 +90,8 @@ class StepLine:
         samples_per_s: Sequences a second of all GPUs.
         flop_per_s_per_gpu: Operations a second of one GPU, as the engine counts them.
         peak_memory_bytes: The most that the GPU of this rank held.
+        microbatch_s: Seconds of a microbatch of a rank, where those are timed.
+        microbatches: Microbatches of a rank so far.
     """
 
     step: float | None = None
@@ -102,6 +104,8 @@ class StepLine:
     samples_per_s: float | None = None
     flop_per_s_per_gpu: float | None = None
     peak_memory_bytes: float | None = None
+    microbatch_s: float | None = None
+    microbatches: float | None = None
 
     @property
     def is_progress(self) -> bool:
@@ -136,7 +140,11 @@ def step_line(line: str, forms: Sequence[Form] = FORMS) -> StepLine:
     for form in forms:
         if form.mark in small and getattr(result, form.means) is None:
             setattr(result, form.means, form.number(plain))
-    for name in ("step_s", "mean_step_s", "bar_step_s"):
+    if result.microbatch_s and result.microbatches and result.step and result.step_s is None:
+        result.step_s = result.microbatch_s * result.microbatches / result.step
+    if result.microbatch_s is not None:
+        result.bar_step_s = None  # the bar counts microbatches
+    for name in ("step_s", "mean_step_s", "bar_step_s", "microbatch_s"):
         seconds = getattr(result, name)
         if seconds is not None and not 0 < seconds < LONGEST_STEP_S:
             setattr(result, name, None)
@@ -172,12 +180,14 @@ class Work:
         gpus: How many work.
         tokens: Of the global batch.
         samples: Sequences of the global batch.
+        microbatches: Of a replica.
         flop: Operations of the model on them, none counted twice.
     """
 
     gpus: int | None = None
     tokens: float | None = None
     samples: float | None = None
+    microbatches: float | None = None
     flop: float | None = None
 
 
@@ -189,6 +199,7 @@ def pace_of(
     tokens_per_s: float | None = None,
     samples_per_s: float | None = None,
     flop_per_s_per_gpu: float | None = None,
+    microbatch_s: float | None = None,
 ) -> Pace | None:
     """The step that a log measured: as printed, else of its rates, the one that assumes least first.
 
@@ -199,12 +210,16 @@ def pace_of(
         tokens_per_s: Printed rate of all.
         samples_per_s: Printed rate of all.
         flop_per_s_per_gpu: Printed rate of one GPU, as the engine counts operations.
+        microbatch_s: Printed seconds of a microbatch.
 
     >>> pace_of(Work(gpus=32, tokens=32 * 8192), tokens_per_s_per_gpu=1786.0).from_rate
     '1,786 tokens/s per GPU'
     """
     if step_s:
         return Pace(step_s=step_s)
+    if microbatch_s and work.microbatches:
+        each = f"{work.microbatches:.0f} microbatches of {microbatch_s:.3g} s"
+        return Pace(step_s=microbatch_s * work.microbatches, from_rate=each)
     if tokens_per_s_per_gpu and work.tokens and work.gpus:
         seconds = work.tokens / (tokens_per_s_per_gpu * work.gpus)
         return Pace(step_s=seconds, from_rate=f"{tokens_per_s_per_gpu:,.0f} tokens/s per GPU")

@@ -420,6 +420,31 @@ def machine_of_type(name: str) -> Machine | None:
     return alike[0] if len(alike) == 1 else None
 
 
+def machines_in_text(text: str) -> tuple[Machine, ...]:
+    """Return the machines whose instance types a text names as whole words, each once.
+
+    A type is a word that only clouds use: of letters and digits, with a dot or a dash in it.
+
+    >>> [machine.gpu for machine in machines_in_text("instance-type: p4de.24xlarge  # a3-megagpu-8g")]
+    ['a100-sxm-80gb', 'h100-sxm']
+    >>> machines_in_text("p4de.24xlarge_backup, m5.large")
+    ()
+    """
+    named = (machine_of_type(word) for word in dict.fromkeys(_types().findall(text)))
+    return tuple(dict.fromkeys(machine for machine in named if machine is not None))
+
+
+@lru_cache(maxsize=1)
+def _types() -> re.Pattern[str]:
+    """Every instance type of the catalog, as a word."""
+    sold = (
+        machine for machine in machines().values() if machine.name.startswith(f"{machine.provider.lower()}-")
+    )
+    names = sorted((machine.name.partition("-")[2] for machine in sold), key=len, reverse=True)
+    spelled = "|".join(re.escape(name).replace(r"\-", "[-_]") for name in names)
+    return re.compile(rf"(?i)(?<![\w.-])(?:ml\.|Standard_)?({spelled})(?![\w-])")
+
+
 def _bare(name: str) -> str:
     return _INSTANCE.sub("", name.strip()) or name
 

@@ -72,6 +72,7 @@ def summary_of(audit: Audit) -> tuple[str, ...]:
     lost = distance if ran and behind else ()
     sentences = [
         *_unpriced(audit),
+        *filter(None, (audit.job.part,)),
         *_sentences(counts, "contradiction"),  # which GPUs are meant is asked before what is taken for them
         *_presumed(audit),
         *_sentences(findings, "illegal", "open", "unpriced"),
@@ -139,6 +140,9 @@ def _memory(audit: Audit) -> Iterator[str]:
     sooner = "runs out of memory" if verdict.chance > EVEN else "runs"
     fit = f"{word}, and sooner {sooner} than not" if word == "tight" else word
     capacity = format_bytes(cluster_of(request).gpu.memory_bytes)
+    if audit.job.part:
+        yield f"memory is not judged, {peak} predicted of {capacity}: {verdict.why[0]}"
+        return
     says = f"{fit}: {peak} predicted of {capacity}, {verdict.ground}"
     why = verdict.why[:1] if word == "not settled" else ()
     yield "; ".join((says, *why, *way))
@@ -176,7 +180,8 @@ def _distance(audit: Audit) -> Iterator[str]:
     predicted, best = audit.predicted, audit.best
     if best is None and predicted is not None and audit.basis == "predicted":
         band = f"{format_seconds(predicted.lower_s)} to {format_seconds(predicted.upper_s)}"
-        yield f"a step takes {format_seconds(predicted.step_time_s)} predicted, 80 % band {band}"
+        what = "an update" if audit.job.part else "a step"
+        yield f"{what} takes {format_seconds(predicted.step_time_s)} predicted, 80 % band {band}"
     if audit.slower_by is None or predicted is None or best is None:
         return
     whole = next((change for change in audit.changes if change.whole), None)

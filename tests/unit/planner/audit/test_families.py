@@ -13,6 +13,7 @@ import pytest
 from costmodel.layout import layout_words
 from planner.audit.audit import Audit, audited, calibration_of
 from planner.audit.read import read_texts
+from planner.audit.spelling import spelled_change
 from planner.questions.flags import Flags
 
 FILES = Path(__file__).parent / "families"
@@ -54,6 +55,113 @@ EXPECTED: dict[str, tuple[str, str, int, str, int, int, str]] = {
         2048,
         "qlora:r=16,targets=attention+mlp,base=nf4,alpha=32 parameters",
     ),
+    "foundry.yaml": (
+        "LLM Foundry",
+        "llama-2-7b",
+        8,
+        "dp 8 · microbatch 4 · ZeRO-3 · recompute layers",
+        256,
+        4096,
+        "",
+    ),
+    "litgpt.yaml": (
+        "LitGPT",
+        "llama-3.1-8b",
+        4,
+        "dp 4 · microbatch 2 · ZeRO-3 · recompute layers",
+        64,
+        2048,
+        "",
+    ),
+    "litgpt_lora.sh": (
+        "LitGPT",
+        "llama-3.2-3b",
+        1,
+        "microbatch 2",
+        8,
+        512,
+        "qlora:r=16,targets=attention,base=nf4",
+    ),
+    "nemo_class.py": ("NeMo", "llama-3.1-8b", 32, "tp 4 · cp 2 · dp 4 · ZeRO-1", 64, 16384, ""),
+    "nemo_rl_dtensor.yaml": (
+        "NeMo-RL",
+        "llama-3.1-8b",
+        16,
+        "tp 2 · dp 8 · microbatch 2 · ZeRO-3 · recompute layers",
+        128,
+        4096,
+        "",
+    ),
+    "openrlhf.sh": (
+        "OpenRLHF",
+        "llama-3-8b",
+        4,
+        "dp 4 · microbatch 4 · ZeRO-3 · recompute layers",
+        128,
+        4096,
+        "lora:r=32,targets=attention+mlp,alpha=64",
+    ),
+    "qlora.sh": (
+        "HF Trainer",
+        "llama-65b",
+        8,
+        "dp 8 · recompute layers",
+        128,
+        528,
+        "qlora:r=64,targets=attention+mlp,base=nf4,alpha=16",
+    ),
+    "rayjob.yaml": (
+        "verl",
+        "qwen3-8b",
+        16,
+        "dp 16 · microbatch 2 · ZeRO-3 · recompute layers",
+        256,
+        4096,
+        "",
+    ),
+    "sky_variables.yaml": ("HF Trainer", "llama-3.1-8b", 16, "dp 16 · recompute layers", 64, 8192, ""),
+    "tokenized.py": ("HF Trainer", "qwen2.5-3b", 8, "dp 8 · microbatch 8 · recompute layers", 256, 1024, ""),
+    "verl_sft.sh": (
+        "verl",
+        "qwen2.5-7b",
+        8,
+        "dp 8 · microbatch 2 · ZeRO-3 · recompute layers",
+        128,
+        2048,
+        "",
+    ),
+    "determined.yaml": (
+        "HF Trainer",
+        "llama-2-13b",
+        16,
+        "dp 16 · microbatch 4 · ZeRO-3 · recompute layers",
+        64,
+        2048,
+        "",
+    ),
+    "dstack_variables.yml": (
+        "HF Trainer",
+        "llama-3.1-8b",
+        16,
+        "dp 16 · microbatch 2 · ZeRO-3 · recompute layers",
+        32,
+        4096,
+        "",
+    ),
+    "estimator.py": (
+        "HF Trainer",
+        "llama-3-8b",
+        16,
+        "dp 16 · microbatch 2 · ZeRO-3 · recompute layers",
+        128,
+        2048,
+        "",
+    ),
+    "fms.sh": ("PyTorch FSDP", "llama-2-7b", 128, "dp 128 · microbatch 2 · ZeRO-3", 256, 4096, ""),
+    "mpirun.sh": ("Megatron-LM", "unnamed", 64, "tp 4 · pp 2 · dp 8 · ZeRO-1", 256, 4096, ""),
+    "nanogpt.py": ("nanoGPT", "unnamed", 8, "dp 8 · microbatch 12", 480, 1024, ""),
+    "nemo_cli.sh": ("NeMo", "llama-3-70b", 64, "tp 4 · pp 4 · dp 4 · ZeRO-1", 256, 8192, ""),
+    "swift_ulysses.sh": ("ms-swift", "qwen2.5-7b", 8, "cp 8 · ZeRO-3 · recompute layers", 8, 65536, ""),
     "dstack.yml": ("HF Trainer", "qwen2.5-14b", 16, "dp 16 · ZeRO-3 · recompute layers", 128, 4096, ""),
     "helm_values.yaml": ("Megatron-LM", "unnamed", 64, "tp 4 · pp 4 · dp 4 · ZeRO-1", 256, 8192, ""),
     "jobset.yaml": (
@@ -208,9 +316,9 @@ EXPECTED: dict[str, tuple[str, str, int, str, int, int, str]] = {
     "unsloth.py": (
         "Unsloth",
         "llama-3.1-8b",
+        1,
+        "microbatch 2 · recompute layers",
         8,
-        "dp 8 · microbatch 2 · recompute layers",
-        64,
         2048,
         "qlora:r=16,targets=attention+mlp,base=nf4,alpha=16",
     ),
@@ -248,3 +356,36 @@ def test_a_file_means_the_job_that_its_tool_would_start(name: str) -> None:
 def test_every_file_is_expected() -> None:
     """None lies there unread."""
     assert {path.name.removesuffix(".txt") for path in FILES.iterdir()} == EXPECTED.keys()
+
+
+BAR = "Train step of epoch 0:  25%|██▌   | {step}/400 [05:20<16:00,  3.20s/it, loss_mean=1.2, lr=5e-6]\n"
+ITERATIONS = (
+    "Epoch 1 | iter {iterations} step {step} | loss train: 1.2, val: n/a | iter time: 500.00 ms (step)\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "lines", "step_s"),
+    [
+        # 128 sequences over dp 4 and microbatches of 4: eight of 3.2 s
+        ("openrlhf.sh", "".join(BAR.format(step=98 + each) for each in range(5)), 25.6),
+        # the counts of a line that ends a step tell how many it accumulates
+        (
+            "litgpt.yaml",
+            "".join(ITERATIONS.format(step=each, iterations=8 * each) for each in range(4, 9)),
+            4.0,
+        ),
+    ],
+)
+@pytest.mark.usefixtures("searched_in_nightly")
+def test_a_log_that_times_microbatches_measures_steps(name: str, lines: str, step_s: float) -> None:
+    """A step is as many of them as a replica accumulates."""
+    texts = {name: (FILES / f"{name}.txt").read_text(encoding="utf-8"), "run.log": lines}
+    found = audited(read_texts(texts), Flags(), calibration_of(read_texts(texts), Flags()))
+    assert found.measured_step_s == pytest.approx(step_s)
+
+
+def test_a_flag_without_a_value_is_left_out() -> None:
+    """OpenRLHF's parser takes no value behind ``--gradient_checkpointing``."""
+    reading = read_texts({"o.sh": (FILES / "openrlhf.sh.txt").read_text(encoding="utf-8")})
+    assert spelled_change(reading, (("recompute", "none"),)) == ("without --gradient_checkpointing",)

@@ -783,8 +783,6 @@ def test_levanter_recomputes_unless_its_file_says_otherwise() -> None:
         ("litgpt finetune_full meta-llama/Llama-3.1-8B --devices 8 --train.micro_batch_size 2", "LitGPT"),
     ],
 )
-def test_a_command_of_an_engine_whose_words_are_not_read_names_it(command: str, engine: str) -> None:
+def test_a_command_of_a_trainer_names_its_engine(command: str, engine: str) -> None:
     """It is no job of another engine that some of its words are like."""
-    text = first_lines(audit({"train.sh": f"{command}\n"}, gpus="8"))
-    assert f"a job of {engine} " in text
-    assert f"those of {engine} are not" in text
+    assert f"a job of {engine}" in first_lines(audit({"train.sh": f"{command}\n"}, gpus="8"))

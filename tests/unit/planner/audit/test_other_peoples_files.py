@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from app.reports.audit.report import audit_answer
+from app.reports.audit.summary import summary_of
 from costmodel.kernels.tables import load_calibration
 from costmodel.memory.fit import fit_of
 from planner.audit.audit import Audit, audited
@@ -184,10 +185,12 @@ VERL = (Path(__file__).parent / "files" / "verl_fsdp.sh").read_text(encoding="ut
 SLIME = (Path(__file__).parent / "files" / "slime_rl.sh").read_text(encoding="utf-8")
 TUNED = "cutoff_len: 2048\nper_device_train_batch_size: 1\nfinetuning_type: full\nmodel_name_or_path: org/x\n"
 SFT = "accelerate launch --num_processes 8 train.py --model_name_or_path org/x --max_length 2048 "
+DPO_CLASS = (
+    "from trl import DPOConfig, DPOTrainer\n"
+    "args = DPOConfig(per_device_train_batch_size=2, gradient_checkpointing=True, max_length=1024)\n"
+    "trainer = DPOTrainer(model='org/x', args=args)\n"
+)
 MORE_THAN_TRAINING = {
-    "NeMo-RL": (nemo_rl(), "rl.yaml"),
-    "NeMo-RL beside": (nemo_rl(colocated="false", resources=resources(num_nodes=4, gpus_per_node=8)), "rl.yaml"),
-    "NeMo-RL over FSDP": (nemo_rl().replace("megatron_cfg", "dtensor_cfg").replace("_model", ""), "rl.yaml"),
     "verl": (VERL, "verl.sh"),
     "slime": (SLIME, "slime.sh"),
     "ms-swift": ("NPROC_PER_NODE=8 megatron rlhf --model org/x --tensor_model_parallel_size 2 --max_length 2048 --rlhf_type grpo",
@@ -196,6 +199,10 @@ MORE_THAN_TRAINING = {
     "Axolotl": ("base_model: org/x\nsequence_len: 2048\nmicro_batch_size: 1\nrl: grpo\n", "a.yaml"),
     "TRL": (f"{SFT}--per_device_train_batch_size 1 --gradient_checkpointing --num_generations 8", "t.sh"),
     "Megatron-LM": (megatron(more="--tensor-model-parallel-size 2 --perform-rl-step"), "run.sh"),
+    "a script's name": (f"{SFT}--per_device_train_batch_size 1 --gradient_checkpointing".replace("train.py", "trl/scripts/dpo.py"),
+                        "d.sh"),
+    "a command of TRL": ("trl kto --model_name_or_path org/x --per_device_train_batch_size 1 --max_length 2048 --bf16", "k.sh"),
+    "a class": (DPO_CLASS, "d.py"),
 }  # fmt: skip
 
 
@@ -209,6 +216,39 @@ def test_a_step_that_is_more_than_training_is_priced_as_none(name):
     told = "\n".join(map(str, audit_answer(found).sections))
     assert "priced as" not in told
     assert "('layout', " not in told
+
+
+VERL_UPDATE = (
+    "python3 -m verl.trainer.main_ppo data.max_prompt_length=512 data.max_response_length=1024 "
+    "actor_rollout_ref.model.path=Qwen/Qwen3-8B actor_rollout_ref.actor.ppo_mini_batch_size=256 "
+    "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4 actor_rollout_ref.rollout.n=5 "
+    "trainer.n_gpus_per_node=8 trainer.nnodes=4"
+)
+UPDATES = {
+    "NeMo-RL": (nemo_rl(), "rl.yaml", 32, 512, 4096),
+    "NeMo-RL beside": (
+        nemo_rl(colocated="false", resources=resources(num_nodes=4, gpus_per_node=8)), "rl.yaml", 16, 512, 4096,
+    ),
+    "NeMo-RL over FSDP": (
+        nemo_rl().replace("megatron_cfg", "dtensor_cfg").replace("r_model", "r"), "rl.yaml", 32, 512, 4096,
+    ),
+    "verl": (
+        VERL_UPDATE, "verl.sh", 32, 1280, 1536,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", UPDATES)
+def test_an_update_of_the_policy_is_priced_and_never_as_the_step(name):
+    """What an update reads is stated: its answers and their length; no verdict and no advice rests on it."""
+    text, path, replicas, batch, length = UPDATES[name]
+    found = audit(text, path)
+    parts = (found.job.layout.replicas, found.job.request.job.global_batch_size)
+    assert (*parts, found.job.request.job.sequence_length) == (replicas, batch, length)
+    assert (found.memory.word, found.best, found.changes) == ("not settled", None, ())
+    first = "\n".join(summary_of(found))
+    assert "an update of the policy alone is priced" in first
+    assert "a step takes" not in first
 
 
 @pytest.mark.parametrize("said", ["stage: sft", "stage: pt", "rl: null"])
@@ -291,11 +331,12 @@ def test_rotary_positions_beyond_a_release_are_priced_where_no_engine_counts_the
 
 
 @pytest.mark.usefixtures("searched_in_nightly")
-def test_what_a_profile_does_not_price_is_no_limit_of_the_engine():
+def test_what_a_profile_does_not_price_is_priced_by_that_of_a_like_engine():
+    """Axolotl splits sequences over FSDP ranks: torchtitan's profile prices that, and it is said."""
     more = "dp_shard_size: 4\nsequence_parallel_degree: 2"
     found = audit(AXOLOTL.format(length=4096, more=more), "a.yaml", model="llama-3-8b")
-    assert kinds(found) == {"cp-offered": "unpriced"}
-    assert "has only" not in found.findings[0].message
+    assert (kinds(found), found.job.layout.cp, found.job.request.stack) == ({}, 2, "torchtitan")
+    assert any("priced as torchtitan, since pytorch has no price of cp" in text for text in found.job.assumed)
 
 
 ADAPTERS = {
@@ -382,9 +423,8 @@ def test_an_engine_is_named_by_its_entry_point_or_its_own_keys(name):
     assert reading_of(*ENGINES[name]).family.name == name
 
 
-@pytest.mark.parametrize("name", ["LitGPT", "an unknown engine"])
-def test_an_engine_that_is_not_read_is_not_priced_as_another(name):
-    found = job(*ENGINES[name], model="llama-3.1-8b", gpus="64", sequence_length="4096")
+def test_an_unknown_engine_is_not_priced_as_another():
+    found = job(*ENGINES["an unknown engine"], model="llama-3.1-8b", gpus="64", sequence_length="4096")
     assert found.request is None
     assert "engine" in found.missing[0]
 
@@ -641,3 +681,82 @@ def test_primus_names_its_model_by_a_file_with_a_default():
     text = PRIMUS.replace("llama3.1_70B.yaml", "${PRIMUS_MODEL:kimi_k2}.yaml")
     assert job(PRIMUS, "p.yaml", gpus="64").request.model.name == "llama-3.1-70b"
     assert job(text, "p.yaml", gpus="64").request.model.name == "kimi-k2"
+
+
+@pytest.mark.parametrize(
+    ("comment", "gpu"),
+    [
+        ("# p4de.24xlarge", "a100-sxm-80gb"),
+        ("# ml.p5en.48xlarge", "h200-sxm"),
+        ("# Standard_ND96isr_MI300X_v5", "mi300x"),
+        ("# p4de.24xlarge-old", "h100-sxm"),
+    ],
+)
+def test_an_instance_type_of_a_cloud_names_its_gpu(comment, gpu):
+    """Types of instances are whole words; where none is named, the usual GPU is assumed."""
+    found = audited_job(reading_of(f"{comment}\n{megatron()}"), Flags())
+    assert {node.gpu for node in found.request.cluster.nodes} == {gpu}
+
+
+EXPERTS_OF_AXOLOTL = """\
+base_model: Qwen/Qwen3-30B-A3B
+sequence_len: 2048
+micro_batch_size: 1
+gradient_accumulation_steps: 1
+bf16: true
+gradient_checkpointing: true
+expert_parallel_size: 2
+dp_shard_size: 2
+fsdp_config:
+  fsdp_version: 2
+  reshard_after_forward: true
+"""
+
+
+def test_experts_of_axolotl_are_not_told_in_megatrons_words():
+    """Its word is ``expert_parallel_size``; Megatron's is one of Accelerate's plugin."""
+    found = audit(EXPERTS_OF_AXOLOTL, "a.yaml")
+    assert (found.job.layout.ep, found.predicted is not None) == (2, True)
+    assert not [word for change in found.changes for word in change.set if "expert_model" in word]
+
+
+TITAN_LINES = """\
+[titan] 2025-05-01 10:00:01,100 - root - INFO - Building 1-D device mesh with ['dp_shard'], [64]
+[titan] 2025-05-01 10:00:06,100 - root - INFO - Model llama3 8B size: 8,030,261,248 total parameters
+{applied}[titan] 2025-05-01 10:00:07,100 - root - INFO - Trainer is initialized with local batch size 2, global batch size 128, \
+gradient accumulation steps 1, sequence length 8192, total steps 1000 (warmup 200)
+[titan] 2025-05-01 10:00:44,100 - root - INFO - step: 10  loss: 10.1  memory: 52.21GiB(66.00%)  tps: 6,402  tflops: 370.5
+[titan] 2025-05-01 10:01:10,100 - root - INFO - step: 20  loss: 9.1  memory: 52.21GiB(66.00%)  tps: 6,410  tflops: 371.0
+"""
+APPLIED = "[titan] 2025-05-01 10:00:06,300 - root - INFO - Applied selective activation checkpointing to the model\n"
+
+
+@pytest.mark.parametrize(("applied", "recompute"), [(APPLIED, "selective-op"), ("", "none")])
+def test_sentences_of_a_log_tell_engine_model_and_recomputation(applied, recompute):
+    """What torchtitan says of the model that it builds; what it does not say is not settled."""
+    found = job(TITAN_LINES.format(applied=applied), "run.log")
+    assert (found.request.model.name, found.request.stack) == ("llama-3-8b", "torchtitan")
+    assert (found.layout.recompute, found.layout.zero_stage, found.layout.dp) == (recompute, 3, 64)
+    assert ("layout.recompute" in found.open_fields) is (not applied)
+
+
+def test_a_folder_of_the_hub_names_the_model_of_a_log():
+    """Transformers prints where it loads from."""
+    line = "loading configuration file config.json from cache at /c/hub/models--Qwen--Qwen2.5-7B/snapshots/ab/config.json"
+    text = f"{line}\n  Total train batch size (w. parallel, distributed & accumulation) = 128\n"
+    assert reading_of(text, "run.log").facts.value("said.model") == "Qwen2.5-7B"
+
+
+def test_a_tower_beside_a_language_model_is_named():
+    """Its share of a step is no part of the price, and that stands below it."""
+    found = job(
+        f"{SFT}--per_device_train_batch_size 1 --vision_tower openai/clip", "v.sh", model="llama-3.1-8b"
+    )
+    assert any("openai/clip" in text for text in found.assumed)
+
+
+@pytest.mark.parametrize("words", ["--max_source_length 512 --max_target_length 128", "--seq_length 2048"])
+def test_a_length_alone_names_no_engine(words):
+    """Sequence-to-sequence trainers and many scripts have words of MaxText's and Megatron-LM's names."""
+    command = f"torchrun --nproc_per_node 8 train.py --model_name_or_path org/x --per_device_train_batch_size 4 {words}"
+    assert reading_of(command).family.name == "HF Trainer"
