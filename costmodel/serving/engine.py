@@ -116,6 +116,7 @@ class ServingStack:
         request_s: Mean time from sending a request until the scheduler has it (HTTP, tokenisation).
         response_s: Time from a request's first token until its client sees it (streaming).
         transfer_s: Latency to hand a finished prompt to a decode pool, without the bytes.
+        tcp_bytes_per_s: Least and most that a GPU sends of it where its library falls back to TCP.
         source: What the numbers were fitted on.
         as_of: When.
     """
@@ -161,6 +162,7 @@ class ServingStack:
     request_s: float
     response_s: float
     transfer_s: float
+    tcp_bytes_per_s: tuple[float, float]
     source: str
     as_of: str
     makers: tuple[str, ...] = ("nvidia", "amd")
