@@ -101,7 +101,7 @@ class Drafter:
     """A kind of drafter: how it hangs on the model it drafts for, and how many of its drafts are accepted.
 
     A projection turns `joined` hidden states into one. `vocabulary` tokens have an output projection of its
-    own; 0: that of the model is used, or all of it is its own. `models` bring one in their checkpoint.
+    own; 0: that of the model is used, or all of it is its own.
     """
 
     joined: int
@@ -109,7 +109,6 @@ class Drafter:
     acceptance: float
     source: str
     as_of: str
-    models: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,7 +186,9 @@ def draft_of(deployment: Deployment) -> Deployment | None:
     """What drafts, as a deployment of its own on the same GPUs; None where nothing is computed for drafts.
 
     One layer of the model's last kind (mtp) or a dense one (eagle3), or a whole other model. All but mtp are
-    in bf16. A model whose heads cannot be split that far is whole on every GPU, as vLLM lets it be.
+    in bf16, and so is mtp beside int4: tools that round to four bits leave it (849 MB of Qwen3.6-27B: its
+    W4A16 checkpoints say). A model whose heads cannot be split that far is whole on every GPU, as
+    vLLM lets it be.
     """
     name, target, layout = deployment.drafter, deployment.model, deployment.layout
     if not name or not deployment.draft_tokens:
@@ -220,7 +221,7 @@ def draft_of(deployment: Deployment) -> Deployment | None:
         deployment,
         model=spec,
         layout=stage,
-        weights=deployment.weights if name == "mtp" else "bf16",
+        weights=deployment.weights if name == "mtp" and deployment.weights != "int4" else "bf16",
         draft_tokens=0,
         acceptance=0.0,
         drafter="",

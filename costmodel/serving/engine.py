@@ -37,6 +37,25 @@ class SchedulerDefault:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CompressedPages:
+    """How an engine lays compressed keys in its pool.
+
+    Attributes:
+        tokens: Of a page of entries.
+        window_tokens: Of a block of a window.
+        sparse_state_tokens: Of a block of states of entries that an indexer chooses among.
+        heavy_state_tokens: The same of entries that all later tokens see.
+        alignment_bytes: To whose multiples pages of eight-bit entries and of states are filled up.
+    """
+
+    tokens: int
+    window_tokens: int
+    sparse_state_tokens: int
+    heavy_state_tokens: int
+    alignment_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServingStack:
     """One inference engine as the cost model sees it.
 
@@ -97,6 +116,7 @@ class ServingStack:
         request_s: Mean time from sending a request until the scheduler has it (HTTP, tokenisation).
         response_s: Time from a request's first token until its client sees it (streaming).
         transfer_s: Latency to hand a finished prompt to a decode pool, without the bytes.
+        tcp_bytes_per_s: Least and most that a GPU sends of it where its library falls back to TCP.
         source: What the numbers were fitted on.
         as_of: When.
     """
@@ -142,6 +162,7 @@ class ServingStack:
     request_s: float
     response_s: float
     transfer_s: float
+    tcp_bytes_per_s: tuple[float, float]
     source: str
     as_of: str
     makers: tuple[str, ...] = ("nvidia", "amd")
@@ -157,9 +178,21 @@ class ServingStack:
     earlier_defaults: tuple[SchedulerDefault, ...] = ()
     """What versions before `earlier_defaults_before` take."""
     earlier_defaults_before: str = ""
+    earlier_whole_prompts: int = 0
+    """Longest context whose prompts those versions compute whole, however long."""
+    whole_prompts: int = 0
+    """The same of this version."""
     chunk_sizes: tuple[int, ...] = ()
     kernel_level: float = 1.0
     """Time of everything on the GPU over that of the tables: of a user's own server (`serving.levels`)."""
+    compressed_pages: CompressedPages | None = None
+    """How it lays compressed keys in its pool; None where each layer keeps what it needs."""
+    state_block_tokens: int = 0
+    """Tokens by which a block grows until its keys take what a recurrent state takes; 0: none does."""
+    batches_in_flight: int = 1
+    """Steps whose tokens its windows hold at once."""
+    batches_in_flight_since: str = ""
+    """First version with `batches_in_flight`; before, one."""
 
 
 def scheduler_default(stack: ServingStack, gpu: Gpu) -> SchedulerDefault:
@@ -225,8 +258,10 @@ def at_version(stack: ServingStack, version: str) -> ServingStack:
         stack = replace(stack, fp4_tiles=stack.earlier_fp4_tiles)
     if _is_before(version, stack.latent_cache_since):
         stack = replace(stack, caches_latents=False)
+    if _is_before(version, stack.batches_in_flight_since):
+        stack = replace(stack, batches_in_flight=1)
     if _is_before(version, stack.earlier_defaults_before):
-        stack = replace(stack, defaults=stack.earlier_defaults)
+        stack = replace(stack, defaults=stack.earlier_defaults, whole_prompts=stack.earlier_whole_prompts)
     if _is_before(version, stack.hides_scheduling_since):
         stack = replace(stack, host_s=stack.host_s + stack.scheduling_s, lagged=False)
     return stack

@@ -28,6 +28,7 @@ from costmodel.serving.deployment import (
     weight_bytes,
 )
 from costmodel.serving.mixers import kept_bytes, mixer_parameters_of_rank
+from costmodel.serving.pages import paged_request_bytes
 from costmodel.updates.offload import LINK_EFFICIENCY
 from topology.base.errors import InputError
 from topology.hardware.datasheets import gpu_sheets
@@ -122,12 +123,14 @@ def kv_bytes_per_token(deployment: Deployment, context: float = float("inf"), in
     """
     model = deployment.model
     length = min(context, ENDLESS)
-    kept = (
-        sum(run.count * kept_bytes(deployment, run.kind, length, in_flight) for run in layer_runs(model))
-        / length
+    draft, paged = draft_of(deployment), paged_request_bytes(deployment, length, in_flight)
+    if paged is not None and deployment.drafter == "mtp":
+        draft = None  # its layer is in the groups of pages
+    kept = paged or sum(
+        run.count * kept_bytes(deployment, run.kind, length, in_flight) for run in layer_runs(model)
     )
+    kept /= length
     fullest = max(stage_layers(model, deployment.layout.pp)) / model.num_layers
-    draft = draft_of(deployment)
     drafts = kv_bytes_per_token(draft, context, in_flight) if draft is not None else 0.0
     return kept * fullest + drafts
 

@@ -85,7 +85,7 @@ def kept_bytes(deployment: Deployment, kind: LayerKind, context: float, in_fligh
     if kind.attention == "none":
         return 0.0
     if kind.attention == "recurrence":
-        return _state_bytes(deployment)
+        return state_bytes(deployment)
     token = kv_token_bytes_per_layer(deployment)
     window = min(float(model.sliding_window or context) + in_flight, context)
     if (compression := model.compression) is not None:
@@ -95,7 +95,7 @@ def kept_bytes(deployment: Deployment, kind: LayerKind, context: float, in_fligh
     return token * ((1 - share) * context + share * window) + index * context
 
 
-def _state_bytes(deployment: Deployment) -> float:
+def state_bytes(deployment: Deployment) -> float:
     """Of one layer and request: the state in fp32, and the convolution's past inputs."""
     r, tp = recurrence_of(deployment.model), deployment.layout.tp
     return (FLOAT_BYTES * r.state_numbers + HALF_BYTES * r.convolution_numbers) / tp

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from planner.audit.serving.audit import LoadAudit, ServingAudit
 from planner.audit.serving.changes import LEAST_GAIN, ServerChange, best_per_s
 from planner.audit.serving.running import RunningServer
 from planner.audit.serving.start import Start
+from planner.audit.serving.transport import OverTcp
 from planner.serving.plan import Percentiles, ServingPlan
 from topology.base.arrays import Floats
 from topology.base.units import GIB, format_seconds
@@ -65,6 +67,8 @@ def _headline(audit: ServingAudit) -> str:
     if (slow := audit.slowest) is not None and slow.slowness is not None:
         parts = {"requests": "", "token": " per token", "first token": " to the first token"}
         verdict = f", {slow.slowness.times:.2g} times slower{parts[slow.slowness.what]} than it should be"
+    elif any(load.running is not None and load.running.is_bound_by_tcp for load in audit.loads):
+        verdict = ", overloaded where their caches travel over TCP"
     what = "a server" if audit.prefill is None else "two pools"
     return f"{names}: {what} of {audit.reading.family.name}{verdict}"
 
@@ -90,11 +94,48 @@ def _started(audit: ServingAudit) -> Pairs:
         if (wrong := start.finding) is not None:
             pairs[:0] = [(f"{pool} start" if apart else "start", f"{wrong[0]}: {wrong[1]}")]
         pairs.append((f"{pool} memory" if apart else "memory", start.words))
+    pairs[:0] = [pair for load in audit.loads for pair in _carried(load)]
     if (slow := audit.slowest) is not None:
         pairs[:0] = [("slow", _slow(audit, slow))]
     if audit.missing:
         pairs.append(("missing", ", ".join(audit.missing)))
     return Pairs(title="", pairs=tuple(pairs))
+
+
+def _carried(load: LoadAudit) -> Iterator[tuple[str, str]]:
+    """What a server is predicted to carry, and what an unnamed link may cost it."""
+    running = load.running
+    if running is None or not load.load.compares:
+        return
+    now = running.plan.estimate
+    first, each = _times(now.ttft.p50_s, now.tpot.p50_s)
+    carried = f"{running.requests_per_s:.3g} requests/s, first token {first} ({_first_band(running)})"
+    yield "predicted", f"{carried}, {each} a token ({_band(now.tpot)}), under {_load_words(load)}"
+    if running.over_tcp is not None:
+        links = f"over TCP, to which NIXL and UCX fall back, {_over_links(*running.over_tcp)}"
+        named = "name the RDMA device (--disaggregation-ib-device, UCX_NET_DEVICES)"
+        yield "caches", f"no file names what they travel over; {links}: {named}"
+
+
+def _over_links(slow: OverTcp, fast: OverTcp) -> str:
+    """First tokens and requests a second over TCP, at the least and the most that it moves."""
+    first = "–".join(
+        format_seconds(each.first_token_s) if each.first_token_s < inf else "without end"
+        for each in (fast, slow)
+    )
+    rates = f"{slow.requests_per_s:.3g}–{fast.requests_per_s:.3g}"
+    return f"first token {first}, {rates} requests/s, its link busy {fast.busy:.0%}–{slow.busy:.0%}"
+
+
+def _first_band(running: RunningServer) -> str:
+    """The band of the first token; where no file names a link, up to that of the slowest one."""
+    latency = running.plan.estimate.ttft
+    if running.over_tcp is None:
+        return _band(latency)
+    slow = running.over_tcp[0].first_token_s
+    upper_s = max(slow * latency.upper_s / latency.p50_s, latency.upper_s)
+    upper = format_seconds(upper_s) if upper_s < inf else "no end"
+    return f"{format_seconds(latency.lower_s)}–{upper}"
 
 
 def _slow(audit: ServingAudit, load: LoadAudit) -> str:
@@ -148,7 +189,7 @@ def _load_sections(audit: LoadAudit) -> list[Section]:
         words = f"medians; {audit.running.broken}" if audit.running.broken else "medians"
         medians = _times(now.ttft.p50_s, now.tpot.p50_s)
         rows.append(("predicted", f"{audit.running.requests_per_s:.3g}", *medians, words))
-        rows.append(("80 % band", "", _band(now.ttft), _band(now.tpot), "of the medians"))
+        rows.append(("80 % band", "", _first_band(audit.running), _band(now.tpot), "of the medians"))
     if audit.best is not None and (audit.behind_by is None or audit.behind_by > LEAST_GAIN):
         estimate = audit.best.estimate
         decode = f"{audit.best.decode.workers} × {audit.best.decode.layout.label}"
@@ -396,6 +437,7 @@ def _load_record(audit: LoadAudit) -> dict[str, Any]:
             "mean_ttft_s": audit.running.ttft_s,
             "mean_tpot_s": audit.running.tpot_s,
             "broken": audit.running.broken,
+            "over_tcp": _over_tcp(audit.running),
             **{
                 _KEYS[name]: _spread(values)
                 for name, values in latencies_of(audit.running.simulation).items()
@@ -410,6 +452,21 @@ def _load_record(audit: LoadAudit) -> dict[str, Any]:
         "findings": [{"message": what, "fix": fix} for what, fix in audit.findings],
         "changes": [_change(change) for change in audit.changes],
         "fits": audit.fits,
+    }
+
+
+def _over_tcp(running: RunningServer) -> dict[str, Any] | None:
+    """What two pools do at the least and the most of TCP; null where caches travel otherwise."""
+    if running.over_tcp is None:
+        return None
+    slow, fast = running.over_tcp
+    return {
+        name: {
+            "first_token_s": each.first_token_s if each.first_token_s < inf else None,
+            "requests_per_s": each.requests_per_s,
+            "busy": each.busy,
+        }
+        for name, each in (("least", slow), ("most", fast))
     }
 
 

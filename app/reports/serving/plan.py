@@ -92,7 +92,10 @@ def record(plan: ServingPlan) -> dict[str, object]:
 def _configuration(plan: ServingPlan) -> Facts:
     """The fleet."""
     pairs = [
+        ("latency", _in_short(plan)),
+        *_daring(plan),
         *_narrower_cache(plan),
+        *_experts(plan),
         ("engine", plan.request.engine),
         ("mode", plan.mode),
         ("weights, KV cache", f"{plan.weights}, {plan.kv_dtype}"),
@@ -100,7 +103,6 @@ def _configuration(plan: ServingPlan) -> Facts:
     if plan.prefill is not None:
         pairs.append(("prefill pool", _pool(plan.prefill)))
     pairs.append(("decode pool" if plan.prefill else "replicas", _pool(plan.decode)))
-    pairs += _experts(plan)
     pairs.append(("memory of a GPU", _memory(plan.decode)))
     pairs.append(("start", _start(plan)))
     if plan.request.spare:
@@ -120,6 +122,19 @@ def _configuration(plan: ServingPlan) -> Facts:
     proof = f"{plan.certainty} in {format_seconds(plan.search_time_s)}, of {optimality.scope}"
     pairs.append(("search", f"{counted}, {proof}"))
     return Facts(title="Configuration", pairs=tuple(pairs))
+
+
+def _in_short(plan: ServingPlan) -> str:
+    """Medians of the first token and of each token, with their bands."""
+    first, each = plan.estimate.ttft, plan.estimate.tpot
+    words = [f"first token {format_seconds(first.p50_s)} (80 %: {_band(first)})"]
+    if plan.request.job.output_tokens > 1:
+        words.append(f"{format_seconds(each.p50_s)} a token ({_band(each)})")
+    return ", ".join(words)
+
+
+def _band(latency: Percentiles) -> str:
+    return f"{format_seconds(latency.lower_s)}–{format_seconds(latency.upper_s)}"
 
 
 PUBLISHED_APART = 0.25
@@ -163,13 +178,19 @@ def _narrower_cache(plan: ServingPlan) -> list[tuple[str, str]]:
 
 
 def _chance(plan: ServingPlan) -> list[tuple[str, str]]:
-    """How surely the limits are kept, and the fleet that is best by prediction where it is another one."""
+    """How surely the limits are kept."""
     pairs = []
     if plan.estimate.limits:
         among = f" of up to {plan.request.num_gpus} GPUs" if plan.request.num_gpus else ""
         short = f": short of {format_chance(SURE)}, which no measured fleet{among} reaches"
         short = "" if plan.is_sure else short
         pairs.append(("chance of limits", f"{format_chance(plan.chance)}{short}"))
+    return pairs
+
+
+def _daring(plan: ServingPlan) -> list[tuple[str, str]]:
+    """The fleet that is best by prediction, where it is another one."""
+    pairs = []
     if (other := plan.daring) is not None:
         sized = plan.request.num_gpus is not None and plan.request.job.request_rate_per_s is None
         gain = f"serves {1 + other.saved:.3g} times as much" if sized else f"saves {other.saved:.0%}"
@@ -271,7 +292,7 @@ def _latency(name: str, latency: Percentiles, limit_s: float | None) -> tuple[st
     """One row of the latency table; dashes where no request has such a time."""
     if latency.p99_s == 0:
         return (name, *["–"] * 5)
-    band = f"{format_seconds(latency.lower_s)}–{format_seconds(latency.upper_s)}"
+    band = _band(latency)
     limit = format_seconds(limit_s) if limit_s is not None else "–"
     return (
         name,

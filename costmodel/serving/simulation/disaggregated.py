@@ -303,6 +303,12 @@ def _simulation(fleet: Fleet, prefill: PoolRules, load: Load) -> Simulation:
     )
 
 
+def sent_bytes_per_token(prompts: Deployment, outputs: Deployment) -> float:
+    """Bytes of a token's cache that a GPU of the narrower replica sends."""
+    tp = prompts.layout.tp
+    return kv_bytes_per_token(prompts) * tp / min(tp, outputs.layout.tp)
+
+
 def transfer_of(prompts: Deployment, outputs: Deployment) -> Transfer:
     """Time to move a prompt's cache between pools.
 
@@ -310,7 +316,6 @@ def transfer_of(prompts: Deployment, outputs: Deployment) -> Transfer:
 
     t = latency + tokens·(bytes of a token on a prefill GPU)·tp_prefill/min(tp_prefill, tp_decode)/p2p rate
     """
-    layout, h = prompts.layout, prompts.hierarchy
-    per_gpu = kv_bytes_per_token(prompts) * layout.tp / min(layout.tp, outputs.layout.tp)
+    h, per_gpu = prompts.hierarchy, sent_bytes_per_token(prompts, outputs)
     apart = h.gpus_per_node if h.num_gpus > h.gpus_per_node else 1
     return Transfer(latency_s=prompts.stack.transfer_s, s_per_token=per_gpu / float(p2p_bandwidth(h, apart)))

@@ -271,6 +271,8 @@ def _flags(server: Server, load: ServeFlags) -> ServeFlags:
         weights=server.weights,
         kv_dtype=server.kv_dtype,
         memory_fraction=None if server.memory_fraction is None else str(server.memory_fraction),
+        drafter=server.drafter or None,
+        draft_tokens=str(server.draft_tokens) if server.drafter else None,
         mode="aggregated",
     )
 

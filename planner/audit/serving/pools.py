@@ -17,6 +17,7 @@ from planner.audit.launch import Launch, servers_started
 from planner.audit.manifests import script_of
 from planner.audit.read import FILE_OF_ROUTER, OPTION_FILES, read_texts
 from planner.audit.serving.server import Server, Unknown, server_of
+from planner.audit.serving.transport import Transport, transport_of
 from planner.formats.kinds import kind_of
 from planner.formats.settings import Setting, whole_or_none
 from planner.formats.shell import Started, script_of_text
@@ -59,6 +60,8 @@ class Pools:
 
     prefill: Server
     decode: Server
+    transport: Transport = ""
+    """What their files say that caches travel over."""
 
     @property
     def num_gpus(self) -> int:
@@ -87,7 +90,7 @@ def pools_of(
         return Unknown(missing=("two pools of one model and one engine",))
     if prefill.gpu != decode.gpu or prefill.weights != decode.weights:
         return Unknown(missing=("two pools of one kind of GPU and one precision of weights",))
-    return Pools(prefill=prefill, decode=decode)
+    return Pools(prefill=prefill, decode=decode, transport=transport_of(texts.values()))
 
 
 def pool_launches(texts: Mapping[str, str], given: Mapping[str, str]) -> tuple[PoolLaunch, ...]:

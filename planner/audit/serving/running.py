@@ -8,10 +8,12 @@ import numpy as np
 
 from costmodel.kernels.tables import Calibration
 from costmodel.parallel.divisions import HEADS
+from costmodel.serving.simulation.disaggregated import sent_bytes_per_token
 from costmodel.serving.simulation.load import Load
 from costmodel.serving.simulation.simulator import Simulation, simulate, simulate_apart
 from planner.audit.serving.pools import Pools
 from planner.audit.serving.server import Server
+from planner.audit.serving.transport import OverTcp, over_tcp
 from planner.serving.answer import plan_of_fleet
 from planner.serving.board import RESOLUTION
 from planner.serving.capacity import bracket_per_s, broken_limits
@@ -47,6 +49,7 @@ class RunningServer:
         prefill_short: What a prefill pool lacks whose prompts wait.
         simulation: Every request as it was simulated: one replica's, or all of a trace.
         prefill_per_s: Prompts a second that a prefill pool computes at most; None without one.
+        over_tcp: What two pools do at the least and the most of TCP; None where caches travel otherwise.
     """
 
     plan: ServingPlan
@@ -57,6 +60,12 @@ class RunningServer:
     simulation: Simulation
     prefill_short: PrefillShort | None = None
     prefill_per_s: float | None = None
+    over_tcp: tuple[OverTcp, OverTcp] | None = None
+
+    @property
+    def is_bound_by_tcp(self) -> bool:
+        """Whether the least of TCP moves fewer caches than the load has."""
+        return self.over_tcp is not None and self.over_tcp[0].busy >= 1
 
 
 def running(
@@ -123,7 +132,31 @@ def running_pools(
         run = run_pools(selection, prompts, outputs, rate)
         served, failed = bracket_of_fleet(run)
         headroom = Headroom(served_per_s=served, failed_per_s=failed, broken=run.broken)
-    return _judged(cal, request, hierarchy, run, headroom)
+    now = _judged(cal, request, hierarchy, run, headroom)
+    if pools.transport == "rdma" or pools.num_gpus <= hierarchy.gpus_per_node:
+        return now
+    return replace(now, over_tcp=_over_tcp(pools, request, now, prefill, decode))
+
+
+def _over_tcp(
+    pools: Pools, request: ServingRequest, now: RunningServer, prefill: Option, decode: Option
+) -> tuple[OverTcp, OverTcp]:
+    """What pools do whose caches travel over TCP, at the least and the most that a GPU sends."""
+    job, estimate = request.job, now.plan.estimate
+    sent_bytes = job.input_tokens * sent_bytes_per_token(prefill.deployment, decode.deployment)
+    slow, fast = (
+        over_tcp(
+            cache_s=sent_bytes / rate,
+            links=min(pools.prefill.replicas, pools.decode.replicas),
+            concurrency=job.concurrency,
+            rate_per_s=job.request_rate_per_s,
+            requests_per_s=now.requests_per_s,
+            first_token_s=estimate.ttft.p50_s,
+            outputs_s=(job.output_tokens - 1) * estimate.tpot.p50_s,
+        )
+        for rate in prefill.deployment.stack.tcp_bytes_per_s
+    )
+    return slow, fast
 
 
 def _started(

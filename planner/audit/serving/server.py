@@ -18,6 +18,7 @@ from costmodel.serving.deployment import KvDtype, ServingLayout, Weights, publis
 from costmodel.serving.engine import serving_stack
 from planner.audit.facts import JobFacts
 from planner.audit.read import Reading
+from planner.audit.serving.speculation import UNPRICED, drafts_of
 from planner.formats.settings import whole_or_none
 from planner.serving.plan import PoolPlan, ServingPlan
 from topology.base.errors import InputError, shown
@@ -26,8 +27,6 @@ from topology.catalog import gpu_name, gpus
 from topology.hardware.datasheets import default_gpu
 
 _UNPRICED = {
-    "said.speculation": "a server without speculation: the share of drafts accepted is in no file "
-    "(plan serve --draft-tokens asks with it)",
     "said.transfer": "the files of both pools: these start one of two",
     "said.role": "the files of both pools: these start one of two",
 }
@@ -68,6 +67,8 @@ class Server:
         checkpoint: What it loads, as the files name it.
         knows_gpu: Whether its GPUs are said, and not taken for granted.
         version: Of the engine, where the files name it; "" is the newest known.
+        drafter: What drafts tokens ahead of the model; "" for nothing.
+        draft_tokens: Tokens that it drafts a step.
         fits_length: Whether its longest request is said in words, as one that the cache holds (auto).
     """
 
@@ -90,6 +91,8 @@ class Server:
     knows_gpu: bool = True
     fits_length: bool = False
     version: str = ""
+    drafter: str = ""
+    draft_tokens: int = 0
 
     @property
     def num_gpus(self) -> int:
@@ -134,6 +137,8 @@ def server_of(
             raise
         return Unknown(missing=(f"--model ({unknown.what})",))
     engine = serving_stack(reading.family.name)
+    if (drafts := drafts_of(facts, spec, assumed)) is None:
+        return Unknown(missing=(UNPRICED,))
     if uneven := _uneven_stages(reading, spec):
         return Unknown(missing=(uneven,))
     kind = gpu_name(gpu) if gpu else _gpu(reading, assumed)
@@ -171,6 +176,8 @@ def server_of(
         knows_gpu=bool(gpu) or len(reading.gpus) == 1,
         fits_length=_length_is_left_open(reading),
         version=reading.versions.get(_PACKAGES.get(engine.name, engine.name), ""),
+        drafter=drafts[0],
+        draft_tokens=drafts[1],
     )
 
 
@@ -211,6 +218,8 @@ def planned_server(plan: ServingPlan, pool: PoolPlan) -> Server:
         balance_steps=pool.balance_steps,
         gather_steps=pool.gather_steps,
         fits_length=True,
+        drafter=request.job.drafter,
+        draft_tokens=request.job.draft_tokens,
     )
 
 

@@ -175,6 +175,10 @@ def _remedy(server: Server, request: ServingRequest, hierarchy: Hierarchy) -> st
 LARGER_SHARE, LARGEST_SHARE, FEW_REQUESTS, SMALL_STEP = 0.95, 0.97, 64, 2048
 
 
+LEAST_STEP = 2048
+"""Tokens of a step of an engine that computes prompts whole, at least."""
+
+
 def _start_as_given(server: Server, request: ServingRequest, hierarchy: Hierarchy) -> Start:
     """What a server holds when it starts, with the defaults of its engine's version."""
     deployment = deployment_of(request, hierarchy, server.weights, server.layout)
@@ -184,7 +188,8 @@ def _start_as_given(server: Server, request: ServingRequest, hierarchy: Hierarch
     default = scheduler_default(stack, hierarchy.gpu)
     sequences = server.max_batch or default.max_batch * server.layout.attention_dp
     longest = server.longest or server.model.max_sequence_length
-    budget = server.token_budget or default.token_budget
+    whole = max(longest, LEAST_STEP) if longest <= stack.whole_prompts else default.token_budget
+    budget = server.token_budget or whole
     parts = memory_breakdown(
         deployment, token_budget=budget, max_batch=sequences or most_requests(deployment)
     )
@@ -195,7 +200,8 @@ def _start_as_given(server: Server, request: ServingRequest, hierarchy: Hierarch
         "static": min(fraction * memory, memory - parts.activations_bytes) - held,
         "free": fraction * (memory - held - parts.activations_bytes),
     }[stack.fraction_of]
-    token_bytes = kv_bytes_per_token(deployment, longest, budget if stack.refuses_long_context else 0)
+    in_flight = budget * max(stack.batches_in_flight, server.layout.pp)
+    token_bytes = kv_bytes_per_token(deployment, longest, in_flight if stack.refuses_long_context else 0)
     return Start(
         weights_bytes=parts.weights_bytes,
         cache_bytes=cache,

@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 from costmodel.job import ServingJob
-from costmodel.models.catalog import listed_model
+from costmodel.models.catalog import listed_model, model_names
 from costmodel.models.spec import ModelSpec
-from costmodel.serving.deployment import drafter_of, drafters
+from costmodel.serving.deployment import drafter_of
 from costmodel.serving.engine import serving_stack
 from planner.questions.flags import ServeFlags
 from planner.questions.words import share_of
@@ -77,14 +77,14 @@ def speculation_note(flags: ServeFlags, model: ModelSpec) -> tuple[str, ...]:
 
 def _drafter(flags: ServeFlags, model: ModelSpec) -> str:
     """The drafter by its name: the one named, else that of the checkpoint, else an EAGLE-3 head."""
-    with_mtp = drafters()["mtp"].models
     named = (flags.drafter or "").lower()
     if not named:
-        return "mtp" if model.name in with_mtp else "eagle3"
-    if named == "mtp" and model.name not in with_mtp:
+        return "mtp" if model.num_nextn_predict_layers else "eagle3"
+    if named == "mtp" and not model.num_nextn_predict_layers:
+        known = [name for name in model_names() if listed_model(name).num_nextn_predict_layers]
         raise InputError(
             what=f"{model.name} has no layer that predicts several tokens",
-            cause=f"--drafter mtp; those known to have one are {', '.join(with_mtp)}",
+            cause=f"--drafter mtp; those known to have one are {', '.join(known)}",
             fix="use --drafter eagle3, or a small model of the same vocabulary",
         )
     if named in _HEADS:

@@ -98,7 +98,7 @@ def test_a_recurrent_step_reads_and_writes_its_state(
 
 def test_a_request_keeps_its_states_once_and_its_keys_per_token() -> None:
     """Qwen3.5-27B: 48 states of 48 heads x 128 x 128 in fp32, 16 layers of 2 x 4 x 256 numbers in bf16."""
-    deployment = deployed("qwen3.5-27b")
+    deployment = deployed("qwen3.5-27b", engine="sglang")
     states = recurrent_state_bytes(deployment.model)
     convolutions = 48 * 3 * (2 * 16 * 128 + 48 * 128) * 2
     assert states == 48 * 48 * 128 * 128 * 4 + convolutions
@@ -114,7 +114,7 @@ def test_an_indexer_keeps_a_key_of_its_size_in_eight_bits_beside_the_latent() ->
 
 def test_compressed_attention_keeps_a_window_and_its_entries() -> None:
     """DeepSeek-V4-Flash: 43 windows of 128, 21 layers of an entry and a key of the indexer for four tokens."""
-    deployment = deployed("deepseek-v4-flash", kv_dtype="fp8")
+    deployment = deployed("deepseek-v4-flash", engine="sglang", kv_dtype="fp8")
     context, entry = 32_768, 512
     kept = 43 * 128 * entry + 21 * (entry + 132) * context / 4 + 20 * entry * context / 128
     assert kv_bytes_per_token(deployment, context) * context == pytest.approx(kept)

@@ -200,3 +200,38 @@ def test_a_first_token_far_later_than_predicted_is_the_headline(
     assert ("slower to the first token than it should be" in server_answer(audit).headline) is slow
     bound = [fix for what, fix in load.findings if what.startswith("prompts bind: 31 of 50")]
     assert ["3 prefill to 1 decode worker would keep up" in fix for fix in bound] == [True] * slow
+
+
+APART = """# two hosts of 8 x H200
+python3 -m sglang.launch_server --model-path deepseek-ai/DeepSeek-V3 --tp-size 8 --disaggregation-mode prefill --disaggregation-transfer-backend nixl
+"""
+SECOND = APART.replace("mode prefill", "mode decode")
+
+
+def of_two_hosts(concurrency: int, words: str = "") -> str:
+    """What an audit says of a prefill and a decode server of eight GPUs each, 1,000 + 200 tokens."""
+    texts = {"prefill.sh": APART.rstrip() + words, "decode.sh": SECOND.rstrip() + words}
+    load = ServeFlags(concurrency=str(concurrency), input_tokens="1000", output_tokens="200")
+    audit = audited_server_texts(texts, load, {}, gpu="h200-sxm")
+    assert audit is not None
+    answer = server_answer(audit)
+    return "\n".join([answer.headline, json.dumps(json.loads(answer.document())["loads"])])
+
+
+@pytest.mark.parametrize(("concurrency", "published_s"), [(100, 10.0), (250, 25.0)])
+def test_caches_over_a_link_that_no_file_names_may_take_what_tcp_takes(
+    concurrency: int, published_s: float
+) -> None:
+    """ai-dynamo/dynamo issue 4425: first tokens of a server whose transport the files leave open."""
+    headline, loads = of_two_hosts(concurrency).split("\n")
+    assert "overloaded where their caches travel over TCP" in headline
+    predicted = json.loads(loads)[0]["predicted"]
+    fast, slow = (predicted["over_tcp"][name]["first_token_s"] for name in ("most", "least"))
+    assert fast / 1.25 < published_s < slow * 1.25
+    assert predicted["mean_ttft_s"] < fast / 2
+
+
+def test_a_named_device_of_rdma_leaves_no_doubt() -> None:
+    headline, loads = of_two_hosts(100, " --disaggregation-ib-device mlx5_0").split("\n")
+    assert "TCP" not in headline
+    assert json.loads(loads)[0]["predicted"]["over_tcp"] is None

@@ -208,6 +208,47 @@ def test_speculation_and_pools_are_not_priced_as_if_they_were_not_there() -> Non
         assert found.missing
 
 
+@pytest.mark.parametrize(
+    ("command", "drafter", "drafts"),
+    [
+        (
+            (
+                "vllm serve deepseek-ai/DeepSeek-R1 -tp 8 --speculative-config "
+                '\'{"method": "deepseek_mtp", "num_speculative_tokens": 2}\''
+            ),
+            "mtp",
+            2,
+        ),
+        (
+            (
+                "python3 -m sglang.launch_server --model-path deepseek-ai/DeepSeek-R1 --tp 8 "
+                "--speculative-algorithm EAGLE --speculative-num-steps 3"
+            ),
+            "mtp",
+            3,
+        ),
+        (
+            (
+                "vllm serve meta-llama/Llama-3.1-8B --speculative-config.method eagle3 "
+                "--speculative-config.num_speculative_tokens 4"
+            ),
+            "eagle3",
+            4,
+        ),
+    ],
+)
+def test_a_server_holds_the_drafter_that_its_words_name(command: str, drafter: str, drafts: int) -> None:
+    drafted, plain = server(command), server(command.partition(" --spec")[0])
+    assert (drafted.drafter, drafted.draft_tokens) == (drafter, drafts)
+    assert any("of drafts are accepted" in text for text in drafted.assumed)
+    reading = read_texts({"s.sh": command})
+    held = [audited_server(CAL, reading, each, ()).start for each in (drafted, plain)]
+    assert held[0] is not None
+    assert held[1] is not None
+    assert held[0].weights_bytes > held[1].weights_bytes
+    assert held[0].cache_tokens < held[1].cache_tokens
+
+
 def test_a_limit_below_the_load_is_found_and_lifting_it_carries_more() -> None:
     load = ServedLoad(flags=ServeFlags(concurrency="64"), source="as asked")
     found = under(server("vllm serve meta-llama/Llama-3.1-8B --max-num-seqs 16 --max-model-len 2000"), load)
@@ -302,7 +343,8 @@ def test_a_server_far_slower_than_predicted_is_what_is_said_first(
     answer = server_answer(audit)
     assert ("times slower than it should be" in answer.headline) is slow
     first = answer.sections[0].pairs[0]  # type: ignore[union-attr]  # the first section is of pairs
-    assert ("burst of 50" in first[1]) is slow
+    assert (first[0] == "slow") is slow
+    assert "burst of 50" in first[1]
 
 
 @pytest.mark.parametrize(
