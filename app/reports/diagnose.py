@@ -46,7 +46,7 @@ def _side_answer(side: SideEvidence, exit_code: int) -> Answer:
     """What records explain where no trace is among them."""
     document = side.document()
     first = side.findings[0] if side.findings else None
-    verdict = f"{_cause(first)}: {first.evidence}" if first is not None else "no cause is recorded"
+    verdict = f"{first.words}: {first.evidence}" if first is not None else "no cause is recorded"
     pairs = [("memory", _memory(each)) for each in side.memory]
     if side.slowdown is not None:
         lost = side.slowdown.seconds - side.slowdown.ideal_s
@@ -56,7 +56,7 @@ def _side_answer(side: SideEvidence, exit_code: int) -> Answer:
     sections: list[Section] = [Facts(title="", pairs=tuple(pairs))] if pairs else []
     lines = []
     for number, each in enumerate(side.findings[:MOST_FINDINGS], start=1):
-        lines += [f"{number}. {_cause(each)}: {each.evidence}", f"fix: {each.fix}"]
+        lines += [f"{number}. {each.words}: {each.evidence}", f"fix: {each.fix}"]
     if lines:
         sections.append(Lines(title="Causes", lines=tuple(lines)))
     return Answer(
@@ -86,15 +86,11 @@ def headline(diagnosis: Diagnosis) -> str:
     first = diagnosis.findings[0]
     if first.cause == "layout contradiction":
         return f"{step}, of another job than the script's: {first.evidence}"
-    return f"{step}: {format_percent(first.share)} of it goes to {_cause(first)}"
-
-
-def _cause(finding: StepFinding) -> str:
-    return finding.cause if finding.rank is None else f"{finding.cause} (rank {finding.rank})"
+    return f"{step}: {format_percent(first.share)} of it goes to {first.words}"
 
 
 def _facts(diagnosis: Diagnosis) -> list[tuple[str, str]]:
-    job, totals = diagnosis.job, diagnosis.totals
+    job, totals = diagnosis.job, diagnosis.step_totals
     ranks = f"{len(job.traces)} of {job.layout.world_size} ranks" if job.layout.world_size > 1 else "one rank"
     steps = (
         f"{job.steps} step{'s' if job.steps > 1 else ''}"
@@ -104,10 +100,12 @@ def _facts(diagnosis: Diagnosis) -> list[tuple[str, str]]:
     gpu = any(trace.gpu for trace in job.traces)
     device = next((trace.device for trace in job.traces if trace.device), "")
     degrees = " ".join(f"{axis} {degree}" for axis, degree in job.layout.degrees.items())
-    times = (totals.compute_s, totals.communication_s, totals.exposed_communication_s)
-    compute, sent, exposed = map(format_seconds, times)
+    compute, sent, exposed = map(
+        format_seconds, (totals.compute_s, totals.communication_s, totals.exposed_communication_s)
+    )
+    of = "a step" if any(trace.windows for trace in job.traces) else "the recording"
     share = format_percent(totals.busy_s / max(totals.total_s, 1e-12))
-    busy = f"{share} busy; in all compute {compute}, communication {sent}, exposed {exposed}"
+    busy = f"{share} busy; {of} computes {compute}, communicates {sent}, exposed {exposed}"
     pairs = [("read", f"{ranks}, {steps}{f', {device}' if device else ''}{'' if gpu else ', host only'}")]
     if degrees:
         pairs.append(("layout", degrees))
@@ -123,14 +121,23 @@ def _findings(diagnosis: Diagnosis) -> Lines:
     """Causes, with what shows them and what cures them."""
     lines = []
     for number, each in enumerate(diagnosis.findings[:MOST_FINDINGS], start=1):
-        left = diagnosis.job.step_s - each.seconds
-        gain = (
-            f", at most {format_percent(throughput_change(diagnosis.job.step_s, left))} faster without"
-            if left > 0 and each.seconds
-            else ""
-        )
-        lines += [f"{number}. {_cause(each)}: {each.evidence}{gain}", f"fix: {each.fix}"]
+        gain = _gain(diagnosis.job.step_s, each)
+        lines += [f"{number}. {each.words}: {each.evidence}{gain}", f"fix: {each.fix}"]
     return Lines(title="Causes", lines=tuple(lines))
+
+
+def _gain(step_s: float, finding: StepFinding) -> str:
+    """How much faster the step is without a cause: timed once more, else a bound."""
+    timed = finding.step_without_s is not None
+    left = finding.step_without_s if finding.step_without_s is not None else step_s - finding.seconds
+    if left <= 0 or not finding.seconds:
+        return ""
+    faster = format_percent(throughput_change(step_s, left))
+    return (
+        f", {faster} faster without (the step timed once more)"
+        if timed
+        else f", at most {faster} faster without"
+    )
 
 
 def _parts(diagnosis: Diagnosis) -> Table:

@@ -17,6 +17,7 @@ from planner.diagnose.job_files import prediction_of
 from planner.diagnose.prediction import PartResidual, Prediction, findings_beside, residuals_of
 from planner.diagnose.rank_timings import timing_findings
 from planner.diagnose.record import RecordedJob, recorded_job, stretches
+from planner.diagnose.repairs import with_gains
 from planner.questions.flags import Flags
 from planner.traces.events import Trace
 from planner.traces.rank_timers import rank_timers
@@ -62,6 +63,11 @@ class Diagnosis:
     def lost_share(self) -> float:
         """Share of the step of its most expensive finding."""
         return max((finding.share for finding in self.findings), default=0.0)
+
+    @property
+    def step_totals(self) -> Totals:
+        """Totals of a step, as its parts: means over steps and ranks."""
+        return _mean_totals([each.totals for each in self.steps])
 
     def document(self) -> dict[str, Any]:
         """Plain data for a program: seconds everywhere."""
@@ -166,10 +172,8 @@ def diagnosed(paths: Sequence[str | Path], flags: Flags, step: int | None = None
     job = recorded_job(traces, step)
     prediction, missing = prediction_of(files.job, flags)
     side = explained(files, job=job)
-    causes = (*side.findings, *causes_of(job))
-    if prediction is not None:
-        causes = (*findings_beside(job, prediction), *causes)
-    causes = tuple(sorted(causes, key=_first_layout))
+    seen = [*(findings_beside(job, prediction) if prediction is not None else ()), *causes_of(job)]
+    causes = tuple(sorted((*side.findings, *with_gains(job, seen)), key=_first_layout))
     contradicts = any(finding.cause == "layout contradiction" for finding in causes)
     if prediction is not None and (contradicts or _is_far(job, prediction)):
         missing = (*missing, f"{prediction.source} seems to be of another job than the traces")
@@ -190,9 +194,7 @@ def diagnosed(paths: Sequence[str | Path], flags: Flags, step: int | None = None
         whole, totals = [each.budget for each in steps], [each.totals for each in steps]
     return Diagnosis(
         job=job,
-        totals=Totals(
-            **{key: float(np.mean([getattr(each, key) for each in totals])) for key in asdict(totals[0])}
-        ),
+        totals=_mean_totals(totals),
         parts=mean_parts(whole),
         steps=steps,
         findings=causes,
@@ -230,6 +232,13 @@ def _without_traces(paths: Sequence[str | Path], files: RecordedFiles) -> InputE
     reasons += [f"{path.name} is a script, a plan, a log or text" for path in files.job]
     fix = "name traces by their files: plan diagnose rank0.json.gz rank1.json.gz train.sh"
     return InputError("no trace is among these files", "; ".join(reasons[:3]) or "none was named", fix)
+
+
+def _mean_totals(totals: Sequence[Totals]) -> Totals:
+    """Means of several stretches."""
+    return Totals(
+        **{key: float(np.mean([getattr(each, key) for each in totals])) for key in asdict(totals[0])}
+    )
 
 
 def mean_parts(budgets: Sequence[StepBudget]) -> dict[str, float]:

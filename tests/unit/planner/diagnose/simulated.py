@@ -38,6 +38,7 @@ FAULTS = (
 """What can be injected; `slow GPU` is found as a slow rank."""
 FORWARD_US, SEND_US = 2000.0, 60.0
 LAYERS, STEPS, NOISE = 4, 3, 0.01
+LAUNCH_US = 2.5
 LATENCY_US, BYTES_PER_US, SICK = 40.0, 400e3, 8.0
 """Of a reduction; a sick link takes so many times as long."""
 IDLE_NAMES = {
@@ -61,6 +62,8 @@ class Simulated:
     truth_us: float = 0.0
     events: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
     number: int = 0
+    host: dict[int, float] = field(default_factory=dict)
+    """By rank, when the host is free: it launches as soon as it can, long before a GPU comes to it."""
 
     def on(self, rank: int, name: str, start: float, end: float, **how: Any) -> None:
         """One event of the host, or a kernel with its launch."""
@@ -70,7 +73,8 @@ class Simulated:
         if category in ("kernel", "gpu_memcpy"):
             self.number += 1
             args |= {"stream": thread, "correlation": self.number}
-            launched = how.get("launched", start - 3.0)
+            launched = min(start - 3.0, self.host.get(rank, start))
+            self.host[rank] = launched + LAUNCH_US
             self._event(
                 rank,
                 "cudaLaunchKernel",
@@ -119,8 +123,11 @@ class Simulated:
         }  # fmt: skip
 
 
-def simulate(seed: int, fault: str = "") -> Simulated:
-    """A job with a fault, or a healthy one."""
+def simulate(seed: int, fault: str = "", *, cured: bool = False) -> Simulated:
+    """A job with a fault, or a healthy one; `cured` is the same job, with the same noise, without the fault.
+
+    Uneven stages are cured by layers that move: all stages then take the mean.
+    """
     random = Random(f"{fault}/{seed}")
     staged = fault in ("uneven stages", "last stage with head", "slow link")
     pp, dp = random.choice([(2, 2), (4, 2), (2, 4)] if staged else [(1, 4), (1, 8), (2, 2), (4, 2)])
@@ -141,8 +148,13 @@ def simulate(seed: int, fault: str = "") -> Simulated:
         factor = random.uniform(1.5, 1.8)
         slow |= {rank: factor for rank in slow if rank // dp == stage}
     step_us = 3 * FORWARD_US * microbatches
+    if cured:
+        job.fault, job.rank = "", None
+        slow = dict.fromkeys(slow, statistics.mean(slow.values()) if staged else 1.0)
     idle = random.uniform(0.3, 0.6) * step_us if fault in IDLE_NAMES else 0.0
     sick = random.randrange(pp) if fault == "slow link" else -1
+    if cured:
+        idle, sick = 0.0, -1
     now = 1000.0
     costs = []
     for number in range(1, STEPS + 1):
@@ -190,10 +202,15 @@ def _step(
                 name, category = IDLE_NAMES[job.fault]
                 job.on(rank, name, start, start + delay[rank], category=category)
             free = start + delay[rank]
+            job.host[rank] = free + 1.0
             for each in passes:
                 begins, ends = start + late + each.start_s * 1e6, start + late + each.end_s * 1e6
                 if begins - free > 1.0 and job.pp > 1:
-                    peer = rank - job.dp if rank >= job.dp else rank + job.dp
+                    before, after = rank - job.dp, rank + job.dp
+                    from_before = (
+                        each.kind.startswith("forward") and before >= 0
+                    ) or after >= job.pp * job.dp
+                    peer = before if from_before else after
                     pair = (min(rank, peer), max(rank, peer))
                     job.on(
                         rank,
@@ -257,7 +274,7 @@ def _kernels(job: Simulated, rank: int, begins: float, ends: float, kind: str) -
     for _ in range(LAYERS):
         for name, share in shares:
             lasts = (ends - begins) / LAYERS * share
-            job.on(rank, name, at, at + lasts, launched=max(begins - 3.0, at - 400.0))
+            job.on(rank, name, at, at + lasts)
             at += lasts
 
 
@@ -327,19 +344,15 @@ def _extra(
             after[rank], cost = at + size, size
         elif job.fault == "synchronisation in the step":
             job.on(rank, "cudaStreamSynchronize", at - 500.0, at + 5.0, category="cuda_runtime")
+            job.host[rank] = at + size - 3.0
             after[rank], cost = at + size, size
         elif job.fault == "host-bound":
             pieces, each = 100, size / 100 - 2.0
             for piece in range(pieces):
                 begins = at + piece * (each + 2.0)
                 job.on(rank, "aten::add", begins, begins + each, category="cpu_op")
-                job.on(
-                    rank,
-                    "vectorized_elementwise_kernel",
-                    begins + each,
-                    begins + each + 2.0,
-                    launched=begins + each - 2.5,
-                )
+                job.host[rank] = begins + each - 3.0
+                job.on(rank, "vectorized_elementwise_kernel", begins + each, begins + each + 2.0)
             after[rank], cost = at + pieces * (each + 2.0), pieces * each
     return after, cost
 
