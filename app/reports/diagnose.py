@@ -8,6 +8,7 @@ from costmodel.estimate import PART_NAMES, throughput_change
 from planner.diagnose.beside import SideEvidence
 from planner.diagnose.diagnosis import Diagnosis, mean_parts
 from planner.diagnose.finding import StepFinding
+from planner.diagnose.serving import ServedSteps
 from planner.traces.memory_snapshots import RecordedMemory
 from topology.base.units import format_bytes, format_seconds
 
@@ -24,6 +25,8 @@ def diagnose_answer(diagnosis: Diagnosis | SideEvidence, exit_code: int) -> Answ
     sections: list[Section] = [Facts(title="", pairs=tuple(_facts(diagnosis)))]
     if diagnosis.findings:
         sections.append(_findings(diagnosis))
+    if diagnosis.served is not None:
+        sections.append(_served(diagnosis.served))
     sections.append(_parts(diagnosis))
     if diagnosis.residuals:
         sections.append(_residuals(diagnosis))
@@ -153,6 +156,38 @@ def _parts(diagnosis: Diagnosis) -> Table:
         rows=tuple((name, format_seconds(value), format_percent(value / total)) for name, value in rows),
         note="parts exclude each other and sum to the step; means over steps and ranks",
     )
+
+
+def _served(served: ServedSteps) -> Table:
+    """Steps of a server by what they do."""
+    note = ""
+    if served.token_gap_p99_s is not None:
+        slow = format_seconds(served.token_gap_p99_s)
+        note = f"1 of 100 tokens takes {slow} or more after the one before, most of it {served.slowest_by}"
+    return Table(
+        title="Steps of the server",
+        columns=("step", "count", "requests", "tokens", "time", "p99", "GPU busy", "in graphs", "predicted"),
+        rows=tuple(
+            (
+                each.kind,
+                f"{each.steps:,}",
+                f"{each.requests:.0f}",
+                _tokens(each.prompt_tokens if each.kind.startswith("prefill") else each.cached_tokens),
+                format_seconds(each.wall_s),
+                format_seconds(each.p99_s),
+                format_seconds(each.busy_s),
+                format_percent(each.graph_share),
+                format_seconds(each.predicted_s) if each.predicted_s is not None else "",
+            )
+            for each in served.kinds
+        ),
+        note=note or "tokens are those of prompts, or in the caches of requests that decode",
+        align="lrrrrrrrr",
+    )
+
+
+def _tokens(count: float | None) -> str:
+    return "" if count is None else f"{count:,.0f}"
 
 
 def _residuals(diagnosis: Diagnosis) -> Table:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -23,13 +23,14 @@ from planner.traces.memory_snapshots import (
 )
 from planner.traces.pickles import is_pickle, read_pickle
 from planner.traces.pipeline_tables import read_pipeline_table
+from planner.traces.server_metrics import RequestTimes, is_server_metrics, request_times
 from topology.base.errors import InputError, shortened
 from topology.base.files import LONGEST_PATH, open_regular, read_text
-from topology.base.units import format_bytes
+from topology.base.units import format_bytes, format_seconds
 
 HEAD_BYTES: Final = 4096
 PARQUET_MAGIC: Final = b"PAR1"
-KINDS: Final = ("pickle", "flight record", "memory timeline", "operations", "devices")
+KINDS: Final = ("pickle", "flight record", "memory timeline", "operations", "devices", "requests")
 """A pickle is a flight record or a memory snapshot."""
 
 
@@ -79,6 +80,8 @@ def kind_beside(path: str | Path) -> str:
         return "operations"
     if "<nvidia_smi_log" in text or "DCGM_FI_" in text or {"index"} < columns & COLUMNS.keys():
         return "devices"
+    if text.startswith("#") and is_server_metrics(read_text(path)):
+        return "requests"
     if ".raw" in Path(path).name or "memory_timeline" in Path(path).name:
         return "memory timeline"
     return "flight record" if text.startswith("{") and _is_flight(path) else ""
@@ -122,6 +125,8 @@ def beside_traces(
         elif kind == "operations":
             slowdown = stragglers_of(read_pipeline_table(path))
             findings += slowdown.findings()
+        elif kind == "requests":
+            findings += request_findings(request_times(read_text(path), name))
         elif kind == "devices":
             samples += device_samples(read_text(path), name)
         else:
@@ -173,4 +178,26 @@ def memory_findings(memory: RecordedMemory) -> Iterator[StepFinding]:
         share=0.0,
         evidence=f"{seen}{unused}; peak {format_bytes(memory.peak_bytes)}",
         fix=fixes()["allocator"],
+    )
+
+
+QUEUED_CAUSES: Final[Mapping[str, str]] = {"queue": "queueing", "prefill": "prefill", "decode": "decode"}
+
+
+def request_findings(times: RequestTimes) -> Iterator[StepFinding]:
+    """Which phase makes the slowest requests slow."""
+    longest = max(times.p99_s, key=lambda phase: times.p99_s[phase])
+    cause, value = QUEUED_CAUSES[longest], times.p99_s[longest]
+    others = ", ".join(
+        f"{QUEUED_CAUSES[phase]} {format_seconds(other)}"
+        for phase, other in times.p99_s.items()
+        if phase != longest
+    )
+    evidence = f"99 of 100 of {times.requests:,} requests take {format_seconds(times.whole_p99_s)} or less: "
+    yield StepFinding(
+        cause=cause,
+        seconds=value,
+        share=min(1.0, value / times.whole_p99_s) if times.whole_p99_s else 0.0,
+        evidence=f"{evidence}{cause} {format_seconds(value)}, {others}".rstrip(", "),
+        fix=fixes()[cause],
     )

@@ -13,11 +13,12 @@ from planner.diagnose.beside import SideEvidence, beside_traces, kind_beside
 from planner.diagnose.budget import StepBudget, Totals
 from planner.diagnose.causes import causes_of
 from planner.diagnose.finding import StepFinding
-from planner.diagnose.job_files import prediction_of
+from planner.diagnose.job_files import prediction_of, server_prediction
 from planner.diagnose.prediction import PartResidual, Prediction, findings_beside, residuals_of
 from planner.diagnose.rank_timings import timing_findings
 from planner.diagnose.record import RecordedJob, recorded_job, stretches
 from planner.diagnose.repairs import with_gains
+from planner.diagnose.serving import ServedSteps, served_steps
 from planner.questions.flags import Flags
 from planner.traces.events import Trace
 from planner.traces.rank_timers import rank_timers
@@ -56,6 +57,8 @@ class Diagnosis:
     prediction: Prediction | None = None
     residuals: tuple[PartResidual, ...] = ()
     notes: tuple[str, ...] = ()
+    served: ServedSteps | None = None
+    """Of a server: its steps by what they do."""
     beside: SideEvidence = NOTHING_BESIDE
     """What other files explain: flight records, memory, samples of GPUs, timers of a log."""
 
@@ -109,6 +112,7 @@ class Diagnosis:
             },
             "residuals": [{**asdict(each), "residual_s": each.residual_s} for each in self.residuals],
             "findings": [asdict(each) for each in self.findings],
+            "served": None if self.served is None else self.served.document(),
             "notes": list(self.notes),
             "beside": self.beside.document(),
         }
@@ -170,7 +174,13 @@ def diagnosed(paths: Sequence[str | Path], flags: Flags, step: int | None = None
     traces = read_traces(files.traces)
     _require_alike(traces)
     job = recorded_job(traces, step)
-    prediction, missing = prediction_of(files.job, flags)
+    first = job.timelines[min(job.timelines)]
+    served, prediction = served_steps(first), None
+    if served is not None:
+        predicted, missing = server_prediction(files.job, flags)
+        served = served_steps(first, predicted) if predicted is not None else served
+    else:
+        prediction, missing = prediction_of(files.job, flags)
     side = explained(files, job=job)
     seen = [*(findings_beside(job, prediction) if prediction is not None else ()), *causes_of(job)]
     causes = tuple(sorted((*side.findings, *with_gains(job, seen)), key=_first_layout))
@@ -200,6 +210,7 @@ def diagnosed(paths: Sequence[str | Path], flags: Flags, step: int | None = None
         findings=causes,
         prediction=prediction,
         residuals=residuals_of(job, prediction) if prediction and not contradicts else (),
+        served=served,
         notes=(*dict.fromkeys(note for trace in job.traces for note in trace.notes), *missing),
         beside=side,
     )

@@ -30,6 +30,9 @@ CAUSES = (
     "throttled clocks",
     "memory errors",
     "hang",
+    "queueing",
+    "prefill",
+    "decode",
 )
 """Every cause that a finding can name."""
 

@@ -160,7 +160,7 @@ class StepWindow:
     start_s: float
     end_s: float
     source: str = "ProfilerStep"
-    """What it is told by: annotations of steps, calls of an optimizer, or the period of kernel names."""
+    """What tells it: annotations of steps or a server, calls of an optimizer, the period of kernel names."""
 
     @property
     def seconds(self) -> float:
