@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from app.quantities import format_percent
+from app.quantities import format_count, format_percent
 from app.reports.answer import Answer, Facts, Lines, Section, Table, json_text
 from costmodel.estimate import PART_NAMES, throughput_change
 from planner.diagnose.beside import SideEvidence
 from planner.diagnose.diagnosis import Diagnosis, mean_parts
 from planner.diagnose.finding import StepFinding
+from planner.diagnose.model_size import ModelSize
 from planner.diagnose.serving import ServedSteps
 from planner.traces.memory_snapshots import RecordedMemory
 from topology.base.units import format_bytes, format_seconds
 
 MOST_PARTS, MOST_FINDINGS, MOST_RESIDUALS = 10, 4, 6
 """Rows of each table: an answer is read on one screen."""
+MOST_MEMORIES = 2
 LEAST_SHARE = 0.001
 """Of a step: a smaller part has no row."""
 
@@ -30,6 +32,7 @@ def diagnose_answer(diagnosis: Diagnosis | SideEvidence, exit_code: int) -> Answ
     sections.append(_parts(diagnosis))
     if diagnosis.residuals:
         sections.append(_residuals(diagnosis))
+    sections += _memory_tables(diagnosis.beside)
     if diagnosis.notes:
         sections.append(Lines(title="Left out", lines=diagnosis.notes[:3]))
     return Answer(
@@ -57,6 +60,7 @@ def _side_answer(side: SideEvidence, exit_code: int) -> Answer:
             ("step", f"{format_seconds(side.slowdown.seconds)}, {format_seconds(lost)} to stragglers")
         )
     sections: list[Section] = [Facts(title="", pairs=tuple(pairs))] if pairs else []
+    sections += _memory_tables(side)
     lines = []
     for number, each in enumerate(side.findings[:MOST_FINDINGS], start=1):
         lines += [f"{number}. {each.words}: {each.evidence}", f"fix: {each.fix}"]
@@ -69,6 +73,33 @@ def _side_answer(side: SideEvidence, exit_code: int) -> Answer:
         records=tuple(document["findings"]),
         exit_code=exit_code,
     )
+
+
+def _memory_tables(side: SideEvidence) -> list[Section]:
+    """Parts of the first memories, beside the plan's where there is one."""
+    tables: list[Section] = []
+    for memory, rows in list(zip(side.memory, side.memory_budgets, strict=False))[:MOST_MEMORIES]:
+        planned = any(row.predicted_bytes is not None for row in rows)
+        tables.append(
+            Table(
+                title="Memory at its peak" + ("" if memory.rank is None else f", rank {memory.rank}"),
+                columns=("part", "recorded", *(("planned",) if planned else ())),
+                rows=tuple(
+                    (
+                        f"{row.part} ({row.of})" if row.of else row.part,
+                        format_bytes(row.recorded_bytes),
+                        *((_bytes(row.predicted_bytes),) if planned else ()),
+                    )
+                    for row in rows
+                ),
+                note="fragmentation is what the allocator holds of the device beyond the peak",
+            )
+        )
+    return tables
+
+
+def _bytes(size: float | None) -> str:
+    return "" if size is None else format_bytes(size)
 
 
 def _memory(memory: RecordedMemory) -> str:
@@ -113,11 +144,21 @@ def _facts(diagnosis: Diagnosis) -> list[tuple[str, str]]:
     if degrees:
         pairs.append(("layout", degrees))
     pairs.append(("GPU" if gpu else "host", busy))
+    if diagnosis.model is not None:
+        pairs.append(("model", _model(diagnosis.model)))
     if diagnosis.prediction is not None:
         estimate = diagnosis.prediction.estimate
         band = f"{format_seconds(estimate.lower_s)} to {format_seconds(estimate.upper_s)}"
         pairs.append(("predicted", f"{format_seconds(estimate.step_time_s)} a step, band {band}"))
     return pairs
+
+
+def _model(model: ModelSize) -> str:
+    """A model by its shapes."""
+    words = [f"{format_count(model.parameters)} weights on a rank"]
+    if model.hidden_size and model.vocabulary:
+        words += [f"hidden size {model.hidden_size:,}", f"vocabulary {model.vocabulary:,}"]
+    return f"{', '.join(words)}, by the shapes of its products"
 
 
 def _findings(diagnosis: Diagnosis) -> Lines:

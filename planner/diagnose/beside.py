@@ -11,6 +11,7 @@ from planner.diagnose.causes import fixes
 from planner.diagnose.devices import device_findings
 from planner.diagnose.finding import StepFinding
 from planner.diagnose.hangs import Hang, hang_of
+from planner.diagnose.memory import MemoryResidual
 from planner.diagnose.stragglers import JobSlowdown, stragglers_of
 from planner.traces.device_samples import COLUMNS, device_samples
 from planner.traces.events import ProcessGroup
@@ -42,6 +43,8 @@ class SideEvidence:
     hang: Hang | None = None
     slowdown: JobSlowdown | None = None
     memory: tuple[RecordedMemory, ...] = ()
+    memory_budgets: tuple[tuple[MemoryResidual, ...], ...] = ()
+    """Of each memory its parts, beside those of the plan where there is one."""
 
     @property
     def lost_share(self) -> float:
@@ -54,6 +57,7 @@ class SideEvidence:
             "hang": None if self.hang is None else asdict(self.hang.finding()),
             "slowdown": None if self.slowdown is None else asdict(self.slowdown),
             "memory": [asdict(each) for each in self.memory],
+            "memory_budgets": [[asdict(row) for row in each] for each in self.memory_budgets],
             "findings": [asdict(each) for each in self.findings],
         }
 

@@ -14,6 +14,8 @@ from planner.diagnose.budget import StepBudget, Totals
 from planner.diagnose.causes import causes_of
 from planner.diagnose.finding import StepFinding
 from planner.diagnose.job_files import prediction_of, server_prediction
+from planner.diagnose.memory import memory_budget
+from planner.diagnose.model_size import ModelSize, model_size
 from planner.diagnose.prediction import PartResidual, Prediction, findings_beside, residuals_of
 from planner.diagnose.rank_timings import timing_findings
 from planner.diagnose.record import RecordedJob, recorded_job, stretches
@@ -59,6 +61,8 @@ class Diagnosis:
     notes: tuple[str, ...] = ()
     served: ServedSteps | None = None
     """Of a server: its steps by what they do."""
+    model: ModelSize | None = None
+    """By the shapes of its products, where nothing else says it."""
     beside: SideEvidence = NOTHING_BESIDE
     """What other files explain: flight records, memory, samples of GPUs, timers of a log."""
 
@@ -112,6 +116,7 @@ class Diagnosis:
             },
             "residuals": [{**asdict(each), "residual_s": each.residual_s} for each in self.residuals],
             "findings": [asdict(each) for each in self.findings],
+            "model": None if self.model is None else asdict(self.model),
             "served": None if self.served is None else self.served.document(),
             "notes": list(self.notes),
             "beside": self.beside.document(),
@@ -147,14 +152,17 @@ def recorded_files(paths: Sequence[str | Path]) -> RecordedFiles:
     return RecordedFiles(traces=tuple(traces), beside=tuple(beside), job=tuple(job))
 
 
-def explained(files: RecordedFiles, *, job: RecordedJob | None = None) -> SideEvidence:
+def explained(
+    files: RecordedFiles, *, job: RecordedJob | None = None, prediction: Prediction | None = None
+) -> SideEvidence:
     """What records beside traces and timers of logs explain, the largest share first."""
     groups = [group for trace in job.traces for group in trace.groups] if job is not None else []
     side = beside_traces(files.beside, step_s=job.step_s if job is not None else 0.0, groups=groups)
     logs = [path for path in files.job if path.suffix in LOG_SUFFIXES]
     timed = [finding for path in logs for finding in timing_findings(rank_timers(read_text(path)))]
     findings = sorted((*side.findings, *timed), key=lambda finding: -finding.share)
-    return replace(side, findings=tuple(findings))
+    budgets = tuple(memory_budget(memory, prediction) for memory in side.memory)
+    return replace(side, findings=tuple(findings), memory_budgets=budgets)
 
 
 def diagnosed(paths: Sequence[str | Path], flags: Flags, step: int | None = None) -> Diagnosis:
@@ -181,7 +189,7 @@ def diagnosed(paths: Sequence[str | Path], flags: Flags, step: int | None = None
         served = served_steps(first, predicted) if predicted is not None else served
     else:
         prediction, missing = prediction_of(files.job, flags)
-    side = explained(files, job=job)
+    side = explained(files, job=job, prediction=prediction)
     seen = [*(findings_beside(job, prediction) if prediction is not None else ()), *causes_of(job)]
     causes = tuple(sorted((*side.findings, *with_gains(job, seen)), key=_first_layout))
     contradicts = any(finding.cause == "layout contradiction" for finding in causes)
@@ -211,6 +219,7 @@ def diagnosed(paths: Sequence[str | Path], flags: Flags, step: int | None = None
         prediction=prediction,
         residuals=residuals_of(job, prediction) if prediction and not contradicts else (),
         served=served,
+        model=model_size(job.traces[0]) if prediction is None else None,
         notes=(*dict.fromkeys(note for trace in job.traces for note in trace.notes), *missing),
         beside=side,
     )

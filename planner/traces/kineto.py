@@ -52,7 +52,8 @@ MESSAGE_KEYS: Mapping[str, str] = {
 }
 """What a kernel of a collective says of its message, and what we call it."""
 SHAPED = re.compile(
-    r"^(?:gloo|nccl|mpi|xccl):|^c10d::|mm|matmul|linear|attention|flash|conv|gemm|moe|expert", re.IGNORECASE
+    r"^(?:gloo|nccl|mpi|xccl):|^c10d::|mm|matmul|linear|attention|flash|conv|gemm|moe|expert|^aten::embedding$",
+    re.IGNORECASE,
 )
 """Operations whose shapes are kept: they say how large a message, a layer or a model is."""
 LONGEST = LONGEST_SECONDS / US
