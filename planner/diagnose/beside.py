@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from planner.diagnose.causes import fixes
 from planner.diagnose.devices import device_findings
+from planner.diagnose.evidence import fixes
 from planner.diagnose.finding import StepFinding
 from planner.diagnose.hangs import Hang, hang_of
 from planner.diagnose.memory import MemoryResidual

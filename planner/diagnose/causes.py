@@ -6,11 +6,9 @@ without a GPU cores are shared and walls vary, so that more is needed there.
 
 from __future__ import annotations
 
-import functools
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -19,7 +17,8 @@ from numpy.typing import NDArray
 from planner.diagnose.budget import Totals
 from planner.diagnose.classes import classes_of, computes, kernel_classes, operands_of
 from planner.diagnose.collectives import Call
-from planner.diagnose.finding import StepFinding
+from planner.diagnose.evidence import SLOWER_LEAST, finding_of, least_s
+from planner.diagnose.expert_causes import EXPERT_RULES, imbalance
 from planner.diagnose.intervals import clipped, common, seconds, union
 from planner.diagnose.lateness import Lateness
 from planner.diagnose.record import RecordedJob, stretches
@@ -32,15 +31,10 @@ from planner.diagnose.repairs import (
     without_part,
 )
 from planner.traces.events import Events
-from topology.base.decode import read_toml
 from topology.base.errors import InputError
 from topology.base.units import MIB, format_bytes, format_seconds
 from topology.catalog import gpu
 
-LEAST_SHARE = 0.05
-"""Of a step: less is not worth a change."""
-LEAST_SHARE_OF_HOST = 0.2
-"""Where there is no GPU: walls of ranks that share cores vary by 10 to 25 %."""
 PART_CAUSES: Mapping[str, tuple[str, str]] = {
     "loader": ("loader", "the next batch is waited for"),
     "checkpoint": ("checkpoint in the step", "a checkpoint is written while nothing else runs"),
@@ -62,18 +56,8 @@ ALONE_FACTOR = 2.0
 """A late rank is later than this times the next one, in every step; a slow link takes so much longer."""
 SLOW_LINK = 1.5
 """Seconds of a message over those of the slowest like it: links that are halved take twice as long."""
-SLOWER_LEAST = 1.1
-"""The same kernels on one rank over those of the others; repeats of a kernel vary by a few percent."""
 BUCKET_BYTES = 25 * MIB
 """DDP's default `bucket_cap_mb`."""
-
-
-@functools.cache
-def fixes() -> Mapping[str, str]:
-    """What cures each cause."""
-    return {
-        row["name"]: row["fix"] for row in read_toml(Path(__file__).parent / "data" / "causes.toml")["causes"]
-    }
 
 
 def causes_of(job: RecordedJob) -> tuple[Seen, ...]:
@@ -82,29 +66,6 @@ def causes_of(job: RecordedJob) -> tuple[Seen, ...]:
     if not any(trace.windows for trace in job.traces):  # start and end of a recording are no step
         seen = [each for each in seen if each[0].cause not in OF_A_STEP]
     return tuple(seen)
-
-
-def least_s(job: RecordedJob) -> float:
-    """Seconds a step that a cause costs at least."""
-    gpu = any(trace.gpu for trace in job.traces)
-    return job.step_s * (LEAST_SHARE if gpu else LEAST_SHARE_OF_HOST)
-
-
-def finding_of(
-    job: RecordedJob, cause: str, cost_s: float, evidence: str, rank: int | None = None, **words: object
-) -> StepFinding:
-    """A finding with its share and its fix."""
-    fix = fixes()[cause]
-    for name, value in {"rank": rank, **words}.items():
-        fix = fix.replace(f"{{{name}}}", str(value))
-    return StepFinding(
-        cause=cause,
-        rank=rank,
-        seconds=cost_s,
-        share=cost_s / max(job.step_s, 1e-12),
-        evidence=evidence,
-        fix=fix,
-    )
 
 
 def _of_parts(job: RecordedJob) -> Iterator[Seen]:
@@ -150,6 +111,8 @@ def _late(job: RecordedJob) -> list[Lateness]:
 
 def _slow_rank(job: RecordedJob) -> Iterator[Seen]:
     """One rank arrives late at collectives, by its own work."""
+    if imbalance(job) is not None:
+        return  # it has more tokens
     for late in _late(job):
         line = job.timelines[late.rank]
         start, end = late.stretch
@@ -179,7 +142,7 @@ def _slow_rank(job: RecordedJob) -> Iterator[Seen]:
 
 def _slow_gpu(job: RecordedJob) -> Iterator[Seen]:
     """The same kernels take longer on one rank, where no collective shows it."""
-    if len(job.traces) < 3 or _late(job):
+    if len(job.traces) < 3 or _late(job) or imbalance(job) is not None:
         return
     totals: dict[int, dict[str, tuple[int, float]]] = {}
     for trace in job.traces:
@@ -464,5 +427,6 @@ RULES: tuple[Callable[[RecordedJob], Iterator[Seen]], ...] = (
     _slow_link,
     _precision,
     _attention,
+    *EXPERT_RULES,
 )
 """Each looks for one kind of cause."""

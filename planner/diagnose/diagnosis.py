@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,17 +12,19 @@ import numpy as np
 from planner.diagnose.beside import SideEvidence, beside_traces, kind_beside
 from planner.diagnose.budget import StepBudget, Totals
 from planner.diagnose.causes import causes_of
+from planner.diagnose.evidence import fixes
 from planner.diagnose.finding import StepFinding
 from planner.diagnose.job_files import prediction_of, server_prediction
 from planner.diagnose.memory import memory_budget
 from planner.diagnose.model_size import ModelSize, model_size
-from planner.diagnose.prediction import PartResidual, Prediction, findings_beside, residuals_of
+from planner.diagnose.prediction import EXPOSED, PartResidual, Prediction, findings_beside, residuals_of
 from planner.diagnose.rank_timings import timing_findings
 from planner.diagnose.record import RecordedJob, recorded_job, stretches
 from planner.diagnose.repairs import with_gains
 from planner.diagnose.serving import ServedSteps, served_steps
 from planner.questions.flags import Flags
 from planner.traces.events import Trace
+from planner.traces.nccl_logs import transports
 from planner.traces.rank_timers import rank_timers
 from planner.traces.read import format_of, read_traces, traces_in
 from topology.base.errors import InputError
@@ -160,7 +162,8 @@ def explained(
     side = beside_traces(files.beside, step_s=job.step_s if job is not None else 0.0, groups=groups)
     logs = [path for path in files.job if path.suffix in LOG_SUFFIXES]
     timed = [finding for path in logs for finding in timing_findings(rank_timers(read_text(path)))]
-    findings = sorted((*side.findings, *timed), key=lambda finding: -finding.share)
+    socketed = [finding for path in logs for finding in socket_findings(read_text(path), job)]
+    findings = sorted((*side.findings, *timed, *socketed), key=lambda finding: -finding.share)
     budgets = tuple(memory_budget(memory, prediction) for memory in side.memory)
     return replace(side, findings=tuple(findings), memory_budgets=budgets)
 
@@ -188,7 +191,7 @@ def diagnosed(paths: Sequence[str | Path], flags: Flags, step: int | None = None
         predicted, missing = server_prediction(files.job, flags)
         served = served_steps(first, predicted) if predicted is not None else served
     else:
-        prediction, missing = prediction_of(files.job, flags)
+        prediction, missing = _predicted(files.job, flags)
     side = explained(files, job=job, prediction=prediction)
     seen = [*(findings_beside(job, prediction) if prediction is not None else ()), *causes_of(job)]
     causes = tuple(sorted((*side.findings, *with_gains(job, seen)), key=_first_layout))
@@ -222,6 +225,41 @@ def diagnosed(paths: Sequence[str | Path], flags: Flags, step: int | None = None
         model=model_size(job.traces[0]) if prediction is None else None,
         notes=(*dict.fromkeys(note for trace in job.traces for note in trace.notes), *missing),
         beside=side,
+    )
+
+
+def _predicted(paths: Sequence[Path], flags: Flags) -> tuple[Prediction | None, tuple[str, ...]]:
+    """The prediction of the job's files. A log that explains without steps needs to predict nothing."""
+    try:
+        return prediction_of(paths, flags)
+    except InputError as error:
+        if not all(path.suffix in LOG_SUFFIXES and _explains(read_text(path)) for path in paths):
+            raise
+        return None, (f"not predicted: {error.what}",)
+
+
+def _explains(text: str) -> bool:
+    """Whether a log says of ranks or links what is looked for."""
+    timers = rank_timers(text)
+    return bool(timers.by_rank or timers.ranges or transports(text))
+
+
+def socket_findings(text: str, job: RecordedJob | None) -> Iterator[StepFinding]:
+    """Ranks of several nodes that NCCL joins by TCP, as its log says, and what they communicate meanwhile."""
+    joined = transports(text)
+    sockets = joined["NET/Socket"]
+    if not sockets:
+        return
+    budgets = [budget for of in job.budgets.values() for budget in of] if job is not None else []
+    exposed = {part for budget in budgets for part in budget.parts if part.startswith(EXPOSED)}
+    cost = sum(job.mean_part(part) for part in exposed) if job is not None else 0.0
+    evidence = f"NCCL joins ranks of different nodes by TCP: {sockets} channels via NET/Socket"
+    yield StepFinding(
+        cause="sockets",
+        seconds=cost,
+        share=cost / job.step_s if job is not None and job.step_s else 0.0,
+        evidence=evidence,
+        fix=fixes()["sockets"],
     )
 
 

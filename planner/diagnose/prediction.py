@@ -11,8 +11,8 @@ from costmodel.estimate import Estimate, TimeBreakdown
 from costmodel.layout import ParallelLayout
 from costmodel.parallel.axes import RANK_AXES
 from planner.diagnose.budget import launched_once_more
-from planner.diagnose.causes import finding_of, least_s
 from planner.diagnose.classes import kernel_classes
+from planner.diagnose.evidence import finding_of, least_s
 from planner.diagnose.record import RecordedJob
 from planner.diagnose.repairs import Seen, scaled
 from topology.base.units import format_seconds

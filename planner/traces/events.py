@@ -180,6 +180,8 @@ class Trace:
     world_size: int
     device: str = ""
     """The GPU's name, where it is recorded."""
+    devices: int = 0
+    """GPUs of its node, where they are recorded; 0 where they are not."""
     platform: str = "cpu"
     """cuda, rocm or cpu."""
     gpu: bool

@@ -173,6 +173,7 @@ def _trace(name: str, columns: EventColumns, beside: dict[str, Any], first: floa
         rank=rank,
         world_size=max(1, _count(info.get("world_size"), 1), rank + 1 if info.get("world_size") else 1),
         device=str(device.get("name", ""))[:100] if isinstance(device, dict) else "",
+        devices=min(len(devices), MOST_GROUPS) if isinstance(devices, list) else 0,
         platform=platform,
         gpu=bool(events.of(*GPU_CATEGORIES).any()),
         groups=tuple(_groups(info)),
