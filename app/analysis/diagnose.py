@@ -9,6 +9,7 @@ from pathlib import Path
 from app.errors import ANSWERED, FAILED_AUDIT
 from planner.diagnose.beside import SideEvidence
 from planner.diagnose.diagnosis import Diagnosis, diagnosed, explained, recorded_files
+from planner.diagnose.job_files import prediction_of
 from planner.questions.flags import Flags
 from topology.base.counts import parse_share
 
@@ -30,7 +31,11 @@ def diagnosis_of(question: DiagnoseQuestion, flags: Flags) -> tuple[Diagnosis | 
     limit = parse_share(question.fail_above, "--fail-above") if question.fail_above else None
     files = recorded_files(_files(question.files))
     alone = not files.traces and (files.beside or explained(files).findings)
-    diagnosis = explained(files) if alone else diagnosed(_files(question.files), flags, question.step)
+    if alone:
+        prediction = prediction_of(files.job, flags)[0] if explained(files).memory else None
+        diagnosis: Diagnosis | SideEvidence = explained(files, prediction=prediction)
+    else:
+        diagnosis = diagnosed(_files(question.files), flags, question.step)
     behind = limit is not None and diagnosis.lost_share > limit
     return diagnosis, FAILED_AUDIT if behind else ANSWERED
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from app.quantities import format_percent
+from app.quantities import format_count, format_percent
 from app.reports.answer import Answer, Facts, Lines, Section, Table, json_text
 from costmodel.estimate import PART_NAMES, throughput_change
 from planner.diagnose.beside import SideEvidence
 from planner.diagnose.diagnosis import Diagnosis, mean_parts
 from planner.diagnose.finding import StepFinding
+from planner.diagnose.model_size import ModelSize
+from planner.diagnose.serving import ServedSteps
 from planner.traces.memory_snapshots import RecordedMemory
 from topology.base.units import format_bytes, format_seconds
 
 MOST_PARTS, MOST_FINDINGS, MOST_RESIDUALS = 10, 4, 6
 """Rows of each table: an answer is read on one screen."""
+MOST_MEMORIES = 2
 LEAST_SHARE = 0.001
 """Of a step: a smaller part has no row."""
 
@@ -24,9 +27,12 @@ def diagnose_answer(diagnosis: Diagnosis | SideEvidence, exit_code: int) -> Answ
     sections: list[Section] = [Facts(title="", pairs=tuple(_facts(diagnosis)))]
     if diagnosis.findings:
         sections.append(_findings(diagnosis))
+    if diagnosis.served is not None:
+        sections.append(_served(diagnosis.served))
     sections.append(_parts(diagnosis))
     if diagnosis.residuals:
         sections.append(_residuals(diagnosis))
+    sections += _memory_tables(diagnosis.beside)
     if diagnosis.notes:
         sections.append(Lines(title="Left out", lines=diagnosis.notes[:3]))
     return Answer(
@@ -46,7 +52,7 @@ def _side_answer(side: SideEvidence, exit_code: int) -> Answer:
     """What records explain where no trace is among them."""
     document = side.document()
     first = side.findings[0] if side.findings else None
-    verdict = f"{_cause(first)}: {first.evidence}" if first is not None else "no cause is recorded"
+    verdict = f"{first.words}: {first.evidence}" if first is not None else "no cause is recorded"
     pairs = [("memory", _memory(each)) for each in side.memory]
     if side.slowdown is not None:
         lost = side.slowdown.seconds - side.slowdown.ideal_s
@@ -54,9 +60,10 @@ def _side_answer(side: SideEvidence, exit_code: int) -> Answer:
             ("step", f"{format_seconds(side.slowdown.seconds)}, {format_seconds(lost)} to stragglers")
         )
     sections: list[Section] = [Facts(title="", pairs=tuple(pairs))] if pairs else []
+    sections += _memory_tables(side)
     lines = []
     for number, each in enumerate(side.findings[:MOST_FINDINGS], start=1):
-        lines += [f"{number}. {_cause(each)}: {each.evidence}", f"fix: {each.fix}"]
+        lines += [f"{number}. {each.words}: {each.evidence}", f"fix: {each.fix}"]
     if lines:
         sections.append(Lines(title="Causes", lines=tuple(lines)))
     return Answer(
@@ -66,6 +73,33 @@ def _side_answer(side: SideEvidence, exit_code: int) -> Answer:
         records=tuple(document["findings"]),
         exit_code=exit_code,
     )
+
+
+def _memory_tables(side: SideEvidence) -> list[Section]:
+    """Parts of the first memories, beside the plan's where there is one."""
+    tables: list[Section] = []
+    for memory, rows in list(zip(side.memory, side.memory_budgets, strict=False))[:MOST_MEMORIES]:
+        planned = any(row.predicted_bytes is not None for row in rows)
+        tables.append(
+            Table(
+                title="Memory at its peak" + ("" if memory.rank is None else f", rank {memory.rank}"),
+                columns=("part", "recorded", *(("planned",) if planned else ())),
+                rows=tuple(
+                    (
+                        f"{row.part} ({row.of})" if row.of else row.part,
+                        format_bytes(row.recorded_bytes),
+                        *((_bytes(row.predicted_bytes),) if planned else ()),
+                    )
+                    for row in rows
+                ),
+                note="fragmentation is what the allocator holds of the device beyond the peak",
+            )
+        )
+    return tables
+
+
+def _bytes(size: float | None) -> str:
+    return "" if size is None else format_bytes(size)
 
 
 def _memory(memory: RecordedMemory) -> str:
@@ -86,15 +120,11 @@ def headline(diagnosis: Diagnosis) -> str:
     first = diagnosis.findings[0]
     if first.cause == "layout contradiction":
         return f"{step}, of another job than the script's: {first.evidence}"
-    return f"{step}: {format_percent(first.share)} of it goes to {_cause(first)}"
-
-
-def _cause(finding: StepFinding) -> str:
-    return finding.cause if finding.rank is None else f"{finding.cause} (rank {finding.rank})"
+    return f"{step}: {format_percent(first.share)} of it goes to {first.words}"
 
 
 def _facts(diagnosis: Diagnosis) -> list[tuple[str, str]]:
-    job, totals = diagnosis.job, diagnosis.totals
+    job, totals = diagnosis.job, diagnosis.step_totals
     ranks = f"{len(job.traces)} of {job.layout.world_size} ranks" if job.layout.world_size > 1 else "one rank"
     steps = (
         f"{job.steps} step{'s' if job.steps > 1 else ''}"
@@ -104,14 +134,18 @@ def _facts(diagnosis: Diagnosis) -> list[tuple[str, str]]:
     gpu = any(trace.gpu for trace in job.traces)
     device = next((trace.device for trace in job.traces if trace.device), "")
     degrees = " ".join(f"{axis} {degree}" for axis, degree in job.layout.degrees.items())
-    times = (totals.compute_s, totals.communication_s, totals.exposed_communication_s)
-    compute, sent, exposed = map(format_seconds, times)
+    compute, sent, exposed = map(
+        format_seconds, (totals.compute_s, totals.communication_s, totals.exposed_communication_s)
+    )
+    of = "a step" if any(trace.windows for trace in job.traces) else "the recording"
     share = format_percent(totals.busy_s / max(totals.total_s, 1e-12))
-    busy = f"{share} busy; in all compute {compute}, communication {sent}, exposed {exposed}"
+    busy = f"{share} busy; {of} computes {compute}, communicates {sent}, exposed {exposed}"
     pairs = [("read", f"{ranks}, {steps}{f', {device}' if device else ''}{'' if gpu else ', host only'}")]
     if degrees:
         pairs.append(("layout", degrees))
     pairs.append(("GPU" if gpu else "host", busy))
+    if diagnosis.model is not None:
+        pairs.append(("model", _model(diagnosis.model)))
     if diagnosis.prediction is not None:
         estimate = diagnosis.prediction.estimate
         band = f"{format_seconds(estimate.lower_s)} to {format_seconds(estimate.upper_s)}"
@@ -119,18 +153,35 @@ def _facts(diagnosis: Diagnosis) -> list[tuple[str, str]]:
     return pairs
 
 
+def _model(model: ModelSize) -> str:
+    """A model by its shapes."""
+    words = [f"{format_count(model.parameters)} weights on a rank"]
+    if model.hidden_size and model.vocabulary:
+        words += [f"hidden size {model.hidden_size:,}", f"vocabulary {model.vocabulary:,}"]
+    return f"{', '.join(words)}, by the shapes of its products"
+
+
 def _findings(diagnosis: Diagnosis) -> Lines:
     """Causes, with what shows them and what cures them."""
     lines = []
     for number, each in enumerate(diagnosis.findings[:MOST_FINDINGS], start=1):
-        left = diagnosis.job.step_s - each.seconds
-        gain = (
-            f", at most {format_percent(throughput_change(diagnosis.job.step_s, left))} faster without"
-            if left > 0 and each.seconds
-            else ""
-        )
-        lines += [f"{number}. {_cause(each)}: {each.evidence}{gain}", f"fix: {each.fix}"]
+        gain = _gain(diagnosis.job.step_s, each)
+        lines += [f"{number}. {each.words}: {each.evidence}{gain}", f"fix: {each.fix}"]
     return Lines(title="Causes", lines=tuple(lines))
+
+
+def _gain(step_s: float, finding: StepFinding) -> str:
+    """How much faster the step is without a cause: timed once more, else a bound."""
+    timed = finding.step_without_s is not None
+    left = finding.step_without_s if finding.step_without_s is not None else step_s - finding.seconds
+    if left <= 0 or not finding.seconds:
+        return ""
+    faster = format_percent(throughput_change(step_s, left))
+    return (
+        f", {faster} faster without (the step timed once more)"
+        if timed
+        else f", at most {faster} faster without"
+    )
 
 
 def _parts(diagnosis: Diagnosis) -> Table:
@@ -146,6 +197,38 @@ def _parts(diagnosis: Diagnosis) -> Table:
         rows=tuple((name, format_seconds(value), format_percent(value / total)) for name, value in rows),
         note="parts exclude each other and sum to the step; means over steps and ranks",
     )
+
+
+def _served(served: ServedSteps) -> Table:
+    """Steps of a server by what they do."""
+    note = ""
+    if served.token_gap_p99_s is not None:
+        slow = format_seconds(served.token_gap_p99_s)
+        note = f"1 of 100 tokens takes {slow} or more after the one before, most of it {served.slowest_by}"
+    return Table(
+        title="Steps of the server",
+        columns=("step", "count", "requests", "tokens", "time", "p99", "GPU busy", "in graphs", "predicted"),
+        rows=tuple(
+            (
+                each.kind,
+                f"{each.steps:,}",
+                f"{each.requests:.0f}",
+                _tokens(each.prompt_tokens if each.kind.startswith("prefill") else each.cached_tokens),
+                format_seconds(each.wall_s),
+                format_seconds(each.p99_s),
+                format_seconds(each.busy_s),
+                format_percent(each.graph_share),
+                format_seconds(each.predicted_s) if each.predicted_s is not None else "",
+            )
+            for each in served.kinds
+        ),
+        note=note or "tokens are those of prompts, or in the caches of requests that decode",
+        align="lrrrrrrrr",
+    )
+
+
+def _tokens(count: float | None) -> str:
+    return "" if count is None else f"{count:,.0f}"
 
 
 def _residuals(diagnosis: Diagnosis) -> Table:

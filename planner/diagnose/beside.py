@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from planner.diagnose.causes import fixes
 from planner.diagnose.devices import device_findings
+from planner.diagnose.evidence import fixes
 from planner.diagnose.finding import StepFinding
 from planner.diagnose.hangs import Hang, hang_of
+from planner.diagnose.memory import MemoryResidual
 from planner.diagnose.stragglers import JobSlowdown, stragglers_of
 from planner.traces.device_samples import COLUMNS, device_samples
 from planner.traces.events import ProcessGroup
@@ -23,13 +24,14 @@ from planner.traces.memory_snapshots import (
 )
 from planner.traces.pickles import is_pickle, read_pickle
 from planner.traces.pipeline_tables import read_pipeline_table
+from planner.traces.server_metrics import RequestTimes, is_server_metrics, request_times
 from topology.base.errors import InputError, shortened
 from topology.base.files import LONGEST_PATH, open_regular, read_text
-from topology.base.units import format_bytes
+from topology.base.units import format_bytes, format_seconds
 
 HEAD_BYTES: Final = 4096
 PARQUET_MAGIC: Final = b"PAR1"
-KINDS: Final = ("pickle", "flight record", "memory timeline", "operations", "devices")
+KINDS: Final = ("pickle", "flight record", "memory timeline", "operations", "devices", "requests")
 """A pickle is a flight record or a memory snapshot."""
 
 
@@ -41,6 +43,8 @@ class SideEvidence:
     hang: Hang | None = None
     slowdown: JobSlowdown | None = None
     memory: tuple[RecordedMemory, ...] = ()
+    memory_budgets: tuple[tuple[MemoryResidual, ...], ...] = ()
+    """Of each memory its parts, beside those of the plan where there is one."""
 
     @property
     def lost_share(self) -> float:
@@ -53,6 +57,7 @@ class SideEvidence:
             "hang": None if self.hang is None else asdict(self.hang.finding()),
             "slowdown": None if self.slowdown is None else asdict(self.slowdown),
             "memory": [asdict(each) for each in self.memory],
+            "memory_budgets": [[asdict(row) for row in each] for each in self.memory_budgets],
             "findings": [asdict(each) for each in self.findings],
         }
 
@@ -79,6 +84,8 @@ def kind_beside(path: str | Path) -> str:
         return "operations"
     if "<nvidia_smi_log" in text or "DCGM_FI_" in text or {"index"} < columns & COLUMNS.keys():
         return "devices"
+    if text.startswith("#") and is_server_metrics(read_text(path)):
+        return "requests"
     if ".raw" in Path(path).name or "memory_timeline" in Path(path).name:
         return "memory timeline"
     return "flight record" if text.startswith("{") and _is_flight(path) else ""
@@ -122,6 +129,8 @@ def beside_traces(
         elif kind == "operations":
             slowdown = stragglers_of(read_pipeline_table(path))
             findings += slowdown.findings()
+        elif kind == "requests":
+            findings += request_findings(request_times(read_text(path), name))
         elif kind == "devices":
             samples += device_samples(read_text(path), name)
         else:
@@ -173,4 +182,26 @@ def memory_findings(memory: RecordedMemory) -> Iterator[StepFinding]:
         share=0.0,
         evidence=f"{seen}{unused}; peak {format_bytes(memory.peak_bytes)}",
         fix=fixes()["allocator"],
+    )
+
+
+QUEUED_CAUSES: Final[Mapping[str, str]] = {"queue": "queueing", "prefill": "prefill", "decode": "decode"}
+
+
+def request_findings(times: RequestTimes) -> Iterator[StepFinding]:
+    """Which phase makes the slowest requests slow."""
+    longest = max(times.p99_s, key=lambda phase: times.p99_s[phase])
+    cause, value = QUEUED_CAUSES[longest], times.p99_s[longest]
+    others = ", ".join(
+        f"{QUEUED_CAUSES[phase]} {format_seconds(other)}"
+        for phase, other in times.p99_s.items()
+        if phase != longest
+    )
+    evidence = f"99 of 100 of {times.requests:,} requests take {format_seconds(times.whole_p99_s)} or less: "
+    yield StepFinding(
+        cause=cause,
+        seconds=value,
+        share=min(1.0, value / times.whole_p99_s) if times.whole_p99_s else 0.0,
+        evidence=f"{evidence}{cause} {format_seconds(value)}, {others}".rstrip(", "),
+        fix=fixes()[cause],
     )

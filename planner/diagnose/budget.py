@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.diagnose.classes import COMMUNICATION, PHASES_IDLE, classes_of, kernel_classes, phase
+from planner.diagnose.classes import COMMUNICATION, PHASES_IDLE, classes_of, computes, kernel_classes, phase
 from planner.diagnose.intervals import (
     EMPTY,
     Intervals,
@@ -106,14 +106,18 @@ class RankTimeline:
 def recompute_apart(trace: Trace) -> tuple[Totals, Totals]:
     """Totals of what is no recompute, and of recompute alone, as TraceLens tabulates them."""
     events = trace.events
-    kernels = events.of("kernel") & (classes_of(events) != kernel_classes().index(COMMUNICATION))
-    once_more = launched_within(events, kernels, phase(events, "recompute"))
+    once_more = launched_once_more(events)
     on_gpu = events.of(*GPU_CATEGORIES)
     rest, alone = (
         timeline(replace(trace, events=events.chosen(kept))).totals()
         for kept in (~once_more, ~on_gpu | once_more)
     )
     return rest, alone
+
+
+def launched_once_more(events: Events) -> NDArray[np.bool_]:
+    """Kernels of forwards that backward runs once more; no collectives."""
+    return launched_within(events, computes(events), phase(events, "recompute"))
 
 
 Layers = Sequence[tuple[str, Intervals]]
@@ -155,15 +159,14 @@ def launched_within(
 def _gpu_timeline(trace: Trace, exposed: Layers | None) -> RankTimeline:
     """Of a trace with a GPU's events: kernels first, then copies, then what the host did meanwhile."""
     events, names = trace.events, kernel_classes()
-    kernels, class_of = events.of("kernel"), classes_of(events)
-    collective = kernels & (class_of == names.index(COMMUNICATION))
-    computes = kernels & ~collective
+    kernels, class_of, computing = events.of("kernel"), classes_of(events), computes(events)
+    collective = kernels & ~computing
     memset = events.of("memset")
-    compute = sets_of(events, computes | memset if trace.platform != "rocm" else computes)
+    compute = sets_of(events, computing | memset if trace.platform != "rocm" else computing)
     communication, memcpy = sets_of(events, collective), sets_of(events, events.of("memcpy"))
-    once_more = launched_within(events, computes, phase(events, "recompute"))
-    stepping = launched_within(events, computes, phase(events, "optimizer"))
-    rest = computes & ~once_more & ~stepping
+    once_more = launched_once_more(events)
+    stepping = launched_within(events, computing, phase(events, "optimizer"))
+    rest = computing & ~once_more & ~stepping
     by_class = {name: sets_of(events, rest & (class_of == place)) for place, name in enumerate(names)}
     layers = [
         *((name, by_class[name]) for name in names if name != "elementwise"),
@@ -176,7 +179,7 @@ def _gpu_timeline(trace: Trace, exposed: Layers | None) -> RankTimeline:
     layers.append(("kernels without a launch", united(trace.left_out[:, 0], trace.left_out[:, 1])))
     layers += [(name, sets_of(events, phase(events, name))) for name in PHASES_IDLE[:-1]]
     layers.append(("synchronisation", _until_next_kernel(events, phase(events, "synchronisation"))))
-    layers.append(("launch gaps", _host_at_work(events)))
+    layers.append(("launch gaps", host_at_work(events)))
     on_gpu = events.of(*GPU_CATEGORIES) & (
         kernels | events.of("memcpy") | (memset & (trace.platform != "rocm"))
     )
@@ -197,12 +200,12 @@ def _host_timeline(trace: Trace, exposed: Layers | None) -> RankTimeline:
     events = trace.events
     collective = phase(events, COMMUNICATION)
     waits = phase(events, "waiting")
-    computes = (
+    computing = (
         events.of("operation")
         & ~waits
         & ~events.named(np.array([name.startswith("autograd::engine") for name in events.names], bool))
     )
-    compute, communication = sets_of(events, computes), sets_of(events, collective)
+    compute, communication = sets_of(events, computing), sets_of(events, collective)
     once_more = common(compute, sets_of(events, phase(events, "recompute")))
     stepping = common(compute, sets_of(events, phase(events, "optimizer")))
     phases = [(name, sets_of(events, phase(events, name))) for name in PHASES_IDLE[:3]]
@@ -235,7 +238,7 @@ def _until_next_kernel(events: Events, waits: NDArray[np.bool_]) -> Intervals:
     return united(events.start_s[waits], until)
 
 
-def _host_at_work(events: Events) -> Intervals:
+def host_at_work(events: Events) -> Intervals:
     """When the host ran operations or called the runtime."""
     return sets_of(events, events.of("runtime", "driver", "operation", "python", "overhead"))
 

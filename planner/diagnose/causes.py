@@ -6,30 +6,35 @@ without a GPU cores are shared and walls vary, so that more is needed there.
 
 from __future__ import annotations
 
-import functools
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
-from planner.diagnose.classes import classes_of, kernel_classes, operands_of
+from planner.diagnose.budget import Totals
+from planner.diagnose.classes import classes_of, computes, kernel_classes, operands_of
 from planner.diagnose.collectives import Call
-from planner.diagnose.finding import StepFinding
+from planner.diagnose.evidence import SLOWER_LEAST, finding_of, least_s
+from planner.diagnose.expert_causes import EXPERT_RULES, imbalance
 from planner.diagnose.intervals import clipped, common, seconds, union
 from planner.diagnose.lateness import Lateness
 from planner.diagnose.record import RecordedJob, stretches
-from topology.base.decode import read_toml
+from planner.diagnose.repairs import (
+    Seen,
+    caught_up,
+    scaled,
+    scaled_by_rank,
+    transfers_scaled,
+    without_part,
+)
+from planner.traces.events import Events
 from topology.base.errors import InputError
 from topology.base.units import MIB, format_bytes, format_seconds
 from topology.catalog import gpu
 
-LEAST_SHARE = 0.05
-"""Of a step: less is not worth a change."""
-LEAST_SHARE_OF_HOST = 0.2
-"""Where there is no GPU: walls of ranks that share cores vary by 10 to 25 %."""
 PART_CAUSES: Mapping[str, tuple[str, str]] = {
     "loader": ("loader", "the next batch is waited for"),
     "checkpoint": ("checkpoint in the step", "a checkpoint is written while nothing else runs"),
@@ -51,52 +56,19 @@ ALONE_FACTOR = 2.0
 """A late rank is later than this times the next one, in every step; a slow link takes so much longer."""
 SLOW_LINK = 1.5
 """Seconds of a message over those of the slowest like it: links that are halved take twice as long."""
-SLOWER_LEAST = 1.1
-"""The same kernels on one rank over those of the others; repeats of a kernel vary by a few percent."""
 BUCKET_BYTES = 25 * MIB
 """DDP's default `bucket_cap_mb`."""
 
 
-@functools.cache
-def fixes() -> Mapping[str, str]:
-    """What cures each cause."""
-    return {
-        row["name"]: row["fix"] for row in read_toml(Path(__file__).parent / "data" / "causes.toml")["causes"]
-    }
-
-
-def causes_of(job: RecordedJob) -> tuple[StepFinding, ...]:
-    """All causes that are seen, the most expensive first; of two that explain the same time, the narrower."""
-    seen = [finding for rule in RULES for finding in rule(job)]
+def causes_of(job: RecordedJob) -> tuple[Seen, ...]:
+    """All causes that are seen, with their repairs; of two that explain the same time, the narrower."""
+    seen = [each for rule in RULES for each in rule(job)]
     if not any(trace.windows for trace in job.traces):  # start and end of a recording are no step
-        seen = [finding for finding in seen if finding.cause not in OF_A_STEP]
-    return tuple(sorted(seen, key=lambda each: -each.seconds))
+        seen = [each for each in seen if each[0].cause not in OF_A_STEP]
+    return tuple(seen)
 
 
-def least_s(job: RecordedJob) -> float:
-    """Seconds a step that a cause costs at least."""
-    gpu = any(trace.gpu for trace in job.traces)
-    return job.step_s * (LEAST_SHARE if gpu else LEAST_SHARE_OF_HOST)
-
-
-def finding_of(
-    job: RecordedJob, cause: str, cost_s: float, evidence: str, rank: int | None = None, **words: object
-) -> StepFinding:
-    """A finding with its share and its fix."""
-    fix = fixes()[cause]
-    for name, value in {"rank": rank, **words}.items():
-        fix = fix.replace(f"{{{name}}}", str(value))
-    return StepFinding(
-        cause=cause,
-        rank=rank,
-        seconds=cost_s,
-        share=cost_s / max(job.step_s, 1e-12),
-        evidence=evidence,
-        fix=fix,
-    )
-
-
-def _of_parts(job: RecordedJob) -> Iterator[StepFinding]:
+def _of_parts(job: RecordedJob) -> Iterator[Seen]:
     """Parts of the budget in which nothing useful runs."""
     late = {each.rank for each in _late(job)}
     for part, (cause, seen) in PART_CAUSES.items():
@@ -113,7 +85,8 @@ def _of_parts(job: RecordedJob) -> Iterator[StepFinding]:
             continue
         where = f"on rank {worst}" if alone else "on every rank" if len(by_rank) > 1 else ""
         evidence = f"{format_seconds(cost)} of a step {where}: {seen}".replace("  ", " ").replace(" :", ":")
-        yield finding_of(job, cause, cost, evidence, worst if alone else None)
+        finding = finding_of(job, cause, cost, evidence, worst if alone else None)
+        yield finding, without_part(job, part, ranks)
 
 
 STEPS_OF_A_HABIT: Final = 2
@@ -136,8 +109,10 @@ def _late(job: RecordedJob) -> list[Lateness]:
     return [first] if persistent else []
 
 
-def _slow_rank(job: RecordedJob) -> Iterator[StepFinding]:
+def _slow_rank(job: RecordedJob) -> Iterator[Seen]:
     """One rank arrives late at collectives, by its own work."""
+    if imbalance(job) is not None:
+        return  # it has more tokens
     for late in _late(job):
         line = job.timelines[late.rank]
         start, end = late.stretch
@@ -161,17 +136,18 @@ def _slow_rank(job: RecordedJob) -> Iterator[StepFinding]:
             f"rank {late.rank} comes {format_seconds(cost)} later to its collectives than the others, "
             f"which wait; it spends the time in {where}"
         )
-        yield finding_of(job, cause, cost, evidence, late.rank)
+        finding = finding_of(job, cause, cost, evidence, late.rank)
+        yield finding, caught_up(job, late.rank, part, cost)
 
 
-def _slow_gpu(job: RecordedJob) -> Iterator[StepFinding]:
+def _slow_gpu(job: RecordedJob) -> Iterator[Seen]:
     """The same kernels take longer on one rank, where no collective shows it."""
-    if len(job.traces) < 3 or _late(job):
+    if len(job.traces) < 3 or _late(job) or imbalance(job) is not None:
         return
     totals: dict[int, dict[str, tuple[int, float]]] = {}
     for trace in job.traces:
         events = trace.events
-        kernels = events.of("kernel") & (classes_of(events) != kernel_classes().index("communication"))
+        kernels = computes(events)
         count = np.bincount(events.name[kernels], minlength=len(events.names))
         spent = np.bincount(events.name[kernels], events.duration_s[kernels], len(events.names))
         totals[trace.rank] = {
@@ -192,16 +168,17 @@ def _slow_gpu(job: RecordedJob) -> Iterator[StepFinding]:
     if typical and busy[worst] >= SLOWER_LEAST * next_worst and excess >= least_s(job):
         ratio = f"{busy[worst] / typical:.2f} times as long"
         evidence = f"the same kernels take {ratio} on rank {worst} as on the others"
-        yield finding_of(job, "slow rank", excess, evidence, worst)
+        finding = finding_of(job, "slow rank", excess, evidence, worst)
+        yield finding, scaled(job, computes, typical / busy[worst], [worst])
 
 
-def _stages(job: RecordedJob) -> Iterator[StepFinding]:
+def _stages(job: RecordedJob) -> Iterator[Seen]:
     """Stages of a pipeline compute for different times."""
     degree, stride = job.layout.degrees.get("pp", 1), job.layout.strides.get("pp", 0)
     if (
         degree < 2
         or not stride
-        or any(each.cause == "slow rank" for each in (*_slow_rank(job), *_slow_gpu(job)))
+        or any(each.cause == "slow rank" for each, _ in (*_slow_rank(job), *_slow_gpu(job)))
     ):
         return
     of_stage: dict[int, list[float]] = defaultdict(list)
@@ -219,7 +196,8 @@ def _stages(job: RecordedJob) -> Iterator[StepFinding]:
         cause = "last stage with head" if worst == degree - 1 else "uneven stages"
         slowest = f"stage {worst} of {degree} computes {format_seconds(busy[worst])}"
         evidence = f"{slowest}, the mean of all {format_seconds(mean)}"
-        yield finding_of(job, cause, excess, evidence)
+        factors = {rank: mean / busy[rank // stride % degree] for rank in job.timelines}
+        yield finding_of(job, cause, excess, evidence), scaled_by_rank(job, computes, factors)
 
 
 def _reduces(job: RecordedJob, rank: int) -> list[Call]:
@@ -232,7 +210,7 @@ def _reduces(job: RecordedJob, rank: int) -> list[Call]:
     ]
 
 
-def _overlap(job: RecordedJob) -> Iterator[StepFinding]:
+def _overlap(job: RecordedJob) -> Iterator[Seen]:
     """Gradients are communicated while nothing computes."""
     exposed, hidden = [], []
     for rank, line in job.timelines.items():
@@ -253,10 +231,20 @@ def _overlap(job: RecordedJob) -> Iterator[StepFinding]:
         evidence = f"{share:.0%} of the gradients' communication runs while nothing computes"
         if not job.meetings:
             evidence += "; other ranks' traces would tell transfer from waiting"
-        yield finding_of(job, "overlap off", cost, evidence)
+        computing = float(np.mean([step.compute_s for step in _step_totals(job)]))
+        beside = max(0.0, 1.0 - computing / total)  # no more than computes can be hidden
+        calls = {rank: _reduces(job, rank) for rank in job.timelines}
+        yield finding_of(job, "overlap off", cost, evidence), transfers_scaled(job, calls, beside)
 
 
-def _buckets(job: RecordedJob) -> Iterator[StepFinding]:
+def _step_totals(job: RecordedJob) -> Iterator[Totals]:
+    """Totals of each step of each rank."""
+    for line in job.timelines.values():
+        for each in stretches(line):
+            yield line.totals(each.start_s, each.end_s)
+
+
+def _buckets(job: RecordedJob) -> Iterator[Seen]:
     """Many messages so short that each takes what the shortest takes."""
     for rank, line in job.timelines.items():  # the first rank that reduces stands for all
         calls = [call for call in _reduces(job, rank) if call.bytes > 0]
@@ -281,7 +269,10 @@ def _buckets(job: RecordedJob) -> Iterator[StepFinding]:
                 f"{made:,.0f} messages of {format_bytes(float(np.median(sizes)))} a step, each at least "
                 f"{format_seconds(floor)}; {needed:,.0f} of {format_bytes(BUCKET_BYTES)} would do"
             )
-            yield finding_of(job, "small buckets", min(cost, exposed), evidence)
+            factor = 1.0 - cost / (float(moved.sum()) / job.steps)
+            all_calls = {each: _reduces(job, each) for each in job.timelines}
+            finding = finding_of(job, "small buckets", min(cost, exposed), evidence)
+            yield finding, transfers_scaled(job, all_calls, factor)
         return
 
 
@@ -291,7 +282,7 @@ def _transfers(job: RecordedJob, calls: Sequence[Call]) -> np.ndarray[tuple[int]
     return np.array([known.get(id(call), call.seconds) for call in calls])
 
 
-def _slow_link(job: RecordedJob) -> Iterator[StepFinding]:
+def _slow_link(job: RecordedJob) -> Iterator[Seen]:
     """The same message takes longer in one group than in its likes."""
     moved: dict[tuple[str, int, float], dict[tuple[int, ...], list[float]]] = defaultdict(
         lambda: defaultdict(list)
@@ -317,7 +308,15 @@ def _slow_link(job: RecordedJob) -> Iterator[StepFinding]:
                 f"messages of the same size take {np.median(ratio[group]):.1f} times as long among ranks "
                 f"{', '.join(map(str, group[:8]))} as in other groups"
             )
-            yield finding_of(job, "slow link", float(cost), evidence, ranks=", ".join(map(str, group[:8])))
+            finding = finding_of(
+                job, "slow link", float(cost), evidence, ranks=", ".join(map(str, group[:8]))
+            )
+            calls = {
+                rank: [call for call in job.calls[rank] if call.group == group]
+                for rank in group
+                if rank in job.calls
+            }
+            yield finding, transfers_scaled(job, calls, 1.0 / float(np.median(ratio[group])))
 
 
 def _sends(job: RecordedJob) -> Iterator[tuple[Call, tuple[int, ...], float]]:
@@ -335,24 +334,45 @@ def _sends(job: RecordedJob) -> Iterator[tuple[Call, tuple[int, ...], float]]:
             yield call, pair[0], lasts
 
 
-def _precision(job: RecordedJob) -> Iterator[StepFinding]:
+def wide_products(events: Events) -> NDArray[np.bool_]:
     """Matrix products whose operands have four bytes, by the names of their kernels."""
+    return _products(events) & events.named(np.array([operands_of(n) == "fp32" for n in events.names], bool))
+
+
+def _products(events: Events) -> NDArray[np.bool_]:
+    names = [kernel_classes().index(name) for name in ("GEMM", "convolution", "attention")]
+    return events.of("kernel") & np.isin(classes_of(events), names)
+
+
+def _precision(job: RecordedJob) -> Iterator[Seen]:
+    """Most of the time of matrix products is spent on operands of four bytes."""
     shares, spent = [], []
     for trace in job.traces:
         events = trace.events
-        products = events.of("kernel") & np.isin(
-            classes_of(events),
-            [kernel_classes().index(name) for name in ("GEMM", "convolution", "attention")],
-        )
-        wide = products & events.named(np.array([operands_of(name) == "fp32" for name in events.names], bool))
-        total = float(events.duration_s[products].sum())
+        total = float(events.duration_s[_products(events)].sum())
         if total:
-            shares.append(float(events.duration_s[wide].sum()) / total)
-            spent.append(float(events.duration_s[wide].sum()) / job.steps)
+            wide = float(events.duration_s[wide_products(events)].sum())
+            shares.append(wide / total)
+            spent.append(wide / job.steps)
     if shares and float(np.median(shares)) >= 0.5 and float(np.median(spent)) >= least_s(job):
         evidence = f"{np.median(shares):.0%} of the time of matrix products is in kernels of float32 operands"
         finding = finding_of(job, "precision", float(np.median(spent)), evidence)
-        yield finding if _has_bf16(job) else replace(finding, fix=HALF_FIX)
+        finding = finding if _has_bf16(job) else replace(finding, fix=HALF_FIX)
+        ratio = _peak_ratio(job)
+        yield finding, None if ratio is None else scaled(job, wide_products, ratio)
+
+
+def _peak_ratio(job: RecordedJob) -> float | None:
+    """Time of a product in 16 bits over that in float32 by the peaks of the GPU, where its name is known."""
+    for device in {trace.device for trace in job.traces if trace.device}:
+        try:
+            peaks = gpu(device).peak_flop_per_s
+        except InputError:
+            continue
+        narrow = max(peaks.get("bf16", 0.0), peaks.get("fp16", 0.0))
+        if narrow and peaks.get("fp32"):
+            return peaks["fp32"] / narrow
+    return None
 
 
 HALF_FIX: Final = (
@@ -372,24 +392,21 @@ def _has_bf16(job: RecordedJob) -> bool:
     return True
 
 
-def _attention(job: RecordedJob) -> Iterator[StepFinding]:
+def _layer_softmax(events: Events) -> NDArray[np.bool_]:
+    """Softmax kernels that are no loss."""
+    of_layers = ["log" not in name.lower() and "loss" not in name.lower() for name in events.names]
+    softmax: NDArray[np.bool_] = classes_of(events) == kernel_classes().index("softmax")
+    return events.of("kernel") & softmax & events.named(np.array(of_layers, bool))
+
+
+def _attention(job: RecordedJob) -> Iterator[Seen]:
     """Softmax kernels of layers, and no fused attention."""
-    names = kernel_classes()
     costs = []
     for trace in job.traces:
         events = trace.events
-        of, kernels = classes_of(events), events.of("kernel")
-        apart = (
-            kernels
-            & (of == names.index("softmax"))
-            & events.named(
-                np.array(
-                    ["log" not in name.lower() and "loss" not in name.lower() for name in events.names], bool
-                )
-            )
-        )
-        fused = (kernels & (of == names.index("attention"))).any()
-        if not trace.gpu or fused or apart.sum() < 4 * job.steps:
+        apart = _layer_softmax(events)
+        fused = events.of("kernel") & (classes_of(events) == kernel_classes().index("attention"))
+        if not trace.gpu or fused.any() or apart.sum() < 4 * job.steps:
             return
         costs.append(float(events.duration_s[apart].sum()) / job.steps)
     cost = float(np.median(costs)) if costs else 0.0
@@ -397,10 +414,10 @@ def _attention(job: RecordedJob) -> Iterator[StepFinding]:
         evidence = (
             f"softmax kernels take {format_seconds(cost)} of a step, and no fused attention kernel runs"
         )
-        yield finding_of(job, "unfused attention", cost, evidence)
+        yield finding_of(job, "unfused attention", cost, evidence), scaled(job, _layer_softmax, 0.0)
 
 
-RULES: tuple[Callable[[RecordedJob], Iterator[StepFinding]], ...] = (
+RULES: tuple[Callable[[RecordedJob], Iterator[Seen]], ...] = (
     _of_parts,
     _slow_rank,
     _slow_gpu,
@@ -410,5 +427,6 @@ RULES: tuple[Callable[[RecordedJob], Iterator[StepFinding]], ...] = (
     _slow_link,
     _precision,
     _attention,
+    *EXPERT_RULES,
 )
 """Each looks for one kind of cause."""

@@ -66,6 +66,12 @@ def classes_of(events: Events) -> NDArray[np.int8]:
     return of_names[events.name] if len(of_names) else np.zeros(0, np.int8)
 
 
+def computes(events: Events) -> NDArray[np.bool_]:
+    """Kernels that are no collectives."""
+    others: NDArray[np.bool_] = classes_of(events) != kernel_classes().index(COMMUNICATION)
+    return events.of("kernel") & others
+
+
 def phase(events: Events, name: str) -> NDArray[np.bool_]:
     """Which host events are of a phase, by the kinds and names of the table."""
     chosen = np.zeros(len(events), bool)

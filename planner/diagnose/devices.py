@@ -20,6 +20,8 @@ AT_WORK: Final = 0.5
 """A GPU of which less of the time had a kernel has the clocks of a GPU that waits."""
 MAJORITY: Final = 0.5
 """Of the samples: a reason that stands in fewer is a moment, not the state of the GPU."""
+FEWEST_SAMPLES: Final = 2
+"""Clocks and links are read at a moment, and a GPU between kernels lowers both: only what lasts counts."""
 
 
 def device_findings(samples: Sequence[DeviceSample], step_s: float = 0.0) -> tuple[StepFinding, ...]:
@@ -37,8 +39,8 @@ def device_findings(samples: Sequence[DeviceSample], step_s: float = 0.0) -> tup
     findings = list[StepFinding]()
     for key, of in gpus.items():
         others = [clock for other, clock in clocks.items() if other != key]
-        rank = key[1] if len(nodes) == 1 else None
-        findings += _of_gpu(of, clocks.get(key), median(others) if others else None, rank, step_s)
+        gpu = key[1] if len(nodes) == 1 else None
+        findings += _of_gpu(of, clocks.get(key), median(others) if others else None, gpu, step_s)
     return tuple(sorted(findings, key=lambda finding: -finding.share))
 
 
@@ -57,7 +59,7 @@ def _of_gpu(
     samples: Sequence[DeviceSample],
     clock_hz: float | None,
     others_hz: float | None,
-    rank: int | None,
+    gpu: int | None,
     step_s: float,
 ) -> Iterator[StepFinding]:
     """What is wrong with one GPU."""
@@ -76,7 +78,7 @@ def _of_gpu(
     def finding(cause: str, share: float, evidence: str, fix: str) -> StepFinding:
         return StepFinding(
             cause=cause,
-            rank=rank,
+            gpu=gpu,
             seconds=share * step_s,
             share=share,
             evidence=f"{name}: {evidence}",
@@ -87,7 +89,7 @@ def _of_gpu(
         evidence = f"{', '.join(held)} in {reasons[held[0]]} of {len(working)} samples{at}{beside}"
         fix = f"cool the node of {name}, or look at its power supply; until then leave the GPU out"
         yield finding("throttled clocks", lost, evidence, fix)
-    elif slower and others_hz is not None:
+    elif slower and others_hz is not None and len(working) >= FEWEST_SAMPLES:
         fix = f"compare nvidia-smi -q -d CLOCK,PERFORMANCE of {name} with another; reset or replace it"
         yield finding("slow rank", lost, f"no throttling is said{at}{beside}", fix)
     narrow = [s for s in samples if s.pcie_width and s.most_width and s.pcie_width < s.most_width]
@@ -96,7 +98,8 @@ def _of_gpu(
         for s in working
         if s.pcie_generation and s.most_generation and s.pcie_generation < s.most_generation
     ]
-    if len(narrow) > MAJORITY * len(samples) or len(old) > MAJORITY * max(len(working), 1):
+    reduced_often = len(narrow) > MAJORITY * len(samples) or len(old) > MAJORITY * max(len(working), 1)
+    if reduced_often and len(samples) >= FEWEST_SAMPLES:
         reduced = narrow or old
         generation = f"PCIe generation {reduced[0].pcie_generation} of {reduced[0].most_generation}"
         width = f"width {reduced[0].pcie_width} of {reduced[0].most_width}"

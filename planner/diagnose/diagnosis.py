@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,13 +12,19 @@ import numpy as np
 from planner.diagnose.beside import SideEvidence, beside_traces, kind_beside
 from planner.diagnose.budget import StepBudget, Totals
 from planner.diagnose.causes import causes_of
+from planner.diagnose.evidence import fixes
 from planner.diagnose.finding import StepFinding
-from planner.diagnose.job_files import prediction_of
-from planner.diagnose.prediction import PartResidual, Prediction, findings_beside, residuals_of
+from planner.diagnose.job_files import prediction_of, server_prediction
+from planner.diagnose.memory import memory_budget
+from planner.diagnose.model_size import ModelSize, model_size
+from planner.diagnose.prediction import EXPOSED, PartResidual, Prediction, findings_beside, residuals_of
 from planner.diagnose.rank_timings import timing_findings
 from planner.diagnose.record import RecordedJob, recorded_job, stretches
+from planner.diagnose.repairs import with_gains
+from planner.diagnose.serving import ServedSteps, served_steps
 from planner.questions.flags import Flags
 from planner.traces.events import Trace
+from planner.traces.nccl_logs import transports
 from planner.traces.rank_timers import rank_timers
 from planner.traces.read import format_of, read_traces, traces_in
 from topology.base.errors import InputError
@@ -55,6 +61,10 @@ class Diagnosis:
     prediction: Prediction | None = None
     residuals: tuple[PartResidual, ...] = ()
     notes: tuple[str, ...] = ()
+    served: ServedSteps | None = None
+    """Of a server: its steps by what they do."""
+    model: ModelSize | None = None
+    """By the shapes of its products, where nothing else says it."""
     beside: SideEvidence = NOTHING_BESIDE
     """What other files explain: flight records, memory, samples of GPUs, timers of a log."""
 
@@ -62,6 +72,11 @@ class Diagnosis:
     def lost_share(self) -> float:
         """Share of the step of its most expensive finding."""
         return max((finding.share for finding in self.findings), default=0.0)
+
+    @property
+    def step_totals(self) -> Totals:
+        """Totals of a step, as its parts: means over steps and ranks."""
+        return _mean_totals([each.totals for each in self.steps])
 
     def document(self) -> dict[str, Any]:
         """Plain data for a program: seconds everywhere."""
@@ -103,6 +118,8 @@ class Diagnosis:
             },
             "residuals": [{**asdict(each), "residual_s": each.residual_s} for each in self.residuals],
             "findings": [asdict(each) for each in self.findings],
+            "model": None if self.model is None else asdict(self.model),
+            "served": None if self.served is None else self.served.document(),
             "notes": list(self.notes),
             "beside": self.beside.document(),
         }
@@ -137,14 +154,18 @@ def recorded_files(paths: Sequence[str | Path]) -> RecordedFiles:
     return RecordedFiles(traces=tuple(traces), beside=tuple(beside), job=tuple(job))
 
 
-def explained(files: RecordedFiles, *, job: RecordedJob | None = None) -> SideEvidence:
+def explained(
+    files: RecordedFiles, *, job: RecordedJob | None = None, prediction: Prediction | None = None
+) -> SideEvidence:
     """What records beside traces and timers of logs explain, the largest share first."""
     groups = [group for trace in job.traces for group in trace.groups] if job is not None else []
     side = beside_traces(files.beside, step_s=job.step_s if job is not None else 0.0, groups=groups)
     logs = [path for path in files.job if path.suffix in LOG_SUFFIXES]
     timed = [finding for path in logs for finding in timing_findings(rank_timers(read_text(path)))]
-    findings = sorted((*side.findings, *timed), key=lambda finding: -finding.share)
-    return replace(side, findings=tuple(findings))
+    socketed = [finding for path in logs for finding in socket_findings(read_text(path), job)]
+    findings = sorted((*side.findings, *timed, *socketed), key=lambda finding: -finding.share)
+    budgets = tuple(memory_budget(memory, prediction) for memory in side.memory)
+    return replace(side, findings=tuple(findings), memory_budgets=budgets)
 
 
 def diagnosed(paths: Sequence[str | Path], flags: Flags, step: int | None = None) -> Diagnosis:
@@ -164,12 +185,16 @@ def diagnosed(paths: Sequence[str | Path], flags: Flags, step: int | None = None
     traces = read_traces(files.traces)
     _require_alike(traces)
     job = recorded_job(traces, step)
-    prediction, missing = prediction_of(files.job, flags)
-    side = explained(files, job=job)
-    causes = (*side.findings, *causes_of(job))
-    if prediction is not None:
-        causes = (*findings_beside(job, prediction), *causes)
-    causes = tuple(sorted(causes, key=_first_layout))
+    first = job.timelines[min(job.timelines)]
+    served, prediction = served_steps(first), None
+    if served is not None:
+        predicted, missing = server_prediction(files.job, flags)
+        served = served_steps(first, predicted) if predicted is not None else served
+    else:
+        prediction, missing = _predicted(files.job, flags)
+    side = explained(files, job=job, prediction=prediction)
+    seen = [*(findings_beside(job, prediction) if prediction is not None else ()), *causes_of(job)]
+    causes = tuple(sorted((*side.findings, *with_gains(job, seen)), key=_first_layout))
     contradicts = any(finding.cause == "layout contradiction" for finding in causes)
     if prediction is not None and (contradicts or _is_far(job, prediction)):
         missing = (*missing, f"{prediction.source} seems to be of another job than the traces")
@@ -190,16 +215,51 @@ def diagnosed(paths: Sequence[str | Path], flags: Flags, step: int | None = None
         whole, totals = [each.budget for each in steps], [each.totals for each in steps]
     return Diagnosis(
         job=job,
-        totals=Totals(
-            **{key: float(np.mean([getattr(each, key) for each in totals])) for key in asdict(totals[0])}
-        ),
+        totals=_mean_totals(totals),
         parts=mean_parts(whole),
         steps=steps,
         findings=causes,
         prediction=prediction,
         residuals=residuals_of(job, prediction) if prediction and not contradicts else (),
+        served=served,
+        model=model_size(job.traces[0]) if prediction is None else None,
         notes=(*dict.fromkeys(note for trace in job.traces for note in trace.notes), *missing),
         beside=side,
+    )
+
+
+def _predicted(paths: Sequence[Path], flags: Flags) -> tuple[Prediction | None, tuple[str, ...]]:
+    """The prediction of the job's files. A log that explains without steps needs to predict nothing."""
+    try:
+        return prediction_of(paths, flags)
+    except InputError as error:
+        if not all(path.suffix in LOG_SUFFIXES and _explains(read_text(path)) for path in paths):
+            raise
+        return None, (f"not predicted: {error.what}",)
+
+
+def _explains(text: str) -> bool:
+    """Whether a log says of ranks or links what is looked for."""
+    timers = rank_timers(text)
+    return bool(timers.by_rank or timers.ranges or transports(text))
+
+
+def socket_findings(text: str, job: RecordedJob | None) -> Iterator[StepFinding]:
+    """Ranks of several nodes that NCCL joins by TCP, as its log says, and what they communicate meanwhile."""
+    joined = transports(text)
+    sockets = joined["NET/Socket"]
+    if not sockets:
+        return
+    budgets = [budget for of in job.budgets.values() for budget in of] if job is not None else []
+    exposed = {part for budget in budgets for part in budget.parts if part.startswith(EXPOSED)}
+    cost = sum(job.mean_part(part) for part in exposed) if job is not None else 0.0
+    evidence = f"NCCL joins ranks of different nodes by TCP: {sockets} channels via NET/Socket"
+    yield StepFinding(
+        cause="sockets",
+        seconds=cost,
+        share=cost / job.step_s if job is not None and job.step_s else 0.0,
+        evidence=evidence,
+        fix=fixes()["sockets"],
     )
 
 
@@ -230,6 +290,13 @@ def _without_traces(paths: Sequence[str | Path], files: RecordedFiles) -> InputE
     reasons += [f"{path.name} is a script, a plan, a log or text" for path in files.job]
     fix = "name traces by their files: plan diagnose rank0.json.gz rank1.json.gz train.sh"
     return InputError("no trace is among these files", "; ".join(reasons[:3]) or "none was named", fix)
+
+
+def _mean_totals(totals: Sequence[Totals]) -> Totals:
+    """Means of several stretches."""
+    return Totals(
+        **{key: float(np.mean([getattr(each, key) for each in totals])) for key in asdict(totals[0])}
+    )
 
 
 def mean_parts(budgets: Sequence[StepBudget]) -> dict[str, float]:

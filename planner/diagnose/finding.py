@@ -30,6 +30,9 @@ CAUSES = (
     "throttled clocks",
     "memory errors",
     "hang",
+    "queueing",
+    "prefill",
+    "decode",
 )
 """Every cause that a finding can name."""
 
@@ -40,15 +43,26 @@ class StepFinding:
 
     cause: str
     rank: int | None = None
-    """The rank that causes it; None where all ranks do."""
+    """The rank that causes it; None where all ranks do, or where no record says which."""
+    gpu: int | None = None
+    """Index of the GPU on its node, where samples of GPUs show it: they do not say its rank."""
     seconds: float
     """What it costs a step."""
     share: float
     """Of the step."""
+    step_without_s: float | None = None
+    """The step timed once more without the cause; None where only a bound is known: `seconds` less."""
     evidence: str
     """What in the trace shows it, with numbers."""
     fix: str
     """The change, or the measurement that would decide."""
+
+    @property
+    def words(self) -> str:
+        """The cause, and the rank or GPU where it lies."""
+        places = (("rank", self.rank), ("GPU", self.gpu))
+        place = next((f" ({name} {number})" for name, number in places if number is not None), "")
+        return f"{self.cause}{place}"
 
     def __post_init__(self) -> None:
         """Hold the list closed. Raises ValueError for a cause that is not in it."""

@@ -10,10 +10,11 @@ from typing import Literal
 from costmodel.estimate import Estimate, TimeBreakdown
 from costmodel.layout import ParallelLayout
 from costmodel.parallel.axes import RANK_AXES
-from planner.diagnose.causes import fixes, least_s
+from planner.diagnose.budget import launched_once_more
 from planner.diagnose.classes import kernel_classes
-from planner.diagnose.finding import StepFinding
+from planner.diagnose.evidence import finding_of, least_s
 from planner.diagnose.record import RecordedJob
+from planner.diagnose.repairs import Seen, scaled
 from topology.base.units import format_seconds
 
 EXPOSED = "exposed communication"
@@ -98,9 +99,9 @@ def residuals_of(job: RecordedJob, prediction: Prediction) -> tuple[PartResidual
     return tuple(sorted(rows, key=lambda each: -abs(each.residual_s)))
 
 
-def findings_beside(job: RecordedJob, prediction: Prediction) -> tuple[StepFinding, ...]:
+def findings_beside(job: RecordedJob, prediction: Prediction) -> tuple[Seen, ...]:
     """What only a prediction shows: another layout, and recomputation that nobody asked for."""
-    result = []
+    result = list[Seen]()
     layout, recorded = prediction.layout, job.layout
     degrees = {axis: recorded.degrees[axis] for axis in RANK_AXES if axis in recorded.degrees}
     if degrees and math.prod(degrees.values()) == recorded.world_size:
@@ -115,24 +116,16 @@ def findings_beside(job: RecordedJob, prediction: Prediction) -> tuple[StepFindi
             0, f"{recorded.world_size} ranks in the trace and {layout.num_gpus} in {prediction.source}"
         )
     if differ:
-        result.append(
-            StepFinding(
-                cause="layout contradiction", seconds=0.0, share=0.0, evidence="; ".join(differ),
-                fix=fixes()["layout contradiction"],
-            )
-        )  # fmt: skip
+        result.append((finding_of(job, "layout contradiction", 0.0, "; ".join(differ)), None))
     once_more = job.mean_part("recompute")
     if layout.recompute == "none" and once_more >= least_s(job):
         evidence = (
             f"{format_seconds(once_more)} of forwards run once more, and {prediction.source} asks for none"
         )
         result.append(
-            StepFinding(
-                cause="unplanned recompute",
-                seconds=once_more,
-                share=once_more / job.step_s,
-                evidence=evidence,
-                fix=fixes()["unplanned recompute"],
+            (
+                finding_of(job, "unplanned recompute", once_more, evidence),
+                scaled(job, launched_once_more, 0.0),
             )
         )
     return tuple(result)

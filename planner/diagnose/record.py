@@ -9,7 +9,7 @@ import numpy as np
 
 from planner.diagnose.budget import RankTimeline, StepBudget, timeline
 from planner.diagnose.collectives import Call, Meeting, calls_of, meetings_of, with_groups
-from planner.diagnose.intervals import Intervals, united
+from planner.diagnose.intervals import EMPTY, Intervals, union, united
 from planner.diagnose.lateness import Lateness, lateness_of
 from planner.diagnose.layout import InferredLayout, layout_of
 from planner.traces.events import StepWindow, Trace
@@ -43,6 +43,10 @@ class RecordedJob:
         """Mean seconds of a part a step: of one rank, or over all."""
         budgets = [each for of, rows in self.budgets.items() if rank in (None, of) for each in rows]
         return float(np.mean([budget.parts.get(name, 0.0) for budget in budgets]))
+
+    def part_of(self, rank: int, name: str) -> Intervals:
+        """When a part of the budget was under way on a rank."""
+        return union(EMPTY, *(layer for part, layer in self.timelines[rank].layers if part == name))
 
     def part_by_rank(self, name: str) -> dict[int, float]:
         """Mean seconds of a part a step, by rank."""

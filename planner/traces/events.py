@@ -160,7 +160,7 @@ class StepWindow:
     start_s: float
     end_s: float
     source: str = "ProfilerStep"
-    """What it is told by: annotations of steps, calls of an optimizer, or the period of kernel names."""
+    """What tells it: annotations of steps or a server, calls of an optimizer, the period of kernel names."""
 
     @property
     def seconds(self) -> float:
@@ -180,6 +180,8 @@ class Trace:
     world_size: int
     device: str = ""
     """The GPU's name, where it is recorded."""
+    devices: int = 0
+    """GPUs of its node, where they are recorded; 0 where they are not."""
     platform: str = "cpu"
     """cuda, rocm or cpu."""
     gpu: bool

@@ -28,6 +28,7 @@ LARGEST_RATIO = 400
 BLOCK_BYTES = MIB
 GZIP_MAGIC = b"\x1f\x8b"
 
+CUT_OFF_FIX = "copy the file once more; if its source is cut off too, let the recorder write to its end"
 _SPACE = re.compile(r"[ \t\r\n]*")
 _NEXT = re.compile(r"[ \t\r\n]*,[ \t\r\n]*")
 _DECODER = json.JSONDecoder()
@@ -45,6 +46,7 @@ def unpacked(stream: BinaryIO, name: str) -> Iterator[bytes]:
     stream.seek(0)
     read = given = 0
     engine = zlib.decompressobj(wbits=31) if first == GZIP_MAGIC else None
+    whole = True
     while block := stream.read(BLOCK_BYTES):
         read += len(block)
         if read > (MAX_PACKED_BYTES if engine else MAX_TEXT_BYTES):
@@ -62,11 +64,14 @@ def unpacked(stream: BinaryIO, name: str) -> Iterator[bytes]:
                 raise _too_large(name, given)
             if text:
                 yield text
-            block = engine.unconsumed_tail
+            block, whole = engine.unconsumed_tail, engine.eof
             if engine.eof:  # members of gzip may follow each other
                 block, engine = engine.unused_data.lstrip(b"\0"), zlib.decompressobj(wbits=31)
     if engine is not None and (rest := engine.flush(BLOCK_BYTES)):
         yield rest
+    if not whole:
+        cause = f"its gzip stops after {read:,} bytes ({given:,} unpacked), before the end of the data"
+        raise InputError(f"{name} is cut off", cause, CUT_OFF_FIX)
 
 
 def _too_large(name: str, size: int) -> InputError:
@@ -87,6 +92,8 @@ class JsonWalk:
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
         self._text = ""
         self._at = 0
+        self._gone = 0
+        """Characters that were walked and let go."""
         self._more = True
 
     def __iter__(self) -> Iterator[tuple[Place, Any]]:
@@ -100,7 +107,7 @@ class JsonWalk:
         """Read further; what was walked is let go. False where nothing is left."""
         wanted = max(1, len(self._text) - self._at)
         parts, got = [self._text[self._at :]], 0
-        self._at = 0
+        self._gone, self._at = self._gone + self._at, 0
         while self._more and got < wanted:
             block = next(self._blocks, None)
             self._more = block is not None
@@ -128,9 +135,12 @@ class JsonWalk:
                     return value
             except RecursionError:
                 raise self._damaged("its values are nested too deeply") from None
-            except ValueError as error:
+            except json.JSONDecodeError as error:
                 if not self._more or len(self._text) - self._at > LARGEST_VALUE:
-                    raise self._damaged(str(error)[:120]) from None
+                    self._at = min(error.pos, len(self._text))
+                    raise self._damaged(error.msg[:120]) from None
+            except ValueError as error:
+                raise self._damaged(str(error)[:120]) from None
             if len(self._text) - self._at > LARGEST_VALUE:
                 raise self._damaged(f"one value has more than {LARGEST_VALUE:,} characters")
             self._fill()
@@ -200,12 +210,19 @@ class JsonWalk:
         """Step over a comma, or over the bracket that closes."""
         char = self._char()
         if char not in {",", bracket}:
-            raise self._damaged(f"a comma or {bracket} was expected" if char else "it stops before its end")
+            raise self._damaged(f"a comma or {bracket} was expected")
         self._at += 1
         return char == bracket
 
     def _damaged(self, why: str) -> InputError:
-        return InputError(f"{self._name} is no JSON that can be read", why, "copy the file once more, whole")
+        at = self._gone + self._at
+        if not self._more and not self._text[self._at :].strip():
+            cause = f"its JSON stops after {at:,} characters, before the end of the document"
+            return InputError(f"{self._name} is cut off", cause, CUT_OFF_FIX)
+        cause = f"{why.rstrip('.')} at character {at:,}"
+        return InputError(
+            f"{self._name} is no JSON that can be read", cause, "name the file as it was written"
+        )
 
 
 def walk_json(path: str | Path, spread: Collection[Place]) -> Iterator[tuple[Place, Any]]:

@@ -52,7 +52,8 @@ MESSAGE_KEYS: Mapping[str, str] = {
 }
 """What a kernel of a collective says of its message, and what we call it."""
 SHAPED = re.compile(
-    r"^(?:gloo|nccl|mpi|xccl):|^c10d::|mm|matmul|linear|attention|flash|conv|gemm|moe|expert", re.IGNORECASE
+    r"^(?:gloo|nccl|mpi|xccl):|^c10d::|mm|matmul|linear|attention|flash|conv|gemm|moe|expert|^aten::embedding$",
+    re.IGNORECASE,
 )
 """Operations whose shapes are kept: they say how large a message, a layer or a model is."""
 LONGEST = LONGEST_SECONDS / US
@@ -172,6 +173,7 @@ def _trace(name: str, columns: EventColumns, beside: dict[str, Any], first: floa
         rank=rank,
         world_size=max(1, _count(info.get("world_size"), 1), rank + 1 if info.get("world_size") else 1),
         device=str(device.get("name", ""))[:100] if isinstance(device, dict) else "",
+        devices=min(len(devices), MOST_GROUPS) if isinstance(devices, list) else 0,
         platform=platform,
         gpu=bool(events.of(*GPU_CATEGORIES).any()),
         groups=tuple(_groups(info)),

@@ -8,6 +8,8 @@ events of a `.raw.json.gz`.
 
 from __future__ import annotations
 
+import functools
+import re
 from array import array
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -38,12 +40,25 @@ NAMED: Final[Mapping[str, str]] = {
     "autograd_detail": "autograd",
 }  # fmt: skip
 """What a snapshot made of a profile calls its categories."""
-FOLDERS: Final[Mapping[str, str]] = {
-    "torch/optim/": "optimizer states",
-    "torch/autograd/": "gradients",
-    "torch/nn/": "activations",
-}
-"""Where the frame lies that allocated, of snapshots that name no category; the innermost frame decides."""
+FRAMES: Final[Sequence[tuple[str, re.Pattern[str], re.Pattern[str]]]] = tuple(
+    (category, re.compile(file), re.compile(function))
+    for category, file, function in (
+        ("optimizer states", r"torch/optim/", ""),
+        (
+            "buffers",
+            r"torch/distributed/|torch/nn/parallel/|megatron/core/distributed/|deepspeed/runtime/",
+            "",
+        ),
+        ("logits", r"torch/nn/functional\.py|cross_entropy|loss", r"cross_entropy|log_softmax|nll_loss|loss"),
+        ("weights", r"torch/nn/modules/module\.py", r"^(?:_apply|convert|to|cuda|to_empty|<lambda>)$"),
+        ("weights", r"torch/nn/modules/", r"^(?:__init__|reset_parameters)$"),
+        ("weights", r"torch/nn/(?:init|parameter)\.py", ""),
+        ("gradients", r"torch/autograd/", ""),
+        ("activations", r"torch/nn/", ""),
+    )
+)
+"""Where the frame lies that allocated, and its function, of snapshots that name no category; the innermost
+frame that is known decides."""
 OUTSIDE: Final = ("segment_alloc", "segment_map")
 """Actions that take memory of the device: cudaMalloc, or a page of an expandable segment."""
 INSIDE: Final = ("segment_free", "segment_unmap")
@@ -214,11 +229,18 @@ def _category(row: Mapping[str, Any]) -> str:
         return NAMED.get(row["category"], "unknown")
     frames = row.get("frames")
     for frame in frames if isinstance(frames, list | tuple) else ():
-        file = frame.get("filename") if isinstance(frame, dict) else None
-        for folder, category in FOLDERS.items():
-            if isinstance(file, str) and folder in file:
-                return category
+        file, name = (frame.get("filename"), frame.get("name")) if isinstance(frame, dict) else (None, None)
+        category = _of_frame(file, name if isinstance(name, str) else "") if isinstance(file, str) else ""
+        if category:
+            return category
     return "unknown"
+
+
+@functools.lru_cache(maxsize=10_000)
+def _of_frame(file: str, function: str) -> str:
+    """The category of what a line of code allocates; empty where that is not known."""
+    file, name = file[:LONGEST_PATH], function[:LONGEST_PATH]
+    return next((c for c, in_file, in_name in FRAMES if in_file.search(file) and in_name.search(name)), "")
 
 
 def _rows(value: object, name: str, source: str) -> list[dict[str, Any]]:

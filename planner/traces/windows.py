@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from planner.traces.events import GPU_CATEGORIES, Events, StepWindow
+from planner.traces.server_steps import ServerStep, server_steps
 
 STEP = re.compile(
     r"^(?:ProfilerStep|(?:train(?:ing)?[ _])?(?:step|iteration|iter))[#:= _]*(\d{1,15})$", re.IGNORECASE
@@ -19,9 +22,8 @@ OPTIMIZER = re.compile(r"^Optimizer\.step#|^optimizer(?:_step)?$")
 def step_windows(events: Events) -> tuple[StepWindow, ...]:
     """Annotated steps, else what lies between calls of the optimizer, else the period of kernel names.
 
-    A step lasts until the next one starts, the last until its annotation is over. A GPU runs behind the
-    host: there a step starts when the host has come to it and kernels of earlier steps are done, those of
-    before the recording too.
+    A step lasts until the next one starts, the last until its annotation is over. The host of a server runs
+    ahead of its GPU: there a step lasts from its first kernel to that of the next, the last until it is done.
     """
     on_host = events.of("annotation", "operation")
     matches = [STEP.match(name) for name in events.names]
@@ -31,6 +33,13 @@ def step_windows(events: Events) -> tuple[StepWindow, ...]:
         return _windows(
             numbers, [*events.start_s[places].tolist(), float(events.end_s[places].max())], "ProfilerStep"
         )
+    if served := server_steps(events):
+        spans = [
+            span or (step.start_s, step.end_s)
+            for step, span in zip(served, gpu_spans(events, served), strict=True)
+        ]
+        edges = [*(start for start, _ in spans), max(end for _, end in spans)]
+        return _windows(list(range(1, len(served) + 1)), edges, "server")
     called = np.array([OPTIMIZER.match(name) is not None for name in events.names], bool)
     edges = events.end_s[on_host & events.named(called)].tolist()
     if len(edges) > 1:
@@ -38,25 +47,28 @@ def step_windows(events: Events) -> tuple[StepWindow, ...]:
     return _periodic(events)
 
 
-def _on_gpu(events: Events, edges: list[float]) -> list[float]:
-    """Moments of the host, put off until kernels that were launched before them are done."""
-    calls, kernels = events.of("runtime", "driver"), events.of(*GPU_CATEGORIES)
-    if not kernels.any() or not calls.any():
-        return edges
-    order = np.argsort(events.correlation[calls], kind="stable")
-    numbers, launched = events.correlation[calls][order], events.start_s[calls][order]
-    place = np.minimum(np.searchsorted(numbers, events.correlation[kernels]), len(numbers) - 1)
-    linked = numbers[place] == events.correlation[kernels]
-    starts, ends = events.start_s[kernels], events.end_s[kernels]
-    first = starts[linked].min() if linked.any() else np.inf
-    earlier = ~linked & (starts < first)  # launched before the recorder was started
-    when = np.where(earlier, -np.inf, launched[place])[linked | earlier]
-    by_launch = np.argsort(when, kind="stable")
-    done = np.maximum.accumulate(ends[linked | earlier][by_launch])
-    before = np.searchsorted(when[by_launch], edges)
+def launched_by(events: Events, steps: Sequence[ServerStep]) -> list[NDArray[np.int64]]:
+    """Places of the GPU activities of each step: launched in it, or until the next one starts.
+
+    Where no launch is recorded they are those that start meanwhile.
+    """
+    on_gpu = np.flatnonzero(events.of(*GPU_CATEGORIES))
+    calls = events.of("runtime", "driver") & (events.correlation >= 0)
+    when = events.start_s[on_gpu]
+    if calls.any():
+        order = np.argsort(events.correlation[calls], kind="stable")
+        numbers, begun = events.correlation[calls][order], events.start_s[calls][order]
+        place = np.minimum(np.searchsorted(numbers, events.correlation[on_gpu]), len(numbers) - 1)
+        when = np.where(numbers[place] == events.correlation[on_gpu], begun[place], -np.inf)
+    of_step = np.searchsorted([step.start_s for step in steps], when, "right") - 1
+    return [on_gpu[of_step == number] for number in range(len(steps))]
+
+
+def gpu_spans(events: Events, steps: Sequence[ServerStep]) -> list[tuple[float, float] | None]:
+    """From the first to the last of each step's GPU activities; None where it has none."""
     return [
-        max(edge, float(done[count - 1])) if count else edge
-        for edge, count in zip(edges, before, strict=True)
+        (float(events.start_s[places].min()), float(events.end_s[places].max())) if len(places) else None
+        for places in launched_by(events, steps)
     ]
 
 

@@ -84,6 +84,12 @@ def test_what_is_no_trace_is_refused_in_three_lines(
     ]
 
 
+def test_totals_and_step_have_one_denominator(slow_loader: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Two steps of 104 µs of kernels each: the line says those of a step, as its share does."""
+    assert run(["diagnose", str(slow_loader)]) == 0
+    assert "52 % busy; a step computes 104 µs, communicates 0 s" in capsys.readouterr().out
+
+
 def test_the_library_says_the_same(slow_loader: Path) -> None:
     diagnosis = meshplan.diagnose(slow_loader)
     assert diagnosis.findings[0].cause == "loader"

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from costmodel.kernels.tables import Calibration
+from costmodel.serving.deployment import Deployment
 from planner.analysis.serving.fleets import find_fleet
 from planner.audit.read import Reading
 from planner.audit.serving.changes import ServerChange, best_per_s, pool_changes, server_changes
@@ -19,6 +20,7 @@ from planner.questions.flags import ServeFlags
 from planner.questions.serving.understand import Asked, understand_serving
 from planner.serving.plan import ServingPlan, ServingRequest
 from planner.serving.replica import Rejected
+from planner.serving.space import deployment_of
 from topology.base.errors import NoFeasiblePlanError
 
 SLOW = 2.0
@@ -236,6 +238,12 @@ def _measured_waits(pools: Pools, now: RunningServer, audit: LoadAudit) -> Itera
         "TCP in place of RDMA (the transfer's log names it)"
     )
     yield bound, fix
+
+
+def started_deployment(server: Server) -> Deployment:
+    """The deployment of a server, whatever it is sent."""
+    request, hierarchy = understand_serving(_flags(server, ONE_REQUEST), model=server.model).requests[0]
+    return deployment_of(request, hierarchy, server.weights, server.layout)
 
 
 def _start(server: Server) -> Start:

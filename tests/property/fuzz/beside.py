@@ -15,6 +15,7 @@ from typing import Any
 from tests.property.fuzz.mutate import mutated_text, mutated_tree
 from tests.property.fuzz.surface import Box
 from tests.unit.planner.diagnose.test_devices import ODD, as_csv, as_metrics, as_xml, node
+from tests.unit.planner.diagnose.test_serving import SLOW, metrics
 from tests.unit.planner.traces.made_flights import Call, play
 from tests.unit.planner.traces.test_memory_snapshots import Allocator, step
 from topology.base.errors import InputError
@@ -59,13 +60,24 @@ CORPUS = (
 def make_beside(random: Random, story: list[str]) -> str:
     """Change a value, a byte or the length of one of the forms."""
     name = random.choice(
-        ("fr_rank0.pickle", "fr_rank0.json", "snapshot.pickle", "memory_timeline.raw.json", "gpus", "run.log")
+        (
+            "fr_rank0.pickle",
+            "fr_rank0.json",
+            "snapshot.pickle",
+            "memory_timeline.raw.json",
+            "gpus",
+            "metrics.txt",
+            "run.log",
+        )
     )
     if name == "gpus":
         written = random.choice((as_xml, as_csv, as_metrics))
         content = mutated_text(written(node(**ODD["throttled clocks"])), random, story).encode(
             "utf-8", "replace"
         )
+    elif name == "metrics.txt":
+        text = metrics(dict.fromkeys(("request_queue_time_seconds", "request_decode_time_seconds"), SLOW))
+        content = mutated_text(text, random, story).encode("utf-8", "replace")
     elif name == "run.log":
         text = "times across ranks (ms):\n  forward-compute:\n     rank  0: 1.50\n     rank  1: 2.50\n     rank  2: 1.50\n"
         content = mutated_text(text * 4, random, story).encode("utf-8", "replace")

@@ -34,12 +34,18 @@ FAULTS = (
     "last stage with head",
     "copies in the step",
     "allocator",
+    "router imbalance",
+    "dispatcher backend",
+    "axis across nodes",
 )
 """What can be injected; `slow GPU` is found as a slow rank."""
 FORWARD_US, SEND_US = 2000.0, 60.0
 LAYERS, STEPS, NOISE = 4, 3, 0.01
+LAUNCH_US = 2.5
 LATENCY_US, BYTES_PER_US, SICK = 40.0, 400e3, 8.0
 """Of a reduction; a sick link takes so many times as long."""
+OF_EXPERTS = ("router imbalance", "dispatcher backend")
+"""Faults of models with experts."""
 IDLE_NAMES = {
     "loader": ("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", "user_annotation"),
     "garbage collection": ("<built-in function collect>", "python_function"),
@@ -61,6 +67,10 @@ class Simulated:
     truth_us: float = 0.0
     events: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
     number: int = 0
+    skew: dict[int, float] = field(default_factory=dict)
+    """By rank: seconds of a pass over those of another rank, which its experts alone take longer."""
+    host: dict[int, float] = field(default_factory=dict)
+    """By rank, when the host is free: it launches as soon as it can, long before a GPU comes to it."""
 
     def on(self, rank: int, name: str, start: float, end: float, **how: Any) -> None:
         """One event of the host, or a kernel with its launch."""
@@ -70,7 +80,8 @@ class Simulated:
         if category in ("kernel", "gpu_memcpy"):
             self.number += 1
             args |= {"stream": thread, "correlation": self.number}
-            launched = how.get("launched", start - 3.0)
+            launched = min(start - 3.0, self.host.get(rank, start))
+            self.host[rank] = launched + LAUNCH_US
             self._event(
                 rank,
                 "cudaLaunchKernel",
@@ -98,13 +109,25 @@ class Simulated:
             }
         )
 
+    @property
+    def devices(self) -> int:
+        """GPUs of a node."""
+        return 2 if self.fault == "axis across nodes" else 8
+
+    @property
+    def replicas(self) -> str:
+        """What ranks of a stage are to each other."""
+        return "tp" if self.fault == "axis across nodes" else "dp"
+
     def groups(self, rank: int) -> list[tuple[str, tuple[int, ...]]]:
-        """Axis and ranks of the groups that a rank is in."""
+        """Axis and ranks of the groups that a rank is in; experts are spread over half of the replicas."""
         stage, replica = divmod(rank, self.dp)
-        world = tuple(range(self.pp * self.dp))
+        world, half = tuple(range(self.pp * self.dp)), self.dp // 2
+        first = stage * self.dp + replica // half * half
         return [
             ("default_pg", world),
-            ("dp", tuple(stage * self.dp + each for each in range(self.dp))),
+            (self.replicas, tuple(stage * self.dp + each for each in range(self.dp))),
+            *([("ep", tuple(range(first, first + half)))] if self.fault in OF_EXPERTS else []),
             *([("pp", tuple(each * self.dp + replica for each in range(self.pp)))] if self.pp > 1 else []),
         ]
 
@@ -119,20 +142,28 @@ class Simulated:
         }  # fmt: skip
 
 
-def simulate(seed: int, fault: str = "") -> Simulated:
-    """A job with a fault, or a healthy one."""
+def simulate(seed: int, fault: str = "", *, cured: bool = False) -> Simulated:
+    """A job with a fault, or a healthy one; `cured` is the same job, with the same noise, without the fault.
+
+    Uneven stages are cured by layers that move: all stages then take the mean.
+    """
     random = Random(f"{fault}/{seed}")
     staged = fault in ("uneven stages", "last stage with head", "slow link")
     pp, dp = random.choice([(2, 2), (4, 2), (2, 4)] if staged else [(1, 4), (1, 8), (2, 2), (4, 2)])
     if fault in ("overlap off", "small buckets"):
         pp, dp = 1, random.choice([4, 8])
     job = Simulated(fault=fault, pp=pp, dp=dp)
-    if fault in ("slow rank", "slow GPU"):
+    if fault in ("router imbalance", "dispatcher backend", "axis across nodes"):
+        pp, dp = 1, random.choice([4, 8])
+        job = Simulated(fault=fault, pp=pp, dp=dp)
+    if fault in ("slow rank", "slow GPU", "router imbalance"):
         job.rank = random.randrange(pp * dp)
     microbatches = 1 if pp == 1 else 2 * pp
     slow = dict.fromkeys(range(pp * dp), 1.0)
     if fault == "slow GPU":
         slow[job.rank or 0] = random.uniform(1.3, 1.6)
+    if fault == "router imbalance":
+        slow[job.rank or 0] = job.skew[job.rank or 0] = 1.0 + random.uniform(0.2, 0.4)
     if fault == "uneven stages":
         stage = random.randrange(pp - 1)
     elif fault == "last stage with head":
@@ -141,8 +172,13 @@ def simulate(seed: int, fault: str = "") -> Simulated:
         factor = random.uniform(1.5, 1.8)
         slow |= {rank: factor for rank in slow if rank // dp == stage}
     step_us = 3 * FORWARD_US * microbatches
+    if cured:
+        job.fault, job.rank = "", None
+        slow = dict.fromkeys(slow, statistics.mean(slow.values()) if staged else 1.0)
     idle = random.uniform(0.3, 0.6) * step_us if fault in IDLE_NAMES else 0.0
     sick = random.randrange(pp) if fault == "slow link" else -1
+    if cured:
+        idle, sick = 0.0, -1
     now = 1000.0
     costs = []
     for number in range(1, STEPS + 1):
@@ -190,10 +226,15 @@ def _step(
                 name, category = IDLE_NAMES[job.fault]
                 job.on(rank, name, start, start + delay[rank], category=category)
             free = start + delay[rank]
+            job.host[rank] = free + 1.0
             for each in passes:
                 begins, ends = start + late + each.start_s * 1e6, start + late + each.end_s * 1e6
                 if begins - free > 1.0 and job.pp > 1:
-                    peer = rank - job.dp if rank >= job.dp else rank + job.dp
+                    before, after = rank - job.dp, rank + job.dp
+                    from_before = (
+                        each.kind.startswith("forward") and before >= 0
+                    ) or after >= job.pp * job.dp
+                    peer = before if from_before else after
                     pair = (min(rank, peer), max(rank, peer))
                     job.on(
                         rank,
@@ -222,13 +263,19 @@ def _step(
     cost += {"precision": 0.8, "unfused attention": 0.2}.get(job.fault, 0.0) * mean
     if job.fault in IDLE_NAMES:
         cost = idle
-    if job.rank is not None:
+    if job.rank is not None and not job.skew:
         others = [
             value
             for rank, value in computed.items()
             if rank != job.rank and rank // job.dp == job.rank // job.dp
         ]
         cost += computed[job.rank] - statistics.median(others)
+    if job.skew:
+        of_experts = [
+            spent * (0.3 + job.skew.get(rank, 1.0) - 1.0) / job.skew.get(rank, 1.0)
+            for rank, spent in computed.items()
+        ]
+        cost = max(of_experts) - statistics.mean(of_experts)
     if job.fault in ("uneven stages", "last stage with head"):
         stages = [
             sum(value for rank, value in computed.items() if rank // job.dp == stage) / job.dp
@@ -238,8 +285,18 @@ def _step(
     return last + 10.0, cost
 
 
+EXPERTS = "moe_grouped_gemm"
 _SPENT: dict[str, tuple[tuple[str, float], ...]] = {
     "": (("nvjet_hsh_gemm", 0.6), ("flash_fwd_kernel", 0.2), ("vectorized_elementwise_kernel", 0.2)),
+    **dict.fromkeys(
+        OF_EXPERTS,
+        (
+            ("nvjet_hsh_gemm", 0.3),
+            (EXPERTS, 0.3),
+            ("flash_fwd_kernel", 0.2),
+            ("vectorized_elementwise_kernel", 0.2),
+        ),
+    ),
     "precision": (("ampere_sgemm_128x64_nn", 0.8), ("vectorized_elementwise_kernel", 0.2)),
     "unfused attention": (
         ("nvjet_hsh_gemm", 0.6),
@@ -253,17 +310,21 @@ _SPENT: dict[str, tuple[tuple[str, float], ...]] = {
 def _kernels(job: Simulated, rank: int, begins: float, ends: float, kind: str) -> None:
     """Layers of one pass, back to back."""
     shares = _SPENT.get(job.fault, _SPENT[""])
+    skew = job.skew.get(rank, 1.0)
     at = begins
     for _ in range(LAYERS):
-        for name, share in shares:
+        for name, of_pass in shares:
+            share = (of_pass + (skew - 1.0) * (name == EXPERTS)) / skew
             lasts = (ends - begins) / LAYERS * share
-            job.on(rank, name, at, at + lasts, launched=max(begins - 3.0, at - 400.0))
+            job.on(rank, name, at, at + lasts)
             at += lasts
 
 
 def _buckets(job: Simulated, last: Any, start: float, free: float) -> list[tuple[int, float]]:
     """Elements of each bucket, and when its gradients are there."""
     begins, ends = start + last.start_s * 1e6, start + last.end_s * 1e6
+    if job.fault == "axis across nodes":
+        return []  # there are no replicas
     if job.fault == "small buckets":
         return [(50_000, free) for _ in range(60)]
     if job.fault == "overlap off":
@@ -300,7 +361,7 @@ def _reduce(
                     arrives[rank],
                     ends,
                     stream=30,
-                    args=job.message(rank, "dp", "reduce_scatter", elements),
+                    args=job.message(rank, job.replicas, "reduce_scatter", elements),
                 )
                 free[rank] = ends + 1.0
         for rank in ranks:
@@ -314,6 +375,8 @@ def _extra(
     """Faults that come after the backward on every rank, and what they cost; those of a part cost what it takes."""
     cost, after = 0.0, dict(ready)
     size = random.uniform(0.3, 0.5) * step_us
+    if job.fault in (*OF_EXPERTS, "axis across nodes"):
+        return _layers_talk(job, ready, LATENCY_US if job.fault == "router imbalance" else size / LAYERS)
     for rank, at in ready.items():
         if job.fault == "copies in the step":
             job.on(
@@ -327,21 +390,31 @@ def _extra(
             after[rank], cost = at + size, size
         elif job.fault == "synchronisation in the step":
             job.on(rank, "cudaStreamSynchronize", at - 500.0, at + 5.0, category="cuda_runtime")
+            job.host[rank] = at + size - 3.0
             after[rank], cost = at + size, size
         elif job.fault == "host-bound":
             pieces, each = 100, size / 100 - 2.0
             for piece in range(pieces):
                 begins = at + piece * (each + 2.0)
                 job.on(rank, "aten::add", begins, begins + each, category="cpu_op")
-                job.on(
-                    rank,
-                    "vectorized_elementwise_kernel",
-                    begins + each,
-                    begins + each + 2.0,
-                    launched=begins + each - 2.5,
-                )
+                job.host[rank] = begins + each - 3.0
+                job.on(rank, "vectorized_elementwise_kernel", begins + each, begins + each + 2.0)
             after[rank], cost = at + pieces * (each + 2.0), pieces * each
     return after, cost
+
+
+def _layers_talk(job: Simulated, ready: dict[int, float], lasts: float) -> tuple[dict[int, float], float]:
+    """What layers send, exposed: tokens among ranks of an expert group, or partial sums among those of tp."""
+    axis, kind = ("ep", "all_to_all") if job.fault in OF_EXPERTS else ("tp", "allreduce")
+    after = dict(ready)
+    for _ in range(LAYERS):
+        for group in {dict(job.groups(rank))[axis] for rank in ready}:
+            over = max(after[rank] for rank in group) + lasts
+            for rank in group:
+                message = job.message(rank, axis, kind, 1e6)
+                job.on(rank, "ncclDevKernel_SendRecv", after[rank], over, stream=40, args=message)
+                after[rank] = over
+    return after, lasts * LAYERS * (job.fault != "router imbalance")
 
 
 def write_ranks(job: Simulated, folder: Path) -> list[Path]:
@@ -354,7 +427,9 @@ def write_ranks(job: Simulated, folder: Path) -> list[Path]:
         ]
         info = {"backend": "nccl", "rank": rank, "world_size": job.pp * job.dp, "pg_config": groups}
         path = folder / f"rank{rank}.json"
-        path.write_text(json.dumps({"distributedInfo": info, "traceEvents": events}))
+        devices = [{"id": each} for each in range(job.devices)]
+        document = {"distributedInfo": info, "deviceProperties": devices, "traceEvents": events}
+        path.write_text(json.dumps(document))
         paths.append(path)
     return paths
 

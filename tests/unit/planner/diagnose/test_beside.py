@@ -42,8 +42,12 @@ def test_each_file_is_known_and_explains_its_part(tmp_path: Path) -> None:
     assert beside.hang is not None
     assert beside.hang.first.missing == (1,)
     assert [memory.peak_bytes for memory in beside.memory] == [100, allocator.peak]
-    causes = {(finding.cause, finding.rank) for finding in beside.findings}
-    assert causes == {("hang", 1), ("throttled clocks", 5), ("allocator", 3)}
+    causes = {(finding.words, finding.rank) for finding in beside.findings}
+    assert causes == {
+        ("hang (rank 1)", 1),
+        ("throttled clocks (GPU 5)", None),
+        ("allocator (rank 3)", 3),
+    }
     assert beside.findings[0].cause == "hang"
 
 

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.diagnose.budget import timeline
-from planner.diagnose.causes import fixes
 from planner.diagnose.diagnosis import diagnosed
+from planner.diagnose.evidence import fixes
 from planner.diagnose.finding import CAUSES, StepFinding
 from planner.diagnose.intervals import clipped, common, inverted, seconds, united, without
 from planner.questions.flags import Flags

@@ -58,6 +58,19 @@ def test_a_file_that_was_cut_is_refused(tmp_path: Path, text: str) -> None:
         read_traces([path])
 
 
+@pytest.mark.parametrize("packed", [True, False])
+def test_what_is_cut_off_says_where(tmp_path: Path, packed: bool) -> None:
+    """The place is that of the file's end, however its text was read: blocks are let go."""
+    name = "a.json.gz" if packed else "a.json"
+    path = write(tmp_path / name, *(host(f"step {n}", n, n + 1.0) for n in range(20_000)))
+    size = path.stat().st_size * 2 // 3
+    path.write_bytes(path.read_bytes()[:size])
+    with pytest.raises(InputError, match=r"a\.json\S* is cut off") as error:
+        read_traces([path])
+    unit = "bytes" if packed else "characters"
+    assert f"{size:,} {unit}" in str(error.value)
+
+
 def test_a_bomb_is_refused_before_it_is_unpacked(tmp_path: Path) -> None:
     path = tmp_path / "a.json.gz"
     path.write_bytes(gzip.compress(b"{" + b" " * (600 * BLOCK_BYTES)))
