@@ -15,7 +15,7 @@ from app.pages.base.choices import require_all_read, text_box
 from app.pages.base.frame import MOST_CACHED_PLANS, MOST_UPLOAD_MIB, asked, draw, guarded, plain
 from app.pages.base.sections import show_section
 from app.pages.question.anchor import anchor_with
-from app.pages.question.sidebar import job_question
+from app.pages.question.bar import job_question
 from app.reports.answer import Section
 from app.reports.audit.report import audit_answer
 from app.reports.audit.server import server_answer
@@ -56,7 +56,7 @@ def render() -> None:
         st.info(
             "Drop a script, a configuration or a log of Megatron-LM, torchtitan, DeepSpeed, Accelerate, NeMo "
             "and others, or of a server of vLLM, SGLang or TensorRT-LLM with what a benchmark client wrote. "
-            "What they do not say is taken from the question in the sidebar, and named below.",
+            "What they do not say is taken from the question above, and named below.",
             icon=":material/upload_file:",
         )
         return

@@ -11,7 +11,7 @@ import pytest
 from app.figures.serving import HOLLOW
 from app.pages import accuracy
 from app.pages.base.choices import KEPT
-from app.pages.question.sidebar import BY_GPU
+from app.pages.question.bar import BY_GPU
 from app.quantities import format_percent
 from app.reports.topology import parse_layout, topology_answer
 from app.store.run_log import CHECKPOINT_FOLDER, RunStep, checkpoints_of
