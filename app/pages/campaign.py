@@ -41,7 +41,6 @@ from planner.analysis.what_if import VARIATIONS, scale_values
 from planner.campaign.finish import with_campaign
 from planner.plan import Plan
 from planner.search.infeasible import Infeasible, no_plan
-from topology.base.errors import InputError
 from topology.base.units import format_seconds, three_digits
 
 RUNS = ("1", "2", "3", "4", "5")
@@ -116,10 +115,8 @@ def _dollars(band: Band | None) -> str:
 def show_campaign_pictures(plan: Plan) -> None:
     """How often to save and how many spares, one run with its failures, and other numbers of GPUs."""
     course, key = course_of_plan(plan), request_key(plan.request)
-    drawn, why_not = interval_map(course)
-    if drawn is not None:
-        st.markdown("#### How often to save, how many spares?")
-        draw(useful_heat(drawn), "useful")
+    st.markdown("#### How often to save, how many spares?")
+    draw(useful_heat(intervals_and_spares(key, course)), "useful")
     left, right = st.columns(2, gap="medium")
     with left:
         st.markdown("#### What does a run look like?")
@@ -129,17 +126,12 @@ def show_campaign_pictures(plan: Plan) -> None:
     with right:
         st.markdown("#### Sooner or cheaper?")
         show_frontier(plan)
-    if why_not:
-        st.caption(plain(why_not))
 
 
-def interval_map(course: Course) -> tuple[UsefulMap | None, str]:
-    """The map of intervals and spares; where the closed form does not answer, why there is none."""
-    try:
-        return useful_map(course), ""
-    except InputError as error:
-        why = f"{error.cause[0].upper()}{error.cause[1:]}"
-        return None, f"{why}; the numbers below are simulated."
+@st.cache_resource(max_entries=MOST_CACHED_PLANS, show_spinner="Trying intervals and spares")  # type: ignore[untyped-decorator]
+def intervals_and_spares(key: str, _course: Course) -> UsefulMap:  # noqa: ARG001 - the key is what is cached by
+    """The map of intervals and spares; computed once per question."""
+    return asked(useful_map, _course)
 
 
 @st.fragment  # type: ignore[untyped-decorator]  # streamlit has no types here

@@ -31,6 +31,7 @@ QUESTION = (
 PARAMETERS = (
     *QUESTION, "picture", "axis", "vary", "outcome", "topology_axis", "topology_layout",
     "axis_order", "by", "serve_gpus", "input", "output", "ttft", "tpot", "percentile", "weights", "rate",
+    "serve_engine", "serve_adapter", "adapters",
     "curve", "campaign_run", "frontier", "offers", "stretch", "run_name", "audit_env", "audit_load",
     "lane_rank", "trace_rank",
 )  # fmt: skip
