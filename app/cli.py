@@ -21,6 +21,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from app.errors import ANSWERED, INTERRUPTED, interrupted, run_guarded
+from app.flags.completion import ASKED, completed_command
 from app.flags.plain import PlainCommand, PlainGroup
 from app.flags.program import COMMANDS, DEFAULT_COMMAND, GROUPS, loaded, parameters_of
 from app.terminal.progress import never_silent
@@ -105,7 +106,7 @@ def _noting(otherwise: Callable[..., None]) -> Callable[..., None]:
 def _dispatch(words: list[str]) -> int:
     """Build the program around the chosen command and run it."""
     words = helped(words)
-    chosen = _chosen_command(words)
+    chosen = completed_command() if ASKED in os.environ else _chosen_command(words)
     if chosen == "audit":
         words = with_whole_command(words)
     if meant := _split_flag(words, chosen):
@@ -238,7 +239,7 @@ def _help_of_program() -> str:
 
 def _completes() -> bool:
     """Whether a shell's completion is asked for; the options that install it cost every other start."""
-    return "_PLAN_COMPLETE" in os.environ or bool(COMPLETION & {*sys.argv[1:2]})
+    return ASKED in os.environ or bool(COMPLETION & {*sys.argv[1:2]})
 
 
 COMPLETION: Final = frozenset({"--install-completion", "--show-completion"})

@@ -13,13 +13,20 @@ ICON, LOGO = Path(__file__).with_name("icon.svg"), Path(__file__).with_name("log
 STYLE = """<style>
 .stMainBlockContainer { padding: 4rem 2rem 3rem; }
 [data-testid="stMetricValue"] { font-size: 1.55rem; }
-[data-testid="stSidebarUserContent"] { padding-top: 0.5rem; }
+.st-key-answer h2 { font-size: 1.5rem; line-height: 1.3; padding: 0 0 0.6rem; }
+.stMarkdownBadge { white-space: normal !important; overflow: visible !important; }
+.st-key-question_bar { gap: 0.25rem; }
+.st-key-reachable { position: absolute; }
+#meshplan-skip { position: fixed; left: 1rem; top: -4rem; z-index: 1000000; padding: 0.5rem 1rem; }
+#meshplan-skip { background: #0072B2; color: #FFFFFF; border-radius: 0.5rem; font-family: sans-serif; }
+#meshplan-skip:focus { top: 0.5rem; }
 [data-stale="true"] { transition: opacity 0.2s linear 0.2s !important; }
 [data-testid="stCaptionContainer"] { color: inherit; opacity: 0.75; }
 [data-testid="stBaseButton-primary"] { background: #0072B2; border-color: #0072B2; color: #FFFFFF; }
 [data-testid="stMarkdownContainer"] thead:not(:has(th:not(:empty))) { display: none; }
 [data-testid="stMetricDelta"] :is(div, p) { white-space: normal; overflow: visible; }
 .st-key-history_place { min-height: 4.25rem; }
+.st-key-numbers [data-testid="stMetric"] { padding: 0.6rem 0.8rem; }
 .stTabs [role="tab"] p { font-size: 0.875rem; }
 .stTabs [role="tablist"] { flex-wrap: wrap; height: auto; row-gap: 0; overflow: visible; }
 .stPlotlyChart :is(.xtick, .ytick, .textpoint, .bartext-outside) :is(text, tspan),
@@ -33,7 +40,8 @@ STYLE = """<style>
 @media (max-width: 640px) {
   .st-key-scaling .textpoint { display: none; }
   .stMainBlockContainer { padding: 4rem 1rem 2rem; }
-  .st-key-numbers [data-testid="stColumn"], .st-key-actions [data-testid="stColumn"] {
+  .st-key-numbers [data-testid="stColumn"], .st-key-actions [data-testid="stColumn"],
+  .st-key-question_bar [data-testid="stColumn"] {
     min-width: calc(50% - 1rem); flex: 1 1 calc(50% - 1rem);
   }
 }
@@ -47,6 +55,7 @@ def main() -> None:
     from app.pages import accuracy, audit, campaign, compare, executor, serving, topology, what_if
     from app.pages.answer.headline import ACCURACY
     from app.pages.base.frame import hasten_spinners
+    from app.pages.base.reachable import make_reachable
     from app.pages.base.take_pictures import offer_pictures
 
     hasten_spinners()
@@ -65,6 +74,7 @@ def main() -> None:
     ]
     chosen = st.navigation(pages, position="top")
     st.session_state[ACCURACY] = next(page for page in pages if page.url_path == "accuracy")
+    make_reachable()
     chosen.run()
     offer_pictures()
 
@@ -162,7 +172,7 @@ def warm_up() -> None:
     import plotly.graph_objects  # noqa: F401 - imported for its effect on the next import
 
     from app.actions.workers import workers
-    from app.pages.question.sidebar import DEFAULT_GPUS, DEFAULT_MODEL
+    from app.pages.question.bar import DEFAULT_GPUS, DEFAULT_MODEL
     from planner.questions.flags import Flags
     from planner.questions.training import understand
     from planner.search.search import search

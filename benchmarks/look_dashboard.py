@@ -18,7 +18,7 @@ from typing import Any
 
 from bench_dashboard import MOST_WAIT_MS, ROOT, dashboard
 
-WIDTHS = (1280, 1920, 390)
+WIDTHS = (1280, 1440, 1920, 390)
 SCHEMES = ("light", "dark")
 MOST_HEIGHT = 6000
 MIXED = "model=deepseek-v3&gpus=2048&global_batch_size=4096&stack=megatron-core"
@@ -41,7 +41,7 @@ def states() -> dict[str, str]:
     sys.path.insert(0, str(ROOT))
     from urllib.parse import quote_plus
 
-    from app.pages.answer.pictures import TABS
+    from app.pages.answer.pictures import PICTURES
     from app.requests.links import pack
     from costmodel.accuracy.anchor import Anchor, stack_level
     from costmodel.training.bands import Doubts
@@ -56,12 +56,13 @@ def states() -> dict[str, str]:
     level = quote_plus(
         pack(Anchor(name="runs.csv", levels=(stack_level("megatron-core", [(0.1, Doubts())] * 4),)))
     )
-    found = {f"tab {tab}": f"?picture={quote_plus(tab)}" for tab in TABS}
-    found["schedule of many chunks"] = f"?{INTERLEAVED}&picture={quote_plus(TABS[3])}"
-    found["schedule, the middle"] = f"?{INTERLEAVED}&stretch=middle&picture={quote_plus(TABS[3])}"
-    found["fabric of 16,384"] = f"?{LARGE}&picture={quote_plus(TABS[4])}"
-    found["money of 16,384"] = f"?{LARGE}&offers=true&picture={quote_plus(TABS[6])}"
-    found["limits"] = f"?deadline=200d&budget=2M&picture={quote_plus(TABS[6])}"
+    bubble, links, money = map(quote_plus, ("Why is there a bubble?", "Which link hurts?", "Time or money?"))
+    found = {f"tab {tab}": f"?picture={quote_plus(tab)}" for tab in PICTURES}
+    found["schedule of many chunks"] = f"?{INTERLEAVED}&picture={bubble}"
+    found["schedule, the middle"] = f"?{INTERLEAVED}&stretch=middle&picture={bubble}"
+    found["fabric of 16,384"] = f"?{LARGE}&picture={links}"
+    found["money of 16,384"] = f"?{LARGE}&offers=true&picture={money}"
+    found["limits"] = f"?deadline=200d&budget=2M&picture={money}"
     found["mixture of experts"] = f"?{MIXED}"
     return found | {
         "baseline": f"?model=llama-3.1-8b&gpus=16&baseline={small}",

@@ -9,7 +9,7 @@ from app.figures.bands import whiskers
 from app.figures.cell_text import write_cells
 from app.figures.style import BLUE, GREY, SKY, VERMILION, YELLOW, figure
 from app.quantities import format_percent, format_sum
-from planner.analysis.campaign.run_to_end import Finish, Moment, UsefulMap
+from planner.analysis.campaign.run_to_end import SIMULATED, Finish, Moment, UsefulMap
 from topology.base.counts import counted
 from topology.base.units import DAY, format_seconds, three_digits
 
@@ -145,9 +145,10 @@ def _useful_reading(useful_map: UsefulMap) -> str:
     useful = format_percent(useful_map.useful[row][column])
     every = format_seconds(useful_map.every_s[column])
     bare = format_percent(useful_map.useful[0][column])
+    how = f", the mean of {SIMULATED} simulated runs" if useful_map.by == "simulation" else ""
     return (
         f"A checkpoint every {every} of work and {counted(useful_map.spares[row], 'spare node')} leave "
-        f"{useful} useful; without spares it is {bare}. "
+        f"{useful} useful; without spares it is {bare}{how}. "
         "Spares are those that make the fewest paid node-hours."
     )
 

@@ -41,6 +41,7 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "dash": ("plan dash", "plan dash plan.json --port 8600"),
     "recipes": ("plan recipes", "plan recipes 70b --gpu h100-sxm"),
+    "memory": ("plan memory 70b", "plan memory deepseek-v3 --sequence-length 32k --precision fp8"),
     "models": ("plan models", "plan models deepseek-v3"),
     "engines": ("plan engines", "plan engines megatron-core"),
     "rule": ("plan rule", "plan rule ulysses-heads"),

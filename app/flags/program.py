@@ -47,6 +47,7 @@ GROUPS: Final[dict[str, dict[str, str]]] = {
     },
     "Look up": {
         "recipes": "Show proven layouts of usual models on usual GPUs.",
+        "memory": "Say what a model holds in memory, by parameter, layer and token.",
         "models": "List the models that can be named, or describe one.",
         "gpus": "List GPUs and machines with peaks, memory and prices.",
         "engines": "List engines and presets, or the switches of one.",

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from app.flags import shared as options
+from app.flags.completion import server_completion
 from app.flags.group import gathers
 from app.flags.sections import CLUSTER, LIMITS, QUESTION, SERVING, further
 from planner.questions.flags import ServeFlags
@@ -101,6 +102,7 @@ SERVE_FLAGS: Final[Mapping[str, Any]] = {
             "--engine",
             help="Default: vllm.",
             metavar="vllm|sglang|trtllm",
+            autocompletion=server_completion,
             rich_help_panel=SERVING,
         ),
     ],

@@ -7,6 +7,13 @@ from typing import Annotated, TypeAlias
 
 import typer
 
+from app.flags.completion import (
+    cluster_completion,
+    engine_completion,
+    gpu_completion,
+    model_completion,
+    stack_completion,
+)
 from app.flags.sections import CLUSTER, LIMITS, OUTPUT, QUESTION, TRAINING, further
 from costmodel.kernels.precisions import TRAINING as TRAINING_PRECISIONS
 
@@ -17,6 +24,7 @@ ModelFlag: TypeAlias = Annotated[
         "-m",
         help="A name (70b, deepseek-v3), a config.json, or timm:NAME.",
         metavar="NAME",
+        autocompletion=model_completion,
         rich_help_panel=QUESTION,
     ),
 ]
@@ -51,6 +59,7 @@ GpuName: TypeAlias = Annotated[
         "--gpu",
         help="GPU kind, as in plan gpus. Default: h100-sxm.",
         metavar="NAME",
+        autocompletion=gpu_completion,
         rich_help_panel=CLUSTER,
     ),
 ]
@@ -60,6 +69,7 @@ ClusterName: TypeAlias = Annotated[
         "--cluster",
         help="A cluster's name, a TOML file, or dumps of an allocation (a,b).",
         metavar="NAME|FILE",
+        autocompletion=cluster_completion,
         rich_help_panel=CLUSTER,
     ),
 ]
@@ -153,6 +163,7 @@ Stack: TypeAlias = Annotated[
         "--stack",
         help="Preset of an engine, as in plan engines. Default: megatron-core.",
         metavar="NAME",
+        autocompletion=stack_completion,
         rich_help_panel=TRAINING,
     ),
 ]
@@ -162,6 +173,7 @@ ForFlag: TypeAlias = Annotated[
         "--for",
         help="Engine that must accept the plan. Default: that of the stack; any: no limit.",
         metavar="ENGINE[@VERSION]",
+        autocompletion=engine_completion,
         rich_help_panel=TRAINING,
     ),
 ]

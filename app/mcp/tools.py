@@ -18,7 +18,7 @@ from topology.base.errors import InputError, shortened, shown
 
 TOOLS: Final = (
     "train", "estimate", "serve", "explain", "ladder", "sweep", "diff", "audit", "diagnose", "accuracy",
-    "models", "gpus", "engines", "topology",
+    "memory", "models", "gpus", "engines", "topology",
 )  # fmt: skip
 """Commands that answer from what they are given."""
 NO_PARTS: Final = frozenset({

@@ -12,7 +12,7 @@ import streamlit as st
 from app.figures.measured.accuracy import predicted_against_measured
 from app.pages.base.choices import KEPT
 from app.pages.base.frame import MOST_UPLOAD_MIB, asked, columns_of, draw, draw_table, guarded, plain
-from app.pages.question.sidebar import BY_GPU
+from app.pages.question.bar import BY_GPU
 from app.quantities import format_percent
 from app.requests.uploads import MOST_ROWS
 from costmodel.accuracy.constants_table import every_constant

@@ -12,10 +12,18 @@ from app.figures.measured.audited import run_beside_best
 from app.figures.memory import estimate_bars
 from app.pages.base.carried import add
 from app.pages.base.choices import require_all_read, text_box
-from app.pages.base.frame import MOST_CACHED_PLANS, MOST_UPLOAD_MIB, asked, draw, guarded, plain
+from app.pages.base.frame import (
+    MOST_CACHED_PLANS,
+    MOST_UPLOAD_MIB,
+    asked,
+    draw,
+    guarded,
+    plain,
+    planned_answer,
+)
 from app.pages.base.sections import show_section
 from app.pages.question.anchor import anchor_with
-from app.pages.question.sidebar import job_question
+from app.pages.question.bar import job_question
 from app.reports.answer import Section
 from app.reports.audit.report import audit_answer
 from app.reports.audit.server import server_answer
@@ -26,8 +34,11 @@ from planner.audit.audit import Audit, audited_texts, stack_level_of_log
 from planner.audit.serving.audit import ServingAudit
 from planner.audit.serving.load import LOAD_WORDS
 from planner.audit.serving.texts import audited_server_texts
+from planner.launch.bundle import bundle
+from planner.plan import Plan
 from planner.pricing import capacity_of_fullest
 from planner.questions.flags import Flags, ServeFlags
+from planner.questions.training import understand
 from topology.base.errors import InputError
 from topology.builders import build
 
@@ -56,9 +67,11 @@ def render() -> None:
         st.info(
             "Drop a script, a configuration or a log of Megatron-LM, torchtitan, DeepSpeed, Accelerate, NeMo "
             "and others, or of a server of vLLM, SGLang or TensorRT-LLM with what a benchmark client wrote. "
-            "What they do not say is taken from the question in the sidebar, and named below.",
-            icon=":material/upload_file:",
+            "What they do not say is taken from the question above, and named below.",
         )
+        if st.toggle("Audit an example", key="audit_example"):
+            st.caption("Launch files of llama-3.1-8b on 8 GPUs for Megatron, with tensor parallelism 8.")
+            show_audit(audit_of(example_files(), question.flags, ""))
         return
     sent = tuple((file.name, file.getvalue()) for file in files)
     served = server_audit_of(sent, question.flags, text, load)
@@ -66,6 +79,17 @@ def render() -> None:
         show_server(served)
         return
     show_audit(audit_of(sent, question.flags, text))
+
+
+@st.cache_data(max_entries=1, show_spinner="Writing an example")  # type: ignore[untyped-decorator]
+def example_files() -> tuple[tuple[str, bytes], ...]:
+    """Launch files of a job that is split more than it needs."""
+    flags = Flags(model="llama-3.1-8b", gpus="8", settings=("layout.tp=8",))
+    plan = planned_answer(understand(flags).request)
+    if not isinstance(plan, Plan):
+        return ()
+    files, _ = asked(bundle, plan, "megatron", "torchrun")
+    return tuple((name, text.encode()) for name, text in files.items() if name.endswith(".sh"))
 
 
 @st.cache_data(max_entries=MOST_CACHED_PLANS, show_spinner="Reading the job, and planning it anew")  # type: ignore[untyped-decorator]

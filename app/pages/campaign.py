@@ -21,7 +21,7 @@ from app.pages.base.frame import (
     show_error,
 )
 from app.pages.base.sections import show_section
-from app.pages.question.sidebar import job_question
+from app.pages.question.bar import job_question
 from app.quantities import format_percent, format_sum
 from app.reports.campaign.sections import campaign_sections, spares_paid
 from app.reports.plan_headline import headline_of, run_s
@@ -41,7 +41,6 @@ from planner.analysis.what_if import VARIATIONS, scale_values
 from planner.campaign.finish import with_campaign
 from planner.plan import Plan
 from planner.search.infeasible import Infeasible, no_plan
-from topology.base.errors import InputError
 from topology.base.units import format_seconds, three_digits
 
 RUNS = ("1", "2", "3", "4", "5")
@@ -52,8 +51,6 @@ USEFUL_NOTE = "Share of the clock in which steps count, in the median."
 def render() -> None:
     """Draw the page."""
     question = job_question()
-    with st.sidebar:
-        seed = choose(st, "Simulated run", RUNS, "campaign_run", help="Which of all possible runs is drawn.")
     require_all_read()
     request = question.understood().request
     answer = planned_answer(request)
@@ -61,7 +58,7 @@ def render() -> None:
         show_error(no_plan(answer))
         return
     if request.job.total_tokens is None:
-        st.info("Say in the sidebar how many tokens to train.")
+        st.info("Say above how many tokens to train.")
         return
     plan = finished_on_page(request_key(request), answer)
     title, *job = headline_of(plan).split(" · ")
@@ -71,7 +68,7 @@ def render() -> None:
         show_numbers(plan.campaign)
         if words := limit_words(plan, question.limits()):
             st.caption(plain(words))
-        show_campaign_pictures(plan, int(seed))
+        show_campaign_pictures(plan)
         for section in campaign_sections(plan.campaign, run_s(plan.request, plan.estimate)):
             show_section(section)
 
@@ -111,35 +108,30 @@ def band_in_words(band: Band) -> str:
 def _dollars(band: Band | None) -> str:
     """The band of the bill."""
     if band is None:
-        return "No price is known for this GPU: set one under Fabric."
+        return "No price is known for this GPU: set one under More."
     return f"The median; eight runs of ten are between {format_sum(band.p10)} and {format_sum(band.p90)}."
 
 
-def show_campaign_pictures(plan: Plan, seed: int) -> None:
+def show_campaign_pictures(plan: Plan) -> None:
     """How often to save and how many spares, one run with its failures, and other numbers of GPUs."""
     course, key = course_of_plan(plan), request_key(plan.request)
-    drawn, why_not = interval_map(course)
-    if drawn is not None:
-        st.markdown("#### How often to save, how many spares?")
-        draw(useful_heat(drawn), "useful")
+    st.markdown("#### How often to save, how many spares?")
+    draw(useful_heat(intervals_and_spares(key, course)), "useful")
     left, right = st.columns(2, gap="medium")
     with left:
         st.markdown("#### What does a run look like?")
+        seed = int(choose(st, "Simulated run", RUNS, "campaign_run", width=200))
+        require_all_read()
         draw(run_timeline(followed_run(key, seed, course), course.work_s), "run")
     with right:
         st.markdown("#### Sooner or cheaper?")
         show_frontier(plan)
-    if why_not:
-        st.caption(plain(why_not))
 
 
-def interval_map(course: Course) -> tuple[UsefulMap | None, str]:
-    """The map of intervals and spares; where the closed form does not answer, why there is none."""
-    try:
-        return useful_map(course), ""
-    except InputError as error:
-        why = f"{error.cause[0].upper()}{error.cause[1:]}"
-        return None, f"{why}; the numbers below are simulated."
+@st.cache_resource(max_entries=MOST_CACHED_PLANS, show_spinner="Trying intervals and spares")  # type: ignore[untyped-decorator]
+def intervals_and_spares(key: str, _course: Course) -> UsefulMap:  # noqa: ARG001 - the key is what is cached by
+    """The map of intervals and spares; computed once per question."""
+    return asked(useful_map, _course)
 
 
 @st.fragment  # type: ignore[untyped-decorator]  # streamlit has no types here

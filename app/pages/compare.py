@@ -16,6 +16,7 @@ from app.pages.base.carried import MOST_COMPARED, carried, carry
 from app.pages.base.fit_colours import fit_tint
 from app.pages.base.frame import MOST_UPLOAD_MIB, columns_of, draw, draw_table, guarded, plain, planned_answer
 from app.pages.base.sections import show_section
+from app.pages.question.bar import DEFAULT_GPUS, DEFAULT_MODEL
 from app.quantities import format_percent, format_sum, format_usd
 from app.reports.answer import Section, Table
 from app.reports.layout_words import UNLIKE, layer_words
@@ -27,6 +28,8 @@ from planner.analysis.link_load import link_load
 from planner.campaign.finish import campaign_or_none
 from planner.plan import Plan, PlanRequest
 from planner.pricing import capacity_of_fullest
+from planner.questions.flags import Flags
+from planner.questions.training import understand
 from topology.base.units import format_bytes, format_seconds, three_digits
 
 NAMES = ("A", "B", "C")
@@ -41,6 +44,7 @@ def render() -> None:
         st.info(
             f"{len(plans)} of 2 plans. Add plans on the first page, or upload files written by plan --json."
         )
+        st.button("Show an example: bf16 beside fp8", on_click=carry, args=("with", *example_requests()))
         return
     show_summary(plans)
     names = NAMES[: len(plans)]
@@ -90,6 +94,12 @@ def plans_to_compare() -> list[Plan]:
     if changes:
         st.warning(plain("; ".join(changes)))
     return plans[:MOST_COMPARED]
+
+
+def example_requests() -> tuple[PlanRequest, ...]:
+    """The usual question in two precisions."""
+    usual = Flags(model=DEFAULT_MODEL, gpus=DEFAULT_GPUS, tokens="1T")
+    return tuple(understand(replace(usual, precision=name)).request for name in ("bf16", "fp8"))
 
 
 def show_summary(plans: Sequence[Plan]) -> None:

@@ -13,14 +13,17 @@ import streamlit as st
 from app.actions.dash import RUN_FOLDER
 from app.figures.executor.run import run_line, step_time_figure
 from app.figures.executor.runs import runs_over_time
-from app.pages.answer.timeline import show_measured
+from app.pages.answer.timeline import show_measured, show_timeline
 from app.pages.base.choices import choose, require_all_read
-from app.pages.base.frame import columns_of, draw, draw_table, guarded, plain
+from app.pages.base.frame import columns_of, draw, draw_table, guarded, plain, planned_answer
+from app.pages.question.bar import DEFAULT_GPUS, DEFAULT_MODEL
 from app.quantities import format_percent, format_ratio
 from app.store.run_log import RunStep, checkpoints_of, read_state, read_steps, repeated_steps
 from app.store.runs import RunSummary, run_summary, runs_in
 from app.store.steps import PLAN_FILE, unlike_device
 from planner.plan import Plan, from_json
+from planner.questions.flags import Flags
+from planner.questions.training import understand
 from topology.base.errors import InputError
 from topology.base.files import read_text
 from topology.base.units import format_bytes, format_seconds, three_digits
@@ -35,6 +38,10 @@ def render() -> None:
     st.subheader("Training run", anchor=False)
     if folder is None:
         st.info("Start the dashboard with the folder of a run to follow it: plan dash --run DIR")
+        if st.toggle("Show what is predicted of the usual question", key="executor_example"):
+            plan = planned_answer(understand(Flags(model=DEFAULT_MODEL, gpus=DEFAULT_GPUS)).request)
+            if isinstance(plan, Plan):
+                show_timeline(plan)
         return
     followed = Path(folder)
     runs = {path.name: path for path in runs_in(followed)}

@@ -12,7 +12,7 @@ from app.figures.network import network_map
 from app.pages.base.choices import choose, require_all_read, text_box
 from app.pages.base.frame import draw, guarded, plain, planned_answer
 from app.pages.base.sections import show_answer
-from app.pages.question.sidebar import job_question
+from app.pages.question.bar import job_question
 from app.reports.topology import parse_layout, topology_answer
 from costmodel.layout import ParallelLayout, layout_words
 from costmodel.parallel.axes import PARTS
@@ -28,13 +28,13 @@ THE_PLANS = "as the plan"
 @guarded
 def render() -> None:
     """Draw the page."""
-    with st.sidebar:
-        st.markdown("**Layout to look at**")
-        degrees = text_box(
-            st, "Layout", "", "topology_layout", placeholder="the plan's; tp=8,pp=4 for another", max_chars=60
-        )
-        order = choose(st, "Axis order, slowest first", (THE_PLANS, *ORDERS), "axis_order")
     request = job_question().understood().request
+    left, right = st.columns(2)
+    degrees = text_box(
+        left, "Layout to look at", "", "topology_layout", placeholder="the plan's; tp=8,pp=4 for another",
+        max_chars=60,
+    )  # fmt: skip
+    order = choose(right, "Axis order, slowest first", (THE_PLANS, *ORDERS), "axis_order")
     require_all_read()
     cluster = build(request.cluster)
     layout, gpu_of_rank, plan, words = _layout(request, cluster, degrees, order)

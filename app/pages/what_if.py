@@ -1,4 +1,4 @@
-"""What if: the plan of the question in the sidebar, and a picture for every question about it."""
+"""What if: the plan of the question, and a picture for every question about it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from app.pages.answer.sliders import show_sliders
 from app.pages.base.carried import carried
 from app.pages.base.choices import require_all_read
 from app.pages.base.frame import draw, guarded, is_known, plain, planned_answer, show_error
-from app.pages.question.sidebar import Question, job_question, load_change
+from app.pages.question.bar import Question, job_question, load_change
 from app.pages.question.start import start_from_file
 from app.reports.plan_headline import headline
 from costmodel.kernels.saved import calibration_for

@@ -7,17 +7,26 @@ from __future__ import annotations
 
 from typing import Final
 
-from app.quantities import format_count, format_percent, format_share, format_usd
+from app.quantities import format_count, format_percent, format_share, format_sum, format_usd
 from app.reports.answer import Facts
 from app.reports.layout_words import idle_text, not_needed_text, plan_words
-from app.reports.plan_headline import band_text, evidence_text, finish_words, price_text, unit_of_work
+from app.reports.plan_headline import (
+    band_text,
+    days_text,
+    evidence_text,
+    finish_words,
+    headline_of,
+    price_text,
+    unit_of_work,
+)
 from costmodel.estimate import PART_NAMES, throughput_change
 from costmodel.memory.fit import fit_text
+from planner.campaign.finish import campaign_or_none
 from planner.plan import RENTS_WHAT_IT_USES, Plan, PlanRequest
 from planner.pricing import capacity_of_fullest
 from planner.search.infeasible import share_text
 from topology.base.counts import counted
-from topology.base.units import format_bytes, format_seconds
+from topology.base.units import format_bytes, format_chance, format_seconds
 from topology.fabric.degraded import left_out_words
 
 _PARTS: Final = 2
@@ -44,6 +53,37 @@ def brief_facts(plan: Plan) -> Facts:
         ("more", "--full (stages, time, assumptions) · plan explain (what would help)"),
     ]
     return Facts(title="", pairs=tuple((name, text) for name, text in pairs if text))
+
+
+def plan_sentence(plan: Plan) -> str:
+    """The plan in one sentence: how the job is split, what a step takes, its end, risk and proof."""
+    title, estimate = headline_of(plan).split(" · ")[0], plan.estimate
+    split = f"Split {title} as {plan_words(plan)}" if plan.layout.num_gpus > 1 else f"Run {title}"
+    words = [f"{format_seconds(estimate.step_time_s)} a step ({band_text(estimate)})"]
+    if plan.request.job.total_tokens is not None:
+        words.append(_end_words(plan))
+    words.append(f"{format_chance(estimate.out_of_memory_chance)} risk of OOM")
+    return f"{split}: " + "; ".join([*words, *proof_words(plan)])
+
+
+def proof_words(plan: Plan) -> tuple[str, ...]:
+    """What is proven, in a word; nothing of a layout that was given."""
+    match plan.optimality.status:
+        case "proven":
+            return ("proven",)
+        case "best-found":
+            return (f"at most {format_percent(plan.optimality.gap)} above the bound",)
+        case _:
+            return ()
+
+
+def _end_words(plan: Plan) -> str:
+    """When the last token is trained and what that costs, failures included."""
+    run = campaign_or_none(plan)
+    if run is None:
+        return "never finished: failures leave this run no headway"
+    money = "" if run.usd is None else f" for {format_sum(run.usd.p10)} – {format_sum(run.usd.p90)}"
+    return f"finishes in {days_text(run.days)} days{money}"
 
 
 def _parts(plan: Plan) -> str:

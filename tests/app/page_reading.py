@@ -8,7 +8,16 @@ SMALL = {"model": "llama-3.1-8b", "gpus": "8"}
 
 def words(page: Any) -> str:
     """All text of a page, without the backslashes that keep Markdown from reading it."""
-    kinds = (page.subheader, page.markdown, page.caption, page.code, page.info, page.warning, page.error)
+    kinds = (
+        page.header,
+        page.subheader,
+        page.markdown,
+        page.caption,
+        page.code,
+        page.info,
+        page.warning,
+        page.error,
+    )
     return "\n".join(str(element.value) for kind in kinds for element in kind).replace("\\", "")
 
 

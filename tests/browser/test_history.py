@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.browser.test_story import choose, metric, open_page, settle
+from tests.browser.test_story import choose, metric, open_more, open_page, settle
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
@@ -15,9 +15,10 @@ def steps(page, name: str) -> None:
 
 
 def test_a_step_back_and_forth_survives_a_reload(page, dashboard):
-    """Undo gives the number that stood before, redo the one after, also when the page was loaded anew between."""
+    """Undo and the browser's Back give the number that stood before, Redo and Forward the one after, reloads between."""
     open_page(page, f"{dashboard}/?model=llama-3.1-8b&gpus=8")
     before = metric(page, "Step time")
+    open_more(page)
     assert page.get_by_role("button", name="Undo").is_disabled()
     choose(page, "Tensor (tp)", "8")
     choose(page, "Precision", "fp8")
@@ -27,6 +28,14 @@ def test_a_step_back_and_forth_survives_a_reload(page, dashboard):
     page.get_by_test_id("stMetric").first.wait_for()
     settle(page)
     assert metric(page, "Step time") == after
+    page.go_back()
+    page.wait_for_url(lambda url: "tp=8" in url and "precision" not in url)
+    settle(page)
+    page.go_forward()
+    page.wait_for_url("**precision=fp8**")
+    settle(page)
+    assert metric(page, "Step time") == after
+    open_more(page)
     steps(page, "Undo")
     page.wait_for_url(lambda url: "tp=8" in url and "precision" not in url)
     settle(page)
@@ -49,14 +58,15 @@ def test_a_step_back_and_forth_survives_a_reload(page, dashboard):
 def test_a_named_question_is_asked_again_from_another_tab_and_page(page, context, dashboard):
     """A name is kept in the browser: a new tab, on another page, asks its question."""
     open_page(page, f"{dashboard}/?model=llama-3.1-8b&gpus=8&tp=4")
+    open_more(page)
     page.get_by_text("History and names").click()
     page.get_by_label("Name of this question").fill("four <b>ways</b>")
     page.keyboard.press("Enter")
     page.get_by_text("Kept as four <b>ways</b>, in this browser.").wait_for()
     other = context.new_page()
     other.goto(f"{dashboard}/topology?gpus=16")
-    other.get_by_text("History and names").wait_for()
     settle(other)
+    open_more(other)
     other.get_by_text("History and names").click()
     other.get_by_label("Named", exact=True).select_option(label="four <b>ways</b>")
     other.wait_for_url("**tp=4**")

@@ -74,8 +74,16 @@ def says(page, text: str) -> None:
     page.wait_for_function("text => document.body.innerText.includes(text)", arg=text)
 
 
+def open_more(page) -> None:
+    """Open the panel of what few questions change."""
+    if not page.get_by_role("button", name="Undo").is_visible():
+        page.get_by_text("More: cluster, layout").click()
+        page.get_by_role("button", name="Undo").wait_for()
+
+
 def choose(page, label: str, option: str) -> None:
-    """Choose an option of a select box."""
+    """Choose an option of a select box, in the bar or in the panel."""
+    open_more(page)
     box = page.get_by_test_id("stSelectbox").filter(has_text=label).locator("input").first
     box.evaluate("box => box.scrollIntoView({block: 'center'})")
     box.click()
@@ -242,8 +250,13 @@ def test_every_page_is_whole_readable_and_stays_at_home(page, dashboard, name):
 def test_every_picture_has_words_for_those_who_cannot_see_it(page, dashboard):
     """Charts carry their reading as alt text, on every tab."""
     open_page(page, dashboard)
-    for tab, charts in (("Why is there a bubble?", 5), ("Which link hurts?", 4), ("What binds each op?", 3)):
-        page.get_by_role("tab", name=tab).click()
+    for tab, picture, charts in (
+        ("Plan", "Why is there a bubble?", 5),
+        ("Plan", "Which link hurts?", 4),
+        ("Evidence", "What binds each op?", 1),
+    ):
+        page.get_by_role("tab", name=re.compile(f"^{tab} · ")).click()
+        page.get_by_text(picture, exact=True).click()
         page.get_by_role("tabpanel").locator("[data-testid=stPlotlyChart]").first.wait_for()
         settle(page)
         assert page.locator("[data-testid=stPlotlyChart]").count() == charts
@@ -254,14 +267,30 @@ def test_every_picture_has_words_for_those_who_cannot_see_it(page, dashboard):
 
 
 def test_everything_can_be_done_from_the_keyboard(page, dashboard):
-    """Tab reaches pages, choices, actions and pictures; typing into a choice pins it."""
+    """The answer is two keys away; Tab reaches pages, choices, actions and tabs; typing into a choice pins it."""
     open_page(page, dashboard)
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.closest('.st-key-answer') !== null")
+    assert page.locator("[data-testid=stIconMaterial]:not([aria-hidden=true])").count() == 0
+    page.reload()
+    page.get_by_test_id("stMetric").first.wait_for()
+    settle(page)
     reached = set()
-    for _ in range(90):
+    for _ in range(50):
         page.keyboard.press("Tab")
         reached.add(page.evaluate(FOCUSED))
-    for wanted in ("Compare", "Model", "Tensor (tp)", "Pin as baseline", "Take home", "What else was close?"):
+    for wanted in (
+        "Compare",
+        "Model",
+        "More:",
+        "Pin as baseline",
+        "Take home",
+        "Plan · ",
+        "What else was close?",
+    ):
         assert any(wanted in name for name in reached), (wanted, sorted(reached))
+    open_more(page)
     box = page.get_by_test_id("stSelectbox").filter(has_text="Tensor (tp)").locator("input").first
     settle(page)
     box.focus()

@@ -867,7 +867,7 @@ def test_an_axis_is_added_in_three_places(tree: Path) -> None:
     assert printed(tree, ASKED_OF_AXIS) == "[1, 2] [1, 1, 1, 1]\n"
 
 
-def test_the_sidebar_offers_every_axis() -> None:
+def test_the_panel_offers_every_axis() -> None:
     """Its words and its degrees come from the record."""
     pytest.importorskip("streamlit")
     axes = importlib.import_module("app.pages.question.axes")

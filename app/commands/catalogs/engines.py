@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from app.flags.completion import preset_completion
 from app.flags.shared import AsJson, OutputFile, OutputFormat
 
 if TYPE_CHECKING:
@@ -16,7 +17,14 @@ if TYPE_CHECKING:
 
 
 def command(
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="One engine, or one preset.")] = None,
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[NAME]",
+            help="One engine, or one preset.",
+            autocompletion=preset_completion,
+        ),
+    ] = None,
     as_json: AsJson = False,
     output: OutputFile = None,
     output_format: OutputFormat = None,

@@ -6,12 +6,16 @@ from typing import Annotated
 
 import typer
 
+from app.flags.completion import gpu_completion
 from app.flags.shared import AsJson, OutputFile, OutputFormat
 
 
 def command(
     name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="One GPU, as people or drivers name it.")
+        str | None,
+        typer.Argument(
+            metavar="NAME", help="One GPU, as people or drivers name it.", autocompletion=gpu_completion
+        ),
     ] = None,
     *,
     machines: Annotated[

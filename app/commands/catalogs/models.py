@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from app.flags.completion import model_completion
 from app.flags.shared import AsJson, OutputFile, OutputFormat
 
 if TYPE_CHECKING:
@@ -16,7 +17,12 @@ if TYPE_CHECKING:
 
 def command(
     name: Annotated[
-        str | None, typer.Argument(metavar="[NAME|FILE]", help="One model, or the path of a config.json.")
+        str | None,
+        typer.Argument(
+            metavar="[NAME|FILE]",
+            help="One model, or the path of a config.json.",
+            autocompletion=model_completion,
+        ),
     ] = None,
     as_json: AsJson = False,
     output: OutputFile = None,

@@ -6,12 +6,20 @@ from typing import Annotated
 
 import typer
 
+from app.flags.completion import model_completion
 from app.flags.sections import QUESTION
 from app.flags.shared import AsJson, OutputFile, OutputFormat
 
 
 def command(
-    name: Annotated[str | None, typer.Argument(metavar="[MODEL]", help="One model of the guide.")] = None,
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[MODEL]",
+            help="One model of the guide.",
+            autocompletion=model_completion,
+        ),
+    ] = None,
     *,
     gpu: Annotated[
         str | None,

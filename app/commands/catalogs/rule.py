@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from app.flags.completion import rule_completion
 from app.flags.shared import AsJson, OutputFile, OutputFormat
 
 if TYPE_CHECKING:
@@ -16,7 +17,10 @@ if TYPE_CHECKING:
 
 def command(
     name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="A rule, a limit of an engine or a bound.")
+        str | None,
+        typer.Argument(
+            metavar="[NAME]", help="A rule, a limit of an engine or a bound.", autocompletion=rule_completion
+        ),
     ] = None,
     as_json: AsJson = False,
     output: OutputFile = None,

@@ -1,1 +1,1 @@
-"""The answer to the question of the sidebar: headline, files to take home, pictures."""
+"""The answer to the question: headline, files to take home, pictures."""

@@ -14,11 +14,13 @@ from app.pages.answer.report import report_html
 from app.pages.base.carried import add, carry
 from app.pages.base.fit_colours import FIT_COLOURS, FitColour
 from app.pages.base.frame import plain
-from app.pages.question.sidebar import CLUSTER_FILE, MODEL_FILE
+from app.pages.question.axes import show_pins
+from app.pages.question.bar import CLUSTER_FILE, MODEL_FILE
 from app.quantities import format_duration, format_percent, format_sum, format_usd
 from app.reports.answer import csv_text, render
 from app.reports.explain import explain_answer
 from app.reports.plan import plan_answer
+from app.reports.plan_brief import plan_sentence
 from app.reports.plan_headline import (
     band_text,
     days_text,
@@ -28,6 +30,7 @@ from app.reports.plan_headline import (
     run_s,
 )
 from costmodel.campaign.record import Campaign
+from costmodel.evidence.table import unmeasured
 from costmodel.kernels.saved import calibration_for
 from costmodel.layout import layout_words
 from costmodel.memory.fit import fit_of, fit_text
@@ -50,7 +53,8 @@ class Number:
     """One headline number: what is shown, how to compare it, and what it means.
 
     `of_speed` numbers follow from the time of a step, so that a tie of two plans is a tie of these; `of_step`
-    ones compare only where the steps hold the same tokens. A `verdict` stands in the tile, in its `colour`.
+    ones compare only where the steps hold the same tokens. A `band` and a
+    `verdict` stand in the tile, the second in its `colour`.
     """
 
     label: str
@@ -60,37 +64,42 @@ class Number:
     lower_is_better: bool = True
     of_speed: bool = True
     of_step: bool = False
+    band: str = ""
     verdict: str = ""
     colour: FitColour = "green"
 
 
 def show_headline(plan: Plan, baseline: Plan | None) -> None:
-    """Draw the title, the numbers and the proof."""
-    title, *job = headline_of(plan).split(" · ")
-    st.subheader(plain(title), anchor=False)
-    st.caption(plain(" · ".join(job)))
-    step = f"step {band_text(plan.estimate)} (80 % band)"
-    words = (f"**{plain(layout_words(plan.layout))}**", plain(step), plain(proof(plan)))
-    st.markdown(" &nbsp;·&nbsp; ".join(words))
-    if plan.estimate.evidence:
-        value, asked = st.columns([5, 1], vertical_alignment="center")
-        value.caption(plain(evidence_text(plan.request, plan.estimate)))
-        if ACCURACY in st.session_state:
-            asked.page_link(st.session_state[ACCURACY], label="Can I trust it?", icon=":material/target:")
-    chance = plan.estimate.out_of_memory_chance
-    if fit_of(chance) != "fits":
-        st.warning(f"Memory: {fit_text(chance)}.", icon=":material/warning:")
+    """Draw the sentence, its chips, the layout's pins and the numbers."""
+    hero = st.container(key="answer", gap="xsmall")
+    hero.header(plain(plan_sentence(plan)), anchor=False)
+    hero.caption(plain(" · ".join(headline_of(plan).split(" · ")[1:])))
+    hero.markdown(" ".join(f":{colour}-badge[{plain(words)}]" for colour, words in chips(plan)))
+    if not plan.kind_of_stage:
+        show_pins(plan.layout)
     row = st.container(key="numbers")
     for column, number in zip(row.columns(6, gap="small"), numbers(plan), strict=True):
-        text, colour = delta(plan, baseline, number)
-        if number.verdict:
-            text, colour = " · ".join(filter(None, (text, number.verdict))), number.colour
+        change, colour = delta(plan, baseline, number)
+        words = " · ".join(filter(None, (change, number.band, number.verdict)))
         column.metric(
-            number.label, number.text, text, delta_color=colour, help=number.note, border=True,
-            delta_arrow="off" if number.verdict else "auto",
+            number.label, number.text, words or None,
+            delta_color=number.colour if number.verdict else colour, help=number.note, border=True,
+            delta_arrow="auto" if change and not number.verdict else "off", height="stretch",
         )  # fmt: skip
     if baseline is not None:
         show_baseline(baseline)
+
+
+def chips(plan: Plan) -> tuple[tuple[str, str], ...]:
+    """What is to know of a plan before one trusts it, with the colour of each: risk, proof, evidence."""
+    chance = plan.estimate.out_of_memory_chance
+    risk = (FIT_COLOURS[fit_of(chance)], f"Memory {fit_text(chance)}")
+    proof_colour = "blue" if plan.optimality.status == "proven" else "orange"
+    result = [risk, (proof_colour, proof(plan))]
+    if plan.estimate.evidence:
+        evidence = evidence_text(plan.request, plan.estimate)
+        result.append(("orange" if unmeasured(plan.estimate.evidence) else "gray", evidence))
+    return tuple(result)
 
 
 def show_baseline(baseline: Plan) -> None:
@@ -109,12 +118,14 @@ def numbers(plan: Plan) -> tuple[Number, ...]:
 def _speed(plan: Plan) -> tuple[Number, ...]:
     """Step time, throughput, utilisation."""
     estimate = plan.estimate
+    speed, flop = (x * estimate.step_time_s for x in (estimate.tokens_per_s_per_gpu, estimate.mfu))
     return (
         Number(
             label="Step time",
             text=format_seconds(estimate.step_time_s),
             value=lambda p: p.estimate.step_time_s,
             of_step=True,
+            band=band_text(estimate),
             note=f"80 % band {band_text(estimate)}. Bound by {estimate.bound_by}.",
         ),
         Number(
@@ -122,6 +133,7 @@ def _speed(plan: Plan) -> tuple[Number, ...]:
             text=f"{estimate.tokens_per_s_per_gpu:,.0f}",
             lower_is_better=False,
             value=lambda p: p.estimate.tokens_per_s_per_gpu,
+            band=f"{speed / estimate.upper_s:,.0f} – {speed / estimate.lower_s:,.0f}",
             note="Tokens of the global batch, per second and GPU.",
         ),
         Number(
@@ -129,6 +141,7 @@ def _speed(plan: Plan) -> tuple[Number, ...]:
             text=format_percent(estimate.mfu),
             value=lambda p: p.estimate.mfu,
             lower_is_better=False,
+            band=f"{format_percent(flop / estimate.upper_s)} – {format_percent(flop / estimate.lower_s)}",
             note=f"Model FLOP over step × GPUs × dense peak; {format_percent(estimate.hfu)} with recompute.",
         ),
     )
@@ -148,6 +161,7 @@ def _cost(plan: Plan) -> tuple[Number, ...]:
         band = f"{format_sum(run.usd.p10)} to {format_sum(run.usd.p90)} in eight of ten runs"
         money = Number(
             label="$ for all tokens", text=format_sum(run.usd.p50), value=_usd_of_run,
+            band=f"{format_sum(run.usd.p10)} – {format_sum(run.usd.p90)}",
             note=f"Median of the whole run, failures included; {band}. {per_tokens} of steps alone. "
             f"{_price_note(plan)}",
         )  # fmt: skip
@@ -158,6 +172,7 @@ def _cost(plan: Plan) -> tuple[Number, ...]:
             value=lambda p: p.estimate.peak_memory_bytes,
             of_speed=False,
             note=f"On the fullest stage, of {format_bytes(capacity)}. 80 % band {low} to {high}.",
+            band=f"{low} – {high}",
             verdict=fit_text(estimate.out_of_memory_chance),
             colour=FIT_COLOURS[fit_of(estimate.out_of_memory_chance)],
         ),
@@ -166,6 +181,7 @@ def _cost(plan: Plan) -> tuple[Number, ...]:
             label="Time to train",
             text="–" if run is None else format_duration(run.days.p50 * DAY),
             value=_seconds_of_run,
+            band="" if run is None else f"{days_text(run.days)} days",
             note=_time_note(plan, run),
         ),
     )
@@ -198,7 +214,7 @@ def _price_note(plan: Plan) -> str:
     """Where the price comes from."""
     spec = plan.request.cluster
     if unpriced(spec):
-        return "No price is known for this GPU: set one under Fabric."
+        return "No price is known for this GPU: set one under More."
     return f"At {price_text(spec)} per GPU-hour, {spec.price_as_of}"
 
 

@@ -11,7 +11,7 @@ from app.figures.capacity import capacity_map, cell_words
 from app.figures.curves import pareto_chart
 from app.limits import limits_words
 from app.pages.base.frame import answered_quietly, draw, draw_table
-from app.pages.question.sidebar import load_gpus
+from app.pages.question.bar import load_gpus
 from planner.analysis.capacity import Cell, Limits, capacity
 from planner.analysis.what_if import usual_counts
 from planner.campaign.finish import campaign_or_none

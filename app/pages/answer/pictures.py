@@ -5,10 +5,11 @@ A choice inside a tab is a fragment: it draws that tab again and nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from itertools import chain
+from typing import Any, Final
 
 import streamlit as st
 
@@ -22,6 +23,7 @@ from app.figures.schedule.gantt import STRETCHES, schedule_gantt, stretch
 from app.figures.schedule.memory_over_time import memory_over_time
 from app.figures.step_time import PART_LABELS, waterfall
 from app.figures.tornado import tornado
+from app.pages.answer.headline import ACCURACY
 from app.pages.answer.money import show_money
 from app.pages.answer.timeline import show_timeline
 from app.pages.base.fit_colours import fit_tint
@@ -32,6 +34,7 @@ from app.pages.base.frame import (
     draw,
     draw_table,
     guarded,
+    plain,
     plan_or_none,
     request_key,
 )
@@ -42,13 +45,14 @@ from app.quantities import (
     format_number,
     format_percent,
     format_share,
+    format_usd,
 )
 from app.reports.answer import Answer, Section
 from app.reports.campaign.sections import campaign_sections
 from app.reports.explain import explanation_answer
 from app.reports.layout_words import UNLIKE, layer_words, other_nodes
 from app.reports.plan import alternative_change
-from app.reports.plan_headline import cluster_of, run_s
+from app.reports.plan_headline import cluster_of, evidence_text, run_s
 from costmodel.estimate import PART_NAMES
 from costmodel.kernels.saved import calibration_for
 from costmodel.layout import layout_words, num_microbatches
@@ -66,23 +70,22 @@ from planner.analysis.what_if import (
     sensitivities,
     step_per_token,
 )
-from planner.campaign.finish import with_campaign
+from planner.campaign.finish import campaign_or_none, with_campaign
 from planner.plan import Plan
 from planner.pricing import capacity_of_fullest
-from topology.base.units import TERA, format_bytes, format_seconds
+from topology.base.counts import counted
+from topology.base.units import TERA, format_bytes, format_seconds, three_digits
 from topology.hardware.gpu import Gpu
 
-TABS = (
-    "What else was close?",
-    "What would help most?",
-    "When is it finished?",
-    "Why is there a bubble?",
-    "Which link hurts?",
-    "What if there were more?",
-    "Time or money?",
-    "What matters most?",
-    "What binds each op?",
-)
+VIEWS: Final[Mapping[str, tuple[str, ...]]] = {
+    "Plan": ("What else was close?", "Why is there a bubble?", "Which link hurts?"),
+    "Evidence": ("Can I trust it?", "What binds each op?"),
+    "Money and time": ("When is it finished?", "Time or money?"),
+    "Sensitivity": ("What would help most?", "What if there were more?", "What matters most?"),
+}
+"""The tabs, and the questions of each; the first is the one that a tab opens at."""
+PICTURES: Final = tuple(chain.from_iterable(VIEWS.values()))
+PICTURE, VIEW = "picture", "view"
 MOST_PARTS = 2
 """Parts of the step that are named where a plan lost."""
 LEAST_SHARE = 0.005
@@ -90,11 +93,64 @@ LEAST_SHARE = 0.005
 
 
 def show_pictures(plan: Plan, limits: Limits) -> None:
-    """Draw memory and time side by side, and the other questions as tabs."""
+    """Draw four tabs, whose labels carry their number; only the picture that is open is computed."""
     if plan.kind_of_stage:
         st.info(f"Only the fabric is drawn: {UNLIKE}. The numbers above and the files are the plan's.")
         _network(plan)
         return
+    labels = {view: f"{view} · {number}" for view, number in tab_numbers(plan).items()}
+    wanted = str(st.session_state.get(PICTURE) or st.query_params.get(PICTURE, PICTURES[0]))
+    open_view = next((view for view, questions in VIEWS.items() if wanted in questions), "Plan")
+    tabs = st.tabs(list(labels.values()), key=VIEW, default=labels[open_view], on_change=_open_view)
+    shown: Mapping[str, Callable[[Plan], None]] = {
+        "What else was close?": _alternatives,
+        "Why is there a bubble?": _bubble,
+        "Which link hurts?": _network,
+        "Can I trust it?": _evidence,
+        "What binds each op?": _ops,
+        "When is it finished?": _finished,
+        "Time or money?": partial(show_money, limits=limits),
+        "What would help most?": _explained,
+        "What if there were more?": _more,
+        "What matters most?": _matters,
+    }
+    for tab, (view, questions) in zip(tabs, VIEWS.items(), strict=True):
+        if tab.open:
+            with tab:
+                if view == "Plan":
+                    _memory_and_time(plan)
+                picture = st.segmented_control(
+                    f"Questions of {view.lower()}", questions, default=questions[0], key="picture",
+                    bind="query-params", required=True, label_visibility="collapsed",
+                )  # fmt: skip
+                shown[str(picture)](plan)
+
+
+def _open_view() -> None:
+    """Ask the first question of the tab that was opened."""
+    view = str(st.session_state[VIEW]).partition(" · ")[0]
+    st.session_state[PICTURE] = VIEWS[view][0]
+
+
+def tab_numbers(plan: Plan) -> dict[str, str]:
+    """The number that each tab is about."""
+    estimate = plan.estimate
+    ties = sum(other.tied for other in plan.alternatives)
+    run = None if plan.request.job.total_tokens is None else campaign_or_none(plan)
+    parts = {name: float(getattr(estimate.time, part)) for part, name in PART_NAMES.items()}
+    longest = max(parts, key=parts.__getitem__)
+    return {
+        "Plan": counted(ties, "tie"),
+        "Evidence": counted(estimate.evidence[0].runs, "run") if estimate.evidence else "no runs",
+        "Money and time": f"{format_usd(estimate.usd_per_billion_tokens)} per billion tokens"
+        if run is None
+        else f"{three_digits(run.days.p50)} days",
+        "Sensitivity": f"{format_share(parts[longest] / estimate.step_time_s)} {longest}",
+    }
+
+
+def _memory_and_time(plan: Plan) -> None:
+    """Memory and the step side by side."""
     left, right = st.columns(2, gap="medium")
     with left:
         st.markdown("#### Does it fit, and which stage is fullest?")
@@ -104,23 +160,32 @@ def show_pictures(plan: Plan, limits: Limits) -> None:
     with right:
         st.markdown("#### Where does the step go?")
         draw(waterfall(plan.estimate), "waterfall")
-    shown = (
-        _alternatives,
-        _explained,
-        _finished,
-        _bubble,
-        _network,
-        _more,
-        partial(show_money, limits=limits),
-        _matters,
-        _ops,
-    )
-    for tab, show in zip(
-        st.tabs(TABS, key="picture", on_change="rerun", bind="query-params"), shown, strict=True
-    ):
-        if tab.open:
-            with tab:
-                show(plan)
+
+
+def _evidence(plan: Plan) -> None:
+    """What was measured of each thing that the plan uses, and what the proof rests on."""
+    if plan.estimate.evidence:
+        st.markdown(plain(f"{evidence_text(plan.request, plan.estimate)}."))
+        rows = [
+            {
+                "the plan uses": item.used,
+                "runs with it": f"{item.runs:,}",
+                "runs on other GPUs": f"{item.elsewhere:,}",
+                "so": "measured" if item.runs else "the band is wider",
+            }
+            for item in plan.estimate.evidence
+        ]
+        draw_table(columns_of(rows), alt="Measured runs of each thing that the plan uses")
+    if ACCURACY in st.session_state:
+        st.page_link(st.session_state[ACCURACY], label="How far off it is for someone new")
+    pruned = [(rule, count) for rule, count in plan.optimality.pruned.items() if count]
+    if pruned:
+        st.markdown("#### What the proof dismissed")
+        rows = [
+            {"rule or bound": rule, "layouts": f"{count:,}", "command": f"plan rule {rule}"}
+            for rule, count in sorted(pruned, key=lambda pair: -pair[1])
+        ]
+        draw_table(columns_of(rows), alt="Layouts that each rule or bound dismissed")
 
 
 def _explained(plan: Plan) -> None:
@@ -132,7 +197,7 @@ def _explained(plan: Plan) -> None:
 def _finished(plan: Plan) -> None:
     """The run to its last token: failures, checkpoints, spares, days and dollars."""
     if plan.request.job.total_tokens is None:
-        st.info("Say in the sidebar how many tokens to train.")
+        st.info("Say above how many tokens to train.")
         return
     for section in campaign_in_words(request_key(plan.request), plan):
         show_section(section)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import streamlit as st
 
-from app.pages.question.sidebar import BATCHES, COUNTS, LENGTHS, UPLOADED
+from app.pages.question.bar import BATCHES, COUNTS, LENGTHS, UPLOADED
 from planner.plan import Plan, PlanRequest
 
 MOVED: Mapping[str, tuple[str, Sequence[str], Callable[[PlanRequest], int]]] = {

@@ -31,6 +31,7 @@ QUESTION = (
 PARAMETERS = (
     *QUESTION, "picture", "axis", "vary", "outcome", "topology_axis", "topology_layout",
     "axis_order", "by", "serve_gpus", "input", "output", "ttft", "tpot", "percentile", "weights", "rate",
+    "serve_engine", "serve_adapter", "adapters",
     "curve", "campaign_run", "frontier", "offers", "stretch", "run_name", "audit_env", "audit_load",
     "lane_rank", "trace_rank",
 )  # fmt: skip
@@ -95,7 +96,7 @@ def require_all_read() -> None:
     """
     _read_words()
     for refusal in _refused().values():
-        st.button("Answer what the sidebar shows", on_click=_forget, icon=":material/check:", type="primary")
+        st.button("Answer what the boxes show", on_click=_forget, icon=":material/check:", type="primary")
         raise refusal.error
 
 
@@ -225,7 +226,7 @@ def _keep(key: str, value: str) -> str:
 
 
 def _forget() -> None:
-    """Take what the sidebar shows as the question."""
+    """Take what the boxes show as the question."""
     for key in st.session_state.pop(REFUSED, {}):
         if key not in PARAMETERS:
             st.query_params.pop(key, None)

@@ -1,1 +1,1 @@
-"""The question: the sidebar, the axes of a layout, where a saved plan starts."""
+"""The question: the bar and its panel, the axes of a layout, where a saved plan starts."""

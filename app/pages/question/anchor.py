@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import streamlit as st
 
@@ -21,11 +22,11 @@ NO_ANCHOR, MEASURED_FILE = "none", "uploaded runs or log"
 SPEC = "anchor_spec"
 
 
-def choose_anchor() -> str:
+def choose_anchor(where: Any) -> str:
     """Draw the choice."""
     names = [NO_ANCHOR, *kept_anchors(), MEASURED_FILE]
     return choose(
-        st, "Steps you measured", names, "anchor",
+        where, "Steps you measured", names, "anchor",
         help="One measured step of your own stack is worth more than any term of the model.",
     )  # fmt: skip
 
@@ -50,7 +51,7 @@ def dropped_anchor(rest: Flags) -> Anchor:
     if not known:
         raise AwaitedFileError(
             what="no measured step yet", cause="no runs and no log were uploaded",
-            fix="drop a CSV or a log in the sidebar, or choose none",
+            fix="drop a CSV or a log below the question, or choose none",
         )  # fmt: skip
     return known[0]
 

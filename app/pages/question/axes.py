@@ -1,16 +1,21 @@
-"""The axes of a layout in the sidebar: each is left to the planner, or pinned."""
+"""The axes of a layout: each is left to the planner, or pinned."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import streamlit as st
 
 from app.pages.base.choices import choose, text_box
-from costmodel.layout import AXIS_FIELDS, RECOMPUTES, SCHEDULES, ParallelLayout
+from costmodel.layout import AXIS_FIELDS, PLAIN_SCHEDULE, RECOMPUTES, SCHEDULES, ParallelLayout
 from costmodel.parallel.axes import AXES
 
 AUTO = "auto"
+USUAL = ("1", "0", "none", PLAIN_SCHEDULE)
+"""Of an axis that a chip would say nothing of."""
+PINS = "pins"
+"""Key of the chips."""
 
 _POWERS = [str(2**power) for power in range(8)]
 _DEGREES = {
@@ -36,26 +41,52 @@ LABELS = {
 }
 
 
-def choose_axes() -> tuple[str, ...]:
+def choose_axes(where: Any) -> tuple[str, ...]:
     """Draw a box for every axis, and read the settings of those that are pinned."""
-    with st.expander("Layout", expanded=True):
-        pinned = []
-        for number, (axis, options) in enumerate(CHOICES.items()):
-            if number % 2 == 0:  # a row each: a label of two lines moves its neighbour too
-                columns = st.columns(2, vertical_alignment="bottom")
-            value = choose(
-                columns[number % 2], LABELS[axis], options, axis, free=options[-1].isdecimal(),
-                help=f"Splits {AXES[axis].splits}." if axis in AXES else None,
-            )  # fmt: skip
-            if value != AUTO:
-                pinned.append(f"layout.{axis}={value}")
-        more = text_box(
-            st, "Other settings", "", "set", max_chars=200, placeholder="switch.attention_kernel=fa3",
-            help="Fields and switches of the engine, as after --set, with spaces between: shard_degree=8 "
-            "switch.loss=chunked:8. The command `plan engines NAME` lists the switches.",
+    pinned = []
+    for number, (axis, options) in enumerate(CHOICES.items()):
+        if number % 2 == 0:  # a row each: a label of two lines moves its neighbour too
+            columns = where.columns(2, vertical_alignment="bottom")
+        value = choose(
+            columns[number % 2], LABELS[axis], options, axis, free=options[-1].isdecimal(),
+            help=f"Splits {AXES[axis].splits}." if axis in AXES else None,
         )  # fmt: skip
-        st.button("All auto", on_click=release, width="stretch", disabled=not (pinned or more))
+        if value != AUTO:
+            pinned.append(f"layout.{axis}={value}")
+    more = text_box(
+        where, "Other settings", "", "set", max_chars=200, placeholder="switch.attention_kernel=fa3",
+        help="Fields and switches of the engine, as after --set, with spaces between: shard_degree=8 "
+        "switch.loss=chunked:8. The command `plan engines NAME` lists the switches.",
+    )  # fmt: skip
+    where.button("All auto", on_click=release, width="stretch", disabled=not (pinned or more))
     return (*pinned, *more.split())
+
+
+def show_pins(layout: ParallelLayout, label: Callable[[str], str] = LABELS.__getitem__) -> None:
+    """Draw what the layout has as chips: a chosen chip is pinned, another is left to the planner.
+
+    Args:
+        layout: The layout of the plan.
+        label: What an axis is called.
+    """
+    shown = {axis: str(getattr(layout, axis)) for axis in CHOICES}
+    pinned = [axis for axis in CHOICES if st.session_state.get(axis, AUTO) != AUTO]
+    axes = [axis for axis, value in shown.items() if axis in pinned or value not in USUAL]
+    st.session_state[PINS] = pinned
+    st.pills(
+        "Layout: choose a chip to pin it", axes, selection_mode="multi", key=PINS, on_change=_pin_chips,
+        args=(shown, axes), format_func=lambda axis: f"{label(axis)} {shown[axis]}",
+    )  # fmt: skip
+
+
+def _pin_chips(shown: Mapping[str, str], axes: Sequence[str]) -> None:
+    """Pin the chips that are chosen at what they say, and leave the others to the planner."""
+    chosen = st.session_state[PINS]
+    for axis in axes:
+        if axis not in chosen:
+            st.session_state[axis] = AUTO
+        elif st.session_state.get(axis, AUTO) == AUTO:
+            st.session_state[axis] = shown[axis]
 
 
 def release() -> None:

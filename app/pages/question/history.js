@@ -2,7 +2,21 @@
 // sessionStorage, which a reload keeps, the others in localStorage. The server is told only what to ask again.
 const STEPS = "meshplan.steps", RECENT = "meshplan.recent", NAMED = "meshplan.named";
 const MOST_STEPS = 100, MOST_RECENT = 30, MOST_NAMED = 50, PATIENCE_MS = 15000;
-let sent = 0, sentAt = 0, listening = null;
+let sent = 0, sentAt = 0;
+// The browser's own Back and Forward: Streamlit writes a changed choice over the address of the entry that stands.
+// The old address is put back there, and the new one gets an entry of its own, which Streamlit asks when it is gone to.
+let travelled = false, entry = null, address = null;
+const entryNow = () => window.navigation?.currentEntry?.key ?? history.length;
+const noteEntry = () => { entry = entryNow(); address = location.href; };
+const enterChange = () => {
+  if (entry === entryNow() && address !== location.href && new URL(address).pathname === location.pathname) {
+    const now = location.href;
+    history.replaceState(history.state, "", address);
+    history.pushState({}, "", now);
+  }
+  noteEntry();
+};
+window.addEventListener("popstate", () => { travelled = true; });
 
 const read = (store, key, empty) => {
   try { return JSON.parse(store.getItem(key)) ?? empty; } catch { return empty; }
@@ -26,7 +40,14 @@ export default function ({ data, parentElement, setTriggerValue }) {
 
   if (data.question && !waiting) {
     const now = tab.steps[tab.at];
-    if (!now || !same(now.question, data.question)) {
+    const fresh = !now || !same(now.question, data.question);
+    const gone = travelled ? [tab.at - 1, tab.at + 1, ...tab.steps.keys()]
+      .find(at => tab.steps[at] && same(tab.steps[at].question, data.question)) : undefined;
+    if (fresh && gone !== undefined) {
+      tab.at = gone;
+      write(sessionStorage, STEPS, tab);
+    } else if (fresh) {
+      if (now && address) enterChange();
       const what = now ? changed(now.question, data.question, data.labels).join(", ") : "";
       const step = { question: data.question, title: data.title, what };
       tab.steps = [...tab.steps.slice(0, tab.at + 1), step].slice(-MOST_STEPS);
@@ -35,6 +56,8 @@ export default function ({ data, parentElement, setTriggerValue }) {
       const recent = read(localStorage, RECENT, []).filter(old => !same(old.question, step.question));
       write(localStorage, RECENT, [step, ...recent].slice(0, MOST_RECENT));
     }
+    travelled = false;
+    noteEntry();
   }
 
   const ask = (question, words) => {

@@ -10,8 +10,8 @@ import streamlit as st
 from app.actions.dash import PLAN_VARIABLE
 from app.pages.base.carried import carry
 from app.pages.question.axes import pins_of
+from app.pages.question.bar import BY_GPU, UPLOADED
 from app.pages.question.more import USUAL_ENGINE
-from app.pages.question.sidebar import BY_GPU, UPLOADED
 from app.requests.plan_file import read_claims
 from costmodel.accuracy.kept_anchors import kept_anchors
 from costmodel.job import TrainingJob

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
+from typing import Literal
 
 from costmodel.campaign.closed_form import expected, why_invalid
 from costmodel.campaign.compose import course_of
@@ -21,6 +22,8 @@ from topology.base.errors import InputError
 
 INTERVAL_FACTORS = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 MOST_SPARE_ROWS = 9
+SIMULATED, MAP_SEED = 200, 0
+"""Runs of a cell that is simulated; every cell meets the same random numbers."""
 MOMENTS, MOST_FAILURES = 96, 40.0
 """Of the one run that is told in detail: a longer one is a longer stretch of the same."""
 
@@ -29,7 +32,8 @@ MOMENTS, MOST_FAILURES = 96, 40.0
 class UsefulMap:
     """Expected useful share of a run over seconds of work between checkpoints, and spare nodes.
 
-    `useful` has a row for every number of spares; `chosen` is the row and the column of the plan's own.
+    `useful` has a row for every number of spares; `chosen` is the row and the column of the plan's own. `by`
+    says what answered: the mean of simulated runs stands where the closed form does not hold.
     """
 
     every_s: tuple[float, ...]
@@ -37,6 +41,7 @@ class UsefulMap:
     useful: tuple[tuple[float, ...], ...]
     chosen: tuple[int, int]
     nodes: int
+    by: Literal["closed form", "simulation"] = "closed form"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,22 +85,14 @@ def useful_map(course: Course) -> UsefulMap:
 
     Args:
         course: The run with its own interval and spares, which are a column and a row.
-
-    Raises:
-        InputError: the closed form does not hold for this run.
     """
-    if why := why_invalid(course):
-        raise InputError(
-            what="intervals and spares are not drawn",
-            cause=why,
-            fix="see the simulated run",
-        )
+    by: Literal["closed form", "simulation"] = "simulation" if why_invalid(course) else "closed form"
     least_s = max(level.durable_s for level in course.levels)
     factors = [f for f in INTERVAL_FACTORS if f == 1 or f * course.every_s[-1] >= least_s]
     spares = spare_rows(course.spares)
     rows = tuple(
         tuple(
-            max(0.0, expected(replace(course, spares=n, every_s=tuple(f * s for s in course.every_s))).useful)
+            useful_share(replace(course, spares=n, every_s=tuple(f * s for s in course.every_s)), by)
             for f in factors
         )
         for n in spares
@@ -106,7 +103,18 @@ def useful_map(course: Course) -> UsefulMap:
         useful=rows,
         chosen=(spares.index(course.spares), factors.index(1.0)),
         nodes=course.nodes,
+        by=by,
     )
+
+
+def useful_share(course: Course, by: Literal["closed form", "simulation"]) -> float:
+    """Expected useful share of a run; none where it does not end."""
+    if by == "closed form":
+        return max(0.0, expected(course).useful)
+    try:
+        return float(simulate(course, SIMULATED, MAP_SEED).useful_share.mean())
+    except InputError:
+        return 0.0
 
 
 def spare_rows(chosen: int) -> tuple[int, ...]:

@@ -1,6 +1,7 @@
 """Pictures of a run to its last token: their numbers are those of the campaign, and its parts sum to its clock."""
 
 import itertools
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -15,14 +16,21 @@ from costmodel.campaign.course import Course
 from costmodel.campaign.failures import default_model
 from costmodel.campaign.record import Band
 from costmodel.campaign.simulate import simulate
-from planner.analysis.campaign.run_to_end import Finish, finishes, one_run, useful_map
+from planner.analysis.campaign.run_to_end import (
+    MAP_SEED,
+    SIMULATED,
+    Finish,
+    finishes,
+    one_run,
+    useful_map,
+    useful_share,
+)
 from planner.campaign.finish import with_campaign
 from planner.plan import Plan
 from planner.questions.flags import Flags
 from planner.questions.training import understand
 from planner.search.search import search
 from tests.app.page_reading import SMALL
-from topology.base.errors import InputError
 from topology.base.units import DAY
 from topology.builders import default_cluster
 
@@ -59,10 +67,23 @@ def test_the_chosen_interval_is_the_best_and_a_spare_never_hurts(course):
     assert (np.diff(useful, axis=0) >= -1e-12).all()
 
 
-def test_a_run_in_which_little_fails_is_not_drawn_over_intervals(course):
-    """The closed form says when it does not hold; nothing is drawn from it then."""
-    with pytest.raises(InputError, match="too few failures"):
-        useful_map(replace(course, work_s=course.work_s / 1000))
+def test_a_run_in_which_little_fails_is_simulated(course):
+    """Where the closed form does not hold, a cell is the mean of simulated runs of that interval and spares."""
+    short = replace(course, work_s=course.work_s / 1000)
+    drawn = useful_map(short)
+    row, column = drawn.chosen
+    assert drawn.by == "simulation"
+    assert drawn.useful[row][column] == simulate(short, SIMULATED, MAP_SEED).useful_share.mean()
+    assert f"{SIMULATED} simulated runs" in alt_text(useful_heat(drawn))
+
+
+def test_where_both_answer_the_simulation_is_the_closed_form(course):
+    """The chosen interval, within the error of the mean of as many runs."""
+    shares = simulate(course, SIMULATED, MAP_SEED).useful_share
+    error = shares.std() / math.sqrt(SIMULATED)
+    assert useful_share(course, "closed form") == pytest.approx(
+        useful_share(course, "simulation"), abs=5 * error + 0.005
+    )
 
 
 def test_the_moments_of_a_run_are_of_one_run_and_its_parts_sum_to_its_clock(course):

@@ -111,3 +111,12 @@ def test_a_dropped_server_is_audited_under_the_load_that_is_typed(open_page):
     assert "error:" not in words(page)
     page.text_input(key="audit_load").set_value("64").run()
     assert "is no load of a server" in words(page)
+
+
+def test_an_empty_page_audits_its_example(open_page):
+    """The launch files of a job that tensor parallelism splits too far: the best plan is another."""
+    page = open_page("audit", model="llama-3.1-8b", gpus="8")
+    page.toggle(key="audit_example").set_value(True)
+    page.run()
+    assert "How far is it from the best?" in words(page)
+    assert not page.error

@@ -36,15 +36,12 @@ def test_the_numbers_are_those_of_the_campaign(open_page, plan):
     assert "One run of many possible" in words(page)
 
 
-def test_a_short_run_says_below_the_pictures_why_no_map_is_drawn(open_page):
-    """Numbers and a simulated run come first; the reason is a caption, in the words of people."""
+def test_a_short_run_is_simulated_over_intervals_and_spares(open_page):
+    """No apology: the map is drawn, and its reading says that runs were simulated."""
     page = open_page("campaign", **SMALL)
     assert not page.info
-    assert any(
-        text.startswith("Too few failures (") and text.endswith("the numbers below are simulated.")
-        for text in (caption.value.replace("\\", "") for caption in page.caption)
-    )
-    assert "How often to save" not in words(page)
+    assert "How often to save, how many spares?" in words(page)
+    assert "simulated runs" in page.get("plotly_chart")[0].proto.alt
 
 
 def test_the_limits_are_told_with_their_chances(open_page, plan):
@@ -66,4 +63,4 @@ def test_the_chosen_run_and_the_open_frontier_are_in_the_address(open_page):
     first, second = (open_page("campaign", **SMALL, campaign_run=run) for run in ("1", "2"))
     read = [next(text for text in words(page).splitlines() if "One run" in text) for page in (first, second)]
     assert read[0] != read[1]
-    assert len(open_page("campaign", **SMALL, frontier="true").get("plotly_chart")) == 2
+    assert len(open_page("campaign", **SMALL, frontier="true").get("plotly_chart")) == 3

@@ -11,8 +11,9 @@ import pytest
 from app.figures.serving import HOLLOW
 from app.pages import accuracy
 from app.pages.base.choices import KEPT
-from app.pages.question.sidebar import BY_GPU
+from app.pages.question.bar import BY_GPU
 from app.quantities import format_percent
+from app.reports.serving.plan import serving_answer
 from app.reports.topology import parse_layout, topology_answer
 from app.store.run_log import CHECKPOINT_FOLDER, RunStep, checkpoints_of
 from costmodel.accuracy.left_out import ALL, left_out_errors
@@ -23,8 +24,10 @@ from costmodel.kernels.tables import load_calibration
 from costmodel.layout import layout_words
 from executor.training.settings import RunSettings, write_json
 from planner.analysis.link_load import link_load
+from planner.analysis.serving.fleets import find_fleet
 from planner.plan import to_json
-from planner.questions.flags import Flags
+from planner.questions.flags import Flags, ServeFlags
+from planner.questions.serving.understand import understand_serving
 from planner.questions.training import understand
 from planner.search.search import search
 from tests.app.page_reading import SMALL, numbers, packed, words
@@ -40,8 +43,12 @@ def charts(page) -> list[str]:
 
 
 def test_fewer_than_two_plans_say_how_to_add_them(open_page):
-    """An empty page explains itself."""
-    assert "0 of 2 plans" in words(open_page("compare"))
+    """An empty page explains itself, and shows its example when asked."""
+    page = open_page("compare")
+    assert "0 of 2 plans" in words(page)
+    next(button for button in page.button if "example" in button.label).click()
+    page.run()
+    assert "B against A" in words(page)
 
 
 @pytest.mark.parametrize("count", [2, 3])
@@ -412,3 +419,25 @@ def test_a_run_without_whole_steps_is_waited_for(open_page, monkeypatch, tmp_pat
     page = open_page("executor")
     assert "has no steps yet" in words(page)
     assert not page.exception
+
+
+def test_an_executor_without_a_run_shows_what_is_predicted(open_page, monkeypatch):
+    """The lanes of a rank of the usual question."""
+    monkeypatch.delenv("MESHPLAN_RUN", raising=False)
+    page = open_page("executor")
+    page.toggle(key="executor_example").set_value(True)
+    page.run()
+    assert len(charts(page)) == 1
+
+
+def test_a_fleet_is_asked_for_an_engine_and_adapters(open_page):
+    """What `plan serve --engine sglang` plans; files that start it are there."""
+    flags = {"model": "llama-3.1-8b", "serve_gpus": "1"}
+    page = open_page("serving", serve_engine="sglang", **flags)
+    asked = ServeFlags(
+        model="llama-3.1-8b", gpu="h100-sxm", gpus="1", engine="sglang", rate="2/s", ttft="1s", tpot="50ms",
+        input_tokens="2000", output_tokens="300", percentile="99",
+    )  # fmt: skip
+    plan = find_fleet(understand_serving(asked))
+    assert page.subheader[0].value.replace("\\", "") == serving_answer(plan).headline
+    assert [button.label for button in page.get("download_button")] == ["Files that start it", "Plan as JSON"]

@@ -93,7 +93,7 @@ def _serving(draw: random.Random) -> Question:
 
 
 def _audit(draw: random.Random) -> Question:
-    """A launch file or a log. Where it names no GPU, a page's sidebar and `--gpu` say the same."""
+    """A launch file or a log. Where it names no GPU, a page's question and `--gpu` say the same."""
     name, gpu = draw.choice(_AUDITED), "h100-sxm"
     query = {"model": "llama-3.1-8b", "gpus": "8", "gpu": gpu, "sequence_length": "8192"}
     return Question(kind="audit", words=("audit", str(AUDIT_FILES / name), "--gpu", gpu), query=query)

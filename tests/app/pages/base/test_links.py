@@ -32,7 +32,7 @@ def test_an_unknown_value_is_refused_on_every_page_that_reads_it(open_page, page
     assert said in lines[0]
     assert not drawn.metric
     assert not drawn.get("plotly_chart")
-    next(button for button in drawn.button if button.label == "Answer what the sidebar shows").click()
+    next(button for button in drawn.button if button.label == "Answer what the boxes show").click()
     drawn.run()
     assert "error:" not in words(drawn)
     assert drawn.get("plotly_chart") or drawn.metric

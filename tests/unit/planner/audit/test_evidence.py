@@ -304,7 +304,7 @@ def test_a_log_without_a_step_is_told_which_forms_are_known(name: str) -> None:
 
 
 def test_what_the_question_beside_says_is_assumed() -> None:
-    """On a page the sidebar's GPU is nobody's word of this job."""
+    """On a page the question's GPU is nobody's word of this job."""
     script = SCRIPT.format(more=RAN)
     there = audit({"run.sh": script}, gpu="a100-sxm-80gb")
     assert there.predicted is not None

@@ -1,9 +1,13 @@
-"""The question: every choice is a widget bound to the URL, so the address bar holds the whole state."""
+"""The question in a bar: what most questions change stands in it, everything else in the panel below it.
+
+Every choice is a widget bound to the URL, so the address bar of the browser holds the whole state.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, Final
 
 import streamlit as st
 
@@ -44,6 +48,8 @@ MODEL_FILE, CLUSTER_FILE = "config.json", "cluster.toml"
 BY_GPU = "GPUs by kind and number"
 COUNTS = tuple(str(2**power) for power in range(3, 15))
 LENGTHS = tuple(str(2**power) for power in range(11, 18))
+_WIDTHS: Final = (2.4, 1.5, 1.0, 1.1, 1.1, 1.2, 1.1)
+"""Of the boxes of the bar, to each other."""
 BATCHES = tuple(str(2**power) for power in range(6, 13))
 
 
@@ -84,25 +90,32 @@ class Question:
         )
 
 
-def job_question() -> Question:
-    """Draw the sidebar and read it.
+def job_question(more_here: Callable[[], None] | None = None) -> Question:
+    """Draw the bar and the panel of everything else, and read them.
+
+    Args:
+        more_here: Draws what only this page asks, at the top of the panel.
 
     Raises:
         AwaitedFileError: A file was chosen as a source and is not here yet; every box is drawn all the same.
     """
-    with st.sidebar:
+    bar = st.container(key="question_bar").columns(_WIDTHS, gap="small")
+    dropped = st.container(key="question_files")
+    with st.expander("More: cluster, layout, engine, limits, history", key="more"):
         history = st.container(key="history_place")
-        model_name, model = _model()
-        cluster_flags, cluster = _cluster()
-        measured = st.container()
-        job = _job()
-        budget = text_box(
-            st, "Budget, $", "", "budget", max_chars=12, placeholder="5M",
-            help="Drawn where money is; plans are not chosen by it.",
-        )  # fmt: skip
-        job |= more_of_the_job()
-        settings = choose_axes()
-        settings += _fabric(cluster_flags) if cluster is None else ()
+        if more_here is not None:
+            more_here()
+        limits, place, layout, engine = st.columns(4, gap="medium")
+    model_name, model = _model(bar[0], dropped)
+    cluster_flags, cluster = _cluster(bar[1:3], place, dropped)
+    job = _job(bar[3:], limits, engine)
+    budget = text_box(
+        limits, "Budget, $", "", "budget", max_chars=12, placeholder="5M",
+        help="Drawn where money is; plans are not chosen by it.",
+    )  # fmt: skip
+    job |= more_of_the_job(engine)
+    settings = choose_axes(layout)
+    settings += _fabric(cluster_flags, place) if cluster is None else ()
     recall_is_over()
     with history:
         show_history(_title(model_name, cluster_flags, cluster))
@@ -110,7 +123,7 @@ def job_question() -> Question:
     anchor = None
     flags = Flags(model=model_name, settings=settings, **(cluster_flags | job))
     if st.session_state["anchor"] == MEASURED_FILE:
-        with measured:
+        with dropped:
             anchor = dropped_anchor(flags)
     usd = read_budget(budget) if budget else None
     return Question(flags=flags, model=model, cluster=cluster, budget_usd=usd, anchor=anchor)
@@ -127,18 +140,18 @@ def _require_files(model: object, cluster: object) -> None:
     """See that what is said to be in a file is there."""
     for value, what, file in ((model, "no model yet", MODEL_FILE), (cluster, "no cluster yet", CLUSTER_FILE)):
         if not value:
-            fix = f"upload a {file} in the sidebar, or pick a name there"
+            fix = f"upload a {file} below the question, or pick a name in it"
             raise AwaitedFileError(what=what, cause=f"no {file} was uploaded", fix=fix)
 
 
-def _model() -> tuple[str | None, ModelSpec | None]:
+def _model(where: Any, dropped: Any) -> tuple[str | None, ModelSpec | None]:
     """Choose a model by name, or bring its config.json."""
     known = carried("model_spec", ModelSpec)
     names = [*model_names(), UPLOADED]
-    name = choose(st, "Model", names, "model", default=DEFAULT_MODEL, aliases=model_aliases())
+    name = choose(where, "Model", names, "model", default=DEFAULT_MODEL, aliases=model_aliases())
     if name != UPLOADED:
         return name, None
-    file = st.file_uploader(
+    file = dropped.file_uploader(
         "config.json of the model", type="json", key="model_file", max_upload_size=MOST_UPLOAD_MIB
     )
     if file is not None:
@@ -146,55 +159,55 @@ def _model() -> tuple[str | None, ModelSpec | None]:
         carry("model_spec", *known)
     if not known:
         return None, None
-    st.caption(f"{known[0].num_layers} layers · hidden {known[0].hidden_size:,}")
+    dropped.caption(f"{known[0].num_layers} layers · hidden {known[0].hidden_size:,}")
     return None, known[0]
 
 
-def _cluster() -> tuple[dict[str, str | None], ClusterSpec | None]:
+def _cluster(
+    bar: Sequence[Any], place: Any, dropped: Any
+) -> tuple[dict[str, str | None], ClusterSpec | None]:
     """Choose GPUs by kind and number, a machine by name, or bring a TOML file."""
     known = carried("cluster_spec", ClusterSpec)
     names = [BY_GPU, *cluster_names(), UPLOADED]
-    name = choose(st, "Cluster", names, "cluster")
+    name = choose(place, "Cluster", names, "cluster")
     if name == UPLOADED:
-        file = st.file_uploader(
+        file = dropped.file_uploader(
             "cluster.toml", type="toml", key="cluster_file", max_upload_size=MOST_UPLOAD_MIB
         )
         if file is not None:
             known = [read_cluster_upload(file.name, file.getvalue())]
             carry("cluster_spec", *known)
+        bar[0].caption("GPUs of a file")
         return {}, known[0] if known else None
-    left, right = st.columns(2)
-    number = choose(right, "GPUs", COUNTS, "gpus", default=DEFAULT_GPUS, free=True)
+    left, right = bar
     if name != BY_GPU:
-        left.caption("GPUs of this machine")
+        left.caption(f"GPUs of {name}")
+        number = choose(right, "GPUs", COUNTS, "gpus", default=DEFAULT_GPUS, free=True)
         return {"cluster": name, "gpus": number}, None
     kind = choose(left, "GPU", list(gpus()), "gpu", default=default_gpu(), aliases=gpu_aliases())
+    number = choose(right, "GPUs", COUNTS, "gpus", default=DEFAULT_GPUS, free=True)
     return {"gpu": kind, "gpus": number}, None
 
 
-def _job() -> dict[str, str | None]:
+def _job(bar: Sequence[Any], limits: Any, engine: Any) -> dict[str, str | None]:
     """The job, the software and the objective."""
-    left, right = st.columns(2)
-    length = choose(left, "Sequence length", LENGTHS, "sequence_length", default="8192", free=True)
-    batch = choose(
-        right, "Global batch", BATCHES, "global_batch_size", default="512", free=True,
-        help="Sequences in one optimizer step.",
-    )  # fmt: skip
-    precision = choose(left, "Precision", list(TRAINING), "precision")
-    tokens = text_box(right, "Tokens to train", "1T", "tokens", max_chars=12)
-    stack = choose(st, "Software stack", list(stacks()), "stack", default=DEFAULT_STACK)
-    headroom = text_box(
-        st, "Memory left free", "", "memory_headroom", max_chars=8, help="Share of each GPU, such as 5%.",
-        placeholder="as much as the error band asks",
-    )  # fmt: skip
-    anchor = choose_anchor()
+    batch = choose(bar[0], "Global batch", BATCHES, "global_batch_size", default="512", free=True)
+    length = choose(bar[1], "Sequence length", LENGTHS, "sequence_length", default="8192", free=True)
+    precision = choose(bar[2], "Precision", list(TRAINING), "precision")
+    tokens = text_box(bar[3], "Tokens to train", "1T", "tokens", max_chars=12)
     labels: dict[str, str] = {objective: _objective_label(objective) for objective in OBJECTIVES}
-    text = choose(st, "Best means", list(labels.values()), "objective", aliases=labels)
+    text = choose(limits, "Objective", list(labels.values()), "objective", aliases=labels)
     objective = next(name for name in OBJECTIVES if labels[name] == text)
     deadline = text_box(
-        st, "Deadline", "", "deadline", max_chars=12, placeholder="30d",
+        limits, "Deadline", "", "deadline", max_chars=12, placeholder="30d",
         help="Such as 30d or 12h. Decides the plan where the fewest GPUs for it are asked.",
     )  # fmt: skip
+    headroom = text_box(
+        limits, "Memory left free", "", "memory_headroom", max_chars=8, help="Share of each GPU, such as 5%.",
+        placeholder="as much as the error band asks",
+    )  # fmt: skip
+    anchor = choose_anchor(limits)
+    stack = choose(engine, "Software stack", list(stacks()), "stack", default=DEFAULT_STACK)
     return {
         "sequence_length": length,
         "global_batch_size": batch,
@@ -219,16 +232,15 @@ def _objective_label(objective: str) -> str:
     return words[objective]
 
 
-def _fabric(flags: Mapping[str, str | None]) -> tuple[str, ...]:
+def _fabric(flags: Mapping[str, str | None], where: Any) -> tuple[str, ...]:
     """What of the fabric to change."""
     usual = "as built"
-    with st.expander("Fabric"):
-        sizes = [usual, "1", "2", "4", "8", "16", "72"]
-        per_node = choose(st, "GPUs per node", sizes, "per_node") if flags.get("gpu") else usual
-        cards = [usual, "100 Gbit/s", "200 Gbit/s", "400 Gbit/s", "800 Gbit/s"]
-        nic = choose(st, "Network card", cards, "nic")
-        price = text_box(st, "$ per GPU-hour", "", "price", max_chars=10, placeholder="list price")
-        thinner = choose(st, "Oversubscription", [usual, "2", "4", "8"], "oversubscription")
+    sizes = [usual, "1", "2", "4", "8", "16", "72"]
+    per_node = choose(where, "GPUs per node", sizes, "per_node") if flags.get("gpu") else usual
+    cards = [usual, "100 Gbit/s", "200 Gbit/s", "400 Gbit/s", "800 Gbit/s"]
+    nic = choose(where, "Network card", cards, "nic")
+    price = text_box(where, "$ per GPU-hour", "", "price", max_chars=10, placeholder="list price")
+    thinner = choose(where, "Oversubscription", [usual, "2", "4", "8"], "oversubscription")
     settings = (
         []
         if per_node == usual

@@ -1,0 +1,46 @@
+"""`plan memory` says the bytes that published configurations give by hand."""
+
+import json
+
+import pytest
+
+from costmodel.models.catalog import model
+from costmodel.models.parameters import parameter_count
+from tests.cli.commands import plan
+
+BF16 = 2
+
+
+def memory_of(*words: str) -> dict:
+    """The document of an answer."""
+    return json.loads(plan("memory", *words, "--json").stdout)
+
+
+@pytest.mark.parametrize(
+    ("name", "numbers"),
+    [
+        ("70b", 2 * 8 * 128 * 80),  # keys and values of 8 groups of 128 in 80 layers
+        ("8b", 2 * 8 * 128 * 32),
+        ("deepseek-v3", (512 + 64) * 61),  # a latent and a rotary key in 61 layers
+    ],
+)
+def test_a_cached_token_is_what_the_configuration_says(name, numbers):
+    """Grouped keys and values, or a latent, of two bytes each."""
+    assert memory_of(name)["cache_bytes_per_token"] == BF16 * numbers
+
+
+@pytest.mark.parametrize("name", ["8b", "70b", "mixtral-8x7b"])
+def test_the_state_is_eighteen_bytes_a_parameter(name):
+    """Of mixed precision with Adam and fp32 gradients (Rajbhandari et al. 2020, section 3.1, with fp32 gradients)."""
+    answer, parameters = memory_of(name), parameter_count(model(name))
+    assert answer["weights_bytes"] == pytest.approx(2 * parameters, rel=1e-3)
+    assert answer["state_bytes"] == pytest.approx(18 * parameters, rel=1e-3)
+    parts = ("weights_bytes", "gradients_bytes", "optimizer_bytes")
+    assert answer["state_bytes"] == sum(answer[part] for part in parts)
+
+
+def test_a_recomputed_layer_keeps_its_input_alone():
+    """Two bytes of each of the 4,096 numbers of a token of 8B."""
+    (layer,) = memory_of("8b")["layers"]
+    assert layer["activations_bytes_per_token_recomputed"] == BF16 * 4096
+    assert layer["activations_bytes_per_token"] > layer["activations_bytes_per_token_recomputed"]
