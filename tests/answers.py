@@ -10,11 +10,14 @@ search finds the same again is a property of its own (`tests/property/planner/se
 from __future__ import annotations
 
 import functools
+import hashlib
 import inspect
 import io
 import os
 import pickle
 import sys
+import tempfile
+import time
 import warnings
 from collections.abc import Callable, Generator
 from importlib import import_module
@@ -35,6 +38,7 @@ TOLD = tuple(
 SEARCHES = (
     ("planner.search.search", "search"),
     ("planner.analysis.serving.fleets", "find_fleet"),
+    ("planner.analysis.serving.services", "find_shared"),
     ("planner.serving.search", "search_serving"),
     ("planner.analysis.explain", "_best"),
     ("costmodel.accuracy.training", "predict_rows"),
@@ -77,13 +81,44 @@ def question(*parts: object) -> bytes | None:
     return buffer.getvalue()
 
 
-class Answers:
-    """What this process has found, by question."""
+DEAR_S = 0.2
+"""Processor time from which an answer is handed to the other workers of this run."""
 
-    def __init__(self) -> None:
+
+class Answers:
+    """What this process has found, by question; dear answers also in a folder that workers of one run share."""
+
+    def __init__(self, folder: Path | None = None) -> None:
         """Nothing is known, and nobody asks."""
         self.found: dict[bytes, Any] = {}
         self.asking: pytest.Item | None = None
+        self.folder = folder
+
+    def handed_on(self, key: bytes) -> tuple[Any] | None:
+        """The answer that another worker has written, in a tuple; None where there is none."""
+        if self.folder is None:
+            return None
+        try:
+            return (pickle.loads(self._place(key).read_bytes()),)  # noqa: S301 - written below, in this run
+        except OSError:
+            return None
+
+    def hand_on(self, key: bytes, answer: Any) -> None:
+        """Write an answer whole, where it can be written."""
+        if self.folder is None:
+            return
+        try:
+            text = pickle.dumps(answer, protocol=5)
+        except (pickle.PicklingError, AttributeError, TypeError):
+            return
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=self.folder, delete=False) as file:
+            file.write(text)
+        Path(file.name).replace(self._place(key))
+
+    def _place(self, key: bytes) -> Path:
+        assert self.folder is not None
+        return self.folder / f"{hashlib.sha256(key).hexdigest()}.pickle"
 
     def of(self, name: str, search: Callable[..., Any]) -> Callable[..., Any]:
         """The search, which looks here first."""
@@ -99,8 +134,13 @@ class Answers:
             key = question(name, asked) if self.is_asked else None
             if key is None:
                 return search(*words, **named)
+            if key not in self.found and (answer := self.handed_on(key)) is not None:
+                self.found[key] = answer[0]
             if key not in self.found:
+                began_s = time.process_time()
                 self.found[key] = search(*words, **named)
+                if time.process_time() - began_s > DEAR_S:
+                    self.hand_on(key, self.found[key])
             elif (filled := told.arguments.get(FILLED)) is not None:
                 filled.update(enumerate(self.found[key]))
             return self.found[key]
@@ -133,7 +173,10 @@ def put_in_place(home: str, name: str, made: Callable[[Callable[..., Any]], Call
             setattr(module, key, instead)
 
 
-ANSWERS = Answers()
+ANSWERS = Answers(
+    Path(os.environ["XDG_CACHE_HOME"]) / "answers" if "PYTEST_XDIST_WORKER" in os.environ else None
+)
+"""Below the folder that `tests/guard.py` makes for every run, so that no answer outlives the code that gave it."""
 
 
 def replaces_the_program(item: pytest.Item) -> bool:

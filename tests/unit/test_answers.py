@@ -1,6 +1,7 @@
 """A question is answered by what was found before only where it is the same, and the program is as it was written."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -49,3 +50,28 @@ def test_a_changed_program_is_asked_anew(
     assert [search(1), search(1), search(2)] == [2, 2, 3]
     monkeypatch.setattr(planner.rules.check, "check", None)
     assert [search(1), search(1)] == [4, 5]
+
+
+@pytest.mark.parametrize(("answer", "searches"), [("a plan", 1), (lambda: None, 2)], ids=["text", "no data"])
+def test_a_dear_answer_is_handed_to_the_other_workers(
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    answer: object,
+    searches: int,
+) -> None:
+    """Searched by one, read by the other; what cannot be written each worker finds itself."""
+    searched: list[str] = []
+
+    def search(which: str) -> object:
+        searched.append(which)
+        return answer
+
+    for dear_s in (60.0, -1.0):  # cheap answers are not worth a file
+        monkeypatch.setattr("tests.answers.DEAR_S", dear_s)
+        searched.clear()
+        for worker in (Answers(tmp_path), Answers(tmp_path)):
+            worker.asking = request.node
+            answered = worker.of("search", search)
+            assert [answered("a question"), answered("a question")] == [answer, answer]
+        assert len(searched) == (2 if dear_s > 0 else searches)

@@ -28,7 +28,7 @@ FOUND, LARGER = (
     for name in ("found_cases.json", "found_larger_cases.json")
 )
 LARGER_OF_RUN = cases_of_run(LARGER, [case for case in LARGER if case["name"] == "core bound 9-24"])
-SEED, GROUPS, CASES_OF_GROUP = 20, 8, tries(3, 21)
+SEED, GROUPS, CASES_OF_GROUP = 20, 8, tries(2, 21)
 MOST_LAYOUTS = 120
 RELATIVE = 1e-6
 

@@ -40,7 +40,7 @@ from planner.plan import PlanRequest, Problem, problem_of
 from planner.rules.check import check, legal
 from planner.search.best_first import explore
 from planner.search.search import certificate
-from tests.counts import tries
+from tests.counts import cases_of_run, tries
 from tests.unit.costmodel.models.small_modules import traced
 from tests.unit.costmodel.models.small_towers import seeing
 from topology.base.arrays import Vector
@@ -299,7 +299,7 @@ def first_runs_recomputed(priced: Priced, layers: Vector, layers_recomputed: int
 
 
 @pytest.mark.slow
-@settings(max_examples=tries(24, 300), deadline=None)
+@settings(max_examples=tries(16, 300), deadline=None)
 @given(request=requests())
 def test_the_search_finds_the_optimum_of_exhaustive_enumeration(request: PlanRequest) -> None:
     """The plan is as fast as the best of all layouts and splits, proven, legal, and absent only if all are."""
@@ -322,12 +322,19 @@ def test_the_search_finds_the_optimum_of_exhaustive_enumeration(request: PlanReq
         assert fit_of(chance) == "fits"
 
 
-@pytest.mark.parametrize("pins", [{}, {"tp": 2}], ids=["free", "tp 2"])
-@pytest.mark.parametrize("share", [0.5, 1.2, 4.0])
-@pytest.mark.parametrize("tokens", [0, 256])
-@pytest.mark.parametrize("num_gpus", [2, 4, 8])
+TRACED = list(itertools.product((2, 4, 8), (0, 256), (0.5, 1.2, 4.0), (0, 2)))
+"""GPUs, tokens of the block, share of the memory that all need, tensor ranks that are asked for (0: any)."""
+OF_OTHER_PAIRS = [
+    case
+    for case, places in zip(TRACED, itertools.product(range(3), range(2), range(3), range(2)), strict=True)
+    if sum(places) % 3
+]
+"""What the suite tries has every pair of values."""
+
+
+@pytest.mark.parametrize(("num_gpus", "tokens", "share", "tp"), cases_of_run(TRACED, OF_OTHER_PAIRS))
 def test_traced_blocks_on_tensor_ranks_are_searched_in_full(
-    num_gpus: int, tokens: int, share: float, pins: dict[str, Any]
+    num_gpus: int, tokens: int, share: float, tp: int
 ) -> None:
     """With a sequence that can be split and without, memory tight and wide: the optimum of all layouts."""
     model = traced(3, tokens=tokens)
@@ -338,7 +345,7 @@ def test_traced_blocks_on_tensor_ranks_are_searched_in_full(
         cluster=cluster_with_memory(num_gpus, memory),
         job=TrainingJob(sequence_length=1, global_batch_size=8),
         stack="torchtitan",
-        pins=pins,
+        pins={"tp": tp} if tp else {},
     )
     best_s = exhaustive(request)
     done = explore(request, CAL)

@@ -15,7 +15,7 @@ from tests.oracle.planner.search.certificates import judge
 from tests.oracle.planner.search.random_requests import case_of
 
 CAL = load_calibration()
-SEED, CASES, MOST_LAYOUTS = 67, tries(12, 24), 60
+SEED, CASES, MOST_LAYOUTS = 67, tries(8, 24), 60
 
 
 def with_modules(request: PlanRequest, r: Random) -> PlanRequest | None:

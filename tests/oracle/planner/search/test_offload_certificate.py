@@ -15,7 +15,7 @@ from tests.oracle.planner.search.certificates import judge
 from tests.oracle.planner.search.random_requests import case_of
 
 CAL = load_calibration()
-SEED, CASES, MOST_LAYOUTS = 61, tries(8, 16), 60
+SEED, CASES, MOST_LAYOUTS = 61, tries(5, 16), 60
 OFFLOADS = (
     Offload(optimizer=0.5), Offload(optimizer=1.0), Offload(activations=1.0), Offload(activations=0.5),
     Offload(optimizer=0.25, activations=1.0), Offload(parameters=True), Offload(parameters=True, activations=1.0),

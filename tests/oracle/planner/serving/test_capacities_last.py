@@ -14,6 +14,7 @@ from planner.serving.board import enumerate_options
 from planner.serving.capacity import bracket_per_s
 from planner.serving.plan import ServingRequest
 from planner.serving.replica import Option, rate_bound_per_s
+from tests.counts import cases_of_run
 from tests.oracle.planner.serving.plain_fleets import Kind, calibration, lasts
 from topology.builders import default_cluster
 
@@ -56,7 +57,7 @@ def _lasts(option: Option, rate_per_s: float) -> bool:
     return lasts(kind, option.job, rate_per_s)
 
 
-@pytest.mark.parametrize("percentile", [50.0, 90.0, 99.0])
+@pytest.mark.parametrize("percentile", cases_of_run([50.0, 90.0, 99.0], [90.0]))
 def test_what_a_replica_serves_for_a_while_it_serves_for_hours(percentile: float) -> None:
     """Eight per cent less is kept in a load ten times as long, eight more than fails is not, but for two."""
     wrong = []

@@ -24,7 +24,7 @@ from planner.serving.replica import (
     with_chunks,
 )
 from planner.serving.search import search_serving
-from tests.counts import tries
+from tests.counts import IS_NIGHTLY, cases_of_run
 from tests.oracle.planner.serving.plain_fleets import (
     answer_of,
     calibration,
@@ -135,10 +135,16 @@ def test_no_load_has_lower_latencies_than_the_bounds(space: int, percentile: flo
                     assert np.nanpercentile(values[80:], percentile) >= bound * (1 - 1e-9), one.label
 
 
-@pytest.mark.parametrize("seed", [11, 12])
+DEAR = {11: (2, 5, 7), 12: ()}
+"""By seed, questions whose enumeration takes longer than that of all others together."""
+
+
+@pytest.mark.parametrize("seed", DEAR)
 def test_no_certificate_is_refuted_by_enumeration(seed: int) -> None:
     """Every replica under every scheduler at the share by which it would beat the bound."""
-    for question in questions(tries(4, 8), seed):
+    for number, question in enumerate(questions(8, seed)):
+        if number in DEAR[seed] and not IS_NIGHTLY:
+            continue
         answer = answer_of(question)
         if answer is None:
             continue
@@ -184,7 +190,9 @@ def test_a_prompt_in_chunks_fills_a_pipeline_once() -> None:
     assert plan.estimate.ttft.p99_s <= 0.8 * whole_s
 
 
-@pytest.mark.parametrize("pins", [{"tp": 1}, {"tp": 2}, {"pp": 2}, {"tp": 4}])
+@pytest.mark.parametrize(
+    "pins", cases_of_run([{"tp": 1}, {"tp": 2}, {"pp": 2}, {"tp": 4}], [{"tp": 1}, {"tp": 4}])
+)
 def test_a_pin_never_gives_a_better_fleet(pins: dict[str, int]) -> None:
     """For a rate, of a fleet, and in a closed loop; up to the gap that the free search states."""
     for extra, size in (

@@ -1,6 +1,7 @@
 """What the search spares itself, against doing it all: simulations that end early, numbers never tried."""
 
 from dataclasses import replace
+from itertools import product
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,6 +18,7 @@ from planner.serving.fleet import run_closed, run_closed_unless_late
 from planner.serving.fleet_choice import Selection, machines_for, most_useful
 from planner.serving.plan import ServingRequest
 from planner.serving.replica import OUTPUT_ONLY, PROMPT_ONLY, WHOLE, rate_bound_per_s
+from tests.counts import cases_of_run
 from tests.oracle.planner.serving.plain_fleets import calibration
 from topology.builders import default_cluster
 
@@ -29,8 +31,17 @@ LIMITS: tuple[dict[str, Any], ...] = (
 )
 
 
-@pytest.mark.parametrize("limits", LIMITS)
-@pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
+ENGINES = ("vllm", "sglang", "trtllm")
+OF_OTHER_PAIRS = [
+    (limits, engine)
+    for place, limits in enumerate(LIMITS)
+    for of, engine in enumerate(ENGINES)
+    if (place + of) % 3
+]
+"""Each engine and each of the limits is tried in the suite, beside some others."""
+
+
+@pytest.mark.parametrize(("limits", "engine"), cases_of_run(product(LIMITS, ENGINES), OF_OTHER_PAIRS))
 def test_a_simulation_that_ends_early_says_what_the_whole_one_says(
     limits: dict[str, Any], engine: str
 ) -> None:
@@ -51,16 +62,28 @@ def test_a_simulation_that_ends_early_says_what_the_whole_one_says(
     assert said == {True, False}
 
 
-@pytest.mark.parametrize(
-    ("name", "gpu", "engine", "job"),
-    [
-        ("gpt-oss-20b", "h100-sxm", "sglang", ServingJob(input_tokens=300, output_tokens=2, tpot_s=0.00656)),
-        ("gpt-oss-20b", "h100-sxm", "trtllm", ServingJob(input_tokens=64, output_tokens=8, tpot_s=0.01057)),
-        ("llama-2-13b", "rtx-4090", "sglang", ServingJob(input_tokens=1000, output_tokens=2, tpot_s=0.00733)),
-        ("8b", "rtx-4090", "trtllm", ServingJob(input_tokens=1000, output_tokens=500)),
-    ],
+LOOPS = (
+    ("gpt-oss-20b", "h100-sxm", "sglang", ServingJob(input_tokens=300, output_tokens=2, tpot_s=0.00656)),
+    ("gpt-oss-20b", "h100-sxm", "trtllm", ServingJob(input_tokens=64, output_tokens=8, tpot_s=0.01057)),
+    ("llama-2-13b", "rtx-4090", "sglang", ServingJob(input_tokens=1000, output_tokens=2, tpot_s=0.00733)),
+    ("8b", "rtx-4090", "trtllm", ServingJob(input_tokens=1000, output_tokens=500)),
 )
-@pytest.mark.parametrize("in_flight", [70, 1000])
+IN_FLIGHT = {70: (0, 3), 1000: (1, 2)}
+"""Requests in flight, and loops of which the suite tries so many."""
+
+
+@pytest.mark.parametrize(
+    ("name", "gpu", "engine", "job", "in_flight"),
+    cases_of_run(
+        [(*loop, in_flight) for in_flight in IN_FLIGHT for loop in LOOPS],
+        [
+            (*loop, in_flight)
+            for in_flight, tried in IN_FLIGHT.items()
+            for place, loop in enumerate(LOOPS)
+            if place not in tried
+        ],
+    ),
+)
 def test_a_loop_beyond_the_largest_batch_is_served_as_fast_as_one_that_is_simulated_whole(
     name: str, gpu: str, engine: str, job: ServingJob, in_flight: int
 ) -> None:
@@ -89,8 +112,13 @@ def test_a_loop_beyond_the_largest_batch_is_served_as_fast_as_one_that_is_simula
     assert queued
 
 
-@pytest.mark.parametrize("percentile", [50.0, 90.0])
-@pytest.mark.parametrize("limit", ["ttft_s", "tpot_s", "end_to_end_s"])
+@pytest.mark.parametrize(
+    ("limit", "percentile"),
+    cases_of_run(
+        product(("ttft_s", "tpot_s", "end_to_end_s"), (50.0, 90.0)),
+        [("ttft_s", 90.0), ("tpot_s", 50.0), ("end_to_end_s", 90.0)],
+    ),
+)
 def test_a_loop_that_ends_early_is_one_that_breaks_a_limit(limit: str, percentile: float) -> None:
     """With limits about what each replica takes: nothing is returned exactly where the whole loop is not kept."""
     job = ServingJob(input_tokens=1000, output_tokens=200, output_tokens_p99=600, percentile=percentile)
